@@ -1,0 +1,146 @@
+# Versions of the tools that are not in go.mod.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
+
+# What may be overridden on the command line.
+ADDR              ?=
+REDIS_ADDR        ?=
+REDIS_URL         ?=
+MODELS            ?= testenv/local/models.yaml
+MAX_LOADED_MODELS ?=
+ARGS              ?=
+PKG               ?= ./...
+FUZZTIME          ?= 20s
+BENCH             ?= .
+COUNT             ?= 6
+SEEDS             ?= 1000
+FIRST             ?= 1
+STEPS             ?= 200
+MINUTES           ?= 20
+DIST              ?= dist
+DIST_ARCHES       ?= arm64 amd64
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PROGRAMS := gateway runner warmer
+SOURCES  := $(PROGRAMS) infra testenv
+FETCH    := python3 -B testenv/local/fetch.py
+
+# Flags of `gateway run` that were overridden, each only if it was.
+RUN_FLAGS = --models $(MODELS) \
+	$(if $(ADDR),--addr $(ADDR)) \
+	$(if $(REDIS_ADDR),--redis-listen $(REDIS_ADDR)) \
+	$(if $(REDIS_URL),--redis-url $(REDIS_URL)) \
+	$(if $(MAX_LOADED_MODELS),--max-loaded-models "$(MAX_LOADED_MODELS)")
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
+		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), MINUTES (soak)'
+
+.PHONY: run
+run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
+	@exec bin/gateway run $(RUN_FLAGS) $(ARGS)
+
+.PHONY: mm
+mm: # the encoder cache's interposer, where there is a C compiler
+	@mkdir -p bin
+	@if command -v cc >/dev/null; then \
+		cc -std=c11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -shared -pthread -o bin/libreveille_mm.so runner/mmcache/interpose/*.c -ldl; \
+	else echo 'no C compiler: encoder outputs will not be cached'; fi
+
+.PHONY: build
+build: need-go mm ## Build bin/gateway, bin/runner, bin/warmer and bin/standin
+	@mkdir -p bin
+	go build -o bin/ $(PROGRAMS:%=./%) ./testenv/standin
+
+.PHONY: test
+test: need-go need-python need-redis fetch-tests ## Run every test: unit, property, real redis-server, real engine, whole system
+	go test -p 1 -shuffle=on -timeout 30m -json $(PKG) $(ARGS) | go run ./testenv/summary
+
+.PHONY: race
+race: need-go need-python need-redis fetch-tests ## Run every test under the race detector
+	go test -race -shuffle=on -timeout 40m -json $(PKG) $(ARGS) | go run ./testenv/summary
+
+.PHONY: sim
+sim: need-go ## Run SEEDS seeds of the simulator from FIRST on, STEPS steps each
+	go test ./testenv/sim -run '^TestSeeds$$' -count=1 -timeout 0 -v -args -sim.first=$(FIRST) -sim.seeds=$(SEEDS) -sim.steps=$(STEPS)
+
+.PHONY: soak
+soak: need-go need-python need-redis fetch ## Mixed traffic for MINUTES while one process is killed every 30 s; prints a report
+	go test ./testenv/soak -count=1 -timeout 0 -v -args -minutes=$(MINUTES) | grep -vE ' +time=|^=== '
+
+.PHONY: fuzz
+fuzz: need-go ## Run each fuzz target for FUZZTIME
+	@grep -rl --include='*_test.go' '^func Fuzz' $(SOURCES) | xargs -r grep -HoE '^func Fuzz[A-Za-z0-9_]*' | sort | \
+	while IFS=: read -r file func; do \
+		echo "== $${file%/*} $${func#func }"; \
+		go test "./$${file%/*}" -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME); \
+	done
+
+.PHONY: bench
+bench: need-go ## Run the benchmarks COUNT times and print a table
+	@mkdir -p .cache
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m $(PKG) | tee .cache/bench.txt
+	go run $(BENCHSTAT) .cache/bench.txt
+
+.PHONY: lint
+lint: need-go ## Check formatting, go vet and staticcheck
+	@unformatted=$$(gofmt -l $(SOURCES)); \
+	if [ -n "$$unformatted" ]; then echo "lint: not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+.PHONY: dist
+dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd64 and the Lambda zips, always the same bytes
+	@mkdir -p $(DIST) && rm -f $(DIST)/SHA256SUMS
+	@for arch in $(DIST_ARCHES); do for program in $(PROGRAMS); do \
+		echo "$(DIST)/$${program}_linux_$$arch"; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -buildvcs=false -tags lambda.norpc -ldflags '-s -w -buildid=' \
+			-o "$(DIST)/$${program}_linux_$$arch" "./$$program"; \
+	done; done
+	@for program in warmer gateway; do \
+		python3 -B terraform/pack.py "$(DIST)/$${program}_linux_$(firstword $(DIST_ARCHES))" "$(DIST)/$$program.zip"; done
+	@cd $(DIST) && sha256sum *_linux_* *.zip >SHA256SUMS
+
+.PHONY: tf-check
+tf-check: ## Check the Terraform stack: format, validity, unit tests with a mocked provider
+	@terraform/check.sh --no-apply
+
+.PHONY: tf-apply-check
+tf-apply-check: ## tf-check, then apply, second plan and destroy on the AWS emulator (minutes)
+	@terraform/check.sh
+
+.PHONY: fetch
+fetch: need-python # the pinned engine and models, once
+	@$(FETCH)
+
+.PHONY: fetch-tests
+fetch-tests: need-python # the same, and the Python client of the system tests
+	@$(FETCH) --tests
+
+.PHONY: clean
+clean: ## Remove bin/ and test binaries; `rm -r .cache` also removes engine and models
+	rm -rf bin dist .cache/testbin .cache/bench.txt
+
+.PHONY: need-go need-python need-redis
+need-go:
+	@command -v go >/dev/null || { echo 'Go is not installed; get it from https://go.dev/dl/ (1.26 or newer)'; exit 1; }
+
+need-python:
+	@python3 -m pip --version >/dev/null 2>&1 || \
+		{ echo 'python3 with pip is not installed; get it with: apt-get install python3-pip python3-venv'; exit 1; }
+
+need-redis:
+	@command -v redis-server >/dev/null && exit 0; \
+	hint='redis-server is not installed; get it with: apt-get install redis-server'; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo 'installing redis-server'; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server) >/dev/null 2>&1 || \
+			{ echo "$$hint"; exit 1; }; \
+	else \
+		echo "$$hint"; exit 1; \
+	fi

@@ -1,0 +1,62 @@
+package admit
+
+import (
+	"errors"
+	"slices"
+
+	"reveille/gateway/wire"
+	"reveille/infra/state"
+)
+
+func unavailable(cause error) *wire.Error {
+	return wire.New(wire.StateUnavailable, "Models cannot be loaded at the moment; try again.").Because(cause)
+}
+
+func noCapacity(model string, cause error) *wire.Error {
+	return wire.Newf(wire.NoCapacity, "No host could be started for the model '%s'; try again later.", model).Because(cause)
+}
+
+func draining() *wire.Error {
+	return wire.New(wire.Draining, "This gateway is going away; try again.")
+}
+
+// elsewhere reports whether a ticket failed because of its host, so that another host may do better.
+func elsewhere(r state.TicketRecord) bool {
+	return r.WakeError || slices.Contains([]string{wire.Draining.Code(), wire.HostInterrupted.Code(), wire.HostUnreachable.Code()}, r.Code)
+}
+
+// loadFailed reports whether a ticket failed in a way that a repeat is likely to share and that costs the host
+// something, so that repeats are spaced out. A missing file or a refusal costs nothing.
+func loadFailed(r state.TicketRecord) bool {
+	return r.State == "failed" && !elsewhere(r) &&
+		slices.Contains([]string{wire.ModelLoadError.Code(), wire.LoadTimeout.Code(), wire.EngineOutOfMemory.Code(), wire.EngineCrashed.Code()}, r.Code)
+}
+
+// failure is the answer to those who waited for a ticket that failed. conflict chooses the 409 row of a code that has
+// one: management calls.
+func failure(r state.TicketRecord, conflict bool) *wire.Error {
+	message := r.Message
+	if message == "" {
+		message = "The model '" + r.Model + "' could not be loaded."
+	}
+	e := wire.New(kindOf(r.Code, conflict), message)
+	return e.Because(errors.New("ticket " + r.ID + " on " + r.Host + " failed"))
+}
+
+// kindOf is the row of the error table for a ticket's code, model_load_error for one that the table does not know.
+func kindOf(code string, conflict bool) wire.Kind {
+	found := wire.Kind(0)
+	for _, k := range wire.Kinds() {
+		if k.Code() != code {
+			continue
+		}
+		if (k.Status() == 409) == conflict {
+			return k
+		}
+		found = k
+	}
+	if found == 0 {
+		return wire.ModelLoadError
+	}
+	return found
+}

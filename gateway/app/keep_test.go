@@ -1,0 +1,39 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestKeeperPauses(t *testing.T) {
+	k := newKeeper(nil, slog.New(slog.DiscardHandler))
+	now := time.Unix(1000, 0)
+	var got []time.Duration
+	for range 11 {
+		got = append(got, k.next("h", now))
+		now = now.Add(time.Second)
+	}
+	if got[0] != firstRestart || got[1] != 2*firstRestart || got[10] != lastRestart {
+		t.Errorf("pauses %v: want them to double from %v to %v", got, firstRestart, lastRestart)
+	}
+	if p := k.next("h", now.Add(steady+time.Second)); p != firstRestart {
+		t.Errorf("pause after a long life %v, want %v", p, firstRestart)
+	}
+}
+
+func TestKeeperStartsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var woken []string
+		k := newKeeper(func(_ context.Context, host string) error { woken = append(woken, host); return nil }, slog.New(slog.DiscardHandler))
+		k.again(t.Context(), "h")
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		k.again(ended, "other")
+		if len(woken) != 1 || woken[0] != "h" {
+			t.Errorf("woken %v, want h alone", woken)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/state"
+)
+
+// models is the catalogue in force: the file, and the models that were registered at run time. It publishes itself to
+// Redis, where runners and the warmer read it, and again whenever Redis does not have it.
+type models struct {
+	store *state.Store
+	log   *slog.Logger
+	dirty chan struct{} // capacity 1: something changed
+
+	current atomic.Pointer[catalog.Catalog]
+
+	mu         sync.Mutex
+	file       *catalog.Catalog
+	registered []catalog.Model
+}
+
+func newModels(file *catalog.Catalog, store *state.Store, log *slog.Logger) *models {
+	m := &models{store: store, log: log, dirty: make(chan struct{}, 1), file: file}
+	m.current.Store(file)
+	return m
+}
+
+// get is the catalogue in force; never nil.
+func (m *models) get() *catalog.Catalog { return m.current.Load() }
+
+// setFile takes over a new file.
+func (m *models) setFile(c *catalog.Catalog, _ catalog.Changes, warnings catalog.Warnings) {
+	for _, w := range warnings {
+		m.log.Warn("models file", "warning", w.String())
+	}
+	m.mu.Lock()
+	m.file = c
+	m.rebuildLocked()
+	m.mu.Unlock()
+	m.poke()
+	m.log.Info("models file read", "models", len(c.Models), "version", m.get().Version)
+}
+
+// rebuildLocked lays the registered models over the file. One that does not fit is left out, the others stay.
+func (m *models) rebuildLocked() {
+	next := m.file
+	for _, r := range m.registered {
+		with, err := next.With(r)
+		if err != nil {
+			m.log.Warn("registered model left out", "model", r.ID, "error", err)
+			continue
+		}
+		next = with
+	}
+	m.current.Store(next)
+}
+
+// reloadRegistered reads the models registered at run time and puts them in force.
+func (m *models) reloadRegistered(ctx context.Context) error {
+	table, err := m.store.All(ctx, state.Registered)
+	if err != nil {
+		return err
+	}
+	list := make([]catalog.Model, 0, len(table))
+	for _, id := range slices.Sorted(maps.Keys(table)) {
+		var model catalog.Model
+		if err := json.Unmarshal([]byte(table[id]), &model); err != nil || model.ID != id {
+			m.log.Warn("registered model cannot be read", "model", id)
+			continue
+		}
+		list = append(list, model)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.registered = list
+	m.rebuildLocked()
+	return nil
+}
+
+func (m *models) poke() {
+	select {
+	case m.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// onEvent hears the pool's events: a change of the registered models, and reconnections, after which Redis may be empty.
+func (m *models) onEvent(e state.Event) {
+	if e.Kind == "sync" || e.Kind == "settings" && e.State == string(state.Registered) {
+		m.poke()
+	}
+}
+
+// repairEvery is how often the pool is looked at for whether it has a catalogue at all.
+const repairEvery = 2 * time.Second
+
+// run publishes the catalogue when this gateway's own changed, and when the pool has none, until ctx ends. pool tells
+// the version that the pool has, "" for none. Another version there is another gateway's, with a newer file perhaps:
+// whoever changed last is right, and two gateways with different files do not overwrite each other for ever.
+func (m *models) run(ctx context.Context, pool func() string) {
+	tick := time.NewTicker(repairEvery)
+	defer tick.Stop()
+	published, reload := "", true
+	for {
+		if reload && m.reloadRegistered(ctx) == nil {
+			reload = false
+		}
+		if c := m.get(); !reload && (c.Version != published || pool() == "") && m.publish(ctx, c) {
+			published = c.Version
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.dirty:
+			reload = true
+		case <-tick.C:
+		}
+	}
+}
+
+// publish writes the catalogue to Redis and reports whether Redis has it.
+func (m *models) publish(ctx context.Context, c *catalog.Catalog) bool {
+	data, err := c.Marshal()
+	if err != nil {
+		m.log.Error("catalogue cannot be written", "error", err)
+		return false
+	}
+	hosts := map[string]string{}
+	for _, h := range c.Hosts {
+		if h.Driver != catalog.DriverASG {
+			hosts[h.Name] = string(h.Driver)
+		}
+	}
+	changed, err := m.store.PutCatalog(ctx, c.Version, data, hosts)
+	if changed && err == nil {
+		m.log.Info("catalogue published", "version", c.Version)
+	}
+	return err == nil
+}

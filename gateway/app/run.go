@@ -1,0 +1,220 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"reveille/infra/catalog"
+	"reveille/infra/config"
+	"reveille/infra/wake"
+	"reveille/infra/wake/drivers"
+	"reveille/infra/wake/local"
+	runner "reveille/runner/app"
+	warmer "reveille/warmer/app"
+)
+
+// RunSettings are the flags of `gateway run`: the gateway's, the runner's and the warmer's.
+type RunSettings struct {
+	RedisURL    string `help:"Redis to use instead of the embedded one." placeholder:"URL"`
+	RedisListen string `help:"Address at which the embedded Redis answers redis-cli." default:"127.0.0.1:6380"`
+	Pool        string `help:"Name of the deployment; all its keys carry it as {NAME}." default:"main"`
+	config.Log  `embed:""`
+	Front
+	runner.Host
+	warmer.Sweep
+	Evict string `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
+}
+
+// Run runs everything on one machine until ctx ends: an embedded Redis unless one is named, the gateway, a warmer, and one
+// runner process for each host of the models file with the driver local.
+func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) error {
+	if err := s.Host.Check(); err != nil { // else only the runner's process would say so
+		return err
+	}
+	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
+		return fmt.Errorf("state folder: %w", err)
+	}
+	if s.RunnerSecret == "" {
+		var err error
+		if s.RunnerSecret, err = keptSecret(filepath.Join(s.StateDir, "runner-secret")); err != nil {
+			return err
+		}
+	}
+	embedded := ""
+	if s.RedisURL == "" {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		if err := m.StartAddr(s.RedisListen); err != nil {
+			return fmt.Errorf("embedded Redis: %w (choose another --redis-listen, or name a Redis with --redis-url)", err)
+		}
+		defer m.Close()
+		embedded = m.Addr()
+		s.RedisURL = "redis://" + embedded + "/0"
+	}
+	back, stop := context.WithCancel(ctx)
+	var hosts *local.Driver
+	keep := newKeeper(func(ctx context.Context, host string) error { return s.wakeLocal(ctx, hosts, host) }, log)
+	hosts = local.New(local.Config{
+		Command: s.hostCommand, Output: os.Stderr, Log: log, Grace: s.DrainTimeout + 15*time.Second,
+		OnExit: func(host string, _ error) { keep.again(back, host) },
+	})
+	defer hosts.Close()
+	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, Evict: s.Evict}
+
+	all := Drivers(drivers.Remote())
+	all[catalog.DriverLocal] = hosts
+	sweeper, err := warmer.New(warmer.Settings{Redis: serve.Redis, Log: s.Log, Sweep: s.Sweep}, warmer.Deps{Drivers: all, Log: log})
+	if err != nil {
+		stop()
+		return err
+	}
+	defer sweeper.Close()
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	err = Serve(ctx, serve, all, log, func(addr string) {
+		wg.Go(func() { s.wakeAll(back, hosts, log) })
+		wg.Go(func() { _ = sweeper.Run(back) }) // ends with back
+		s.greet(out, addr, embedded)
+	})
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// wakeAll starts the local hosts, so that the first request need not wait for them.
+func (s RunSettings) wakeAll(ctx context.Context, d wake.Driver, log *slog.Logger) {
+	if err := s.wakeLocal(ctx, d, ""); err != nil && ctx.Err() == nil {
+		log.Error("local host does not start", "error", err)
+	}
+}
+
+// wakeLocal starts the local host of that name, or with "" all local hosts of the models file.
+func (s RunSettings) wakeLocal(ctx context.Context, d wake.Driver, name string) error {
+	c, _, err := catalog.Load(s.Models)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, h := range c.Hosts {
+		if h.Driver == catalog.DriverLocal && (name == "" || h.Name == name) {
+			errs = append(errs, d.Wake(ctx, *h))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hostCommand starts this program again as the runner of a local host. The secret goes through the environment, which
+// other users of the machine cannot read.
+func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return local.Command{}, err
+	}
+	argv := []string{self, "runner", "--host=" + h.Name, "--state-dir=" + s.StateDir, "--pool=" + s.Pool, "--log-level=" + s.LogLevel, "--log-format=" + s.LogFormat,
+		"--runner-addr=" + s.RunnerAddr, "--max-loaded-models=" + s.MaxLoadedModels, "--evict=" + s.Evict, "--price=" + fmt.Sprint(h.Price), "--fair-after=" + s.FairAfter.String(), "--drain-timeout=" + s.DrainTimeout.String()}
+	if h.Address != "" {
+		argv = append(argv, "--runner-addr="+h.Address)
+	}
+	add := func(flag, value string) {
+		if value != "" && value != "0" {
+			argv = append(argv, "--"+flag+"="+value)
+		}
+	}
+	devices := h.Devices.String()
+	if devices == "" {
+		devices = s.Devices
+	}
+	add("devices", devices)
+	add("labels", strings.Join(h.Labels, ","))
+	seats := make([]string, 0, len(h.NPUSeats))
+	for t, n := range h.NPUSeats {
+		seats = append(seats, fmt.Sprintf("%s=%d", t, n))
+	}
+	if len(seats) == 0 && s.NPUSeats != "" {
+		seats = append(seats, s.NPUSeats)
+	}
+	add("npu-seats", strings.Join(seats, " "))
+	add("memory-budget", s.MemoryBudget)
+	add("mm-cache-bytes", s.MMCacheBytes)
+	add("ctx-size", fmt.Sprint(s.CtxSize))
+	add("llamacpp-args", s.LlamacppArgs)
+	add("llamacpp-backend", s.LlamacppBackend)
+	add("n-batch", fmt.Sprint(s.NBatch))
+	add("n-ubatch", fmt.Sprint(s.NUbatch))
+	for _, d := range s.EnginesDir {
+		add("engines-dir", d)
+	}
+	env := append(os.Environ(), config.EnvPrefix+"_REDIS_URL="+s.RedisURL, config.EnvPrefix+"_RUNNER_SECRET="+s.RunnerSecret)
+	return local.Command{Argv: argv, Env: env}, nil
+}
+
+// keptSecret reads the runner secret made at the first start, or makes it.
+func keptSecret(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err == nil && len(data) >= 32 {
+		return strings.TrimSpace(string(data)), nil
+	}
+	if err != nil && !os.IsNotExist(err) {
+		return "", fmt.Errorf("runner secret: %w", err)
+	}
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	secret := hex.EncodeToString(b[:])
+	if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("runner secret: %w", err)
+	}
+	return secret, nil
+}
+
+// greet prints where the gateway is and what to try. redis is the embedded one's address, "" for a Redis of its own, whose
+// URL may hold a password.
+func (s RunSettings) greet(out io.Writer, addr, redis string) {
+	c, _, err := catalog.Load(s.Models)
+	if err != nil {
+		return
+	}
+	fmt.Fprintf(out, "\nReveille serves %d models at http://%s/v1\n\n", len(c.Models), addr)
+	tries := 0
+	try := func(path, body string) {
+		if tries++; tries <= 3 {
+			fmt.Fprintf(out, "  curl -s http://%s%s -d '%s'\n", addr, path, body)
+		}
+	}
+	seen := map[string]bool{}
+	for _, m := range c.Models {
+		if t := string(m.Type); !seen[t] {
+			seen[t] = true
+			switch t {
+			case "llm":
+				try("/v1/chat/completions", `{"model":"`+m.ID+`","messages":[{"role":"user","content":"Say hello"}],"max_tokens":32}`)
+			case "embedding":
+				try("/v1/embeddings", `{"model":"`+m.ID+`","input":"a cat on a mat"}`)
+			case "reranking":
+				try("/v1/rerank", `{"model":"`+m.ID+`","query":"cat","documents":["a cat","a tax report"]}`)
+			}
+		}
+	}
+	hint := ""
+	if redis != "" {
+		if host, port, err := net.SplitHostPort(redis); err == nil {
+			hint = fmt.Sprintf("redis-cli -h %s -p %s KEYS 'rv:*'     ", host, port)
+		}
+	}
+	fmt.Fprintf(out, "\n  %sCtrl-C ends everything\n\n", hint)
+}

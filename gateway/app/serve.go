@@ -1,0 +1,136 @@
+// Package app wires a gateway: the front alone (Serve), or everything on one machine (Run).
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"reveille/gateway/admit"
+	"reveille/gateway/front"
+	"reveille/infra/catalog"
+	"reveille/infra/config"
+	"reveille/infra/policy"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+	"reveille/infra/wake"
+)
+
+// Version is the program's version, set by the build.
+var Version = "dev"
+
+// ServeSettings are the flags of `gateway serve`.
+type ServeSettings struct {
+	config.Redis
+	config.Log `embed:""`
+	Front
+	Evict string `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
+}
+
+// Drivers makes the wake drivers of a gateway.
+type Drivers map[catalog.Driver]wake.Driver
+
+// Serve runs a gateway until ctx ends, then drains it. ready, if not nil, hears the address once requests are accepted.
+// Order of the end: unready, waiting requests are answered 503, the listener closes and open requests end within
+// --shutdown-timeout, touches are flushed, leases are handed back.
+func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logger, ready func(addr string)) error {
+	p, err := s.parse()
+	secret, err2 := config.Secret(s.RunnerSecret)
+	file, warnings, err3 := catalog.Load(s.Models)
+	evict, err4 := policy.ParseEviction(s.Evict)
+	if err := errors.Join(err, err2, err3, err4); err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		log.Warn("models file", "warning", w.String())
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Log: log})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+
+	// 1. What is kept in memory: the catalogue, the mirror of the pool, the gate.
+	models := newModels(file, store, log)
+	signer := rpc.NewSigner(secret)
+	var gate *admit.Gate
+	var srv *front.Server
+	mirror := state.NewMirror(store, func(e state.Event) { gate.OnEvent(e); models.onEvent(e); srv.OnEvent(e) })
+	power := wake.NewSet(wake.SetConfig{Catalog: models.get, Drivers: drivers, Log: log})
+	gate = admit.New(admit.Config{
+		Store: store, Mirror: mirror, Catalog: models.get, Gateway: signer.Gateway(), Hold: s.Hold, Evict: evict, MaxPerModel: s.MaxWaiting, Log: log,
+		Waker: power, Stopper: power,
+	})
+	toucher := state.NewToucher(store)
+	srv = front.New(front.Config{
+		Gate: gate, Store: store, Mirror: mirror, Toucher: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
+		Overlay: models.reloadRegistered, Origins: s.CORSOrigins, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
+		MaxBody: p.maxBody, MaxHeldBytes: p.maxHeld, MaxConns: s.MaxConns,
+	})
+
+	// 2. What runs behind the requests, until after the last of them.
+	back, stopBack := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stopBack()
+	watcher := catalog.NewWatcher(s.Models, time.Second, file, models.setFile, func(err error) { log.Error("models file stays as it was", "error", err) })
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	wg.Go(func() { mirror.Run(back) })
+	wg.Go(func() { toucher.Run(back) })
+	wg.Go(func() { models.run(back, func() string { return mirror.Snapshot().Catalog }) })
+	wg.Go(func() { _ = watcher.Run(back) }) // ends with back
+	wg.Go(func() { p.keys.Watch(back, 5*time.Second, log) })
+	wg.Go(func() {
+		for {
+			select {
+			case <-back.Done():
+				return
+			case <-hup:
+				watcher.Reload()
+			}
+		}
+	})
+	gateCtx, stopGate := context.WithCancel(back)
+	gateDone := make(chan struct{})
+	go func() { defer close(gateDone); gate.Run(gateCtx) }()
+	defer func() { stopGate(); <-gateDone }()
+
+	// 3. The front.
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	log.Info("gateway listens", "addr", ln.Addr().String(), "models", len(file.Models))
+	if ready != nil {
+		ready(ln.Addr().String())
+	}
+	select {
+	case err := <-served:
+		return fmt.Errorf("listener: %w", err)
+	case <-ctx.Done():
+	}
+
+	// 4. The end, front first.
+	log.Info("gateway drains")
+	srv.Drain()
+	stopGate()
+	<-gateDone
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.GrantTime)
+	defer cancel()
+	if err := srv.Shutdown(end); err != nil {
+		log.Warn("open requests were cut", "error", err)
+	}
+	return <-served
+}

@@ -1,0 +1,84 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"time"
+
+	"reveille/gateway/keys"
+	"reveille/infra/config"
+)
+
+// Front are the flags of the gateway itself.
+type Front struct {
+	Addr         string        `help:"Address that clients reach the gateway at." default:"127.0.0.1:8080"`
+	Models       string        `help:"The models file." default:"models.yaml" type:"path"`
+	APIKeysFile  string        `name:"api-keys-file" help:"File of API keys, one a line with its scopes (infer, manage); without any key only loopback addresses are served." placeholder:"FILE"`
+	AdminKey     string        `help:"One API key with both scopes." placeholder:"KEY"`
+	RunnerSecret string        `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
+	Hold         time.Duration `help:"Longest a request waits for a cold model." default:"300s"`
+	CommitAfter  time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
+	Keepalive    time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
+	GrantTime    time.Duration `name:"shutdown-timeout" help:"How long open requests may go on after SIGTERM." default:"10m"`
+	CORSOrigins  []string      `name:"cors-origins" help:"Origins of web pages that may use the gateway, or *." default:"*"`
+	MaxBody      string        `help:"Largest request body." default:"64MiB"`
+	MaxHeld      string        `help:"Most bytes of request bodies held in memory at a time; more are refused with overloaded." default:"1GiB"`
+	MaxConns     int           `help:"Most client connections; 0 is no limit." default:"0"`
+	MaxWaiting   int           `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
+}
+
+// parsed are the settings of a gateway, checked.
+type parsed struct {
+	keys    *keys.Set
+	maxBody int   // bytes
+	maxHeld int64 // bytes
+}
+
+func (f Front) parse() (parsed, error) {
+	var p parsed
+	var errs []error
+	var err error
+	if p.keys, err = keys.Open(f.APIKeysFile, f.AdminKey); err != nil {
+		errs = append(errs, err)
+	} else if err := mayListen(f.Addr, p.keys.Configured()); err != nil {
+		errs = append(errs, err)
+	}
+	size := func(flag, text string, most int64) int64 {
+		n, err := config.Bytes(text)
+		if err == nil && (n < 1 || n > most) {
+			err = fmt.Errorf("%s is out of range", text)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+		return n
+	}
+	p.maxBody = int(size("max-body", f.MaxBody, math.MaxInt32))
+	p.maxHeld = size("max-held", f.MaxHeld, math.MaxInt64)
+	for _, t := range []struct {
+		flag string
+		d    time.Duration
+	}{{"hold", f.Hold}, {"commit-after", f.CommitAfter}, {"keepalive", f.Keepalive}, {"shutdown-timeout", f.GrantTime}} {
+		if t.d <= 0 {
+			errs = append(errs, fmt.Errorf("--%s: must be more than 0", t.flag))
+		}
+	}
+	if f.MaxConns < 0 || f.MaxWaiting < 0 {
+		errs = append(errs, errors.New("--max-conns and --max-waiting: must not be negative"))
+	}
+	return p, errors.Join(errs...)
+}
+
+// mayListen refuses addresses that others could reach while no key protects the gateway.
+func mayListen(addr string, protected bool) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("--addr %q: want host:port", addr)
+	}
+	if ip := net.ParseIP(host); protected || host == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("--addr %s: without API keys (--api-keys-file or --admin-key) only loopback addresses are served", addr)
+}

@@ -1,0 +1,58 @@
+package app
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// front is what the flags' defaults are.
+func frontDefaults() Front {
+	return Front{
+		Addr: "127.0.0.1:0", Hold: time.Minute, CommitAfter: 5 * time.Second, Keepalive: 5 * time.Second, GrantTime: 5 * time.Second,
+		CORSOrigins: []string{"*"}, MaxBody: "64MiB", MaxHeld: "1GiB",
+	}
+}
+
+func TestSettings(t *testing.T) {
+	p, err := frontDefaults().parse()
+	if err != nil || p.maxBody != 64<<20 || p.maxHeld != 1<<30 || p.keys.Configured() {
+		t.Fatalf("%+v %v", p, err)
+	}
+	for want, change := range map[string]func(*Front){
+		"--max-body":             func(f *Front) { f.MaxBody = "0" },
+		"--max-body: \"many\"":   func(f *Front) { f.MaxBody = "many" },
+		"--max-body: 9TB is out": func(f *Front) { f.MaxBody = "9TB" },
+		"--max-held":             func(f *Front) { f.MaxHeld = "-1" },
+		"--hold":                 func(f *Front) { f.Hold = 0 },
+		"--keepalive":            func(f *Front) { f.Keepalive = -time.Second },
+		"--max-conns":            func(f *Front) { f.MaxConns = -1 },
+		"api keys":               func(f *Front) { f.APIKeysFile = "no-such-file" },
+		"only loopback":          func(f *Front) { f.Addr = ":8080" },
+		"want host:port":         func(f *Front) { f.Addr = "8080" },
+	} {
+		f := frontDefaults()
+		change(&f)
+		if _, err := f.parse(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	both := frontDefaults()
+	both.Hold, both.MaxBody = 0, "x"
+	if _, err := both.parse(); err == nil || !strings.Contains(err.Error(), "--hold") || !strings.Contains(err.Error(), "--max-body") {
+		t.Errorf("all mistakes are told at once: %v", err)
+	}
+}
+
+func TestMayListen(t *testing.T) {
+	for addr, open := range map[string]bool{
+		"127.0.0.1:0": true, "[::1]:1": true, "localhost:1": true, "127.9.9.9:1": true, ":1": false, "0.0.0.0:1": false, "[::]:1": false, "192.0.2.1:1": false, "example.org:1": false,
+	} {
+		if err := mayListen(addr, false); (err == nil) != open {
+			t.Errorf("%s without keys: %v", addr, err)
+		}
+		if err := mayListen(addr, true); err != nil {
+			t.Errorf("%s with keys: %v", addr, err)
+		}
+	}
+}

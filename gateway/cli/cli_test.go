@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// gateway answers like the real one and keeps what it was asked.
+func gateway(t *testing.T, status int, answer string) (Remote, *[]string) {
+	t.Helper()
+	var asked []string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked = append(asked, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization")+" "+string(body))
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(func() { srv.Close(); http.DefaultClient.CloseIdleConnections() })
+	return Remote{URL: srv.URL + "/", APIKey: "k", Timeout: time.Minute}, &asked
+}
+
+func TestManage(t *testing.T) {
+	r, asked := gateway(t, 200, `{"status":"success","message":"Done","unloaded":["a","b"],"load_ms":1234}`)
+	var out bytes.Buffer
+	for _, run := range []error{
+		(&Load{Remote: r, Name: "m", CtxSize: 512, Args: "-np 2", Save: true}).Run(t.Context(), &out),
+		(&Unload{Remote: r, Force: true}).Run(t.Context(), &out),
+		(&Pin{Remote: r, Name: "m"}).Run(t.Context(), &out),
+		(&Unpin{Remote: r, Name: "m"}).Run(t.Context(), &out),
+	} {
+		if run != nil {
+			t.Fatal(run)
+		}
+	}
+	want := []string{
+		`POST /v1/load Bearer k {"ctx_size":512,"llamacpp_args":"-np 2","model_name":"m","save_options":true}`,
+		`POST /v1/unload Bearer k {"force":true}`,
+		`POST /v1/internal/pin Bearer k {"model_name":"m","pinned":true}`,
+		`POST /v1/internal/pin Bearer k {"model_name":"m","pinned":false}`,
+	}
+	if strings.Join(*asked, "\n") != strings.Join(want, "\n") {
+		t.Errorf("asked %q", *asked)
+	}
+	if out.String() != strings.Repeat("Done: a, b (1.2 s)\n", 4) {
+		t.Errorf("printed %q", out.String())
+	}
+	r.JSON = true
+	out.Reset()
+	if err := (&Pin{Remote: r, Name: "m"}).Run(t.Context(), &out); err != nil || !json.Valid(out.Bytes()) {
+		t.Errorf("%v %s", err, &out)
+	}
+}
+
+func TestErrorsAreTold(t *testing.T) {
+	r, _ := gateway(t, 404, `{"status":"error","message":"x","error":{"message":"The model 'm' does not exist."}}`)
+	if err := (&Load{Remote: r, Name: "m"}).Run(t.Context(), io.Discard); err == nil || err.Error() != "The model 'm' does not exist." {
+		t.Errorf("%v", err)
+	}
+	r, _ = gateway(t, 502, "<html>")
+	if err := (&PS{Remote: r}).Run(t.Context(), io.Discard); err == nil || err.Error() != "GET /v1/health: status 502" {
+		t.Errorf("%v", err)
+	}
+	r.URL = "http://127.0.0.1:1"
+	if err := (&PS{Remote: r}).Run(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "no gateway answers at http://127.0.0.1:1") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPS(t *testing.T) {
+	r, _ := gateway(t, 200, `{"all_models_loaded":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":7,"recipe":"llamacpp","is_busy":true,"pinned":true}],
+		"models_loading":[{"model_name":"two","type":"embedding","state":"queued","waiting":3}],"runners":[{"id":"here","state":"ready","devices":"cpu npu"}]}`)
+	var out bytes.Buffer
+	if err := (&PS{Remote: r}).Run(t.Context(), &out); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Join([]string{
+		"HOST  STATE  DEVICES  MODELS",
+		"here  ready  cpu npu  1",
+		"",
+		"MODEL  TYPE       STATE   HOST  DEVICE  RECIPE    PID  USED  NOTE",
+		"one    llm        busy    here  cpu     llamacpp  7    -     pinned",
+		"two    embedding  queued                               -     3 waiting",
+		"",
+	}, "\n")
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &out, want)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "models.yaml")
+	var out bytes.Buffer
+	if err := os.WriteFile(file, []byte("models: {m: {type: llm, recipe: standin, device: cpu}}\nhosts: {here: {driver: local, devices: [cpu]}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Check{file}).Run(&out); err != nil || !strings.HasSuffix(out.String(), "is valid: 1 models, 1 hosts, 0 warnings\n") {
+		t.Errorf("%v %s", err, &out)
+	}
+	if err := os.WriteFile(file, []byte("models: {m: {type: nonsense}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Check{file}).Run(io.Discard); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("%v", err)
+	}
+}

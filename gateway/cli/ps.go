@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+// PS is `gateway ps`.
+type PS struct {
+	Remote
+	Plan bool `help:"Show how each loaded model was planned instead."`
+}
+
+// health is what ps reads of GET /v1/health.
+type health struct {
+	Models []struct {
+		Name     string  `json:"model_name"`
+		Type     string  `json:"type"`
+		Device   string  `json:"device"`
+		Runner   string  `json:"runner"`
+		PID      int     `json:"pid"`
+		LastUse  float64 `json:"last_use"`
+		Busy     bool    `json:"is_busy"`
+		Pinned   bool    `json:"pinned"`
+		Recipe   string  `json:"recipe"`
+		LoadTime int64   `json:"load_ms"`
+		Plan     plan    `json:"plan"`
+	} `json:"all_models_loaded"`
+	Loading []struct {
+		Name    string  `json:"model_name"`
+		Type    string  `json:"type"`
+		State   string  `json:"state"`
+		Since   float64 `json:"since"`
+		Waiting int     `json:"waiting"`
+	} `json:"models_loading"`
+	Waiting int `json:"queue_length"`
+	Runners []struct {
+		ID      string `json:"id"`
+		State   string `json:"state"`
+		Devices string `json:"devices"`
+	} `json:"runners"`
+}
+
+// plan is how a runner planned a load.
+type plan struct {
+	Kind     string `json:"kind"`
+	Context  int    `json:"context"`
+	NBatch   int    `json:"n_batch"`
+	NUBatch  int    `json:"n_ubatch"`
+	Parallel int    `json:"parallel"`
+	KVBytes  int64  `json:"kv_bytes"`
+	Need     int64  `json:"need"`
+	Share    int64  `json:"share"`
+	Reason   string `json:"reason"`
+}
+
+// Run prints hosts, models and the queue.
+func (c *PS) Run(ctx context.Context, out io.Writer) error {
+	var raw json.RawMessage
+	if err := c.call(ctx, "GET", "/v1/health", nil, &raw); err != nil {
+		return err
+	}
+	if c.JSON {
+		return print(out, raw)
+	}
+	var h health
+	if err := json.Unmarshal(raw, &h); err != nil {
+		return err
+	}
+	if c.Plan {
+		return h.plans(out)
+	}
+	on := map[string]int{}
+	for _, m := range h.Models {
+		on[m.Runner]++
+	}
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "HOST\tSTATE\tDEVICES\tMODELS")
+	for _, r := range h.Runners {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", r.ID, r.State, r.Devices, on[r.ID])
+	}
+	fmt.Fprintln(w, "\nMODEL\tTYPE\tSTATE\tHOST\tDEVICE\tRECIPE\tPID\tUSED\tNOTE")
+	for _, m := range h.Models {
+		state, note := "loaded", ""
+		if m.Busy {
+			state = "busy"
+		}
+		if m.Pinned {
+			note = "pinned"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.Name, m.Type, state, m.Runner, m.Device, m.Recipe, m.PID, ago(m.LastUse), note)
+	}
+	for _, m := range h.Loading {
+		fmt.Fprintf(w, "%s\t%s\t%s\t\t\t\t\t%s\t%d waiting\n", m.Name, m.Type, m.State, ago(m.Since), m.Waiting)
+	}
+	if err := w.Flush(); err != nil || h.Waiting == 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\n%d requests wait\n", h.Waiting)
+	return err
+}
+
+// plans prints the plan of each loaded model.
+func (h health) plans(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tNEED\tSHARE\tWHY")
+	for _, m := range h.Models {
+		p := m.Plan
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", m.Name, m.Runner, p.Kind, p.Context, p.NBatch, p.NUBatch, p.Parallel,
+			mib(p.KVBytes), mib(p.Need), mib(p.Share), p.Reason)
+	}
+	return w.Flush()
+}
+
+// mib is a size in MiB, rounded up.
+func mib(n int64) string { return fmt.Sprintf("%d MiB", (n+1<<20-1)>>20) }
+
+// ago is a Unix time as people say it.
+func ago(unix float64) string {
+	if unix == 0 {
+		return "-"
+	}
+	d := time.Since(time.UnixMilli(int64(unix * 1000)))
+	return d.Round(time.Second).String() + " ago"
+}

@@ -1,0 +1,54 @@
+package front
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"reveille/gateway/wire"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+)
+
+// askWait bounds a call to a runner that must answer from memory.
+const askWait = 10 * time.Second
+
+// ask calls a runner with GET. With a model the call goes to its engine. The caller closes the response; an error is
+// one for the client.
+func (r *request) ask(call *relay.Call, host *state.HostRecord, path, model string) (*relay.Response, error) {
+	for corrected := false; ; corrected = true {
+		sign := r.s.cfg.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: host.Name, Model: model})
+		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: askWait, Fields: []relay.Field{
+			{Name: rpc.HeaderAuth, Value: []byte(sign)}, {Name: rpc.HeaderRequest, Value: []byte(r.id)},
+		}}
+		if model != "" {
+			req.Add(rpc.HeaderModel, []byte(model))
+			req.Add(rpc.HeaderRead, []byte("1"))
+		}
+		resp, err := r.s.clients.of(host.Addr, r.s.cfg.Mirror.Snapshot).Do(call, req)
+		if errors.Is(err, relay.ErrCancelled) {
+			return nil, relay.ErrGone
+		}
+		if err != nil {
+			return nil, wire.New(wire.HostUnreachable, "The model's host could not be reached; try again.").Because(err)
+		}
+		if resp.Status() != rpc.StatusRefused {
+			return resp, nil
+		}
+		reason := string(resp.Header(rpc.HeaderRefused))
+		runner, bad := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64)
+		_ = resp.Close()
+		switch {
+		case reason == rpc.RefusedNotLoaded, reason == rpc.RefusedDraining, reason == rpc.RefusedHost:
+			return nil, errNotThere
+		case reason == rpc.RefusedAuth && bad == nil && !corrected:
+			r.s.cfg.Signer.Correct(runner)
+			continue
+		}
+		return nil, wire.New(wire.InternalError, "The model's host does not accept this gateway.").Because(errors.New("runner " + host.Name + " refused: " + reason))
+	}
+}
+
+// errNotThere: the runner does not hold the model.
+var errNotThere = errors.New("the model is not loaded on the host")

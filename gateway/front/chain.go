@@ -1,0 +1,193 @@
+package front
+
+import (
+	"bytes"
+	"crypto/rand"
+	mrand "math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/keys"
+	"reveille/gateway/wire"
+	"reveille/infra/relay"
+)
+
+// request is one request on its way through the chain.
+type request struct {
+	s   *Server
+	ctx *fasthttp.RequestCtx
+	id  string
+	hit wire.Hit
+
+	began    time.Time
+	held     int64 // bytes of its body that count as held
+	keepBody bool  // the answer's stream needs the body yet, and gives it back
+}
+
+// handle runs the chain for one request.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	r := s.newRequest(ctx)
+	defer r.settle()
+	if err := r.chain(); err != nil {
+		r.fail(err)
+	}
+}
+
+func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
+	r := &request{s: s, ctx: ctx, began: time.Now()}
+	r.id = wire.RequestID(string(ctx.Request.Header.Peek(wire.HeaderRequestID)), fillRandom)
+	r.hit = match(&ctx.Request.Header)
+	h := &ctx.Response.Header
+	h.Set(wire.HeaderRequestID, r.id)
+	h.Set(wire.HeaderRequestIDAlt, r.id)
+	return r
+}
+
+// match finds the route. What it returns holds no bytes of h.
+func match(h *fasthttp.RequestHeader) wire.Hit {
+	path, _, _ := bytes.Cut(h.RequestURI(), []byte("?"))
+	return wire.Match(methodOf(h.Method()), string(path))
+}
+
+// methodOf is a method as a string, without a copy for the usual ones.
+func methodOf(m []byte) string {
+	switch string(m) {
+	case "POST":
+		return "POST"
+	case "GET":
+		return "GET"
+	}
+	return string(m)
+}
+
+var randomPool = sync.Pool{New: func() any {
+	var seed [32]byte
+	_, _ = rand.Read(seed[:])
+	return mrand.NewChaCha8(seed)
+}}
+
+// fillRandom fills b with random bytes that nobody can foretell from ids seen before.
+func fillRandom(b []byte) {
+	src := randomPool.Get().(*mrand.ChaCha8)
+	_, _ = src.Read(b)
+	randomPool.Put(src)
+}
+
+// chain runs the checks in order and the route's handler.
+func (r *request) chain() error {
+	h := &r.ctx.Request.Header
+	smuggled := relay.SmugglingCheck(r.ctx) // closes the connection, whatever the answer will be
+	if r.ctx.IsOptions() && !smuggled {
+		headers, err := r.s.cors.Preflight(string(h.Peek("Origin")), string(h.Peek("Access-Control-Request-Headers")))
+		if err != nil {
+			return err
+		}
+		r.setHeaders(headers)
+		r.s.m.answer("preflight", fasthttp.StatusNoContent)
+		r.ctx.SetStatusCode(fasthttp.StatusNoContent)
+		return nil
+	}
+	if err := r.letIn(); err != nil {
+		return err
+	}
+	if smuggled {
+		return wire.New(wire.InvalidRequest, "Content-Length and Transfer-Encoding must not be sent together.")
+	}
+	if r.hit.Head {
+		r.ctx.Response.SkipBody = true
+	}
+	if enc := h.Peek("Content-Encoding"); len(enc) > 0 && string(enc) != "identity" {
+		return wire.New(wire.UnsupportedMediaType, "Compressed request bodies are not accepted; send the body as it is.")
+	}
+	serve := r.s.handlers[r.hit.Route.Name]
+	if serve == nil {
+		return wire.New(wire.NotSupported, "This route is known but not served by this gateway.")
+	}
+	return serve(r)
+}
+
+// letIn checks what needs no body: the page's origin, the key, and that there is such a route. It sets the headers
+// that every answer to a page needs.
+func (r *request) letIn() error {
+	headers, e := r.s.forAll, (*wire.Error)(nil)
+	if headers == nil {
+		headers, e = r.s.cors.Answer(string(r.ctx.Request.Header.Peek("Origin")))
+	}
+	if e == nil {
+		r.setHeaders(headers)
+		e = r.s.refusal(&r.ctx.Request.Header, r.hit)
+	}
+	if e != nil {
+		return e
+	}
+	return nil
+}
+
+// refusal is why a request with these headers may not use the route, nil when it may.
+func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) *wire.Error {
+	free := hit.Route != nil && hit.Route.Scope == wire.ScopeFree
+	if !free && s.cfg.Keys.Configured() {
+		have := s.cfg.Keys.Scopes(keys.From(h.Peek("Authorization"), h.Peek("x-api-key")))
+		if have == 0 {
+			return wire.Unauthorized()
+		}
+		if hit.Route == nil {
+			return hit.Err()
+		}
+		switch want := hit.Route.Scope; {
+		case want == wire.ScopeInfer && have&keys.Infer == 0:
+			return wire.New(wire.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
+		case want == wire.ScopeManage && have&keys.Manage == 0:
+			return wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
+		}
+	}
+	return hit.Err()
+}
+
+func (r *request) setHeaders(headers []wire.Header) {
+	for _, h := range headers {
+		r.ctx.Response.Header.Set(h.Name, h.Value)
+	}
+}
+
+// fail answers with an error in the dialect of the path. The log is told its code and cause: a message may quote what
+// a client or an engine wrote.
+func (r *request) fail(err error) {
+	e := wire.As(err)
+	d := r.hit.Dialect
+	status := d.Status(e)
+	log := r.s.log.Debug
+	if e.Status >= 500 && e.Status != fasthttp.StatusServiceUnavailable {
+		log = r.s.log.Warn
+	}
+	log("request refused", "request", r.id, "route", r.routeName(), "status", status, "code", e.Code, "cause", e.Cause)
+	r.s.m.answer(r.routeName(), status)
+	r.setHeaders(e.AppendHeaders(nil, mrand.Float64))
+	r.ctx.Response.ResetBody() // closes a stream that was set
+	r.ctx.Response.ImmediateHeaderFlush = false
+	r.ctx.SetStatusCode(status)
+	r.ctx.SetContentType(wire.ContentType)
+	r.ctx.SetBody(d.Body(e, r.id))
+}
+
+// settle turns a panic into a 500, so that one request's fault is no other's, and gives the body back.
+func (r *request) settle() {
+	if v := recover(); v != nil {
+		r.s.log.Error("panic while serving", "request", r.id, "route", r.routeName(), "panic", v, "stack", string(debug.Stack()))
+		r.keepBody = false
+		r.fail(wire.New(wire.InternalError, "The gateway could not handle this request."))
+	}
+	if !r.keepBody {
+		r.dropBody()
+	}
+}
+
+func (r *request) routeName() string {
+	if r.hit.Route == nil {
+		return "other"
+	}
+	return r.hit.Route.Name
+}

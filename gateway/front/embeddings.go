@@ -1,0 +1,121 @@
+package front
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"math"
+
+	"reveille/gateway/peek"
+	"reveille/gateway/wire"
+	"reveille/infra/relay"
+)
+
+var embeddingsPath = []byte("/v1/embeddings")
+
+// embeddings relays embedding requests. dimensions is honoured for models that allow it, by cutting and normalising
+// here, and refused for others.
+func (s *Server) embeddings(r *request) error {
+	c, err := r.parse()
+	if err != nil {
+		return err
+	}
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	x := &exchange{call: c, path: embeddingsPath}
+	c.stream = false
+	var v [2]peek.Value
+	if err := peek.Scan(c.body, []string{"dimensions", "encoding_format"}, v[:]); err != nil {
+		return invalidJSON(err)
+	}
+	if e := encodingFormat(v[1]); e != nil {
+		return e
+	}
+	if !v[0].Set() {
+		return x.start()
+	}
+	if !c.model.Dimensions {
+		return wire.Newf(wire.UnsupportedParameter, "The model '%s' gives embeddings of its own length only; leave 'dimensions' out.", c.model.ID).With("dimensions")
+	}
+	var n int
+	if v[0].Kind != peek.Number || json.Unmarshal(v[0].Raw, &n) != nil || n < 1 {
+		return wire.New(wire.InvalidType, "'dimensions' must be a whole number of at least 1.").With("dimensions")
+	}
+	b64 := v[1].String() == "base64"
+	for _, key := range []string{"dimensions", "encoding_format"} {
+		if c.body, err = peek.Remove(c.body, key); err != nil {
+			return invalidJSON(err)
+		}
+	}
+	x.answer = func(x *exchange, resp *relay.Response) error { return x.sendCut(resp, n, b64) }
+	return x.start()
+}
+
+func encodingFormat(v peek.Value) *wire.Error {
+	if !v.Set() {
+		return nil
+	}
+	if s := v.String(); v.Kind != peek.String || s != "float" && s != "base64" {
+		return wire.New(wire.InvalidType, "'encoding_format' must be float or base64.").With("encoding_format")
+	}
+	return nil
+}
+
+// sendCut answers with embeddings cut to n dimensions and normalised.
+func (x *exchange) sendCut(resp *relay.Response, n int, b64 bool) error {
+	raw, err := resp.AppendBody(nil, maxBuffered)
+	if err != nil {
+		return err
+	}
+	var doc map[string]json.RawMessage
+	var data []struct {
+		Object    string    `json:"object"`
+		Index     int       `json:"index"`
+		Embedding []float32 `json:"embedding"`
+	}
+	if json.Unmarshal(raw, &doc) != nil || json.Unmarshal(doc["data"], &data) != nil {
+		return wire.New(wire.BadEngineReply, "The model's answer could not be understood.")
+	}
+	out := make([]map[string]any, len(data))
+	for i, d := range data {
+		if n > len(d.Embedding) {
+			return wire.Newf(wire.InvalidType, "'dimensions' is %d, but the model gives %d.", n, len(d.Embedding)).With("dimensions")
+		}
+		var e any = cut(d.Embedding, n)
+		if b64 {
+			e = floats64(cut(d.Embedding, n))
+		}
+		out[i] = map[string]any{"object": "embedding", "index": d.Index, "embedding": e}
+	}
+	if doc["data"], err = json.Marshal(out); err != nil {
+		return err
+	}
+	return x.sendJSON(doc, raw)
+}
+
+// cut takes the first n values and scales them to length 1.
+func cut(v []float32, n int) []float32 {
+	var sum float64
+	for _, f := range v[:n] {
+		sum += float64(f) * float64(f)
+	}
+	out := make([]float32, n)
+	if sum == 0 {
+		return out
+	}
+	scale := 1 / math.Sqrt(sum)
+	for i, f := range v[:n] {
+		out[i] = float32(float64(f) * scale)
+	}
+	return out
+}
+
+// floats64 is the base64 form: little-endian float32.
+func floats64(v []float32) string {
+	b := make([]byte, 0, 4*len(v))
+	for _, f := range v {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
+	}
+	return base64.StdEncoding.EncodeToString(b)
+}

@@ -1,0 +1,183 @@
+package front
+
+import (
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/wire"
+	"reveille/infra/catalog"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// modelItem is a model as listings tell it.
+type modelItem struct {
+	ID         string         `json:"id"`
+	Object     string         `json:"object"`
+	Created    int64          `json:"created"` // Unix seconds
+	OwnedBy    string         `json:"owned_by"`
+	Checkpoint string         `json:"checkpoint"`
+	Recipe     string         `json:"recipe"`
+	Type       string         `json:"type"`
+	Labels     []string       `json:"labels"`
+	Size       float64        `json:"size"` // GB
+	Downloaded bool           `json:"downloaded"`
+	Context    int64          `json:"context_length"`     // tokens, 0 unknown
+	MaxContext int64          `json:"max_context_window"` // tokens, 0 unknown
+	Options    recipe.Options `json:"recipe_options"`
+	Aliases    []string       `json:"aliases"`
+	Status     modelState     `json:"status"`
+}
+
+type modelState struct {
+	Value string `json:"value"`
+}
+
+type modelList struct {
+	Object string      `json:"object"`
+	Data   []modelItem `json:"data"`
+}
+
+// models lists the catalogue's models; those whose weights are not there only with ?show_all.
+func (s *Server) models(r *request) error {
+	_, _ = s.look() // states come from the mirror
+	list := modelList{Object: "list", Data: []modelItem{}}
+	cat := s.cfg.Catalog()
+	for _, m := range cat.Models {
+		if item := s.item(cat, m); item.Downloaded || r.asks("show_all") {
+			list.Data = append(list.Data, item)
+		}
+	}
+	return r.reply(fasthttp.StatusOK, list)
+}
+
+// modelOne is one model under any of its names.
+func (s *Server) modelOne(r *request) error {
+	m, err := s.modelNamed(r.hit.ID)
+	if err != nil {
+		return err
+	}
+	_, _ = s.look()
+	return r.reply(fasthttp.StatusOK, s.item(s.cfg.Catalog(), m))
+}
+
+func (s *Server) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
+	w := s.weightsOf(cat, m)
+	out := modelItem{
+		ID: m.ID, Object: "model", Created: s.started.Unix(), OwnedBy: "reveille", Checkpoint: m.Checkpoint, Recipe: m.Recipe,
+		Type: string(m.Type), Labels: append([]string{}, m.Labels...), Size: float64(w.bytes) / 1e9, Downloaded: w.there,
+		Options: s.effective(cat, m), Aliases: s.aliasesOf(m), Status: modelState{s.stateOf(m.ID)},
+	}
+	if w.created > 0 {
+		out.Created = w.created
+	}
+	if n, is := out.Options["ctx_size"].(int64); is && n > 0 {
+		out.Context = n
+	}
+	out.MaxContext = out.Context
+	return out
+}
+
+// weights is what this gateway knows of a model's files. They lie on the hosts; a gateway sees them only where it runs
+// on the same machine.
+type weights struct {
+	there   bool
+	bytes   int64
+	created int64 // Unix seconds of the newest change, 0 unknown
+}
+
+func (s *Server) weightsOf(cat *catalog.Catalog, m *catalog.Model) weights {
+	var w weights
+	missing := false
+	for _, place := range []string{m.Checkpoint, m.MMProj} {
+		c := catalog.ParseCheckpoint(place)
+		if c.Scheme != catalog.SchemePath {
+			missing = true
+			continue
+		}
+		if c.Path == "" {
+			continue
+		}
+		info, err := os.Stat(c.Path)
+		if err != nil {
+			missing = true
+			continue
+		}
+		w.created = max(w.created, info.ModTime().Unix())
+		if info.Mode().IsRegular() {
+			w.bytes += info.Size()
+		}
+	}
+	w.there = !missing || cat.Recipes[m.Recipe].Checkpoint == recipe.CheckpointAny || s.stateOf(m.ID) == "loaded" || elsewhere(cat, m)
+	return w
+}
+
+// elsewhere reports whether a model whose weights are a path may run on a machine other than this one, which is then
+// taken to have them.
+func elsewhere(cat *catalog.Catalog, m *catalog.Model) bool {
+	if catalog.ParseCheckpoint(m.Checkpoint).Scheme != catalog.SchemePath {
+		return false
+	}
+	return slices.ContainsFunc(cat.HostsFor(m), func(h *catalog.Host) bool { return h.Driver != catalog.DriverLocal })
+}
+
+// aliasesOf lists a model's further names: the catalogue's, then those set at run time.
+func (s *Server) aliasesOf(m *catalog.Model) []string {
+	out := append([]string{}, m.Aliases...)
+	table := s.tables.of(state.Aliases)
+	for _, alias := range slices.Sorted(maps.Keys(table)) {
+		if table[alias] == m.ID && !slices.Contains(out, alias) {
+			out = append(out, alias)
+		}
+	}
+	return out
+}
+
+// statusAnswer is the answer of GET /models/{id}/status. What is not known, or does not apply, is null.
+type statusAnswer struct {
+	Model      string   `json:"model"`
+	State      string   `json:"state"`
+	Host       *string  `json:"host"`
+	Waited     *float64 `json:"waited"` // seconds since its load was asked for
+	Position   *int     `json:"position"`
+	ETA        *float64 `json:"eta"`
+	BytesDone  *int64   `json:"bytes_done"`
+	BytesTotal *int64   `json:"bytes_total"`
+}
+
+// modelStatus tells how far a model's load is. It never loads.
+func (s *Server) modelStatus(r *request) error {
+	m, err := s.modelNamed(r.hit.ID)
+	if err != nil {
+		return err
+	}
+	snap, _ := s.look()
+	out := statusAnswer{Model: m.ID, State: s.stateOf(m.ID)}
+	for _, name := range slices.Sorted(maps.Keys(snap.Hosts)) {
+		h := snap.Hosts[name]
+		if out.Host == nil && h.Models[m.ID] != nil {
+			out.Host = &name
+		}
+		place := 0
+		for _, t := range h.Queue {
+			if t.State != "loading" {
+				place++
+			}
+			if t.Kind != "load" || t.Model != m.ID {
+				continue
+			}
+			waited := seconds(max(0, snap.NowMS-t.Created))
+			at := place
+			if t.State == "loading" {
+				at = 0
+			}
+			out.Host, out.Waited, out.Position = &name, &waited, &at
+			break
+		}
+	}
+	r.ctx.Response.Header.Set(wire.HeaderModel, m.ID)
+	return r.reply(fasthttp.StatusOK, out)
+}

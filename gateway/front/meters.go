@@ -1,0 +1,61 @@
+package front
+
+import (
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/VictoriaMetrics/metrics"
+)
+
+// meters are the gateway's metrics. Labels come from the route table and from statuses alone.
+type meters struct {
+	open         *metrics.Gauge
+	seconds      *metrics.Histogram
+	streamErrors *metrics.Counter
+	broken       *metrics.Counter
+	answers      *answers
+}
+
+func newMeters(set *metrics.Set) meters {
+	return meters{
+		open: set.NewGauge("reveille_gateway_requests_open", nil), seconds: set.NewHistogram("reveille_gateway_request_seconds"),
+		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),
+		answers: &answers{set: set},
+	}
+}
+
+// answer counts an answer by route and status.
+func (m meters) answer(route string, status int) { m.answers.of(answerKey{route, status}).Inc() }
+
+type answerKey struct {
+	route  string
+	status int
+}
+
+// answers are the counters of answers, made as they come up. Reading takes no lock.
+type answers struct {
+	set *metrics.Set
+	mu  sync.Mutex // held to add
+	all atomic.Pointer[map[answerKey]*metrics.Counter]
+}
+
+func (a *answers) of(key answerKey) *metrics.Counter {
+	if m := a.all.Load(); m != nil {
+		if c := (*m)[key]; c != nil {
+			return c
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := map[answerKey]*metrics.Counter{}
+	if m := a.all.Load(); m != nil {
+		maps.Copy(next, *m)
+	}
+	if next[key] == nil {
+		next[key] = a.set.GetOrCreateCounter(`reveille_gateway_answers_total{route="` + key.route + `",status="` + strconv.Itoa(key.status) + `"}`)
+	}
+	a.all.Store(&next)
+	return next[key]
+}

@@ -1,0 +1,118 @@
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/wire"
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// userSpace begins the id of every model that a client registered.
+const userSpace = "user."
+
+// registration is the part of a body that describes a model.
+type registration struct {
+	Checkpoint  string            `json:"checkpoint"`
+	Checkpoints map[string]string `json:"checkpoints"` // main, and mmproj where it has a projector
+	MMProj      string            `json:"mmproj"`
+	Recipe      string            `json:"recipe"`
+	Labels      []string          `json:"labels"`
+	Device      string            `json:"device"`
+	Options     recipe.Options    `json:"recipe_options"`
+}
+
+type registerAnswer struct {
+	Status    string    `json:"status"`
+	Name      string    `json:"model_name"`
+	Canonical string    `json:"canonical_model_name"`
+	Model     modelItem `json:"model"`
+}
+
+// register adds a model to the catalogue, or changes one that was registered before.
+func (s *Server) register(r *request) error {
+	values, err := r.fields()
+	if err != nil {
+		return err
+	}
+	name := r.hit.Route.ModelName(values)
+	if name.Empty() {
+		return noModelName()
+	}
+	var reg registration
+	if err := json.Unmarshal(r.body(), &reg); err != nil {
+		return wire.New(wire.InvalidType, "A field of the registration has the wrong type.").Because(err)
+	}
+	m, err := s.admit(name.String(), reg)
+	if err != nil {
+		return err
+	}
+	cat := s.cfg.Catalog()
+	return r.reply(fasthttp.StatusOK, registerAnswer{"success", name.String(), m.ID, s.item(cat, m)})
+}
+
+// admit checks a registration, keeps it, and puts it in force.
+func (s *Server) admit(name string, reg registration) (*catalog.Model, error) {
+	if s.cfg.Overlay == nil {
+		return nil, wire.New(wire.NotSupported, "Models cannot be registered at this gateway.")
+	}
+	if _, plain := strings.CutPrefix(name, userSpace); !plain {
+		name = userSpace + name
+	}
+	m := catalog.Model{ID: name, Recipe: reg.Recipe, Checkpoint: reg.Checkpoint, MMProj: reg.MMProj, Labels: reg.Labels, Options: reg.Options}
+	if m.Checkpoint == "" {
+		m.Checkpoint = reg.Checkpoints["main"]
+	}
+	if m.MMProj == "" {
+		m.MMProj = reg.Checkpoints["mmproj"]
+	}
+	if m.Recipe == "" {
+		return nil, wire.New(wire.MissingRequiredParameter, "'recipe' is required.").With("recipe")
+	}
+	var err error
+	if m.Devices, err = policy.ParseDevices(reg.Device); err != nil {
+		return nil, wire.New(wire.InvalidType, "'device' must be cpu, gpu, npu or several of them.").With("device")
+	}
+	cat := s.cfg.Catalog()
+	mine, err := s.cfg.Store.Get(context.Background(), state.Registered, m.ID)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	if _, taken := cat.Model(m.ID); taken && mine == "" {
+		return nil, wire.Newf(wire.OptionConflict, "The model '%s' is one of the catalogue's own.", m.ID).With("model_name")
+	}
+	if _, err := cat.With(m); err != nil {
+		return nil, refusedEntry(err)
+	}
+	entry, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Store.Set(context.Background(), state.Registered, m.ID, string(entry)); err != nil {
+		return nil, storeError(err)
+	}
+	if err := s.cfg.Overlay(context.Background()); err != nil {
+		return nil, storeError(err)
+	}
+	out, there := s.cfg.Catalog().Model(m.ID)
+	if !there {
+		return nil, wire.New(wire.InternalError, "The model was registered and is not in force yet.")
+	}
+	return out, nil
+}
+
+// refusedEntry is the first of the catalogue's complaints about an entry.
+func refusedEntry(err error) *wire.Error {
+	var problems catalog.Problems
+	if errors.As(err, &problems) && len(problems) > 0 {
+		return wire.Newf(wire.InvalidType, "The model cannot be registered: %s.", problems[0].Text)
+	}
+	return wire.New(wire.InvalidType, "The model cannot be registered.").Because(err)
+}

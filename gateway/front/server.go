@@ -1,0 +1,160 @@
+package front
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/admit"
+	"reveille/gateway/keys"
+	"reveille/gateway/wire"
+	"reveille/infra/catalog"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+)
+
+// Config of a Server. Gate, Store, Mirror, Toucher, Catalog, Signer and Keys are needed.
+type Config struct {
+	Gate    *admit.Gate
+	Store   *state.Store
+	Mirror  *state.Mirror
+	Toucher *state.Toucher
+	Catalog func() *catalog.Catalog
+	Signer  *rpc.Signer
+	Keys    *keys.Set
+	Log     *slog.Logger
+
+	// Overlay lays the models registered at run time over the catalogue anew; nil: nothing can be registered.
+	Overlay func(context.Context) error
+
+	Version      string
+	Origins      []string      // CORS; default all
+	Hold         time.Duration // longest a request waits for a cold model; default 300 s
+	CommitAfter  time.Duration // a stream gets its status and the first comment after this; default 5 s
+	Keepalive    time.Duration // between comments; default 5 s
+	FirstByte    time.Duration // longest a runner may take for the head of an answer, and be silent in it; default 10 min
+	Idle         time.Duration // the warmer's idle time, for listings; 0 unknown
+	MaxBody      int           // bytes; default 64 MiB
+	MaxHeldBytes int64         // bytes of all bodies that wait or are being sent, above: overloaded; default 1 GiB
+	MaxConns     int           // open client connections, 0 no limit
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&c.Hold, 300*time.Second)
+	def(&c.CommitAfter, 5*time.Second)
+	def(&c.Keepalive, 5*time.Second)
+	def(&c.FirstByte, 10*time.Minute)
+	if c.MaxBody <= 0 {
+		c.MaxBody = 64 << 20
+	}
+	if c.MaxHeldBytes <= 0 {
+		c.MaxHeldBytes = 1 << 30
+	}
+	if len(c.Origins) == 0 {
+		c.Origins = []string{"*"}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Server is the gateway's HTTP server. Make it with New.
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	cors     wire.CORS
+	forAll   []wire.Header // what cors answers where every origin is allowed, nil where it depends
+	http     *fasthttp.Server
+	watcher  *relay.Watcher
+	clients  clients
+	handlers map[string]handler
+	draining atomic.Bool
+	held     atomic.Int64 // bytes of bodies, see Config.MaxHeldBytes
+	under    underway
+	set      *metrics.Set
+	m        meters
+	last     lastUse
+	uses     uses
+	tables   *tables
+	reader   reader
+	cpu      cpuMeter
+	started  time.Time
+
+	life context.Context // ends when Shutdown begins: of what would never end by itself
+	end  context.CancelFunc
+	work sync.WaitGroup
+}
+
+// handler serves one route of the table. An error is answered in the dialect of the path.
+type handler func(*request) error
+
+// New makes a server.
+func New(cfg Config) *Server {
+	cfg = cfg.withDefaults()
+	s := &Server{
+		cfg: cfg, log: cfg.Log, cors: wire.NewCORS(cfg.Origins), watcher: relay.NewWatcher(0), set: metrics.NewSet(),
+		tables: newTables(cfg.Store), started: time.Now(),
+	}
+	if slices.Contains(cfg.Origins, "*") {
+		s.forAll, _ = s.cors.Answer("")
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.m = newMeters(s.set)
+	s.handlers = s.table()
+	s.http = &fasthttp.Server{
+		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.bodyLimit, ExpectHandler: s.expected,
+		NoDefaultServerHeader: true, NoDefaultContentType: true, DisablePreParseMultipartForm: true,
+		ReadTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10, MaxRequestBodySize: cfg.MaxBody,
+		SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true,
+	}
+	return s
+}
+
+// quiet keeps fasthttp's own lines, which tell of broken connections, at debug level and without their arguments.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Printf(format string, _ ...any) { q.log.Debug("http", "line", format) }
+
+// Serve accepts connections until Shutdown. Call it once.
+func (s *Server) Serve(ln net.Listener) error {
+	s.work.Go(func() { s.tables.run(s.life) })
+	return s.http.Serve(relay.NewListener(lingerListener{ln}, relay.ListenerConfig{MaxConns: s.cfg.MaxConns, Refusal: tooManyConns()}))
+}
+
+// Drain makes the server unready: /ready and new inference requests answer 503. Open requests go on.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// cutFor is how long requests that were cut may take to tell their clients.
+const cutFor = 2 * time.Second
+
+// Shutdown stops accepting and waits for open requests until ctx ends. Those still open then are cut: streams with an
+// error event, and the error is ctx's.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.Drain()
+	s.end()
+	err := s.http.ShutdownWithContext(ctx)
+	if ctx.Err() != nil && err != nil {
+		s.under.cut(wire.New(wire.Draining, "This gateway is going away; try again."))
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutFor)
+		_ = s.http.ShutdownWithContext(last) // tells of the listener, which is closed already
+		cancel()
+	}
+	s.work.Wait()
+	s.watcher.Close()
+	s.clients.close()
+	return err
+}

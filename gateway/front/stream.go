@@ -1,0 +1,69 @@
+package front
+
+import (
+	"time"
+
+	"reveille/gateway/wire"
+	"reveille/infra/relay"
+)
+
+// events makes the stream that carries the exchange from here on: over the answer where there is one, else over the
+// rest of the wait, with comments for the client.
+func (x *exchange) events(resp *relay.Response) *relay.Stream {
+	return relay.NewStream(relay.StreamConfig{
+		Response: resp,
+		Ready:    x.ready,
+		Open:     x.send,
+		Check:    x.judgeEvents,
+		Loading:  x.comment,
+		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive,
+		OnBreak: x.lastWords,
+		OnEnd:   x.finish,
+	})
+}
+
+// judgeEvents is judge for an answer to a stream that is committed: it must be a stream now.
+func (x *exchange) judgeEvents(resp *relay.Response) error {
+	if err := x.judge(resp); err != nil {
+		return err
+	}
+	if !isEvents(resp) {
+		return wire.New(wire.BadEngineReply, "The model answered with something else than a stream.")
+	}
+	return nil
+}
+
+// sendStream commits: status 200 and the headers of an event stream, then whatever the stream brings.
+func (x *exchange) sendStream(st *relay.Stream) {
+	x.modelHeaders()
+	x.s.m.answer(x.routeName(), 200)
+	x.s.uses.stream(x.model.ID, 1)
+	x.open = true
+	x.ctx.SetStatusCode(200)
+	h := &x.ctx.Response.Header
+	h.SetContentType("text/event-stream; charset=utf-8")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	x.sendBody(st, -1)
+}
+
+// comment tells a waiting client how far its model is.
+func (x *exchange) comment(dst []byte) []byte {
+	w := x.waiter.Load()
+	if w == nil { // loaded: the engine thinks
+		return append(dst, wire.Ping...)
+	}
+	st := w.Stage()
+	return wire.LoadingComment{
+		Model: x.model.ID, State: st.State, Host: st.Host, Waited: time.Since(x.began), Position: st.Position, ETA: st.ETA,
+	}.Append(dst)
+}
+
+// lastWords is the error event that ends a stream which broke off.
+func (x *exchange) lastWords(err error) []byte {
+	if isGone(err) {
+		return nil
+	}
+	x.s.m.streamErrors.Inc()
+	return x.hit.Dialect.StreamError(x.asError(err), x.id)
+}

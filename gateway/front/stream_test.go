@@ -1,0 +1,247 @@
+package front
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+)
+
+// pause, among the pieces of sse, waits for the client to leave.
+const pause = "\x00pause"
+
+// sse is an engine's stream, written piece by piece; it ends well behind the last.
+func sse(pieces ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, p := range pieces {
+			switch {
+			case p == pause:
+				<-r.Context().Done()
+				return
+			case strings.HasPrefix(p, "sleep "):
+				d, _ := time.ParseDuration(p[6:])
+				time.Sleep(d)
+			case p == "break":
+				w.(http.Flusher).Flush()
+				panic(http.ErrAbortHandler)
+			default:
+				_, _ = io.WriteString(w, p)
+				w.(http.Flusher).Flush()
+			}
+		}
+	}
+}
+
+func readUntil(t *testing.T, r io.Reader, text string) string {
+	t.Helper()
+	var all []byte
+	buf := make([]byte, 1024)
+	for !strings.Contains(string(all), text) {
+		n, err := r.Read(buf)
+		all = append(all, buf[:n]...)
+		if err != nil {
+			t.Fatalf("%v before %q came: %q", err, text, all)
+		}
+	}
+	return string(all)
+}
+
+const (
+	one  = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"a\"}}]}\n\n"
+	last = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":22,\"prompt_tokens_details\":{\"cached_tokens\":5}}}\n\n"
+	end  = "data: [DONE]\n\n"
+)
+
+func TestStreamIsRelayed(t *testing.T) {
+	s := newStage(t).warm("chat").serve(sse(one, "sleep 20ms", one[:20], one[20:], last, end))
+	r := s.ask("POST", chatPath, chatLive)
+	if r.status != 200 || r.text != one+one+last+end {
+		t.Fatalf("%d %q", r.status, r.text)
+	}
+	for name, want := range map[string]string{
+		"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Length": "", "X-Model": "chat",
+	} {
+		if v := r.header.Get(name); v != want {
+			t.Errorf("%s is %q", name, v)
+		}
+	}
+	s.until("the usage was read", func() bool {
+		u := s.server.last.get()
+		return u.Input == 11 && u.Output == 22 && u.Cached == 5 && u.TTFT > 0
+	})
+}
+
+func TestStreamChunksAreNotHeldBack(t *testing.T) {
+	s := newStage(t).warm("chat").serve(sse(one, pause))
+	resp := s.open(t.Context(), "POST", chatPath, chatLive)
+	if text := readUntil(t, resp.Body, "\n\n"); text != one {
+		t.Errorf("%q", text)
+	}
+	_ = resp.Body.Close()
+}
+
+// eager has commits and comments at once.
+func eager(_ *stage, c *Config) {
+	c.CommitAfter = 40 * time.Millisecond
+	c.Keepalive = 40 * time.Millisecond
+}
+
+func TestColdStream(t *testing.T) {
+	s := newStage(t, eager).serve(sse(one, end))
+	release := make(chan struct{})
+	s.loading(func(string) state.Outcome { <-release; return state.Outcome{Fields: map[string]string{"cold": "1"}} })
+	resp := s.open(t.Context(), "POST", chatPath, chatLive)
+	defer resp.Body.Close()
+	if resp.StatusCode != 200 || resp.Header.Get("X-Model") != "chat" || resp.Header.Get("X-Cold-Start") != "1" || resp.Header.Get("X-Model-State") == "loaded" {
+		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+	}
+	text := readUntil(t, resp.Body, ": loading model=chat state=loading host=here waited=")
+	close(release)
+	rest, err := io.ReadAll(resp.Body)
+	if text += string(rest); err != nil || !strings.HasSuffix(text, one+end) {
+		t.Fatalf("%v %q", err, text)
+	}
+	for _, event := range strings.Split(strings.TrimSuffix(text, "\n\n"), "\n\n") {
+		if !strings.HasPrefix(event, ": loading model=chat ") && event != ": ping" && !strings.HasPrefix(event, "data: ") {
+			t.Errorf("event %q", event)
+		}
+	}
+}
+
+func TestPrefillIsKeptAlive(t *testing.T) {
+	s := newStage(t, eager).warm("chat").serve(sse("sleep 300ms", one, "sleep 200ms", end))
+	text := s.ask("POST", chatPath, chatLive).text
+	before, after, _ := strings.Cut(text, one)
+	if !strings.HasPrefix(before, ": ping\n\n") || !strings.Contains(after, ": ping\n\n") || !strings.HasSuffix(after, end) {
+		t.Errorf("%q", text)
+	}
+}
+
+// TestStreamErrors after the commit are one event of the dialect, and nothing that looks like an end follows.
+func TestStreamErrors(t *testing.T) {
+	messages := `{"model":"chat","messages":[{}],"max_tokens":5,"stream":true}`
+	failing := func(string) state.Outcome {
+		time.Sleep(150 * time.Millisecond)
+		return state.Outcome{Failed: true, Fields: map[string]string{"code": "model_file_not_found", "message": "The file is missing."}}
+	}
+	for name, c := range map[string]struct {
+		path, body, want string
+		loader           func(string) state.Outcome
+		engine           http.HandlerFunc
+	}{
+		"load fails":        {path: chatPath, body: chatLive, loader: failing, want: `data: {"error":{"message":"The file is missing.","type":"invalid_request_error","param":null,"code":"model_file_not_found"}}` + "\n\n"},
+		"Anthropic":         {path: "/v1/messages", body: messages, loader: failing, want: `event: error` + "\n" + `data: {"type":"error","error":{"type":"not_found_error"`},
+		"Responses":         {path: "/v1/responses", body: `{"model":"chat","input":"x","stream":true}`, loader: failing, want: "event: error\ndata: {"},
+		"broken":            {path: chatPath, body: chatLive, engine: sse(one, "break"), want: one + `data: {"error":{`},
+		"broken in a line":  {path: chatPath, body: chatLive, engine: sse(one, one[:9], "break"), want: one + one[:9] + "\n\n" + `data: {"error":{`},
+		"late engine error": {path: chatPath, body: chatLive, engine: func(w http.ResponseWriter, _ *http.Request) { time.Sleep(150 * time.Millisecond); w.WriteHeader(400) }, want: `data: {"error":{"message":"Bad Request"`},
+		"late crash":        {path: chatPath, body: chatLive, engine: sse("sleep 150ms", "break"), want: `data: {"error":{`},
+		"no stream, late": {path: chatPath, body: chatLive, want: `"code":"bad_engine_reply"`, engine: func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(150 * time.Millisecond)
+			_, _ = io.WriteString(w, "{}")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, eager)
+			if c.loader != nil {
+				s.loading(c.loader)
+			} else {
+				s.warm("chat")
+			}
+			if c.engine != nil {
+				s.serve(c.engine)
+			}
+			r := s.ask("POST", c.path, c.body)
+			if r.status != 200 || !strings.Contains(r.text, c.want) || strings.Contains(r.text, "[DONE]") || strings.Contains(r.text, "BROKEN") || !strings.HasSuffix(r.text, "\n\n") {
+				t.Errorf("%d %q", r.status, r.text)
+			}
+			if strings.Count(r.text, `error"`) == 0 {
+				t.Error("no error event")
+			}
+		})
+	}
+}
+
+func TestEventsOfTheEngineItself(t *testing.T) {
+	text := one + `data: {"error":{"message":"ours"}}` + "\n\n" // a runner's last event: relayed, nothing added
+	s := newStage(t).warm("chat").serve(sse(text))
+	if r := s.ask("POST", chatPath, chatLive); r.text != text {
+		t.Errorf("%q", r.text)
+	}
+}
+
+func TestNoStreamForStreamTrue(t *testing.T) {
+	s := newStage(t, eager).warm("chat", "vec")
+	if r := s.ask("POST", chatPath, chatLive); r.status != 200 || r.header.Get("Content-Type") != "application/json" || r.json["ok"] != true {
+		t.Errorf("%d %v %q", r.status, r.header, r.text)
+	}
+	// Where the route has no streams, the flag commits nothing.
+	s.serve(func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(150 * time.Millisecond)
+		_, _ = io.WriteString(w, `{"data":[]}`)
+	})
+	if r := s.ask("POST", "/v1/embeddings", `{"model":"vec","input":"x","stream":true}`); r.status != 200 || r.text != `{"data":[]}` {
+		t.Errorf("%d %q", r.status, r.text)
+	}
+}
+
+func TestColdStreamIsRefusedOnce(t *testing.T) {
+	tries := 0
+	s := newStage(t, eager).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
+		if tries++; tries <= 2 {
+			time.Sleep(60 * time.Millisecond)
+			refuse(rpc.RefusedDraining)(w, r)
+			return
+		}
+		sse(one, end)(w, r)
+	})
+	if r := s.ask("POST", chatPath, chatLive); r.status != 200 || !strings.HasSuffix(r.text, one+end) {
+		t.Errorf("%d %q", r.status, r.text)
+	}
+}
+
+// faulty is a body that panics when it is read.
+type faulty struct{ io.ReadCloser }
+
+func (faulty) WriteTo(io.Writer) (int64, error) { panic("boom") }
+
+func TestPanicInAStream(t *testing.T) {
+	s := newStage(t).warm("chat")
+	s.server.handlers["chat"] = func(r *request) error {
+		c, err := r.parse()
+		if err != nil {
+			return err
+		}
+		x := &exchange{call: c, path: []byte(chatPath)}
+		x.answer = func(x *exchange, _ *relay.Response) error {
+			x.sendBody(faulty{closer{func() { x.finish(io.ErrUnexpectedEOF) }}}, -1)
+			return nil
+		}
+		return x.start()
+	}
+	c := s.dial()
+	if _, err := io.WriteString(c.c, post(chatPath, chatBody)); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := io.ReadAll(c.r); strings.HasSuffix(string(text), "0\r\n\r\n") {
+		t.Errorf("it looks whole: %q", text)
+	}
+	s.settled()
+	if !strings.Contains(s.log.String(), "panic in an answer") {
+		t.Error("not logged")
+	}
+	if r := s.ask("GET", "/health", ""); r.status != 200 {
+		t.Error("the server is gone")
+	}
+}
+
+type closer struct{ fn func() }
+
+func (closer) Read([]byte) (int, error) { return 0, io.EOF }
+func (c closer) Close() error           { c.fn(); return nil }

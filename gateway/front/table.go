@@ -1,0 +1,59 @@
+package front
+
+import "maps"
+
+// table is every route that this gateway serves, by the route table's name.
+func (s *Server) table() map[string]handler {
+	t := map[string]handler{}
+	maps.Copy(t, s.inferenceRoutes())
+	maps.Copy(t, s.managementRoutes())
+	return t
+}
+
+// inferenceRoutes maps the routes that run models to the engine's paths.
+func (s *Server) inferenceRoutes() map[string]handler {
+	return map[string]handler{
+		"chat":              s.infer("/v1/chat/completions", true),
+		"completions":       s.infer("/v1/completions", true),
+		"responses":         s.infer("/v1/responses", true),
+		"messages":          s.infer("/v1/messages", true),
+		"count_tokens":      s.infer("/v1/messages/count_tokens", false),
+		"embeddings":        s.embeddings,
+		"rerank":            s.rerank,
+		"transcriptions":    s.infer("/v1/audio/transcriptions", true),
+		"translations":      s.infer("/v1/audio/translations", true),
+		"speech":            s.infer("/v1/audio/speech", false),
+		"image_generations": s.infer("/v1/images/generations", false),
+		"image_edits":       s.infer("/v1/images/edits", false),
+		"image_variations":  s.infer("/v1/images/variations", false),
+		"tokenize":          s.infer("/tokenize", false),
+		"detokenize":        s.infer("/detokenize", false),
+	}
+}
+
+// touch notes a use of a model.
+func (s *Server) touch(host, model string) {
+	s.cfg.Toucher.Touch(host, model)
+	s.uses.note(host, model)
+}
+
+// stateOf is a model's state in the pool as API.md section 3 names it.
+func (s *Server) stateOf(model string) string {
+	state := "unloaded"
+	for _, h := range s.cfg.Mirror.Snapshot().Hosts {
+		if m := h.Models[model]; m != nil {
+			if m.State == "loaded" && h.State == "ready" {
+				return "loaded"
+			}
+			state = m.State
+		}
+		for _, t := range h.Queue {
+			if t.Model == model && t.Kind == "load" && state == "unloaded" {
+				if state = "queued"; h.State == "waking" || h.State == "asleep" {
+					state = "waking"
+				}
+			}
+		}
+	}
+	return state
+}

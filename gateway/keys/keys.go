@@ -1,0 +1,181 @@
+// Package keys checks API keys. A key is known by its SHA-256 alone: it is looked up by that digest, so that no compare
+// depends on secret bytes, and an unknown, a withdrawn and a missing key take the same path to the same answer.
+//
+// The file of keys has one key a line: the key, or sha256: and the 64 hex digits of its digest; then its scopes, infer
+// and manage, separated by commas (infer alone when absent); then a name for people. Blank lines and lines that begin
+// with # are passed over. The file is read again when it changes.
+package keys
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Scopes is what a key is good for.
+type Scopes uint8
+
+// The scopes.
+const (
+	Infer Scopes = 1 << iota
+	Manage
+)
+
+type digest [sha256.Size]byte
+
+// Set is the keys in force. It is safe for concurrent use; the zero value knows no key and is open.
+type Set struct {
+	path  string
+	admin string
+	keys  atomic.Pointer[map[digest]Scopes]
+	seen  string // digest of the file last read; Watch alone
+}
+
+// Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes.
+func Open(path, admin string) (*Set, error) {
+	s := &Set{path: path, admin: admin}
+	return s, s.read()
+}
+
+func (s *Set) read() error {
+	keys := map[digest]Scopes{}
+	if s.path != "" {
+		data, err := os.ReadFile(s.path)
+		if err != nil {
+			return fmt.Errorf("api keys: %w", err)
+		}
+		s.seen = string(data)
+		if err := parse(data, keys); err != nil {
+			return fmt.Errorf("api keys %s: %w", s.path, err)
+		}
+	}
+	if s.admin != "" {
+		keys[sha256.Sum256([]byte(s.admin))] = Infer | Manage
+	}
+	s.keys.Store(&keys)
+	return nil
+}
+
+// parse reads lines; errors name lines and never quote them.
+func parse(data []byte, into map[digest]Scopes) error {
+	var errs []error
+	sc := bufio.NewScanner(bytes.NewReader(data))
+	for n := 1; sc.Scan(); n++ {
+		f := strings.Fields(sc.Text())
+		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
+			continue
+		}
+		d := digest(sha256.Sum256([]byte(f[0])))
+		if hexed, ok := strings.CutPrefix(f[0], "sha256:"); ok {
+			raw, err := hex.DecodeString(hexed)
+			if err != nil || len(raw) != len(d) {
+				errs = append(errs, fmt.Errorf("line %d: want sha256: and 64 hex digits", n))
+				continue
+			}
+			d = digest(raw)
+		}
+		scopes := Infer
+		if len(f) > 1 {
+			scopes = 0
+			for word := range strings.SplitSeq(f[1], ",") {
+				switch word {
+				case "infer":
+					scopes |= Infer
+				case "manage":
+					scopes |= Manage
+				default:
+					errs = append(errs, fmt.Errorf("line %d: unknown scope: want infer, manage or infer,manage", n))
+				}
+			}
+		}
+		into[d] = scopes
+	}
+	return errors.Join(append(errs, sc.Err())...)
+}
+
+// Configured reports whether there are keys at all. Without any, everything is open.
+func (s *Set) Configured() bool { return s.path != "" || s.admin != "" }
+
+// Scopes returns what the key is good for, 0 for an unknown one.
+func (s *Set) Scopes(key []byte) Scopes {
+	keys := s.keys.Load()
+	if keys == nil {
+		return 0
+	}
+	return (*keys)[sha256.Sum256(key)]
+}
+
+// Watch reads the file again whenever it changed, looking every interval (so a withdrawn key ends within it), until ctx
+// ends. A file that cannot be read leaves the keys as they are.
+func (s *Set) Watch(ctx context.Context, interval time.Duration, log *slog.Logger) {
+	if s.path == "" {
+		return
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		data, err := os.ReadFile(s.path)
+		if err == nil && string(data) == s.seen {
+			continue
+		}
+		if err := s.read(); err != nil {
+			log.Error("api keys stay as they are", "error", err)
+			continue
+		}
+		log.Info("api keys read again", "keys", len(*s.keys.Load()))
+	}
+}
+
+// From finds the key of a request: `Authorization: Bearer KEY`, `x-api-key: KEY`, or HTTP Basic with the key as
+// password. nil when there is none.
+func From(authorization, apiKey []byte) []byte {
+	if len(apiKey) > 0 {
+		return apiKey
+	}
+	scheme, rest, ok := bytes.Cut(authorization, []byte(" "))
+	if !ok {
+		return nil
+	}
+	rest = bytes.TrimSpace(rest)
+	switch {
+	case bytes.EqualFold(scheme, []byte("Bearer")):
+		return rest
+	case bytes.EqualFold(scheme, []byte("Basic")):
+		plain, err := base64.StdEncoding.DecodeString(string(rest))
+		if err != nil {
+			return nil
+		}
+		_, password, _ := bytes.Cut(plain, []byte(":"))
+		return password
+	}
+	return nil
+}
+
+// New makes a key: "rv_" and 32 random bytes.
+func New() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return "rv_" + base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// Digest is the form of a key that the file of keys may hold in its place.
+func Digest(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

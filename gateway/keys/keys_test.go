@@ -1,0 +1,96 @@
+package keys
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFile(t *testing.T) {
+	sum := sha256.Sum256([]byte("hashed"))
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "# people\nplain\n\nboth infer,manage Ada\nsha256:"+hex.EncodeToString(sum[:])+" manage\n")
+	s, err := Open(path, "root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]Scopes{"plain": Infer, "both": Infer | Manage, "hashed": Manage, "root": Infer | Manage, "": 0, "#": 0, "nobody": 0} {
+		if got := s.Scopes([]byte(key)); got != want {
+			t.Errorf("Scopes(%q) = %v, want %v", key, got, want)
+		}
+	}
+	if !s.Configured() {
+		t.Error("not configured")
+	}
+	if open, _ := Open("", ""); open.Configured() || open.Scopes([]byte("x")) != 0 {
+		t.Error("a set without keys is open and knows no key")
+	}
+}
+
+func TestMistakesNameLinesOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "canary-key all\nsha256:12 infer\n")
+	_, err := Open(path, "")
+	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "line 2") {
+		t.Fatalf("error %v, want both lines named", err)
+	}
+	if strings.Contains(err.Error(), "canary") {
+		t.Error("the error quotes a key")
+	}
+}
+
+func TestWatchWithdrawsAKey(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "one\ntwo\n")
+	s, err := Open(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); s.Watch(ctx, 5*time.Millisecond, slog.New(slog.DiscardHandler)) }()
+	write(t, path, "two\n")
+	for deadline := time.Now().Add(10 * time.Second); s.Scopes([]byte("one")) != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the key is still good")
+		}
+	}
+	write(t, path, "two bad-scope\n")
+	time.Sleep(30 * time.Millisecond)
+	if s.Scopes([]byte("two")) != Infer {
+		t.Error("a broken file must leave the keys as they are")
+	}
+	cancel()
+	<-done
+}
+
+func TestFrom(t *testing.T) {
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:k"))
+	for _, c := range []struct{ auth, api, want string }{
+		{"Bearer k", "", "k"}, {"bearer  k ", "", "k"}, {"", "k", "k"}, {"Bearer x", "k", "k"}, {basic, "", "k"}, {"Basic !", "", ""}, {"k", "", ""}, {"", "", ""},
+	} {
+		if got := string(From([]byte(c.auth), []byte(c.api))); got != c.want {
+			t.Errorf("From(%q, %q) = %q, want %q", c.auth, c.api, got, c.want)
+		}
+	}
+}
+
+func TestNew(t *testing.T) {
+	if a, b := New(), New(); a == b || len(a) != 46 || !strings.HasPrefix(a, "rv_") {
+		t.Errorf("keys %q %q", a, b)
+	}
+}

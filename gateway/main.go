@@ -1,0 +1,84 @@
+// Command gateway is Reveille's front door, and with `gateway run` the whole of it on one machine.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"reveille/gateway/app"
+	"reveille/gateway/cli"
+	"reveille/gateway/keys"
+	"reveille/infra/config"
+	"reveille/infra/wake/drivers"
+	runner "reveille/runner/app"
+)
+
+// commands are the program's subcommands.
+type commands struct {
+	Run    runCmd        `cmd:"" help:"Run everything on this machine: gateway, embedded Redis, a local host, a warmer."`
+	Serve  serveCmd      `cmd:"" help:"Run the front alone, over a Redis and runners of their own."`
+	Check  cli.Check     `cmd:"" help:"Validate a models file and explain it."`
+	PS     cli.PS        `cmd:"" name:"ps" help:"List hosts, models and the queue of a running gateway."`
+	Load   cli.Load      `cmd:"" help:"Load a model and wait until it is ready."`
+	Unload cli.Unload    `cmd:"" help:"Unload a model, or all of them."`
+	Pin    cli.Pin       `cmd:"" help:"Keep a model from being chosen to make room."`
+	Unpin  cli.Unpin     `cmd:"" help:"Take a pin back."`
+	MM     cli.MM        `cmd:"" name:"mm" help:"List what the encoder cache holds in Redis, by model signature."`
+	Wake   cli.Wake      `cmd:"" help:"Wake a host and wait until it is awake."`
+	Sleep  cli.Sleep     `cmd:"" help:"Unload a host's models and put it to sleep."`
+	Key    keyCmd        `cmd:"" help:"Make an API key and print it with its digest for the keys file."`
+	Runner hostRunnerCmd `cmd:"" hidden:"" help:"Run the runner of a local host (used by gateway run)."`
+}
+
+type runCmd struct{ app.RunSettings }
+
+// Run starts everything.
+func (c *runCmd) Run(ctx context.Context) error {
+	return app.Run(ctx, c.RunSettings, c.Logger(os.Stderr), os.Stdout)
+}
+
+type serveCmd struct{ app.ServeSettings }
+
+// Run starts the front.
+func (c *serveCmd) Run(ctx context.Context, log func(config.Log) *slog.Logger) error {
+	return app.Serve(ctx, c.ServeSettings, drivers.Remote(), log(c.Log), nil)
+}
+
+type hostRunnerCmd struct{ runner.Settings }
+
+// Run starts a runner.
+func (c *hostRunnerCmd) Run(ctx context.Context) error {
+	return runner.Run(ctx, c.Settings, c.Logger(os.Stderr), nil)
+}
+
+type keyCmd struct{}
+
+// Run prints a fresh key.
+func (keyCmd) Run(out io.Writer) error {
+	key := keys.New()
+	_, err := fmt.Fprintf(out, "%s\n%s infer\n", key, keys.Digest(key))
+	return err
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	var c commands
+	options := append(config.Options("gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself."),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)),
+		kong.Bind(func(l config.Log) *slog.Logger { return l.Logger(os.Stderr) }),
+		kong.Vars{"runner_addr": "127.0.0.1:0"})
+	k := kong.Parse(&c, options...)
+	if err := k.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "gateway:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,57 @@
+package wire
+
+import (
+	"strconv"
+	"time"
+)
+
+// Ping is the comment that keeps a quiet stream alive once its model is loaded.
+const Ping = ": ping\n\n"
+
+// LoadingComment is what a waiting stream tells its client. A comment never
+// reaches the message a client shows, so it may say anything but must not be
+// empty.
+type LoadingComment struct {
+	Model    string        // canonical id
+	State    string        // see the states of a model; "" when unknown
+	Host     string        // "" when not chosen yet
+	Waited   time.Duration // since the request arrived; whole seconds are shown
+	Position int           // place in the queue, 1 is next; 0 when unknown
+	ETA      time.Duration // estimate, rounded up to seconds; 0 when unknown
+}
+
+// Append appends the comment, as an event stream's bytes, to dst.
+func (c LoadingComment) Append(dst []byte) []byte {
+	dst = append(dst, ": loading"...)
+	dst = appendWord(dst, " model=", c.Model)
+	dst = appendWord(dst, " state=", c.State)
+	dst = appendWord(dst, " host=", c.Host)
+	dst = append(dst, " waited="...)
+	dst = strconv.AppendInt(dst, int64(max(c.Waited, 0)/time.Second), 10)
+	if c.Position > 0 {
+		dst = append(dst, " position="...)
+		dst = strconv.AppendInt(dst, int64(c.Position), 10)
+	}
+	if c.ETA > 0 {
+		dst = append(dst, " eta="...)
+		dst = strconv.AppendInt(dst, int64((c.ETA+time.Second-1)/time.Second), 10)
+	}
+	return append(dst, "\n\n"...)
+}
+
+// appendWord appends name and value unless value is empty. Blanks and control
+// characters become underscores: a line break would end the comment.
+func appendWord(dst []byte, name, value string) []byte {
+	if value == "" {
+		return dst
+	}
+	dst = append(dst, name...)
+	for i := range len(value) {
+		c := value[i]
+		if c <= ' ' || c == 0x7F {
+			c = '_'
+		}
+		dst = append(dst, c)
+	}
+	return dst
+}

@@ -1,0 +1,205 @@
+package wire
+
+import (
+	"net/http"
+	"strings"
+
+	"reveille/gateway/peek"
+)
+
+// Retype turns the error answer of an engine or a runner into an [*Error]. A
+// status of 400 to 499 and its message stay, and so does one of 500 and above,
+// except where the text shows that the request was at fault: that becomes 400.
+// The message loses whatever would tell where the engine runs: paths,
+// addresses, stack traces, and the words given in hide, such as the host's
+// name.
+func Retype(status int, body []byte, hide ...string) *Error {
+	reply := parseReply(body)
+	kind, status, certain := classify(status, reply)
+	e := New(kind, Redact(reply.message, hide...))
+	if !certain && status < 500 {
+		if code := plainCode(reply.code); code != "" || status != e.Status {
+			e.Code = code
+		}
+	}
+	e.Status = status
+	if status < 500 {
+		e.Param = clip(reply.param, 100)
+	}
+	if e.Message == "" {
+		e.Message = statusText(e.Status)
+	}
+	return e
+}
+
+// reply is what an engine said.
+type reply struct {
+	message, typ, code, param string
+}
+
+// parseReply understands {"error":{...}}, {"error":"text"}, and objects that
+// carry message, detail or error_type themselves; anything else is plain text.
+func parseReply(body []byte) reply {
+	var outer [5]peek.Value
+	if peek.Scan(body, []string{"error", "message", "detail", "type", "error_type"}, outer[:]) != nil {
+		return reply{message: plainText(body)}
+	}
+	r := reply{message: firstText(outer[1], outer[2]), typ: firstText(outer[3], outer[4])}
+	switch e := outer[0]; e.Kind {
+	case peek.String:
+		r.message = e.String()
+	case peek.Object:
+		var inner [4]peek.Value
+		if peek.Scan(e.Raw, []string{"message", "type", "code", "param"}, inner[:]) == nil {
+			r = reply{inner[0].String(), inner[1].String(), inner[2].String(), inner[3].String()}
+		}
+	}
+	if r.message == "" && outer[2].Set() {
+		r.message = string(outer[2].Raw) // a list of validation errors
+	}
+	return r
+}
+
+func firstText(values ...peek.Value) string {
+	for _, v := range values {
+		if s := v.String(); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// plainText returns body as a message unless it is markup, which says nothing
+// a client could use.
+func plainText(body []byte) string {
+	s := strings.TrimSpace(strings.ToValidUTF8(string(body[:min(len(body), 4*maxMessage)]), "\uFFFD"))
+	if strings.HasPrefix(s, "<") {
+		return ""
+	}
+	return s
+}
+
+// fault is a text in an engine's error and what it means. Texts are lower
+// case; all of them must occur.
+type fault struct {
+	kind  Kind
+	texts []string
+}
+
+// requestFaults show that the request cannot be served by this model however
+// often it is sent.
+var requestFaults = []fault{
+	{ContextLengthExceeded, []string{"exceed_context_size"}},
+	{ContextLengthExceeded, []string{"exceed", "context size"}},
+	{ContextLengthExceeded, []string{"exceed", "context length"}},
+	{ContextLengthExceeded, []string{"exceed", "context window"}},
+	{ContextLengthExceeded, []string{"context size has been exceeded"}},
+	{ContextLengthExceeded, []string{"maximum context length"}},
+	{ContextLengthExceeded, []string{"larger than the max context size"}},
+	{ContextLengthExceeded, []string{"too large to process", "batch size"}},
+	{ContextLengthExceeded, []string{"must have less than", "tokens"}},
+	{UnsupportedParameter, []string{"image input is not supported"}},
+	{UnsupportedParameter, []string{"audio input is not supported"}},
+	{UnsupportedParameter, []string{"video input is not supported"}},
+	{UnsupportedParameter, []string{"does not support multimodal"}},
+	{UnsupportedParameter, []string{"not a multimodal model"}},
+	{UnsupportedParameter, []string{"provide the mmproj"}},
+	{InvalidType, []string{"failed to load image"}},
+	{InvalidType, []string{"failed to load audio"}},
+	{InvalidType, []string{"failed to decode image"}},
+	{InvalidType, []string{"failed to decode audio"}},
+	{InvalidType, []string{"failed to read audio"}},
+	{InvalidType, []string{"cannot identify image file"}},
+	{InvalidType, []string{"invalid image"}},
+	{InvalidType, []string{"invalid audio"}},
+	{ModelTypeMismatch, []string{"does not support embeddings"}},
+	{ModelTypeMismatch, []string{"does not support reranking"}},
+	{ModelTypeMismatch, []string{"does not support completions"}},
+	{ModelTypeMismatch, []string{"does not support chat"}},
+	{ModelTypeMismatch, []string{"does not support infill"}},
+	{ModelTypeMismatch, []string{"pooling type", "not oai compatible"}},
+	{ModelTypeMismatch, []string{"model is not an embedding model"}},
+	{ModelTypeMismatch, []string{"model is not a re-ranker"}},
+}
+
+// engineFaults name the trouble behind an engine's 5xx.
+var engineFaults = []fault{
+	{EngineOutOfMemory, []string{"out of memory"}},
+	{EngineOutOfMemory, []string{"failed to allocate"}},
+	{EngineOutOfMemory, []string{"cudamalloc failed"}},
+	{EngineOutOfMemory, []string{"bad_alloc"}},
+	{ModelLoading, []string{"loading model"}},
+}
+
+func find(faults []fault, text string) (Kind, bool) {
+next:
+	for _, f := range faults {
+		for _, t := range f.texts {
+			if !strings.Contains(text, t) {
+				continue next
+			}
+		}
+		return f.kind, true
+	}
+	return 0, false
+}
+
+// classify returns the kind of an engine's error and the status it is
+// answered with. When it is not certain the kind was chosen by the status
+// alone, and its code may say too much.
+func classify(status int, r reply) (k Kind, answer int, certain bool) {
+	if status < 400 || status > 599 {
+		return BadEngineReply, BadEngineReply.Status(), true
+	}
+	if k, ok := KindOf(r.code, status); ok {
+		return k, status, true // a runner speaks our own table
+	}
+	text := strings.ToLower(r.message + "\n" + r.typ)
+	if k, ok := find(requestFaults, text); ok {
+		if status >= 500 {
+			status = http.StatusBadRequest
+		}
+		return k, status, true
+	}
+	if k, ok := find(engineFaults, text); ok && status >= 500 {
+		return k, k.Status(), true
+	}
+	return byStatus(status), status, false
+}
+
+// byStatus returns a kind whose type and retry advice fit a status.
+func byStatus(status int) Kind {
+	switch status {
+	case http.StatusUnauthorized:
+		return InvalidAPIKey
+	case http.StatusForbidden:
+		return InsufficientScope
+	case http.StatusTooManyRequests:
+		return RateLimitExceeded
+	case http.StatusNotImplemented:
+		return NotSupported
+	case http.StatusBadGateway:
+		return BadEngineReply
+	case http.StatusServiceUnavailable:
+		return Overloaded
+	case http.StatusGatewayTimeout:
+		return UpstreamTimeout
+	}
+	if status >= 500 {
+		return InternalError
+	}
+	return InvalidRequest
+}
+
+// plainCode returns an engine's own code when it looks like one, else "".
+func plainCode(code string) string {
+	if len(code) > 64 {
+		return ""
+	}
+	for i := range len(code) {
+		if c := code[i]; c != '_' && (c < 'a' || c > 'z') {
+			return ""
+		}
+	}
+	return code
+}

@@ -1,0 +1,285 @@
+package catalog
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+)
+
+// checker decides whether the parts of a draft make sense together. It also puts the draft into its final form: names
+// become ids, options are normalised, devices filled in. Doing so twice changes nothing more.
+type checker struct {
+	*report
+	d      *draft
+	owners map[string]*Model // id or alias -> model
+	// unjudged is set when a model's devices could not be told: then no host can be called useless.
+	unjudged bool
+}
+
+func check(d *draft, r *report) {
+	c := checker{report: r, d: d, owners: map[string]*Model{}}
+	c.names()
+	for _, m := range d.Models {
+		c.model(m, modelPlace(m.ID))
+	}
+	for _, h := range d.Hosts {
+		c.host(h, place("hosts").child(h.Name))
+	}
+	c.placement()
+	c.defaults()
+	for i, w := range d.Warm {
+		c.warmup(&w, place("warm").index(i))
+		d.Warm[i] = w
+	}
+}
+
+func modelPlace(id string) place { return place("models").child(id) }
+
+// names gives each name its one owner.
+func (c *checker) names() {
+	for _, m := range c.d.Models {
+		if !ValidModelName(m.ID) {
+			c.add(modelPlace(m.ID), modelNameHint, "bad model name %q", clip(m.ID))
+		}
+		if c.owners[m.ID] != nil {
+			c.add(modelPlace(m.ID), "", "there is another model of this name")
+		}
+		c.owners[m.ID] = m
+	}
+	for _, m := range c.d.Models {
+		for i, alias := range m.Aliases {
+			p := modelPlace(m.ID).child("aliases").index(i)
+			switch owner := c.owners[alias]; {
+			case !ValidModelName(alias):
+				c.add(p, modelNameHint, "bad alias %q", clip(alias))
+			case owner == nil:
+				c.owners[alias] = m
+			case owner == m:
+			case owner.ID == alias:
+				c.add(p, "", "alias %q is the name of another model", alias)
+			default:
+				c.add(p, "an alias has one owner", "alias %q belongs to %s already", alias, owner.ID)
+			}
+		}
+	}
+}
+
+// known returns the model that a reference names, and notes a problem when there is none.
+func (c *checker) known(p place, name string) *Model {
+	m := c.owners[name]
+	if m == nil {
+		c.add(p, didYouMean(name, slices.Sorted(maps.Keys(c.owners))), "unknown model %q", clip(name))
+	}
+	return m
+}
+
+func (c *checker) model(m *Model, p place) {
+	if c.typeOK(p.child("type"), string(m.Type)) {
+		for i, name := range m.Fallback {
+			at := p.child("fallback").index(i)
+			switch f := c.known(at, name); {
+			case f == nil:
+			case f == m:
+				c.add(at, "", "a model is no fallback for itself")
+			case f.Type != m.Type && f.Type.Valid():
+				c.add(at, "", "%s is of type %s, not %s", f.ID, f.Type, m.Type)
+			default:
+				m.Fallback[i] = f.ID
+			}
+		}
+	}
+	if m.MMCache != MMCachePool && m.MMCache != MMCacheNone {
+		c.add(p.child("mm_cache"), "want pool or none", "unknown scope %q", clip(string(m.MMCache)))
+	}
+	for _, f := range [...]struct{ name, value string }{{"checkpoint", m.Checkpoint}, {"mmproj", m.MMProj}} {
+		if wrong := ParseCheckpoint(f.value).wrong(); f.value != "" && wrong != "" {
+			c.add(p.child(f.name), "", "%s", wrong)
+		}
+	}
+	if rec, ok := c.recipe(m, p); ok {
+		c.fits(m, rec, p)
+	} else {
+		c.unjudged = true
+	}
+}
+
+func (c *checker) typeOK(p place, t string) bool {
+	if policy.Type(t).Valid() {
+		return true
+	}
+	var names []string
+	for _, t := range policy.Types() {
+		names = append(names, string(t))
+	}
+	if t == "" {
+		c.add(p, didYouMean("", names), "type is missing")
+	} else {
+		c.add(p, didYouMean(t, names), "unknown type %q", clip(t))
+	}
+	return false
+}
+
+// recipe looks a model's recipe up; ok is false when it has none that can be asked.
+func (c *checker) recipe(m *Model, p place) (rec recipe.Recipe, ok bool) {
+	p = p.child("recipe")
+	rec, ok = c.d.Recipes[m.Recipe]
+	switch {
+	case c.d.brokenRecipes[m.Recipe]:
+		return rec, false
+	case m.Recipe == "":
+		c.add(p, "", "recipe is missing")
+	case !ok:
+		c.add(p, didYouMean(m.Recipe, slices.Sorted(maps.Keys(c.d.Recipes))), "unknown recipe %q", clip(m.Recipe))
+	}
+	return rec, ok
+}
+
+// fits checks a model against its recipe.
+func (c *checker) fits(m *Model, rec recipe.Recipe, p place) {
+	if m.Type.Valid() && !rec.Serves(m.Type) {
+		c.add(p.child("type"), "it serves "+joinTypes(rec.Types), "recipe %s serves no %s models", m.Recipe, m.Type)
+	}
+	if m.Checkpoint == "" && mentions(rec, "{model}") {
+		c.add(p, "a path, s3://bucket/key or hf://org/repo/file", "checkpoint is missing")
+	}
+	if m.MMProj != "" && !mentions(rec, "{mmproj}") {
+		c.add(p.child("mmproj"), "", "recipe %s takes no projector", m.Recipe)
+	}
+	opts, err := rec.ParseOptions(m.Options)
+	for _, e := range flatten(err) {
+		var oe *recipe.OptionError
+		if !errors.As(e, &oe) {
+			c.add(p.child("options"), "", "%v", e)
+			continue
+		}
+		hint := ""
+		if _, known := rec.Options[oe.Name]; !known {
+			hint = didYouMean(oe.Name, slices.Sorted(maps.Keys(rec.Options)))
+		}
+		c.add(p.child("options").child(oe.Name), hint, "%s", oe.Reason)
+	}
+	if err == nil && len(opts) > 0 {
+		m.Options = opts
+	}
+	switch d := rec.DevicesFor(opts, m.Devices); {
+	case d == 0:
+		c.unjudged = true
+		if !c.blamed(p.child("device")) {
+			c.add(p, "cpu, gpu, npu or a list", "device is missing: recipe %s has no default", m.Recipe)
+		}
+	case m.Devices != 0 && m.Devices != d:
+		c.unjudged = true
+		c.add(p.child("device"), "leave one of the two out", "device %s, but the backend that the options select uses %s", m.Devices, d)
+	default:
+		m.Devices = d
+	}
+}
+
+// mentions reports whether a recipe's command has a placeholder.
+func mentions(rec recipe.Recipe, placeholder string) bool {
+	for _, group := range rec.Command {
+		for _, arg := range group {
+			if strings.Contains(arg, placeholder) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func joinTypes(types []policy.Type) string {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i] = string(t)
+	}
+	return strings.Join(names, ", ")
+}
+
+// placement checks that every model has a host and every host a model. Without hosts there is nothing to say.
+func (c *checker) placement() {
+	if len(c.d.Hosts) == 0 {
+		return
+	}
+	var names []string
+	for _, h := range c.d.Hosts {
+		names = append(append(names, h.Name), h.Labels...)
+	}
+	allowed := map[string]bool{}
+	for _, m := range c.d.Models {
+		p, named := modelPlace(m.ID), true
+		for i, name := range m.Hosts {
+			if !slices.Contains(names, name) {
+				c.add(p.child("hosts").index(i), didYouMean(name, names), "no host has the name or label %q", clip(name))
+				named = false
+			}
+		}
+		if !named || m.Devices == 0 {
+			continue
+		}
+		hosts := c.d.HostsFor(m)
+		for _, h := range hosts {
+			allowed[h.Name] = true
+		}
+		if len(hosts) == 0 {
+			among := "in the file"
+			if len(m.Hosts) > 0 {
+				among = "among " + strings.Join(m.Hosts, ", ")
+			}
+			c.add(p, "", "no host %s has its devices (%s)", among, m.Devices)
+		}
+	}
+	if c.unjudged || len(c.d.Models) == 0 {
+		return
+	}
+	for _, h := range c.d.Hosts {
+		p := place("hosts").child(h.Name)
+		usable := slices.ContainsFunc(c.d.Models, func(m *Model) bool { return h.Has(m.Devices) })
+		switch {
+		case !usable:
+			c.add(p, "it has the devices of none", "no model can use this host")
+		case !allowed[h.Name]:
+			c.warn(p, "the hosts lists of all models leave it out", "no model is placed on this host")
+		}
+	}
+}
+
+func (c *checker) defaults() {
+	models := c.d.Defaults.Models
+	for _, t := range slices.Sorted(maps.Keys(models)) {
+		p := place("defaults").child("models").child(string(t))
+		if !c.typeOK(p, string(t)) {
+			continue
+		}
+		m := c.known(p, models[t])
+		switch {
+		case m == nil:
+		case m.Type != t && m.Type.Valid():
+			c.add(p, "", "%s is of type %s, not %s", m.ID, m.Type, t)
+		default:
+			models[t] = m.ID
+		}
+	}
+}
+
+func (c *checker) warmup(w *Warmup, p place) {
+	if w.Model == "" {
+		c.add(p, "", "model is missing")
+	} else if m := c.known(p.child("model"), w.Model); m != nil {
+		w.Model = m.ID
+	}
+	if at := p.child("for"); w.For == 0 && !c.blamed(at) {
+		c.add(at, `how long to keep it, such as "2h"`, "want a duration of more than 0")
+	}
+}
+
+// blamed reports whether a problem with p or a part of it was noted already.
+func (c *checker) blamed(p place) bool {
+	path := p.String()
+	return slices.ContainsFunc(c.problems, func(x Problem) bool {
+		return x.Path == path || strings.HasPrefix(x.Path, path+".")
+	})
+}

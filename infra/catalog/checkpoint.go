@@ -1,0 +1,110 @@
+package catalog
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+// Scheme is the kind of place where a checkpoint lies.
+type Scheme string
+
+// The schemes.
+const (
+	SchemePath Scheme = "path" // a file or folder of the host, or a name that the engine itself understands
+	SchemeS3   Scheme = "s3"
+	SchemeHF   Scheme = "hf"
+)
+
+// A Checkpoint is the place of a model's weights, taken apart.
+type Checkpoint struct {
+	Scheme Scheme
+	// Path is the path for SchemePath, the key for SchemeS3, and the file inside the repository for SchemeHF, where it
+	// is empty for a whole repository.
+	Path string
+	// Bucket is set for SchemeS3 only.
+	Bucket string
+	// Repo is "org/repo", set for SchemeHF only.
+	Repo string
+}
+
+// ParseCheckpoint takes a checkpoint apart. It never fails: a text with a known scheme but missing parts comes back with
+// those parts empty, which a catalogue refuses.
+func ParseCheckpoint(s string) Checkpoint {
+	if rest, ok := strings.CutPrefix(s, "s3://"); ok {
+		bucket, key, _ := strings.Cut(rest, "/")
+		return Checkpoint{Scheme: SchemeS3, Bucket: bucket, Path: key}
+	}
+	if rest, ok := strings.CutPrefix(s, "hf://"); ok {
+		org, rest, _ := strings.Cut(rest, "/")
+		repo, file, _ := strings.Cut(rest, "/")
+		c := Checkpoint{Scheme: SchemeHF, Path: file}
+		if org != "" && repo != "" {
+			c.Repo = org + "/" + repo
+		}
+		return c
+	}
+	return Checkpoint{Scheme: SchemePath, Path: s}
+}
+
+// wrong tells what is wrong with c, "" when nothing is.
+func (c Checkpoint) wrong() string {
+	if strings.ContainsFunc(c.Bucket+c.Repo+c.Path, unicode.IsControl) {
+		return "holds a control character"
+	}
+	switch c.Scheme {
+	case SchemeS3:
+		if c.Bucket == "" || c.Path == "" || strings.HasSuffix(c.Path, "/") {
+			return "want s3://bucket/key"
+		}
+	case SchemeHF:
+		if c.Repo == "" || strings.Contains(c.Repo, ":") || strings.HasSuffix(c.Path, "/") {
+			return "want hf://org/repo/file, or hf://org/repo for a whole repository"
+		}
+	case SchemePath:
+		if scheme, _, ok := strings.Cut(c.Path, "://"); ok {
+			return "unknown scheme " + scheme + ": want a path, s3:// or hf://"
+		}
+	}
+	if c.Scheme != SchemePath {
+		for part := range strings.SplitSeq(c.Repo+"/"+c.Path, "/") {
+			if part == "." || part == ".." {
+				return "holds a . or .. part"
+			}
+		}
+	}
+	return ""
+}
+
+func (c Checkpoint) stableID() string {
+	if c.Scheme == SchemeHF {
+		if c.Path == "" {
+			return c.Repo
+		}
+		return c.Repo + "/" + c.Path
+	}
+	return baseName(c.Path)
+}
+
+// shardRE and quantRE recognise parts of weight file names: name-Q4_K_M-00001-of-00003.gguf.
+var (
+	shardRE = regexp.MustCompile(`-\d{5}-of-\d{5}$`)
+	quantRE = regexp.MustCompile(`(?i)[-._]((?:ud-)?i?q\d[a-z0-9_]*|tq\d_\d|bf16|fp?16|fp?32|fp8|mxfp4[a-z0-9_]*)$`)
+)
+
+// Names are what a client may call the checkpoint: "org/repo", and "org/repo:quant" where the file's name tells its
+// quantisation. A checkpoint outside a registry has none.
+func (c Checkpoint) Names() []string {
+	if c.Repo == "" {
+		return nil
+	}
+	names := []string{c.Repo}
+	base := baseName(c.Path)
+	if i := strings.LastIndexByte(base, '.'); i > 0 {
+		base = base[:i]
+	}
+	if m := quantRE.FindStringSubmatch(shardRE.ReplaceAllString(base, "")); m != nil {
+		names = append(names, c.Repo+":"+m[1])
+	}
+	return names
+}

@@ -1,0 +1,64 @@
+package catalog
+
+import (
+	"slices"
+
+	"reveille/infra/policy"
+)
+
+// Driver is the way a host is woken and put to sleep.
+type Driver string
+
+// The drivers.
+const (
+	DriverLocal Driver = "local" // a process on the gateway's own machine
+	DriverWoL   Driver = "wol"   // Wake-on-LAN
+	DriverEC2   Driver = "ec2"   // one EC2 instance that is started and stopped
+	DriverASG   Driver = "asg"   // an Auto Scaling group whose desired size is moved between 0 and Max
+	DriverExec  Driver = "exec"  // the operator's own commands
+)
+
+var drivers = []Driver{DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec}
+
+// A Host is one entry of the hosts section: a machine, or a group of equal machines with the driver asg.
+type Host struct {
+	// Name is unique in the catalogue; models name it in their hosts list.
+	Name string `json:"name"`
+	// Driver is always one of the known ones.
+	Driver Driver `json:"driver"`
+	// Devices are what it has. Empty, which only the driver local may be, leaves it to the runner to find out.
+	Devices policy.Devices `json:"-"`
+	// Labels are further names that models may use; several hosts may share one.
+	Labels []string `json:"labels,omitempty"`
+	// MAC is the hardware address that the driver wol wakes.
+	MAC string `json:"mac,omitempty"`
+	// Address is the runner's host:port; empty when the runner says it at registration.
+	Address string `json:"address,omitempty"`
+	// Group is the Auto Scaling group of the driver asg, and Max the most machines it may have (1 or more).
+	Group string `json:"group,omitempty"`
+	Max   int    `json:"max,omitempty"`
+	// Instance is the instance id of the driver ec2.
+	Instance string `json:"instance,omitempty"`
+	// Region is the AWS region of the drivers ec2 and asg; empty for that of the environment.
+	Region string `json:"region,omitempty"`
+	// Commands are those of the driver exec; nil for the others.
+	Commands *Commands `json:"commands,omitempty"`
+	// NPUSeats is how many models of each type share the NPU; empty means one NPU model, whatever its type.
+	NPUSeats map[policy.Type]int `json:"npu_seats,omitempty"`
+	// Price is what an hour awake costs, in any one currency; shown, and 0 when not said.
+	Price float64 `json:"price,omitempty"`
+}
+
+// Commands are argument vectors, started without a shell, that change and tell a host's power state.
+type Commands struct {
+	Wake  []string `json:"wake"`
+	Sleep []string `json:"sleep"`
+	// State ends with status 0 when the host is on and another when it is off; empty leaves it to the heartbeat.
+	State []string `json:"state,omitempty"`
+}
+
+// Answers reports whether name is the host's own or one of its labels.
+func (h *Host) Answers(name string) bool { return h.Name == name || slices.Contains(h.Labels, name) }
+
+// Has reports whether the host has all of the devices; one whose devices nobody knows yet may have any.
+func (h *Host) Has(d policy.Devices) bool { return h.Devices == 0 || h.Devices.Has(d) }

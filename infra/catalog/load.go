@@ -1,0 +1,95 @@
+package catalog
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"reveille/infra/recipe"
+)
+
+// Load reads and checks the file at path as Parse does, and also warns of checkpoints and projectors that are paths and
+// do not exist as seen from this process (the hosts may well have them). An error of reading the file comes wrapped; any
+// other is of type [Problems].
+func Load(path string) (*Catalog, Warnings, error) {
+	data, err := readBounded(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("catalog: %w", err)
+	}
+	return load(path, data)
+}
+
+func load(path string, data []byte) (*Catalog, Warnings, error) {
+	c, rep, err := parse(path, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	missingFiles(c, rep)
+	sortProblems(rep.warnings)
+	return c, rep.warnings, nil
+}
+
+// Parse makes a catalogue of the text of a models.yaml; name is what problems call the file. An empty text is a
+// catalogue without models. The error, if any, is of type [Problems]: everything that is wrong, in the order of the
+// file, up to 100 problems. (A text that is not YAML at all has one only.) Parse does no I/O.
+func Parse(name string, data []byte) (*Catalog, Warnings, error) {
+	c, rep, err := parse(name, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	sortProblems(rep.warnings)
+	return c, rep.warnings, nil
+}
+
+func parse(name string, data []byte) (*Catalog, *report, error) {
+	rep := &report{file: name, at: map[place]position{"": {1, 1}}}
+	r := &reader{nodes: nodes{report: rep, anchors: map[string]ast.Node{}}}
+	root := r.parseYAML(data)
+	if len(rep.problems) == 0 {
+		r.file(root)
+		check(&r.draft, rep)
+	}
+	if len(rep.problems) > 0 {
+		sortProblems(rep.problems)
+		return nil, nil, rep.problems
+	}
+	c := r.draft.Catalog
+	c.seal()
+	return &c, rep, nil
+}
+
+// seal completes a catalogue whose content is final.
+func (c *Catalog) seal() {
+	c.buildIndex()
+	c.Version = c.hash()
+}
+
+// missingFiles warns of files that models name by path and that are not here.
+func missingFiles(c *Catalog, r *report) {
+	look := func(p place, what, file string) {
+		if cp := ParseCheckpoint(file); file != "" && cp.Scheme == SchemePath {
+			if _, err := os.Stat(file); err != nil {
+				r.warn(p, "relative to the working directory, on the host that loads it", "no %s %s here", what, clip(file))
+			}
+		}
+	}
+	for _, m := range c.Models {
+		p := modelPlace(m.ID)
+		if c.Recipes[m.Recipe].Checkpoint != recipe.CheckpointAny {
+			look(p.child("checkpoint"), "checkpoint", m.Checkpoint)
+		}
+		look(p.child("mmproj"), "projector", m.MMProj)
+	}
+}
+
+// readBounded reads a file, but not much more of it than Parse accepts.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
+}

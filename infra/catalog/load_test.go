@@ -1,0 +1,244 @@
+package catalog
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+)
+
+// documented is the example of the configuration's reference.
+const documented = `
+defaults: {idle: 10m, models: {llm: gemma-3-270m}}
+models:
+  gemma-3-270m:
+    type: llm
+    recipe: llamacpp
+    checkpoint: .cache/models/gemma-3-270m-q4_k_m.gguf
+    mmproj: ""
+    aliases: [gemma, "gemma-3-270m:latest"]
+    device: cpu
+    options: {ctx_size: 4096, llamacpp_args: "-np 4", n_batch: 2048}
+    pin: false
+    idle: 5m
+    hosts: [local]
+    fallback: []
+recipes: {}
+hosts:
+  local: {driver: local, devices: [cpu]}
+  npu-1: {driver: wol, mac: "00:11:22:33:44:55", address: "192.0.2.10:8090", devices: [cpu, npu], npu_seats: {}}
+  gpu:   {driver: asg, group: reveille-gpu, devices: [cpu, gpu], max: 4}
+warm:
+  - {model: gemma-3-270m, schedule: "0 8 * * 1-5", for: 2h}
+`
+
+func TestDocumentedExample(t *testing.T) {
+	c, warnings, err := Parse("models.yaml", []byte(documented))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(warnings) != 2 || warnings[0].Line != 19 || warnings[1].Line != 20 {
+		t.Errorf("warnings %v, want one for each of the hosts npu-1 and gpu", warnings)
+	}
+	m, ok := c.Model("gemma-3-270m")
+	if !ok {
+		t.Fatal("no model")
+	}
+	want := recipe.Options{"ctx_size": int64(4096), "llamacpp_args": "-np 4", "n_batch": int64(2048)}
+	if m.Type != policy.LLM || m.Devices != policy.CPU || !m.Options.Equal(want) || m.Replicas.Max != 1 ||
+		m.MMCache != MMCachePool || *m.Idle != 5*time.Minute {
+		t.Errorf("model %+v", m)
+	}
+	if got := m.StableID(); got != "gemma-3-270m-q4_k_m.gguf" {
+		t.Errorf("stable id %q", got)
+	}
+	hosts := c.HostsFor(m)
+	if len(hosts) != 1 || hosts[0].Name != "local" {
+		t.Errorf("hosts %v", hosts)
+	}
+	if h, ok := c.Host("gpu"); !ok || h.Max != 4 || h.Devices != policy.CPU|policy.GPU {
+		t.Errorf("host gpu %+v", h)
+	}
+	if id, ok := c.Default(policy.LLM); !ok || id != m.ID {
+		t.Errorf("default llm %q", id)
+	}
+	p := c.Policy(m)
+	if p.ID != m.ID || p.Idle != 5*time.Minute || p.Max != 1 || !slices.Equal(p.Hosts, []string{"local"}) {
+		t.Errorf("policy model %+v", p)
+	}
+}
+
+func TestEverySetting(t *testing.T) {
+	c := mustParse(t, `
+defaults: {models: {embedding: e}}
+models:
+  big/model:q4: &big
+    type: llm
+    recipe: llamacpp
+    checkpoint: hf://org/repo/sub/file-Q4_K_M.gguf
+    mmproj: hf://org/repo/mmproj-f16.gguf
+    options: {ctx_size: -1, llamacpp_backend: cuda, merge_args: true, llamacpp_args: null}
+    pin: true
+    hosts: [rack, zone-b]
+    fallback: small
+    replicas: {max: 3}
+    memory: 1.5GiB
+    mm_cache: none
+    labels: [vision]
+    description: |
+      two
+      lines
+  user.small: {<<: *big, aliases: [small], memory: 1000, idle: 0s, fallback: [], replicas: }
+  e: {type: embedding, recipe: standin, device: [cpu], dimensions: true, hosts: hands}
+  r: {type: reranking, recipe: mine, normalize_scores: true}
+recipes:
+  mine: {inherit: standin, devices: cpu}
+hosts:
+  a: {driver: ec2, instance: i-0123456789abcdef0, region: eu-west-1, devices: [cpu, gpu], labels: rack, price: 1.25}
+  b: {driver: asg, group: g, devices: [cpu, gpu, npu], labels: [zone-b], npu_seats: {llm: 1, audio: 2}}
+  hands: {driver: exec, devices: cpu, commands: {wake: [on, "now"], sleep: [off], state: ask}}
+  here: {driver: local}
+`)
+	m, _ := c.Model("big/model:q4")
+	if m.Devices != policy.GPU || m.Memory != 3<<29 || m.MMCache != MMCacheNone || m.Description != "two\nlines\n" ||
+		!slices.Equal(m.Fallback, []string{"user.small"}) || m.Replicas.Max != 3 || !m.Pin {
+		t.Errorf("%+v", m)
+	}
+	if _, set := m.Options["llamacpp_args"]; set {
+		t.Error("a null option is not absent")
+	}
+	if got := m.StableID(); got != "org/repo/sub/file-Q4_K_M.gguf+mmproj-f16.gguf" {
+		t.Errorf("stable id %q", got)
+	}
+	var hosts []string
+	for _, h := range c.HostsFor(m) {
+		hosts = append(hosts, h.Name)
+	}
+	if !slices.Equal(hosts, []string{"a", "b"}) {
+		t.Errorf("hosts %v", hosts)
+	}
+	small, _ := c.Model("user.small")
+	if small.Memory != 1000 || small.Replicas.Max != 1 || small.Fallback != nil || c.Policy(small).Idle != 1 {
+		t.Errorf("%+v", small)
+	}
+	if h, _ := c.Host("b"); h.Max != 1 || h.NPUSeats[policy.Audio] != 2 {
+		t.Errorf("%+v", h)
+	}
+	if h, _ := c.Host("hands"); !slices.Equal(h.Commands.State, []string{"ask"}) {
+		t.Errorf("%+v", h)
+	}
+	if r, _ := c.Model("r"); r.Devices != policy.CPU {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestNothing(t *testing.T) {
+	for _, text := range []string{"", "# nothing yet\n", "models:\nhosts:\n", "{}"} {
+		c := mustParse(t, text)
+		if len(c.Models) != 0 || len(c.Recipes) == 0 || c.Version == "" {
+			t.Errorf("%q: %+v", text, c)
+		}
+	}
+}
+
+func TestUnlistedHosts(t *testing.T) {
+	c := mustParse(t, "models:\n  a: {type: llm, recipe: standin, device: npu, hosts: [somewhere]}\n")
+	if m, _ := c.Model("a"); len(c.HostsFor(m)) != 0 {
+		t.Error("a host out of nothing")
+	}
+}
+
+func TestLoadWarnsOfMissingFiles(t *testing.T) {
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there.gguf")
+	file := filepath.Join(dir, "models.yaml")
+	text := strings.ReplaceAll(`models:
+  a: {type: llm, recipe: llamacpp, checkpoint: THERE}
+  b:
+    type: llm
+    recipe: llamacpp
+    checkpoint: THERE.not
+    mmproj: THERE
+  c: {type: llm, recipe: llamacpp, checkpoint: "s3://bucket/key"}
+  d: {type: llm, recipe: vllm, checkpoint: org/name}
+`, "THERE", there)
+	for name, content := range map[string]string{there: "x", file: text} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, warnings, err := Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(warnings) != 1 || warnings[0].Line != 6 || warnings[0].Path != "models.b.checkpoint" || warnings[0].File != file {
+		t.Errorf("warnings:\n%s", warnings)
+	}
+	if _, _, err := Load(filepath.Join(dir, "no.yaml")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	_, _, err := Parse("m", []byte(strings.Repeat("#", maxFile+1)))
+	if err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Error(err)
+	}
+}
+
+func TestManyAliasesCostLittle(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("warm:\n- &a0 {model: x}\n")
+	for i := 1; i < 24; i++ {
+		prev, this := string(rune('a'+i-1)), string(rune('a'+i))
+		if i == 1 {
+			prev = "a0"
+		}
+		b.WriteString("- &" + this + " {<<: [*" + prev + ", *" + prev + ", *" + prev + ", *" + prev + "]}\n")
+	}
+	if _, _, err := Parse("m", []byte(b.String())); err == nil {
+		t.Error("accepted")
+	}
+}
+
+// FuzzParse checks that no text makes Parse panic, that every problem has a place, and that what is accepted can be
+// published and read back.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(documented))
+	f.Add([]byte("models:\n  a: &x {<<: *x}\n"))
+	f.Add([]byte("models: {a: {type: llm, recipe: standin, device: cpu, options: {args: --hang}}}"))
+	f.Add([]byte("? [a]\n: !!str &b c\n--- |\n x\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, _, err := Parse("f", data)
+		if err != nil {
+			problems, ok := err.(Problems)
+			if !ok || len(problems) == 0 {
+				t.Fatalf("error %T %v", err, err)
+			}
+			for _, p := range problems {
+				if p.Line < 1 || p.Text == "" {
+					t.Fatalf("problem without a place: %+v", p)
+				}
+			}
+			return
+		}
+		text, err := c.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Unmarshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, _ := back.Marshal(); string(again) != string(text) {
+			t.Fatal("round trip changed the catalogue")
+		}
+	})
+}

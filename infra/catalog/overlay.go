@@ -1,0 +1,53 @@
+package catalog
+
+import (
+	"maps"
+	"slices"
+)
+
+// With returns a catalogue with more models: those that a client registered ("user.x"). They come after the models of
+// the file, are checked as if they stood in it, and may leave Type empty, which is then decided by their labels
+// ([TypeOfLabels]). A model whose id exists already replaces that one. The error is of type [Problems]; c and the
+// arguments stay as they are.
+func (c *Catalog) With(models ...Model) (*Catalog, error) {
+	d := draft{Catalog: *c}
+	d.Models = make([]*Model, 0, len(c.Models)+len(models))
+	for _, m := range c.Models {
+		if !slices.ContainsFunc(models, func(x Model) bool { return x.ID == m.ID }) {
+			d.Models = append(d.Models, m.clone())
+		}
+	}
+	for i := range models {
+		m := models[i].clone()
+		if m.Type == "" {
+			m.Type = TypeOfLabels(m.Labels)
+		}
+		if m.MMCache == "" {
+			m.MMCache = MMCachePool
+		}
+		m.Replicas.Max = max(m.Replicas.Max, 1)
+		d.Models = append(d.Models, m)
+	}
+	d.Hosts = make([]*Host, len(c.Hosts))
+	for i, h := range c.Hosts {
+		copied := *h
+		d.Hosts[i] = &copied
+	}
+	d.Defaults.Models = maps.Clone(c.Defaults.Models)
+	d.Warm = slices.Clone(c.Warm)
+	rep := &report{at: map[place]position{}}
+	if check(&d, rep); len(rep.problems) > 0 {
+		return nil, rep.problems
+	}
+	out := d.Catalog
+	out.seal()
+	return &out, nil
+}
+
+// clone returns a copy that may be checked, which writes to it, without a change to the original.
+func (m *Model) clone() *Model {
+	out := *m
+	out.Options = m.Options.Clone()
+	out.Fallback = slices.Clone(m.Fallback)
+	return &out
+}

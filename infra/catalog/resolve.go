@@ -1,0 +1,181 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"reveille/infra/policy"
+)
+
+// NotFoundError tells that no model answers to a name.
+type NotFoundError struct {
+	Name string // as it was asked for, cut when it is overlong
+}
+
+func (e *NotFoundError) Error() string { return fmt.Sprintf("no model is named %q", e.Name) }
+
+// AmbiguousError tells that a name fits several models equally well.
+type AmbiguousError struct {
+	Name       string
+	Candidates []string // ids, sorted; at least two
+}
+
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("%q may be any of the models %s", e.Name, strings.Join(e.Candidates, ", "))
+}
+
+// index is what names are looked up in; built once, read only.
+type index struct {
+	byID        map[string]*Model
+	hosts       map[string]*Host
+	names       map[string]string   // id or alias -> id
+	folded      map[string][]string // the same in lower case -> ids
+	checkpoints map[string][]string // names of checkpoints -> ids
+}
+
+func (c *Catalog) buildIndex() {
+	x := index{
+		byID: make(map[string]*Model, len(c.Models)), hosts: make(map[string]*Host, len(c.Hosts)),
+		names: map[string]string{}, folded: map[string][]string{}, checkpoints: map[string][]string{},
+	}
+	for _, h := range c.Hosts {
+		x.hosts[h.Name] = h
+	}
+	for _, m := range c.Models {
+		x.byID[m.ID] = m
+		for _, n := range m.names() {
+			if _, taken := x.names[n]; !taken {
+				x.names[n] = m.ID
+			}
+			put(x.folded, fold(n), m.ID)
+		}
+		for _, n := range ParseCheckpoint(m.Checkpoint).Names() {
+			put(x.checkpoints, n, m.ID)
+		}
+	}
+	for _, m := range c.Models {
+		x.names[m.ID] = m.ID // an id goes before any alias
+	}
+	c.index = x
+}
+
+func put(m map[string][]string, key, id string) {
+	if !slices.Contains(m[key], id) {
+		m[key] = append(m[key], id)
+	}
+}
+
+// Resolve turns the name in a request into a model's id. The first of these steps with a hit decides:
+//
+//  1. the canonical id;
+//  2. an alias;
+//  3. the same after one trailing ":latest" was dropped;
+//  4. "provider/name" as "name", and "user.name" or "extra.name" for "name" and the other way round;
+//  5. the checkpoint as "org/repo:quant" or "org/repo";
+//  6. steps 1 to 3 without regard to the case of ASCII letters.
+//
+// Where more than one model fits at one of the last three steps the error is an [*AmbiguousError]; where none fits at
+// any it is a [*NotFoundError].
+func (c *Catalog) Resolve(name string) (id string, err error) {
+	if id, ok := c.exact(name); ok {
+		return id, nil
+	}
+	const longest = 2 * maxName // a provider or a registry before a name
+	if name == "" || len(name) > longest {
+		return "", &NotFoundError{clip(name)}
+	}
+	for _, step := range [...]func(string) []string{c.byPrefix, c.byCheckpoint, c.byFold} {
+		switch ids := step(name); len(ids) {
+		case 0:
+		case 1:
+			return ids[0], nil
+		default:
+			slices.Sort(ids)
+			return "", &AmbiguousError{clip(name), ids}
+		}
+	}
+	return "", &NotFoundError{clip(name)}
+}
+
+// ResolveBytes is Resolve for a name that lies in a buffer. It keeps nothing of name and does not allocate when step 1,
+// 2 or 3 decides.
+func (c *Catalog) ResolveBytes(name []byte) (id string, err error) {
+	if id, ok := c.index.names[string(name)]; ok {
+		return id, nil
+	}
+	if n := len(name) - len(latest); n > 0 && string(name[n:]) == latest {
+		if id, ok := c.index.names[string(name[:n])]; ok {
+			return id, nil
+		}
+	}
+	return c.Resolve(string(name[:min(len(name), 2*maxName+1)]))
+}
+
+// Default is the id of the model for requests that name none, at an endpoint of type t; ok is false when the operator
+// set none.
+func (c *Catalog) Default(t policy.Type) (id string, ok bool) {
+	id, ok = c.Defaults.Models[t]
+	return id, ok
+}
+
+const latest = ":latest"
+
+// exact is steps 1 to 3.
+func (c *Catalog) exact(name string) (id string, ok bool) {
+	if id, ok = c.index.names[name]; ok {
+		return id, true
+	}
+	if short, found := strings.CutSuffix(name, latest); found {
+		id, ok = c.index.names[short]
+	}
+	return id, ok
+}
+
+// byPrefix is step 4. Each way of reading the name goes through steps 1 to 3.
+func (c *Catalog) byPrefix(name string) []string {
+	var ids []string
+	try := func(n string) {
+		if id, ok := c.exact(n); ok && n != "" && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	if _, rest, ok := strings.Cut(name, "/"); ok {
+		try(rest)
+	}
+	for _, space := range [...]string{"user.", "extra."} {
+		if rest, ok := strings.CutPrefix(name, space); ok {
+			try(rest)
+		} else {
+			try(space + name)
+		}
+	}
+	return ids
+}
+
+// byCheckpoint is step 5.
+func (c *Catalog) byCheckpoint(name string) []string { return slices.Clone(c.index.checkpoints[name]) }
+
+// byFold is step 6.
+func (c *Catalog) byFold(name string) []string {
+	low := fold(name)
+	ids := slices.Clone(c.index.folded[low])
+	if short, ok := strings.CutSuffix(low, latest); ok {
+		for _, id := range c.index.folded[short] {
+			if !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+// fold puts ASCII letters into lower case; names hold no others.
+func fold(s string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r + ('a' - 'A')
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,75 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var sizeUnits = []struct {
+	suffix string
+	bytes  float64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
+}
+
+// ParseSize reads a number of bytes, with or without a unit: "1073741824", "1GiB", "1.5 GB". Negative sizes and those of
+// 2^62 bytes and more are refused.
+func ParseSize(s string) (int64, error) {
+	num, scale := strings.TrimSpace(s), 1.0
+	for _, u := range sizeUnits {
+		if rest, ok := strings.CutSuffix(num, u.suffix); ok {
+			num, scale = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	if n, err := strconv.ParseInt(num, 10, 64); err == nil && scale == 1 {
+		if n < 0 || n >= 1<<62 {
+			return 0, errors.New("size is out of range")
+		}
+		return n, nil
+	}
+	f, err := strconv.ParseFloat(num, 64)
+	if err != nil {
+		return 0, fmt.Errorf("bad size %q", clip(s))
+	}
+	if f *= scale; math.IsNaN(f) || f < 0 || f >= 1<<62 {
+		return 0, errors.New("size is out of range")
+	}
+	return int64(f), nil
+}
+
+// FormatSize writes a number of bytes for people: "4 GiB", "253.1 MB" becomes "241.4 MiB".
+func FormatSize(n int64) string {
+	for i := 3; i >= 0; i-- {
+		if u := sizeUnits[i]; float64(n) >= u.bytes {
+			return strings.TrimSuffix(strconv.FormatFloat(float64(n)/u.bytes, 'f', 1, 64), ".0") + " " + u.suffix
+		}
+	}
+	return strconv.FormatInt(n, 10) + " B"
+}
+
+// parseDuration reads a duration of 0 or more. A bare number other than 0 is refused, as its unit is anyone's guess.
+func parseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("bad duration %q", clip(s))
+	case d < 0:
+		return 0, fmt.Errorf("negative duration %s", s)
+	}
+	return d, nil
+}
+
+// clip bounds a text that goes into a message.
+func clip(s string) string {
+	const limit = 120
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "…"
+}

@@ -1,0 +1,106 @@
+package catalog
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "17": 17, "17B": 17, "4GiB": 4 << 30, "4 GiB": 4 << 30, "1.5KiB": 1536, "2MB": 2e6, "1TiB": 1 << 40,
+		"4611686018427387903": 1<<62 - 1, "1e3": 1000,
+	} {
+		if got, err := ParseSize(text); err != nil || got != want {
+			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "GiB", "-1", "-1GiB", "4G", "4gib", "NaN", "Inf", "1e30", "4611686018427387904", "x"} {
+		if got, err := ParseSize(text); err == nil {
+			t.Errorf("%q: %d", text, got)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 4 << 30: "4 GiB", 253113024: "241.4 MiB", 1 << 41: "2 TiB"} {
+		if got := FormatSize(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestCheckpoint(t *testing.T) {
+	for _, tc := range []struct {
+		text   string
+		want   Checkpoint
+		stable string
+		names  string
+	}{
+		{"dir/a-Q4_0.gguf", Checkpoint{Scheme: SchemePath, Path: "dir/a-Q4_0.gguf"}, "a-Q4_0.gguf", ""},
+		{`C:\models\a.gguf`, Checkpoint{Scheme: SchemePath, Path: `C:\models\a.gguf`}, "a.gguf", ""},
+		{"s3://b/dir/a.gguf", Checkpoint{Scheme: SchemeS3, Bucket: "b", Path: "dir/a.gguf"}, "a.gguf", ""},
+		{"hf://o/r", Checkpoint{Scheme: SchemeHF, Repo: "o/r"}, "o/r", "o/r"},
+		{"hf://o/r/d/f.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Path: "d/f.gguf"}, "o/r/d/f.gguf", "o/r"},
+		{"hf://o/r/f-IQ2_XXS.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Path: "f-IQ2_XXS.gguf"}, "o/r/f-IQ2_XXS.gguf", "o/r o/r:IQ2_XXS"},
+		{"hf://o/r/f.bf16.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Path: "f.bf16.gguf"}, "o/r/f.bf16.gguf", "o/r o/r:bf16"},
+		{"hf://o/r/f-UD-Q4_K_XL.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Path: "f-UD-Q4_K_XL.gguf"}, "o/r/f-UD-Q4_K_XL.gguf", "o/r o/r:UD-Q4_K_XL"},
+		{"hf://o/qwen/q1-8b.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/qwen", Path: "q1-8b.gguf"}, "o/qwen/q1-8b.gguf", "o/qwen"},
+	} {
+		c := ParseCheckpoint(tc.text)
+		if c != tc.want || c.stableID() != tc.stable || strings.Join(c.Names(), " ") != tc.names || c.wrong() != "" {
+			t.Errorf("%s: %+v, %q, %q, %q", tc.text, c, c.stableID(), c.Names(), c.wrong())
+		}
+	}
+	for _, text := range []string{"s3://", "s3://b/", "s3://b/k/", "hf://o", "hf://o//f", "hf://o/r:q4", "hf://o/r/../f", "s3://b/../k", "ftp://x", "a\nb"} {
+		if ParseCheckpoint(text).wrong() == "" {
+			t.Errorf("%q accepted", text)
+		}
+	}
+}
+
+// TestSignature pins the signatures: engines and caches of different versions share them.
+func TestSignature(t *testing.T) {
+	plain := Model{Checkpoint: "some/where/gemma-3-270m-q4_k_m.gguf"}
+	moved := Model{ID: "other", Checkpoint: "s3://bucket/gemma-3-270m-q4_k_m.gguf"}
+	vision := Model{Checkpoint: plain.Checkpoint, MMProj: "else/where/mmproj-640.gguf"}
+	if plain.Signature() != moved.Signature() || plain.Signature() == vision.Signature() {
+		t.Error("a signature depends on the stable id alone")
+	}
+	if got := vision.StableID(); got != "gemma-3-270m-q4_k_m.gguf+mmproj-640.gguf" {
+		t.Errorf("stable id %q", got)
+	}
+	if got := vision.Signature(); got != 0xe1848eb41304009f {
+		t.Errorf("signature %#x", got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	long := strings.Repeat("a", 64)
+	for _, s := range []string{"a", "A.b_c-d", "org/name", "org/name:tag", "name:.tag", long + "/" + long + ":" + long[1:]} {
+		if !ValidModelName(s) {
+			t.Errorf("%q refused", s)
+		}
+	}
+	for _, s := range []string{"", "-a", ".a", "a/", "/a", "a/b/c", "a:", "a:b:c", "a b", "a..b", "a/..", "é", "a\n", long + "a", "{a}"} {
+		if ValidModelName(s) {
+			t.Errorf("%q accepted", s)
+		}
+	}
+	if ValidHostName("a/b") || ValidHostName("a:b") || ValidHostName("a..b") || !ValidHostName("gpu-1.local") {
+		t.Error("host names")
+	}
+}
+
+func TestDidYouMean(t *testing.T) {
+	names := []string{"type", "recipe", "checkpoint"}
+	for got, want := range map[string]string{
+		"typ": "did you mean type?", "tpye": "did you mean type?", "Recipe": "did you mean recipe?",
+		"chekpont": "did you mean checkpoint?", "zzz": "want one of type, recipe, checkpoint",
+		strings.Repeat("t", 1000): "want one of type, recipe, checkpoint",
+	} {
+		if hint := didYouMean(got, names); hint != want {
+			t.Errorf("%.20q: %q", got, hint)
+		}
+	}
+	if hint := didYouMean("x", slices.Repeat([]string{"long name"}, 100)); hint != "" {
+		t.Error(hint)
+	}
+}

@@ -1,0 +1,155 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// watching is a watcher under test: what it tells arrives in channels.
+type watching struct {
+	*Watcher
+	t       *testing.T
+	path    string
+	changes chan Changes
+	errs    chan error
+}
+
+func watch(t *testing.T, interval time.Duration, text string) *watching {
+	t.Helper()
+	x := &watching{t: t, path: filepath.Join(t.TempDir(), "models.yaml"), changes: make(chan Changes, 10), errs: make(chan error, 10)}
+	x.write(text)
+	current, _, err := Load(x.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Watcher = NewWatcher(x.path, interval, current,
+		func(_ *Catalog, c Changes, _ Warnings) { x.changes <- c }, func(err error) { x.errs <- err })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- x.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+		select {
+		case c := <-x.changes:
+			t.Errorf("one change too many: %+v", c)
+		case err := <-x.errs:
+			t.Errorf("one error too many: %v", err)
+		default:
+		}
+	})
+	return x
+}
+
+// write replaces the file in one step, so that no half-written text is seen.
+func (x *watching) write(text string) {
+	x.t.Helper()
+	next := x.path + ".next"
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		x.t.Fatal(err)
+	}
+	if err := os.Rename(next, x.path); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+const patience = 30 * time.Second
+
+func (x *watching) change() Changes {
+	x.t.Helper()
+	select {
+	case c := <-x.changes:
+		return c
+	case err := <-x.errs:
+		x.t.Fatalf("error %v instead of a change", err)
+	case <-time.After(patience):
+		x.t.Fatal("no change seen")
+	}
+	panic("not reached")
+}
+
+func (x *watching) err() error {
+	x.t.Helper()
+	select {
+	case err := <-x.errs:
+		return err
+	case c := <-x.changes:
+		x.t.Fatalf("change %+v instead of an error", c)
+	case <-time.After(patience):
+		x.t.Fatal("no error seen")
+	}
+	panic("not reached")
+}
+
+const (
+	oneModel  = "models:\n  a: {type: llm, recipe: standin, device: cpu}\n"
+	twoModels = oneModel + "  b: {type: llm, recipe: standin, device: cpu}\n"
+)
+
+func TestWatcherPolls(t *testing.T) {
+	x := watch(t, time.Millisecond, oneModel)
+	x.write(twoModels)
+	if c := x.change(); !slices.Equal(c.Added, []string{"b"}) || len(c.Changed) != 0 {
+		t.Errorf("added: %+v", c)
+	}
+
+	// A wrong file is told once, and the last good catalogue stays what changes are told against.
+	x.write(strings.Replace(twoModels, "llm", "lm", 1))
+	var problems Problems
+	if err := x.err(); !errors.As(err, &problems) || problems[0].Line != 2 {
+		t.Errorf("wrong file: %v", err)
+	}
+	if err := os.Remove(x.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.err(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	x.write(oneModel)
+	if c := x.change(); !slices.Equal(c.Removed, []string{"b"}) {
+		t.Errorf("removed: %+v", c)
+	}
+
+	// Another text with the same meaning is no change.
+	x.write("# a comment\n" + oneModel)
+	x.write(twoModels)
+	if c := x.change(); !slices.Equal(c.Added, []string{"b"}) {
+		t.Errorf("added again: %+v", c)
+	}
+}
+
+func TestWatcherReloads(t *testing.T) {
+	x := watch(t, time.Hour, oneModel)
+	x.Reload()
+	if c := x.change(); !c.Empty() {
+		t.Errorf("nothing changed, but %+v", c)
+	}
+	x.write("models: [")
+	x.Reload()
+	first := x.err()
+	x.Reload()
+	if again := x.err(); again.Error() != first.Error() {
+		t.Errorf("%v, then %v", first, again)
+	}
+	x.write(twoModels)
+	x.Reload()
+	if c := x.change(); !slices.Equal(c.Added, []string{"b"}) {
+		t.Errorf("added: %+v", c)
+	}
+}
+
+func TestReloadNeverBlocks(t *testing.T) {
+	w := NewWatcher("nowhere", 0, nil, nil, nil)
+	for range 100 {
+		w.Reload()
+	}
+}

@@ -1,0 +1,40 @@
+package mmcache
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/testenv"
+)
+
+func TestList(t *testing.T) {
+	c := redis.NewClient(&redis.Options{Addr: testenv.Redis(t)})
+	t.Cleanup(func() { _ = c.Close() })
+	ctx := t.Context()
+	if got, err := List(ctx, c); err != nil || len(got) != 0 {
+		t.Fatal(got, err)
+	}
+	for i := range 1200 {
+		c.HSet(ctx, fmt.Sprintf("mm:%016x:%016x", uint64(0xfe00000000000001), i), "f", "12345")
+	}
+	c.HSet(ctx, "mm:00000000000000aa:0000000000000001", "f", strings.Repeat("x", 10000), "g", "y")
+	c.HSet(ctx, "mm:used", "1", "2")
+	c.HSet(ctx, "mm:zz00000000000000:0000000000000001", "f", "x")
+	c.Set(ctx, "rv:{main}:x", 1, 0)
+	got, err := List(ctx, c)
+	want := []Usage{
+		{Signature: 0xaa, Keys: 1, Entries: 2, Bytes: 10001},
+		{Signature: 0xfe00000000000001, Keys: 1200, Entries: 1200, Bytes: 6000},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v %v", got, err)
+	}
+	c.Set(ctx, "mm:00000000000000bb:0000000000000001", "not a hash", 0)
+	if _, err := List(ctx, c); err == nil {
+		t.Error("a key of another type went unnoticed")
+	}
+}

@@ -1,0 +1,123 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Verdict says whether a load may begin.
+type Verdict string
+
+// The verdicts.
+const (
+	Load   Verdict = "load"   // stop Evict in order, wait for each process to be gone, then load
+	Wait   Verdict = "wait"   // ask again when a model of WaitFor changes
+	Refuse Verdict = "refuse" // fail the ticket with Refusal
+)
+
+// Admission is what must happen on a host for a model to be loaded.
+type Admission struct {
+	Verdict Verdict
+	Evict   []string // idle victims to stop before the load, in order; only with Load
+	Close   []string // busy victims that take no new request from now on; only with Wait
+	Reopen  []string // closed models that are not victims any more
+	WaitFor []string // busy or stopping models whose place is needed; only with Wait
+	Refusal *Refusal // only with Refuse
+	Reason  Reason
+}
+
+// Admit decides what must happen on h so that want can be loaded now. h.Residents must be the runner's own truth.
+//
+// Rules 1, 3, 4, 7, 8 and 9 of the design hold in every answer: nothing busy, reserved or pinned is evicted; with Load,
+// once Evict is gone, want fits the type's limit, the NPU and the memory of its devices. Idle victims are preferred to
+// waiting; models that are already stopping are waited for rather than one more being stopped; with several busy
+// candidates the least recently used is waited for, and once it is closed the choice stays with it until an idle one
+// turns up. No model is stopped while the load still has to wait for another.
+//
+// waited is how long want has headed the wait for its victims. From fairAfter on, they are closed, so that new requests
+// queue behind want (rule 4). A victim that is loading or reserved is not closed, or the request it was loaded for could
+// not reach it; it is closed once it has served that.
+//
+// If want is resident itself, the load replaces that copy, pinned or not: it is a reload with other options.
+func Admit(h Host, want Model, waited, fairAfter time.Duration) Admission {
+	victims, refusal := room(&h, &want)
+	a := admission(&h, victims, refusal, waited >= fairAfter)
+	a.Reopen = closedExcept(&h, victims)
+	return a
+}
+
+// admission turns the outcome of room into an admission without Reopen.
+func admission(h *Host, victims []Resident, refusal *Refusal, fair bool) Admission {
+	if refusal != nil {
+		return Admission{Verdict: Refuse, Refusal: refusal, Reason: refusal.Reason()}
+	}
+	if len(victims) == 0 {
+		return Admission{Verdict: Load, Reason: Reason{Code: FreeSlot}}
+	}
+	a := Admission{Verdict: Load}
+	busy := false
+	for _, v := range victims {
+		if v.State != ModelDraining && !v.Busy() {
+			continue
+		}
+		a.Verdict = Wait
+		a.WaitFor = append(a.WaitFor, v.ID)
+		busy = busy || v.State != ModelDraining
+		if fair && closable(v) {
+			a.Close = append(a.Close, v.ID)
+		}
+	}
+	switch {
+	case a.Verdict == Load:
+		a.Evict = names(victims)
+		a.Reason = Reason{Code: IdleVictim, Detail: "stops " + strings.Join(a.Evict, ", ")}
+	case busy:
+		a.Reason = Reason{Code: BusyVictim, Detail: "waits for " + strings.Join(a.WaitFor, ", ")}
+	default:
+		a.Reason = Reason{Code: Stopping, Detail: "waits for " + strings.Join(a.WaitFor, ", ")}
+	}
+	return a
+}
+
+// closable reports whether closing r now would move something: it is open and serves requests, and nobody is owed one.
+func closable(r Resident) bool {
+	return r.State == ModelLoaded && r.InFlight > 0 && !r.Reserved && !r.Closed
+}
+
+// closedExcept lists, in ByUse order, the closed models of h that stay and are not among the victims.
+func closedExcept(h *Host, victims []Resident) []string {
+	var out []Resident
+	for _, r := range h.Residents {
+		if r.Closed && r.State != ModelDraining && !holds(victims, r.ID) {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, ByUse)
+	return names(out)
+}
+
+// ClearAll says how h is emptied after a load failed (rule 6), before the one retry: evict lists the idle models to stop
+// at once, drain those that take no new request and stop when they are done, including those already stopping; both in
+// ByUse order. The retry may start when all of them are gone. A reserved model in drain still serves the request it was
+// loaded for (rule 7).
+//
+// except is left out: the model whose load failed. Pinned models stay: rule 6 asks for every model, but rule 8 lets no
+// one but the operator move a pinned one, and a failing neighbour must not undo what the operator fixed.
+func ClearAll(h Host, except string) (evict, drain []string) {
+	rs := slices.Clone(h.Residents)
+	slices.SortFunc(rs, ByUse)
+	for _, r := range rs {
+		switch {
+		case r.ID == except:
+		case r.State == ModelDraining:
+			drain = append(drain, r.ID)
+		case r.Pinned:
+		case r.Busy():
+			drain = append(drain, r.ID)
+		default:
+			evict = append(evict, r.ID)
+		}
+	}
+	return evict, drain
+}

@@ -1,0 +1,57 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Devices is a set of the kinds of device a model uses or a host has.
+type Devices uint8
+
+// The kinds of device.
+const (
+	CPU Devices = 1 << iota
+	GPU
+	NPU
+)
+
+var deviceNames = [...]struct {
+	bit  Devices
+	name string
+}{{CPU, "cpu"}, {GPU, "gpu"}, {NPU, "npu"}}
+
+// ParseDevices reads names separated by spaces, commas or "|" ("cpu gpu"). It refuses unknown names; an empty text is
+// the empty set.
+func ParseDevices(s string) (Devices, error) {
+	var d Devices
+	for _, f := range strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || r == ',' || r == '|' }) {
+		bit := Devices(0)
+		for _, n := range deviceNames {
+			if n.name == strings.ToLower(f) {
+				bit = n.bit
+			}
+		}
+		if bit == 0 {
+			return 0, fmt.Errorf("unknown device %q: want cpu, gpu or npu", f)
+		}
+		d |= bit
+	}
+	return d, nil
+}
+
+// String lists the names in the order cpu, gpu, npu, separated by one space; the empty set is "".
+func (d Devices) String() string {
+	var out []string
+	for _, n := range deviceNames {
+		if d&n.bit != 0 {
+			out = append(out, n.name)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// Has reports whether d contains every device of want.
+func (d Devices) Has(want Devices) bool { return d&want == want }
+
+// Overlaps reports whether the two sets share a device.
+func (d Devices) Overlaps(o Devices) bool { return d&o != 0 }

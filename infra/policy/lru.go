@@ -1,0 +1,46 @@
+package policy
+
+import (
+	"cmp"
+	"time"
+)
+
+// Use returns the time of last use after a use at the given moment: the later of the two. Starts and ends of loads and
+// inferences all count and may be reported out of order; a time of use never moves back.
+func Use(last, at time.Time) time.Time {
+	if at.After(last) {
+		return at
+	}
+	return last
+}
+
+// ByUse orders residents for eviction among equals: the longest unused first, ties by name. It is a total order over
+// the residents of one host, whose names differ, so plans do not depend on the order of a snapshot's lists.
+func ByUse(a, b Resident) int {
+	if c := a.Used.Compare(b.Used); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.ID, b.ID)
+}
+
+// byCost orders residents by what taking their place costs: nothing for those already going, then idle ones, then busy
+// ones; among equals what is worth least, which under LRU is all the same, then the longest unused. A busy one that is closed comes before those that are open: completions renew its time of use, and without this
+// a waiting load would close one victim after the other and starve.
+func byCost(a, b Resident) int {
+	if c := cmp.Or(cmp.Compare(cost(a), cost(b)), cmp.Compare(a.Value, b.Value)); c != 0 {
+		return c
+	}
+	return ByUse(a, b)
+}
+
+func cost(r Resident) int {
+	switch {
+	case r.State == ModelDraining:
+		return 0
+	case !r.Busy():
+		return 1
+	case r.Closed:
+		return 2
+	}
+	return 3
+}

@@ -1,0 +1,247 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+)
+
+// Placement is where a model's ticket goes, or why it can go nowhere.
+type Placement struct {
+	Host    string
+	Wake    bool // the host is not ready: whoever commits the placement sees to it that it wakes
+	Reason  Reason
+	Refusal *Refusal // set when Host is ""
+}
+
+// rank is the step of the placement order that a host falls under; lower is better.
+type rank int
+
+const (
+	rankFree   rank = iota // awake, nothing has to go, nothing queued
+	rankIdle               // awake, idle victims, nothing queued
+	rankQueued             // awake, loads queued, then nothing busy has to go
+	rankAsleep             // asleep, or waking with room after its queue
+	rankDrain              // about to sleep: stops, then wakes again
+	rankWait               // awake or waking, waits for busy models or loads
+	rankLost
+)
+
+// candidate is a host that can take the model.
+type candidate struct {
+	host     *Host
+	rank     rank
+	order    int     // position in the model's list of hosts
+	queued   int     // loads before this one
+	inFlight int     // open requests of its victims
+	value    float64 // of its victims
+}
+
+// Place chooses the host for a new copy of want. The order: an awake host with a free slot and no queue; an awake host
+// whose victims are idle; an awake host where that will be so after the loads queued there; a sleeping or waking host;
+// one that is about to sleep; an awake host on which it must wait, the one with the fewest queued loads first, then the
+// one whose victims serve the fewest requests; a lost host. Within each step the model's own list of hosts decides (its
+// entries are names or labels), then the value of what has to go (Eviction.Value; all the same under LRU), then a waking
+// host goes before one asleep, then the name.
+//
+// avoid maps hosts that must not be taken to the reason, in words. Hosts that hold an open copy of want or a ticket for
+// it are left out: requests for those join them (Routes) or attach to the ticket. A closed or stopping copy does not
+// count, since requests that come now need a load again.
+//
+// Cost: on each host a pass over its residents, a sort of them if something must go, and the same for each queued ticket.
+func Place(s Snapshot, want Model, avoid map[string]string) Placement {
+	var (
+		best    candidate
+		refused []answer
+	)
+	for i := range s.Hosts {
+		h := &s.Hosts[i]
+		order := listed(h, want.Hosts)
+		if order < 0 {
+			continue
+		}
+		c := candidate{host: h, order: order}
+		if v := c.judge(&want, avoid); v.reason.Code != "" {
+			refused = append(refused, v)
+			continue
+		}
+		if best.host == nil || c.compare(&best) < 0 {
+			best = c
+		}
+	}
+	if best.host == nil {
+		r := refuse(&want, refused)
+		return Placement{Reason: r.Reason(), Refusal: r}
+	}
+	return Placement{Host: best.host.Name, Wake: best.host.State != Ready, Reason: best.reason()}
+}
+
+// listed is the position of h in a model's list of hosts, 0 for every host when the list is empty, -1 for not in it.
+func listed(h *Host, list []string) int {
+	if len(list) == 0 {
+		return 0
+	}
+	return slices.IndexFunc(list, func(e string) bool { return e == h.Name || slices.Contains(h.Labels, e) })
+}
+
+// answer is a host's no; the zero answer is a yes.
+type answer struct {
+	host    string
+	reason  Reason
+	refusal *Refusal // the host's own, nil for hosts that were not asked
+}
+
+// judge fills in c's rank and what orders it within, or says why the host is out.
+func (c *candidate) judge(want *Model, avoid map[string]string) answer {
+	h := *c.host
+	if why, ok := avoid[h.Name]; ok {
+		return answer{host: h.Name, reason: Reason{Code: Avoided, Detail: why}}
+	}
+	if why := copyOn(&h, want.ID); why != "" {
+		return answer{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
+	}
+	if h.State != Ready {
+		// Whatever it holds now is gone when it is awake again; only the queue outlives that. The limits of a host that
+		// never registered are not known: the runner's default is as good a guess as any, its own admission decides.
+		h.Residents, h.Loading = nil, ""
+		if h.Limits == (Limits{}) {
+			h.Limits = Uniform(1)
+		}
+	}
+	c.queued = len(h.Queue)
+	if h.Loading != "" {
+		c.queued++
+	}
+	for i := range h.Queue {
+		t := &h.Queue[i].Model
+		if victims, refusal := room(&h, t); refusal == nil {
+			h = after(&h, t, victims)
+		}
+	}
+	victims, refusal := room(&h, want)
+	if refusal != nil {
+		return answer{host: h.Name, reason: refusal.Reason(), refusal: refusal}
+	}
+	waits := false
+	for _, v := range victims {
+		waits = waits || v.State == ModelDraining || v.Busy()
+		c.inFlight += v.InFlight
+		c.value += v.Value
+	}
+	switch {
+	case h.State == Lost:
+		c.rank = rankLost
+	case h.State == Draining:
+		c.rank = rankDrain
+	case waits:
+		c.rank = rankWait
+	case h.State != Ready:
+		c.rank = rankAsleep
+	case c.queued > 0:
+		c.rank = rankQueued
+	case len(victims) > 0:
+		c.rank = rankIdle
+	default:
+		c.rank = rankFree
+	}
+	return answer{}
+}
+
+// copyOn says how h has the model already, "" if it has not.
+func copyOn(h *Host, id string) string {
+	if h.State != Ready && h.State != Waking {
+		return ""
+	}
+	for i := range h.Queue {
+		if h.Queue[i].Model.ID == id {
+			return "queued there"
+		}
+	}
+	for i := range h.Residents {
+		if r := &h.Residents[i]; r.ID == id && !r.Closed && r.State != ModelDraining {
+			return string(r.State) + " there"
+		}
+	}
+	return ""
+}
+
+// compare orders candidates, the better one first.
+func (c *candidate) compare(o *candidate) int {
+	if d := cmp.Compare(c.rank, o.rank); d != 0 {
+		return d
+	}
+	if c.rank == rankWait {
+		if d := cmp.Or(cmp.Compare(c.queued, o.queued), cmp.Compare(c.inFlight, o.inFlight)); d != 0 {
+			return d
+		}
+	}
+	return cmp.Or(
+		cmp.Compare(c.order, o.order),
+		cmp.Compare(c.value, o.value),
+		cmp.Compare(c.asleep(), o.asleep()),
+		cmp.Compare(c.host.Name, o.host.Name),
+	)
+}
+
+func (c *candidate) asleep() int {
+	if c.host.State == Asleep {
+		return 1
+	}
+	return 0
+}
+
+func (c *candidate) reason() Reason {
+	switch c.rank {
+	case rankFree:
+		return Reason{Code: FreeSlot}
+	case rankIdle:
+		return Reason{Code: IdleVictim}
+	case rankQueued:
+		return Reason{Code: AfterQueue, Detail: "loads before it: " + strconv.Itoa(c.queued)}
+	case rankAsleep:
+		if c.host.State == Waking {
+			return Reason{Code: WakingHost}
+		}
+		return Reason{Code: WakeHost}
+	case rankDrain:
+		return Reason{Code: StopFirst}
+	case rankLost:
+		return Reason{Code: LostHost}
+	}
+	return Reason{Code: BusyVictim, Detail: "loads before it: " + strconv.Itoa(c.queued) + ", open requests: " + strconv.Itoa(c.inFlight)}
+}
+
+// refuse sums up the answers of all hosts. The code that promises most wins: a host that was avoided may recover and
+// pins may be taken back, so the model is too large, or without a seat, slot or device, only when no host says better.
+func refuse(want *Model, refused []answer) *Refusal {
+	slices.SortFunc(refused, func(a, b answer) int { return cmp.Compare(a.host, b.host) })
+	r := &Refusal{Code: NoHost, Model: want.ID, Type: want.Type}
+	grade := func(v answer) int {
+		switch v.reason.Code {
+		case Avoided, HasCopy:
+			return 4
+		case SlotsPinned:
+			return 3
+		case TooLarge:
+			return 2
+		case NoNPUSeat, NoSlot:
+			return 1
+		}
+		return 0
+	}
+	top := 0
+	for _, v := range refused {
+		g := grade(v)
+		if v.refusal != nil && g > 0 && (g > top || g == top && v.refusal.Budget > r.Budget) {
+			*r = *v.refusal
+		} else if g > top {
+			*r = Refusal{Code: NoHost, Model: want.ID, Type: want.Type}
+		}
+		top = max(top, g)
+	}
+	r.Hosts = make([]HostRefusal, len(refused))
+	for i, v := range refused {
+		r.Hosts[i] = HostRefusal{Host: v.host, Reason: v.reason}
+	}
+	return r
+}

@@ -1,0 +1,152 @@
+package policy
+
+import (
+	"slices"
+	"time"
+)
+
+// MaxOvertaken is how many later loads may go before a ticket that waits for a busy victim (rule 5).
+const MaxOvertaken = 8
+
+// Step is what a host's queue does next. The caller applies Close and Reopen first, then starts or refuses Ticket, and
+// asks again after every event on the host (a request ends, a process exits, a ticket comes or goes, a load ends) and at
+// Again.
+type Step struct {
+	Ticket    string    // the ticket to start or to refuse now; "" for none
+	Admission Admission // of Ticket: Load or Refuse. Its Close and Reopen are empty, those of the step count
+	Overtakes []string  // tickets that Ticket goes before: each one's Overtaken grows by one
+	Close     []string  // models that take no new request from now on
+	Reopen    []string  // closed models that nobody waits for any more
+	Waits     []Waiting // the tickets that stay, in queue order
+	Again     time.Time // when the answer changes by time alone; zero for never
+}
+
+// Waiting is why a ticket stays in the queue.
+type Waiting struct {
+	Ticket string
+	Heads  bool     // it heads what it waits for: if its Since is zero, it is to be set to the time of this step
+	For    []string // models whose place it waits for
+	Behind string   // earlier ticket it must not pass, "" for none
+	Reason Reason
+}
+
+// earlier is a ticket that later ones must not harm.
+type earlier struct {
+	ticket  *Ticket
+	victims []Resident
+}
+
+// Next decides which ticket of h.Queue starts now.
+//
+// The first that need not wait starts, with these limits on going before others (rule 5): it is of another type than all
+// tickets before it; once it is loaded none of them needs more models gone than now, and none waits for it; none has been
+// overtaken MaxOvertaken times. Nothing starts while a load is under way. A ticket that can never be served is refused
+// wherever it stands and whatever is loading.
+//
+// Every ticket that waits for models and not behind another heads its wait; from fairAfter after its Since on, its busy
+// victims are closed (rule 4). A model that is closed and that no such ticket waits for is reopened, also when the ticket
+// has been dropped.
+//
+// A ticket for a model that is resident is a reload; tickets that the resident copy satisfies must be taken out of the
+// queue before.
+func Next(h Host, now time.Time, fairAfter time.Duration) Step {
+	var (
+		s       Step
+		ahead   []earlier
+		claimed []Resident // victims of the ticket that starts and of those that head their wait
+	)
+	for i := range h.Queue {
+		t := &h.Queue[i]
+		victims, refusal := room(&h, &t.Model)
+		if refusal != nil {
+			if s.Ticket == "" {
+				s.Ticket, s.Admission = t.ID, admission(&h, nil, refusal, false)
+			}
+			continue
+		}
+		waited := waitedFor(t, now)
+		a := admission(&h, victims, nil, waited >= fairAfter)
+		w := Waiting{Ticket: t.ID, For: a.WaitFor, Reason: a.Reason}
+		blocker := blockedBy(&h, ahead, t, victims)
+		switch {
+		case blocker != "":
+			w.Behind, w.Reason = blocker, Reason{Code: Behind, Detail: "waits behind " + blocker}
+		case a.Verdict == Wait:
+			w.Heads = true
+			for _, id := range a.Close {
+				if !slices.Contains(s.Close, id) {
+					s.Close = append(s.Close, id)
+				}
+			}
+			claimed = append(claimed, victims...)
+			if waited < fairAfter && a.Reason.Code == BusyVictim {
+				s.Again = sooner(s.Again, now.Add(fairAfter-waited))
+			}
+		case h.Loading != "":
+			w.Reason = Reason{Code: OneLoad, Detail: "waits for the load of " + h.Loading}
+			claimed = append(claimed, victims...)
+		case s.Ticket != "":
+			w.Behind, w.Reason = s.Ticket, Reason{Code: Behind, Detail: "waits behind " + s.Ticket}
+			claimed = append(claimed, victims...)
+		case passedTooOften(ahead) != "":
+			w.Behind = passedTooOften(ahead)
+			w.Reason = Reason{Code: Behind, Detail: w.Behind + " has been overtaken often enough"}
+		default:
+			s.Ticket, s.Admission = t.ID, a
+			for _, e := range ahead {
+				s.Overtakes = append(s.Overtakes, e.ticket.ID)
+			}
+			claimed = append(claimed, victims...)
+			ahead = append(ahead, earlier{t, victims})
+			continue
+		}
+		s.Waits = append(s.Waits, w)
+		ahead = append(ahead, earlier{t, victims})
+	}
+	s.Reopen = closedExcept(&h, claimed)
+	return s
+}
+
+// blockedBy returns the first of the tickets ahead that t would harm by being loaded before it, "" for none.
+func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident) string {
+	if len(ahead) == 0 {
+		return ""
+	}
+	for _, e := range ahead {
+		if e.ticket.Model.Type == t.Model.Type {
+			return e.ticket.ID
+		}
+	}
+	next := after(h, &t.Model, victims)
+	for _, e := range ahead {
+		need, refusal := room(&next, &e.ticket.Model)
+		if refusal != nil || len(need) > len(e.victims) || holds(need, t.Model.ID) {
+			return e.ticket.ID
+		}
+	}
+	return ""
+}
+
+func passedTooOften(ahead []earlier) string {
+	i := slices.IndexFunc(ahead, func(e earlier) bool { return e.ticket.Overtaken >= MaxOvertaken })
+	if i < 0 {
+		return ""
+	}
+	return ahead[i].ticket.ID
+}
+
+// waitedFor is how long t has headed its wait: 0 for one that has not, or whose Since lies ahead.
+func waitedFor(t *Ticket, now time.Time) time.Duration {
+	if t.Since.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(t.Since))
+}
+
+// sooner is the earlier of two moments, zero being no moment.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}

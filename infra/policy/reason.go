@@ -1,0 +1,121 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Code names a decision in one lower-case word. The set is small and fixed, so that a code may be a metric label.
+type Code string
+
+// Codes of admissions and placements.
+const (
+	FreeSlot   Code = "free_slot"   // nothing has to go
+	IdleVictim Code = "idle_victim" // idle models go first
+	AfterQueue Code = "after_queue" // nothing busy has to go, but loads are queued before it
+	BusyVictim Code = "busy_victim" // waits for open requests, a reservation or a load to end
+	Stopping   Code = "stopping"    // waits for models that are on their way out
+	Behind     Code = "behind"      // waits behind an earlier ticket
+	OneLoad    Code = "one_load"    // waits because another model is being loaded
+	WakeHost   Code = "wake_host"   // the host sleeps
+	WakingHost Code = "waking_host" // the host is on its way up
+	StopFirst  Code = "stop_first"  // the host is going to sleep: it stops, then wakes again
+	LostHost   Code = "lost_host"   // the host has not been heard of; nothing better is left
+)
+
+// Codes of sweeps.
+const (
+	ModelIdle Code = "model_idle"
+	HostIdle  Code = "host_idle"
+)
+
+// Codes of refusals. Waiting does not help against any of them, except that pins may be taken back and a host that was
+// avoided may recover.
+const (
+	SlotsPinned Code = "slots_pinned" // only pinned models hold what is needed
+	TooLarge    Code = "too_large"    // needs more memory than the device has when the host is empty
+	NoNPUSeat   Code = "no_npu_seat"  // the host declares NPU seats and has none for the type
+	NoSlot      Code = "no_slot"      // the host's limit for the type is 0
+	NoDevice    Code = "no_device"    // the host lacks a device the model uses
+	NoHost      Code = "no_host"      // no host of the pool can take the model now
+	Avoided     Code = "avoided"      // the caller asked not to use the host
+	HasCopy     Code = "has_copy"     // the host has the model or a ticket for it
+)
+
+// A Reason says why a decision was taken: Code for metrics and tests, Detail for people. Detail may name models and
+// hosts; it is not meant for clients.
+type Reason struct {
+	Code   Code
+	Detail string
+}
+
+// String is "code: detail", or the code alone.
+func (r Reason) String() string {
+	if r.Detail == "" {
+		return string(r.Code)
+	}
+	return string(r.Code) + ": " + r.Detail
+}
+
+// A Refusal says that a model cannot be loaded and why. Only the fields that its code is about are set.
+type Refusal struct {
+	Code   Code
+	Model  string
+	Type   Type
+	Limit  int      // slots or seats of the type, for SlotsPinned without a device
+	Device Devices  // device that is short of memory or that the host lacks
+	Need   int64    // bytes the model needs on Device
+	Budget int64    // bytes Device offers to models
+	Held   int64    // bytes of Budget that pinned models hold
+	HeldBy []string // pinned models in the way, by name
+
+	// Hosts says for each host that was considered why it was refused. It is set by Place alone.
+	Hosts []HostRefusal
+}
+
+// A HostRefusal is one host's part in a Refusal of the whole pool.
+type HostRefusal struct {
+	Host   string
+	Reason Reason
+}
+
+// Error is a sentence for the client: it names models, types and bytes, never a host.
+func (r *Refusal) Error() string {
+	switch r.Code {
+	case TooLarge:
+		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has", r.Model, r.Need, r.Device, r.Budget)
+	case SlotsPinned:
+		by := strings.Join(r.HeldBy, ", ")
+		switch {
+		case r.Need > 0:
+			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d are held by pinned models: %s", r.Model, r.Need, r.Device, r.Held, r.Budget, by)
+		case r.Device != 0:
+			return fmt.Sprintf("no %s place for %s model %s: held by pinned models: %s", r.Device, r.Type, r.Model, by)
+		}
+		return fmt.Sprintf("all %d slots of type %s are held by pinned models: %s", r.Limit, r.Type, by)
+	case NoNPUSeat:
+		return fmt.Sprintf("no npu seat for models of type %s", r.Type)
+	case NoSlot:
+		return fmt.Sprintf("no slot for models of type %s", r.Type)
+	case NoDevice:
+		return fmt.Sprintf("model %s needs device %s", r.Model, r.Device)
+	case NoHost:
+		return fmt.Sprintf("no host can take model %s now", r.Model)
+	}
+	return fmt.Sprintf("model %s refused: %s", r.Model, r.Code)
+}
+
+// Explain is Error with the reason of every host, for operators.
+func (r *Refusal) Explain() string {
+	if len(r.Hosts) == 0 {
+		return r.Error()
+	}
+	parts := make([]string, len(r.Hosts))
+	for i, h := range r.Hosts {
+		parts[i] = h.Host + " " + h.Reason.String()
+	}
+	return r.Error() + " (" + strings.Join(parts, "; ") + ")"
+}
+
+// Reason is the refusal as the reason of a plan.
+func (r *Refusal) Reason() Reason { return Reason{Code: r.Code, Detail: r.Error()} }

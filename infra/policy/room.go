@@ -1,0 +1,218 @@
+package policy
+
+import "slices"
+
+// A tally counts what the residents that stay would hold of the things a newcomer needs: a slot of its type, the NPU or
+// a seat on it, and memory of its devices.
+type tally struct {
+	want    *Model
+	limit   int // slots of the type, -1 no limit
+	seats   int // places on the NPU, -1 when want does not use it
+	perType bool
+	budget  [len(deviceNames)]int64 // free for all models; 0 no limit, also where want needs nothing
+
+	slots  int
+	seated int
+	memory [len(deviceNames)]int64
+}
+
+// newTally sets up the limits of h for want with nothing resident. It refuses what h could not take when empty.
+func newTally(h *Host, want *Model) (tally, *Refusal) {
+	t := tally{want: want, limit: h.Limits.Of(want.Type), seats: -1}
+	refuse := func(c Code) (tally, *Refusal) {
+		return tally{}, &Refusal{Code: c, Model: want.ID, Type: want.Type}
+	}
+	if missing := want.Devices &^ h.Devices; missing != 0 && h.Devices != 0 {
+		_, r := refuse(NoDevice)
+		r.Device = missing
+		return tally{}, r
+	}
+	if t.limit == 0 {
+		return refuse(NoSlot)
+	}
+	if want.Devices.Has(NPU) {
+		t.seats = 1
+		if t.perType = len(h.NPUSeats) > 0; t.perType {
+			t.seats = h.NPUSeats[want.Type]
+		}
+		if t.seats < 1 {
+			return refuse(NoNPUSeat)
+		}
+	}
+	if want.Memory <= 0 {
+		return t, nil
+	}
+	for i, d := range deviceNames {
+		if !want.Devices.Has(d.bit) || h.Budget[d.bit] <= 0 {
+			continue
+		}
+		t.budget[i] = h.Budget[d.bit]
+		if want.Memory > t.budget[i] {
+			_, r := refuse(TooLarge)
+			r.Device, r.Need, r.Budget = d.bit, want.Memory, t.budget[i]
+			return tally{}, r
+		}
+	}
+	return t, nil
+}
+
+// seat reports whether r sits where want would sit on the NPU.
+func (t *tally) seat(r *Resident) bool {
+	return t.seats >= 0 && r.Devices.Has(NPU) && (!t.perType || r.Type == t.want.Type)
+}
+
+func (t *tally) add(r *Resident, sign int) {
+	if r.Type == t.want.Type {
+		t.slots += sign
+	}
+	if t.seat(r) {
+		t.seated += sign
+	}
+	for i, d := range deviceNames {
+		if r.Devices.Has(d.bit) {
+			t.memory[i] += int64(sign) * r.Memory
+		}
+	}
+}
+
+// fits reports whether want fits beside what was added.
+func (t *tally) fits() bool { return t.slotFits() && t.seatFits() && t.short() < 0 }
+
+func (t *tally) slotFits() bool { return t.limit < 0 || t.slots < t.limit }
+
+func (t *tally) seatFits() bool { return t.seats < 0 || t.seated < t.seats }
+
+// short is the index of the first device without enough memory, -1 when all have enough.
+func (t *tally) short() int {
+	for i, b := range t.budget {
+		if b > 0 && t.memory[i] > b-t.want.Memory {
+			return i
+		}
+	}
+	return -1
+}
+
+// keep adds r if want still fits beside it.
+func (t *tally) keep(r *Resident) bool {
+	t.add(r, 1)
+	if t.fits() {
+		return true
+	}
+	t.add(r, -1)
+	return false
+}
+
+// pinned is the refusal for a host on which the pinned residents alone leave no room.
+func (t *tally) pinned(residents []Resident) *Refusal {
+	r := &Refusal{Code: SlotsPinned, Model: t.want.ID, Type: t.want.Type}
+	var inWay func(*Resident) bool
+	switch short := t.short(); {
+	case !t.slotFits():
+		r.Limit = t.limit
+		inWay = func(o *Resident) bool { return o.Type == t.want.Type }
+	case !t.seatFits():
+		r.Device, r.Limit = NPU, t.seats
+		inWay = t.seat
+	default:
+		r.Device, r.Need = deviceNames[short].bit, t.want.Memory
+		r.Budget, r.Held = t.budget[short], t.memory[short]
+		inWay = func(o *Resident) bool { return o.Devices.Has(r.Device) && o.Memory > 0 }
+	}
+	for i := range residents {
+		if o := &residents[i]; fixed(o, t.want) && inWay(o) {
+			r.HeldBy = append(r.HeldBy, o.ID)
+		}
+	}
+	slices.Sort(r.HeldBy)
+	return r
+}
+
+// fixed reports whether r stays whatever happens: it is pinned and not on its way out. A model's own copy is never
+// fixed, because loading it again replaces it.
+func fixed(r *Resident, want *Model) bool {
+	return r.Pinned && r.State != ModelDraining && r.ID != want.ID
+}
+
+// room returns the residents that must be gone before want is loaded, in byCost order; nil when it fits beside all.
+//
+// The choice is the one that spares the dearest resident whenever any choice does, then the next dearest, and so on:
+// first that nobody waits for a busy model, then that the most recently used stay. It follows that no victim is
+// superfluous, that a model whose departure helps several limits counts for all of them, and that with equal models
+// the least recently used go. Models already going count as gone, so no further victim is taken in their stead; those
+// whose place is really needed are in the result too, and have to be waited for.
+//
+// Cost: sorting the residents. Without victims nothing is sorted or allocated.
+func room(h *Host, want *Model) ([]Resident, *Refusal) {
+	t, refusal := newTally(h, want)
+	if refusal != nil {
+		return nil, refusal
+	}
+	all := t
+	own, movable := false, 0
+	for i := range h.Residents {
+		r := &h.Residents[i]
+		all.add(r, 1)
+		own = own || r.ID == want.ID
+		if fixed(r, want) {
+			t.add(r, 1)
+		} else {
+			movable++
+		}
+	}
+	if all.fits() && !own {
+		return nil, nil
+	}
+	if !t.fits() {
+		return nil, t.pinned(h.Residents)
+	}
+	victims := make([]Resident, 0, movable)
+	for i := range h.Residents {
+		if !fixed(&h.Residents[i], want) {
+			victims = append(victims, h.Residents[i])
+		}
+	}
+	slices.SortFunc(victims, byCost)
+	spared := make([]bool, len(victims))
+	for i := len(victims) - 1; i >= 0; i-- {
+		spared[i] = victims[i].ID != want.ID && t.keep(&victims[i])
+	}
+	n := 0
+	for i := range victims {
+		if !spared[i] {
+			victims[n] = victims[i]
+			n++
+		}
+	}
+	return victims[:n], nil
+}
+
+// after is h as it will be once want has taken the place of the victims and is loaded for a request: for looking ahead.
+func after(h *Host, want *Model, victims []Resident) Host {
+	next := *h
+	next.Residents = make([]Resident, 0, len(h.Residents)+1)
+	for _, r := range h.Residents {
+		if !holds(victims, r.ID) {
+			next.Residents = append(next.Residents, r)
+		}
+	}
+	next.Residents = append(next.Residents, Resident{
+		ID: want.ID, Type: want.Type, Devices: want.Devices, State: ModelLoading,
+		Pinned: want.Pinned, Reserved: true, Memory: want.Memory, Idle: want.Idle,
+	})
+	return next
+}
+
+func holds(rs []Resident, id string) bool {
+	return slices.ContainsFunc(rs, func(r Resident) bool { return r.ID == id })
+}
+
+func names(rs []Resident) []string {
+	if len(rs) == 0 {
+		return nil
+	}
+	out := make([]string, len(rs))
+	for i, r := range rs {
+		out[i] = r.ID
+	}
+	return out
+}

@@ -1,0 +1,94 @@
+package policy
+
+import "time"
+
+// HostState is where a host is in its life.
+type HostState string
+
+// The states of a host. A host whose heartbeat is missing is Lost, whatever was written last.
+const (
+	Asleep   HostState = "asleep"
+	Waking   HostState = "waking"
+	Ready    HostState = "ready"
+	Draining HostState = "draining"
+	Lost     HostState = "lost"
+)
+
+// ModelState is where a model is on one host. A model without a record is unloaded.
+type ModelState string
+
+// The states of a model on a host.
+const (
+	ModelQueued   ModelState = "queued"
+	ModelLoading  ModelState = "loading"
+	ModelLoaded   ModelState = "loaded"
+	ModelDraining ModelState = "draining"
+	ModelFailed   ModelState = "failed"
+)
+
+// Model is what a decision needs to know of a catalogue entry.
+type Model struct {
+	ID      string
+	Type    Type
+	Devices Devices
+	Pinned  bool
+	Memory  int64         // bytes it needs on its device, 0 when unknown (then it counts as nothing)
+	Hosts   []string      // names or labels in the order to try; empty: any host that has the devices
+	Max     int           // most copies in the pool; values under 1 count as 1
+	Idle    time.Duration // time without traffic after which it goes; under 0 never, 0 the sweep's default
+}
+
+// Resident is a model that holds a slot on a host: it is loading, loaded or draining.
+type Resident struct {
+	ID       string
+	Type     Type
+	Devices  Devices
+	State    ModelState
+	Pinned   bool
+	InFlight int       // requests the runner counts as open
+	Reserved bool      // loaded for a request that has not been served yet (rule 7)
+	Closed   bool      // takes no new request: a load waits for its slot (rule 4)
+	Used     time.Time // last use: start or end of a load or an inference
+	Memory   int64     // bytes
+	Idle     time.Duration
+	Value    float64 // what sparing it is worth, see Eviction.Value; 0 for all under LRU
+}
+
+// Busy reports whether r must not be stopped now: it serves, is owed to a request, or is in the middle of a load.
+func (r Resident) Busy() bool {
+	return r.InFlight > 0 || r.Reserved || r.State == ModelLoading
+}
+
+// Ticket is a queued load as a decision sees it.
+type Ticket struct {
+	ID        string
+	Model     Model
+	Since     time.Time // when it came to the head of what it waits for; zero when it never waited
+	Overtaken int       // later loads that went before it
+}
+
+// Host is one host of the pool.
+type Host struct {
+	Name      string
+	Labels    []string
+	State     HostState
+	Devices   Devices           // 0 when nobody knows yet: then it may have any
+	Limits    Limits            // zero when the host never registered
+	Budget    map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
+	NPUSeats  map[Type]int      // empty: one NPU model on the host; else this many of each type
+	Residents []Resident
+	Queue     []Ticket // loads not begun, in order
+	Loading   string   // model whose load is under way, "" when none
+	Active    time.Time
+	UpSince   time.Time
+	InFlight  int // open requests over all models
+	Leases    int // wake duties and reservations that hold the host awake
+	WakeETA   time.Duration
+}
+
+// Snapshot is the pool at one revision.
+type Snapshot struct {
+	Revision uint64
+	Now      time.Time // the state store's clock when the snapshot was taken
+	Hosts    []Host
+}

@@ -1,0 +1,249 @@
+package recipe
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// The kinds of option.
+const (
+	KindInt    = "int"    // int64
+	KindFloat  = "float"  // float64
+	KindString = "string" // string
+	KindBool   = "bool"   // bool
+	KindArgs   = "args"   // string of extra arguments, see [SplitArgs]
+)
+
+// MergeArgs is the one option that every recipe with an option of kind args takes: a layer that sets it true adds its
+// arguments to those of the layers below instead of replacing them. It is never part of effective options.
+const MergeArgs = "merge_args"
+
+// An OptionSpec describes one load option of a recipe.
+type OptionSpec struct {
+	Kind    string   `yaml:"kind" json:"kind"`
+	Default any      `yaml:"default" json:"default,omitempty"`
+	Min     *float64 `yaml:"min" json:"min,omitempty"` // least number allowed; no bound when nil
+	Max     *float64 `yaml:"max" json:"max,omitempty"`
+	// Auto is the value, allowed besides the range, that leaves the choice to the runner or the engine: the flag is
+	// then not given.
+	Auto *float64 `yaml:"auto" json:"auto,omitempty"`
+	// Values are the only texts allowed for a string; any when empty.
+	Values []string `yaml:"values" json:"values,omitempty"`
+	// Flag comes before the value in {options}; for a bool it is given alone when the value is true. Without a flag
+	// the value is there for placeholders only. Options of kind args have none.
+	Flag string `yaml:"flag" json:"flag,omitempty"`
+}
+
+// Options are load options by name. Normalised ones, as [Recipe.ParseOptions] and [Options.UnmarshalJSON] make, hold
+// int64, float64, string, bool, or nil for "no saved value, please".
+type Options map[string]any
+
+// Canonical returns the one JSON text of o: keys sorted, no spaces, nothing escaped for HTML. Options that mean the
+// same have the same text.
+func (o Options) Canonical() string {
+	if o == nil {
+		o = Options{}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(map[string]any(o)); err != nil {
+		panic("recipe: options that are not normalised: " + err.Error())
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// Equal reports whether two normalised sets of options are the same.
+func (o Options) Equal(p Options) bool { return o.Canonical() == p.Canonical() }
+
+// Clone returns a copy that shares nothing with o.
+func (o Options) Clone() Options { return maps.Clone(o) }
+
+// UnmarshalJSON reads an object of scalars; whole numbers become int64, other numbers float64.
+func (o *Options) UnmarshalJSON(data []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var raw map[string]any
+	if err := dec.Decode(&raw); err != nil {
+		return err
+	}
+	out := make(Options, len(raw))
+	for k, v := range raw {
+		switch v := v.(type) {
+		case nil, string, bool:
+			out[k] = v
+		case json.Number:
+			if i, err := v.Int64(); err == nil {
+				out[k] = i
+			} else if f, err := v.Float64(); err == nil {
+				out[k] = f
+			} else {
+				return fmt.Errorf("option %q: number out of range", k)
+			}
+		default:
+			return fmt.Errorf("option %q: want a number, text, true, false or null", k)
+		}
+	}
+	*o = out
+	return nil
+}
+
+// An OptionError says which option was refused and why. Reason never repeats the value in full.
+type OptionError struct {
+	Name, Reason string
+}
+
+func (e *OptionError) Error() string { return "option " + e.Name + ": " + e.Reason }
+
+// CheckOptions reports every mistake in opts as an [*OptionError], joined; nil when there is none.
+func CheckOptions(r *Recipe, opts Options) error {
+	_, err := r.ParseOptions(opts)
+	return err
+}
+
+// ParseOptions checks options from a request or a file against the recipe and returns them normalised. All mistakes
+// are reported at once, in the order of the names, each as an [*OptionError]. A nil value is kept.
+func (r *Recipe) ParseOptions(in map[string]any) (Options, error) {
+	out := make(Options, len(in))
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(in)) {
+		spec, ok := r.Options[name]
+		if name == MergeArgs && r.takesArgs() {
+			spec, ok = OptionSpec{Kind: KindBool}, true
+		}
+		if !ok {
+			errs = append(errs, &OptionError{name, fmt.Sprintf("recipe %s has no such option", r.Name)})
+			continue
+		}
+		if in[name] == nil {
+			out[name] = nil
+			continue
+		}
+		v, reason := spec.normalise(in[name], r)
+		if reason != "" {
+			errs = append(errs, &OptionError{name, reason})
+			continue
+		}
+		out[name] = v
+	}
+	return out, errors.Join(errs...)
+}
+
+func (r *Recipe) takesArgs() bool {
+	for _, s := range r.Options {
+		if s.Kind == KindArgs {
+			return true
+		}
+	}
+	return false
+}
+
+// normalise checks one value; reason is empty when it is right.
+func (s OptionSpec) normalise(v any, r *Recipe) (out any, reason string) {
+	switch s.Kind {
+	case KindInt:
+		n, ok := asInt(v)
+		if !ok {
+			return nil, "want a whole number"
+		}
+		return n, s.checkRange(float64(n))
+	case KindFloat:
+		f, ok := asFloat(v)
+		if !ok {
+			return nil, "want a number"
+		}
+		return f, s.checkRange(f)
+	case KindBool:
+		b, ok := v.(bool)
+		if !ok {
+			return nil, "want true or false"
+		}
+		return b, ""
+	case KindString:
+		t, ok := v.(string)
+		switch {
+		case !ok:
+			return nil, "want a text"
+		case len(s.Values) > 0 && !slices.Contains(s.Values, t):
+			return nil, "want one of " + strings.Join(s.Values, ", ")
+		case strings.ContainsRune(t, 0):
+			return nil, "holds a NUL character"
+		}
+		return t, ""
+	case KindArgs:
+		t, ok := v.(string)
+		if !ok {
+			return nil, "want a text"
+		}
+		args, err := SplitArgs(t)
+		if err != nil {
+			return nil, err.Error()
+		}
+		if flag := r.reservedIn(args); flag != "" {
+			return nil, fmt.Sprintf("argument %s is reserved", flag)
+		}
+		return t, ""
+	}
+	return nil, "has an unknown kind"
+}
+
+func (s OptionSpec) checkRange(f float64) string {
+	if s.Auto != nil && f == *s.Auto {
+		return ""
+	}
+	if s.Min != nil && f < *s.Min || s.Max != nil && f > *s.Max {
+		want := "want "
+		switch {
+		case s.Min != nil && s.Max != nil:
+			want += fmt.Sprintf("%v to %v", *s.Min, *s.Max)
+		case s.Min != nil:
+			want += fmt.Sprintf("at least %v", *s.Min)
+		default:
+			want += fmt.Sprintf("at most %v", *s.Max)
+		}
+		if s.Auto != nil {
+			want += fmt.Sprintf(", or %v for automatic", *s.Auto)
+		}
+		return want
+	}
+	return ""
+}
+
+// asInt accepts every Go number that JSON and YAML decoders make, as long as it is whole and exact.
+func asInt(v any) (int64, bool) {
+	switch v := v.(type) {
+	case int:
+		return int64(v), true
+	case int64:
+		return v, true
+	case uint64:
+		return int64(v), v <= math.MaxInt64
+	case json.Number:
+		n, err := v.Int64()
+		return n, err == nil
+	case float64:
+		const exact = 1 << 53
+		return int64(v), v == math.Trunc(v) && math.Abs(v) <= exact
+	}
+	return 0, false
+}
+
+func asFloat(v any) (float64, bool) {
+	if n, ok := asInt(v); ok {
+		return float64(n), true
+	}
+	switch v := v.(type) {
+	case float64:
+		return v, !math.IsNaN(v) && !math.IsInf(v, 0)
+	case json.Number:
+		f, err := v.Float64()
+		return f, err == nil
+	}
+	return 0, false
+}

@@ -1,0 +1,298 @@
+package recipe
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func shipped(t testing.TB, name string) *Recipe {
+	t.Helper()
+	r, ok := Shipped()[name]
+	if !ok {
+		t.Fatalf("no recipe %s", name)
+	}
+	return &r
+}
+
+func TestParseOptions(t *testing.T) {
+	for _, tt := range []struct {
+		name, recipe, option string
+		in                   any
+		want                 any    // nil: refused
+		reason               string // part of the refusal
+	}{
+		{"int", "llamacpp", "ctx_size", 4096, int64(4096), ""},
+		{"int from JSON", "llamacpp", "ctx_size", json.Number("4096"), int64(4096), ""},
+		{"int as float64", "llamacpp", "ctx_size", float64(4096), int64(4096), ""},
+		{"int from YAML", "llamacpp", "ctx_size", uint64(4096), int64(4096), ""},
+		{"automatic", "llamacpp", "ctx_size", -1, int64(-1), ""},
+		{"the model's own", "llamacpp", "ctx_size", 0, int64(0), ""},
+		{"negative", "llamacpp", "ctx_size", -2, nil, "want at least 0, or -1 for automatic"},
+		{"fraction", "llamacpp", "ctx_size", 1.5, nil, "want a whole number"},
+		{"text for int", "llamacpp", "ctx_size", "4096", nil, "want a whole number"},
+		{"bool for int", "llamacpp", "ctx_size", true, nil, "want a whole number"},
+		{"huge", "llamacpp", "ctx_size", 1e300, nil, "want a whole number"},
+		{"huge unsigned", "llamacpp", "ctx_size", uint64(math.MaxUint64), nil, "want a whole number"},
+		{"list", "llamacpp", "ctx_size", []any{1}, nil, "want a whole number"},
+		{"zero batch", "llamacpp", "n_batch", 0, nil, "want at least 1"},
+		{"float", "sd-cpp", "cfg_scale", 7.5, 7.5, ""},
+		{"float from a whole number", "sd-cpp", "cfg_scale", 7, 7.0, ""},
+		{"NaN", "sd-cpp", "cfg_scale", math.NaN(), nil, "want a number"},
+		{"out of range", "sd-cpp", "width", 100000, nil, "want 64 to 8192"},
+		{"backend", "llamacpp", "llamacpp_backend", "vulkan", "vulkan", ""},
+		{"unknown backend", "llamacpp", "llamacpp_backend", "opencl", nil, "want one of cpu, cuda, metal, rocm, vulkan"},
+		{"args", "llamacpp", "llamacpp_args", "-np 4 -fa on", "-np 4 -fa on", ""},
+		{"args of the wrong type", "llamacpp", "llamacpp_args", []any{"-np"}, nil, "want a text"},
+		{"merge_args", "llamacpp", "merge_args", true, true, ""},
+		{"merge_args of the wrong type", "llamacpp", "merge_args", "yes", nil, "want true or false"},
+		{"merge_args without args", "kokoro", "merge_args", true, nil, "recipe kokoro has no such option"},
+		{"of another recipe", "llamacpp", "steps", 20, nil, "recipe llamacpp has no such option"},
+		{"unknown", "llamacpp", "ctx-size", 1, nil, "no such option"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := shipped(t, tt.recipe).ParseOptions(map[string]any{tt.option: tt.in})
+			if tt.want != nil {
+				if err != nil || got[tt.option] != tt.want {
+					t.Errorf("got %#v, %v; want %#v", got[tt.option], err, tt.want)
+				}
+				return
+			}
+			var oe *OptionError
+			if !errors.As(err, &oe) || oe.Name != tt.option || !strings.Contains(oe.Reason, tt.reason) {
+				t.Errorf("err = %v, want option %s: …%s…", err, tt.option, tt.reason)
+			}
+		})
+	}
+}
+
+func TestNullIsKept(t *testing.T) {
+	got, err := shipped(t, "llamacpp").ParseOptions(map[string]any{"ctx_size": nil})
+	if v, ok := got["ctx_size"]; err != nil || !ok || v != nil {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestAllOptionMistakesAtOnce(t *testing.T) {
+	err := CheckOptions(shipped(t, "llamacpp"), Options{"ctx_size": -5, "n_batch": "x", "steps": 1, "n_ubatch": 512})
+	for _, want := range []string{"option ctx_size:", "option n_batch:", "option steps:"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("err = %v, want %q in it", err, want)
+		}
+	}
+}
+
+// Every argument of the API's list is refused in every way an engine would understand it.
+func TestReservedArgs(t *testing.T) {
+	llama := shipped(t, "llamacpp")
+	for _, flag := range strings.Fields("-m --model --port --host --ctx-size -c -ngl --jinja --mmproj --embeddings " +
+		"--reranking --api-key --alias --ctx_size --api_key --hf-repo --rpc") {
+		for _, text := range []string{flag + " x", flag + "=x", "-np 4 " + flag, `"` + flag + `"`, `\` + flag} {
+			if err := CheckOptions(llama, Options{"llamacpp_args": text}); err == nil {
+				t.Errorf("%q was accepted", text)
+			}
+		}
+	}
+	for _, text := range []string{"", "-np 4", "-cb", "--cache-reuse 256", "-fa on", "--chat-template chatml", "-mg 0", "-- x", "-"} {
+		if err := CheckOptions(llama, Options{"llamacpp_args": text}); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := CheckOptions(shipped(t, "vllm"), Options{"vllm_args": "--max-model 9"}); err == nil {
+		t.Error("an abbreviation that the engine completes was accepted")
+	}
+	err := CheckOptions(llama, Options{"llamacpp_args": "--api-key=verysecret"})
+	if err == nil || strings.Contains(err.Error(), "verysecret") {
+		t.Errorf("err = %v: it must not repeat the value", err)
+	}
+}
+
+func TestSplitArgs(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want []string
+	}{
+		{"", nil},
+		{"  \t ", nil},
+		{"-a  b\tc", []string{"-a", "b", "c"}},
+		{`-a "b c" 'd "e" f'`, []string{"-a", "b c", `d "e" f`}},
+		{`a""b '' ""`, []string{"ab", "", ""}},
+		{`a\ b \"x\" "q\"\\\n"`, []string{"a b", `"x"`, `q"\\n`}},
+		{`'a\b'`, []string{`a\b`}},
+		{"$HOME `id` $(id) *; rm -rf / | x > y & # z", strings.Fields("$HOME `id` $(id) *; rm -rf / | x > y & # z")},
+		{"größe=ü", []string{"größe=ü"}},
+	} {
+		if got, err := SplitArgs(tt.in); err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("SplitArgs(%q) = %q, %v; want %q", tt.in, got, err, tt.want)
+		}
+	}
+	for _, in := range []string{`"a`, `'a`, `a\`, "a\nb", "a\x00b", strings.Repeat("x", MaxArgs+1)} {
+		if got, err := SplitArgs(in); err == nil {
+			t.Errorf("SplitArgs(%.20q) = %.20q, want an error", in, got)
+		}
+	}
+}
+
+// Any arguments survive being quoted and split again.
+func TestSplitArgsOfQuoted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := rapid.SliceOfN(rapid.StringMatching(`[ -~äß]{0,12}`), 0, 6).Draw(t, "args")
+		var quoted []string
+		for _, a := range want {
+			quoted = append(quoted, "'"+strings.ReplaceAll(a, "'", `'\''`)+"'")
+		}
+		got, err := SplitArgs(strings.Join(quoted, " "))
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("got %q, %v; want %q", got, err, want)
+		}
+	})
+}
+
+func TestEffective(t *testing.T) {
+	llama := shipped(t, "llamacpp")
+	for _, tt := range []struct {
+		name   string
+		layers Layers
+		want   string // canonical
+	}{
+		{"defaults", Layers{}, `{"ctx_size":-1}`},
+		{"each beats those below", Layers{
+			Request:   Options{"n_batch": int64(5)},
+			Saved:     Options{"n_batch": int64(4), "n_ubatch": int64(4)},
+			Catalogue: Options{"n_batch": int64(3), "n_ubatch": int64(3), "n_parallel": int64(3)},
+			Runner:    Options{"n_batch": int64(2), "n_ubatch": int64(2), "n_parallel": int64(2), "ctx_size": int64(2)},
+		}, `{"ctx_size":2,"n_batch":5,"n_parallel":3,"n_ubatch":4}`},
+		{"null skips the saved value alone", Layers{
+			Request:   Options{"ctx_size": nil, "n_batch": nil},
+			Saved:     Options{"ctx_size": int64(1024)},
+			Catalogue: Options{"ctx_size": int64(2048), "n_batch": int64(7)},
+		}, `{"ctx_size":2048,"n_batch":7}`},
+		{"null without anything below", Layers{Request: Options{"ctx_size": nil}, Saved: Options{"ctx_size": int64(9)}},
+			`{"ctx_size":-1}`},
+		{"args replace", Layers{Request: Options{"llamacpp_args": "-b"}, Catalogue: Options{"llamacpp_args": "-a"}},
+			`{"ctx_size":-1,"llamacpp_args":"-b"}`},
+		{"args merge", Layers{
+			Request:   Options{"llamacpp_args": "-c", "merge_args": true},
+			Catalogue: Options{"llamacpp_args": "-b"},
+			Runner:    Options{"llamacpp_args": "-a"},
+		}, `{"ctx_size":-1,"llamacpp_args":"-b -c"}`},
+		{"args merge with nothing", Layers{Request: Options{"llamacpp_args": "-c", "merge_args": true}},
+			`{"ctx_size":-1,"llamacpp_args":"-c"}`},
+		{"the runner's flags for other recipes", Layers{Runner: Options{"whispercpp_args": "-x", "n_batch": int64(1)}},
+			`{"ctx_size":-1,"n_batch":1}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			saved := tt.layers.Saved.Canonical()
+			if got := llama.Effective(tt.layers).Canonical(); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+			if tt.layers.Saved.Canonical() != saved {
+				t.Error("the saved layer was changed")
+			}
+		})
+	}
+}
+
+// What is effective can be stored as JSON, read back, checked and merged again without a change.
+func TestOptionsRoundTrip(t *testing.T) {
+	r := shipped(t, "sd-cpp")
+	rapid.Check(t, func(t *rapid.T) {
+		in := map[string]any{}
+		add := func(name string, v any) {
+			if rapid.Bool().Draw(t, "has "+name) {
+				in[name] = v
+			}
+		}
+		add("steps", rapid.IntRange(1, 1000).Draw(t, "steps"))
+		add("cfg_scale", rapid.Float64Range(0, 100).Draw(t, "cfg_scale"))
+		add("width", rapid.IntRange(64, 8192).Draw(t, "width"))
+		add("sdcpp_args", rapid.StringMatching(`[a-z<>& ]{0,20}`).Draw(t, "args"))
+		opts, err := r.ParseOptions(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eff := r.Effective(Layers{Request: opts})
+		var stored Options
+		if err := json.Unmarshal([]byte(eff.Canonical()), &stored); err != nil {
+			t.Fatal(err)
+		}
+		again, err := r.ParseOptions(stored)
+		if err != nil || !again.Equal(eff) {
+			t.Fatalf("came back as %s, %v; want %s", again.Canonical(), err, eff.Canonical())
+		}
+		if next := r.Effective(Layers{Saved: again}); !next.Equal(eff) {
+			t.Fatalf("effective again: %s, want %s", next.Canonical(), eff.Canonical())
+		}
+	})
+}
+
+func TestOptionsUnmarshal(t *testing.T) {
+	var o Options
+	if err := json.Unmarshal([]byte(`{"a":1,"b":1.5,"c":"<x>","d":true,"e":null}`), &o); err != nil {
+		t.Fatal(err)
+	}
+	if o["a"] != int64(1) || o["b"] != 1.5 || o.Canonical() != `{"a":1,"b":1.5,"c":"<x>","d":true,"e":null}` {
+		t.Errorf("options = %#v", o)
+	}
+	for _, in := range []string{`[]`, `{"a":{}}`, `{"a":[1]}`, `{"a":1e999}`, `3`} {
+		if err := json.Unmarshal([]byte(in), &o); err == nil {
+			t.Errorf("%s was accepted", in)
+		}
+	}
+}
+
+func TestOptionArgs(t *testing.T) {
+	r := &Recipe{Options: map[string]OptionSpec{
+		"n":      {Kind: KindInt, Auto: ptr(-1), Flag: "--n"},
+		"f":      {Kind: KindFloat, Flag: "--f"},
+		"on":     {Kind: KindBool, Flag: "--on"},
+		"off":    {Kind: KindBool, Flag: "--off"},
+		"silent": {Kind: KindString},
+		"x_args": {Kind: KindArgs},
+	}}
+	got, err := r.OptionArgs(Options{"n": int64(3), "f": 0.0001, "on": true, "off": false, "silent": "s", "x_args": "--n 4"})
+	if want := []string{"--f", "0.0001", "--n", "3", "--on", "--n", "4"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("args = %q, %v; want %q", got, err, want)
+	}
+	if got, _ := r.OptionArgs(Options{"n": int64(-1)}); len(got) != 0 {
+		t.Errorf("automatic gave %q", got)
+	}
+}
+
+func ptr(f float64) *float64 { return &f }
+
+func FuzzSplitArgs(f *testing.F) {
+	f.Add(`-a "b c" 'd' e\ f`)
+	f.Fuzz(func(t *testing.T, s string) {
+		args, err := SplitArgs(s)
+		if err == nil && len(strings.Join(args, "")) > len(s)+2*strings.Count(s, "\xff") && strings.ToValidUTF8(s, "") == s {
+			t.Errorf("%q became longer: %q", s, args)
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("x: {command: [a, [b, '{model}']], types: llm, health_path: /h}"))
+	f.Add([]byte("a: {inherit: llamacpp}\nb: {inherit: a, options: {n: {kind: int, default: 1}}}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		over, err := Parse(data)
+		if err != nil {
+			return
+		}
+		set, err := Shipped().With(over)
+		if err != nil {
+			return
+		}
+		for name, r := range set { // whatever was accepted is usable
+			if r.Name != name || r.Program() == "" || len(r.Types) == 0 {
+				t.Errorf("accepted %+v", r)
+			}
+			r.Effective(Layers{})
+		}
+	})
+}

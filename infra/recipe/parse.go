@@ -1,0 +1,274 @@
+package recipe
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"reveille/infra/policy"
+)
+
+//go:embed recipes.yaml
+var shippedYAML []byte
+
+// A Set holds complete recipes by name.
+type Set map[string]Recipe
+
+// Shipped returns the recipes that come with the program. The set is the caller's own.
+func Shipped() Set {
+	over, err := Parse(shippedYAML)
+	if err == nil {
+		var s Set
+		if s, err = (Set{}).With(over); err == nil {
+			return s
+		}
+	}
+	panic("recipe: shipped recipes: " + err.Error())
+}
+
+// Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. It
+// refuses unknown fields with their line. What it returns is not complete yet: see [Set.With].
+func Parse(data []byte) (map[string]Recipe, error) {
+	var out map[string]Recipe
+	if err := yaml.UnmarshalWithOptions(data, &out, yaml.Strict()); err != nil {
+		return nil, fmt.Errorf("recipes: %w", err)
+	}
+	for name, r := range out {
+		r.Name = name
+		out[name] = r
+	}
+	return out, nil
+}
+
+// With returns a set in which each recipe of over was laid over the one of its name, or over the one it inherits from,
+// or stands alone. s is not changed. All mistakes of all recipes are reported at once, by name.
+func (s Set) With(over map[string]Recipe) (Set, error) {
+	out := maps.Clone(s)
+	if out == nil {
+		out = Set{}
+	}
+	var errs []error
+	done := map[string]bool{}
+	var build func(name string, path []string) bool
+	build = func(name string, path []string) bool {
+		if done[name] {
+			return true
+		}
+		if slices.Contains(path, name) {
+			errs = append(errs, fmt.Errorf("recipe %s: inherits from itself", name))
+			return false
+		}
+		o, overridden := over[name]
+		if !overridden {
+			_, known := out[name]
+			return known
+		}
+		base := out[name]
+		if o.Inherit != "" && o.Inherit != name {
+			if !build(o.Inherit, append(path, name)) {
+				errs = append(errs, fmt.Errorf("recipe %s: inherits from unknown recipe %q", name, o.Inherit))
+				return false
+			}
+			base = out[o.Inherit]
+		}
+		r := Merge(base, o)
+		r.Name = name
+		out[name], done[name] = r, true
+		return true
+	}
+	for _, name := range slices.Sorted(maps.Keys(over)) {
+		if build(name, nil) {
+			r := out[name]
+			if err := r.Validate(); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Merge lays override over base: a field that override sets replaces the base's; of the maps Env, Backends, TypeFlags
+// and Options single entries are replaced. Neither argument is changed.
+func Merge(base, override Recipe) Recipe {
+	r := base
+	set(&r.Name, override.Name)
+	set(&r.Inherit, override.Inherit)
+	set(&r.Devices, override.Devices)
+	set(&r.BackendOption, override.BackendOption)
+	set(&r.HealthPath, override.HealthPath)
+	set(&r.Listen, override.Listen)
+	set(&r.Checkpoint, override.Checkpoint)
+	set(&r.LoadTimeout, override.LoadTimeout)
+	set(&r.StallTimeout, override.StallTimeout)
+	set(&r.StopGrace, override.StopGrace)
+	set(&r.EncoderCache, override.EncoderCache)
+	set(&r.Abbreviations, override.Abbreviations)
+	set(&r.Ready.Status, override.Ready.Status)
+	set(&r.Ready.Log, override.Ready.Log)
+	setSlice(&r.Command, override.Command)
+	setSlice(&r.Types, override.Types)
+	setSlice(&r.ReservedArgs, override.ReservedArgs)
+	setSlice(&r.Errors.FileNotFound, override.Errors.FileNotFound)
+	setSlice(&r.Errors.OutOfMemory, override.Errors.OutOfMemory)
+	setSlice(&r.Errors.Unsupported, override.Errors.Unsupported)
+	r.Env = overlay(base.Env, override.Env)
+	r.Backends = overlay(base.Backends, override.Backends)
+	r.TypeFlags = overlay(base.TypeFlags, override.TypeFlags)
+	r.Options = overlay(base.Options, override.Options)
+	return r
+}
+
+func set[T comparable](dst *T, v T) {
+	var zero T
+	if v != zero {
+		*dst = v
+	}
+}
+
+func setSlice[T any](dst *[]T, v []T) {
+	if v != nil {
+		*dst = slices.Clone(v)
+	}
+}
+
+func overlay[K comparable, V any](base, over map[K]V) map[K]V {
+	if len(base)+len(over) == 0 {
+		return nil
+	}
+	out := make(map[K]V, len(base)+len(over))
+	maps.Copy(out, base)
+	maps.Copy(out, over)
+	return out
+}
+
+// names is a list that may be written as one text.
+type names []string
+
+// UnmarshalYAML accepts a text or a list of texts.
+func (n *names) UnmarshalYAML(unmarshal func(any) error) error {
+	var one string
+	if unmarshal(&one) == nil {
+		*n = names{one}
+		return nil
+	}
+	var many []string
+	if err := unmarshal(&many); err != nil {
+		return err
+	}
+	*n = many
+	return nil
+}
+
+// form is a recipe as it is written.
+type form struct {
+	Inherit       string                 `yaml:"inherit"`
+	Command       []names                `yaml:"command"`
+	Env           map[string]string      `yaml:"env"`
+	Devices       names                  `yaml:"devices"`
+	BackendOption string                 `yaml:"backend_option"`
+	Backends      map[string]backendForm `yaml:"backends"`
+	Types         names                  `yaml:"types"`
+	TypeFlags     map[string]names       `yaml:"type_flags"`
+	HealthPath    string                 `yaml:"health_path"`
+	Ready         readyForm              `yaml:"ready"`
+	Listen        string                 `yaml:"listen"`
+	Checkpoint    string                 `yaml:"checkpoint"`
+	Options       map[string]OptionSpec  `yaml:"options"`
+	ReservedArgs  names                  `yaml:"reserved_args"`
+	Abbreviations bool                   `yaml:"abbreviations"`
+	Errors        errorsForm             `yaml:"errors"`
+	LoadTimeout   time.Duration          `yaml:"load_timeout"`
+	StallTimeout  time.Duration          `yaml:"stall_timeout"`
+	StopGrace     time.Duration          `yaml:"stop_grace"`
+	EncoderCache  string                 `yaml:"encoder_cache"`
+}
+
+type backendForm struct {
+	Devices names `yaml:"devices"`
+	Flags   names `yaml:"flags"`
+}
+
+type readyForm struct {
+	Status int    `yaml:"status"`
+	Log    string `yaml:"log"`
+}
+
+type errorsForm struct {
+	FileNotFound names `yaml:"file_not_found"`
+	OutOfMemory  names `yaml:"out_of_memory"`
+	Unsupported  names `yaml:"unsupported"`
+}
+
+// UnmarshalYAML reads the written form, so that a Recipe can also be a field of a larger document. Mistakes that can
+// be seen in a part of a recipe (a device, a pattern) are reported here, all at once.
+func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
+	var f form
+	if err := unmarshal(&f); err != nil {
+		return err
+	}
+	var c converter
+	*r = Recipe{
+		Inherit: f.Inherit, Env: f.Env, BackendOption: f.BackendOption, HealthPath: f.HealthPath, Listen: f.Listen,
+		Checkpoint: f.Checkpoint, Options: f.Options, ReservedArgs: f.ReservedArgs, Abbreviations: f.Abbreviations, LoadTimeout: f.LoadTimeout,
+		StallTimeout: f.StallTimeout, StopGrace: f.StopGrace, EncoderCache: f.EncoderCache,
+		Devices: c.devices(f.Devices),
+		Ready:   Ready{Status: f.Ready.Status},
+		Errors: ErrorPatterns{
+			FileNotFound: c.patterns(f.Errors.FileNotFound),
+			OutOfMemory:  c.patterns(f.Errors.OutOfMemory),
+			Unsupported:  c.patterns(f.Errors.Unsupported),
+		},
+	}
+	if f.Ready.Log != "" {
+		r.Ready.Log = c.patterns(names{f.Ready.Log})[0]
+	}
+	for _, g := range f.Command {
+		r.Command = append(r.Command, Group(g))
+	}
+	for _, t := range f.Types {
+		r.Types = append(r.Types, policy.Type(t))
+	}
+	for t, flags := range f.TypeFlags {
+		r.TypeFlags = overlay(r.TypeFlags, map[policy.Type][]string{policy.Type(t): flags})
+	}
+	for name, b := range f.Backends {
+		r.Backends = overlay(r.Backends, map[string]Backend{name: {c.devices(b.Devices), b.Flags}})
+	}
+	return errors.Join(c.errs...)
+}
+
+// converter collects mistakes while parts are converted.
+type converter struct{ errs []error }
+
+func (c *converter) devices(list names) policy.Devices {
+	var d policy.Devices
+	for _, n := range list {
+		bits, err := policy.ParseDevices(n)
+		if err != nil {
+			c.errs = append(c.errs, err)
+		}
+		d |= bits
+	}
+	return d
+}
+
+func (c *converter) patterns(list names) []*regexp.Regexp {
+	var out []*regexp.Regexp
+	for _, p := range list {
+		re, err := regexp.Compile(p)
+		if err != nil {
+			c.errs = append(c.errs, err)
+		}
+		out = append(out, re)
+	}
+	return out
+}

@@ -1,0 +1,204 @@
+package recipe
+
+import (
+	"regexp"
+	"slices"
+	"time"
+
+	"reveille/infra/policy"
+)
+
+// Defaults of a recipe that names no times of its own.
+const (
+	DefaultLoadTimeout  = 300 * time.Second
+	DefaultStallTimeout = 60 * time.Second
+	DefaultStopGrace    = 10 * time.Second
+)
+
+// A Recipe tells how to run one kind of engine. The zero value of a field means "not said": [Merge] leaves the base's
+// value in place, and the methods fall back to the documented default.
+//
+// A complete recipe survives JSON, if [Recipe.Validate] is called on what was read: it restores the kinds of number.
+type Recipe struct {
+	// Name is the recipe's name in models.yaml and in the API. It is set by [Set.With] and by [Parse].
+	Name string `json:"name"`
+	// Inherit names the recipe whose fields this one starts from; empty for a recipe of its own.
+	Inherit string `json:"inherit,omitempty"`
+	// Command is the program and its arguments; the first argument of the first group is the program.
+	Command []Group `json:"command,omitempty"`
+	// Env is added to the child's environment; values may hold placeholders, and a variable whose placeholder has no
+	// value is left out.
+	Env map[string]string `json:"env,omitempty"`
+	// Devices is what a model uses when neither the model nor a backend says otherwise; empty only for a recipe whose
+	// models must say it themselves.
+	Devices policy.Devices `json:"devices,omitempty"`
+	// BackendOption is the option that selects one of Backends ("llamacpp_backend"); empty when there is no choice.
+	BackendOption string `json:"backend_option,omitempty"`
+	// Backends maps a backend's name to the devices it uses and the flags that select it.
+	Backends map[string]Backend `json:"backends,omitempty"`
+	// Types are the classes of model the engine can serve.
+	Types []policy.Type `json:"types,omitempty"`
+	// TypeFlags are the arguments added for a model of a type ({type_flags}).
+	TypeFlags map[policy.Type][]string `json:"type_flags,omitempty"`
+	// HealthPath is the HTTP path polled while loading. It begins with a slash.
+	HealthPath string `json:"health_path,omitempty"`
+	// Ready says when a load is complete.
+	Ready Ready `json:"ready,omitzero"`
+	// Listen is where the engine accepts requests: [ListenPort] (default) or [ListenSocket].
+	Listen string `json:"listen,omitempty"`
+	// Checkpoint is what {model} must be on the host: [CheckpointFile] (default), [CheckpointPath], or
+	// [CheckpointAny] for engines that take names of their own.
+	Checkpoint string `json:"checkpoint,omitempty"`
+	// Options are the load options the engine takes, by name.
+	Options map[string]OptionSpec `json:"options,omitempty"`
+	// ReservedArgs are flags that options of kind args may not hold, since the runner sets them or since they would
+	// open a file, a network address or a tool.
+	ReservedArgs []string `json:"reserved_args,omitempty"`
+	// Abbreviations says that the engine completes abbreviated long flags, so that those of reserved ones are reserved
+	// as well. It cannot be unset by an override.
+	Abbreviations bool `json:"abbreviations,omitempty"`
+	// Errors recognises causes of failure in log lines.
+	Errors ErrorPatterns `json:"errors,omitzero"`
+	// LoadTimeout bounds a whole load, StallTimeout the part of it without health or log progress, StopGrace the time
+	// between SIGTERM and SIGKILL. Read them through [Recipe.Times].
+	LoadTimeout  time.Duration `json:"load_timeout,omitempty"`
+	StallTimeout time.Duration `json:"stall_timeout,omitempty"`
+	StopGrace    time.Duration `json:"stop_grace,omitempty"`
+	// EncoderCache names the way the engine's media encoder can be cached: [EncoderMTMD] or empty.
+	EncoderCache string `json:"encoder_cache,omitempty"`
+}
+
+// Values of [Recipe.Listen].
+const (
+	ListenPort   = "port"
+	ListenSocket = "socket"
+)
+
+// Values of [Recipe.Checkpoint].
+const (
+	CheckpointFile = "file" // a regular file
+	CheckpointPath = "path" // a file or a folder
+	CheckpointAny  = "any"  // a path, a registry id or a tag; not checked before the spawn
+)
+
+// EncoderMTMD says that the engine reaches its media encoder through the dynamic symbols of libmtmd.
+const EncoderMTMD = "mtmd"
+
+// A Group is a run of arguments that are kept or left out together.
+type Group []string
+
+// A Backend is one way an engine can compute.
+type Backend struct {
+	Devices policy.Devices `json:"devices"`
+	Flags   []string       `json:"flags,omitempty"` // {backend_flags}
+}
+
+// Ready says when a load is complete: when the health path answers Status (default 200), or, where Log is set, when a
+// line of the log matches it, whatever the health path says.
+type Ready struct {
+	Status int            `json:"status,omitempty"`
+	Log    *regexp.Regexp `json:"log,omitempty"`
+}
+
+// ErrorPatterns recognise causes of failure in lines of an engine's log.
+type ErrorPatterns struct {
+	FileNotFound []*regexp.Regexp `json:"file_not_found,omitempty"`
+	OutOfMemory  []*regexp.Regexp `json:"out_of_memory,omitempty"`
+	Unsupported  []*regexp.Regexp `json:"unsupported,omitempty"`
+}
+
+// A Cause is a reason for a failed load that an engine's log names.
+type Cause string
+
+// The causes.
+const (
+	CauseUnknown      Cause = ""
+	CauseFileNotFound Cause = "file not found"
+	CauseOutOfMemory  Cause = "out of memory"
+	CauseUnsupported  Cause = "unsupported"
+)
+
+// Cause returns what a log line gives as the cause of failure, [CauseUnknown] for an ordinary line. Out of memory is
+// looked for first: engines that run out of memory often end with a general "failed to load" line.
+func (p ErrorPatterns) Cause(line string) Cause {
+	match := func(list []*regexp.Regexp) bool {
+		return slices.ContainsFunc(list, func(re *regexp.Regexp) bool { return re.MatchString(line) })
+	}
+	switch {
+	case match(p.OutOfMemory):
+		return CauseOutOfMemory
+	case match(p.FileNotFound):
+		return CauseFileNotFound
+	case match(p.Unsupported):
+		return CauseUnsupported
+	}
+	return CauseUnknown
+}
+
+// Program is the name or path of the engine's program, "" for a recipe without a command.
+func (r *Recipe) Program() string {
+	if len(r.Command) == 0 || len(r.Command[0]) == 0 {
+		return ""
+	}
+	return r.Command[0][0]
+}
+
+// Serves reports whether the engine can serve models of type t.
+func (r *Recipe) Serves(t policy.Type) bool { return slices.Contains(r.Types, t) }
+
+// Backend returns the name of the backend that opts select. When they select none and the model's own devices are
+// exactly those of the backend of that name ("cpu", "npu"), it is that one; else "".
+func (r *Recipe) Backend(opts Options, model policy.Devices) string {
+	if r.BackendOption == "" {
+		return ""
+	}
+	if name, ok := opts[r.BackendOption].(string); ok && name != "" {
+		return name
+	}
+	if b, ok := r.Backends[model.String()]; ok && b.Devices == model {
+		return model.String()
+	}
+	return ""
+}
+
+// DevicesFor returns the devices a model uses: those of the backend that opts select, else the model's own, else the
+// recipe's.
+func (r *Recipe) DevicesFor(opts Options, model policy.Devices) policy.Devices {
+	if name, ok := opts[r.BackendOption].(string); ok && r.BackendOption != "" {
+		if b, ok := r.Backends[name]; ok {
+			return b.Devices
+		}
+	}
+	if model != 0 {
+		return model
+	}
+	return r.Devices
+}
+
+// Times returns the three bounds with defaults filled in.
+func (r *Recipe) Times() (load, stall, stop time.Duration) {
+	pick := func(d, def time.Duration) time.Duration {
+		if d <= 0 {
+			return def
+		}
+		return d
+	}
+	return pick(r.LoadTimeout, DefaultLoadTimeout), pick(r.StallTimeout, DefaultStallTimeout), pick(r.StopGrace, DefaultStopGrace)
+}
+
+// UsesKey reports whether the engine is given an API key, in its command or in its environment.
+func (r *Recipe) UsesKey() bool {
+	for _, g := range r.Command {
+		for _, a := range g {
+			if slices.Contains(placeholders(a), "api_key") {
+				return true
+			}
+		}
+	}
+	for _, v := range r.Env {
+		if slices.Contains(placeholders(v), "api_key") {
+			return true
+		}
+	}
+	return false
+}

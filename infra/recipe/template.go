@@ -1,0 +1,87 @@
+package recipe
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Values are what placeholders stand for; a name with no values, or with one empty one, has none.
+type Values map[string][]string
+
+func (v Values) lookup(name string) []string {
+	vals := v[name]
+	if len(vals) == 1 && vals[0] == "" {
+		return nil
+	}
+	return vals
+}
+
+var placeholderRE = regexp.MustCompile(`\{([a-z][a-z0-9_-]*)\}`)
+
+// placeholders lists the names used in s, in order.
+func placeholders(s string) []string {
+	var out []string
+	for _, m := range placeholderRE.FindAllStringSubmatch(s, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// Expand turns argument groups into an argument vector. Groups with a placeholder that has no value are left out. A
+// value is put in as it is: braces inside a value are never expanded again. A placeholder with several values must be
+// an argument of its own; anything else is an error.
+func Expand(groups []Group, v Values) ([]string, error) {
+	var out []string
+	for _, g := range groups {
+		args, ok, err := expandGroup(g, v)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out = append(out, args...)
+		}
+	}
+	return out, nil
+}
+
+func expandGroup(g Group, v Values) (args []string, ok bool, err error) {
+	for _, arg := range g {
+		if names := placeholders(arg); len(names) == 1 && arg == "{"+names[0]+"}" {
+			vals := v.lookup(names[0])
+			if len(vals) == 0 {
+				return nil, false, nil
+			}
+			args = append(args, vals...)
+			continue
+		}
+		s, ok, err := ExpandString(arg, v)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		args = append(args, s)
+	}
+	return args, true, nil
+}
+
+// ExpandString replaces the placeholders of one text, each by its only value. ok is false when one has no value.
+func ExpandString(s string, v Values) (out string, ok bool, err error) {
+	var b strings.Builder
+	last := 0
+	for _, m := range placeholderRE.FindAllStringSubmatchIndex(s, -1) {
+		name := s[m[2]:m[3]]
+		vals := v.lookup(name)
+		switch len(vals) {
+		case 0:
+			return "", false, nil
+		case 1:
+		default:
+			return "", false, fmt.Errorf("placeholder {%s} has %d values and must be an argument of its own", name, len(vals))
+		}
+		b.WriteString(s[last:m[0]])
+		b.WriteString(vals[0])
+		last = m[1]
+	}
+	b.WriteString(s[last:])
+	return b.String(), true, nil
+}

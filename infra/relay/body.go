@@ -1,0 +1,194 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+var errTooLong = errors.New("body exceeds the limit")
+
+// next returns the next bytes of the body, all that is there, valid until the following call. It returns io.EOF at the
+// proper end and errDue when due came first (the zero time never does).
+func (r *Response) next(due time.Time) ([]byte, error) {
+	if b := r.rest; len(b) > 0 {
+		r.rest = nil
+		return b, nil
+	}
+	for {
+		switch r.phase {
+		case phaseEnded:
+			return nil, io.EOF
+		case phaseFailed:
+			return nil, r.err
+		case phaseClosed:
+			return nil, net.ErrClosed
+		case phasePending:
+			if err := r.Await(due); err == ErrPending {
+				return nil, errDue
+			}
+			continue
+		}
+		if b := r.c.unread(); len(b) > 0 {
+			if p := r.decode(b); len(p) > 0 {
+				return p, nil
+			}
+			continue
+		}
+		if r.silence > 0 && r.silentDue.IsZero() {
+			r.silentDue = time.Now().Add(r.silence)
+		}
+		wait := earlier(due, r.silentDue)
+		switch err := r.c.fill(wait); {
+		case err == nil:
+			r.silentDue = time.Time{}
+		case err == errDue && wait.Equal(r.silentDue):
+			_ = r.fail(ErrTimeout, nil)
+		case err == errDue:
+			return nil, errDue
+		case err == io.EOF && r.framing == frameClose:
+			r.phase = phaseEnded
+		case err == io.EOF:
+			_ = r.fail(ErrBroken, io.ErrUnexpectedEOF)
+		default:
+			_ = r.fail(ErrBroken, err)
+		}
+	}
+}
+
+// decode takes body bytes off b, which are unread ones, and notices the end of the body.
+func (r *Response) decode(b []byte) []byte {
+	switch r.framing {
+	case frameLength:
+		if int64(len(b)) > r.left {
+			b = b[:r.left]
+		}
+		r.c.lo += len(b)
+		if r.left -= int64(len(b)); r.left == 0 {
+			r.phase = phaseEnded
+		}
+		return b
+	case frameChunked:
+		data, used, err := r.chunks.decode(b)
+		r.c.lo += used
+		if err != nil {
+			_ = r.fail(ErrBadReply, err)
+		} else if r.chunks.state == chunkDone {
+			r.phase = phaseEnded
+		}
+		return data
+	}
+	r.c.lo += len(b)
+	return b
+}
+
+// Read gives out the bytes of the body that are there and waits only when there are none. Its error is io.EOF only at
+// the body's proper end.
+func (r *Response) Read(p []byte) (int, error) {
+	b, err := r.next(time.Time{})
+	if err != nil {
+		return 0, err
+	}
+	n := copy(p, b)
+	r.rest = b[n:]
+	return n, nil
+}
+
+// SupportsBodyWriteTo tells fasthttp that WriteTo may stand in for Read.
+func (r *Response) SupportsBodyWriteTo() bool { return true }
+
+// WriteTo writes the body to w, straight from the buffer that the socket was read into. Several chunks of the upstream
+// that came together are one write; none waits for another.
+func (r *Response) WriteTo(w io.Writer) (int64, error) {
+	f, _ := w.(flusher)
+	var total int64
+	for {
+		if f != nil && total > 0 && r.Buffered() == 0 {
+			// About to wait: what the client should have must not lie in w.
+			if err := f.Flush(); err != nil {
+				return total, r.downFailed(err)
+			}
+		}
+		b, err := r.next(time.Time{})
+		if err == io.EOF {
+			return total, nil
+		} else if err != nil {
+			return total, err
+		}
+		n, err := w.Write(b)
+		total += int64(n)
+		if err != nil {
+			return total, r.downFailed(err)
+		}
+	}
+}
+
+type flusher interface{ Flush() error }
+
+// downFailed notes that the client could not be written to.
+func (r *Response) downFailed(err error) error {
+	r.down = fmt.Errorf("%w: %w", ErrGone, err)
+	return r.down
+}
+
+// AppendBody appends the rest of the body to dst. A body longer than limit bytes is an ErrBadReply.
+func (r *Response) AppendBody(dst []byte, limit int) ([]byte, error) {
+	for total := 0; ; {
+		b, err := r.next(time.Time{})
+		if err == io.EOF {
+			return dst, nil
+		} else if err != nil {
+			return dst, err
+		}
+		if total += len(b); total > limit {
+			return dst, r.fail(ErrBadReply, errTooLong)
+		}
+		dst = append(dst, b...)
+	}
+}
+
+// Close ends the exchange. The connection is kept for another one if the body was read to its proper end and nothing
+// came behind it; else it is closed, which is how an upstream learns that nobody listens any more.
+func (r *Response) Close() error {
+	if r.phase == phaseClosed {
+		return nil
+	}
+	c, client, call, onEnd := r.c, r.client, r.call, r.OnEnd
+	outcome := r.outcome()
+	reuse := r.reuse && r.phase == phaseEnded && c.lo == c.hi
+	r.phase = phaseClosed
+	r.OnEnd, r.client, r.call, r.rest = nil, nil, nil, nil
+	c.drop()
+	if !call.unbind() {
+		reuse = false
+	}
+	if reuse {
+		client.release(c) // r may serve another exchange from here on
+	} else {
+		_ = c.nc.Close()
+		client.release(nil)
+	}
+	if onEnd != nil {
+		onEnd(outcome)
+	}
+	return nil
+}
+
+// outcome is what OnEnd is told.
+func (r *Response) outcome() error {
+	switch {
+	case r.down != nil:
+		return r.down
+	case r.phase == phaseEnded && len(r.rest) == 0:
+		return nil
+	case r.phase == phaseFailed:
+		return r.err
+	}
+	cause := r.call.Cause()
+	if cause == nil {
+		cause = net.ErrClosed
+	}
+	return &Error{Kind: ErrCancelled, Cause: cause, Sent: r.wasSent, Got: r.got}
+}

@@ -1,0 +1,155 @@
+package relay
+
+import "errors"
+
+const (
+	maxChunkLine = 512       // a size line with its extensions
+	maxTrailers  = 16 << 10  // all trailer lines of one body
+	maxChunkSize = 1<<62 - 1 // keeps the size an int64 while digits are added
+)
+
+var errChunk = errors.New("malformed chunked framing")
+
+type chunkState uint8
+
+const (
+	chunkSizeFirst chunkState = iota // before the first digit of a size
+	chunkSize                        // within the digits
+	chunkExt                         // within an extension, which is skipped
+	chunkSizeLF                      // before the LF that ends the size line
+	chunkData                        // left bytes of data follow
+	chunkDataCR                      // before the CR that ends the data
+	chunkDataLF                      // before its LF
+	trailerStart                     // at the start of a trailer line or of the final CRLF
+	trailerLine                      // within a trailer line, which is skipped
+	trailerLF                        // before the LF of a trailer line
+	finalLF                          // before the very last LF
+	chunkDone
+)
+
+// chunkDecoder takes chunked framing off a byte stream that comes in pieces of any size. It is strict: hexadecimal
+// sizes without blanks, CRLF everywhere, bounded lines. Its state between pieces is a few words, so no byte of the
+// stream ever has to be kept for a later piece.
+type chunkDecoder struct {
+	state chunkState
+	left  int64 // data bytes left of this chunk, or the size read so far
+	line  int   // bytes in this size line, or in all trailers
+}
+
+// decode takes the next piece of the stream. It returns the data bytes found, moved together inside b where they came in
+// several chunks, and how many bytes of b belonged to the body; less than len(b) only when the body ended before.
+func (d *chunkDecoder) decode(b []byte) (data []byte, used int, err error) {
+	start, end := 0, 0 // data is b[start:end]
+	for i := 0; i < len(b); {
+		if d.state == chunkData {
+			n := len(b) - i
+			if int64(n) > d.left {
+				n = int(d.left)
+			}
+			if start == end {
+				start, end = i, i+n
+			} else {
+				end += copy(b[end:], b[i:i+n])
+			}
+			i += n
+			if d.left -= int64(n); d.left == 0 {
+				d.state = chunkDataCR
+			}
+			continue
+		}
+		if !d.frame(b[i]) {
+			return b[start:end], i, errChunk
+		}
+		i++
+		if d.state == chunkDone {
+			return b[start:end], i, nil
+		}
+	}
+	return b[start:end], len(b), nil
+}
+
+// frame takes one byte that is not data; false means it breaks the framing.
+func (d *chunkDecoder) frame(c byte) bool {
+	switch d.state {
+	case chunkSizeFirst, chunkSize:
+		if v, ok := unhex(c); ok {
+			if d.left > maxChunkSize>>4 {
+				return false
+			}
+			d.left = d.left<<4 | int64(v)
+			d.state = chunkSize
+			return d.longer(maxChunkLine)
+		}
+		switch {
+		case d.state == chunkSizeFirst:
+			return false
+		case c == ';':
+			d.state = chunkExt
+		case c == '\r':
+			d.state = chunkSizeLF
+		default:
+			return false
+		}
+		return true
+	case chunkExt:
+		if c == '\r' {
+			d.state = chunkSizeLF
+			return true
+		}
+		return plain(c) && d.longer(maxChunkLine)
+	case chunkSizeLF:
+		d.line = 0
+		d.state = chunkData
+		if d.left == 0 {
+			d.state = trailerStart
+		}
+		return c == '\n'
+	case chunkDataCR:
+		d.state = chunkDataLF
+		return c == '\r'
+	case chunkDataLF:
+		d.state = chunkSizeFirst
+		return c == '\n'
+	case trailerStart:
+		if c == '\r' {
+			d.state = finalLF
+			return true
+		}
+		d.state = trailerLine
+		return plain(c) && d.longer(maxTrailers)
+	case trailerLine:
+		if c == '\r' {
+			d.state = trailerLF
+			return true
+		}
+		return plain(c) && d.longer(maxTrailers)
+	case trailerLF:
+		d.state = trailerStart
+		return c == '\n'
+	case finalLF:
+		d.state = chunkDone
+		return c == '\n'
+	}
+	return false
+}
+
+// longer counts a byte of the line against its limit.
+func (d *chunkDecoder) longer(limit int) bool {
+	d.line++
+	return d.line <= limit
+}
+
+// plain reports a byte that may stand in an extension or a trailer.
+func plain(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f }
+
+func unhex(c byte) (byte, bool) {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0', true
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10, true
+	case c >= 'A' && c <= 'F':
+		return c - 'A' + 10, true
+	}
+	return 0, false
+}

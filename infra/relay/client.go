@@ -1,0 +1,256 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config describes one upstream. The zero value of every field but Addr means its default.
+type Config struct {
+	// Network is "tcp" (default) or "unix".
+	Network string
+	// Addr is host:port, or the path of the socket.
+	Addr string
+	// Host is sent as the Host header; default Addr, and "localhost" for a unix socket.
+	Host string
+	// Dial replaces the dialling of Network and Addr, for TLS for example. It must end when ctx does.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// ConnectTimeout bounds a dial; default 1 s.
+	ConnectTimeout time.Duration
+	// IdleTimeout is how long an unused connection is kept; default 25 s. Keep it below the upstream's own.
+	IdleTimeout time.Duration
+	// WriteTimeout is how long the upstream may take no byte of a long request; default 30 s.
+	WriteTimeout time.Duration
+	// MaxIdle is how many unused connections are kept; default 128.
+	MaxIdle int
+	// MaxConns bounds the exchanges at one time; 0 is no bound.
+	MaxConns int
+}
+
+// ParseAddr splits "http://host:port", "host:port" or "unix:/path" into Config.Network and Config.Addr.
+func ParseAddr(s string) (network, addr string, err error) {
+	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		path = strings.TrimPrefix(path, "//")
+		if path == "" {
+			return "", "", errors.New("relay: empty socket path")
+		}
+		return "unix", path, nil
+	}
+	addr = strings.TrimSuffix(strings.TrimPrefix(s, "http://"), "/")
+	if _, _, err := net.SplitHostPort(addr); err != nil || strings.Contains(addr, "/") {
+		return "", "", errors.New("relay: address is not host:port, http://host:port or unix:/path")
+	}
+	return "tcp", addr, nil
+}
+
+// Client speaks HTTP/1.1 to one upstream over pooled connections. It never sends a request twice: a request is given to
+// another connection only when the first one took no byte of it. Safe for concurrent use.
+type Client struct {
+	cfg Config
+
+	mu     sync.Mutex
+	idle   []*conn // the last one was used last
+	active int
+	closed bool
+	reaper *time.Timer // runs while idle is not empty
+}
+
+// New makes a client; it dials nothing yet.
+func New(cfg Config) *Client {
+	if cfg.Network == "" {
+		cfg.Network = "tcp"
+	}
+	if cfg.Host == "" {
+		cfg.Host = cfg.Addr
+		if cfg.Network == "unix" {
+			cfg.Host = "localhost"
+		}
+	}
+	if cfg.ConnectTimeout <= 0 {
+		cfg.ConnectTimeout = time.Second
+	}
+	if cfg.IdleTimeout <= 0 {
+		cfg.IdleTimeout = 25 * time.Second
+	}
+	if cfg.WriteTimeout <= 0 {
+		cfg.WriteTimeout = 30 * time.Second
+	}
+	if cfg.MaxIdle <= 0 {
+		cfg.MaxIdle = 128
+	}
+	if cfg.Dial == nil {
+		network, addr := cfg.Network, cfg.Addr
+		cfg.Dial = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	}
+	return &Client{cfg: cfg}
+}
+
+// Do sends the request and waits for the head of the answer. call may be nil where nobody needs to cancel. On success
+// the caller must Close the response; on error there is none. Errors are *Error, or ErrBadRequest.
+func (c *Client) Do(call *Call, req *Request) (*Response, error) {
+	r, err := c.Start(call, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Await(time.Time{}); err != nil {
+		_ = r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Start sends the request and returns without waiting for the answer: call Await next, and Close in the end.
+func (c *Client) Start(call *Call, req *Request) (*Response, error) {
+	buf := takeBuffer(false)
+	defer giveBuffer(buf)
+	head, ok := req.appendHead((*buf)[:0], c.cfg.Host)
+	if !ok {
+		return nil, ErrBadRequest
+	}
+	for {
+		cn, reused, err := c.take(call)
+		if err != nil {
+			return nil, err
+		}
+		r := &cn.resp
+		r.begin(c, call, req)
+		n, err := cn.write(head, req.Body, c.cfg.WriteTimeout)
+		if err == nil {
+			r.sent(req.FirstByte)
+			return r, nil
+		}
+		if n == 0 && reused && call.Cause() == nil {
+			// The upstream closed the idle connection after it was looked at, and the socket took nothing.
+			_ = r.Close()
+			continue
+		}
+		if err := r.writeFailed(n, err); err != nil {
+			_ = r.Close()
+			return nil, err
+		}
+		return r, nil
+	}
+}
+
+// take checks out a connection and binds call to it.
+func (c *Client) take(call *Call) (cn *conn, reused bool, err error) {
+	if cause := call.Cause(); cause != nil {
+		return nil, false, &Error{Kind: ErrCancelled, Cause: cause}
+	}
+	c.mu.Lock()
+	if c.closed || c.cfg.MaxConns > 0 && c.active >= c.cfg.MaxConns {
+		kind := ErrBusy
+		if c.closed {
+			kind = ErrClosed
+		}
+		c.mu.Unlock()
+		return nil, false, &Error{Kind: kind}
+	}
+	c.active++
+	for len(c.idle) > 0 {
+		cn = c.idle[len(c.idle)-1]
+		c.idle[len(c.idle)-1] = nil
+		c.idle = c.idle[:len(c.idle)-1]
+		c.mu.Unlock()
+		if !cn.isStale() {
+			break
+		}
+		_ = cn.nc.Close()
+		cn = nil
+		c.mu.Lock()
+	}
+	if reused = cn != nil; !reused {
+		c.mu.Unlock()
+		if cn, err = c.dial(); err != nil {
+			c.release(nil)
+			return nil, false, err
+		}
+	}
+	if !call.bind(cn) {
+		c.release(cn)
+		return nil, false, &Error{Kind: ErrCancelled, Cause: call.Cause()}
+	}
+	return cn, reused, nil
+}
+
+func (c *Client) dial() (*conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.ConnectTimeout)
+	defer cancel()
+	nc, err := c.cfg.Dial(ctx)
+	if err != nil {
+		return nil, &Error{Kind: ErrUnreachable, Cause: err}
+	}
+	return newConn(nc), nil
+}
+
+// release ends an exchange. cn goes back to the pool; nil where there is nothing to keep.
+func (c *Client) release(cn *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.active--
+	if cn == nil {
+		return
+	}
+	if c.closed || len(c.idle) >= c.cfg.MaxIdle {
+		_ = cn.nc.Close()
+		return
+	}
+	cn.idleSince = time.Now()
+	c.idle = append(c.idle, cn)
+	if c.reaper == nil {
+		c.reaper = time.AfterFunc(c.cfg.IdleTimeout, c.reap)
+	} else if len(c.idle) == 1 {
+		c.reaper.Reset(c.cfg.IdleTimeout)
+	}
+}
+
+// reap closes connections that were idle too long and comes again while some are left.
+func (c *Client) reap() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	n := 0
+	for n < len(c.idle) && now.Sub(c.idle[n].idleSince) >= c.cfg.IdleTimeout {
+		_ = c.idle[n].nc.Close()
+		n++
+	}
+	kept := copy(c.idle, c.idle[n:])
+	clear(c.idle[kept:])
+	c.idle = c.idle[:kept]
+	if kept > 0 {
+		c.reaper.Reset(max(c.idle[0].idleSince.Add(c.cfg.IdleTimeout).Sub(now), time.Millisecond))
+	}
+}
+
+// Stats are the numbers of a client's connections.
+type Stats struct {
+	// Active is the number of exchanges going on, Idle that of unused connections.
+	Active, Idle int
+}
+
+// Stats counts the connections now.
+func (c *Client) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Stats{Active: c.active, Idle: len(c.idle)}
+}
+
+// Close closes the idle connections and refuses new exchanges with ErrClosed. Exchanges going on are left to end.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, cn := range c.idle {
+		_ = cn.nc.Close()
+	}
+	c.idle = nil
+	if c.reaper != nil {
+		c.reaper.Stop()
+	}
+}

@@ -1,0 +1,219 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+var (
+	errDue  = errors.New("due")         // conn.fill reached its time limit
+	errFull = errors.New("buffer full") // conn.fill has no room
+)
+
+// conn is one upstream connection with the bytes read from it but not yet used. It belongs to one goroutine at a time;
+// the only thing another goroutine may do is close nc (Call.Cancel).
+type conn struct {
+	nc  net.Conn
+	raw syscall.RawConn // nil when nc is no plain socket, such as TLS
+
+	buf    *[]byte // nil while there is nothing unread
+	lo, hi int     // unread is (*buf)[lo:hi]
+	big    bool    // the next buffer is a big one
+
+	readFn func(fd uintptr) bool // c.tryRead, made once
+	nowFn  func(fd uintptr)      // the same for readNow
+	peekFn func(fd uintptr)      // c.tryPeek, made once
+	n      int                   // result of readFn and nowFn
+	err    error                 // result of readFn and nowFn
+	stale  bool                  // result of peekFn
+	peeked [1]byte
+
+	// Deadlines work as lazy timers: one that is set early enough stays as it is, and one that fires too early is
+	// set anew. So a stream of many short waits touches the runtime's timers rarely.
+	readDue, writeDue time.Time
+
+	idleSince time.Time
+	resp      Response
+	vec       net.Buffers // for writing head and body together
+	parts     [2][]byte
+}
+
+func newConn(nc net.Conn) *conn {
+	c := &conn{nc: nc, raw: rawConn(nc)}
+	c.readFn, c.peekFn = c.tryRead, c.tryPeek
+	c.nowFn = func(fd uintptr) { c.tryRead(fd) }
+	c.resp.c = c
+	return c
+}
+
+// rawConn is the socket under nc, or nil where bytes on the socket are not the bytes of the stream.
+func rawConn(nc net.Conn) syscall.RawConn {
+	switch nc := nc.(type) {
+	case *net.TCPConn:
+		raw, _ := nc.SyscallConn()
+		return raw
+	case *net.UnixConn:
+		raw, _ := nc.SyscallConn()
+		return raw
+	}
+	return nil
+}
+
+// unread is what has been read from the socket and not used yet.
+func (c *conn) unread() []byte {
+	if c.buf == nil {
+		return nil
+	}
+	return (*c.buf)[c.lo:c.hi]
+}
+
+// drop gives the buffer back, with whatever is unread in it.
+func (c *conn) drop() {
+	if c.buf != nil {
+		giveBuffer(c.buf)
+		c.buf = nil
+	}
+	c.lo, c.hi = 0, 0
+}
+
+// fill waits for bytes and adds them to the unread ones. It returns io.EOF at an orderly end, errDue when due passed
+// (the zero time is never) with nothing there to read, and errFull when the buffer has no room left.
+func (c *conn) fill(due time.Time) error {
+	if c.lo == c.hi {
+		c.drop()
+	} else if c.hi == len(*c.buf) {
+		if c.lo == 0 {
+			return errFull
+		}
+		c.hi = copy(*c.buf, c.unread())
+		c.lo = 0
+	}
+	if !due.IsZero() && (c.readDue.IsZero() || c.readDue.After(due)) {
+		if err := c.setReadDue(due); err != nil {
+			return err
+		}
+	}
+	for {
+		n, err := c.read()
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		if late && !due.IsZero() && !time.Now().Before(due) {
+			// The deadline that fired stays set; the next fill that needs a later one moves it.
+			n, err = c.readNow()
+			late = false
+		}
+		if n > 0 {
+			// A read that takes all the room there is: more is likely to follow.
+			c.big = c.hi+n == len(*c.buf)
+			c.hi += n
+			return nil
+		}
+		if !late {
+			return err
+		}
+		if err := c.setReadDue(due); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *conn) setReadDue(due time.Time) error {
+	c.readDue = due
+	return c.nc.SetReadDeadline(due)
+}
+
+// read does one read into the free part of the buffer, taking a buffer if there is none.
+func (c *conn) read() (int, error) {
+	if c.raw != nil && rawReads {
+		c.n, c.err = 0, nil
+		if err := c.raw.Read(c.readFn); err != nil {
+			return 0, err
+		}
+		return c.result()
+	}
+	if c.buf == nil {
+		c.buf = takeBuffer(c.big)
+	}
+	n, err := c.nc.Read((*c.buf)[c.hi:])
+	if n == 0 && c.hi == 0 {
+		c.drop()
+	}
+	return n, err
+}
+
+// readNow reads what is there once a deadline has passed, when read would not even look. Nothing there is errDue.
+func (c *conn) readNow() (int, error) {
+	if c.raw == nil || !rawReads {
+		return 0, errDue
+	}
+	c.n, c.err = 0, nil
+	if err := c.raw.Control(c.nowFn); err != nil {
+		return 0, err
+	}
+	if c.err == syscall.EAGAIN {
+		return 0, errDue
+	}
+	return c.result()
+}
+
+// result is that of tryRead in the terms of io.Reader.
+func (c *conn) result() (int, error) {
+	if c.n <= 0 && c.err == nil {
+		return 0, io.EOF
+	}
+	return max(c.n, 0), c.err
+}
+
+// isStale reports that an idle connection was closed by the upstream, or holds bytes nobody asked for.
+func (c *conn) isStale() bool {
+	if c.raw == nil || !rawReads {
+		return false
+	}
+	c.stale = true // stays when Control fails: the connection is closed
+	_ = c.raw.Control(c.peekFn)
+	return c.stale
+}
+
+// write sends head and body, as one write where the body fits into the room behind head. n counts bytes the socket took.
+// The socket has at least half of timeout to take each piece of a long body.
+func (c *conn) write(head, body []byte, timeout time.Duration) (n int64, err error) {
+	const piece = 4 << 20
+	small := len(body) <= cap(head)-len(head)
+	if !small || !c.writeDue.IsZero() { // a small request into an empty socket buffer does not block
+		if err := c.armWrite(timeout); err != nil {
+			return 0, err
+		}
+	}
+	if small {
+		m, err := c.nc.Write(append(head, body...))
+		return int64(m), err
+	}
+	first := body[:min(len(body), piece)]
+	c.parts = [2][]byte{head, first}
+	c.vec = c.parts[:]
+	n, err = c.vec.WriteTo(c.nc)
+	c.parts = [2][]byte{}
+	for body = body[len(first):]; err == nil && len(body) > 0; {
+		next := body[:min(len(body), piece)]
+		if err = c.armWrite(timeout); err != nil {
+			break
+		}
+		var m int
+		m, err = c.nc.Write(next)
+		n += int64(m)
+		body = body[len(next):]
+	}
+	return n, err
+}
+
+func (c *conn) armWrite(timeout time.Duration) error {
+	now := time.Now()
+	if c.writeDue.Sub(now) >= timeout/2 {
+		return nil
+	}
+	c.writeDue = now.Add(timeout)
+	return c.nc.SetWriteDeadline(c.writeDue)
+}

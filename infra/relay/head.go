@@ -1,0 +1,125 @@
+package relay
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"iter"
+	"sync"
+
+	"github.com/valyala/fasthttp"
+)
+
+var errHead = errors.New("malformed response head")
+
+// headParser lets fasthttp parse a head that lies in memory.
+type headParser struct {
+	src []byte
+	br  *bufio.Reader
+}
+
+func (p *headParser) Read(b []byte) (int, error) {
+	if len(p.src) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.src)
+	p.src = p.src[n:]
+	return n, nil
+}
+
+var headParsers = sync.Pool{New: func() any {
+	p := new(headParser)
+	p.br = bufio.NewReaderSize(p, smallBuffer)
+	return p
+}}
+
+// parseHead parses one whole head, which ends at the end of head. It takes only what every HTTP parser would read the
+// same way; its errors never quote the head.
+func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
+	http11 := bytes.HasPrefix(head, []byte("HTTP/1.1 "))
+	if !http11 && !bytes.HasPrefix(head, []byte("HTTP/1.0 ")) || !crlfOnly(head) {
+		return errHead
+	}
+	p := headParsers.Get().(*headParser)
+	p.src = head
+	p.br.Reset(p)
+	err := h.Read(p.br)
+	whole := p.br.Buffered() == 0 && len(p.src) == 0
+	p.src = nil
+	headParsers.Put(p)
+	switch {
+	case err != nil || !whole || h.StatusCode() < 100:
+		return errHead
+	case h.ContentLength() == -1 && hasField(head, "content-length"):
+		return errHead // both framings: whoever reads the other one sees another body
+	case !http11 && hasField(head, "transfer-encoding"):
+		return errHead
+	}
+	return nil
+}
+
+// headEnd is the length of the head at the start of b, or 0 while its end is not there. from bytes were searched before.
+func headEnd(b []byte, from int) int {
+	from = max(from-3, 0)
+	if i := bytes.Index(b[from:], []byte("\r\n\r\n")); i >= 0 {
+		return from + i + 4
+	}
+	return 0
+}
+
+// crlfOnly reports that each line ends in CRLF and that neither byte stands anywhere else.
+func crlfOnly(head []byte) bool {
+	for len(head) > 0 {
+		i := bytes.IndexByte(head, '\n')
+		if i <= 0 || bytes.IndexByte(head[:i], '\r') != i-1 {
+			return false
+		}
+		head = head[i+1:]
+	}
+	return true
+}
+
+// saysClose looks for the option "close" in all Connection fields of a head. fasthttp knows only the plain word, and
+// lets a later field take it back.
+func saysClose(head []byte) bool {
+	for v := range fieldValues(head, "connection") {
+		for len(v) > 0 {
+			opt, rest, _ := bytes.Cut(v, []byte(","))
+			if equalFold(bytes.TrimSpace(opt), "close") {
+				return true
+			}
+			v = rest
+		}
+	}
+	return false
+}
+
+// hasField reports whether a line of the header block names the field; lower is in lower case.
+func hasField(block []byte, lower string) bool {
+	for range fieldValues(block, lower) {
+		return true
+	}
+	return false
+}
+
+// fieldValues gives what stands behind the colon of each line that names the field; lower is in lower case.
+func fieldValues(block []byte, lower string) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for len(block) > 0 {
+			line := block
+			if i := bytes.IndexByte(block, '\n'); i >= 0 {
+				line, block = block[:i], block[i+1:]
+			} else {
+				block = nil
+			}
+			if len(line) <= len(lower) || line[0]|0x20 != lower[0] || !equalFold(line[:len(lower)], lower) {
+				continue
+			}
+			rest := bytes.TrimLeft(line[len(lower):], " \t")
+			if len(rest) > 0 && rest[0] == ':' && !yield(rest[1:]) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+func listen(t *testing.T, cfg ListenerConfig) *Listener {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewListener(ln, cfg)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func TestConnectionLimits(t *testing.T) {
+	for name, cfg := range map[string]ListenerConfig{
+		"total":  {MaxConns: 2, Refusal: []byte("HTTP/1.1 503 x\r\n\r\n")},
+		"per IP": {MaxConnsPerIP: 2, Refusal: []byte("HTTP/1.1 503 x\r\n\r\n")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, cfg)
+			accepted := make(chan net.Conn, 8)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					nc, err := l.Accept()
+					if err != nil {
+						return
+					}
+					accepted <- nc
+				}
+			}()
+			dialRaw(t, l.Addr().String())
+			dialRaw(t, l.Addr().String())
+			first, second := <-accepted, <-accepted
+			third := dialRaw(t, l.Addr().String())
+			if got, _ := third.all(); got != string(cfg.Refusal) {
+				t.Fatalf("%q", got)
+			}
+			if l.Open() != 2 || l.Refused() != 1 {
+				t.Fatal(l.Open(), l.Refused())
+			}
+			_ = first.Close()
+			if err := first.Close(); !errors.Is(err, net.ErrClosed) {
+				t.Fatal(err)
+			}
+			dialRaw(t, l.Addr().String())
+			fourth := <-accepted
+			_ = second.Close()
+			_ = fourth.Close()
+			if l.Open() != 0 || len(l.perIP) != 0 {
+				t.Fatal(l.Open(), l.perIP)
+			}
+			_ = l.Close()
+			<-done
+		})
+	}
+}
+
+// A client that stops reading is shed, while a client that reads slowly is not, however long it takes.
+func TestStalledReaderIsShed(t *testing.T) {
+	const timeout = 200 * time.Millisecond
+	l := listen(t, ListenerConfig{WriteTimeout: timeout})
+	serve := func() error {
+		nc, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = nc.Close() }()
+		_ = nc.SetWriteDeadline(time.Now().Add(-time.Hour)) // must not replace ours
+		buf := make([]byte, 64<<10)
+		for range 1024 {
+			if _, err := nc.Write(buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	dialRaw(t, l.Addr().String())
+	if err := serve(); err == nil || !err.(net.Error).Timeout() {
+		t.Fatal("stalled:", err)
+	}
+	slow := dialRaw(t, l.Addr().String())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 8 { // several times the timeout in all
+			_, _ = io.CopyN(io.Discard, slow.br, 8<<20)
+			time.Sleep(timeout / 4)
+		}
+	}()
+	if err := serve(); err != nil {
+		t.Fatal("slow:", err)
+	}
+	<-done
+}
+
+// One long write, such as that of an answer kept in memory, is bounded by the client's pauses and not by its length.
+func TestSlowReaderOfOneLongWriteIsNotShed(t *testing.T) {
+	const timeout, size, parts = 400 * time.Millisecond, 64 << 20, 16
+	l := listen(t, ListenerConfig{WriteTimeout: timeout})
+	slow := dialRaw(t, l.Addr().String())
+	nc, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = nc.Close() }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range parts { // several times the timeout in all
+			_, _ = io.CopyN(io.Discard, slow.br, size/parts)
+			time.Sleep(timeout / 8)
+		}
+	}()
+	if n, err := nc.Write(make([]byte, size)); n != size || err != nil {
+		t.Fatal(n, err)
+	}
+	<-done
+}
+
+// The deadline of an old write must not cut an answer on a connection that was kept alive longer than that.
+func TestIdleConnectionOutlivesTheWriteTimeout(t *testing.T) {
+	const timeout = 100 * time.Millisecond
+	body := strings.Repeat("x", 100<<10)
+	c := newUpstream(t, always("HTTP/1.1 200 OK\r\nContent-Length: 102400\r\n\r\n"+body)).client(t, Config{WriteTimeout: timeout})
+	addr := frontend(t, ListenerConfig{WriteTimeout: timeout}, func(ctx *fasthttp.RequestCtx) {
+		r, err := c.Do(nil, &Request{Method: "POST", Path: ctx.Path(), Body: []byte(body)})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.SendTo(ctx)
+	})
+	client := dialRaw(t, addr)
+	for _, idle := range []time.Duration{0, timeout / 20, timeout * 15 / 16, timeout * 5 / 4, timeout * 3} {
+		time.Sleep(idle)
+		client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		client.until("\r\n\r\n")
+		got := make([]byte, len(body))
+		if _, err := io.ReadFull(client.br, got); err != nil || string(got) != body {
+			t.Fatalf("idle for %v: %v", idle, err)
+		}
+	}
+	if got := c.Stats().Idle; got != 1 {
+		t.Fatal("another connection to the upstream was made:", got)
+	}
+}
+
+func TestRemoteIPGroupsIPv6(t *testing.T) {
+	a := remoteIP(addrConn{addr: "[2001:db8:1:2:3::4]:5"})
+	b := remoteIP(addrConn{addr: "[2001:db8:1:2:9::9]:7"})
+	if a != b || remoteIP(addrConn{addr: "[::ffff:192.0.2.1]:5"}).String() != "192.0.2.1" {
+		t.Fatal(a, b)
+	}
+}
+
+type addrConn struct {
+	net.Conn
+	addr string
+}
+
+func (c addrConn) RemoteAddr() net.Addr {
+	a, _ := net.ResolveTCPAddr("tcp", c.addr)
+	return a
+}
+
+func TestSmugglingCheck(t *testing.T) {
+	addr := frontend(t, ListenerConfig{}, func(ctx *fasthttp.RequestCtx) {
+		if SmugglingCheck(ctx) {
+			ctx.SetStatusCode(fasthttp.StatusBadRequest)
+		}
+	})
+	for name, tc := range map[string]struct {
+		fields, body string
+		refused      bool
+	}{
+		"length":             {"Content-Length: 2\r\n", "ok", false},
+		"chunked":            {"Transfer-Encoding: chunked\r\n", "2\r\nok\r\n0\r\n\r\n", false},
+		"both":               {"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n", true},
+		"both, other order":  {"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", "0\r\n\r\n", true},
+		"both, other case":   {"CONTENT-length: 4\r\ntransfer-ENCODING: chunked\r\n", "0\r\n\r\n", true},
+		"identity":           {"Content-Length: 2\r\nTransfer-Encoding: identity\r\n", "ok", true},
+		"name within a name": {"X-Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n", false},
+		"name in a value":    {"A: Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := dialRaw(t, addr)
+			client.send("POST / HTTP/1.1\r\nHost: x\r\n" + tc.fields + "\r\n" + tc.body)
+			if tc.refused {
+				client.send("GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
+				got, _ := client.all()
+				if !strings.HasPrefix(got, "HTTP/1.1 400") || strings.Count(got, "HTTP/1.1") != 1 {
+					t.Fatalf("%q", got)
+				}
+				return
+			}
+			client.until("HTTP/1.1 200")
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package relay
+
+import (
+	"strconv"
+	"time"
+)
+
+// Field is one header field of a request.
+type Field struct {
+	Name  string
+	Value []byte
+}
+
+// Request is one request to an upstream. Nothing of it is kept after Start or Do returned, so its slices may belong to
+// the client's request. A Request can be used again.
+type Request struct {
+	// Method is a token such as "POST".
+	Method string
+	// Path is the request target in origin form, with its query: "/v1/models?limit=2".
+	Path []byte
+	// Fields are written in this order and nothing else is copied from anywhere, so they are the caller's allow-list.
+	// Host, Content-Length, Transfer-Encoding and Connection are written by Client and must not be among them.
+	Fields []Field
+	// Body is sent with a Content-Length.
+	Body []byte
+	// FirstByte bounds the wait for the whole head of the answer, counted from the end of sending; 0 is no bound.
+	FirstByte time.Duration
+	// Silence bounds the wait for each next bytes of the body; 0 is no bound.
+	Silence time.Duration
+}
+
+// Add appends a field.
+func (r *Request) Add(name string, value []byte) {
+	r.Fields = append(r.Fields, Field{name, value})
+}
+
+// Reset clears the request and keeps its memory.
+func (r *Request) Reset() {
+	clear(r.Fields)
+	*r = Request{Fields: r.Fields[:0]}
+}
+
+// appendHead appends the head of the request to b. The answer is false when a part of it could break out of its place.
+func (r *Request) appendHead(b []byte, host string) ([]byte, bool) {
+	if !isToken(r.Method) || !isTarget(r.Path) {
+		return b, false
+	}
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	b = append(b, r.Path...)
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	b = append(b, host...)
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		if !isToken(f.Name) || !isValue(f.Value) || ownField(f.Name) {
+			return b, false
+		}
+		b = append(b, "\r\n"...)
+		b = append(b, f.Name...)
+		b = append(b, ": "...)
+		b = append(b, f.Value...)
+	}
+	if len(r.Body) > 0 || r.Method == "POST" || r.Method == "PUT" || r.Method == "PATCH" {
+		b = append(b, "\r\nContent-Length: "...)
+		b = strconv.AppendInt(b, int64(len(r.Body)), 10)
+	}
+	return append(b, "\r\n\r\n"...), true
+}
+
+// ownField reports a field that only Client writes.
+func ownField(name string) bool {
+	switch len(name) {
+	case len("Host"):
+		return equalFold(name, "host")
+	case len("Connection"):
+		return equalFold(name, "connection")
+	case len("Content-Length"):
+		return equalFold(name, "content-length")
+	case len("Transfer-Encoding"):
+		return equalFold(name, "transfer-encoding")
+	}
+	return false
+}
+
+// tokenBytes are the bytes RFC 9110 allows in a token.
+var tokenBytes = func() (t [256]bool) {
+	for c := range t {
+		t[c] = c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+	}
+	for _, c := range "!#$%&'*+-.^_`|~" {
+		t[c] = true
+	}
+	return t
+}()
+
+func isToken(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if !tokenBytes[s[i]] {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isTarget(p []byte) bool {
+	for _, c := range p {
+		if c <= ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return len(p) > 0 && p[0] == '/'
+}
+
+func isValue(v []byte) bool {
+	for _, c := range v {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// equalFold compares s with lower, which is lower-case ASCII.
+func equalFold[S string | []byte](s S, lower string) bool {
+	if len(s) != len(lower) {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,293 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// DefaultMaxLine is the longest line of an event stream that is taken for sane.
+const DefaultMaxLine = 16 << 20
+
+var errLine = errors.New("event stream line too long")
+
+// StreamConfig says what a Stream does. All functions are called by the goroutine that reads the stream, which for a
+// fasthttp body is that of the client's connection; they must not block longer than said.
+type StreamConfig struct {
+	// Response is the exchange to relay, answered or still pending. Nil: Ready and Open bring one.
+	Response *Response
+	// Ready waits until a request can be sent, at most until the given time: true then, false at that time. An error
+	// ends the stream. It should end early with ErrGone when the client leaves.
+	Ready func(until time.Time) (bool, error)
+	// Open sends the request (Client.Start); the stream owns what it returns. ErrAgain means back to Ready, any other
+	// error ends the stream. It may block as long as a dial.
+	Open func() (*Response, error)
+	// Check, if set, judges an answer that the stream waited for before any of its body is relayed: ErrAgain closes it
+	// and goes back to Ready, any other error ends the stream.
+	Check func(*Response) error
+	// Loading appends a comment for the client to dst while there is no answer, such as ": loading 40%\n\n".
+	// Default ": loading\n\n".
+	Loading func(dst []byte) []byte
+	// Every is the time between such comments, the first one coming at once; default 5 s.
+	Every time.Duration
+	// Keepalive is the silence after which ": ping\n\n" is sent, if the stream stands between two events; 0 is never.
+	Keepalive time.Duration
+	// MaxLine is the longest line relayed, in bytes; default DefaultMaxLine. A longer one is an ErrBadReply.
+	MaxLine int
+	// OnBreak gives the last bytes for a stream that ends with err, an error event; they stand between two events.
+	// Nil bytes, or no OnBreak: the client's chunked body is cut. It is not called when the client left.
+	OnBreak func(err error) []byte
+	// OnEnd is called once by Close: nil when the upstream's body was relayed to its proper end.
+	OnEnd func(err error)
+}
+
+type streamPhase uint8
+
+const (
+	streamHold  streamPhase = iota // in Ready
+	streamOpen                     // Open comes next
+	streamAwait                    // the request was sent
+	streamRelay                    // the answer's body
+	streamOver                     // last, then end
+)
+
+// Stream is an event stream for one client: keep-alive comments while a model loads and while the engine thinks, then
+// the engine's events as they come, and an error event where that breaks off. It needs no goroutine or timer of its own:
+// every wait ends at the time of the next comment. It belongs to one goroutine at a time.
+type Stream struct {
+	cfg     StreamConfig
+	resp    *Response
+	phase   streamPhase
+	waited  bool // for the answer, so Check is due
+	ev      events
+	comment time.Time // of the next loading comment
+	ping    time.Time // of the next ping; zero until the stream waits
+	scratch []byte
+	rest    []byte // not yet given out by Read
+	end     error  // in streamOver: what the reader gets
+	err     error  // for OnEnd
+	closed  bool
+}
+
+var _ fasthttp.BodyWriterTo = (*Stream)(nil)
+
+// NewStream makes a stream; it does nothing until it is read. Close closes the response too.
+func NewStream(cfg StreamConfig) *Stream {
+	if cfg.Every <= 0 {
+		cfg.Every = 5 * time.Second
+	}
+	if cfg.MaxLine <= 0 {
+		cfg.MaxLine = DefaultMaxLine
+	}
+	s := &Stream{cfg: cfg, resp: cfg.Response}
+	switch {
+	case s.resp == nil:
+		s.phase, s.waited = streamHold, true
+	case s.resp.Status() == 0:
+		s.phase, s.waited = streamAwait, true
+	default:
+		s.phase = streamRelay
+	}
+	return s
+}
+
+// SendTo makes the stream the body of ctx, with status 200 and the content type of event streams.
+func (s *Stream) SendTo(ctx *fasthttp.RequestCtx) {
+	ctx.SetStatusCode(fasthttp.StatusOK)
+	ctx.SetContentType("text/event-stream")
+	ctx.Response.SetBodyStream(s, -1)
+	// While there is no answer the first comment carries the head.
+	ctx.Response.ImmediateHeaderFlush = s.phase == streamRelay && s.resp.Buffered() == 0
+}
+
+// step returns the next bytes for the client, valid until the following call, or why there are none any more.
+func (s *Stream) step() ([]byte, error) {
+	for {
+		var err error
+		switch s.phase {
+		case streamOver:
+			return nil, s.end
+		case streamRelay:
+			var b []byte
+			if b, err = s.relay(); err == nil {
+				return b, nil
+			}
+		default:
+			now := time.Now()
+			if !now.Before(s.comment) {
+				s.comment = now.Add(s.cfg.Every)
+				return s.loading(), nil
+			}
+			err = s.hold()
+		}
+		switch {
+		case err == nil:
+		case err == io.EOF:
+			s.phase, s.end = streamOver, io.EOF
+		default:
+			if b := s.broke(err); len(b) > 0 {
+				return b, nil
+			}
+		}
+	}
+}
+
+// hold takes one step towards an answer, at most until the next comment is due.
+func (s *Stream) hold() error {
+	switch s.phase {
+	case streamHold:
+		ok, err := s.cfg.Ready(s.comment)
+		if err != nil {
+			return err
+		}
+		if ok {
+			s.phase = streamOpen
+		}
+		return nil
+	case streamOpen:
+		resp, err := s.cfg.Open()
+		if err != nil {
+			return s.again(err)
+		}
+		s.resp, s.phase = resp, streamAwait
+		return nil
+	}
+	err := s.resp.Await(s.comment)
+	if err == ErrPending {
+		return nil
+	}
+	if err == nil && s.cfg.Check != nil {
+		err = s.cfg.Check(s.resp)
+	}
+	if err != nil {
+		return s.again(err)
+	}
+	s.phase = streamRelay
+	return nil
+}
+
+// again goes back to waiting if err asks for it.
+func (s *Stream) again(err error) error {
+	if !errors.Is(err, ErrAgain) || s.cfg.Ready == nil {
+		return err
+	}
+	if s.resp != nil {
+		_ = s.resp.Close()
+		s.resp = nil
+	}
+	s.phase = streamHold
+	return nil
+}
+
+// relay returns the next bytes of the body, or a ping.
+func (s *Stream) relay() ([]byte, error) {
+	for {
+		if s.cfg.Keepalive > 0 && s.ping.IsZero() && s.resp.Buffered() == 0 {
+			s.ping = time.Now().Add(s.cfg.Keepalive)
+		}
+		b, err := s.resp.next(s.ping)
+		switch {
+		case err == errDue:
+			s.ping = time.Time{}
+			if s.ev.boundary() {
+				s.scratch = append(s.scratch[:0], ": ping\n\n"...)
+				return s.scratch, nil
+			}
+		case err != nil:
+			return nil, err
+		default:
+			s.ping = time.Time{}
+			if s.ev.take(b) > s.cfg.MaxLine {
+				return nil, s.resp.fail(ErrBadReply, errLine)
+			}
+			return b, nil
+		}
+	}
+}
+
+func (s *Stream) loading() []byte {
+	if s.cfg.Loading == nil {
+		s.scratch = append(s.scratch[:0], ": loading\n\n"...)
+	} else {
+		s.scratch = s.cfg.Loading(s.scratch[:0])
+	}
+	return s.scratch
+}
+
+// broke ends the stream with err and returns the last bytes for the client, if there are any.
+func (s *Stream) broke(err error) []byte {
+	s.phase, s.err, s.end = streamOver, err, err
+	if s.cfg.OnBreak == nil || errors.Is(err, ErrGone) {
+		return nil
+	}
+	last := s.cfg.OnBreak(err)
+	if last == nil {
+		return nil
+	}
+	s.end = io.EOF
+	s.scratch = append(s.ev.appendBoundary(s.scratch[:0]), last...)
+	return s.scratch
+}
+
+// Read gives out the next bytes, or waits for some. Its error is io.EOF at the upstream's proper end, and after the
+// bytes of OnBreak.
+func (s *Stream) Read(p []byte) (int, error) {
+	for len(s.rest) == 0 {
+		b, err := s.step()
+		if err != nil {
+			return 0, err
+		}
+		s.rest = b
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+// SupportsBodyWriteTo tells fasthttp that WriteTo may stand in for Read.
+func (s *Stream) SupportsBodyWriteTo() bool { return true }
+
+// WriteTo writes the stream to w, each time all the bytes that are there.
+func (s *Stream) WriteTo(w io.Writer) (int64, error) {
+	var total int64
+	for {
+		b := s.rest
+		if s.rest = nil; len(b) == 0 {
+			var err error
+			if b, err = s.step(); err == io.EOF {
+				return total, nil
+			} else if err != nil {
+				return total, err
+			}
+		}
+		n, err := w.Write(b)
+		total += int64(n)
+		if err != nil {
+			s.phase, s.err = streamOver, fmt.Errorf("%w: %w", ErrGone, err)
+			s.end = s.err
+			return total, s.err
+		}
+	}
+}
+
+// Close closes the response, if there is one, and calls OnEnd.
+func (s *Stream) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	if s.phase != streamOver {
+		s.err = &Error{Kind: ErrCancelled, Cause: ErrGone, Sent: s.resp != nil}
+	}
+	if s.resp != nil {
+		_ = s.resp.Close()
+		s.resp = nil
+	}
+	if s.cfg.OnEnd != nil {
+		s.cfg.OnEnd(s.err)
+	}
+	return nil
+}

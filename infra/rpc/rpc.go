@@ -1,0 +1,48 @@
+// Package rpc is the private protocol between gateways and runners: the names of its headers and the signature that
+// every call carries.
+//
+// A gateway forwards a client's request under the engine's own path, with the model in a header. The runner either
+// relays the engine's answer, or refuses with status 421 and a reason, which states that no engine saw the request, so
+// that sending it elsewhere is safe.
+//
+// A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the gateway,
+// a counter, the time and the SHA-256 of the body. Runners accept a time within ± 30 s of their own and each counter of
+// a gateway once, remembered in a sliding window as in RFC 4303 section 3.4.3, so memory grows with gateways, not with
+// requests. A runner that has just started takes no call that was signed before, since its predecessor may have.
+//
+// The headers of a ticket, a request id and a content type are outside the signature: they change no more than a place in
+// the host's queue, a log line, and what the gateway's own client could say.
+package rpc
+
+// Headers of the protocol.
+const (
+	HeaderAuth     = "X-Reveille-Auth"    // signature, request
+	HeaderModel    = "X-Reveille-Model"   // canonical model id, request
+	HeaderTicket   = "X-Reveille-Ticket"  // ticket whose reservation the request uses, request, may be absent
+	HeaderPriority = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
+	HeaderRead     = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
+	HeaderRequest  = "X-Request-Id"       // for logs, request
+	HeaderRefused  = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
+	HeaderMedia    = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent
+	HeaderTime     = "X-Reveille-Time"    // runner's clock in ms, answer to a call whose time was off
+	HeaderCode     = "X-Reveille-Code"    // code of the error table, answer: the engine failed
+)
+
+// StatusRefused is the status of a refusal (Misdirected Request).
+const StatusRefused = 421
+
+// Refusals: why a runner did not pass a request to an engine.
+const (
+	RefusedNotLoaded = "not_loaded" // the model is not loaded here, or takes no new requests
+	RefusedDraining  = "draining"   // the runner is shutting down
+	RefusedAuth      = "auth"       // signature, time or counter not accepted
+	RefusedHost      = "host"       // the call was signed for another host: its address has become this one's
+)
+
+// PathHost answers the runner's view of itself as JSON (GET); PathLogs/<model> an engine's log as text.
+const (
+	PathHost    = "/runner/host"
+	PathLogs    = "/runner/logs/"
+	PathHealth  = "/runner/health"
+	PathMetrics = "/metrics"
+)

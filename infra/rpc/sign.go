@@ -1,0 +1,210 @@
+package rpc
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// MaxSkew is how far a call's time may be from the runner's clock.
+const MaxSkew = 30 * time.Second
+
+// Errors of Verify.
+var (
+	ErrSignature = errors.New("signature does not match")
+	ErrTime      = errors.New("signed time is more than 30 s off")
+	ErrReplay    = errors.New("call was seen before")
+	ErrHost      = errors.New("call is meant for another host")
+)
+
+// Call is what a signature covers.
+type Call struct {
+	Method, Path string // path with query as sent
+	Host         string // name of the runner's host, without spaces
+	Model        string
+	Body         []byte
+}
+
+// Signer signs calls of one gateway process. It is safe for concurrent use.
+type Signer struct {
+	gateway string
+	macs    sync.Pool
+	counter atomic.Uint64
+	offset  atomic.Int64 // ms added to the local clock
+}
+
+// Gateway is the signer's identity, fresh for each process.
+func (s *Signer) Gateway() string { return s.gateway }
+
+// NewSigner makes a signer with a fresh identity.
+func NewSigner(secret []byte) *Signer {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return &Signer{gateway: hex.EncodeToString(id[:]), macs: macPool(secret)}
+}
+
+// Correct learns a runner's clock (HeaderTime) after it refused a call for its time.
+func (s *Signer) Correct(runnerMS int64) { s.offset.Store(runnerMS - time.Now().UnixMilli()) }
+
+// Sign returns the value of HeaderAuth for a call. Each call needs its own.
+func (s *Signer) Sign(c Call) string {
+	n := s.counter.Add(1)
+	ms := time.Now().UnixMilli() + s.offset.Load()
+	var buf [128]byte
+	head := append(buf[:0], "v1 "...)
+	head = append(head, s.gateway...)
+	head = append(head, ' ')
+	head = strconv.AppendUint(head, n, 10)
+	head = append(head, ' ')
+	head = strconv.AppendInt(head, ms, 10)
+	head = append(head, ' ')
+	head = append(head, c.Host...)
+	m := s.macs.Get().(hash.Hash)
+	sum := mac(m, head, c)
+	s.macs.Put(m)
+	head = append(head, ' ')
+	return string(base64.RawURLEncoding.AppendEncode(head, sum[:]))
+}
+
+func macPool(secret []byte) sync.Pool {
+	key := append([]byte(nil), secret...)
+	return sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}
+}
+
+// mac covers head, which names the host, and the call's parts, each ended by a zero byte, which none of them can hold.
+func mac(m hash.Hash, head []byte, c Call) [sha256.Size]byte {
+	var buf [512]byte
+	b := append(buf[:0], head...)
+	for _, part := range [...]string{c.Method, c.Path, c.Model} {
+		b = append(b, 0)
+		b = append(b, part...)
+	}
+	b = append(b, 0)
+	body := sha256.Sum256(c.Body)
+	b = append(b, body[:]...)
+	m.Reset()
+	m.Write(b)
+	var out [sha256.Size]byte
+	m.Sum(out[:0])
+	return out
+}
+
+// Verifier checks signatures on one host. It is safe for concurrent use.
+type Verifier struct {
+	macs    sync.Pool
+	started time.Time
+
+	mu      sync.Mutex
+	windows map[string]*window // by gateway; idle ones go, since their times are no longer accepted
+	swept   time.Time
+}
+
+// NewVerifier makes a verifier for the pool's runner secret.
+func NewVerifier(secret []byte) *Verifier {
+	return &Verifier{macs: macPool(secret), started: time.Now(), windows: map[string]*window{}}
+}
+
+// Verify accepts a call once and returns the gateway that made it. c.Host is the verifier's own. Errors: ErrSignature,
+// ErrHost (signed in order, for another host), ErrTime (tell the caller your time), ErrReplay. A call signed before the
+// verifier was made counts as ErrTime: an earlier process of the host may have accepted it.
+func (v *Verifier) Verify(auth string, c Call, now time.Time) (gateway string, err error) {
+	i := strings.LastIndexByte(auth, ' ')
+	if i < 0 || len(auth) > 256 {
+		return "", ErrSignature
+	}
+	f := strings.Split(auth[:i], " ")
+	if len(f) != 5 || f[0] != "v1" {
+		return "", ErrSignature
+	}
+	n, err1 := strconv.ParseUint(f[2], 10, 64)
+	ms, err2 := strconv.ParseInt(f[3], 10, 64)
+	got, err3 := base64.RawURLEncoding.DecodeString(auth[i+1:])
+	if err1 != nil || err2 != nil || err3 != nil {
+		return "", ErrSignature
+	}
+	m := v.macs.Get().(hash.Hash)
+	want := mac(m, []byte(auth[:i]), c)
+	v.macs.Put(m)
+	if subtle.ConstantTimeCompare(got, want[:]) != 1 {
+		return "", ErrSignature
+	}
+	if f[4] != c.Host {
+		return "", ErrHost
+	}
+	if now.Sub(v.started) < 2*MaxSkew && ms < v.started.UnixMilli() {
+		return "", ErrTime
+	}
+	if d := now.UnixMilli() - ms; d > MaxSkew.Milliseconds() || d < -MaxSkew.Milliseconds() {
+		return "", ErrTime
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.sweepLocked(now)
+	w := v.windows[f[1]]
+	if w == nil {
+		w = &window{}
+		v.windows[f[1]] = w
+	}
+	w.used = now
+	if !w.accept(n) {
+		return "", ErrReplay
+	}
+	return f[1], nil
+}
+
+// sweepLocked forgets gateways whose every signed time has left the accepted range.
+func (v *Verifier) sweepLocked(now time.Time) {
+	if now.Sub(v.swept) < MaxSkew {
+		return
+	}
+	v.swept = now
+	for id, w := range v.windows {
+		if now.Sub(w.used) > 3*MaxSkew {
+			delete(v.windows, id)
+		}
+	}
+}
+
+const windowBits = 1 << 14 // calls that may overtake one another
+
+// window remembers which of the last windowBits counters were seen.
+type window struct {
+	top  uint64
+	used time.Time
+	seen [windowBits / 64]uint64
+}
+
+// accept reports whether n is new and marks it. Counters below the window are refused.
+func (w *window) accept(n uint64) bool {
+	if n == 0 || n+windowBits <= w.top {
+		return false
+	}
+	if n > w.top {
+		if n-w.top >= windowBits {
+			w.seen = [windowBits / 64]uint64{}
+		} else {
+			for i := w.top + 1; i < n; i++ {
+				w.seen[i/64%uint64(len(w.seen))] &^= 1 << (i % 64)
+			}
+		}
+		w.top = n
+		w.seen[n/64%uint64(len(w.seen))] |= 1 << (n % 64)
+		return true
+	}
+	word, bit := &w.seen[n/64%uint64(len(w.seen))], uint64(1)<<(n%64)
+	if *word&bit != 0 {
+		return false
+	}
+	*word |= bit
+	return true
+}

@@ -1,0 +1,172 @@
+package rpc
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestVerify(t *testing.T) {
+	s := NewSigner([]byte("secret"))
+	v := NewVerifier([]byte("secret"))
+	c := Call{Method: "POST", Path: "/v1/chat/completions", Host: "gpu-1", Model: "m", Body: []byte(`{"a":1}`)}
+	auth := s.Sign(c)
+	if g, err := v.Verify(auth, c, time.Now()); err != nil || g != s.Gateway() {
+		t.Fatal(err)
+	}
+	if _, err := v.Verify(auth, c, time.Now()); !errors.Is(err, ErrReplay) {
+		t.Errorf("second time: %v, want ErrReplay", err)
+	}
+	changes := map[string]func(*Call){
+		"method": func(c *Call) { c.Method = "GET" }, "path": func(c *Call) { c.Path += "x" },
+		"model": func(c *Call) { c.Model = "n" }, "body": func(c *Call) { c.Body = []byte(`{"a":2}`) },
+		"shifted": func(c *Call) { c.Path, c.Model = c.Path+"\x00m", "" },
+	}
+	for name, change := range changes {
+		d := c
+		change(&d)
+		if _, err := v.Verify(s.Sign(c), d, time.Now()); !errors.Is(err, ErrSignature) {
+			t.Errorf("%s changed: %v, want ErrSignature", name, err)
+		}
+	}
+	other := c
+	other.Host = "gpu-2"
+	if _, err := v.Verify(s.Sign(c), other, time.Now()); !errors.Is(err, ErrHost) {
+		t.Errorf("another host: %v, want ErrHost", err)
+	}
+	if _, err := v.Verify(strings.Replace(s.Sign(c), " gpu-1 ", " gpu-2 ", 1), other, time.Now()); !errors.Is(err, ErrSignature) {
+		t.Errorf("host changed in the header: %v, want ErrSignature", err)
+	}
+	if _, err := NewVerifier([]byte("other")).Verify(s.Sign(c), c, time.Now()); !errors.Is(err, ErrSignature) {
+		t.Errorf("other secret: %v", err)
+	}
+	if _, err := v.Verify(s.Sign(c), c, time.Now().Add(10*time.Minute)); !errors.Is(err, ErrTime) {
+		t.Errorf("clock off: %v, want ErrTime", err)
+	}
+	s.Correct(time.Now().Add(10 * time.Minute).UnixMilli())
+	if _, err := v.Verify(s.Sign(c), c, time.Now().Add(10*time.Minute)); err != nil {
+		t.Errorf("corrected clock: %v", err)
+	}
+}
+
+// What a verifier's predecessor may have accepted is refused as too old; the time that it tells makes the next call good.
+func TestVerifierAfterRestart(t *testing.T) {
+	s := NewSigner([]byte("secret"))
+	c := Call{Method: "POST", Host: "gpu-1"}
+	old := s.Sign(c)
+	time.Sleep(2 * time.Millisecond)
+	v := NewVerifier([]byte("secret"))
+	if _, err := v.Verify(old, c, time.Now()); !errors.Is(err, ErrTime) {
+		t.Errorf("signed before the start: %v, want ErrTime", err)
+	}
+	s.Correct(time.Now().Add(-time.Second).UnixMilli())
+	if _, err := v.Verify(s.Sign(c), c, time.Now()); !errors.Is(err, ErrTime) {
+		t.Errorf("clock behind the start: %v, want ErrTime", err)
+	}
+	s.Correct(time.Now().UnixMilli())
+	if _, err := v.Verify(s.Sign(c), c, time.Now()); err != nil {
+		t.Errorf("after the correction: %v", err)
+	}
+	s.Correct(time.Now().Add(50 * time.Second).UnixMilli())
+	if _, err := v.Verify(s.Sign(c), c, time.Now().Add(70*time.Second)); err != nil {
+		t.Errorf("a clock behind by less than the skew, long after the start: %v", err)
+	}
+}
+
+// Calls may overtake one another on their way, and each counts once whatever the order.
+func TestConcurrentCalls(t *testing.T) {
+	s, v := NewSigner([]byte("secret")), NewVerifier([]byte("secret"))
+	c := Call{Method: "POST", Host: "h"}
+	var wg sync.WaitGroup
+	var accepted atomic.Int64
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				auth := s.Sign(c)
+				for range 2 {
+					if _, err := v.Verify(auth, c, time.Now()); err == nil {
+						accepted.Add(1)
+					} else if !errors.Is(err, ErrReplay) {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := accepted.Load(); n != 800 {
+		t.Errorf("%d accepted, want 800", n)
+	}
+}
+
+// Every counter is accepted at most once, in any order, and always when it is new and not further behind than the window.
+func TestWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var w window
+		seen := map[uint64]bool{}
+		top := uint64(0)
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			n := rapid.Uint64Range(1, top+3*windowBits).Draw(t, "n")
+			got := w.accept(n)
+			want := !seen[n] && n+windowBits > top
+			if got != want {
+				t.Fatalf("accept(%d) = %v with top %d, want %v", n, got, top, want)
+			}
+			seen[n] = true
+			top = max(top, n)
+		}
+	})
+}
+
+func TestWindowsAreForgotten(t *testing.T) {
+	v := NewVerifier([]byte("s"))
+	now := time.Now()
+	for range 50 {
+		s := NewSigner([]byte("s"))
+		if _, err := v.Verify(s.Sign(Call{}), Call{}, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := NewSigner([]byte("s"))
+	s.Correct(now.Add(5 * time.Minute).UnixMilli())
+	if _, err := v.Verify(s.Sign(Call{}), Call{}, now.Add(5*time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if len(v.windows) != 1 {
+		t.Errorf("%d gateways remembered, want the living one", len(v.windows))
+	}
+}
+
+func FuzzVerify(f *testing.F) {
+	f.Add(NewSigner([]byte("s")).Sign(Call{}))
+	f.Add("v1 a 1 2 3")
+	f.Add("")
+	v := NewVerifier([]byte("other"))
+	f.Fuzz(func(t *testing.T, auth string) {
+		if _, err := v.Verify(auth, Call{}, time.Now()); err == nil {
+			t.Fatal("accepted without the secret")
+		}
+	})
+}
+
+func BenchmarkSign(b *testing.B) {
+	s := NewSigner([]byte("secret"))
+	v := NewVerifier([]byte("secret"))
+	body := make([]byte, 1024)
+	for i := range body {
+		body[i] = byte(rand.IntN(256))
+	}
+	c := Call{Method: "POST", Path: "/v1/chat/completions", Host: "h", Model: "m", Body: body}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := v.Verify(s.Sign(c), c, time.Now()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

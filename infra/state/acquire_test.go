@@ -1,0 +1,371 @@
+package state_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// TestSingleFlight: sixteen gateways want one cold model of a sleeping host at once, each retrying what is stale. There is
+// one ticket, one wake duty, and everybody waits for it.
+func TestSingleFlight(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		const gateways, each = 16, 4
+		var mu sync.Mutex
+		tickets, duties, created := map[string]bool{}, 0, 0
+		var wg sync.WaitGroup
+		for g := range gateways {
+			for range each {
+				wg.Go(func() {
+					for {
+						snap, err := s.Snapshot(ctx)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						a, err := s.Acquire(ctx, state.Want{Gateway: fmt.Sprint("gw-", g), Model: "m", Host: "h", Revision: snap.Revision})
+						if errors.Is(err, state.ErrStale) {
+							continue
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						tickets[a.Ticket] = true
+						if a.WakeToken != "" {
+							duties++
+						}
+						if a.Status == "created" {
+							created++
+						}
+						return
+					}
+				})
+			}
+		}
+		wg.Wait()
+		equal(t, "tickets", len(tickets), 1)
+		equal(t, "created", created, 1)
+		equal(t, "wake duties", duties, 1)
+		snap, err := s.Snapshot(ctx)
+		must(t, err)
+		equal(t, "queue", len(snap.Hosts["h"].Queue), 1)
+		equal(t, "waiters", snap.Hosts["h"].Queue[0].Waiters, gateways)
+	})
+}
+
+// TestStalePlacementChangesNothing, whatever made it stale.
+func TestStalePlacementChangesNothing(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", map[string]string{"old": "llm"})
+		changes := map[string]func(){
+			"a model record": func() {
+				must(t, s.PutModel(ctx, "h", g, state.ModelPut{ID: "x", Fields: map[string]string{"type": "llm"}}, 0, ""))
+			},
+			"a model gone":  func() { must(t, s.DropModel(ctx, "h", g, "x", "", "", false)) },
+			"another load":  func() { acquire(t, s, want(t, s, "gw-2", "other", "h")) },
+			"a host state":  func() { must(t, s.SetHostState(ctx, "h", g, "draining")) },
+			"a registering": func() { register(t, s, "h2", nil) },
+			"lost data":     func() { must(t, b.rdb.FlushAll(ctx).Err()); register(t, s, "h", nil) },
+		}
+		for _, name := range []string{"a model record", "a model gone", "another load", "a host state", "a registering", "lost data"} {
+			w := want(t, s, "gw-1", "m", "h")
+			changes[name]()
+			before := b.dump()
+			_, err := s.Acquire(ctx, w)
+			if !errors.Is(err, state.ErrStale) {
+				t.Fatalf("placement older than %s: %v", name, err)
+			}
+			equal(t, "state after "+name, b.dump(), before)
+		}
+		equal(t, "retried", acquire(t, s, want(t, s, "gw-1", "m", "h")).Status, "created")
+	})
+}
+
+// TestRevisionNeverReturns: a revision of a pool that was emptied is not reached again by the next one.
+func TestRevisionNeverReturns(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		register(t, s, "h", nil)
+		w := want(t, s, "gw", "m", "h")
+		must(t, b.rdb.FlushAll(ctx).Err())
+		b.after(time.Second)
+		for i := range 5 {
+			register(t, s, fmt.Sprint("h", i), nil)
+			if _, err := s.Acquire(ctx, w); !errors.Is(err, state.ErrStale) {
+				t.Fatal("a placement from before the data were lost:", err)
+			}
+		}
+	})
+}
+
+func TestAcquireVariants(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", map[string]string{"warm": "llm"})
+
+		equal(t, "nothing to attach to", acquire(t, s, state.Want{Gateway: "gw-1", Model: "m"}).Status, "none")
+
+		first := acquire(t, s, want(t, s, "gw-1", "m", "h"))
+		equal(t, "wake duty of an awake host", first.WakeToken, "")
+		equal(t, "stage", fmt.Sprint(first.State, first.Position), "queued1")
+		second := acquire(t, s, state.Want{Gateway: "gw-2", Model: "m", Host: "elsewhere", Revision: 1})
+		equal(t, "attached, whatever its placement", second.Status+second.Ticket, "attached"+first.Ticket)
+		must(t, s.Begin(ctx, "h", g, first.Ticket))
+		third := acquire(t, s, state.Want{Gateway: "gw-3", Model: "m"})
+		equal(t, "attached to a load under way", fmt.Sprint(third.Status, third.State, third.Position), "attachedloading0")
+
+		w := want(t, s, "gw-1", "m", "h")
+		w.Own, w.Fields = true, map[string]string{"options": `{"ctx_size":1}`, "state": "ready", "kind": "x"}
+		own := acquire(t, s, w)
+		equal(t, "own ticket", own.Status, "created")
+		if own.Ticket == first.Ticket {
+			t.Fatal("an own ticket is shared")
+		}
+		equal(t, "fields cannot rewrite a ticket", b.field("ticket:"+own.Ticket, "state")+b.field("ticket:"+own.Ticket, "kind"), "queuedload")
+		equal(t, "shared ticket", b.field("wanted", "m"), first.Ticket)
+		equal(t, "options", standing(t, s, "gw-1", own.Ticket).Record.Options, `{"ctx_size":1}`)
+
+		w = want(t, s, "gw-4", "warm", "h")
+		equal(t, "loaded", acquire(t, s, w).Status, "loaded")
+		w.Refused = true
+		refused := acquire(t, s, w)
+		equal(t, "refused", refused.Status, "created")
+		equal(t, "refused again", acquire(t, s, w).Ticket, refused.Ticket)
+
+		w = want(t, s, "gw-1", "bg", "h")
+		w.Background = true
+		bg := acquire(t, s, w)
+		equal(t, "waiters of a background load", b.content(prefix+"waiters:"+bg.Ticket), "")
+		must(t, s.Leave(ctx, "gw-1", bg.Ticket, false))
+		equal(t, "a background load stays", b.field("ticket:"+bg.Ticket, "state"), "queued")
+		w = state.Want{Gateway: "gw-2", Model: "bg"}
+		equal(t, "waiting for a background load", acquire(t, s, w).Ticket, bg.Ticket)
+		must(t, s.Leave(ctx, "gw-2", bg.Ticket, false))
+		equal(t, "a background load stays", b.field("ticket:"+bg.Ticket, "state"), "queued")
+	})
+}
+
+// TestOperationRepeated: a call whose answer was lost returns the first ticket and changes nothing more.
+func TestOperationRepeated(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", nil)
+		w := want(t, s, "gw-1", "m", "h")
+		w.Own, w.Operation = true, "op-1"
+		first := acquire(t, s, w)
+		before := b.dump()
+		again := acquire(t, s, w)
+		equal(t, "ticket", again.Ticket, first.Ticket)
+		equal(t, "state after a repetition", b.dump(), before)
+
+		must(t, s.Begin(ctx, "h", g, first.Ticket))
+		_, err := s.Finish(ctx, "h", g, first.Ticket, state.Outcome{})
+		must(t, err)
+		must(t, s.SetHostState(ctx, "h", g, "asleep"))
+		before = b.dump()
+		again = acquire(t, s, w)
+		equal(t, "a repetition after the end", again.Ticket+again.State+again.WakeToken, first.Ticket+"ready")
+		equal(t, "state after a late repetition", b.dump(), before)
+	})
+}
+
+// TestUnloadWakesNothing: an unload on a sleeping host has come true already.
+func TestUnloadWakesNothing(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", map[string]string{"m": "llm"})
+		unload := func() state.Acquired {
+			w := want(t, s, "gw", "m", "h")
+			w.Unload = true
+			return acquire(t, s, w)
+		}
+		queued, begun := unload(), unload()
+		if queued.Ticket == begun.Ticket {
+			t.Fatal("two unloads are one ticket")
+		}
+		must(t, s.Begin(ctx, "h", g, begun.Ticket))
+		must(t, s.SetHostState(ctx, "h", g, "asleep"))
+		for _, u := range []state.Acquired{queued, begun} {
+			equal(t, "an unload of a host gone to sleep", standing(t, s, "gw", u.Ticket).Record.State, "ready")
+		}
+		late := unload()
+		equal(t, "an unload on a sleeping host", late.Status+late.State+late.WakeToken, "createdready")
+		equal(t, "host state", b.field("host:h", "state"), "asleep")
+		equal(t, "queue", b.content(prefix+"queue:h"), "")
+	})
+}
+
+// TestWakeDuty is given to one gateway, passed on when its lease ends, and fails the waiters when it fails.
+func TestWakeDuty(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		var duties []string
+		var ticket string
+		for i := range 8 {
+			a := acquire(t, s, want(t, s, fmt.Sprint("gw-", i), "m", "h"))
+			ticket = a.Ticket
+			if a.WakeToken != "" {
+				duties = append(duties, a.WakeToken)
+			}
+		}
+		equal(t, "duties", len(duties), 1)
+		b.after(state.WakeLease - time.Second)
+		must(t, s.RenewWake(ctx, "h", duties[0]))
+		b.after(state.WakeLease - time.Second)
+		equal(t, "duty while renewed", standing(t, s, "gw-1", ticket).WakeToken, "")
+		b.after(state.WakeLease)
+		next := standing(t, s, "gw-1", ticket).WakeToken
+		if next == "" || next <= duties[0] {
+			t.Fatalf("the duty did not pass on with a higher token: %q after %q", next, duties[0])
+		}
+		equal(t, "duty for a third", standing(t, s, "gw-2", ticket).WakeToken, "")
+		if err := s.RenewWake(ctx, "h", duties[0]); !errors.Is(err, state.ErrNotOwner) {
+			t.Fatal("renewing by the one whose lease ended:", err)
+		}
+		before := b.dump()
+		if err := s.FailWake(ctx, "h", duties[0], "c", "m"); !errors.Is(err, state.ErrNotOwner) {
+			t.Fatal("failing by the one whose lease ended:", err)
+		}
+		equal(t, "state after a fenced failure", b.dump(), before)
+
+		other := acquire(t, s, want(t, s, "gw-1", "m2", "h"))
+		must(t, s.FailWake(ctx, "h", next, "no_capacity", "sold out"))
+		for _, id := range []string{ticket, other.Ticket} {
+			r := standing(t, s, "gw-1", id).Record
+			equal(t, "outcome", r.State+r.Code, "failedno_capacity")
+			equal(t, "wake error", r.WakeError, true)
+		}
+		snap, err := s.Snapshot(ctx)
+		must(t, err)
+		equal(t, "host", snap.Hosts["h"].State+" "+snap.Hosts["h"].Error, "asleep sold out")
+		if acquire(t, s, want(t, s, "gw-3", "m", "h")).WakeToken == "" {
+			t.Fatal("a new want after a failed wake got no duty")
+		}
+
+		g := register(t, s, "h", nil)
+		if err := s.FailWake(ctx, "h", next, "c", "m"); !errors.Is(err, state.ErrAwake) {
+			t.Fatal("failing to wake a host that is there:", err)
+		}
+		must(t, s.SetHostState(ctx, "h", g, "draining"))
+		if err := s.RenewWake(ctx, "h", next); !errors.Is(err, state.ErrAwake) {
+			t.Fatal("waking a host that drains:", err)
+		}
+	})
+}
+
+// TestSleepWithWorkQueued: whoever waits when a host goes to sleep wakes it again, and a repeated good-bye does not undo that.
+func TestSleepWithWorkQueued(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", map[string]string{"old": "llm"})
+		a := acquire(t, s, want(t, s, "gw-1", "m", "h"))
+		begun := acquire(t, s, want(t, s, "gw-1", "m0", "h"))
+		must(t, s.Begin(ctx, "h", g, begun.Ticket))
+		must(t, s.SetHostState(ctx, "h", g, "asleep"))
+		equal(t, "records of a sleeping host", b.content(prefix+"models:h")+b.content(prefix+"lru:h:llm")+b.content(prefix+"model:h:old"), "")
+		equal(t, "the begun load heads the queue", b.content(prefix+"queue:h"), fmt.Sprintf("list [%s %s]", begun.Ticket, a.Ticket))
+		if err := s.PutModel(ctx, "h", g, state.ModelPut{ID: "m", Fields: map[string]string{"type": "llm"}}, 0, ""); !errors.Is(err, state.ErrUnknownHost) {
+			t.Fatal("a record on a sleeping host:", err)
+		}
+		if err := s.Begin(ctx, "h", g, a.Ticket); !errors.Is(err, state.ErrUnknownHost) {
+			t.Fatal("a load begun on a sleeping host:", err)
+		}
+		_, err := s.Beat(ctx, "h", g, false, nil)
+		must(t, err)
+		if standing(t, s, "gw-1", a.Ticket).WakeToken == "" {
+			t.Fatal("the waiter got no duty to wake the host again")
+		}
+		must(t, s.SetHostState(ctx, "h", g, "asleep"))
+		equal(t, "host state", b.field("host:h", "state"), "waking")
+		equal(t, "duty for a second", standing(t, s, "gw-2", a.Ticket).WakeToken, "")
+		if _, err := s.Beat(ctx, "h", g, false, nil); !errors.Is(err, state.ErrUnknownHost) {
+			t.Fatal("a runner that lives on is not asked to register when its host is wanted:", err)
+		}
+		register(t, s, "h", nil)
+		equal(t, "queue kept", b.content(prefix+"queue:h"), fmt.Sprintf("list [%s %s]", begun.Ticket, a.Ticket))
+	})
+}
+
+// TestClaimWake: a background load whose gateway died is still carried out; a load nobody waits for wakes nothing.
+func TestClaimWake(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		abandoned := acquire(t, s, want(t, s, "gw-dead", "m0", "h"))
+		b.after(time.Minute)
+		token, err := s.ClaimWake(ctx, "gw-1", "h")
+		must(t, err)
+		equal(t, "duty for nothing", token, "")
+		equal(t, "a load without waiters", standing(t, s, "gw-1", abandoned.Ticket).Record.State, "dropped")
+
+		w := want(t, s, "gw-dead", "m", "h")
+		w.Background = true
+		if acquire(t, s, w).WakeToken == "" {
+			t.Fatal("no duty, though the one for m0 has run out")
+		}
+		token, err = s.ClaimWake(ctx, "gw-1", "h")
+		must(t, err)
+		equal(t, "duty that another holds", token, "")
+		b.after(2 * state.WakeLease)
+		var tokens []string
+		for i := range 4 {
+			token, err := s.ClaimWake(ctx, fmt.Sprint("gw-", i), "h")
+			must(t, err)
+			if token != "" {
+				tokens = append(tokens, token)
+			}
+		}
+		equal(t, "duties after the lease", len(tokens), 1)
+		register(t, s, "h", nil)
+		token, err = s.ClaimWake(ctx, "gw-1", "h")
+		must(t, err)
+		equal(t, "duty for an awake host", token, "")
+	})
+}
+
+// TestLargeRecords: long queues and wide hashes fit the scripts' limits.
+func TestLargeRecords(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		fields := map[string]string{"type": "llm", "state": "loaded", "options": strings.Repeat("x", 1_000)}
+		for i := range 200 {
+			fields[fmt.Sprint("field-", i)] = "\x00\"\\é\n"
+		}
+		var models []state.ModelPut
+		for _, id := range []string{"1", "2", "a:b", "org/x{y}"} {
+			models = append(models, state.ModelPut{ID: id, Fields: fields})
+		}
+		_, _, err := s.Register(ctx, state.HostInfo{Name: "h", Models: models})
+		must(t, err)
+		w := want(t, s, "gw", "m", "h")
+		for i := range 100 {
+			w.Model = fmt.Sprint("m", i)
+			acquire(t, s, w)
+			rev, err := b.rdb.Get(ctx, prefix+"rev").Uint64()
+			must(t, err)
+			w.Revision = rev
+		}
+		snap, err := s.Snapshot(ctx)
+		must(t, err)
+		equal(t, "queue", len(snap.Hosts["h"].Queue), 100)
+		for _, m := range models {
+			r := snap.Hosts["h"].Models[m.ID]
+			if r == nil || r.Fields["field-7"] != "\x00\"\\é\n" || r.UsedMS != b.now {
+				t.Fatalf("record of %s came back as %.200v", m.ID, r)
+			}
+		}
+		if !slices.IsSortedFunc(snap.Hosts["h"].Queue, func(a, b state.TicketRecord) int { return strings.Compare(a.ID, b.ID) }) {
+			t.Fatal("queue out of order")
+		}
+	})
+}

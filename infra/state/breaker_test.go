@@ -1,0 +1,127 @@
+package state_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/infra/state"
+	"reveille/testenv"
+)
+
+// logbook is a log that a test reads while it is written.
+type logbook struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logbook) lines() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), "\n")
+}
+
+// TestStalledRedis (faults 1 and 2): a Redis that does not answer costs a time-out until the breaker opens, then nothing;
+// it is probed, and used as soon as it answers. There is one log line per change.
+func TestStalledRedis(t *testing.T) {
+	t.Parallel()
+	relay := testenv.NewFlaky(t, testenv.Redis(t))
+	log := &logbook{}
+	s, err := state.Open(state.Options{URL: "redis://" + relay.Addr, Log: slog.New(slog.NewTextHandler(log, nil))})
+	must(t, err)
+	defer s.Close()
+	eventually(t, "warm", func() bool { return s.Ping(ctx) == nil })
+	changes := log.lines() // a slow day may have opened it already
+
+	relay.Pause()
+	for i := range 5 {
+		start := time.Now()
+		if _, err := s.Snapshot(ctx); !errors.Is(err, state.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			t.Fatalf("call %d took %v", i, took)
+		}
+	}
+	equal(t, "up", s.Up(), false)
+	start, calls := time.Now(), 2000
+	for range calls {
+		if err := s.Ping(ctx); !errors.Is(err, state.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Fatalf("%d calls on an open breaker took %v", calls, took)
+	}
+	equal(t, "log lines", log.lines(), changes+1)
+	relay.Resume()
+	eventually(t, "back", func() bool { return s.Ping(ctx) == nil })
+	equal(t, "up", s.Up(), true)
+	equal(t, "log lines", log.lines(), changes+2)
+}
+
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	b := state.NewBreaker(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	lost := errors.New("connection refused")
+	for range 4 {
+		b.Record(lost)
+	}
+	b.Record(redis.Nil) // an answer: four in a row are forgotten
+	for range 4 {
+		if err := b.Record(lost); !errors.Is(err, state.ErrUnavailable) || !errors.Is(err, lost) {
+			t.Fatal(err)
+		}
+	}
+	equal(t, "allowed after four", b.Allow(), true)
+	b.Record(lost)
+	equal(t, "allowed after five", b.Allow(), false)
+	probes, start := 0, time.Now()
+	for probes == 0 && time.Since(start) < 15*time.Second {
+		if b.Allow() {
+			probes++
+		}
+		time.Sleep(time.Millisecond)
+	}
+	equal(t, "probes", probes, 1)
+	if waited := time.Since(start); waited < 500*time.Millisecond {
+		t.Errorf("probed after %v", waited)
+	}
+	equal(t, "a second probe", b.Allow(), false)
+	b.Record(lost)
+	equal(t, "allowed after a failed probe", b.Allow(), false)
+	b.Record(nil)
+	equal(t, "allowed after an answer", b.Allow(), true)
+}
+
+// TestCallersEndIsNotRedisFault: calls whose own context ends do not open the breaker.
+func TestCallersEndIsNotRedisFault(t *testing.T) {
+	relay := testenv.NewFlaky(t, testenv.Redis(t))
+	s, err := state.Open(state.Options{URL: "redis://" + relay.Addr, Timeout: 10 * time.Second})
+	must(t, err)
+	defer s.Close()
+	must(t, s.Ping(ctx))
+	relay.Pause()
+	for range 10 {
+		short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+		if err := s.Ping(short); !errors.Is(err, state.ErrUnavailable) {
+			t.Error(err)
+		}
+		cancel()
+	}
+	equal(t, "up", s.Up(), true)
+}

@@ -1,0 +1,46 @@
+// Package state is the pool's shared memory in Redis: hosts, models, tickets, LRU order, NPU holders, the catalogue and
+// the counters. Every change is one Lua script (folder lua, one file an operation, each with its contract on top), so a
+// decision is either committed whole or refused; this package decides nothing itself.
+//
+// Keys. `{pool}` is a hash tag, so that one pool lives in one slot of a Redis Cluster. All values are plain hashes,
+// sorted sets, sets, lists and strings, which redis-cli alone explains. TTLs collect rubbish and carry no meaning.
+//
+//	key                        Redis type  written by                         TTL    holds
+//	rv:{pool}:epoch            string      register                           -      set once; missing after data loss
+//	rv:{pool}:rev              string      every script that changes a        -      revision: plans made on an older
+//	                                       decision's input                          one are refused as stale; never
+//	                                                                                 behind the clock in microseconds
+//	rv:{pool}:token            string      acquire, register                  -      last fencing token, never behind
+//	                                                                                 the clock in microseconds
+//	rv:{pool}:hosts            set         register, catalog_put, acquire     -      host names
+//	rv:{pool}:host:<h>         hash        register, beat, host_state, touch, -      state, devices, addr, generation,
+//	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading;
+//	                                       renew, claim and wake (state of a         lost_ms: somebody noticed missing
+//	                                       host that sleeps or is lost)              beats
+//	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
+//	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
+//	                                                                                 backend_url, pid, in_flight …
+//	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner, touch           -      model by last use in ms
+//	rv:{pool}:npu:<h>          string      the host's runner                  -      model (or models) on the NPU
+//	rv:{pool}:queue:<h>        list        acquire, begin, leave, register    -      tickets not begun, in order
+//	rv:{pool}:begun:<h>        set         begin, finish, register            -      tickets begun and not ended: one load
+//	                                                                                 (field loading), any unloads
+//	rv:{pool}:ticket:<id>      hash        acquire, begin, finish, leave      60 s   one load or unload, kept a minute
+//	                                                                          after  after its end
+//	rv:{pool}:waiters:<id>     sorted set  acquire, renew, leave              60 s   gateway by end of its lease in ms
+//	                                                                          after
+//	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket
+//	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake        1 h    duty to wake: owner, token, exp_ms
+//	rv:{pool}:op:<id>          string      acquire, touch                     60 s   operation done: the ticket it made
+//	rv:{pool}:catalog          hash        catalog_put                        -      version, json, at_ms
+//	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models
+//	                                                                                 registered at run time
+//	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool
+//	rv:{pool}:events           channel     every change                       -      JSON events for mirrors
+//
+// Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its
+// generation and are refused (ErrFenced) once another runner registered the host.
+//
+// Redis away: calls end within Options.Timeout with ErrUnavailable, and a breaker answers at once while it stays away.
+// Redis emptied: runners are told by their next beat that they are unknown and register with all they hold.
+package state

@@ -1,0 +1,49 @@
+package state
+
+import "errors"
+
+// Errors of the store. Test with errors.Is.
+var (
+	// ErrUnavailable: Redis did not answer in time, refused, or the breaker is open. Nothing is known of the effect of a
+	// call that had been sent; scripts with an operation id may be repeated.
+	ErrUnavailable = errors.New("state store unavailable")
+	// ErrFenced: another runner has registered this host since; the caller may write it no more.
+	ErrFenced = errors.New("fenced: another generation owns the host")
+	// ErrUnknownHost: Redis has no record of the host (it was emptied): register again.
+	ErrUnknownHost = errors.New("host is not registered")
+	// ErrStale: the pool changed since the snapshot that a placement was made on; take a new one.
+	ErrStale = errors.New("stale: the pool changed since the snapshot")
+	// ErrGone: the ticket ended, was dropped, or was lost with Redis' data.
+	ErrGone = errors.New("ticket is gone")
+	// ErrDropped: nobody waits for the ticket any more.
+	ErrDropped = errors.New("ticket was dropped: nobody waits for it")
+	// ErrBusy: another load is under way on the host.
+	ErrBusy = errors.New("another load is under way on the host")
+	// ErrNotOwner: another holds the wake duty.
+	ErrNotOwner = errors.New("wake duty is held by another")
+	// ErrAwake: the host's runner has registered, there is nothing left to wake.
+	ErrAwake = errors.New("host is awake")
+)
+
+// verdict turns a script's word into an error, nil for ok.
+func verdict(word string) error {
+	switch word {
+	case "ok", "begun":
+		return nil
+	case "fenced":
+		return ErrFenced
+	case "unknown":
+		return ErrUnknownHost
+	case "gone":
+		return ErrGone
+	case "dropped":
+		return ErrDropped
+	case "busy":
+		return ErrBusy
+	case "lost":
+		return ErrNotOwner
+	case "awake":
+		return ErrAwake
+	}
+	return errors.New("state script answered " + word)
+}

@@ -1,0 +1,82 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Event is one change of the pool as its script published it. Events are hints: they may be lost, and whoever listens
+// also polls.
+type Event struct {
+	Kind    string            `json:"kind"` // ticket, model, host, catalog, leave, settings; "sync" (ours): events may have been missed
+	Rev     uint64            `json:"rev,string"`
+	Ticket  string            `json:"ticket"`
+	Host    string            `json:"host"`
+	Model   string            `json:"model"`
+	State   string            `json:"state"`
+	Reason  string            `json:"reason"`
+	Gateway string            `json:"gateway"`
+	Version string            `json:"version"`
+	Fields  map[string]string `json:"fields"` // of a ticket that ended
+}
+
+// Record is the ticket that a ticket event of an end carries.
+func (e Event) Record() TicketRecord {
+	r := ticketRecord(e.Ticket, e.Fields)
+	r.State, r.Host, r.Model = e.State, e.Host, e.Model
+	return r
+}
+
+// Listen calls handle for every event until ctx ends, from one goroutine. After each (re)connection it first calls
+// handle with an event of kind "sync". It returns when ctx ends.
+func (s *Store) Listen(ctx context.Context, handle func(Event)) {
+	for ctx.Err() == nil {
+		s.listenOnce(ctx, handle)
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// listenOnce subscribes and delivers until the connection breaks. go-redis would reconnect silently; here a break ends
+// the subscription, so that the caller learns that events may be missing.
+func (s *Store) listenOnce(ctx context.Context, handle func(Event)) {
+	sub := s.rdb.Subscribe(ctx, s.keys.events())
+	closed := context.AfterFunc(ctx, func() { _ = sub.Close() })
+	defer func() {
+		if closed() {
+			_ = sub.Close()
+		}
+	}()
+	if _, err := sub.ReceiveTimeout(ctx, 2*time.Second); err != nil {
+		return
+	}
+	handle(Event{Kind: "sync"})
+	for asked := false; ; {
+		msg, err := sub.ReceiveTimeout(ctx, 5*time.Second)
+		var ne net.Error
+		switch {
+		case errors.As(err, &ne) && ne.Timeout():
+			if asked || sub.Ping(ctx) != nil {
+				return // a peer that is gone without a word answers no ping either
+			}
+			asked = true
+		case err != nil:
+			return
+		default:
+			asked = false
+		}
+		if m, ok := msg.(*redis.Message); ok {
+			var e Event
+			if json.Unmarshal([]byte(m.Payload), &e) == nil {
+				handle(e)
+			}
+		}
+	}
+}

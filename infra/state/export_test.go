@@ -1,0 +1,47 @@
+package state
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Internals that the tests of package state_test look at.
+
+// Client is the store's own connection pool.
+func (s *Store) Client() redis.UniversalClient { return s.rdb }
+
+// ParseURL is how Open reads Options.URL.
+func ParseURL(url string) (*redis.UniversalOptions, error) {
+	return universalOptions(Options{URL: url})
+}
+
+// Sources are the scripts as they are sent to Redis 7, by name.
+func Sources() map[string]string {
+	return map[string]string{
+		"register": registerLua, "beat": beatLua, "model_put": modelPutLua, "model_drop": modelDropLua, "acquire": acquireLua, "renew": renewLua,
+		"leave": leaveLua, "begin": beginLua, "finish": finishLua, "touch": touchLua, "snapshot": snapshotLua, "catalog_put": catalogPutLua,
+		"wake": wakeLua, "claim": claimLua, "host_state": hostStateLua, "sleep": sleepLua, "repair": repairLua,
+	}
+}
+
+// Plain reports whether the store found a server that does not know `#!lua`.
+func (s *Store) Plain() bool { return s.scripts.snapshot.usePlain.Load() }
+
+// Breaker is a breaker on its own.
+type Breaker = breaker
+
+// NewBreaker makes a closed one.
+func NewBreaker(log *slog.Logger) *Breaker { return &breaker{log: log} }
+
+// Allow asks to make a call.
+func (b *Breaker) Allow() bool { return b.allow() }
+
+// Record notes an outcome.
+func (b *Breaker) Record(err error) error { return b.record(err) }
+
+// Guard runs a call as every call of the store is run.
+func (s *Store) Guard(ctx context.Context, call func(context.Context) error) error {
+	return s.guard(ctx, call)
+}

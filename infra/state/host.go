@@ -1,0 +1,126 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// HostInfo is what a runner says of its host when it registers. All values are its own.
+type HostInfo struct {
+	Name       string
+	Boot       string // changes with every start of the runner
+	Addr       string // where gateways reach the runner, host:port
+	Devices    string // space-separated
+	Labels     string // comma-separated
+	Limits     string // as --max-loaded-models
+	Version    string
+	Seats      string // NPU seats as JSON, "" none
+	Generation uint64 // highest generation that the runner knows of, 0 at its first start
+	Models     []ModelPut
+	NPU        string // models on the NPU, comma-separated
+	Loading    string // ticket whose load is under way, "" none
+}
+
+// ModelPut is a record of a model on a host as its runner writes it.
+type ModelPut struct {
+	ID     string
+	Fields map[string]string // as in the key table of this package; "type" is needed, used_age_ms becomes used_ms
+}
+
+// Register makes the caller the owner of its host's records, replacing those of an earlier generation, and returns its
+// generation: a fencing token that all its later writes carry. It is repeated whenever Redis lost the host.
+func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, epoch string, err error) {
+	type put struct {
+		ID     string            `json:"id"`
+		Fields map[string]string `json:"fields"`
+	}
+	models := make([]put, 0, len(h.Models))
+	for _, m := range h.Models {
+		models = append(models, put(m))
+	}
+	held, _ := json.Marshal(models) // strings always marshal
+	fields := map[string]string{
+		"addr": h.Addr, "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.Seats,
+	}
+	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), string(held), h.NPU, h.Loading)
+	if err != nil {
+		return 0, "", err
+	}
+	if len(words) != 2 {
+		return 0, "", errors.New("state script register answered without a generation")
+	}
+	generation, err = strconv.ParseUint(words[0], 10, 64)
+	return generation, words[1], err
+}
+
+// Pulse is what a heartbeat brings back.
+type Pulse struct {
+	Revision uint64
+	Queued   int    // tickets in the host's queue
+	Catalog  string // version of the published catalogue
+}
+
+// Beat says that the host lives and how many requests are open on each model. ErrUnknownHost: register again, since
+// Redis lost the host, took it for lost, or it had been written asleep and is wanted awake.
+func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, inFlight map[string]int) (Pulse, error) {
+	args := make([]any, 0, 3+2*len(inFlight))
+	args = append(args, host, generation, flag(active))
+	for m, n := range inFlight {
+		args = append(args, m, n)
+	}
+	words, err := s.evalWords(ctx, s.scripts.beat, args...)
+	if err != nil || len(words) != 3 {
+		return Pulse{}, err
+	}
+	rev, _ := strconv.ParseUint(words[0], 10, 64)
+	queued, _ := strconv.Atoi(words[1])
+	return Pulse{Revision: rev, Queued: queued, Catalog: words[2]}, nil
+}
+
+// PutModel writes the record of a model on the caller's host. used is the age of its last use, negative to leave it; the
+// last use never moves back. ErrUnknownHost: also for a host that is not awake.
+func (s *Store) PutModel(ctx context.Context, host string, generation uint64, m ModelPut, used time.Duration, npu string) error {
+	fields := make(map[string]string, len(m.Fields)+1)
+	for k, v := range m.Fields {
+		fields[k] = v
+	}
+	if used >= 0 {
+		fields["used_age_ms"] = strconv.FormatInt(used.Milliseconds(), 10)
+	}
+	return s.evalWord(ctx, s.scripts.modelPut, host, generation, m.ID, object(fields), npu)
+}
+
+// DropModel removes a model whose process is gone. reason is for people; evicted counts it as an eviction.
+func (s *Store) DropModel(ctx context.Context, host string, generation uint64, model, npu, reason string, evicted bool) error {
+	return s.evalWord(ctx, s.scripts.modelDrop, host, generation, model, npu, reason, flag(evicted))
+}
+
+// Begin takes a ticket out of the host's queue; repeating it is harmless. ErrDropped: nobody waits for it any more;
+// ErrGone: it is not there; ErrBusy: another load is under way on the host.
+func (s *Store) Begin(ctx context.Context, host string, generation uint64, ticket string) error {
+	return s.evalWord(ctx, s.scripts.begin, host, generation, ticket)
+}
+
+// Outcome is how a ticket ended: ready, or failed with a code of the error table.
+type Outcome struct {
+	Failed bool
+	Fields map[string]string // code, message, evicted, load_ms, cold
+}
+
+// Finish ends a ticket and returns the gateways that still wait for it. ErrGone: it had ended before.
+func (s *Store) Finish(ctx context.Context, host string, generation uint64, ticket string, o Outcome) ([]string, error) {
+	st := "ready"
+	if o.Failed {
+		st = "failed"
+	}
+	return s.evalWords(ctx, s.scripts.finish, host, generation, ticket, st, object(o.Fields))
+}
+
+// SetHostState says that the host is draining, ready again (a drain called off), or asleep with all its models gone.
+// Tickets stay queued for its next wake; unloads among them are ended as ready.
+func (s *Store) SetHostState(ctx context.Context, host string, generation uint64, st string) error {
+	return s.evalWord(ctx, s.scripts.hostState, host, generation, st)
+}

@@ -1,0 +1,208 @@
+package state_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// picture is all of a pool's keys as they stand, without the prefix.
+type picture struct {
+	hashes  map[string]map[string]string
+	lists   map[string][]string
+	sets    map[string][]string
+	zsets   map[string]map[string]int64
+	strings map[string]string
+}
+
+func (h *history) picture() *picture {
+	p := &picture{map[string]map[string]string{}, map[string][]string{}, map[string][]string{}, map[string]map[string]int64{}, map[string]string{}}
+	keys, err := h.rdb.Keys(ctx, "*").Result()
+	must(h.t, err)
+	for _, full := range keys {
+		k := strings.TrimPrefix(full, prefix)
+		typ, err := h.rdb.Type(ctx, full).Result()
+		must(h.t, err)
+		switch typ {
+		case "hash":
+			p.hashes[k], err = h.rdb.HGetAll(ctx, full).Result()
+		case "list":
+			p.lists[k], err = h.rdb.LRange(ctx, full, 0, -1).Result()
+		case "set":
+			p.sets[k], err = h.rdb.SMembers(ctx, full).Result()
+			slices.Sort(p.sets[k])
+		case "string":
+			p.strings[k], err = h.rdb.Get(ctx, full).Result()
+		case "zset":
+			p.zsets[k] = map[string]int64{}
+			members, zerr := h.rdb.ZRangeWithScores(ctx, full, 0, -1).Result()
+			err = zerr
+			for _, m := range members {
+				p.zsets[k][m.Member.(string)] = int64(m.Score)
+			}
+		}
+		must(h.t, err)
+	}
+	return p
+}
+
+// inputs is what decisions are made on: whenever it changes, the revision must rise.
+func (p *picture) inputs() string {
+	var out strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(p.hashes)) {
+		f := p.hashes[k]
+		switch {
+		case strings.HasPrefix(k, "host:"):
+			fmt.Fprintln(&out, k, f["state"], f["loading"])
+		case strings.HasPrefix(k, "model:"):
+			fmt.Fprintln(&out, k, f["state"], f["type"])
+		case strings.HasPrefix(k, "ticket:"):
+			fmt.Fprintln(&out, k, f["state"])
+		}
+	}
+	fmt.Fprintln(&out, p.lists, p.hashes["wanted"], p.hashes["catalog"]["version"])
+	return out.String()
+}
+
+// check compares Redis with every invariant of DESIGN.md in this folder.
+func (h *history) check() {
+	h.t.Helper()
+	p := h.picture()
+	h.checkTickets(p)
+	h.checkHosts(p)
+	h.checkSnapshot(p)
+	for _, counter := range []string{"rev", "token"} {
+		n, err := strconv.ParseUint(p.strings[counter], 10, 64)
+		if err == nil && n < h.highest[counter] { // none: emptied, nothing written since
+			h.fail("%s fell from %d to %d", counter, h.highest[counter], n)
+		}
+		h.highest[counter] = max(h.highest[counter], n)
+	}
+	if h.seen != nil && p.strings["rev"] == h.seen.strings["rev"] && p.inputs() != h.seen.inputs() {
+		h.fail("inputs of decisions changed under one revision from\n%s\nto\n%s", h.seen.inputs(), p.inputs())
+	}
+	h.seen = p
+}
+
+func (h *history) checkTickets(p *picture) {
+	h.t.Helper()
+	shared := map[string]string{}
+	for k, t := range p.hashes {
+		id, ok := strings.CutPrefix(k, "ticket:")
+		if !ok {
+			continue
+		}
+		queued := count(p.lists["queue:"+t["host"]], id)
+		begun := count(p.sets["begun:"+t["host"]], id)
+		ttl, err := h.rdb.PTTL(ctx, prefix+k).Result()
+		must(h.t, err)
+		pending := t["state"] == "queued" || t["state"] == "loading"
+		switch {
+		case t["state"] == "queued" && (queued != 1 || begun != 0):
+			h.fail("queued ticket %s is %d times in the queue, %d times begun", id, queued, begun)
+		case t["state"] == "loading" && (queued != 0 || begun != 1):
+			h.fail("begun ticket %s is %d times in the queue, %d times begun", id, queued, begun)
+		case t["state"] == "loading" && t["kind"] == "load" && p.hashes["host:"+t["host"]]["loading"] != id:
+			h.fail("load %s is under way but not its host's", id)
+		case !pending && queued+begun != 0:
+			h.fail("ended ticket %s is in a queue", id)
+		case pending && ttl >= 0:
+			h.fail("ticket %s expires before its end", id)
+		case !pending && ttl < 0:
+			h.fail("ended ticket %s stays for ever", id)
+		}
+		if pending && !h.own[id] {
+			if other := shared[t["model"]]; other != "" {
+				h.fail("model %s has two tickets: %s and %s", t["model"], id, other)
+			}
+			shared[t["model"]] = id
+		}
+	}
+	if w := p.hashes["wanted"]; !maps.Equal(w, shared) && len(w)+len(shared) > 0 {
+		h.fail("wanted is %v, tickets are %v", w, shared)
+	}
+	for k, ids := range p.lists {
+		for _, id := range ids {
+			if p.hashes["ticket:"+id]["host"] != strings.TrimPrefix(k, "queue:") {
+				h.fail("%s holds %s, which is not its host's", k, id)
+			}
+		}
+	}
+	for k := range p.zsets {
+		if id, ok := strings.CutPrefix(k, "waiters:"); ok && p.hashes["ticket:"+id] == nil {
+			h.fail("waiters of no ticket: %s", id)
+		}
+	}
+}
+
+func (h *history) checkHosts(p *picture) {
+	h.t.Helper()
+	for _, name := range h.hosts {
+		host := p.hashes["host:"+name]
+		models, begun := p.sets["models:"+name], p.sets["begun:"+name]
+		if host["loading"] != "" && !slices.Contains(begun, host["loading"]) {
+			h.fail("%s loads %s, which has not begun", name, host["loading"])
+		}
+		if st := host["state"]; st != "ready" && st != "draining" && len(models)+len(begun) > 0 {
+			h.fail("%s is %q and holds %v, begun %v", name, st, models, begun)
+		}
+		if host != nil && !slices.Contains(p.sets["hosts"], name) {
+			h.fail("%s is missing from hosts", name)
+		}
+		var records, ranked []string
+		for k := range p.hashes {
+			if m, ok := strings.CutPrefix(k, "model:"+name+":"); ok {
+				records = append(records, m)
+			}
+		}
+		for k, z := range p.zsets {
+			typ, ok := strings.CutPrefix(k, "lru:"+name+":")
+			for m, used := range z {
+				if !ok {
+					break
+				}
+				ranked = append(ranked, m)
+				if r := p.hashes["model:"+name+":"+m]; r["type"] != typ || r["used_ms"] != fmt.Sprint(used) {
+					h.fail("%s in %s at %d, its record says %v", m, k, used, r)
+				}
+			}
+		}
+		slices.Sort(records)
+		slices.Sort(ranked)
+		if !slices.Equal(records, models) || !slices.Equal(ranked, models) {
+			h.fail("%s: models %v, records %v, LRU %v", name, models, records, ranked)
+		}
+	}
+}
+
+// checkSnapshot: a snapshot shows what the keys hold.
+func (h *history) checkSnapshot(p *picture) {
+	h.t.Helper()
+	snap, err := h.s.Snapshot(ctx)
+	if err != nil {
+		h.fail("snapshot: %v", err)
+	}
+	if len(snap.Hosts) != len(p.sets["hosts"]) {
+		h.fail("snapshot has %d hosts of %v", len(snap.Hosts), p.sets["hosts"])
+	}
+	for name, host := range snap.Hosts {
+		if len(host.Models) != len(p.sets["models:"+name]) || len(host.Queue) != len(p.lists["queue:"+name])+len(p.sets["begun:"+name]) {
+			h.fail("snapshot of %s: %+v", name, host)
+		}
+		if host.Loading != "" && host.Queue[0].ID != host.Loading {
+			h.fail("the load under way does not head the queue of %s", name)
+		}
+	}
+}
+
+func count(list []string, item string) int {
+	n := 0
+	for _, x := range list {
+		if x == item {
+			n++
+		}
+	}
+	return n
+}

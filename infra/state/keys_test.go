@@ -1,0 +1,66 @@
+package state_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"reveille/infra/state"
+)
+
+// keyTable reads the rows of the table in doc.go: a pattern of the key and its Redis type.
+func keyTable(t *testing.T) map[*regexp.Regexp]string {
+	t.Helper()
+	src, err := os.ReadFile("doc.go")
+	must(t, err)
+	row := regexp.MustCompile(`(?m)^//\trv:\{pool\}:(\S+)\s+(string|set|hash|sorted set|list|channel)\s`)
+	placeholder := regexp.MustCompile(`<[a-z]+>`)
+	table := map[*regexp.Regexp]string{}
+	for _, m := range row.FindAllStringSubmatch(string(src), -1) {
+		pattern := placeholder.ReplaceAllString(regexp.QuoteMeta(m[1]), `[^:]+`)
+		table[regexp.MustCompile("^"+regexp.QuoteMeta(prefix)+pattern+"$")] = strings.ReplaceAll(m[2], "sorted set", "zset")
+	}
+	return table
+}
+
+// TestKeyTable: after a busy scenario every key matches one row of the table in doc.go, by name and type, and every row
+// was used.
+func TestKeyTable(t *testing.T) {
+	table := keyTable(t)
+	used := map[*regexp.Regexp]bool{}
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		_, err := s.PutCatalog(ctx, "v", []byte("{}"), map[string]string{"sleeper": "wol"})
+		must(t, err)
+		must(t, s.Set(ctx, state.Pins, "m", "1"))
+		g, _, err := s.Register(ctx, state.HostInfo{Name: "h", NPU: "m", Models: []state.ModelPut{{ID: "m", Fields: map[string]string{"type": "llm"}}}})
+		must(t, err)
+		w := want(t, s, "gw", "m1", "h")
+		w.Operation = "op"
+		must(t, s.Begin(ctx, "h", g, acquire(t, s, w).Ticket))
+		acquire(t, s, want(t, s, "gw", "m2", "h"))
+		acquire(t, s, want(t, s, "gw", "m3", "sleeper"))
+		must(t, s.DropModel(ctx, "h", g, "x", "m", "", true))
+		keys, err := b.rdb.Keys(ctx, "*").Result()
+		must(t, err)
+		for _, k := range keys {
+			typ, err := b.rdb.Type(ctx, k).Result()
+			must(t, err)
+			rows := 0
+			for pattern, want := range table {
+				if pattern.MatchString(k) {
+					rows++
+					used[pattern] = true
+					equal(t, "type of "+k, typ, want)
+				}
+			}
+			equal(t, "rows of the table for "+k, rows, 1)
+		}
+	})
+	for pattern, typ := range table {
+		if !used[pattern] && typ != "channel" {
+			t.Errorf("no key matches the row %s", pattern)
+		}
+	}
+}

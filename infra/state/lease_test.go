@@ -1,0 +1,323 @@
+package state_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// TestWaiterLease: a gateway that stops renewing is forgotten, and a load nobody waits for is not begun (invariants 9, 11).
+func TestWaiterLease(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", nil)
+		beat := func() { _, err := s.Beat(ctx, "h", g, false, nil); must(t, err) }
+		a := acquire(t, s, want(t, s, "gw-1", "m", "h"))
+		b.after(state.WaiterLease - time.Second)
+		beat()
+		standing(t, s, "gw-1", a.Ticket)
+		b.after(state.WaiterLease - time.Second)
+		beat()
+		snap, err := s.Snapshot(ctx)
+		must(t, err)
+		equal(t, "waiters while renewed", snap.Hosts["h"].Queue[0].Waiters, 1)
+		b.after(2 * time.Second)
+		snap, err = s.Snapshot(ctx)
+		must(t, err)
+		equal(t, "waiters after the lease", snap.Hosts["h"].Queue[0].Waiters, 0)
+		if err := s.Begin(ctx, "h", g, a.Ticket); !errors.Is(err, state.ErrDropped) {
+			t.Fatal("begin:", err)
+		}
+		if err := s.Begin(ctx, "h", g, a.Ticket); !errors.Is(err, state.ErrGone) {
+			t.Fatal("begin again:", err)
+		}
+		equal(t, "standing", standing(t, s, "gw-1", a.Ticket).Record.State, "dropped")
+		equal(t, "wanted", b.content(prefix+"wanted"), "")
+	})
+}
+
+// TestLeave (invariant 11, ollama/ollama#8398): a waiter that leaves takes nothing from those who stay.
+func TestLeave(t *testing.T) {
+	tests := []struct {
+		name    string
+		waiters []string
+		leave   []string
+		begin   bool
+		keep    bool
+		want    string
+	}{
+		{name: "last, queued", waiters: []string{"a"}, leave: []string{"a"}, want: "dropped"},
+		{name: "first of two", waiters: []string{"a", "b"}, leave: []string{"a"}, want: "queued"},
+		{name: "both", waiters: []string{"a", "b"}, leave: []string{"a", "b"}, want: "dropped"},
+		{name: "last, begun", waiters: []string{"a"}, leave: []string{"a"}, begin: true, want: "loading"},
+		{name: "last, kept", waiters: []string{"a"}, leave: []string{"a"}, keep: true, want: "queued"},
+		{name: "a stranger", waiters: []string{"a"}, leave: []string{"x"}, want: "queued"},
+		{name: "twice", waiters: []string{"a", "b"}, leave: []string{"a", "a"}, want: "queued"},
+	}
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		for i, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				host := fmt.Sprint("h", i)
+				g := register(t, s, host, nil)
+				var a state.Acquired
+				for _, gw := range tt.waiters {
+					a = acquire(t, s, want(t, s, gw, tt.name, host))
+				}
+				if tt.begin {
+					must(t, s.Begin(ctx, host, g, a.Ticket))
+				}
+				for _, gw := range tt.leave {
+					must(t, s.Leave(ctx, gw, a.Ticket, tt.keep))
+				}
+				equal(t, "state", b.field("ticket:"+a.Ticket, "state"), tt.want)
+				if tt.keep {
+					b.after(time.Hour)
+					_, err := s.Beat(ctx, host, g, false, nil)
+					must(t, err)
+					must(t, s.Begin(ctx, host, g, a.Ticket))
+				}
+			})
+		}
+	})
+}
+
+// TestFencedWritersChangeNothing (invariants 16, 26).
+func TestFencedWritersChangeNothing(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		old := register(t, s, "h", map[string]string{"m": "llm"})
+		a := acquire(t, s, want(t, s, "gw", "m2", "h"))
+		if g := register(t, s, "h", map[string]string{"m": "llm"}); g <= old {
+			t.Fatalf("generation %d after %d", g, old)
+		}
+		writes := func(g uint64, host string) map[string]error {
+			_, beat := s.Beat(ctx, host, g, true, map[string]int{"m": 3})
+			_, finish := s.Finish(ctx, host, g, a.Ticket, state.Outcome{})
+			return map[string]error{
+				"beat": beat, "finish": finish,
+				"put":   s.PutModel(ctx, host, g, state.ModelPut{ID: "m", Fields: map[string]string{"type": "llm"}}, 0, "m"),
+				"drop":  s.DropModel(ctx, host, g, "m", "", "", true),
+				"begin": s.Begin(ctx, host, g, a.Ticket),
+				"state": s.SetHostState(ctx, host, g, "asleep"),
+			}
+		}
+		before := b.dump()
+		for name, err := range writes(old, "h") {
+			if !errors.Is(err, state.ErrFenced) {
+				t.Errorf("%s by an old generation: %v", name, err)
+			}
+		}
+		for name, err := range writes(old, "nowhere") {
+			if !errors.Is(err, state.ErrUnknownHost) {
+				t.Errorf("%s of a host that Redis does not know: %v", name, err)
+			}
+		}
+		equal(t, "state after refused writes", b.dump(), before)
+
+		g := register(t, s, "h2", nil)
+		before = b.dump()
+		if _, err := s.Finish(ctx, "h2", g, a.Ticket, state.Outcome{}); !errors.Is(err, state.ErrGone) {
+			t.Error("finishing another host's ticket:", err)
+		}
+		if err := s.Begin(ctx, "h2", g, a.Ticket); !errors.Is(err, state.ErrGone) {
+			t.Error("beginning another host's ticket:", err)
+		}
+		if err := s.PutModel(ctx, "h2", g, state.ModelPut{ID: "m"}, 0, ""); err == nil {
+			t.Error("a record without a type was written")
+		}
+		if _, _, err := s.Register(ctx, state.HostInfo{Name: "h2", Models: []state.ModelPut{{ID: "m"}}}); err == nil {
+			t.Error("a host was registered with a record without a type")
+		}
+		equal(t, "state after refused writes", b.dump(), before)
+	})
+}
+
+// TestOneLoadAtATime (invariant 4): a second load cannot begin, and every begun ticket survives its runner's death.
+func TestOneLoadAtATime(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", map[string]string{"x": "llm"})
+		first := acquire(t, s, want(t, s, "gw", "m1", "h"))
+		second := acquire(t, s, want(t, s, "gw", "m2", "h"))
+		w := want(t, s, "gw", "x", "h")
+		w.Unload = true
+		unload := acquire(t, s, w)
+		must(t, s.Begin(ctx, "h", g, first.Ticket))
+		must(t, s.Begin(ctx, "h", g, unload.Ticket))
+		before := b.dump()
+		if err := s.Begin(ctx, "h", g, second.Ticket); !errors.Is(err, state.ErrBusy) {
+			t.Fatal("a second load beside the first:", err)
+		}
+		equal(t, "state after the refusal", b.dump(), before)
+
+		g = register(t, s, "h", nil) // killed, started again
+		snap, err := s.Snapshot(ctx)
+		must(t, err)
+		h := snap.Hosts["h"]
+		equal(t, "loading", h.Loading, "")
+		equal(t, "models", len(h.Models), 0)
+		equal(t, "queue", len(h.Queue), 3)
+		equal(t, "last in the queue", h.Queue[2].ID, second.Ticket)
+		for _, q := range h.Queue {
+			equal(t, "state", q.State, "queued")
+			must(t, s.Begin(ctx, "h", g, q.ID))
+			_, err := s.Finish(ctx, "h", g, q.ID, state.Outcome{})
+			must(t, err)
+		}
+		equal(t, "begun", b.content(prefix+"begun:h"), "")
+	})
+}
+
+// TestFlush (fault 4): Redis loses everything; runners are told, register what they hold, and tokens still rise.
+func TestFlush(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", map[string]string{"m": "llm"})
+		a := acquire(t, s, want(t, s, "gw", "m2", "h"))
+		must(t, s.Begin(ctx, "h", g, a.Ticket))
+		must(t, b.rdb.FlushAll(ctx).Err())
+		b.now -= time.Minute.Milliseconds() // and the new one's clock is behind
+
+		snap, err := s.Snapshot(ctx)
+		must(t, err)
+		equal(t, "epoch", snap.Epoch, "")
+		if _, err := s.Beat(ctx, "h", g, true, map[string]int{"m": 1}); !errors.Is(err, state.ErrUnknownHost) {
+			t.Fatal("beat after a flush:", err)
+		}
+		equal(t, "a beat wrote nothing", b.dump(), "")
+		equal(t, "the gateway's ticket", standing(t, s, "gw", a.Ticket).Found, false)
+		g2, epoch, err := s.Register(ctx, state.HostInfo{
+			Name: "h", Boot: "boot-1", Generation: g, Loading: a.Ticket, NPU: "m",
+			Models: []state.ModelPut{{ID: "m", Fields: map[string]string{"type": "llm", "state": "loaded", "used_age_ms": "5000"}}},
+		})
+		must(t, err)
+		if g2 <= g {
+			t.Fatalf("generation %d after %d", g2, g)
+		}
+		snap, err = s.Snapshot(ctx)
+		must(t, err)
+		equal(t, "epoch", snap.Epoch, epoch)
+		equal(t, "loading, its ticket being lost", snap.Hosts["h"].Loading, "")
+		equal(t, "use time by Redis' clock", snap.Hosts["h"].Models["m"].UsedMS, b.now-5000)
+		if _, err := s.Finish(ctx, "h", g2, a.Ticket, state.Outcome{}); !errors.Is(err, state.ErrGone) {
+			t.Fatal("finishing a lost ticket:", err)
+		}
+		equal(t, "asking anew", acquire(t, s, want(t, s, "gw", "m2", "h")).Status, "created")
+	})
+}
+
+// TestRegisterAgainWhileLoading: Redis lost the host for a moment only; the load goes on as the same ticket.
+func TestRegisterAgainWhileLoading(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", nil)
+		a := acquire(t, s, want(t, s, "gw", "m", "h"))
+		must(t, s.Begin(ctx, "h", g, a.Ticket))
+		g, _, err := s.Register(ctx, state.HostInfo{Name: "h", Boot: "boot-1", Generation: g, Loading: a.Ticket})
+		must(t, err)
+		equal(t, "loading", b.field("host:h", "loading"), a.Ticket)
+		equal(t, "queue", b.content(prefix+"queue:h"), "")
+		_, err = s.Finish(ctx, "h", g, a.Ticket, state.Outcome{})
+		must(t, err)
+		equal(t, "loading", b.field("host:h", "loading"), "")
+	})
+}
+
+// TestLostHost (fault 8): the host of a queued load dies. Its copies are routes no more, and the wait ends in a wake.
+func TestLostHost(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", map[string]string{"m": "llm"})
+		begun := acquire(t, s, want(t, s, "gw", "m1", "h"))
+		must(t, s.Begin(ctx, "h", g, begun.Ticket))
+		queued := acquire(t, s, want(t, s, "gw", "m2", "h"))
+
+		b.after(state.LostAfter + time.Second)
+		snap, err := s.Snapshot(ctx)
+		must(t, err)
+		equal(t, "state", snap.Hosts["h"].State, "lost")
+		equal(t, "copies", len(snap.Copies("m")), 0)
+		equal(t, "a copy on a lost host", acquire(t, s, state.Want{Gateway: "gw", Model: "m"}).Status, "none")
+		equal(t, "duty at the first notice", standing(t, s, "gw", queued.Ticket).WakeToken, "")
+
+		// It was Redis that was away: the host beats again and nothing happened.
+		_, err = s.Beat(ctx, "h", g, false, nil)
+		must(t, err)
+		b.after(state.LostAfter - time.Second)
+		equal(t, "duty for a host that beats", standing(t, s, "gw", queued.Ticket).WakeToken, "")
+		equal(t, "a copy on a host that beats", acquire(t, s, state.Want{Gateway: "gw", Model: "m"}).Status, "loaded")
+
+		b.after(state.LostAfter)
+		equal(t, "duty at the second notice", standing(t, s, "gw", queued.Ticket).WakeToken, "")
+		b.after(state.LostAfter + time.Second)
+		st, err := s.Renew(ctx, "gw", queued.Ticket, begun.Ticket)
+		must(t, err)
+		if st[0].WakeToken == "" {
+			t.Fatal("nobody wakes a lost host")
+		}
+		equal(t, "the begun load", fmt.Sprint(st[1].Record.State, st[1].Position), "queued1")
+		equal(t, "the queued load", fmt.Sprint(standing(t, s, "gw", queued.Ticket).Position), "2")
+		equal(t, "records", b.content(prefix+"models:h"), "")
+
+		// The runner lived after all: it is told to register, and goes on with its load.
+		if _, err := s.Finish(ctx, "h", g, begun.Ticket, state.Outcome{}); !errors.Is(err, state.ErrUnknownHost) {
+			t.Fatal("finish by a runner taken for lost:", err)
+		}
+		_, _, err = s.Register(ctx, state.HostInfo{Name: "h", Boot: "boot-1", Generation: g, Loading: begun.Ticket})
+		must(t, err)
+		equal(t, "queue", b.content(prefix+"queue:h"), fmt.Sprintf("list [%s]", queued.Ticket))
+		equal(t, "begun load", standing(t, s, "gw", begun.Ticket).Record.State, "loading")
+		if err := s.RenewWake(ctx, "h", st[0].WakeToken); !errors.Is(err, state.ErrAwake) {
+			t.Fatal("waking a host that came back:", err)
+		}
+	})
+}
+
+// TestLeasesOutliveNothing: what has ended is collected a minute later, and late calls do not bring it back to stay.
+func TestLeasesOutliveNothing(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", nil)
+		w := want(t, s, "gw", "m", "h")
+		w.Background, w.Operation = true, "op"
+		a := acquire(t, s, w)
+		_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{})
+		must(t, err)
+		w.Background = false
+		acquire(t, s, w) // a late repetition, now as a waiter
+		standing(t, s, "gw-2", a.Ticket)
+		must(t, s.Leave(ctx, "gw-2", a.Ticket, true))
+		for _, kind := range []string{"ticket:", "waiters:", "op:"} {
+			keys, err := b.rdb.Keys(ctx, prefix+kind+"*").Result()
+			must(t, err)
+			for _, k := range keys {
+				ttl, err := b.rdb.PTTL(ctx, k).Result()
+				must(t, err)
+				if ttl <= 0 || ttl > time.Minute {
+					t.Errorf("%s stays for %v", k, ttl)
+				}
+			}
+		}
+	})
+}
+
+// TestSharedConstants: Lua and Go agree on when a host counts as lost.
+func TestSharedConstants(t *testing.T) {
+	src, err := os.ReadFile(filepath.Join("lua", "prelude.lua"))
+	must(t, err)
+	m := regexp.MustCompile(`local LOST_MS = (\d+)`).FindSubmatch(src)
+	if m == nil {
+		t.Fatal("prelude.lua has no LOST_MS")
+	}
+	ms, err := strconv.ParseInt(string(m[1]), 10, 64)
+	must(t, err)
+	equal(t, "LOST_MS", ms, state.LostAfter.Milliseconds())
+}

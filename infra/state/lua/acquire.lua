@@ -1,0 +1,72 @@
+#!lua
+-- acquire: a gateway wants a model loaded (or unloaded) and attaches to the one ticket for it.
+-- KEYS[1] prefix
+-- ARGV[2] gateway  [3] model  [4] kind: load | unload  [5] placement: host chosen by policy, '' to attach only
+-- ARGV[6] revision of the snapshot that placement was made on  [7] waiter lease ms  [8] 1 background: no waiter
+-- ARGV[9] 1 to make a ticket even if a copy is recorded as loaded (the runner just refused it)
+-- ARGV[10] 1 for a ticket of its own (explicit options), never shared  [11] ticket fields, JSON object of strings
+-- ARGV[12] operation id, '' none: the same id again returns the first ticket  [13] wake lease ms
+-- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}; wake is the fencing token of the
+-- duty to wake the host, '' when it is awake or somebody else's duty. state is an ended one when an operation is repeated
+-- late, and `ready` for an unload on a sleeping host, which has nothing left to unload.
+-- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing.
+local gw, m, kind, h = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local background, own, fields = ARGV[8] == '1', ARGV[10] == '1', cjson.decode(ARGV[11])
+
+local function position(host, id)
+  for i, t in ipairs(redis.call('LRANGE', P .. 'queue:' .. host, 0, -1)) do if t == id then return i end end
+  return 0
+end
+local function attach(id, status)
+  local key = P .. 'ticket:' .. id
+  local t, wake = hash(key), ''
+  if pending(t.state) then
+    if background then
+      redis.call('HSET', key, 'background', '1')
+    else
+      redis.call('ZADD', P .. 'waiters:' .. id, num(NOW + tonumber(ARGV[7])), gw)
+    end
+    if t.kind == 'load' then wake = wake_duty(t.host, gw, ARGV[13]) end
+    t = hash(key) -- a host just found lost gives its begun work back
+  end
+  return cjson.encode({status = status, host = t.host, ticket = id, state = t.state, position = position(t.host, id), wake = wake})
+end
+local function loaded_on(host)
+  if redis.call('HGET', P .. 'model:' .. host .. ':' .. m, 'state') ~= 'loaded' then return false end
+  local f = redis.call('HMGET', P .. 'host:' .. host, 'state', 'seen_ms')
+  return f[1] == 'ready' and not overdue(f[2])
+end
+
+if ARGV[12] ~= '' then
+  local done = redis.call('GET', P .. 'op:' .. ARGV[12])
+  if done and redis.call('EXISTS', P .. 'ticket:' .. done) == 1 then return attach(done, 'attached') end
+end
+local shared = kind == 'load' and not own
+if shared then
+  if ARGV[9] ~= '1' then
+    for _, host in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
+      if loaded_on(host) then return cjson.encode({status = 'loaded', host = host}) end
+    end
+  end
+  local id = redis.call('HGET', P .. 'wanted', m)
+  if id and pending(redis.call('HGET', P .. 'ticket:' .. id, 'state')) then return attach(id, 'attached') end
+end
+if h == '' then return cjson.encode({status = 'none'}) end
+if ARGV[6] ~= (redis.call('GET', P .. 'rev') or '0') then return cjson.encode({status = 'stale'}) end
+
+local id = token(0)
+local key = P .. 'ticket:' .. id
+for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
+redis.call('HSET', key, 'kind', kind, 'model', m, 'host', h, 'state', 'queued', 'created_ms', num(NOW), 'background', ARGV[8])
+redis.call('RPUSH', P .. 'queue:' .. h, id)
+redis.call('SADD', P .. 'hosts', h)
+if shared then redis.call('HSET', P .. 'wanted', m, id) end
+if ARGV[12] ~= '' then redis.call('SET', P .. 'op:' .. ARGV[12], id, 'PX', 60000) end
+changed()
+local state = redis.call('HGET', P .. 'host:' .. h, 'state')
+if kind == 'unload' and not awake(state) and state ~= 'waking' then
+  announce(id, close(id, 'ready'), 'ready')
+else
+  publish({kind = 'ticket', ticket = id, host = h, model = m, state = 'queued'})
+end
+return attach(id, 'created')

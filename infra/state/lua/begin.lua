@@ -1,0 +1,35 @@
+#!lua
+-- begin: a runner takes a ticket out of its queue to carry it out.
+-- KEYS[1] prefix
+-- ARGV[2] host  [3] generation  [4] ticket
+-- Returns 'begun' | 'dropped' (nobody waits any more) | 'gone' | 'busy' (another load is under way) | 'fenced' | 'unknown'.
+-- A ticket that had begun begins again: the first answer may have been lost.
+-- Invariant: at most one load per host is under way (host field `loading`); a ticket leaves the queue once.
+local h, id = ARGV[2], ARGV[4]
+local host, key = P .. 'host:' .. h, P .. 'ticket:' .. ARGV[4]
+local o = owner(h, ARGV[3])
+if o == 'ok' and not awake(redis.call('HGET', host, 'state')) then o = 'unknown' end
+if o ~= 'ok' then return o end
+local t = hash(key)
+if not t or t.host ~= h or not pending(t.state) then
+  redis.call('LREM', P .. 'queue:' .. h, 0, id)
+  return 'gone'
+end
+if t.state == 'loading' then return 'begun' end
+if t.kind == 'load' then
+  local other = redis.call('HGET', host, 'loading')
+  if other and other ~= id then return 'busy' end
+  if t.background ~= '1' and live(id) == 0 then
+    close(id, 'dropped')
+    changed()
+    announce(id, t, 'dropped')
+    return 'dropped'
+  end
+  redis.call('HSET', host, 'loading', id)
+end
+redis.call('LREM', P .. 'queue:' .. h, 0, id)
+redis.call('SADD', P .. 'begun:' .. h, id)
+redis.call('HSET', key, 'state', 'loading', 'begun_ms', num(NOW))
+changed()
+publish({kind = 'ticket', ticket = id, host = h, model = t.model, state = 'loading'})
+return 'begun'

@@ -1,0 +1,21 @@
+#!lua
+-- claim: somebody offers to wake a host whose queue may have nobody left to wake for it (a background load whose gateway died),
+-- or that an operator wants awake.
+-- KEYS[1] prefix
+-- ARGV[2] host  [3] gateway  [4] wake lease ms  [5] 1: an operator wants it awake, whatever is queued
+-- Returns the fencing token of the wake duty, '' when the host is awake, another holds the duty or nothing is wanted there.
+-- Invariant: a host is woken for work or by word only: loads that nobody waits for are dropped first.
+local h = ARGV[2]
+local wanted = ARGV[5] == '1'
+for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
+  local f = redis.call('HMGET', P .. 'ticket:' .. id, 'kind', 'background')
+  if f[1] == 'load' and (f[2] == '1' or live(id) > 0) then
+    wanted = true
+  elseif f[1] == 'load' then
+    local t = close(id, 'dropped')
+    changed()
+    announce(id, t, 'dropped')
+  end
+end
+if not wanted then return '' end
+return wake_duty(h, ARGV[3], ARGV[4])

@@ -1,0 +1,22 @@
+#!lua
+-- finish: a runner ends a ticket it had begun (or refuses one that it never began).
+-- KEYS[1] prefix
+-- ARGV[2] host  [3] generation  [4] ticket  [5] state: ready | failed  [6] fields, JSON object of strings (code, message, evicted, load_ms, …)
+-- Returns {'ok', gateway, …}: the gateways that still wait | {'gone'} | {'fenced'} | {'unknown'}.
+-- Invariant: a ticket ends once; the first outcome stays.
+local h, id, fields = ARGV[2], ARGV[4], cjson.decode(ARGV[6])
+local key = P .. 'ticket:' .. id
+local o = owner(h, ARGV[3])
+if o ~= 'ok' then return {o} end
+local t = hash(key)
+if not t or t.host ~= h or not pending(t.state) then return {'gone'} end
+fields.kind, fields.model, fields.host = nil, nil, nil
+for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
+live(id)
+local out = redis.call('ZRANGE', P .. 'waiters:' .. id, 0, -1)
+close(id, ARGV[5])
+if t.kind == 'load' and ARGV[5] == 'ready' and fields.cold == '1' then redis.call('HINCRBY', P .. 'stats', 'cold_starts_total', 1) end
+changed()
+announce(id, t, ARGV[5])
+table.insert(out, 1, 'ok')
+return out

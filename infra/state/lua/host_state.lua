@@ -1,0 +1,24 @@
+#!lua
+-- host_state: a runner that leaves in order says so, or takes it back while it still drains.
+-- KEYS[1] prefix
+-- ARGV[2] host  [3] generation  [4] state: ready | draining | asleep
+-- Returns 'ok' | 'fenced' | 'unknown' (register again: also for ready and draining of a host that is not awake).
+-- Invariant: an asleep host has no model records; of its queue stays what somebody waits for, who wakes it again, or what
+-- is to be loaded in the background. A repeated `asleep` does not undo a wake that has begun.
+local h, state = ARGV[2], ARGV[4]
+local key = P .. 'host:' .. h
+local o = owner(h, ARGV[3])
+if o ~= 'ok' then return o end
+local was = redis.call('HGET', key, 'state')
+if not awake(was) then return state == 'asleep' and 'ok' or 'unknown' end
+if was == state then return 'ok' end
+redis.call('HSET', key, 'state', state)
+changed()
+if state == 'asleep' then
+  forget_host(h)
+  for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
+    if redis.call('HGET', P .. 'ticket:' .. id, 'background') ~= '1' and live(id) == 0 then announce(id, close(id, 'dropped'), 'dropped') end
+  end
+end
+publish({kind = 'host', host = h, state = state})
+return 'ok'

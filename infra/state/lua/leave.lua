@@ -1,0 +1,22 @@
+#!lua
+-- leave: the last request of a gateway that waited for a ticket is gone.
+-- KEYS[1] prefix
+-- ARGV[2] gateway  [3] ticket  [4] 1 when the load is to go on without a waiter (a wait that ran out)
+-- Returns 'left' | 'dropped' | 'gone' (it is not there or has ended).
+-- Invariant: a load that another waiter wants, a background load and a load that has begun are never dropped.
+local id = ARGV[3]
+local t = hash(P .. 'ticket:' .. id)
+if not t or not pending(t.state) then return 'gone' end
+redis.call('ZREM', P .. 'waiters:' .. id, ARGV[2])
+if ARGV[4] == '1' then
+  redis.call('HSET', P .. 'ticket:' .. id, 'background', '1')
+  t.background = '1'
+end
+if t.state == 'queued' and t.background ~= '1' and live(id) == 0 then
+  close(id, 'dropped')
+  changed()
+  announce(id, t, 'dropped')
+  return 'dropped'
+end
+publish({kind = 'leave', ticket = id, host = t.host, model = t.model, gateway = ARGV[2]})
+return 'left'

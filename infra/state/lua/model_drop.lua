@@ -1,0 +1,15 @@
+#!lua
+-- model_drop: a runner saw the model's process gone.
+-- KEYS[1] prefix
+-- ARGV[2] host  [3] generation  [4] model  [5] NPU holders left, '' none  [6] reason  [7] 1 when it was an eviction
+-- Returns 'ok' | 'fenced' | 'unknown'.
+-- Invariant: a slot is free in Redis only after its process ended.
+local h, m = ARGV[2], ARGV[4]
+local o = owner(h, ARGV[3])
+if o ~= 'ok' then return o end
+drop_model(h, m)
+set_npu(h, ARGV[5])
+if ARGV[7] == '1' then redis.call('HINCRBY', P .. 'stats', 'evictions_total', 1) end
+changed()
+publish({kind = 'model', host = h, model = m, state = 'unloaded', reason = ARGV[6]})
+return 'ok'

@@ -1,0 +1,35 @@
+#!lua
+-- register: a runner takes over its host's records, at boot and whenever Redis lost them.
+-- KEYS[1] prefix
+-- ARGV[2] host  [3] boot id  [4] highest generation the runner knows  [5] host fields, JSON object of strings
+-- ARGV[6] models held, JSON array of {id, fields}  [7] NPU holders, '' none  [8] ticket whose load is under way here, ''
+-- Returns {'ok', generation, epoch} | {'no type'} (a model without one; nothing changed).
+-- Invariant: from here on only this generation writes the host; records of an earlier one are gone, and what was begun
+-- but is not under way here (ARGV[8]) stands at the head of the queue again.
+local h, boot, fields, models, loading = ARGV[2], ARGV[3], cjson.decode(ARGV[5]), cjson.decode(ARGV[6]), ARGV[8]
+for _, m in ipairs(models) do if not has_type(m.fields) then return {'no type'} end end
+local key = P .. 'host:' .. h
+if redis.call('EXISTS', P .. 'epoch') == 0 then redis.call('SET', P .. 'epoch', token(0)) end
+local last = tonumber(redis.call('HGET', key, 'generation') or '0')
+local driver = redis.call('HGET', key, 'driver')
+local generation = token(math.max(last, tonumber(ARGV[4])))
+
+for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
+requeue(h, loading)
+redis.call('DEL', key, P .. 'wake:' .. h)
+for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
+redis.call('HSET', key, 'state', 'ready', 'generation', generation, 'boot', boot, 'seen_ms', num(NOW), 'active_ms', num(NOW))
+if driver then redis.call('HSET', key, 'driver', driver) end
+local t = loading ~= '' and hash(P .. 'ticket:' .. loading)
+if t and t.host == h and t.kind == 'load' and pending(t.state) then
+  redis.call('LREM', P .. 'queue:' .. h, 0, loading)
+  redis.call('SADD', P .. 'begun:' .. h, loading)
+  redis.call('HSET', P .. 'ticket:' .. loading, 'state', 'loading')
+  redis.call('HSET', key, 'loading', loading)
+end
+redis.call('SADD', P .. 'hosts', h)
+for _, m in ipairs(models) do put_model(h, m.id, m.fields) end
+set_npu(h, ARGV[7])
+changed()
+publish({kind = 'host', host = h, state = 'ready'})
+return {'ok', generation, redis.call('GET', P .. 'epoch')}

@@ -1,0 +1,24 @@
+#!lua
+-- touch: a gateway reports uses of models, coalesced, behind the requests.
+-- KEYS[1] prefix
+-- ARGV[2] operation id: the same id again within a minute changes nothing  [3] number of uses  then per use: host, model, age ms  then pairs: statistics field, increment
+-- Returns the number of uses that were recorded (a model that is gone is passed over).
+-- Invariant: Redis' clock rules (the age is taken off it), an LRU place never moves back, and no record is brought to life.
+local n, done = tonumber(ARGV[3]), 0
+if not redis.call('SET', P .. 'op:' .. ARGV[2], 'touch', 'NX', 'PX', 60000) then return 0 end
+for i = 0, n - 1 do
+  local h, m, age = ARGV[4 + 3 * i], ARGV[5 + 3 * i], tonumber(ARGV[6 + 3 * i])
+  local host, key = P .. 'host:' .. h, P .. 'model:' .. h .. ':' .. m
+  local r = redis.call('HMGET', key, 'type', 'used_ms')
+  if r[1] then
+    local used = NOW - math.max(age, 0)
+    if used > tonumber(r[2] or '0') then
+      redis.call('HSET', key, 'used_ms', num(used))
+      redis.call('ZADD', P .. 'lru:' .. h .. ':' .. r[1], 'GT', num(used), m)
+    end
+    if used > tonumber(redis.call('HGET', host, 'active_ms') or '0') then redis.call('HSET', host, 'active_ms', num(used)) end
+    done = done + 1
+  end
+end
+for i = 4 + 3 * n, #ARGV, 2 do redis.call('HINCRBYFLOAT', P .. 'stats', ARGV[i], ARGV[i + 1]) end
+return done

@@ -1,0 +1,35 @@
+#!lua
+-- wake: the holder of a host's wake duty keeps it, or gives it up with the reason why the host does not come.
+-- KEYS[1] prefix
+-- ARGV[2] host  [3] token  [4] verb: renew | leave | failed  [5] lease ms (renew)  [6] code (failed)  [7] message (failed)
+-- Returns 'ok' | 'lost' (another holds the duty) | 'awake' (the runner has registered: the duty is over).
+-- Invariant: only the token's holder speaks for the duty; a failed wake fails the tickets that wait for the host, one that
+-- its holder leaves (it goes away itself) is free for whoever waits.
+local h, key = ARGV[2], P .. 'wake:' .. ARGV[2]
+if awake(redis.call('HGET', P .. 'host:' .. h, 'state')) then return 'awake' end
+if redis.call('HGET', key, 'token') ~= ARGV[3] then return 'lost' end
+if ARGV[4] == 'renew' then
+  redis.call('HSET', key, 'exp_ms', num(NOW + tonumber(ARGV[5])))
+  redis.call('PEXPIRE', key, 3600000)
+  return 'ok'
+end
+redis.call('DEL', key)
+if ARGV[4] == 'leave' then
+  redis.call('HSET', P .. 'host:' .. h, 'state', 'asleep')
+  changed()
+  publish({kind = 'host', host = h, state = 'asleep', reason = 'left'})
+  return 'ok'
+end
+redis.call('HSET', P .. 'host:' .. h, 'state', 'asleep', 'error', ARGV[7], 'failed_ms', num(NOW))
+changed()
+for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
+  local t = close(id, 'failed')
+  if t then
+    redis.call('HSET', P .. 'ticket:' .. id, 'code', ARGV[6], 'message', ARGV[7], 'wake_failed', '1')
+    announce(id, t, 'failed')
+  else
+    redis.call('LREM', P .. 'queue:' .. h, 0, id)
+  end
+end
+publish({kind = 'host', host = h, state = 'asleep'})
+return 'ok'

@@ -1,0 +1,137 @@
+package state_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+	"reveille/testenv"
+)
+
+// runMirror runs a mirror until the test ends.
+func runMirror(t *testing.T, s *state.Store, onEvent func(state.Event)) *state.Mirror {
+	t.Helper()
+	m := state.NewMirror(s, onEvent)
+	live, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { m.Run(live) })
+	t.Cleanup(func() { stop(); wg.Wait() })
+	return m
+}
+
+func (b *bench) patient() *state.Store {
+	return b.open(state.Options{URL: b.url, Timeout: 2 * time.Second})
+}
+
+// TestMirrorFollowsEvents: a change shows up long before the periodic repair, and an end carries its fields.
+func TestMirrorFollowsEvents(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.patient()
+		var mu sync.Mutex
+		kinds := map[string]int{}
+		var last state.Event
+		m := runMirror(t, s, func(e state.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			kinds[e.Kind]++
+			if e.State == "ready" && e.Kind == "ticket" {
+				last = e
+			}
+		})
+		eventually(t, "subscribed", func() bool { mu.Lock(); defer mu.Unlock(); return kinds["sync"] > 0 })
+		changed := m.Changed()
+		g := register(t, s, "h", nil)
+		eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["h"] != nil })
+		<-changed
+		a := acquire(t, s, want(t, s, "gw", "m", "h"))
+		_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{Fields: map[string]string{"load_ms": "7"}})
+		must(t, err)
+		must(t, s.Set(ctx, state.Pins, "m", "1"))
+		eventually(t, "all kinds of event", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return kinds["host"] > 0 && kinds["ticket"] > 1 && kinds["settings"] > 0
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		r := last.Record()
+		equal(t, "record of the end", fmt.Sprint(r.ID, r.Model, r.Host, r.State, r.LoadMS), fmt.Sprint(a.Ticket, "m", "h", "ready", 7))
+		if last.Rev == 0 {
+			t.Error("event without its revision")
+		}
+	})
+}
+
+// TestMirrorRepairsWhatEventsMissed: a change that nobody published is found by the periodic snapshot.
+func TestMirrorRepairsWhatEventsMissed(t *testing.T) {
+	t.Parallel() // it waits for the repair interval
+	b := newBench(t, testenv.MiniRedis(t).Addr())
+	m := runMirror(t, b.patient(), nil)
+	eventually(t, "first snapshot", func() bool { return !m.Snapshot().Taken.IsZero() })
+	must(t, b.rdb.SAdd(ctx, prefix+"hosts", "quiet").Err())
+	eventually(t, "the quiet change", func() bool { return m.Snapshot().Hosts["quiet"] != nil })
+	equal(t, "state of a host without a record", m.Snapshot().Hosts["quiet"].State, "asleep")
+}
+
+// TestMirrorOutlivesRedis: Redis is killed and comes back empty at the same address.
+func TestMirrorOutlivesRedis(t *testing.T) {
+	server := testenv.StartRedis(t)
+	b := newBench(t, server.Addr)
+	s := b.patient()
+	var syncs atomic.Int32
+	m := runMirror(t, s, func(e state.Event) {
+		if e.Kind == "sync" {
+			syncs.Add(1)
+		}
+	})
+	register(t, s, "before", nil)
+	eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["before"] != nil })
+	server.Kill()
+	equal(t, "the mirror keeps its copy", m.Snapshot().Hosts["before"] != nil, true)
+	server.Restart()
+	eventually(t, "subscribed anew", func() bool { return syncs.Load() >= 2 })
+	eventually(t, "the loss is seen", func() bool { return m.Snapshot().Epoch == "" && len(m.Snapshot().Hosts) == 0 })
+	eventually(t, "calls go through", func() bool {
+		_, _, err := s.Register(ctx, state.HostInfo{Name: "after"})
+		return err == nil
+	})
+	eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["after"] != nil })
+}
+
+// TestMirrorNeverGoesBack: of many refreshes at once the current snapshot is never older than one that was returned before.
+func TestMirrorNeverGoesBack(t *testing.T) {
+	b := newBench(t, testenv.Redis(t))
+	s := b.patient()
+	g := register(t, s, "h", nil)
+	m := state.NewMirror(s, nil)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			var last uint64
+			for i := range 50 {
+				if err := s.PutModel(ctx, "h", g, state.ModelPut{ID: "m", Fields: map[string]string{"type": "llm", "pid": fmt.Sprint(i)}}, 0, ""); err != nil {
+					t.Error(err)
+				}
+				snap, err := m.Refresh(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if snap.Revision <= last {
+					t.Errorf("revision %d after %d and a write", snap.Revision, last)
+				}
+				last = snap.Revision
+			}
+		})
+	}
+	wg.Wait()
+	snap, err := s.Snapshot(ctx)
+	must(t, err)
+	if _, err := m.Refresh(ctx); err != nil || m.Snapshot().Revision != snap.Revision {
+		t.Fatalf("mirror at %d, Redis at %d, %v", m.Snapshot().Revision, snap.Revision, err)
+	}
+}

@@ -1,0 +1,114 @@
+package state
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"errors"
+	"time"
+)
+
+//go:embed lua/sleep.lua
+var sleepLua string
+
+//go:embed lua/repair.lua
+var repairLua string
+
+// ErrWanted: work came for the host, which is not to sleep now.
+var ErrWanted = errors.New("host is wanted awake")
+
+// A host goes to sleep in steps, each refused (ErrGone) once the sleep is over, whoever ended it:
+//
+//  1. CommitSleep (a sweep): a ready host without model, ticket or lease is draining from here on.
+//  2. ConfirmSleep (its runner, which counts the streams itself): it is asleep; or ready again, with ErrWanted.
+//  3. BeginStop (a sweep) takes the lease of the host's power, HoldStop keeps it while the driver turns the machine off,
+//     EndStop gives it free. A request that comes meanwhile waits for the lease and then has the host woken.
+//
+// Each step may be the last of its process: the host's field sleep_token tells the next sweep what is left to do.
+
+// CommitSleep makes a host drain that a snapshot of this revision showed without work, last active at activeMS, and
+// returns the token of the sleep. ErrStale: the pool changed since; ErrWanted: there is work.
+func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error) {
+	words, err := s.sleep(ctx, host, "commit", sweep, "", revision, activeMS, "")
+	if err != nil || len(words) == 0 {
+		return "", err
+	}
+	return words[0], nil
+}
+
+// ConfirmSleep says that nothing is open or held on the caller's host, which is draining by the sleep of this token: it is
+// asleep from here on. ErrWanted: work came, and the host is ready again.
+func (s *Store) ConfirmSleep(ctx context.Context, host string, generation uint64, token string) error {
+	_, err := s.sleep(ctx, host, "drained", generation, token, 0, "", "")
+	return err
+}
+
+// CancelSleep makes a host ready again whose runner has not confirmed. ErrGone: it has.
+func (s *Store) CancelSleep(ctx context.Context, host, sweep, token string) error {
+	_, err := s.sleep(ctx, host, "cancel", sweep, token, 0, "", "")
+	return err
+}
+
+// BeginStop gives the caller the right to turn the machine of a sleeping host off, for WakeLease. ErrWanted: work came, the
+// host is free to be woken; ErrNotOwner: another turns it off.
+func (s *Store) BeginStop(ctx context.Context, host, sweep, token string) error {
+	_, err := s.sleep(ctx, host, "stop", sweep, token, 0, "", "")
+	return err
+}
+
+// HoldStop keeps that right for another WakeLease.
+func (s *Store) HoldStop(ctx context.Context, host, sweep, token string) error {
+	_, err := s.sleep(ctx, host, "hold", sweep, token, 0, "", "")
+	return err
+}
+
+// EndStop gives the right up: the machine is off, or with a failure was not turned off, which a later sweep tries again.
+func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string) error {
+	verb := "done"
+	if failure != "" {
+		verb = "failed"
+	}
+	_, err := s.sleep(ctx, host, verb, sweep, token, 0, "", failure)
+	return err
+}
+
+func (s *Store) sleep(ctx context.Context, host, verb string, who any, token string, revision uint64, activeMS, reason string) ([]string, error) {
+	out, err := s.eval(ctx, s.scripts.sleep, host, verb, who, token, WakeLease.Milliseconds(), revision, activeMS, reason)
+	if err != nil {
+		return nil, err
+	}
+	return stepVerdict(out)
+}
+
+// MarkLost writes a host lost whose runner has been silent for twice LostAfter, the second half of it since somebody
+// noticed: its records go, what it had begun is queued again. ErrGone: it lives, sleeps, or was only just noticed.
+func (s *Store) MarkLost(ctx context.Context, host string) error {
+	return s.repair(ctx, host, "lost", 0)
+}
+
+// EndStranded writes a host asleep that was to be woken longer than limit ago, never came and is not wanted any more.
+// ErrGone: it is none such.
+func (s *Store) EndStranded(ctx context.Context, host string, limit time.Duration) error {
+	return s.repair(ctx, host, "stranded", limit)
+}
+
+func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration) error {
+	out, err := s.eval(ctx, s.scripts.repair, host, verb, limit.Milliseconds())
+	if err == nil {
+		_, err = stepVerdict(out)
+	}
+	return err
+}
+
+// stepVerdict reads a list whose first word is the verdict.
+func stepVerdict(out any) ([]string, error) {
+	words := toStrings(out)
+	switch {
+	case len(words) == 0:
+		return nil, errors.New("state script answered nothing")
+	case words[0] == "stale":
+		return nil, ErrStale
+	case words[0] == "wanted":
+		return nil, ErrWanted
+	}
+	return words[1:], verdict(words[0])
+}

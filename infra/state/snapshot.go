@@ -1,0 +1,151 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// LostAfter is how long a host may go without a heartbeat before readers take it for lost.
+const LostAfter = 10 * time.Second
+
+// Snapshot is the pool at one revision. It is shared: do not change it.
+type Snapshot struct {
+	Revision uint64
+	Epoch    string // "" when Redis holds no data of this pool
+	Catalog  string // version of the published catalogue
+	NowMS    int64  // Redis' clock when it was taken
+	Taken    time.Time
+	Hosts    map[string]*HostRecord
+}
+
+// HostRecord is a host as Redis holds it.
+type HostRecord struct {
+	Name       string
+	State      string // asleep, waking, ready, draining; lost when a ready host has no heartbeat
+	Addr       string
+	Devices    string
+	Labels     []string
+	Limits     string
+	Seats      string // JSON, "" none
+	Driver     string
+	Error      string // why the last wake failed
+	Loading    string // ticket whose load is under way
+	Generation uint64
+	SeenMS     int64
+	ActiveMS   int64
+	Models     map[string]*ModelRecord
+	Queue      []TicketRecord // what has begun (the load first), then what has not, in order
+	Fields     map[string]string
+}
+
+// ModelRecord is a model on a host as its runner wrote it.
+type ModelRecord struct {
+	ID         string
+	Host       string
+	State      string // loading, loaded, draining, failed
+	Type       string
+	Recipe     string
+	Device     string
+	Checkpoint string
+	BackendURL string
+	Command    string
+	PID        int
+	InFlight   int
+	LoadedMS   int64
+	UsedMS     int64
+	LoadMS     int64
+	Memory     int64
+	Pinned     bool
+	Options    json.RawMessage // object of the options in force
+	Fields     map[string]string
+}
+
+// Snapshot reads the pool in one step.
+func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
+	var raw struct {
+		Rev     string `json:"rev"`
+		Now     int64  `json:"now"`
+		Epoch   string `json:"epoch"`
+		Catalog string `json:"catalog"`
+		Hosts   map[string]struct {
+			Fields  map[string]string            `json:"fields"`
+			Models  map[string]map[string]string `json:"models"`
+			Queue   []string                     `json:"queue"`
+			Tickets map[string]map[string]string `json:"tickets"`
+		} `json:"hosts"`
+	}
+	if err := s.evalJSON(ctx, &raw, s.scripts.snapshot); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	out := &Snapshot{
+		Revision: uint64(atoi(raw.Rev)), Epoch: raw.Epoch, Catalog: raw.Catalog, NowMS: raw.Now, Taken: time.Now(),
+		Hosts: make(map[string]*HostRecord, len(raw.Hosts)),
+	}
+	for name, h := range raw.Hosts {
+		host := hostRecord(name, h.Fields, raw.Now)
+		for id, f := range h.Models {
+			if f != nil {
+				host.Models[id] = modelRecord(name, id, f)
+			}
+		}
+		for _, id := range h.Queue {
+			if f := h.Tickets[id]; f != nil {
+				host.Queue = append(host.Queue, ticketRecord(id, f))
+			}
+		}
+		out.Hosts[name] = host
+	}
+	return out, nil
+}
+
+func hostRecord(name string, f map[string]string, now int64) *HostRecord {
+	h := &HostRecord{
+		Name: name, State: f["state"], Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"],
+		Driver: f["driver"], Error: f["error"], Loading: f["loading"], Generation: uint64(atoi(f["generation"])),
+		SeenMS: atoi(f["seen_ms"]), ActiveMS: atoi(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
+	}
+	if f["labels"] != "" {
+		h.Labels = strings.Split(f["labels"], ",")
+	}
+	if h.State == "" {
+		h.State = "asleep"
+	}
+	if (h.State == "ready" || h.State == "draining") && now-h.SeenMS > LostAfter.Milliseconds() {
+		h.State = "lost"
+	}
+	return h
+}
+
+func modelRecord(host, id string, f map[string]string) *ModelRecord {
+	m := &ModelRecord{
+		ID: id, Host: host, State: f["state"], Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
+		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(atoi(f["pid"])), InFlight: int(atoi(f["in_flight"])),
+		LoadedMS: atoi(f["loaded_ms"]), UsedMS: atoi(f["used_ms"]), LoadMS: atoi(f["load_ms"]), Memory: atoi(f["memory"]),
+		Pinned: f["pinned"] == "1", Fields: f,
+	}
+	if json.Valid([]byte(f["options"])) {
+		m.Options = json.RawMessage(f["options"])
+	}
+	return m
+}
+
+// Copies returns the records of a model that are loaded on ready hosts, fewest open requests first, then by host name.
+func (s *Snapshot) Copies(model string) []*ModelRecord {
+	var out []*ModelRecord
+	for _, h := range s.Hosts {
+		if m := h.Models[model]; m != nil && m.State == "loaded" && h.State == "ready" {
+			out = append(out, m)
+		}
+	}
+	slices.SortFunc(out, func(a, b *ModelRecord) int {
+		if a.InFlight != b.InFlight {
+			return a.InFlight - b.InFlight
+		}
+		return strings.Compare(a.Host, b.Host)
+	})
+	return out
+}

@@ -1,0 +1,165 @@
+package state
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// Leases of a gateway, renewed by Renew. A gateway that stops renewing is forgotten when they end.
+const (
+	WaiterLease = 15 * time.Second
+	WakeLease   = 15 * time.Second
+)
+
+// Want is what a gateway asks for.
+type Want struct {
+	Gateway    string
+	Model      string
+	Unload     bool              // the ticket unloads instead of loading
+	Host       string            // placement decided on a snapshot; "" only attaches
+	Revision   uint64            // of that snapshot
+	Background bool              // nobody waits: the ticket is carried out all the same
+	Refused    bool              // the runner just refused a copy that Redis may still call loaded
+	Own        bool              // a ticket of its own (explicit options), not shared with others
+	Fields     map[string]string // options, force, pinned … for the runner
+	Operation  string            // makes a repeated call return the first ticket; "" none
+}
+
+// Acquired is Redis' answer to a Want.
+type Acquired struct {
+	Status    string `json:"status"` // loaded, attached, created, none (nothing to attach to)
+	Host      string `json:"host"`
+	Ticket    string `json:"ticket"`
+	State     string `json:"state"`    // queued or loading; ready for an unload where nothing is loaded; an end when an operation is repeated late
+	Position  int    `json:"position"` // in the host's queue from 1, 0 when loading
+	WakeToken string `json:"wake"`     // the caller has the duty to wake the host; "" not
+}
+
+// Acquire attaches the gateway to the one load ticket for a model, or makes it. ErrStale: the placement was made on an
+// old snapshot, nothing changed.
+func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
+	kind := "load"
+	if w.Unload {
+		kind = "unload"
+	}
+	var out Acquired
+	err := s.evalJSON(ctx, &out, s.scripts.acquire, w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), flag(w.Background),
+		flag(w.Refused), flag(w.Own), object(w.Fields), w.Operation, WakeLease.Milliseconds())
+	if err == nil && out.Status == "stale" {
+		err = ErrStale
+	}
+	return out, err
+}
+
+// TicketRecord is a ticket as Redis holds it.
+type TicketRecord struct {
+	ID        string
+	Kind      string // load or unload
+	Model     string
+	Host      string
+	State     string // queued, loading, ready, failed, dropped
+	Code      string // of the error table, when failed
+	Message   string
+	Evicted   string // comma-separated, evicted for it
+	Options   string // JSON of the request's options
+	Force     bool
+	Merge     bool
+	WakeError bool // the host could not be woken
+	LoadMS    int64
+	Created   int64 // ms since the epoch
+	Waiters   int   // gateways that wait; known in snapshots only
+	Fields    map[string]string
+}
+
+func ticketRecord(id string, f map[string]string) TicketRecord {
+	return TicketRecord{
+		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: f["state"], Code: f["code"], Message: f["message"],
+		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", Merge: f["merge_args"] == "1", WakeError: f["wake_failed"] == "1",
+		LoadMS: atoi(f["load_ms"]), Created: atoi(f["created_ms"]), Waiters: int(atoi(f["waiters"])), Fields: f,
+	}
+}
+
+// Done reports whether the ticket has its outcome.
+func (t TicketRecord) Done() bool {
+	return t.State == "ready" || t.State == "failed" || t.State == "dropped"
+}
+
+// Standing is how a ticket that the gateway waits for stands.
+type Standing struct {
+	Ticket    string
+	Found     bool // false: dropped long ago, or lost with Redis' data: ask anew
+	Record    TicketRecord
+	Position  int
+	WakeToken string // the duty to wake the host has passed to the caller
+}
+
+// Renew keeps the gateway's places in tickets and reads how they stand, in the order of the arguments.
+func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([]Standing, error) {
+	args := make([]any, 0, 3+len(tickets))
+	args = append(args, gateway, WaiterLease.Milliseconds(), WakeLease.Milliseconds())
+	for _, t := range tickets {
+		args = append(args, t)
+	}
+	var raw []struct {
+		Ticket   string            `json:"ticket"`
+		Found    bool              `json:"found"`
+		Fields   map[string]string `json:"fields"`
+		Position int               `json:"position"`
+		Wake     string            `json:"wake"`
+	}
+	if err := s.evalJSON(ctx, &raw, s.scripts.renew, args...); err != nil {
+		return nil, err
+	}
+	out := make([]Standing, len(raw))
+	for i, r := range raw {
+		out[i] = Standing{Ticket: r.Ticket, Found: r.Found, Record: ticketRecord(r.Ticket, r.Fields), Position: r.Position, WakeToken: r.Wake}
+	}
+	return out, nil
+}
+
+// Leave gives up the gateway's place in a ticket. The ticket is dropped when it was the last waiter and its load has
+// not begun; keep makes the load go on without a waiter.
+func (s *Store) Leave(ctx context.Context, gateway, ticket string, keep bool) error {
+	_, err := s.eval(ctx, s.scripts.leave, gateway, ticket, flag(keep))
+	return err
+}
+
+// RenewWake keeps the duty to wake a host. ErrAwake: done; ErrNotOwner: another took over.
+func (s *Store) RenewWake(ctx context.Context, host, token string) error {
+	return s.evalWord(ctx, s.scripts.wake, host, token, "renew", WakeLease.Milliseconds(), "", "")
+}
+
+// LeaveWake hands the duty to wake a host back: whoever waits for the host takes it up. ErrAwake: it was done;
+// ErrNotOwner: another had it.
+func (s *Store) LeaveWake(ctx context.Context, host, token string) error {
+	return s.evalWord(ctx, s.scripts.wake, host, token, "leave", 0, "", "")
+}
+
+// FailWake gives up the duty to wake a host with the reason; tickets waiting for the host fail with it.
+func (s *Store) FailWake(ctx context.Context, host, token, code, message string) error {
+	return s.evalWord(ctx, s.scripts.wake, host, token, "failed", 0, code, message)
+}
+
+// ClaimWake offers to wake a host that is not awake but has loads queued, for the case that whoever had the duty is gone.
+// It returns the token of the duty, "" when the host is awake, another has the duty, or nothing is wanted there; loads
+// that nobody waits for are dropped.
+func (s *Store) ClaimWake(ctx context.Context, gateway, host string) (token string, err error) {
+	return s.claim(ctx, gateway, host, false)
+}
+
+// CallWake is ClaimWake for an operator who wants the host awake although nothing is queued there.
+func (s *Store) CallWake(ctx context.Context, gateway, host string) (token string, err error) {
+	return s.claim(ctx, gateway, host, true)
+}
+
+func (s *Store) claim(ctx context.Context, gateway, host string, called bool) (token string, err error) {
+	out, err := s.eval(ctx, s.scripts.claim, host, gateway, WakeLease.Milliseconds(), flag(called))
+	token, _ = out.(string)
+	return token, err
+}
+
+func atoi(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}

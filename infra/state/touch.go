@@ -1,0 +1,127 @@
+package state
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// flushEvery bounds how long a use waits in memory before Redis hears of it.
+const flushEvery = 100 * time.Millisecond
+
+// Toucher coalesces uses of models and counters and sends them behind the requests, so that no request waits for Redis.
+// Methods are safe for concurrent use and Touch and Count never block on I/O; run Run in one goroutine.
+type Toucher struct {
+	store *Store
+
+	sending sync.Mutex // held over a Flush
+	unsent  *batch     // guarded by sending: sent, answer unknown
+
+	mu    sync.Mutex
+	noted *batch
+}
+
+type use struct{ host, model string }
+
+// batch is sent as one operation. Repeated under its id it counts once.
+type batch struct {
+	id       string
+	uses     map[use]time.Time
+	counters map[string]float64
+}
+
+func newBatch() *batch {
+	return &batch{id: rand.Text(), uses: map[use]time.Time{}, counters: map[string]float64{}}
+}
+
+// NewToucher makes a Toucher for the store.
+func NewToucher(store *Store) *Toucher {
+	return &Toucher{store: store, noted: newBatch()}
+}
+
+// Touch notes a use of a model on a host now.
+func (t *Toucher) Touch(host, model string) {
+	now := time.Now()
+	t.mu.Lock()
+	t.noted.uses[use{host, model}] = now
+	t.mu.Unlock()
+}
+
+// Count adds to a counter of the pool's statistics. A number that is not finite is passed over.
+func (t *Toucher) Count(name string, n float64) {
+	if math.IsNaN(n) || math.IsInf(n, 0) {
+		return
+	}
+	t.mu.Lock()
+	t.noted.counters[name] += n
+	t.mu.Unlock()
+}
+
+// Run sends what was noted every 100 ms until ctx ends, then once more.
+func (t *Toucher) Run(ctx context.Context) {
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_ = t.Flush(last)
+			return
+		case <-tick.C:
+			_ = t.Flush(ctx) // kept, and the breaker logs
+		}
+	}
+}
+
+// Flush sends what was noted so far. What Redis did not take is kept for the next Flush; a minute after an unknown
+// outcome the same counts may count twice.
+func (t *Toucher) Flush(ctx context.Context) error {
+	t.sending.Lock()
+	defer t.sending.Unlock()
+	for range 2 { // at most what is left over and what was noted since
+		if t.unsent == nil {
+			t.unsent = t.take()
+		}
+		if t.unsent == nil {
+			return nil
+		}
+		if err := t.send(ctx, t.unsent); err != nil {
+			if !errors.Is(err, ErrUnavailable) {
+				t.unsent = nil // Redis answered that it will never take this
+			}
+			return err
+		}
+		t.unsent = nil
+	}
+	return nil
+}
+
+// take returns what was noted since the last take, nil for nothing.
+func (t *Toucher) take() *batch {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.noted.uses) == 0 && len(t.noted.counters) == 0 {
+		return nil
+	}
+	b := t.noted
+	t.noted = newBatch()
+	return b
+}
+
+func (t *Toucher) send(ctx context.Context, b *batch) error {
+	args := make([]any, 0, 2+3*len(b.uses)+2*len(b.counters))
+	args = append(args, b.id, len(b.uses))
+	for u, at := range b.uses {
+		args = append(args, u.host, u.model, time.Since(at).Milliseconds())
+	}
+	for name, n := range b.counters {
+		args = append(args, name, strconv.FormatFloat(n, 'f', -1, 64))
+	}
+	_, err := t.store.eval(ctx, t.store.scripts.touch, args...)
+	return err
+}

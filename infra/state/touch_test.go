@@ -1,0 +1,114 @@
+package state_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+	"reveille/testenv"
+)
+
+// TestTouch: the clock of Redis rules, places never move back, and what is gone stays gone.
+func TestTouch(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", map[string]string{"a": "llm", "b": "llm"})
+		b.after(time.Minute)
+		touch := func(models ...string) {
+			toucher := state.NewToucher(s)
+			for _, m := range models {
+				toucher.Touch("h", m)
+				toucher.Touch("h", m)
+			}
+			toucher.Touch("elsewhere", "x")
+			must(t, toucher.Flush(ctx))
+		}
+		score := func(m string) int64 {
+			v, err := b.rdb.ZScore(ctx, prefix+"lru:h:llm", m).Result()
+			must(t, err)
+			return int64(v)
+		}
+		touch("a")
+		if used := score("a"); used > b.now || used < b.now-10_000 {
+			t.Fatalf("used at %d, the clock says %d", used, b.now)
+		}
+		equal(t, "the other", score("b"), b.now-time.Minute.Milliseconds())
+		if snap, _ := s.Snapshot(ctx); snap.Hosts["h"].ActiveMS != score("a") || snap.Hosts["h"].Models["a"].UsedMS != score("a") {
+			t.Fatal("records disagree with the LRU place")
+		}
+		used := score("a")
+		b.now -= time.Hour.Milliseconds()
+		touch("a", "b", "c")
+		must(t, s.PutModel(ctx, "h", g, state.ModelPut{ID: "a", Fields: map[string]string{"type": "llm"}}, time.Hour, ""))
+		b.now += time.Hour.Milliseconds()
+		equal(t, "use time after older uses", score("a"), used)
+		equal(t, "the other after older uses", score("b"), b.now-time.Minute.Milliseconds())
+		equal(t, "a record brought to life", b.content(prefix+"model:h:c")+b.content(prefix+"host:elsewhere"), "")
+
+		must(t, s.PutModel(ctx, "h", g, state.ModelPut{ID: "a", Fields: map[string]string{"type": "embedding"}}, -1, ""))
+		left, err := b.rdb.ZRange(ctx, prefix+"lru:h:llm", 0, -1).Result()
+		must(t, err)
+		equal(t, "LRU of its former type", strings.Join(left, ","), "b")
+	})
+}
+
+// TestToucherKeepsWhatFailed: nothing is lost while Redis is away, and an answer that was lost counts once.
+func TestToucherKeepsWhatFailed(t *testing.T) {
+	b := newBench(t, testenv.Redis(t))
+	direct := b.patient()
+	register(t, direct, "h", map[string]string{"m": "llm"})
+	relay := testenv.NewFlaky(t, b.rdb.Options().Addr)
+	s := b.open(state.Options{URL: "redis://" + relay.Addr, Timeout: 200 * time.Millisecond})
+	must(t, s.Ping(ctx))
+	toucher := state.NewToucher(s)
+	toucher.Count("requests_total", 1)
+	toucher.Count("nonsense", math.NaN())
+	must(t, toucher.Flush(ctx))
+
+	relay.Pause() // the request gets through when it ends; the answer comes too late
+	toucher.Touch("h", "m")
+	toucher.Count("requests_total", 2)
+	for range 3 {
+		if err := toucher.Flush(ctx); !errors.Is(err, state.ErrUnavailable) {
+			t.Fatal("flush to a stalled Redis:", err)
+		}
+	}
+	toucher.Count("requests_total", 4)
+	relay.Resume()
+	eventually(t, "sent", func() bool { return toucher.Flush(ctx) == nil })
+	stats, err := direct.Stats(ctx)
+	must(t, err)
+	equal(t, "count", stats["requests_total"], 7)
+	equal(t, "nonsense", stats["nonsense"], 0)
+}
+
+// TestToucherRun sends by itself, and once more at its end.
+func TestToucherRun(t *testing.T) {
+	b := newBench(t, testenv.MiniRedis(t).Addr())
+	s := b.patient()
+	toucher := state.NewToucher(s)
+	live, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { toucher.Run(live) })
+	count := func() float64 {
+		stats, err := s.Stats(ctx)
+		must(t, err)
+		return stats["n"]
+	}
+	toucher.Count("n", 1)
+	eventually(t, "sent", func() bool { return count() == 1 })
+	for range 100 {
+		wg.Go(func() { toucher.Count("n", 1) })
+	}
+	toucher.Count("n", 1)
+	eventually(t, "sent again", func() bool { return count() == 102 })
+	toucher.Count("n", 1)
+	stop()
+	wg.Wait()
+	equal(t, "after the end", count(), 103)
+}

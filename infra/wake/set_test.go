@@ -1,0 +1,123 @@
+package wake_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/wake"
+)
+
+const hosts = `
+models:
+  m: {type: llm, recipe: standin, device: cpu}
+hosts:
+  box: {driver: local, devices: [cpu]}
+  fleet: {driver: asg, group: g, devices: [cpu], max: 4}
+  lan: {driver: wol, mac: "00:11:22:33:44:55", devices: [cpu]}
+`
+
+// script is a driver that answers with its errors in order, then nil.
+type script struct {
+	errs  []error
+	calls []catalog.Host
+}
+
+func (s *script) call(h catalog.Host) error {
+	s.calls = append(s.calls, h)
+	if len(s.errs) == 0 {
+		return nil
+	}
+	err := s.errs[0]
+	s.errs = s.errs[1:]
+	return err
+}
+
+func (s *script) Wake(_ context.Context, h catalog.Host) error  { return s.call(h) }
+func (s *script) Sleep(_ context.Context, h catalog.Host) error { return s.call(h) }
+func (s *script) State(_ context.Context, h catalog.Host) (wake.Power, error) {
+	return wake.On, s.call(h)
+}
+
+func set(t *testing.T, d *script) *wake.Set {
+	t.Helper()
+	c, _, err := catalog.Parse("models.yaml", []byte(hosts))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wake.NewSet(wake.SetConfig{
+		Catalog: func() *catalog.Catalog { return c }, Pause: time.Millisecond, Patience: time.Hour,
+		Drivers: map[catalog.Driver]wake.Driver{catalog.DriverLocal: d, catalog.DriverASG: d},
+	})
+}
+
+func TestSetRepeatsOnlyWhatMayPass(t *testing.T) {
+	busy := fmt.Errorf("%w: slow down", wake.ErrThrottled)
+	stopping := fmt.Errorf("%w: i-1", wake.ErrStopping)
+	starting := fmt.Errorf("%w: i-1", wake.ErrStarting)
+	for name, tc := range map[string]struct {
+		errs  []error
+		want  error
+		calls int
+	}{
+		"accepted":                {nil, nil, 1},
+		"throttled, then not":     {[]error{busy, busy}, nil, 3},
+		"stopping, then stopped":  {[]error{stopping, stopping, stopping}, nil, 4},
+		"starting, then started":  {[]error{starting}, nil, 2},
+		"no capacity, at once":    {[]error{wake.ErrNoCapacity}, wake.ErrNoCapacity, 1},
+		"capacity lost meanwhile": {[]error{busy, wake.ErrNoCapacity}, wake.ErrNoCapacity, 2},
+		"not permitted":           {[]error{wake.ErrDenied}, wake.ErrDenied, 1},
+		"anything else":           {[]error{errors.ErrUnsupported}, errors.ErrUnsupported, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for verb, call := range map[string]func(*wake.Set, context.Context, string) error{"wake": (*wake.Set).Wake, "sleep": (*wake.Set).Sleep} {
+				d := &script{errs: tc.errs}
+				if err := call(set(t, d), t.Context(), "box"); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+					t.Errorf("%s: %v, want %v", verb, err, tc.want)
+				}
+				if len(d.calls) != tc.calls {
+					t.Errorf("%s: %d calls, want %d", verb, len(d.calls), tc.calls)
+				}
+			}
+		})
+	}
+}
+
+func TestSetEndsWithItsContext(t *testing.T) {
+	d := &script{}
+	for range 10_000 {
+		d.errs = append(d.errs, wake.ErrStopping)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err := set(t, d).Wake(ctx, "box")
+	if !errors.Is(err, wake.ErrStopping) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Error("wake:", err)
+	}
+}
+
+func TestSetFindsHosts(t *testing.T) {
+	d := &script{}
+	s := set(t, d)
+	for host, want := range map[string]error{
+		"box": nil, "fleet": nil, "fleet.i-0123456789abcdef0": nil,
+		"lan": wake.ErrNoDriver, "nobody": wake.ErrUnknownHost, "box.i-0123456789abcdef0": wake.ErrUnknownHost, "": wake.ErrUnknownHost,
+	} {
+		if err := s.Wake(t.Context(), host); !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("%q: %v, want %v", host, err, want)
+		}
+		if s.Can(host) != (want == nil) {
+			t.Errorf("%q: can is %v", host, s.Can(host))
+		}
+	}
+	d.calls = nil
+	if p, err := s.State(t.Context(), "fleet.i-0123456789abcdef0"); err != nil || p != wake.On {
+		t.Fatal(p, err)
+	}
+	if h := d.calls[0]; h.Group != "g" || h.Instance != "i-0123456789abcdef0" || h.Name != "fleet.i-0123456789abcdef0" {
+		t.Errorf("member: %+v", h)
+	}
+}

@@ -1,0 +1,148 @@
+// Package app wires a runner: settings in, a running daemon out. The runner's main and the local host of `gateway run`
+// both start it.
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"reveille/infra/config"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+	"reveille/runner/batch"
+	"reveille/runner/engine"
+	"reveille/runner/host"
+	"reveille/runner/launch"
+	"reveille/runner/serve"
+)
+
+// Version is the program's version, set by the build.
+var Version = "dev"
+
+// ErrRunning: a runner of this host name already uses the state folder.
+var ErrRunning = errors.New("another runner of this host is running; stop it first, or give this one another --host or --state-dir")
+
+// Run runs a runner until ctx ends, then drains it. ready, if not nil, hears the address once requests are accepted.
+// A second runner of the same host is refused with ErrRunning before it touches anything. Redis may be away: Run keeps
+// trying to register. Order of the end: no new requests, open ones end or are cut, engines are stopped, the host is written asleep, the
+// listener closes.
+func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string)) error {
+	p, err := s.Host.parse()
+	secret, err2 := config.Secret(s.RunnerSecret)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	log = log.With("host", p.name)
+	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
+		return fmt.Errorf("state folder: %w", err)
+	}
+
+	unlock, err := lock(filepath.Join(s.StateDir, "lock-"+p.name))
+	if err != nil {
+		return fmt.Errorf("host %s, state folder %s: %w", p.name, s.StateDir, err)
+	}
+	defer unlock()
+
+	// 1. What an earlier runner of this host left behind.
+	ledger, err := engine.OpenLedger(filepath.Join(s.StateDir, "engines-"+p.name+".json"))
+	if err != nil {
+		return err
+	}
+	clean, cancel := context.WithTimeout(ctx, 30*time.Second)
+	killed, err := ledger.KillLeftovers(clean)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("engines of an earlier runner: %w", err)
+	}
+	if len(killed) > 0 {
+		log.Warn("engines of an earlier runner were ended", "pids", killed)
+	}
+
+	// 2. The listener, so that the address that is registered answers.
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.RunnerAddr)
+	if err != nil {
+		return fmt.Errorf("--runner-addr: %w", err)
+	}
+	defer ln.Close()
+	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Log: log})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+
+	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
+	spawner := engine.NewSpawner()
+	defer spawner.Close()
+	sockets, err := os.MkdirTemp("", "reveille-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(sockets)
+	set := metrics.NewSet()
+	media, endMedia, err := mediaCache(s, secret, p.mediaBytes, sockets, set, log)
+	if err != nil {
+		return err
+	}
+	defer endMedia()
+	fence := fenceFile(filepath.Join(s.StateDir, "fence-"+p.name))
+	h := host.New(host.Config{
+		Name: p.name, Boot: rand.Text(), Addr: ln.Addr().String(), Version: Version, Labels: p.labels, Devices: p.devices, Limits: p.limits,
+		Budget: p.budget, Seats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout,
+		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log) },
+		Store: store, Log: log,
+		Engines: &launch.Launcher{Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media, Meters: batch.NewMeters(set)},
+	})
+	srv := serve.New(serve.Config{Name: p.name, Host: h, Secret: secret, Log: log, Metrics: set})
+
+	served := make(chan error, 1)
+	run, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		err := srv.Serve(ln)
+		stop(err)
+		served <- err
+	}()
+	log.Info("runner listens", "addr", ln.Addr().String(), "devices", p.devices.String(), "max_loaded_models", p.limits.String())
+	if ready != nil {
+		ready(ln.Addr().String())
+	}
+	hostErr := h.Run(run)
+
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := srv.Shutdown(end); err != nil {
+		log.Warn("open connections were closed", "error", err)
+	}
+	return errors.Join(hostErr, <-served)
+}
+
+// fenceFile keeps the highest generation on disk, so that it rises even after Redis lost its data.
+type fenceFile string
+
+func (f fenceFile) read() uint64 {
+	b, _ := os.ReadFile(string(f)) // missing at the first start
+	n, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	return n
+}
+
+func (f fenceFile) write(n uint64, log *slog.Logger) {
+	tmp := string(f) + ".new"
+	err := os.WriteFile(tmp, strconv.AppendUint(nil, n, 10), 0o600)
+	if err == nil {
+		err = os.Rename(tmp, string(f))
+	}
+	if err != nil {
+		log.Warn("fencing token could not be kept on disk", "error", err)
+	}
+}

@@ -1,0 +1,198 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/config"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+)
+
+// Settings are a runner's flags. They carry no values of their own until kong has filled them in.
+type Settings struct {
+	config.Redis
+	config.Log
+	Host
+	Evict        string  `help:"Which idle model makes room where several could: lru, or cost (reload seconds x price of the host, over the time unused)." enum:"lru,cost" default:"lru"`
+	Price        float64 `help:"Price of an hour of this host, for --evict cost; 0 counts as 1." default:"0"`
+	RunnerSecret string  `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
+}
+
+// Host are the flags that describe the host; gateway run has them too.
+type Host struct {
+	Host            string        `help:"Name of this host in the pool; default the machine's name." placeholder:"NAME"`
+	RunnerAddr      string        `help:"Address that gateways reach this runner at; port 0 takes a free one." default:"${runner_addr}"`
+	Devices         string        `help:"Devices of this host: cpu, gpu, npu; default detected." placeholder:"LIST"`
+	Labels          string        `help:"Labels that a model's hosts list may name, with commas." placeholder:"LIST"`
+	MaxLoadedModels string        `help:"Models loaded at once: one number for every type, or a quoted list in the order llm embedding reranking audio image tts (filled with 1); -1 is no limit." default:"1"`
+	MemoryBudget    string        `help:"Memory for models per device, such as \"cpu=24GiB gpu=20GiB\"; default none for gpu and npu, 80 % of the machine's for cpu." placeholder:"LIST"`
+	NPUSeats        string        `name:"npu-seats" help:"NPU models at once per type, such as \"llm=1 audio=1\"; default one NPU model in all." placeholder:"LIST"`
+	CtxSize         int           `help:"Context of llamacpp models in tokens, -1 automatic; 0 leaves it to the recipe." placeholder:"TOKENS"`
+	LlamacppArgs    string        `help:"More arguments for llama-server." placeholder:"ARGS"`
+	LlamacppBackend string        `help:"Backend of llama-server: cpu, vulkan, cuda, rocm or metal." placeholder:"NAME"`
+	NBatch          int           `help:"Packing capacity of one batch in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
+	NUbatch         int           `help:"Largest single sequence in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
+	MMCacheBytes    string        `name:"mm-cache-bytes" help:"Encoder outputs of images and sounds kept in this process; 0 keeps none (Redis still does)." default:"256MiB"`
+	EnginesDir      []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
+	StateDir        string        `help:"Folder for what must outlive the runner: engine ledger and fencing token." default:".reveille"`
+	FairAfter       time.Duration `help:"How long a busy model that must make room still takes new requests." default:"2s"`
+	DrainTimeout    time.Duration `help:"How long open requests of an unloading model may go on before they are cut." default:"30s"`
+}
+
+// parsed are the settings of a host, checked.
+type parsed struct {
+	name    string
+	devices policy.Devices
+	labels  []string
+	limits  policy.Limits
+	budget  map[policy.Devices]int64
+	seats   map[policy.Type]int
+	options recipe.Options
+
+	mediaBytes int64 // of encoder outputs kept in this process
+}
+
+// Check reports all mistakes in the flags in one go.
+func (s Host) Check() error {
+	_, err := s.parse()
+	return err
+}
+
+// parse checks the flags; all mistakes are reported in one go.
+func (s Host) parse() (parsed, error) {
+	var p parsed
+	var errs []error
+	note := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	var err error
+	if p.name = s.Host; p.name == "" {
+		p.name, err = os.Hostname()
+		note(err)
+	}
+	if !catalog.ValidHostName(p.name) {
+		note(fmt.Errorf("--host %q: want at most 64 letters, digits and . _ -, the first a letter or digit", p.name))
+	}
+	note(dialable(s.RunnerAddr))
+	if p.devices, err = policy.ParseDevices(s.Devices); err != nil {
+		note(fmt.Errorf("--devices: %w", err))
+	} else if p.devices == 0 {
+		p.devices = detect()
+	}
+	for _, label := range strings.FieldsFunc(s.Labels, func(r rune) bool { return r == ' ' || r == ',' }) {
+		if !catalog.ValidHostName(label) {
+			note(fmt.Errorf("--labels: %q: want at most 64 letters, digits and . _ -, the first a letter or digit", label))
+		}
+		p.labels = append(p.labels, label)
+	}
+	if p.limits, err = policy.ParseLimits(s.MaxLoadedModels); err != nil {
+		note(fmt.Errorf("--max-loaded-models: %w", err))
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"fair-after", s.FairAfter}, {"drain-timeout", s.DrainTimeout}} {
+		if d.value <= 0 {
+			note(fmt.Errorf("--%s %v: want a duration above 0, such as 2s", d.flag, d.value))
+		}
+	}
+	p.budget, err = budget(s.MemoryBudget)
+	note(err)
+	p.seats, err = seats(s.NPUSeats)
+	note(err)
+	if p.options, err = s.options(); err != nil {
+		note(fmt.Errorf("load options of the runner: %w", err))
+	}
+	return p, errors.Join(errs...)
+}
+
+// options are the load options that the flags give, checked by the recipe that takes them.
+func (s Host) options() (recipe.Options, error) {
+	raw := map[string]any{}
+	number := func(name string, n int) {
+		if n != 0 {
+			raw[name] = int64(n)
+		}
+	}
+	number("ctx_size", s.CtxSize)
+	number("n_batch", s.NBatch)
+	number("n_ubatch", s.NUbatch)
+	if s.LlamacppArgs != "" {
+		raw["llamacpp_args"] = s.LlamacppArgs
+	}
+	if s.LlamacppBackend != "" {
+		raw["llamacpp_backend"] = s.LlamacppBackend
+	}
+	llamacpp := recipe.Shipped()["llamacpp"]
+	return llamacpp.ParseOptions(raw)
+}
+
+// dialable refuses an address that gateways could not reach: what is listened on is also what they are told.
+func dialable(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("--runner-addr %q: want HOST:PORT", addr)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return fmt.Errorf("--runner-addr %q: gateways are told this address, so name one of this host instead of all", addr)
+	}
+	return nil
+}
+
+// budget reads "cpu=24GiB gpu=20GiB" over the default of 80 % of the machine's memory for cpu.
+func budget(text string) (map[policy.Devices]int64, error) {
+	out := map[policy.Devices]int64{}
+	if total := memTotal(); total > 0 {
+		out[policy.CPU] = total / 5 * 4
+	}
+	for name, value := range pairs(text) {
+		d, err := policy.ParseDevices(name)
+		if err != nil || d != policy.CPU && d != policy.GPU && d != policy.NPU {
+			return nil, fmt.Errorf("--memory-budget %q: want DEVICE=SIZE for cpu, gpu or npu, such as gpu=20GiB", text)
+		}
+		n, err := config.Bytes(value)
+		if err != nil || n <= 0 {
+			return nil, fmt.Errorf("--memory-budget %q: %q is not a size above 0, such as 20GiB", text, value)
+		}
+		out[d] = n
+	}
+	return out, nil
+}
+
+// seats reads "llm=1 audio=1"; nil for an empty text.
+func seats(text string) (map[policy.Type]int, error) {
+	var out map[policy.Type]int
+	for name, value := range pairs(text) {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 0 || !policy.Type(name).Valid() {
+			return nil, fmt.Errorf("--npu-seats %q: want TYPE=NUMBER, such as llm=1", text)
+		}
+		if out == nil {
+			out = map[policy.Type]int{}
+		}
+		out[policy.Type(name)] = n
+	}
+	return out, nil
+}
+
+// pairs yields the parts of "a=1 b=2" (spaces or commas) in order.
+func pairs(text string) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for _, f := range strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' }) {
+			name, value, _ := strings.Cut(f, "=")
+			if !yield(name, value) {
+				return
+			}
+		}
+	}
+}

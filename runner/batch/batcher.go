@@ -1,0 +1,282 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// idleRelease is how long a queue is idle before its buffers are given back.
+const idleRelease = 30 * time.Second
+
+// Config of a Batcher. Engine is needed.
+type Config struct {
+	Limits Limits        // zeroes mean their defaults
+	Delay  time.Duration // longest an idle engine waits for company of a request; usually 0
+	Engine Engine
+	Words  *WordPiece // counts tokens in process where it is exact; nil: the engine is asked
+	// OutOfMemory recognises an engine's error text; nil knows the usual words.
+	OutOfMemory func(text []byte) bool
+	Meters      *Meters // nil: none
+	Log         *slog.Logger
+}
+
+// Call is one embedding request.
+type Call struct {
+	Body     []byte // an OpenAI embeddings request; not kept after Serve returned
+	Priority Priority
+}
+
+// A Batcher is the one queue of a loaded model's embedding requests. Make it with New and end it with Close. It is safe
+// for concurrent use.
+type Batcher struct {
+	cfg     Config
+	counter *counter
+	log     *slog.Logger
+	buffers buffers
+	spare   sync.Pool // of *job
+	flights sync.WaitGroup
+
+	mu     sync.Mutex
+	former *Former
+	jobs   map[uint64]*job // requests that have not all of their embeddings yet
+	air    map[*flight]struct{}
+	lastID uint64
+	wake   *time.Timer // asks the former again
+	idle   *time.Timer // releases the buffers
+	shown  load        // what the gauges hold of this queue
+	closed bool
+}
+
+// New makes the queue of an engine that serves. It asks the engine for the special tokens of its model, which bounds
+// its time by ctx.
+func New(ctx context.Context, cfg Config) (*Batcher, error) {
+	cfg.Limits = cfg.Limits.WithDefaults()
+	if err := cfg.Limits.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.OutOfMemory == nil {
+		cfg.OutOfMemory = OutOfMemory
+	}
+	if cfg.Meters == nil {
+		cfg.Meters = discard()
+	}
+	c, err := newCounter(ctx, cfg.Engine, cfg.Words)
+	if err != nil {
+		return nil, fmt.Errorf("the engine's tokenizer: %w", err)
+	}
+	b := &Batcher{
+		cfg: cfg, counter: c, log: cfg.Log, former: NewFormer(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, air: map[*flight]struct{}{},
+	}
+	b.wake = newTimer(b.kick)
+	b.idle = newTimer(b.buffers.release)
+	l := cfg.Limits
+	b.log.Info("embedding queue", "n_batch", l.NBatch, "n_ubatch", l.NUBatch, "context", l.Context, "n_seq_max", l.NSeqMax,
+		"positions", l.Positions, "special_tokens", c.specials, "counts_in_process", c.words != nil)
+	return b, nil
+}
+
+// newTimer makes a timer that does not run.
+func newTimer(f func()) *time.Timer {
+	t := time.AfterFunc(time.Hour, f)
+	t.Stop()
+	return t
+}
+
+// Limits are the effective ones.
+func (b *Batcher) Limits() Limits { return b.cfg.Limits }
+
+// Close ends the queue: what waits or is under way fails with ErrClosed. It returns when no engine call is left.
+func (b *Batcher) Close() {
+	b.mu.Lock()
+	b.closed = true
+	b.wake.Stop()
+	for id := range b.jobs {
+		b.failLocked(id, ErrClosed)
+	}
+	for x := range b.air {
+		x.cancel(ErrClosed)
+	}
+	b.mu.Unlock()
+	b.flights.Wait()
+	b.mu.Lock()
+	b.shown = b.cfg.Meters.show(b.shown, b.former)
+	b.mu.Unlock()
+	b.idle.Stop()
+	b.buffers.release()
+}
+
+// Serve answers one request: on success the body of the answer was written to w, with status 200 meant. Nothing was
+// written in case of an error, which is ErrNotBatched, ErrClosed, *Error, *EngineError, the cause of ctx, or what
+// Engine.Embed failed with. When ctx ends, the request's sequences leave the queue, and an engine call that nobody else
+// waits for is cancelled.
+func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
+	j := b.takeJob()
+	defer b.finish(j)
+	if !j.parse(c.Body) {
+		return ErrNotBatched
+	}
+	j.size(len(j.inputs))
+	if err := b.counter.count(ctx, j.inputs, j.counts); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		b.log.Debug("the engine's tokenizer failed: the request is passed on", "error", err)
+		return ErrNotBatched
+	}
+	for i, n := range j.counts {
+		if longest := b.cfg.Limits.Longest(); n > longest {
+			return tooLong(i, n, longest)
+		}
+	}
+	own, err := b.enter(j, c.Priority)
+	if err != nil {
+		return err
+	}
+	b.await(ctx, j, own)
+	if j.err != nil {
+		return j.err
+	}
+	return j.write(w)
+}
+
+// await waits until a job has ended, because of ctx at the latest. own is its own flight, which is carried out here:
+// a lone request changes goroutines for nothing.
+func (b *Batcher) await(ctx context.Context, j *job, own *flight) {
+	id := j.id
+	if own != nil {
+		stop := context.AfterFunc(ctx, func() { b.leave(id, context.Cause(ctx)) })
+		b.fly(own)
+		stop()
+		<-j.done
+		return
+	}
+	select {
+	case <-j.done:
+	case <-ctx.Done():
+		b.leave(id, context.Cause(ctx))
+		<-j.done
+	}
+}
+
+// enter queues a job. Where it has a batch to itself at once, that is the caller's to fly.
+func (b *Batcher) enter(j *job, p Priority) (own *flight, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, ErrClosed
+	}
+	now := time.Now()
+	b.lastID++
+	j.id, j.entered = b.lastID, now
+	j.request = Request{Priority: p, Group: j.group(), Tokens: j.counts}
+	b.jobs[j.id] = j
+	b.idle.Stop()
+	b.former.Add(j.id, &j.request, now)
+	return b.kickLocked(now, j.id), nil
+}
+
+// leave ends a job whose client is gone, if it has not ended.
+func (b *Batcher) leave(id uint64, cause error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.jobs[id] != nil {
+		b.failLocked(id, cause)
+		b.kickLocked(time.Now(), 0)
+	}
+}
+
+func (b *Batcher) takeJob() *job {
+	if j, ok := b.spare.Get().(*job); ok {
+		return j
+	}
+	return &job{done: make(chan struct{}, 1)}
+}
+
+// finish gives back what a job holds. No flight knows it any more.
+func (b *Batcher) finish(j *job) {
+	for _, a := range j.answers {
+		if a.refs.Add(-1) == 0 {
+			b.buffers.give(a.body)
+		}
+	}
+	j.reset()
+	b.spare.Put(j)
+}
+
+// failLocked ends a job with an error: its sequences leave the queue, and flights that carry nothing else are cancelled.
+func (b *Batcher) failLocked(id uint64, err error) {
+	j := b.jobs[id]
+	if j == nil {
+		return
+	}
+	b.former.Remove(id)
+	j.err = err
+	b.endLocked(j)
+	for x := range b.air {
+		if !b.wantedLocked(x) {
+			x.cancel(errUnwanted)
+		}
+	}
+}
+
+var errUnwanted = errors.New("nobody waits for the answer")
+
+// endLocked tells a job's owner that it has ended.
+func (b *Batcher) endLocked(j *job) {
+	delete(b.jobs, j.id)
+	j.done <- struct{}{}
+}
+
+// wantedLocked reports whether anybody waits for something of a flight.
+func (b *Batcher) wantedLocked(x *flight) bool {
+	for i := range x.items {
+		if b.jobs[x.items[i].Request] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// kick asks the former anew, after the time it had named.
+func (b *Batcher) kick() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.kickLocked(time.Now(), 0)
+}
+
+// kickLocked starts the batches that are due, but for one that is all of the request id and nothing else: the caller
+// must fly that.
+func (b *Batcher) kickLocked(now time.Time, id uint64) (own *flight) {
+	if b.closed {
+		return nil
+	}
+	for {
+		batch, again := b.former.Next(now)
+		if batch == nil {
+			if !again.IsZero() {
+				b.wake.Reset(again.Sub(now))
+			}
+			break
+		}
+		x := b.prepareLocked(batch, now)
+		b.flights.Add(1)
+		if x.verbatim != nil && x.items[0].Request == id {
+			own = x
+			continue
+		}
+		go b.fly(x)
+	}
+	b.shown = b.cfg.Meters.show(b.shown, b.former)
+	if len(b.jobs) == 0 && len(b.air) == 0 {
+		b.idle.Reset(idleRelease)
+	}
+	return own
+}

@@ -1,0 +1,651 @@
+package batch
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is an engine in memory. The embedding of a text says which text it is; a token is a byte, and the model adds two.
+type fake struct {
+	limits Limits
+	oom    int                 // more tokens in a call are out of memory; 0 no limit
+	poison string              // a call with this text is refused as a whole
+	hold   chan struct{}       // if set, calls wait for a value or the end of ctx
+	broken error               // if set, calls fail
+	answer func([]byte) []byte // if set, changes answers
+
+	mu       sync.Mutex
+	calls    [][]string
+	inFlight int
+	bad      []string // broken promises
+}
+
+const fakeSpecials = 2
+
+func (f *fake) Tokens(_ context.Context, text []byte) (int, error) {
+	return len(text) + fakeSpecials, nil
+}
+
+func (f *fake) Embed(ctx context.Context, body, dst []byte) (int, []byte, error) {
+	var q struct {
+		Input    json.RawMessage
+		Encoding string `json:"encoding_format"`
+	}
+	if err := json.Unmarshal(body, &q); err != nil {
+		return 400, append(dst, `{"error":"parse"}`...), nil
+	}
+	inputs := fakeInputs(q.Input)
+	tokens := 0
+	for _, in := range inputs {
+		tokens += fakeTokens(in)
+	}
+	f.mu.Lock()
+	f.calls = append(f.calls, inputs)
+	f.inFlight += tokens
+	if f.limits.NBatch > 0 && (tokens > f.limits.NBatch || f.inFlight > f.limits.Context) {
+		f.bad = append(f.bad, fmt.Sprintf("%d tokens in a call, %d under way", tokens, f.inFlight))
+	}
+	broken := f.broken
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		f.inFlight -= tokens
+		f.mu.Unlock()
+	}()
+	if f.hold != nil {
+		select {
+		case <-f.hold:
+		case <-ctx.Done():
+			return 0, dst, context.Cause(ctx)
+		}
+	}
+	switch {
+	case broken != nil:
+		return 0, dst, broken
+	case f.oom > 0 && tokens > f.oom:
+		return 500, append(dst, `{"error":{"message":"failed to allocate compute buffers"}}`...), nil
+	case f.poison != "" && slices.Contains(inputs, f.poison):
+		return 400, append(dst, `{"error":{"message":"cannot be embedded"}}`...), nil
+	}
+	out := fakeAnswer(inputs, q.Encoding == "base64")
+	if f.answer != nil {
+		out = f.answer(out)
+	}
+	return 200, append(dst, out...), nil
+}
+
+// fakeInputs reads any form of input as texts; a list of tokens is its JSON text.
+func fakeInputs(raw json.RawMessage) (out []string) {
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return []string{one}
+	}
+	var ids []int
+	if json.Unmarshal(raw, &ids) == nil {
+		return []string{string(raw)}
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) == nil {
+		for _, r := range list {
+			out = append(out, fakeInputs(r)...)
+		}
+	}
+	return out
+}
+
+func fakeTokens(in string) int {
+	var ids []int
+	if json.Unmarshal([]byte(in), &ids) == nil && len(ids) > 0 {
+		return len(ids)
+	}
+	return len(in) + fakeSpecials
+}
+
+// fakeVector depends on the text alone.
+func fakeVector(text string) []float32 {
+	r := rand.New(rand.NewPCG(uint64(len(text)), hash(text)))
+	v := make([]float32, 4)
+	for i := range v {
+		v[i] = r.Float32() - 0.5
+	}
+	return v
+}
+
+func hash(s string) (h uint64) {
+	for i := range len(s) {
+		h = h*1099511628211 + uint64(s[i])
+	}
+	return h
+}
+
+// fakeAnswer lists the embeddings backwards: order is by index.
+func fakeAnswer(inputs []string, coded bool) []byte {
+	type item struct {
+		Object    string `json:"object"`
+		Embedding any    `json:"embedding"`
+		Index     int    `json:"index"`
+	}
+	data := make([]item, 0, len(inputs))
+	for i, in := range slices.Backward(inputs) {
+		var e any = fakeVector(in)
+		if coded {
+			raw, _ := json.Marshal(fakeVector(in))
+			text, _ := appendBase64(nil, raw)
+			e = strings.Trim(string(text), `"`)
+		}
+		data = append(data, item{"embedding", e, i})
+	}
+	out, _ := json.Marshal(map[string]any{"object": "list", "model": "fake", "data": data, "usage": map[string]int{"prompt_tokens": 0}})
+	return out
+}
+
+func newBatcher(t testing.TB, e Engine, l Limits) *Batcher {
+	t.Helper()
+	b, err := New(t.Context(), Config{Limits: l, Engine: e, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// reply is an answer decoded.
+type reply struct {
+	Object string
+	Model  string
+	Data   []struct {
+		Object    string
+		Index     int
+		Embedding json.RawMessage
+	}
+	Usage struct {
+		Prompt int `json:"prompt_tokens"`
+		Total  int `json:"total_tokens"`
+	}
+}
+
+func serve(ctx context.Context, b *Batcher, c Call) (reply, error) {
+	var buf bytes.Buffer
+	err := b.Serve(ctx, c, &buf)
+	var r reply
+	if err == nil {
+		err = json.Unmarshal(buf.Bytes(), &r)
+	} else if buf.Len() > 0 {
+		err = fmt.Errorf("an error with %d bytes written: %w", buf.Len(), err)
+	}
+	return r, err
+}
+
+func body(t testing.TB, input any, more ...any) []byte {
+	t.Helper()
+	m := map[string]any{"model": "m", "input": input}
+	for i := 0; i < len(more); i += 2 {
+		m[more[i].(string)] = more[i+1]
+	}
+	raw, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// check compares an answer with what the engine gives for each text by itself, bit for bit.
+func (r reply) check(texts []string, coded bool) error {
+	if len(r.Data) != len(texts) {
+		return fmt.Errorf("%d embeddings for %d texts", len(r.Data), len(texts))
+	}
+	byIndex := make([]json.RawMessage, len(texts))
+	for _, d := range r.Data {
+		if d.Index < 0 || d.Index >= len(texts) || byIndex[d.Index] != nil {
+			return fmt.Errorf("index %d", d.Index)
+		}
+		byIndex[d.Index] = d.Embedding
+	}
+	for i, text := range texts {
+		want, _ := json.Marshal(fakeVector(text))
+		if coded {
+			want, _ = appendBase64(nil, want)
+		}
+		if !bytes.Equal(byIndex[i], want) {
+			return fmt.Errorf("embedding %d is %s, want %s of %q", i, byIndex[i], want, text)
+		}
+	}
+	return nil
+}
+
+// TestServeHistories: many clients, sizes, failures and departures at once; every answer is the naive one.
+func TestServeHistories(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		l := Limits{NBatch: rapid.IntRange(70, 300).Draw(rt, "n_batch")}.WithDefaults()
+		l.NUBatch = rapid.IntRange(40, l.NBatch).Draw(rt, "n_ubatch")
+		e := &fake{limits: l, oom: rapid.SampledFrom([]int{0, 0, l.NUBatch}).Draw(rt, "oom"), poison: "poison"}
+		b, err := New(context.Background(), Config{Limits: l, Engine: e})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer b.Close()
+		var wg sync.WaitGroup
+		errs := make(chan error, 100)
+		for c := range rapid.IntRange(1, 12).Draw(rt, "clients") {
+			var texts []string
+			longest := 0
+			for range rapid.IntRange(1, 30).Draw(rt, "texts") {
+				n := rapid.IntRange(0, l.NUBatch).Draw(rt, "bytes")
+				texts = append(texts, strings.Repeat(string(rune('a'+c)), n))
+			}
+			poisoned := rapid.IntRange(0, 9).Draw(rt, "poisoned") == 0
+			if poisoned {
+				texts[0] = e.poison
+			}
+			for _, text := range texts {
+				longest = max(longest, len(text)+fakeSpecials)
+			}
+			coded := rapid.Bool().Draw(rt, "base64")
+			leaves := rapid.IntRange(0, 4).Draw(rt, "leaves") == 0
+			format := "float"
+			if coded {
+				format = "base64"
+			}
+			raw := body(t, texts, "encoding_format", format)
+			wg.Go(func() {
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				if leaves {
+					time.AfterFunc(time.Duration(c*20)*time.Microsecond, cancel)
+				}
+				r, err := serve(ctx, b, Call{Body: raw, Priority: Priority(c % 3)})
+				var own *Error
+				var engine *EngineError
+				switch {
+				case leaves && errors.Is(err, context.Canceled):
+				case longest > l.NUBatch:
+					if !errors.As(err, &own) || own.Code != CodeTooLong {
+						errs <- fmt.Errorf("too long: %w", err)
+					}
+				case errors.As(err, &own) && own.Code == CodeOutOfMemory && e.oom > 0: // four tries were not enough
+				case poisoned:
+					if !errors.As(err, &engine) || engine.Status != 400 {
+						errs <- fmt.Errorf("poisoned: %v", err)
+					}
+				case err != nil:
+					errs <- err
+				default:
+					if err := r.check(texts, coded); err != nil {
+						errs <- err
+					}
+				}
+			})
+		}
+		wg.Wait()
+		close(errs)
+		for err := range errs {
+			rt.Error(err)
+		}
+		if len(e.bad) > 0 {
+			rt.Error(e.bad[0])
+		}
+		if b.former.Pending() != 0 || len(b.jobs) != 0 {
+			rt.Errorf("%d tokens and %d jobs are left", b.former.Pending(), len(b.jobs))
+		}
+	})
+}
+
+func TestLoneRequestPassesUnchanged(t *testing.T) {
+	e := &fake{}
+	b := newBatcher(t, e, Limits{})
+	var buf bytes.Buffer
+	if err := b.Serve(t.Context(), Call{Body: []byte(`{"input": "cat", "model":"x","user":"u"}`)}, &buf); err != nil {
+		t.Fatal(err)
+	}
+	if want := fakeAnswer([]string{"cat"}, false); !bytes.Equal(buf.Bytes(), want) {
+		t.Errorf("got %s, want the engine's own answer %s", buf.Bytes(), want)
+	}
+}
+
+func TestForms(t *testing.T) {
+	l := Limits{NBatch: 100, NUBatch: 50}
+	for _, tt := range []struct {
+		name, body string
+		texts      []string
+		coded      bool
+		tokens     int
+	}{
+		{"a text", `{"input":"cat"}`, []string{"cat"}, false, 5},
+		{"an empty text", `{"input":[""]}`, []string{""}, false, 2},
+		{"one token", `{"input":[7]}`, []string{"[7]"}, false, 1},
+		{"lists of tokens", `{"input":[[1,2],[3]]}`, []string{"[1,2]", "[3]"}, false, 3},
+		{"mixed", `{"input":["a",[3]]}`, []string{"a", "[3]"}, false, 4},
+		{"escapes", `{"input":["a\"b\\","é\u00e9"]}`, []string{`a"b\`, "éé"}, false, 12},
+		{"base64", `{"input":["a","b"],"encoding_format":"base64"}`, []string{"a", "b"}, true, 6},
+		{"exactly n_ubatch", `{"input":"` + strings.Repeat("x", 48) + `"}`, []string{strings.Repeat("x", 48)}, false, 50},
+		{"exactly n_batch", `{"input":["` + strings.Repeat("x", 48) + `","` + strings.Repeat("y", 48) + `"]}`,
+			[]string{strings.Repeat("x", 48), strings.Repeat("y", 48)}, false, 100},
+	} {
+		for _, joined := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, joined %v", tt.name, joined), func(t *testing.T) {
+				e := &fake{limits: l.WithDefaults()}
+				b := newBatcher(t, e, l)
+				calls := []Call{{Body: []byte(tt.body)}}
+				if joined {
+					calls = append(calls, Call{Body: body(t, "other")})
+				}
+				replies, errs := queue(t, b, e, calls)
+				if err := errors.Join(errs...); err != nil {
+					t.Fatal(err)
+				}
+				if err := replies[0].check(tt.texts, tt.coded); err != nil {
+					t.Error(err)
+				}
+				if u := replies[0].Usage.Prompt; u != tt.tokens && u != 0 { // the fake's own is 0, where the request had its own call
+					t.Errorf("usage %d, want %d", u, tt.tokens)
+				}
+				if len(e.bad) > 0 {
+					t.Error(e.bad)
+				}
+			})
+		}
+	}
+}
+
+func TestNotBatched(t *testing.T) {
+	b := newBatcher(t, &fake{}, Limits{})
+	for _, raw := range []string{
+		``, `[]`, `{}`, `{"input":[]}`, `{"input":null}`, `{"input":5}`, `{"input":{"a":1}}`, `{"input":["a",null]}`, `{"input":["a",[]]}`,
+		`{"input":["a" "b"]}`, `{"input":["a",]}`, `{"input":"a","input":"b"}`, `{"input":"a"} x`, `{"input":"a","encoding_format":"int8"}`,
+		`{"input":"a","x":tru}`, `{"input":[1,2.5]}`, `{"input":[01]}`, `{"inp\u0075t":"a","input":"b"}`, "{\"input\":\"a\nb\"}", `{"input":"\x"}`,
+		"{\"input\":\"\xff\"}", `{"input":"a`, `{"input":[[1],[2]`, `{"model":"a","model":"b","input":"c"}`,
+	} {
+		if _, err := serve(t.Context(), b, Call{Body: []byte(raw)}); !errors.Is(err, ErrNotBatched) {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+func TestTooLong(t *testing.T) {
+	b := newBatcher(t, &fake{}, Limits{NBatch: 100, NUBatch: 60, Positions: 50})
+	_, err := serve(t.Context(), b, Call{Body: body(t, []string{"fits", strings.Repeat("x", 49)})})
+	var own *Error
+	if !errors.As(err, &own) || own.Status != 400 || own.Code != CodeTooLong {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"Input 1", "51 tokens", "50"} {
+		if !strings.Contains(own.Message, part) {
+			t.Errorf("%q lacks %q", own.Message, part)
+		}
+	}
+	if _, err := serve(t.Context(), b, Call{Body: body(t, strings.Repeat("x", 48))}); err != nil {
+		t.Error("exactly the longest:", err)
+	}
+}
+
+// TestTenThousandInputs: one request over many batches.
+func TestTenThousandInputs(t *testing.T) {
+	e := &fake{limits: Limits{}.WithDefaults()}
+	b := newBatcher(t, e, Limits{})
+	texts := make([]string, 10_000)
+	for i := range texts {
+		texts[i] = fmt.Sprint("text ", i)
+	}
+	r, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.check(texts, false); err != nil {
+		t.Error(err)
+	}
+	if n := len(e.calls); n > 70 || len(e.bad) > 0 {
+		t.Errorf("%d calls, %v", n, e.bad)
+	}
+}
+
+// queue starts a request that the engine holds, then all others, which meet in the queue, and lets the engine go on.
+func queue(t *testing.T, b *Batcher, e *fake, calls []Call) ([]reply, []error) {
+	t.Helper()
+	e.hold = make(chan struct{})
+	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = serve(context.Background(), b, Call{Body: body(t, "first")}) })
+	waitFor(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
+	for i, c := range calls {
+		wg.Go(func() { replies[i], errs[i] = serve(context.Background(), b, c) })
+		waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+2 })
+	}
+	close(e.hold)
+	wg.Wait()
+	return replies, errs
+}
+
+func waitFor(t testing.TB, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited for 10 s")
+		}
+	}
+}
+
+// TestJoined: requests that meet share one call, and each gets its own answer in its own form.
+func TestJoined(t *testing.T) {
+	e := &fake{}
+	b := newBatcher(t, e, Limits{})
+	replies, errs := queue(t, b, e, []Call{
+		{Body: body(t, "one")}, {Body: body(t, []string{"two", ""}, "encoding_format", "base64")}, {Body: []byte(`{"input":[[1,2,3]],"model":"other"}`)},
+	})
+	for i, texts := range [][]string{{"one"}, {"two", ""}, {"[1,2,3]"}} {
+		if errs[i] != nil {
+			t.Fatal(i, errs[i])
+		}
+		if err := replies[i].check(texts, i == 1); err != nil {
+			t.Error(i, err)
+		}
+	}
+	if want := [][]string{{"first"}, {"one", "two", "", "[1,2,3]"}}; fmt.Sprint(e.calls) != fmt.Sprint(want) {
+		t.Errorf("calls %q, want %q", e.calls, want)
+	}
+	for i, want := range []int{5, 7, 3} {
+		if u := replies[i].Usage; u.Prompt != want || u.Total != want {
+			t.Errorf("usage of %d: %+v, want %d", i, u, want)
+		}
+	}
+	if replies[0].Model != "m" || replies[2].Model != "other" {
+		t.Errorf("models %q and %q", replies[0].Model, replies[2].Model)
+	}
+}
+
+// TestGroups: requests with other parameters do not share a call.
+func TestGroups(t *testing.T) {
+	e := &fake{}
+	b := newBatcher(t, e, Limits{})
+	_, errs := queue(t, b, e, []Call{
+		{Body: body(t, "a")}, {Body: body(t, "b", "embd_normalize", 1)}, {Body: body(t, "c")}, {Body: body(t, "d", "embd_normalize", 1)},
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if want := "[[first] [a c] [b d]]"; fmt.Sprint(e.calls) != want {
+		t.Errorf("calls %v, want %s", e.calls, want)
+	}
+}
+
+// TestPoison: what the engine refuses hurts the request it came with and no other.
+func TestPoison(t *testing.T) {
+	e := &fake{poison: "poison"}
+	b := newBatcher(t, e, Limits{})
+	replies, errs := queue(t, b, e, []Call{{Body: body(t, "a")}, {Body: body(t, []string{"b", "poison"})}, {Body: body(t, "c")}})
+	var engine *EngineError
+	if errs[0] != nil || errs[2] != nil || !errors.As(errs[1], &engine) || engine.Status != 400 || !bytes.Contains(engine.Body, []byte("cannot be embedded")) {
+		t.Fatal(errs)
+	}
+	if err := errors.Join(replies[0].check([]string{"a"}, false), replies[2].check([]string{"c"}, false)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOutOfMemory(t *testing.T) {
+	texts := make([]string, 64)
+	for i := range texts {
+		texts[i] = fmt.Sprintf("%014d", i) // 16 tokens
+	}
+	t.Run("halves", func(t *testing.T) {
+		e := &fake{oom: 300}
+		b := newBatcher(t, e, Limits{NBatch: 1024})
+		r, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+		if err == nil {
+			err = r.check(texts, false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sizes []int
+		for _, c := range e.calls {
+			sizes = append(sizes, len(c)*16)
+		}
+		if want := []int{1024, 512, 256, 256, 512, 256, 256}; !slices.Equal(sizes, want) {
+			t.Errorf("sizes %v, want %v", sizes, want)
+		}
+	})
+	t.Run("gives up", func(t *testing.T) {
+		e := &fake{oom: 8}
+		b := newBatcher(t, e, Limits{NBatch: 1024})
+		_, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+		var own *Error
+		if !errors.As(err, &own) || own.Status != 503 || own.Code != CodeOutOfMemory || !strings.Contains(own.Message, "failed to allocate") {
+			t.Fatal(err)
+		}
+		if len(e.calls) != mostTries || len(e.calls[3]) != 8 {
+			t.Errorf("%d calls, the last of %d", len(e.calls), len(e.calls[len(e.calls)-1]))
+		}
+	})
+	t.Run("one large", func(t *testing.T) {
+		e := &fake{oom: 300}
+		b := newBatcher(t, e, Limits{NBatch: 1024})
+		_, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 400))}, {Body: body(t, texts[:8])}})
+		var own *Error
+		if !errors.As(errs[0], &own) || own.Code != CodeOutOfMemory || errs[1] != nil {
+			t.Fatal(errs)
+		}
+	})
+}
+
+// TestLeaving: a client that leaves takes its sequences along, and a call that nobody else waits for is cancelled.
+func TestLeaving(t *testing.T) {
+	e := &fake{hold: make(chan struct{})}
+	b := newBatcher(t, e, Limits{})
+	under, leaveCall := context.WithCancel(t.Context())
+	queued, leaveQueue := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	errs := make([]error, 3)
+	start := func(i int, ctx context.Context, text string) {
+		wg.Go(func() { _, errs[i] = serve(ctx, b, Call{Body: body(t, text)}) })
+	}
+	start(0, under, "under way")
+	waitFor(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
+	start(1, queued, "queued")
+	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.former.Waiting() == 1 })
+	start(2, t.Context(), "stays")
+	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.former.Waiting() == 2 })
+	leaveQueue()
+	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.former.Waiting() == 1 })
+	leaveCall() // the engine is free again, without a value in hold
+	waitFor(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 2 })
+	close(e.hold)
+	wg.Wait()
+	if !errors.Is(errs[0], context.Canceled) || !errors.Is(errs[1], context.Canceled) || errs[2] != nil {
+		t.Error(errs)
+	}
+	if want := "[[under way] [stays]]"; fmt.Sprint(e.calls) != want {
+		t.Errorf("calls %v, want %s", e.calls, want)
+	}
+}
+
+func TestClose(t *testing.T) {
+	e := &fake{hold: make(chan struct{})}
+	b := newBatcher(t, e, Limits{})
+	var wg sync.WaitGroup
+	errs := make([]error, 3)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = serve(context.Background(), b, Call{Body: body(t, "x")}) })
+	}
+	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == 3 })
+	b.Close()
+	wg.Wait()
+	_, late := serve(t.Context(), b, Call{Body: body(t, "x")})
+	for _, err := range append(errs, late) {
+		if !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestBadAnswers: only whole answers with finite values are given on.
+func TestBadAnswers(t *testing.T) {
+	for name, change := range map[string]func([]byte) []byte{
+		"not JSON":     func([]byte) []byte { return []byte("oops") },
+		"cut":          func(b []byte) []byte { return b[:len(b)/2] },
+		"one missing":  func([]byte) []byte { return fakeAnswer([]string{"a"}, false) },
+		"one too many": func([]byte) []byte { return fakeAnswer([]string{"a", "b", "c"}, false) },
+		"twice":        func(b []byte) []byte { return bytes.ReplaceAll(b, []byte(`"index":1`), []byte(`"index":0`)) },
+		"null": func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"embedding":[`), []byte(`"embedding":[null,`), 1)
+		},
+		"NaN": func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"embedding":[`), []byte(`"embedding":[NaN,`), 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBatcher(t, &fake{answer: change}, Limits{})
+			_, err := serve(t.Context(), b, Call{Body: body(t, []string{"a", "b"})})
+			var own *Error
+			if !errors.As(err, &own) || own.Status != 502 || own.Code != CodeBadReply {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestBrokenEngine(t *testing.T) {
+	broken := errors.New("connection reset")
+	b := newBatcher(t, &fake{broken: broken}, Limits{})
+	if _, err := serve(t.Context(), b, Call{Body: body(t, "x")}); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+}
+
+func TestFinite(t *testing.T) {
+	inf := base64.StdEncoding.EncodeToString([]byte{0, 0, 0x80, 0x7f})
+	for text, want := range map[string]bool{
+		`[1,-2.5e-3]`: true, `[1,null]`: false, `[NaN]`: false, `[-Infinity]`: false, `"AACAPw=="`: true, `"` + inf + `"`: false, `"AAA"`: false, `5`: false,
+	} {
+		if got := finite([]byte(text)); got != want {
+			t.Errorf("finite(%s) = %v", text, got)
+		}
+	}
+}
+
+// TestBuffersAreReleased: an idle queue keeps no memory.
+func TestBuffersAreReleased(t *testing.T) {
+	b := newBatcher(t, &fake{}, Limits{})
+	if err := b.Serve(t.Context(), Call{Body: body(t, "x")}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { b.buffers.mu.Lock(); defer b.buffers.mu.Unlock(); return len(b.buffers.free) > 0 })
+	b.idle.Reset(time.Millisecond)
+	waitFor(t, func() bool { b.buffers.mu.Lock(); defer b.buffers.mu.Unlock(); return len(b.buffers.free) == 0 })
+}

@@ -1,0 +1,269 @@
+package batch
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var (
+	matrix  = flag.Bool("batch.matrix", false, "benchmark every client count, text length and n_batch")
+	threads = flag.Int("batch.threads", 0, "threads of the real engine; 0 leaves it to the engine, 1 suffers least from other work on the machine")
+)
+
+// result is what closed-loop clients did.
+type result struct {
+	texts    int
+	took     time.Duration
+	p50, p99 time.Duration
+}
+
+func (r result) rate() float64 { return float64(r.texts) / r.took.Seconds() }
+
+func (r result) String() string {
+	return fmt.Sprintf("%.0f texts/s, p50 %v, p99 %v", r.rate(), r.p50.Round(10*time.Microsecond), r.p99.Round(10*time.Microsecond))
+}
+
+// drive lets clients send for a while, each its next request when the last one is answered. A first tenth is not counted.
+func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send func(body []byte) error) result {
+	t.Helper()
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	begin := time.Now()
+	from, till := begin.Add(d/10), begin.Add(d+d/10)
+	times := make([][]time.Duration, clients)
+	for c := range clients {
+		wg.Go(func() {
+			for time.Now().Before(till) {
+				began := time.Now()
+				if err := send(bodies[int(next.Add(1))%len(bodies)]); err != nil {
+					t.Error(err)
+					return
+				}
+				if began.After(from) {
+					times[c] = append(times[c], time.Since(began))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	all := slices.Concat(times...)
+	if len(all) == 0 {
+		return result{took: time.Since(from)}
+	}
+	slices.Sort(all)
+	return result{texts: len(all), took: time.Since(from), p50: all[len(all)/2], p99: all[len(all)*99/100]}
+}
+
+// bodies are requests of one text each; the length in words is drawn between from and to.
+func bodies(t testing.TB, n, from, to int) [][]byte {
+	t.Helper()
+	words := strings.Fields("the quick brown fox jumps over lazy dog while seven green boats sail under old stone bridges near quiet river towns and people sing about summer rain winter snow mountain light")
+	r := rand.New(rand.NewPCG(1, 2))
+	out := make([][]byte, n)
+	for i := range out {
+		text := make([]string, from+r.IntN(to-from+1))
+		for j := range text {
+			text[j] = words[r.IntN(len(words))]
+		}
+		out[i] = body(t, strings.Join(text, " "))
+	}
+	return out
+}
+
+func batched(t testing.TB, b *Batcher) func([]byte) error {
+	return func(body []byte) error { return b.Serve(context.Background(), Call{Body: body}, io.Discard) }
+}
+
+func direct(t testing.TB, p *process) func([]byte) error {
+	return func(body []byte) error {
+		status, answer, err := p.Embed(context.Background(), body, nil)
+		if err == nil && status != 200 {
+			err = fmt.Errorf("status %d: %s", status, answer)
+		}
+		return err
+	}
+}
+
+// BenchmarkCostModel is an engine with a fixed cost of 5 ms a call and 0.1 ms an input under 64 clients with one short
+// text each. The ideal is what one client with batches of 64 would get.
+func BenchmarkCostModel(b *testing.B) {
+	p := standin(b, "--call-cost", "5ms", "--input-cost", "100us")
+	q := newBatcher(b, p, Limits{})
+	short := bodies(b, 1000, 4, 12)
+	for b.Loop() {
+		before, _ := p.sizes(b)
+		r := drive(b, 64, 3*time.Second, short, batched(b, q))
+		after, _ := p.sizes(b)
+		calls := 0
+		for n, c := range after {
+			calls += c - before[n]
+		}
+		ideal := 64 / (5*time.Millisecond + 64*100*time.Microsecond).Seconds()
+		b.ReportMetric(r.rate(), "texts/s")
+		b.ReportMetric(r.rate()/ideal, "of_ideal")
+		b.ReportMetric(float64(r.texts)/float64(max(calls, 1)), "texts/call")
+		b.Log(r, "calls", calls, after)
+	}
+}
+
+// decodes are llama-server's batches so far.
+func (p *process) decodes(t testing.TB) int {
+	t.Helper()
+	_, body, err := p.get("/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^llamacpp:n_decode_total (\d+)`).FindSubmatch(body)
+	if m == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(string(m[1]))
+	return n
+}
+
+// BenchmarkRealModel compares, side by side, llama-server with its defaults, with the flags of a plan, and behind a
+// queue, under the same clients. Windows of the three alternate, so that a noisy machine is noisy for all.
+func BenchmarkRealModel(b *testing.B) {
+	clients, kinds, sizes := []int{1, 8, 64}, []string{"short"}, []int{2048}
+	if *matrix {
+		kinds, sizes = []string{"short", "long", "mixed"}, []int{256, 512, 1024, 2048, 4096, 8192}
+	}
+	lengths := map[string][2]int{"short": {4, 12}, "long": {100, 200}, "mixed": {2, 250}}
+	common := []string{"--metrics"}
+	if *threads > 0 {
+		common = append(common, "--threads", strconv.Itoa(*threads))
+	}
+	plain := minilm(b, common...)
+	w := words(b)
+	for _, n := range sizes {
+		ub := strconv.Itoa(min(n, 512))
+		flags := slices.Concat(common, []string{"-b", ub, "-ub", ub, "-np", "64", "-c", strconv.Itoa(2 * n), "-kvu"})
+		tuned, ours := minilm(b, flags...), minilm(b, flags...)
+		q, err := New(b.Context(), Config{Limits: Limits{NBatch: n, Positions: 512}, Engine: ours, Words: w})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, kind := range kinds {
+			if kind != "short" && n < 512 {
+				continue // longer than the engine takes at that size
+			}
+			for _, c := range clients {
+				b.Run(fmt.Sprintf("n_batch=%d/%s/clients=%d", n, kind, c), func(b *testing.B) {
+					texts := bodies(b, 2000, lengths[kind][0], lengths[kind][1])
+					for b.Loop() {
+						compare(b, c, texts, plain, tuned, ours, q)
+					}
+				})
+			}
+		}
+		q.Close()
+	}
+}
+
+func compare(b *testing.B, clients int, texts [][]byte, plain, tuned, ours *process, q *Batcher) {
+	const windows, window = 5, time.Second
+	var rates [3][]float64
+	var p99s [3][]time.Duration
+	var decodes, total [3]int
+	for range windows {
+		for i, run := range []func() result{
+			func() result { return drive(b, clients, window, texts, direct(b, plain)) },
+			func() result { return drive(b, clients, window, texts, direct(b, tuned)) },
+			func() result { return drive(b, clients, window, texts, batched(b, q)) },
+		} {
+			p := []*process{plain, tuned, ours}[i]
+			before := p.decodes(b)
+			r := run()
+			rates[i] = append(rates[i], r.rate())
+			p99s[i] = append(p99s[i], r.p99)
+			decodes[i] += p.decodes(b) - before
+			total[i] += r.texts
+		}
+	}
+	for i, name := range []string{"plain", "flags", "queue"} {
+		slices.Sort(rates[i])
+		slices.Sort(p99s[i])
+		b.ReportMetric(rates[i][windows/2], name+"_texts/s")
+		b.ReportMetric(float64(p99s[i][windows/2].Microseconds())/1000, name+"_p99ms")
+		b.ReportMetric(float64(decodes[i])/float64(max(total[i], 1))*1000, name+"_decodes/ktext")
+	}
+	b.ReportMetric(rates[2][windows/2]/max(rates[0][windows/2], 1), "of_plain")
+	b.ReportMetric(rates[2][windows/2]/max(rates[1][windows/2], 1), "of_flags")
+}
+
+// BenchmarkServe is the queue's own cost of a text: alone, and where 64 clients share calls.
+func BenchmarkServe(b *testing.B) {
+	for _, clients := range []int{1, 64} {
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
+			e := instant{}
+			if clients > 1 {
+				e.took = 2 * time.Millisecond // so that clients meet
+			}
+			q := newBatcher(b, e, Limits{})
+			raw := body(b, "the quick brown fox")
+			b.ReportAllocs()
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for range clients {
+				wg.Go(func() {
+					for left.Add(-1) >= 0 {
+						if err := q.Serve(context.Background(), Call{Body: raw}, io.Discard); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// instant answers every call with as many embeddings as it has inputs, after a time.
+type instant struct{ took time.Duration }
+
+func (instant) Tokens(context.Context, []byte) (int, error) { return 6, nil }
+
+func (e instant) Embed(_ context.Context, body, dst []byte) (int, []byte, error) {
+	time.Sleep(e.took)
+	n := bytes.Count(body, []byte("quick"))
+	dst = append(dst, `{"object":"list","data":[`...)
+	for i := range n {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"object":"embedding","index":`...)
+		dst = strconv.AppendInt(dst, int64(i), 10)
+		dst = append(dst, `,"embedding":[0.1,0.2,0.3,0.4]}`...)
+	}
+	return 200, append(dst, `]}`...), nil
+}
+
+// BenchmarkForm is forming batches of 64 single texts.
+func BenchmarkForm(b *testing.B) {
+	f, now := NewFormer(Limits{}.WithDefaults(), 0), time.Unix(0, 0)
+	requests := make([]Request, 64)
+	tokens := []int{10}
+	b.ReportAllocs()
+	for b.Loop() {
+		for i := range requests {
+			requests[i] = Request{Priority: Normal, Tokens: tokens}
+			f.Add(uint64(i+1), &requests[i], now)
+		}
+		batch, _ := f.Next(now.Add(time.Hour))
+		f.Done(batch, now)
+	}
+}

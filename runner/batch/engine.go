@@ -1,0 +1,137 @@
+package batch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"reveille/infra/relay"
+)
+
+// An Engine embeds. It must be safe for concurrent use, and return soon after ctx ends.
+type Engine interface {
+	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the answer to dst. An error
+	// means that there is no answer.
+	Embed(ctx context.Context, body, dst []byte) (status int, answer []byte, err error)
+	// Tokens counts the tokens of a text as the model sees it, with the special tokens it adds.
+	Tokens(ctx context.Context, text []byte) (int, error)
+}
+
+// HTTP is an engine behind its own HTTP interface.
+type HTTP struct {
+	Client    *relay.Client
+	Key       string        // Bearer token; empty: none
+	Model     string        // the engine's name for the model
+	Dialect   Dialect       // how it counts tokens
+	FirstByte time.Duration // longest wait for an answer; 0 no limit
+}
+
+var _ Engine = (*HTTP)(nil)
+
+// A Dialect is an engine's way of counting tokens. Engines without one cannot be batched for.
+type Dialect string
+
+// The dialects.
+const (
+	LlamaCpp Dialect = "llamacpp" // llama-server, and the stand-in of the tests
+	VLLM     Dialect = "vllm"
+	TEI      Dialect = "tei"
+)
+
+// DialectOf returns the dialect of a recipe's engine; ok is false for one that has none.
+func DialectOf(recipe string) (d Dialect, ok bool) {
+	switch recipe {
+	case "llamacpp", "standin":
+		return LlamaCpp, true
+	case "vllm":
+		return VLLM, true
+	case "tei":
+		return TEI, true
+	}
+	return "", false
+}
+
+const (
+	maxAnswer     = 1 << 30 // bytes
+	maxTokens     = 64 << 20
+	tokenizeLimit = 30 * time.Second
+)
+
+// Embed makes one call.
+func (e *HTTP) Embed(ctx context.Context, body, dst []byte) (int, []byte, error) {
+	return e.post(ctx, "/v1/embeddings", body, dst, e.FirstByte, maxAnswer)
+}
+
+// Tokens asks the engine's tokenizer.
+func (e *HTTP) Tokens(ctx context.Context, text []byte) (int, error) {
+	var q any
+	switch e.Dialect {
+	case VLLM:
+		q = map[string]any{"model": e.Model, "prompt": string(text), "add_special_tokens": true}
+	case TEI:
+		q = map[string]any{"inputs": string(text), "add_special_tokens": true}
+	default:
+		q = map[string]any{"content": string(text), "add_special": true}
+	}
+	body, err := json.Marshal(q)
+	if err != nil {
+		return 0, err
+	}
+	status, answer, err := e.post(ctx, "/tokenize", body, nil, tokenizeLimit, maxTokens)
+	if err != nil {
+		return 0, err
+	}
+	if status != 200 {
+		return 0, &EngineError{Status: status, Body: answer}
+	}
+	return e.count(answer)
+}
+
+// count reads an answer to /tokenize.
+func (e *HTTP) count(answer []byte) (int, error) {
+	var n int
+	var err error
+	switch e.Dialect {
+	case VLLM:
+		var a struct{ Count int }
+		err = json.Unmarshal(answer, &a)
+		n = a.Count
+	case TEI:
+		var a [][]json.RawMessage
+		if err = json.Unmarshal(answer, &a); err == nil && len(a) == 1 {
+			n = len(a[0])
+		}
+	default:
+		var a struct{ Tokens []json.RawMessage }
+		err = json.Unmarshal(answer, &a)
+		n = len(a.Tokens)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("tokenize: %w", err)
+	}
+	return n, nil
+}
+
+func (e *HTTP) post(ctx context.Context, path string, body, dst []byte, wait time.Duration, limit int) (int, []byte, error) {
+	var call relay.Call
+	stop := context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })
+	defer stop()
+	req := relay.Request{Method: "POST", Path: []byte(path), Body: body, FirstByte: wait, Fields: make([]relay.Field, 0, 2)}
+	req.Add("Content-Type", []byte("application/json"))
+	if e.Key != "" {
+		req.Add("Authorization", []byte("Bearer "+e.Key))
+	}
+	resp, err := e.Client.Do(&call, &req)
+	if err != nil {
+		return 0, dst, err
+	}
+	defer resp.Close()
+	if n := resp.Size(); n > 0 && n <= limit && cap(dst)-len(dst) < n {
+		grown := make([]byte, len(dst), len(dst)+n)
+		copy(grown, dst)
+		dst = grown
+	}
+	dst, err = resp.AppendBody(dst, limit)
+	return resp.Status(), dst, err
+}

@@ -1,0 +1,54 @@
+package batch
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotBatched: the request has a form that is not joined with others. Nothing was sent: the caller relays it as it is,
+// and the engine answers for it.
+var ErrNotBatched = errors.New("not an embedding request that can share a call")
+
+// ErrClosed: the model is being unloaded.
+var ErrClosed = errors.New("the embedding queue is closed")
+
+// Codes of an Error, of the error table.
+const (
+	CodeTooLong     = "context_length_exceeded" // 400
+	CodeOutOfMemory = "engine_out_of_memory"    // 503
+	CodeBadReply    = "bad_engine_reply"        // 502
+)
+
+// Error is an answer of the queue's own. Message may be shown to clients.
+type Error struct {
+	Status        int
+	Code, Message string
+}
+
+// Error is the message.
+func (e *Error) Error() string { return e.Message }
+
+// EngineError is an engine's answer that is not an embedding, to be passed on as it is.
+type EngineError struct {
+	Status int
+	Body   []byte
+}
+
+// Error names the status.
+func (e *EngineError) Error() string {
+	return fmt.Sprintf("the engine answered with status %d", e.Status)
+}
+
+func tooLong(index, tokens, longest int) *Error {
+	return &Error{Status: 400, Code: CodeTooLong, Message: fmt.Sprintf(
+		"Input %d has %d tokens with the model's special ones; the longest this model takes has %d.", index, tokens, longest)}
+}
+
+func outOfMemory(tokens, tries int, reason string) *Error {
+	return &Error{Status: 503, Code: CodeOutOfMemory, Message: fmt.Sprintf(
+		"The engine ran out of memory, last with %d tokens in one call (try %d): %s", tokens, tries, reason)}
+}
+
+func badReply(err error) *Error {
+	return &Error{Status: 502, Code: CodeBadReply, Message: "The model's answer could not be used: " + err.Error() + "."}
+}

@@ -1,0 +1,385 @@
+package batch
+
+import (
+	"slices"
+	"time"
+)
+
+// A Priority orders requests. Lower ones are not starved: see Former.
+type Priority uint8
+
+// The priorities, the first to go first.
+const (
+	High Priority = iota
+	Normal
+	Low
+	priorities
+)
+
+// ParsePriority reads the value of the x-priority header; anything unknown is Normal.
+func ParsePriority(s string) Priority {
+	switch s {
+	case "high":
+		return High
+	case "low":
+		return Low
+	}
+	return Normal
+}
+
+// A Rule says what set a batch's size.
+type Rule string
+
+// The rules.
+const (
+	RuleIdle  Rule = "idle"  // the engine was idle: what was there
+	RuleFull  Rule = "full"  // n_batch is used up, or nothing that waits fits into the rest
+	RuleRoom  Rule = "room"  // the context's rest is used up
+	RuleGroup Rule = "group" // what else waits has other parameters and cannot share the call
+)
+
+const (
+	// gatherShare bounds the wait for clients of a shared batch to come back, as a share of the time the batch took.
+	gatherShare = 8
+	// gatherMost bounds the same wait absolutely.
+	gatherMost = 5 * time.Millisecond
+	// gatherRest is how many batches go without that wait after one in which it was in vain.
+	gatherRest = 8
+	// passedOver is how many batches may go by a lower priority before its oldest request has the first place in one.
+	passedOver = 8
+	// misses bounds the search for a sequence that fits into the rest of a batch.
+	misses = 64
+)
+
+// A Request is what Former knows of a request.
+type Request struct {
+	Priority Priority
+	Group    string // only requests of one group share an engine call
+	Tokens   []int  // of each sequence; each at least 1 and at most Limits.NUBatch. Former keeps the slice.
+
+	id            uint64
+	next          int    // first sequence that waits
+	batch         uint64 // last batch it had a sequence in
+	before, after *Request
+}
+
+// An Item is one sequence of a batch.
+type Item struct {
+	Request uint64
+	Index   int
+	Tokens  int
+}
+
+// A Batch is one engine call to be made. Its room is taken until Done.
+type Batch struct {
+	ID       uint64
+	Group    string
+	Items    []Item // sequences of one request in its order, requests in the order of their turns
+	Tokens   int
+	Requests int // different requests in it
+	Rule     Rule
+
+	// What was the case when it was formed, itself not counted in.
+	Pending  int // tokens that waited, its own among them
+	InFlight int
+	Room     int
+
+	began time.Time
+}
+
+// A Former decides which sequences go into which engine call and when. It is a value machine: it does no I/O, knows no
+// clock and starts nothing. It is not safe for concurrent use.
+//
+// What it keeps true, whatever comes:
+//   - every sequence of a request that was added and not removed is in exactly one batch, in the request's order;
+//   - a batch has at least one sequence and at most NBatch tokens, and the batches under way have at most Context;
+//   - while anything waits, a batch is under way or Next names a moment at which there will be one.
+//
+// Turns: requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a
+// single text are both in the next batch. What is too long for the rest of a batch keeps its place, and what stands at
+// the head is never passed by for want of room in the context: then everybody waits. Higher priorities go first, but
+// after passedOver batches without any of it a lower one has the first place.
+//
+// When: an idle engine is used at once. While a batch is under way another is begun only when it would be full, so that
+// batches grow by queueing and by nothing else. Clients that shared a batch tend to come back together: after such a
+// batch the engine waits for them, for at most an eighth of the time that the batch took; where fewer than half came it is
+// not tried again for a while. A request that was alone in its batch is never waited for.
+type Former struct {
+	limits Limits
+	delay  time.Duration
+
+	rings    [priorities]ring
+	byID     map[uint64]*Request
+	skipped  [priorities]int // batches since the class had a sequence in one, while it waited
+	pending  int             // tokens that wait
+	inFlight int             // tokens under way
+	active   int             // batches under way
+	lastID   uint64
+	since    time.Time // the queue has not been empty since
+
+	gatherTill time.Time
+	gatherFor  int // requests to wait for
+	resting    int // batches until waiting is tried again
+}
+
+// NewFormer makes a former of valid limits. delay is how long the oldest request may wait for company when the engine
+// is idle, usually 0.
+func NewFormer(l Limits, delay time.Duration) *Former {
+	return &Former{limits: l, delay: delay, byID: map[uint64]*Request{}}
+}
+
+// Add queues a request under an id that is not in use. A request without sequences is not kept.
+func (f *Former) Add(id uint64, r *Request, now time.Time) {
+	if len(r.Tokens) == 0 {
+		return
+	}
+	r.id, r.next, r.batch = id, 0, 0
+	if len(f.byID) == 0 {
+		f.since = now
+	}
+	f.byID[id] = r
+	for _, n := range r.Tokens {
+		f.pending += n
+	}
+	f.rings[r.Priority].push(r)
+}
+
+// Remove takes the sequences of a request that still wait out of the queue and returns how many they were.
+func (f *Former) Remove(id uint64) int {
+	r := f.byID[id]
+	if r == nil {
+		return 0
+	}
+	n := len(r.Tokens) - r.next
+	for _, t := range r.Tokens[r.next:] {
+		f.pending -= t
+	}
+	f.rings[r.Priority].remove(r)
+	delete(f.byID, id)
+	return n
+}
+
+// Done gives back the room of a batch that took its time until now.
+func (f *Former) Done(b *Batch, now time.Time) {
+	f.inFlight -= b.Tokens
+	f.active--
+	if f.resting > 0 {
+		f.resting--
+		return
+	}
+	if b.Requests > 1 && f.active == 0 {
+		f.gatherFor = b.Requests + len(f.byID)
+		f.gatherTill = now.Add(min(now.Sub(b.began)/gatherShare, gatherMost))
+	}
+}
+
+// Pending is the number of tokens that wait, Waiting that of requests with a sequence that waits.
+func (f *Former) Pending() int { return f.pending }
+
+// Waiting is the number of requests with a sequence that waits.
+func (f *Former) Waiting() int { return len(f.byID) }
+
+// InFlight is the number of tokens under way, Active that of batches.
+func (f *Former) InFlight() (tokens, batches int) { return f.inFlight, f.active }
+
+// Next returns the batch to send now, or nil. With nil, again says when to ask anew if nothing happens before; the zero
+// time means that only an Add or a Done can change the answer.
+func (f *Former) Next(now time.Time) (b *Batch, again time.Time) {
+	if len(f.byID) == 0 || f.active >= f.limits.active() {
+		return nil, time.Time{}
+	}
+	full := f.pending >= f.limits.NBatch
+	switch {
+	case f.active > 0:
+		if !full {
+			return nil, time.Time{}
+		}
+	case !full:
+		if till := f.holdTill(now); till.After(now) {
+			return nil, till
+		}
+	}
+	if f.waits() {
+		return nil, time.Time{}
+	}
+	return f.form(now), time.Time{}
+}
+
+// holdTill is the moment until which an idle engine is not used yet.
+func (f *Former) holdTill(now time.Time) time.Time {
+	var till time.Time
+	if f.delay > 0 {
+		till = f.since.Add(f.delay)
+	}
+	if !f.gatherTill.IsZero() && len(f.byID) < f.gatherFor {
+		switch {
+		case now.Before(f.gatherTill):
+			till = later(till, f.gatherTill)
+		case 2*len(f.byID) < f.gatherFor:
+			f.resting = gatherRest
+		}
+	}
+	return till
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// waits reports whether the head of the queue has to wait for room in the context.
+func (f *Former) waits() bool {
+	head := f.rings[f.firstClass()].head
+	return head.Tokens[head.next] > f.limits.Context-f.inFlight
+}
+
+// firstClass is the priority whose head goes first: the highest that waits, unless one was passed over for too long.
+func (f *Former) firstClass() Priority {
+	first := priorities
+	for p := range priorities {
+		if f.rings[p].head == nil {
+			continue
+		}
+		if f.skipped[p] >= passedOver {
+			return p
+		}
+		first = min(first, p)
+	}
+	return first
+}
+
+// form packs a batch. REQUIRES: something waits and its head fits into the context's rest.
+func (f *Former) form(now time.Time) *Batch {
+	f.gatherTill = time.Time{}
+	f.lastID++
+	b := &Batch{ID: f.lastID, Pending: f.pending, InFlight: f.inFlight, Room: f.limits.Context - f.inFlight, began: now}
+	capacity := min(f.limits.NBatch, b.Room)
+	first := f.firstClass()
+	b.Group = f.rings[first].head.Group
+	b.Items = make([]Item, 0, min(len(f.byID), misses))
+	p := packing{f: f, b: b, left: capacity}
+	var took [priorities]bool
+	took[first] = p.take(&f.rings[first]) // the head's own turn, before a higher class fills the batch
+	for class := range priorities {
+		took[class] = p.turns(&f.rings[class]) || took[class]
+	}
+	for class := range priorities {
+		if f.rings[class].head == nil || took[class] {
+			f.skipped[class] = 0
+		} else {
+			f.skipped[class]++
+		}
+	}
+	f.pending -= b.Tokens
+	f.inFlight += b.Tokens
+	f.active++
+	b.Requests = p.requests
+	b.Rule = p.rule(capacity)
+	return b
+}
+
+// packing is one batch in the making.
+type packing struct {
+	f        *Former
+	b        *Batch
+	left     int // tokens
+	requests int
+	foreign  bool // something was left because of its group
+}
+
+// turns gives the requests of a ring their turns until nothing that is left fits. Who could not take a turn keeps the
+// place, which is nearer to the head than that of any who could.
+func (p *packing) turns(r *ring) (took bool) {
+	var kept []*Request
+	for r.head != nil && p.left > 0 && len(kept) < misses {
+		if p.take(r) {
+			took = true
+			continue
+		}
+		kept = append(kept, r.head)
+		r.remove(r.head)
+	}
+	for _, k := range slices.Backward(kept) {
+		r.pushFront(k)
+	}
+	return took
+}
+
+// take moves the next sequence of the ring's head into the batch, and the head to the end of its ring or out of it.
+func (p *packing) take(ring *ring) bool {
+	r := ring.head
+	if r.Group != p.b.Group {
+		p.foreign = true
+		return false
+	}
+	n := r.Tokens[r.next]
+	if n > p.left {
+		return false
+	}
+	p.b.Items = append(p.b.Items, Item{Request: r.id, Index: r.next, Tokens: n})
+	p.b.Tokens += n
+	p.left -= n
+	if r.batch != p.b.ID {
+		r.batch = p.b.ID
+		p.requests++
+	}
+	ring.remove(r)
+	if r.next++; r.next < len(r.Tokens) {
+		ring.push(r)
+	} else {
+		delete(p.f.byID, r.id)
+	}
+	return true
+}
+
+// rule names what set the batch's size, given what it might have held.
+func (p *packing) rule(capacity int) Rule {
+	switch {
+	case len(p.f.byID) == 0:
+		return RuleIdle
+	case p.foreign:
+		return RuleGroup
+	case capacity < p.f.limits.NBatch:
+		return RuleRoom
+	}
+	return RuleFull
+}
+
+// ring is a queue of requests that can leave it anywhere.
+type ring struct{ head, tail *Request }
+
+func (q *ring) push(r *Request) {
+	r.before, r.after = q.tail, nil
+	if q.tail == nil {
+		q.head = r
+	} else {
+		q.tail.after = r
+	}
+	q.tail = r
+}
+
+func (q *ring) pushFront(r *Request) {
+	r.before, r.after = nil, q.head
+	if q.head == nil {
+		q.tail = r
+	} else {
+		q.head.before = r
+	}
+	q.head = r
+}
+
+func (q *ring) remove(r *Request) {
+	if r.before == nil {
+		q.head = r.after
+	} else {
+		r.before.after = r.after
+	}
+	if r.after == nil {
+		q.tail = r.before
+	} else {
+		r.after.before = r.before
+	}
+	r.before, r.after = nil, nil
+}

@@ -1,0 +1,364 @@
+package batch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// machine drives a Former through a random history and checks every promise of its doc comment after each step.
+type machine struct {
+	former *Former
+	limits Limits
+	now    time.Time
+	lastID uint64
+	queued map[uint64][]int // tokens by request
+	next   map[uint64]int   // first sequence not in a batch
+	flying []*Batch
+}
+
+func (m *machine) add(t *rapid.T) {
+	m.lastID++
+	tokens := rapid.SliceOfN(rapid.IntRange(1, m.limits.NUBatch), 1, 40).Draw(t, "tokens")
+	r := &Request{
+		Priority: rapid.SampledFrom([]Priority{High, Normal, Low}).Draw(t, "priority"),
+		Group:    rapid.SampledFrom([]string{"", "", "", "x"}).Draw(t, "group"), Tokens: tokens,
+	}
+	m.former.Add(m.lastID, r, m.now)
+	m.queued[m.lastID] = tokens
+}
+
+func (m *machine) remove(t *rapid.T) {
+	if len(m.queued) == 0 {
+		return
+	}
+	id := rapid.SampledFrom(sortedIDs(m.queued)).Draw(t, "id")
+	if got, want := m.former.Remove(id), len(m.queued[id])-m.next[id]; got != want {
+		t.Fatalf("Remove(%d) = %d, want %d", id, got, want)
+	}
+	delete(m.queued, id)
+}
+
+func (m *machine) done(t *rapid.T) {
+	if len(m.flying) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(m.flying)-1).Draw(t, "batch")
+	m.former.Done(m.flying[i], m.now)
+	m.flying = slices.Delete(m.flying, i, i+1)
+}
+
+// step asks the former and checks its answer; it reports whether there was a batch.
+func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
+	b, again := m.former.Next(m.now)
+	if b == nil {
+		return false, again
+	}
+	inFlight := 0
+	for _, f := range m.flying {
+		inFlight += f.Tokens
+	}
+	if b.InFlight != inFlight || b.Room != m.limits.Context-inFlight {
+		t.Fatalf("in flight %d, room %d; want %d, %d", b.InFlight, b.Room, inFlight, m.limits.Context-inFlight)
+	}
+	if len(b.Items) == 0 || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
+		t.Fatalf("batch of %d sequences, %d tokens beside %d", len(b.Items), b.Tokens, inFlight)
+	}
+	total, requests := 0, map[uint64]bool{}
+	for _, it := range b.Items {
+		tokens, ok := m.queued[it.Request]
+		if !ok || m.next[it.Request] != it.Index || tokens[it.Index] != it.Tokens {
+			t.Fatalf("item %+v, but %d is next of %v", it, m.next[it.Request], tokens)
+		}
+		m.next[it.Request]++
+		total += it.Tokens
+		requests[it.Request] = true
+		if m.next[it.Request] == len(tokens) {
+			delete(m.queued, it.Request)
+		}
+	}
+	if total != b.Tokens || len(requests) != b.Requests {
+		t.Fatalf("batch says %d tokens of %d requests, has %d of %d", b.Tokens, b.Requests, total, len(requests))
+	}
+	m.flying = append(m.flying, b)
+	if len(m.flying) > m.limits.active() {
+		t.Fatalf("%d batches under way", len(m.flying))
+	}
+	return true, time.Time{}
+}
+
+func (m *machine) check(t *rapid.T) {
+	pending := 0
+	for id, tokens := range m.queued {
+		pending += sum1(tokens[m.next[id]:])
+	}
+	if got := m.former.Pending(); got != pending || m.former.Waiting() != len(m.queued) {
+		t.Fatalf("pending %d of %d requests, want %d of %d", got, m.former.Waiting(), pending, len(m.queued))
+	}
+}
+
+// drain ends what flies and waits as told until nothing is left: progress.
+func (m *machine) drain(t *rapid.T) {
+	for steps := 0; len(m.queued) > 0 || len(m.flying) > 0; steps++ {
+		if steps > 10_000 {
+			t.Fatal("no progress")
+		}
+		formed, again := m.step(t)
+		switch {
+		case formed:
+		case len(m.flying) > 0:
+			m.now = m.now.Add(time.Millisecond)
+			m.former.Done(m.flying[0], m.now)
+			m.flying = m.flying[1:]
+		case again.After(m.now):
+			m.now = again
+		default:
+			t.Fatalf("%d requests wait, nothing is under way and Next names no time (%v, now %v)", len(m.queued), again, m.now)
+		}
+	}
+}
+
+func TestFormerHistories(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nBatch := rapid.IntRange(1, 300).Draw(t, "n_batch")
+		m := machine{
+			limits: Limits{
+				NBatch: nBatch, NUBatch: rapid.IntRange(1, nBatch).Draw(t, "n_ubatch"),
+				Context: nBatch + rapid.IntRange(0, 3*nBatch).Draw(t, "more context"),
+			},
+			now: time.Unix(1000, 0), queued: map[uint64][]int{}, next: map[uint64]int{},
+		}
+		m.former = NewFormer(m.limits, time.Duration(rapid.SampledFrom([]int{0, 0, 5}).Draw(t, "delay"))*time.Millisecond)
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"add", "add", "next", "next", "done", "remove", "time"}).Draw(t, "step") {
+			case "add":
+				m.add(t)
+			case "next":
+				m.step(t)
+			case "done":
+				m.done(t)
+			case "remove":
+				m.remove(t)
+			case "time":
+				m.now = m.now.Add(time.Duration(rapid.IntRange(0, 10_000).Draw(t, "µs")) * time.Microsecond)
+			}
+			m.check(t)
+		}
+		m.drain(t)
+		m.check(t)
+	})
+}
+
+func sum1(list []int) (n int) {
+	for _, v := range list {
+		n += v
+	}
+	return n
+}
+
+func sortedIDs(m map[uint64][]int) []uint64 {
+	ids := make([]uint64, 0, len(m))
+	for id := range m {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func repeat(n, tokens int) []int { return slices.Repeat([]int{tokens}, n) }
+
+// TestTenThousandAndOne: a single text is in the very next batch, however much another request has queued.
+func TestTenThousandAndOne(t *testing.T) {
+	f, now := NewFormer(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
+	f.Add(1, &Request{Priority: Normal, Tokens: repeat(10_000, 10)}, now)
+	first, _ := f.Next(now)
+	second, _ := f.Next(now)
+	if third, again := f.Next(now); third != nil || !again.IsZero() {
+		t.Fatalf("a third batch %+v, %v beyond the context", third, again)
+	}
+	if first.Tokens != 100 || second.Tokens != 100 || first.Rule != RuleFull {
+		t.Fatalf("batches %+v and %+v", first, second)
+	}
+	f.Add(2, &Request{Priority: Normal, Tokens: []int{10}}, now)
+	f.Done(first, now)
+	b, _ := f.Next(now)
+	if !slices.ContainsFunc(b.Items, func(it Item) bool { return it.Request == 2 }) {
+		t.Errorf("the single text is not in the next batch: %+v", b.Items)
+	}
+}
+
+func TestBatchesGrowByQueueing(t *testing.T) {
+	f, now := NewFormer(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
+	add := func(id uint64, n int) { f.Add(id, &Request{Priority: Normal, Tokens: []int{n}}, now) }
+	add(1, 10)
+	lone, _ := f.Next(now)
+	if lone == nil || lone.Rule != RuleIdle {
+		t.Fatalf("a lone request waits: %+v", lone)
+	}
+	for id := range uint64(5) {
+		add(2+id, 10)
+		if b, _ := f.Next(now); b != nil {
+			t.Fatalf("a second batch of %d tokens beside one under way", b.Tokens)
+		}
+	}
+	for id := range uint64(5) {
+		add(10+id, 10)
+	}
+	b, _ := f.Next(now)
+	if b == nil || b.Tokens != 100 {
+		t.Fatalf("a full batch waits: %+v", b)
+	}
+	f.Done(lone, now)
+	f.Done(b, now)
+	if f.Pending() != 0 {
+		t.Error("something is left")
+	}
+}
+
+// TestPriorities: higher goes first, lower is not starved.
+func TestPriorities(t *testing.T) {
+	f, now := NewFormer(Limits{NBatch: 10, NUBatch: 10, Context: 10}, 0), time.Unix(0, 0)
+	f.Add(1, &Request{Priority: Low, Tokens: repeat(100, 10)}, now)
+	f.Add(2, &Request{Priority: Normal, Tokens: repeat(100, 10)}, now)
+	f.Add(3, &Request{Priority: High, Tokens: repeat(100, 10)}, now)
+	served := map[uint64]int{}
+	for range 60 {
+		b, _ := f.Next(now)
+		served[b.Items[0].Request]++
+		f.Done(b, now)
+	}
+	if served[3] < 40 || served[2] == 0 || served[1] == 0 {
+		t.Errorf("served %v", served)
+	}
+}
+
+// TestNoPassing: what waits for room at the head is not passed by smaller ones for ever.
+func TestNoPassing(t *testing.T) {
+	f, now := NewFormer(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
+	f.Add(1, &Request{Priority: Normal, Tokens: []int{60}}, now)
+	b, _ := f.Next(now)
+	f.Add(2, &Request{Priority: Normal, Tokens: []int{100}}, now)
+	for id := range uint64(20) {
+		f.Add(3+id, &Request{Priority: Normal, Tokens: []int{10}}, now)
+	}
+	if small, _ := f.Next(now); small != nil {
+		t.Fatalf("passed by %+v", small.Items)
+	}
+	f.Done(b, now)
+	if b, _ = f.Next(now); b == nil || b.Items[0].Request != 2 {
+		t.Errorf("batch %+v", b)
+	}
+}
+
+// TestGathering: clients of a shared batch are waited for, a client that was alone is not, and a wait in vain is not
+// repeated at once.
+func TestGathering(t *testing.T) {
+	f, now := NewFormer(Limits{NBatch: 1000, NUBatch: 100, Context: 2000}, 0), time.Unix(100, 0)
+	id := uint64(0)
+	add := func(n int) {
+		for range n {
+			id++
+			f.Add(id, &Request{Priority: Normal, Tokens: []int{10}}, now)
+		}
+	}
+	add(1)
+	b, _ := f.Next(now)
+	add(10)
+	now = now.Add(80 * time.Millisecond)
+	f.Done(b, now)
+	b, _ = f.Next(now)
+	if b == nil || b.Requests != 10 {
+		t.Fatalf("after a batch of one: %+v", b)
+	}
+	now = now.Add(80 * time.Millisecond)
+	f.Done(b, now)
+	add(1)
+	early, again := f.Next(now)
+	if want := now.Add(gatherMost); early != nil || !again.Equal(want) {
+		t.Fatalf("after a shared batch: %+v, again %v, want %v", early, again, want)
+	}
+	add(9)
+	if b, _ = f.Next(now); b == nil || b.Requests != 10 {
+		t.Fatalf("all are back: %+v", b)
+	}
+	now = now.Add(80 * time.Millisecond)
+	f.Done(b, now)
+	add(1)
+	_, again = f.Next(now)
+	now = again
+	if b, _ = f.Next(now); b == nil || b.Requests != 1 {
+		t.Fatalf("the wait has no end: %+v", b)
+	}
+	add(3)
+	f.Done(b, now.Add(time.Second))
+	if b, _ = f.Next(now.Add(time.Second)); b == nil {
+		t.Fatal("a wait after a batch of one")
+	}
+	f.Done(b, now.Add(2*time.Second))
+	add(1)
+	if b, _ = f.Next(now.Add(2 * time.Second)); b == nil {
+		t.Fatal("a wait although the last one was in vain")
+	}
+}
+
+func TestDelay(t *testing.T) {
+	f, now := NewFormer(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 5*time.Millisecond), time.Unix(100, 0)
+	f.Add(1, &Request{Priority: Normal, Tokens: []int{10}}, now)
+	if b, again := f.Next(now); b != nil || !again.Equal(now.Add(5*time.Millisecond)) {
+		t.Fatalf("%+v, %v", b, again)
+	}
+	f.Add(2, &Request{Priority: Normal, Tokens: []int{95}}, now)
+	if b, _ := f.Next(now); b == nil {
+		t.Error("a full batch is delayed")
+	}
+}
+
+func TestLimits(t *testing.T) {
+	for _, tt := range []struct {
+		in      Limits
+		want    Limits
+		mistake string
+	}{
+		{Limits{}, Limits{NBatch: 2048, NUBatch: 2048, Context: 4096}, ""},
+		{Limits{NBatch: 512}, Limits{NBatch: 512, NUBatch: 512, Context: 1024}, ""},
+		{Limits{NBatch: 512, NUBatch: 1024}, Limits{}, "n_ubatch 1024: want at most n_batch, 512"},
+		{Limits{NBatch: 512, Context: 511}, Limits{}, "context 511: want at least n_batch, 512"},
+		{Limits{NBatch: -1}, Limits{}, "n_batch -1: want more than 0"},
+	} {
+		got := tt.in.WithDefaults()
+		err := got.Validate()
+		if tt.mistake == "" && (err != nil || got != tt.want) || tt.mistake != "" && (err == nil || !strings.Contains(err.Error(), tt.mistake)) {
+			t.Errorf("%+v: %+v, %v", tt.in, got, err)
+		}
+	}
+}
+
+func TestHalve(t *testing.T) {
+	items := func(tokens ...int) (out []Item) {
+		for i, n := range tokens {
+			out = append(out, Item{Index: i, Tokens: n})
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		tokens []int
+		try    int
+		want   string
+	}{
+		{[]int{50, 50, 50, 50}, 1, "[2 4]"},
+		{[]int{300, 10, 10}, 1, "[1 3]"}, // larger than half: alone
+		{[]int{40, 40}, 1, "[1 2]"},      // half would be 40: 64 then
+		{[]int{30, 30, 30}, 1, "[2 3]"},
+		{[]int{30, 30}, 1, "[]"}, // 60 is not halved
+		{[]int{500}, 1, "[]"},    // alone already
+		{[]int{500, 500}, 4, "[]"},
+	} {
+		if got := fmt.Sprint(halve(items(tt.tokens...), tt.try)); got != tt.want {
+			t.Errorf("halve(%v, %d) = %s, want %s", tt.tokens, tt.try, got, tt.want)
+		}
+	}
+}

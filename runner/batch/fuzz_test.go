@@ -1,0 +1,61 @@
+package batch
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+)
+
+// FuzzParse: what is taken apart is valid JSON with as many inputs as it says, and so is the call that is made of it.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		`{"input":"a"}`, `{"model":"m","input":["a","\u00e9\n",[1,2]],"encoding_format":"base64","user":"u","x":{"y":[1]}}`, `{"input":[1,-2]}`,
+		`{"input":[]}`, `{"input":["a",]}`, `{"input":"\ud800"}`, " { \"input\" : [ [ 0 ] ] } ",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var p parsed
+		if !p.parse(body) {
+			return
+		}
+		if !json.Valid(body) {
+			t.Fatalf("accepted: %q", body)
+		}
+		made := p.appendBody(nil, p.inputs, p.base64)
+		var q struct{ Input []json.RawMessage }
+		if err := json.Unmarshal(made, &q); err != nil || len(q.Input) != len(p.inputs) || len(q.Input) == 0 {
+			t.Fatalf("%q became %q: %v", body, made, err)
+		}
+		for i, in := range p.inputs {
+			var text string
+			if !in.tokens && (json.Unmarshal(in.raw, &text) != nil || text != string(in.text)) {
+				t.Fatalf("input %d of %q is %q, read as %q", i, body, text, in.text)
+			}
+		}
+	})
+}
+
+// FuzzReadAnswer: embeddings that are found are parts of the answer and can be written out again.
+func FuzzReadAnswer(f *testing.F) {
+	f.Add(fakeAnswer([]string{"a", "b"}, false), 2)
+	f.Add(fakeAnswer([]string{"a"}, true), 1)
+	f.Add([]byte(`{"data":[{"index":0,"embedding":[[1,2],[3]]}]}`), 1)
+	f.Fuzz(func(t *testing.T, body []byte, n int) {
+		if n < 1 || n > 16 {
+			return
+		}
+		out := make([][]byte, n)
+		if readAnswer(body, out) != nil {
+			return
+		}
+		for i, e := range out {
+			if !bytes.Contains(body, e) || len(e) == 0 {
+				t.Fatalf("embedding %d is %q", i, e)
+			}
+			if finite(e) && e[0] == '[' {
+				_, _ = appendBase64(nil, e)
+			}
+		}
+	})
+}

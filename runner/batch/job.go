@@ -1,0 +1,116 @@
+package batch
+
+import (
+	"io"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// job is one request on its way. Batcher.mu guards it from enter until done.
+type job struct {
+	parsed
+	id      uint64
+	entered time.Time
+	started bool // a sequence of it has been in a batch
+	request Request
+	counts  []int
+	results [][]byte // parts of answers, as the engine wrote them
+	left    int      // results that are missing
+	answers []*answer
+	whole   []byte // the engine's answer to this very request, which is then the result
+	err     error
+	piece   []byte        // memory of write
+	done    chan struct{} // capacity 1: holds a value once the job has ended
+}
+
+// answer is an engine's answer that jobs hold parts of.
+type answer struct {
+	body []byte
+	refs atomic.Int32 // of jobs, and of the flight while it reads it
+}
+
+// size makes room for n sequences.
+func (j *job) size(n int) {
+	j.counts = slices.Grow(j.counts[:0], n)[:n]
+	j.results = slices.Grow(j.results[:0], n)[:n]
+	clear(j.results)
+	j.left = n
+}
+
+// reset forgets everything but memory.
+func (j *job) reset() {
+	clear(j.inputs)
+	clear(j.results)
+	clear(j.answers)
+	*j = job{
+		parsed: parsed{inputs: j.inputs[:0], extra: j.extra[:0]}, counts: j.counts[:0], results: j.results[:0], answers: j.answers[:0],
+		piece: j.piece[:0], done: j.done,
+	}
+}
+
+// keep notes that a part of a is among the results.
+func (j *job) keep(a *answer) {
+	if !slices.Contains(j.answers, a) {
+		a.refs.Add(1)
+		j.answers = append(j.answers, a)
+	}
+}
+
+// recode turns results into base64 where the request asked for that and the engine was asked for numbers.
+func (j *job) recode() error {
+	for i, e := range j.results {
+		if e[0] == '"' {
+			continue
+		}
+		coded, err := appendBase64(nil, e)
+		if err != nil {
+			return badReply(err)
+		}
+		j.results[i] = coded
+	}
+	return nil
+}
+
+// write writes the body of the answer. An error of its own comes before anything was written.
+func (j *job) write(w io.Writer) error {
+	if j.whole != nil {
+		_, err := w.Write(j.whole)
+		return err
+	}
+	if j.base64 {
+		if err := j.recode(); err != nil {
+			return err
+		}
+	}
+	total := 0
+	b := append(j.piece[:0], `{"object":"list","data":[`...)
+	for i, e := range j.results {
+		total += j.counts[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"object":"embedding","index":`...)
+		b = strconv.AppendInt(b, int64(i), 10)
+		b = append(b, `,"embedding":`...)
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+		if _, err := w.Write(e); err != nil {
+			return err
+		}
+		b = append(b[:0], '}')
+	}
+	b = append(b, ']')
+	if j.model != nil {
+		b = append(append(b, `,"model":`...), j.model...)
+	}
+	b = append(b, `,"usage":{"prompt_tokens":`...)
+	b = strconv.AppendInt(b, int64(total), 10)
+	b = append(b, `,"total_tokens":`...)
+	b = strconv.AppendInt(b, int64(total), 10)
+	j.piece = append(b, "}}"...)
+	_, err := w.Write(j.piece)
+	return err
+}

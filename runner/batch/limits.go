@@ -1,0 +1,68 @@
+package batch
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Defaults of Limits.
+const (
+	DefaultNBatch = 2048
+	contextFactor = 2 // two batches can be under way
+)
+
+// Limits bound what is packed and what is under way. All are in tokens, special ones included, but NSeqMax.
+type Limits struct {
+	NBatch  int // packing capacity of one engine call; default DefaultNBatch
+	NUBatch int // largest single sequence; default NBatch
+	Context int // sum of what is under way; default twice NBatch
+	NSeqMax int // what the engine was told of sequences; only reported, packing is not bound by it
+	// Positions is the model's own bound of a sequence, 0 when unknown.
+	Positions int
+}
+
+// WithDefaults fills in what is zero.
+func (l Limits) WithDefaults() Limits {
+	if l.NBatch == 0 {
+		l.NBatch = DefaultNBatch
+	}
+	if l.NUBatch == 0 {
+		l.NUBatch = l.NBatch
+	}
+	if l.Context == 0 {
+		l.Context = contextFactor * l.NBatch
+	}
+	return l
+}
+
+// Validate reports every rule that l breaks, defaults filled in: NBatch > 0, NBatch ≥ NUBatch > 0, Context ≥ NBatch.
+func (l Limits) Validate() error {
+	var errs []error
+	if l.NBatch <= 0 {
+		errs = append(errs, fmt.Errorf("n_batch %d: want more than 0", l.NBatch))
+	}
+	if l.NUBatch <= 0 {
+		errs = append(errs, fmt.Errorf("n_ubatch %d: want more than 0", l.NUBatch))
+	}
+	if l.NUBatch > l.NBatch {
+		errs = append(errs, fmt.Errorf("n_ubatch %d: want at most n_batch, %d", l.NUBatch, l.NBatch))
+	}
+	if l.Context < l.NBatch {
+		errs = append(errs, fmt.Errorf("context %d: want at least n_batch, %d", l.Context, l.NBatch))
+	}
+	if l.Positions < 0 || l.NSeqMax < 0 {
+		errs = append(errs, errors.New("positions and n_seq_max: want 0 or more"))
+	}
+	return errors.Join(errs...)
+}
+
+// Longest is the longest sequence that can be embedded.
+func (l Limits) Longest() int {
+	if l.Positions > 0 {
+		return min(l.NUBatch, l.Positions)
+	}
+	return l.NUBatch
+}
+
+// active is how many batches may be under way at once.
+func (l Limits) active() int { return max(1, l.Context/l.NBatch) }

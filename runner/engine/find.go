@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"reveille/infra/recipe"
+)
+
+// A Finder knows where engine programs may lie. The zero value looks beside the running program and in PATH.
+type Finder struct {
+	// Paths maps a recipe, or recipe:backend for one of its backends ("llamacpp:cuda"), to the program to use.
+	Paths map[string]string
+	// Dirs are folders looked into before the running program's own.
+	Dirs []string
+	// Self is the path of the running program; os.Executable when empty.
+	Self string
+}
+
+// Find returns the absolute path of the program of a recipe. It takes, in this order, the configured path, the
+// recipe's command when that is a path, a file of the command's name in Dirs, beside the running program, and in PATH.
+// A configured path that is no program is an error, not a reason to look on. Errors are [ErrNoProgram].
+func (f Finder) Find(r *recipe.Recipe, backend string) (string, error) {
+	for _, key := range []string{r.Name + ":" + backend, r.Name} {
+		if p := f.Paths[key]; p != "" {
+			return program(p)
+		}
+	}
+	name := r.Program()
+	if name == "" {
+		return "", fmt.Errorf("%w: recipe %s has no command", ErrNoProgram, r.Name)
+	}
+	if strings.ContainsRune(name, filepath.Separator) {
+		return program(name)
+	}
+	self := f.Self
+	if self == "" {
+		self, _ = os.Executable()
+	}
+	dirs := f.Dirs
+	if self != "" {
+		dirs = append(dirs[:len(dirs):len(dirs)], filepath.Dir(self))
+	}
+	for _, dir := range dirs {
+		if p, err := program(filepath.Join(dir, name)); err == nil {
+			return p, nil
+		}
+	}
+	if p, err := exec.LookPath(name); err == nil {
+		return program(p)
+	}
+	return "", fmt.Errorf("%w: %s (recipe %s) is not beside this program nor in PATH", ErrNoProgram, name, r.Name)
+}
+
+// program checks that path is an executable file and returns it absolute.
+func program(path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", ErrNoProgram, path)
+	}
+	info, err := os.Stat(abs)
+	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+		return "", fmt.Errorf("%w: %s is not an executable file", ErrNoProgram, path)
+	}
+	return abs, nil
+}
+
+// libraryPath returns the LD_LIBRARY_PATH for a program: its folder, when shared libraries lie beside it, before the
+// given one.
+func libraryPath(program, current string) string {
+	dir := filepath.Dir(program)
+	libs, err := filepath.Glob(filepath.Join(globEscape(dir), "lib*.so*"))
+	switch {
+	case err != nil || len(libs) == 0:
+		return current
+	case current == "":
+		return dir
+	}
+	return dir + string(os.PathListSeparator) + current
+}
+
+func globEscape(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}

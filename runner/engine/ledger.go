@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// markName is the variable by which processes of an engine are known again, whatever became of their leader.
+const markName = "REVEILLE_ENGINE"
+
+func newMark() string { return markName + "=" + randomHex(16) }
+
+// An entry names one engine process and its group.
+type entry struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks since boot
+	Mark  string `json:"mark"`
+}
+
+// ledgerFile is the file's content.
+type ledgerFile struct {
+	Boot    string  `json:"boot"`
+	Engines []entry `json:"engines"`
+}
+
+// A Ledger is the file in which a runner notes its engines, so that after a kill its next start finds what they left
+// behind: an engine itself dies with the runner, but not what the engine had started. One runner at a time may use a
+// file. A nil Ledger notes nothing. Safe for concurrent use.
+type Ledger struct {
+	path string
+
+	mu   sync.Mutex
+	file ledgerFile
+}
+
+// OpenLedger reads the file at path, which need not exist; its folder must. A file of another boot of the machine, or
+// one that does not parse, counts as empty.
+func OpenLedger(path string) (*Ledger, error) {
+	l := &Ledger{path: path}
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("engine ledger: %w", err)
+	default:
+		if json.Unmarshal(data, &l.file) != nil || l.file.Boot != bootID() {
+			l.file = ledgerFile{}
+		}
+	}
+	l.file.Boot = bootID()
+	return l, nil
+}
+
+// KillLeftovers kills what is left of the engines that an earlier runner noted, and forgets them. It returns the pids
+// that it killed, and an error when some are alive still when ctx ends. To be called before the first [Start].
+//
+// A process is killed only if it is certainly meant: the noted leader with the noted start time, or a member of its
+// group that carries its mark.
+func (l *Ledger) KillLeftovers(ctx context.Context) ([]int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var killed []int
+	for _, e := range l.file.Engines {
+		for _, pid := range e.alive() {
+			if syscall.Kill(pid, syscall.SIGKILL) == nil {
+				killed = append(killed, pid)
+			}
+		}
+	}
+	for _, e := range l.file.Engines {
+		for len(e.alive()) > 0 {
+			select {
+			case <-ctx.Done():
+				return killed, fmt.Errorf("%w: process group %d", ErrStuck, e.PID)
+			case <-time.After(firstPoll):
+			}
+		}
+	}
+	l.file.Engines = nil
+	return killed, l.saveLocked()
+}
+
+// alive lists the live processes that are certainly of this entry.
+func (e entry) alive() []int {
+	return slices.DeleteFunc(groupMembers(e.PID), func(pid int) bool {
+		leader := pid == e.PID && e.Start != 0 && startTicks(pid) == e.Start
+		return !leader && !hasEnv(pid, e.Mark)
+	})
+}
+
+// add notes a process. A ledger that cannot be written is logged, not an error: it is the second of two nets.
+func (l *Ledger) add(e entry, log *slog.Logger) {
+	l.change(log, func(list []entry) []entry { return append(list, e) })
+}
+
+// remove forgets the process that led group pid.
+func (l *Ledger) remove(pid int, log *slog.Logger) {
+	l.change(log, func(list []entry) []entry {
+		return slices.DeleteFunc(list, func(e entry) bool { return e.PID == pid })
+	})
+}
+
+func (l *Ledger) change(log *slog.Logger, f func([]entry) []entry) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.file.Engines = f(l.file.Engines)
+	if err := l.saveLocked(); err != nil {
+		log.Warn("engine ledger not written", "err", err)
+	}
+}
+
+// saveLocked replaces the file in one step.
+func (l *Ledger) saveLocked() error {
+	data, err := json.Marshal(l.file)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(l.path), ".ledger-*")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		_ = os.Remove(tmp.Name())
+		return err
+	}
+	return os.Rename(tmp.Name(), l.path)
+}

@@ -1,0 +1,277 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"reveille/infra/recipe"
+)
+
+// own is the goroutine that owns the process from spawn to end.
+func (p *Process) own(output *os.File) {
+	ended := make(chan struct{}) // closed when the leader is dead but not reaped
+	go func() {
+		defer close(ended)
+		await(p.cmd)
+	}()
+	reader := newReader(p)
+	go reader.run(output)
+
+	failure := p.load(ended, reader)
+	if failure == nil { // ready
+		select {
+		case <-ended:
+		case <-p.stop:
+			failure = errAsked
+		case <-p.kill:
+			failure = errAsked
+		}
+	}
+	p.end(ended)
+
+	// The leader is a zombie: its number still names the group, so whatever it left there can be killed without
+	// meeting another's. One signal is enough: the kernel lets no fork slip past it.
+	p.signal(syscall.SIGKILL)
+	state := reap(p.cmd)
+	p.awaitGroup()
+	_ = output.SetReadDeadline(time.Now().Add(pipeWait))
+	<-reader.done
+	_ = output.Close()
+	if p.spec.onSocket() {
+		_ = os.Remove(p.spec.Socket)
+	}
+	p.cfg.Ledger.remove(p.pid, p.cfg.Logger)
+
+	p.err = p.verdict(failure, state, reader.cause)
+	p.state.Store(int32(Exited))
+	p.cfg.Logger.Info("engine ended", "model", p.spec.Model, "pid", p.pid, "err", p.err)
+	p.log.close()
+	close(p.done)
+}
+
+// Why the owner ended a process; these never leave the package.
+var (
+	errAsked = errors.New("asked to stop")
+	errEnded = errors.New("ended by itself")
+)
+
+// load waits for the load to end one way or another: nil when the engine is ready.
+func (p *Process) load(ended <-chan struct{}, reader *reader) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	probed := make(chan struct{})
+	healthy := make(chan struct{})
+	if p.spec.HealthURL() == "" {
+		close(probed)
+	} else {
+		prober := newProber(p.spec, p.touch)
+		go func() {
+			defer close(probed)
+			if prober.run(ctx) {
+				close(healthy)
+			}
+		}()
+	}
+	defer func() { cancel(); <-probed }()
+
+	whole, stall, _ := p.spec.Recipe.Times()
+	total := time.NewTimer(whole)
+	defer total.Stop()
+	idle := time.NewTimer(stall)
+	defer idle.Stop()
+	for {
+		select {
+		case <-ended:
+			return errEnded
+		case <-healthy:
+			return p.becomeReady(ended)
+		case <-reader.ready:
+			return p.becomeReady(ended)
+		case <-p.stop:
+			return errAsked
+		case <-p.kill:
+			return errAsked
+		case <-total.C:
+			return &LoadError{Kind: ErrLoadTimeout, Detail: fmt.Sprintf("not ready after %v", whole)}
+		case <-idle.C:
+			still := time.Since(p.started) - time.Duration(p.progress.Load())
+			if still >= stall {
+				return &LoadError{Kind: ErrLoadTimeout, Detail: fmt.Sprintf("no progress for %v", stall)}
+			}
+			idle.Reset(stall - still)
+		}
+	}
+}
+
+// becomeReady marks the load complete, unless the process is dead already: a good answer must then have come from
+// someone else's server.
+func (p *Process) becomeReady(ended <-chan struct{}) error {
+	select {
+	case <-ended:
+		return errEnded
+	default:
+	}
+	p.readyAt = time.Now()
+	p.state.Store(int32(Ready))
+	close(p.ready)
+	p.cfg.Logger.Info("engine ready", "model", p.spec.Model, "pid", p.pid, "load_ms", p.readyAt.Sub(p.started).Milliseconds())
+	return nil
+}
+
+// end returns when the leader is dead. It asks first, kills after the grace or on request, and says when even that has
+// no effect; then it goes on waiting, since a process that lives still holds its memory.
+func (p *Process) end(ended <-chan struct{}) {
+	select {
+	case <-ended:
+		return
+	default:
+	}
+	p.state.Store(int32(Stopping))
+	_, _, grace := p.spec.Recipe.Times()
+	p.signal(syscall.SIGTERM)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return
+	case <-p.kill:
+	case <-timer.C:
+		p.cfg.Logger.Warn("engine ignores SIGTERM, killing it", "model", p.spec.Model, "pid", p.pid, "grace", grace)
+	}
+	p.signal(syscall.SIGKILL)
+	timer.Reset(killWait)
+	select {
+	case <-ended:
+		return
+	case <-timer.C:
+	}
+	p.cfg.Logger.Error("engine does not end", "model", p.spec.Model, "pid", p.pid)
+	close(p.stuck)
+	<-ended
+}
+
+// awaitGroup waits for the killed rest of the group to be gone.
+func (p *Process) awaitGroup() {
+	for deadline := time.Now().Add(groupWait); groupAlive(p.pid); time.Sleep(firstPoll) {
+		if time.Now().After(deadline) {
+			p.cfg.Logger.Error("processes of an engine do not end", "model", p.spec.Model, "pgid", p.pid)
+			return
+		}
+	}
+}
+
+// verdict turns the end of a process into the error that callers see.
+func (p *Process) verdict(failure error, state *os.ProcessState, cause recipe.Cause) error {
+	_, wasReady := p.ReadyAt()
+	if failure == errAsked {
+		if wasReady {
+			return nil
+		}
+		return ErrStopped
+	}
+	exit := &ExitError{Code: state.ExitCode()}
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		exit.Signal = ws.Signal()
+	}
+	for _, l := range p.log.Tail(tailInError) {
+		exit.Tail = append(exit.Tail, l.Text)
+	}
+	var timeout *LoadError
+	if errors.As(failure, &timeout) {
+		timeout.Exit = exit
+		return timeout
+	}
+	if wasReady {
+		return exit
+	}
+	// Memory that runs out may end in an abort; other causes are believed only of an engine that left in order.
+	switch {
+	case cause == recipe.CauseOutOfMemory:
+		return &LoadError{Kind: ErrOutOfMemory, Exit: exit}
+	case exit.Signal != 0:
+		return exit
+	case cause == recipe.CauseFileNotFound:
+		return &LoadError{Kind: ErrFileNotFound, Detail: filepath.Base(p.spec.Checkpoint), Exit: exit}
+	case cause == recipe.CauseUnsupported:
+		return &LoadError{Kind: ErrUnsupported, Exit: exit}
+	}
+	return exit
+}
+
+// A reader drains an engine's output into the log for as long as the engine lives, and looks for what the recipe
+// knows. After done is closed its other fields may be read.
+type reader struct {
+	p     *Process
+	ready chan struct{} // closed when a line matched Ready.Log
+	done  chan struct{}
+	cause recipe.Cause // the strongest seen
+	found bool         // ready is closed
+}
+
+func newReader(p *Process) *reader {
+	return &reader{p: p, ready: make(chan struct{}), done: make(chan struct{})}
+}
+
+func (r *reader) run(output *os.File) {
+	defer close(r.done)
+	lines := lineSplitter{emit: r.line}
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := output.Read(buf)
+		if n > 0 {
+			if r.progress(buf[:n]) {
+				r.p.touch()
+			}
+			lines.write(buf[:n])
+		}
+		if err != nil {
+			lines.flush()
+			return
+		}
+	}
+}
+
+// progress reports whether output is a sign of life. Bytes count, not lines: progress dots come without an end of line.
+// What an engine says of being asked for its health does not, for it is we who ask, as long as it loads.
+func (r *reader) progress(output []byte) bool {
+	path := []byte(r.p.spec.Recipe.HealthPath)
+	for line := range bytes.FieldsFuncSeq(output, func(c rune) bool { return c == '\n' || c == '\r' }) {
+		if len(path) == 0 || !bytes.Contains(line, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// causeRank orders causes by how much they explain: an engine that runs out of memory says other things as well.
+var causeRank = map[recipe.Cause]int{
+	recipe.CauseUnsupported: 1, recipe.CauseFileNotFound: 2, recipe.CauseOutOfMemory: 3,
+}
+
+func (r *reader) line(text string) {
+	p := r.p
+	if key := p.spec.APIKey; key != "" {
+		text = strings.ReplaceAll(text, key, "[key]")
+	}
+	p.log.append(text, time.Now())
+	if p.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		p.cfg.Logger.Debug("engine output", "model", p.spec.Model, "pid", p.pid, "line", text)
+	}
+	if p.State() != Loading {
+		return
+	}
+	if c := p.spec.Recipe.Errors.Cause(text); causeRank[c] > causeRank[r.cause] {
+		r.cause = c
+	}
+	if re := p.spec.Recipe.Ready.Log; re != nil && !r.found && re.MatchString(text) {
+		r.found = true
+		close(r.ready)
+	}
+}

@@ -1,0 +1,38 @@
+//go:build unix && !linux
+
+package engine
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// startTicks is not known here.
+func startTicks(int) uint64 { return 0 }
+
+func groupMembers(int) []int { return nil }
+
+// groupAlive reports whether a process is in the group.
+func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) != syscall.ESRCH }
+
+// hasEnv cannot be answered here; leftovers are then recognised by nothing and left alone.
+func hasEnv(int, string) bool { return false }
+
+func bootID() string { return "" }
+
+// await blocks until the child has ended. Without waitid it is reaped here already, so that a signal to its group in
+// the short time until the owner hears of it could meet a group of the same number; Linux has no such window.
+func await(cmd *exec.Cmd) { _ = cmd.Wait() }
+
+// reap returns the ended child's status.
+func reap(cmd *exec.Cmd) *os.ProcessState { return cmd.ProcessState }
+
+func signalName(s syscall.Signal) string {
+	if n := unix.SignalName(s); n != "" {
+		return n
+	}
+	return s.String()
+}

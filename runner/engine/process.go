@@ -1,0 +1,284 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"reveille/infra/recipe"
+)
+
+// Bounds that no recipe changes.
+const (
+	killWait    = 10 * time.Second       // from SIGKILL until a process counts as stuck
+	groupWait   = 5 * time.Second        // for the rest of the group to vanish after its leader
+	pipeWait    = 500 * time.Millisecond // for the last output, held open perhaps by a process that left the group
+	tailInError = 20                     // log lines in an ExitError
+)
+
+// A State is where a process is in its life. It only moves forward.
+type State int32
+
+// The states.
+const (
+	Loading State = iota
+	Ready
+	Stopping
+	Exited
+)
+
+// String returns the name of s in lower case.
+func (s State) String() string {
+	return [...]string{"loading", "ready", "stopping", "exited"}[s]
+}
+
+// Config is what processes need besides their [Spec]. Logger and Spawner are required.
+type Config struct {
+	Logger   *slog.Logger // gets an engine's lines at debug level
+	Spawner  *Spawner
+	Ledger   *Ledger  // remembers processes for the next start; may be nil
+	Environ  []string // the runner's environment, NAME=value
+	LogLines int      // lines kept per process; DefaultLogLines when 0
+	// SocketDir is where sockets of engines are made that listen on one; os.TempDir when empty. It should be readable
+	// by the runner's user alone.
+	SocketDir string
+}
+
+// A Process is one engine process. One goroutine owns it: it alone signals and reaps, everyone else sends it a request
+// or waits for it. All methods are safe for concurrent use.
+type Process struct {
+	// Constant after Start.
+	spec    Spec
+	argv    []string
+	cfg     Config
+	cmd     *exec.Cmd
+	pid     int
+	ticks   uint64
+	started time.Time
+	log     *Log
+
+	// Requests to the owner; each channel is closed at most once, by its Once.
+	stop, kill         chan struct{}
+	stopOnce, killOnce sync.Once
+
+	// Written by the owner before it closes the channel named, read after that.
+	readyAt time.Time // ready
+	err     error     // done
+
+	ready chan struct{} // closed by the owner when the load is complete
+	stuck chan struct{} // closed by the owner when SIGKILL had no effect in killWait
+	done  chan struct{} // closed by the owner, last of all: the process and its group are gone
+
+	state    atomic.Int32 // advisory
+	progress atomic.Int64 // time of the last sign of life while loading, in ns since started
+}
+
+// Start spawns the engine described by spec and returns while it loads: [Process.EnsureReady] waits for the load. ctx
+// bounds the start alone. An empty Host, Port, Socket or APIKey of spec is filled in: loopback, a free port, a socket
+// in Config.SocketDir, a fresh random key. spec.Program should come from [Finder.Find].
+//
+// A missing model file is a [*LoadError] with [ErrFileNotFound], before anything is spawned; a missing program is
+// [ErrNoProgram].
+func Start(ctx context.Context, spec Spec, cfg Config) (*Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := checkFiles(spec); err != nil {
+		return nil, err
+	}
+	release, err := fillAddress(&spec, cfg.SocketDir)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if spec.Recipe.UsesKey() && spec.APIKey == "" {
+		spec.APIKey = randomHex(32)
+	}
+	argv, err := Argv(spec)
+	if err != nil {
+		return nil, err
+	}
+	env, err := Environ(spec, cfg.Environ)
+	if err != nil {
+		return nil, err
+	}
+	mark := newMark()
+	env = append(withLibraries(env, argv[0]), mark)
+
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start engine: %w", err)
+	}
+	cmd := exec.Command(argv[0])
+	cmd.Args, cmd.Env, cmd.Stdout, cmd.Stderr = argv, env, w, w
+
+	p := &Process{
+		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: NewLog(cfg.LogLines), started: time.Now(),
+		stop: make(chan struct{}), kill: make(chan struct{}),
+		ready: make(chan struct{}), stuck: make(chan struct{}), done: make(chan struct{}),
+	}
+	release() // as late as can be: from here on the port is the engine's to take
+	err = cfg.Spawner.start(cmd)
+	_ = w.Close()
+	if err != nil {
+		_ = r.Close()
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("%w: %s", ErrNoProgram, filepath.Base(argv[0]))
+		}
+		return nil, fmt.Errorf("start engine: %w", err)
+	}
+	p.pid = cmd.Process.Pid
+	p.ticks = startTicks(p.pid)
+	cfg.Ledger.add(entry{PID: p.pid, Start: p.ticks, Mark: mark}, cfg.Logger)
+	cfg.Logger.Info("engine started", "model", spec.Model, "recipe", spec.Recipe.Name, "pid", p.pid, "addr", spec.BaseURL())
+	go p.own(r)
+	return p, nil
+}
+
+// checkFiles looks whether the model's files are there. Names in errors are base names.
+func checkFiles(s Spec) error {
+	missing := func(path string, folderAllowed bool) error {
+		info, err := os.Stat(path)
+		var cause syscall.Errno
+		switch {
+		case err == nil && (folderAllowed || info.Mode().IsRegular()):
+			return nil
+		case err == nil, errors.Is(err, fs.ErrNotExist), !errors.As(err, &cause):
+			return &LoadError{Kind: ErrFileNotFound, Detail: filepath.Base(path)}
+		}
+		return fmt.Errorf("model file %s: %w", filepath.Base(path), cause)
+	}
+	if s.Recipe.Checkpoint != recipe.CheckpointAny {
+		if err := missing(s.Checkpoint, s.Recipe.Checkpoint == recipe.CheckpointPath); err != nil {
+			return err
+		}
+	}
+	if s.MMProj != "" {
+		return missing(s.MMProj, false)
+	}
+	return nil
+}
+
+// PID returns the engine's process id; it is also its process group's.
+func (p *Process) PID() int { return p.pid }
+
+// StartTicks returns the process's start time in clock ticks since boot, which with the pid names it for good; 0 where
+// the system does not tell.
+func (p *Process) StartTicks() uint64 { return p.ticks }
+
+// StartedAt returns when the process was spawned.
+func (p *Process) StartedAt() time.Time { return p.started }
+
+// ReadyAt returns when the load was complete; ok is false before that and for one that never was.
+func (p *Process) ReadyAt() (t time.Time, ok bool) {
+	select {
+	case <-p.ready:
+		return p.readyAt, true
+	default:
+		return time.Time{}, false
+	}
+}
+
+// Spec returns what runs, with address and key filled in.
+func (p *Process) Spec() Spec { return p.spec }
+
+// Argv returns the argument vector. It must not be changed.
+func (p *Process) Argv() []string { return p.argv }
+
+// BaseURL returns the root of the engine's HTTP interface, as [Spec.BaseURL].
+func (p *Process) BaseURL() string { return p.spec.BaseURL() }
+
+// APIKey returns the key the engine wants as a bearer token, "" for none.
+func (p *Process) APIKey() string { return p.spec.APIKey }
+
+// Log returns the engine's output.
+func (p *Process) Log() *Log { return p.log }
+
+// State returns the state, which may have changed on return.
+func (p *Process) State() State { return State(p.state.Load()) }
+
+// Done is closed when the process has ended, was reaped, and its group is empty.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err returns why the process ended: nil while it lives and after a stop of a ready engine, an [*ExitError] when a
+// ready one ended by itself, a [*LoadError], an [*ExitError] or [ErrStopped] when it never was ready.
+func (p *Process) Err() error {
+	select {
+	case <-p.done:
+		return p.err
+	default:
+		return nil
+	}
+}
+
+// EnsureReady waits until the engine serves. When the load fails it returns after the process is gone, with what
+// [Process.Err] says, or with [ErrStuck] when it cannot be ended. The end of ctx ends the wait, never the load.
+func (p *Process) EnsureReady(ctx context.Context) error {
+	select {
+	case <-p.ready:
+	case <-p.done:
+	case <-p.stuck:
+		return ErrStuck
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-p.done: // also when it was ready once
+		if p.err == nil {
+			return ErrStopped
+		}
+		return p.err
+	default:
+		return nil
+	}
+}
+
+// Stop asks the engine to end, kills it and its group after the recipe's grace, and returns nil when they are gone. It
+// may be called any number of times, at any moment. The end of ctx ends the wait, not the stop; [ErrStuck] says that
+// even killing had no effect so far.
+func (p *Process) Stop(ctx context.Context) error {
+	p.stopOnce.Do(func() { close(p.stop) })
+	return p.await(ctx)
+}
+
+// Kill is Stop without grace.
+func (p *Process) Kill(ctx context.Context) error {
+	p.killOnce.Do(func() { close(p.kill) })
+	return p.await(ctx)
+}
+
+func (p *Process) await(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-p.stuck:
+		select {
+		case <-p.done:
+			return nil
+		default:
+			return ErrStuck
+		}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// signal sends sig to the whole group. Only the owner calls it, and only before it reaped the leader: until then the
+// group's number cannot have become another's.
+func (p *Process) signal(sig syscall.Signal) {
+	if err := syscall.Kill(-p.pid, sig); err != nil && err != syscall.ESRCH {
+		p.cfg.Logger.Warn("engine signal refused", "model", p.spec.Model, "pid", p.pid, "signal", signalName(sig), "err", err)
+	}
+}
+
+// touch notes a sign of life.
+func (p *Process) touch() { p.progress.Store(int64(time.Since(p.started))) }

@@ -1,0 +1,413 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"reveille/infra/recipe"
+)
+
+func TestLifeOfAnEngine(t *testing.T) {
+	p := start(t, testSpec("-load", "200ms"), testConfig(t))
+	if p.State() != Loading {
+		t.Errorf("state = %v, want loading", p.State())
+	}
+	if _, ok := p.ReadyAt(); ok {
+		t.Error("ready at once")
+	}
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	at, ok := p.ReadyAt()
+	if !ok || at.Sub(p.StartedAt()) < 200*time.Millisecond {
+		t.Errorf("ready after %v", at.Sub(p.StartedAt()))
+	}
+	if s, ok := readStat(p.PID()); !ok || s.start != p.StartTicks() || s.pgrp != p.PID() {
+		t.Errorf("stat = %+v, want start %d and a group of its own, %d", s, p.StartTicks(), p.PID())
+	}
+	if len(p.APIKey()) != 64 {
+		t.Errorf("key of %d characters", len(p.APIKey()))
+	}
+	resp, err := http.Get(p.BaseURL() + "/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without the key: status %d", resp.StatusCode)
+	}
+	http.DefaultClient.CloseIdleConnections()
+
+	var wg sync.WaitGroup
+	for range 4 { // any number of stops
+		wg.Go(func() {
+			if err := p.Stop(within(t)); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if p.State() != Exited || p.Err() != nil || alive(p.PID()) {
+		t.Errorf("state %v, err %v, alive %v", p.State(), p.Err(), alive(p.PID()))
+	}
+	if err := p.EnsureReady(within(t)); !errors.Is(err, ErrStopped) {
+		t.Errorf("EnsureReady after the stop = %v", err)
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	spec := testSpec()
+	spec.Recipe.Listen = recipe.ListenSocket
+	p := start(t, spec, testConfig(t))
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	socket := p.Spec().Socket
+	if _, err := os.Stat(socket); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(socket); !os.IsNotExist(err) {
+		t.Errorf("socket left: %v", err)
+	}
+}
+
+func TestReadyByLog(t *testing.T) {
+	over, err := recipe.Parse([]byte("x: {ready: {log: 'model (is )?loaded'}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := testSpec("-deaf", "-say", "all models loaded, or: model is loaded")
+	spec.Recipe.Ready = over["x"].Ready
+	p := start(t, spec, testConfig(t))
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFailedLoads(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		flags  []string
+		is     error // nil: an ExitError and nothing more
+		code   int
+		signal syscall.Signal
+		text   string
+	}{
+		{"exits", []string{"-say", "bad weather", "-exit", "3"}, nil, 3, 0, "engine exited with status 3: bad weather"},
+		{"exits in order without serving", []string{"-exit", "0"}, nil, 0, 0, "engine exited with status 0"},
+		{"dies by signal", []string{"-signal", "4"}, nil, -1, syscall.SIGILL, "engine was ended by SIGILL"},
+		{"file not found", []string{"-say", "gguf_init_from_file: failed to open GGUF file '/models/m.gguf'", "-exit", "1"},
+			ErrFileNotFound, 1, 0, "model file not found: m.gguf"},
+		{"a signal outweighs a file message", []string{"-say", "gguf_init_from_file: failed to open GGUF file", "-signal", "6"},
+			nil, -1, syscall.SIGABRT, "engine was ended by SIGABRT: gguf_init_from_file: failed to open GGUF file"},
+		{"out of memory", []string{"-say", "cudaMalloc failed: out of memory", "-exit", "1"},
+			ErrOutOfMemory, 1, 0, "engine out of memory"},
+		{"out of memory, by abort", []string{"-say", "what(): std::bad_alloc", "-signal", "6"},
+			ErrOutOfMemory, -1, syscall.SIGABRT, "engine out of memory"},
+		{"unsupported", []string{"-say", "unknown model architecture: 'x'", "-exit", "1"},
+			ErrUnsupported, 1, 0, "not supported by the engine"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := start(t, testSpec(tt.flags...), testConfig(t))
+			err := p.EnsureReady(within(t))
+			if err == nil || err.Error() != tt.text {
+				t.Errorf("err = %v, want %q", err, tt.text)
+			}
+			var exit *ExitError
+			if !errors.As(err, &exit) || exit.Code != tt.code || exit.Signal != tt.signal {
+				t.Errorf("exit = %+v, want code %d, signal %v", exit, tt.code, tt.signal)
+			}
+			var load *LoadError
+			if got := errors.As(err, &load); got != (tt.is != nil) || tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("err = %#v, want one of kind %v", err, tt.is)
+			}
+			if p.Err() != err || p.State() != Exited {
+				t.Errorf("Err = %v, state %v", p.Err(), p.State())
+			}
+		})
+	}
+}
+
+func TestLoadTimeouts(t *testing.T) {
+	t.Run("no progress", func(t *testing.T) {
+		spec := testSpec("-deaf", "-say", "hello")
+		spec.Recipe.StallTimeout = 300 * time.Millisecond
+		p := start(t, spec, testConfig(t))
+		err := p.EnsureReady(within(t))
+		var exit *ExitError
+		if !errors.Is(err, ErrLoadTimeout) || !errors.As(err, &exit) || !slices.Equal(exit.Tail, []string{"hello"}) {
+			t.Errorf("err = %v, exit %+v", err, exit)
+		}
+		if alive(p.PID()) {
+			t.Error("still alive")
+		}
+	})
+	t.Run("to log our own questions is no progress", func(t *testing.T) {
+		spec := testSpec("-chatty", "-load", "1h")
+		spec.Recipe.StallTimeout = 300 * time.Millisecond
+		spec.Recipe.LoadTimeout = 20 * time.Second
+		err := start(t, spec, testConfig(t)).EnsureReady(within(t))
+		if !errors.Is(err, ErrLoadTimeout) || !strings.Contains(err.Error(), "no progress for 300ms") {
+			t.Errorf("err = %v, want the stall", err)
+		}
+	})
+	t.Run("progress counts, the whole is bounded", func(t *testing.T) {
+		spec := testSpec("-dots")
+		spec.Recipe.StallTimeout = time.Second
+		spec.Recipe.LoadTimeout = 2500 * time.Millisecond
+		p := start(t, spec, testConfig(t))
+		err := p.EnsureReady(within(t))
+		if !errors.Is(err, ErrLoadTimeout) || !strings.Contains(err.Error(), "not ready after 2.5s") {
+			t.Errorf("err = %v, want the whole time, not the stall", err)
+		}
+	})
+}
+
+func TestFilesAreCheckedFirst(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "there.gguf")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, checkpoint, mmproj, kind, want string }{
+		{"absent", filepath.Join(dir, "gone.gguf"), "", recipe.CheckpointFile, "model file not found: gone.gguf"},
+		{"no folder in the way", filepath.Join(file, "x.gguf"), "", recipe.CheckpointFile, "model file x.gguf: not a directory"},
+		{"a folder is no file", dir, "", "", "model file not found: " + filepath.Base(dir)},
+		{"projector absent", file, filepath.Join(dir, "mm.gguf"), "", "model file not found: mm.gguf"},
+		{"a folder is a path", dir, "", recipe.CheckpointPath, ""},
+		{"names are not checked", "org/model", "", recipe.CheckpointAny, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := testSpec()
+			spec.Checkpoint, spec.MMProj, spec.Recipe.Checkpoint = tt.checkpoint, tt.mmproj, tt.kind
+			got := ""
+			if err := checkFiles(spec); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("err = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDeathWhileServing(t *testing.T) {
+	p := start(t, testSpec(), testConfig(t))
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	case <-within(t).Done():
+		t.Fatal("death not noticed")
+	}
+	var exit *ExitError
+	if !errors.As(p.Err(), &exit) || exit.Signal != syscall.SIGKILL {
+		t.Errorf("err = %v", p.Err())
+	}
+}
+
+func TestStopEndsTheGroup(t *testing.T) {
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	p := start(t, testSpec("-fork", pidFile), testConfig(t))
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	grandchild := pidIn(t, pidFile)
+	if !alive(grandchild) {
+		t.Fatal("no grandchild")
+	}
+	if err := p.Stop(within(t)); err != nil { // the grandchild ignores SIGTERM and holds the log open
+		t.Fatal(err)
+	}
+	if alive(grandchild) || groupAlive(p.PID()) {
+		t.Error("a process of the group is left")
+	}
+}
+
+func TestStopOfADeafEngine(t *testing.T) {
+	spec := testSpec("-ignore-term")
+	spec.Recipe.StopGrace = 200 * time.Millisecond
+	p := start(t, spec, testConfig(t))
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := p.Stop(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(begun); d < 200*time.Millisecond {
+		t.Errorf("killed after %v, before the grace", d)
+	}
+}
+
+func TestKillCutsTheGraceShort(t *testing.T) {
+	p := start(t, testSpec("-ignore-term"), testConfig(t)) // grace 20 s
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := p.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Stop = %v, want the end of ctx", err)
+	}
+	if err := p.Kill(within(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStopWhileLoading(t *testing.T) {
+	p := start(t, testSpec("-deaf"), testConfig(t))
+	if err := p.Stop(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.EnsureReady(within(t)); !errors.Is(err, ErrStopped) {
+		t.Errorf("EnsureReady = %v", err)
+	}
+}
+
+func TestEnsureReadyLeavesTheLoadAlone(t *testing.T) {
+	p := start(t, testSpec("-load", "300ms"), testConfig(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.EnsureReady(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Errorf("the load was cancelled: %v", err)
+	}
+}
+
+func TestChildEnvironment(t *testing.T) {
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "canary")
+	t.Setenv("HF_HOME", "/hf")
+	before := umask()
+	file := filepath.Join(t.TempDir(), "made")
+	spec := testSpec("-dump", "-write", file)
+	spec.APIKey = "feedfacefeedface"
+	p := start(t, spec, testConfig(t))
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, l := range p.Log().Tail(-1) {
+		text.WriteString(l.Text + "\n")
+	}
+	env := text.String()
+	if strings.Contains(env, "canary") || strings.Contains(env, "feedface") {
+		t.Errorf("a secret reached the engine or the log:\n%s", env)
+	}
+	for _, want := range []string{"HF_HOME=/hf\n", "TEST_KEY=[key]\n", "PATH=", markName + "="} {
+		if !strings.Contains(env, want) {
+			t.Errorf("%q is missing in\n%s", want, env)
+		}
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("file made by the engine: %v, %v; want it closed to others", info.Mode(), err)
+	}
+	if got := umask(); got != before {
+		t.Errorf("the runner's own umask became %#o, was %#o", got, before)
+	}
+}
+
+// umask reads the process's own umask, which can only be done by setting it.
+func umask() int {
+	m := syscall.Umask(0)
+	syscall.Umask(m)
+	return m
+}
+
+func TestNoProgram(t *testing.T) {
+	spec := testSpec()
+	spec.Program = filepath.Join(t.TempDir(), "llama-server")
+	if _, err := Start(t.Context(), spec, testConfig(t)); !errors.Is(err, ErrNoProgram) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestClosedSpawner(t *testing.T) {
+	s := NewSpawner()
+	s.Close()
+	cfg := testConfig(t)
+	cfg.Spawner = s
+	if _, err := Start(t.Context(), testSpec(), cfg); !errors.Is(err, ErrClosed) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// An engine must not die with the thread of the goroutine that asked for it.
+func TestEngineOutlivesItsCallersThread(t *testing.T) {
+	cfg := testConfig(t)
+	got := make(chan *Process, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		p, err := Start(context.Background(), testSpec(), cfg)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- p
+	}()
+	p := <-got
+	if p == nil {
+		return
+	}
+	t.Cleanup(func() { _ = p.Kill(context.Background()) })
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+		t.Errorf("died: %v", p.Err())
+	case <-time.After(300 * time.Millisecond):
+	}
+}
+
+// Engines started at the same moment get addresses of their own.
+func TestManyAtOnce(t *testing.T) {
+	cfg := testConfig(t)
+	var wg sync.WaitGroup
+	procs := make([]*Process, 8)
+	for i := range procs {
+		wg.Go(func() {
+			p, err := Start(context.Background(), testSpec(), cfg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := p.EnsureReady(within(t)); err != nil {
+				t.Error(err)
+			}
+			procs[i] = p
+		})
+	}
+	wg.Wait()
+	seen := map[string]bool{}
+	for _, p := range procs {
+		if p == nil {
+			continue
+		}
+		if seen[p.BaseURL()] {
+			t.Errorf("two engines at %s", p.BaseURL())
+		}
+		seen[p.BaseURL()] = true
+		if err := p.Stop(within(t)); err != nil {
+			t.Error(err)
+		}
+	}
+}

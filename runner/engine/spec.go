@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+)
+
+// A Spec says completely what to run. It is a value: the functions on it read no file and no environment.
+type Spec struct {
+	Recipe  recipe.Recipe
+	Program string // path of the program; the recipe's own name for it when empty
+	Model   string // the name the engine shall use for the model
+	// Checkpoint and MMProj are paths on this host, or what Recipe.Checkpoint allows instead.
+	Checkpoint, MMProj string
+	Type               policy.Type
+	Devices            policy.Devices // the model's own choice; 0 when it made none
+	Options            recipe.Options // effective ones
+	// The engine listens on Host and Port, or, where the recipe says so, on the unix socket at path Socket.
+	Host   string
+	Port   int
+	Socket string
+	APIKey string            // given to the engine where the recipe has a place for it
+	Env    map[string]string // added to the environment last, for example for the encoder cache
+}
+
+func (s *Spec) onSocket() bool { return s.Recipe.Listen == recipe.ListenSocket }
+
+// values are what the placeholders of the recipe stand for.
+func (s *Spec) values() (recipe.Values, error) {
+	options, err := s.Recipe.OptionArgs(s.Options)
+	if err != nil {
+		return nil, err
+	}
+	v := s.Recipe.OptionValues(s.Options)
+	maps.Copy(v, recipe.Values{
+		"model":         {s.Checkpoint},
+		"mmproj":        {s.MMProj},
+		"alias":         {s.Model},
+		"type":          {string(s.Type)},
+		"host":          {s.Host},
+		"port":          {strconv.Itoa(s.Port)},
+		"socket":        {s.Socket},
+		"api_key":       {s.APIKey},
+		"type_flags":    s.Recipe.TypeFlags[s.Type],
+		"backend_flags": s.Recipe.Backends[s.Recipe.Backend(s.Options, s.Devices)].Flags,
+		"options":       options,
+	})
+	if s.Type == policy.LLM {
+		v["llm_model"] = []string{s.Checkpoint}
+	}
+	if s.onSocket() { // engines that take a socket take it in place of the host
+		v["host"], v["port"] = []string{s.Socket}, nil
+	}
+	return v, nil
+}
+
+// Argv returns the argument vector, the program first. It fails for a type the recipe does not serve and for texts
+// that cannot be arguments.
+func Argv(s Spec) ([]string, error) {
+	if !s.Recipe.Serves(s.Type) {
+		return nil, fmt.Errorf("recipe %s does not serve models of type %q", s.Recipe.Name, s.Type)
+	}
+	v, err := s.values()
+	if err != nil {
+		return nil, err
+	}
+	argv, err := recipe.Expand(s.Recipe.Command, v)
+	if err != nil {
+		return nil, fmt.Errorf("recipe %s: %w", s.Recipe.Name, err)
+	}
+	if len(argv) == 0 {
+		return nil, fmt.Errorf("recipe %s has no command", s.Recipe.Name)
+	}
+	if s.Program != "" {
+		argv[0] = s.Program
+	}
+	if slices.ContainsFunc(argv, func(a string) bool { return strings.ContainsRune(a, 0) }) {
+		return nil, fmt.Errorf("recipe %s: an argument holds a NUL character", s.Recipe.Name)
+	}
+	return argv, nil
+}
+
+// passedOn are the variables of the runner's environment that engines get: what finds programs, libraries and devices.
+// Everything else, secrets of the runner above all, stays behind.
+var passedOn = []string{
+	"PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME",
+	"HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "FLM_MODEL_PATH", "RYZENAI_INSTALL_PATH", "XILINX_XRT",
+	"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+	"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "ROCM_PATH",
+	"GGML_VK_VISIBLE_DEVICES", "VK_ICD_FILENAMES", "VK_DRIVER_FILES", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
+}
+
+// Environ returns the engine's environment as sorted NAME=value texts: the allowed part of base (the runner's own, in
+// the same form), then the recipe's variables, then those of the Spec.
+func Environ(s Spec, base []string) ([]string, error) {
+	v, err := s.values()
+	if err != nil {
+		return nil, err
+	}
+	env := map[string]string{}
+	for _, kv := range base {
+		if name, val, ok := strings.Cut(kv, "="); ok && slices.Contains(passedOn, name) {
+			env[name] = val
+		}
+	}
+	for name, text := range s.Recipe.Env {
+		val, ok, err := recipe.ExpandString(text, v)
+		if err != nil {
+			return nil, fmt.Errorf("recipe %s: env %s: %w", s.Recipe.Name, name, err)
+		}
+		if ok {
+			env[name] = val
+		}
+	}
+	maps.Copy(env, s.Env)
+	out := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, name+"="+env[name])
+	}
+	return out, nil
+}
+
+// BaseURL is the root of the engine's HTTP interface, without a slash at the end. For an engine on a socket the host
+// is a placeholder: the connection is made to Socket.
+func (s Spec) BaseURL() string {
+	if s.onSocket() {
+		return "http://engine.sock"
+	}
+	return "http://" + net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
+}
+
+// HealthURL is what is polled while loading, "" for an engine that is watched by its log alone.
+func (s Spec) HealthURL() string {
+	if s.Recipe.HealthPath == "" || s.Recipe.Ready.Log != nil {
+		return ""
+	}
+	return s.BaseURL() + s.Recipe.HealthPath
+}

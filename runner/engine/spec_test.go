@@ -1,0 +1,205 @@
+package engine
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestArgv compares argument vectors and the recipe's own variables with testdata/argv, one argument on a line.
+func TestArgv(t *testing.T) {
+	set := recipe.Shipped()
+	type opts = recipe.Options
+	for _, tt := range []struct {
+		file, recipe string
+		spec         Spec // what differs from the usual
+		request      map[string]any
+	}{
+		{"llamacpp-llm", "llamacpp", Spec{Type: policy.LLM}, opts{"ctx_size": 4096, "llamacpp_args": `-np 4 --override-kv "a=str:b c"`}},
+		{"llamacpp-llm-defaults", "llamacpp", Spec{Type: policy.LLM}, nil},
+		{"llamacpp-vision-cpu", "llamacpp", Spec{Type: policy.LLM, MMProj: "/models/mm.gguf", Devices: policy.CPU}, nil},
+		{"llamacpp-embedding", "llamacpp", Spec{Type: policy.Embedding}, opts{"n_batch": 2048, "n_ubatch": 512, "n_parallel": 8, "llamacpp_backend": "cuda"}},
+		{"llamacpp-reranking", "llamacpp", Spec{Type: policy.Reranking}, nil},
+		{"flm-llm", "flm", Spec{Type: policy.LLM, Checkpoint: "qwen3:4b"}, opts{"ctx_size": 8192}},
+		{"flm-audio", "flm", Spec{Type: policy.Audio, Checkpoint: "whisper-v3:turbo"}, nil},
+		{"flm-embedding", "flm", Spec{Type: policy.Embedding, Checkpoint: "embed-gemma:300m"}, nil},
+		{"ryzenai-llm", "ryzenai-llm", Spec{Type: policy.LLM, Checkpoint: "/models/phi"}, opts{"ctx_size": 4096}},
+		{"oga-hybrid", "oga-hybrid", Spec{Type: policy.LLM, Checkpoint: "/models/phi"}, nil},
+		{"oga-npu", "oga-npu", Spec{Type: policy.LLM, Checkpoint: "/models/phi"}, nil},
+		{"oga-cpu", "oga-cpu", Spec{Type: policy.LLM, Checkpoint: "/models/phi"}, nil},
+		{"whispercpp", "whispercpp", Spec{Type: policy.Audio, Devices: policy.CPU}, opts{"whispercpp_args": "--convert -t 8"}},
+		{"whispercpp-npu", "whispercpp", Spec{Type: policy.Audio}, opts{"whispercpp_backend": "npu"}},
+		{"sd-cpp", "sd-cpp", Spec{Type: policy.Image}, opts{"steps": 20, "cfg_scale": 7.5, "width": 512, "height": 768}},
+		{"kokoro", "kokoro", Spec{Type: policy.TTS}, opts{"voices": "/models/voices.bin"}},
+		{"vllm-llm", "vllm", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-4B"}, opts{"ctx_size": 16384, "n_parallel": 64, "vllm_args": "--enforce-eager"}},
+		{"vllm-embedding", "vllm", Spec{Type: policy.Embedding, Checkpoint: "BAAI/bge-m3"}, nil},
+		{"tei", "tei", Spec{Type: policy.Embedding, Checkpoint: "BAAI/bge-m3"}, opts{"n_batch": 16384}},
+		{"mistralrs", "mistralrs", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-4B"}, opts{"n_parallel": 16}},
+		{"standin", "standin", Spec{Type: policy.Image}, opts{"args": "--load-time 300ms"}},
+	} {
+		t.Run(tt.file, func(t *testing.T) {
+			s := tt.spec
+			s.Recipe = set[tt.recipe]
+			s.Model, s.Host, s.Port, s.APIKey = "my-model", "127.0.0.1", 8001, "KEY"
+			if s.Checkpoint == "" {
+				s.Checkpoint = "/models/m.gguf"
+			}
+			request, err := s.Recipe.ParseOptions(tt.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Options = s.Recipe.Effective(recipe.Layers{Request: request})
+			argv, err := Argv(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			env, err := Environ(s, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := strings.Join(argv, "\n") + "\n"
+			for _, kv := range env {
+				got += "env " + kv + "\n"
+			}
+			golden(t, filepath.Join("testdata", "argv", tt.file+".txt"), got)
+		})
+	}
+	if !*update {
+		for name, r := range set { // a new recipe gets a golden file
+			if m, _ := filepath.Glob(filepath.Join("testdata", "argv", name+"*.txt")); len(m) == 0 {
+				t.Errorf("recipe %s has no golden file", r.Name)
+			}
+		}
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || got != string(want) {
+		t.Errorf("%s: %v\ngot\n%s\nwant\n%s", path, err, got, want)
+	}
+}
+
+func TestArgvRefuses(t *testing.T) {
+	set := recipe.Shipped()
+	for _, tt := range []struct {
+		name, recipe string
+		spec         Spec
+		want         string
+	}{
+		{"a type the engine does not serve", "whispercpp", Spec{Type: policy.LLM}, `does not serve models of type "llm"`},
+		{"a NUL", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "a\x00b"}, "NUL"},
+		{"broken quotes", "llamacpp", Spec{Type: policy.LLM, Options: recipe.Options{"llamacpp_args": "'"}}, "quote"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.spec.Recipe = set[tt.recipe]
+			if _, err := Argv(tt.spec); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("err = %v, want one with %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestArgvOnASocket(t *testing.T) {
+	s := Spec{Recipe: recipe.Shipped()["llamacpp"], Type: policy.LLM, Model: "m", Checkpoint: "/m.gguf", Socket: "/run/e.sock"}
+	s.Recipe.Listen = recipe.ListenSocket
+	argv, err := Argv(s)
+	i := slices.Index(argv, "--host")
+	if err != nil || i < 0 || argv[i+1] != "/run/e.sock" || slices.Contains(argv, "--port") {
+		t.Errorf("argv = %q, %v", argv, err)
+	}
+}
+
+func TestURLs(t *testing.T) {
+	s := Spec{Recipe: recipe.Shipped()["llamacpp"], Host: "::1", Port: 8001}
+	if got := s.BaseURL(); got != "http://[::1]:8001" {
+		t.Errorf("BaseURL = %q", got)
+	}
+	if got := s.HealthURL(); got != "http://[::1]:8001/health" {
+		t.Errorf("HealthURL = %q", got)
+	}
+}
+
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	file := func(path string, mode os.FileMode) string {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	configured, cuda := file("conf/llama-server", 0o755), file("conf/cuda", 0o755)
+	inDirs, beside, inPath := file("dirs/eng-a", 0o755), file("self/eng-b", 0o755), file("path/eng-c", 0o755)
+	file("dirs/eng-b", 0o644) // not executable: passed over
+	t.Setenv("PATH", filepath.Join(dir, "path"))
+	f := Finder{
+		Paths: map[string]string{"llamacpp": configured, "llamacpp:cuda": cuda, "broken": filepath.Join(dir, "no")},
+		Dirs:  []string{filepath.Join(dir, "dirs")},
+		Self:  filepath.Join(dir, "self", "runner"),
+	}
+	for _, tt := range []struct{ name, recipe, command, backend, want string }{
+		{"configured", "llamacpp", "llama-server", "", configured},
+		{"configured for a backend", "llamacpp", "llama-server", "cuda", cuda},
+		{"another backend", "llamacpp", "llama-server", "cpu", configured},
+		{"a path as command", "x", inPath, "", inPath},
+		{"in a folder", "x", "eng-a", "", inDirs},
+		{"beside the program", "x", "eng-b", "", beside},
+		{"in PATH", "x", "eng-c", "", inPath},
+		{"nowhere", "x", "eng-d", "", ""},
+		{"configured wrongly", "broken", "eng-a", "", ""},
+		{"a path that is not there", "x", filepath.Join(dir, "no"), "", ""},
+		{"no command", "x", "", "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := recipe.Recipe{Name: tt.recipe, Command: []recipe.Group{{tt.command}}}
+			got, err := f.Find(&r, tt.backend)
+			if got != tt.want || (err == nil) != (tt.want != "") {
+				t.Errorf("Find = %q, %v; want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestLibrariesBesideTheProgram(t *testing.T) {
+	with, without := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(with, "libllama.so.1"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, program string
+		env, want     []string
+	}{
+		{"added", with + "/eng", nil, []string{"LD_LIBRARY_PATH=" + with}},
+		{"put first", with + "/eng", []string{"A=1", "LD_LIBRARY_PATH=/x"}, []string{"A=1", "LD_LIBRARY_PATH=" + with + ":/x"}},
+		{"no libraries", without + "/eng", []string{"LD_LIBRARY_PATH=/x"}, []string{"LD_LIBRARY_PATH=/x"}},
+		{"none at all", without + "/eng", nil, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := withLibraries(tt.env, tt.program); !slices.Equal(got, tt.want) {
+				t.Errorf("env = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// ErrReplaced: another runner has registered this host's name.
+var ErrReplaced = errors.New("another runner has registered as this host")
+
+// beatLoop keeps the host registered and alive in Redis until ctx ends, which is nil, or another runner took its name.
+func (h *Host) beatLoop(ctx context.Context) error {
+	tick := time.NewTicker(h.cfg.Beat)
+	defer tick.Stop()
+	for {
+		if err := h.beat(ctx); errors.Is(err, ErrReplaced) {
+			h.log.Error("another runner has registered this host's name; stopping")
+			return err
+		}
+		h.confirmSleep(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// beat registers when Redis lacks something, and says how many requests are open. Of its errors only ErrReplaced is final.
+func (h *Host) beat(ctx context.Context) error {
+	h.pub.Lock()
+	defer h.pub.Unlock()
+	if h.silent {
+		return nil
+	}
+	for range 2 { // the second time for a Redis that has just been found to lack the host
+		if h.fenced {
+			if err := h.judgeFence(ctx); err != nil {
+				return err
+			}
+		}
+		if h.stale {
+			if err := h.registerLocked(ctx); err != nil {
+				return err
+			}
+		}
+		err := h.beatLocked(ctx)
+		switch {
+		case errors.Is(err, state.ErrUnknownHost), errors.Is(err, state.ErrFenced):
+			h.log.Warn("Redis does not take this host's beat, registering again", "reason", err)
+			h.noteLocked(err)
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *Host) beatLocked(ctx context.Context) error {
+	h.mu.Lock()
+	active := h.active
+	h.active = false
+	open := make(map[string]int, len(h.residents))
+	for id, r := range h.residents {
+		open[id] = len(r.open)
+		active = active || len(r.open) > 0
+	}
+	version := h.catalog.Version
+	h.mu.Unlock()
+	pulse, err := h.store.Beat(ctx, h.cfg.Name, h.generation, active, open)
+	if err != nil {
+		h.mu.Lock()
+		h.active = h.active || active
+		h.mu.Unlock()
+		return err
+	}
+	if pulse.Catalog != version {
+		h.poke()
+	}
+	return nil
+}
+
+// judgeFence finds out why Redis refused this host's generation: a later runner took its name (ErrReplaced), or a
+// failover brought an older state back, which a new registration mends.
+func (h *Host) judgeFence(ctx context.Context) error {
+	s, err := h.store.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	me := s.Hosts[h.cfg.Name]
+	if me != nil && me.Generation > h.generation && me.Fields["boot"] != h.cfg.Boot {
+		return ErrReplaced
+	}
+	h.fenced = false
+	return nil
+}
+
+// registerLocked writes everything the host holds, as a new generation, and the outcomes that had to wait. pub is held.
+// A host that shuts down says so again.
+func (h *Host) registerLocked(ctx context.Context) error {
+	info := state.HostInfo{
+		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, Devices: h.cfg.Devices.String(), Labels: strings.Join(h.cfg.Labels, ","),
+		Version: h.cfg.Version, Generation: h.generation,
+	}
+	if h.cfg.Seats != nil {
+		seats, _ := json.Marshal(h.cfg.Seats) // a map of numbers always marshals
+		info.Seats = string(seats)
+	}
+	now := time.Now()
+	h.mu.Lock()
+	draining := h.draining
+	info.Limits = h.settings.limits.String()
+	for _, r := range h.residents {
+		r.dirty = false
+		put := h.recordLocked(r)
+		put.Fields["used_age_ms"] = strconv.FormatInt(now.Sub(r.used).Milliseconds(), 10)
+		info.Models = append(info.Models, put)
+	}
+	info.NPU = h.npuLocked()
+	if h.loading != nil && h.loading.begun {
+		info.Loading = h.loading.ticket.ID
+	}
+	h.mu.Unlock()
+	generation, _, err := h.store.Register(ctx, info)
+	if err != nil {
+		if !errors.Is(err, state.ErrUnavailable) { // of that the store has told
+			h.log.Error("host could not be registered", "error", err)
+		}
+		h.mu.Lock()
+		for _, r := range h.residents {
+			r.dirty = true
+		}
+		h.mu.Unlock()
+		return err
+	}
+	h.generation, h.stale, h.registered, h.written = generation, false, now, now
+	if h.cfg.OnRegister != nil {
+		h.cfg.OnRegister(generation)
+	}
+	h.log.Info("host registered", "generation", generation, "models", len(info.Models))
+	if draining {
+		h.noteLocked(h.store.SetHostState(ctx, h.cfg.Name, h.generation, string(policy.Draining)))
+	}
+	for len(h.unsent) > 0 {
+		if err := h.sendLocked(ctx, h.unsent[0]); err != nil {
+			h.noteLocked(err)
+			return err
+		}
+		h.unsent = h.unsent[1:]
+	}
+	h.poke()
+	return nil
+}

@@ -1,0 +1,154 @@
+package host
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+	"reveille/runner/plan"
+)
+
+// quarantine is how long a model that failed twice does not clear the host again.
+const quarantine = 10 * time.Minute
+
+// entry is a ticket's model with all that a load needs.
+type entry struct {
+	model   *catalog.Model
+	under   *catalog.Catalog
+	recipe  *recipe.Recipe
+	options recipe.Options // effective
+	plan    plan.Plan
+	need    int64
+	pinned  bool
+}
+
+// identity names what is loaded, so that a failure is remembered for it and not for a mended entry.
+func (e entry) identity() string {
+	return e.model.ID + "\x00" + e.model.Checkpoint + "\x00" + e.model.MMProj + "\x00" + e.recipe.Name + "\x00" + e.options.Canonical()
+}
+
+// entryFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > flags > recipe).
+func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
+	h.mu.Lock()
+	under, saved, runtime := h.catalog, h.settings.saved[t.Model], h.settings.runtime
+	pinned := false
+	m, ok := under.Model(t.Model)
+	if ok {
+		pinned = h.pinnedLocked(m)
+	}
+	h.mu.Unlock()
+	if !ok {
+		return entry{}, &Error{Code: "model_not_found", Message: "model " + t.Model + " is not in the catalogue", Final: true, Cause: errUnknown}
+	}
+	rc, ok := under.Recipes[m.Recipe]
+	if !ok {
+		return entry{}, &Error{Code: CodeLoad, Message: "recipe " + m.Recipe + " is not in the catalogue", Final: true, Cause: errUnknown}
+	}
+	layers := recipe.Layers{Catalogue: m.Options, Runner: runtimeOptions(h.cfg.Options, runtime, &rc)}
+	var err error
+	if layers.Saved, err = options(saved); err != nil {
+		return entry{}, fmt.Errorf("saved options: %w", err)
+	}
+	if layers.Request, err = options(t.Options); err != nil {
+		return entry{}, fmt.Errorf("options: %w", err)
+	}
+	if t.Merge && layers.Request != nil {
+		layers.Request[recipe.MergeArgs] = true
+	}
+	if p, asked := pinAsked(t); asked {
+		pinned = p
+	}
+	e := entry{model: m, under: under, recipe: &rc, options: rc.Effective(layers), need: m.Memory, pinned: pinned}
+	if e.plan, err = h.planFor(e); err != nil {
+		return entry{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
+	}
+	if e.need == 0 {
+		e.need = e.plan.Need
+	}
+	return e, nil
+}
+
+// planFor computes a load's plan. Its share of a device depends on the host's settings and on the catalogue: the least
+// of the budgets of its devices, divided over the language models that may be loaded at once, less what the others need.
+func (h *Host) planFor(e entry) (plan.Plan, error) {
+	var share plan.Share
+	if e.model.Type == policy.LLM {
+		needs := map[policy.Type][]int64{}
+		for _, m := range e.under.Models {
+			rc, ok := e.under.Recipes[m.Recipe]
+			if m.Type == policy.LLM || !ok || !m.Devices.Overlaps(e.model.Devices) {
+				continue
+			}
+			need := m.Memory
+			if p, err := h.cfg.Engines.Plan(m, &rc, rc.Effective(recipe.Layers{Catalogue: m.Options}), plan.Share{}); err == nil && need == 0 {
+				need = p.Need
+			}
+			needs[m.Type] = append(needs[m.Type], need)
+		}
+		limits, loaded := h.pagedBeside(e.model)
+		share = plan.ShareOf(0, limits.Of(policy.LLM), loaded, plan.Beside(limits, needs))
+	}
+	for d, budget := range h.cfg.Budget {
+		if e.model.Devices.Overlaps(d) && (share.Budget == 0 || budget < share.Budget) {
+			share.Budget = budget
+		}
+	}
+	return h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
+}
+
+// pagedBeside counts the language models on the devices of m, itself not counted in.
+func (h *Host) pagedBeside(m *catalog.Model) (limits policy.Limits, loaded int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, r := range h.residents {
+		if id != m.ID && r.model.Type == policy.LLM && r.model.Devices.Overlaps(m.Devices) {
+			loaded++
+		}
+	}
+	return h.cfg.Limits, loaded
+}
+
+// pinAsked is what a load itself says of its model's pin.
+func pinAsked(t state.TicketRecord) (pinned, asked bool) {
+	v, asked := t.Fields["pinned"]
+	return v == "1", asked
+}
+
+func options(text string) (recipe.Options, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var o recipe.Options
+	err := json.Unmarshal([]byte(text), &o)
+	return o, err
+}
+
+// place makes the new model's hold on its slot.
+func (e entry) place(ticket string) *resident {
+	return &resident{
+		id: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.need, under: e.under, gone: make(chan struct{}),
+		model: e.model, checked: e.under, state: policy.ModelLoading, pinned: e.pinned, used: time.Now(), ticket: ticket, open: map[*Pass]struct{}{}, dirty: true,
+	}
+}
+
+func (h *Host) quarantined(e entry) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	till, ok := h.bad[e.identity()]
+	return ok && time.Now().Before(till)
+}
+
+// setQuarantine remembers that a load failed twice, or forgets it when it works after all.
+func (h *Host) setQuarantine(e entry, on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if on {
+		h.bad[e.identity()] = time.Now().Add(quarantine)
+	} else {
+		delete(h.bad, e.identity())
+	}
+}

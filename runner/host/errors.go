@@ -1,0 +1,82 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+	"reveille/runner/engine"
+)
+
+// CodeLoad is the code of the error table for a load that failed for no more particular reason.
+const CodeLoad = "model_load_error"
+
+// Error is an outcome of a ticket as clients hear it: a code of the error table and a message without paths.
+type Error struct {
+	Code    string
+	Message string
+	Final   bool  // nothing was tried and clearing the host cannot help: rule 6 does not apply
+	Cause   error // for logs
+}
+
+// Error gives the message and the cause.
+func (e *Error) Error() string {
+	if e.Cause != nil {
+		return e.Message + ": " + e.Cause.Error()
+	}
+	return e.Message
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// noRetry reports a failed load that clearing the host cannot heal (rule 6).
+func noRetry(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Final || errors.Is(err, engine.ErrFileNotFound) || errors.Is(err, engine.ErrNoProgram)
+}
+
+// failure turns an error into a ticket's outcome. Only the messages of *Error go out as they are; others may quote an
+// engine's last words and are redacted.
+func failure(err error) state.Outcome {
+	code, message := CodeLoad, ""
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		code, message = e.Code, e.Message
+	case errors.Is(err, engine.ErrFileNotFound):
+		code = "model_file_not_found"
+	case errors.Is(err, engine.ErrLoadTimeout):
+		code = "load_timeout"
+	case errors.Is(err, engine.ErrOutOfMemory):
+		code = "engine_out_of_memory"
+	}
+	if message == "" {
+		message = redact(err.Error())
+	}
+	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": message}}
+}
+
+// refusal turns a decision against a load into a ticket's outcome.
+func refusal(r *policy.Refusal) state.Outcome {
+	code := CodeLoad
+	switch r.Code {
+	case policy.TooLarge:
+		code = "model_too_large"
+	case policy.SlotsPinned:
+		code = "slots_pinned_error"
+	}
+	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": r.Error()}}
+}
+
+// errUnknown: the catalogue that this host has read has no such model.
+var errUnknown = errors.New("not in the catalogue")
+
+// errStale: Redis lacks what this host holds, nothing is written before it has registered anew.
+var errStale = fmt.Errorf("%w: the host is not registered", state.ErrUnavailable)
+
+// endedTicket reports that Redis no longer has the ticket to be carried out.
+func endedTicket(err error) bool {
+	return errors.Is(err, state.ErrDropped) || errors.Is(err, state.ErrGone)
+}

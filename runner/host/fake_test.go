@@ -1,0 +1,152 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/recipe"
+	"reveille/infra/relay"
+	"reveille/runner/host"
+	"reveille/runner/plan"
+)
+
+// engines are fake engines with orders how to behave, and what they saw that must not be.
+type engines struct {
+	mu      sync.Mutex
+	fails   map[string][]error       // of the next starts of a model
+	gates   map[string]chan struct{} // a load waits for its model's
+	slow    func() time.Duration     // how long a load takes
+	started []string
+	live    map[string]*fake
+	loading int
+	faults  []string
+	pids    int
+}
+
+func newEngines() *engines {
+	return &engines{fails: map[string][]error{}, gates: map[string]chan struct{}{}, live: map[string]*fake{}}
+}
+
+func (e *engines) fault(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.faults = append(e.faults, fmt.Sprintf(format, args...))
+}
+
+func (e *engines) Plan(*catalog.Model, *recipe.Recipe, recipe.Options, plan.Share) (plan.Plan, error) {
+	return plan.Plan{}, nil
+}
+
+func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, o recipe.Options, _ plan.Plan) (host.Engine, error) {
+	e.mu.Lock()
+	e.started = append(e.started, m.ID)
+	if e.loading++; e.loading > 1 {
+		e.faults = append(e.faults, "two loads at once")
+	}
+	if e.live[m.ID] != nil {
+		e.faults = append(e.faults, "second copy of "+m.ID)
+	}
+	gate, slow := e.gates[m.ID], time.Duration(0)
+	if e.slow != nil {
+		slow = e.slow()
+	}
+	var err error
+	if list := e.fails[m.ID]; len(list) > 0 {
+		err, e.fails[m.ID] = list[0], list[1:]
+	}
+	e.pids++
+	f := &fake{e: e, model: m.ID, options: o, pid: e.pids, done: make(chan struct{}), client: relay.New(relay.Config{Addr: "127.0.0.1:1"})}
+	e.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+	}
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.loading--
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.live[m.ID] = f
+	return f, nil
+}
+
+// of is the live engine of a model, nil for none.
+func (e *engines) of(model string) *fake {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.live[model]
+}
+
+func (e *engines) starts(model string) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, m := range e.started {
+		if m == model {
+			n++
+		}
+	}
+	return n
+}
+
+type fake struct {
+	e       *engines
+	model   string
+	options recipe.Options
+	pid     int
+	done    chan struct{}
+	once    sync.Once
+	client  *relay.Client
+	open    atomic.Int64 // passes in use
+	mayCut  atomic.Bool  // being stopped under a pass is in order
+	stuck   atomic.Bool
+}
+
+var errStuck = errors.New("does not end")
+
+func (f *fake) PID() int              { return f.pid }
+func (f *fake) BaseURL() string       { return "http://127.0.0.1:1" }
+func (f *fake) APIKey() string        { return "" }
+func (f *fake) Command() string       { return "fake " + f.model }
+func (f *fake) Done() <-chan struct{} { return f.done }
+func (f *fake) Err() error            { return nil }
+func (f *fake) Client() *relay.Client { return f.client }
+
+func (f *fake) Stop(context.Context) error {
+	if f.stuck.Load() {
+		return errStuck
+	}
+	if n := f.open.Load(); n > 0 && !f.mayCut.Load() {
+		f.e.fault("%s was stopped with %d open requests", f.model, n)
+	}
+	f.die()
+	return nil
+}
+
+// die ends the engine, whoever asked.
+func (f *fake) die() {
+	f.once.Do(func() {
+		f.e.mu.Lock()
+		if f.e.live[f.model] == f {
+			delete(f.e.live, f.model)
+		}
+		f.e.mu.Unlock()
+		close(f.done)
+	})
+}

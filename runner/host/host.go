@@ -1,0 +1,170 @@
+package host
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/relay"
+	"reveille/infra/state"
+	"reveille/runner/plan"
+)
+
+// Config of a Host. Times have defaults where a zero says so.
+type Config struct {
+	Name    string
+	Boot    string // changes with every start
+	Addr    string // where gateways reach this runner
+	Version string
+	Labels  []string
+	Devices policy.Devices
+	Limits  policy.Limits
+	Budget  map[policy.Devices]int64 // bytes per device, none: no limit
+	Seats   map[policy.Type]int      // NPU seats, nil: one NPU model
+	Options recipe.Options           // load options from flags and environment, below the pool's run-time settings
+	Evict   policy.Eviction          // which idle model goes; default LRU
+	Price   float64                  // of an hour of this host, for policy.Cost; 0 counts as 1
+
+	FairAfter    time.Duration // a busy victim takes new requests this long; default 2 s
+	DrainTimeout time.Duration // open requests of an unloading model are cut after this; default 30 s
+	Reserve      time.Duration // a loaded model waits this long for the request it was loaded for; default 15 s
+	ClearTimeout time.Duration // a failed load waits this long for busy models before its retry; default 300 s
+	Beat         time.Duration // heartbeat; default 1 s
+
+	Generation uint64       // highest generation known from an earlier life
+	OnRegister func(uint64) // hears each generation, to keep it on disk; may be nil
+	Store      *state.Store
+	Engines    Engines
+	Log        *slog.Logger
+}
+
+// Engine is one running engine as a host sees it.
+type Engine interface {
+	PID() int
+	BaseURL() string
+	APIKey() string
+	Command() string
+	Done() <-chan struct{}
+	Err() error
+	// Stop ends the engine and returns when its process is gone and Done is closed, or, in bounded time, an error when it
+	// cannot be ended. It may be called any number of times.
+	Stop(ctx context.Context) error
+	// Client reaches the engine's HTTP interface. It is the engine's own: closed with it.
+	Client() *relay.Client
+}
+
+// Engines starts engines.
+type Engines interface {
+	// Start spawns the engine of a model and waits until it serves, until it fails, or until ctx ends. It ends in bounded
+	// time. On error nothing of it is left.
+	Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, p plan.Plan) (Engine, error)
+	// Plan computes how a model is to be scheduled. It fails for options that contradict each other.
+	Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error)
+}
+
+// Host owns the models of one host. It is safe for concurrent use; Run runs it.
+type Host struct {
+	cfg    Config
+	log    *slog.Logger
+	store  *state.Store
+	mirror *state.Mirror
+
+	kick    chan struct{}      // capacity 1: the loop has something to look at
+	work    sync.WaitGroup     // the load under way and unloads
+	watches sync.WaitGroup     // one for each engine, until it is gone
+	life    context.Context    // ends a load under way when the host shuts down
+	endLife context.CancelFunc // called by shutdown
+	over    context.Context    // ends the watch over engines that cannot be ended
+	endOver context.CancelFunc // called by shutdown, last of all
+
+	pub        sync.Mutex // held over every write that carries the generation; taken before mu
+	generation uint64     // guarded by pub; 0 until registered
+	stale      bool       // guarded by pub: Redis lacks something, register anew
+	fenced     bool       // guarded by pub: Redis refused the generation
+	silent     bool       // guarded by pub: the last word was said
+	registered time.Time  // guarded by pub: before the last registration
+	written    time.Time  // guarded by pub: before the last write of a model's record
+	unsent     []ending   // guarded by pub: outcomes that Redis has not heard
+
+	mu             sync.Mutex // guards all below, and every resident
+	catalog        *catalog.Catalog
+	refusedCatalog string // version that could not be understood
+	settings       settings
+	settingsChange uint64 // counts the changes heard of
+	residents      map[string]*resident
+	loading        *load
+	waits          map[string]*wait     // tickets of the queue that wait, by id
+	taken          map[string]time.Time // tickets that this host works on (zero), or whose outcome Redis heard then
+	bad            map[string]time.Time // loads that failed twice, by identity: they do not clear the host again
+	draining       bool
+	active         bool // a request was open since the last beat
+	stats          Stats
+}
+
+// wait is what the loop remembers of a ticket that waits.
+type wait struct {
+	since     time.Time // when it came to head its wait, zero before
+	overtaken int
+}
+
+// Stats are counts since the start.
+type Stats struct {
+	Loads, LoadFailures, Evictions, Crashes, Clears, Dropped int
+}
+
+// New makes a host. It holds nothing until Run.
+func New(cfg Config) *Host {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&cfg.FairAfter, 2*time.Second)
+	def(&cfg.DrainTimeout, 30*time.Second)
+	def(&cfg.Reserve, 15*time.Second)
+	def(&cfg.ClearTimeout, 300*time.Second)
+	def(&cfg.Beat, time.Second)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	h := &Host{
+		cfg: cfg, log: cfg.Log, store: cfg.Store, kick: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
+		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, waits: map[string]*wait{}, taken: map[string]time.Time{},
+		bad: map[string]time.Time{}, settings: settings{limits: cfg.Limits},
+	}
+	h.life, h.endLife = context.WithCancel(context.Background())
+	h.over, h.endOver = context.WithCancel(context.Background())
+	h.mirror = state.NewMirror(cfg.Store, h.onEvent)
+	return h
+}
+
+// onEvent hears the pool's events. Those of tickets come to the loop through the mirror.
+func (h *Host) onEvent(e state.Event) {
+	switch {
+	case e.Kind == "leave" && e.Host == h.cfg.Name:
+		h.release(e.Model, e.Ticket, e.Gateway)
+	case e.Kind == "settings", e.Kind == "sync":
+		h.mu.Lock()
+		h.settingsChange++
+		h.mu.Unlock()
+		h.poke()
+	}
+}
+
+func (h *Host) poke() {
+	select {
+	case h.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Stats returns the counts.
+func (h *Host) Stats() Stats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stats
+}

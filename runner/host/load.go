@@ -1,0 +1,215 @@
+package host
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// load is the one load under way on the host.
+type load struct {
+	ticket    state.TicketRecord
+	entry     entry
+	overtakes []string
+	begun     bool        // guarded by Host.mu: Redis knows of it
+	victims   []*resident // stopped before it
+	held      []*resident // guarded by Host.mu: victims, and what a clearing shut
+	began     time.Time
+	evicted   []string
+}
+
+// claimLocked makes the load the host's one and shuts its victims, in the very step that chose them: a request that
+// comes for a victim from here on queues behind this load.
+func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
+	l := &load{ticket: q.ticket, entry: q.entry, overtakes: s.Overtakes, began: time.Now()}
+	for _, id := range s.Admission.Evict {
+		l.victims = append(l.victims, h.residents[id])
+	}
+	l.holdLocked(l.victims)
+	h.loading = l
+	h.taken[q.ticket.ID] = time.Time{}
+	return l
+}
+
+// holdLocked shuts models until the load ends or they are gone.
+func (l *load) holdLocked(list []*resident) {
+	for _, r := range list {
+		r.closed, r.held, r.dirty = true, true, true
+	}
+	l.held = append(l.held, list...)
+}
+
+// endLoadLocked makes room for the next load. What this one shut and did not stop takes requests again.
+func (h *Host) endLoadLocked(l *load) {
+	h.loading = nil
+	for _, r := range l.held {
+		r.held = false
+		if r.state == policy.ModelLoaded {
+			r.closed, r.dirty = false, true
+		}
+	}
+}
+
+// runLoad carries out a load that was claimed, to its end.
+func (h *Host) runLoad(ctx context.Context, l *load) {
+	defer h.poke()
+	if err := h.begin(ctx, l.ticket.ID); err != nil {
+		h.abandon(ctx, l, err)
+		return
+	}
+	h.mu.Lock()
+	l.begun = true
+	for _, id := range l.overtakes {
+		if h.waits[id] == nil {
+			h.waits[id] = &wait{}
+		}
+		h.waits[id].overtaken++
+	}
+	h.mu.Unlock()
+	m := l.entry.model
+	h.log.Info("load begins", "model", m.ID, "ticket", l.ticket.ID, "evicts", ids(l.victims))
+	err := h.displace(l, l.victims, "evicted for "+m.ID)
+	var r *resident
+	if err == nil {
+		r = l.entry.place(l.ticket.ID)
+		h.mu.Lock()
+		h.residents[r.id] = r
+		h.mu.Unlock()
+		h.publishDirty(ctx)
+		if err = h.attempts(ctx, l, r); err != nil {
+			h.mu.Lock()
+			r.reason = "load failed"
+			h.mu.Unlock()
+			h.forget(ctx, r)
+		}
+	}
+	h.conclude(ctx, l, r, err)
+}
+
+// abandon undoes a claim whose ticket could not be begun: nobody wants it any more, or Redis is away.
+func (h *Host) abandon(ctx context.Context, l *load, err error) {
+	h.log.Info("load not begun", "model", l.entry.model.ID, "ticket", l.ticket.ID, "reason", err)
+	h.mu.Lock()
+	h.endLoadLocked(l)
+	h.stats.Dropped++
+	if endedTicket(err) {
+		h.taken[l.ticket.ID] = time.Now()
+	} else {
+		delete(h.taken, l.ticket.ID)
+	}
+	h.mu.Unlock()
+	h.publishDirty(ctx)
+}
+
+// displace stops models that the load holds, one after the other, and waits for each process to be gone; busy ones are
+// waited for within Config.ClearTimeout.
+func (h *Host) displace(l *load, list []*resident, reason string) error {
+	ctx, cancel := context.WithTimeout(h.life, h.cfg.ClearTimeout)
+	defer cancel()
+	for _, r := range list {
+		if err := h.awaitQuiet(ctx, r); err != nil {
+			return &Error{Code: "model_busy", Message: "model " + r.id + " stayed busy and could not make room", Cause: err}
+		}
+		reload := r.id == l.entry.model.ID
+		if err := h.stop(ctx, r, reason, !reload); err != nil {
+			return &Error{Code: CodeLoad, Message: "model " + r.id + " could not be stopped to make room", Cause: err}
+		}
+		if !reload {
+			l.evicted = append(l.evicted, r.id)
+		}
+	}
+	return nil
+}
+
+// attempts starts the engine; where that fails, once more on a host that was cleared (rule 6).
+func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
+	err := h.attempt(ctx, l, r)
+	if err == nil {
+		h.setQuarantine(l.entry, false)
+		return nil
+	}
+	if noRetry(err) || h.quarantined(l.entry) || h.life.Err() != nil {
+		return err
+	}
+	h.log.Warn("load failed, clearing the host for one more try", "model", r.id, "error", err)
+	if err := h.clear(ctx, l, r); err != nil {
+		return err
+	}
+	if err = h.attempt(ctx, l, r); err != nil && h.life.Err() == nil {
+		h.setQuarantine(l.entry, true)
+	}
+	return err
+}
+
+// attempt starts the engine once.
+func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
+	began := time.Now()
+	e, err := h.cfg.Engines.Start(h.life, l.entry.model, l.entry.recipe, l.entry.options, l.entry.plan)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil {
+		h.stats.LoadFailures++
+		return err
+	}
+	h.stats.Loads++
+	r.engine, r.took, r.loaded = e, time.Since(began), time.Now()
+	r.oweLocked(l.ticket) // not to be evicted before it is known who waits for it
+	r.state = policy.ModelLoaded
+	h.watches.Go(func() { h.watch(ctx, r, e) })
+	return nil
+}
+
+// clear empties the host after a failed load: idle models first, busy ones when they are done.
+func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
+	h.mu.Lock()
+	h.stats.Clears++
+	idle, busy := policy.ClearAll(h.viewLocked(nil), failed.id)
+	var list []*resident
+	for _, id := range append(idle, busy...) {
+		list = append(list, h.residents[id])
+	}
+	l.holdLocked(list)
+	h.mu.Unlock()
+	h.publishDirty(ctx)
+	return h.displace(l, list, "cleared for "+failed.id)
+}
+
+// conclude tells everybody how the load ended.
+func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
+	e := ending{ticket: l.ticket.ID, owed: r, granted: l.ticket.Options != ""}
+	h.mu.Lock()
+	if err == nil && r.stopping && h.life.Err() == nil {
+		err = &Error{Code: "engine_crashed", Message: "the engine of model " + r.id + " ended as soon as it was loaded"}
+	}
+	h.mu.Unlock()
+	if err == nil {
+		e.out = state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(time.Since(l.began).Milliseconds(), 10), "cold": "1"}}
+		h.log.Info("load done", "model", r.id, "ms", time.Since(l.began).Milliseconds(), "evicted", l.evicted)
+	} else {
+		e.out, e.owed = failure(err), nil
+		h.log.Error("load failed", "model", l.entry.model.ID, "error", err)
+	}
+	if len(l.evicted) > 0 {
+		e.out.Fields["evicted"] = strings.Join(l.evicted, ",")
+	}
+	h.publishDirty(ctx)
+	if err == nil || h.life.Err() == nil { // else the runner stops, and the ticket goes back to the queue for its successor
+		h.finish(ctx, e)
+	}
+	h.mu.Lock()
+	h.endLoadLocked(l)
+	h.mu.Unlock()
+	h.publishDirty(ctx)
+}
+
+func ids(list []*resident) []string {
+	out := make([]string, len(list))
+	for i, r := range list {
+		out[i] = r.id
+	}
+	return out
+}

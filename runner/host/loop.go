@@ -1,0 +1,251 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// settleTime is how much newer than a write a snapshot must be to show it for certain: longer than any call takes.
+const settleTime = 2 * time.Second
+
+// loop looks at the queue until ctx ends. A look that has begun is not broken off: back is for its calls.
+func (h *Host) loop(ctx, back context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		changed := h.mirror.Changed()
+		again := h.step(back)
+		wait := time.Second // the net under lost events
+		if !again.IsZero() {
+			wait = min(wait, max(time.Until(again), time.Millisecond))
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-h.kick:
+		case <-timer.C:
+		}
+	}
+}
+
+// step looks at the queue once: it answers what can be answered at once and starts the next load. It returns when the
+// outcome would change by time alone.
+func (h *Host) step(ctx context.Context) time.Time {
+	snap := h.mirror.Snapshot()
+	me := snap.Hosts[h.cfg.Name]
+	if me == nil || resting(me) || h.gen() == 0 || h.refreshSettings(ctx) != nil || h.refreshCatalog(ctx, snap.Catalog) != nil {
+		return time.Time{}
+	}
+	h.dismissOutdated(ctx)
+	h.publishDirty(ctx)
+	h.compareRecords(me.Models, snap.Taken)
+	h.prune(me.Queue, snap.Taken)
+	loads := h.answer(ctx, me.Queue, snap)
+	return h.next(ctx, loads, time.Now())
+}
+
+// prune forgets what is over. A ticket whose outcome Redis heard and then lost is there again in a newer snapshot, and
+// is taken up anew.
+func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
+	there := make(map[string]bool, len(queue))
+	for _, t := range queue {
+		there[t.ID] = true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, ended := range h.taken {
+		if !ended.IsZero() && seen.After(ended.Add(settleTime)) {
+			delete(h.taken, id)
+		}
+	}
+	for id := range h.waits {
+		if !there[id] {
+			delete(h.waits, id)
+		}
+	}
+	for id, till := range h.bad {
+		if time.Now().After(till) {
+			delete(h.bad, id)
+		}
+	}
+}
+
+// unknownFor is how long a ticket for a model that is not in the catalogue waits for a newer one: a gateway takes up a
+// models file, and asks for what is new in it, a moment before it has published it.
+const unknownFor = 3 * time.Second
+
+// queuedLoad is a load that needs a decision.
+type queuedLoad struct {
+	ticket state.TicketRecord
+	entry  entry
+}
+
+// answer deals with tickets that need no slot: unloads, loads of what is loaded already, loads that can't be. The rest
+// is returned in order.
+func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *state.Snapshot) []queuedLoad {
+	seen := snap.Taken
+	now := snap.NowMS + time.Since(seen).Milliseconds()
+	var loads []queuedLoad
+	for _, t := range queue {
+		switch {
+		case h.isTaken(t.ID):
+			continue
+		case t.State == "loading": // Redis believes that it is being carried out here
+			h.disown(t.ID, seen)
+			continue
+		case t.State != "queued":
+			continue
+		case t.Kind == "unload":
+			h.answerUnload(ctx, t)
+			continue
+		}
+		e, err := h.entryFor(t)
+		if errors.Is(err, errUnknown) && now-t.Created < unknownFor.Milliseconds() {
+			continue
+		}
+		if err != nil {
+			h.finishNow(ctx, t, failure(err))
+			continue
+		}
+		r, st := h.held(t.Model)
+		if r != nil && st == policy.ModelLoading || h.satisfy(ctx, t, e) {
+			continue // the outcome of that load decides, or has
+		}
+		loads = append(loads, queuedLoad{t, e})
+	}
+	return loads
+}
+
+// held is the model's resident, nil for none, and its state.
+func (h *Host) held(model string) (*resident, policy.ModelState) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r := h.residents[model]; r != nil {
+		return r, r.state
+	}
+	return nil, ""
+}
+
+// satisfy ends a load ticket whose model is loaded as it wants it: a use of it, and owed to those who wait. A request
+// takes the model as it is; an explicit load wants its very options.
+func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e entry) bool {
+	h.mu.Lock()
+	r := h.residents[t.Model]
+	if r == nil || !r.serves() || t.Options != "" && !r.options.Equal(e.options) {
+		h.mu.Unlock()
+		return false
+	}
+	h.taken[t.ID] = time.Time{}
+	r.oweLocked(t)
+	if p, asked := pinAsked(t); asked {
+		r.pinned = p
+	}
+	took := r.took
+	h.mu.Unlock()
+	h.publishDirty(ctx)
+	out := state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(took.Milliseconds(), 10), "cold": "0"}}
+	h.finish(ctx, ending{ticket: t.ID, out: out, owed: r, granted: t.Options != ""})
+	return true
+}
+
+// next applies the policy to the loads that are left.
+func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time.Time {
+	for {
+		h.mu.Lock()
+		step := policy.Next(h.viewLocked(loads), now, h.cfg.FairAfter)
+		for _, w := range step.Waits {
+			if w.Heads && h.waits[w.Ticket] == nil {
+				h.waits[w.Ticket] = &wait{since: now}
+			} else if w.Heads && h.waits[w.Ticket].since.IsZero() {
+				h.waits[w.Ticket].since = now
+			}
+		}
+		h.closeLocked(step.Close, true)
+		h.closeLocked(step.Reopen, false)
+		at := slices.IndexFunc(loads, func(q queuedLoad) bool { return q.ticket.ID == step.Ticket })
+		var l *load
+		if at >= 0 && step.Admission.Verdict == policy.Load {
+			l = h.claimLocked(loads[at], step)
+		}
+		h.mu.Unlock()
+
+		h.publishDirty(ctx)
+		switch {
+		case at < 0:
+			return step.Again
+		case l != nil:
+			h.work.Go(func() { h.runLoad(context.WithoutCancel(ctx), l) })
+		default:
+			h.finishNow(ctx, loads[at].ticket, refusal(step.Admission.Refusal))
+		}
+		loads = slices.Delete(loads, at, at+1)
+	}
+}
+
+// viewLocked is the host as the policy sees it.
+func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
+	v := policy.Host{
+		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.cfg.Devices, Limits: h.settings.limits, Budget: h.cfg.Budget, NPUSeats: h.cfg.Seats,
+	}
+	for _, r := range h.residents {
+		one := r.view()
+		one.Value = h.cfg.Evict.Value(r.took, h.cfg.Price, time.Since(r.used))
+		v.Residents = append(v.Residents, one)
+	}
+	if h.loading != nil {
+		v.Loading = h.loading.entry.model.ID
+	}
+	for _, q := range loads {
+		m := q.entry.model
+		t := policy.Ticket{ID: q.ticket.ID, Model: policy.Model{ID: m.ID, Type: m.Type, Devices: m.Devices, Pinned: q.entry.pinned, Memory: q.entry.need}}
+		if w := h.waits[q.ticket.ID]; w != nil {
+			t.Since, t.Overtaken = w.since, w.overtaken
+		}
+		v.Queue = append(v.Queue, t)
+	}
+	return v
+}
+
+// closeLocked shuts models for a load that waits for them, or opens them again; those that are going, or that the load
+// under way holds, stay as they are.
+func (h *Host) closeLocked(ids []string, closed bool) {
+	for _, id := range ids {
+		if r := h.residents[id]; r != nil && r.state == policy.ModelLoaded && !r.held && r.closed != closed {
+			r.closed, r.dirty = closed, true
+		}
+	}
+}
+
+// A ticket is taken from when this host works on it until a snapshot shows for certain that Redis heard the outcome.
+
+func (h *Host) isTaken(ticket string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.taken[ticket]
+	return ok
+}
+
+func (h *Host) take(ticket string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.taken[ticket] = time.Time{}
+}
+
+func (h *Host) untake(ticket string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.taken, ticket)
+}
+
+func (h *Host) endTaken(ticket string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.taken[ticket] = time.Now()
+}

@@ -1,0 +1,198 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// ending is a ticket's outcome.
+type ending struct {
+	ticket string
+	out    state.Outcome
+	owed   *resident // the model that owes those who wait for the ticket a place, nil for none
+	// granted: the outcome is all that those who wait for the ticket want, as after an explicit load; no request follows.
+	granted bool
+}
+
+// gen is the generation to write with, 0 while nothing may be written.
+func (h *Host) gen() uint64 {
+	h.pub.Lock()
+	defer h.pub.Unlock()
+	if h.stale {
+		return 0
+	}
+	return h.generation
+}
+
+// noteWrite remembers that Redis may lack something, so that the next beat registers anew.
+func (h *Host) noteWrite(err error) {
+	h.pub.Lock()
+	defer h.pub.Unlock()
+	h.noteLocked(err)
+}
+
+// noteLocked is noteWrite for those who hold pub.
+func (h *Host) noteLocked(err error) {
+	if err == nil || endedTicket(err) {
+		return
+	}
+	h.stale = true
+	h.fenced = h.fenced || errors.Is(err, state.ErrFenced)
+}
+
+// begin takes a ticket out of the queue in Redis.
+func (h *Host) begin(ctx context.Context, ticket string) error {
+	h.pub.Lock()
+	defer h.pub.Unlock()
+	if h.stale {
+		return errStale
+	}
+	err := h.store.Begin(ctx, h.cfg.Name, h.generation, ticket)
+	h.noteLocked(err)
+	return err
+}
+
+// disown makes Redis give back a ticket that it believes under way here and that is not: a failover lost its outcome.
+func (h *Host) disown(ticket string, seen time.Time) {
+	h.pub.Lock()
+	defer h.pub.Unlock()
+	if !h.stale && seen.After(h.registered.Add(settleTime)) {
+		h.log.Warn("Redis holds a ticket under way that is not, registering again", "ticket", ticket)
+		h.stale = true
+	}
+}
+
+// compareRecords makes the host register anew when Redis holds other models for it than it has: a failover brought back
+// an older state in which its generation is the same. seen is when the records were read.
+func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.Time) {
+	h.pub.Lock()
+	defer h.pub.Unlock()
+	if h.stale || !seen.After(h.written.Add(settleTime)) {
+		return
+	}
+	h.mu.Lock()
+	same := len(records) == len(h.residents)
+	for id, r := range h.residents {
+		rec := records[id]
+		same = same && (r.dirty || rec != nil && (r.engine == nil || rec.PID == r.engine.PID()))
+	}
+	h.mu.Unlock()
+	if !same {
+		h.log.Warn("Redis holds other models for this host than it has, registering again")
+		h.stale = true
+	}
+}
+
+// recordLocked is a resident as Redis holds it.
+func (h *Host) recordLocked(r *resident) state.ModelPut {
+	f := map[string]string{
+		"state": string(r.state), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
+		"checkpoint": r.model.Checkpoint, "in_flight": strconv.Itoa(len(r.open)), "pinned": "0", "memory": strconv.FormatInt(r.memory, 10),
+		"options": r.options.Canonical(), "ticket": r.ticket,
+	}
+	if raw, err := json.Marshal(r.plan); err == nil {
+		f["plan"] = string(raw)
+	}
+	if r.closed {
+		f["state"] = string(policy.ModelDraining)
+	}
+	if r.pinned {
+		f["pinned"] = "1"
+	}
+	if r.engine != nil {
+		f["pid"] = strconv.Itoa(r.engine.PID())
+		f["backend_url"] = r.engine.BaseURL() + "/v1"
+		f["cmd"] = r.engine.Command()
+		f["loaded_ms"] = strconv.FormatInt(r.loaded.UnixMilli(), 10)
+		f["load_ms"] = strconv.FormatInt(r.took.Milliseconds(), 10)
+	}
+	return state.ModelPut{ID: r.id, Fields: f}
+}
+
+// npuLocked lists the models on the NPU.
+func (h *Host) npuLocked() string {
+	var out []string
+	for _, r := range h.residents {
+		if r.model.Devices.Has(policy.NPU) {
+			out = append(out, r.id)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ",")
+}
+
+// publishDirty writes the records that changed. What Redis does not take is written by the next registration.
+func (h *Host) publishDirty(ctx context.Context) {
+	h.pub.Lock()
+	defer h.pub.Unlock()
+	if h.stale {
+		return
+	}
+	type write struct {
+		put  state.ModelPut
+		used time.Duration
+	}
+	var writes []write
+	h.mu.Lock()
+	for _, r := range h.residents {
+		if r.dirty {
+			r.dirty = false
+			writes = append(writes, write{h.recordLocked(r), time.Since(r.used)})
+		}
+	}
+	npu := h.npuLocked()
+	h.mu.Unlock()
+	if len(writes) > 0 {
+		h.written = time.Now()
+	}
+	for _, w := range writes {
+		if err := h.store.PutModel(ctx, h.cfg.Name, h.generation, w.put, w.used, npu); err != nil {
+			h.noteLocked(err)
+			return
+		}
+	}
+}
+
+// finish tells Redis a ticket's outcome, now or with the next registration.
+func (h *Host) finish(ctx context.Context, e ending) {
+	h.pub.Lock()
+	defer h.pub.Unlock()
+	if !h.stale {
+		err := h.sendLocked(ctx, e)
+		if err == nil {
+			return
+		}
+		h.noteLocked(err)
+	}
+	h.unsent = append(h.unsent, e)
+}
+
+// sendLocked tells Redis a ticket's outcome and makes the model owe a place to those who still wait. pub is held.
+func (h *Host) sendLocked(ctx context.Context, e ending) error {
+	waiting, err := h.store.Finish(ctx, h.cfg.Name, h.generation, e.ticket, e.out)
+	if err != nil && !errors.Is(err, state.ErrGone) {
+		return err
+	}
+	h.endTaken(e.ticket)
+	if e.owed != nil {
+		if e.granted {
+			waiting = nil
+		}
+		h.answerDebt(e.owed, e.ticket, waiting)
+	}
+	return nil
+}
+
+// finishNow ends a ticket that needs no work.
+func (h *Host) finishNow(ctx context.Context, t state.TicketRecord, out state.Outcome) {
+	h.take(t.ID)
+	h.finish(ctx, ending{ticket: t.ID, out: out})
+}

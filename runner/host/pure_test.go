@@ -1,0 +1,109 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"reveille/infra/policy"
+	"reveille/runner/engine"
+)
+
+func TestRedact(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"engine exited with status 1: cannot open '/srv/models/x.gguf'", "engine exited with status 1: cannot open 'x.gguf'"},
+		{`loading C:\models\x.gguf failed`, "loading x.gguf failed"},
+		{"see ../up/y.gguf and ~/z", "see y.gguf and z"},
+		{"bind 127.0.0.1:8080, [::1]:80 and localhost:9", "bind [address], [address] and [address]"},
+		{"got http://10.0.0.1/v1?key=1 from hf://o/r", "got [address] from [address]"},
+		{"b4512 (cuda 12.4) says 3/4 layers\nfit", "b4512 (cuda 12.4) says 4 layers fit"},
+		{"\xff\x00x ", "\uFFFD x"},
+	} {
+		if got := redact(c.in); got != c.want {
+			t.Errorf("%q: %q, want %q", c.in, got, c.want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.String().Draw(t, "words") + "/secret/dir" + rapid.StringMatching(`[a-z/]*`).Draw(t, "rest")
+		got := redact(s)
+		if len(got) > maxMessage+len(" …") || strings.Contains(got, "secret/") {
+			t.Fatalf("%q → %q", s, got)
+		}
+	})
+}
+
+func TestFailure(t *testing.T) {
+	exit := &engine.ExitError{Code: 1, Tail: []string{"panic at /opt/engine/src/a.cpp"}}
+	for _, c := range []struct {
+		err           error
+		code, message string
+	}{
+		{exit, "model_load_error", "engine exited with status 1: panic at a.cpp"},
+		{&engine.LoadError{Kind: engine.ErrOutOfMemory, Exit: exit}, "engine_out_of_memory", "engine out of memory"},
+		{&engine.LoadError{Kind: engine.ErrLoadTimeout, Detail: "no progress for 1m0s"}, "load_timeout", "engine load timed out: no progress for 1m0s"},
+		{&engine.LoadError{Kind: engine.ErrFileNotFound, Detail: "x.gguf"}, "model_file_not_found", "model file not found: x.gguf"},
+		{&Error{Code: "model_busy", Message: "busy", Cause: errors.New("/a/b")}, "model_busy", "busy"},
+		{fmt.Errorf("options: %w", errors.New("no JSON")), "model_load_error", "options: no JSON"},
+	} {
+		out := failure(c.err)
+		if !out.Failed || out.Fields["code"] != c.code || out.Fields["message"] != c.message {
+			t.Errorf("%v: %v", c.err, out.Fields)
+		}
+	}
+	for code, want := range map[policy.Code]string{policy.TooLarge: "model_too_large", policy.SlotsPinned: "slots_pinned_error", policy.NoDevice: CodeLoad} {
+		if got := refusal(&policy.Refusal{Code: code, Model: "m"}).Fields["code"]; got != want {
+			t.Errorf("%s: %s, want %s", code, got, want)
+		}
+	}
+}
+
+func TestDebts(t *testing.T) {
+	now := time.Now()
+	var d debts
+	g, h := debt{"t", "g"}, debt{"t", "h"}
+	if d.any() || d.owes(g) {
+		t.Error("the zero value owes")
+	}
+	d.pay(g) // nothing to pay yet
+	d.answer("t", []string{"g"}, now)
+	if d.any() {
+		t.Error("owes for a ticket that was given up")
+	}
+	d.ask("t")
+	d.ask("u")
+	if !d.owes(g) || !d.owes(h) || d.owes(debt{"", "g"}) || d.owes(debt{"v", "g"}) {
+		t.Error("while it is asked, everybody who names the ticket is owed, and nobody else")
+	}
+	d.pay(g) // came before the answer
+	d.answer("u", nil, now)
+	if !d.owes(h) {
+		t.Error("the answer for one ticket ended another's")
+	}
+	d.answer("t", []string{"g", "h"}, now.Add(time.Second))
+	if d.owes(g) || !d.owes(h) {
+		t.Error("who came is not owed any more, who did not is")
+	}
+	d.lapse(now)
+	if !d.owes(h) {
+		t.Error("lapsed early")
+	}
+	d.lapse(now.Add(time.Second))
+	if d.any() {
+		t.Error("not lapsed")
+	}
+}
+
+func TestRuntimeLimits(t *testing.T) {
+	flags := policy.Uniform(1)
+	for text, want := range map[string]string{
+		"": "1", "3": "3", "-1": "-1", `{"llm":2,"image":-1}`: "2 1 1 1 -1 1", "0": "1", `{"llm":0}`: "1", "nonsense": "1",
+	} {
+		if got := runtimeLimits(flags, map[string]string{"max_loaded_models": text}).String(); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/rpc"
+	"reveille/runner/plan"
+)
+
+// resident is a model that holds a slot: loading, loaded, or on its way out. Host.mu guards every field but those that
+// never change.
+type resident struct {
+	id      string
+	recipe  *recipe.Recipe
+	options recipe.Options
+	plan    plan.Plan
+	memory  int64
+	under   *catalog.Catalog // the catalogue that it was started under
+	gone    chan struct{}    // closed when the process has ended and the slot is free
+
+	model    *catalog.Model
+	checked  *catalog.Catalog // the newest catalogue that it was compared with
+	state    policy.ModelState
+	closed   bool // takes no new request: a load waits for its slot, or it is going
+	held     bool // closed by the load under way, which alone opens it again
+	stopping bool // nobody enters any more, not even who is owed a place: its engine is stopped, or dead
+	pinned   bool
+	engine   Engine // nil while loading
+	used     time.Time
+	loaded   time.Time
+	took     time.Duration // of the load
+	ticket   string        // the last load that it satisfied
+
+	open  map[*Pass]struct{}
+	debts debts
+	quiet []chan struct{} // closed when the model is not busy any more
+
+	reason   string // why it goes
+	eviction bool   // it goes for another model
+	dirty    bool   // its record in Redis is to be written
+}
+
+func (r *resident) busy() bool { return len(r.open) > 0 || r.debts.any() }
+
+// serves reports whether the model takes requests of everybody.
+func (r *resident) serves() bool { return r.state == policy.ModelLoaded && !r.closed && !r.stopping }
+
+// view is the resident as a decision sees it. What the load under way holds is as good as going.
+func (r *resident) view() policy.Resident {
+	v := policy.Resident{
+		ID: r.id, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
+		Reserved: r.debts.any(), Closed: r.closed, Used: r.used, Memory: r.memory,
+	}
+	if r.held && r.state == policy.ModelLoaded {
+		v.State = policy.ModelDraining
+	}
+	return v
+}
+
+// ErrCut is the cause given to requests that are cut by an unload.
+var ErrCut = errors.New("model is being unloaded")
+
+// Pass is one request's right to use an engine. The engine is not stopped before Leave, unless the request was cut.
+type Pass struct {
+	Engine Engine
+	Model  *catalog.Model
+
+	host *Host
+	res  *resident
+	cut  func(error) // nil once called
+	look bool        // a read: it keeps the engine, and is no use of it
+}
+
+// Enter admits a request to a model, or says why not: a refusal of infra/rpc. cut, which may be nil, is called at most
+// once and from another goroutine, when the request must end early. ticket and gateway name the load that the request
+// waited for.
+func (h *Host) Enter(model, ticket, gateway string, cut func(error)) (*Pass, string) {
+	return h.admit(model, debt{ticket, gateway}, cut, false)
+}
+
+// Look admits a request that only reads an engine's state: the model is kept while it lasts, and its time of use stays.
+func (h *Host) Look(model string, cut func(error)) (*Pass, string) {
+	return h.admit(model, debt{}, cut, true)
+}
+
+func (h *Host) admit(model string, d debt, cut func(error), look bool) (*Pass, string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.draining {
+		return nil, rpc.RefusedDraining
+	}
+	r := h.residents[model]
+	if r == nil || r.engine == nil || r.stopping || !r.serves() && !r.debts.owes(d) {
+		return nil, rpc.RefusedNotLoaded
+	}
+	p := &Pass{Engine: r.engine, Model: r.model, host: h, res: r, cut: cut, look: look}
+	r.open[p] = struct{}{}
+	p.useLocked()
+	r.debts.pay(d)
+	return p, ""
+}
+
+// useLocked notes a use of the model, unless the request only looks.
+func (p *Pass) useLocked() {
+	if !p.look {
+		p.res.used = policy.Use(p.res.used, time.Now())
+		p.host.active = true
+	}
+}
+
+// Leave ends the request. Calling it again does nothing.
+func (p *Pass) Leave() {
+	h := p.host
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, in := p.res.open[p]; !in {
+		return
+	}
+	delete(p.res.open, p)
+	p.useLocked()
+	h.settleLocked(p.res)
+}
+
+// settleLocked tells those who wait for the model to be free that it is.
+func (h *Host) settleLocked(r *resident) {
+	if r.busy() {
+		return
+	}
+	for _, c := range r.quiet {
+		close(c)
+	}
+	r.quiet = nil
+	if len(h.waits) > 0 || r.closed {
+		h.poke()
+	}
+}
+
+// awaitQuiet waits until the model is not busy, or ctx ends. Of a model that is closed for good it stays true.
+func (h *Host) awaitQuiet(ctx context.Context, r *resident) error {
+	h.mu.Lock()
+	if !r.busy() {
+		h.mu.Unlock()
+		return nil
+	}
+	c := make(chan struct{})
+	r.quiet = append(r.quiet, c)
+	h.mu.Unlock()
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// cutAll ends the open requests of a model and lets no other in.
+func (h *Host) cutAll(r *resident, cause error) {
+	h.mu.Lock()
+	r.stopping = true
+	r.debts = debts{}
+	var cuts []func(error)
+	for p := range r.open {
+		if p.cut != nil {
+			cuts = append(cuts, p.cut)
+			p.cut = nil
+		}
+	}
+	h.settleLocked(r)
+	h.mu.Unlock()
+	for _, cut := range cuts {
+		cut(cause)
+	}
+}

@@ -1,0 +1,328 @@
+package host_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+	"reveille/runner/engine"
+	"reveille/runner/host"
+)
+
+func TestLoadServesAndIsRecorded(t *testing.T) {
+	onBoth(t, func(t *testing.T, addr string) {
+		b := startOn(t, addr)
+		if _, refused := b.enter("a", ""); refused != rpc.RefusedNotLoaded {
+			t.Errorf("before the load: %q", refused)
+		}
+		b.ready(b.load("a"))
+		leave := b.busy("a")
+		defer leave()
+		b.until("record with one open request", func() bool {
+			r := b.record("a")
+			return r != nil && r.State == "loaded" && r.PID == b.engines.of("a").pid && r.InFlight == 1 && r.Type == "llm"
+		})
+	})
+}
+
+// Rules 1 and 2: the least recently used of the type goes, other types stay.
+func TestLeastRecentlyUsedGoes(t *testing.T) {
+	limits, _ := policy.ParseLimits("2 1")
+	b := start(t, func(c *host.Config) { c.Limits = limits })
+	for _, m := range []string{"e", "a", "b"} {
+		b.ready(b.load(m))
+	}
+	b.busy("a")() // a is used after b now
+	if r := b.ready(b.load("c")); r.Evicted != "b" {
+		t.Errorf("evicted %q, want b", r.Evicted)
+	}
+	b.holds("a", "c", "e")
+	if r := b.record("b"); r != nil {
+		t.Errorf("record of b stays: %+v", r)
+	}
+}
+
+func TestNoLimit(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.Limits = policy.Uniform(-1) })
+	for _, m := range []string{"a", "b", "c"} {
+		b.ready(b.load(m))
+	}
+	b.holds("a", "b", "c")
+}
+
+// Rule 3: one NPU model, whatever its type.
+func TestNPUIsExclusive(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("n"))
+	b.ready(b.load("o"))
+	b.holds("o")
+	if v, _ := b.rdb.Get(t.Context(), "rv:{main}:npu:h").Result(); v != "o" {
+		t.Errorf("NPU holder %q, want o", v)
+	}
+}
+
+// Rules 4 and 5: a load waits for a busy victim, shuts it in the end, and loads that need not wait pass.
+func TestBusyVictim(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	leave := b.busy("a")
+	waiting := b.load("b")
+	b.until("a is shut", func() bool { return b.host.View().Models[0].Closed })
+	if _, refused := b.enter("a", ""); refused != rpc.RefusedNotLoaded {
+		t.Errorf("shut model: %q", refused)
+	}
+	b.ready(b.load("e"))
+	if st := b.peek(waiting).Record.State; st != "queued" {
+		t.Fatalf("b is %s while a serves", st)
+	}
+	leave()
+	b.ready(waiting)
+	b.holds("b", "e")
+}
+
+// A model that was shut for a load that nobody wants any more opens again.
+func TestShutModelReopens(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	leave := b.busy("a")
+	defer leave()
+	waiting := b.load("b")
+	b.until("a is shut", func() bool { return b.host.View().Models[0].Closed })
+	b.must(b.store.Leave(t.Context(), "g", waiting, false))
+	b.until("a is open", func() bool { return !b.host.View().Models[0].Closed })
+	b.busy("a")()
+	if b.engines.starts("b") != 0 {
+		t.Error("b was loaded for nobody")
+	}
+}
+
+var errLoad = errors.New("engine said: cannot open /srv/models/secret.gguf at 10.1.2.3:99")
+
+// Rule 6: everything goes, what is busy when it is done, and the load is tried once more.
+func TestFailedLoadClearsTheHost(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	b.ready(b.load("e"))
+	leave := b.busy("e")
+	b.engines.fails["i"] = []error{errLoad}
+	ticket := b.load("i")
+	b.until("a is gone", func() bool { return b.engines.of("a") == nil })
+	time.Sleep(200 * time.Millisecond) // several looks of the policy at the shut e
+	if _, refused := b.enter("e", ""); refused == "" {
+		t.Error("e takes requests while the host is cleared")
+	}
+	if b.engines.starts("i") != 1 {
+		t.Error("retried before the host was clear")
+	}
+	leave()
+	if r := b.ready(ticket); r.Evicted != "a,e" {
+		t.Errorf("evicted %q", r.Evicted)
+	}
+	b.holds("i")
+	if s := b.host.Stats(); s.Clears != 1 || s.LoadFailures != 1 || b.engines.starts("i") != 2 {
+		t.Errorf("%+v, %d starts", s, b.engines.starts("i"))
+	}
+}
+
+func TestLoadFailsTwice(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	b.engines.fails["i"] = []error{errLoad, errLoad, errLoad}
+	r := b.failed(b.load("i"), "model_load_error")
+	if strings.Contains(r.Message, "/srv") || strings.Contains(r.Message, "10.1.2.3") || !strings.Contains(r.Message, "secret.gguf") {
+		t.Errorf("message %q", r.Message)
+	}
+	b.holds()
+	b.ready(b.load("a"))
+	b.failed(b.load("i"), "model_load_error")
+	b.holds("a") // in quarantine, it does not clear the host again
+	b.ready(b.load("i"))
+	if s := b.host.Stats(); s.Clears != 1 || b.engines.starts("i") != 4 {
+		t.Errorf("%+v, %d starts", s, b.engines.starts("i"))
+	}
+}
+
+// What clearing the host cannot heal clears nothing.
+func TestHopelessLoads(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	for err, code := range map[error]string{
+		&engine.LoadError{Kind: engine.ErrFileNotFound, Detail: "x.gguf"}:                  "model_file_not_found",
+		&host.Error{Code: host.CodeLoad, Message: "weights are far away", Final: true}:     host.CodeLoad,
+		&engine.LoadError{Kind: engine.ErrNoProgram, Detail: "recipe llamacpp: no server"}: host.CodeLoad,
+	} {
+		b.engines.mu.Lock()
+		b.engines.fails["i"] = []error{err}
+		b.engines.mu.Unlock()
+		b.failed(b.load("i"), code)
+	}
+	b.failed(b.load("huge"), "model_too_large")
+	b.failed(b.load("nobody-knows-it"), "model_not_found")
+	b.holds("a")
+	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 3 {
+		t.Errorf("%+v, %d starts", s, b.engines.starts("i"))
+	}
+}
+
+// Rule 7: the model waits for the request that it was loaded for, until that leaves or its time is over.
+func TestLoadedModelServesItsRequestFirst(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.Reserve = 30 * time.Second })
+	first := b.load("a")
+	b.outcome(first)
+	second := b.load("b")
+	time.Sleep(150 * time.Millisecond)
+	if st := b.peek(second).Record.State; st != "queued" || b.engines.of("a") == nil {
+		t.Fatalf("b is %s before a served", st)
+	}
+	leave, refused := b.enter("a", first)
+	if refused != "" {
+		t.Fatalf("who waited is refused: %s", refused)
+	}
+	leave()
+	b.ready(second)
+}
+
+func TestReservationEnds(t *testing.T) {
+	for name, end := range map[string]func(b *bench, ticket string){
+		"by time": func(*bench, string) {},
+		"by leave": func(b *bench, ticket string) {
+			b.rdb.Publish(b.Context(), "rv:{main}:events", `{"kind":"leave","host":"h","model":"a","ticket":"`+ticket+`","gateway":"g"}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, func(c *host.Config) {
+				if name == "by leave" {
+					c.Reserve = time.Minute
+				}
+			})
+			ticket := b.load("a")
+			b.outcome(ticket)
+			end(b, ticket)
+			b.ready(b.load("b"))
+			b.holds("b")
+		})
+	}
+}
+
+// Rule 8, and pins at run time.
+func TestPinnedModelStays(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("p"))
+	b.failed(b.load("q"), "slots_pinned_error")
+	b.must(b.store.Set(t.Context(), state.Pins, "p", "0"))
+	b.until("pin is off", func() bool { return !b.host.View().Models[0].Pinned })
+	b.ready(b.load("q"))
+	b.ready(b.ask(state.Want{Model: "a", Own: true, Fields: map[string]string{"pinned": "1"}}))
+	b.failed(b.load("b"), "slots_pinned_error")
+}
+
+// Rule 9: victims go until the memory suffices.
+func TestMemoryBudget(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.Budget = map[policy.Devices]int64{policy.CPU: 25} })
+	b.ready(b.load("a"))
+	b.ready(b.load("e"))
+	b.ready(b.load("i"))
+	b.holds("e", "i")
+}
+
+// Rule 10: other options reload, the same do not.
+func TestOptions(t *testing.T) {
+	b := start(t)
+	own := func(options string, more ...string) string {
+		f := map[string]string{"options": options}
+		for i := 0; i < len(more); i += 2 {
+			f[more[i]] = more[i+1]
+		}
+		return b.ask(state.Want{Model: "a", Own: true, Fields: f})
+	}
+	b.ready(own(`{"ctx_size":100}`))
+	first := b.engines.of("a").pid
+	b.ready(own(`{"ctx_size":100}`))
+	b.ready(b.load("a"))
+	if pid := b.engines.of("a").pid; pid != first {
+		t.Error("reloaded for the same options")
+	}
+	r := b.ready(own(`{"ctx_size":200}`))
+	if e := b.engines.of("a"); e.pid == first || e.options["ctx_size"] != int64(200) || r.Evicted != "" {
+		t.Errorf("options %v, evicted %q", e.options, r.Evicted)
+	}
+	if s := b.host.Stats(); s.Evictions != 0 {
+		t.Errorf("a reload counts as %d evictions", s.Evictions)
+	}
+	b.must(b.store.Set(t.Context(), state.SavedOptions, "b", `{"ctx_size":300}`))
+	b.ready(b.load("b"))
+	if o := b.engines.of("b").options; o["ctx_size"] != int64(300) {
+		t.Errorf("saved options: %v", o)
+	}
+	b.ready(own(`{"args":"--tokens 3"}`))
+	b.ready(own(`{"args":"--tokens 4"}`, "merge_args", "1"))
+	if o := b.engines.of("a").options; o["args"] != "--tokens 4" {
+		t.Errorf("merged with what is below: %v", o)
+	}
+}
+
+// Limits and options set at run time hold from the next load on, and gateways hear of the limits.
+func TestRuntimeSettings(t *testing.T) {
+	b := start(t)
+	b.must(b.store.Set(t.Context(), state.Runtime, "max_loaded_models", `{"llm":2}`))
+	b.must(b.store.Set(t.Context(), state.Runtime, "ctx_size", "77"))
+	b.must(b.store.Set(t.Context(), state.Runtime, "llamacpp", `{"backend":"cpu","args":null}`)) // of another recipe
+	b.until("limits are told", func() bool {
+		s, err := b.store.Snapshot(t.Context())
+		return err == nil && s.Hosts["h"].Limits == "2 1 1 1 1 1"
+	})
+	b.ready(b.load("a"))
+	b.ready(b.load("b"))
+	b.holds("a", "b")
+	if o := b.engines.of("b").options; o["ctx_size"] != int64(77) {
+		t.Errorf("%v", o)
+	}
+	b.must(b.store.Set(t.Context(), state.Runtime, "max_loaded_models", ""))
+	b.until("limits are the flags' again", func() bool { return b.host.View().Limits == "1" })
+	b.ready(b.load("c"))
+	b.holds("c")
+}
+
+// Invariant 10: many who ask for one cold model at once cause one start.
+func TestManyAskForOneModel(t *testing.T) {
+	b := start(t)
+	gate := make(chan struct{})
+	b.engines.gates["a"] = gate
+	tickets := map[string]bool{}
+	for range 20 {
+		tickets[b.load("a")] = true
+	}
+	if len(tickets) != 1 {
+		t.Errorf("%d tickets", len(tickets))
+	}
+	own := b.ask(state.Want{Model: "a", Own: true})
+	close(gate)
+	for ticket := range tickets {
+		b.ready(ticket)
+	}
+	b.ready(own)
+	if n := b.engines.starts("a"); n != 1 {
+		t.Errorf("%d starts", n)
+	}
+}
+
+func TestAbandonedTicketIsNotLoaded(t *testing.T) {
+	b := start(t)
+	gate := make(chan struct{})
+	b.engines.gates["a"] = gate
+	loading := b.load("a")
+	b.until("a loads", func() bool { return b.host.View().Loading == "a" })
+	other := b.load("e")
+	b.must(b.store.Leave(t.Context(), "g", other, false))
+	b.must(b.store.Leave(t.Context(), "g", loading, false)) // has begun: it goes on
+	close(gate)
+	b.until("a is loaded", func() bool { r := b.record("a"); return r != nil && r.State == "loaded" })
+	time.Sleep(100 * time.Millisecond)
+	if b.engines.starts("e") != 0 {
+		t.Error("e was loaded for nobody")
+	}
+}

@@ -1,0 +1,41 @@
+package host
+
+import (
+	"context"
+	"errors"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// confirmSleep answers a sweep that wants this host asleep: nothing is open here, or work came. After it the host rests:
+// its runner beats on and begins nothing, until its machine is turned off, or a beat says that it is wanted awake.
+func (h *Host) confirmSleep(ctx context.Context) {
+	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
+	if me == nil || me.State != string(policy.Draining) || me.Fields["sleep_token"] == "" {
+		return
+	}
+	h.mu.Lock()
+	holds := h.draining || h.loading != nil || len(h.residents) > 0
+	h.mu.Unlock()
+	if holds {
+		return // Redis has not heard of it: the sweep takes its drain back
+	}
+	switch err := h.store.ConfirmSleep(ctx, h.cfg.Name, h.gen(), me.Fields["sleep_token"]); {
+	case err == nil:
+		h.log.Info("host goes to sleep")
+	case errors.Is(err, state.ErrWanted):
+		h.log.Info("work came, the host stays awake")
+	case errors.Is(err, state.ErrUnavailable), errors.Is(err, state.ErrGone):
+		return
+	default:
+		h.noteWrite(err)
+	}
+	h.poke()
+}
+
+// resting reports whether Redis holds the host asleep, or about to be woken: then nothing may begin before this runner
+// has registered anew.
+func resting(me *state.HostRecord) bool {
+	return me.State == string(policy.Asleep) || me.State == string(policy.Waking)
+}

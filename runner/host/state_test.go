@@ -1,0 +1,222 @@
+package host_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+	"reveille/runner/host"
+	"reveille/testenv"
+)
+
+// Redis emptied in the middle of a load: engines stay, the load ends, all is registered again.
+func TestEmptiedRedis(t *testing.T) {
+	onBoth(t, func(t *testing.T, addr string) {
+		b := startOn(t, addr)
+		b.ready(b.load("a"))
+		pid := b.engines.of("a").pid
+		gate := make(chan struct{})
+		b.engines.gates["e"] = gate
+		b.load("e")
+		b.until("e loads", func() bool { return b.host.View().Loading == "e" })
+		before := b.host.View().Generation
+		b.must(b.rdb.FlushAll(t.Context()).Err())
+		b.until("registered with what it holds", func() bool {
+			r := b.record("a")
+			return r != nil && r.State == "loaded" && r.PID == pid && b.record("e") != nil
+		})
+		close(gate)
+		b.until("e is loaded", func() bool { r := b.record("e"); return r != nil && r.State == "loaded" })
+		b.publish(models)
+		b.ready(b.load("e"))
+		b.ready(b.load("i"))
+		if g := b.host.View().Generation; g <= before || b.engines.starts("a") != 1 || b.engines.starts("e") != 1 {
+			t.Errorf("generation %d after %d, %d and %d starts", g, before, b.engines.starts("a"), b.engines.starts("e"))
+		}
+	})
+}
+
+// Redis away while a load ends: the outcome is told when it is back, and the model waits until then for who is owed it.
+func TestRedisAwayAtTheEndOfALoad(t *testing.T) {
+	redis := testenv.Redis(t)
+	flaky := testenv.NewFlaky(t, redis)
+	b := startOn(t, redis, func(c *host.Config) {
+		s, err := state.Open(state.Options{URL: "redis://" + flaky.Addr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		c.Store, c.Reserve = s, time.Minute
+	})
+	gate := make(chan struct{})
+	b.engines.gates["a"] = gate
+	ticket := b.load("a")
+	b.until("a loads", func() bool { return b.record("a") != nil })
+	flaky.Refuse(true)
+	flaky.Cut()
+	close(gate)
+	b.until("a is loaded", func() bool { return b.engines.of("a") != nil })
+	time.Sleep(300 * time.Millisecond)
+	other := b.load("b")
+	flaky.Refuse(false)
+	if r := b.outcome(ticket); r.State != "ready" {
+		t.Fatalf("%+v", r)
+	}
+	time.Sleep(200 * time.Millisecond)
+	if st := b.peek(other).Record.State; st != "queued" || b.engines.of("a") == nil {
+		t.Fatalf("b is %s although a owes a place", st)
+	}
+	b.ready(ticket)
+	b.ready(other)
+}
+
+func TestReplaced(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	b.busy("a") // will be cut
+	other := b.open(2 * time.Second)
+	_, _, err := other.Register(t.Context(), state.HostInfo{Name: "h", Boot: "boot-2", Addr: "127.0.0.1:2", Devices: "cpu", Limits: "1"})
+	b.must(err)
+	select {
+	case err = <-b.ended:
+		close(b.ended)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the host goes on")
+	}
+	if !errors.Is(err, host.ErrReplaced) {
+		t.Errorf("ended with %v", err)
+	}
+	s, err := b.store.Snapshot(t.Context())
+	b.must(err)
+	if h := s.Hosts["h"]; h.Fields["boot"] != "boot-2" || h.State != "ready" || b.engines.of("a") != nil {
+		t.Errorf("%+v", h)
+	}
+}
+
+// A failover that lost the registration looks like a fence at first; it is none.
+func TestOlderStateIsNoFence(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	pid := b.engines.of("a").pid
+	b.must(b.rdb.HSet(t.Context(), "rv:{main}:host:h", "generation", "7", "boot", "an older life").Err())
+	b.must(b.rdb.Del(t.Context(), "rv:{main}:model:h:a", "rv:{main}:models:h").Err())
+	b.until("registered again", func() bool { r := b.record("a"); return r != nil && r.PID == pid })
+	b.busy("a")()
+}
+
+// A failover that lost the end of a ticket: it is told again, not kept under way for ever.
+func TestLostOutcomeIsToldAgain(t *testing.T) {
+	b := start(t)
+	ticket := b.load("a")
+	b.ready(ticket)
+	time.Sleep(2500 * time.Millisecond) // a snapshot newer than the outcome
+	ctx := t.Context()
+	b.must(b.rdb.HSet(ctx, "rv:{main}:ticket:"+ticket, "state", "loading").Err())
+	b.must(b.rdb.Persist(ctx, "rv:{main}:ticket:"+ticket).Err())
+	b.must(b.rdb.SAdd(ctx, "rv:{main}:begun:h", ticket).Err())
+	b.must(b.rdb.HSet(ctx, "rv:{main}:host:h", "loading", ticket).Err())
+	b.ready(b.load("e")) // Redis takes the host for busy until it registers
+	if r := b.outcome(ticket); r.State != "ready" {
+		t.Errorf("%+v", r)
+	}
+	if n := b.engines.starts("a"); n != 1 {
+		t.Errorf("a was started %d times", n)
+	}
+}
+
+func TestShutdown(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
+	b.ready(b.load("a"))
+	b.ready(b.load("e"))
+	leave := b.busy("a")
+	queued := b.load("b")
+	unload := b.unload("a")
+	b.stop()
+	b.until("draining", func() bool {
+		s, err := b.store.Snapshot(t.Context())
+		return err == nil && s.Hosts["h"].State == "draining"
+	})
+	if _, refused := b.enter("e", ""); refused != "draining" {
+		t.Errorf("refused: %q", refused)
+	}
+	seen := func() int64 {
+		s, err := b.store.Snapshot(t.Context())
+		b.must(err)
+		return s.Hosts["h"].SeenMS
+	}
+	was := seen()
+	b.until("beats go on", func() bool { return seen() > was })
+	leave()
+	b.must(b.end())
+	s, err := b.store.Snapshot(t.Context())
+	b.must(err)
+	if h := s.Hosts["h"]; h.State != "asleep" || len(h.Models) != 0 {
+		t.Errorf("%+v", h)
+	}
+	if r := b.outcome(unload); r.State != "ready" {
+		t.Errorf("unload: %+v", r)
+	}
+	b.cfg.Boot = "boot-2"
+	b.run()
+	b.ready(queued) // its successor carries out what was queued
+}
+
+func TestShutdownInALoad(t *testing.T) {
+	b := start(t)
+	b.engines.gates["a"] = make(chan struct{})
+	ticket := b.load("a")
+	b.until("a loads", func() bool { return b.record("a") != nil })
+	b.must(b.end())
+	if st := b.peek(ticket).Record.State; st != "queued" {
+		t.Errorf("the ticket is %s, want it back in the queue", st)
+	}
+	b.engines.mu.Lock()
+	clear(b.engines.gates)
+	b.engines.mu.Unlock()
+	b.run()
+	b.ready(ticket)
+}
+
+func TestCatalogueChange(t *testing.T) {
+	b := start(t)
+	for _, m := range []string{"a", "e", "i"} {
+		b.ready(b.load(m))
+	}
+	gate := make(chan struct{})
+	b.engines.gates["o"] = gate
+	loading := b.load("o")
+	b.until("o loads", func() bool { return b.record("o") != nil })
+	pid, leave := b.engines.of("e").pid, b.busy("a")
+	text := strings.Replace(models, "a: {type: llm, recipe: standin, device: cpu,", "a: {type: llm, recipe: standin, device: cpu, options: {ctx_size: 5},", 1)
+	text = strings.Replace(text, "e: {type: embedding,", "e: {type: embedding, pin: true, idle: 1m,", 1)
+	text = strings.Replace(text, "o: {type: audio, recipe: standin, device: npu, memory: 10}", "", 1)
+	text = strings.Replace(text, "i: {type: image, recipe: standin, device: cpu, memory: 10}", "", 1)
+	b.publish(text)
+	b.until("i is gone, e pinned", func() bool { r := b.record("e"); return b.engines.of("i") == nil && r != nil && r.Pinned })
+	if b.engines.of("a") == nil || b.engines.of("e").pid != pid {
+		t.Error("a goes when it is done, e stays as it is")
+	}
+	leave()
+	b.until("a is gone", func() bool { return b.engines.of("a") == nil })
+	close(gate)
+	b.outcome(loading)
+	b.until("o is gone when it was loaded", func() bool { return b.engines.of("o") == nil })
+	b.ready(b.load("a"))
+	if o := b.engines.of("a").options; o["ctx_size"] != int64(5) {
+		t.Errorf("%v", o)
+	}
+	_, err := b.store.PutCatalog(t.Context(), "feedfeedfeedfeed", []byte(`{"version":"no"}`), nil)
+	b.must(err)
+	b.ready(b.load("b")) // a catalogue that is not understood changes nothing
+}
+
+// A gateway asks for what is new in its models file a moment before it has published the file.
+func TestTicketBeforeItsCatalogue(t *testing.T) {
+	b := start(t)
+	early := b.load("new")
+	time.Sleep(100 * time.Millisecond) // the runner has seen the ticket by then, or the test shows nothing
+	b.publish(strings.Replace(models, "models:", "models:\n  new: {type: llm, recipe: standin, device: cpu}", 1))
+	b.ready(early)
+}

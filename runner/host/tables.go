@@ -1,0 +1,112 @@
+package host
+
+import (
+	"context"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// settings are the run-time tables of the pool as last read.
+type settings struct {
+	saved, pins, runtime map[string]string
+	limits               policy.Limits // the flags' with the run-time ones over them
+	read                 uint64        // the change that they were read after
+}
+
+// refreshSettings reads the run-time tables when an event made them stale. Failing, loads wait for Redis like everything
+// else, and what was read before stands.
+func (h *Host) refreshSettings(ctx context.Context) error {
+	h.mu.Lock()
+	change := h.settingsChange
+	fresh := h.settings.read == change
+	h.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	saved, err := h.store.All(ctx, state.SavedOptions)
+	if err != nil {
+		return err
+	}
+	pins, err := h.store.All(ctx, state.Pins)
+	if err != nil {
+		return err
+	}
+	runtime, err := h.store.All(ctx, state.Runtime)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	was := h.settings.limits
+	h.settings = settings{saved: saved, pins: pins, runtime: runtime, limits: runtimeLimits(h.cfg.Limits, runtime), read: change}
+	for _, r := range h.residents {
+		if p := h.pinnedLocked(r.model); p != r.pinned {
+			r.pinned, r.dirty = p, true
+		}
+	}
+	changed := h.settings.limits != was
+	h.mu.Unlock()
+	if changed {
+		h.noteWrite(errStale) // gateways place by the limits of the registration
+	}
+	return nil
+}
+
+// pinnedLocked says whether a model is pinned: by a management call, else by the catalogue.
+func (h *Host) pinnedLocked(m *catalog.Model) bool {
+	if p, ok := h.settings.pins[m.ID]; ok {
+		return p == "1"
+	}
+	return m.Pin
+}
+
+// refreshCatalog reads the published catalogue when its version is not the one held. One that cannot be understood is
+// passed over. Models whose entry needs no other engine get their new entry.
+func (h *Host) refreshCatalog(ctx context.Context, version string) error {
+	h.mu.Lock()
+	same := version == "" || version == h.catalog.Version || version == h.refusedCatalog
+	h.mu.Unlock()
+	if same {
+		return nil
+	}
+	published, raw, err := h.store.Catalog(ctx)
+	if err != nil {
+		return err
+	}
+	next, err := catalog.Unmarshal(raw)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil {
+		h.refusedCatalog = published
+		h.log.Error("catalogue not understood, the one before stays", "version", published, "error", err)
+		return nil
+	}
+	h.catalog, h.refusedCatalog = next, ""
+	h.log.Info("catalogue read", "version", next.Version, "models", len(next.Models))
+	return nil
+}
+
+// dismissOutdated lets models go whose entry changed in a way that needs another engine, or is gone; the others get
+// their new entry. A model that is loading is looked at when it is loaded.
+func (h *Host) dismissOutdated(ctx context.Context) {
+	var gone []*resident
+	h.mu.Lock()
+	for id, r := range h.residents {
+		if r.checked == h.catalog || r.state != policy.ModelLoaded {
+			continue
+		}
+		r.checked = h.catalog
+		m, ok := h.catalog.Model(id)
+		if !ok || len(catalog.Diff(r.under, h.catalog).Changed[id].Reload) > 0 {
+			gone = append(gone, r)
+			continue
+		}
+		r.model, r.pinned, r.dirty = m, h.pinnedLocked(m), true
+	}
+	h.mu.Unlock()
+	for _, r := range gone {
+		h.log.Info("catalogue entry changed: model goes when it is done", "model", r.id)
+		h.startUnload(ctx, nil, r, false)
+	}
+}

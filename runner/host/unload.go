@@ -1,0 +1,154 @@
+package host
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// lastWords is how long requests that were cut may take to say so before the engine is stopped under them.
+const lastWords = 2 * time.Second
+
+// answerUnload deals with an unload ticket: refused at once when there is nothing to unload, left in the queue while
+// the model is loading, carried out beside the queue otherwise.
+func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
+	r, st := h.held(t.Model)
+	switch {
+	case r == nil:
+		h.finishNow(ctx, t, failure(&Error{Code: "model_not_loaded", Message: "model " + t.Model + " is not loaded"}))
+	case st == policy.ModelLoading:
+	default:
+		h.take(t.ID)
+		switch err := h.begin(ctx, t.ID); {
+		case err == nil:
+			h.startUnload(ctx, &t, r, t.Force)
+		case endedTicket(err):
+			h.endTaken(t.ID)
+		default:
+			h.untake(t.ID)
+		}
+	}
+}
+
+// startUnload lets a model go beside the queue: open requests end first, for Config.DrainTimeout, then are cut; force
+// cuts them at once. t, if not nil, hears the outcome. A ticket with only_idle_ms unloads only a model that has been
+// idle that long. The model must not be loading. Any number may unload one model at a time.
+func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, r *resident, force bool) {
+	h.mu.Lock()
+	if t != nil && r.state == policy.ModelLoaded && !r.idleFor(t.Fields["only_idle_ms"]) {
+		h.mu.Unlock()
+		h.finish(ctx, ending{ticket: t.ID, out: failure(&Error{Code: "model_busy", Message: "model " + r.id + " is in use"})})
+		return
+	}
+	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
+	h.mu.Unlock()
+	h.publishDirty(ctx)
+	ctx = context.WithoutCancel(ctx)
+	h.work.Go(func() {
+		out := state.Outcome{Fields: map[string]string{}}
+		if err := h.unload(ctx, r, force); err != nil {
+			h.log.Error("engine does not stop", "model", r.id, "error", err)
+			out = failure(&Error{Code: "engine_crashed", Message: "model " + r.id + " does not stop"})
+		}
+		if t != nil {
+			h.finish(ctx, ending{ticket: t.ID, out: out})
+		}
+		h.poke()
+	})
+}
+
+// idleFor reports whether the model has been idle for the given milliseconds, "" for no condition.
+func (r *resident) idleFor(ms string) bool {
+	if ms == "" {
+		return true
+	}
+	n, err := strconv.ParseInt(ms, 10, 64)
+	return err == nil && !r.busy() && !r.pinned && time.Since(r.used) >= time.Duration(n)*time.Millisecond
+}
+
+// unload lets a model that is shut finish and stops it.
+func (h *Host) unload(ctx context.Context, r *resident, force bool) error {
+	limit := h.cfg.DrainTimeout
+	if force {
+		limit = 0
+	}
+	wait, cancel := context.WithTimeout(ctx, limit)
+	err := h.awaitQuiet(wait, r)
+	cancel()
+	if err != nil {
+		h.log.Warn("open requests are cut", "model", r.id, "force", force)
+		h.cutAll(r, ErrCut)
+		wait, cancel := context.WithTimeout(ctx, lastWords)
+		_ = h.awaitQuiet(wait, r) // those that hear it write their last event; the rest die with the engine
+		cancel()
+	}
+	return h.stop(ctx, r, "unloaded", false)
+}
+
+// stop ends the engine of a model that is shut and not busy, and returns when its slot is free. An engine that cannot be
+// ended keeps its slot.
+func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bool) error {
+	h.mu.Lock()
+	r.stopping = true
+	if r.reason == "" {
+		r.reason, r.eviction = reason, eviction
+	}
+	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
+	h.mu.Unlock()
+	if err := r.engine.Stop(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-r.gone: // its watch saw the end, too
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// watch frees the slot of an engine that has ended, whatever ended it.
+func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
+	select {
+	case <-e.Done():
+	case <-h.over.Done(): // the runner ends; nothing more can be done about an engine that does not
+		return
+	}
+	h.mu.Lock()
+	crashed := r.reason == ""
+	if crashed {
+		r.state, r.closed, r.reason = policy.ModelDraining, true, "engine died"
+		h.stats.Crashes++
+	}
+	r.stopping = true
+	r.debts = debts{} // nobody can be served any more; those who wait ask for another load
+	h.settleLocked(r)
+	h.mu.Unlock()
+	if crashed {
+		h.log.Error("engine died", "model", r.id, "error", e.Err())
+	}
+	h.forget(ctx, r)
+}
+
+// forget frees the slot of a model whose process is gone, once. Its record goes before a new copy can have one.
+func (h *Host) forget(ctx context.Context, r *resident) {
+	h.pub.Lock()
+	h.mu.Lock()
+	delete(h.residents, r.id)
+	reason, eviction := r.reason, r.eviction
+	if eviction {
+		h.stats.Evictions++
+	}
+	npu := h.npuLocked()
+	h.mu.Unlock()
+	h.log.Info("model is gone", "model", r.id, "reason", reason)
+	h.written = time.Now()
+	if !h.stale {
+		h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, reason, eviction))
+	}
+	h.pub.Unlock()
+	close(r.gone)
+	h.poke()
+}

@@ -1,0 +1,149 @@
+package host_test
+
+import (
+	"testing"
+	"time"
+
+	"reveille/infra/rpc"
+	"reveille/runner/host"
+)
+
+func TestUnloadLetsRequestsEnd(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
+	b.ready(b.load("a"))
+	leave := b.busy("a")
+	ticket := b.unload("a")
+	b.until("a drains", func() bool { r := b.record("a"); return r != nil && r.State == "draining" })
+	if _, refused := b.enter("a", ""); refused != rpc.RefusedNotLoaded {
+		t.Errorf("draining model: %q", refused)
+	}
+	leave()
+	if r := b.outcome(ticket); r.State != "ready" {
+		t.Errorf("%+v", r)
+	}
+	b.holds()
+	b.failed(b.unload("a"), "model_not_loaded")
+}
+
+func TestUnloadCutsRequests(t *testing.T) {
+	for name, fields := range map[string][]string{"at the end of its time": nil, "at once by force": {"force", "1"}} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, func(c *host.Config) {
+				if c.DrainTimeout = 50 * time.Millisecond; fields != nil {
+					c.DrainTimeout = time.Minute
+				}
+			})
+			b.ready(b.load("a"))
+			b.busy("a")
+			if r := b.outcome(b.unload("a", fields...)); r.State != "ready" {
+				t.Errorf("%+v", r)
+			}
+			b.holds()
+		})
+	}
+}
+
+// Force cuts what an unload before it lets end.
+func TestForceOvertakesADrain(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
+	b.ready(b.load("a"))
+	b.busy("a")
+	first := b.unload("a")
+	b.until("a drains", func() bool { r := b.record("a"); return r != nil && r.State == "draining" })
+	for _, ticket := range []string{b.unload("a", "force", "1"), first} {
+		if r := b.outcome(ticket); r.State != "ready" {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestUnloadOfIdleModelsOnly(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	leave := b.busy("a")
+	b.failed(b.unload("a", "only_idle_ms", "0"), "model_busy")
+	leave()
+	b.failed(b.unload("a", "only_idle_ms", "60000"), "model_busy")
+	if r := b.outcome(b.unload("a", "only_idle_ms", "0")); r.State != "ready" {
+		t.Errorf("%+v", r)
+	}
+	b.ready(b.load("p"))
+	b.failed(b.unload("p", "only_idle_ms", "0"), "model_busy") // pinned
+}
+
+func TestUnloadWaitsForALoad(t *testing.T) {
+	b := start(t)
+	gate := make(chan struct{})
+	b.engines.gates["a"] = gate
+	loading := b.load("a")
+	b.until("a loads", func() bool { return b.record("a") != nil })
+	unload := b.unload("a", "force", "1")
+	close(gate)
+	b.outcome(loading)
+	if r := b.outcome(unload); r.State != "ready" {
+		t.Errorf("%+v", r)
+	}
+	b.holds()
+}
+
+// A victim of a load that is itself unloaded, whatever becomes of the load, is gone once and holds nobody up.
+func TestUnloadOfAVictim(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	leave := b.busy("a")
+	waiting := b.load("b")
+	unload := b.unload("a")
+	time.Sleep(50 * time.Millisecond)
+	leave()
+	b.outcome(unload)
+	b.ready(waiting)
+	b.holds("b")
+}
+
+// An engine that cannot be ended keeps its slot, fails what needs it, and frees it when it ends after all.
+func TestStuckEngine(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	a := b.engines.of("a")
+	a.stuck.Store(true)
+	b.failed(b.load("b"), host.CodeLoad)
+	b.holds("a")
+	b.failed(b.unload("a"), "engine_crashed")
+	waiting := b.load("b")
+	b.ready(b.load("e")) // another type has room
+	a.die()
+	b.ready(waiting)
+	b.holds("b", "e")
+	b.engines.of("b").stuck.Store(true) // and the runner ends all the same
+}
+
+func TestCrashFreesTheSlot(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	leave := b.busy("a")
+	waiting := b.load("b")
+	began := time.Now()
+	b.engines.of("a").die()
+	b.until("record is gone", func() bool { return b.record("a") == nil })
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("the record stayed %v", d)
+	}
+	b.ready(waiting)
+	leave()
+	b.ready(b.load("a"))
+	if s := b.host.Stats(); s.Crashes != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestCrashWhileDraining(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
+	b.ready(b.load("a"))
+	leave := b.busy("a")
+	unload := b.unload("a")
+	b.until("a drains", func() bool { r := b.record("a"); return r != nil && r.State == "draining" })
+	b.engines.of("a").die()
+	b.until("record is gone", func() bool { return b.record("a") == nil })
+	leave() // its connection broke
+	b.outcome(unload)
+}

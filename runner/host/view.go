@@ -1,0 +1,73 @@
+package host
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"reveille/runner/plan"
+)
+
+// View is a host as it sees itself.
+type View struct {
+	Host       string      `json:"host"`
+	Devices    string      `json:"devices"`
+	Limits     string      `json:"max_loaded_models"`
+	Generation uint64      `json:"generation"`
+	Draining   bool        `json:"draining"`
+	Loading    string      `json:"loading,omitempty"`
+	Models     []ModelView `json:"models"`
+	Stats      Stats       `json:"stats"`
+}
+
+// ModelView is a model that holds a slot.
+type ModelView struct {
+	ID       string    `json:"id"`
+	Type     string    `json:"type"`
+	State    string    `json:"state"`
+	Closed   bool      `json:"closed"`
+	Pinned   bool      `json:"pinned"`
+	InFlight int       `json:"in_flight"`
+	Reserved int       `json:"reserved"`
+	PID      int       `json:"pid"`
+	Used     time.Time `json:"used"`
+	Memory   int64     `json:"memory"`
+	Plan     plan.Plan `json:"plan"`
+	Command  string    `json:"cmd"`
+}
+
+// View describes the host now, models by name.
+func (h *Host) View() View {
+	generation := h.gen()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v := View{
+		Host: h.cfg.Name, Devices: h.cfg.Devices.String(), Limits: h.settings.limits.String(), Generation: generation, Draining: h.draining,
+		Models: make([]ModelView, 0, len(h.residents)), Stats: h.stats,
+	}
+	if h.loading != nil {
+		v.Loading = h.loading.entry.model.ID
+	}
+	for _, r := range h.residents {
+		m := ModelView{
+			ID: r.id, Type: string(r.model.Type), State: string(r.state), Closed: r.closed, Pinned: r.pinned, InFlight: len(r.open), Reserved: r.debts.count(),
+			Used: r.used, Memory: r.memory, Plan: r.plan,
+		}
+		if r.engine != nil {
+			m.PID, m.Command = r.engine.PID(), r.engine.Command()
+		}
+		v.Models = append(v.Models, m)
+	}
+	slices.SortFunc(v.Models, func(a, b ModelView) int { return strings.Compare(a.ID, b.ID) })
+	return v
+}
+
+// EngineOf is the engine of a loaded model, nil when there is none.
+func (h *Host) EngineOf(model string) Engine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r := h.residents[model]; r != nil {
+		return r.engine
+	}
+	return nil
+}

@@ -1,0 +1,204 @@
+// Package launch turns catalogue entries into running engines: it finds the program, checks the files, spawns and waits
+// until the engine serves. It is what runner/host means by Engines.
+package launch
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/relay"
+	"reveille/runner/batch"
+	"reveille/runner/engine"
+	"reveille/runner/host"
+	"reveille/runner/mmcache"
+	"reveille/runner/plan"
+)
+
+// Launcher starts engines on this machine. It is safe for concurrent use.
+type Launcher struct {
+	Spawner   *engine.Spawner
+	Ledger    *engine.Ledger
+	Finder    engine.Finder
+	SocketDir string
+	Log       *slog.Logger
+	Media     *mmcache.Server // caches what media encoders make; nil: engines run uncached
+	Meters    *batch.Meters   // of embedding queues; nil: none
+
+	plans plan.Reader
+}
+
+var _ host.Engines = (*Launcher)(nil)
+
+// Start spawns the engine of a model and waits until it serves. When ctx ends first the engine is killed. On error
+// nothing of it is left, but for a process that not even a kill could end, which is logged. Errors are those of package
+// engine, or *host.Error.
+func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan) (host.Engine, error) {
+	checkpoint, err := local(m.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	mmproj, err := local(m.MMProj)
+	if err != nil {
+		return nil, err
+	}
+	spec := engine.Spec{
+		Recipe: *r, Model: m.ID, Checkpoint: checkpoint, MMProj: mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts),
+	}
+	spec.Program, err = l.Finder.Find(r, r.Backend(opts, m.Devices))
+	if err != nil {
+		return nil, err
+	}
+	media := l.attach(m, &spec)
+	p, err := engine.Start(ctx, spec, engine.Config{
+		Logger: l.Log, Spawner: l.Spawner, Ledger: l.Ledger, Environ: os.Environ(), SocketDir: l.SocketDir,
+	})
+	if err != nil {
+		media.Detach()
+		return nil, err
+	}
+	if err := p.EnsureReady(ctx); err != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if stuck := p.Kill(stop); stuck != nil {
+			l.Log.Error("engine of a failed load does not end", "model", m.ID, "pid", p.PID(), "error", stuck)
+		}
+		media.Detach()
+		return nil, err
+	}
+	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
+		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
+	run := newRunning(p, media)
+	if m.Type == policy.Embedding {
+		run.queue = l.queue(ctx, run, m, r, checkpoint, pl)
+	}
+	go run.closeAtEnd()
+	return run, nil
+}
+
+// queue makes the queue of an embedding model, nil for an engine that cannot count tokens: its requests are then relayed.
+func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r *recipe.Recipe, checkpoint string, p plan.Plan) *batch.Batcher {
+	dialect, ok := batch.DialectOf(r.Name)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	cfg := batch.Config{
+		Limits: batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest},
+		Engine: &batch.HTTP{Client: run.client, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: 10 * time.Minute},
+		OutOfMemory: func(text []byte) bool {
+			return r.Errors.Cause(string(text)) == recipe.CauseOutOfMemory || batch.OutOfMemory(text)
+		},
+		Meters: l.Meters, Log: l.Log.With("model", m.ID),
+	}
+	if tokens, err := plan.Vocabulary(checkpoint); err == nil && tokens != nil {
+		cfg.Words = batch.NewWordPiece(tokens)
+	}
+	q, err := batch.New(ctx, cfg)
+	if err != nil {
+		l.Log.Warn("embedding requests are not batched", "model", m.ID, "error", err)
+		return nil
+	}
+	return q
+}
+
+// attach gives an engine whose recipe and model allow it the encoder cache. Without one it runs all the same.
+func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachment {
+	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderMTMD || !mmcache.Wanted(m) {
+		return nil
+	}
+	argv, err := engine.Argv(*spec)
+	if err != nil {
+		return nil // the start says so
+	}
+	a, err := l.Media.Attach(m, argv)
+	if err != nil {
+		l.Log.Warn("encoder outputs are not cached", "model", m.ID, "error", err)
+		return nil
+	}
+	spec.Env = a.Env()
+	return a
+}
+
+// local is the path of a file on this host; other places are refused in words a client may see.
+func local(checkpoint string) (string, error) {
+	c := catalog.ParseCheckpoint(checkpoint)
+	if c.Scheme != catalog.SchemePath {
+		return "", &host.Error{Code: host.CodeLoad, Message: "weights at " + string(c.Scheme) + ":// cannot be fetched by this runner", Final: true}
+	}
+	return c.Path, nil
+}
+
+// Plan computes how a model is to be scheduled from its own files. Its projector's weights count as well.
+func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error) {
+	o := plan.OptionsOf(r, m.Type, m.Devices, m.Memory, opts)
+	if err := o.Validate(); err != nil {
+		return plan.Plan{}, err
+	}
+	checkpoint, err := local(m.Checkpoint)
+	if err != nil {
+		checkpoint = "" // a name that only the engine understands
+	}
+	p := l.plans.For(checkpoint, o, s)
+	if path, err := local(m.MMProj); err == nil && path != "" && p.Need > 0 && m.Memory == 0 {
+		if info, err := os.Stat(path); err == nil {
+			p.WeightsBytes += info.Size()
+			p.Need += info.Size()
+		}
+	}
+	return p, nil
+}
+
+// running is an engine that serves.
+type running struct {
+	*engine.Process
+	client *relay.Client
+	media  *mmcache.Attachment // nil: uncached
+	queue  *batch.Batcher      // nil for models without one
+}
+
+// Embeddings is the queue of the model's embedding requests, nil for none.
+func (r *running) Embeddings() *batch.Batcher { return r.queue }
+
+func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
+	s := p.Spec()
+	cfg := relay.Config{Addr: strings.TrimPrefix(p.BaseURL(), "http://")}
+	if s.Recipe.Listen == recipe.ListenSocket {
+		cfg.Network, cfg.Addr = "unix", s.Socket
+	}
+	return &running{Process: p, client: relay.New(cfg), media: media}
+}
+
+// closeAtEnd closes what belongs to the engine when it has ended.
+func (r *running) closeAtEnd() {
+	<-r.Done()
+	if r.queue != nil {
+		r.queue.Close()
+	}
+	r.client.Close()
+	r.media.Detach()
+}
+
+// Command is the engine's command line for people; the key in it is left out.
+func (r *running) Command() string {
+	args := make([]string, 0, len(r.Argv()))
+	for _, a := range r.Argv() {
+		if key := r.APIKey(); key != "" && strings.Contains(a, key) {
+			a = strings.ReplaceAll(a, key, "***")
+		}
+		args = append(args, a)
+	}
+	return strings.Join(args, " ")
+}
+
+// Media is the engine's part of the encoder cache, nil where it has none.
+func (r *running) Media() *mmcache.Attachment { return r.media }
+
+// Client reaches the engine. It is closed when the engine has ended.
+func (r *running) Client() *relay.Client { return r.client }

@@ -1,0 +1,181 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/relay"
+	"reveille/runner/engine"
+	"reveille/runner/host"
+	"reveille/runner/plan"
+	"reveille/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newLauncher(t *testing.T) *Launcher {
+	t.Helper()
+	spawner := engine.NewSpawner()
+	t.Cleanup(spawner.Close)
+	ledger, err := engine.OpenLedger(filepath.Join(t.TempDir(), "engines.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Launcher{
+		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Paths: map[string]string{"standin": testenv.Standin(t)}},
+		SocketDir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// start starts the stand-in with arguments of its own.
+func start(ctx context.Context, l *Launcher, m catalog.Model, args string) (host.Engine, error) {
+	r := recipe.Shipped()["standin"]
+	m.ID, m.Type, m.Devices = "m", policy.LLM, policy.CPU
+	return l.Start(ctx, &m, &r, recipe.Options{"args": args}, plan.Plan{})
+}
+
+func TestStart(t *testing.T) {
+	l := newLauncher(t)
+	e, err := start(t.Context(), l, catalog.Model{}, "--tokens 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.APIKey() == "" || strings.Contains(e.Command(), e.APIKey()) || !strings.Contains(e.Command(), "--tokens 3") {
+		t.Errorf("command %q", e.Command())
+	}
+	req := &relay.Request{Method: "POST", Path: []byte("/v1/chat/completions"), Body: []byte(`{"messages":[{"role":"user","content":"hi"}]}`), FirstByte: 10 * time.Second}
+	req.Add("Authorization", []byte("Bearer "+e.APIKey()))
+	req.Add("Content-Type", []byte("application/json"))
+	resp, err := e.Client().Do(nil, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := resp.AppendBody(nil, 1<<20)
+	if err != nil || resp.Status() != 200 || !strings.Contains(string(body), "choices") {
+		t.Errorf("%d %s %v", resp.Status(), body, err)
+	}
+	_ = resp.Close()
+	for range 2 {
+		if err := e.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-e.Done()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // the client ends with the engine
+		if _, err := e.Client().Do(nil, req); errors.Is(err, relay.ErrClosed) {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("client of a dead engine: %v", err)
+		}
+	}
+}
+
+func TestFailedStarts(t *testing.T) {
+	l := newLauncher(t)
+	bare := recipe.Shipped()["llamacpp"]
+	missing := catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: filepath.Join(t.TempDir(), "gone.gguf")}
+	for name, c := range map[string]struct {
+		start func() (host.Engine, error)
+		check func(error) bool
+	}{
+		"fails to load": {
+			func() (host.Engine, error) { return start(t.Context(), l, catalog.Model{}, "--fail-load -1") },
+			func(err error) bool { var exit *engine.ExitError; return errors.As(err, &exit) },
+		},
+		"weights elsewhere": {
+			func() (host.Engine, error) { return start(t.Context(), l, catalog.Model{Checkpoint: "s3://b/k"}, "") },
+			func(err error) bool { var e *host.Error; return errors.As(err, &e) && e.Final },
+		},
+		"projector elsewhere": {
+			func() (host.Engine, error) { return start(t.Context(), l, catalog.Model{MMProj: "hf://o/r/f"}, "") },
+			func(err error) bool { var e *host.Error; return errors.As(err, &e) && e.Final },
+		},
+		"no program": {
+			func() (host.Engine, error) {
+				l := newLauncher(t)
+				l.Finder = engine.Finder{Paths: map[string]string{"llamacpp": "/nowhere/llama-server"}}
+				return l.Start(t.Context(), &missing, &bare, nil, plan.Plan{})
+			},
+			func(err error) bool { return errors.Is(err, engine.ErrNoProgram) },
+		},
+		"no file": {
+			func() (host.Engine, error) {
+				l := newLauncher(t)
+				l.Finder = engine.Finder{Paths: map[string]string{"llamacpp": testenv.Standin(t)}}
+				return l.Start(t.Context(), &missing, &bare, nil, plan.Plan{})
+			},
+			func(err error) bool { return errors.Is(err, engine.ErrFileNotFound) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if e, err := c.start(); e != nil || !c.check(err) {
+				t.Errorf("%v %v", e, err)
+			}
+		})
+	}
+}
+
+// The end of ctx ends a load, and the engine with it.
+func TestCancelledStart(t *testing.T) {
+	l := newLauncher(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	if _, err := start(ctx, l, catalog.Model{}, "--load-time 1h --ignore-sigterm"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if killed, err := l.Ledger.KillLeftovers(t.Context()); len(killed) > 0 || err != nil {
+		t.Errorf("left behind: %v %v", killed, err)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	files := testenv.Models(t)
+	llamacpp := recipe.Shipped()["llamacpp"]
+	size := func(path string) int64 {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	l := &Launcher{}
+	make := func(m catalog.Model, o recipe.Options) plan.Plan {
+		t.Helper()
+		m.Devices = policy.CPU
+		p, err := l.Plan(&m, &llamacpp, o, plan.Share{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	opts := recipe.Options{"ctx_size": int64(4096)}
+	text := make(catalog.Model{Type: policy.LLM, Checkpoint: files.Gemma}, opts)
+	if text.Kind != plan.Paged || text.Context != 4096 || text.KVBytes == 0 || text.Need <= size(files.Gemma) {
+		t.Errorf("llm: %+v", text)
+	}
+	projector := files.Reranker // any file: its size counts
+	if seeing := make(catalog.Model{Type: policy.LLM, Checkpoint: files.Gemma, MMProj: projector}, opts); seeing.Need != text.Need+size(projector) {
+		t.Errorf("with a projector of %d bytes %d, without %d", size(projector), seeing.Need, text.Need)
+	}
+	if embed := make(catalog.Model{Type: policy.Embedding, Checkpoint: files.MiniLM}, nil); embed.Kind != plan.Plain || embed.KVBytes != 0 || embed.Longest != 512 {
+		t.Errorf("embedding: %+v", embed)
+	}
+	if away := make(catalog.Model{Type: policy.LLM, Checkpoint: "s3://b/k"}, nil); away.Kind != plan.Plain || away.Need != 0 {
+		t.Errorf("weights elsewhere: %+v", away)
+	}
+	m := catalog.Model{Type: policy.Embedding, Devices: policy.CPU, Checkpoint: files.MiniLM}
+	if _, err := l.Plan(&m, &llamacpp, recipe.Options{"n_batch": int64(64), "n_ubatch": int64(128)}, plan.Share{}); err == nil {
+		t.Error("n_ubatch over n_batch was accepted")
+	}
+}

@@ -1,0 +1,29 @@
+// Command runner is the daemon of one host: it starts and stops engines as the pool's queue asks, and passes requests
+// to them.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"reveille/infra/config"
+	"reveille/runner/app"
+)
+
+func main() {
+	var s app.Settings
+	options := append(config.Options("runner", "Runs the inference engines of one host for a Reveille pool."), kong.Vars{"runner_addr": "127.0.0.1:8090"})
+	kong.Parse(&s, options...)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	if err := app.Run(ctx, s, s.Logger(os.Stderr), nil); err != nil {
+		fmt.Fprintln(os.Stderr, "runner:", err)
+		os.Exit(1)
+	}
+}

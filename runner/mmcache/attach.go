@@ -1,0 +1,192 @@
+package mmcache
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/infra/catalog"
+)
+
+// The variables of an engine's environment that the interposer reads.
+const (
+	EnvPreload  = "LD_PRELOAD"
+	EnvSocket   = "REVEILLE_MM_SOCKET"
+	EnvLookupMS = "REVEILLE_MM_LOOKUP_MS"
+	EnvEncodeMS = "REVEILLE_MM_ENCODE_MS"
+)
+
+// LibraryName is the interposer's file name.
+const LibraryName = "libreveille_mm.so"
+
+// ErrNoInterposer says that engines cannot be attached here: the library was not built, or this system has no use for
+// it. They run as well without, only uncached.
+var ErrNoInterposer = errors.New("mmcache: no interposer")
+
+// FindLibrary returns the path of the interposer in the first of dirs that has it, or ErrNoInterposer. The Makefile
+// puts it beside the programs.
+func FindLibrary(dirs ...string) (string, error) {
+	if !supported {
+		return "", fmt.Errorf("%w: not on this system", ErrNoInterposer)
+	}
+	for _, d := range dirs {
+		p, err := filepath.Abs(filepath.Join(d, LibraryName))
+		if err != nil {
+			continue
+		}
+		if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%w: %s was not built (it needs a C compiler)", ErrNoInterposer, LibraryName)
+}
+
+// Preprocessing returns those of an engine's arguments that change what its encoder makes of a medium, in their order:
+// they are part of an entry's identity.
+func Preprocessing(argv []string) string {
+	var out []string
+	for i := 0; i < len(argv); i++ {
+		name, _, joined := strings.Cut(argv[i], "=")
+		switch name {
+		case "--image-min-tokens", "--image-max-tokens", "--video-fps":
+			out = append(out, argv[i])
+			if !joined && i+1 < len(argv) {
+				i++
+				out = append(out, argv[i])
+			}
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// An Attachment is the cache of one engine process: a socket that speaks for one model only, whatever the engine says.
+// It is safe for concurrent use.
+type Attachment struct {
+	s     *Server
+	space Space
+	path  string
+	ln    *net.UnixListener
+	tally *tally
+
+	hits, misses atomic.Int64
+	shares       shares
+
+	mu     sync.Mutex
+	closed bool
+	open   map[*session]struct{}
+	wg     sync.WaitGroup // accept and sessions
+}
+
+const (
+	maxSessions = 64                    // of one engine
+	acceptPause = 20 * time.Millisecond // after a connection that could not be taken
+)
+
+// Attach makes the socket for an engine of model m that is about to start with arguments argv. It fails with
+// ErrNoInterposer where engines cannot be attached. Detach it when the engine is gone.
+func (s *Server) Attach(m *catalog.Model, argv []string) (*Attachment, error) {
+	if !supported || s.cfg.Library == "" {
+		return nil, ErrNoInterposer
+	}
+	if strings.ContainsAny(s.cfg.Library, " :") {
+		return nil, fmt.Errorf("%w: the dynamic linker takes no path with a space or colon: %s", ErrNoInterposer, s.cfg.Library)
+	}
+	return s.listen(Space{Pool: s.cfg.Pool, Model: m.StableID(), Preprocessing: Preprocessing(argv), Sig: Sig(m.Signature())})
+}
+
+func (s *Server) listen(sp Space) (*Attachment, error) {
+	var name [6]byte
+	_, _ = rand.Read(name[:]) // never fails
+	path := filepath.Join(s.cfg.Dir, "mm-"+hex.EncodeToString(name[:])+".sock")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("mmcache: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = ln.Close()
+		return nil, fmt.Errorf("mmcache: %w", err)
+	}
+	a := &Attachment{s: s, space: sp, path: path, ln: ln, open: map[*session]struct{}{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = ln.Close()
+		return nil, ErrClosed
+	}
+	a.tally = s.tallyLocked(sp)
+	s.attached[a] = struct{}{}
+	a.wg.Add(1)
+	go a.accept()
+	return a, nil
+}
+
+// Env is what the engine's environment needs.
+func (a *Attachment) Env() map[string]string {
+	return map[string]string{
+		EnvPreload:  a.s.cfg.Library,
+		EnvSocket:   a.path,
+		EnvLookupMS: strconv.FormatInt(a.s.cfg.LookupWait.Milliseconds(), 10),
+		EnvEncodeMS: strconv.FormatInt(a.s.cfg.EncodeWait.Milliseconds(), 10),
+	}
+}
+
+// Counts are media served from the cache and media encoded, of all the engine's requests so far; [Attachment.Request] tells
+// one request's share. A medium that occurs twice in a request counts once. Media that the engine took
+// from its own prompt cache are neither.
+func (a *Attachment) Counts() (hits, misses int64) { return a.hits.Load(), a.misses.Load() }
+
+// Detach closes the socket and waits until nothing of it is left. An engine that still runs goes on, uncached. It may
+// be called more than once, and on nil.
+func (a *Attachment) Detach() {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	a.closed = true
+	_ = a.ln.Close() // removes the file
+	for x := range a.open {
+		_ = x.conn.Close()
+		x.cancel()
+	}
+	a.mu.Unlock()
+	a.wg.Wait()
+	a.s.mu.Lock()
+	delete(a.s.attached, a)
+	a.s.mu.Unlock()
+}
+
+func (a *Attachment) accept() {
+	defer a.wg.Done()
+	for {
+		c, err := a.ln.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select { // descriptors are short: requests go uncached meanwhile
+			case <-a.s.ctx.Done():
+			case <-time.After(acceptPause):
+			}
+			continue
+		}
+		a.mu.Lock()
+		if a.closed || len(a.open) >= maxSessions {
+			_ = c.Close()
+		} else {
+			x := newSession(a, c)
+			a.open[x] = struct{}{}
+			a.wg.Add(1)
+			go x.run()
+		}
+		a.mu.Unlock()
+	}
+}

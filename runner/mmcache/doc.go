@@ -1,0 +1,70 @@
+// Package mmcache keeps the outputs of media encoders, so that an unmodified llama-server skips its encoder for every
+// picture or sound that a host of the pool has seen with the same model.
+//
+// An engine that is started with an [Attachment]'s environment loads the interposer (interpose/, in C), which asks this
+// process over a unix socket (PROTOCOL.md). Entries are kept in two tiers: a [Server]'s memory, the last used within
+// [Config.Bytes], and Redis, for all hosts:
+//
+//	mm:<signature>:<key>   hash, expires   field: SHA-256 in hex → value, see codec.go
+//	mm:used                hash, expires   hour since 1970 → bytes written in it, for the quota
+//
+// What is promised:
+//
+//   - No entry is served for anything but what it was made from. The 64-bit key only finds a hash; the field is a SHA-256
+//     over pool, model with projector, preprocessing, kind, size, content and layout ([Space.Ident]), and the value carries a
+//     MAC over key, field and floats. Media that collide in the key are two fields, and both live.
+//   - A fault is a miss and a count, never an error: Redis away or slow, an entry that is changed, cut, too large, of
+//     another shape or another pool's; a runner that is frozen or dead; a libmtmd that is unknown.
+//   - Every wait has an end, see interpose/README.md. Redis is written behind; what does not fit the queue is not written.
+//   - One medium is encoded once at a time on a host: others wait for the result (flight.go).
+//
+// What is not: entries do not name the engine's version or device. A pool whose engines differ in either may give one
+// host floats that another computed, equal but for rounding; `mm_cache: none` keeps a model out of it. Bytes of the
+// quota are counted when written, not when they expire, so that the sum is an upper bound; it may be exceeded by what
+// other hosts write within two seconds. A chat that llama-server continues from its own prompt cache reaches neither
+// the encoder nor this package, and is in no count.
+//
+// # Packing
+//
+// The floats of an 896-pixel tower of random weights, 640 KiB (BenchmarkPacking, 2 cores of an AMD EPYC):
+//
+//	              ratio   in MB/s   out MB/s
+//	zstd           1.00      2390       5250
+//	byte planes    1.155      413        703
+//	planes, -3     1.181       59        525
+//	f16            2.00       430          ·   not the same floats
+//
+// Byte planes are kept: 13 % less of Redis for a millisecond of an encode's second. Half floats would halve it and
+// change answers; the promise is the same tokens, so they are not used. Trained towers have less even exponents than
+// random ones, so that planes can only do better there.
+//
+// # Cost
+//
+// As an engine sees it, 2.3 MiB of pixels in and 640 KiB of floats out (BenchmarkLookup), with Redis on the same machine;
+// hashing is 0.9 ms a MiB of it, nearly all of that SHA-256 (BenchmarkHash):
+//
+//	nothing found   3.6 ms
+//	hit in memory   4.6 ms
+//	hit in Redis    8.6 ms
+//
+// The encoder of that tower takes 910 to 950 ms here on both cores: a hit in Redis costs a hundredth of it.
+//
+// Time to the first token of a chat with one picture (BenchmarkFirstToken: real engine with one thread, gemma 270M, the
+// machine shared with other work; what is left on a hit is the language model reading the prompt):
+//
+//	          uncached     miss   memory    Redis
+//	448 px      1.81 s   1.78 s   0.55 s   0.46 s
+//	896 px      3.29 s   2.81 s   0.93 s   1.25 s
+//
+// # Other engines
+//
+// Engines that take ready embeddings inside the request (vllm's image embeddings) have a recipe without encoder_cache
+// and are not cached. What they would need: an encoder apart from the engine, which makes the embeddings; a place in the
+// relay that replaces image parts of a request by them; and the model's own placeholder and position rules. Of this
+// package, [Space.Ident], [Codec] and the tiers would serve them as they are.
+//
+// # Tests
+//
+// They run stock llama-servers, real Redis, and a mock engine under sanitizers, and take half a minute. With
+// MMCACHE_LONG_TESTS set, the 896-pixel tower is compared as well.
+package mmcache

@@ -1,0 +1,213 @@
+package mmcache
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+
+	"reveille/infra/policy"
+	"reveille/testenv"
+)
+
+func same(t *testing.T, what string, got, want answerTokens) {
+	t.Helper()
+	if !reflect.DeepEqual(got.Tokens, want.Tokens) {
+		t.Errorf("%s: the answer is another than without a cache:\n%v\n%v", what, got.Tokens, want.Tokens)
+	}
+}
+
+// TestEngines runs stock llama-servers of two hidden sizes, on two hosts that share one Redis.
+func TestEngines(t *testing.T) {
+	library(t)
+	gemma, tiny := visionModels(t)
+	p1, p2, p3 := picture(1, 320, 240), picture(2, 200, 448), picture(3, 448, 448)
+
+	off := startLlama(t, gemma, nil, "-np 2 -t 1")
+	wantGemma := off.mustAsk(p1)
+	off.stop()
+	off = startLlama(t, tiny, nil, "-np 2 -t 1")
+	wantTiny, wantTwo, wantNew := off.mustAsk(p1), off.mustAsk(p1, p2), off.mustAsk(p3)
+	off.stop()
+
+	srv := testenv.StartRedis(t)
+	rdb := redisClient(t, srv.Addr)
+	one := newServer(t, func(c *Config) { c.Redis = rdb })
+	a, b := startLlama(t, gemma, one, "-np 2 -t 1"), startLlama(t, tiny, one, "-np 2 -t 1")
+	var ca, cb [2]int64
+	same(t, "A", a.mustAsk(p1), wantGemma)
+	a.counts("A", 0, 1, &ca)
+	same(t, "B", b.mustAsk(p1), wantTiny)
+	b.counts("B", 0, 1, &cb)
+	same(t, "A again", a.mustAsk(p1), wantGemma)
+	a.counts("A again", 1, 0, &ca)
+	a.stop()
+	same(t, "two pictures, one of them seen", b.mustAsk(p1, p2), wantTwo)
+	b.counts("two pictures, one of them seen", 1, 1, &cb)
+
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			got, err := b.ask(p3)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			// Requests that share a batch round differently: the first token is what the picture decides.
+			if got.Tokens[0].Token != wantNew.Tokens[0].Token {
+				t.Errorf("concurrent: %v, want %v", got.Tokens, wantNew.Tokens)
+			}
+		})
+	}
+	wg.Wait()
+	b.counts("ten at once with a new picture", 9, 1, &cb)
+	waitFor(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 4 })
+	b.stop()
+	one.Close()
+
+	// The runner again, and a second host that keeps nothing of its own.
+	again := newServer(t, func(c *Config) { c.Redis = rdb })
+	b = startLlama(t, tiny, again, "-np 2 -t 1")
+	cb = [2]int64{}
+	same(t, "after a restart", b.mustAsk(p1, p2), wantTwo)
+	b.counts("after a restart", 2, 0, &cb)
+	if st := again.Stats(); len(st) != 1 || st[0].HitsL2 != 2 || st[0].SavedSeconds <= 0 {
+		t.Errorf("%+v", st)
+	}
+	b.stop()
+	two := newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 })
+	b = startLlama(t, tiny, two, "-np 2 -t 1")
+	cb = [2]int64{}
+	same(t, "other host", b.mustAsk(p1), wantTiny)
+	b.counts("other host", 1, 0, &cb)
+
+	keys := rdb.Keys(t.Context(), RedisKey(Sig(tiny.Signature()), 0)[:20]+"*").Val()
+	if len(keys) != 3 {
+		t.Fatal(keys)
+	}
+	for _, k := range keys {
+		for f, v := range rdb.HGetAll(t.Context(), k).Val() {
+			if _, err := hex.DecodeString(f); err != nil || len(f) != 64 {
+				t.Errorf("field %q", f)
+			}
+			rdb.HSet(t.Context(), k, f, v[:len(v)-5]+"wrong")
+		}
+	}
+	same(t, "corrupt entry", b.mustAsk(p1), wantTiny)
+	b.counts("corrupt entry", 0, 1, &cb)
+	if two.m.refused[reasonMAC].Get() != 1 {
+		t.Error("the corrupt entry was not counted")
+	}
+	waitFor(t, "the repair", func() bool { return two.m.redisWritten.Get() > 0 })
+	same(t, "repaired", b.mustAsk(p1), wantTiny)
+	b.counts("repaired", 1, 0, &cb)
+
+	srv.Kill()
+	same(t, "without Redis", b.mustAsk(p1), wantTiny)
+	b.counts("without Redis", 0, 1, &cb)
+	if log := b.log(); strings.Contains(log, "reveille-mm:") {
+		t.Errorf("the interposer complained:\n%s", log)
+	}
+
+	// Without a runner: uncached, after one line.
+	b.a.Detach()
+	for range 5 {
+		same(t, "without a runner", b.mustAsk(p1), wantTiny)
+	}
+	if n := strings.Count(b.log(), "reveille-mm:"); n != 1 {
+		t.Errorf("%d lines of the interposer\n%s", n, b.log())
+	}
+}
+
+// TestEmbedding: pictures in embedding requests take the same path.
+func TestEmbedding(t *testing.T) {
+	library(t)
+	_, tiny := visionModels(t)
+	tiny.Type = policy.Embedding
+	var answers [][]byte
+	s := newServer(t, nil)
+	for _, s := range []*Server{nil, s} {
+		l := startLlama(t, tiny, s, "-np 1 -t 1 --pooling mean")
+		var props struct {
+			Marker string `json:"media_marker"`
+		}
+		if text, err := l.call("/props", nil); err != nil || json.Unmarshal(text, &props) != nil || props.Marker == "" {
+			t.Fatalf("%v %s", err, text)
+		}
+		body, err := json.Marshal(map[string]any{"content": []any{map[string]any{
+			"prompt_string": "Look: " + props.Marker, "multimodal_data": []string{base64.StdEncoding.EncodeToString(picture(1, 320, 240))},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			got, err := l.call("/embeddings", body)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, l.log())
+			}
+			answers = append(answers, got)
+		}
+		if s != nil {
+			l.counts("two requests with one picture", 1, 1, new([2]int64))
+		}
+		l.stop()
+	}
+	for _, a := range answers {
+		if !bytes.Equal(a, answers[0]) {
+			t.Errorf("embeddings differ: %.200s, %.200s", a, answers[0])
+		}
+	}
+}
+
+// TestLargeTower repeats the comparison at 896 pixels. It takes half a minute and runs where MMCACHE_LONG_TESTS is set.
+func TestLargeTower(t *testing.T) {
+	if os.Getenv("MMCACHE_LONG_TESTS") == "" {
+		t.Skip("MMCACHE_LONG_TESTS is not set")
+	}
+	gemma, _ := visionModels(t)
+	gemma.MMProj = testenv.Models(t).GemmaVision896
+	var pictures [][]byte
+	for i := range 4 {
+		pictures = append(pictures, picture(uint64(10+i), 900, 600))
+	}
+	off := startLlama(t, gemma, nil, "-np 1")
+	var want []answerTokens
+	for i := range pictures {
+		want = append(want, off.mustAsk(pictures[i:]...))
+	}
+	off.stop()
+	rdb := redisClient(t, testenv.Redis(t))
+	for host := range 2 {
+		l := startLlama(t, gemma, newServer(t, func(c *Config) { c.Redis = rdb }), "-np 1")
+		var c [2]int64
+		for i := range pictures {
+			same(t, "host "+string(rune('1'+host)), l.mustAsk(pictures[i:]...), want[i])
+			if i == 0 && host == 0 {
+				l.counts("new", 0, 4, &c)
+			} else {
+				l.counts("seen", int64(len(pictures)-i), 0, &c)
+			}
+		}
+		waitFor(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 4 })
+		l.stop()
+	}
+}
+
+func TestFindLibrary(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := FindLibrary(dir); err == nil {
+		t.Error("found what is not there")
+	}
+	if err := os.WriteFile(filepath.Join(dir, LibraryName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := FindLibrary("", "/none", dir); err != nil || p != filepath.Join(dir, LibraryName) {
+		t.Errorf("%s %v", p, err)
+	}
+}

@@ -1,0 +1,252 @@
+package mmcache
+
+import (
+	"bufio"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// cutter stands between engines and a server and ends each conversation after a random number of bytes.
+type cutter struct {
+	ln     *net.UnixListener
+	to     string
+	flip   bool // change a byte instead of ending
+	cuts   atomic.Int64
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	rnd    *rand.Rand
+	closed chan struct{}
+}
+
+func newCutter(t *testing.T, to string, flip bool) *cutter {
+	t.Helper()
+	path := filepath.Join(socketDir(t), "cut.sock")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{ln: ln, to: to, flip: flip, rnd: rand.New(rand.NewPCG(1, 2)), closed: make(chan struct{})}
+	c.wg.Go(func() {
+		for {
+			conn, err := ln.AcceptUnix()
+			if err != nil {
+				return
+			}
+			c.wg.Go(func() { c.relay(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		close(c.closed)
+		_ = ln.Close()
+		c.wg.Wait()
+	})
+	return c
+}
+
+func (c *cutter) random(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rnd.IntN(n)
+}
+
+func (c *cutter) relay(engine *net.UnixConn) {
+	defer func() { _ = engine.Close() }()
+	server, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.to, Net: "unix"})
+	if err != nil {
+		return
+	}
+	defer func() { _ = server.Close() }()
+	c.cuts.Add(1)
+	up, down := 1<<30, 1<<30
+	if c.random(2) == 0 {
+		up = c.random(1500)
+	} else {
+		down = c.random(1000)
+	}
+	stall := !c.flip && c.random(40) == 0
+	var wg sync.WaitGroup
+	one := func(dst, src *net.UnixConn, limit int) {
+		full := c.copy(dst, src, limit)
+		if full && stall { // says nothing more, and does not hang up either
+			select {
+			case <-c.closed:
+			case <-time.After(time.Second):
+			}
+		}
+		_ = engine.Close()
+		_ = server.Close()
+	}
+	wg.Go(func() { one(server, engine, up) })
+	wg.Go(func() { one(engine, server, down) })
+	wg.Wait()
+}
+
+// copy passes up to limit bytes with their descriptors and reports whether it was the limit that ended it.
+func (c *cutter) copy(dst, src *net.UnixConn, limit int) bool {
+	b, oob := make([]byte, 4096), make([]byte, 256)
+	for {
+		n, oobn, _, _, err := src.ReadMsgUnix(b, oob)
+		if err != nil || n == 0 {
+			return false
+		}
+		var files request // closes what it keeps
+		files.keep(oob[:oobn])
+		var rights []byte
+		if files.file != nil {
+			rights = syscall.UnixRights(int(files.file.Fd()))
+		}
+		if n > limit && c.flip {
+			b[limit] ^= byte(1 + c.random(255))
+			limit = 1 << 30
+		}
+		send := min(n, limit)
+		if send > 0 {
+			_, _, err = dst.WriteMsgUnix(b[:send], rights, nil)
+		}
+		files.close()
+		limit -= send
+		if err != nil || limit <= 0 {
+			return err == nil
+		}
+	}
+}
+
+// TestTruncations cuts 1,000 conversations at random places: every request is answered, and rightly.
+func TestTruncations(t *testing.T) {
+	s := newServer(t, nil)
+	a := testAttachment(t, s)
+	cut := newCutter(t, a.path, false)
+	env := a.environ(EnvSocket+"="+cut.ln.Addr().String(), EnvLookupMS+"=100", EnvEncodeMS+"=100", "REVEILLE_MM_PAUSE_MS=0")
+	var n int
+	for round := 0; cut.cuts.Load() < 1000; round++ {
+		r := drive(t, env, "requests=60", "threads=2", "each=2", "distinct=40", "slices=2", "batch=3", "first="+strconv.Itoa(40*round))
+		if r.answered != 240 {
+			t.Fatalf("round %d: %+v", round, r)
+		}
+		n += r.encodes
+	}
+	t.Logf("%d conversations cut, %d encodes", cut.cuts.Load(), n)
+}
+
+// TestFlippedBytes changes one byte of each conversation: what is answered may be wrong then, but everything is.
+func TestFlippedBytes(t *testing.T) {
+	s := newServer(t, nil)
+	a := testAttachment(t, s)
+	cut := newCutter(t, a.path, true)
+	env := a.environ(EnvSocket+"="+cut.ln.Addr().String(), EnvLookupMS+"=100", EnvEncodeMS+"=100", "REVEILLE_MM_PAUSE_MS=0")
+	for round := range 10 {
+		cmd := exec.Command(driver(t), "requests=50", "distinct=40", "first="+strconv.Itoa(20*round))
+		cmd.Env = append(os.Environ(), env...)
+		out, err := cmd.Output()
+		if err != nil || !strings.HasPrefix(string(out), "answered 50 ") {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+}
+
+// runnerMain is a runner that can be killed: it says where its socket is, and how many encodes it allowed.
+func runnerMain() {
+	dir, err := os.MkdirTemp("", "mm")
+	if err != nil {
+		panic(err)
+	}
+	s, err := New(Config{Dir: dir, Log: slog.New(slog.DiscardHandler), EncodeWait: time.Minute})
+	if err != nil {
+		panic(err)
+	}
+	a, err := s.listen(Space{Model: "m"})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(a.path)
+	for said := int64(0); ; time.Sleep(2 * time.Millisecond) {
+		if _, misses := a.Counts(); misses != said {
+			said = misses
+			fmt.Println("misses", misses)
+		}
+	}
+}
+
+// startRunner starts a runnerMain and returns its socket and the lines it says.
+func startRunner(t *testing.T) (*exec.Cmd, string, *bufio.Scanner) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), "MMCACHE_TEST_ROLE=runner")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatal("the runner said nothing")
+	}
+	path := lines.Text()
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(path)) })
+	return cmd, path, lines
+}
+
+// TestRunnerKilled: the runner dies by SIGKILL while one engine encodes and another waits for the result.
+func TestRunnerKilled(t *testing.T) {
+	driver(t)
+	runner, path, lines := startRunner(t)
+	env := []string{EnvSocket + "=" + path, EnvLookupMS + "=20000", EnvEncodeMS + "=60000"}
+	var leader, waiter tested
+	var wg sync.WaitGroup
+	wg.Go(func() { leader = drive(t, env, "encode_ms=3000") })
+	if !lines.Scan() || lines.Text() != "misses 1" {
+		t.Fatal(lines.Text())
+	}
+	start := time.Now()
+	wg.Go(func() { waiter = drive(t, env, "requests=3") })
+	time.Sleep(500 * time.Millisecond) // it waits by now, or will find nobody
+	if err := runner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if leader.answered != 1 || waiter.answered != 3 || waiter.encodes != 3 {
+		t.Errorf("leader %+v, waiter %+v", leader, waiter)
+	}
+	if d := time.Since(start); d > 50*time.Second {
+		t.Errorf("took %v: somebody waited for the dead", d)
+	}
+}
+
+// TestRunnerFrozen: a runner that is stopped costs an engine a few look-up times, not more.
+func TestRunnerFrozen(t *testing.T) {
+	driver(t)
+	runner, path, _ := startRunner(t)
+	if err := runner.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	got := drive(t, []string{EnvSocket + "=" + path, EnvEncodeMS + "=60000"}, "requests=200")
+	if got.answered != 200 || got.encodes != 200 {
+		t.Errorf("%+v", got)
+	}
+	if d := time.Since(start); d > 30*time.Second {
+		t.Errorf("took %v", d)
+	}
+}

@@ -1,0 +1,160 @@
+package mmcache
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/zeebo/xxh3"
+)
+
+// A Sig is a model's signature: infra/catalog computes it from the model's stable id, once a load.
+type Sig uint64
+
+// A Key is the 64-bit half of a medium's identity: it finds an entry and proves nothing.
+type Key uint64
+
+// A Kind is what a medium is.
+type Kind uint8
+
+// The kinds, with their numbers in the header.
+const (
+	Image Kind = 1 // RGB8, row by row
+	Audio Kind = 2 // 32-bit little-endian floats, one channel
+)
+
+// Media describes raw media bytes. A and B are width and height of an image, sample rate and channels of a sound.
+type Media struct {
+	Kind Kind
+	A, B uint32
+}
+
+const (
+	headerVersion = 2
+	headerSize    = 20
+)
+
+// Header is what a key hashes before the media bytes.
+func (m Media) Header(sig Sig) [headerSize]byte {
+	h := [headerSize]byte{0: headerVersion, 1: byte(m.Kind)}
+	binary.LittleEndian.PutUint32(h[4:], m.A)
+	binary.LittleEndian.PutUint32(h[8:], m.B)
+	binary.LittleEndian.PutUint64(h[12:], uint64(sig))
+	return h
+}
+
+// KeyOf returns the key of a medium: xxh3-64, seed 0, over the header and the raw bytes.
+func KeyOf(sig Sig, m Media, raw []byte) Key {
+	h := m.Header(sig)
+	x := xxh3.New()
+	_, _ = x.Write(h[:])
+	_, _ = x.Write(raw)
+	return Key(x.Sum64())
+}
+
+// RedisKey is the name of the hash that holds the entries of a key.
+func RedisKey(sig Sig, k Key) string { return fmt.Sprintf("mm:%016x:%016x", uint64(sig), uint64(k)) }
+
+// A Layout is the shape of an encoder's output for one medium: Width floats a token, and the tokens of each chunk (a
+// medium is one chunk, or several slices).
+type Layout struct {
+	Width  uint32
+	Tokens []uint32
+}
+
+// Limits of a layout; what is beyond them is not cached.
+const (
+	maxWidth  = 1 << 16
+	maxTokens = 1 << 20
+	maxChunks = 4096
+)
+
+// Bytes is the size of the floats, 0 for a layout that cannot be.
+func (l Layout) Bytes() int64 {
+	var sum int64
+	if l.Width == 0 || l.Width > maxWidth || len(l.Tokens) == 0 || len(l.Tokens) > maxChunks {
+		return 0
+	}
+	for _, t := range l.Tokens {
+		if t == 0 || t > maxTokens {
+			return 0
+		}
+		sum += int64(t)
+	}
+	return sum * int64(l.Width) * 4
+}
+
+// A Space is what shares entries: media of one Space are encoded alike and may be known to each other's senders.
+type Space struct {
+	Pool          string // the scope: nothing is shared between pools
+	Model         string // stable id, projector included
+	Preprocessing string // what else changes what the encoder sees, see [Preprocessing]
+	Sig           Sig    // of Model
+}
+
+// An Ident names one medium's entry: Key finds it, Field proves it.
+type Ident struct {
+	Key   Key
+	Field [sha256.Size]byte
+}
+
+// identFormat is the version in the strong digest; another one parts old entries from new.
+const identFormat = 1
+
+// Ident makes the identity of a medium from its key and the SHA-256 of its raw bytes. Its field is a SHA-256 over all
+// that must agree before a result may be reused, each part tagged and length-prefixed, so that no two lists of parts
+// are the same bytes.
+func (s Space) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Ident {
+	h := sha256.New()
+	part := func(tag byte, data []byte) {
+		var p [9]byte
+		p[0] = tag
+		binary.LittleEndian.PutUint64(p[1:], uint64(len(data)))
+		_, _ = h.Write(p[:])
+		_, _ = h.Write(data)
+	}
+	u32 := func(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
+	part(1, []byte{identFormat})
+	part(2, []byte(s.Pool))
+	part(3, []byte(s.Model))
+	part(4, []byte(s.Preprocessing))
+	part(5, []byte{byte(m.Kind)})
+	part(6, u32(m.A))
+	part(7, u32(m.B))
+	part(8, content[:])
+	part(9, u32(l.Width))
+	tokens := make([]byte, 0, 4*len(l.Tokens))
+	for _, t := range l.Tokens {
+		tokens = binary.LittleEndian.AppendUint32(tokens, t)
+	}
+	part(10, tokens)
+	id := Ident{Key: k}
+	h.Sum(id.Field[:0])
+	return id
+}
+
+// hashMedia reads n raw bytes and returns their key and digest. buf is scratch space.
+func hashMedia(sig Sig, m Media, r io.Reader, n int64, buf []byte) (Key, [sha256.Size]byte, error) {
+	header := m.Header(sig)
+	x, s := xxh3.New(), sha256.New()
+	_, _ = x.Write(header[:])
+	var sum [sha256.Size]byte
+	got, err := io.CopyBuffer(hashes{x, s}, io.LimitReader(r, n), buf)
+	if err != nil {
+		return 0, sum, err
+	}
+	if got != n {
+		return 0, sum, io.ErrUnexpectedEOF
+	}
+	s.Sum(sum[:0])
+	return Key(x.Sum64()), sum, nil
+}
+
+type hashes [2]hash.Hash
+
+func (h hashes) Write(p []byte) (int, error) {
+	_, _ = h[0].Write(p)
+	return h[1].Write(p)
+}

@@ -1,0 +1,214 @@
+package mmcache
+
+import (
+	"context"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var (
+	//go:embed lua/get.lua
+	luaGet string
+	//go:embed lua/put.lua
+	luaPut string
+)
+
+const (
+	maxFields    = 8        // of one key's hash
+	queueLen     = 256      // entries waiting to be written ...
+	queueBytes   = 64 << 20 // ... and their floats; what exceeds either is not written
+	putsAtOnce   = 16       // in one pipeline
+	writeTimeout = 2 * time.Second
+)
+
+// l2 is the part of the cache that all hosts share. Every failure is a miss, or a write that did not happen, and a
+// count. Reads are bounded by their context, writes happen behind. It is safe for concurrent use.
+type l2 struct {
+	rdb      redis.UniversalClient
+	codec    *Codec
+	ttl      time.Duration
+	maxValue int64
+	log      *slog.Logger
+	m        *meters
+	ledger   ledger
+	breaker  breaker
+
+	queue  chan put
+	queued atomic.Int64  // bytes of floats in queue
+	done   chan struct{} // closed by run
+
+	mu      sync.Mutex
+	refused map[field]struct{} // values to be replaced: they were read and found wrong
+}
+
+type put struct {
+	sig Sig
+	id  Ident
+	e   *Entry
+}
+
+func newL2(c Config, codec *Codec, m *meters) *l2 {
+	return &l2{
+		rdb: c.Redis, codec: codec, ttl: c.TTL, maxValue: c.MaxEntry + c.MaxEntry/64 + 1<<16, log: c.Log, m: m,
+		ledger: ledger{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, breaker: breaker{log: c.Log},
+		queue: make(chan put, queueLen), done: make(chan struct{}), refused: map[field]struct{}{},
+	}
+}
+
+// get reads entries in one pipeline; those that are missing or refused are nil.
+func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []*Entry {
+	out := make([]*Entry, len(ids))
+	if len(ids) == 0 || !s.breaker.allow() {
+		return out
+	}
+	pipe := s.rdb.Pipeline()
+	cmds := make([]*redis.Cmd, len(ids))
+	for i, id := range ids {
+		cmds[i] = pipe.Eval(ctx, luaGet, []string{RedisKey(sig, id.Key)}, hex.EncodeToString(id.Field[:]), s.maxValue)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	var failure error
+	for i, cmd := range cmds {
+		v, err := cmd.Result()
+		switch v := v.(type) {
+		case string:
+			s.m.redisRead.Add(len(v))
+			out[i] = s.decode(sig, ids[i], layouts[i], []byte(v))
+		case int64:
+			s.refuse(ids[i], reasonSize)
+		default:
+			if err != nil && !errors.Is(err, redis.Nil) {
+				failure = err
+			}
+		}
+	}
+	s.breaker.record(failure)
+	if failure != nil {
+		s.m.redisErrors.Inc()
+	}
+	return out
+}
+
+func (s *l2) decode(sig Sig, id Ident, want Layout, v []byte) *Entry {
+	e, err := s.codec.Decode(sig, id, want, v)
+	if err != nil {
+		s.refuse(id, reasonOf(err))
+		s.log.Debug("encoder cache refused an entry", "key", RedisKey(sig, id.Key), "reason", err)
+		return nil
+	}
+	return e
+}
+
+func (s *l2) refuse(id Ident, r reason) {
+	s.m.refused[r].Inc()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.refused) >= 1024 {
+		clear(s.refused)
+	}
+	s.refused[id.Field] = struct{}{}
+}
+
+// put writes an entry some time soon, or not at all.
+func (s *l2) put(sig Sig, id Ident, e *Entry) {
+	n := int64(len(e.Floats))
+	if s.queued.Add(n) > queueBytes {
+		s.queued.Add(-n)
+		s.m.refused[reasonQueue].Inc()
+		return
+	}
+	select {
+	case s.queue <- put{sig, id, e}:
+	default:
+		s.queued.Add(-n)
+		s.m.refused[reasonQueue].Inc()
+	}
+}
+
+// run writes what is queued until ctx ends. What is queued then is lost.
+func (s *l2) run(ctx context.Context) {
+	defer close(s.done)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case p := <-s.queue:
+			batch := []put{p}
+			for len(batch) < putsAtOnce {
+				select {
+				case p := <-s.queue:
+					batch = append(batch, p)
+					continue
+				default:
+				}
+				break
+			}
+			for _, p := range batch {
+				s.queued.Add(-int64(len(p.e.Floats)))
+			}
+			s.write(ctx, batch)
+		}
+	}
+}
+
+func (s *l2) write(ctx context.Context, batch []put) {
+	if !s.breaker.allow() {
+		s.m.redisErrors.Inc()
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	pipe := s.rdb.Pipeline()
+	cmds, values, puts := []*redis.Cmd{}, [][]byte{}, []put{}
+	for _, p := range batch {
+		v := s.codec.Encode(p.sig, p.id, p.e)
+		if ok, err := s.ledger.room(ctx, int64(len(v))); err != nil || !ok {
+			if err == nil {
+				s.m.refused[reasonQuota].Inc()
+			}
+			continue
+		}
+		s.mu.Lock()
+		replace := 0
+		if _, ok := s.refused[p.id.Field]; ok {
+			replace = 1
+		}
+		s.mu.Unlock()
+		cmds = append(cmds, pipe.Eval(ctx, luaPut, []string{RedisKey(p.sig, p.id.Key)},
+			hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields, replace))
+		values, puts = append(values, v), append(puts, p)
+	}
+	if len(cmds) == 0 {
+		return
+	}
+	_, _ = pipe.Exec(ctx)
+	var failure error
+	var stored int64
+	for i, cmd := range cmds {
+		switch n, err := cmd.Int(); {
+		case err != nil:
+			failure = err
+		case n < 0:
+			s.m.refused[reasonFields].Inc()
+		case n == 1:
+			stored += int64(len(values[i]))
+			s.m.redisWritten.Add(len(values[i]))
+			s.mu.Lock()
+			delete(s.refused, puts[i].id.Field)
+			s.mu.Unlock()
+			s.log.Debug("encoder cache entry shared", "key", RedisKey(puts[i].sig, puts[i].id.Key), "bytes", len(values[i]))
+		}
+	}
+	s.ledger.add(ctx, stored)
+	s.breaker.record(failure)
+	if failure != nil {
+		s.m.redisErrors.Inc()
+	}
+}

@@ -1,0 +1,120 @@
+package mmcache
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ledgerKey is a hash of the bytes written in each hour (hours since 1970): whatever was written longer ago than the
+// time to live is gone by itself, so that the sum of the rest bounds what is there.
+const ledgerKey = "mm:used"
+
+const ledgerFresh = 2 * time.Second // how old the sum may be that decides
+
+// ledger keeps the entries of all hosts within a number of bytes, give or take what is written by others within
+// ledgerFresh. It has one user at a time.
+type ledger struct {
+	rdb   redis.UniversalClient
+	ttl   time.Duration
+	quota int64 // 0: none
+
+	used int64
+	read time.Time
+}
+
+func hour(t time.Time) int64 { return t.Unix() / 3600 }
+
+// room reports whether n more bytes fit, and counts them as used until the next look.
+func (l *ledger) room(ctx context.Context, n int64) (bool, error) {
+	if l.quota <= 0 {
+		return true, nil
+	}
+	if time.Since(l.read) > ledgerFresh {
+		all, err := l.rdb.HGetAll(ctx, ledgerKey).Result()
+		if err != nil {
+			return false, err
+		}
+		oldest := hour(time.Now().Add(-l.ttl))
+		var gone []string
+		l.used = 0
+		for h, bytes := range all {
+			at, err1 := strconv.ParseInt(h, 10, 64)
+			b, err2 := strconv.ParseInt(bytes, 10, 64)
+			if err1 != nil || err2 != nil || at < oldest {
+				gone = append(gone, h)
+				continue
+			}
+			l.used += max(b, 0)
+		}
+		if len(gone) > 0 {
+			_ = l.rdb.HDel(ctx, ledgerKey, gone...).Err() // the next look tries again
+		}
+		l.read = time.Now()
+	}
+	if l.used+n > l.quota {
+		return false, nil
+	}
+	l.used += n
+	return true, nil
+}
+
+// add notes bytes that were written.
+func (l *ledger) add(ctx context.Context, n int64) {
+	if n == 0 {
+		return
+	}
+	pipe := l.rdb.Pipeline()
+	pipe.HIncrBy(ctx, ledgerKey, strconv.FormatInt(hour(time.Now()), 10), n)
+	pipe.PExpire(ctx, ledgerKey, l.ttl+time.Hour)
+	_, _ = pipe.Exec(ctx) // lost with a Redis that is away: the bound is loose then
+}
+
+const (
+	breakerFailures = 5 // in a row
+	breakerPause    = time.Second
+)
+
+// breaker spares callers the wait for a Redis that is away, and logs one line a change of state. It is safe for
+// concurrent use.
+type breaker struct {
+	log *slog.Logger
+
+	mu       sync.Mutex
+	failures int
+	until    time.Time // one caller may try again after this
+}
+
+func (b *breaker) allow() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures < breakerFailures {
+		return true
+	}
+	if now := time.Now(); now.After(b.until) {
+		b.until = now.Add(breakerPause)
+		return true
+	}
+	return false
+}
+
+func (b *breaker) record(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		if b.failures >= breakerFailures {
+			b.log.Info("encoder cache shares entries again")
+		}
+		b.failures = 0
+		return
+	}
+	b.failures++
+	if b.failures == breakerFailures {
+		b.until = time.Now().Add(breakerPause)
+		b.log.Warn("encoder cache cannot reach Redis, entries are not shared for now", "error", err)
+	}
+}

@@ -1,0 +1,89 @@
+package mmcache
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/VictoriaMetrics/metrics"
+)
+
+// A reason for which an entry was refused.
+type reason int
+
+const (
+	reasonSize     reason = iota // larger than any right entry
+	reasonTrunc                  // shorter than any right entry
+	reasonMAC                    // not made by this pool for this medium
+	reasonFormat                 // of another version
+	reasonShape                  // not what this model makes of this medium
+	reasonPacked                 // floats that do not unpack
+	reasonFields                 // the key's hash is full
+	reasonQuota                  // the pool's share of Redis is full
+	reasonQueue                  // too many writes behind
+	reasonProtocol               // an engine's message that makes no sense
+	reasons
+)
+
+// String is the reason as a metric label.
+func (r reason) String() string {
+	return [...]string{"size", "truncated", "mac", "format", "shape", "corrupt", "fields", "quota", "queue", "protocol"}[r]
+}
+
+func reasonOf(err error) reason {
+	switch {
+	case errors.Is(err, errTruncated):
+		return reasonTrunc
+	case errors.Is(err, errMAC):
+		return reasonMAC
+	case errors.Is(err, errFormat):
+		return reasonFormat
+	case errors.Is(err, errShape):
+		return reasonShape
+	}
+	return reasonPacked
+}
+
+// meters count what the cache does, for all models together.
+type meters struct {
+	lookups, hitsL1, hitsL2, misses, stores *metrics.Counter
+	redisRead, redisWritten, redisErrors    *metrics.Counter
+	saved                                   *metrics.FloatCounter
+	refused                                 [reasons]*metrics.Counter
+}
+
+func newMeters(set *metrics.Set, l1 *lru) *meters {
+	m := &meters{
+		lookups:      set.NewCounter("reveille_mm_lookups_total"),
+		hitsL1:       set.NewCounter(`reveille_mm_hits_total{tier="l1"}`),
+		hitsL2:       set.NewCounter(`reveille_mm_hits_total{tier="l2"}`),
+		misses:       set.NewCounter("reveille_mm_misses_total"),
+		stores:       set.NewCounter("reveille_mm_stores_total"),
+		redisRead:    set.NewCounter("reveille_mm_redis_read_bytes_total"),
+		redisWritten: set.NewCounter("reveille_mm_redis_written_bytes_total"),
+		redisErrors:  set.NewCounter("reveille_mm_redis_errors_total"),
+		saved:        set.NewFloatCounter("reveille_mm_saved_seconds_total"),
+	}
+	for r := range reasons {
+		m.refused[r] = set.NewCounter(`reveille_mm_refused_total{reason="` + r.String() + `"}`)
+	}
+	set.NewGauge("reveille_mm_l1_bytes", func() float64 { _, b := l1.size(); return float64(b) })
+	set.NewGauge("reveille_mm_l1_entries", func() float64 { n, _ := l1.size(); return float64(n) })
+	return m
+}
+
+// tally counts for one signature.
+type tally struct{ lookups, hitsL1, hitsL2, misses, stores, bytes, savedUS atomic.Int64 }
+
+// SigStats is what the cache did for one model signature since the runner started.
+type SigStats struct {
+	Sig          Sig     `json:"-"`
+	Signature    string  `json:"signature"` // 16 hex digits
+	Model        string  `json:"model"`     // stable id
+	Lookups      int64   `json:"lookups"`   // media looked up
+	HitsL1       int64   `json:"hits_l1"`
+	HitsL2       int64   `json:"hits_l2"`
+	Misses       int64   `json:"misses"` // media encoded
+	Stores       int64   `json:"stores"` // media whose encoding was kept
+	StoredBytes  int64   `json:"stored_bytes"`
+	SavedSeconds float64 `json:"saved_seconds"` // of the encoder, by hits
+}

@@ -1,0 +1,163 @@
+package mmcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/redis/go-redis/v9"
+
+	"reveille/infra/catalog"
+)
+
+// Defaults of [Config].
+const (
+	DefaultBytes      = 256 << 20
+	DefaultTTL        = 24 * time.Hour
+	DefaultQuota      = 1 << 30
+	DefaultMaxEntry   = 64 << 20
+	DefaultLookupWait = 50 * time.Millisecond
+	DefaultEncodeWait = 15 * time.Second
+)
+
+// Config is what a [Server] needs. Log is required; other zero values mean the defaults.
+type Config struct {
+	Pool    string                // scope of the entries
+	Secret  []byte                // the pool's runner secret
+	Redis   redis.UniversalClient // where entries are shared; nil: they are not. It stays the caller's to close
+	Library string                // path of the interposer, see [FindLibrary]
+	Dir     string                // where sockets are made; it should be readable by the runner's user alone
+	Log     *slog.Logger
+	Metrics *metrics.Set // gets the cache's metrics; a set of its own when nil
+
+	Bytes      int64         // of floats kept in this process; -1: none
+	TTL        time.Duration // of entries in Redis
+	Quota      int64         // bytes of all values in Redis, whoever wrote them; -1: no limit
+	MaxEntry   int64         // bytes of one medium's floats; larger ones are not cached
+	LookupWait time.Duration // how long an engine waits for a look-up, besides 4 ms a MiB of media for hashing
+	EncodeWait time.Duration // how long an engine waits for another's encode of the same medium
+}
+
+func (c Config) withDefaults() Config {
+	set := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+		*v = max(*v, 0)
+	}
+	set(&c.Bytes, DefaultBytes)
+	set(&c.Quota, DefaultQuota)
+	set(&c.MaxEntry, DefaultMaxEntry)
+	for _, d := range []struct {
+		v *time.Duration
+		d time.Duration
+	}{{&c.TTL, DefaultTTL}, {&c.LookupWait, DefaultLookupWait}, {&c.EncodeWait, DefaultEncodeWait}} {
+		if *d.v <= 0 {
+			*d.v = d.d
+		}
+	}
+	if c.Metrics == nil {
+		c.Metrics = metrics.NewSet()
+	}
+	return c
+}
+
+// A Server caches encoder outputs for the engines of one runner. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	l1      *lru
+	l2      *l2 // nil without Redis
+	m       *meters
+	flights flights
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+
+	mu       sync.Mutex
+	closed   bool
+	attached map[*Attachment]struct{}
+	tallies  map[Sig]*tally
+	models   map[Sig]string // stable ids, for people
+}
+
+// ErrClosed says that the server was closed.
+var ErrClosed = errors.New("mmcache: server is closed")
+
+// New makes a server. Close it to end its goroutines.
+func New(cfg Config) (*Server, error) {
+	cfg = cfg.withDefaults()
+	codec, err := NewCodec(cfg.Secret, cfg.MaxEntry)
+	if err != nil {
+		return nil, fmt.Errorf("mmcache: %w", err)
+	}
+	s := &Server{
+		cfg: cfg, l1: newLRU(cfg.Bytes), attached: map[*Attachment]struct{}{}, tallies: map[Sig]*tally{}, models: map[Sig]string{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.m = newMeters(cfg.Metrics, s.l1)
+	if cfg.Redis != nil {
+		s.l2 = newL2(cfg, codec, s.m)
+		go s.l2.run(s.ctx)
+	}
+	return s, nil
+}
+
+// Close detaches every engine and ends the server's goroutines. Entries that wait to be written are lost.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	var all []*Attachment
+	for a := range s.attached {
+		all = append(all, a)
+	}
+	s.mu.Unlock()
+	s.cancel()
+	for _, a := range all {
+		a.Detach()
+	}
+	if s.l2 != nil {
+		<-s.l2.done
+	}
+}
+
+// Stats returns what the cache did for each signature, in their order.
+func (s *Server) Stats() []SigStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []SigStats
+	for sig, t := range s.tallies {
+		out = append(out, SigStats{
+			Sig: sig, Signature: fmt.Sprintf("%016x", uint64(sig)), Model: s.models[sig],
+			Lookups: t.lookups.Load(), HitsL1: t.hitsL1.Load(), HitsL2: t.hitsL2.Load(), Misses: t.misses.Load(),
+			Stores: t.stores.Load(), StoredBytes: t.bytes.Load(), SavedSeconds: float64(t.savedUS.Load()) / 1e6,
+		})
+	}
+	slices.SortFunc(out, func(a, b SigStats) int {
+		switch {
+		case a.Sig < b.Sig:
+			return -1
+		case a.Sig > b.Sig:
+			return 1
+		}
+		return 0
+	})
+	return out
+}
+
+// Wanted reports whether a model's encoder outputs are cached at all: it has a projector and its scope is not none.
+func Wanted(m *catalog.Model) bool { return m.MMProj != "" && m.MMCache != catalog.MMCacheNone }
+
+// tally returns the counts of a model. REQUIRES: mu.
+func (s *Server) tallyLocked(sp Space) *tally {
+	t, ok := s.tallies[sp.Sig]
+	if !ok {
+		t = &tally{}
+		s.tallies[sp.Sig] = t
+		s.models[sp.Sig] = sp.Model
+	}
+	return t
+}

@@ -1,0 +1,217 @@
+package mmcache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"reveille/infra/catalog"
+)
+
+func TestAttach(t *testing.T) {
+	m := modelOf("m.gguf+p.gguf")
+	if _, err := newServer(t, nil).Attach(m, nil); !errors.Is(err, ErrNoInterposer) {
+		t.Error(err)
+	}
+	if _, err := newServer(t, func(c *Config) { c.Library = "/a b/" + LibraryName }).Attach(m, nil); !errors.Is(err, ErrNoInterposer) {
+		t.Error(err)
+	}
+	s := newServer(t, func(c *Config) { c.Library = "/lib/" + LibraryName })
+	a, err := s.Attach(m, []string{"x", "--image-max-tokens", "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := a.Env()
+	if env[EnvPreload] != "/lib/"+LibraryName || env[EnvLookupMS] != "5000" || env[EnvEncodeMS] != "60000" {
+		t.Error(env)
+	}
+	if info, err := os.Stat(env[EnvSocket]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	if want := (Space{"main", "m.gguf+p.gguf", "--image-max-tokens 3", Sig(m.Signature())}); a.space != want {
+		t.Errorf("%+v", a.space)
+	}
+	open := a.dial(t)
+	a.Detach()
+	a.Detach()
+	if _, err := os.Stat(env[EnvSocket]); err == nil {
+		t.Error("the socket is still there")
+	}
+	if _, err := open.c.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection is still open")
+	}
+	s.Close()
+	if _, err := s.Attach(m, nil); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	for _, c := range []struct {
+		m    catalog.Model
+		want bool
+	}{
+		{catalog.Model{MMProj: "p", MMCache: catalog.MMCachePool}, true},
+		{catalog.Model{MMProj: "p", MMCache: catalog.MMCacheNone}, false},
+		{catalog.Model{MMCache: catalog.MMCachePool}, false},
+	} {
+		if Wanted(&c.m) != c.want {
+			t.Errorf("%+v", c.m)
+		}
+	}
+}
+
+// TestLead walks through who may encode, wait and store.
+func TestLead(t *testing.T) {
+	s := newServer(t, nil)
+	a := testAttachment(t, s)
+	m, raw, v := Media{Image, 1, 1}, []byte{9, 9, 9}, numbered(1)
+	store := func(e *engineEnd, id Ident) {
+		e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
+	}
+	leader, other := a.dial(t), a.dial(t)
+	id := leader.lookup(t, m, raw, v.Layout).ident
+	if got := leader.acquire(t, m, id, v.Layout, 0); got.verdict != verdictMiss {
+		t.Fatal(got.verdict)
+	}
+	if got := other.acquire(t, m, id, v.Layout, 30); got.verdict != verdictBusy {
+		t.Fatal("a wait did not end", got.verdict)
+	}
+	store(other, id) // has no lead: not taken
+	if got := other.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+		t.Fatal("an entry of one without the lead was taken")
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if got := other.acquire(t, m, id, v.Layout, 60_000); got.verdict != verdictHit || !bytes.Equal(got.entry.Floats, v.Floats) {
+			t.Errorf("the waiter got %d", got.verdict)
+		}
+	})
+	time.Sleep(20 * time.Millisecond)
+	store(leader, id)
+	wg.Wait()
+
+	// A leader that gives up, and one that dies, pass the lead on.
+	for i, end := range []func(*engineEnd, Ident){
+		func(e *engineEnd, id Ident) {
+			e.send(t, opAbandon, item{media: m, layout: v.Layout, ident: id}, 0, nil)
+		},
+		func(e *engineEnd, _ Ident) { _ = e.c.Close() },
+	} {
+		leader, other := a.dial(t), a.dial(t)
+		id := leader.lookup(t, m, []byte{1, 2, byte(i)}, v.Layout).ident
+		leader.acquire(t, m, id, v.Layout, 0)
+		wg.Go(func() {
+			if got := other.acquire(t, m, id, v.Layout, 60_000); got.verdict != verdictMiss {
+				t.Errorf("case %d: the waiter got %d", i, got.verdict)
+			}
+		})
+		time.Sleep(20 * time.Millisecond)
+		end(leader, id)
+		wg.Wait()
+	}
+
+	// Nobody waits for a partial encode.
+	id.Field[0]++
+	leader.send(t, opAcquire, item{media: m, layout: v.Layout, ident: id, partial: true}, 0, nil)
+	if got := leader.receive(t, v.Layout); got.verdict != verdictMiss {
+		t.Fatal(got.verdict)
+	}
+	if got := other.acquire(t, m, id, v.Layout, 60_000); got.verdict != verdictBusy {
+		t.Error("waited for a partial encode")
+	}
+}
+
+// TestScope: a model's entries are not another's, nor another pool's, nor those of other preprocessing.
+func TestScope(t *testing.T) {
+	s := newServer(t, nil)
+	m, raw, v := Media{Image, 1, 1}, []byte{1, 2, 3}, numbered(1)
+	base := Space{Pool: "p", Model: "m", Sig: 1}
+	dialEngine(t, s, base).insert(t, m, raw, v)
+	hit := dialEngine(t, s, base)
+	waitFor(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).verdict == verdictHit })
+	for name, sp := range map[string]Space{
+		"pool": {"q", "m", "", 1}, "model": {"p", "n", "", 2}, "signature alike": {"p", "n", "", 1}, "preprocessing": {"p", "m", "x", 1},
+	} {
+		if got := dialEngine(t, s, sp).lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+			t.Error(name)
+		}
+	}
+	wide := Layout{v.Width * 2, v.Tokens}
+	if got := hit.lookup(t, m, raw, wide); got.verdict != verdictMiss {
+		t.Error("another width")
+	}
+}
+
+// FuzzSession sends anything to a server.
+func FuzzSession(f *testing.F) {
+	v := numbered(1)
+	for o := opLookup; o <= opAbandon; o++ {
+		f.Add(rawRequest(o, item{media: Media{Image, 1, 1}, layout: v.Layout, bytes: 3}, 1), true)
+	}
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), false)
+	f.Fuzz(func(t *testing.T, data []byte, file bool) {
+		s := newServer(t, func(c *Config) { c.MaxEntry = 1 << 20 })
+		e := dialEngine(t, s, Space{})
+		if len(data) >= headerLen { // waits are not what is tested
+			binary.LittleEndian.PutUint32(data[8:], 1)
+		}
+		var floats []byte
+		if file {
+			floats = v.Floats
+		}
+		e.raw(t, data, floats)
+		_ = e.c.CloseWrite()
+		_ = e.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		for b := make([]byte, 1<<16); ; {
+			if _, err := e.c.Read(b); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatal("the server hangs")
+			} else if err != nil {
+				break
+			}
+		}
+	})
+}
+
+// TestProtocolErrors: what makes no sense ends the conversation, and is counted.
+func TestProtocolErrors(t *testing.T) {
+	v := numbered(1)
+	good := rawRequest(opLookup, item{media: Media{Image, 1, 1}, layout: v.Layout, bytes: 3}, 1)
+	change := func(at int, b byte) []byte {
+		c := bytes.Clone(good)
+		c[at] = b
+		return c
+	}
+	for name, data := range map[string][]byte{
+		"magic": change(0, 0), "op": change(4, 9), "no media": change(5, 0), "many media": change(5, 200), "chunks": change(6, 0),
+		"width": change(14, 9), "kind": change(headerLen, 7), "chunks of a medium": change(headerLen+2, 3), "fewer chunks": change(headerLen+2, 1),
+		"more bytes than there are": change(headerLen+24, 200), "offset": change(headerLen+22, 1), "cut": good[:40], "text": []byte(strings.Repeat("x", 200)),
+	} {
+		s := newServer(t, nil)
+		e := dialEngine(t, s, Space{})
+		e.raw(t, data, []byte{1, 2, 3})
+		_ = e.c.CloseWrite()
+		_ = e.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if n, err := e.c.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: answered %d bytes, %v", name, n, err)
+		}
+		waitFor(t, name+" is counted", func() bool { return s.m.refused[reasonProtocol].Get() == 1 })
+	}
+}
+
+// TestManyConnections: an engine cannot open more than its share.
+func TestManyConnections(t *testing.T) {
+	a := testAttachment(t, newServer(t, nil))
+	var last *engineEnd
+	for range maxSessions + 1 {
+		last = a.dial(t)
+	}
+	_ = last.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	var timeout net.Error
+	if _, err := last.c.Read(make([]byte, 1)); err == nil || (errors.As(err, &timeout) && timeout.Timeout()) {
+		t.Error("one too many was let in:", err)
+	}
+}

@@ -1,0 +1,222 @@
+package mmcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	replyWait  = time.Second // for an engine to take an answer
+	hashBuffer = 256 << 10
+	maxWait    = 10 * time.Minute
+)
+
+// session is one connection of an engine. One goroutine runs it; what it leads ends with it.
+type session struct {
+	a      *Attachment
+	conn   *net.UnixConn
+	ctx    context.Context
+	cancel context.CancelFunc
+	buf    []byte // for hashing
+}
+
+func newSession(a *Attachment, c *net.UnixConn) *session {
+	x := &session{a: a, conn: c}
+	x.ctx, x.cancel = context.WithCancel(a.s.ctx)
+	return x
+}
+
+func (x *session) run() {
+	defer x.a.wg.Done()
+	defer func() {
+		x.cancel()
+		_ = x.conn.Close()
+		x.a.s.flights.leave(x)
+		x.a.mu.Lock()
+		delete(x.a.open, x)
+		x.a.mu.Unlock()
+	}()
+	for {
+		r, err := readRequest(x.conn)
+		if err == nil {
+			err = x.handle(r)
+		}
+		r.close()
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, errProtocol), errors.Is(err, io.ErrUnexpectedEOF):
+			x.a.s.m.refused[reasonProtocol].Inc()
+			x.a.s.cfg.Log.Debug("encoder cache hung up on an engine", "model", x.a.space.Model, "error", err)
+		}
+		return
+	}
+}
+
+func (x *session) handle(r *request) error {
+	switch r.op {
+	case opLookup:
+		answers, err := x.lookup(r)
+		if err != nil {
+			return err
+		}
+		return x.reply(r.op, answers)
+	case opAcquire:
+		return x.reply(r.op, x.acquire(r))
+	case opStore:
+		return x.store(r)
+	}
+	for _, it := range r.items { // opAbandon
+		x.a.s.flights.land(it.ident.Field, x)
+	}
+	return nil
+}
+
+func (x *session) reply(o op, answers []answer) error {
+	_ = x.conn.SetWriteDeadline(time.Now().Add(replyWait))
+	return writeReply(x.conn, o, answers)
+}
+
+// lookup hashes the media and finds their entries, first here, then all others in Redis at once.
+func (x *session) lookup(r *request) ([]answer, error) {
+	s := x.a.s
+	if r.file == nil {
+		return nil, errProtocol
+	}
+	if x.buf == nil {
+		x.buf = make([]byte, hashBuffer)
+	}
+	answers := make([]answer, len(r.items))
+	var far []int
+	var ids []Ident
+	var layouts []Layout
+	for i, it := range r.items {
+		k, sum, err := hashMedia(x.a.space.Sig, it.media, io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes)), int64(it.bytes), x.buf)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errProtocol, err)
+		}
+		id := x.a.space.Ident(k, it.media, sum, it.layout)
+		answers[i].ident = id
+		if e := s.l1.get(id.Field); e != nil {
+			x.hit(&answers[i], e, s.m.hitsL1.Inc, func() { x.a.tally.hitsL1.Add(1) })
+			continue
+		}
+		if it.layout.Bytes() <= s.cfg.MaxEntry {
+			far, ids, layouts = append(far, i), append(ids, id), append(layouts, it.layout)
+		}
+	}
+	s.m.lookups.Add(len(r.items))
+	x.a.tally.lookups.Add(int64(len(r.items)))
+	if s.l2 == nil || len(far) == 0 {
+		return answers, nil
+	}
+	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.LookupWait*9/10) // the engine waits no longer
+	defer cancel()
+	for j, e := range s.l2.get(ctx, x.a.space.Sig, ids, layouts) {
+		if e != nil {
+			s.l1.put(ids[j].Field, e)
+			x.hit(&answers[far[j]], e, s.m.hitsL2.Inc, func() { x.a.tally.hitsL2.Add(1) })
+		}
+	}
+	return answers, nil
+}
+
+func (x *session) hit(a *answer, e *Entry, counts ...func()) {
+	a.verdict, a.entry = verdictHit, e
+	for _, c := range counts {
+		c()
+	}
+	x.a.hits.Add(1)
+	x.a.s.m.saved.Add(e.EncodeTime.Seconds())
+	x.a.tally.savedUS.Add(e.EncodeTime.Microseconds())
+	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.space.Model, "key", RedisKey(x.a.space.Sig, a.ident.Key), "bytes", len(e.Floats))
+}
+
+func (x *session) miss(a *answer, v verdict) {
+	a.verdict = v
+	x.a.misses.Add(1)
+	x.a.s.m.misses.Inc()
+	x.a.tally.misses.Add(1)
+}
+
+// acquire is asked just before an encode. Each medium is answered with the entry that came since, with the lead, or,
+// when another leads and does not land in time, with leave to encode for oneself.
+func (x *session) acquire(r *request) []answer {
+	s := x.a.s
+	answers := make([]answer, len(r.items))
+	others := map[int]*flight{}
+	led := false
+	try := func(i int) {
+		it, a := r.items[i], &answers[i]
+		a.ident = it.ident
+		if f, ok := s.flights.lead(it.ident.Field, x, it.partial); !ok {
+			others[i] = f
+			return
+		}
+		delete(others, i)
+		if e := s.l1.get(it.ident.Field); e != nil && e.Bytes() == it.layout.Bytes() {
+			s.flights.land(it.ident.Field, x)
+			x.hit(a, e, s.m.hitsL1.Inc, func() { x.a.tally.hitsL1.Add(1) })
+			return
+		}
+		if it.layout.Bytes() > s.cfg.MaxEntry { // nothing to wait for
+			s.flights.land(it.ident.Field, x)
+			x.miss(a, verdictBusy)
+			return
+		}
+		led = true
+		x.miss(a, verdictMiss)
+	}
+	for i := range r.items {
+		try(i)
+	}
+	ctx, cancel := context.WithTimeout(x.ctx, min(time.Duration(r.waitMS)*time.Millisecond, maxWait))
+	defer cancel()
+	for i := range r.items {
+		for f := others[i]; f != nil; f = others[i] {
+			if led || f.partial || ctx.Err() != nil {
+				x.miss(&answers[i], verdictBusy)
+				break
+			}
+			select {
+			case <-f.done:
+				try(i)
+			case <-ctx.Done():
+			}
+		}
+	}
+	return answers
+}
+
+// store keeps an encoder's output, here at once and in Redis soon. Only who was given the lead may.
+func (x *session) store(r *request) error {
+	s := x.a.s
+	it := r.items[0]
+	defer s.flights.land(it.ident.Field, x)
+	size := it.layout.Bytes()
+	if r.file == nil || len(r.items) != 1 || int64(it.bytes) != size {
+		return errProtocol
+	}
+	if size > s.cfg.MaxEntry || !s.flights.leads(it.ident.Field, x) {
+		s.m.refused[reasonSize].Inc()
+		return nil
+	}
+	e := &Entry{Layout: it.layout, Floats: make([]byte, size), EncodeTime: time.Duration(it.encodeUS) * time.Microsecond}
+	if _, err := io.ReadFull(io.NewSectionReader(r.file, int64(it.offset), size), e.Floats); err != nil {
+		return fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	s.l1.put(it.ident.Field, e)
+	if s.l2 != nil {
+		s.l2.put(x.a.space.Sig, it.ident, e)
+	}
+	s.m.stores.Inc()
+	x.a.tally.stores.Add(1)
+	x.a.tally.bytes.Add(size)
+	s.cfg.Log.Debug("encoder cache insert", "model", x.a.space.Model, "key", RedisKey(x.a.space.Sig, it.ident.Key),
+		"bytes", size, "encode", e.EncodeTime)
+	return nil
+}

@@ -1,0 +1,273 @@
+package mmcache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"reveille/testenv"
+)
+
+// numbered is a small entry that differs from others.
+func numbered(v float32) *Entry {
+	e := &Entry{Layout: Layout{Width: 16, Tokens: []uint32{2, 1}}, EncodeTime: time.Second}
+	for range e.Bytes() / 4 {
+		e.Floats = binary.LittleEndian.AppendUint32(e.Floats, math.Float32bits(v))
+	}
+	return e
+}
+
+func testCodec(t testing.TB) *Codec {
+	t.Helper()
+	c, err := NewCodec([]byte("secret"), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestCodecProperty(t *testing.T) {
+	c := testCodec(t)
+	rapid.Check(t, func(r *rapid.T) {
+		e := &Entry{Layout: Layout{rapid.Uint32Range(1, 9).Draw(r, "width"), rapid.SliceOfN(rapid.Uint32Range(1, 9), 1, 5).Draw(r, "tokens")}}
+		e.Floats = rapid.SliceOfN(rapid.Byte(), int(e.Bytes()), int(e.Bytes())).Draw(r, "floats")
+		e.EncodeTime = time.Duration(rapid.Uint32().Draw(r, "us")) * time.Microsecond
+		id := Ident{Key: Key(rapid.Uint64().Draw(r, "key"))}
+		v := c.Encode(7, id, e)
+		got, err := c.Decode(7, id, e.Layout, v)
+		if err != nil || !bytes.Equal(got.Floats, e.Floats) || got.EncodeTime != e.EncodeTime {
+			t.Fatalf("%v", err)
+		}
+		// Any other byte, any other length, any other place: refused.
+		bad := bytes.Clone(v)
+		bad[rapid.IntRange(0, len(v)-1).Draw(r, "at")] ^= byte(rapid.IntRange(1, 255).Draw(r, "flip"))
+		if _, err := c.Decode(7, id, e.Layout, bad); err == nil {
+			t.Fatal("a changed value was taken")
+		}
+		if _, err := c.Decode(7, id, e.Layout, v[:rapid.IntRange(0, len(v)-1).Draw(r, "cut")]); err == nil {
+			t.Fatal("a cut value was taken")
+		}
+		if _, err := c.Decode(8, id, e.Layout, v); !errors.Is(err, errMAC) {
+			t.Fatalf("another model's value: %v", err)
+		}
+		other := id
+		other.Field[3] = 1
+		if _, err := c.Decode(7, other, e.Layout, v); !errors.Is(err, errMAC) {
+			t.Fatalf("another medium's value: %v", err)
+		}
+		for _, l := range []Layout{{e.Width + 1, e.Tokens}, {e.Width, append([]uint32{1}, e.Tokens...)}} {
+			if _, err := c.Decode(7, id, l, v); !errors.Is(err, errShape) {
+				t.Fatalf("another shape: %v", err)
+			}
+		}
+	})
+}
+
+// FuzzDecode signs whatever comes, so that the parts behind the MAC are reached.
+func FuzzDecode(f *testing.F) {
+	c := testCodec(f)
+	e := numbered(1)
+	v := c.Encode(1, Ident{}, e)
+	f.Add(v[:len(v)-macSize])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		_, _ = c.Decode(1, Ident{}, e.Layout, body)
+		signed := append(bytes.Clone(body), c.mac(1, Ident{}, body)...)
+		if got, err := c.Decode(1, Ident{}, e.Layout, signed); err == nil && int64(len(got.Floats)) != e.Layout.Bytes() {
+			t.Fatal("wrong size")
+		}
+	})
+}
+
+// TestDecodeBomb: a value that unpacks to more than its layout is refused, without the memory for it.
+func TestDecodeBomb(t *testing.T) {
+	c := testCodec(t)
+	big := &Entry{Layout: Layout{Width: 1 << 16, Tokens: []uint32{1 << 10}}} // 256 MiB of zeroes
+	big.Floats = make([]byte, big.Bytes())
+	v := c.Encode(1, Ident{}, big)
+	binary.LittleEndian.PutUint32(v[4:], 16)
+	binary.LittleEndian.PutUint32(v[16:], 4)
+	body := v[:len(v)-macSize]
+	v = append(bytes.Clone(body), c.mac(1, Ident{}, body)...)
+	if _, err := c.Decode(1, Ident{}, Layout{16, []uint32{4}}, v); !errors.Is(err, errPacked) {
+		t.Error(err)
+	}
+}
+
+func TestLRUProperty(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		l := newLRU(10 * (entryOverhead + 100))
+		var order []byte // used last at the end
+		for range rapid.IntRange(1, 60).Draw(r, "steps") {
+			k := rapid.ByteRange(0, 20).Draw(r, "key")
+			if rapid.Bool().Draw(r, "put") {
+				l.put(field{k}, &Entry{Floats: make([]byte, 100)})
+			} else if l.get(field{k}) == nil {
+				if bytes.IndexByte(order, k) >= 0 {
+					t.Fatal("forgot what was used lately")
+				}
+				continue
+			}
+			if i := bytes.IndexByte(order, k); i >= 0 {
+				order = append(order[:i], order[i+1:]...)
+			}
+			if order = append(order, k); len(order) > 10 {
+				order = order[1:]
+			}
+			if n, b := l.size(); n != len(order) || b > l.limit {
+				t.Fatalf("%d entries of %d bytes, want %d", n, b, len(order))
+			}
+		}
+	})
+	l := newLRU(1000)
+	l.put(field{1}, &Entry{Floats: make([]byte, 100)})
+	l.put(field{2}, &Entry{Floats: make([]byte, 2000)})
+	if l.get(field{1}) == nil || l.get(field{2}) != nil {
+		t.Error("an entry larger than all there is pushed out others")
+	}
+}
+
+// TestRedisFaults: whatever is wrong with an entry or with Redis is a miss and a count.
+func TestRedisFaults(t *testing.T) {
+	srv := testenv.StartRedis(t)
+	rdb := redisClient(t, srv.Addr)
+	set := metrics.NewSet()
+	s := newServer(t, func(c *Config) { c.Redis, c.Bytes, c.Metrics, c.LookupWait = rdb, -1, set, 500*time.Millisecond })
+	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 9})
+	m, raw := Media{Image, 1, 1}, []byte{1, 2, 3}
+	v := numbered(1)
+	id := e.insert(t, m, raw, v)
+	name, f := RedisKey(9, id.Key), hex.EncodeToString(id.Field[:])
+	ctx := t.Context()
+	waitFor(t, "the write", func() bool { return rdb.HExists(ctx, name, f).Val() })
+	good, err := rdb.HGet(ctx, name, f).Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ttl := rdb.PTTL(ctx, name).Val(); ttl <= DefaultTTL-time.Hour || ttl > DefaultTTL {
+		t.Errorf("time to live %v", ttl)
+	}
+	other := numbered(1)
+	other.Tokens = []uint32{1, 2}
+	flipped := bytes.Clone(good)
+	flipped[len(flipped)/2] ^= 1
+	stranger, err := NewCodec([]byte("another secret"), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		value []byte
+		why   reason
+	}{
+		{"one bit", flipped, reasonMAC},
+		{"truncated", good[:20], reasonTrunc},
+		{"cut", good[:len(good)-1], reasonMAC},
+		{"empty", nil, reasonTrunc},
+		{"another secret", stranger.Encode(9, id, v), reasonMAC},
+		{"another key", s.l2.codec.Encode(9, Ident{Key: 1}, v), reasonMAC},
+		{"another shape", s.l2.codec.Encode(9, id, other), reasonShape},
+		{"oversize", make([]byte, s.l2.maxValue+1), reasonSize},
+	} {
+		before := s.m.refused[c.why].Get()
+		if err := rdb.HSet(ctx, name, f, c.value).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+			t.Errorf("%s: served", c.name)
+		}
+		if s.m.refused[c.why].Get() != before+1 {
+			t.Errorf("%s: not counted as %v", c.name, c.why)
+		}
+	}
+
+	// The next encode puts a refused value right.
+	if got := e.acquire(t, m, id, v.Layout, 0); got.verdict != verdictMiss {
+		t.Fatal(got.verdict)
+	}
+	e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
+	waitFor(t, "the repair", func() bool { return e.lookup(t, m, raw, v.Layout).verdict == verdictHit })
+
+	// A frozen, then a dead Redis: misses, in bounded time; and hits again after it is back.
+	srv.Freeze()
+	start := time.Now()
+	for range 8 {
+		if got := e.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+			t.Error("frozen: hit")
+		}
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("frozen: %v", d)
+	}
+	srv.Thaw()
+	srv.Kill()
+	if got := e.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+		t.Error("dead: hit")
+	}
+	srv.Restart()
+	waitFor(t, "hits after a restart", func() bool {
+		if e.acquire(t, m, id, v.Layout, 0).verdict == verdictMiss {
+			e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
+		}
+		return e.lookup(t, m, raw, v.Layout).verdict == verdictHit
+	})
+	if s.m.redisErrors.Get() == 0 {
+		t.Error("no errors were counted")
+	}
+}
+
+func TestQuota(t *testing.T) {
+	rdb := redisClient(t, testenv.Redis(t))
+	size := int64(len(testCodec(t).Encode(3, Ident{}, numbered(0))))
+	s := newServer(t, func(c *Config) { c.Redis, c.Quota = rdb, 3*size+size/2 })
+	// What was written longer ago than the time to live no longer counts.
+	if err := rdb.HSet(t.Context(), ledgerKey, strconv.FormatInt(hour(time.Now().Add(-48*time.Hour)), 10), 1<<40).Err(); err != nil {
+		t.Fatal(err)
+	}
+	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 3})
+	for i := range 5 {
+		e.insert(t, Media{Image, 1, 1}, []byte{byte(i)}, numbered(0))
+	}
+	waitFor(t, "refusals", func() bool { return s.m.refused[reasonQuota].Get() == 2 })
+	waitFor(t, "the ledger", func() bool {
+		all := rdb.HGetAll(t.Context(), ledgerKey).Val()
+		return len(all) == 1 && all[strconv.FormatInt(hour(time.Now()), 10)] == strconv.FormatInt(3*size, 10)
+	})
+	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != 3 {
+		t.Errorf("%d keys", n)
+	}
+}
+
+// TestOnePipeline: all media of a request are one round trip to Redis.
+func TestOnePipeline(t *testing.T) {
+	rdb := redisClient(t, testenv.Redis(t))
+	trips := &counter{}
+	rdb.AddHook(trips)
+	s := newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 })
+	drive(t, testAttachment(t, s).environ(), "each=12", "distinct=12")
+	if n := trips.pipelines.Load(); n == 0 || trips.reads.Load() != 1 {
+		t.Errorf("%d pipelines, %d of them with reads", n, trips.reads.Load())
+	}
+}
+
+// TestMiniRedis: the embedded Redis runs the same scripts.
+func TestMiniRedis(t *testing.T) {
+	rdb := redisClient(t, testenv.MiniRedis(t).Addr())
+	s := newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 })
+	e := dialEngine(t, s, Space{Pool: "main", Model: "m"})
+	v := numbered(4)
+	e.insert(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v)
+	waitFor(t, "a hit", func() bool {
+		return e.lookup(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v.Layout).verdict == verdictHit
+	})
+}
+
+var _ redis.Hook = (*counter)(nil)

@@ -1,0 +1,210 @@
+package mmcache
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// The messages of PROTOCOL.md.
+const (
+	wireMagic  = 0x314d4d52
+	headerLen  = 16
+	itemLen    = 72
+	answerLen  = 64
+	identLen   = 40
+	maxMedia   = 64
+	replyBit   = 0x80
+	floatAlign = 64 // of each medium's floats in a reply
+)
+
+type op uint8
+
+const (
+	opLookup  op = 1
+	opAcquire op = 2
+	opStore   op = 3
+	opAbandon op = 4
+)
+
+const flagPartial = 1
+
+type verdict uint8
+
+const (
+	verdictMiss verdict = 0 // to an acquire: encode it, others wait for you
+	verdictHit  verdict = 1
+	verdictBusy verdict = 2 // encode it, for yourself
+)
+
+var errProtocol = errors.New("mmcache: message makes no sense")
+
+type item struct {
+	media         Media
+	partial       bool
+	layout        Layout
+	encodeUS      uint32
+	offset, bytes uint64
+	ident         Ident
+}
+
+type request struct {
+	op     op
+	waitMS uint32
+	items  []item
+	file   *os.File // what came along, nil for nothing; the receiver closes it
+}
+
+// readRequest reads one message. io.EOF means that the engine ended the conversation between two.
+func readRequest(c *net.UnixConn) (*request, error) {
+	var h [headerLen]byte
+	r := &request{}
+	if err := r.fill(c, h[:]); err != nil {
+		return r, err
+	}
+	count, chunks := int(h[5]), int(binary.LittleEndian.Uint16(h[6:]))
+	r.op, r.waitMS = op(h[4]), binary.LittleEndian.Uint32(h[8:])
+	width := binary.LittleEndian.Uint32(h[12:])
+	if binary.LittleEndian.Uint32(h[:]) != wireMagic || r.op < opLookup || r.op > opAbandon ||
+		count == 0 || count > maxMedia || chunks < count || chunks > maxChunks || width == 0 || width > maxWidth {
+		return r, errProtocol
+	}
+	body := make([]byte, count*itemLen+4*chunks)
+	if err := r.fill(c, body); err != nil {
+		return r, noEOF(err)
+	}
+	return r, r.parse(body, count, chunks, width)
+}
+
+func (r *request) parse(body []byte, count, chunks int, width uint32) error {
+	tokens := make([]uint32, chunks)
+	for i := range tokens {
+		tokens[i] = binary.LittleEndian.Uint32(body[count*itemLen+4*i:])
+	}
+	r.items = make([]item, count)
+	for i := range r.items {
+		b, it := body[i*itemLen:], &r.items[i]
+		n := int(binary.LittleEndian.Uint16(b[2:]))
+		if n == 0 || n > len(tokens) {
+			return errProtocol
+		}
+		it.media = Media{Kind(b[0]), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint32(b[8:])}
+		it.partial = b[1]&flagPartial != 0
+		it.encodeUS = binary.LittleEndian.Uint32(b[12:])
+		it.offset, it.bytes = binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
+		it.ident.Key = Key(binary.LittleEndian.Uint64(b[32:]))
+		copy(it.ident.Field[:], b[40:itemLen])
+		it.layout = Layout{width, tokens[:n:n]}
+		tokens = tokens[n:]
+		if (it.media.Kind != Image && it.media.Kind != Audio) || it.layout.Bytes() == 0 || it.offset > 1<<40 || it.bytes > 1<<40 {
+			return errProtocol
+		}
+	}
+	if len(tokens) != 0 {
+		return errProtocol
+	}
+	return nil
+}
+
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// fill reads len(b) bytes. The first descriptor that comes along becomes r.file; more are closed.
+func (r *request) fill(c *net.UnixConn, b []byte) error {
+	oob := make([]byte, syscall.CmsgSpace(4*4))
+	for got := 0; got < len(b); {
+		n, oobn, _, _, err := c.ReadMsgUnix(b[got:], oob)
+		r.keep(oob[:oobn])
+		switch {
+		case err != nil:
+			return err
+		case n == 0 && got == 0:
+			return io.EOF
+		case n == 0:
+			return io.ErrUnexpectedEOF
+		}
+		got += n
+	}
+	return nil
+}
+
+func (r *request) keep(oob []byte) {
+	if len(oob) == 0 {
+		return
+	}
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return
+	}
+	for i := range messages {
+		fds, err := syscall.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			if f := os.NewFile(uintptr(fd), "media"); r.file == nil {
+				r.file = f
+			} else {
+				_ = f.Close()
+			}
+		}
+	}
+}
+
+func (r *request) close() {
+	if r.file != nil {
+		_ = r.file.Close()
+	}
+}
+
+// An answer to one item; entry is set for a hit.
+type answer struct {
+	verdict verdict
+	ident   Ident
+	entry   *Entry
+}
+
+// writeReply answers a request. The floats of all hits go into one sealed memory file, which the engine maps.
+func writeReply(c *net.UnixConn, o op, answers []answer) error {
+	b := make([]byte, headerLen+len(answers)*answerLen)
+	binary.LittleEndian.PutUint32(b, wireMagic)
+	b[4], b[5] = byte(o)|replyBit, byte(len(answers))
+	var parts [][]byte
+	var size uint64
+	for i, a := range answers {
+		p := b[headerLen+i*answerLen:]
+		p[0] = byte(a.verdict)
+		binary.LittleEndian.PutUint64(p[24:], uint64(a.ident.Key))
+		copy(p[32:answerLen], a.ident.Field[:])
+		if a.entry == nil {
+			continue
+		}
+		binary.LittleEndian.PutUint64(p[8:], size)
+		binary.LittleEndian.PutUint64(p[16:], uint64(len(a.entry.Floats)))
+		parts = append(parts, a.entry.Floats)
+		size += (uint64(len(a.entry.Floats)) + floatAlign - 1) / floatAlign * floatAlign
+	}
+	binary.LittleEndian.PutUint64(b[8:], size)
+	var oob []byte
+	if size > 0 {
+		f, err := sealedFile(parts, floatAlign)
+		if err != nil {
+			return fmt.Errorf("shared memory: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		oob = syscall.UnixRights(int(f.Fd()))
+	}
+	n, _, err := c.WriteMsgUnix(b, oob, nil)
+	if err == nil && n < len(b) {
+		_, err = c.Write(b[n:])
+	}
+	return err
+}

@@ -1,0 +1,51 @@
+package plan
+
+// Meta is what is known of a model from its own files. The zero value is a model of which nothing is known.
+type Meta struct {
+	Format  string `json:"format,omitempty"` // "gguf" or "safetensors"
+	Arch    string `json:"arch,omitempty"`
+	Weights int64  `json:"weights"` // bytes of the tensors, or of the files
+
+	Layers    int `json:"layers,omitempty"`
+	Hidden    int `json:"hidden,omitempty"`
+	Heads     int `json:"heads,omitempty"`
+	Vocab     int `json:"vocab,omitempty"`
+	Positions int `json:"positions,omitempty"` // longest sequence it was trained for, 0 unknown
+	// Causal models look back only, and so can keep keys and values.
+	Causal bool `json:"causal"`
+	// Cache is what a token takes in the KV cache, summed over the layers that keep all tokens, Windowed over those that
+	// keep the last Window tokens of a sequence only.
+	Cache    Elements `json:"cache"`
+	Windowed Elements `json:"windowed"`
+	Window   int      `json:"window,omitempty"`
+
+	Tokenizer string `json:"tokenizer,omitempty"` // "bert", "gpt2", "llama", …
+}
+
+// Elements counts the numbers that the cache keeps for a token.
+type Elements struct {
+	K int64 `json:"k"`
+	V int64 `json:"v"`
+}
+
+// elementBits are the bits of an element by cache type, in 256ths of a byte so that block formats are exact.
+var elementBits = map[string]int64{
+	"f32": 4 * 256, "f16": 2 * 256, "bf16": 2 * 256, "q8_0": 34 * 8, "q5_1": 24 * 8, "q5_0": 22 * 8, "q4_1": 20 * 8, "q4_0": 18 * 8, "iq4_nl": 18 * 8,
+	"auto": 2 * 256, "fp8": 256,
+}
+
+// bytes is the size of e with the given cache types; unknown ones count as f16.
+func (e Elements) bytes(k, v string) int64 {
+	per := func(t string) int64 {
+		if b, ok := elementBits[t]; ok {
+			return b
+		}
+		return elementBits["f16"]
+	}
+	return (e.K*per(k) + e.V*per(v) + 255) / 256
+}
+
+// kept reports whether the model has a KV cache at all.
+func (m *Meta) kept() bool {
+	return m.Causal && m.Layers > 0 && m.Cache.K+m.Cache.V+m.Windowed.K+m.Windowed.V > 0
+}

@@ -1,0 +1,164 @@
+package plan
+
+import (
+	"maps"
+	"strconv"
+	"strings"
+
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+)
+
+// OptionsOf reads what a plan heeds from effective load options, the texts of extra arguments included: an argument
+// there has the last word with the engine, and so with the plan.
+func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
+	o := Options{Type: t, Devices: d, Engine: r.Name, Memory: memory}
+	if o.Context = number(opts["ctx_size"]); opts["ctx_size"] == int64(0) {
+		o.Context = WholeContext
+	}
+	o.NBatch, o.NUBatch, o.Parallel = number(opts["n_batch"]), number(opts["n_ubatch"]), number(opts["n_parallel"])
+	o.CacheK, o.CacheV = text(opts["cache_type_k"]), text(opts["cache_type_v"])
+	o.ExactKV = opts["kv_cache_bytes"] != nil
+	for name, spec := range r.Options {
+		if args, err := recipe.SplitArgs(text(opts[name])); spec.Kind == recipe.KindArgs && err == nil {
+			o.heed(args)
+		}
+	}
+	return o
+}
+
+// heed takes the last value of each argument that matters.
+func (o *Options) heed(args []string) {
+	for i := 0; i < len(args); i++ {
+		flag, value, joined := strings.Cut(args[i], "=")
+		if !joined && i+1 < len(args) {
+			value = args[i+1]
+		}
+		set := func(to *int) {
+			if n, err := strconv.Atoi(value); err == nil && n > 0 {
+				*to = n
+			}
+		}
+		switch flag {
+		case "-b", "--batch-size", "--max-num-batched-tokens", "--max-batch-tokens":
+			set(&o.NBatch)
+		case "-ub", "--ubatch-size":
+			set(&o.NUBatch)
+		case "-np", "--parallel", "--max-num-seqs":
+			set(&o.Parallel)
+		case "-ctk", "--cache-type-k", "--kv-cache-dtype":
+			o.CacheK = value
+		case "-ctv", "--cache-type-v":
+			o.CacheV = value
+		}
+	}
+	if o.Engine == "vllm" {
+		o.CacheV = o.CacheK
+	}
+}
+
+// Apply returns the effective options with the plan's values in place of those that nobody set. Options that the recipe
+// does not have are left out, and so is what extra arguments say.
+func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
+	out := maps.Clone(opts)
+	if out == nil {
+		out = recipe.Options{}
+	}
+	said := map[string]bool{}
+	for name, spec := range r.Options {
+		if spec.Kind == recipe.KindArgs {
+			args, _ := recipe.SplitArgs(text(opts[name]))
+			for _, a := range args {
+				flag, _, _ := strings.Cut(a, "=")
+				said[flag] = true
+			}
+		}
+	}
+	for name, v := range p.values(r.Name, opts) {
+		spec, known := r.Options[name]
+		if !known || said[spec.Flag] || said[short[spec.Flag]] {
+			continue
+		}
+		was, set := out[name]
+		if set && !automatic(spec, was) && !(p.Kind == Plain && name == "n_batch" && r.Name == "llamacpp") {
+			continue
+		}
+		out[name] = v
+	}
+	return out
+}
+
+// short are the short forms of llama-server's flags.
+var short = map[string]string{
+	"--batch-size": "-b", "--ubatch-size": "-ub", "--parallel": "-np", "--kv-unified": "-kvu", "--cache-type-k": "-ctk", "--cache-type-v": "-ctv",
+}
+
+// values are the plan as options of an engine.
+func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
+	v := recipe.Options{}
+	set := func(name string, n int) {
+		if n > 0 {
+			v[name] = int64(n)
+		}
+	}
+	switch engine {
+	case "llamacpp":
+		set("ctx_size", p.Context)
+		set("n_batch", p.NBatch)
+		set("n_ubatch", p.Physical)
+		set("n_parallel", p.Parallel)
+		if p.Parallel > 1 {
+			v["kv_unified"] = true // one pool for all sequences, each of any length up to it
+		}
+		if p.Kind == Plain && p.Physical > 0 {
+			// n_batch is the runner's packing capacity. llama-server takes no more than a physical batch of embeddings at a
+			// time and would lower its own to that with a warning.
+			v["n_batch"] = int64(p.Physical)
+		}
+	case "vllm":
+		if p.Kind == Paged {
+			set("ctx_size", p.Longest)
+			if p.Budget > 0 && p.Share > 0 {
+				v["gpu_memory_utilization"] = ratio(p.Share, p.Budget)
+			}
+			if n, ok := opts["kv_cache_bytes"].(int64); ok && n < 0 && p.KVBytes > 0 {
+				v["kv_cache_bytes"] = p.KVBytes
+			}
+		} else if p.Kind == Plain && p.WeightsBytes > 0 {
+			set("ctx_size", p.Longest)
+			set("n_batch", p.NBatch)
+			set("n_parallel", p.Parallel)
+		}
+	case "tei":
+		if p.WeightsBytes > 0 {
+			set("n_batch", p.NBatch)
+		}
+	case "mistralrs":
+		if p.Kind == Paged && p.KVBytes > 0 {
+			v["kv_cache_mb"] = max(p.KVBytes>>20, 1)
+		}
+	}
+	return v
+}
+
+// ratio is share of budget, rounded down to hundredths and at least one.
+func ratio(share, budget int64) float64 {
+	hundredths := max(min(int64(float64(share)/float64(budget)*100), 95), 1)
+	return float64(hundredths) / 100
+}
+
+// automatic reports whether a value leaves the choice to the plan.
+func automatic(spec recipe.OptionSpec, v any) bool {
+	n, ok := v.(int64)
+	return v == nil || ok && spec.Auto != nil && float64(n) == *spec.Auto
+}
+
+func number(v any) int {
+	n, _ := v.(int64)
+	return int(min(max(n, -1), maxInt))
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}

@@ -1,0 +1,261 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+
+	"reveille/infra/policy"
+)
+
+// A Kind is how an engine schedules a model.
+type Kind string
+
+// The kinds.
+const (
+	Paged Kind = "paged" // generative, with a pool of KV memory
+	Plain Kind = "plain" // without one
+)
+
+const (
+	defaultContext  = 8192     // tokens of a paged model, where neither an option nor a budget says how many
+	leastContext    = 4096     // tokens that a paged model is given although its share is too small
+	defaultParallel = 4        // sequences of a paged model
+	plainParallel   = 64       // sequences of a plain model
+	defaultBatch    = 2048     // tokens
+	defaultUBatch   = 512      // tokens of a paged model
+	cpuUBatch       = 512      // tokens; attention over a larger batch costs a processor more than the call saves
+	blockTokens     = 16       // of the engines that page by blocks
+	contextStep     = 256      // tokens that contexts are rounded down to
+	fixedBytes      = 64 << 20 // of any engine process
+)
+
+// Options are the load options that a plan heeds. Zero means "not said".
+type Options struct {
+	Type    policy.Type
+	Devices policy.Devices
+	// Engine is the family of flags: the name of a shipped recipe. It decides what the engine does by itself.
+	Engine string
+
+	Context  int // tokens; -1 automatic, WholeContext the model's own
+	NBatch   int
+	NUBatch  int
+	Parallel int
+	// CacheK and CacheV are the types of the cache's elements, default f16.
+	CacheK, CacheV string
+	// ExactKV says that the engine is told the size of its KV pool in bytes, where it would else take all of its share.
+	ExactKV bool
+	// Memory overrides the share, in bytes.
+	Memory int64
+}
+
+// WholeContext in Options.Context asks for all the positions a model has.
+const WholeContext = -2
+
+// Validate reports sizes that were asked for and contradict each other: n_batch ≥ n_ubatch, and for a model that embeds
+// context ≥ n_batch.
+func (o Options) Validate() error {
+	var errs []error
+	if o.NBatch > 0 && o.NUBatch > o.NBatch {
+		errs = append(errs, fmt.Errorf("n_ubatch %d: want at most n_batch, %d", o.NUBatch, o.NBatch))
+	}
+	if least := max(o.NBatch, o.NUBatch); o.Type != policy.LLM && o.Context > 0 && o.Context < least {
+		errs = append(errs, fmt.Errorf("ctx_size %d: want at least n_batch and n_ubatch, %d", o.Context, least))
+	}
+	return errors.Join(errs...)
+}
+
+// A Plan is how one load of a model is scheduled. Sizes are bytes, lengths tokens.
+type Plan struct {
+	Kind Kind `json:"kind"`
+
+	Context  int `json:"context"`  // sum over all sequences
+	NBatch   int `json:"n_batch"`  // packed into one call
+	NUBatch  int `json:"n_ubatch"` // largest single sequence (plain), physical batch (paged)
+	Physical int `json:"physical"` // what the engine computes in one go
+	Parallel int `json:"parallel"` // sequences at once
+	Blocks   int `json:"blocks"`   // of the KV pool
+	Longest  int `json:"longest"`  // of one sequence, 0 unknown
+
+	CacheK          string `json:"cache_type_k,omitempty"`
+	CacheV          string `json:"cache_type_v,omitempty"`
+	KVBytesPerToken int64  `json:"kv_bytes_per_token"` // of a short context
+	KVBytes         int64  `json:"kv_bytes"`
+	WeightsBytes    int64  `json:"weights_bytes"`
+	ComputeBytes    int64  `json:"compute_bytes"` // buffers of the engine, estimated
+	Need            int64  `json:"need"`          // all of it
+	Share           int64  `json:"share"`         // of the device, 0 without a budget
+	Budget          int64  `json:"budget"`        // of the device, 0 without one
+
+	Reason   string   `json:"reason"` // why this kind and this context
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Make computes the plan of a load. It is a function of its arguments alone.
+func Make(m Meta, o Options, s Share) Plan {
+	p := Plan{WeightsBytes: m.Weights, Budget: s.Budget, Share: s.of(o.Memory)}
+	switch {
+	case o.Type != policy.LLM:
+		p.plain(&m, &o, fmt.Sprintf("models of type %s have no KV pool", o.Type))
+	case m.Format == "":
+		p.plain(&m, &o, "no metadata: no KV pool is planned, the engine's own settings count")
+		p.Context, p.NBatch, p.NUBatch, p.Physical, p.Parallel = max(o.Context, 0), o.NBatch, o.NUBatch, o.NUBatch, o.Parallel
+		p.ComputeBytes = p.WeightsBytes / 5
+	case !m.kept():
+		p.plain(&m, &o, fmt.Sprintf("architecture %s keeps no KV cache", m.Arch))
+	default:
+		p.paged(&m, &o)
+	}
+	p.Need = p.WeightsBytes + p.KVBytes + p.ComputeBytes
+	switch {
+	case o.Memory > 0:
+		p.Need = o.Memory
+	case p.WeightsBytes == 0:
+		p.Need = 0 // nothing is known
+	case p.Kind == Paged && o.Engine == "vllm" && !o.ExactKV:
+		p.Need = max(p.Need, p.Share) // it takes what it may
+	}
+	return p
+}
+
+// TooLarge reports a plan that the device cannot take even alone, with the numbers.
+func (p *Plan) TooLarge() error {
+	if p.Budget <= 0 || p.Need <= p.Budget {
+		return nil
+	}
+	return fmt.Errorf("needs %d bytes (weights %d, KV cache %d, buffers %d), the device has %d for models",
+		p.Need, p.WeightsBytes, p.KVBytes, p.ComputeBytes, p.Budget)
+}
+
+func (p *Plan) warn(format string, args ...any) {
+	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
+}
+
+// plain plans a model without a KV pool.
+func (p *Plan) plain(m *Meta, o *Options, reason string) {
+	p.Kind, p.Reason = Plain, reason
+	usual := max(defaultBatch, o.NUBatch) // what is not said gives way to what is
+	if o.Context > 0 {
+		usual = min(usual, o.Context)
+	}
+	p.NBatch = orInt(o.NBatch, usual)
+	p.NUBatch = orInt(o.NUBatch, p.NBatch)
+	if p.NUBatch > p.NBatch {
+		p.warn("n_ubatch %d is more than n_batch %d and was lowered to it", p.NUBatch, p.NBatch)
+		p.NUBatch = p.NBatch
+	}
+	p.Context = 2 * p.NBatch
+	if o.Context > 0 {
+		p.Context = o.Context
+	}
+	if p.Context < p.NBatch {
+		p.warn("context %d is less than n_batch %d and was raised to it", p.Context, p.NBatch)
+		p.Context = p.NBatch
+	}
+	p.Parallel = orInt(o.Parallel, plainParallel)
+	p.Longest = p.NUBatch
+	if m.Positions > 0 {
+		p.Longest = min(p.Longest, m.Positions)
+	}
+	p.Physical = p.NUBatch
+	if o.Devices == policy.CPU && o.NUBatch == 0 {
+		p.Physical = min(p.NUBatch, max(cpuUBatch, p.Longest))
+	}
+	if p.WeightsBytes > 0 {
+		p.ComputeBytes = fixedBytes + buffers(m, p.Physical, 0)
+		if m.kept() { // a generative model that embeds still keeps what is in flight
+			p.ComputeBytes += m.Cache.bytes("f16", "f16")*int64(p.Context) + m.Windowed.bytes("f16", "f16")*int64(p.Context)
+		}
+	}
+}
+
+// paged plans a model with a KV pool.
+func (p *Plan) paged(m *Meta, o *Options) {
+	p.Kind = Paged
+	p.CacheK, p.CacheV = o.CacheK, o.CacheV
+	p.Parallel = orInt(o.Parallel, defaultParallel)
+	p.NBatch = orInt(o.NBatch, defaultBatch)
+	p.NUBatch = min(orInt(o.NUBatch, defaultUBatch), p.NBatch)
+	p.Physical = p.NUBatch
+	p.KVBytesPerToken = p.kv(m, 1)
+	p.ComputeBytes = fixedBytes + buffers(m, p.Physical, p.Parallel)
+	whole := m.Positions
+	switch {
+	case o.Context > 0:
+		p.Context, p.Reason = o.Context, "context as asked for"
+	case o.Context == WholeContext && whole > 0:
+		p.Context, p.Reason = whole, "the model's own context"
+	case p.Share > 0:
+		p.fill(m, o, whole)
+	default:
+		p.Context, p.Reason = defaultContext, "no budget: the usual context"
+		if whole > 0 {
+			p.Context = min(p.Context, whole)
+		}
+	}
+	p.Longest = p.Context
+	if whole > 0 {
+		p.Longest = min(p.Longest, whole)
+	}
+	p.KVBytes = p.kv(m, p.Context)
+	p.Blocks = (p.Context + blockTokens - 1) / blockTokens
+	if need := p.WeightsBytes + p.KVBytes + p.ComputeBytes; p.Share > 0 && need > p.Share {
+		p.warn("needs %d bytes, more than its share of %d: others make room for it", need, p.Share)
+	}
+}
+
+// fill takes the largest context that fits the share, up to what the model can use: on llama-server its own context,
+// which all sequences share, elsewhere that for each sequence. A processor is not given more than a few usual contexts:
+// its engine writes to the whole pool while it loads.
+func (p *Plan) fill(m *Meta, o *Options, whole int) {
+	most := whole
+	switch {
+	case whole == 0:
+		most = defaultContext
+	case o.Engine != "llamacpp":
+		most = whole * p.Parallel
+	}
+	if o.Devices == policy.CPU {
+		most = min(most, defaultContext*p.Parallel)
+	}
+	free := p.Share - p.WeightsBytes - p.ComputeBytes
+	lo, hi := 0, most/contextStep
+	for lo < hi { // kv grows with the context
+		mid := (lo + hi + 1) / 2
+		if p.kv(m, mid*contextStep) <= free {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	p.Context, p.Reason = lo*contextStep, fmt.Sprintf("the largest context that fits the share of %d bytes", p.Share)
+	if lo == most/contextStep {
+		p.Context, p.Reason = most, "all the context that the model can use here"
+	}
+	if least := min(leastContext, most); p.Context < least {
+		p.Context, p.Reason = least, fmt.Sprintf("the least useful context: the share of %d bytes holds less", p.Share)
+	}
+}
+
+// kv is the size of a KV pool of so many tokens.
+func (p *Plan) kv(m *Meta, tokens int) int64 {
+	windowed := tokens
+	if m.Window > 0 { // each sequence keeps its window and the batch that is being computed
+		windowed = min(tokens, m.Window*p.Parallel+p.Physical)
+	}
+	return m.Cache.bytes(p.CacheK, p.CacheV)*int64(tokens) + m.Windowed.bytes(p.CacheK, p.CacheV)*int64(windowed)
+}
+
+// buffers estimates what an engine computes in: the activations of a physical batch with its attention mask, and the
+// logits of as many sequences as generate.
+func buffers(m *Meta, physical, generate int) int64 {
+	const perHidden = 24 // activations of a token that live together, in widths of the model
+	perToken := int64(m.Hidden)*perHidden + int64(physical)
+	return 4 * (perToken*int64(physical) + int64(m.Vocab)*int64(generate))
+}
+
+func orInt(n, otherwise int) int {
+	if n > 0 {
+		return n
+	}
+	return otherwise
+}

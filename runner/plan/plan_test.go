@@ -1,0 +1,231 @@
+package plan
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/runner/engine"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// The models of the golden files, as their files describe them.
+var (
+	gemma = Meta{
+		Format: "gguf", Arch: "gemma3", Weights: 246_587_904, Layers: 18, Hidden: 640, Heads: 4, Vocab: 262_144, Positions: 32_768, Causal: true,
+		Cache: Elements{768, 768}, Windowed: Elements{3840, 3840}, Window: 512, Tokenizer: "llama",
+	}
+	minilm = Meta{
+		Format: "gguf", Arch: "bert", Weights: 45_586_944, Layers: 6, Hidden: 384, Heads: 12, Vocab: 30_522, Positions: 512,
+		Cache: Elements{2304, 2304}, Tokenizer: "bert",
+	}
+	llama8b = Meta{
+		Format: "safetensors", Arch: "llama", Weights: 16_060_522_496, Layers: 32, Hidden: 4096, Heads: 32, Vocab: 128_256, Positions: 131_072,
+		Causal: true, Cache: Elements{32 * 8 * 128, 32 * 8 * 128},
+	}
+)
+
+const gib = 1 << 30
+
+func TestMake(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		meta  Meta
+		opts  Options
+		share Share
+		want  func(t *testing.T, p Plan)
+	}{
+		{"the context asked for", gemma, Options{Type: policy.LLM, Engine: "llamacpp", Context: 4096}, Share{}, func(t *testing.T, p Plan) {
+			// As llama-server counts: 3 layers of 4096 cells and 15 of 4 × 512 + 512.
+			if p.Kind != Paged || p.Context != 4096 || p.KVBytes != 12<<20+75<<19 || p.Blocks != 256 || p.KVBytesPerToken != 2*2*(768+3840) {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"quantised cache", gemma, Options{Type: policy.LLM, Engine: "llamacpp", Context: 4096, Parallel: 1, NUBatch: 256, CacheK: "q8_0", CacheV: "q8_0"}, Share{}, func(t *testing.T, p Plan) {
+			if want := int64(4096*1536*34/32 + 768*7680*34/32); p.KVBytes != want {
+				t.Errorf("KV %d, want %d", p.KVBytes, want)
+			}
+		}},
+		{"a share", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1}, ShareOf(80*gib, 2, 0, 0), func(t *testing.T, p Plan) {
+			if p.Share != 40*gib || p.Need > p.Share || p.Need < p.Share-gib || p.Longest != 131_072 {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"too small a share", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1}, ShareOf(24*gib, 2, 0, 0), func(t *testing.T, p Plan) {
+			if p.Context != leastContext || len(p.Warnings) != 1 || p.TooLarge() != nil {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"too large even alone", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1}, ShareOf(8*gib, 1, 0, 0), func(t *testing.T, p Plan) {
+			if err := p.TooLarge(); err == nil || !strings.Contains(err.Error(), "16060522496") {
+				t.Errorf("%v", err)
+			}
+		}},
+		{"memory overrides", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1, Memory: 20 * gib}, ShareOf(80*gib, 4, 0, 0), func(t *testing.T, p Plan) {
+			if p.Share != 20*gib || p.Need != 20*gib || p.KVBytes < 3*gib {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"embedding", minilm, Options{Type: policy.Embedding, Devices: policy.CPU, Engine: "llamacpp"}, ShareOf(8*gib, 1, 0, 0), func(t *testing.T, p Plan) {
+			if p.Kind != Plain || p.KVBytes != 0 || p.Blocks != 0 || p.NBatch != 2048 || p.NUBatch != 2048 || p.Context != 4096 || p.Physical != 512 || p.Longest != 512 {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"embedding on a GPU", minilm, Options{Type: policy.Embedding, Devices: policy.GPU, Engine: "llamacpp", NBatch: 8192}, Share{}, func(t *testing.T, p Plan) {
+			if p.Physical != 8192 || p.Context != 16_384 || p.Longest != 512 {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"sizes that contradict", minilm, Options{Type: policy.Embedding, Engine: "llamacpp", NBatch: 512, NUBatch: 1024, Context: 100}, Share{}, func(t *testing.T, p Plan) {
+			if p.NUBatch != 512 || p.Context != 512 || len(p.Warnings) != 2 {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"a generative model that embeds", gemma, Options{Type: policy.Embedding, Engine: "llamacpp"}, Share{}, func(t *testing.T, p Plan) {
+			if p.Kind != Plain || p.KVBytes != 0 || p.Need <= p.WeightsBytes {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"no metadata", Meta{Weights: 1000}, Options{Type: policy.LLM, Engine: "vllm", Context: -1}, ShareOf(8*gib, 1, 0, 0), func(t *testing.T, p Plan) {
+			if p.Kind != Plain || p.Context != 0 || p.NBatch != 0 || !strings.Contains(p.Reason, "no metadata") {
+				t.Errorf("%+v", p)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.want(t, Make(tt.meta, tt.opts, tt.share)) })
+	}
+}
+
+func TestDefaultsGiveWay(t *testing.T) {
+	for _, tt := range []struct{ in, want Options }{
+		{Options{}, Options{NBatch: 2048, NUBatch: 2048, Context: 4096}},
+		{Options{Context: 512}, Options{NBatch: 512, NUBatch: 512, Context: 512}},
+		{Options{NUBatch: 4096}, Options{NBatch: 4096, NUBatch: 4096, Context: 8192}},
+		{Options{NBatch: 256}, Options{NBatch: 256, NUBatch: 256, Context: 512}},
+	} {
+		tt.in.Type = policy.Embedding
+		p := Make(minilm, tt.in, Share{})
+		if err := tt.in.Validate(); err != nil || p.NBatch != tt.want.NBatch || p.NUBatch != tt.want.NUBatch || p.Context != tt.want.Context || p.Warnings != nil {
+			t.Errorf("%+v: %+v, %v", tt.in, p, err)
+		}
+	}
+	for _, o := range []Options{{NBatch: 5, NUBatch: 6}, {Type: policy.Embedding, NBatch: 600, Context: 500}} {
+		if o.Validate() == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}
+
+// TestOrderDoesNotMatter: with slot limits a plan does not depend on what is loaded; without, only on how much is.
+func TestOrderDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		budget, limit := rapid.Int64Range(1, 1<<40).Draw(t, "budget"), rapid.IntRange(1, 8).Draw(t, "limit")
+		a, b := rapid.IntRange(0, 8).Draw(t, "loaded"), rapid.IntRange(0, 8).Draw(t, "loaded another time")
+		if ShareOf(budget, limit, a, 0) != ShareOf(budget, limit, b, 0) {
+			t.Fatal("the share depends on what is loaded")
+		}
+		if got := ShareOf(budget, -1, a, 0).of(0); got != budget/int64(a+1) {
+			t.Fatalf("without a limit: %d", got)
+		}
+	})
+}
+
+// TestPlansAreSane: whatever the metadata says, nothing is negative and an automatic context fits its share or is the
+// least there is.
+func TestPlansAreSane(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(0, 1<<20)
+		m := Meta{
+			Format: "gguf", Weights: rapid.Int64Range(0, 1<<42).Draw(t, "weights"), Layers: rapid.IntRange(0, 200).Draw(t, "layers"),
+			Hidden: size.Draw(t, "hidden"), Vocab: size.Draw(t, "vocab"), Positions: size.Draw(t, "positions"), Causal: rapid.Bool().Draw(t, "causal"),
+			Cache: Elements{int64(size.Draw(t, "k")), int64(size.Draw(t, "v"))}, Windowed: Elements{int64(size.Draw(t, "wk")), 0}, Window: size.Draw(t, "window"),
+		}
+		o := Options{
+			Type: rapid.SampledFrom(policy.Types()).Draw(t, "type"), Engine: rapid.SampledFrom([]string{"llamacpp", "vllm"}).Draw(t, "engine"),
+			Devices: rapid.SampledFrom([]policy.Devices{policy.CPU, policy.GPU}).Draw(t, "device"), Context: rapid.SampledFrom([]int{-1, 0, WholeContext, 5000}).Draw(t, "context"),
+			NBatch: rapid.IntRange(0, 9000).Draw(t, "n_batch"), NUBatch: rapid.IntRange(0, 9000).Draw(t, "n_ubatch"),
+		}
+		p := Make(m, o, ShareOf(rapid.Int64Range(0, 1<<42).Draw(t, "budget"), rapid.IntRange(-1, 5).Draw(t, "limit"), 1, 0))
+		if p.Need < 0 || p.KVBytes < 0 || p.Context < 0 || p.NUBatch > p.NBatch || p.Physical > p.NBatch || p.Kind == Plain && p.KVBytes != 0 {
+			t.Fatalf("%+v", p)
+		}
+		if p.Kind == Paged && o.Context <= 0 && o.Context != WholeContext && p.Share > 0 && p.Need > p.Share && p.Context > leastContext {
+			t.Fatalf("over its share: %+v", p)
+		}
+		if p.Kind == Plain && (p.Context < p.NBatch || p.Longest > p.Physical) {
+			t.Fatalf("sizes contradict: %+v", p)
+		}
+	})
+}
+
+// TestGolden compares whole command lines with testdata/argv.
+func TestGolden(t *testing.T) {
+	set := recipe.Shipped()
+	for _, tt := range []struct {
+		file, recipe string
+		meta         Meta
+		typ          policy.Type
+		device       policy.Devices
+		request      map[string]any
+		share        Share
+	}{
+		{"llamacpp-gemma", "llamacpp", gemma, policy.LLM, policy.CPU, map[string]any{"ctx_size": 4096, "llamacpp_args": "-np 4"}, ShareOf(16*gib, 1, 0, 0)},
+		{"llamacpp-gemma-automatic", "llamacpp", gemma, policy.LLM, policy.GPU, nil, ShareOf(2*gib, 2, 0, 0)},
+		{"llamacpp-gemma-q8", "llamacpp", gemma, policy.LLM, policy.GPU, map[string]any{"ctx_size": 0, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}, Share{}},
+		{"llamacpp-minilm", "llamacpp", minilm, policy.Embedding, policy.CPU, nil, ShareOf(16*gib, 1, 0, 0)},
+		{"llamacpp-minilm-gpu", "llamacpp", minilm, policy.Embedding, policy.GPU, map[string]any{"n_batch": 4096}, Share{}},
+		{"llamacpp-reranker", "llamacpp", minilm, policy.Reranking, policy.CPU, nil, Share{}},
+		{"llamacpp-unknown", "llamacpp", Meta{}, policy.LLM, policy.CPU, nil, ShareOf(16*gib, 1, 0, 0)},
+		{"vllm-llama", "vllm", llama8b, policy.LLM, policy.GPU, nil, ShareOf(80*gib, 2, 0, 0)},
+		{"vllm-llama-bytes", "vllm", llama8b, policy.LLM, policy.GPU, map[string]any{"ctx_size": 16384, "kv_cache_bytes": -1}, ShareOf(80*gib, 2, 0, 0)},
+		{"vllm-minilm", "vllm", minilm, policy.Embedding, policy.GPU, nil, Share{}},
+		{"mistralrs-llama", "mistralrs", llama8b, policy.LLM, policy.GPU, nil, ShareOf(48*gib, 1, 0, 0)},
+		{"tei-minilm", "tei", minilm, policy.Embedding, policy.GPU, map[string]any{"n_batch": 16384}, Share{}},
+	} {
+		t.Run(tt.file, func(t *testing.T) {
+			r := set[tt.recipe]
+			request, err := r.ParseOptions(tt.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			opts := r.Effective(recipe.Layers{Request: request})
+			p := Make(tt.meta, OptionsOf(&r, tt.typ, tt.device, 0, opts), tt.share)
+			argv, err := engine.Argv(engine.Spec{
+				Recipe: r, Model: "m", Checkpoint: "/models/m", Type: tt.typ, Devices: tt.device, Options: p.Apply(&r, opts), Host: "127.0.0.1", Port: 8001,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := json.MarshalIndent(p, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, filepath.Join("testdata", "argv", tt.file+".txt"), strings.Join(argv, "\n")+"\n\n"+string(text)+"\n")
+		})
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || got != string(want) {
+		t.Errorf("%s: %v\ngot\n%s\nwant\n%s", path, err, got, want)
+	}
+}

@@ -1,0 +1,131 @@
+package plan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// maxConfig bounds a config.json, in bytes.
+const maxConfig = 4 << 20
+
+// ErrNoMetadata: the checkpoint is nothing that metadata is read from, such as a registry's name for a model.
+var ErrNoMetadata = errors.New("no metadata can be read from it")
+
+// Read reads the metadata of a checkpoint on this host: a GGUF file, or a folder with config.json and safetensors. It
+// reads headers only, so that a model of any size takes milliseconds, and is bounded whatever the file holds.
+func Read(checkpoint string) (Meta, error) {
+	info, err := os.Stat(checkpoint)
+	switch {
+	case err != nil:
+		return Meta{}, err
+	case info.IsDir():
+		return readFolder(checkpoint)
+	case strings.EqualFold(filepath.Ext(checkpoint), ".gguf"):
+		return readGGUF(checkpoint)
+	}
+	return Meta{Weights: info.Size()}, ErrNoMetadata
+}
+
+// config are the fields of a config.json that matter. Names differ between families of models.
+type config struct {
+	Architectures []string `json:"architectures"`
+	ModelType     string   `json:"model_type"`
+	Layers        int      `json:"num_hidden_layers"`
+	LayersGPT     int      `json:"n_layer"`
+	Hidden        int      `json:"hidden_size"`
+	HiddenGPT     int      `json:"n_embd"`
+	Heads         int      `json:"num_attention_heads"`
+	HeadsGPT      int      `json:"n_head"`
+	HeadsKV       int      `json:"num_key_value_heads"`
+	HeadDim       int      `json:"head_dim"`
+	Vocab         int      `json:"vocab_size"`
+	Positions     int      `json:"max_position_embeddings"`
+	PositionsGPT  int      `json:"n_positions"`
+	Latent        int      `json:"kv_lora_rank"`
+	Rotated       int      `json:"qk_rope_head_dim"`
+	Window        int      `json:"sliding_window"`
+	LayerTypes    []string `json:"layer_types"`
+	// Text is where models of several modalities keep the language model's part.
+	Text *config `json:"text_config"`
+}
+
+func readFolder(dir string) (Meta, error) {
+	m := Meta{Format: "safetensors"}
+	files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
+	if err != nil {
+		return Meta{}, err
+	}
+	for _, f := range files {
+		if info, err := os.Stat(f); err == nil {
+			m.Weights += info.Size()
+		}
+	}
+	f, err := os.Open(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return m, fmt.Errorf("%w: %w", ErrNoMetadata, err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	if err != nil {
+		return m, err
+	}
+	var c config
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return m, fmt.Errorf("config.json: %w", err)
+	}
+	return m, c.fill(&m)
+}
+
+// fill puts what c says into m.
+func (c *config) fill(m *Meta) error {
+	t := c
+	if c.Text != nil {
+		t = c.Text
+	}
+	first := func(ns ...int) int {
+		for _, n := range ns {
+			if n > 0 {
+				return n
+			}
+		}
+		return 0
+	}
+	m.Arch = c.ModelType
+	m.Layers, m.Hidden, m.Heads = first(t.Layers, t.LayersGPT), first(t.Hidden, t.HiddenGPT), first(t.Heads, t.HeadsGPT)
+	m.Vocab, m.Positions, m.Window = max(t.Vocab, 0), first(t.Positions, t.PositionsGPT), max(t.Window, 0)
+	for _, a := range c.Architectures {
+		m.Causal = m.Causal || strings.HasSuffix(a, "ForCausalLM") || strings.HasSuffix(a, "ForConditionalGeneration")
+	}
+	if m.Layers > maxLayers || max(m.Hidden, m.Heads, m.Vocab, m.Positions, t.HeadsKV, t.HeadDim, t.Latent, t.Rotated) > maxInt/2 {
+		return errors.New("config.json: a size is beyond any model's")
+	}
+	if m.Heads == 0 || m.Layers == 0 {
+		return nil
+	}
+	width := int64(first(t.HeadsKV, m.Heads)) * int64(first(t.HeadDim, m.Hidden/m.Heads))
+	for i := range m.Layers {
+		to := &m.Cache
+		if i < len(t.LayerTypes) {
+			switch t.LayerTypes[i] {
+			case "sliding_attention":
+				if m.Window > 0 {
+					to = &m.Windowed
+				}
+			case "linear_attention":
+				continue // its state does not grow with the context
+			}
+		}
+		if t.Latent > 0 {
+			to.K += int64(t.Latent + max(t.Rotated, 0))
+			continue
+		}
+		to.K += width
+		to.V += width
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package plan
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// A Reader remembers the metadata of files that have not changed since, so that asking again costs a look at the file's
+// date. The zero value is ready. It is safe for concurrent use.
+type Reader struct {
+	mu    sync.Mutex
+	known map[string]remembered
+}
+
+type remembered struct {
+	size int64
+	date time.Time
+	meta Meta
+	err  error
+}
+
+// mostRemembered bounds the memory; what is forgotten is read again.
+const mostRemembered = 1024
+
+// Read is the function Read with a memory.
+func (r *Reader) Read(checkpoint string) (Meta, error) {
+	info, err := os.Stat(checkpoint)
+	if err != nil {
+		return Meta{}, err
+	}
+	if info.IsDir() {
+		if c, err := os.Stat(filepath.Join(checkpoint, "config.json")); err == nil {
+			info = c
+		}
+	}
+	now := remembered{size: info.Size(), date: info.ModTime()}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if was, ok := r.known[checkpoint]; ok && was.size == now.size && was.date.Equal(now.date) {
+		return was.meta, was.err
+	}
+	now.meta, now.err = Read(checkpoint)
+	if r.known == nil || len(r.known) >= mostRemembered {
+		r.known = map[string]remembered{}
+	}
+	r.known[checkpoint] = now
+	return now.meta, now.err
+}
+
+// For makes the plan of a load. Metadata that cannot be read is a warning of the plan, which is then the plain one.
+func (r *Reader) For(checkpoint string, o Options, s Share) Plan {
+	m, err := r.Read(checkpoint)
+	if err != nil {
+		m.Format = ""
+	}
+	p := Make(m, o, s)
+	if err != nil {
+		p.warn("metadata: %v", err)
+	}
+	return p
+}

@@ -1,0 +1,56 @@
+package plan
+
+import (
+	"slices"
+
+	"reveille/infra/policy"
+)
+
+// Share is what a load may count on of its device. It depends on the host's settings, not on what happens to be loaded,
+// so that a model's plan is the same in every order of loads; only without a slot limit the number loaded counts.
+type Share struct {
+	Budget int64 // bytes of the device for models, 0 without a budget
+	Paged  int   // models with a KV pool that may be loaded there at once, at least 1
+	Plain  int64 // bytes kept for the models without one that may be loaded beside them
+}
+
+// ShareOf divides a device. limit is how many paged models may be loaded at once, -1 for no limit; loaded is how many
+// are, the one to be planned not counted. plain is what the plain models that may be loaded beside them need.
+func ShareOf(budget int64, limit, loaded int, plain int64) Share {
+	if limit < 0 {
+		limit = loaded + 1
+	}
+	return Share{Budget: budget, Paged: max(limit, 1), Plain: plain}
+}
+
+// of is the share of one model in bytes, 0 without a budget. A model's own memory setting overrides the division.
+func (s Share) of(memory int64) int64 {
+	if memory > 0 {
+		return memory
+	}
+	if s.Budget <= 0 {
+		return 0
+	}
+	free := max(s.Budget-s.Plain, s.Budget/4) // plain models never starve the others
+	return free / int64(max(s.Paged, 1))
+}
+
+// Beside sums the largest plain needs that can be loaded at once: for each type as many as its limit allows, all of them
+// without one. needs are the needs of the catalogue's plain models by type.
+func Beside(limits policy.Limits, needs map[policy.Type][]int64) (sum int64) {
+	for t, list := range needs {
+		for _, n := range largest(list, limits.Of(t)) {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// largest are the n largest of list, all for n < 0.
+func largest(list []int64, n int) []int64 {
+	sorted := slices.Sorted(slices.Values(list))
+	if n < 0 || n > len(sorted) {
+		n = len(sorted)
+	}
+	return sorted[len(sorted)-n:]
+}

@@ -1,0 +1,187 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/runner/host"
+)
+
+// exchange is one admitted request. Its end (finish) leaves the engine and stops the watch, exactly once, wherever the
+// answer broke off.
+type exchange struct {
+	s     *Server
+	pass  *host.Pass
+	watch *relay.Watch
+	call  relay.Call
+	stop  atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
+	began time.Time
+	once  sync.Once
+}
+
+// cancel ends the exchange, whatever it waits for.
+func (x *exchange) cancel(cause error) {
+	x.call.Cancel(cause)
+	if stop := x.stop.Load(); stop != nil {
+		(*stop)(cause)
+	}
+}
+
+// errUnanswered ends an exchange whose handler broke off.
+var errUnanswered = errors.New("the handler ended without an answer")
+
+func (x *exchange) finish(err error) {
+	x.once.Do(func() {
+		x.watch.Stop()
+		x.pass.Leave()
+		x.s.m.open.Add(-1)
+		x.s.m.seconds.UpdateDuration(x.began)
+		if err != nil && !errors.Is(err, relay.ErrGone) {
+			x.s.m.broken.Inc()
+		}
+	})
+}
+
+// infer admits a request to the model's engine and relays the answer.
+func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
+	gateway, ok := s.authorised(ctx, model)
+	if !ok {
+		return
+	}
+	x := &exchange{s: s, began: time.Now()}
+	handed := false // to the body of the answer, which fasthttp closes
+	defer func() {
+		if !handed && x.pass != nil {
+			x.finish(errUnanswered)
+		}
+	}()
+	var pass *host.Pass
+	var refused string
+	if h := &ctx.Request.Header; len(h.Peek(rpc.HeaderRead)) > 0 {
+		pass, refused = s.cfg.Host.Look(model, x.cancel)
+	} else {
+		pass, refused = s.cfg.Host.Enter(model, string(h.Peek(rpc.HeaderTicket)), gateway, x.cancel)
+	}
+	if refused != "" {
+		s.m.refused.Inc()
+		s.refuse(ctx, refused)
+		return
+	}
+	x.pass = pass
+	s.m.requests.Inc()
+	s.m.open.Add(1)
+	x.watch = s.watcher.Arm(ctx.Conn(), func() { x.cancel(relay.ErrGone) })
+	if q := queueOf(pass.Engine, ctx.Path()); q != nil && s.embed(ctx, x, q) {
+		return
+	}
+
+	media := beginMedia(pass.Engine, ctx.PostBody())
+	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass))
+	media.end(&ctx.Response.Header)
+	if err != nil {
+		x.finish(err)
+		s.engineFailed(ctx, err)
+		return
+	}
+	handed = true
+	if bytes.HasPrefix(resp.ContentType(), []byte("text/event-stream")) && resp.Status() == fasthttp.StatusOK {
+		path := string(ctx.Path())
+		relay.NewStream(relay.StreamConfig{
+			Response: resp,
+			OnBreak:  func(err error) []byte { return lastEvent(path, err) },
+			OnEnd:    x.finish,
+		}).SendTo(ctx)
+		return
+	}
+	resp.OnEnd = x.finish
+	resp.SendTo(ctx)
+}
+
+// engineRequest is what an engine gets: method, path, body and content type as they came, with the engine's own key.
+func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass) *relay.Request {
+	req := &relay.Request{
+		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(), FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte,
+		Fields: make([]relay.Field, 0, 4),
+	}
+	for _, name := range [...]string{"Content-Type", "Accept", rpc.HeaderRequest} {
+		if v := ctx.Request.Header.Peek(name); len(v) > 0 {
+			req.Add(name, v)
+		}
+	}
+	if key := pass.Engine.APIKey(); key != "" {
+		req.Add("Authorization", []byte("Bearer "+key))
+	}
+	return req
+}
+
+// engineFailed answers a request whose engine gave no answer. An engine that never saw it makes it a refusal.
+func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, err error) {
+	var re *relay.Error
+	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
+		s.refuse(ctx, rpc.RefusedNotLoaded)
+		return
+	}
+	if errors.Is(err, relay.ErrBadRequest) {
+		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The request cannot be passed on as it is.")
+		return
+	}
+	status, code, message := verdict(err)
+	s.fail(ctx, status, code, message)
+}
+
+// verdict is the error table's entry for a broken exchange with an engine.
+func verdict(err error) (status int, code, message string) {
+	switch {
+	case errors.Is(err, host.ErrCut):
+		return fasthttp.StatusServiceUnavailable, "draining", "The model was unloaded before the answer was complete."
+	case errors.Is(err, relay.ErrTimeout):
+		return fasthttp.StatusGatewayTimeout, "upstream_timeout", "The engine did not answer in time."
+	case errors.Is(err, relay.ErrBadReply):
+		return fasthttp.StatusBadGateway, "bad_engine_reply", "The engine's answer could not be understood."
+	}
+	return fasthttp.StatusBadGateway, "engine_crashed", "The engine ended before its answer was complete."
+}
+
+// lastEvent is the event that ends a broken stream: of the Anthropic and Responses forms where the path speaks them,
+// else OpenAI's.
+func lastEvent(path string, err error) []byte {
+	status, code, message := verdict(err)
+	kind := "server_error"
+	if status == fasthttp.StatusGatewayTimeout {
+		kind = "timeout_error"
+	}
+	detail := map[string]any{"message": message, "type": kind, "param": nil, "code": code}
+	switch {
+	case strings.HasSuffix(path, "/messages"):
+		return event("error", map[string]any{"type": "error", "error": map[string]any{"type": "api_error", "message": message}})
+	case strings.HasSuffix(path, "/responses"):
+		detail["type"] = "error"
+		return event("error", detail)
+	}
+	return event("", map[string]any{"error": detail})
+}
+
+func event(name string, data any) []byte {
+	body, _ := json.Marshal(data) // maps of texts always marshal
+	out := make([]byte, 0, len(body)+32)
+	if name != "" {
+		out = append(append(append(out, "event: "...), name...), '\n')
+	}
+	out = append(append(out, "data: "...), body...)
+	return append(out, "\n\n"...)
+}
+
+func errorBody(code, message string) []byte {
+	body, _ := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": "server_error", "param": nil, "code": code}})
+	return body
+}

@@ -1,0 +1,34 @@
+package serve
+
+import (
+	"github.com/VictoriaMetrics/metrics"
+
+	"reveille/runner/host"
+)
+
+// meters are the runner's metrics.
+type meters struct {
+	requests, refused, refusedAuth, broken *metrics.Counter
+	open                                   *metrics.Gauge
+	seconds                                *metrics.Histogram
+}
+
+func newMeters(set *metrics.Set, h *host.Host) meters {
+	count := func(name string, f func(host.Stats) int) {
+		set.NewGauge(name, func() float64 { return float64(f(h.Stats())) })
+	}
+	count("reveille_runner_loads_total", func(s host.Stats) int { return s.Loads })
+	count("reveille_runner_load_failures_total", func(s host.Stats) int { return s.LoadFailures })
+	count("reveille_runner_evictions_total", func(s host.Stats) int { return s.Evictions })
+	count("reveille_runner_clears_total", func(s host.Stats) int { return s.Clears })
+	count("reveille_runner_engine_crashes_total", func(s host.Stats) int { return s.Crashes })
+	set.NewGauge("reveille_runner_models_loaded", func() float64 { return float64(len(h.View().Models)) })
+	return meters{
+		requests:    set.NewCounter("reveille_runner_requests_total"),
+		refused:     set.NewCounter(`reveille_runner_refused_total{reason="not_loaded"}`),
+		refusedAuth: set.NewCounter(`reveille_runner_refused_total{reason="auth"}`),
+		broken:      set.NewCounter("reveille_runner_broken_total"),
+		open:        set.NewGauge("reveille_runner_requests_open", nil),
+		seconds:     set.NewHistogram("reveille_runner_request_seconds"),
+	}
+}

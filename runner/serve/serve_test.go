@@ -1,0 +1,291 @@
+package serve_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+	"reveille/runner/serve"
+)
+
+const chat = "/v1/chat/completions"
+
+func ask(stream bool) string {
+	return fmt.Sprintf(`{"model":"real","stream":%v,"messages":[{"role":"user","content":"hello"}]}`, stream)
+}
+
+func TestStandin(t *testing.T) {
+	b := start(t)
+	b.load("real")
+	if a := b.call("POST", chat, "real", ask(false)); a.status != 200 || !strings.Contains(a.body, `"choices"`) {
+		t.Errorf("%+v", a)
+	}
+	if a := b.call("POST", chat, "real", ask(true)); a.status != 200 || !strings.HasSuffix(a.body, "data: [DONE]\n\n") || a.err != nil {
+		t.Errorf("%+v", a)
+	}
+	if a := b.call("HEAD", "/health", "real", ""); a.status != 200 {
+		t.Errorf("HEAD: %+v", a)
+	}
+	if a := b.call("POST", chat, "real", `{"messages":`); a.status != 400 || a.header.Get(rpc.HeaderCode) != "" {
+		t.Errorf("an engine's own refusal: %+v", a)
+	}
+	var v struct{ Models []struct{ ID, Cmd string } }
+	if a := b.call("GET", rpc.PathHost, "", ""); json.Unmarshal([]byte(a.body), &v) != nil || len(v.Models) != 1 || v.Models[0].ID != "real" {
+		t.Errorf("view: %+v", a)
+	}
+	if a := b.call("GET", rpc.PathLogs+"real", "", ""); a.status != 200 || !strings.Contains(a.body, "listening") {
+		t.Errorf("log: %+v", a)
+	}
+	b.until("no request is open", func() bool { return b.open() == 0 })
+}
+
+func TestRefusals(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	b.engines.handle = func(net.Conn, *http.Request) { t.Error("a refused request reached an engine") }
+	foreign := rpc.NewSigner([]byte("another secret than ours"))
+	late := rpc.NewSigner(secret)
+	late.Correct(time.Now().Add(-time.Minute).UnixMilli())
+	for name, c := range map[string]struct {
+		change func(r *http.Request)
+		model  string
+		reason string
+		time   bool
+	}{
+		"no signature": {func(r *http.Request) { r.Header.Del(rpc.HeaderAuth) }, "fake", rpc.RefusedAuth, false},
+		"foreign secret": {func(r *http.Request) {
+			r.Header.Set(rpc.HeaderAuth, foreign.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "h", Model: "fake", Body: []byte("{}")}))
+		}, "fake", rpc.RefusedAuth, false},
+		"clock is off": {func(r *http.Request) {
+			r.Header.Set(rpc.HeaderAuth, late.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "h", Model: "fake", Body: []byte("{}")}))
+		}, "fake", rpc.RefusedAuth, true},
+		"another host": {func(r *http.Request) {
+			r.Header.Set(rpc.HeaderAuth, b.signer.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "other", Model: "fake", Body: []byte("{}")}))
+		}, "fake", rpc.RefusedHost, false},
+		"another model": {func(r *http.Request) { r.Header.Set(rpc.HeaderModel, "real") }, "fake", rpc.RefusedAuth, false},
+		"another query": {func(r *http.Request) { r.URL.RawQuery = "a=1" }, "fake", rpc.RefusedAuth, false},
+		"not loaded":    {func(*http.Request) {}, "slow", rpc.RefusedNotLoaded, false},
+	} {
+		r := b.request(t.Context(), "POST", "/x", c.model, "{}")
+		c.change(r)
+		a := b.do(r)
+		if a.status != rpc.StatusRefused || a.header.Get(rpc.HeaderRefused) != c.reason {
+			t.Errorf("%s: %d %q, want %q", name, a.status, a.header.Get(rpc.HeaderRefused), c.reason)
+		}
+		ms, _ := strconv.ParseInt(a.header.Get(rpc.HeaderTime), 10, 64)
+		if c.time != (ms != 0) || c.time && time.Since(time.UnixMilli(ms)).Abs() > 20*time.Second {
+			t.Errorf("%s: %s %q", name, rpc.HeaderTime, a.header.Get(rpc.HeaderTime))
+		}
+	}
+	twice := b.request(t.Context(), "GET", rpc.PathHost, "", "")
+	if a := b.do(twice); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	if a := b.do(twice); a.header.Get(rpc.HeaderRefused) != rpc.RefusedAuth {
+		t.Errorf("replayed: %+v", a)
+	}
+	for path, want := range map[string]int{rpc.PathHealth: 200, rpc.PathMetrics: 200, "/nothing": 404} {
+		if a := b.call("GET", path, "", ""); a.status != want {
+			t.Errorf("%s: %d", path, a.status)
+		}
+	}
+	if a := b.call("GET", rpc.PathLogs+"none", "", ""); a.status != 404 {
+		t.Errorf("log of nothing: %+v", a)
+	}
+}
+
+// head is an engine's answer up to its body.
+func head(kind, more string) string {
+	return "HTTP/1.1 200 OK\r\nContent-Type: " + kind + "\r\n" + more + "\r\n"
+}
+
+func TestEngineFaults(t *testing.T) {
+	b := start(t, func(c *serve.Config) { c.FirstByte = 300 * time.Millisecond })
+	b.load("fake")
+	const first = "data: {\"n\":1}\n\n"
+	sse := head("text/event-stream", "Transfer-Encoding: chunked\r\n") + fmt.Sprintf("%x\r\n%s\r\n", len(first), first)
+	write := func(s string) func(net.Conn, *http.Request) {
+		return func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, s) }
+	}
+	silent := func(s string) func(net.Conn, *http.Request) {
+		return func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, s); _, _ = io.Copy(io.Discard, c) }
+	}
+	for name, c := range map[string]struct {
+		handle func(net.Conn, *http.Request)
+		path   string
+		status int
+		code   string
+		body   string // the end of it
+		cut    bool
+	}{
+		"dies without an answer":   {write(""), chat, 502, "engine_crashed", "", false},
+		"dies in its head":         {write("HTTP/1.1 200 OK\r\nConte"), chat, 502, "engine_crashed", "", false},
+		"answers garbage":          {write("SSH-2.0\r\n"), chat, 502, "bad_engine_reply", "", false},
+		"says nothing":             {silent(""), chat, 504, "upstream_timeout", "", false},
+		"dies in a body":           {write(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 200, "", "", true},
+		"falls silent in a body":   {silent(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 200, "", "", true},
+		"dies in a stream":         {write(sse), chat, 200, "", first + `data: {"error":{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"server_error"}}` + "\n\n", false},
+		"falls silent in a stream": {silent(sse), chat, 200, "", `"type":"timeout_error"}}` + "\n\n", false},
+		"dies in an event":         {write(sse + "6\r\ndata: \r\n"), "/v1/responses", 200, "", "\n\nevent: error\ndata: " + `{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"error"}` + "\n\n", false},
+		"dies in Anthropic's":      {write(sse), "/v1/messages", 200, "", "event: error\ndata: " + `{"error":{"message":"The engine ended before its answer was complete.","type":"api_error"},"type":"error"}` + "\n\n", false},
+		"own error":                {write("HTTP/1.1 500 Oh\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"), chat, 500, "", "{}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.engines.handle = c.handle
+			a := b.call("POST", c.path, "fake", "{}")
+			if a.status != c.status || a.header.Get(rpc.HeaderCode) != c.code || !strings.HasSuffix(a.body, c.body) || (a.err != nil) != c.cut {
+				t.Errorf("%d %q %q %v", a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
+			}
+			b.until("the request is counted off", func() bool { return b.open() == 0 })
+		})
+	}
+}
+
+// What an engine gets: the request as it came, with the engine's own key and nothing of the protocol.
+func TestEngineRequest(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	got := make(chan *http.Request, 1)
+	b.engines.handle = func(c net.Conn, r *http.Request) {
+		got <- r
+		_, _ = io.WriteString(c, head("application/json", "Content-Length: 2\r\n")+"{}")
+	}
+	r := b.request(t.Context(), "POST", "/v1/x?y=1", "fake", "{}")
+	r.Header.Set("Cookie", "secret")
+	b.do(r)
+	e := <-got
+	if e.RequestURI != "/v1/x?y=1" || e.Header.Get("Authorization") != "Bearer engine-key" || e.ContentLength != 2 {
+		t.Errorf("%s %v", e.RequestURI, e.Header)
+	}
+	for name := range e.Header {
+		if strings.HasPrefix(name, "X-Reveille") || name == "Cookie" {
+			t.Errorf("the engine sees %s", name)
+		}
+	}
+}
+
+// A gateway that leaves frees the engine and the pass within about a second, whatever the engine is doing.
+func TestGatewayLeaves(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	for name, first := range map[string]string{"before an answer": "", "in a silent stream": head("text/event-stream", "Transfer-Encoding: chunked\r\n")} {
+		t.Run(name, func(t *testing.T) {
+			began, left := make(chan struct{}), make(chan struct{})
+			b.engines.handle = func(c net.Conn, _ *http.Request) {
+				_, _ = io.WriteString(c, first)
+				close(began)
+				_, _ = io.Copy(io.Discard, c)
+				close(left)
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				resp, err := b.client.Do(b.request(ctx, "POST", chat, "fake", "{}"))
+				if err == nil {
+					_, err = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+				ended <- err
+			}()
+			<-began
+			b.until("one request is open", func() bool { return b.open() == 1 })
+			leave()
+			<-ended
+			select {
+			case <-left:
+			case <-time.After(10 * time.Second):
+				t.Fatal("the engine goes on")
+			}
+			b.until("the pass is back", func() bool { return b.open() == 0 })
+		})
+	}
+}
+
+// An unload that cuts ends a stream with an error event, and a request without an answer with 503.
+func TestUnloadCuts(t *testing.T) {
+	for name, c := range map[string]struct{ first, want string }{
+		"stream":        {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + "a\r\ndata: 1\n\n\n\r\n", `"code":"draining"`},
+		"no answer yet": {"", `"code":"draining"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t)
+			b.load("fake")
+			began := make(chan struct{})
+			b.engines.handle = func(c2 net.Conn, _ *http.Request) {
+				_, _ = io.WriteString(c2, c.first)
+				close(began)
+				_, _ = io.Copy(io.Discard, c2)
+			}
+			got := make(chan answer, 1)
+			go func() { got <- b.call("POST", chat, "fake", "{}") }()
+			<-began
+			b.until("unload is queued", func() bool {
+				s, err := b.store.Snapshot(t.Context())
+				b.must(err)
+				_, err = b.store.Acquire(t.Context(), state.Want{
+					Gateway: "g", Model: "fake", Unload: true, Own: true, Background: true, Host: "h", Revision: s.Revision, Fields: map[string]string{"force": "1"},
+				})
+				return err == nil
+			})
+			a := <-got
+			if !strings.Contains(a.body, c.want) || a.err != nil {
+				t.Errorf("%+v", a)
+			}
+			b.until("the model is gone", func() bool { return len(b.host.View().Models) == 0 })
+		})
+	}
+}
+
+func TestWhatCannotBeRead(t *testing.T) {
+	b := start(t, func(c *serve.Config) { c.MaxBody = 1000 })
+	b.load("fake")
+	b.engines.handle = func(net.Conn, *http.Request) { t.Error("reached an engine") }
+	if a := b.call("POST", chat, "fake", strings.Repeat("x", 2000)); a.status != 413 || !strings.Contains(a.body, "request_too_large") {
+		t.Errorf("huge body: %+v", a)
+	}
+	for name, raw := range map[string]string{
+		"two framings": "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"no HTTP":      "hello\r\n\r\n",
+		"huge head":    "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("x", 20<<10) + "\r\n\r\n",
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		b.must(err)
+		_, _ = io.WriteString(c, raw)
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else {
+			body, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode < 400 || resp.StatusCode > 431 || !json.Valid(body) {
+				t.Errorf("%s: %d %q", name, resp.StatusCode, body)
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+func TestLogIsFollowed(t *testing.T) {
+	b := start(t)
+	b.load("real")
+	ctx, leave := context.WithCancel(t.Context())
+	resp, err := b.client.Do(b.request(ctx, "GET", rpc.PathLogs+"real?follow=1&no-history=1", "", ""))
+	b.must(err)
+	defer resp.Body.Close()
+	b.call("POST", chat, "real", ask(false))
+	line, err := bufio.NewReader(resp.Body).ReadString('\n')
+	if err != nil || line == "" {
+		t.Errorf("%q %v", line, err)
+	}
+	leave() // the silent log is given up, or Shutdown at the end of the test would wait for it
+}

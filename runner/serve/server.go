@@ -1,0 +1,168 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/runner/host"
+)
+
+// Config of a Server. All fields but the times and MaxBody are needed.
+type Config struct {
+	Name      string // the host's
+	Host      *host.Host
+	Secret    []byte // the pool's runner secret
+	Log       *slog.Logger
+	FirstByte time.Duration // longest an engine may take for the first byte of an answer, and between two bytes; default 10 min
+	Metrics   *metrics.Set  // gets the metrics; default a set of its own
+	MaxBody   int           // bytes; default 64 MiB and some room
+}
+
+// Server answers gateways. Make it with New.
+type Server struct {
+	cfg     Config
+	verify  *rpc.Verifier
+	watcher *relay.Watcher
+	http    *fasthttp.Server
+	set     *metrics.Set
+	m       meters
+}
+
+// New makes a server.
+func New(cfg Config) *Server {
+	if cfg.FirstByte <= 0 {
+		cfg.FirstByte = 10 * time.Minute
+	}
+	if cfg.MaxBody <= 0 {
+		cfg.MaxBody = 64<<20 + 1<<20
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = metrics.NewSet()
+	}
+	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), set: cfg.Metrics}
+	s.m = newMeters(s.set, cfg.Host)
+	s.http = &fasthttp.Server{
+		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
+		ReadTimeout: 60 * time.Second, IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, MaxRequestBodySize: cfg.MaxBody,
+		SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true, StreamRequestBody: false,
+	}
+	return s
+}
+
+// quiet passes fasthttp's own lines on at debug level.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Printf(format string, args ...any) { q.log.Debug("http", "format", format) }
+
+// Serve accepts connections until Shutdown. The listener is closed then.
+func (s *Server) Serve(ln net.Listener) error {
+	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{}))
+}
+
+// Shutdown stops accepting, and waits for open requests until ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.http.ShutdownWithContext(ctx)
+	s.watcher.Close()
+	return err
+}
+
+// guard keeps a fault in one request from ending the runner, and with it every engine.
+func (s *Server) guard(ctx *fasthttp.RequestCtx) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error("request handler failed", "panic", p, "stack", string(debug.Stack()))
+			ctx.Response.Reset()
+			s.fail(ctx, fasthttp.StatusInternalServerError, "internal_error", "The runner failed.")
+		}
+	}()
+	s.handle(ctx)
+}
+
+// unreadable answers a request that could not be read.
+func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
+	var small *fasthttp.ErrSmallBuffer
+	var ne net.Error
+	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, "request_too_large", "The request's body is too large.")
+	case errors.As(err, &small):
+		s.fail(ctx, fasthttp.StatusRequestHeaderFieldsTooLarge, "invalid_request", "The request's head is too large.")
+	case errors.As(err, &ne) && ne.Timeout():
+		s.fail(ctx, fasthttp.StatusRequestTimeout, "invalid_request", "The request did not come in time.")
+	default:
+		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The request could not be read.")
+	}
+	ctx.SetConnectionClose()
+}
+
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	if relay.SmugglingCheck(ctx) {
+		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "Content-Length and Transfer-Encoding together are refused.")
+		return
+	}
+	if model := ctx.Request.Header.Peek(rpc.HeaderModel); len(model) > 0 {
+		s.infer(ctx, string(model))
+		return
+	}
+	switch path := string(ctx.Path()); {
+	case path == rpc.PathHealth:
+		ctx.SetContentType("application/json")
+		ctx.SetBodyString(`{"status":"ok"}`)
+	case path == rpc.PathMetrics:
+		ctx.SetContentType("text/plain; version=0.0.4")
+		s.set.WritePrometheus(ctx)
+	case path == rpc.PathHost:
+		s.describe(ctx)
+	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
+		s.logs(ctx, path[len(rpc.PathLogs):])
+	default:
+		s.fail(ctx, fasthttp.StatusNotFound, "unknown_url", "There is no such path on a runner.")
+	}
+}
+
+// authorised checks a call's signature and names the gateway; otherwise it has answered.
+func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway string, ok bool) {
+	now := time.Now()
+	gateway, err := s.verify.Verify(string(ctx.Request.Header.Peek(rpc.HeaderAuth)), rpc.Call{
+		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Host: s.cfg.Name, Model: model, Body: ctx.PostBody(),
+	}, now)
+	if err == nil {
+		return gateway, true
+	}
+	s.m.refusedAuth.Inc()
+	reason := rpc.RefusedAuth
+	switch {
+	case errors.Is(err, rpc.ErrTime):
+		ctx.Response.Header.Set(rpc.HeaderTime, strconv.FormatInt(now.UnixMilli(), 10))
+	case errors.Is(err, rpc.ErrHost):
+		reason = rpc.RefusedHost
+	}
+	s.refuse(ctx, reason)
+	return "", false
+}
+
+// refuse says that no engine saw the request.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, reason string) {
+	ctx.SetStatusCode(rpc.StatusRefused)
+	ctx.Response.Header.Set(rpc.HeaderRefused, reason)
+	ctx.SetContentType("application/json")
+	ctx.SetBody(errorBody("refused", reason))
+}
+
+// fail answers with an error of the runner's own.
+func (s *Server) fail(ctx *fasthttp.RequestCtx, status int, code, message string) {
+	ctx.SetStatusCode(status)
+	ctx.Response.Header.Set(rpc.HeaderCode, code)
+	ctx.SetContentType("application/json")
+	ctx.SetBody(errorBody(code, message))
+}

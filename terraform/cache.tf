@@ -1,0 +1,55 @@
+resource "aws_elasticache_serverless_cache" "this" {
+  count = var.cache_mode == "serverless" ? 1 : 0
+
+  name                 = local.prefix
+  description          = "State of the pool and encoder cache"
+  engine               = "valkey"
+  major_engine_version = "8"
+  subnet_ids           = aws_subnet.private[*].id
+  security_group_ids   = [aws_security_group.this["cache"].id]
+
+  cache_usage_limits {
+    data_storage {
+      maximum = var.cache_max_gb
+      unit    = "GB"
+    }
+    ecpu_per_second {
+      maximum = 5000
+    }
+  }
+}
+
+resource "aws_elasticache_subnet_group" "this" {
+  count = var.cache_mode == "node" ? 1 : 0
+
+  name        = local.prefix
+  description = "Private subnets of ${local.prefix}"
+  subnet_ids  = aws_subnet.private[*].id
+}
+
+resource "aws_elasticache_replication_group" "this" {
+  count = var.cache_mode == "node" ? 1 : 0
+
+  replication_group_id       = local.prefix
+  description                = "State of the pool and encoder cache"
+  engine                     = "valkey"
+  engine_version             = "8.0"
+  node_type                  = "cache.t4g.micro"
+  num_cache_clusters         = 1
+  port                       = local.cache_port
+  subnet_group_name          = aws_elasticache_subnet_group.this[0].name
+  security_group_ids         = [aws_security_group.this["cache"].id]
+  at_rest_encryption_enabled = true
+  transit_encryption_enabled = true
+  apply_immediately          = true
+}
+
+locals {
+  cache_port = 6379
+  cache = (var.cache_mode == "serverless"
+    ? one([for c in aws_elasticache_serverless_cache.this : { address = c.endpoint[0].address, port = c.endpoint[0].port }])
+    : one([for r in aws_elasticache_replication_group.this : { address = r.primary_endpoint_address, port = r.port }])
+  )
+  redis_endpoint = "${local.cache.address}:${local.cache.port}"
+  redis_url      = "rediss://${local.redis_endpoint}/0${var.cache_mode == "serverless" ? "?cluster=true" : ""}"
+}

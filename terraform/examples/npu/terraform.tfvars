@@ -1,0 +1,18 @@
+# A stopped GPU host, and an NPU host whose spare waits in a warm pool; one cache node. From the folder terraform:
+#   terraform apply -var-file examples/npu/terraform.tfvars
+cache_mode  = "node"
+models_file = "examples/npu/models.yaml"
+zones       = 3
+
+runner_pools = {
+  gpu = {
+    accelerator   = "gpu"
+    instance_type = "g6.xlarge"
+  }
+  npu = {
+    accelerator   = "npu"
+    instance_type = "inf2.xlarge"
+    npu_seats     = "llm=1 embedding=1"
+    strategy      = "warm_pool"
+  }
+}

@@ -1,0 +1,163 @@
+# TLS before a gateway instance. A gateway in Lambda has it from its function URL.
+
+data "aws_ec2_managed_prefix_list" "cloudfront" {
+  count = local.front == "cloudfront" ? 1 : 0
+
+  name = "com.amazonaws.global.cloudfront.origin-facing"
+}
+
+resource "aws_vpc_security_group_ingress_rule" "gateway_from_cloudfront" {
+  count = local.front == "cloudfront" ? 1 : 0
+
+  security_group_id = aws_security_group.this["gateway"].id
+  prefix_list_id    = data.aws_ec2_managed_prefix_list.cloudfront[0].id
+  from_port         = var.gateway_port
+  to_port           = var.gateway_port
+  ip_protocol       = "tcp"
+}
+
+resource "aws_cloudfront_distribution" "this" {
+  count = local.front == "cloudfront" ? 1 : 0
+
+  comment         = "${local.prefix} gateway"
+  enabled         = true
+  is_ipv6_enabled = true
+  http_version    = "http2and3"
+  price_class     = "PriceClass_100"
+
+  origin {
+    origin_id   = "gateway"
+    domain_name = aws_eip.gateway[0].public_dns
+
+    custom_origin_config {
+      http_port                = var.gateway_port
+      https_port               = 443
+      origin_protocol_policy   = "http-only"
+      origin_ssl_protocols     = ["TLSv1.2"]
+      origin_read_timeout      = 60 # the most without a quota raise; a stream that waits has a comment every 5 s
+      origin_keepalive_timeout = 60
+    }
+  }
+
+  default_cache_behavior {
+    target_origin_id         = "gateway"
+    viewer_protocol_policy   = "https-only"
+    allowed_methods          = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"]
+    cached_methods           = ["GET", "HEAD"]
+    cache_policy_id          = "4135ea2d-6df8-44a3-9df3-4b5a84be39ad" # AWS's CachingDisabled
+    origin_request_policy_id = "216adef6-5c7f-47e4-b989-5492eafa07d3" # AWS's AllViewer
+    compress                 = false                                  # compression would gather a stream's events
+  }
+
+  restrictions {
+    geo_restriction {
+      restriction_type = "none"
+    }
+  }
+
+  viewer_certificate {
+    cloudfront_default_certificate = true
+  }
+}
+
+resource "aws_security_group" "nlb" {
+  count = local.front == "nlb" ? 1 : 0
+
+  name        = "${local.prefix}-nlb"
+  description = "Load balancer"
+  vpc_id      = aws_vpc.this.id
+
+  tags = { Name = "${local.prefix}-nlb" }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "nlb" {
+  for_each = local.front == "nlb" ? toset(var.gateway_allowed_cidrs) : toset([])
+
+  security_group_id = aws_security_group.nlb[0].id
+  cidr_ipv4         = each.value
+  from_port         = 443
+  to_port           = 443
+  ip_protocol       = "tcp"
+}
+
+resource "aws_vpc_security_group_egress_rule" "nlb" {
+  count = local.front == "nlb" ? 1 : 0
+
+  security_group_id            = aws_security_group.nlb[0].id
+  referenced_security_group_id = aws_security_group.this["gateway"].id
+  from_port                    = var.gateway_port
+  to_port                      = var.gateway_port
+  ip_protocol                  = "tcp"
+
+  tags = { Name = "${local.prefix}-nlb-to-gateway" }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "gateway_from_nlb" {
+  count = local.front == "nlb" ? 1 : 0
+
+  security_group_id            = aws_security_group.this["gateway"].id
+  referenced_security_group_id = aws_security_group.nlb[0].id
+  from_port                    = var.gateway_port
+  to_port                      = var.gateway_port
+  ip_protocol                  = "tcp"
+
+  tags = { Name = "${local.prefix}-gateway-from-nlb" }
+}
+
+resource "aws_lb" "this" {
+  count = local.front == "nlb" ? 1 : 0
+
+  name               = local.prefix
+  load_balancer_type = "network"
+  subnets            = aws_subnet.public[*].id
+  security_groups    = [aws_security_group.nlb[0].id]
+
+  enable_cross_zone_load_balancing = true # the gateway is in one zone
+}
+
+resource "aws_lb_target_group" "gateway" {
+  count = local.front == "nlb" ? 1 : 0
+
+  name     = "${local.prefix}-gw"
+  port     = var.gateway_port
+  protocol = "TCP"
+  vpc_id   = aws_vpc.this.id
+
+  health_check {
+    protocol = "HTTP"
+    path     = "/live"
+    interval = 10
+  }
+}
+
+resource "aws_lb_target_group_attachment" "gateway" {
+  count = local.front == "nlb" ? 1 : 0
+
+  target_group_arn = aws_lb_target_group.gateway[0].arn
+  target_id        = aws_instance.gateway[0].id
+}
+
+resource "aws_lb_listener" "tls" {
+  count = local.front == "nlb" ? 1 : 0
+
+  load_balancer_arn = aws_lb.this[0].arn
+  port              = 443
+  protocol          = "TLS"
+  ssl_policy        = "ELBSecurityPolicy-TLS13-1-2-2021-06"
+  certificate_arn   = var.certificate_arn
+
+  default_action {
+    type             = "forward"
+    target_group_arn = aws_lb_target_group.gateway[0].arn
+  }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "gateway_plain" {
+  for_each = local.front == "none" && !local.in_lambda ? toset(var.gateway_allowed_cidrs) : toset([])
+
+  security_group_id = aws_security_group.this["gateway"].id
+  cidr_ipv4         = each.value
+  from_port         = var.gateway_port
+  to_port           = var.gateway_port
+  ip_protocol       = "tcp"
+}

@@ -1,0 +1,68 @@
+data "aws_ssm_parameter" "gateway_image" {
+  count = local.in_lambda ? 0 : 1
+
+  name = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-arm64"
+}
+
+resource "aws_instance" "gateway" {
+  count = local.in_lambda ? 0 : 1
+
+  ami                         = data.aws_ssm_parameter.gateway_image[0].insecure_value
+  instance_type               = var.gateway_instance_type
+  subnet_id                   = aws_subnet.public[0].id
+  vpc_security_group_ids      = [aws_security_group.this["gateway"].id]
+  iam_instance_profile        = aws_iam_instance_profile.this["gateway"].name
+  user_data_replace_on_change = true
+
+  user_data = templatefile("${path.module}/templates/gateway_user_data.sh.tftpl", {
+    api_keys_id      = aws_secretsmanager_secret.this["api-keys"].name
+    artifact_digest  = filesha256("${local.dist}/gateway_linux_arm64")
+    artifact_uri     = "s3://${aws_s3_bucket.models.bucket}/${aws_s3_object.artifact["gateway_linux_arm64"].key}"
+    log_group        = aws_cloudwatch_log_group.this["gateway"].name
+    models_uri       = "s3://${aws_s3_bucket.models.bucket}/config/models.yaml"
+    runner_secret_id = aws_secretsmanager_secret.this["runner-secret"].name
+
+    settings = merge(local.settings, {
+      AWS_REGION             = var.region
+      REVEILLE_ADDR          = "0.0.0.0:${var.gateway_port}"
+      REVEILLE_API_KEYS_FILE = "/run/reveille/api-keys"
+      REVEILLE_HOLD          = "${var.hold_seconds}s"
+      REVEILLE_MAX_HELD      = "128MiB" # of the 512 MiB that the smallest instance has
+      REVEILLE_MODELS        = "/run/reveille/models.yaml"
+    })
+  })
+
+  metadata_options {
+    http_endpoint = "enabled"
+    http_tokens   = "required"
+  }
+
+  root_block_device {
+    volume_type = "gp3"
+    volume_size = 8
+    encrypted   = true
+  }
+
+  tags = { Name = "${local.prefix}-gateway" }
+
+  lifecycle {
+    create_before_destroy = true  # the address moves to the new gateway
+    ignore_changes        = [ami] # a newer image alone does not replace a running gateway
+  }
+
+  depends_on = [aws_iam_role_policy.this, aws_route.public_ipv4, aws_s3_object.models_yaml, aws_secretsmanager_secret_version.api_keys, aws_secretsmanager_secret_version.runner_secret]
+}
+
+resource "aws_eip" "gateway" {
+  count = local.in_lambda ? 0 : 1
+
+  domain = "vpc"
+  tags   = { Name = "${local.prefix}-gateway" }
+}
+
+resource "aws_eip_association" "gateway" {
+  count = local.in_lambda ? 0 : 1
+
+  allocation_id = aws_eip.gateway[0].id
+  instance_id   = aws_instance.gateway[0].id
+}

@@ -1,0 +1,50 @@
+resource "aws_lambda_function" "gateway" {
+  count = local.in_lambda ? 1 : 0
+
+  function_name    = "${local.prefix}-gateway"
+  description      = "Gateway behind a streaming function URL"
+  role             = aws_iam_role.this["gateway"].arn
+  runtime          = "provided.al2023"
+  architectures    = ["arm64"]
+  handler          = "bootstrap"
+  filename         = "${local.dist}/gateway.zip"
+  source_code_hash = filebase64sha256("${local.dist}/gateway.zip")
+  timeout          = 900
+  memory_size      = 512
+
+  environment {
+    variables = merge(local.settings, {
+      AWS_USE_DUALSTACK_ENDPOINT  = tostring(var.enable_ipv6)
+      REVEILLE_API_KEYS_SECRET    = aws_secretsmanager_secret.this["api-keys"].name
+      REVEILLE_HOLD               = "${var.hold_seconds}s"
+      REVEILLE_MODELS             = "s3://${aws_s3_bucket.models.bucket}/${aws_s3_object.models_yaml.key}"
+      REVEILLE_RUNNER_SECRET_NAME = aws_secretsmanager_secret.this["runner-secret"].name
+    })
+  }
+
+  vpc_config {
+    subnet_ids                  = aws_subnet.private[*].id
+    security_group_ids          = [aws_security_group.this["gateway"].id]
+    ipv6_allowed_for_dual_stack = var.enable_ipv6
+  }
+
+  depends_on = [aws_cloudwatch_log_group.this, aws_iam_role_policy.this]
+}
+
+resource "aws_lambda_function_url" "gateway" {
+  count = local.in_lambda ? 1 : 0
+
+  function_name      = aws_lambda_function.gateway[0].function_name
+  authorization_type = "NONE" # the gateway checks API keys itself
+  invoke_mode        = "RESPONSE_STREAM"
+}
+
+# The provider adds lambda:InvokeFunctionUrl by itself; URLs made since October 2025 need this one too.
+resource "aws_lambda_permission" "gateway_url" {
+  count = local.in_lambda ? 1 : 0
+
+  statement_id  = "PublicInvokeThroughUrl"
+  action        = "lambda:InvokeFunction"
+  function_name = aws_lambda_function.gateway[0].function_name
+  principal     = "*"
+}

@@ -1,0 +1,200 @@
+locals {
+  instance_roles = local.in_lambda ? ["runner"] : ["gateway", "runner"]
+  lambda_roles   = local.in_lambda ? ["gateway", "warmer"] : ["warmer"]
+
+  role_policies = {
+    gateway = data.aws_iam_policy_document.gateway.json
+    runner  = data.aws_iam_policy_document.runner.json
+    warmer  = data.aws_iam_policy_document.warmer.json
+  }
+
+  group_arns    = ["${local.arn}:autoscaling:${var.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/${local.prefix}-*"]
+  instance_arns = ["${local.arn}:ec2:${var.region}:${local.account}:instance/*"]
+}
+
+data "aws_iam_policy_document" "assume" {
+  for_each = toset(["ec2", "lambda"])
+
+  statement {
+    actions = ["sts:AssumeRole"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["${each.key}.amazonaws.com"]
+    }
+  }
+}
+
+resource "aws_iam_role" "this" {
+  for_each = local.role_policies
+
+  name               = "${local.prefix}-${each.key}"
+  assume_role_policy = data.aws_iam_policy_document.assume[contains(local.lambda_roles, each.key) ? "lambda" : "ec2"].json
+}
+
+resource "aws_iam_role_policy" "this" {
+  for_each = local.role_policies
+
+  name   = each.key
+  role   = aws_iam_role.this[each.key].id
+  policy = each.value
+}
+
+resource "aws_iam_instance_profile" "this" {
+  for_each = toset(local.instance_roles)
+
+  name = "${local.prefix}-${each.key}"
+  role = aws_iam_role.this[each.key].name
+}
+
+# Statements that several roles share. Those on "*" are of actions that know no resources.
+data "aws_iam_policy_document" "look" {
+  statement {
+    sid       = "Look"
+    actions   = ["autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"]
+    resources = ["*"]
+  }
+}
+
+data "aws_iam_policy_document" "wake" {
+  statement {
+    sid       = "WakeGroups"
+    actions   = ["autoscaling:SetDesiredCapacity"]
+    resources = local.group_arns
+  }
+  statement {
+    sid       = "WakeInstances"
+    actions   = ["ec2:StartInstances"]
+    resources = local.instance_arns
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:ResourceTag/Project"
+      values   = [local.prefix]
+    }
+  }
+}
+
+data "aws_iam_policy_document" "lambda_in_vpc" {
+  statement {
+    sid = "NetworkInterface"
+    actions = [
+      "ec2:AssignPrivateIpAddresses",
+      "ec2:CreateNetworkInterface",
+      "ec2:DeleteNetworkInterface",
+      "ec2:DescribeNetworkInterfaces",
+      "ec2:DescribeSubnets",
+      "ec2:UnassignPrivateIpAddresses",
+    ]
+    resources = ["*"]
+  }
+}
+
+# A shell on an instance through Systems Manager, as no port is open for one.
+data "aws_iam_policy_document" "session" {
+  statement {
+    sid = "Session"
+    actions = [
+      "ssm:UpdateInstanceInformation",
+      "ssmmessages:CreateControlChannel",
+      "ssmmessages:CreateDataChannel",
+      "ssmmessages:OpenControlChannel",
+      "ssmmessages:OpenDataChannel",
+    ]
+    resources = ["*"]
+  }
+}
+
+data "aws_iam_policy_document" "logs" {
+  for_each = local.log_groups
+
+  statement {
+    sid       = "Logs"
+    actions   = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
+    resources = ["${aws_cloudwatch_log_group.this[each.key].arn}:*"]
+  }
+}
+
+data "aws_iam_policy_document" "gateway" {
+  source_policy_documents = [
+    data.aws_iam_policy_document.look.json,
+    data.aws_iam_policy_document.wake.json,
+    data.aws_iam_policy_document.logs["gateway"].json,
+    local.in_lambda ? data.aws_iam_policy_document.lambda_in_vpc.json : data.aws_iam_policy_document.session.json,
+  ]
+
+  statement {
+    sid       = "Secrets"
+    actions   = ["secretsmanager:GetSecretValue"]
+    resources = [for s in values(aws_secretsmanager_secret.this) : s.arn]
+  }
+  statement {
+    sid       = "Files"
+    actions   = ["s3:GetObject"]
+    resources = ["${aws_s3_bucket.models.arn}/artifacts/*", "${aws_s3_bucket.models.arn}/config/*"]
+  }
+}
+
+data "aws_iam_policy_document" "warmer" {
+  source_policy_documents = [
+    data.aws_iam_policy_document.look.json,
+    data.aws_iam_policy_document.wake.json, # planned warm-ups
+    data.aws_iam_policy_document.logs["warmer"].json,
+    data.aws_iam_policy_document.lambda_in_vpc.json,
+  ]
+
+  statement {
+    sid       = "SleepGroups"
+    actions   = ["autoscaling:TerminateInstanceInAutoScalingGroup"]
+    resources = local.group_arns
+  }
+  statement {
+    sid       = "SleepInstances"
+    actions   = ["ec2:StopInstances"]
+    resources = local.instance_arns
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:ResourceTag/Project"
+      values   = [local.prefix]
+    }
+  }
+}
+
+data "aws_iam_policy_document" "runner" {
+  source_policy_documents = [
+    data.aws_iam_policy_document.logs["runner"].json,
+    data.aws_iam_policy_document.session.json,
+  ]
+
+  statement {
+    sid       = "Secret"
+    actions   = ["secretsmanager:GetSecretValue"]
+    resources = [aws_secretsmanager_secret.this["runner-secret"].arn]
+  }
+  statement {
+    sid     = "Files"
+    actions = ["s3:GetObject"]
+    resources = [
+      "${aws_s3_bucket.models.arn}/artifacts/*",
+      "${aws_s3_bucket.models.arn}/engines/*",
+      "${aws_s3_bucket.models.arn}/models/*",
+    ]
+  }
+  statement {
+    sid       = "ListFiles"
+    actions   = ["s3:ListBucket"]
+    resources = [aws_s3_bucket.models.arn]
+
+    condition {
+      test     = "StringLike"
+      variable = "s3:prefix"
+      values   = ["engines/*", "models/*"]
+    }
+  }
+  statement {
+    sid       = "Ready"
+    actions   = ["autoscaling:CompleteLifecycleAction"]
+    resources = local.group_arns
+  }
+}

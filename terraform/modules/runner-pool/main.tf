@@ -1,0 +1,196 @@
+locals {
+  hosts = [for i in range(var.hosts) : "${var.pool}-${i + 1}"]
+
+  # A host is an instance, or an Auto Scaling group of at most one: each is woken and put to sleep by itself.
+  instances = var.strategy == "stopped" ? toset(local.hosts) : toset([])
+  groups    = var.strategy == "stopped" ? toset([]) : toset(local.hosts)
+  full_name = { for host in local.hosts : host => "${var.name}${trimprefix(host, var.pool)}" }
+
+  # AWS's images with the accelerator's driver, and the AWS CLI, in them.
+  default_image_parameters = {
+    gpu = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+    npu = "/aws/service/neuron/dlami/base/ubuntu-24.04/latest/image_id"
+  }
+  image = var.image != null ? var.image : one(data.aws_ssm_parameter.image[*].insecure_value)
+
+  # Not every zone has every instance type.
+  subnet_ids = [for zone in sort(keys(var.subnets)) : var.subnets[zone] if contains(data.aws_ec2_instance_type_offerings.this.locations, zone)]
+}
+
+data "aws_ssm_parameter" "image" {
+  count = var.image == null ? 1 : 0
+
+  name = coalesce(var.image_parameter, local.default_image_parameters[var.accelerator])
+}
+
+data "aws_ami" "this" {
+  filter {
+    name   = "image-id"
+    values = [local.image]
+  }
+}
+
+data "aws_ec2_instance_type_offerings" "this" {
+  location_type = "availability-zone"
+
+  filter {
+    name   = "instance-type"
+    values = [var.instance_type]
+  }
+}
+
+resource "aws_launch_template" "this" {
+  name                   = var.name
+  image_id               = local.image
+  instance_type          = var.instance_type
+  vpc_security_group_ids = var.security_group_ids
+  update_default_version = true
+
+  user_data = base64encode(templatefile("${path.module}/templates/user_data.sh.tftpl", {
+    artifacts_uri    = var.artifacts_uri
+    engines_uri      = var.engines_uri
+    hook             = var.strategy == "stopped" ? "" : local.hook
+    log_group        = var.log_group
+    port             = var.port
+    runner_secret_id = var.runner_secret_id
+    settings = merge(var.settings, {
+      REVEILLE_DEVICES     = "cpu,${var.accelerator}"
+      REVEILLE_ENGINES_DIR = "/opt/reveille/engines"
+      REVEILLE_STATE_DIR   = "/var/lib/reveille"
+    })
+  }))
+
+  iam_instance_profile {
+    name = var.instance_profile_name
+  }
+
+  metadata_options {
+    http_endpoint          = "enabled"
+    http_tokens            = "required"
+    instance_metadata_tags = "enabled" # a host reads its name from its tags
+  }
+
+  block_device_mappings {
+    device_name = data.aws_ami.this.root_device_name
+
+    ebs {
+      volume_size           = var.disk_gb
+      volume_type           = "gp3"
+      encrypted             = true
+      delete_on_termination = true
+    }
+  }
+
+  dynamic "instance_market_options" {
+    for_each = var.spot ? [1] : []
+
+    content {
+      market_type = "spot"
+    }
+  }
+
+  tag_specifications {
+    resource_type = "instance"
+    tags          = var.tags
+  }
+  tag_specifications {
+    resource_type = "volume"
+    tags          = var.tags
+  }
+
+  lifecycle {
+    precondition {
+      condition     = length(local.subnet_ids) > 0
+      error_message = "No zone of this network has ${var.instance_type}: use another instance_type or region, or set zones = 3."
+    }
+  }
+}
+
+# asg, warm_pool. The gateway sets the desired capacity to 1, the warmer takes the host out again.
+resource "aws_autoscaling_group" "this" {
+  for_each = local.groups
+
+  name                      = local.full_name[each.key]
+  min_size                  = 0
+  max_size                  = 1
+  desired_capacity          = 0
+  vpc_zone_identifier       = local.subnet_ids
+  wait_for_capacity_timeout = "0"
+  health_check_type         = "EC2"
+
+  launch_template {
+    id      = aws_launch_template.this.id
+    version = aws_launch_template.this.latest_version
+  }
+
+  dynamic "warm_pool" {
+    for_each = var.strategy == "warm_pool" ? [1] : []
+
+    content {
+      pool_state                  = "Stopped"
+      min_size                    = 1
+      max_group_prepared_capacity = 1
+
+      instance_reuse_policy {
+        reuse_on_scale_in = true
+      }
+    }
+  }
+
+  # Until the host says that it is ready it is not in service; a spare is not stopped half installed.
+  initial_lifecycle_hook {
+    name                 = local.hook
+    lifecycle_transition = "autoscaling:EC2_INSTANCE_LAUNCHING"
+    heartbeat_timeout    = 900
+    default_result       = "ABANDON"
+  }
+
+  dynamic "tag" {
+    for_each = merge(var.tags, { Host = each.key, Name = local.full_name[each.key] })
+
+    content {
+      key                 = tag.key
+      value               = tag.value
+      propagate_at_launch = true
+    }
+  }
+
+  lifecycle {
+    ignore_changes = [desired_capacity] # the gateway's and the warmer's
+  }
+}
+
+locals {
+  hook = "runner-ready"
+}
+
+# stopped. Made once; started by the gateway and stopped by the warmer.
+resource "aws_instance" "this" {
+  for_each = local.instances
+
+  subnet_id                            = local.subnet_ids[index(local.hosts, each.key) % length(local.subnet_ids)]
+  instance_initiated_shutdown_behavior = "stop"
+
+  launch_template {
+    id      = aws_launch_template.this.id
+    version = aws_launch_template.this.latest_version
+  }
+
+  tags = merge(var.tags, { Host = each.key, Name = local.full_name[each.key] })
+
+  # A host fetches its program at every boot. What the template says else reaches it when it is replaced.
+  lifecycle {
+    ignore_changes = [launch_template, user_data, user_data_base64]
+  }
+}
+
+resource "aws_ec2_instance_state" "this" {
+  for_each = local.instances
+
+  instance_id = aws_instance.this[each.key].id
+  state       = "stopped"
+
+  lifecycle {
+    ignore_changes = [state] # the gateway's and the warmer's
+  }
+}

@@ -1,0 +1,53 @@
+output "alarm_topic_arn" {
+  description = "SNS topic that alarms are sent to."
+  value       = aws_sns_topic.alarms.arn
+}
+
+output "dashboard" {
+  description = "Name of the CloudWatch dashboard."
+  value       = aws_cloudwatch_dashboard.this.dashboard_name
+}
+
+output "gateway_instance_id" {
+  description = "EC2 instance of the gateway; null with gateway_mode = \"lambda\"."
+  value       = one(aws_instance.gateway[*].id)
+}
+
+output "gateway_url" {
+  description = "URL that clients speak to."
+  value = (local.in_lambda ? trimsuffix(one(aws_lambda_function_url.gateway[*].function_url), "/")
+    : local.front == "cloudfront" ? "https://${one(aws_cloudfront_distribution.this[*].domain_name)}"
+    : local.front == "nlb" ? "https://${one(aws_lb.this[*].dns_name)}"
+    : "http://${one(aws_eip.gateway[*].public_ip)}:${var.gateway_port}"
+  )
+}
+
+output "hosts" {
+  description = "The hosts of all pools, as they are in the catalogue."
+  value       = local.hosts
+}
+
+output "model_bucket" {
+  description = "S3 bucket for checkpoints (models/), engine programs (engines/gpu, engines/npu), artifacts and the catalogue."
+  value       = aws_s3_bucket.models.bucket
+}
+
+output "redis_cli" {
+  description = "Command that opens the pool's state, to be run on the gateway's instance or a host."
+  value       = "redis-cli --tls ${var.cache_mode == "serverless" ? "-c " : ""}-h ${local.cache.address} -p ${local.cache.port}"
+}
+
+output "redis_endpoint" {
+  description = "host:port of the pool's Redis; reached from inside the VPC alone, with TLS."
+  value       = local.redis_endpoint
+}
+
+output "secret_arns" {
+  description = "Secrets by what they are: api-keys, runner-secret."
+  value       = { for k, s in aws_secretsmanager_secret.this : k => s.arn }
+}
+
+output "warmer_function" {
+  description = "Name of the warmer's Lambda function."
+  value       = aws_lambda_function.warmer.function_name
+}

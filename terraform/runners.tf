@@ -1,0 +1,30 @@
+module "runner_pool" {
+  source   = "./modules/runner-pool"
+  for_each = var.runner_pools
+
+  name                  = "${local.prefix}-${each.key}"
+  pool                  = each.key
+  accelerator           = each.value.accelerator
+  artifacts_uri         = "s3://${aws_s3_bucket.models.bucket}/${dirname(aws_s3_object.artifact["SHA256SUMS"].key)}"
+  disk_gb               = each.value.disk_gb
+  engines_uri           = "s3://${aws_s3_bucket.models.bucket}/engines/${each.value.accelerator}"
+  hosts                 = each.value.hosts
+  image                 = each.value.image
+  image_parameter       = each.value.image_parameter
+  instance_profile_name = aws_iam_instance_profile.this["runner"].name
+  instance_type         = each.value.instance_type
+  log_group             = aws_cloudwatch_log_group.this["runner"].name
+  port                  = each.value.port
+  price                 = each.value.price
+  runner_secret_id      = aws_secretsmanager_secret.this["runner-secret"].name
+  security_group_ids    = [aws_security_group.this["runner"].id]
+  spot                  = each.value.spot
+  strategy              = each.value.strategy
+  subnets               = { for i, z in local.zones : z => aws_subnet.public[i].id }
+  tags                  = local.tags
+
+  settings = merge(local.settings, {
+    REVEILLE_LABELS            = each.key
+    REVEILLE_MAX_LOADED_MODELS = each.value.max_loaded_models
+  }, each.value.npu_seats == "" ? {} : { REVEILLE_NPU_SEATS = each.value.npu_seats })
+}

@@ -1,0 +1,83 @@
+# One bucket: models/ (checkpoints), engines/gpu and engines/npu (engine programs), artifacts/ (what `make dist` built),
+# config/models.yaml.
+resource "aws_s3_bucket" "models" {
+  bucket        = "${local.prefix}-models-${local.account}"
+  force_destroy = !local.precious
+}
+
+resource "aws_s3_bucket_public_access_block" "models" {
+  bucket                  = aws_s3_bucket.models.id
+  block_public_acls       = true
+  block_public_policy     = true
+  ignore_public_acls      = true
+  restrict_public_buckets = true
+}
+
+resource "aws_s3_bucket_server_side_encryption_configuration" "models" {
+  bucket = aws_s3_bucket.models.id
+
+  rule {
+    apply_server_side_encryption_by_default {
+      sse_algorithm = "AES256"
+    }
+  }
+}
+
+resource "aws_s3_bucket_lifecycle_configuration" "models" {
+  bucket = aws_s3_bucket.models.id
+
+  rule {
+    id     = "unfinished-uploads"
+    status = "Enabled"
+
+    filter {}
+
+    abort_incomplete_multipart_upload {
+      days_after_initiation = 2
+    }
+  }
+}
+
+data "aws_iam_policy_document" "models_bucket" {
+  statement {
+    sid       = "RefusePlainHTTP"
+    effect    = "Deny"
+    actions   = ["s3:*"]
+    resources = [aws_s3_bucket.models.arn, "${aws_s3_bucket.models.arn}/*"]
+
+    principals {
+      type        = "*"
+      identifiers = ["*"]
+    }
+    condition {
+      test     = "Bool"
+      variable = "aws:SecureTransport"
+      values   = ["false"]
+    }
+  }
+}
+
+resource "aws_s3_bucket_policy" "models" {
+  count = var.enable_bucket_tls_policy ? 1 : 0
+
+  bucket = aws_s3_bucket.models.id
+  policy = data.aws_iam_policy_document.models_bucket.json
+
+  depends_on = [aws_s3_bucket_public_access_block.models]
+}
+
+resource "aws_s3_object" "artifact" {
+  for_each = toset(concat(["SHA256SUMS", "runner_linux_amd64"], local.in_lambda ? [] : ["gateway_linux_arm64"]))
+
+  bucket      = aws_s3_bucket.models.id
+  key         = "artifacts/${each.key}"
+  source      = "${local.dist}/${each.key}"
+  source_hash = filesha256("${local.dist}/${each.key}")
+}
+
+resource "aws_s3_object" "models_yaml" {
+  bucket       = aws_s3_bucket.models.id
+  key          = "config/models.yaml"
+  content      = local.models_yaml
+  content_type = "application/yaml"
+}

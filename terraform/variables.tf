@@ -1,0 +1,400 @@
+variable "alarm_email" {
+  description = "E-mail address that hears of alarms; null subscribes nobody to their topic."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.alarm_email == null || can(regex("^[^@\\s]+@[^@\\s]+$", var.alarm_email))
+    error_message = "alarm_email must be one e-mail address such as ops@example.com, or null."
+  }
+}
+
+variable "alarm_host_hours" {
+  description = "Hours that all hosts together may be awake in one day before an alarm goes off."
+  type        = number
+  default     = 12
+
+  validation {
+    condition     = var.alarm_host_hours > 0
+    error_message = "alarm_host_hours must be more than 0; for no practical limit set 24 times the number of hosts."
+  }
+}
+
+variable "alarm_queue_minutes" {
+  description = "Minutes that tickets may wait without a break before an alarm goes off; a cold start takes up to 5."
+  type        = number
+  default     = 10
+
+  validation {
+    condition     = var.alarm_queue_minutes >= 1 && var.alarm_queue_minutes <= 1440 && floor(var.alarm_queue_minutes) == var.alarm_queue_minutes
+    error_message = "alarm_queue_minutes must be a whole number from 1 to 1440."
+  }
+}
+
+variable "api_keys" {
+  description = "API keys that the gateway accepts, one element a key: the key or sha256:DIGEST, then its scopes (infer, manage), then a name. Ephemeral: in no state and no plan; written when api_keys_version rises."
+  type        = list(string)
+  sensitive   = true
+  ephemeral   = true
+
+  validation {
+    condition     = length(var.api_keys) > 0 && alltrue([for k in var.api_keys : can(regex("^(sha256:[0-9a-fA-F]{64}|[^\\s#]{16,})(\\s+(infer|manage)(,(infer|manage))?(\\s.*)?)?$", k))])
+    error_message = "api_keys needs at least one key, each at least 16 characters or sha256: and 64 hex digits, then optionally its scopes; make one with: gateway key."
+  }
+}
+
+variable "api_keys_version" {
+  description = "Raise it to write the present value of api_keys."
+  type        = number
+  default     = 1
+
+  validation {
+    condition     = var.api_keys_version >= 1 && floor(var.api_keys_version) == var.api_keys_version
+    error_message = "api_keys_version must be a whole number from 1 up."
+  }
+}
+
+variable "cache_max_gb" {
+  description = "Most data that the serverless cache stores, in GB; it is billed by use."
+  type        = number
+  default     = 2
+
+  validation {
+    condition     = var.cache_max_gb >= 1 && var.cache_max_gb <= 5000 && floor(var.cache_max_gb) == var.cache_max_gb
+    error_message = "cache_max_gb must be a whole number from 1 to 5000."
+  }
+}
+
+variable "cache_mode" {
+  description = "Where the pool's state is. serverless: ElastiCache Serverless for Valkey. node: one cache.t4g.micro Valkey node."
+  type        = string
+  default     = "serverless"
+
+  validation {
+    condition     = contains(["serverless", "node"], var.cache_mode)
+    error_message = "cache_mode must be \"serverless\" or \"node\"."
+  }
+}
+
+variable "certificate_arn" {
+  description = "ACM certificate of the Network Load Balancer; needed when front is \"nlb\"."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.certificate_arn == null ? var.front != "nlb" || var.gateway_mode == "lambda" : can(regex("^arn:[a-z-]+:acm:", var.certificate_arn))
+    error_message = "certificate_arn must be the ARN of an ACM certificate in this region when front is \"nlb\"; without one use front = \"cloudfront\"."
+  }
+}
+
+variable "dist_dir" {
+  description = "Folder with what `make dist` built; null is dist beside this folder."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.dist_dir == null || fileexists("${coalesce(var.dist_dir, ".")}/SHA256SUMS")
+    error_message = "dist_dir has no SHA256SUMS: run make dist first, or set dist_dir to the folder that it wrote."
+  }
+}
+
+variable "enable_bucket_tls_policy" {
+  description = "Whether the bucket refuses plain HTTP; off only for AWS emulators, which ignore the conditions of policies."
+  type        = bool
+  default     = true
+}
+
+variable "enable_ipv6" {
+  description = "Whether the network has IPv6 too, by which Lambda functions reach AWS's APIs for nothing; without it they need interface endpoints."
+  type        = bool
+  default     = true
+}
+
+variable "environment" {
+  description = "Name of this deployment among several; part of every resource's name."
+  type        = string
+  default     = "dev"
+
+  validation {
+    condition     = can(regex("^[a-z0-9]{2,10}$", var.environment))
+    error_message = "environment must be 2 to 10 lower-case letters or digits, such as prod."
+  }
+}
+
+variable "front" {
+  description = "What ends TLS before a gateway instance. cloudfront: CloudFront's own domain. nlb: a Network Load Balancer with certificate_arn. none: nothing, plain HTTP for networks of your own."
+  type        = string
+  default     = "cloudfront"
+
+  validation {
+    condition     = contains(["cloudfront", "nlb", "none"], var.front)
+    error_message = "front must be \"cloudfront\", \"nlb\" or \"none\"."
+  }
+  validation {
+    condition     = var.front != "none" || var.gateway_mode == "lambda" || !contains(var.gateway_allowed_cidrs, "0.0.0.0/0")
+    error_message = "front = \"none\" would send API keys over the internet in the clear: set gateway_allowed_cidrs to your own networks, or use \"cloudfront\" or \"nlb\"."
+  }
+}
+
+variable "gateway_allowed_cidrs" {
+  description = "IPv4 networks that may reach the gateway instance where front is \"nlb\" or \"none\"; with CloudFront only CloudFront may."
+  type        = list(string)
+  default     = ["0.0.0.0/0"]
+
+  validation {
+    condition     = length(var.gateway_allowed_cidrs) > 0 && alltrue([for c in var.gateway_allowed_cidrs : can(cidrnetmask(c))])
+    error_message = "gateway_allowed_cidrs must be IPv4 networks such as 192.0.2.0/24, at least one."
+  }
+}
+
+variable "gateway_instance_type" {
+  description = "Instance type of the gateway, an arm64 one."
+  type        = string
+  default     = "t4g.nano"
+
+  validation {
+    condition     = can(regex("^(t4g|[a-z][6-9]g[a-z]*)\\.[a-z0-9-]+$", var.gateway_instance_type))
+    error_message = "gateway_instance_type must be an arm64 type such as t4g.nano or c7g.medium: the gateway runs as a linux/arm64 program."
+  }
+}
+
+variable "gateway_mode" {
+  description = "Where the gateway runs. instance: one small EC2 instance that is always on. lambda: a Lambda function behind a streaming URL."
+  type        = string
+  default     = "instance"
+
+  validation {
+    condition     = contains(["instance", "lambda"], var.gateway_mode)
+    error_message = "gateway_mode must be \"instance\" or \"lambda\"."
+  }
+}
+
+variable "gateway_port" {
+  description = "TCP port that the gateway instance listens on."
+  type        = number
+  default     = 8080
+
+  validation {
+    condition     = var.gateway_port >= 1024 && var.gateway_port <= 65535 && floor(var.gateway_port) == var.gateway_port
+    error_message = "gateway_port must be a TCP port from 1024 to 65535: the gateway does not run as root."
+  }
+}
+
+variable "hold_seconds" {
+  description = "Longest time in seconds that a request waits for a cold model."
+  type        = number
+  default     = 300
+
+  validation {
+    condition     = var.hold_seconds >= 1 && var.hold_seconds <= 3600
+    error_message = "hold_seconds must be from 1 to 3600."
+  }
+  validation {
+    condition     = var.gateway_mode != "lambda" || var.hold_seconds <= 840
+    error_message = "hold_seconds must be at most 840 with gateway_mode = \"lambda\": Lambda ends a request after 15 minutes."
+  }
+}
+
+variable "host_idle_minutes" {
+  description = "Minutes without activity after which a host without models is put to sleep."
+  type        = number
+  default     = 15
+
+  validation {
+    condition     = var.host_idle_minutes >= 1
+    error_message = "host_idle_minutes must be at least 1: the warmer looks once a minute."
+  }
+}
+
+variable "host_min_up_minutes" {
+  description = "Minutes that a host stays awake at least."
+  type        = number
+  default     = 5
+
+  validation {
+    condition     = var.host_min_up_minutes >= 0
+    error_message = "host_min_up_minutes must not be negative."
+  }
+}
+
+variable "log_retention_days" {
+  description = "Days that logs are kept."
+  type        = number
+  default     = 14
+
+  validation {
+    condition     = contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365], var.log_retention_days)
+    error_message = "log_retention_days must be one of 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365."
+  }
+}
+
+variable "model_idle_minutes" {
+  description = "Minutes without traffic after which a model is unloaded, where models_file says nothing."
+  type        = number
+  default     = 10
+
+  validation {
+    condition     = var.model_idle_minutes >= 1
+    error_message = "model_idle_minutes must be at least 1: the warmer looks once a minute."
+  }
+}
+
+variable "models_file" {
+  description = "The models.yaml of the deployment; $${model_bucket} in it is the bucket's name, and the hosts of runner_pools are added to its hosts. null: hosts alone."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.models_file == null || can(yamldecode(templatefile(var.models_file, { model_bucket = "bucket" })).models)
+    error_message = "models_file must be a YAML file with a models section; gateway check FILE says more."
+  }
+}
+
+variable "name" {
+  description = "First part of every resource's name."
+  type        = string
+  default     = "reveille"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{0,14}[a-z0-9]$", var.name))
+    error_message = "name must be 2 to 16 lower-case letters, digits and hyphens, beginning with a letter and not ending with a hyphen."
+  }
+}
+
+variable "region" {
+  description = "AWS region."
+  type        = string
+  default     = "us-east-1"
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "region must be an AWS region such as us-east-1."
+  }
+}
+
+variable "runner_pools" {
+  description = "Runner hosts by pool. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). image: an AMI id; image_parameter: an SSM parameter with one."
+  type = map(object({
+    accelerator       = string
+    instance_type     = string
+    disk_gb           = optional(number, 100)
+    hosts             = optional(number, 1)
+    image             = optional(string)
+    image_parameter   = optional(string)
+    max_loaded_models = optional(string, "1")
+    npu_seats         = optional(string, "")
+    port              = optional(number, 8090)
+    price             = optional(number)
+    spot              = optional(bool, false)
+    strategy          = optional(string, "stopped")
+  }))
+  default = {
+    gpu = {
+      accelerator   = "gpu"
+      instance_type = "g6.xlarge"
+    }
+  }
+
+  validation {
+    condition     = length(var.runner_pools) > 0 && alltrue([for k in keys(var.runner_pools) : can(regex("^[a-z][a-z0-9]{0,11}$", k))])
+    error_message = "runner_pools needs at least one pool, each named with 1 to 12 lower-case letters and digits, beginning with a letter."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : contains(["gpu", "npu"], p.accelerator)])
+    error_message = "runner_pools: accelerator must be \"gpu\" or \"npu\"."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.accelerator != "npu" || can(regex("^(inf2|trn1n?|trn2)\\.", p.instance_type))])
+    error_message = "runner_pools: an npu pool needs an instance_type of inf2, trn1 or trn2, such as inf2.xlarge."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.accelerator != "gpu" || can(regex("^(g[4-9]|gr6|p[3-9])[a-z0-9]*\\.", p.instance_type))])
+    error_message = "runner_pools: a gpu pool needs an instance_type with a GPU, such as g6.xlarge."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : contains(["stopped", "warm_pool", "asg"], p.strategy)])
+    error_message = "runner_pools: strategy must be \"stopped\", \"warm_pool\" or \"asg\"."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : !p.spot || p.strategy == "asg"])
+    error_message = "runner_pools: spot needs strategy = \"asg\": a spot instance cannot be kept stopped here."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.hosts >= 1 && p.hosts <= 20 && floor(p.hosts) == p.hosts])
+    error_message = "runner_pools: hosts must be a whole number from 1 to 20."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.disk_gb >= 50 && p.disk_gb <= 16384])
+    error_message = "runner_pools: disk_gb must be from 50 to 16384: the image alone takes about 45."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.port >= 1024 && p.port <= 65535])
+    error_message = "runner_pools: port must be a TCP port from 1024 to 65535."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.image == null || p.image_parameter == null])
+    error_message = "runner_pools: set image or image_parameter, not both; neither is AWS's deep learning image of the accelerator."
+  }
+}
+
+variable "runner_secret" {
+  description = "What gateways and runners sign their calls with; for example from: openssl rand -hex 32. Ephemeral: in no state and no plan; written when runner_secret_version rises."
+  type        = string
+  sensitive   = true
+  ephemeral   = true
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9+/=_-]{32,}$", var.runner_secret))
+    error_message = "runner_secret must be at least 32 letters, digits and + / = _ -; for example from: openssl rand -hex 32."
+  }
+}
+
+variable "runner_secret_version" {
+  description = "Raise it to write the present value of runner_secret; hosts take it at their next boot, the gateway when it is replaced."
+  type        = number
+  default     = 1
+
+  validation {
+    condition     = var.runner_secret_version >= 1 && floor(var.runner_secret_version) == var.runner_secret_version
+    error_message = "runner_secret_version must be a whole number from 1 up."
+  }
+}
+
+variable "s3_use_path_style" {
+  description = "Whether S3 is spoken to by path instead of host name; for AWS emulators."
+  type        = bool
+  default     = false
+}
+
+variable "vpc_cidr" {
+  description = "IPv4 network of the VPC."
+  type        = string
+  default     = "10.42.0.0/16"
+
+  validation {
+    condition     = can(cidrnetmask(var.vpc_cidr)) && contains(["16", "17", "18", "19", "20"], split("/", var.vpc_cidr)[1])
+    error_message = "vpc_cidr must be an IPv4 network from /16 to /20, such as 10.42.0.0/16."
+  }
+}
+
+variable "warmer_minutes" {
+  description = "Minutes between two sweeps of the warmer."
+  type        = number
+  default     = 1
+
+  validation {
+    condition     = var.warmer_minutes >= 1 && var.warmer_minutes <= 60 && floor(var.warmer_minutes) == var.warmer_minutes
+    error_message = "warmer_minutes must be a whole number from 1 to 60."
+  }
+}
+
+variable "zones" {
+  description = "How many availability zones the network has; a host lives in one that has its instance type."
+  type        = number
+  default     = 2
+
+  validation {
+    condition     = contains([2, 3], var.zones)
+    error_message = "zones must be 2 or 3, which is what a serverless cache takes."
+  }
+}

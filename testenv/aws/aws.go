@@ -1,0 +1,114 @@
+// Package aws gives tests an AWS on loopback: the moto server of the tests' Python, with this folder's patches for what it
+// lacks, in a process of its own per test.
+package aws
+
+import (
+	"bufio"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+
+	"reveille/testenv"
+)
+
+// Region is where all resources of an Emulator are.
+const Region = "us-east-1"
+
+// Image is a machine image that every Emulator has.
+const Image = "ami-12c6146b"
+
+const emulatorStart = 60 * time.Second // longest until it tells its address
+
+// Emulator is a running AWS. Its methods are safe for concurrent use.
+type Emulator struct {
+	URL string // http://127.0.0.1:PORT, for every service
+
+	t testing.TB
+}
+
+// Start runs an emulator until the test ends. A machine there takes settle to start or to stop.
+func Start(t testing.TB, settle time.Duration) *Emulator {
+	t.Helper()
+	script := filepath.Join(testenv.Root(t), "testenv", "aws", "emulator.py")
+	cmd := exec.Command(testenv.Python(t), "-B", script, "--settle", strconv.FormatFloat(settle.Seconds(), 'f', -1, 64))
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	in, err := cmd.StdinPipe() // its end is the emulator's, whatever ends this process
+	if err != nil {
+		t.Fatal("testenv:", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal("testenv: AWS emulator:", err)
+	}
+	first := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(out).ReadString('\n') // "" when it ended
+		first <- strings.TrimSpace(line)
+	}()
+	ended := func() {
+		_ = in.Close()
+		kill := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+		defer kill.Stop()
+		_ = cmd.Wait()
+	}
+	t.Cleanup(ended)
+	select {
+	case line := <-first:
+		if line == "" {
+			_ = cmd.Wait()
+			t.Fatalf("testenv: AWS emulator ended at start: %s", errs.String())
+		}
+		return &Emulator{URL: line, t: t}
+	case <-time.After(emulatorStart):
+		t.Fatalf("testenv: AWS emulator has told no address in %v", emulatorStart)
+		return nil
+	}
+}
+
+// Config is for clients of the emulator's services; they make no second attempt.
+func (e *Emulator) Config() aws.Config {
+	return aws.Config{
+		Region: Region, BaseEndpoint: aws.String(e.URL), RetryMaxAttempts: 1,
+		Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
+	}
+}
+
+// Refuse lets the next calls of an action fail with an error code of its service.
+func (e *Emulator) Refuse(action, code string, times int) {
+	e.t.Helper()
+	e.control("refuse", url.Values{"action": {action}, "code": {code}, "times": {strconv.Itoa(times)}})
+}
+
+// SoldOut says whether AWS has no machine left to start or to launch.
+func (e *Emulator) SoldOut(yes bool) {
+	e.t.Helper()
+	machines := "some"
+	if yes {
+		machines = "none"
+	}
+	e.control("capacity", url.Values{"machines": {machines}})
+}
+
+func (e *Emulator) control(verb string, args url.Values) {
+	e.t.Helper()
+	resp, err := http.Post(e.URL+"/emulator/"+verb+"?"+args.Encode(), "", nil)
+	if err != nil {
+		e.t.Fatal("testenv: AWS emulator:", err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusNoContent {
+		e.t.Fatalf("testenv: AWS emulator: %s %s", verb, resp.Status)
+	}
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""AWS on loopback for tests: the moto server, with what it lacks of the services' behaviour.
+
+Prints its address on the first line and serves until its standard input ends. Beside the services it answers
+
+    POST /emulator/refuse?action=StartInstances&code=RequestLimitExceeded&times=2
+    POST /emulator/capacity?machines=none|some
+
+The first refuses the next calls of an action with an error as the service words it; the second takes away, or gives back,
+the machines that EC2 and Auto Scaling could launch or start.
+
+usage: emulator.py [--settle SECONDS] [--redis HOST:PORT]
+"""
+import argparse
+import io
+import os
+import sys
+import threading
+from urllib.parse import parse_qs
+
+os.environ.setdefault("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+
+from moto.server import DomainDispatcherApplication, create_backend_app  # noqa: E402
+from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: E402
+from werkzeug.wrappers import Request, Response  # noqa: E402
+
+import caches  # noqa: E402
+import distributions  # noqa: E402
+import machines  # noqa: E402
+import networks  # noqa: E402
+import refusals  # noqa: E402
+
+
+class Handler(WSGIRequestHandler):
+    """Keeps connections, as the services do, and is quiet: tests tell what they did."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log(self, type, message, *args):
+        if type == "error":
+            super().log(type, message, *args)
+
+
+class Emulator:
+    """Answers the tests' own routes, refuses what is to be refused, and passes the rest on to moto."""
+
+    def __init__(self):
+        self.services = DomainDispatcherApplication(create_backend_app)
+        self.refusals = refusals.Refusals()
+
+    def __call__(self, environ, start_response):
+        request = Request(environ)
+        if request.path.startswith("/emulator/"):
+            return self.control(request)(environ, start_response)
+        # moto reads the body itself: leave it as it was.
+        body = request.get_data(cache=True, parse_form_data=False)
+        environ["wsgi.input"] = io.BytesIO(body)
+        action = parse_qs(body.decode("utf-8", "replace")).get("Action", [""])[0]
+        refused = self.refusals.take(action)
+        if refused is not None:
+            return refused(environ, start_response)
+        return self.services(environ, start_response)
+
+    def control(self, request):
+        if request.path == "/emulator/refuse":
+            self.refusals.add(request.args["action"], request.args["code"], int(request.args.get("times", "1")))
+        elif request.path == "/emulator/capacity":
+            machines.CAPACITY.give(request.args["machines"] == "some")
+        else:
+            return Response("no such route\n", 404)
+        return Response("", 204)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--settle", type=float, default=0.1, help="seconds that a machine is pending or stopping")
+    parser.add_argument("--redis", default="127.0.0.1:6379", help="host:port that every ElastiCache cache is found at")
+    args = parser.parse_args()
+    machines.install(args.settle)
+    networks.install()
+    distributions.install()
+    redis_host, _, redis_port = args.redis.rpartition(":")
+    caches.install(redis_host, int(redis_port))
+    server = make_server("127.0.0.1", 0, Emulator(), threaded=True, request_handler=Handler)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    threading.Thread(target=lambda: (sys.stdin.read(), server.shutdown()), daemon=True).start()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Machines that take their time, refuse what does not suit their state, and may be sold out.
+
+moto starts and stops instances in no time, starts those that are stopping or terminated, lets a group grow past its
+maximum, and tells of no scaling activity.
+"""
+import copy
+import threading
+import uuid
+from datetime import datetime, timezone
+
+from moto.autoscaling.exceptions import ValidationError
+from moto.autoscaling.models import AutoScalingBackend
+from moto.autoscaling.responses import AutoScalingResponse
+from moto.core.responses import ActionResult
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.instances import Instance
+
+from refusals import WORDS
+
+PENDING, RUNNING, TERMINATED, STOPPING, STOPPED = ("pending", 0), ("running", 16), ("terminated", 48), ("stopping", 64), ("stopped", 80)
+
+
+class Capacity:
+    """Whether there are machines to be had, and the launches that failed for want of them."""
+
+    def __init__(self):
+        self.some = True
+        self.failed = {}  # by group, newest first
+
+    def give(self, some):
+        self.some = some
+
+
+CAPACITY = Capacity()
+
+
+def become(instance, state):
+    instance._state.name, instance._state.code = state
+
+
+def install(settle):
+    """Patch moto. A machine is pending or stopping for settle seconds."""
+    later(settle)
+    starts()
+    groups()
+
+
+def later(settle):
+    start, stop = Instance.start, Instance.stop
+
+    def through(method, passing, end):
+        def change(self):
+            previous = copy.copy(self._state)
+            if self._state.name in (passing[0], end[0]):
+                return previous
+            method(self)
+            become(self, passing)
+            timer = threading.Timer(settle, lambda: self._state.name == passing[0] and become(self, end))
+            timer.daemon = True
+            timer.start()
+            return previous
+
+        return change
+
+    Instance.start = through(start, PENDING, RUNNING)
+    Instance.stop = through(stop, STOPPING, STOPPED)
+
+
+def starts():
+    start, stop = EC2Backend.start_instances, EC2Backend.stop_instances
+
+    def guarded(method, bad, verb, needs_machine):
+        def call(self, instance_ids):
+            for i in self.get_multi_instances_by_id(instance_ids):
+                if i._state.name in bad:
+                    raise EC2ClientError("IncorrectInstanceState", f"The instance '{i.id}' is not in a state from which it can be {verb}.")
+                if needs_machine and not CAPACITY.some and i._state.name == STOPPED[0]:
+                    raise EC2ClientError("InsufficientInstanceCapacity", WORDS["InsufficientInstanceCapacity"])
+            return method(self, instance_ids)
+
+        return call
+
+    gone = (TERMINATED[0], "shutting-down")
+    EC2Backend.start_instances = guarded(start, (*gone, STOPPING[0]), "started", True)
+    EC2Backend.stop_instances = guarded(stop, (*gone, PENDING[0]), "stopped", False)
+
+
+def groups():
+    resize = AutoScalingBackend.set_desired_capacity
+
+    def set_desired_capacity(self, group_name, desired_capacity):
+        group = self.autoscaling_groups[group_name]
+        if desired_capacity is not None and desired_capacity > group.max_size:
+            raise ValidationError(f"New SetDesiredCapacity value {desired_capacity} is above max value {group.max_size} for the AutoScalingGroup.")
+        if not CAPACITY.some and (desired_capacity or 0) > len(group.active_instances()):
+            group.desired_capacity = desired_capacity
+            CAPACITY.failed.setdefault(group_name, []).insert(0, failed_launch(group_name))
+            return
+        resize(self, group_name, desired_capacity)
+
+    def describe_scaling_activities(self):
+        return ActionResult({"Activities": CAPACITY.failed.get(self._get_param("AutoScalingGroupName"), [])})
+
+    AutoScalingBackend.set_desired_capacity = set_desired_capacity
+    AutoScalingResponse.describe_scaling_activities = describe_scaling_activities
+
+
+def failed_launch(group):
+    now = datetime.now(timezone.utc)
+    words = WORDS["InsufficientInstanceCapacity"] + " Launching EC2 instance failed."
+    return {
+        "ActivityId": str(uuid.uuid4()),
+        "AutoScalingGroupName": group,
+        "Description": "Launching a new EC2 instance.  Status Reason: " + words,
+        "Cause": "an instance was started in response to a difference between desired and actual capacity",
+        "StartTime": now,
+        "EndTime": now,
+        "StatusCode": "Failed",
+        "StatusMessage": words,
+        "Progress": 100,
+    }

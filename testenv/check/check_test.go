@@ -1,0 +1,149 @@
+package check
+
+import (
+	"testing"
+	"time"
+
+	"reveille/infra/policy"
+)
+
+var world = World{
+	Models: map[string]Model{
+		"a": {Type: policy.LLM}, "b": {Type: policy.LLM}, "c": {Type: policy.LLM}, "n": {Type: policy.LLM, NPU: true}, "o": {Type: policy.Audio, NPU: true}, "e": {Type: policy.Embedding},
+	},
+	Limits:  map[string]policy.Limits{"h": policy.Uniform(1), "two": policy.Uniform(2), "any": policy.Uniform(-1)},
+	Reserve: 5 * time.Second, FairAfter: 2 * time.Second, Lease: 15 * time.Second,
+}
+
+// at makes events; s is in seconds.
+func at(s float64, e Event) Event {
+	e.At = time.Duration(s * float64(time.Second))
+	return e
+}
+
+func ask(s float64, id, model string) Event {
+	return at(s, Event{Kind: Ask, Request: id, Gateway: "g", Model: model, For: time.Minute})
+}
+
+func spawn(s float64, host, model string, pid int, ticket string, queue ...Ticket) Event {
+	return at(s, Event{Kind: Spawn, Host: host, Model: model, PID: pid, Ticket: ticket, View: &View{Queue: queue}})
+}
+
+func of(s float64, k Kind, pid int) Event { return at(s, Event{Kind: k, PID: pid}) }
+
+func by(s float64, k Kind, id string) Event { return at(s, Event{Kind: k, Request: id}) }
+
+func enter(s float64, id string, pid int, loading string) Event {
+	return at(s, Event{Kind: Enter, Request: id, PID: pid, View: &View{Loading: loading}})
+}
+
+func sample(s float64, host string, v View) Event {
+	return at(s, Event{Kind: Sample, Host: host, View: &v})
+}
+
+// Each history breaks one promise and no other.
+func TestEachPromise(t *testing.T) {
+	up := func(hosts ...string) (out []Event) {
+		for _, h := range hosts {
+			out = append(out, Event{Kind: HostUp, Host: h})
+		}
+		return out
+	}
+	waits := Ticket{ID: "5", Model: "b", Load: true, Wanted: true}
+	tests := []struct {
+		name    string
+		want    int
+		history []Event
+	}{
+		{"limit", 1, []Event{ask(0, "r", "a"), ask(0, "s", "b"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), spawn(3, "h", "b", 2, "2")}},
+		{"npu", 2, []Event{ask(0, "r", "n"), ask(0, "s", "o"), spawn(1, "h", "n", 1, "1"), of(2, Ready, 1), spawn(3, "h", "o", 2, "2")}},
+		{"busy", 3, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(4, StopBegin, 1)}},
+		{"two loads", 4, []Event{ask(0, "r", "a"), ask(0, "s", "e"), spawn(1, "h", "a", 1, "1"), spawn(1, "h", "e", 2, "2")}},
+		{"victim", 6, []Event{
+			ask(0, "r", "a"), ask(0, "s", "b"), spawn(1, "two", "a", 1, "1"), of(2, Ready, 1), spawn(3, "two", "b", 2, "2"), of(4, Ready, 2),
+			at(60, Event{Kind: StopBegin, PID: 2, View: &View{Loading: "c", Residents: []Resident{
+				{Model: "a", PID: 1, State: policy.ModelLoaded, Used: 2 * time.Second}, {Model: "b", PID: 2, State: policy.ModelLoaded, Used: 4 * time.Second},
+			}}}),
+		}},
+		{"revived", 7, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, "b")}},
+		{"stopping", 7, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), of(3, StopBegin, 1), enter(4, "r", 1, "")}},
+		{"not served", 8, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), at(2, Event{Kind: Granted, Request: "r", Host: "h", Ticket: "1"}),
+			of(3, StopBegin, 1), of(4, Exit, 1), at(5, Event{Kind: Refused, Request: "r", Host: "h", Text: "not_loaded"}),
+		}},
+		{"two spawns", 10, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), spawn(1, "two", "a", 2, "2")}},
+		{"unwanted", 11, []Event{ask(0, "r", "a"), at(1, Event{Kind: Outcome, Request: "r", Text: "left"}), spawn(40, "h", "a", 1, "1")}},
+		{"dead gateway", 11, []Event{ask(0, "r", "a"), at(1, Event{Kind: GatewayEnd, Gateway: "g"}), at(2, Event{Kind: Outcome, Request: "r", Text: "reset"}), spawn(40, "h", "a", 1, "1")}},
+		{"third try", 12, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Failed, 1), spawn(3, "h", "a", 2, "1"), of(4, Failed, 2), spawn(5, "h", "a", 3, "1"),
+		}},
+		{"no file", 12, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), at(2, Event{Kind: Failed, PID: 1, Text: "file"}), spawn(3, "h", "a", 2, "1")}},
+		{"not cleared", 12, []Event{
+			ask(0, "r", "a"), ask(0, "s", "e"), spawn(1, "h", "e", 1, "1"), of(2, Ready, 1), spawn(3, "h", "a", 2, "2"), of(4, Failed, 2), spawn(5, "h", "a", 3, "2"),
+		}},
+		{"two outcomes", 13, []Event{ask(0, "r", "a"), at(1, Event{Kind: Outcome, Request: "r", Text: "left"}), at(2, Event{Kind: Outcome, Request: "r", Text: "ok"})}},
+		{"late", 13, []Event{ask(0, "r", "a"), sample(62, "h", View{})}},
+		{"no cause", 13, []Event{ask(0, "r", "a"), at(1, Event{Kind: Outcome, Request: "r", Text: "state_unavailable"})}},
+		{"lost wake-up", 14, []Event{sample(1, "h", View{Ready: true, Queue: []Ticket{waits}}), sample(3, "h", View{Ready: true, Queue: []Ticket{waits}})}},
+		{"order", 15, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "9", waits)}},
+		{"held up", 15, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), sample(3, "h", View{Ready: true, Queue: []Ticket{waits}}), enter(9, "r", 1, ""),
+		}},
+		{"token", 17, []Event{at(1, Event{Kind: Registered, Host: "h", Value: 7}), at(2, Event{Kind: Registered, Host: "h", Value: 7})}},
+		{"record", 18, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), of(3, Died, 1), of(3, Exit, 1), sample(6, "h", View{Records: []Record{{Model: "a", State: "loaded", PID: 1}}}),
+		}},
+		{"not idle", 21, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), at(3, Event{Kind: Unload, Host: "h", Model: "a", For: 5 * time.Second}),
+			at(4, Event{Kind: StopBegin, PID: 1, View: &View{}}),
+		}},
+		{"count", 22, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), sample(3, "h", View{Residents: []Resident{{Model: "a", PID: 1, State: policy.ModelLoaded, InFlight: 1}}}),
+		}},
+		{"two ends", 22, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, End, "r"), by(5, End, "r")}},
+		{"two engines", 23, []Event{
+			ask(0, "r", "a"), spawn(1, "any", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, End, "r"), enter(5, "r", 1, ""),
+		}},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			got := Check(world, append(up("h", "two", "any"), tc.history...))
+			if len(got) != 1 || got[0].Invariant != tc.want {
+				t.Fatalf("got %v, want invariant %d", got, tc.want)
+			}
+			if got[0].At != tc.history[len(tc.history)-1].At {
+				t.Errorf("it is said to be at %v", got[0].At)
+			}
+		})
+	}
+}
+
+// What quiet times forbid is allowed while something is wrong.
+func TestDisturbed(t *testing.T) {
+	history := []Event{
+		{Kind: HostUp, Host: "h"}, {Kind: HostUp, Host: "two"}, {Kind: Disturbed, For: 10 * time.Second},
+		ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), spawn(1, "two", "a", 2, "2"),
+		ask(2, "s", "a"), at(3, Event{Kind: Outcome, Request: "s", Text: "state_unavailable"}),
+	}
+	if got := Check(world, history); got != nil {
+		t.Errorf("%v", got)
+	}
+}
+
+// An ordinary history breaks nothing, and what is open at its end is told.
+func TestFinish(t *testing.T) {
+	c := New(world)
+	for _, e := range []Event{
+		{Kind: HostUp, Host: "h"}, at(0, Event{Kind: Registered, Host: "h", Value: 1}), ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1),
+		at(2, Event{Kind: Granted, Request: "r", Host: "h", Ticket: "1"}), enter(3, "r", 1, ""), ask(4, "s", "b"), by(5, End, "r"),
+		at(5, Event{Kind: Outcome, Request: "r", Text: "ok"}), at(6, Event{Kind: StopBegin, PID: 1, View: &View{Loading: "b"}}), of(7, Exit, 1), spawn(7, "h", "b", 2, "2"), of(8, Ready, 2),
+	} {
+		c.Add(e)
+	}
+	if got := c.Violations(); got != nil {
+		t.Fatalf("%v", got)
+	}
+	if c.Finish(); len(c.Violations()) != 1 || c.Violations()[0].Invariant != 13 {
+		t.Errorf("%v, want the request without an outcome", c.Violations())
+	}
+}

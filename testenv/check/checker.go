@@ -1,0 +1,224 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"reveille/infra/policy"
+)
+
+// Checker follows a history. It is not safe for concurrent use.
+type Checker struct {
+	world      World
+	violations []Violation
+	now        Event
+
+	engines  map[int]*engine
+	requests map[string]*request
+	hosts    map[string]*hostLog
+	wants    map[string]*want // by model
+	paid     map[grant]bool   // places that were claimed, by the first request of each
+	quiet    time.Duration    // from then on nothing is wrong
+	sound    time.Duration    // the same, but for gateways that die, whose leases end by themselves
+	failed   map[string]time.Duration
+}
+
+type engine struct {
+	host, model string
+	pid         int
+	ticket      string
+	state       engineState
+	closed      bool // was seen shut at some time
+	died        bool
+	open        map[string]bool // requests
+	lastUse     time.Duration
+	exited      time.Duration
+}
+
+type engineState int
+
+const (
+	spawning engineState = iota
+	ready
+	stopping
+	gone
+)
+
+type request struct {
+	gateway, model string
+	ticket, host   string // of its grant
+	asked          time.Duration
+	deadline       time.Duration
+	background     bool
+	pid            int // engine it was let to, 0 none
+	open           bool
+	cut            bool
+	outcome        string
+}
+
+type grant struct{ ticket, gateway, host string }
+
+// hostLog is what is remembered of a host.
+type hostLog struct {
+	up, stops  bool
+	generation uint64
+	attempts   map[string]int    // starts by ticket, in this life of its runner
+	fatal      map[string]bool   // tickets whose file was not found
+	overtaken  map[string]int    // by ticket
+	heads      map[string]headOf // by type
+	stuck      time.Duration     // since when a load could start and does not; -1 not
+	unloads    map[string]time.Duration
+	onlyIdle   map[string]time.Duration
+	failedNow  bool // the load under way has failed once
+}
+
+type headOf struct {
+	ticket string
+	since  time.Duration
+}
+
+// want is who wants a model loaded.
+type want struct {
+	waiting    map[string]bool
+	last       time.Duration // when the last one went
+	background int           // loads without a waiter that may be queued
+}
+
+// New makes a checker.
+func New(w World) *Checker {
+	return &Checker{
+		world: w, engines: map[int]*engine{}, requests: map[string]*request{}, hosts: map[string]*hostLog{}, wants: map[string]*want{},
+		paid: map[grant]bool{}, failed: map[string]time.Duration{},
+	}
+}
+
+// Check reads a whole history.
+func Check(w World, history []Event) []Violation {
+	c := New(w)
+	for _, e := range history {
+		c.Add(e)
+	}
+	return c.Violations()
+}
+
+// Violations are those found so far, in order.
+func (c *Checker) Violations() []Violation { return c.violations }
+
+func (c *Checker) broken(invariant int, format string, args ...any) {
+	c.violations = append(c.violations, Violation{Invariant: invariant, Step: c.now.Step, At: c.now.At, Message: fmt.Sprintf(format, args...)})
+}
+
+// calm reports whether promises for quiet times are in force.
+func (c *Checker) calm() bool { return c.now.At >= c.quiet }
+
+// Add reads the next event.
+func (c *Checker) Add(e Event) {
+	c.now = e
+	switch e.Kind {
+	case HostUp:
+		old := c.host(e.Host)
+		h := newHostLog()
+		h.up, h.generation = true, old.generation
+		c.hosts[e.Host] = h
+	case HostStops:
+		c.host(e.Host).stops = true
+	case HostDown:
+		c.host(e.Host).up = false
+	case Registered:
+		h := c.host(e.Host)
+		if e.Value <= h.generation {
+			c.broken(17, "host %s got generation %d after %d", e.Host, e.Value, h.generation)
+		}
+		h.generation = max(h.generation, e.Value)
+	case Spawn:
+		c.spawn(e)
+	case Ready, Failed, StopBegin, Died, Exit:
+		if en := c.engines[e.PID]; en != nil {
+			c.engine(en, e)
+		}
+	case Unload:
+		h := c.host(e.Host)
+		if e.For > 0 {
+			h.onlyIdle[e.Model] = e.For
+		} else {
+			h.unloads[e.Model] = e.At
+		}
+	case Disturbed:
+		c.quiet = max(c.quiet, e.At+e.For)
+		if !strings.HasPrefix(e.Text, "gate-") {
+			c.sound = max(c.sound, e.At+e.For)
+		}
+	case Restored:
+		for m := range c.world.Models {
+			c.want(m).background++
+		}
+		for _, h := range c.hosts {
+			h.attempts, h.overtaken, h.fatal = map[string]int{}, map[string]int{}, map[string]bool{}
+		}
+	case GatewayEnd:
+		for id, r := range c.requests {
+			if r.gateway == e.Gateway {
+				c.unwant(id, r)
+			}
+		}
+	case Sample:
+		c.sample(e)
+	default:
+		c.request(e)
+	}
+}
+
+func newHostLog() *hostLog {
+	return &hostLog{
+		attempts: map[string]int{}, fatal: map[string]bool{}, overtaken: map[string]int{}, heads: map[string]headOf{}, stuck: -1,
+		unloads: map[string]time.Duration{}, onlyIdle: map[string]time.Duration{},
+	}
+}
+
+// dismissed reports whether somebody asked lately for the model to be unloaded there.
+func (h *hostLog) dismissed(model string, now time.Duration) bool {
+	at, asked := h.unloads[model]
+	_, idle := h.onlyIdle[model]
+	return idle || asked && now-at < 5*time.Minute
+}
+
+func (c *Checker) host(name string) *hostLog {
+	h := c.hosts[name]
+	if h == nil {
+		h = newHostLog()
+		c.hosts[name] = h
+	}
+	return h
+}
+
+func (c *Checker) want(model string) *want {
+	w := c.wants[model]
+	if w == nil {
+		w = &want{waiting: map[string]bool{}, last: -time.Hour}
+		c.wants[model] = w
+	}
+	return w
+}
+
+// unwant notes that a request does not wait any more.
+func (c *Checker) unwant(id string, r *request) {
+	w := c.want(r.model)
+	if w.waiting[id] {
+		delete(w.waiting, id)
+		w.last = c.now.At
+	}
+}
+
+func (c *Checker) typeOf(model string) policy.Type { return c.world.Models[model].Type }
+
+// alive lists the engines of a host whose process is there; "" for all hosts.
+func (c *Checker) alive(host string, match func(*engine) bool) []*engine {
+	var out []*engine
+	for _, en := range c.engines {
+		if en.state != gone && (host == "" || en.host == host) && match(en) {
+			out = append(out, en)
+		}
+	}
+	return out
+}

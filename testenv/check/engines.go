@@ -1,0 +1,175 @@
+package check
+
+import (
+	"strconv"
+	"time"
+
+	"reveille/infra/policy"
+)
+
+// maxOvertaken is how many later loads may go before one.
+const maxOvertaken = policy.MaxOvertaken
+
+// spawn looks at a process that starts.
+func (c *Checker) spawn(e Event) {
+	m, h := c.world.Models[e.Model], c.host(e.Host)
+	en := &engine{host: e.Host, model: e.Model, pid: e.PID, ticket: e.Ticket, open: map[string]bool{}, lastUse: e.At}
+	if other := c.alive(e.Host, func(o *engine) bool { return o.state == spawning }); len(other) > 0 {
+		c.broken(4, "host %s starts %s while it starts %s", e.Host, e.Model, other[0].model)
+	}
+	same := c.alive(e.Host, func(o *engine) bool { return c.typeOf(o.model) == m.Type })
+	if n := c.world.Limits[e.Host].Of(m.Type); n >= 0 && len(same) >= n {
+		c.broken(1, "host %s starts %s beside %d of type %s, the limit is %d", e.Host, e.Model, len(same), m.Type, n)
+	}
+	if npu := c.alive(e.Host, func(o *engine) bool { return c.world.Models[o.model].NPU }); m.NPU && len(npu) > 0 {
+		c.broken(2, "host %s starts %s beside %s on the NPU", e.Host, e.Model, npu[0].model)
+	}
+	copies := c.alive("", func(o *engine) bool {
+		return o.model == e.Model && !o.closed && o.state != stopping && !c.host(o.host).dismissed(o.model, e.At)
+	})
+	if len(copies) > 0 && c.calm() {
+		c.broken(10, "host %s starts %s, which %s has with process %d", e.Host, e.Model, copies[0].host, copies[0].pid)
+	}
+	w := c.want(e.Model)
+	if len(w.waiting) == 0 && w.background == 0 && e.At > w.last+c.world.Lease+5*time.Second && e.At >= c.sound {
+		c.broken(11, "host %s starts %s, which nobody has wanted for %v", e.Host, e.Model, e.At-w.last)
+	}
+	c.attempt(h, e)
+	c.order(h, e)
+	c.engines[e.PID] = en
+}
+
+// attempt counts the starts for one ticket.
+func (c *Checker) attempt(h *hostLog, e Event) {
+	h.failedNow = false
+	if e.Ticket == "" {
+		return
+	}
+	h.attempts[e.Ticket]++
+	switch n := h.attempts[e.Ticket]; {
+	case n > 2:
+		c.broken(12, "host %s starts %s for ticket %s for the %dth time", e.Host, e.Model, e.Ticket, n)
+	case n == 2 && h.fatal[e.Ticket]:
+		c.broken(12, "host %s starts %s again whose file was not found", e.Host, e.Model)
+	case n == 2:
+		h.failedNow = true
+		rest := c.alive(e.Host, func(o *engine) bool { return !c.world.Models[o.model].Pinned })
+		if len(rest) > 0 {
+			c.broken(12, "host %s tries %s again without having cleared %s", e.Host, e.Model, rest[0].model)
+		}
+	}
+}
+
+// order looks at the loads that this one goes before.
+func (c *Checker) order(h *hostLog, e Event) {
+	if e.Ticket == "" || e.View == nil || h.attempts[e.Ticket] != 1 {
+		return
+	}
+	mine := number(e.Ticket)
+	for _, t := range e.View.Queue {
+		if t.ID == e.Ticket || !t.Load || number(t.ID) >= mine || !t.Wanted {
+			continue
+		}
+		h.overtaken[t.ID]++
+		if n := h.overtaken[t.ID]; n > maxOvertaken && c.calm() {
+			c.broken(15, "host %s starts %s before %s, which %d loads have overtaken", e.Host, e.Model, t.Model, n)
+		}
+		if c.typeOf(t.Model) == c.typeOf(e.Model) && c.calm() {
+			c.broken(15, "host %s starts %s (ticket %s) before the earlier %s (ticket %s) of its type", e.Host, e.Model, e.Ticket, t.Model, t.ID)
+		}
+	}
+}
+
+func number(ticket string) uint64 {
+	n, _ := strconv.ParseUint(ticket, 10, 64)
+	return n
+}
+
+// engine looks at what becomes of a process.
+func (c *Checker) engine(en *engine, e Event) {
+	h := c.host(en.host)
+	switch e.Kind {
+	case Ready:
+		en.state, en.lastUse = ready, e.At
+		w := c.want(en.model)
+		w.background = max(0, w.background-1)
+		if len(w.waiting) == 0 {
+			w.last = min(w.last, e.At)
+		}
+	case Failed:
+		en.state, en.exited = gone, e.At
+		c.failed[en.model] = e.At
+		if e.Text == "file" && en.ticket != "" {
+			h.fatal[en.ticket] = true
+		}
+	case StopBegin:
+		if c.stop(h, en, e); en.state != gone {
+			en.state = stopping
+		}
+	case Died:
+		en.died = true
+		c.failed[en.model] = e.At
+	case Exit:
+		if en.state != gone {
+			en.state, en.exited = gone, e.At
+		}
+	}
+}
+
+// stop looks at the choice of a process to stop.
+func (c *Checker) stop(h *hostLog, en *engine, e Event) {
+	if en.died || en.state == gone || !h.up {
+		return
+	}
+	for id := range en.open {
+		if r := c.requests[id]; r != nil && !r.cut {
+			c.broken(3, "host %s stops %s under request %s", en.host, en.model, id)
+		}
+	}
+	_, asked := h.unloads[en.model]
+	if idle, only := h.onlyIdle[en.model]; only && !asked && !h.stops && (e.View == nil || e.View.Loading == "") {
+		if quiet := e.At - en.lastUse; quiet < idle {
+			c.broken(21, "host %s stops %s as idle %v after its last use, not %v", en.host, en.model, quiet, idle)
+		}
+	}
+	if asked || h.stops || e.View == nil || e.View.Loading == "" || h.failedNow {
+		return
+	}
+	c.victim(h, en, e)
+}
+
+// victim compares the model that goes for another with those that stay: none of them may be idle, evictable and longer
+// unused. A resident that was used or owed a moment ago may have been busy when the choice was made.
+func (c *Checker) victim(h *hostLog, en *engine, e Event) {
+	loading := c.world.Models[e.View.Loading]
+	me := c.world.Models[en.model]
+	if loading.Type != me.Type || loading.NPU || me.NPU || e.View.Loading == en.model {
+		return
+	}
+	for ticket, n := range h.attempts {
+		if n > 0 && ticket != "" && c.clearing(h, e) {
+			return
+		}
+	}
+	var mine Resident
+	for _, r := range e.View.Residents {
+		if r.PID == en.pid {
+			mine = r
+		}
+	}
+	for _, r := range e.View.Residents {
+		o := c.world.Models[r.Model]
+		if r.PID == en.pid || r.PID == 0 || o.Type != me.Type || o.Pinned || r.InFlight > 0 || r.Reserved || r.State != policy.ModelLoaded {
+			continue
+		}
+		if r.Used < mine.Used && e.At-r.Used > c.world.Reserve+5*time.Second {
+			c.broken(6, "host %s stops %s, used at %v, and keeps the idle %s, used at %v", en.host, en.model, mine.Used, r.Model, r.Used)
+		}
+	}
+}
+
+// clearing reports whether the load under way has failed once.
+func (c *Checker) clearing(h *hostLog, e Event) bool {
+	at, failed := c.failed[e.View.Loading]
+	return failed && e.At-at < 5*time.Minute
+}

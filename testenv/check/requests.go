@@ -1,0 +1,162 @@
+package check
+
+import (
+	"slices"
+	"time"
+)
+
+// request looks at what becomes of a request.
+func (c *Checker) request(e Event) {
+	if e.Kind == Ask {
+		r := &request{gateway: e.Gateway, model: e.Model, asked: e.At, deadline: e.At + e.For, background: e.Text == "background"}
+		if c.requests[e.Request] != nil {
+			c.broken(13, "request %s came twice", e.Request)
+		}
+		c.requests[e.Request] = r
+		if r.background {
+			c.want(r.model).background++
+		} else {
+			c.want(r.model).waiting[e.Request] = true
+		}
+		return
+	}
+	r := c.requests[e.Request]
+	if r == nil {
+		return
+	}
+	switch e.Kind {
+	case Granted:
+		r.host, r.ticket = e.Host, e.Ticket
+		c.unwant(e.Request, r)
+	case Refused:
+		c.refused(r, e)
+		for _, en := range c.alive(e.Host, func(o *engine) bool { return o.model == r.model }) {
+			en.closed = true
+		}
+		c.want(r.model).waiting[e.Request] = true
+	case Enter:
+		c.enter(r, e)
+	case Cut:
+		r.cut = true
+	case End:
+		en := c.engines[r.pid]
+		if !r.open || en == nil || !en.open[e.Request] {
+			c.broken(22, "request %s ended that was not open", e.Request)
+			return
+		}
+		r.open, en.lastUse = false, e.At
+		delete(en.open, e.Request)
+	case Outcome:
+		c.outcome(r, e)
+	}
+}
+
+// refused looks at a request that a host did not take although it had been told that its model is loaded there for it.
+func (c *Checker) refused(r *request, e Event) {
+	g := grant{r.ticket, r.gateway, e.Host}
+	first := r.ticket != "" && !c.paid[g]
+	c.paid[g] = true
+	if !first || e.Text != "not_loaded" || !c.calm() {
+		return
+	}
+	h := c.host(e.Host)
+	if at, asked := h.unloads[r.model]; asked && e.At-at < 5*time.Minute {
+		return
+	}
+	var last *engine
+	for _, en := range c.engines {
+		if en.host == e.Host && en.model == r.model && (last == nil || en.pid > last.pid) {
+			last = en
+		}
+	}
+	if last == nil || last.died || !h.up {
+		return
+	}
+	c.broken(8, "host %s refuses request %s, for whose ticket %s it loaded %s", e.Host, e.Request, r.ticket, r.model)
+}
+
+// enter looks at a request that is let to an engine.
+func (c *Checker) enter(r *request, e Event) {
+	en := c.engines[e.PID]
+	switch {
+	case r.pid != 0:
+		c.broken(23, "request %s reaches process %d after process %d", e.Request, e.PID, r.pid)
+	case en == nil:
+		c.broken(7, "request %s reaches process %d, which is unknown", e.Request, e.PID)
+		return
+	case en.model != r.model:
+		c.broken(7, "request %s for %s reaches %s", e.Request, r.model, en.model)
+	case en.state == spawning, en.state == stopping, en.state == gone && !en.died && c.host(en.host).up:
+		c.broken(7, "request %s reaches %s on %s, which does not serve", e.Request, en.model, en.host)
+	}
+	c.revived(en, e)
+	c.unwant(e.Request, r)
+	c.heldUp(en, r, e)
+	r.pid, r.open, en.lastUse = e.PID, true, e.At
+	en.open[e.Request] = true
+	c.paid[grant{r.ticket, r.gateway, en.host}] = true
+}
+
+// revived looks whether the load under way needs the place of the model that takes a request: it was chosen as a victim
+// when that load started, since it has the only place.
+func (c *Checker) revived(en *engine, e Event) {
+	if e.View == nil || e.View.Loading == "" || e.View.Loading == en.model {
+		return
+	}
+	me, loading := c.world.Models[en.model], c.world.Models[e.View.Loading]
+	slot := me.Type == loading.Type && c.world.Limits[en.host].Of(me.Type) == 1
+	if slot || me.NPU && loading.NPU {
+		c.broken(7, "host %s lets request %s to %s while %s is being loaded in its place", en.host, e.Request, en.model, e.View.Loading)
+	}
+}
+
+// heldUp looks for a load that has headed its queue for long enough and whose only victim takes a new request.
+func (c *Checker) heldUp(en *engine, r *request, e Event) {
+	h := c.host(en.host)
+	ty := c.typeOf(en.model)
+	head, waits := h.heads[string(ty)]
+	owed := r.ticket != "" && !c.paid[grant{r.ticket, r.gateway, en.host}]
+	if !waits || owed || c.world.Limits[en.host].Of(ty) != 1 || !c.calm() {
+		return
+	}
+	if d := e.At - head.since; d > c.world.FairAfter+2*time.Second {
+		c.broken(15, "host %s lets request %s to %s, whose place ticket %s has headed the queue for %v for", en.host, e.Request, en.model, head.ticket, d)
+	}
+}
+
+// Outcomes that are right at any time, and those that need a cause.
+var (
+	always  = []string{"ok", "left", "reset", "cut", "engine_crashed"}
+	ofLoads = []string{"model_load_error", "load_timeout", "model_file_not_found", "model_backoff", "engine_out_of_memory"}
+	ofTime  = []string{"model_loading", "model_busy", "queue_timeout"}
+)
+
+// outcome looks at what a request got.
+func (c *Checker) outcome(r *request, e Event) {
+	if r.outcome != "" {
+		c.broken(13, "request %s got %q after %q", e.Request, e.Text, r.outcome)
+		return
+	}
+	r.outcome = e.Text
+	c.unwant(e.Request, r)
+	if slices.Contains(ofTime, e.Text) {
+		c.want(r.model).background++ // the load goes on
+	}
+	if r.open {
+		c.broken(22, "request %s got %q and is open", e.Request, e.Text)
+	}
+	if late := e.At - r.deadline; r.pid == 0 && late > time.Second {
+		c.broken(13, "request %s got %q %v after its time", e.Request, e.Text, late)
+	}
+	if !c.calm() || slices.Contains(always, e.Text) || r.background {
+		return
+	}
+	failed, once := c.failed[r.model]
+	switch {
+	case slices.Contains(ofLoads, e.Text) && once && e.At-failed < 15*time.Minute:
+	case slices.Contains(ofTime, e.Text) && e.At >= r.deadline-50*time.Millisecond:
+	case e.Text == "slots_pinned" || e.Text == "slots_pinned_error":
+	default:
+		c.broken(13, "request %s for %s got %q, for which there is no cause", e.Request, r.model, e.Text)
+	}
+}

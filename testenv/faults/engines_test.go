@@ -1,0 +1,208 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"reveille/testenv"
+	"reveille/testenv/calls"
+)
+
+// Row 9: an engine dies under a request that has no byte yet; only its own requests fail, and the next one loads it again.
+func TestRow09EngineKilled(t *testing.T) {
+	t.Parallel()
+	w, _ := start(t, calls.Catalogue{"silent": "embedding, " + calls.Options("--hang infer"), "a": "llm, " + calls.Options(slow), "e": "reranking"}, nil, "", "")
+	w.use("e")
+	s := calls.Open(t, w.client, w.url, "a", 100000)
+	held := later(func() calls.Answer { return w.ask("silent") })
+	calls.Eventually(t, patience, "loaded", []string{"a", "e", "silent"}, w.loaded)
+	calls.Eventually(t, patience, "requests of silent", "1", func() string { return w.field("silent", "in_flight") })
+	kill(t, w.engine("silent"))
+	calm{status: 502, typ: "server_error", code: "engine_crashed", retry: 1}.must(t, "a request without an answer", await(t, "held", held))
+	calls.Eventually(t, patience, "loaded", []string{"a", "e"}, w.loaded)
+	if _, err := s.Next(); err != nil {
+		t.Errorf("another model's stream: %v", err)
+	}
+	w.use("e")
+	kill(t, w.engine("a"))
+	last, err := s.Last()
+	endsWith(t, "stream", last, err, "engine_crashed")
+	calls.Eventually(t, patience, "record of a", "", func() string { return w.field("a", "state") })
+	calls.Open(t, w.client, w.url, "a", 100000).Leave()
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if pid == 0 {
+		t.Fatal("no process to kill")
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Row 10: an engine that hangs at its load is stopped, though it does not listen to SIGTERM, and its clients are told.
+func TestRow10EngineHangsAtLoad(t *testing.T) {
+	t.Parallel()
+	for name, recipe := range map[string]string{
+		"no progress": "recipes:\n  standin: {stall_timeout: 1s, stop_grace: 300ms}\n",
+		"in all":      "recipes:\n  standin: {load_timeout: 1s, stop_grace: 300ms}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, sys := start(t, calls.Catalogue{"hung": "llm, " + calls.Options("--hang load --ignore-sigterm"), "e": "embedding"}, nil, "", recipe)
+			w.use("e")
+			a := w.ask("hung")
+			calm{status: 504, typ: "timeout_error", code: "load_timeout", retry: 30}.must(t, "a load that hangs", a)
+			if n := w.spawns("hung"); n != 2 {
+				t.Errorf("%d starts, want 2", n)
+			}
+			calls.Eventually(t, patience, "engines", 0, func() int { return engines(sys) })
+			w.use("e")
+		})
+	}
+}
+
+// engines counts the engine processes of a system.
+func engines(sys *testenv.System) int {
+	n := 0
+	for _, p := range sys.Processes() {
+		if name := filepath.Base(strings.Fields(p.Args + " -")[0]); name == "standin" || name == "standin-race" || name == "llama-server" {
+			n++
+		}
+	}
+	return n
+}
+
+// Row 12: an engine that answers with something that is no answer. What can be told from its head is 502; what shows
+// later never looks complete. (Bodies are relayed as they come: JSON that is cut off inside a body of the announced
+// length is not looked at.)
+func TestRow12Garbage(t *testing.T) {
+	t.Parallel()
+	models := calls.Catalogue{}
+	for _, kind := range []string{"framing", "line", "content-type", "json"} {
+		models[kind] = "llm, " + calls.Options("--garbage "+kind)
+	}
+	w, _ := start(t, models, nil, "", "", "--max-loaded-models=-1")
+	bad := calm{status: 502, typ: "server_error", code: "bad_engine_reply"}
+	ask := func(kind string, stream bool) calls.Answer {
+		return calls.Chat(t.Context(), w.client, w.url, kind, 4, stream)
+	}
+
+	bad.must(t, "content type", ask("content-type", false))
+	bad.must(t, "content type, stream", ask("content-type", true))
+	if a := ask("framing", false); a.OK() {
+		t.Errorf("broken framing: %v", a)
+	}
+	for _, kind := range []string{"framing", "line"} {
+		a := ask(kind, true)
+		endsWith(t, kind+", stream", a.LastEvent(), a.Err, "bad_engine_reply")
+	}
+	if a := ask("json", true); a.OK() {
+		t.Errorf("broken JSON in a stream: %v", a)
+	}
+}
+
+// Row 22: two models want the one slot all the time. Both are served, by turns whose number is bounded.
+func TestRow22PingPong(t *testing.T) {
+	t.Parallel()
+	const turn, lasts = 500 * time.Millisecond, 6 * time.Second
+	w, _ := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--token-delay 2ms"), "b": "llm, " + calls.Options("--token-delay 2ms")}, nil, "", "",
+		"--fair-after="+turn.String())
+	var served [2]atomic.Int64
+	var failed sync.Map
+	var traffic sync.WaitGroup
+	began := time.Now()
+	for client := range 8 {
+		traffic.Go(func() {
+			for model := client % 2; time.Since(began) < lasts; {
+				if a := w.ask(string(rune('a' + model))); a.OK() {
+					served[model].Add(1)
+				} else {
+					failed.Store(a.String(), true)
+				}
+			}
+		})
+	}
+	traffic.Wait()
+	failed.Range(func(a, _ any) bool { t.Errorf("%v", a); return true })
+	took := time.Since(began)
+	swaps := w.spawns("a") + w.spawns("b")
+	t.Logf("in %v: a %d, b %d requests, %d loads", took, served[0].Load(), served[1].Load(), swaps)
+	if min(served[0].Load(), served[1].Load()) < int64(took/turn)/4 {
+		t.Error("one of the two makes no progress")
+	}
+	if all := served[0].Load() + served[1].Load(); int64(swaps) > all/2 {
+		t.Errorf("%d loads for %d requests: those that wait together are not served together", swaps, all)
+	}
+	var stats struct {
+		Evictions int `json:"evictions_total"`
+	}
+	a := calls.Get(t.Context(), w.client, w.url+"/v1/stats")
+	if err := json.Unmarshal(a.Body, &stats); err != nil || stats.Evictions < swaps-2 || stats.Evictions > swaps {
+		t.Errorf("evictions_total is %d after %d loads: %v", stats.Evictions, swaps, a)
+	}
+}
+
+// Row 23: the model that has to go is never idle. Whoever cannot wait for it is told so, and nothing is stuck.
+func TestRow23VictimNeverIdle(t *testing.T) {
+	t.Parallel()
+	w, _ := start(t, calls.Catalogue{"a": "llm, " + calls.Options(slow), "b": "llm"}, nil, "", "", "--fair-after=200ms")
+	s := calls.Open(t, w.client, w.url, "a", 100000)
+	pid := w.engine("a")
+	a := w.askFor("b", 2)
+	calm{status: 503, typ: "server_error", code: "model_busy", retry: 10}.must(t, "the newcomer", a)
+	if now := w.engine("a"); now != pid {
+		t.Errorf("a's process %d became %d", pid, now)
+	}
+	if _, err := s.Next(); err != nil {
+		t.Errorf("the stream: %v", err)
+	}
+	s.Leave()
+	w.use("b")
+	calls.Eventually(t, patience, "queue", 0, w.queued)
+}
+
+// Row 28: a model file that is broken. The second request for it must not cost the other models their place again.
+func TestRow28CorruptFile(t *testing.T) {
+	t.Parallel()
+	testenv.Engines(t)
+	whole, err := os.ReadFile(testenv.Models(t).MiniLM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := slices.Clone(whole[:len(whole)/3]) // the header is in order, tensors are missing
+	noise := append([]byte("GGUF\x03\x00\x00\x00"), []byte(strings.Repeat("\xff\xfe\xfd\xfc", 4096))...)
+	models := calls.Catalogue{"e": "llm"}
+	for name, text := range map[string][]byte{"cut": cut, "noise": noise, "empty": {}} {
+		file := filepath.Join(t.TempDir(), name+".gguf")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		models[name] = fmt.Sprintf("embedding, recipe: llamacpp, checkpoint: %q", file)
+	}
+	w, _ := start(t, models, nil, "", "")
+	for _, name := range []string{"noise", "empty", "cut"} {
+		w.use("e")
+		calm{status: 500, typ: "server_error", code: "model_load_error", final: true}.must(t, name, w.ask(name))
+		w.use("e")
+		pid := w.engine("e")
+		a := w.ask(name)
+		if a.Status != 500 && a.Code() != "model_backoff" {
+			t.Errorf("%s again: %v", name, a)
+		}
+		if now := w.engine("e"); now != pid {
+			t.Errorf("%s cleared the host again", name)
+		}
+		t.Logf("%s: %d starts, %s", name, w.spawns(name), a.Error().Message)
+	}
+}

@@ -1,0 +1,231 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/testenv"
+	"reveille/testenv/calls"
+)
+
+// away is the answer to a cold request without Redis.
+var away = calm{status: 503, typ: "server_error", code: "state_unavailable", retry: 5}
+
+// Rows 1, 2 and 5: a Redis that cannot be reached, does not answer, answers too late, or refuses to write. Warm requests
+// go on, cold ones are told to come again, nothing is stopped, and all is well once it is back.
+func TestRow01RedisAway(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		args       []string
+		harm, heal func(w *world, s *testenv.RedisServer, f *testenv.Flaky)
+		empty      bool // it comes back without data
+	}{
+		{name: "down", empty: true,
+			harm: func(_ *world, s *testenv.RedisServer, _ *testenv.Flaky) { s.Kill() },
+			heal: func(_ *world, s *testenv.RedisServer, _ *testenv.Flaky) { s.Restart() }},
+		{name: "frozen",
+			harm: func(_ *world, s *testenv.RedisServer, _ *testenv.Flaky) { s.Freeze() },
+			heal: func(_ *world, s *testenv.RedisServer, _ *testenv.Flaky) { s.Thaw() }},
+		{name: "row 2, slow",
+			harm: func(_ *world, _ *testenv.RedisServer, f *testenv.Flaky) { f.Delay(time.Second) },
+			heal: func(_ *world, _ *testenv.RedisServer, f *testenv.Flaky) { f.Delay(0) }},
+		{name: "cut off",
+			harm: func(_ *world, _ *testenv.RedisServer, f *testenv.Flaky) { f.Refuse(true); f.Cut() },
+			heal: func(_ *world, _ *testenv.RedisServer, f *testenv.Flaky) { f.Refuse(false) }},
+		{name: "row 5, out of memory",
+			harm: func(w *world, _ *testenv.RedisServer, _ *testenv.Flaky) { w.config("maxmemory", "1mb") },
+			heal: func(w *world, _ *testenv.RedisServer, _ *testenv.Flaky) { w.config("maxmemory", "0") }},
+		{name: "row 5, cannot save", args: []string{"--enable-protected-configs", "yes", "--save", "3600 1"},
+			harm: func(w *world, _ *testenv.RedisServer, _ *testenv.Flaky) { w.misconfigure() },
+			heal: func(w *world, _ *testenv.RedisServer, _ *testenv.Flaky) {
+				w.config("stop-writes-on-bgsave-error", "no")
+			}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.StartRedis(t, tc.args...)
+			flaky := testenv.NewFlaky(t, server.Addr)
+			w, sys := start(t, calls.Catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "cold": "reranking"}, server, flaky.Addr, "")
+			w.use("e")
+			s := calls.Open(t, w.client, w.url, "a", 100000)
+			pids := func() []int { return []int{w.engine("a"), w.engine("e")} }
+			before := pids()
+
+			tc.harm(w, server, flaky)
+			var longest time.Duration
+			for i := range 12 { // more than it takes to open the breaker
+				if a := w.use("e"); a.Took > soon {
+					t.Errorf("a warm request took %v", a.Took)
+				}
+				a := w.ask("cold")
+				away.must(t, fmt.Sprintf("cold request %d", i), a)
+				longest = max(longest, a.Took)
+			}
+			if longest > soon {
+				t.Errorf("a cold request was held for %v", longest)
+			}
+			t.Logf("longest refusal of a cold request: %v", longest)
+			for range 3 {
+				if _, err := s.Next(); err != nil {
+					t.Fatalf("the open stream ended: %v", err)
+				}
+			}
+
+			tc.heal(w, server, flaky)
+			calls.Eventually(t, patience, "a cold request afterwards", 200, func() int { return w.ask("cold").Status })
+			calls.Eventually(t, patience, "processes", before, pids)
+			if n := w.spawns("a") + w.spawns("e") + w.spawns("cold"); n != 3 {
+				t.Errorf("%d engines were started, want 3: nothing had to be stopped or loaded twice", n)
+			}
+			calls.Eventually(t, patience, "tickets in the queue", 0, w.queued)
+			if _, err := s.Next(); err != nil {
+				t.Errorf("the open stream ended: %v", err)
+			}
+			s.Leave()
+			if log := sys.Log(); strings.Count(log, `msg="state store is away"`) > 2*strings.Count(log, `msg="state store is back"`)+2 {
+				t.Errorf("more lines than changes:\n%s", log)
+			}
+		})
+	}
+}
+
+func (w *world) config(name, value string) {
+	w.t.Helper()
+	if err := w.rdb.ConfigSet(w.t.Context(), name, value).Err(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// misconfigure makes a save of Redis fail, after which it refuses writes.
+func (w *world) misconfigure() {
+	w.t.Helper()
+	dir := filepath.Join(w.t.TempDir(), "gone")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	w.config("dir", dir)
+	if err := os.Remove(dir); err != nil {
+		w.t.Fatal(err)
+	}
+	_ = w.rdb.BgSave(w.t.Context()).Err() // how it ends is asked for next
+	calls.Eventually(w.t, patience, "a write", true, func() bool {
+		return redis.HasErrorPrefix(w.rdb.Set(w.t.Context(), "probe", "1", time.Second).Err(), "MISCONF")
+	})
+}
+
+// Rows 3 and 6: a primary is demoted, and its successor is killed. Models that are loaded are served throughout, their
+// processes stay, and loads go on.
+func TestRow03Failover(t *testing.T) {
+	t.Parallel()
+	one := testenv.StartRedis(t)
+	host, port, _ := strings.Cut(one.Addr, ":")
+	two := testenv.StartRedis(t, "--replicaof", host+" "+port)
+	conf := filepath.Join(t.TempDir(), "sentinel.conf")
+	at := testenv.FreePort(t)
+	text := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor main %s %s 1\nsentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 4000\n",
+		at, t.TempDir(), host, port)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testenv.StartProgram(t, "sentinel", "redis-server", conf, "--sentinel").Await(regexp.MustCompile(`\+monitor master`))
+	sentinel := redis.NewSentinelClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", at)})
+	t.Cleanup(func() { sentinel.Close() })
+	primary := func() string {
+		a, _ := sentinel.GetMasterAddrByName(t.Context(), "main").Result()
+		return strings.Join(a, ":")
+	}
+	calls.Eventually(t, patience, "replicas known to the sentinel", 1, func() int { l, _ := sentinel.Replicas(t.Context(), "main").Result(); return len(l) })
+	linked := func(of, to string) func() bool {
+		c := redisAt(t, of)
+		return func() bool {
+			info := c.Info(t.Context(), "replication").Val()
+			_, p, _ := strings.Cut(to, ":")
+			return strings.Contains(info, "role:slave") && strings.Contains(info, "master_port:"+p) && strings.Contains(info, "master_link_status:up")
+		}
+	}
+	calls.Eventually(t, patience, "the replica is in step", true, linked(two.Addr, one.Addr))
+
+	w, _ := start(t, calls.Catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "r1": "reranking", "r2": "reranking"}, one, "", "",
+		fmt.Sprintf("--redis-url=redis://127.0.0.1:%d/0?master_name=main", at))
+	w.use("e")
+	s := calls.Open(t, w.client, w.url, "a", 100000)
+	w.use("r1")
+	pid := w.engine("a")
+	if pid == 0 {
+		t.Fatal("no engine of a")
+	}
+	// cold asks for a model that is not loaded until it is served; each refusal has its one answer.
+	cold := func(what, model string) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+			a := w.ask(model)
+			if a.OK() {
+				t.Logf("%s: %s served after %v", what, model, time.Since(began))
+				return
+			}
+			away.must(t, what, a)
+			if time.Since(began) > patience {
+				t.Fatalf("%s: %v", what, a)
+			}
+			w.use("e")
+		}
+	}
+
+	if err := sentinel.Failover(t.Context(), "main").Err(); err != nil {
+		t.Fatal(err)
+	}
+	calls.Eventually(t, patience, "primary after the failover", two.Addr, primary)
+	w.use("e")
+	cold("after a failover", "r2")
+	w.rdb = redisAt(t, two.Addr)
+	calls.Eventually(t, patience, "a's process in the new primary", pid, func() int { return w.engine("a") })
+
+	calls.Eventually(t, 2*patience, "the demoted primary is in step", true, linked(one.Addr, two.Addr))
+	two.Kill()
+	w.use("e")
+	cold("after the primary was killed", "r1")
+	calls.Eventually(t, patience, "primary after the kill", one.Addr, primary)
+	w.rdb = redisAt(t, one.Addr)
+	calls.Eventually(t, patience, "loaded in the new primary", []string{"a", "e", "r1"}, w.loaded)
+	if now := w.engine("a"); now != pid || w.spawns("a") != 1 || w.spawns("e") != 1 {
+		t.Errorf("a's process %d became %d", pid, now)
+	}
+	if _, err := s.Next(); err != nil {
+		t.Errorf("the open stream ended: %v", err)
+	}
+	s.Leave()
+}
+
+// Row 7: the reply to a committed acquire is lost. The repeat finds the first ticket, and the client notices nothing.
+func TestRow07ReplyLost(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartRedis(t)
+	lossy := loseReply(t, server.Addr, "\r\nunlucky\r\n$4\r\nload\r\n")
+	w, _, _ := front(t, 1, calls.Catalogue{"unlucky": "llm", "e": "embedding"}, server.Addr, "--redis-url=redis://"+lossy.addr+"/0")
+	w.use("e")
+	a := w.use("unlucky")
+	select {
+	case <-lossy.lost:
+	default:
+		t.Error("no reply was lost")
+	}
+	if n := w.spawns("unlucky"); n != 1 || a.Header.Get("x-cold-start") != "1" {
+		t.Errorf("%d spawns, want 1; %v", n, a.Header)
+	}
+	tickets := 0
+	for _, key := range w.rdb.Keys(t.Context(), "rv:{main}:ticket:*").Val() {
+		if w.hget(key, "model") == "unlucky" {
+			tickets++
+		}
+	}
+	if tickets != 1 {
+		t.Errorf("%d tickets for one request", tickets)
+	}
+}

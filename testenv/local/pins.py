@@ -1,0 +1,26 @@
+"""pins.json: the digests that downloads and outputs must have."""
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = Path(__file__).with_name("pins.json")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A file of the package index. size is in bytes and only for progress lines."""
+    name: str
+    version: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Pins:
+    wheels: dict[str, Wheel]
+    outputs: dict[str, str]  # path in the cache → sha256
+
+    @classmethod
+    def load(cls) -> "Pins":
+        raw = json.loads(FILE.read_text())
+        return cls({n: Wheel(n, **w) for n, w in raw["wheels"].items()}, raw["outputs"])

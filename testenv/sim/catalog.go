@@ -1,0 +1,54 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/testenv/check"
+)
+
+// modelNames are the models of every scenario: three that share the slots of llm, two embeddings, two types on the NPU,
+// and a pinned one with a neighbour.
+var modelNames = []string{"a", "b", "c", "e", "f", "n", "o", "p", "q"}
+
+const modelsYAML = `
+models:
+  a: {type: llm, recipe: standin, device: cpu}
+  b: {type: llm, recipe: standin, device: cpu}
+  c: {type: llm, recipe: standin, device: cpu}
+  e: {type: embedding, recipe: standin, device: cpu}
+  f: {type: embedding, recipe: standin, device: cpu}
+  n: {type: llm, recipe: standin, device: npu}
+  o: {type: audio, recipe: standin, device: npu}
+  p: {type: reranking, recipe: standin, device: cpu, pin: true}
+  q: {type: reranking, recipe: standin, device: cpu}
+hosts:
+`
+
+// modelIndex is the position of a model from 1, 0 for none.
+func modelIndex(name string) int { return slices.Index(modelNames, name) + 1 }
+
+func hostName(i int) string { return fmt.Sprint("h", i) }
+
+// makeCatalog is the models file of a pool with so many hosts.
+func makeCatalog(hosts int) (*catalog.Catalog, error) {
+	var b strings.Builder
+	b.WriteString(modelsYAML)
+	for i := range hosts {
+		fmt.Fprintf(&b, "  %s: {driver: exec, devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n", hostName(i+1))
+	}
+	c, _, err := catalog.Parse("models.yaml", []byte(b.String()))
+	return c, err
+}
+
+// checked is the catalogue as the checker wants it.
+func checked(c *catalog.Catalog) map[string]check.Model {
+	out := map[string]check.Model{}
+	for _, m := range c.Models {
+		out[m.ID] = check.Model{Type: m.Type, NPU: m.Devices.Has(policy.NPU), Pinned: m.Pin}
+	}
+	return out
+}

@@ -1,0 +1,174 @@
+package sim
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"reveille/gateway/admit"
+	"reveille/gateway/wire"
+	"reveille/testenv/check"
+)
+
+// client is one request: what the gateway's HTTP layer does with it, without HTTP.
+type client struct {
+	w       *world
+	life    *gateLife
+	id      string
+	model   string
+	limit   time.Duration // of the wait
+	serve   time.Duration // how long the engine answers
+	leave   <-chan time.Time
+	began   time.Time
+	refused int
+}
+
+// errLeft: the client went.
+var errLeft = errors.New("left")
+
+// request lets a client come.
+func (w *world) request(g *gateway, model string, s Step) {
+	life := g.current()
+	w.mu.Lock()
+	w.requests++
+	id := "r" + strconv.Itoa(w.requests)
+	w.mu.Unlock()
+	if life == nil {
+		return // nobody answers
+	}
+	c := &client{w: w, life: life, id: id, model: model, limit: s.For, serve: s.Serve, began: time.Now()}
+	if s.Leave > 0 {
+		c.leave = time.After(s.Leave)
+	}
+	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: life.id, Model: model, For: s.For})
+	w.clients.Go(func() {
+		text := c.run()
+		w.record(check.Event{Kind: check.Outcome, Request: id, Text: text})
+	})
+}
+
+// run is the request from its arrival to its outcome.
+func (c *client) run() string {
+	gate := c.life.gate
+	route, warm := gate.Route(c.model)
+	ticket := ""
+	var why string
+	for {
+		if !warm {
+			if c.refused > 1 {
+				time.Sleep(min(500*time.Millisecond, 20*time.Millisecond<<min(c.refused-2, 10)))
+			}
+			left := c.limit - time.Since(c.began)
+			if why != "" && left <= 0 {
+				return why
+			}
+			r, info, err := c.wait(max(left, time.Millisecond))
+			if err != nil {
+				return code(err)
+			}
+			route, ticket = r, info.Ticket
+		}
+		again, text := c.send(route, ticket)
+		if !again {
+			return text
+		}
+		why, warm, ticket = text, false, ""
+		c.refused++
+	}
+}
+
+// wait waits at the gate.
+func (c *client) wait(left time.Duration) (admit.Route, admit.LoadInfo, error) {
+	select {
+	case <-c.life.dead:
+		return admit.Route{}, admit.LoadInfo{}, errReset
+	default:
+	}
+	waiter, err := c.life.gate.Enter(admit.Ask{Model: c.model, Refused: c.refused > 0, Limit: left})
+	if err != nil {
+		return admit.Route{}, admit.LoadInfo{}, err
+	}
+	select {
+	case <-waiter.Done():
+	case <-c.leave:
+		waiter.Leave(false)
+		return admit.Route{}, admit.LoadInfo{}, errLeft
+	case <-c.life.dead:
+		return admit.Route{}, admit.LoadInfo{}, errReset
+	}
+	select {
+	case <-c.life.dead: // what it was told then reached nobody
+		return admit.Route{}, admit.LoadInfo{}, errReset
+	default:
+	}
+	return waiter.Result()
+}
+
+var errReset = errors.New("reset")
+
+// send sends the request to a runner; again when no engine saw it.
+func (c *client) send(route admit.Route, ticket string) (again bool, outcome string) {
+	gate := c.life.gate
+	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: route.Host, Ticket: ticket})
+	gate.Begin(route, c.model)
+	c.life.toucher.Touch(route.Host, c.model)
+	defer func() {
+		gate.End(route, c.model)
+		c.life.toucher.Touch(route.Host, c.model)
+	}()
+	time.Sleep(time.Duration(1+chance(c.w.scenario.Seed, "net", c.id)%5) * time.Millisecond)
+	r := c.w.runner(route.Addr)
+	if r == nil || c.w.parted(c.life.n, r.n) {
+		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: route.Host, Text: "unreachable"})
+		return true, "host_unreachable"
+	}
+	life, conn := r.connect()
+	if life == nil {
+		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: route.Host, Text: "unreachable"})
+		return true, "host_unreachable"
+	}
+	defer life.disconnect(conn)
+	cut := make(chan struct{}, 1)
+	pass, reason := life.host.Enter(c.model, ticket, c.life.id, func(error) {
+		c.w.record(check.Event{Kind: check.Cut, Request: c.id})
+		cut <- struct{}{}
+	})
+	if reason != "" {
+		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: route.Host, Text: reason})
+		return true, wire.ModelLoading.Code()
+	}
+	c.w.record(check.Event{Kind: check.Enter, Request: c.id, PID: pass.Engine.PID(), View: c.w.loading(life)})
+	outcome = "ok"
+	t := time.NewTimer(c.serve)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-cut:
+		outcome = "cut"
+	case <-pass.Engine.Done():
+		outcome = wire.EngineCrashed.Code()
+	case <-conn.gone:
+		outcome = wire.RunnerFailed.Code()
+	case <-c.leave:
+		outcome = "left"
+	case <-c.life.dead:
+		outcome = "reset"
+	}
+	c.w.record(check.Event{Kind: check.End, Request: c.id})
+	pass.Leave()
+	return false, outcome
+}
+
+// code is an error as the client reads it.
+func code(err error) string {
+	var e *wire.Error
+	switch {
+	case errors.Is(err, errLeft), errors.Is(err, admit.ErrLeft):
+		return "left"
+	case errors.Is(err, errReset):
+		return "reset"
+	case errors.As(err, &e):
+		return e.Code
+	}
+	return err.Error()
+}

@@ -1,0 +1,135 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"reveille/gateway/admit"
+	"reveille/infra/catalog"
+	"reveille/infra/state"
+	"reveille/testenv/check"
+)
+
+// gateway is one gateway over all its lives.
+type gateway struct {
+	w *world
+	n int
+
+	mu    sync.Mutex
+	life  *gateLife
+	boots int
+}
+
+// gateLife is a gateway from start to end.
+type gateLife struct {
+	id      string
+	n       int
+	gate    *admit.Gate
+	mirror  *state.Mirror
+	store   *state.Store
+	toucher *state.Toucher
+	link    *link
+	cancel  context.CancelFunc
+	dead    chan struct{} // closed when it died
+}
+
+func newGateway(w *world, n int) *gateway { return &gateway{w: w, n: n} }
+
+func (g *gateway) current() *gateLife {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.life
+}
+
+func (g *gateway) start() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.life != nil {
+		return
+	}
+	g.boots++
+	l := &gateLife{id: fmt.Sprintf("g%d-%d", g.n, g.boots), n: g.n, link: newLink(g.w.redis.Dial, false), dead: make(chan struct{})}
+	store, err := g.w.store(l.link)
+	if err != nil {
+		panic(err) // the URL is a constant
+	}
+	l.store = store
+	l.mirror = state.NewMirror(store, func(e state.Event) { l.gate.OnEvent(e) })
+	l.gate = admit.New(admit.Config{
+		Store: store, Mirror: l.mirror, Waker: g.w, Catalog: func() *catalog.Catalog { return g.w.catalog }, Gateway: l.id, Hold: hold, WakeLimit: time.Minute,
+	})
+	l.toucher = state.NewToucher(store)
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	g.life = l
+	g.w.work.Go(func() {
+		var wg sync.WaitGroup
+		wg.Go(func() { l.mirror.Run(ctx) })
+		wg.Go(func() { _ = l.gate.Run(ctx) })
+		wg.Go(func() { l.toucher.Run(ctx) })
+		wg.Go(func() { l.publish(ctx, g.w) })
+		wg.Wait()
+		_ = store.Close()
+	})
+}
+
+// publish keeps the catalogue in Redis, as a gateway does: at its start, and when the pool has none.
+func (l *gateLife) publish(ctx context.Context, w *world) {
+	data, err := w.catalog.Marshal()
+	if err != nil {
+		panic(err) // a parsed catalogue marshals
+	}
+	hosts := map[string]string{}
+	for _, h := range w.catalog.Hosts {
+		hosts[h.Name] = string(h.Driver)
+	}
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	for done := false; ; {
+		if !done || l.mirror.Snapshot().Catalog == "" {
+			_, err := l.store.PutCatalog(ctx, w.catalog.Version, data, hosts)
+			done = err == nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// crash ends a life without a word.
+func (g *gateway) crash() {
+	g.mu.Lock()
+	l := g.life
+	g.life = nil
+	g.mu.Unlock()
+	if l == nil {
+		return
+	}
+	g.w.record(check.Event{Kind: check.GatewayEnd, Gateway: l.id})
+	l.link.kill()
+	close(l.dead)
+	l.cancel()
+}
+
+// stop ends a life in order: waiters are told, streams go on to their end.
+func (g *gateway) stop() {
+	g.mu.Lock()
+	l := g.life
+	g.life = nil
+	g.mu.Unlock()
+	if l != nil {
+		l.cancel()
+	}
+}
+
+func (g *gateway) startAfter(d time.Duration) {
+	time.AfterFunc(d, func() {
+		if !g.w.isEnding() {
+			g.start()
+		}
+	})
+}

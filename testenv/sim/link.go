@@ -1,0 +1,276 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// link is one process's way to Redis: all its connections, and what is wrong with them. It is safe for concurrent use.
+type link struct {
+	dial    func() (net.Conn, error)
+	instant bool // waiting for a stalled peer times out at once
+
+	mu      sync.Mutex
+	conns   map[*conn]struct{}
+	stalled bool
+	cut     bool // refuses connections
+	dead    bool // its process is gone
+	lose    int  // so many more replies are lost, with their connections
+	skip    int  // after so many more that arrive
+	latency time.Duration
+	change  chan struct{} // closed and replaced when any of this, or of a connection, changes
+}
+
+var errCut = errors.New("connection refused by the simulated network")
+
+func newLink(dial func() (net.Conn, error), instant bool) *link {
+	return &link{dial: dial, instant: instant, conns: map[*conn]struct{}{}, change: make(chan struct{})}
+}
+
+func (l *link) changedLocked() {
+	close(l.change)
+	l.change = make(chan struct{})
+}
+
+// Dial makes a connection.
+func (l *link) Dial(ctx context.Context) (net.Conn, error) {
+	for {
+		l.mu.Lock()
+		switch {
+		case l.cut || l.dead:
+			l.mu.Unlock()
+			return nil, errCut
+		case l.stalled && l.instant:
+			l.mu.Unlock()
+			return nil, os.ErrDeadlineExceeded
+		case !l.stalled:
+			l.mu.Unlock()
+			inner, err := l.dial()
+			if err != nil {
+				return nil, err
+			}
+			c := &conn{Conn: inner, link: l}
+			l.mu.Lock()
+			l.conns[c] = struct{}{}
+			l.mu.Unlock()
+			go c.pump()
+			return c, nil
+		}
+		wait := l.change
+		l.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-wait:
+		}
+	}
+}
+
+// sever ends all connections; with refuse no new one is made until heal.
+func (l *link) sever(refuse bool) {
+	l.mu.Lock()
+	l.cut = l.cut || refuse
+	for c := range l.conns {
+		c.failLocked(net.ErrClosed)
+	}
+	l.changedLocked()
+	l.mu.Unlock()
+}
+
+// kill is sever for ever.
+func (l *link) kill() {
+	l.mu.Lock()
+	l.dead = true
+	l.mu.Unlock()
+	l.sever(true)
+}
+
+// stall holds everything back that is sent either way.
+func (l *link) stall() {
+	l.mu.Lock()
+	l.stalled = true
+	l.changedLocked()
+	l.mu.Unlock()
+}
+
+// loseReplies makes n replies get lost, after skip others, once Redis did what it was asked.
+func (l *link) loseReplies(n, skip int) {
+	l.mu.Lock()
+	l.lose, l.skip = n, skip
+	l.mu.Unlock()
+}
+
+// heal ends cuts and stalls; what was held back is delivered, also of connections whose process gave them up.
+func (l *link) heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut, l.stalled, l.lose = false, false, 0
+	for c := range l.conns {
+		if out := c.out; len(out) > 0 {
+			c.out = nil
+			closed := c.closed
+			go func() {
+				_, _ = c.Conn.Write(out)
+				if closed {
+					_ = c.Conn.Close()
+				}
+			}()
+		}
+	}
+	l.changedLocked()
+}
+
+// conn is one connection. link.mu guards its fields.
+type conn struct {
+	net.Conn
+	link *link
+
+	in       []byte // received, not yet read
+	out      []byte // written into a stall
+	err      error
+	closed   bool
+	listens  bool // carries a subscription, whose messages are no replies
+	deadline time.Time
+}
+
+func (c *conn) failLocked(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+	_ = c.Conn.Close()
+	delete(c.link.conns, c)
+}
+
+// pump takes in what Redis sends, so that Redis never waits for a reader.
+func (c *conn) pump() {
+	b := make([]byte, 16<<10)
+	for {
+		n, err := c.Conn.Read(b)
+		c.link.mu.Lock()
+		reply := n > 0 && c.link.lose > 0 && !c.listens
+		if reply && c.link.skip == 0 {
+			c.link.lose--
+			err = net.ErrClosed
+		} else {
+			if reply {
+				c.link.skip--
+			}
+			c.in = append(c.in, b[:n]...)
+		}
+		if err != nil {
+			c.failLocked(err)
+		}
+		c.link.changedLocked()
+		c.link.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	for {
+		c.link.mu.Lock()
+		switch {
+		case c.closed:
+			c.link.mu.Unlock()
+			return 0, net.ErrClosed
+		case len(c.in) > 0 && !c.link.stalled:
+			n := copy(p, c.in)
+			c.in = c.in[n:]
+			c.link.mu.Unlock()
+			return n, nil
+		case c.err != nil && !c.link.stalled:
+			err := c.err
+			c.link.mu.Unlock()
+			return 0, err
+		case c.link.stalled && c.link.instant && !c.listens:
+			c.link.mu.Unlock()
+			return 0, os.ErrDeadlineExceeded
+		}
+		change, deadline := c.link.change, c.deadline
+		c.link.mu.Unlock()
+		if !await(change, deadline) {
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+}
+
+// await waits for a change until the deadline; false when that comes first.
+func await(change <-chan struct{}, deadline time.Time) bool {
+	if deadline.IsZero() {
+		<-change
+		return true
+	}
+	d := time.Until(deadline)
+	if d <= 0 {
+		return false
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-change:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	c.link.mu.Lock()
+	wait := c.link.latency
+	if bytes.Contains(p, []byte("subscribe")) {
+		c.listens = true
+	}
+	switch {
+	case c.closed, c.err != nil:
+		c.link.mu.Unlock()
+		return 0, net.ErrClosed
+	case c.link.stalled:
+		c.out = append(c.out, p...)
+		c.link.mu.Unlock()
+		return len(p), nil
+	}
+	c.link.mu.Unlock()
+	if wait > 0 {
+		time.Sleep(wait)
+	}
+	return c.Conn.Write(p)
+}
+
+// Close implements net.Conn. What was written into a stall is still on its way.
+func (c *conn) Close() error {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	if len(c.out) == 0 {
+		c.failLocked(net.ErrClosed)
+	}
+	c.link.changedLocked()
+	return nil
+}
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	c.deadline = t
+	c.link.changedLocked()
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn. A write never waits.
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }

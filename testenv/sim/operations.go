@@ -1,0 +1,239 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"reveille/gateway/admit"
+	"reveille/infra/state"
+	"reveille/runner/engine"
+	"reveille/testenv/check"
+)
+
+// settle is how long a pool may take to be as before after a fault: a lease, what a host is lost after, and some.
+const settle = 45 * time.Second
+
+// operations carry out the steps. They do not wait.
+var operations = map[Op]func(*world, Step){
+	Rest:    func(*world, Step) {},
+	Request: (*world).come,
+	Start: func(w *world, s Step) {
+		if l := w.gateway(s.Gateway).current(); l != nil {
+			model := modelNames[s.Model-1]
+			w.record(check.Event{Kind: check.Ask, Request: "background " + w.serial("background"), Gateway: l.id, Model: model, Text: "background"})
+			_, _ = l.gate.Enter(admit.Ask{Model: model, Background: true})
+		}
+	},
+	Unload: (*world).unload,
+	Idle:   (*world).idle,
+	Reload: (*world).reload,
+	Die: func(w *world, s Step) {
+		if l := w.host(s.Host).current(); l != nil {
+			if f := l.engines.of(modelNames[s.Model-1]); f != nil {
+				f.die()
+			}
+		}
+	},
+	Fail: func(w *world, s Step) { w.orders.add(hostName(s.Host), modelNames[s.Model-1], s.N, errStart) },
+	Missing: func(w *world, s Step) {
+		w.orders.add(hostName(s.Host), modelNames[s.Model-1], s.N, &engine.LoadError{Kind: engine.ErrFileNotFound})
+	},
+	Crash: func(w *world, s Step) {
+		w.disturb(s.For+settle, "crash")
+		w.host(s.Host).crash()
+		w.host(s.Host).startAfter(s.For)
+	},
+	Stop: func(w *world, s Step) {
+		w.disturb(drainTimeout+s.For+settle, "stop")
+		w.host(s.Host).stop()
+		w.host(s.Host).startAfter(s.For)
+	},
+	GateCrash: func(w *world, s Step) {
+		w.disturb(s.For+settle, "gate-crash")
+		w.gateway(s.Gateway).crash()
+		w.gateway(s.Gateway).startAfter(s.For)
+	},
+	GateStop: func(w *world, s Step) {
+		w.disturb(s.For+settle, "gate-stop")
+		w.gateway(s.Gateway).stop()
+		w.gateway(s.Gateway).startAfter(s.For)
+	},
+	Cut:   func(w *world, s Step) { w.trouble(s, func(l *link) { l.sever(true) }) },
+	Stall: func(w *world, s Step) { w.trouble(s, (*link).stall) },
+	Lose: func(w *world, s Step) {
+		w.disturb(settle, "lose")
+		if l := w.linkOf(s); l != nil {
+			l.loseReplies(s.N, s.Skip)
+		}
+	},
+	Slow: func(w *world, s Step) {
+		if l := w.gateway(s.Gateway).current(); l != nil {
+			w.disturb(settle, "slow")
+			l.link.mu.Lock()
+			l.link.latency = s.For
+			l.link.mu.Unlock()
+		}
+	},
+	Part: func(w *world, s Step) {
+		w.disturb(s.For+settle, "part")
+		pair := [2]int{s.Gateway, s.Host}
+		set := func(on bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.parts[pair] = on
+		}
+		set(true)
+		time.AfterFunc(s.For, func() { set(false) })
+	},
+	Flush: func(w *world, _ Step) {
+		w.disturb(settle, "flush")
+		w.record(check.Event{Kind: check.Restored})
+		w.redis.FlushAll()
+	},
+	Remember: (*world).rememberState,
+	Failover: (*world).failover,
+	Refuse: func(w *world, s Step) {
+		w.disturb(s.For+settle, "refuse")
+		set := func(on bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.refusing = on
+		}
+		set(true)
+		time.AfterFunc(s.For, func() { set(false) })
+	},
+	Clock: func(w *world, s Step) {
+		w.disturb(max(s.For, -s.For)+settle, "clock")
+		w.mu.Lock()
+		w.offset += s.For
+		w.mu.Unlock()
+	},
+	NoWake: func(w *world, s Step) {
+		w.disturb(settle+hold, "no-wake")
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.noWake[hostName(s.Host)] += s.N
+	},
+}
+
+func (w *world) gateway(n int) *gateway { return w.gateways[(n-1+len(w.gateways))%len(w.gateways)] }
+func (w *world) host(n int) *runner     { return w.runners[(n-1+len(w.runners))%len(w.runners)] }
+
+func (w *world) come(s Step) {
+	for range max(s.N, 1) {
+		w.request(w.gateway(s.Gateway), modelNames[s.Model-1], s)
+	}
+}
+
+// linkOf is the way to Redis of the step's gateway or host, nil when it is down.
+func (w *world) linkOf(s Step) *link {
+	if s.Host > 0 {
+		if l := w.host(s.Host).current(); l != nil {
+			return l.link
+		}
+		return nil
+	}
+	if l := w.gateway(s.Gateway).current(); l != nil {
+		return l.link
+	}
+	return nil
+}
+
+func (w *world) trouble(s Step, do func(*link)) {
+	w.disturb(s.For+settle, string(s.Op))
+	if l := w.linkOf(s); l != nil {
+		do(l)
+		time.AfterFunc(s.For, l.heal)
+	}
+}
+
+// unload asks a gateway to unload a model everywhere.
+func (w *world) unload(s Step) {
+	l := w.gateway(s.Gateway).current()
+	if l == nil {
+		return
+	}
+	model := modelNames[s.Model-1]
+	for _, r := range w.runners {
+		w.record(check.Event{Kind: check.Unload, Host: r.name, Model: model})
+	}
+	w.work.Go(func() { _, _ = l.gate.Unload(context.Background(), model, s.N > 0) })
+}
+
+// idle does what a sweep does about a model that was not used for long.
+func (w *world) idle(s Step) {
+	model := modelNames[s.Model-1]
+	w.work.Go(func() {
+		ctx := context.Background()
+		snap, err := w.operator.Snapshot(ctx)
+		if err != nil {
+			return
+		}
+		for _, r := range w.runners {
+			h := snap.Hosts[r.name]
+			if h == nil || h.State != "ready" || h.Models[model] == nil || h.Models[model].State != "loaded" {
+				continue
+			}
+			w.record(check.Event{Kind: check.Unload, Host: r.name, Model: model, For: s.For})
+			_, _ = w.operator.Acquire(ctx, state.Want{
+				Gateway: "sweep", Model: model, Unload: true, Host: r.name, Revision: snap.Revision, Background: true,
+				Fields: map[string]string{"only_idle_ms": strconv.FormatInt(s.For.Milliseconds(), 10)},
+			})
+			return
+		}
+	})
+}
+
+// reload asks a gateway to load a model with options of its own.
+func (w *world) reload(s Step) {
+	l := w.gateway(s.Gateway).current()
+	if l == nil {
+		return
+	}
+	model := modelNames[s.Model-1]
+	w.record(check.Event{Kind: check.Ask, Request: "reload " + w.serial("reload"), Gateway: l.id, Model: model, Text: "background"})
+	options, _ := json.Marshal(map[string]int{"ctx_size": 1024 * (1 + s.N)})
+	w.work.Go(func() {
+		_, _, _ = l.gate.Load(context.Background(), admit.LoadAsk{Model: model, Options: options, Wait: true})
+	})
+}
+
+// rememberState is what a replica holds from now on.
+func (w *world) rememberState(Step) {
+	w.redis.DB(1).FlushDB()
+	for _, k := range w.redis.Keys() {
+		_ = w.redis.Copy(0, k, 1, k)
+	}
+	w.mu.Lock()
+	w.remember = true
+	w.mu.Unlock()
+}
+
+// failover puts the replica's state in place.
+func (w *world) failover(Step) {
+	w.mu.Lock()
+	there := w.remember
+	w.mu.Unlock()
+	if !there {
+		return
+	}
+	w.disturb(settle, "failover")
+	w.record(check.Event{Kind: check.Restored})
+	w.redis.DB(0).FlushDB()
+	for _, k := range w.redis.DB(1).Keys() {
+		_ = w.redis.Copy(1, k, 0, k)
+	}
+	for _, g := range w.gateways {
+		if l := g.current(); l != nil {
+			l.link.sever(false)
+		}
+	}
+	for _, r := range w.runners {
+		if l := r.current(); l != nil {
+			l.link.sever(false)
+		}
+	}
+	w.opLink.sever(false)
+}

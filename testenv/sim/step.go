@@ -1,0 +1,177 @@
+package sim
+
+import (
+	"bufio"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Op is what a step does.
+type Op string
+
+// The operations, with the arguments they read besides After. Gateways and hosts count from 1.
+const (
+	Request   Op = "request"    // Gateway, Model, N requests, For (longest wait), Serve, Leave (0: stays)
+	Start     Op = "background" // Gateway, Model: a load that nobody waits for
+	Unload    Op = "unload"     // Gateway, Model, N=1: by force
+	Idle      Op = "idle"       // Model, For: unload wherever it was not used for that long
+	Reload    Op = "reload"     // Gateway, Model, N: load with these options
+	Die       Op = "die"        // Host, Model: its engine dies
+	Fail      Op = "fail"       // Host, Model, N: so many next starts fail
+	Missing   Op = "missing"    // Host, Model, N: the same, file not found
+	Crash     Op = "crash"      // Host, For: its runner dies with all engines, and comes back
+	Stop      Op = "stop"       // Host, For: its runner stops in order, and comes back
+	GateCrash Op = "gate-crash" // Gateway, For
+	GateStop  Op = "gate-stop"  // Gateway, For
+	Cut       Op = "cut"        // Gateway or Host, For: no way to Redis
+	Stall     Op = "stall"      // Gateway or Host, For: what is sent either way waits
+	Lose      Op = "lose"       // Gateway or Host, N replies of Redis, after Skip others
+	Slow      Op = "slow"       // Gateway, For (latency)
+	Part      Op = "part"       // Gateway, Host, For: no way from one to the other
+	Flush     Op = "flush"      // Redis loses everything
+	Remember  Op = "remember"   // what a replica has
+	Failover  Op = "failover"   // Redis as it was remembered; all connections end
+	Refuse    Op = "refuse"     // For: Redis is out of memory
+	Clock     Op = "clock"      // For: Redis' clock jumps
+	NoWake    Op = "no-wake"    // Host, N: so many wakes fail
+	Rest      Op = "rest"       // nothing but After
+)
+
+// Step is one step of a scenario; After is how long the pool then runs on by itself.
+type Step struct {
+	Op      Op
+	Gateway int
+	Host    int
+	Model   int // index into Scenario.Models
+	N       int
+	Skip    int
+	For     time.Duration
+	Serve   time.Duration
+	Leave   time.Duration
+	After   time.Duration
+}
+
+// String is the step as Parse reads it.
+func (s Step) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-10s", s.Op)
+	number := func(name string, n int) {
+		if n != 0 {
+			fmt.Fprintf(&b, " %s=%d", name, n)
+		}
+	}
+	length := func(name string, d time.Duration) {
+		if d != 0 {
+			fmt.Fprintf(&b, " %s=%v", name, d)
+		}
+	}
+	number("gateway", s.Gateway)
+	number("host", s.Host)
+	if s.Model > 0 {
+		fmt.Fprintf(&b, " model=%s", modelNames[s.Model-1])
+	}
+	number("n", s.N)
+	number("skip", s.Skip)
+	length("for", s.For)
+	length("serve", s.Serve)
+	length("leave", s.Leave)
+	length("after", s.After)
+	return strings.TrimRight(b.String(), " ")
+}
+
+// HostSpec is one host of a scenario.
+type HostSpec struct {
+	Limits string // as --max-loaded-models
+	Asleep bool   // its runner is started by the first wake
+}
+
+// Scenario is a pool and what befalls it. Everything the run needs is in it.
+type Scenario struct {
+	Seed     uint64 // of the engines' and clients' own choices
+	Gateways int
+	Hosts    []HostSpec
+	Steps    []Step
+}
+
+// String is the scenario as a file.
+func (s Scenario) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d\ngateways %d\n", s.Seed, s.Gateways)
+	for _, h := range s.Hosts {
+		if h.Asleep {
+			fmt.Fprintf(&b, "asleep %s\n", h.Limits)
+		} else {
+			fmt.Fprintf(&b, "host %s\n", h.Limits)
+		}
+	}
+	for _, st := range s.Steps {
+		fmt.Fprintln(&b, st)
+	}
+	return b.String()
+}
+
+// Parse reads a scenario; empty lines and lines that begin with # do not count.
+func Parse(text string) (Scenario, error) {
+	var s Scenario
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if err := s.line(line); err != nil {
+			return s, fmt.Errorf("line %d: %w", n, err)
+		}
+	}
+	return s, lines.Err()
+}
+
+func (s *Scenario) line(line string) (err error) {
+	word, rest, _ := strings.Cut(line, " ")
+	rest = strings.TrimSpace(rest)
+	switch word {
+	case "seed":
+		s.Seed, err = strconv.ParseUint(rest, 10, 64)
+	case "gateways":
+		s.Gateways, err = strconv.Atoi(rest)
+	case "host", "asleep":
+		s.Hosts = append(s.Hosts, HostSpec{Limits: rest, Asleep: word == "asleep"})
+	default:
+		var st Step
+		if st, err = parseStep(Op(word), rest); err == nil {
+			s.Steps = append(s.Steps, st)
+		}
+	}
+	return err
+}
+
+func parseStep(op Op, rest string) (Step, error) {
+	st := Step{Op: op}
+	numbers := map[string]*int{"gateway": &st.Gateway, "host": &st.Host, "n": &st.N, "skip": &st.Skip}
+	lengths := map[string]*time.Duration{"for": &st.For, "serve": &st.Serve, "leave": &st.Leave, "after": &st.After}
+	for f := range strings.FieldsSeq(rest) {
+		name, value, _ := strings.Cut(f, "=")
+		var err error
+		switch {
+		case numbers[name] != nil:
+			*numbers[name], err = strconv.Atoi(value)
+		case lengths[name] != nil:
+			*lengths[name], err = time.ParseDuration(value)
+		case name == "model":
+			if st.Model = modelIndex(value); st.Model == 0 {
+				err = fmt.Errorf("unknown model %q", value)
+			}
+		default:
+			err = fmt.Errorf("unknown argument %q", name)
+		}
+		if err != nil {
+			return st, err
+		}
+	}
+	if _, known := operations[op]; !known {
+		return st, fmt.Errorf("unknown step %q", op)
+	}
+	return st, nil
+}

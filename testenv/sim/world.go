@@ -1,0 +1,268 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+	"reveille/testenv/check"
+)
+
+// Times of every pool of the simulator, shorter than the real ones where nothing depends on it.
+const (
+	hold         = 60 * time.Second
+	reserve      = 5 * time.Second
+	fairAfter    = 2 * time.Second
+	drainTimeout = 8 * time.Second
+	clearTimeout = 40 * time.Second
+	callTimeout  = 150 * time.Millisecond
+)
+
+const prefix = "rv:{main}:"
+
+// world is one pool while a scenario runs.
+type world struct {
+	scenario Scenario
+	catalog  *catalog.Catalog
+	redis    *miniredis.Miniredis
+	operator *state.Store // never disturbed
+	opLink   *link
+	began    time.Time
+	orders   *orders
+	gateways []*gateway
+	runners  []*runner
+	clients  sync.WaitGroup
+	work     sync.WaitGroup
+	ending   bool // guarded by mu: what ends now does not come back
+
+	mu       sync.Mutex
+	step     int
+	history  []check.Event
+	checker  *check.Checker
+	pids     int
+	serials  map[string]int
+	requests int
+	offset   time.Duration // of Redis' clock
+	refusing bool          // Redis is out of memory
+	remember bool          // there is a state to go back to
+	parts    map[[2]int]bool
+	noWake   map[string]int
+}
+
+func newWorld(s Scenario) (*world, error) {
+	cat, err := makeCatalog(len(s.Hosts))
+	if err != nil {
+		return nil, err
+	}
+	w := &world{
+		scenario: s, catalog: cat, redis: miniredis.NewMiniRedis(), began: time.Now(), orders: &orders{fail: map[[2]string][]error{}},
+		serials: map[string]int{}, parts: map[[2]int]bool{}, noWake: map[string]int{},
+	}
+	limits := map[string]policy.Limits{}
+	for i, h := range s.Hosts {
+		if limits[hostName(i+1)], err = policy.ParseLimits(h.Limits); err != nil {
+			return nil, err
+		}
+	}
+	w.checker = check.New(check.World{
+		Models: checked(cat), Limits: limits, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease,
+	})
+	w.redis.ClockTTL(true)
+	if c, err := w.redis.Dial(); err != nil { // starts the server
+		return nil, err
+	} else {
+		_ = c.Close()
+	}
+	w.redis.Server().SetPreHook(w.before)
+	w.opLink = newLink(w.redis.Dial, true)
+	if w.operator, err = w.store(w.opLink); err != nil {
+		return nil, err
+	}
+	for i := range s.Gateways {
+		w.gateways = append(w.gateways, newGateway(w, i+1))
+	}
+	for i, h := range s.Hosts {
+		w.runners = append(w.runners, newRunner(w, i+1, h, limits[hostName(i+1)]))
+	}
+	return w, nil
+}
+
+// before runs before each command of Redis: it sets the clock, and refuses scripts while Redis is out of memory.
+func (w *world) before(c *server.Peer, cmd string, _ ...string) bool {
+	if cmd != "EVALSHA" && cmd != "EVAL" {
+		return false
+	}
+	w.mu.Lock()
+	now, refusing := time.Now().Add(w.offset), w.refusing
+	w.mu.Unlock()
+	if refusing {
+		c.WriteError("OOM command not allowed when used memory > 'maxmemory'.")
+		return true
+	}
+	w.redis.SetTime(now)
+	return false
+}
+
+func (w *world) store(l *link) (*state.Store, error) {
+	return state.Open(state.Options{URL: "redis://127.0.0.1:6379", Timeout: callTimeout, Dial: l.Dial})
+}
+
+// record adds an event to the history.
+func (w *world) record(e check.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e.Step, e.At = w.step, time.Since(w.began)
+	w.history = append(w.history, e)
+	w.checker.Add(e)
+}
+
+func (w *world) disturb(d time.Duration, what string) {
+	w.record(check.Event{Kind: check.Disturbed, For: d, Text: what})
+}
+
+func (w *world) broken() []check.Violation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.checker.Violations()
+}
+
+func (w *world) nextPID() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pids++
+	return w.pids
+}
+
+// serial counts the uses of a name.
+func (w *world) serial(name string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.serials[name]++
+	return strconv.Itoa(w.serials[name])
+}
+
+func (w *world) isEnding() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ending
+}
+
+// parted reports whether a gateway cannot reach a host.
+func (w *world) parted(gateway, host int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.parts[[2]int{gateway, host}]
+}
+
+// runnerOf is the runner whose life has these engines, nil when that is over.
+func (w *world) runnerOf(e *engines) *runner {
+	for _, r := range w.runners {
+		if life := r.current(); life != nil && life.engines == e {
+			return r
+		}
+	}
+	return nil
+}
+
+func (w *world) runner(addr string) *runner {
+	for _, r := range w.runners {
+		if r.addr == addr {
+			return r
+		}
+	}
+	return nil
+}
+
+// loadingTicket is the load that Redis holds under way on a host.
+func (w *world) loadingTicket(host string) string {
+	return w.redis.HGet(prefix+"host:"+host, "loading")
+}
+
+// queue is what is queued on a host.
+func (w *world) queue(host string) []check.Ticket {
+	ids, _ := w.redis.List(prefix + "queue:" + host)
+	w.mu.Lock()
+	now := float64(time.Now().Add(w.offset).UnixMilli())
+	w.mu.Unlock()
+	out := make([]check.Ticket, 0, len(ids))
+	for _, id := range ids {
+		key := prefix + "ticket:" + id
+		t := check.Ticket{ID: id, Model: w.redis.HGet(key, "model"), Load: w.redis.HGet(key, "kind") == "load", Wanted: w.redis.HGet(key, "background") == "1"}
+		waiters, _ := w.redis.SortedSet(prefix + "waiters:" + id)
+		for _, until := range waiters {
+			t.Wanted = t.Wanted || until >= now
+		}
+		if t.Model != "" {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// account is a host by its runner's own word.
+func (w *world) account(r *runner) *check.View {
+	life := r.current()
+	if life == nil {
+		return &check.View{}
+	}
+	v := life.host.View()
+	out := &check.View{Loading: v.Loading}
+	for _, m := range v.Models {
+		out.Residents = append(out.Residents, check.Resident{
+			Model: m.ID, PID: m.PID, State: policy.ModelState(m.State), InFlight: m.InFlight, Reserved: m.Reserved > 0, Closed: m.Closed, Used: m.Used.Sub(w.began),
+		})
+	}
+	return out
+}
+
+// loading is a host's load under way by its runner's own word.
+func (w *world) loading(l *life) *check.View { return &check.View{Loading: l.host.View().Loading} }
+
+// sample records all hosts as they are. Nothing may be running.
+func (w *world) sample() {
+	for _, r := range w.runners {
+		v := w.account(r)
+		life := r.current()
+		v.Ready = life != nil && life.ready() && w.redis.HGet(prefix+"host:"+r.name, "state") == "ready"
+		v.Queue = w.queue(r.name)
+		models, _ := w.redis.SMembers(prefix + "models:" + r.name)
+		for _, m := range models {
+			key := prefix + "model:" + r.name + ":" + m
+			pid, _ := strconv.Atoi(w.redis.HGet(key, "pid"))
+			v.Records = append(v.Records, check.Record{Model: m, State: w.redis.HGet(key, "state"), PID: pid})
+		}
+		w.record(check.Event{Kind: check.Sample, Host: r.name, View: v})
+	}
+}
+
+// Wake implements admit.Waker: it starts the host's runner, as a machine that boots does.
+func (w *world) Wake(ctx context.Context, host string) error {
+	select {
+	case <-time.After(time.Duration(200+chance(w.scenario.Seed, "wake", host, w.serial("wake"+host))%3000) * time.Millisecond):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	w.mu.Lock()
+	fails := w.noWake[host] > 0
+	if fails {
+		w.noWake[host]--
+	}
+	w.mu.Unlock()
+	if fails {
+		return fmt.Errorf("no machine for %s", host)
+	}
+	for _, r := range w.runners {
+		if r.name == host && !w.isEnding() {
+			r.start()
+		}
+	}
+	return nil
+}

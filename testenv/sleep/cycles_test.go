@@ -1,0 +1,127 @@
+package sleep
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// moments are the steps of going to sleep at which a request may come. Those of waking follow from the request.
+var moments = []step{
+	{Kind: "model", State: "draining"},
+	{Kind: "model", State: "unloaded"},
+	{Kind: "host", State: "draining"},
+	{Kind: "host", State: "draining"},
+	{Kind: "host", State: "asleep"}, // twice told: by the runner, and once its process has ended
+	{Kind: "host", State: "asleep"},
+	{Kind: "host", State: "asleep"},
+}
+
+const cycleHosts = 4
+
+// cycles is how many cycles are run in all.
+func cycles(t *testing.T) int {
+	text := os.Getenv("REVEILLE_SLEEP_CYCLES")
+	if text == "" {
+		return 40
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("REVEILLE_SLEEP_CYCLES=%q: want a number of cycles", text)
+	}
+	return n
+}
+
+// A request that comes at any step of an unload, a drain, a stop or a start is answered: at a random moment of each cycle
+// some requests are fired, and another at each step that follows while they wait.
+func TestNothingIsLostInSleepCycles(t *testing.T) {
+	t.Parallel()
+	var models strings.Builder
+	models.WriteString("models:\n")
+	for i := range cycleHosts {
+		for _, m := range []string{"a", "b"} { // of one slot
+			fmt.Fprintf(&models, "  %s%d: {type: llm, recipe: standin, device: cpu, hosts: [h%d], options: {args: \"--load-time 30ms\"}}\n", m, i, i)
+		}
+	}
+	models.WriteString("hosts:\n")
+	for i := range cycleHosts {
+		fmt.Fprintf(&models, "  h%d: {driver: local, devices: [cpu]}\n", i)
+	}
+	s, _, told := system(t, models.String(), "--idle=200ms", "--host-idle=100ms", "--host-min-up=0s", "--every=50ms", "--runner-addr=127.0.0.1:0")
+	c := client(t)
+	var fired, lost atomic.Int64
+	fire := func(wg *sync.WaitGroup, at, model string) {
+		stream := rand.N(2) == 0
+		wg.Go(func() {
+			fired.Add(1)
+			if a := chat(t.Context(), c, s.URL, model, stream); !a.whole() {
+				lost.Add(1)
+				t.Errorf("request at %q: %v", at, a)
+			}
+		})
+	}
+	var hit sync.Map // step → *atomic.Int64
+	note := func(e step) {
+		e.Model, e.Host = "", ""
+		n, _ := hit.LoadOrStore(e, new(atomic.Int64))
+		n.(*atomic.Int64).Add(1)
+	}
+	left := atomic.Int64{}
+	left.Store(int64(cycles(t)))
+	var hosts sync.WaitGroup
+	for i := range cycleHosts {
+		host := fmt.Sprint("h", i)
+		any := func() string { return fmt.Sprint([]string{"a", "a", "a", "b"}[rand.N(4)], i) }
+		hosts.Go(func() {
+			use(t, c, s.URL, any(), false)
+			for left.Add(-1) >= 0 && !t.Failed() {
+				moment := moments[rand.N(len(moments))]
+				late := make(chan struct{})
+				timer := time.AfterFunc(patience, func() { close(late) })
+				e, at, ok := told.next(told.here(), late, func(e step) bool {
+					return e.Host == host && e.Kind == moment.Kind && e.State == moment.State
+				})
+				timer.Stop()
+				if !ok {
+					t.Errorf("%s was never %s %s", host, moment.Kind, moment.State)
+					return
+				}
+				if rand.N(2) == 0 {
+					time.Sleep(rand.N(100 * time.Millisecond))
+				}
+				var wg sync.WaitGroup
+				note(e)
+				for range 1 + rand.N(3) {
+					fire(&wg, e.String(), any())
+				}
+				answered := make(chan struct{})
+				go func() { wg.Wait(); close(answered) }()
+				var more sync.WaitGroup
+				for {
+					if e, at, ok = told.next(at, answered, func(e step) bool { return e.Host == host }); !ok {
+						break
+					}
+					note(e)
+					fire(&more, e.String(), any())
+				}
+				more.Wait()
+			}
+		})
+	}
+	hosts.Wait()
+	asleep := 0
+	for i := range cycleHosts {
+		asleep += told.count(fmt.Sprintf("host h%d waking", i))
+	}
+	t.Logf("%d requests, %d lost, %d wakes", fired.Load(), lost.Load(), asleep)
+	hit.Range(func(e, n any) bool {
+		t.Logf("%4d times at %s %s", n.(*atomic.Int64).Load(), e.(step).Kind, e.(step).State)
+		return true
+	})
+}

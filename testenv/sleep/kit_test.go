@@ -1,0 +1,235 @@
+package sleep
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/testenv"
+)
+
+const (
+	patience = 60 * time.Second      // longest wait for anything that must happen
+	glance   = 10 * time.Millisecond // between two looks
+)
+
+// client is of the tests' own: it keeps as many connections as they want, and no connection of an earlier system.
+func client(t *testing.T) *http.Client {
+	tr := &http.Transport{MaxIdleConnsPerHost: 1024}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 2 * patience}
+}
+
+// answer is a finished exchange.
+type answer struct {
+	status   int
+	header   http.Header
+	body     []byte
+	comments []string // of a stream
+	err      error
+}
+
+func (a answer) String() string {
+	if a.err != nil {
+		return a.err.Error()
+	}
+	return fmt.Sprintf("%d %s", a.status, bytes.TrimSpace(a.body[:min(len(a.body), 400)]))
+}
+
+// whole reports whether the answer is a good one that came to its end, be it a stream or not.
+func (a answer) whole() bool {
+	if a.err != nil || a.status != http.StatusOK {
+		return false
+	}
+	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
+		return bytes.HasSuffix(a.body, []byte("data: [DONE]\n\n"))
+	}
+	return json.Valid(a.body)
+}
+
+// chat asks a model. It may be called from any goroutine.
+func chat(ctx context.Context, c *http.Client, base, model string, stream bool) answer {
+	body := fmt.Sprintf(`{"model":%q,"stream":%v,"max_tokens":4,"messages":[{"role":"user","content":"hi"}]}`, model, stream)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer resp.Body.Close()
+	a := answer{status: resp.StatusCode, header: resp.Header}
+	for lines := bufio.NewReader(resp.Body); ; {
+		line, err := lines.ReadString('\n')
+		if strings.HasPrefix(line, ":") {
+			a.comments = append(a.comments, strings.TrimSpace(line))
+		}
+		a.body = append(a.body, line...)
+		if err != nil {
+			if err != io.EOF {
+				a.err = err
+			}
+			return a
+		}
+	}
+}
+
+// use asks a model and demands a whole answer.
+func use(t *testing.T, c *http.Client, base, model string, stream bool) answer {
+	t.Helper()
+	a := chat(t.Context(), c, base, model, stream)
+	if !a.whole() {
+		t.Fatalf("%s: %v", model, a)
+	}
+	return a
+}
+
+// eventually waits until look says yes.
+func eventually(t *testing.T, what string, look func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !look(); time.Sleep(glance) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// field reads a field of a hash, "" when it is not there.
+func field(t *testing.T, rdb *redis.Client, key, name string) string {
+	t.Helper()
+	v, err := rdb.HGet(t.Context(), key, name).Result()
+	if err != nil && err != redis.Nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func connect(t *testing.T, addr string) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// step is one change that the pool told of.
+type step struct{ Kind, Host, Model, State string }
+
+func (e step) String() string {
+	if e.Kind == "model" {
+		return fmt.Sprintf("model %s %s", e.Model, e.State)
+	}
+	return fmt.Sprintf("host %s %s", e.Host, e.State)
+}
+
+// journal hears the pool's events about hosts and models: what `redis-cli SUBSCRIBE rv:{main}:events` shows.
+type journal struct {
+	mu      sync.Mutex
+	steps   []step
+	changed chan struct{} // closed and replaced with every step
+}
+
+// listen begins a journal; nothing that happens after it returns is missed.
+func listen(t *testing.T, rdb *redis.Client) *journal {
+	t.Helper()
+	sub := rdb.Subscribe(t.Context(), "rv:{main}:events")
+	if _, err := sub.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	j := &journal{changed: make(chan struct{})}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for m := range sub.Channel(redis.WithChannelSize(100_000)) {
+			j.note(m.Payload)
+		}
+	})
+	t.Cleanup(func() { _ = sub.Close(); wg.Wait() })
+	return j
+}
+
+func (j *journal) note(payload string) {
+	var e step
+	if json.Unmarshal([]byte(payload), &e) != nil || e.Kind != "host" && e.Kind != "model" {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.steps = append(j.steps, e)
+	close(j.changed)
+	j.changed = make(chan struct{})
+}
+
+// told returns the steps from a place on.
+func (j *journal) told(from int) []step {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.steps[from:])
+}
+
+// next waits for the first step from a place on that is wanted, and returns the place after it; ok is false when stop is
+// closed before.
+func (j *journal) next(from int, stop <-chan struct{}, wanted func(step) bool) (found step, after int, ok bool) {
+	for {
+		j.mu.Lock()
+		for ; from < len(j.steps); from++ {
+			if e := j.steps[from]; wanted(e) {
+				j.mu.Unlock()
+				return e, from + 1, true
+			}
+		}
+		changed := j.changed
+		j.mu.Unlock()
+		select {
+		case <-changed:
+		case <-stop:
+			return step{}, from, false
+		}
+	}
+}
+
+// here is the place after the last step.
+func (j *journal) here() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.steps)
+}
+
+// missing returns the steps that the journal lacks, in order, from the first that does not follow those before it.
+func (j *journal) missing(steps []string) []string {
+	for _, e := range j.told(0) {
+		if len(steps) > 0 && e.String() == steps[0] {
+			steps = steps[1:]
+		}
+	}
+	return steps
+}
+
+// count is how often a step was told.
+func (j *journal) count(what string) int {
+	n := 0
+	for _, e := range j.told(0) {
+		if e.String() == what {
+			n++
+		}
+	}
+	return n
+}
+
+// system starts gateway run over a redis-server of its own, with a journal of all that happens.
+func system(t *testing.T, models string, args ...string) (*testenv.System, *redis.Client, *journal) {
+	t.Helper()
+	server := testenv.StartRedis(t)
+	rdb := connect(t, server.Addr)
+	j := listen(t, rdb)
+	return testenv.Start(t, testenv.Spec{Models: models, Args: args, Redis: server}), rdb, j
+}

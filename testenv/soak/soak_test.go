@@ -1,0 +1,366 @@
+package soak
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/testenv"
+	"reveille/testenv/calls"
+)
+
+var minutes = flag.Float64("minutes", 0, "how long to soak")
+
+const (
+	killEvery = 30 * time.Second
+	clients   = 8
+	deadline  = 120 * time.Second // of a request
+	patience  = 90 * time.Second  // until all is quiet in the end
+	secret    = "soak-soak-soak-soak-soak-soak-soak"
+)
+
+// refusals are the codes that a client may be told while processes are being killed.
+var refusals = map[string]bool{
+	"runner_failed": true, "engine_crashed": true, "state_unavailable": true, "host_unreachable": true, "model_loading": true, "model_busy": true,
+	"draining": true, "no_capacity": true, "model_backoff": true, "model_load_error": true, "upstream_timeout": true, "load_timeout": true,
+}
+
+func TestSoak(t *testing.T) {
+	if *minutes <= 0 {
+		t.Skip("runs with: make soak MINUTES=20")
+	}
+	p := newPool(t)
+	ctx, stop := context.WithTimeout(t.Context(), time.Duration(*minutes*float64(time.Minute)))
+	defer stop()
+	var traffic sync.WaitGroup
+	for n := range clients {
+		traffic.Go(func() { p.client(ctx, rand.New(rand.NewPCG(1, uint64(n)))) })
+	}
+	p.torment(ctx)
+	ended := time.Now()
+	traffic.Wait()
+	quiet := time.Now()
+	p.settle()
+	t.Logf("the last request ended %v after the traffic was stopped, all was quiet %v later; the longest request took %v",
+		quiet.Sub(ended).Round(time.Millisecond), time.Since(quiet).Round(time.Millisecond), p.longest.Round(time.Millisecond))
+	p.report()
+}
+
+// pool is two gateways, one of which is never killed, a runner and a Redis.
+type pool struct {
+	t      *testing.T
+	models calls.Catalogue
+	text   string
+	redis  *testenv.RedisServer
+	rdb    *redis.Client
+	http   *http.Client
+	state  string // the runner's folder
+
+	steady  *testenv.Program
+	victims struct {
+		sync.Mutex
+		gateway, runner *testenv.Program
+	}
+
+	asked    atomic.Int64
+	kills    map[string]int
+	engines  map[testenv.Process]bool // all that were ever seen
+	memory   []sample
+	mu       sync.Mutex
+	outcomes map[string]int
+	wrong    []string
+	longest  time.Duration
+}
+
+// sample is what the steady gateway and the runner use, in MiB, and how many keys Redis holds.
+type sample struct {
+	at              time.Duration
+	gateway, runner int
+	keys            int64
+}
+
+func newPool(t *testing.T) *pool {
+	t.Helper()
+	testenv.Engines(t)
+	files := testenv.Models(t)
+	p := &pool{
+		t: t, http: calls.Client(t, clients), redis: testenv.StartRedis(t), state: t.TempDir(), kills: map[string]int{}, outcomes: map[string]int{},
+		engines: map[testenv.Process]bool{},
+		models: calls.Catalogue{
+			"l1": "llm, " + calls.Options("--token-delay 5ms"), "l2": "llm, " + calls.Options("--token-delay 2ms --load-time 300ms"), "l3": "llm, device: npu",
+			"real-llm": fmt.Sprintf("llm, recipe: llamacpp, checkpoint: %q, options: {ctx_size: 2048}", files.Tiny),
+			"e1":       "embedding", "e2": "embedding, device: npu", "real-embedding": fmt.Sprintf("embedding, recipe: llamacpp, checkpoint: %q", files.MiniLM),
+			"r1": "reranking", "a1": "audio, " + calls.Options("--load-time 200ms"), "i1": "image", "t1": "tts",
+		},
+	}
+	p.rdb = redis.NewClient(&redis.Options{Addr: p.redis.Addr})
+	t.Cleanup(func() { p.rdb.Close() })
+	p.text = p.models.YAML("hosts:\n  h: {driver: exec, devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n")
+	p.victims.runner = p.startRunner()
+	p.steady, p.victims.gateway = p.startGateway(), p.startGateway()
+	return p
+}
+
+func (p *pool) url() string { return "redis://" + p.redis.Addr + "/0" }
+
+func (p *pool) startGateway() *testenv.Program {
+	p.t.Helper()
+	return testenv.StartGateway(p.t, p.url(), secret, p.text, "--hold=60s", "--commit-after=2s", "--keepalive=2s", "--addr=127.0.0.1:"+strconv.Itoa(testenv.FreePort(p.t)))
+}
+
+func (p *pool) startRunner() *testenv.Program {
+	p.t.Helper()
+	r, _ := testenv.StartRunner(p.t, p.url(), secret, "h", p.state, "--devices=cpu npu", "--max-loaded-models=2")
+	return r
+}
+
+// client makes requests one after the other until ctx ends; some leave before they are answered.
+func (p *pool) client(ctx context.Context, r *rand.Rand) {
+	names := slices.Sorted(maps.Keys(p.models))
+	for ctx.Err() == nil {
+		model := names[r.IntN(len(names))]
+		base, killable := p.steady.URL, r.IntN(2) == 0
+		if killable {
+			p.victims.Lock()
+			base = p.victims.gateway.URL
+			p.victims.Unlock()
+		}
+		limit, leaves := deadline, r.IntN(20) == 0
+		if leaves {
+			limit = time.Duration(r.IntN(300)) * time.Millisecond
+		}
+		p.asked.Add(1)
+		one, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		var a calls.Answer
+		if typ := p.models.Type(model); typ == "llm" {
+			a = calls.Chat(one, p.http, base, model, 1+r.IntN(24), r.IntN(2) == 0)
+		} else {
+			a = calls.Infer(one, p.http, base, typ, model)
+		}
+		cancel()
+		p.note(model, a, killable, leaves)
+		time.Sleep(time.Duration(r.IntN(60)) * time.Millisecond)
+	}
+}
+
+// note counts a request's one outcome.
+func (p *pool) note(model string, a calls.Answer, killable, leaves bool) {
+	outcome, bad := "", false
+	code := a.Code()
+	if a.Streamed() && !a.OK() && a.Err == nil {
+		code = errorCode.FindString(a.LastEvent())
+		code = strings.TrimSuffix(strings.TrimPrefix(code, `"code":"`), `"`)
+	}
+	switch {
+	case a.OK():
+		outcome = "served"
+	case a.Err != nil && leaves:
+		outcome = "client left"
+	case a.Err != nil && a.Took >= deadline:
+		outcome, bad = "no answer in time", true
+	case a.Err != nil && killable:
+		outcome = "its gateway was killed"
+	case a.Err != nil && a.Status == http.StatusOK && !a.Streamed():
+		outcome = "cut in the middle" // a body that was announced and cannot be completed
+	case refusals[code]:
+		outcome = "told " + code
+	default:
+		outcome, bad = "wrong: "+code, true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outcomes[outcome]++
+	p.longest = max(p.longest, a.Took)
+	if bad && len(p.wrong) < 20 {
+		p.wrong = append(p.wrong, fmt.Sprintf("%s: %v", model, a))
+	}
+}
+
+var errorCode = regexp.MustCompile(`"code":"[a-z_]+"`)
+
+// torment kills one process after the other until ctx ends, and starts a new one in its place.
+func (p *pool) torment(ctx context.Context) {
+	began := time.Now()
+	look := time.NewTicker(5 * time.Second)
+	defer look.Stop()
+	order := []string{"engine", "gateway", "runner", "redis"}
+	next := 0
+	for due := began.Add(killEvery); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			p.see(time.Since(began))
+		}
+		if time.Now().Before(due) {
+			continue
+		}
+		due = due.Add(killEvery)
+		what := order[next%len(order)]
+		next++
+		p.kills[what]++
+		p.kill(what)
+	}
+}
+
+func (p *pool) kill(what string) {
+	p.t.Helper()
+	p.victims.Lock()
+	runner, gateway := p.victims.runner, p.victims.gateway
+	p.victims.Unlock()
+	switch what {
+	case "engine":
+		if l := engines(runner.PID()); len(l) > 0 {
+			_ = syscall.Kill(l[len(l)/2].PID, syscall.SIGKILL)
+		}
+	case "gateway":
+		gateway.Kill()
+		fresh := p.startGateway()
+		p.victims.Lock()
+		p.victims.gateway = fresh
+		p.victims.Unlock()
+	case "runner":
+		orphans := engines(runner.PID())
+		runner.Kill()
+		for _, e := range orphans {
+			calls.Eventually(p.t, 15*time.Second, "alive after its runner: "+e.String(), false, e.Alive)
+		}
+		fresh := p.startRunner()
+		p.victims.Lock()
+		p.victims.runner = fresh
+		p.victims.Unlock()
+	case "redis":
+		p.redis.Kill()
+		time.Sleep(2 * time.Second)
+		p.redis.Restart()
+	}
+}
+
+// engines are the engine processes below a runner.
+func engines(runner int) []testenv.Process {
+	return slices.DeleteFunc(testenv.Descendants(runner), func(q testenv.Process) bool {
+		name := filepath.Base(strings.Fields(q.Args + " -")[0])
+		return !strings.HasPrefix(name, "standin") && name != "llama-server"
+	})
+}
+
+// see notes what is there now.
+func (p *pool) see(at time.Duration) {
+	p.victims.Lock()
+	runner := p.victims.runner
+	p.victims.Unlock()
+	for _, e := range engines(runner.PID()) {
+		p.engines[e] = true
+	}
+	keys, _ := p.rdb.DBSize(p.t.Context()).Result() // 0 while it is away
+	p.memory = append(p.memory, sample{at, resident(p.steady.PID()), resident(runner.PID()), keys})
+}
+
+// resident is a process's memory in MiB.
+func resident(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(text))
+	pages, _ := strconv.Atoi(f[1])
+	return pages * os.Getpagesize() >> 20
+}
+
+// settle checks that nothing is left of the traffic once it has ended.
+func (p *pool) settle() {
+	t := p.t
+	t.Helper()
+	gauge := func(base, name string) string {
+		text := string(calls.Get(t.Context(), p.http, base+"/metrics").Body)
+		for line := range strings.Lines(text) {
+			if f := strings.Fields(line); len(f) == 2 && f[0] == name {
+				return f[1]
+			}
+		}
+		return "no " + name
+	}
+	for _, g := range []*testenv.Program{p.steady, p.victims.gateway} {
+		calls.Eventually(t, patience, "open requests of a gateway", "0", func() string { return gauge(g.URL, "reveille_gateway_requests_open") })
+	}
+	key := func(kind string) string { return "rv:{main}:" + kind + ":h" }
+	calls.Eventually(t, patience, "tickets in the queue", 0, func() int64 { n, _ := p.rdb.LLen(t.Context(), key("queue")).Result(); return n })
+	calls.Eventually(t, patience, "models with requests", nil, func() (busy []string) {
+		for _, m := range p.rdb.SMembers(t.Context(), key("models")).Val() {
+			if n := p.rdb.HGet(t.Context(), key("model")+":"+m, "in_flight").Val(); n != "0" && n != "" {
+				busy = append(busy, m+": "+n)
+			}
+		}
+		return busy
+	})
+	for model := range p.models { // each is still served
+		a := calls.Infer(t.Context(), p.http, p.steady.URL, p.models.Type(model), model)
+		if !a.OK() {
+			t.Errorf("%s in the end: %v", model, a)
+		}
+	}
+	if a := calls.Post(t.Context(), p.http, p.steady.URL+"/v1/unload", "{}"); a.Status != http.StatusOK {
+		t.Errorf("unload in the end: %v", a)
+	}
+	calls.Eventually(t, patience, "engines in the end", 0, func() int { return len(engines(p.victims.runner.PID())) })
+	for e := range p.engines {
+		calls.Eventually(t, patience, "alive in the end: "+e.String(), false, e.Alive)
+	}
+}
+
+// report prints what happened and checks the sums and the memory.
+func (p *pool) report() {
+	t := p.t
+	t.Helper()
+	total := 0
+	for _, what := range slices.Sorted(maps.Keys(p.outcomes)) {
+		t.Logf("%8d %s", p.outcomes[what], what)
+		total += p.outcomes[what]
+	}
+	t.Logf("%8d outcomes of %d requests in %v minutes; killed: %v; %d engines seen", total, p.asked.Load(), *minutes, p.kills, len(p.engines))
+	if int64(total) != p.asked.Load() {
+		t.Errorf("%d outcomes of %d requests", total, p.asked.Load())
+	}
+	for _, w := range p.wrong {
+		t.Errorf("%s", w)
+	}
+	for i := 0; i < len(p.memory); i += max(1, len(p.memory)/12) {
+		s := p.memory[i]
+		t.Logf("after %4.0f s: steady gateway %d MiB, runner %d MiB, %d keys", s.at.Seconds(), s.gateway, s.runner, s.keys)
+	}
+	// The heap of the first third is as large as it gets; what comes on top later has leaked.
+	third := len(p.memory) / 3
+	if third == 0 {
+		return
+	}
+	most := func(list []sample) (gateway int, keys int64) {
+		for _, s := range list {
+			gateway, keys = max(gateway, s.gateway), max(keys, s.keys)
+		}
+		return gateway, keys
+	}
+	early, earlyKeys := most(p.memory[:third])
+	late, lateKeys := most(p.memory[2*third:])
+	if late > early*3/2+16 {
+		t.Errorf("the steady gateway's memory grew from %d to %d MiB", early, late)
+	}
+	if lateKeys > earlyKeys*2+200 {
+		t.Errorf("Redis' keys grew from %d to %d", earlyKeys, lateKeys)
+	}
+}

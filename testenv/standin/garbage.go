@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+)
+
+// longLine is longer than any reader should accept, in bytes (the gateway's limit is
+// 16 MiB).
+const longLine = 17 << 20
+
+// replyGarbage answers a plain request with the configured kind of garbage.
+func (c *call) replyGarbage() {
+	switch c.s.cfg.Garbage {
+	case "content-type":
+		c.rawReply("text/html", []byte("<html><body>It works!</body></html>"))
+	case "json":
+		c.rawReply("application/json", []byte(`{"id": "standin", "choices": [{`))
+	case "line":
+		c.rawReply("application/json", []byte(`{"id": "`+string(bytes.Repeat([]byte("x"), longLine))+`"}`))
+	case "framing":
+		c.breakFraming("application/json")
+	}
+}
+
+func (c *call) rawReply(contentType string, body []byte) {
+	c.w.Header().Set("Content-Type", contentType)
+	c.w.WriteHeader(http.StatusOK)
+	_, _ = c.w.Write(body)
+}
+
+// breakFraming takes the connection over and sends a chunk whose size is no number.
+// What was written before stays correctly framed.
+func (c *call) breakFraming(contentType string) {
+	c.w.Header().Set("Content-Type", contentType)
+	c.w.WriteHeader(http.StatusOK)
+	rc := http.NewResponseController(c.w)
+	_ = rc.Flush() // sends the header, chunked, as the length is not known
+	conn, buf, err := rc.Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = buf.WriteString("chunk?\r\nno chunk size above\r\n")
+	_ = buf.Flush()
+}
+
+// spoil writes the configured garbage into a stream that has sent its first event.
+func (st *stream) spoil() {
+	switch st.c.s.cfg.Garbage {
+	case "json":
+		st.raw([]byte("data: {\"choices\": [{\n\n"))
+	case "line":
+		st.raw([]byte("data: {\"x\": \""))
+		block := bytes.Repeat([]byte("x"), 1<<20)
+		for range longLine >> 20 {
+			st.raw(block)
+		}
+		st.raw([]byte("\"}\n\n"))
+	case "framing":
+		rc := http.NewResponseController(st.c.w)
+		conn, buf, err := rc.Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = buf.WriteString("chunk?\r\nno chunk size above\r\n")
+		_ = buf.Flush()
+	}
+}

@@ -1,0 +1,295 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	systemStart = 60 * time.Second // longest until GET /health is 200
+	systemStop  = 60 * time.Second // longest from SIGINT to the end of the process
+	systemGone  = 15 * time.Second // longest until the rest has gone with it
+	logTail     = 200              // lines of the log that a failure shows
+)
+
+// Spec is what Start starts.
+type Spec struct {
+	// Models is a models file: its path below the module, or its text, which has several lines.
+	Models string
+	// Args are further flags of `gateway run`.
+	Args []string
+	// Redis is a server to use; nil embeds one.
+	Redis *RedisServer
+}
+
+// System is a running `gateway run`, a process of its own with all that it starts: a runner, engines, an embedded Redis.
+// Its methods must not be called at the same time.
+type System struct {
+	URL       string // http://127.0.0.1:PORT
+	RedisAddr string // host:port where redis-cli finds the pool
+
+	t      testing.TB
+	spec   Spec
+	log    string // file
+	models string // file
+	tmp    string // the processes' folder for temporary files
+	cmd    *exec.Cmd
+	exited <-chan struct{} // closed when cmd was reaped
+}
+
+// Start runs `gateway run` on free ports and returns when GET /health is 200. The models' paths are relative to the
+// module. When the test ends the system is stopped as by Ctrl-C, and the test fails if anything of it stays: see Stop.
+// A failed test shows the end of the log.
+func Start(t testing.TB, spec Spec) *System {
+	t.Helper()
+	root, gateway := Root(t), Build(t, "gateway")
+	s := &System{t: t, spec: spec, models: filepath.Join(root, spec.Models), log: filepath.Join(t.ArtifactDir(), "gateway.log"), tmp: shortTemp(t)}
+	engines := filepath.Join(t.TempDir(), "engines")
+	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(Standin(t), filepath.Join(engines, "standin"))); err != nil {
+		t.Fatal("testenv:", err)
+	}
+	if strings.Contains(spec.Models, "\n") {
+		s.models = filepath.Join(t.TempDir(), "models.yaml")
+		s.SetModels(spec.Models)
+	}
+	args := []string{
+		"run", "--addr", "127.0.0.1:0", "--models", s.models, "--state-dir", t.TempDir(),
+		"--engines-dir", engines, "--engines-dir", filepath.Join(root, ".cache", "engines", "llama-server", "bin"),
+	}
+	if spec.Redis != nil {
+		args = append(args, "--redis-url", "redis://"+spec.Redis.Addr+"/0")
+	} else {
+		args = append(args, "--redis-listen", "127.0.0.1:0")
+	}
+	s.cmd = exec.Command(gateway, append(args, spec.Args...)...)
+	s.cmd.Dir = root
+	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "REVEILLE_") }), "TMPDIR="+s.tmp)
+	out, err := os.Create(s.log)
+	if err != nil {
+		t.Fatal("testenv:", err)
+	}
+	defer out.Close()
+	s.cmd.Stdout, s.cmd.Stderr = out, out
+	if s.exited, err = startChild(s.cmd); err != nil {
+		t.Fatal("testenv: gateway run:", err)
+	}
+	t.Cleanup(s.end)
+	s.awaitHealth()
+	return s
+}
+
+// shortTemp makes a folder with a short name: socket paths are bounded.
+func shortTemp(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rv")
+	if err != nil {
+		t.Fatal("testenv:", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// Log returns what the gateway and its runner have written.
+func (s *System) Log() string {
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// SetModels replaces the models file of a system that was given the text of one.
+func (s *System) SetModels(text string) {
+	s.t.Helper()
+	fresh := s.models + ".new"
+	if err := errors.Join(os.WriteFile(fresh, []byte(text), 0o600), os.Rename(fresh, s.models)); err != nil {
+		s.t.Fatal("testenv:", err)
+	}
+}
+
+// PID is the number of the gateway's process.
+func (s *System) PID() int { return s.cmd.Process.Pid }
+
+// Processes returns all processes that the gateway has started, directly or not, and that still run.
+func (s *System) Processes() []Process { return Descendants(s.PID()) }
+
+// Greeting of `gateway run`: where it is, and where its Redis is.
+var (
+	greetURL   = regexp.MustCompile(`serves \d+ models at (http://\S+)/v1`)
+	greetRedis = regexp.MustCompile(`redis-cli -h (\S+) -p (\d+)`)
+)
+
+func (s *System) awaitHealth() {
+	s.t.Helper()
+	why := "it has not said where it listens"
+	for deadline := time.Now().Add(systemStart); time.Now().Before(deadline); {
+		select {
+		case <-s.exited:
+			s.t.Fatal("testenv: gateway run ended at start: ", s.cmd.ProcessState)
+		case <-time.After(10 * time.Millisecond):
+		}
+		log := s.Log()
+		at := greetURL.FindStringSubmatch(log)
+		if at == nil || !s.findRedis(log) {
+			continue
+		}
+		s.URL = at[1]
+		resp, err := http.Get(s.URL + "/health")
+		if err != nil {
+			why = err.Error()
+			continue
+		}
+		resp.Body.Close()
+		if why = "GET /health: " + resp.Status; resp.StatusCode == http.StatusOK {
+			return
+		}
+	}
+	s.t.Fatalf("testenv: gateway run is not ready in %v: %s", systemStart, why)
+}
+
+// findRedis finds where redis-cli reaches the pool.
+func (s *System) findRedis(log string) bool {
+	if s.spec.Redis != nil {
+		s.RedisAddr = s.spec.Redis.Addr
+		return true
+	}
+	at := greetRedis.FindStringSubmatch(log)
+	if at != nil {
+		s.RedisAddr = net.JoinHostPort(at[1], at[2])
+	}
+	return at != nil
+}
+
+// Stop ends the system as Ctrl-C does and checks what is promised of that: status 0, no process left, nothing listens,
+// no temporary file, and in a Redis of its own no model, no ticket and no lock. It does nothing to a system that has ended.
+func (s *System) Stop() {
+	s.t.Helper()
+	if s.ended() {
+		return
+	}
+	family := s.Processes()
+	_ = s.cmd.Process.Signal(os.Interrupt)
+	select {
+	case <-s.exited:
+	case <-time.After(systemStop):
+		s.t.Errorf("testenv: gateway run has not ended %v after SIGINT", systemStop)
+		_ = s.cmd.Process.Kill()
+		<-s.exited
+	}
+	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
+		s.t.Errorf("testenv: gateway run after SIGINT: %v", s.cmd.ProcessState)
+	}
+	s.gone(family)
+	if left, _ := filepath.Glob(filepath.Join(s.tmp, "reveille-*", "*")); len(left) > 0 {
+		s.t.Errorf("testenv: left in the temporary folder: %v", left)
+	}
+	if s.spec.Redis != nil && s.spec.Redis.cmd != nil {
+		s.released()
+	}
+}
+
+// Kill ends the gateway's process with SIGKILL and checks that all it started goes with it.
+func (s *System) Kill() {
+	s.t.Helper()
+	family := s.Processes()
+	_ = s.cmd.Process.Signal(syscall.SIGKILL)
+	<-s.exited
+	s.gone(family)
+}
+
+func (s *System) ended() bool {
+	select {
+	case <-s.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// end is the system's part of the test's end.
+func (s *System) end() {
+	s.Stop()
+	log := s.Log()
+	for _, bad := range []string{"DATA RACE", "panic:", "fatal error:"} {
+		if strings.Contains(log, bad) {
+			s.t.Errorf("testenv: %q in the log", bad)
+		}
+	}
+	if s.t.Failed() {
+		lines := strings.Split(strings.TrimSpace(log), "\n")
+		s.t.Logf("the end of %s:\n%s", s.log, strings.Join(lines[max(0, len(lines)-logTail):], "\n"))
+	}
+}
+
+// gone checks that processes have ended and that the addresses are free.
+func (s *System) gone(family []Process) {
+	s.t.Helper()
+	var left []Process
+	for deadline := time.Now().Add(systemGone); ; time.Sleep(10 * time.Millisecond) {
+		if left = slices.DeleteFunc(slices.Clone(family), func(p Process) bool { return !p.Alive() }); len(left) == 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	for _, p := range left {
+		s.t.Errorf("testenv: process left: %v", p)
+		_ = syscall.Kill(p.PID, syscall.SIGKILL)
+	}
+	addrs := []string{strings.TrimPrefix(s.URL, "http://")}
+	if s.spec.Redis == nil {
+		addrs = append(addrs, s.RedisAddr)
+	}
+	for _, addr := range addrs {
+		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
+			conn.Close()
+			s.t.Errorf("testenv: something still listens on %s", addr)
+		}
+	}
+}
+
+// released checks that Redis holds no claim of the system that ended.
+func (s *System) released() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c := redis.NewClient(&redis.Options{Addr: s.RedisAddr})
+	defer c.Close()
+	keys, err := c.Keys(ctx, "rv:*").Result()
+	if err != nil {
+		s.t.Errorf("testenv: %v", err)
+	}
+	for _, key := range keys {
+		_, name, _ := strings.Cut(key, "}:")
+		switch kind, _, _ := strings.Cut(name, ":"); kind {
+		case "model", "models", "npu", "queue", "begun", "wanted", "wake":
+			s.t.Errorf("testenv: left in Redis: %s", key)
+		case "host":
+			if state, err := c.HGet(ctx, key, "state").Result(); err != nil || state != "asleep" {
+				s.t.Errorf("testenv: left in Redis: %s is %q (%v), want asleep", key, state, err)
+			}
+		case "ticket":
+			if t := c.HGetAll(ctx, key).Val(); t["state"] == "queued" || t["state"] == "loading" {
+				s.t.Errorf("testenv: left in Redis: %s %v", key, t)
+			}
+		}
+	}
+}
+
+// Redis opens a client of the system's pool for a test that looks. It is closed with the test.
+func (s *System) Redis() *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: s.RedisAddr, MaxRetries: -1})
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}

@@ -1,0 +1,432 @@
+package system
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Rule 3: one NPU model on a host, whatever its type and however many slots are free.
+func TestRule03OneModelOnTheNPU(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{
+		"npu-llm": "llm, device: npu", "npu-embed": "embedding, device: npu", "npu-audio": "audio, device: npu",
+		"cpu-llm": "llm", "cpu-embed": "embedding",
+	}, "--max-loaded-models=3")
+	for _, step := range []struct {
+		model, evicts string
+		loaded        []string
+	}{
+		{"npu-llm", "", []string{"npu-llm"}},
+		{"cpu-llm", "", []string{"cpu-llm", "npu-llm"}},
+		{"npu-embed", "npu-llm", []string{"cpu-llm", "npu-embed"}},
+		{"cpu-embed", "", []string{"cpu-embed", "cpu-llm", "npu-embed"}},
+		{"npu-audio", "npu-embed", []string{"cpu-embed", "cpu-llm", "npu-audio"}},
+		{"npu-llm", "npu-audio", []string{"cpu-embed", "cpu-llm", "npu-llm"}},
+	} {
+		if got := w.use(step.model).header.Get("x-evicted"); got != step.evicts {
+			t.Errorf("%s evicted %q, want %q", step.model, got, step.evicts)
+		}
+		eventually(t, "loaded after "+step.model, step.loaded, w.loaded)
+		if strings.HasPrefix(step.model, "npu") {
+			if got := w.rdb.Get(t.Context(), "rv:{main}:npu:local").Val(); got != step.model {
+				t.Errorf("npu:local is %q, want %q", got, step.model)
+			}
+		}
+	}
+}
+
+func TestRule03BusyNPUIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{
+		"npu-llm": "llm, device: npu, " + options(slow), "npu-embed": "embedding, device: npu",
+	}, "--max-loaded-models=3")
+	s := w.chat("npu-llm", 60)
+	got, _ := w.later("npu-embed")
+	eventually(t, "queue", []string{"npu-embed"}, w.queued)
+	stays(t, "loaded while the NPU is busy", []string{"npu-llm"}, w.loaded)
+	s.whole()
+	w.await("npu-embed", got)
+	eventually(t, "loaded", []string{"npu-embed"}, w.loaded)
+}
+
+func TestRule03Seats(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{
+		hostFields: ", npu_seats: {llm: 1, embedding: 1}",
+		"npu-llm":  "llm, device: npu", "npu-llm-2": "llm, device: npu", "npu-embed": "embedding, device: npu", "npu-audio": "audio, device: npu",
+	}, "--max-loaded-models=3")
+	w.use("npu-llm")
+	w.use("npu-embed")
+	eventually(t, "both seats taken", []string{"npu-embed", "npu-llm"}, w.loaded)
+	if got := w.use("npu-llm-2").header.Get("x-evicted"); got != "npu-llm" {
+		t.Errorf("evicted %q, want the other llm", got)
+	}
+	if a := w.ask("npu-audio"); a.status < 500 || a.code() == "" {
+		t.Errorf("no seat for its type: %v", a)
+	}
+	eventually(t, "loaded in the end", []string{"npu-embed", "npu-llm-2"}, w.loaded)
+}
+
+// Rule 4: a busy model is not evicted, the load waits.
+func TestRule04BusyStays(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{"a": "llm, " + options(slow), "b": "llm"}, "--fair-after=100ms")
+	s := w.chat("a", 80)
+	pid := w.pid("a")
+	got, _ := w.later("b")
+	eventually(t, "queue", []string{"b"}, w.queued)
+	stays(t, "a's process", pid, func() int { return w.pid("a") })
+	done := s.drain()
+	a := w.await("b", got)
+	select {
+	case at, whole := <-done:
+		if !whole {
+			t.Error("the busy model's stream was cut")
+		}
+		_ = at
+	default:
+		t.Error("b was served while a was busy")
+	}
+	if a.header.Get("x-evicted") != "a" {
+		t.Errorf("evicted %q, want a", a.header.Get("x-evicted"))
+	}
+}
+
+// Rule 4: a victim that never gets idle stops taking new requests after fair_after; they queue behind the newcomer.
+func TestRule04SteadyTrafficCannotStarveALoad(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{"a": "llm, " + options("--token-delay 5ms --tokens 60"), "b": "llm"}, "--fair-after=300ms")
+	w.use("a")
+	stop := make(chan struct{})
+	var traffic sync.WaitGroup
+	var mu sync.Mutex
+	var failed []answer
+	for range 3 { // overlapping, so that a is never idle
+		traffic.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if a := w.ask("a"); a.status != http.StatusOK {
+					mu.Lock()
+					failed = append(failed, a)
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	eventually(t, "a is busy", true, func() bool { return w.stats("a").InFlight >= 2 })
+	got, _ := w.later("b")
+	w.await("b", got)
+	close(stop)
+	traffic.Wait()
+	if len(failed) > 0 {
+		t.Errorf("traffic of a: %v", failed[0])
+	}
+}
+
+// Rule 5: loads are first come first served.
+func TestRule05FirstComeFirstServed(t *testing.T) {
+	t.Parallel()
+	models := catalogue{"a": "llm, " + options(slow)}
+	later := []string{"z", "m", "b", "q"}
+	for _, m := range later {
+		models[m] = "llm"
+	}
+	w := start(t, models)
+	s := w.chat("a", 2000)
+	var got []<-chan answer
+	for i, m := range later {
+		c, _ := w.later(m)
+		got = append(got, c)
+		eventually(t, "queue", later[:i+1], w.queued)
+	}
+	s.leave()
+	for i, c := range got {
+		w.await(later[i], c)
+	}
+	if order := begun(w.Log()); !slices.Equal(order, append([]string{"a"}, later...)) {
+		t.Errorf("loads began in the order %v, want a and then %v", order, later)
+	}
+}
+
+// Rule 5: a load that waits for a busy victim lets 8 later ones pass that need not wait.
+func TestRule05Passing(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{
+		"a": "llm, " + options(slow), "b": "llm", "e1": "embedding", "e2": "embedding",
+	}, "--fair-after=100ms")
+	s := w.chat("a", 20000)
+	b, _ := w.later("b")
+	eventually(t, "queue", []string{"b"}, w.queued)
+	for i := range 8 {
+		w.use([]string{"e1", "e2"}[i%2])
+	}
+	ninth, _ := w.later("e1")
+	eventually(t, "queue", []string{"b", "e1"}, w.queued)
+	stays(t, "queue behind a load that was passed often enough", []string{"b", "e1"}, w.queued)
+	s.leave()
+	w.await("b", b)
+	w.await("e1", ninth)
+	order := begun(w.Log())
+	if want := []string{"a", "e1", "e2", "e1", "e2", "e1", "e2", "e1", "e2", "b", "e1"}; !slices.Equal(order, want) {
+		t.Errorf("loads began in the order %v, want %v", order, want)
+	}
+}
+
+// begun lists the loads that a log says to have begun, in order.
+func begun(log string) []string {
+	var models []string
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, `msg="load begins"`) {
+			_, rest, _ := strings.Cut(line, " model=")
+			model, _, _ := strings.Cut(rest, " ")
+			models = append(models, model)
+		}
+	}
+	return models
+}
+
+// Rule 6: a failed load empties the host, all types, and is tried once more.
+func TestRule06FailedLoadClearsAndRetries(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{
+		"x": "llm", "e": "embedding, " + options("--call-cost 1500ms"), "f": "llm, " + options("--fail-load 1"),
+		"broken": "audio, " + options("--fail-load -1"),
+	}, "--max-loaded-models=3")
+	w.use("x")
+	busy, _ := w.later("e")
+	eventually(t, "e is busy", true, func() bool { return w.pid("e") > 0 && w.stats("e").InFlight == 1 })
+	a := w.use("f")
+	select {
+	case got := <-busy:
+		if got.status != http.StatusOK {
+			t.Errorf("the request that was open at the failed load: %v", got)
+		}
+	default:
+		t.Error("a busy model was cleared away")
+	}
+	eventually(t, "loaded after the second try", []string{"f"}, w.loaded)
+	evicted := strings.Split(a.header.Get("x-evicted"), ",")
+	if slices.Sort(evicted); !slices.Equal(evicted, []string{"e", "x"}) {
+		t.Errorf("x-evicted %v, want e and x", evicted)
+	}
+	if n := w.loads("f"); n != 2 {
+		t.Errorf("%d starts of f, want 2", n)
+	}
+
+	a = w.ask("broken")
+	if a.status != 500 || a.code() != "model_load_error" || a.header.Get("x-should-retry") != "false" {
+		t.Errorf("a load that fails twice: %v", a)
+	}
+	if n := w.loads("broken"); n != 2 {
+		t.Errorf("%d starts of broken, want 2", n)
+	}
+	eventually(t, "loaded after two failures", []string(nil), w.loaded)
+	w.use("x") // comes back with its next request
+}
+
+// Rule 6: a missing file fails at once, clears nothing and is not tried again.
+func TestRule06MissingFile(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{
+		"x": "llm", "e": "embedding", "y": "llm, " + options("--need-file /nonexistent/weights.gguf"), "real": "llm, recipe: llamacpp, checkpoint: /nonexistent/real.gguf",
+	}, "--max-loaded-models=3")
+	w.use("x")
+	w.use("e")
+	pids := func() []int { return []int{w.pid("x"), w.pid("e")} }
+	before := pids()
+	for model, starts := range map[string]int{"y": 1, "real": 0} {
+		a := w.ask(model)
+		if a.status != http.StatusNotFound || a.code() != "model_file_not_found" || a.header.Get("x-should-retry") != "false" {
+			t.Errorf("%s: %v", model, a)
+		}
+		if strings.Contains(a.message(), "/nonexistent") {
+			t.Errorf("%s: the message tells a path of the host: %s", model, a.message())
+		}
+		if n := w.loads(model); n != starts {
+			t.Errorf("%d starts of %s, want %d", n, model, starts)
+		}
+	}
+	stays(t, "processes of x and e", before, pids)
+}
+
+// Rule 7: a model loaded for a request serves it before it may be evicted, however many others want the slot.
+func TestRule07LoadedForARequestServesIt(t *testing.T) {
+	t.Parallel()
+	models := catalogue{}
+	var names []string
+	for i := range 5 {
+		names = append(names, fmt.Sprintf("m%d", i))
+		models[names[i]] = "llm, " + options("--token-delay 1ms")
+	}
+	w := start(t, models, "--fair-after=50ms")
+	got := map[string][]<-chan answer{}
+	for range 4 {
+		for _, m := range names {
+			c, _ := w.later(m)
+			got[m] = append(got[m], c)
+		}
+	}
+	for m, list := range got {
+		for _, c := range list {
+			w.await(m, c)
+		}
+	}
+	for _, m := range names {
+		if n := w.loads(m); n != 1 {
+			t.Errorf("%d loads of %s for requests that waited together, want 1", n, m)
+		}
+	}
+}
+
+// Rule 7: a ticket whose waiters all left is dropped unless its load has begun.
+func TestRule07TicketOfNobodyIsDropped(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{"a": "llm, " + options(slow), "b": "llm"})
+	s := w.chat("a", 20000)
+	_, leave := w.later("b")
+	eventually(t, "queue", []string{"b"}, w.queued)
+	began := time.Now()
+	leave()
+	eventually(t, "queue after the client left", nil, w.queued)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("noticed after %v", took)
+	}
+	s.leave()
+	stays(t, "loaded after all left", []string{"a"}, w.loaded)
+}
+
+// Rule 8: pinned models are never victims.
+func TestRule08Pins(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{"a": "llm, pin: true", "b": "llm", "c": "llm"})
+	w.use("a")
+	pid := w.pid("a")
+	refusedBy := func(a answer, status int) {
+		t.Helper()
+		if a.status != status || a.code() != "slots_pinned_error" || !strings.Contains(a.message(), "a") {
+			t.Errorf("want %d slots_pinned_error, got %v", status, a)
+		}
+	}
+	refusedBy(w.ask("b"), http.StatusServiceUnavailable)
+	load := w.manage("/v1/load", `{"model_name":"b"}`)
+	refusedBy(load, http.StatusConflict)
+	if load.header.Get("x-should-retry") != "false" {
+		t.Error("409 without x-should-retry: false")
+	}
+	if got := w.pid("a"); got != pid {
+		t.Errorf("a's process %d became %d", pid, got)
+	}
+	if a := w.manage("/v1/internal/pin", `{"model_name":"a","pinned":false}`); a.status != http.StatusOK {
+		t.Fatalf("unpin: %v", a)
+	}
+	w.use("b")
+	if a := w.manage("/v1/internal/pin", `{"model_name":"b","pinned":true}`); a.status != http.StatusOK {
+		t.Fatalf("pin: %v", a)
+	}
+	eventually(t, "pinned", "1", func() string { return w.field("b", "pinned") })
+	refusedBy(w.ask("c"), http.StatusServiceUnavailable)
+}
+
+// Rule 9: beyond the count there is a memory budget.
+func TestRule09MemoryBudget(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{
+		"a": "llm, memory: 400MiB", "b": "embedding, memory: 400MiB", "c": "llm, memory: 400MiB", "big": "llm, memory: 900MiB",
+		"huge": "llm, memory: 1025MiB",
+	}, "--max-loaded-models=3", "--memory-budget=cpu=1GiB")
+	w.use("a")
+	tick()
+	w.use("b")
+	tick()
+	if got := w.use("c").header.Get("x-evicted"); got != "a" {
+		t.Errorf("evicted %q, want a", got)
+	}
+	a := w.ask("huge")
+	if a.status != 500 || a.code() != "model_too_large" || a.header.Get("x-should-retry") != "false" {
+		t.Errorf("a model that never fits: %v", a)
+	}
+	for _, n := range []int{1025 << 20, 1 << 30} {
+		if !strings.Contains(a.message(), fmt.Sprint(n)) {
+			t.Errorf("the refusal lacks the number %d: %s", n, a.message())
+		}
+	}
+	eventually(t, "loaded after the refusal", []string{"b", "c"}, w.loaded)
+	w.use("big")
+	eventually(t, "loaded", []string{"big"}, w.loaded)
+}
+
+// Rule 10: request > saved > catalogue > recipe; other options reload.
+func TestRule10Options(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{"a": "llm, options: {ctx_size: 2048}", "plain": "embedding"})
+	context := func() string {
+		_, rest, _ := strings.Cut(w.field("a", "options"), `"ctx_size":`)
+		n, _, _ := strings.Cut(rest, ",")
+		return strings.Trim(n, "} ")
+	}
+	load := func(body string) int {
+		t.Helper()
+		if a := w.manage("/v1/load", body); a.status != http.StatusOK {
+			t.Fatalf("%s: %v", body, a)
+		}
+		return w.pid("a")
+	}
+	w.use("a")
+	if got := context(); got != "2048" {
+		t.Errorf("catalogue: ctx_size %s, want 2048", got)
+	}
+	first := w.pid("a")
+	if pid := load(`{"model_name":"a"}`); pid != first {
+		t.Error("a load without other options replaced the process")
+	}
+	second := load(`{"model_name":"a","ctx_size":1024}`)
+	if got := context(); second == first || got != "1024" {
+		t.Errorf("request: ctx_size %s, want 1024; process %d after %d", got, second, first)
+	}
+	if pid := load(`{"model_name":"a","ctx_size":1024}`); pid != second {
+		t.Error("a load with the same options replaced the process")
+	}
+	w.use("a")
+	if w.pid("a") != second {
+		t.Error("a request replaced the process")
+	}
+	third := load(`{"model_name":"a","ctx_size":512,"save_options":true}`)
+	if got := context(); third == second || got != "512" {
+		t.Errorf("saving request: ctx_size %s, want 512", got)
+	}
+	if a := w.manage("/v1/unload", `{"model_name":"a"}`); a.status != http.StatusOK {
+		t.Fatalf("unload: %v", a)
+	}
+	w.use("a")
+	if got := context(); got != "512" {
+		t.Errorf("saved: ctx_size %s, want 512", got)
+	}
+	load(`{"model_name":"a","ctx_size":null}`)
+	if got := context(); got != "2048" {
+		t.Errorf("null skips the saved value: ctx_size %s, want 2048", got)
+	}
+	pid := w.pid("a")
+	for _, body := range []string{
+		`{"model_name":"a","ctx_size":"many"}`, `{"model_name":"a","ctx_size":-2}`, `{"model_name":"a","llamacpp_args":"-np 2"}`, `{"model_name":7}`, `{}`,
+	} {
+		if a := w.manage("/v1/load", body); a.status != http.StatusBadRequest {
+			t.Errorf("%s: %v", body, a)
+		}
+	}
+	if a := w.manage("/v1/load", `{"model_name":"nobody"}`); a.status != http.StatusNotFound {
+		t.Errorf("unknown model: %v", a)
+	}
+	if w.pid("a") != pid {
+		t.Error("a refused load replaced the process")
+	}
+}

@@ -1,0 +1,93 @@
+package system
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"reveille/testenv"
+)
+
+// Ctrl-C in the middle of everything: a stream, a load, a request in the queue. System.Stop checks what is left: nothing.
+func TestStopInTheMiddle(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{
+		"a": "llm, " + options(slow), "b": "llm", "e": "embedding, " + options("--load-time 30s"), "stubborn": "reranking, " + options("--ignore-sigterm"),
+	}, "--shutdown-timeout=2s", "--drain-timeout=1s")
+	w.use("stubborn")
+	s := w.chat("a", 100000)
+	queued, _ := w.later("b")
+	eventually(t, "queue", []string{"b"}, w.queued)
+	loading, _ := w.later("e")
+	eventually(t, "state of e", "loading", func() string { return w.field("e", "state") })
+	done := s.drain()
+	w.Stop()
+	for what, c := range map[string]<-chan answer{"queued": queued, "loading": loading} {
+		select {
+		case a := <-c:
+			if a.status != http.StatusServiceUnavailable || a.code() != "draining" || a.header.Get("Retry-After") == "" {
+				t.Errorf("%s: %v", what, a)
+			}
+		case <-time.After(patience):
+			t.Errorf("%s: no answer", what)
+		}
+	}
+	if _, whole := <-done; whole {
+		t.Error("a stream that was cut looks complete")
+	}
+}
+
+// A gateway that is killed takes its runner and their engines with it, and its successor on the same Redis is not held
+// up by what it left there.
+func TestGatewayKilled(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartRedis(t)
+	models := catalogue{"a": "llm, " + options(slow), "b": "llm", "e": "embedding, " + options("--load-time 5s"), "i": "image"}
+	first := testenv.Start(t, testenv.Spec{Models: models.yaml(), Redis: server})
+	w := &world{System: first, t: t, rdb: first.Redis(), types: models.types()}
+	w.use("i")
+	w.chat("a", 100000)
+	w.later("b")
+	w.later("e")
+	eventually(t, "state of e", "loading", func() string { return w.field("e", "state") })
+	if n := len(w.Processes()); n != 4 {
+		t.Errorf("%d processes, want a runner and three engines: %v", n, w.Processes())
+	}
+	first.Kill()
+
+	second := testenv.Start(t, testenv.Spec{Models: models.yaml(), Redis: server})
+	w = &world{System: second, t: t, rdb: second.Redis(), types: models.types()}
+	w.use("i")
+	w.use("b")
+}
+
+// SIGHUP and a change on disk reload the models file without touching unchanged models.
+func TestReloadOfTheModelsFile(t *testing.T) {
+	t.Parallel()
+	w := start(t, catalogue{"a": "llm, " + options(slow), "e": "embedding"})
+	w.use("e")
+	s := w.chat("a", 100000)
+	pid := w.pid("a")
+	changed := catalogue{"a": "llm, " + options(slow), "e": "embedding, " + options("--call-cost 1ms"), "new": "reranking"}
+	w.types = changed.types()
+	w.SetModels(changed.yaml())
+	if err := syscall.Kill(w.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a request to the new model", http.StatusOK, func() int { return w.ask("new").status })
+	eventually(t, "record of the changed model", "", func() string { return w.field("e", "state") })
+	w.use("e")
+	if w.pid("a") != pid {
+		t.Error("the unchanged model's process was replaced")
+	}
+	w.SetModels("models: [this is\n  no catalogue\n")
+	if err := syscall.Kill(w.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	w.use("new")
+	if _, err := s.next(); err != nil {
+		t.Errorf("the open stream ended: %v", err)
+	}
+	s.leave()
+}

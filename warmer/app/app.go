@@ -1,0 +1,120 @@
+// Package app wires a warmer: settings in, sweeps out, by a ticker, once, or as an AWS Lambda function. The warmer's main
+// and the local warmer of `gateway run` both start it.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/config"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+	"reveille/infra/wake"
+	"reveille/warmer/sweep"
+)
+
+// Settings are a warmer's flags. They carry no values of their own until kong has filled them in.
+type Settings struct {
+	config.Redis
+	config.Log
+	Sweep
+	Once   bool `help:"Sweep once, print the report and end."`
+	DryRun bool `help:"Decide and report, change nothing."`
+	JSON   bool `name:"json" help:"Print reports as JSON instead of a table."`
+}
+
+// Sweep are the flags that say when something is idle; gateway run has them too.
+type Sweep struct {
+	Idle      time.Duration `help:"Time without traffic after which a model is unloaded, where the catalogue says nothing; negative: never." default:"10m"`
+	HostIdle  time.Duration `help:"Time without activity after which an empty host is put to sleep; negative: never." default:"15m"`
+	HostMinUp time.Duration `help:"Least time a host stays up once awake." default:"5m"`
+	Every     time.Duration `help:"Time between two sweeps of the local ticker." default:"1m"`
+}
+
+// Validate is called by kong.
+func (s Sweep) Validate() error {
+	if s.Every <= 0 {
+		return fmt.Errorf("--every %v: want more than 0", s.Every)
+	}
+	return nil
+}
+
+// Deps is what a warmer works with beside its settings.
+type Deps struct {
+	Drivers map[catalog.Driver]wake.Driver // by the name that the catalogue's hosts give
+	Out     io.Writer                      // gets reports; nil: none
+	Log     *slog.Logger                   // needed
+}
+
+// Warmer sweeps a pool. It is safe for concurrent use.
+type Warmer struct {
+	settings Settings
+	deps     Deps
+	store    *state.Store
+}
+
+// storeTimeout bounds one call to Redis: a sweep has time, unlike a request.
+const storeTimeout = 2 * time.Second
+
+// New makes a warmer. It does not wait for Redis. Close it when done.
+func New(s Settings, d Deps) (*Warmer, error) {
+	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Timeout: storeTimeout, Log: d.Log})
+	if err != nil {
+		return nil, err
+	}
+	return &Warmer{s, d, store}, nil
+}
+
+// Close ends the warmer's connections.
+func (w *Warmer) Close() error { return w.store.Close() }
+
+// Sweep sweeps once.
+func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
+	return sweep.Run(ctx, sweep.Deps{
+		Store: w.store, Log: w.deps.Log,
+		Power: func(c *catalog.Catalog) sweep.Power {
+			return wake.NewSet(wake.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Log: w.deps.Log})
+		},
+	}, sweep.Settings{
+		Defaults: policy.Defaults{Idle: w.settings.Idle, HostIdle: w.settings.HostIdle, HostMinUp: w.settings.HostMinUp},
+		Pool:     w.settings.Pool, DryRun: w.settings.DryRun,
+	})
+}
+
+// Run sweeps every Settings.Every until ctx ends, or once with Settings.Once. A sweep that fails is logged and the next
+// one tries again; with Once its error is returned. It returns nil when ctx ends.
+func (w *Warmer) Run(ctx context.Context) error {
+	if w.settings.Once {
+		return w.once(ctx)
+	}
+	tick := time.NewTicker(w.settings.Every)
+	defer tick.Stop()
+	for {
+		r, err := w.Sweep(ctx)
+		switch {
+		case err == nil && len(r.Actions) > 0:
+			err = w.print(r)
+		case errors.Is(err, state.ErrUnavailable):
+			w.deps.Log.Debug("sweep", "error", err) // the store's breaker has said so
+			err = nil
+		}
+		if err != nil && ctx.Err() == nil {
+			w.deps.Log.Warn("sweep is not whole", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *Warmer) once(ctx context.Context) error {
+	r, err := w.Sweep(ctx)
+	return errors.Join(err, w.print(r))
+}

@@ -1,0 +1,45 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/aws/aws-lambda-go/lambda"
+)
+
+// Event is the part of an EventBridge schedule event that a warmer reads; an empty one sweeps too.
+type Event struct {
+	ID     string `json:"id"`
+	Source string `json:"source"`
+	Type   string `json:"detail-type"`
+}
+
+// Answer is what an invocation returns.
+type Answer struct {
+	Actions  int `json:"actions"`
+	Failures int `json:"failures"`
+}
+
+// Handle sweeps once for a schedule event, and writes the metrics of the sweep to Deps.Out, one JSON line each, which
+// CloudWatch reads from the function's log. An error makes Lambda count the invocation as failed; the next event sweeps
+// again.
+func (w *Warmer) Handle(ctx context.Context, raw json.RawMessage) (Answer, error) {
+	var e Event
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &e); err != nil {
+			return Answer{}, fmt.Errorf("event: %w", err)
+		}
+	}
+	w.deps.Log.Info("schedule event", "id", e.ID, "source", e.Source, "type", e.Type)
+	r, err := w.Sweep(ctx)
+	if err == nil && w.deps.Out != nil {
+		err = r.Metrics(w.deps.Out)
+	}
+	return Answer{Actions: len(r.Actions), Failures: r.Failures()}, err
+}
+
+// ServeLambda answers the Lambda Runtime API until the environment ends. It does not return before.
+func (w *Warmer) ServeLambda(ctx context.Context) {
+	lambda.StartWithOptions(w.Handle, lambda.WithContext(ctx))
+}

@@ -1,0 +1,43 @@
+// Command warmer puts idle models and hosts of a pool to sleep and keeps planned ones warm: on a ticker, once, or as an
+// AWS Lambda function on a schedule.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"reveille/infra/config"
+	"reveille/infra/wake/drivers"
+	"reveille/warmer/app"
+)
+
+func main() {
+	var s app.Settings
+	kong.Parse(&s, config.Options("warmer", "Puts idle models and hosts of a Reveille pool to sleep, and keeps planned ones warm.")...)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	if err := run(ctx, s); err != nil {
+		fmt.Fprintln(os.Stderr, "warmer:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, s app.Settings) error {
+	log := s.Logger(os.Stderr)
+	w, err := app.New(s, app.Deps{Drivers: drivers.Remote(), Out: os.Stdout, Log: log})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" {
+		w.ServeLambda(ctx)
+		return nil
+	}
+	return w.Run(ctx)
+}

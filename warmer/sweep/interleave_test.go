@@ -1,0 +1,275 @@
+package sweep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"reveille/infra/catalog"
+	"reveille/infra/state"
+	"reveille/testenv"
+	"reveille/warmer/sweep"
+)
+
+// errKilled ends a sweep the way a kill does: every later call of it fails.
+var errKilled = errors.New("killed")
+
+// stepped is a store that lets the rest of the world act between any two calls of a sweep, and kills it at one of them.
+type stepped struct {
+	*state.Store
+	between func()
+	began   func() // called when the sweep got the right to turn a machine off
+	killAt  int    // the call that does not happen; 0 none
+	calls   int
+}
+
+func (s *stepped) step() error {
+	s.calls++
+	if s.killAt > 0 && s.calls >= s.killAt {
+		return errKilled
+	}
+	if s.between != nil {
+		s.between()
+	}
+	return nil
+}
+
+func (s *stepped) Snapshot(ctx context.Context) (*state.Snapshot, error) {
+	if err := s.step(); err != nil {
+		return nil, err
+	}
+	return s.Store.Snapshot(ctx)
+}
+
+func (s *stepped) Acquire(ctx context.Context, w state.Want) (state.Acquired, error) {
+	if err := s.step(); err != nil {
+		return state.Acquired{}, err
+	}
+	return s.Store.Acquire(ctx, w)
+}
+
+func (s *stepped) ClaimWake(ctx context.Context, gateway, host string) (string, error) {
+	if err := s.step(); err != nil {
+		return "", err
+	}
+	return s.Store.ClaimWake(ctx, gateway, host)
+}
+
+func (s *stepped) CommitSleep(ctx context.Context, host, who string, revision uint64, active string) (string, error) {
+	if err := s.step(); err != nil {
+		return "", err
+	}
+	return s.Store.CommitSleep(ctx, host, who, revision, active)
+}
+
+func (s *stepped) CancelSleep(ctx context.Context, host, who, token string) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	return s.Store.CancelSleep(ctx, host, who, token)
+}
+
+func (s *stepped) BeginStop(ctx context.Context, host, who, token string) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	err := s.Store.BeginStop(ctx, host, who, token)
+	if err == nil && s.began != nil {
+		s.began()
+	}
+	return err
+}
+
+func (s *stepped) EndStop(ctx context.Context, host, who, token, failure string) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	return s.Store.EndStop(ctx, host, who, token, failure)
+}
+
+func (s *stepped) FailWake(ctx context.Context, host, token, code, message string) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	return s.Store.FailWake(ctx, host, token, code, message)
+}
+
+func (s *stepped) Leave(ctx context.Context, gateway, ticket string, keep bool) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	return s.Store.Leave(ctx, gateway, ticket, keep)
+}
+
+func (s *stepped) MarkLost(ctx context.Context, host string) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	return s.Store.MarkLost(ctx, host)
+}
+
+// steppedPower lets the world act, or kills the sweep, around the driver's calls.
+type steppedPower struct {
+	power
+	s *stepped
+}
+
+func (w steppedPower) Wake(ctx context.Context, host string) error {
+	if err := w.s.step(); err != nil {
+		return err
+	}
+	return w.power.Wake(ctx, host)
+}
+
+func (w steppedPower) Sleep(ctx context.Context, host string) error {
+	if err := w.s.step(); err != nil {
+		return err
+	}
+	return w.power.Sleep(ctx, host)
+}
+
+func (p *pool) steppedDeps(s *stepped) sweep.Deps {
+	return sweep.Deps{Store: s, Power: func(*catalog.Catalog) sweep.Power { return steppedPower{power{p}, s} }}
+}
+
+// TestKilledAtAnyStep kills a sweep before each of its calls. The next sweeps finish what it began.
+func TestKilledAtAnyStep(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		for kill := 1; ; kill++ {
+			p.boot("box", "chat")
+			s := &stepped{Store: p.store, between: p.work, killAt: kill}
+			p.after(time.Hour)
+			_, err := sweep.Run(ctx, p.steppedDeps(s), settings) // unloads
+			if err == nil {
+				p.after(time.Minute)
+				_, err = sweep.Run(ctx, p.steppedDeps(s), settings) // sleeps
+			}
+			whole := s.calls < kill
+			for round := 0; p.on("box"); round++ {
+				if round > 6 {
+					t.Fatalf("killed at call %d: the host never sleeps (%v)", kill, err)
+				}
+				p.after(16 * time.Second)
+				p.sweep(settings)
+				p.work() // what the sweep queued, if it ended before its runner looked
+			}
+			p.after(16 * time.Second)
+			p.sweep(settings)
+			equal(t, fmt.Sprintf("state, killed at call %d", kill), p.field("host:box", "state"), "asleep")
+			equal(t, "token", p.field("host:box", "sleep_token"), "")
+			equal(t, "lease", p.field("wake:box", "token"), "")
+			if whole {
+				return
+			}
+		}
+	})
+}
+
+// world is the pool with clients, for random interleavings with sweeps.
+type world struct {
+	*pool
+	waiting map[string]bool // tickets with a client
+	served  int
+}
+
+// ask is a client's request for a cold model: it attaches or makes a ticket and takes up a duty to wake.
+func (w *world) ask() {
+	s, err := w.store.Snapshot(ctx)
+	w.must(err)
+	a, err := w.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: s.Revision})
+	w.must(err) // nothing runs beside: the revision holds
+	if a.Status == "loaded" {
+		w.served++
+		return
+	}
+	w.waiting[a.Ticket] = true
+	w.duty(a.WakeToken)
+}
+
+func (w *world) duty(token string) {
+	if token != "" {
+		w.must(power{w.pool}.Wake(ctx, "box"))
+	}
+}
+
+// renew is what the gateway does every few seconds.
+func (w *world) renew() {
+	for id := range w.waiting {
+		st, err := w.store.Renew(ctx, "gw", id)
+		w.must(err)
+		if !st[0].Found {
+			w.t.Fatalf("ticket %s is lost", id)
+		}
+		switch st[0].Record.State {
+		case "ready":
+			delete(w.waiting, id)
+			w.served++
+		case "failed", "dropped":
+			w.t.Fatalf("ticket %s ended as %s: %s", id, st[0].Record.State, st[0].Record.Message)
+		}
+		w.duty(st[0].WakeToken)
+	}
+}
+
+// TestNoRequestIsLost lets sweeps, kills of sweeps, runners, clients and time take random turns: between any two steps of
+// a sweep anything may happen. Every request is served in the end, and no machine is turned off with a model on it.
+func TestNoRequestIsLost(t *testing.T) {
+	addr := testenv.Redis(t)
+	short := settings
+	short.Idle, short.HostIdle, short.HostMinUp = time.Second, time.Second, 0
+	short.Confirm = 20 * time.Millisecond
+	slept := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		w := &world{pool: newPool(rt, addr, models), waiting: map[string]bool{}}
+		defer w.close()
+		w.must(w.rdb.FlushAll(ctx).Err())
+		w.publish(strings.Replace(models, "defaults: {idle: 10m}", "", 1)) // the sweep's idle time counts
+		asked := 1
+		w.ask()
+		act := func() {
+			switch rapid.IntRange(0, 19).Draw(rt, "act") {
+			case 0:
+				asked++
+				w.ask()
+			case 1, 2, 3, 4, 5, 6, 7, 8, 9, 10:
+				w.work()
+			case 11, 12:
+				w.renew()
+			case 13:
+				w.after(time.Duration(rapid.IntRange(1, 20).Draw(rt, "seconds")) * time.Second)
+				w.renew() // a gateway that lives keeps its leases
+			}
+		}
+		w.onOff = func(string) { act(); act() }
+		for range rapid.IntRange(1, 8).Draw(rt, "sweeps") {
+			w.after(2 * time.Second)
+			s := &stepped{Store: w.store, between: act, began: func() { w.fence = w.clock.Load() }, killAt: rapid.SampledFrom([]int{0, 0, 3, 6, 9, 10, 11, 12, 14}).Draw(rt, "kill at")}
+			if _, err := sweep.Run(ctx, w.steppedDeps(s), short); err != nil && !errors.Is(err, errKilled) {
+				rt.Fatal("sweep: ", err)
+			}
+			act()
+		}
+		w.onOff = nil
+		for range 12 { // leases of dead sweeps end, all else is a matter of turns
+			w.after(4 * time.Second)
+			w.renew()
+			w.work()
+		}
+		w.renew()
+		if w.wrong != "" {
+			rt.Fatal(w.wrong)
+		}
+		slept += w.sleeps
+		if len(w.waiting) > 0 {
+			rt.Fatalf("%d of %d requests are still waiting: host %v", len(w.waiting), asked, w.rdb.HGetAll(ctx, "rv:{main}:host:box").Val())
+		}
+	})
+	if slept == 0 {
+		t.Error("no machine was ever turned off: the test tries nothing")
+	}
+}

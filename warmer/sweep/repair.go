@@ -1,0 +1,135 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// repair mends what dead processes left. Each mend is checked once more by the script that makes it.
+func (r *run) repair(ctx context.Context) error {
+	s, err := r.store.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
+		h := s.Hosts[name]
+		for _, mend := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.lost, r.unwaited, r.stranded, r.unwoken, r.unconfirmed} {
+			if err := mend(ctx, s, h); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settled reports whether a mend needs no more thought: it was made, or there was nothing to mend after all.
+func settled(err error) bool {
+	return err == nil || errors.Is(err, state.ErrGone) || errors.Is(err, state.ErrNotOwner)
+}
+
+// mended notes a mend that was made.
+func (r *run) mended(a Action, err error) error {
+	if err == nil {
+		r.note(a)
+	}
+	if settled(err) {
+		return nil
+	}
+	return err
+}
+
+// lost writes a silent host down as lost.
+func (r *run) lost(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+	stored := h.Fields["state"]
+	if h.State != string(policy.Lost) || stored == h.State {
+		return nil
+	}
+	a := Action{Kind: Lost, Host: h.Name, Reason: "silent for " + age(s, h.SeenMS), Result: Done}
+	if r.DryRun {
+		r.note(a)
+		return nil
+	}
+	return r.mended(a, r.store.MarkLost(ctx, h.Name))
+}
+
+// unwaited drops queued loads that nobody waits for. A load that has just been made has its waiter from the start.
+func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
+	for _, t := range h.Queue {
+		if t.Kind != "load" || t.State != "queued" || t.Waiters > 0 || t.Fields["background"] == "1" {
+			continue
+		}
+		a := Action{Kind: Drop, Host: h.Name, Model: t.Model, Reason: "nobody waits for ticket " + t.ID, Result: Done}
+		if !r.DryRun {
+			if err := r.store.Leave(ctx, r.ID, t.ID, false); err != nil {
+				return err
+			}
+		}
+		r.note(a)
+	}
+	return nil
+}
+
+// stranded ends the wake of a host that did not come and is not wanted any more.
+func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+	began := number(h.Fields["waking_ms"])
+	if h.State != string(policy.Waking) || len(h.Queue) > 0 || s.NowMS-began <= r.WakeLimit.Milliseconds() {
+		return nil
+	}
+	a := Action{Kind: Stranded, Host: h.Name, Reason: "waking for " + age(s, began) + " and not wanted any more", Result: Done}
+	if r.DryRun {
+		r.note(a)
+		return nil
+	}
+	return r.mended(a, r.store.EndStranded(ctx, h.Name, r.WakeLimit))
+}
+
+// unwoken takes up the wake of a host with loads queued that nobody wakes: whoever had the duty is gone.
+func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+	if h.State == string(policy.Ready) || h.State == string(policy.Draining) || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
+		return nil
+	}
+	if r.DryRun {
+		return nil // whether somebody has the duty is known only by asking for it
+	}
+	token, err := r.store.ClaimWake(ctx, r.ID, h.Name)
+	if err != nil || token == "" {
+		return err
+	}
+	if began := number(h.Fields["waking_ms"]); h.State == string(policy.Waking) && s.NowMS-began > r.WakeLimit.Milliseconds() {
+		why := fmt.Sprintf("no word from the host within %v", r.WakeLimit)
+		return r.mended(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.FailWake(ctx, h.Name, token, noCapacity, why))
+	}
+	r.wakeHost(ctx, h.Name, token, "loads are queued and nobody woke it")
+	return nil
+}
+
+func wanted(t state.TicketRecord) bool {
+	return t.Kind == "load" && (t.Waiters > 0 || t.Fields["background"] == "1")
+}
+
+// unconfirmed makes a host ready again that drains for a sweep that is gone.
+func (r *run) unconfirmed(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
+	token := h.Fields["sleep_token"]
+	if h.State != string(policy.Draining) || token == "" || r.DryRun {
+		return nil
+	}
+	return r.mended(Action{Kind: Recall, Host: h.Name, Reason: "its sleep was begun by a sweep that is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
+}
+
+// age is the time since a stamp in ms.
+func age(s *state.Snapshot, ms int64) string {
+	return (time.Duration(s.NowMS-ms) * time.Millisecond).Round(time.Second).String()
+}
+
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}

@@ -1,0 +1,176 @@
+package sweep
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// Kind is what an action is about.
+type Kind string
+
+// The kinds of actions.
+const (
+	Unload   Kind = "unload"   // a model is idle past its time
+	Sleep    Kind = "sleep"    // a host has no work
+	Warm     Kind = "warm"     // a model is planned to be loaded now
+	Wake     Kind = "wake"     // a host is woken for a planned or forgotten load
+	Lost     Kind = "lost"     // a host has been silent for too long
+	Drop     Kind = "drop"     // nobody waits for a load
+	Stranded Kind = "stranded" // a host did not come after its wake
+	Recall   Kind = "recall"   // a drain whose sweep is gone is taken back
+)
+
+// Result is what became of an action.
+type Result string
+
+// The results.
+const (
+	Planned   Result = "planned"    // dry run: nothing was done
+	Queued    Result = "queued"     // a ticket was made
+	Done      Result = "done"       // it is so
+	CalledOff Result = "called off" // work came, or the other side did not agree
+	Refused   Result = "refused"    // no host can take it
+	Failed    Result = "failed"     // see Error; a later sweep tries again
+)
+
+// Action is one thing that a sweep did, or would do, and why.
+type Action struct {
+	Kind   Kind   `json:"action"`
+	Host   string `json:"host,omitempty"`
+	Model  string `json:"model,omitempty"`
+	Reason string `json:"reason"`
+	Result Result `json:"result"`
+	Error  string `json:"error,omitempty"`
+}
+
+// Host is the traffic of one host at the end of a sweep.
+type Host struct {
+	Name     string  `json:"host"`
+	State    string  `json:"state"`
+	Models   int     `json:"models"`
+	InFlight int     `json:"in_flight"`
+	Queued   int     `json:"queued"`
+	Idle     float64 `json:"idle_seconds"` // since its last activity; 0 while it sleeps or serves
+	Up       float64 `json:"up_seconds"`   // since its registration; 0 while it sleeps
+}
+
+// Model is the traffic of one copy of a model at the end of a sweep.
+type Model struct {
+	Name     string  `json:"model"`
+	Host     string  `json:"host"`
+	State    string  `json:"state"`
+	InFlight int     `json:"in_flight"`
+	Idle     float64 `json:"idle_seconds"` // since its last use; 0 while it serves
+}
+
+// Report is what a sweep found and did. Times are by the state store's clock.
+type Report struct {
+	At       time.Time          `json:"at"`
+	Pool     string             `json:"pool"`
+	DryRun   bool               `json:"dry_run"`
+	Actions  []Action           `json:"actions"`
+	Hosts    []Host             `json:"hosts"`
+	Models   []Model            `json:"models"`
+	Counters map[string]float64 `json:"counters,omitempty"` // of the pool, since its beginning
+}
+
+// Failures is the number of actions that failed.
+func (r Report) Failures() int {
+	n := 0
+	for _, a := range r.Actions {
+		if a.Result == Failed {
+			n++
+		}
+	}
+	return n
+}
+
+// Table writes the report for people: what was done and why, then the traffic.
+func (r Report) Table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	if len(r.Actions) == 0 {
+		fmt.Fprintln(t, "nothing to do")
+	} else {
+		fmt.Fprintln(t, "ACTION\tHOST\tMODEL\tRESULT\tREASON")
+		for _, a := range r.Actions {
+			why := a.Reason
+			if a.Error != "" {
+				why += ": " + a.Error
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", a.Kind, dash(a.Host), dash(a.Model), a.Result, oneLine(why))
+		}
+	}
+	if len(r.Hosts) > 0 {
+		fmt.Fprintln(t, "\nHOST\tSTATE\tMODELS\tIN FLIGHT\tQUEUED\tIDLE\tUP")
+	}
+	for _, h := range r.Hosts {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", h.Name, h.State, h.Models, h.InFlight, h.Queued, span(h.Idle), span(h.Up))
+	}
+	if len(r.Models) > 0 {
+		fmt.Fprintln(t, "\nMODEL\tHOST\tSTATE\tIN FLIGHT\tIDLE")
+	}
+	for _, m := range r.Models {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", m.Name, m.Host, m.State, m.InFlight, span(m.Idle))
+	}
+	return t.Flush()
+}
+
+func dash(s string) string { return cmp.Or(s, "-") }
+
+// oneLine keeps a driver's words from breaking the table.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func span(seconds float64) string {
+	if seconds <= 0 {
+		return "-"
+	}
+	return (time.Duration(seconds) * time.Second).String()
+}
+
+// observe puts the traffic into the report.
+func (r *run) observe(ctx context.Context) error {
+	s, err := r.store.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	r.report.At = r.now(s).UTC()
+	since := func(ms int64, busy bool) float64 {
+		if ms <= 0 || busy {
+			return 0
+		}
+		return max(0, float64(s.NowMS-ms)/1000)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
+		h := s.Hosts[name]
+		out := Host{Name: name, State: h.State, Models: len(h.Models), Queued: len(h.Queue)}
+		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
+			m := h.Models[id]
+			out.InFlight += m.InFlight
+			r.report.Models = append(r.report.Models, Model{
+				Name: id, Host: name, State: m.State, InFlight: m.InFlight, Idle: since(m.UsedMS, m.InFlight > 0),
+			})
+		}
+		if h.State == "ready" || h.State == "draining" {
+			out.Idle, out.Up = since(h.ActiveMS, out.InFlight > 0), since(int64(h.Generation/1000), false)
+		}
+		r.report.Hosts = append(r.report.Hosts, out)
+	}
+	for _, h := range r.catalog.Hosts {
+		if s.Hosts[h.Name] == nil {
+			r.report.Hosts = append(r.report.Hosts, Host{Name: h.Name, State: "asleep"})
+		}
+	}
+	r.report.Counters, err = r.store.Stats(ctx)
+	return err
+}
+
+var _ Store = (*state.Store)(nil)

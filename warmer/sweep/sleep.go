@@ -1,0 +1,205 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+const (
+	confirmPoll = 200 * time.Millisecond // how often it is looked whether runners confirmed
+	stopsAtOnce = 8                      // drivers called at the same time
+	handBackFor = 2 * time.Second        // for all hosts together
+)
+
+// nap is a host on its way to sleep.
+type nap struct{ host, token, reason string }
+
+// sleep puts idle hosts to sleep and finishes what an earlier sweep began.
+func (r *run) sleep(ctx context.Context) error {
+	naps, err := r.commit(ctx)
+	defer func() {
+		if ctx.Err() != nil {
+			r.handBack(ctx, naps)
+		}
+	}()
+	if err != nil || r.DryRun {
+		return err
+	}
+	asleep, err := r.confirm(ctx, naps)
+	if err != nil {
+		return err
+	}
+	return r.stop(ctx, asleep)
+}
+
+// handBack gives up what a sweep holds that is told to end: drains are taken back, and the power of hosts whose runner
+// confirmed is free, for whoever wants them awake or turns their machine off next. Without it their leases would end by
+// themselves, later.
+func (r *run) handBack(ctx context.Context, naps []nap) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackFor)
+	defer cancel()
+	for _, n := range naps {
+		if r.store.CancelSleep(ctx, n.host, r.ID, n.token) != nil { // it does not drain any more
+			_ = r.store.EndStop(ctx, n.host, r.ID, n.token, "the sweep was ended") // refused: it is over
+		}
+	}
+}
+
+// commit makes the idle hosts drain. A host that nobody here could turn off or on stays up.
+func (r *run) commit(ctx context.Context) ([]nap, error) {
+	var naps []nap
+	done := map[string]bool{}
+	err := r.decided(ctx, func(s *state.Snapshot) (bool, error) {
+		for _, p := range policy.Idle(r.view(s), r.now(s), r.Defaults).Sleep {
+			if done[p.Host] || !r.power.Can(p.Host) {
+				continue
+			}
+			if r.DryRun {
+				done[p.Host] = true
+				r.note(Action{Kind: Sleep, Host: p.Host, Reason: p.Reason.String()})
+				continue
+			}
+			token, err := r.store.CommitSleep(ctx, p.Host, r.ID, s.Revision, s.Hosts[p.Host].Fields["active_ms"])
+			if errors.Is(err, state.ErrWanted) {
+				done[p.Host] = true
+				continue
+			}
+			if err != nil {
+				return true, err
+			}
+			done[p.Host] = true
+			naps = append(naps, nap{p.Host, token, p.Reason.String()})
+			return true, nil // the commit has changed the pool: decide anew
+		}
+		return false, nil
+	})
+	return naps, err
+}
+
+// confirm waits for the runners of draining hosts to say that nothing is open, and returns the hosts that sleep: these,
+// and those whose machine an earlier sweep did not turn off. A host whose runner does not confirm is made ready again.
+func (r *run) confirm(ctx context.Context, naps []nap) ([]nap, error) {
+	pending := map[string]nap{}
+	for _, n := range naps {
+		pending[n.host] = n
+	}
+	for end := time.Now().Add(r.Confirm); ; {
+		s, err := r.store.Snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, host := range slices.Sorted(maps.Keys(pending)) {
+			if h := s.Hosts[host]; h == nil || h.Fields["sleep_token"] != pending[host].token || h.State != string(policy.Draining) && h.State != string(policy.Asleep) {
+				r.note(Action{Kind: Sleep, Host: host, Reason: "work came", Result: CalledOff})
+				delete(pending, host)
+			}
+		}
+		if !anyDraining(s, pending) {
+			return r.sleeping(s, pending), nil
+		}
+		if time.Now().After(end) {
+			break
+		}
+		select {
+		case <-time.After(confirmPoll):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	for _, n := range pending {
+		err := r.store.CancelSleep(ctx, n.host, r.ID, n.token)
+		switch {
+		case err == nil:
+			r.note(Action{Kind: Sleep, Host: n.host, Reason: "the runner did not confirm", Result: CalledOff})
+		case !settled(err):
+			return nil, err
+		}
+	}
+	s, err := r.store.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.sleeping(s, pending), nil
+}
+
+func anyDraining(s *state.Snapshot, pending map[string]nap) bool {
+	for host := range pending {
+		if s.Hosts[host].State == string(policy.Draining) {
+			return true
+		}
+	}
+	return false
+}
+
+// sleeping lists the hosts that sleep and whose machine is still to be turned off.
+func (r *run) sleeping(s *state.Snapshot, mine map[string]nap) []nap {
+	var out []nap
+	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
+		token := s.Hosts[host].Fields["sleep_token"]
+		if s.Hosts[host].State != string(policy.Asleep) || token == "" || !r.power.Can(host) {
+			continue
+		}
+		n, ok := mine[host]
+		if !ok {
+			n = nap{host, token, "an earlier sweep did not finish"}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// stop has the machines of sleeping hosts turned off, several at once.
+func (r *run) stop(ctx context.Context, naps []nap) error {
+	results := make([]Action, len(naps))
+	errs := make([]error, len(naps))
+	turn := make(chan struct{}, stopsAtOnce)
+	var wg sync.WaitGroup
+	for i, n := range naps {
+		wg.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			results[i], errs[i] = r.stopOne(ctx, n)
+		})
+	}
+	wg.Wait()
+	for _, a := range results {
+		if a.Kind != "" {
+			r.note(a)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stopOne turns one machine off, unless its host is wanted again or another sweep does so. The error is the store's.
+func (r *run) stopOne(ctx context.Context, n nap) (Action, error) {
+	a := Action{Kind: Sleep, Host: n.host, Reason: n.reason, Result: Done}
+	switch err := r.store.BeginStop(ctx, n.host, r.ID, n.token); {
+	case errors.Is(err, state.ErrWanted):
+		a.Result, a.Reason = CalledOff, "work came"
+		return a, nil
+	case settled(err) && err != nil:
+		return Action{}, nil
+	case err != nil:
+		return Action{}, err
+	}
+	failure := ""
+	err := holding(ctx, r.PowerCall,
+		func(ctx context.Context) error { return r.store.HoldStop(ctx, n.host, r.ID, n.token) },
+		func(ctx context.Context) error { return r.power.Sleep(ctx, n.host) })
+	if err != nil {
+		failure = err.Error()
+		a.Result, a.Error = Failed, failure
+	}
+	err = r.store.EndStop(context.WithoutCancel(ctx), n.host, r.ID, n.token, failure)
+	if settled(err) {
+		err = nil
+	}
+	return a, err
+}

@@ -1,0 +1,212 @@
+// Package sweep puts to sleep what has no traffic and keeps what is planned: one call of [Run] looks at the pool once.
+//
+// In order, a sweep
+//  1. repairs what dead processes left: silent hosts, wakes that nobody carries on, tickets that nobody waits for, sleeps
+//     half done;
+//  2. queues unloads of models idle past their time, for their runners to carry out, who check once more;
+//  3. queues loads that the catalogue's warm list wants now, waking hosts for them;
+//  4. puts hosts to sleep that have no work (see package state for the steps), and has their drivers turn them off once
+//     their runners confirmed.
+//
+// What is idle is decided by policy.Idle, where a load goes by policy.Place; each decision is committed by a script that
+// refuses it when the pool has changed since. So sweeps may run at once and may be killed at any point: whatever step was
+// the last, the next sweep finds the pool as a whole and goes on from there.
+package sweep
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// Store is what a sweep asks of the pool's state; *state.Store is one. Calls are bounded by the store itself.
+type Store interface {
+	Snapshot(ctx context.Context) (*state.Snapshot, error)
+	Catalog(ctx context.Context) (version string, catalog []byte, err error)
+	All(ctx context.Context, table state.Setting) (map[string]string, error)
+	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
+	Leave(ctx context.Context, gateway, ticket string, keep bool) error
+	ClaimWake(ctx context.Context, gateway, host string) (token string, err error)
+	RenewWake(ctx context.Context, host, token string) error
+	FailWake(ctx context.Context, host, token, code, message string) error
+	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
+	CancelSleep(ctx context.Context, host, sweep, token string) error
+	BeginStop(ctx context.Context, host, sweep, token string) error
+	HoldStop(ctx context.Context, host, sweep, token string) error
+	EndStop(ctx context.Context, host, sweep, token, failure string) error
+	MarkLost(ctx context.Context, host string) error
+	EndStranded(ctx context.Context, host string, limit time.Duration) error
+	Stats(ctx context.Context) (map[string]float64, error)
+}
+
+// Power turns hosts on and off; *wake.Set is one.
+type Power interface {
+	Can(host string) bool // whether it can do so for this host
+	Wake(ctx context.Context, host string) error
+	Sleep(ctx context.Context, host string) error
+}
+
+// Deps is what a sweep works with. Store and Power are needed.
+type Deps struct {
+	Store Store
+	Power func(*catalog.Catalog) Power // the hosts of a catalogue with their drivers
+	Log   *slog.Logger                 // default: discard
+}
+
+// Settings of a sweep. A zero value elsewhere than in Defaults means the default.
+type Settings struct {
+	policy.Defaults
+	Pool      string         // named in the report
+	DryRun    bool           // decide and report, change nothing
+	Confirm   time.Duration  // how long a runner may take to confirm that it is drained; default 10 s, at most 12 s
+	PowerCall time.Duration  // how long a driver may take for one host; default 60 s
+	WakeLimit time.Duration  // a host that did not come this long after its wake began has failed; default 10 min
+	Location  *time.Location // of the schedules; default local time
+	ID        string         // of this sweep, unique in the pool; default random
+}
+
+func (s Settings) withDefaults() Settings {
+	set := func(d *time.Duration, def, most time.Duration) {
+		if *d <= 0 {
+			*d = def
+		}
+		*d = min(*d, most)
+	}
+	set(&s.Confirm, 10*time.Second, 12*time.Second) // within the lease that the commit took
+	set(&s.PowerCall, time.Minute, 10*time.Minute)
+	set(&s.WakeLimit, 10*time.Minute, 24*time.Hour)
+	if s.Location == nil {
+		s.Location = time.Local
+	}
+	if s.ID == "" {
+		s.ID = "sweep-" + rand.Text()
+	}
+	return s
+}
+
+// staleTries is how often a decision is made anew because the pool changed under it, before it is left to the next sweep.
+const staleTries = 5
+
+// run is one sweep. It belongs to one goroutine; what runs beside it is waited for within a step.
+type run struct {
+	Settings
+	store   Store
+	power   Power
+	log     *slog.Logger
+	catalog *catalog.Catalog
+	keep    map[string]time.Duration // idle times set at run time, by model
+	report  *Report
+}
+
+// Run makes one sweep. The report tells what was done, or with DryRun would be done, and why; it is there also with an
+// error, which tells why the sweep is not whole: the state store is away, or ctx ended. What one host or model refuses is
+// in the report alone.
+func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
+	s = s.withDefaults()
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &run{Settings: s, store: d.Store, log: d.Log, report: &Report{Pool: s.Pool, DryRun: s.DryRun}}
+	err := r.prepare(ctx, d)
+	for _, step := range []func(context.Context) error{r.repair, r.unload, r.warm, r.sleep, r.observe} {
+		if err == nil {
+			err = step(ctx)
+		}
+	}
+	return *r.report, err
+}
+
+// prepare reads what does not change during a sweep.
+func (r *run) prepare(ctx context.Context, d Deps) error {
+	_, raw, err := r.store.Catalog(ctx)
+	if err != nil {
+		return fmt.Errorf("read the catalogue: %w", err)
+	}
+	r.catalog = &catalog.Catalog{}
+	if len(raw) > 0 {
+		if r.catalog, err = catalog.Unmarshal(raw); err != nil {
+			return err
+		}
+	}
+	r.power = d.Power(r.catalog)
+	ttl, err := r.store.All(ctx, state.IdleTTL)
+	if err != nil {
+		return fmt.Errorf("read idle times: %w", err)
+	}
+	r.keep = idleTimes(ttl)
+	return nil
+}
+
+// decided makes decisions and commits them one by one, each on a fresh snapshot. next decides and commits one, and
+// reports whether there is more to do; state.ErrStale makes it decide again.
+func (r *run) decided(ctx context.Context, next func(*state.Snapshot) (more bool, err error)) error {
+	for stale := 0; ; {
+		s, err := r.store.Snapshot(ctx)
+		if err != nil {
+			return err
+		}
+		more, err := next(s)
+		switch {
+		case errors.Is(err, state.ErrStale):
+			if stale++; stale == staleTries {
+				r.log.Info("the pool changes too often, the rest is left to the next sweep")
+				return nil
+			}
+		case err != nil:
+			return err
+		case !more:
+			return nil
+		default:
+			stale = 0
+		}
+	}
+}
+
+// now is the store's clock at a snapshot, in the schedules' place.
+func (r *run) now(s *state.Snapshot) time.Time { return time.UnixMilli(s.NowMS).In(r.Location) }
+
+// note puts an action into the report and the log.
+func (r *run) note(a Action) {
+	if r.DryRun {
+		a.Result = Planned
+	}
+	r.report.Actions = append(r.report.Actions, a)
+	if !r.DryRun {
+		r.log.Info("sweep", "action", a.Kind, "host", a.Host, "model", a.Model, "result", a.Result, "reason", a.Reason, "error", a.Error)
+	}
+}
+
+// holding calls do while a lease is kept by renew, and cuts it off when the lease is another's.
+func holding(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	done := make(chan struct{})
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		tick := time.NewTicker(state.WakeLease / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				if err := renew(ctx); errors.Is(err, state.ErrNotOwner) || errors.Is(err, state.ErrGone) {
+					cancel()
+					return
+				}
+			}
+		}
+	}()
+	err := do(ctx)
+	close(done)
+	<-kept
+	return err
+}

@@ -1,0 +1,423 @@
+package sweep_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/state"
+	"reveille/infra/wake"
+	"reveille/warmer/sweep"
+)
+
+func TestModelsThenHostsGo(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat", "embed")
+		equal(t, "at once", told(p.sweep(settings)), "")
+		p.after(11 * time.Minute)
+		equal(t, "chat is idle", told(p.sweepAlone(settings)), "unload box/chat queued")
+		p.work()
+		equal(t, "embed has two hours", told(p.sweep(settings)), "")
+		p.after(2 * time.Hour)
+		equal(t, "embed is idle", told(p.sweepAlone(settings)), "unload box/embed queued")
+		p.work()
+		equal(t, "the host is idle", told(p.sweep(settings)), "sleep box done")
+		equal(t, "state", p.field("host:box", "state"), "asleep")
+		equal(t, "token", p.field("host:box", "sleep_token"), "")
+		equal(t, "power lease", p.field("wake:box", "token"), "")
+		equal(t, "machine", p.on("box"), false)
+		equal(t, "afterwards", told(p.sweep(settings)), "")
+		equal(t, "calls of the driver", p.sleeps, 1)
+	})
+}
+
+func TestUnloadAsksTheRunnerToLookAgain(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat")
+		p.after(time.Hour)
+		_, err := sweep.Run(ctx, p.deps(p.store), settings)
+		p.must(err)
+		s, err := p.store.Snapshot(ctx)
+		p.must(err)
+		equal(t, "tickets", len(s.Hosts["box"].Queue), 1)
+		ticket := s.Hosts["box"].Queue[0]
+		equal(t, "kind", ticket.Kind, "unload")
+		equal(t, "only_idle_ms", ticket.Fields["only_idle_ms"], fmt.Sprint((10 * time.Minute).Milliseconds()))
+	})
+}
+
+func TestWhatStays(t *testing.T) {
+	for name, keep := range map[string]func(*pool) sweep.Settings{
+		"idle time set to never": func(p *pool) sweep.Settings {
+			p.must(p.store.Set(ctx, state.IdleTTL, "chat", "-1"))
+			return settings
+		},
+		"pinned": func(p *pool) sweep.Settings {
+			p.must(p.store.PutModel(ctx, "box", p.boxes["box"].gen, state.ModelPut{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "pinned": "1"}}, -1, ""))
+			return settings
+		},
+		"busy": func(p *pool) sweep.Settings {
+			p.must(p.store.PutModel(ctx, "box", p.boxes["box"].gen, state.ModelPut{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "in_flight": "1"}}, -1, ""))
+			return settings
+		},
+		"a load of it is queued": func(p *pool) sweep.Settings {
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Host: "box", Revision: p.revision(), Refused: true, Background: true})
+			p.must(err)
+			return settings
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, p *pool) {
+				p.boot("box", "chat")
+				p.after(time.Hour)
+				r, err := sweep.Run(ctx, p.deps(p.store), keep(p))
+				p.must(err)
+				equal(t, "actions", told(r), "")
+			})
+		})
+	}
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.mu.Lock()
+		p.bootLocked("far") // its driver is not here
+		p.mu.Unlock()
+		p.after(time.Hour)
+		equal(t, "a host that nobody here can wake", told(p.sweep(settings)), "")
+	})
+}
+
+func (p *pool) revision() uint64 {
+	s, err := p.store.Snapshot(ctx)
+	p.must(err)
+	return s.Revision
+}
+
+// dump is every key with its content.
+func (p *pool) dump() string {
+	keys, err := p.rdb.Keys(ctx, "*").Result()
+	p.must(err)
+	sort.Strings(keys)
+	var out strings.Builder
+	for _, k := range keys {
+		typ, err := p.rdb.Type(ctx, k).Result()
+		p.must(err)
+		var v any
+		switch typ {
+		case "string":
+			v, err = p.rdb.Get(ctx, k).Result()
+		case "hash":
+			v, err = p.rdb.HGetAll(ctx, k).Result() // fmt prints maps in order
+		case "list":
+			v, err = p.rdb.LRange(ctx, k, 0, -1).Result()
+		case "set":
+			v, err = p.rdb.SMembersMap(ctx, k).Result()
+		case "zset":
+			v, err = p.rdb.ZRangeWithScores(ctx, k, 0, -1).Result()
+		}
+		p.must(err)
+		fmt.Fprintln(&out, k, typ, v)
+	}
+	return out.String()
+}
+
+func TestADryRunChangesNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat")
+		p.after(time.Hour)
+		dry := settings
+		dry.DryRun = true
+		before := p.dump()
+		r, err := sweep.Run(ctx, p.deps(p.store), dry)
+		p.must(err)
+		equal(t, "plan", told(r), "unload box/chat planned")
+		p.must(p.store.DropModel(ctx, "box", p.boxes["box"].gen, "chat", "", "", false))
+		p.boxes["box"].models = nil
+		before2 := p.dump()
+		r, err = sweep.Run(ctx, p.deps(p.store), dry)
+		p.must(err)
+		equal(t, "plan", told(r), "sleep box planned")
+		if before == before2 || p.dump() != before2 {
+			t.Fatal("the dry run changed the pool")
+		}
+		var out bytes.Buffer
+		p.must(r.Table(&out))
+		if !strings.Contains(out.String(), "sleep   box   -      planned  host_idle: idle for 1h0m0s") {
+			t.Error("table:\n" + out.String())
+		}
+	})
+}
+
+// TestWorkAtEachStep makes a request at each step of a sleep. It is served after at most one wake.
+func TestWorkAtEachStep(t *testing.T) {
+	served := func(p *pool, a state.Acquired) {
+		p.t.Helper()
+		for range 10 {
+			st, err := p.store.Renew(ctx, "gw", a.Ticket)
+			p.must(err)
+			if st[0].Record.State == "ready" {
+				return
+			}
+			if st[0].WakeToken != "" {
+				p.must(power{p}.Wake(ctx, "box"))
+			}
+			p.work()
+		}
+		p.t.Fatal("the request is lost")
+	}
+	t.Run("draining", func(t *testing.T) {
+		onBoth(t, func(t *testing.T, p *pool) {
+			token := p.commit()
+			a := p.want("gw", "chat", "box")
+			equal(t, "duty", a.WakeToken, "")
+			equal(t, "state", p.field("host:box", "state"), "ready") // the request calls the sleep off
+			if err := p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token); !errors.Is(err, state.ErrGone) {
+				t.Fatal("confirm:", err)
+			}
+			equal(t, "lease", p.field("wake:box", "token"), "")
+			served(p, a)
+			equal(t, "wakes", p.wakes, 0)
+		})
+	})
+	t.Run("asleep, before the stop", func(t *testing.T) {
+		onBoth(t, func(t *testing.T, p *pool) {
+			token := p.commit()
+			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token))
+			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token)) // its answer was lost
+			a := p.want("gw", "chat", "box")
+			equal(t, "duty while the sweep holds the power", a.WakeToken, "")
+			if err := p.store.BeginStop(ctx, "box", "s", token); !errors.Is(err, state.ErrWanted) {
+				t.Fatal("stop:", err)
+			}
+			served(p, a) // the runner lives: it registers by its next beat
+			equal(t, "state", p.field("host:box", "state"), "ready")
+		})
+	})
+	t.Run("while the driver works", func(t *testing.T) {
+		onBoth(t, func(t *testing.T, p *pool) {
+			p.boot("box")
+			p.after(time.Hour)
+			var a state.Acquired
+			p.onOff = func(string) {
+				a = p.want("gw", "chat", "box")
+				st, err := p.store.Renew(ctx, "gw", a.Ticket)
+				p.must(err)
+				equal(t, "duty while the driver works", a.WakeToken+st[0].WakeToken, "")
+			}
+			equal(t, "sweep", told(p.sweep(settings)), "sleep box done")
+			equal(t, "machine", p.on("box"), false)
+			served(p, a)
+			equal(t, "wakes", p.wakes, 1)
+		})
+	})
+	t.Run("asleep", func(t *testing.T) {
+		onBoth(t, func(t *testing.T, p *pool) {
+			p.boot("box")
+			p.after(time.Hour)
+			p.sweep(settings)
+			a := p.want("gw", "chat", "box")
+			if a.WakeToken == "" {
+				t.Fatal("no duty to wake")
+			}
+			p.must(power{p}.Wake(ctx, "box"))
+			served(p, a)
+			equal(t, "wakes", p.wakes, 1)
+		})
+	})
+}
+
+// commit makes box drain by the sweep "s".
+func (p *pool) commit() string {
+	p.t.Helper()
+	p.boot("box")
+	token, err := p.store.CommitSleep(ctx, "box", "s", p.revision(), p.field("host:box", "active_ms"))
+	p.must(err)
+	return token
+}
+
+func TestACommitIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*pool)
+		want   error
+	}{
+		"the pool changed": {func(p *pool) { p.want("gw", "chat", "far") }, state.ErrStale},
+		"a request since":  {func(p *pool) { p.must(p.rdb.HSet(ctx, "rv:{main}:host:box", "active_ms", "1").Err()) }, state.ErrStale},
+		"silent":           {func(p *pool) { p.clock.Add(11_000) }, state.ErrStale},
+		"a model came":     {func(p *pool) { p.must(p.rdb.SAdd(ctx, "rv:{main}:models:box", "m").Err()) }, state.ErrWanted},
+		"another has the duty": {func(p *pool) {
+			p.must(p.rdb.HSet(ctx, "rv:{main}:wake:box", "owner", "x", "token", "1", "exp_ms", "99999999999999").Err())
+		}, state.ErrWanted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, p *pool) {
+				p.boot("box")
+				rev, active := p.revision(), p.field("host:box", "active_ms")
+				tc.change(p)
+				before := p.dump()
+				if _, err := p.store.CommitSleep(ctx, "box", "s", rev, active); !errors.Is(err, tc.want) {
+					t.Fatal("commit:", err)
+				}
+				if p.dump() != before {
+					t.Error("a refused commit changed something")
+				}
+			})
+		})
+	}
+}
+
+func TestARunnerThatDoesNotConfirm(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box")
+		p.after(time.Hour)
+		impatient := settings
+		impatient.Confirm = 300 * time.Millisecond
+		r, err := sweep.Run(ctx, p.deps(p.store), impatient) // nobody works
+		p.must(err)
+		equal(t, "sweep", told(r), "sleep box called-off")
+		equal(t, "state", p.field("host:box", "state"), "ready")
+		equal(t, "lease", p.field("wake:box", "token"), "")
+	})
+}
+
+func TestADriverThatFails(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box")
+		p.after(time.Hour)
+		broken := true
+		deps := p.deps(p.store)
+		deps.Power = func(*catalog.Catalog) sweep.Power { return brokenPower{power{p}, &broken} }
+		stop := p.living()
+		r, err := sweep.Run(ctx, deps, settings)
+		p.must(err)
+		equal(t, "sweep", told(r), "sleep box failed")
+		equal(t, "failures", r.Failures(), 1)
+		broken = false
+		r, err = sweep.Run(ctx, deps, settings)
+		stop()
+		p.must(err)
+		equal(t, "next sweep", told(r), "sleep box done")
+		equal(t, "machine", p.on("box"), false)
+		equal(t, "token", p.field("host:box", "sleep_token"), "")
+	})
+}
+
+// brokenPower refuses to turn machines off while broken.
+type brokenPower struct {
+	power
+	broken *bool
+}
+
+func (w brokenPower) Sleep(ctx context.Context, host string) error {
+	if *w.broken {
+		return wake.ErrThrottled
+	}
+	return w.power.Sleep(ctx, host)
+}
+
+func TestTwoSweepsAtOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat", "embed")
+		for round := 0; p.on("box"); round++ {
+			if round > 20 {
+				t.Fatal("the host never sleeps")
+			}
+			p.after(3 * time.Hour)
+			stop := p.living()
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					if _, err := sweep.Run(ctx, p.deps(p.store), settings); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			stop()
+		}
+		equal(t, "calls of the driver", p.sleeps, 1)
+		equal(t, "state", p.field("host:box", "state"), "asleep")
+	})
+}
+
+func TestPlannedWarmth(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.publish(models + "warm:\n  - {model: chat, schedule: \"0 8 * * 1-5\", for: 2h}\n")
+		equal(t, "at 7", told(p.sweep(settings)), "")
+		p.after(time.Hour + time.Minute)
+		equal(t, "after 8", told(p.sweep(settings)), "warm box/chat queued, wake box done")
+		p.work()
+		equal(t, "soon after", told(p.sweep(settings)), "")
+		p.after(time.Hour + 45*time.Minute)
+		equal(t, "idle, but planned", told(p.sweep(settings)), "")
+		p.after(20 * time.Minute)
+		equal(t, "after 10", told(p.sweepAlone(settings)), "unload box/chat queued")
+		equal(t, "wakes", p.wakes, 1)
+	})
+}
+
+func TestPlannedWarmthWithoutCapacity(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.publish(models + "warm:\n  - {model: chat, schedule: \"* * * * *\", for: 2h}\n")
+		p.refuse = fmt.Errorf("%w: none in this zone", wake.ErrNoCapacity)
+		equal(t, "no capacity", told(p.sweep(settings)), "warm box/chat queued, wake box failed")
+		equal(t, "state", p.field("host:box", "state"), "asleep")
+		equal(t, "the host is left alone for a while", told(p.sweep(settings)), "warm /chat refused")
+		p.refuse = nil
+		p.after(3 * time.Minute)
+		equal(t, "later", told(p.sweep(settings)), "warm box/chat queued, wake box done")
+	})
+}
+
+func TestAStoreThatIsAway(t *testing.T) {
+	s, err := state.Open(state.Options{URL: "redis://127.0.0.1:1", Timeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := sweep.Run(ctx, sweep.Deps{Store: s}, settings); !errors.Is(err, state.ErrUnavailable) {
+		t.Error("sweep:", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat")
+		p.after(time.Minute)
+		var out bytes.Buffer
+		p.must(p.sweep(settings).Metrics(&out))
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		equal(t, "lines: pool, two hosts, one model", len(lines), 4)
+		for _, line := range lines {
+			var doc struct {
+				AWS struct {
+					Timestamp         int64
+					CloudWatchMetrics []struct {
+						Namespace  string
+						Dimensions [][]string
+						Metrics    []struct{ Name, Unit string }
+					}
+				} `json:"_aws"`
+			}
+			var flat map[string]any
+			p.must(json.Unmarshal([]byte(line), &doc))
+			p.must(json.Unmarshal([]byte(line), &flat))
+			equal(t, "timestamp", doc.AWS.Timestamp, p.clock.Load())
+			for _, d := range doc.AWS.CloudWatchMetrics[0].Dimensions[0] {
+				if s, ok := flat[d].(string); !ok || s == "" {
+					t.Errorf("dimension %s is not a text in %s", d, line)
+				}
+			}
+			for _, m := range doc.AWS.CloudWatchMetrics[0].Metrics {
+				if _, ok := flat[m.Name].(float64); !ok {
+					t.Errorf("metric %s is not a number in %s", m.Name, line)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,51 @@
+package sweep
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// place is one model on one host.
+type place struct{ host, model string }
+
+// unload queues the unload of every model that is idle past its time. The runner carries it out if the model is still
+// idle then by its own count.
+func (r *run) unload(ctx context.Context) error {
+	done := map[place]bool{}
+	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
+		for _, u := range policy.Idle(r.view(s), r.now(s), r.Defaults).Unload {
+			p := place{u.Host, u.Model}
+			if done[p] {
+				continue
+			}
+			a := Action{Kind: Unload, Host: u.Host, Model: u.Model, Reason: u.Reason.String(), Result: Queued}
+			if !r.DryRun {
+				_, err := r.store.Acquire(ctx, state.Want{
+					Gateway: r.ID, Model: u.Model, Unload: true, Host: u.Host, Revision: s.Revision, Background: true,
+					Fields: map[string]string{"only_idle_ms": strconv.FormatInt(r.idleTime(s, p).Milliseconds(), 10)},
+				})
+				if err != nil {
+					return true, err
+				}
+			}
+			done[p] = true
+			r.note(a)
+			if !r.DryRun {
+				return true, nil // the ticket has changed the pool: decide anew
+			}
+		}
+		return false, nil
+	})
+}
+
+// idleTime is the time without use that let the model go.
+func (r *run) idleTime(s *state.Snapshot, p place) time.Duration {
+	if idle := r.resident(s.Hosts[p.host].Models[p.model], false).Idle; idle != 0 {
+		return idle
+	}
+	return r.Idle
+}

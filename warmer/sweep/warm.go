@@ -1,0 +1,120 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// shun is how long a host whose wake failed is left out of planned loads.
+const shun = 2 * time.Minute
+
+// warmNow are the models that the catalogue's warm list wants loaded at now.
+func (r *run) warmNow(now time.Time) map[string]bool {
+	out := map[string]bool{}
+	for _, w := range r.catalog.Warm {
+		if w.Active(now) {
+			out[w.Model] = true
+		}
+	}
+	return out
+}
+
+// warm queues a load, without anybody to wait for it, of every model that is wanted now and neither loaded nor queued.
+func (r *run) warm(ctx context.Context) error {
+	done := map[string]bool{}
+	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
+		wanted := r.warmNow(r.now(s))
+		view := r.view(s)
+		for _, m := range r.catalog.Models {
+			if !wanted[m.ID] || done[m.ID] || there(s, m.ID) {
+				continue
+			}
+			p := policy.Place(view, r.catalog.Policy(m), r.unfit(s))
+			a := Action{Kind: Warm, Host: p.Host, Model: m.ID, Reason: p.Reason.String(), Result: Queued}
+			if p.Refusal != nil {
+				a.Result, a.Reason = Refused, p.Refusal.Explain()
+			}
+			var got state.Acquired
+			if p.Refusal == nil && !r.DryRun {
+				var err error
+				got, err = r.store.Acquire(ctx, state.Want{Gateway: r.ID, Model: m.ID, Host: p.Host, Revision: s.Revision, Background: true})
+				if err != nil {
+					return true, err
+				}
+			}
+			done[m.ID] = true
+			r.note(a)
+			if got.WakeToken != "" {
+				r.wakeHost(ctx, got.Host, got.WakeToken, "wanted warm")
+			}
+			if got.Status != "" {
+				return true, nil // the pool has changed: decide anew
+			}
+		}
+		return false, nil
+	})
+}
+
+// there reports whether the model is loaded or on its way on some host.
+func there(s *state.Snapshot, model string) bool {
+	for _, h := range s.Hosts {
+		if m := h.Models[model]; m != nil && h.State == string(policy.Ready) && (m.State == string(policy.ModelLoaded) || m.State == string(policy.ModelLoading)) {
+			return true
+		}
+		for _, t := range h.Queue {
+			if t.Model == model && t.Kind == "load" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unfit are the hosts that a planned load is not placed on: those that would have to be woken by a driver that is not
+// here, and those whose wake has just failed.
+func (r *run) unfit(s *state.Snapshot) map[string]string {
+	out := map[string]string{}
+	note := func(name string, rec *state.HostRecord) {
+		switch {
+		case rec != nil && (rec.State == string(policy.Ready) || rec.State == string(policy.Draining)):
+		case !r.power.Can(name):
+			out[name] = "no driver for it here"
+		case rec != nil && s.NowMS-number(rec.Fields["failed_ms"]) < shun.Milliseconds():
+			out[name] = "its wake has just failed"
+		}
+	}
+	for name, rec := range s.Hosts {
+		note(name, rec)
+	}
+	for _, h := range r.catalog.Hosts {
+		note(h.Name, s.Hosts[h.Name])
+	}
+	return out
+}
+
+// wakeHost carries out a duty to wake a host. When the driver accepted, the duty's lease is left to end: the runner
+// registers, or whoever waits then, a gateway or the next sweep, takes over.
+func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
+	err := holding(ctx, r.PowerCall, func(ctx context.Context) error {
+		err := r.store.RenewWake(ctx, host, token)
+		if errors.Is(err, state.ErrAwake) {
+			return state.ErrGone // nothing is left to wake
+		}
+		return err
+	}, func(ctx context.Context) error { return r.power.Wake(ctx, host) })
+	a := Action{Kind: Wake, Host: host, Reason: reason, Result: Done}
+	if err != nil {
+		a.Result, a.Error = Failed, err.Error()
+		if ctx.Err() == nil {
+			_ = r.store.FailWake(ctx, host, token, noCapacity, err.Error()) // refused: the duty is another's by now
+		}
+	}
+	r.note(a)
+}
+
+// noCapacity is the code of the error table for a host that could not be woken.
+const noCapacity = "no_capacity"
