@@ -19,14 +19,17 @@ STEPS             ?= 200
 MINUTES           ?= 20
 DIST              ?= dist
 DIST_ARCHES       ?= arm64 amd64
+CC_arm64          ?= $(if $(filter aarch64,$(shell uname -m)),cc,aarch64-linux-gnu-gcc)
+CC_amd64          ?= $(if $(filter x86_64,$(shell uname -m)),cc,x86_64-linux-gnu-gcc)
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-PROGRAMS := gateway runner warmer
-SOURCES  := $(PROGRAMS) infra testenv
-FETCH    := python3 -B testenv/local/fetch.py
+PROGRAMS   := gateway runner warmer
+SOURCES    := $(PROGRAMS) infra testenv
+FETCH      := python3 -B testenv/local/fetch.py
+INTERPOSER := runner/mmcache/interpose
 
 # Flags of `gateway run` that were overridden, each only if it was.
 RUN_FLAGS = --models $(MODELS) \
@@ -48,9 +51,8 @@ run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C
 .PHONY: mm
 mm: # the encoder cache's interposer, where there is a C compiler
 	@mkdir -p bin
-	@if command -v cc >/dev/null; then \
-		cc -std=c11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -shared -pthread -o bin/libreveille_mm.so runner/mmcache/interpose/*.c -ldl; \
-	else echo 'no C compiler: encoder outputs will not be cached'; fi
+	@if command -v cc >/dev/null; then CC=cc $(INTERPOSER)/build.sh bin/libreveille_mm.so; \
+	else rm -f bin/libreveille_mm.so; echo 'no C compiler: encoder outputs will not be cached'; fi
 
 .PHONY: build
 build: need-go mm ## Build bin/gateway, bin/runner, bin/warmer and bin/standin
@@ -59,7 +61,7 @@ build: need-go mm ## Build bin/gateway, bin/runner, bin/warmer and bin/standin
 
 .PHONY: test
 test: need-go need-python need-redis fetch-tests ## Run every test: unit, property, real redis-server, real engine, whole system
-	go test -p 1 -shuffle=on -timeout 30m -json $(PKG) $(ARGS) | go run ./testenv/summary
+	(go test -p 1 -shuffle=on -timeout 30m -json $(PKG) $(ARGS) || true) | go run ./testenv/summary -again 2
 
 .PHONY: race
 race: need-go need-python need-redis fetch-tests ## Run every test under the race detector
@@ -96,12 +98,22 @@ lint: need-go ## Check formatting, go vet and staticcheck
 
 .PHONY: dist
 dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd64 and the Lambda zips, always the same bytes
-	@mkdir -p $(DIST) && rm -f $(DIST)/SHA256SUMS
+	@mkdir -p $(DIST) && rm -f $(DIST)/SHA256SUMS $(DIST)/libreveille_mm_linux_*.so
 	@for arch in $(DIST_ARCHES); do for program in $(PROGRAMS); do \
 		echo "$(DIST)/$${program}_linux_$$arch"; \
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -buildvcs=false -tags lambda.norpc -ldflags '-s -w -buildid=' \
 			-o "$(DIST)/$${program}_linux_$$arch" "./$$program"; \
 	done; done
+	@for arch in $(DIST_ARCHES); do \
+		lib="libreveille_mm_linux_$$arch.so"; \
+		case $$arch in arm64) cc='$(CC_arm64)' ;; *) cc='$(CC_amd64)' ;; esac; \
+		if command -v "$${cc%% *}" >/dev/null; then \
+			echo "$(DIST)/$$lib"; \
+			CC="$$cc" $(INTERPOSER)/build.sh "$(DIST)/$$lib"; \
+		else \
+			echo "dist: $$cc is not installed, so there is no $$lib: runners on linux/$$arch encode every medium (CC_$$arch=... names a compiler)"; \
+		fi; \
+	done
 	@for program in warmer gateway; do \
 		python3 -B terraform/pack.py "$(DIST)/$${program}_linux_$(firstword $(DIST_ARCHES))" "$(DIST)/$$program.zip"; done
 	@cd $(DIST) && sha256sum *_linux_* *.zip >SHA256SUMS

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -53,12 +54,15 @@ type report struct {
 	build   map[string]*strings.Builder // build output by import path
 	parents map[name]bool               // tests that have subtests
 	results []result
-	broken  []event // failed packages
+	open    map[string]bool // packages that began and have not ended
+	broken  []event         // failed packages
+	flaky   map[string]bool // failed packages that passed when they were run again
 }
 
 func newReport(out io.Writer) *report {
 	return &report{
 		out: out, output: map[name]*strings.Builder{}, build: map[string]*strings.Builder{}, parents: map[name]bool{},
+		open: map[string]bool{}, flaky: map[string]bool{},
 	}
 }
 
@@ -92,6 +96,8 @@ func (r *report) add(e event) {
 		text(r.build, e.ImportPath).WriteString(e.Output)
 	case "output":
 		text(r.output, n).WriteString(e.Output)
+	case "start":
+		r.open[e.Package] = true
 	case "run":
 		if i := strings.LastIndexByte(e.Test, '/'); i >= 0 {
 			r.parents[name{e.Package, e.Test[:i]}] = true
@@ -106,6 +112,7 @@ func (r *report) add(e event) {
 }
 
 func (r *report) addPackage(e event) {
+	delete(r.open, e.Package)
 	switch e.Action {
 	case "fail":
 		r.broken = append(r.broken, e)
@@ -123,26 +130,50 @@ func (r *report) finish() bool {
 	for _, res := range r.results {
 		if res.action == "fail" {
 			blamed[res.Package] = true
-			r.block("FAILED "+res.String(), r.output[res.name])
+			r.block(r.verdict(res.Package)+" "+res.String(), r.output[res.name])
 		}
 		// A parent that fails while all its subtests pass failed by itself.
 		if r.parents[res.name] && (res.action != "fail" || r.childFailed(res.name)) {
 			continue
 		}
-		counts[res.action]++
+		if res.action == "fail" && r.flaky[res.Package] {
+			counts["flaky"]++
+		} else {
+			counts[res.action]++
+		}
 		leaves = append(leaves, res)
 	}
 	for _, e := range r.broken {
 		if blamed[e.Package] {
 			continue
 		}
+		if r.flaky[e.Package] {
+			counts["flaky"]++
+		} else {
+			counts["fail"]++
+		}
+		r.block(r.verdict(e.Package)+" "+e.Package, r.build[e.FailedBuild], r.output[name{e.Package, ""}], r.unfinished(e.Package))
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(r.open)) {
 		counts["fail"]++
-		r.block("FAILED "+e.Package, r.build[e.FailedBuild], r.output[name{e.Package, ""}], r.unfinished(e.Package))
+		r.block("FAILED "+pkg+": its tests never ended", r.unfinished(pkg))
 	}
 	r.slow(leaves)
 	r.skipped(leaves)
-	fmt.Fprintf(r.out, "\n%d passed, %d failed, %d skipped\n", counts["pass"], counts["fail"], counts["skip"])
+	fmt.Fprintf(r.out, "\n%d passed, %d failed, %d skipped", counts["pass"], counts["fail"], counts["skip"])
+	if n := counts["flaky"]; n > 0 {
+		fmt.Fprintf(r.out, ", %d flaky", n)
+	}
+	fmt.Fprintln(r.out)
 	return counts["fail"] == 0 && counts["pass"] > 0
+}
+
+// verdict is FLAKY for a package that passed when it was run again, FAILED for others.
+func (r *report) verdict(pkg string) string {
+	if r.flaky[pkg] {
+		return "FLAKY"
+	}
+	return "FAILED"
 }
 
 func (r *report) childFailed(n name) bool {

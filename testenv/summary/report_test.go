@@ -11,6 +11,7 @@ func stream(lines ...string) string { return strings.Join(lines, "\n") + "\n" }
 func TestReport(t *testing.T) {
 	for _, tc := range []struct {
 		name, in string
+		again    string   // package that passed when it was run again
 		want     []string // in the output
 		not      []string
 		last     string
@@ -71,6 +72,34 @@ func TestReport(t *testing.T) {
 		want: []string{"panic: boom"},
 		last: "0 passed, 1 failed, 0 skipped",
 	}, {
+		name:  "what passed when it was run again is shown and no failure",
+		again: "p",
+		in: stream(
+			`{"Action":"pass","Package":"p","Test":"A"}`,
+			`{"Action":"output","Package":"p","Test":"B","Output":"too late\n"}`,
+			`{"Action":"fail","Package":"p","Test":"B"}`,
+			`{"Action":"fail","Package":"p"}`),
+		want: []string{"--- FLAKY p B\ntoo late"},
+		not:  []string{"FAILED"},
+		last: "1 passed, 0 failed, 0 skipped, 1 flaky", ok: true,
+	}, {
+		name:  "a package that failed for no test, too",
+		again: "p",
+		in: stream(
+			`{"Action":"pass","Package":"p","Test":"A"}`,
+			`{"Action":"output","Package":"p","Output":"goleak: found a goroutine\n"}`,
+			`{"Action":"fail","Package":"p"}`),
+		want: []string{"--- FLAKY p\ngoleak: found"},
+		last: "1 passed, 0 failed, 0 skipped, 1 flaky", ok: true,
+	}, {
+		name: "a package that never ended failed",
+		in: stream(
+			`{"Action":"start","Package":"p"}`,
+			`{"Action":"run","Package":"p","Test":"A"}`,
+			`{"Action":"output","Package":"p","Test":"A","Output":"on and on\n"}`),
+		want: []string{"--- FAILED p: its tests never ended\non and on"},
+		last: "0 passed, 1 failed, 0 skipped",
+	}, {
 		name: "what is no event is passed on, and nothing run is no success",
 		in:   "go: cannot find module\n",
 		want: []string{"go: cannot find module"},
@@ -81,6 +110,9 @@ func TestReport(t *testing.T) {
 			r := newReport(&out)
 			if err := r.read(strings.NewReader(tc.in)); err != nil {
 				t.Fatal(err)
+			}
+			if tc.again != "" {
+				r.flaky[tc.again] = true
 			}
 			ok := r.finish()
 			got := out.String()
