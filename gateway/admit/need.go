@@ -122,17 +122,21 @@ func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, re
 	return "", &out
 }
 
-// holder is the host that has the model or will have it first, "" none.
+// holder is the host that has the model or will have it first, "" none. A load on its way comes before a copy that is
+// going: where that copy was, the model may not come back.
 func holder(s *state.Snapshot, model string) string {
 	if copies := s.Copies(model); len(copies) > 0 {
 		return copies[0].Host
+	}
+	if host := coming(s, model); host != "" {
+		return host
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		if h := s.Hosts[name]; (h.State == "ready" || h.State == "waking") && h.Models[model] != nil {
 			return name
 		}
 	}
-	return coming(s, model)
+	return ""
 }
 
 // coming is the host that has a load of the model queued or under way, "" none.

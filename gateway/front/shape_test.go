@@ -178,7 +178,8 @@ func TestStatsShape(t *testing.T) {
 	})
 	p.get("/v1/stats").has(t, "time_to_first_token=number", "tokens_per_second=number", "input_tokens=number", "output_tokens=number",
 		"prompt_tokens=number", "cache_tokens=number", "decode_token_times=[]", "request_count_total=number", "input_tokens_total=number",
-		"output_tokens_total=number", "prompt_tokens_total=number", "cache_tokens_total=number", "cold_starts_total=number", "evictions_total=number")
+		"output_tokens_total=number", "prompt_tokens_total=number", "cache_tokens_total=number", "cold_starts_total=number", "evictions_total=number",
+		"media_hits_total=number", "media_misses_total=number", "media_cache={}")
 }
 
 func TestSystemShape(t *testing.T) {

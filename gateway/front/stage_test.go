@@ -297,7 +297,11 @@ func (s *stage) until(what string, is func() bool) {
 // ask sends a request; head holds "Name: value" lines.
 func (s *stage) ask(method, path, body string, head ...string) reply {
 	s.t.Helper()
-	resp := s.open(s.t.Context(), method, path, body, head...)
+	return s.read(s.open(s.t.Context(), method, path, body, head...))
+}
+
+// read reads an answer to its end.
+func (s *stage) read(resp *http.Response) reply {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	out := reply{status: resp.StatusCode, header: resp.Header, text: string(text), json: jsonOf(text)}

@@ -115,11 +115,23 @@ func TestColdStream(t *testing.T) {
 }
 
 func TestPrefillIsKeptAlive(t *testing.T) {
-	s := newStage(t, eager).warm("chat").serve(sse("sleep 300ms", one, "sleep 200ms", end))
-	text := s.ask("POST", chatPath, chatLive).text
-	before, after, _ := strings.Cut(text, one)
-	if !strings.HasPrefix(before, ": ping\n\n") || !strings.Contains(after, ": ping\n\n") || !strings.HasSuffix(after, end) {
-		t.Errorf("%q", text)
+	begin, finish := make(chan struct{}), make(chan struct{})
+	s := newStage(t, eager).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
+		<-begin
+		sse(one)(w, r)
+		<-finish
+		sse(end)(w, r)
+	})
+	resp := s.open(t.Context(), "POST", chatPath, chatLive)
+	defer resp.Body.Close()
+	before := readUntil(t, resp.Body, ": ping\n\n")
+	close(begin)
+	between := readUntil(t, resp.Body, one)
+	between += readUntil(t, resp.Body, ": ping\n\n")
+	close(finish)
+	after, err := io.ReadAll(resp.Body)
+	if !strings.HasPrefix(before, ": ping\n\n") || strings.ReplaceAll(before+between+string(after), ": ping\n\n", "") != one+end || err != nil {
+		t.Errorf("%q %q %q %v", before, between, after, err)
 	}
 }
 
@@ -127,37 +139,41 @@ func TestPrefillIsKeptAlive(t *testing.T) {
 func TestStreamErrors(t *testing.T) {
 	messages := `{"model":"chat","messages":[{}],"max_tokens":5,"stream":true}`
 	failing := func(string) state.Outcome {
-		time.Sleep(150 * time.Millisecond)
 		return state.Outcome{Failed: true, Fields: map[string]string{"code": "model_file_not_found", "message": "The file is missing."}}
 	}
 	for name, c := range map[string]struct {
 		path, body, want string
+		late             bool // what follows happens when the client has the header
 		loader           func(string) state.Outcome
 		engine           http.HandlerFunc
 	}{
-		"load fails":        {path: chatPath, body: chatLive, loader: failing, want: `data: {"error":{"message":"The file is missing.","type":"invalid_request_error","param":null,"code":"model_file_not_found"}}` + "\n\n"},
-		"Anthropic":         {path: "/v1/messages", body: messages, loader: failing, want: `event: error` + "\n" + `data: {"type":"error","error":{"type":"not_found_error"`},
-		"Responses":         {path: "/v1/responses", body: `{"model":"chat","input":"x","stream":true}`, loader: failing, want: "event: error\ndata: {"},
+		"load fails":        {path: chatPath, body: chatLive, late: true, loader: failing, want: `data: {"error":{"message":"The file is missing.","type":"invalid_request_error","param":null,"code":"model_file_not_found"}}` + "\n\n"},
+		"Anthropic":         {path: "/v1/messages", body: messages, late: true, loader: failing, want: `event: error` + "\n" + `data: {"type":"error","error":{"type":"not_found_error"`},
+		"Responses":         {path: "/v1/responses", body: `{"model":"chat","input":"x","stream":true}`, late: true, loader: failing, want: "event: error\ndata: {"},
 		"broken":            {path: chatPath, body: chatLive, engine: sse(one, "break"), want: one + `data: {"error":{`},
 		"broken in a line":  {path: chatPath, body: chatLive, engine: sse(one, one[:9], "break"), want: one + one[:9] + "\n\n" + `data: {"error":{`},
-		"late engine error": {path: chatPath, body: chatLive, engine: func(w http.ResponseWriter, _ *http.Request) { time.Sleep(150 * time.Millisecond); w.WriteHeader(400) }, want: `data: {"error":{"message":"Bad Request"`},
-		"late crash":        {path: chatPath, body: chatLive, engine: sse("sleep 150ms", "break"), want: `data: {"error":{`},
-		"no stream, late": {path: chatPath, body: chatLive, want: `"code":"bad_engine_reply"`, engine: func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(150 * time.Millisecond)
+		"late engine error": {path: chatPath, body: chatLive, late: true, engine: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) }, want: `data: {"error":{"message":"Bad Request"`},
+		"late crash":        {path: chatPath, body: chatLive, late: true, engine: sse("break"), want: `data: {"error":{`},
+		"no stream, late": {path: chatPath, body: chatLive, late: true, want: `"code":"bad_engine_reply"`, engine: func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "{}")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			committed := make(chan struct{})
+			if !c.late {
+				close(committed)
+			}
 			s := newStage(t, eager)
 			if c.loader != nil {
-				s.loading(c.loader)
+				s.loading(func(model string) state.Outcome { <-committed; return c.loader(model) })
 			} else {
-				s.warm("chat")
+				s.warm("chat").serve(func(w http.ResponseWriter, r *http.Request) { <-committed; c.engine(w, r) })
 			}
-			if c.engine != nil {
-				s.serve(c.engine)
+			resp := s.open(t.Context(), "POST", c.path, c.body)
+			if c.late {
+				close(committed)
 			}
-			r := s.ask("POST", c.path, c.body)
+			r := s.read(resp)
 			if r.status != 200 || !strings.Contains(r.text, c.want) || strings.Contains(r.text, "[DONE]") || strings.Contains(r.text, "BROKEN") || !strings.HasSuffix(r.text, "\n\n") {
 				t.Errorf("%d %q", r.status, r.text)
 			}
@@ -177,12 +193,11 @@ func TestEventsOfTheEngineItself(t *testing.T) {
 }
 
 func TestNoStreamForStreamTrue(t *testing.T) {
-	s := newStage(t, eager).warm("chat", "vec")
-	if r := s.ask("POST", chatPath, chatLive); r.status != 200 || r.header.Get("Content-Type") != "application/json" || r.json["ok"] != true {
+	if r := newStage(t).warm("chat").ask("POST", chatPath, chatLive); r.status != 200 || r.header.Get("Content-Type") != "application/json" || r.json["ok"] != true {
 		t.Errorf("%d %v %q", r.status, r.header, r.text)
 	}
 	// Where the route has no streams, the flag commits nothing.
-	s.serve(func(w http.ResponseWriter, _ *http.Request) {
+	s := newStage(t, eager).warm("vec").serve(func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(150 * time.Millisecond)
 		_, _ = io.WriteString(w, `{"data":[]}`)
 	})

@@ -1,20 +1,35 @@
 package state_test
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"reveille/infra/state"
 	"reveille/testenv"
 )
 
-// TestCluster: scripts name their keys by prefix alone; all of them share the pool's slot, so a Cluster takes them.
-func TestCluster(t *testing.T) {
+// oneNode is a Cluster of one node without TLS, which is up at once.
+func oneNode(t *testing.T) *bench {
+	t.Helper()
 	b := newBench(t, testenv.StartRedis(t, "--cluster-enabled", "yes").Addr)
 	must(t, b.rdb.ClusterAddSlotsRange(ctx, 0, 16383).Err())
 	eventually(t, "cluster is up", func() bool {
 		return b.rdb.Set(ctx, "probe", "1", 0).Err() == nil && b.rdb.Del(ctx, "probe").Err() == nil
 	})
-	s := b.open(state.Options{URL: b.url + "?cluster=true", Pool: "main", Now: func() int64 { return b.now }})
+	b.url += "?cluster=true"
+	return b
+}
+
+// TestCluster: scripts name their keys by prefix alone; all of them share the pool's slot, so a Cluster takes them.
+func TestCluster(t *testing.T) {
+	b := oneNode(t)
+	s := b.open(state.Options{URL: b.url, Pool: "main", Now: func() int64 { return b.now }})
 	g := register(t, s, "h", map[string]string{"old": "llm"})
 	a := acquire(t, s, want(t, s, "gw", "m", "h"))
 	must(t, s.Begin(ctx, "h", g, a.Ticket))
@@ -31,5 +46,128 @@ func TestCluster(t *testing.T) {
 		at, err := b.rdb.ClusterKeySlot(ctx, k).Result()
 		must(t, err)
 		equal(t, "slot of "+k, at, slot)
+	}
+	stats, err := b.rdb.Info(ctx, "commandstats").Result()
+	must(t, err)
+	if strings.Contains(stats, "cmdstat_command:") {
+		t.Error("the client fetched the table of all commands")
+	}
+}
+
+// TestClusterMovesAPool: three nodes with TLS. A pool's slot goes from one to another under a store and a listener that
+// stay: scripts, transactions and events go on at its new owner.
+func TestClusterMovesAPool(t *testing.T) {
+	c := testenv.StartRedisCluster(t)
+	all := c.Client(t)
+	open := func(url string) *state.Store {
+		s, err := state.Open(state.Options{URL: url, Timeout: 10 * time.Second})
+		must(t, err)
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+	// The programs' own test trusts the authority; the roots of this process are read once, perhaps before.
+	s, other := open(c.EndpointURL()+"&skip_verify=true"), open(c.URL()+"?skip_verify=true")
+	events := make(chan state.Event, 1000)
+	m := runMirror(t, other, func(e state.Event) { events <- e })
+	heard := func(kind, name string) {
+		t.Helper()
+		for limit := time.After(15 * time.Second); ; {
+			select {
+			case e := <-events:
+				if e.Kind == kind && (e.Model == name || e.Host == name) {
+					return
+				}
+			case <-limit:
+				t.Fatalf("no event %s of %s", kind, name)
+			}
+		}
+	}
+	eventually(t, "the listener listens", func() bool { return !m.Snapshot().Taken.IsZero() })
+	heard("sync", "")
+
+	g := register(t, s, "h", nil)
+	heard("host", "h")
+	from, to := move(t, c, all, prefix)
+	if from == to {
+		t.Fatal("the slot stayed at", to)
+	}
+	a := acquire(t, s, want(t, s, "gw", "m", "h"))
+	must(t, s.Begin(ctx, "h", g, a.Ticket))
+	heard("ticket", "m")
+	must(t, s.Set(ctx, state.Pins, "m", "1"))
+	heard("settings", "m")
+	eventually(t, "the mirror has it", func() bool { return m.Snapshot().Hosts["h"].Loading == a.Ticket })
+}
+
+// move gives the slot of a key, with all that is in it, to the node after its owner.
+func move(t *testing.T, c *testenv.RedisCluster, all *redis.ClusterClient, key string) (from, to string) {
+	t.Helper()
+	slot, err := all.ClusterKeySlot(ctx, key).Result()
+	must(t, err)
+	owner, err := all.MasterForKey(ctx, key)
+	must(t, err)
+	from = owner.Options().Addr
+	next := (slices.Index(c.Addrs, from) + 1) % len(c.Addrs)
+	to = c.Addrs[next]
+	nodes := make([]*redis.Client, len(c.Addrs))
+	ids := make([]string, len(c.Addrs))
+	for i := range nodes {
+		nodes[i] = c.Node(t, i)
+		ids[i], err = nodes[i].ClusterMyID(ctx).Result()
+		must(t, err)
+	}
+	set := func(node *redis.Client, args ...any) {
+		t.Helper()
+		must(t, node.Do(ctx, append([]any{"CLUSTER", "SETSLOT", slot}, args...)...).Err())
+	}
+	old := slices.Index(c.Addrs, from)
+	set(nodes[next], "IMPORTING", ids[old])
+	set(nodes[old], "MIGRATING", ids[next])
+	keys, err := nodes[old].ClusterGetKeysInSlot(ctx, int(slot), 1000).Result()
+	must(t, err)
+	host, port, _ := strings.Cut(to, ":")
+	args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
+	for _, k := range keys {
+		args = append(args, k)
+	}
+	must(t, nodes[old].Do(ctx, args...).Err())
+	for _, i := range []int{next, old} {
+		set(nodes[i], "NODE", ids[next])
+	}
+	return from, to
+}
+
+// TestClusterCallsOnce: a call whose answer did not come in time may have taken effect, so nobody but its caller may
+// repeat it, on a Cluster as on a single node.
+func TestClusterCallsOnce(t *testing.T) {
+	b := oneNode(t)
+	c, err := state.Client(state.Options{URL: b.url, Timeout: 100 * time.Millisecond})
+	must(t, err)
+	defer c.Close()
+	eventually(t, "the client is connected", func() bool { return c.Ping(ctx).Err() == nil })
+	const slow = `redis.call('INCR', KEYS[1]) local function ms() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end
+		local till = ms() + 600 while ms() < till do end return 1`
+	calls := map[string]func(key string) error{
+		"alone": func(key string) error { return c.Eval(ctx, slow, []string{key}).Err() },
+		"in a pipeline": func(key string) error {
+			_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error { p.Eval(ctx, slow, []string{key}); return nil })
+			return err
+		},
+		"in a transaction": func(key string) error {
+			_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error { p.Eval(ctx, slow, []string{key}); return nil })
+			return err
+		},
+	}
+	for name, call := range calls {
+		key := fmt.Sprintf("count {%s}", name)
+		var answered redis.Error
+		if err := call(key); err == nil || errors.As(err, &answered) {
+			t.Fatalf("%s: %v, want no answer in time", name, err)
+		}
+		eventually(t, "the server answers again", func() bool { return b.rdb.Ping(ctx).Err() == nil })
+		if n, err := b.rdb.Get(ctx, key).Int(); n != 1 || err != nil {
+			t.Errorf("%s: took effect %d times, %v", name, n, err)
+		}
+		eventually(t, "the client recovers", func() bool { return c.Ping(ctx).Err() == nil })
 	}
 }

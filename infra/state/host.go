@@ -110,7 +110,8 @@ type Outcome struct {
 	Fields map[string]string // code, message, evicted, load_ms, cold
 }
 
-// Finish ends a ticket and returns the gateways that still wait for it. ErrGone: it had ended before.
+// Finish ends a ticket and returns the gateways that still wait for it. ErrGone: it had ended before; when it had ended
+// the same way, as after a reply that was lost, the gateways that waited then are returned beside the error.
 func (s *Store) Finish(ctx context.Context, host string, generation uint64, ticket string, o Outcome) ([]string, error) {
 	st := "ready"
 	if o.Failed {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,6 +87,90 @@ func TestLeave(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// TestFinishAgain (reliability row 7): a runner that lost the answer to its finish hears again who waits, so that it can
+// keep the model for them and for nobody else. The repeat changes nothing (invariant 26).
+func TestFinishAgain(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		g := register(t, s, "h", nil)
+		load := func(model string, gateways ...string) string {
+			t.Helper()
+			var a state.Acquired
+			for _, gw := range gateways {
+				a = acquire(t, s, want(t, s, gw, model, "h"))
+			}
+			must(t, s.Begin(ctx, "h", g, a.Ticket))
+			return a.Ticket
+		}
+		finish := func(host string, g uint64, ticket string, o state.Outcome) string {
+			t.Helper()
+			before := b.dump()
+			waiting, err := s.Finish(ctx, host, g, ticket, o)
+			if !errors.Is(err, state.ErrGone) {
+				t.Fatal("finish again:", err)
+			}
+			equal(t, "state after it", b.dump(), before)
+			return strings.Join(waiting, " ")
+		}
+
+		ticket := load("m", "gw-1", "gw-2", "gw-3")
+		ready := state.Outcome{Fields: map[string]string{"load_ms": "42", "cold": "1"}}
+		first, err := s.Finish(ctx, "h", g, ticket, ready)
+		must(t, err)
+		equal(t, "waiters", strings.Join(first, " "), "gw-1 gw-2 gw-3")
+		equal(t, "waiters, again", finish("h", g, ticket, ready), "gw-1 gw-2 gw-3")
+		equal(t, "waiters of another outcome", finish("h", g, ticket, state.Outcome{Failed: true}), "")
+		equal(t, "waiters for another host", finish("other", register(t, s, "other", nil), ticket, ready), "")
+		equal(t, "waiters of no ticket", finish("h", g, "1", ready), "")
+
+		must(t, s.Leave(ctx, "gw-2", ticket, false))
+		g = register(t, s, "h", map[string]string{"m": "llm"}) // what a runner does that lost an answer
+		equal(t, "waiters, when one has left", finish("h", g, ticket, ready), "gw-1 gw-3")
+		b.after(state.WaiterLease + time.Second)
+		equal(t, "waiters, when their leases are over", finish("h", g, ticket, ready), "")
+
+		ticket = load("n", "gw-1")
+		failed := state.Outcome{Failed: true, Fields: map[string]string{"code": "model_load_error"}}
+		_, err = s.Finish(ctx, "h", g, ticket, failed)
+		must(t, err)
+		finish("h", g, ticket, failed)
+	})
+}
+
+// TestLeaveAfterTheEnd: who leaves when the load has ended, but before it heard so, is not waited for (row 19).
+func TestLeaveAfterTheEnd(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.patient()
+		left := make(chan state.Event, 8)
+		synced := make(chan struct{}, 8)
+		runMirror(t, s, func(e state.Event) {
+			switch e.Kind {
+			case "sync":
+				synced <- struct{}{}
+			case "leave":
+				left <- e
+			}
+		})
+		eventually(t, "subscribed", func() bool { return len(synced) > 0 })
+		g := register(t, s, "h", nil)
+		a := acquire(t, s, want(t, s, "gw", "m", "h"))
+		_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{})
+		must(t, err)
+		must(t, s.Leave(ctx, "stranger", a.Ticket, false))
+		must(t, s.Leave(ctx, "gw", a.Ticket, true))
+		must(t, s.Leave(ctx, "gw", a.Ticket, false))
+		mark := acquire(t, s, want(t, s, "gw", "mark", "h"))
+		must(t, s.Begin(ctx, "h", g, mark.Ticket))
+		must(t, s.Leave(ctx, "gw", mark.Ticket, false))
+		eventually(t, "both to be heard of", func() bool { return len(left) == 2 })
+		e := <-left
+		equal(t, "who left", e.Gateway+" "+e.Ticket+" "+e.Model+" "+e.Host, "gw "+a.Ticket+" m h")
+		e = <-left
+		equal(t, "the next to leave", e.Ticket, mark.Ticket)
+		equal(t, "background", b.field("ticket:"+a.Ticket, "background"), "0")
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strconv"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -57,19 +56,6 @@ func (s *Store) Get(ctx context.Context, table Setting, name string) (string, er
 // All reads a whole table.
 func (s *Store) All(ctx context.Context, table Setting) (map[string]string, error) {
 	return s.hgetall(ctx, s.keys.settings(string(table)))
-}
-
-// Stats reads the pool's counters.
-func (s *Store) Stats(ctx context.Context) (map[string]float64, error) {
-	raw, err := s.hgetall(ctx, s.keys.stats())
-	if err != nil {
-		return nil, err
-	}
-	out := make(map[string]float64, len(raw))
-	for k, v := range raw {
-		out[k], _ = strconv.ParseFloat(v, 64)
-	}
-	return out, nil
 }
 
 // PutCatalog publishes the catalogue. wakeable maps the hosts that have a driver to its name. It reports whether the

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -66,40 +67,67 @@ type ModelRecord struct {
 
 // Snapshot reads the pool in one step.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
-	var raw struct {
-		Rev     string `json:"rev"`
-		Now     int64  `json:"now"`
-		Epoch   string `json:"epoch"`
-		Catalog string `json:"catalog"`
-		Hosts   map[string]struct {
-			Fields  map[string]string            `json:"fields"`
-			Models  map[string]map[string]string `json:"models"`
-			Queue   []string                     `json:"queue"`
-			Tickets map[string]map[string]string `json:"tickets"`
-		} `json:"hosts"`
-	}
-	if err := s.evalJSON(ctx, &raw, s.scripts.snapshot); err != nil {
+	reply, err := s.eval(ctx, s.scripts.snapshot)
+	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	out := &Snapshot{
-		Revision: uint64(atoi(raw.Rev)), Epoch: raw.Epoch, Catalog: raw.Catalog, NowMS: raw.Now, Taken: time.Now(),
-		Hosts: make(map[string]*HostRecord, len(raw.Hosts)),
+	top := list(reply)
+	if len(top) != 5 {
+		return nil, fmt.Errorf("snapshot: a reply of %d parts, not 5", len(top))
 	}
-	for name, h := range raw.Hosts {
-		host := hostRecord(name, h.Fields, raw.Now)
-		for id, f := range h.Models {
-			if f != nil {
-				host.Models[id] = modelRecord(name, id, f)
+	hosts := list(top[4])
+	out := &Snapshot{
+		Revision: uint64(atoi(text(top[0]))), NowMS: atoi(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
+		Hosts: make(map[string]*HostRecord, len(hosts)),
+	}
+	for _, h := range hosts {
+		parts := list(h)
+		if len(parts) != 4 {
+			return nil, fmt.Errorf("snapshot: a host of %d parts, not 4", len(parts))
+		}
+		name := text(parts[0])
+		host := hostRecord(name, fields(parts[1]), out.NowMS)
+		for m := range slices.Chunk(list(parts[2]), 2) {
+			if f := fields(m[1]); len(f) > 0 {
+				host.Models[text(m[0])] = modelRecord(name, text(m[0]), f)
 			}
 		}
-		for _, id := range h.Queue {
-			if f := h.Tickets[id]; f != nil {
-				host.Queue = append(host.Queue, ticketRecord(id, f))
+		for t := range slices.Chunk(list(parts[3]), 3) {
+			if f := fields(t[2]); len(f) > 0 {
+				f["waiters"] = text(t[1])
+				host.Queue = append(host.Queue, ticketRecord(text(t[0]), f))
 			}
 		}
 		out.Hosts[name] = host
 	}
 	return out, nil
+}
+
+// list, text and fields read parts of a script's reply; what is of another kind is empty.
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
+}
+
+func text(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case int64:
+		return strconv.FormatInt(v, 10)
+	}
+	return ""
+}
+
+// fields is a hash that came as name, value, name, value.
+func fields(v any) map[string]string {
+	flat := list(v)
+	out := make(map[string]string, len(flat)/2)
+	for i := 0; i+1 < len(flat); i += 2 {
+		out[text(flat[i])] = text(flat[i+1])
+	}
+	return out
 }
 
 func hostRecord(name string, f map[string]string, now int64) *HostRecord {

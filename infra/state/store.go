@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -58,7 +57,7 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	return &Store{
-		rdb: redis.NewUniversalClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: breaker{log: o.Log},
+		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: breaker{log: o.Log},
 		timeout: o.Timeout, now: o.Now, log: o.Log,
 	}, nil
 }
@@ -151,15 +150,10 @@ func (s *Store) evalJSON(ctx context.Context, v any, sc *script, args ...any) er
 }
 
 func toStrings(v any) []string {
-	list, _ := v.([]any)
-	out := make([]string, len(list))
-	for i, x := range list {
-		switch x := x.(type) {
-		case string:
-			out[i] = x
-		case int64:
-			out[i] = strconv.FormatInt(x, 10)
-		}
+	l := list(v)
+	out := make([]string, len(l))
+	for i, x := range l {
+		out[i] = text(x)
 	}
 	return out
 }

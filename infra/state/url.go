@@ -92,7 +92,7 @@ func Client(o Options) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return redis.NewUniversalClient(uo), nil
+	return newClient(uo), nil
 }
 
 // dialer is set for a Dial of the caller's own and for unix sockets, which the universal client cannot name otherwise.

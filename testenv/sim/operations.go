@@ -91,6 +91,7 @@ var operations = map[Op]func(*world, Step){
 		w.disturb(settle, "flush")
 		w.record(check.Event{Kind: check.Restored})
 		w.redis.FlushAll()
+		w.scripts.edited()
 	},
 	Remember: (*world).rememberState,
 	Failover: (*world).failover,
@@ -225,6 +226,7 @@ func (w *world) failover(Step) {
 	for _, k := range w.redis.DB(1).Keys() {
 		_ = w.redis.Copy(1, k, 0, k)
 	}
+	w.scripts.edited()
 	for _, g := range w.gateways {
 		if l := g.current(); l != nil {
 			l.link.sever(false)

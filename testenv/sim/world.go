@@ -33,6 +33,7 @@ type world struct {
 	scenario Scenario
 	catalog  *catalog.Catalog
 	redis    *miniredis.Miniredis
+	scripts  *scripts
 	operator *state.Store // never disturbed
 	opLink   *link
 	began    time.Time
@@ -81,6 +82,7 @@ func newWorld(s Scenario) (*world, error) {
 	} else {
 		_ = c.Close()
 	}
+	w.scripts = newScripts(w.redis.Server())
 	w.redis.Server().SetPreHook(w.before)
 	w.opLink = newLink(w.redis.Dial, true)
 	if w.operator, err = w.store(w.opLink); err != nil {
@@ -95,8 +97,9 @@ func newWorld(s Scenario) (*world, error) {
 	return w, nil
 }
 
-// before runs before each command of Redis: it sets the clock, and refuses scripts while Redis is out of memory.
-func (w *world) before(c *server.Peer, cmd string, _ ...string) bool {
+// before runs before each command of Redis: it runs scripts at the scenario's clock, and refuses them while Redis is out of
+// memory.
+func (w *world) before(c *server.Peer, cmd string, args ...string) bool {
 	if cmd != "EVALSHA" && cmd != "EVAL" {
 		return false
 	}
@@ -108,7 +111,8 @@ func (w *world) before(c *server.Peer, cmd string, _ ...string) bool {
 		return true
 	}
 	w.redis.SetTime(now)
-	return false
+	w.scripts.eval(c, now, cmd, args)
+	return true
 }
 
 func (w *world) store(l *link) (*state.Store, error) {

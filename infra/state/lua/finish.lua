@@ -2,14 +2,22 @@
 -- finish: a runner ends a ticket it had begun (or refuses one that it never began).
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket  [5] state: ready | failed  [6] fields, JSON object of strings (code, message, evicted, load_ms, …)
--- Returns {'ok', gateway, …}: the gateways that still wait | {'gone'} | {'fenced'} | {'unknown'}.
+-- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'}.
+-- A ticket that ended so before is 'gone', with those who waited then and whose lease still runs: the first answer may
+-- have been lost. One that ended otherwise, or is not there, is 'gone' without any.
 -- Invariant: a ticket ends once; the first outcome stays.
 local h, id, fields = ARGV[2], ARGV[4], cjson.decode(ARGV[6])
 local key = P .. 'ticket:' .. id
 local o = owner(h, ARGV[3])
 if o ~= 'ok' then return {o} end
 local t = hash(key)
-if not t or t.host ~= h or not pending(t.state) then return {'gone'} end
+if not t or t.host ~= h then return {'gone'} end
+if t.state == ARGV[5] then
+  local still = redis.call('ZRANGEBYSCORE', P .. 'waiters:' .. id, num(NOW), '+inf')
+  table.insert(still, 1, 'gone')
+  return still
+end
+if not pending(t.state) then return {'gone'} end
 fields.kind, fields.model, fields.host = nil, nil, nil
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 live(id)

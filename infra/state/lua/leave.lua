@@ -2,13 +2,15 @@
 -- leave: the last request of a gateway that waited for a ticket is gone.
 -- KEYS[1] prefix
 -- ARGV[2] gateway  [3] ticket  [4] 1 when the load is to go on without a waiter (a wait that ran out)
--- Returns 'left' | 'dropped' | 'gone' (it is not there or has ended).
+-- Returns 'left' (also of a ticket that has ended: the model that was loaded for it need not wait for the gateway) |
+-- 'dropped' | 'gone' (it is not there, or has ended and the gateway had no place in it).
 -- Invariant: a load that another waiter wants, a background load and a load that has begun are never dropped.
 local id = ARGV[3]
 local t = hash(P .. 'ticket:' .. id)
-if not t or not pending(t.state) then return 'gone' end
-redis.call('ZREM', P .. 'waiters:' .. id, ARGV[2])
-if ARGV[4] == '1' then
+if not t then return 'gone' end
+local waited = redis.call('ZREM', P .. 'waiters:' .. id, ARGV[2])
+if not pending(t.state) and waited == 0 then return 'gone' end
+if ARGV[4] == '1' and pending(t.state) then
   redis.call('HSET', P .. 'ticket:' .. id, 'background', '1')
   t.background = '1'
 end
