@@ -7,12 +7,14 @@ import (
 	"sync/atomic"
 
 	"github.com/VictoriaMetrics/metrics"
+
+	"reveille/infra/meter"
 )
 
 // meters are the gateway's metrics. Labels come from the route table and from statuses alone.
 type meters struct {
 	open         *metrics.Gauge
-	seconds      *metrics.Histogram
+	seconds      *meter.Histogram
 	streamErrors *metrics.Counter
 	broken       *metrics.Counter
 	answers      *answers
@@ -20,7 +22,7 @@ type meters struct {
 
 func newMeters(set *metrics.Set) meters {
 	return meters{
-		open: set.NewGauge("reveille_gateway_requests_open", nil), seconds: set.NewHistogram("reveille_gateway_request_seconds"),
+		open: set.NewGauge("reveille_gateway_requests_open", nil), seconds: meter.NewHistogram(set, "reveille_gateway_request_seconds", meter.Seconds),
 		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),
 		answers: &answers{set: set},
 	}

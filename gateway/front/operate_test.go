@@ -32,6 +32,18 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// The runners' metrics are in the gateway's, added up and under names of their own.
+func TestMetricsOfRunners(t *testing.T) {
+	p := newPool(t, "1")
+	p.want(200, p.chat("one"))
+	for _, line := range []string{"reveille_pool_runners 1\n", "reveille_pool_requests_total 1\n", `reveille_pool_request_seconds_bucket{le="+Inf"} 1` + "\n", "reveille_gateway_request_seconds_count "} {
+		p.until("the metrics say "+line, func() bool { return strings.Contains(p.want(200, p.get("/metrics")).text, line) })
+	}
+	if text := p.get("/metrics").text; strings.Contains(text, "reveille_runner_") {
+		t.Errorf("a runner's own names are in the gateway's metrics:\n%s", text)
+	}
+}
+
 // Without the state store listings come from the mirror, and what needs the store says so.
 func TestStoreAway(t *testing.T) {
 	p := newPool(t, "1")

@@ -2,9 +2,16 @@ package front
 
 import (
 	"bytes"
+	"fmt"
+	"sync"
+	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
+
+	"reveille/infra/meter"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
 )
 
 // live answers that the process serves; it touches nothing.
@@ -24,11 +31,57 @@ func (s *Server) ready(r *request) error {
 	return r.reply(fasthttp.StatusOK, okStatus)
 }
 
-// metrics answers this gateway's own metrics and those of its process.
+// metrics answers this gateway's own metrics, those of its process, and the sums of the awake runners' metrics.
 func (s *Server) metrics(r *request) error {
 	var b bytes.Buffer
 	s.set.WritePrometheus(&b)
 	metrics.WriteProcessMetrics(&b)
+	sums := r.runnerMetrics()
+	if _, err := sums.WriteTo(&b); err != nil {
+		return err
+	}
 	r.send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", b.Bytes())
 	return nil
+}
+
+const (
+	summedWait = time.Second // longest the metrics wait for a runner
+	maxMetrics = 4 << 20
+)
+
+// runnerMetrics adds up the metrics of the runners on ready hosts, as reveille_pool_… where theirs are reveille_runner_….
+// Nothing is woken for it, and who does not answer in time is left out, so sums can fall as counters do when their
+// process begins anew; reveille_pool_runners says of how many runners they are.
+func (r *request) runnerMetrics() *meter.Sum {
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	sum := &meter.Sum{}
+	runners := 0
+	snap, _ := r.s.look()
+	for _, h := range snap.Hosts {
+		if h.State != "ready" {
+			continue
+		}
+		work.Go(func() {
+			var call relay.Call
+			stop := time.AfterFunc(summedWait, func() { call.Cancel(relay.ErrTimeout) })
+			defer stop.Stop()
+			resp, err := r.ask(&call, h, rpc.PathMetrics, "")
+			if err != nil {
+				return
+			}
+			defer resp.Close()
+			text, err := resp.AppendBody(nil, maxMetrics)
+			if err != nil || resp.Status() != fasthttp.StatusOK {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			runners++
+			sum.Add(bytes.ReplaceAll(text, []byte("reveille_runner_"), []byte("reveille_pool_")), "reveille_pool_")
+		})
+	}
+	work.Wait()
+	sum.Add(fmt.Appendf(nil, "reveille_pool_runners %d", runners), "reveille_pool_")
+	return sum
 }

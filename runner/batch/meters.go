@@ -5,12 +5,14 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+
+	"reveille/infra/meter"
 )
 
 // Meters are the metrics of all queues of a runner. Make them with NewMeters, once for a set.
 type Meters struct {
 	batches, sequences, oomRetries, oomFailures *metrics.Counter
-	tokens, fill, context, wait, oomTokens      *metrics.Histogram
+	tokens, fill, context, wait, oomTokens      *meter.Histogram
 
 	pending, inFlight, active atomic.Int64 // over all queues
 }
@@ -20,13 +22,13 @@ func NewMeters(set *metrics.Set) *Meters {
 	m := &Meters{
 		batches:     set.NewCounter("reveille_runner_embedding_batches_total"),
 		sequences:   set.NewCounter("reveille_runner_embedding_sequences_total"),
-		tokens:      set.NewHistogram("reveille_runner_embedding_batch_tokens"),
-		fill:        set.NewHistogram("reveille_runner_embedding_n_batch_utilisation"),
-		context:     set.NewHistogram("reveille_runner_embedding_context_utilisation"),
-		wait:        set.NewHistogram("reveille_runner_embedding_queue_wait_seconds"),
+		tokens:      meter.NewHistogram(set, "reveille_runner_embedding_batch_tokens", meter.Tokens),
+		fill:        meter.NewHistogram(set, "reveille_runner_embedding_n_batch_utilisation", meter.Shares),
+		context:     meter.NewHistogram(set, "reveille_runner_embedding_context_utilisation", meter.Shares),
+		wait:        meter.NewHistogram(set, "reveille_runner_embedding_queue_wait_seconds", meter.Seconds),
 		oomRetries:  set.NewCounter("reveille_runner_embedding_oom_retries_total"),
 		oomFailures: set.NewCounter("reveille_runner_embedding_oom_failures_total"),
-		oomTokens:   set.NewHistogram("reveille_runner_embedding_oom_retry_tokens"),
+		oomTokens:   meter.NewHistogram(set, "reveille_runner_embedding_oom_retry_tokens", meter.Tokens),
 	}
 	gauge := func(name string, v *atomic.Int64) {
 		set.NewGauge(name, func() float64 { return float64(v.Load()) })

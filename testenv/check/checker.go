@@ -51,7 +51,8 @@ type request struct {
 	asked          time.Duration
 	deadline       time.Duration
 	background     bool
-	pid            int // engine it was let to, 0 none
+	explicit       bool // a background load with a ticket of its own
+	pid            int  // engine it was let to, 0 none
 	open           bool
 	cut            bool
 	outcome        string
@@ -69,12 +70,13 @@ type hostLog struct {
 	heads      map[string]headOf // by type
 	stuck      time.Duration     // since when a load could start and does not; -1 not
 	unloads    map[string]time.Duration
-	onlyIdle   map[string]time.Duration
-	failedNow  bool // the load under way has failed once
+	onlyIdle   map[string]time.Duration // the least of those asked for since the model was started
+	failedNow  bool                     // the load under way has failed once
 }
 
 type headOf struct {
 	ticket string
+	model  string
 	since  time.Duration
 }
 
@@ -83,6 +85,7 @@ type want struct {
 	waiting    map[string]bool
 	last       time.Duration // when the last one went
 	background int           // loads without a waiter that may be queued
+	explicit   int           // loads with tickets of their own that may be queued
 }
 
 // New makes a checker.
@@ -140,7 +143,9 @@ func (c *Checker) Add(e Event) {
 	case Unload:
 		h := c.host(e.Host)
 		if e.For > 0 {
-			h.onlyIdle[e.Model] = e.For
+			if least, asked := h.onlyIdle[e.Model]; !asked || e.For < least {
+				h.onlyIdle[e.Model] = e.For
+			}
 		} else {
 			h.unloads[e.Model] = e.At
 		}

@@ -31,8 +31,12 @@ func (c *Checker) spawn(e Event) {
 		c.broken(10, "host %s starts %s, which %s has with process %d", e.Host, e.Model, copies[0].host, copies[0].pid)
 	}
 	w := c.want(e.Model)
-	if len(w.waiting) == 0 && w.background == 0 && e.At > w.last+c.world.Lease+5*time.Second && e.At >= c.sound {
+	if len(w.waiting) == 0 && w.background == 0 && w.explicit == 0 && e.At > w.last+c.world.Lease+5*time.Second && e.At >= c.sound {
 		c.broken(11, "host %s starts %s, which nobody has wanted for %v", e.Host, e.Model, e.At-w.last)
+	}
+	delete(h.onlyIdle, e.Model)
+	if h.heads[string(m.Type)].ticket == e.Ticket {
+		delete(h.heads, string(m.Type))
 	}
 	c.attempt(h, e)
 	c.order(h, e)

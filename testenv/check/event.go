@@ -23,7 +23,7 @@ const (
 	StopBegin  Kind = "stop-begin"  // PID, View with Residents: its runner begins to stop it
 	Exit       Kind = "exit"        // PID: the process is gone, however
 	Died       Kind = "died"        // PID: it ended by itself; an Exit follows
-	Ask        Kind = "ask"         // Request, Gateway, Model, For (longest wait): a request comes; Text "background" waits not
+	Ask        Kind = "ask"         // Request, Gateway, Model, For (longest wait): a request comes; Text "background" waits not, "explicit" has a ticket of its own and an outcome "ok" once it was loaded
 	Granted    Kind = "granted"     // Request, Host, Ticket: its gateway sends it there
 	Refused    Kind = "refused"     // Request, Host, Text: the runner did not take it
 	Enter      Kind = "enter"       // Request, PID, View with Loading: the runner let it to an engine

@@ -8,15 +8,18 @@ import (
 // request looks at what becomes of a request.
 func (c *Checker) request(e Event) {
 	if e.Kind == Ask {
-		r := &request{gateway: e.Gateway, model: e.Model, asked: e.At, deadline: e.At + e.For, background: e.Text == "background"}
+		r := &request{gateway: e.Gateway, model: e.Model, asked: e.At, deadline: e.At + e.For, background: e.Text == "background" || e.Text == "explicit", explicit: e.Text == "explicit"}
 		if c.requests[e.Request] != nil {
 			c.broken(13, "request %s came twice", e.Request)
 		}
 		c.requests[e.Request] = r
-		if r.background {
-			c.want(r.model).background++
-		} else {
-			c.want(r.model).waiting[e.Request] = true
+		switch w := c.want(r.model); {
+		case r.explicit:
+			w.explicit++
+		case r.background:
+			w.background++
+		default:
+			w.waiting[e.Request] = true
 		}
 		return
 	}
@@ -47,7 +50,11 @@ func (c *Checker) request(e Event) {
 		r.open, en.lastUse = false, e.At
 		delete(en.open, e.Request)
 	case Outcome:
-		c.outcome(r, e)
+		if !r.explicit {
+			c.outcome(r, e)
+		} else if w := c.want(r.model); e.Text == "ok" {
+			w.explicit, w.last = w.explicit-1, e.At
+		}
 	}
 }
 
@@ -110,13 +117,15 @@ func (c *Checker) revived(en *engine, e Event) {
 	}
 }
 
-// heldUp looks for a load that has headed its queue for long enough and whose only victim takes a new request.
+// heldUp looks for a load that has headed its queue for long enough and whose only victim takes a new request. A load that
+// waits for another model's NPU as well leaves its idle victim open meanwhile.
 func (c *Checker) heldUp(en *engine, r *request, e Event) {
 	h := c.host(en.host)
 	ty := c.typeOf(en.model)
 	head, waits := h.heads[string(ty)]
 	owed := r.ticket != "" && !c.paid[grant{r.ticket, r.gateway, en.host}]
-	if !waits || owed || c.world.Limits[en.host].Of(ty) != 1 || !c.calm() {
+	npu := c.alive(en.host, func(o *engine) bool { return o != en && c.world.Models[o.model].NPU })
+	if !waits || owed || c.world.Models[head.model].NPU && len(npu) > 0 || c.world.Limits[en.host].Of(ty) != 1 || !c.calm() {
 		return
 	}
 	if d := e.At - head.since; d > c.world.FairAfter+2*time.Second {

@@ -83,7 +83,7 @@ func (c *Checker) heads(h *hostLog, e Event) {
 		if e.View.Loading != "" || !e.View.Ready {
 			delete(h.heads, ty)
 		} else if h.heads[ty].ticket != t.ID {
-			h.heads[ty] = headOf{t.ID, e.At}
+			h.heads[ty] = headOf{t.ID, t.Model, e.At}
 		}
 	}
 	for ty := range h.heads {

@@ -132,10 +132,40 @@ type conn struct {
 
 	in       []byte // received, not yet read
 	out      []byte // written into a stall
+	late     []late // written over a slow way, in order
+	carrier  bool   // a goroutine delivers late
 	err      error
 	closed   bool
 	listens  bool // carries a subscription, whose messages are no replies
 	deadline time.Time
+}
+
+// late is what arrives at a moment.
+type late struct {
+	at   time.Time
+	text []byte
+}
+
+// deliver brings what is late to Redis.
+func (c *conn) deliver() {
+	for {
+		c.link.mu.Lock()
+		if len(c.late) == 0 || c.err != nil {
+			c.late, c.carrier = nil, false
+			if c.closed {
+				c.failLocked(net.ErrClosed)
+			}
+			c.link.mu.Unlock()
+			return
+		}
+		next := c.late[0]
+		c.link.mu.Unlock()
+		time.Sleep(time.Until(next.at))
+		_, _ = c.Conn.Write(next.text)
+		c.link.mu.Lock()
+		c.late = c.late[1:]
+		c.link.mu.Unlock()
+	}
 }
 
 func (c *conn) failLocked(err error) {
@@ -222,10 +252,9 @@ func await(change <-chan struct{}, deadline time.Time) bool {
 	}
 }
 
-// Write implements net.Conn.
+// Write implements net.Conn. It never waits: who writes may hold a mutex, and who waits for a mutex stops the virtual clock.
 func (c *conn) Write(p []byte) (int, error) {
 	c.link.mu.Lock()
-	wait := c.link.latency
 	if bytes.Contains(p, []byte("subscribe")) {
 		c.listens = true
 	}
@@ -237,15 +266,20 @@ func (c *conn) Write(p []byte) (int, error) {
 		c.out = append(c.out, p...)
 		c.link.mu.Unlock()
 		return len(p), nil
+	case c.link.latency > 0, c.carrier:
+		c.late = append(c.late, late{time.Now().Add(c.link.latency), bytes.Clone(p)})
+		if !c.carrier {
+			c.carrier = true
+			go c.deliver()
+		}
+		c.link.mu.Unlock()
+		return len(p), nil
 	}
 	c.link.mu.Unlock()
-	if wait > 0 {
-		time.Sleep(wait)
-	}
 	return c.Conn.Write(p)
 }
 
-// Close implements net.Conn. What was written into a stall is still on its way.
+// Close implements net.Conn. What was written into a stall or over a slow way is still on its way.
 func (c *conn) Close() error {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
@@ -253,7 +287,7 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.closed = true
-	if len(c.out) == 0 {
+	if len(c.out) == 0 && !c.carrier {
 		c.failLocked(net.ErrClosed)
 	}
 	c.link.changedLocked()
@@ -272,5 +306,5 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline implements net.Conn. A write never waits.
+// SetWriteDeadline implements net.Conn.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }

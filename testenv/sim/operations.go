@@ -194,10 +194,13 @@ func (w *world) reload(s Step) {
 		return
 	}
 	model := modelNames[s.Model-1]
-	w.record(check.Event{Kind: check.Ask, Request: "reload " + w.serial("reload"), Gateway: l.id, Model: model, Text: "background"})
+	id := "reload " + w.serial("reload")
+	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: l.id, Model: model, Text: "explicit"})
 	options, _ := json.Marshal(map[string]int{"ctx_size": 1024 * (1 + s.N)})
 	w.work.Go(func() {
-		_, _, _ = l.gate.Load(context.Background(), admit.LoadAsk{Model: model, Options: options, Wait: true})
+		if _, _, err := l.gate.Load(context.Background(), admit.LoadAsk{Model: model, Options: options, Wait: true}); err == nil {
+			w.record(check.Event{Kind: check.Outcome, Request: id, Model: model, Text: "ok"})
+		}
 	})
 }
 

@@ -17,7 +17,7 @@ import (
 
 var (
 	oneSeed  = flag.Uint64("sim.seed", 0, "run this seed alone and print its history")
-	seeds    = flag.Int("sim.seeds", 0, "how many seeds to run; 0: as many of the first 30 as a minute allows")
+	seeds    = flag.Int("sim.seeds", 0, "how many seeds to run; 0: as many of the first 1,000 as ten minutes allow, with -short as ten seconds allow")
 	firstRun = flag.Uint64("sim.first", 1, "the first seed")
 	shrink   = flag.Bool("sim.shrink", false, "shrink what fails")
 	out      = flag.String("sim.out", "", "folder for the histories of failing seeds")
@@ -58,9 +58,9 @@ func TestSeeds(t *testing.T) {
 	var mu sync.Mutex
 	n, limit := *seeds, 24*time.Hour
 	if n == 0 {
-		n, limit = 30, 60*time.Second
+		n, limit = 1000, 10*time.Minute
 		if testing.Short() {
-			limit /= 6
+			limit = 10 * time.Second
 		}
 	}
 	began, virtual, requests, spawns, ran := time.Now(), time.Duration(0), 0, 0, 0
@@ -72,6 +72,9 @@ func TestSeeds(t *testing.T) {
 				mu.Lock()
 				ran++
 				virtual, requests, spawns = virtual+r.Virtual, requests+r.Requests, spawns+r.Spawns
+				if ran%250 == 0 {
+					t.Logf("%d of %d seeds in %v", ran, n, time.Since(began).Round(time.Second))
+				}
 				mu.Unlock()
 				if len(r.Violations) > 0 {
 					t.Errorf("seed %d: %v", seed, r.Violations[0])

@@ -185,9 +185,14 @@ func (w *world) runner(addr string) *runner {
 	return nil
 }
 
-// loadingTicket is the load that Redis holds under way on a host.
-func (w *world) loadingTicket(host string) string {
-	return w.redis.HGet(prefix+"host:"+host, "loading")
+// loadingTicket is the load of the model that Redis holds under way on a host; "" when Redis, thrown back to an older state,
+// holds another.
+func (w *world) loadingTicket(host, model string) string {
+	id := w.redis.HGet(prefix+"host:"+host, "loading")
+	if w.redis.HGet(prefix+"ticket:"+id, "model") != model {
+		return ""
+	}
+	return id
 }
 
 // queue is what is queued on a host.
