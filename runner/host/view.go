@@ -15,7 +15,8 @@ type View struct {
 	Limits     string      `json:"max_loaded_models"`
 	Generation uint64      `json:"generation"`
 	Draining   bool        `json:"draining"`
-	Loading    string      `json:"loading,omitempty"`
+	Loading    string      `json:"loading,omitempty"` // model
+	Ticket     string      `json:"ticket,omitempty"`  // of the load under way
 	Models     []ModelView `json:"models"`
 	Stats      Stats       `json:"stats"`
 }
@@ -46,7 +47,7 @@ func (h *Host) View() View {
 		Models: make([]ModelView, 0, len(h.residents)), Stats: h.stats,
 	}
 	if h.loading != nil {
-		v.Loading = h.loading.entry.model.ID
+		v.Loading, v.Ticket = h.loading.entry.model.ID, h.loading.ticket.ID
 	}
 	for _, r := range h.residents {
 		m := ModelView{

@@ -39,6 +39,7 @@ func chance(seed uint64, words ...string) uint64 {
 type engines struct {
 	w    *world
 	host string
+	core *host.Host // of the same runner, set before it runs
 
 	mu   sync.Mutex
 	live map[string]*fake
@@ -65,7 +66,7 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 	f := &fake{e: e, model: m.ID, pid: e.w.nextPID(), done: make(chan struct{})}
 	e.live[m.ID] = f
 	e.mu.Unlock()
-	e.w.record(check.Event{Kind: check.Spawn, Host: e.host, Model: m.ID, PID: f.pid, Ticket: e.w.loadingTicket(e.host, m.ID), View: &check.View{Queue: e.w.queue(e.host)}})
+	e.w.record(check.Event{Kind: check.Spawn, Host: e.host, Model: m.ID, PID: f.pid, Ticket: e.core.View().Ticket, View: &check.View{Queue: e.w.queue(e.host)}})
 	err := e.w.orders.next(e.host, m.ID)
 	n := chance(e.w.scenario.Seed, "load", e.host, m.ID, e.w.serial("load"+e.host+m.ID))
 	took := time.Duration(20+n%1500) * time.Millisecond

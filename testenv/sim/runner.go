@@ -92,6 +92,7 @@ func (r *runner) start() {
 			l.mu.Unlock()
 		},
 	})
+	l.engines.core = l.host
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	r.life = l

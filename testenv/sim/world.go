@@ -185,16 +185,6 @@ func (w *world) runner(addr string) *runner {
 	return nil
 }
 
-// loadingTicket is the load of the model that Redis holds under way on a host; "" when Redis, thrown back to an older state,
-// holds another.
-func (w *world) loadingTicket(host, model string) string {
-	id := w.redis.HGet(prefix+"host:"+host, "loading")
-	if w.redis.HGet(prefix+"ticket:"+id, "model") != model {
-		return ""
-	}
-	return id
-}
-
 // queue is what is queued on a host.
 func (w *world) queue(host string) []check.Ticket {
 	ids, _ := w.redis.List(prefix + "queue:" + host)
