@@ -24,6 +24,7 @@ import (
 type commands struct {
 	Run    runCmd        `cmd:"" help:"Run everything on this machine: gateway, embedded Redis, a local host, a warmer."`
 	Serve  serveCmd      `cmd:"" help:"Run the front alone, over a Redis and runners of their own."`
+	Lambda lambdaCmd     `cmd:"" help:"Run the front as an AWS Lambda function behind a streaming function URL; chosen by itself there."`
 	Check  cli.Check     `cmd:"" help:"Validate a models file and explain it."`
 	PS     cli.PS        `cmd:"" name:"ps" help:"List hosts, models and the queue of a running gateway."`
 	Load   cli.Load      `cmd:"" help:"Load a model and wait until it is ready."`
@@ -51,6 +52,13 @@ func (c *serveCmd) Run(ctx context.Context, log func(config.Log) *slog.Logger) e
 	return app.Serve(ctx, c.ServeSettings, drivers.Remote(), log(c.Log), nil)
 }
 
+type lambdaCmd struct{ app.LambdaSettings }
+
+// Run starts the front in Lambda.
+func (c *lambdaCmd) Run(ctx context.Context, log func(config.Log) *slog.Logger) error {
+	return app.ServeLambda(ctx, c.LambdaSettings, drivers.Remote(), log(c.Log))
+}
+
 type hostRunnerCmd struct{ runner.Settings }
 
 // Run starts a runner.
@@ -76,7 +84,13 @@ func main() {
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)),
 		kong.Bind(func(l config.Log) *slog.Logger { return l.Logger(os.Stderr) }),
 		kong.Vars{"runner_addr": "127.0.0.1:0"})
-	k := kong.Parse(&c, options...)
+	args := os.Args[1:]
+	if len(args) == 0 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments
+		args = []string{"lambda"}
+	}
+	parser := kong.Must(&c, options...)
+	k, err := parser.Parse(args)
+	parser.FatalIfErrorf(err)
 	if err := k.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)

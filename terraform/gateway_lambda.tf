@@ -9,7 +9,7 @@ resource "aws_lambda_function" "gateway" {
   handler          = "bootstrap"
   filename         = "${local.dist}/gateway.zip"
   source_code_hash = filebase64sha256("${local.dist}/gateway.zip")
-  timeout          = 900
+  timeout          = 900 # the most there is; the gateway ends what is open 5 s before
   memory_size      = 512
 
   environment {
@@ -28,7 +28,8 @@ resource "aws_lambda_function" "gateway" {
     ipv6_allowed_for_dual_stack = var.enable_ipv6
   }
 
-  depends_on = [aws_cloudwatch_log_group.this, aws_iam_role_policy.this]
+  # What the function reads before its first request.
+  depends_on = [aws_cloudwatch_log_group.this, aws_iam_role_policy.this, aws_secretsmanager_secret_version.api_keys, aws_secretsmanager_secret_version.runner_secret]
 }
 
 resource "aws_lambda_function_url" "gateway" {
@@ -39,7 +40,8 @@ resource "aws_lambda_function_url" "gateway" {
   invoke_mode        = "RESPONSE_STREAM"
 }
 
-# The provider adds lambda:InvokeFunctionUrl by itself; URLs made since October 2025 need this one too.
+# The provider adds lambda:InvokeFunctionUrl by itself; URLs made since October 2025 need this one too. It cannot say "through
+# the URL alone" in this version: whoever invokes the function directly meets the same check of API keys.
 resource "aws_lambda_permission" "gateway_url" {
   count = local.in_lambda ? 1 : 0
 

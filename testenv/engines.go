@@ -22,6 +22,7 @@ type ModelFiles struct {
 	GemmaVision896 string // the same at 896 pixels: four times the encoder work
 	Tiny           string // llm, hidden size 256, random weights
 	TinyVision     string // projector for Tiny, 448 pixels, random weights
+	TinyAudio      string // projector for Tiny, 30 s of sound at a time, random weights
 	MiniLM         string // embedding, 384 dimensions
 	Reranker       string // reranking, random head
 }
@@ -44,6 +45,7 @@ func Models(t testing.TB) ModelFiles {
 		GemmaVision896: in("gemma-3-270m-mmproj-896.gguf"),
 		Tiny:           in("tiny-gemma.gguf"),
 		TinyVision:     in("tiny-mmproj.gguf"),
+		TinyAudio:      in("tiny-audio-mmproj.gguf"),
 		MiniLM:         in("minilm-l6-v2.gguf"),
 		Reranker:       in("minilm-reranker.gguf"),
 	}

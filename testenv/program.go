@@ -30,6 +30,12 @@ type Program struct {
 // StartProgram starts a program. The environment is the test's, without settings of this project's programs.
 func StartProgram(t testing.TB, name, binary string, args ...string) *Program {
 	t.Helper()
+	return StartProgramEnv(t, nil, name, binary, args...)
+}
+
+// StartProgramEnv is StartProgram with variables of the environment, NAME=VALUE, over the test's.
+func StartProgramEnv(t testing.TB, env []string, name, binary string, args ...string) *Program {
+	t.Helper()
 	p := &Program{t: t, name: name, log: filepath.Join(t.ArtifactDir(), fmt.Sprintf("%s-%d.log", name, time.Now().UnixNano()))}
 	out, err := os.Create(p.log)
 	if err != nil {
@@ -39,6 +45,7 @@ func StartProgram(t testing.TB, name, binary string, args ...string) *Program {
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Dir = Root(t)
 	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "REVEILLE_") }), "TMPDIR="+shortTemp(t))
+	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	if p.exited, err = startChild(p.cmd); err != nil {
 		t.Fatalf("testenv: %s: %v", name, err)

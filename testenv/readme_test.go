@@ -20,7 +20,7 @@ func TestReadmeNamesEverySettingAndMetric(t *testing.T) {
 	}
 	var names []string
 	variable := regexp.MustCompile(`REVEILLE_[A-Z0-9_]+`)
-	for _, cmd := range [][]string{{"gateway", "run"}, {"gateway", "serve"}, {"gateway", "ps"}, {"runner"}, {"warmer"}} {
+	for _, cmd := range [][]string{{"gateway", "run"}, {"gateway", "serve"}, {"gateway", "lambda"}, {"gateway", "ps"}, {"runner"}, {"warmer"}} {
 		help, err := exec.Command(Build(t, cmd[0]), append(cmd[1:], "--help")...).Output()
 		if err != nil {
 			t.Fatalf("%v --help: %v", cmd, err)

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
@@ -37,6 +38,7 @@ type RedisServer struct {
 	binary string
 	dir    string
 	args   []string
+	tls    *tls.Config // how its clients speak to it; nil is plain
 	cmd    *exec.Cmd
 	exited <-chan struct{} // closed when cmd was reaped
 }
@@ -45,15 +47,26 @@ type RedisServer struct {
 // example "--maxmemory", "2mb".
 func StartRedis(t testing.TB, args ...string) *RedisServer {
 	t.Helper()
+	return startRedis(t, nil, func() ([]string, error) { return args, nil })
+}
+
+// startRedis starts a server on a free port. args makes its further settings, anew for each
+// port that is tried. With a client's configuration of TLS the port speaks that and nothing
+// else; the settings name the certificate.
+func startRedis(t testing.TB, clients *tls.Config, args func() ([]string, error)) *RedisServer {
+	t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Fatal("testenv: redis-server is not installed; get it with: apt-get install redis-server")
 	}
-	s := &RedisServer{t: t, binary: binary, dir: t.TempDir(), args: args}
+	s := &RedisServer{t: t, binary: binary, dir: t.TempDir(), tls: clients}
 	for attempt := 1; ; attempt++ {
 		port, err := freePort()
 		if err == nil {
 			s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+			s.args, err = args()
+		}
+		if err == nil {
 			err = s.start()
 		}
 		if err == nil {
@@ -105,10 +118,14 @@ func (s *RedisServer) signal(sig os.Signal) {
 func (s *RedisServer) start() error {
 	host, port, _ := net.SplitHostPort(s.Addr)
 	logfile := filepath.Join(s.dir, "redis.log")
+	listen := []string{"--port", port}
+	if s.tls != nil {
+		listen = []string{"--port", "0", "--tls-port", port}
+	}
 	args := append([]string{
-		"--bind", host, "--port", port, "--save", "", "--appendonly", "no",
+		"--bind", host, "--save", "", "--appendonly", "no",
 		"--dir", s.dir, "--logfile", logfile, "--daemonize", "no",
-	}, s.args...)
+	}, append(listen, s.args...)...)
 	cmd := exec.Command(s.binary, args...)
 	exited, err := startChild(cmd)
 	if err != nil {
@@ -122,7 +139,7 @@ func (s *RedisServer) start() error {
 			return fmt.Errorf("ended at start: %s", lastLine(logfile))
 		case <-time.After(10 * time.Millisecond):
 		}
-		if pings(s.Addr) {
+		if s.pings() {
 			return nil
 		}
 	}
@@ -130,14 +147,17 @@ func (s *RedisServer) start() error {
 	return fmt.Errorf("no answer in %v: %s", redisStart, lastLine(logfile))
 }
 
-// pings reports whether a Redis answers at addr.
-func pings(addr string) bool {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+// pings reports whether the server answers.
+func (s *RedisServer) pings() bool {
+	conn, err := net.DialTimeout("tcp", s.Addr, time.Second)
 	if err != nil {
 		return false
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	if s.tls != nil {
+		conn = tls.Client(conn, s.tls)
+	}
 	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
 		return false
 	}

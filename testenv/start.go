@@ -33,13 +33,15 @@ type Spec struct {
 	Args []string
 	// Redis is a server to use; nil embeds one.
 	Redis *RedisServer
+	// Cluster is a Redis Cluster with TLS to use instead; its URL is EndpointURL's.
+	Cluster *RedisCluster
 }
 
 // System is a running `gateway run`, a process of its own with all that it starts: a runner, engines, an embedded Redis.
 // Its methods must not be called at the same time.
 type System struct {
 	URL       string // http://127.0.0.1:PORT
-	RedisAddr string // host:port where redis-cli finds the pool
+	RedisAddr string // host:port where redis-cli finds the pool; of a Cluster, one node's
 
 	t      testing.TB
 	spec   Spec
@@ -69,14 +71,19 @@ func Start(t testing.TB, spec Spec) *System {
 		"run", "--addr", "127.0.0.1:0", "--models", s.models, "--state-dir", t.TempDir(),
 		"--engines-dir", engines, "--engines-dir", filepath.Join(root, ".cache", "engines", "llama-server", "bin"),
 	}
-	if spec.Redis != nil {
+	env := []string{"TMPDIR=" + s.tmp}
+	switch {
+	case spec.Cluster != nil:
+		args = append(args, "--redis-url", spec.Cluster.EndpointURL())
+		env = append(env, "SSL_CERT_FILE="+spec.Cluster.Authority)
+	case spec.Redis != nil:
 		args = append(args, "--redis-url", "redis://"+spec.Redis.Addr+"/0")
-	} else {
+	default:
 		args = append(args, "--redis-listen", "127.0.0.1:0")
 	}
 	s.cmd = exec.Command(gateway, append(args, spec.Args...)...)
 	s.cmd.Dir = root
-	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "REVEILLE_") }), "TMPDIR="+s.tmp)
+	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "REVEILLE_") }), env...)
 	out, err := os.Create(s.log)
 	if err != nil {
 		t.Fatal("testenv:", err)
@@ -162,7 +169,11 @@ func (s *System) awaitHealth() {
 
 // findRedis finds where redis-cli reaches the pool.
 func (s *System) findRedis(log string) bool {
-	if s.spec.Redis != nil {
+	switch {
+	case s.spec.Cluster != nil:
+		s.RedisAddr = s.spec.Cluster.Addrs[0]
+		return true
+	case s.spec.Redis != nil:
 		s.RedisAddr = s.spec.Redis.Addr
 		return true
 	}
@@ -196,7 +207,7 @@ func (s *System) Stop() {
 	if left, _ := filepath.Glob(filepath.Join(s.tmp, "reveille-*", "*")); len(left) > 0 {
 		s.t.Errorf("testenv: left in the temporary folder: %v", left)
 	}
-	if s.spec.Redis != nil && s.spec.Redis.cmd != nil {
+	if s.spec.Cluster != nil || s.spec.Redis != nil && s.spec.Redis.cmd != nil {
 		s.released()
 	}
 }
@@ -248,7 +259,7 @@ func (s *System) gone(family []Process) {
 		_ = syscall.Kill(p.PID, syscall.SIGKILL)
 	}
 	addrs := []string{strings.TrimPrefix(s.URL, "http://")}
-	if s.spec.Redis == nil {
+	if s.spec.Redis == nil && s.spec.Cluster == nil {
 		addrs = append(addrs, s.RedisAddr)
 	}
 	for _, addr := range addrs {
@@ -264,9 +275,9 @@ func (s *System) released() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	c := redis.NewClient(&redis.Options{Addr: s.RedisAddr})
+	c := s.look()
 	defer c.Close()
-	keys, err := c.Keys(ctx, "rv:*").Result()
+	keys, err := poolKeys(ctx, c)
 	if err != nil {
 		s.t.Errorf("testenv: %v", err)
 	}
@@ -288,8 +299,15 @@ func (s *System) released() {
 }
 
 // Redis opens a client of the system's pool for a test that looks. It is closed with the test.
-func (s *System) Redis() *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: s.RedisAddr, MaxRetries: -1})
+func (s *System) Redis() redis.UniversalClient {
+	c := s.look()
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+func (s *System) look() redis.UniversalClient {
+	if s.spec.Cluster != nil {
+		return s.spec.Cluster.connect()
+	}
+	return redis.NewClient(&redis.Options{Addr: s.RedisAddr, MaxRetries: -1})
 }

@@ -3,19 +3,15 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/lambda"
 )
 
 // pool opens a store on addr and makes a host with an idle model in it.
@@ -95,101 +91,39 @@ func TestBadSettings(t *testing.T) {
 	}
 }
 
-// runtimeAPI is Lambda's runtime API for one environment: it hands out events and takes the answers.
-type runtimeAPI struct {
-	events  chan string
-	answers chan answer
-	gone    chan struct{} // closed at the end of the test
-	mu      sync.Mutex
-	n       int
-}
-
-type answer struct {
-	id, kind, body string
-}
-
-func (a *runtimeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	const root = "/2018-06-01/runtime/"
-	path := strings.TrimPrefix(r.URL.Path, root)
-	if path == "invocation/next" {
-		select {
-		case e := <-a.events:
-			a.mu.Lock()
-			a.n++
-			id := fmt.Sprint("request-", a.n)
-			a.mu.Unlock()
-			w.Header().Set("Lambda-Runtime-Aws-Request-Id", id)
-			w.Header().Set("Lambda-Runtime-Deadline-Ms", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
-			w.Header().Set("Lambda-Runtime-Invoked-Function-Arn", "arn:aws:lambda:us-east-1:123456789012:function:warmer")
-			_, _ = io.WriteString(w, e)
-		case <-a.gone:
-		case <-r.Context().Done():
-		}
-		return
-	}
-	parts := strings.Split(path, "/") // invocation/<id>/response | error
-	body, _ := io.ReadAll(r.Body)
-	a.answers <- answer{parts[1], parts[len(parts)-1], string(body)}
-	w.WriteHeader(http.StatusAccepted)
-}
-
 // TestLambda runs the real program as AWS does: an environment that is handed schedule events.
 func TestLambda(t *testing.T) {
-	binary, addr := testenv.Build(t, "./warmer"), testenv.Redis(t)
+	addr := testenv.Redis(t)
 	s := pool(t, addr)
 	event, err := os.ReadFile("testdata/schedule-event.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	api := &runtimeAPI{events: make(chan string), answers: make(chan answer, 1), gone: make(chan struct{})}
-	srv := httptest.NewServer(api)
-	defer srv.Close()
-	defer close(api.gone)
-
-	var out bytes.Buffer
-	cmd := exec.Command(binary)
-	cmd.Env = environment(addr, "AWS_LAMBDA_RUNTIME_API="+strings.TrimPrefix(srv.URL, "http://"), "AWS_LAMBDA_FUNCTION_NAME=warmer")
-	cmd.Stdout = &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	defer ended()
-	invoke := func(event string) answer {
-		t.Helper()
-		select {
-		case api.events <- event:
-		case <-time.After(30 * time.Second):
-			t.Fatal("the program asks for no event")
+	f := lambda.Start(t, lambda.Spec{
+		Name: "warmer", Binary: testenv.Build(t, "./warmer"), Env: []string{"REVEILLE_REDIS_URL=redis://" + addr, "AWS_EC2_METADATA_DISABLED=true"},
+	})
+	for i, want := range []string{`{"actions":1,"failures":0}`, `{"actions":0,"failures":0}`} {
+		r, err := f.Invoke(event)
+		if err != nil || r.Failed || string(r.Payload) != want {
+			t.Fatalf("event %d: %s %v %v, want %s", i+1, r.Payload, r.Failed, err, want)
 		}
-		select {
-		case a := <-api.answers:
-			return a
-		case <-time.After(30 * time.Second):
-			t.Fatal("no answer")
+		if queued(t, s) != 1 {
+			t.Error("no unload is queued")
 		}
-		return answer{}
 	}
-	if a := invoke(string(event)); a.kind != "response" || a.body != `{"actions":1,"failures":0}` {
-		t.Fatal("first event:", a)
+	if r, err := f.Invoke([]byte(`"not an event"`)); err != nil || !r.Failed {
+		t.Fatal("an event that is none:", string(r.Payload), err)
 	}
-	if queued(t, s) != 1 {
-		t.Error("no unload is queued")
+	if n := f.Environments(); n != 1 {
+		t.Errorf("%d environments", n)
 	}
-	if a := invoke(string(event)); a.kind != "response" || a.body != `{"actions":0,"failures":0}` {
-		t.Fatal("second event, in the same environment:", a)
-	}
-	if a := invoke(`"not an event"`); a.kind != "error" {
-		t.Fatal("an event that is none:", a)
-	}
-	ended()
 	metrics := 0
-	for _, line := range strings.Split(out.String(), "\n") {
+	for line := range strings.Lines(f.Log()) {
 		if strings.HasPrefix(line, `{`) && strings.Contains(line, `"CloudWatchMetrics"`) {
 			metrics++
 		}
 	}
 	if metrics != 6 { // pool, host and model, twice
-		t.Errorf("%d lines of metrics in\n%s", metrics, out.String())
+		t.Errorf("%d lines of metrics in\n%s", metrics, f.Log())
 	}
 }

@@ -56,6 +56,7 @@ type Gate struct {
 	failing map[string]*catalog.Model
 	shunned trips // starts by host
 	rebuild rebuild
+	swaps   swaps
 }
 
 // New makes a gate. Run it, or Close it if it never runs.
@@ -100,7 +101,11 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 		return nil, wire.Newf(wire.QueueFull, "Too many requests wait for the model '%s'.", a.Model).After(g.stageLocked(gr).ETA)
 	}
 	if g.waiting >= g.cfg.MaxTotal {
-		return nil, wire.New(wire.Overloaded, "Too many requests wait for models to be loaded.")
+		e := wire.New(wire.Overloaded, "Too many requests wait for models to be loaded.")
+		if gr != nil {
+			e = e.After(g.stageLocked(gr).ETA)
+		}
+		return nil, e
 	}
 	if gr == nil {
 		gr = g.newGroupLocked(need{model: a.Model, refused: a.Refused}, true, a.Background)
@@ -191,9 +196,13 @@ func (g *Gate) OnEvent(e state.Event) {
 		if e.State == "queued" {
 			return // whoever queued it knows more: its position
 		}
+		r := e.Record()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.deliverLocked(state.Standing{Ticket: e.Ticket, Found: true, Record: e.Record()})
+		if r.State == "ready" && r.Evicted != "" { // heard once; renewals repeat it
+			g.swaps.note(time.Now())
+		}
+		g.deliverLocked(state.Standing{Ticket: e.Ticket, Found: true, Record: r})
 	}
 }
 

@@ -171,7 +171,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	}
 	p.serial++
 	t := &fakeTicket{waiters: map[string]bool{}, bg: w.Background}
-	t.rec = state.TicketRecord{ID: fmt.Sprint("t", p.serial), Kind: "load", Model: w.Model, Host: w.Host, State: "queued", Fields: map[string]string{}}
+	t.rec = state.TicketRecord{ID: fmt.Sprint("t", p.serial), Kind: "load", Model: w.Model, Host: w.Host, State: "queued", Created: time.Now().UnixMilli(), Fields: map[string]string{}}
 	maps.Copy(t.rec.Fields, w.Fields)
 	if w.Unload {
 		t.rec.Kind = "unload"

@@ -180,6 +180,29 @@ func TestNeed(t *testing.T) {
 	}
 }
 
+func TestSwaps(t *testing.T) {
+	var s swaps
+	for _, c := range []struct {
+		after time.Duration // the first
+		notes int
+		want  int // in the last minute
+	}{
+		{0, 1, 1}, {0, 1, 2}, {30 * time.Second, 1, 3}, {59 * time.Second, 0, 3}, {60 * time.Second, 0, 1}, {55 * time.Second, 1, 2}, // a clock that goes back
+		{119 * time.Second, 0, 1}, {10 * time.Minute, 0, 0}, {10 * time.Minute, 2, 2},
+	} {
+		now := t0.Add(c.after)
+		for range c.notes {
+			s.note(now)
+		}
+		if got := s.minute(now); got != c.want {
+			t.Errorf("%v after: %d in a minute, want %d", c.after, got, c.want)
+		}
+	}
+	if s.total != 6 {
+		t.Errorf("%d in all, want 6", s.total)
+	}
+}
+
 func TestKindOf(t *testing.T) {
 	if k := kindOf("slots_pinned_error", true); k.Status() != 409 {
 		t.Errorf("a management call gets %d", k.Status())

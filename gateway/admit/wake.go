@@ -19,6 +19,7 @@ const (
 type duty struct {
 	token string
 	stop  context.CancelFunc
+	asked bool // the driver has answered; guarded by Gate.mu
 }
 
 // wakeLocked takes up the duty to wake a host; a newer token takes the place of an older one.
@@ -37,7 +38,7 @@ func (g *Gate) wakeLocked(host, token string) {
 	go func() {
 		defer g.work.Done()
 		defer stop()
-		g.carryOut(ctx, host, token)
+		g.carryOut(ctx, host, d)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.wakes[host] == d {
@@ -48,7 +49,8 @@ func (g *Gate) wakeLocked(host, token string) {
 
 // carryOut calls the driver and keeps the duty until the host's runner has registered, the driver refused, the limit
 // passed, or another gateway has the duty.
-func (g *Gate) carryOut(ctx context.Context, host, token string) {
+func (g *Gate) carryOut(ctx context.Context, host string, d *duty) {
+	token := d.token
 	began := time.Now()
 	g.log.Info("wakes a host", "host", host)
 	inner, cancel := context.WithCancel(ctx)
@@ -84,6 +86,9 @@ func (g *Gate) carryOut(ctx context.Context, host, token string) {
 				return
 			}
 			driver = nil
+			g.mu.Lock()
+			d.asked = true
+			g.mu.Unlock()
 			continue
 		case <-poll.C:
 		}

@@ -127,12 +127,13 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 		return local.Command{}, err
 	}
 	argv := []string{self, "runner", "--host=" + h.Name, "--state-dir=" + s.StateDir, "--pool=" + s.Pool, "--log-level=" + s.LogLevel, "--log-format=" + s.LogFormat,
-		"--runner-addr=" + s.RunnerAddr, "--max-loaded-models=" + s.MaxLoadedModels, "--evict=" + s.Evict, "--price=" + fmt.Sprint(h.Price), "--fair-after=" + s.FairAfter.String(), "--drain-timeout=" + s.DrainTimeout.String()}
+		"--runner-addr=" + s.RunnerAddr, "--max-loaded-models=" + s.MaxLoadedModels, "--evict=" + s.Evict, "--price=" + fmt.Sprint(h.Price), "--fair-after=" + s.FairAfter.String(),
+		"--drain-timeout=" + s.DrainTimeout.String(), "--first-byte=" + s.FirstByte.String()}
 	if h.Address != "" {
 		argv = append(argv, "--runner-addr="+h.Address)
 	}
 	add := func(flag, value string) {
-		if value != "" && value != "0" {
+		if value != "" {
 			argv = append(argv, "--"+flag+"="+value)
 		}
 	}
@@ -152,15 +153,24 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	add("npu-seats", strings.Join(seats, " "))
 	add("memory-budget", s.MemoryBudget)
 	add("mm-cache-bytes", s.MMCacheBytes)
+	add("mm-lookup-wait", s.MMLookupWait.String())
 	add("ctx-size", fmt.Sprint(s.CtxSize))
 	add("llamacpp-args", s.LlamacppArgs)
 	add("llamacpp-backend", s.LlamacppBackend)
 	add("n-batch", fmt.Sprint(s.NBatch))
 	add("n-ubatch", fmt.Sprint(s.NUbatch))
+	if s.WeightsDir != "" {
+		add("weights-dir", filepath.Join(s.WeightsDir, h.Name)) // a folder has one owner
+	}
+	add("weights-bytes", s.WeightsBytes)
+	add("hf-endpoint", s.HFEndpoint)
 	for _, d := range s.EnginesDir {
 		add("engines-dir", d)
 	}
 	env := append(os.Environ(), config.EnvPrefix+"_REDIS_URL="+s.RedisURL, config.EnvPrefix+"_RUNNER_SECRET="+s.RunnerSecret)
+	if s.HFToken != "" {
+		env = append(env, config.EnvPrefix+"_HF_TOKEN="+s.HFToken)
+	}
 	return local.Command{Argv: argv, Env: env}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"reveille/gateway/admit"
 	"reveille/gateway/front"
+	"reveille/gateway/keys"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
@@ -41,6 +42,28 @@ type Drivers map[catalog.Driver]wake.Driver
 // Order of the end: unready, waiting requests are answered 503, the listener closes and open requests end within
 // --shutdown-timeout, touches are flushed, leases are handed back.
 func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logger, ready func(addr string)) error {
+	listen := func() (net.Listener, error) { return new(net.ListenConfig).Listen(ctx, "tcp", s.Addr) }
+	return serve(ctx, s, listen, drivers, log, func(p parts) {
+		if ready != nil {
+			ready(p.addr)
+		}
+	})
+}
+
+// parts are what a gateway that serves is made of.
+type parts struct {
+	addr    string
+	store   *state.Store
+	mirror  *state.Mirror
+	gate    *admit.Gate
+	toucher *state.Toucher
+	front   *front.Server
+	keys    *keys.Set
+	watcher *catalog.Watcher // of the models file
+}
+
+// serve is Serve on a listener, which it closes.
+func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, error), drivers Drivers, log *slog.Logger, ready func(parts)) error {
 	p, err := s.parse()
 	secret, err2 := config.Secret(s.RunnerSecret)
 	file, warnings, err3 := catalog.Load(s.Models)
@@ -51,7 +74,7 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 	for _, w := range warnings {
 		log.Warn("models file", "warning", w.String())
 	}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
+	ln, err := listen()
 	if err != nil {
 		return err
 	}
@@ -113,9 +136,7 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	log.Info("gateway listens", "addr", ln.Addr().String(), "models", len(file.Models))
-	if ready != nil {
-		ready(ln.Addr().String())
-	}
+	ready(parts{ln.Addr().String(), store, mirror, gate, toucher, srv, p.keys, watcher})
 	select {
 	case err := <-served:
 		return fmt.Errorf("listener: %w", err)

@@ -14,7 +14,7 @@ import (
 // Front are the flags of the gateway itself.
 type Front struct {
 	Addr         string        `help:"Address that clients reach the gateway at." default:"127.0.0.1:8080"`
-	Models       string        `help:"The models file." default:"models.yaml" type:"path"`
+	Models       string        `help:"The models file." default:"models.yaml"`
 	APIKeysFile  string        `name:"api-keys-file" help:"File of API keys, one a line with its scopes (infer, manage); without any key only loopback addresses are served." placeholder:"FILE"`
 	AdminKey     string        `help:"One API key with both scopes." placeholder:"KEY"`
 	RunnerSecret string        `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,7 +16,7 @@ import (
 	"reveille/infra/state"
 )
 
-// MM is `gateway mm`: what the encoder cache holds in Redis.
+// MM is `gateway mm`: what the encoder cache holds in Redis, and how often it spared an encode.
 type MM struct {
 	config.Redis
 	JSON bool `help:"Print it as JSON."`
@@ -28,9 +30,11 @@ type mmRow struct {
 	Models    []string `json:"models"`
 	Media     int      `json:"media"`
 	Bytes     int64    `json:"bytes"`
+	mmcache.Tally
 }
 
-// Run lists signatures with the models that have them, largest first.
+// Run lists signatures with the models that have them, largest first; then such models as have been counted but have
+// nothing in Redis any more.
 func (c *MM) Run(ctx context.Context, out io.Writer) error {
 	o := state.Options{URL: c.RedisURL, Pool: c.Pool, Timeout: mmTimeout}
 	rdb, err := state.Client(o)
@@ -42,33 +46,46 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	names, err := signatures(ctx, o)
+	users, err := signatures(ctx, o)
 	if err != nil {
 		return err
 	}
 	rows := make([]mmRow, 0, len(usage))
 	for _, u := range usage {
-		rows = append(rows, mmRow{hex16(u.Signature), append([]string{}, names[u.Signature]...), u.Entries, u.Bytes})
+		user := users[u.Signature]
+		rows = append(rows, mmRow{hex16(u.Signature), append([]string{}, user.models...), u.Entries, u.Bytes, user.tally})
+		delete(users, u.Signature)
+	}
+	for _, sig := range slices.Sorted(maps.Keys(users)) {
+		if user := users[sig]; user.tally != (mmcache.Tally{}) {
+			rows = append(rows, mmRow{Signature: hex16(sig), Models: user.models, Tally: user.tally})
+		}
 	}
 	if c.JSON {
 		return print(out, rows)
 	}
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "SIGNATURE\tMEDIA\tSIZE\tMODELS")
+	fmt.Fprintln(w, "SIGNATURE\tMEDIA\tSIZE\tHITS\tMISSES\tMODELS")
 	for _, r := range rows {
 		models := strings.Join(r.Models, ", ")
 		if models == "" {
 			models = "-"
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", r.Signature, r.Media, catalog.FormatSize(r.Bytes), models)
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%s\n", r.Signature, r.Media, catalog.FormatSize(r.Bytes), r.Hits(), r.Misses, models)
 	}
 	return w.Flush()
 }
 
 func hex16(sig uint64) string { return fmt.Sprintf("%016x", sig) }
 
+// sigUser is who uses a signature, and what the cache did for them together.
+type sigUser struct {
+	models []string
+	tally  mmcache.Tally
+}
+
 // signatures are the models of the published catalogue by signature.
-func signatures(ctx context.Context, o state.Options) (map[uint64][]string, error) {
+func signatures(ctx context.Context, o state.Options) (map[uint64]sigUser, error) {
 	store, err := state.Open(o)
 	if err != nil {
 		return nil, err
@@ -82,10 +99,16 @@ func signatures(ctx context.Context, o state.Options) (map[uint64][]string, erro
 	if err != nil {
 		return nil, err
 	}
-	out := map[uint64][]string{}
+	counters, err := store.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tallies := mmcache.Tallies(counters)
+	out := map[uint64]sigUser{}
 	for _, m := range cat.Models {
 		if m.MMProj != "" {
-			out[m.Signature()] = append(out[m.Signature()], m.ID)
+			u := out[m.Signature()]
+			out[m.Signature()] = sigUser{append(u.models, m.ID), u.tally.Plus(tallies[m.ID])}
 		}
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/config"
+	"reveille/infra/mmcache"
 	"reveille/infra/state"
 	"reveille/testenv"
 )
@@ -18,7 +19,8 @@ func TestMM(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	cat, _, err := catalog.Parse("models.yaml", []byte("models:\n  eye: {type: llm, recipe: llamacpp, checkpoint: a.gguf, mmproj: b.gguf, device: cpu}\n"))
+	cat, _, err := catalog.Parse("models.yaml", []byte("models:\n  eye: {type: llm, recipe: llamacpp, checkpoint: a.gguf, mmproj: b.gguf, device: cpu}\n"+
+		"  ear: {type: llm, recipe: llamacpp, checkpoint: a.gguf, mmproj: c.gguf, device: cpu}\n  blind: {type: llm, recipe: llamacpp, checkpoint: a.gguf, device: cpu}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,12 +41,23 @@ func TestMM(t *testing.T) {
 	if err := rdb.HSet(t.Context(), "mm:"+sig+":00000000000000aa", "digest", strings.Repeat("x", 2048)).Err(); err != nil {
 		t.Fatal(err)
 	}
+	counts := state.NewToucher(store)
+	for counter, n := range map[string]float64{mmcache.CountHitsL1: 40, mmcache.CountHitsL2: 2, mmcache.CountMisses: 7} {
+		counts.Count(mmcache.CounterOf(counter, "eye"), n)
+		counts.Count(mmcache.CounterOf(counter, "ear"), 3)
+	}
+	if err := counts.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	var out bytes.Buffer
 	c := MM{Redis: config.Redis{RedisURL: url, Pool: "main"}}
 	if err := c.Run(t.Context(), &out); err != nil {
 		t.Fatal(err)
 	}
-	if s := out.String(); !strings.Contains(s, sig) || !strings.Contains(s, "eye") || !strings.Contains(s, "2KiB") && !strings.Contains(s, "2 KiB") {
-		t.Errorf("gateway mm printed\n%s", s)
+	ear, _ := cat.Model("ear")
+	got := strings.Join(strings.Fields(out.String()), " ")
+	want := "SIGNATURE MEDIA SIZE HITS MISSES MODELS " + sig + " 1 2KiB 42 7 eye " + hex16(ear.Signature()) + " 0 0B 6 3 ear"
+	if strings.ReplaceAll(strings.ReplaceAll(got, " KiB", "KiB"), "0 B", "0B") != want {
+		t.Errorf("gateway mm printed\n%s\nwant\n%s", got, want)
 	}
 }

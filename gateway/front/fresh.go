@@ -9,28 +9,32 @@ import (
 )
 
 const (
-	freshFor  = 20 * time.Millisecond  // a snapshot this young is not read again for a listing
+	lookEvery = 2 * time.Millisecond   // least time between two reads for listings
 	freshWait = 300 * time.Millisecond // longest a listing waits for the store
 )
 
-// reader reads snapshots for listings, one at a time, so that listings, some of which need no key, cannot load the
-// store with work.
-type reader struct{ mu sync.Mutex }
+// reader reads snapshots for listings, one at a time and not too often, so that listings, some of which need no key,
+// cannot load the store with work.
+type reader struct {
+	mu    sync.Mutex // held over a read
+	began time.Time  // of the last read
+	err   error      // of the last read
+}
 
-// look is the pool for a listing: read now where the store answers, else the mirror's copy and the reason.
+// look is the pool for a listing: read since the listing was asked for where the store answers, so that a client sees
+// what it has caused; else the mirror's copy and the reason. Listings that are asked for during a read share the next.
 func (s *Server) look() (*state.Snapshot, error) {
-	m := s.cfg.Mirror
-	if snap := m.Snapshot(); !snap.Taken.IsZero() && time.Since(snap.Taken) < freshFor {
-		return snap, nil
-	}
-	if !s.reader.mu.TryLock() { // another listing reads
-		if !s.cfg.Store.Up() {
-			return m.Snapshot(), state.ErrUnavailable
-		}
-		return m.Snapshot(), nil
-	}
+	asked := time.Now()
+	s.reader.mu.Lock()
 	defer s.reader.mu.Unlock()
-	return s.lookNow(context.Background())
+	if s.reader.began.After(asked) {
+		return s.cfg.Mirror.Snapshot(), s.reader.err
+	}
+	time.Sleep(time.Until(s.reader.began.Add(lookEvery)))
+	s.reader.began = time.Now()
+	snap, err := s.lookNow(context.Background())
+	s.reader.err = err
+	return snap, err
 }
 
 // lookNow reads the pool anew: what the caller has just changed is in it.

@@ -14,16 +14,17 @@ func (x *exchange) modelHeaders() {
 	h := &x.ctx.Response.Header
 	h.Set(wire.HeaderModel, x.model.ID)
 	h.Set(wire.HeaderModelState, x.state)
-	if x.route.Host != "" {
-		h.Set(wire.HeaderRunner, x.route.Host)
-	}
-	waited := x.info.Waited
-	if w := x.waiter.Load(); w != nil {
-		waited += w.Stage().Waited
-	}
-	load := time.Duration(0)
-	if x.info.Cold {
+	host, waited, load := x.route.Host, x.info.Waited, time.Duration(0)
+	if w := x.waiter.Load(); w != nil { // a stream that begins before its model is ready
+		st := w.Stage()
+		host = st.Host
+		waited += st.Waited
+		load = min(st.Loading, waited)
+	} else if x.info.Cold {
 		load = min(time.Duration(x.info.LoadMS)*time.Millisecond, waited)
+	}
+	if host != "" {
+		h.Set(wire.HeaderRunner, host)
 	}
 	var buf [96]byte
 	ms := func(b []byte, d time.Duration) []byte { return strconv.AppendInt(b, d.Milliseconds(), 10) }

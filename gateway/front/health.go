@@ -234,6 +234,8 @@ func ticketState(h *state.HostRecord, t state.TicketRecord) string {
 	switch {
 	case h.State == "asleep", h.State == "waking":
 		return "waking"
+	case t.Pulling:
+		return "pulling"
 	case t.State != "loading":
 		return "queued"
 	case h.Models[t.Model] != nil && h.Models[t.Model].State == "pulling":

@@ -7,7 +7,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"reveille/gateway/wire"
 	"reveille/infra/catalog"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
@@ -134,50 +133,4 @@ func (s *Server) aliasesOf(m *catalog.Model) []string {
 		}
 	}
 	return out
-}
-
-// statusAnswer is the answer of GET /models/{id}/status. What is not known, or does not apply, is null.
-type statusAnswer struct {
-	Model      string   `json:"model"`
-	State      string   `json:"state"`
-	Host       *string  `json:"host"`
-	Waited     *float64 `json:"waited"` // seconds since its load was asked for
-	Position   *int     `json:"position"`
-	ETA        *float64 `json:"eta"`
-	BytesDone  *int64   `json:"bytes_done"`
-	BytesTotal *int64   `json:"bytes_total"`
-}
-
-// modelStatus tells how far a model's load is. It never loads.
-func (s *Server) modelStatus(r *request) error {
-	m, err := s.modelNamed(r.hit.ID)
-	if err != nil {
-		return err
-	}
-	snap, _ := s.look()
-	out := statusAnswer{Model: m.ID, State: s.stateOf(m.ID)}
-	for _, name := range slices.Sorted(maps.Keys(snap.Hosts)) {
-		h := snap.Hosts[name]
-		if out.Host == nil && h.Models[m.ID] != nil {
-			out.Host = &name
-		}
-		place := 0
-		for _, t := range h.Queue {
-			if t.State != "loading" {
-				place++
-			}
-			if t.Kind != "load" || t.Model != m.ID {
-				continue
-			}
-			waited := seconds(max(0, snap.NowMS-t.Created))
-			at := place
-			if t.State == "loading" {
-				at = 0
-			}
-			out.Host, out.Waited, out.Position = &name, &waited, &at
-			break
-		}
-	}
-	r.ctx.Response.Header.Set(wire.HeaderModel, m.ID)
-	return r.reply(fasthttp.StatusOK, out)
 }

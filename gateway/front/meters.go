@@ -8,6 +8,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"reveille/gateway/admit"
 	"reveille/infra/meter"
 )
 
@@ -20,7 +21,9 @@ type meters struct {
 	answers      *answers
 }
 
-func newMeters(set *metrics.Set) meters {
+func newMeters(set *metrics.Set, gate *admit.Gate) meters {
+	set.NewGauge("reveille_gateway_swaps_total", func() float64 { n, _ := gate.Swaps(); return float64(n) })
+	set.NewGauge("reveille_gateway_swaps_per_minute", func() float64 { _, n := gate.Swaps(); return float64(n) })
 	return meters{
 		open: set.NewGauge("reveille_gateway_requests_open", nil), seconds: meter.NewHistogram(set, "reveille_gateway_request_seconds", meter.Seconds),
 		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),

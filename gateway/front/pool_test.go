@@ -182,7 +182,7 @@ func (p *pool) runner(ctx context.Context, work *sync.WaitGroup, limits string) 
 		RunnerSecret: testSecret,
 		Host: app.Host{
 			Host: "here", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: limits, StateDir: p.t.TempDir(),
-			EnginesDir: []string{filepath.Dir(testenv.Standin(p.t))}, FairAfter: 2 * time.Second, DrainTimeout: 20 * time.Second,
+			EnginesDir: []string{filepath.Dir(testenv.Standin(p.t))}, FairAfter: 2 * time.Second, DrainTimeout: 20 * time.Second, FirstByte: 2 * time.Minute,
 		},
 	}
 	work.Go(func() {

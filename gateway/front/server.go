@@ -40,7 +40,7 @@ type Config struct {
 	Hold         time.Duration // longest a request waits for a cold model; default 300 s
 	CommitAfter  time.Duration // a stream gets its status and the first comment after this; default 5 s
 	Keepalive    time.Duration // between comments; default 5 s
-	FirstByte    time.Duration // longest a runner may take for the head of an answer, and be silent in it; default 10 min
+	FirstByte    time.Duration // longest a runner may take for the head of an answer, and be silent in it; default 30 min
 	Idle         time.Duration // the warmer's idle time, for listings; 0 unknown
 	MaxBody      int           // bytes; default 64 MiB
 	MaxHeldBytes int64         // bytes of all bodies that wait or are being sent, above: overloaded; default 1 GiB
@@ -56,7 +56,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Hold, 300*time.Second)
 	def(&c.CommitAfter, 5*time.Second)
 	def(&c.Keepalive, 5*time.Second)
-	def(&c.FirstByte, 10*time.Minute)
+	def(&c.FirstByte, 30*time.Minute)
 	if c.MaxBody <= 0 {
 		c.MaxBody = 64 << 20
 	}
@@ -113,7 +113,7 @@ func New(cfg Config) *Server {
 		s.forAll, _ = s.cors.Answer("")
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.m = newMeters(s.set)
+	s.m = newMeters(s.set, cfg.Gate)
 	s.handlers = s.table()
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.bodyLimit, ExpectHandler: s.expected,
@@ -137,6 +137,10 @@ func (s *Server) Serve(ln net.Listener) error {
 
 // Drain makes the server unready: /ready and new inference requests answer 503. Open requests go on.
 func (s *Server) Drain() { s.draining.Store(true) }
+
+// Cut ends all open inference requests with a reason: streams with an error event, others with its status. New ones are
+// served.
+func (s *Server) Cut(why *wire.Error) { s.under.cut(why) }
 
 // cutFor is how long requests that were cut may take to tell their clients.
 const cutFor = 2 * time.Second

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/valyala/fasthttp"
+
+	"reveille/infra/mmcache"
 )
 
 // sums are the counters of the pool that are told even before anything counted.
@@ -12,7 +14,8 @@ var sums = [...]string{
 	"cold_starts_total", "evictions_total",
 }
 
-// stats tells of the last request that this gateway served, and the sums of the pool.
+// stats tells of the last request that this gateway served, the sums of the pool, and what the encoder cache did for
+// each model.
 func (s *Server) stats(r *request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), freshWait)
 	defer cancel()
@@ -29,7 +32,15 @@ func (s *Server) stats(r *request) error {
 		out[name] = int64(0)
 	}
 	for name, n := range counters { // whole numbers look like such in JSON
-		out[name] = n
+		if !mmcache.IsCounterOf(name) {
+			out[name] = n
+		}
 	}
+	var media mmcache.Tally
+	byModel := mmcache.Tallies(counters)
+	for _, t := range byModel {
+		media = media.Plus(t)
+	}
+	out["media_hits_total"], out["media_misses_total"], out["media_cache"] = media.Hits(), media.Misses, byModel
 	return r.reply(fasthttp.StatusOK, out)
 }

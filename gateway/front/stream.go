@@ -56,6 +56,7 @@ func (x *exchange) comment(dst []byte) []byte {
 	st := w.Stage()
 	return wire.LoadingComment{
 		Model: x.model.ID, State: st.State, Host: st.Host, Waited: time.Since(x.began), Position: st.Position, ETA: st.ETA,
+		BytesDone: st.BytesDone, BytesTotal: st.BytesTotal,
 	}.Append(dst)
 }
 

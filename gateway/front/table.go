@@ -49,9 +49,7 @@ func (s *Server) stateOf(model string) string {
 		}
 		for _, t := range h.Queue {
 			if t.Model == model && t.Kind == "load" && state == "unloaded" {
-				if state = "queued"; h.State == "waking" || h.State == "asleep" {
-					state = "waking"
-				}
+				state = ticketState(h, t)
 			}
 		}
 	}

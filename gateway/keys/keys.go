@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -39,16 +40,20 @@ type Set struct {
 	path  string
 	admin string
 	keys  atomic.Pointer[map[digest]Scopes]
-	seen  string // digest of the file last read; Watch alone
+
+	mu   sync.Mutex // held over a look at the file
+	seen string     // the text last read
 }
 
 // Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes.
 func Open(path, admin string) (*Set, error) {
 	s := &Set{path: path, admin: admin}
-	return s, s.read()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s, s.readLocked()
 }
 
-func (s *Set) read() error {
+func (s *Set) readLocked() error {
 	keys := map[digest]Scopes{}
 	if s.path != "" {
 		data, err := os.ReadFile(s.path)
@@ -130,16 +135,23 @@ func (s *Set) Watch(ctx context.Context, interval time.Duration, log *slog.Logge
 			return
 		case <-tick.C:
 		}
-		data, err := os.ReadFile(s.path)
-		if err == nil && string(data) == s.seen {
-			continue
-		}
-		if err := s.read(); err != nil {
-			log.Error("api keys stay as they are", "error", err)
-			continue
-		}
-		log.Info("api keys read again", "keys", len(*s.keys.Load()))
+		s.Look(log)
 	}
+}
+
+// Look reads the file again if it has changed. A file that cannot be read leaves the keys as they are.
+func (s *Set) Look(log *slog.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, err := os.ReadFile(s.path)
+	if err == nil && string(data) == s.seen {
+		return
+	}
+	if err := s.readLocked(); err != nil {
+		log.Error("api keys stay as they are", "error", err)
+		return
+	}
+	log.Info("api keys read again", "keys", len(*s.keys.Load()))
 }
 
 // From finds the key of a request: `Authorization: Bearer KEY`, `x-api-key: KEY`, or HTTP Basic with the key as

@@ -18,7 +18,12 @@ type LoadingComment struct {
 	Waited   time.Duration // since the request arrived; whole seconds are shown
 	Position int           // place in the queue, 1 is next; 0 when unknown
 	ETA      time.Duration // estimate, rounded up to seconds; 0 when unknown
+
+	BytesDone, BytesTotal int64 // of the weights; shown when the total is known
 }
+
+// Seconds is an estimate as clients are told it: whole seconds, rounded up.
+func Seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // Append appends the comment, as an event stream's bytes, to dst.
 func (c LoadingComment) Append(dst []byte) []byte {
@@ -34,7 +39,13 @@ func (c LoadingComment) Append(dst []byte) []byte {
 	}
 	if c.ETA > 0 {
 		dst = append(dst, " eta="...)
-		dst = strconv.AppendInt(dst, int64((c.ETA+time.Second-1)/time.Second), 10)
+		dst = strconv.AppendInt(dst, Seconds(c.ETA), 10)
+	}
+	if c.BytesTotal > 0 {
+		dst = append(dst, " bytes_done="...)
+		dst = strconv.AppendInt(dst, c.BytesDone, 10)
+		dst = append(dst, " bytes_total="...)
+		dst = strconv.AppendInt(dst, c.BytesTotal, 10)
 	}
 	return append(dst, "\n\n"...)
 }

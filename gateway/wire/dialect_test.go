@@ -85,6 +85,7 @@ func TestLoadingComment(t *testing.T) {
 	}{
 		{full, ": loading model=a/b:q4 state=waking host=gpu-1 waited=12 position=3 eta=40\n\n"},
 		{LoadingComment{Model: "m"}, ": loading model=m waited=0\n\n"},
+		{LoadingComment{Model: "m", State: "pulling", BytesTotal: 9}, ": loading model=m state=pulling waited=0 bytes_done=0 bytes_total=9\n\n"},
 		{LoadingComment{Model: "m\ndata: x", Waited: -time.Second}, ": loading model=m_data:_x waited=0\n\n"},
 		{LoadingComment{}, ": loading waited=0\n\n"},
 	}

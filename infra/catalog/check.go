@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"maps"
 	"slices"
@@ -100,10 +102,24 @@ func (c *checker) model(m *Model, p place) {
 			c.add(p.child(f.name), "", "%s", wrong)
 		}
 	}
+	if m.SHA256 != "" {
+		c.sum(m, p.child("sha256"))
+	}
 	if rec, ok := c.recipe(m, p); ok {
 		c.fits(m, rec, p)
 	} else {
 		c.unjudged = true
+	}
+}
+
+// sum checks the form of a checksum, and that it is of weights that are fetched.
+func (c *checker) sum(m *Model, p place) {
+	m.SHA256 = strings.ToLower(m.SHA256)
+	if raw, err := hex.DecodeString(m.SHA256); err != nil || len(raw) != sha256.Size {
+		c.add(p, "want 64 hex digits", "%q is no SHA-256", clip(m.SHA256))
+	}
+	if at := ParseCheckpoint(m.Checkpoint); at.Scheme == SchemePath || at.Path == "" {
+		c.add(p, "it is checked when one file is fetched from s3:// or hf://", "the checkpoint is not fetched, or is many files")
 	}
 }
 

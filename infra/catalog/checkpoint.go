@@ -26,6 +26,26 @@ type Checkpoint struct {
 	Bucket string
 	// Repo is "org/repo", set for SchemeHF only.
 	Repo string
+	// Revision is the branch, tag or commit of a SchemeHF checkpoint, "" where none is named: the repository's main.
+	Revision string
+}
+
+// String is the checkpoint as a catalogue names it; [ParseCheckpoint] is its inverse.
+func (c Checkpoint) String() string {
+	text := c.Path
+	switch c.Scheme {
+	case SchemeS3:
+		text = "s3://" + c.Bucket + "/" + c.Path
+	case SchemeHF:
+		text = "hf://" + c.Repo
+		if c.Path != "" {
+			text += "/" + c.Path
+		}
+		if c.Revision != "" {
+			text += "@" + c.Revision
+		}
+	}
+	return text
 }
 
 // ParseCheckpoint takes a checkpoint apart. It never fails: a text with a known scheme but missing parts comes back with
@@ -36,9 +56,10 @@ func ParseCheckpoint(s string) Checkpoint {
 		return Checkpoint{Scheme: SchemeS3, Bucket: bucket, Path: key}
 	}
 	if rest, ok := strings.CutPrefix(s, "hf://"); ok {
+		rest, revision, _ := strings.Cut(rest, "@")
 		org, rest, _ := strings.Cut(rest, "/")
 		repo, file, _ := strings.Cut(rest, "/")
-		c := Checkpoint{Scheme: SchemeHF, Path: file}
+		c := Checkpoint{Scheme: SchemeHF, Path: file, Revision: revision}
 		if org != "" && repo != "" {
 			c.Repo = org + "/" + repo
 		}
@@ -49,7 +70,7 @@ func ParseCheckpoint(s string) Checkpoint {
 
 // wrong tells what is wrong with c, "" when nothing is.
 func (c Checkpoint) wrong() string {
-	if strings.ContainsFunc(c.Bucket+c.Repo+c.Path, unicode.IsControl) {
+	if strings.ContainsFunc(c.Bucket+c.Repo+c.Path+c.Revision, unicode.IsControl) {
 		return "holds a control character"
 	}
 	switch c.Scheme {
@@ -67,7 +88,7 @@ func (c Checkpoint) wrong() string {
 		}
 	}
 	if c.Scheme != SchemePath {
-		for part := range strings.SplitSeq(c.Repo+"/"+c.Path, "/") {
+		for part := range strings.SplitSeq(c.Repo+"/"+c.Path+"/"+c.Revision, "/") {
 			if part == "." || part == ".." {
 				return "holds a . or .. part"
 			}
@@ -78,10 +99,7 @@ func (c Checkpoint) wrong() string {
 
 func (c Checkpoint) stableID() string {
 	if c.Scheme == SchemeHF {
-		if c.Path == "" {
-			return c.Repo
-		}
-		return c.Repo + "/" + c.Path
+		return strings.TrimPrefix(c.String(), "hf://")
 	}
 	return baseName(c.Path)
 }

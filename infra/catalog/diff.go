@@ -108,6 +108,7 @@ func diffModel(a, b *Model) ModelChanges {
 		{"options", a.Options.Equal(b.Options), true},
 		{"pin", a.Pin == b.Pin, false},
 		{"recipe", a.Recipe == b.Recipe, true},
+		{"sha256", a.SHA256 == b.SHA256, true},
 		{"replicas", a.Replicas == b.Replicas, false},
 		{"type", a.Type == b.Type, true},
 	} {

@@ -28,6 +28,7 @@ warm:
 		{"another order of options", "ctx_size: 1, n_batch: 2", "n_batch: 2, ctx_size: 1", Changes{}},
 		{"a default said aloud", "checkpoint: a.gguf", "checkpoint: a.gguf, device: gpu, pin: false", Changes{}},
 		{"checkpoint", "a.gguf", "b.gguf", changed("a", []string{"checkpoint"}, nil)},
+		{"pinned bytes", "a.gguf", "hf://o/r/f@v1, sha256: " + strings.Repeat("Ab", 32), changed("a", []string{"checkpoint", "sha256"}, nil)},
 		{"option", "ctx_size: 1", "ctx_size: 3", changed("a", []string{"options"}, nil)},
 		{"device by backend", "ctx_size: 1", "llamacpp_backend: cpu", changed("a", []string{"device", "options"}, nil)},
 		{"type and projector", "{type: llm, recipe: llamacpp,", "{type: embedding, mmproj: p, recipe: llamacpp,", changed("a", []string{"mmproj", "type"}, nil)},

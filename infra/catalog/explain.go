@@ -105,6 +105,7 @@ func notes(m *Model) string {
 	}
 	note(m.Pin, "pinned")
 	note(m.MMProj != "", "mmproj %s", m.MMProj)
+	note(m.SHA256 != "", "sha256 %.12s…", m.SHA256)
 	note(m.Replicas.Max > 1, "up to %d copies", m.Replicas.Max)
 	note(m.Memory > 0, "memory %s", FormatSize(m.Memory))
 	note(m.MMCache == MMCacheNone, "no encoder cache")

@@ -20,9 +20,13 @@ type Model struct {
 	Type policy.Type `json:"type"`
 	// Recipe is the name of the recipe that starts it; always one of the catalogue's.
 	Recipe string `json:"recipe"`
-	// Checkpoint is where its weights are, as written: a path, s3://bucket/key, hf://org/repo or hf://org/repo/file; or
-	// a name that the engine itself understands, for recipes that take one. Empty only where the recipe allows it.
+	// Checkpoint is where its weights are, as written: a path, s3://bucket/key, hf://org/repo or hf://org/repo/file,
+	// these two with @revision where one is pinned; or a name that the engine itself understands, for recipes that take
+	// one. Empty only where the recipe allows it.
 	Checkpoint string `json:"checkpoint,omitempty"`
+	// SHA256 is what the checkpoint's bytes come to, in hex, checked when they are fetched; empty leaves it to what their
+	// source says. Only of a checkpoint that is one file of s3:// or hf://.
+	SHA256 string `json:"sha256,omitempty"`
 	// MMProj is the file of the projector for vision or audio input, in the same forms; empty for none.
 	MMProj string `json:"mmproj,omitempty"`
 	// Aliases are further names, each owned by one model only.
@@ -75,11 +79,14 @@ const signatureSeed = 0x4D4D5349475F3031
 
 // StableID names the model's weights independently of where they lie and of the catalogue's name for them: the registry
 // id (org/repo/file) or else the checkpoint's base name, and, for a model with a projector, "+" and that file's base
-// name. Two models with equal StableID produce the same encoder outputs.
+// name; a pinned revision belongs to either. Two models with equal StableID produce the same encoder outputs.
 func (m *Model) StableID() string {
 	id := ParseCheckpoint(m.Checkpoint).stableID()
-	if m.MMProj != "" {
-		id += "+" + baseName(m.MMProj)
+	if c := ParseCheckpoint(m.MMProj); m.MMProj != "" {
+		id += "+" + baseName(c.Path)
+		if c.Revision != "" {
+			id += "@" + c.Revision
+		}
 	}
 	return id
 }

@@ -73,6 +73,7 @@ func (r *reader) model(id string, n ast.Node, p place) *Model {
 		{"type", r.text(&typ)},
 		{"recipe", r.text(&m.Recipe)},
 		{"checkpoint", r.text(&m.Checkpoint)},
+		{"sha256", r.text(&m.SHA256)},
 		{"mmproj", r.text(&m.MMProj)},
 		{"aliases", r.texts(&m.Aliases)},
 		{"device", r.devices(&m.Devices)},

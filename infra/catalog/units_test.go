@@ -42,14 +42,16 @@ func TestCheckpoint(t *testing.T) {
 		{"hf://o/r/f-IQ2_XXS.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Path: "f-IQ2_XXS.gguf"}, "o/r/f-IQ2_XXS.gguf", "o/r o/r:IQ2_XXS"},
 		{"hf://o/r/f.bf16.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Path: "f.bf16.gguf"}, "o/r/f.bf16.gguf", "o/r o/r:bf16"},
 		{"hf://o/r/f-UD-Q4_K_XL.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Path: "f-UD-Q4_K_XL.gguf"}, "o/r/f-UD-Q4_K_XL.gguf", "o/r o/r:UD-Q4_K_XL"},
+		{"hf://o/r@v1.0", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Revision: "v1.0"}, "o/r@v1.0", "o/r"},
+		{"hf://o/r/d/f-Q4_0.gguf@refs/pr/1", Checkpoint{Scheme: SchemeHF, Repo: "o/r", Path: "d/f-Q4_0.gguf", Revision: "refs/pr/1"}, "o/r/d/f-Q4_0.gguf@refs/pr/1", "o/r o/r:Q4_0"},
 		{"hf://o/qwen/q1-8b.gguf", Checkpoint{Scheme: SchemeHF, Repo: "o/qwen", Path: "q1-8b.gguf"}, "o/qwen/q1-8b.gguf", "o/qwen"},
 	} {
 		c := ParseCheckpoint(tc.text)
-		if c != tc.want || c.stableID() != tc.stable || strings.Join(c.Names(), " ") != tc.names || c.wrong() != "" {
+		if c != tc.want || c.String() != tc.text || c.stableID() != tc.stable || strings.Join(c.Names(), " ") != tc.names || c.wrong() != "" {
 			t.Errorf("%s: %+v, %q, %q, %q", tc.text, c, c.stableID(), c.Names(), c.wrong())
 		}
 	}
-	for _, text := range []string{"s3://", "s3://b/", "s3://b/k/", "hf://o", "hf://o//f", "hf://o/r:q4", "hf://o/r/../f", "s3://b/../k", "ftp://x", "a\nb"} {
+	for _, text := range []string{"s3://", "s3://b/", "s3://b/k/", "hf://o", "hf://o//f", "hf://o/r:q4", "hf://o/r/../f", "hf://o/r@../x", "s3://b/../k", "ftp://x", "a\nb"} {
 		if ParseCheckpoint(text).wrong() == "" {
 			t.Errorf("%q accepted", text)
 		}
@@ -65,6 +67,10 @@ func TestSignature(t *testing.T) {
 		t.Error("a signature depends on the stable id alone")
 	}
 	if got := vision.StableID(); got != "gemma-3-270m-q4_k_m.gguf+mmproj-640.gguf" {
+		t.Errorf("stable id %q", got)
+	}
+	pinned := Model{Checkpoint: "hf://o/r/f.gguf@v2", MMProj: "hf://o/r/mmproj.gguf@refs/pr/1"}
+	if got := pinned.StableID(); got != "o/r/f.gguf@v2+mmproj.gguf@refs/pr/1" {
 		t.Errorf("stable id %q", got)
 	}
 	if got := vision.Signature(); got != 0xe1848eb41304009f {

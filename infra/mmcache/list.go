@@ -1,5 +1,6 @@
-// Package mmcache looks at the encoder cache in Redis from outside: which models have entries, how many, and how large.
-// Package runner/mmcache writes them, as hashes mm:<signature>:<key>, both 16 hex digits.
+// Package mmcache looks at the encoder cache from outside: which models have entries in Redis, how many, and how large
+// ([List]); and what the cache did for each model ([Tallies]). Package runner/mmcache writes both: the entries as hashes
+// mm:<signature>:<key>, both 16 hex digits, the rest as counters of the pool's statistics.
 package mmcache
 
 import (

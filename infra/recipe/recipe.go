@@ -64,7 +64,8 @@ type Recipe struct {
 	LoadTimeout  time.Duration `json:"load_timeout,omitempty"`
 	StallTimeout time.Duration `json:"stall_timeout,omitempty"`
 	StopGrace    time.Duration `json:"stop_grace,omitempty"`
-	// EncoderCache names the way the engine's media encoder can be cached: [EncoderMTMD] or empty.
+	// EncoderCache names the way the engine's media encoder is cached: [EncoderInterpose], or [EncoderNone], which empty
+	// means as well.
 	EncoderCache string `json:"encoder_cache,omitempty"`
 }
 
@@ -81,8 +82,11 @@ const (
 	CheckpointAny  = "any"  // a path, a registry id or a tag; not checked before the spawn
 )
 
-// EncoderMTMD says that the engine reaches its media encoder through the dynamic symbols of libmtmd.
-const EncoderMTMD = "mtmd"
+// Values of [Recipe.EncoderCache].
+const (
+	EncoderInterpose = "interpose" // the engine reaches its encoder through dynamic symbols of libmtmd, which can be stood before
+	EncoderNone      = "none"      // every medium is encoded
+)
 
 // A Group is a run of arguments that are kept or left out together.
 type Group []string

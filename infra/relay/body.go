@@ -37,19 +37,21 @@ func (r *Response) next(due time.Time) ([]byte, error) {
 			}
 			continue
 		}
-		if r.silence > 0 && r.silentDue.IsZero() {
-			r.silentDue = time.Now().Add(r.silence)
+		if limit := r.bound(); limit > 0 && r.silentDue.IsZero() {
+			r.silentDue = time.Now().Add(limit)
 		}
 		wait := earlier(due, r.silentDue)
 		switch err := r.c.fill(wait); {
 		case err == nil:
 			r.silentDue = time.Time{}
+			r.client.heard.Add(1)
 		case err == errDue && wait.Equal(r.silentDue):
 			_ = r.fail(ErrTimeout, nil)
 		case err == errDue:
 			return nil, errDue
 		case err == io.EOF && r.framing == frameClose:
 			r.phase = phaseEnded
+			r.vet(nil)
 		case err == io.EOF:
 			_ = r.fail(ErrBroken, io.ErrUnexpectedEOF)
 		default:
@@ -60,6 +62,76 @@ func (r *Response) next(due time.Time) ([]byte, error) {
 
 // decode takes body bytes off b, which are unread ones, and notices the end of the body.
 func (r *Response) decode(b []byte) []byte {
+	data := r.unframe(b)
+	if len(data) > 0 {
+		r.first = 0
+	}
+	if !r.vet(data) {
+		return nil
+	}
+	return data
+}
+
+// bound is how long the next bytes of the body may take, 0 for no bound.
+func (r *Response) bound() time.Duration {
+	if r.first > 0 {
+		return r.first
+	}
+	return r.silence
+}
+
+// vet checks the next bytes of a body that must be JSON. Bytes that show it to be none fail the exchange.
+func (r *Response) vet(data []byte) bool {
+	if !r.isJSON {
+		return true
+	}
+	if r.room > 0 {
+		if r.room -= int64(len(data)); r.room <= 0 {
+			_ = r.fail(ErrBadReply, errTooLong)
+			return false
+		}
+	}
+	if !r.json.feed(data) || r.phase == phaseEnded && !r.json.whole() {
+		_ = r.fail(ErrBadReply, errJSON)
+		return false
+	}
+	return true
+}
+
+// HoldJSON makes a body that is not one JSON text a bad reply, and, unless most is 0, one of more than most bytes. It reads
+// up to limit bytes ahead, so that what is wrong with a body no longer than that is known before its head is passed on; of
+// a longer one the end is cut. Its errors are those of a read.
+func (r *Response) HoldJSON(limit, most int) error {
+	r.isJSON = true
+	if most > 0 {
+		if r.Size() > most {
+			return r.Reject(errTooLong)
+		}
+		r.room = int64(most) + 1
+	}
+	if r.phase == phaseEnded {
+		r.vet(r.rest)
+		return r.err
+	}
+	if r.Buffered(); r.phase != phaseBody {
+		return r.err // most bodies came with their heads: no byte is moved
+	}
+	held := make([]byte, 0, min(limit, max(r.Size(), smallBuffer)))
+	for len(held) < limit {
+		b, err := r.next(time.Time{})
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			return err
+		}
+		held = append(held, b...)
+	}
+	r.rest = held
+	return nil
+}
+
+// unframe takes body bytes off b as they were meant.
+func (r *Response) unframe(b []byte) []byte {
 	switch r.framing {
 	case frameLength:
 		if int64(len(b)) > r.left {
@@ -143,7 +215,7 @@ func (r *Response) AppendBody(dst []byte, limit int) ([]byte, error) {
 			return dst, err
 		}
 		if total += len(b); total > limit {
-			return dst, r.fail(ErrBadReply, errTooLong)
+			return dst, r.Reject(errTooLong)
 		}
 		dst = append(dst, b...)
 	}

@@ -97,6 +97,7 @@ func TestTimeouts(t *testing.T) {
 	}{
 		"first byte":  {"", Request{FirstByte: 30 * time.Millisecond}, false},
 		"half a head": {"HTTP/1.1 200 OK\r\n", Request{FirstByte: 30 * time.Millisecond}, true},
+		"first body":  {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", Request{FirstByte: 30 * time.Millisecond, Silence: time.Hour}, true},
 		"silence":     {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", Request{Silence: 30 * time.Millisecond}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

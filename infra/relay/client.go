@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -50,7 +51,8 @@ func ParseAddr(s string) (network, addr string, err error) {
 // Client speaks HTTP/1.1 to one upstream over pooled connections. It never sends a request twice: a request is given to
 // another connection only when the first one took no byte of it. Safe for concurrent use.
 type Client struct {
-	cfg Config
+	cfg   Config
+	heard atomic.Uint64
 
 	mu     sync.Mutex
 	idle   []*conn // the last one was used last
@@ -240,6 +242,10 @@ func (c *Client) Stats() Stats {
 	defer c.mu.Unlock()
 	return Stats{Active: c.active, Idle: len(c.idle)}
 }
+
+// Heard grows whenever bytes of an answer come, on whichever connection: while it stands still the upstream says nothing to
+// anybody.
+func (c *Client) Heard() uint64 { return c.heard.Load() }
 
 // Close closes the idle connections and refuses new exchanges with ErrClosed. Exchanges going on are left to end.
 func (c *Client) Close() {

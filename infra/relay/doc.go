@@ -11,6 +11,7 @@
 //   - No byte of a request is sent twice. The only retry is on another connection when an idle one took nothing.
 //   - A connection is used again only after a body that ended properly, with nothing behind it.
 //   - A body that broke off never looks whole: reading it ends in an error, and fasthttp cuts the client's body.
+//   - Where the caller says that a body, or the events of a stream, are JSON, what is not JSON is a broken body.
 //   - What the upstream sent is never held back to wait for more, and what came together goes on together.
 //   - A connection owns a buffer only while it holds unread bytes; a warm request allocates nothing.
 //

@@ -15,7 +15,7 @@ var (
 	ErrBroken = errors.New("upstream connection broke")
 	// ErrBadReply: the answer is not HTTP/1.x, or its framing or an event line breaks a rule.
 	ErrBadReply = errors.New("bad upstream reply")
-	// ErrTimeout: the head did not come within Request.FirstByte, a body fell silent for Request.Silence,
+	// ErrTimeout: the head or the body did not begin within Request.FirstByte, a body fell silent for Request.Silence,
 	// or the upstream stopped taking the request.
 	ErrTimeout = errors.New("upstream timed out")
 	// ErrCancelled: Call.Cancel was called; the error matches the cause given there as well.

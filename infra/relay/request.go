@@ -23,9 +23,10 @@ type Request struct {
 	Fields []Field
 	// Body is sent with a Content-Length.
 	Body []byte
-	// FirstByte bounds the wait for the whole head of the answer, counted from the end of sending; 0 is no bound.
+	// FirstByte bounds the wait for the whole head of the answer, counted from the end of sending, and that for the first
+	// bytes of its body, counted from the head; 0 is no bound.
 	FirstByte time.Duration
-	// Silence bounds the wait for each next bytes of the body; 0 is no bound.
+	// Silence bounds the wait for each further bytes of the body; 0 is no bound.
 	Silence time.Duration
 }
 

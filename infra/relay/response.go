@@ -53,11 +53,15 @@ type Response struct {
 	scanned int   // bytes searched for the end of the head
 	left    int64 // of a body with a length
 	chunks  chunkDecoder
-	rest    []byte // decoded bytes that were not given out
-	err     error  // in phaseFailed
-	down    error  // from writing to the client
+	isJSON  bool     // the body is checked
+	room    int64    // where it is: one more than the bytes of it that may still come; 0 is no bound
+	json    jsonText // as far as it was decoded
+	rest    []byte   // decoded bytes that were not given out
+	err     error    // in phaseFailed
+	down    error    // from writing to the client
 
-	headDue   time.Time // the head must have come by then
+	headDue   time.Time     // the head must have come by then
+	first     time.Duration // for the first bytes of the body; 0 when they came
 	silence   time.Duration
 	silentDue time.Time // the next body bytes must have come by then
 }
@@ -75,9 +79,10 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.wasSent, r.got = false, false
 	r.interim, r.scanned, r.left = 0, 0, 0
 	r.chunks = chunkDecoder{}
+	r.isJSON, r.room, r.json = false, 0, jsonText{}
 	r.rest, r.err, r.down = nil, nil, nil
 	r.headDue, r.silentDue = time.Time{}, time.Time{}
-	r.silence = req.Silence
+	r.first, r.silence = req.FirstByte, req.Silence
 	r.c.big = false
 }
 
@@ -122,6 +127,7 @@ func (r *Response) Await(until time.Time) error {
 		switch err := r.c.fill(due); err {
 		case nil:
 			r.got = true
+			r.client.heard.Add(1)
 		case errDue:
 			if due.Equal(r.headDue) {
 				return r.fail(ErrTimeout, nil)
@@ -193,6 +199,13 @@ func (r *Response) fail(kind, cause error) error {
 	r.phase = phaseFailed
 	r.err = &Error{Kind: kind, Cause: cause, Sent: r.wasSent, Got: r.got}
 	return r.err
+}
+
+// Reject ends an exchange whose answer is not what it should be, as one with a bad reply: it returns an ErrBadReply with
+// the cause, and so does whoever reads on. The connection is not used again.
+func (r *Response) Reject(cause error) error {
+	r.rest = nil
+	return r.fail(ErrBadReply, cause)
 }
 
 // Status is the status code, 0 while there is no answer.

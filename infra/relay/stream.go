@@ -35,6 +35,9 @@ type StreamConfig struct {
 	Every time.Duration
 	// Keepalive is the silence after which ": ping\n\n" is sent, if the stream stands between two events; 0 is never.
 	Keepalive time.Duration
+	// JSON says that events hold JSON, or [DONE]. Another is an ErrBadReply, and none of it that came with the bytes that
+	// show this is relayed.
+	JSON bool
 	// MaxLine is the longest line relayed, in bytes; default DefaultMaxLine. A longer one is an ErrBadReply.
 	MaxLine int
 	// OnBreak gives the last bytes for a stream that ends with err, an error event; they stand between two events.
@@ -63,8 +66,9 @@ type Stream struct {
 	phase   streamPhase
 	waited  bool // for the answer, so Check is due
 	ev      events
-	comment time.Time // of the next loading comment
-	ping    time.Time // of the next ping; zero until the stream waits
+	vetted  jsonEvents // where events hold JSON
+	comment time.Time  // of the next loading comment
+	ping    time.Time  // of the next ping; zero until the stream waits
 	scratch []byte
 	rest    []byte // not yet given out by Read
 	end     error  // in streamOver: what the reader gets
@@ -196,14 +200,24 @@ func (s *Stream) relay() ([]byte, error) {
 				s.scratch = append(s.scratch[:0], ": ping\n\n"...)
 				return s.scratch, nil
 			}
+		case err == io.EOF && s.cfg.JSON && !s.vetted.whole():
+			return nil, s.resp.Reject(errJSON)
 		case err != nil:
 			return nil, err
 		default:
 			s.ping = time.Time{}
-			if s.ev.take(b) > s.cfg.MaxLine {
-				return nil, s.resp.fail(ErrBadReply, errLine)
+			if s.cfg.JSON {
+				good, ok := s.vetted.take(b)
+				if b = b[:good]; !ok {
+					_ = s.resp.Reject(errJSON) // for the next read
+				}
 			}
-			return b, nil
+			if s.ev.take(b) > s.cfg.MaxLine {
+				return nil, s.resp.Reject(errLine)
+			}
+			if len(b) > 0 {
+				return b, nil
+			}
 		}
 	}
 }

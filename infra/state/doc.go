@@ -25,8 +25,8 @@
 //	rv:{pool}:queue:<h>        list        acquire, begin, leave, register    -      tickets not begun, in order
 //	rv:{pool}:begun:<h>        set         begin, finish, register            -      tickets begun and not ended: one load
 //	                                                                                 (field loading), any unloads
-//	rv:{pool}:ticket:<id>      hash        acquire, begin, finish, leave      60 s   one load or unload, kept a minute
-//	                                                                          after  after its end
+//	rv:{pool}:ticket:<id>      hash        acquire, begin, finish, leave,     60 s   one load or unload, kept a minute
+//	                                                         pulled           after  after its end
 //	rv:{pool}:waiters:<id>     sorted set  acquire, renew, leave              60 s   gateway by end of its lease in ms
 //	                                                                          after
 //	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket
@@ -35,7 +35,8 @@
 //	rv:{pool}:catalog          hash        catalog_put                        -      version, json, at_ms
 //	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models
 //	                                                                                 registered at run time
-//	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool
+//	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; of requests by
+//	                                                                                 copy: served:<h>:<m>
 //	rv:{pool}:events           channel     every change                       -      JSON events for mirrors
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its

@@ -13,7 +13,7 @@ import (
 // Event is one change of the pool as its script published it. Events are hints: they may be lost, and whoever listens
 // also polls.
 type Event struct {
-	Kind    string            `json:"kind"` // ticket, model, host, catalog, leave, settings; "sync" (ours): events may have been missed
+	Kind    string            `json:"kind"` // ticket, model, host, catalog, leave, settings, pulled; "sync" (ours): events may have been missed
 	Rev     uint64            `json:"rev,string"`
 	Ticket  string            `json:"ticket"`
 	Host    string            `json:"host"`

@@ -22,7 +22,7 @@ func Sources() map[string]string {
 	return map[string]string{
 		"register": registerLua, "beat": beatLua, "model_put": modelPutLua, "model_drop": modelDropLua, "acquire": acquireLua, "renew": renewLua,
 		"leave": leaveLua, "begin": beginLua, "finish": finishLua, "touch": touchLua, "snapshot": snapshotLua, "catalog_put": catalogPutLua,
-		"wake": wakeLua, "claim": claimLua, "host_state": hostStateLua, "sleep": sleepLua, "repair": repairLua,
+		"wake": wakeLua, "claim": claimLua, "host_state": hostStateLua, "sleep": sleepLua, "repair": repairLua, "pulled": pulledLua,
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 const flushEvery = 100 * time.Millisecond
 
 // Toucher coalesces uses of models and counters and sends them behind the requests, so that no request waits for Redis.
-// Methods are safe for concurrent use and Touch and Count never block on I/O; run Run in one goroutine.
+// Methods are safe for concurrent use and Touch, Served and Count never block on I/O; run Run in one goroutine.
 type Toucher struct {
 	store *Store
 
@@ -25,17 +25,16 @@ type Toucher struct {
 	noted *batch
 }
 
-type use struct{ host, model string }
-
 // batch is sent as one operation. Repeated under its id it counts once.
 type batch struct {
 	id       string
-	uses     map[use]time.Time
+	uses     map[Copy]time.Time
+	served   map[Copy]float64
 	counters map[string]float64
 }
 
 func newBatch() *batch {
-	return &batch{id: rand.Text(), uses: map[use]time.Time{}, counters: map[string]float64{}}
+	return &batch{id: rand.Text(), uses: map[Copy]time.Time{}, served: map[Copy]float64{}, counters: map[string]float64{}}
 }
 
 // NewToucher makes a Toucher for the store.
@@ -47,7 +46,14 @@ func NewToucher(store *Store) *Toucher {
 func (t *Toucher) Touch(host, model string) {
 	now := time.Now()
 	t.mu.Lock()
-	t.noted.uses[use{host, model}] = now
+	t.noted.uses[Copy{host, model}] = now
+	t.mu.Unlock()
+}
+
+// Served counts a request that a model on a host has answered.
+func (t *Toucher) Served(host, model string) {
+	t.mu.Lock()
+	t.noted.served[Copy{host, model}]++
 	t.mu.Unlock()
 }
 
@@ -105,7 +111,7 @@ func (t *Toucher) Flush(ctx context.Context) error {
 func (t *Toucher) take() *batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.noted.uses) == 0 && len(t.noted.counters) == 0 {
+	if len(t.noted.uses)+len(t.noted.served)+len(t.noted.counters) == 0 {
 		return nil
 	}
 	b := t.noted
@@ -114,10 +120,13 @@ func (t *Toucher) take() *batch {
 }
 
 func (t *Toucher) send(ctx context.Context, b *batch) error {
-	args := make([]any, 0, 2+3*len(b.uses)+2*len(b.counters))
+	args := make([]any, 0, 2+3*len(b.uses)+2*len(b.served)+2*len(b.counters))
 	args = append(args, b.id, len(b.uses))
 	for u, at := range b.uses {
-		args = append(args, u.host, u.model, time.Since(at).Milliseconds())
+		args = append(args, u.Host, u.Model, time.Since(at).Milliseconds())
+	}
+	for c, n := range b.served {
+		args = append(args, servedBy(c), strconv.FormatFloat(n, 'f', -1, 64))
 	}
 	for name, n := range b.counters {
 		args = append(args, name, strconv.FormatFloat(n, 'f', -1, 64))

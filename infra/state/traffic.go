@@ -10,16 +10,16 @@ import (
 // Copy is a model on a host.
 type Copy struct{ Host, Model string }
 
-// served begins the counters of requests: served:<host>:<model>. No host's name has a colon.
-const served = "served:"
+// servedPrefix begins the names of the counters of Toucher.Served.
+const servedPrefix = "served:"
 
-// Served counts a request that a model on a host has answered. It never blocks on I/O.
-func (t *Toucher) Served(c Copy) { t.Count(served+c.Host+":"+c.Model, 1) }
+// servedBy is the counter of a copy: served:<host>:<model>. No host's name has a colon.
+func servedBy(c Copy) string { return servedPrefix + c.Host + ":" + c.Model }
 
 // Stats reads the pool's counters but for those of Traffic.
 func (s *Store) Stats(ctx context.Context) (map[string]float64, error) {
 	counters, err := s.counters(ctx)
-	maps.DeleteFunc(counters, func(name string, _ float64) bool { return strings.HasPrefix(name, served) })
+	maps.DeleteFunc(counters, func(name string, _ float64) bool { return strings.HasPrefix(name, servedPrefix) })
 	return counters, err
 }
 
@@ -31,7 +31,7 @@ func (s *Store) Traffic(ctx context.Context) (map[Copy]float64, error) {
 	}
 	out := map[Copy]float64{}
 	for name, n := range counters {
-		if rest, is := strings.CutPrefix(name, served); is {
+		if rest, is := strings.CutPrefix(name, servedPrefix); is {
 			host, model, _ := strings.Cut(rest, ":")
 			out[Copy{host, model}] = n
 		}

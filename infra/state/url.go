@@ -48,6 +48,7 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 		MaxRetries:    -1, // a lost reply is repeated only by callers with an operation id
 		DialerRetries: 1,  // a refused connection is an answer; the breaker paces what comes next
 		DialTimeout:   max(o.Timeout, time.Second), ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
+		ConnMaxIdleTime:       4 * time.Minute, // networks in between forget connections that are silent for longer, without a word
 		ContextTimeoutEnabled: true, PoolSize: 16, DisableIdentity: true,
 	}, nil
 }

@@ -84,26 +84,35 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
 	spawner := engine.NewSpawner()
 	defer spawner.Close()
-	sockets, err := os.MkdirTemp("", "reveille-")
+	sockets, err := socketDir(filepath.Join(s.StateDir, "sockets-"+p.name))
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(sockets)
 	set := metrics.NewSet()
-	media, endMedia, err := mediaCache(s, secret, p.mediaBytes, sockets, set, log)
+	media, endMedia, err := mediaCache(s, p, secret, sockets, store, set, log)
 	if err != nil {
 		return err
 	}
 	defer endMedia()
+	cache, endWeights, err := weightsCache(s, p.name, log)
+	if err != nil {
+		return err
+	}
+	defer endWeights()
+	launcher := &launch.Launcher{
+		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
+		Meters: batch.NewMeters(set), Weights: cache, Patience: serve.LongAnswer * s.FirstByte,
+	}
 	fence := fenceFile(filepath.Join(s.StateDir, "fence-"+p.name))
 	h := host.New(host.Config{
 		Name: p.name, Boot: rand.Text(), Addr: ln.Addr().String(), Version: Version, Labels: p.labels, Devices: p.devices, Limits: p.limits,
 		Budget: p.budget, Seats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log) },
 		Store: store, Log: log,
-		Engines: &launch.Launcher{Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media, Meters: batch.NewMeters(set)},
+		Engines: launcher, Weights: launcher,
 	})
-	srv := serve.New(serve.Config{Name: p.name, Host: h, Secret: secret, Log: log, Metrics: set})
+	srv := serve.New(serve.Config{Name: p.name, Host: h, Secret: secret, Log: log, FirstByte: s.FirstByte, Metrics: set})
 
 	served := make(chan error, 1)
 	run, stop := context.WithCancelCause(ctx)

@@ -14,6 +14,7 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/runner/mmcache"
 )
 
 // Settings are a runner's flags. They carry no values of their own until kong has filled them in.
@@ -41,10 +42,13 @@ type Host struct {
 	NBatch          int           `help:"Packing capacity of one batch in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	NUbatch         int           `help:"Largest single sequence in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	MMCacheBytes    string        `name:"mm-cache-bytes" help:"Encoder outputs of images and sounds kept in this process; 0 keeps none (Redis still does)." default:"256MiB"`
-	EnginesDir      []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
-	StateDir        string        `help:"Folder for what must outlive the runner: engine ledger and fencing token." default:".reveille"`
-	FairAfter       time.Duration `help:"How long a busy model that must make room still takes new requests." default:"2s"`
-	DrainTimeout    time.Duration `help:"How long open requests of an unloading model may go on before they are cut." default:"30s"`
+	MMLookupWait    time.Duration `name:"mm-lookup-wait" help:"How long an engine waits for a look-up of encoder outputs, besides 4 ms a MiB of media; then it runs its encoder." default:"50ms"`
+	Weights
+	EnginesDir   []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
+	StateDir     string        `help:"Folder for what must outlive the runner: engine ledger and fencing token." default:".reveille"`
+	FairAfter    time.Duration `help:"How long a busy model that must make room still takes new requests." default:"2s"`
+	FirstByte    time.Duration `help:"How long an engine may take for the first byte of a streamed answer to a short prompt; long prompts and answers in one piece may take up to five times that. Then the request fails, and an engine that does not answer a probe of one token either is ended." default:"120s"`
+	DrainTimeout time.Duration `help:"How long open requests of an unloading model may go on before they are cut." default:"30s"`
 }
 
 // parsed are the settings of a host, checked.
@@ -57,7 +61,7 @@ type parsed struct {
 	seats   map[policy.Type]int
 	options recipe.Options
 
-	mediaBytes int64 // of encoder outputs kept in this process
+	mediaBytes int64 // of encoder outputs kept in this process, as mmcache.Config takes them
 }
 
 // Check reports all mistakes in the flags in one go.
@@ -106,6 +110,16 @@ func (s Host) parse() (parsed, error) {
 			note(fmt.Errorf("--%s %v: want a duration above 0, such as 2s", d.flag, d.value))
 		}
 	}
+	if s.FirstByte < 0 {
+		note(fmt.Errorf("--first-byte %v: want a duration above 0, such as 120s", s.FirstByte))
+	}
+	if s.MMLookupWait < 0 || s.MMLookupWait > mmcache.MaxLookupWait {
+		note(fmt.Errorf("--mm-lookup-wait %v: want at most %v", s.MMLookupWait, mmcache.MaxLookupWait))
+	}
+	p.mediaBytes, err = mediaBytes(s.MMCacheBytes)
+	note(err)
+	_, _, err = s.Weights.parse()
+	note(err)
 	p.budget, err = budget(s.MemoryBudget)
 	note(err)
 	p.seats, err = seats(s.NPUSeats)
@@ -135,6 +149,21 @@ func (s Host) options() (recipe.Options, error) {
 	}
 	llamacpp := recipe.Shipped()["llamacpp"]
 	return llamacpp.ParseOptions(raw)
+}
+
+// mediaBytes reads --mm-cache-bytes into what mmcache.Config takes: 0 is the default there, and -1 none.
+func mediaBytes(text string) (int64, error) {
+	if text == "" {
+		return mmcache.DefaultBytes, nil
+	}
+	n, err := config.Bytes(text)
+	if err != nil {
+		return 0, fmt.Errorf("--mm-cache-bytes: %w", err)
+	}
+	if n == 0 {
+		return -1, nil
+	}
+	return n, nil
 }
 
 // dialable refuses an address that gateways could not reach: what is listened on is also what they are told.

@@ -1,20 +1,22 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/VictoriaMetrics/metrics"
-	"github.com/redis/go-redis/v9"
 
 	"reveille/infra/state"
 	"reveille/runner/mmcache"
 )
 
-// mediaCache is the host's encoder cache, nil where engines cannot be attached: they then run uncached.
-func mediaCache(s Settings, secret []byte, bytes int64, dir string, set *metrics.Set, log *slog.Logger) (cache *mmcache.Server, end func(), err error) {
+// mediaCache is the host's encoder cache, nil where engines cannot be attached: they then run uncached. What it did is
+// counted in the pool's statistics. end closes it and all that belongs to it.
+func mediaCache(s Settings, p parsed, secret []byte, dir string, store *state.Store, set *metrics.Set, log *slog.Logger) (cache *mmcache.Server, end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
@@ -27,19 +29,25 @@ func mediaCache(s Settings, secret []byte, bytes int64, dir string, set *metrics
 	if err != nil {
 		return nil, nil, err
 	}
-	var rdb redis.UniversalClient
-	if rdb, err = state.Client(state.Options{URL: s.RedisURL}); err != nil {
+	rdb, err := state.Client(state.Options{URL: s.RedisURL})
+	if err != nil {
 		return nil, nil, err
 	}
-	if bytes == 0 {
-		bytes = -1 // none in this process
-	}
-	cache, err = mmcache.New(mmcache.Config{Pool: s.Pool, Secret: secret, Redis: rdb, Library: lib, Dir: dir, Log: log, Metrics: set, Bytes: bytes})
+	counters := state.NewToucher(store)
+	cache, err = mmcache.New(mmcache.Config{
+		Pool: s.Pool, Secret: secret, Redis: rdb, Library: lib, Dir: dir, Log: log, Metrics: set, Count: counters.Count,
+		Bytes: p.mediaBytes, LookupWait: s.MMLookupWait,
+	})
 	if err != nil {
 		return nil, nil, errors.Join(err, rdb.Close())
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { counters.Run(ctx) })
 	return cache, func() {
 		cache.Close()
+		stop()
+		wg.Wait()
 		_ = rdb.Close()
 	}, nil
 }

@@ -6,5 +6,6 @@
 //     it by parent-death signal; what an engine itself had started is found by [Ledger.KillLeftovers] at the next start.
 //   - Nothing of an engine is left when [Process.Done] is closed: its process was reaped and its process group is empty.
 //   - An engine's death is noticed at once, at any moment, and [Process.Err] says how it died and what it said last.
+//   - No engine is started on a model file that is missing, damaged or cut off.
 //   - Every wait is bounded: a load by the recipe's times, a stop by its grace and a few seconds.
 package engine

@@ -11,6 +11,8 @@ import (
 var (
 	// ErrFileNotFound: a model file does not exist on this host. Trying again cannot help.
 	ErrFileNotFound = errors.New("model file not found")
+	// ErrCorrupt: a model file is damaged or cut off. No engine was started for it.
+	ErrCorrupt = errors.New("model file is corrupt")
 	// ErrOutOfMemory: the engine said that memory ran out, and ended.
 	ErrOutOfMemory = errors.New("engine out of memory")
 	// ErrUnsupported: the engine said that it cannot run this model or these options, and ended.
@@ -36,6 +38,7 @@ var (
 type LoadError struct {
 	Kind   error // one of the errors of a load above
 	Detail string
+	Digest string     // of ErrCorrupt: tells the file's content from any other
 	Exit   *ExitError // how the process ended; nil when it was never started
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"reveille/infra/recipe"
+	"reveille/runner/modelfile"
 )
 
 // Bounds that no recipe changes.
@@ -45,9 +46,10 @@ func (s State) String() string {
 type Config struct {
 	Logger   *slog.Logger // gets an engine's lines at debug level
 	Spawner  *Spawner
-	Ledger   *Ledger  // remembers processes for the next start; may be nil
-	Environ  []string // the runner's environment, NAME=value
-	LogLines int      // lines kept per process; DefaultLogLines when 0
+	Ledger   *Ledger            // remembers processes for the next start; may be nil
+	Environ  []string           // the runner's environment, NAME=value
+	LogLines int                // lines kept per process; DefaultLogLines when 0
+	Files    *modelfile.Checker // remembers which model files are sound; when nil each start reads their headers
 	// SocketDir is where sockets of engines are made that listen on one; os.TempDir when empty. It should be readable
 	// by the runner's user alone.
 	SocketDir string
@@ -86,13 +88,16 @@ type Process struct {
 // bounds the start alone. An empty Host, Port, Socket or APIKey of spec is filled in: loopback, a free port, a socket
 // in Config.SocketDir, a fresh random key. spec.Program should come from [Finder.Find].
 //
-// A missing model file is a [*LoadError] with [ErrFileNotFound], before anything is spawned; a missing program is
-// [ErrNoProgram].
+// A missing model file is a [*LoadError] with [ErrFileNotFound], a damaged one [ErrCorrupt], before anything is spawned; a
+// missing program is [ErrNoProgram].
 func Start(ctx context.Context, spec Spec, cfg Config) (*Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if err := checkFiles(spec); err != nil {
+		return nil, err
+	}
+	if err := checkContent(spec, cfg.Files); err != nil {
 		return nil, err
 	}
 	release, err := fillAddress(&spec, cfg.SocketDir)
@@ -166,6 +171,33 @@ func checkFiles(s Spec) error {
 		return missing(s.MMProj, false)
 	}
 	return nil
+}
+
+// checkContent looks whether the model's files can be what they are meant to be.
+func checkContent(s Spec, files *modelfile.Checker) error {
+	if files == nil {
+		files = new(modelfile.Checker)
+	}
+	if s.Recipe.Checkpoint != recipe.CheckpointAny {
+		if err := sound(files.Check(s.Checkpoint), s.Checkpoint); err != nil {
+			return err
+		}
+	}
+	if s.MMProj != "" {
+		return sound(files.Check(s.MMProj), s.MMProj)
+	}
+	return nil
+}
+
+// sound puts what is wrong with a file into words for clients.
+func sound(err error, path string) error {
+	if bad, ok := errors.AsType[*modelfile.Error](err); ok {
+		return &LoadError{Kind: ErrCorrupt, Detail: filepath.Base(path) + ": " + bad.Reason, Digest: bad.Digest}
+	}
+	if cause, ok := errors.AsType[syscall.Errno](err); ok {
+		return fmt.Errorf("model file %s: %w", filepath.Base(path), cause)
+	}
+	return err
 }
 
 // PID returns the engine's process id; it is also its process group's.

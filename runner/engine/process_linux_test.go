@@ -204,6 +204,45 @@ func TestFilesAreCheckedFirst(t *testing.T) {
 	}
 }
 
+// A damaged file, of the model or of its projector, fails the load before anything is spawned.
+func TestDamagedFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	sound := file("sound.gguf", "GGUF\x03\x00\x00\x00"+strings.Repeat("\x00", 16))
+	bad := file("bad.gguf", "GGUF\x03\x00\x00\x00")
+	for _, tt := range []struct{ name, checkpoint, mmproj, kind, want string }{
+		{"model", bad, "", "", "model file is corrupt: bad.gguf: it is cut off in its header"},
+		{"projector", sound, bad, "", "model file is corrupt: bad.gguf: it is cut off in its header"},
+		{"names are not checked", bad, "", recipe.CheckpointAny, ""},
+		{"sound", sound, sound, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec, cfg := testSpec(), testConfig(t)
+			spec.Checkpoint, spec.MMProj, spec.Recipe.Checkpoint = tt.checkpoint, tt.mmproj, tt.kind
+			p, err := Start(within(t), spec, cfg)
+			if p != nil {
+				defer func() { _ = p.Kill(within(t)) }()
+			}
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if got != tt.want || (p == nil) != (tt.want != "") {
+				t.Errorf("process %v, err = %q, want %q", p != nil, got, tt.want)
+			}
+			if bad, ok := errors.AsType[*LoadError](err); tt.want != "" && (!ok || !errors.Is(err, ErrCorrupt) || len(bad.Digest) != 64) {
+				t.Errorf("%+v", bad)
+			}
+		})
+	}
+}
+
 func TestDeathWhileServing(t *testing.T) {
 	p := start(t, testSpec(), testConfig(t))
 	if err := p.EnsureReady(within(t)); err != nil {

@@ -16,19 +16,27 @@ import (
 var ErrReplaced = errors.New("another runner has registered as this host")
 
 // beatLoop keeps the host registered and alive in Redis until ctx ends, which is nil, or another runner took its name.
+// What cannot wait for the next beat is done as soon as the mirror shows it: a sweep that wants this host asleep is
+// answered, and a host that rests and is wanted awake registers anew.
 func (h *Host) beatLoop(ctx context.Context) error {
 	tick := time.NewTicker(h.cfg.Beat)
 	defer tick.Stop()
-	for {
-		if err := h.beat(ctx); errors.Is(err, ErrReplaced) {
-			h.log.Error("another runner has registered this host's name; stopping")
-			return err
+	for due := true; ; {
+		changed := h.mirror.Changed()
+		if due || h.wanted() {
+			if err := h.beat(ctx); errors.Is(err, ErrReplaced) {
+				h.log.Error("another runner has registered this host's name; stopping")
+				return err
+			}
 		}
 		h.confirmSleep(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			due = true
+		case <-changed:
+			due = false
 		}
 	}
 }
@@ -107,7 +115,7 @@ func (h *Host) judgeFence(ctx context.Context) error {
 func (h *Host) registerLocked(ctx context.Context) error {
 	info := state.HostInfo{
 		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, Devices: h.cfg.Devices.String(), Labels: strings.Join(h.cfg.Labels, ","),
-		Version: h.cfg.Version, Generation: h.generation,
+		Version: h.cfg.Version,
 	}
 	if h.cfg.Seats != nil {
 		seats, _ := json.Marshal(h.cfg.Seats) // a map of numbers always marshals
@@ -116,6 +124,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	now := time.Now()
 	h.mu.Lock()
 	draining := h.draining
+	info.Generation = max(h.generation, h.highest)
 	info.Limits = h.settings.limits.String()
 	for _, r := range h.residents {
 		r.dirty = false

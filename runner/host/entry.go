@@ -2,6 +2,7 @@ package host
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
+	"reveille/runner/engine"
 	"reveille/runner/plan"
 )
 
@@ -135,20 +137,32 @@ func (e entry) place(ticket string) *resident {
 	}
 }
 
-func (h *Host) quarantined(e entry) bool {
+// offence names what failed: the content of a file that is damaged, whichever model it is of, else the load itself.
+func offence(e entry, err error) string {
+	if bad, ok := errors.AsType[*engine.LoadError](err); ok && bad.Digest != "" {
+		return bad.Digest
+	}
+	return e.identity()
+}
+
+// quarantined reports whether a load failed twice for what it fails for now.
+func (h *Host) quarantined(e entry, err error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	till, ok := h.bad[e.identity()]
+	till, ok := h.bad[offence(e, err)]
 	return ok && time.Now().Before(till)
 }
 
-// setQuarantine remembers that a load failed twice, or forgets it when it works after all.
-func (h *Host) setQuarantine(e entry, on bool) {
+// setQuarantine remembers that a load failed twice.
+func (h *Host) setQuarantine(e entry, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if on {
-		h.bad[e.identity()] = time.Now().Add(quarantine)
-	} else {
-		delete(h.bad, e.identity())
-	}
+	h.bad[offence(e, err)] = time.Now().Add(quarantine)
+}
+
+// endQuarantine forgets the failures of a load that works after all.
+func (h *Host) endQuarantine(e entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.bad, e.identity())
 }

@@ -39,6 +39,7 @@ type Config struct {
 	OnRegister func(uint64) // hears each generation, to keep it on disk; may be nil
 	Store      *state.Store
 	Engines    Engines
+	Weights    Weights // nil: all files are on this host
 	Log        *slog.Logger
 }
 
@@ -91,15 +92,17 @@ type Host struct {
 	unsent     []ending   // guarded by pub: outcomes that Redis has not heard
 
 	mu             sync.Mutex // guards all below, and every resident
+	highest        uint64     // of the tickets worked on: Redis may lose data and must number on from there
 	catalog        *catalog.Catalog
 	refusedCatalog string // version that could not be understood
 	settings       settings
 	settingsChange uint64 // counts the changes heard of
 	residents      map[string]*resident
 	loading        *load
+	pulls          map[string]*pull     // under way, by pullKey
 	waits          map[string]*wait     // tickets of the queue that wait, by id
 	taken          map[string]time.Time // tickets that this host works on (zero), or whose outcome Redis heard then
-	bad            map[string]time.Time // loads that failed twice, by identity: they do not clear the host again
+	bad            map[string]time.Time // what failed twice, by offence: it does not clear the host again
 	draining       bool
 	active         bool // a request was open since the last beat
 	stats          Stats
@@ -133,7 +136,7 @@ func New(cfg Config) *Host {
 	}
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, kick: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
-		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, waits: map[string]*wait{}, taken: map[string]time.Time{},
+		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, taken: map[string]time.Time{},
 		bad: map[string]time.Time{}, settings: settings{limits: cfg.Limits},
 	}
 	h.life, h.endLife = context.WithCancel(context.Background())

@@ -129,10 +129,10 @@ func (h *Host) displace(l *load, list []*resident, reason string) error {
 func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 	err := h.attempt(ctx, l, r)
 	if err == nil {
-		h.setQuarantine(l.entry, false)
+		h.endQuarantine(l.entry)
 		return nil
 	}
-	if noRetry(err) || h.quarantined(l.entry) || h.life.Err() != nil {
+	if noRetry(err) || h.quarantined(l.entry, err) || h.life.Err() != nil {
 		return err
 	}
 	h.log.Warn("load failed, clearing the host for one more try", "model", r.id, "error", err)
@@ -140,7 +140,7 @@ func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 		return err
 	}
 	if err = h.attempt(ctx, l, r); err != nil && h.life.Err() == nil {
-		h.setQuarantine(l.entry, true)
+		h.setQuarantine(l.entry, err)
 	}
 	return err
 }

@@ -118,6 +118,9 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 		if r != nil && st == policy.ModelLoading || h.satisfy(ctx, t, e) {
 			continue // the outcome of that load decides, or has
 		}
+		if !h.pulled(ctx, t, e.model) {
+			continue // its weights are on their way
+		}
 		loads = append(loads, queuedLoad{t, e})
 	}
 	return loads
@@ -236,6 +239,9 @@ func (h *Host) take(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.taken[ticket] = time.Time{}
+	if n, err := strconv.ParseUint(ticket, 10, 64); err == nil {
+		h.highest = max(h.highest, n) // tickets are numbered like generations
+	}
 }
 
 func (h *Host) untake(ticket string) {

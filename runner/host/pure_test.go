@@ -3,13 +3,16 @@ package host
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"reveille/infra/catalog"
 	"reveille/infra/policy"
+	"reveille/infra/state"
 	"reveille/runner/engine"
 )
 
@@ -104,6 +107,47 @@ func TestRuntimeLimits(t *testing.T) {
 	} {
 		if got := runtimeLimits(flags, map[string]string{"max_loaded_models": text}).String(); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// What a model is worth follows from how long its load took, the price of the host, and how long it has been unused; the
+// setting decides whether that counts or the time of use alone.
+func TestVictimBySetting(t *testing.T) {
+	now := time.Now()
+	loaded := func(id string, took, unused time.Duration) *resident {
+		return &resident{
+			id: id, state: policy.ModelLoaded, took: took, used: now.Add(-unused),
+			model: &catalog.Model{ID: id, Type: policy.LLM, Devices: policy.CPU},
+		}
+	}
+	for _, c := range []struct {
+		name      string
+		evict     policy.Eviction
+		residents []*resident
+		want      string
+	}{
+		{"the default goes by use", "", []*resident{loaded("slow", time.Minute, 2*time.Minute), loaded("quick", time.Second, time.Minute)}, "slow"},
+		{"cost spares the slow", policy.Cost, []*resident{loaded("slow", time.Minute, 2*time.Minute), loaded("quick", time.Second, time.Minute)}, "quick"},
+		{"but not for ever", policy.Cost, []*resident{loaded("slow", time.Minute, 10*time.Hour), loaded("quick", time.Second, time.Minute)}, "slow"},
+		{"equal costs go by use", policy.Cost, []*resident{loaded("older", time.Second, time.Hour), loaded("newer", time.Second, time.Minute)}, "older"},
+	} {
+		h := New(Config{Name: "h", Devices: policy.CPU, Limits: policy.Uniform(2), Evict: c.evict, Price: 3})
+		for _, r := range c.residents {
+			h.residents[r.id] = r
+		}
+		h.mu.Lock()
+		v := h.viewLocked([]queuedLoad{{state.TicketRecord{ID: "t"}, entry{model: &catalog.Model{ID: "new", Type: policy.LLM, Devices: policy.CPU}}}})
+		h.mu.Unlock()
+		if got := policy.Next(v, now, h.cfg.FairAfter).Admission.Evict; !slices.Equal(got, []string{c.want}) {
+			t.Errorf("%s: %v goes, want %s", c.name, got, c.want)
+		}
+		for _, r := range v.Residents {
+			of := h.residents[r.ID]
+			most := c.evict.Value(of.took, 3, now.Sub(of.used)) // the view is a moment younger
+			if r.Value > most || (c.evict == policy.Cost) != (r.Value > 0) {
+				t.Errorf("%s: %s is worth %v, want at most %v", c.name, r.ID, r.Value, most)
+			}
 		}
 	}
 }

@@ -146,6 +146,24 @@ func TestLoadFailsTwice(t *testing.T) {
 	}
 }
 
+// A damaged file clears the host once, under however many names it is loaded.
+func TestDamagedFileClearsOnce(t *testing.T) {
+	b := start(t)
+	bad := &engine.LoadError{Kind: engine.ErrCorrupt, Detail: "x.gguf: it is cut off in its header", Digest: "d1"}
+	other := &engine.LoadError{Kind: engine.ErrCorrupt, Detail: "y.gguf: it is cut off in its header", Digest: "d2"}
+	b.engines.fails["i"], b.engines.fails["o"], b.engines.fails["e"] = []error{bad, bad}, []error{bad}, []error{other, other}
+	b.ready(b.load("a"))
+	if r := b.failed(b.load("i"), "model_load_error"); r.Message != "model file is corrupt: x.gguf: it is cut off in its header" {
+		t.Errorf("message %q", r.Message)
+	}
+	b.holds()
+	b.ready(b.load("a"))
+	b.failed(b.load("o"), "model_load_error")
+	b.holds("a")
+	b.failed(b.load("e"), "model_load_error")
+	b.holds()
+}
+
 // What clearing the host cannot heal clears nothing.
 func TestHopelessLoads(t *testing.T) {
 	b := start(t)

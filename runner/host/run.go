@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"reveille/infra/policy"
+	"reveille/infra/state"
 )
 
 // Run registers the host and serves its queue until ctx ends, then drains: no new request is admitted, open ones are
@@ -82,7 +83,8 @@ func (h *Host) tell(ctx context.Context, replaced bool, st policy.HostState) {
 	if replaced || h.generation == 0 {
 		return
 	}
-	if err := h.store.SetHostState(ctx, h.cfg.Name, h.generation, string(st)); err != nil {
+	err := h.store.SetHostState(ctx, h.cfg.Name, h.generation, string(st))
+	if err != nil && !errors.Is(err, state.ErrUnknownHost) { // one that Redis holds asleep does not drain
 		h.log.Warn("the host's state could not be written", "state", st, "error", err)
 	}
 }

@@ -34,6 +34,12 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	h.poke()
 }
 
+// wanted reports whether the mirror shows the host about to be woken: a beat is then told to register anew.
+func (h *Host) wanted() bool {
+	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
+	return me != nil && me.State == string(policy.Waking)
+}
+
 // resting reports whether Redis holds the host asleep, or about to be woken: then nothing may begin before this runner
 // has registered anew.
 func resting(me *state.HostRecord) bool {

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -17,7 +18,9 @@ import (
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
+	"reveille/runner/modelfile"
 	"reveille/runner/plan"
+	"reveille/runner/weights"
 )
 
 // Launcher starts engines on this machine. It is safe for concurrent use.
@@ -29,8 +32,11 @@ type Launcher struct {
 	Log       *slog.Logger
 	Media     *mmcache.Server // caches what media encoders make; nil: engines run uncached
 	Meters    *batch.Meters   // of embedding queues; nil: none
+	Patience  time.Duration   // longest an engine may take for a call of such a queue; default 10 min
+	Weights   *weights.Cache  // fetches what is not on this host; nil: nothing is fetched
 
 	plans plan.Reader
+	files modelfile.Checker
 }
 
 var _ host.Engines = (*Launcher)(nil)
@@ -39,16 +45,23 @@ var _ host.Engines = (*Launcher)(nil)
 // nothing of it is left, but for a process that not even a kill could end, which is logged. Errors are those of package
 // engine, or *host.Error.
 func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan) (host.Engine, error) {
-	checkpoint, err := local(m.Checkpoint)
+	f, err := l.hold(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	mmproj, err := local(m.MMProj)
+	e, err := l.start(ctx, m, r, opts, pl, f)
 	if err != nil {
+		f.release()
 		return nil, err
 	}
+	return e, nil
+}
+
+// start is Start with the model's files on this host. An engine that it returns releases them at its end.
+func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, f *files) (host.Engine, error) {
+	var err error
 	spec := engine.Spec{
-		Recipe: *r, Model: m.ID, Checkpoint: checkpoint, MMProj: mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts),
+		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts),
 	}
 	spec.Program, err = l.Finder.Find(r, r.Backend(opts, m.Devices))
 	if err != nil {
@@ -56,7 +69,7 @@ func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	}
 	media := l.attach(m, &spec)
 	p, err := engine.Start(ctx, spec, engine.Config{
-		Logger: l.Log, Spawner: l.Spawner, Ledger: l.Ledger, Environ: os.Environ(), SocketDir: l.SocketDir,
+		Logger: l.Log, Spawner: l.Spawner, Ledger: l.Ledger, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
 	})
 	if err != nil {
 		media.Detach()
@@ -74,8 +87,9 @@ func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run := newRunning(p, media)
+	run.files = f
 	if m.Type == policy.Embedding {
-		run.queue = l.queue(ctx, run, m, r, checkpoint, pl)
+		run.queue = l.queue(ctx, run, m, r, f.checkpoint, pl)
 	}
 	go run.closeAtEnd()
 	return run, nil
@@ -91,7 +105,7 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 	defer cancel()
 	cfg := batch.Config{
 		Limits: batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest},
-		Engine: &batch.HTTP{Client: run.client, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: 10 * time.Minute},
+		Engine: &batch.HTTP{Client: run.client, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.Patience, 10*time.Minute)},
 		OutOfMemory: func(text []byte) bool {
 			return r.Errors.Cause(string(text)) == recipe.CauseOutOfMemory || batch.OutOfMemory(text)
 		},
@@ -110,7 +124,7 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 
 // attach gives an engine whose recipe and model allow it the encoder cache. Without one it runs all the same.
 func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachment {
-	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderMTMD || !mmcache.Wanted(m) {
+	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderInterpose || !mmcache.Wanted(m) {
 		return nil
 	}
 	argv, err := engine.Argv(*spec)
@@ -126,27 +140,14 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 	return a
 }
 
-// local is the path of a file on this host; other places are refused in words a client may see.
-func local(checkpoint string) (string, error) {
-	c := catalog.ParseCheckpoint(checkpoint)
-	if c.Scheme != catalog.SchemePath {
-		return "", &host.Error{Code: host.CodeLoad, Message: "weights at " + string(c.Scheme) + ":// cannot be fetched by this runner", Final: true}
-	}
-	return c.Path, nil
-}
-
 // Plan computes how a model is to be scheduled from its own files. Its projector's weights count as well.
 func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error) {
 	o := plan.OptionsOf(r, m.Type, m.Devices, m.Memory, opts)
 	if err := o.Validate(); err != nil {
 		return plan.Plan{}, err
 	}
-	checkpoint, err := local(m.Checkpoint)
-	if err != nil {
-		checkpoint = "" // a name that only the engine understands
-	}
-	p := l.plans.For(checkpoint, o, s)
-	if path, err := local(m.MMProj); err == nil && path != "" && p.Need > 0 && m.Memory == 0 {
+	p := l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s)
+	if path := l.path(m.MMProj, ""); path != "" && p.Need > 0 && m.Memory == 0 {
 		if info, err := os.Stat(path); err == nil {
 			p.WeightsBytes += info.Size()
 			p.Need += info.Size()
@@ -161,6 +162,7 @@ type running struct {
 	client *relay.Client
 	media  *mmcache.Attachment // nil: uncached
 	queue  *batch.Batcher      // nil for models without one
+	files  *files              // that it reads
 }
 
 // Embeddings is the queue of the model's embedding requests, nil for none.
@@ -183,6 +185,7 @@ func (r *running) closeAtEnd() {
 	}
 	r.client.Close()
 	r.media.Detach()
+	r.files.release()
 }
 
 // Command is the engine's command line for people; the key in it is left out.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	pool "reveille/infra/mmcache"
 )
 
 // The variables of an engine's environment that the interposer reads.
@@ -28,23 +30,28 @@ const (
 // LibraryName is the interposer's file name.
 const LibraryName = "libreveille_mm.so"
 
+// releaseName is its name among what `make dist` builds.
+const releaseName = "libreveille_mm_linux_" + runtime.GOARCH + ".so"
+
 // ErrNoInterposer says that engines cannot be attached here: the library was not built, or this system has no use for
 // it. They run as well without, only uncached.
 var ErrNoInterposer = errors.New("mmcache: no interposer")
 
 // FindLibrary returns the path of the interposer in the first of dirs that has it, or ErrNoInterposer. The Makefile
-// puts it beside the programs.
+// puts it beside the programs; under its name in a release, which tells the architecture, it is found as well.
 func FindLibrary(dirs ...string) (string, error) {
 	if !supported {
 		return "", fmt.Errorf("%w: not on this system", ErrNoInterposer)
 	}
 	for _, d := range dirs {
-		p, err := filepath.Abs(filepath.Join(d, LibraryName))
-		if err != nil {
-			continue
-		}
-		if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() {
-			return p, nil
+		for _, name := range []string{LibraryName, releaseName} {
+			p, err := filepath.Abs(filepath.Join(d, name))
+			if err != nil {
+				continue
+			}
+			if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() {
+				return p, nil
+			}
 		}
 	}
 	return "", fmt.Errorf("%w: %s was not built (it needs a C compiler)", ErrNoInterposer, LibraryName)
@@ -72,10 +79,10 @@ func Preprocessing(argv []string) string {
 // It is safe for concurrent use.
 type Attachment struct {
 	s     *Server
+	model string // id, under which is counted
 	space Space
 	path  string
 	ln    *net.UnixListener
-	tally *tally
 
 	hits, misses atomic.Int64
 	shares       shares
@@ -100,10 +107,10 @@ func (s *Server) Attach(m *catalog.Model, argv []string) (*Attachment, error) {
 	if strings.ContainsAny(s.cfg.Library, " :") {
 		return nil, fmt.Errorf("%w: the dynamic linker takes no path with a space or colon: %s", ErrNoInterposer, s.cfg.Library)
 	}
-	return s.listen(Space{Pool: s.cfg.Pool, Model: m.StableID(), Preprocessing: Preprocessing(argv), Sig: Sig(m.Signature())})
+	return s.listen(m.ID, Space{Pool: s.cfg.Pool, Model: m.StableID(), Preprocessing: Preprocessing(argv), Sig: Sig(m.Signature())})
 }
 
-func (s *Server) listen(sp Space) (*Attachment, error) {
+func (s *Server) listen(model string, sp Space) (*Attachment, error) {
 	var name [6]byte
 	_, _ = rand.Read(name[:]) // never fails
 	path := filepath.Join(s.cfg.Dir, "mm-"+hex.EncodeToString(name[:])+".sock")
@@ -115,14 +122,13 @@ func (s *Server) listen(sp Space) (*Attachment, error) {
 		_ = ln.Close()
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
-	a := &Attachment{s: s, space: sp, path: path, ln: ln, open: map[*session]struct{}{}}
+	a := &Attachment{s: s, model: model, space: sp, path: path, ln: ln, open: map[*session]struct{}{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		_ = ln.Close()
 		return nil, ErrClosed
 	}
-	a.tally = s.tallyLocked(sp)
 	s.attached[a] = struct{}{}
 	a.wg.Add(1)
 	go a.accept()
@@ -143,6 +149,23 @@ func (a *Attachment) Env() map[string]string {
 // one request's share. A medium that occurs twice in a request counts once. Media that the engine took
 // from its own prompt cache are neither.
 func (a *Attachment) Counts() (hits, misses int64) { return a.hits.Load(), a.misses.Load() }
+
+// hit counts a medium that was served.
+func (a *Attachment) hit(t tier, e *Entry) {
+	a.hits.Add(1)
+	a.s.m.hits[t].Inc()
+	a.s.m.saved.Add(e.EncodeTime.Seconds())
+	counter := [...]string{tierMemory: pool.CountHitsL1, tierRedis: pool.CountHitsL2}[t]
+	a.s.cfg.Count(pool.CounterOf(counter, a.model), 1)
+	a.s.cfg.Count(pool.CounterOf(pool.CountSavedSeconds, a.model), e.EncodeTime.Seconds())
+}
+
+// miss counts a medium that the engine is about to encode.
+func (a *Attachment) miss() {
+	a.misses.Add(1)
+	a.s.m.misses.Inc()
+	a.s.cfg.Count(pool.CounterOf(pool.CountMisses, a.model), 1)
+}
 
 // Detach closes the socket and waits until nothing of it is left. An engine that still runs goes on, uncached. It may
 // be called more than once, and on nil.

@@ -8,6 +8,9 @@
 //	mm:<signature>:<key>   hash, expires   field: SHA-256 in hex → value, see codec.go
 //	mm:used                hash, expires   hour since 1970 → bytes written in it, for the quota
 //
+// What the cache did is counted in metrics for the host, in the pool's statistics for each model ([Config.Count]), and
+// for one request where it can be told ([Attachment.Request]).
+//
 // What is promised:
 //
 //   - No entry is served for anything but what it was made from. The 64-bit key only finds a hash; the field is a SHA-256
@@ -58,13 +61,23 @@
 //
 // # Other engines
 //
-// Engines that take ready embeddings inside the request (vllm's image embeddings) have a recipe without encoder_cache
-// and are not cached. What they would need: an encoder apart from the engine, which makes the embeddings; a place in the
-// relay that replaces image parts of a request by them; and the model's own placeholder and position rules. Of this
-// package, [Space.Ident], [Codec] and the tiers would serve them as they are.
+// Engines that take ready embeddings inside the request (vllm with --enable-mm-embeds: content parts image_embeds) have a
+// recipe without encoder_cache, and nothing of theirs is cached. [Space.Ident], [Codec] and the tiers would serve them as
+// they are. What is missing:
+//
+//   - An encoder apart from the engine, a process of the runner's that holds the model's vision tower and makes the
+//     embeddings; the engine's own never hands them out.
+//   - A step in the runner's relay that decodes the media of a request, looks them up, has the rest encoded and puts
+//     embeddings in their place: a serialized tensor in base64, and for some models more beside it (the patch grid of
+//     Qwen2-VL, the slice sizes of MiniCPM-V).
+//   - Preprocessing in the identity: resizing happens in that encoder, so its version and options belong to
+//     [Space.Preprocessing].
+//   - Trust: vllm warns that an embedding of a wrong shape may crash it. Parts of that kind that a client sends itself
+//     would have to be refused in the gateway, and shapes checked against the model's before they are passed.
 //
 // # Tests
 //
-// They run stock llama-servers, real Redis, and a mock engine under sanitizers, and take half a minute. With
-// MMCACHE_LONG_TESTS set, the 896-pixel tower is compared as well.
+// They run stock llama-servers that see and hear, real Redis, and a mock engine under sanitizers, and take a minute. With
+// MMCACHE_LONG_TESTS set, the 896-pixel tower is compared as well. TestMedia of testenv/system tells the same story
+// through a gateway and two runners.
 package mmcache

@@ -2,7 +2,6 @@ package mmcache
 
 import (
 	"errors"
-	"sync/atomic"
 
 	"github.com/VictoriaMetrics/metrics"
 )
@@ -43,19 +42,30 @@ func reasonOf(err error) reason {
 	return reasonPacked
 }
 
+// A tier is where a hit was found.
+type tier int
+
+const (
+	tierMemory tier = iota // of this process
+	tierRedis
+	tiers
+)
+
 // meters count what the cache does, for all models together.
 type meters struct {
-	lookups, hitsL1, hitsL2, misses, stores *metrics.Counter
-	redisRead, redisWritten, redisErrors    *metrics.Counter
-	saved                                   *metrics.FloatCounter
-	refused                                 [reasons]*metrics.Counter
+	lookups, misses, stores              *metrics.Counter
+	hits                                 [tiers]*metrics.Counter
+	redisRead, redisWritten, redisErrors *metrics.Counter
+	saved                                *metrics.FloatCounter
+	refused                              [reasons]*metrics.Counter
 }
 
 func newMeters(set *metrics.Set, l1 *lru) *meters {
 	m := &meters{
-		lookups:      set.NewCounter("reveille_mm_lookups_total"),
-		hitsL1:       set.NewCounter(`reveille_mm_hits_total{tier="l1"}`),
-		hitsL2:       set.NewCounter(`reveille_mm_hits_total{tier="l2"}`),
+		lookups: set.NewCounter("reveille_mm_lookups_total"),
+		hits: [...]*metrics.Counter{
+			tierMemory: set.NewCounter(`reveille_mm_hits_total{tier="l1"}`), tierRedis: set.NewCounter(`reveille_mm_hits_total{tier="l2"}`),
+		},
 		misses:       set.NewCounter("reveille_mm_misses_total"),
 		stores:       set.NewCounter("reveille_mm_stores_total"),
 		redisRead:    set.NewCounter("reveille_mm_redis_read_bytes_total"),
@@ -69,21 +79,4 @@ func newMeters(set *metrics.Set, l1 *lru) *meters {
 	set.NewGauge("reveille_mm_l1_bytes", func() float64 { _, b := l1.size(); return float64(b) })
 	set.NewGauge("reveille_mm_l1_entries", func() float64 { n, _ := l1.size(); return float64(n) })
 	return m
-}
-
-// tally counts for one signature.
-type tally struct{ lookups, hitsL1, hitsL2, misses, stores, bytes, savedUS atomic.Int64 }
-
-// SigStats is what the cache did for one model signature since the runner started.
-type SigStats struct {
-	Sig          Sig     `json:"-"`
-	Signature    string  `json:"signature"` // 16 hex digits
-	Model        string  `json:"model"`     // stable id
-	Lookups      int64   `json:"lookups"`   // media looked up
-	HitsL1       int64   `json:"hits_l1"`
-	HitsL2       int64   `json:"hits_l2"`
-	Misses       int64   `json:"misses"` // media encoded
-	Stores       int64   `json:"stores"` // media whose encoding was kept
-	StoredBytes  int64   `json:"stored_bytes"`
-	SavedSeconds float64 `json:"saved_seconds"` // of the encoder, by hits
 }

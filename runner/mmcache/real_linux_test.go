@@ -3,15 +3,10 @@ package mmcache
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"image"
-	"image/color"
-	"image/png"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -186,13 +181,12 @@ type answerTokens struct {
 	}
 }
 
-// ask sends pictures and returns the greedy tokens with their probabilities.
-func (l *llama) ask(pictures ...[]byte) (answerTokens, error) {
+// ask sends media and returns the greedy tokens with their probabilities.
+func (l *llama) ask(media ...[]byte) (answerTokens, error) {
 	var out answerTokens
 	content := []any{map[string]any{"type": "text", "text": "Look:"}}
-	for _, p := range pictures {
-		url := "data:image/png;base64," + base64.StdEncoding.EncodeToString(p)
-		content = append(content, map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}})
+	for _, m := range media {
+		content = append(content, testenv.MediaPart(m))
 	}
 	body, err := json.Marshal(map[string]any{
 		"messages":    []any{map[string]any{"role": "user", "content": content}},
@@ -242,9 +236,9 @@ func (l *llama) call(path string, body []byte) ([]byte, error) {
 	return text, err
 }
 
-func (l *llama) mustAsk(pictures ...[]byte) answerTokens {
+func (l *llama) mustAsk(media ...[]byte) answerTokens {
 	l.t.Helper()
-	a, err := l.ask(pictures...)
+	a, err := l.ask(media...)
 	if err != nil {
 		l.t.Fatalf("%v\n%s", err, l.log())
 	}
@@ -262,23 +256,4 @@ func (l *llama) counts(what string, hits, misses int64, before *[2]int64) {
 		l.t.Errorf("%s: hits %d, misses %d; want %d, %d\n%s", what, h-before[0], m-before[1], hits, misses, l.log())
 	}
 	*before = [2]int64{h, m}
-}
-
-// picture is a PNG of noise.
-func picture(seed uint64, w, h int) []byte {
-	r := rand.New(rand.NewPCG(seed, 1))
-	img := image.NewRGBA(image.Rect(0, 0, w, h))
-	for y := 0; y < h; y += 8 {
-		for x := 0; x < w; x += 8 {
-			c := color.RGBA{uint8(r.Uint32()), uint8(r.Uint32()), uint8(r.Uint32()), 255}
-			for dy := range 8 {
-				for dx := range 8 {
-					img.SetRGBA(x+dx, y+dy, c)
-				}
-			}
-		}
-	}
-	var b bytes.Buffer
-	_ = png.Encode(&b, img) // a buffer takes everything
-	return b.Bytes()
 }

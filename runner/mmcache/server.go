@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +24,9 @@ const (
 	DefaultEncodeWait = 15 * time.Second
 )
 
+// MaxLookupWait is the longest wait for a look-up that engines take from a [Config]; for a longer one they wait the default.
+const MaxLookupWait = 10 * time.Second
+
 // Config is what a [Server] needs. Log is required; other zero values mean the defaults.
 type Config struct {
 	Pool    string                // scope of the entries
@@ -34,6 +36,8 @@ type Config struct {
 	Dir     string                // where sockets are made; it should be readable by the runner's user alone
 	Log     *slog.Logger
 	Metrics *metrics.Set // gets the cache's metrics; a set of its own when nil
+	// Count adds to a counter of the pool's statistics, see Tally in infra/mmcache; it must not block. Nil counts nothing.
+	Count func(counter string, n float64)
 
 	Bytes      int64         // of floats kept in this process; -1: none
 	TTL        time.Duration // of entries in Redis
@@ -64,6 +68,9 @@ func (c Config) withDefaults() Config {
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
 	}
+	if c.Count == nil {
+		c.Count = func(string, float64) {}
+	}
 	return c
 }
 
@@ -80,8 +87,6 @@ type Server struct {
 	mu       sync.Mutex
 	closed   bool
 	attached map[*Attachment]struct{}
-	tallies  map[Sig]*tally
-	models   map[Sig]string // stable ids, for people
 }
 
 // ErrClosed says that the server was closed.
@@ -94,9 +99,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
-	s := &Server{
-		cfg: cfg, l1: newLRU(cfg.Bytes), attached: map[*Attachment]struct{}{}, tallies: map[Sig]*tally{}, models: map[Sig]string{},
-	}
+	s := &Server{cfg: cfg, l1: newLRU(cfg.Bytes), attached: map[*Attachment]struct{}{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.m = newMeters(cfg.Metrics, s.l1)
 	if cfg.Redis != nil {
@@ -124,40 +127,5 @@ func (s *Server) Close() {
 	}
 }
 
-// Stats returns what the cache did for each signature, in their order.
-func (s *Server) Stats() []SigStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var out []SigStats
-	for sig, t := range s.tallies {
-		out = append(out, SigStats{
-			Sig: sig, Signature: fmt.Sprintf("%016x", uint64(sig)), Model: s.models[sig],
-			Lookups: t.lookups.Load(), HitsL1: t.hitsL1.Load(), HitsL2: t.hitsL2.Load(), Misses: t.misses.Load(),
-			Stores: t.stores.Load(), StoredBytes: t.bytes.Load(), SavedSeconds: float64(t.savedUS.Load()) / 1e6,
-		})
-	}
-	slices.SortFunc(out, func(a, b SigStats) int {
-		switch {
-		case a.Sig < b.Sig:
-			return -1
-		case a.Sig > b.Sig:
-			return 1
-		}
-		return 0
-	})
-	return out
-}
-
 // Wanted reports whether a model's encoder outputs are cached at all: it has a projector and its scope is not none.
 func Wanted(m *catalog.Model) bool { return m.MMProj != "" && m.MMCache != catalog.MMCacheNone }
-
-// tally returns the counts of a model. REQUIRES: mu.
-func (s *Server) tallyLocked(sp Space) *tally {
-	t, ok := s.tallies[sp.Sig]
-	if !ok {
-		t = &tally{}
-		s.tallies[sp.Sig] = t
-		s.models[sp.Sig] = sp.Model
-	}
-	return t
-}

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"net"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"reveille/infra/catalog"
+	pool "reveille/infra/mmcache"
+	"reveille/testenv"
 )
 
 func TestAttach(t *testing.T) {
@@ -143,6 +146,39 @@ func TestScope(t *testing.T) {
 	wide := Layout{v.Width * 2, v.Tokens}
 	if got := hit.lookup(t, m, raw, wide); got.verdict != verdictMiss {
 		t.Error("another width")
+	}
+}
+
+// TestCounts: what happened to a model's media is in the pool's statistics under its id.
+func TestCounts(t *testing.T) {
+	rdb := redisClient(t, testenv.Redis(t))
+	var mu sync.Mutex
+	counters := map[string]float64{}
+	host := func(bytes int64) *Server {
+		return newServer(t, func(c *Config) {
+			c.Redis, c.Bytes = rdb, bytes
+			c.Count = func(name string, n float64) {
+				mu.Lock()
+				defer mu.Unlock()
+				counters[name] += n
+			}
+		})
+	}
+	m, raw, v := Media{Image, 1, 1}, []byte{1, 2, 3}, numbered(1)
+	here := dialEngine(t, host(1<<20), Space{Pool: "main", Model: "file"})
+	here.insert(t, m, raw, v)
+	there := dialEngine(t, host(-1), Space{Pool: "main", Model: "file"})
+	waitFor(t, "the write behind", func() bool { return len(rdb.Keys(t.Context(), "mm:0*").Val()) == 1 })
+	for _, e := range []*engineEnd{here, here, there} {
+		if got := e.lookup(t, m, raw, v.Layout); got.verdict != verdictHit {
+			t.Fatal(got.verdict)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	want := map[string]pool.Tally{"m": {HitsL1: 2, HitsL2: 1, Misses: 1, SavedSeconds: 3 * 0.001}}
+	if got := pool.Tallies(counters); !reflect.DeepEqual(got, want) || len(counters) != 4 {
+		t.Errorf("%+v of %v, want %+v", got, counters, want)
 	}
 }
 

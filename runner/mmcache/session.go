@@ -51,7 +51,7 @@ func (x *session) run() {
 			continue
 		case errors.Is(err, errProtocol), errors.Is(err, io.ErrUnexpectedEOF):
 			x.a.s.m.refused[reasonProtocol].Inc()
-			x.a.s.cfg.Log.Debug("encoder cache hung up on an engine", "model", x.a.space.Model, "error", err)
+			x.a.s.cfg.Log.Debug("encoder cache hung up on an engine", "model", x.a.model, "error", err)
 		}
 		return
 	}
@@ -102,7 +102,7 @@ func (x *session) lookup(r *request) ([]answer, error) {
 		id := x.a.space.Ident(k, it.media, sum, it.layout)
 		answers[i].ident = id
 		if e := s.l1.get(id.Field); e != nil {
-			x.hit(&answers[i], e, s.m.hitsL1.Inc, func() { x.a.tally.hitsL1.Add(1) })
+			x.hit(&answers[i], e, tierMemory)
 			continue
 		}
 		if it.layout.Bytes() <= s.cfg.MaxEntry {
@@ -110,7 +110,6 @@ func (x *session) lookup(r *request) ([]answer, error) {
 		}
 	}
 	s.m.lookups.Add(len(r.items))
-	x.a.tally.lookups.Add(int64(len(r.items)))
 	if s.l2 == nil || len(far) == 0 {
 		return answers, nil
 	}
@@ -119,28 +118,21 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	for j, e := range s.l2.get(ctx, x.a.space.Sig, ids, layouts) {
 		if e != nil {
 			s.l1.put(ids[j].Field, e)
-			x.hit(&answers[far[j]], e, s.m.hitsL2.Inc, func() { x.a.tally.hitsL2.Add(1) })
+			x.hit(&answers[far[j]], e, tierRedis)
 		}
 	}
 	return answers, nil
 }
 
-func (x *session) hit(a *answer, e *Entry, counts ...func()) {
+func (x *session) hit(a *answer, e *Entry, t tier) {
 	a.verdict, a.entry = verdictHit, e
-	for _, c := range counts {
-		c()
-	}
-	x.a.hits.Add(1)
-	x.a.s.m.saved.Add(e.EncodeTime.Seconds())
-	x.a.tally.savedUS.Add(e.EncodeTime.Microseconds())
-	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.space.Model, "key", RedisKey(x.a.space.Sig, a.ident.Key), "bytes", len(e.Floats))
+	x.a.hit(t, e)
+	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", RedisKey(x.a.space.Sig, a.ident.Key), "bytes", len(e.Floats))
 }
 
 func (x *session) miss(a *answer, v verdict) {
 	a.verdict = v
-	x.a.misses.Add(1)
-	x.a.s.m.misses.Inc()
-	x.a.tally.misses.Add(1)
+	x.a.miss()
 }
 
 // acquire is asked just before an encode. Each medium is answered with the entry that came since, with the lead, or,
@@ -160,7 +152,7 @@ func (x *session) acquire(r *request) []answer {
 		delete(others, i)
 		if e := s.l1.get(it.ident.Field); e != nil && e.Bytes() == it.layout.Bytes() {
 			s.flights.land(it.ident.Field, x)
-			x.hit(a, e, s.m.hitsL1.Inc, func() { x.a.tally.hitsL1.Add(1) })
+			x.hit(a, e, tierMemory)
 			return
 		}
 		if it.layout.Bytes() > s.cfg.MaxEntry { // nothing to wait for
@@ -214,9 +206,7 @@ func (x *session) store(r *request) error {
 		s.l2.put(x.a.space.Sig, it.ident, e)
 	}
 	s.m.stores.Inc()
-	x.a.tally.stores.Add(1)
-	x.a.tally.bytes.Add(size)
-	s.cfg.Log.Debug("encoder cache insert", "model", x.a.space.Model, "key", RedisKey(x.a.space.Sig, it.ident.Key),
+	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", RedisKey(x.a.space.Sig, it.ident.Key),
 		"bytes", size, "encode", e.EncodeTime)
 	return nil
 }

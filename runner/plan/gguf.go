@@ -1,9 +1,12 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 
 	gguf "github.com/gpustack/gguf-parser-go"
+
+	"reveille/runner/modelfile"
 )
 
 // Bounds of what is believed of a model.
@@ -13,6 +16,8 @@ const (
 	maxElements = 1 << 40
 	maxInt      = 1 << 31
 )
+
+var errHeader = errors.New("not a GGUF header within the usual bounds")
 
 // readGGUF reads the header of a GGUF file. The file is mapped, and neither tensors nor vocabulary are read.
 func readGGUF(path string) (m Meta, err error) {
@@ -92,10 +97,10 @@ func or(first uint32, second uint64) uint64 {
 	return second
 }
 
-// parseGGUF is the parser behind a check of the lengths that it allocates by, and with its panics as errors.
+// parseGGUF is the parser behind a check of the file, whose lengths it allocates by, and with its panics as errors.
 func parseGGUF(path string, opts ...gguf.GGUFReadOption) (f *gguf.GGUFFile, err error) {
 	defer guard(&err)
-	if err := checkHeader(path); err != nil {
+	if err := modelfile.Check(path); err != nil {
 		return nil, err
 	}
 	return gguf.ParseGGUFFile(path, opts...)

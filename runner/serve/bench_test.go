@@ -41,6 +41,7 @@ models:
   real: {type: llm, recipe: standin, device: cpu, options: {args: "--tokens 5"}}
   slow: {type: embedding, recipe: standin, device: cpu}
   fake: {type: image, recipe: standin, device: cpu}
+  text: {type: llm, recipe: standin, device: cpu}
 `
 
 // engines are the stand-in for the model real, and for others servers of the test that see the raw connection.
@@ -153,7 +154,7 @@ func start(t *testing.T, change ...func(*serve.Config)) *bench {
 	}
 	b.host = host.New(host.Config{
 		Name: "h", Boot: "1", Devices: policy.CPU, Limits: policy.Uniform(1), Beat: 50 * time.Millisecond, Reserve: 100 * time.Millisecond,
-		DrainTimeout: 200 * time.Millisecond, Store: open(), Engines: b.engines, Log: quiet,
+		DrainTimeout: 20 * time.Second, Store: open(), Engines: b.engines, Log: quiet,
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

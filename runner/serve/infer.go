@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,6 +43,7 @@ func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
 		x.pass.Leave()
+		x.s.dog.observe(x.pass, err)
 		x.s.m.open.Add(-1)
 		x.s.m.seconds.UpdateDuration(x.began)
 		if err != nil && !errors.Is(err, relay.ErrGone) {
@@ -88,18 +88,24 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	media := beginMedia(pass.Engine, ctx.PostBody())
 	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass))
 	media.end(&ctx.Response.Header)
+	path := string(ctx.Path())
+	good := formOf(path)
+	if err == nil {
+		if err = vet(ctx, good, resp); err != nil {
+			_ = resp.Close()
+		}
+	}
 	if err != nil {
 		x.finish(err)
 		s.engineFailed(ctx, err)
 		return
 	}
 	handed = true
-	if bytes.HasPrefix(resp.ContentType(), []byte("text/event-stream")) && resp.Status() == fasthttp.StatusOK {
-		path := string(ctx.Path())
+	if isEvents(resp) && resp.Status() == fasthttp.StatusOK {
 		relay.NewStream(relay.StreamConfig{
-			Response: resp,
-			OnBreak:  func(err error) []byte { return lastEvent(path, err) },
-			OnEnd:    x.finish,
+			Response: resp, JSON: good >= jsonForm,
+			OnBreak: func(err error) []byte { return lastEvent(path, err) },
+			OnEnd:   x.finish,
 		}).SendTo(ctx)
 		return
 	}
@@ -110,7 +116,8 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 // engineRequest is what an engine gets: method, path, body and content type as they came, with the engine's own key.
 func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass) *relay.Request {
 	req := &relay.Request{
-		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(), FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte,
+		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(),
+		FirstByte: patience(s.cfg.FirstByte, ctx.PostBody()), Silence: LongAnswer * s.cfg.FirstByte,
 		Fields: make([]relay.Field, 0, 4),
 	}
 	for _, name := range [...]string{"Content-Type", "Accept", rpc.HeaderRequest} {
@@ -122,6 +129,21 @@ func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass) *relay
 		req.Add("Authorization", []byte("Bearer "+key))
 	}
 	return req
+}
+
+// LongAnswer is how many times the limit of a first byte an answer may take that is not streamed, since its first byte
+// comes when the last of it was made.
+const LongAnswer = 5
+
+// patience is how long an engine may take for the first byte of an answer, by the limit for a short prompt. A longer
+// prompt takes longer, but never longer than a whole answer.
+func patience(firstByte time.Duration, body []byte) time.Duration {
+	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
+	most := LongAnswer * firstByte
+	if !streams(body) {
+		return most
+	}
+	return min(firstByte+firstByte*time.Duration(len(body)/short), most)
 }
 
 // engineFailed answers a request whose engine gave no answer. An engine that never saw it makes it a refusal.

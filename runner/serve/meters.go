@@ -3,14 +3,16 @@ package serve
 import (
 	"github.com/VictoriaMetrics/metrics"
 
+	"reveille/infra/meter"
 	"reveille/runner/host"
 )
 
 // meters are the runner's metrics.
 type meters struct {
 	requests, refused, refusedAuth, broken *metrics.Counter
+	nonsense, silent                       *metrics.Counter // engines that the watchdog ended
 	open                                   *metrics.Gauge
-	seconds                                *metrics.Histogram
+	seconds                                *meter.Histogram
 }
 
 func newMeters(set *metrics.Set, h *host.Host) meters {
@@ -28,7 +30,9 @@ func newMeters(set *metrics.Set, h *host.Host) meters {
 		refused:     set.NewCounter(`reveille_runner_refused_total{reason="not_loaded"}`),
 		refusedAuth: set.NewCounter(`reveille_runner_refused_total{reason="auth"}`),
 		broken:      set.NewCounter("reveille_runner_broken_total"),
+		nonsense:    set.NewCounter(`reveille_runner_engine_restarts_total{reason="bad_reply"}`),
+		silent:      set.NewCounter(`reveille_runner_engine_restarts_total{reason="no_answer"}`),
 		open:        set.NewGauge("reveille_runner_requests_open", nil),
-		seconds:     set.NewHistogram("reveille_runner_request_seconds"),
+		seconds:     meter.NewHistogram(set, "reveille_runner_request_seconds", meter.Seconds),
 	}
 }

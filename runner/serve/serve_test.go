@@ -132,8 +132,9 @@ func TestEngineFaults(t *testing.T) {
 		"dies in its head":         {write("HTTP/1.1 200 OK\r\nConte"), chat, 502, "engine_crashed", "", false},
 		"answers garbage":          {write("SSH-2.0\r\n"), chat, 502, "bad_engine_reply", "", false},
 		"says nothing":             {silent(""), chat, 504, "upstream_timeout", "", false},
-		"dies in a body":           {write(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 200, "", "", true},
-		"falls silent in a body":   {silent(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 200, "", "", true},
+		"dies in a body":           {write(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 502, "engine_crashed", "", false},
+		"dies in a long body":      {write(head("application/json", "Content-Length: 2000000\r\n") + `["` + strings.Repeat("x", 3<<19)), chat, 200, "", "", true},
+		"falls silent in a body":   {silent(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 504, "upstream_timeout", "", false},
 		"dies in a stream":         {write(sse), chat, 200, "", first + `data: {"error":{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"server_error"}}` + "\n\n", false},
 		"falls silent in a stream": {silent(sse), chat, 200, "", `"type":"timeout_error"}}` + "\n\n", false},
 		"dies in an event":         {write(sse + "6\r\ndata: \r\n"), "/v1/responses", 200, "", "\n\nevent: error\ndata: " + `{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"error"}` + "\n\n", false},
@@ -147,6 +148,136 @@ func TestEngineFaults(t *testing.T) {
 				t.Errorf("%d %q %q %v", a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
 			}
 			b.until("the request is counted off", func() bool { return b.open() == 0 })
+		})
+	}
+}
+
+// sized is a whole answer with status 200.
+func sized(kind, body string) string {
+	return head(kind, fmt.Sprintf("Content-Length: %d\r\n", len(body))) + body
+}
+
+// What no client should take for an answer is refused where it can still have a status, and else ends with an error. What
+// the route does not speak of passes.
+func TestForms(t *testing.T) {
+	b := start(t)
+	const form, speech = "/v1/audio/transcriptions", "/v1/audio/speech"
+	sse := func(event string) string {
+		return head("text/event-stream", "Transfer-Encoding: chunked\r\n") + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(event), event)
+	}
+	for name, c := range map[string]struct {
+		path, reply string
+		status      int
+		body        string // what it holds
+	}{
+		"JSON":                  {chat, sized("application/json; charset=utf-8", `{"a":1}`), 200, `{"a":1}`},
+		"JSON that is none":     {chat, sized("application/json", `{"id": "x", "choices": [{`), 502, `"bad_engine_reply"`},
+		"nothing":               {chat, sized("application/json", ""), 502, `"bad_engine_reply"`},
+		"a page":                {"/v1/embeddings", sized("text/html", "<html>"), 502, `"bad_engine_reply"`},
+		"a text":                {"/rerank", sized("text/plain", "{}"), 502, `"bad_engine_reply"`},
+		"no type":               {chat, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", 200, "{}"},
+		"an event":              {chat, sse("data: {}\n\n"), 200, "data: {}\n\n"},
+		"an event that is none": {chat, sse("data: {}\n\ndata: {\n\n"), 200, "data: {}\n\ndata: {\"error\":{\"code\":\"bad_engine_reply\""},
+		"an event of its own":   {"/v1/own", sse("data: hello\n\n"), 200, "data: hello\n\n"},
+		"a sound":               {speech, sized("audio/mpeg", "ID3"), 200, "ID3"},
+		"a transcript":          {form, sized("text/plain", "hello"), 200, "hello"},
+		"a page for a sound":    {speech, sized("text/html", "<html>"), 502, `"bad_engine_reply"`},
+		"a page of its own":     {"/ui", sized("text/html", "<html>"), 200, "<html>"},
+		"its own error":         {chat, "HTTP/1.1 500 Oh\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno", 500, "no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.load("fake")
+			b.engines.handle = func(conn net.Conn, _ *http.Request) { _, _ = io.WriteString(conn, c.reply) }
+			a := b.call("POST", c.path, "fake", "{}")
+			if bad := a.header.Get(rpc.HeaderCode) == "bad_engine_reply"; a.status != c.status || bad != (c.status == 502) || a.err != nil || !strings.Contains(a.body, c.body) {
+				t.Errorf("%d %q %q %v", a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
+			}
+		})
+	}
+}
+
+// Three answers in a minute that cannot be understood, and the engine is restarted, once others are done.
+func TestNonsenseRestartsTheEngine(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	goOn, began := make(chan struct{}), make(chan struct{})
+	b.engines.handle = func(c net.Conn, r *http.Request) {
+		if r.URL.Path == "/long" {
+			close(began)
+			<-goOn
+			_, _ = io.WriteString(c, sized("text/plain", "done"))
+			return
+		}
+		_, _ = io.WriteString(c, "SSH-2.0\r\n")
+	}
+	long := make(chan answer, 1)
+	go func() { long <- b.call("POST", "/long", "fake", "{}") }()
+	<-began
+	for i := range 3 {
+		if v := b.host.View(); len(v.Models) != 1 || v.Models[0].Closed {
+			t.Fatalf("after %d: %+v", i, v.Models)
+		}
+		if a := b.call("POST", chat, "fake", "{}"); a.status != 502 {
+			t.Fatalf("%+v", a)
+		}
+	}
+	b.until("the model takes no request", func() bool { v := b.host.View(); return len(v.Models) == 1 && v.Models[0].Closed })
+	close(goOn)
+	if a := <-long; a.status != 200 || a.body != "done" {
+		t.Errorf("another's answer: %+v", a)
+	}
+	b.until("the engine is gone", func() bool { return len(b.host.View().Models) == 0 })
+	b.load("fake")
+	if n := len(b.engines.fakes); n != 2 {
+		t.Errorf("%d engines were started, want 2", n)
+	}
+}
+
+// An engine that falls silent is probed. One that answers the probe stays; one that does not is ended.
+func TestSilentEngine(t *testing.T) {
+	for name, c := range map[string]struct {
+		probe string // the answer to it
+		ended bool
+	}{
+		"answers the probe": {probe: sized("application/json", "{}")},
+		"refuses the probe": {probe: "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"},
+		"fails the probe":   {probe: "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", ended: true},
+		"breaks the probe":  {probe: "", ended: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, func(c *serve.Config) { c.FirstByte = 100 * time.Millisecond })
+			b.load("text")
+			probed := make(chan string, 8)
+			b.engines.handle = func(conn net.Conn, r *http.Request) {
+				if r.URL.Path == chat {
+					_, _ = io.Copy(io.Discard, conn)
+					return
+				}
+				_, _ = io.WriteString(conn, c.probe)
+				probed <- r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization")
+			}
+			for seen, tries := 0, 0; seen < 2; tries++ { // the second probe comes when the first has been judged
+				if a := b.call("POST", chat, "text", `{"stream":true}`); a.status != 504 || a.header.Get(rpc.HeaderCode) != "upstream_timeout" {
+					t.Errorf("%+v", a)
+				}
+				select {
+				case p := <-probed:
+					if seen++; p != "POST /v1/completions Bearer engine-key" {
+						t.Errorf("probed with %s", p)
+					}
+				case <-time.After(time.Second):
+					if tries > 30 {
+						t.Fatal("no probe")
+					}
+				}
+				if c.ended {
+					b.until("the engine is gone", func() bool { return len(b.host.View().Models) == 0 })
+					return
+				}
+			}
+			if v := b.host.View(); len(v.Models) != 1 || v.Models[0].State != "loaded" || len(b.engines.fakes) != 1 {
+				t.Errorf("the engine did not stay: %+v", v.Models)
+			}
 		})
 	}
 }

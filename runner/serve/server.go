@@ -17,13 +17,16 @@ import (
 	"reveille/runner/host"
 )
 
+// DefaultFirstByte is how long an engine may take for the first byte of a streamed answer to a short prompt.
+const DefaultFirstByte = 120 * time.Second
+
 // Config of a Server. All fields but the times and MaxBody are needed.
 type Config struct {
 	Name      string // the host's
 	Host      *host.Host
 	Secret    []byte // the pool's runner secret
 	Log       *slog.Logger
-	FirstByte time.Duration // longest an engine may take for the first byte of an answer, and between two bytes; default 10 min
+	FirstByte time.Duration // longest an engine may take for the first byte of a stream; default 120 s, see patience
 	Metrics   *metrics.Set  // gets the metrics; default a set of its own
 	MaxBody   int           // bytes; default 64 MiB and some room
 }
@@ -33,6 +36,7 @@ type Server struct {
 	cfg     Config
 	verify  *rpc.Verifier
 	watcher *relay.Watcher
+	dog     *watchdog
 	http    *fasthttp.Server
 	set     *metrics.Set
 	m       meters
@@ -41,7 +45,7 @@ type Server struct {
 // New makes a server.
 func New(cfg Config) *Server {
 	if cfg.FirstByte <= 0 {
-		cfg.FirstByte = 10 * time.Minute
+		cfg.FirstByte = DefaultFirstByte
 	}
 	if cfg.MaxBody <= 0 {
 		cfg.MaxBody = 64<<20 + 1<<20
@@ -51,6 +55,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), set: cfg.Metrics}
 	s.m = newMeters(s.set, cfg.Host)
+	s.dog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
 	s.http = &fasthttp.Server{
 		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
 		ReadTimeout: 60 * time.Second, IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, MaxRequestBodySize: cfg.MaxBody,
@@ -73,6 +78,7 @@ func (s *Server) Serve(ln net.Listener) error {
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.ShutdownWithContext(ctx)
 	s.watcher.Close()
+	s.dog.close()
 	return err
 }
 

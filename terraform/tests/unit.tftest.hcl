@@ -149,10 +149,15 @@ run "gateway_in_lambda" {
   variables {
     gateway_mode = "lambda"
     enable_ipv6  = false
+    hold_seconds = 840
   }
   assert {
     condition     = aws_lambda_function_url.gateway[0].invoke_mode == "RESPONSE_STREAM" && length(aws_instance.gateway) == 0 && length(aws_eip.gateway) == 0
     error_message = "The function URL streams and there is no instance."
+  }
+  assert {
+    condition     = aws_lambda_function_url.gateway[0].authorization_type == "NONE" && aws_lambda_permission.gateway_url[0].action == "lambda:InvokeFunction" && aws_lambda_permission.gateway_url[0].principal == "*"
+    error_message = "Everybody may invoke it by its URL: the gateway checks API keys."
   }
   assert {
     condition     = length(aws_cloudfront_distribution.this) == 0 && output.gateway_url == "https://mock.lambda-url.us-east-1.on.aws"
@@ -161,6 +166,42 @@ run "gateway_in_lambda" {
   assert {
     condition     = contains(keys(aws_vpc_endpoint.api), "secretsmanager") && !contains(keys(aws_cloudwatch_metric_alarm.this), "gateway-down")
     error_message = "The function reaches its secrets, and no instance is watched."
+  }
+  assert {
+    condition     = aws_lambda_function.gateway[0].runtime == "provided.al2023" && aws_lambda_function.gateway[0].timeout == 900
+    error_message = "The program is its own runtime and has all the time there is."
+  }
+  assert {
+    condition     = length(aws_lambda_function.gateway[0].vpc_config[0].subnet_ids) == 2 && length(aws_lambda_function.gateway[0].vpc_config[0].security_group_ids) == 1
+    error_message = "The function is in the private subnets, where Redis is."
+  }
+  assert {
+    condition = alltrue([for name, value in {
+      AWS_USE_DUALSTACK_ENDPOINT  = "false"
+      REVEILLE_API_KEYS_SECRET    = "reveille-dev/api-keys"
+      REVEILLE_HOLD               = "840s"
+      REVEILLE_LOG_FORMAT         = "json"
+      REVEILLE_MODELS             = "s3://reveille-dev-models-123456789012/config/models.yaml"
+      REVEILLE_POOL               = "reveille-dev"
+      REVEILLE_REDIS_URL          = "rediss://cache.example:6379/0?cluster=true"
+      REVEILLE_RUNNER_SECRET_NAME = "reveille-dev/runner-secret"
+    } : aws_lambda_function.gateway[0].environment[0].variables[name] == value])
+    error_message = "The function is told where everything is, and no secret."
+  }
+  assert {
+    condition     = !contains(keys(aws_iam_instance_profile.this), "gateway") && !contains(keys(aws_s3_object.artifact), "gateway_linux_arm64")
+    error_message = "Nothing of an instance is left."
+  }
+}
+
+run "gateway_in_lambda_over_ipv6" {
+  command = plan
+  variables {
+    gateway_mode = "lambda"
+  }
+  assert {
+    condition     = length(aws_vpc_endpoint.api) == 0 && aws_lambda_function.gateway[0].vpc_config[0].ipv6_allowed_for_dual_stack
+    error_message = "IPv6 needs no endpoint that costs."
   }
 }
 

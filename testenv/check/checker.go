@@ -64,7 +64,7 @@ type grant struct{ ticket, gateway, host string }
 type hostLog struct {
 	up, stops  bool
 	generation uint64
-	attempts   map[string]int    // starts by ticket, in this life of its runner
+	attempts   map[attempt]int   // starts, in this life of its runner
 	fatal      map[string]bool   // tickets whose file was not found
 	overtaken  map[string]int    // by ticket
 	heads      map[string]headOf // by type
@@ -73,6 +73,9 @@ type hostLog struct {
 	onlyIdle   map[string]time.Duration // the least of those asked for since the model was started
 	failedNow  bool                     // the load under way has failed once
 }
+
+// attempt is a load. A Redis that was thrown back may give a number twice until the runners have said what they know.
+type attempt struct{ ticket, model string }
 
 type headOf struct {
 	ticket string
@@ -159,7 +162,7 @@ func (c *Checker) Add(e Event) {
 			c.want(m).background++
 		}
 		for _, h := range c.hosts {
-			h.attempts, h.overtaken, h.fatal = map[string]int{}, map[string]int{}, map[string]bool{}
+			h.attempts, h.overtaken, h.fatal = map[attempt]int{}, map[string]int{}, map[string]bool{}
 		}
 	case GatewayEnd:
 		for id, r := range c.requests {
@@ -176,7 +179,7 @@ func (c *Checker) Add(e Event) {
 
 func newHostLog() *hostLog {
 	return &hostLog{
-		attempts: map[string]int{}, fatal: map[string]bool{}, overtaken: map[string]int{}, heads: map[string]headOf{}, stuck: -1,
+		attempts: map[attempt]int{}, fatal: map[string]bool{}, overtaken: map[string]int{}, heads: map[string]headOf{}, stuck: -1,
 		unloads: map[string]time.Duration{}, onlyIdle: map[string]time.Duration{},
 	}
 }

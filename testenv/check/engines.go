@@ -49,8 +49,9 @@ func (c *Checker) attempt(h *hostLog, e Event) {
 	if e.Ticket == "" {
 		return
 	}
-	h.attempts[e.Ticket]++
-	switch n := h.attempts[e.Ticket]; {
+	try := attempt{e.Ticket, e.Model}
+	h.attempts[try]++
+	switch n := h.attempts[try]; {
 	case n > 2:
 		c.broken(12, "host %s starts %s for ticket %s for the %dth time", e.Host, e.Model, e.Ticket, n)
 	case n == 2 && h.fatal[e.Ticket]:
@@ -66,7 +67,7 @@ func (c *Checker) attempt(h *hostLog, e Event) {
 
 // order looks at the loads that this one goes before.
 func (c *Checker) order(h *hostLog, e Event) {
-	if e.Ticket == "" || e.View == nil || h.attempts[e.Ticket] != 1 {
+	if e.Ticket == "" || e.View == nil || h.attempts[attempt{e.Ticket, e.Model}] != 1 {
 		return
 	}
 	mine := number(e.Ticket)
@@ -150,10 +151,8 @@ func (c *Checker) victim(h *hostLog, en *engine, e Event) {
 	if loading.Type != me.Type || loading.NPU || me.NPU || e.View.Loading == en.model {
 		return
 	}
-	for ticket, n := range h.attempts {
-		if n > 0 && ticket != "" && c.clearing(h, e) {
-			return
-		}
+	if c.clearing(e) {
+		return
 	}
 	var mine Resident
 	for _, r := range e.View.Residents {
@@ -173,7 +172,7 @@ func (c *Checker) victim(h *hostLog, en *engine, e Event) {
 }
 
 // clearing reports whether the load under way has failed once.
-func (c *Checker) clearing(h *hostLog, e Event) bool {
+func (c *Checker) clearing(e Event) bool {
 	at, failed := c.failed[e.View.Loading]
 	return failed && e.At-at < 5*time.Minute
 }

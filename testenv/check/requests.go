@@ -118,14 +118,14 @@ func (c *Checker) revived(en *engine, e Event) {
 }
 
 // heldUp looks for a load that has headed its queue for long enough and whose only victim takes a new request. A load that
-// waits for another model's NPU as well leaves its idle victim open meanwhile.
+// needs the NPU as well is left out: it may wait for a second model or behind a load of another type, and leaves an idle
+// victim open meanwhile.
 func (c *Checker) heldUp(en *engine, r *request, e Event) {
 	h := c.host(en.host)
 	ty := c.typeOf(en.model)
 	head, waits := h.heads[string(ty)]
 	owed := r.ticket != "" && !c.paid[grant{r.ticket, r.gateway, en.host}]
-	npu := c.alive(en.host, func(o *engine) bool { return o != en && c.world.Models[o.model].NPU })
-	if !waits || owed || c.world.Models[head.model].NPU && len(npu) > 0 || c.world.Limits[en.host].Of(ty) != 1 || !c.calm() {
+	if !waits || owed || c.world.Models[head.model].NPU || c.world.Limits[en.host].Of(ty) != 1 || !c.calm() {
 		return
 	}
 	if d := e.At - head.since; d > c.world.FairAfter+2*time.Second {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -83,13 +82,34 @@ func engines(sys *testenv.System) int {
 	return n
 }
 
-// Row 12: an engine that answers with something that is no answer. What can be told from its head is 502; what shows
-// later never looks complete. (Bodies are relayed as they come: JSON that is cut off inside a body of the announced
-// length is not looked at.)
+// Row 11: an engine lives, says that it is well, and does not infer. The request fails in time, the engine does not answer
+// a probe either and is ended, and the next request has the model loaded again. Others go on.
+func TestRow11EngineDoesNotInfer(t *testing.T) {
+	t.Parallel()
+	const hung = "--hang infer --ignore-sigterm"
+	w, _ := start(t, calls.Catalogue{"a": "llm, " + calls.Options(hung), "e": "embedding, " + calls.Options(hung), "r": "reranking"}, nil, "", "", "--first-byte=600ms")
+	w.use("r")
+	late := calm{status: 504, typ: "timeout_error", code: "upstream_timeout", retry: 5}
+	for i, ask := range []func() calls.Answer{
+		func() calls.Answer { return calls.Chat(t.Context(), w.client, w.url, "a", 4, true) },
+		func() calls.Answer { return w.ask("e") },
+	} {
+		late.must(t, fmt.Sprintf("request %d", i), ask())
+		calls.Eventually(t, patience, "loaded, without the silent engine", []string{"r"}, w.loaded)
+	}
+	w.use("r")
+	if n := w.spawns("a") + w.spawns("e") + w.spawns("r"); n != 3 {
+		t.Errorf("%d starts, want 3", n)
+	}
+}
+
+// Row 12: an engine that answers with something that is no answer. What shows at once is told with a status, what shows
+// later ends a stream with an error event. The third time in a minute the engine is restarted.
 func TestRow12Garbage(t *testing.T) {
 	t.Parallel()
+	kinds := []string{"framing", "line", "content-type", "json"}
 	models := calls.Catalogue{}
-	for _, kind := range []string{"framing", "line", "content-type", "json"} {
+	for _, kind := range kinds {
 		models[kind] = "llm, " + calls.Options("--garbage "+kind)
 	}
 	w, _ := start(t, models, nil, "", "", "--max-loaded-models=-1")
@@ -97,22 +117,52 @@ func TestRow12Garbage(t *testing.T) {
 	ask := func(kind string, stream bool) calls.Answer {
 		return calls.Chat(t.Context(), w.client, w.url, kind, 4, stream)
 	}
-
-	bad.must(t, "content type", ask("content-type", false))
-	bad.must(t, "content type, stream", ask("content-type", true))
-	if a := ask("framing", false); a.OK() {
-		t.Errorf("broken framing: %v", a)
-	}
-	for _, kind := range []string{"framing", "line"} {
-		a := ask(kind, true)
-		endsWith(t, kind+", stream", a.LastEvent(), a.Err, "bad_engine_reply")
-	}
-	if a := ask("json", true); a.OK() {
-		t.Errorf("broken JSON in a stream: %v", a)
+	for _, kind := range kinds {
+		bad.must(t, kind, ask(kind, false))
+		pid := w.engine(kind)
+		if a := ask(kind, true); kind == "content-type" {
+			bad.must(t, kind+", stream", a)
+		} else {
+			endsWith(t, kind+", stream", a.LastEvent(), a.Err, "bad_engine_reply")
+		}
+		if n := w.spawns(kind); n != 1 || pid == 0 {
+			t.Errorf("%s: %d starts before the third bad answer, pid %d", kind, n, pid)
+		}
+		bad.must(t, kind+", the third time", ask(kind, false))
+		calls.Eventually(t, patience, "the engine is gone, "+kind, true, func() bool { return w.engine(kind) != pid })
+		bad.must(t, kind+", restarted", ask(kind, false))
+		if n := w.spawns(kind); n != 2 {
+			t.Errorf("%s: %d starts, want 2", kind, n)
+		}
 	}
 }
 
-// Row 22: two models want the one slot all the time. Both are served, by turns whose number is bounded.
+// Row 13: what an engine says against a request goes on with its status, in our form; so does its own trouble, by its
+// cause. A stream that is committed ends with it. The engine is none the worse for it.
+func TestRow13EngineErrors(t *testing.T) {
+	t.Parallel()
+	w, _ := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--load-time 1s"), "full": "embedding, " + calls.Options("--oom-over 1")}, nil, "", "", "--commit-after=100ms")
+	wrong := func(stream bool) calls.Answer {
+		body := fmt.Sprintf(`{"model":"a","stream":%v,"max_tokens":"many","messages":[{"role":"user","content":"hi"}]}`, stream)
+		return calls.Post(t.Context(), w.client, w.url+"/v1/chat/completions", body)
+	}
+	a := wrong(true)
+	last := a.LastEvent()
+	if a.Status != 200 || a.Err != nil || !strings.HasPrefix(last, `data: {"error":`) || !strings.Contains(last, `"type":"invalid_request_error"`) || !strings.Contains(last, "max_tokens") {
+		t.Errorf("a committed stream: %v", a)
+	}
+	pid := w.engine("a")
+	refused := calm{status: 400, typ: "invalid_request_error", code: "invalid_request", final: true}
+	refused.must(t, "refused by the engine", wrong(false))
+	refused.must(t, "refused by the engine, a stream", wrong(true))
+	calm{status: 503, typ: "server_error", code: "engine_out_of_memory", retry: 30}.must(t, "out of memory", calls.Post(t.Context(), w.client, w.url+"/v1/embeddings", `{"model":"full","input":"more than one word"}`))
+	w.use("a")
+	if now := w.engine("a"); now != pid || w.spawns("full") != 1 {
+		t.Errorf("a's process %d became %d, %d starts of full", pid, now, w.spawns("full"))
+	}
+}
+
+// Row 22: two models want the one slot all the time. Both are served, by turns whose number is bounded and exported.
 func TestRow22PingPong(t *testing.T) {
 	t.Parallel()
 	const turn, lasts = 500 * time.Millisecond, 6 * time.Second
@@ -151,6 +201,15 @@ func TestRow22PingPong(t *testing.T) {
 	if err := json.Unmarshal(a.Body, &stats); err != nil || stats.Evictions < swaps-2 || stats.Evictions > swaps {
 		t.Errorf("evictions_total is %d after %d loads: %v", stats.Evictions, swaps, a)
 	}
+	a = calls.Get(t.Context(), w.client, w.url+"/metrics")
+	var inAll, lately int
+	for line := range strings.Lines(string(a.Body)) {
+		_, _ = fmt.Sscanf(line, "reveille_gateway_swaps_total %d", &inAll)
+		_, _ = fmt.Sscanf(line, "reveille_gateway_swaps_per_minute %d", &lately)
+	}
+	if inAll < swaps/2 || inAll > swaps || lately == 0 || lately > inAll {
+		t.Errorf("%d swaps, %d in the last minute after %d loads", inAll, lately, swaps)
+	}
 }
 
 // Row 23: the model that has to go is never idle. Whoever cannot wait for it is told so, and nothing is stuck.
@@ -172,7 +231,8 @@ func TestRow23VictimNeverIdle(t *testing.T) {
 	calls.Eventually(t, patience, "queue", 0, w.queued)
 }
 
-// Row 28: a model file that is broken. The second request for it must not cost the other models their place again.
+// Row 28: a model file that is broken. No engine gets to see it; the host is cleared for it once, and not for every request
+// or under every name that the same bytes have.
 func TestRow28CorruptFile(t *testing.T) {
 	t.Parallel()
 	testenv.Engines(t)
@@ -180,10 +240,10 @@ func TestRow28CorruptFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cut := slices.Clone(whole[:len(whole)/3]) // the header is in order, tensors are missing
+	cut := whole[:len(whole)/3] // the header is in order, tensors are missing
 	noise := append([]byte("GGUF\x03\x00\x00\x00"), []byte(strings.Repeat("\xff\xfe\xfd\xfc", 4096))...)
 	models := calls.Catalogue{"e": "llm"}
-	for name, text := range map[string][]byte{"cut": cut, "noise": noise, "empty": {}} {
+	for name, text := range map[string][]byte{"cut": cut, "cut-twin": cut, "noise": noise, "empty": {}} {
 		file := filepath.Join(t.TempDir(), name+".gguf")
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -191,18 +251,34 @@ func TestRow28CorruptFile(t *testing.T) {
 		models[name] = fmt.Sprintf("embedding, recipe: llamacpp, checkpoint: %q", file)
 	}
 	w, _ := start(t, models, nil, "", "")
+	corrupt := calm{status: 500, typ: "server_error", code: "model_load_error", final: true}
+	ask := func(name string) {
+		t.Helper()
+		a := w.ask(name)
+		corrupt.must(t, name, a)
+		if text := a.Error().Message; !strings.HasPrefix(text, "model file is corrupt: "+name+".gguf: ") {
+			t.Errorf("%s: message %q", name, text)
+		}
+	}
 	for _, name := range []string{"noise", "empty", "cut"} {
 		w.use("e")
-		calm{status: 500, typ: "server_error", code: "model_load_error", final: true}.must(t, name, w.ask(name))
-		w.use("e")
-		pid := w.engine("e")
-		a := w.ask(name)
-		if a.Status != 500 && a.Code() != "model_backoff" {
+		ask(name)
+		if names := w.loaded(); len(names) > 0 {
+			t.Errorf("%s: %v are loaded, want the host cleared", name, names)
+		}
+	}
+	w.use("e")
+	pid := w.engine("e")
+	ask("cut-twin")
+	for _, name := range []string{"noise", "empty", "cut"} {
+		if a := w.ask(name); a.Status != 500 && a.Code() != "model_backoff" {
 			t.Errorf("%s again: %v", name, a)
 		}
-		if now := w.engine("e"); now != pid {
-			t.Errorf("%s cleared the host again", name)
+		if n := w.spawns(name); n != 0 {
+			t.Errorf("%s: %d engines were started for it", name, n)
 		}
-		t.Logf("%s: %d starts, %s", name, w.spawns(name), a.Error().Message)
+	}
+	if now := w.engine("e"); now != pid {
+		t.Errorf("e's process %d became %d: the host was cleared again", pid, now)
 	}
 }

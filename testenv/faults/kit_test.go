@@ -16,6 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"reveille/infra/rpc"
+	"reveille/runner/host"
 	"reveille/testenv"
 	"reveille/testenv/calls"
 )
@@ -116,6 +118,21 @@ func (w *world) queued() int {
 		w.t.Fatal(err)
 	}
 	return int(n)
+}
+
+// view is what the runner of a world by front says of its host.
+func (w *world) view() (v host.View) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+w.hget("rv:{main}:host:"+w.host, "addr")+rpc.PathHost, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set(rpc.HeaderAuth, rpc.NewSigner([]byte(secret)).Sign(rpc.Call{Method: req.Method, Path: rpc.PathHost, Host: w.host}))
+	a := calls.Do(w.client, req, nil)
+	if err := json.Unmarshal(a.Body, &v); err != nil {
+		w.t.Fatalf("%v: %v", err, a)
+	}
+	return v
 }
 
 // spawns counts the engines that were started for a model.

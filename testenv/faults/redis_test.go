@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/testenv/calls"
 )
@@ -227,5 +228,57 @@ func TestRow07ReplyLost(t *testing.T) {
 	}
 	if tickets != 1 {
 		t.Errorf("%d tickets for one request", tickets)
+	}
+}
+
+// Row 7: the reply to the end of a load is lost. The runner tells it again and keeps the model for the gateway that waited,
+// until that gateway has come or gives up.
+func TestRow07OutcomeLost(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartRedis(t)
+	lossy := loseReply(t, server.Addr, "\r\n$5\r\nready\r\n")
+	w, _, _ := front(t, 1, calls.Catalogue{"a": "llm", "b": "llm", "none": "llm, " + calls.Options("--need-file /nowhere")}, lossy.addr, "--redis-url=redis://"+server.Addr+"/0")
+	if a := w.ask("none"); a.OK() { // what is lost shall not be Redis' word that it has no such script yet
+		t.Fatal(a)
+	}
+	store, err := state.Open(state.Options{URL: "redis://" + server.Addr, Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	registered := w.view().Generation
+
+	// A gateway that waits for a, and is slow to send its request.
+	const slowcoach = "slowcoach"
+	var place state.Acquired
+	calls.Eventually(t, patience, "a place in the load of a", nil, func() error {
+		snap, err := store.Snapshot(t.Context())
+		if err == nil {
+			place, err = store.Acquire(t.Context(), state.Want{Gateway: slowcoach, Model: "a", Host: w.host, Revision: snap.Revision})
+		}
+		return err
+	})
+	calls.Eventually(t, patience, "outcome of the load", "ready", func() string {
+		st, err := store.Renew(t.Context(), slowcoach, place.Ticket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st[0].Record.State
+	})
+	select {
+	case <-lossy.lost:
+	case <-time.After(patience):
+		t.Fatal("no reply was lost")
+	}
+	calls.Eventually(t, patience, "registered anew", true, func() bool { return w.view().Generation > registered })
+	if m := w.view().Models; len(m) != 1 || m[0].Reserved != 1 {
+		t.Errorf("the runner holds %+v, want a kept for one", m)
+	}
+	if err := store.Leave(t.Context(), slowcoach, place.Ticket, false); err != nil {
+		t.Fatal(err)
+	}
+	w.use("b")
+	if n := w.spawns("a"); n != 1 {
+		t.Errorf("%d spawns of a, want 1", n)
 	}
 }

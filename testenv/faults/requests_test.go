@@ -4,16 +4,23 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"reveille/testenv/calls"
 )
 
-// Row 33: what a request itself does wrong is told at once, in the dialect of its path, and loads nothing.
+// Row 33: what a request itself does wrong is told at once, in the dialect of its path and as not worth a retry, and loads
+// nothing.
 func TestRow33BadRequests(t *testing.T) {
 	t.Parallel()
-	w, _ := start(t, calls.Catalogue{"a": "llm", "e": "embedding"}, nil, "", "", "--max-body=1MiB", "--admin-key=let-me-in")
+	guests := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(guests, []byte("only-a-guest infer guest\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, _ := start(t, calls.Catalogue{"a": "llm", "e": "embedding"}, nil, "", "", "--max-body=1MiB", "--admin-key=let-me-in", "--api-keys-file="+guests)
 	const good = `{"model":"a","messages":[{"role":"user","content":"hi"}]}`
 	for _, tc := range []struct {
 		name, method, path, body, key string
@@ -23,6 +30,7 @@ func TestRow33BadRequests(t *testing.T) {
 	}{
 		{name: "no key", path: "/v1/chat/completions", body: good, key: "-", status: 401, typ: "authentication_error", code: "invalid_api_key"},
 		{name: "wrong key", path: "/v1/chat/completions", body: good, key: "nonsense", status: 401, typ: "authentication_error", code: "invalid_api_key"},
+		{name: "key without the right", method: "GET", path: "/v1/props?model=a", key: "only-a-guest", status: 403, typ: "permission_error", code: "insufficient_scope"},
 		{name: "no JSON", path: "/v1/chat/completions", body: `{"model":`, status: 400, typ: "invalid_request_error", code: "invalid_json"},
 		{name: "no object", path: "/v1/chat/completions", body: `[1]`, status: 400, typ: "invalid_request_error", code: "invalid_json"},
 		{name: "no model", path: "/v1/chat/completions", body: `{"messages":[]}`, status: 400, typ: "invalid_request_error", code: "missing_required_parameter"},
@@ -60,7 +68,7 @@ func TestRow33BadRequests(t *testing.T) {
 		if code := a.Code(); tc.code == "" && a.Status == tc.status { // the table names no code of its own
 			tc.code = code
 		}
-		calm{status: tc.status, typ: tc.typ, code: tc.code, final: a.Header.Get("x-should-retry") == "false"}.must(t, tc.name, a)
+		calm{status: tc.status, typ: tc.typ, code: tc.code, final: true}.must(t, tc.name, a)
 	}
 
 	// The largest body is refused from its header, before it is sent.

@@ -129,4 +129,5 @@ ALL: tuple[Output, ...] = (
     _tower("models/gemma-3-270m-mmproj-896.gguf", 640, 896),
     Converted("models/tiny-gemma.gguf", (), "tiny_gemma.py", (GEMMA_FILE, "OUT")),
     _tower("models/tiny-mmproj.gguf", 256, 448),
+    Converted("models/tiny-audio-mmproj.gguf", (), "audio_tower.py", ("OUT", "256")),
 )

@@ -1,25 +1,47 @@
 package sleep
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"reveille/testenv"
 )
 
-// The commands of an operator, over a host that nothing else puts to sleep.
+// The commands of an operator, over a host that nothing else puts to sleep. The engine loads once the command has told of
+// it.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	s, rdb, _ := system(t, strings.Replace(story, "300ms", "1500ms", 1), "--idle=1h", "--host-idle=1h")
+	gate := filepath.Join(t.TempDir(), "gate")
+	s, rdb, _ := system(t, fmt.Sprintf(`
+models:
+  m: {type: llm, recipe: held, device: cpu}
+recipes:
+  held: {inherit: standin, command: [%q, [--host, "{host}"], [--port, "{port}"], [--model, "{alias}"], [--type, "{type}"], "{options}"]}
+hosts:
+  local: {driver: local, devices: [cpu]}
+`, held(t, gate)), "--idle=1h", "--host-idle=1h")
+	gateway := func(args ...string) *exec.Cmd {
+		return exec.CommandContext(t.Context(), testenv.Build(t, "gateway"), append(args, "--url="+s.URL)...)
+	}
 	command := func(good bool, args ...string) string {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), testenv.Build(t, "gateway"), append(args, "--url="+s.URL)...).CombinedOutput()
-		if (err == nil) != good {
-			t.Fatalf("%v: %v\n%s", args, err, out)
+		for late := time.Now().Add(patience); ; time.Sleep(breath) {
+			out, err := gateway(args...).CombinedOutput()
+			if err != nil && away(out) && time.Now().Before(late) {
+				continue
+			}
+			if (err == nil) != good {
+				t.Fatalf("%v: %v\n%s", args, err, out)
+			}
+			return string(out)
 		}
-		return string(out)
 	}
 	host := func() string { return field(t, rdb, "rv:{main}:host:local", "state") }
 	says := func(out string, want ...string) {
@@ -32,7 +54,20 @@ func TestCommands(t *testing.T) {
 	}
 
 	says(command(true, "wake", "local"), "Host is awake")
-	says(command(true, "load", "m"), "loading on local", " s)")
+	told := &tail{want: "loading on local", then: func() error { return os.WriteFile(gate, nil, 0o600) }}
+	for {
+		load := gateway("load", "m")
+		load.Stdout, load.Stderr = told, told
+		err := load.Run()
+		if err == nil {
+			break
+		}
+		if !away(told.text) {
+			t.Fatalf("load: %v\n%s", err, told.text)
+		}
+		told.text = nil
+	}
+	says(string(told.text), "loading on local", "Loaded model: m", " s)")
 	says(command(true, "ps"), "HOST", "MODELS", "local", "ready", "m ", "loaded")
 	says(command(true, "sleep", "local"), "Host sleeps")
 	if host() != "asleep" || len(s.Processes()) != 0 {
@@ -59,4 +94,21 @@ func TestCommands(t *testing.T) {
 	says(command(false, "wake", "nobody"), "no host 'nobody'")
 	says(command(false, "sleep", "nobody"), "no host 'nobody'")
 	says(command(false, "load", "nothing"), "nothing")
+}
+
+// tail keeps what is written to it and acts once when the text that it wants is there.
+type tail struct {
+	text []byte
+	want string
+	then func() error
+}
+
+func (w *tail) Write(p []byte) (int, error) {
+	w.text = append(w.text, p...)
+	if w.then != nil && bytes.Contains(w.text, []byte(w.want)) {
+		then := w.then
+		w.then = nil
+		return len(p), then()
+	}
+	return len(p), nil
 }

@@ -2,5 +2,5 @@
 // What it holds true is section 2 of the design and invariants 16 to 21 of the reliability requirements: one wake for
 // whoever asks, and no request lost at any step of an unload, a drain, a stop or a start.
 //
-// REVEILLE_SLEEP_CYCLES is how many random sleep cycles are run, 40 when it is not set.
+// REVEILLE_SLEEP_CYCLES is how many random sleep cycles are run, 200 when it is not set.
 package sleep

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"reveille/testenv"
 )
 
 const (
@@ -26,13 +28,14 @@ func TestOneWakeForAll(t *testing.T) {
 	answers := p.ask(crowd)
 	eventually(t, "the driver is called", func() bool { return lines(p.wakes()) > 0 })
 	time.Sleep(booting)
-	p.boot()
+	p.boot(testenv.Standin(t))
 	for g, c := range answers {
 		p.expectAll(g, c)
 	}
 	if n := lines(p.calls()); n != 1 {
 		t.Errorf("the driver was called %d times", n)
 	}
+	told.expect(t, "model m loading", "model m loaded")
 	if n := told.count("model m loading"); n != 1 {
 		t.Errorf("the model was loaded %d times", n)
 	}
@@ -44,7 +47,7 @@ func (p *pool) expectAll(g *gateway, c <-chan answer) {
 	for range p.count(g, crowd) {
 		select {
 		case a := <-c:
-			if !a.whole() {
+			if !a.OK() {
 				p.t.Errorf("%s: %v", g.url, a)
 			}
 		case <-time.After(2 * patience):
@@ -62,7 +65,7 @@ func TestHolderKilledWhileTheMachineBoots(t *testing.T) {
 	eventually(t, "the driver is called", func() bool { return lines(p.wakes()) > 0 })
 	p.killHolder(answers)
 	time.Sleep(booting)
-	p.boot()
+	p.boot(testenv.Standin(t))
 	p.survivors(answers, 1)
 }
 
@@ -87,7 +90,7 @@ func TestHolderKilledBeforeTheDriverIsDone(t *testing.T) {
 		t.Fatal("the driver's command: ", err)
 	}
 	eventually(t, "another calls the driver", func() bool { return lines(p.wakes()) > 0 })
-	p.boot()
+	p.boot(testenv.Standin(t))
 	p.survivors(answers, 2)
 }
 

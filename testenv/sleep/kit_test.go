@@ -1,15 +1,12 @@
 package sleep
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,72 +14,41 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
 )
 
 const (
-	patience = 60 * time.Second      // longest wait for anything that must happen
-	glance   = 10 * time.Millisecond // between two looks
+	patience = 60 * time.Second       // longest wait for anything that must happen
+	glance   = 10 * time.Millisecond  // between two looks
+	breath   = 200 * time.Millisecond // before a call is repeated
 )
 
 // client is of the tests' own: it keeps as many connections as they want, and no connection of an earlier system.
-func client(t *testing.T) *http.Client {
-	tr := &http.Transport{MaxIdleConnsPerHost: 1024}
-	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 2 * patience}
-}
+func client(t *testing.T) *http.Client { return calls.Client(t, 1024) }
 
 // answer is a finished exchange.
 type answer struct {
-	status   int
-	header   http.Header
-	body     []byte
-	comments []string // of a stream
-	err      error
+	calls.Answer
+	repeated bool // it is the answer to a later try
 }
 
-func (a answer) String() string {
-	if a.err != nil {
-		return a.err.Error()
-	}
-	return fmt.Sprintf("%d %s", a.status, bytes.TrimSpace(a.body[:min(len(a.body), 400)]))
-}
-
-// whole reports whether the answer is a good one that came to its end, be it a stream or not.
-func (a answer) whole() bool {
-	if a.err != nil || a.status != http.StatusOK {
-		return false
-	}
-	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
-		return bytes.HasSuffix(a.body, []byte("data: [DONE]\n\n"))
-	}
-	return json.Valid(a.body)
+// away reports whether an answer, an event or a command's output says that the state store does not answer in its 150 ms,
+// as happens on a machine that has too much to do. Whoever hears it is to ask again.
+func away(text []byte) bool {
+	return bytes.Contains(text, []byte(`"code":"state_unavailable"`)) || bytes.Contains(text, []byte("at the moment; try again"))
 }
 
 // chat asks a model. It may be called from any goroutine.
-func chat(ctx context.Context, c *http.Client, base, model string, stream bool) answer {
-	body := fmt.Sprintf(`{"model":%q,"stream":%v,"max_tokens":4,"messages":[{"role":"user","content":"hi"}]}`, model, stream)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/chat/completions", strings.NewReader(body))
-	if err != nil {
-		return answer{err: err}
-	}
-	resp, err := c.Do(req)
-	if err != nil {
-		return answer{err: err}
-	}
-	defer resp.Body.Close()
-	a := answer{status: resp.StatusCode, header: resp.Header}
-	for lines := bufio.NewReader(resp.Body); ; {
-		line, err := lines.ReadString('\n')
-		if strings.HasPrefix(line, ":") {
-			a.comments = append(a.comments, strings.TrimSpace(line))
-		}
-		a.body = append(a.body, line...)
-		if err != nil {
-			if err != io.EOF {
-				a.err = err
-			}
+func chat(ctx context.Context, c *http.Client, base, model string, stream bool) (a answer) {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	for {
+		a.Answer = calls.Chat(ctx, c, base, model, 4, stream)
+		if !away(a.Body) || ctx.Err() != nil {
 			return a
 		}
+		a.repeated = true
+		time.Sleep(breath)
 	}
 }
 
@@ -90,7 +56,7 @@ func chat(ctx context.Context, c *http.Client, base, model string, stream bool) 
 func use(t *testing.T, c *http.Client, base, model string, stream bool) answer {
 	t.Helper()
 	a := chat(t.Context(), c, base, model, stream)
-	if !a.whole() {
+	if !a.OK() {
 		t.Fatalf("%s: %v", model, a)
 	}
 	return a
@@ -117,7 +83,7 @@ func field(t *testing.T, rdb *redis.Client, key, name string) string {
 }
 
 func connect(t *testing.T, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: patience, ReadTimeout: patience, WriteTimeout: patience})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -204,14 +170,19 @@ func (j *journal) here() int {
 	return len(j.steps)
 }
 
-// missing returns the steps that the journal lacks, in order, from the first that does not follow those before it.
-func (j *journal) missing(steps []string) []string {
-	for _, e := range j.told(0) {
-		if len(steps) > 0 && e.String() == steps[0] {
-			steps = steps[1:]
+// expect waits until steps were told in this order, others between them.
+func (j *journal) expect(t *testing.T, steps ...string) {
+	t.Helper()
+	late := make(chan struct{})
+	defer time.AfterFunc(patience, func() { close(late) }).Stop()
+	at := 0
+	for _, want := range steps {
+		_, after, ok := j.next(at, late, func(e step) bool { return e.String() == want })
+		if !ok {
+			t.Fatalf("Redis never told %q after the steps before it; it told %q", want, j.told(0))
 		}
+		at = after
 	}
-	return steps
 }
 
 // count is how often a step was told.

@@ -34,14 +34,15 @@ type pool struct {
 	rdb      *redis.Client
 	redis    string
 	dir      string
+	flags    []string // of gateways
 	gateways []*gateway
 }
 
 // newPool starts gateways whose host box sleeps. script is the text of the wake command, which appends a line to the file
 // $WAKES when the machine is to be on.
-func newPool(t *testing.T, gateways int, script string) *pool {
+func newPool(t *testing.T, gateways int, script string, flags ...string) *pool {
 	t.Helper()
-	p := &pool{t: t, redis: testenv.Redis(t), dir: t.TempDir()}
+	p := &pool{t: t, redis: testenv.Redis(t), dir: t.TempDir(), flags: flags}
 	p.rdb = connect(t, p.redis)
 	wake := filepath.Join(p.dir, "wake")
 	p.write("wake", "#!/bin/sh\nWAKES="+p.wakes()+"\necho called >> "+p.calls()+"\n"+script)
@@ -109,7 +110,8 @@ var listens = regexp.MustCompile(`msg="gateway listens" addr=(\S+)`)
 func (p *pool) serve(name string) *gateway {
 	p.t.Helper()
 	g := &gateway{}
-	g.cmd, g.log = p.spawn(name, "gateway", "serve", "--addr=127.0.0.1:0", "--models="+filepath.Join(p.dir, "models.yaml"), "--shutdown-timeout=1s")
+	flags := []string{"serve", "--addr=127.0.0.1:0", "--models=" + filepath.Join(p.dir, "models.yaml"), "--shutdown-timeout=1s"}
+	g.cmd, g.log = p.spawn(name, "gateway", append(flags, p.flags...)...)
 	eventually(p.t, name+" listens", func() bool {
 		text, err := os.ReadFile(g.log)
 		if m := listens.FindSubmatch(text); err == nil && m != nil {
@@ -128,11 +130,11 @@ func (p *pool) serve(name string) *gateway {
 	return g
 }
 
-// boot is the machine that came on: its runner starts.
-func (p *pool) boot() {
+// boot is the machine that came on: its runner starts. engine is the program that plays the stand-in engine.
+func (p *pool) boot(engine string) {
 	p.t.Helper()
 	engines := filepath.Join(p.t.TempDir(), "engines")
-	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(testenv.Standin(p.t), filepath.Join(engines, "standin"))); err != nil {
+	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(engine, filepath.Join(engines, "standin"))); err != nil {
 		p.t.Fatal(err)
 	}
 	p.spawn("runner", "runner", "--host=box", "--runner-addr=127.0.0.1:0", "--devices=cpu", "--state-dir="+p.t.TempDir(), "--engines-dir="+engines)

@@ -72,6 +72,15 @@ func (c *call) admit(n int) bool {
 
 // generate waits as long as n tokens take; false means the client has left.
 func (c *call) generate(n int) bool {
+	if c.s.cfg.Step {
+		for range n {
+			select {
+			case <-c.s.steps:
+			case <-c.r.Context().Done():
+				return false
+			}
+		}
+	}
 	return sleep(c.r.Context(), time.Duration(n)*c.s.cfg.TokenDelay)
 }
 

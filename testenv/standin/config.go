@@ -26,6 +26,7 @@ type Config struct {
 	ExitAfter  exitAfter
 	Hang       string        // one of hangs
 	TokenDelay time.Duration // before each generated token
+	Step       bool          // each generated token waits for one POST /standin/step
 	Tokens     int           // length of an answer, in tokens
 	Garbage    string        // one of garbages
 	OOMOver    int           // more tokens than this in one call answer "out of memory"; 0: no limit
@@ -102,6 +103,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	fs.Var(&c.ExitAfter, "exit-after", "SIGKILL itself: a `duration` after ready, or N: in the middle of the N-th inference request")
 	fs.StringVar(&c.Hang, "hang", "", "`what` never ends: "+strings.Join(hangs, ", ")+" (bare flag: "+hangs[0]+")")
 	fs.DurationVar(&c.TokenDelay, "token-delay", 0, "`time` before each generated token")
+	fs.BoolVar(&c.Step, "step", false, "each generated token waits for one POST /standin/step, whenever that came")
 	fs.IntVar(&c.Tokens, "tokens", 16, "`N` tokens in an answer, unless the request asks for fewer")
 	fs.StringVar(&c.Garbage, "garbage", "", "break inference answers, streams after their first event; `kind`: "+strings.Join(garbages, ", ")+" (bare flag: "+garbages[0]+")")
 	fs.IntVar(&c.OOMOver, "oom-over", 0, "more than `N` tokens in one call answer 500 out of memory; 0: no limit")

@@ -27,6 +27,7 @@ func TestParse(t *testing.T) {
 		{"--exit-after 3", func(c *Config) { c.ExitAfter.requests = 3 }},
 		{"--hang", func(c *Config) { c.Hang = "infer" }},
 		{"--hang load --tokens 2", func(c *Config) { c.Hang, c.Tokens = "load", 2 }},
+		{"--step", func(c *Config) { c.Step = true }},
 		{"--hang=health", func(c *Config) { c.Hang = "health" }},
 		{"--garbage --ignore-sigterm", func(c *Config) { c.Garbage, c.IgnoreSigterm = "json", true }},
 		{"--garbage content-type", func(c *Config) { c.Garbage = "content-type" }},

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"net/http"
+	"strconv"
 )
 
 // longLine is longer than any reader should accept, in bytes (the gateway's limit is
@@ -25,6 +26,7 @@ func (c *call) replyGarbage() {
 
 func (c *call) rawReply(contentType string, body []byte) {
 	c.w.Header().Set("Content-Type", contentType)
+	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.w.WriteHeader(http.StatusOK)
 	_, _ = c.w.Write(body)
 }

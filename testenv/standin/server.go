@@ -17,10 +17,14 @@ type server struct {
 	seq   atomic.Uint64 // numbers answers
 	stats *counters
 	gpu   chan struct{} // holds one token: embedding calls with a cost run one at a time
+	steps chan struct{} // one for each token that --step lets pass
 }
 
+// maxSteps is how many steps may come before the tokens that they let pass.
+const maxSteps = 1000
+
 func newServer(cfg Config, log *slog.Logger, die func()) *server {
-	return &server{cfg: cfg, log: log, die: die, stats: newCounters(), gpu: make(chan struct{}, 1)}
+	return &server{cfg: cfg, log: log, die: die, stats: newCounters(), gpu: make(chan struct{}, 1), steps: make(chan struct{}, maxSteps)}
 }
 
 // routes are the inference routes; each answers with and without the /v1 prefix.

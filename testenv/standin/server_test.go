@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -171,5 +172,38 @@ func TestStatsAndCancel(t *testing.T) {
 	get(t, url+"/standin/stats", &st)
 	if st.Cancelled != 1 {
 		t.Errorf("stats over HTTP: %+v", st)
+	}
+}
+
+func TestStep(t *testing.T) {
+	_, url := startEngine(t, "--step --tokens 2")
+	resp, err := http.Post(url+"/v1/chat/completions", "", strings.NewReader(`{"stream":true,"messages":[{"role":"user","content":"x"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewReader(resp.Body)
+	next := func() string {
+		t.Helper()
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = lines.ReadString('\n')
+		return line
+	}
+	if first := next(); !strings.Contains(first, `"assistant"`) {
+		t.Error(first)
+	}
+	for range 2 {
+		if status, _, body := post(t, url+"/standin/step", ""); status != http.StatusNoContent {
+			t.Fatal(status, body)
+		}
+		if token := next(); !strings.Contains(token, `"content":"`) {
+			t.Error(token)
+		}
+	}
+	if rest, err := io.ReadAll(lines); err != nil || !strings.HasSuffix(string(rest), "[DONE]\n\n") {
+		t.Errorf("%s %v", rest, err)
 	}
 }

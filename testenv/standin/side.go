@@ -15,6 +15,7 @@ func (s *server) sideRoutes() map[string]http.Handler {
 		"GET /props":         s.object(s.props),
 		"GET /slots":         s.object(s.slots),
 		"GET /standin/stats": s.object(func() any { return s.stats.snapshot() }),
+		"POST /standin/step": http.HandlerFunc(s.step),
 		"POST /tokenize":     http.HandlerFunc(s.tokenize),
 		"POST /detokenize":   http.HandlerFunc(s.detokenize),
 	}
@@ -40,6 +41,16 @@ func (s *server) props() any {
 
 func (s *server) slots() any {
 	return []any{map[string]any{"id": 0, "n_ctx": s.cfg.Ctx, "is_processing": s.stats.snapshot().InFlight > 0}}
+}
+
+// step lets one token pass where --step holds them.
+func (s *server) step(w http.ResponseWriter, _ *http.Request) {
+	select {
+	case s.steps <- struct{}{}:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		writeError(w, http.StatusTooManyRequests, "unavailable_error", "so many steps wait for their tokens already")
+	}
 }
 
 func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {

@@ -36,7 +36,7 @@ const slow = "--token-delay 20ms --tokens 100000"
 type world struct {
 	*testenv.System
 	t     *testing.T
-	rdb   *redis.Client
+	rdb   redis.UniversalClient
 	types map[string]string // by model
 }
 

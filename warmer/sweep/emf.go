@@ -2,83 +2,89 @@ package sweep
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"slices"
+
+	"reveille/infra/policy"
 )
 
 // Namespace is where the metrics of sweeps are found in CloudWatch.
 const Namespace = "Reveille"
 
-// emfMetric names a metric and its unit in CloudWatch's embedded metric format.
-type emfMetric struct {
-	Name string `json:"Name"`
-	Unit string `json:"Unit"`
+// A metric is a number with its name in CloudWatch.
+type metric struct {
+	name  string
+	unit  string
+	value float64
 }
 
+func count[N int | float64](name string, n N) metric { return metric{name, "Count", float64(n)} }
+
+func secondsOf(name string, s float64) metric { return metric{name, "Seconds", s} }
+
 // Metrics writes the report in CloudWatch's embedded metric format: one JSON line for the pool, one for each host and one
-// for each copy of a model. CloudWatch makes metrics of such lines in a Lambda function's log without a call to it.
+// for each model that is loaded on a host or has served there. CloudWatch makes metrics of such lines in a Lambda
+// function's log without a call to it. Those whose name ends in Total only rise: their difference is the traffic between
+// two sweeps.
 func (r Report) Metrics(w io.Writer) error {
-	pool := map[string]float64{"Hosts": float64(len(r.Hosts)), "FailedActions": float64(r.Failures())}
+	pool := struct{ ready, models, inFlight, queued, requests float64 }{}
 	for _, h := range r.Hosts {
-		if h.State == "ready" {
-			pool["HostsReady"]++
+		if h.State == string(policy.Ready) {
+			pool.ready++
 		}
-		pool["InFlight"] += float64(h.InFlight)
-		pool["Queued"] += float64(h.Queued)
+		pool.models += float64(h.Models)
+		pool.inFlight += float64(h.InFlight)
+		pool.queued += float64(h.Queued)
+		pool.requests += h.Requests
 	}
-	pool["Models"] = float64(len(r.Models))
-	pool["HostsReady"] += 0
-	units := map[string]string{"IdleSeconds": "Seconds", "UpSeconds": "Seconds"}
-	line := func(dimensions map[string]string, order []string, values map[string]float64) error {
-		var metrics []emfMetric
-		for _, name := range [...]string{"Hosts", "HostsReady", "Models", "InFlight", "Queued", "FailedActions", "IdleSeconds", "UpSeconds", "Ready"} {
-			if _, there := values[name]; !there {
-				continue
-			}
-			unit := "Count"
-			if u := units[name]; u != "" {
-				unit = u
-			}
-			metrics = append(metrics, emfMetric{name, unit})
-		}
-		out := map[string]any{"_aws": map[string]any{
-			"Timestamp":         r.At.UnixMilli(),
-			"CloudWatchMetrics": []any{map[string]any{"Namespace": Namespace, "Dimensions": [][]string{order}, "Metrics": metrics}},
-		}}
-		for k, v := range dimensions {
-			out[k] = v
-		}
-		for k, v := range values {
-			out[k] = v
-		}
-		b, err := json.Marshal(out)
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(append(b, '\n'))
-		return err
-	}
-	if err := line(map[string]string{"Pool": r.Pool}, []string{"Pool"}, pool); err != nil {
-		return err
-	}
+	err := r.line(w, nil,
+		count("Hosts", len(r.Hosts)), count("HostsReady", pool.ready), count("Models", pool.models), count("InFlight", pool.inFlight),
+		count("Queued", pool.queued), count("RequestsTotal", pool.requests), count("FailedActions", r.Failures()))
 	for _, h := range r.Hosts {
-		ready := 0.0
-		if h.State == "ready" {
+		ready := 0
+		if h.State == string(policy.Ready) {
 			ready = 1
 		}
-		err := line(map[string]string{"Pool": r.Pool, "Host": h.Name}, []string{"Pool", "Host"}, map[string]float64{
-			"Ready": ready, "Models": float64(h.Models), "InFlight": float64(h.InFlight), "Queued": float64(h.Queued), "IdleSeconds": h.Idle, "UpSeconds": h.Up,
-		})
-		if err != nil {
-			return err
-		}
+		err = errors.Join(err, r.line(w, []string{"Host", h.Name},
+			count("Ready", ready), count("Models", h.Models), count("InFlight", h.InFlight), count("Queued", h.Queued),
+			count("RequestsTotal", h.Requests), secondsOf("IdleSeconds", h.Idle), secondsOf("UpSeconds", h.Up)))
 	}
 	for _, m := range r.Models {
-		err := line(map[string]string{"Pool": r.Pool, "Model": m.Name, "Host": m.Host}, []string{"Pool", "Model", "Host"}, map[string]float64{
-			"InFlight": float64(m.InFlight), "IdleSeconds": m.Idle,
-		})
-		if err != nil {
-			return err
+		loaded := 0
+		if m.State == string(policy.ModelLoaded) {
+			loaded = 1
 		}
+		err = errors.Join(err, r.line(w, []string{"Model", m.Name, "Host", m.Host},
+			count("Loaded", loaded), count("InFlight", m.InFlight), count("RequestsTotal", m.Requests), secondsOf("IdleSeconds", m.Idle)))
 	}
-	return nil
+	return err
+}
+
+// line writes metrics of the pool, or of the part of it that further dimensions, as name, value, …, name.
+func (r Report) line(w io.Writer, dimensions []string, metrics ...metric) error {
+	type named struct {
+		Name string `json:"Name"`
+		Unit string `json:"Unit"`
+	}
+	names, list := []string{"Pool"}, make([]named, 0, len(metrics))
+	out := map[string]any{"Pool": r.Pool}
+	for d := range slices.Chunk(dimensions, 2) {
+		names = append(names, d[0])
+		out[d[0]] = d[1]
+	}
+	for _, m := range metrics {
+		list = append(list, named{m.name, m.unit})
+		out[m.name] = m.value
+	}
+	out["_aws"] = map[string]any{
+		"Timestamp":         r.At.UnixMilli(),
+		"CloudWatchMetrics": []any{map[string]any{"Namespace": Namespace, "Dimensions": [][]string{names}, "Metrics": list}},
+	}
+	b, err := json.Marshal(out)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
 }

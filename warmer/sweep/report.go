@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -59,17 +60,19 @@ type Host struct {
 	Models   int     `json:"models"`
 	InFlight int     `json:"in_flight"`
 	Queued   int     `json:"queued"`
-	Idle     float64 `json:"idle_seconds"` // since its last activity; 0 while it sleeps or serves
-	Up       float64 `json:"up_seconds"`   // since its registration; 0 while it sleeps
+	Requests float64 `json:"requests_total"` // answered since the pool's beginning
+	Idle     float64 `json:"idle_seconds"`   // since its last activity; 0 while it sleeps or serves
+	Up       float64 `json:"up_seconds"`     // since its registration; 0 while it sleeps
 }
 
-// Model is the traffic of one copy of a model at the end of a sweep.
+// Model is the traffic of a model on a host at the end of a sweep.
 type Model struct {
 	Name     string  `json:"model"`
 	Host     string  `json:"host"`
-	State    string  `json:"state"`
+	State    string  `json:"state"` // unloaded: it has served there before
 	InFlight int     `json:"in_flight"`
-	Idle     float64 `json:"idle_seconds"` // since its last use; 0 while it serves
+	Requests float64 `json:"requests_total"` // answered since the pool's beginning
+	Idle     float64 `json:"idle_seconds"`   // since its last use; 0 while it serves or is unloaded
 }
 
 // Report is what a sweep found and did. Times are by the state store's clock.
@@ -79,7 +82,7 @@ type Report struct {
 	DryRun   bool               `json:"dry_run"`
 	Actions  []Action           `json:"actions"`
 	Hosts    []Host             `json:"hosts"`
-	Models   []Model            `json:"models"`
+	Models   []Model            `json:"models"`             // those loaded, and those that have served and may be loaded again
 	Counters map[string]float64 `json:"counters,omitempty"` // of the pool, since its beginning
 }
 
@@ -110,16 +113,16 @@ func (r Report) Table(w io.Writer) error {
 		}
 	}
 	if len(r.Hosts) > 0 {
-		fmt.Fprintln(t, "\nHOST\tSTATE\tMODELS\tIN FLIGHT\tQUEUED\tIDLE\tUP")
+		fmt.Fprintln(t, "\nHOST\tSTATE\tMODELS\tIN FLIGHT\tQUEUED\tREQUESTS\tIDLE\tUP")
 	}
 	for _, h := range r.Hosts {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", h.Name, h.State, h.Models, h.InFlight, h.Queued, span(h.Idle), span(h.Up))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%.0f\t%s\t%s\n", h.Name, h.State, h.Models, h.InFlight, h.Queued, h.Requests, span(h.Idle), span(h.Up))
 	}
 	if len(r.Models) > 0 {
-		fmt.Fprintln(t, "\nMODEL\tHOST\tSTATE\tIN FLIGHT\tIDLE")
+		fmt.Fprintln(t, "\nMODEL\tHOST\tSTATE\tIN FLIGHT\tREQUESTS\tIDLE")
 	}
 	for _, m := range r.Models {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", m.Name, m.Host, m.State, m.InFlight, span(m.Idle))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%.0f\t%s\n", m.Name, m.Host, m.State, m.InFlight, m.Requests, span(m.Idle))
 	}
 	return t.Flush()
 }
@@ -142,35 +145,61 @@ func (r *run) observe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	requests, err := r.store.Traffic(ctx)
+	if err != nil {
+		return err
+	}
 	r.report.At = r.now(s).UTC()
+	hosts := slices.Collect(maps.Keys(s.Hosts))
+	for _, h := range r.catalog.Hosts {
+		if s.Hosts[h.Name] == nil {
+			hosts = append(hosts, h.Name)
+		}
+	}
+	slices.Sort(hosts)
+	for _, name := range hosts {
+		h := s.Hosts[name]
+		if h == nil {
+			h = &state.HostRecord{Name: name, State: string(policy.Asleep)}
+		}
+		r.observeHost(s, h, requests)
+	}
+	r.report.Counters, err = r.store.Stats(ctx)
+	return err
+}
+
+// observeHost puts the traffic of a host and its models into the report.
+func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[state.Copy]float64) {
 	since := func(ms int64, busy bool) float64 {
 		if ms <= 0 || busy {
 			return 0
 		}
 		return max(0, float64(s.NowMS-ms)/1000)
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
-		h := s.Hosts[name]
-		out := Host{Name: name, State: h.State, Models: len(h.Models), Queued: len(h.Queue)}
-		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
-			m := h.Models[id]
-			out.InFlight += m.InFlight
-			r.report.Models = append(r.report.Models, Model{
-				Name: id, Host: name, State: m.State, InFlight: m.InFlight, Idle: since(m.UsedMS, m.InFlight > 0),
-			})
+	models := slices.Collect(maps.Keys(h.Models))
+	out := Host{Name: h.Name, State: h.State, Models: len(models), Queued: len(h.Queue)}
+	for at, n := range requests {
+		if at.Host != h.Name {
+			continue
 		}
-		if h.State == "ready" || h.State == "draining" {
-			out.Idle, out.Up = since(h.ActiveMS, out.InFlight > 0), since(int64(h.Generation/1000), false)
-		}
-		r.report.Hosts = append(r.report.Hosts, out)
-	}
-	for _, h := range r.catalog.Hosts {
-		if s.Hosts[h.Name] == nil {
-			r.report.Hosts = append(r.report.Hosts, Host{Name: h.Name, State: "asleep"})
+		out.Requests += n
+		if _, known := r.catalog.Model(at.Model); known && h.Models[at.Model] == nil {
+			models = append(models, at.Model)
 		}
 	}
-	r.report.Counters, err = r.store.Stats(ctx)
-	return err
+	slices.Sort(models)
+	for _, id := range models {
+		m := Model{Name: id, Host: h.Name, State: "unloaded", Requests: requests[state.Copy{Host: h.Name, Model: id}]}
+		if rec := h.Models[id]; rec != nil {
+			m.State, m.InFlight, m.Idle = rec.State, rec.InFlight, since(rec.UsedMS, rec.InFlight > 0)
+		}
+		out.InFlight += m.InFlight
+		r.report.Models = append(r.report.Models, m)
+	}
+	if h.State == string(policy.Ready) || h.State == string(policy.Draining) {
+		out.Idle, out.Up = since(h.ActiveMS, out.InFlight > 0), since(int64(h.Generation/1000), false)
+	}
+	r.report.Hosts = append(r.report.Hosts, out)
 }
 
 var _ Store = (*state.Store)(nil)

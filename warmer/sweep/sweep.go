@@ -44,6 +44,7 @@ type Store interface {
 	MarkLost(ctx context.Context, host string) error
 	EndStranded(ctx context.Context, host string, limit time.Duration) error
 	Stats(ctx context.Context) (map[string]float64, error)
+	Traffic(ctx context.Context) (map[state.Copy]float64, error)
 }
 
 // Power turns hosts on and off; *wake.Set is one.

@@ -385,14 +385,63 @@ func TestAStoreThatIsAway(t *testing.T) {
 	}
 }
 
+func TestTraffic(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat")
+		p.after(time.Minute)
+		gateway := state.NewToucher(p.store)
+		gateway.Count("request_count_total", 9)
+		for at, n := range map[state.Copy]int{{Host: "box", Model: "chat"}: 3, {Host: "box", Model: "embed"}: 2, {Host: "box", Model: "no:more"}: 1, {Host: "gone", Model: "chat"}: 3} {
+			for range n {
+				gateway.Served(at.Host, at.Model)
+			}
+		}
+		p.must(gateway.Flush(ctx))
+		r := p.sweep(settings)
+		var got []string
+		for _, h := range r.Hosts {
+			got = append(got, fmt.Sprintf("%s %s %v", h.Name, h.State, h.Requests))
+		}
+		for _, m := range r.Models {
+			got = append(got, fmt.Sprintf("%s/%s %s %v", m.Host, m.Name, m.State, m.Requests))
+		}
+		equal(t, "traffic", strings.Join(got, ", "), "box ready 6, far asleep 0, box/chat loaded 3, box/embed unloaded 2")
+		equal(t, "counters", fmt.Sprint(r.Counters), "map[request_count_total:9]")
+		var table bytes.Buffer
+		p.must(r.Table(&table))
+		for _, row := range []string{"box   ready   1       0          0       6         1m0s  1m0s", "embed  box   unloaded  0          2         -"} {
+			if !strings.Contains(table.String(), row) {
+				t.Errorf("no row %q in\n%s", row, table.String())
+			}
+		}
+	})
+}
+
 func TestMetrics(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")
 		p.after(time.Minute)
+		gateway := state.NewToucher(p.store)
+		for range 7 {
+			gateway.Served("box", "chat")
+		}
+		p.must(gateway.Flush(ctx))
 		var out bytes.Buffer
 		p.must(p.sweep(settings).Metrics(&out))
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		equal(t, "lines: pool, two hosts, one model", len(lines), 4)
+		for i, of := range []map[string]any{
+			{"Pool": "main", "Hosts": 2.0, "HostsReady": 1.0, "Models": 1.0, "RequestsTotal": 7.0},
+			{"Pool": "main", "Host": "box", "Ready": 1.0, "UpSeconds": 60.0, "RequestsTotal": 7.0},
+			{"Pool": "main", "Host": "far", "Ready": 0.0, "RequestsTotal": 0.0},
+			{"Pool": "main", "Host": "box", "Model": "chat", "Loaded": 1.0, "IdleSeconds": 60.0, "RequestsTotal": 7.0},
+		} {
+			var flat map[string]any
+			p.must(json.Unmarshal([]byte(lines[i]), &flat))
+			for name, want := range of {
+				equal(t, name+" of line "+fmt.Sprint(i), flat[name], want)
+			}
+		}
 		for _, line := range lines {
 			var doc struct {
 				AWS struct {

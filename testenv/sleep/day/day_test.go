@@ -23,22 +23,45 @@ func seeds(t *testing.T) int {
 	return n
 }
 
-// TestDay runs a day for each seed and each way to choose victims, and prints the table of what it cost.
+// TestDay plays whole days without Redis.
 func TestDay(t *testing.T) {
-	n := seeds(t)
-	t.Logf("%-5s %9s %11s %8s %8s %10s %6s %10s %9s %9s", "evict", "requests", "host hours", "price", "cold", "evictions", "wakes", "mean wait", "p50", "p95")
-	for _, evict := range []policy.Eviction{policy.LRU, policy.Cost} {
+	compare(t, 24*time.Hour, func(*testing.T, *world) {})
+}
+
+// compare plays a world for each seed and each way to choose victims, and prints the table of what it cost. prepare sees
+// each world before it is played.
+func compare(t *testing.T, length time.Duration, prepare func(*testing.T, *world)) {
+	ways, n := [...]policy.Eviction{policy.LRU, policy.Cost}, seeds(t)
+	played := make([][]*tally, len(ways))
+	t.Run("play", func(t *testing.T) { // returns when all are played
+		for i, evict := range ways {
+			played[i] = make([]*tally, n)
+			for seed := range n {
+				t.Run(fmt.Sprintf("%s-%d", evict, seed), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(uint64(seed), evict, length)
+					prepare(t, w)
+					got := w.run()
+					for _, b := range w.broken {
+						t.Error(b)
+					}
+					if got.cold != len(got.waits) { // 13: every request has its outcome
+						t.Errorf("%d requests were held and %d served", got.cold, len(got.waits))
+					}
+					played[i][seed] = got
+				})
+			}
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	t.Logf("the mean of %d times %v", n, length)
+	t.Logf("%-5s %9s %11s %8s %11s %10s %6s %10s %9s %9s", "evict", "requests", "host hours", "price", "cold starts", "evictions", "wakes", "mean wait", "p50", "p95")
+	for i, evict := range ways {
 		var sum tally
-		for seed := range uint64(n) {
-			w := newWorld(seed, evict, 24*time.Hour)
-			got := w.run()
-			for _, b := range w.broken {
-				t.Fatalf("%s, seed %d: %s", evict, seed, b)
-			}
-			if got.cold != len(got.waits) { // 13: every request has its outcome
-				t.Errorf("%s, seed %d: %d requests were held and %d served", evict, seed, got.cold, len(got.waits))
-			}
-			sum.add(got)
+		for _, one := range played[i] {
+			sum.add(one)
 		}
 		t.Log(sum.row(evict, n))
 	}
@@ -69,6 +92,6 @@ func (s *tally) row(evict policy.Eviction, days int) string {
 		return s.waits[int(share*float64(len(s.waits)-1))].Round(100 * time.Millisecond)
 	}
 	mean := total / time.Duration(max(1, len(s.waits)))
-	return fmt.Sprintf("%-5s %9d %11.1f %8.1f %8d %10d %6d %10v %9v %9v", evict, s.requests/days, s.hours/float64(days), s.price/float64(days),
+	return fmt.Sprintf("%-5s %9d %11.1f %8.1f %11d %10d %6d %10v %9v %9v", evict, s.requests/days, s.hours/float64(days), s.price/float64(days),
 		s.loads/days, s.evictions/days, s.wakes/days, mean.Round(100*time.Millisecond), at(0.5), at(0.95))
 }

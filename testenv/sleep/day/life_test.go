@@ -105,7 +105,7 @@ func (w *world) next(h *host) {
 			w.fail("a load was refused: " + step.Admission.Reason.String())
 			return
 		}
-		w.oldest(h, step.Admission.Evict)
+		w.oldest(h, w.catalog[l.model], step.Admission.Evict)
 		for _, id := range step.Admission.Evict {
 			w.tally.evictions++
 			w.stop(h, id)
@@ -130,11 +130,15 @@ func (w *world) stop(h *host, id string) {
 	}
 }
 
-// oldest checks that under LRU no idle model stays that was used before a victim.
-func (w *world) oldest(h *host, victims []string) {
+// oldest checks that under LRU no idle model stays that was used before one that goes, but for one on the NPU that a model
+// for the NPU replaces.
+func (w *world) oldest(h *host, newcomer policy.Model, victims []string) {
+	if w.evict != policy.LRU || newcomer.Devices.Has(policy.NPU) {
+		return
+	}
 	for _, id := range victims {
 		for _, r := range h.Residents {
-			if w.evict == policy.LRU && !r.Busy() && !slices.Contains(victims, r.ID) && r.Used.Before(resident(h, id).Used) { // 6
+			if !r.Busy() && !slices.Contains(victims, r.ID) && r.Used.Before(resident(h, id).Used) { // 6
 				w.fail(id + " goes although " + r.ID + " is unused for longer")
 			}
 		}
@@ -182,6 +186,9 @@ func (w *world) sweep() {
 		return w.hosts[slices.IndexFunc(w.hosts, func(h *host) bool { return h.Name == name })]
 	}
 	for _, u := range plan.Unload {
+		if r := resident(at(u.Host), u.Model); w.now.Sub(r.Used) < modelIdle { // 21
+			w.fail(u.Model + " goes before its idle time is over")
+		}
 		w.stop(at(u.Host), u.Model)
 	}
 	for _, s := range plan.Sleep {
@@ -209,29 +216,50 @@ func (w *world) fail(what string) {
 
 // check holds the pool to the invariants that a moment shows.
 func (w *world) check() {
+	begun := map[string]string{} // model → host
 	for _, h := range w.hosts {
-		loading := 0
+		loading, npu := 0, 0
 		for _, r := range h.Residents {
-			if r.State == policy.ModelLoading {
-				loading++
+			if r.Devices.Has(policy.NPU) {
+				npu++
 			}
+			if r.State != policy.ModelLoading {
+				continue
+			}
+			loading++
+			if other := begun[r.ID]; other != "" { // 10
+				w.fail(r.ID + " is started on " + other + " and on " + h.Name)
+			}
+			begun[r.ID] = h.Name
 		}
 		switch {
 		case len(h.Residents) > slots: // 1
 			w.fail(h.Name + " holds more models than it has slots")
+		case npu > 1: // 2
+			w.fail(h.Name + " holds two models on its NPU")
 		case loading > 1: // 4
 			w.fail(h.Name + " executes two loads")
 		case h.State != policy.Ready && len(h.Residents) > 0: // 19
 			w.fail(h.Name + " holds models while it is " + string(h.State))
 		case h.State == policy.Asleep && len(h.Queue) > 0: // 20
 			w.fail(h.Name + " sleeps although it is wanted")
-		case h.State == policy.Ready && h.Loading == "" && len(h.Queue) > 0 && len(h.Residents) < slots: // 14
+		case h.State == policy.Ready && h.Loading == "" && len(h.Queue) > 0 && w.room(h, h.Queue[0].Model): // 14
 			w.fail(h.Name + " has a free slot and does not load")
 		}
 	}
-	for m, l := range w.loads { // 13
-		if w.now.Sub(l.waiters[0]) > time.Hour {
+	for m, l := range w.loads {
+		if w.now.Sub(l.waiters[0]) > time.Hour { // 13
 			w.fail(w.catalog[m].ID + " is waited for without end")
 		}
+		if l.passed > overtakes { // 15
+			w.fail(w.catalog[m].ID + " is overtaken again and again")
+		}
 	}
+}
+
+// room reports whether a host could load a model and stop nothing for it.
+func (w *world) room(h *host, m policy.Model) bool {
+	return len(h.Residents) < slots && !slices.ContainsFunc(h.Residents, func(r policy.Resident) bool {
+		return r.Devices.Has(policy.NPU) && m.Devices.Has(policy.NPU)
+	})
 }

@@ -23,6 +23,7 @@ const (
 	hostMinUp  = 5 * time.Minute
 	sweepEvery = time.Minute
 	fairAfter  = 2 * time.Second
+	overtakes  = 8
 )
 
 // epoch is when every simulation begins.
@@ -55,7 +56,6 @@ type host struct {
 	policy.Host
 	price float64
 	woken time.Time // when its present life began to cost
-	since map[string]time.Time
 }
 
 // load is a ticket with the requests that wait for it.
@@ -109,7 +109,11 @@ func newWorld(seed uint64, evict policy.Eviction, length time.Duration) *world {
 		rng: rand.New(rand.NewPCG(seed, 1)), evict: evict, now: epoch, end: epoch.Add(length), loads: map[int]*load{},
 	}
 	for i := range models {
-		w.catalog = append(w.catalog, policy.Model{ID: fmt.Sprintf("m%02d", i), Type: policy.LLM, Devices: policy.GPU, Max: 1})
+		device := policy.GPU
+		if i%10 == 9 {
+			device = policy.NPU
+		}
+		w.catalog = append(w.catalog, policy.Model{ID: fmt.Sprintf("m%02d", i), Type: policy.LLM, Devices: device, Max: 1})
 		w.reload = append(w.reload, time.Duration(5+w.rng.ExpFloat64()*25)*time.Second)
 	}
 	for i := range hosts {
@@ -117,8 +121,12 @@ func newWorld(seed uint64, evict policy.Eviction, length time.Duration) *world {
 		if i%2 == 1 {
 			price = 2
 		}
-		w.hosts = append(w.hosts, &host{price: price, since: map[string]time.Time{}, Host: policy.Host{
-			Name: fmt.Sprintf("h%02d", i), State: policy.Asleep, Devices: policy.GPU, Limits: policy.Uniform(slots),
+		devices := policy.GPU
+		if i%5 == 4 {
+			devices |= policy.NPU
+		}
+		w.hosts = append(w.hosts, &host{price: price, Host: policy.Host{
+			Name: fmt.Sprintf("h%02d", i), State: policy.Asleep, Devices: devices, Limits: policy.Uniform(slots),
 		}})
 	}
 	w.poisson()

@@ -1,0 +1,247 @@
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/bits"
+)
+
+var errJSON = errors.New("not JSON")
+
+// maxDepth is how deep arrays and objects may be nested in an answer.
+const maxDepth = 512
+
+// The states of a JSON text, and behind them what is to be done instead of going to another state at once.
+const (
+	jsonValue     = iota // before a value
+	jsonFirst            // before the first value of an array, or its end
+	jsonFirstName        // before the first name of an object, or its end
+	jsonName             // before a name
+	jsonColon            // behind a name
+	jsonAfter            // behind a value
+	jsonString           // within a string
+	jsonEscape           // behind its backslash
+	jsonHex              // before the four digits of \u, then after each of them
+	jsonHex1
+	jsonHex2
+	jsonHex3
+	jsonMinus    // behind the sign of a number
+	jsonZero     // behind its leading zero
+	jsonDigits   // within its digits
+	jsonPoint    // behind its point
+	jsonFraction // within the digits behind the point
+	jsonExponent // behind its e
+	jsonSign     // behind the sign of its exponent
+	jsonPower    // within the digits of its exponent
+	jsonT        // behind the letters of true, false and null
+	jsonTr
+	jsonTru
+	jsonF
+	jsonFa
+	jsonFal
+	jsonFals
+	jsonN
+	jsonNu
+	jsonNul
+	jsonBad
+
+	jsonStates
+
+	doText   = iota // begin a string
+	doName          // begin a name
+	doQuote         // end either
+	doObject        // enter an object
+	doArray         // enter an array
+	doLeave         // leave an object
+	doLeaveArray
+	doComma
+)
+
+// jsonSteps is, by state and byte, the next state or what to do.
+var jsonSteps = func() (steps [jsonStates][256]uint8) {
+	for s := range steps {
+		for c := range steps[s] {
+			steps[s][c] = jsonBad
+		}
+	}
+	on := func(state uint8, chars string, next uint8) {
+		for _, c := range []byte(chars) {
+			steps[state][c] = next
+		}
+	}
+	const digits, hex = "0123456789", "0123456789abcdefABCDEF"
+	for _, s := range []uint8{jsonValue, jsonFirst, jsonFirstName, jsonName, jsonColon, jsonAfter} {
+		on(s, " \t\r\n", s)
+	}
+	for _, s := range []uint8{jsonValue, jsonFirst} {
+		on(s, "{", doObject)
+		on(s, "[", doArray)
+		on(s, `"`, doText)
+		on(s, "-", jsonMinus)
+		on(s, digits, jsonDigits)
+		on(s, "0", jsonZero)
+		on(s, "t", jsonT)
+		on(s, "f", jsonF)
+		on(s, "n", jsonN)
+	}
+	on(jsonFirst, "]", doLeaveArray)
+	on(jsonFirstName, "}", doLeave)
+	on(jsonFirstName, `"`, doName)
+	on(jsonName, `"`, doName)
+	on(jsonColon, ":", jsonValue)
+	for _, s := range []uint8{jsonAfter, jsonZero, jsonDigits, jsonFraction, jsonPower} {
+		on(s, " \t\r\n", jsonAfter)
+		on(s, ",", doComma)
+		on(s, "}", doLeave)
+		on(s, "]", doLeaveArray)
+	}
+	for c := ' '; c < 256; c++ {
+		steps[jsonString][c] = jsonString
+	}
+	on(jsonString, `"`, doQuote)
+	on(jsonString, `\`, jsonEscape)
+	on(jsonEscape, `"\/bfnrt`, jsonString)
+	on(jsonEscape, "u", jsonHex)
+	on(jsonHex, hex, jsonHex1)
+	on(jsonHex1, hex, jsonHex2)
+	on(jsonHex2, hex, jsonHex3)
+	on(jsonHex3, hex, jsonString)
+	on(jsonMinus, digits, jsonDigits)
+	on(jsonMinus, "0", jsonZero)
+	for _, s := range []uint8{jsonZero, jsonDigits} {
+		on(s, ".", jsonPoint)
+		on(s, "eE", jsonExponent)
+	}
+	on(jsonDigits, digits, jsonDigits)
+	on(jsonPoint, digits, jsonFraction)
+	on(jsonFraction, digits, jsonFraction)
+	on(jsonFraction, "eE", jsonExponent)
+	on(jsonExponent, "+-", jsonSign)
+	for _, s := range []uint8{jsonExponent, jsonSign, jsonPower} {
+		on(s, digits, jsonPower)
+	}
+	for _, word := range []struct {
+		begun uint8
+		rest  string
+	}{{jsonT, "rue"}, {jsonF, "alse"}, {jsonN, "ull"}} {
+		for i := range word.rest {
+			next := word.begun + uint8(i) + 1
+			if i == len(word.rest)-1 {
+				next = jsonAfter
+			}
+			on(word.begun+uint8(i), word.rest[i:i+1], next)
+		}
+	}
+	return steps
+}()
+
+// jsonText checks a JSON text (RFC 8259, of any encoding) that comes in pieces of any size, and keeps none of it. The zero
+// value is before a text.
+type jsonText struct {
+	state  uint8
+	named  bool // the string is a name
+	depth  int
+	object [maxDepth / 64]uint64 // bit i: what encloses at depth i+1 is an object
+}
+
+// feed takes the next piece; false means that the text is not JSON, and stays.
+func (j *jsonText) feed(p []byte) bool {
+	state := j.state
+	for i := 0; i < len(p); i++ {
+		if state == jsonString {
+			if i += plainRun(p[i:]); i == len(p) {
+				break
+			}
+		}
+		if state = jsonSteps[state][p[i]]; state > jsonStates {
+			state = j.do(state)
+		}
+	}
+	j.state = state
+	return state != jsonBad
+}
+
+// do carries out what a byte asks for and returns the next state.
+func (j *jsonText) do(what uint8) uint8 {
+	switch what {
+	case doText, doName:
+		j.named = what == doName
+		return jsonString
+	case doQuote:
+		if j.named {
+			return jsonColon
+		}
+		return jsonAfter
+	case doObject, doArray:
+		return j.enter(what == doObject)
+	case doComma:
+		switch {
+		case j.depth == 0:
+			return jsonBad
+		case j.inObject():
+			return jsonName
+		}
+		return jsonValue
+	}
+	if j.depth == 0 || j.inObject() != (what == doLeave) {
+		return jsonBad
+	}
+	j.depth--
+	return jsonAfter
+}
+
+func (j *jsonText) enter(object bool) uint8 {
+	if j.depth == maxDepth {
+		return jsonBad
+	}
+	at, bit := j.depth/64, uint64(1)<<(j.depth%64)
+	j.depth++
+	if object {
+		j.object[at] |= bit
+		return jsonFirstName
+	}
+	j.object[at] &^= bit
+	return jsonFirst
+}
+
+// inObject reports that what encloses is an object.
+// REQUIRES: depth > 0.
+func (j *jsonText) inObject() bool {
+	at := j.depth - 1
+	return j.object[at/64]>>(at%64)&1 == 1
+}
+
+// whole reports that what was fed is a whole JSON text.
+func (j *jsonText) whole() bool {
+	switch j.state {
+	case jsonAfter, jsonZero, jsonDigits, jsonFraction, jsonPower:
+		return j.depth == 0
+	}
+	return false
+}
+
+// empty reports that nothing but white space was fed.
+func (j *jsonText) empty() bool { return j.state == jsonValue && j.depth == 0 }
+
+func space(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+
+// plainRun is how many bytes p begins with that neither end a string nor mean anything in it, eight at a time: texts and
+// pictures are nearly all of an answer.
+func plainRun(p []byte) int {
+	const ones = 0x0101010101010101
+	i := 0
+	for ; len(p)-i >= 8; i += 8 {
+		x := binary.LittleEndian.Uint64(p[i:])
+		quote, slash := x^ones*'"', x^ones*'\\'
+		// The lowest byte marked is one of the three kinds; marks above it may be wrong, as a borrow passes through.
+		if marks := ((quote-ones)&^quote | (slash-ones)&^slash | (x-ones*' ')&^x) & (ones << 7); marks != 0 {
+			return i + bits.TrailingZeros64(marks)/8
+		}
+	}
+	for ; i < len(p); i++ {
+		if c := p[i]; c == '"' || c == '\\' || c < ' ' {
+			break
+		}
+	}
+	return i
+}

@@ -1,0 +1,23 @@
+package state
+
+import (
+	"context"
+	_ "embed" // the script
+)
+
+//go:embed lua/pulled.lua
+var pulledLua string
+
+// Pulled is how far the weights that a load waits for have come.
+type Pulled struct {
+	Done, Total int64 // bytes; Total is 0 while it is not known
+}
+
+// PutPulled says how far the weights that a queued load waits for have come, nil that it waits for none (any more).
+// ErrGone: the ticket is not queued on that host.
+func (s *Store) PutPulled(ctx context.Context, host string, generation uint64, ticket string, p *Pulled) error {
+	if p == nil {
+		return s.evalWord(ctx, s.scripts.pulled, host, generation, ticket, "", 0)
+	}
+	return s.evalWord(ctx, s.scripts.pulled, host, generation, ticket, p.Done, p.Total)
+}

@@ -1,0 +1,66 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+
+	"reveille/infra/catalog"
+	"reveille/infra/config"
+	"reveille/runner/weights"
+	"reveille/runner/weights/hf"
+	"reveille/runner/weights/s3"
+)
+
+// Weights are the flags of weights that are fetched from elsewhere.
+type Weights struct {
+	WeightsDir   string `help:"Folder for weights fetched from s3:// and hf://, of this runner alone; default weights-HOST in the state folder." placeholder:"DIR"`
+	WeightsBytes string `help:"Most bytes of fetched weights kept, the least recently used go first; 0 is what the disk takes." default:"0"`
+	HFEndpoint   string `name:"hf-endpoint" env:"REVEILLE_HF_ENDPOINT,HF_ENDPOINT" help:"Hub that hf:// weights are fetched from." default:"https://huggingface.co"`
+	HFToken      string `name:"hf-token" env:"REVEILLE_HF_TOKEN,HF_TOKEN" help:"Token for the hub's gated and private repositories." placeholder:"TOKEN"`
+}
+
+// parse checks the flags: the most bytes, and the hub.
+func (w Weights) parse() (most int64, hub *hf.Source, err error) {
+	var bytesErr, hubErr error
+	if w.WeightsBytes != "" {
+		if most, bytesErr = config.Bytes(w.WeightsBytes); bytesErr != nil {
+			bytesErr = fmt.Errorf("--weights-bytes: %w", bytesErr)
+		}
+	}
+	if hub, hubErr = hf.New(w.HFEndpoint, w.HFToken); hubErr != nil {
+		hubErr = fmt.Errorf("--hf-endpoint: %w", hubErr)
+	}
+	return most, hub, errors.Join(bytesErr, hubErr)
+}
+
+// weightsCache opens the host's cache of fetched weights. AWS's settings and credentials are those of the environment,
+// looked for when an s3:// model is first wanted. end closes it and all that belongs to it.
+func weightsCache(s Settings, host string, log *slog.Logger) (cache *weights.Cache, end func(), err error) {
+	most, hub, err := s.Weights.parse()
+	if err != nil {
+		return nil, nil, err
+	}
+	dir := s.WeightsDir
+	if dir == "" {
+		dir = filepath.Join(s.StateDir, "weights-"+host)
+	}
+	bucket := s3.New(func(ctx context.Context) (s3.API, error) {
+		cfg, err := awsconfig.LoadDefaultConfig(ctx)
+		return s3.Client(cfg), err
+	})
+	cache, err = weights.Open(weights.Config{
+		Dir: dir, Bytes: most, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeHF: hub, catalog.SchemeS3: bucket}, Log: log,
+	})
+	if errors.Is(err, weights.ErrInUse) {
+		err = fmt.Errorf("%w; give this runner another --weights-dir", err)
+	}
+	return cache, func() {
+		cache.Close()
+		hub.Close()
+	}, err
+}

@@ -1,0 +1,32 @@
+package host_test
+
+import (
+	"testing"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/runner/host"
+)
+
+// The least recently used model is the slow one to load: by default it goes, by cost the quick one does.
+func TestEvictByCost(t *testing.T) {
+	for evict, want := range map[policy.Eviction]string{policy.LRU: "b", policy.Cost: "a"} {
+		t.Run(string(evict), func(t *testing.T) {
+			b := start(t, func(c *host.Config) { c.Limits, c.Evict, c.Price = policy.Uniform(2), evict, 2 })
+			b.ready(b.load("a"))
+			quick := time.Duration(b.record("a").LoadMS) * time.Millisecond
+			gate := make(chan struct{})
+			b.engines.mu.Lock()
+			b.engines.gates["b"] = gate
+			b.engines.mu.Unlock()
+			ticket := b.load("b")
+			b.until("b loads", func() bool { return b.engines.starts("b") == 1 })
+			time.AfterFunc(max(500*time.Millisecond, 20*quick), func() { close(gate) })
+			b.ready(ticket)
+			b.busy("a")() // a is used after b
+			if r := b.ready(b.load("c")); r.Evicted != want {
+				t.Errorf("evicted %q, want %q", r.Evicted, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package launch
+
+import (
+	"context"
+	"errors"
+
+	"reveille/infra/catalog"
+	"reveille/runner/host"
+	"reveille/runner/weights"
+)
+
+var _ host.Weights = (*Launcher)(nil)
+
+// placesOf are where a model's weights have to be fetched from; none when all are on this host.
+func placesOf(m *catalog.Model) []weights.Place {
+	var out []weights.Place
+	for _, at := range []weights.Place{{Checkpoint: catalog.ParseCheckpoint(m.Checkpoint), SHA256: m.SHA256}, {Checkpoint: catalog.ParseCheckpoint(m.MMProj)}} {
+		if at.Scheme != catalog.SchemePath {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// There reports whether all files of a model are on this host, or could not be fetched anyway.
+func (l *Launcher) There(m *catalog.Model) bool {
+	for _, at := range placesOf(m) {
+		if l.Weights == nil {
+			return true // the start says what is wrong
+		}
+		if !l.Weights.Has(at) {
+			return false
+		}
+	}
+	return true
+}
+
+// Pull fetches the files of a model. Errors are [*host.Error], or the end of ctx.
+func (l *Launcher) Pull(ctx context.Context, m *catalog.Model) error {
+	return pullError(l.Weights.Pull(ctx, placesOf(m)...))
+}
+
+// Progress is how many bytes of a model's fetched files are there, of how many.
+func (l *Launcher) Progress(m *catalog.Model) (done, total int64) {
+	return l.Weights.Progress(placesOf(m)...)
+}
+
+// pullError is an error of the weights in words for clients. Clearing the host would not help any of them.
+func pullError(err error) error {
+	var e *weights.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	out := &host.Error{Code: host.CodeLoad, Message: "weights " + e.Message(), Final: true, Cause: e.Cause}
+	switch e.Kind {
+	case weights.ErrNotFound:
+		out.Code = "model_file_not_found"
+	case weights.ErrFull:
+		out.Code = "disk_full"
+	}
+	return out
+}
+
+// files are a model's files on this host, kept there until release.
+type files struct {
+	checkpoint, mmproj string
+	holds              []*weights.Hold
+}
+
+// hold finds a model's files, fetching those that were removed since their pull.
+func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
+	f := &files{}
+	for _, one := range []struct {
+		path      *string
+		from, sum string
+	}{{&f.checkpoint, m.Checkpoint, m.SHA256}, {&f.mmproj, m.MMProj, ""}} {
+		at := weights.Place{Checkpoint: catalog.ParseCheckpoint(one.from), SHA256: one.sum}
+		if at.Scheme == catalog.SchemePath {
+			*one.path = at.Path
+			continue
+		}
+		h, err := l.holdPlace(ctx, at)
+		if err != nil {
+			f.release()
+			return nil, err
+		}
+		*one.path, f.holds = h.Path, append(f.holds, h)
+	}
+	return f, nil
+}
+
+func (l *Launcher) holdPlace(ctx context.Context, at weights.Place) (*weights.Hold, error) {
+	if l.Weights == nil {
+		return nil, &host.Error{Code: host.CodeLoad, Message: "weights at " + string(at.Scheme) + ":// cannot be fetched by this runner", Final: true}
+	}
+	h, err := l.Weights.Hold(ctx, at)
+	return h, pullError(err)
+}
+
+func (f *files) release() {
+	for _, h := range f.holds {
+		h.Release()
+	}
+}
+
+// path is where a file lies on this host, "" for one that does not.
+func (l *Launcher) path(checkpoint, sha256 string) string {
+	at := weights.Place{Checkpoint: catalog.ParseCheckpoint(checkpoint), SHA256: sha256}
+	if at.Scheme == catalog.SchemePath {
+		return at.Path
+	}
+	if l.Weights == nil {
+		return ""
+	}
+	path, _ := l.Weights.Path(at)
+	return path
+}

@@ -1,0 +1,48 @@
+package mmcache
+
+import (
+	"testing"
+	"time"
+
+	"reveille/infra/mmcache"
+	"reveille/infra/state"
+	"reveille/testenv"
+)
+
+// TestCluster: entries spread over the nodes of a Redis Cluster with TLS, one host's serve another's, whole requests at a
+// time, and the list of what is there finds them on every node.
+func TestCluster(t *testing.T) {
+	cluster := testenv.StartRedisCluster(t)
+	host := func() *Server {
+		// The system's own test trusts the authority; the roots of this process are read once, perhaps before.
+		rdb, err := state.Client(state.Options{URL: cluster.URL() + "?skip_verify=true", Timeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = rdb.Close() })
+		return newServer(t, func(c *Config) { c.Redis, c.Bytes, c.LookupWait, c.Quota = rdb, -1, 10*time.Second, 1<<30 })
+	}
+	const media = 48
+	args := []string{"each=12", "distinct=48", "requests=4"}
+	if got := drive(t, testAttachment(t, host()).environ(), args...); got.encodes != media {
+		t.Fatalf("first host: %+v", got)
+	}
+	all := cluster.Client(t)
+	waitFor(t, "all entries in the list", func() bool {
+		usage, err := mmcache.List(t.Context(), all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(usage) == 1 && usage[0].Entries == media
+	})
+	for i := range cluster.Addrs {
+		keys, err := cluster.Node(t, i).Keys(t.Context(), "mm:*:*").Result()
+		if err != nil || len(keys) == 0 || len(keys) == media {
+			t.Errorf("node %d has %d of %d entries, %v", i, len(keys), media, err)
+		}
+	}
+	waitFor(t, "their bytes in the ledger", func() bool { return len(all.HGetAll(t.Context(), ledgerKey).Val()) > 0 })
+	if got := drive(t, testAttachment(t, host()).environ(), args...); got.encodes != 0 || got.answered != media {
+		t.Errorf("second host: %+v", got)
+	}
+}

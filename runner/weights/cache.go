@@ -1,0 +1,220 @@
+package weights
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"reveille/infra/catalog"
+)
+
+const (
+	lockName     = ".lock"
+	pullingName  = ".pulling"
+	manifestName = ".weights.json"
+)
+
+// Config of a Cache. Zero values have defaults where one is named.
+type Config struct {
+	Dir     string // of the cache alone; made where it is missing
+	Bytes   int64  // most bytes of all entries; 0: what the disk takes
+	Margin  int64  // bytes of the disk left free; default 512 MiB
+	Sources map[catalog.Scheme]Source
+	Log     *slog.Logger // default: none
+
+	Ranges int           // read at a time, of all pulls together; default 8
+	Range  int64         // bytes of one; default 16 MiB
+	Stall  time.Duration // a range that brings nothing for so long is broken off and asked for anew; default 30 s
+	Tries  int           // failures in a row, without a byte between them, that end a pull; default 6
+	Pause  time.Duration // before the second try, doubled with each; default 500 ms, at most 15 s
+	Limit  time.Duration // of a whole pull; default 6 h
+	Wanted time.Duration // entries that Has found so lately make no room; default 10 s
+}
+
+// Cache is the folder of fetched weights. It is safe for concurrent use.
+type Cache struct {
+	cfg     Config
+	dir     string // absolute
+	root    *os.Root
+	lock    *os.File
+	disk    disk
+	ranges  chan struct{} // capacity Config.Ranges: the reads under way
+	buffers sync.Pool     // of *[]byte
+	life    context.Context
+	end     context.CancelFunc
+	work    sync.WaitGroup // pulls
+
+	mu      sync.Mutex // guards all below; held over the disk, never over a source
+	entries map[string]*entry
+	pulls   map[*pull]struct{}
+	total   int64 // bytes of entries
+	serial  int   // of the names below .pulling
+}
+
+// disk is what the cache asks of the file system beside its files.
+type disk struct {
+	free     func(dir string) (int64, error)
+	allocate func(f *os.File, size int64) error
+}
+
+// Open takes a cache's folder into possession, clears away what pulls left behind that did not end, and reads what is
+// there. ErrInUse: another process has it. Close gives it back.
+func Open(cfg Config) (*Cache, error) {
+	setDefault(&cfg.Margin, 512<<20)
+	setDefault(&cfg.Ranges, 8)
+	setDefault(&cfg.Range, 16<<20)
+	setDefault(&cfg.Stall, 30*time.Second)
+	setDefault(&cfg.Tries, 6)
+	setDefault(&cfg.Pause, 500*time.Millisecond)
+	setDefault(&cfg.Limit, 6*time.Hour)
+	setDefault(&cfg.Wanted, 10*time.Second)
+	if cfg.Bytes <= 0 {
+		cfg.Bytes = math.MaxInt64
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Cache{
+		cfg: cfg, disk: disk{freeBytes, allocate}, ranges: make(chan struct{}, cfg.Ranges), entries: map[string]*entry{}, pulls: map[*pull]struct{}{},
+		buffers: sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }},
+	}
+	c.life, c.end = context.WithCancel(context.Background())
+	var err error
+	if c.dir, err = filepath.Abs(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("folder of weights: %w", err)
+	}
+	if c.root, err = os.OpenRoot(c.dir); err != nil {
+		return nil, fmt.Errorf("folder of weights: %w", err)
+	}
+	if err := c.possess(); err != nil {
+		c.release()
+		return nil, err
+	}
+	return c, nil
+}
+
+func setDefault[T int | int64 | time.Duration](v *T, to T) {
+	if *v <= 0 {
+		*v = to
+	}
+}
+
+// possess takes the folder's lock, and then what is in it.
+func (c *Cache) possess() error {
+	var err error
+	if c.lock, err = c.root.OpenFile(lockName, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return fmt.Errorf("folder of weights: %w", err)
+	}
+	mine, err := lockFile(c.lock)
+	if err != nil {
+		return fmt.Errorf("folder of weights: %w", err)
+	}
+	if !mine {
+		return fmt.Errorf("%w: %s", ErrInUse, c.dir)
+	}
+	if err := c.root.RemoveAll(pullingName); err != nil {
+		return fmt.Errorf("what earlier pulls left: %w", err)
+	}
+	return c.scan()
+}
+
+func (c *Cache) release() {
+	if c.lock != nil {
+		_ = c.lock.Close()
+	}
+	_ = c.root.Close()
+}
+
+// Close ends the pulls under way and gives the folder back. Holds may be released afterwards.
+func (c *Cache) Close() {
+	c.end()
+	c.work.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.release()
+}
+
+// Has reports whether the weights of a place are there for a load that is about to hold them: for Config.Wanted they will
+// not be removed. So loads that wait for each other's slots do not take each other's weights away in turn.
+func (c *Cache) Has(at Place) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.wholeLocked(at)
+	if e != nil {
+		e.wanted = time.Now()
+	}
+	return e != nil
+}
+
+// Path is where an engine finds the weights of a place, false when they have to be pulled first. Without a hold they may
+// be removed at any time.
+func (c *Cache) Path(at Place) (string, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.wholeLocked(at); e != nil {
+		return c.pathOf(e), true
+	}
+	return "", false
+}
+
+// pathOf is what an engine is given of an entry.
+func (c *Cache) pathOf(e *entry) string {
+	return filepath.Join(c.dir, e.id, filepath.FromSlash(e.Path))
+}
+
+// A Hold keeps an entry where it is.
+type Hold struct {
+	Path string // what an engine is given: a file, or the folder of several
+
+	cache *Cache
+	entry *entry
+	once  sync.Once
+}
+
+// holdTries bounds how often an entry may be removed between its pull and its hold.
+const holdTries = 3
+
+// Hold keeps the weights of a place in the cache until Release, pulling them first if need be. Errors are [*Error], or
+// the end of ctx.
+func (c *Cache) Hold(ctx context.Context, at Place) (*Hold, error) {
+	for range holdTries {
+		c.mu.Lock()
+		if e := c.wholeLocked(at); e != nil {
+			e.holds++
+			c.touchLocked(e)
+			c.mu.Unlock()
+			return &Hold{Path: c.pathOf(e), cache: c, entry: e}, nil
+		}
+		c.mu.Unlock()
+		if err := c.Pull(ctx, at); err != nil {
+			return nil, err
+		}
+	}
+	return nil, &Error{Place: at.String(), Kind: ErrFull, Note: "other weights take its room again and again"}
+}
+
+// Release ends the hold. Further calls do nothing.
+func (h *Hold) Release() {
+	h.once.Do(func() {
+		h.cache.mu.Lock()
+		defer h.cache.mu.Unlock()
+		h.entry.holds--
+		h.cache.touchLocked(h.entry)
+	})
+}
+
+// touchLocked makes an entry the one used last.
+func (c *Cache) touchLocked(e *entry) {
+	e.used = time.Now()
+	if c.entries[e.id] == e {
+		_ = c.root.Chtimes(e.id, e.used, e.used) // only the order after a restart depends on it
+	}
+}

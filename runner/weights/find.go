@@ -1,0 +1,154 @@
+package weights
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// MaxFiles bounds the files of one place; a source need not list more than one beyond it.
+const MaxFiles = 1000
+
+// found is what a place stands for: the files of one model, and which of them an engine is given, "" for their folder.
+type found struct {
+	files []File
+	path  string
+}
+
+// size is the bytes of all files.
+func (f found) size() (n int64) {
+	for _, one := range f.files {
+		n += one.Size
+	}
+	return n
+}
+
+// find learns what a place stands for: a file; for one of the shards of a GGUF file all of them; for a folder or a whole
+// repository the files in it that an engine needs.
+func find(ctx context.Context, src Source, at Place) (found, error) {
+	var out found
+	if at.Path != "" {
+		dir, name := path.Split(at.Path)
+		names := shards(name)
+		if len(names) > MaxFiles {
+			return out, &Error{Kind: ErrUnclear, Note: fmt.Sprintf("more than %d files", MaxFiles)}
+		}
+		for _, part := range names {
+			c := at.Checkpoint
+			c.Path = dir + part
+			f, err := src.Stat(ctx, c)
+			if len(names) == 1 && errors.Is(err, ErrNotFound) {
+				return folder(ctx, src, at, err)
+			}
+			if err != nil {
+				return out, err
+			}
+			f.Name = part
+			out.files = append(out.files, f)
+		}
+		out.path = name
+		return out, valid(at, out.files)
+	}
+	return folder(ctx, src, at, nil)
+}
+
+// folder is find for a folder; none is the error when there is none.
+func folder(ctx context.Context, src Source, at Place, none error) (found, error) {
+	files, err := src.List(ctx, at.Checkpoint)
+	if none != nil && (errors.Is(err, ErrNotFound) || err == nil && len(files) == 0) {
+		return found{}, none
+	}
+	if err != nil {
+		return found{}, err
+	}
+	out, err := needed(files)
+	if err == nil {
+		err = valid(at, out.files)
+	}
+	return out, err
+}
+
+// shard is the name of a part of a GGUF file that was split.
+var shard = regexp.MustCompile(`^(.*)-\d{5}-of-(\d{5})\.gguf$`)
+
+// shards are the names of all parts of a split GGUF file, whichever is named; for another file its name alone.
+func shards(name string) []string {
+	m := shard.FindStringSubmatch(name)
+	if m == nil {
+		return []string{name}
+	}
+	count, _ := strconv.Atoi(m[2]) // five digits
+	names := make([]string, 0, min(count, MaxFiles+1))
+	for i := 1; i <= min(count, MaxFiles+1); i++ {
+		names = append(names, fmt.Sprintf("%s-%05d-of-%s.gguf", m[1], i, m[2]))
+	}
+	if !slices.Contains(names, name) { // part 7 of 3
+		return []string{name}
+	}
+	return names
+}
+
+// otherForms are the endings of weights that a folder with safetensors holds a second time for other programs.
+var otherForms = []string{".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".gguf"}
+
+// needed leaves of a folder what an engine needs: no hidden files and, beside safetensors, no weights in other forms. Of
+// a folder of GGUF files it is the one file.
+func needed(files []File) (found, error) {
+	ending := func(end string) func(File) bool {
+		return func(f File) bool { return strings.HasSuffix(strings.ToLower(f.Name), end) }
+	}
+	files = slices.DeleteFunc(slices.Clone(files), func(f File) bool { return strings.HasPrefix(f.Name, ".") || strings.Contains(f.Name, "/.") })
+	if slices.ContainsFunc(files, ending(".safetensors")) {
+		for _, end := range otherForms {
+			files = slices.DeleteFunc(files, ending(end))
+		}
+		return found{files: files}, nil
+	}
+	single := slices.IndexFunc(files, ending(".gguf"))
+	if single < 0 {
+		return found{files: files}, nil
+	}
+	var names []string
+	for _, f := range files {
+		if ending(".gguf")(f) {
+			names = append(names, f.Name)
+		}
+	}
+	if len(names) > 1 {
+		return found{}, &Error{Kind: ErrUnclear, Note: fmt.Sprintf("name one of its %d GGUF files, such as %s", len(names), names[0])}
+	}
+	return found{files: files[single : single+1], path: names[0]}, nil
+}
+
+// valid refuses what cannot be files below one folder of this host, and a checksum that cannot be of all of them.
+func valid(at Place, files []File) error {
+	unclear := func(format string, args ...any) error {
+		return &Error{Kind: ErrUnclear, Note: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case len(files) == 0:
+		return &Error{Kind: ErrNotFound, Note: "there is no file in it"}
+	case len(files) > MaxFiles:
+		return unclear("more than %d files", MaxFiles)
+	case len(files) > 1 && at.SHA256 != "":
+		return unclear("%d files, but one sha256", len(files))
+	}
+	for _, f := range files {
+		long := func(part string) bool { return len(part) > 255 }
+		if !filepath.IsLocal(f.Name) || f.Name == "." || path.Clean(f.Name) != f.Name || strings.ContainsRune(f.Name, '\\') || strings.ContainsFunc(f.Name, unicode.IsControl) ||
+			slices.ContainsFunc(strings.Split(f.Name, "/"), long) || f.Name == manifestName {
+			return unclear("%.300q can be no file here", f.Name)
+		}
+		if f.Size < 0 {
+			return unclear("%s has no size", f.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package system
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/testenv"
+)
+
+// TestCluster tells the whole story over a Redis Cluster with TLS, as a serverless cache is one: gateway, runner and warmer
+// find it by one node's address and check every node's certificate. One system, each step goes on from the one before.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.StartRedisCluster(t)
+	models := catalogue{"a": "llm, " + options("--load-time 200ms"), "b": "llm", "e": "embedding"}
+	s := testenv.Start(t, testenv.Spec{
+		Models: models.yaml(), Cluster: cluster, Args: []string{"--idle=1h", "--host-idle=1s", "--host-min-up=1s", "--every=100ms"},
+	})
+	w := &world{System: s, t: t, rdb: s.Redis(), types: models.types()}
+	owner, err := cluster.Client(t).MasterForKey(t.Context(), "rv:{main}:hosts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.Index(cluster.Addrs, owner.Options().Addr)
+	heard := listen(t, cluster.Node(t, (at+1)%len(cluster.Addrs)))
+
+	t.Run("chat_of_many_makes_one_load", func(t *testing.T) {
+		var got []<-chan answer
+		for range 8 {
+			c, _ := w.later("a")
+			got = append(got, c)
+		}
+		for _, c := range got {
+			w.await("chat", c)
+		}
+		if n := w.loads("a"); n != 1 {
+			t.Errorf("%d engines were started", n)
+		}
+	})
+	t.Run("stream", func(t *testing.T) { w.chat("a", 8).whole() })
+	t.Run("embeddings", func(t *testing.T) { w.use("e") })
+	t.Run("swap", func(t *testing.T) {
+		if got := w.use("b").header.Get("x-evicted"); got != "a" {
+			t.Errorf("evicted %q", got)
+		}
+		eventually(t, "loaded", []string{"b", "e"}, w.loaded)
+		// The subscriber is on a node that has none of the pool's keys.
+		eventually(t, "events not heard", []string{}, func() []string { return heard.missing("a loaded", "e loaded", "a unloaded", "b loading", "b loaded") })
+	})
+	t.Run("health", func(t *testing.T) {
+		for _, path := range []string{"/health", "/ready", "/v1/health"} {
+			if a := do(w.get(path)); a.status != http.StatusOK {
+				t.Errorf("%s: %v", path, a)
+			}
+		}
+	})
+	t.Run("one_slot", func(t *testing.T) {
+		for i := range cluster.Addrs {
+			keys, err := cluster.Node(t, i).Keys(t.Context(), "rv:*").Result()
+			if err != nil || len(keys) > 0 != (i == at) {
+				t.Errorf("node %d has %q, %v; the pool is on node %d", i, keys, err, at)
+			}
+		}
+	})
+	t.Run("commands", func(t *testing.T) {
+		var report struct{ Models, Hosts []any }
+		out := command(t, cluster, "warmer", "--once", "--dry-run", "--json")
+		if err := json.Unmarshal([]byte(out), &report); err != nil || !strings.Contains(out, `"b"`) {
+			t.Errorf("warmer: %v\n%s", err, out)
+		}
+		if err := w.rdb.HSet(t.Context(), "mm:00000000000000aa:0000000000000001", "f", "12345").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if out := command(t, cluster, "gateway", "mm"); !strings.Contains(out, "00000000000000aa  1") {
+			t.Errorf("gateway mm:\n%s", out)
+		}
+	})
+	t.Run("sleep_and_wake", func(t *testing.T) {
+		catalog := func() string { return w.rdb.HGet(t.Context(), "rv:{main}:catalog", "version").Val() }
+		patient := catalog()
+		w.SetModels("defaults: {idle: 300ms}\n" + models.yaml())
+		host := func() string { return w.rdb.HGet(t.Context(), "rv:{main}:host:local", "state").Val() }
+		eventually(t, "host", "asleep", host)
+		eventually(t, "processes", 0, func() int { return len(w.Processes()) })
+		w.SetModels(models.yaml())
+		eventually(t, "catalogue", patient, catalog)
+		w.use("b")
+		if host() != "ready" {
+			t.Error("host is", host())
+		}
+	})
+	t.Run("redis_away_and_emptied", func(t *testing.T) {
+		pid := w.pid("b")
+		cluster.Kill(at)
+		w.use("b") // from the mirror
+		cluster.Restart(at)
+		eventually(t, "loaded", []string{"b"}, w.loadedNow)
+		if now := w.pid("b"); now != pid {
+			t.Errorf("the engine is process %d, it was %d", now, pid)
+		}
+		eventually(t, "a swap", http.StatusOK, func() int { return w.ask("a").status })
+	})
+}
+
+// loadedNow is loaded while Redis may be away.
+func (w *world) loadedNow() []string {
+	names, err := w.rdb.SMembers(w.t.Context(), "rv:{main}:models:local").Result()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return names
+}
+
+// command runs a program on the cluster and returns what it printed.
+func command(t *testing.T, cluster *testenv.RedisCluster, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, testenv.Build(t, program), args...)
+	cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL="+cluster.URL(), "SSL_CERT_FILE="+cluster.Authority)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%s %v: %v\n%s", program, args, err, errs.String())
+	}
+	return string(out)
+}
+
+// journal is what the pool's events have told of models, in order.
+type journal struct {
+	mu    sync.Mutex
+	steps []string
+}
+
+// listen subscribes; nothing that happens after it returns is missed.
+func listen(t *testing.T, node *redis.Client) *journal {
+	t.Helper()
+	sub := node.Subscribe(t.Context(), "rv:{main}:events")
+	if _, err := sub.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	j := &journal{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for m := range sub.Channel(redis.WithChannelSize(1000)) {
+			var event struct{ Kind, Model, State string }
+			if json.Unmarshal([]byte(m.Payload), &event) == nil && event.Kind == "model" {
+				j.mu.Lock()
+				j.steps = append(j.steps, event.Model+" "+event.State)
+				j.mu.Unlock()
+			}
+		}
+	})
+	t.Cleanup(func() { _ = sub.Close(); wg.Wait() })
+	return j
+}
+
+// missing returns those of the steps that were not told after the ones before them.
+func (j *journal) missing(steps ...string) []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, told := range j.steps {
+		if len(steps) > 0 && told == steps[0] {
+			steps = steps[1:]
+		}
+	}
+	return steps
+}

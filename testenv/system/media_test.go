@@ -1,0 +1,359 @@
+package system
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"reveille/infra/mmcache"
+	"reveille/testenv"
+)
+
+// engineTime bounds one request to the real engine, its load on a slow machine included.
+const engineTime = 3 * time.Minute
+
+// mediaModels is a models file with two models of different hidden size that see and one that hears; each is there a
+// second time without the cache, and a third time on another host. Equal files are equal models to the cache.
+func mediaModels() string {
+	files := map[string][2]string{
+		"gemma-3-270m-vision": {"gemma-3-270m-q4_k_m.gguf", "gemma-3-270m-mmproj.gguf"},
+		"tiny-vision":         {"tiny-gemma.gguf", "tiny-mmproj.gguf"},
+		"tiny-audio":          {"tiny-gemma.gguf", "tiny-audio-mmproj.gguf"},
+	}
+	var b strings.Builder
+	b.WriteString("models:\n")
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		for _, v := range []struct{ suffix, fields string }{
+			{"", "hosts: [local]"}, {"-off", "hosts: [local], mm_cache: none"}, {"-far", "hosts: [far]"},
+		} {
+			fmt.Fprintf(&b, "  %s%s: {type: llm, recipe: llamacpp, checkpoint: .cache/models/%s, mmproj: .cache/models/%s, device: cpu, %s, "+
+				"options: {ctx_size: 4096, llamacpp_args: \"-np 2 -t 1\"}}\n", name, v.suffix, files[name][0], files[name][1], v.fields)
+		}
+	}
+	b.WriteString("hosts:\n  local: {driver: local, devices: [cpu]}\n  far: {driver: local, devices: [cpu]}\n")
+	return b.String()
+}
+
+// viewer is a world whose models get pictures and sounds.
+type viewer struct{ *world }
+
+// shown is an answer: the tokens with their probabilities, which a single wrong float would change.
+type shown []struct {
+	Token   string
+	Logprob float64
+}
+
+// show sends media to a model, which must answer, and checks what the answer says of the cache.
+func (v *viewer) show(model, cache string, media ...[]byte) shown {
+	v.t.Helper()
+	a := v.chatMedia(model, 6, media...)
+	tokens, err := tokensOf(a)
+	if err != nil {
+		v.t.Fatalf("%s: %v: %v", model, err, a)
+	}
+	if got := a.header.Get("x-media-cache"); got != cache {
+		v.t.Errorf("%s: x-media-cache %q, want %q", model, got, cache)
+	}
+	return tokens
+}
+
+// chatMedia asks for tokens at temperature 0 about some media. It may be called from any goroutine.
+func (v *viewer) chatMedia(model string, tokens int, media ...[]byte) answer {
+	content := []any{map[string]any{"type": "text", "text": "Look:"}}
+	for _, m := range media {
+		content = append(content, testenv.MediaPart(m))
+	}
+	body, err := json.Marshal(map[string]any{
+		"model": model, "messages": []any{map[string]any{"role": "user", "content": content}},
+		"temperature": 0, "max_tokens": tokens, "logprobs": true, "ignore_eos": true, "cache_prompt": false,
+	})
+	if err != nil {
+		return answer{err: err}
+	}
+	ctx, cancel := context.WithTimeout(v.t.Context(), engineTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, v.URL+"/v1/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	return do(req)
+}
+
+func tokensOf(a answer) (shown, error) {
+	var got struct {
+		Choices []struct{ Logprobs struct{ Content shown } }
+	}
+	if a.err != nil {
+		return nil, a.err
+	}
+	if err := json.Unmarshal(a.body, &got); err != nil {
+		return nil, err
+	}
+	if a.status != http.StatusOK || len(got.Choices) != 1 || len(got.Choices[0].Logprobs.Content) == 0 {
+		return nil, fmt.Errorf("status %d without tokens", a.status)
+	}
+	return got.Choices[0].Logprobs.Content, nil
+}
+
+// tally is what /stats tells of a model's media.
+func (v *viewer) tally(model string) mmcache.Tally {
+	v.t.Helper()
+	a := v.get(v.URL + "/v1/stats")
+	var stats struct {
+		Media map[string]mmcache.Tally `json:"media_cache"`
+	}
+	if err := json.Unmarshal(a.body, &stats); err != nil || a.status != http.StatusOK {
+		v.t.Fatalf("/v1/stats: %v %v", a, err)
+	}
+	return stats.Media[model]
+}
+
+func (v *viewer) get(url string) answer {
+	v.t.Helper()
+	ctx, cancel := context.WithTimeout(v.t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return do(req)
+}
+
+// TestMedia tells the story of the encoder cache on the real engine. One system, each step goes on from the one before;
+// what an answer must be is told by the same model with the cache off.
+func TestMedia(t *testing.T) {
+	testenv.NeedInterposer(t)
+	testenv.Models(t)
+	server := testenv.StartRedis(t)
+	s := testenv.Start(t, testenv.Spec{
+		Models: mediaModels(), Redis: server, Args: []string{"--max-loaded-models=-1", "--mm-lookup-wait=10s", "--hold=" + engineTime.String()},
+	})
+	v := &viewer{&world{System: s, t: t, rdb: s.Redis()}}
+	p1, p2, p3 := testenv.Picture(1, 320, 240), testenv.Picture(2, 200, 448), testenv.Picture(3, 448, 448)
+	const seen, unseen, off = "hit=1, miss=0", "hit=0, miss=1", ""
+
+	gemma := v.show("gemma-3-270m-vision-off", off, p1)
+	tiny, two, third := v.show("tiny-vision-off", off, p1), v.show("tiny-vision-off", off, p1, p2), v.show("tiny-vision-off", off, p3)
+	if slices.Equal(tiny, third) || slices.Equal(tiny, two) {
+		t.Error("the engine is blind: equal answers prove nothing")
+	}
+	step := func(name string, do func()) {
+		ok := t.Run(name, func(t *testing.T) {
+			outer := v.t
+			v.t = t
+			defer func() { v.t = outer }()
+			do()
+		})
+		if !ok {
+			t.FailNow() // the next would fail for this one's reason
+		}
+	}
+	equal := func(got, want shown) {
+		v.t.Helper()
+		if !slices.Equal(got, want) {
+			v.t.Errorf("answer %v, without the cache %v", got, want)
+		}
+	}
+
+	step("A,_B,_A", func() {
+		equal(v.show("gemma-3-270m-vision", unseen, p1), gemma)
+		equal(v.show("tiny-vision", unseen, p1), tiny)
+		equal(v.show("gemma-3-270m-vision", seen, p1), gemma)
+	})
+	step("two_pictures_of_which_one_was_seen", func() {
+		equal(v.show("tiny-vision", "hit=1, miss=1", p1, p2), two)
+	})
+	step("ten_at_once_with_a_new_picture", func() {
+		v.crowd("tiny-vision", p3, third)
+		// Three pictures were encoded in all, and one was seen before.
+		eventually(v.t, "hits and misses in /stats", [2]int64{1 + 9, 3}, func() [2]int64 {
+			n := v.tally("tiny-vision")
+			return [2]int64{n.Hits(), n.Misses}
+		})
+	})
+	step("another_host", func() {
+		eventually(v.t, "entries in Redis", 4, func() int { return len(v.entries("")) })
+		equal(v.show("tiny-vision-far", seen, p1), tiny)
+		eventually(v.t, "hits in Redis", int64(1), func() int64 { return v.tally("tiny-vision-far").HitsL2 })
+	})
+	step("sounds", func() {
+		sound, _ := testenv.Sound(1, 1)
+		want := v.show("tiny-audio-off", off, sound)
+		equal(v.show("tiny-audio", unseen, sound), want)
+		equal(v.show("tiny-audio", seen, sound), want)
+	})
+	step("runner_killed", func() {
+		v.killRunner("tiny-vision", p3)
+		equal(v.show("tiny-vision", seen, p1), tiny) // nothing of it was left in memory
+	})
+	step("entries_changed_by_hand", func() {
+		sig := v.signature("tiny-vision")
+		before := v.corrupt(sig)
+		equal(v.show("tiny-vision", "hit=1, miss=1", p1, p2), two) // the first is in memory
+		if n := v.metric(`reveille_mm_refused_total{reason="mac"}`); n != "1" {
+			v.t.Errorf("%s entries refused for their MAC, want 1", n)
+		}
+		eventually(v.t, "entries repaired", 1, func() int { return v.repaired(sig, before) })
+		equal(v.show("tiny-vision-far", "hit=2, miss=0", p1, p2), two)
+	})
+	step("Redis_stopped", func() {
+		server.Kill()
+		equal(v.show("tiny-vision", unseen, p3), third)
+		equal(v.show("tiny-vision", "hit=1, miss=0", p1), tiny)
+	})
+}
+
+// crowd shows a new picture ten times at once: it is encoded once. Requests that share a batch round differently, so
+// that only the first token, which the picture decides, is compared.
+func (v *viewer) crowd(model string, picture []byte, want shown) {
+	answers := make([]answer, 10)
+	var wg sync.WaitGroup
+	for i := range answers {
+		wg.Go(func() { answers[i] = v.chatMedia(model, 6, picture) })
+	}
+	wg.Wait()
+	for i, a := range answers {
+		if got, err := tokensOf(a); err != nil || got[0].Token != want[0].Token {
+			v.t.Errorf("request %d: %v, %v, want %v", i, a, got, want)
+		}
+	}
+}
+
+// killRunner kills the local host's runner while a request with a picture is in its engine, which is held there.
+func (v *viewer) killRunner(model string, picture []byte) {
+	v.t.Helper()
+	runner := v.runnerOf("local")
+	engines := testenv.Descendants(runner.PID)
+	if err := syscall.Kill(v.pid(model), syscall.SIGSTOP); err != nil {
+		v.t.Fatal(err)
+	}
+	waiting := make(chan answer, 1)
+	go func() { waiting <- v.chatMedia(model, 6, picture) }()
+	eventually(v.t, "open requests", "1", func() string { return v.field(model, "in_flight") })
+	if err := syscall.Kill(runner.PID, syscall.SIGKILL); err != nil {
+		v.t.Fatal(err)
+	}
+	select {
+	case a := <-waiting:
+		if a.status != http.StatusBadGateway || a.code() != "runner_failed" {
+			v.t.Errorf("the open request got %v", a)
+		}
+	case <-time.After(engineTime):
+		v.t.Error("the open request got no answer")
+	}
+	for _, e := range engines {
+		eventually(v.t, "life of "+e.String(), false, e.Alive)
+	}
+}
+
+// runnerOf is the process of a host's runner.
+func (v *viewer) runnerOf(host string) testenv.Process {
+	v.t.Helper()
+	all := v.Processes()
+	i := slices.IndexFunc(all, func(p testenv.Process) bool {
+		return strings.Contains(p.Args, " runner ") && strings.Contains(p.Args, "--host="+host+" ")
+	})
+	if i < 0 {
+		v.t.Fatalf("no runner of %s among %v", host, all)
+	}
+	return all[i]
+}
+
+// signature is a model's, as `gateway mm` tells it.
+func (v *viewer) signature(model string) string {
+	v.t.Helper()
+	ctx, cancel := context.WithTimeout(v.t.Context(), patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url=redis://"+v.RedisAddr+"/0").Output()
+	var rows []struct {
+		Signature     string
+		Models        []string
+		Media, Misses int
+		Hits          int `json:"hits_l1_total"`
+	}
+	if err != nil || json.Unmarshal(out, &rows) != nil {
+		v.t.Fatalf("gateway mm: %v %s", err, out)
+	}
+	for _, r := range rows {
+		if slices.Contains(r.Models, model) {
+			if r.Media == 0 || r.Hits == 0 {
+				v.t.Errorf("gateway mm: %+v", r)
+			}
+			return r.Signature
+		}
+	}
+	v.t.Fatalf("gateway mm does not list %s: %s", model, out)
+	return ""
+}
+
+// entries are the values in Redis of a signature, of all with "", by key and field.
+func (v *viewer) entries(sig string) map[string]string {
+	v.t.Helper()
+	out := map[string]string{}
+	keys, err := v.rdb.Keys(v.t.Context(), "mm:"+sig+"*:*").Result()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	for _, k := range keys {
+		for f, value := range v.rdb.HGetAll(v.t.Context(), k).Val() {
+			out[k+" "+f] = value
+		}
+	}
+	return out
+}
+
+// corrupt changes the last byte of each entry of a signature and returns what is there now.
+func (v *viewer) corrupt(sig string) map[string]string {
+	v.t.Helper()
+	bad := v.entries(sig)
+	for at, value := range bad {
+		key, field, _ := strings.Cut(at, " ")
+		changed := []byte(value)
+		changed[len(changed)-1] ^= 1
+		bad[at] = string(changed)
+		if err := v.rdb.HSet(v.t.Context(), key, field, bad[at]).Err(); err != nil {
+			v.t.Fatal(err)
+		}
+	}
+	if len(bad) == 0 {
+		v.t.Fatal("no entries")
+	}
+	return bad
+}
+
+// repaired counts the entries of a signature that are no longer as they were.
+func (v *viewer) repaired(sig string, before map[string]string) int {
+	n := 0
+	for at, value := range v.entries(sig) {
+		if before[at] != value {
+			n++
+		}
+	}
+	return n
+}
+
+// metric reads a metric of the local host's runner.
+func (v *viewer) metric(name string) string {
+	v.t.Helper()
+	addr, err := v.rdb.HGet(v.t.Context(), "rv:{main}:host:local", "addr").Result()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(v.get("http://" + addr + "/metrics").body)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	v.t.Fatalf("the runner has no metric %s", name)
+	return ""
+}
