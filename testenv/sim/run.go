@@ -173,6 +173,9 @@ func (w *world) report() Report {
 	for _, e := range w.history {
 		switch e.Kind {
 		case check.Outcome:
+			if e.Model != "" {
+				continue // of an explicit load, no request
+			}
 			out.Outcomes[e.Text]++
 			if e.Step <= len(w.scenario.Steps)+1 {
 				out.Before[e.Text]++
