@@ -140,7 +140,8 @@ func (m *machine) config() wol.Config {
 	return wol.Config{Target: func(catalog.Host) string { return m.udp.LocalAddr().String() }, Repeat: 10 * time.Millisecond, Patience: 30 * time.Second}
 }
 
-// withRunner is the driver beside a runner that turns its machine off when the pool put it to sleep.
+// withRunner is the driver beside a runner that turns its machine off when the pool put it to sleep, and again if a packet
+// of another call has turned it on meanwhile.
 type withRunner struct {
 	*wol.Driver
 	m *machine
@@ -149,6 +150,20 @@ type withRunner struct {
 func (w withRunner) Sleep(ctx context.Context, h catalog.Host) error {
 	if h.MAC == mac {
 		w.m.off()
+		asleep := make(chan struct{})
+		var watch sync.WaitGroup
+		defer watch.Wait()
+		defer close(asleep)
+		watch.Go(func() {
+			for {
+				select {
+				case <-asleep:
+					return
+				case <-time.After(20 * time.Millisecond):
+					w.m.off()
+				}
+			}
+		})
 	}
 	return w.Driver.Sleep(ctx, h)
 }
