@@ -16,6 +16,7 @@ import (
 	"reveille/gateway/cli"
 	"reveille/gateway/keys"
 	"reveille/infra/config"
+	"reveille/infra/state"
 	"reveille/infra/wake/drivers"
 	runner "reveille/runner/app"
 )
@@ -42,7 +43,7 @@ type runCmd struct{ app.RunSettings }
 
 // Run starts everything.
 func (c *runCmd) Run(ctx context.Context) error {
-	return app.Run(ctx, c.RunSettings, c.Logger(os.Stderr), os.Stdout)
+	return app.Run(ctx, c.RunSettings, logger(c.Log), os.Stdout)
 }
 
 type serveCmd struct{ app.ServeSettings }
@@ -63,7 +64,7 @@ type hostRunnerCmd struct{ runner.Settings }
 
 // Run starts a runner.
 func (c *hostRunnerCmd) Run(ctx context.Context) error {
-	return runner.Run(ctx, c.Settings, c.Logger(os.Stderr), nil)
+	return runner.Run(ctx, c.Settings, logger(c.Log), nil)
 }
 
 type keyCmd struct{}
@@ -75,6 +76,13 @@ func (keyCmd) Run(out io.Writer) error {
 	return err
 }
 
+// logger makes the log of a command that serves, for the Redis library too.
+func logger(l config.Log) *slog.Logger {
+	log := l.Logger(os.Stderr)
+	state.LogLibrary(log)
+	return log
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -82,7 +90,7 @@ func main() {
 	var c commands
 	options := append(config.Options("gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself."),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)),
-		kong.Bind(func(l config.Log) *slog.Logger { return l.Logger(os.Stderr) }),
+		kong.Bind(logger),
 		kong.Vars{"runner_addr": "127.0.0.1:0"})
 	args := os.Args[1:]
 	if len(args) == 0 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments

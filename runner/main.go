@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"reveille/infra/config"
+	"reveille/infra/state"
 	"reveille/runner/app"
 )
 
@@ -22,7 +23,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
-	if err := app.Run(ctx, s, s.Logger(os.Stderr), nil); err != nil {
+	log := s.Logger(os.Stderr)
+	state.LogLibrary(log)
+	if err := app.Run(ctx, s, log, nil); err != nil {
 		fmt.Fprintln(os.Stderr, "runner:", err)
 		os.Exit(1)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"reveille/infra/config"
+	"reveille/infra/state"
 	"reveille/infra/wake/drivers"
 	"reveille/warmer/app"
 )
@@ -30,6 +31,7 @@ func main() {
 
 func run(ctx context.Context, s app.Settings) error {
 	log := s.Logger(os.Stderr)
+	state.LogLibrary(log)
 	w, err := app.New(s, app.Deps{Drivers: drivers.Remote(), Out: os.Stdout, Log: log})
 	if err != nil {
 		return err

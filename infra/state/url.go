@@ -47,7 +47,7 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 		Dialer: dialer(o, ro), IsClusterMode: cluster,
 		MaxRetries:    -1, // a lost reply is repeated only by callers with an operation id
 		DialerRetries: 1,  // a refused connection is an answer; the breaker paces what comes next
-		DialTimeout:   max(o.Timeout, time.Second), ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
+		DialTimeout:   dialTimeout(o, ro), ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
 		ConnMaxIdleTime:       4 * time.Minute, // networks in between forget connections that are silent for longer, without a word
 		ContextTimeoutEnabled: true, PoolSize: 16, DisableIdentity: true,
 	}, nil
@@ -94,6 +94,15 @@ func Client(o Options) (redis.UniversalClient, error) {
 		return nil, err
 	}
 	return newClient(uo), nil
+}
+
+// dialTimeout bounds the making of a connection. No call waits for that longer than for its answer; what comes later serves
+// the next. A handshake of TLS takes its time where many are made at once.
+func dialTimeout(o Options, ro *redis.Options) time.Duration {
+	if ro.TLSConfig != nil {
+		return max(o.Timeout, 5*time.Second)
+	}
+	return max(o.Timeout, time.Second)
 }
 
 // dialer is set for a Dial of the caller's own and for unix sockets, which the universal client cannot name otherwise.

@@ -44,7 +44,7 @@ func find(ctx context.Context, src Source, at Place) (found, error) {
 			c := at.Checkpoint
 			c.Path = dir + part
 			f, err := src.Stat(ctx, c)
-			if len(names) == 1 && errors.Is(err, ErrNotFound) {
+			if len(names) == 1 && missing(err) {
 				return folder(ctx, src, at, err)
 			}
 			if err != nil {
@@ -59,10 +59,13 @@ func find(ctx context.Context, src Source, at Place) (found, error) {
 	return folder(ctx, src, at, nil)
 }
 
+// missing reports whether a name may be no file. S3 denies what is not there to those who may not list the whole bucket.
+func missing(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrDenied) }
+
 // folder is find for a folder; none is the error when there is none.
 func folder(ctx context.Context, src Source, at Place, none error) (found, error) {
 	files, err := src.List(ctx, at.Checkpoint)
-	if none != nil && (errors.Is(err, ErrNotFound) || err == nil && len(files) == 0) {
+	if none != nil && (missing(err) || err == nil && len(files) == 0) {
 		return found{}, none
 	}
 	if err != nil {

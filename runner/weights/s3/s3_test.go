@@ -100,7 +100,7 @@ func (b *bench) open(api s3.API) {
 	})
 	var err error
 	b.cache, err = weights.Open(weights.Config{
-		Dir: b.dir, Margin: 1, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeS3: src}, Range: 64 << 10, Ranges: 4, Tries: 3, Pause: time.Millisecond,
+		Dir: b.dir, Margin: 1, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeS3: src}, Range: 256 << 10, Ranges: 4, Pause: time.Millisecond,
 	})
 	b.must(err)
 	b.Cleanup(b.cache.Close)
@@ -142,7 +142,7 @@ func content(n int) []byte { return bytes.Repeat([]byte("0123456789abcdef"), n/1
 
 // A whole object, by ranges that break off; one of many parts; a folder; shards.
 func (b *bench) objects() {
-	one := content(300<<10 + 5)
+	one := content(1<<20 + 5)
 	b.put("dir/one m.gguf", one)
 	b.wire.breaks.Store(6)
 	b.holds("dir/one m.gguf", "", one)
@@ -150,7 +150,7 @@ func (b *bench) objects() {
 		b.Errorf("%d reads, want 5 ranges of which 6 were taken up again", n)
 	}
 
-	parts := content(11 << 20)
+	parts := content(5<<20 + 1000)
 	b.multipart("parts.gguf", parts)
 	b.holds("parts.gguf", "", parts)
 
@@ -222,6 +222,13 @@ func (b *bench) refusals() {
 	b.fails(b.place("m.gguf"), weights.ErrDenied, "403", "listing the bucket")
 
 	b.cache.Close()
+	b.open(narrow{b.api})
+	b.put("folder/model.safetensors", []byte("weights"))
+	b.fails(b.place("none.gguf"), weights.ErrDenied, "403")
+	b.holds("folder", "model.safetensors", []byte("weights"))
+
+	b.cache.Close()
+	b.dir = b.TempDir()
 	b.open(changing{b.api, b})
 	b.fails(b.place("m.gguf"), weights.ErrChanged, "412")
 
@@ -235,6 +242,17 @@ type denying struct{ s3.API }
 
 func (d denying) HeadObject(ctx context.Context, in *awss3.HeadObjectInput, _ ...func(*awss3.Options)) (*awss3.HeadObjectOutput, error) {
 	return d.API.HeadObject(ctx, in, func(o *awss3.Options) { o.HTTPClient = answer(http.StatusForbidden) })
+}
+
+// narrow is S3 for an account that may list some of the bucket only: it is not told what is not there.
+type narrow struct{ s3.API }
+
+func (n narrow) HeadObject(ctx context.Context, in *awss3.HeadObjectInput, o ...func(*awss3.Options)) (*awss3.HeadObjectOutput, error) {
+	out, err := n.API.HeadObject(ctx, in, o...)
+	if err != nil {
+		return denying{n.API}.HeadObject(ctx, in)
+	}
+	return out, nil
 }
 
 // answer is an HTTP client whose answers all have one status.
