@@ -61,19 +61,17 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, r *reside
 }
 
 // Retire lets an engine go that is not to be trusted any more, as an unload does. The next request for its model has it
-// loaded again. An engine that is not the model's, or that goes already, is left alone.
+// loaded again. An engine that is not the model's, or that goes already, is left alone. It returns when the model takes no
+// new request, and does not wait.
 func (h *Host) Retire(model string, e Engine, reason string) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	r := h.residents[model]
 	if h.draining || r == nil || r.engine != e || r.state != policy.ModelLoaded || r.stopping {
-		h.mu.Unlock()
 		return
 	}
-	r.reason = reason
-	h.work.Add(1) // before the shutdown waits, since it is not draining
-	h.mu.Unlock()
-	defer h.work.Done()
-	h.startUnload(context.Background(), nil, r, false)
+	r.state, r.closed, r.reason = policy.ModelDraining, true, reason
+	h.work.Go(func() { h.startUnload(context.Background(), nil, r, false) }) // not draining: the shutdown does not wait yet
 }
 
 // idleFor reports whether the model has been idle for the given milliseconds, "" for no condition.

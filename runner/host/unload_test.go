@@ -25,6 +25,34 @@ func TestUnloadLetsRequestsEnd(t *testing.T) {
 	b.failed(b.unload("a"), "model_not_loaded")
 }
 
+// An engine that is retired takes no new request, ends when its open ones are done, and makes room for another of its
+// model, at once for whoever asks meanwhile.
+func TestRetire(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
+	b.ready(b.load("a"))
+	leave, old := b.busy("a"), b.host.EngineOf("a")
+	for range 2 {
+		b.host.Retire("a", old, "talks nonsense")
+		if _, refused := b.enter("a", ""); refused != rpc.RefusedNotLoaded {
+			t.Errorf("retired model: %q", refused)
+		}
+	}
+	waiting := b.load("a")
+	b.until("a drains", func() bool { r := b.record("a"); return r != nil && r.State == "draining" })
+	if b.host.EngineOf("a") != old {
+		t.Error("the engine of an open request was ended")
+	}
+	leave()
+	b.ready(waiting)
+	b.holds("a")
+	b.host.Retire("a", old, "talks nonsense") // it is another's place now
+	b.host.Retire("b", old, "talks nonsense")
+	b.busy("a")()
+	if n := b.engines.starts("a"); n != 2 {
+		t.Errorf("%d starts, want 2", n)
+	}
+}
+
 func TestUnloadCutsRequests(t *testing.T) {
 	for name, fields := range map[string][]string{"at the end of its time": nil, "at once by force": {"force", "1"}} {
 		t.Run(name, func(t *testing.T) {

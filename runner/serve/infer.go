@@ -42,8 +42,8 @@ var errUnanswered = errors.New("the handler ended without an answer")
 func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
+		x.s.dog.observe(x.pass, err) // while the pass holds: whoever sees that the request is over sees what came of it
 		x.pass.Leave()
-		x.s.dog.observe(x.pass, err)
 		x.s.m.open.Add(-1)
 		x.s.m.seconds.UpdateDuration(x.began)
 		if err != nil && !errors.Is(err, relay.ErrGone) {

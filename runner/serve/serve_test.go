@@ -104,9 +104,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// head is an engine's answer up to its body.
+// head is an engine's answer up to its body. The fakes close each connection behind their answer.
 func head(kind, more string) string {
-	return "HTTP/1.1 200 OK\r\nContent-Type: " + kind + "\r\n" + more + "\r\n"
+	return "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: " + kind + "\r\n" + more + "\r\n"
 }
 
 func TestEngineFaults(t *testing.T) {
@@ -139,7 +139,7 @@ func TestEngineFaults(t *testing.T) {
 		"falls silent in a stream": {silent(sse), chat, 200, "", `"type":"timeout_error"}}` + "\n\n", false},
 		"dies in an event":         {write(sse + "6\r\ndata: \r\n"), "/v1/responses", 200, "", "\n\nevent: error\ndata: " + `{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"error"}` + "\n\n", false},
 		"dies in Anthropic's":      {write(sse), "/v1/messages", 200, "", "event: error\ndata: " + `{"error":{"message":"The engine ended before its answer was complete.","type":"api_error"},"type":"error"}` + "\n\n", false},
-		"own error":                {write("HTTP/1.1 500 Oh\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"), chat, 500, "", "{}", false},
+		"own error":                {write("HTTP/1.1 500 Oh\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"), chat, 500, "", "{}", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.engines.handle = c.handle
@@ -175,7 +175,7 @@ func TestForms(t *testing.T) {
 		"nothing":               {chat, sized("application/json", ""), 502, `"bad_engine_reply"`},
 		"a page":                {"/v1/embeddings", sized("text/html", "<html>"), 502, `"bad_engine_reply"`},
 		"a text":                {"/rerank", sized("text/plain", "{}"), 502, `"bad_engine_reply"`},
-		"no type":               {chat, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", 200, "{}"},
+		"no type":               {chat, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", 200, "{}"},
 		"an event":              {chat, sse("data: {}\n\n"), 200, "data: {}\n\n"},
 		"an event that is none": {chat, sse("data: {}\n\ndata: {\n\n"), 200, "data: {}\n\ndata: {\"error\":{\"code\":\"bad_engine_reply\""},
 		"an event of its own":   {"/v1/own", sse("data: hello\n\n"), 200, "data: hello\n\n"},
@@ -183,7 +183,7 @@ func TestForms(t *testing.T) {
 		"a transcript":          {form, sized("text/plain", "hello"), 200, "hello"},
 		"a page for a sound":    {speech, sized("text/html", "<html>"), 502, `"bad_engine_reply"`},
 		"a page of its own":     {"/ui", sized("text/html", "<html>"), 200, "<html>"},
-		"its own error":         {chat, "HTTP/1.1 500 Oh\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno", 500, "no"},
+		"its own error":         {chat, "HTTP/1.1 500 Oh\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno", 500, "no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.load("fake")
@@ -192,6 +192,7 @@ func TestForms(t *testing.T) {
 			if bad := a.header.Get(rpc.HeaderCode) == "bad_engine_reply"; a.status != c.status || bad != (c.status == 502) || a.err != nil || !strings.Contains(a.body, c.body) {
 				t.Errorf("%d %q %q %v", a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
 			}
+			b.until("the request is counted off", func() bool { return b.open() == 0 }) // and the engine restarted, should it be due
 		})
 	}
 }
@@ -240,8 +241,8 @@ func TestSilentEngine(t *testing.T) {
 		ended bool
 	}{
 		"answers the probe": {probe: sized("application/json", "{}")},
-		"refuses the probe": {probe: "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"},
-		"fails the probe":   {probe: "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", ended: true},
+		"refuses the probe": {probe: "HTTP/1.1 404 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"},
+		"fails the probe":   {probe: "HTTP/1.1 500 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", ended: true},
 		"breaks the probe":  {probe: "", ended: true},
 	} {
 		t.Run(name, func(t *testing.T) {

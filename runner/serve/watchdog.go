@@ -60,7 +60,7 @@ func (w *watchdog) close() {
 	w.work.Wait()
 }
 
-// observe takes in how an exchange with an engine ended. The pass has been left.
+// observe takes in how an exchange with an engine ended. It does not wait for what it begins.
 func (w *watchdog) observe(p *host.Pass, err error) {
 	var own *batch.Error
 	switch {

@@ -94,11 +94,12 @@ func TestNothingIsLostInSleepCycles(t *testing.T) {
 				var e step
 				var ok bool
 				e, at, ok = told.next(at, late, func(e step) bool {
-					return e.Host == host && e.Kind == moment.Kind && e.State == moment.State
+					// A host asleep is past all moments: what a runner could not write at once is not told step by step.
+					return e.Host == host && (e.Kind == moment.Kind && e.State == moment.State || e.Kind == "host" && e.State == "asleep")
 				})
 				timer.Stop()
 				if !ok {
-					t.Errorf("%s was never %s %s", host, moment.Kind, moment.State)
+					t.Errorf("%s was never %s %s, nor asleep", host, moment.Kind, moment.State)
 					return
 				}
 				if rand.N(2) == 0 {

@@ -138,9 +138,10 @@ func (w *world) loadedNow() []string {
 // command runs a program on the cluster and returns what it printed.
 func command(t *testing.T, cluster *testenv.RedisCluster, program string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	binary := testenv.Build(t, program)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, testenv.Build(t, program), args...)
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL="+cluster.URL(), "SSL_CERT_FILE="+cluster.Authority)
 	var errs strings.Builder
 	cmd.Stderr = &errs

@@ -250,7 +250,7 @@ type narrow struct{ s3.API }
 func (n narrow) HeadObject(ctx context.Context, in *awss3.HeadObjectInput, o ...func(*awss3.Options)) (*awss3.HeadObjectOutput, error) {
 	out, err := n.API.HeadObject(ctx, in, o...)
 	if err != nil {
-		return denying{n.API}.HeadObject(ctx, in)
+		return denying(n).HeadObject(ctx, in)
 	}
 	return out, nil
 }
