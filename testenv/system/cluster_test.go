@@ -135,21 +135,26 @@ func (w *world) loadedNow() []string {
 	return names
 }
 
-// command runs a program on the cluster and returns what it printed.
+// command runs a program on the cluster and returns what it printed. It is run again while Redis is slower than it waits,
+// as in persist.
 func command(t *testing.T, cluster *testenv.RedisCluster, program string, args ...string) string {
 	t.Helper()
 	binary := testenv.Build(t, program)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL="+cluster.URL(), "SSL_CERT_FILE="+cluster.Authority)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		t.Errorf("%s %v: %v\n%s", program, args, err, errs.String())
+	for deadline := time.Now().Add(2 * patience); ; time.Sleep(glance) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		cmd := exec.CommandContext(ctx, binary, args...)
+		cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL="+cluster.URL(), "SSL_CERT_FILE="+cluster.Authority)
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		cancel()
+		if err == nil {
+			return string(out)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s %v: %v\n%s", program, args, err, errs.String())
+		}
 	}
-	return string(out)
 }
 
 // journal is what the pool's events have told of models, in order.
