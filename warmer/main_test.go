@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 	"reveille/testenv/lambda"
 )
 
-// pool opens a store on addr and makes a host with an idle model in it.
+// pool opens a store on addr and makes a host with an idle model in it, which beats until the test ends.
 func pool(t *testing.T, addr string) *state.Store {
 	t.Helper()
 	s, err := state.Open(state.Options{URL: "redis://" + addr, Timeout: 10 * time.Second})
@@ -22,13 +24,26 @@ func pool(t *testing.T, addr string) *state.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	_, _, err = s.Register(t.Context(), state.HostInfo{
+	generation, _, err := s.Register(t.Context(), state.HostInfo{
 		Name: "box", Boot: "b", Addr: "127.0.0.1:1", Devices: "cpu", Limits: "1",
 		Models: []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "used_ms": "1"}}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		for tick := time.Tick(time.Second); ; {
+			select {
+			case <-ended:
+				return
+			case <-tick:
+				_, _ = s.Beat(context.Background(), "box", generation, false, nil) // the next one tries again
+			}
+		}
+	})
+	t.Cleanup(func() { close(ended); beating.Wait() })
 	return s
 }
 
