@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 var errURL = errors.New("redis URL: want redis://[user:password@]host:port[,host:port…][/db], rediss://… or unix://[user:password@]/path[?db=n]; " +
@@ -50,6 +51,8 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 		DialTimeout:   dialTimeout(o, ro), ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
 		ConnMaxIdleTime:       4 * time.Minute, // networks in between forget connections that are silent for longer, without a word
 		ContextTimeoutEnabled: true, PoolSize: 16, DisableIdentity: true,
+		// A managed service's word of its maintenance is not waited for: the client would look its host name up when it is made.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}, nil
 }
 

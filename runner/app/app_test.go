@@ -195,6 +195,8 @@ func TestParse(t *testing.T) {
 		"is not a size above 0":        func(h *Host) { h.MemoryBudget = "gpu=much" },
 		"want TYPE=NUMBER":             func(h *Host) { h.NPUSeats = "llm=1x" },
 		"option ctx_size":              func(h *Host) { h.CtxSize = -5 },
+		"n_ubatch 512: want at most":   func(h *Host) { h.NBatch, h.NUbatch = 256, 512 },
+		"ctx_size 4096: want at least": func(h *Host) { h.NBatch = 8192 },
 		"--fair-after":                 func(h *Host) { h.FairAfter = 0 },
 		"--drain-timeout":              func(h *Host) { h.DrainTimeout = -time.Second },
 		"name one of this host":        func(h *Host) { h.RunnerAddr = ":8090" },

@@ -15,6 +15,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/runner/mmcache"
+	"reveille/runner/plan"
 )
 
 // Settings are a runner's flags. They carry no values of their own until kong has filled them in.
@@ -148,7 +149,11 @@ func (s Host) options() (recipe.Options, error) {
 		raw["llamacpp_backend"] = s.LlamacppBackend
 	}
 	llamacpp := recipe.Shipped()["llamacpp"]
-	return llamacpp.ParseOptions(raw)
+	parsed, err := llamacpp.ParseOptions(raw)
+	if err != nil {
+		return nil, err
+	}
+	return parsed, plan.OptionsOf(&llamacpp, policy.Embedding, 0, 0, parsed).Validate() // as every model that embeds would be refused
 }
 
 // mediaBytes reads --mm-cache-bytes into what mmcache.Config takes: 0 is the default there, and -1 none.

@@ -29,35 +29,37 @@
 //
 // # Packing
 //
-// The floats of an 896-pixel tower of random weights, 640 KiB (BenchmarkPacking, 2 cores of an AMD EPYC):
+// The floats of an 896-pixel tower of random weights, 640 KiB (BenchmarkPacking, 2 cores of an Intel Xeon, as all that
+// follows; the medians of four runs on an idle machine):
 //
 //	              ratio   in MB/s   out MB/s
-//	zstd           1.00      2390       5250
-//	byte planes    1.155      413        703
-//	planes, -3     1.181       59        525
-//	f16            2.00       430          ·   not the same floats
+//	zstd           1.00      1420       2890
+//	byte planes    1.155      249        581
+//	planes, -3     1.181      119        386
+//	f16            2.00       490       4610   not the same floats
 //
-// Byte planes are kept: 13 % less of Redis for a millisecond of an encode's second. Half floats would halve it and
+// Byte planes are kept: 13 % less of Redis for 3 ms of an encode's seconds. Half floats would halve it and
 // change answers; the promise is the same tokens, so they are not used. Trained towers have less even exponents than
 // random ones, so that planes can only do better there.
 //
 // # Cost
 //
 // As an engine sees it, 2.3 MiB of pixels in and 640 KiB of floats out (BenchmarkLookup), with Redis on the same machine;
-// hashing is 0.9 ms a MiB of it, nearly all of that SHA-256 (BenchmarkHash):
+// hashing is 1.1 ms a MiB of it, nearly all of that SHA-256 (BenchmarkHash):
 //
-//	nothing found   3.6 ms
-//	hit in memory   4.6 ms
-//	hit in Redis    8.6 ms
+//	nothing found   4.3 ms
+//	hit in memory   4.9 ms
+//	hit in Redis    9.3 ms
 //
-// The encoder of that tower takes 910 to 950 ms here on both cores: a hit in Redis costs a hundredth of it.
+// The encoder of that tower takes 4.3 to 4.6 s of one core here (0.6 s at 448 px), as the engine measured it: a hit in Redis
+// costs 0.2 % of it. On a faster processor, with both cores, 0.91 to 0.95 s and 8.6 ms were seen: 0.9 %.
 //
-// Time to the first token of a chat with one picture (BenchmarkFirstToken: real engine with one thread, gemma 270M, the
-// machine shared with other work; what is left on a hit is the language model reading the prompt):
+// Time to the first token of a chat with one picture (BenchmarkFirstToken: real engine with one thread, gemma 270M;
+// what is left on a hit is the language model reading the prompt):
 //
 //	          uncached     miss   memory    Redis
-//	448 px      1.81 s   1.78 s   0.55 s   0.46 s
-//	896 px      3.29 s   2.81 s   0.93 s   1.25 s
+//	448 px      1.42 s   1.23 s   0.72 s   0.79 s
+//	896 px      6.25 s   6.95 s   2.35 s   2.24 s
 //
 // # Other engines
 //

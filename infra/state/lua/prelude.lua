@@ -3,9 +3,11 @@
 -- ARGV[1] is the time in ms since the epoch, or 0 to take Redis' own clock (always, outside simulations).
 local P = KEYS[1]
 local NOW = tonumber(ARGV[1])
+local NOW_US = NOW * 1000
 if NOW == 0 then
   local t = redis.call('TIME')
-  NOW = t[1] * 1000 + math.floor(t[2] / 1000)
+  NOW_US = t[1] * 1000000 + t[2]
+  NOW = math.floor(NOW_US / 1000)
 end
 
 -- LOST_MS is LostAfter of the Go side.
@@ -25,7 +27,7 @@ end
 
 -- rise moves a counter up: past its last value, the clock in us and floor, so that it rises also after lost data.
 local function rise(key, floor)
-  local n = num(math.max(tonumber(redis.call('GET', key) or '0') + 1, NOW * 1000, floor))
+  local n = num(math.max(tonumber(redis.call('GET', key) or '0') + 1, NOW_US, floor))
   redis.call('SET', key, n)
   return n
 end

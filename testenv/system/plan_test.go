@@ -1,0 +1,93 @@
+package system
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+
+	"reveille/testenv"
+)
+
+// A text, an embedding and a reranking model are loaded in every order on the real engine: all answer at once, each has
+// the plan of its own metadata, and no order changes any plan.
+func TestPlansInEveryOrder(t *testing.T) {
+	files := testenv.Models(t)
+	testenv.Engines(t)
+	model := func(typ, file string) string { return fmt.Sprintf("%s, recipe: llamacpp, checkpoint: %q", typ, file) }
+	w := start(t, catalogue{
+		"text": model("llm", files.Gemma), "vectors": model("embedding", files.MiniLM), "ranks": model("reranking", files.Reranker),
+	}, "--memory-budget=cpu=4GiB")
+	kinds := map[string]string{"text": "paged", "vectors": "plain", "ranks": "plain"}
+	seen := map[string]string{} // plan by model
+	for _, order := range [][]string{
+		{"text", "vectors", "ranks"}, {"text", "ranks", "vectors"}, {"vectors", "text", "ranks"},
+		{"vectors", "ranks", "text"}, {"ranks", "text", "vectors"}, {"ranks", "vectors", "text"},
+	} {
+		for _, m := range order {
+			w.use(m)
+		}
+		var all sync.WaitGroup
+		for m := range kinds {
+			req := w.request(t.Context(), m)
+			all.Go(func() {
+				if a := do(req); a.err != nil || a.status != http.StatusOK || a.header.Get("x-cold-start") == "1" {
+					t.Errorf("%v: %s beside the others: %v, headers %v", order, m, a, a.header)
+				}
+			})
+		}
+		all.Wait()
+		for m, p := range w.plans() {
+			if p.Kind != kinds[m] || p.Kind == "paged" != (p.KVBytes > 0) {
+				t.Errorf("%v: plan of %s: %s", order, m, p.text)
+			}
+			if was := seen[m]; was != "" && was != p.text {
+				t.Errorf("%v: plan of %s: %s, was %s", order, m, p.text, was)
+			}
+			seen[m] = p.text
+		}
+		if a := w.manage("/unload", ""); a.status != http.StatusOK {
+			t.Fatalf("unload: %v", a)
+		}
+		eventually(t, "loaded", []string{}, w.loaded)
+	}
+	if len(seen) != len(kinds) {
+		t.Errorf("plans: %v", seen)
+	}
+}
+
+// loadPlan is a plan as the health endpoint shows it.
+type loadPlan struct {
+	Kind    string
+	KVBytes int64 `json:"kv_bytes"`
+	text    string
+}
+
+// plans are the plans of the loaded models, by name.
+func (w *world) plans() map[string]loadPlan {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+"/health", nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a := do(req)
+	var health struct {
+		Models []struct {
+			Name string `json:"model_name"`
+			Plan json.RawMessage
+		} `json:"all_models_loaded"`
+	}
+	if err := json.Unmarshal(a.body, &health); err != nil {
+		w.t.Fatalf("health: %v: %v", err, a)
+	}
+	plans := map[string]loadPlan{}
+	for _, m := range health.Models {
+		p := loadPlan{text: string(m.Plan)}
+		if err := json.Unmarshal(m.Plan, &p); err != nil {
+			w.t.Errorf("plan of %s: %v: %s", m.Name, err, m.Plan)
+		}
+		plans[m.Name] = p
+	}
+	return plans
+}
