@@ -130,6 +130,17 @@ func TestDisturbed(t *testing.T) {
 	}
 }
 
+// The second try of a load may come long after its client left: the host had to be cleared of busy models.
+func TestSecondTry(t *testing.T) {
+	history := []Event{
+		{Kind: HostUp, Host: "h"}, ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), at(2, Event{Kind: Outcome, Request: "r", Text: "left"}),
+		of(3, Failed, 1), of(3, Exit, 1), spawn(40, "h", "a", 2, "1"),
+	}
+	if got := Check(world, history); got != nil {
+		t.Errorf("%v", got)
+	}
+}
+
 // An ordinary history breaks nothing, and what is open at its end is told.
 func TestFinish(t *testing.T) {
 	c := New(world)

@@ -30,8 +30,9 @@ func (c *Checker) spawn(e Event) {
 	if len(copies) > 0 && c.calm() {
 		c.broken(10, "host %s starts %s, which %s has with process %d", e.Host, e.Model, copies[0].host, copies[0].pid)
 	}
-	w := c.want(e.Model)
-	if len(w.waiting) == 0 && w.background == 0 && w.explicit == 0 && e.At > w.last+c.world.Lease+5*time.Second && e.At >= c.sound {
+	// The second try of a load follows from the first: it left the queue while somebody waited.
+	w, again := c.want(e.Model), h.attempts[attempt{e.Ticket, e.Model}] > 0
+	if !again && len(w.waiting) == 0 && w.background == 0 && w.explicit == 0 && e.At > w.last+c.world.Lease+5*time.Second && e.At >= c.sound {
 		c.broken(11, "host %s starts %s, which nobody has wanted for %v", e.Host, e.Model, e.At-w.last)
 	}
 	delete(h.onlyIdle, e.Model)
