@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 
 var (
 	matrix  = flag.Bool("batch.matrix", false, "benchmark every client count, text length and n_batch")
+	plot    = flag.String("batch.plot", "", "file for an SVG of BenchmarkRealModel; a table goes to the log")
 	threads = flag.Int("batch.threads", 0, "threads of the real engine; 0 leaves it to the engine, 1 suffers least from other work on the machine")
 )
 
@@ -35,13 +37,14 @@ func (r result) String() string {
 	return fmt.Sprintf("%.0f texts/s, p50 %v, p99 %v", r.rate(), r.p50.Round(10*time.Microsecond), r.p99.Round(10*time.Microsecond))
 }
 
-// drive lets clients send for a while, each its next request when the last one is answered. A first tenth is not counted.
+// drive lets clients send for a while, each its next request when the last one is answered. What is answered in d counts,
+// after a fifth of d that does not.
 func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send func(body []byte) error) result {
 	t.Helper()
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	begin := time.Now()
-	from, till := begin.Add(d/10), begin.Add(d+d/10)
+	from, till := begin.Add(d/5), begin.Add(d+d/5)
 	times := make([][]time.Duration, clients)
 	for c := range clients {
 		wg.Go(func() {
@@ -51,8 +54,8 @@ func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send fun
 					t.Error(err)
 					return
 				}
-				if began.After(from) {
-					times[c] = append(times[c], time.Since(began))
+				if now := time.Now(); now.After(from) && !now.After(till) {
+					times[c] = append(times[c], now.Sub(began))
 				}
 			}
 		})
@@ -60,10 +63,10 @@ func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send fun
 	wg.Wait()
 	all := slices.Concat(times...)
 	if len(all) == 0 {
-		return result{took: time.Since(from)}
+		return result{took: d}
 	}
 	slices.Sort(all)
-	return result{texts: len(all), took: time.Since(from), p50: all[len(all)/2], p99: all[len(all)*99/100]}
+	return result{texts: len(all), took: d, p50: all[len(all)/2], p99: all[len(all)*99/100]}
 }
 
 // bodies are requests of one text each; the length in words is drawn between from and to.
@@ -134,11 +137,12 @@ func (p *process) decodes(t testing.TB) int {
 }
 
 // BenchmarkRealModel compares, side by side, llama-server with its defaults, with the flags of a plan, and behind a
-// queue, under the same clients. Windows of the three alternate, so that a noisy machine is noisy for all.
+// queue, under the same clients. Windows of the three alternate, and ratios are medians over windows that follow each
+// other, so that what else the machine does is there for all.
 func BenchmarkRealModel(b *testing.B) {
 	clients, kinds, sizes := []int{1, 8, 64}, []string{"short"}, []int{2048}
 	if *matrix {
-		kinds, sizes = []string{"short", "long", "mixed"}, []int{256, 512, 1024, 2048, 4096, 8192}
+		kinds, sizes = []string{"short", "long", "mixed"}, []int{256, 2048, 8192}
 	}
 	lengths := map[string][2]int{"short": {4, 12}, "long": {100, 200}, "mixed": {2, 250}}
 	common := []string{"--metrics"}
@@ -147,6 +151,7 @@ func BenchmarkRealModel(b *testing.B) {
 	}
 	plain := minilm(b, common...)
 	w := words(b)
+	var cells []cell
 	for _, n := range sizes {
 		ub := strconv.Itoa(min(n, 512))
 		flags := slices.Concat(common, []string{"-b", ub, "-ub", ub, "-np", "64", "-c", strconv.Itoa(2 * n), "-kvu"})
@@ -163,44 +168,77 @@ func BenchmarkRealModel(b *testing.B) {
 				b.Run(fmt.Sprintf("n_batch=%d/%s/clients=%d", n, kind, c), func(b *testing.B) {
 					texts := bodies(b, 2000, lengths[kind][0], lengths[kind][1])
 					for b.Loop() {
-						compare(b, c, texts, plain, tuned, ours, q)
+						cells = append(cells, compare(b, cell{n: n, kind: kind, clients: c}, texts, plain, tuned, ours, q))
 					}
 				})
 			}
 		}
 		q.Close()
 	}
+	if *plot != "" {
+		if err := os.WriteFile(*plot, draw(cells), 0o644); err != nil {
+			b.Fatal(err)
+		}
+		b.Logf("\n%s", table(cells))
+	}
 }
 
-func compare(b *testing.B, clients int, texts [][]byte, plain, tuned, ours *process, q *Batcher) {
-	const windows, window = 5, time.Second
-	var rates [3][]float64
-	var p99s [3][]time.Duration
+// variants are what compare compares, in the order of a round.
+var variants = [3]string{"plain", "flags", "queue"}
+
+// cell is one comparison: medians of each variant over the rounds.
+type cell struct {
+	n, clients int
+	kind       string
+	rate       [3]float64 // texts a second
+	p50, p99   [3]float64 // ms
+	calls      [3]float64 // of the model, for a thousand texts
+	of         [2]float64 // the queue's rate as a share of plain's and of flags'
+}
+
+func compare(b *testing.B, c cell, texts [][]byte, plain, tuned, ours *process, q *Batcher) cell {
+	servers := [3]*process{plain, tuned, ours}
+	senders := [3]func([]byte) error{direct(b, plain), direct(b, tuned), batched(b, q)}
+	// A window is long against one answer, and there are as many as take about a minute in all.
+	window := min(max(800*time.Millisecond, 5*drive(b, c.clients, 2*time.Second, texts, senders[0]).p50), 6*time.Second)
+	rounds := min(max(int(20*time.Second/(3*window)), 3), 9)
+	var rates, p50s, p99s, shares [3][]float64
 	var decodes, total [3]int
-	for range windows {
-		for i, run := range []func() result{
-			func() result { return drive(b, clients, window, texts, direct(b, plain)) },
-			func() result { return drive(b, clients, window, texts, direct(b, tuned)) },
-			func() result { return drive(b, clients, window, texts, batched(b, q)) },
-		} {
-			p := []*process{plain, tuned, ours}[i]
-			before := p.decodes(b)
-			r := run()
+	for round := range rounds {
+		var rate [3]float64
+		for turn := range variants {
+			i := (round + turn) % len(variants)
+			before := servers[i].decodes(b)
+			r := drive(b, c.clients, window, texts, senders[i])
+			rate[i] = r.rate()
 			rates[i] = append(rates[i], r.rate())
-			p99s[i] = append(p99s[i], r.p99)
-			decodes[i] += p.decodes(b) - before
+			p50s[i] = append(p50s[i], r.p50.Seconds()*1e3)
+			p99s[i] = append(p99s[i], r.p99.Seconds()*1e3)
+			decodes[i] += servers[i].decodes(b) - before
 			total[i] += r.texts
 		}
+		for i := range c.of {
+			shares[i] = append(shares[i], rate[2]/max(rate[i], 1))
+		}
 	}
-	for i, name := range []string{"plain", "flags", "queue"} {
-		slices.Sort(rates[i])
-		slices.Sort(p99s[i])
-		b.ReportMetric(rates[i][windows/2], name+"_texts/s")
-		b.ReportMetric(float64(p99s[i][windows/2].Microseconds())/1000, name+"_p99ms")
-		b.ReportMetric(float64(decodes[i])/float64(max(total[i], 1))*1000, name+"_decodes/ktext")
+	for i, name := range variants {
+		c.rate[i], c.p50[i], c.p99[i] = median(rates[i]), median(p50s[i]), median(p99s[i])
+		c.calls[i] = float64(decodes[i]) / float64(max(total[i], 1)) * 1000
+		b.ReportMetric(c.rate[i], name+"_texts/s")
+		b.ReportMetric(c.p50[i], name+"_p50ms")
+		b.ReportMetric(c.p99[i], name+"_p99ms")
+		b.ReportMetric(c.calls[i], name+"_decodes/ktext")
 	}
-	b.ReportMetric(rates[2][windows/2]/max(rates[0][windows/2], 1), "of_plain")
-	b.ReportMetric(rates[2][windows/2]/max(rates[1][windows/2], 1), "of_flags")
+	c.of = [2]float64{median(shares[0]), median(shares[1])}
+	b.ReportMetric(c.of[0], "of_plain")
+	b.ReportMetric(c.of[1], "of_flags")
+	return c
+}
+
+// median sorts values.
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
 // BenchmarkServe is the queue's own cost of a text: alone, and where 64 clients share calls.

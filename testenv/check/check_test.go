@@ -101,6 +101,7 @@ func TestEachPromise(t *testing.T) {
 			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), sample(3, "h", View{Residents: []Resident{{Model: "a", PID: 1, State: policy.ModelLoaded, InFlight: 1}}}),
 		}},
 		{"two ends", 22, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, End, "r"), by(5, End, "r")}},
+		{"refusal that writes", 26, []Event{at(1, Event{Kind: Declined, Text: "fenced"}), at(2, Event{Kind: Declined, Text: "fenced", Value: 1})}},
 		{"two engines", 23, []Event{
 			ask(0, "r", "a"), spawn(1, "any", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, End, "r"), enter(5, "r", 1, ""),
 		}},

@@ -172,6 +172,10 @@ func (c *Checker) Add(e Event) {
 		}
 	case Sample:
 		c.sample(e)
+	case Declined:
+		if e.Value > 0 {
+			c.broken(26, "a script that answered %q changed %d things", e.Text, e.Value)
+		}
 	default:
 		c.request(e)
 	}

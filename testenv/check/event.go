@@ -35,6 +35,7 @@ const (
 	Disturbed  Kind = "disturbed"   // For, Text: until then promises for quiet times are suspended; "gate-…": leases end all the same
 	Restored   Kind = "restored"    // older or no state in Redis: what was over may come again
 	Sample     Kind = "sample"      // Host, View: all of it
+	Declined   Kind = "declined"    // Text, Value: a script answered with a refusal, having changed so much
 )
 
 // Event is one line of a history.

@@ -29,9 +29,10 @@ type scripts struct {
 	lua   *lua.LState
 	known map[string]*lua.LFunction // by digest
 
-	inner *server.Peer // asks what scripts ask
-	out   bytes.Buffer // receives its answers
-	in    *bufio.Reader
+	inner   *server.Peer // asks what scripts ask
+	effects uint64       // of the script that runs: what its writes changed, and what it published
+	out     bytes.Buffer // receives its answers
+	in      *bufio.Reader
 
 	snapshot string    // digest
 	reply    []byte    // to the snapshot, as it goes over the wire; nil: none that may be reused
@@ -52,13 +53,17 @@ func newScripts(srv *server.Server) *scripts {
 	return s
 }
 
-// eval answers EVAL and EVALSHA. now is Redis' clock.
-func (s *scripts) eval(c *server.Peer, now time.Time, cmd string, args []string) {
+// eval answers EVAL and EVALSHA. now is Redis' clock. A script that refuses is told to declined with what it changed.
+func (s *scripts) eval(c *server.Peer, now time.Time, cmd string, args []string, declined func(refusal string, effects uint64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reply := s.reply
 	if cmd != "EVALSHA" || args[0] != s.snapshot || reply == nil || !now.Equal(s.at) {
+		s.effects = 0
 		reply = s.run(cmd, args)
+		if refusal := refusal(reply); refusal != "" {
+			declined(refusal, s.effects)
+		}
 	}
 	c.Block(func(w *server.Writer) { w.WriteRaw(string(reply)) })
 	s.reply, s.at = nil, now
@@ -134,8 +139,35 @@ func (s *scripts) call(l *lua.LState) int {
 	if err != nil {
 		l.RaiseError("%s", err)
 	}
+	if effective(args[0], reply) {
+		s.effects++
+	}
 	l.Push(value(l, reply))
 	return 1
+}
+
+// effective reports whether a command changed something or told somebody.
+func effective(command string, reply any) bool {
+	switch command {
+	case "SET", "HSET", "HSETNX", "HINCRBY", "HINCRBYFLOAT", "RPUSH", "LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE":
+		return true
+	case "DEL", "HDEL", "LREM", "SREM", "ZREM", "ZREMRANGEBYSCORE", "SADD", "ZADD":
+		return reply != 0
+	}
+	return false
+}
+
+// refusal is the word with which a script says that it did nothing, "" for any other answer.
+func refusal(reply []byte) string {
+	if first, rest, list := bytes.Cut(reply, []byte("\r\n")); list && first[0] == '*' {
+		reply = rest
+	}
+	for _, word := range []string{"fenced", "lost", "busy"} {
+		if bytes.HasPrefix(reply, fmt.Appendf(nil, "$%d\r\n%s\r\n", len(word), word)) {
+			return word
+		}
+	}
+	return ""
 }
 
 // value turns an answer of Redis into what a script sees of it.

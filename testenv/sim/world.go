@@ -111,7 +111,9 @@ func (w *world) before(c *server.Peer, cmd string, args ...string) bool {
 		return true
 	}
 	w.redis.SetTime(now)
-	w.scripts.eval(c, now, cmd, args)
+	w.scripts.eval(c, now, cmd, args, func(refusal string, effects uint64) {
+		w.record(check.Event{Kind: check.Declined, Text: refusal, Value: effects})
+	})
 	return true
 }
 
