@@ -19,6 +19,7 @@ type HostInfo struct {
 	Version    string
 	Seats      string // NPU seats as JSON, "" none
 	Generation uint64 // highest generation that the runner knows of, 0 at its first start
+	Owned      uint64 // last generation that this boot had, 0 at its first registration
 	Models     []ModelPut
 	NPU        string // models on the NPU, comma-separated
 	Loading    string // ticket whose load is under way, "" none
@@ -31,7 +32,8 @@ type ModelPut struct {
 }
 
 // Register makes the caller the owner of its host's records, replacing those of an earlier generation, and returns its
-// generation: a fencing token that all its later writes carry. It is repeated whenever Redis lost the host.
+// generation: a fencing token that all its later writes carry. It is repeated whenever Redis lost the host; ErrFenced: a
+// later boot has taken the host since.
 func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, epoch string, err error) {
 	type put struct {
 		ID     string            `json:"id"`
@@ -45,7 +47,7 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	fields := map[string]string{
 		"addr": h.Addr, "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.Seats,
 	}
-	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), string(held), h.NPU, h.Loading)
+	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), string(held), h.NPU, h.Loading, h.Owned)
 	if err != nil {
 		return 0, "", err
 	}

@@ -225,6 +225,35 @@ func TestFencedWritersChangeNothing(t *testing.T) {
 	})
 }
 
+// TestLateRegistration (invariant 16): a registration that was under way for long, or of a runner that was replaced, takes
+// nothing from a later boot. One whose first answer was lost, and one after Redis fell back to an older state, are taken.
+func TestLateRegistration(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		again := func(boot string, owned uint64) (uint64, error) {
+			g, _, err := s.Register(ctx, state.HostInfo{Name: "h", Boot: boot, Generation: owned, Owned: owned})
+			return g, err
+		}
+		first, err := again("boot-1", 0)
+		must(t, err)
+		second, err := again("boot-2", 0)
+		must(t, err)
+		before := b.dump()
+		if _, err := again("boot-1", first); !errors.Is(err, state.ErrFenced) {
+			t.Error("a late registration:", err)
+		}
+		equal(t, "state after it", b.dump(), before)
+		lost, err := again("boot-2", second)
+		must(t, err)
+		if g, err := again("boot-2", second); err != nil || g <= lost {
+			t.Errorf("after a lost answer: generation %d after %d, %v", g, lost, err)
+		}
+		if _, err := again("boot-3", lost+1e9); err != nil {
+			t.Error("with a generation that Redis has forgotten:", err)
+		}
+	})
+}
+
 // TestOneLoadAtATime (invariant 4): a second load cannot begin, and every begun ticket survives its runner's death.
 func TestOneLoadAtATime(t *testing.T) {
 	onBoth(t, func(b *bench) {

@@ -125,6 +125,9 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	h.mu.Lock()
 	draining := h.draining
 	info.Generation = max(h.generation, h.highest)
+	if !h.registered.IsZero() {
+		info.Owned = h.generation
+	}
 	info.Limits = h.settings.limits.String()
 	for _, r := range h.residents {
 		r.dirty = false
@@ -139,6 +142,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	h.mu.Unlock()
 	generation, _, err := h.store.Register(ctx, info)
 	if err != nil {
+		h.fenced = h.fenced || errors.Is(err, state.ErrFenced)
 		if !errors.Is(err, state.ErrUnavailable) { // of that the store has told
 			h.log.Error("host could not be registered", "error", err)
 		}

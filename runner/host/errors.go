@@ -7,6 +7,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/state"
 	"reveille/runner/engine"
+	"reveille/runner/plan"
 )
 
 // CodeLoad is the code of the error table for a load that failed for no more particular reason.
@@ -58,16 +59,19 @@ func failure(err error) state.Outcome {
 	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": message}}
 }
 
-// refusal turns a decision against a load into a ticket's outcome.
-func refusal(r *policy.Refusal) state.Outcome {
-	code := CodeLoad
+// refusal turns a decision against a load into a ticket's outcome. One for want of memory says what the load is made of.
+func refusal(r *policy.Refusal, p *plan.Plan) state.Outcome {
+	code, message := CodeLoad, r.Error()
 	switch r.Code {
 	case policy.TooLarge:
 		code = "model_too_large"
+		if parts := p.Parts(); parts != "" {
+			message += " (" + parts + ")"
+		}
 	case policy.SlotsPinned:
 		code = "slots_pinned_error"
 	}
-	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": r.Error()}}
+	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": message}}
 }
 
 // errUnknown: the catalogue that this host has read has no such model.

@@ -186,7 +186,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 		case l != nil:
 			h.work.Go(func() { h.runLoad(context.WithoutCancel(ctx), l) })
 		default:
-			h.finishNow(ctx, loads[at].ticket, refusal(step.Admission.Refusal))
+			h.finishNow(ctx, loads[at].ticket, refusal(step.Admission.Refusal, &loads[at].entry.plan))
 		}
 		loads = slices.Delete(loads, at, at+1)
 	}

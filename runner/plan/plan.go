@@ -117,13 +117,12 @@ func Make(m Meta, o Options, s Share) Plan {
 	return p
 }
 
-// TooLarge reports a plan that the device cannot take even alone, with the numbers.
-func (p *Plan) TooLarge() error {
-	if p.Budget <= 0 || p.Need <= p.Budget {
-		return nil
+// Parts says what Need is made of, in bytes; "" where it was not computed.
+func (p *Plan) Parts() string {
+	if p.WeightsBytes == 0 || p.Need != p.WeightsBytes+p.KVBytes+p.ComputeBytes {
+		return ""
 	}
-	return fmt.Errorf("needs %d bytes (weights %d, KV cache %d, buffers %d), the device has %d for models",
-		p.Need, p.WeightsBytes, p.KVBytes, p.ComputeBytes, p.Budget)
+	return fmt.Sprintf("weights %d, KV cache %d, buffers %d", p.WeightsBytes, p.KVBytes, p.ComputeBytes)
 }
 
 func (p *Plan) warn(format string, args ...any) {

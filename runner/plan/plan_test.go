@@ -60,17 +60,17 @@ func TestMake(t *testing.T) {
 			}
 		}},
 		{"too small a share", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1}, ShareOf(24*gib, 2, 0, 0), func(t *testing.T, p Plan) {
-			if p.Context != leastContext || len(p.Warnings) != 1 || p.TooLarge() != nil {
+			if p.Context != leastContext || len(p.Warnings) != 1 {
 				t.Errorf("%+v", p)
 			}
 		}},
 		{"too large even alone", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1}, ShareOf(8*gib, 1, 0, 0), func(t *testing.T, p Plan) {
-			if err := p.TooLarge(); err == nil || !strings.Contains(err.Error(), "16060522496") {
-				t.Errorf("%v", err)
+			if parts := p.Parts(); p.Need <= p.Budget || !strings.Contains(parts, "weights 16060522496, ") {
+				t.Errorf("%d of %d: %s", p.Need, p.Budget, parts)
 			}
 		}},
 		{"memory overrides", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1, Memory: 20 * gib}, ShareOf(80*gib, 4, 0, 0), func(t *testing.T, p Plan) {
-			if p.Share != 20*gib || p.Need != 20*gib || p.KVBytes < 3*gib {
+			if p.Share != 20*gib || p.Need != 20*gib || p.Parts() != "" || p.KVBytes < 3*gib {
 				t.Errorf("%+v", p)
 			}
 		}},

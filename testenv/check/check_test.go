@@ -131,6 +131,21 @@ func TestDisturbed(t *testing.T) {
 	}
 }
 
+// A model that was idle for as long as somebody asked goes for that, not for the load that is under way.
+func TestIdleBesideALoad(t *testing.T) {
+	beside := func(b Resident) *View {
+		return &View{Loading: "c", Residents: []Resident{{Model: "a", PID: 1, State: policy.ModelLoaded, Used: 5 * time.Second}, b}}
+	}
+	unused := Resident{Model: "b", PID: 2, State: policy.ModelLoaded, Used: 3 * time.Second}
+	history := []Event{
+		{Kind: HostUp, Host: "any"}, ask(0, "r", "a"), ask(0, "s", "b"), spawn(1, "any", "a", 1, "1"), of(2, Ready, 1), spawn(2, "any", "b", 2, "2"), of(3, Ready, 2),
+		ask(4, "t", "c"), at(20, Event{Kind: Unload, Host: "any", Model: "a", For: 5 * time.Second}), at(20, Event{Kind: StopBegin, PID: 1, View: beside(unused)}),
+	}
+	if got := Check(world, history); got != nil {
+		t.Errorf("%v", got)
+	}
+}
+
 // The second try of a load may come long after its client left: the host had to be cleared of busy models.
 func TestSecondTry(t *testing.T) {
 	history := []Event{

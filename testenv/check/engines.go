@@ -133,12 +133,17 @@ func (c *Checker) stop(h *hostLog, en *engine, e Event) {
 		}
 	}
 	_, asked := h.unloads[en.model]
-	if idle, only := h.onlyIdle[en.model]; only && !asked && !h.stops && (e.View == nil || e.View.Loading == "") {
-		if quiet := e.At - en.lastUse; quiet < idle {
+	loading := e.View != nil && e.View.Loading != ""
+	if idle, only := h.onlyIdle[en.model]; only && !asked && !h.stops {
+		quiet := e.At - en.lastUse
+		if quiet >= idle {
+			return
+		}
+		if !loading {
 			c.broken(21, "host %s stops %s as idle %v after its last use, not %v", en.host, en.model, quiet, idle)
 		}
 	}
-	if asked || h.stops || e.View == nil || e.View.Loading == "" || h.failedNow {
+	if asked || h.stops || !loading || h.failedNow {
 		return
 	}
 	c.victim(h, en, e)

@@ -74,13 +74,16 @@ func (c *Checker) starts(h *hostLog, e Event) {
 // heads notes which load of each type has headed the queue since when, with nothing under way.
 func (c *Checker) heads(h *hostLog, e Event) {
 	seen := map[string]bool{}
+	behind := false // a load that no other may overtake any more
 	for _, t := range e.View.Queue {
 		ty := string(c.typeOf(t.Model))
 		if !t.Load || !t.Wanted || seen[ty] {
 			continue
 		}
 		seen[ty] = true
-		if e.View.Loading != "" || !e.View.Ready {
+		wait := behind
+		behind = behind || h.overtaken[t.ID] >= maxOvertaken
+		if wait || e.View.Loading != "" || !e.View.Ready {
 			delete(h.heads, ty)
 		} else if h.heads[ty].ticket != t.ID {
 			h.heads[ty] = headOf{t.ID, t.Model, e.At}
