@@ -17,6 +17,7 @@ SEEDS             ?= 1000
 FIRST             ?= 1
 STEPS             ?= 200
 MINUTES           ?= 20
+DAYS              ?= 20
 DIST              ?= dist
 DIST_ARCHES       ?= arm64 amd64
 CC_arm64          ?= $(if $(filter aarch64,$(shell uname -m)),cc,aarch64-linux-gnu-gcc)
@@ -42,7 +43,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), MINUTES (soak)'
+	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), MINUTES (soak)'
 
 .PHONY: run
 run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
@@ -70,6 +71,10 @@ race: need-go need-python need-redis fetch-tests ## Run every test under the rac
 .PHONY: sim
 sim: need-go ## Run SEEDS seeds of the simulator from FIRST on, STEPS steps each
 	go test ./testenv/sim -run '^TestSeeds$$' -count=1 -timeout 0 -v -args -sim.first=$(FIRST) -sim.seeds=$(SEEDS) -sim.steps=$(STEPS)
+
+.PHONY: days
+days: need-go need-redis ## Play DAYS days of a pool by LRU and by cost on a real Redis and print the table
+	REVEILLE_DAY_SEEDS=$(DAYS) REVEILLE_DAY_HOURS=24 go test ./testenv/sleep/day -run '^TestScripts$$' -count=1 -timeout 0 -v | grep -vE '^=== '
 
 .PHONY: soak
 soak: need-go need-python need-redis fetch ## Mixed traffic for MINUTES while one process is killed every 30 s; prints a report
@@ -118,12 +123,16 @@ dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd
 		python3 -B terraform/pack.py "$(DIST)/$${program}_linux_$(firstword $(DIST_ARCHES))" "$(DIST)/$$program.zip"; done
 	@cd $(DIST) && sha256sum *_linux_* *.zip >SHA256SUMS
 
+.PHONY: dist-check
+dist-check: need-go need-python ## Build dist twice, from two folders, and compare the sums (minutes)
+	@terraform/dist_check.sh
+
 .PHONY: tf-check
-tf-check: ## Check the Terraform stack: format, validity, unit tests with a mocked provider
+tf-check: ## Check the Terraform stack: format, validity, messages, plans with a mocked provider
 	@terraform/check.sh --no-apply
 
 .PHONY: tf-apply-check
-tf-apply-check: ## tf-check, then apply, second plan and destroy on the AWS emulator (minutes)
+tf-apply-check: ## tf-check, then apply on the AWS emulator, a working system on what was made, and destroy (minutes)
 	@terraform/check.sh
 
 .PHONY: fetch

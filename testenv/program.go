@@ -85,11 +85,17 @@ func StartGateway(t testing.TB, redisURL, secret, models string, args ...string)
 // address (host:port) when it listens.
 func StartRunner(t testing.TB, redisURL, secret, host, stateDir string, args ...string) (p *Program, addr string) {
 	t.Helper()
+	return StartRunnerEnv(t, nil, redisURL, secret, host, stateDir, args...)
+}
+
+// StartRunnerEnv is StartRunner with variables of the environment, NAME=VALUE, over the test's.
+func StartRunnerEnv(t testing.TB, env []string, redisURL, secret, host, stateDir string, args ...string) (p *Program, addr string) {
+	t.Helper()
 	engines := t.TempDir()
 	if err := os.Symlink(Standin(t), filepath.Join(engines, "standin")); err != nil {
 		t.Fatal("testenv:", err)
 	}
-	p = StartProgram(t, "runner-"+host, Build(t, "runner"), append([]string{
+	p = StartProgramEnv(t, env, "runner-"+host, Build(t, "runner"), append([]string{
 		"--runner-addr=127.0.0.1:0", "--redis-url=" + redisURL, "--runner-secret=" + secret, "--host=" + host, "--state-dir=" + stateDir,
 		"--engines-dir=" + engines, "--engines-dir=" + filepath.Join(Root(t), ".cache", "engines", "llama-server", "bin"),
 	}, args...)...)

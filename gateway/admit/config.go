@@ -61,6 +61,7 @@ type Config struct {
 	Gateway string // id of this process in the pool, unique; default: random
 
 	Hold      time.Duration // longest a request waits for a cold model; default 300 s
+	FairAfter time.Duration // a copy whose queue is longer than it serves in this time wants another beside it; default 2 s
 	WakeLimit time.Duration // longest from the duty to wake a host to its registration; default 10 min
 
 	Evict policy.Eviction // how idle models are weighed where one has to go; default LRU
@@ -79,6 +80,7 @@ func (c Config) withDefaults() Config {
 	}
 	set(&c.Hold, 300*time.Second)
 	set(&c.WakeLimit, 10*time.Minute)
+	set(&c.FairAfter, 2*time.Second)
 	if c.Gateway == "" {
 		c.Gateway = "gw-" + rand.Text()
 	}

@@ -22,8 +22,12 @@ func draining() *wire.Error {
 
 // elsewhere reports whether a ticket failed because of its host, so that another host may do better.
 func elsewhere(r state.TicketRecord) bool {
-	return r.WakeError || slices.Contains([]string{wire.Draining.Code(), wire.HostInterrupted.Code(), wire.HostUnreachable.Code()}, r.Code)
+	return r.WakeError || interrupted(r) || slices.Contains([]string{wire.Draining.Code(), wire.HostUnreachable.Code()}, r.Code)
 }
+
+// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host answers at
+// once, and is not shunned for it: whoever has nowhere else to go is told that.
+func interrupted(r state.TicketRecord) bool { return r.Code == wire.HostInterrupted.Code() }
 
 // loadFailed reports whether a ticket failed in a way that a repeat is likely to share and that costs the host
 // something, so that repeats are spaced out. A missing file or a refusal costs nothing.

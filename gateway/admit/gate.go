@@ -35,7 +35,8 @@ type Gate struct {
 
 	table    atomic.Pointer[table]
 	building sync.Mutex // held by the one request that builds a table
-	open     counters
+	flows    flows
+	copies   copies // belongs to Run
 
 	life  context.Context // ends with Run: of calls and goroutines that outlive the request which caused them
 	end   context.CancelFunc
@@ -64,7 +65,7 @@ func New(c Config) *Gate {
 	c = c.withDefaults()
 	g := &Gate{
 		store: c.Store, mirror: c.Mirror, waker: c.Waker, catalog: c.Catalog, cfg: c, id: c.Gateway, log: c.Log,
-		open:  counters{m: map[place]*atomic.Int64{}},
+		flows: flows{m: map[place]*flow{}}, copies: copies{marks: map[place][]mark{}},
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, all: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*duty{},
 		learned: estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
@@ -217,6 +218,7 @@ func (g *Gate) deliverLocked(s state.Standing) {
 		g.failed.pass(r.Model)
 		delete(g.failing, r.Model)
 		g.shunned.pass(r.Host)
+	case r.State == "failed" && interrupted(r):
 	case r.State == "failed" && elsewhere(r):
 		// One failed wake ends all tickets of the host at one moment.
 		g.shunned.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), now)
@@ -255,6 +257,7 @@ func (g *Gate) Run(ctx context.Context) error {
 			g.Close()
 			return nil
 		case <-tick.C:
+			g.moreCopies(ctx)
 		case <-g.renew:
 		}
 		g.renewAll(ctx)

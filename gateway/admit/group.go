@@ -283,5 +283,5 @@ func (g *Gate) routeTo(host, model string) (Route, bool) {
 		}
 		h = s.Hosts[host]
 	}
-	return Route{Host: host, Addr: h.Addr, Generation: h.Generation, open: g.open.of(host, model)}, true
+	return Route{Host: host, Addr: h.Addr, Generation: h.Generation, flow: g.flows.of(host, model)}, true
 }

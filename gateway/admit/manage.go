@@ -40,17 +40,33 @@ func (g *Gate) Load(ctx context.Context, a LoadAsk) (Route, LoadInfo, error) {
 	if a.Pinned != nil {
 		fields["pinned"] = bit(*a.Pinned)
 	}
+	return g.own(ctx, a.Model, fields, a.Wait)
+}
+
+// Pull has the weights of a model brought onto the host that has it or will have it, else onto the one where it would be
+// placed now, and waits until they are there. Nothing is loaded or moved aside for it. A pull goes on when ctx ends or
+// the gate's hold is over: then the error is model_loading.
+func (g *Gate) Pull(ctx context.Context, model string) error {
+	if _, ok := g.catalog().Model(model); !ok {
+		return wire.UnknownModel(model)
+	}
+	_, _, err := g.own(ctx, model, map[string]string{"pull_only": "1"}, true)
+	return err
+}
+
+// own makes a ticket of its own and waits for its end, or only until it is queued.
+func (g *Gate) own(ctx context.Context, model string, fields map[string]string, wait bool) (Route, LoadInfo, error) {
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
 		return Route{}, LoadInfo{}, draining()
 	}
-	gr := g.newGroupLocked(need{model: a.Model, own: true, fields: fields}, false, false)
+	gr := g.newGroupLocked(need{model: model, own: true, fields: fields}, false, false)
 	w := g.joinLocked(gr, g.cfg.Hold)
 	g.mu.Unlock()
 
 	queued := gr.queued
-	if a.Wait {
+	if wait {
 		queued = nil
 	}
 	select {

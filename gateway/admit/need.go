@@ -47,6 +47,7 @@ type need struct {
 	heard    time.Time // last word of the store about the ticket
 
 	blocked *wire.Error // why no host can be tried now, for those whose time runs out meanwhile
+	leaving []string    // hosts that said that they are being taken away
 }
 
 type action int
@@ -82,6 +83,11 @@ func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, re
 	for _, h := range shunned {
 		avoid[h] = "failed to start a short while ago"
 	}
+	for _, name := range n.leaving {
+		if h := s.Hosts[name]; h != nil && (h.State == string(policy.Draining) || h.State == string(policy.Ready)) {
+			avoid[name] = "being taken away"
+		}
+	}
 	if n.moving != "" {
 		avoid[n.host] = "lost"
 	}
@@ -115,6 +121,10 @@ func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, re
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
 		if n.blocked == nil {
 			n.blocked = noCapacity(n.model, errors.New(p.Refusal.Explain()))
+		}
+		if retry.IsZero() { // what is taken away does not come back in a moment
+			out := fail(n.blocked)
+			return "", &out
 		}
 		return "", &verdict{do: ask, at: retry, refresh: true}
 	}
@@ -251,6 +261,10 @@ func (n *need) learned(now time.Time, s state.Standing) verdict {
 			host = s.Record.Host
 		}
 		return verdict{do: finish, host: host, record: s.Record}
+	case s.Record.State == "failed" && interrupted(s.Record):
+		n.leaving = append(n.leaving, n.host)
+		n.blocked = failure(s.Record, n.own)
+		return n.anew(now)
 	case s.Record.State == "failed" && elsewhere(s.Record):
 		n.blocked = noCapacity(n.model, errors.New(s.Record.Message))
 		return n.anew(now)

@@ -14,7 +14,7 @@ type Route struct {
 	Addr       string // host:port of the runner
 	Generation uint64 // of the runner's registration
 
-	open *atomic.Int64 // open requests of this gateway to the model there
+	flow *flow // of this gateway's requests to the model there
 }
 
 // table is the routes of one snapshot, by model. It never changes.
@@ -28,8 +28,8 @@ type loadedCopy struct {
 	others int64 // open requests that the runner counted when the snapshot was taken and that were not ours
 }
 
-// buildTable indexes a snapshot. open returns the counter of this gateway's requests to a model on a host.
-func buildTable(s *state.Snapshot, open func(host, model string) *atomic.Int64) *table {
+// buildTable indexes a snapshot. flowOf returns the counters of this gateway's requests to a model on a host.
+func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table {
 	t := &table{from: s, copies: make(map[string][]loadedCopy)}
 	for _, h := range s.Hosts {
 		for id := range h.Models {
@@ -40,10 +40,10 @@ func buildTable(s *state.Snapshot, open func(host, model string) *atomic.Int64) 
 			list := make([]loadedCopy, 0, len(records))
 			for _, m := range records {
 				host := s.Hosts[m.Host]
-				ours := open(m.Host, id)
+				ours := flowOf(m.Host, id)
 				list = append(list, loadedCopy{
-					route:  Route{Host: m.Host, Addr: host.Addr, Generation: host.Generation, open: ours},
-					others: max(0, int64(m.InFlight)-ours.Load()),
+					route:  Route{Host: m.Host, Addr: host.Addr, Generation: host.Generation, flow: ours},
+					others: max(0, int64(m.InFlight)-ours.open.Load()),
 				})
 			}
 			t.copies[id] = list
@@ -58,9 +58,9 @@ func (t *table) pick(model string) (Route, bool) {
 	if len(list) == 0 {
 		return Route{}, false
 	}
-	best, least := 0, list[0].others+list[0].route.open.Load()
+	best, least := 0, list[0].others+list[0].route.flow.open.Load()
 	for i := 1; i < len(list); i++ {
-		if n := list[i].others + list[i].route.open.Load(); n < least {
+		if n := list[i].others + list[i].route.flow.open.Load(); n < least {
 			best, least = i, n
 		}
 	}
@@ -73,7 +73,7 @@ func (g *Gate) Route(model string) (r Route, ok bool) {
 	t := g.table.Load()
 	if s := g.mirror.Snapshot(); t.from != s && g.building.TryLock() {
 		// One request builds the new table; those that come meanwhile use the old one rather than wait.
-		t = buildTable(s, g.open.of)
+		t = buildTable(s, g.flows.of)
 		g.table.Store(t)
 		g.building.Unlock()
 	}
@@ -81,37 +81,44 @@ func (g *Gate) Route(model string) (r Route, ok bool) {
 }
 
 // Begin counts a request to the model as open. Every Begin needs one End with the same arguments.
-func (g *Gate) Begin(r Route, model string) { g.counter(r, model).Add(1) }
+func (g *Gate) Begin(r Route, model string) { g.flow(r, model).open.Add(1) }
 
 // End takes back one Begin.
-func (g *Gate) End(r Route, model string) { g.counter(r, model).Add(-1) }
-
-// InFlight is how many requests of this gateway to the model on the host are open.
-func (g *Gate) InFlight(host, model string) int { return int(g.open.of(host, model).Load()) }
-
-func (g *Gate) counter(r Route, model string) *atomic.Int64 {
-	if r.open != nil {
-		return r.open
-	}
-	return g.open.of(r.Host, model)
+func (g *Gate) End(r Route, model string) {
+	f := g.flow(r, model)
+	f.ended.Add(1)
+	f.open.Add(-1)
 }
 
-// counters are this gateway's open requests by host and model. A counter once made stays, so that pointers to it may be
-// kept; there are as many as hosts times models were ever seen together.
-type counters struct {
+// InFlight is how many requests of this gateway to the model on the host are open.
+func (g *Gate) InFlight(host, model string) int { return int(g.flows.of(host, model).open.Load()) }
+
+func (g *Gate) flow(r Route, model string) *flow {
+	if r.flow != nil {
+		return r.flow
+	}
+	return g.flows.of(r.Host, model)
+}
+
+// flow counts the requests of this gateway to a model on a host: those that are open, and those that have ended.
+type flow struct{ open, ended atomic.Int64 }
+
+// flows are this gateway's requests by host and model. A flow once made stays, so that pointers to it may be kept; there
+// are as many as hosts times models were ever seen together.
+type flows struct {
 	mu sync.Mutex
-	m  map[place]*atomic.Int64
+	m  map[place]*flow
 }
 
 type place struct{ host, model string }
 
-func (c *counters) of(host, model string) *atomic.Int64 {
+func (c *flows) of(host, model string) *flow {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.m[place{host, model}]
-	if n == nil {
-		n = new(atomic.Int64)
-		c.m[place{host, model}] = n
+	f := c.m[place{host, model}]
+	if f == nil {
+		f = new(flow)
+		c.m[place{host, model}] = f
 	}
-	return n
+	return f
 }

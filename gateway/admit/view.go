@@ -68,7 +68,7 @@ func hostView(rec *state.HostRecord, known *catalog.Host, c *catalog.Catalog, re
 	}
 	for _, t := range rec.Queue {
 		switch {
-		case t.Kind != "load":
+		case t.Kind != "load", t.PullOnly:
 		case t.ID == rec.Loading:
 			h.Loading = t.Model
 		default:

@@ -72,7 +72,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		OnExit: func(host string, _ error) { keep.again(back, host) },
 	})
 	defer hosts.Close()
-	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, Evict: s.Evict}
+	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.Host.FairAfter, Evict: s.Evict}
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts
@@ -129,6 +129,7 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	argv := []string{self, "runner", "--host=" + h.Name, "--state-dir=" + s.StateDir, "--pool=" + s.Pool, "--log-level=" + s.LogLevel, "--log-format=" + s.LogFormat,
 		"--runner-addr=" + s.RunnerAddr, "--max-loaded-models=" + s.MaxLoadedModels, "--evict=" + s.Evict, "--price=" + fmt.Sprint(h.Price), "--fair-after=" + s.FairAfter.String(),
 		"--drain-timeout=" + s.DrainTimeout.String(), "--first-byte=" + s.FirstByte.String()}
+	argv = append(argv, "--sleep-command=") // its sleep is the end of the process, never this machine's
 	if h.Address != "" {
 		argv = append(argv, "--runner-addr="+h.Address)
 	}

@@ -16,6 +16,7 @@ import (
 	"reveille/gateway/admit"
 	"reveille/gateway/front"
 	"reveille/gateway/keys"
+	"reveille/gateway/pressure"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
@@ -32,7 +33,8 @@ type ServeSettings struct {
 	config.Redis
 	config.Log `embed:""`
 	Front
-	Evict string `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
+	FairAfter time.Duration `help:"A model that may have several copies gets one more while more requests wait for a copy than it serves in this time." default:"2s"`
+	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 }
 
 // Drivers makes the wake drivers of a gateway.
@@ -68,7 +70,11 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	secret, err2 := config.Secret(s.RunnerSecret)
 	file, warnings, err3 := catalog.Load(s.Models)
 	evict, err4 := policy.ParseEviction(s.Evict)
-	if err := errors.Join(err, err2, err3, err4); err != nil {
+	var err5 error
+	if s.FairAfter < 0 {
+		err5 = fmt.Errorf("--fair-after %v: want a duration above 0, such as 2s", s.FairAfter)
+	}
+	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
 		return err
 	}
 	for _, w := range warnings {
@@ -93,14 +99,17 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	mirror := state.NewMirror(store, func(e state.Event) { gate.OnEvent(e); models.onEvent(e); srv.OnEvent(e) })
 	power := wake.NewSet(wake.SetConfig{Catalog: models.get, Drivers: drivers, Log: log})
 	gate = admit.New(admit.Config{
-		Store: store, Mirror: mirror, Catalog: models.get, Gateway: signer.Gateway(), Hold: s.Hold, Evict: evict, MaxPerModel: s.MaxWaiting, Log: log,
+		Store: store, Mirror: mirror, Catalog: models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: evict, MaxPerModel: s.MaxWaiting, Log: log,
 		Waker: power, Stopper: power,
 	})
 	toucher := state.NewToucher(store)
+	pressure.Adopt(p.memory)
+	gauge := pressure.New(p.memory, nil)
 	srv = front.New(front.Config{
 		Gate: gate, Store: store, Mirror: mirror, Toucher: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
 		Overlay: models.reloadRegistered, Origins: s.CORSOrigins, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxHeldBytes: p.maxHeld, MaxConns: s.MaxConns,
+		Memory: gauge,
 	})
 
 	// 2. What runs behind the requests, until after the last of them.
@@ -114,6 +123,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	defer signal.Stop(hup)
 	wg.Go(func() { mirror.Run(back) })
 	wg.Go(func() { toucher.Run(back) })
+	wg.Go(func() { gauge.Run(back) })
 	wg.Go(func() { models.run(back, func() string { return mirror.Snapshot().Catalog }) })
 	wg.Go(func() { _ = watcher.Run(back) }) // ends with back
 	wg.Go(func() { p.keys.Watch(back, 5*time.Second, log) })

@@ -190,9 +190,9 @@ func TestEnd(t *testing.T) {
 
 func TestServeRefusesBadSettings(t *testing.T) {
 	s := ServeSettings{Front: frontDefaults()}
-	s.Models, s.Hold = "no-such-file", 0
+	s.Models, s.Hold, s.FairAfter = "no-such-file", 0, -1
 	err := Serve(t.Context(), s, nil, slog.New(slog.DiscardHandler), nil)
-	for _, want := range []string{"--hold", "--runner-secret", "no-such-file"} {
+	for _, want := range []string{"--hold", "--runner-secret", "--fair-after", "no-such-file"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %s in %v", want, err)
 		}

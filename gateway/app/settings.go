@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"reveille/gateway/keys"
+	"reveille/gateway/pressure"
 	"reveille/infra/config"
 )
 
@@ -26,6 +27,7 @@ type Front struct {
 	MaxBody      string        `help:"Largest request body." default:"64MiB"`
 	MaxHeld      string        `help:"Most bytes of request bodies held in memory at a time; more are refused with overloaded." default:"1GiB"`
 	MaxConns     int           `help:"Most client connections; 0 is no limit." default:"0"`
+	MemoryLimit  string        `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group." placeholder:"SIZE"`
 	MaxWaiting   int           `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
 }
 
@@ -34,6 +36,7 @@ type parsed struct {
 	keys    *keys.Set
 	maxBody int   // bytes
 	maxHeld int64 // bytes
+	memory  int64 // bytes, 0 no limit
 }
 
 func (f Front) parse() (parsed, error) {
@@ -57,6 +60,11 @@ func (f Front) parse() (parsed, error) {
 	}
 	p.maxBody = int(size("max-body", f.MaxBody, math.MaxInt32))
 	p.maxHeld = size("max-held", f.MaxHeld, math.MaxInt64)
+	if p.memory = pressure.Limit(); f.MemoryLimit != "" {
+		if p.memory, err = config.Bytes(f.MemoryLimit); err != nil {
+			errs = append(errs, fmt.Errorf("--memory-limit: %w", err))
+		}
+	}
 	for _, t := range []struct {
 		flag string
 		d    time.Duration

@@ -24,6 +24,7 @@ func TestSettings(t *testing.T) {
 		"--max-body: \"many\"":   func(f *Front) { f.MaxBody = "many" },
 		"--max-body: 9TB is out": func(f *Front) { f.MaxBody = "9TB" },
 		"--max-held":             func(f *Front) { f.MaxHeld = "-1" },
+		"--memory-limit":         func(f *Front) { f.MemoryLimit = "most" },
 		"--hold":                 func(f *Front) { f.Hold = 0 },
 		"--keepalive":            func(f *Front) { f.Keepalive = -time.Second },
 		"--max-conns":            func(f *Front) { f.MaxConns = -1 },

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/url"
 	"time"
+
+	"reveille/infra/catalog"
 )
 
 const (
@@ -47,6 +49,8 @@ func (r Remote) modelState(name string) func(context.Context) string {
 			Host     string
 			Position int
 			ETA      float64
+			Done     int64 `json:"bytes_done"`
+			Total    int64 `json:"bytes_total"`
 		}
 		if r.call(ctx, "GET", "/v1/models/"+url.PathEscape(name)+"/status", nil, &s) != nil || s.State == "" {
 			return ""
@@ -57,6 +61,9 @@ func (r Remote) modelState(name string) func(context.Context) string {
 		}
 		if s.Position > 0 {
 			line += fmt.Sprintf(", position %d", s.Position)
+		}
+		if s.Total > 0 {
+			line += fmt.Sprintf(", %s of %s", catalog.FormatSize(s.Done), catalog.FormatSize(s.Total))
 		}
 		if s.ETA > 0 {
 			line += fmt.Sprintf(", about %.0f s more", s.ETA)

@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/keys"
+	"reveille/gateway/pressure"
 	"reveille/gateway/wire"
 	"reveille/infra/relay"
 )
@@ -79,6 +80,9 @@ func fillRandom(b []byte) {
 // chain runs the checks in order and the route's handler.
 func (r *request) chain() error {
 	h := &r.ctx.Request.Header
+	if r.s.cfg.Memory.Step() >= pressure.NoKeep {
+		r.ctx.SetConnectionClose()
+	}
 	smuggled := relay.SmugglingCheck(r.ctx) // closes the connection, whatever the answer will be
 	if r.ctx.IsOptions() && !smuggled {
 		headers, err := r.s.cors.Preflight(string(h.Peek("Origin")), string(h.Peek("Access-Control-Request-Headers")))
@@ -144,7 +148,13 @@ func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) *wire.Error {
 			return wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
 		}
 	}
-	return hit.Err()
+	if e := hit.Err(); e != nil {
+		return e
+	}
+	if !free && hit.Route.Name != "metrics" && s.cfg.Memory.Step() >= pressure.Refusal {
+		return wire.New(wire.Overloaded, "This gateway's memory is full; try again.")
+	}
+	return nil
 }
 
 func (r *request) setHeaders(headers []wire.Header) {

@@ -40,13 +40,13 @@ type modelList struct {
 	Data   []modelItem `json:"data"`
 }
 
-// models lists the catalogue's models; those whose weights are not there only with ?show_all.
+// models lists the catalogue's models; those that cannot be served for want of their files only with ?show_all.
 func (s *Server) models(r *request) error {
 	_, _ = s.look() // states come from the mirror
 	list := modelList{Object: "list", Data: []modelItem{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
-		if item := s.item(cat, m); item.Downloaded || r.asks("show_all") {
+		if item := s.item(cat, m); item.Downloaded || remote(m) || r.asks("show_all") {
 			list.Data = append(list.Data, item)
 		}
 	}
@@ -78,6 +78,11 @@ func (s *Server) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
 	}
 	out.MaxContext = out.Context
 	return out
+}
+
+// remote reports whether a model's weights lie elsewhere: its first request has them fetched.
+func remote(m *catalog.Model) bool {
+	return catalog.ParseCheckpoint(m.Checkpoint).Scheme != catalog.SchemePath
 }
 
 // weights is what this gateway knows of a model's files. They lie on the hosts; a gateway sees them only where it runs
@@ -117,7 +122,7 @@ func (s *Server) weightsOf(cat *catalog.Catalog, m *catalog.Model) weights {
 // elsewhere reports whether a model whose weights are a path may run on a machine other than this one, which is then
 // taken to have them.
 func elsewhere(cat *catalog.Catalog, m *catalog.Model) bool {
-	if catalog.ParseCheckpoint(m.Checkpoint).Scheme != catalog.SchemePath {
+	if remote(m) {
 		return false
 	}
 	return slices.ContainsFunc(cat.HostsFor(m), func(h *catalog.Host) bool { return h.Driver != catalog.DriverLocal })

@@ -9,6 +9,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"reveille/gateway/admit"
+	"reveille/gateway/pressure"
 	"reveille/infra/meter"
 )
 
@@ -21,7 +22,9 @@ type meters struct {
 	answers      *answers
 }
 
-func newMeters(set *metrics.Set, gate *admit.Gate) meters {
+func newMeters(set *metrics.Set, gate *admit.Gate, mem *pressure.Gauge) meters {
+	set.NewGauge("reveille_gateway_memory_used_bytes", func() float64 { used, _ := mem.Bytes(); return float64(used) })
+	set.NewGauge("reveille_gateway_memory_limit_bytes", func() float64 { _, limit := mem.Bytes(); return float64(limit) })
 	set.NewGauge("reveille_gateway_swaps_total", func() float64 { n, _ := gate.Swaps(); return float64(n) })
 	set.NewGauge("reveille_gateway_swaps_per_minute", func() float64 { _, n := gate.Swaps(); return float64(n) })
 	return meters{

@@ -29,8 +29,8 @@ type progress struct {
 }
 
 // pull makes sure that a model's weights are there. A name that nothing is called is registered first where the body
-// describes a model. Weights lie on the hosts, where the runner takes them from; those that would have to be fetched
-// are refused.
+// describes a model. Weights that are a path lie on the hosts, or the model cannot be had; others are fetched by the
+// runner of a host, which is woken for it. Nothing is loaded.
 func (s *Server) pull(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -48,28 +48,46 @@ func (s *Server) pull(r *request) error {
 	if err != nil {
 		return err
 	}
+	streams := r.hit.Route.Stream(values)
+	r.ctx.Response.Header.Set(wire.HeaderModel, m.ID)
+	if remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath {
+		if s.draining.Load() {
+			return wire.New(wire.Draining, "This gateway is going away; try again.")
+		}
+		if streams {
+			return r.streamPull(m)
+		}
+		return r.awaitPull(m)
+	}
 	w := s.weightsOf(s.cfg.Catalog(), m)
 	if !w.there {
-		err = absent(m)
+		err = wire.Newf(wire.ModelFileNotFound, "The files of the model '%s' are not there.", m.ID)
 	}
-	r.ctx.Response.Header.Set(wire.HeaderModel, m.ID)
-	done := doneAnswer{"success", "Model is installed: " + m.ID}
-	if !r.hit.Route.Stream(values) {
+	if !streams {
 		if err != nil {
 			return err
 		}
-		return r.reply(fasthttp.StatusOK, done)
+		return r.reply(fasthttp.StatusOK, pullDone(m))
 	}
 	var b []byte
 	if err != nil {
-		b = r.event(b, "error", json.RawMessage(r.hit.Dialect.Body(wire.As(err), r.id)))
+		b = r.pullFailed(b, err)
 	} else {
 		b = r.event(b, "progress", progress{m.StableID(), 1, 1, w.bytes, w.bytes, 100})
-		b = r.event(b, "complete", done)
+		b = r.event(b, "complete", pullDone(m))
 	}
 	r.ctx.Response.Header.Set("Cache-Control", "no-cache")
 	r.send(fasthttp.StatusOK, "text/event-stream; charset=utf-8", b)
 	return nil
+}
+
+func pullDone(m *catalog.Model) doneAnswer {
+	return doneAnswer{"success", "Model is installed: " + m.ID}
+}
+
+// pullFailed appends the event of a pull that failed.
+func (r *request) pullFailed(b []byte, err error) []byte {
+	return r.event(b, "error", json.RawMessage(r.hit.Dialect.Body(wire.As(err), r.id)))
 }
 
 // event appends a named event.
@@ -81,13 +99,6 @@ func (r *request) event(b []byte, name string, data any) []byte {
 	b = append(append(b, "event: "...), name...)
 	b = append(append(b, "\ndata: "...), text...)
 	return append(b, "\n\n"...)
-}
-
-func absent(m *catalog.Model) *wire.Error {
-	if catalog.ParseCheckpoint(m.Checkpoint).Scheme == catalog.SchemePath {
-		return wire.Newf(wire.ModelFileNotFound, "The files of the model '%s' are not there.", m.ID)
-	}
-	return wire.Newf(wire.NotSupported, "The weights of the model '%s' lie elsewhere and cannot be fetched by this gateway.", m.ID)
 }
 
 // deleteModel unloads a model, and forgets it if it was registered. Files that the operator's catalogue names are the

@@ -14,6 +14,7 @@ import (
 
 	"reveille/gateway/admit"
 	"reveille/gateway/keys"
+	"reveille/gateway/pressure"
 	"reveille/gateway/wire"
 	"reveille/infra/catalog"
 	"reveille/infra/relay"
@@ -36,15 +37,16 @@ type Config struct {
 	Overlay func(context.Context) error
 
 	Version      string
-	Origins      []string      // CORS; default all
-	Hold         time.Duration // longest a request waits for a cold model; default 300 s
-	CommitAfter  time.Duration // a stream gets its status and the first comment after this; default 5 s
-	Keepalive    time.Duration // between comments; default 5 s
-	FirstByte    time.Duration // longest a runner may take for the head of an answer, and be silent in it; default 30 min
-	Idle         time.Duration // the warmer's idle time, for listings; 0 unknown
-	MaxBody      int           // bytes; default 64 MiB
-	MaxHeldBytes int64         // bytes of all bodies that wait or are being sent, above: overloaded; default 1 GiB
-	MaxConns     int           // open client connections, 0 no limit
+	Origins      []string        // CORS; default all
+	Hold         time.Duration   // longest a request waits for a cold model; default 300 s
+	CommitAfter  time.Duration   // a stream gets its status and the first comment after this; default 5 s
+	Keepalive    time.Duration   // between comments; default 5 s
+	FirstByte    time.Duration   // longest a runner may take for the head of an answer, and be silent in it; default 30 min
+	Idle         time.Duration   // the warmer's idle time, for listings; 0 unknown
+	MaxBody      int             // bytes; default 64 MiB
+	MaxHeldBytes int64           // bytes of all bodies that wait or are being sent, above: overloaded; default 1 GiB
+	MaxConns     int             // open client connections, 0 no limit
+	Memory       *pressure.Gauge // near its limit, connections are not kept and new requests are refused; nil: no limit
 }
 
 func (c Config) withDefaults() Config {
@@ -113,7 +115,7 @@ func New(cfg Config) *Server {
 		s.forAll, _ = s.cors.Answer("")
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.m = newMeters(s.set, cfg.Gate)
+	s.m = newMeters(s.set, cfg.Gate, cfg.Memory)
 	s.handlers = s.table()
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.bodyLimit, ExpectHandler: s.expected,

@@ -53,7 +53,9 @@ func (c *checker) driver(h *Host, p place) {
 		of       []Driver
 	}{
 		{"mac", h.MAC != "", true, []Driver{DriverWoL}},
+		{"broadcast", h.Broadcast != "", false, []Driver{DriverWoL}},
 		{"instance", h.Instance != "", true, []Driver{DriverEC2}},
+		{"hibernate", h.Hibernate, false, []Driver{DriverEC2}},
 		{"group", h.Group != "", true, []Driver{DriverASG}},
 		{"max", h.Max != 0, false, []Driver{DriverASG}},
 		{"region", h.Region != "", false, []Driver{DriverEC2, DriverASG}},
@@ -71,6 +73,9 @@ func (c *checker) driver(h *Host, p place) {
 	case DriverWoL:
 		if mac, err := net.ParseMAC(h.MAC); h.MAC != "" && (err != nil || len(mac) != 6) {
 			c.add(p.child("mac"), `six bytes in quotes, such as "00:11:22:33:44:55"`, "bad hardware address %q", clip(h.MAC))
+		}
+		if h.Broadcast != "" && !validAddress(h.Broadcast) {
+			c.add(p.child("broadcast"), `host:port of UDP, such as "192.0.2.255:9"`, "bad address %q", clip(h.Broadcast))
 		}
 	case DriverEC2:
 		if h.Instance != "" && !instanceRE.MatchString(h.Instance) {

@@ -32,6 +32,9 @@ type Host struct {
 	Labels []string `json:"labels,omitempty"`
 	// MAC is the hardware address that the driver wol wakes.
 	MAC string `json:"mac,omitempty"`
+	// Broadcast is where the packets of the driver wol go, host:port of UDP: a network's broadcast address, or that of the
+	// machine where its switch or router keeps its hardware address. Empty is 255.255.255.255:9.
+	Broadcast string `json:"broadcast,omitempty"`
 	// Address is the runner's host:port; empty when the runner says it at registration.
 	Address string `json:"address,omitempty"`
 	// Group is the Auto Scaling group of the driver asg, and Max the most machines it may have (1 or more).
@@ -39,6 +42,8 @@ type Host struct {
 	Max   int    `json:"max,omitempty"`
 	// Instance is the instance id of the driver ec2.
 	Instance string `json:"instance,omitempty"`
+	// Hibernate has the driver ec2 keep the memory of an instance that was launched able to; others are stopped.
+	Hibernate bool `json:"hibernate,omitempty"`
 	// Region is the AWS region of the drivers ec2 and asg; empty for that of the environment.
 	Region string `json:"region,omitempty"`
 	// Commands are those of the driver exec; nil for the others.

@@ -101,9 +101,10 @@ models:
 recipes:
   mine: {inherit: standin, devices: cpu}
 hosts:
-  a: {driver: ec2, instance: i-0123456789abcdef0, region: eu-west-1, devices: [cpu, gpu], labels: rack, price: 1.25}
+  a: {driver: ec2, instance: i-0123456789abcdef0, region: eu-west-1, hibernate: true, devices: [cpu, gpu], labels: rack, price: 1.25}
   b: {driver: asg, group: g, devices: [cpu, gpu, npu], labels: [zone-b], npu_seats: {llm: 1, audio: 2}}
   hands: {driver: exec, devices: cpu, commands: {wake: [on, "now"], sleep: [off], state: ask}}
+  lan: {driver: wol, mac: "00:11:22:33:44:55", broadcast: "192.0.2.255:9", devices: cpu}
   here: {driver: local}
 `)
 	m, _ := c.Model("big/model:q4")
@@ -129,6 +130,12 @@ hosts:
 		t.Errorf("%+v", small)
 	}
 	if h, _ := c.Host("b"); h.Max != 1 || h.NPUSeats[policy.Audio] != 2 {
+		t.Errorf("%+v", h)
+	}
+	if h, _ := c.Host("a"); !h.Hibernate {
+		t.Errorf("%+v", h)
+	}
+	if h, _ := c.Host("lan"); h.Broadcast != "192.0.2.255:9" {
 		t.Errorf("%+v", h)
 	}
 	if h, _ := c.Host("hands"); !slices.Equal(h.Commands.State, []string{"ask"}) {

@@ -108,10 +108,12 @@ func (r *reader) host(name string, n ast.Node, p place) *Host {
 		{"devices", r.devices(&h.Devices)},
 		{"labels", r.texts(&h.Labels)},
 		{"mac", r.text(&h.MAC)},
+		{"broadcast", r.text(&h.Broadcast)},
 		{"address", r.text(&h.Address)},
 		{"group", r.text(&h.Group)},
 		{"max", r.integer(&h.Max, 1)},
 		{"instance", r.text(&h.Instance)},
+		{"hibernate", r.boolean(&h.Hibernate)},
 		{"region", r.text(&h.Region)},
 		{"commands", func(n ast.Node, p place) {
 			h.Commands = &Commands{}

@@ -16,7 +16,8 @@
 //	rv:{pool}:host:<h>         hash        register, beat, host_state, touch, -      state, devices, addr, generation,
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading;
 //	                                       renew, claim and wake (state of a         lost_ms: somebody noticed missing
-//	                                       host that sleeps or is lost)              beats
+//	                                       host that sleeps or is lost); sleep       beats; sleep_token, stop_ms: its
+//	                                                                                 sleep, its machine is turned off
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
 //	                                                                                 backend_url, pid, in_flight …

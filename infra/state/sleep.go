@@ -23,7 +23,8 @@ var ErrWanted = errors.New("host is wanted awake")
 //  3. BeginStop (a sweep) takes the lease of the host's power, HoldStop keeps it while the driver turns the machine off,
 //     EndStop gives it free. A request that comes meanwhile waits for the lease and then has the host woken.
 //
-// Each step may be the last of its process: the host's field sleep_token tells the next sweep what is left to do.
+// Each step may be the last of its process: the host's field sleep_token tells the next sweep what is left to do. From
+// BeginStop to EndStop the record says so (HostRecord.Stopping), for runners that turn their machine off themselves.
 
 // CommitSleep makes a host drain that a snapshot of this revision showed without work, last active at activeMS, and
 // returns the token of the sleep. ErrStale: the pool changed since; ErrWanted: there is work.

@@ -43,6 +43,15 @@ type HostRecord struct {
 	Fields     map[string]string
 }
 
+// Stopping identifies the stop that is under way on a sleeping host's machine, "" for none. A stop whose sweep died is
+// told of until the next one.
+func (h *HostRecord) Stopping() string {
+	if h.State != "asleep" {
+		return ""
+	}
+	return h.Fields["stop_ms"]
+}
+
 // ModelRecord is a model on a host as its runner wrote it.
 type ModelRecord struct {
 	ID         string

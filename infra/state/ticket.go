@@ -71,6 +71,7 @@ type TicketRecord struct {
 	Waiters   int   // gateways that wait; known in snapshots only
 	Pulling   bool  // queued, and its weights are on their way: Pulled says how far
 	Pulled    Pulled
+	PullOnly  bool // its model's weights are wanted on the host, and no load of them
 	Fields    map[string]string
 }
 
@@ -78,7 +79,7 @@ func ticketRecord(id string, f map[string]string) TicketRecord {
 	return TicketRecord{
 		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: f["state"], Code: f["code"], Message: f["message"],
 		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", Merge: f["merge_args"] == "1", WakeError: f["wake_failed"] == "1",
-		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: atoi(f["bytes_done"]), Total: atoi(f["bytes_total"])},
+		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: atoi(f["bytes_done"]), Total: atoi(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
 		LoadMS: atoi(f["load_ms"]), Created: atoi(f["created_ms"]), Waiters: int(atoi(f["waiters"])), Fields: f,
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -35,12 +36,13 @@ var ErrRunning = errors.New("another runner of this host is running; stop it fir
 
 // Run runs a runner until ctx ends, then drains it. ready, if not nil, hears the address once requests are accepted.
 // A second runner of the same host is refused with ErrRunning before it touches anything. Redis may be away: Run keeps
-// trying to register. Order of the end: no new requests, open ones end or are cut, engines are stopped, the host is written asleep, the
-// listener closes.
+// trying to register. On a machine that is taken away the host drains before ctx ends. Order of the end: no new requests,
+// open ones end or are cut, engines are stopped, the host is written asleep, the listener closes.
 func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string)) error {
 	p, err := s.Host.parse()
 	secret, err2 := config.Secret(s.RunnerSecret)
-	if err := errors.Join(err, err2); err != nil {
+	off, err3 := sleepCommand(s.SleepCommand)
+	if err := errors.Join(err, err2, err3, s.Instance.parse()); err != nil {
 		return err
 	}
 	log = log.With("host", p.name)
@@ -95,7 +97,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return err
 	}
 	defer endMedia()
-	cache, endWeights, err := weightsCache(s, p.name, log)
+	cache, endWeights, err := weightsCache(s, p.name, set, log)
 	if err != nil {
 		return err
 	}
@@ -104,11 +106,14 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
 		Meters: batch.NewMeters(set), Weights: cache, Patience: serve.LongAnswer * s.FirstByte,
 	}
+	m := newCloudMachine(s.Instance, log)
+	defer m.close()
 	fence := fenceFile(filepath.Join(s.StateDir, "fence-"+p.name))
+	boot := rand.Text()
 	h := host.New(host.Config{
-		Name: p.name, Boot: rand.Text(), Addr: ln.Addr().String(), Version: Version, Labels: p.labels, Devices: p.devices, Limits: p.limits,
+		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: Version, Labels: p.labels, Devices: p.devices, Limits: p.limits,
 		Budget: p.budget, Seats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout,
-		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log) },
+		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
 		Store: store, Log: log,
 		Engines: launcher, Weights: launcher,
 	})
@@ -117,6 +122,15 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	served := make(chan error, 1)
 	run, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	if len(off) > 0 {
+		mirror := state.NewMirror(store, nil)
+		power := sleeper{host: p.name, boot: boot, argv: off, mirror: mirror, log: log}
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer stop(nil)
+		wg.Go(func() { mirror.Run(run) })
+		wg.Go(func() { power.run(run) })
+	}
 	go func() {
 		err := srv.Serve(ln)
 		stop(err)
@@ -126,7 +140,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	if ready != nil {
 		ready(ln.Addr().String())
 	}
-	hostErr := h.Run(run)
+	hostErr := m.run(run, h)
 
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

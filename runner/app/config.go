@@ -23,9 +23,11 @@ type Settings struct {
 	config.Redis
 	config.Log
 	Host
+	Instance
 	Evict        string  `help:"Which idle model makes room where several could: lru, or cost (reload seconds x price of the host, over the time unused)." enum:"lru,cost" default:"lru"`
 	Price        float64 `help:"Price of an hour of this host, for --evict cost; 0 counts as 1." default:"0"`
 	RunnerSecret string  `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
+	SleepCommand string  `help:"Command, started without a shell, that turns this machine off once the pool has put its host to sleep, such as \"systemctl suspend\"; for hosts of the driver wol." placeholder:"COMMAND"`
 }
 
 // Host are the flags that describe the host; gateway run has them too.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"github.com/VictoriaMetrics/metrics"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
 	"reveille/infra/catalog"
@@ -40,7 +41,7 @@ func (w Weights) parse() (most int64, hub *hf.Source, err error) {
 
 // weightsCache opens the host's cache of fetched weights. AWS's settings and credentials are those of the environment,
 // looked for when an s3:// model is first wanted. end closes it and all that belongs to it.
-func weightsCache(s Settings, host string, log *slog.Logger) (cache *weights.Cache, end func(), err error) {
+func weightsCache(s Settings, host string, set *metrics.Set, log *slog.Logger) (cache *weights.Cache, end func(), err error) {
 	most, hub, err := s.Weights.parse()
 	if err != nil {
 		return nil, nil, err
@@ -54,7 +55,7 @@ func weightsCache(s Settings, host string, log *slog.Logger) (cache *weights.Cac
 		return s3.Client(cfg), err
 	})
 	cache, err = weights.Open(weights.Config{
-		Dir: dir, Bytes: most, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeHF: hub, catalog.SchemeS3: bucket}, Log: log,
+		Dir: dir, Bytes: most, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeHF: hub, catalog.SchemeS3: bucket}, Log: log, Metrics: set,
 	})
 	if errors.Is(err, weights.ErrInUse) {
 		err = fmt.Errorf("%w; give this runner another --weights-dir", err)

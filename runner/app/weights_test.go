@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/alecthomas/kong"
 
 	"reveille/infra/config"
@@ -48,16 +49,16 @@ func TestWeightsFlags(t *testing.T) {
 // The folder is the runner's own: in the state folder by default, and a second owner is refused.
 func TestWeightsFolder(t *testing.T) {
 	s := Settings{Host: Host{StateDir: t.TempDir()}}
-	_, end, err := weightsCache(s, "h", slog.New(slog.DiscardHandler))
+	_, end, err := weightsCache(s, "h", metrics.NewSet(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.WeightsDir = filepath.Join(s.StateDir, "weights-h")
-	if _, _, err := weightsCache(s, "h2", slog.New(slog.DiscardHandler)); !errors.Is(err, weights.ErrInUse) || !strings.Contains(err.Error(), "--weights-dir") {
+	if _, _, err := weightsCache(s, "h2", metrics.NewSet(), slog.New(slog.DiscardHandler)); !errors.Is(err, weights.ErrInUse) || !strings.Contains(err.Error(), "--weights-dir") {
 		t.Errorf("%v", err)
 	}
 	end()
-	_, end, err = weightsCache(s, "h2", slog.New(slog.DiscardHandler))
+	_, end, err = weightsCache(s, "h2", metrics.NewSet(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

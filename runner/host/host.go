@@ -74,13 +74,14 @@ type Host struct {
 	store  *state.Store
 	mirror *state.Mirror
 
-	kick    chan struct{}      // capacity 1: the loop has something to look at
-	work    sync.WaitGroup     // the load under way and unloads
-	watches sync.WaitGroup     // one for each engine, until it is gone
-	life    context.Context    // ends a load under way when the host shuts down
-	endLife context.CancelFunc // called by shutdown
-	over    context.Context    // ends the watch over engines that cannot be ended
-	endOver context.CancelFunc // called by shutdown, last of all
+	kick    chan struct{}           // capacity 1: the loop has something to look at
+	work    sync.WaitGroup          // the load under way and unloads
+	watches sync.WaitGroup          // one for each engine, until it is gone
+	life    context.Context         // ends a load under way when the host drains
+	endLife context.CancelCauseFunc // called by drain
+	over    context.Context         // ends the watch over engines that cannot be ended
+	endOver context.CancelFunc      // called by drain, last of all
+	notice  notice
 
 	pub        sync.Mutex // held over every write that carries the generation; taken before mu
 	generation uint64     // guarded by pub; 0 until registered
@@ -104,7 +105,8 @@ type Host struct {
 	taken          map[string]time.Time // tickets that this host works on (zero), or whose outcome Redis heard then
 	bad            map[string]time.Time // what failed twice, by offence: it does not clear the host again
 	draining       bool
-	active         bool // a request was open since the last beat
+	grace          context.Context // nil until interrupted: the time that open requests have
+	active         bool            // a request was open since the last beat
 	stats          Stats
 }
 
@@ -139,7 +141,8 @@ func New(cfg Config) *Host {
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, taken: map[string]time.Time{},
 		bad: map[string]time.Time{}, settings: settings{limits: cfg.Limits},
 	}
-	h.life, h.endLife = context.WithCancel(context.Background())
+	h.notice.given = make(chan struct{})
+	h.life, h.endLife = context.WithCancelCause(context.Background())
 	h.over, h.endOver = context.WithCancel(context.Background())
 	h.mirror = state.NewMirror(cfg.Store, h.onEvent)
 	return h

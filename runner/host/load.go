@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -181,6 +182,10 @@ func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
 // conclude tells everybody how the load ended.
 func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	e := ending{ticket: l.ticket.ID, owed: r, granted: l.ticket.Options != ""}
+	stops := h.life.Err() != nil
+	if err != nil && errors.Is(context.Cause(h.life), ErrInterrupted) {
+		err, stops = elsewhere, false // its successor may come late: who waits asks another host
+	}
 	h.mu.Lock()
 	if err == nil && r.stopping && h.life.Err() == nil {
 		err = &Error{Code: "engine_crashed", Message: "the engine of model " + r.id + " ended as soon as it was loaded"}
@@ -197,7 +202,7 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 		e.out.Fields["evicted"] = strings.Join(l.evicted, ",")
 	}
 	h.publishDirty(ctx)
-	if err == nil || h.life.Err() == nil { // else the runner stops, and the ticket goes back to the queue for its successor
+	if err == nil || !stops { // else the runner stops, and the ticket goes back to the queue for its successor
 		h.finish(ctx, e)
 	}
 	h.mu.Lock()

@@ -114,6 +114,12 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			h.finishNow(ctx, t, failure(err))
 			continue
 		}
+		if t.PullOnly {
+			if h.pulled(ctx, t, e.model) {
+				h.finishNow(ctx, t, state.Outcome{Fields: map[string]string{}})
+			}
+			continue
+		}
 		r, st := h.held(t.Model)
 		if r != nil && st == policy.ModelLoading || h.satisfy(ctx, t, e) {
 			continue // the outcome of that load decides, or has

@@ -10,9 +10,9 @@ import (
 )
 
 // Run registers the host and serves its queue until ctx ends, then drains: no new request is admitted, open ones are
-// let end within Config.DrainTimeout, engines are stopped, the host is written asleep. Until then it beats. It returns
-// ErrReplaced when another runner took the host's name: then requests are cut and Redis is left to that runner. Run is
-// called once.
+// let end within Config.DrainTimeout, engines are stopped, the host is written asleep. Until then it beats. A host whose
+// machine is taken away drains as Interrupt says. Run returns ErrReplaced when another runner took the host's name: then
+// requests are cut and Redis is left to that runner. Run is called once.
 func (h *Host) Run(ctx context.Context) error {
 	live, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -24,9 +24,24 @@ func (h *Host) Run(ctx context.Context) error {
 			end(err)
 		}
 	})
+	wg.Go(func() {
+		select {
+		case <-h.notice.given:
+			end(ErrInterrupted)
+		case <-live.Done():
+		}
+	})
 	h.loop(live, back)
-	replaced := errors.Is(context.Cause(live), ErrReplaced)
-	h.shutdown(back, replaced)
+	cause := context.Cause(live)
+	replaced := errors.Is(cause, ErrReplaced)
+	sitOut := func() {}
+	if errors.Is(cause, ErrInterrupted) {
+		h.log.Warn("the host's machine is taken away", "cut", h.notice.until)
+		sitOut = h.sitOut(ctx, back)
+	}
+	h.drain(back, cause)
+	sitOut()
+	h.tell(back, replaced, policy.Asleep)
 	endBack()
 	wg.Wait()
 	if replaced {
@@ -35,8 +50,9 @@ func (h *Host) Run(ctx context.Context) error {
 	return nil
 }
 
-// shutdown ends everything in order. A replaced host stops at once and leaves Redis to its successor.
-func (h *Host) shutdown(ctx context.Context, replaced bool) {
+// drain ends everything in order, for a cause. A replaced host stops at once and leaves Redis to its successor.
+func (h *Host) drain(ctx context.Context, cause error) {
+	replaced := errors.Is(cause, ErrReplaced)
 	h.mu.Lock()
 	h.draining = true
 	all := h.residentsLocked()
@@ -45,7 +61,7 @@ func (h *Host) shutdown(ctx context.Context, replaced bool) {
 		h.settleLocked(r)
 	}
 	h.mu.Unlock()
-	h.endLife()
+	h.endLife(cause)
 	h.tell(ctx, replaced, policy.Draining)
 	for _, r := range all {
 		h.startUnload(ctx, nil, r, replaced)
@@ -61,7 +77,6 @@ func (h *Host) shutdown(ctx context.Context, replaced bool) {
 	}
 	h.endOver()
 	h.watches.Wait()
-	h.tell(ctx, replaced, policy.Asleep)
 }
 
 // residentsLocked lists the models that have an engine.

@@ -85,16 +85,12 @@ func (r *resident) idleFor(ms string) bool {
 
 // unload lets a model that is shut finish and stops it.
 func (h *Host) unload(ctx context.Context, r *resident, force bool) error {
-	limit := h.cfg.DrainTimeout
-	if force {
-		limit = 0
-	}
-	wait, cancel := context.WithTimeout(ctx, limit)
-	err := h.awaitQuiet(wait, r)
+	patience, cancel := h.patience(ctx, force)
+	err := h.awaitQuiet(patience, r)
 	cancel()
 	if err != nil {
-		h.log.Warn("open requests are cut", "model", r.id, "force", force)
-		h.cutAll(r, ErrCut)
+		h.log.Warn("open requests are cut", "model", r.id, "force", force, "reason", err)
+		h.cutAll(r, err)
 		wait, cancel := context.WithTimeout(ctx, lastWords)
 		_ = h.awaitQuiet(wait, r) // those that hear it write their last event; the rest die with the engine
 		cancel()

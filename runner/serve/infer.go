@@ -166,6 +166,8 @@ func verdict(err error) (status int, code, message string) {
 	switch {
 	case errors.Is(err, host.ErrCut):
 		return fasthttp.StatusServiceUnavailable, "draining", "The model was unloaded before the answer was complete."
+	case errors.Is(err, host.ErrInterrupted):
+		return fasthttp.StatusServiceUnavailable, "host_interrupted", "The model's host was taken away before the answer was complete."
 	case errors.Is(err, relay.ErrTimeout):
 		return fasthttp.StatusGatewayTimeout, "upstream_timeout", "The engine did not answer in time."
 	case errors.Is(err, relay.ErrBadReply):

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
+
 	"reveille/infra/catalog"
 )
 
@@ -26,6 +28,7 @@ type Config struct {
 	Margin  int64  // bytes of the disk left free; default 512 MiB
 	Sources map[catalog.Scheme]Source
 	Log     *slog.Logger // default: none
+	Metrics *metrics.Set // gets the metrics; default a set of its own
 
 	Ranges int           // read at a time, of all pulls together; default 8
 	Range  int64         // bytes of one; default 16 MiB
@@ -39,6 +42,7 @@ type Config struct {
 // Cache is the folder of fetched weights. It is safe for concurrent use.
 type Cache struct {
 	cfg     Config
+	m       meters
 	dir     string // absolute
 	root    *os.Root
 	lock    *os.File
@@ -83,6 +87,9 @@ func Open(cfg Config) (*Cache, error) {
 		cfg: cfg, disk: disk{freeBytes, allocate}, ranges: make(chan struct{}, cfg.Ranges), entries: map[string]*entry{}, pulls: map[*pull]struct{}{},
 		buffers: sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }},
 	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = metrics.NewSet()
+	}
 	c.life, c.end = context.WithCancel(context.Background())
 	var err error
 	if c.dir, err = filepath.Abs(cfg.Dir); err != nil {
@@ -98,6 +105,7 @@ func Open(cfg Config) (*Cache, error) {
 		c.release()
 		return nil, err
 	}
+	c.m = newMeters(cfg.Metrics, c)
 	return c, nil
 }
 

@@ -149,6 +149,7 @@ func (c *Cache) readOnce(ctx context.Context, s span, got *atomic.Int64) (at int
 		}
 		at += int64(n)
 		got.Add(int64(n))
+		c.m.bytes.Add(n)
 		if err != nil && at < s.to {
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF

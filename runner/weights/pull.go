@@ -90,8 +90,12 @@ func (c *Cache) joinLocked(at Place) *pull {
 			err = &Error{Kind: ErrFetch, Note: fmt.Sprintf("it takes longer than %v", c.cfg.Limit), Cause: err}
 		}
 		if err != nil {
+			if !errors.Is(err, context.Canceled) {
+				c.m.failures.Inc()
+			}
 			err = failed(at, err)
 		} else {
+			c.m.seconds.UpdateDuration(began)
 			c.cfg.Log.Info("pull done", "place", at.String(), "bytes", p.size.Load(), "ms", time.Since(began).Milliseconds())
 		}
 		c.mu.Lock()

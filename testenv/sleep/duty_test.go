@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/state"
 	"reveille/testenv"
 )
 
@@ -26,15 +27,10 @@ func TestOneWakeForAll(t *testing.T) {
 	p := newPool(t, 3, woken)
 	told := listen(t, p.rdb)
 	answers := p.ask(crowd)
-	eventually(t, "the driver is called", func() bool { return lines(p.wakes()) > 0 })
+	p.called(p.wakes())
 	time.Sleep(booting)
 	p.boot(testenv.Standin(t))
-	for g, c := range answers {
-		p.expectAll(g, c)
-	}
-	if n := lines(p.calls()); n != 1 {
-		t.Errorf("the driver was called %d times", n)
-	}
+	p.answered(answers, 1)
 	told.expect(t, "model m loading", "model m loaded")
 	if n := told.count("model m loading"); n != 1 {
 		t.Errorf("the model was loaded %d times", n)
@@ -62,11 +58,11 @@ func TestHolderKilledWhileTheMachineBoots(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, 3, woken)
 	answers := p.ask(crowd)
-	eventually(t, "the driver is called", func() bool { return lines(p.wakes()) > 0 })
+	p.called(p.wakes())
 	p.killHolder(answers)
 	time.Sleep(booting)
 	p.boot(testenv.Standin(t))
-	p.survivors(answers, 1)
+	p.answered(answers, 1)
 }
 
 // The gateway that has the duty is killed in the middle of the driver's call, and the call with it: another takes the duty
@@ -76,7 +72,7 @@ func TestHolderKilledBeforeTheDriverIsDone(t *testing.T) {
 	// The first call hangs until it is killed.
 	p := newPool(t, 3, "if mkdir $WAKES.first 2>/dev/null; then echo $$ > $WAKES.pid; exec sleep 600; fi\n"+woken)
 	answers := p.ask(crowd)
-	eventually(t, "the driver is called", func() bool { return lines(p.wakes()+".pid") > 0 })
+	p.called(p.wakes() + ".pid")
 	p.killHolder(answers)
 	text, err := os.ReadFile(p.wakes() + ".pid")
 	if err != nil {
@@ -91,7 +87,7 @@ func TestHolderKilledBeforeTheDriverIsDone(t *testing.T) {
 	}
 	eventually(t, "another calls the driver", func() bool { return lines(p.wakes()) > 0 })
 	p.boot(testenv.Standin(t))
-	p.survivors(answers, 2)
+	p.answered(answers, 2)
 }
 
 // killHolder kills the gateway that has the duty, and takes the answers of its requests, which are lost.
@@ -112,19 +108,47 @@ func (p *pool) killHolder(answers map[*gateway]chan answer) {
 	delete(answers, g)
 }
 
-// survivors checks the answers of the gateways that live, and that of so many calls of the driver one did its work.
-func (p *pool) survivors(answers map[*gateway]chan answer, calls int) {
+// called waits until the driver's command has written a line to a file.
+func (p *pool) called(file string) {
 	p.t.Helper()
-	if len(answers) != len(p.gateways)-1 {
-		p.t.Fatalf("%d gateways live", len(answers))
-	}
+	eventually(p.t, "the driver is called", func() bool { return lines(file) > 0 })
+	p.since = p.number("waking_ms")
+}
+
+// answered takes the answers of the gateways that live, which must be whole, and checks that of so many calls of the driver
+// the last did its work and the others nothing.
+func (p *pool) answered(answers map[*gateway]chan answer, calls int) {
+	p.t.Helper()
 	for g, c := range answers {
 		p.expectAll(g, c)
 	}
-	if n := lines(p.calls()); n != calls {
-		p.t.Errorf("the driver was called %d times, want %d", n, calls)
+	spare := 1 + p.takeovers() - calls
+	if n := lines(p.calls()); n < calls || n > calls+spare {
+		p.t.Errorf("the driver was called %d times, want %d and at most %d more", n, calls, spare)
 	}
-	if n := lines(p.wakes()); n != 1 {
-		p.t.Errorf("%d wakes completed, want 1", n)
+	if n := lines(p.wakes()); n < 1 || n > 1+spare {
+		p.t.Errorf("%d wakes completed, want 1 and at most %d more", n, spare)
 	}
+}
+
+// takeovers is how often the duty to wake the box may have passed to another gateway: once for each whole lease from the
+// beginning of the wake to the runner's registration, by Redis' clock. A holder that gets no processor time for that long
+// loses it as one that was killed.
+func (p *pool) takeovers() int {
+	p.t.Helper()
+	up := p.number("generation") / 1000 // as tokens are never behind the clock in microseconds
+	if up < p.since || p.since == 0 {
+		p.t.Fatalf("the box was to wake at %d and has registered at %d", p.since, up)
+	}
+	return int((up - p.since) / state.WakeLease.Milliseconds())
+}
+
+// number reads a number from the box's record.
+func (p *pool) number(name string) int64 {
+	p.t.Helper()
+	n, err := strconv.ParseInt(field(p.t, p.rdb, "rv:{main}:host:box", name), 10, 64)
+	if err != nil {
+		p.t.Fatalf("%s of the box: %v", name, err)
+	}
+	return n
 }

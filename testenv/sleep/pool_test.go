@@ -27,8 +27,8 @@ type gateway struct {
 	log string // file
 }
 
-// pool is several gateways over one Redis, and one machine that their exec driver turns on. The machine is the test: it
-// hears the driver's command by a file and starts a runner, as a boot would.
+// pool is several gateways over one Redis, and one machine that their driver turns on. The machine is the test: it hears the
+// driver, an exec driver's command by a file, and starts a runner, as a boot would.
 type pool struct {
 	t        *testing.T
 	rdb      *redis.Client
@@ -36,29 +36,39 @@ type pool struct {
 	dir      string
 	flags    []string // of gateways
 	gateways []*gateway
+	since    int64 // when its wake began, ms by Redis' clock; set by called
 }
 
 // newPool starts gateways whose host box sleeps. script is the text of the wake command, which appends a line to the file
 // $WAKES when the machine is to be on.
 func newPool(t *testing.T, gateways int, script string, flags ...string) *pool {
 	t.Helper()
-	p := &pool{t: t, redis: testenv.Redis(t), dir: t.TempDir(), flags: flags}
-	p.rdb = connect(t, p.redis)
+	p := emptyPool(t, flags...)
 	wake := filepath.Join(p.dir, "wake")
 	p.write("wake", "#!/bin/sh\nWAKES="+p.wakes()+"\necho called >> "+p.calls()+"\n"+script)
-	p.write("models.yaml", fmt.Sprintf(`
+	p.start(gateways, fmt.Sprintf("{driver: exec, devices: [cpu], commands: {wake: [%q], sleep: [\"true\"], state: [test, -s, %q]}}", wake, p.wakes()))
+	return p
+}
+
+// emptyPool has no gateway yet.
+func emptyPool(t *testing.T, flags ...string) *pool {
+	t.Helper()
+	p := &pool{t: t, redis: testenv.Redis(t), dir: t.TempDir(), flags: flags}
+	p.rdb = connect(t, p.redis)
+	return p
+}
+
+// start starts the gateways over a catalogue of the model m and the host box.
+func (p *pool) start(gateways int, box string) {
+	p.t.Helper()
+	p.write("models.yaml", `
 models:
   m: {type: llm, recipe: standin, device: cpu, options: {args: "--load-time 100ms"}}
 hosts:
-  box:
-    driver: exec
-    devices: [cpu]
-    commands: {wake: [%q], sleep: ["true"], state: [test, -s, %q]}
-`, wake, p.wakes()))
+  box: `+box+"\n")
 	for i := range gateways {
 		p.gateways = append(p.gateways, p.serve(fmt.Sprint("gateway-", i)))
 	}
-	return p
 }
 
 func (p *pool) write(name, text string) {
@@ -105,6 +115,8 @@ func (p *pool) spawn(name, program string, args ...string) (*exec.Cmd, string) {
 	return cmd, log
 }
 
+var wakes = regexp.MustCompile(`(?m)^time=(\S+) .*msg="wakes a host" host=box`)
+
 var listens = regexp.MustCompile(`msg="gateway listens" addr=(\S+)`)
 
 func (p *pool) serve(name string) *gateway {
@@ -130,33 +142,41 @@ func (p *pool) serve(name string) *gateway {
 	return g
 }
 
-// boot is the machine that came on: its runner starts. engine is the program that plays the stand-in engine.
-func (p *pool) boot(engine string) {
+// boot is the machine that came on: its runner starts. engine is the program that plays the stand-in engine; flags are
+// further ones of the runner.
+func (p *pool) boot(engine string, flags ...string) {
 	p.t.Helper()
 	engines := filepath.Join(p.t.TempDir(), "engines")
 	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(engine, filepath.Join(engines, "standin"))); err != nil {
 		p.t.Fatal(err)
 	}
-	p.spawn("runner", "runner", "--host=box", "--runner-addr=127.0.0.1:0", "--devices=cpu", "--state-dir="+p.t.TempDir(), "--engines-dir="+engines)
+	flags = append([]string{"--host=box", "--runner-addr=127.0.0.1:0", "--devices=cpu", "--state-dir=" + p.t.TempDir(), "--engines-dir=" + engines}, flags...)
+	p.spawn("runner", "runner", flags...)
 }
 
-// holder is the gateway that has the duty to wake the box: the one whose log says that it wakes it.
+// holder is the gateway that has the duty to wake the box: the one whose log said last that it wakes it.
 func (p *pool) holder() *gateway {
 	p.t.Helper()
 	if owner := field(p.t, p.rdb, "rv:{main}:wake:box", "owner"); owner == "" {
 		p.t.Fatal("nobody has the duty to wake the box")
 	}
+	var last string
+	var holder *gateway
 	for _, g := range p.gateways {
-		if text, _ := os.ReadFile(g.log); strings.Contains(string(text), `msg="wakes a host" host=box`) {
-			return g
+		text, _ := os.ReadFile(g.log)
+		for _, m := range wakes.FindAllSubmatch(text, -1) {
+			if at := string(m[1]); at > last { // times of one zone and length
+				last, holder = at, g
+			}
 		}
 	}
-	p.t.Fatal("no gateway has told that it wakes the box")
-	return nil
+	if holder == nil {
+		p.t.Fatal("no gateway has told that it wakes the box")
+	}
+	return holder
 }
 
-// ask sends n requests, spread over the gateways, and returns when all of them are held; the answers of each gateway come
-// later.
+// ask sends n requests, spread over the gateways. The answers of each gateway come later.
 func (p *pool) ask(n int) map[*gateway]chan answer {
 	p.t.Helper()
 	c := client(p.t)

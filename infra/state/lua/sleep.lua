@@ -11,7 +11,8 @@
 -- over) | {'lost'} (another holds the power lease) | {'fenced'} | {'unknown'}.
 -- Invariant: from stop to done the sleeper holds the lease of `wake:<h>`, so nobody wakes the host meanwhile; a request that
 -- comes is queued, and its waiters get the duty to wake when the lease ends. Field sleep_token stays until the machine is
--- known to be off, so that another sweep finishes what a dead one began.
+-- known to be off, so that another sweep finishes what a dead one began. Field stop_ms tells the host's own runner that its
+-- machine is being turned off.
 local h, verb, who, sleep = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local key, power = P .. 'host:' .. h, P .. 'wake:' .. h
 local f = redis.call('HMGET', key, 'state', 'sleep_token', 'seen_ms', 'active_ms', 'loading')
@@ -72,9 +73,14 @@ if verb == 'stop' and busy() then
 end
 if verb == 'stop' or verb == 'hold' then
   take(sleep)
+  if verb == 'stop' then
+    redis.call('HSET', key, 'stop_ms', num(NOW))
+    publish({kind = 'host', host = h, state = 'asleep', reason = 'stop'})
+  end
   return {'ok', sleep}
 end
 free()
+redis.call('HDEL', key, 'stop_ms')
 if verb == 'done' then redis.call('HDEL', key, 'sleep_token') else redis.call('HSET', key, 'error', ARGV[9]) end
 publish({kind = 'host', host = h, state = 'asleep', reason = verb})
 return {'ok', sleep}

@@ -26,8 +26,6 @@ type API interface {
 type Config struct {
 	// Client is the API of a region, "" for that of the environment. It is called for every operation.
 	Client func(ctx context.Context, region string) (API, error)
-	// Hibernate keeps the memory of instances that were launched able to; others are stopped.
-	Hibernate bool
 }
 
 // Driver starts and stops instances. It holds nothing to close.
@@ -58,7 +56,8 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	}
 }
 
-// Sleep stops the host's instance. wake.ErrStarting: it must have started first.
+// Sleep stops the host's instance, or has it hibernate where the catalogue says so and it can. wake.ErrStarting: it must
+// have started first.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
@@ -72,8 +71,8 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 		_, err := api.StopInstances(ctx, in)
 		return err
 	}
-	err = stop(d.cfg.Hibernate)
-	if d.cfg.Hibernate && awserr.Code(err) == "UnsupportedHibernationConfiguration" {
+	err = stop(host.Hibernate)
+	if host.Hibernate && awserr.Code(err) == "UnsupportedHibernationConfiguration" {
 		err = stop(false)
 	}
 	if awserr.Code(err) != "IncorrectInstanceState" {

@@ -99,7 +99,7 @@ func (c *cloud) fail(w http.ResponseWriter, code string) {
 	_, _ = io.WriteString(w, `<?xml version="1.0" encoding="UTF-8"?><Response><Errors><Error><Code>`+code+`</Code><Message>recorded</Message></Error></Errors><RequestID>1</RequestID></Response>`)
 }
 
-func driver(t *testing.T, c *cloud, hibernate bool) *ec2.Driver {
+func driver(t *testing.T, c *cloud) *ec2.Driver {
 	t.Helper()
 	srv := httptest.NewServer(c)
 	t.Cleanup(srv.Close)
@@ -109,14 +109,14 @@ func driver(t *testing.T, c *cloud, hibernate bool) *ec2.Driver {
 			return aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}, nil
 		}),
 	})
-	return ec2.New(ec2.Config{Hibernate: hibernate, Client: func(context.Context, string) (ec2.API, error) { return client, nil }})
+	return ec2.New(ec2.Config{Client: func(context.Context, string) (ec2.API, error) { return client, nil }})
 }
 
 func TestContract(t *testing.T) {
 	waketest.Run(t, func(t *testing.T) waketest.Fixture {
 		c := &cloud{state: "stopped"}
 		return waketest.Fixture{
-			Driver: driver(t, c, false), Host: host, Strange: &catalog.Host{Name: "x", Instance: "i-00000000000000000"},
+			Driver: driver(t, c), Host: host, Strange: &catalog.Host{Name: "x", Instance: "i-00000000000000000"},
 			Starts: func() int {
 				c.mu.Lock()
 				defer c.mu.Unlock()
@@ -134,7 +134,7 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(code, func(t *testing.T) {
 			c := &cloud{state: "stopped", refuse: map[string]string{"StartInstances": code, "StopInstances": code, "DescribeInstances": code}}
-			d := driver(t, c, false)
+			d := driver(t, c)
 			if err := d.Wake(t.Context(), host); !errors.Is(err, want) {
 				t.Error("wake:", err)
 			}
@@ -168,15 +168,15 @@ func TestStates(t *testing.T) {
 					t.Errorf("%s: %v, want %v", what, err, want)
 				}
 			}
-			check("wake", driver(t, &cloud{state: tc.state}, false).Wake(t.Context(), host), tc.wake)
-			check("sleep", driver(t, &cloud{state: tc.state}, false).Sleep(t.Context(), host), tc.sleep)
-			if p, err := driver(t, &cloud{state: tc.state}, false).State(t.Context(), host); p != tc.power || err != nil {
+			check("wake", driver(t, &cloud{state: tc.state}).Wake(t.Context(), host), tc.wake)
+			check("sleep", driver(t, &cloud{state: tc.state}).Sleep(t.Context(), host), tc.sleep)
+			if p, err := driver(t, &cloud{state: tc.state}).State(t.Context(), host); p != tc.power || err != nil {
 				t.Error("state:", p, err)
 			}
 		})
 	}
 	c := &cloud{state: "pending", refuse: map[string]string{"StopInstances": "IncorrectInstanceState"}}
-	if err := driver(t, c, false).Sleep(t.Context(), host); !errors.Is(err, wake.ErrStarting) {
+	if err := driver(t, c).Sleep(t.Context(), host); !errors.Is(err, wake.ErrStarting) {
 		t.Error("sleep of a starting instance:", err)
 	}
 }
@@ -185,7 +185,9 @@ func TestHibernation(t *testing.T) {
 	for name, refuse := range map[string]map[string]string{"able": nil, "unable": {"StopInstances": "UnsupportedHibernationConfiguration"}} {
 		t.Run(name, func(t *testing.T) {
 			c := &cloud{state: "running", refuse: refuse}
-			if err := driver(t, c, true).Sleep(t.Context(), host); err != nil || c.state != "stopping" {
+			sleeper := host
+			sleeper.Hibernate = true
+			if err := driver(t, c).Sleep(t.Context(), sleeper); err != nil || c.state != "stopping" {
 				t.Fatal(err, c.state)
 			}
 			if first := c.seen[0].Get("Hibernate"); first != "true" {

@@ -1,8 +1,9 @@
 // Package wol is the wake driver for machines in the same network that Wake-on-LAN turns on. Nothing turns such a machine
-// off from outside: its runner does so itself, by a command, once the pool has put the host to sleep.
+// off from outside: its runner does so itself, by the command of its setting --sleep-command, once a stop has begun.
 package wol
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -14,11 +15,11 @@ import (
 
 var _ wake.Driver = (*Driver)(nil)
 
+// everybody is where packets go unless the catalogue says otherwise.
+const everybody = "255.255.255.255:9"
+
 // Config of a Driver. A zero value means the default.
 type Config struct {
-	// Target is where packets go, host:port of UDP: a broadcast address, or that of the machine where its switch or
-	// router keeps its hardware address. Default 255.255.255.255:9 for all hosts.
-	Target func(catalog.Host) string
 	// Password is a host's SecureOn password of 4 or 6 bytes; default none.
 	Password func(catalog.Host) []byte
 	// Repeat is the time between two packets while the machine does not answer; default 3 s. A packet may be lost, and one
@@ -43,9 +44,6 @@ func New(cfg Config) *Driver {
 	def(&cfg.Repeat, 3*time.Second)
 	def(&cfg.Patience, 2*time.Minute)
 	def(&cfg.Probe, time.Second)
-	if cfg.Target == nil {
-		cfg.Target = func(catalog.Host) string { return "255.255.255.255:9" }
-	}
 	if cfg.Password == nil {
 		cfg.Password = func(catalog.Host) []byte { return nil }
 	}
@@ -63,7 +61,8 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", wake.ErrUnknownHost, err)
 	}
-	return d.until(ctx, host, wake.On, func() error { return d.send(ctx, d.cfg.Target(host), packet) })
+	target := cmp.Or(host.Broadcast, everybody)
+	return d.until(ctx, host, wake.On, func() error { return d.send(ctx, target, packet) })
 }
 
 // Sleep waits until the machine is off: its runner turns it off. wake.ErrFailed: it stays on. A host whose address the

@@ -133,11 +133,11 @@ func (m *machine) off() {
 }
 
 func (m *machine) host() catalog.Host {
-	return catalog.Host{Name: "box", Driver: catalog.DriverWoL, MAC: mac, Address: m.addr}
+	return catalog.Host{Name: "box", Driver: catalog.DriverWoL, MAC: mac, Address: m.addr, Broadcast: m.udp.LocalAddr().String()}
 }
 
 func (m *machine) config() wol.Config {
-	return wol.Config{Target: func(catalog.Host) string { return m.udp.LocalAddr().String() }, Repeat: 10 * time.Millisecond, Patience: 30 * time.Second}
+	return wol.Config{Repeat: 10 * time.Millisecond, Patience: 30 * time.Second}
 }
 
 // withRunner is the driver beside a runner that turns its machine off when the pool put it to sleep, and again if a packet

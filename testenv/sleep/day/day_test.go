@@ -3,7 +3,6 @@ package day
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -56,42 +55,22 @@ func compare(t *testing.T, length time.Duration, prepare func(*testing.T, *world
 	if t.Failed() {
 		return
 	}
-	t.Logf("the mean of %d times %v", n, length)
-	t.Logf("%-5s %9s %11s %8s %11s %10s %6s %10s %9s %9s", "evict", "requests", "host hours", "price", "cold starts", "evictions", "wakes", "mean wait", "p50", "p95")
+	t.Logf("mean day ± standard deviation of %d times %v", n, length)
+	t.Log(head())
 	for i, evict := range ways {
-		var sum tally
-		for _, one := range played[i] {
-			sum.add(one)
-		}
-		t.Log(sum.row(evict, n))
+		t.Log(row(evict, played[i]))
 	}
 }
 
-func (s *tally) add(o *tally) {
-	s.requests += o.requests
-	s.cold += o.cold
-	s.evictions += o.evictions
-	s.loads += o.loads
-	s.wakes += o.wakes
-	s.hours += o.hours
-	s.price += o.price
-	s.waits = append(s.waits, o.waits...)
-}
-
-// row is the mean day.
-func (s *tally) row(evict policy.Eviction, days int) string {
-	slices.Sort(s.waits)
-	var total time.Duration
-	for _, d := range s.waits {
-		total += d
+// hours is how much of each day TestScripts plays.
+func hours(t *testing.T) time.Duration {
+	text := os.Getenv("REVEILLE_DAY_HOURS")
+	if text == "" {
+		return 12 * time.Hour
 	}
-	at := func(share float64) time.Duration {
-		if len(s.waits) == 0 {
-			return 0
-		}
-		return s.waits[int(share*float64(len(s.waits)-1))].Round(100 * time.Millisecond)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 24 {
+		t.Fatalf("REVEILLE_DAY_HOURS=%q: want 1 to 24", text)
 	}
-	mean := total / time.Duration(max(1, len(s.waits)))
-	return fmt.Sprintf("%-5s %9d %11.1f %8.1f %11d %10d %6d %10v %9v %9v", evict, s.requests/days, s.hours/float64(days), s.price/float64(days),
-		s.loads/days, s.evictions/days, s.wakes/days, mean.Round(100*time.Millisecond), at(0.5), at(0.95))
+	return time.Duration(n) * time.Hour
 }

@@ -32,8 +32,9 @@ func (w *world) arrive(m int) {
 	l := &load{id: id + "-" + w.now.Format("150405.000"), model: m, host: h, waiters: []time.Time{w.now}}
 	w.loads[m] = l
 	h.Queue = append(h.Queue, policy.Ticket{ID: l.id, Model: w.catalog[m]})
+	w.touch(h)
 	tell(w.mirror.place, l)
-	if h.State == policy.Asleep {
+	if h.State == policy.Asleep && !h.stopping {
 		w.wake(h)
 	}
 	w.next(h)
@@ -59,6 +60,7 @@ func (w *world) serve(h *host, id string) {
 	r := resident(h, id)
 	r.InFlight++
 	r.Used, h.Active = w.now, w.now
+	w.touch(h)
 	w.in(time.Second+time.Duration(w.rng.ExpFloat64()*3*float64(time.Second)), func() {
 		r := resident(h, id)
 		if r == nil || r.InFlight == 0 {
@@ -67,6 +69,7 @@ func (w *world) serve(h *host, id string) {
 		}
 		r.InFlight--
 		r.Used, h.Active = w.now, w.now
+		w.touch(h)
 		w.next(h)
 	})
 }
@@ -76,10 +79,11 @@ func (w *world) next(h *host) {
 	for h.State == policy.Ready {
 		view := w.view(h)
 		for i := range view.Queue {
-			l := w.loads[number(view.Queue[i].Model.ID)]
+			l := w.loads[w.index[view.Queue[i].Model.ID]]
 			view.Queue[i].Since, view.Queue[i].Overtaken = l.since, l.passed
 		}
 		step := policy.Next(view, w.now, fairAfter)
+		w.touch(h)
 		for _, id := range step.Close {
 			resident(h, id).Closed = true
 		}
@@ -116,14 +120,15 @@ func (w *world) next(h *host) {
 
 func (w *world) byTicket(h *host, id string) *load {
 	at := slices.IndexFunc(h.Queue, func(t policy.Ticket) bool { return t.ID == id })
-	return w.loads[number(h.Queue[at].Model.ID)]
+	return w.loads[w.index[h.Queue[at].Model.ID]]
 }
 
 // stop ends an engine.
 func (w *world) stop(h *host, id string) {
-	if r := resident(h, id); r.Busy() {
+	if r := resident(h, id); r.Busy() { // 3, 8
 		w.fail(id + " is stopped while it is busy")
 	}
+	w.touch(h)
 	h.Residents = slices.DeleteFunc(h.Residents, func(r policy.Resident) bool { return r.ID == id })
 	if w.mirror.drop != nil {
 		w.mirror.drop(h, id)
@@ -151,13 +156,20 @@ func (w *world) begin(h *host, l *load) {
 	m := w.catalog[l.model]
 	h.Queue = slices.DeleteFunc(h.Queue, func(t policy.Ticket) bool { return t.ID == l.id })
 	h.Loading = m.ID
+	if other := w.loading[m.ID]; other != nil { // 10
+		w.fail(m.ID + " is started on " + other.Name + " and on " + h.Name)
+	}
+	w.loading[m.ID] = h
+	w.touch(h)
 	h.Residents = append(h.Residents, policy.Resident{ID: m.ID, Type: m.Type, Devices: m.Devices, State: policy.ModelLoading, Reserved: true, Used: w.now})
 	tell(w.mirror.begin, l)
 	w.in(w.reload[l.model], func() {
 		r := resident(h, m.ID)
 		r.State, r.Reserved, r.Used = policy.ModelLoaded, false, w.now
 		h.Loading, h.Active = "", w.now
+		delete(w.loading, m.ID)
 		delete(w.loads, l.model)
+		w.touch(h)
 		tell(w.mirror.loaded, l)
 		for _, came := range l.waiters {
 			w.tally.waits = append(w.tally.waits, w.now.Sub(came))
@@ -171,8 +183,10 @@ func (w *world) begin(h *host, l *load) {
 func (w *world) wake(h *host) {
 	w.tally.wakes++
 	h.State, h.woken = policy.Waking, w.now
+	w.touch(h)
 	w.in(wakeTime, func() {
 		h.State, h.UpSince, h.Active = policy.Ready, w.now, w.now
+		w.touch(h)
 		tell(w.mirror.ready, h)
 		w.next(h)
 	})
@@ -192,14 +206,29 @@ func (w *world) sweep() {
 		w.stop(at(u.Host), u.Model)
 	}
 	for _, s := range plan.Sleep {
-		h := at(s.Host)
-		if len(h.Residents)+len(h.Queue) > 0 || h.Loading != "" {
-			w.fail(h.Name + " is put to sleep with work")
-		}
-		w.sleepsNow(h)
-		tell(w.mirror.asleep, h)
-		h.State = policy.Asleep
+		w.sleep(at(s.Host))
 	}
+}
+
+// sleep puts an idle host to sleep. Its machine takes a while to stop: what comes for it meanwhile waits for that, and then
+// wakes it again.
+func (w *world) sleep(h *host) {
+	if len(h.Residents)+len(h.Queue) > 0 || h.Loading != "" { // 19
+		w.fail(h.Name + " is put to sleep with work")
+	}
+	w.sleepsNow(h)
+	tell(w.mirror.asleep, h)
+	h.State, h.stopping = policy.Asleep, true
+	w.touch(h)
+	w.in(stopTime, func() {
+		h.stopping = false
+		w.touch(h)
+		tell(w.mirror.stopped, h)
+		if len(h.Queue) > 0 { // 20
+			w.tally.again++
+			w.wake(h)
+		}
+	})
 }
 
 // sleepsNow settles what a life of a host cost.
@@ -214,38 +243,10 @@ func (w *world) fail(what string) {
 	w.broken = append(w.broken, w.now.Format("15:04:05.000 ")+what)
 }
 
-// check holds the pool to the invariants that a moment shows.
+// check holds the hosts that changed, and the loads, to the invariants that a moment shows.
 func (w *world) check() {
-	begun := map[string]string{} // model → host
-	for _, h := range w.hosts {
-		loading, npu := 0, 0
-		for _, r := range h.Residents {
-			if r.Devices.Has(policy.NPU) {
-				npu++
-			}
-			if r.State != policy.ModelLoading {
-				continue
-			}
-			loading++
-			if other := begun[r.ID]; other != "" { // 10
-				w.fail(r.ID + " is started on " + other + " and on " + h.Name)
-			}
-			begun[r.ID] = h.Name
-		}
-		switch {
-		case len(h.Residents) > slots: // 1
-			w.fail(h.Name + " holds more models than it has slots")
-		case npu > 1: // 2
-			w.fail(h.Name + " holds two models on its NPU")
-		case loading > 1: // 4
-			w.fail(h.Name + " executes two loads")
-		case h.State != policy.Ready && len(h.Residents) > 0: // 19
-			w.fail(h.Name + " holds models while it is " + string(h.State))
-		case h.State == policy.Asleep && len(h.Queue) > 0: // 20
-			w.fail(h.Name + " sleeps although it is wanted")
-		case h.State == policy.Ready && h.Loading == "" && len(h.Queue) > 0 && w.room(h, h.Queue[0].Model): // 14
-			w.fail(h.Name + " has a free slot and does not load")
-		}
+	for _, h := range w.touched {
+		w.checkHost(h)
 	}
 	for m, l := range w.loads {
 		if w.now.Sub(l.waiters[0]) > time.Hour { // 13
@@ -254,6 +255,32 @@ func (w *world) check() {
 		if l.passed > overtakes { // 15
 			w.fail(w.catalog[m].ID + " is overtaken again and again")
 		}
+	}
+}
+
+func (w *world) checkHost(h *host) {
+	loading, npu := 0, 0
+	for _, r := range h.Residents {
+		if r.Devices.Has(policy.NPU) {
+			npu++
+		}
+		if r.State == policy.ModelLoading {
+			loading++
+		}
+	}
+	switch {
+	case len(h.Residents) > slots: // 1
+		w.fail(h.Name + " holds more models than it has slots")
+	case npu > 1: // 2
+		w.fail(h.Name + " holds two models on its NPU")
+	case loading > 1: // 4
+		w.fail(h.Name + " executes two loads")
+	case h.State != policy.Ready && len(h.Residents) > 0: // 19
+		w.fail(h.Name + " holds models while it is " + string(h.State))
+	case h.State == policy.Asleep && !h.stopping && len(h.Queue) > 0: // 20
+		w.fail(h.Name + " sleeps although it is wanted")
+	case h.State == policy.Ready && h.Loading == "" && len(h.Queue) > 0 && w.room(h, h.Queue[0].Model): // 14
+		w.fail(h.Name + " has a free slot and does not load")
 	}
 }
 

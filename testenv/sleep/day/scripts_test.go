@@ -3,19 +3,22 @@ package day
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"reveille/infra/policy"
 	"reveille/infra/state"
 	"reveille/testenv"
 )
 
-const gateway = "gw"
+const (
+	gateway = "gw"
+	prefix  = "rv:{main}:"
+	oddly   = 8 // of so many tickets one is asked for again, by its own gateway and by another
+)
 
 // scripts mirrors a world into Redis, each change by the calls that gateways, runners and the warmer make. A call that is
 // refused, or that leaves Redis with another pool than the world's, breaks the test.
@@ -23,24 +26,34 @@ type scripts struct {
 	t       *testing.T
 	w       *world
 	store   *state.Store
-	gen     map[string]uint64 // by host
+	rdb     redis.UniversalClient // reads keys
+	gen     map[string]uint64     // by host
+	beaten  map[string]time.Time  // by host
 	tickets map[*load]string
-	duties  map[string]string // by host
-	seen    *state.Snapshot   // since nothing changed
-	dirty   bool              // something changed since it was compared
-	beaten  time.Time
+	duties  map[string]string // to wake, by host
+	sleeps  map[string]string // tokens, by host
+	placed  int
+	changed []*host   // by the calls of the event under way
+	looked  time.Time // at the whole pool
 }
 
 func mirrored(t *testing.T, w *world) {
 	t.Helper()
-	s := &scripts{t: t, w: w, gen: map[string]uint64{}, tickets: map[*load]string{}, duties: map[string]string{}}
-	store, err := state.Open(state.Options{
-		URL: "redis://" + testenv.Redis(t), Timeout: 2 * time.Minute, Now: func() int64 { return w.now.UnixMilli() },
-	})
+	s := &scripts{
+		t: t, w: w, gen: map[string]uint64{}, beaten: map[string]time.Time{}, tickets: map[*load]string{}, duties: map[string]string{},
+		sleeps: map[string]string{},
+	}
+	o := state.Options{URL: "redis://" + testenv.Redis(t), Timeout: 2 * time.Minute, Now: func() int64 { return w.now.UnixMilli() }}
+	store, err := state.Open(o)
 	s.must("open", err)
 	t.Cleanup(func() { _ = store.Close() })
-	s.store = store
-	w.mirror = mirror{place: s.place, begin: s.begin, drop: s.drop, loaded: s.loaded, ready: s.ready, asleep: s.asleep, checked: s.check}
+	rdb, err := state.Client(o)
+	s.must("open", err)
+	t.Cleanup(func() { _ = rdb.Close() })
+	s.store, s.rdb = store, rdb
+	w.mirror = mirror{
+		place: s.place, begin: s.begin, drop: s.drop, loaded: s.loaded, ready: s.ready, asleep: s.asleep, stopped: s.stopped, checked: s.check,
+	}
 }
 
 func (s *scripts) must(what string, err error) {
@@ -50,85 +63,101 @@ func (s *scripts) must(what string, err error) {
 	}
 }
 
-// snapshot reads the pool, unless what was read last is still true: beats change no input of a decision.
-func (s *scripts) snapshot() *state.Snapshot {
-	s.t.Helper()
-	s.beat()
-	if s.seen == nil {
-		snap, err := s.store.Snapshot(s.t.Context())
-		s.must("snapshot", err)
-		s.seen = snap
-	}
-	return s.seen
-}
-
-// changed is called after every call that may have changed the pool.
-func (s *scripts) changed() { s.seen, s.dirty = nil, true }
-
-// beat keeps the hosts that are up from counting as lost, and duties to wake from passing on: runners beat every second and
-// gateways renew every five, here when somebody is about to look.
-func (s *scripts) beat() {
-	if s.w.now.Sub(s.beaten) < state.LostAfter/2 {
+// alive keeps a host that is up from counting as lost, and the duty to wake one from passing on. Runners beat every second
+// and gateways renew every five; here they do so when somebody is about to look.
+func (s *scripts) alive(h *host) {
+	if s.w.now.Sub(s.beaten[h.Name]) < state.LostAfter/2 {
 		return
 	}
-	s.beaten = s.w.now
-	for _, h := range s.w.hosts {
-		if h.State == policy.Waking && s.duties[h.Name] != "" {
-			s.must("duty to wake "+h.Name, s.store.RenewWake(s.t.Context(), h.Name, s.duties[h.Name]))
-		}
-		if h.State != policy.Ready || s.gen[h.Name] == 0 {
-			continue
-		}
+	before := s.beaten[h.Name]
+	s.beaten[h.Name] = s.w.now
+	switch {
+	case h.State == policy.Waking && s.duties[h.Name] != "":
+		s.must("duty to wake "+h.Name, s.store.RenewWake(s.t.Context(), h.Name, s.duties[h.Name]))
+	case h.State == policy.Ready && s.gen[h.Name] != 0:
 		open := map[string]int{}
 		for _, r := range h.Residents {
 			open[r.ID] = r.InFlight
 		}
-		_, err := s.store.Beat(s.t.Context(), h.Name, s.gen[h.Name], true, open)
+		_, err := s.store.Beat(s.t.Context(), h.Name, s.gen[h.Name], !h.Active.Before(before), open)
 		s.must("beat of "+h.Name, err)
 	}
 }
 
+// revision is the pool's, which a placement names.
+func (s *scripts) revision() uint64 {
+	s.t.Helper()
+	n, err := s.rdb.Get(s.t.Context(), prefix+"rev").Uint64()
+	if !errors.Is(err, redis.Nil) {
+		s.must("revision", err)
+	}
+	return n
+}
+
 func (s *scripts) place(l *load) {
+	s.changed = append(s.changed, l.host)
+	s.alive(l.host)
 	model := s.w.catalog[l.model].ID
-	refused := slices.ContainsFunc(s.w.hosts, func(h *host) bool { return resident(h, model) != nil }) // by a copy that is closed
-	got, err := s.store.Acquire(s.t.Context(), state.Want{
-		Gateway: gateway, Model: model, Host: l.host.Name, Revision: s.snapshot().Revision, Operation: l.id, Background: true, Refused: refused,
-	})
+	want := state.Want{
+		Gateway: gateway, Model: model, Host: l.host.Name, Revision: s.revision(), Operation: l.id, Background: true,
+		Refused: slices.ContainsFunc(s.w.hosts, func(h *host) bool { return resident(h, model) != nil }), // by a copy that is closed
+	}
+	got, err := s.store.Acquire(s.t.Context(), want)
 	s.must("acquire", err)
 	if got.Status != "created" || got.Host != l.host.Name {
 		s.t.Fatalf("acquire of %s for %s: %+v", l.id, l.host.Name, got)
 	}
-	if asleep := l.host.State == policy.Asleep; asleep != (got.WakeToken != "") { // one duty for each wake, none else
+	if off := l.host.State == policy.Asleep && !l.host.stopping; off != (got.WakeToken != "") { // one duty for each wake, none else
 		s.t.Fatalf("%s is %s and the duty to wake it is %q", l.host.Name, l.host.State, got.WakeToken)
 	}
 	s.tickets[l] = got.Ticket
-	s.changed()
 	if got.WakeToken != "" {
-		s.duties[l.host.Name] = got.WakeToken
+		s.duties[l.host.Name], s.beaten[l.host.Name] = got.WakeToken, s.w.now
 	}
-	// A second gateway attaches to the same ticket and gets no duty.
-	again, err := s.store.Acquire(s.t.Context(), state.Want{Gateway: "other", Model: model, Background: true, Refused: refused})
-	s.must("attach", err)
-	if again.Ticket != got.Ticket || again.WakeToken != "" {
-		s.t.Fatalf("second gateway: %+v, first %+v", again, got)
+	if s.placed++; s.placed%oddly == 0 {
+		s.attach(want, got.Ticket)
+	}
+}
+
+// attach asks for a ticket that is there: its gateway repeats the call, whose revision is old by now, and another gateway
+// wants the same model. Both find the ticket, get no duty, and change nothing.
+func (s *scripts) attach(want state.Want, ticket string) {
+	before := s.revision()
+	other := state.Want{Gateway: "other", Model: want.Model, Background: true, Refused: want.Refused}
+	for _, w := range []state.Want{want, other} { // 26, 10
+		again, err := s.store.Acquire(s.t.Context(), w)
+		s.must("attach", err)
+		if again.Ticket != ticket || again.WakeToken != "" {
+			s.t.Fatalf("%s attaches to %+v, not to %s", w.Gateway, again, ticket)
+		}
+	}
+	if now := s.revision(); now != before {
+		s.t.Fatalf("attaching moved the revision from %d to %d", before, now)
 	}
 }
 
 func (s *scripts) ready(h *host) {
+	s.changed = append(s.changed, h)
+	old := s.gen[h.Name]
 	generation, _, err := s.store.Register(s.t.Context(), state.HostInfo{
-		Name: h.Name, Boot: fmt.Sprint(s.w.now.UnixNano()), Addr: "127.0.0.1:1", Devices: h.Devices.String(), Limits: fmt.Sprint(slots), Generation: s.gen[h.Name],
+		Name: h.Name, Boot: fmt.Sprint(s.w.now.UnixNano()), Addr: "127.0.0.1:1", Devices: h.Devices.String(), Limits: fmt.Sprint(slots), Generation: old,
 	})
 	s.must("register", err)
-	if generation <= s.gen[h.Name] { // 17
-		s.t.Fatalf("generation of %s went from %d to %d", h.Name, s.gen[h.Name], generation)
+	if generation <= old { // 17
+		s.t.Fatalf("generation of %s went from %d to %d", h.Name, old, generation)
 	}
-	s.gen[h.Name] = generation
-	s.changed()
+	if old != 0 { // 16
+		if _, err := s.store.Beat(s.t.Context(), h.Name, old, true, nil); !errors.Is(err, state.ErrFenced) {
+			s.t.Fatalf("an earlier runner of %s still writes it: %v", h.Name, err)
+		}
+	}
+	s.gen[h.Name], s.beaten[h.Name] = generation, s.w.now
 	delete(s.duties, h.Name)
 }
 
 func (s *scripts) begin(l *load) {
-	s.beat()
+	s.changed = append(s.changed, l.host)
+	s.alive(l.host)
 	s.must("begin", s.store.Begin(s.t.Context(), l.host.Name, s.gen[l.host.Name], s.tickets[l]))
 	s.put(l, policy.ModelLoading)
 }
@@ -138,7 +167,6 @@ func (s *scripts) put(l *load, st policy.ModelState) {
 	s.must("record", s.store.PutModel(s.t.Context(), l.host.Name, s.gen[l.host.Name], state.ModelPut{
 		ID: m.ID, Fields: map[string]string{"type": string(m.Type), "state": string(st), "device": m.Devices.String()},
 	}, 0, npu(l.host)))
-	s.changed()
 }
 
 // npu names what is on the NPU of a host.
@@ -152,102 +180,78 @@ func npu(h *host) string {
 }
 
 func (s *scripts) loaded(l *load) {
+	s.changed = append(s.changed, l.host)
 	s.put(l, policy.ModelLoaded)
 	_, err := s.store.Finish(s.t.Context(), l.host.Name, s.gen[l.host.Name], s.tickets[l], state.Outcome{})
 	s.must("finish", err)
 	delete(s.tickets, l)
-	s.changed()
 }
 
 func (s *scripts) drop(h *host, id string) {
+	s.changed = append(s.changed, h)
 	s.must("drop", s.store.DropModel(s.t.Context(), h.Name, s.gen[h.Name], id, npu(h), "stopped", false))
-	s.changed()
 }
 
-// asleep takes the host through all steps of a sleep.
+// asleep takes the host through the steps of a sleep until its driver is called.
 func (s *scripts) asleep(h *host) {
+	s.changed = append(s.changed, h)
 	ctx := s.t.Context()
-	s.seen = nil // the commit compares the time of the last activity, which a beat moves
-	snap := s.snapshot()
-	token, err := s.store.CommitSleep(ctx, h.Name, "sweep", snap.Revision, snap.Hosts[h.Name].Fields["active_ms"])
+	s.alive(h)
+	revision := s.revision()
+	active, err := s.rdb.HGet(ctx, prefix+"host:"+h.Name, "active_ms").Result()
+	s.must("last activity", err)
+	token, err := s.store.CommitSleep(ctx, h.Name, "sweep", revision, active)
 	s.must("commit", err)
-	if _, err := s.store.CommitSleep(ctx, h.Name, "sweep", snap.Revision, "0"); !errors.Is(err, state.ErrStale) { // 2 sweeps, one sleep
+	if _, err := s.store.CommitSleep(ctx, h.Name, "other sweep", revision, active); !errors.Is(err, state.ErrStale) { // 2 sweeps, one sleep
 		s.t.Fatal("a stale commit: ", err)
 	}
 	s.must("confirm", s.store.ConfirmSleep(ctx, h.Name, s.gen[h.Name], token))
 	s.must("stop", s.store.BeginStop(ctx, h.Name, "sweep", token))
-	s.must("end of stop", s.store.EndStop(ctx, h.Name, "sweep", token, ""))
-	s.changed()
+	s.sleeps[h.Name] = token
 }
 
-// check compares Redis with the world after an event that changed it.
-func (s *scripts) check() {
-	if !s.dirty {
-		return
-	}
-	s.dirty = false
-	snap := s.snapshot()
-	for _, h := range s.w.hosts {
-		want := picture(h)
-		got := "asleep - -"
-		if r := snap.Hosts[h.Name]; r != nil {
-			got = recorded(r)
+// stopped ends the stop. Whoever waited for it hears of it, and one gets the duty to wake the host again.
+func (s *scripts) stopped(h *host) {
+	s.changed = append(s.changed, h)
+	s.must("end of stop", s.store.EndStop(s.t.Context(), h.Name, "sweep", s.sleeps[h.Name], ""))
+	for _, who := range []string{gateway, "other"} {
+		token, err := s.store.ClaimWake(s.t.Context(), who, h.Name)
+		s.must("claim", err)
+		if wanted := who == gateway && len(h.Queue) > 0; wanted != (token != "") { // 20
+			s.t.Fatalf("%d loads wait for %s, which was stopped, and %s gets the duty %q", len(h.Queue), h.Name, who, token)
 		}
-		if got != want {
-			s.t.Fatalf("%s: Redis holds %s as %q, want %q", s.w.now.Format("15:04:05.000"), h.Name, got, want)
+		if token != "" {
+			s.duties[h.Name], s.beaten[h.Name] = token, s.w.now
 		}
 	}
 }
 
-func picture(h *host) string {
-	var residents, queue []string
-	for _, r := range h.Residents {
-		residents = append(residents, r.ID+"="+string(r.State))
-	}
-	for _, t := range h.Queue {
-		queue = append(queue, t.Model.ID)
-	}
-	return line(string(h.State), residents, queue)
-}
-
-func recorded(r *state.HostRecord) string {
-	var residents, queue []string
-	for id, m := range r.Models {
-		residents = append(residents, id+"="+m.State)
-	}
-	for _, t := range r.Queue {
-		if t.State == "queued" {
-			queue = append(queue, t.Model)
-		}
-	}
-	return line(r.State, residents, queue)
-}
-
-func line(st string, residents, queue []string) string {
-	slices.Sort(residents)
-	dash := func(list []string) string {
-		if len(list) == 0 {
-			return "-"
-		}
-		return strings.Join(list, ",")
-	}
-	return st + " " + dash(residents) + " " + dash(queue)
-}
-
-// hours is how much of the day TestScripts plays.
-func hours(t *testing.T) time.Duration {
-	text := os.Getenv("REVEILLE_DAY_HOURS")
-	if text == "" {
-		return 3 * time.Hour
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > 24 {
-		t.Fatalf("REVEILLE_DAY_HOURS=%q: want 1 to 24", text)
-	}
-	return time.Duration(n) * time.Hour
-}
-
-// TestScripts plays some hours of the day by the real scripts on a real Redis under the virtual clock.
+// TestScripts plays the day by the real scripts on a real Redis under the virtual clock.
 func TestScripts(t *testing.T) {
 	compare(t, hours(t), mirrored)
+}
+
+// A request that comes while the machine of the only host stops waits for the end of the stop, and wakes it again. Days have
+// no such moment: their hosts sleep when nobody asks.
+func TestWantedWhileItStops(t *testing.T) {
+	w := newWorld(0, policy.LRU, 2*time.Hour)
+	w.hosts, w.agenda = w.hosts[:1], nil
+	w.sweeps()
+	mirrored(t, w)
+	asleep := w.mirror.asleep
+	w.mirror.asleep = func(h *host) {
+		asleep(h)
+		if w.tally.wakes == 1 {
+			w.in(stopTime/2, func() { w.arrive(0) })
+		}
+	}
+	w.at(epoch.Add(time.Second), func() { w.arrive(0) })
+	got := w.run()
+	for _, b := range w.broken {
+		t.Error(b)
+	}
+	want := []time.Duration{wakeTime + w.reload[0], stopTime/2 + wakeTime + w.reload[0]}
+	if got.again != 1 || got.wakes != 2 || !slices.Equal(got.waits, want) {
+		t.Errorf("%d of %d wakes followed a stop, and the requests waited %v, want %v", got.again, got.wakes, got.waits, want)
+	}
 }

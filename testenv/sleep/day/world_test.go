@@ -54,8 +54,10 @@ func (a *agenda) Pop() any {
 // host is a machine with its runner.
 type host struct {
 	policy.Host
-	price float64
-	woken time.Time // when its present life began to cost
+	price    float64
+	woken    time.Time // when its present life began to cost
+	stopping bool      // it sleeps, and its machine is not off yet
+	touched  bool      // it is in world.touched
 }
 
 // load is a ticket with the requests that wait for it.
@@ -71,7 +73,8 @@ type load struct {
 // tally is what a run cost and gave.
 type tally struct {
 	requests, cold, loads, evictions, wakes int
-	waits                                   []time.Duration // of cold requests
+	again                                   int             // wakes of hosts that were wanted while they stopped
+	waits                                   []time.Duration // of cold requests, in order once the run is over
 	hours, price                            float64
 }
 
@@ -83,7 +86,8 @@ type mirror struct {
 	loaded  func(*load)
 	ready   func(*host)
 	asleep  func(*host)
-	checked func()
+	stopped func(*host) // its machine is off, or about to be woken again
+	checked func()      // after each event
 }
 
 // world is one simulated pool.
@@ -96,9 +100,12 @@ type world struct {
 	serial int
 
 	catalog []policy.Model
+	index   map[string]int // of models, by id
 	reload  []time.Duration
 	hosts   []*host
-	loads   map[int]*load // by model
+	loads   map[int]*load    // by model
+	loading map[string]*host // by model: where it is being loaded
+	touched []*host          // by the event under way
 	tally   tally
 	mirror  mirror
 	broken  []string // violated invariants
@@ -106,7 +113,8 @@ type world struct {
 
 func newWorld(seed uint64, evict policy.Eviction, length time.Duration) *world {
 	w := &world{
-		rng: rand.New(rand.NewPCG(seed, 1)), evict: evict, now: epoch, end: epoch.Add(length), loads: map[int]*load{},
+		rng: rand.New(rand.NewPCG(seed, 1)), evict: evict, now: epoch, end: epoch.Add(length),
+		index: map[string]int{}, loads: map[int]*load{}, loading: map[string]*host{},
 	}
 	for i := range models {
 		device := policy.GPU
@@ -114,6 +122,7 @@ func newWorld(seed uint64, evict policy.Eviction, length time.Duration) *world {
 			device = policy.NPU
 		}
 		w.catalog = append(w.catalog, policy.Model{ID: fmt.Sprintf("m%02d", i), Type: policy.LLM, Devices: device, Max: 1})
+		w.index[w.catalog[i].ID] = i
 		w.reload = append(w.reload, time.Duration(5+w.rng.ExpFloat64()*25)*time.Second)
 	}
 	for i := range hosts {
@@ -131,15 +140,28 @@ func newWorld(seed uint64, evict policy.Eviction, length time.Duration) *world {
 	}
 	w.poisson()
 	w.bursts()
+	w.sweeps()
+	return w
+}
+
+// sweeps are the warmer's.
+func (w *world) sweeps() {
 	for at := epoch.Add(sweepEvery); at.Before(w.end); at = at.Add(sweepEvery) {
 		w.at(at, w.sweep)
 	}
-	return w
 }
 
 func (w *world) at(t time.Time, do func()) {
 	w.serial++
 	heap.Push(&w.agenda, event{t, w.serial, do})
+}
+
+// touch notes that the event under way changes a host.
+func (w *world) touch(h *host) {
+	if !h.touched {
+		h.touched = true
+		w.touched = append(w.touched, h)
+	}
 }
 
 func (w *world) in(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
@@ -191,6 +213,10 @@ func (w *world) run() *tally {
 		if w.mirror.checked != nil {
 			w.mirror.checked()
 		}
+		for _, h := range w.touched {
+			h.touched = false
+		}
+		w.touched = w.touched[:0]
 	}
 	for _, h := range w.hosts {
 		if !h.woken.IsZero() {
@@ -217,12 +243,7 @@ func (w *world) view(h *host) policy.Host {
 	for i := range v.Residents {
 		r := &v.Residents[i]
 		v.InFlight += r.InFlight
-		r.Value = w.evict.Value(w.reload[number(r.ID)], h.price, w.now.Sub(r.Used))
+		r.Value = w.evict.Value(w.reload[w.index[r.ID]], h.price, w.now.Sub(r.Used))
 	}
 	return v
-}
-
-func number(id string) (n int) {
-	_, _ = fmt.Sscanf(id, "m%d", &n) // ids are ours
-	return n
 }

@@ -1,0 +1,108 @@
+package pressure
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestStepAt(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		used, limit int64
+		want        Step
+	}{
+		{0, 0, Calm}, {1 << 62, 0, Calm}, {0, gib, Calm}, {919, 1000, Calm}, {920, 1000, NoKeep}, {949, 1000, NoKeep}, {950, 1000, Refusal}, {2000, 1000, Refusal},
+		{gib * 91 / 100, gib, Calm}, {gib * 93 / 100, gib, NoKeep}, {gib * 96 / 100, gib, Refusal}, {1<<62 - 1, 1 << 62, Refusal},
+	} {
+		if got := StepAt(c.used, c.limit); got != c.want {
+			t.Errorf("%d of %d: %d, want %d", c.used, c.limit, got, c.want)
+		}
+	}
+}
+
+func TestGauge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var used atomic.Int64
+		g := New(1000, used.Load)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go g.Run(ctx)
+		for n, want := range map[int64]Step{930: NoKeep, 960: Refusal, 100: Calm} {
+			used.Store(n)
+			time.Sleep(time.Second)
+			if got := g.Step(); got != want {
+				t.Errorf("at %d: %d, want %d", n, got, want)
+			}
+			if u, limit := g.Bytes(); u != n || limit != 1000 {
+				t.Errorf("%d of %d", u, limit)
+			}
+		}
+	})
+	none := New(0, nil)
+	none.Run(t.Context()) // nothing to look for: it returns
+	if none.Step() != Calm || (*Gauge)(nil).Step() != Calm {
+		t.Error("a step without a limit")
+	}
+}
+
+// Garbage does not count, what is held does.
+func TestInUse(t *testing.T) {
+	const size = 64 << 20
+	runtime.GC()
+	before := inUse()
+	held := make([]byte, size)
+	for i := range held {
+		held[i] = 1
+	}
+	runtime.GC()
+	if more := inUse() - before; more < size/2 {
+		t.Errorf("%d bytes more with %d held", more, size)
+	}
+	runtime.KeepAlive(held)
+	held = nil
+	runtime.GC()
+	if more := inUse() - before; more > size/2 {
+		t.Errorf("%d bytes more with nothing held", more)
+	}
+}
+
+func TestGroupLimit(t *testing.T) {
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+	for name, c := range map[string]struct {
+		fs   fstest.MapFS
+		want int64
+	}{
+		"no groups": {fstest.MapFS{}, 0},
+		"own limit": {fstest.MapFS{
+			"proc/self/cgroup": file("0::/system.slice/gateway.service\n"), "sys/fs/cgroup/system.slice/gateway.service/memory.max": file("1000\n"),
+		}, 1000},
+		"a limit above": {fstest.MapFS{
+			"proc/self/cgroup": file("0::/pod/container\n"), "sys/fs/cgroup/pod/container/memory.max": file("max\n"), "sys/fs/cgroup/pod/memory.max": file("500\n"),
+		}, 500},
+		"the least": {fstest.MapFS{
+			"proc/self/cgroup": file("0::/a/b\n"), "sys/fs/cgroup/a/b/memory.max": file("700\n"), "sys/fs/cgroup/a/memory.max": file("900\n"),
+		}, 700},
+		"a namespace of its own": {fstest.MapFS{"proc/self/cgroup": file("0::/\n"), "sys/fs/cgroup/memory.max": file("300\n")}, 300},
+		"no limit":               {fstest.MapFS{"proc/self/cgroup": file("0::/\n"), "sys/fs/cgroup/memory.max": file("max\n")}, 0},
+		"version 1": {fstest.MapFS{
+			"proc/self/cgroup": file("5:cpu,cpuacct:/x\n4:memory:/docker/1\n"), "sys/fs/cgroup/memory/memory.limit_in_bytes": file("2000\n"),
+		}, 2000},
+		"version 1, no limit": {fstest.MapFS{
+			"proc/self/cgroup": file("4:memory:/\n"), "sys/fs/cgroup/memory/memory.limit_in_bytes": file("9223372036854771712\n"),
+		}, 0},
+		"rubbish": {fstest.MapFS{"proc/self/cgroup": file("0::../../..\nx\n"), "sys/fs/cgroup/memory.max": file("many\n")}, 0},
+	} {
+		if got := groupLimit(c.fs); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package pressure
+
+// Step is what a gateway gives up.
+type Step int32
+
+// The steps, each of which includes the one before.
+const (
+	Calm    Step = iota // nothing
+	NoKeep              // connections are closed after their answer
+	Refusal             // new requests are refused
+)
+
+// The shares of the limit, in per cent, at which a step is taken.
+const (
+	noKeepAt  = 92
+	refusalAt = 95
+)
+
+// StepAt is the step for so many bytes used of a limit; 0 is no limit.
+func StepAt(used, limit int64) Step {
+	switch {
+	case limit <= 0 || used < limit/100*noKeepAt:
+		return Calm
+	case used < limit/100*refusalAt:
+		return NoKeep
+	}
+	return Refusal
+}

@@ -1,0 +1,62 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"reveille/infra/catalog"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+	"reveille/infra/wake/exec"
+)
+
+// sleeper turns its own machine off by a command, for hosts that nothing turns off from outside. The command runs once for
+// each stop that a sweep or an operator begins: by then this host's runner has confirmed that nothing is open, and nobody
+// wakes the host before the stop has ended.
+type sleeper struct {
+	host, boot string // of this runner: another one's machine is not ours to turn off
+	argv       []string
+	mirror     *state.Mirror
+	log        *slog.Logger
+}
+
+// sleepCommand reads --sleep-command; nil for an empty text.
+func sleepCommand(text string) ([]string, error) {
+	argv, err := recipe.SplitArgs(text)
+	if err != nil {
+		return nil, fmt.Errorf("--sleep-command: %w", err)
+	}
+	return argv, nil
+}
+
+// run watches the pool until ctx ends, and with it a command under way. A command that fails is logged; the sweep notices
+// that the machine is still on, and its next stop runs the command again.
+func (s *sleeper) run(ctx context.Context) {
+	power := exec.New(0)
+	self := catalog.Host{Name: s.host, Commands: &catalog.Commands{Sleep: s.argv}}
+	for done := ""; ; {
+		changed := s.mirror.Changed()
+		if stop := s.due(s.mirror.Snapshot()); stop != "" && stop != done {
+			done = stop
+			s.log.Info("turns this machine off", "command", s.argv[0])
+			if err := power.Sleep(ctx, self); err != nil && ctx.Err() == nil {
+				s.log.Error("this machine could not be turned off", "error", err)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// due is the stop that this machine is to follow, "" for none.
+func (s *sleeper) due(pool *state.Snapshot) string {
+	me := pool.Hosts[s.host]
+	if me == nil || me.Fields["boot"] != s.boot {
+		return ""
+	}
+	return me.Stopping()
+}

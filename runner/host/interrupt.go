@@ -1,0 +1,103 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// ErrInterrupted is the cause given to requests that are cut because the host's machine is taken away.
+var ErrInterrupted = errors.New("the host's machine is taken away")
+
+// elsewhere is the outcome of a load on such a host: another may do better.
+var elsewhere = &Error{Code: "host_interrupted", Message: "The model's host is being taken away; try again.", Final: true, Cause: ErrInterrupted}
+
+// notice is the word that the host's machine is taken away.
+type notice struct {
+	once  sync.Once
+	given chan struct{} // closed after until is set
+	until time.Time
+}
+
+// Interrupt tells the host that its machine is taken away. From here on it drains: it takes no request and begins no
+// load; loads that are queued here, under way, or still come fail with host_interrupted, so that other hosts get them.
+// Open requests may go on until the given time, then they are cut with ErrInterrupted, and Run returns. Until then the
+// host stays draining even when nothing is open: to wake it would be of no use. Interrupt does not wait; only the first
+// call counts.
+func (h *Host) Interrupt(until time.Time) {
+	h.notice.once.Do(func() {
+		h.notice.until = until
+		close(h.notice.given)
+	})
+}
+
+// sitOut is what an interrupted host does besides draining. It begins to turn loads away, and makes grace the time that open
+// requests have; the end of ctx shortens that to Config.DrainTimeout, as for a runner that just stops. The function that
+// it returns is called when the engines are gone, and waits for what is left of the time; of that nothing is left once
+// ctx ends.
+func (h *Host) sitOut(ctx, back context.Context) (wait func()) {
+	base, cut := context.WithCancelCause(back)
+	grace, end := context.WithDeadlineCause(base, h.notice.until, ErrInterrupted)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(h.cfg.DrainTimeout, func() { cut(ErrCut) }) })
+	h.mu.Lock()
+	h.grace = grace
+	h.mu.Unlock()
+	var turning sync.WaitGroup
+	turning.Go(func() { h.turnAway(grace, back) })
+	return func() {
+		select {
+		case <-grace.Done():
+		case <-ctx.Done():
+		}
+		stop()
+		cut(nil)
+		end()
+		turning.Wait()
+	}
+}
+
+// turnAway fails the loads that are queued here and those that come, until ctx ends. Models go anyway, so an unload has
+// come true when its model is gone; one that must not wait cuts what is open.
+func (h *Host) turnAway(ctx, back context.Context) {
+	net := time.NewTicker(time.Second) // under lost events
+	defer net.Stop()
+	for ctx.Err() == nil {
+		changed := h.mirror.Changed()
+		if me := h.mirror.Snapshot().Hosts[h.cfg.Name]; me != nil {
+			for _, t := range me.Queue {
+				r, _ := h.held(t.Model)
+				switch {
+				case t.State != "queued" || h.isTaken(t.ID):
+				case t.Kind == "load":
+					h.finishNow(back, t, failure(elsewhere))
+				case r == nil:
+					h.finishNow(back, t, state.Outcome{Fields: map[string]string{}})
+				case t.Force:
+					h.cutAll(r, ErrCut)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-net.C:
+		}
+	}
+}
+
+// patience is how long the open requests of a model that goes may take. The cause of its end is why they are cut then.
+func (h *Host) patience(ctx context.Context, force bool) (context.Context, context.CancelFunc) {
+	h.mu.Lock()
+	grace := h.grace
+	h.mu.Unlock()
+	switch {
+	case force:
+		return context.WithTimeoutCause(ctx, 0, ErrCut)
+	case grace != nil:
+		return context.WithCancel(grace)
+	}
+	return context.WithTimeoutCause(ctx, h.cfg.DrainTimeout, ErrCut)
+}

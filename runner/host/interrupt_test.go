@@ -1,0 +1,148 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+	"reveille/runner/host"
+)
+
+func (b *bench) state() string {
+	s, err := b.store.Snapshot(context.Background())
+	if err != nil || s.Hosts["h"] == nil {
+		return ""
+	}
+	return s.Hosts["h"].State
+}
+
+// A host whose machine is taken away drains and stays draining: what it serves goes on, all else is sent elsewhere at once.
+func TestInterrupt(t *testing.T) {
+	onBoth(t, func(t *testing.T, addr string) {
+		b := startOn(t, addr)
+		b.ready(b.load("a"))
+		b.ready(b.load("i"))
+		leave := b.busy("a")
+		b.engines.gates["e"] = make(chan struct{})
+		underway := b.load("e")
+		b.until("e loads", func() bool { return b.record("e") != nil })
+		waits := b.load("b")
+		b.host.Interrupt(time.Now().Add(time.Hour))
+		b.host.Interrupt(time.Now()) // the first counts
+		b.until("draining", func() bool { return b.state() == "draining" })
+		b.failed(underway, "host_interrupted")
+		b.failed(waits, "host_interrupted")
+		b.failed(b.load("c"), "host_interrupted") // also what comes now
+		if _, refused := b.enter("i", ""); refused != "draining" {
+			t.Errorf("refused: %q", refused)
+		}
+		b.until("what is idle is gone", func() bool { return b.engines.of("i") == nil })
+		if b.engines.of("a") == nil {
+			t.Error("a was stopped under a request")
+		}
+		leave()
+		b.until("a is gone", func() bool { return b.record("a") == nil && b.engines.of("a") == nil })
+		b.failed(b.load("a"), "host_interrupted")
+		if s := b.state(); s != "draining" {
+			t.Errorf("the host is %s with nothing open, want draining until its time", s)
+		}
+		b.must(b.end()) // the machine stops early
+		if s := b.state(); s != "asleep" {
+			t.Errorf("the host is %s in the end", s)
+		}
+		if n := b.host.Stats(); n.Clears != 0 {
+			t.Errorf("%+v", n)
+		}
+	})
+}
+
+// cutting begins a request that tells why it was cut, and then leaves.
+func (b *bench) cutting(model string) <-chan error {
+	b.Helper()
+	why := make(chan error, 1)
+	passes := make(chan *host.Pass, 1)
+	p, refused := b.host.Enter(model, "", "g", func(cause error) {
+		p := <-passes
+		p.Engine.(*fake).mayCut.Store(true)
+		p.Leave()
+		why <- cause
+	})
+	if refused != "" {
+		b.Fatalf("%s: refused: %s", model, refused)
+	}
+	passes <- p
+	return why
+}
+
+func (b *bench) cutWith(why <-chan error, want error) {
+	b.Helper()
+	select {
+	case err := <-why:
+		if !errors.Is(err, want) {
+			b.Errorf("cut with %v, want %v", err, want)
+		}
+	case <-time.After(20 * time.Second):
+		b.Error("not cut")
+	}
+}
+
+// When the time is over open requests hear why they are cut, and Run returns by itself.
+func TestInterruptCuts(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Hour })
+	b.ready(b.load("a"))
+	why := b.cutting("a")
+	b.host.Interrupt(time.Now().Add(100 * time.Millisecond))
+	b.cutWith(why, host.ErrInterrupted)
+	select {
+	case err := <-b.ended:
+		close(b.ended)
+		b.must(err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the host goes on")
+	}
+	if s := b.state(); s != "asleep" {
+		t.Errorf("the host is %s in the end", s)
+	}
+}
+
+// A runner that is told to stop meanwhile has no more time than any other.
+func TestStopOfAnInterruptedHost(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.DrainTimeout = 50 * time.Millisecond })
+	b.ready(b.load("a"))
+	why := b.cutting("a")
+	b.host.Interrupt(time.Now().Add(time.Hour))
+	b.until("draining", func() bool { return b.state() == "draining" })
+	b.stop()
+	b.cutWith(why, host.ErrCut)
+	b.must(b.end())
+}
+
+// Operators' unloads come true on such a host, and may still cut.
+func TestUnloadOfAnInterruptedHost(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	why := b.cutting("a")
+	b.host.Interrupt(time.Now().Add(time.Hour))
+	b.until("draining", func() bool { return b.state() == "draining" })
+	unload := b.unload("a", "force", "1")
+	b.cutWith(why, host.ErrCut)
+	if r := b.outcome(unload); r.State != "ready" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An interruption may come before Redis does.
+func TestInterruptBeforeRedis(t *testing.T) {
+	b := start(t)
+	b.must(b.end())
+	b.cfg.Boot = "boot-2"
+	b.host = host.New(b.cfg)
+	b.host.Interrupt(time.Now().Add(time.Hour))
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop, b.ended = stop, make(chan error, 1)
+	go func() { b.ended <- b.host.Run(ctx) }()
+	b.until("draining", func() bool { return b.state() == "draining" })
+	b.failed(b.ask(state.Want{Model: "a"}), "host_interrupted")
+}

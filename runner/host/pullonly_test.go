@@ -1,0 +1,64 @@
+package host_test
+
+import (
+	"testing"
+
+	"reveille/infra/catalog"
+	"reveille/infra/state"
+	"reveille/runner/host"
+)
+
+// wantWeights asks for a model's weights alone.
+func (b *bench) wantWeights(model string) string {
+	b.Helper()
+	return b.ask(state.Want{Model: model, Own: true, Fields: map[string]string{"pull_only": "1"}})
+}
+
+// Weights that are wanted alone are pulled, and nothing is loaded or makes room for them.
+func TestPullOnly(t *testing.T) {
+	onBoth(t, func(t *testing.T, addr string) {
+		w := newWeights("b")
+		gate := make(chan struct{})
+		w.gates["b"] = gate
+		b := startOn(t, addr, with(w))
+		b.ready(b.load("a"))
+		ticket := b.wantWeights("b")
+		b.pulling(ticket)
+		close(gate)
+		if r := b.outcome(ticket); r.State != "ready" || r.Evicted != "" || r.Pulling {
+			t.Errorf("%+v", r)
+		}
+		if r := b.outcome(b.wantWeights("b")); r.State != "ready" { // they are there
+			t.Errorf("%+v", r)
+		}
+		if r := b.outcome(b.wantWeights("a")); r.State != "ready" { // loaded even
+			t.Errorf("%+v", r)
+		}
+		b.holds("a")
+		if n := b.engines.starts("b"); n != 0 || w.count("b") != 1 || !w.There(&catalog.Model{ID: "b"}) {
+			t.Errorf("%d starts, %d pulls", n, w.count("b"))
+		}
+		b.ready(b.load("b"))
+		if w.count("b") != 1 {
+			t.Errorf("%d pulls", w.count("b"))
+		}
+	})
+}
+
+// A pull for a load and one by hand are one, and both hear how it failed.
+func TestPullOnlyBesideALoad(t *testing.T) {
+	w := newWeights("b")
+	gate := make(chan struct{})
+	w.gates["b"] = gate
+	w.fails["b"] = []error{&host.Error{Code: "disk_full", Message: "weights hf://o/r/b: no room", Final: true}}
+	b := start(t, with(w))
+	load, alone := b.load("b"), b.wantWeights("b")
+	b.pulling(load)
+	b.pulling(alone)
+	close(gate)
+	b.failed(load, "disk_full")
+	b.failed(alone, "disk_full")
+	if w.count("b") != 1 || b.engines.starts("b") != 0 {
+		t.Errorf("%d pulls, %d starts", w.count("b"), b.engines.starts("b"))
+	}
+}

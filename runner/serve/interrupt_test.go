@@ -1,0 +1,44 @@
+package serve_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// When a machine is taken away, a stream ends with an error event and a request without an answer with 503, both of which
+// say so.
+func TestInterruptionCuts(t *testing.T) {
+	for name, c := range map[string]struct {
+		first  string
+		status int
+	}{
+		"stream":        {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + "a\r\ndata: 1\n\n\n\r\n", 200},
+		"no answer yet": {"", 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t)
+			b.load("fake")
+			began := make(chan struct{})
+			b.engines.handle = func(conn net.Conn, _ *http.Request) {
+				_, _ = io.WriteString(conn, c.first)
+				close(began)
+				_, _ = io.Copy(io.Discard, conn)
+			}
+			got := make(chan answer, 1)
+			go func() { got <- b.call("POST", chat, "fake", "{}") }()
+			<-began
+			b.host.Interrupt(time.Now())
+			a := <-got
+			if a.status != c.status || !strings.Contains(a.body, `"code":"host_interrupted"`) || a.err != nil {
+				t.Errorf("%+v", a)
+			}
+			if c.status == 200 && !strings.HasPrefix(a.body, "data: 1\n\n") {
+				t.Errorf("the stream was %q", a.body)
+			}
+		})
+	}
+}
