@@ -3,6 +3,7 @@ package wire
 import (
 	"regexp"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -33,7 +34,7 @@ var (
 const maxMessage = 2000
 
 // Redact removes from an engine's message what tells where the engine runs.
-// hide are words to remove besides, the longest first.
+// hide are words to remove besides, the longest first; inside a longer word they stay, as a host may be called h.
 func Redact(message string, hide ...string) string {
 	if !utf8.ValidString(message) {
 		message = strings.ToValidUTF8(message, "\uFFFD")
@@ -45,9 +46,7 @@ func Redact(message string, hide ...string) string {
 	}
 	message = stackLines.ReplaceAllString(message, "")
 	for _, word := range hide {
-		if word != "" {
-			message = strings.ReplaceAll(message, word, "[host]")
-		}
+		message = hideWord(message, word)
 	}
 	message = urls.ReplaceAllString(message, "[address]")
 	message = addresses.ReplaceAllString(message, "[address]")
@@ -61,6 +60,35 @@ func Redact(message string, hide ...string) string {
 	}, message)
 	return clip(strings.TrimSpace(message), maxMessage)
 }
+
+// hideWord replaces word where it stands by itself.
+func hideWord(message, word string) string {
+	var b strings.Builder
+	for rest := message; word != ""; {
+		at := strings.Index(rest, word)
+		if at < 0 {
+			if b.Len() == 0 {
+				return message
+			}
+			return b.String() + rest
+		}
+		end := at + len(word)
+		from := len(message) - len(rest)
+		before, _ := utf8.DecodeLastRuneInString(message[:from+at])
+		after, _ := utf8.DecodeRuneInString(rest[end:])
+		b.WriteString(rest[:at])
+		if part(before) || part(after) {
+			b.WriteString(word)
+		} else {
+			b.WriteString("[host]")
+		}
+		rest = rest[end:]
+	}
+	return message
+}
+
+// part reports whether a word goes on with r.
+func part(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
 
 // redactPath replaces a match of paths unless it is a path of this API or one
 // word behind a slash that no file is called like.

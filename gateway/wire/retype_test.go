@@ -67,6 +67,8 @@ func TestRedact(t *testing.T) {
 		{"GET http://127.0.0.1:4242/v1/chat failed", "GET [address] failed"},
 		{"node.internal.example:443 is down", "[address] is down"},
 		{"on secret-host it failed", "on [host] it failed"},
+		{"secret-host", "[host]"},
+		{"secret-host: not on secret-hostile, _secret-host or secret-host.", "[host]: not on secret-hostile, _secret-host or [host]."},
 		{"GGML_ASSERT at ggml/src/ggml.c:1234 failed", "GGML_ASSERT at [file] failed"},
 		{"boom\n#0  0x00007f in main ()\n#1  0x00007f in x ()\n", "boom"},
 		{"Error\nTraceback (most recent call last):\n  File \"/a/b.py\", line 3\nValueError: bad size", "ValueError: bad size"},
