@@ -48,12 +48,16 @@ terraform validate
 if command -v tflint >/dev/null; then
   step 'tflint'
   tflint --recursive --config "$PWD/.tflint.hcl"
+else
+  step 'tflint is not installed and was left out'
 fi
 step 'unit tests'
 terraform test -no-color >"$scratch/test" 2>&1 || { cat "$scratch/test"; exit 1; }
 tail -n 1 "$scratch/test"
+step 'variables and README'
+(cd .. && go test ./testenv/stack -count 1 -run '^(TestReadmeTables|TestWrongValues)$')
 if [ "${1:-}" != --no-apply ]; then
   step 'the stack on the emulator'
-  (cd .. && go test ./testenv/stack -count 1 -timeout 20m -run '^TestStack$' -stack -v | grep -vE '^(=== |testing:)')
+  (cd .. && go test ./testenv/stack -count 1 -timeout 60m -run '^TestStack$' -stack -v | grep -vE '^(=== |testing:)')
 fi
 step 'done'

@@ -193,7 +193,7 @@ data "aws_iam_policy_document" "runner" {
     }
   }
   statement {
-    sid       = "Ready"
+    sid       = "Lifecycle"
     actions   = ["autoscaling:CompleteLifecycleAction"]
     resources = local.group_arns
   }

@@ -66,8 +66,14 @@ resource "aws_s3_bucket_policy" "models" {
   depends_on = [aws_s3_bucket_public_access_block.models]
 }
 
+locals {
+  # What instances fetch. The encoder cache's library is there only where make dist found a C compiler; hosts do without.
+  library   = "libreveille_mm_linux_amd64.so"
+  artifacts = toset(concat(["SHA256SUMS", "runner_linux_amd64"], fileexists("${local.dist}/${local.library}") ? [local.library] : [], local.in_lambda ? [] : ["gateway_linux_arm64"]))
+}
+
 resource "aws_s3_object" "artifact" {
-  for_each = toset(concat(["SHA256SUMS", "runner_linux_amd64"], local.in_lambda ? [] : ["gateway_linux_arm64"]))
+  for_each = local.artifacts
 
   bucket      = aws_s3_bucket.models.id
   key         = "artifacts/${each.key}"

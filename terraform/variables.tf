@@ -308,8 +308,8 @@ variable "runner_pools" {
     error_message = "runner_pools: an npu pool needs an instance_type of inf2, trn1 or trn2, such as inf2.xlarge."
   }
   validation {
-    condition     = alltrue([for p in values(var.runner_pools) : p.accelerator != "gpu" || can(regex("^(g[4-9]|gr6|p[3-9])[a-z0-9]*\\.", p.instance_type))])
-    error_message = "runner_pools: a gpu pool needs an instance_type with a GPU, such as g6.xlarge."
+    condition     = alltrue([for p in values(var.runner_pools) : p.accelerator != "gpu" || can(regex("^(g[4-9]|gr6|p[3-9])[a-z0-9]*\\.", p.instance_type)) && !startswith(p.instance_type, "g5g.")])
+    error_message = "runner_pools: a gpu pool needs an instance_type with a GPU and an x86_64 processor, such as g6.xlarge."
   }
   validation {
     condition     = alltrue([for p in values(var.runner_pools) : contains(["stopped", "warm_pool", "asg"], p.strategy)])

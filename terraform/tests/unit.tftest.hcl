@@ -70,6 +70,10 @@ run "values" {
     condition     = !strcontains(aws_instance.gateway[0].user_data, "a-key-for-the-tests")
     error_message = "No key is in the user data."
   }
+  assert {
+    condition     = aws_s3_object.artifact["libreveille_mm_linux_amd64.so"].key == "artifacts/libreveille_mm_linux_amd64.so"
+    error_message = "The encoder cache's library is there for hosts."
+  }
 }
 
 run "two_pools_three_zones" {

@@ -25,7 +25,7 @@ const Region = "us-east-1"
 // Image is a machine image that every Emulator has.
 const Image = "ami-12c6146b"
 
-const emulatorStart = 60 * time.Second // longest until it tells its address
+const emulatorStart = 3 * time.Minute // longest until it tells its address
 
 // Emulator is a running AWS. Its methods are safe for concurrent use.
 type Emulator struct {
@@ -37,8 +37,23 @@ type Emulator struct {
 // Start runs an emulator until the test ends. A machine there takes settle to start or to stop.
 func Start(t testing.TB, settle time.Duration) *Emulator {
 	t.Helper()
+	return StartWith(t, Spec{Settle: settle})
+}
+
+// Spec is what an emulator is told.
+type Spec struct {
+	Settle     time.Duration // that a machine takes to start or to stop
+	Serverless string        // host:port where every serverless cache of ElastiCache is found; default 127.0.0.1:6379
+}
+
+// StartWith is Start of an emulator that is told more.
+func StartWith(t testing.TB, spec Spec) *Emulator {
+	t.Helper()
 	script := filepath.Join(testenv.Root(t), "testenv", "aws", "emulator.py")
-	cmd := exec.Command(testenv.Python(t), "-B", script, "--settle", strconv.FormatFloat(settle.Seconds(), 'f', -1, 64))
+	cmd := exec.Command(testenv.Python(t), "-B", script, "--settle", strconv.FormatFloat(spec.Settle.Seconds(), 'f', -1, 64))
+	if spec.Serverless != "" {
+		cmd.Args = append(cmd.Args, "--serverless", spec.Serverless)
+	}
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	in, err := cmd.StdinPipe() // its end is the emulator's, whatever ends this process

@@ -1,7 +1,8 @@
 """ElastiCache for the Terraform stack: serverless caches and replication groups of one node.
 
 moto has no serverless caches, deletes no subnet group, and never ends the deletion of a replication group. Here a cache is
-the document that the service would describe, available at once; all caches tell one address, that of the tests' Redis.
+the document that the service would describe, available at once. All serverless caches tell one address, that of the tests'
+Redis; nodes tell the port that is theirs, where nothing needs to listen.
 """
 from datetime import datetime, timezone
 
@@ -20,13 +21,15 @@ class ServerlessCacheNotFound(ElastiCacheException):
         super().__init__(f"Serverless cache {name} not found.")
 
 
-def install(host, port):
-    """Patch moto. Every cache is found at host:port."""
-    endpoint = {"Address": host, "Port": port}
+NODE = {"Address": "127.0.0.1", "Port": 6379}
+
+
+def install(endpoint):
+    """Patch moto. Every serverless cache is found at the endpoint, an Address and a Port."""
     tags()
     subnet_groups()
     serverless(endpoint)
-    replication_groups(endpoint)
+    replication_groups(NODE)
 
 
 def answers(name):

@@ -9,7 +9,7 @@ Prints its address on the first line and serves until its standard input ends. B
 The first refuses the next calls of an action with an error as the service words it; the second takes away, or gives back,
 the machines that EC2 and Auto Scaling could launch or start.
 
-usage: emulator.py [--settle SECONDS] [--redis HOST:PORT]
+usage: emulator.py [--settle SECONDS] [--serverless HOST:PORT]
 """
 import argparse
 import io
@@ -26,6 +26,7 @@ from werkzeug.wrappers import Request, Response  # noqa: E402
 
 import caches  # noqa: E402
 import distributions  # noqa: E402
+import lifecycle  # noqa: E402
 import machines  # noqa: E402
 import networks  # noqa: E402
 import refusals  # noqa: E402
@@ -74,13 +75,14 @@ class Emulator:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settle", type=float, default=0.1, help="seconds that a machine is pending or stopping")
-    parser.add_argument("--redis", default="127.0.0.1:6379", help="host:port that every ElastiCache cache is found at")
+    parser.add_argument("--serverless", default="127.0.0.1:6379", help="host:port that every serverless cache is found at")
     args = parser.parse_args()
     machines.install(args.settle)
     networks.install()
     distributions.install()
-    redis_host, _, redis_port = args.redis.rpartition(":")
-    caches.install(redis_host, int(redis_port))
+    lifecycle.install()
+    host, _, port = args.serverless.rpartition(":")
+    caches.install({"Address": host, "Port": int(port)})
     server = make_server("127.0.0.1", 0, Emulator(), threaded=True, request_handler=Handler)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     threading.Thread(target=lambda: (sys.stdin.read(), server.shutdown()), daemon=True).start()

@@ -17,6 +17,7 @@ WORDS = {
 
 # Actions of Auto Scaling; all others are taken for EC2's.
 AUTOSCALING = {
+    "CompleteLifecycleAction",
     "DescribeAutoScalingGroups",
     "DescribeScalingActivities",
     "SetDesiredCapacity",

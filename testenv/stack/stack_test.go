@@ -1,12 +1,8 @@
 package stack
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"flag"
-	"os"
-	"os/exec"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,116 +12,66 @@ import (
 	"reveille/testenv/aws"
 )
 
-var whole = flag.Bool("stack", false, "apply the stack on the AWS emulator; set by make tf-check, which says where providers come from")
+var whole = flag.Bool("stack", false, "apply the stack on the AWS emulator; set by terraform/check.sh, which says where providers come from")
 
-// deployment is the prefix of all names: name and environment of tests/emulator.tfvars.
-const deployment = "reveille-local"
-
-const commandTime = 8 * time.Minute // longest that one terraform command may take
-
-// terraform runs commands on the stack, with its state in the test's folder.
-type terraform struct {
-	t     *testing.T
-	root  string // the module's
-	state string
-	env   []string
-}
-
-func newTerraform(t *testing.T, emulator string) *terraform {
-	t.Helper()
-	scratch := t.TempDir()
-	return &terraform{t: t, root: testenv.Root(t), state: filepath.Join(scratch, "stack.tfstate"), env: append(os.Environ(),
-		"AWS_ACCESS_KEY_ID=test", "AWS_EC2_METADATA_DISABLED=true", "AWS_ENDPOINT_URL="+emulator, "AWS_REGION="+aws.Region, "AWS_SECRET_ACCESS_KEY=test",
-		"TF_DATA_DIR="+filepath.Join(scratch, "data"), "TF_IN_AUTOMATION=1",
-	)}
-}
-
-// run runs one command and returns its standard output and exit status; a status above 0 that is not among those accepted
-// fails the test.
-func (tf *terraform) run(accept int, args ...string) (string, int) {
-	tf.t.Helper()
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(tf.t.Context(), commandTime)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "terraform", append([]string{"-chdir=" + filepath.Join(tf.root, "terraform")}, args...)...)
-	cmd.Env = tf.env
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its provider and writes its state
-	cmd.WaitDelay = time.Minute
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == accept {
-		err = nil
-	}
-	if err != nil {
-		tf.t.Fatalf("terraform %s: %v\n%s%s", args[0], err, out, errs.String())
-	}
-	tf.t.Logf("terraform %s: %.0f s", args[0], time.Since(began).Seconds())
-	return string(out), cmd.ProcessState.ExitCode()
-}
-
-// change runs plan, apply or destroy with the variables of the emulator over those of an example.
-func (tf *terraform) change(accept int, example string, args ...string) (string, int) {
-	tf.t.Helper()
-	return tf.run(accept, append(args, "-input=false", "-no-color", "-parallelism=20", "-state="+tf.state, "-var=dist_dir=tests/fixtures",
-		"-var-file=examples/"+example+"/terraform.tfvars", "-var-file=tests/emulator.tfvars")...)
-}
-
-func (tf *terraform) outputs() map[string]any {
-	tf.t.Helper()
-	text, _ := tf.run(0, "output", "-json", "-state="+tf.state)
-	var raw map[string]struct{ Value any }
-	if err := json.Unmarshal([]byte(text), &raw); err != nil {
-		tf.t.Fatal(err)
-	}
-	out := map[string]any{}
-	for name, o := range raw {
-		out[name] = o.Value
-	}
-	return out
-}
-
-// left lists what the emulator has of the deployment.
-func left(t *testing.T, emulator string) []string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), testenv.Python(t), "-B", filepath.Join("testdata", "left.py"), emulator, deployment).CombinedOutput()
-	if err != nil {
-		t.Fatalf("left.py: %v\n%s", err, out)
-	}
-	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
-}
-
-// TestStack applies both examples' stack to an emulator: everything is made, a second plan changes nothing, and after
-// destroy nothing is left.
+// TestStack applies the stack to an emulator and lives with it. First as examples/npu says: everything is made, and a
+// second plan changes nothing. Then the cache is a serverless one, which is a Redis Cluster with TLS here, and the
+// gateway's instance, hosts and warmer work as they were made. Then the gateway moves into Lambda and serves from there.
+// After destroy nothing is left. Each step goes on from the one before.
 func TestStack(t *testing.T) {
 	if !*whole {
-		t.Skip("run by make tf-check")
+		t.Skip("run by make tf-apply-check")
 	}
-	cloud := aws.Start(t, 100*time.Millisecond)
-	tf := newTerraform(t, cloud.URL)
-	tf.run(0, "init", "-backend=false", "-input=false", "-lockfile=readonly")
+	cluster := testenv.StartRedisCluster(t)
+	c := newCloud(t, aws.Spec{Settle: 100 * time.Millisecond, Serverless: cluster.Addrs[0]})
+	tf := newTerraform(t, c.URL)
+	s := &story{
+		t: t, cloud: c, cluster: cluster, rdb: cluster.Client(t), port: testenv.FreePort(t),
+		dist: dist(t, "gateway_linux_arm64", "runner_linux_amd64", "gateway.zip", "warmer.zip"),
+	}
+	tf.set("dist_dir="+s.dist, "models_file="+filepath.Join(testenv.Root(t), "testenv", "stack", "testdata", "models.yaml"),
+		fmt.Sprint("gateway_port=", s.port), "host_idle_minutes=1", "host_min_up_minutes=0")
 
 	if _, status := tf.change(2, "minimal", "plan", "-detailed-exitcode"); status != 2 {
 		t.Error("examples/minimal plans nothing")
 	}
 	tf.change(0, "npu", "apply", "-auto-approve")
-	out := tf.outputs()
-	t.Log("gateway_url", out["gateway_url"], "redis_cli", out["redis_cli"])
-	for name, want := range map[string]string{"gateway_url": "https://", "redis_cli": "redis-cli --tls -h ", "redis_endpoint": "127.0.0.1:", "model_bucket": deployment} {
-		if got, _ := out[name].(string); !strings.HasPrefix(got, want) {
-			t.Errorf("output %s = %q, want it to begin with %q", name, got, want)
-		}
-	}
-	made := left(t, cloud.URL)
-	if len(made) < 50 {
+	expectOutputs(t, tf.outputs(), map[string]string{
+		"gateway_url": "https://", "redis_cli": "redis-cli --tls -h ", "redis_endpoint": "127.0.0.1:6379", "model_bucket": deployment,
+	})
+	if made := c.left(); len(made) < 50 {
 		t.Errorf("%d resources are seen through the API: %q", len(made), made)
 	}
-	if plan, status := tf.change(2, "npu", "plan", "-detailed-exitcode"); status != 0 {
-		t.Errorf("a second plan is not empty:\n%s", plan)
-	}
+	tf.unchanged("npu")
+
+	// The host's disk has the old cache's address: README, "Upgrade".
+	tf.set("cache_mode=serverless")
+	tf.change(0, "npu", "apply", "-auto-approve", `-replace=module.runner_pool["gpu"].aws_instance.this["gpu-1"]`)
+	out := tf.outputs()
+	expectOutputs(t, out, map[string]string{"redis_cli": "redis-cli --tls -c -h 127.0.0.1 ", "redis_endpoint": cluster.Addrs[0]})
+	s.fill(out["model_bucket"].(string))
+	s.gatewayStarts()
+	s.hostWakes()
+	s.groupWakes()
+	tf.unchanged("npu") // whatever is awake
+	s.hostsSleep()
+
+	tf.set("gateway_mode=lambda")
+	tf.change(0, "npu", "apply", "-auto-approve")
+	s.gateway.off()
+	s.streamsFromLambda()
 	tf.change(0, "npu", "destroy", "-auto-approve")
-	if rest := left(t, cloud.URL); len(rest) > 0 {
+	if rest := c.left(); len(rest) > 0 {
 		t.Errorf("destroy left: %q", rest)
+	}
+}
+
+// expectOutputs holds outputs against what they must begin with.
+func expectOutputs(t *testing.T, out map[string]any, want map[string]string) {
+	t.Helper()
+	for name, begin := range want {
+		if got, _ := out[name].(string); !strings.HasPrefix(got, begin) {
+			t.Errorf("output %s = %q, want it to begin with %q", name, got, begin)
+		}
 	}
 }

@@ -74,7 +74,7 @@ type loadPlan struct {
 // plans are the plans of the loaded models, by name.
 func (w *world) plans() map[string]loadPlan {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+"/health", nil)
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+"/v1/health", nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}

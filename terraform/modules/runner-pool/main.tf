@@ -49,14 +49,18 @@ resource "aws_launch_template" "this" {
   user_data = base64encode(templatefile("${path.module}/templates/user_data.sh.tftpl", {
     artifacts_uri    = var.artifacts_uri
     engines_uri      = var.engines_uri
-    hook             = var.strategy == "stopped" ? "" : local.hook
+    launch_hook      = local.launch_hook
     log_group        = var.log_group
     port             = var.port
     runner_secret_id = var.runner_secret_id
     settings = merge(var.settings, {
       REVEILLE_DEVICES     = "cpu,${var.accelerator}"
       REVEILLE_ENGINES_DIR = "/opt/reveille/engines"
+      REVEILLE_INSTANCE    = "aws"
       REVEILLE_STATE_DIR   = "/var/lib/reveille"
+      }, var.strategy == "stopped" ? {} : {
+      REVEILLE_LAUNCH_HOOK    = local.launch_hook
+      REVEILLE_TERMINATE_HOOK = local.terminate_hook
     })
   }))
 
@@ -139,10 +143,18 @@ resource "aws_autoscaling_group" "this" {
 
   # Until the host says that it is ready it is not in service; a spare is not stopped half installed.
   initial_lifecycle_hook {
-    name                 = local.hook
+    name                 = local.launch_hook
     lifecycle_transition = "autoscaling:EC2_INSTANCE_LAUNCHING"
     heartbeat_timeout    = 900
     default_result       = "ABANDON"
+  }
+
+  # A host that the group takes away ends what it serves first. One whose runner is gone waits for nothing else.
+  initial_lifecycle_hook {
+    name                 = local.terminate_hook
+    lifecycle_transition = "autoscaling:EC2_INSTANCE_TERMINATING"
+    heartbeat_timeout    = 180
+    default_result       = "CONTINUE"
   }
 
   dynamic "tag" {
@@ -161,7 +173,8 @@ resource "aws_autoscaling_group" "this" {
 }
 
 locals {
-  hook = "runner-ready"
+  launch_hook    = "runner-ready"
+  terminate_hook = "runner-drained"
 }
 
 # stopped. Made once; started by the gateway and stopped by the warmer.

@@ -1,0 +1,108 @@
+package stack
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+)
+
+// cli answers the commands of the AWS CLI that user data gives, which machines have and this computer may not: what a
+// command prints is the answer's body.
+type cli struct{ *cloud }
+
+// ServeHTTP runs one command: its words are the values of args.
+func (c cli) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var words []string
+	flags := map[string]string{}
+	for args := r.Form["args"]; len(args) > 0; args = args[1:] {
+		switch {
+		case args[0] == "--only-show-errors":
+		case strings.HasPrefix(args[0], "--") && len(args) > 1:
+			flags[args[0]] = args[1]
+			args = args[1:]
+		default:
+			words = append(words, args[0])
+		}
+	}
+	var err error
+	switch command := strings.Join(words[:min(2, len(words))], " "); command {
+	case "s3 cp":
+		err = c.copy(r, w, words[2], words[3])
+	case "s3 sync":
+		err = c.sync(r, words[2], words[3])
+	case "secretsmanager get-secret-value":
+		var text string
+		if text, err = c.Secret(flags["--secret-id"]); err == nil {
+			fmt.Fprintln(w, text)
+		}
+	case "autoscaling complete-lifecycle-action":
+		_, err = c.groups.CompleteLifecycleAction(r.Context(), &autoscaling.CompleteLifecycleActionInput{
+			AutoScalingGroupName: sdk.String(flags["--auto-scaling-group-name"]), LifecycleHookName: sdk.String(flags["--lifecycle-hook-name"]),
+			InstanceId: sdk.String(flags["--instance-id"]), LifecycleActionResult: sdk.String(flags["--lifecycle-action-result"]),
+		})
+	default:
+		err = fmt.Errorf("aws %s: not played here", command)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}
+
+// place reads s3://bucket/key.
+func place(uri string) (bucket, key string) {
+	bucket, key, _ = strings.Cut(strings.TrimPrefix(uri, "s3://"), "/")
+	return bucket, key
+}
+
+// copy copies an object to a file, or prints it for "-".
+func (c cli) copy(r *http.Request, out io.Writer, from, to string) error {
+	bucket, key := place(from)
+	object, err := c.objects.GetObject(r.Context(), &s3.GetObjectInput{Bucket: &bucket, Key: &key})
+	if err != nil {
+		return err
+	}
+	defer object.Body.Close()
+	if to != "-" {
+		file, err := os.Create(to)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		out = file
+	}
+	_, err = io.Copy(out, object.Body)
+	return err
+}
+
+// sync copies what is below a prefix into a folder, unless a file has an object's size already.
+func (c cli) sync(r *http.Request, from, to string) error {
+	bucket, prefix := place(from)
+	list, err := c.objects.ListObjectsV2(r.Context(), &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: sdk.String(prefix + "/")})
+	if err != nil {
+		return err
+	}
+	for _, o := range list.Contents {
+		target := filepath.Join(to, strings.TrimPrefix(*o.Key, prefix+"/"))
+		if info, err := os.Stat(target); err == nil && info.Size() == *o.Size {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return err
+		}
+		if err := c.copy(r, nil, "s3://"+bucket+"/"+*o.Key, target); err != nil {
+			return err
+		}
+	}
+	return nil
+}

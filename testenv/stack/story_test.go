@@ -1,0 +1,352 @@
+package stack
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/redis/go-redis/v9"
+
+	"reveille/testenv"
+	"reveille/testenv/calls"
+	"reveille/testenv/imds"
+	"reveille/testenv/lambda"
+)
+
+const (
+	apiKey  = "a-key-for-the-tests" // of tests/emulator.tfvars
+	weights = "weights that the stand-in never reads"
+)
+
+// story is what happens to a stack that was applied: machines are played, functions run, and clients ask.
+type story struct {
+	t       *testing.T
+	cloud   *cloud
+	cluster *testenv.RedisCluster
+	rdb     redis.UniversalClient
+	dist    string
+	port    int // of the gateway's instance
+
+	gateway, gpu, npu *machine // what was booted so far
+}
+
+// fill puts into the bucket what the operator brings: engine programs and weights.
+func (s *story) fill(bucket string) {
+	s.t.Helper()
+	engine, err := os.ReadFile(testenv.Standin(s.t))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.cloud.PutObject(bucket, "engines/gpu/standin", string(engine))
+	s.cloud.PutObject(bucket, "engines/npu/standin", string(engine))
+	s.cloud.PutObject(bucket, "models/chat.bin", weights)
+}
+
+// play makes the machine of an instance.
+func (s *story) play(name, address string, i types.Instance) *machine {
+	s.t.Helper()
+	return s.cloud.machine(name, address, identity(i, address), "SSL_CERT_FILE="+s.cluster.Authority)
+}
+
+// loopback is an address of this computer that nothing else listens at, for a machine's fixed ports.
+func loopback() string {
+	b := make([]byte, 3)
+	_, _ = rand.Read(b) // never fails
+	return net.IPv4(127, 1|b[0]>>1, b[1], 1|b[2]>>1).String()
+}
+
+// gatewayStarts boots the gateway's instance: it serves at the stack's address, to whoever has a key.
+func (s *story) gatewayStarts() {
+	s.t.Helper()
+	i := s.cloud.instance("Name", deployment+"-gateway")
+	if i == nil {
+		s.t.Fatal("there is no gateway instance")
+	}
+	out, err := s.cloud.hosts.DescribeAddresses(s.t.Context(), &ec2.DescribeAddressesInput{Filters: []types.Filter{
+		{Name: sdk.String("instance-id"), Values: []string{*i.InstanceId}},
+	}})
+	if err != nil || len(out.Addresses) != 1 {
+		s.t.Fatalf("addresses of the gateway: %+v, %v", out, err)
+	}
+	s.gateway = s.play("gateway", *out.Addresses[0].PublicIp, *i) // the emulator's addresses are of 127.0.0.0/8
+	s.gateway.firstBoot(s.cloud.userData(*i))
+	gateway := s.gateway.service("reveille-gateway.service")
+	eventually(s.t, "the gateway is ready", func() bool {
+		select {
+		case <-gateway.Exited():
+			s.t.Fatalf("the gateway ended: %v\n%s", gateway.State(), gateway.Log())
+		default:
+		}
+		return s.status(s.url()+"/ready", "") == http.StatusOK && s.status(s.url()+"/live", "") == http.StatusOK
+	})
+	for key, want := range map[string]int{"": http.StatusUnauthorized, "another-key-of-16": http.StatusUnauthorized, apiKey: http.StatusOK} {
+		if got := s.status(s.url()+"/v1/models", key); got != want {
+			s.t.Errorf("GET /v1/models with key %q: %d, want %d", key, got, want)
+		}
+	}
+}
+
+// url is the gateway's instance.
+func (s *story) url() string {
+	return "http://" + net.JoinHostPort(s.gateway.address, strconv.Itoa(s.port))
+}
+
+// status is that of a GET, 0 when there was no answer.
+func (s *story) status(url, key string) int {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	return calls.Do(calls.Client(s.t, 1), req, nil).Status
+}
+
+// ask posts to a path in the background, again while the cache is slower than a gateway waits.
+func (s *story) ask(path, body string) <-chan calls.Answer {
+	got := make(chan calls.Answer, 1)
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	s.t.Cleanup(cancel)
+	client, url := calls.Client(s.t, 1), s.url()+path
+	go func() {
+		for {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+			if err == nil {
+				req.Header.Set("Content-Type", "application/json")
+				req.Header.Set("Authorization", "Bearer "+apiKey)
+			}
+			a := calls.Do(client, req, err)
+			if a.Code() != "state_unavailable" || ctx.Err() != nil {
+				got <- a
+				return
+			}
+			time.Sleep(glance)
+		}
+	}()
+	return got
+}
+
+// hostWakes: a chat wakes the stopped instance of the GPU pool, whose first boot fetches programs and starts its runner.
+func (s *story) hostWakes() {
+	s.t.Helper()
+	answer := s.ask("/v1/chat/completions", calls.ChatBody("chat", 3, true))
+	i := s.cloud.running("gpu-1")
+	s.gpu = s.play("gpu-1", loopback(), i)
+	s.gpu.firstBoot(s.cloud.userData(i))
+	s.ready("gpu-1")
+	for range 3 {
+		s.step("gpu-1", "chat")
+	}
+	if a := <-answer; !a.OK() {
+		s.t.Fatalf("chat: %v", a)
+	}
+	if got := digest(s.t, s.gpu.path("/opt/reveille/bin/"+library)); !bytes.Equal(got, digest(s.t, filepath.Join(s.dist, library))) {
+		s.t.Error("the encoder cache's library is not beside the runner")
+	}
+	kept, err := filepath.Glob(s.gpu.path("/var/lib/reveille/weights-gpu-1/*"))
+	if err != nil || len(kept) == 0 {
+		s.t.Errorf("no weights were fetched: %v", err)
+	}
+}
+
+// groupWakes: an embedding wakes the group of the NPU pool. Its machine was a spare of the warm pool before.
+func (s *story) groupWakes() {
+	s.t.Helper()
+	group := deployment + "-npu-1"
+	answer := s.ask("/v1/embeddings", `{"model":"vectors","input":"hi"}`)
+	i := s.cloud.running("npu-1")
+	npu := s.play("npu-1", loopback(), i)
+	s.npu = npu
+
+	npu.metadata.Set("instance-id", "i-00000000000000000") // the group knows of no spares here
+	npu.metadata.Set(imds.Target, "Warmed:Stopped")
+	npu.firstBoot(s.cloud.userData(i))
+	if len(npu.services) > 0 {
+		s.t.Errorf("a spare has services: %v", npu.services)
+	}
+	npu.off()
+	if got := s.cloud.lifecycle(group); got != "Pending:Wait" {
+		s.t.Errorf("before its runner is ready, the group's machine is %s", got)
+	}
+
+	npu.metadata.Set("instance-id", *i.InstanceId)
+	npu.metadata.Set(imds.Target, "InService")
+	npu.boot()
+	s.ready("npu-1")
+	if a := <-answer; !a.OK() {
+		s.t.Fatalf("embedding: %v", a)
+	}
+	eventually(s.t, "the group's machine is in service", func() bool { return s.cloud.lifecycle(group) == "InService" })
+}
+
+// hostsSleep sends the warmer its schedule's event until both hosts sleep: the instance is stopped, the group is empty.
+func (s *story) hostsSleep() {
+	s.t.Helper()
+	made, ok := s.cloud.functions()["warmer"]
+	event := made.Events["rate(1 minute)"]
+	if !ok || event == "" {
+		s.t.Fatalf("functions: %+v", s.cloud.functions())
+	}
+	warmer := lambda.Start(s.t, lambda.Spec{
+		Name: "warmer", Binary: unpack(s.t, filepath.Join(s.dist, "warmer.zip"), made.Digest), Timeout: time.Duration(made.Seconds) * time.Second,
+		Env: made.env(s.cloud, "SSL_CERT_FILE="+s.cluster.Authority), Concurrency: 1,
+	})
+	asleep := func(host string, m *machine) bool {
+		if s.field("host:"+host, "state") != "asleep" {
+			return false
+		}
+		m.off()
+		return true
+	}
+	eventually(s.t, "both hosts sleep", func() bool {
+		r, err := warmer.Invoke([]byte(event))
+		var answer struct{ Actions, Failures *int }
+		if err == nil {
+			err = json.Unmarshal(r.Payload, &answer)
+		}
+		if err != nil || answer.Actions == nil && !r.Failed {
+			s.t.Fatalf("sweep: %v, %s\n%s", err, r.Payload, warmer.Log())
+		}
+		gpu, npu := asleep("gpu-1", s.gpu), asleep("npu-1", s.npu)
+		return gpu && npu
+	})
+	eventually(s.t, "the instance is stopped", func() bool {
+		return s.cloud.instance("Host", "gpu-1").State.Name == types.InstanceStateNameStopped
+	})
+	eventually(s.t, "the group is empty", func() bool {
+		return s.cloud.lifecycle(deployment+"-npu-1") == "" && s.cloud.instance("Host", "npu-1") == nil
+	})
+	if log := warmer.Log(); !strings.Contains(log, `"Namespace":"Reveille"`) {
+		s.t.Errorf("no metrics in the warmer's log:\n%s", log)
+	}
+}
+
+// streamsFromLambda: the gateway in its function wakes the host again, which boots from its disk, and streams.
+func (s *story) streamsFromLambda() {
+	s.t.Helper()
+	if s.cloud.instance("Name", deployment+"-gateway") != nil {
+		s.t.Error("the gateway's instance is still there")
+	}
+	made, ok := s.cloud.functions()["gateway"]
+	if !ok || made.Seconds != 900 {
+		s.t.Fatalf("function: %+v", made)
+	}
+	f := lambda.Start(s.t, lambda.Spec{
+		Name: "gateway", Binary: unpack(s.t, filepath.Join(s.dist, "gateway.zip"), made.Digest), Timeout: time.Duration(made.Seconds) * time.Second,
+		Env: made.env(s.cloud, "SSL_CERT_FILE="+s.cluster.Authority),
+	})
+	if got := s.status(f.URL+"/v1/models", ""); got != http.StatusUnauthorized {
+		s.t.Errorf("without a key: %d", got)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	type reply struct {
+		resp *http.Response
+		err  error
+	}
+	replies := make(chan reply, 1)
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.URL+"/v1/chat/completions", strings.NewReader(calls.ChatBody("chat", 3, true)))
+		if err != nil {
+			replies <- reply{err: err}
+			return
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+apiKey)
+		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+		replies <- reply{resp, err}
+	}()
+	s.cloud.running("gpu-1")
+	s.gpu.boot()
+	r := <-replies
+	if r.err != nil || r.resp.StatusCode != http.StatusOK {
+		s.t.Fatalf("stream: %v, %v\n%s", r.resp, r.err, f.Log())
+	}
+	defer r.resp.Body.Close()
+	lines := bufio.NewReader(r.resp.Body)
+	next := func() string {
+		for {
+			e, err := calls.ReadEvent(lines)
+			if err != nil {
+				s.t.Fatalf("stream: %v\n%s", err, f.Log())
+			}
+			if !strings.HasPrefix(e, ":") {
+				return e
+			}
+		}
+	}
+	if e := next(); !strings.Contains(e, `"role":"assistant"`) {
+		s.t.Errorf("the stream begins with %s", e)
+	}
+	for range 3 { // no token is made before the one before it was received
+		s.step("gpu-1", "chat")
+		if e := next(); !strings.Contains(e, `"content":"`) {
+			s.t.Fatalf("event %s", e)
+		}
+	}
+	last := ""
+	for last != "data: [DONE]" {
+		last = next()
+	}
+	if got := f.Failures(); len(got) > 0 {
+		s.t.Errorf("failures: %v", got)
+	}
+	s.gpu.off()
+}
+
+// field reads a field of a record of the pool, "" when there is none.
+func (s *story) field(record, name string) string {
+	s.t.Helper()
+	v, err := s.rdb.HGet(s.t.Context(), "rv:{"+deployment+"}:"+record, name).Result()
+	if err != nil && err != redis.Nil {
+		s.t.Fatal(err)
+	}
+	return v
+}
+
+// ready waits until a host is.
+func (s *story) ready(host string) {
+	s.t.Helper()
+	eventually(s.t, host+" is ready", func() bool { return s.field("host:"+host, "state") == "ready" })
+}
+
+// step lets a model's engine make one token, once it is loaded.
+func (s *story) step(host, model string) {
+	s.t.Helper()
+	record := "model:" + host + ":" + model
+	eventually(s.t, model+" is loaded", func() bool { return s.field(record, "state") == "loaded" })
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, strings.TrimSuffix(s.field(record, "backend_url"), "/v1")+"/standin/step", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%s/environ", s.field(record, "pid")))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	env := strings.Split(string(raw), "\x00")
+	at := slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "STANDIN_API_KEY=") })
+	if at < 0 {
+		s.t.Fatalf("the engine of %s has no key", model)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimPrefix(env[at], "STANDIN_API_KEY="))
+	if a := calls.Do(calls.Client(s.t, 1), req, nil); a.Status != http.StatusNoContent {
+		s.t.Fatalf("step of %s: %v", model, a)
+	}
+}
