@@ -73,11 +73,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	hosts, _ := g.shunned.open(now)
 	held, operation := g.closed || g.rebuild.waiting(now), g.operationLocked()
 	g.mu.Unlock()
-	avoid := make(map[string]string, len(hosts))
-	for _, h := range hosts {
-		avoid[h] = "failed to start a short while ago"
-	}
-	p := policy.Place(v, want, avoid)
+	p := policy.Place(v, want, avoiding(hosts))
 	if held || !prompt(p) {
 		return
 	}

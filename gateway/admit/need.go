@@ -72,6 +72,18 @@ type verdict struct {
 
 func fail(err *wire.Error) verdict { return verdict{do: finish, err: err} }
 
+// startFailed is why a shunned host is avoided.
+const startFailed = "failed to start a short while ago"
+
+// avoiding is what policy.Place is told of shunned hosts; the caller may add to it.
+func avoiding(shunned []string) map[string]string {
+	avoid := make(map[string]string, len(shunned)+1)
+	for _, h := range shunned {
+		avoid[h] = startFailed
+	}
+	return avoid
+}
+
 // place decides where the ticket goes. shunned are hosts not to be tried before the moment retry. With an empty host
 // and no verdict the want is to attach only.
 func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, v *verdict) {
@@ -79,10 +91,7 @@ func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, re
 		out := fail(wire.UnknownModel(n.model))
 		return "", &out
 	}
-	avoid := make(map[string]string, len(shunned)+1)
-	for _, h := range shunned {
-		avoid[h] = "failed to start a short while ago"
-	}
+	avoid := avoiding(shunned)
 	for _, name := range n.leaving {
 		if h := s.Hosts[name]; h != nil && (h.State == string(policy.Draining) || h.State == string(policy.Ready)) {
 			avoid[name] = "being taken away"
@@ -293,7 +302,7 @@ func (n *need) looked(now time.Time, s *state.Snapshot, c *catalog.Catalog, shun
 	}
 	avoid := map[string]string{n.host: "lost"}
 	for _, name := range shunned {
-		avoid[name] = "failed to start a short while ago"
+		avoid[name] = startFailed
 	}
 	p := policy.Place(view(s, c, "", n.evict), modelView(c, n.model), avoid)
 	switch {

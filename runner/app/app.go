@@ -123,12 +123,10 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	run, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	if len(off) > 0 {
-		mirror := state.NewMirror(store, nil)
-		power := sleeper{host: p.name, boot: boot, argv: off, mirror: mirror, log: log}
+		power := sleeper{host: p.name, boot: boot, argv: off, mirror: h.Mirror(), log: log}
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer stop(nil)
-		wg.Go(func() { mirror.Run(run) })
 		wg.Go(func() { power.run(run) })
 	}
 	go func() {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
@@ -174,6 +175,17 @@ func TestRedisComesLater(t *testing.T) {
 	if err := end(); err != nil { // nor at the end
 		t.Error(err)
 	}
+}
+
+// flags reads a runner's command line.
+func flags(t *testing.T, args ...string) (s Settings, err error) {
+	t.Helper()
+	p, err := kong.New(&s, append(config.Options("runner", ""), kong.Vars{"runner_addr": "127.0.0.1:0"})...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Parse(args)
+	return s, err
 }
 
 func TestParse(t *testing.T) {

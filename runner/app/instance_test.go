@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
-
-	"reveille/infra/config"
 	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/testenv/imds"
@@ -96,12 +93,8 @@ func TestLifecycle(t *testing.T) {
 func TestInstanceFlags(t *testing.T) {
 	parse := func(args ...string) error {
 		t.Helper()
-		var s Settings
-		p, err := kong.New(&s, append(config.Options("runner", ""), kong.Vars{"runner_addr": "127.0.0.1:0"})...)
+		s, err := flags(t, args...)
 		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Parse(args); err != nil {
 			return err
 		}
 		return s.Instance.parse()

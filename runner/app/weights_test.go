@@ -8,21 +8,15 @@ import (
 	"testing"
 
 	"github.com/VictoriaMetrics/metrics"
-	"github.com/alecthomas/kong"
 
-	"reveille/infra/config"
 	"reveille/runner/weights"
 )
 
 func TestWeightsFlags(t *testing.T) {
 	parse := func(args ...string) Settings {
 		t.Helper()
-		var s Settings
-		p, err := kong.New(&s, append(config.Options("runner", ""), kong.Vars{"runner_addr": "127.0.0.1:0"})...)
+		s, err := flags(t, args...)
 		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Parse(args); err != nil {
 			t.Fatal(err)
 		}
 		return s

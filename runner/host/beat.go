@@ -142,7 +142,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	h.mu.Unlock()
 	generation, _, err := h.store.Register(ctx, info)
 	if err != nil {
-		h.fenced = h.fenced || errors.Is(err, state.ErrFenced)
+		h.noteLocked(err)
 		if !errors.Is(err, state.ErrUnavailable) { // of that the store has told
 			h.log.Error("host could not be registered", "error", err)
 		}

@@ -148,6 +148,9 @@ func New(cfg Config) *Host {
 	return h
 }
 
+// Mirror is the host's view of the pool, which Run keeps up to date.
+func (h *Host) Mirror() *state.Mirror { return h.mirror }
+
 // onEvent hears the pool's events. Those of tickets come to the loop through the mirror.
 func (h *Host) onEvent(e state.Event) {
 	switch {

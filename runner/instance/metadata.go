@@ -6,101 +6,66 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
 const (
-	// DefaultEndpoint is where every EC2 instance finds its metadata service.
-	DefaultEndpoint = "http://169.254.169.254"
-
-	callLimit = 2 * time.Second  // of one call; the service is on the machine's own link
-	tokenTTL  = time.Hour        // asked for
-	tokenSpan = 50 * time.Minute // used for
-	mostBytes = 16 << 10         // of an answer
+	callLimit = 2 * time.Second // of one call; the service is on the machine's own link
+	mostBytes = 16 << 10        // of an answer
 )
 
 // Metadata is the instance metadata service, version 2. It is safe for concurrent use. Close it.
 type Metadata struct {
-	base   string
-	client *http.Client
-
-	mu    sync.Mutex
-	token string
-	since time.Time // when the token was given
+	client    *imds.Client
+	transport *http.Transport
 }
 
-// NewMetadata makes a client of the service at an endpoint, "" for the default one.
+// NewMetadata makes a client of the service at an endpoint, "" for the one that AWS_EC2_METADATA_SERVICE_ENDPOINT names or
+// every EC2 instance has.
 func NewMetadata(endpoint string) *Metadata {
-	if endpoint == "" {
-		endpoint = DefaultEndpoint
-	}
-	return &Metadata{
-		base: strings.TrimRight(endpoint, "/") + "/latest/",
-		client: &http.Client{
-			Timeout: callLimit, Transport: &http.Transport{Proxy: nil, MaxIdleConns: 1, IdleConnTimeout: time.Minute}, // never by a proxy: it would be another machine's
+	// Never by a proxy: it would tell of another machine.
+	transport := &http.Transport{Proxy: nil, MaxIdleConns: 1, IdleConnTimeout: time.Minute}
+	return &Metadata{transport: transport, client: imds.New(imds.Options{
+		Endpoint: strings.TrimRight(endpoint, "/"), EnableFallback: aws.FalseTernary, DisableDefaultMaxBackoff: true,
+		Retryer: retry.NewStandard(func(o *retry.StandardOptions) { // a second try: the first one's token may have run out
+			o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 2, 100*time.Millisecond, ratelimit.None
+		}),
+		HTTPClient: &http.Client{
+			Timeout: callLimit, Transport: transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-	}
+	})}
 }
 
 // Close ends the connections that are kept.
-func (m *Metadata) Close() { m.client.CloseIdleConnections() }
+func (m *Metadata) Close() { m.transport.CloseIdleConnections() }
 
 // Get reads what is at a path below meta-data/; there is false where nothing is. It takes a few seconds at most.
 func (m *Metadata) Get(ctx context.Context, path string) (text string, there bool, err error) {
-	for fresh := false; ; fresh = true {
-		token, err := m.tokenFor(ctx, fresh)
-		if err != nil {
-			return "", false, fmt.Errorf("instance metadata: token: %w", err)
-		}
-		text, status, err := m.call(ctx, http.MethodGet, "meta-data/"+path, "X-aws-ec2-metadata-token", token)
-		switch {
-		case err != nil:
-			return "", false, fmt.Errorf("instance metadata: %s: %w", path, err)
-		case status == http.StatusOK:
-			return text, true, nil
-		case status == http.StatusNotFound:
-			return "", false, nil
-		case status == http.StatusUnauthorized && !fresh: // the token ran out, or the machine was moved
-		default:
-			return "", false, fmt.Errorf("instance metadata: %s: status %d", path, status)
-		}
+	text, err = m.read(ctx, path)
+	var status *smithyhttp.ResponseError
+	switch {
+	case err == nil:
+		return text, true, nil
+	case errors.As(err, &status) && status.HTTPStatusCode() == http.StatusNotFound:
+		return "", false, nil
 	}
+	return "", false, fmt.Errorf("instance metadata: %s: %w", path, err)
 }
 
-// tokenFor is the token to show; a fresh one if asked for, or if the one at hand is old.
-func (m *Metadata) tokenFor(ctx context.Context, fresh bool) (string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !fresh && m.token != "" && time.Since(m.since) < tokenSpan {
-		return m.token, nil
-	}
-	asked := time.Now()
-	token, status, err := m.call(ctx, http.MethodPut, "api/token", "X-aws-ec2-metadata-token-ttl-seconds", strconv.Itoa(int(tokenTTL.Seconds())))
-	if err == nil && (status != http.StatusOK || token == "") {
-		err = errors.New("status " + strconv.Itoa(status))
-	}
+func (m *Metadata) read(ctx context.Context, path string) (string, error) {
+	out, err := m.client.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
 	if err != nil {
 		return "", err
 	}
-	m.token, m.since = token, asked
-	return token, nil
-}
-
-func (m *Metadata) call(ctx context.Context, method, path, header, value string) (text string, status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, method, m.base+path, nil)
-	if err != nil {
-		return "", 0, err
-	}
-	req.Header.Set(header, value)
-	resp, err := m.client.Do(req)
-	if err != nil {
-		return "", 0, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, mostBytes))
-	return strings.TrimSpace(string(body)), resp.StatusCode, err
+	defer out.Content.Close()
+	body, err := io.ReadAll(io.LimitReader(out.Content, mostBytes))
+	return strings.TrimSpace(string(body)), err
 }

@@ -1,9 +1,6 @@
 package serve_test
 
 import (
-	"io"
-	"net"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -22,15 +19,7 @@ func TestInterruptionCuts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := start(t)
 			b.load("fake")
-			began := make(chan struct{})
-			b.engines.handle = func(conn net.Conn, _ *http.Request) {
-				_, _ = io.WriteString(conn, c.first)
-				close(began)
-				_, _ = io.Copy(io.Discard, conn)
-			}
-			got := make(chan answer, 1)
-			go func() { got <- b.call("POST", chat, "fake", "{}") }()
-			<-began
+			got := b.hanging(c.first)
 			b.host.Interrupt(time.Now())
 			a := <-got
 			if a.status != c.status || !strings.Contains(a.body, `"code":"host_interrupted"`) || a.err != nil {

@@ -343,6 +343,21 @@ func TestGatewayLeaves(t *testing.T) {
 	}
 }
 
+// hanging makes a request to the model fake, whose engine says first and no more. It returns when that was said; the answer
+// comes on the channel.
+func (b *bench) hanging(first string) <-chan answer {
+	began := make(chan struct{})
+	b.engines.handle = func(conn net.Conn, _ *http.Request) {
+		_, _ = io.WriteString(conn, first)
+		close(began)
+		_, _ = io.Copy(io.Discard, conn)
+	}
+	got := make(chan answer, 1)
+	go func() { got <- b.call("POST", chat, "fake", "{}") }()
+	<-began
+	return got
+}
+
 // An unload that cuts ends a stream with an error event, and a request without an answer with 503.
 func TestUnloadCuts(t *testing.T) {
 	for name, c := range map[string]struct{ first, want string }{
@@ -352,15 +367,7 @@ func TestUnloadCuts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := start(t)
 			b.load("fake")
-			began := make(chan struct{})
-			b.engines.handle = func(c2 net.Conn, _ *http.Request) {
-				_, _ = io.WriteString(c2, c.first)
-				close(began)
-				_, _ = io.Copy(io.Discard, c2)
-			}
-			got := make(chan answer, 1)
-			go func() { got <- b.call("POST", chat, "fake", "{}") }()
-			<-began
+			got := b.hanging(c.first)
 			b.until("unload is queued", func() bool {
 				s, err := b.store.Snapshot(t.Context())
 				b.must(err)

@@ -157,13 +157,16 @@ func effective(command string, reply any) bool {
 	return false
 }
 
-// refusal is the word with which a script says that it did nothing, "" for any other answer.
+// refusals are the words with which a script says that it did nothing, and how each goes over the wire.
+var refusals = map[string][]byte{"fenced": []byte("$6\r\nfenced\r\n"), "lost": []byte("$4\r\nlost\r\n"), "busy": []byte("$4\r\nbusy\r\n")}
+
+// refusal is the refusal in a script's reply, alone or first in a list; "" for any other answer.
 func refusal(reply []byte) string {
 	if first, rest, list := bytes.Cut(reply, []byte("\r\n")); list && first[0] == '*' {
 		reply = rest
 	}
-	for _, word := range []string{"fenced", "lost", "busy"} {
-		if bytes.HasPrefix(reply, fmt.Appendf(nil, "$%d\r\n%s\r\n", len(word), word)) {
+	for word, bulk := range refusals {
+		if bytes.HasPrefix(reply, bulk) {
 			return word
 		}
 	}
