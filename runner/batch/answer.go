@@ -121,49 +121,54 @@ func (s *scanner) numbers() []byte {
 	return v
 }
 
-// finite reports whether an embedding, a JSON list of numbers or base64 text, has only finite values. Engines write
-// null, NaN or Infinity for others.
-func finite(embedding []byte) bool {
-	if len(embedding) == 0 {
-		return false
+// unusable reports whether an embedding, a JSON list of numbers or base64 text, has none or not only finite values.
+// Engines write null, NaN or Infinity for others. scratch is memory to use, which is returned.
+func unusable(scratch, embedding []byte) ([]byte, bool) {
+	if embedding[0] != '"' {
+		return scratch, embedding[0] != '[' || bytes.ContainsAny(embedding, "nNI")
 	}
-	if embedding[0] == '"' {
-		raw, ok := fromBase64(embedding)
-		if !ok {
-			return false
-		}
-		for ; len(raw) >= 4; raw = raw[4:] {
-			const exponent = 0x7f800000
-			if binary.LittleEndian.Uint32(raw)&exponent == exponent {
-				return false
-			}
-		}
-		return len(raw) == 0
+	scratch, err := appendRaw(scratch[:0], embedding)
+	if err != nil || len(scratch) == 0 || len(scratch)%4 != 0 {
+		return scratch, true
 	}
-	for _, c := range []byte("nNI") {
-		if bytes.IndexByte(embedding, c) >= 0 {
-			return false
+	for raw := scratch; len(raw) > 0; raw = raw[4:] {
+		const exponent = 0x7f800000
+		if binary.LittleEndian.Uint32(raw)&exponent == exponent {
+			return scratch, true
 		}
 	}
-	return embedding[0] == '['
+	return scratch, false
 }
 
-func fromBase64(quoted []byte) (raw []byte, ok bool) {
-	raw, err := base64.StdEncoding.AppendDecode(nil, bytes.Trim(quoted, `"`))
-	return raw, err == nil
+// appendRaw decodes base64 text that stands in quotes.
+func appendRaw(dst, quoted []byte) ([]byte, error) {
+	return base64.StdEncoding.AppendDecode(dst, quoted[1:len(quoted)-1])
 }
 
-// appendBase64 writes an embedding that is a list of numbers in base64 form.
+// appendBase64 writes an embedding that is a list of numbers in base64 form: little-endian float32.
 func appendBase64(dst, embedding []byte) ([]byte, error) {
-	var values []float64
+	var values []float32
 	if err := json.Unmarshal(embedding, &values); err != nil {
 		return dst, errAnswer // a list of lists, for one, has no base64 form
 	}
 	raw := make([]byte, 0, 4*len(values))
 	for _, v := range values {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(float32(v)))
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
 	}
 	dst = append(dst, '"')
 	dst = base64.StdEncoding.AppendEncode(dst, raw)
 	return append(dst, '"'), nil
+}
+
+// appendNumbers writes little-endian float32 values as a list of numbers, each the shortest that reads as the same float32.
+func appendNumbers(dst, raw []byte) []byte {
+	dst = append(dst, '[')
+	for i := 0; i+4 <= len(raw); i += 4 {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		v := math.Float32frombits(binary.LittleEndian.Uint32(raw[i:]))
+		dst = strconv.AppendFloat(dst, float64(v), 'g', -1, 32)
+	}
+	return append(dst, ']')
 }

@@ -219,12 +219,17 @@ func (r reply) check(texts []string, coded bool) error {
 		byIndex[d.Index] = d.Embedding
 	}
 	for i, text := range texts {
-		want, _ := json.Marshal(fakeVector(text))
-		if coded {
-			want, _ = appendBase64(nil, want)
+		got := byIndex[i]
+		if coded != (got[0] == '"') {
+			return fmt.Errorf("embedding %d is %s", i, got)
 		}
-		if !bytes.Equal(byIndex[i], want) {
-			return fmt.Errorf("embedding %d is %s, want %s of %q", i, byIndex[i], want, text)
+		if coded {
+			raw, _ := appendRaw(nil, got)
+			got = appendNumbers(nil, raw)
+		}
+		var v []float32
+		if err := json.Unmarshal(got, &v); err != nil || !slices.Equal(v, fakeVector(text)) {
+			return fmt.Errorf("embedding %d is %s, want %v of %q, %v", i, got, fakeVector(text), text, err)
 		}
 	}
 	return nil
@@ -333,6 +338,7 @@ func TestForms(t *testing.T) {
 		{"lists of tokens", `{"input":[[1,2],[3]]}`, []string{"[1,2]", "[3]"}, false, 3},
 		{"mixed", `{"input":["a",[3]]}`, []string{"a", "[3]"}, false, 4},
 		{"escapes", `{"input":["a\"b\\","é\u00e9"]}`, []string{`a"b\`, "éé"}, false, 12},
+		{"numbers", `{"input":["a","b"],"encoding_format":"float"}`, []string{"a", "b"}, false, 6},
 		{"base64", `{"input":["a","b"],"encoding_format":"base64"}`, []string{"a", "b"}, true, 6},
 		{"exactly n_ubatch", `{"input":"` + strings.Repeat("x", 48) + `"}`, []string{strings.Repeat("x", 48)}, false, 50},
 		{"exactly n_batch", `{"input":["` + strings.Repeat("x", 48) + `","` + strings.Repeat("y", 48) + `"]}`,
@@ -628,13 +634,13 @@ func TestBrokenEngine(t *testing.T) {
 	}
 }
 
-func TestFinite(t *testing.T) {
+func TestUnusable(t *testing.T) {
 	inf := base64.StdEncoding.EncodeToString([]byte{0, 0, 0x80, 0x7f})
 	for text, want := range map[string]bool{
-		`[1,-2.5e-3]`: true, `[1,null]`: false, `[NaN]`: false, `[-Infinity]`: false, `"AACAPw=="`: true, `"` + inf + `"`: false, `"AAA"`: false, `5`: false,
+		`[1,-2.5e-3]`: false, `[1,null]`: true, `[NaN]`: true, `[-Infinity]`: true, `"AACAPw=="`: false, `"` + inf + `"`: true, `"AAA"`: true, `""`: true, `5`: true,
 	} {
-		if got := finite([]byte(text)); got != want {
-			t.Errorf("finite(%s) = %v", text, got)
+		if _, got := unusable(nil, []byte(text)); got != want {
+			t.Errorf("unusable(%s) = %v", text, got)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package batch
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -26,7 +27,8 @@ var (
 
 // result is what closed-loop clients did.
 type result struct {
-	texts    int
+	texts    int // answered within the window
+	sent     int // answered at all
 	took     time.Duration
 	p50, p99 time.Duration
 }
@@ -42,7 +44,7 @@ func (r result) String() string {
 func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send func(body []byte) error) result {
 	t.Helper()
 	var wg sync.WaitGroup
-	var next atomic.Int64
+	var next, sent atomic.Int64
 	begin := time.Now()
 	from, till := begin.Add(d/5), begin.Add(d+d/5)
 	times := make([][]time.Duration, clients)
@@ -54,6 +56,7 @@ func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send fun
 					t.Error(err)
 					return
 				}
+				sent.Add(1)
 				if now := time.Now(); now.After(from) && !now.After(till) {
 					times[c] = append(times[c], now.Sub(began))
 				}
@@ -63,10 +66,10 @@ func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send fun
 	wg.Wait()
 	all := slices.Concat(times...)
 	if len(all) == 0 {
-		return result{took: d}
+		return result{sent: int(sent.Load()), took: d}
 	}
 	slices.Sort(all)
-	return result{texts: len(all), took: d, p50: all[len(all)/2], p99: all[len(all)*99/100]}
+	return result{texts: len(all), sent: int(sent.Load()), took: d, p50: all[len(all)/2], p99: all[len(all)*99/100]}
 }
 
 // bodies are requests of one text each; the length in words is drawn between from and to.
@@ -81,6 +84,23 @@ func bodies(t testing.TB, n, from, to int) [][]byte {
 			text[j] = words[r.IntN(len(words))]
 		}
 		out[i] = body(t, strings.Join(text, " "))
+	}
+	return out
+}
+
+// joined are the texts of single requests in requests of n each.
+func joined(t testing.TB, single [][]byte, n int) (out [][]byte) {
+	t.Helper()
+	for part := range slices.Chunk(single, n) {
+		texts := make([]string, len(part))
+		for i, raw := range part {
+			var q struct{ Input string }
+			if err := json.Unmarshal(raw, &q); err != nil {
+				t.Fatal(err)
+			}
+			texts[i] = q.Input
+		}
+		out = append(out, body(t, texts))
 	}
 	return out
 }
@@ -100,25 +120,24 @@ func direct(t testing.TB, p *process) func([]byte) error {
 }
 
 // BenchmarkCostModel is an engine with a fixed cost of 5 ms a call and 0.1 ms an input under 64 clients with one short
-// text each. The ideal is what one client with batches of 64 would get.
+// text each, against the ideal: one client with calls of 64 texts, measured in turns with it. of_formula is the share of
+// what the costs alone would allow.
 func BenchmarkCostModel(b *testing.B) {
 	p := standin(b, "--call-cost", "5ms", "--input-cost", "100us")
 	q := newBatcher(b, p, Limits{})
-	short := bodies(b, 1000, 4, 12)
+	short := bodies(b, 1024, 4, 12)
+	arrays := joined(b, short, 64)
+	var rates, ideals []float64
 	for b.Loop() {
-		before, _ := p.sizes(b)
-		r := drive(b, 64, 3*time.Second, short, batched(b, q))
-		after, _ := p.sizes(b)
-		calls := 0
-		for n, c := range after {
-			calls += c - before[n]
+		for range 5 {
+			rates = append(rates, drive(b, 64, time.Second, short, batched(b, q)).rate())
+			ideals = append(ideals, 64*drive(b, 1, time.Second, arrays, direct(b, p)).rate())
 		}
-		ideal := 64 / (5*time.Millisecond + 64*100*time.Microsecond).Seconds()
-		b.ReportMetric(r.rate(), "texts/s")
-		b.ReportMetric(r.rate()/ideal, "of_ideal")
-		b.ReportMetric(float64(r.texts)/float64(max(calls, 1)), "texts/call")
-		b.Log(r, "calls", calls, after)
 	}
+	rate, ideal, formula := median(rates), median(ideals), 64/(5*time.Millisecond+64*100*time.Microsecond).Seconds()
+	b.ReportMetric(rate, "texts/s")
+	b.ReportMetric(rate/ideal, "of_ideal")
+	b.ReportMetric(rate/formula, "of_formula")
 }
 
 // decodes are llama-server's batches so far.
@@ -137,7 +156,8 @@ func (p *process) decodes(t testing.TB) int {
 }
 
 // BenchmarkRealModel compares, side by side, llama-server with its defaults, with the flags of a plan, and behind a
-// queue, under the same clients. Windows of the three alternate, and ratios are medians over windows that follow each
+// queue, under the same clients; and the most that batching can bring: one client that asks the second for as many texts at
+// once as there are clients. Windows of the four alternate, and ratios are medians over windows that follow each
 // other, so that what else the machine does is there for all.
 func BenchmarkRealModel(b *testing.B) {
 	clients, kinds, sizes := []int{1, 8, 64}, []string{"short"}, []int{2048}
@@ -184,54 +204,57 @@ func BenchmarkRealModel(b *testing.B) {
 }
 
 // variants are what compare compares, in the order of a round.
-var variants = [3]string{"plain", "flags", "queue"}
+var variants = [4]string{"plain", "flags", "queue", "arrays"}
 
 // cell is one comparison: medians of each variant over the rounds.
 type cell struct {
 	n, clients int
 	kind       string
-	rate       [3]float64 // texts a second
-	p50, p99   [3]float64 // ms
-	calls      [3]float64 // of the model, for a thousand texts
-	of         [2]float64 // the queue's rate as a share of plain's and of flags'
+	rate       [len(variants)]float64 // texts a second
+	p50, p99   [len(variants)]float64 // ms
+	calls      [len(variants)]float64 // of the model, for a thousand texts
+	of         [len(variants)]float64 // the queue's rate as a share of each
 }
 
 func compare(b *testing.B, c cell, texts [][]byte, plain, tuned, ours *process, q *Batcher) cell {
-	servers := [3]*process{plain, tuned, ours}
-	senders := [3]func([]byte) error{direct(b, plain), direct(b, tuned), batched(b, q)}
-	// A window is long against one answer, and there are as many as take about a minute in all.
+	servers := [len(variants)]*process{plain, tuned, ours, tuned}
+	senders := [len(variants)]func([]byte) error{direct(b, plain), direct(b, tuned), batched(b, q), direct(b, tuned)}
+	requests := [len(variants)][][]byte{texts, texts, texts, joined(b, texts, c.clients)}
+	// A window is long against one answer, and there are as many as take about half a minute in all.
 	window := min(max(800*time.Millisecond, 5*drive(b, c.clients, 2*time.Second, texts, senders[0]).p50), 6*time.Second)
-	rounds := min(max(int(20*time.Second/(3*window)), 3), 9)
-	var rates, p50s, p99s, shares [3][]float64
-	var decodes, total [3]int
+	rounds := min(max(int(20*time.Second/(time.Duration(len(variants))*window)), 3), 9)
+	var rates, p50s, p99s, shares [len(variants)][]float64
+	var decodes, total [len(variants)]int
 	for round := range rounds {
-		var rate [3]float64
+		var rate [len(variants)]float64
 		for turn := range variants {
 			i := (round + turn) % len(variants)
+			clients, each := c.clients, 1
+			if variants[i] == "arrays" {
+				clients, each = 1, c.clients
+			}
 			before := servers[i].decodes(b)
-			r := drive(b, c.clients, window, texts, senders[i])
-			rate[i] = r.rate()
-			rates[i] = append(rates[i], r.rate())
+			r := drive(b, clients, window, requests[i], senders[i])
+			rate[i] = r.rate() * float64(each)
+			rates[i] = append(rates[i], rate[i])
 			p50s[i] = append(p50s[i], r.p50.Seconds()*1e3)
 			p99s[i] = append(p99s[i], r.p99.Seconds()*1e3)
 			decodes[i] += servers[i].decodes(b) - before
-			total[i] += r.texts
+			total[i] += r.sent * each
 		}
-		for i := range c.of {
+		for i := range variants {
 			shares[i] = append(shares[i], rate[2]/max(rate[i], 1))
 		}
 	}
 	for i, name := range variants {
-		c.rate[i], c.p50[i], c.p99[i] = median(rates[i]), median(p50s[i]), median(p99s[i])
+		c.rate[i], c.p50[i], c.p99[i], c.of[i] = median(rates[i]), median(p50s[i]), median(p99s[i]), median(shares[i])
 		c.calls[i] = float64(decodes[i]) / float64(max(total[i], 1)) * 1000
 		b.ReportMetric(c.rate[i], name+"_texts/s")
 		b.ReportMetric(c.p50[i], name+"_p50ms")
 		b.ReportMetric(c.p99[i], name+"_p99ms")
 		b.ReportMetric(c.calls[i], name+"_decodes/ktext")
+		b.ReportMetric(c.of[i], "of_"+name)
 	}
-	c.of = [2]float64{median(shares[0]), median(shares[1])}
-	b.ReportMetric(c.of[0], "of_plain")
-	b.ReportMetric(c.of[1], "of_flags")
 	return c
 }
 
@@ -266,6 +289,42 @@ func BenchmarkServe(b *testing.B) {
 				})
 			}
 			wg.Wait()
+		})
+	}
+}
+
+// BenchmarkNaive is the work on a text of BenchmarkServe done the plain way: every body decoded and encoded by encoding/json,
+// nothing kept. The queue's allocations are measured against it.
+func BenchmarkNaive(b *testing.B) {
+	type call struct {
+		Model string   `json:"model"`
+		Input []string `json:"input"`
+	}
+	for _, share := range []int{1, 64} {
+		b.Run(fmt.Sprintf("clients=%d", share), func(b *testing.B) {
+			raw := body(b, "the quick brown fox")
+			b.ReportAllocs()
+			for done := 0; done < b.N; done += share {
+				var c call
+				for range share {
+					var q struct{ Model, Input string }
+					if err := json.Unmarshal(raw, &q); err != nil {
+						b.Fatal(err)
+					}
+					c.Model, c.Input = q.Model, append(c.Input, q.Input)
+				}
+				joint, _ := json.Marshal(c)
+				_, answer, _ := instant{}.Embed(b.Context(), joint, nil)
+				var a reply
+				if err := json.Unmarshal(answer, &a); err != nil || len(a.Data) != share {
+					b.Fatal(len(a.Data), err)
+				}
+				for i := range a.Data {
+					if _, err := json.Marshal(map[string]any{"object": "list", "data": a.Data[i : i+1], "model": c.Model, "usage": a.Usage}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
 		})
 	}
 }

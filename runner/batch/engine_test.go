@@ -126,11 +126,11 @@ func words(t testing.TB) *WordPiece {
 	return NewWordPiece(tokens)
 }
 
-// TestNaiveTwin: what many clients get at once is, byte for byte, what each text gets by itself.
+// TestNaiveTwin: what many clients get at once is, bit for bit, what each text gets by itself.
 func TestNaiveTwin(t *testing.T) {
 	p := standin(t)
 	b := newBatcher(t, p, Limits{NBatch: 256})
-	naive := func(text string) json.RawMessage {
+	naive := func(text string) []float32 {
 		_, answer, err := p.Embed(t.Context(), body(t, text), nil)
 		var r reply
 		if err == nil {
@@ -140,7 +140,7 @@ func TestNaiveTwin(t *testing.T) {
 			t.Errorf("%s: %v", answer, err)
 			return nil
 		}
-		return r.Data[0].Embedding
+		return floats(t, r.Data[0].Embedding)
 	}
 	var wg sync.WaitGroup
 	for c := range 16 {
@@ -155,7 +155,7 @@ func TestNaiveTwin(t *testing.T) {
 				return
 			}
 			for i, d := range r.Data {
-				if d.Index != i || !bytes.Equal(d.Embedding, naive(texts[i])) {
+				if d.Index != i || !slices.Equal(floats(t, d.Embedding), naive(texts[i])) {
 					t.Errorf("client %d, text %d differs", c, i)
 				}
 			}
@@ -165,6 +165,14 @@ func TestNaiveTwin(t *testing.T) {
 	if _, most := p.sizes(t); most > 256 {
 		t.Errorf("%d tokens in a call", most)
 	}
+}
+
+// floats reads a list of numbers.
+func floats(t *testing.T, raw json.RawMessage) (v []float32) {
+	if err := json.Unmarshal(raw, &v); err != nil || len(v) == 0 {
+		t.Errorf("%s: %v", raw, err)
+	}
+	return v
 }
 
 // TestOutOfMemoryOfAnEngine: the sizes that the engine sees are halves, and the result is complete.

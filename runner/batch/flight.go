@@ -15,7 +15,6 @@ type flight struct {
 	items  []Item  // those of one request stand together, in its order
 	inputs []input // of items, parts of copied; not there while verbatim is
 	head   parsed  // model and extra members of the call
-	base64 bool
 	copied []byte
 	// verbatim is the only request's own body, sent as it is.
 	verbatim []byte
@@ -41,12 +40,10 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 		x.verbatim = x.copied
 		return x
 	}
-	x.base64 = true
 	size := len(first.model) + len(first.extra)
 	for _, it := range x.items {
 		j := b.jobs[it.Request]
 		b.startedLocked(j, now)
-		x.base64 = x.base64 && j.base64
 		size += len(j.inputs[it.Index].raw)
 	}
 	x.copied = slices.Grow(x.copied, size)
@@ -91,7 +88,7 @@ func (b *Batcher) fly(x *flight) {
 func (b *Batcher) send(x *flight, from, to, try int) {
 	body := x.verbatim
 	if body == nil {
-		body = x.head.appendBody(b.buffers.take(), x.inputs[from:to], x.base64)
+		body = x.head.appendBody(b.buffers.take(), x.inputs[from:to])
 		defer b.buffers.give(body)
 	}
 	a := &answer{body: b.buffers.take()}
@@ -137,7 +134,7 @@ func (b *Batcher) isolate(x *flight, from, to, try int) {
 func (b *Batcher) retry(x *flight, from, to, try int, reason []byte) {
 	if x.verbatim != nil { // its inputs are needed one by one now
 		x.head.parse(x.verbatim)
-		x.inputs, x.base64, x.verbatim = x.head.inputs, x.head.base64, nil
+		x.inputs, x.verbatim = x.head.inputs, nil
 	}
 	items := x.items[from:to]
 	ends := halve(items, try)
@@ -184,9 +181,11 @@ func (b *Batcher) deliver(x *flight, items []Item, a *answer) {
 		return
 	}
 	bad := make([]bool, len(items))
+	scratch := b.buffers.take()
 	for i, e := range found {
-		bad[i] = !finite(e) || x.verbatim == nil && !x.base64 && e[0] == '"'
+		scratch, bad[i] = unusable(scratch, e)
 	}
+	b.buffers.give(scratch)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, it := range items {

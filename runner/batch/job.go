@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// pieceSize is how much of an answer is put together, in bytes, before it is written.
+const pieceSize = 32 << 10
+
 // job is one request on its way. Batcher.mu guards it from enter until done.
 type job struct {
 	parsed
@@ -22,6 +25,7 @@ type job struct {
 	whole   []byte // the engine's answer to this very request, which is then the result
 	err     error
 	piece   []byte        // memory of write
+	raw     []byte        // the same
 	done    chan struct{} // capacity 1: holds a value once the job has ended
 }
 
@@ -46,7 +50,7 @@ func (j *job) reset() {
 	clear(j.answers)
 	*j = job{
 		parsed: parsed{inputs: j.inputs[:0], extra: j.extra[:0]}, counts: j.counts[:0], results: j.results[:0], answers: j.answers[:0],
-		piece: j.piece[:0], done: j.done,
+		piece: j.piece[:0], raw: j.raw[:0], done: j.done,
 	}
 }
 
@@ -58,7 +62,7 @@ func (j *job) keep(a *answer) {
 	}
 }
 
-// recode turns results into base64 where the request asked for that and the engine was asked for numbers.
+// recode turns results into base64 where the engine wrote numbers although it was asked for base64.
 func (j *job) recode() error {
 	for i, e := range j.results {
 		if e[0] == '"' {
@@ -94,13 +98,18 @@ func (j *job) write(w io.Writer) error {
 		b = append(b, `{"object":"embedding","index":`...)
 		b = strconv.AppendInt(b, int64(i), 10)
 		b = append(b, `,"embedding":`...)
-		if _, err := w.Write(b); err != nil {
-			return err
+		if e[0] == '"' && !j.base64 {
+			j.raw, _ = appendRaw(j.raw[:0], e) // deliver has decoded it before: it can be
+			b = appendNumbers(b, j.raw)
+		} else {
+			b = append(b, e...)
 		}
-		if _, err := w.Write(e); err != nil {
-			return err
+		if b = append(b, '}'); len(b) >= pieceSize {
+			if _, err := w.Write(b); err != nil {
+				return err
+			}
+			b = b[:0]
 		}
-		b = append(b[:0], '}')
 	}
 	b = append(b, ']')
 	if j.model != nil {

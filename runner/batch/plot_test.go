@@ -14,18 +14,18 @@ const (
 	panelGap, panelTop      = 70.0, 60.0
 )
 
-var colours = [3]string{"#888888", "#d08000", "#0060c0"}
+var colours = [len(variants)]string{"#888888", "#d08000", "#0060c0", "#60a060"}
 
 // A measure is what a column of panels shows.
 type measure struct {
 	name  string
-	value func(c *cell) [3]float64
+	value func(c *cell) [len(variants)]float64
 }
 
 var measures = []measure{
-	{"texts/s", func(c *cell) [3]float64 { return c.rate }},
-	{"p50, ms", func(c *cell) [3]float64 { return c.p50 }},
-	{"p99, ms", func(c *cell) [3]float64 { return c.p99 }},
+	{"texts/s", func(c *cell) [len(variants)]float64 { return c.rate }},
+	{"p50, ms", func(c *cell) [len(variants)]float64 { return c.p50 }},
+	{"p99, ms", func(c *cell) [len(variants)]float64 { return c.p99 }},
 }
 
 // draw makes an SVG: a row of panels for each length of texts and number of clients, a column for each measure, n_batch
@@ -49,7 +49,7 @@ func draw(cells []cell) []byte {
 	height := float64(len(order))*(panelHeight+panelGap) + panelTop
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="11">`+"\n", width, height)
 	fmt.Fprintf(&b, `<rect width="%.0f" height="%.0f" fill="white"/>`+"\n", width, height)
-	for i, name := range []string{"llama-server, its defaults", "llama-server, the plan's flags", "behind the queue"} {
+	for i, name := range []string{"llama-server, its defaults", "llama-server, the plan's flags", "behind the queue", "one client, arrays"} {
 		x := panelGap + float64(i)*220
 		fmt.Fprintf(&b, `<line x1="%.0f" x2="%.0f" y1="20" y2="20" stroke="%s" stroke-width="2"/><text x="%.0f" y="24">%s</text>`+"\n", x, x+20, colours[i], x+26, name)
 	}
@@ -65,7 +65,7 @@ func draw(cells []cell) []byte {
 }
 
 // panel draws three lines in a frame whose upper left corner is at x, y.
-func panel(b *bytes.Buffer, x, y float64, cells []cell, value func(*cell) [3]float64) {
+func panel(b *bytes.Buffer, x, y float64, cells []cell, value func(*cell) [len(variants)]float64) {
 	top := 1.0
 	for i := range cells {
 		v := value(&cells[i])
@@ -74,7 +74,7 @@ func panel(b *bytes.Buffer, x, y float64, cells []cell, value func(*cell) [3]flo
 	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.0f" height="%.0f" fill="none" stroke="#cccccc"/>`, x, y, panelWidth, panelHeight)
 	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="end">%.0f</text><text x="%.1f" y="%.1f" text-anchor="end">0</text>`+"\n", x-4, y+8, top, x-4, y+panelHeight)
 	const least, most = 7.5, 13.5 // log2 of n_batch
-	var lines [3][]string
+	var lines [len(variants)][]string
 	for i := range cells {
 		px := x + (math.Log2(float64(cells[i].n))-least)/(most-least)*panelWidth
 		fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="middle">%d</text>`, px, y+panelHeight+13, cells[i].n)
@@ -90,16 +90,20 @@ func panel(b *bytes.Buffer, x, y float64, cells []cell, value func(*cell) [3]flo
 	b.WriteByte('\n')
 }
 
-// table is the same in text: plain, flags, queue in each column.
+// table is the same in text: plain, flags, queue and arrays in each column.
 func table(cells []cell) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-7s %7s %7s  %-17s %-20s %-20s %-16s %8s %8s\n", "texts", "clients", "n_batch", "texts/s", "p50 ms", "p99 ms", "decodes/ktext", "of plain", "of flags")
+	const line = "%-6s %7v %7v  %-24s %-28s %-28s %-20s %-20s\n"
+	fmt.Fprintf(&b, line, "texts", "clients", "n_batch", "texts/s", "p50 ms", "p99 ms", "decodes/ktext", "queue's share of each")
 	for _, c := range cells {
-		three := func(v [3]float64, format string) string {
-			return fmt.Sprintf(strings.Join([]string{format, format, format}, " "), v[0], v[1], v[2])
+		each := func(v [len(variants)]float64, format string) string {
+			parts := make([]string, len(v))
+			for i, x := range v {
+				parts[i] = fmt.Sprintf(format, x)
+			}
+			return strings.Join(parts, " ")
 		}
-		fmt.Fprintf(&b, "%-7s %7d %7d  %-17s %-20s %-20s %-16s %8.2f %8.2f\n", c.kind, c.clients, c.n, three(c.rate, "%5.0f"), three(c.p50, "%6.1f"), three(c.p99, "%6.1f"),
-			three(c.calls, "%5.0f"), c.of[0], c.of[1])
+		fmt.Fprintf(&b, line, c.kind, c.clients, c.n, each(c.rate, "%5.0f"), each(c.p50, "%6.1f"), each(c.p99, "%6.1f"), each(c.calls, "%4.0f"), each(c.of, "%4.2f"))
 	}
 	return b.String()
 }
@@ -110,7 +114,7 @@ func TestDraw(t *testing.T) {
 	for _, n := range []int{256, 2048, 8192} {
 		for _, clients := range []int{1, 64} {
 			f := float64(n * clients)
-			cells = append(cells, cell{n: n, clients: clients, kind: "short", rate: [3]float64{f, 2 * f, 3 * f}, p50: [3]float64{1, 2, 3}, p99: [3]float64{0, 5, 9}})
+			cells = append(cells, cell{n: n, clients: clients, kind: "short", rate: [len(variants)]float64{f, 2 * f, 3 * f, f}, p50: [len(variants)]float64{1, 2, 3, 4}, p99: [len(variants)]float64{0, 5, 9, 9}})
 		}
 	}
 	svg := string(draw(cells))
