@@ -160,6 +160,8 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	add("llamacpp-backend", s.LlamacppBackend)
 	add("n-batch", fmt.Sprint(s.NBatch))
 	add("n-ubatch", fmt.Sprint(s.NUbatch))
+	add("n-parallel", fmt.Sprint(s.NParallel))
+	add("batch-delay", s.BatchDelay.String())
 	if s.WeightsDir != "" {
 		add("weights-dir", filepath.Join(s.WeightsDir, h.Name)) // a folder has one owner
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -126,6 +127,25 @@ func (s *Server) byAlias(cat *catalog.Catalog, name string) string {
 		return name
 	}
 	return target
+}
+
+// looseAlias is where a name leads that is one set at run time but for a last :latest, a provider before it, or case, in this
+// order; "" nowhere.
+func (s *Server) looseAlias(name string) string {
+	table := s.tables.of(state.Aliases)
+	_, own, _ := strings.Cut(name, "/")
+	names := []string{name, strings.TrimSuffix(name, ":latest"), own, strings.TrimSuffix(own, ":latest")}
+	for _, n := range names {
+		if target, there := table[n]; there {
+			return target
+		}
+	}
+	for _, alias := range slices.Sorted(maps.Keys(table)) {
+		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, alias) }) {
+			return table[alias]
+		}
+	}
+	return ""
 }
 
 // isName reports whether a name is exactly a model's: its id, an alias of the catalogue or one set at run time.

@@ -96,6 +96,11 @@ func (s *Server) resolve(name string, route *wire.Route) (*catalog.Model, error)
 	}
 	cat := s.cfg.Catalog()
 	id, err := cat.Resolve(s.byAlias(cat, name))
+	if errors.As(err, new(*catalog.NotFoundError)) {
+		if target := s.looseAlias(name); target != "" {
+			id, err = cat.Resolve(target)
+		}
+	}
 	if err != nil {
 		var many *catalog.AmbiguousError
 		if errors.As(err, &many) {

@@ -23,33 +23,44 @@ func (s *Server) embeddings(r *request) error {
 	if err := c.prepare(); err != nil {
 		return err
 	}
-	x := &exchange{call: c, path: embeddingsPath}
 	c.stream = false
+	n, b64, err := c.dimensions()
+	if err != nil {
+		return err
+	}
+	x := &exchange{call: c, path: embeddingsPath}
+	if n > 0 {
+		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendCut(resp, n, b64) }
+	}
+	return x.start()
+}
+
+// dimensions is the length that a request asks for, 0 for the model's own, and whether it wants base64. With a length the
+// engine is asked for neither.
+func (c *call) dimensions() (n int, b64 bool, err error) {
 	var v [2]peek.Value
 	if err := peek.Scan(c.body, []string{"dimensions", "encoding_format"}, v[:]); err != nil {
-		return invalidJSON(err)
+		return 0, false, invalidJSON(err)
 	}
 	if e := encodingFormat(v[1]); e != nil {
-		return e
+		return 0, false, e
 	}
+	b64 = v[1].String() == "base64"
 	if !v[0].Set() {
-		return x.start()
+		return 0, b64, nil
 	}
 	if !c.model.Dimensions {
-		return wire.Newf(wire.UnsupportedParameter, "The model '%s' gives embeddings of its own length only; leave 'dimensions' out.", c.model.ID).With("dimensions")
+		return 0, false, wire.Newf(wire.UnsupportedParameter, "The model '%s' gives embeddings of its own length only; leave 'dimensions' out.", c.model.ID).With("dimensions")
 	}
-	var n int
 	if v[0].Kind != peek.Number || json.Unmarshal(v[0].Raw, &n) != nil || n < 1 {
-		return wire.New(wire.InvalidType, "'dimensions' must be a whole number of at least 1.").With("dimensions")
+		return 0, false, wire.New(wire.InvalidType, "'dimensions' must be a whole number of at least 1.").With("dimensions")
 	}
-	b64 := v[1].String() == "base64"
 	for _, key := range []string{"dimensions", "encoding_format"} {
 		if c.body, err = peek.Remove(c.body, key); err != nil {
-			return invalidJSON(err)
+			return 0, false, invalidJSON(err)
 		}
 	}
-	x.answer = func(x *exchange, resp *relay.Response) error { return x.sendCut(resp, n, b64) }
-	return x.start()
+	return n, b64, nil
 }
 
 func encodingFormat(v peek.Value) *wire.Error {
@@ -68,19 +79,27 @@ func (x *exchange) sendCut(resp *relay.Response, n int, b64 bool) error {
 	if err != nil {
 		return err
 	}
-	var doc map[string]json.RawMessage
+	doc, err := cutAnswer(raw, n, b64)
+	if err != nil {
+		return err
+	}
+	return x.sendJSON(doc, raw)
+}
+
+// cutAnswer cuts the embeddings of an answer to n dimensions and normalises them.
+func cutAnswer(raw []byte, n int, b64 bool) (doc map[string]json.RawMessage, err error) {
 	var data []struct {
 		Object    string    `json:"object"`
 		Index     int       `json:"index"`
 		Embedding []float32 `json:"embedding"`
 	}
 	if json.Unmarshal(raw, &doc) != nil || json.Unmarshal(doc["data"], &data) != nil {
-		return wire.New(wire.BadEngineReply, "The model's answer could not be understood.")
+		return nil, wire.New(wire.BadEngineReply, "The model's answer could not be understood.")
 	}
 	out := make([]map[string]any, len(data))
 	for i, d := range data {
 		if n > len(d.Embedding) {
-			return wire.Newf(wire.InvalidType, "'dimensions' is %d, but the model gives %d.", n, len(d.Embedding)).With("dimensions")
+			return nil, wire.Newf(wire.InvalidType, "'dimensions' is %d, but the model gives %d.", n, len(d.Embedding)).With("dimensions")
 		}
 		var e any = cut(d.Embedding, n)
 		if b64 {
@@ -88,10 +107,8 @@ func (x *exchange) sendCut(resp *relay.Response, n int, b64 bool) error {
 		}
 		out[i] = map[string]any{"object": "embedding", "index": d.Index, "embedding": e}
 	}
-	if doc["data"], err = json.Marshal(out); err != nil {
-		return err
-	}
-	return x.sendJSON(doc, raw)
+	doc["data"], err = json.Marshal(out)
+	return doc, err
 }
 
 // cut takes the first n values and scales them to length 1.

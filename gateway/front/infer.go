@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/admit"
+	"reveille/gateway/ollama"
 	"reveille/gateway/wire"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
@@ -24,6 +25,8 @@ type exchange struct {
 	path   []byte                                 // at the engine
 	raw    bool                                   // method and headers go on as they came, and so does the answer
 	answer func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
+	lines  *ollama.Stream                         // turns a stream into another dialect's; nil relays it
+	after  func()                                 // what is to follow a complete answer; nil nothing
 
 	link   relay.Call
 	watch  *relay.Watch
@@ -304,6 +307,9 @@ func (x *exchange) deliver(resp *relay.Response) error {
 		x.sendStream(x.events(resp))
 		return nil
 	}
+	if x.lines != nil {
+		return errNoStream()
+	}
 	x.modelHeaders()
 	x.s.m.answer(x.routeName(), resp.Status())
 	x.ctx.SetStatusCode(resp.Status())
@@ -356,6 +362,9 @@ func (x *exchange) finish(err error) {
 	if x.tap != nil {
 		x.finishTap(err)
 	}
+	if x.after != nil && err == nil {
+		x.after()
+	}
 	x.body, x.messages = nil, nil
 	if x.handed {
 		x.dropBody()
@@ -380,9 +389,12 @@ func (x *exchange) finishTap(err error) {
 // asError is what the client is told of an error of the exchange.
 func (x *exchange) asError(err error) *wire.Error {
 	var e *wire.Error
+	var told *relay.EventError
 	switch {
 	case errors.As(err, &e):
 		return e
+	case errors.As(err, &told): // by the engine, or by the runner in the words of our own table
+		return wire.RetypeEvent(told.Data, x.route.Host)
 	case errors.Is(err, relay.ErrTimeout):
 		return wire.New(wire.UpstreamTimeout, "The model did not answer in time.").Because(err)
 	case errors.Is(err, relay.ErrBadReply):

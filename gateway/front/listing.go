@@ -1,6 +1,7 @@
 package front
 
 import (
+	"cmp"
 	"maps"
 	"os"
 	"slices"
@@ -46,7 +47,7 @@ func (s *Server) models(r *request) error {
 	list := modelList{Object: "list", Data: []modelItem{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
-		if item := s.item(cat, m); item.Downloaded || remote(m) || r.asks("show_all") {
+		if item := s.item(cat, m); servable(m, item.Downloaded) || r.asks("show_all") {
 			list.Data = append(list.Data, item)
 		}
 	}
@@ -66,18 +67,22 @@ func (s *Server) modelOne(r *request) error {
 func (s *Server) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
 	w := s.weightsOf(cat, m)
 	out := modelItem{
-		ID: m.ID, Object: "model", Created: s.started.Unix(), OwnedBy: "reveille", Checkpoint: m.Checkpoint, Recipe: m.Recipe,
+		ID: m.ID, Object: "model", Created: cmp.Or(w.created, s.started.Unix()), OwnedBy: "reveille", Checkpoint: m.Checkpoint, Recipe: m.Recipe,
 		Type: string(m.Type), Labels: append([]string{}, m.Labels...), Size: float64(w.bytes) / 1e9, Downloaded: w.there,
 		Options: s.effective(cat, m), Aliases: s.aliasesOf(m), Status: modelState{s.stateOf(m.ID)},
 	}
-	if w.created > 0 {
-		out.Created = w.created
-	}
-	if n, is := out.Options["ctx_size"].(int64); is && n > 0 {
-		out.Context = n
-	}
+	out.Context = contextOf(out.Options)
 	out.MaxContext = out.Context
 	return out
+}
+
+// servable reports whether a model can be asked for: its weights are there, or are fetched for its first request.
+func servable(m *catalog.Model, there bool) bool { return there || remote(m) }
+
+// contextOf is the context that options ask for, in tokens; 0 where they leave it open.
+func contextOf(o recipe.Options) int64 {
+	n, _ := o["ctx_size"].(int64)
+	return max(n, 0)
 }
 
 // remote reports whether a model's weights lie elsewhere: its first request has them fetched.
@@ -89,6 +94,7 @@ func remote(m *catalog.Model) bool {
 // on the same machine.
 type weights struct {
 	there   bool
+	folder  bool // they are files in a folder
 	bytes   int64
 	created int64 // Unix seconds of the newest change, 0 unknown
 }
@@ -111,6 +117,7 @@ func (s *Server) weightsOf(cat *catalog.Catalog, m *catalog.Model) weights {
 			continue
 		}
 		w.created = max(w.created, info.ModTime().Unix())
+		w.folder = w.folder || info.IsDir()
 		if info.Mode().IsRegular() {
 			w.bytes += info.Size()
 		}

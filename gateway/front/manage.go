@@ -49,5 +49,12 @@ func (s *Server) managementRoutes() map[string]handler {
 		"upstream":          s.upstream,
 		"props":             s.inspect("/props"),
 		"slots":             s.inspect("/slots"),
+
+		"ollama_version": s.ollamaVersion,
+		"ollama_tags":    s.ollamaTags,
+		"ollama_ps":      s.ollamaPS,
+		"ollama_show":    s.ollamaShow,
+		"ollama_pull":    s.ollamaPull,
+		"ollama_delete":  s.ollamaDelete,
 	}
 }

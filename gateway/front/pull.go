@@ -48,18 +48,23 @@ func (s *Server) pull(r *request) error {
 	if err != nil {
 		return err
 	}
-	streams := r.hit.Route.Stream(values)
+	return r.pull(m, r.hit.Route.Stream(values), pullEvents{r, m})
+}
+
+// pull answers when a model's weights are there, or as a stream from now until then.
+func (r *request) pull(m *catalog.Model, streams bool, form pullForm) error {
 	r.ctx.Response.Header.Set(wire.HeaderModel, m.ID)
 	if remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath {
-		if s.draining.Load() {
+		if r.s.draining.Load() {
 			return wire.New(wire.Draining, "This gateway is going away; try again.")
 		}
 		if streams {
-			return r.streamPull(m)
+			return r.streamPull(m, form)
 		}
-		return r.awaitPull(m)
+		return r.awaitPull(m, form)
 	}
-	w := s.weightsOf(s.cfg.Catalog(), m)
+	w := r.s.weightsOf(r.s.cfg.Catalog(), m)
+	var err error
 	if !w.there {
 		err = wire.Newf(wire.ModelFileNotFound, "The files of the model '%s' are not there.", m.ID)
 	}
@@ -67,31 +72,61 @@ func (s *Server) pull(r *request) error {
 		if err != nil {
 			return err
 		}
-		return r.reply(fasthttp.StatusOK, pullDone(m))
+		return r.reply(fasthttp.StatusOK, form.answer())
 	}
-	var b []byte
+	b := form.begun(nil)
 	if err != nil {
-		b = r.pullFailed(b, err)
+		b = form.failed(b, err)
 	} else {
-		b = r.event(b, "progress", progress{m.StableID(), 1, 1, w.bytes, w.bytes, 100})
-		b = r.event(b, "complete", pullDone(m))
+		b = form.done(form.further(b, w.bytes, w.bytes))
 	}
 	r.ctx.Response.Header.Set("Cache-Control", "no-cache")
-	r.send(fasthttp.StatusOK, "text/event-stream; charset=utf-8", b)
+	r.send(fasthttp.StatusOK, form.media(), b)
 	return nil
 }
 
-func pullDone(m *catalog.Model) doneAnswer {
-	return doneAnswer{"success", "Model is installed: " + m.ID}
+// pullForm is how a client is told of a pull: in the events of the management routes, or in the lines of the Ollama
+// dialect. What a stream holds is appended to b. A form serves one pull and is not for concurrent use.
+type pullForm interface {
+	media() string                              // of a stream
+	begun(b []byte) []byte                      // before all else
+	further(b []byte, done, total int64) []byte // bytes that are there, of a total that may be unknown: 0
+	unchanged(b []byte) []byte                  // there is nothing new, and the line is to be kept alive
+	failed(b []byte, err error) []byte          // the last word
+	done(b []byte) []byte                       // the last word
+	answer() any                                // to a call that wants no stream
 }
 
-// pullFailed appends the event of a pull that failed.
-func (r *request) pullFailed(b []byte, err error) []byte {
-	return r.event(b, "error", json.RawMessage(r.hit.Dialect.Body(wire.As(err), r.id)))
+// pullEvents is the form of the management routes.
+type pullEvents struct {
+	r *request
+	m *catalog.Model
 }
+
+func (pullEvents) media() string { return "text/event-stream; charset=utf-8" }
+
+func (pullEvents) begun(b []byte) []byte { return b }
+
+func (p pullEvents) further(b []byte, done, total int64) []byte {
+	percent := 100.0
+	if total > 0 {
+		percent = float64(done) / float64(total) * 100
+	}
+	return event(b, "progress", progress{p.m.StableID(), 1, 1, done, total, percent})
+}
+
+func (pullEvents) unchanged(b []byte) []byte { return append(b, wire.Ping...) }
+
+func (p pullEvents) failed(b []byte, err error) []byte {
+	return event(b, "error", json.RawMessage(p.r.hit.Dialect.Body(wire.As(err), p.r.id)))
+}
+
+func (p pullEvents) done(b []byte) []byte { return event(b, "complete", p.answer()) }
+
+func (p pullEvents) answer() any { return doneAnswer{"success", "Model is installed: " + p.m.ID} }
 
 // event appends a named event.
-func (r *request) event(b []byte, name string, data any) []byte {
+func event(b []byte, name string, data any) []byte {
 	text, err := json.Marshal(data)
 	if err != nil {
 		text = []byte("{}")
@@ -101,8 +136,7 @@ func (r *request) event(b []byte, name string, data any) []byte {
 	return append(b, "\n\n"...)
 }
 
-// deleteModel unloads a model, and forgets it if it was registered. Files that the operator's catalogue names are the
-// operator's: they stay.
+// deleteModel is POST /delete, see remove.
 func (s *Server) deleteModel(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -112,20 +146,29 @@ func (s *Server) deleteModel(r *request) error {
 	if err != nil {
 		return deleteUnknown(err, r.hit.Route.ModelName(values))
 	}
-	ctx, stop := r.attended()
-	defer stop()
-	if _, err := s.dismiss(ctx, m.ID, false); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+	if err := r.remove(m); err != nil {
 		return r.unlessLeft(err)
 	}
-	if strings.HasPrefix(m.ID, userSpace) && s.cfg.Overlay != nil {
-		if err := s.cfg.Store.Set(context.Background(), state.Registered, m.ID, ""); err != nil {
+	return r.reply(fasthttp.StatusOK, doneAnswer{"success", "Deleted model: " + m.ID})
+}
+
+// remove unloads a model, and forgets it if it was registered. Files that the operator's catalogue names are the
+// operator's: they stay.
+func (r *request) remove(m *catalog.Model) error {
+	ctx, stop := r.attended()
+	defer stop()
+	if _, err := r.s.dismiss(ctx, m.ID, false); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+		return err
+	}
+	if strings.HasPrefix(m.ID, userSpace) && r.s.cfg.Overlay != nil {
+		if err := r.s.cfg.Store.Set(context.Background(), state.Registered, m.ID, ""); err != nil {
 			return storeError(err)
 		}
-		if err := s.cfg.Overlay(context.Background()); err != nil {
+		if err := r.s.cfg.Overlay(context.Background()); err != nil {
 			return storeError(err)
 		}
 	}
-	return r.reply(fasthttp.StatusOK, doneAnswer{"success", "Deleted model: " + m.ID})
+	return nil
 }
 
 func deleteUnknown(err error, name peek.Value) error {

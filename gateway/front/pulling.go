@@ -14,7 +14,7 @@ import (
 )
 
 // awaitPull answers when a model's weights are on a host. A pull that takes longer than a request is held goes on.
-func (r *request) awaitPull(m *catalog.Model) error {
+func (r *request) awaitPull(m *catalog.Model, form pullForm) error {
 	ctx, stop := r.attended()
 	defer stop()
 	if err := r.s.cfg.Gate.Pull(ctx, m.ID); err != nil {
@@ -23,16 +23,18 @@ func (r *request) awaitPull(m *catalog.Model) error {
 		}
 		return err
 	}
-	return r.reply(fasthttp.StatusOK, pullDone(m))
+	return r.reply(fasthttp.StatusOK, form.answer())
 }
 
 // pullLook is how often a streamed pull looks how far it is.
 const pullLook = 500 * time.Millisecond
 
-// streamPull answers with events until a model's weights are on a host, however long that takes.
-func (r *request) streamPull(m *catalog.Model) error {
+// streamPull answers with a stream until a model's weights are on a host, however long that takes.
+func (r *request) streamPull(m *catalog.Model, form pullForm) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	p := &pulling{r: r, model: m, done: make(chan error, 1), look: time.NewTicker(pullLook), told: time.Now(), cancel: cancel}
+	p := &pulling{
+		r: r, model: m, form: form, buf: form.begun(nil), done: make(chan error, 1), look: time.NewTicker(pullLook), told: time.Now(), cancel: cancel,
+	}
 	p.watch = r.s.watcher.Arm(r.ctx.Conn(), func() { cancel(relay.ErrGone) })
 	go func() {
 		err := r.s.cfg.Gate.Pull(ctx, m.ID)
@@ -43,17 +45,18 @@ func (r *request) streamPull(m *catalog.Model) error {
 	}()
 	r.s.m.answer(r.routeName(), fasthttp.StatusOK)
 	r.ctx.Response.Header.Set("Cache-Control", "no-cache")
-	r.ctx.SetContentType("text/event-stream; charset=utf-8")
+	r.ctx.SetContentType(form.media())
 	r.ctx.SetBodyStream(p, -1)
 	r.ctx.Response.ImmediateHeaderFlush = true
 	return nil
 }
 
-// pulling is the body of a streamed pull: an event each time the pull is seen to be further, a comment where there is
-// nothing to tell for long, and one last event. fasthttp reads and closes it in one goroutine.
+// pulling is the body of a streamed pull: a word each time the pull is seen to be further, one that tells nothing new
+// where there is nothing to tell for long, and the last word. fasthttp reads and closes it in one goroutine.
 type pulling struct {
 	r      *request
 	model  *catalog.Model
+	form   pullForm
 	done   chan error // capacity 1: how the pull ended
 	look   *time.Ticker
 	watch  *relay.Watch
@@ -86,20 +89,10 @@ func (p *pulling) Read(b []byte) (int, error) {
 func (p *pulling) progress() {
 	if st, underway := p.r.s.cfg.Gate.StageOf(p.model.ID); underway && st.BytesTotal > 0 && st.BytesDone != p.last {
 		p.last, p.total = st.BytesDone, st.BytesTotal
-		p.tell(p.last)
+		p.buf, p.told = p.form.further(p.buf, p.last, p.total), time.Now()
 	} else if time.Since(p.told) >= p.r.s.cfg.Keepalive {
-		p.buf, p.told = append(p.buf, wire.Ping...), time.Now()
+		p.buf, p.told = p.form.unchanged(p.buf), time.Now()
 	}
-}
-
-// tell appends how far the pull is.
-func (p *pulling) tell(done int64) {
-	percent := 100.0
-	if p.total > 0 {
-		percent = float64(done) / float64(p.total) * 100
-	}
-	p.buf = p.r.event(p.buf, "progress", progress{p.model.StableID(), 1, 1, done, p.total, percent})
-	p.told = time.Now()
 }
 
 func (p *pulling) end(err error) {
@@ -107,10 +100,9 @@ func (p *pulling) end(err error) {
 	switch {
 	case errors.Is(err, relay.ErrGone): // nobody is there to be told
 	case err != nil:
-		p.buf = p.r.pullFailed(p.buf, err)
+		p.buf = p.form.failed(p.buf, err)
 	default:
-		p.tell(p.total)
-		p.buf = p.r.event(p.buf, "complete", pullDone(p.model))
+		p.buf = p.form.done(p.form.further(p.buf, p.total, p.total))
 	}
 }
 

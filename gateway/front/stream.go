@@ -16,7 +16,8 @@ func (x *exchange) events(resp *relay.Response) *relay.Stream {
 		Open:     x.send,
 		Check:    x.judgeEvents,
 		Loading:  x.comment,
-		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive,
+		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.hit.Dialect.Ping(),
+		Errors:  true,
 		OnBreak: x.lastWords,
 		OnEnd:   x.finish,
 	})
@@ -28,9 +29,13 @@ func (x *exchange) judgeEvents(resp *relay.Response) error {
 		return err
 	}
 	if !isEvents(resp) {
-		return wire.New(wire.BadEngineReply, "The model answered with something else than a stream.")
+		return errNoStream()
 	}
 	return nil
+}
+
+func errNoStream() error {
+	return wire.New(wire.BadEngineReply, "The model answered with something else than a stream.")
 }
 
 // sendStream commits: status 200 and the headers of an event stream, then whatever the stream brings.
@@ -42,6 +47,9 @@ func (x *exchange) sendStream(st *relay.Stream) {
 	x.ctx.SetStatusCode(200)
 	h := &x.ctx.Response.Header
 	h.SetContentType("text/event-stream; charset=utf-8")
+	if x.lines != nil {
+		h.SetContentType(ndjson)
+	}
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
 	x.sendBody(st, -1)

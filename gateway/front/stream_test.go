@@ -184,11 +184,59 @@ func TestStreamErrors(t *testing.T) {
 	}
 }
 
-func TestEventsOfTheEngineItself(t *testing.T) {
-	text := one + `data: {"error":{"message":"ours"}}` + "\n\n" // a runner's last event: relayed, nothing added
-	s := newStage(t).warm("chat").serve(sse(text))
-	if r := s.ask("POST", chatPath, chatLive); r.text != text {
+// An error that the engine or the runner tells in an event reaches the client as one of the gateway's own, in the dialect of
+// the path, and nothing that follows it does.
+func TestErrorEvents(t *testing.T) {
+	const (
+		engine   = `data: {"error":{"code":500,"message":"Context size has been exceeded at 10.1.2.3:8080.","type":"server_error"}}` + "\n\n"
+		overflow = `"type":"invalid_request_error","param":null,"code":"context_length_exceeded"}}` + "\n\n"
+		runner   = `data: {"error":{"code":"draining","message":"The model was unloaded.","param":null,"type":"server_error"}}` + "\n\n"
+		messages = `{"model":"chat","messages":[{}],"max_tokens":5,"stream":true}`
+	)
+	for name, c := range map[string]struct {
+		path, body, events string
+		want               string
+	}{
+		"of an engine":         {chatPath, chatLive, engine, overflow},
+		"of an engine, in two": {chatPath, chatLive, engine[:40] + "BREATH" + engine[40:], overflow},
+		"of a runner":          {chatPath, chatLive, runner, `{"error":{"message":"The model was unloaded.","type":"server_error","param":null,"code":"draining"}}` + "\n\n"},
+		"for Anthropic":        {"/v1/messages", messages, runner, `"error":{"type":"overloaded_error","message":"The model was unloaded."}`},
+		"for Responses":        {"/v1/responses", `{"model":"chat","input":"x","stream":true}`, runner, "event: error\ndata: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
+				for i, part := range strings.Split(c.events, "BREATH") {
+					if i == 0 {
+						part = one + part
+					}
+					sse(part)(w, r)
+				}
+				sse(end)(w, r)
+			})
+			r := s.ask("POST", c.path, c.body)
+			if !strings.HasPrefix(r.text, one) || !strings.Contains(r.text, c.want) || strings.Contains(r.text, "DONE") || strings.Contains(r.text, "10.1.2.3") {
+				t.Errorf("%q", r.text)
+			}
+		})
+	}
+	text := `data: {"choices":[{"delta":{"content":"data: {\"error\":"}}]}` + "\n\n" + end // only what it quotes
+	if r := newStage(t).warm("chat").serve(sse(text)).ask("POST", chatPath, chatLive); r.text != text {
 		t.Errorf("%q", r.text)
+	}
+}
+
+// A stream of Anthropic's in which something has come is kept alive by its own pings.
+func TestAnthropicPings(t *testing.T) {
+	finish := make(chan struct{})
+	s := newStage(t, eager).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
+		sse("event: message_start\ndata: {}\n\n")(w, r)
+		<-finish
+	})
+	resp := s.open(t.Context(), "POST", "/v1/messages", `{"model":"chat","messages":[{}],"max_tokens":5,"stream":true}`)
+	text := readUntil(t, resp.Body, "ping")
+	close(finish)
+	if text += s.read(resp).text; !strings.HasPrefix(strings.TrimLeft(text, ": ping\n"), "event: message_start\ndata: {}\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\n") {
+		t.Errorf("%.300q", text)
 	}
 }
 

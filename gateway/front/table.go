@@ -20,14 +20,18 @@ func (s *Server) inferenceRoutes() map[string]handler {
 		"count_tokens":      s.infer("/v1/messages/count_tokens", false),
 		"embeddings":        s.embeddings,
 		"rerank":            s.rerank,
-		"transcriptions":    s.infer("/v1/audio/transcriptions", true),
-		"translations":      s.infer("/v1/audio/translations", true),
+		"transcriptions":    s.infer("/v1/audio/transcriptions", false),
+		"translations":      s.infer("/v1/audio/translations", false),
 		"speech":            s.infer("/v1/audio/speech", false),
 		"image_generations": s.infer("/v1/images/generations", false),
 		"image_edits":       s.infer("/v1/images/edits", false),
 		"image_variations":  s.infer("/v1/images/variations", false),
 		"tokenize":          s.infer("/tokenize", false),
 		"detokenize":        s.infer("/detokenize", false),
+		"ollama_chat":       s.ollamaChat,
+		"ollama_generate":   s.ollamaGenerate,
+		"ollama_embed":      s.ollamaEmbed,
+		"ollama_embeddings": s.ollamaEmbeddings,
 	}
 }
 

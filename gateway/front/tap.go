@@ -46,7 +46,11 @@ var _ fasthttp.BodyWriterTo = (*tap)(nil)
 // out at once where the first bytes are still to come.
 func (x *exchange) sendBody(from source, size int) {
 	x.tap = &tap{source: from, x: x}
-	x.ctx.Response.SetBodyStream(x.tap, size)
+	if x.lines != nil {
+		x.ctx.Response.SetBodyStream(&translation{tap: x.tap, lines: x.lines}, size)
+	} else {
+		x.ctx.Response.SetBodyStream(x.tap, size)
+	}
 	x.handed = true
 	resp, ok := from.(*relay.Response)
 	x.ctx.Response.ImmediateHeaderFlush = ok && size < 0 && resp.Buffered() == 0

@@ -111,6 +111,16 @@ func (d Dialect) StreamError(e *Error, requestID string) []byte {
 	return frame("data: ", body)
 }
 
+// Ping is what keeps a stream alive in which events have come, nil for a comment.
+func (d Dialect) Ping() []byte {
+	if d == Anthropic {
+		return anthropicPing
+	}
+	return nil
+}
+
+var anthropicPing = []byte("event: ping\ndata: {\"type\":\"ping\"}\n\n")
+
 func frame(prefix string, body []byte) []byte {
 	out := make([]byte, 0, len(prefix)+len(body)+2)
 	out = append(out, prefix...)

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 
 	"reveille/gateway/peek"
@@ -24,12 +25,36 @@ func Retype(status int, body []byte, hide ...string) *Error {
 	}
 	e.Status = status
 	if status < 500 {
-		e.Param = clip(reply.param, 100)
+		if e.Param = clip(reply.param, 100); e.Param == "" && certain && kind == UnsupportedParameter {
+			e.Param = "messages" // media that the model does not take
+		}
 	}
 	if e.Message == "" {
 		e.Message = statusText(e.Status)
 	}
 	return e
+}
+
+// RetypeEvent is Retype for an error that came as an event of a stream, whose status is what its code says: an engine's is a
+// number, a runner's one of our own table.
+func RetypeEvent(data []byte, hide ...string) *Error {
+	status := http.StatusInternalServerError
+	var outer, inner [1]peek.Value
+	if peek.Scan(data, []string{"error"}, outer[:]) == nil && peek.Scan(outer[0].Raw, []string{"code"}, inner[:]) == nil {
+		switch code := inner[0]; code.Kind {
+		case peek.Number:
+			if n, err := strconv.Atoi(string(code.Raw)); err == nil && n >= 400 && n < 600 {
+				status = n
+			}
+		case peek.String:
+			for k := Kind(1); k < kinds; k++ {
+				if table[k].code == code.String() && table[k].status >= 500 {
+					status = table[k].status
+				}
+			}
+		}
+	}
+	return Retype(status, data, hide...)
 }
 
 // reply is what an engine said.

@@ -129,17 +129,21 @@ func (r *Route) compile() {
 // changed.
 func (r *Route) Keys() []string { return r.keys }
 
-// ModelName returns the value of the field that names the model, which may be
-// absent or null. A route without a model in its body always has the zero
+// ModelName returns the value of the field that names the model, the first of
+// its names that is not empty; it may be absent, null or empty. A route without a model in its body always has the zero
 // Value.
 func (r *Route) ModelName(values []peek.Value) peek.Value {
 	if r.Model.Name == "" {
 		return peek.Value{} // the key "" is a mere place holder
 	}
-	if v := values[KeyModel]; v.Set() || r.Model.Alt == "" {
+	v := values[KeyModel]
+	if r.Model.Alt == "" || v.Set() && !v.Empty() {
 		return v
 	}
-	return values[KeyStream+1]
+	if alt := values[KeyStream+1]; alt.Set() || !v.Set() {
+		return alt
+	}
+	return v // empty, which is not the same as absent
 }
 
 // Stream reports whether the client wants a stream.

@@ -118,6 +118,7 @@ func TestModelNameAndStream(t *testing.T) {
 		{"/v1/load", `{"model":"m"}`, "m", false},
 		{"/v1/load", `{"model":"m","model_name":"n"}`, "n", false},
 		{"/v1/unload", `{}`, "", false},
+		{"/api/show", `{"name":"n","model":""}`, "n", false},
 	}
 	for _, tt := range tests {
 		r, values, e := check(t, tt.path, tt.body)
@@ -127,6 +128,10 @@ func TestModelNameAndStream(t *testing.T) {
 		if got := r.ModelName(values).String(); got != tt.model || r.Stream(values) != tt.stream {
 			t.Errorf("%s %s: model %q, stream %v", tt.path, tt.body, got, r.Stream(values))
 		}
+	}
+	// An empty name is not an absent one: /unload takes that for all models.
+	if r, values, _ := check(t, "/v1/unload", `{"model_name":""}`); !r.ModelName(values).Set() {
+		t.Error("an empty name is taken for none")
 	}
 }
 

@@ -131,7 +131,7 @@ func rerank(path string, mount Mount) Route {
 	return Route{
 		Name: "rerank", Method: "POST", Path: path, Mount: mount, Type: policy.Reranking, Scope: ScopeInfer, Body: BodyJSON,
 		Inference: true, Model: modelField,
-		Fields: []Field{need("query", text), need("documents", list), {Name: "top_n", Types: number, Min1: true}},
+		Fields: []Field{need("query", text), need("documents", list), {Name: "top_n", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Refused: true}},
 	}
 }
 

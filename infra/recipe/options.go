@@ -36,7 +36,7 @@ type OptionSpec struct {
 	// Values are the only texts allowed for a string; any when empty.
 	Values []string `yaml:"values" json:"values,omitempty"`
 	// Flag comes before the value in {options}; for a bool it is given alone when the value is true. Without a flag
-	// the value is there for placeholders only. Options of kind args have none.
+	// the value is there for placeholders and for the runner only. Options of kind args have none.
 	Flag string `yaml:"flag" json:"flag,omitempty"`
 }
 

@@ -76,6 +76,7 @@ func (s Set) With(over map[string]Recipe) (Set, error) {
 				return false
 			}
 			base = out[o.Inherit]
+			base.Root = base.Family()
 		}
 		r := Merge(base, o)
 		r.Name = name

@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"time"
@@ -24,6 +25,9 @@ type Recipe struct {
 	Name string `json:"name"`
 	// Inherit names the recipe whose fields this one starts from; empty for a recipe of its own.
 	Inherit string `json:"inherit,omitempty"`
+	// Root is the recipe at which the inheritance begins, empty for a recipe of its own. It is set by [Set.With]; read it
+	// through [Recipe.Family].
+	Root string `json:"root,omitempty"`
 	// Command is the program and its arguments; the first argument of the first group is the program.
 	Command []Group `json:"command,omitempty"`
 	// Env is added to the child's environment; values may hold placeholders, and a variable whose placeholder has no
@@ -138,6 +142,10 @@ func (p ErrorPatterns) Cause(line string) Cause {
 	}
 	return CauseUnknown
 }
+
+// Family names the kind of engine: the recipe at the root of the inheritance, for most recipes the recipe itself. What is
+// known of an engine's flags and answers is known by family.
+func (r *Recipe) Family() string { return cmp.Or(r.Root, r.Name) }
 
 // Program is the name or path of the engine's program, "" for a recipe without a command.
 func (r *Recipe) Program() string {

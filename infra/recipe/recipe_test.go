@@ -135,6 +135,28 @@ func TestInheritFollowsOverrides(t *testing.T) {
 	}
 }
 
+// A recipe is of the family at the root of what it inherits from, however deep, and an override keeps its family.
+func TestFamily(t *testing.T) {
+	over, err := Parse([]byte("a: {inherit: b}\nb: {inherit: llamacpp}\nvllm: {stop_grace: 1s}\ntei: {inherit: vllm, types: embedding}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := Shipped().With(over)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set, err = set.With(map[string]Recipe{"a": {StopGrace: time.Second}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"a": "llamacpp", "b": "llamacpp", "llamacpp": "llamacpp", "vllm": "vllm", "tei": "vllm", "oga-npu": "ryzenai-llm",
+	} {
+		if r := set[name]; r.Family() != want {
+			t.Errorf("%s is of family %s, want %s", name, r.Family(), want)
+		}
+	}
+}
+
 func TestMistakesAllAtOnce(t *testing.T) {
 	over, err := Parse([]byte(`
 bad:

@@ -35,6 +35,9 @@ func (e *events) boundary() bool {
 	return t[3] == 0 || t[2:] == "\n\n" || t == "\r\n\r\n" || t[2:] == "\r\r"
 }
 
+// begun reports that there was something.
+func (e *events) begun() bool { return e.tail[3] != 0 }
+
 // appendBoundary appends what is missing to end the event that the stream stopped in.
 func (e *events) appendBoundary(b []byte) []byte {
 	switch {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -33,8 +34,13 @@ type StreamConfig struct {
 	Loading func(dst []byte) []byte
 	// Every is the time between such comments, the first one coming at once; default 5 s.
 	Every time.Duration
-	// Keepalive is the silence after which ": ping\n\n" is sent, if the stream stands between two events; 0 is never.
+	// Keepalive is the silence after which a ping is sent, if the stream stands between two events; 0 is never.
 	Keepalive time.Duration
+	// Ping is what is sent then, once an event was relayed; default ": ping\n\n", which is also sent before.
+	Ping []byte
+	// Errors says that an event whose data is an object with an error ends the stream with an *EventError, instead of being
+	// relayed.
+	Errors bool
 	// JSON says that events hold JSON, or [DONE]. Another is an ErrBadReply, and none of it that came with the bytes that
 	// show this is relayed.
 	JSON bool
@@ -70,6 +76,7 @@ type Stream struct {
 	comment time.Time  // of the next loading comment
 	ping    time.Time  // of the next ping; zero until the stream waits
 	scratch []byte
+	bad     []byte // of an event with an error
 	rest    []byte // not yet given out by Read
 	end     error  // in streamOver: what the reader gets
 	err     error  // for OnEnd
@@ -189,6 +196,9 @@ func (s *Stream) again(err error) error {
 // relay returns the next bytes of the body, or a ping.
 func (s *Stream) relay() ([]byte, error) {
 	for {
+		if s.bad != nil {
+			return nil, s.badEvent()
+		}
 		if s.cfg.Keepalive > 0 && s.ping.IsZero() && s.resp.Buffered() == 0 {
 			s.ping = time.Now().Add(s.cfg.Keepalive)
 		}
@@ -197,8 +207,7 @@ func (s *Stream) relay() ([]byte, error) {
 		case err == errDue:
 			s.ping = time.Time{}
 			if s.ev.boundary() {
-				s.scratch = append(s.scratch[:0], ": ping\n\n"...)
-				return s.scratch, nil
+				return s.pinged(), nil
 			}
 		case err == io.EOF && s.cfg.JSON && !s.vetted.whole():
 			return nil, s.resp.Reject(errJSON)
@@ -210,6 +219,11 @@ func (s *Stream) relay() ([]byte, error) {
 				good, ok := s.vetted.take(b)
 				if b = b[:good]; !ok {
 					_ = s.resp.Reject(errJSON) // for the next read
+				}
+			}
+			if i := s.errorAt(b); i >= 0 {
+				if s.bad, b = bytes.Clone(b[i:]), b[:i]; len(b) == 0 {
+					continue
 				}
 			}
 			if s.ev.take(b) > s.cfg.MaxLine {
@@ -230,6 +244,59 @@ func (s *Stream) loading() []byte {
 	}
 	return s.scratch
 }
+
+// pinged is the next ping.
+func (s *Stream) pinged() []byte {
+	if s.cfg.Ping != nil && s.ev.begun() {
+		return s.cfg.Ping
+	}
+	s.scratch = append(s.scratch[:0], ": ping\n\n"...)
+	return s.scratch
+}
+
+var (
+	errorEvent = []byte("data: {\"error\":")
+	eventEnd   = []byte("\n\n")
+)
+
+// errorAt is where an event with an error begins in the next bytes, below 0 for nowhere. Engines write events whole, so one
+// that begins in the middle of these and ends in others is found too, but not one whose first line is in two pieces.
+func (s *Stream) errorAt(b []byte) int {
+	if !s.cfg.Errors {
+		return -1
+	}
+	i := bytes.Index(b, errorEvent)
+	if i == 0 && s.ev.boundary() || i > 0 && b[i-1] == '\n' {
+		return i
+	}
+	return -1
+}
+
+const (
+	maxErrorEvent  = 64 << 10        // bytes of an event with an error that are read
+	errorEventWait = 5 * time.Second // for its end
+)
+
+// badEvent reads an event with an error to its end and is that error.
+func (s *Stream) badEvent() error {
+	until := time.Now().Add(errorEventWait)
+	for len(s.bad) < maxErrorEvent && !bytes.Contains(s.bad, eventEnd) {
+		b, err := s.resp.next(until)
+		if err != nil {
+			break
+		}
+		s.bad = append(s.bad, b...)
+	}
+	data, _, _ := bytes.Cut(s.bad, eventEnd)
+	return &EventError{Data: bytes.TrimSpace(data[min(len(data), len("data: ")):])}
+}
+
+// EventError is an error that an upstream told in an event of its stream.
+type EventError struct {
+	Data []byte // the event's: JSON text, if the upstream is sane
+}
+
+func (e *EventError) Error() string { return fmt.Sprintf("error event: %.200q", e.Data) }
 
 // broke ends the stream with err and returns the last bytes for the client, if there are any.
 func (s *Stream) broke(err error) []byte {

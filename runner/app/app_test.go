@@ -191,11 +191,12 @@ func flags(t *testing.T, args ...string) (s Settings, err error) {
 func TestParse(t *testing.T) {
 	good := Host{
 		Host: "gpu-1", RunnerAddr: "10.0.0.1:8090", Devices: "cpu,npu", Labels: "fast, big", MaxLoadedModels: "2 1", MemoryBudget: "cpu=1GiB gpu=20GB",
-		NPUSeats: "llm=1 audio=2", CtxSize: 4096, LlamacppBackend: "cpu", FairAfter: time.Second, DrainTimeout: time.Second,
+		NPUSeats: "llm=1 audio=2", CtxSize: 4096, NParallel: 8, BatchDelay: 5 * time.Millisecond, LlamacppBackend: "cpu", FairAfter: time.Second, DrainTimeout: time.Second,
 	}
 	p, err := good.parse()
 	if err != nil || p.name != "gpu-1" || p.devices != policy.CPU|policy.NPU || len(p.labels) != 2 || p.limits.Of(policy.LLM) != 2 ||
-		p.budget[policy.CPU] != 1<<30 || p.budget[policy.GPU] != 20e9 || p.seats[policy.Audio] != 2 || p.options["ctx_size"] != int64(4096) {
+		p.budget[policy.CPU] != 1<<30 || p.budget[policy.GPU] != 20e9 || p.seats[policy.Audio] != 2 || p.options["ctx_size"] != int64(4096) || p.options["n_parallel"] != int64(8) ||
+		p.options["batch_delay"] != int64(5) {
 		t.Errorf("%+v %v", p, err)
 	}
 	for want, change := range map[string]func(*Host){
@@ -207,6 +208,9 @@ func TestParse(t *testing.T) {
 		"is not a size above 0":        func(h *Host) { h.MemoryBudget = "gpu=much" },
 		"want TYPE=NUMBER":             func(h *Host) { h.NPUSeats = "llm=1x" },
 		"option ctx_size":              func(h *Host) { h.CtxSize = -5 },
+		"option n_parallel":            func(h *Host) { h.NParallel = -1 },
+		"option batch_delay":           func(h *Host) { h.BatchDelay = time.Second + time.Millisecond },
+		"want whole milliseconds":      func(h *Host) { h.BatchDelay = 1500 * time.Microsecond },
 		"n_ubatch 512: want at most":   func(h *Host) { h.NBatch, h.NUbatch = 256, 512 },
 		"ctx_size 4096: want at least": func(h *Host) { h.NBatch = 8192 },
 		"--fair-after":                 func(h *Host) { h.FairAfter = 0 },

@@ -44,6 +44,8 @@ type Host struct {
 	LlamacppBackend string        `help:"Backend of llama-server: cpu, vulkan, cuda, rocm or metal." placeholder:"NAME"`
 	NBatch          int           `help:"Packing capacity of one batch in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	NUbatch         int           `help:"Largest single sequence in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
+	NParallel       int           `help:"Sequences that an engine computes at once; 0 leaves it to the recipe." placeholder:"NUMBER"`
+	BatchDelay      time.Duration `help:"How long an embedding request may wait for company while the engine is idle, in whole milliseconds up to 1s; 0 leaves it to the recipe." placeholder:"DURATION"`
 	MMCacheBytes    string        `name:"mm-cache-bytes" help:"Encoder outputs of images and sounds kept in this process; 0 keeps none (Redis still does)." default:"256MiB"`
 	MMLookupWait    time.Duration `name:"mm-lookup-wait" help:"How long an engine waits for a look-up of encoder outputs, besides 4 ms a MiB of media; then it runs its encoder." default:"50ms"`
 	Weights
@@ -119,6 +121,9 @@ func (s Host) parse() (parsed, error) {
 	if s.MMLookupWait < 0 || s.MMLookupWait > mmcache.MaxLookupWait {
 		note(fmt.Errorf("--mm-lookup-wait %v: want at most %v", s.MMLookupWait, mmcache.MaxLookupWait))
 	}
+	if s.BatchDelay%time.Millisecond != 0 {
+		note(fmt.Errorf("--batch-delay %v: want whole milliseconds", s.BatchDelay))
+	}
 	p.mediaBytes, err = mediaBytes(s.MMCacheBytes)
 	note(err)
 	_, _, err = s.Weights.parse()
@@ -144,6 +149,8 @@ func (s Host) options() (recipe.Options, error) {
 	number("ctx_size", s.CtxSize)
 	number("n_batch", s.NBatch)
 	number("n_ubatch", s.NUbatch)
+	number("n_parallel", s.NParallel)
+	number("batch_delay", int(s.BatchDelay.Milliseconds()))
 	if s.LlamacppArgs != "" {
 		raw["llamacpp_args"] = s.LlamacppArgs
 	}

@@ -125,7 +125,7 @@ func (s *scanner) numbers() []byte {
 // Engines write null, NaN or Infinity for others. scratch is memory to use, which is returned.
 func unusable(scratch, embedding []byte) ([]byte, bool) {
 	if embedding[0] != '"' {
-		return scratch, embedding[0] != '[' || bytes.ContainsAny(embedding, "nNI")
+		return scratch, !finite(embedding)
 	}
 	scratch, err := appendRaw(scratch[:0], embedding)
 	if err != nil || len(scratch) == 0 || len(scratch)%4 != 0 {
@@ -140,24 +140,39 @@ func unusable(scratch, embedding []byte) ([]byte, bool) {
 	return scratch, false
 }
 
+// finite reports whether a JSON value is a list of at least one number, each of which a float32 can hold.
+func finite(list []byte) bool {
+	s := scanner{b: list}
+	if s.take('[') != nil {
+		return false
+	}
+	for first := true; ; first = false {
+		more, err := s.more(first, ']')
+		if err != nil || !more {
+			return err == nil && !first
+		}
+		if !s.number() {
+			return false
+		}
+	}
+}
+
 // appendRaw decodes base64 text that stands in quotes.
 func appendRaw(dst, quoted []byte) ([]byte, error) {
 	return base64.StdEncoding.AppendDecode(dst, quoted[1:len(quoted)-1])
 }
 
-// appendBase64 writes an embedding that is a list of numbers in base64 form: little-endian float32.
-func appendBase64(dst, embedding []byte) ([]byte, error) {
+// appendBase64 writes an embedding that is a finite list of numbers in base64 form: little-endian float32.
+func appendBase64(dst, embedding []byte) []byte {
 	var values []float32
-	if err := json.Unmarshal(embedding, &values); err != nil {
-		return dst, errAnswer // a list of lists, for one, has no base64 form
-	}
+	_ = json.Unmarshal(embedding, &values) // a finite list always does
 	raw := make([]byte, 0, 4*len(values))
 	for _, v := range values {
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
 	}
 	dst = append(dst, '"')
 	dst = base64.StdEncoding.AppendEncode(dst, raw)
-	return append(dst, '"'), nil
+	return append(dst, '"')
 }
 
 // appendNumbers writes little-endian float32 values as a list of numbers, each the shortest that reads as the same float32.

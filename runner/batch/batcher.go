@@ -79,7 +79,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	b.idle = newTimer(b.buffers.release)
 	l := cfg.Limits
 	b.log.Info("embedding queue", "n_batch", l.NBatch, "n_ubatch", l.NUBatch, "context", l.Context, "n_seq_max", l.NSeqMax,
-		"positions", l.Positions, "special_tokens", c.specials, "counts_in_process", c.words != nil)
+		"positions", l.Positions, "batch_delay", cfg.Delay, "special_tokens", c.specials, "counts_in_process", c.words != nil)
 	return b, nil
 }
 
@@ -93,20 +93,21 @@ func newTimer(f func()) *time.Timer {
 // Limits are the effective ones.
 func (b *Batcher) Limits() Limits { return b.cfg.Limits }
 
-// Close ends the queue: what waits or is under way fails with ErrClosed. It returns when no engine call is left.
+// Close ends the queue: engine calls are cancelled, and requests fail with ErrUnsent, or with ErrCut where a sequence of
+// theirs was sent. It returns when no engine call is left.
 func (b *Batcher) Close() {
 	b.mu.Lock()
 	b.closed = true
 	b.wake.Stop()
-	for id := range b.jobs {
-		b.failLocked(id, ErrClosed)
-	}
 	for x := range b.air {
-		x.cancel(ErrClosed)
+		x.cancel(ErrCut)
 	}
 	b.mu.Unlock()
-	b.flights.Wait()
+	b.flights.Wait() // which know what they sent, and end the requests that they carry
 	b.mu.Lock()
+	for id, j := range b.jobs {
+		b.failLocked(id, lost(j.flights > 0))
+	}
 	b.shown = b.cfg.Meters.show(b.shown, b.former)
 	b.mu.Unlock()
 	b.idle.Stop()
@@ -114,9 +115,9 @@ func (b *Batcher) Close() {
 }
 
 // Serve answers one request: on success the body of the answer was written to w, with status 200 meant. Nothing was
-// written in case of an error, which is ErrNotBatched, ErrClosed, *Error, *EngineError, the cause of ctx, or what
-// Engine.Embed failed with. When ctx ends, the request's sequences leave the queue, and an engine call that nobody else
-// waits for is cancelled.
+// written in case of an error, which is ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or what
+// Engine.Embed failed with after the engine saw the call. When ctx ends, the request's sequences leave the queue, and an
+// engine call that nobody else waits for is cancelled.
 func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 	j := b.takeJob()
 	defer b.finish(j)
@@ -171,7 +172,7 @@ func (b *Batcher) enter(j *job, p Priority) (own *flight, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return nil, ErrClosed
+		return nil, ErrUnsent
 	}
 	now := time.Now()
 	b.lastID++

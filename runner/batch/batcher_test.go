@@ -2,6 +2,7 @@ package batch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -18,6 +19,8 @@ import (
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"reveille/infra/relay"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,8 +30,12 @@ type fake struct {
 	limits Limits
 	oom    int                 // more tokens in a call are out of memory; 0 no limit
 	poison string              // a call with this text is refused as a whole
+	status int                 // of refusals and of what is out of memory; 0: 400 and 500
+	coy    bool                // it refuses to tokenize the empty text
 	hold   chan struct{}       // if set, calls wait for a value or the end of ctx
+	deaf   bool                // it answers a call that was cancelled
 	broken error               // if set, calls fail
+	mute   func() error        // if set, what questions for tokens fail with
 	answer func([]byte) []byte // if set, changes answers
 
 	mu       sync.Mutex
@@ -39,8 +46,16 @@ type fake struct {
 
 const fakeSpecials = 2
 
-func (f *fake) Tokens(_ context.Context, text []byte) (int, error) {
-	return len(text) + fakeSpecials, nil
+func (f *fake) Tokens(_ context.Context, text []byte, special bool) (int, error) {
+	switch {
+	case f.mute != nil:
+		return 0, f.mute()
+	case f.coy && len(text) == 0:
+		return 0, &EngineError{Status: 422, Body: []byte(`{"error":"empty"}`)}
+	case special:
+		return len(text) + fakeSpecials, nil
+	}
+	return len(text), nil
 }
 
 func (f *fake) Embed(ctx context.Context, body, dst []byte) (int, []byte, error) {
@@ -62,7 +77,6 @@ func (f *fake) Embed(ctx context.Context, body, dst []byte) (int, []byte, error)
 	if f.limits.NBatch > 0 && (tokens > f.limits.NBatch || f.inFlight > f.limits.Context) {
 		f.bad = append(f.bad, fmt.Sprintf("%d tokens in a call, %d under way", tokens, f.inFlight))
 	}
-	broken := f.broken
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
@@ -73,16 +87,18 @@ func (f *fake) Embed(ctx context.Context, body, dst []byte) (int, []byte, error)
 		select {
 		case <-f.hold:
 		case <-ctx.Done():
-			return 0, dst, context.Cause(ctx)
+			if !f.deaf {
+				return 0, dst, context.Cause(ctx)
+			}
 		}
 	}
 	switch {
-	case broken != nil:
-		return 0, dst, broken
+	case f.broken != nil:
+		return 0, dst, f.broken
 	case f.oom > 0 && tokens > f.oom:
-		return 500, append(dst, `{"error":{"message":"failed to allocate compute buffers"}}`...), nil
+		return cmp.Or(f.status, 500), append(dst, `{"error":{"message":"failed to allocate compute buffers"}}`...), nil
 	case f.poison != "" && slices.Contains(inputs, f.poison):
-		return 400, append(dst, `{"error":{"message":"cannot be embedded"}}`...), nil
+		return cmp.Or(f.status, 400), append(dst, `{"error":{"message":"cannot be embedded"}}`...), nil
 	}
 	out := fakeAnswer(inputs, q.Encoding == "base64")
 	if f.answer != nil {
@@ -147,8 +163,7 @@ func fakeAnswer(inputs []string, coded bool) []byte {
 		var e any = fakeVector(in)
 		if coded {
 			raw, _ := json.Marshal(fakeVector(in))
-			text, _ := appendBase64(nil, raw)
-			e = strings.Trim(string(text), `"`)
+			e = strings.Trim(string(appendBase64(nil, raw)), `"`)
 		}
 		data = append(data, item{"embedding", e, i})
 	}
@@ -375,7 +390,9 @@ func TestNotBatched(t *testing.T) {
 	for _, raw := range []string{
 		``, `[]`, `{}`, `{"input":[]}`, `{"input":null}`, `{"input":5}`, `{"input":{"a":1}}`, `{"input":["a",null]}`, `{"input":["a",[]]}`,
 		`{"input":["a" "b"]}`, `{"input":["a",]}`, `{"input":"a","input":"b"}`, `{"input":"a"} x`, `{"input":"a","encoding_format":"int8"}`,
-		`{"input":"a","x":tru}`, `{"input":[1,2.5]}`, `{"input":[01]}`, `{"inp\u0075t":"a","input":"b"}`, "{\"input\":\"a\nb\"}", `{"input":"\x"}`,
+		`{"input":"a","user":tru}`, `{"input":[-1]}`, `{"input":[1,-1]}`, `{"input":[[-1]]}`, `{"input":"a","dimensions":1,"dimensions":1}`,
+		`{"input":"a","truncate_prompt_tokens":8}`, `{"input":"a","add_special_tokens":false}`, `{"input":"a","embed_dtype":"float16"}`,
+		`{"input":[1,2.5]}`, `{"input":[01]}`, `{"inp\u0075t":"a","input":"b"}`, "{\"input\":\"a\nb\"}", `{"input":"\x"}`,
 		"{\"input\":\"\xff\"}", `{"input":"a`, `{"input":[[1],[2]`, `{"model":"a","model":"b","input":"c"}`,
 	} {
 		if _, err := serve(t.Context(), b, Call{Body: []byte(raw)}); !errors.Is(err, ErrNotBatched) {
@@ -480,7 +497,7 @@ func TestGroups(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{})
 	_, errs := queue(t, b, e, []Call{
-		{Body: body(t, "a")}, {Body: body(t, "b", "embd_normalize", 1)}, {Body: body(t, "c")}, {Body: body(t, "d", "embd_normalize", 1)},
+		{Body: body(t, "a")}, {Body: body(t, "b", "dimensions", 8)}, {Body: body(t, "c")}, {Body: body(t, "d", "dimensions", 8)},
 	})
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
@@ -504,29 +521,80 @@ func TestPoison(t *testing.T) {
 	}
 }
 
+// TestIsolation: of many requests in a refused call the one at fault is found in halves.
+func TestIsolation(t *testing.T) {
+	const clients = 64
+	run := func(t *testing.T, e *fake) (replies []reply, errs []error) {
+		t.Helper()
+		calls := make([]Call, clients)
+		for i := range calls {
+			calls[i].Body = body(t, fmt.Sprint("text ", i))
+		}
+		return queue(t, newBatcher(t, e, Limits{}), e, calls)
+	}
+	refused := func(err error, status int) bool {
+		var engine *EngineError
+		return errors.As(err, &engine) && engine.Status == status && string(engine.Body) == `{"error":{"message":"cannot be embedded"}}`
+	}
+	for _, status := range []int{400, 413, 422, 424, 500} {
+		t.Run(fmt.Sprint("isolated by ", status), func(t *testing.T) {
+			e := &fake{poison: "text 37", status: status}
+			replies, errs := run(t, e)
+			for i, err := range errs {
+				if i == 37 {
+					if !refused(err, status) {
+						t.Error(err)
+					}
+				} else if err = cmp.Or(err, replies[i].check([]string{fmt.Sprint("text ", i)}, false)); err != nil {
+					t.Error(i, err)
+				}
+			}
+			if n := len(e.calls); n != 2+2*6 { // the first request, the shared call, and two for each halving
+				t.Errorf("%d calls: %q", n, e.calls)
+			}
+		})
+	}
+	for _, status := range []int{301, 401, 403, 408, 429, 501, 503} {
+		t.Run(fmt.Sprint("everybody's ", status), func(t *testing.T) {
+			e := &fake{poison: "text 37", status: status}
+			_, errs := run(t, e)
+			for i, err := range errs {
+				if !refused(err, status) {
+					t.Error(i, err)
+				}
+			}
+			if n := len(e.calls); n != 2 {
+				t.Errorf("%d calls: %q", n, e.calls)
+			}
+		})
+	}
+}
+
 func TestOutOfMemory(t *testing.T) {
 	texts := make([]string, 64)
 	for i := range texts {
 		texts[i] = fmt.Sprintf("%014d", i) // 16 tokens
 	}
-	t.Run("halves", func(t *testing.T) {
-		e := &fake{oom: 300}
-		b := newBatcher(t, e, Limits{NBatch: 1024})
-		r, err := serve(t.Context(), b, Call{Body: body(t, texts)})
-		if err == nil {
-			err = r.check(texts, false)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		var sizes []int
-		for _, c := range e.calls {
-			sizes = append(sizes, len(c)*16)
-		}
-		if want := []int{1024, 512, 256, 256, 512, 256, 256}; !slices.Equal(sizes, want) {
-			t.Errorf("sizes %v, want %v", sizes, want)
-		}
-	})
+	for _, status := range []int{500, 503, 424} {
+		t.Run(fmt.Sprint("halves on ", status), func(t *testing.T) {
+			e := &fake{oom: 300, status: status}
+			b := newBatcher(t, e, Limits{NBatch: 1024})
+			r, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+			if err == nil {
+				err = r.check(texts, false)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var sizes []int
+			for _, c := range e.calls {
+				sizes = append(sizes, len(c)*16)
+			}
+			if want := []int{1024, 512, 256, 256, 512, 256, 256}; !slices.Equal(sizes, want) {
+				t.Errorf("sizes %v, want %v", sizes, want)
+			}
+		})
+	}
 	t.Run("gives up", func(t *testing.T) {
 		e := &fake{oom: 8}
 		b := newBatcher(t, e, Limits{NBatch: 1024})
@@ -548,6 +616,21 @@ func TestOutOfMemory(t *testing.T) {
 			t.Fatal(errs)
 		}
 	})
+}
+
+func TestMemoryWords(t *testing.T) {
+	for text, want := range map[string]bool{
+		"CUDA out of memory. Tried to allocate 2.00 GiB":                        true,
+		`DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")`:                true,
+		"cudaErrorMemoryAllocation: CUDA_ERROR_OUT_OF_MEMORY":                   true,
+		"ggml_vulkan: VK_ERROR_OUT_OF_DEVICE_MEMORY":                            true,
+		`{"error":"Input validation error: inputs cannot be empty"}`:            false,
+		`{"error":"the model has no memory of earlier requests, out of scope"}`: false,
+	} {
+		if OutOfMemory([]byte(text)) != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
 }
 
 // TestLeaving: a client that leaves takes its sequences along, and a call that nobody else waits for is cancelled.
@@ -581,22 +664,71 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
+// TestClose: the end of a queue tells requests of which something was sent from others.
 func TestClose(t *testing.T) {
-	e := &fake{hold: make(chan struct{})}
+	for name, c := range map[string]struct {
+		deaf bool
+		want error // of a request that is under way as a whole
+	}{"calls are cancelled": {false, ErrCut}, "calls are answered all the same": {true, nil}} {
+		t.Run(name, func(t *testing.T) {
+			e := &fake{hold: make(chan struct{}), deaf: c.deaf}
+			b := newBatcher(t, e, Limits{NBatch: 20})
+			var wg sync.WaitGroup
+			errs := make([]error, 4)
+			start := func(i int, texts ...string) {
+				wg.Go(func() { _, errs[i] = serve(context.Background(), b, Call{Body: body(t, texts)}) })
+				waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+1 })
+			}
+			start(0, "one batch")
+			start(1, "the other one", "waits")
+			start(2, "waits as well")
+			b.Close()
+			wg.Wait()
+			_, errs[3] = serve(t.Context(), b, Call{Body: body(t, "comes late")})
+			for i, want := range []error{c.want, ErrCut, ErrUnsent, ErrUnsent} {
+				if !errors.Is(errs[i], want) {
+					t.Errorf("request %d: %v, want %v", i, errs[i], want)
+				}
+			}
+		})
+	}
+}
+
+// TestEngineOutOfReach: a request can be made elsewhere unless a sequence of it was sent.
+func TestEngineOutOfReach(t *testing.T) {
+	e := &fake{broken: &relay.Error{Kind: relay.ErrUnreachable}}
+	b := newBatcher(t, e, Limits{NBatch: 10})
+	if _, err := serve(t.Context(), b, Call{Body: body(t, "x")}); !errors.Is(err, ErrUnsent) {
+		t.Error("nothing was sent:", err)
+	}
+	e.broken = nil
+	e.answer = func(a []byte) []byte { e.broken = &relay.Error{Kind: relay.ErrUnreachable}; return a }
+	if _, err := serve(t.Context(), b, Call{Body: body(t, []string{"full", "batches"})}); !errors.Is(err, ErrCut) {
+		t.Error("a part was sent:", err)
+	}
+}
+
+// TestDyingEngine: after a call that broke off nothing more is sent before the engine answers, or cannot be reached.
+func TestDyingEngine(t *testing.T) {
+	e := &fake{hold: make(chan struct{}), broken: &relay.Error{Kind: relay.ErrBroken, Sent: true}}
 	b := newBatcher(t, e, Limits{})
 	var wg sync.WaitGroup
-	errs := make([]error, 3)
+	errs := make([]error, 2)
 	for i := range errs {
 		wg.Go(func() { _, errs[i] = serve(context.Background(), b, Call{Body: body(t, "x")}) })
+		waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+1 })
 	}
-	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == 3 })
-	b.Close()
-	wg.Wait()
-	_, late := serve(t.Context(), b, Call{Body: body(t, "x")})
-	for _, err := range append(errs, late) {
-		if !errors.Is(err, ErrClosed) {
-			t.Error(err)
+	questions := 0
+	e.mute = func() error {
+		if questions++; questions == 3 {
+			e.broken = &relay.Error{Kind: relay.ErrUnreachable}
 		}
+		return e.broken
+	}
+	close(e.hold)
+	wg.Wait()
+	if !errors.Is(errs[0], relay.ErrBroken) || !errors.Is(errs[1], ErrUnsent) {
+		t.Error(errs)
 	}
 }
 
@@ -637,7 +769,10 @@ func TestBrokenEngine(t *testing.T) {
 func TestUnusable(t *testing.T) {
 	inf := base64.StdEncoding.EncodeToString([]byte{0, 0, 0x80, 0x7f})
 	for text, want := range map[string]bool{
-		`[1,-2.5e-3]`: false, `[1,null]`: true, `[NaN]`: true, `[-Infinity]`: true, `"AACAPw=="`: false, `"` + inf + `"`: true, `"AAA"`: true, `""`: true, `5`: true,
+		`[1,-2.5e-3]`: false, `[ 0, 1E+3 ,-0.5e2]`: false, `[` + strings.Repeat("9", 38) + `]`: false, `[0.` + strings.Repeat("3", 50) + `]`: false,
+		`[]`: true, `[ ]`: true, `[true]`: true, `["1"]`: true, `[[1]]`: true, `[1e999]`: true, `[1e39]`: true, `[` + strings.Repeat("9", 39) + `]`: true,
+		`[1`: true, `[1,]`: true, `[1 2]`: true, `[1-2]`: true, `[01]`: true, `[.5]`: true, `[1.]`: true, `[1e]`: true, `[-]`: true, `[+1]`: true,
+		`[1,null]`: true, `[NaN]`: true, `[-Infinity]`: true, `"AACAPw=="`: false, `"` + inf + `"`: true, `"AAA"`: true, `""`: true, `5`: true,
 	} {
 		if _, got := unusable(nil, []byte(text)); got != want {
 			t.Errorf("unusable(%s) = %v", text, got)

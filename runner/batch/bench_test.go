@@ -332,7 +332,7 @@ func BenchmarkNaive(b *testing.B) {
 // instant answers every call with as many embeddings as it has inputs, after a time.
 type instant struct{ took time.Duration }
 
-func (instant) Tokens(context.Context, []byte) (int, error) { return 6, nil }
+func (instant) Tokens(context.Context, []byte, bool) (int, error) { return 6, nil }
 
 func (e instant) Embed(_ context.Context, body, dst []byte) (int, []byte, error) {
 	time.Sleep(e.took)

@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/zeebo/xxh3"
@@ -29,14 +30,14 @@ type counter struct {
 func newCounter(ctx context.Context, e Engine, words *WordPiece) (*counter, error) {
 	c := &counter{engine: e, now: map[xxh3.Uint128]int32{}}
 	var err error
-	if c.specials, err = e.Tokens(ctx, nil); err != nil {
+	if c.specials, err = specialTokens(ctx, e); err != nil {
 		return nil, err
 	}
 	if words == nil {
 		return c, nil
 	}
 	const sample = "The Quick-Brown fox's 2nd jump, unquestionably 100% antidisestablishmentarian_zzyzx (really)!"
-	want, err := e.Tokens(ctx, []byte(sample))
+	want, err := e.Tokens(ctx, []byte(sample), true)
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +45,23 @@ func newCounter(ctx context.Context, e Engine, words *WordPiece) (*counter, erro
 		c.words = words
 	}
 	return c, nil
+}
+
+// specialTokens is how many tokens the model adds to a text: those of the empty one, or of another where the engine
+// refuses that.
+func specialTokens(ctx context.Context, e Engine) (int, error) {
+	n, err := e.Tokens(ctx, nil, true)
+	var refusal *EngineError
+	if !errors.As(err, &refusal) || refusal.Status/100 != 4 {
+		return n, err
+	}
+	other := []byte("a")
+	all, err := e.Tokens(ctx, other, true)
+	if err != nil {
+		return 0, err
+	}
+	own, err := e.Tokens(ctx, other, false)
+	return all - own, err
 }
 
 // count writes the tokens of each input to out, at least 1 for each.
@@ -76,7 +94,7 @@ func (c *counter) count(ctx context.Context, inputs []input, out []int) error {
 // askAll asks the engine for the inputs named by ask, some at once.
 func (c *counter) askAll(ctx context.Context, inputs []input, out, ask []int) error {
 	one := func(i int) error {
-		n, err := c.engine.Tokens(ctx, inputs[i].text)
+		n, err := c.engine.Tokens(ctx, inputs[i].text, true)
 		if err == nil {
 			out[i] = max(1, n)
 			c.remember(inputs[i].text, out[i])

@@ -23,7 +23,8 @@
 //
 // They decide what fits, and are each request's usage. For BERT's vocabularies plain ASCII text is counted in process
 // ([WordPiece]), which [New] checks against the engine; other text is counted by the engine's /tokenize, and remembered.
-// Requests of a form that cannot be joined, and those for engines that cannot count, are left to the caller (ErrNotBatched).
+// Requests that cannot be joined, for their form or for a member other than model, input, encoding_format, dimensions and
+// user, and those for engines that cannot count, are left to the caller (ErrNotBatched).
 //
 // # Errors
 //
@@ -32,8 +33,11 @@
 //   - 503 engine_out_of_memory: the engine had no memory for a call, nor for halves of it down to 64 tokens in at most 4
 //     tries. Lower n_batch. The engine stays in use.
 //   - 502 bad_engine_reply: the engine's answer lacks an embedding or holds a value that is not finite.
-//   - An engine that refuses a call of several requests is asked again for each by itself, so that only the one at fault
-//     is refused.
+//   - An engine that refuses a call of several requests is asked again for each half of them, and so on, so that only the
+//     one at fault is refused, with the engine's own answer: in about 2·log2(n) calls for one of n. That is for 4xx and 500;
+//     401, 403, 408, 429 and what else says something of the engine, such as 503, are the answer to all of them.
+//   - When the engine ends, requests of which nothing was sent fail with ErrUnsent and can be made elsewhere; others fail
+//     with ErrCut, or with what their call failed with.
 //
 // # Concurrency
 //

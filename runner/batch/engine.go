@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,10 +13,16 @@ import (
 // An Engine embeds. It must be safe for concurrent use, and return soon after ctx ends.
 type Engine interface {
 	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the answer to dst. An error
-	// means that there is no answer.
+	// means that there is no answer; a *relay.Error that was not Sent, that the engine saw nothing of the call.
 	Embed(ctx context.Context, body, dst []byte) (status int, answer []byte, err error)
-	// Tokens counts the tokens of a text as the model sees it, with the special tokens it adds.
-	Tokens(ctx context.Context, text []byte) (int, error)
+	// Tokens counts the tokens of a text, with or without the special ones that the model adds.
+	Tokens(ctx context.Context, text []byte, special bool) (int, error)
+}
+
+// unseen reports that the engine saw nothing of a call that failed with err.
+func unseen(err error) bool {
+	var re *relay.Error
+	return errors.As(err, &re) && !re.Sent
 }
 
 // HTTP is an engine behind its own HTTP interface.
@@ -24,7 +31,7 @@ type HTTP struct {
 	Key       string        // Bearer token; empty: none
 	Model     string        // the engine's name for the model
 	Dialect   Dialect       // how it counts tokens
-	FirstByte time.Duration // longest wait for an answer; 0 no limit
+	FirstByte time.Duration // longest wait for an answer, and for more of one that has begun; 0 no limit
 }
 
 var _ Engine = (*HTTP)(nil)
@@ -64,15 +71,15 @@ func (e *HTTP) Embed(ctx context.Context, body, dst []byte) (int, []byte, error)
 }
 
 // Tokens asks the engine's tokenizer.
-func (e *HTTP) Tokens(ctx context.Context, text []byte) (int, error) {
+func (e *HTTP) Tokens(ctx context.Context, text []byte, special bool) (int, error) {
 	var q any
 	switch e.Dialect {
 	case VLLM:
-		q = map[string]any{"model": e.Model, "prompt": string(text), "add_special_tokens": true}
+		q = map[string]any{"model": e.Model, "prompt": string(text), "add_special_tokens": special}
 	case TEI:
-		q = map[string]any{"inputs": string(text), "add_special_tokens": true}
+		q = map[string]any{"inputs": string(text), "add_special_tokens": special}
 	default:
-		q = map[string]any{"content": string(text), "add_special": true}
+		q = map[string]any{"content": string(text), "add_special": special}
 	}
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -117,7 +124,7 @@ func (e *HTTP) post(ctx context.Context, path string, body, dst []byte, wait tim
 	var call relay.Call
 	stop := context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })
 	defer stop()
-	req := relay.Request{Method: "POST", Path: []byte(path), Body: body, FirstByte: wait, Fields: make([]relay.Field, 0, 2)}
+	req := relay.Request{Method: "POST", Path: []byte(path), Body: body, FirstByte: wait, Silence: wait, Fields: make([]relay.Field, 0, 2)}
 	req.Add("Content-Type", []byte("application/json"))
 	if e.Key != "" {
 		req.Add("Authorization", []byte("Bearer "+e.Key))

@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -264,7 +268,7 @@ func TestWordPieceIsExact(t *testing.T) {
 		if !ok {
 			return
 		}
-		if want, err := p.Tokens(context.Background(), []byte(text)); err != nil || n+2 != want {
+		if want, err := p.Tokens(context.Background(), []byte(text), true); err != nil || n+2 != want {
 			t.Errorf("%q: %d tokens, the engine says %d, %v", text, n+2, want, err)
 		}
 	}
@@ -313,4 +317,71 @@ func cosine(a, b []float64) float64 {
 		dot, x, y = dot+a[i]*b[i], x+a[i]*a[i], y+b[i]*b[i]
 	}
 	return dot / math.Sqrt(x*y)
+}
+
+// TestStalledEngine: an engine that falls silent inside an answer does not hold the queue.
+func TestStalledEngine(t *testing.T) {
+	release := make(chan struct{})
+	var calls atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		switch {
+		case r.URL.Path == "/tokenize":
+			_, _ = io.WriteString(w, `{"tokens":[1,2]}`)
+		case calls.Add(1) == 1:
+			_, _ = io.WriteString(w, `{"data":[`)
+			w.(http.Flusher).Flush()
+			<-release
+		default:
+			_, _ = w.Write(fakeAnswer([]string{"second"}, false))
+		}
+	}))
+	defer s.Close()
+	defer close(release)
+	client := relay.New(relay.Config{Addr: s.Listener.Addr().String()})
+	defer client.Close()
+	b := newBatcher(t, &HTTP{Client: client, FirstByte: 300 * time.Millisecond}, Limits{})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := serve(ctx, b, Call{Body: body(t, "first")}); !errors.Is(err, relay.ErrTimeout) {
+		t.Errorf("the stalled call: %v", err)
+	}
+	if _, err := serve(ctx, b, Call{Body: body(t, "second")}); err != nil {
+		t.Errorf("the call after it: %v", err)
+	}
+}
+
+// TestSpecialTokens: they are learnt from an engine that refuses the empty text too, as Text Embeddings Inference does.
+func TestSpecialTokens(t *testing.T) {
+	for _, coy := range []bool{false, true} {
+		if b := newBatcher(t, &fake{coy: coy}, Limits{}); b.counter.specials != fakeSpecials {
+			t.Errorf("refuses the empty text: %v: %d special tokens", coy, b.counter.specials)
+		}
+	}
+}
+
+// TestTokenizeRequests: each dialect says whether special tokens count.
+func TestTokenizeRequests(t *testing.T) {
+	bodies := make(chan string, 1)
+	answers := map[Dialect]string{LlamaCpp: `{"tokens":[1,2]}`, VLLM: `{"count":2}`, TEI: `[[{"id":1},{"id":2}]]`}
+	var dialect Dialect
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		bodies <- string(raw)
+		_, _ = io.WriteString(w, answers[dialect])
+	}))
+	defer s.Close()
+	client := relay.New(relay.Config{Addr: s.Listener.Addr().String()})
+	defer client.Close()
+	for d, want := range map[Dialect]string{
+		LlamaCpp: `{"add_special":%v,"content":"x"}`, VLLM: `{"add_special_tokens":%v,"model":"m","prompt":"x"}`, TEI: `{"add_special_tokens":%v,"inputs":"x"}`,
+	} {
+		dialect = d
+		for _, special := range []bool{false, true} {
+			n, err := (&HTTP{Client: client, Model: "m", Dialect: d}).Tokens(t.Context(), []byte("x"), special)
+			if got := <-bodies; n != 2 || err != nil || got != fmt.Sprintf(want, special) {
+				t.Errorf("%s: %d tokens, %v, asked with %s", d, n, err, got)
+			}
+		}
+	}
 }

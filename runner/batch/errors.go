@@ -9,8 +9,21 @@ import (
 // and the engine answers for it.
 var ErrNotBatched = errors.New("not an embedding request that can share a call")
 
-// ErrClosed: the model is being unloaded.
-var ErrClosed = errors.New("the embedding queue is closed")
+// What becomes of requests whose engine ends, or cannot be reached.
+var (
+	// ErrUnsent: the engine saw nothing of the request, which can safely be made elsewhere.
+	ErrUnsent = errors.New("the engine ended before any of the request was sent to it")
+	// ErrCut: a part of the request was sent, or may have been.
+	ErrCut = errors.New("the engine ended before the request was answered")
+)
+
+// lost is the one of the two for a request of which a part may have been sent, or not.
+func lost(sent bool) error {
+	if sent {
+		return ErrCut
+	}
+	return ErrUnsent
+}
 
 // Codes of an Error, of the error table.
 const (

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
+
+	"reveille/infra/relay"
 )
 
 // flight is a batch on its way. It holds copies of all it needs of the requests, which may end before it does.
@@ -14,12 +17,14 @@ type flight struct {
 	batch  *Batch
 	items  []Item  // those of one request stand together, in its order
 	inputs []input // of items, parts of copied; not there while verbatim is
-	head   parsed  // model and extra members of the call
+	head   parsed  // model and dimensions of the call
 	copied []byte
 	// verbatim is the only request's own body, sent as it is.
 	verbatim []byte
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
+	// seen: the engine saw a call of this flight, if only in part.
+	seen   bool
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 }
 
 // prepareLocked copies what a batch needs.
@@ -35,27 +40,29 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 	slices.SortStableFunc(x.items, func(p, q Item) int { return cmp.Compare(p.Request, q.Request) })
 	first := b.jobs[x.items[0].Request]
 	if batch.Requests == 1 && len(x.items) == len(first.inputs) {
-		b.startedLocked(first, now)
+		b.boardLocked(first, now)
 		x.copied = append(x.copied, first.body...)
 		x.verbatim = x.copied
 		return x
 	}
-	size := len(first.model) + len(first.extra)
-	for _, it := range x.items {
+	size := len(first.model) + len(first.dimensions)
+	for i, it := range x.items {
 		j := b.jobs[it.Request]
-		b.startedLocked(j, now)
+		if i == 0 || x.items[i-1].Request != it.Request {
+			b.boardLocked(j, now)
+		}
 		size += len(j.inputs[it.Index].raw)
 	}
 	x.copied = slices.Grow(x.copied, size)
 	own := func(raw []byte) []byte {
+		if raw == nil {
+			return nil
+		}
 		start := len(x.copied)
 		x.copied = append(x.copied, raw...)
 		return x.copied[start:]
 	}
-	if first.model != nil {
-		x.head.model = own(first.model)
-	}
-	x.head.extra = own(first.extra)
+	x.head.model, x.head.dimensions = own(first.model), own(first.dimensions)
 	x.inputs = make([]input, len(x.items))
 	for i, it := range x.items {
 		x.inputs[i].raw = own(b.jobs[it.Request].inputs[it.Index].raw)
@@ -63,9 +70,9 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 	return x
 }
 
-func (b *Batcher) startedLocked(j *job, now time.Time) {
-	if !j.started {
-		j.started = true
+// boardLocked notes that a flight takes sequences of a job along.
+func (b *Batcher) boardLocked(j *job, now time.Time) {
+	if j.flights++; j.flights == 1 {
 		b.cfg.Meters.waited(now.Sub(j.entered))
 	}
 }
@@ -84,7 +91,8 @@ func (b *Batcher) fly(x *flight) {
 	b.kickLocked(now, 0)
 }
 
-// send makes the call for the items from..to and delivers what comes of it. try counts the calls for them, from 1.
+// send makes the call for the items from..to and delivers what comes of it. try counts from 1 how often they were made fewer
+// for want of memory.
 func (b *Batcher) send(x *flight, from, to, try int) {
 	body := x.verbatim
 	if body == nil {
@@ -101,33 +109,68 @@ func (b *Batcher) send(x *flight, from, to, try int) {
 	var status int
 	var err error
 	status, a.body, err = b.cfg.Engine.Embed(x.ctx, body, a.body)
+	if errors.Is(err, relay.ErrBroken) {
+		b.settle(x.ctx)
+	}
+	seen := !unseen(err)
+	x.seen = x.seen || seen
 	items := x.items[from:to]
 	switch {
+	case !seen:
+		b.lose(x, items)
 	case err != nil:
 		b.fail(items, err)
 	case status == 200:
 		b.deliver(x, items, a)
-	case status >= 500 && b.cfg.OutOfMemory(a.body):
+	case saysMemory(status) && b.cfg.OutOfMemory(a.body):
 		b.retry(x, from, to, try, a.body)
-	case items[0].Request != items[len(items)-1].Request:
-		b.isolate(x, from, to, try) // whose fault it is shows when each request goes by itself
+	case blamesRequest(status) && items[0].Request != items[len(items)-1].Request:
+		b.isolate(x, from, to, try)
 	default:
 		b.fail(items, &EngineError{Status: status, Body: bytes.Clone(a.body)})
 	}
 }
 
-// isolate sends the items of each request by themselves.
-func (b *Batcher) isolate(x *flight, from, to, try int) {
-	for from < to {
-		end := from + 1
-		for end < to && x.items[end].Request == x.items[from].Request {
-			end++
+// settle returns when an engine on which a call broke off answers again or cannot be reached. The connections of one that dies
+// close one by one: what is sent on the last of them is lost, and could not be sent elsewhere.
+func (b *Batcher) settle(ctx context.Context) {
+	const most = 10 // questions
+	for range most {
+		if _, err := b.cfg.Engine.Tokens(ctx, []byte("a"), true); !errors.Is(err, relay.ErrBroken) {
+			return
 		}
-		if b.wanted(x.items[from:end]) {
-			b.send(x, from, end, try)
-		}
-		from = end
 	}
+}
+
+// blamesRequest reports whether a status may be one request's fault, so that others in its call could do without it.
+func blamesRequest(status int) bool {
+	switch status {
+	case 401, 403, 408, 429: // the runner's own doing, or the engine's state
+		return false
+	}
+	return status/100 == 4 || status == 500
+}
+
+// isolate sends items of several requests again, half of the requests in each call, so that in the end only those at fault
+// are refused.
+func (b *Batcher) isolate(x *flight, from, to, try int) {
+	middle := from + half(x.items[from:to])
+	for _, part := range [...][2]int{{from, middle}, {middle, to}} {
+		if b.wanted(x.items[part[0]:part[1]]) {
+			b.send(x, part[0], part[1], try)
+		}
+	}
+}
+
+// half is the number of items of the first half of their requests, which are at least two.
+func half(items []Item) int {
+	var starts []int // of requests but the first
+	for i := 1; i < len(items); i++ {
+		if items[i].Request != items[i-1].Request {
+			starts = append(starts, i)
+		}
+	}
+	return starts[len(starts)/2]
 }
 
 // retry sends items for which the engine's memory was too small in smaller calls.
@@ -162,6 +205,17 @@ func (b *Batcher) wanted(items []Item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.ContainsFunc(items, func(it Item) bool { return b.jobs[it.Request] != nil })
+}
+
+// lose ends the jobs of items, of which the engine saw nothing in this call.
+func (b *Batcher) lose(x *flight, items []Item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, it := range items {
+		if j := b.jobs[it.Request]; j != nil {
+			b.failLocked(it.Request, lost(x.seen || j.flights > 1))
+		}
+	}
 }
 
 // fail ends the jobs of items.

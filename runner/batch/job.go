@@ -16,7 +16,7 @@ type job struct {
 	parsed
 	id      uint64
 	entered time.Time
-	started bool // a sequence of it has been in a batch
+	flights int // that took sequences of it along
 	request Request
 	counts  []int
 	results [][]byte // parts of answers, as the engine wrote them
@@ -49,7 +49,7 @@ func (j *job) reset() {
 	clear(j.results)
 	clear(j.answers)
 	*j = job{
-		parsed: parsed{inputs: j.inputs[:0], extra: j.extra[:0]}, counts: j.counts[:0], results: j.results[:0], answers: j.answers[:0],
+		parsed: parsed{inputs: j.inputs[:0]}, counts: j.counts[:0], results: j.results[:0], answers: j.answers[:0],
 		piece: j.piece[:0], raw: j.raw[:0], done: j.done,
 	}
 }
@@ -63,30 +63,22 @@ func (j *job) keep(a *answer) {
 }
 
 // recode turns results into base64 where the engine wrote numbers although it was asked for base64.
-func (j *job) recode() error {
+func (j *job) recode() {
 	for i, e := range j.results {
-		if e[0] == '"' {
-			continue
+		if e[0] != '"' {
+			j.results[i] = appendBase64(nil, e)
 		}
-		coded, err := appendBase64(nil, e)
-		if err != nil {
-			return badReply(err)
-		}
-		j.results[i] = coded
 	}
-	return nil
 }
 
-// write writes the body of the answer. An error of its own comes before anything was written.
+// write writes the body of the answer.
 func (j *job) write(w io.Writer) error {
 	if j.whole != nil {
 		_, err := w.Write(j.whole)
 		return err
 	}
 	if j.base64 {
-		if err := j.recode(); err != nil {
-			return err
-		}
+		j.recode()
 	}
 	total := 0
 	b := append(j.piece[:0], `{"object":"list","data":[`...)

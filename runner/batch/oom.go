@@ -9,10 +9,14 @@ const (
 	mostTries = 4
 )
 
-var memoryWords = regexp.MustCompile(`(?i)out of memory|failed to allocate|unable to allocate|cudaMalloc|OUT_OF_(DEVICE|HOST)_MEMORY|OutOf(Device|Host)Memory|bad_alloc`)
+var memoryWords = regexp.MustCompile(`(?i)out of memory|failed to allocate|unable to allocate|cudaMalloc|OUT_OF_(DEVICE_|HOST_)?MEMORY|OutOf(Device|Host)Memory|bad_alloc`)
 
 // OutOfMemory recognises the usual words of engines that ran out of memory.
 func OutOfMemory(text []byte) bool { return memoryWords.Match(text) }
+
+// saysMemory reports whether an answer of a status is searched for those words. Text Embeddings Inference says 424 of all
+// that its backend fails with.
+func saysMemory(status int) bool { return status >= 500 || status == 424 }
 
 // halve divides items, for which the engine's memory was too small at the given try, into runs of at most half their
 // tokens. It returns the ends of the runs, or nil when no smaller call is to be tried. Half means at least leastTokens.

@@ -8,11 +8,11 @@ import (
 
 // parsed is an embedding request taken apart. Its slices are parts of the body.
 type parsed struct {
-	body   []byte
-	model  []byte // the member's value as written, nil without one
-	inputs []input
-	base64 bool
-	extra  []byte // other members as written, each with a comma before it
+	body       []byte
+	model      []byte // the member's value as written, nil without one
+	dimensions []byte // the same
+	inputs     []input
+	base64     bool
 }
 
 // An input is one sequence to embed.
@@ -23,10 +23,11 @@ type input struct {
 	tokens bool   // it is a list
 }
 
-// parse takes a request apart. ok is false for one that cannot be joined with others: not valid in the parts that are
-// read, with an input of another form, or with a member twice. Whoever is to answer it decides what that means.
+// parse takes a request apart. ok is false for one that cannot be joined with others: not valid, with an input of another
+// form, with a member twice, or with one that is not OpenAI's, which may change what a call or its answer means. Whoever is
+// to answer it decides what that means.
 func (p *parsed) parse(body []byte) (ok bool) {
-	*p = parsed{body: body, inputs: p.inputs[:0], extra: p.extra[:0]}
+	*p = parsed{body: body, inputs: p.inputs[:0]}
 	s := scanner{b: body}
 	if s.take('{') != nil {
 		return false
@@ -61,6 +62,11 @@ func (p *parsed) parse(body []byte) (ok bool) {
 				return false
 			}
 			p.model = value
+		case "dimensions":
+			if p.dimensions != nil {
+				return false
+			}
+			p.dimensions = value
 		case "encoding_format":
 			if sawEncoding {
 				return false
@@ -75,9 +81,7 @@ func (p *parsed) parse(body []byte) (ok bool) {
 			}
 		case "user": // means nothing to an engine
 		default:
-			p.extra = append(p.extra, `,"`...)
-			p.extra = append(append(p.extra, key...), `":`...)
-			p.extra = append(p.extra, value...)
+			return false
 		}
 	}
 }
@@ -91,7 +95,7 @@ func (p *parsed) parseInput(s *scanner) bool {
 	if s.take('[') != nil {
 		return false
 	}
-	if c := s.peek(); c == '-' || c >= '0' && c <= '9' {
+	if c := s.peek(); c >= '0' && c <= '9' {
 		s.i = start
 		return p.one(s)
 	}
@@ -140,18 +144,6 @@ func (p *parsed) one(s *scanner) bool {
 	return false
 }
 
-// integer moves past a whole number.
-func (s *scanner) integer() bool {
-	if s.i < len(s.b) && s.b[s.i] == '-' {
-		s.i++
-	}
-	start := s.i
-	for s.i < len(s.b) && s.b[s.i] >= '0' && s.b[s.i] <= '9' {
-		s.i++
-	}
-	return s.i > start && (s.b[start] != '0' || s.i == start+1)
-}
-
 // decode returns the text of a JSON string; that of one without escapes is a part of it.
 func decode(raw []byte) (text []byte, ok bool) {
 	inner := raw[1 : len(raw)-1]
@@ -170,13 +162,8 @@ func decode(raw []byte) (text []byte, ok bool) {
 	return inner, utf8.Valid(inner)
 }
 
-// same reports whether one engine call can carry both requests.
-func (p *parsed) group() string {
-	if len(p.extra) == 0 {
-		return ""
-	}
-	return string(p.extra)
-}
+// group is the same for requests that one engine call can carry.
+func (p *parsed) group() string { return string(p.dimensions) }
 
 // appendBody writes an engine call for inputs, which all belong to requests of p's group. It asks for base64, which costs
 // an engine far less to write than numbers do; job.write turns it into numbers for those who want them.
@@ -193,5 +180,8 @@ func (p *parsed) appendBody(dst []byte, inputs []input) []byte {
 		dst = append(dst, inputs[i].raw...)
 	}
 	dst = append(dst, `],"encoding_format":"base64"`...)
-	return append(append(dst, p.extra...), '}')
+	if p.dimensions != nil {
+		dst = append(append(dst, `,"dimensions":`...), p.dimensions...)
+	}
+	return append(dst, '}')
 }

@@ -3,6 +3,7 @@ package batch
 import (
 	"bytes"
 	"errors"
+	"strconv"
 )
 
 var errSyntax = errors.New("not the JSON that was expected")
@@ -122,6 +123,54 @@ func (s *scanner) value() ([]byte, error) {
 		s.i++
 	}
 	return s.b[start:s.i], nil
+}
+
+// skip moves past c and reports whether it was there.
+func (s *scanner) skip(c byte) bool {
+	if s.i == len(s.b) || s.b[s.i] != c {
+		return false
+	}
+	s.i++
+	return true
+}
+
+// digits moves past digits and reports whether there were any.
+func (s *scanner) digits() bool {
+	start := s.i
+	for s.i < len(s.b) && s.b[s.i] >= '0' && s.b[s.i] <= '9' {
+		s.i++
+	}
+	return s.i > start
+}
+
+// integer moves past a whole number without a sign.
+func (s *scanner) integer() bool {
+	start := s.i
+	return s.digits() && (s.b[start] != '0' || s.i == start+1)
+}
+
+// number moves past a number and reports whether it was one that a float32 can hold.
+func (s *scanner) number() bool {
+	const small = 38 // bytes: less are less than 10^38, which a float32 holds
+	start := s.i
+	s.skip('-')
+	if !s.integer() || s.skip('.') && !s.digits() {
+		return false
+	}
+	if !s.skip('e') && !s.skip('E') {
+		if s.i-start <= small {
+			return true
+		}
+	} else {
+		if !s.skip('-') {
+			s.skip('+')
+		}
+		if !s.digits() {
+			return false
+		}
+	}
+	_, err := strconv.ParseFloat(string(s.b[start:s.i]), 32)
+	return err == nil
 }
 
 // end reports that nothing but spaces follows.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"reveille/infra/catalog"
@@ -36,7 +37,7 @@ func (e entry) identity() string {
 // entryFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > flags > recipe).
 func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	h.mu.Lock()
-	under, saved, runtime := h.catalog, h.settings.saved[t.Model], h.settings.runtime
+	under, set := h.catalog, h.settings
 	pinned := false
 	m, ok := under.Model(t.Model)
 	if ok {
@@ -50,10 +51,9 @@ func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	if !ok {
 		return entry{}, &Error{Code: CodeLoad, Message: "recipe " + m.Recipe + " is not in the catalogue", Final: true, Cause: errUnknown}
 	}
-	layers := recipe.Layers{Catalogue: m.Options, Runner: runtimeOptions(h.cfg.Options, runtime, &rc)}
-	var err error
-	if layers.Saved, err = options(saved); err != nil {
-		return entry{}, fmt.Errorf("saved options: %w", err)
+	layers, err := h.layers(m, &rc, set)
+	if err != nil {
+		return entry{}, err
 	}
 	if layers.Request, err = options(t.Options); err != nil {
 		return entry{}, fmt.Errorf("options: %w", err)
@@ -65,7 +65,7 @@ func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 		pinned = p
 	}
 	e := entry{model: m, under: under, recipe: &rc, options: rc.Effective(layers), need: m.Memory, pinned: pinned}
-	if e.plan, err = h.planFor(e); err != nil {
+	if e.plan, err = h.planFor(e, set); err != nil {
 		return entry{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
 	}
 	if e.need == 0 {
@@ -74,36 +74,75 @@ func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	return e, nil
 }
 
+// layers are the sources of a model's options but a request.
+func (h *Host) layers(m *catalog.Model, rc *recipe.Recipe, set settings) (recipe.Layers, error) {
+	saved, err := options(set.saved[m.ID])
+	if err != nil {
+		return recipe.Layers{}, fmt.Errorf("saved options: %w", err)
+	}
+	return recipe.Layers{Saved: saved, Catalogue: m.Options, Runner: runtimeOptions(h.cfg.Options, set.runtime, rc)}, nil
+}
+
 // planFor computes a load's plan. Its share of a device depends on the host's settings and on the catalogue: the least
 // of the budgets of its devices, divided over the language models that may be loaded at once, less what the others need.
-func (h *Host) planFor(e entry) (plan.Plan, error) {
+func (h *Host) planFor(e entry, set settings) (plan.Plan, error) {
 	var share plan.Share
+	var unknown []string
 	if e.model.Type == policy.LLM {
-		needs := map[policy.Type][]int64{}
-		for _, m := range e.under.Models {
-			rc, ok := e.under.Recipes[m.Recipe]
-			if m.Type == policy.LLM || !ok || !m.Devices.Overlaps(e.model.Devices) {
-				continue
-			}
-			need := m.Memory
-			if p, err := h.cfg.Engines.Plan(m, &rc, rc.Effective(recipe.Layers{Catalogue: m.Options}), plan.Share{}); err == nil && need == 0 {
-				need = p.Need
-			}
-			needs[m.Type] = append(needs[m.Type], need)
-		}
-		limits, loaded := h.pagedBeside(e.model)
-		share = plan.ShareOf(0, limits.Of(policy.LLM), loaded, plan.Beside(limits, needs))
+		var needs map[policy.Type][]int64
+		needs, unknown = h.plainBeside(e, set)
+		share = plan.ShareOf(0, set.limits.Of(policy.LLM), h.pagedBeside(e.model), plan.Beside(set.limits, needs))
 	}
 	for d, budget := range h.cfg.Budget {
 		if e.model.Devices.Overlaps(d) && (share.Budget == 0 || budget < share.Budget) {
 			share.Budget = budget
 		}
 	}
-	return h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
+	share.Total = h.cfg.Totals[e.model.Devices] // of several devices it would not be clear whose
+	p, err := h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
+	if err == nil && len(unknown) > 0 && share.Budget > 0 && e.model.Memory == 0 {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is not known before the weights are here: "+
+			"with a `memory:` of its own in the models file a model counts from the start", e.model.ID, strings.Join(unknown, ", ")))
+	}
+	return p, err
+}
+
+// plainBeside is what each model of another type that may be loaded beside e needs, planned as its own load would plan it,
+// and those of which that is not known: they count as nothing.
+func (h *Host) plainBeside(e entry, set settings) (needs map[policy.Type][]int64, unknown []string) {
+	needs = map[policy.Type][]int64{}
+	for _, m := range e.under.Models {
+		rc, ok := e.under.Recipes[m.Recipe]
+		if m.Type == policy.LLM || !ok || !m.Devices.Overlaps(e.model.Devices) {
+			continue
+		}
+		need := h.needOf(m, &rc, set)
+		if need == 0 {
+			unknown = append(unknown, m.ID)
+		}
+		needs[m.Type] = append(needs[m.Type], need)
+	}
+	return needs, unknown
+}
+
+// needOf is the memory that a load of a plain model would need, 0 where that is not known or it could not be loaded.
+func (h *Host) needOf(m *catalog.Model, rc *recipe.Recipe, set settings) int64 {
+	if m.Memory > 0 {
+		return m.Memory
+	}
+	layers, err := h.layers(m, rc, set)
+	if err != nil {
+		return 0
+	}
+	p, err := h.cfg.Engines.Plan(m, rc, rc.Effective(layers), plan.Share{})
+	if err != nil {
+		return 0
+	}
+	return p.Need
 }
 
 // pagedBeside counts the language models on the devices of m, itself not counted in.
-func (h *Host) pagedBeside(m *catalog.Model) (limits policy.Limits, loaded int) {
+func (h *Host) pagedBeside(m *catalog.Model) (loaded int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id, r := range h.residents {
@@ -111,7 +150,7 @@ func (h *Host) pagedBeside(m *catalog.Model) (limits policy.Limits, loaded int) 
 			loaded++
 		}
 	}
-	return h.cfg.Limits, loaded
+	return loaded
 }
 
 // pinAsked is what a load itself says of its model's pin.

@@ -24,6 +24,7 @@ type Config struct {
 	Devices policy.Devices
 	Limits  policy.Limits
 	Budget  map[policy.Devices]int64 // bytes per device, none: no limit
+	Totals  map[policy.Devices]int64 // bytes that a device has, where that is known
 	Seats   map[policy.Type]int      // NPU seats, nil: one NPU model
 	Options recipe.Options           // load options from flags and environment, below the pool's run-time settings
 	Evict   policy.Eviction          // which idle model goes; default LRU

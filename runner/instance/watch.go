@@ -14,7 +14,7 @@ type Reason string
 // The reasons. Both are final: there is no taking back.
 const (
 	Interruption Reason = "interruption" // the spot market wants it, at Notice.At
-	Termination  Reason = "termination"  // its Auto Scaling group ends it, as soon as it is told that it may
+	Termination  Reason = "termination"  // its Auto Scaling group ends it or puts it into its warm pool, once it is told that it may
 )
 
 // Notice is the word that the machine is taken away.
@@ -66,7 +66,7 @@ func look(ctx context.Context, m *Metadata) (n Notice, found bool, err error) {
 		return interruption(text, time.Now()), true, nil
 	}
 	text, there, err = m.Get(ctx, "autoscaling/target-lifecycle-state")
-	if there && terminates(text) {
+	if there && leaves(text) {
 		return Notice{Reason: Termination}, true, nil
 	}
 	return Notice{}, false, err
@@ -86,6 +86,8 @@ func interruption(text string, now time.Time) Notice {
 	return Notice{Reason: Interruption, At: said.Time}
 }
 
-// terminates reports whether a target lifecycle state is the end of the machine. A spare of a warm pool that is to be
-// ended (Warmed:Terminated) has no runner that could drain, but a runner may find itself on one that was put back.
-func terminates(target string) bool { return strings.TrimPrefix(target, "Warmed:") == "Terminated" }
+// leaves reports whether a target lifecycle state is out of the group's service: the end of the machine, or the warm pool, in
+// which it is stopped (Warmed:Stopped) until the group needs it again. A spare that was never in service has no runner.
+func leaves(target string) bool {
+	return target == "Terminated" || strings.HasPrefix(target, "Warmed:")
+}

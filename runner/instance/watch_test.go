@@ -35,7 +35,8 @@ func TestWatch(t *testing.T) {
 		"spot, terminate": {imds.SpotAction, `{"action": "terminate", "time": "2030-01-02T03:04:05Z"}`, instance.Notice{Reason: instance.Interruption, At: at}},
 		"spot, stop":      {imds.SpotAction, `{"action":"stop","time":"2030-01-02T03:04:05Z"}`, instance.Notice{Reason: instance.Interruption, At: at}},
 		"group":           {imds.Target, "Terminated", instance.Notice{Reason: instance.Termination}},
-		"warm pool":       {imds.Target, "Warmed:Terminated", instance.Notice{Reason: instance.Termination}},
+		"warm pool":       {imds.Target, "Warmed:Stopped", instance.Notice{Reason: instance.Termination}},
+		"warm pool's end": {imds.Target, "Warmed:Terminated", instance.Notice{Reason: instance.Termination}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := imds.Start(t, map[string]string{imds.Target: "InService", "events/recommendations/rebalance": `{"noticeTime":"2030-01-01T00:00:00Z"}`})

@@ -89,27 +89,29 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	run := newRunning(p, media)
 	run.files = f
 	if m.Type == policy.Embedding {
-		run.queue = l.queue(ctx, run, m, r, f.checkpoint, pl)
+		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
 	}
 	go run.closeAtEnd()
 	return run, nil
 }
 
 // queue makes the queue of an embedding model, nil for an engine that cannot count tokens: its requests are then relayed.
-func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r *recipe.Recipe, checkpoint string, p plan.Plan) *batch.Batcher {
-	dialect, ok := batch.DialectOf(r.Name)
+func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) *batch.Batcher {
+	dialect, ok := batch.DialectOf(r.Family())
 	if !ok {
+		l.Log.Info("embedding requests are not batched: no way to count tokens by this engine", "model", m.ID, "recipe", r.Name, "engine", r.Family())
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
+	delay, _ := opts["batch_delay"].(int64)
 	cfg := batch.Config{
 		Limits: batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest},
 		Engine: &batch.HTTP{Client: run.client, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.Patience, 10*time.Minute)},
 		OutOfMemory: func(text []byte) bool {
 			return r.Errors.Cause(string(text)) == recipe.CauseOutOfMemory || batch.OutOfMemory(text)
 		},
-		Meters: l.Meters, Log: l.Log.With("model", m.ID),
+		Delay: time.Duration(delay) * time.Millisecond, Meters: l.Meters, Log: l.Log.With("model", m.ID),
 	}
 	if tokens, err := plan.Vocabulary(checkpoint); err == nil && tokens != nil {
 		cfg.Words = batch.NewWordPiece(tokens)

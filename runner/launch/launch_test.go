@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -136,6 +137,59 @@ func TestCancelledStart(t *testing.T) {
 	}
 	if killed, err := l.Ledger.KillLeftovers(t.Context()); len(killed) > 0 || err != nil {
 		t.Errorf("left behind: %v %v", killed, err)
+	}
+}
+
+// An embedding model has a queue where its recipe's family says how to count tokens; where not, the log says so.
+func TestQueueByFamily(t *testing.T) {
+	l := newLauncher(t)
+	var log bytes.Buffer
+	set, err := recipe.Shipped().With(map[string]recipe.Recipe{"mine": {Inherit: "standin"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, mine := catalog.Model{ID: "m", Type: policy.Embedding, Devices: policy.CPU}, set["mine"]
+	l.Finder.Paths["mine"] = testenv.Standin(t)
+	e, err := l.Start(t.Context(), &m, &mine, nil, plan.Plan{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.(*running).Embeddings() == nil {
+		t.Error("a recipe that inherits has no queue")
+	}
+	if err := e.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-e.Done()
+	quiet := &Launcher{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	other := set["mistralrs"]
+	if q := quiet.queue(t.Context(), nil, &m, &other, "", nil, plan.Plan{}); q != nil || !strings.Contains(log.String(), "level=INFO") ||
+		!strings.Contains(log.String(), "model=m recipe=mistralrs") {
+		t.Errorf("%v, log %q", q, log.String())
+	}
+}
+
+// What batch_delay says is the delay of the queue, as the log shows.
+func TestBatchDelay(t *testing.T) {
+	l := newLauncher(t)
+	var log bytes.Buffer
+	l.Log = slog.New(slog.NewTextHandler(&log, nil))
+	m, r := catalog.Model{ID: "m", Type: policy.Embedding, Devices: policy.CPU}, recipe.Shipped()["standin"]
+	e, err := newLauncher(t).Start(t.Context(), &m, &r, nil, plan.Plan{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for ms, want := range map[any]string{nil: "batch_delay=0s", int64(7): "batch_delay=7ms"} {
+		log.Reset()
+		l.queue(t.Context(), e.(*running), &m, &r, "", recipe.Options{"batch_delay": ms}, plan.Plan{}).Close()
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("with %v: log %q lacks %s", ms, log.String(), want)
+		}
 	}
 }
 

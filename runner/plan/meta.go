@@ -11,6 +11,8 @@ type Meta struct {
 	Heads     int `json:"heads,omitempty"`
 	Vocab     int `json:"vocab,omitempty"`
 	Positions int `json:"positions,omitempty"` // longest sequence it was trained for, 0 unknown
+	// Scaled models stretch their positions, so that an engine may take sequences longer than Positions.
+	Scaled bool `json:"scaled,omitempty"`
 	// Causal models look back only, and so can keep keys and values.
 	Causal bool `json:"causal"`
 	// Cache is what a token takes in the KV cache, summed over the layers that keep all tokens, Windowed over those that

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"maps"
 	"strconv"
 	"strings"
@@ -12,13 +13,13 @@ import (
 // OptionsOf reads what a plan heeds from effective load options, the texts of extra arguments included: an argument
 // there has the last word with the engine, and so with the plan.
 func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
-	o := Options{Type: t, Devices: d, Engine: r.Name, Memory: memory}
+	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory}
 	if o.Context = number(opts["ctx_size"]); opts["ctx_size"] == int64(0) {
 		o.Context = WholeContext
 	}
 	o.NBatch, o.NUBatch, o.Parallel = number(opts["n_batch"]), number(opts["n_ubatch"]), number(opts["n_parallel"])
 	o.CacheK, o.CacheV = text(opts["cache_type_k"]), text(opts["cache_type_v"])
-	o.ExactKV = opts["kv_cache_bytes"] != nil
+	o.ExactKV, o.Fraction = opts["kv_cache_bytes"] != nil, opts["gpu_memory_utilization"] != nil
 	for name, spec := range r.Options {
 		if args, err := recipe.SplitArgs(text(opts[name])); spec.Kind == recipe.KindArgs && err == nil {
 			o.heed(args)
@@ -50,6 +51,10 @@ func (o *Options) heed(args []string) {
 			o.CacheK = value
 		case "-ctv", "--cache-type-v":
 			o.CacheV = value
+		case "--gpu-memory-utilization":
+			o.Fraction = true
+		case "--rope-scaling", "--hf-overrides":
+			o.Scaled = true
 		}
 	}
 	if o.Engine == "vllm" {
@@ -57,8 +62,9 @@ func (o *Options) heed(args []string) {
 	}
 }
 
-// Apply returns the effective options with the plan's values in place of those that nobody set. Options that the recipe
-// does not have are left out, and so is what extra arguments say.
+// Apply returns the effective options with the plan's values in place of those that nobody set, and of those that are the
+// runner's alone; nil is for the engine to choose. Options that the recipe does not have are left out, and so is what extra
+// arguments say.
 func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	out := maps.Clone(opts)
 	if out == nil {
@@ -74,18 +80,32 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 			}
 		}
 	}
-	for name, v := range p.values(r.Name, opts) {
+	for name, v := range p.values(r.Family(), opts) {
 		spec, known := r.Options[name]
 		if !known || said[spec.Flag] || said[short[spec.Flag]] {
 			continue
 		}
 		was, set := out[name]
-		if set && !automatic(spec, was) && !(p.Kind == Plain && name == "n_batch" && r.Name == "llamacpp") {
+		if set && !automatic(spec, was) && !p.overrules(r.Family(), name) {
 			continue
 		}
 		out[name] = v
 	}
 	return out
+}
+
+// overrules reports whether the plan's value of an option goes before what somebody set: that bounds the queue of the runner,
+// and the engine has a bound of its own beyond which it does not start, or lowers what it is told.
+func (p *Plan) overrules(engine, option string) bool {
+	switch engine {
+	case "llamacpp":
+		return p.Kind == Plain && option == "n_batch"
+	case "vllm":
+		return option == "ctx_size"
+	case "tei":
+		return option == "n_batch"
+	}
+	return false
 }
 
 // short are the short forms of llama-server's flags.
@@ -116,22 +136,25 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 			v["n_batch"] = int64(p.Physical)
 		}
 	case "vllm":
-		if p.Kind == Paged {
+		switch {
+		case p.Kind == Paged:
 			set("ctx_size", p.Longest)
-			if p.Budget > 0 && p.Share > 0 {
-				v["gpu_memory_utilization"] = ratio(p.Share, p.Budget)
+			if whole := cmp.Or(p.Total, p.Budget); whole > 0 && p.Share > 0 {
+				v["gpu_memory_utilization"] = ratio(p.Share, whole)
 			}
 			if n, ok := opts["kv_cache_bytes"].(int64); ok && n < 0 && p.KVBytes > 0 {
 				v["kv_cache_bytes"] = p.KVBytes
 			}
-		} else if p.Kind == Plain && p.WeightsBytes > 0 {
+		case p.Longest > 0 && p.Positions > 0: // it embeds
 			set("ctx_size", p.Longest)
 			set("n_batch", p.NBatch)
 			set("n_parallel", p.Parallel)
+		case p.Longest > 0:
+			v["ctx_size"] = nil // tokens in flight are not the length of a sequence, which the engine knows
 		}
 	case "tei":
-		if p.WeightsBytes > 0 {
-			set("n_batch", p.NBatch)
+		if p.Positions > 0 {
+			set("n_batch", p.Physical)
 		}
 	case "mistralrs":
 		if p.Kind == Paged && p.KVBytes > 0 {
@@ -141,9 +164,9 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 	return v
 }
 
-// ratio is share of budget, rounded down to hundredths and at least one.
-func ratio(share, budget int64) float64 {
-	hundredths := max(min(int64(float64(share)/float64(budget)*100), 95), 1)
+// ratio is share of whole, rounded down to hundredths and at least one.
+func ratio(share, whole int64) float64 {
+	hundredths := max(min(int64(float64(share)/float64(whole)*100), 95), 1)
 	return float64(hundredths) / 100
 }
 

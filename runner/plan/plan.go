@@ -44,6 +44,10 @@ type Options struct {
 	CacheK, CacheV string
 	// ExactKV says that the engine is told the size of its KV pool in bytes, where it would else take all of its share.
 	ExactKV bool
+	// Fraction says that somebody set the part of the device's memory that the engine may take.
+	Fraction bool
+	// Scaled says that arguments may stretch the model's positions.
+	Scaled bool
 	// Memory overrides the share, in bytes.
 	Memory int64
 }
@@ -75,16 +79,19 @@ type Plan struct {
 	Parallel int `json:"parallel"` // sequences at once
 	Blocks   int `json:"blocks"`   // of the KV pool
 	Longest  int `json:"longest"`  // of one sequence, 0 unknown
+	// Positions is the model's own bound of a sequence, 0 unknown.
+	Positions int `json:"positions,omitempty"`
 
 	CacheK          string `json:"cache_type_k,omitempty"`
 	CacheV          string `json:"cache_type_v,omitempty"`
 	KVBytesPerToken int64  `json:"kv_bytes_per_token"` // of a short context
 	KVBytes         int64  `json:"kv_bytes"`
 	WeightsBytes    int64  `json:"weights_bytes"`
-	ComputeBytes    int64  `json:"compute_bytes"` // buffers of the engine, estimated
-	Need            int64  `json:"need"`          // all of it
-	Share           int64  `json:"share"`         // of the device, 0 without a budget
-	Budget          int64  `json:"budget"`        // of the device, 0 without one
+	ComputeBytes    int64  `json:"compute_bytes"`   // buffers of the engine, estimated
+	Need            int64  `json:"need"`            // all of it
+	Share           int64  `json:"share"`           // of the device, 0 without a budget
+	Budget          int64  `json:"budget"`          // of the device, 0 without one
+	Total           int64  `json:"total,omitempty"` // that the device has, 0 unknown
 
 	Reason   string   `json:"reason"` // why this kind and this context
 	Warnings []string `json:"warnings,omitempty"`
@@ -92,16 +99,18 @@ type Plan struct {
 
 // Make computes the plan of a load. It is a function of its arguments alone.
 func Make(m Meta, o Options, s Share) Plan {
-	p := Plan{WeightsBytes: m.Weights, Budget: s.Budget, Share: s.of(o.Memory)}
+	p := Plan{WeightsBytes: m.Weights, Positions: m.Positions, Budget: s.Budget, Total: s.Total, Share: s.of(o.Memory)}
 	switch {
 	case o.Type != policy.LLM:
 		p.plain(&m, &o, fmt.Sprintf("models of type %s have no KV pool", o.Type))
 	case m.Format == "":
 		p.plain(&m, &o, "no metadata: no KV pool is planned, the engine's own settings count")
 		p.Context, p.NBatch, p.NUBatch, p.Physical, p.Parallel = max(o.Context, 0), o.NBatch, o.NUBatch, o.NUBatch, o.Parallel
+		p.Longest = 0
 		p.ComputeBytes = p.WeightsBytes / 5
 	case !m.kept():
 		p.plain(&m, &o, fmt.Sprintf("architecture %s keeps no KV cache", m.Arch))
+		p.Longest = 0 // batches do not bound what it generates
 	default:
 		p.paged(&m, &o)
 	}
@@ -156,7 +165,10 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 		p.Longest = min(p.Longest, m.Positions)
 	}
 	p.Physical = p.NUBatch
-	if o.Devices == policy.CPU && o.NUBatch == 0 {
+	switch {
+	case o.Engine == "tei":
+		p.Physical = max(p.NBatch, m.Positions) // with less than the longest sequence it does not start
+	case o.Devices == policy.CPU && o.NUBatch == 0:
 		p.Physical = min(p.NUBatch, max(cpuUBatch, p.Longest))
 	}
 	if p.WeightsBytes > 0 {
@@ -192,13 +204,16 @@ func (p *Plan) paged(m *Meta, o *Options) {
 		}
 	}
 	p.Longest = p.Context
-	if whole > 0 {
+	if stretched := o.Context > 0 && (m.Scaled || o.Scaled); whole > 0 && !stretched {
 		p.Longest = min(p.Longest, whole)
 	}
 	p.KVBytes = p.kv(m, p.Context)
 	p.Blocks = (p.Context + blockTokens - 1) / blockTokens
 	if need := p.WeightsBytes + p.KVBytes + p.ComputeBytes; p.Share > 0 && need > p.Share {
 		p.warn("needs %d bytes, more than its share of %d: others make room for it", need, p.Share)
+	}
+	if o.Engine == "vllm" && !o.Fraction && !o.ExactKV && p.Share > 0 && p.Budget > 0 && p.Total == 0 {
+		p.warn("the memory of the device is not known: gpu_memory_utilization is the share's part of the budget, %d bytes", p.Budget)
 	}
 }
 

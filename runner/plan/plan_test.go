@@ -5,6 +5,8 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,8 +61,8 @@ func TestMake(t *testing.T) {
 				t.Errorf("%+v", p)
 			}
 		}},
-		{"too small a share", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1}, ShareOf(24*gib, 2, 0, 0), func(t *testing.T, p Plan) {
-			if p.Context != leastContext || len(p.Warnings) != 1 {
+		{"too small a share", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1, Fraction: true}, ShareOf(24*gib, 2, 0, 0), func(t *testing.T, p Plan) {
+			if p.Context != leastContext || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "more than its share") {
 				t.Errorf("%+v", p)
 			}
 		}},
@@ -169,6 +171,11 @@ func TestPlansAreSane(t *testing.T) {
 // TestGolden compares whole command lines with testdata/argv.
 func TestGolden(t *testing.T) {
 	set := recipe.Shipped()
+	long, err := Read(folder(t, `{"architectures":["BertModel"],"model_type":"bert","num_hidden_layers":12,"hidden_size":768,"num_attention_heads":12,
+		"vocab_size":30522,"max_position_embeddings":8192}`))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		file, recipe string
 		meta         Meta
@@ -189,27 +196,113 @@ func TestGolden(t *testing.T) {
 		{"vllm-minilm", "vllm", minilm, policy.Embedding, policy.GPU, nil, Share{}},
 		{"mistralrs-llama", "mistralrs", llama8b, policy.LLM, policy.GPU, nil, ShareOf(48*gib, 1, 0, 0)},
 		{"tei-minilm", "tei", minilm, policy.Embedding, policy.GPU, map[string]any{"n_batch": 16384}, Share{}},
+		{"vllm-llama-total", "vllm", llama8b, policy.LLM, policy.GPU, nil, Share{Budget: 70 * gib, Total: 80 * gib, Paged: 2}},
+		{"vllm-minilm-context", "vllm", minilm, policy.Embedding, policy.GPU, map[string]any{"ctx_size": 32_768}, Share{}},
+		{"vllm-unknown-embedding", "vllm", Meta{}, policy.Embedding, policy.GPU, map[string]any{"ctx_size": 32_768}, Share{}},
+		{"vllm-unknown", "vllm", Meta{Weights: gib}, policy.LLM, policy.GPU, map[string]any{"ctx_size": 16_384}, Share{}},
+		{"tei-long", "tei", long, policy.Embedding, policy.GPU, nil, Share{}},
+		{"tei-long-limits", "tei", long, policy.Embedding, policy.CPU, map[string]any{"ctx_size": 6144, "n_batch": 2048, "n_ubatch": 1024}, Share{}},
+		{"tei-unknown", "tei", Meta{}, policy.Embedding, policy.GPU, nil, Share{}},
 	} {
 		t.Run(tt.file, func(t *testing.T) {
-			r := set[tt.recipe]
-			request, err := r.ParseOptions(tt.request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			opts := r.Effective(recipe.Layers{Request: request})
-			p := Make(tt.meta, OptionsOf(&r, tt.typ, tt.device, 0, opts), tt.share)
-			argv, err := engine.Argv(engine.Spec{
-				Recipe: r, Model: "m", Checkpoint: "/models/m", Type: tt.typ, Devices: tt.device, Options: p.Apply(&r, opts), Host: "127.0.0.1", Port: 8001,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			argv, p := command(t, set[tt.recipe], tt.meta, tt.typ, tt.device, tt.request, tt.share)
 			text, err := json.MarshalIndent(p, "", "  ")
 			if err != nil {
 				t.Fatal(err)
 			}
 			golden(t, filepath.Join("testdata", "argv", tt.file+".txt"), strings.Join(argv, "\n")+"\n\n"+string(text)+"\n")
 		})
+	}
+}
+
+// command is the command line of a load as it is planned, and the plan.
+func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.Devices, request map[string]any, s Share) (argv []string, p Plan) {
+	t.Helper()
+	asked, err := r.ParseOptions(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := r.Effective(recipe.Layers{Request: asked})
+	p = Make(m, OptionsOf(&r, typ, d, 0, opts), s)
+	argv, err = engine.Argv(engine.Spec{
+		Recipe: r, Model: "m", Checkpoint: "/models/m", Type: typ, Devices: d, Options: p.Apply(&r, opts), Host: "127.0.0.1", Port: 8001,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return argv, p
+}
+
+// TestInheritedRecipes: a recipe that inherits, however deep, is planned and started as the one at the root.
+func TestInheritedRecipes(t *testing.T) {
+	for name, load := range map[string]struct {
+		meta    Meta
+		typ     policy.Type
+		request map[string]any
+	}{
+		"llamacpp":  {minilm, policy.Embedding, map[string]any{"n_batch": 4096, "n_ubatch": 512}},
+		"vllm":      {llama8b, policy.LLM, map[string]any{"ctx_size": 200_000}},
+		"tei":       {minilm, policy.Embedding, map[string]any{"n_batch": 256}},
+		"mistralrs": {llama8b, policy.LLM, nil},
+	} {
+		set, err := recipe.Shipped().With(map[string]recipe.Recipe{"child": {Inherit: name}, "grandchild": {Inherit: "child"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		argv, p := command(t, set[name], load.meta, load.typ, policy.GPU, load.request, ShareOf(80*gib, 2, 0, 0))
+		for _, heir := range []string{"child", "grandchild"} {
+			got, planned := command(t, set[heir], load.meta, load.typ, policy.GPU, load.request, ShareOf(80*gib, 2, 0, 0))
+			if !slices.Equal(got, argv) || !reflect.DeepEqual(planned, p) {
+				t.Errorf("%s of %s:\n%q\n%+v\nwant\n%q\n%+v", heir, name, got, planned, argv, p)
+			}
+		}
+	}
+}
+
+// TestLongest: vllm is never told a sequence longer than the model's own, unless its positions are stretched.
+func TestLongest(t *testing.T) {
+	r := recipe.Shipped()["vllm"]
+	stretched := llama8b
+	stretched.Scaled = true
+	for _, tt := range []struct {
+		name    string
+		meta    Meta
+		request map[string]any
+		want    string
+	}{
+		{"too long", llama8b, map[string]any{"ctx_size": 200_000}, "131072"},
+		{"shorter", llama8b, map[string]any{"ctx_size": 8192}, "8192"},
+		{"stretched by the model", stretched, map[string]any{"ctx_size": 200_000}, "200000"},
+		{"stretched by arguments", llama8b, map[string]any{"ctx_size": 200_000, "vllm_args": `--hf-overrides {}`}, "200000"},
+		{"stretched, but nobody asked", stretched, nil, "131072"},
+	} {
+		argv, _ := command(t, r, tt.meta, policy.LLM, policy.GPU, tt.request, ShareOf(800*gib, 1, 0, 0))
+		if i := slices.Index(argv, "--max-model-len"); i < 0 || argv[i+1] != tt.want {
+			t.Errorf("%s: %q, want %s", tt.name, argv, tt.want)
+		}
+	}
+}
+
+// TestFractionOfTheDevice: a plan says so where the fraction that it gives is only that of the budget.
+func TestFractionOfTheDevice(t *testing.T) {
+	r := recipe.Shipped()["vllm"]
+	for _, tt := range []struct {
+		name    string
+		request map[string]any
+		share   Share
+		warned  bool
+	}{
+		{"unknown", nil, Share{Budget: 70 * gib, Paged: 1}, true},
+		{"known", nil, Share{Budget: 70 * gib, Total: 80 * gib, Paged: 1}, false},
+		{"no budget", nil, Share{Paged: 1}, false},
+		{"set by somebody", map[string]any{"gpu_memory_utilization": 0.8}, Share{Budget: 70 * gib, Paged: 1}, false},
+		{"set by arguments", map[string]any{"vllm_args": "--gpu-memory-utilization=0.8"}, Share{Budget: 70 * gib, Paged: 1}, false},
+		{"bytes instead", map[string]any{"kv_cache_bytes": -1}, Share{Budget: 70 * gib, Paged: 1}, false},
+	} {
+		_, p := command(t, r, llama8b, policy.LLM, policy.GPU, tt.request, tt.share)
+		if warned := strings.Contains(strings.Join(p.Warnings, "\n"), "gpu_memory_utilization"); warned != tt.warned {
+			t.Errorf("%s: %q", tt.name, p.Warnings)
+		}
 	}
 }
 

@@ -50,6 +50,7 @@ type config struct {
 	Rotated       int      `json:"qk_rope_head_dim"`
 	Window        int      `json:"sliding_window"`
 	LayerTypes    []string `json:"layer_types"`
+	Scaling       any      `json:"rope_scaling"`
 	// Text is where models of several modalities keep the language model's part.
 	Text *config `json:"text_config"`
 }
@@ -98,6 +99,7 @@ func (c *config) fill(m *Meta) error {
 	m.Arch = c.ModelType
 	m.Layers, m.Hidden, m.Heads = first(t.Layers, t.LayersGPT), first(t.Hidden, t.HiddenGPT), first(t.Heads, t.HeadsGPT)
 	m.Vocab, m.Positions, m.Window = max(t.Vocab, 0), first(t.Positions, t.PositionsGPT), max(t.Window, 0)
+	m.Scaled = t.Scaling != nil
 	for _, a := range c.Architectures {
 		m.Causal = m.Causal || strings.HasSuffix(a, "ForCausalLM") || strings.HasSuffix(a, "ForConditionalGeneration")
 	}

@@ -55,17 +55,13 @@ func TestReadFolder(t *testing.T) {
 			Meta{Format: "safetensors", Arch: "deepseek_v3", Weights: 3, Layers: 2, Hidden: 64, Heads: 4, Causal: true, Cache: Elements{K: 1152}}, false},
 		{"an encoder", `{"architectures":["BertModel"],"model_type":"bert","num_hidden_layers":6,"hidden_size":384,"num_attention_heads":12,"max_position_embeddings":512}`,
 			Meta{Format: "safetensors", Arch: "bert", Weights: 3, Layers: 6, Hidden: 384, Heads: 12, Positions: 512, Cache: Elements{2304, 2304}}, false},
+		{"stretched positions", `{"model_type":"qwen2","max_position_embeddings":32768,"rope_scaling":{"rope_type":"yarn","factor":4.0}}`,
+			Meta{Format: "safetensors", Arch: "qwen2", Weights: 3, Positions: 32_768, Scaled: true}, false},
 		{"not JSON", `{`, Meta{}, true},
 		{"beyond any size", `{"num_hidden_layers":1000000,"num_attention_heads":1}`, Meta{}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := t.TempDir()
-			for name, text := range map[string]string{"config.json": tt.config, "model.safetensors": "abc"} {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got, err := Read(dir)
+			got, err := Read(folder(t, tt.config))
 			if tt.fails != (err != nil) || !tt.fails && got != tt.want {
 				t.Errorf("%v\ngot  %+v\nwant %+v", err, got, tt.want)
 			}
@@ -77,6 +73,18 @@ func TestReadFolder(t *testing.T) {
 	if _, err := Read(filepath.Join(t.TempDir(), "no")); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
+}
+
+// folder is a checkpoint of safetensors with the given config.json.
+func folder(t *testing.T, config string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"config.json": config, "model.safetensors": "abc"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // header writes a GGUF header.

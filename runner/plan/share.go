@@ -10,6 +10,7 @@ import (
 // so that a model's plan is the same in every order of loads; only without a slot limit the number loaded counts.
 type Share struct {
 	Budget int64 // bytes of the device for models, 0 without a budget
+	Total  int64 // bytes that the device has, 0 where that is not known
 	Paged  int   // models with a KV pool that may be loaded there at once, at least 1
 	Plain  int64 // bytes kept for the models without one that may be loaded beside them
 }

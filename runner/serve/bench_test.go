@@ -39,12 +39,13 @@ var secret = []byte("a secret of the pool")
 const models = `
 models:
   real: {type: llm, recipe: standin, device: cpu, options: {args: "--tokens 5"}}
+  queued: {type: embedding, recipe: standin, device: cpu, options: {args: "--call-cost 1h"}}
   slow: {type: embedding, recipe: standin, device: cpu}
   fake: {type: image, recipe: standin, device: cpu}
   text: {type: llm, recipe: standin, device: cpu}
 `
 
-// engines are the stand-in for the model real, and for others servers of the test that see the raw connection.
+// engines are the stand-in for models with arguments, and for others servers of the test that see the raw connection.
 type engines struct {
 	*launch.Launcher
 	handle func(c net.Conn, r *http.Request) // of the fake model; the connection is closed after it
@@ -54,7 +55,7 @@ type engines struct {
 }
 
 func (e *engines) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, o recipe.Options, p plan.Plan) (host.Engine, error) {
-	if m.ID == "real" {
+	if o["args"] != nil {
 		return e.Launcher.Start(ctx, m, r, o, p)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -47,8 +47,8 @@ func (s *Server) embed(ctx *fasthttp.RequestCtx, x *exchange, q *batch.Batcher) 
 	case errors.As(err, &engine):
 		ctx.SetStatusCode(engine.Status)
 		ctx.SetBody(engine.Body)
-	case errors.Is(err, batch.ErrClosed):
-		s.engineFailed(ctx, host.ErrCut)
+	case errors.Is(err, batch.ErrUnsent):
+		s.refuse(ctx, rpc.RefusedNotLoaded)
 	case errors.Is(err, relay.ErrGone): // nobody is there to be answered
 	default:
 		s.engineFailed(ctx, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,8 +87,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	media := beginMedia(pass.Engine, ctx.PostBody())
 	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass))
 	media.end(&ctx.Response.Header)
-	path := string(ctx.Path())
-	good := formOf(path)
+	good := formOf(string(ctx.Path()))
 	if err == nil {
 		if err = vet(ctx, good, resp); err != nil {
 			_ = resp.Close()
@@ -104,7 +102,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if isEvents(resp) && resp.Status() == fasthttp.StatusOK {
 		relay.NewStream(relay.StreamConfig{
 			Response: resp, JSON: good >= jsonForm,
-			OnBreak: func(err error) []byte { return lastEvent(path, err) },
+			OnBreak: lastEvent,
 			OnEnd:   x.finish,
 		}).SendTo(ctx)
 		return
@@ -176,33 +174,11 @@ func verdict(err error) (status int, code, message string) {
 	return fasthttp.StatusBadGateway, "engine_crashed", "The engine ended before its answer was complete."
 }
 
-// lastEvent is the event that ends a broken stream: of the Anthropic and Responses forms where the path speaks them,
-// else OpenAI's.
-func lastEvent(path string, err error) []byte {
-	status, code, message := verdict(err)
-	kind := "server_error"
-	if status == fasthttp.StatusGatewayTimeout {
-		kind = "timeout_error"
-	}
-	detail := map[string]any{"message": message, "type": kind, "param": nil, "code": code}
-	switch {
-	case strings.HasSuffix(path, "/messages"):
-		return event("error", map[string]any{"type": "error", "error": map[string]any{"type": "api_error", "message": message}})
-	case strings.HasSuffix(path, "/responses"):
-		detail["type"] = "error"
-		return event("error", detail)
-	}
-	return event("", map[string]any{"error": detail})
-}
-
-func event(name string, data any) []byte {
-	body, _ := json.Marshal(data) // maps of texts always marshal
-	out := make([]byte, 0, len(body)+32)
-	if name != "" {
-		out = append(append(append(out, "event: "...), name...), '\n')
-	}
-	out = append(append(out, "data: "...), body...)
-	return append(out, "\n\n"...)
+// lastEvent is the event that ends a broken stream. Its form is OpenAI's, whatever the path: the gateway tells the client in
+// the path's own.
+func lastEvent(err error) []byte {
+	_, code, message := verdict(err)
+	return append(append([]byte("data: "), errorBody(code, message)...), "\n\n"...)
 }
 
 func errorBody(code, message string) []byte {

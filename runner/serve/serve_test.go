@@ -136,9 +136,9 @@ func TestEngineFaults(t *testing.T) {
 		"dies in a long body":      {write(head("application/json", "Content-Length: 2000000\r\n") + `["` + strings.Repeat("x", 3<<19)), chat, 200, "", "", true},
 		"falls silent in a body":   {silent(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 504, "upstream_timeout", "", false},
 		"dies in a stream":         {write(sse), chat, 200, "", first + `data: {"error":{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"server_error"}}` + "\n\n", false},
-		"falls silent in a stream": {silent(sse), chat, 200, "", `"type":"timeout_error"}}` + "\n\n", false},
-		"dies in an event":         {write(sse + "6\r\ndata: \r\n"), "/v1/responses", 200, "", "\n\nevent: error\ndata: " + `{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"error"}` + "\n\n", false},
-		"dies in Anthropic's":      {write(sse), "/v1/messages", 200, "", "event: error\ndata: " + `{"error":{"message":"The engine ended before its answer was complete.","type":"api_error"},"type":"error"}` + "\n\n", false},
+		"falls silent in a stream": {silent(sse), chat, 200, "", `"type":"server_error"}}` + "\n\n", false},
+		"dies in an event":         {write(sse + "6\r\ndata: \r\n"), "/v1/responses", 200, "", "\n\n" + `data: {"error":{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"server_error"}}` + "\n\n", false},
+		"dies in Anthropic's":      {write(sse), "/v1/messages", 200, "", first + `data: {"error":{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"server_error"}}` + "\n\n", false},
 		"own error":                {write("HTTP/1.1 500 Oh\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"), chat, 500, "", "{}", false},
 	} {
 		t.Run(name, func(t *testing.T) {

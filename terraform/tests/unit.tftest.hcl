@@ -254,3 +254,34 @@ run "production_keeps_its_data" {
     error_message = "Models and secrets of prod are not deleted with the rest."
   }
 }
+
+run "no_zone_has_the_instance_type" {
+  command = plan
+  module {
+    source = "./modules/runner-pool"
+  }
+  variables {
+    accelerator           = "gpu"
+    artifacts_uri         = "s3://models/dist"
+    disk_gb               = 100
+    engines_uri           = null
+    hosts                 = 1
+    image                 = "ami-0123456789abcdef0"
+    image_parameter       = null
+    instance_profile_name = "runner"
+    instance_type         = "p5.48xlarge"
+    log_group             = "runners"
+    name                  = "reveille-dev-gpu"
+    pool                  = "gpu"
+    port                  = 8090
+    price                 = 1
+    runner_secret_id      = "runner"
+    security_group_ids    = []
+    settings              = {}
+    spot                  = false
+    strategy              = "stopped"
+    subnets               = { us-east-1a = "subnet-a" } # the mock offers it in b and c
+    tags                  = {}
+  }
+  expect_failures = [aws_launch_template.this]
+}

@@ -23,7 +23,24 @@ import (
 func TestStory(t *testing.T) {
 	testenv.Engines(t)
 	s := testenv.Start(t, testenv.Spec{Models: "testenv/local/models.yaml"})
-	for _, o := range script(t, "story.py", s.URL) {
+	cases(t, "story.py", s.URL)
+	t.Run("redis-cli_of_the_README", func(t *testing.T) { readme(t, s) })
+	family := s.Processes()
+	if !slices.ContainsFunc(family, func(p testenv.Process) bool { return strings.Contains(p.Args, "llama-server") }) {
+		t.Errorf("no llama-server among %v", family)
+	}
+	s.Kill() // the real engine dies with the gateway, too
+}
+
+// The same of the official ollama client.
+func TestOllama(t *testing.T) {
+	testenv.Engines(t)
+	cases(t, "ollama_story.py", testenv.Start(t, testenv.Spec{Models: "testenv/local/models.yaml"}).URL)
+}
+
+// cases runs a script, each case of it as a subtest.
+func cases(t *testing.T, name, url string) {
+	for _, o := range script(t, name, url) {
 		t.Run(o.Case, func(t *testing.T) {
 			t.Logf("%.1f s", o.Seconds)
 			if o.Error != "" {
@@ -31,12 +48,6 @@ func TestStory(t *testing.T) {
 			}
 		})
 	}
-	t.Run("redis-cli_of_the_README", func(t *testing.T) { readme(t, s) })
-	family := s.Processes()
-	if !slices.ContainsFunc(family, func(p testenv.Process) bool { return strings.Contains(p.Args, "llama-server") }) {
-		t.Errorf("no llama-server among %v", family)
-	}
-	s.Kill() // the real engine dies with the gateway, too
 }
 
 // readme runs the README's redis-cli lines as they stand there, but for the port, while one llm is busy and another

@@ -1,35 +1,25 @@
 """The story of a user: the official openai client against a running gateway with the default catalogue.
 
-Called with the gateway's base URL. Runs every case in order and prints a JSON line for each: {"case", "seconds",
-"error"}, error empty for a case that held.
+Called with the gateway's base URL. The cases run in order.
 """
 
 import json
 import math
 import sys
 import time
-import traceback
 
 import httpx2 as httpx
 import openai
+
+from cases import case, main, same
 
 BASE = sys.argv[1]
 V1 = BASE + "/v1"
 client = openai.OpenAI(base_url=V1, api_key="none", max_retries=0, timeout=180)
 http = httpx.Client(timeout=180)
 
-CASES = []
 LLM, TWIN = "gemma-3-270m", "gemma-3-270m-twin"
 EMBED, RERANK = "minilm-l6-v2", "minilm-reranker"
-
-
-def case(f):
-    CASES.append(f)
-    return f
-
-
-def same(got, want):
-    assert got == want, f"got {got!r}, want {want!r}"
 
 
 def say(model, text="Once upon a time", tokens=8, **more):
@@ -278,16 +268,6 @@ def context_overflow_is_the_requests_fault():
         same(e.code, "context_length_exceeded")
     else:
         raise AssertionError("no error")
-
-
-def main():
-    for f in CASES:
-        began, error = time.monotonic(), ""
-        try:
-            f()
-        except Exception:
-            error = traceback.format_exc(limit=-4)
-        print(json.dumps({"case": f.__name__, "seconds": round(time.monotonic() - began, 2), "error": error}), flush=True)
 
 
 main()

@@ -1,0 +1,360 @@
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/admit"
+	"reveille/gateway/ollama"
+	"reveille/gateway/wire"
+	"reveille/infra/relay"
+	"reveille/infra/state"
+)
+
+// ndjson is the media type of Ollama's streams.
+const ndjson = "application/x-ndjson"
+
+// ollamaCall is a call in Ollama's form.
+type ollamaCall struct {
+	*call
+	q       *ollama.Request
+	keep    time.Duration // keep_alive
+	keeping bool          // it is set
+}
+
+// ollamaCall checks the body of a request in Ollama's form.
+func (r *request) ollamaCall() (*ollamaCall, error) {
+	c, err := r.parse()
+	if err != nil {
+		return nil, err
+	}
+	o := &ollamaCall{call: c}
+	if o.q, err = ollama.Parse(c.body); err != nil {
+		return nil, err
+	}
+	o.keep, o.keeping, err = o.q.KeepAlive()
+	return o, err
+}
+
+// ollamaChat serves /api/chat: a chat of an engine, told in lines. Without messages it loads the model, or unloads it.
+func (s *Server) ollamaChat(r *request) error {
+	o, err := r.ollamaCall()
+	if err != nil {
+		return err
+	}
+	if len(o.q.Messages) == 0 {
+		return o.bare(false)
+	}
+	if o.body, err = o.q.Chat(o.model.ID, o.stream); err != nil {
+		return err
+	}
+	return o.words(ollama.ChatPath, false)
+}
+
+// ollamaGenerate serves /api/generate, likewise.
+func (s *Server) ollamaGenerate(r *request) error {
+	o, err := r.ollamaCall()
+	if err != nil {
+		return err
+	}
+	if o.q.Prompt == "" && len(o.q.Images) == 0 {
+		return o.bare(true)
+	}
+	var path string
+	if o.body, path, err = o.q.Generate(o.model.ID, o.stream); err != nil {
+		return err
+	}
+	return o.words(path, true)
+}
+
+// form is what the answer is told in. x is the exchange that brings it, nil for none.
+func (o *ollamaCall) form(generate bool, x *exchange) *ollama.Form {
+	name := o.asked
+	if name == "" {
+		name = o.model.ID
+	}
+	load := func() time.Duration { return 0 }
+	if x != nil {
+		load = func() time.Duration { return x.info.Waited }
+	}
+	return &ollama.Form{Model: name, Generate: generate, Began: o.began, Now: time.Now, Load: load}
+}
+
+// words starts an exchange whose answer is told in Ollama's form.
+func (o *ollamaCall) words(path string, generate bool) error {
+	if err := o.loadSized(); err != nil {
+		return err
+	}
+	x := &exchange{call: o.call, path: []byte(path), after: o.after()}
+	f := o.form(generate, x)
+	if o.stream {
+		x.lines = ollama.NewStream(f)
+	} else {
+		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTold(resp, f.Answer) }
+	}
+	return x.start()
+}
+
+// sendTold answers with what a function makes of the engine's answer.
+func (x *exchange) sendTold(resp *relay.Response, tell func([]byte) ([]byte, error)) error {
+	raw, err := resp.AppendBody(nil, maxBuffered)
+	if err != nil {
+		return err
+	}
+	told, err := tell(raw)
+	switch {
+	case errors.Is(err, ollama.ErrAnswer):
+		return wire.New(wire.BadEngineReply, "The model's answer could not be understood.").Because(err)
+	case err != nil:
+		return err
+	}
+	return x.sendJSON(json.RawMessage(told), raw)
+}
+
+// ollamaEmbed serves /api/embed.
+func (s *Server) ollamaEmbed(r *request) error {
+	o, err := r.ollamaCall()
+	if err != nil {
+		return err
+	}
+	return o.embed(o.q.Input, (*ollama.Form).Embeddings)
+}
+
+// ollamaEmbeddings serves /api/embeddings, which takes one text.
+func (s *Server) ollamaEmbeddings(r *request) error {
+	o, err := r.ollamaCall()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(o.q.Prompt)
+	if err != nil {
+		return err
+	}
+	return o.embed(text, (*ollama.Form).Embedding)
+}
+
+// embed answers with the embeddings of input, which may hold nothing: then the model is loaded and that is all.
+func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.Form, []byte) ([]byte, error)) (err error) {
+	o.stream = false
+	if o.body, err = o.q.Texts(o.model.ID, input); err != nil {
+		return err
+	}
+	if o.body == nil {
+		return o.loaded(func() ([]byte, error) { return tell(o.form(false, nil), nil) })
+	}
+	n, _, err := o.dimensions()
+	if err != nil {
+		return err
+	}
+	if err := o.loadSized(); err != nil {
+		return err
+	}
+	x := &exchange{call: o.call, path: embeddingsPath, after: o.after()}
+	f := o.form(false, x)
+	x.answer = func(x *exchange, resp *relay.Response) error {
+		return x.sendTold(resp, func(raw []byte) ([]byte, error) {
+			if n > 0 {
+				doc, err := cutAnswer(raw, n, false)
+				if err != nil {
+					return nil, err
+				}
+				if raw, err = json.Marshal(doc); err != nil {
+					return nil, err
+				}
+			}
+			return tell(f, raw)
+		})
+	}
+	return x.start()
+}
+
+// bare serves a request that asks for no words: it loads the model, or with a keep_alive of 0 unloads it.
+func (o *ollamaCall) bare(generate bool) error {
+	if !o.keeping || o.keep != 0 {
+		return o.loaded(func() ([]byte, error) { return o.form(generate, nil).Ended("load"), nil })
+	}
+	ctx, stop := o.attended()
+	defer stop()
+	if _, err := o.s.dismiss(ctx, o.model.ID, false); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+		return o.unlessLeft(err)
+	}
+	o.sendLine(o.form(generate, nil).Ended("unload"))
+	return nil
+}
+
+// loaded answers when the model is loaded.
+func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
+	if o.s.draining.Load() {
+		return wire.New(wire.Draining, "This gateway is going away; try again.")
+	}
+	if _, warm := o.s.cfg.Gate.Route(o.model.ID); !warm {
+		options, err := o.sized()
+		if err != nil {
+			return err
+		}
+		ctx, stop := o.attended()
+		defer stop()
+		if _, _, err := o.s.cfg.Gate.Load(ctx, admit.LoadAsk{Model: o.model.ID, Options: options, Wait: true}); err != nil {
+			return o.unlessLeft(err)
+		}
+	}
+	if after := o.after(); after != nil {
+		after()
+	}
+	told, err := tell()
+	if err != nil {
+		return err
+	}
+	o.sendLine(told)
+	return nil
+}
+
+// sendLine answers with one object.
+func (o *ollamaCall) sendLine(object []byte) {
+	contentType := wire.ContentType
+	if o.stream {
+		contentType = ndjson
+	}
+	o.ctx.Response.Header.Set(wire.HeaderModel, o.model.ID)
+	o.send(fasthttp.StatusOK, contentType, object)
+}
+
+// loadSized queues the load of a model that is on no host with the context size that the request asks for. The request then
+// waits for that load as for any other.
+func (o *ollamaCall) loadSized() error {
+	options, err := o.sized()
+	if err != nil || options == nil || o.s.draining.Load() || o.s.stateOf(o.model.ID) != "unloaded" {
+		return err
+	}
+	wait, err := patienceOf(&o.ctx.Request.Header, o.s.cfg.Hold)
+	if err != nil || wait.policy != "block" {
+		return err
+	}
+	ctx, stop := o.attended()
+	defer stop()
+	_, _, err = o.s.cfg.Gate.Load(ctx, admit.LoadAsk{Model: o.model.ID, Options: options})
+	return err
+}
+
+// sized are the load options of the request's context size, nil for none or where the model's recipe has no such option.
+func (o *ollamaCall) sized() (json.RawMessage, error) {
+	const name = "ctx_size"
+	n, err := o.q.Context()
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	if _, has := o.s.cfg.Catalog().Recipes[o.model.Recipe].Options[name]; !has {
+		return nil, nil
+	}
+	options, err := o.s.optionsOf(o.model, map[string]json.RawMessage{name: json.RawMessage(strconv.FormatInt(n, 10))})
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(options.Canonical()), nil
+}
+
+// keepLimit bounds what follows an answer because of its keep_alive.
+const keepLimit = time.Minute
+
+// after is what keep_alive asks for once the answer is complete: nobody waits for it. nil is nothing.
+func (o *ollamaCall) after() func() {
+	if !o.keeping {
+		return nil
+	}
+	s, model, keep := o.s, o.model.ID, o.keep
+	return func() {
+		if s.life.Err() != nil {
+			return
+		}
+		s.work.Go(func() {
+			ctx, cancel := context.WithTimeout(s.life, keepLimit)
+			defer cancel()
+			if err := s.keepAlive(ctx, model, keep); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+				s.log.Warn("keep_alive could not be obeyed", "model", model, "error", err)
+			}
+		})
+	}
+}
+
+// keepAlive unloads a model, or sets how long it may be without use, below 0 for ever.
+func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) error {
+	if d == 0 {
+		_, err := s.dismiss(ctx, model, false)
+		return err
+	}
+	ms := int64(-1)
+	if d > 0 {
+		ms = max(1, d.Milliseconds())
+	}
+	value := strconv.FormatInt(ms, 10)
+	if s.tables.of(state.IdleTTL)[model] == value {
+		return nil
+	}
+	return s.tables.set(ctx, state.IdleTTL, model, value)
+}
+
+// translation is the body of a stream that is told in lines.
+type translation struct {
+	*tap
+	lines *ollama.Stream
+	w     io.Writer // of WriteTo
+	buf   []byte
+	rest  []byte // of buf, not read yet
+	over  bool
+}
+
+// Read gives out lines.
+func (t *translation) Read(p []byte) (int, error) {
+	var events [4 << 10]byte
+	for len(t.rest) == 0 {
+		if t.over {
+			return 0, io.EOF
+		}
+		n, err := t.tap.Read(events[:])
+		t.buf = t.lines.Append(t.buf[:0], events[:n])
+		if err == io.EOF {
+			t.buf, t.over = t.lines.End(t.buf), true
+		} else if err != nil {
+			return 0, err
+		}
+		t.rest = t.buf
+	}
+	n := copy(p, t.rest)
+	t.rest = t.rest[n:]
+	return n, nil
+}
+
+// WriteTo writes lines as they come about.
+func (t *translation) WriteTo(w io.Writer) (int64, error) {
+	t.w = w
+	n, err := t.tap.WriteTo(teller{t})
+	if err != nil {
+		return n, err
+	}
+	if t.buf = t.lines.End(t.buf[:0]); len(t.buf) > 0 {
+		_, err = w.Write(t.buf)
+	}
+	return n, err
+}
+
+// teller takes in events and writes lines.
+type teller struct{ t *translation }
+
+func (l teller) Write(events []byte) (int, error) {
+	t := l.t
+	if t.buf = t.lines.Append(t.buf[:0], events); len(t.buf) > 0 {
+		if _, err := t.w.Write(t.buf); err != nil {
+			return 0, err
+		}
+	}
+	return len(events), nil
+}
+
+// Flush passes on what a relayed response asks for before it waits.
+func (l teller) Flush() error { return teeTail{w: l.t.w}.Flush() }

@@ -1,0 +1,197 @@
+package ollama
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+// A Form is what an answer is told in.
+type Form struct {
+	Model    string // as the client called it
+	Generate bool   // of /api/generate, else of /api/chat
+	Began    time.Time
+	Now      func() time.Time
+	Load     func() time.Duration // time that the request waited for its model, asked for when the answer is complete
+}
+
+// ErrAnswer: an engine's answer is not one of OpenAI's.
+var ErrAnswer = errors.New("the answer is not a completion")
+
+// line is one object of an answer.
+type line struct {
+	Model     string      `json:"model"`
+	CreatedAt string      `json:"created_at"`
+	Message   *outMessage `json:"message,omitempty"`
+	Response  *string     `json:"response,omitempty"`
+	Thinking  string      `json:"thinking,omitempty"`
+	ToolCalls []ToolCall  `json:"tool_calls,omitempty"`
+	Done      bool        `json:"done"`
+	Reason    string      `json:"done_reason,omitempty"`
+	*counts
+}
+
+type outMessage struct {
+	Role      string     `json:"role"`
+	Content   string     `json:"content"`
+	Thinking  string     `json:"thinking,omitempty"`
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
+}
+
+// counts are the last object's; durations are in nanoseconds.
+type counts struct {
+	Total       time.Duration `json:"total_duration"`
+	Load        time.Duration `json:"load_duration"`
+	PromptCount int64         `json:"prompt_eval_count"`
+	PromptTime  time.Duration `json:"prompt_eval_duration"`
+	OutputCount int64         `json:"eval_count"`
+	OutputTime  time.Duration `json:"eval_duration"`
+}
+
+// words is what a model said, in one go or in a part.
+type words struct {
+	content, thinking string
+	calls             []ToolCall
+}
+
+// line puts words into the form.
+func (f *Form) line(w words) line {
+	l := line{Model: f.Model, CreatedAt: f.Now().UTC().Format(time.RFC3339Nano)}
+	if f.Generate {
+		l.Response, l.Thinking, l.ToolCalls = &w.content, w.thinking, w.calls
+	} else {
+		l.Message = &outMessage{Role: "assistant", Content: w.content, Thinking: w.thinking, ToolCalls: w.calls}
+	}
+	return l
+}
+
+// Ended is the answer to a request that asked for no words: reason is "load" or "unload".
+func (f *Form) Ended(reason string) []byte {
+	l := f.line(words{})
+	l.Done, l.Reason = true, reason
+	return appendLine(nil, l)
+}
+
+// completion is an answer of an engine, or one event of its stream.
+type completion struct {
+	Choices []struct {
+		Message said   `json:"message"`
+		Delta   said   `json:"delta"`
+		Text    string `json:"text"`
+		Reason  string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *struct {
+		Prompt     int64 `json:"prompt_tokens"`
+		Completion int64 `json:"completion_tokens"`
+	} `json:"usage"`
+	Timings *struct {
+		PromptMS float64 `json:"prompt_ms"`
+		OutputMS float64 `json:"predicted_ms"`
+	} `json:"timings"`
+	Error json.RawMessage `json:"error"`
+}
+
+type said struct {
+	Content   string       `json:"content"`
+	Reasoning string       `json:"reasoning_content"`
+	Thinking  string       `json:"reasoning"` // vLLM's name for it
+	ToolCalls []openAICall `json:"tool_calls"`
+}
+
+// Answer turns an engine's whole answer into Ollama's.
+func (f *Form) Answer(engine []byte) ([]byte, error) {
+	var c completion
+	if err := json.Unmarshal(engine, &c); err != nil || len(c.Choices) == 0 {
+		return nil, errors.Join(ErrAnswer, err)
+	}
+	s := Stream{form: f}
+	choice := c.Choices[0]
+	s.note(&c)
+	l := f.line(words{choice.Message.Content + choice.Text, choice.Message.Reasoning + choice.Message.Thinking, toolCalls(choice.Message.ToolCalls)})
+	s.close(&l)
+	return bytes.TrimSuffix(appendLine(nil, l), []byte("\n")), nil
+}
+
+// toolCalls turns OpenAI's calls into Ollama's, whose arguments are an object.
+func toolCalls(in []openAICall) []ToolCall {
+	var out []ToolCall
+	for i, c := range in {
+		raw := json.RawMessage(c.Function.Arguments)
+		if c.Function.Arguments == "" {
+			raw = json.RawMessage("{}")
+		} else if !json.Valid(raw) {
+			raw, _ = json.Marshal(c.Function.Arguments) // what the model wrote, rather than nothing
+		}
+		out = append(out, ToolCall{ID: c.ID, Function: Function{Index: i, Name: c.Function.Name, Arguments: raw}})
+	}
+	return out
+}
+
+// appendLine appends an object and a line's end.
+func appendLine(dst []byte, l line) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(l); err != nil {
+		return dst // never: texts, numbers and valid JSON
+	}
+	return append(dst, b.Bytes()...)
+}
+
+// embedded is an engine's answer to an embedding request.
+type embedded struct {
+	Data []struct {
+		Index     int             `json:"index"`
+		Embedding json.RawMessage `json:"embedding"`
+	} `json:"data"`
+	Usage struct {
+		Prompt int64 `json:"prompt_tokens"`
+	} `json:"usage"`
+}
+
+// Embeddings turns an engine's embeddings into those of /api/embed; nil engine is none.
+func (f *Form) Embeddings(engine []byte) ([]byte, error) {
+	list, e, err := vectors(engine)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(struct {
+		Model      string            `json:"model"`
+		Embeddings []json.RawMessage `json:"embeddings"`
+		Total      time.Duration     `json:"total_duration"`
+		Load       time.Duration     `json:"load_duration"`
+		Prompt     int64             `json:"prompt_eval_count"`
+	}{f.Model, list, f.Now().Sub(f.Began), f.Load(), e.Usage.Prompt})
+}
+
+// Embedding turns an engine's only embedding into that of /api/embeddings; nil engine is an empty one.
+func (f *Form) Embedding(engine []byte) ([]byte, error) {
+	list, _, err := vectors(engine)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) != 1 {
+		list = []json.RawMessage{json.RawMessage("[]")}
+	}
+	return json.Marshal(map[string]json.RawMessage{"embedding": list[0]})
+}
+
+// vectors are the embeddings of an answer in the order of the inputs.
+func vectors(engine []byte) ([]json.RawMessage, *embedded, error) {
+	var e embedded
+	if engine == nil {
+		return []json.RawMessage{}, &e, nil
+	}
+	if err := json.Unmarshal(engine, &e); err != nil || len(e.Data) == 0 {
+		return nil, nil, errors.Join(ErrAnswer, err)
+	}
+	list := make([]json.RawMessage, len(e.Data))
+	for _, d := range e.Data {
+		if d.Index < 0 || d.Index >= len(list) || list[d.Index] != nil || len(d.Embedding) == 0 {
+			return nil, nil, ErrAnswer
+		}
+		list[d.Index] = d.Embedding
+	}
+	return list, &e, nil
+}

@@ -1,0 +1,350 @@
+package ollama
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"reveille/gateway/wire"
+)
+
+// Paths of an engine.
+const (
+	ChatPath       = "/v1/chat/completions"
+	CompletionPath = "/v1/completions"
+	EmbeddingsPath = "/v1/embeddings"
+)
+
+// A Request is a request in Ollama's form.
+type Request struct {
+	Messages []Message                  `json:"messages"` // of chat
+	Tools    json.RawMessage            `json:"tools"`
+	Prompt   string                     `json:"prompt"` // of generate and embeddings, as are the next ones of generate
+	System   string                     `json:"system"`
+	Template string                     `json:"template"`
+	Suffix   string                     `json:"suffix"`
+	Images   []string                   `json:"images"` // base64
+	Raw      bool                       `json:"raw"`
+	Input    json.RawMessage            `json:"input"` // of embed, as is Dimensions
+	Dims     json.RawMessage            `json:"dimensions"`
+	Format   json.RawMessage            `json:"format"` // "json" or a schema
+	Think    json.RawMessage            `json:"think"`  // true, false or how much
+	Options  map[string]json.RawMessage `json:"options"`
+	Keep     json.RawMessage            `json:"keep_alive"`
+}
+
+// A Message is one of a chat.
+type Message struct {
+	Role       string     `json:"role"`
+	Content    string     `json:"content"`
+	Thinking   string     `json:"thinking,omitempty"`
+	Images     []string   `json:"images,omitempty"`
+	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`
+	ToolName   string     `json:"tool_name,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+// A ToolCall is a call that a model asks for.
+type ToolCall struct {
+	ID       string   `json:"id,omitempty"`
+	Function Function `json:"function"`
+}
+
+// A Function is a function with its arguments, an object.
+type Function struct {
+	Index     int             `json:"index"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+}
+
+// Parse reads a body. Its error is one for the client.
+func Parse(body []byte) (*Request, error) {
+	var q Request
+	if err := json.Unmarshal(body, &q); err != nil {
+		if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
+			return nil, wire.Newf(wire.InvalidType, "'%s' must not be of type %s.", wrong.Field, wrong.Value).With(wrong.Field)
+		}
+		return nil, wire.New(wire.InvalidJSON, "Invalid JSON body.").Because(err)
+	}
+	for name, value := range map[string]string{"template": q.Template, "suffix": q.Suffix} {
+		if value != "" {
+			return nil, wire.Newf(wire.UnsupportedParameter, "'%s' is not supported: the model's own template is used.", name).With(name)
+		}
+	}
+	return &q, nil
+}
+
+// forever is a keep_alive without an end.
+const forever = -1
+
+// KeepAlive is how long the model is to stay without use after this request: 0 not at all, below 0 for ever. set is false
+// where the request leaves it as it is.
+func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
+	if absent(q.Keep) {
+		return 0, false, nil
+	}
+	text := string(q.Keep)
+	if q.Keep[0] == '"' {
+		_ = json.Unmarshal(q.Keep, &text) // valid, as the body was
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err == nil {
+		seconds = min(seconds, math.MaxInt64/2e9)
+		d = time.Duration(seconds * float64(time.Second))
+	} else if d, err = time.ParseDuration(text); err != nil {
+		return 0, false, wire.New(wire.InvalidType, "'keep_alive' must be a number of seconds or a duration such as \"5m\".").With("keep_alive")
+	}
+	if d < 0 {
+		d = forever
+	}
+	return d, true, nil
+}
+
+// Context is the context size that the model is to be loaded with, 0 for none of the request's own.
+func (q *Request) Context() (tokens int64, err error) {
+	raw := q.Options["num_ctx"]
+	if absent(raw) {
+		return 0, nil
+	}
+	if json.Unmarshal(raw, &tokens) != nil || tokens < 0 {
+		return 0, wire.New(wire.InvalidType, "'num_ctx' must be a whole number.").With("options.num_ctx")
+	}
+	return tokens, nil
+}
+
+// Chat is the engine's body for a chat with a model.
+func (q *Request) Chat(model string, stream bool) ([]byte, error) {
+	messages, err := engineMessages(q.Messages)
+	if err != nil {
+		return nil, err
+	}
+	return q.engine(model, stream, map[string]any{"messages": messages})
+}
+
+// Generate is the engine's body for a prompt, and the path it is for: the prompt is a chat's only message, or with raw what
+// the model sees.
+func (q *Request) Generate(model string, stream bool) (body []byte, path string, err error) {
+	if q.Raw {
+		if len(q.Images) > 0 {
+			return nil, "", wire.New(wire.UnsupportedParameter, "'images' cannot be used with 'raw'.").With("images")
+		}
+		body, err = q.engine(model, stream, map[string]any{"prompt": q.Prompt})
+		return body, CompletionPath, err
+	}
+	var chat []Message
+	if q.System != "" {
+		chat = append(chat, Message{Role: "system", Content: q.System})
+	}
+	messages, err := engineMessages(append(chat, Message{Role: "user", Content: q.Prompt, Images: q.Images}))
+	if err != nil {
+		return nil, "", err
+	}
+	body, err = q.engine(model, stream, map[string]any{"messages": messages})
+	return body, ChatPath, err
+}
+
+// sampling are the options that engines take under the same name.
+var sampling = [...]string{
+	"temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop", "repeat_penalty", "repeat_last_n", "presence_penalty",
+	"frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta",
+}
+
+// engine adds what chats and prompts share.
+func (q *Request) engine(model string, stream bool, body map[string]any) ([]byte, error) {
+	body["model"], body["stream"] = model, stream
+	if stream {
+		body["stream_options"] = map[string]bool{"include_usage": true}
+	}
+	if !absent(q.Tools) {
+		body["tools"] = q.Tools
+	}
+	for _, name := range sampling {
+		if raw := q.Options[name]; !absent(raw) {
+			body[name] = raw
+		}
+	}
+	if raw := q.Options["num_keep"]; !absent(raw) {
+		body["n_keep"] = raw
+	}
+	if raw := q.Options["num_predict"]; !absent(raw) {
+		var n int64
+		if json.Unmarshal(raw, &n) != nil {
+			return nil, wire.New(wire.InvalidType, "'num_predict' must be a whole number.").With("options.num_predict")
+		}
+		if n >= 0 { // -1 and -2 are no limit but the context
+			body["max_tokens"] = n
+		}
+	}
+	if err := q.format(body); err != nil {
+		return nil, err
+	}
+	if err := q.think(body); err != nil {
+		return nil, err
+	}
+	return json.Marshal(body)
+}
+
+// format asks for JSON.
+func (q *Request) format(body map[string]any) error {
+	if absent(q.Format) || string(q.Format) == `""` {
+		return nil
+	}
+	switch {
+	case string(q.Format) == `"json"`:
+		body["response_format"] = map[string]string{"type": "json_object"}
+	case q.Format[0] == '{':
+		body["response_format"] = map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "format", "schema": q.Format}}
+	default:
+		return wire.New(wire.InvalidType, "'format' must be \"json\" or a JSON schema.").With("format")
+	}
+	return nil
+}
+
+// think says whether, or how much, the model is to think, which its template knows.
+func (q *Request) think(body map[string]any) error {
+	if absent(q.Think) {
+		return nil
+	}
+	var on bool
+	var level string
+	switch {
+	case json.Unmarshal(q.Think, &on) == nil:
+		body["chat_template_kwargs"] = map[string]any{"enable_thinking": on}
+	case json.Unmarshal(q.Think, &level) == nil:
+		body["chat_template_kwargs"] = map[string]any{"enable_thinking": true, "reasoning_effort": level}
+	default:
+		return wire.New(wire.InvalidType, "'think' must be true, false or a level.").With("think")
+	}
+	return nil
+}
+
+// Texts is the engine's body for embeddings of input, which is a text or a list of texts; nil where there is nothing to embed.
+func (q *Request) Texts(model string, input json.RawMessage) (body []byte, err error) {
+	if absent(input) || string(input) == `""` || string(bytes.Join(bytes.Fields(input), nil)) == "[]" {
+		return nil, nil
+	}
+	m := map[string]json.RawMessage{"input": input}
+	if m["model"], err = json.Marshal(model); err != nil {
+		return nil, err
+	}
+	if !absent(q.Dims) {
+		m["dimensions"] = q.Dims
+	}
+	return json.Marshal(m)
+}
+
+type openAIMessage struct {
+	Role       string       `json:"role"`
+	Content    any          `json:"content"`
+	Reasoning  string       `json:"reasoning_content,omitempty"`
+	ToolCalls  []openAICall `json:"tool_calls,omitempty"`
+	ToolCallID string       `json:"tool_call_id,omitempty"`
+}
+
+type openAICall struct {
+	Index    int            `json:"index"`
+	ID       string         `json:"id"`
+	Type     string         `json:"type"`
+	Function openAIFunction `json:"function"`
+}
+
+type openAIFunction struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"` // JSON text
+}
+
+type openAIPart struct {
+	Type  string            `json:"type"`
+	Text  string            `json:"text,omitempty"`
+	Image map[string]string `json:"image_url,omitempty"`
+}
+
+// engineMessages turns messages into OpenAI's. Calls get an id each where they have none, and results that of the first call
+// which they can be the result of.
+func engineMessages(in []Message) ([]openAIMessage, error) {
+	out := make([]openAIMessage, 0, len(in))
+	var open []openAICall // without a result yet
+	calls := 0
+	for _, m := range in {
+		o := openAIMessage{Role: m.Role, Content: m.Content, Reasoning: m.Thinking}
+		if len(m.Images) > 0 {
+			parts := []openAIPart{}
+			if m.Content != "" {
+				parts = append(parts, openAIPart{Type: "text", Text: m.Content})
+			}
+			for i, image := range m.Images {
+				url, ok := imageURL(image)
+				if !ok {
+					return nil, wire.Newf(wire.InvalidType, "'images[%d]' must be a PNG, JPEG, WebP or GIF picture in base64.", i).With("images")
+				}
+				parts = append(parts, openAIPart{Type: "image_url", Image: map[string]string{"url": url}})
+			}
+			o.Content = parts
+		}
+		for i, c := range m.ToolCalls {
+			if c.ID == "" {
+				c.ID = fmt.Sprintf("call_%d", calls)
+			}
+			calls++
+			call := openAICall{Index: i, ID: c.ID, Type: "function", Function: openAIFunction{c.Function.Name, argumentsText(c.Function.Arguments)}}
+			o.ToolCalls = append(o.ToolCalls, call)
+			open = append(open, call)
+		}
+		if m.Role == "tool" {
+			o.ToolCallID, open = resultOf(m, open)
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+// resultOf is the id of the call that a message is the result of, and the calls that are open without it.
+func resultOf(m Message, open []openAICall) (id string, rest []openAICall) {
+	if m.ToolCallID != "" || len(open) == 0 {
+		return m.ToolCallID, open
+	}
+	at := 0
+	for i, c := range open {
+		if c.Function.Name == m.ToolName {
+			at = i
+			break
+		}
+	}
+	return open[at].ID, append(open[:at:at], open[at+1:]...)
+}
+
+// argumentsText is the JSON text of arguments; a text is taken to be that already.
+func argumentsText(raw json.RawMessage) string {
+	var text string
+	if absent(raw) {
+		return "{}"
+	}
+	if json.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	return string(raw)
+}
+
+// imageTypes are media types by how their files begin in base64.
+var imageTypes = map[string]string{"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "UklGR": "image/webp", "R0lGOD": "image/gif"}
+
+// imageURL is a data URL of a picture in base64, or that is one already.
+func imageURL(data string) (url string, ok bool) {
+	if strings.HasPrefix(data, "data:image/") {
+		return data, true
+	}
+	for begin, kind := range imageTypes {
+		if strings.HasPrefix(data, begin) {
+			return "data:" + kind + ";base64," + data, true
+		}
+	}
+	return "", false
+}
+
+// absent reports whether a member is not there, or null.
+func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

@@ -1,0 +1,103 @@
+package host
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+	"reveille/runner/plan"
+)
+
+// planner notes what plans were asked for.
+type planner struct {
+	Engines
+	options map[string]recipe.Options // by model, the last
+	shares  map[string]plan.Share
+	need    map[string]int64
+}
+
+func (p *planner) Plan(m *catalog.Model, _ *recipe.Recipe, o recipe.Options, s plan.Share) (plan.Plan, error) {
+	p.options[m.ID], p.shares[m.ID] = o, s
+	return plan.Plan{Need: p.need[m.ID]}, nil
+}
+
+// planning is a host with a catalogue that makes plans and nothing else.
+func planning(t *testing.T, cfg Config, text string) (*Host, *planner) {
+	t.Helper()
+	c, _, err := catalog.Parse("models.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &planner{options: map[string]recipe.Options{}, shares: map[string]plan.Share{}, need: map[string]int64{}}
+	cfg.Engines = p
+	h := New(cfg)
+	h.catalog = c
+	return h, p
+}
+
+func entryOf(t *testing.T, h *Host, model string) entry {
+	t.Helper()
+	e, err := h.entryFor(state.TicketRecord{Model: model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+const neighbours = `
+models:
+  a: {type: llm, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/a.gguf"}
+  e: {type: embedding, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/e.gguf", options: {n_ubatch: 1024}}
+  f: {type: reranking, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/f.gguf", memory: 30}
+  g: {type: embedding, recipe: llamacpp, device: gpu, checkpoint: "hf://o/r/g.gguf"}
+`
+
+// A share is of the limits that count now, which are those set at run time.
+func TestShareHeedsRuntimeLimits(t *testing.T) {
+	h, p := planning(t, Config{Limits: policy.Uniform(1), Budget: map[policy.Devices]int64{policy.CPU: 1000}}, neighbours)
+	h.settings.limits = policy.Uniform(4)
+	if entryOf(t, h, "a"); p.shares["a"].Paged != 4 {
+		t.Errorf("%+v", p.shares["a"])
+	}
+}
+
+// The models beside a language model are planned with the options that their own loads would have.
+func TestNeighboursArePlannedAsTheyLoad(t *testing.T) {
+	h, p := planning(t, Config{Limits: policy.Uniform(1), Options: recipe.Options{"n_batch": int64(4096)}}, neighbours)
+	h.settings.runtime = map[string]string{"ctx_size": "9000"}
+	h.settings.saved = map[string]string{"e": `{"n_parallel":3}`}
+	entryOf(t, h, "a")
+	beside := p.options["e"]
+	if own := entryOf(t, h, "e").options; !reflect.DeepEqual(beside, own) || own["n_batch"] != int64(4096) || own["ctx_size"] != int64(9000) {
+		text, _ := json.Marshal([]recipe.Options{beside, own})
+		t.Errorf("beside another and by itself: %s", text)
+	}
+}
+
+// A share counts what is known of the neighbours on its devices, and the plan says of which nothing is.
+func TestNeighboursOfUnknownSize(t *testing.T) {
+	h, p := planning(t, Config{
+		Limits: policy.Uniform(1), Budget: map[policy.Devices]int64{policy.CPU: 1000}, Totals: map[policy.Devices]int64{policy.CPU: 1250},
+	}, neighbours)
+	for _, size := range []int64{0, 50} {
+		p.need["e"] = size
+		e := entryOf(t, h, "a")
+		if want := (plan.Share{Budget: 1000, Total: 1250, Paged: 1, Plain: 30 + size}); p.shares["a"] != want {
+			t.Errorf("%+v, want %+v", p.shares["a"], want)
+		}
+		said := strings.Join(e.plan.Warnings, "\n")
+		if named := strings.Contains(said, "no room for e,") && strings.Contains(said, "`memory:`"); named != (size == 0) || len(e.plan.Warnings) > 1 {
+			t.Errorf("e of %d bytes: %q", size, said)
+		}
+	}
+	h.cfg.Budget = nil
+	p.need["e"] = 0
+	if e := entryOf(t, h, "a"); e.plan.Warnings != nil {
+		t.Errorf("without a budget: %q", e.plan.Warnings)
+	}
+}
