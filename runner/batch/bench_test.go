@@ -220,15 +220,16 @@ func compare(b *testing.B, c cell, texts [][]byte, plain, tuned, ours *process, 
 	servers := [len(variants)]*process{plain, tuned, ours, tuned}
 	senders := [len(variants)]func([]byte) error{direct(b, plain), direct(b, tuned), batched(b, q), direct(b, tuned)}
 	requests := [len(variants)][][]byte{texts, texts, texts, joined(b, texts, c.clients)}
-	// A window is long against one answer, and there are as many as take about half a minute in all.
-	window := min(max(800*time.Millisecond, 5*drive(b, c.clients, 2*time.Second, texts, senders[0]).p50), 6*time.Second)
-	rounds := min(max(int(20*time.Second/(time.Duration(len(variants))*window)), 3), 9)
+	// Each client is answered a few times in a window, and there are as many as take about half a minute in all, but two at
+	// least: an hour for the whole matrix on two cores.
+	window := min(max(800*time.Millisecond, 4*round(b, c.clients, texts, senders[0])), time.Minute)
+	rounds := min(max(int(20*time.Second/(time.Duration(len(variants))*window)), 2), 9)
 	var rates, p50s, p99s, shares [len(variants)][]float64
 	var decodes, total [len(variants)]int
-	for round := range rounds {
+	for n := range rounds {
 		var rate [len(variants)]float64
 		for turn := range variants {
-			i := (round + turn) % len(variants)
+			i := (n + turn) % len(variants)
 			clients, each := c.clients, 1
 			if variants[i] == "arrays" {
 				clients, each = 1, c.clients
@@ -256,6 +257,22 @@ func compare(b *testing.B, c cell, texts [][]byte, plain, tuned, ours *process, 
 		b.ReportMetric(c.of[i], "of_"+name)
 	}
 	return c
+}
+
+// round is how long it takes until each of as many clients has an answer.
+func round(b *testing.B, clients int, bodies [][]byte, send func([]byte) error) time.Duration {
+	b.Helper()
+	began := time.Now()
+	var wg sync.WaitGroup
+	for c := range clients {
+		wg.Go(func() {
+			if err := send(bodies[c%len(bodies)]); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(began)
 }
 
 // median sorts values.
