@@ -78,7 +78,12 @@ func StartWith(t testing.TB, spec Spec) *Emulator {
 		defer kill.Stop()
 		_ = cmd.Wait()
 	}
-	t.Cleanup(ended)
+	t.Cleanup(func() {
+		ended()
+		if t.Failed() {
+			t.Log("what the AWS emulator said but for answers with status 200:\n" + complaints(errs.String()))
+		}
+	})
 	select {
 	case line := <-first:
 		if line == "" {
@@ -90,6 +95,18 @@ func StartWith(t testing.TB, spec Spec) *Emulator {
 		t.Fatalf("testenv: AWS emulator has told no address in %v", emulatorStart)
 		return nil
 	}
+}
+
+// complaints are the last lines of a log that tell of no call that went well.
+func complaints(log string) string {
+	const most = 60
+	var lines []string
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, `" 200 -`) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-most):], "")
 }
 
 // Config is for clients of the emulator's services; they make no second attempt.

@@ -1,7 +1,7 @@
 """Machines that take their time, refuse what does not suit their state, and may be sold out.
 
 moto starts and stops instances in no time, starts those that are stopping or terminated, lets a group grow past its
-maximum, and tells of no scaling activity.
+maximum, tells of no scaling activity, and cannot launch from a template's second version if that has user data.
 """
 import copy
 import threading
@@ -15,6 +15,8 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance
+from moto.ec2.models.launch_templates import LaunchTemplateVersion
+from moto.ec2.utils import parse_user_data
 
 from refusals import WORDS
 
@@ -44,6 +46,7 @@ def install(settle):
     later(settle)
     starts()
     groups()
+    templates()
 
 
 def later(settle):
@@ -120,3 +123,14 @@ def failed_launch(group):
         "StatusMessage": words,
         "Progress": 100,
     }
+
+
+def templates():
+    make = LaunchTemplateVersion.__init__
+
+    def with_user_data(self, template, number, data, description):
+        if isinstance(data.get("UserData"), str):  # of a first version it is decoded already
+            data = {**data, "UserData": parse_user_data(data["UserData"])}
+        make(self, template, number, data, description)
+
+    LaunchTemplateVersion.__init__ = with_user_data
