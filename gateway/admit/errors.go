@@ -16,10 +16,6 @@ func noCapacity(model string, cause error) *wire.Error {
 	return wire.Newf(wire.NoCapacity, "No host could be started for the model '%s'; try again later.", model).Because(cause)
 }
 
-func draining() *wire.Error {
-	return wire.New(wire.Draining, "This gateway is going away; try again.")
-}
-
 // elsewhere reports whether a ticket failed because of its host, so that another host may do better.
 func elsewhere(r state.TicketRecord) bool {
 	return r.WakeError || interrupted(r) || slices.Contains([]string{wire.Draining.Code(), wire.HostUnreachable.Code()}, r.Code)

@@ -91,7 +91,7 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return nil, draining()
+		return nil, wire.GoingAway()
 	}
 	gr := g.groups[a.Model]
 	if gr == nil {
@@ -270,7 +270,7 @@ func (g *Gate) Close() {
 	g.mu.Lock()
 	g.closed = true
 	for gr := range g.all {
-		g.settleAllLocked(gr, Route{}, LoadInfo{}, draining())
+		g.settleAllLocked(gr, Route{}, LoadInfo{}, wire.GoingAway())
 		gr.poke()
 	}
 	g.mu.Unlock()

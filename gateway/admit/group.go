@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"reveille/gateway/wire"
 	"reveille/infra/state"
 )
 
@@ -169,7 +170,7 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) verdict {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed && err != nil && !errors.Is(err, state.ErrUnavailable) {
-		return fail(draining())
+		return fail(wire.GoingAway())
 	}
 	old := gr.need.ticket
 	v := gr.need.acquired(now, got, err)

@@ -59,7 +59,7 @@ func (g *Gate) own(ctx context.Context, model string, fields map[string]string, 
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		return Route{}, LoadInfo{}, draining()
+		return Route{}, LoadInfo{}, wire.GoingAway()
 	}
 	gr := g.newGroupLocked(need{model: model, own: true, fields: fields}, false, false)
 	w := g.joinLocked(gr, g.cfg.Hold)

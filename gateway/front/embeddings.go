@@ -94,7 +94,7 @@ func cutAnswer(raw []byte, n int, b64 bool) (doc map[string]json.RawMessage, err
 		Embedding []float32 `json:"embedding"`
 	}
 	if json.Unmarshal(raw, &doc) != nil || json.Unmarshal(doc["data"], &data) != nil {
-		return nil, wire.New(wire.BadEngineReply, "The model's answer could not be understood.")
+		return nil, wire.NotUnderstood()
 	}
 	out := make([]map[string]any, len(data))
 	for i, d := range data {

@@ -91,7 +91,7 @@ func (x *exchange) start() (err error) {
 		return err
 	}
 	if s.draining.Load() {
-		return wire.New(wire.Draining, "This gateway is going away; try again.")
+		return wire.GoingAway()
 	}
 	if err := x.holdBody(); err != nil {
 		return err
@@ -251,7 +251,7 @@ func (x *exchange) judge(resp *relay.Response) error {
 		return nil
 	case status < 400:
 		if isPage(resp) {
-			return wire.New(wire.BadEngineReply, "The model's answer could not be understood.").
+			return wire.NotUnderstood().
 				Because(fmt.Errorf("content type %.100q", resp.ContentType()))
 		}
 		return nil
@@ -398,7 +398,7 @@ func (x *exchange) asError(err error) *wire.Error {
 	case errors.Is(err, relay.ErrTimeout):
 		return wire.New(wire.UpstreamTimeout, "The model did not answer in time.").Because(err)
 	case errors.Is(err, relay.ErrBadReply):
-		return wire.New(wire.BadEngineReply, "The model's answer could not be understood.").Because(err)
+		return wire.NotUnderstood().Because(err)
 	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):
 		return wire.New(wire.RunnerFailed, "The model's host broke off before the answer was complete.").Because(err)
 	}

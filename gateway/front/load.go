@@ -47,7 +47,7 @@ func (s *Server) load(r *request) error {
 		return err
 	}
 	if s.draining.Load() {
-		return wire.New(wire.Draining, "This gateway is going away; try again.")
+		return wire.GoingAway()
 	}
 	ctx, stop := r.attended()
 	defer stop()

@@ -110,7 +110,7 @@ func (x *exchange) sendTold(resp *relay.Response, tell func([]byte) ([]byte, err
 	told, err := tell(raw)
 	switch {
 	case errors.Is(err, ollama.ErrAnswer):
-		return wire.New(wire.BadEngineReply, "The model's answer could not be understood.").Because(err)
+		return wire.NotUnderstood().Because(err)
 	case err != nil:
 		return err
 	}
@@ -181,7 +181,7 @@ func (o *ollamaCall) bare(generate bool) error {
 	}
 	ctx, stop := o.attended()
 	defer stop()
-	if _, err := o.s.dismiss(ctx, o.model.ID, false); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+	if err := o.s.ensureGone(ctx, o.model.ID); err != nil {
 		return o.unlessLeft(err)
 	}
 	o.sendLine(o.form(generate, nil).Ended("unload"))
@@ -191,7 +191,7 @@ func (o *ollamaCall) bare(generate bool) error {
 // loaded answers when the model is loaded.
 func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 	if o.s.draining.Load() {
-		return wire.New(wire.Draining, "This gateway is going away; try again.")
+		return wire.GoingAway()
 	}
 	if _, warm := o.s.cfg.Gate.Route(o.model.ID); !warm {
 		options, err := o.sized()
@@ -275,7 +275,7 @@ func (o *ollamaCall) after() func() {
 		s.work.Go(func() {
 			ctx, cancel := context.WithTimeout(s.life, keepLimit)
 			defer cancel()
-			if err := s.keepAlive(ctx, model, keep); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+			if err := s.keepAlive(ctx, model, keep); err != nil {
 				s.log.Warn("keep_alive could not be obeyed", "model", model, "error", err)
 			}
 		})
@@ -285,8 +285,7 @@ func (o *ollamaCall) after() func() {
 // keepAlive unloads a model, or sets how long it may be without use, below 0 for ever.
 func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) error {
 	if d == 0 {
-		_, err := s.dismiss(ctx, model, false)
-		return err
+		return s.ensureGone(ctx, model)
 	}
 	ms := int64(-1)
 	if d > 0 {

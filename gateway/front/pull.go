@@ -56,7 +56,7 @@ func (r *request) pull(m *catalog.Model, streams bool, form pullForm) error {
 	r.ctx.Response.Header.Set(wire.HeaderModel, m.ID)
 	if remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath {
 		if r.s.draining.Load() {
-			return wire.New(wire.Draining, "This gateway is going away; try again.")
+			return wire.GoingAway()
 		}
 		if streams {
 			return r.streamPull(m, form)
@@ -157,7 +157,7 @@ func (s *Server) deleteModel(r *request) error {
 func (r *request) remove(m *catalog.Model) error {
 	ctx, stop := r.attended()
 	defer stop()
-	if _, err := r.s.dismiss(ctx, m.ID, false); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+	if err := r.s.ensureGone(ctx, m.ID); err != nil {
 		return err
 	}
 	if strings.HasPrefix(m.ID, userSpace) && r.s.cfg.Overlay != nil {

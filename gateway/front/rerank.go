@@ -158,7 +158,7 @@ func (x *exchange) sendRerank(resp *relay.Response, q rerankRequest) error {
 		Usage   rerankUsage    `json:"usage"`
 	}
 	if err := json.Unmarshal(raw, &in); err != nil || in.Results == nil {
-		return wire.New(wire.BadEngineReply, "The model's answer could not be understood.").Because(err)
+		return wire.NotUnderstood().Because(err)
 	}
 	for _, res := range in.Results {
 		if res.Index < 0 || res.Index >= len(q.texts) {

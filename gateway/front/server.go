@@ -154,7 +154,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()
 	err := s.http.ShutdownWithContext(ctx)
 	if ctx.Err() != nil && err != nil {
-		s.under.cut(wire.New(wire.Draining, "This gateway is going away; try again."))
+		s.under.cut(wire.GoingAway())
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutFor)
 		_ = s.http.ShutdownWithContext(last) // tells of the listener, which is closed already
 		cancel()

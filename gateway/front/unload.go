@@ -86,6 +86,14 @@ func (s *Server) dismiss(ctx context.Context, model string, force bool) (gone []
 	return gone, err
 }
 
+// ensureGone unloads a model. One that is not loaded has nothing to unload, and that is well.
+func (s *Server) ensureGone(ctx context.Context, model string) error {
+	if _, err := s.dismiss(ctx, model, false); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+		return err
+	}
+	return nil
+}
+
 // unloadAll is GET /unload: all models, told in a word. HEAD asks whether the route is there and unloads nothing.
 func (s *Server) unloadAll(r *request) error {
 	if !r.hit.Head {
@@ -111,7 +119,7 @@ func (s *Server) apiUnloadAll(r *request) error {
 	return r.reply(fasthttp.StatusOK, msgOK)
 }
 
-// apiUnload is POST /api/models/unload/{id}. A model that is not loaded has nothing to unload, and that is well.
+// apiUnload is POST /api/models/unload/{id}.
 func (s *Server) apiUnload(r *request) error {
 	model, err := s.modelNamed(r.hit.ID)
 	if err != nil {
@@ -119,7 +127,7 @@ func (s *Server) apiUnload(r *request) error {
 	}
 	ctx, stop := r.attended()
 	defer stop()
-	if _, err := s.dismiss(ctx, model.ID, false); err != nil && wire.As(err).Kind != wire.ModelNotLoaded {
+	if err := s.ensureGone(ctx, model.ID); err != nil {
 		return r.unlessLeft(err)
 	}
 	return r.reply(fasthttp.StatusOK, msgOK)

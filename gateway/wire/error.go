@@ -95,6 +95,14 @@ func As(err error) *Error {
 	return New(InternalError, "The gateway could not handle this request.").Because(err)
 }
 
+// GoingAway is the answer to a request that a draining gateway does not begin or end any more.
+func GoingAway() *Error { return New(Draining, "This gateway is going away; try again.") }
+
+// NotUnderstood is the answer where an engine's own makes no sense.
+func NotUnderstood() *Error {
+	return New(BadEngineReply, "The model's answer could not be understood.")
+}
+
 // NoModel is the answer to a request without a model's name.
 func NoModel() *Error {
 	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").With("model")
