@@ -22,7 +22,8 @@ type Config struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	// ConnectTimeout bounds a dial; default 1 s.
 	ConnectTimeout time.Duration
-	// IdleTimeout is how long an unused connection is kept; default 25 s. Keep it below the upstream's own.
+	// IdleTimeout is how long an unused connection is kept; default 25 s. Keep it well below the upstream's own: a request
+	// that meets the upstream's close on the wire is lost, and is not sent again.
 	IdleTimeout time.Duration
 	// WriteTimeout is how long the upstream may take no byte of a long request; default 30 s.
 	WriteTimeout time.Duration
@@ -160,7 +161,7 @@ func (c *Client) take(call *Call) (cn *conn, reused bool, err error) {
 		c.idle[len(c.idle)-1] = nil
 		c.idle = c.idle[:len(c.idle)-1]
 		c.mu.Unlock()
-		if !cn.isStale() {
+		if time.Since(cn.idleSince) < c.cfg.IdleTimeout && !cn.isStale() { // the reaper may be late
 			break
 		}
 		_ = cn.nc.Close()

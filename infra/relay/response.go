@@ -208,6 +208,10 @@ func (r *Response) Reject(cause error) error {
 	return r.fail(ErrBadReply, cause)
 }
 
+// Retire makes this the last exchange of its connection, as for an upstream that closes behind an answer without saying so
+// in its head.
+func (r *Response) Retire() { r.reuse = false }
+
 // Status is the status code, 0 while there is no answer.
 func (r *Response) Status() int {
 	if r.phase == phasePending {

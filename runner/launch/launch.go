@@ -170,9 +170,12 @@ type running struct {
 // Embeddings is the queue of the model's embedding requests, nil for none.
 func (r *running) Embeddings() *batch.Batcher { return r.queue }
 
+// idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
+const idleConn = 3 * time.Second
+
 func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 	s := p.Spec()
-	cfg := relay.Config{Addr: strings.TrimPrefix(p.BaseURL(), "http://")}
+	cfg := relay.Config{Addr: strings.TrimPrefix(p.BaseURL(), "http://"), IdleTimeout: idleConn}
 	if s.Recipe.Listen == recipe.ListenSocket {
 		cfg.Network, cfg.Addr = "unix", s.Socket
 	}

@@ -7,9 +7,10 @@
 // exit status is 1 if anything failed or nothing was run.
 //
 // Tests of whole systems live in real time, and a machine that stands still for seconds
-// can fail any of them. With -again N, if no more than N packages failed, each is run once
-// more. What passes then has not failed but is flaky: its first output is shown all the
-// same, and the last line ends in ", N flaky".
+// can fail any of them. With -again N, if no more than N packages failed, the failed tests
+// of each are run once more (all of them where none is known to have failed). What passes
+// then has not failed but is flaky: its first output is shown all the same, and the last
+// line ends in ", N flaky".
 package main
 
 import (
@@ -17,6 +18,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 )
 
 func main() {
@@ -30,7 +32,7 @@ func main() {
 	if len(r.broken) <= *again {
 		for _, e := range r.broken {
 			fmt.Println("again           ", e.Package)
-			r.flaky[e.Package] = passes(e.Package)
+			r.flaky[e.Package] = passes(e.Package, r.failed(e.Package))
 		}
 	}
 	if !r.finish() {
@@ -38,9 +40,13 @@ func main() {
 	}
 }
 
-// passes runs the tests of a package and shows what they say if they fail.
-func passes(pkg string) bool {
-	out, err := exec.Command("go", "test", "-count=1", "-shuffle=on", pkg).CombinedOutput()
+// passes runs the named tests of a package, all where none is named, and shows what they say if they fail.
+func passes(pkg string, tests []string) bool {
+	args := []string{"test", "-count=1", "-shuffle=on"}
+	if len(tests) > 0 {
+		args = append(args, "-run", "^("+strings.Join(tests, "|")+")$")
+	}
+	out, err := exec.Command("go", append(args, pkg)...).CombinedOutput()
 	if err != nil {
 		fmt.Printf("%s\n", out)
 	}

@@ -168,6 +168,22 @@ func (r *report) finish() bool {
 	return counts["fail"] == 0 && counts["pass"] > 0
 }
 
+// failed are the top-level tests of a package that failed. It is nothing where a test did not end, since that may be the
+// one to blame.
+func (r *report) failed(pkg string) []string {
+	if r.unfinished(pkg).Len() > 0 {
+		return nil
+	}
+	tests := map[string]bool{}
+	for _, res := range r.results {
+		if res.Package == pkg && res.action == "fail" {
+			test, _, _ := strings.Cut(res.Test, "/")
+			tests[test] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(tests))
+}
+
 // verdict is FLAKY for a package that passed when it was run again, FAILED for others.
 func (r *report) verdict(pkg string) string {
 	if r.flaky[pkg] {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -128,6 +130,36 @@ func TestReport(t *testing.T) {
 				if strings.Contains(got, w) {
 					t.Errorf("unwanted %q in:\n%s", w, got)
 				}
+			}
+		})
+	}
+}
+
+func TestFailed(t *testing.T) {
+	failed := []string{
+		`{"Action":"run","Package":"p","Test":"B"}`,
+		`{"Action":"run","Package":"p","Test":"B/one"}`,
+		`{"Action":"fail","Package":"p","Test":"B/one"}`,
+		`{"Action":"fail","Package":"p","Test":"B"}`,
+		`{"Action":"fail","Package":"p","Test":"A"}`,
+		`{"Action":"pass","Package":"p","Test":"C"}`,
+		`{"Action":"fail","Package":"q","Test":"D"}`,
+	}
+	for _, tc := range []struct {
+		name string
+		more string
+		want []string
+	}{
+		{name: "whole tests, each once", want: []string{"A", "B"}},
+		{name: "none where one did not end", more: `{"Action":"output","Package":"p","Test":"E","Output":"panic: boom\n"}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newReport(io.Discard)
+			if err := r.read(strings.NewReader(stream(append(failed, tc.more)...))); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.failed("p"); !slices.Equal(got, tc.want) {
+				t.Errorf("%q, want %q", got, tc.want)
 			}
 		})
 	}

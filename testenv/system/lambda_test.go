@@ -144,13 +144,14 @@ func TestLambda(t *testing.T) {
 	})
 	t.Run("stream_event_by_event", func(t *testing.T) {
 		s := f.chat("a", 3) // it loads the model
+		var before int64    // the answer's end, which follows its last token by itself
 		for range 3 {       // no token is made before the one before it was received
+			before = f.rdb.Time(t.Context()).Val().UnixMilli()
 			f.step("a")
 			if e := f.event(s); !strings.Contains(e, `"content":"`) {
 				t.Fatal(e)
 			}
 		}
-		before := f.rdb.Time(t.Context()).Val().UnixMilli()
 		s.whole()
 		if used := f.field("a", "used_ms"); used < fmt.Sprint(before) {
 			t.Errorf("the answer has ended and its use is not told: used_ms %s, it ended after %d", used, before)
