@@ -286,6 +286,30 @@ func (w *world) queued() []string {
 	return ids
 }
 
+// waiting counts the requests that wait, by model.
+func (w *world) waiting() map[string]int {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+"/v1/health", nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a := do(req)
+	var health struct {
+		Loading []struct {
+			Name    string `json:"model_name"`
+			Waiting int
+		} `json:"models_loading"`
+	}
+	if err := json.Unmarshal(a.body, &health); err != nil {
+		w.t.Fatalf("health: %v: %v", err, a)
+	}
+	n := map[string]int{}
+	for _, m := range health.Loading {
+		n[m.Name] = m.Waiting
+	}
+	return n
+}
+
 // loads counts the engines that were started for a model, by the runner's log.
 func (w *world) loads(model string) int {
 	n := 0

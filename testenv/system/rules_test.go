@@ -268,7 +268,9 @@ func TestRule07LoadedForARequestServesIt(t *testing.T) {
 		names = append(names, fmt.Sprintf("m%d", i))
 		models[names[i]] = "llm, " + options("--token-delay 1ms")
 	}
+	models["first"] = "llm, " + options(slow)
 	w := start(t, models, "--fair-after=50ms")
+	held := w.chat("first", 20000) // no slot is free before all wait
 	got := map[string][]<-chan answer{}
 	for range 4 {
 		for _, m := range names {
@@ -276,6 +278,12 @@ func TestRule07LoadedForARequestServesIt(t *testing.T) {
 			got[m] = append(got[m], c)
 		}
 	}
+	waiting := map[string]int{}
+	for _, m := range names {
+		waiting[m] = 4
+	}
+	eventually(t, "requests that wait", waiting, w.waiting)
+	held.cancel()
 	for m, list := range got {
 		for _, c := range list {
 			w.await(m, c)
