@@ -112,6 +112,7 @@ func Merge(base, override Recipe) Recipe {
 	set(&r.StallTimeout, override.StallTimeout)
 	set(&r.StopGrace, override.StopGrace)
 	set(&r.EncoderCache, override.EncoderCache)
+	set(&r.Connections, override.Connections)
 	set(&r.Abbreviations, override.Abbreviations)
 	set(&r.Ready.Status, override.Ready.Status)
 	set(&r.Ready.Log, override.Ready.Log)
@@ -191,6 +192,7 @@ type form struct {
 	StallTimeout  time.Duration          `yaml:"stall_timeout"`
 	StopGrace     time.Duration          `yaml:"stop_grace"`
 	EncoderCache  string                 `yaml:"encoder_cache"`
+	Connections   string                 `yaml:"connections"`
 }
 
 type backendForm struct {
@@ -220,7 +222,7 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 	*r = Recipe{
 		Inherit: f.Inherit, Env: f.Env, BackendOption: f.BackendOption, HealthPath: f.HealthPath, Listen: f.Listen,
 		Checkpoint: f.Checkpoint, Options: f.Options, ReservedArgs: f.ReservedArgs, Abbreviations: f.Abbreviations, LoadTimeout: f.LoadTimeout,
-		StallTimeout: f.StallTimeout, StopGrace: f.StopGrace, EncoderCache: f.EncoderCache,
+		StallTimeout: f.StallTimeout, StopGrace: f.StopGrace, EncoderCache: f.EncoderCache, Connections: f.Connections,
 		Devices: c.devices(f.Devices),
 		Ready:   Ready{Status: f.Ready.Status},
 		Errors: ErrorPatterns{

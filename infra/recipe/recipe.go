@@ -71,6 +71,9 @@ type Recipe struct {
 	// EncoderCache names the way the engine's media encoder is cached: [EncoderInterpose], or [EncoderNone], which empty
 	// means as well.
 	EncoderCache string `json:"encoder_cache,omitempty"`
+	// Connections says whether the engine's server is good at serving several requests on one connection:
+	// [ConnectionsKept], or [ConnectionsSingle], which empty means as well.
+	Connections string `json:"connections,omitempty"`
 }
 
 // Values of [Recipe.Listen].
@@ -90,6 +93,15 @@ const (
 const (
 	EncoderInterpose = "interpose" // the engine reaches its encoder through dynamic symbols of libmtmd, which can be stood before
 	EncoderNone      = "none"      // every medium is encoded
+)
+
+// Values of [Recipe.Connections].
+const (
+	// ConnectionsSingle gives each request a connection of its own. A server that binds a thread to a connection, as those
+	// built on cpp-httplib do (llama-server, whisper-server, sd-server), lets the connections beyond its threads wait for
+	// as long as the others are kept, and may close one behind a stream without saying so.
+	ConnectionsSingle = "single"
+	ConnectionsKept   = "kept" // HTTP/1.1 as usual
 )
 
 // A Group is a run of arguments that are kept or left out together.

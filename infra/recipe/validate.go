@@ -52,6 +52,7 @@ func (v *validator) names() {
 	v.oneOf("listen", v.r.Listen, ListenPort, ListenSocket)
 	v.oneOf("checkpoint", v.r.Checkpoint, CheckpointFile, CheckpointPath, CheckpointAny)
 	v.oneOf("encoder_cache", v.r.EncoderCache, EncoderInterpose, EncoderNone)
+	v.oneOf("connections", v.r.Connections, ConnectionsSingle, ConnectionsKept)
 	if v.r.LoadTimeout < 0 || v.r.StallTimeout < 0 || v.r.StopGrace < 0 {
 		v.fail("a time is negative")
 	}

@@ -27,6 +27,8 @@ type Config struct {
 	IdleTimeout time.Duration
 	// WriteTimeout is how long the upstream may take no byte of a long request; default 30 s.
 	WriteTimeout time.Duration
+	// Single gives every request a connection of its own and says so to the upstream (Connection: close).
+	Single bool
 	// MaxIdle is how many unused connections are kept; default 128.
 	MaxIdle int
 	// MaxConns bounds the exchanges at one time; 0 is no bound.
@@ -112,7 +114,7 @@ func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 	buf := takeBuffer(false)
 	defer giveBuffer(buf)
-	head, ok := req.appendHead((*buf)[:0], c.cfg.Host)
+	head, ok := req.appendHead((*buf)[:0], c.cfg.Host, c.cfg.Single)
 	if !ok {
 		return nil, ErrBadRequest
 	}

@@ -239,6 +239,30 @@ func TestUnaskedBytesSpoilAnIdleConnection(t *testing.T) {
 	_ = first.Close()
 }
 
+func TestSingle(t *testing.T) {
+	heads := make(chan string, 3)
+	u := newUpstream(t, func(nc net.Conn, br *bufio.Reader) {
+		head, _ := readRequest(br)
+		heads <- head
+		_, _ = io.WriteString(nc, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		if n, _ := br.Read(make([]byte, 1)); n > 0 {
+			t.Error("a second request came on one connection")
+		}
+	})
+	c := u.client(t, Config{Single: true})
+	for range cap(heads) {
+		if got := drain(t, c); got != "ok" {
+			t.Fatal(got)
+		}
+		if head := <-heads; !strings.Contains(head, "\r\nConnection: close\r\n") {
+			t.Errorf("%q", head)
+		}
+	}
+	if got := c.Stats(); got != (Stats{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
 func drain(t testing.TB, c *Client) string {
 	t.Helper()
 	r, err := c.Do(nil, get("/"))

@@ -42,7 +42,8 @@ func (r *Request) Reset() {
 }
 
 // appendHead appends the head of the request to b. The answer is false when a part of it could break out of its place.
-func (r *Request) appendHead(b []byte, host string) ([]byte, bool) {
+// single: the connection serves no other request.
+func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) {
 	if !isToken(r.Method) || !isTarget(r.Path) {
 		return b, false
 	}
@@ -64,6 +65,9 @@ func (r *Request) appendHead(b []byte, host string) ([]byte, bool) {
 	if len(r.Body) > 0 || r.Method == "POST" || r.Method == "PUT" || r.Method == "PATCH" {
 		b = append(b, "\r\nContent-Length: "...)
 		b = strconv.AppendInt(b, int64(len(r.Body)), 10)
+	}
+	if single {
+		b = append(b, "\r\nConnection: close"...)
 	}
 	return append(b, "\r\n\r\n"...), true
 }

@@ -75,7 +75,7 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.header.Reset()
 	r.header.SetNoDefaultContentType(true)
 	r.phase, r.framing = phasePending, frameLength
-	r.isHead, r.reuse = req.Method == "HEAD", true
+	r.isHead, r.reuse = req.Method == "HEAD", !client.cfg.Single
 	r.wasSent, r.got = false, false
 	r.interim, r.scanned, r.left = 0, 0, 0
 	r.chunks = chunkDecoder{}
@@ -207,10 +207,6 @@ func (r *Response) Reject(cause error) error {
 	r.rest = nil
 	return r.fail(ErrBadReply, cause)
 }
-
-// Retire makes this the last exchange of its connection, as for an upstream that closes behind an answer without saying so
-// in its head.
-func (r *Response) Retire() { r.reuse = false }
 
 // Status is the status code, 0 while there is no answer.
 func (r *Response) Status() int {

@@ -38,6 +38,12 @@ type process struct {
 
 func start(t testing.TB, program string, args ...string) *process {
 	t.Helper()
+	return startWith(t, relay.Config{}, program, args...)
+}
+
+// startWith says how the engine is connected to.
+func startWith(t testing.TB, conns relay.Config, program string, args ...string) *process {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "rv") // short: a socket's path has little room
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +66,8 @@ func start(t testing.TB, program string, args ...string) *process {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	client := relay.New(relay.Config{Network: "unix", Addr: socket})
+	conns.Network, conns.Addr = "unix", socket
+	client := relay.New(conns)
 	p := &process{&HTTP{Client: client, Dialect: LlamaCpp}}
 	t.Cleanup(func() {
 		client.Close()
@@ -114,11 +121,17 @@ func (p *process) sizes(t testing.TB) (calls map[int]int, most int) {
 	return s.Batches, s.Tokens
 }
 
-// minilm starts the real engine with the real embedding model.
+// minilm starts the real engine with the real embedding model, connected to as its recipe says.
 func minilm(t testing.TB, args ...string) *process {
 	t.Helper()
+	return minilmOver(t, relay.Config{Single: true}, args...)
+}
+
+// minilmOver says how the engine is connected to.
+func minilmOver(t testing.TB, conns relay.Config, args ...string) *process {
+	t.Helper()
 	args = append([]string{"--model", testenv.Models(t).MiniLM, "--embedding", "--device", "none"}, args...)
-	return start(t, testenv.Engines(t).LlamaServer, args...)
+	return startWith(t, conns, testenv.Engines(t).LlamaServer, args...)
 }
 
 func words(t testing.TB) *WordPiece {

@@ -170,12 +170,17 @@ type running struct {
 // Embeddings is the queue of the model's embedding requests, nil for none.
 func (r *running) Embeddings() *batch.Batcher { return r.queue }
 
-// idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
+// idleConn is how long an unused connection to an engine is kept: vLLM's server closes them after 5 s.
 const idleConn = 3 * time.Second
 
 func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 	s := p.Spec()
-	cfg := relay.Config{Addr: strings.TrimPrefix(p.BaseURL(), "http://"), IdleTimeout: idleConn}
+	cfg := relay.Config{
+		Addr:           strings.TrimPrefix(p.BaseURL(), "http://"),
+		ConnectTimeout: 5 * time.Second, // a first try that met a full backlog is made again after a second
+		IdleTimeout:    idleConn,
+		Single:         s.Recipe.Connections != recipe.ConnectionsKept,
+	}
 	if s.Recipe.Listen == recipe.ListenSocket {
 		cfg.Network, cfg.Addr = "unix", s.Socket
 	}

@@ -82,6 +82,33 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// Only an engine that is known to be good at it gets several requests on one connection.
+func TestConnections(t *testing.T) {
+	l := newLauncher(t)
+	for connections, idle := range map[string]int{"": 0, recipe.ConnectionsSingle: 0, recipe.ConnectionsKept: 1} {
+		r := recipe.Shipped()["standin"]
+		r.Connections = connections
+		e, err := l.Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU}, &r, recipe.Options{}, plan.Plan{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := e.Client().Do(nil, &relay.Request{Method: "GET", Path: []byte("/health"), FirstByte: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := resp.AppendBody(nil, 1<<20); err != nil {
+			t.Error(err)
+		}
+		_ = resp.Close()
+		if got := e.Client().Stats(); got != (relay.Stats{Idle: idle}) {
+			t.Errorf("%q: %+v", connections, got)
+		}
+		if err := e.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestFailedStarts(t *testing.T) {
 	l := newLauncher(t)
 	bare := recipe.Shipped()["llamacpp"]

@@ -99,9 +99,6 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 	handed = true
-	if isEvents(resp) {
-		resp.Retire() // llama-server closes behind every stream, a moment after its end, and does not say so
-	}
 	if isEvents(resp) && resp.Status() == fasthttp.StatusOK {
 		relay.NewStream(relay.StreamConfig{
 			Response: resp, JSON: good >= jsonForm,

@@ -197,25 +197,6 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// An engine may close its connection behind a stream without saying so, as llama-server does: a request that followed on
-// that connection would be lost.
-func TestStreamIsTheLastOnItsConnection(t *testing.T) {
-	b := start(t)
-	b.load("fake")
-	const event = "data: {}\n\n"
-	b.engines.handle = func(c net.Conn, _ *http.Request) {
-		_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(event), event)
-		if n, _ := c.Read(make([]byte, 1)); n > 0 {
-			t.Error("a second request came behind a stream")
-		}
-	}
-	for range 3 {
-		if a := b.call("POST", chat, "fake", "{}"); a.status != http.StatusOK || a.err != nil || a.body != event {
-			t.Errorf("%+v", a)
-		}
-	}
-}
-
 // Three answers in a minute that cannot be understood, and the engine is restarted, once others are done.
 func TestNonsenseRestartsTheEngine(t *testing.T) {
 	b := start(t)

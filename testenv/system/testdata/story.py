@@ -107,6 +107,16 @@ def streamed_bytes():
 
 
 @case
+def a_request_right_behind_a_stream():
+    for _ in range(20):  # the engine may close its connection there
+        with client.chat.completions.create(
+            model=LLM, messages=[{"role": "user", "content": "Hi"}], max_tokens=1, stream=True
+        ) as stream:
+            assert list(stream)
+        same(say(LLM, "Hi", tokens=1).usage.completion_tokens, 1)
+
+
+@case
 def completion():
     a = client.completions.create(model=LLM, prompt="The sea is", temperature=0, max_tokens=6)
     same(a.object, "text_completion")
