@@ -82,7 +82,7 @@ func New(c Config) *Gate {
 func (g *Gate) ID() string { return g.id }
 
 // Enter joins the requests that wait for a model, and begins its load if none is under way. The error is a refusal at
-// once: queue_full, overloaded, model_backoff, model_not_found or draining.
+// once: queue_full, overloaded, model_backoff, model_not_found or draining, or the tenant's.
 func (g *Gate) Enter(a Ask) (*Waiter, error) {
 	m, ok := g.catalog().Model(a.Model)
 	if !ok {
@@ -108,6 +108,9 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 		}
 		return nil, e
 	}
+	if err := g.admitLocked(a, gr); err != nil {
+		return nil, err
+	}
 	if gr == nil {
 		gr = g.newGroupLocked(need{model: a.Model, refused: a.Refused}, true, a.Background)
 	} else if a.Refused && gr.need.ticket == "" {
@@ -124,7 +127,34 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 	if a.Limit > 0 {
 		limit = min(limit, a.Limit)
 	}
-	return g.joinLocked(gr, limit), nil
+	w := g.joinLocked(gr, limit)
+	w.tenant = a.Tenant
+	return w, nil
+}
+
+// admitLocked charges a tenant for a request that joins a group, nil for one that begins it.
+func (g *Gate) admitLocked(a Ask, gr *group) error {
+	if a.Tenant == nil {
+		return nil
+	}
+	if !a.Background {
+		if err := a.Tenant.Wait(); err != nil {
+			e := wire.As(err)
+			if gr != nil {
+				e = e.After(g.stageLocked(gr).ETA)
+			}
+			return e
+		}
+	}
+	if gr == nil {
+		if err := a.Tenant.Load(); err != nil {
+			if !a.Background {
+				a.Tenant.Leave()
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 func (g *Gate) newGroupLocked(n need, shared, start bool) *group {

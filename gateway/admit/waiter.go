@@ -21,6 +21,17 @@ type Ask struct {
 	Limit time.Duration
 	// Background starts the load and does not wait for it: the waiter is done at once with model_loading.
 	Background bool
+	// Tenant is on whose account the request waits; nil: nobody's, without limits.
+	Tenant Tenant
+}
+
+// Tenant is one of those who share a gateway. Its methods are called with the gate's lock held and must not block.
+type Tenant interface {
+	// Wait takes a place among the requests that wait, which Leave gives back, or says why there is none.
+	Wait() error
+	Leave()
+	// Load takes one of the loads that the tenant may begin, or says why there is none.
+	Load() error
 }
 
 // LoadInfo says what a waiter's route had cost.
@@ -40,6 +51,7 @@ type Waiter struct {
 	entered time.Time
 	done    chan struct{} // closed by settle, which alone writes the outcome
 	ahead   int
+	tenant  Tenant // nil: nobody's
 
 	// Guarded by gate.mu.
 	place   *list.Element // in group.waiters, nil when settled
@@ -99,6 +111,9 @@ func (g *Gate) settleLocked(w *Waiter, r Route, info LoadInfo, err error) {
 	w.group.waiters.Remove(w.place)
 	w.place = nil
 	g.waiting--
+	if w.tenant != nil {
+		w.tenant.Leave()
+	}
 	close(w.done)
 	if w.group.waiters.Len() == 0 {
 		w.group.poke()

@@ -108,7 +108,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	srv = front.New(front.Config{
 		Gate: gate, Store: store, Mirror: mirror, Toucher: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
 		Overlay: models.reloadRegistered, Origins: s.CORSOrigins, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
-		MaxBody: p.maxBody, MaxHeldBytes: p.maxHeld, MaxConns: s.MaxConns,
+		MaxBody: p.maxBody, MaxHeldBytes: p.maxHeld, MaxConns: s.MaxConns, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics,
 		Memory: gauge,
 	})
 

@@ -9,6 +9,7 @@ import (
 
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
+	"reveille/gateway/quota"
 	"reveille/infra/config"
 )
 
@@ -21,6 +22,8 @@ type Front struct {
 	RunnerSecret string        `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
 	Hold         time.Duration `help:"Longest a request waits for a cold model." default:"300s"`
 	CommitAfter  time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
+	StreamErrors string        `help:"How a request for a stream is told an error before its stream has begun: by the error's status, or by an event with status 200." enum:"status,event" default:"status"`
+	FreeMetrics  bool          `help:"Serve /metrics without a key."`
 	Keepalive    time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
 	GrantTime    time.Duration `name:"shutdown-timeout" help:"How long open requests may go on after SIGTERM." default:"10m"`
 	CORSOrigins  []string      `name:"cors-origins" help:"Origins of web pages that may use the gateway, or *." default:"*"`
@@ -29,6 +32,7 @@ type Front struct {
 	MaxConns     int           `help:"Most client connections; 0 is no limit." default:"0"`
 	MemoryLimit  string        `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group." placeholder:"SIZE"`
 	MaxWaiting   int           `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
+	KeyWaiting   int           `name:"max-waiting-per-key" help:"Most requests of one API key that wait for models, unless its line says otherwise; more are refused with queue_full; 0 is no limit." default:"5000"`
 }
 
 // parsed are the settings of a gateway, checked.
@@ -43,7 +47,7 @@ func (f Front) parse() (parsed, error) {
 	var p parsed
 	var errs []error
 	var err error
-	if p.keys, err = keys.Open(f.APIKeysFile, f.AdminKey); err != nil {
+	if p.keys, err = keys.Open(f.APIKeysFile, f.AdminKey, quota.Limits{Waiting: f.KeyWaiting}); err != nil {
 		errs = append(errs, err)
 	} else if err := mayListen(f.Addr, p.keys.Configured()); err != nil {
 		errs = append(errs, err)
@@ -73,8 +77,8 @@ func (f Front) parse() (parsed, error) {
 			errs = append(errs, fmt.Errorf("--%s: must be more than 0", t.flag))
 		}
 	}
-	if f.MaxConns < 0 || f.MaxWaiting < 0 {
-		errs = append(errs, errors.New("--max-conns and --max-waiting: must not be negative"))
+	if f.MaxConns < 0 || f.MaxWaiting < 0 || f.KeyWaiting < 0 {
+		errs = append(errs, errors.New("--max-conns, --max-waiting and --max-waiting-per-key: must not be negative"))
 	}
 	return p, errors.Join(errs...)
 }

@@ -12,10 +12,9 @@ import (
 // call is an inference request that passed the checks of its body.
 type call struct {
 	*request
-	model  *catalog.Model
-	asked  string // the name that the client used
-	body   []byte // what the engine gets
-	stream bool
+	model *catalog.Model
+	asked string // the name that the client used
+	body  []byte // what the engine gets
 
 	messages []byte // the member of a JSON body in which media may be
 }
@@ -58,7 +57,7 @@ func (c *call) parseJSON() (name string, err error) {
 			c.messages = values[i].Raw
 		}
 	}
-	c.stream = route.Stream(values[:])
+	c.stream = route.Stream(values[:]) && streams[route.Name]
 	return route.ModelName(values[:]).String(), nil
 }
 
@@ -83,7 +82,6 @@ func (c *call) parseForm() (name string, err error) {
 	if e := route.CheckForm(parts[:]); e != nil {
 		return "", e
 	}
-	c.stream = parts[wire.KeyStream].String() == "true"
 	return parts[wire.KeyModel].String(), nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
+	"reveille/gateway/quota"
 	"reveille/gateway/wire"
 	"reveille/infra/relay"
 )
@@ -22,6 +23,9 @@ type request struct {
 	ctx *fasthttp.RequestCtx
 	id  string
 	hit wire.Hit
+
+	account *quota.Account // of its key; nil without keys
+	stream  bool           // it asked for a stream, on a route that has them
 
 	began    time.Time
 	held     int64 // bytes of its body that count as held
@@ -122,7 +126,7 @@ func (r *request) letIn() error {
 	}
 	if e == nil {
 		r.setHeaders(headers)
-		e = r.s.refusal(&r.ctx.Request.Header, r.hit)
+		r.account, e = r.s.refusal(&r.ctx.Request.Header, r.hit)
 	}
 	if e != nil {
 		return e
@@ -130,31 +134,33 @@ func (r *request) letIn() error {
 	return nil
 }
 
-// refusal is why a request with these headers may not use the route, nil when it may.
-func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) *wire.Error {
-	free := hit.Route != nil && hit.Route.Scope == wire.ScopeFree
+// refusal is why a request with these headers may not use the route, nil when it may: on the account, if it has a key.
+func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) (*quota.Account, *wire.Error) {
+	metrics := hit.Route != nil && hit.Route.Name == "metrics"
+	free := hit.Route != nil && hit.Route.Scope == wire.ScopeFree || metrics && s.cfg.FreeMetrics
+	var key keys.Key
 	if !free && s.cfg.Keys.Configured() {
-		have := s.cfg.Keys.Scopes(keys.From(h.Peek("Authorization"), h.Peek("x-api-key")))
-		if have == 0 {
-			return wire.Unauthorized()
+		key = s.cfg.Keys.Find(keys.From(h.Peek("Authorization"), h.Peek("x-api-key")))
+		if key.Scopes == 0 {
+			return nil, wire.Unauthorized()
 		}
 		if hit.Route == nil {
-			return hit.Err()
+			return nil, hit.Err()
 		}
 		switch want := hit.Route.Scope; {
-		case want == wire.ScopeInfer && have&keys.Infer == 0:
-			return wire.New(wire.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
-		case want == wire.ScopeManage && have&keys.Manage == 0:
-			return wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
+		case want == wire.ScopeInfer && key.Scopes&keys.Infer == 0:
+			return nil, wire.New(wire.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
+		case want == wire.ScopeManage && key.Scopes&keys.Manage == 0:
+			return nil, wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
 		}
 	}
 	if e := hit.Err(); e != nil {
-		return e
+		return nil, e
 	}
-	if !free && hit.Route.Name != "metrics" && s.cfg.Memory.Step() >= pressure.Refusal {
-		return wire.New(wire.Overloaded, "This gateway's memory is full; try again.")
+	if !free && !metrics && s.cfg.Memory.Step() >= pressure.Refusal {
+		return nil, wire.New(wire.Overloaded, "This gateway's memory is full; try again.")
 	}
-	return nil
+	return key.Account, nil
 }
 
 func (r *request) setHeaders(headers []wire.Header) {
@@ -174,13 +180,26 @@ func (r *request) fail(err error) {
 		log = r.s.log.Warn
 	}
 	log("request refused", "request", r.id, "route", r.routeName(), "status", status, "code", e.Code, "cause", e.Cause)
-	r.s.m.answer(r.routeName(), status)
 	r.setHeaders(e.AppendHeaders(nil, mrand.Float64))
 	r.ctx.Response.ResetBody() // closes a stream that was set
 	r.ctx.Response.ImmediateHeaderFlush = false
+	contentType, body := wire.ContentType, d.Body(e, r.id)
+	if r.stream && r.s.cfg.StreamErrors {
+		r.s.m.streamErrors.Inc()
+		status, contentType, body = fasthttp.StatusOK, streamType(d), d.StreamError(e, r.id)
+	}
+	r.s.m.answer(r.routeName(), status)
 	r.ctx.SetStatusCode(status)
-	r.ctx.SetContentType(wire.ContentType)
-	r.ctx.SetBody(d.Body(e, r.id))
+	r.ctx.SetContentType(contentType)
+	r.ctx.SetBody(body)
+}
+
+// streamType is the media type of a dialect's streams.
+func streamType(d wire.Dialect) string {
+	if d == wire.Ollama {
+		return ndjson
+	}
+	return "text/event-stream; charset=utf-8"
 }
 
 // settle turns a panic into a 500, so that one request's fault is no other's, and gives the body back.

@@ -57,6 +57,16 @@ func TestOrderOfChecks(t *testing.T) {
 	}
 }
 
+func TestFreeMetrics(t *testing.T) {
+	set := keyFile(t, "infer-key infer\n")
+	s := newStage(t, func(_ *stage, c *Config) { c.Keys, c.FreeMetrics = set, true })
+	for path, want := range map[string]int{"/metrics": 200, "/v1/models": 401} {
+		if r := s.ask("GET", path, ""); r.status != want {
+			t.Errorf("%s: %d", path, r.status)
+		}
+	}
+}
+
 func TestScopes(t *testing.T) {
 	set := keyFile(t, "infer-key infer\nmanage-key manage\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set }).warm("chat")

@@ -23,7 +23,6 @@ func (s *Server) embeddings(r *request) error {
 	if err := c.prepare(); err != nil {
 		return err
 	}
-	c.stream = false
 	n, b64, err := c.dimensions()
 	if err != nil {
 		return err

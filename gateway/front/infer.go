@@ -41,6 +41,8 @@ type exchange struct {
 	inUse    bool // route counts one of our requests
 	info     admit.LoadInfo
 	cold     bool // it waited for a load
+	charged  bool // a load was charged to its account
+	denied   bool // its account has no load left
 	state    string
 	ahead    int
 	refused  refusals
@@ -52,9 +54,8 @@ type exchange struct {
 	tap     *tap
 }
 
-// infer serves an inference route on the engine's path. An engine's stream can be held open with comments only where
-// streams is set: elsewhere a stream flag means nothing, or another form of answer.
-func (s *Server) infer(path string, streams bool) handler {
+// infer serves an inference route on the engine's path.
+func (s *Server) infer(path string) handler {
 	at := []byte(path)
 	return func(r *request) error {
 		c, err := r.parse()
@@ -64,7 +65,6 @@ func (s *Server) infer(path string, streams bool) handler {
 		if err := c.prepare(); err != nil {
 			return err
 		}
-		c.stream = c.stream && streams
 		return (&exchange{call: c, path: at}).start()
 	}
 }
@@ -93,7 +93,13 @@ func (x *exchange) start() (err error) {
 	if s.draining.Load() {
 		return wire.GoingAway()
 	}
+	if err := x.account.Begin(); err != nil {
+		x.ahead = s.cfg.Gate.Waiting()[x.model.ID]
+		x.queueHeader()
+		return err
+	}
 	if err := x.holdBody(); err != nil {
+		x.account.End()
 		return err
 	}
 	s.m.open.Add(1)
@@ -357,6 +363,7 @@ func (x *exchange) finish(err error) {
 	if x.open {
 		x.s.uses.stream(x.model.ID, -1)
 	}
+	x.account.End()
 	x.s.m.open.Add(-1)
 	x.s.m.seconds.UpdateDuration(x.began)
 	if x.tap != nil {

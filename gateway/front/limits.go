@@ -19,7 +19,7 @@ const (
 // bodyLimit bounds a body by what the headers say: a large one is read only for a request that may use its route.
 func (s *Server) bodyLimit(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); n > freeBody || n == -1 {
-		if s.refusal(h, match(h)) != nil {
+		if _, e := s.refusal(h, match(h)); e != nil {
 			c.MaxRequestBodySize = freeBody
 		}
 	}

@@ -88,10 +88,11 @@ func (o *ollamaCall) form(generate bool, x *exchange) *ollama.Form {
 
 // words starts an exchange whose answer is told in Ollama's form.
 func (o *ollamaCall) words(path string, generate bool) error {
-	if err := o.loadSized(); err != nil {
+	charged, err := o.loadSized()
+	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.call, path: []byte(path), after: o.after()}
+	x := &exchange{call: o.call, path: []byte(path), after: o.after(), charged: charged}
 	f := o.form(generate, x)
 	if o.stream {
 		x.lines = ollama.NewStream(f)
@@ -141,7 +142,6 @@ func (s *Server) ollamaEmbeddings(r *request) error {
 
 // embed answers with the embeddings of input, which may hold nothing: then the model is loaded and that is all.
 func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.Form, []byte) ([]byte, error)) (err error) {
-	o.stream = false
 	if o.body, err = o.q.Texts(o.model.ID, input); err != nil {
 		return err
 	}
@@ -152,10 +152,11 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.Form, []byte
 	if err != nil {
 		return err
 	}
-	if err := o.loadSized(); err != nil {
+	charged, err := o.loadSized()
+	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.call, path: embeddingsPath, after: o.after()}
+	x := &exchange{call: o.call, path: embeddingsPath, after: o.after(), charged: charged}
 	f := o.form(false, x)
 	x.answer = func(x *exchange, resp *relay.Response) error {
 		return x.sendTold(resp, func(raw []byte) ([]byte, error) {
@@ -193,9 +194,16 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 	if o.s.draining.Load() {
 		return wire.GoingAway()
 	}
+	if err := o.account.Begin(); err != nil {
+		return err
+	}
+	defer o.account.End()
 	if _, warm := o.s.cfg.Gate.Route(o.model.ID); !warm {
 		options, err := o.sized()
 		if err != nil {
+			return err
+		}
+		if err := o.account.Load(); err != nil {
 			return err
 		}
 		ctx, stop := o.attended()
@@ -226,20 +234,23 @@ func (o *ollamaCall) sendLine(object []byte) {
 }
 
 // loadSized queues the load of a model that is on no host with the context size that the request asks for. The request then
-// waits for that load as for any other.
-func (o *ollamaCall) loadSized() error {
+// waits for that load as for any other. charged: the load was charged to the request's account.
+func (o *ollamaCall) loadSized() (charged bool, err error) {
 	options, err := o.sized()
 	if err != nil || options == nil || o.s.draining.Load() || o.s.stateOf(o.model.ID) != "unloaded" {
-		return err
+		return false, err
 	}
 	wait, err := patienceOf(&o.ctx.Request.Header, o.s.cfg.Hold)
 	if err != nil || wait.policy != "block" {
-		return err
+		return false, err
+	}
+	if err := o.account.Load(); err != nil {
+		return false, err
 	}
 	ctx, stop := o.attended()
 	defer stop()
 	_, _, err = o.s.cfg.Gate.Load(ctx, admit.LoadAsk{Model: o.model.ID, Options: options})
-	return err
+	return true, err
 }
 
 // sized are the load options of the request's context size, nil for none or where the model's recipe has no such option.

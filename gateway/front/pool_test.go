@@ -19,6 +19,7 @@ import (
 
 	"reveille/gateway/admit"
 	"reveille/gateway/keys"
+	"reveille/gateway/quota"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/rpc"
@@ -136,7 +137,7 @@ func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 	toucher := state.NewToucher(store)
 	signer := rpc.NewSigner([]byte(testSecret))
 	p.gate = admit.New(admit.Config{Gateway: signer.Gateway(), Store: store, Mirror: p.mirror, Waker: noWaker{}, Catalog: p.catalog, Hold: 30 * time.Second})
-	set, err := keys.Open("", "")
+	set, err := keys.Open("", "", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,7 +120,6 @@ func (s *Server) rerank(r *request) error {
 	if c.body, err = engineDocuments(c.body, q.texts, c.model.ID); err != nil {
 		return err
 	}
-	c.stream = false
 	x := &exchange{call: c, path: rerankPath}
 	x.answer = func(x *exchange, resp *relay.Response) error { return x.sendRerank(resp, q) }
 	return x.start()

@@ -46,6 +46,8 @@ type Config struct {
 	MaxBody      int             // bytes; default 64 MiB
 	MaxHeldBytes int64           // bytes of all bodies that wait or are being sent, above: overloaded; default 1 GiB
 	MaxConns     int             // open client connections, 0 no limit
+	StreamErrors bool            // a request for a stream is told its errors as an event, with status 200
+	FreeMetrics  bool            // /metrics needs no key
 	Memory       *pressure.Gauge // near its limit, connections are not kept and new requests are refused; nil: no limit
 }
 

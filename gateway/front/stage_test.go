@@ -20,6 +20,7 @@ import (
 
 	"reveille/gateway/admit"
 	"reveille/gateway/keys"
+	"reveille/gateway/quota"
 	"reveille/infra/catalog"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
@@ -120,7 +121,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	s.gate = admit.New(admit.Config{
 		Store: s.store, Mirror: s.mirror, Waker: sleeper{}, Catalog: func() *catalog.Catalog { return cat }, Hold: 20 * time.Second, MaxPerModel: 8,
 	})
-	open, err := keys.Open("", "")
+	open, err := keys.Open("", "", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +394,7 @@ func keyFile(t *testing.T, text string) *keys.Set {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	set, err := keys.Open(path, "")
+	set, err := keys.Open(path, "", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

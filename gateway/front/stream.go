@@ -46,10 +46,7 @@ func (x *exchange) sendStream(st *relay.Stream) {
 	x.open = true
 	x.ctx.SetStatusCode(200)
 	h := &x.ctx.Response.Header
-	h.SetContentType("text/event-stream; charset=utf-8")
-	if x.lines != nil {
-		h.SetContentType(ndjson)
-	}
+	h.SetContentType(streamType(x.hit.Dialect))
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
 	x.sendBody(st, -1)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/gateway/wire"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
@@ -308,3 +309,31 @@ type closer struct{ fn func() }
 
 func (closer) Read([]byte) (int, error) { return 0, io.EOF }
 func (c closer) Close() error           { c.fn(); return nil }
+
+// With stream_errors event, whoever asks for a stream is told every error as an event; others get its status.
+func TestStreamErrorsAsEvents(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.StreamErrors = true }).loading(func(string) state.Outcome {
+		return state.Outcome{Failed: true, Fields: map[string]string{"code": "model_file_not_found", "message": "The file is missing."}}
+	})
+	const sse = "text/event-stream; charset=utf-8"
+	for name, c := range map[string]struct {
+		path, body        string
+		status            int
+		contentType, text string // what the answer begins with and holds
+	}{
+		"chat":          {chatPath, chatLive, 200, sse, `data: {"error":{"message":"The file is missing.","type":"invalid_request_error","param":null,"code":"model_file_not_found"}}` + "\n\n"},
+		"no stream":     {chatPath, chatBody, 404, wire.ContentType, `{"error":`},
+		"unknown model": {chatPath, strings.Replace(chatLive, `"chat"`, `"nothing"`, 1), 200, sse, `data: {"error":`},
+		"Anthropic's":   {"/v1/messages", `{"model":"chat","max_tokens":1,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, 200, sse, "event: error\ndata: {"},
+		"Ollama's":      {"/api/chat", `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`, 200, ndjson, `{"error":"The file is missing."}` + "\n"},
+		"no such route": {"/v1/nothing", chatLive, 404, wire.ContentType, `{"error":`},
+		"embeddings":    {"/v1/embeddings", `{"model":"nothing","input":"x","stream":true}`, 404, wire.ContentType, `{"error":`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := s.ask("POST", c.path, c.body)
+			if r.status != c.status || r.header.Get("Content-Type") != c.contentType || !strings.HasPrefix(r.text, c.text) {
+				t.Errorf("%d %v %q", r.status, r.header, r.text)
+			}
+		})
+	}
+}

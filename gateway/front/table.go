@@ -13,26 +13,32 @@ func (s *Server) table() map[string]handler {
 // inferenceRoutes maps the routes that run models to the engine's paths.
 func (s *Server) inferenceRoutes() map[string]handler {
 	return map[string]handler{
-		"chat":              s.infer("/v1/chat/completions", true),
-		"completions":       s.infer("/v1/completions", true),
-		"responses":         s.infer("/v1/responses", true),
-		"messages":          s.infer("/v1/messages", true),
-		"count_tokens":      s.infer("/v1/messages/count_tokens", false),
+		"chat":              s.infer("/v1/chat/completions"),
+		"completions":       s.infer("/v1/completions"),
+		"responses":         s.infer("/v1/responses"),
+		"messages":          s.infer("/v1/messages"),
+		"count_tokens":      s.infer("/v1/messages/count_tokens"),
 		"embeddings":        s.embeddings,
 		"rerank":            s.rerank,
-		"transcriptions":    s.infer("/v1/audio/transcriptions", false),
-		"translations":      s.infer("/v1/audio/translations", false),
-		"speech":            s.infer("/v1/audio/speech", false),
-		"image_generations": s.infer("/v1/images/generations", false),
-		"image_edits":       s.infer("/v1/images/edits", false),
-		"image_variations":  s.infer("/v1/images/variations", false),
-		"tokenize":          s.infer("/tokenize", false),
-		"detokenize":        s.infer("/detokenize", false),
+		"transcriptions":    s.infer("/v1/audio/transcriptions"),
+		"translations":      s.infer("/v1/audio/translations"),
+		"speech":            s.infer("/v1/audio/speech"),
+		"image_generations": s.infer("/v1/images/generations"),
+		"image_edits":       s.infer("/v1/images/edits"),
+		"image_variations":  s.infer("/v1/images/variations"),
+		"tokenize":          s.infer("/tokenize"),
+		"detokenize":        s.infer("/detokenize"),
 		"ollama_chat":       s.ollamaChat,
 		"ollama_generate":   s.ollamaGenerate,
 		"ollama_embed":      s.ollamaEmbed,
 		"ollama_embeddings": s.ollamaEmbeddings,
 	}
+}
+
+// streams are the routes whose answer may be a stream of events or lines. An engine's stream can be held open with comments
+// only there: elsewhere a stream flag means nothing, or another form of answer.
+var streams = map[string]bool{
+	"chat": true, "completions": true, "responses": true, "messages": true, "ollama_chat": true, "ollama_generate": true,
 }
 
 // touch notes a use of a model.

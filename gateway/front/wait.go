@@ -56,7 +56,7 @@ func (x *exchange) coldPolicy() error {
 			return x.rename()
 		}
 	case "fail":
-		w, err := gate.Enter(admit.Ask{Model: x.model.ID, Background: true})
+		w, err := gate.Enter(admit.Ask{Model: x.model.ID, Background: true, Tenant: tenant{x}})
 		if err != nil {
 			return err
 		}
@@ -65,6 +65,32 @@ func (x *exchange) coldPolicy() error {
 		return err
 	}
 	return nil // none is loaded: wait like any other
+}
+
+// tenant is the key on whose account an exchange waits. However often it goes back to the gate, it is charged one load.
+type tenant struct{ x *exchange }
+
+func (t tenant) Wait() error { return t.x.account.Wait() }
+
+func (t tenant) Leave() { t.x.account.Leave() }
+
+func (t tenant) Load() error {
+	if t.x.charged {
+		return nil
+	}
+	err := t.x.account.Load()
+	t.x.charged, t.x.denied = err == nil, err != nil
+	return err
+}
+
+// loaded looks whether the model is loaded after all, before a request is refused because its key may begin no load: the
+// mirror may be behind.
+func (x *exchange) loaded() bool {
+	if _, err := x.s.look(); err != nil {
+		return false
+	}
+	x.route, x.routed = x.s.cfg.Gate.Route(x.model.ID)
+	return x.routed
 }
 
 // refusals are the runners' answers that sent the exchange back to the gate.
@@ -109,7 +135,10 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 			return false, x.refused.why
 		}
 		var err error
-		w, err = x.s.cfg.Gate.Enter(admit.Ask{Model: x.model.ID, Refused: x.refused.n > 0, Limit: max(left, time.Millisecond)})
+		w, err = x.s.cfg.Gate.Enter(admit.Ask{Model: x.model.ID, Refused: x.refused.n > 0, Limit: max(left, time.Millisecond), Tenant: tenant{x}})
+		if err != nil && x.denied && x.loaded() {
+			return true, nil
+		}
 		if err != nil {
 			x.ahead = x.s.cfg.Gate.Waiting()[x.model.ID]
 			return false, err

@@ -2,8 +2,8 @@
 // depends on secret bytes, and an unknown, a withdrawn and a missing key take the same path to the same answer.
 //
 // The file of keys has one key a line: the key, or sha256: and the 64 hex digits of its digest; then its scopes, infer
-// and manage, separated by commas (infer alone when absent); then a name for people. Blank lines and lines that begin
-// with # are passed over. The file is read again when it changes.
+// and manage, separated by commas (infer alone when absent); then limits such as requests=60/m (package quota); then a name
+// for people. Blank lines and lines that begin with # are passed over. The file is read again when it changes.
 package keys
 
 import (
@@ -22,6 +22,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"reveille/gateway/quota"
 )
 
 // Scopes is what a key is good for.
@@ -35,45 +37,73 @@ const (
 
 type digest [sha256.Size]byte
 
+// Key is a key in force.
+type Key struct {
+	Scopes  Scopes
+	Account *quota.Account // stays while the key does, however often the file is read
+}
+
 // Set is the keys in force. It is safe for concurrent use; the zero value knows no key and is open.
 type Set struct {
 	path  string
 	admin string
-	keys  atomic.Pointer[map[digest]Scopes]
+	each  quota.Limits
+	keys  atomic.Pointer[map[digest]Key]
 
 	mu   sync.Mutex // held over a look at the file
 	seen string     // the text last read
 }
 
-// Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes.
-func Open(path, admin string) (*Set, error) {
-	s := &Set{path: path, admin: admin}
+// Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes. each are the limits of
+// every key whose line names no other.
+func Open(path, admin string, each quota.Limits) (*Set, error) {
+	s := &Set{path: path, admin: admin, each: each}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s, s.readLocked()
 }
 
 func (s *Set) readLocked() error {
-	keys := map[digest]Scopes{}
+	read := map[digest]line{}
 	if s.path != "" {
 		data, err := os.ReadFile(s.path)
 		if err != nil {
 			return fmt.Errorf("api keys: %w", err)
 		}
 		s.seen = string(data)
-		if err := parse(data, keys); err != nil {
+		if err := parse(data, s.each, read); err != nil {
 			return fmt.Errorf("api keys %s: %w", s.path, err)
 		}
 	}
 	if s.admin != "" {
-		keys[sha256.Sum256([]byte(s.admin))] = Infer | Manage
+		read[sha256.Sum256([]byte(s.admin))] = line{Infer | Manage, s.each}
+	}
+	var old map[digest]Key
+	if p := s.keys.Load(); p != nil {
+		old = *p
+	}
+	keys := make(map[digest]Key, len(read))
+	for d, l := range read {
+		k := Key{l.scopes, old[d].Account}
+		if k.Account == nil {
+			k.Account = quota.New(l.limits)
+		} else {
+			k.Account.Change(l.limits)
+		}
+		keys[d] = k
 	}
 	s.keys.Store(&keys)
 	return nil
 }
 
+// line is what the file says of a key.
+type line struct {
+	scopes Scopes
+	limits quota.Limits
+}
+
 // parse reads lines; errors name lines and never quote them.
-func parse(data []byte, into map[digest]Scopes) error {
+func parse(data []byte, each quota.Limits, into map[digest]line) error {
 	var errs []error
 	sc := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; sc.Scan(); n++ {
@@ -90,21 +120,29 @@ func parse(data []byte, into map[digest]Scopes) error {
 			}
 			d = digest(raw)
 		}
-		scopes := Infer
-		if len(f) > 1 {
-			scopes = 0
-			for word := range strings.SplitSeq(f[1], ",") {
+		l := line{Infer, each}
+		words := f[1:]
+		if len(words) > 0 && !strings.Contains(words[0], "=") {
+			l.scopes = 0
+			for word := range strings.SplitSeq(words[0], ",") {
 				switch word {
 				case "infer":
-					scopes |= Infer
+					l.scopes |= Infer
 				case "manage":
-					scopes |= Manage
+					l.scopes |= Manage
 				default:
 					errs = append(errs, fmt.Errorf("line %d: unknown scope: want infer, manage or infer,manage", n))
 				}
 			}
+			words = words[1:]
 		}
-		into[d] = scopes
+		for len(words) > 0 && strings.Contains(words[0], "=") {
+			if err := l.limits.Set(words[0]); err != nil {
+				errs = append(errs, fmt.Errorf("line %d: %w", n, err))
+			}
+			words = words[1:]
+		}
+		into[d] = l
 	}
 	return errors.Join(append(errs, sc.Err())...)
 }
@@ -112,11 +150,11 @@ func parse(data []byte, into map[digest]Scopes) error {
 // Configured reports whether there are keys at all. Without any, everything is open.
 func (s *Set) Configured() bool { return s.path != "" || s.admin != "" }
 
-// Scopes returns what the key is good for, 0 for an unknown one.
-func (s *Set) Scopes(key []byte) Scopes {
+// Find returns a key; an unknown one has no scopes.
+func (s *Set) Find(key []byte) Key {
 	keys := s.keys.Load()
 	if keys == nil {
-		return 0
+		return Key{}
 	}
 	return (*keys)[sha256.Sum256(key)]
 }

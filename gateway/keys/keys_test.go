@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"reveille/gateway/quota"
 )
 
 // write replaces the file whole: one that is half written would be read as such.
@@ -26,29 +28,62 @@ func TestFile(t *testing.T) {
 	sum := sha256.Sum256([]byte("hashed"))
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "# people\nplain\n\nboth infer,manage Ada\nsha256:"+hex.EncodeToString(sum[:])+" manage\n")
-	s, err := Open(path, "root")
+	s, err := Open(path, "root", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]Scopes{"plain": Infer, "both": Infer | Manage, "hashed": Manage, "root": Infer | Manage, "": 0, "#": 0, "nobody": 0} {
-		if got := s.Scopes([]byte(key)); got != want {
+		if got := s.Find([]byte(key)).Scopes; got != want {
 			t.Errorf("Scopes(%q) = %v, want %v", key, got, want)
 		}
 	}
 	if !s.Configured() {
 		t.Error("not configured")
 	}
-	if open, _ := Open("", ""); open.Configured() || open.Scopes([]byte("x")) != 0 {
+	if open, _ := Open("", "", quota.Limits{}); open.Configured() || open.Find([]byte("x")).Scopes != 0 {
 		t.Error("a set without keys is open and knows no key")
+	}
+}
+
+func TestLimits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "plain\nlow infer waiting=1 requests=1/h Lou\nbare open=1\n")
+	s, err := Open(path, "root", quota.Limits{Waiting: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]int{"plain": 2, "low": 1, "bare": 2, "root": 2} {
+		a := s.Find([]byte(key)).Account
+		for n := range want + 1 {
+			if err := a.Wait(); (err == nil) != (n < want) {
+				t.Errorf("%s, %d waiting: %v", key, n+1, err)
+			}
+		}
+	}
+	if k := s.Find([]byte("bare")); k.Scopes != Infer || k.Account.Begin() != nil || k.Account.Begin() == nil {
+		t.Error("a key with a limit and no scopes has no limit, or more scopes")
+	}
+	low := s.Find([]byte("low")).Account
+	if err := errors.Join(low.Begin()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, "low infer requests=1/h waiting=3\n")
+	s.Look(slog.New(slog.DiscardHandler))
+	again := s.Find([]byte("low")).Account
+	if again != low || again.Begin() == nil || again.Wait() != nil {
+		t.Error("an account is another one, or was emptied, after the file was read again")
+	}
+	if s.Find([]byte("plain")).Account != nil {
+		t.Error("a withdrawn key has an account")
 	}
 }
 
 func TestMistakesNameLinesOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "canary-key all\nsha256:12 infer\n")
-	_, err := Open(path, "")
-	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "line 2") {
-		t.Fatalf("error %v, want both lines named", err)
+	write(t, path, "canary-key all\nsha256:12 infer\nkey infer canary=1\n")
+	_, err := Open(path, "", quota.Limits{})
+	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "line 2") || !strings.Contains(err.Error(), "line 3") {
+		t.Fatalf("error %v, want all lines named", err)
 	}
 	if strings.Contains(err.Error(), "canary") {
 		t.Error("the error quotes a key")
@@ -58,7 +93,7 @@ func TestMistakesNameLinesOnly(t *testing.T) {
 func TestWatchWithdrawsAKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "one\ntwo\n")
-	s, err := Open(path, "")
+	s, err := Open(path, "", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,14 +101,14 @@ func TestWatchWithdrawsAKey(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); s.Watch(ctx, 5*time.Millisecond, slog.New(slog.DiscardHandler)) }()
 	write(t, path, "two\n")
-	for deadline := time.Now().Add(10 * time.Second); s.Scopes([]byte("one")) != 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); s.Find([]byte("one")).Scopes != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the key is still good")
 		}
 	}
 	write(t, path, "two bad-scope\n")
 	time.Sleep(30 * time.Millisecond)
-	if s.Scopes([]byte("two")) != Infer {
+	if s.Find([]byte("two")).Scopes != Infer {
 		t.Error("a broken file must leave the keys as they are")
 	}
 	cancel()

@@ -1,0 +1,196 @@
+// Package quota is the account of one API key at one gateway: how many requests the key may make in a time and have open
+// at once, how many of them may wait for a model, and how many loads they may begin.
+//
+// Each gateway counts by itself, so that no request waits for another machine: behind K gateways that share the requests a
+// key gets up to K times its limits, and never more.
+package quota
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"reveille/gateway/wire"
+)
+
+// Limits are those of a key. The zero value of each is no limit.
+type Limits struct {
+	Requests Rate // inference requests
+	Loads    Rate // loads that its requests begin
+	Open     int  // requests at one time
+	Waiting  int  // requests at one time that wait for a model to be loaded
+}
+
+// Rate is N in a time. They may come all at once; each is free again when its part of the time has passed. The zero value
+// is no limit.
+type Rate struct {
+	N   int
+	Per time.Duration
+}
+
+// String is the form that [ParseRate] reads; of no limit it is empty.
+func (r Rate) String() string {
+	for name, per := range units {
+		if r.N > 0 && r.Per == per {
+			return strconv.Itoa(r.N) + "/" + name
+		}
+	}
+	return ""
+}
+
+var units = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+
+// ParseRate reads N/s, N/m or N/h, N being at least 1.
+func ParseRate(s string) (Rate, error) {
+	n, unit, _ := strings.Cut(s, "/")
+	r := Rate{Per: units[unit]}
+	var err error
+	if r.N, err = count(n); err != nil || r.Per == 0 {
+		return Rate{}, errors.New("want a number of at least 1 and /s, /m or /h")
+	}
+	return r, nil
+}
+
+func count(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil || n == 0 {
+		return 0, errors.New("want a number of at least 1")
+	}
+	return int(n), nil
+}
+
+// Set reads one limit as it is written, such as requests=60/m, loads=20/h, open=8 or waiting=100. Errors do not quote it.
+func (l *Limits) Set(word string) (err error) {
+	name, value, _ := strings.Cut(word, "=")
+	switch name {
+	case "requests":
+		l.Requests, err = ParseRate(value)
+	case "loads":
+		l.Loads, err = ParseRate(value)
+	case "open":
+		l.Open, err = count(value)
+	case "waiting":
+		l.Waiting, err = count(value)
+	default:
+		return errors.New("unknown limit: want requests=N/m, loads=N/h, open=N or waiting=N")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// Account counts what a key does. A nil Account has no limits. Methods are safe for concurrent use and never block.
+type Account struct {
+	terms   atomic.Pointer[terms]
+	open    atomic.Int64
+	waiting atomic.Int64
+}
+
+// terms are limits with their buckets.
+type terms struct {
+	Limits
+	requests, loads *rate.Limiter // nil: no limit
+}
+
+// New opens an account.
+func New(l Limits) *Account {
+	a := &Account{}
+	a.Change(l)
+	return a
+}
+
+// Change sets other limits. A bucket whose rate stays is left as full as it is. It is for one caller at a time.
+func (a *Account) Change(l Limits) {
+	t, old := &terms{Limits: l}, a.terms.Load()
+	if old == nil {
+		old = &terms{}
+	}
+	t.requests = bucket(l.Requests, old.Requests, old.requests)
+	t.loads = bucket(l.Loads, old.Loads, old.loads)
+	a.terms.Store(t)
+}
+
+func bucket(r, was Rate, old *rate.Limiter) *rate.Limiter {
+	switch {
+	case r.N == 0:
+		return nil
+	case r == was:
+		return old
+	}
+	return rate.NewLimiter(rate.Every(r.Per/time.Duration(r.N)), r.N)
+}
+
+// Begin counts a request, or refuses it with rate_limit_exceeded. What was counted ends with End.
+func (a *Account) Begin() error {
+	if a == nil {
+		return nil
+	}
+	t := a.terms.Load()
+	if n := a.open.Add(1); t.Open > 0 && n > int64(t.Open) {
+		a.open.Add(-1)
+		return wire.Newf(wire.RateLimitExceeded, "This key has %d requests open, which is its limit.", t.Open)
+	}
+	if after := take(t.requests); after > 0 {
+		a.open.Add(-1)
+		return wire.Newf(wire.RateLimitExceeded, "This key has made its %s requests.", t.Requests).After(after)
+	}
+	return nil
+}
+
+// End ends a request.
+func (a *Account) End() {
+	if a != nil {
+		a.open.Add(-1)
+	}
+}
+
+// Wait counts a request that waits for a model to be loaded, or refuses it with queue_full. What was counted ends with
+// Leave.
+func (a *Account) Wait() error {
+	if a == nil {
+		return nil
+	}
+	if n, most := a.waiting.Add(1), a.terms.Load().Waiting; most > 0 && n > int64(most) {
+		a.waiting.Add(-1)
+		return wire.Newf(wire.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
+	}
+	return nil
+}
+
+// Leave ends a wait.
+func (a *Account) Leave() {
+	if a != nil {
+		a.waiting.Add(-1)
+	}
+}
+
+// Load counts a load that a request begins, or refuses it with rate_limit_exceeded.
+func (a *Account) Load() error {
+	if a == nil {
+		return nil
+	}
+	t := a.terms.Load()
+	if after := take(t.loads); after > 0 {
+		return wire.Newf(wire.RateLimitExceeded, "The requests of this key have begun its %s loads; models that are loaded can be used.", t.Loads).After(after)
+	}
+	return nil
+}
+
+// take takes one of a bucket, or says when there is one.
+func take(b *rate.Limiter) time.Duration {
+	if b == nil {
+		return 0
+	}
+	r := b.Reserve()
+	after := r.Delay()
+	if after > 0 {
+		r.Cancel()
+	}
+	return after
+}

@@ -1,0 +1,116 @@
+package quota
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"reveille/gateway/wire"
+)
+
+func refused(t *testing.T, err error, kind wire.Kind, after time.Duration) {
+	t.Helper()
+	var e *wire.Error
+	if !errors.As(err, &e) || !errors.Is(err, kind) || after > 0 && e.RetryAfter != after {
+		t.Errorf("%v (%+v), want kind %v after %v", err, e, kind, after)
+	}
+}
+
+func fine(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := New(Limits{Requests: Rate{2, time.Minute}, Loads: Rate{1, time.Hour}})
+		fine(t, a.Begin())
+		fine(t, a.Begin())
+		refused(t, a.Begin(), wire.RateLimitExceeded, 30*time.Second)
+		refused(t, a.Begin(), wire.RateLimitExceeded, 30*time.Second) // a refusal costs nothing
+		fine(t, a.Load())
+		refused(t, a.Load(), wire.RateLimitExceeded, time.Hour)
+		time.Sleep(30 * time.Second)
+		fine(t, a.Begin())
+		refused(t, a.Begin(), wire.RateLimitExceeded, 30*time.Second)
+		if n := a.open.Load(); n != 3 {
+			t.Errorf("%d open, want 3", n)
+		}
+
+		a.Change(Limits{Requests: Rate{2, time.Minute}}) // the bucket stays empty
+		refused(t, a.Begin(), wire.RateLimitExceeded, 30*time.Second)
+		fine(t, a.Load())
+		a.Change(Limits{Requests: Rate{3, time.Minute}})
+		fine(t, a.Begin())
+	})
+}
+
+func TestCounts(t *testing.T) {
+	a := New(Limits{Open: 2, Waiting: 1})
+	fine(t, a.Begin())
+	fine(t, a.Begin())
+	refused(t, a.Begin(), wire.RateLimitExceeded, 0)
+	a.End()
+	fine(t, a.Begin())
+	fine(t, a.Wait())
+	refused(t, a.Wait(), wire.QueueFull, 0)
+	a.Leave()
+	fine(t, a.Wait())
+}
+
+func TestNoAccount(t *testing.T) {
+	for name, a := range map[string]*Account{"none": nil, "no limits": New(Limits{})} {
+		for range 100 {
+			if a.Begin() != nil || a.Wait() != nil || a.Load() != nil {
+				t.Fatal(name)
+			}
+		}
+		a.Leave()
+		a.End()
+	}
+}
+
+// However many come at once, no more than the limit are let in.
+func TestTogether(t *testing.T) {
+	a := New(Limits{Open: 5})
+	var in, most atomic.Int64
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			for range 200 {
+				if a.Begin() == nil {
+					most.Store(max(most.Load(), in.Add(1)))
+					in.Add(-1)
+					a.End()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() > 5 || a.open.Load() != 0 {
+		t.Errorf("%d at once, %d left", most.Load(), a.open.Load())
+	}
+}
+
+func TestSet(t *testing.T) {
+	var l Limits
+	for _, word := range []string{"requests=60/m", "loads=20/h", "open=8", "waiting=100"} {
+		fine(t, l.Set(word))
+	}
+	if want := (Limits{Rate{60, time.Minute}, Rate{20, time.Hour}, 8, 100}); l != want {
+		t.Errorf("%+v", l)
+	}
+	if s := l.Requests.String(); s != "60/m" {
+		t.Error(s)
+	}
+	for _, word := range []string{"requests=60", "requests=0/m", "requests=/m", "requests=1/d", "loads=-1/h", "open=0", "open=x", "open=", "waiting=99999999999", "tokens=5"} {
+		if err := new(Limits).Set(word); err == nil {
+			t.Errorf("%s is accepted", word)
+		}
+	}
+}
