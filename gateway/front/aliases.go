@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -112,40 +111,24 @@ func unknownAlias(name string) error {
 	return wire.Newf(wire.ModelNotFound, "There is no alias '%.200s'.", name).With("alias")
 }
 
-// byAlias is the model that a name set at run time leads to, as a name of the catalogue; else the name itself. A name
-// of the catalogue goes first.
-func (s *Server) byAlias(cat *catalog.Catalog, name string) string {
-	table := s.tables.of(state.Aliases)
-	if len(table) == 0 {
-		return name
-	}
-	target, there := table[name]
-	if !there {
-		return name
-	}
-	if _, taken := cat.Model(name); taken {
-		return name
-	}
-	return target
+// named is the catalogue with the names set at run time, and what it was made of.
+type named struct {
+	cat, of *catalog.Catalog
+	table   map[string]string
 }
 
-// looseAlias is where a name leads that is one set at run time but for a last :latest, a provider before it, or case, in this
-// order; "" nowhere.
-func (s *Server) looseAlias(name string) string {
-	table := s.tables.of(state.Aliases)
-	_, own, _ := strings.Cut(name, "/")
-	names := []string{name, strings.TrimSuffix(name, ":latest"), own, strings.TrimSuffix(own, ":latest")}
-	for _, n := range names {
-		if target, there := table[n]; there {
-			return target
-		}
+// names is the catalogue in force with the names set at run time.
+func (s *Server) names() *catalog.Catalog {
+	cat, table := s.cfg.Catalog(), s.tables.of(state.Aliases)
+	if len(table) == 0 {
+		return cat
 	}
-	for _, alias := range slices.Sorted(maps.Keys(table)) {
-		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, alias) }) {
-			return table[alias]
-		}
+	n := s.named.Load()
+	if n == nil || n.of != cat || !maps.Equal(n.table, table) {
+		n = &named{cat.WithNames(table), cat, table}
+		s.named.Store(n)
 	}
-	return ""
+	return n.cat
 }
 
 // isName reports whether a name is exactly a model's: its id, an alias of the catalogue or one set at run time.

@@ -92,13 +92,8 @@ func (s *Server) resolve(name string, route *wire.Route) (*catalog.Model, error)
 			return nil, wire.NoModel()
 		}
 	}
-	cat := s.cfg.Catalog()
-	id, err := cat.Resolve(s.byAlias(cat, name))
-	if errors.As(err, new(*catalog.NotFoundError)) {
-		if target := s.looseAlias(name); target != "" {
-			id, err = cat.Resolve(target)
-		}
-	}
+	cat := s.names()
+	id, err := cat.Resolve(name)
 	if err != nil {
 		var many *catalog.AmbiguousError
 		if errors.As(err, &many) {

@@ -46,7 +46,7 @@ func TestAliasIsRewritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until("the alias is known", func() bool { return s.server.isName("late") })
-	for _, name := range []string{"nick", "chat:latest", "CHAT", "late", "late:latest", "LATE", "openai/late", "openai/Late:latest"} {
+	for _, name := range []string{"nick", "chat:latest", "CHAT", "late", "late:latest", "LATE", "openai/late", "openai/late:latest", "LATE:latest"} {
 		r := s.ask("POST", chatPath, `{"a":"\u00e9", "model":"`+name+`","messages":[{}],"model":"`+name+`"}`)
 		got := s.got()
 		if want := `{"a":"\u00e9", "model":"chat","messages":[{}],"model":"chat"}`; r.status != 200 || string(got[len(got)-1].body) != want {

@@ -94,6 +94,7 @@ type Server struct {
 	last     lastUse
 	uses     uses
 	tables   *tables
+	named    atomic.Pointer[named]
 	reader   reader
 	cpu      cpuMeter
 	started  time.Time

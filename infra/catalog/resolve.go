@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -98,18 +99,27 @@ func (c *Catalog) Resolve(name string) (id string, err error) {
 	return "", &NotFoundError{clip(name)}
 }
 
-// ResolveBytes is Resolve for a name that lies in a buffer. It keeps nothing of name and does not allocate when step 1,
-// 2 or 3 decides.
-func (c *Catalog) ResolveBytes(name []byte) (id string, err error) {
-	if id, ok := c.index.names[string(name)]; ok {
-		return id, nil
+// WithNames is the catalogue with further names for its models, as aliases are; each leads to what its target resolves to.
+// Names that lead nowhere, and those that the catalogue has itself, are passed over. c is not changed.
+func (c *Catalog) WithNames(extra map[string]string) *Catalog {
+	out := *c
+	x := &out.index
+	x.names, x.folded = maps.Clone(x.names), maps.Clone(x.folded)
+	if x.names == nil {
+		return &out // no model
 	}
-	if n := len(name) - len(latest); n > 0 && string(name[n:]) == latest {
-		if id, ok := c.index.names[string(name[:n])]; ok {
-			return id, nil
+	for name, target := range extra {
+		if _, taken := c.index.names[name]; taken {
+			continue
+		}
+		if id, err := c.Resolve(target); err == nil {
+			x.names[name] = id
+			low := fold(name)
+			x.folded[low] = slices.Clone(x.folded[low]) // c has it, too
+			put(x.folded, low, id)
 		}
 	}
-	return c.Resolve(string(name[:min(len(name), 2*maxName+1)]))
+	return &out
 }
 
 // Default is the id of the model for requests that name none, at an endpoint of type t; ok is false when the operator

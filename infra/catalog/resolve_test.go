@@ -78,10 +78,6 @@ func TestResolve(t *testing.T) {
 	} {
 		t.Run(tc.step, func(t *testing.T) {
 			got, err := c.Resolve(tc.name)
-			fromBytes, bytesErr := c.ResolveBytes([]byte(tc.name))
-			if got != fromBytes || (err == nil) != (bytesErr == nil) {
-				t.Fatalf("Resolve %q, %v; ResolveBytes %q, %v", got, err, fromBytes, bytesErr)
-			}
 			var ambiguous *AmbiguousError
 			var notFound *NotFoundError
 			switch want := strings.Fields(tc.want); {
@@ -107,25 +103,46 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+func TestWithNames(t *testing.T) {
+	c := mustParse(t, named)
+	more := c.WithNames(map[string]string{"late": "g", "my/Own:tag": "lab/single", "gemma": "hf-one", "shared": "hf-one", "nowhere": "nobody", "CASE.": "hf-4", "case.": "hf-8"})
+	for name, want := range map[string]string{
+		"late": "gemma", "late:latest": "gemma", "openai/late": "gemma", "user.late": "gemma", "LATE": "gemma",
+		"my/Own:tag": "hf-one", "MY/OWN:TAG": "hf-one",
+		"gemma": "gemma", "shared": "org/name", // the catalogue's own go first
+		"nowhere": "", "Case.": "",
+	} {
+		if got, err := more.Resolve(name); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
+		}
+	}
+	if id, err := c.Resolve("late"); err == nil {
+		t.Errorf("the catalogue itself was changed: %s", id)
+	}
+	if _, err := new(Catalog).WithNames(map[string]string{"a": "b"}).Resolve("a"); err == nil {
+		t.Error("a name of nothing resolves")
+	}
+}
+
 func FuzzResolve(f *testing.F) {
 	c := mustParse(f, named)
 	for _, s := range []string{"gemma", "a/b:latest", "user.both", "\xff/\x00"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		id, err := c.ResolveBytes([]byte(name))
+		id, err := c.Resolve(name)
 		if _, ok := c.Model(id); ok != (err == nil) {
 			t.Fatalf("%q: %q, %v", name, id, err)
 		}
 	})
 }
 
-func BenchmarkResolveBytes(b *testing.B) {
+func BenchmarkResolve(b *testing.B) {
 	c := mustParse(b, named)
-	name := []byte("org/name")
+	const name = "org/name"
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.ResolveBytes(name); err != nil {
+		if _, err := c.Resolve(name); err != nil {
 			b.Fatal(err)
 		}
 	}
