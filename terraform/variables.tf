@@ -32,14 +32,14 @@ variable "alarm_queue_minutes" {
 }
 
 variable "api_keys" {
-  description = "API keys that the gateway accepts, one element a key: the key or sha256:DIGEST, then its scopes (infer, manage), then a name. Ephemeral: in no state and no plan; written when api_keys_version rises."
+  description = "API keys that the gateway accepts, one element a key: the key or sha256:DIGEST, then its scopes (infer, manage), its limits (requests=60/m loads=20/h open=8 waiting=100), and a name. Ephemeral: in no state and no plan; written when api_keys_version rises."
   type        = list(string)
   sensitive   = true
   ephemeral   = true
 
   validation {
-    condition     = length(var.api_keys) > 0 && alltrue([for k in var.api_keys : can(regex("^(sha256:[0-9a-fA-F]{64}|[^\\s#]{16,})(\\s+(infer|manage)(,(infer|manage))?(\\s.*)?)?$", k))])
-    error_message = "api_keys needs at least one key, each at least 16 characters or sha256: and 64 hex digits, then optionally its scopes; make one with: gateway key."
+    condition     = length(var.api_keys) > 0 && alltrue([for k in var.api_keys : can(regex("^(sha256:[0-9a-fA-F]{64}|[^\\s#]{16,})(\\s+((infer|manage)(,(infer|manage))?|(requests|loads|open|waiting)=\\S+)(\\s.*)?)?$", k)) && length(regexall("\\s(requests|loads|open|waiting)=", k)) == length(regexall("\\s((requests|loads)=[1-9][0-9]*/[smh]|(open|waiting)=[1-9][0-9]*)\\b", k))])
+    error_message = "api_keys needs at least one key, each at least 16 characters or sha256: and 64 hex digits, then optionally its scopes and limits such as requests=60/m, loads=20/h, open=8 or waiting=100; make one with: gateway key."
   }
 }
 

@@ -111,24 +111,24 @@ func unknownAlias(name string) error {
 	return wire.Newf(wire.ModelNotFound, "There is no alias '%.200s'.", name).With("alias")
 }
 
-// named is the catalogue with the names set at run time, and what it was made of.
-type named struct {
+// aliased is the catalogue with the names set at run time, and what it was made of.
+type aliased struct {
 	cat, of *catalog.Catalog
-	table   map[string]string
+	tables  *map[state.Setting]map[string]string
 }
 
 // names is the catalogue in force with the names set at run time.
 func (s *Server) names() *catalog.Catalog {
-	cat, table := s.cfg.Catalog(), s.tables.of(state.Aliases)
-	if len(table) == 0 {
+	cat, tables := s.cfg.Catalog(), s.tables.cur.Load()
+	if len((*tables)[state.Aliases]) == 0 {
 		return cat
 	}
-	n := s.named.Load()
-	if n == nil || n.of != cat || !maps.Equal(n.table, table) {
-		n = &named{cat.WithNames(table), cat, table}
-		s.named.Store(n)
+	a := s.aliased.Load()
+	if a == nil || a.of != cat || a.tables != tables {
+		a = &aliased{cat.WithNames((*tables)[state.Aliases]), cat, tables}
+		s.aliased.Store(a)
 	}
-	return n.cat
+	return a.cat
 }
 
 // isName reports whether a name is exactly a model's: its id, an alias of the catalogue or one set at run time.

@@ -49,6 +49,7 @@ func (c *call) parseJSON() (name string, err error) {
 	if err := peek.Scan(c.body, route.Keys(), values[:]); err != nil {
 		return "", invalidJSON(err)
 	}
+	c.stream = route.Stream(values[:]) && streams[route.Name]
 	if e := route.Check(values[:]); e != nil {
 		return "", e
 	}
@@ -57,7 +58,6 @@ func (c *call) parseJSON() (name string, err error) {
 			c.messages = values[i].Raw
 		}
 	}
-	c.stream = route.Stream(values[:]) && streams[route.Name]
 	return route.ModelName(values[:]).String(), nil
 }
 

@@ -187,12 +187,16 @@ func (r *request) fail(err error) {
 	if r.stream && r.s.cfg.StreamErrors {
 		r.s.m.streamErrors.Inc()
 		status, contentType, body = fasthttp.StatusOK, streamType(d), d.StreamError(e, r.id)
+		r.setHeaders(streamHeaders)
 	}
 	r.s.m.answer(r.routeName(), status)
 	r.ctx.SetStatusCode(status)
 	r.ctx.SetContentType(contentType)
 	r.ctx.SetBody(body)
 }
+
+// streamHeaders are those of every stream.
+var streamHeaders = []wire.Header{{Name: "Cache-Control", Value: "no-cache"}, {Name: "X-Accel-Buffering", Value: "no"}}
 
 // streamType is the media type of a dialect's streams.
 func streamType(d wire.Dialect) string {

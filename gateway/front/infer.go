@@ -27,6 +27,7 @@ type exchange struct {
 	answer func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
 	lines  *ollama.Stream                         // turns a stream into another dialect's; nil relays it
 	after  func()                                 // what is to follow a complete answer; nil nothing
+	load   func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
 	link   relay.Call
 	watch  *relay.Watch
@@ -41,8 +42,8 @@ type exchange struct {
 	inUse    bool // route counts one of our requests
 	info     admit.LoadInfo
 	cold     bool // it waited for a load
-	charged  bool // a load was charged to its account
-	denied   bool // its account has no load left
+	charged  bool // what load it causes was charged to its account
+	denied   bool // its account had no load left
 	state    string
 	ahead    int
 	refused  refusals
@@ -94,9 +95,7 @@ func (x *exchange) start() (err error) {
 		return wire.GoingAway()
 	}
 	if err := x.account.Begin(); err != nil {
-		x.ahead = s.cfg.Gate.Waiting()[x.model.ID]
-		x.queueHeader()
-		return err
+		return x.limited(err)
 	}
 	if err := x.holdBody(); err != nil {
 		x.account.End()
@@ -113,7 +112,9 @@ func (x *exchange) start() (err error) {
 
 	if x.route, x.routed = s.cfg.Gate.Route(x.model.ID); x.routed {
 		x.state = "loaded"
-	} else if x.state = s.stateOf(x.model.ID); true {
+	} else if x.state = s.stateOf(x.model.ID); x.load != nil && x.wait.policy == "block" && x.state == "unloaded" {
+		err = x.load(x)
+	} else {
 		err = x.coldPolicy()
 	}
 	var held *relay.Stream
@@ -140,6 +141,14 @@ func (x *exchange) start() (err error) {
 		x.queueHeader()
 	}
 	return e
+}
+
+// limited adds to a refusal by a limit of the key what its answer has to tell.
+func (c *call) limited(err error) error {
+	h := &c.ctx.Response.Header
+	h.Set(wire.HeaderModel, c.model.ID)
+	h.Set(wire.HeaderQueueLength, strconv.Itoa(c.s.cfg.Gate.Waiting()[c.model.ID]))
+	return err
 }
 
 // isGone reports whether an error is the client's own leaving.

@@ -88,11 +88,11 @@ func (o *ollamaCall) form(generate bool, x *exchange) *ollama.Form {
 
 // words starts an exchange whose answer is told in Ollama's form.
 func (o *ollamaCall) words(path string, generate bool) error {
-	charged, err := o.loadSized()
+	load, err := o.loadSized()
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.call, path: []byte(path), after: o.after(), charged: charged}
+	x := &exchange{call: o.call, path: []byte(path), after: o.after(), load: load}
 	f := o.form(generate, x)
 	if o.stream {
 		x.lines = ollama.NewStream(f)
@@ -152,11 +152,11 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.Form, []byte
 	if err != nil {
 		return err
 	}
-	charged, err := o.loadSized()
+	load, err := o.loadSized()
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.call, path: embeddingsPath, after: o.after(), charged: charged}
+	x := &exchange{call: o.call, path: embeddingsPath, after: o.after(), load: load}
 	f := o.form(false, x)
 	x.answer = func(x *exchange, resp *relay.Response) error {
 		return x.sendTold(resp, func(raw []byte) ([]byte, error) {
@@ -195,7 +195,7 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 		return wire.GoingAway()
 	}
 	if err := o.account.Begin(); err != nil {
-		return err
+		return o.limited(err)
 	}
 	defer o.account.End()
 	if _, warm := o.s.cfg.Gate.Route(o.model.ID); !warm {
@@ -203,8 +203,12 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 		if err != nil {
 			return err
 		}
-		if err := o.account.Load(); err != nil {
-			return err
+		if err := o.account.Wait(); err != nil {
+			return o.limited(err)
+		}
+		defer o.account.Leave()
+		if err := o.chargeLoad(); err != nil {
+			return o.limited(err)
 		}
 		ctx, stop := o.attended()
 		defer stop()
@@ -233,24 +237,25 @@ func (o *ollamaCall) sendLine(object []byte) {
 	o.send(fasthttp.StatusOK, contentType, object)
 }
 
-// loadSized queues the load of a model that is on no host with the context size that the request asks for. The request then
-// waits for that load as for any other. charged: the load was charged to the request's account.
-func (o *ollamaCall) loadSized() (charged bool, err error) {
+// queueLimit bounds the queueing of a load, which waits for the pool's state alone.
+const queueLimit = 10 * time.Second
+
+// loadSized is how the load of a model that is on no host is queued with the context size that the request asks for; nil for
+// none. The request then waits for that load as for any other.
+func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 	options, err := o.sized()
-	if err != nil || options == nil || o.s.draining.Load() || o.s.stateOf(o.model.ID) != "unloaded" {
-		return false, err
+	if err != nil || options == nil {
+		return nil, err
 	}
-	wait, err := patienceOf(&o.ctx.Request.Header, o.s.cfg.Hold)
-	if err != nil || wait.policy != "block" {
-		return false, err
-	}
-	if err := o.account.Load(); err != nil {
-		return false, err
-	}
-	ctx, stop := o.attended()
-	defer stop()
-	_, _, err = o.s.cfg.Gate.Load(ctx, admit.LoadAsk{Model: o.model.ID, Options: options})
-	return true, err
+	return func(x *exchange) error {
+		if err := (tenant{x}).Load(); err != nil {
+			return err
+		}
+		ctx, stop := context.WithTimeout(o.s.life, min(x.wait.limit, queueLimit))
+		defer stop()
+		_, _, err := o.s.cfg.Gate.Load(ctx, admit.LoadAsk{Model: o.model.ID, Options: options})
+		return err
+	}, nil
 }
 
 // sized are the load options of the request's context size, nil for none or where the model's recipe has no such option.

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -122,5 +123,66 @@ func TestKeyLoads(t *testing.T) {
 			s.well(s.ask("POST", chatPath, of("chat"), ann)) // what is loaded can be used
 			s.well(s.ask("POST", chatPath, of("spare"), bob))
 		})
+	}
+}
+
+// Whoever leaves gives back what the request took, whether it waits or is being answered.
+func TestKeyLeaves(t *testing.T) {
+	s := keyed(t, "open=1 waiting=1")
+	hold := make(chan struct{})
+	s.loading(func(string) state.Outcome {
+		<-hold
+		return state.Outcome{Fields: map[string]string{"cold": "1"}}
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.addr+chatPath, strings.NewReader(chatBody))
+		req.Header.Set("Authorization", "Bearer ann")
+		if resp, err := s.http.Do(req); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	s.until("it waits", func() bool { return s.gate.Waiting()["chat"] == 1 })
+	limited(t, s.ask("POST", chatPath, chatBody, ann), "rate_limit_exceeded")
+	leave()
+	<-gone
+	s.settled()
+	close(hold)
+	s.until("it is loaded", func() bool { _, warm := s.gate.Route("chat"); return warm })
+
+	s.serve(sse("data: {}\n\n", pause))
+	ctx, leave = context.WithCancel(t.Context())
+	resp := s.open(ctx, "POST", chatPath, chatLive, ann)
+	limited(t, s.ask("POST", chatPath, chatBody, ann), "rate_limit_exceeded")
+	leave()
+	_ = resp.Body.Close()
+	s.settled()
+	s.serve(sse("data: {}\n\n"))
+	s.well(s.ask("POST", chatPath, chatLive, ann))
+}
+
+// A load that is under way already is nobody's to be charged for.
+func TestKeyJoinsALoad(t *testing.T) {
+	s := keyed(t, "loads=1/h")
+	of := func(model string) string { return strings.Replace(chatBody, `"chat"`, `"`+model+`"`, 1) }
+	s.well(s.ask("POST", chatPath, of("spare"), ann))
+	hold := make(chan struct{})
+	s.loading(func(string) state.Outcome {
+		<-hold
+		return state.Outcome{Fields: map[string]string{"cold": "1"}}
+	})
+	if r := s.ask("POST", "/api/generate", `{"model":"same","prompt":"hi","stream":false,"options":{"num_ctx":512}}`, ann); r.status != http.StatusTooManyRequests || s.loads["same"] != 0 {
+		t.Errorf("%d %s, %v", r.status, r.text, s.loads)
+	}
+	answers := make(chan reply, 2)
+	go func() { answers <- s.ask("POST", "/api/generate", `{"model":"chat"}`, bob) }() // waits apart from other requests
+	s.until("it is under way", func() bool { return s.server.stateOf("chat") != "unloaded" })
+	go func() { answers <- s.ask("POST", chatPath, of("chat"), ann) }()
+	s.until("ann waits", func() bool { return s.gate.Waiting()["chat"] >= 2 })
+	close(hold)
+	for range 2 {
+		s.well(<-answers)
 	}
 }

@@ -94,7 +94,7 @@ type Server struct {
 	last     lastUse
 	uses     uses
 	tables   *tables
-	named    atomic.Pointer[named]
+	aliased  atomic.Pointer[aliased]
 	reader   reader
 	cpu      cpuMeter
 	started  time.Time

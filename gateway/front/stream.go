@@ -45,10 +45,8 @@ func (x *exchange) sendStream(st *relay.Stream) {
 	x.s.uses.stream(x.model.ID, 1)
 	x.open = true
 	x.ctx.SetStatusCode(200)
-	h := &x.ctx.Response.Header
-	h.SetContentType(streamType(x.hit.Dialect))
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no")
+	x.ctx.SetContentType(streamType(x.hit.Dialect))
+	x.setHeaders(streamHeaders)
 	x.sendBody(st, -1)
 }
 

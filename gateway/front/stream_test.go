@@ -326,11 +326,15 @@ func TestStreamErrorsAsEvents(t *testing.T) {
 		"unknown model": {chatPath, strings.Replace(chatLive, `"chat"`, `"nothing"`, 1), 200, sse, `data: {"error":`},
 		"Anthropic's":   {"/v1/messages", `{"model":"chat","max_tokens":1,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, 200, sse, "event: error\ndata: {"},
 		"Ollama's":      {"/api/chat", `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`, 200, ndjson, `{"error":"The file is missing."}` + "\n"},
+		"no messages":   {chatPath, `{"model":"chat","stream":true}`, 200, sse, `data: {"error":`},
 		"no such route": {"/v1/nothing", chatLive, 404, wire.ContentType, `{"error":`},
 		"embeddings":    {"/v1/embeddings", `{"model":"nothing","input":"x","stream":true}`, 404, wire.ContentType, `{"error":`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := s.ask("POST", c.path, c.body)
+			if c.contentType != wire.ContentType && r.header.Get("Cache-Control") != "no-cache" {
+				t.Errorf("%v", r.header)
+			}
 			if r.status != c.status || r.header.Get("Content-Type") != c.contentType || !strings.HasPrefix(r.text, c.text) {
 				t.Errorf("%d %v %q", r.status, r.header, r.text)
 			}

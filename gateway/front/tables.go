@@ -47,6 +47,9 @@ func (t *tables) readLocked(ctx context.Context, name state.Setting) (map[string
 	if err != nil {
 		return t.of(name), err
 	}
+	if old, read := (*t.cur.Load())[name]; read && maps.Equal(old, got) {
+		return old, nil // who made something of the tables need not make it anew
+	}
 	next := maps.Clone(*t.cur.Load())
 	next[name] = got
 	t.cur.Store(&next)

@@ -67,7 +67,8 @@ func (x *exchange) coldPolicy() error {
 	return nil // none is loaded: wait like any other
 }
 
-// tenant is the key on whose account an exchange waits. However often it goes back to the gate, it is charged one load.
+// tenant is the key on whose account an exchange waits. However often it goes back to the gate, it is charged one load, and
+// none where somebody else's is under way.
 type tenant struct{ x *exchange }
 
 func (t tenant) Wait() error { return t.x.account.Wait() }
@@ -78,19 +79,26 @@ func (t tenant) Load() error {
 	if t.x.charged {
 		return nil
 	}
-	err := t.x.account.Load()
+	err := t.x.chargeLoad()
 	t.x.charged, t.x.denied = err == nil, err != nil
 	return err
 }
 
-// loaded looks whether the model is loaded after all, before a request is refused because its key may begin no load: the
-// mirror may be behind.
-func (x *exchange) loaded() bool {
-	if _, err := x.s.look(); err != nil {
-		return false
+// chargeLoad charges a load to the request's account unless the model is loaded or on its way.
+func (c *call) chargeLoad() error {
+	if c.s.stateOf(c.model.ID) != "unloaded" {
+		return nil
 	}
-	x.route, x.routed = x.s.cfg.Gate.Route(x.model.ID)
-	return x.routed
+	return c.account.Load()
+}
+
+// begun looks anew whether the model is loaded or on its way, before a request is refused because its key may begin no
+// load: the mirror may be behind.
+func (x *exchange) begun() bool {
+	x.denied = false
+	_, err := x.s.look()
+	x.charged = err == nil && x.s.stateOf(x.model.ID) != "unloaded"
+	return x.charged
 }
 
 // refusals are the runners' answers that sent the exchange back to the gate.
@@ -135,9 +143,10 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 			return false, x.refused.why
 		}
 		var err error
-		w, err = x.s.cfg.Gate.Enter(admit.Ask{Model: x.model.ID, Refused: x.refused.n > 0, Limit: max(left, time.Millisecond), Tenant: tenant{x}})
-		if err != nil && x.denied && x.loaded() {
-			return true, nil
+		ask := admit.Ask{Model: x.model.ID, Refused: x.refused.n > 0, Limit: max(left, time.Millisecond), Tenant: tenant{x}}
+		w, err = x.s.cfg.Gate.Enter(ask)
+		if x.denied && x.begun() {
+			w, err = x.s.cfg.Gate.Enter(ask)
 		}
 		if err != nil {
 			x.ahead = x.s.cfg.Gate.Waiting()[x.model.ID]

@@ -122,7 +122,7 @@ func parse(data []byte, each quota.Limits, into map[digest]line) error {
 		}
 		l := line{Infer, each}
 		words := f[1:]
-		if len(words) > 0 && !strings.Contains(words[0], "=") {
+		if len(words) > 0 && !quota.IsLimit(words[0]) {
 			l.scopes = 0
 			for word := range strings.SplitSeq(words[0], ",") {
 				switch word {
@@ -136,11 +136,15 @@ func parse(data []byte, each quota.Limits, into map[digest]line) error {
 			}
 			words = words[1:]
 		}
-		for len(words) > 0 && strings.Contains(words[0], "=") {
-			if err := l.limits.Set(words[0]); err != nil {
-				errs = append(errs, fmt.Errorf("line %d: %w", n, err))
+		for _, word := range words { // limits may stand within the name
+			switch {
+			case word == "infer" || word == "manage" || word == "infer,manage" || word == "manage,infer":
+				errs = append(errs, fmt.Errorf("line %d: scopes stand right behind the key", n))
+			case quota.IsLimit(word):
+				if err := l.limits.Set(word); err != nil {
+					errs = append(errs, fmt.Errorf("line %d: %w", n, err))
+				}
 			}
-			words = words[1:]
 		}
 		into[d] = l
 	}

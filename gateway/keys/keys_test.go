@@ -47,7 +47,7 @@ func TestFile(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "plain\nlow infer waiting=1 requests=1/h Lou\nbare open=1\n")
+	write(t, path, "plain\nlow infer waiting=1 Lou requests=1/h\nbare open=1\n")
 	s, err := Open(path, "root", quota.Limits{Waiting: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -80,10 +80,10 @@ func TestLimits(t *testing.T) {
 
 func TestMistakesNameLinesOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "canary-key all\nsha256:12 infer\nkey infer canary=1\n")
+	write(t, path, "canary-key all\nsha256:12 infer\nkey infer canary open=0\nkey open=1 manage\nfine infer team=canary\n")
 	_, err := Open(path, "", quota.Limits{})
-	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "line 2") || !strings.Contains(err.Error(), "line 3") {
-		t.Fatalf("error %v, want all lines named", err)
+	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "line 2") || !strings.Contains(err.Error(), "line 3") || !strings.Contains(err.Error(), "line 4") || strings.Contains(err.Error(), "line 5") {
+		t.Fatalf("error %v, want the first four lines named", err)
 	}
 	if strings.Contains(err.Error(), "canary") {
 		t.Error("the error quotes a key")

@@ -64,6 +64,12 @@ func count(s string) (int, error) {
 	return int(n), nil
 }
 
+// IsLimit reports whether a word names a limit, well written or not.
+func IsLimit(word string) bool {
+	name, _, is := strings.Cut(word, "=")
+	return is && (name == "requests" || name == "loads" || name == "open" || name == "waiting")
+}
+
 // Set reads one limit as it is written, such as requests=60/m, loads=20/h, open=8 or waiting=100. Errors do not quote it.
 func (l *Limits) Set(word string) (err error) {
 	name, value, _ := strings.Cut(word, "=")
@@ -132,8 +138,7 @@ func (a *Account) Begin() error {
 		return nil
 	}
 	t := a.terms.Load()
-	if n := a.open.Add(1); t.Open > 0 && n > int64(t.Open) {
-		a.open.Add(-1)
+	if !enter(&a.open, t.Open) {
 		return wire.Newf(wire.RateLimitExceeded, "This key has %d requests open, which is its limit.", t.Open)
 	}
 	if after := take(t.requests); after > 0 {
@@ -156,8 +161,7 @@ func (a *Account) Wait() error {
 	if a == nil {
 		return nil
 	}
-	if n, most := a.waiting.Add(1), a.terms.Load().Waiting; most > 0 && n > int64(most) {
-		a.waiting.Add(-1)
+	if most := a.terms.Load().Waiting; !enter(&a.waiting, most) {
 		return wire.Newf(wire.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
 	}
 	return nil
@@ -182,15 +186,25 @@ func (a *Account) Load() error {
 	return nil
 }
 
-// take takes one of a bucket, or says when there is one.
+// enter counts one more unless there are as many as may be; most 0 is no limit.
+func enter(n *atomic.Int64, most int) bool {
+	for {
+		now := n.Load()
+		if most > 0 && now >= int64(most) {
+			return false
+		}
+		if n.CompareAndSwap(now, now+1) {
+			return true
+		}
+	}
+}
+
+// take takes one of a bucket, or says when there may be one. A refusal leaves the bucket as it is.
 func take(b *rate.Limiter) time.Duration {
-	if b == nil {
+	now := time.Now()
+	if b == nil || b.AllowN(now, 1) {
 		return 0
 	}
-	r := b.Reserve()
-	after := r.Delay()
-	if after > 0 {
-		r.Cancel()
-	}
-	return after
+	missing := 1 - b.TokensAt(now)
+	return max(time.Duration(missing/float64(b.Limit())*float64(time.Second)), time.Millisecond)
 }

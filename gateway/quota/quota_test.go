@@ -97,6 +97,26 @@ func TestTogether(t *testing.T) {
 	}
 }
 
+// Refusals cost nothing, however many there are at once: what is due is let in.
+func TestRefusalsTogether(t *testing.T) {
+	a := New(Limits{Requests: Rate{1, time.Hour}})
+	fine(t, a.Begin())
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 500 {
+				if a.Begin() == nil {
+					t.Error("let in")
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if left := a.terms.Load().requests.Tokens(); left < 0 {
+		t.Errorf("%v tokens left", left)
+	}
+}
+
 func TestSet(t *testing.T) {
 	var l Limits
 	for _, word := range []string{"requests=60/m", "loads=20/h", "open=8", "waiting=100"} {

@@ -23,7 +23,7 @@ func (c *Catalog) Marshal() ([]byte, error) {
 }
 
 // Unmarshal reads what Marshal wrote and checks it as Parse checks a file, so that a damaged or foreign text is refused
-// and never half used.
+// and never half used. Members that this program does not know are passed over: a newer one may have written them.
 func Unmarshal(data []byte) (*Catalog, error) {
 	var d draft
 	if err := json.Unmarshal(data, &d.Catalog); err != nil {
@@ -52,9 +52,13 @@ func Unmarshal(data []byte) (*Catalog, error) {
 		return nil, rep.problems
 	}
 	c, version := d.Catalog, d.Version
-	if c.seal(); c.Version != version {
+	const member = `{"version":"`
+	content, found := bytes.CutPrefix(data, []byte(member+version))
+	if !found || version != versionOf([]byte(member), content) {
 		return nil, fmt.Errorf("catalog: unmarshal: content is not that of version %q", clip(version))
 	}
+	c.seal()
+	c.Version = version
 	return &c, nil
 }
 
@@ -66,8 +70,16 @@ func (c *Catalog) hash() string {
 	if err != nil {
 		panic("catalog: a checked catalogue cannot be written: " + err.Error())
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:8])
+	return versionOf(data)
+}
+
+// versionOf is the version of the content that the parts make together.
+func versionOf(parts ...[]byte) string {
+	h := sha256.New()
+	for _, p := range parts {
+		_, _ = h.Write(p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 // The types below are the written forms: devices and durations as people read them, so that redis-cli explains them.

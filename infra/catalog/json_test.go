@@ -144,3 +144,25 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 	})
 }
+
+// A catalogue of a newer program may have members that this one does not know.
+func TestUnmarshalOfANewerCatalogue(t *testing.T) {
+	c := mustParse(t, named)
+	data, err := c.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := bytes.Replace(data, []byte(`"models":`), []byte(`"later":{"a":1},"models":`), 1)
+	if _, err := Unmarshal(newer); err == nil {
+		t.Fatal("a text of another version is accepted")
+	}
+	version := versionOf([]byte(`{"version":"`), bytes.TrimPrefix(newer, []byte(`{"version":"`+c.Version)))
+	newer = bytes.Replace(newer, []byte(c.Version), []byte(version), 1)
+	got, err := Unmarshal(newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Version != version || len(got.Models) != len(c.Models) {
+		t.Errorf("version %s, %d models", got.Version, len(got.Models))
+	}
+}

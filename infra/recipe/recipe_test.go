@@ -305,3 +305,29 @@ func TestOptionErrorType(t *testing.T) {
 		t.Errorf("err = %v, want an OptionError, the first for ctx_size", err)
 	}
 }
+
+func TestConnections(t *testing.T) {
+	over, err := Parse([]byte("mine: {inherit: vllm}\nother: {inherit: vllm, connections: single}\nllamacpp: {connections: kept}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Shipped().With(over)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"vllm": ConnectionsKept, "mine": ConnectionsKept, "other": ConnectionsSingle, "llamacpp": ConnectionsKept, "whispercpp": ""} {
+		if got := s[name].Connections; got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if Shipped()["llamacpp"].Connections == ConnectionsKept {
+		t.Error("llama-server's connections are kept")
+	}
+	over, err = Parse([]byte("vllm: {connections: many}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.With(over); err == nil || !strings.Contains(err.Error(), "connections") {
+		t.Errorf("%v", err)
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
@@ -87,7 +89,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run := newRunning(p, media)
-	run.files = f
+	run.files, run.room = f, semaphore.NewWeighted(roomOf(r.Family(), pl))
 	if m.Type == policy.Embedding {
 		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
 	}
@@ -164,6 +166,7 @@ type running struct {
 	client *relay.Client
 	media  *mmcache.Attachment // nil: uncached
 	queue  *batch.Batcher      // nil for models without one
+	room   *semaphore.Weighted // for the requests that it gets at one time
 	files  *files              // that it reads
 }
 
@@ -172,6 +175,20 @@ func (r *running) Embeddings() *batch.Batcher { return r.queue }
 
 // idleConn is how long an unused connection to an engine is kept: vLLM's server closes them after 5 s.
 const idleConn = 3 * time.Second
+
+// Room is for the requests that the engine gets at one time.
+func (r *running) Room() *semaphore.Weighted { return r.room }
+
+// roomOf is how many requests an engine gets at one time; the others wait in the runner, where they cost less than the
+// engine's threads and files, and in order. llama-server gets as many as it computes at once and one to follow: it has only
+// a few threads more, and those are for readings of its state. For others it is a mere bound of their open files.
+func roomOf(family string, p plan.Plan) int64 {
+	const usual, files = 4, 512
+	if family == "llamacpp" {
+		return int64(cmp.Or(p.Parallel, usual)) + 1
+	}
+	return max(files, int64(p.Parallel))
+}
 
 func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 	s := p.Spec()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sync/semaphore"
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
@@ -95,7 +96,10 @@ type fake struct {
 	wg     sync.WaitGroup
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
+	room   *semaphore.Weighted
 }
+
+func (f *fake) Room() *semaphore.Weighted { return f.room }
 
 func (f *fake) PID() int              { return 1 }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }

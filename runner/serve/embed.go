@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"errors"
 
 	"github.com/valyala/fasthttp"
@@ -26,12 +25,8 @@ func queueOf(e host.Engine, path []byte) *batch.Batcher {
 // embed answers a request through its model's queue. It reports false, and has answered nothing, for one that is to be
 // relayed as it is.
 func (s *Server) embed(ctx *fasthttp.RequestCtx, x *exchange, q *batch.Batcher) bool {
-	life, cancel := context.WithCancelCause(context.Background())
+	life, cancel := x.life()
 	defer cancel(nil)
-	x.stop.Store(&cancel)
-	if cause := x.call.Cause(); cause != nil { // it came before there was anything to stop
-		cancel(cause)
-	}
 	ctx.SetContentType("application/json; charset=utf-8")
 	err := q.Serve(life, batch.Call{Body: ctx.PostBody(), Priority: batch.ParsePriority(string(ctx.Request.Header.Peek(rpc.HeaderPriority)))}, ctx.Response.BodyWriter())
 	if errors.Is(err, batch.ErrNotBatched) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"golang.org/x/sync/semaphore"
 
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
@@ -23,6 +24,7 @@ type exchange struct {
 	watch *relay.Watch
 	call  relay.Call
 	stop  atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
+	room  *semaphore.Weighted                     // in which it has a place, nil for none
 	began time.Time
 	once  sync.Once
 }
@@ -35,12 +37,25 @@ func (x *exchange) cancel(cause error) {
 	}
 }
 
+// life is what a wait in a queue lasts: until the exchange is cancelled, with its cause, or until cancel is called.
+func (x *exchange) life() (life context.Context, cancel context.CancelCauseFunc) {
+	life, cancel = context.WithCancelCause(context.Background())
+	x.stop.Store(&cancel)
+	if cause := x.call.Cause(); cause != nil { // it came before there was anything to stop
+		cancel(cause)
+	}
+	return life, cancel
+}
+
 // errUnanswered ends an exchange whose handler broke off.
 var errUnanswered = errors.New("the handler ended without an answer")
 
 func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
+		if x.room != nil {
+			x.room.Release(1)
+		}
 		x.s.dog.observe(x.pass, err) // while the pass holds: whoever sees that the request is over sees what came of it
 		x.pass.Leave()
 		x.s.m.open.Add(-1)
@@ -84,6 +99,9 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 
+	if !s.turn(ctx, x) {
+		return
+	}
 	media := beginMedia(pass.Engine, ctx.PostBody())
 	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass))
 	media.end(&ctx.Response.Header)

@@ -11,7 +11,7 @@ import (
 type meters struct {
 	requests, refused, refusedAuth, broken *metrics.Counter
 	nonsense, silent                       *metrics.Counter // engines that the watchdog ended
-	open                                   *metrics.Gauge
+	open, waiting                          *metrics.Gauge
 	seconds                                *meter.Histogram
 }
 
@@ -33,6 +33,7 @@ func newMeters(set *metrics.Set, h *host.Host) meters {
 		nonsense:    set.NewCounter(`reveille_runner_engine_restarts_total{reason="bad_reply"}`),
 		silent:      set.NewCounter(`reveille_runner_engine_restarts_total{reason="no_answer"}`),
 		open:        set.NewGauge("reveille_runner_requests_open", nil),
+		waiting:     set.NewGauge("reveille_runner_requests_waiting", nil),
 		seconds:     meter.NewHistogram(set, "reveille_runner_request_seconds", meter.Seconds),
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/serve"
@@ -195,6 +197,90 @@ func TestForms(t *testing.T) {
 			b.until("the request is counted off", func() bool { return b.open() == 0 }) // and the engine restarted, should it be due
 		})
 	}
+}
+
+// An engine gets no more requests at one time than it has room for. The others wait in order, and hold up nobody who only
+// asks for the engine's state.
+func TestTurns(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	b.engines.fakes[0].room = semaphore.NewWeighted(1)
+	seen, next := make(chan string, 10), make(chan struct{})
+	b.engines.handle = func(c net.Conn, r *http.Request) {
+		if r.Method == "POST" && r.URL.Path == chat {
+			seen <- r.URL.RawQuery
+			<-next
+		}
+		_, _ = io.WriteString(c, sized("application/json", "{}"))
+	}
+	waiting := func(n int) {
+		t.Helper()
+		b.until(fmt.Sprintf("%d wait", n), func() bool {
+			return strings.Contains(b.call("GET", rpc.PathMetrics, "", "").body, fmt.Sprintf("reveille_runner_requests_waiting %d\n", n))
+		})
+	}
+	answers := make(chan answer, 10)
+	ask := func(query string) context.CancelFunc {
+		ctx, cancel := context.WithCancel(t.Context())
+		req := b.request(ctx, "POST", chat+"?"+query, "fake", "{}")
+		go func() {
+			resp, err := b.client.Do(req)
+			if err != nil {
+				answers <- answer{err: err}
+				return
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			answers <- answer{resp.StatusCode, resp.Header, string(body), err}
+		}()
+		return cancel
+	}
+	ask("n=0")
+	select {
+	case got := <-seen:
+		if got != "n=0" {
+			t.Error(got)
+		}
+	case a := <-answers:
+		t.Fatalf("%+v", a)
+	}
+	leave := ask("n=1")
+	waiting(1)
+	ask("n=2")
+	waiting(2)
+	for _, path := range []string{"/tokenize", "/v1/messages/count_tokens"} {
+		if a := b.call("POST", path, "fake", "{}"); a.status != 200 {
+			t.Errorf("%s: %+v", path, a)
+		}
+	}
+	if a := b.call("GET", "/props", "fake", ""); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	leave()
+	if a := <-answers; a.err == nil {
+		t.Errorf("whoever left has an answer: %+v", a)
+	}
+	waiting(1)
+	for range 2 {
+		next <- struct{}{}
+		if a := <-answers; a.status != 200 || a.body != "{}" {
+			t.Errorf("%+v", a)
+		}
+	}
+	if got := <-seen; got != "n=2" {
+		t.Errorf("%s had its turn", got)
+	}
+	b.until("no request is open", func() bool { return b.open() == 0 })
+}
+
+func TestTurnThatNeverComes(t *testing.T) {
+	b := start(t, func(c *serve.Config) { c.FirstByte = 100 * time.Millisecond })
+	b.load("fake")
+	b.engines.fakes[0].room = semaphore.NewWeighted(0)
+	if a := b.call("POST", chat, "fake", "{}"); a.status != 504 || a.header.Get(rpc.HeaderCode) != "queue_timeout" {
+		t.Errorf("%+v", a)
+	}
+	b.until("no request is open", func() bool { return b.open() == 0 })
 }
 
 // Three answers in a minute that cannot be understood, and the engine is restarted, once others are done.

@@ -36,7 +36,7 @@ var refusals = [][]wrong{
 		{"alarm_email", "nobody", "must be one e-mail address such as ops@example.com, or null"},
 		{"alarm_host_hours", 0, "must be more than 0; for no practical limit set 24 times the number of hosts"},
 		{"alarm_queue_minutes", 1.5, "must be a whole number from 1 to 1440"},
-		{"api_keys", []string{"short"}, "at least 16 characters or sha256: and 64 hex digits, then optionally its scopes; make one with: gateway key"},
+		{"api_keys", []string{"short"}, "at least 16 characters or sha256: and 64 hex digits, then optionally its scopes and limits such as requests=60/m, loads=20/h, open=8 or waiting=100; make one with: gateway key"},
 		{"api_keys_version", 0, "must be a whole number from 1 up"},
 		{"cache_max_gb", 0, "must be a whole number from 1 to 5000"},
 		{"cache_mode", "memcached", `must be "serverless" or "node"`},
@@ -99,9 +99,11 @@ var refusals = [][]wrong{
 		{"gateway_allowed_cidrs", []string{}, "at least one"},
 	},
 	{
+		{"api_keys", []string{"a-key-for-the-tests infer open=8", "a-key-for-the-tests infer open=8 requests=60"}, "needs at least one key"},
 		{"front", "alb", `must be "cloudfront", "nlb" or "none"`},
 	},
 	{
+		{"api_keys", []string{"a-key-for-the-tests open=0 Ada"}, "needs at least one key"},
 		{"gateway_mode", "fargate", `must be "instance" or "lambda"`},
 		{"gateway_allowed_cidrs", []string{"here"}, "must be IPv4 networks such as 192.0.2.0/24, at least one"},
 	},
@@ -152,7 +154,7 @@ func TestWrongValues(t *testing.T) {
 // the line of the validation that gave them.
 func planVariables(t *testing.T, variables string, values []wrong) map[int]string {
 	t.Helper()
-	given := map[string]any{"api_keys": []string{"a-key-for-the-tests"}, "runner_secret": strings.Repeat("0", 32)}
+	given := map[string]any{"api_keys": []string{"a-key-for-the-tests", "a-key-for-the-tests-2 infer requests=60/m loads=20/h open=8 waiting=100 Ada", "a-key-for-the-tests-3 open=8 team=a"}, "runner_secret": strings.Repeat("0", 32)}
 	for _, w := range values {
 		if _, there := given[w.variable]; !there || w.value != nil {
 			given[w.variable] = w.value
