@@ -17,8 +17,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"reveille/infra/relay"
 )
 
 var (
@@ -175,14 +173,13 @@ func BenchmarkRealModel(b *testing.B) {
 	if *threads > 0 {
 		common = append(common, "--threads", strconv.Itoa(*threads))
 	}
-	kept := relay.Config{} // as clients keep connections
-	plain := minilmOver(b, kept, common...)
+	plain := minilm(b, common...)
 	w := words(b)
 	var cells []cell
 	for _, n := range sizes {
 		ub := strconv.Itoa(min(n, 512))
 		flags := slices.Concat(common, []string{"-b", ub, "-ub", ub, "-np", "64", "-c", strconv.Itoa(2 * n), "-kvu"})
-		tuned, ours := minilmOver(b, kept, flags...), minilm(b, flags...)
+		tuned, ours := minilm(b, flags...), minilm(b, flags...)
 		q, err := New(b.Context(), Config{Limits: Limits{NBatch: n, Positions: 512}, Engine: ours, Words: w})
 		if err != nil {
 			b.Fatal(err)

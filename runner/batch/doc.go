@@ -43,29 +43,37 @@
 //
 // MiniLM on llama-server, two cores shared with the clients and taken by others for a part of the time, closed-loop clients
 // with one text a request (bench.svg; "arrays" is one client with as many texts a request as there are clients elsewhere,
-// which is the most that batching can bring). Medians of texts a second, p99 in ms, model evaluations for a thousand texts:
+// which is the most that batching can bring). Medians of texts a second, p99 in ms over all requests that were open in a
+// window, model evaluations for a thousand texts:
 //
-//	texts  clients n_batch | plain flags queue arrays | plain flags queue | plain flags queue | queue of plain
-//	short        1     256 |   101    96   100     99 |    15    16    16 |  1000  1000  1000 |           1.00
-//	short        8     256 |   148   138   144    155 |    66    95    67 |   251   216   156 |           0.96
-//	short       64     256 |   149   140   140    163 |   481  1010   607 |   277    42    44 |           1.12
-//	short        1    2048 |   106   106   106    109 |    13    14    15 |  1000  1000  1000 |           1.01
-//	short        8    2048 |   128   129   129    130 |    76   101    75 |   252   195   158 |           1.05
-//	short       64    2048 |   131   130   120    120 |    74   794   536 |   285    29    42 |           0.92
-//	long         1    2048 |     9     9     9      9 |   134   133   134 |  1000  1000  1000 |           1.00
-//	long         8    2048 |     8     9     9      8 |  2166  1494  1506 |   372   361   447 |           1.11
-//	mixed        1    2048 |    11    11    11     11 |   135   153   167 |  1000  1000  1000 |           0.90
-//	mixed        8    2048 |    10    10    12     12 |  1962  1361   859 |   324   301   410 |           1.15
-//	short        1    8192 |    98   104   101    101 |    15    14    16 |  1000  1000  1000 |           1.03
-//	short        8    8192 |   125   128   129    125 |    77   114    72 |   252   201   159 |           0.99
-//	short       64    8192 |   149   169   172    172 |   154   529   444 |   267    29    41 |           1.03
-//	long         1    8192 |     9     9    10     10 |   122   123   122 |  1000  1000  1000 |           1.00
-//	long         8    8192 |     8     7     5      8 |  1366  1583  2005 |   382   366   444 |           0.74
+//	texts  clients n_batch | plain flags queue arrays |  plain  flags  queue | plain flags queue | queue of plain
+//	short        1     256 |    96    83    99     90 |     25     34     24 |  1000  1000  1000 |     1.06
+//	short        8     256 |   115   112   114    120 |     95    153    158 |   254   209   166 |     0.95
+//	short       64     256 |   118   131   148    121 |  19435   2908    687 |   278    42    44 |     1.27
+//	short        1    2048 |    72    83    88     52 |     67     31     24 |  1000  1000  1000 |     1.04
+//	short        8    2048 |   129   126   120    125 |     77    106     79 |   253   199   161 |     1.03
+//	short       64    2048 |   102   101   112     96 |   6626    986    700 |   258    32    50 |     1.12
+//	long         1    2048 |     8     6     7      8 |    165    198    187 |  1000  1000  1000 |     0.93
+//	long         8    2048 |     8     8     9      7 |   4740   4604   1870 |   380   357   438 |     1.11
+//	long        64    2048 |     9    10     9     10 |  38922  46666   9936 |   377   323   331 |     1.02
+//	mixed        1    2048 |    11    11    11     11 |    153    157    151 |  1000  1000  1000 |     1.00
+//	mixed        8    2048 |    10    11    10     11 |   1926   1923   1147 |   330   308   432 |     1.00
+//	mixed       64    2048 |    12    14    15     15 |  33615  28573   6125 |   340   265   280 |     1.18
+//	short        1    8192 |    78    46    61     59 |     53     57     46 |  1000  1000  1000 |     0.88
+//	short        8    8192 |    90    81    69     95 |    206    249    230 |   254   198   185 |     0.90
+//	short       64    8192 |   117   129   133    162 |    660    685    585 |   250    30    45 |     1.14
+//	long         1    8192 |     8     8     8      8 |    167    153    154 |  1000  1000  1000 |     1.00
+//	long         8    8192 |     8     8     8     10 |   3815   3769   1581 |   366   347   457 |     0.93
+//	long        64    8192 |     8     9    10     10 |  44473  48560  11211 |   386   323   333 |     1.18
+//	mixed        1    8192 |    10    11    10     10 |    171    162    170 |  1000  1000  1000 |     1.00
+//	mixed        8    8192 |    10    10    11     12 |   2836   4042   1443 |   333   316   406 |     1.11
+//	mixed       64    8192 |    10    12    10     12 |  23326  37292   9465 |   325   264   281 |     1.08
 //
-// A row differs from one run to the next by up to a tenth. The model's time goes into arithmetic here: even arrays bring at
-// most a fifth. Where the plain server's p99 at 64 clients is far below 64 clients by its rate, it answers some of them and
-// leaves others waiting for longer than the window, which the figure does not show. The last row's windows held a few batches
-// only. A call has a price of its own in the stand-in's cost model (5 ms, and 0.1 ms a text, 64 clients): there the queue
+// Rates differ from one window to the next by a tenth and more; where a row's rates are below its neighbours', others had the
+// cores. The model's time goes into arithmetic here: even arrays bring at most a fifth. What the queue
+// changes is who waits: with more clients than llama-server has threads, some get no answer for as long as the others keep
+// asking, which its median does not show and its p99 does. Rows of short texts but the last were measured in a run of their
+// own. A call has a price of its own in the stand-in's cost model (5 ms, and 0.1 ms a text, 64 clients): there the queue
 // reaches 0.96 of one client with arrays of 64, and 0.855 of what the costs alone would allow.
 //
 // The queue's own work on a text (BenchmarkServe) is 10 allocations and 704 bytes for a request by itself, and less than one

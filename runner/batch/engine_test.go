@@ -38,12 +38,6 @@ type process struct {
 
 func start(t testing.TB, program string, args ...string) *process {
 	t.Helper()
-	return startWith(t, relay.Config{}, program, args...)
-}
-
-// startWith says how the engine is connected to.
-func startWith(t testing.TB, conns relay.Config, program string, args ...string) *process {
-	t.Helper()
 	dir, err := os.MkdirTemp("", "rv") // short: a socket's path has little room
 	if err != nil {
 		t.Fatal(err)
@@ -66,8 +60,7 @@ func startWith(t testing.TB, conns relay.Config, program string, args ...string)
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	conns.Network, conns.Addr = "unix", socket
-	client := relay.New(conns)
+	client := relay.New(relay.Config{Network: "unix", Addr: socket})
 	p := &process{&HTTP{Client: client, Dialect: LlamaCpp}}
 	t.Cleanup(func() {
 		client.Close()
@@ -121,17 +114,11 @@ func (p *process) sizes(t testing.TB) (calls map[int]int, most int) {
 	return s.Batches, s.Tokens
 }
 
-// minilm starts the real engine with the real embedding model, connected to as its recipe says.
+// minilm starts the real engine with the real embedding model.
 func minilm(t testing.TB, args ...string) *process {
 	t.Helper()
-	return minilmOver(t, relay.Config{Single: true}, args...)
-}
-
-// minilmOver says how the engine is connected to.
-func minilmOver(t testing.TB, conns relay.Config, args ...string) *process {
-	t.Helper()
 	args = append([]string{"--model", testenv.Models(t).MiniLM, "--embedding", "--device", "none"}, args...)
-	return startWith(t, conns, testenv.Engines(t).LlamaServer, args...)
+	return start(t, testenv.Engines(t).LlamaServer, args...)
 }
 
 func words(t testing.TB) *WordPiece {

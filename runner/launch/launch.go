@@ -109,7 +109,7 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 	delay, _ := opts["batch_delay"].(int64)
 	cfg := batch.Config{
 		Limits: batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest},
-		Engine: &batch.HTTP{Client: run.client, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.Patience, 10*time.Minute)},
+		Engine: &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.Patience, 10*time.Minute)},
 		OutOfMemory: func(text []byte) bool {
 			return r.Errors.Cause(string(text)) == recipe.CauseOutOfMemory || batch.OutOfMemory(text)
 		},
@@ -164,6 +164,7 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 type running struct {
 	*engine.Process
 	client *relay.Client
+	calls  *relay.Client       // of the queue: a few at a time, none a stream, so its connections are kept by every engine
 	media  *mmcache.Attachment // nil: uncached
 	queue  *batch.Batcher      // nil for models without one
 	room   *semaphore.Weighted // for the requests that it gets at one time
@@ -173,7 +174,7 @@ type running struct {
 // Embeddings is the queue of the model's embedding requests, nil for none.
 func (r *running) Embeddings() *batch.Batcher { return r.queue }
 
-// idleConn is how long an unused connection to an engine is kept: vLLM's server closes them after 5 s.
+// idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second
 
 // Room is for the requests that the engine gets at one time.
@@ -196,12 +197,13 @@ func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 		Addr:           strings.TrimPrefix(p.BaseURL(), "http://"),
 		ConnectTimeout: 5 * time.Second, // a first try that met a full backlog is made again after a second
 		IdleTimeout:    idleConn,
-		Single:         s.Recipe.Connections != recipe.ConnectionsKept,
 	}
 	if s.Recipe.Listen == recipe.ListenSocket {
 		cfg.Network, cfg.Addr = "unix", s.Socket
 	}
-	return &running{Process: p, client: relay.New(cfg), media: media}
+	kept := relay.New(cfg)
+	cfg.Single = s.Recipe.Connections != recipe.ConnectionsKept
+	return &running{Process: p, client: relay.New(cfg), calls: kept, media: media}
 }
 
 // closeAtEnd closes what belongs to the engine when it has ended.
@@ -211,6 +213,7 @@ func (r *running) closeAtEnd() {
 		r.queue.Close()
 	}
 	r.client.Close()
+	r.calls.Close()
 	r.media.Detach()
 	r.files.release()
 }
