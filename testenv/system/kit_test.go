@@ -286,23 +286,25 @@ func (w *world) queued() []string {
 	return ids
 }
 
+// health reads what the gateway tells of its models into v.
+func (w *world) health(v any) {
+	w.t.Helper()
+	a := do(w.get("/v1/health"))
+	if err := json.Unmarshal(a.body, v); err != nil {
+		w.t.Fatalf("health: %v: %v", err, a)
+	}
+}
+
 // waiting counts the requests that wait, by model.
 func (w *world) waiting() map[string]int {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+"/v1/health", nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	a := do(req)
 	var health struct {
 		Loading []struct {
 			Name    string `json:"model_name"`
 			Waiting int
 		} `json:"models_loading"`
 	}
-	if err := json.Unmarshal(a.body, &health); err != nil {
-		w.t.Fatalf("health: %v: %v", err, a)
-	}
+	w.health(&health)
 	n := map[string]int{}
 	for _, m := range health.Loading {
 		n[m.Name] = m.Waiting

@@ -74,20 +74,13 @@ type loadPlan struct {
 // plans are the plans of the loaded models, by name.
 func (w *world) plans() map[string]loadPlan {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+"/v1/health", nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	a := do(req)
 	var health struct {
 		Models []struct {
 			Name string `json:"model_name"`
 			Plan json.RawMessage
 		} `json:"all_models_loaded"`
 	}
-	if err := json.Unmarshal(a.body, &health); err != nil {
-		w.t.Fatalf("health: %v: %v", err, a)
-	}
+	w.health(&health)
 	plans := map[string]loadPlan{}
 	for _, m := range health.Models {
 		p := loadPlan{text: string(m.Plan)}
