@@ -1,5 +1,7 @@
 # Versions of the tools that are not in go.mod.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.6.0
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 # What may be overridden on the command line.
@@ -9,6 +11,7 @@ REDIS_URL         ?=
 MODELS            ?= testenv/local/models.yaml
 MAX_LOADED_MODELS ?=
 ARGS              ?=
+STRICT            ?=
 PKG               ?= ./...
 FUZZTIME          ?= 20s
 BENCH             ?= .
@@ -43,7 +46,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), MINUTES (soak)'
+	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), MINUTES (soak)'
 
 .PHONY: run
 run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
@@ -60,13 +63,27 @@ build: need-go mm ## Build bin/gateway, bin/runner, bin/warmer and bin/standin
 	@mkdir -p bin
 	go build -o bin/ $(PROGRAMS:%=./%) ./testenv/standin
 
+# Packages whose tests start processes, one at a time; a failed test of theirs runs once more, unless STRICT=1. What
+# passes then is printed as flaky.
+with_processes = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}} ' $(PKG) | awk '/ reveille\/testenv /{print $$1}'
+
 .PHONY: test
-test: need-go need-python need-redis fetch-tests ## Run every test: unit, property, real redis-server, real engine, whole system
-	(go test -p 1 -shuffle=on -timeout 30m -json $(PKG) $(ARGS) || true) | go run ./testenv/summary -again 2
+test: need-go need-python need-redis fetch-tests ## Run every test: unit, property, real redis-server, real engine, whole system; STRICT=1 fails on a flaky one
+	@mkdir -p .cache; rm -f .cache/flaky.txt; status=0; \
+	all="$$(go list $(PKG))"; slow="$$($(with_processes))"; fast="$$(comm -23 <(sort <<<"$$all") <(sort <<<"$$slow"))"; \
+	if [ -n "$$fast" ]; then \
+		go run $(GOTESTSUM) --packages="$$(echo $$fast)" -- -shuffle=on -timeout 30m $(ARGS) || status=$$?; \
+	fi; \
+	if [ -n "$$slow" ]; then \
+		go run $(GOTESTSUM) $(if $(STRICT),,--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report=.cache/flaky.txt) \
+			--packages="$$(echo $$slow)" -- -p 1 -shuffle=on -timeout 30m $(ARGS) || status=$$?; \
+	fi; \
+	if [ -s .cache/flaky.txt ]; then echo 'FLAKY, ran again:'; cat .cache/flaky.txt; fi; \
+	exit $$status
 
 .PHONY: race
 race: need-go need-python need-redis fetch-tests ## Run every test under the race detector
-	go test -race -shuffle=on -timeout 40m -json $(PKG) $(ARGS) | go run ./testenv/summary
+	go run $(GOTESTSUM) --packages="$(PKG)" -- -race -p 1 -shuffle=on -timeout 40m $(ARGS)
 
 .PHONY: sim
 sim: need-go ## Run SEEDS seeds of the simulator from FIRST on, STEPS steps each
@@ -100,6 +117,13 @@ lint: need-go ## Check formatting, go vet and staticcheck
 	if [ -n "$$unformatted" ]; then echo "lint: not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	@$(MAKE) --no-print-directory vuln
+
+.PHONY: vuln
+vuln: need-go ## Look for known vulnerabilities in what is called, where their database can be reached
+	@if out=$$(go run $(GOVULNCHECK) ./... 2>&1); then echo 'vuln: none known'; \
+	elif grep -q 'fetching vulnerabilities' <<<"$$out"; then echo 'vuln: did not run: the vulnerability database cannot be reached'; \
+	else echo "$$out"; exit 1; fi
 
 .PHONY: dist
 dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd64 and the Lambda zips, always the same bytes
