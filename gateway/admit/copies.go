@@ -98,7 +98,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 // prompt reports whether a placement waits for nothing busy: a copy that did would come when it is not needed any more.
 func prompt(p policy.Placement) bool {
 	switch p.Reason.Code {
-	case policy.FreeSlot, policy.IdleVictim, policy.AfterQueue, policy.WakeHost, policy.WakingHost:
+	case policy.FreeSlot, policy.IdleVictim, policy.Stopping, policy.AfterQueue, policy.WakeHost, policy.WakingHost:
 		return p.Host != ""
 	}
 	return false

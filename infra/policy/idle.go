@@ -79,6 +79,9 @@ func ticketed(s Snapshot) map[string]bool {
 		for j := range s.Hosts[i].Queue {
 			set[s.Hosts[i].Queue[j].Model.ID] = true
 		}
+		for _, id := range s.Hosts[i].Chores {
+			set[id] = true
+		}
 	}
 	return set
 }
@@ -97,7 +100,7 @@ func unused(r *Resident, now time.Time, byDefault time.Duration) bool {
 
 // asleepDue reports whether h has nothing to stay awake for.
 func asleepDue(h *Host, now time.Time, d Defaults) bool {
-	return len(h.Residents) == 0 && len(h.Queue) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
+	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.Chores) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
 		!h.UpSince.IsZero() &&
 		past(h.UpSince, now, max(0, d.HostMinUp)) &&
 		past(Use(h.UpSince, h.Active), now, d.HostIdle)

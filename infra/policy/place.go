@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // Placement is where a model's ticket goes, or why it can go nowhere.
@@ -20,6 +21,7 @@ type rank int
 const (
 	rankFree   rank = iota // awake, nothing has to go, nothing queued
 	rankIdle               // awake, idle victims, nothing queued
+	rankGoing              // the same, and some of the victims are on their way out
 	rankQueued             // awake, loads queued, then nothing busy has to go
 	rankAsleep             // asleep, or waking with room after its queue
 	rankDrain              // about to sleep: stops, then wakes again
@@ -31,18 +33,22 @@ const (
 type candidate struct {
 	host     *Host
 	rank     rank
-	order    int     // position in the model's list of hosts
-	queued   int     // loads before this one
-	inFlight int     // open requests of its victims
-	value    float64 // of its victims
+	order    int       // position in the model's list of hosts
+	queued   int       // loads before this one
+	inFlight int       // open requests of its victims
+	value    float64   // of its victims
+	used     time.Time // last use of the one of its victims that was used last, zero without victims
 }
 
 // Place chooses the host for a new copy of want. The order: an awake host with a free slot and no queue; an awake host
-// whose victims are idle; an awake host where that will be so after the loads queued there; a sleeping or waking host;
-// one that is about to sleep; an awake host on which it must wait, the one with the fewest queued loads first, then the
-// one whose victims serve the fewest requests; a lost host. Within each step the model's own list of hosts decides (its
-// entries are names or labels), then the value of what has to go (Eviction.Value; all the same under LRU), then a waking
-// host goes before one asleep, then the name.
+// whose victims are idle; one where they are already on their way out and serve nobody any more; an awake host where that
+// will be so after the loads queued there; a sleeping or waking host; one that is about to sleep; an awake host on which it
+// must wait, the one with the fewest queued loads first, then the one whose victims serve the fewest requests; a lost host. Within each step the model's own list of hosts decides (its
+// entries are names or labels), then the value of what has to go (Eviction.Value; all the same under LRU), then the host
+// whose victims have been unused for longest, then a waking host goes before one asleep, then the name.
+//
+// Only hosts whose devices and memory can hold the model count: on each host it is judged by what it takes there
+// (Model.On), and a host whose runner has refused it (Model.Refused) is out.
 //
 // avoid maps hosts that must not be taken to the reason, in words. Hosts that hold an open copy of want or a ticket for
 // it are left out: requests for those join them (Routes) or attach to the ticket. A closed or stopping copy does not
@@ -61,7 +67,8 @@ func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 			continue
 		}
 		c := candidate{host: h, order: order}
-		if v := c.judge(&want, avoid); v.reason.Code != "" {
+		here := want.on(h.Name)
+		if v := c.judge(&here, avoid); v.reason.Code != "" {
 			refused = append(refused, v)
 			continue
 		}
@@ -100,6 +107,9 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	if why := copyOn(&h, want.ID); why != "" {
 		return answer{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
 	}
+	if r := want.Refused[h.Name]; r != nil {
+		return answer{host: h.Name, reason: r.Reason(), refusal: r}
+	}
 	if h.State != Ready {
 		// Whatever it holds now is gone when it is awake again; only the queue outlives that. The limits of a host that
 		// never registered are not known: the runner's default is as good a guess as any, its own admission decides.
@@ -122,11 +132,13 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	if refusal != nil {
 		return answer{host: h.Name, reason: refusal.Reason(), refusal: refusal}
 	}
-	waits := false
+	waits, going := false, false
 	for _, v := range victims {
-		waits = waits || v.State == ModelDraining || v.Busy()
+		waits = waits || v.Busy()
+		going = going || v.State == ModelDraining
 		c.inFlight += v.InFlight
 		c.value += v.Value
+		c.used = Use(c.used, v.Used)
 	}
 	switch {
 	case h.State == Lost:
@@ -139,6 +151,8 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 		c.rank = rankAsleep
 	case c.queued > 0:
 		c.rank = rankQueued
+	case going:
+		c.rank = rankGoing
 	case len(victims) > 0:
 		c.rank = rankIdle
 	default:
@@ -178,6 +192,7 @@ func (c *candidate) compare(o *candidate) int {
 	return cmp.Or(
 		cmp.Compare(c.order, o.order),
 		cmp.Compare(c.value, o.value),
+		c.used.Compare(o.used),
 		cmp.Compare(c.asleep(), o.asleep()),
 		cmp.Compare(c.host.Name, o.host.Name),
 	)
@@ -196,6 +211,8 @@ func (c *candidate) reason() Reason {
 		return Reason{Code: FreeSlot}
 	case rankIdle:
 		return Reason{Code: IdleVictim}
+	case rankGoing:
+		return Reason{Code: Stopping}
 	case rankQueued:
 		return Reason{Code: AfterQueue, Detail: "loads before it: " + strconv.Itoa(c.queued)}
 	case rankAsleep:
@@ -230,14 +247,22 @@ func refuse(want *Model, refused []answer) *Refusal {
 		return 0
 	}
 	top := 0
+	var sizes []Shortage
 	for _, v := range refused {
 		g := grade(v)
+		if v.refusal != nil && v.refusal.Code == TooLarge {
+			sizes = append(sizes, v.refusal.shortage())
+		}
 		if v.refusal != nil && g > 0 && (g > top || g == top && v.refusal.Budget > r.Budget) {
 			*r = *v.refusal
 		} else if g > top {
 			*r = Refusal{Code: NoHost, Model: want.ID, Type: want.Type}
 		}
 		top = max(top, g)
+	}
+	if r.Code == TooLarge {
+		slices.SortFunc(sizes, Shortage.compare)
+		r.Sizes = slices.Compact(sizes)
 	}
 	r.Hosts = make([]HostRefusal, len(refused))
 	for i, v := range refused {

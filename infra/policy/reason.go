@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -68,9 +69,34 @@ type Refusal struct {
 	Budget int64    // bytes Device offers to models
 	Held   int64    // bytes of Budget that pinned models hold
 	HeldBy []string // pinned models in the way, by name
+	Parts  string   // what Need is made of, in words; "" when not known
 
+	// Sizes lists, for TooLarge, what each host lacks: each distinct shortage once. It is set by Place alone.
+	Sizes []Shortage
 	// Hosts says for each host that was considered why it was refused. It is set by Place alone.
 	Hosts []HostRefusal
+}
+
+// A Shortage is what a model needs of a device and what a host offers of it, in bytes.
+type Shortage struct {
+	Device       Devices
+	Need, Budget int64
+	Parts        string
+}
+
+func (r *Refusal) shortage() Shortage { return Shortage{r.Device, r.Need, r.Budget, r.Parts} }
+
+// compare orders shortages by device, then the largest budget first.
+func (s Shortage) compare(o Shortage) int {
+	return cmp.Or(cmp.Compare(s.Device, o.Device), cmp.Compare(o.Budget, s.Budget), cmp.Compare(s.Need, o.Need), cmp.Compare(s.Parts, o.Parts))
+}
+
+func (s Shortage) String() string {
+	text := fmt.Sprintf("needs %d bytes of %s memory, a host has %d", s.Need, s.Device, s.Budget)
+	if s.Parts != "" {
+		text += " (" + s.Parts + ")"
+	}
+	return text
 }
 
 // A HostRefusal is one host's part in a Refusal of the whole pool.
@@ -83,7 +109,18 @@ type HostRefusal struct {
 func (r *Refusal) Error() string {
 	switch r.Code {
 	case TooLarge:
-		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has", r.Model, r.Need, r.Device, r.Budget)
+		if len(r.Sizes) > 1 {
+			texts := make([]string, len(r.Sizes))
+			for i, s := range r.Sizes {
+				texts[i] = s.String()
+			}
+			return "model " + r.Model + " fits no host: it " + strings.Join(texts, "; it ")
+		}
+		text := fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has", r.Model, r.Need, r.Device, r.Budget)
+		if r.Parts != "" {
+			text += " (" + r.Parts + ")"
+		}
+		return text
 	case SlotsPinned:
 		by := strings.Join(r.HeldBy, ", ")
 		switch {

@@ -208,10 +208,20 @@ func (g *stage) declare(l line) {
 
 // model reads "NAME TYPE DEVICES" and the options of a model.
 func (g *stage) model(l line) Model {
-	return Model{
+	m := Model{
 		ID: l.args[0], Type: Type(l.args[1]), Devices: g.devices(l.args[2]), Pinned: l.has("pinned"),
 		Memory: int64(g.int(l.opts["mem"])), Hosts: g.list(l.opts["hosts"]), Max: g.int(l.opts["max"]), Idle: g.dur(l.opts["idle"]),
+		On: map[string]Need{}, Refused: map[string]*Refusal{},
 	}
+	for _, n := range g.list(l.opts["need"]) {
+		f := strings.Split(n, ":")
+		m.On[f[0]] = Need{g.devices(f[1]), int64(g.int(f[2]))}
+	}
+	for _, n := range g.list(l.opts["refused"]) {
+		f := strings.Split(n, ":")
+		m.Refused[f[0]] = &Refusal{Code: TooLarge, Model: m.ID, Type: m.Type, Device: g.devices(f[1]), Need: int64(g.int(f[2])), Budget: int64(g.int(f[3]))}
+	}
+	return m
 }
 
 // queue reads "TICKET NAME TYPE DEVICES" and appends it to h.

@@ -36,6 +36,26 @@ type Model struct {
 	Hosts   []string      // names or labels in the order to try; empty: any host that has the devices
 	Max     int           // most copies in the pool; values under 1 count as 1
 	Idle    time.Duration // time without traffic after which it goes; under 0 never, 0 the sweep's default
+
+	// On says by host what the model takes there, where that differs from Devices and Memory: its options may select
+	// another device, and its runner may know what it needs.
+	On map[string]Need
+	// Refused holds by host the refusals that runners gave of this very load: those hosts are not asked again.
+	Refused map[string]*Refusal
+}
+
+// Need is what a model takes of a host.
+type Need struct {
+	Devices Devices
+	Memory  int64 // bytes on each of the devices, 0 when unknown
+}
+
+// on is the model as it would be on a host.
+func (m Model) on(host string) Model {
+	if n, ok := m.On[host]; ok {
+		m.Devices, m.Memory = n.Devices, n.Memory
+	}
+	return m
 }
 
 // Resident is a model that holds a slot on a host: it is loading, loaded or draining.
@@ -78,6 +98,7 @@ type Host struct {
 	NPUSeats  map[Type]int      // empty: one NPU model on the host; else this many of each type
 	Residents []Resident
 	Queue     []Ticket // loads not begun, in order
+	Chores    []string // models of tickets that are no loads: unloads and pulls of weights
 	Loading   string   // model whose load is under way, "" when none
 	Active    time.Time
 	UpSince   time.Time
