@@ -42,6 +42,7 @@ type Spec struct {
 type System struct {
 	URL       string // http://127.0.0.1:PORT
 	RedisAddr string // host:port where redis-cli finds the pool; of a Cluster, one node's
+	StateDir  string // what --state-dir names
 
 	t      testing.TB
 	spec   Spec
@@ -58,7 +59,7 @@ type System struct {
 func Start(t testing.TB, spec Spec) *System {
 	t.Helper()
 	root, gateway := Root(t), Build(t, "gateway")
-	s := &System{t: t, spec: spec, models: filepath.Join(root, spec.Models), log: filepath.Join(t.ArtifactDir(), "gateway.log"), tmp: shortTemp(t)}
+	s := &System{t: t, spec: spec, StateDir: t.TempDir(), models: filepath.Join(root, spec.Models), log: filepath.Join(t.ArtifactDir(), "gateway.log"), tmp: shortTemp(t)}
 	engines := filepath.Join(t.TempDir(), "engines")
 	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(Standin(t), filepath.Join(engines, "standin"))); err != nil {
 		t.Fatal("testenv:", err)
@@ -68,7 +69,7 @@ func Start(t testing.TB, spec Spec) *System {
 		s.SetModels(spec.Models)
 	}
 	args := []string{
-		"run", "--addr", "127.0.0.1:0", "--models", s.models, "--state-dir", t.TempDir(),
+		"run", "--addr", "127.0.0.1:0", "--models", s.models, "--state-dir", s.StateDir,
 		"--engines-dir", engines, "--engines-dir", filepath.Join(root, ".cache", "engines", "llama-server", "bin"),
 	}
 	env := []string{"TMPDIR=" + s.tmp}
@@ -136,7 +137,7 @@ func (s *System) Processes() []Process { return Descendants(s.PID()) }
 // Greeting of `gateway run`: where it is, and where its Redis is.
 var (
 	greetURL   = regexp.MustCompile(`serves \d+ models at (http://\S+)/v1`)
-	greetRedis = regexp.MustCompile(`redis-cli -h (\S+) -p (\d+)`)
+	greetRedis = regexp.MustCompile(`redis-cli -p (\d+)`)
 )
 
 func (s *System) awaitHealth() {
@@ -179,7 +180,7 @@ func (s *System) findRedis(log string) bool {
 	}
 	at := greetRedis.FindStringSubmatch(log)
 	if at != nil {
-		s.RedisAddr = net.JoinHostPort(at[1], at[2])
+		s.RedisAddr = net.JoinHostPort("127.0.0.1", at[1])
 	}
 	return at != nil
 }
@@ -309,5 +310,17 @@ func (s *System) look() redis.UniversalClient {
 	if s.spec.Cluster != nil {
 		return s.spec.Cluster.connect()
 	}
-	return redis.NewClient(&redis.Options{Addr: s.RedisAddr, MaxRetries: -1})
+	return redis.NewClient(&redis.Options{Addr: s.RedisAddr, Password: s.RedisPassword(), MaxRetries: -1})
+}
+
+// RedisPassword is the embedded Redis' password, "" of another one.
+func (s *System) RedisPassword() string {
+	if s.spec.Redis != nil || s.spec.Cluster != nil {
+		return ""
+	}
+	text, err := os.ReadFile(filepath.Join(s.StateDir, "redis-password"))
+	if err != nil {
+		s.t.Fatal("testenv:", err)
+	}
+	return strings.TrimSpace(string(text))
 }

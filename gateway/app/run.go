@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -49,20 +50,25 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	}
 	if s.RunnerSecret == "" {
 		var err error
-		if s.RunnerSecret, err = keptSecret(filepath.Join(s.StateDir, "runner-secret")); err != nil {
+		if s.RunnerSecret, err = keptSecret(s.StateDir, "runner-secret"); err != nil {
 			return err
 		}
 	}
 	embedded := ""
 	if s.RedisURL == "" {
+		password, err := keptSecret(s.StateDir, redisPassword)
+		if err != nil {
+			return err
+		}
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
+		m.RequireAuth(password)
 		if err := m.StartAddr(s.RedisListen); err != nil {
 			return fmt.Errorf("embedded Redis: %w (choose another --redis-listen, or name a Redis with --redis-url)", err)
 		}
 		defer m.Close()
 		embedded = m.Addr()
-		s.RedisURL = "redis://" + embedded + "/0"
+		s.RedisURL = "redis://:" + password + "@" + embedded + "/0"
 	}
 	back, stop := context.WithCancel(ctx)
 	var hosts *local.Driver
@@ -177,20 +183,24 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	return local.Command{Argv: argv, Env: env}, nil
 }
 
-// keptSecret reads the runner secret made at the first start, or makes it.
-func keptSecret(path string) (string, error) {
+// redisPassword is the file of the embedded Redis' password in the state folder.
+const redisPassword = "redis-password"
+
+// keptSecret reads a secret of the state folder, or makes it at the first start.
+func keptSecret(dir, name string) (string, error) {
+	path := filepath.Join(dir, name)
 	data, err := os.ReadFile(path)
 	if err == nil && len(data) >= 32 {
 		return strings.TrimSpace(string(data)), nil
 	}
 	if err != nil && !os.IsNotExist(err) {
-		return "", fmt.Errorf("runner secret: %w", err)
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	secret := hex.EncodeToString(b[:])
 	if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("runner secret: %w", err)
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	return secret, nil
 }
@@ -226,8 +236,21 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 	hint := ""
 	if redis != "" {
 		if host, port, err := net.SplitHostPort(redis); err == nil {
-			hint = fmt.Sprintf("redis-cli -h %s -p %s KEYS 'rv:*'     ", host, port)
+			if host = " -h " + host; host == " -h 127.0.0.1" {
+				host = "" // redis-cli's own default
+			}
+			hint = fmt.Sprintf("  REDISCLI_AUTH=$(cat %s) redis-cli%s -p %s KEYS 'rv:*'\n", shellWord(filepath.Join(s.StateDir, redisPassword)), host, port)
 		}
 	}
-	fmt.Fprintf(out, "\n  %sCtrl-C ends everything\n\n", hint)
+	fmt.Fprintf(out, "\n%s  Ctrl-C ends everything\n\n", hint)
 }
+
+// shellWord quotes a text for a shell where it needs quotes.
+func shellWord(s string) string {
+	if plainWord.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,-]+$`)

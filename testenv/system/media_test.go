@@ -274,7 +274,7 @@ func (v *viewer) signature(model string) string {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(v.t.Context(), patience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url=redis://"+v.RedisAddr+"/0").Output()
+	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url=redis://:"+v.RedisPassword()+"@"+v.RedisAddr+"/0").Output()
 	var rows []struct {
 		Signature     string
 		Models        []string

@@ -50,8 +50,8 @@ func cases(t *testing.T, name, url string) {
 	}
 }
 
-// readme runs the README's redis-cli lines as they stand there, but for the port, while one llm is busy and another
-// waits for its slot: then each has something to show.
+// readme runs the README's redis-cli lines as they stand there, but for the port and the state folder, while one llm is
+// busy and another waits for its slot: then each has something to show.
 func readme(t *testing.T, s *testenv.System) {
 	lines := redisLines(t)
 	w := &world{System: s, t: t, rdb: s.Redis(), types: map[string]string{"gemma-3-270m": "llm", "gemma-3-270m-twin": "llm"}}
@@ -64,18 +64,24 @@ func readme(t *testing.T, s *testenv.System) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	here := strings.NewReplacer("-p 6380", "-p "+port, ".reveille/", s.StateDir+"/")
+	exports := ""
 	for _, line := range lines {
+		if strings.HasPrefix(line, "export ") {
+			exports += line + "\n"
+			continue
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		cmd := exec.CommandContext(ctx, "sh", "-c", strings.Replace(line, "-p 6380", "-p "+port, 1))
+		cmd := exec.CommandContext(ctx, "sh", "-c", here.Replace(exports+line))
 		out, err := cmd.CombinedOutput()
 		cancel()
-		if text := strings.TrimSpace(string(out)); err != nil || text == "" || strings.HasPrefix(text, "ERR") || strings.HasPrefix(text, "WRONGTYPE") {
+		if text := strings.TrimSpace(string(out)); err != nil || text == "" || strings.HasPrefix(text, "ERR") || strings.HasPrefix(text, "NOAUTH") || strings.HasPrefix(text, "WRONGTYPE") {
 			t.Errorf("%s: %v, %q", line, err, text)
 		}
 	}
 }
 
-// redisLines are the lines of the README's sh blocks that begin with redis-cli.
+// redisLines are the lines of the README's sh blocks that run redis-cli or say its password.
 func redisLines(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(testenv.Root(t), "README.md"))
@@ -91,7 +97,7 @@ func redisLines(t *testing.T) []string {
 				rest = ""
 			}
 			block = rest
-		} else if block == "sh" && strings.HasPrefix(line, "redis-cli ") {
+		} else if block == "sh" && (strings.Contains(line, "redis-cli ") || strings.Contains(line, "REDISCLI_AUTH=")) {
 			lines = append(lines, line)
 		}
 	}
