@@ -194,7 +194,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	x.use()
 	s, h := x.s, &x.ctx.Request.Header
 	method := methodOf(h.Method())
-	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Body: x.body})
+	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Length: len(x.body)})
 	// FirstByte and Silence are the last resort against a runner that hangs: its own limits come first.
 	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
 	values := x.scratch[:0]

@@ -6,7 +6,8 @@
 // that sending it elsewhere is safe.
 //
 // A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the gateway,
-// a counter, the time and the SHA-256 of the body. Runners accept a time within ± 30 s of their own and each counter of
+// a counter, the time and the length of the body, so a runner checks it before it reads a byte of body. The body's bytes
+// are not covered: their integrity is the transport's (loopback or a private network). Runners accept a time within ± 30 s of their own and each counter of
 // a gateway once, remembered in a sliding window as in RFC 4303 section 3.4.3, so memory grows with gateways, not with
 // requests. A runner that has just started takes no call that was signed before, since its predecessor may have.
 //

@@ -244,7 +244,7 @@ func (b *bench) request(ctx context.Context, method, path, model, body string) *
 	r, err := http.NewRequestWithContext(ctx, method, b.url+path, bytes.NewReader([]byte(body)))
 	b.must(err)
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set(rpc.HeaderAuth, b.signer.Sign(rpc.Call{Method: method, Path: path, Host: "h", Model: model, Body: []byte(body)}))
+	r.Header.Set(rpc.HeaderAuth, b.signer.Sign(rpc.Call{Method: method, Path: path, Host: "h", Model: model, Length: len(body)}))
 	if model != "" {
 		r.Header.Set(rpc.HeaderModel, model)
 	}

@@ -66,13 +66,13 @@ func TestRefusals(t *testing.T) {
 	}{
 		"no signature": {func(r *http.Request) { r.Header.Del(rpc.HeaderAuth) }, "fake", rpc.RefusedAuth, false},
 		"foreign secret": {func(r *http.Request) {
-			r.Header.Set(rpc.HeaderAuth, foreign.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "h", Model: "fake", Body: []byte("{}")}))
+			r.Header.Set(rpc.HeaderAuth, foreign.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "h", Model: "fake", Length: 2}))
 		}, "fake", rpc.RefusedAuth, false},
 		"clock is off": {func(r *http.Request) {
-			r.Header.Set(rpc.HeaderAuth, late.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "h", Model: "fake", Body: []byte("{}")}))
+			r.Header.Set(rpc.HeaderAuth, late.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "h", Model: "fake", Length: 2}))
 		}, "fake", rpc.RefusedAuth, true},
 		"another host": {func(r *http.Request) {
-			r.Header.Set(rpc.HeaderAuth, b.signer.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "other", Model: "fake", Body: []byte("{}")}))
+			r.Header.Set(rpc.HeaderAuth, b.signer.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "other", Model: "fake", Length: 2}))
 		}, "fake", rpc.RefusedHost, false},
 		"another model": {func(r *http.Request) { r.Header.Set(rpc.HeaderModel, "real") }, "fake", rpc.RefusedAuth, false},
 		"another query": {func(r *http.Request) { r.URL.RawQuery = "a=1" }, "fake", rpc.RefusedAuth, false},

@@ -59,7 +59,7 @@ func New(cfg Config) *Server {
 	s.http = &fasthttp.Server{
 		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
 		ReadTimeout: 60 * time.Second, IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, MaxRequestBodySize: cfg.MaxBody,
-		SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true, StreamRequestBody: false,
+		SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true, DisablePreParseMultipartForm: true,
 	}
 	return s
 }
@@ -116,6 +116,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "Content-Length and Transfer-Encoding together are refused.")
 		return
 	}
+	if ctx.Request.Header.ContentLength() == -1 {
+		s.fail(ctx, fasthttp.StatusLengthRequired, "invalid_request", "Chunked bodies are refused; send a Content-Length.")
+		ctx.SetConnectionClose()
+		return
+	}
 	if model := ctx.Request.Header.Peek(rpc.HeaderModel); len(model) > 0 {
 		s.infer(ctx, string(model))
 		return
@@ -140,7 +145,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway string, ok bool) {
 	now := time.Now()
 	gateway, err := s.verify.Verify(string(ctx.Request.Header.Peek(rpc.HeaderAuth)), rpc.Call{
-		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Host: s.cfg.Name, Model: model, Body: ctx.PostBody(),
+		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Host: s.cfg.Name, Model: model,
+		Length: max(ctx.Request.Header.ContentLength(), 0),
 	}, now)
 	if err == nil {
 		return gateway, true

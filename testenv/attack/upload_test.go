@@ -1,0 +1,82 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"reveille/testenv"
+	"reveille/testenv/calls"
+)
+
+// TestUploads sends forms as clients write them through gateway and runner: any order of fields, any boundary, any size.
+func TestUploads(t *testing.T) {
+	models := calls.Catalogue{"ears": "audio"}.YAML(calls.LocalHost)
+	s := testenv.Start(t, testenv.Spec{Models: strings.Replace(models, "recipe: standin", "recipe: standin, aliases: [whisper-1]", 1)})
+	const (
+		hex    = "5f8d3a0b9c2e47d1a6b3c4d5e6f70812"
+		webkit = "----WebKitFormBoundary7MA4YWxkTrZu0gW"
+		gecko  = "----geckoformboundaryb8ac7f9c9d3e5f1a2b4c6d8e0f1a2b3c"
+	)
+	field := func(name, value string) string {
+		return "Content-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value
+	}
+	aio := func(name, value string) string {
+		return "Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value
+	}
+	file := func(disposition, kind string, bytes string) string {
+		return "Content-Disposition: form-data; name=\"file\"; " + disposition + "\r\nContent-Type: " + kind + "\r\n\r\n" + bytes
+	}
+	sound := "RIFF\x24\x00\x00\x00WAVEfmt \r\n--not the end\r\n\x00\xff"
+	big := strings.Repeat(sound, 20<<20/len(sound))
+	var plain string // what the engine makes of sound
+	for _, c := range []struct {
+		name, boundary string
+		quoted         bool
+		chunked        bool
+		parts          []string
+		big            bool
+	}{
+		{"openai-python", hex, false, false, []string{field("model", "ears"), field("response_format", "json"), file(`filename="a.wav"`, "audio/wav", sound)}, false},
+		{"by an alias", hex, false, false, []string{field("model", "whisper-1"), file(`filename="a.wav"`, "audio/wav", sound)}, false},
+		{"aiohttp, file first", hex, false, false, []string{file(`filename="a.wav"; filename*=utf-8''a%C3%BC.wav`, "application/octet-stream", sound), aio("model", "ears")}, false},
+		{"aiohttp, chunked", hex, false, true, []string{aio("model", "ears"), file(`filename="a.wav"`, "audio/wav", sound)}, false},
+		{"Chrome", webkit, false, false, []string{file(`filename="my %22sound%22.wav"`, "audio/wav", sound), field("model", "ears"), field("language", "en")}, false},
+		{"Firefox, boundary in quotes", gecko, true, false, []string{field("language", "en"), field("model", "ears"), file(`filename="a.wav"`, "audio/x-wav", sound)}, false},
+		{"20 MiB, file first", webkit, false, false, []string{file(`filename="a.wav"`, "audio/wav", big), field("model", "ears")}, true},
+		{"20 MiB, chunked, model first", hex, false, true, []string{field("model", "ears"), file(`filename="a.wav"`, "audio/wav", big)}, true},
+	} {
+		var body bytes.Buffer
+		for _, p := range c.parts {
+			fmt.Fprintf(&body, "--%s\r\n%s\r\n", c.boundary, p)
+		}
+		fmt.Fprintf(&body, "--%s--\r\n", c.boundary)
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		var from io.Reader = &body
+		if c.chunked {
+			from = io.MultiReader(&body) // a length that net/http does not know
+		}
+		req, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/v1/audio/transcriptions", from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		boundary := c.boundary
+		if c.quoted {
+			boundary = `"` + boundary + `"`
+		}
+		req.Header.Set("Content-Type", "multipart/form-data; boundary="+boundary)
+		a := calls.Do(calls.Client(t, 1), req, nil)
+		cancel()
+		if plain == "" {
+			plain = string(a.Body)
+		}
+		// The stand-in's text depends on the file's bytes alone.
+		if !a.OK() || !strings.HasPrefix(string(a.Body), `{"text":"`) || c.big == (string(a.Body) == plain) {
+			t.Errorf("%s: %v %s", c.name, a, a.Body)
+		}
+	}
+}
