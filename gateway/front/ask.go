@@ -43,7 +43,7 @@ func (r *request) ask(call *relay.Call, host *state.HostRecord, path, model stri
 		case reason == rpc.RefusedNotLoaded, reason == rpc.RefusedDraining, reason == rpc.RefusedHost:
 			return nil, errNotThere
 		case reason == rpc.RefusedAuth && bad == nil && !corrected:
-			r.s.cfg.Signer.Correct(runner)
+			r.s.cfg.Signer.Correct(host.Name, runner)
 			continue
 		}
 		return nil, wire.New(wire.InternalError, "The model's host does not accept this gateway.").Because(errors.New("runner " + host.Name + " refused: " + reason))

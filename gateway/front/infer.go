@@ -296,12 +296,12 @@ func (x *exchange) refusal(resp *relay.Response) error {
 		// The clocks differ, or later calls overtook this one by far: once, with another signature.
 		x.resigned, x.routed = true, true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
-			x.s.cfg.Signer.Correct(ms)
+			x.s.cfg.Signer.Correct(x.route.Host, ms)
 		}
 		return relay.ErrAgain
 	case reason == rpc.RefusedAuth:
 		return wire.New(wire.InternalError, "The model's host does not accept this gateway.").
-			Because(errors.New("runner " + x.route.Host + " refused the signature: is --runner-secret the same?"))
+			Because(errors.New("runner " + x.route.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
 	case reason == rpc.RefusedHost:
 		return x.again(wire.New(wire.HostUnreachable, "The model's host could not be reached; try again."))
 	}

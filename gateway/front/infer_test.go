@@ -196,7 +196,7 @@ func TestRunnerGone(t *testing.T) {
 
 func TestClocks(t *testing.T) {
 	s := newStage(t).warm("chat")
-	s.server.cfg.Signer.Correct(time.Now().Add(10 * time.Minute).UnixMilli())
+	s.server.cfg.Signer.Correct("here", time.Now().Add(10 * time.Minute).UnixMilli())
 	if r := s.ask("POST", chatPath, chatBody); r.status != 200 || len(s.loads) != 0 {
 		t.Errorf("%d %s", r.status, r.text)
 	}

@@ -19,6 +19,9 @@ import (
 // MaxSkew is how far a call's time may be from the runner's clock.
 const MaxSkew = 30 * time.Second
 
+// MaxCorrection is how far a runner's clock may be from the gateway's.
+const MaxCorrection = time.Hour
+
 // Errors of Verify.
 var (
 	ErrSignature = errors.New("signature does not match")
@@ -40,7 +43,7 @@ type Signer struct {
 	gateway string
 	macs    sync.Pool
 	counter atomic.Uint64
-	offset  atomic.Int64 // ms added to the local clock
+	offsets sync.Map // host → ms added to the local clock for its calls, int64
 }
 
 // Gateway is the signer's identity, fresh for each process.
@@ -53,13 +56,22 @@ func NewSigner(secret []byte) *Signer {
 	return &Signer{gateway: hex.EncodeToString(id[:]), macs: macPool(secret)}
 }
 
-// Correct learns a runner's clock (HeaderTime) after it refused a call for its time.
-func (s *Signer) Correct(runnerMS int64) { s.offset.Store(runnerMS - time.Now().UnixMilli()) }
+// Correct learns the clock of a host's runner (HeaderTime) after it refused a call for its time. It counts for calls to
+// that host alone; a clock more than MaxCorrection off is not believed.
+func (s *Signer) Correct(host string, runnerMS int64) {
+	off := runnerMS - time.Now().UnixMilli()
+	if off <= MaxCorrection.Milliseconds() && off >= -MaxCorrection.Milliseconds() {
+		s.offsets.Store(host, off)
+	}
+}
 
 // Sign returns the value of HeaderAuth for a call. Each call needs its own.
 func (s *Signer) Sign(c Call) string {
 	n := s.counter.Add(1)
-	ms := time.Now().UnixMilli() + s.offset.Load()
+	ms := time.Now().UnixMilli()
+	if off, ok := s.offsets.Load(c.Host); ok {
+		ms += off.(int64)
+	}
 	var buf [128]byte
 	head := append(buf[:0], "v2 "...)
 	head = append(head, s.gateway...)

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,9 +50,27 @@ func TestVerify(t *testing.T) {
 	if _, err := v.Verify(s.Sign(c), c, time.Now().Add(10*time.Minute)); !errors.Is(err, ErrTime) {
 		t.Errorf("clock off: %v, want ErrTime", err)
 	}
-	s.Correct(time.Now().Add(10 * time.Minute).UnixMilli())
+	s.Correct("gpu-1", time.Now().Add(10*time.Minute).UnixMilli())
 	if _, err := v.Verify(s.Sign(c), c, time.Now().Add(10*time.Minute)); err != nil {
 		t.Errorf("corrected clock: %v", err)
+	}
+}
+
+// TestClockOfOneHost: what one runner says of its clock changes no call to another, and absurd clocks change none.
+func TestClockOfOneHost(t *testing.T) {
+	s, v := NewSigner([]byte("secret")), NewVerifier([]byte("secret"))
+	honest := Call{Method: "POST", Path: "/x", Host: "honest"}
+	for _, off := range []time.Duration{10 * time.Minute, -59 * time.Minute, 2 * time.Hour, -1000 * time.Hour} {
+		s.Correct("rogue", time.Now().Add(off).UnixMilli())
+		if _, err := v.Verify(s.Sign(honest), honest, time.Now()); err != nil {
+			t.Errorf("a call to another host after a clock of %v: %v", off, err)
+		}
+	}
+	for _, ms := range []int64{0, -1, math.MaxInt64, math.MinInt64} {
+		s.Correct("honest", ms)
+		if _, err := v.Verify(s.Sign(honest), honest, time.Now()); err != nil {
+			t.Errorf("a call to the host itself after a clock of %d: %v", ms, err)
+		}
 	}
 }
 
@@ -65,15 +84,15 @@ func TestVerifierAfterRestart(t *testing.T) {
 	if _, err := v.Verify(old, c, time.Now()); !errors.Is(err, ErrTime) {
 		t.Errorf("signed before the start: %v, want ErrTime", err)
 	}
-	s.Correct(time.Now().Add(-time.Second).UnixMilli())
+	s.Correct("gpu-1", time.Now().Add(-time.Second).UnixMilli())
 	if _, err := v.Verify(s.Sign(c), c, time.Now()); !errors.Is(err, ErrTime) {
 		t.Errorf("clock behind the start: %v, want ErrTime", err)
 	}
-	s.Correct(time.Now().UnixMilli())
+	s.Correct("gpu-1", time.Now().UnixMilli())
 	if _, err := v.Verify(s.Sign(c), c, time.Now()); err != nil {
 		t.Errorf("after the correction: %v", err)
 	}
-	s.Correct(time.Now().Add(50 * time.Second).UnixMilli())
+	s.Correct("gpu-1", time.Now().Add(50*time.Second).UnixMilli())
 	if _, err := v.Verify(s.Sign(c), c, time.Now().Add(70*time.Second)); err != nil {
 		t.Errorf("a clock behind by less than the skew, long after the start: %v", err)
 	}
@@ -134,7 +153,7 @@ func TestWindowsAreForgotten(t *testing.T) {
 		}
 	}
 	s := NewSigner([]byte("s"))
-	s.Correct(now.Add(5 * time.Minute).UnixMilli())
+	s.Correct("", now.Add(5*time.Minute).UnixMilli())
 	if _, err := v.Verify(s.Sign(Call{}), Call{}, now.Add(5*time.Minute)); err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func TestRefusals(t *testing.T) {
 	b.engines.handle = func(net.Conn, *http.Request) { t.Error("a refused request reached an engine") }
 	foreign := rpc.NewSigner([]byte("another secret than ours"))
 	late := rpc.NewSigner(secret)
-	late.Correct(time.Now().Add(-time.Minute).UnixMilli())
+	late.Correct("h", time.Now().Add(-time.Minute).UnixMilli())
 	for name, c := range map[string]struct {
 		change func(r *http.Request)
 		model  string
