@@ -14,12 +14,17 @@ import (
 // askWait bounds a call to a runner that must answer from memory.
 const askWait = 10 * time.Second
 
-// ask calls a runner with GET. With a model the call goes to its engine. The caller closes the response; an error is
-// one for the client.
+// ask calls a runner with GET and waits at most askWait for the first byte of its answer. With a model the call goes to
+// its engine. The caller closes the response; an error is one for the client.
 func (r *request) ask(call *relay.Call, host *state.HostRecord, path, model string) (*relay.Response, error) {
+	return r.askFor(call, host, path, model, askWait)
+}
+
+// askFor is ask with a bound of its own on the wait for the first byte, 0 for none.
+func (r *request) askFor(call *relay.Call, host *state.HostRecord, path, model string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
 		sign := r.s.cfg.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: host.Name, Model: model})
-		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: askWait, Fields: []relay.Field{
+		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
 			{Name: rpc.HeaderAuth, Value: []byte(sign)}, {Name: rpc.HeaderRequest, Value: []byte(r.id)},
 		}}
 		if model != "" {

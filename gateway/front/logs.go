@@ -69,7 +69,7 @@ func (s *Server) logsStreamModel(r *request) error {
 		return wire.Newf(wire.ModelNotLoaded, "The model '%s' is not loaded.", m.ID)
 	}
 	call := new(relay.Call)
-	resp, err := r.ask(call, snap.Hosts[copies[0].Host], logPath(m.ID, !r.asks("no-history")), "")
+	resp, err := r.askFor(call, snap.Hosts[copies[0].Host], logPath(m.ID, !r.asks("no-history")), "", 0)
 	if err != nil {
 		return err
 	}

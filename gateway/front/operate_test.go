@@ -6,8 +6,13 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/testenv"
 )
 
 func TestProbes(t *testing.T) {
@@ -219,6 +224,37 @@ func TestLogs(t *testing.T) {
 	}
 	for path, want := range map[string]string{"/logs/stream/one": "", "/logs/stream": "[one] "} {
 		p.follow(path, want)
+	}
+}
+
+// TestLogsAreFollowedAgain: an engine whose log could not be read once is not lost to a reader of all logs.
+func TestLogsAreFollowedAgain(t *testing.T) {
+	p := newPool(t, "1")
+	p.want(200, p.chat("one"))
+	rdb := redis.NewClient(&redis.Options{Addr: p.redis.Addr()})
+	defer rdb.Close()
+	addr := p.mirror.Snapshot().Hosts["here"].Addr
+	proxy := testenv.NewFlaky(t, addr)
+	proxy.Refuse(true)
+	move := func(to string) {
+		if err := rdb.HSet(t.Context(), "rv:{main}:host:here", "addr", to).Err(); err != nil {
+			t.Fatal(err)
+		}
+		p.until("the host is at "+to, func() bool {
+			_ = rdb.Publish(t.Context(), "rv:{main}:events", "").Err()
+			return p.mirror.Snapshot().Hosts["here"].Addr == to
+		})
+	}
+	move(proxy.Addr)
+	var broken atomic.Bool
+	go func() {
+		time.Sleep(300 * time.Millisecond)
+		broken.Store(true)
+		proxy.Refuse(false)
+	}()
+	p.follow("/logs/stream", "[one] ")
+	if !broken.Load() {
+		t.Error("the log was read while the host refused connections")
 	}
 }
 
