@@ -391,7 +391,7 @@ func (x *exchange) finish(err error) {
 func (x *exchange) finishTap(err error) {
 	switch {
 	case err == nil:
-		x.s.last.note(x.s.cfg.Toucher, x.began, x.tap)
+		note(x.s.cfg.Toucher, x.began, x.tap)
 		x.s.cfg.Toucher.Served(x.route.Host, x.model.ID)
 	case isGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.id, "model", x.model.ID)

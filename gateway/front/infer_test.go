@@ -37,7 +37,7 @@ func TestWarmAnswer(t *testing.T) {
 	if !strings.HasPrefix(r.header.Get("Server-Timing"), "queue;dur=0, load;dur=0, ttft;dur=") {
 		t.Errorf("Server-Timing: %s", r.header.Get("Server-Timing"))
 	}
-	s.until("the answer was counted", func() bool { return s.server.last.get().Output == 4 })
+	s.until("the answer was counted", func() bool { return s.stat("output_tokens") == 4 })
 }
 
 func TestAliasIsRewritten(t *testing.T) {

@@ -81,7 +81,7 @@ func TestEmbeddings(t *testing.T) {
 	if r := s.ask("POST", "/v1/embeddings", `{"model":"cut","input":["a","b"],"encoding_format":"base64"}`); r.text != reply || !strings.Contains(string(s.got()[0].body), "base64") {
 		t.Errorf("without dimensions: %s", r.text)
 	}
-	s.until("the usage in front was read", func() bool { return s.server.last.get().Input == 5 })
+	s.until("the usage in front was read", func() bool { return s.stat("input_tokens") == 5 })
 	r := s.ask("POST", "/v1/embeddings", `{"model":"cut","input":["a","b"],"dimensions":2,"encoding_format":"float"}`)
 	if !strings.Contains(r.text, `[0.6,0.8]`) || !strings.Contains(r.text, `[0,0]`) || string(s.got()[1].body) != `{"model":"cut","input":["a","b"]}` {
 		t.Errorf("%s, engine %s", r.text, s.got()[1].body)

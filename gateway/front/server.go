@@ -91,7 +91,6 @@ type Server struct {
 	under    underway
 	set      *metrics.Set
 	m        meters
-	last     lastUse
 	uses     uses
 	tables   *tables
 	aliased  atomic.Pointer[aliased]

@@ -92,6 +92,16 @@ type sleeper struct{}
 
 func (sleeper) Wake(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 
+// stat is a field of the pool's statistics.
+func (s *stage) stat(name string) float64 {
+	s.t.Helper()
+	stats, err := s.store.Stats(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return stats[name]
+}
+
 func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	t.Helper()
 	cat, _, err := catalog.Parse("models.yaml", []byte(stageModels))

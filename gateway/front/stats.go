@@ -8,14 +8,15 @@ import (
 	"reveille/infra/mmcache"
 )
 
-// sums are the counters of the pool that are told even before anything counted.
-var sums = [...]string{
+// pooled are the pool's statistics that are told even before anything counted: of the last request that any gateway
+// served, and sums.
+var pooled = [...]string{
+	"time_to_first_token", "tokens_per_second", "input_tokens", "output_tokens", "prompt_tokens", "cache_tokens",
 	"request_count_total", "input_tokens_total", "output_tokens_total", "prompt_tokens_total", "cache_tokens_total",
 	"cold_starts_total", "evictions_total",
 }
 
-// stats tells of the last request that this gateway served, the sums of the pool, and what the encoder cache did for
-// each model.
+// stats tells of the pool's last request, its sums, and what the encoder cache did for each model.
 func (s *Server) stats(r *request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), freshWait)
 	defer cancel()
@@ -23,12 +24,8 @@ func (s *Server) stats(r *request) error {
 	if err != nil {
 		return storeError(err)
 	}
-	u := s.last.get()
-	out := map[string]any{
-		"time_to_first_token": u.TTFT, "tokens_per_second": u.PerSecond, "input_tokens": u.Input, "output_tokens": u.Output,
-		"prompt_tokens": u.Input, "cache_tokens": u.Cached, "decode_token_times": []float64{},
-	}
-	for _, name := range sums {
+	out := map[string]any{"decode_token_times": []float64{}}
+	for _, name := range pooled {
 		out[name] = int64(0)
 	}
 	for name, n := range counters { // whole numbers look like such in JSON

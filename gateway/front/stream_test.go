@@ -73,8 +73,7 @@ func TestStreamIsRelayed(t *testing.T) {
 		}
 	}
 	s.until("the usage was read", func() bool {
-		u := s.server.last.get()
-		return u.Input == 11 && u.Output == 22 && u.Cached == 5 && u.TTFT > 0
+		return s.stat("input_tokens") == 11 && s.stat("output_tokens") == 22 && s.stat("cache_tokens") == 5 && s.stat("time_to_first_token") > 0
 	})
 }
 

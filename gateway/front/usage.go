@@ -3,7 +3,6 @@ package front
 import (
 	"bytes"
 	"strconv"
-	"sync"
 	"time"
 
 	"reveille/gateway/peek"
@@ -105,14 +104,8 @@ func object(b []byte) []byte {
 	return nil
 }
 
-// lastUse is what /stats tells of the last request.
-type lastUse struct {
-	mu sync.Mutex
-	u  usage
-}
-
-// note reads the usage of an answer that ended well and adds it to the pool's counters.
-func (l *lastUse) note(t *state.Toucher, began time.Time, tap *tap) {
+// note adds what an answer that ended well says of itself to the pool's statistics.
+func note(t *state.Toucher, began time.Time, tap *tap) {
 	t.Count("request_count_total", 1)
 	if tap.kept == nil {
 		return
@@ -124,17 +117,10 @@ func (l *lastUse) note(t *state.Toucher, began time.Time, tap *tap) {
 	if !tap.first.IsZero() {
 		u.TTFT = tap.first.Sub(began).Seconds()
 	}
-	l.mu.Lock()
-	l.u = u
-	l.mu.Unlock()
-	t.Count("input_tokens_total", float64(u.Input))
-	t.Count("output_tokens_total", float64(u.Output))
-	t.Count("prompt_tokens_total", float64(u.Input))
-	t.Count("cache_tokens_total", float64(u.Cached))
-}
-
-func (l *lastUse) get() usage {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.u
+	for name, n := range map[string]int64{"input_tokens": u.Input, "output_tokens": u.Output, "prompt_tokens": u.Input, "cache_tokens": u.Cached} {
+		t.Set(name, float64(n))
+		t.Count(name+"_total", float64(n))
+	}
+	t.Set("time_to_first_token", u.TTFT)
+	t.Set("tokens_per_second", u.PerSecond)
 }

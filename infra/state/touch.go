@@ -14,7 +14,7 @@ import (
 const flushEvery = 100 * time.Millisecond
 
 // Toucher coalesces uses of models and counters and sends them behind the requests, so that no request waits for Redis.
-// Methods are safe for concurrent use and Touch, Served and Count never block on I/O; run Run in one goroutine.
+// Methods are safe for concurrent use and Touch, Served, Count and Set never block on I/O; run Run in one goroutine.
 type Toucher struct {
 	store *Store
 
@@ -31,10 +31,13 @@ type batch struct {
 	uses     map[Copy]time.Time
 	served   map[Copy]float64
 	counters map[string]float64
+	latest   map[string]float64
 }
 
 func newBatch() *batch {
-	return &batch{id: rand.Text(), uses: map[Copy]time.Time{}, served: map[Copy]float64{}, counters: map[string]float64{}}
+	return &batch{
+		id: rand.Text(), uses: map[Copy]time.Time{}, served: map[Copy]float64{}, counters: map[string]float64{}, latest: map[string]float64{},
+	}
 }
 
 // NewToucher makes a Toucher for the store.
@@ -64,6 +67,17 @@ func (t *Toucher) Count(name string, n float64) {
 	}
 	t.mu.Lock()
 	t.noted.counters[name] += n
+	t.mu.Unlock()
+}
+
+// Set notes the latest value of a field of the pool's statistics, which must not be a counter's name. A number that is
+// not finite is passed over.
+func (t *Toucher) Set(name string, v float64) {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return
+	}
+	t.mu.Lock()
+	t.noted.latest[name] = v
 	t.mu.Unlock()
 }
 
@@ -111,7 +125,7 @@ func (t *Toucher) Flush(ctx context.Context) error {
 func (t *Toucher) take() *batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.noted.uses)+len(t.noted.served)+len(t.noted.counters) == 0 {
+	if len(t.noted.uses)+len(t.noted.served)+len(t.noted.counters)+len(t.noted.latest) == 0 {
 		return nil
 	}
 	b := t.noted
@@ -120,10 +134,13 @@ func (t *Toucher) take() *batch {
 }
 
 func (t *Toucher) send(ctx context.Context, b *batch) error {
-	args := make([]any, 0, 2+3*len(b.uses)+2*len(b.served)+2*len(b.counters))
-	args = append(args, b.id, len(b.uses))
+	args := make([]any, 0, 3+3*len(b.uses)+2*len(b.latest)+2*len(b.served)+2*len(b.counters))
+	args = append(args, b.id, len(b.uses), len(b.latest))
 	for u, at := range b.uses {
 		args = append(args, u.Host, u.Model, time.Since(at).Milliseconds())
+	}
+	for name, v := range b.latest {
+		args = append(args, name, strconv.FormatFloat(v, 'f', -1, 64))
 	}
 	for c, n := range b.served {
 		args = append(args, servedBy(c), strconv.FormatFloat(n, 'f', -1, 64))

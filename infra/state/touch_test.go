@@ -68,7 +68,12 @@ func TestToucherKeepsWhatFailed(t *testing.T) {
 	toucher := state.NewToucher(s)
 	toucher.Count("requests_total", 1)
 	toucher.Count("nonsense", math.NaN())
+	toucher.Set("nonsense", math.Inf(1))
+	toucher.Set("latest", 2.5)
+	toucher.Set("latest", 1.5)
 	must(t, toucher.Flush(ctx))
+	toucher.Set("latest", 0.5)
+	toucher.Touch("h", "m")
 
 	relay.Pause() // the request gets through when it ends; the answer comes too late
 	toucher.Touch("h", "m")
@@ -85,6 +90,7 @@ func TestToucherKeepsWhatFailed(t *testing.T) {
 	must(t, err)
 	equal(t, "count", stats["requests_total"], 7)
 	equal(t, "nonsense", stats["nonsense"], 0)
+	equal(t, "the latest value", stats["latest"], 0.5)
 }
 
 // TestToucherRun sends by itself, and once more at its end.

@@ -1,13 +1,13 @@
 #!lua
 -- touch: a gateway reports uses of models, coalesced, behind the requests.
 -- KEYS[1] prefix
--- ARGV[2] operation id: the same id again within a minute changes nothing  [3] number of uses  then per use: host, model, age ms  then pairs: statistics field, increment
+-- ARGV[2] operation id: the same id again within a minute changes nothing  [3] number of uses  [4] number of fields to set  then per use: host, model, age ms  then pairs: statistics field, value  then pairs: statistics field, increment
 -- Returns the number of uses that were recorded (a model that is gone is passed over).
 -- Invariant: Redis' clock rules (the age is taken off it), an LRU place never moves back, and no record is brought to life.
-local n, done = tonumber(ARGV[3]), 0
+local n, sets, done = tonumber(ARGV[3]), tonumber(ARGV[4]), 0
 if not redis.call('SET', P .. 'op:' .. ARGV[2], 'touch', 'NX', 'PX', 60000) then return 0 end
 for i = 0, n - 1 do
-  local h, m, age = ARGV[4 + 3 * i], ARGV[5 + 3 * i], tonumber(ARGV[6 + 3 * i])
+  local h, m, age = ARGV[5 + 3 * i], ARGV[6 + 3 * i], tonumber(ARGV[7 + 3 * i])
   local host, key = P .. 'host:' .. h, P .. 'model:' .. h .. ':' .. m
   local r = redis.call('HMGET', key, 'type', 'used_ms')
   if r[1] then
@@ -20,5 +20,7 @@ for i = 0, n - 1 do
     done = done + 1
   end
 end
-for i = 4 + 3 * n, #ARGV, 2 do redis.call('HINCRBYFLOAT', P .. 'stats', ARGV[i], ARGV[i + 1]) end
+local first = 5 + 3 * n
+for i = first, first + 2 * sets - 1, 2 do redis.call('HSET', P .. 'stats', ARGV[i], ARGV[i + 1]) end
+for i = first + 2 * sets, #ARGV, 2 do redis.call('HINCRBYFLOAT', P .. 'stats', ARGV[i], ARGV[i + 1]) end
 return done
