@@ -86,6 +86,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		media.Detach()
 		return nil, err
 	}
+	media.Started()
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run := newRunning(p, media)
@@ -135,7 +136,11 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 	if err != nil {
 		return nil // the start says so
 	}
-	a, err := l.Media.Attach(m, argv)
+	env, err := engine.Environ(*spec, os.Environ())
+	if err != nil {
+		return nil
+	}
+	a, err := l.Media.Attach(m, mmcache.Encoder{Projector: spec.MMProj, Program: spec.Program, Argv: argv, Env: env})
 	if err != nil {
 		l.Log.Warn("encoder outputs are not cached", "model", m.ID, "error", err)
 		return nil

@@ -1,6 +1,7 @@
 package mmcache
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -57,32 +58,21 @@ func FindLibrary(dirs ...string) (string, error) {
 	return "", fmt.Errorf("%w: %s was not built (it needs a C compiler)", ErrNoInterposer, LibraryName)
 }
 
-// Preprocessing returns those of an engine's arguments that change what its encoder makes of a medium, in their order:
-// they are part of an entry's identity.
-func Preprocessing(argv []string) string {
-	var out []string
-	for i := 0; i < len(argv); i++ {
-		name, _, joined := strings.Cut(argv[i], "=")
-		switch name {
-		case "--image-min-tokens", "--image-max-tokens", "--video-fps":
-			out = append(out, argv[i])
-			if !joined && i+1 < len(argv) {
-				i++
-				out = append(out, argv[i])
-			}
-		}
-	}
-	return strings.Join(out, " ")
-}
-
 // An Attachment is the cache of one engine process: a socket that speaks for one model only, whatever the engine says.
 // It is safe for concurrent use.
 type Attachment struct {
 	s     *Server
 	model string // id, under which is counted
-	space Space
 	path  string
 	ln    *net.UnixListener
+
+	files   []encoderFile
+	started chan bool     // says once whether the files are those that the engine has read
+	decided chan struct{} // closed when space and known are final
+	space   Space
+	known   bool // whether space is complete; if not, nothing is looked up or kept
+	ctx     context.Context
+	cancel  context.CancelFunc
 
 	hits, misses atomic.Int64
 	shares       shares
@@ -98,19 +88,71 @@ const (
 	acceptPause = 20 * time.Millisecond // after a connection that could not be taken
 )
 
-// Attach makes the socket for an engine of model m that is about to start with arguments argv. It fails with
-// ErrNoInterposer where engines cannot be attached. Detach it when the engine is gone.
-func (s *Server) Attach(m *catalog.Model, argv []string) (*Attachment, error) {
+// Attach makes the socket for an engine of model m that is about to start as e says. It fails with ErrNoInterposer where
+// engines cannot be attached, and with another error when a file of the encoder cannot be looked at. Call Started when the
+// engine serves, and Detach when it is gone.
+func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	if !supported || s.cfg.Library == "" {
 		return nil, ErrNoInterposer
 	}
 	if strings.ContainsAny(s.cfg.Library, " :") {
 		return nil, fmt.Errorf("%w: the dynamic linker takes no path with a space or colon: %s", ErrNoInterposer, s.cfg.Library)
 	}
-	return s.listen(m.ID, Space{Pool: s.cfg.Pool, Model: m.StableID(), Preprocessing: Preprocessing(argv), Sig: Sig(m.Signature())})
+	files, err := e.files()
+	if err != nil {
+		return nil, fmt.Errorf("mmcache: %w", err)
+	}
+	return s.listen(m.ID, Space{Pool: s.cfg.Pool, Model: m.StableID(), Sig: Sig(m.Signature())}, func(a *Attachment) {
+		a.files = files
+		a.wg.Go(func() { a.identify(e) })
+	})
 }
 
-func (s *Server) listen(model string, sp Space) (*Attachment, error) {
+// identify computes the digest of the encoder beside the engine's start, and takes it when the engine has read just the
+// files that were hashed.
+func (a *Attachment) identify(e Encoder) {
+	defer close(a.decided)
+	began := time.Now()
+	sum, err := e.digest(a.ctx, &a.s.digests, a.files)
+	log := a.s.cfg.Log.With("model", a.model)
+	if err != nil {
+		if a.ctx.Err() == nil {
+			log.Warn("encoder outputs are not cached", "error", err)
+		}
+		return
+	}
+	log.Debug("encoder identified", "digest", hex.EncodeToString(sum[:8]), "files", len(a.files), "took", time.Since(began))
+	select {
+	case same := <-a.started:
+		if !same {
+			log.Warn("encoder outputs are not cached: a file of the projector or the engine changed while the engine started; reload the model")
+			return
+		}
+		a.space.Encoder, a.known = sum, true
+	case <-a.ctx.Done():
+	}
+}
+
+// Started says that the engine has read its files and serves. Nothing is cached before. A file that changed since Attach
+// keeps the engine uncached for good; changes from now on do not matter to it. It may be called once, and on nil.
+func (a *Attachment) Started() {
+	if a != nil {
+		a.started <- unchanged(a.files)
+	}
+}
+
+// identity is the engine's space, once it is known. It waits for that no longer than ctx.
+func (a *Attachment) identity(ctx context.Context) (Space, bool) {
+	select {
+	case <-a.decided:
+		return a.space, a.known
+	case <-ctx.Done():
+		return Space{}, false
+	}
+}
+
+// listen makes an attachment and has begin start what decides its identity.
+func (s *Server) listen(model string, sp Space, begin func(*Attachment)) (*Attachment, error) {
 	var name [6]byte
 	_, _ = rand.Read(name[:]) // never fails
 	path := filepath.Join(s.cfg.Dir, "mm-"+hex.EncodeToString(name[:])+".sock")
@@ -122,14 +164,20 @@ func (s *Server) listen(model string, sp Space) (*Attachment, error) {
 		_ = ln.Close()
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
-	a := &Attachment{s: s, model: model, space: sp, path: path, ln: ln, open: map[*session]struct{}{}}
+	a := &Attachment{
+		s: s, model: model, space: sp, path: path, ln: ln, open: map[*session]struct{}{},
+		started: make(chan bool, 1), decided: make(chan struct{}),
+	}
+	a.ctx, a.cancel = context.WithCancel(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
+		a.cancel()
 		_ = ln.Close()
 		return nil, ErrClosed
 	}
 	s.attached[a] = struct{}{}
+	begin(a)
 	a.wg.Add(1)
 	go a.accept()
 	return a, nil
@@ -175,6 +223,7 @@ func (a *Attachment) Detach() {
 	}
 	a.mu.Lock()
 	a.closed = true
+	a.cancel()
 	_ = a.ln.Close() // removes the file
 	for x := range a.open {
 		_ = x.conn.Close()

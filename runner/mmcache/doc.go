@@ -14,15 +14,18 @@
 // What is promised:
 //
 //   - No entry is served for anything but what it was made from. The 64-bit key only finds a hash; the field is a SHA-256
-//     over pool, model with projector, preprocessing, kind, size, content and layout ([Space.Ident]), and the value carries a
-//     MAC over key, field and floats. Media that collide in the key are two fields, and both live.
+//     over pool, model, the contents of the projector file, the engine's program and its libraries, the engine's arguments, and
+//     the medium's kind, size, content and layout ([Space.Ident]), and the value carries a MAC over key, field and floats.
+//     Media that collide in the key are two fields, and both live.
+//   - The contents are those that the engine read at its start: they are hashed beside the start, once for each state of a
+//     file, and when a file changed meanwhile the engine runs uncached. A file replaced later matters to the next start.
 //   - A fault is a miss and a count, never an error: Redis away or slow, an entry that is changed, cut, too large, of
 //     another shape or another pool's; a runner that is frozen or dead; a libmtmd that is unknown.
 //   - Every wait has an end, see interpose/README.md. Redis is written behind; what does not fit the queue is not written.
 //   - One medium is encoded once at a time on a host: others wait for the result (flight.go).
 //
-// What is not: entries do not name the engine's version or device. A pool whose engines differ in either may give one
-// host floats that another computed, equal but for rounding; `mm_cache: none` keeps a model out of it. Bytes of the
+// What is not: entries do not name the processor, its driver or system libraries. A pool whose hosts differ in these may
+// give one host floats that another computed, equal but for rounding; `mm_cache: none` keeps a model out of it. Bytes of the
 // quota are counted when written, not when they expire, so that the sum is an upper bound; it may be exceeded by what
 // other hosts write within two seconds. A chat that llama-server continues from its own prompt cache reaches neither
 // the encoder nor this package, and is in no count.
@@ -73,7 +76,7 @@
 //     embeddings in their place: a serialized tensor in base64, and for some models more beside it (the patch grid of
 //     Qwen2-VL, the slice sizes of MiniCPM-V).
 //   - Preprocessing in the identity: resizing happens in that encoder, so its version and options belong to
-//     [Space.Preprocessing].
+//     [Space.Encoder].
 //   - Trust: vllm warns that an embedding of a wrong shape may crash it. Parts of that kind that a client sends itself
 //     would have to be refused in the gateway, and shapes checked against the model's before they are passed.
 //

@@ -88,10 +88,10 @@ func (l Layout) Bytes() int64 {
 
 // A Space is what shares entries: media of one Space are encoded alike and may be known to each other's senders.
 type Space struct {
-	Pool          string // the scope: nothing is shared between pools
-	Model         string // stable id, projector included
-	Preprocessing string // what else changes what the encoder sees, see [Preprocessing]
-	Sig           Sig    // of Model
+	Pool    string // nothing is shared between pools
+	Model   string // stable id, projector included
+	Encoder Digest // content of the projector, the engine's build and what else changes the encoder's numbers
+	Sig     Sig    // of Model
 }
 
 // An Ident names one medium's entry: Key finds it, Field proves it.
@@ -101,25 +101,18 @@ type Ident struct {
 }
 
 // identFormat is the version in the strong digest; another one parts old entries from new.
-const identFormat = 1
+const identFormat = 2
 
 // Ident makes the identity of a medium from its key and the SHA-256 of its raw bytes. Its field is a SHA-256 over all
-// that must agree before a result may be reused, each part tagged and length-prefixed, so that no two lists of parts
-// are the same bytes.
+// that must agree before a result may be reused.
 func (s Space) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Ident {
 	h := sha256.New()
-	part := func(tag byte, data []byte) {
-		var p [9]byte
-		p[0] = tag
-		binary.LittleEndian.PutUint64(p[1:], uint64(len(data)))
-		_, _ = h.Write(p[:])
-		_, _ = h.Write(data)
-	}
+	part := func(tag byte, data []byte) { writePart(h, tag, data) }
 	u32 := func(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
 	part(1, []byte{identFormat})
 	part(2, []byte(s.Pool))
 	part(3, []byte(s.Model))
-	part(4, []byte(s.Preprocessing))
+	part(4, s.Encoder[:])
 	part(5, []byte{byte(m.Kind)})
 	part(6, u32(m.A))
 	part(7, u32(m.B))

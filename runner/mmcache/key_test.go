@@ -84,10 +84,10 @@ type sample struct {
 
 func drawSample(r *rapid.T, label string) sample {
 	space := Space{
-		Pool:          rapid.StringN(0, 3, -1).Draw(r, label+" pool"),
-		Model:         rapid.StringN(0, 3, -1).Draw(r, label+" model"),
-		Preprocessing: rapid.StringN(0, 3, -1).Draw(r, label+" pre"),
-		Sig:           Sig(rapid.Uint64Range(0, 3).Draw(r, label+" sig")),
+		Pool:    rapid.StringN(0, 3, -1).Draw(r, label+" pool"),
+		Model:   rapid.StringN(0, 3, -1).Draw(r, label+" model"),
+		Encoder: Digest{rapid.Byte().Draw(r, label+" encoder")},
+		Sig:     Sig(rapid.Uint64Range(0, 3).Draw(r, label+" sig")),
 	}
 	return sample{
 		space: space,
@@ -111,7 +111,7 @@ func TestIdentProperty(t *testing.T) {
 		if again.ident() != a.ident() {
 			t.Fatal("an identity changed")
 		}
-		same := a.space.Pool == b.space.Pool && a.space.Model == b.space.Model && a.space.Preprocessing == b.space.Preprocessing &&
+		same := a.space.Pool == b.space.Pool && a.space.Model == b.space.Model && a.space.Encoder == b.space.Encoder &&
 			a.media == b.media && bytes.Equal(a.raw, b.raw) && a.layout.Width == b.layout.Width && fmt.Sprint(a.layout.Tokens) == fmt.Sprint(b.layout.Tokens)
 		if (a.ident().Field == b.ident().Field) != same {
 			t.Fatalf("%+v and %+v", a, b)
@@ -135,11 +135,4 @@ func FuzzKey(f *testing.F) {
 			t.Fatal("two models, one key") // true of some input, which chance will not find
 		}
 	})
-}
-
-func TestPreprocessing(t *testing.T) {
-	got := Preprocessing([]string{"llama-server", "-np", "2", "--image-max-tokens", "64", "--image-min-tokens=4", "-c", "8", "--image-max-tokens"})
-	if got != "--image-max-tokens 64 --image-min-tokens=4 --image-max-tokens" {
-		t.Errorf("%q", got)
-	}
 }

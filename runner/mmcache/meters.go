@@ -19,13 +19,14 @@ const (
 	reasonFields                 // the key's hash is full
 	reasonQuota                  // the pool's share of Redis is full
 	reasonQueue                  // too many writes behind
+	reasonIdentity               // it is not known yet, or not at all, what the engine's encoder consists of
 	reasonProtocol               // an engine's message that makes no sense
 	reasons
 )
 
 // String is the reason as a metric label.
 func (r reason) String() string {
-	return [...]string{"size", "truncated", "mac", "format", "shape", "corrupt", "fields", "quota", "queue", "protocol"}[r]
+	return [...]string{"size", "truncated", "mac", "format", "shape", "corrupt", "fields", "quota", "queue", "identity", "protocol"}[r]
 }
 
 func reasonOf(err error) reason {

@@ -131,7 +131,11 @@ func startLlama(t testing.TB, m *catalog.Model, s *Server, args string) *llama {
 	l := &llama{t: t, tokens: 6}
 	if s != nil {
 		s.cfg.Library = library(t)
-		a, err := s.Attach(m, nil)
+		argv, err := engine.Argv(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.Attach(m, Encoder{Projector: m.MMProj, Program: spec.Program, Argv: argv})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,6 +155,9 @@ func startLlama(t testing.TB, m *catalog.Model, s *Server, args string) *llama {
 	defer cancel()
 	if err := p.EnsureReady(ctx); err != nil {
 		t.Fatal(err)
+	}
+	if l.a != nil {
+		l.a.Started()
 	}
 	return l
 }

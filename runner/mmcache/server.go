@@ -81,6 +81,7 @@ type Server struct {
 	l2      *l2 // nil without Redis
 	m       *meters
 	flights flights
+	digests digests
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 

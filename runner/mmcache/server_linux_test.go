@@ -18,15 +18,15 @@ import (
 )
 
 func TestAttach(t *testing.T) {
-	m := modelOf("m.gguf+p.gguf")
-	if _, err := newServer(t, nil).Attach(m, nil); !errors.Is(err, ErrNoInterposer) {
+	m, e := modelOf("m.gguf+p.gguf"), fakeEncoder(t, "weights")
+	if _, err := newServer(t, nil).Attach(m, e); !errors.Is(err, ErrNoInterposer) {
 		t.Error(err)
 	}
-	if _, err := newServer(t, func(c *Config) { c.Library = "/a b/" + LibraryName }).Attach(m, nil); !errors.Is(err, ErrNoInterposer) {
+	if _, err := newServer(t, func(c *Config) { c.Library = "/a b/" + LibraryName }).Attach(m, e); !errors.Is(err, ErrNoInterposer) {
 		t.Error(err)
 	}
 	s := newServer(t, func(c *Config) { c.Library = "/lib/" + LibraryName })
-	a, err := s.Attach(m, []string{"x", "--image-max-tokens", "3"})
+	a, err := s.Attach(m, e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +37,10 @@ func TestAttach(t *testing.T) {
 	if info, err := os.Stat(env[EnvSocket]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info, err)
 	}
-	if want := (Space{"main", "m.gguf+p.gguf", "--image-max-tokens 3", Sig(m.Signature())}); a.space != want {
-		t.Errorf("%+v", a.space)
+	a.Started()
+	sp, ok := a.identity(t.Context())
+	if want := (Space{"main", "m.gguf+p.gguf", sp.Encoder, Sig(m.Signature())}); !ok || sp != want || sp.Encoder == (Digest{}) {
+		t.Errorf("%+v %v", sp, ok)
 	}
 	open := a.dial(t)
 	a.Detach()
@@ -50,7 +52,7 @@ func TestAttach(t *testing.T) {
 		t.Error("the connection is still open")
 	}
 	s.Close()
-	if _, err := s.Attach(m, nil); !errors.Is(err, ErrClosed) {
+	if _, err := s.Attach(m, e); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 	for _, c := range []struct {
@@ -128,7 +130,7 @@ func TestLead(t *testing.T) {
 	}
 }
 
-// TestScope: a model's entries are not another's, nor another pool's, nor those of other preprocessing.
+// TestScope: a model's entries are not another's, nor another pool's, nor those of another encoder.
 func TestScope(t *testing.T) {
 	s := newServer(t, nil)
 	m, raw, v := Media{Image, 1, 1}, []byte{1, 2, 3}, numbered(1)
@@ -137,7 +139,7 @@ func TestScope(t *testing.T) {
 	hit := dialEngine(t, s, base)
 	waitFor(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).verdict == verdictHit })
 	for name, sp := range map[string]Space{
-		"pool": {"q", "m", "", 1}, "model": {"p", "n", "", 2}, "signature alike": {"p", "n", "", 1}, "preprocessing": {"p", "m", "x", 1},
+		"pool": {"q", "m", Digest{}, 1}, "model": {"p", "n", Digest{}, 2}, "signature alike": {"p", "n", Digest{}, 1}, "encoder": {"p", "m", Digest{1}, 1},
 	} {
 		if got := dialEngine(t, s, sp).lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
 			t.Error(name)

@@ -90,16 +90,23 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	if x.buf == nil {
 		x.buf = make([]byte, hashBuffer)
 	}
+	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.LookupWait*9/10+hashTime(r.items)) // the engine waits no longer
+	defer cancel()
 	answers := make([]answer, len(r.items))
+	space, ok := x.a.identity(ctx)
+	if !ok { // identities stay zero: nothing is looked up, waited for or kept
+		s.m.refused[reasonIdentity].Add(len(r.items))
+		return answers, nil
+	}
 	var far []int
 	var ids []Ident
 	var layouts []Layout
 	for i, it := range r.items {
-		k, sum, err := hashMedia(x.a.space.Sig, it.media, io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes)), int64(it.bytes), x.buf)
+		k, sum, err := hashMedia(space.Sig, it.media, io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes)), int64(it.bytes), x.buf)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}
-		id := x.a.space.Ident(k, it.media, sum, it.layout)
+		id := space.Ident(k, it.media, sum, it.layout)
 		answers[i].ident = id
 		if e := s.l1.get(id.Field); e != nil {
 			x.hit(&answers[i], e, tierMemory)
@@ -113,15 +120,22 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	if s.l2 == nil || len(far) == 0 {
 		return answers, nil
 	}
-	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.LookupWait*9/10) // the engine waits no longer
-	defer cancel()
-	for j, e := range s.l2.get(ctx, x.a.space.Sig, ids, layouts) {
+	for j, e := range s.l2.get(ctx, space.Sig, ids, layouts) {
 		if e != nil {
 			s.l1.put(ids[j].Field, e)
 			x.hit(&answers[far[j]], e, tierRedis)
 		}
 	}
 	return answers, nil
+}
+
+// hashTime is what the engine grants for the hashing of media: 4 ms a MiB.
+func hashTime(items []item) time.Duration {
+	var bytes uint64
+	for _, it := range items {
+		bytes += it.bytes
+	}
+	return time.Duration(bytes>>20) * 4 * time.Millisecond
 }
 
 func (x *session) hit(a *answer, e *Entry, t tier) {
@@ -145,6 +159,10 @@ func (x *session) acquire(r *request) []answer {
 	try := func(i int) {
 		it, a := r.items[i], &answers[i]
 		a.ident = it.ident
+		if it.ident == (Ident{}) { // its look-up found no identity
+			x.miss(a, verdictBusy)
+			return
+		}
 		if f, ok := s.flights.lead(it.ident.Field, x, it.partial); !ok {
 			others[i] = f
 			return

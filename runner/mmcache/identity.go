@@ -1,0 +1,288 @@
+package mmcache
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// An Encoder is what makes a model's encoder outputs on this host: its files, and how the engine was told to run.
+type Encoder struct {
+	Projector string   // path of the projector file
+	Program   string   // path of the engine's program
+	Argv      []string // of the engine, the program first
+	Env       []string // of the engine, NAME=value
+}
+
+// Digest is the part of an entry's identity that says what computed it.
+type Digest = [sha256.Size]byte
+
+// fileState is what the file system says of a file. Every write and every replacement changes it, given that the file was
+// not written within clockTick before it was read.
+type fileState struct {
+	dev, ino           uint64
+	size, mtime, ctime int64 // ctime and mtime in ns
+}
+
+// clockTick is the resolution of a file system's times, and then some.
+const clockTick = 50 * time.Millisecond
+
+// encoderFile is one file that an encoder's output depends on.
+type encoderFile struct {
+	label, path string
+	state       fileState
+}
+
+// files finds what the encoder consists of: the projector with all parts of a split one, the engine's program and its
+// own libraries. System libraries and drivers are not among them.
+func (e Encoder) files() ([]encoderFile, error) {
+	var out []encoderFile
+	add := func(label, path string) error {
+		state, err := settledState(path)
+		if err != nil {
+			return err
+		}
+		out = append(out, encoderFile{label, path, state})
+		return nil
+	}
+	parts, err := splitParts(e.Projector)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range parts {
+		if err := add("projector "+strconv.Itoa(i), p); err != nil {
+			return nil, err
+		}
+	}
+	program, err := filepath.EvalSymlinks(e.Program)
+	if err != nil {
+		return nil, err
+	}
+	if err := add("program", program); err != nil {
+		return nil, err
+	}
+	for _, lib := range e.libraries(program) {
+		if err := add("library "+filepath.Base(lib), lib); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// libraries are those of llama.cpp in the first folder that holds its libmtmd; none for a program that is linked with it
+// statically.
+func (e Encoder) libraries(program string) []string {
+	dir := filepath.Dir(program)
+	dirs := []string{dir}
+	for _, kv := range e.Env {
+		if v, ok := strings.CutPrefix(kv, "LD_LIBRARY_PATH="); ok {
+			dirs = append(dirs, filepath.SplitList(v)...)
+		}
+	}
+	for _, lib := range []string{"lib", "lib64"} {
+		dirs = append(dirs, filepath.Join(dir, "..", lib), filepath.Join("/usr/local", lib), filepath.Join("/usr", lib))
+	}
+	triplets, _ := filepath.Glob("/usr/lib/*-linux-gnu")
+	for _, d := range append(dirs, triplets...) {
+		entries, err := os.ReadDir(d)
+		if err != nil || !slices.ContainsFunc(entries, func(f os.DirEntry) bool { return strings.HasPrefix(f.Name(), "libmtmd.so") }) {
+			continue
+		}
+		var out []string
+		for _, f := range entries {
+			if !libraryName.MatchString(f.Name()) {
+				continue
+			}
+			if real, err := filepath.EvalSymlinks(filepath.Join(d, f.Name())); err == nil {
+				out = append(out, real)
+			}
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	return nil
+}
+
+var (
+	libraryName = regexp.MustCompile(`^lib(mtmd|llama|ggml)[a-z0-9_-]*\.so(\.[0-9.]+)?$`)
+	splitName   = regexp.MustCompile(`^(.*-)(\d{5})(-of-)(\d{5})(\.gguf)$`)
+)
+
+// splitParts are the files of a split GGUF file, of which path is any; path alone for a file that is not split.
+func splitParts(path string) ([]string, error) {
+	f := splitName.FindStringSubmatch(path)
+	if f == nil {
+		return []string{path}, nil
+	}
+	n, _ := strconv.Atoi(f[4]) // five digits
+	if n == 0 || n > 1000 {
+		return nil, fmt.Errorf("%s: a split file has 1 to 1000 parts", path)
+	}
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s%05d%s%s%s", f[1], i+1, f[3], f[4], f[5])
+	}
+	return out, nil
+}
+
+// settledState is the state of a regular file. When the file was written just now it waits until a later write would show.
+func settledState(path string) (fileState, error) {
+	for again := false; ; again = true {
+		info, err := os.Stat(path)
+		if err != nil {
+			return fileState{}, err
+		}
+		if !info.Mode().IsRegular() {
+			return fileState{}, fmt.Errorf("%s is not a regular file", path)
+		}
+		s, err := stateOf(info)
+		if err != nil {
+			return fileState{}, err
+		}
+		age := time.Since(time.Unix(0, s.ctime))
+		if again || age < 0 || age >= clockTick {
+			return s, nil
+		}
+		time.Sleep(clockTick)
+	}
+}
+
+// unchanged reports whether all files are still what they were.
+func unchanged(files []encoderFile) bool {
+	for _, f := range files {
+		info, err := os.Stat(f.path)
+		if err != nil {
+			return false
+		}
+		if s, err := stateOf(info); err != nil || s != f.state {
+			return false
+		}
+	}
+	return true
+}
+
+// digest is the SHA-256 over the files' contents and over what else changes the encoder's numbers.
+func (e Encoder) digest(ctx context.Context, d *digests, files []encoderFile) (Digest, error) {
+	h := sha256.New()
+	for _, f := range files {
+		sum, err := d.of(ctx, f)
+		if err != nil {
+			return Digest{}, err
+		}
+		writePart(h, 1, []byte(f.label))
+		writePart(h, 2, sum[:])
+	}
+	for _, a := range encoderArgs(e.Argv) {
+		writePart(h, 3, []byte(a))
+	}
+	for _, kv := range e.Env {
+		if slices.ContainsFunc([]string{"GGML_", "MTMD_", "LLAMA_ARG_", "HSA_OVERRIDE_"}, func(p string) bool { return strings.HasPrefix(kv, p) }) {
+			writePart(h, 4, []byte(kv))
+		}
+	}
+	return Digest(h.Sum(nil)), nil
+}
+
+// writePart writes a tagged, length-prefixed part, so that no two lists of parts are the same bytes.
+func writePart(h hash.Hash, tag byte, data []byte) {
+	var p [9]byte
+	p[0] = tag
+	binary.LittleEndian.PutUint64(p[1:], uint64(len(data)))
+	_, _ = h.Write(p[:])
+	_, _ = h.Write(data)
+}
+
+// textOnly are the engine's arguments that do not reach its encoder, with the number of values that follow each. All
+// others are part of an entry's identity, so that an unknown one costs sharing and never a wrong answer.
+var textOnly = map[string]int{
+	"--model": 1, "-m": 1, "--mmproj": 1, "-mm": 1, "--alias": 1, "-a": 1, "--host": 1, "--port": 1, "--ctx-size": 1, "-c": 1,
+	"--batch-size": 1, "-b": 1, "--ubatch-size": 1, "-ub": 1, "--parallel": 1, "-np": 1, "--kv-unified": 0, "-kvu": 0,
+	"--cache-type-k": 1, "-ctk": 1, "--cache-type-v": 1, "-ctv": 1, "--jinja": 0, "--embedding": 0, "--pooling": 1,
+	"--slot-save-path": 1, "--gpu-layers": 1, "-ngl": 1,
+}
+
+// encoderArgs are the arguments that may change what the encoder computes, in their order.
+func encoderArgs(argv []string) []string {
+	var out []string
+	for i := 1; i < len(argv); i++ {
+		name, _, joined := strings.Cut(argv[i], "=")
+		values, ok := textOnly[name]
+		switch {
+		case !ok:
+			out = append(out, argv[i])
+		case !joined:
+			i += values
+		}
+	}
+	return out
+}
+
+// digests remembers files' contents by path and state. It is safe for concurrent use.
+type digests struct {
+	mu sync.Mutex
+	m  map[string]fileDigest
+}
+
+type fileDigest struct {
+	state fileState
+	sum   Digest
+}
+
+const (
+	maxDigests  = 1024
+	digestChunk = 1 << 20
+)
+
+// of is the SHA-256 of a file's content, which must be in the state that f says from the first byte read to the last.
+func (d *digests) of(ctx context.Context, f encoderFile) (Digest, error) {
+	d.mu.Lock()
+	known, ok := d.m[f.path]
+	d.mu.Unlock()
+	if ok && known.state == f.state {
+		return known.sum, nil
+	}
+	file, err := os.Open(f.path)
+	if err != nil {
+		return Digest{}, err
+	}
+	defer func() { _ = file.Close() }()
+	h := sha256.New()
+	buf := make([]byte, digestChunk)
+	for err == nil && ctx.Err() == nil {
+		var n int
+		n, err = file.Read(buf)
+		_, _ = h.Write(buf[:n])
+	}
+	if ctx.Err() != nil {
+		return Digest{}, ctx.Err()
+	}
+	if err != io.EOF {
+		return Digest{}, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return Digest{}, err
+	}
+	if s, err := stateOf(info); err != nil || s != f.state {
+		return Digest{}, fmt.Errorf("%s changed", f.path)
+	}
+	sum := Digest(h.Sum(nil))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.m == nil || len(d.m) >= maxDigests {
+		d.m = map[string]fileDigest{}
+	}
+	d.m[f.path] = fileDigest{f.state, sum}
+	return sum, nil
+}
