@@ -178,7 +178,7 @@ func (s *Server) optionsOf(m *catalog.Model, body map[string]json.RawMessage) (r
 			raw[name] = v
 		}
 	}
-	opts, err := rc.ParseOptions(raw)
+	opts, err := rc.ParseOptions(raw, recipe.Outside)
 	if err != nil {
 		return nil, optionError(err, rc.Options)
 	}

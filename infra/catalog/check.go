@@ -165,7 +165,20 @@ func (c *checker) fits(m *Model, rec recipe.Recipe, p place) {
 	if m.MMProj != "" && !mentions(rec, "{mmproj}") {
 		c.add(p.child("mmproj"), "", "recipe %s takes no projector", m.Recipe)
 	}
-	opts, err := rec.ParseOptions(m.Options)
+	from := recipe.Owner
+	if m.Registered {
+		from = recipe.Outside
+		if !rec.Registrable() {
+			c.add(p.child("recipe"), "its entry under recipes says `registration: allow` otherwise", "recipe %s takes no registered models", m.Recipe)
+		}
+		for i, label := range m.Labels {
+			if !ValidHostName(label) || i == maxLabels {
+				c.add(p.child("labels").index(i), hostNameHint, "bad label %q, or too many", clip(label))
+				break
+			}
+		}
+	}
+	opts, err := rec.ParseOptions(m.Options, from)
 	for _, e := range flatten(err) {
 		var oe *recipe.OptionError
 		if !errors.As(e, &oe) {

@@ -73,6 +73,9 @@ func (c Checkpoint) wrong() string {
 	if strings.ContainsFunc(c.Bucket+c.Repo+c.Path+c.Revision, unicode.IsControl) {
 		return "holds a control character"
 	}
+	if c.Scheme == SchemePath && strings.HasPrefix(c.Path, "-") {
+		return "begins with a hyphen, which the engine would take for a flag"
+	}
 	switch c.Scheme {
 	case SchemeS3:
 		if c.Bucket == "" || c.Path == "" || strings.HasSuffix(c.Path, "/") {

@@ -55,6 +55,9 @@ type Model struct {
 	Dimensions bool `json:"dimensions,omitempty"`
 	// NormalizeScores tells that rerank scores are mapped to 0..1 before they are sent.
 	NormalizeScores bool `json:"normalize_scores,omitempty"`
+	// Registered tells that the entry came through the API and not from the models file: its options may only tune, and
+	// its weights lie where the operator lets registered models lie.
+	Registered bool `json:"registered,omitempty"`
 	// Labels and Description are shown in listings.
 	Labels      []string `json:"labels,omitempty"`
 	Description string   `json:"description,omitempty"`

@@ -10,6 +10,9 @@ var (
 	hostNameRE  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 )
 
+// maxLabels bounds the labels of a registered model.
+const maxLabels = 32
+
 // maxName is the length of the longest text that modelNameRE accepts.
 const maxName = 64 + 1 + 64 + 1 + 63
 

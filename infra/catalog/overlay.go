@@ -19,6 +19,7 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	}
 	for i := range models {
 		m := models[i].clone()
+		m.Registered = true
 		if m.Type == "" {
 			m.Type = TypeOfLabels(m.Labels)
 		}

@@ -3,7 +3,10 @@ package recipe
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -86,4 +89,125 @@ func (r *Recipe) reservedIn(args []string) string {
 		}
 	}
 	return ""
+}
+
+// refusedIn says why arguments may not come from [Outside], "" when they may: each must be a flag of AllowedArgs in one
+// of its spellings, with a value of its own where it takes one, behind it or joined by "=".
+func (r *Recipe) refusedIn(args []string) (reason string) {
+	for i := 0; i < len(args); i++ {
+		flag, value, joined := strings.Cut(args[i], "=")
+		if !strings.HasPrefix(flag, "-") {
+			return fmt.Sprintf("%.40q is not a flag", flag)
+		}
+		spec, ok := r.allowed(flag)
+		switch {
+		case !ok:
+			return fmt.Sprintf("argument %.40q can only be set by the models file", flag)
+		case spec.Kind == KindBool && joined:
+			return fmt.Sprintf("argument %s takes no value", flag)
+		case spec.Kind == KindBool:
+			continue
+		case !joined:
+			if i++; i == len(args) {
+				return fmt.Sprintf("argument %s has no value", flag)
+			}
+			value = args[i]
+		}
+		if reason := spec.refusedText(value); reason != "" {
+			return fmt.Sprintf("argument %s: %s", flag, reason)
+		}
+	}
+	return ""
+}
+
+// allowed finds a flag among AllowedArgs; long ones may be written with underscores for hyphens.
+func (r *Recipe) allowed(flag string) (OptionSpec, bool) {
+	if strings.HasPrefix(flag, "--") {
+		flag = strings.ReplaceAll(flag, "_", "-")
+	}
+	for spellings, spec := range r.AllowedArgs {
+		if slices.Contains(strings.Fields(spellings), flag) {
+			return spec, true
+		}
+	}
+	return OptionSpec{}, false
+}
+
+// Numbers as all engines read them.
+var (
+	intRE      = regexp.MustCompile(`^-?[0-9]{1,15}$`)
+	floatRE    = regexp.MustCompile(`^-?[0-9]{1,15}(\.[0-9]{1,15})?(e-?[0-9]{1,2})?$`)
+	durationRE = regexp.MustCompile(`^[0-9]{1,9}(ns|us|ms|s|m|h)$`)
+)
+
+// refusedText says why a text may not be the value of an allowed flag, "" when it may.
+func (s OptionSpec) refusedText(text string) string {
+	switch s.Kind {
+	case KindInt, KindFloat:
+		re, want := intRE, "want a whole number"
+		if s.Kind == KindFloat {
+			re, want = floatRE, "want a number"
+		}
+		n, err := strconv.ParseFloat(text, 64)
+		if !re.MatchString(text) || err != nil {
+			return want
+		}
+		return s.checkRange(n)
+	case KindDuration:
+		if !durationRE.MatchString(text) {
+			return "want a duration such as 300ms"
+		}
+		return ""
+	}
+	if !slices.Contains(s.Values, text) {
+		return "want one of " + strings.Join(s.Values, ", ")
+	}
+	return ""
+}
+
+// CheckEffective is the last check of effective options, made just before they become a command line, whoever merged
+// them. owner are the layers that the models file and the runner's flags gave. Words of theirs may stand where they put
+// them; whatever else the options hold must be allowed from [Outside]. Mistakes come as from [Recipe.ParseOptions].
+func (r *Recipe) CheckEffective(opts Options, owner ...Options) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(opts)) {
+		spec, known := r.Options[name]
+		if !known || opts[name] == nil {
+			continue
+		}
+		from := Outside
+		if spec.Kind == KindArgs || spec.Default != nil && opts[name] == spec.Default ||
+			slices.ContainsFunc(owner, func(o Options) bool { return o[name] == opts[name] }) {
+			from = Owner
+		}
+		_, reason := spec.normalise(opts[name], r, from)
+		if text, ok := opts[name].(string); reason == "" && ok && spec.Kind == KindArgs {
+			args, _ := SplitArgs(text) // normalise has split it
+			reason = r.refusedBeside(args, name, owner)
+		}
+		if reason != "" {
+			errs = append(errs, &OptionError{name, reason})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// refusedBeside is refusedIn of what args hold besides the owner's own sequences of an option.
+func (r *Recipe) refusedBeside(args []string, option string, owner []Options) string {
+	for _, o := range owner {
+		text, _ := o[option].(string)
+		own, err := SplitArgs(text)
+		if err != nil || len(own) == 0 {
+			continue
+		}
+		for i := 0; i+len(own) <= len(args); i++ {
+			if slices.Equal(args[i:i+len(own)], own) {
+				if reason := r.refusedBeside(args[:i], option, owner); reason != "" {
+					return reason
+				}
+				return r.refusedBeside(args[i+len(own):], option, owner)
+			}
+		}
+	}
+	return r.refusedIn(args)
 }

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // The kinds of option.
@@ -18,6 +19,20 @@ const (
 	KindString = "string" // string
 	KindBool   = "bool"   // bool
 	KindArgs   = "args"   // string of extra arguments, see [SplitArgs]
+
+	KindDuration = "duration" // as Go writes it, "300ms"; in [Recipe.AllowedArgs] only
+)
+
+// Origin says whose word options are.
+type Origin bool
+
+// The origins.
+const (
+	// Owner is who runs the programs: the models file, and the flags and environment of the runner.
+	Owner Origin = true
+	// Outside is everybody else: requests, registered models, and whatever lies in Redis, saved options and settings alike.
+	// It may only tune: numbers, switches and words of fixed lists.
+	Outside Origin = false
 )
 
 // MergeArgs is the one option that every recipe with an option of kind args takes: a layer that sets it true adds its
@@ -102,14 +117,17 @@ type OptionError struct {
 func (e *OptionError) Error() string { return "option " + e.Name + ": " + e.Reason }
 
 // CheckOptions reports every mistake in opts as an [*OptionError], joined; nil when there is none.
-func CheckOptions(r *Recipe, opts Options) error {
-	_, err := r.ParseOptions(opts)
+func CheckOptions(r *Recipe, opts Options, from Origin) error {
+	_, err := r.ParseOptions(opts, from)
 	return err
 }
 
-// ParseOptions checks options from a request or a file against the recipe and returns them normalised. All mistakes
-// are reported at once, in the order of the names, each as an [*OptionError]. A nil value is kept.
-func (r *Recipe) ParseOptions(in map[string]any) (Options, error) {
+// ParseOptions checks options against the recipe and against what their origin allows, and returns them normalised. All
+// mistakes are reported at once, in the order of the names, each as an [*OptionError]. A nil value is kept.
+//
+// From [Outside], options of kind args may hold [Recipe.AllowedArgs] alone, no positional words among them, and options
+// of kind string one of their values.
+func (r *Recipe) ParseOptions(in map[string]any, from Origin) (Options, error) {
 	out := make(Options, len(in))
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(in)) {
@@ -125,7 +143,7 @@ func (r *Recipe) ParseOptions(in map[string]any) (Options, error) {
 			out[name] = nil
 			continue
 		}
-		v, reason := spec.normalise(in[name], r)
+		v, reason := spec.normalise(in[name], r, from)
 		if reason != "" {
 			errs = append(errs, &OptionError{name, reason})
 			continue
@@ -145,7 +163,7 @@ func (r *Recipe) takesArgs() bool {
 }
 
 // normalise checks one value; reason is empty when it is right.
-func (s OptionSpec) normalise(v any, r *Recipe) (out any, reason string) {
+func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason string) {
 	switch s.Kind {
 	case KindInt:
 		n, ok := asInt(v)
@@ -172,8 +190,12 @@ func (s OptionSpec) normalise(v any, r *Recipe) (out any, reason string) {
 			return nil, "want a text"
 		case len(s.Values) > 0 && !slices.Contains(s.Values, t):
 			return nil, "want one of " + strings.Join(s.Values, ", ")
-		case strings.ContainsRune(t, 0):
-			return nil, "holds a NUL character"
+		case len(s.Values) == 0 && from == Outside:
+			return nil, "can only be set by the models file"
+		case strings.HasPrefix(t, "-"):
+			return nil, "begins with a hyphen"
+		case strings.ContainsFunc(t, unicode.IsControl):
+			return nil, "holds a control character"
 		}
 		return t, ""
 	case KindArgs:
@@ -187,6 +209,11 @@ func (s OptionSpec) normalise(v any, r *Recipe) (out any, reason string) {
 		}
 		if flag := r.reservedIn(args); flag != "" {
 			return nil, fmt.Sprintf("argument %s is reserved", flag)
+		}
+		if from == Outside {
+			if reason := r.refusedIn(args); reason != "" {
+				return nil, reason
+			}
 		}
 		return t, ""
 	}

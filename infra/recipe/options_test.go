@@ -56,7 +56,7 @@ func TestParseOptions(t *testing.T) {
 		{"unknown", "llamacpp", "ctx-size", 1, nil, "no such option"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := shipped(t, tt.recipe).ParseOptions(map[string]any{tt.option: tt.in})
+			got, err := shipped(t, tt.recipe).ParseOptions(map[string]any{tt.option: tt.in}, Outside)
 			if tt.want != nil {
 				if err != nil || got[tt.option] != tt.want {
 					t.Errorf("got %#v, %v; want %#v", got[tt.option], err, tt.want)
@@ -72,14 +72,14 @@ func TestParseOptions(t *testing.T) {
 }
 
 func TestNullIsKept(t *testing.T) {
-	got, err := shipped(t, "llamacpp").ParseOptions(map[string]any{"ctx_size": nil})
+	got, err := shipped(t, "llamacpp").ParseOptions(map[string]any{"ctx_size": nil}, Outside)
 	if v, ok := got["ctx_size"]; err != nil || !ok || v != nil {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
 
 func TestAllOptionMistakesAtOnce(t *testing.T) {
-	err := CheckOptions(shipped(t, "llamacpp"), Options{"ctx_size": -5, "n_batch": "x", "steps": 1, "n_ubatch": 512})
+	err := CheckOptions(shipped(t, "llamacpp"), Options{"ctx_size": -5, "n_batch": "x", "steps": 1, "n_ubatch": 512}, Outside)
 	for _, want := range []string{"option ctx_size:", "option n_batch:", "option steps:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("err = %v, want %q in it", err, want)
@@ -93,20 +93,20 @@ func TestReservedArgs(t *testing.T) {
 	for _, flag := range strings.Fields("-m --model --port --host --ctx-size -c -ngl --jinja --mmproj --embeddings " +
 		"--reranking --api-key --alias --ctx_size --api_key --hf-repo --rpc") {
 		for _, text := range []string{flag + " x", flag + "=x", "-np 4 " + flag, `"` + flag + `"`, `\` + flag} {
-			if err := CheckOptions(llama, Options{"llamacpp_args": text}); err == nil {
+			if err := CheckOptions(llama, Options{"llamacpp_args": text}, Owner); err == nil {
 				t.Errorf("%q was accepted", text)
 			}
 		}
 	}
 	for _, text := range []string{"", "-np 4", "-cb", "--cache-reuse 256", "-fa on", "--chat-template chatml", "-mg 0", "-- x", "-"} {
-		if err := CheckOptions(llama, Options{"llamacpp_args": text}); err != nil {
+		if err := CheckOptions(llama, Options{"llamacpp_args": text}, Owner); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if err := CheckOptions(shipped(t, "vllm"), Options{"vllm_args": "--max-model 9"}); err == nil {
+	if err := CheckOptions(shipped(t, "vllm"), Options{"vllm_args": "--max-model 9"}, Owner); err == nil {
 		t.Error("an abbreviation that the engine completes was accepted")
 	}
-	err := CheckOptions(llama, Options{"llamacpp_args": "--api-key=verysecret"})
+	err := CheckOptions(llama, Options{"llamacpp_args": "--api-key=verysecret"}, Owner)
 	if err == nil || strings.Contains(err.Error(), "verysecret") {
 		t.Errorf("err = %v: it must not repeat the value", err)
 	}
@@ -212,7 +212,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 		add("cfg_scale", rapid.Float64Range(0, 100).Draw(t, "cfg_scale"))
 		add("width", rapid.IntRange(64, 8192).Draw(t, "width"))
 		add("sdcpp_args", rapid.StringMatching(`[a-z<>& ]{0,20}`).Draw(t, "args"))
-		opts, err := r.ParseOptions(in)
+		opts, err := r.ParseOptions(in, Owner)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 		if err := json.Unmarshal([]byte(eff.Canonical()), &stored); err != nil {
 			t.Fatal(err)
 		}
-		again, err := r.ParseOptions(stored)
+		again, err := r.ParseOptions(stored, Owner)
 		if err != nil || !again.Equal(eff) {
 			t.Fatalf("came back as %s, %v; want %s", again.Canonical(), err, eff.Canonical())
 		}
@@ -295,4 +295,103 @@ func FuzzParse(f *testing.F) {
 			r.Effective(Layers{})
 		}
 	})
+}
+
+// Nothing from outside holds a word that the recipe's list does not allow, in any spelling an engine would understand.
+func TestAllowedArgs(t *testing.T) {
+	for _, tt := range []struct {
+		recipe, option, text, reason string // reason is part of the refusal; "" for what is allowed
+	}{
+		{"llamacpp", "llamacpp_args", "", ""},
+		{"llamacpp", "llamacpp_args", "-np 4 -fa on --no-mmap --cache_reuse=256 --seed -1 --temp 0.7 '--top-k' \"40\"", ""},
+		{"vllm", "vllm_args", "-tp 2 --enforce-eager --kv_cache_dtype=fp8 --gpu-memory-utilization 0.5", ""},
+		{"sd-cpp", "sdcpp_args", "--diffusion-fa --sampling-method dpm++2m --type q4_K", ""},
+		{"whispercpp", "whispercpp_args", "-t 8 -l de", ""},
+		{"standin", "args", "--load-time 300ms --tokens 3", ""},
+
+		{"vllm", "vllm_args", "attacker/repo", "not a flag"},
+		{"vllm", "vllm_args", "--enforce-eager attacker/repo", "not a flag"},
+		{"vllm", "vllm_args", "-tp 2 3", "not a flag"},
+		{"vllm", "vllm_args", "-- attacker/repo", "models file"},
+		{"vllm", "vllm_args", "-", "models file"},
+		{"vllm", "vllm_args", "''", "not a flag"},
+		{"vllm", "vllm_args", "\u2013\u2013enforce-eager", "not a flag"},
+		{"vllm", "vllm_args", "--enforce-eager=1", "takes no value"},
+		{"vllm", "vllm_args", "-tp", "no value"},
+		{"vllm", "vllm_args", "-tp --chat-template", "whole number"},
+		{"vllm", "vllm_args", "-tp=--enforce-eager", "whole number"},
+		{"vllm", "vllm_args", "-tp2", "models file"},
+		{"vllm", "vllm_args", "-tp -2", "1 to 64"},
+		{"vllm", "vllm_args", "-tp 0x2", "whole number"},
+		{"vllm", "vllm_args", "-tp +2", "whole number"},
+		{"vllm", "vllm_args", "-tp 1e1", "whole number"},
+		{"vllm", "vllm_args", "--swap-space nan", "want a number"},
+		{"vllm", "vllm_args", "--swap-space inf", "want a number"},
+		{"vllm", "vllm_args", "--swap-space 9999999", "0 to 1024"},
+		{"vllm", "vllm_args", "--dtype Half", "want one of"},
+		{"vllm", "vllm_args", "--enforce", "models file"},
+		{"vllm", "vllm_args", "--hf-overrides.x y", "models file"},
+		{"vllm", "vllm_args", "-O3", "models file"},
+		{"kokoro", "voices", "/etc/shadow", "models file"},
+		{"kokoro", "voices", "--output", "models file"},
+		{"standin", "args", "--need-file /etc/shadow", "models file"},
+		{"standin", "args", "--load-time 1", "duration"},
+	} {
+		err := CheckOptions(shipped(t, tt.recipe), Options{tt.option: tt.text}, Outside)
+		if tt.reason == "" && err != nil || tt.reason != "" && (err == nil || !strings.Contains(err.Error(), tt.reason)) {
+			t.Errorf("%s %q: %v, want %q", tt.recipe, tt.text, err, tt.reason)
+		}
+	}
+	// What the file's owner may use nobody else may.
+	for name, flags := range map[string]string{
+		"llamacpp": "-m --model -md --model-draft --spec-draft-model -mv --model-vocoder --embd-gemma-default --gpt-oss-20b-default --fim-qwen-7b-spec " +
+			"--spec-default --reuse-port --props -v --verbose -lv --log-file --metrics --slots --lora --lora-scaled --control-vector --rpc --host --port --path " +
+			"--chat-template --chat-template-file --chat-template-kwargs --grammar --grammar-file --json-schema --override-kv -ot --samplers --logit-bias " +
+			"--tools -ag --agent --ui-mcp-proxy --slot-save-path --media-path --models-dir --models-preset -hf -hff -hft -mu -dr --offline --api-prefix " +
+			"--cors-origins --api-key-file --ssl-key-file --log-prompts-dir -lcs -lcd --device -dev --tags -r --prio --cpu-mask --jinja",
+		"vllm": "--model --trust-remote-code --reasoning-parser-plugin --tool-parser-plugin --worker-cls --worker-extension-cls --scheduler-cls " +
+			"--kv-transfer-config --ec-transfer-config --chat-template --otlp-traces-endpoint --tokenizer --download-dir --hf-config-path --revision --code-revision " +
+			"--config --hf-overrides --speculative-config --compilation-config -O --load-format --model-loader-extra-config --generation-config --logits-processors " +
+			"--logits-processor-pattern --middleware --root-path --lora-modules --allowed-local-media-path --log-config-file --distributed-executor-backend " +
+			"--data-parallel-address --master-addr --uds --ssl-keyfile --api-key --host --port --served-model-name --mm-processor-kwargs --additional-config",
+		"sd-cpp": "-m --model --diffusion-model --vae --taesd --control-net --embd-dir --lora-model-dir --tensor-type-rules --photo-maker --upscale-model " +
+			"--clip_l --clip-l --t5xxl --llm --serve-html-path -p --prompt -n -i --init-img --mask --control-image -r --ref-image -v --main-backend-device --listen-ip",
+		"whispercpp":  "-m --model --convert --tmp-dir --public --request-path --inference-path -vm --vad-model -fp --font-path -oved -dtw --prompt -debug -dl --host --port",
+		"tei":         "--model-id --revision --dense-path --default-prompt --hf-token --uds-path --huggingface-hub-cache --otlp-endpoint --prometheus-port --cors-allow-origin --api-key --json-output",
+		"mistralrs":   "-m --model-id -t --tokenizer -l --log --token-source --chat-template --jinja-explicit --mcp-config --enable-search --hf-cache --topology --calibration-file --write-uqff --code-exec-python -v",
+		"flm":         "--host --port --asr --embed --cors --preemption --modelscope --quiet",
+		"ryzenai-llm": "-m --model --host --port --ctx-size --threads --verbose",
+		"standin":     "--need-file --state --port --exit-after --garbage",
+	} {
+		r := shipped(t, name)
+		option := ""
+		for o, spec := range r.Options {
+			if spec.Kind == KindArgs {
+				option = o
+			}
+		}
+		for _, flag := range strings.Fields(flags) {
+			for _, text := range []string{flag, flag + " x", flag + "=x", flag + " 1", "'" + flag + "'", `\` + flag, strings.ReplaceAll(flag, "-", "_"), "--" + strings.ReplaceAll(strings.TrimLeft(flag, "-"), "-", "_") + " 1"} {
+				if err := CheckOptions(r, Options{option: text}, Outside); err == nil && !strings.HasPrefix(text, "--t ") && !strings.HasPrefix(text, "--r ") {
+					t.Errorf("%s: %q was accepted", name, text)
+				}
+			}
+		}
+	}
+}
+
+// The owner's words may stand beside allowed ones, and nothing else may.
+func TestCheckEffective(t *testing.T) {
+	r := shipped(t, "llamacpp")
+	owner := []Options{{"llamacpp_args": "--tags /l.gguf -np 2"}, {"llamacpp_args": "--chat-template 'a b'"}, nil}
+	for text, ok := range map[string]bool{
+		"": true, "-np 4": true, "--tags /l.gguf -np 2": true, "--tags /l.gguf -np 2 -fa on": true,
+		"--tags /l.gguf -np 2 --chat-template 'a b' -np 8": true, `-fa on --chat-template "a b"`: true,
+		"--tags /l.gguf": false, "--tags /other -np 2": false, "--chat-template a b": false, "--tags /l.gguf -np 2 /x": false, "-fa --chat-template 'a b'": false,
+		"--tags /l.gguf -np 2 --port 1": false,
+	} {
+		if err := r.CheckEffective(Options{"llamacpp_args": text, "ctx_size": int64(-1)}, owner...); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 }

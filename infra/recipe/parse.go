@@ -119,6 +119,15 @@ func Merge(base, override Recipe) Recipe {
 	setSlice(&r.Command, override.Command)
 	setSlice(&r.Types, override.Types)
 	setSlice(&r.ReservedArgs, override.ReservedArgs)
+	if override.AllowedArgs != nil {
+		r.AllowedArgs = maps.Clone(override.AllowedArgs)
+	}
+	if r.Registration = override.Registration; r.Registration == "" {
+		r.Registration = base.Registration
+		if override.Command != nil { // what the base's registration was given for is not what runs
+			r.Registration = ""
+		}
+	}
 	setSlice(&r.Errors.FileNotFound, override.Errors.FileNotFound)
 	setSlice(&r.Errors.OutOfMemory, override.Errors.OutOfMemory)
 	setSlice(&r.Errors.Unsupported, override.Errors.Unsupported)
@@ -186,6 +195,8 @@ type form struct {
 	Checkpoint    string                 `yaml:"checkpoint"`
 	Options       map[string]OptionSpec  `yaml:"options"`
 	ReservedArgs  names                  `yaml:"reserved_args"`
+	AllowedArgs   map[string]OptionSpec  `yaml:"allowed_args"`
+	Registration  string                 `yaml:"registration"`
 	Abbreviations bool                   `yaml:"abbreviations"`
 	Errors        errorsForm             `yaml:"errors"`
 	LoadTimeout   time.Duration          `yaml:"load_timeout"`
@@ -221,8 +232,8 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 	var c converter
 	*r = Recipe{
 		Inherit: f.Inherit, Env: f.Env, BackendOption: f.BackendOption, HealthPath: f.HealthPath, Listen: f.Listen,
-		Checkpoint: f.Checkpoint, Options: f.Options, ReservedArgs: f.ReservedArgs, Abbreviations: f.Abbreviations, LoadTimeout: f.LoadTimeout,
-		StallTimeout: f.StallTimeout, StopGrace: f.StopGrace, EncoderCache: f.EncoderCache, Connections: f.Connections,
+		Checkpoint: f.Checkpoint, Options: f.Options, ReservedArgs: f.ReservedArgs, AllowedArgs: f.AllowedArgs, Registration: f.Registration,
+		Abbreviations: f.Abbreviations, LoadTimeout: f.LoadTimeout, StallTimeout: f.StallTimeout, StopGrace: f.StopGrace, EncoderCache: f.EncoderCache, Connections: f.Connections,
 		Devices: c.devices(f.Devices),
 		Ready:   Ready{Status: f.Ready.Status},
 		Errors: ErrorPatterns{

@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"cmp"
+	"maps"
 	"regexp"
 	"slices"
 	"time"
@@ -55,9 +56,15 @@ type Recipe struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Options are the load options the engine takes, by name.
 	Options map[string]OptionSpec `json:"options,omitempty"`
-	// ReservedArgs are flags that options of kind args may not hold, since the runner sets them or since they would
-	// open a file, a network address or a tool.
+	// ReservedArgs are flags that no option of kind args may hold, whoever sets it, since the runner sets them itself.
 	ReservedArgs []string `json:"reserved_args,omitempty"`
+	// AllowedArgs are the only flags that options of kind args may hold when they come from [Outside]. The key lists the
+	// spellings of a flag, divided by spaces; the value says what may follow it: a number in a range, one of a list of
+	// words, or, for [KindBool], nothing. A recipe that gives the field replaces the whole map of the one it inherits from.
+	AllowedArgs map[string]OptionSpec `json:"allowed_args,omitempty"`
+	// Registration says whether models registered through the API may name this recipe: [RegistrationAllow] or
+	// [RegistrationDeny]. Empty denies it to a recipe with a command of its own.
+	Registration string `json:"registration,omitempty"`
 	// Abbreviations says that the engine completes abbreviated long flags, so that those of reserved ones are reserved
 	// as well. It cannot be unset by an override.
 	Abbreviations bool `json:"abbreviations,omitempty"`
@@ -80,6 +87,12 @@ type Recipe struct {
 const (
 	ListenPort   = "port"
 	ListenSocket = "socket"
+)
+
+// Values of [Recipe.Registration].
+const (
+	RegistrationAllow = "allow"
+	RegistrationDeny  = "deny"
 )
 
 // Values of [Recipe.Checkpoint].
@@ -211,18 +224,21 @@ func (r *Recipe) Times() (load, stall, stop time.Duration) {
 }
 
 // UsesKey reports whether the engine is given an API key, in its command or in its environment.
-func (r *Recipe) UsesKey() bool {
+func (r *Recipe) UsesKey() bool { return r.uses("api_key") }
+
+// UsesModel reports whether the engine is told where a model's weights lie.
+func (r *Recipe) UsesModel() bool { return r.uses("model") || r.uses("llm_model") }
+
+// uses reports whether a placeholder occurs in the command or in the environment.
+func (r *Recipe) uses(placeholder string) bool {
+	in := func(s string) bool { return slices.Contains(placeholders(s), placeholder) }
 	for _, g := range r.Command {
-		for _, a := range g {
-			if slices.Contains(placeholders(a), "api_key") {
-				return true
-			}
-		}
-	}
-	for _, v := range r.Env {
-		if slices.Contains(placeholders(v), "api_key") {
+		if slices.ContainsFunc(g, in) {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Values(r.Env)), in)
 }
+
+// Registrable reports whether models registered through the API may name the recipe.
+func (r *Recipe) Registrable() bool { return r.Registration == RegistrationAllow }

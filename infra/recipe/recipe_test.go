@@ -299,7 +299,7 @@ func TestExpand(t *testing.T) {
 
 func TestOptionErrorType(t *testing.T) {
 	r := Shipped()["sd-cpp"]
-	err := CheckOptions(&r, Options{"steps": "many", "ctx_size": int64(1)})
+	err := CheckOptions(&r, Options{"steps": "many", "ctx_size": int64(1)}, Outside)
 	var oe *OptionError
 	if !errors.As(err, &oe) || oe.Name != "ctx_size" {
 		t.Errorf("err = %v, want an OptionError, the first for ctx_size", err)

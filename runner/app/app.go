@@ -104,7 +104,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer endWeights()
 	launcher := &launch.Launcher{
 		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
-		Meters: batch.NewMeters(set), Weights: cache, Patience: serve.LongAnswer * s.FirstByte,
+		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, Patience: serve.LongAnswer * s.FirstByte,
 	}
 	m := newCloudMachine(s.Instance, log)
 	defer m.close()

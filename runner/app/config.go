@@ -158,7 +158,7 @@ func (s Host) options() (recipe.Options, error) {
 		raw["llamacpp_backend"] = s.LlamacppBackend
 	}
 	llamacpp := recipe.Shipped()["llamacpp"]
-	parsed, err := llamacpp.ParseOptions(raw)
+	parsed, err := llamacpp.ParseOptions(raw, recipe.Owner)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func TestArgv(t *testing.T) {
 	for _, tt := range []struct {
 		file, recipe string
 		spec         Spec // what differs from the usual
-		request      map[string]any
+		owner        map[string]any
 	}{
 		{"llamacpp-llm", "llamacpp", Spec{Type: policy.LLM}, opts{"ctx_size": 4096, "llamacpp_args": `-np 4 --override-kv "a=str:b c"`}},
 		{"llamacpp-llm-defaults", "llamacpp", Spec{Type: policy.LLM}, nil},
@@ -52,11 +52,11 @@ func TestArgv(t *testing.T) {
 			if s.Checkpoint == "" {
 				s.Checkpoint = "/models/m.gguf"
 			}
-			request, err := s.Recipe.ParseOptions(tt.request)
+			owner, err := s.Recipe.ParseOptions(tt.owner, recipe.Owner)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Options = s.Recipe.Effective(recipe.Layers{Request: request})
+			s.Options, s.Owner = s.Recipe.Effective(recipe.Layers{Catalogue: owner}), []recipe.Options{owner}
 			argv, err := Argv(s)
 			if err != nil {
 				t.Fatal(err)
@@ -106,6 +106,16 @@ func TestArgvRefuses(t *testing.T) {
 		want         string
 	}{
 		{"a type the engine does not serve", "whispercpp", Spec{Type: policy.LLM}, `does not serve models of type "llm"`},
+		{"a checkpoint that is a flag", "vllm", Spec{Type: policy.LLM, Checkpoint: "--trust-remote-code"}, "hyphen"},
+		{"a projector that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", MMProj: "--rpc"}, "hyphen"},
+		{"a name that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", Model: "-v"}, "hyphen"},
+		{"an address that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", Host: "-v"}, "hyphen"},
+		{"a positional word", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "attacker/repo"}}, "not a flag"},
+		{"a flag of nobody's", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "--chat-template /etc/passwd"}}, "models file"},
+		{"the owner's flag with another value", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "--chat-template b"}, Owner: []recipe.Options{{"vllm_args": "--chat-template a"}}}, "models file"},
+		{"a reserved flag of the owner's", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "--port 1"}, Owner: []recipe.Options{{"vllm_args": "--port 1"}}}, "reserved"},
+		{"a file", "kokoro", Spec{Type: policy.TTS, Options: recipe.Options{"voices": "/etc/shadow"}, Owner: []recipe.Options{{"voices": "/v.bin"}}}, "models file"},
+		{"a number out of range", "sd-cpp", Spec{Type: policy.Image, Options: recipe.Options{"steps": int64(-1)}}, "1 to 1000"},
 		{"a NUL", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "a\x00b"}, "NUL"},
 		{"broken quotes", "llamacpp", Spec{Type: policy.LLM, Options: recipe.Options{"llamacpp_args": "'"}}, "quote"},
 	} {

@@ -58,7 +58,7 @@ func runtimeOptions(flags recipe.Options, table map[string]string, r *recipe.Rec
 	}
 	out := flags.Clone()
 	for name, v := range asked {
-		one, err := r.ParseOptions(map[string]any{name: v})
+		one, err := r.ParseOptions(map[string]any{name: v}, recipe.Outside)
 		if err != nil || one[name] == "" {
 			continue
 		}

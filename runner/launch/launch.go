@@ -36,6 +36,7 @@ type Launcher struct {
 	Meters    *batch.Meters   // of embedding queues; nil: none
 	Patience  time.Duration   // longest an engine may take for a call of such a queue; default 10 min
 	Weights   *weights.Cache  // fetches what is not on this host; nil: nothing is fetched
+	Options   recipe.Options  // load options of the runner's flags
 
 	plans plan.Reader
 	files modelfile.Checker
@@ -64,6 +65,10 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	var err error
 	spec := engine.Spec{
 		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts),
+	}
+	spec.Owner = []recipe.Options{l.Options}
+	if !m.Registered {
+		spec.Owner = append(spec.Owner, m.Options)
 	}
 	spec.Program, err = l.Finder.Find(r, r.Backend(opts, m.Devices))
 	if err != nil {

@@ -43,7 +43,8 @@ func newLauncher(t *testing.T) *Launcher {
 func start(ctx context.Context, l *Launcher, m catalog.Model, args string) (host.Engine, error) {
 	r := recipe.Shipped()["standin"]
 	m.ID, m.Type, m.Devices = "m", policy.LLM, policy.CPU
-	return l.Start(ctx, &m, &r, recipe.Options{"args": args}, plan.Plan{})
+	m.Options = recipe.Options{"args": args}
+	return l.Start(ctx, &m, &r, m.Options, plan.Plan{})
 }
 
 func TestStart(t *testing.T) {

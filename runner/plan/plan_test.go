@@ -218,7 +218,7 @@ func TestGolden(t *testing.T) {
 // command is the command line of a load as it is planned, and the plan.
 func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.Devices, request map[string]any, s Share) (argv []string, p Plan) {
 	t.Helper()
-	asked, err := r.ParseOptions(request)
+	asked, err := r.ParseOptions(request, recipe.Owner)
 	if err != nil {
 		t.Fatal(err)
 	}
