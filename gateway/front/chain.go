@@ -24,6 +24,7 @@ type request struct {
 	id  string
 	hit wire.Hit
 
+	key     keys.Key       // zero without keys
 	account *quota.Account // of its key; nil without keys
 	stream  bool           // it asked for a stream, on a route that has them
 
@@ -126,41 +127,42 @@ func (r *request) letIn() error {
 	}
 	if e == nil {
 		r.setHeaders(headers)
-		r.account, e = r.s.refusal(&r.ctx.Request.Header, r.hit)
+		r.key, e = r.s.refusal(&r.ctx.Request.Header, r.hit)
 	}
 	if e != nil {
 		return e
 	}
+	r.account = r.key.Account
 	return nil
 }
 
-// refusal is why a request with these headers may not use the route, nil when it may: on the account, if it has a key.
-func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) (*quota.Account, *wire.Error) {
+// refusal is why a request with these headers may not use the route, nil when it may: with its key, if it has one.
+func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) (keys.Key, *wire.Error) {
 	metrics := hit.Route != nil && hit.Route.Name == "metrics"
 	free := hit.Route != nil && hit.Route.Scope == wire.ScopeFree || metrics && s.cfg.FreeMetrics
 	var key keys.Key
 	if !free && s.cfg.Keys.Configured() {
 		key = s.cfg.Keys.Find(keys.From(h.Peek("Authorization"), h.Peek("x-api-key")))
 		if key.Scopes == 0 {
-			return nil, wire.Unauthorized()
+			return keys.Key{}, wire.Unauthorized()
 		}
 		if hit.Route == nil {
-			return nil, hit.Err()
+			return keys.Key{}, hit.Err()
 		}
 		switch want := hit.Route.Scope; {
 		case want == wire.ScopeInfer && key.Scopes&keys.Infer == 0:
-			return nil, wire.New(wire.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
+			return keys.Key{}, wire.New(wire.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
 		case want == wire.ScopeManage && key.Scopes&keys.Manage == 0:
-			return nil, wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
+			return keys.Key{}, wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
 		}
 	}
 	if e := hit.Err(); e != nil {
-		return nil, e
+		return keys.Key{}, e
 	}
 	if !free && !metrics && s.cfg.Memory.Step() >= pressure.Refusal {
-		return nil, wire.New(wire.Overloaded, "This gateway's memory is full; try again.")
+		return keys.Key{}, wire.New(wire.Overloaded, "This gateway's memory is full; try again.")
 	}
-	return key.Account, nil
+	return key, nil
 }
 
 func (r *request) setHeaders(headers []wire.Header) {
