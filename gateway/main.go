@@ -91,7 +91,7 @@ func main() {
 	options := append(config.Options("gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself."),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)),
 		kong.Bind(logger),
-		kong.Vars{"runner_addr": "127.0.0.1:0"})
+		kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
 	args := os.Args[1:]
 	if len(args) == 0 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments
 		args = []string{"lambda"}

@@ -18,7 +18,7 @@ import (
 
 func main() {
 	var s app.Settings
-	options := append(config.Options("runner", "Runs the inference engines of one host for a Reveille pool."), kong.Vars{"runner_addr": "127.0.0.1:8090"})
+	options := append(config.Options("runner", "Runs the inference engines of one host for a Reveille pool."), kong.Vars{"runner_addr": "127.0.0.1:8090"}, config.IntakeVars(true))
 	kong.Parse(&s, options...)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -108,7 +108,8 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	srv = front.New(front.Config{
 		Gate: gate, Store: store, Mirror: mirror, Toucher: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
 		Overlay: models.reloadRegistered, Origins: s.CORSOrigins, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
-		MaxBody: p.maxBody, MaxHeldBytes: p.maxHeld, MaxConns: s.MaxConns, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics,
+		MaxBody: p.maxBody, MaxHeldBytes: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate,
+		MaxConns: s.MaxConns, PerAddress: p.intake.PerAddress, Proxies: p.intake.Proxies, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics,
 		Memory: gauge,
 	})
 

@@ -28,18 +28,18 @@ type Front struct {
 	GrantTime    time.Duration `name:"shutdown-timeout" help:"How long open requests may go on after SIGTERM." default:"10m"`
 	CORSOrigins  []string      `name:"cors-origins" help:"Origins of web pages that may use the gateway, or *." default:"*"`
 	MaxBody      string        `help:"Largest request body." default:"64MiB"`
-	MaxHeld      string        `help:"Most bytes of request bodies held in memory at a time; more are refused with overloaded." default:"1GiB"`
-	MaxConns     int           `help:"Most client connections; 0 is no limit." default:"0"`
-	MemoryLimit  string        `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group." placeholder:"SIZE"`
-	MaxWaiting   int           `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
-	KeyWaiting   int           `name:"max-waiting-per-key" help:"Most requests of one API key that wait for models, unless its line says otherwise; more are refused with queue_full; 0 is no limit." default:"5000"`
+	config.Intake
+	MaxConns    int    `help:"Most client connections; 0 is no limit." default:"0"`
+	MemoryLimit string `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group." placeholder:"SIZE"`
+	MaxWaiting  int    `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
+	KeyWaiting  int    `name:"max-waiting-per-key" help:"Most requests of one API key that wait for models, unless its line says otherwise; more are refused with queue_full; 0 is no limit." default:"5000"`
 }
 
 // parsed are the settings of a gateway, checked.
 type parsed struct {
 	keys    *keys.Set
-	maxBody int   // bytes
-	maxHeld int64 // bytes
+	maxBody int // bytes
+	intake  config.Limits
 	memory  int64 // bytes, 0 no limit
 }
 
@@ -63,7 +63,9 @@ func (f Front) parse() (parsed, error) {
 		return n
 	}
 	p.maxBody = int(size("max-body", f.MaxBody, math.MaxInt32))
-	p.maxHeld = size("max-held", f.MaxHeld, math.MaxInt64)
+	if p.intake, err = f.Intake.Parse(); err != nil {
+		errs = append(errs, err)
+	}
 	if p.memory = pressure.Limit(); f.MemoryLimit != "" {
 		if p.memory, err = config.Bytes(f.MemoryLimit); err != nil {
 			errs = append(errs, fmt.Errorf("--memory-limit: %w", err))

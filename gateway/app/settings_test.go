@@ -4,33 +4,39 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"reveille/infra/config"
 )
 
 // front is what the flags' defaults are.
 func frontDefaults() Front {
 	return Front{
 		Addr: "127.0.0.1:0", Hold: time.Minute, CommitAfter: 5 * time.Second, Keepalive: 5 * time.Second, GrantTime: 5 * time.Second,
-		CORSOrigins: []string{"*"}, MaxBody: "64MiB", MaxHeld: "1GiB",
+		CORSOrigins: []string{"*"}, MaxBody: "64MiB", Intake: config.Intake{MaxHeld: "1GiB", ReadTimeout: 30 * time.Second, MinRate: "64KiB"},
 	}
 }
 
 func TestSettings(t *testing.T) {
 	p, err := frontDefaults().parse()
-	if err != nil || p.maxBody != 64<<20 || p.maxHeld != 1<<30 || p.keys.Configured() {
+	if err != nil || p.maxBody != 64<<20 || p.intake.MaxHeld != 1<<30 || p.keys.Configured() {
 		t.Fatalf("%+v %v", p, err)
 	}
 	for want, change := range map[string]func(*Front){
-		"--max-body":             func(f *Front) { f.MaxBody = "0" },
-		"--max-body: \"many\"":   func(f *Front) { f.MaxBody = "many" },
-		"--max-body: 9TB is out": func(f *Front) { f.MaxBody = "9TB" },
-		"--max-held":             func(f *Front) { f.MaxHeld = "-1" },
-		"--memory-limit":         func(f *Front) { f.MemoryLimit = "most" },
-		"--hold":                 func(f *Front) { f.Hold = 0 },
-		"--keepalive":            func(f *Front) { f.Keepalive = -time.Second },
-		"--max-conns":            func(f *Front) { f.MaxConns = -1 },
-		"api keys":               func(f *Front) { f.APIKeysFile = "no-such-file" },
-		"only loopback":          func(f *Front) { f.Addr = ":8080" },
-		"want host:port":         func(f *Front) { f.Addr = "8080" },
+		"--max-body":              func(f *Front) { f.MaxBody = "0" },
+		"--max-body: \"many\"":    func(f *Front) { f.MaxBody = "many" },
+		"--max-body: 9TB is out":  func(f *Front) { f.MaxBody = "9TB" },
+		"--max-held":              func(f *Front) { f.MaxHeld = "-1" },
+		"--read-timeout":          func(f *Front) { f.ReadTimeout = -time.Second },
+		"--min-rate: \"fast\"":    func(f *Front) { f.MinRate = "fast" },
+		"--max-conns-per-address": func(f *Front) { f.PerAddress = -1 },
+		"--proxies: \"10.0.0.1\"": func(f *Front) { f.Proxies = []string{"10.0.0.1"} },
+		"--memory-limit":          func(f *Front) { f.MemoryLimit = "most" },
+		"--hold":                  func(f *Front) { f.Hold = 0 },
+		"--keepalive":             func(f *Front) { f.Keepalive = -time.Second },
+		"--max-conns":             func(f *Front) { f.MaxConns = -1 },
+		"api keys":                func(f *Front) { f.APIKeysFile = "no-such-file" },
+		"only loopback":           func(f *Front) { f.Addr = ":8080" },
+		"want host:port":          func(f *Front) { f.Addr = "8080" },
 	} {
 		f := frontDefaults()
 		change(&f)

@@ -24,13 +24,12 @@ type request struct {
 	id  string
 	hit wire.Hit
 
-	key     keys.Key       // zero without keys
 	account *quota.Account // of its key; nil without keys
 	stream  bool           // it asked for a stream, on a route that has them
 
 	began    time.Time
-	held     int64 // bytes of its body that count as held
-	keepBody bool  // the answer's stream needs the body yet, and gives it back
+	taken    relay.Body
+	keepBody bool // the answer's stream needs the body yet, and gives it back
 }
 
 // handle runs the chain for one request.
@@ -115,6 +114,9 @@ func (r *request) chain() error {
 	if serve == nil {
 		return wire.New(wire.NotSupported, "This route is known but not served by this gateway.")
 	}
+	if err := r.readBody(); err != nil {
+		return err
+	}
 	return serve(r)
 }
 
@@ -127,42 +129,41 @@ func (r *request) letIn() error {
 	}
 	if e == nil {
 		r.setHeaders(headers)
-		r.key, e = r.s.refusal(&r.ctx.Request.Header, r.hit)
+		r.account, e = r.s.refusal(&r.ctx.Request.Header, r.hit)
 	}
 	if e != nil {
 		return e
 	}
-	r.account = r.key.Account
 	return nil
 }
 
-// refusal is why a request with these headers may not use the route, nil when it may: with its key, if it has one.
-func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) (keys.Key, *wire.Error) {
+// refusal is why a request with these headers may not use the route, nil when it may: on the account, if it has a key.
+func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) (*quota.Account, *wire.Error) {
 	metrics := hit.Route != nil && hit.Route.Name == "metrics"
 	free := hit.Route != nil && hit.Route.Scope == wire.ScopeFree || metrics && s.cfg.FreeMetrics
 	var key keys.Key
 	if !free && s.cfg.Keys.Configured() {
 		key = s.cfg.Keys.Find(keys.From(h.Peek("Authorization"), h.Peek("x-api-key")))
 		if key.Scopes == 0 {
-			return keys.Key{}, wire.Unauthorized()
+			return nil, wire.Unauthorized()
 		}
 		if hit.Route == nil {
-			return keys.Key{}, hit.Err()
+			return nil, hit.Err()
 		}
 		switch want := hit.Route.Scope; {
 		case want == wire.ScopeInfer && key.Scopes&keys.Infer == 0:
-			return keys.Key{}, wire.New(wire.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
+			return nil, wire.New(wire.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
 		case want == wire.ScopeManage && key.Scopes&keys.Manage == 0:
-			return keys.Key{}, wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
+			return nil, wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
 		}
 	}
 	if e := hit.Err(); e != nil {
-		return keys.Key{}, e
+		return nil, e
 	}
 	if !free && !metrics && s.cfg.Memory.Step() >= pressure.Refusal {
-		return keys.Key{}, wire.New(wire.Overloaded, "This gateway's memory is full; try again.")
+		return nil, wire.New(wire.Overloaded, "This gateway's memory is full; try again.")
 	}
-	return key, nil
+	return key.Account, nil
 }
 
 func (r *request) setHeaders(headers []wire.Header) {
@@ -218,6 +219,7 @@ func (r *request) settle() {
 	if !r.keepBody {
 		r.dropBody()
 	}
+	r.s.intake.Finish(r.ctx)
 }
 
 func (r *request) routeName() string {

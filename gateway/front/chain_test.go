@@ -229,8 +229,9 @@ func TestLargeBodyLosesNoAnswer(t *testing.T) {
 
 func TestSlowRequest(t *testing.T) {
 	s := newStage(t)
-	slow := New(s.server.cfg)
-	slow.http.ReadTimeout = 200 * time.Millisecond
+	cfg := s.server.cfg
+	cfg.ReadTimeout = 200 * time.Millisecond
+	slow := New(cfg)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

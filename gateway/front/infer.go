@@ -13,7 +13,6 @@ import (
 	"reveille/gateway/admit"
 	"reveille/gateway/ollama"
 	"reveille/gateway/wire"
-	"reveille/infra/catalog"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 )
@@ -97,10 +96,6 @@ func (x *exchange) start() (err error) {
 	}
 	if err := x.account.Begin(); err != nil {
 		return x.limited(err)
-	}
-	if err := x.holdBody(); err != nil {
-		x.account.End()
-		return err
 	}
 	s.m.open.Add(1)
 	s.under.add(x)
@@ -195,11 +190,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	x.use()
 	s, h := x.s, &x.ctx.Request.Header
 	method := methodOf(h.Method())
-	scope := ""
-	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey && x.key.Scopes != 0 {
-		scope = s.cfg.Signer.Scope(x.key.Digest)
-	}
-	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})
+	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Length: len(x.body)})
 	// FirstByte and Silence are the last resort against a runner that hangs: its own limits come first.
 	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
 	values := x.scratch[:0]
@@ -211,9 +202,6 @@ func (x *exchange) send() (*relay.Response, error) {
 	add(rpc.HeaderAuth, sign)
 	add(rpc.HeaderModel, x.model.ID)
 	add(rpc.HeaderRequest, x.id)
-	if scope != "" {
-		add(rpc.HeaderScope, scope)
-	}
 	if x.info.Ticket != "" {
 		add(rpc.HeaderTicket, x.info.Ticket)
 	}

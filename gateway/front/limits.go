@@ -8,19 +8,15 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/wire"
+	"reveille/infra/relay"
 )
 
-const (
-	// freeBody is how many bytes of body are read, so that the connection survives, from one whom the headers alone
-	// refuse; and how much memory for a body a connection keeps from one request to the next.
-	freeBody = 64 << 10
-)
-
-// bodyLimit bounds a body by what the headers say: a large one is read only for a request that may use its route.
-func (s *Server) bodyLimit(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	if n := h.ContentLength(); n > freeBody || n == -1 {
-		if _, e := s.refusal(h, match(h)); e != nil {
-			c.MaxRequestBodySize = freeBody
+// received leaves a large body unread when the head alone refuses the request, so that the refusal does not wait for it.
+// Of a client that waits for leave to send (Expect) nothing is read before expected.
+func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if n := h.ContentLength(); n > 0 && len(h.Peek("Expect")) == 0 {
+		if _, e := s.refusal(h, match(h)); e != nil || s.intake.Fits(n) != nil {
+			relay.SkipBody(h)
 		}
 	}
 	return c
@@ -31,8 +27,8 @@ func (s *Server) bodyLimit(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig)
 func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	r := s.newRequest(ctx)
 	err := r.letIn()
-	if err == nil && ctx.Request.Header.ContentLength() > s.cfg.MaxBody {
-		err = s.tooLarge()
+	if err == nil {
+		err = s.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength()))
 	}
 	if err == nil {
 		return fasthttp.StatusContinue
@@ -41,24 +37,30 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	return ctx.Response.StatusCode()
 }
 
-func (s *Server) tooLarge() error {
-	return wire.Newf(wire.RequestTooLarge, "The request body is larger than the limit of %d bytes.", s.cfg.MaxBody)
+// bodyError is what the client is told of an error of the intake.
+func (s *Server) bodyError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, relay.ErrBodyTooLarge):
+		return wire.Newf(wire.RequestTooLarge, "The request body is larger than the limit of %d bytes.", s.cfg.MaxBody)
+	case errors.Is(err, relay.ErrHeld):
+		return wire.New(wire.Overloaded, "Too many request bodies are buffered; try again.")
+	case errors.Is(err, relay.ErrBodySlow):
+		return wire.New(wire.RequestTimeout, "The request did not arrive in time.")
+	}
+	return wire.New(wire.InvalidRequest, "The request's body ended early or is not well formed.").Because(err)
 }
 
-// unreadable answers a request that fasthttp could not read: too large, broken, or too slow. The connection ends with
-// the answer; what the client still sends is read for a while, so that the answer reaches it.
+// unreadable answers a request whose head could not be read: too large, broken, or too slow. The connection ends with the
+// answer; what the client still sends is read for a while, so that the answer reaches it.
 func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
-	lingerOf(ctx.Conn())
+	relay.Linger(ctx.Conn())
+	_ = r.letIn() // for the headers that every answer to a page needs
 	var small *fasthttp.ErrSmallBuffer
 	var ne net.Error
-	switch refused := r.letIn(); {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		// Of a chunked body that grew too large fasthttp has forgotten whose it was.
-		if refused == nil || len(ctx.Request.Header.RawHeaders()) == 0 {
-			refused = s.tooLarge()
-		}
-		r.fail(refused)
+	switch {
 	case errors.As(err, &small):
 		r.fail(wire.New(wire.HeadersTooLarge, "The request's headers are too large."))
 	case errors.As(err, &ne) && ne.Timeout():
@@ -69,24 +71,20 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.SetConnectionClose()
 }
 
-// holdBody counts the body as held until dropBody, or refuses.
-func (r *request) holdBody() error {
-	n := int64(len(r.ctx.PostBody()))
-	if held := r.s.held.Add(n); n > 0 && held > r.s.cfg.MaxHeldBytes {
-		r.s.held.Add(-n)
-		return wire.New(wire.Overloaded, "The requests that wait fill the gateway's memory.")
+// readBody reads the body of a request that may use its route, if the route takes one.
+func (r *request) readBody() (err error) {
+	if r.hit.Route.Body == wire.BodyNone {
+		r.s.intake.Finish(r.ctx)
+		return nil
 	}
-	r.held = n
-	return nil
+	r.taken, err = r.s.intake.Read(r.ctx)
+	return r.s.bodyError(err)
 }
 
 // dropBody gives the body's memory back; its bytes are void then. It may be called more than once.
 func (r *request) dropBody() {
-	r.s.held.Add(-r.held)
-	r.held, r.keepBody = 0, false
-	if cap(r.ctx.PostBody()) > freeBody {
-		r.ctx.Request.SwapBody(nil) // fasthttp would keep it as long as the connection lives
-	}
+	r.taken.Drop()
+	r.keepBody = false
 }
 
 // tooManyConns is what a connection over the limit is told.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,8 +45,12 @@ type Config struct {
 	FirstByte    time.Duration   // longest a runner may take for the head of an answer, and be silent in it; default 30 min
 	Idle         time.Duration   // the warmer's idle time, for listings; 0 unknown
 	MaxBody      int             // bytes; default 64 MiB
-	MaxHeldBytes int64           // bytes of all bodies that wait or are being sent, above: overloaded; default 1 GiB
+	MaxHeldBytes int64           // bytes of all bodies that arrive, wait or are being sent, above: overloaded; default 1 GiB
 	MaxConns     int             // open client connections, 0 no limit
+	PerAddress   int             // the same of one address, 0 no limit
+	Proxies      []netip.Prefix  // addresses that PerAddress does not bound
+	ReadTimeout  time.Duration   // of a head, and of pauses in a body; default 30 s
+	MinRate      int             // bytes a second of a body, see relay.IntakeConfig; default 64 KiB
 	StreamErrors bool            // a request for a stream is told its errors as an event, with status 200
 	FreeMetrics  bool            // /metrics needs no key
 	Memory       *pressure.Gauge // near its limit, connections are not kept and new requests are refused; nil: no limit
@@ -87,7 +92,7 @@ type Server struct {
 	clients  clients
 	handlers map[string]handler
 	draining atomic.Bool
-	held     atomic.Int64 // bytes of bodies, see Config.MaxHeldBytes
+	intake   *relay.Intake
 	under    underway
 	set      *metrics.Set
 	m        meters
@@ -112,6 +117,7 @@ func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, log: cfg.Log, cors: wire.NewCORS(cfg.Origins), watcher: relay.NewWatcher(0), set: metrics.NewSet(),
 		tables: newTables(cfg.Store), started: time.Now(),
+		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
 	if slices.Contains(cfg.Origins, "*") {
 		s.forAll, _ = s.cors.Answer("")
@@ -120,11 +126,11 @@ func New(cfg Config) *Server {
 	s.m = newMeters(s.set, cfg.Gate, cfg.Memory)
 	s.handlers = s.table()
 	s.http = &fasthttp.Server{
-		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.bodyLimit, ExpectHandler: s.expected,
-		NoDefaultServerHeader: true, NoDefaultContentType: true, DisablePreParseMultipartForm: true,
-		ReadTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10, MaxRequestBodySize: cfg.MaxBody,
+		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.received, ExpectHandler: s.expected,
+		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,
 		SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true,
 	}
+	s.intake.Configure(s.http)
 	return s
 }
 
@@ -136,7 +142,9 @@ func (q quiet) Printf(format string, _ ...any) { q.log.Debug("http", "line", for
 // Serve accepts connections until Shutdown. Call it once.
 func (s *Server) Serve(ln net.Listener) error {
 	s.work.Go(func() { s.tables.run(s.life) })
-	return s.http.Serve(relay.NewListener(lingerListener{ln}, relay.ListenerConfig{MaxConns: s.cfg.MaxConns, Refusal: tooManyConns()}))
+	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{
+		MaxConns: s.cfg.MaxConns, MaxConnsPerIP: s.cfg.PerAddress, Proxies: s.cfg.Proxies, Refusal: tooManyConns(),
+	}))
 }
 
 // Drain makes the server unready: /ready and new inference requests answer 503. Open requests go on.

@@ -39,7 +39,6 @@ type digest [sha256.Size]byte
 
 // Key is a key in force.
 type Key struct {
-	Digest  [sha256.Size]byte // of its text
 	Scopes  Scopes
 	Account *quota.Account // stays while the key does, however often the file is read
 }
@@ -85,7 +84,7 @@ func (s *Set) readLocked() error {
 	}
 	keys := make(map[digest]Key, len(read))
 	for d, l := range read {
-		k := Key{d, l.scopes, old[d].Account}
+		k := Key{l.scopes, old[d].Account}
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
 		} else {

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
+	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 )
@@ -36,6 +39,71 @@ func (l Log) Logger(w io.Writer) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// Intake are the limits on what clients' connections and request bodies may take of a server.
+type Intake struct {
+	MaxHeld     string        `help:"Most bytes of request bodies in memory at a time; more are refused with overloaded." default:"1GiB"`
+	ReadTimeout time.Duration `help:"Longest that a request's head may take, that its body may pause, and that its body may lag behind --min-rate." default:"30s"`
+	MinRate     string        `help:"Bytes a second that a request's body must arrive with on average, after the first --read-timeout; slower ones are refused with 408." default:"64KiB"`
+	PerAddress  int           `name:"max-conns-per-address" help:"Most connections from one address (of IPv6: from one /64); 0 is no limit." default:"${per_address}"`
+	Proxies     []string      `help:"Addresses without that limit, as prefixes: those of proxies, behind which are many clients." default:"${proxies}"`
+}
+
+// IntakeVars are the defaults of an Intake that differ by program: a gateway behind a load balancer sees private addresses
+// only, a runner's clients are gateways, which open a connection for each request.
+func IntakeVars(runner bool) kong.Vars {
+	if runner {
+		return kong.Vars{"per_address": "16384", "proxies": "127.0.0.0/8,::1/128"}
+	}
+	return kong.Vars{"per_address": "1024", "proxies": "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"}
+}
+
+// Limits are an Intake, checked. What is 0 was left empty: the server's default.
+type Limits struct {
+	MaxHeld     int64 // bytes
+	ReadTimeout time.Duration
+	MinRate     int // bytes a second
+	PerAddress  int
+	Proxies     []netip.Prefix
+}
+
+// Parse checks the settings; all mistakes are reported in one go.
+func (i Intake) Parse() (Limits, error) {
+	l := Limits{ReadTimeout: i.ReadTimeout, PerAddress: i.PerAddress}
+	var errs []error
+	size := func(flag, text string, most int64) int64 {
+		if text == "" {
+			return 0
+		}
+		n, err := Bytes(text)
+		if err == nil && (n < 1 || n > most) {
+			err = fmt.Errorf("%s is out of range", text)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+		return n
+	}
+	l.MaxHeld = size("max-held", i.MaxHeld, math.MaxInt64)
+	l.MinRate = int(size("min-rate", i.MinRate, math.MaxInt32))
+	if l.ReadTimeout < 0 {
+		errs = append(errs, errors.New("--read-timeout: must not be negative"))
+	}
+	if l.PerAddress < 0 {
+		errs = append(errs, errors.New("--max-conns-per-address: must not be negative"))
+	}
+	for _, text := range i.Proxies {
+		if text == "" || text == "none" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--proxies: %q is no prefix such as 10.0.0.0/8", text))
+		}
+		l.Proxies = append(l.Proxies, p.Masked())
+	}
+	return l, errors.Join(errs...)
 }
 
 // Options are kong's settings for all programs.

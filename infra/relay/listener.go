@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,8 @@ type ListenerConfig struct {
 	WriteTimeout time.Duration
 	// MaxConns bounds the open connections, MaxConnsPerIP those from one address (for IPv6: one /64); 0 is no bound.
 	MaxConns, MaxConnsPerIP int
+	// Proxies are addresses that MaxConnsPerIP does not bound, since many clients come from each.
+	Proxies []netip.Prefix
 	// Refusal is written, as far as the socket takes it, to a connection over a limit before it is closed.
 	Refusal []byte
 }
@@ -53,6 +57,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 			_ = tc.SetNoDelay(true) // Go's default, but a wrapped listener may differ
 		}
 		ip := remoteIP(nc)
+		if slices.ContainsFunc(l.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+			ip = netip.Addr{} // not counted
+		}
 		if !l.enter(ip) {
 			l.refused.Add(1)
 			if len(l.cfg.Refusal) > 0 {
@@ -125,7 +132,30 @@ type serverConn struct {
 	ip      netip.Addr
 	timeout time.Duration
 	armed   time.Time // when the write deadline was last set
+	linger  atomic.Bool
 	closed  atomic.Bool
+}
+
+// A connection that is closed while unread bytes lie in it is reset, and a client that is still sending loses the answer
+// that told it to stop. Such a connection lingers: it ends its own half and reads on for a while.
+const (
+	lingerFor   = 2 * time.Second
+	lingerBytes = 16 << 20
+)
+
+// Linger makes a connection of a Listener linger when it is closed, where the client may still be sending.
+func Linger(nc net.Conn) {
+	for nc != nil {
+		if c, ok := nc.(*serverConn); ok {
+			c.linger.Store(true)
+			return
+		}
+		w, ok := nc.(interface{ NetConn() net.Conn })
+		if !ok {
+			return
+		}
+		nc = w.NetConn()
+	}
 }
 
 // writePiece is how much of a long write is put under one deadline.
@@ -170,10 +200,15 @@ func (c *serverConn) SetWriteDeadline(t time.Time) error {
 // NetConn is the socket, for Watcher.
 func (c *serverConn) NetConn() net.Conn { return c.Conn }
 
-// Close closes the connection and counts it off, once.
+// Close closes the connection, after lingering where Linger asked for it, and counts it off, once.
 func (c *serverConn) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return net.ErrClosed
+	}
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.linger.Load() {
+		if half.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lingerFor)) == nil {
+			_, _ = io.CopyN(io.Discard, struct{ io.Reader }{c.Conn}, lingerBytes)
+		}
 	}
 	c.l.leave(c.ip)
 	return c.Conn.Close()

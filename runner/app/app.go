@@ -20,6 +20,7 @@ import (
 
 	"reveille/infra/config"
 	"reveille/infra/policy"
+	"reveille/infra/relay"
 	"reveille/infra/state"
 	"reveille/runner/batch"
 	"reveille/runner/engine"
@@ -42,7 +43,8 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	p, err := s.Host.parse()
 	secret, err2 := config.Secret(s.RunnerSecret)
 	off, err3 := sleepCommand(s.SleepCommand)
-	if err := errors.Join(err, err2, err3, s.Instance.parse()); err != nil {
+	limits, err4 := s.Intake.Parse()
+	if err := errors.Join(err, err2, err3, err4, s.Instance.parse()); err != nil {
 		return err
 	}
 	log = log.With("host", p.name)
@@ -118,7 +120,11 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		Store: store, Log: log,
 		Engines: launcher, Weights: launcher,
 	})
-	srv := serve.New(serve.Config{Name: p.name, Host: h, Secret: secret, Log: log, FirstByte: s.FirstByte, Metrics: set})
+	srv := serve.New(serve.Config{
+		Name: p.name, Host: h, Secret: secret, Log: log, FirstByte: s.FirstByte, Metrics: set,
+		Intake:   relay.IntakeConfig{MaxHeld: limits.MaxHeld, ReadTimeout: limits.ReadTimeout, MinRate: limits.MinRate},
+		Listener: relay.ListenerConfig{MaxConnsPerIP: limits.PerAddress, Proxies: limits.Proxies},
+	})
 
 	served := make(chan error, 1)
 	run, stop := context.WithCancelCause(ctx)

@@ -180,7 +180,7 @@ func TestRedisComesLater(t *testing.T) {
 // flags reads a runner's command line.
 func flags(t *testing.T, args ...string) (s Settings, err error) {
 	t.Helper()
-	p, err := kong.New(&s, append(config.Options("runner", ""), kong.Vars{"runner_addr": "127.0.0.1:0"})...)
+	p, err := kong.New(&s, append(config.Options("runner", ""), kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(true))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 type Settings struct {
 	config.Redis
 	config.Log
+	config.Intake
 	Host
 	Instance
 	Evict        string  `help:"Which idle model makes room where several could: lru, or cost (reload seconds x price of the host, over the time unused)." enum:"lru,cost" default:"lru"`

@@ -63,7 +63,6 @@ func FindLibrary(dirs ...string) (string, error) {
 type Attachment struct {
 	s     *Server
 	model string // id, under which is counted
-	byKey bool   // tenants share nothing
 	path  string
 	ln    *net.UnixListener
 
@@ -76,7 +75,7 @@ type Attachment struct {
 	cancel  context.CancelFunc
 
 	hits, misses atomic.Int64
-	requests     requests
+	shares       shares
 
 	mu     sync.Mutex
 	closed bool
@@ -104,7 +103,7 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
 	return s.listen(m.ID, Space{Pool: s.cfg.Pool, Model: m.StableID(), Sig: Sig(m.Signature())}, func(a *Attachment) {
-		a.files, a.byKey = files, m.MMCache != catalog.MMCachePool
+		a.files = files
 		a.wg.Go(func() { a.identify(e) })
 	})
 }
@@ -194,7 +193,7 @@ func (a *Attachment) Env() map[string]string {
 	}
 }
 
-// Counts are media served from the cache and media encoded, of all the engine's requests so far; [Attachment.Begin] tells
+// Counts are media served from the cache and media encoded, of all the engine's requests so far; [Attachment.Request] tells
 // one request's share. A medium that occurs twice in a request counts once. Media that the engine took
 // from its own prompt cache are neither.
 func (a *Attachment) Counts() (hits, misses int64) { return a.hits.Load(), a.misses.Load() }

@@ -238,8 +238,7 @@ func BenchmarkFirstToken(b *testing.B) {
 
 // An engineEnd speaks the engine's part of the protocol from Go.
 type engineEnd struct {
-	c     *net.UnixConn
-	token token // of the request it serves
+	c *net.UnixConn
 }
 
 // identified makes an attachment whose space is complete.
@@ -265,7 +264,7 @@ func (a *Attachment) dial(t testing.TB) *engineEnd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return &engineEnd{c: c}
+	return &engineEnd{c}
 }
 
 func waitFor(t testing.TB, what string, ok func() bool) {

@@ -14,7 +14,6 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/host"
-	"reveille/runner/mmcache"
 )
 
 // exchange is one admitted request. Its end (finish) leaves the engine and stops the watch, exactly once, wherever the
@@ -73,6 +72,11 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !ok {
 		return
 	}
+	body, ok := s.take(ctx)
+	if !ok {
+		return
+	}
+	defer body.Drop()
 	x := &exchange{s: s, began: time.Now()}
 	handed := false // to the body of the answer, which fasthttp closes
 	defer func() {
@@ -103,9 +107,9 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !s.turn(ctx, x) {
 		return
 	}
-	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
-	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass, media))
-	endMedia(media, &ctx.Response.Header)
+	media := beginMedia(pass.Engine, ctx.PostBody())
+	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass))
+	media.end(&ctx.Response.Header)
 	good := formOf(string(ctx.Path()))
 	if err == nil {
 		if err = vet(ctx, good, resp); err != nil {
@@ -131,14 +135,11 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 }
 
 // engineRequest is what an engine gets: method, path, body and content type as they came, with the engine's own key.
-func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass, media *mmcache.Request) *relay.Request {
+func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass) *relay.Request {
 	req := &relay.Request{
 		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(),
 		FirstByte: patience(s.cfg.FirstByte, ctx.PostBody()), Silence: LongAnswer * s.cfg.FirstByte,
-		Fields: make([]relay.Field, 0, 5),
-	}
-	if token := media.Token(); token != nil {
-		req.Add(mmcache.HeaderToken, token)
+		Fields: make([]relay.Field, 0, 4),
 	}
 	for _, name := range [...]string{"Content-Type", "Accept", rpc.HeaderRequest} {
 		if v := ctx.Request.Header.Peek(name); len(v) > 0 {

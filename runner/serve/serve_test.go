@@ -472,7 +472,7 @@ func TestUnloadCuts(t *testing.T) {
 }
 
 func TestWhatCannotBeRead(t *testing.T) {
-	b := start(t, func(c *serve.Config) { c.MaxBody = 1000 })
+	b := start(t, func(c *serve.Config) { c.Intake.MaxBody = 1000 })
 	b.load("fake")
 	b.engines.handle = func(net.Conn, *http.Request) { t.Error("reached an engine") }
 	if a := b.call("POST", chat, "fake", strings.Repeat("x", 2000)); a.status != 413 || !strings.Contains(a.body, "request_too_large") {

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -20,7 +21,7 @@ import (
 // DefaultFirstByte is how long an engine may take for the first byte of a streamed answer to a short prompt.
 const DefaultFirstByte = 120 * time.Second
 
-// Config of a Server. All fields but the times and MaxBody are needed.
+// Config of a Server. All fields but the times, Metrics and the limits are needed.
 type Config struct {
 	Name      string // the host's
 	Host      *host.Host
@@ -28,7 +29,8 @@ type Config struct {
 	Log       *slog.Logger
 	FirstByte time.Duration // longest an engine may take for the first byte of a stream; default 120 s, see patience
 	Metrics   *metrics.Set  // gets the metrics; default a set of its own
-	MaxBody   int           // bytes; default 64 MiB and some room
+	Intake    relay.IntakeConfig
+	Listener  relay.ListenerConfig
 }
 
 // Server answers gateways. Make it with New.
@@ -37,6 +39,7 @@ type Server struct {
 	verify  *rpc.Verifier
 	watcher *relay.Watcher
 	dog     *watchdog
+	intake  *relay.Intake
 	http    *fasthttp.Server
 	set     *metrics.Set
 	m       meters
@@ -47,20 +50,17 @@ func New(cfg Config) *Server {
 	if cfg.FirstByte <= 0 {
 		cfg.FirstByte = DefaultFirstByte
 	}
-	if cfg.MaxBody <= 0 {
-		cfg.MaxBody = 64<<20 + 1<<20
-	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = metrics.NewSet()
 	}
-	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), set: cfg.Metrics}
+	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), intake: relay.NewIntake(cfg.Intake), set: cfg.Metrics}
 	s.m = newMeters(s.set, cfg.Host)
 	s.dog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
 	s.http = &fasthttp.Server{
 		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
-		ReadTimeout: 60 * time.Second, IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, MaxRequestBodySize: cfg.MaxBody,
-		SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true, DisablePreParseMultipartForm: true,
+		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true,
 	}
+	s.intake.Configure(s.http)
 	return s
 }
 
@@ -71,7 +71,13 @@ func (q quiet) Printf(format string, args ...any) { q.log.Debug("http", "format"
 
 // Serve accepts connections until Shutdown. The listener is closed then.
 func (s *Server) Serve(ln net.Listener) error {
-	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{}))
+	cfg := s.cfg.Listener
+	if cfg.Refusal == nil {
+		body := errorBody("overloaded", "Too many connections are open.")
+		cfg.Refusal = fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n%s: overloaded\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+			rpc.HeaderCode, len(body), body)
+	}
+	return s.http.Serve(relay.NewListener(ln, cfg))
 }
 
 // Shutdown stops accepting, and waits for open requests until ctx ends.
@@ -84,23 +90,24 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // guard keeps a fault in one request from ending the runner, and with it every engine.
 func (s *Server) guard(ctx *fasthttp.RequestCtx) {
+	defer s.intake.Finish(ctx)
 	defer func() {
 		if p := recover(); p != nil {
 			s.cfg.Log.Error("request handler failed", "panic", p, "stack", string(debug.Stack()))
 			ctx.Response.Reset()
+			ctx.SetConnectionClose()
 			s.fail(ctx, fasthttp.StatusInternalServerError, "internal_error", "The runner failed.")
 		}
 	}()
 	s.handle(ctx)
 }
 
-// unreadable answers a request that could not be read.
+// unreadable answers a request whose head could not be read.
 func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
+	relay.Linger(ctx.Conn())
 	var small *fasthttp.ErrSmallBuffer
 	var ne net.Error
 	switch {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, "request_too_large", "The request's body is too large.")
 	case errors.As(err, &small):
 		s.fail(ctx, fasthttp.StatusRequestHeaderFieldsTooLarge, "invalid_request", "The request's head is too large.")
 	case errors.As(err, &ne) && ne.Timeout():
@@ -109,6 +116,24 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The request could not be read.")
 	}
 	ctx.SetConnectionClose()
+}
+
+// take reads the body of a request whose head was accepted; otherwise it has answered.
+func (s *Server) take(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
+	body, err := s.intake.Read(ctx)
+	switch {
+	case err == nil:
+		return body, true
+	case errors.Is(err, relay.ErrBodyTooLarge):
+		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, "request_too_large", "The request's body is too large.")
+	case errors.Is(err, relay.ErrHeld):
+		s.fail(ctx, fasthttp.StatusServiceUnavailable, "overloaded", "The model's host buffers too many request bodies; try again.")
+	case errors.Is(err, relay.ErrBodySlow):
+		s.fail(ctx, fasthttp.StatusRequestTimeout, "invalid_request", "The request did not come in time.")
+	default:
+		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The body is not as long as its Content-Length.")
+	}
+	return body, false
 }
 
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
@@ -146,7 +171,6 @@ func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway str
 	now := time.Now()
 	gateway, err := s.verify.Verify(string(ctx.Request.Header.Peek(rpc.HeaderAuth)), rpc.Call{
 		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Host: s.cfg.Name, Model: model,
-		Scope:  string(ctx.Request.Header.Peek(rpc.HeaderScope)),
 		Length: max(ctx.Request.Header.ContentLength(), 0),
 	}, now)
 	if err == nil {
