@@ -10,6 +10,7 @@ import (
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
 	"reveille/gateway/quota"
+	"reveille/infra/catalog"
 	"reveille/infra/config"
 )
 
@@ -33,14 +34,18 @@ type Front struct {
 	MemoryLimit string `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group." placeholder:"SIZE"`
 	MaxWaiting  int    `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
 	KeyWaiting  int    `name:"max-waiting-per-key" help:"Most requests of one API key that wait for models, unless its line says otherwise; more are refused with queue_full; 0 is no limit." default:"5000"`
+
+	// RegisterAllow has a default that depends on the keys: see parse.
+	RegisterAllow []string `help:"Where the weights of models registered through the API may lie: a folder of the hosts, or a place such as hf://org/*-GGUF or s3://bucket/models; may be repeated. Default hf:// where API keys are configured, else nothing." placeholder:"PLACE"`
 }
 
 // parsed are the settings of a gateway, checked.
 type parsed struct {
-	keys    *keys.Set
-	maxBody int // bytes
-	intake  config.Limits
-	memory  int64 // bytes, 0 no limit
+	keys     *keys.Set
+	register catalog.RegisterList
+	maxBody  int // bytes
+	intake   config.Limits
+	memory   int64 // bytes, 0 no limit
 }
 
 func (f Front) parse() (parsed, error) {
@@ -51,6 +56,12 @@ func (f Front) parse() (parsed, error) {
 		errs = append(errs, err)
 	} else if err := mayListen(f.Addr, p.keys.Configured()); err != nil {
 		errs = append(errs, err)
+	}
+	if len(f.RegisterAllow) == 0 && p.keys != nil && p.keys.Configured() {
+		f.RegisterAllow = []string{string(catalog.SchemeHF) + "://"}
+	}
+	if p.register, err = catalog.ParseRegisterList(f.RegisterAllow); err != nil {
+		errs = append(errs, fmt.Errorf("--register-allow: %w", err))
 	}
 	size := func(flag, text string, most int64) int64 {
 		n, err := config.Bytes(text)

@@ -122,7 +122,8 @@ func (s *Server) weightsOf(cat *catalog.Catalog, m *catalog.Model) weights {
 			w.bytes += info.Size()
 		}
 	}
-	w.there = !missing || cat.Recipes[m.Recipe].Checkpoint == recipe.CheckpointAny || s.stateOf(m.ID) == "loaded" || elsewhere(cat, m)
+	rc := cat.Recipes[m.Recipe]
+	w.there = !missing || !rc.NeedsFile() || s.stateOf(m.ID) == "loaded" || elsewhere(cat, m)
 	return w
 }
 

@@ -119,7 +119,7 @@ func TestRuntimeSettings(t *testing.T) {
 	if _, there := r.json["ctx_size"]; there {
 		t.Error(r.text)
 	}
-	for _, body := range []string{`{"nonsense":1}`, `{"ctx_size":"x"}`, `{"ctx_size":1.5}`, `{"max_loaded_models":0}`, `{"max_loaded_models":{"x":1}}`, `{"llamacpp":{"backend":1}}`, `{"llamacpp":"cpu"}`, `[]`} {
+	for _, body := range []string{`{"nonsense":1}`, `{"ctx_size":"x"}`, `{"ctx_size":1.5}`, `{"max_loaded_models":0}`, `{"max_loaded_models":{"x":1}}`, `{"llamacpp":{"backend":1}}`, `{"llamacpp":"cpu"}`, `{"llamacpp":{"args":"--props"}}`, `{"whispercpp":{"args":"/etc/passwd"}}`, `{"llamacpp":{"backend":"-x"}}`, `[]`} {
 		if r := p.post("/v1/internal/set", body); r.status != 400 {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -143,7 +144,7 @@ func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 	}
 	cfg := Config{
 		Gate: p.gate, Store: store, Mirror: p.mirror, Toucher: toucher, Catalog: p.catalog, Signer: signer,
-		Keys: set, Version: "test", Overlay: p.publish, Hold: 30 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Keys: set, Version: "test", Overlay: p.publish, Register: catalog.RegisterList{"hf://", os.TempDir()}, Hold: 30 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	for _, f := range tweak {
 		f(&cfg)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -63,9 +65,11 @@ func (s *Server) admit(name string, reg registration) (*catalog.Model, error) {
 	if s.cfg.Overlay == nil {
 		return nil, wire.New(wire.NotSupported, "Models cannot be registered at this gateway.")
 	}
-	if _, plain := strings.CutPrefix(name, userSpace); !plain {
-		name = userSpace + name
+	plain := strings.TrimPrefix(name, userSpace)
+	if !catalog.ValidModelName(plain) {
+		return nil, wire.New(wire.InvalidType, "The model cannot be registered: its name must be letters, digits and . _ -, the first a letter or digit.").With("model_name")
 	}
+	name = userSpace + plain
 	m := catalog.Model{ID: name, Recipe: reg.Recipe, Checkpoint: reg.Checkpoint, MMProj: reg.MMProj, Labels: reg.Labels, Options: reg.Options}
 	if m.Checkpoint == "" {
 		m.Checkpoint = reg.Checkpoints["main"]
@@ -80,7 +84,13 @@ func (s *Server) admit(name string, reg registration) (*catalog.Model, error) {
 	if m.Devices, err = policy.ParseDevices(reg.Device); err != nil {
 		return nil, wire.New(wire.InvalidType, "'device' must be cpu, gpu, npu or several of them.").With("device")
 	}
+	if err := s.cfg.Register.Check(&m); err != nil {
+		return nil, wire.Newf(wire.InvalidType, "The model cannot be registered: %s.", err).With("checkpoint")
+	}
 	cat := s.cfg.Catalog()
+	if err := s.pickBackend(cat, &m); err != nil {
+		return nil, err
+	}
 	mine, err := s.cfg.Store.Get(context.Background(), state.Registered, m.ID)
 	if err != nil {
 		return nil, storeError(err)
@@ -106,6 +116,46 @@ func (s *Server) admit(name string, reg registration) (*catalog.Model, error) {
 		return nil, wire.New(wire.InternalError, "The model was registered and is not in force yet.")
 	}
 	return out, nil
+}
+
+// pickBackend selects the recipe's backend for a model whose registration says nothing of devices, where no host has
+// those that the recipe asks for: the first backend, by name, that some host can run.
+func (s *Server) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
+	rc, known := cat.Recipes[m.Recipe]
+	if !known || m.Devices != 0 || rc.BackendOption == "" || m.Options[rc.BackendOption] != nil {
+		return nil
+	}
+	var hosts []policy.Devices
+	for _, h := range cat.Hosts {
+		hosts = append(hosts, h.Devices)
+	}
+	if len(hosts) == 0 {
+		snap, err := s.look()
+		if err != nil {
+			return storeError(err)
+		}
+		for _, h := range snap.Hosts {
+			if d, err := policy.ParseDevices(h.Devices); err == nil {
+				hosts = append(hosts, d)
+			}
+		}
+	}
+	has := func(d policy.Devices) bool {
+		return slices.ContainsFunc(hosts, func(h policy.Devices) bool { return h&d == d })
+	}
+	if len(hosts) == 0 || has(rc.Devices) {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(rc.Backends)) {
+		if has(rc.Backends[name].Devices) {
+			if m.Options = m.Options.Clone(); m.Options == nil {
+				m.Options = recipe.Options{}
+			}
+			m.Options[rc.BackendOption] = name
+			return nil
+		}
+	}
+	return nil
 }
 
 // refusedEntry is the first of the catalogue's complaints about an entry.

@@ -36,6 +36,8 @@ type Config struct {
 
 	// Overlay lays the models registered at run time over the catalogue anew; nil: nothing can be registered.
 	Overlay func(context.Context) error
+	// Register is where the weights of models that clients register may lie; empty: nowhere.
+	Register catalog.RegisterList
 
 	Version      string
 	Origins      []string        // CORS; default all

@@ -3,6 +3,7 @@ package front
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 
 	"reveille/gateway/wire"
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 	"reveille/infra/state"
 )
 
@@ -74,6 +76,29 @@ func checkBackend(raw json.RawMessage) string {
 	return ""
 }
 
+// checkEngine wants of {backend, args} what every recipe that takes them as options accepts from outside.
+func (s *Server) checkEngine(name string, raw json.RawMessage) string {
+	var by map[string]*string
+	if json.Unmarshal(raw, &by) != nil {
+		return "" // a setting of another form
+	}
+	cat := s.cfg.Catalog()
+	for part, v := range by {
+		option := name + "_" + part
+		for _, id := range slices.Sorted(maps.Keys(cat.Recipes)) {
+			rc := cat.Recipes[id]
+			if _, has := rc.Options[option]; !has || v == nil || *v == "" {
+				continue
+			}
+			var oe *recipe.OptionError
+			if errors.As(recipe.CheckOptions(&rc, recipe.Options{option: *v}, recipe.Outside), &oe) {
+				return part + ": " + oe.Reason
+			}
+		}
+	}
+	return ""
+}
+
 type configSetAnswer struct {
 	Status  string   `json:"status"`
 	Updated []string `json:"updated"`
@@ -97,7 +122,11 @@ func (s *Server) configSet(r *request) error {
 		if string(m[name]) == "null" {
 			continue
 		}
-		if why := check(m[name]); why != "" {
+		why := check(m[name])
+		if why == "" {
+			why = s.checkEngine(name, m[name])
+		}
+		if why != "" {
 			return wire.Newf(wire.InvalidType, "'%s': %s.", name, why).With(name)
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"os"
 
 	"github.com/goccy/go-yaml/ast"
-
-	"reveille/infra/recipe"
 )
 
 // Load reads and checks the file at path as Parse does, and also warns of checkpoints and projectors that are paths and
@@ -77,7 +75,7 @@ func missingFiles(c *Catalog, r *report) {
 	}
 	for _, m := range c.Models {
 		p := modelPlace(m.ID)
-		if c.Recipes[m.Recipe].Checkpoint != recipe.CheckpointAny {
+		if rc := c.Recipes[m.Recipe]; rc.NeedsFile() {
 			look(p.child("checkpoint"), "checkpoint", m.Checkpoint)
 		}
 		look(p.child("mmproj"), "projector", m.MMProj)

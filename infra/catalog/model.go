@@ -58,6 +58,8 @@ type Model struct {
 	// Registered tells that the entry came through the API and not from the models file: its options may only tune, and
 	// its weights lie where the operator lets registered models lie.
 	Registered bool `json:"registered,omitempty"`
+	// Within are the folders that the weights of a registered model must lie in where they are paths: see [Below].
+	Within []string `json:"within,omitempty"`
 	// Labels and Description are shown in listings.
 	Labels      []string `json:"labels,omitempty"`
 	Description string   `json:"description,omitempty"`

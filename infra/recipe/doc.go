@@ -13,7 +13,8 @@
 // # Options
 //
 // Load options come from five places: request > saved per model > catalogue > the runner's flags > the recipe's own
-// defaults. [Recipe.ParseOptions] checks and normalises one of them, [Recipe.Effective] merges all.
+// defaults. [Recipe.ParseOptions] checks and normalises one of them by its [Origin], [Recipe.Effective] merges all, and
+// [Recipe.CheckEffective] checks the outcome once more before it becomes a command line.
 //
 // All functions are pure and safe for concurrent use as long as nobody changes a [Recipe] that others read.
 package recipe

@@ -226,8 +226,11 @@ func (r *Recipe) Times() (load, stall, stop time.Duration) {
 // UsesKey reports whether the engine is given an API key, in its command or in its environment.
 func (r *Recipe) UsesKey() bool { return r.uses("api_key") }
 
-// UsesModel reports whether the engine is told where a model's weights lie.
-func (r *Recipe) UsesModel() bool { return r.uses("model") || r.uses("llm_model") }
+// NeedsFile reports whether a model's weights must be a file or folder of the host: the engine is told where they lie, and
+// has no names of its own for them.
+func (r *Recipe) NeedsFile() bool {
+	return r.Checkpoint != CheckpointAny && (r.uses("model") || r.uses("llm_model"))
+}
 
 // uses reports whether a placeholder occurs in the command or in the environment.
 func (r *Recipe) uses(placeholder string) bool {

@@ -162,7 +162,7 @@ func checkFiles(s Spec) error {
 		}
 		return fmt.Errorf("model file %s: %w", filepath.Base(path), cause)
 	}
-	if s.Recipe.Checkpoint != recipe.CheckpointAny {
+	if s.Recipe.NeedsFile() {
 		if err := missing(s.Checkpoint, s.Recipe.Checkpoint == recipe.CheckpointPath); err != nil {
 			return err
 		}
@@ -178,7 +178,7 @@ func checkContent(s Spec, files *modelfile.Checker) error {
 	if files == nil {
 		files = new(modelfile.Checker)
 	}
-	if s.Recipe.Checkpoint != recipe.CheckpointAny {
+	if s.Recipe.NeedsFile() {
 		if err := sound(files.Check(s.Checkpoint), s.Checkpoint); err != nil {
 			return err
 		}

@@ -2,11 +2,14 @@ package engine
 
 import (
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
@@ -126,6 +129,88 @@ func TestArgvRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A command that does not name the weights needs no file.
+func TestNoFileForACommandWithoutModel(t *testing.T) {
+	over, err := recipe.Parse([]byte("bare: {command: [bare, [--port, '{port}']], types: llm, health_path: /health}\nnamed: {command: [named, '{model}'], types: llm, health_path: /health}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := recipe.Shipped().With(over)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, need := range map[string]bool{"bare": false, "named": true, "standin": false, "llamacpp": true} {
+		err := checkFiles(Spec{Recipe: set[name]})
+		if (err != nil) != need {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Whatever a request asks for, the engine gets the flags of the recipe's template, options and list alone, and no word of
+// the request's where a positional could stand.
+func TestArgvHoldsNothingElse(t *testing.T) {
+	set := recipe.Shipped()
+	names := slices.Sorted(maps.Keys(set))
+	rapid.Check(t, func(t *rapid.T) {
+		r := set[rapid.SampledFrom(names).Draw(t, "recipe")]
+		s := Spec{Recipe: r, Type: r.Types[0], Model: "m", Checkpoint: "/m", Host: "127.0.0.1", Port: 1}
+		plain, err := Argv(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		option := ""
+		known := map[string]bool{}
+		for name, spec := range r.Options {
+			known[spec.Flag] = true
+			if spec.Kind == recipe.KindArgs {
+				option = name
+			}
+		}
+		var flags []string
+		for spellings := range r.AllowedArgs {
+			flags = append(flags, strings.Fields(spellings)...)
+		}
+		slices.Sort(flags)
+		word := rapid.OneOf(
+			rapid.SampledFrom(slices.Concat(flags, r.ReservedArgs, []string{"--x"})), rapid.StringMatching(`--?[a-z_-]{0,12}(=[a-z0-9./-]{0,6})?`),
+			rapid.StringMatching(`-?[0-9]{1,4}(\.[0-9])?`), rapid.StringMatching("[ -~\u2013\n\x00]{0,12}"),
+			rapid.SampledFrom([]string{"on", "auto", "f16", "--", "-", "attacker/repo", "/etc/passwd", "http://x"}))
+		text := strings.Join(rapid.SliceOfN(word, 0, 6).Draw(t, "words"), " ")
+		request, err := r.ParseOptions(map[string]any{option: text}, recipe.Outside)
+		if option == "" || err != nil {
+			s.Options = recipe.Options{option: text} // nor does it pass when nobody asked before
+			if argv, err := Argv(s); option != "" && err == nil {
+				t.Fatalf("%s: refused options became %q", r.Name, argv)
+			}
+			return
+		}
+		s.Options = r.Effective(recipe.Layers{Request: request})
+		argv, err := Argv(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		more := slices.DeleteFunc(slices.Clone(argv), func(a string) bool { return slices.Contains(plain, a) })
+		for i := 0; i < len(more); i++ {
+			flag, _, joined := strings.Cut(more[i], "=")
+			if strings.HasPrefix(flag, "--") {
+				flag = strings.ReplaceAll(flag, "_", "-")
+			}
+			at := slices.Index(flags, flag)
+			switch {
+			case known[flag]:
+				i++
+			case at < 0:
+				t.Fatalf("%s %q: %q holds %q", r.Name, text, argv, more[i])
+			case !joined && !slices.ContainsFunc(slices.Collect(maps.Keys(r.AllowedArgs)), func(k string) bool {
+				return slices.Contains(strings.Fields(k), flag) && r.AllowedArgs[k].Kind == recipe.KindBool
+			}):
+				i++
+			}
+		}
+	})
 }
 
 func TestArgvOnASocket(t *testing.T) {

@@ -76,6 +76,10 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 	}{{&f.checkpoint, m.Checkpoint, m.SHA256}, {&f.mmproj, m.MMProj, ""}} {
 		at := weights.Place{Checkpoint: catalog.ParseCheckpoint(one.from), SHA256: one.sum}
 		if at.Scheme == catalog.SchemePath {
+			if m.Registered && at.Path != "" && !catalog.Below(at.Path, m.Within) {
+				f.release()
+				return nil, &host.Error{Code: "model_file_not_found", Message: "model file is not in a folder that registered models may use on this host", Final: true}
+			}
 			*one.path = at.Path
 			continue
 		}

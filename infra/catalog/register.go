@@ -1,0 +1,123 @@
+package catalog
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// A RegisterList says where the weights of models that clients register may lie: folders of the hosts, and hf:// and s3://
+// places. The parts of a place may hold the wildcards of [path.Match], and it covers all that lies below it: hf:// is
+// every repository, hf://org/*-GGUF and s3://bucket/models are some. An empty list allows no weights at all.
+type RegisterList []string
+
+// ParseRegisterList checks the entries of a list and leaves out empty ones.
+func ParseRegisterList(entries []string) (RegisterList, error) {
+	var list RegisterList
+	for _, e := range entries {
+		scheme, rest, remote := strings.Cut(e, "://")
+		switch _, err := path.Match(rest, ""); {
+		case e == "":
+			continue
+		case remote && scheme != string(SchemeHF) && scheme != string(SchemeS3):
+			return nil, fmt.Errorf("%q: want a folder, hf:// or s3://", e)
+		case remote && err != nil:
+			return nil, fmt.Errorf("%q: %w", e, err)
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// Check reports whether the list covers all weights of a model that is to be registered, and notes in Within where its
+// hosts must find those that are paths. A path with a ".." part is never covered.
+func (l RegisterList) Check(m *Model) error {
+	folders := slices.DeleteFunc(slices.Clone(l), func(e string) bool { return strings.Contains(e, "://") })
+	m.Within = nil
+	for _, text := range []string{m.Checkpoint, m.MMProj} {
+		if text == "" {
+			continue
+		}
+		c, ok := ParseCheckpoint(text), false
+		switch c.Scheme {
+		case SchemePath:
+			m.Within = folders
+			ok = covered(c.Path, folders)
+		case SchemeHF:
+			ok = slices.ContainsFunc(l, func(e string) bool { return matches(e, "hf://", c.Repo+"/"+c.Path) })
+		case SchemeS3:
+			ok = slices.ContainsFunc(l, func(e string) bool { return matches(e, "s3://", c.Bucket+"/"+c.Path) })
+		}
+		if !ok {
+			return fmt.Errorf("the operator does not allow models from %q (--register-allow)", clip(text))
+		}
+	}
+	return nil
+}
+
+// matches reports whether an entry with a scheme covers a place under that scheme.
+func matches(entry, scheme, place string) bool {
+	pattern, ok := strings.CutPrefix(entry, scheme)
+	if !ok {
+		return false
+	}
+	pattern = strings.TrimSuffix(pattern, "/")
+	if pattern == "" {
+		return true
+	}
+	want, have := strings.Split(pattern, "/"), strings.Split(place, "/")
+	if len(have) < len(want) {
+		return false
+	}
+	for i, w := range want {
+		if ok, err := path.Match(w, have[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// covered reports whether a path is written as one below a folder and, where it exists on this machine, lies there. Hosts
+// may see other files, so they check again with [Below].
+func covered(file string, folders []string) bool {
+	if slices.Contains(strings.FieldsFunc(file, func(r rune) bool { return r == '/' || r == '\\' }), "..") {
+		return false
+	}
+	abs, err := filepath.Abs(file)
+	if err != nil || !slices.ContainsFunc(folders, func(f string) bool {
+		root, err := filepath.Abs(f)
+		return err == nil && inside(root, abs)
+	}) {
+		return false
+	}
+	if _, err := os.Lstat(file); err != nil {
+		return true
+	}
+	return Below(file, folders)
+}
+
+// Below reports whether a file lies below one of the folders on this machine once all symbolic links are resolved. One
+// that does not exist lies nowhere.
+func Below(file string, folders []string) bool {
+	target, err := resolve(file)
+	return err == nil && slices.ContainsFunc(folders, func(f string) bool {
+		root, err := resolve(f)
+		return err == nil && inside(root, target)
+	})
+}
+
+func resolve(file string) (string, error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
+}
+
+func inside(root, file string) bool {
+	rel, err := filepath.Rel(root, file)
+	return err == nil && rel != "." && filepath.IsLocal(rel)
+}
