@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -62,9 +63,12 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 		queued = int(open) - atOnce(r)
 		served = int(ended * open / ours) // as if the other gateways' requests fared like ours
 	}
-	want := c.Policy(m)
-	v := view(s, c, "", g.cfg.Evict)
-	if queued <= served || !policy.WantCopy(v, want, queued, served) {
+	if queued <= served {
+		return
+	}
+	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
+	pool, want := v.Pool(s), v.Model(s, m.ID, "", false)
+	if !policy.WantCopy(pool, want, queued, served) {
 		return
 	}
 	g.mu.Lock()
@@ -73,7 +77,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	hosts, _ := g.shunned.open(now)
 	held, operation := g.closed || g.rebuild.waiting(now), g.operationLocked()
 	g.mu.Unlock()
-	p := policy.Place(v, want, avoiding(hosts))
+	p := policy.Place(pool, want, avoiding(hosts))
 	if held || !prompt(p) {
 		return
 	}

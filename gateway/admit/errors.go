@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"reveille/gateway/wire"
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -24,6 +25,18 @@ func elsewhere(r state.TicketRecord) bool {
 // interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host answers at
 // once, and is not shunned for it: whoever has nowhere else to go is told that.
 func interrupted(r state.TicketRecord) bool { return r.Code == wire.HostInterrupted.Code() }
+
+// shortage is a runner's refusal for want of memory, nil where it gives no figures.
+func shortage(r state.TicketRecord) *policy.Refusal {
+	device, err := policy.ParseDevices(r.Fields["device"])
+	out := &policy.Refusal{
+		Code: policy.TooLarge, Model: r.Model, Device: device, Need: number(r.Fields["need"]), Budget: number(r.Fields["budget"]), Parts: r.Fields["parts"],
+	}
+	if err != nil || out.Need <= 0 {
+		return nil
+	}
+	return out
+}
 
 // loadFailed reports whether a ticket failed in a way that a repeat is likely to share and that costs the host
 // something, so that repeats are spaced out. A missing file or a refusal costs nothing.

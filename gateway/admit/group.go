@@ -77,7 +77,7 @@ func (g *Gate) serve(gr *group) {
 		if again, over := g.deserted(gr); over {
 			return
 		} else if again {
-			v = verdict{do: ask, refresh: true}
+			v = verdict{do: ask}
 		}
 		switch v.do {
 		case rest:
@@ -88,7 +88,7 @@ func (g *Gate) serve(gr *group) {
 				gr.wait(d)
 				continue
 			}
-			v = g.ask(gr, v.refresh)
+			v = g.ask(gr)
 		case finish:
 			var over bool
 			if v, over = g.finish(gr, v); over {
@@ -133,22 +133,20 @@ func (g *Gate) leave(ticket string, keep bool) {
 	}
 }
 
-// ask makes one attempt to place and acquire. It is the only caller of Store.Acquire for the group.
-func (g *Gate) ask(gr *group, refresh bool) verdict {
-	s := g.mirror.Snapshot()
-	if refresh || s.Taken.IsZero() {
-		fresh, err := g.mirror.Refresh(g.life)
-		if err != nil {
-			return g.acquired(gr, state.Acquired{}, err)
-		}
-		s = fresh
+// ask makes one attempt to place and acquire, on a new snapshot: uses of models raise no event, so that the mirror may
+// show them late, and the host whose victim is unused for longest would be the wrong one. It is the only caller of
+// Store.Acquire for the group.
+func (g *Gate) ask(gr *group) verdict {
+	s, err := g.mirror.Refresh(g.life)
+	if err != nil {
+		return g.acquired(gr, state.Acquired{}, err)
 	}
 	now := time.Now()
 	g.mu.Lock()
 	g.rebuild.see(s, now)
 	if g.rebuild.waiting(now) {
 		g.mu.Unlock()
-		return verdict{do: ask, at: now.Add(staleMost), refresh: true}
+		return verdict{do: ask, at: now.Add(staleMost)}
 	}
 	shunned, retry := g.shunned.open(now)
 	host, v := gr.need.place(s, g.catalog(), shunned, retry)

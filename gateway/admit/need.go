@@ -9,6 +9,7 @@ import (
 
 	"reveille/gateway/wire"
 	"reveille/infra/catalog"
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -48,6 +49,15 @@ type need struct {
 
 	blocked *wire.Error // why no host can be tried now, for those whose time runs out meanwhile
 	leaving []string    // hosts that said that they are being taken away
+
+	tooLarge map[string]*policy.Refusal // by host: its runner said that its memory can never hold this load
+}
+
+// wanted is the model as it is to be placed, on a snapshot under a catalogue.
+func (n *need) wanted(s *state.Snapshot, v placement.View) policy.Model {
+	m := v.Model(s, n.model, n.fields["options"], n.fields["merge_args"] == "1")
+	m.Refused = n.tooLarge
+	return m
 }
 
 type action int
@@ -60,10 +70,9 @@ const (
 
 // verdict is what to do next.
 type verdict struct {
-	do      action
-	at      time.Time // of ask; zero: now
-	refresh bool      // of ask: on a new snapshot
-	leave   string    // ticket to give up, "" none
+	do    action
+	at    time.Time // of ask; zero: now
+	leave string    // ticket to give up, "" none
 
 	err    *wire.Error
 	host   string // of a finish without err
@@ -71,6 +80,11 @@ type verdict struct {
 }
 
 func fail(err *wire.Error) verdict { return verdict{do: finish, err: err} }
+
+func refused(err *wire.Error) *verdict {
+	v := fail(err)
+	return &v
+}
 
 // startFailed is why a shunned host is avoided.
 const startFailed = "failed to start a short while ago"
@@ -86,10 +100,9 @@ func avoiding(shunned []string) map[string]string {
 
 // place decides where the ticket goes. shunned are hosts not to be tried before the moment retry. With an empty host
 // and no verdict the want is to attach only.
-func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, v *verdict) {
+func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *verdict) {
 	if _, ok := c.Model(n.model); !ok {
-		out := fail(wire.UnknownModel(n.model))
-		return "", &out
+		return "", refused(wire.UnknownModel(n.model))
 	}
 	avoid := avoiding(shunned)
 	for _, name := range n.leaving {
@@ -100,9 +113,9 @@ func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, re
 	if n.moving != "" {
 		avoid[n.host] = "lost"
 	}
-	refused := ""
+	v := placement.View{Catalog: c, Evict: n.evict}
 	if n.refused {
-		refused = n.model
+		v.Refused = n.model
 	}
 	there := ""
 	switch {
@@ -112,10 +125,13 @@ func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, re
 		// An explicit load is no ticket to attach to, but its host will have the model: no second copy elsewhere.
 		there = coming(s, n.model)
 	}
-	if there != "" && avoid[there] == "" {
+	switch r := n.tooLarge[there]; {
+	case n.own && r != nil: // the copy that is there stays, and is not to get a second one beside it
+		return "", refused(n.refusal(r))
+	case there != "" && avoid[there] == "" && r == nil:
 		return there, nil
 	}
-	p := policy.Place(view(s, c, refused, n.evict), modelView(c, n.model), avoid)
+	p := policy.Place(v.Pool(s), n.wanted(s, v), avoid)
 	if p.Host != "" {
 		n.blocked = nil
 		return p.Host, nil
@@ -132,13 +148,11 @@ func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, re
 			n.blocked = noCapacity(n.model, errors.New(p.Refusal.Explain()))
 		}
 		if retry.IsZero() { // what is taken away does not come back in a moment
-			out := fail(n.blocked)
-			return "", &out
+			return "", refused(n.blocked)
 		}
-		return "", &verdict{do: ask, at: retry, refresh: true}
+		return "", &verdict{do: ask, at: retry}
 	}
-	out := fail(n.refusal(p.Refusal))
-	return "", &out
+	return "", refused(n.refusal(p.Refusal))
 }
 
 // holder is the host that has the model or will have it first, "" none. A load on its way comes before a copy that is
@@ -246,7 +260,7 @@ func (n *need) again(now time.Time) verdict {
 		}
 		return fail(unavailable(errors.New("the pool changes faster than a placement can be committed")))
 	}
-	return verdict{do: ask, at: now.Add(min(time.Duration(n.stale)*stalePause, staleMost)), refresh: true}
+	return verdict{do: ask, at: now.Add(min(time.Duration(n.stale)*stalePause, staleMost))}
 }
 
 // anew forgets the ticket and asks for another.
@@ -277,6 +291,12 @@ func (n *need) learned(now time.Time, s state.Standing) verdict {
 	case s.Record.State == "failed" && elsewhere(s.Record):
 		n.blocked = noCapacity(n.model, errors.New(s.Record.Message))
 		return n.anew(now)
+	case s.Record.State == "failed" && s.Record.Code == wire.ModelTooLarge.Code() && shortage(s.Record) != nil:
+		if n.tooLarge == nil {
+			n.tooLarge = map[string]*policy.Refusal{}
+		}
+		n.tooLarge[n.host] = shortage(s.Record)
+		return n.anew(now)
 	case s.Record.State == "failed":
 		return fail(failure(s.Record, n.own))
 	}
@@ -304,13 +324,14 @@ func (n *need) looked(now time.Time, s *state.Snapshot, c *catalog.Catalog, shun
 	for _, name := range shunned {
 		avoid[name] = startFailed
 	}
-	p := policy.Place(view(s, c, "", n.evict), modelView(c, n.model), avoid)
+	v := placement.View{Catalog: c, Evict: n.evict}
+	p := policy.Place(v.Pool(s), n.wanted(s, v), avoid)
 	switch {
 	case len(s.Copies(n.model)) > 0 && !n.own:
 		old := n.ticket
-		v := n.anew(now)
-		v.leave = old
-		return v
+		again := n.anew(now)
+		again.leave = old
+		return again
 	case p.Host != "" && p.Reason.Code != policy.LostHost, p.Host == "" && hasCopy(p.Refusal):
 		n.moving = n.ticket
 		return verdict{do: ask}

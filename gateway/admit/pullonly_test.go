@@ -3,7 +3,7 @@ package admit
 import (
 	"testing"
 
-	"reveille/infra/policy"
+	"reveille/infra/placement"
 	"reveille/infra/state"
 )
 
@@ -18,7 +18,7 @@ func TestWeightsAloneTakeNoSlot(t *testing.T) {
 		},
 	}}
 	c := testCatalog(t)
-	for _, h := range view(s, c, "", policy.LRU).Hosts {
+	for _, h := range (placement.View{Catalog: c}).Pool(s).Hosts {
 		if len(h.Queue) != 0 {
 			t.Errorf("queue of %s: %+v", h.Name, h.Queue)
 		}

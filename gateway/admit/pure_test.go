@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -92,7 +93,7 @@ func TestView(t *testing.T) {
 		"gone":  {Name: "gone", State: "asleep", Devices: "cpu"},
 		"woken": {Name: "woken", State: "asleep", Driver: "wol", Devices: "?", Limits: "?", Seats: "?"},
 	}}
-	v := view(s, c, "m0", policy.LRU)
+	v := placement.View{Catalog: c, Refused: "m0"}.Pool(s)
 	var names []string
 	for _, h := range v.Hosts {
 		names = append(names, h.Name)

@@ -151,14 +151,9 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	}
 	add("devices", devices)
 	add("labels", strings.Join(h.Labels, ","))
-	seats := make([]string, 0, len(h.NPUSeats))
-	for t, n := range h.NPUSeats {
-		seats = append(seats, fmt.Sprintf("%s=%d", t, n))
+	if len(h.NPUSeats) == 0 { // else the runner reads them in the catalogue
+		add("npu-seats", s.NPUSeats)
 	}
-	if len(seats) == 0 && s.NPUSeats != "" {
-		seats = append(seats, s.NPUSeats)
-	}
-	add("npu-seats", strings.Join(seats, " "))
 	add("memory-budget", s.MemoryBudget)
 	add("mm-cache-bytes", s.MMCacheBytes)
 	add("mm-lookup-wait", s.MMLookupWait.String())

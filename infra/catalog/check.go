@@ -228,6 +228,20 @@ func joinTypes(types []policy.Type) string {
 	return strings.Join(names, ", ")
 }
 
+// byBackend lists the hosts that m could run on with another backend than its entry selects, and an option that selects
+// it.
+func (c *checker) byBackend(m *Model) (hosts []*Host, option string) {
+	rec := c.d.Recipes[m.Recipe]
+	for _, name := range slices.Sorted(maps.Keys(rec.Backends)) {
+		moved := *m
+		moved.Devices = rec.Backends[name].Devices
+		if hosts = c.d.HostsFor(&moved); len(hosts) > 0 {
+			return hosts, rec.BackendOption + ": " + name
+		}
+	}
+	return nil, ""
+}
+
 // placement checks that every model has a host and every host a model. Without hosts there is nothing to say.
 func (c *checker) placement() {
 	if len(c.d.Hosts) == 0 {
@@ -249,16 +263,22 @@ func (c *checker) placement() {
 		if !named || m.Devices == 0 {
 			continue
 		}
-		hosts := c.d.HostsFor(m)
+		hosts, backend := c.d.HostsFor(m), ""
+		if len(hosts) == 0 {
+			hosts, backend = c.byBackend(m)
+		}
 		for _, h := range hosts {
 			allowed[h.Name] = true
 		}
-		if len(hosts) == 0 {
-			among := "in the file"
-			if len(m.Hosts) > 0 {
-				among = "among " + strings.Join(m.Hosts, ", ")
-			}
+		among := "in the file"
+		if len(m.Hosts) > 0 {
+			among = "among " + strings.Join(m.Hosts, ", ")
+		}
+		switch {
+		case len(hosts) == 0:
 			c.add(p, "", "no host %s has its devices (%s)", among, m.Devices)
+		case backend != "":
+			c.warn(p, "until saved options, a load's or the runner's flags say "+backend, "no host %s has its devices (%s)", among, m.Devices)
 		}
 	}
 	if c.unjudged || len(c.d.Models) == 0 {
@@ -266,7 +286,7 @@ func (c *checker) placement() {
 	}
 	for _, h := range c.d.Hosts {
 		p := place("hosts").child(h.Name)
-		usable := slices.ContainsFunc(c.d.Models, func(m *Model) bool { return h.Has(m.Devices) })
+		usable := allowed[h.Name] || slices.ContainsFunc(c.d.Models, func(m *Model) bool { return h.Has(m.Devices) })
 		switch {
 		case !usable:
 			c.add(p, "it has the devices of none", "no model can use this host")

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -248,4 +249,18 @@ func FuzzParse(f *testing.F) {
 			t.Fatal("round trip changed the catalogue")
 		}
 	})
+}
+
+// A model whose backend can be chosen at its load may name a device that no host has: then it is a warning.
+func TestBackendOfAnotherDevice(t *testing.T) {
+	c, warnings, err := Parse("models.yaml", []byte("models:\n  a: {type: llm, recipe: llamacpp, checkpoint: a.gguf}\nhosts:\n  small: {driver: local, devices: [cpu]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := c.Model("a"); m.Devices != policy.GPU {
+		t.Errorf("devices %v", m.Devices)
+	}
+	if text := fmt.Sprint(warnings); !strings.Contains(text, "no host in the file has its devices (gpu)") || !strings.Contains(text, "llamacpp_backend: cpu") {
+		t.Errorf("warnings: %s", text)
+	}
 }

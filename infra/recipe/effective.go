@@ -40,7 +40,8 @@ func (r *Recipe) Effective(l Layers) Options {
 				continue
 			}
 			if below, _ := out[name].(string); merge && spec.Kind == KindArgs && below != "" {
-				v = strings.TrimSpace(below + " " + v.(string))
+				text, _ := v.(string) // else a layer that nobody checked
+				v = strings.TrimSpace(below + " " + text)
 			}
 			out[name] = v
 		}

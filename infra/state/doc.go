@@ -17,7 +17,9 @@
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading;
 //	                                       renew, claim and wake (state of a         lost_ms: somebody noticed missing
 //	                                       host that sleeps or is lost); sleep       beats; sleep_token, stop_ms: its
-//	                                                                                 sleep, its machine is turned off
+//	                                                                                 sleep, its machine is turned off;
+//	                                                                                 memory_budget, memory_total, options,
+//	                                                                                 need:<m>: see package placement
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
 //	                                                                                 backend_url, pid, in_flight …

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"strconv"
 	"time"
 )
@@ -17,9 +18,13 @@ type HostInfo struct {
 	Labels     string // comma-separated
 	Limits     string // as --max-loaded-models
 	Version    string
-	Seats      string // NPU seats as JSON, "" none
-	Generation uint64 // highest generation that the runner knows of, 0 at its first start
-	Owned      uint64 // last generation that this boot had, 0 at its first registration
+	Seats      string            // NPU seats as JSON, "" none: then the catalogue's count
+	Budget     string            // memory for models by device, "cpu=BYTES gpu=BYTES"; a device without one has no limit
+	Total      string            // memory by device in the same form, where it is known
+	Options    string            // load options of the runner's flags, JSON
+	Learned    map[string]string // further fields: what loads taught, see Outcome
+	Generation uint64            // highest generation that the runner knows of, 0 at its first start
+	Owned      uint64            // last generation that this boot had, 0 at its first registration
 	Models     []ModelPut
 	NPU        string // models on the NPU, comma-separated
 	Loading    string // ticket whose load is under way, "" none
@@ -46,7 +51,9 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	held, _ := json.Marshal(models) // strings always marshal
 	fields := map[string]string{
 		"addr": h.Addr, "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.Seats,
+		"memory_budget": h.Budget, "memory_total": h.Total, "options": h.Options,
 	}
+	maps.Copy(fields, h.Learned)
 	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), string(held), h.NPU, h.Loading, h.Owned)
 	if err != nil {
 		return 0, "", err
@@ -110,6 +117,9 @@ func (s *Store) Begin(ctx context.Context, host string, generation uint64, ticke
 type Outcome struct {
 	Failed bool
 	Fields map[string]string // code, message, evicted, load_ms, cold
+
+	// Learned are fields of the host that are written in the same step: whoever hears the outcome finds them.
+	Learned map[string]string
 }
 
 // Finish ends a ticket and returns the gateways that still wait for it. ErrGone: it had ended before; when it had ended
@@ -119,7 +129,7 @@ func (s *Store) Finish(ctx context.Context, host string, generation uint64, tick
 	if o.Failed {
 		st = "failed"
 	}
-	return s.evalWords(ctx, s.scripts.finish, host, generation, ticket, st, object(o.Fields))
+	return s.evalWords(ctx, s.scripts.finish, host, generation, ticket, st, object(o.Fields), object(o.Learned))
 }
 
 // SetHostState says that the host is draining, ready again (a drain called off), or asleep with all its models gone.

@@ -21,6 +21,8 @@ type Snapshot struct {
 	NowMS    int64  // Redis' clock when it was taken
 	Taken    time.Time
 	Hosts    map[string]*HostRecord
+	Saved    map[string]string // the table SavedOptions
+	Runtime  map[string]string // the table Runtime
 }
 
 // HostRecord is a host as Redis holds it.
@@ -81,13 +83,13 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
 	top := list(reply)
-	if len(top) != 5 {
-		return nil, fmt.Errorf("snapshot: a reply of %d parts, not 5", len(top))
+	if len(top) != 7 {
+		return nil, fmt.Errorf("snapshot: a reply of %d parts, not 7", len(top))
 	}
 	hosts := list(top[4])
 	out := &Snapshot{
 		Revision: uint64(atoi(text(top[0]))), NowMS: atoi(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
-		Hosts: make(map[string]*HostRecord, len(hosts)),
+		Hosts: make(map[string]*HostRecord, len(hosts)), Saved: fields(top[5]), Runtime: fields(top[6]),
 	}
 	for _, h := range hosts {
 		parts := list(h)

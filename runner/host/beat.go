@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -115,7 +116,7 @@ func (h *Host) judgeFence(ctx context.Context) error {
 func (h *Host) registerLocked(ctx context.Context) error {
 	info := state.HostInfo{
 		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, Devices: h.cfg.Devices.String(), Labels: strings.Join(h.cfg.Labels, ","),
-		Version: h.cfg.Version,
+		Version: h.cfg.Version, Budget: placement.FormatMemory(h.cfg.Budget), Total: placement.FormatMemory(h.cfg.Totals), Options: h.cfg.Options.Canonical(),
 	}
 	if h.cfg.Seats != nil {
 		seats, _ := json.Marshal(h.cfg.Seats) // a map of numbers always marshals
@@ -128,7 +129,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	if !h.registered.IsZero() {
 		info.Owned = h.generation
 	}
-	info.Limits = h.settings.limits.String()
+	info.Limits, info.Learned = h.settings.limits.String(), h.learnedLocked()
 	for _, r := range h.residents {
 		r.dirty = false
 		put := h.recordLocked(r)

@@ -1,13 +1,14 @@
 package host
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
@@ -20,18 +21,14 @@ const quarantine = 10 * time.Minute
 
 // entry is a ticket's model with all that a load needs.
 type entry struct {
-	model   *catalog.Model
+	model   *catalog.Model // on the devices that its options select
 	under   *catalog.Catalog
 	recipe  *recipe.Recipe
 	options recipe.Options // effective
+	digest  string         // of what is loaded, so that what was learned of it is not taken for a mended entry's
 	plan    plan.Plan
 	need    int64
 	pinned  bool
-}
-
-// identity names what is loaded, so that a failure is remembered for it and not for a mended entry.
-func (e entry) identity() string {
-	return e.model.ID + "\x00" + e.model.Checkpoint + "\x00" + e.model.MMProj + "\x00" + e.recipe.Name + "\x00" + e.options.Canonical()
 }
 
 // entryFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > flags > recipe).
@@ -51,20 +48,16 @@ func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	if !ok {
 		return entry{}, &Error{Code: CodeLoad, Message: "recipe " + m.Recipe + " is not in the catalogue", Final: true, Cause: errUnknown}
 	}
-	layers, err := h.layers(m, &rc, set)
+	from := h.sources(m, set)
+	from.Request, from.Merge = t.Options, t.Merge
+	load, err := placement.Resolve(m, &rc, from)
 	if err != nil {
 		return entry{}, err
-	}
-	if layers.Request, err = options(t.Options); err != nil {
-		return entry{}, fmt.Errorf("options: %w", err)
-	}
-	if t.Merge && layers.Request != nil {
-		layers.Request[recipe.MergeArgs] = true
 	}
 	if p, asked := pinAsked(t); asked {
 		pinned = p
 	}
-	e := entry{model: m, under: under, recipe: &rc, options: rc.Effective(layers), need: m.Memory, pinned: pinned}
+	e := entry{model: load.Model, under: under, recipe: &rc, options: load.Options, digest: load.Digest(), need: m.Memory, pinned: pinned}
 	if e.plan, err = h.planFor(e, set); err != nil {
 		return entry{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
 	}
@@ -74,13 +67,9 @@ func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	return e, nil
 }
 
-// layers are the sources of a model's options but a request.
-func (h *Host) layers(m *catalog.Model, rc *recipe.Recipe, set settings) (recipe.Layers, error) {
-	saved, err := options(set.saved[m.ID])
-	if err != nil {
-		return recipe.Layers{}, fmt.Errorf("saved options: %w", err)
-	}
-	return recipe.Layers{Saved: saved, Catalogue: m.Options, Runner: runtimeOptions(h.cfg.Options, set.runtime, rc)}, nil
+// sources are those of a model's options but a request.
+func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
+	return placement.Sources{Saved: set.saved[m.ID], Runtime: set.runtime, Flags: h.cfg.Options}
 }
 
 // planFor computes a load's plan. Its share of a device depends on the host's settings and on the catalogue: the least
@@ -113,10 +102,14 @@ func (h *Host) plainBeside(e entry, set settings) (needs map[policy.Type][]int64
 	needs = map[policy.Type][]int64{}
 	for _, m := range e.under.Models {
 		rc, ok := e.under.Recipes[m.Recipe]
-		if m.Type == policy.LLM || !ok || !m.Devices.Overlaps(e.model.Devices) {
+		if m.Type == policy.LLM || !ok {
 			continue
 		}
-		need := h.needOf(m, &rc, set)
+		load, err := placement.Resolve(m, &rc, h.sources(m, set))
+		if err != nil || !load.Model.Devices.Overlaps(e.model.Devices) {
+			continue
+		}
+		need := h.needOf(load, &rc)
 		if need == 0 {
 			unknown = append(unknown, m.ID)
 		}
@@ -126,15 +119,11 @@ func (h *Host) plainBeside(e entry, set settings) (needs map[policy.Type][]int64
 }
 
 // needOf is the memory that a load of a plain model would need, 0 where that is not known or it could not be loaded.
-func (h *Host) needOf(m *catalog.Model, rc *recipe.Recipe, set settings) int64 {
-	if m.Memory > 0 {
-		return m.Memory
+func (h *Host) needOf(l placement.Load, rc *recipe.Recipe) int64 {
+	if l.Model.Memory > 0 {
+		return l.Model.Memory
 	}
-	layers, err := h.layers(m, rc, set)
-	if err != nil {
-		return 0
-	}
-	p, err := h.cfg.Engines.Plan(m, rc, rc.Effective(layers), plan.Share{})
+	p, err := h.cfg.Engines.Plan(l.Model, rc, l.Options, plan.Share{})
 	if err != nil {
 		return 0
 	}
@@ -159,13 +148,27 @@ func pinAsked(t state.TicketRecord) (pinned, asked bool) {
 	return v == "1", asked
 }
 
-func options(text string) (recipe.Options, error) {
-	if text == "" {
-		return nil, nil
+// learn remembers what a load takes of this host, so that gateways know it when they place the model next. It returns the
+// host's fields to write. Where the catalogue gives the size there is nothing to learn.
+func (h *Host) learn(e entry, device policy.Devices) map[string]string {
+	if e.need <= 0 || e.model.Memory > 0 {
+		return nil
 	}
-	var o recipe.Options
-	err := json.Unmarshal([]byte(text), &o)
-	return o, err
+	n := placement.Need{Bytes: e.need, Device: device, Parts: e.plan.Parts(), Of: e.digest}
+	field := placement.NeedField + e.model.ID
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.learned[field] = n.String()
+	return map[string]string{field: n.String()}
+}
+
+// learnedLocked is all that is known of models that the catalogue still has.
+func (h *Host) learnedLocked() map[string]string {
+	maps.DeleteFunc(h.learned, func(field, _ string) bool {
+		_, there := h.catalog.Model(strings.TrimPrefix(field, placement.NeedField))
+		return !there
+	})
+	return maps.Clone(h.learned)
 }
 
 // place makes the new model's hold on its slot.
@@ -181,7 +184,7 @@ func offence(e entry, err error) string {
 	if bad, ok := errors.AsType[*engine.LoadError](err); ok && bad.Digest != "" {
 		return bad.Digest
 	}
-	return e.identity()
+	return e.digest
 }
 
 // quarantined reports whether a load failed twice for what it fails for now.
@@ -203,5 +206,5 @@ func (h *Host) setQuarantine(e entry, err error) {
 func (h *Host) endQuarantine(e entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.bad, e.identity())
+	delete(h.bad, e.digest)
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"reveille/infra/policy"
 	"reveille/infra/state"
@@ -59,19 +60,21 @@ func failure(err error) state.Outcome {
 	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": message}}
 }
 
-// refusal turns a decision against a load into a ticket's outcome. One for want of memory says what the load is made of.
-func refusal(r *policy.Refusal, p *plan.Plan) state.Outcome {
-	code, message := CodeLoad, r.Error()
+// refusal turns a decision against a load into a ticket's outcome. One for want of memory says what the load is made of,
+// and gives its figures to gateways, which try the next host.
+func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
+	out := state.Outcome{Failed: true, Fields: map[string]string{"code": CodeLoad}}
 	switch r.Code {
 	case policy.TooLarge:
-		code = "model_too_large"
-		if parts := p.Parts(); parts != "" {
-			message += " (" + parts + ")"
-		}
+		r.Parts = p.Parts()
+		out.Fields["code"] = "model_too_large"
+		out.Fields["device"], out.Fields["parts"] = r.Device.String(), r.Parts
+		out.Fields["need"], out.Fields["budget"] = strconv.FormatInt(r.Need, 10), strconv.FormatInt(r.Budget, 10)
 	case policy.SlotsPinned:
-		code = "slots_pinned_error"
+		out.Fields["code"] = "slots_pinned_error"
 	}
-	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": message}}
+	out.Fields["message"] = r.Error()
+	return out
 }
 
 // errUnknown: the catalogue that this host has read has no such model.

@@ -25,7 +25,7 @@ type Config struct {
 	Limits  policy.Limits
 	Budget  map[policy.Devices]int64 // bytes per device, none: no limit
 	Totals  map[policy.Devices]int64 // bytes that a device has, where that is known
-	Seats   map[policy.Type]int      // NPU seats, nil: one NPU model
+	Seats   map[policy.Type]int      // NPU seats; nil: those of the host's catalogue entry, else one NPU model
 	Options recipe.Options           // load options from flags and environment, below the pool's run-time settings
 	Evict   policy.Eviction          // which idle model goes; default LRU
 	Price   float64                  // of an hour of this host, for policy.Cost; 0 counts as 1
@@ -104,6 +104,7 @@ type Host struct {
 	pulls          map[string]*pull     // under way, by pullKey
 	waits          map[string]*wait     // tickets of the queue that wait, by id
 	taken          map[string]time.Time // tickets that this host works on (zero), or whose outcome Redis heard then
+	learned        map[string]string    // fields of the host in Redis: what loads taught of their needs
 	bad            map[string]time.Time // what failed twice, by offence: it does not clear the host again
 	draining       bool
 	grace          context.Context // nil until interrupted: the time that open requests have
@@ -140,7 +141,7 @@ func New(cfg Config) *Host {
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, kick: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, taken: map[string]time.Time{},
-		bad: map[string]time.Time{}, settings: settings{limits: cfg.Limits},
+		bad: map[string]time.Time{}, learned: map[string]string{}, settings: settings{limits: cfg.Limits},
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())

@@ -192,7 +192,10 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	}
 	h.mu.Unlock()
 	if err == nil {
-		e.out = state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(time.Since(l.began).Milliseconds(), 10), "cold": "1"}}
+		e.out = state.Outcome{
+			Fields:  map[string]string{"load_ms": strconv.FormatInt(time.Since(l.began).Milliseconds(), 10), "cold": "1"},
+			Learned: h.learn(l.entry, l.entry.model.Devices),
+		}
 		h.log.Info("load done", "model", r.id, "ms", time.Since(l.began).Milliseconds(), "evicted", l.evicted)
 	} else {
 		e.out, e.owed = failure(err), nil

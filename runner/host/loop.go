@@ -192,7 +192,11 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 		case l != nil:
 			h.work.Go(func() { h.runLoad(context.WithoutCancel(ctx), l) })
 		default:
-			h.finishNow(ctx, loads[at].ticket, refusal(step.Admission.Refusal, &loads[at].entry.plan))
+			out := refusal(*step.Admission.Refusal, &loads[at].entry.plan)
+			if r := step.Admission.Refusal; r.Code == policy.TooLarge {
+				out.Learned = h.learn(loads[at].entry, r.Device)
+			}
+			h.finishNow(ctx, loads[at].ticket, out)
 		}
 		loads = slices.Delete(loads, at, at+1)
 	}
@@ -201,7 +205,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 // viewLocked is the host as the policy sees it.
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	v := policy.Host{
-		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.cfg.Devices, Limits: h.settings.limits, Budget: h.cfg.Budget, NPUSeats: h.cfg.Seats,
+		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.cfg.Devices, Limits: h.settings.limits, Budget: h.cfg.Budget, NPUSeats: h.seatsLocked(),
 	}
 	for _, r := range h.residents {
 		one := r.view()
@@ -220,6 +224,17 @@ func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 		v.Queue = append(v.Queue, t)
 	}
 	return v
+}
+
+// seatsLocked are the NPU seats: those of the runner's flag, else of the host's entry in the catalogue.
+func (h *Host) seatsLocked() map[policy.Type]int {
+	if h.cfg.Seats != nil {
+		return h.cfg.Seats
+	}
+	if known, ok := h.catalog.Host(h.cfg.Name); ok {
+		return known.NPUSeats
+	}
+	return nil
 }
 
 // closeLocked shuts models for a load that waits for them, or opens them again; those that are going, or that the load

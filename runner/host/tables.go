@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"reveille/infra/catalog"
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -46,6 +47,9 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 		}
 	}
 	changed := h.settings.limits != was
+	if changed {
+		clear(h.learned) // a model's share of a device depends on them
+	}
 	h.mu.Unlock()
 	if changed {
 		h.noteWrite(errStale) // gateways place by the limits of the registration
@@ -102,7 +106,7 @@ func (h *Host) dismissOutdated(ctx context.Context) {
 			gone = append(gone, r)
 			continue
 		}
-		r.model, r.pinned, r.dirty = m, h.pinnedLocked(m), true
+		r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m), true
 	}
 	h.mu.Unlock()
 	for _, r := range gone {

@@ -18,6 +18,7 @@
 //	 9 what a dead gateway wanted ends within its lease (told as 11) 22 a request is counted once and given back once
 //	10 one spawn for any number of requests                     23 a request reaches an engine once
 //	11 a load that nobody wants is dropped                     26 a script that refuses changes nothing
+//	27 models on a host never exceed its memory, and none is refused as too large that some host could hold (slot rule 9)
 //
 // Some hold only while nothing is wrong (a partition may well cost a second copy). Disturbed events tell the checker how
 // long to suspend those; the others are never suspended.

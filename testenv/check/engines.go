@@ -24,6 +24,15 @@ func (c *Checker) spawn(e Event) {
 	if npu := c.alive(e.Host, func(o *engine) bool { return c.world.Models[o.model].NPU }); m.NPU && len(npu) > 0 {
 		c.broken(2, "host %s starts %s beside %s on the NPU", e.Host, e.Model, npu[0].model)
 	}
+	if budget := c.world.Budgets[e.Host]; budget > 0 && m.Memory > 0 {
+		held := int64(0)
+		for _, o := range c.alive(e.Host, func(*engine) bool { return true }) {
+			held += c.world.Models[o.model].Memory
+		}
+		if held+m.Memory > budget {
+			c.broken(27, "host %s starts %s, which needs %d bytes, beside models that hold %d of %d", e.Host, e.Model, m.Memory, held, budget)
+		}
+	}
 	copies := c.alive("", func(o *engine) bool {
 		return o.model == e.Model && !o.closed && o.state != stopping && !c.host(o.host).dismissed(o.model, e.At)
 	})
@@ -170,6 +179,9 @@ func (c *Checker) victim(h *hostLog, en *engine, e Event) {
 		o := c.world.Models[r.Model]
 		if r.PID == en.pid || r.PID == 0 || o.Type != me.Type || o.Pinned || r.InFlight > 0 || r.Reserved || r.State != policy.ModelLoaded {
 			continue
+		}
+		if loading.Memory > 0 && o.Memory < me.Memory {
+			continue // its memory would not have been enough
 		}
 		if r.Used < mine.Used && e.At-r.Used > c.world.Reserve+5*time.Second {
 			c.broken(6, "host %s stops %s, used at %v, and keeps the idle %s, used at %v", en.host, en.model, mine.Used, r.Model, r.Used)

@@ -118,12 +118,14 @@ type Model struct {
 	Type   policy.Type
 	NPU    bool
 	Pinned bool
+	Memory int64 // bytes it needs, 0 none; NPU models need none
 }
 
 // World is what does not change in a history.
 type World struct {
 	Models    map[string]Model
 	Limits    map[string]policy.Limits // by host
+	Budgets   map[string]int64         // bytes for models by host, 0 no limit
 	Reserve   time.Duration            // how long a model waits for the requests it was loaded for
 	FairAfter time.Duration
 	Lease     time.Duration // of a waiting gateway

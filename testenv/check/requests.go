@@ -118,14 +118,14 @@ func (c *Checker) revived(en *engine, e Event) {
 }
 
 // heldUp looks for a load that has headed its queue for long enough and whose only victim takes a new request. A load that
-// needs the NPU as well is left out: it may wait for a second model or behind a load of another type, and leaves an idle
+// needs the NPU as well, or memory of a budget, is left out: it may wait for a second model or behind a load of another type, and leaves an idle
 // victim open meanwhile.
 func (c *Checker) heldUp(en *engine, r *request, e Event) {
 	h := c.host(en.host)
 	ty := c.typeOf(en.model)
 	head, waits := h.heads[string(ty)]
 	owed := r.ticket != "" && !c.paid[grant{r.ticket, r.gateway, en.host}]
-	if !waits || owed || c.world.Models[head.model].NPU || c.world.Limits[en.host].Of(ty) != 1 || !c.calm() {
+	if !waits || owed || c.world.Models[head.model].NPU || c.world.Budgets[en.host] > 0 && c.world.Models[head.model].Memory > 0 || c.world.Limits[en.host].Of(ty) != 1 || !c.calm() {
 		return
 	}
 	if d := e.At - head.since; d > c.world.FairAfter+2*time.Second {
@@ -156,6 +156,14 @@ func (c *Checker) outcome(r *request, e Event) {
 	}
 	if late := e.At - r.deadline; r.pid == 0 && late > time.Second {
 		c.broken(13, "request %s got %q %v after its time", e.Request, e.Text, late)
+	}
+	if e.Text == "model_too_large" {
+		for host := range c.world.Limits {
+			if budget := c.world.Budgets[host]; budget == 0 || c.world.Models[r.model].Memory <= budget {
+				c.broken(27, "request %s for %s got %q, host %s could hold it", e.Request, r.model, e.Text, host)
+			}
+		}
+		return
 	}
 	if !c.calm() || slices.Contains(always, e.Text) || r.background {
 		return

@@ -11,15 +11,16 @@ import (
 )
 
 // modelNames are the models of every scenario: three that share the slots of llm, two embeddings, two types on the NPU,
-// and a pinned one with a neighbour.
+// and a pinned one with a neighbour. What a and e need is in the models file, what b needs only runners find out; the
+// others need nothing.
 var modelNames = []string{"a", "b", "c", "e", "f", "n", "o", "p", "q"}
 
 const modelsYAML = `
 models:
-  a: {type: llm, recipe: standin, device: cpu}
+  a: {type: llm, recipe: standin, device: cpu, memory: 4MiB}
   b: {type: llm, recipe: standin, device: cpu}
   c: {type: llm, recipe: standin, device: cpu}
-  e: {type: embedding, recipe: standin, device: cpu}
+  e: {type: embedding, recipe: standin, device: cpu, memory: 3MiB}
   f: {type: embedding, recipe: standin, device: cpu}
   n: {type: llm, recipe: standin, device: npu}
   o: {type: audio, recipe: standin, device: npu}
@@ -27,6 +28,9 @@ models:
   q: {type: reranking, recipe: standin, device: cpu}
 hosts:
 `
+
+// found is what runners find out that models need.
+var found = map[string]int64{"b": 4 << 20}
 
 // modelIndex is the position of a model from 1, 0 for none.
 func modelIndex(name string) int { return slices.Index(modelNames, name) + 1 }
@@ -48,7 +52,7 @@ func makeCatalog(hosts int) (*catalog.Catalog, error) {
 func checked(c *catalog.Catalog) map[string]check.Model {
 	out := map[string]check.Model{}
 	for _, m := range c.Models {
-		out[m.ID] = check.Model{Type: m.Type, NPU: m.Devices.Has(policy.NPU), Pinned: m.Pin}
+		out[m.ID] = check.Model{Type: m.Type, NPU: m.Devices.Has(policy.NPU), Pinned: m.Pin, Memory: max(m.Memory, found[m.ID])}
 	}
 	return out
 }

@@ -51,9 +51,9 @@ var (
 	errGone  = errors.New("the runner is gone")
 )
 
-// Need implements host.Engines.
-func (e *engines) Plan(*catalog.Model, *recipe.Recipe, recipe.Options, plan.Share) (plan.Plan, error) {
-	return plan.Plan{}, nil
+// Plan implements host.Engines.
+func (e *engines) Plan(m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Share) (plan.Plan, error) {
+	return plan.Plan{Need: found[m.ID]}, nil
 }
 
 // Start implements host.Engines.

@@ -9,8 +9,10 @@ import (
 func Generate(seed uint64, steps int) Scenario {
 	g := generator{Rand: rand.New(rand.NewPCG(seed, 0x51e9))}
 	s := Scenario{Seed: seed, Gateways: 1 + g.IntN(3)}
-	for range 1 + g.IntN(3) {
-		s.Hosts = append(s.Hosts, HostSpec{Limits: pick(g, "1", "1", "2", "1 2", "2 1 1 1", "-1"), Asleep: g.IntN(4) == 0})
+	for i := range 1 + g.IntN(3) {
+		h := HostSpec{Limits: pick(g, "1", "1", "2", "1 2", "2 1 1 1", "-1"), Asleep: g.IntN(4) == 0}
+		h.Budget = [...]int{0, 0, 0, 3, 5, 8}[chance(seed, "budget", hostName(i+1))%6] // leaves the other draws as they were
+		s.Hosts = append(s.Hosts, h)
 	}
 	g.scenario = &s
 	g.models = 2 + g.IntN(len(modelNames)-1)

@@ -19,6 +19,7 @@ type runner struct {
 	name   string
 	addr   string
 	limits policy.Limits
+	budget map[policy.Devices]int64
 
 	mu         sync.Mutex
 	life       *life
@@ -51,6 +52,9 @@ func (l *life) ready() bool {
 func newRunner(w *world, n int, spec HostSpec, limits policy.Limits) *runner {
 	name := hostName(n)
 	r := &runner{w: w, n: n, name: name, addr: name + ":1", limits: limits}
+	if spec.Budget > 0 {
+		r.budget = map[policy.Devices]int64{policy.CPU: int64(spec.Budget) << 20}
+	}
 	return r
 }
 
@@ -79,7 +83,7 @@ func (r *runner) start() {
 	}
 	l.store = store
 	l.host = host.New(host.Config{
-		Name: r.name, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Devices: policy.CPU | policy.NPU, Limits: r.limits,
+		Name: r.name, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Devices: policy.CPU | policy.NPU, Limits: r.limits, Budget: r.budget,
 		FairAfter: fairAfter, DrainTimeout: drainTimeout, Reserve: reserve, ClearTimeout: clearTimeout,
 		Generation: r.generation, Store: store, Engines: l.engines,
 		OnRegister: func(g uint64) {

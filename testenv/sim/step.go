@@ -85,6 +85,7 @@ func (s Step) String() string {
 type HostSpec struct {
 	Limits string // as --max-loaded-models
 	Asleep bool   // its runner is started by the first wake
+	Budget int    // MiB for models on its CPU, 0 no limit
 }
 
 // Scenario is a pool and what befalls it. Everything the run needs is in it.
@@ -100,11 +101,14 @@ func (s Scenario) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d\ngateways %d\n", s.Seed, s.Gateways)
 	for _, h := range s.Hosts {
+		word, budget := "host", ""
 		if h.Asleep {
-			fmt.Fprintf(&b, "asleep %s\n", h.Limits)
-		} else {
-			fmt.Fprintf(&b, "host %s\n", h.Limits)
+			word = "asleep"
 		}
+		if h.Budget > 0 {
+			budget = fmt.Sprintf(" budget=%d", h.Budget)
+		}
+		fmt.Fprintf(&b, "%s %s%s\n", word, h.Limits, budget)
 	}
 	for _, st := range s.Steps {
 		fmt.Fprintln(&b, st)
@@ -137,7 +141,12 @@ func (s *Scenario) line(line string) (err error) {
 	case "gateways":
 		s.Gateways, err = strconv.Atoi(rest)
 	case "host", "asleep":
-		s.Hosts = append(s.Hosts, HostSpec{Limits: rest, Asleep: word == "asleep"})
+		limits, budget, said := strings.Cut(rest, " budget=")
+		h := HostSpec{Limits: limits, Asleep: word == "asleep"}
+		if said {
+			h.Budget, err = strconv.Atoi(budget)
+		}
+		s.Hosts = append(s.Hosts, h)
 	default:
 		var st Step
 		if st, err = parseStep(Op(word), rest); err == nil {

@@ -67,14 +67,15 @@ func newWorld(s Scenario) (*world, error) {
 		scenario: s, catalog: cat, redis: miniredis.NewMiniRedis(), began: time.Now(), orders: &orders{fail: map[[2]string][]error{}},
 		serials: map[string]int{}, parts: map[[2]int]bool{}, noWake: map[string]int{},
 	}
-	limits := map[string]policy.Limits{}
+	limits, budgets := map[string]policy.Limits{}, map[string]int64{}
 	for i, h := range s.Hosts {
 		if limits[hostName(i+1)], err = policy.ParseLimits(h.Limits); err != nil {
 			return nil, err
 		}
+		budgets[hostName(i+1)] = int64(h.Budget) << 20
 	}
 	w.checker = check.New(check.World{
-		Models: checked(cat), Limits: limits, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease,
+		Models: checked(cat), Limits: limits, Budgets: budgets, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease,
 	})
 	w.redis.ClockTTL(true)
 	if c, err := w.redis.Dial(); err != nil { // starts the server

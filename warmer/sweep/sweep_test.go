@@ -361,6 +361,53 @@ func TestPlannedWarmth(t *testing.T) {
 	})
 }
 
+// A planned load goes where a model is about to go, and wakes no other host for it: the unload that is queued or under way
+// is no load that it would have to wait for. Nor is a pull of weights.
+func TestPlannedWarmthTakesTheSlotThatIsFreed(t *testing.T) {
+	const two = `
+models:
+  chat: {type: llm, recipe: standin, device: cpu}
+  talk: {type: llm, recipe: standin, device: cpu}
+  embed: {type: embedding, recipe: standin, device: cpu}
+hosts:
+  box: {driver: local, devices: [cpu]}
+  spare: {driver: local, devices: [cpu]}
+warm:
+  - {model: talk, schedule: "* * * * *", for: 1h}
+`
+	for name, prepare := range map[string]func(*pool){
+		"the unload is queued": func(*pool) {}, // by the sweep itself
+		"the unload is under way": func(p *pool) {
+			gen := p.boxes["box"].gen
+			got, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Unload: true, Host: "box", Revision: p.revision(), Background: true})
+			p.must(err)
+			p.must(p.store.Begin(ctx, "box", gen, got.Ticket))
+			p.must(p.store.PutModel(ctx, "box", gen, state.ModelPut{ID: "chat", Fields: map[string]string{"type": "llm", "state": "draining"}}, -1, ""))
+		},
+		"weights are pulled": func(p *pool) {
+			for _, m := range []string{"chat", "embed"} {
+				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision(), Own: true, Background: true, Fields: map[string]string{"pull_only": "1"}})
+				p.must(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, p *pool) {
+				p.publish(two)
+				p.boot("box", "chat")
+				p.after(time.Hour)
+				prepare(p)
+				r, err := sweep.Run(ctx, p.deps(p.store), settings)
+				p.must(err)
+				if got := told(r); !strings.HasSuffix(got, "warm box/talk queued") {
+					t.Errorf("the sweep did %q, want it to end with talk queued on box", got)
+				}
+				equal(t, "wakes", p.wakes, 0)
+			})
+		})
+	}
+}
+
 func TestPlannedWarmthWithoutCapacity(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish(models + "warm:\n  - {model: chat, schedule: \"* * * * *\", for: 2h}\n")

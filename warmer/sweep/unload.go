@@ -26,7 +26,7 @@ func (r *run) unload(ctx context.Context) error {
 			if !r.DryRun {
 				_, err := r.store.Acquire(ctx, state.Want{
 					Gateway: r.ID, Model: u.Model, Unload: true, Host: u.Host, Revision: s.Revision, Background: true,
-					Fields: map[string]string{"only_idle_ms": strconv.FormatInt(r.idleTime(s, p).Milliseconds(), 10)},
+					Fields: map[string]string{"only_idle_ms": strconv.FormatInt(r.idleTime(u.Model).Milliseconds(), 10)},
 				})
 				if err != nil {
 					return true, err
@@ -43,8 +43,12 @@ func (r *run) unload(ctx context.Context) error {
 }
 
 // idleTime is the time without use that let the model go.
-func (r *run) idleTime(s *state.Snapshot, p place) time.Duration {
-	if idle := r.resident(s.Hosts[p.host].Models[p.model], false).Idle; idle != 0 {
+func (r *run) idleTime(model string) time.Duration {
+	catalogue := time.Duration(0)
+	if m, ok := r.catalog.Model(model); ok {
+		catalogue = r.catalog.Policy(m).Idle
+	}
+	if idle := r.idle(model, catalogue); idle != 0 {
 		return idle
 	}
 	return r.Idle

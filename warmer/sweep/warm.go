@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -29,11 +30,12 @@ func (r *run) warm(ctx context.Context) error {
 	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
 		wanted := r.warmNow(r.now(s))
 		view := r.view(s)
+		models := placement.View{Catalog: r.catalog}
 		for _, m := range r.catalog.Models {
 			if !wanted[m.ID] || done[m.ID] || there(s, m.ID) {
 				continue
 			}
-			p := policy.Place(view, r.catalog.Policy(m), r.unfit(s))
+			p := policy.Place(view, models.Model(s, m.ID, "", false), r.unfit(s))
 			a := Action{Kind: Warm, Host: p.Host, Model: m.ID, Reason: p.Reason.String(), Result: Queued}
 			if p.Refusal != nil {
 				a.Result, a.Reason = Refused, p.Refusal.Explain()

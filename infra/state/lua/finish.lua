@@ -2,6 +2,7 @@
 -- finish: a runner ends a ticket it had begun (or refuses one that it never began).
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket  [5] state: ready | failed  [6] fields, JSON object of strings (code, message, evicted, load_ms, …)
+-- ARGV[7] host fields that come with it, JSON object of strings: what the load taught of its need
 -- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'}.
 -- A ticket that ended so before is 'gone', with those who waited then and whose lease still runs: the first answer may
 -- have been lost. One that ended otherwise, or is not there, is 'gone' without any.
@@ -20,6 +21,7 @@ end
 if not pending(t.state) then return {'gone'} end
 fields.kind, fields.model, fields.host = nil, nil, nil
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
+for k, v in pairs(cjson.decode(ARGV[7])) do redis.call('HSET', P .. 'host:' .. h, k, v) end
 live(id)
 local out = redis.call('ZRANGE', P .. 'waiters:' .. id, 0, -1)
 close(id, ARGV[5])

@@ -1,7 +1,7 @@
 #!lua
 -- snapshot: everything a decision or a mirror needs, at one revision.
 -- KEYS[1] prefix
--- Returns {rev, now in ms, epoch, version of the catalogue, hosts}; a host is {name, fields, models, tickets}; models are id, fields, … and tickets
+-- Returns {rev, now in ms, epoch, version of the catalogue, hosts, saved options, run-time settings}; a host is {name, fields, models, tickets}; models are id, fields, … and tickets
 -- id, waiters, fields, …, in their order: what has begun, the load first, then the queue. Fields are as HGETALL has them, none for a record that is gone.
 -- Invariant: reads only, all in one step.
 local hosts = {}
@@ -22,4 +22,5 @@ for i, h in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
   end
   hosts[i] = {h, redis.call('HGETALL', P .. 'host:' .. h), models, tickets}
 end
-return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', redis.call('HGET', P .. 'catalog', 'version') or '', hosts}
+return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', redis.call('HGET', P .. 'catalog', 'version') or '', hosts,
+  redis.call('HGETALL', P .. 'settings:options'), redis.call('HGETALL', P .. 'settings:runtime')}

@@ -1,0 +1,75 @@
+package placement
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// NeedField is the prefix of a host's fields that hold the needs its runner knows, by model.
+const NeedField = "need:"
+
+// Need is what a runner knows of the memory that a load takes on its host, from the model's own files.
+type Need struct {
+	Bytes  int64          `json:"bytes"`
+	Device policy.Devices `json:"-"`
+	Parts  string         `json:"parts,omitempty"` // what Bytes is made of, in words
+	Of     string         `json:"of"`              // the load's digest: of another load it says nothing
+}
+
+type needJSON struct {
+	plainNeed
+	Device string `json:"device"`
+}
+
+type plainNeed Need
+
+// String is the JSON that a host's field holds.
+func (n Need) String() string {
+	text, _ := json.Marshal(needJSON{plainNeed(n), n.Device.String()}) // strings and numbers always marshal
+	return string(text)
+}
+
+// readNeed is what a host's runner knows of a load of a model, by the load's digest; zero when it knows nothing.
+func readNeed(h *state.HostRecord, model, digest string) Need {
+	text := h.Fields[NeedField+model]
+	if text == "" {
+		return Need{}
+	}
+	var n needJSON
+	if json.Unmarshal([]byte(text), &n) != nil || n.Bytes < 0 || n.Of != digest {
+		return Need{}
+	}
+	out := Need(n.plainNeed)
+	out.Device, _ = policy.ParseDevices(n.Device)
+	return out
+}
+
+// FormatMemory writes bytes by device, "cpu=25769803776 gpu=21474836480".
+func FormatMemory(by map[policy.Devices]int64) string {
+	var out []string
+	for _, d := range []policy.Devices{policy.CPU, policy.GPU, policy.NPU} {
+		if n := by[d]; n > 0 {
+			out = append(out, fmt.Sprintf("%s=%d", d, n))
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// ParseMemory reads what FormatMemory writes. Parts that it cannot read are left out: those devices have no limit.
+func ParseMemory(text string) map[policy.Devices]int64 {
+	out := map[policy.Devices]int64{}
+	for f := range strings.FieldsSeq(text) {
+		name, value, _ := strings.Cut(f, "=")
+		d, err := policy.ParseDevices(name)
+		n, bad := strconv.ParseInt(value, 10, 64)
+		if err == nil && bad == nil && n > 0 {
+			out[d] = n
+		}
+	}
+	return out
+}

@@ -1,0 +1,107 @@
+package placement
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"reveille/infra/catalog"
+	"reveille/infra/recipe"
+)
+
+// Load is one way to load a model on one host: the model with the devices that its options select, and those options.
+type Load struct {
+	Model   *catalog.Model
+	Options recipe.Options // in force
+}
+
+// Sources are where a load's options come from besides the catalogue. Texts are as Redis holds them.
+type Sources struct {
+	Saved   string            // JSON of the model's saved options, "" none
+	Runtime map[string]string // the pool's run-time settings
+	Flags   recipe.Options    // of the runner's flags and environment
+	Request string            // JSON of the load's own options, "" none
+	Merge   bool              // the request's arguments are added to those below
+}
+
+// Resolve merges a model's options (request > saved > catalogue > run-time settings > flags > recipe) and sets its devices
+// to those that the options select. Gateway, warmer and runner all use it, so that a model is booked on the devices that
+// its engine uses. The error tells of options that are no JSON object; m is not changed.
+func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
+	saved, err := options(from.Saved)
+	if err != nil {
+		return Load{}, fmt.Errorf("saved options: %w", err)
+	}
+	request, err := options(from.Request)
+	if err != nil {
+		return Load{}, fmt.Errorf("options: %w", err)
+	}
+	if from.Merge && request != nil {
+		request[recipe.MergeArgs] = true
+	}
+	opts := rc.Effective(recipe.Layers{
+		Request: request, Saved: saved, Catalogue: m.Options, Runner: runtimeOptions(from.Flags, from.Runtime, rc),
+	})
+	return Load{Model: On(m, rc, opts), Options: opts}, nil
+}
+
+// On is the model with the devices that options in force select.
+func On(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model {
+	d := rc.DevicesFor(opts, m.Devices)
+	if d == m.Devices {
+		return m
+	}
+	moved := *m
+	moved.Devices = d
+	return &moved
+}
+
+// Digest identifies what is loaded: it changes with the files, the recipe, the options and the devices.
+func (l Load) Digest() string {
+	m := l.Model
+	text, _ := json.Marshal([]string{ // strings always marshal
+		m.ID, string(m.Type), m.Checkpoint, m.SHA256, m.MMProj, m.Recipe, m.Devices.String(), l.Options.Canonical(),
+	})
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+func options(text string) (recipe.Options, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var o recipe.Options
+	err := json.Unmarshal([]byte(text), &o)
+	return o, err
+}
+
+// runtimeOptions are the load options of flags and environment with the pool's run-time settings over them: ctx_size, and
+// by engine {backend, args}, which are its options NAME_backend and NAME_args. A value that the recipe refuses is left out.
+func runtimeOptions(flags recipe.Options, table map[string]string, r *recipe.Recipe) recipe.Options {
+	asked := map[string]any{}
+	for name, text := range table {
+		var n int64
+		var by map[string]string
+		switch {
+		case name == "ctx_size" && json.Unmarshal([]byte(text), &n) == nil:
+			asked[name] = n
+		case name != "max_loaded_models" && json.Unmarshal([]byte(text), &by) == nil:
+			for part, v := range by {
+				asked[name+"_"+part] = v
+			}
+		}
+	}
+	out := flags.Clone()
+	for name, v := range asked {
+		one, err := r.ParseOptions(map[string]any{name: v}, recipe.Outside)
+		if err != nil || one[name] == "" {
+			continue
+		}
+		if out == nil {
+			out = recipe.Options{}
+		}
+		out[name] = one[name]
+	}
+	return out
+}

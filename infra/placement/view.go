@@ -1,0 +1,190 @@
+package placement
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// View reads snapshots under a catalogue. Its methods change nothing.
+type View struct {
+	Catalog *catalog.Catalog
+	Evict   policy.Eviction // what idle models are worth
+	Refused string          // a model whose recorded copies count as closed, "" none
+}
+
+// Pool is the pool as decisions see it. Hosts that the catalogue names and the store does not are asleep; sleeping hosts
+// that nobody knows how to wake are left out. What a host's runner said goes before what the catalogue says.
+func (v View) Pool(s *state.Snapshot) policy.Snapshot {
+	out := policy.Snapshot{Revision: s.Revision, Now: time.UnixMilli(s.NowMS)}
+	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
+		rec := s.Hosts[name]
+		known, inCatalog := v.Catalog.Host(name)
+		if rec.State == string(policy.Asleep) && rec.Driver == "" && !inCatalog {
+			continue
+		}
+		out.Hosts = append(out.Hosts, v.host(s, rec, known))
+	}
+	for _, h := range v.Catalog.Hosts {
+		if _, there := s.Hosts[h.Name]; !there {
+			out.Hosts = append(out.Hosts, policy.Host{
+				Name: h.Name, Labels: h.Labels, State: policy.Asleep, Devices: h.Devices, Limits: policy.Uniform(1), NPUSeats: h.NPUSeats,
+			})
+		}
+	}
+	return out
+}
+
+// host is one host; known is its catalogue entry, nil for none.
+func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
+	h := policy.Host{
+		Name: rec.Name, State: policy.HostState(rec.State), Labels: rec.Labels, Limits: policy.Uniform(1),
+		Budget: ParseMemory(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
+		// A generation is a token given at registration, and tokens are never behind the clock in microseconds.
+		UpSince: stamp(int64(rec.Generation / 1000)),
+	}
+	h.Devices, _ = policy.ParseDevices(rec.Devices) // a runner of another version may know more devices: those it shares count
+	if l, err := policy.ParseLimits(rec.Limits); err == nil {
+		h.Limits = l
+	}
+	if rec.Seats != "" {
+		_ = json.Unmarshal([]byte(rec.Seats), &h.NPUSeats) // unreadable seats are no seats: one NPU model
+	}
+	price := 0.0
+	if known != nil {
+		price = known.Price
+		h.Labels = slices.Concat(rec.Labels, known.Labels)
+		if h.Devices == 0 {
+			h.Devices = known.Devices
+		}
+		if rec.Seats == "" {
+			h.NPUSeats = known.NPUSeats
+		}
+	}
+	now := time.UnixMilli(s.NowMS)
+	for _, id := range slices.Sorted(maps.Keys(rec.Models)) {
+		m := rec.Models[id]
+		r := v.resident(m)
+		r.Value = v.Evict.Value(time.Duration(m.LoadMS)*time.Millisecond, price, now.Sub(r.Used))
+		h.InFlight += r.InFlight
+		h.Residents = append(h.Residents, r)
+	}
+	for _, t := range rec.Queue {
+		switch {
+		case t.Kind != "load", t.PullOnly:
+			h.Chores = append(h.Chores, t.Model)
+		case t.ID == rec.Loading:
+			h.Loading = t.Model
+		default:
+			h.Queue = append(h.Queue, policy.Ticket{ID: t.ID, Model: v.queued(s, rec, t)})
+		}
+	}
+	return h
+}
+
+func (v View) resident(m *state.ModelRecord) policy.Resident {
+	d, _ := policy.ParseDevices(m.Device)
+	r := policy.Resident{
+		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: policy.ModelState(m.State), Pinned: m.Pinned,
+		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory,
+	}
+	if entry, ok := v.Catalog.Model(m.ID); ok {
+		r.Idle = v.Catalog.Policy(entry).Idle
+	}
+	return r
+}
+
+// queued is a ticket's model as it will be on the ticket's host; one that left the catalogue has its id alone.
+func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRecord) policy.Model {
+	m, rc, ok := v.entry(t.Model)
+	if !ok {
+		return policy.Model{ID: t.Model}
+	}
+	out := v.Catalog.Policy(m)
+	if l, err := Resolve(m, rc, v.sources(s, rec, m.ID, t.Options, t.Merge)); err == nil {
+		out.Devices = l.Model.Devices
+		out.Memory = need(s, rec, l)
+	}
+	return out
+}
+
+// Model is a catalogue's model as it is to be placed, with what it takes on each host. options and merge are those of an
+// explicit load, "" for a request's. One that left the catalogue has its id alone.
+func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Model {
+	m, rc, ok := v.entry(id)
+	if !ok {
+		return policy.Model{ID: id}
+	}
+	out := v.Catalog.Policy(m)
+	if l, err := Resolve(m, rc, v.sources(s, nil, id, options, merge)); err == nil {
+		out.Devices, out.Memory = l.Model.Devices, need(s, nil, l)
+	}
+	for name, rec := range s.Hosts {
+		l, err := Resolve(m, rc, v.sources(s, rec, id, options, merge))
+		if err != nil {
+			break // of the options themselves: the runner says what is wrong with them
+		}
+		if n := (policy.Need{Devices: l.Model.Devices, Memory: need(s, rec, l)}); n.Devices != out.Devices || n.Memory != out.Memory {
+			if out.On == nil {
+				out.On = map[string]policy.Need{}
+			}
+			out.On[name] = n
+		}
+	}
+	return out
+}
+
+func (v View) entry(id string) (*catalog.Model, *recipe.Recipe, bool) {
+	m, ok := v.Catalog.Model(id)
+	if !ok {
+		return nil, nil, false
+	}
+	rc, ok := v.Catalog.Recipes[m.Recipe]
+	return m, &rc, ok
+}
+
+// sources are those of a load on a host, nil for one that never registered.
+func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request string, merge bool) Sources {
+	from := Sources{Saved: s.Saved[id], Runtime: s.Runtime, Request: request, Merge: merge}
+	if rec != nil {
+		from.Flags, _ = options(rec.Fields["options"]) // unreadable: none
+	}
+	return from
+}
+
+// need is what a load takes on a host in bytes, 0 when nobody knows: what the catalogue says, else what the host's runner
+// found, else the least that another runner refused it for. A refusal is a lower bound everywhere: a plan gives way to
+// its budget before it is refused.
+func need(s *state.Snapshot, on *state.HostRecord, l Load) int64 {
+	if l.Model.Memory > 0 {
+		return l.Model.Memory
+	}
+	id, digest := l.Model.ID, l.Digest()
+	if on != nil {
+		if n := readNeed(on, id, digest); n.Bytes > 0 {
+			return n.Bytes
+		}
+	}
+	least := int64(0)
+	for _, h := range s.Hosts {
+		n := readNeed(h, id, digest)
+		if budget := ParseMemory(h.Fields["memory_budget"])[n.Device]; budget > 0 && n.Bytes > budget && (least == 0 || n.Bytes < least) {
+			least = n.Bytes
+		}
+	}
+	return least
+}
+
+// stamp is a time in ms since the epoch, zero for none.
+func stamp(ms int64) time.Time {
+	if ms <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
