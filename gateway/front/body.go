@@ -4,9 +4,11 @@ import (
 	"errors"
 	"slices"
 
+	"reveille/gateway/bodycheck"
 	"reveille/gateway/peek"
 	"reveille/gateway/wire"
 	"reveille/infra/catalog"
+	"reveille/infra/policy"
 )
 
 // call is an inference request that passed the checks of its body.
@@ -16,19 +18,21 @@ type call struct {
 	asked string // the name that the client used
 	body  []byte // what the engine gets
 
-	messages []byte // the member of a JSON body in which media may be
+	constrained bool // the body constrains the output by a grammar, a schema or tools
 }
 
 // parse checks the body of an inference request and finds its model.
 func (r *request) parse() (*call, error) {
 	c := &call{request: r, body: r.ctx.PostBody()}
 	route := r.hit.Route
+	spec := bodycheck.ForRoute(route.Name)
+	var check bodycheck.Check
 	var name string
 	var err error
 	if route.Body == wire.BodyForm {
 		name, err = c.parseForm()
 	} else {
-		name, err = c.parseJSON()
+		name, err = c.parseJSON(&check, spec)
 	}
 	if err != nil {
 		return nil, err
@@ -40,23 +44,38 @@ func (r *request) parse() (*call, error) {
 	if route.Type != "" && c.model.Type != route.Type {
 		return nil, wire.Newf(wire.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type %s.", c.model.ID, c.model.Type, route.Type).With("model")
 	}
+	if spec != nil {
+		return c, c.finishCheck(&check, spec)
+	}
 	return c, nil
 }
 
-func (c *call) parseJSON() (name string, err error) {
+// parseJSON reads a body once: the members that the route table names, and all others for the check.
+func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name string, err error) {
 	route := c.hit.Route
 	var values [wire.MaxKeys]peek.Value
-	if err := peek.Scan(c.body, route.Keys(), values[:]); err != nil {
+	m, err := peek.Open(c.body)
+	if err != nil {
 		return "", invalidJSON(err)
+	}
+	for m.Next() {
+		name := m.Name()
+		for i, key := range route.Keys() {
+			if string(name) == key {
+				values[i] = m.Value()
+				break
+			}
+		}
+		if spec != nil {
+			check.See(spec, name, &m)
+		}
+	}
+	if m.Err() != nil {
+		return "", invalidJSON(m.Err())
 	}
 	c.stream = route.Stream(values[:]) && streams[route.Name]
 	if e := route.Check(values[:]); e != nil {
 		return "", e
-	}
-	for i, key := range route.Keys() {
-		if key == "messages" || key == "input" {
-			c.messages = values[i].Raw
-		}
 	}
 	return route.ModelName(values[:]).String(), nil
 }
@@ -81,6 +100,9 @@ func (c *call) parseForm() (name string, err error) {
 	}
 	if e := route.CheckForm(parts[:]); e != nil {
 		return "", e
+	}
+	if err := checkFiles(c.body, boundary, route.Type == policy.Image); err != nil {
+		return "", err
 	}
 	return parts[wire.KeyModel].String(), nil
 }

@@ -70,13 +70,10 @@ func (s *Server) infer(path string) handler {
 	}
 }
 
-// prepare makes the body what the engine shall see: the canonical name, and nothing that an engine must not get.
+// prepare makes the body what the engine shall see: it has the canonical name.
 func (c *call) prepare() error {
 	if c.hit.Route.Body != wire.BodyJSON {
 		return nil
-	}
-	if err := remoteMedia(c.messages); err != nil {
-		return err
 	}
 	if c.asked != c.model.ID {
 		return c.rename()
@@ -377,7 +374,7 @@ func (x *exchange) finish(err error) {
 	if x.after != nil && err == nil {
 		x.after()
 	}
-	x.body, x.messages = nil, nil
+	x.body = nil
 	if x.handed {
 		x.dropBody()
 	}

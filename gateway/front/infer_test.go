@@ -18,7 +18,7 @@ import (
 
 func TestWarmAnswer(t *testing.T) {
 	s := newStage(t).warm("chat")
-	body := " {\"messages\":[{\"role\":\"user\",\"content\":\"h\\u0069\"}],\"model\" : \"chat\", \"x\":[1.0e5 ,null],\"x\":2}\n"
+	body := " {\"messages\":[{\"role\":\"user\",\"content\":\"h\\u0069\"}],\"model\" : \"chat\", \"stop\":[\"1.0e5\" ,null],\"seed\":2}\n"
 	r := s.ask("POST", chatPath, body, "Content-Type: application/x-www-form-urlencoded")
 	if r.status != 200 || r.text != `{"ok":true,"usage":{"prompt_tokens":3,"completion_tokens":4}}` {
 		t.Fatalf("%d %s", r.status, r.text)
@@ -47,9 +47,9 @@ func TestAliasIsRewritten(t *testing.T) {
 	}
 	s.until("the alias is known", func() bool { return s.server.isName("late") })
 	for _, name := range []string{"nick", "chat:latest", "CHAT", "late", "late:latest", "LATE", "openai/late", "openai/late:latest", "LATE:latest"} {
-		r := s.ask("POST", chatPath, `{"a":"\u00e9", "model":"`+name+`","messages":[{}],"model":"`+name+`"}`)
+		r := s.ask("POST", chatPath, `{"user":"\u00e9", "model":"`+name+`","messages":[{}],"model":"`+name+`"}`)
 		got := s.got()
-		if want := `{"a":"\u00e9", "model":"chat","messages":[{}],"model":"chat"}`; r.status != 200 || string(got[len(got)-1].body) != want {
+		if want := `{"user":"\u00e9", "model":"chat","messages":[{}],"model":"chat"}`; r.status != 200 || string(got[len(got)-1].body) != want {
 			t.Errorf("%s: %d %s", name, r.status, got[len(got)-1].body)
 		}
 	}
@@ -196,7 +196,7 @@ func TestRunnerGone(t *testing.T) {
 
 func TestClocks(t *testing.T) {
 	s := newStage(t).warm("chat")
-	s.server.cfg.Signer.Correct("here", time.Now().Add(10 * time.Minute).UnixMilli())
+	s.server.cfg.Signer.Correct("here", time.Now().Add(10*time.Minute).UnixMilli())
 	if r := s.ask("POST", chatPath, chatBody); r.status != 200 || len(s.loads) != 0 {
 		t.Errorf("%d %s", r.status, r.text)
 	}

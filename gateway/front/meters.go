@@ -20,6 +20,8 @@ type meters struct {
 	streamErrors *metrics.Counter
 	broken       *metrics.Counter
 	answers      *answers
+
+	droppedFields *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, gate *admit.Gate, mem *pressure.Gauge) meters {
@@ -30,7 +32,8 @@ func newMeters(set *metrics.Set, gate *admit.Gate, mem *pressure.Gauge) meters {
 	return meters{
 		open: set.NewGauge("reveille_gateway_requests_open", nil), seconds: meter.NewHistogram(set, "reveille_gateway_request_seconds", meter.Seconds),
 		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),
-		answers: &answers{set: set},
+		answers:       &answers{set: set},
+		droppedFields: set.NewCounter("reveille_gateway_body_fields_dropped_total"),
 	}
 }
 

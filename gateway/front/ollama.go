@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/admit"
+	"reveille/gateway/bodycheck"
 	"reveille/gateway/ollama"
 	"reveille/gateway/wire"
 	"reveille/infra/relay"
@@ -54,6 +55,9 @@ func (s *Server) ollamaChat(r *request) error {
 	if o.body, err = o.q.Chat(o.model.ID, o.stream); err != nil {
 		return err
 	}
+	if err := o.vet(bodycheck.ForRoute("chat")); err != nil {
+		return err
+	}
 	return o.words(ollama.ChatPath, false)
 }
 
@@ -68,6 +72,13 @@ func (s *Server) ollamaGenerate(r *request) error {
 	}
 	var path string
 	if o.body, path, err = o.q.Generate(o.model.ID, o.stream); err != nil {
+		return err
+	}
+	route := "chat"
+	if path == ollama.CompletionPath {
+		route = "completions"
+	}
+	if err := o.vet(bodycheck.ForRoute(route)); err != nil {
 		return err
 	}
 	return o.words(path, true)
@@ -147,6 +158,9 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.Form, []byte
 	}
 	if o.body == nil {
 		return o.loaded(func() ([]byte, error) { return tell(o.form(false, nil), nil) })
+	}
+	if err := o.vet(bodycheck.ForRoute("embeddings")); err != nil {
+		return err
 	}
 	n, _, err := o.dimensions()
 	if err != nil {

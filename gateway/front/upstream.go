@@ -5,7 +5,10 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"reveille/gateway/bodycheck"
+	"reveille/gateway/peek"
 	"reveille/gateway/wire"
+	"reveille/infra/policy"
 )
 
 // upstream loads the model that the path names and passes the request on to its engine: method, query, body and the
@@ -31,6 +34,30 @@ func (s *Server) upstream(r *request) error {
 		return nil
 	}
 	c := &call{request: r, model: model, asked: id, body: r.ctx.PostBody()}
+	if err := c.vetUpstream(rest); err != nil {
+		return err
+	}
 	x := &exchange{call: c, path: []byte(rest + query), raw: true}
 	return x.start()
+}
+
+// vetUpstream holds the body of a request to an engine's own path that runs the model to the same rules as those of the
+// routes.
+func (c *call) vetUpstream(path string) error {
+	if h := &c.ctx.Request.Header; h.IsGet() || h.IsHead() {
+		return nil
+	}
+	switch kind, spec := bodycheck.ForPath(path); kind {
+	case bodycheck.JSON:
+		return c.vet(spec)
+	case bodycheck.Files:
+		boundary, ok := peek.Boundary(string(c.ctx.Request.Header.ContentType()))
+		if !ok {
+			return wire.New(wire.UnsupportedMediaType, "This route takes multipart/form-data.")
+		}
+		return checkFiles(c.body, boundary, c.model.Type == policy.Image)
+	case bodycheck.Closed:
+		return wire.New(wire.UnsupportedParameter, "This path of the engine is not open; use the gateway's own route.")
+	}
+	return nil
 }

@@ -15,7 +15,7 @@ func Set(body []byte, key string, value []byte) ([]byte, error) {
 	front := m.pos
 	out := make([]byte, 0, len(body)+len(key)+len(value)+8)
 	copied := 0
-	for m.next() {
+	for m.Next() {
 		if sameText(m.key, m.escaped, key) {
 			out = append(out, body[copied:m.start]...)
 			out = append(out, value...)
@@ -53,7 +53,7 @@ func Remove(body []byte, key string) ([]byte, error) {
 	}
 	out := append(make([]byte, 0, len(body)), body[:m.pos]...)
 	kept, end := 0, m.pos
-	for m.next() {
+	for m.Next() {
 		end = m.stop
 		if sameText(m.key, m.escaped, key) {
 			continue
@@ -68,6 +68,36 @@ func Remove(body []byte, key string) ([]byte, error) {
 		return nil, m.err
 	}
 	return append(out, body[end:]...), nil
+}
+
+// Place is where a member stands in a document.
+type Place struct {
+	from, to int // from the byte behind the comma or brace before it to the end of its value
+	n        int // it is the nth member
+}
+
+// Blank overwrites the members at the given places with blanks, commas
+// included, so that body is a document without them. places are those of a
+// valid body, in order.
+func Blank(body []byte, places []Place) {
+	for i, p := range places {
+		if p.n > 1 {
+			p.from-- // the comma; members before the first that stays lose the one behind them
+		}
+		blank(body[p.from:p.to])
+		if i+1 != p.n {
+			continue // one before it stays
+		}
+		if next := skipSpace(body, p.to); next < len(body) && body[next] == ',' {
+			body[next] = ' '
+		}
+	}
+}
+
+func blank(b []byte) {
+	for i := range b {
+		b[i] = ' '
+	}
 }
 
 // validValue checks that value is one JSON value and nothing else.

@@ -44,6 +44,19 @@ func Boundary(contentType string) (boundary string, ok bool) {
 func Multipart(body []byte, boundary string, names []string, out []Part) error {
 	out = out[:len(names)]
 	clear(out)
+	return EachPart(body, boundary, func(name string, p Part) {
+		for i := range names {
+			if names[i] == name {
+				out[i] = p
+				break
+			}
+		}
+	})
+}
+
+// EachPart calls fn with every field of a multipart/form-data body, in order,
+// and is otherwise as [Multipart].
+func EachPart(body []byte, boundary string, fn func(name string, p Part)) error {
 	delimiter := []byte("\r\n--" + boundary)
 	pos, last, err := firstPart(body, delimiter)
 	for n := 0; !last; n++ {
@@ -65,12 +78,7 @@ func Multipart(body []byte, boundary string, names []string, out []Part) error {
 		}
 		at += start - 2
 		if name, file, ok := disposition(head); ok {
-			for i := range names {
-				if names[i] == name {
-					out[i] = Part{Present: true, File: file, Value: body[start:max(at, start)]}
-					break
-				}
-			}
+			fn(name, Part{Present: true, File: file, Value: body[start:max(at, start)]})
 		}
 		pos, last, err = delimiterEnd(body, at+len(delimiter))
 	}

@@ -33,7 +33,7 @@ func Scan(body []byte, keys []string, out []Value) error {
 	if err != nil {
 		return err
 	}
-	for m.next() {
+	for m.Next() {
 		for i, key := range keys {
 			if sameText(m.key, m.escaped, key) {
 				out[i] = m.value
@@ -47,8 +47,12 @@ func Scan(body []byte, keys []string, out []Value) error {
 // Valid reports whether body is a document [Scan] accepts.
 func Valid(body []byte) bool { return Scan(body, nil, nil) == nil }
 
-// members walks the top-level members of an object.
-type members struct {
+// Members walks the top-level members of a document and validates it on the
+// way, as [Scan] does, which is made of it. Until Next has returned false and
+// Err nil, what was read may be the beginning of a document that is no good.
+//
+// Next does not allocate.
+type Members struct {
 	body []byte
 	pos  int // behind what was read so far
 	err  error
@@ -56,34 +60,56 @@ type members struct {
 	// The member next returned.
 	key              []byte // inside of the quotes
 	escaped          bool   // key holds escapes
-	value            Value
-	gap, start, stop int // end of the byte before the member, start and end of its value
+	value            Value  // of it
+	gap, start, stop int    // end of the byte before the member, start and end of its value
 
 	closed bool // the closing brace was read
 	count  int  // members read
 }
 
-// open reads up to the opening brace.
-func open(body []byte) (members, error) {
-	i := skipSpace(body, 0)
-	if i == len(body) {
-		return members{}, fail(i, "body is empty")
+// Open returns the members of a document. Its error is a [*SyntaxError].
+func Open(body []byte) (Members, error) { return open(body) }
+
+// Name returns the member's name, unescaped. It is a part of the body unless
+// the body spells it with escapes.
+func (m *Members) Name() []byte {
+	if !m.escaped {
+		return m.key
 	}
-	if body[i] != '{' {
-		return members{}, fail(i, "body is not a JSON object")
-	}
-	return members{body: body, pos: i + 1}, nil
+	return unescape(m.key)
 }
 
-// next reads one member. It returns false at the end of the document, which it
-// then has validated to the last byte, or with m.err set.
-func (m *members) next() bool {
+// Value returns the member's value.
+func (m *Members) Value() Value { return m.value }
+
+// Err returns the [*SyntaxError] that ended the walk, nil for a document that
+// was read to its end.
+func (m *Members) Err() error { return m.err }
+
+// Place returns where the member stands, for [Blank].
+func (m *Members) Place() Place { return Place{from: m.gap, to: m.stop, n: m.count} }
+
+// open reads up to the opening brace.
+func open(body []byte) (Members, error) {
+	i := skipSpace(body, 0)
+	if i == len(body) {
+		return Members{}, fail(i, "body is empty")
+	}
+	if body[i] != '{' {
+		return Members{}, fail(i, "body is not a JSON object")
+	}
+	return Members{body: body, pos: i + 1}, nil
+}
+
+// Next reads one member. It returns false at the end of the document, which it
+// then has validated to the last byte, or with an error.
+func (m *Members) Next() bool {
 	more, err := m.step()
 	m.err = err
 	return more && err == nil
 }
 
-func (m *members) step() (more bool, err error) {
+func (m *Members) step() (more bool, err error) {
 	b := m.body
 	i := skipSpace(b, m.pos)
 	m.gap = m.pos
@@ -124,11 +150,11 @@ func (m *members) step() (more bool, err error) {
 	if !ok {
 		return false, fail(i, "value expected")
 	}
-	end, items, err := skipValue(b, i, 1)
+	end, in, err := skipValue(b, i, 1)
 	if err != nil {
 		return false, err
 	}
-	m.value = Value{Kind: kind, Raw: b[i:end:end], items: items}
+	m.value = Value{Kind: kind, Raw: b[i:end:end], inside: in}
 	m.start, m.stop, m.pos = i, end, end
 	m.count++
 	return true, nil

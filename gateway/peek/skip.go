@@ -1,14 +1,26 @@
 package peek
 
+import (
+	"math"
+	"strconv"
+)
+
 // skipValue validates the value that begins at b[i], inside depth open
-// containers, and returns the index behind it and the number of its items when
-// it is a container.
-func skipValue(b []byte, i, depth int) (end, items int, err error) {
+// containers, and returns the index behind it and what was seen of it when it
+// is a container.
+func skipValue(b []byte, i, depth int) (end int, in inside, err error) {
 	if b[i] != '{' && b[i] != '[' {
 		end, err = skipScalar(b, i)
-		return end, 0, err
+		return end, inside{}, err
 	}
 	return skipContainer(b, i, depth)
+}
+
+// inside is what is known of a container without reading it again.
+type inside struct {
+	items   int  // of its own
+	depth   int  // levels of containers, itself included
+	objects bool // one of them is an object
 }
 
 // nesting remembers for each open container whether it is an object.
@@ -27,32 +39,34 @@ func (n *nesting) object(depth int) bool { return n[depth>>6]>>(depth&63)&1 != 0
 
 // skipContainer validates the object or array that begins at b[i]. It keeps
 // its own stack, so hostile nesting costs no goroutine stack.
-func skipContainer(b []byte, i, outer int) (end, items int, err error) {
+func skipContainer(b []byte, i, outer int) (end int, in inside, err error) {
 	var open nesting
 	depth := 0 // containers open inside the value, this one included
 	for {
 		// At the start of a value.
 		if i == len(b) {
-			return 0, 0, fail(i, "value expected")
+			return 0, in, fail(i, "value expected")
 		}
 		c := b[i]
 		if c == '{' || c == '[' {
 			if outer+depth == MaxDepth {
-				return 0, 0, fail(i, "nesting too deep")
+				return 0, in, fail(i, "nesting too deep")
 			}
 			open.push(depth, c == '{')
 			depth++
+			in.depth = max(in.depth, depth)
+			in.objects = in.objects || c == '{'
 			i = skipSpace(b, i+1)
 			if i == len(b) {
-				return 0, 0, fail(i, "container is not closed")
+				return 0, in, fail(i, "container is not closed")
 			}
 			if b[i] != c+2 { // '}' and ']' both lie two above their opening byte
 				if depth == 1 {
-					items = 1
+					in.items = 1
 				}
 				if c == '{' {
 					if i, err = skipName(b, i); err != nil {
-						return 0, 0, err
+						return 0, in, err
 					}
 				}
 				continue
@@ -60,34 +74,34 @@ func skipContainer(b []byte, i, outer int) (end, items int, err error) {
 			i++
 			depth--
 		} else if i, err = skipScalar(b, i); err != nil {
-			return 0, 0, err
+			return 0, in, err
 		}
 
 		// Behind a value: close containers until one goes on.
 		for {
 			if depth == 0 {
-				return i, items, nil
+				return i, in, nil
 			}
 			i = skipSpace(b, i)
 			if i == len(b) {
-				return 0, 0, fail(i, "container is not closed")
+				return 0, in, fail(i, "container is not closed")
 			}
 			object := open.object(depth - 1)
 			c := b[i]
 			if c == ',' {
 				if depth == 1 {
-					items++
+					in.items++
 				}
 				i = skipSpace(b, i+1)
 				if object {
 					if i, err = skipName(b, i); err != nil {
-						return 0, 0, err
+						return 0, in, err
 					}
 				}
 				break
 			}
 			if object && c != '}' || !object && c != ']' {
-				return 0, 0, fail(i, "comma or closing bracket expected")
+				return 0, in, fail(i, "comma or closing bracket expected")
 			}
 			i++
 			depth--
@@ -135,7 +149,8 @@ func skipWord(b []byte, i int, word string) (end int, err error) {
 }
 
 // skipNumber follows the grammar of RFC 8259: no leading zero, no leading
-// plus, digits on both sides of the point and in the exponent.
+// plus, digits on both sides of the point and in the exponent. A number beyond
+// the range of a double is refused.
 func skipNumber(b []byte, i int) (end int, err error) {
 	start := i
 	if b[i] == '-' {
@@ -157,6 +172,7 @@ func skipNumber(b []byte, i int) (end int, err error) {
 			return 0, fail(i, "digit expected")
 		}
 	}
+	large := i-start > shortNumber
 	if i < len(b) && b[i]|0x20 == 'e' {
 		i++
 		if i < len(b) && (b[i] == '+' || b[i] == '-') {
@@ -166,9 +182,19 @@ func skipNumber(b []byte, i int) (end int, err error) {
 		if i = skipDigits(b, exponent); i == exponent {
 			return 0, fail(i, "digit expected")
 		}
+		large = large || i-exponent > 2
+	}
+	if large {
+		if f, err := strconv.ParseFloat(string(b[start:i]), 64); err != nil && math.IsInf(f, 0) {
+			return 0, fail(start, "number is out of range")
+		}
 	}
 	return i, nil
 }
+
+// shortNumber is a length up to which a number's digits, even with an exponent
+// of two digits, stay within the range of a double.
+const shortNumber = 200
 
 func skipDigits(b []byte, i int) int {
 	for i < len(b) && '0' <= b[i] && b[i] <= '9' {

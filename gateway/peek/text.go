@@ -99,10 +99,17 @@ func skipEscape(b []byte, i int) (end int, err error) {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		return i + 2, nil
 	case 'u':
-		if i+6 <= len(b) && hex4(b[i+2:]) >= 0 {
+		if i+6 > len(b) || hex4(b[i+2:]) < 0 {
+			return 0, fail(i, `\u needs four hexadecimal digits`)
+		}
+		high := hex4(b[i+2:])
+		if !utf16.IsSurrogate(high) {
 			return i + 6, nil
 		}
-		return 0, fail(i, `\u needs four hexadecimal digits`)
+		if i+12 <= len(b) && b[i+6] == '\\' && b[i+7] == 'u' && utf16.DecodeRune(high, hex4(b[i+8:])) != utf8.RuneError {
+			return i + 12, nil
+		}
+		return 0, fail(i, "half of a surrogate pair")
 	}
 	return 0, fail(i, "unknown escape in string")
 }

@@ -66,7 +66,7 @@ type Value struct {
 	Kind Kind
 	Raw  []byte // the value's bytes inside the body, quotes included; not a copy
 
-	items int
+	inside
 }
 
 // Set reports whether the value is present and not null.
@@ -85,6 +85,15 @@ func (v Value) Empty() bool {
 	}
 	return false
 }
+
+// Depth returns how many levels of arrays and objects the value has: 0 for a
+// scalar, 1 for a flat list. Only the values that [Scan] and [Members] give
+// know it.
+func (v Value) Depth() int { return v.inside.depth }
+
+// HasObject reports whether the value is an object or holds one. Only the
+// values that [Scan] and [Members] give know it.
+func (v Value) HasObject() bool { return v.objects }
 
 // Len returns the number of items of an array or members of an object, counted
 // during the scan, and 0 for every other kind.

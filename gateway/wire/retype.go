@@ -16,7 +16,10 @@ import (
 // name.
 func Retype(status int, body []byte, hide ...string) *Error {
 	reply := parseReply(body)
-	kind, status, certain := classify(status, reply)
+	kind, status, certain, say := classify(status, reply)
+	if say != "" {
+		reply.message = say
+	}
 	e := New(kind, Redact(reply.message, hide...))
 	if !certain && status < 500 {
 		if code := plainCode(reply.code); code != "" || status != e.Status {
@@ -109,54 +112,61 @@ func plainText(body []byte) string {
 type fault struct {
 	kind  Kind
 	texts []string
+	say   string // in place of the engine's words where these tell nothing to a client
 }
 
 // requestFaults show that the request cannot be served by this model however
 // often it is sent.
 var requestFaults = []fault{
-	{ContextLengthExceeded, []string{"exceed_context_size"}},
-	{ContextLengthExceeded, []string{"exceed", "context size"}},
-	{ContextLengthExceeded, []string{"exceed", "context length"}},
-	{ContextLengthExceeded, []string{"exceed", "context window"}},
-	{ContextLengthExceeded, []string{"context size has been exceeded"}},
-	{ContextLengthExceeded, []string{"maximum context length"}},
-	{ContextLengthExceeded, []string{"larger than the max context size"}},
-	{ContextLengthExceeded, []string{"too large to process", "batch size"}},
-	{ContextLengthExceeded, []string{"must have less than", "tokens"}},
-	{UnsupportedParameter, []string{"image input is not supported"}},
-	{UnsupportedParameter, []string{"audio input is not supported"}},
-	{UnsupportedParameter, []string{"video input is not supported"}},
-	{UnsupportedParameter, []string{"does not support multimodal"}},
-	{UnsupportedParameter, []string{"not a multimodal model"}},
-	{UnsupportedParameter, []string{"provide the mmproj"}},
-	{InvalidType, []string{"failed to load image"}},
-	{InvalidType, []string{"failed to load audio"}},
-	{InvalidType, []string{"failed to decode image"}},
-	{InvalidType, []string{"failed to decode audio"}},
-	{InvalidType, []string{"failed to read audio"}},
-	{InvalidType, []string{"cannot identify image file"}},
-	{InvalidType, []string{"invalid image"}},
-	{InvalidType, []string{"invalid audio"}},
-	{ModelTypeMismatch, []string{"does not support embeddings"}},
-	{ModelTypeMismatch, []string{"does not support reranking"}},
-	{ModelTypeMismatch, []string{"does not support completions"}},
-	{ModelTypeMismatch, []string{"does not support chat"}},
-	{ModelTypeMismatch, []string{"does not support infill"}},
-	{ModelTypeMismatch, []string{"pooling type", "not oai compatible"}},
-	{ModelTypeMismatch, []string{"model is not an embedding model"}},
-	{ModelTypeMismatch, []string{"model is not a re-ranker"}},
+	{ContextLengthExceeded, []string{"exceed_context_size"}, ""},
+	{ContextLengthExceeded, []string{"exceed", "context size"}, ""},
+	{ContextLengthExceeded, []string{"exceed", "context length"}, ""},
+	{ContextLengthExceeded, []string{"exceed", "context window"}, ""},
+	{ContextLengthExceeded, []string{"context size has been exceeded"}, ""},
+	{ContextLengthExceeded, []string{"maximum context length"}, ""},
+	{ContextLengthExceeded, []string{"larger than the max context size"}, ""},
+	{ContextLengthExceeded, []string{"too large to process", "batch size"}, ""},
+	{ContextLengthExceeded, []string{"must have less than", "tokens"}, ""},
+	{UnsupportedParameter, []string{"image input is not supported"}, ""},
+	{UnsupportedParameter, []string{"audio input is not supported"}, ""},
+	{UnsupportedParameter, []string{"video input is not supported"}, ""},
+	{UnsupportedParameter, []string{"does not support multimodal"}, ""},
+	{UnsupportedParameter, []string{"not a multimodal model"}, ""},
+	{UnsupportedParameter, []string{"provide the mmproj"}, ""},
+	{InvalidType, []string{"failed to load image"}, ""},
+	{InvalidType, []string{"failed to load audio"}, ""},
+	{InvalidType, []string{"failed to decode image"}, ""},
+	{InvalidType, []string{"failed to decode audio"}, ""},
+	{InvalidType, []string{"failed to read audio"}, ""},
+	{InvalidType, []string{"cannot identify image file"}, ""},
+	{InvalidType, []string{"invalid image"}, ""},
+	{InvalidType, []string{"invalid audio"}, ""},
+	{ModelTypeMismatch, []string{"does not support embeddings"}, ""},
+	{ModelTypeMismatch, []string{"does not support reranking"}, ""},
+	{ModelTypeMismatch, []string{"does not support completions"}, ""},
+	{ModelTypeMismatch, []string{"does not support chat"}, ""},
+	{ModelTypeMismatch, []string{"does not support infill"}, ""},
+	{ModelTypeMismatch, []string{"pooling type", "not oai compatible"}, ""},
+	{ModelTypeMismatch, []string{"model is not an embedding model"}, ""},
+	{ModelTypeMismatch, []string{"model is not a re-ranker"}, ""},
+	{InvalidType, []string{"failed to parse tools"}, "A field of 'tools' is missing or has a value of the wrong type."},
+	{InvalidType, []string{"failed to parse messages"}, "A field of 'messages' is missing or has a value of the wrong type."},
+	{InvalidType, []string{"[json.exception"}, "A field has a value of the wrong type or out of range."},
+	{InvalidType, []string{"_m_range_check"}, "A token is not one of the model's."},
+	{InvalidType, []string{"failed to parse grammar"}, "The grammar or the schema is not one that the model's engine can use."},
+	{InvalidType, []string{"unexpected empty grammar stack"}, "No text of this model satisfies the grammar or the schema."},
 }
 
 // engineFaults name the trouble behind an engine's 5xx.
 var engineFaults = []fault{
-	{EngineOutOfMemory, []string{"out of memory"}},
-	{EngineOutOfMemory, []string{"failed to allocate"}},
-	{EngineOutOfMemory, []string{"cudamalloc failed"}},
-	{EngineOutOfMemory, []string{"bad_alloc"}},
-	{ModelLoading, []string{"loading model"}},
+	{EngineOutOfMemory, []string{"out of memory"}, ""},
+	{EngineOutOfMemory, []string{"failed to allocate"}, ""},
+	{EngineOutOfMemory, []string{"cudamalloc failed"}, ""},
+	{EngineOutOfMemory, []string{"bad_alloc"}, ""},
+	{ModelLoading, []string{"loading model"}, ""},
 }
 
-func find(faults []fault, text string) (Kind, bool) {
+func find(faults []fault, text string) (fault, bool) {
 next:
 	for _, f := range faults {
 		for _, t := range f.texts {
@@ -164,32 +174,32 @@ next:
 				continue next
 			}
 		}
-		return f.kind, true
+		return f, true
 	}
-	return 0, false
+	return fault{}, false
 }
 
-// classify returns the kind of an engine's error and the status it is
-// answered with. When it is not certain the kind was chosen by the status
+// classify returns the kind of an engine's error, the status it is answered
+// with, and our words for it where the engine's are of no use. When it is not certain the kind was chosen by the status
 // alone, and its code may say too much.
-func classify(status int, r reply) (k Kind, answer int, certain bool) {
+func classify(status int, r reply) (k Kind, answer int, certain bool, say string) {
 	if status < 400 || status > 599 {
-		return BadEngineReply, BadEngineReply.Status(), true
+		return BadEngineReply, BadEngineReply.Status(), true, ""
 	}
 	if k, ok := KindOf(r.code, status); ok {
-		return k, status, true // a runner speaks our own table
+		return k, status, true, "" // a runner speaks our own table
 	}
 	text := strings.ToLower(r.message + "\n" + r.typ)
-	if k, ok := find(requestFaults, text); ok {
+	if f, ok := find(requestFaults, text); ok {
 		if status >= 500 {
 			status = http.StatusBadRequest
 		}
-		return k, status, true
+		return f.kind, status, true, f.say
 	}
-	if k, ok := find(engineFaults, text); ok && status >= 500 {
-		return k, k.Status(), true
+	if f, ok := find(engineFaults, text); ok && status >= 500 {
+		return f.kind, f.kind.Status(), true, ""
 	}
-	return byStatus(status), status, false
+	return byStatus(status), status, false, ""
 }
 
 // byStatus returns a kind whose type and retry advice fit a status.

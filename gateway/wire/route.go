@@ -86,18 +86,9 @@ type Route struct {
 // anyMethod is the Method of a route that takes every method.
 const anyMethod = "ANY"
 
-// refusedFields would let a request reach into an engine that others share:
-// its slots, its files, its adapters. n_discard is refused when negative only.
-var refusedFields = [...]string{
-	"id_slot", "slot_id", "slot_save_path", "prompt_cache", "path_prompt_cache",
-	"lora", "lora_path", "lora_adapters", "control_vector", "kv_transfer_params", nDiscard,
-}
-
-const nDiscard = "n_discard"
-
 // MaxKeys bounds the length of every route's [Route.Keys], so that a caller
 // can keep the values on its stack.
-const MaxKeys = 24
+const MaxKeys = 8
 
 // Where every route's keys, and so the values or parts found for them, hold
 // the model's name and the stream flag.
@@ -118,9 +109,6 @@ func (r *Route) compile() {
 	for _, f := range r.Fields {
 		add(f.Name)
 		add(f.Alt)
-	}
-	if r.Inference && r.Body == BodyJSON {
-		r.keys = append(r.keys, refusedFields[:]...)
 	}
 }
 
@@ -173,11 +161,6 @@ func (r *Route) Check(values []peek.Value) *Error {
 		}
 		if e := f.check(v); e != nil {
 			return e
-		}
-	}
-	for ; i < len(r.keys); i++ {
-		if v := values[i]; v.Set() && (r.keys[i] != nDiscard || v.Raw[0] == '-') {
-			return Newf(UnsupportedParameter, "'%s' reaches into an engine that others share and is not accepted here.", r.keys[i]).With(r.keys[i])
 		}
 	}
 	return nil

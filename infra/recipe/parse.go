@@ -113,6 +113,9 @@ func Merge(base, override Recipe) Recipe {
 	set(&r.StopGrace, override.StopGrace)
 	set(&r.EncoderCache, override.EncoderCache)
 	set(&r.Connections, override.Connections)
+	if override.Fields != nil {
+		r.Fields = override.Fields
+	}
 	set(&r.Abbreviations, override.Abbreviations)
 	set(&r.Ready.Status, override.Ready.Status)
 	set(&r.Ready.Log, override.Ready.Log)
@@ -204,6 +207,7 @@ type form struct {
 	StopGrace     time.Duration          `yaml:"stop_grace"`
 	EncoderCache  string                 `yaml:"encoder_cache"`
 	Connections   string                 `yaml:"connections"`
+	Fields        []string               `yaml:"fields"`
 }
 
 type backendForm struct {
@@ -234,6 +238,7 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 		Inherit: f.Inherit, Env: f.Env, BackendOption: f.BackendOption, HealthPath: f.HealthPath, Listen: f.Listen,
 		Checkpoint: f.Checkpoint, Options: f.Options, ReservedArgs: f.ReservedArgs, AllowedArgs: f.AllowedArgs, Registration: f.Registration,
 		Abbreviations: f.Abbreviations, LoadTimeout: f.LoadTimeout, StallTimeout: f.StallTimeout, StopGrace: f.StopGrace, EncoderCache: f.EncoderCache, Connections: f.Connections,
+		Fields:  f.Fields,
 		Devices: c.devices(f.Devices),
 		Ready:   Ready{Status: f.Ready.Status},
 		Errors: ErrorPatterns{

@@ -81,6 +81,8 @@ type Recipe struct {
 	// Connections says whether the engine's server is good at serving several requests on one connection:
 	// [ConnectionsKept], or [ConnectionsSingle], which empty means as well.
 	Connections string `json:"connections,omitempty"`
+	// Fields are top-level fields of a request's body that pass to the engine besides those that pass to every engine.
+	Fields []string `json:"fields,omitempty"`
 }
 
 // Values of [Recipe.Listen].

@@ -48,6 +48,8 @@ func (v *validator) oneOf(field, got string, want ...string) {
 	}
 }
 
+var fieldRE = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+
 func (v *validator) names() {
 	if !nameRE.MatchString(v.r.Name) {
 		v.fail("a name is lower-case letters, digits, dots and hyphens, at most 64")
@@ -57,6 +59,11 @@ func (v *validator) names() {
 	v.oneOf("encoder_cache", v.r.EncoderCache, EncoderInterpose, EncoderNone)
 	v.oneOf("registration", v.r.Registration, RegistrationAllow, RegistrationDeny)
 	v.oneOf("connections", v.r.Connections, ConnectionsSingle, ConnectionsKept)
+	for _, f := range v.r.Fields {
+		if !fieldRE.MatchString(f) {
+			v.fail("fields: %q is no name of a field: want lower-case letters, digits and underscores, at most 64", f)
+		}
+	}
 	if v.r.LoadTimeout < 0 || v.r.StallTimeout < 0 || v.r.StopGrace < 0 {
 		v.fail("a time is negative")
 	}

@@ -1,0 +1,422 @@
+package bodycheck
+
+import (
+	"bytes"
+	"io"
+	"slices"
+
+	"reveille/gateway/peek"
+	"reveille/gateway/wire"
+)
+
+// parts checks the content of one request. Media are counted over all of it.
+type parts struct {
+	dialect dialect
+	param   string
+	media   media
+}
+
+// messages checks a dialogue in OpenAI's or Anthropic's form.
+func (p *parts) messages(v peek.Value) *wire.Error {
+	if v.Kind != peek.Array {
+		return wrong([]byte(p.param), "a list")
+	}
+	if v.Depth() == 2 && v.HasObject() && !bytes.Contains(v.Raw, []byte(`_url"`)) {
+		return nil // no message holds more than scalars: texts
+	}
+	var e *wire.Error
+	w := peek.WalkOf(v.Raw)
+	w.Array(func() bool {
+		if w.Kind() != peek.Object {
+			e = wire.Newf(wire.InvalidType, "Each item of '%s' must be an object.", p.param).With(p.param)
+			return false
+		}
+		w.Object(func(name []byte) bool {
+			if string(name) == "content" {
+				e = p.contents(&w, p.allowed())
+			} else if mediaName(name) {
+				e = p.refuse("A message may hold media only in its content parts.")
+			}
+			return e == nil
+		})
+		return e == nil
+	})
+	return e
+}
+
+// items checks the input of the Responses dialect.
+func (p *parts) items(v peek.Value) *wire.Error {
+	var e *wire.Error
+	w := peek.WalkOf(v.Raw)
+	w.Array(func() bool {
+		if w.Kind() != peek.Object {
+			e = wire.Newf(wire.InvalidType, "Each item of '%s' must be an object.", p.param).With(p.param)
+			return false
+		}
+		w.Object(func(name []byte) bool {
+			switch string(name) {
+			case "content", "summary":
+				e = p.contents(&w, responsesParts)
+			case "output":
+				e = p.contents(&w, toolOutput)
+			case "type":
+				if t := w.Raw(); !oneOf(t, itemTypes) {
+					e = p.refuse("An item's type is not accepted here.")
+				}
+			default:
+				if mediaName(name) {
+					e = p.refuse("An item may hold media only in its content parts.")
+				}
+			}
+			return e == nil
+		})
+		return e == nil
+	})
+	return e
+}
+
+// contents checks a content that is a text, absent or a list of parts.
+func (p *parts) contents(w *peek.Walk, allowed map[string]part) *wire.Error {
+	switch w.Kind() {
+	case peek.String, peek.Null:
+		w.Raw()
+		return nil
+	case peek.Array:
+		return p.list(w, allowed)
+	}
+	return wire.New(wire.InvalidType, "A content must be a text or a list of parts.").With(p.param)
+}
+
+// part is a form of content part: the members that it may have, and the check
+// of the one that holds media or parts.
+type part struct {
+	member string
+	check  func(*parts, *peek.Walk) *wire.Error
+}
+
+var (
+	textPart = part{}
+
+	openAIParts = map[string]part{
+		"text": textPart, "refusal": textPart,
+		"image_url":   {"image_url", (*parts).imageURL},
+		"input_audio": {"input_audio", (*parts).audio},
+		"input_video": {"input_video", (*parts).video},
+	}
+	responsesParts = map[string]part{
+		"input_text": textPart, "output_text": textPart, "text": textPart, "refusal": textPart, "summary_text": textPart, "reasoning_text": textPart,
+		"input_image": {"image_url", (*parts).imageURL},
+		"input_audio": {"input_audio", (*parts).audio},
+	}
+	toolOutput     = map[string]part{"input_text": textPart, "output_text": textPart, "text": textPart}
+	anthropicParts map[string]part // see init
+	systemParts    = map[string]part{"text": textPart}
+	resultParts    = map[string]part{
+		"text":     textPart,
+		"image":    {"source", (*parts).source},
+		"document": {"source", (*parts).textSource},
+	}
+
+	itemTypes = []string{"message", "function_call", "function_call_output", "reasoning"}
+
+	// plainMembers are what parts may hold besides: nothing in them is fetched or decoded.
+	plainMembers = map[string]bool{
+		"type": true, "text": true, "refusal": true, "detail": true, "cache_control": true, "annotations": true, "citations": true, "logprobs": true,
+		"id": true, "name": true, "title": true, "context": true, "index": true, "status": true, "signature": true, "uuid": true,
+	}
+)
+
+func init() {
+	anthropicParts = map[string]part{
+		"tool_use":          {"input", (*parts).anything},
+		"tool_result":       {"content", func(p *parts, w *peek.Walk) *wire.Error { return p.contents(w, resultParts) }},
+		"thinking":          {"thinking", (*parts).justText},
+		"redacted_thinking": {"data", (*parts).justText},
+	}
+	for name, part := range resultParts {
+		anthropicParts[name] = part
+	}
+}
+
+// allowed are the parts of a message's content.
+func (p *parts) allowed() map[string]part {
+	if p.dialect == anthropic {
+		return anthropicParts
+	}
+	return openAIParts
+}
+
+// list checks a list of parts.
+func (p *parts) list(w *peek.Walk, allowed map[string]part) (e *wire.Error) {
+	w.Array(func() bool {
+		e = p.one(w, allowed)
+		return e == nil
+	})
+	return e
+}
+
+// one checks a part: its type is allowed, and it has each of its members once
+// and no other, so that no reader can see another part in it.
+func (p *parts) one(w *peek.Walk, allowed map[string]part) *wire.Error {
+	if w.Kind() != peek.Object {
+		return wire.New(wire.InvalidType, "A content part must be an object.").With(p.param)
+	}
+	raw := w.Raw()
+	var form part
+	known := false
+	types := 0
+	scan := peek.WalkOf(raw.Raw)
+	scan.Object(func(name []byte) bool {
+		if string(name) == "type" {
+			types++
+			if t := scan.Raw(); t.Kind == peek.String {
+				form, known = allowed[string(t.Bytes())]
+			}
+		}
+		return true
+	})
+	if !known || types != 1 {
+		return p.refuse("A content part's type is not accepted here.")
+	}
+	var e *wire.Error
+	var seen [maxMembers]string
+	members, held := 0, false
+	inner := peek.WalkOf(raw.Raw)
+	inner.Object(func(name []byte) bool {
+		held = held || string(name) == form.member
+		for _, other := range seen[:members] {
+			if other == string(name) {
+				e = p.refuse("A content part has a member twice.")
+				return false
+			}
+		}
+		if members == maxMembers {
+			e = p.refuse("A content part has too many members.")
+			return false
+		}
+		seen[members] = string(name)
+		members++
+		switch {
+		case form.member != "" && string(name) == form.member:
+			e = form.check(p, &inner)
+		case string(name) == "tool_use_id" || string(name) == "is_error" || string(name) == "caller":
+		case !plainMembers[string(name)]:
+			e = p.refuse("A content part has a member that is not accepted here.")
+		case string(name) == "text" || string(name) == "refusal":
+			e = p.justText(&inner)
+		}
+		return e == nil
+	})
+	if e == nil && form.member != "" && !held {
+		return wire.Newf(wire.MissingRequiredParameter, "A content part lacks its '%s'.", form.member).With(p.param)
+	}
+	return e
+}
+
+// maxMembers bounds the members of a part.
+const maxMembers = 16
+
+func (p *parts) refuse(message string) *wire.Error {
+	return wire.New(wire.UnsupportedParameter, message+" Content is text, images, audio or video, as data: or base64.").With(p.param)
+}
+
+func (p *parts) remote() *wire.Error {
+	return wire.New(wire.RemoteMediaDisabled, "Media must be sent as a data: URL; fetching it from elsewhere is not allowed here.").With(p.param)
+}
+
+func (p *parts) justText(w *peek.Walk) *wire.Error {
+	if k := w.Kind(); k != peek.String && k != peek.Null {
+		return wire.New(wire.InvalidType, "A content part's text must be a text.").With(p.param)
+	}
+	w.Raw()
+	return nil
+}
+
+func (p *parts) anything(w *peek.Walk) *wire.Error {
+	w.Raw()
+	return nil
+}
+
+// imageURL checks an image: a data: URL, or an object with one.
+func (p *parts) imageURL(w *peek.Walk) *wire.Error {
+	return p.object(w, "url", []string{"detail"}, (*parts).dataURL)
+}
+
+// audio checks a sound: an object whose data is base64.
+func (p *parts) audio(w *peek.Walk) *wire.Error {
+	if w.Kind() != peek.Object {
+		return wrong([]byte(p.param), "a dialogue whose input_audio parts are objects")
+	}
+	return p.object(w, "data", []string{"format"}, func(p *parts, v peek.Value) *wire.Error { return p.bare(v, p.media.sound) })
+}
+
+func (p *parts) video(w *peek.Walk) *wire.Error {
+	if w.Kind() != peek.Object {
+		return wrong([]byte(p.param), "a dialogue whose input_video parts are objects")
+	}
+	return p.object(w, "data", []string{"format"}, func(p *parts, v peek.Value) *wire.Error { return p.bare(v, p.media.film) })
+}
+
+// source checks Anthropic's source of an image.
+func (p *parts) source(w *peek.Walk) *wire.Error {
+	if w.Kind() != peek.Object {
+		return p.refuse("A source must be an object.")
+	}
+	return p.typed(w, "base64", func(v peek.Value) *wire.Error { return p.bare(v, p.media.picture) })
+}
+
+// textSource checks the source of a document: text alone.
+func (p *parts) textSource(w *peek.Walk) *wire.Error {
+	if w.Kind() != peek.Object {
+		return p.refuse("A source must be an object.")
+	}
+	return p.typed(w, "text", func(v peek.Value) *wire.Error {
+		if v.Kind != peek.String {
+			return p.refuse("A document must be a text.")
+		}
+		return nil
+	})
+}
+
+// typed checks an object with type, media_type and data.
+func (p *parts) typed(w *peek.Walk, want string, check func(peek.Value) *wire.Error) (e *wire.Error) {
+	types, datas := 0, 0
+	var data peek.Value
+	w.Object(func(name []byte) bool {
+		v := w.Raw()
+		switch string(name) {
+		case "type":
+			if types++; !oneOf(v, []string{want}) {
+				e = p.refuse("A source's type is not accepted here.")
+				if oneOf(v, []string{"url"}) {
+					e = p.remote()
+				}
+			}
+		case "data":
+			datas++
+			data = v
+		case "media_type":
+			if v.Kind != peek.String {
+				e = p.refuse("A source's media_type must be a text.")
+			}
+		case "url":
+			e = p.remote()
+		default:
+			e = p.refuse("A source has a member that is not accepted here.")
+		}
+		return e == nil
+	})
+	switch {
+	case e != nil:
+		return e
+	case types != 1 || datas != 1:
+		return p.refuse("A source needs one type and one data.")
+	}
+	return check(data)
+}
+
+// object checks a text, or an object that holds it as member and may have
+// others, texts all of them.
+func (p *parts) object(w *peek.Walk, member string, others []string, check func(*parts, peek.Value) *wire.Error) (e *wire.Error) {
+	if w.Kind() != peek.Object {
+		return check(p, w.Raw())
+	}
+	count := 0
+	w.Object(func(name []byte) bool {
+		v := w.Raw()
+		switch {
+		case string(name) == member:
+			count++
+			e = check(p, v)
+		case v.Kind == peek.String && slices.Contains(others, string(name)):
+		case v.Kind == peek.Null:
+		default:
+			e = p.refuse("A media object has a member that is not accepted here.")
+		}
+		return e == nil && count < 2
+	})
+	if e == nil && count != 1 {
+		return p.refuse("A media object needs its '" + member + "' once.")
+	}
+	return e
+}
+
+// dataURL checks an image in a data: URL.
+func (p *parts) dataURL(v peek.Value) *wire.Error {
+	if v.Kind != peek.String {
+		return p.refuse("An image must be a data: URL.")
+	}
+	r := v.TextReader()
+	mime, ok := dataHead(r)
+	switch {
+	case !ok && !bytes.HasPrefix(mime, []byte("data:")):
+		return p.remote()
+	case !ok || !bytes.HasPrefix(mime, []byte("data:image/")):
+		return p.refuse("An image must be a data: URL such as data:image/png;base64,….")
+	}
+	return p.media.picture(p.param, r, len(v.Raw))
+}
+
+// bare checks media in base64, with or without a data: URL before it.
+func (p *parts) bare(v peek.Value, check func(string, *peek.TextReader, int) *wire.Error) *wire.Error {
+	if v.Kind != peek.String {
+		return p.refuse("Media must be base64.")
+	}
+	r := v.TextReader()
+	switch mime, ok := dataHead(r); {
+	case ok:
+	case bytes.IndexByte(mime, ':') >= 0:
+		return p.refuse("Media must be base64; they are not fetched from elsewhere.")
+	default:
+		r = v.TextReader()
+	}
+	return check(p.param, r, len(v.Raw))
+}
+
+// dataHead reads the head of a data: URL up to its comma. ok is false for a
+// text that begins otherwise, of which head is the beginning.
+func dataHead(r *peek.TextReader) (head []byte, ok bool) {
+	const longest = 100
+	head = make([]byte, 0, longest)
+	for len(head) < longest {
+		var c [4]byte
+		n, err := r.Read(c[:1])
+		if err == io.ErrShortBuffer {
+			n, err = r.Read(c[:])
+		}
+		if err != nil {
+			return head, false
+		}
+		head = append(head, c[:n]...)
+		if c[0] == ',' {
+			return head, bytes.HasPrefix(head, []byte("data:")) && bytes.HasSuffix(head, []byte(";base64,"))
+		}
+	}
+	return head, false
+}
+
+// mediaName reports whether engines look for media under a name.
+func mediaName(name []byte) bool {
+	if bytes.HasSuffix(name, []byte("_url")) || bytes.HasPrefix(name, []byte("input_")) {
+		return true
+	}
+	switch string(name) {
+	case "images", "image", "videos", "video", "audios", "url", "source", "media", "multimodal_data", "file", "file_data":
+		return true
+	}
+	return false
+}
+
+// oneOf reports whether v is one of the given texts.
+func oneOf(v peek.Value, texts []string) bool {
+	if v.Kind != peek.String || len(v.Raw) > 256 {
+		return false
+	}
+	s := v.Bytes()
+	for _, t := range texts {
+		if string(s) == t {
+			return true
+		}
+	}
+	return false
+}

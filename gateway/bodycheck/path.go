@@ -1,0 +1,68 @@
+package bodycheck
+
+import (
+	"net/url"
+	"path"
+	"strings"
+)
+
+// enginePaths are the paths of engines that run models, without a version
+// before them, and the rules of their bodies.
+var enginePaths = map[string]*Spec{
+	"chat/completions": specs["chat"], "chat/completions/input_tokens": specs["chat"], "apply-template": specs["chat"],
+	"completion": specs["completions"], "completions": specs["completions"], "infill": specs["completions"],
+	"responses": specs["responses"], "responses/input_tokens": specs["responses"],
+	"messages": specs["messages"], "messages/count_tokens": specs["messages"],
+	"embedding": specs["embeddings"], "embeddings": specs["embeddings"], "tokenize": specs["tokenize"], "detokenize": specs["detokenize"],
+	"rerank": specs["rerank"], "reranking": specs["rerank"], "audio/speech": specs["speech"], "images/generations": specs["image_generations"],
+}
+
+// closedPaths are paths of engines whose bodies are in forms that are not
+// checked: they take what the paths above take, or more.
+var closedPaths = map[string]bool{
+	"invocations": true, "pooling": true, "classify": true, "score": true, "inference/v1/generate": true, "generate": true,
+	"api/chat": true, "api/generate": true, "api/embed": true, "api/embeddings": true, "render": true, "chat/completions/render": true, "completions/render": true,
+}
+
+// Kind of an engine's path.
+type Kind uint8
+
+// The kinds.
+const (
+	Other  Kind = iota // does not run the model
+	JSON               // runs it, with a body that Spec is for
+	Files              // runs it, with a form that holds sounds or pictures
+	Closed             // runs it, with a body that cannot be checked
+)
+
+// ForPath returns what an engine's path does, however the path is spelled, and
+// the rules of its body.
+func ForPath(raw string) (Kind, *Spec) {
+	raw, _, _ = strings.Cut(raw, "?")
+	raw, _, _ = strings.Cut(raw, "#")
+	for range 3 { // engines decode once; what decodes further is not spelled honestly
+		plain, err := url.PathUnescape(raw)
+		if err != nil || plain == raw {
+			break
+		}
+		raw = plain
+	}
+	p := strings.TrimPrefix(strings.ToLower(path.Clean("/"+strings.ReplaceAll(raw, `\`, "/"))), "/")
+	for _, version := range [...]string{"api/v1/", "v1/", "v2/", "openai/v1/"} {
+		if rest, ok := strings.CutPrefix(p, version); ok {
+			p = rest
+			break
+		}
+	}
+	switch p {
+	case "audio/transcriptions", "audio/translations", "inference", "images/edits", "images/variations":
+		return Files, nil
+	}
+	if closedPaths[p] {
+		return Closed, nil
+	}
+	if s := enginePaths[p]; s != nil {
+		return JSON, s
+	}
+	return Other, nil
+}
