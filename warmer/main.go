@@ -32,12 +32,13 @@ func main() {
 func run(ctx context.Context, s app.Settings) error {
 	log := s.Logger(os.Stderr)
 	state.LogLibrary(log)
-	w, err := app.New(s, app.Deps{Drivers: drivers.Remote(), Out: os.Stdout, Log: log})
+	inLambda := os.Getenv("AWS_LAMBDA_RUNTIME_API") != ""
+	w, err := app.New(s, app.Deps{Drivers: drivers.Remote(), Lambda: inLambda, Out: os.Stdout, Log: log})
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	if os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" {
+	if inLambda {
 		w.ServeLambda(ctx)
 		return nil
 	}

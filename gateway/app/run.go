@@ -82,7 +82,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts
-	sweeper, err := warmer.New(warmer.Settings{Redis: serve.Redis, Log: s.Log, Sweep: s.Sweep}, warmer.Deps{Drivers: all, Log: log})
+	sweeper, err := warmer.New(warmer.Settings{Redis: serve.Redis, Log: s.Log, Sweep: s.Sweep, RunnerSecret: s.RunnerSecret}, warmer.Deps{Drivers: all, Log: log})
 	if err != nil {
 		stop()
 		return err

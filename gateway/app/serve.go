@@ -85,7 +85,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 		return err
 	}
 	defer ln.Close()
-	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Log: log})
+	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Secret: secret, Log: log})
 	if err != nil {
 		return err
 	}

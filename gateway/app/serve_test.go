@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
 }
 
+const testSecret = "a secret of sixteen or more"
+
 const oneModel = "models: {%s: {type: llm, recipe: standin, device: cpu}}\nhosts: {here: {driver: local, devices: [cpu]}}\n"
 
 // gateway is one running Serve.
@@ -44,7 +46,7 @@ func start(t *testing.T, redis *miniredis.Miniredis, model string) *gateway {
 	g := &gateway{t: t, file: filepath.Join(t.TempDir(), "models.yaml"), ended: make(chan error, 1)}
 	g.write(model)
 	s := ServeSettings{Redis: config.Redis{RedisURL: "redis://" + redis.Addr(), Pool: "main"}, Front: frontDefaults()}
-	s.Models, s.RunnerSecret = g.file, "a secret of sixteen or more"
+	s.Models, s.RunnerSecret = g.file, testSecret
 	ctx, stop := context.WithCancel(context.Background())
 	g.stop = stop
 	addr := make(chan string, 1)
@@ -107,7 +109,7 @@ func until(t *testing.T, what string, is func() bool) {
 
 func openStore(t *testing.T, redis *miniredis.Miniredis) *state.Store {
 	t.Helper()
-	st, err := state.Open(state.Options{URL: "redis://" + redis.Addr(), Pool: "main", Timeout: 5 * time.Second})
+	st, err := state.Open(state.Options{URL: "redis://" + redis.Addr(), Pool: "main", Secret: []byte(testSecret), Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

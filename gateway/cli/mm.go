@@ -36,7 +36,7 @@ type mmRow struct {
 // Run lists signatures with the models that have them, largest first; then such models as have been counted but have
 // nothing in Redis any more.
 func (c *MM) Run(ctx context.Context, out io.Writer) error {
-	o := state.Options{URL: c.RedisURL, Pool: c.Pool, Timeout: mmTimeout}
+	o := state.Options{URL: c.RedisURL, Pool: c.Pool, Timeout: mmTimeout, Unverified: true}
 	rdb, err := state.Client(o)
 	if err != nil {
 		return err

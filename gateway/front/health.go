@@ -28,6 +28,7 @@ type healthReport struct {
 	Loading    []loadingModel `json:"models_loading"`
 	Queue      int            `json:"queue_length"`
 	Runners    []runnerInfo   `json:"runners"`
+	Refused    []string       `json:"state_refused,omitempty"` // records in Redis that are not signed, see state.Store.Refused
 }
 
 type telemetry struct {
@@ -81,6 +82,7 @@ func (s *Server) health(r *request) error {
 	if len(h.Loaded) > 0 {
 		h.Model, h.Checkpoint = &h.Loaded[0].Name, &h.Loaded[0].Checkpoint
 	}
+	h.Refused, _ = s.cfg.Store.Refused()
 	var pinned []string
 	for _, m := range h.Loaded {
 		if m.Pinned {

@@ -119,7 +119,7 @@ func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 	}
 	mini := testenv.MiniRedis(t)
 	url := "redis://" + mini.Addr()
-	store, err := state.Open(state.Options{URL: url, Timeout: 5 * time.Second})
+	store, err := state.Open(state.Options{URL: url, Secret: []byte(testSecret), Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

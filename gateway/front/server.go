@@ -125,7 +125,7 @@ func New(cfg Config) *Server {
 		s.forAll, _ = s.cors.Answer("")
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.m = newMeters(s.set, cfg.Gate, cfg.Memory)
+	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Memory)
 	s.handlers = s.table()
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.received, ExpectHandler: s.expected,

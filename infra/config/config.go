@@ -138,7 +138,7 @@ func Bytes(s string) (int64, error) {
 // Secret checks the pool's runner secret.
 func Secret(s string) ([]byte, error) {
 	if len(s) < 16 {
-		return nil, errors.New("--runner-secret (REVEILLE_RUNNER_SECRET): at least 16 characters, the same on gateways and runners; for example from: openssl rand -hex 32")
+		return nil, errors.New("--runner-secret (REVEILLE_RUNNER_SECRET): at least 16 characters, the same on gateways, runners and warmers; for example from: openssl rand -hex 32")
 	}
 	return []byte(s), nil
 }

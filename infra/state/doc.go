@@ -19,7 +19,8 @@
 //	                                       host that sleeps or is lost); sleep       beats; sleep_token, stop_ms: its
 //	                                                                                 sleep, its machine is turned off;
 //	                                                                                 memory_budget, memory_total, options,
-//	                                                                                 need:<m>: see package placement
+//	                                                                                 need:<m>: see package placement; addr_mac: of
+//	                                                                                 addr
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
 //	                                                                                 backend_url, pid, in_flight …
@@ -35,15 +36,21 @@
 //	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket
 //	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake        1 h    duty to wake: owner, token, exp_ms
 //	rv:{pool}:op:<id>          string      acquire, touch                     60 s   operation done: the ticket it made
-//	rv:{pool}:catalog          hash        catalog_put                        -      version, json, at_ms
+//	rv:{pool}:catalog          hash        catalog_put                        -      version, json, serial, mac
 //	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models
 //	                                                                                 registered at run time
+//	rv:{pool}:settings:<name>:mac hash     Settings                           -      MAC of each entry
 //	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; of requests by
 //	                                                                                 copy: served:<h>:<m>
 //	rv:{pool}:events           channel     every change                       -      JSON events for mirrors
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its
 // generation and are refused (ErrFenced) once another runner registered the host.
+//
+// Redis is not trusted: whoever can write it may disturb the pool, but not have anything executed or read. The catalogue,
+// the settings and the hosts' addresses carry an HMAC-SHA256 under a key derived from the runner secret, over the pool, the
+// kind, the key and the content; readers keep what they last found right in place of what is not signed. The catalogue's
+// serial rises, and no reader goes back to a lower one. See infra/adr/0015-redis-is-not-trusted.md.
 //
 // Redis away: calls end within Options.Timeout with ErrUnavailable, and a breaker answers at once while it stays away.
 // Redis emptied: runners are told by their next beat that they are unknown and register with all they hold.

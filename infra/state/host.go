@@ -50,7 +50,7 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	}
 	held, _ := json.Marshal(models) // strings always marshal
 	fields := map[string]string{
-		"addr": h.Addr, "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.Seats,
+		"addr": h.Addr, "addr_mac": s.signer.mac("addr", h.Name, h.Addr), "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.Seats,
 		"memory_budget": h.Budget, "memory_total": h.Total, "options": h.Options,
 	}
 	maps.Copy(fields, h.Learned)

@@ -46,6 +46,9 @@ var touchLua string
 //go:embed lua/snapshot.lua
 var snapshotLua string
 
+//go:embed lua/record.lua
+var recordLua string
+
 //go:embed lua/catalog_put.lua
 var catalogPutLua string
 
@@ -91,7 +94,7 @@ func unknownShebang(err error) bool {
 }
 
 type scripts struct {
-	register, beat, modelPut, modelDrop, acquire, renew, leave, begin, finish, touch, snapshot, catalogPut, wake, claim, hostState, sleep, repair, pulled *script
+	register, beat, modelPut, modelDrop, acquire, renew, leave, begin, finish, touch, snapshot, catalogPut, wake, claim, hostState, sleep, repair, pulled, record *script
 }
 
 func newScripts() scripts {
@@ -100,6 +103,6 @@ func newScripts() scripts {
 		acquire: newScript(acquireLua), renew: newScript(renewLua), leave: newScript(leaveLua), begin: newScript(beginLua),
 		finish: newScript(finishLua), touch: newScript(touchLua), snapshot: newScript(snapshotLua), catalogPut: newScript(catalogPutLua),
 		wake: newScript(wakeLua), claim: newScript(claimLua), hostState: newScript(hostStateLua),
-		sleep: newScript(sleepLua), repair: newScript(repairLua), pulled: newScript(pulledLua),
+		sleep: newScript(sleepLua), repair: newScript(repairLua), pulled: newScript(pulledLua), record: newScript(recordLua),
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -28,8 +30,10 @@ func (s *Store) Set(ctx context.Context, table Setting, name, value string) erro
 		_, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			if value == "" {
 				p.HDel(ctx, key, name)
+				p.HDel(ctx, key+":mac", name)
 			} else {
 				p.HSet(ctx, key, name, value)
+				p.HSet(ctx, key+":mac", name, s.signer.mac("settings", string(table), name, value))
 			}
 			event, _ := json.Marshal(Event{Kind: "settings", State: string(table), Model: name})
 			p.Publish(ctx, s.keys.events(), event)
@@ -39,42 +43,68 @@ func (s *Store) Set(ctx context.Context, table Setting, name, value string) erro
 	})
 }
 
-// Get reads one entry, "" when there is none.
+// Get reads one entry, "" when there is none. See All for entries that are not signed.
 func (s *Store) Get(ctx context.Context, table Setting, name string) (string, error) {
-	var out string
-	err := s.guard(ctx, func(ctx context.Context) error {
-		var err error
-		out, err = s.rdb.HGet(ctx, s.keys.settings(string(table)), name).Result()
-		return err
-	})
-	if errors.Is(err, redis.Nil) {
-		return "", nil
-	}
-	return out, err
+	all, err := s.All(ctx, table)
+	return all[name], err
 }
 
-// All reads a whole table.
+// All reads a whole table. In place of an entry that is not signed stands the last right one that this Store read, or none.
 func (s *Store) All(ctx context.Context, table Setting) (map[string]string, error) {
-	return s.hgetall(ctx, s.keys.settings(string(table)))
+	values, macs, readable, err := s.record(ctx, "settings:"+string(table))
+	if err != nil {
+		return nil, err
+	}
+	return s.signer.admitTable(table, values, macs, readable), nil
 }
+
+// publishTries is how often a publication is tried anew because another gateway's came between.
+const publishTries = 4
 
 // PutCatalog publishes the catalogue. wakeable maps the hosts that have a driver to its name. It reports whether the
-// version is new.
+// version is new, or stands in place of a record that was refused.
 func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, wakeable map[string]string) (bool, error) {
-	args := make([]any, 0, 2+2*len(wakeable))
-	args = append(args, version, string(catalog))
-	for h, d := range wakeable {
-		args = append(args, h, d)
+	for range publishTries {
+		have, right, present, err := s.readCatalog(ctx)
+		if err != nil {
+			return false, err
+		}
+		next := have
+		if !right || have.version != version || have.json != string(catalog) {
+			next = s.signer.signCatalog(version, string(catalog), max(s.signer.lastSerial()+1, uint64(time.Now().UnixMicro())))
+		}
+		args := make([]any, 0, 5+2*len(wakeable))
+		args = append(args, next.version, next.json, decimal(next.serial), next.mac, present)
+		for h, d := range wakeable {
+			args = append(args, h, d)
+		}
+		out, err := s.eval(ctx, s.scripts.catalogPut, args...)
+		if err != nil || out != int64(-1) {
+			return out == int64(1), err
+		}
 	}
-	out, err := s.eval(ctx, s.scripts.catalogPut, args...)
-	return out == int64(1), err
+	return false, errors.New("the catalogue in Redis changes too often")
 }
 
-// Catalog reads the published catalogue; version "" when there is none.
+// Catalog reads the published catalogue; version "" when there is none. In place of one that is not signed, or older than
+// one read before, stands the last right one that this Store read, or none.
 func (s *Store) Catalog(ctx context.Context) (version string, catalog []byte, err error) {
-	m, err := s.hgetall(ctx, s.keys.catalog())
-	return m["version"], []byte(m["json"]), err
+	r, _, _, err := s.readCatalog(ctx)
+	return r.version, []byte(r.json), err
 }
+
+// readCatalog returns the record to act on, whether that is the one in Redis, and the MAC that stands there.
+func (s *Store) readCatalog(ctx context.Context) (r catalogRecord, right bool, present string, err error) {
+	m, _, readable, err := s.record(ctx, "catalog")
+	if err != nil {
+		return catalogRecord{}, false, "", err
+	}
+	serial, _ := strconv.ParseUint(m["serial"], 10, 64) // a wrong one is not signed
+	r, right = s.signer.admitCatalog(catalogRecord{m["version"], m["json"], serial, m["mac"]}, readable)
+	return r, right, m["mac"], nil
+}
+
+func decimal(n uint64) string { return strconv.FormatUint(n, 10) }
 
 func (s *Store) hgetall(ctx context.Context, key string) (map[string]string, error) {
 	var out map[string]string

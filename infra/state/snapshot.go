@@ -111,6 +111,7 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 		}
 		out.Hosts[name] = host
 	}
+	s.signer.admitAddrs(out.Hosts)
 	return out, nil
 }
 

@@ -16,9 +16,13 @@ import (
 type Options struct {
 	URL     string        // redis://, rediss:// or unix://; several hosts separated by commas, or ?cluster=true, are a Cluster; ?master_name= a Sentinel
 	Pool    string        // the deployment's name; default "main"
+	Secret  []byte        // the pool's runner secret: what others act on is signed with it, see Store.Refused
 	Timeout time.Duration // of one call; default 150 ms
 	Log     *slog.Logger  // default: discard
 	Now     func() int64  // ms since the epoch for scripts, simulations only; nil: Redis' own clock
+
+	// Unverified takes records however they are signed: for programs that only show them.
+	Unverified bool
 
 	// Dial makes the connections, whatever host the URL names; simulations only. nil: over the network.
 	Dial func(ctx context.Context) (net.Conn, error)
@@ -30,6 +34,7 @@ type Store struct {
 	rdb     redis.UniversalClient
 	keys    keys
 	scripts scripts
+	signer  *signer
 	breaker breaker
 	timeout time.Duration
 	now     func() int64
@@ -56,10 +61,12 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{
+	s := &Store{
 		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: breaker{log: o.Log},
 		timeout: o.Timeout, now: o.Now, log: o.Log,
-	}, nil
+	}
+	s.signer = newSigner(o.Secret, o.Pool, o.Unverified, s.reportRefused)
+	return s, nil
 }
 
 // Close ends all connections.

@@ -79,7 +79,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return fmt.Errorf("--runner-addr: %w", err)
 	}
 	defer ln.Close()
-	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Log: log})
+	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Secret: secret, Log: log})
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func until(t *testing.T, what string, ok func() bool) {
 func TestRun(t *testing.T) {
 	addr := testenv.Redis(t)
 	s := settings(t, addr)
-	store, err := state.Open(state.Options{URL: s.RedisURL, Timeout: 2 * time.Second})
+	store, err := state.Open(state.Options{URL: s.RedisURL, Secret: []byte(s.RunnerSecret), Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestRedisComesLater(t *testing.T) {
 	_, end := running(t, s)
 	time.Sleep(300 * time.Millisecond)
 	redis.Restart()
-	store, err := state.Open(state.Options{URL: s.RedisURL, Timeout: 2 * time.Second})
+	store, err := state.Open(state.Options{URL: s.RedisURL, Secret: []byte(s.RunnerSecret), Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

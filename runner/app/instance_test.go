@@ -52,7 +52,7 @@ func TestLifecycle(t *testing.T) {
 	}
 	s := settings(t, testenv.Redis(t))
 	s.Instance = Instance{Instance: "aws", ScalingGroup: "reveille-gpu-1", LaunchHook: "runner-ready", TerminateHook: "runner-drained"}
-	store, err := state.Open(state.Options{URL: s.RedisURL, Timeout: 2 * time.Second})
+	store, err := state.Open(state.Options{URL: s.RedisURL, Secret: []byte(s.RunnerSecret), Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func newMachine(t *testing.T) *machine {
 	m := &machine{t: t, off: filepath.Join(t.TempDir(), "went off")}
 	s := settings(t, testenv.Redis(t))
 	s.SleepCommand = `sh -c 'echo "$REVEILLE_HOST" >> "$0"' "` + m.off + `"`
-	store, err := state.Open(state.Options{URL: s.RedisURL, Timeout: 20 * time.Second})
+	store, err := state.Open(state.Options{URL: s.RedisURL, Secret: []byte(s.RunnerSecret), Timeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

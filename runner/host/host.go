@@ -96,7 +96,9 @@ type Host struct {
 	mu             sync.Mutex // guards all below, and every resident
 	highest        uint64     // of the tickets worked on: Redis may lose data and must number on from there
 	catalog        *catalog.Catalog
-	refusedCatalog string // version that could not be understood
+	refusedCatalog string    // version that could not be understood
+	lookedCatalog  string    // version that the pool told of at the last look
+	looked         time.Time // when that was
 	settings       settings
 	settingsChange uint64 // counts the changes heard of
 	residents      map[string]*resident
@@ -171,6 +173,12 @@ func (h *Host) poke() {
 	case h.kick <- struct{}{}:
 	default:
 	}
+}
+
+// StateRefused counts how often a record in Redis began to be refused, see state.Store.Refused.
+func (h *Host) StateRefused() uint64 {
+	_, n := h.store.Refused()
+	return n
 }
 
 // Stats returns the counts.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"time"
 
 	"reveille/infra/catalog"
 	"reveille/infra/placement"
@@ -66,10 +67,12 @@ func (h *Host) pinnedLocked(m *catalog.Model) bool {
 }
 
 // refreshCatalog reads the published catalogue when its version is not the one held. One that cannot be understood is
-// passed over. Models whose entry needs no other engine get their new entry.
+// passed over; one that the store refuses is looked at again after a beat. Models whose entry needs no other engine get
+// their new entry.
 func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	h.mu.Lock()
-	same := version == "" || version == h.catalog.Version || version == h.refusedCatalog
+	same := version == "" || version == h.catalog.Version || version == h.refusedCatalog ||
+		version == h.lookedCatalog && time.Since(h.looked) < h.cfg.Beat
 	h.mu.Unlock()
 	if same {
 		return nil
@@ -77,6 +80,13 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	published, raw, err := h.store.Catalog(ctx)
 	if err != nil {
 		return err
+	}
+	h.mu.Lock()
+	h.lookedCatalog, h.looked = version, time.Now()
+	same = published == "" || published == h.catalog.Version // the store goes on with the one that was right
+	h.mu.Unlock()
+	if same {
+		return nil
 	}
 	next, err := catalog.Unmarshal(raw)
 	h.mu.Lock()

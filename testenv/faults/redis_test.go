@@ -241,7 +241,7 @@ func TestRow07OutcomeLost(t *testing.T) {
 	if a := w.ask("none"); a.OK() { // what is lost shall not be Redis' word that it has no such script yet
 		t.Fatal(a)
 	}
-	store, err := state.Open(state.Options{URL: "redis://" + server.Addr, Timeout: patience})
+	store, err := state.Open(state.Options{URL: "redis://" + server.Addr, Secret: []byte(secret), Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"time"
 
 	"reveille/infra/catalog"
@@ -23,6 +24,8 @@ type Settings struct {
 	config.Redis
 	config.Log
 	Sweep
+	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalogue is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are." placeholder:"TEXT"`
+
 	Once   bool `help:"Sweep once, print the report and end."`
 	DryRun bool `help:"Decide and report, change nothing."`
 	JSON   bool `name:"json" help:"Print reports as JSON instead of a table."`
@@ -47,6 +50,7 @@ func (s Sweep) Validate() error {
 // Deps is what a warmer works with beside its settings.
 type Deps struct {
 	Drivers map[catalog.Driver]wake.Driver // by the name that the catalogue's hosts give
+	Lambda  bool                           // the process is an AWS Lambda function, whose role bounds what it may turn on and off
 	Out     io.Writer                      // gets reports; nil: none
 	Log     *slog.Logger                   // needed
 }
@@ -63,7 +67,23 @@ const storeTimeout = 2 * time.Second
 
 // New makes a warmer. It does not wait for Redis. Close it when done.
 func New(s Settings, d Deps) (*Warmer, error) {
-	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Timeout: storeTimeout, Log: d.Log})
+	o := state.Options{URL: s.RedisURL, Pool: s.Pool, Timeout: storeTimeout, Log: d.Log}
+	if s.RunnerSecret == "" {
+		// The catalogue is then whatever stands in Redis, so nothing that it says is executed or called.
+		o.Unverified, d.Drivers = true, maps.Clone(d.Drivers)
+		maps.DeleteFunc(d.Drivers, func(name catalog.Driver, _ wake.Driver) bool {
+			return !d.Lambda || name != catalog.DriverEC2 && name != catalog.DriverASG
+		})
+		if !d.Lambda {
+			d.Log.Warn("hosts are not turned on or off: the catalogue cannot be verified without --runner-secret")
+		}
+	} else {
+		var err error
+		if o.Secret, err = config.Secret(s.RunnerSecret); err != nil {
+			return nil, err
+		}
+	}
+	store, err := state.Open(o)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,8 @@ import (
 	"reveille/warmer/app"
 )
 
+const secret = "0123456789abcdef"
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // machine is a driver for one host that is always on until it is put to sleep.
@@ -60,7 +62,7 @@ func (o *output) String() string {
 // TestTheTickerPutsAHostToSleep runs a warmer as gateway run does, beside a runner that confirms.
 func TestTheTickerPutsAHostToSleep(t *testing.T) {
 	addr := testenv.Redis(t)
-	store, err := state.Open(state.Options{URL: "redis://" + addr, Timeout: 10 * time.Second})
+	store, err := state.Open(state.Options{URL: "redis://" + addr, Secret: []byte(secret), Timeout: 10 * time.Second})
 	must(t, err)
 	defer store.Close()
 	c, _, err := catalog.Parse("models.yaml", []byte("models: {m: {type: llm, recipe: standin, device: cpu}}\nhosts: {box: {driver: local, devices: [cpu]}}\n"))
@@ -74,7 +76,7 @@ func TestTheTickerPutsAHostToSleep(t *testing.T) {
 
 	m, out := &machine{}, &output{}
 	w, err := app.New(app.Settings{
-		Redis: config.Redis{RedisURL: "redis://" + addr, Pool: "main"},
+		Redis: config.Redis{RedisURL: "redis://" + addr, Pool: "main"}, RunnerSecret: secret,
 		Sweep: app.Sweep{Idle: time.Minute, HostIdle: 10 * time.Millisecond, Every: 20 * time.Millisecond},
 	}, app.Deps{Drivers: map[catalog.Driver]wake.Driver{catalog.DriverLocal: m}, Out: out, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
@@ -109,7 +111,7 @@ func TestTheTickerPutsAHostToSleep(t *testing.T) {
 }
 
 func TestHandleReadsAnyScheduleEvent(t *testing.T) {
-	w, err := app.New(app.Settings{Redis: config.Redis{RedisURL: "redis://" + testenv.MiniRedis(t).Addr(), Pool: "main"}}, app.Deps{Log: slog.New(slog.DiscardHandler)})
+	w, err := app.New(app.Settings{Redis: config.Redis{RedisURL: "redis://" + testenv.MiniRedis(t).Addr(), Pool: "main"}, RunnerSecret: secret}, app.Deps{Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	defer w.Close()
 	for event, bad := range map[string]bool{``: false, `{}`: false, `{"source":"aws.scheduler","detail-type":"x"}`: false, `[1`: true} {

@@ -1,17 +1,23 @@
 #!lua
 -- catalog_put: a gateway publishes the models file it serves.
 -- KEYS[1] prefix
--- ARGV[2] version (digest of the content)  [3] catalogue, JSON  [4…] host, driver, …: hosts that can be woken
--- Returns 1 when it changed, 0 when the same version was there.
--- Invariant: version and content change together; a host that is not known yet begins asleep.
-for i = 4, #ARGV, 2 do
+-- ARGV[2] version (digest of the content)  [3] catalogue, JSON  [4] serial  [5] MAC  [6] MAC that was there, '' none
+-- ARGV[7…] host, driver, …: hosts that can be woken
+-- Returns 1 when it changed, 0 when the same record was there, -1 when another than the expected one is there.
+-- Invariant: all fields of the record change together; a host that is not known yet begins asleep.
+for i = 7, #ARGV, 2 do
   local key = P .. 'host:' .. ARGV[i]
   redis.call('SADD', P .. 'hosts', ARGV[i])
   if redis.call('HSETNX', key, 'state', 'asleep') == 1 then changed() end
   redis.call('HSET', key, 'driver', ARGV[i + 1])
 end
-if redis.call('HGET', P .. 'catalog', 'version') == ARGV[2] then return 0 end
-redis.call('HSET', P .. 'catalog', 'version', ARGV[2], 'json', ARGV[3], 'at_ms', num(NOW))
+local have = redis.pcall('HGET', P .. 'catalog', 'mac')
+if type(have) == 'table' then redis.call('DEL', P .. 'catalog') end -- no hash
+if type(have) ~= 'string' then have = '' end
+if have == ARGV[5] and redis.call('HGET', P .. 'catalog', 'serial') == ARGV[4] then return 0 end
+if have ~= ARGV[6] then return -1 end
+redis.call('DEL', P .. 'catalog')
+redis.call('HSET', P .. 'catalog', 'version', ARGV[2], 'json', ARGV[3], 'serial', ARGV[4], 'mac', ARGV[5])
 changed()
 publish({kind = 'catalog', version = ARGV[2]})
 return 1
