@@ -101,8 +101,8 @@ func (m *models) onEvent(e state.Event) {
 }
 
 const (
-	repairEvery = 2 * time.Second  // between looks at whether the pool has a catalogue at all
-	checkEvery  = 10 * time.Second // between looks at whether it is one that this pool's gateways signed
+	repairEvery = 2 * time.Second // between looks at whether the pool has a catalogue at all
+	checkEvery  = 5 * time.Second // between looks at whether it is one that this pool's gateways signed
 )
 
 // run publishes the catalogue when this gateway's own changed, and when the pool has none or a forged one, until ctx ends. pool tells

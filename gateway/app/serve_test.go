@@ -125,7 +125,7 @@ func TestCatalogue(t *testing.T) {
 	inPool := func(name string) func() bool {
 		return func() bool {
 			_, text, err := st.Catalog(t.Context())
-			return err == nil && strings.Contains(string(text), name)
+			return err == nil && strings.Contains(string(text), `"id":"`+name+`"`)
 		}
 	}
 	until(t, "the catalogue is published", inPool("alpha"))

@@ -79,8 +79,12 @@ func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, 
 			args = append(args, h, d)
 		}
 		out, err := s.eval(ctx, s.scripts.catalogPut, args...)
-		if err != nil || out != int64(-1) {
-			return out == int64(1), err
+		if err != nil {
+			return false, err
+		}
+		if out != int64(-1) {
+			s.signer.admitCatalog(next, true) // nobody takes it back to an older one
+			return out == int64(1), nil
 		}
 	}
 	return false, errors.New("the catalogue in Redis changes too often")
