@@ -1,0 +1,42 @@
+package placement_test
+
+import (
+	"testing"
+
+	"reveille/infra/catalog"
+	"reveille/infra/placement"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// What one host was too small for is a lower bound on the others, until the model's options change.
+func TestRefusalsAreRemembered(t *testing.T) {
+	c, _, err := catalog.Parse("models.yaml", []byte("models:\n  m: {type: llm, recipe: standin, device: cpu}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := c.Model("m")
+	rc := c.Recipes[m.Recipe]
+	load, err := placement.Resolve(m, &rc, placement.Sources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := func(name, budget string) *state.HostRecord {
+		return &state.HostRecord{Name: name, State: "ready", Devices: "cpu", Limits: "1", Fields: map[string]string{"memory_budget": budget}}
+	}
+	s := &state.Snapshot{NowMS: 1, Hosts: map[string]*state.HostRecord{"a": host("a", "cpu=10"), "b": host("b", "cpu=20"), "c": host("c", "cpu=40")}}
+	s.Hosts["a"].Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.CPU, Of: load.Digest()}.String()
+	v := placement.View{Catalog: c}
+	placed := func() string { return policy.Place(v.Pool(s), v.Model(s, "m", "", false), nil).Host }
+	if got := placed(); got != "c" {
+		t.Errorf("placed on %q, want c", got)
+	}
+	s.Saved = map[string]string{"m": `{"ctx_size":512}`}
+	if got := placed(); got != "a" {
+		t.Errorf("with other options placed on %q, want a", got)
+	}
+	s.Saved, s.Hosts["a"].Fields["memory_budget"] = nil, "cpu=35" // a's own figure, no refusal any more
+	if got := placed(); got != "a" {
+		t.Errorf("with a larger budget placed on %q, want a", got)
+	}
+}
