@@ -1,0 +1,103 @@
+package attack
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"reveille/testenv"
+	"reveille/testenv/calls"
+)
+
+// TestBodies sends the real llama-server, through every dialect and /upstream, what ends it, hangs it or makes it fetch:
+// each is refused, nothing is fetched, and the engine's process stays the same and serves.
+func TestBodies(t *testing.T) {
+	testenv.Engines(t)
+	s := testenv.Start(t, testenv.Spec{
+		Models: "models:\n  see: {type: llm, recipe: llamacpp, checkpoint: .cache/models/tiny-gemma.gguf, mmproj: .cache/models/tiny-mmproj.gguf, device: cpu, hosts: [local], " +
+			"options: {ctx_size: 1024, llamacpp_args: \"-np 2 -t 1\"}}\n" + calls.LocalHost,
+		Args: []string{withKeys(t)},
+	})
+	fetched := newCanary(t)
+	const hello = `{"model":"see","max_tokens":2,"messages":[{"role":"user","content":"hi"}]}`
+	serves := func() {
+		t.Helper()
+		if a := call(t, "POST", s.URL+"/v1/chat/completions", hello, bearer(inferKey)); !a.OK() {
+			t.Fatalf("the model does not serve: %v", a)
+		}
+	}
+	pids := func() string {
+		t.Helper()
+		var health struct {
+			All []struct {
+				PID int `json:"pid"`
+			} `json:"all_models_loaded"`
+		}
+		a := call(t, "GET", s.URL+"/v1/health", "", bearer(manageKey))
+		if err := json.Unmarshal(a.Body, &health); err != nil || len(health.All) != 1 || health.All[0].PID == 0 {
+			t.Fatalf("health: %v", a)
+		}
+		return fmt.Sprint(health.All)
+	}
+	serves()
+	before := pids()
+
+	url := fetched.URL + "/x"
+	escaped := strings.ReplaceAll(strings.Replace(url, "http", `\u0068ttp`, 1), "/", `\/`)
+	for _, u := range []string{url, escaped} {
+		for _, part := range []string{
+			`{"type":"image_url","image_url":{"url":"` + u + `"}}`, `{"type":"image_url","image_url":"` + u + `"}`,
+			`{"type":"image_url","image_\u0075rl":{"\u0075rl":"` + u + `"}}`, `{"type":"image_url","image_url":{"url":"data:image/png;base64,AA","url":"` + u + `"}}`,
+			`{"type":"input_video","input_video":{"url":"` + u + `"}}`, `{"type":"input_video","input_video":{"data":"` + u + `"}}`,
+			`{"type":"input_audio","input_audio":{"data":"` + u + `","format":"wav"}}`, `{"type":"input_audio","input_audio":{"url":"` + u + `","format":"wav"}}`,
+			`{"type":"audio_url","audio_url":{"url":"` + u + `"}}`, `{"type":"video_url","video_url":{"url":"` + u + `"}}`,
+			`{"type":"text","type":"image_url","text":"x","image_url":{"url":"` + u + `"}}`,
+		} {
+			body := `{"model":"see","max_tokens":2,"messages":[{"role":"user","content":[` + part + `]}]}`
+			refused(t, part, call(t, "POST", s.URL+"/v1/chat/completions", body, bearer(inferKey)), 400)
+			for _, path := range []string{"/v1/chat/completions", "//v1/chat/completions", "/v1/chat%2Fcompletions", "/apply-template"} {
+				a := call(t, "POST", s.URL+"/upstream/see"+path, body, bearer(manageKey))
+				if a.OK() {
+					t.Errorf("%s through /upstream: %v", part, a)
+				}
+			}
+		}
+		refused(t, "messages", call(t, "POST", s.URL+"/v1/messages", `{"model":"see","max_tokens":2,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"`+u+`"}}]}]}`, bearer(inferKey)), 400)
+		refused(t, "responses", call(t, "POST", s.URL+"/v1/responses", `{"model":"see","input":[{"role":"user","content":[{"type":"input_image","image_url":"`+u+`"}]}]}`, bearer(inferKey)), 400)
+		refused(t, "Ollama", call(t, "POST", s.URL+"/api/chat", `{"model":"see","messages":[{"role":"user","content":"x","images":["`+u+`"]}]}`, bearer(inferKey)), 400)
+	}
+
+	parens := strings.Repeat("(", 30_000) + `\"a\"` + strings.Repeat(")", 30_000)
+	for _, field := range []string{
+		`"grammar":"root ::= ` + parens + `"`, `"grammar":"root ::= \"a\"{2,1}"`, `"grammar":"root ::= (\"a\"{0,40}){0,40}"`,
+		`"chat_parser":"{\"parsers\":[{\"type\":\"sequence\",\"children\":[0]}],\"rules\":{},\"root\":0}"`, `"chat\u005fparser":"{}"`,
+		`"n_probs":100000`, `"logprobs":100000`, `"dry_multiplier":1,"dry_penalty_last_n":2147483647`, `"n":100000`, `"id_slot":0`,
+		`"json_schema":{"type":"string","pattern":"^+[a-z]$"}`, `"json_schema":{"type":"array","minItems":9,"maxItems":2,"items":{"type":"string"}}`,
+		`"temperature":1e400`, `"suffix":"\ud800"`, `"temperature":"hot"`,
+	} {
+		body := `{"model":"see","max_tokens":2,"prompt":"hi",` + field + `}`
+		for key, path := range map[string]string{inferKey: "/v1/completions", manageKey: "/upstream/see/completion"} {
+			refused(t, path+" "+field[:min(len(field), 60)], call(t, "POST", s.URL+path, body, bearer(key)), 400)
+		}
+	}
+	for _, pattern := range []string{"^+[a-z]$", "^{2}times$", "^{,5}a$", "^]$", "^}$", "^a{2,1}$", "^(a?){1000}$", "^((a{0,100}){0,100}){0,100}$"} {
+		schema := `{"type":"string","pattern":"` + pattern + `"}`
+		refused(t, pattern, call(t, "POST", s.URL+"/v1/chat/completions", hello[:len(hello)-1]+`,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":`+schema+`}}}`, bearer(inferKey)), 400)
+		refused(t, "Ollama "+pattern, call(t, "POST", s.URL+"/api/chat", `{"model":"see","stream":false,"messages":[{"role":"user","content":"x"}],"format":`+schema+`}`, bearer(inferKey)), 400)
+	}
+	for path, body := range map[string]string{
+		"/v1/detokenize": `{"model":"see","tokens":[99999999]}`, "/v1/tokenize": `{"model":"see","content":null,"content":"\udc00"}`,
+		"/v1/chat/completions": `{"model":"see","messages":[{"role":5,"content":"x"}]}`,
+	} {
+		a := call(t, "POST", s.URL+path, body, bearer(inferKey))
+		refused(t, path, a, 400)
+		if strings.Contains(string(a.Body), "json.exception") || strings.Contains(string(a.Body), "_M_") {
+			t.Errorf("%s tells what the engine wrote: %v", path, a)
+		}
+	}
+	serves()
+	if after := pids(); after != before {
+		t.Errorf("the engine was replaced: %s, before %s", after, before)
+	}
+}
