@@ -92,7 +92,7 @@ func main() {
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)),
 		kong.Bind(logger),
 		kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
-	args := os.Args[1:]
+	args := config.Args(os.Args[1:])
 	if len(args) == 0 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments
 		args = []string{"lambda"}
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,6 +44,9 @@ type RunSettings struct {
 // runner process for each host of the models file with the driver local.
 func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) error {
 	if err := s.Host.Check(); err != nil { // else only the runner's process would say so
+		return err
+	}
+	if err := s.checkHost(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
@@ -103,6 +107,21 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	return err
 }
 
+// checkHost wants --host, where it is given, to be a local host of the models file: the one that this program runs.
+func (s RunSettings) checkHost() error {
+	if s.Host.Host == "" {
+		return nil
+	}
+	c, _, err := catalog.Load(s.Models)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(c.Hosts, func(h *catalog.Host) bool { return h.Name == s.Host.Host && h.Driver == catalog.DriverLocal }) {
+		return fmt.Errorf("--host %s: %s has no host of that name with the driver local", s.Host.Host, s.Models)
+	}
+	return nil
+}
+
 // wakeAll starts the local hosts, so that the first request need not wait for them.
 func (s RunSettings) wakeAll(ctx context.Context, d wake.Driver, log *slog.Logger) {
 	if err := s.wakeLocal(ctx, d, ""); err != nil && ctx.Err() == nil {
@@ -116,6 +135,9 @@ func (s RunSettings) wakeLocal(ctx context.Context, d wake.Driver, name string) 
 	if err != nil {
 		return err
 	}
+	if name == "" {
+		name = s.Host.Host
+	}
 	var errs []error
 	for _, h := range c.Hosts {
 		if h.Driver == catalog.DriverLocal && (name == "" || h.Name == name) {
@@ -128,6 +150,9 @@ func (s RunSettings) wakeLocal(ctx context.Context, d wake.Driver, name string) 
 // hostCommand starts this program again as the runner of a local host. The secret goes through the environment, which
 // other users of the machine cannot read.
 func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
+	if s.Host.Host != "" && h.Name != s.Host.Host {
+		return local.Command{}, fmt.Errorf("host %s is not the one of --host %s", h.Name, s.Host.Host)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return local.Command{}, err
@@ -150,7 +175,7 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 		devices = s.Devices
 	}
 	add("devices", devices)
-	add("labels", strings.Join(h.Labels, ","))
+	add("labels", strings.Join(append(slices.Clone(h.Labels), strings.FieldsFunc(s.Labels, func(r rune) bool { return r == ' ' || r == ',' })...), ","))
 	if len(h.NPUSeats) == 0 { // else the runner reads them in the catalogue
 		add("npu-seats", s.NPUSeats)
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -109,9 +110,34 @@ func (i Intake) Parse() (Limits, error) {
 // Options are kong's settings for all programs.
 func Options(name, description string) []kong.Option {
 	return []kong.Option{
-		kong.Name(name), kong.Description(description), kong.UsageOnError(), kong.DefaultEnvars(EnvPrefix),
+		kong.Name(name), kong.Description(description), kong.DefaultEnvars(EnvPrefix),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: false, WrapUpperBound: 120}),
 	}
+}
+
+// Args joins the numbers that follow --max-loaded-models as words of their own to its value, so that a list and -1 need
+// no quotes and no "=".
+func Args(args []string) []string {
+	const flag = "--max-loaded-models"
+	var out []string
+	for i := 0; i < len(args); i++ {
+		out = append(out, args[i])
+		if args[i] != flag {
+			continue
+		}
+		end := i + 1
+		for end < len(args) {
+			if _, err := strconv.Atoi(args[end]); err != nil {
+				break
+			}
+			end++
+		}
+		if end > i+1 {
+			out[len(out)-1] = flag + "=" + strings.Join(args[i+1:end], " ")
+			i = end - 1
+		}
+	}
+	return out
 }
 
 // Bytes reads a size such as 512MiB, 20GB or 1073741824.

@@ -1,0 +1,35 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"reveille/infra/catalog"
+	runner "reveille/runner/app"
+)
+
+// The runner that gateway run starts has the labels of its flag besides those of the file, and --host names the host.
+func TestRunPassesLabelsAndHost(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "models.yaml")
+	if err := os.WriteFile(file, []byte("hosts:\n  a: {driver: local, devices: cpu}\n  b: {driver: local, devices: cpu}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := RunSettings{Front: Front{Models: file}, Host: runner.Host{Host: "a", Labels: "fast, big"}}
+	if err := s.checkHost(); err != nil {
+		t.Error(err)
+	}
+	c, err := s.hostCommand(catalog.Host{Name: "a", Labels: []string{"own"}})
+	if err != nil || !slices.Contains(c.Argv, "--labels=own,fast,big") || !slices.Contains(c.Argv, "--host=a") {
+		t.Errorf("%q, %v", c.Argv, err)
+	}
+	if _, err := s.hostCommand(catalog.Host{Name: "b"}); err == nil {
+		t.Error("another host is started in spite of --host")
+	}
+	s.Host.Host = "c"
+	if err := s.checkHost(); err == nil || !strings.Contains(err.Error(), "--host c") {
+		t.Errorf("%v", err)
+	}
+}
