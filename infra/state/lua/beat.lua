@@ -17,4 +17,4 @@ for i = 5, #ARGV, 2 do
   local model = P .. 'model:' .. h .. ':' .. ARGV[i]
   if redis.call('EXISTS', model) == 1 then redis.call('HSET', model, 'in_flight', ARGV[i + 1]) end
 end
-return {'ok', redis.call('GET', P .. 'rev') or '0', redis.call('LLEN', P .. 'queue:' .. h), redis.call('HGET', P .. 'catalog', 'version') or ''}
+return {'ok', redis.call('GET', P .. 'rev') or '0', redis.call('LLEN', P .. 'queue:' .. h), catalogue()}

@@ -25,6 +25,12 @@ local function hash(key)
   return out
 end
 
+-- catalogue is the version of the published catalogue, '' for none, and for a key that somebody made another type.
+local function catalogue()
+  local v = redis.pcall('HGET', P .. 'catalog', 'version')
+  return type(v) == 'string' and v or ''
+end
+
 -- rise moves a counter up: past its last value, the clock in us and floor, so that it rises also after lost data.
 local function rise(key, floor)
   local n = num(math.max(tonumber(redis.call('GET', key) or '0') + 1, NOW_US, floor))

@@ -22,5 +22,5 @@ for i, h in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
   end
   hosts[i] = {h, redis.call('HGETALL', P .. 'host:' .. h), models, tickets}
 end
-return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', redis.call('HGET', P .. 'catalog', 'version') or '', hosts,
+return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', catalogue(), hosts,
   redis.call('HGETALL', P .. 'settings:options'), redis.call('HGETALL', P .. 'settings:runtime')}
