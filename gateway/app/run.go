@@ -180,6 +180,9 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 		add("npu-seats", s.NPUSeats)
 	}
 	add("memory-budget", s.MemoryBudget)
+	add("sandbox", s.Sandbox)
+	add("engine-user", s.EngineUser)
+	add("engine-memory", s.EngineMemory)
 	add("mm-cache-bytes", s.MMCacheBytes)
 	add("mm-lookup-wait", s.MMLookupWait.String())
 	add("ctx-size", fmt.Sprint(s.CtxSize))

@@ -94,14 +94,15 @@ func TestErrorsAreTold(t *testing.T) {
 
 func TestPS(t *testing.T) {
 	r, _ := gateway(t, 200, `{"all_models_loaded":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":7,"recipe":"llamacpp","is_busy":true,"pinned":true}],
-		"models_loading":[{"model_name":"two","type":"embedding","state":"queued","waiting":3}],"runners":[{"id":"here","state":"ready","devices":"cpu npu"}]}`)
+		"models_loading":[{"model_name":"two","type":"embedding","state":"queued","waiting":3}],"runners":[{"id":"here","state":"ready","devices":"cpu npu",
+		"sandbox":{"mode":"auto","on":["files"],"missing":{"pids":"why","memory":"why"}}}]}`)
 	var out bytes.Buffer
 	if err := (&PS{Remote: r}).Run(t.Context(), &out); err != nil {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{
-		"HOST  STATE  DEVICES  MODELS",
-		"here  ready  cpu npu  1",
+		"HOST  STATE  DEVICES  MODELS  SANDBOX",
+		"here  ready  cpu npu  1       auto, without memory pids",
 		"",
 		"MODEL  TYPE       STATE   HOST  DEVICE  RECIPE    PID  USED  NOTE",
 		"one    llm        busy    here  cpu     llamacpp  7    -     pinned",

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -42,6 +45,10 @@ type health struct {
 		ID      string `json:"id"`
 		State   string `json:"state"`
 		Devices string `json:"devices"`
+		Sandbox struct {
+			Mode    string            `json:"mode"`
+			Missing map[string]string `json:"missing"`
+		} `json:"sandbox"`
 	} `json:"runners"`
 }
 
@@ -79,9 +86,13 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 		on[m.Runner]++
 	}
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "HOST\tSTATE\tDEVICES\tMODELS")
+	fmt.Fprintln(w, "HOST\tSTATE\tDEVICES\tMODELS\tSANDBOX")
 	for _, r := range h.Runners {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", r.ID, r.State, r.Devices, on[r.ID])
+		box := r.Sandbox.Mode
+		if box != "off" && len(r.Sandbox.Missing) > 0 {
+			box += ", without " + strings.Join(slices.Sorted(maps.Keys(r.Sandbox.Missing)), " ")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.ID, r.State, r.Devices, on[r.ID], box)
 	}
 	fmt.Fprintln(w, "\nMODEL\tTYPE\tSTATE\tHOST\tDEVICE\tRECIPE\tPID\tUSED\tNOTE")
 	for _, m := range h.Models {

@@ -68,6 +68,9 @@ type runnerInfo struct {
 	ID      string `json:"id"`
 	State   string `json:"state"`
 	Devices string `json:"devices"`
+	// Sandbox says how the host's engines are confined: mode, the measures that are on, and the missing ones with the
+	// reason. Absent for a host that has not registered.
+	Sandbox json.RawMessage `json:"sandbox,omitempty"`
 }
 
 // health tells what is loaded, what is being loaded, and what could be. It answers from the mirror while the pool's
@@ -257,7 +260,11 @@ func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
 		if devices == "" {
 			devices = found[name].Devices
 		}
-		found[name] = runnerInfo{ID: name, State: h.State, Devices: devices}
+		info := runnerInfo{ID: name, State: h.State, Devices: devices}
+		if box := []byte(h.Fields["sandbox"]); json.Valid(box) {
+			info.Sandbox = box
+		}
+		found[name] = info
 	}
 	out := make([]runnerInfo, 0, len(found))
 	for _, name := range slices.Sorted(maps.Keys(found)) {

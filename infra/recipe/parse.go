@@ -117,6 +117,11 @@ func Merge(base, override Recipe) Recipe {
 		r.Fields = override.Fields
 	}
 	set(&r.Abbreviations, override.Abbreviations)
+	set(&r.Sandbox.Files, override.Sandbox.Files)
+	set(&r.Sandbox.Network, override.Sandbox.Network)
+	set(&r.Sandbox.Pids, override.Sandbox.Pids)
+	setSlice(&r.Sandbox.Read, override.Sandbox.Read)
+	setSlice(&r.Sandbox.Write, override.Sandbox.Write)
 	set(&r.Ready.Status, override.Ready.Status)
 	set(&r.Ready.Log, override.Ready.Log)
 	setSlice(&r.Command, override.Command)
@@ -208,6 +213,7 @@ type form struct {
 	EncoderCache  string                 `yaml:"encoder_cache"`
 	Connections   string                 `yaml:"connections"`
 	Fields        []string               `yaml:"fields"`
+	Sandbox       Sandbox                `yaml:"sandbox"`
 }
 
 type backendForm struct {
@@ -239,6 +245,7 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 		Checkpoint: f.Checkpoint, Options: f.Options, ReservedArgs: f.ReservedArgs, AllowedArgs: f.AllowedArgs, Registration: f.Registration,
 		Abbreviations: f.Abbreviations, LoadTimeout: f.LoadTimeout, StallTimeout: f.StallTimeout, StopGrace: f.StopGrace, EncoderCache: f.EncoderCache, Connections: f.Connections,
 		Fields:  f.Fields,
+		Sandbox: f.Sandbox,
 		Devices: c.devices(f.Devices),
 		Ready:   Ready{Status: f.Ready.Status},
 		Errors: ErrorPatterns{

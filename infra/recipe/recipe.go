@@ -83,7 +83,30 @@ type Recipe struct {
 	Connections string `json:"connections,omitempty"`
 	// Fields are top-level fields of a request's body that pass to the engine besides those that pass to every engine.
 	Fields []string `json:"fields,omitempty"`
+	// Sandbox says what the engine needs that engines do not get otherwise.
+	Sandbox Sandbox `json:"sandbox,omitzero"`
 }
+
+// Sandbox says what an engine needs besides the model's files, its own program and libraries, the system's, GPU and NPU
+// devices, a private temporary folder and the port it listens on. Paths are absolute or begin with "~/"; those that a
+// machine lacks are left out.
+type Sandbox struct {
+	// Files is [SandboxOwn], or [SandboxOpen] for all files that its user may use. Empty means SandboxOwn.
+	Files string `json:"files,omitempty" yaml:"files"`
+	// Network is [SandboxOwn] for the port alone, or [SandboxOpen]. Empty means SandboxOwn.
+	Network string `json:"network,omitempty" yaml:"network"`
+	// Read and Write are further files and folders.
+	Read  []string `json:"read,omitempty" yaml:"read"`
+	Write []string `json:"write,omitempty" yaml:"write"`
+	// Pids is the most processes and threads; 0 is the runner's default.
+	Pids int `json:"pids,omitempty" yaml:"pids"`
+}
+
+// Values of [Sandbox.Files] and [Sandbox.Network].
+const (
+	SandboxOwn  = "own"
+	SandboxOpen = "open"
+)
 
 // Values of [Recipe.Listen].
 const (

@@ -64,6 +64,16 @@ func (v *validator) names() {
 			v.fail("fields: %q is no name of a field: want lower-case letters, digits and underscores, at most 64", f)
 		}
 	}
+	v.oneOf("sandbox.files", v.r.Sandbox.Files, SandboxOwn, SandboxOpen)
+	v.oneOf("sandbox.network", v.r.Sandbox.Network, SandboxOwn, SandboxOpen)
+	for _, p := range slices.Concat(v.r.Sandbox.Read, v.r.Sandbox.Write) {
+		if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
+			v.fail("sandbox: %q: want a path that begins with / or ~/", p)
+		}
+	}
+	if v.r.Sandbox.Pids < 0 {
+		v.fail("sandbox.pids is negative")
+	}
 	if v.r.LoadTimeout < 0 || v.r.StallTimeout < 0 || v.r.StopGrace < 0 {
 		v.fail("a time is negative")
 	}

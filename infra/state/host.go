@@ -18,6 +18,7 @@ type HostInfo struct {
 	Labels     string // comma-separated
 	Limits     string // as --max-loaded-models
 	Version    string
+	Sandbox    string            // how engines are confined, as JSON
 	Seats      string            // NPU seats as JSON, "" none: then the catalogue's count
 	Budget     string            // memory for models by device, "cpu=BYTES gpu=BYTES"; a device without one has no limit
 	Total      string            // memory by device in the same form, where it is known
@@ -52,6 +53,7 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	fields := map[string]string{
 		"addr": h.Addr, "addr_mac": s.signer.mac("addr", h.Name, h.Addr), "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.Seats,
 		"memory_budget": h.Budget, "memory_total": h.Total, "options": h.Options,
+		"sandbox": h.Sandbox,
 	}
 	maps.Copy(fields, h.Learned)
 	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), string(held), h.NPU, h.Loading, h.Owned)

@@ -86,7 +86,11 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer store.Close()
 
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
-	spawner := engine.NewSpawner()
+	box, err := newSandbox(s.Host, p, log)
+	if err != nil {
+		return err
+	}
+	spawner := engine.NewSpawner(box)
 	defer spawner.Close()
 	sockets, err := socketDir(filepath.Join(s.StateDir, "sockets-"+p.name))
 	if err != nil {
@@ -113,7 +117,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	fence := fenceFile(filepath.Join(s.StateDir, "fence-"+p.name))
 	boot := rand.Text()
 	h := host.New(host.Config{
-		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: Version, Labels: p.labels, Devices: p.devices, Limits: p.limits,
+		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: Version, Sandbox: box.Report(), Labels: p.labels, Devices: p.devices, Limits: p.limits,
 		Budget: p.budget, Totals: map[policy.Devices]int64{policy.CPU: memTotal()},
 		Seats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },

@@ -51,6 +51,9 @@ type Host struct {
 	MMLookupWait    time.Duration `name:"mm-lookup-wait" help:"How long an engine waits for a look-up of encoder outputs, besides 4 ms a MiB of media; then it runs its encoder." default:"50ms"`
 	Weights
 	EnginesDir   []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
+	Sandbox      string        `help:"How engines are confined: auto (as far as this machine can), strict (no engine starts where a measure is missing), or off." enum:"auto,strict,off" default:"auto"`
+	EngineUser   string        `help:"User of engines where the runner is root: an account, UID, or UID:GID; default reveille-engine if there is one, else UID 60978, for engines whose files it can read." placeholder:"USER"`
+	EngineMemory string        `help:"Most memory that one engine may use, where the runner may make control groups; default 90 % of the machine's." placeholder:"SIZE"`
 	StateDir     string        `help:"Folder for what must outlive the runner: engine ledger and fencing token." default:".reveille"`
 	FairAfter    time.Duration `help:"How long a busy model that must make room still takes new requests." default:"2s"`
 	FirstByte    time.Duration `help:"How long an engine may take for the first byte of a streamed answer to a short prompt; long prompts and answers in one piece may take up to five times that. Then the request fails, and an engine that does not answer a probe of one token either is ended." default:"120s"`
@@ -66,6 +69,8 @@ type parsed struct {
 	budget  map[policy.Devices]int64
 	seats   map[policy.Type]int
 	options recipe.Options
+
+	engineMemory int64 // most bytes of an engine, 0 where the machine's memory is not known
 
 	mediaBytes int64 // of encoder outputs kept in this process, as mmcache.Config takes them
 }
@@ -128,6 +133,8 @@ func (s Host) parse() (parsed, error) {
 	p.mediaBytes, err = mediaBytes(s.MMCacheBytes)
 	note(err)
 	_, _, err = s.Weights.parse()
+	note(err)
+	p.engineMemory, err = engineMemory(s.EngineMemory)
 	note(err)
 	p.budget, err = budget(s.MemoryBudget)
 	note(err)

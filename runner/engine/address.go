@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,14 +15,11 @@ const maxSocketPath = 103
 
 // fillAddress gives spec an address of its own where it has none. The port is held until release is called, which may
 // happen more than once.
-func fillAddress(spec *Spec, socketDir string) (release func(), err error) {
+func fillAddress(spec *Spec, dir string) (release func(), err error) {
 	release = func() {}
 	if spec.onSocket() {
 		if spec.Socket == "" {
-			if socketDir == "" {
-				socketDir = os.TempDir()
-			}
-			spec.Socket = filepath.Join(socketDir, "engine-"+randomHex(8)+".sock")
+			spec.Socket = filepath.Join(dir, "engine.sock")
 		}
 		if len(spec.Socket) > maxSocketPath {
 			return release, fmt.Errorf("socket path of %d bytes is longer than %d", len(spec.Socket), maxSocketPath)

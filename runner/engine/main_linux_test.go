@@ -21,6 +21,7 @@ import (
 
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/runner/sandbox"
 )
 
 // TestMain plays three roles: the tests, an engine with bad manners, and a runner that can be killed.
@@ -120,8 +121,15 @@ func runnerMain() {
 	if err != nil {
 		panic(err)
 	}
-	cfg := Config{Logger: slog.New(slog.DiscardHandler), Spawner: NewSpawner(), Ledger: ledger}
-	p, err := Start(context.Background(), testSpec("-fork", os.Args[2]), cfg)
+	log := slog.New(slog.DiscardHandler)
+	box, err := sandbox.New(sandbox.Config{Mode: sandbox.Auto, Memory: 1 << 30, Log: log})
+	if err != nil {
+		panic(err)
+	}
+	cfg := Config{Logger: log, Spawner: NewSpawner(box), Ledger: ledger}
+	spec := testSpec("-fork", os.Args[2])
+	spec.Recipe.Sandbox.Write = []string{filepath.Dir(os.Args[2])}
+	p, err := Start(context.Background(), spec, cfg)
 	if err != nil {
 		panic(err)
 	}
@@ -152,7 +160,7 @@ func testSpec(flags ...string) Spec {
 }
 
 func testConfig(t *testing.T) Config {
-	s := NewSpawner()
+	s := NewSpawner(nil)
 	t.Cleanup(s.Close)
 	return Config{Logger: slog.New(slog.DiscardHandler), Spawner: s, Environ: os.Environ(), SocketDir: t.TempDir()}
 }

@@ -45,9 +45,8 @@ func (p *Process) own(output *os.File) {
 	_ = output.SetReadDeadline(time.Now().Add(pipeWait))
 	<-reader.done
 	_ = output.Close()
-	if p.spec.onSocket() {
-		_ = os.Remove(p.spec.Socket)
-	}
+	p.release()
+	_ = os.RemoveAll(p.dir)
 	p.cfg.Ledger.remove(p.pid, p.cfg.Logger)
 
 	p.err = p.verdict(failure, state, reader.cause)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -50,8 +52,8 @@ type Config struct {
 	Environ  []string           // the runner's environment, NAME=value
 	LogLines int                // lines kept per process; DefaultLogLines when 0
 	Files    *modelfile.Checker // remembers which model files are sound; when nil each start reads their headers
-	// SocketDir is where sockets of engines are made that listen on one; os.TempDir when empty. It should be readable
-	// by the runner's user alone.
+	// SocketDir is where each engine gets its private folder, with the socket of one that listens on one; os.TempDir when
+	// empty. Its names should be known to the runner's user alone.
 	SocketDir string
 }
 
@@ -67,6 +69,8 @@ type Process struct {
 	ticks   uint64
 	started time.Time
 	log     *Log
+	dir     string // private folder
+	release func() // of the sandbox, for the owner at the end
 
 	// Requests to the owner; each channel is closed at most once, by its Once.
 	stop, kill         chan struct{}
@@ -90,7 +94,7 @@ type Process struct {
 //
 // A missing model file is a [*LoadError] with [ErrFileNotFound], a damaged one [ErrCorrupt], before anything is spawned; a
 // missing program is [ErrNoProgram].
-func Start(ctx context.Context, spec Spec, cfg Config) (*Process, error) {
+func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -100,7 +104,16 @@ func Start(ctx context.Context, spec Spec, cfg Config) (*Process, error) {
 	if err := checkContent(spec, cfg.Files); err != nil {
 		return nil, err
 	}
-	release, err := fillAddress(&spec, cfg.SocketDir)
+	dir, err := privateDir(cfg.SocketDir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(dir)
+		}
+	}()
+	release, err := fillAddress(&spec, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +131,10 @@ func Start(ctx context.Context, spec Spec, cfg Config) (*Process, error) {
 	}
 	mark := newMark()
 	env = append(withLibraries(env, argv[0]), mark)
+	jail := jail(spec, argv, env, dir)
+	if !jail.OpenFiles {
+		env = append(slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TMPDIR=") }), "TMPDIR="+dir)
+	}
 
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -127,17 +144,19 @@ func Start(ctx context.Context, spec Spec, cfg Config) (*Process, error) {
 	cmd.Args, cmd.Env, cmd.Stdout, cmd.Stderr = argv, env, w, w
 
 	p := &Process{
-		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: NewLog(cfg.LogLines), started: time.Now(),
+		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: NewLog(cfg.LogLines), dir: dir, started: time.Now(),
 		stop: make(chan struct{}), kill: make(chan struct{}),
 		ready: make(chan struct{}), stuck: make(chan struct{}), done: make(chan struct{}),
 	}
 	release() // as late as can be: from here on the port is the engine's to take
-	err = cfg.Spawner.start(cmd)
+	p.release, err = cfg.Spawner.start(cmd, jail)
 	_ = w.Close()
 	if err != nil {
 		_ = r.Close()
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("%w: %s", ErrNoProgram, filepath.Base(argv[0]))
+			var cause syscall.Errno
+			errors.As(err, &cause)
+			return nil, fmt.Errorf("%w: %s: %w", ErrNoProgram, filepath.Base(argv[0]), cause)
 		}
 		return nil, fmt.Errorf("start engine: %w", err)
 	}

@@ -381,7 +381,7 @@ func TestNoProgram(t *testing.T) {
 }
 
 func TestClosedSpawner(t *testing.T) {
-	s := NewSpawner()
+	s := NewSpawner(nil)
 	s.Close()
 	cfg := testConfig(t)
 	cfg.Spawner = s

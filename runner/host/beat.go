@@ -118,6 +118,9 @@ func (h *Host) registerLocked(ctx context.Context) error {
 		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, Devices: h.cfg.Devices.String(), Labels: strings.Join(h.cfg.Labels, ","),
 		Version: h.cfg.Version, Budget: placement.FormatMemory(h.cfg.Budget), Total: placement.FormatMemory(h.cfg.Totals), Options: h.cfg.Options.Canonical(),
 	}
+	if box, err := json.Marshal(h.cfg.Sandbox); err == nil && h.cfg.Sandbox.Mode != "" {
+		info.Sandbox = string(box)
+	}
 	if h.cfg.Seats != nil {
 		seats, _ := json.Marshal(h.cfg.Seats) // a map of numbers always marshals
 		info.Seats = string(seats)

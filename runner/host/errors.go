@@ -9,6 +9,7 @@ import (
 	"reveille/infra/state"
 	"reveille/runner/engine"
 	"reveille/runner/plan"
+	"reveille/runner/sandbox"
 )
 
 // CodeLoad is the code of the error table for a load that failed for no more particular reason.
@@ -36,7 +37,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 // noRetry reports a failed load that clearing the host cannot heal (rule 6).
 func noRetry(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Final || errors.Is(err, engine.ErrFileNotFound) || errors.Is(err, engine.ErrNoProgram)
+	return errors.As(err, &e) && e.Final || errors.Is(err, engine.ErrFileNotFound) || errors.Is(err, engine.ErrNoProgram) || errors.Is(err, sandbox.ErrMissing)
 }
 
 // failure turns an error into a ticket's outcome. Only the messages of *Error go out as they are; others may quote an

@@ -12,6 +12,7 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/state"
 	"reveille/runner/plan"
+	"reveille/runner/sandbox"
 )
 
 // Config of a Host. Times have defaults where a zero says so.
@@ -20,6 +21,7 @@ type Config struct {
 	Boot    string // changes with every start
 	Addr    string // where gateways reach this runner
 	Version string
+	Sandbox sandbox.Report // how its engines are confined
 	Labels  []string
 	Devices policy.Devices
 	Limits  policy.Limits

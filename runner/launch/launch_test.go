@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newLauncher(t *testing.T) *Launcher {
 	t.Helper()
-	spawner := engine.NewSpawner()
+	spawner := engine.NewSpawner(nil)
 	t.Cleanup(spawner.Close)
 	ledger, err := engine.OpenLedger(filepath.Join(t.TempDir(), "engines.json"))
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/runner/engine"
+	"reveille/runner/sandbox"
 	"reveille/testenv"
 )
 
@@ -141,7 +142,11 @@ func startLlama(t testing.TB, m *catalog.Model, s *Server, args string) *llama {
 		}
 		l.a, spec.Env = a, a.Env()
 	}
-	sp := engine.NewSpawner()
+	box, err := sandbox.New(sandbox.Config{Mode: sandbox.Auto, Memory: 8 << 30, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sp := engine.NewSpawner(box)
 	p, err := engine.Start(t.Context(), spec, engine.Config{Logger: slog.New(slog.DiscardHandler), Spawner: sp, Environ: os.Environ()})
 	if err != nil {
 		t.Fatal(err)

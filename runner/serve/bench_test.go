@@ -151,7 +151,7 @@ func start(t *testing.T, change ...func(*serve.Config)) *bench {
 	b.must(err)
 	_, err = b.store.PutCatalog(t.Context(), c.Version, raw, nil)
 	b.must(err)
-	spawner := engine.NewSpawner()
+	spawner := engine.NewSpawner(nil)
 	t.Cleanup(spawner.Close)
 	quiet := slog.New(slog.DiscardHandler)
 	b.engines.Launcher = &launch.Launcher{

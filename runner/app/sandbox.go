@@ -1,0 +1,40 @@
+package app
+
+import (
+	"fmt"
+	"log/slog"
+
+	"reveille/infra/config"
+	"reveille/runner/sandbox"
+)
+
+// newSandbox finds out how engines can be confined here, and says so.
+func newSandbox(s Host, p parsed, log *slog.Logger) (*sandbox.Sandbox, error) {
+	box, err := sandbox.New(sandbox.Config{
+		Mode: s.Sandbox, User: s.EngineUser, Memory: p.engineMemory, Private: []string{s.StateDir}, Log: log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--engine-user: %w", err)
+	}
+	r := box.Report()
+	log.Info("sandbox of engines", "mode", r.Mode, "measures", r.On, "missing", r.Missing)
+	if err := r.Check(); err != nil {
+		log.Error("no engine will start", "error", err)
+	}
+	return box, nil
+}
+
+// engineMemory reads --engine-memory.
+func engineMemory(text string) (int64, error) {
+	if text == "" {
+		return memTotal() / 10 * 9, nil
+	}
+	n, err := config.Bytes(text)
+	if err == nil && n <= 0 {
+		err = fmt.Errorf("%q is not a size above 0, such as 20GiB", text)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("--engine-memory: %w", err)
+	}
+	return n, nil
+}

@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"reveille/infra/recipe"
+	"reveille/runner/sandbox"
+)
+
+// jail says what the engine of a spec may do. env is its environment, dir its private folder.
+func jail(s Spec, argv, env []string, dir string) sandbox.Jail {
+	needs := s.Recipe.Sandbox
+	j := sandbox.Jail{
+		Program: argv[0], Dir: dir, Pids: needs.Pids,
+		OpenFiles: needs.Files == recipe.SandboxOpen, OpenNet: needs.Network == recipe.SandboxOpen,
+		Read: append(modelFiles(s.Checkpoint), modelFiles(s.MMProj)...), Write: expandHome(needs.Write),
+	}
+	j.Read = append(j.Read, expandHome(needs.Read)...)
+	if !s.onSocket() {
+		j.Port = s.Port
+	}
+	for _, kv := range env {
+		if list, ok := strings.CutPrefix(kv, "LD_LIBRARY_PATH="); ok {
+			for _, lib := range filepath.SplitList(list) {
+				if filepath.IsAbs(lib) {
+					j.Libraries = append(j.Libraries, lib)
+				}
+			}
+		}
+	}
+	for _, path := range s.Env { // the encoder cache's library and socket
+		info, err := os.Stat(path)
+		switch {
+		case err != nil || !filepath.IsAbs(path):
+		case info.Mode()&os.ModeSocket != 0:
+			j.Sockets = append(j.Sockets, path)
+		case info.Mode().IsRegular():
+			j.Read = append(j.Read, path)
+		}
+	}
+	return j
+}
+
+var shardRE = regexp.MustCompile(`-\d{5}-of-(\d{5}\.gguf)$`)
+
+// modelFiles are the files that a checkpoint stands for: all parts of a split GGUF file, a folder with the files that its
+// links name in the folder "blobs" of the Hugging Face cache; none for what is no path.
+func modelFiles(path string) []string {
+	if !filepath.IsAbs(path) {
+		abs, err := filepath.Abs(path)
+		if err != nil || path == "" {
+			return nil
+		}
+		path = abs
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	out := []string{path}
+	if info.IsDir() {
+		blobs := filepath.Join(filepath.Dir(filepath.Dir(path)), "blobs")
+		entries, _ := os.ReadDir(path)
+		for _, e := range entries {
+			if target, err := filepath.EvalSymlinks(filepath.Join(path, e.Name())); err == nil && filepath.Dir(target) == blobs {
+				out = append(out, target)
+			}
+		}
+		return out
+	}
+	if m := shardRE.FindStringSubmatchIndex(path); m != nil {
+		parts, _ := filepath.Glob(globEscape(path[:m[0]]) + "-[0-9][0-9][0-9][0-9][0-9]-of-" + path[m[2]:m[3]])
+		out = append(out, parts...)
+	}
+	return out
+}
+
+// expandHome replaces "~/" by the runner's home; without one such paths are left out.
+func expandHome(paths []string) []string {
+	home, err := os.UserHomeDir()
+	var out []string
+	for _, p := range paths {
+		rest, below := strings.CutPrefix(p, "~/")
+		switch {
+		case !below:
+			out = append(out, p)
+		case err == nil:
+			out = append(out, filepath.Join(home, rest))
+		}
+	}
+	return out
+}
+
+// privateDir makes the engine's private folder in the folder for sockets.
+func privateDir(socketDir string) (string, error) {
+	dir, err := os.MkdirTemp(socketDir, "engine-")
+	if err != nil {
+		return "", fmt.Errorf("private folder of the engine: %w", err)
+	}
+	return dir, nil
+}

@@ -1,0 +1,40 @@
+package engine
+
+import (
+	"log/slog"
+	"os/exec"
+	"sync"
+
+	"reveille/runner/sandbox"
+)
+
+// A Spawner starts engines, each in a process group of its own and sandboxed as far as the machine can. On Linux an
+// engine is killed when this process ends; elsewhere that of a killed runner lives until [Ledger.KillLeftovers] at the
+// next start. Safe for concurrent use.
+type Spawner struct {
+	box  *sandbox.Sandbox
+	once sync.Once
+	quit chan struct{} // closed by Close
+}
+
+// NewSpawner returns a Spawner that must be closed. Without a sandbox engines have all that the runner has.
+func NewSpawner(box *sandbox.Sandbox) *Spawner {
+	if box == nil {
+		box, _ = sandbox.New(sandbox.Config{Mode: sandbox.Off, Log: slog.New(slog.DiscardHandler)}) // fails only for a user
+	}
+	return &Spawner{box: box, quit: make(chan struct{})}
+}
+
+// start starts cmd in a jail. release must be called when the process has ended.
+func (s *Spawner) start(cmd *exec.Cmd, j sandbox.Jail) (release func(), err error) {
+	select {
+	case <-s.quit:
+		return func() {}, ErrClosed
+	default:
+		return s.box.Start(cmd, j, s.quit)
+	}
+}
+
+// Close refuses further starts. It should be called after the processes were stopped: on Linux the kernel kills those
+// that still run.
+func (s *Spawner) Close() { s.once.Do(func() { close(s.quit) }) }

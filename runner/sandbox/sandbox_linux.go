@@ -1,0 +1,409 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// umask lets an engine's files be read by its own user alone.
+	umask = 0o077
+	// accountName is the account of engines when the machine has it; accountID is their user and group when not.
+	accountName = "reveille-engine"
+	accountID   = 60978
+	// coreLimit turns core dumps off. Unlike 0 it also stops those that the kernel would give to a program (core(5)).
+	coreLimit = 1
+)
+
+// A Sandbox starts engines confined. It is safe for concurrent use.
+type Sandbox struct {
+	cfg     Config
+	report  Report
+	abi     int // of Landlock, 0 for none
+	seccomp bool
+	groups  cgroups
+	uid     uint32 // of engines, 0 for the runner's own
+	gid     uint32
+	private []string
+}
+
+// New finds out what this machine can do, by trying it on a thread that then ends. It turns core dumps off for this
+// process as well, since its memory holds keys. It fails for a user that does not exist or cannot be changed to.
+func New(cfg Config) (*Sandbox, error) {
+	if cfg.Mode == "" {
+		cfg.Mode = Auto
+	}
+	s := &Sandbox{cfg: cfg}
+	if !slices.Contains([]string{Auto, Off, Strict}, cfg.Mode) {
+		return nil, fmt.Errorf("sandbox mode %q: want auto, off or strict", cfg.Mode)
+	}
+	if err := s.findUser(); err != nil {
+		return nil, err
+	}
+	if cfg.Mode == Off {
+		s.report = newReport(Off, allMissing("switched off", NoNewPrivs))
+		return s, nil
+	}
+	home, _ := os.UserHomeDir()
+	for _, p := range append(slices.Clone(cfg.Private), home) {
+		if p != "" && realPath(p) != "/" {
+			s.private = append(s.private, realPath(p))
+		}
+	}
+	missing := map[string]string{}
+	s.abi = landlockABI()
+	s.probe(missing)
+	var reason string
+	if s.groups, reason = findCgroups(); s.groups.memory == "" || cfg.Memory <= 0 {
+		missing[Memory] = reason
+		if s.groups.memory != "" {
+			missing[Memory] = "the machine's memory is not known: set a limit"
+		}
+	}
+	if s.groups.pids == "" {
+		missing[Pids] = reason
+	}
+	var core unix.Rlimit
+	if unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: coreLimit, Max: coreLimit}) != nil &&
+		(unix.Getrlimit(unix.RLIMIT_CORE, &core) != nil || core.Max > coreLimit) {
+		missing[CoreDumps] = "the limit cannot be set"
+	}
+	s.report = newReport(cfg.Mode, missing)
+	if os.Getuid() != 0 { // nothing to give up
+		s.report.On = slices.DeleteFunc(s.report.On, func(m string) bool { return m == User })
+	}
+	return s, nil
+}
+
+// Report returns what New found.
+func (s *Sandbox) Report() Report { return s.report }
+
+// findUser finds the user of engines.
+func (s *Sandbox) findUser() error {
+	if os.Getuid() != 0 {
+		if s.cfg.User != "" {
+			return errors.New("an engine user can be set only where the runner is root")
+		}
+		return nil
+	}
+	if s.cfg.User == "" && s.cfg.Mode == Off {
+		return nil
+	}
+	name := s.cfg.User
+	if name == "" {
+		name = accountName
+	}
+	if u, err := user.Lookup(name); err == nil {
+		return s.setUser(u.Uid, u.Gid)
+	}
+	if s.cfg.User == "" {
+		s.uid, s.gid = accountID, accountID
+		return nil
+	}
+	uid, gid, ok := strings.Cut(name, ":")
+	if !ok {
+		gid = uid
+	}
+	return s.setUser(uid, gid)
+}
+
+func (s *Sandbox) setUser(uid, gid string) error {
+	u, err1 := strconv.ParseUint(uid, 10, 31)
+	g, err2 := strconv.ParseUint(gid, 10, 31)
+	if errors.Join(err1, err2) != nil || u == 0 || g == 0 {
+		return fmt.Errorf("engine user %q: want an account of this machine other than root, a UID, or UID:GID", s.cfg.User)
+	}
+	s.uid, s.gid = uint32(u), uint32(g)
+	return nil
+}
+
+// probe tries an empty jail on a thread and notes what did not hold.
+func (s *Sandbox) probe(missing map[string]string) {
+	done := make(chan struct{})
+	onThread(func() {
+		defer close(done)
+		if unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != nil {
+			missing[NoNewPrivs] = "refused"
+		}
+		if err := dropCapabilities(false); err != nil {
+			missing[Capabilities] = err.Error()
+		}
+		var none Jail
+		none.Port = 1
+		r, err := s.newRuleset(none)
+		if err == nil {
+			err = r.enforce()
+		}
+		if err != nil || r == nil {
+			s.abi = 0
+		}
+		s.seccomp = seccomp(true, false) == nil
+		if fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+			_ = unix.Close(fd)
+			missing[Files] = "needs Landlock (Linux 5.13)"
+		}
+		if s.abi < abiSignals {
+			missing[Signals] = "needs Landlock of Linux 6.12"
+		}
+		if !s.seccomp || unix.Unshare(unix.CLONE_NEWUTS) != unix.EPERM {
+			missing[Syscalls] = "needs seccomp on amd64 or arm64"
+		}
+		switch {
+		case !refused(unix.SOCK_DGRAM, false):
+			missing[Network] = "needs seccomp on amd64 or arm64"
+		case !refused(unix.SOCK_STREAM, true):
+			missing[Network] = "TCP connections need Landlock of Linux 6.7, or an engine that listens on a socket"
+		}
+	})
+	<-done
+}
+
+// refused reports whether this thread is refused a socket, or a connection by it.
+func refused(kind int, connect bool) bool {
+	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(fd)
+	if !connect {
+		return false
+	}
+	err = unix.Connect(fd, &unix.SockaddrInet4{Port: 1, Addr: [4]byte{127, 0, 0, 1}})
+	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
+}
+
+// onThread runs f on a thread of its own, which ends with f: what f sets for its thread stays there. It is never the
+// main thread, which cannot end.
+func onThread(f func()) {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			moved := make(chan struct{})
+			onThread(func() { close(moved); f() })
+			<-moved // this goroutine holds the main thread until the other one has its own
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
+	}()
+}
+
+// Start starts cmd in the jail, in a process group of its own, to be killed when this process ends. It returns when the
+// program runs. The process is killed as well when quit is closed. release must be called when the process has ended; it is
+// never nil.
+func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release func(), err error) {
+	if err := s.report.Check(); err != nil {
+		return func() {}, err
+	}
+	limits := &group{}
+	if s.cfg.Mode != Off {
+		pids := j.Pids
+		if pids <= 0 {
+			pids = DefaultPids
+		}
+		limits, err = s.groups.newGroup(s.cfg.Memory, pids)
+		if err := s.limited(err); err != nil {
+			limits.remove()
+			return func() {}, err
+		}
+	}
+	started, over := make(chan error, 1), make(chan struct{})
+	onThread(func() {
+		err := s.limited(limits.enterThread())
+		if err == nil {
+			err = s.confine(cmd, j)
+		}
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		if err == nil {
+			select { // the kernel ties the engine's life to the thread that forked it
+			case <-over:
+			case <-quit:
+			}
+		}
+	})
+	if err := <-started; err != nil {
+		limits.remove()
+		return func() {}, err
+	}
+	release = func() { close(over); limits.remove() }
+	if err := s.limited(limits.enter(cmd.Process.Pid)); err != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+		release()
+		return func() {}, err
+	}
+	return release, nil
+}
+
+// limited is what an error of control groups means: a warning, but for strict.
+func (s *Sandbox) limited(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case s.cfg.Mode == Strict:
+		return fmt.Errorf("control group of the engine: %s", cause(err))
+	}
+	s.cfg.Log.Warn("engine runs without its limits", "error", err)
+	return nil
+}
+
+// confine restricts this thread to the jail and tells cmd whose process it is to be.
+func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	// Both may be refused by a sandbox around the runner; New has reported that.
+	if unix.Unshare(unix.CLONE_FS) == nil {
+		unix.Umask(umask)
+	}
+	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if s.cfg.Mode == Off {
+		if s.uid == 0 {
+			return nil
+		}
+		return s.become(cmd, j)
+	}
+	readFiles := false
+	if s.uid != 0 && (s.cfg.User != "" || !j.OpenFiles) {
+		err := s.become(cmd, j)
+		if err != nil && (s.cfg.User != "" || s.cfg.Mode == Strict) {
+			return err
+		}
+		if err != nil {
+			s.cfg.Log.Warn("engine runs as root: its own user cannot read its files", "program", filepath.Base(j.Program), "error", err)
+		}
+		readFiles = err != nil
+	}
+	if os.Getuid() == 0 && cmd.SysProcAttr.Credential == nil && j.OpenFiles {
+		readFiles = true
+	}
+	r, err := s.newRuleset(j)
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		defer r.close()
+	}
+	_ = dropCapabilities(readFiles) // New has reported that
+	if err := r.enforce(); err != nil {
+		return err
+	}
+	if s.seccomp {
+		return seccomp(j.Port != 0, j.OpenNet)
+	}
+	return nil
+}
+
+// become makes cmd run as the engines' user, if that user can read what the jail names.
+func (s *Sandbox) become(cmd *exec.Cmd, j Jail) error {
+	groups := deviceGroups()
+	given := slices.Clone(j.Sockets)
+	if j.Dir != "" {
+		given = append(given, j.Dir)
+	}
+	for _, path := range given {
+		if parent := filepath.Dir(path); parent != os.TempDir() {
+			if err := os.Chmod(parent, 0o711); err != nil { // its names are random
+				return err
+			}
+		}
+	}
+	if err := readableBy(s.uid, s.gid, append([]string{j.Program}, j.Read...), given); err != nil {
+		return fmt.Errorf("user %d of engines: %w", s.uid, err)
+	}
+	for _, path := range given {
+		if err := os.Chown(path, int(s.uid), int(s.gid)); err != nil {
+			return err
+		}
+	}
+	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.uid, Gid: s.gid, Groups: groups}
+	if !j.OpenFiles && j.Dir != "" {
+		cmd.Env = append(slices.DeleteFunc(cmd.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }), "HOME="+j.Dir)
+	}
+	return nil
+}
+
+// readableBy opens files, and finds others, as another user would. It runs on a thread that ends.
+func readableBy(uid, gid uint32, open, find []string) error {
+	none := [1]uint32{}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, uintptr(unsafe.Pointer(&none)), 0); e != 0 {
+		return e
+	}
+	_, _ = unix.SetfsgidRetGid(int(gid))
+	_, _ = unix.SetfsuidRetUid(int(uid))
+	defer func() {
+		_, _ = unix.SetfsuidRetUid(0)
+		_, _ = unix.SetfsgidRetGid(0)
+	}()
+	for i, path := range slices.Concat(open, find) {
+		if path == "" {
+			continue
+		}
+		how := unix.O_RDONLY | unix.O_NONBLOCK
+		if i >= len(open) {
+			how = unix.O_PATH
+		}
+		fd, err := unix.Open(path, how|unix.O_CLOEXEC, 0)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("cannot read %s: %w", filepath.Base(path), err)
+		}
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+// deviceGroups are the groups that the machine gives its GPUs and NPUs to.
+func deviceGroups() []uint32 {
+	var out []uint32
+	for _, pattern := range []string{"/dev/dri/*", "/dev/nvidia*", "/dev/kfd", "/dev/accel/*"} {
+		found, _ := filepath.Glob(pattern)
+		for _, path := range found {
+			var st unix.Stat_t
+			if unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Gid != 0 && st.Mode&0o060 == 0o060 && !slices.Contains(out, st.Gid) {
+				out = append(out, st.Gid)
+			}
+		}
+	}
+	return out
+}
+
+// dropCapabilities makes programs that this thread starts have none, whoever runs them. An engine that has to run as root
+// may read files that root could: Landlock says which.
+func dropCapabilities(readFiles bool) error {
+	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+	if unix.Geteuid() != 0 {
+		return nil // without privileges to gain, the bounding set gives nothing
+	}
+	for c := 0; c <= 63; c++ {
+		if readFiles && c == unix.CAP_DAC_READ_SEARCH {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); errors.Is(err, unix.EINVAL) {
+			break // past the kernel's last
+		} else if err != nil {
+			return fmt.Errorf("bounding set: %w", err)
+		}
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&head, &data[0]); err != nil {
+		return err
+	}
+	data[0].Inheritable, data[1].Inheritable = 0, 0
+	return unix.Capset(&head, &data[0])
+}

@@ -1,0 +1,572 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain is also the program that tries to leave its sandbox.
+func TestMain(m *testing.M) {
+	if text := os.Getenv("SANDBOX_TEST_TRY"); text != "" {
+		var w world
+		if err := json.Unmarshal([]byte(text), &w); err != nil {
+			panic(err)
+		}
+		out := map[string]string{}
+		for name, attempt := range attempts {
+			if len(w.Only) == 0 && !strings.HasPrefix(name, "bomb") || slices.Contains(w.Only, name) {
+				out[name] = "ok"
+				if err := attempt(w); err != nil {
+					out[name] = err.Error()
+				}
+			}
+		}
+		_ = json.NewEncoder(os.Stdout).Encode(out)
+		os.Exit(0)
+	}
+	if os.Getenv("SANDBOX_TEST_RUNNER") != "" {
+		runner()
+	}
+	os.Exit(m.Run())
+}
+
+// runner starts an engine, prints its number and user, and waits to be killed.
+func runner() {
+	s, err := New(Config{Mode: Auto, Memory: 1 << 30, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	cmd := exec.Command("/bin/sleep", "1000")
+	if _, err := s.Start(cmd, Jail{Program: "/bin/sleep"}, nil); err != nil {
+		panic(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d", cmd.Process.Pid), &st); err != nil {
+		panic(err)
+	}
+	fmt.Println(cmd.Process.Pid, st.Uid)
+	select {}
+}
+
+// world is what the confined program is told of.
+type world struct {
+	Only                             []string
+	Model, Other, Secret, Dir, Sock  string
+	Port, Free, TCP, UDP, Runner, Up int
+	SetUID                           string
+}
+
+// attempts return nil when the program could do what they are named for.
+var attempts = map[string]func(w world) error{
+	"read model":     func(w world) error { _, err := os.ReadFile(w.Model); return err },
+	"read device":    func(world) error { f, err := os.OpenFile("/dev/null", os.O_RDWR, 0); _ = f.Close(); return err },
+	"read proc":      func(world) error { _, err := os.ReadFile("/proc/cpuinfo"); return err },
+	"write own":      func(w world) error { return os.WriteFile(filepath.Join(w.Dir, "x"), []byte("x"), 0o600) },
+	"listen own":     func(w world) error { return listen(w.Port) },
+	"runner socket":  func(w world) error { _, err := net.Dial("unix", w.Sock); return err },
+	"exec":           func(world) error { return exec.Command("/bin/true").Run() },
+	"thread":         func(world) error { onThread(func() {}); return nil },
+	"read other":     func(w world) error { _, err := os.ReadFile(w.Other); return err },
+	"read secret":    func(w world) error { _, err := os.ReadFile(w.Secret); return err },
+	"list secrets":   func(w world) error { _, err := os.ReadDir(filepath.Dir(w.Secret)); return err },
+	"write model":    func(w world) error { return os.WriteFile(w.Model, nil, 0o600) },
+	"write outside":  func(w world) error { return os.WriteFile(w.Other+".new", nil, 0o600) },
+	"write tmp":      func(w world) error { return os.WriteFile("/tmp/reveille-sandbox-escape", nil, 0o600) },
+	"remove model":   func(w world) error { return os.Remove(w.Model) },
+	"shadow":         func(world) error { _, err := os.ReadFile("/etc/shadow"); return err },
+	"memory of PID":  func(w world) error { _, err := os.ReadFile(fmt.Sprintf("/proc/%d/mem", w.Runner)); return err },
+	"environ of PID": func(w world) error { _, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", w.Runner)); return err },
+	"files of PID":   func(w world) error { _, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/etc", w.Runner)); return err },
+	"kill PID":       func(w world) error { return syscall.Kill(w.Runner, 0) },
+	"ptrace PID":     func(w world) error { return syscall.PtraceAttach(w.Runner) },
+	"listen else":    func(w world) error { return listen(w.Free) },
+	"tcp":            func(w world) error { return dial(unix.SOCK_STREAM, 0, w.TCP) },
+	"mptcp":          func(w world) error { return dial(unix.SOCK_STREAM, unix.IPPROTO_MPTCP, w.TCP) },
+	"udp":            func(w world) error { return dial(unix.SOCK_DGRAM, 0, w.UDP) },
+	"icmp":           func(w world) error { return dial(unix.SOCK_DGRAM, unix.IPPROTO_ICMP, w.UDP) },
+	"raw":            func(w world) error { return dial(unix.SOCK_RAW, unix.IPPROTO_RAW, w.UDP) },
+	"sctp":           func(w world) error { return dial(unix.SOCK_STREAM, unix.IPPROTO_SCTP, w.TCP) },
+	"dns":            func(world) error { _, err := net.LookupHost("reveille.invalid"); return notFound(err) },
+	"fast open": func(w world) error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		return unix.Sendto(fd, []byte("GET /"), unix.MSG_FASTOPEN, loopback(w.TCP))
+	},
+	"vsock": func(world) error { _, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0); return err },
+	"netlink": func(world) error {
+		_, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
+		return err
+	},
+	"io_uring": func(world) error { return call(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(new([256]byte)))) },
+	"x32":      func(world) error { return call(0x40000000+unix.SYS_GETPID, 0, 0) },
+	"new user": func(world) error { return unix.Unshare(unix.CLONE_NEWUSER) },
+	"new net": func(world) error {
+		c := exec.Command("/bin/true")
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET}
+		return c.Run()
+	},
+	"mount":  func(w world) error { return unix.Mount("none", w.Dir, "tmpfs", 0, "") },
+	"chroot": func(w world) error { return unix.Chroot(w.Dir) },
+	"bpf":    func(world) error { return call(unix.SYS_BPF, 0, 0) },
+	"setuid": func(w world) error {
+		out, err := exec.Command(w.SetUID, "-u").Output()
+		if err == nil && strings.TrimSpace(string(out)) != "0" {
+			err = errors.New("still user " + strings.TrimSpace(string(out)))
+		}
+		return err
+	},
+	"capability": func(world) error {
+		status, err := os.ReadFile("/proc/self/status")
+		for line := range strings.Lines(string(status)) {
+			if f := strings.Fields(line); len(f) == 2 && strings.HasPrefix(f[0], "Cap") {
+				bits, e := strconv.ParseUint(f[1], 16, 64)
+				if err = errors.Join(err, e); bits&^(1<<unix.CAP_DAC_READ_SEARCH) != 0 {
+					return nil
+				}
+			}
+		}
+		return errors.Join(err, errors.New("none"))
+	},
+	"privileges": func(world) error {
+		if on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || on != 1 {
+			return nil
+		}
+		return errors.New("no_new_privs")
+	},
+	"core": func(world) error {
+		var l unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_CORE, &l); err != nil || l.Max > coreLimit {
+			return nil
+		}
+		return errors.New("no core dumps")
+	},
+	"root": func(world) error {
+		if os.Getuid() == 0 {
+			return nil
+		}
+		return fmt.Errorf("user %d", os.Getuid())
+	},
+	"bomb memory": func(world) error {
+		b := make([]byte, 512<<20)
+		for i := range b {
+			b[i] = 1
+		}
+		runtime.KeepAlive(b)
+		return nil
+	},
+	"bomb forks": func(w world) error {
+		for range w.Up {
+			c := exec.Command("/bin/sleep", "60")
+			if err := c.Start(); err != nil {
+				return err
+			}
+			defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+		}
+		return nil
+	},
+}
+
+// allowed are the attempts that an engine needs; "root" is allowed only where its files are root's alone.
+var allowed = []string{"read model", "read device", "read proc", "write own", "listen own", "runner socket", "exec", "thread"}
+
+func loopback(port int) unix.Sockaddr {
+	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
+}
+
+func listen(port int) error {
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+	if err == nil {
+		_ = l.Close()
+	}
+	return err
+}
+
+func dial(kind, proto, port int) error {
+	fd, err := unix.Socket(unix.AF_INET, kind, proto)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.Connect(fd, loopback(port)); err != nil {
+		return err
+	}
+	_, err = unix.Write(fd, []byte("GET / HTTP/1.0\r\n\r\n"))
+	return err
+}
+
+func call(number, a, b uintptr) error {
+	if _, _, e := unix.Syscall(number, a, b, 0); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// notFound is nil when a name server was asked.
+func notFound(err error) error {
+	var e *net.DNSError
+	if err == nil || errors.As(err, &e) && e.IsNotFound {
+		return nil
+	}
+	return err
+}
+
+func newBox(t *testing.T, cfg Config) *Sandbox {
+	t.Helper()
+	if cfg.Mode == "" {
+		cfg.Mode = Auto
+	}
+	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("measures: %+v", s.Report())
+	return s
+}
+
+// needs skips a test of a measure that this machine lacks.
+func needs(t *testing.T, s *Sandbox, measures ...string) {
+	t.Helper()
+	for _, m := range measures {
+		if reason, missing := s.Report().Missing[m]; missing {
+			t.Skipf("this machine has no %s: %s", m, reason)
+		}
+	}
+}
+
+// scene makes files, servers and a program that tries to leave the jail. open lets every user read them.
+func scene(t *testing.T, open bool) (world, Jail) {
+	t.Helper()
+	top, err := os.MkdirTemp("", "rvbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	mode := os.FileMode(0o700)
+	if open {
+		mode = 0o755
+	}
+	at := func(parts ...string) string { return filepath.Join(append([]string{top}, parts...)...) }
+	for _, dir := range []string{"models", "state", "run", "bin"} {
+		err = errors.Join(err, os.Mkdir(at(dir), 0o755))
+	}
+	err = errors.Join(err, os.Chmod(top, mode), os.Mkdir(at("run", "own"), 0o700), copyFile("/proc/self/exe", at("bin", "engine"), 0o755), copyFile("/usr/bin/id", at("bin", "id"), 0o755))
+	err = errors.Join(err, os.Chmod(at("bin", "id"), 0o755|os.ModeSetuid))
+	for _, f := range []string{"models/m.gguf", "models/other.gguf", "state/secret"} {
+		err = errors.Join(err, os.WriteFile(at(f), []byte("content"), 0o644)) // by its mode everybody may read it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock, err := net.Listen("unix", at("run", "mm.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sock.Close() })
+	w := world{
+		Model: at("models", "m.gguf"), Other: at("models", "other.gguf"), Secret: at("state", "secret"), Dir: at("run", "own"), Sock: at("run", "mm.sock"),
+		Port: freePort(t), Free: freePort(t), TCP: canary(t, "tcp"), UDP: canary(t, "udp"), Runner: os.Getpid(), SetUID: at("bin", "id"),
+	}
+	return w, Jail{Program: at("bin", "engine"), Read: []string{w.Model}, Sockets: []string{w.Sock}, Dir: w.Dir, Port: w.Port}
+}
+
+func copyFile(from, to string, mode os.FileMode) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, mode)
+}
+
+func freePort(t *testing.T) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// canary is a server that nobody may reach.
+func canary(t *testing.T, network string) int {
+	t.Helper()
+	if network == "udp" {
+		c, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		go func() {
+			if n, from, err := c.ReadFrom(make([]byte, 100)); err == nil {
+				t.Errorf("the UDP canary heard %d bytes from %v", n, from)
+			}
+		}()
+		return c.LocalAddr().(*net.UDPAddr).Port
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			t.Errorf("the TCP canary was called by %v", c.RemoteAddr())
+			_ = c.Close()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// try runs the program in the jail and returns what became of each attempt, and how it ended.
+func try(t *testing.T, s *Sandbox, w world, j Jail) (map[string]string, error) {
+	t.Helper()
+	text, _ := json.Marshal(w)
+	r, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := exec.Command(j.Program)
+	cmd.Env = []string{"SANDBOX_TEST_TRY=" + string(text), "HOME=/root", "PATH=/usr/bin:/bin"}
+	cmd.Stdout, cmd.Stderr = out, out
+	quit := make(chan struct{})
+	release, err := s.Start(cmd, j, quit)
+	_ = out.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	printed, _ := io.ReadAll(r)
+	ended := cmd.Wait()
+	kill.Stop()
+	release()
+	got := map[string]string{}
+	if err := json.Unmarshal(printed, &got); err != nil && ended == nil {
+		t.Errorf("%v: %s", err, printed)
+	}
+	return got, ended
+}
+
+// TestJail lets a program try everything that an engine needs and everything that it must not be able to do: once where its
+// own user can read its files, once where root alone can.
+func TestJail(t *testing.T) {
+	for _, open := range []bool{true, false} {
+		t.Run(map[bool]string{true: "own user", false: "runner's user"}[open], func(t *testing.T) {
+			w, j := scene(t, open)
+			s := newBox(t, Config{Memory: 1 << 30, Private: []string{filepath.Dir(w.Secret)}})
+			needs(t, s, Files, Network, Syscalls, Capabilities)
+			got, err := try(t, s, w, j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name := range attempts {
+				if _, missing := s.Report().Missing[Signals]; strings.HasPrefix(name, "bomb") || name == "kill PID" && missing {
+					continue
+				}
+				want := slices.Contains(allowed, name)
+				if name == "root" || name == "setuid" {
+					want = !open && os.Getuid() == 0
+				}
+				if got[name] == "" || (got[name] == "ok") != want {
+					t.Errorf("%s: %q, want ok: %v", name, got[name], want)
+				}
+			}
+			t.Logf("%v", got)
+		})
+	}
+}
+
+// TestJailOpen gives an engine what its recipe asks for.
+func TestJailOpen(t *testing.T) {
+	w, j := scene(t, false)
+	s := newBox(t, Config{})
+	j.OpenFiles, j.OpenNet = true, true
+	w.Only = []string{"read other", "listen else", "read secret", "kill PID", "io_uring", "privileges"}
+	got, err := try(t, s, w, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"read other", "read secret", "listen else"} {
+		if got[name] != "ok" {
+			t.Errorf("%s: %s", name, got[name])
+		}
+	}
+	if _, missing := s.Report().Missing[Signals]; !missing && got["kill PID"] == "ok" {
+		t.Error("an engine with open files and network may signal the runner")
+	}
+	if _, missing := s.Report().Missing[Syscalls]; !missing && got["io_uring"] == "ok" {
+		t.Error("io_uring is open")
+	}
+	if got["privileges"] != "no_new_privs" {
+		t.Error("no_new_privs is not set")
+	}
+}
+
+// TestLimits ends an engine that takes more memory than it may, and refuses one more processes.
+func TestLimits(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
+		w, j := scene(t, true)
+		s := newBox(t, Config{Memory: 128 << 20})
+		needs(t, s, Memory)
+		w.Only = []string{"bomb memory"}
+		_, err := try(t, s, w, j)
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Errorf("an engine took four times its memory: %v", err)
+		}
+		left(t, s)
+	})
+	t.Run("pids", func(t *testing.T) {
+		w, j := scene(t, true)
+		s := newBox(t, Config{Memory: 1 << 30})
+		needs(t, s, Pids)
+		w.Only, w.Up, j.Pids = []string{"bomb forks"}, 80, 40
+		got, err := try(t, s, w, j)
+		if err == nil && got["bomb forks"] == "ok" {
+			t.Error("an engine started 80 processes where 40 are allowed")
+		}
+		t.Log(got, err)
+		left(t, s)
+	})
+}
+
+// left checks that no control group stays.
+func left(t *testing.T, s *Sandbox) {
+	t.Helper()
+	for _, base := range []string{s.groups.memory, s.groups.pids} {
+		if found, _ := filepath.Glob(filepath.Join(globEscape(base), cgroupPrefix+strconv.Itoa(os.Getpid())+"*")); base != "" && len(found) > 0 {
+			t.Errorf("control groups stay: %v", found)
+		}
+	}
+}
+
+// TestStrict refuses to start anything where a measure is missing.
+func TestStrict(t *testing.T) {
+	s := newBox(t, Config{Mode: Strict}) // without a limit of memory
+	cmd := exec.Command("/bin/true")
+	if _, err := s.Start(cmd, Jail{Program: "/bin/true"}, nil); !errors.Is(err, ErrMissing) || cmd.Process != nil {
+		t.Errorf("started: %v", err)
+	}
+}
+
+// TestOff leaves an engine what the runner has, but for privileges to gain.
+func TestOff(t *testing.T) {
+	w, j := scene(t, false)
+	s := newBox(t, Config{Mode: Off})
+	w.Only = []string{"read other", "listen else", "root", "privileges"}
+	got, err := try(t, s, w, j)
+	if err != nil || got["read other"] != "ok" || got["listen else"] != "ok" || got["privileges"] != "no_new_privs" || (got["root"] == "ok") != (os.Getuid() == 0) {
+		t.Errorf("%v %v", got, err)
+	}
+}
+
+// TestKilledRunner checks that an engine of another user dies with its runner, and by its runner's signals.
+func TestKilledRunner(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "SANDBOX_TEST_RUNNER=1")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid, uid int
+	_, err = fmt.Fscan(out, &pid, &uid)
+	if err != nil || (os.Getuid() == 0) != (uid == accountID) {
+		t.Errorf("engine %d runs as user %d: %v", pid, uid, err)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	for end := time.Now().Add(20 * time.Second); pid > 0 && syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if strings.Contains(string(stat), ") Z ") {
+			break // dead, and not ours to reap
+		}
+		if time.Now().After(end) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatal("the engine outlived its runner")
+		}
+	}
+}
+
+// TestUser refuses users that engines cannot have.
+func TestUser(t *testing.T) {
+	for _, name := range []string{"root", "0", "0:5", "nobody-here", "-1", "1:x"} {
+		if _, err := New(Config{User: name, Mode: Auto}); err == nil {
+			t.Errorf("%q was taken", name)
+		}
+	}
+}
+
+// BenchmarkStart measures what the sandbox adds to the start of a process.
+func BenchmarkStart(b *testing.B) {
+	for _, mode := range []string{Off, Auto} {
+		b.Run(mode, func(b *testing.B) {
+			s, err := New(Config{Mode: mode, Memory: 1 << 30, Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				cmd := exec.Command("/bin/true")
+				release, err := s.Start(cmd, Jail{Program: "/bin/true", Dir: b.TempDir(), Port: 1}, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				_ = cmd.Wait()
+				release()
+			}
+		})
+	}
+}
+
+func TestCgroupDir(t *testing.T) {
+	const mounts = `30 24 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+31 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct
+32 24 0:28 /docker/c1 /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+`
+	const own = "8:memory:/jobs/a\n7:cpu,cpuacct:/\n0::/docker/c1/x\n"
+	for controller, want := range map[string]string{
+		"memory": "/sys/fs/cgroup/memory/jobs/a", "cpuacct": "/sys/fs/cgroup/cpu", "": "/sys/fs/cgroup/unified/x", "pids": "",
+	} {
+		if got := cgroupDir(own, mounts, controller); got != want {
+			t.Errorf("%q: %q, want %q", controller, got, want)
+		}
+	}
+}
+
+// TestEnterUnified checks what is written to control groups of version 2.
+func TestEnterUnified(t *testing.T) {
+	dir := t.TempDir()
+	g, err := cgroups{memory: dir, pids: dir, unified: true}.newGroup(1<<30, 40)
+	if err = errors.Join(err, g.enterThread(), g.enter(123)); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"memory.max": "1073741824", "memory.oom.group": "1", "pids.max": "40", "cgroup.procs": "123"} {
+		found, _ := filepath.Glob(filepath.Join(dir, cgroupPrefix+"*", file))
+		if len(found) != 1 {
+			t.Errorf("%s: %v", file, found)
+		} else if b, err := os.ReadFile(found[0]); err != nil || string(b) != want {
+			t.Errorf("%s: %q %v", file, b, err)
+		}
+	}
+}
