@@ -119,6 +119,16 @@ func (s *System) Log() string {
 	return string(text)
 }
 
+// AdminKey is the key that a system without API keys made for itself.
+func (s *System) AdminKey() string {
+	s.t.Helper()
+	key, err := os.ReadFile(filepath.Join(s.StateDir, "admin-key"))
+	if err != nil {
+		s.t.Fatal("testenv:", err)
+	}
+	return strings.TrimSpace(string(key))
+}
+
 // SetModels replaces the models file of a system that was given the text of one.
 func (s *System) SetModels(text string) {
 	s.t.Helper()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"reveille/gateway/cli"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/wake"
@@ -55,6 +56,12 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	if s.RunnerSecret == "" {
 		var err error
 		if s.RunnerSecret, err = keptSecret(s.StateDir, "runner-secret"); err != nil {
+			return err
+		}
+	}
+	if !s.keyed() {
+		var err error
+		if s.localKey, err = keptSecret(s.StateDir, cli.AdminKeyFile); err != nil {
 			return err
 		}
 	}
@@ -210,11 +217,14 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 // redisPassword is the file of the embedded Redis' password in the state folder.
 const redisPassword = "redis-password"
 
-// keptSecret reads a secret of the state folder, or makes it at the first start.
+// keptSecret reads a secret of the state folder, or makes it at the first start. Only the owner can read it afterwards.
 func keptSecret(dir, name string) (string, error) {
 	path := filepath.Join(dir, name)
 	data, err := os.ReadFile(path)
 	if err == nil && len(data) >= 32 {
+		if err := os.Chmod(path, 0o600); err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
 		return strings.TrimSpace(string(data)), nil
 	}
 	if err != nil && !os.IsNotExist(err) {
@@ -223,7 +233,7 @@ func keptSecret(dir, name string) (string, error) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	secret := hex.EncodeToString(b[:])
-	if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
+	if err := errors.Join(os.WriteFile(path, []byte(secret+"\n"), 0o600), os.Chmod(path, 0o600)); err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	return secret, nil
@@ -256,6 +266,9 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 				try("/v1/rerank", `{"model":"`+m.ID+`","query":"cat","documents":["a cat","a tax report"]}`)
 			}
 		}
+	}
+	if s.localKey != "" {
+		fmt.Fprintf(out, "\n  Registering models, engine logs and settings need the admin key in %s\n", filepath.Join(s.StateDir, cli.AdminKeyFile))
 	}
 	hint := ""
 	if redis != "" {

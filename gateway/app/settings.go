@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"time"
 
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
 	"reveille/gateway/quota"
+	"reveille/gateway/wire"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 )
@@ -20,6 +22,7 @@ type Front struct {
 	Models       string        `help:"The models file." default:"models.yaml"`
 	APIKeysFile  string        `name:"api-keys-file" help:"File of API keys, one a line with its scopes (infer, manage); without any key only loopback addresses are served." placeholder:"FILE"`
 	AdminKey     string        `help:"One API key with both scopes." placeholder:"KEY"`
+	localKey     string        // of gateway run without keys
 	RunnerSecret string        `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
 	Hold         time.Duration `help:"Longest a request waits for a cold model." default:"300s"`
 	CommitAfter  time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
@@ -27,7 +30,8 @@ type Front struct {
 	FreeMetrics  bool          `help:"Serve /metrics without a key."`
 	Keepalive    time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
 	GrantTime    time.Duration `name:"shutdown-timeout" help:"How long open requests may go on after SIGTERM." default:"10m"`
-	CORSOrigins  []string      `name:"cors-origins" help:"Origins of web pages that may use the gateway, or *." default:"*"`
+	CORSOrigins  []string      `name:"cors-origins" help:"Origins of web pages that may use the gateway besides those of localhost and of desktop apps: https://chat.example.org, myapp://* for a scheme; * for all, which needs API keys." placeholder:"ORIGIN"`
+	AllowedHosts []string      `name:"allowed-hosts" help:"Host names that the gateway answers to without API keys, besides localhost and IP addresses." placeholder:"NAME"`
 	MaxBody      string        `help:"Largest request body." default:"64MiB"`
 	config.Intake
 	MaxConns    int    `help:"Most client connections; 0 is no limit." default:"0"`
@@ -39,10 +43,14 @@ type Front struct {
 	RegisterAllow []string `help:"Where the weights of models registered through the API may lie: a folder of the hosts, or a place such as hf://org/*-GGUF or s3://bucket/models; may be repeated. Default hf:// where API keys are configured, else nothing." placeholder:"PLACE"`
 }
 
+// keyed reports whether the operator gave API keys.
+func (f Front) keyed() bool { return f.APIKeysFile != "" || f.AdminKey != "" }
+
 // parsed are the settings of a gateway, checked.
 type parsed struct {
 	keys     *keys.Set
 	register catalog.RegisterList
+	browsers *wire.Browsers
 	maxBody  int // bytes
 	intake   config.Limits
 	memory   int64 // bytes, 0 no limit
@@ -62,6 +70,15 @@ func (f Front) parse() (parsed, error) {
 	}
 	if p.register, err = catalog.ParseRegisterList(f.RegisterAllow); err != nil {
 		errs = append(errs, fmt.Errorf("--register-allow: %w", err))
+	}
+	keyed := f.keyed()
+	if p.keys != nil && !keyed && f.localKey != "" {
+		errs = append(errs, p.keys.AddLocal(f.localKey))
+	}
+	if p.browsers, err = wire.NewBrowsers(f.CORSOrigins, f.AllowedHosts, !keyed); err != nil {
+		errs = append(errs, fmt.Errorf("--cors-origins, --allowed-hosts: %w", err))
+	} else if !keyed && slices.Contains(f.CORSOrigins, "*") {
+		errs = append(errs, errors.New("--cors-origins *: without API keys (--api-keys-file or --admin-key) every web page could control the gateway; name the origins instead"))
 	}
 	size := func(flag, text string, most int64) int64 {
 		n, err := config.Bytes(text)

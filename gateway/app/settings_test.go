@@ -12,7 +12,7 @@ import (
 func frontDefaults() Front {
 	return Front{
 		Addr: "127.0.0.1:0", Hold: time.Minute, CommitAfter: 5 * time.Second, Keepalive: 5 * time.Second, GrantTime: 5 * time.Second,
-		CORSOrigins: []string{"*"}, MaxBody: "64MiB", Intake: config.Intake{MaxHeld: "1GiB", ReadTimeout: 30 * time.Second, MinRate: "64KiB"},
+		MaxBody: "64MiB", Intake: config.Intake{MaxHeld: "1GiB", ReadTimeout: 30 * time.Second, MinRate: "64KiB"},
 	}
 }
 
@@ -37,6 +37,9 @@ func TestSettings(t *testing.T) {
 		"api keys":                func(f *Front) { f.APIKeysFile = "no-such-file" },
 		"only loopback":           func(f *Front) { f.Addr = ":8080" },
 		"want host:port":          func(f *Front) { f.Addr = "8080" },
+		"every web page":          func(f *Front) { f.CORSOrigins = []string{"https://a.test", "*"} },
+		"origin \"null\"":         func(f *Front) { f.CORSOrigins = []string{"null"} },
+		"host \"*\"":              func(f *Front) { f.AllowedHosts = []string{"*"} },
 	} {
 		f := frontDefaults()
 		change(&f)

@@ -7,17 +7,44 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
 
 // Remote says which gateway a command talks to.
 type Remote struct {
-	URL     string        `help:"The gateway." default:"http://127.0.0.1:8080"`
-	APIKey  string        `help:"Key with the scope manage." placeholder:"KEY"`
-	Timeout time.Duration `help:"Longest to wait for an answer." default:"10m"`
-	JSON    bool          `help:"Print the gateway's answer as JSON."`
+	URL      string        `help:"The gateway." default:"http://127.0.0.1:8080"`
+	APIKey   string        `help:"Key with the scope manage. Without it, the admin key of gateway run is used at a loopback address." placeholder:"KEY"`
+	StateDir string        `help:"State folder of gateway run, where its admin key is." default:".reveille"`
+	Timeout  time.Duration `help:"Longest to wait for an answer." default:"10m"`
+	JSON     bool          `help:"Print the gateway's answer as JSON."`
+}
+
+// AdminKeyFile is the file in the state folder that holds the admin key of a `gateway run` without API keys.
+const AdminKeyFile = "admin-key"
+
+// client follows no redirect: the key is for the gateway alone.
+var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// key is the API key for a request to u, "" for none. The admin key goes to this machine only: to a loopback address or
+// localhost, which no proxy setting applies to.
+func (r Remote) key(u *url.URL) string {
+	if r.APIKey != "" {
+		return r.APIKey
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return ""
+	}
+	data, err := os.ReadFile(filepath.Join(r.StateDir, AdminKeyFile))
+	if err != nil {
+		return "" // keys are configured, or it runs elsewhere: the gateway says what it needs
+	}
+	return strings.TrimSpace(string(data))
 }
 
 // call makes one request and decodes the answer into v. An error answer becomes an error with its message.
@@ -36,10 +63,10 @@ func (r Remote) call(ctx context.Context, method, path string, body, v any) erro
 	if err != nil {
 		return err
 	}
-	if r.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+r.APIKey)
+	if key := r.key(req.URL); key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("no gateway answers at %s: %w", r.URL, err)
 	}
@@ -48,7 +75,7 @@ func (r Remote) call(ctx context.Context, method, path string, body, v any) erro
 	if err != nil {
 		return err
 	}
-	if resp.StatusCode >= 400 {
+	if resp.StatusCode >= 300 {
 		var e struct {
 			Error struct {
 				Message string `json:"message"`

@@ -24,6 +24,7 @@ type request struct {
 	id  string
 	hit wire.Hit
 
+	key     keys.Key       // on a gateway without keys one with every right and no account
 	account *quota.Account // of its key; nil without keys
 	stream  bool           // it asked for a stream, on a route that has them
 
@@ -53,7 +54,8 @@ func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 
 // match finds the route. What it returns holds no bytes of h.
 func match(h *fasthttp.RequestHeader) wire.Hit {
-	path, _, _ := bytes.Cut(h.RequestURI(), []byte("?"))
+	_, path := splitTarget(h.RequestURI())
+	path, _, _ = bytes.Cut(path, []byte("?"))
 	return wire.Match(methodOf(h.Method()), string(path))
 }
 
@@ -89,11 +91,12 @@ func (r *request) chain() error {
 	}
 	smuggled := relay.SmugglingCheck(r.ctx) // closes the connection, whatever the answer will be
 	if r.ctx.IsOptions() && !smuggled {
-		headers, err := r.s.cors.Preflight(string(h.Peek("Origin")), string(h.Peek("Access-Control-Request-Headers")))
+		headers, err := r.s.cfg.Browsers.Check(sourceOf(h))
 		if err != nil {
 			return err
 		}
 		r.setHeaders(headers)
+		r.setHeaders(wire.Preflight(string(h.Peek("Access-Control-Request-Headers"))))
 		r.s.m.answer("preflight", fasthttp.StatusNoContent)
 		r.ctx.SetStatusCode(fasthttp.StatusNoContent)
 		return nil
@@ -120,50 +123,21 @@ func (r *request) chain() error {
 	return serve(r)
 }
 
-// letIn checks what needs no body: the page's origin, the key, and that there is such a route. It sets the headers
-// that every answer to a page needs.
+// letIn checks what needs no body: where the request comes from, the key, and that there is such a route. It sets the
+// headers that every answer to a page needs.
 func (r *request) letIn() error {
-	headers, e := r.s.forAll, (*wire.Error)(nil)
-	if headers == nil {
-		headers, e = r.s.cors.Answer(string(r.ctx.Request.Header.Peek("Origin")))
-	}
+	h := &r.ctx.Request.Header
+	source := sourceOf(h)
+	headers, e := r.s.cfg.Browsers.Check(source)
 	if e == nil {
 		r.setHeaders(headers)
-		r.account, e = r.s.refusal(&r.ctx.Request.Header, r.hit)
+		r.key, e = r.s.refusal(h, r.hit, source)
+		r.account = r.key.Account
 	}
 	if e != nil {
 		return e
 	}
 	return nil
-}
-
-// refusal is why a request with these headers may not use the route, nil when it may: on the account, if it has a key.
-func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit) (*quota.Account, *wire.Error) {
-	metrics := hit.Route != nil && hit.Route.Name == "metrics"
-	free := hit.Route != nil && hit.Route.Scope == wire.ScopeFree || metrics && s.cfg.FreeMetrics
-	var key keys.Key
-	if !free && s.cfg.Keys.Configured() {
-		key = s.cfg.Keys.Find(keys.From(h.Peek("Authorization"), h.Peek("x-api-key")))
-		if key.Scopes == 0 {
-			return nil, wire.Unauthorized()
-		}
-		if hit.Route == nil {
-			return nil, hit.Err()
-		}
-		switch want := hit.Route.Scope; {
-		case want == wire.ScopeInfer && key.Scopes&keys.Infer == 0:
-			return nil, wire.New(wire.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
-		case want == wire.ScopeManage && key.Scopes&keys.Manage == 0:
-			return nil, wire.New(wire.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
-		}
-	}
-	if e := hit.Err(); e != nil {
-		return nil, e
-	}
-	if !free && !metrics && s.cfg.Memory.Step() >= pressure.Refusal {
-		return nil, wire.New(wire.Overloaded, "This gateway's memory is full; try again.")
-	}
-	return key.Account, nil
 }
 
 func (r *request) setHeaders(headers []wire.Header) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/gateway/wire"
 	"reveille/infra/relay"
 )
 
@@ -130,10 +131,10 @@ func TestKeepAlive(t *testing.T) {
 		{post("/api/create", "{}"), 501, ""},
 		{post(chatPath, chatBody, "Content-Type: application/x-www-form-urlencoded"), 200, ""},
 		{post(chatPath, chatBody, "Content-Type: text/plain", "x-wait-timeout: Inf", "Content-Encoding: identity"), 200, ""},
-		{"POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", 7, chatBody[:7], len(chatBody)-7, chatBody[7:]), 200, ""},
-		{"HEAD /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", 200, ""},
-		{"HEAD " + chatPath + " HTTP/1.1\r\nHost: x\r\n\r\n", 405, ""},
-		{"OPTIONS /anything HTTP/1.1\r\nHost: x\r\nOrigin: https://a.test\r\nAccess-Control-Request-Headers: x-mine\r\n\r\n", 204, ""},
+		{"POST " + chatPath + " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", 7, chatBody[:7], len(chatBody)-7, chatBody[7:]), 200, ""},
+		{"HEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, ""},
+		{"HEAD " + chatPath + " HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, ""},
+		{"OPTIONS /anything HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost:3000\r\nAccess-Control-Request-Headers: x-mine\r\n\r\n", 204, ""},
 		{post(chatPath, chatBody), 200, ""},
 	} {
 		r := c.say(q.text)
@@ -143,14 +144,14 @@ func TestKeepAlive(t *testing.T) {
 		if id := r.header.Get("x-request-id"); id == "" || r.header.Get("request-id") != id {
 			t.Errorf("%.60q: no request id", q.text)
 		}
-		if r.header.Get("Access-Control-Allow-Origin") != "*" || r.header.Get("Connection") == "close" {
+		if r.header.Get("Vary") != "Origin" || r.header.Get("Connection") == "close" {
 			t.Errorf("%.60q: %v", q.text, r.header)
 		}
 		if r.status >= 400 && r.text != "" && !json.Valid([]byte(r.text)) {
 			t.Errorf("%.60q: the body is no JSON: %s", q.text, r.text)
 		}
 	}
-	if r := c.say("OPTIONS / HTTP/1.1\r\nHost: x\r\nAccess-Control-Request-Headers: x-mine\r\n\r\n"); r.header.Get("Access-Control-Allow-Headers") != "x-mine" {
+	if r := c.say("OPTIONS / HTTP/1.1\r\nHost: localhost\r\nAccess-Control-Request-Headers: x-mine\r\n\r\n"); r.header.Get("Access-Control-Allow-Headers") != "x-mine" {
 		t.Errorf("preflight: %v", r.header)
 	}
 }
@@ -159,7 +160,7 @@ func TestExpectContinue(t *testing.T) {
 	set := keyFile(t, "infer-key infer\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set; c.MaxBody = 1 << 20 }).warm("chat")
 	head := func(path, key string, n int) string {
-		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", path, key, n)
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nx-api-key: %s\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", path, key, n)
 	}
 	c := s.dial()
 	if r := c.say(head(chatPath, "infer-key", len(chatBody))); r.status != 100 {
@@ -188,24 +189,24 @@ func TestUnreadable(t *testing.T) {
 		text, code string
 		status     int
 	}{
-		{"POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n", "request_too_large", 413},
-		{"POST /v1/nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n", "unknown_url", 404},
-		{"POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n20000\r\n" + strings.Repeat("x", 0x20000) + "\r\n0\r\n\r\n", "request_too_large", 413},
-		{"GET /v1/models HTTP/1.1\r\nHost: x\r\nx-long: " + strings.Repeat("y", 20_000) + "\r\n\r\n", "headers_too_large", 431},
-		{"GET /v1/models HTTP/9\r\nHost: x\r\n\r\n", "invalid_request", 400},
+		{"POST " + chatPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n", "request_too_large", 413},
+		{"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n", "unknown_url", 404},
+		{"POST " + chatPath + " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n20000\r\n" + strings.Repeat("x", 0x20000) + "\r\n0\r\n\r\n", "request_too_large", 413},
+		{"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nx-long: " + strings.Repeat("y", 20_000) + "\r\n\r\n", "headers_too_large", 431},
+		{"GET /v1/models HTTP/9\r\nHost: localhost\r\n\r\n", "invalid_request", 400},
 		{"nonsense\r\n\r\n", "invalid_request", 400},
 		{post(chatPath, "", "Transfer-Encoding: chunked") + "0\r\n\r\n", "invalid_request", 400},
 	} {
 		c := s.dial()
 		r := c.say(q.text)
-		if r.status != q.status || r.code() != q.code || r.header.Get("x-request-id") == "" || r.header.Get("Access-Control-Allow-Origin") == "" {
+		if r.status != q.status || r.code() != q.code || r.header.Get("x-request-id") == "" {
 			t.Errorf("%.60q: %d %v %s", q.text, r.status, r.header, r.text)
 		}
 		if r.header.Get("Connection") != "close" {
 			t.Errorf("%.60q: the connection stays", q.text)
 		}
 	}
-	if r := s.dial().say("POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n"); r.status != 413 || r.json["type"] != "error" {
+	if r := s.dial().say("POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n"); r.status != 413 || r.json["type"] != "error" {
 		t.Errorf("dialect: %d %s", r.status, r.text)
 	}
 }
@@ -216,7 +217,7 @@ func TestLargeBodyLosesNoAnswer(t *testing.T) {
 	c := s.dial()
 	sent := make(chan error, 1)
 	go func() {
-		_, err := io.WriteString(c.c, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n"+strings.Repeat("x", 4_000_000))
+		_, err := io.WriteString(c.c, "POST "+chatPath+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n"+strings.Repeat("x", 4_000_000))
 		sent <- err
 	}()
 	if r := c.hear("POST"); r.status != 413 {
@@ -244,7 +245,7 @@ func TestSlowRequest(t *testing.T) {
 	}
 	defer nc.Close()
 	s.addr = ln.Addr().String()
-	if r := s.dial().say("POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"); r.status != 408 || r.code() != "request_timeout" {
+	if r := s.dial().say("POST " + chatPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"); r.status != 408 || r.code() != "request_timeout" {
 		t.Errorf("%d %s", r.status, r.text)
 	}
 	if err := slow.Shutdown(t.Context()); err != nil {
@@ -256,7 +257,7 @@ func TestSlowRequest(t *testing.T) {
 }
 
 func TestOrigins(t *testing.T) {
-	s := newStage(t, func(_ *stage, c *Config) { c.Origins = []string{"https://a.test"} })
+	s := newStage(t, func(_ *stage, c *Config) { c.Browsers, _ = wire.NewBrowsers([]string{"https://a.test"}, nil, true) })
 	for _, q := range []struct {
 		method, origin, allow string
 		status                int
@@ -274,7 +275,7 @@ func TestOrigins(t *testing.T) {
 func TestConnectionLimit(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.MaxConns = 2 })
 	a, b := s.dial(), s.dial()
-	ask := "GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
+	ask := "GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	if a.say(ask).status != 200 || b.say(ask).status != 200 {
 		t.Fatal("within the limit")
 	}
@@ -287,10 +288,10 @@ func TestPanics(t *testing.T) {
 	s := newStage(t).warm("chat")
 	s.server.handlers["live"] = func(*request) error { panic("boom") }
 	c := s.dial()
-	if r := c.say("GET /live HTTP/1.1\r\nHost: x\r\n\r\n"); r.status != 500 || r.json["status"] != "error" {
+	if r := c.say("GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"); r.status != 500 || r.json["status"] != "error" {
 		t.Errorf("%d %s", r.status, r.text)
 	}
-	if r := c.say("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); r.status != 200 {
+	if r := c.say("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"); r.status != 200 {
 		t.Errorf("after a panic: %d", r.status)
 	}
 	// In the delivery of an answer, when everything is taken.
@@ -326,7 +327,7 @@ func TestSecretsStayOut(t *testing.T) {
 	s.ask("POST", chatPath, body+canary, "x-api-key: "+canary+"-key")
 	s.ask("POST", chatPath, strings.Replace(body, `"chat"`, `"`+canary+`"`, 1), "x-api-key: "+canary+"-key")
 	s.ask("GET", "/v1/"+canary+"?"+canary, "", "x-api-key: "+canary+"-key")
-	s.dial().say("POST / HTTP/1.1\r\nHost: x\r\nAuthorization: " + canary + "\r\n" + canary + "\r\n\r\n")
+	s.dial().say("POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: " + canary + "\r\n" + canary + "\r\n\r\n")
 	metrics := s.ask("GET", "/metrics", "", "x-api-key: "+canary+"-key").text
 	if text := s.log.String() + metrics; strings.Contains(text, canary) {
 		at := strings.Index(text, canary)

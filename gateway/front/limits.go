@@ -15,7 +15,12 @@ import (
 // Of a client that waits for leave to send (Expect) nothing is read before expected.
 func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); n > 0 && len(h.Peek("Expect")) == 0 {
-		if _, e := s.refusal(h, match(h)); e != nil || s.intake.Fits(n) != nil {
+		source := sourceOf(h)
+		_, e := s.cfg.Browsers.Check(source)
+		if e == nil {
+			_, e = s.refusal(h, match(h), source)
+		}
+		if e != nil || s.intake.Fits(n) != nil {
 			relay.SkipBody(h)
 		}
 	}
@@ -57,10 +62,13 @@ func (s *Server) bodyError(err error) error {
 func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
 	relay.Linger(ctx.Conn())
-	_ = r.letIn() // for the headers that every answer to a page needs
+	refused := r.letIn() // and the headers that every answer to a page needs
+	hasHead := len(ctx.Request.Header.RawHeaders()) > 0
 	var small *fasthttp.ErrSmallBuffer
 	var ne net.Error
 	switch {
+	case hasHead && (errors.Is(refused, wire.ForbiddenHost) || errors.Is(refused, wire.ForbiddenOrigin)):
+		r.fail(refused)
 	case errors.As(err, &small):
 		r.fail(wire.New(wire.HeadersTooLarge, "The request's headers are too large."))
 	case errors.As(err, &ne) && ne.Timeout():

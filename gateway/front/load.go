@@ -46,6 +46,11 @@ func (s *Server) load(r *request) error {
 	if err != nil {
 		return err
 	}
+	if q.save {
+		if err := r.adminOnly(); err != nil {
+			return err
+		}
+	}
 	if s.draining.Load() {
 		return wire.GoingAway()
 	}

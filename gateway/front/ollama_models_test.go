@@ -388,7 +388,11 @@ func TestOllamaPull(t *testing.T) {
 func (p *pool) queued(host, model string) (ticket string) {
 	p.t.Helper()
 	p.until(model+" is queued", func() bool {
-		for _, t := range p.mirror.Snapshot().Hosts[host].Queue {
+		h := p.mirror.Snapshot().Hosts[host]
+		if h == nil {
+			return false // the mirror has not seen it yet
+		}
+		for _, t := range h.Queue {
 			if t.Model == model && t.State == "queued" {
 				ticket = t.ID
 			}

@@ -267,6 +267,7 @@ func (p *pool) follow(path, want string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	req.Header.Set("Authorization", "Bearer "+localKey)
 	resp, err := p.http.Do(req)
 	if err != nil {
 		p.t.Fatal(path, err)

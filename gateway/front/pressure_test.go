@@ -31,7 +31,7 @@ func TestMemorySteps(t *testing.T) {
 	if first, err := bufio.NewReader(io.LimitReader(stream.Body, int64(len(one)))).ReadString('\n'); err != nil {
 		t.Fatalf("%q %v", first, err)
 	}
-	models := "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+	models := "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 	set(930)
 	if r := s.dial().say(models); r.status != 200 || r.header.Get("Connection") != "close" {

@@ -40,8 +40,13 @@ func (s *Server) pull(r *request) error {
 	if err := json.Unmarshal(r.body(), &reg); err != nil {
 		return wire.New(wire.InvalidType, "A field of the registration has the wrong type.").Because(err)
 	}
-	m, err := r.named(values)
 	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0
+	if described {
+		if err := r.adminOnly(); err != nil {
+			return err
+		}
+	}
+	m, err := r.named(values)
 	if err != nil && wire.As(err).Kind == wire.ModelNotFound && described {
 		m, err = s.admit(r.hit.Route.ModelName(values).String(), reg)
 	}

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +39,7 @@ type Config struct {
 	Register catalog.RegisterList
 
 	Version      string
-	Origins      []string        // CORS; default all
+	Browsers     *wire.Browsers  // which web pages and host names are served; default those of a gateway without keys
 	Hold         time.Duration   // longest a request waits for a cold model; default 300 s
 	CommitAfter  time.Duration   // a stream gets its status and the first comment after this; default 5 s
 	Keepalive    time.Duration   // between comments; default 5 s
@@ -74,8 +73,8 @@ func (c Config) withDefaults() Config {
 	if c.MaxHeldBytes <= 0 {
 		c.MaxHeldBytes = 1 << 30
 	}
-	if len(c.Origins) == 0 {
-		c.Origins = []string{"*"}
+	if c.Browsers == nil {
+		c.Browsers, _ = wire.NewBrowsers(nil, nil, true) // fails only by its lists
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -87,8 +86,6 @@ func (c Config) withDefaults() Config {
 type Server struct {
 	cfg      Config
 	log      *slog.Logger
-	cors     wire.CORS
-	forAll   []wire.Header // what cors answers where every origin is allowed, nil where it depends
 	http     *fasthttp.Server
 	watcher  *relay.Watcher
 	clients  clients
@@ -117,12 +114,9 @@ type handler func(*request) error
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{
-		cfg: cfg, log: cfg.Log, cors: wire.NewCORS(cfg.Origins), watcher: relay.NewWatcher(0), set: metrics.NewSet(),
+		cfg: cfg, log: cfg.Log, watcher: relay.NewWatcher(0), set: metrics.NewSet(),
 		tables: newTables(cfg.Store), started: time.Now(),
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
-	}
-	if slices.Contains(cfg.Origins, "*") {
-		s.forAll, _ = s.cors.Answer("")
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Memory)

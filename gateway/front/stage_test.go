@@ -394,7 +394,7 @@ func post(path, body string, head ...string) string {
 	for _, h := range head {
 		lines += h + "\r\n"
 	}
-	return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + lines + "Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
+	return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + lines + "Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
 }
 
 // keyFile writes a keys file.

@@ -23,7 +23,8 @@ func (s *Server) upstream(r *request) error {
 	if err != nil {
 		return err
 	}
-	path, query, hasQuery := strings.Cut(string(r.ctx.Request.Header.RequestURI()), "?")
+	_, target := splitTarget(r.ctx.Request.Header.RequestURI())
+	path, query, hasQuery := strings.Cut(string(target), "?")
 	if hasQuery {
 		query = "?" + query
 	}

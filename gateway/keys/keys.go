@@ -2,8 +2,8 @@
 // depends on secret bytes, and an unknown, a withdrawn and a missing key take the same path to the same answer.
 //
 // The file of keys has one key a line: the key, or sha256: and the 64 hex digits of its digest; then its scopes, infer
-// and manage, separated by commas (infer alone when absent); then limits such as requests=60/m (package quota); then a name
-// for people. Blank lines and lines that begin with # are passed over. The file is read again when it changes.
+// and manage, separated by commas (infer alone when absent); then limits such as requests=60/m (package quota) and
+// priority=high if the key may use that; then a name for people. Blank lines and lines that begin with # are passed over. The file is read again when it changes.
 package keys
 
 import (
@@ -40,6 +40,7 @@ type digest [sha256.Size]byte
 // Key is a key in force.
 type Key struct {
 	Scopes  Scopes
+	High    bool           // it may use the priority high
 	Account *quota.Account // stays while the key does, however often the file is read
 }
 
@@ -47,6 +48,7 @@ type Key struct {
 type Set struct {
 	path  string
 	admin string
+	local string // see AddLocal
 	each  quota.Limits
 	keys  atomic.Pointer[map[digest]Key]
 
@@ -76,7 +78,10 @@ func (s *Set) readLocked() error {
 		}
 	}
 	if s.admin != "" {
-		read[sha256.Sum256([]byte(s.admin))] = line{Infer | Manage, s.each}
+		read[sha256.Sum256([]byte(s.admin))] = line{Infer | Manage, true, s.each}
+	}
+	if s.local != "" {
+		read[sha256.Sum256([]byte(s.local))] = line{scopes: Infer | Manage, high: true}
 	}
 	var old map[digest]Key
 	if p := s.keys.Load(); p != nil {
@@ -84,7 +89,7 @@ func (s *Set) readLocked() error {
 	}
 	keys := make(map[digest]Key, len(read))
 	for d, l := range read {
-		k := Key{l.scopes, old[d].Account}
+		k := Key{l.scopes, l.high, old[d].Account}
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
 		} else {
@@ -99,6 +104,7 @@ func (s *Set) readLocked() error {
 // line is what the file says of a key.
 type line struct {
 	scopes Scopes
+	high   bool
 	limits quota.Limits
 }
 
@@ -120,9 +126,9 @@ func parse(data []byte, each quota.Limits, into map[digest]line) error {
 			}
 			d = digest(raw)
 		}
-		l := line{Infer, each}
+		l := line{Infer, false, each}
 		words := f[1:]
-		if len(words) > 0 && !quota.IsLimit(words[0]) {
+		if len(words) > 0 && !quota.IsLimit(words[0]) && !strings.HasPrefix(words[0], priority) {
 			l.scopes = 0
 			for word := range strings.SplitSeq(words[0], ",") {
 				switch word {
@@ -140,6 +146,10 @@ func parse(data []byte, each quota.Limits, into map[digest]line) error {
 			switch {
 			case word == "infer" || word == "manage" || word == "infer,manage" || word == "manage,infer":
 				errs = append(errs, fmt.Errorf("line %d: scopes stand right behind the key", n))
+			case strings.HasPrefix(word, priority):
+				if l.high = word == priority+"high"; !l.high {
+					errs = append(errs, fmt.Errorf("line %d: priority: want priority=high or nothing", n))
+				}
 			case quota.IsLimit(word):
 				if err := l.limits.Set(word); err != nil {
 					errs = append(errs, fmt.Errorf("line %d: %w", n, err))
@@ -151,7 +161,22 @@ func parse(data []byte, each quota.Limits, into map[digest]line) error {
 	return errors.Join(append(errs, sc.Err())...)
 }
 
-// Configured reports whether there are keys at all. Without any, everything is open.
+// priority begins the word that lets a key use the priority high.
+const priority = "priority="
+
+// AddLocal adds a key with both scopes for what needs a key even where none is configured. It does not count as
+// configured. Call it before the set is used.
+func (s *Set) AddLocal(key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.local = key
+	return s.readLocked()
+}
+
+// HasLocal reports whether AddLocal was called.
+func (s *Set) HasLocal() bool { return s.local != "" }
+
+// Configured reports whether an operator gave keys. Without any, what cannot run or read anything on the hosts is open.
 func (s *Set) Configured() bool { return s.path != "" || s.admin != "" }
 
 // Find returns a key; an unknown one has no scopes.
@@ -219,6 +244,12 @@ func From(authorization, apiKey []byte) []byte {
 		return password
 	}
 	return nil
+}
+
+// IsBasic reports whether the value of an Authorization header is HTTP Basic, which browsers send by themselves.
+func IsBasic(authorization []byte) bool {
+	scheme, _, _ := bytes.Cut(authorization, []byte(" "))
+	return bytes.EqualFold(scheme, []byte("Basic"))
 }
 
 // New makes a key: "rv_" and 32 random bytes.

@@ -27,7 +27,8 @@ const (
 	RemoteMediaDisabled      // 400
 	InvalidAPIKey            // 401
 	InsufficientScope        // 403
-	OriginNotAllowed         // 403
+	ForbiddenHost            // 403
+	ForbiddenOrigin          // 403
 	ModelNotFound            // 404
 	ModelNotLoaded           // 404, only unload
 	UnknownURL               // 404
@@ -108,7 +109,8 @@ var table = [kinds]row{
 
 	InvalidAPIKey:     {"invalid_api_key", http.StatusUnauthorized, typeAuth, final, 0},
 	InsufficientScope: {"insufficient_scope", http.StatusForbidden, typePermission, final, 0},
-	OriginNotAllowed:  {"origin_not_allowed", http.StatusForbidden, typePermission, final, 0},
+	ForbiddenHost:     {"forbidden_host", http.StatusForbidden, typePermission, final, 0},
+	ForbiddenOrigin:   {"forbidden_origin", http.StatusForbidden, typePermission, final, 0},
 
 	ModelNotFound:     {"model_not_found", http.StatusNotFound, typeInvalid, final, 0},
 	ModelNotLoaded:    {"model_not_loaded", http.StatusNotFound, typeInvalid, final, 0},

@@ -17,7 +17,7 @@ var prefixes = []string{"/v1", "/v0", "/api/v1", "/api/v0"}
 func TestRouteTable(t *testing.T) {
 	type scope = Scope
 	const (
-		free, reads, infer, manage scope = ScopeFree, ScopeAny, ScopeInfer, ScopeManage
+		free, reads, infer, manage, admin scope = ScopeFree, ScopeAny, ScopeInfer, ScopeManage, ScopeAdmin
 	)
 	want := []struct {
 		route, method, path string // a path that leads there
@@ -34,24 +34,24 @@ func TestRouteTable(t *testing.T) {
 		{"health", "GET", "/health", Prefixed, Lemonade, "", free, ""},
 		{"load", "POST", "/load", Prefixed, Lemonade, "", manage, ""},
 		{"unload", "POST", "/unload", both, Lemonade, "", manage, ""},
-		{"register", "POST", "/models/register", Prefixed, Lemonade, "", manage, ""},
+		{"register", "POST", "/models/register", Prefixed, Lemonade, "", admin, ""},
 		{"pull", "POST", "/pull", Prefixed, Lemonade, "", manage, ""},
-		{"delete", "POST", "/delete", Prefixed, Lemonade, "", manage, ""},
+		{"delete", "POST", "/delete", Prefixed, Lemonade, "", admin, ""},
 		{"options_get", "GET", "/models/org/m:q4/options", Prefixed, Lemonade, "", reads, "org/m:q4"},
-		{"options_set", "POST", "/models/m/options", Prefixed, Lemonade, "", manage, "m"},
-		{"options_delete", "DELETE", "/models/org%2Fm/options", Prefixed, Lemonade, "", manage, "org/m"},
+		{"options_set", "POST", "/models/m/options", Prefixed, Lemonade, "", admin, "m"},
+		{"options_delete", "DELETE", "/models/org%2Fm/options", Prefixed, Lemonade, "", admin, "org/m"},
 		{"model_status", "GET", "/models/m/status", Prefixed, Lemonade, "", reads, "m"},
 		{"stats", "GET", "/stats", Prefixed, Lemonade, "", reads, ""},
 		{"system_info", "GET", "/system-info", Prefixed, Lemonade, "", reads, ""},
 		{"system_stats", "GET", "/system-stats", Prefixed, Lemonade, "", reads, ""},
 		{"pin", "POST", "/internal/pin", Prefixed, Lemonade, "", manage, ""},
-		{"config_set", "POST", "/internal/set", Prefixed, Lemonade, "", manage, ""},
+		{"config_set", "POST", "/internal/set", Prefixed, Lemonade, "", admin, ""},
 		{"config_get", "GET", "/internal/config", Prefixed, Lemonade, "", reads, ""},
 		{"aliases", "GET", "/internal/aliases", Prefixed, Lemonade, "", reads, ""},
-		{"alias_set", "POST", "/internal/aliases", Prefixed, Lemonade, "", manage, ""},
+		{"alias_set", "POST", "/internal/aliases", Prefixed, Lemonade, "", admin, ""},
 		{"alias_get", "GET", "/internal/aliases/a", Prefixed, Lemonade, "", reads, "a"},
-		{"alias_set_one", "POST", "/internal/aliases/a", Prefixed, Lemonade, "", manage, "a"},
-		{"alias_delete", "DELETE", "/internal/aliases/a%20b", Prefixed, Lemonade, "", manage, "a b"},
+		{"alias_set_one", "POST", "/internal/aliases/a", Prefixed, Lemonade, "", admin, "a"},
+		{"alias_delete", "DELETE", "/internal/aliases/a%20b", Prefixed, Lemonade, "", admin, "a b"},
 		{"host_wake", "POST", "/internal/hosts/gpu-1/wake", Prefixed, Lemonade, "", manage, "gpu-1"},
 		{"host_sleep", "POST", "/internal/hosts/gpu-1/sleep", Prefixed, Lemonade, "", manage, "gpu-1"},
 		{"models", "GET", "/models", both, OpenAI, "", reads, ""},
@@ -84,7 +84,7 @@ func TestRouteTable(t *testing.T) {
 		{"ollama_embed", "POST", "/api/embed", Bare, Ollama, policy.Embedding, infer, ""},
 		{"ollama_embeddings", "POST", "/api/embeddings", Bare, Ollama, policy.Embedding, infer, ""},
 		{"ollama_pull", "POST", "/api/pull", Bare, Ollama, "", manage, ""},
-		{"ollama_delete", "DELETE", "/api/delete", Bare, Ollama, "", manage, ""},
+		{"ollama_delete", "DELETE", "/api/delete", Bare, Ollama, "", admin, ""},
 		{"ollama_create", "POST", "/api/create", Bare, Ollama, "", manage, ""},
 		{"ollama_copy", "POST", "/api/copy", Bare, Ollama, "", manage, ""},
 		{"ollama_push", "POST", "/api/push", Bare, Ollama, "", manage, ""},
@@ -93,10 +93,10 @@ func TestRouteTable(t *testing.T) {
 		{"unload_all", "GET", "/unload", both, OpenAI, "", manage, ""},
 		{"api_unload_all", "POST", "/api/models/unload", Bare, OpenAI, "", manage, ""},
 		{"api_unload", "POST", "/api/models/unload/org/m", Bare, OpenAI, "", manage, "org/m"},
-		{"upstream", "PATCH", "/upstream/m/x", Bare, OpenAI, "", manage, "m/x"},
-		{"logs", "GET", "/logs", both, OpenAI, "", reads, ""},
-		{"logs_stream", "GET", "/logs/stream", both, OpenAI, "", reads, ""},
-		{"logs_stream_model", "GET", "/logs/stream/m", both, OpenAI, "", reads, "m"},
+		{"upstream", "PATCH", "/upstream/m/x", Bare, OpenAI, "", admin, "m/x"},
+		{"logs", "GET", "/logs", both, OpenAI, "", admin, ""},
+		{"logs_stream", "GET", "/logs/stream", both, OpenAI, "", admin, ""},
+		{"logs_stream_model", "GET", "/logs/stream/m", both, OpenAI, "", admin, "m"},
 		{"props", "GET", "/props", Prefixed, OpenAI, "", manage, ""},
 		{"slots", "GET", "/slots", Prefixed, OpenAI, "", manage, ""},
 	}

@@ -16,6 +16,7 @@ const (
 	ScopeAny                 // a key of either scope: reads
 	ScopeInfer               // a key with infer
 	ScopeManage              // a key with manage
+	ScopeAdmin               // the same, and on a gateway without keys its local admin key: it could run or read what is on the hosts
 )
 
 // BodyKind is what a route does with a request body.

@@ -204,7 +204,7 @@ func (w *world) await(what string, c <-chan answer) answer {
 	}
 }
 
-// manage makes a management call with a JSON body.
+// manage makes a management call with a JSON body and the admin key.
 func (w *world) manage(path, body string) answer {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*patience)
@@ -213,6 +213,7 @@ func (w *world) manage(path, body string) answer {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	req.Header.Set("Authorization", "Bearer "+w.AdminKey())
 	return do(req)
 }
 
