@@ -150,9 +150,12 @@ func (s *Server) isPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 	return m.Pinned
 }
 
-// idleTime is how long a model may be without use before it goes, under 0 for ever: by keep_alive, the catalogue, or
-// the warmer's setting where this gateway was told it.
+// idleTime is how long a model may be without use before the warmer unloads it, under 0 for ever: by the catalogue's warm
+// list, keep_alive, the catalogue's idle times, or the warmer's own.
 func (s *Server) idleTime(cat *catalog.Catalog, id string) (d time.Duration, known bool) {
+	if slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) }) {
+		return -1, true
+	}
 	if text, set := s.tables.of(state.IdleTTL)[id]; set {
 		if ms, err := json.Number(text).Int64(); err == nil {
 			return time.Duration(ms) * time.Millisecond, true
@@ -163,7 +166,10 @@ func (s *Server) idleTime(cat *catalog.Catalog, id string) (d time.Duration, kno
 			return d, true
 		}
 	}
-	return s.cfg.Idle, s.cfg.Idle != 0
+	if idle := s.tables.idle.Load(); idle != nil {
+		return *idle, true
+	}
+	return 0, false
 }
 
 // maxModels is the slots of each type: the largest of the hosts' limits, 1 while no host has told its own.

@@ -17,6 +17,8 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
+	"reveille/infra/wake"
+	"reveille/warmer/sweep"
 )
 
 const (
@@ -489,4 +491,52 @@ func (l lines) again() {
 	if !l.Scan() || l.Text() != before {
 		l.t.Fatalf("got %s, want %s", l.Text(), before)
 	}
+}
+
+// A model for which neither a call nor the catalogue gives an idle time goes after the warmer's; a pinned one stays. What
+// is no idle time in Redis counts as none.
+func TestListingsTellTheWarmersIdleTime(t *testing.T) {
+	p := newPool(t, "")
+	here := p.playHost("here")
+	for _, id := range []string{"left", "one"} {
+		p.putLoaded("here", here, id, time.Second, map[string]string{"device": "cpu"})
+	}
+	if _, err := sweep.Run(t.Context(), sweep.Deps{Store: p.store, Power: func(*catalog.Catalog) sweep.Power { return wake.NewSet(wake.SetConfig{}) }},
+		sweep.Settings{Defaults: policy.Defaults{Idle: 7 * time.Minute, HostIdle: -1}}); err != nil {
+		t.Fatal(err)
+	}
+	p.want(200, p.post("/v1/internal/pin", `{"model_name":"one","pinned":true}`))
+	shows := func(id string, ttl float64, in time.Duration) func() bool {
+		return func() bool {
+			for _, m := range p.get("/running").list("running") {
+				if m["model"] == id && m["ttl"] != ttl {
+					return false
+				}
+			}
+			for _, m := range p.get("/api/ps").list("models") {
+				at, err := time.Parse(time.RFC3339, m["expires_at"].(string))
+				if m["name"] == id+":latest" {
+					return err == nil && (time.Until(at)-in).Abs() < time.Minute
+				}
+			}
+			return false
+		}
+	}
+	const never = 100 * 365 * 24 * time.Hour
+	leap := time.Until(farOff()) - never
+	p.until("the warmer's idle time shows", shows("left", 420, 7*time.Minute))
+	p.until("a pinned model stays", shows("one", 0, never+leap))
+	for _, forged := range []string{"no number", "99999999999999999", "99999999999999999999999999"} {
+		p.redis.Set("rv:{main}:idle", forged)
+		p.server.tables.poke()
+		p.until(forged+" is no idle time", shows("left", 0, never+leap))
+		if err := p.store.PutDefaultIdle(t.Context(), 7*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		p.until("the warmer's idle time shows again", shows("left", 420, 7*time.Minute))
+	}
+	p.redis.Del("rv:{main}:idle")
+	p.redis.HSet("rv:{main}:idle", "a", "hash")
+	p.server.tables.poke()
+	p.until("a hash is no idle time", shows("left", 0, never+leap))
 }

@@ -37,7 +37,7 @@ func (s *Server) running(r *request) error {
 			if m.State == "" {
 				m.State = "stopped"
 			}
-			if idle, known := s.idleTime(cat, id); known && idle > 0 {
+			if idle, known := s.idleTime(cat, id); known && idle > 0 && !s.isPinned(cat, rec) {
 				m.TTL = int64(idle.Seconds())
 			}
 			if entry, there := cat.Model(id); there {

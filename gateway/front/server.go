@@ -44,7 +44,6 @@ type Config struct {
 	CommitAfter  time.Duration   // a stream gets its status and the first comment after this; default 5 s
 	Keepalive    time.Duration   // between comments; default 5 s
 	FirstByte    time.Duration   // longest a runner may take for the head of an answer, and be silent in it; default 30 min
-	Idle         time.Duration   // the warmer's idle time, for listings; 0 unknown
 	MaxBody      int             // bytes; default 64 MiB
 	MaxHeldBytes int64           // bytes of all bodies that arrive, wait or are being sent, above: overloaded; default 1 GiB
 	MaxConns     int             // open client connections, 0 no limit

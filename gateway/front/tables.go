@@ -24,6 +24,8 @@ type tables struct {
 
 	mu  sync.Mutex // held over every read and write of the store, so that an older answer never replaces a newer one
 	cur atomic.Pointer[map[state.Setting]map[string]string]
+
+	idle atomic.Pointer[time.Duration] // the warmer's default idle time as last read; nil: not known
 }
 
 func newTables(store *state.Store) *tables {
@@ -70,6 +72,17 @@ func (t *tables) set(ctx context.Context, name state.Setting, key, value string)
 	return nil
 }
 
+// readIdle reads the warmer's default idle time.
+func (t *tables) readIdle(ctx context.Context) {
+	switch idle, known, err := t.store.DefaultIdle(ctx); {
+	case err != nil: // what was read before stands
+	case known:
+		t.idle.Store(&idle)
+	default:
+		t.idle.Store(nil)
+	}
+}
+
 // poke asks for all tables to be read.
 func (t *tables) poke() {
 	select {
@@ -88,6 +101,7 @@ func (t *tables) run(ctx context.Context) {
 				break // the breaker logs; the next tick tries again
 			}
 		}
+		t.readIdle(ctx)
 		select {
 		case <-ctx.Done():
 			return

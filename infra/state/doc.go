@@ -42,6 +42,8 @@
 //	rv:{pool}:settings:<name>:mac hash     Settings                           -      MAC of each entry
 //	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; of requests by
 //	                                                                                 copy: served:<h>:<m>
+//	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
+//	                                                                                 listings; negative: never
 //	rv:{pool}:events           channel     every change                       -      JSON events for mirrors
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its

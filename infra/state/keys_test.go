@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"reveille/infra/state"
 )
@@ -34,6 +35,7 @@ func TestKeyTable(t *testing.T) {
 		_, err := s.PutCatalog(ctx, "v", []byte("{}"), map[string]string{"sleeper": "wol"})
 		must(t, err)
 		must(t, s.Set(ctx, state.Pins, "m", "1"))
+		must(t, s.PutDefaultIdle(ctx, time.Minute))
 		g, _, err := s.Register(ctx, state.HostInfo{Name: "h", NPU: "m", Models: []state.ModelPut{{ID: "m", Fields: map[string]string{"type": "llm"}}}})
 		must(t, err)
 		w := want(t, s, "gw", "m1", "h")

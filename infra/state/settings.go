@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -56,6 +57,44 @@ func (s *Store) All(ctx context.Context, table Setting) (map[string]string, erro
 		return nil, err
 	}
 	return s.signer.admitTable(table, values, macs, readable), nil
+}
+
+// idleKept is how long a warmer's default idle time is told after its last sweep.
+const idleKept = 24 * time.Hour
+
+// maxIdle bounds a default idle time, so that what is reckoned with it stays a date.
+const maxIdle = 10 * 365 * 24 * time.Hour
+
+// PutDefaultIdle publishes the time without use after which the warmer unloads models whose catalogue entry gives none;
+// negative: never. A change is told to all mirrors.
+func (s *Store) PutDefaultIdle(ctx context.Context, idle time.Duration) error {
+	next := strconv.FormatInt(max(idle, -time.Millisecond).Milliseconds(), 10)
+	return s.guard(ctx, func(ctx context.Context) error {
+		was, err := s.rdb.SetArgs(ctx, s.keys.idle(), next, redis.SetArgs{Get: true, TTL: idleKept}).Result()
+		if err != nil && !errors.Is(err, redis.Nil) || was == next {
+			return err
+		}
+		event, _ := json.Marshal(Event{Kind: "settings", State: "idle"})
+		return s.rdb.Publish(ctx, s.keys.events(), event).Err()
+	})
+}
+
+// DefaultIdle reads what PutDefaultIdle published, not known where nothing readable stands there. It is not signed: use
+// it in listings only.
+func (s *Store) DefaultIdle(ctx context.Context) (idle time.Duration, known bool, err error) {
+	var text string
+	err = s.guard(ctx, func(ctx context.Context) error {
+		var err error
+		if text, err = s.rdb.GetRange(ctx, s.keys.idle(), 0, 31).Result(); err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE") {
+			return nil
+		}
+		return err
+	})
+	ms, bad := strconv.ParseInt(text, 10, 64)
+	if err != nil || bad != nil || ms > maxIdle.Milliseconds() {
+		return 0, false, err
+	}
+	return time.Duration(max(ms, -1)) * time.Millisecond, true, nil
 }
 
 // publishTries is how often a publication is tried anew because another gateway's came between.

@@ -31,6 +31,7 @@ type Store interface {
 	Snapshot(ctx context.Context) (*state.Snapshot, error)
 	Catalog(ctx context.Context) (version string, catalog []byte, err error)
 	All(ctx context.Context, table state.Setting) (map[string]string, error)
+	PutDefaultIdle(ctx context.Context, idle time.Duration) error
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
 	Leave(ctx context.Context, gateway, ticket string, keep bool) error
 	ClaimWake(ctx context.Context, gateway, host string) (token string, err error)
@@ -124,7 +125,7 @@ func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	return *r.report, err
 }
 
-// prepare reads what does not change during a sweep.
+// prepare reads what does not change during a sweep, and publishes the default idle time for the gateways' listings.
 func (r *run) prepare(ctx context.Context, d Deps) error {
 	_, raw, err := r.store.Catalog(ctx)
 	if err != nil {
@@ -142,6 +143,12 @@ func (r *run) prepare(ctx context.Context, d Deps) error {
 		return fmt.Errorf("read idle times: %w", err)
 	}
 	r.keep = idleTimes(ttl)
+	if r.DryRun {
+		return nil
+	}
+	if err := r.store.PutDefaultIdle(ctx, r.Idle); err != nil {
+		return fmt.Errorf("publish the default idle time: %w", err)
+	}
 	return nil
 }
 
