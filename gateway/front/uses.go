@@ -14,6 +14,8 @@ type uses struct {
 	mu      sync.RWMutex
 	last    map[copyKey]*atomic.Int64 // µs since the epoch on this machine's clock; an entry stays once made
 	streams map[string]int            // open streams by model
+
+	ahead atomic.Pointer[int64] // µs by which the store's clock is ahead of this machine's; nil before the first listing
 }
 
 // copyKey names a model on a host.
@@ -44,6 +46,25 @@ func (u *uses) note(host, model string) {
 // word of it arrives there, and that word may take as long as a call may.
 const toldLate = 200 * time.Millisecond
 
+// Each snapshot tells the difference between the store's clock and this machine's anew, less the time that its reply took.
+// A difference taken over is kept while it may be the same one, so that a use has one time: until another is larger by
+// moreAhead, whose reply was faster by that, or smaller by lessAhead, which no reply takes.
+const (
+	moreAhead = toldLate / 2
+	lessAhead = 2 * time.Second
+)
+
+// aheadBy is how far ahead the store's clock is, in µs.
+func (u *uses) aheadBy(snap *state.Snapshot) int64 {
+	now := snap.NowMS*1000 - snap.Taken.UnixMicro()
+	was := u.ahead.Load()
+	if was != nil && now-*was <= moreAhead.Microseconds() && *was-now <= lessAhead.Microseconds() {
+		return *was
+	}
+	u.ahead.Store(&now)
+	return now
+}
+
 // lastOn is the last use of a model's copy in µs on the clock of the snapshot. This gateway's own account of it goes
 // before the record's unless the record knows of a later use, so that uses through one gateway are listed in their order
 // however soon they follow each other.
@@ -55,7 +76,7 @@ func (u *uses) lastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (
 	if noted == nil {
 		return told, false
 	}
-	at = noted.Load() - snap.Taken.UnixMicro() + snap.NowMS*1000
+	at = noted.Load() + u.aheadBy(snap)
 	if told-at > toldLate.Microseconds() {
 		return told, false
 	}

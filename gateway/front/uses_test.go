@@ -32,3 +32,17 @@ func TestLastUseKeepsTheOrderOfUses(t *testing.T) {
 		t.Errorf("a use through another gateway: %d, own: %v", at, own)
 	}
 }
+
+// Between uses a model's last use stands still, however often the pool is read anew.
+func TestLastUseStandsStill(t *testing.T) {
+	p := newPool(t, "1")
+	p.want(200, p.chat("one"))
+	seen := map[any]bool{}
+	for range 8 {
+		seen[p.want(200, p.get("/v1/health")).list("all_models_loaded")[0]["last_use"]] = true
+		p.want(200, p.post("/v1/internal/pin", `{"model_name":"vec","pinned":true}`)) // changes the pool
+	}
+	if len(seen) != 1 {
+		t.Errorf("one use has %d times: %v", len(seen), seen)
+	}
+}
