@@ -2,6 +2,7 @@ package front
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
 	"os"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/infra/catalog"
+	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
 )
@@ -71,18 +73,48 @@ func (s *Server) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
 		Type: string(m.Type), Labels: append([]string{}, m.Labels...), Size: float64(w.bytes) / 1e9, Downloaded: w.there,
 		Options: s.effective(cat, m), Aliases: s.aliasesOf(m), Status: modelState{s.stateOf(m.ID)},
 	}
-	out.Context = contextOf(out.Options)
-	out.MaxContext = out.Context
+	out.Context, out.MaxContext = s.contextOf(m, w, out.Options)
 	return out
 }
 
 // servable reports whether a model can be asked for: its weights are there, or are fetched for its first request.
 func servable(m *catalog.Model, there bool) bool { return there || remote(m) }
 
-// contextOf is the context that options ask for, in tokens; 0 where they leave it open.
-func contextOf(o recipe.Options) int64 {
+// contextOf is the longest sequence that a model takes, and that it was trained for, in tokens; 0 unknown. The first is
+// told by the plan of a loaded copy, else by the options; the second by the plan or the model's file.
+func (s *Server) contextOf(m *catalog.Model, w weights, o recipe.Options) (now, most int64) {
+	now = contextAsked(o)
+	most = w.context
+	if copies := s.cfg.Mirror.Snapshot().Copies(m.ID); len(copies) > 0 {
+		if p := planOf(copies[0]); p.Positions > 0 && p.Longest > 0 {
+			now, most = p.Longest, p.Positions
+		}
+	}
+	if now == 0 || most > 0 && now > most && m.Type != policy.LLM { // a language model's positions may be stretched
+		now = most
+	}
+	return now, max(now, most)
+}
+
+// contextAsked is the context that options ask for, in tokens; 0 where they leave it open.
+func contextAsked(o recipe.Options) int64 {
 	n, _ := o["ctx_size"].(int64)
 	return max(n, 0)
+}
+
+// planContext is what a runner's plan of a load tells of a model's context, in tokens; 0 unknown.
+type planContext struct {
+	Longest   int64 `json:"longest"`   // sequence that the loaded copy takes
+	Positions int64 `json:"positions"` // that the model was trained for
+}
+
+// planOf reads the plan in a loaded model's record.
+func planOf(rec *state.ModelRecord) planContext {
+	var p planContext
+	if err := json.Unmarshal([]byte(rec.Fields["plan"]), &p); err != nil {
+		return planContext{}
+	}
+	return p
 }
 
 // remote reports whether a model's weights lie elsewhere: its first request has them fetched.
@@ -96,6 +128,7 @@ type weights struct {
 	there   bool
 	folder  bool // they are files in a folder
 	bytes   int64
+	context int64 // tokens that the model was trained for, 0 unknown
 	created int64 // Unix seconds of the newest change, 0 unknown
 }
 
@@ -118,6 +151,9 @@ func (s *Server) weightsOf(cat *catalog.Catalog, m *catalog.Model) weights {
 		}
 		w.created = max(w.created, info.ModTime().Unix())
 		w.folder = w.folder || info.IsDir()
+		if place == m.Checkpoint {
+			w.context = s.contexts.Context(c.Path, info)
+		}
 		if info.Mode().IsRegular() {
 			w.bytes += info.Size()
 		}

@@ -117,7 +117,7 @@ func (s *Server) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.Mo
 	}
 	var o recipe.Options
 	if json.Unmarshal(l.Options, &o) == nil {
-		out.Context = contextOf(o)
+		out.Context, _ = s.contextOf(m, w, o)
 	}
 	return out
 }
@@ -214,11 +214,13 @@ func (s *Server) ollamaShow(r *request) error {
 	_, _ = s.look() // the options in force come from the mirror
 	cat := s.cfg.Catalog()
 	options := s.effective(cat, m)
-	details := ollamaDetailsOf(m, s.weightsOf(cat, m))
+	w := s.weightsOf(cat, m)
+	details := ollamaDetailsOf(m, w)
+	_, context := s.contextOf(m, w, options)
 	r.ctx.Response.Header.Set(wire.HeaderModel, m.ID)
 	return r.reply(fasthttp.StatusOK, ollamaShown{
 		Modelfile:  fmt.Sprintf("# Modelfile of %s, made from the gateway's catalogue\nFROM %s\n", m.ID, cmp.Or(weightsName(m), m.ID)),
-		Parameters: ollamaParameters(options), Details: details, Info: ollamaInfo(m, details.Family, contextOf(options)), Capabilities: capabilities(m),
+		Parameters: ollamaParameters(options), Details: details, Info: ollamaInfo(m, details.Family, context), Capabilities: capabilities(m),
 	})
 }
 

@@ -50,7 +50,7 @@ func (r *request) replyOptions(m *catalog.Model) error {
 		Name: m.ID, Recipe: m.Recipe, Saved: r.s.saved(m.ID), Effective: r.s.effective(cat, m),
 		Defaults: rc.Effective(recipe.Layers{Catalogue: m.Options}),
 	}
-	if n, is := out.Effective["ctx_size"].(int64); is && n > 0 {
+	if n, _ := r.s.contextOf(m, r.s.weightsOf(cat, m), out.Effective); n > 0 {
 		out.Context = &n
 	}
 	return r.reply(fasthttp.StatusOK, out)

@@ -20,6 +20,7 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
+	"reveille/runner/modelfile"
 )
 
 // Config of a Server. Gate, Store, Mirror, Toucher, Catalog, Signer and Keys are needed.
@@ -95,6 +96,7 @@ type Server struct {
 	set      *metrics.Set
 	m        meters
 	uses     uses
+	contexts modelfile.ContextReader
 	tables   *tables
 	aliased  atomic.Pointer[aliased]
 	reader   reader

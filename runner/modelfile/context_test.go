@@ -1,0 +1,79 @@
+package modelfile
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"reveille/testenv"
+)
+
+func TestContext(t *testing.T) {
+	const big = uint64(1) << 60
+	of := func(key string, kind uint32, n any) []byte { return begin(0, 1).text(key).num(kind).num(n).Bytes() }
+	for name, tc := range map[string]struct {
+		raw  []byte
+		want int64
+	}{
+		"a context":             {of("bert.context_length", 4, uint32(512)), 512},
+		"of 64 bits":            {of("llama.context_length", 10, uint64(131072)), 131072},
+		"behind others":         {begin(0, 3).text("general.architecture").num(uint32(8)).text("bert").text("x").num(uint32(9)).num(uint32(8)).num(uint64(1)).text("y").text("bert.context_length").num(uint32(4)).num(uint32(77)).Bytes(), 77},
+		"before what is cut":    {begin(0, 9).text("bert.context_length").num(uint32(4)).num(uint32(8)).Bytes(), 8},
+		"none":                  {begin(0, 0).Bytes(), 0},
+		"another key":           {of("llama.rope.scaling.context_length", 4, uint32(8)), 0},
+		"more than any model's": {of("llama.context_length", 10, big), 0},
+		"countless keys":        {begin(0, big).Bytes(), 0},
+		"a long text":           {begin(0, 2).text("a").num(uint32(8)).num(big).Bytes(), 0},
+		"cut in the number":     {of("bert.context_length", 10, uint16(1)), 0},
+		"another version":       {append([]byte("GGUF\x09\x00\x00\x00"), make([]byte, 16)...), 0},
+		"another file":          {bytes.Repeat([]byte("no model"), 9), 0},
+		"empty":                 {nil, 0},
+	} {
+		if got, err := Context(write(t, "m.gguf", tc.raw)); got != tc.want || (err == nil) != (tc.want > 0) {
+			t.Errorf("%s: %d, %v", name, got, err)
+		}
+	}
+	files := testenv.Models(t)
+	for path, want := range map[string]int64{files.Gemma: 32768, files.MiniLM: 512} {
+		if got, err := Context(path); got != want || err != nil {
+			t.Errorf("%s: %d, %v", filepath.Base(path), got, err)
+		}
+	}
+}
+
+// A file is read again when its size or date is another, and only then.
+func TestContextReader(t *testing.T) {
+	var c ContextReader
+	date := time.Now().Add(-time.Hour)
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	ask := func(raw []byte, date time.Time, want int64) {
+		t.Helper()
+		if err := os.WriteFile(path, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, date, date); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Context(path, info); got != want {
+			t.Errorf("%d, want %d", got, want)
+		}
+	}
+	one, two := begin(0, 1).text("a.context_length").num(uint32(4)).num(uint32(1)).Bytes(), begin(0, 1).text("a.context_length").num(uint32(4)).num(uint32(2)).Bytes()
+	ask(one, date, 1)
+	ask(two, date, 1) // which shows that it is not read
+	ask(two, date.Add(time.Second), 2)
+	ask(append(one, 0), date.Add(time.Second), 1)
+	folder, err := os.Stat(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Context(path, folder); got != 0 {
+		t.Errorf("what is no file has a context of %d", got)
+	}
+}
