@@ -105,6 +105,10 @@ fuzz: need-go ## Run each fuzz target for FUZZTIME
 		go test "./$${file%/*}" -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME); \
 	done
 
+.PHONY: fuzz-wire
+fuzz-wire: need-go ## Send a running gateway mutated requests for FUZZTIME
+	go test ./testenv/attack -run '^TestWire$$' -count=1 -timeout 0 -v -args -fuzz-wire=$(FUZZTIME) | grep -vE ' +time='
+
 .PHONY: bench
 bench: need-go ## Run the benchmarks COUNT times and print a table
 	@mkdir -p .cache
