@@ -150,11 +150,7 @@ func (p *Program) Kill() {
 func (p *Program) end() {
 	p.Kill()
 	log := p.Log()
-	for _, bad := range []string{"DATA RACE", "panic:", "fatal error:"} {
-		if strings.Contains(log, bad) {
-			p.t.Errorf("testenv: %q in the log of %s", bad, p.name)
-		}
-	}
+	checkLog(p.t, p.name, log, secretsOf(p.cmd.Args, p.cmd.Env))
 	if p.t.Failed() {
 		lines := strings.Split(strings.TrimSpace(log), "\n")
 		p.t.Logf("the end of %s:\n%s", p.log, strings.Join(lines[max(0, len(lines)-logTail/2):], "\n"))

@@ -245,11 +245,7 @@ func (s *System) ended() bool {
 func (s *System) end() {
 	s.Stop()
 	log := s.Log()
-	for _, bad := range []string{"DATA RACE", "panic:", "fatal error:"} {
-		if strings.Contains(log, bad) {
-			s.t.Errorf("testenv: %q in the log", bad)
-		}
-	}
+	checkLog(s.t, "gateway run", log, secretsOf(s.cmd.Args, s.cmd.Env))
 	if s.t.Failed() {
 		lines := strings.Split(strings.TrimSpace(log), "\n")
 		s.t.Logf("the end of %s:\n%s", s.log, strings.Join(lines[max(0, len(lines)-logTail):], "\n"))
