@@ -139,15 +139,33 @@ func (s *Server) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *stat
 
 func seconds(ms int64) float64 { return float64(ms) / 1000 }
 
-// isPinned is a management call's word, else the catalogue's, else what the runner wrote.
+// isPinned is what the load of the copy said, else a management call, else the catalogue, else what the runner wrote.
 func (s *Server) isPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
+	if m.LoadPin {
+		return m.Pinned
+	}
 	if p, set := s.tables.of(state.Pins)[m.ID]; set {
-		return p == "1"
+		return state.PinnedBy(p)
 	}
 	if entry, there := cat.Model(m.ID); there {
 		return entry.Pin
 	}
 	return m.Pinned
+}
+
+// pinnedBy says what pins a model: "pin", a call, until another takes it back; "catalog", its entry; "load", the load of
+// a copy, until that copy is unloaded; "" for nothing.
+func (s *Server) pinnedBy(m *catalog.Model) string {
+	p, set := s.tables.of(state.Pins)[m.ID]
+	switch {
+	case set && state.PinnedBy(p):
+		return "pin"
+	case !set && m.Pin:
+		return "catalog"
+	case slices.ContainsFunc(s.cfg.Mirror.Snapshot().Copies(m.ID), func(c *state.ModelRecord) bool { return c.LoadPin && c.Pinned }):
+		return "load"
+	}
+	return ""
 }
 
 // idleTime is how long a model may be without use before the warmer unloads it, under 0 for ever: by the catalogue's warm

@@ -32,6 +32,7 @@ type modelItem struct {
 	Options    recipe.Options `json:"recipe_options"`
 	Aliases    []string       `json:"aliases"`
 	Status     modelState     `json:"status"`
+	PinnedBy   string         `json:"pinned_by,omitempty"` // see Server.pinnedBy
 }
 
 type modelState struct {
@@ -71,7 +72,7 @@ func (s *Server) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
 	out := modelItem{
 		ID: m.ID, Object: "model", Created: cmp.Or(w.created, s.started.Unix()), OwnedBy: "reveille", Checkpoint: m.Checkpoint, Recipe: m.Recipe,
 		Type: string(m.Type), Labels: append([]string{}, m.Labels...), Size: float64(w.bytes) / 1e9, Downloaded: w.there,
-		Options: s.effective(cat, m), Aliases: s.aliasesOf(m), Status: modelState{s.stateOf(m.ID)},
+		Options: s.effective(cat, m), Aliases: s.aliasesOf(m), Status: modelState{s.stateOf(m.ID)}, PinnedBy: s.pinnedBy(m),
 	}
 	out.Context, out.MaxContext = s.contextOf(m, w, out.Options)
 	return out

@@ -91,11 +91,6 @@ func (s *Server) load(r *request) error {
 
 // keep writes what is to outlive the load, now that it has come about.
 func (r *request) keep(q *loadRequest) error {
-	if q.pinned != nil {
-		if err := r.s.setPin(q.model.ID, *q.pinned); err != nil {
-			return err
-		}
-	}
 	if !q.save {
 		return nil
 	}
@@ -109,13 +104,6 @@ func (r *request) keep(q *loadRequest) error {
 		saved[recipe.MergeArgs] = true
 	}
 	return r.s.tables.set(context.Background(), state.SavedOptions, q.model.ID, saved.Canonical())
-}
-
-func bit(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
 }
 
 func (r *request) loadHeaders(model, was string, route admit.Route, info admit.LoadInfo) {

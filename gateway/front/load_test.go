@@ -153,6 +153,45 @@ func TestPins(t *testing.T) {
 	p.want(404, p.post("/v1/internal/pin", `{"model_name":"nobody","pinned":true}`))
 }
 
+// The pin of a load ends when that copy is unloaded; that of a call stays until another call.
+func TestPinOfALoadEndsWithIt(t *testing.T) {
+	p := newPool(t, "1")
+	by := func(id, want string) {
+		t.Helper()
+		if got, _ := p.want(200, p.get("/v1/models/"+id)).json["pinned_by"].(string); got != want {
+			t.Errorf("%s is pinned by %q, want %q", id, got, want)
+		}
+	}
+	p.want(200, p.post("/v1/load", `{"model_name":"one","pinned":true}`))
+	by("one", "load")
+	p.want(200, p.post("/v1/load", `{"model_name":"one","ctx_size":256}`)) // another copy, which nobody unloaded
+	by("one", "load")
+	p.want(200, p.post("/v1/unload", `{"model_name":"one"}`))
+	by("one", "")
+	p.want(200, p.chat("one"))
+	if p.only()["pinned"] != false {
+		t.Error("the load after the unload is pinned again")
+	}
+	p.want(200, p.chat("two"))
+
+	p.want(200, p.post("/v1/internal/pin", `{"model_name":"two","pinned":true}`))
+	by("two", "pin")
+	p.want(200, p.post("/v1/unload", `{"model_name":"two"}`))
+	by("two", "pin")
+	p.want(200, p.chat("two"))
+	if r := p.chat("one"); r.code() != "slots_pinned_error" {
+		t.Errorf("a call's pin does not outlive the unload: %d %s", r.status, r.text)
+	}
+	p.want(200, p.post("/v1/internal/pin", `{"model_name":"two","pinned":false}`))
+
+	// The later word counts, also one that was said before.
+	p.want(200, p.post("/v1/load", `{"model_name":"two","pinned":true}`))
+	by("two", "load")
+	p.want(200, p.post("/v1/internal/pin", `{"model_name":"two","pinned":false}`))
+	by("two", "")
+	p.want(200, p.chat("one"))
+}
+
 func TestUnload(t *testing.T) {
 	p := newPool(t, "-1")
 	loaded := func() int { return len(p.get("/v1/health").list("all_models_loaded")) }

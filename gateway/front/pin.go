@@ -16,7 +16,8 @@ type pinAnswer struct {
 	Pinned  bool   `json:"pinned"`
 }
 
-// pin keeps a model from ever being chosen to make room, or takes that back, whatever the catalogue says.
+// pin keeps a model from ever being chosen to make room, or takes that back, whatever the catalogue says, until another
+// call; also what a load said of the model's pin, which else stands until that copy is unloaded.
 func (s *Server) pin(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -50,14 +51,14 @@ const pinWait = time.Second
 // setPin pins a model, or takes that back, and waits until those who decide by it, the runners that hold it, have said
 // so: a load that follows is decided by the new word.
 func (s *Server) setPin(model string, pinned bool) error {
-	if err := s.tables.set(context.Background(), state.Pins, model, bit(pinned)); err != nil {
+	if err := s.tables.set(context.Background(), state.Pins, model, state.PinValue(pinned)); err != nil {
 		return err
 	}
 	due := time.NewTimer(pinWait)
 	defer due.Stop()
 	for {
 		changed := s.cfg.Mirror.Changed()
-		behind := slices.ContainsFunc(s.cfg.Mirror.Snapshot().Copies(model), func(m *state.ModelRecord) bool { return m.Pinned != pinned })
+		behind := slices.ContainsFunc(s.cfg.Mirror.Snapshot().Copies(model), func(m *state.ModelRecord) bool { return m.Pinned != pinned || m.LoadPin })
 		if !behind {
 			return nil
 		}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -17,12 +18,24 @@ type Setting string
 // The run-time tables.
 const (
 	SavedOptions Setting = "options"    // model → JSON of options saved by /load
-	Pins         Setting = "pins"       // model → 1 pinned, 0 not, whatever the catalogue says
+	Pins         Setting = "pins"       // model → a PinValue: pinned or not, whatever the catalogue says
 	Aliases      Setting = "aliases"    // alias → model
 	Registered   Setting = "registered" // model → JSON of a model registered at run time
 	Runtime      Setting = "runtime"    // max_loaded_models, ctx_size, … of /internal/set
 	IdleTTL      Setting = "idle"       // model → ms, set by keep_alive
 )
+
+// PinValue is an entry of Pins. No two are equal, so that readers see a call that repeats the one before it: it ends what
+// a load said of the model's pin since.
+func PinValue(pinned bool) string {
+	if pinned {
+		return "1 " + rand.Text()
+	}
+	return "0 " + rand.Text()
+}
+
+// PinnedBy reports whether an entry of Pins pins its model.
+func PinnedBy(value string) bool { return strings.HasPrefix(value, "1") }
 
 // Set writes one entry, "" removes it, and tells all mirrors.
 func (s *Store) Set(ctx context.Context, table Setting, name, value string) error {

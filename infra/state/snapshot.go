@@ -72,6 +72,7 @@ type ModelRecord struct {
 	LoadMS     int64
 	Memory     int64
 	Pinned     bool
+	LoadPin    bool            // Pinned is what its load said: it ends with this copy
 	Options    json.RawMessage // object of the options in force
 	Fields     map[string]string
 }
@@ -165,7 +166,7 @@ func modelRecord(host, id string, f map[string]string) *ModelRecord {
 		ID: id, Host: host, State: f["state"], Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
 		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(atoi(f["pid"])), InFlight: int(atoi(f["in_flight"])),
 		LoadedMS: atoi(f["loaded_ms"]), UsedMS: atoi(f["used_ms"]), LoadMS: atoi(f["load_ms"]), Memory: atoi(f["memory"]),
-		Pinned: f["pinned"] == "1", Fields: f,
+		Pinned: f["pinned"] == "1", LoadPin: f["load_pin"] == "1", Fields: f,
 	}
 	if json.Valid([]byte(f["options"])) {
 		m.Options = json.RawMessage(f["options"])

@@ -29,16 +29,21 @@ type entry struct {
 	plan    plan.Plan
 	need    int64
 	pinned  bool
+	loadPin *bool // what the load says of the pin, nil for nothing
 }
 
 // entryFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > flags > recipe).
 func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	h.mu.Lock()
 	under, set := h.catalog, h.settings
+	loadPin := pinAsked(t)
+	if r := h.residents[t.Model]; loadPin == nil && t.Options != "" && r != nil && r.state == policy.ModelLoaded {
+		loadPin = r.loadPin // loaded anew with other options, it stays as it is
+	}
 	pinned := false
 	m, ok := under.Model(t.Model)
 	if ok {
-		pinned = h.pinnedLocked(m)
+		pinned = h.pinnedLocked(m, loadPin)
 	}
 	h.mu.Unlock()
 	if !ok {
@@ -54,10 +59,7 @@ func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	if p, asked := pinAsked(t); asked {
-		pinned = p
-	}
-	e := entry{model: load.Model, under: under, recipe: &rc, options: load.Options, digest: load.Digest(), need: m.Memory, pinned: pinned}
+	e := entry{model: load.Model, under: under, recipe: &rc, options: load.Options, digest: load.Digest(), need: m.Memory, pinned: pinned, loadPin: loadPin}
 	if e.plan, err = h.planFor(e, set); err != nil {
 		return entry{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
 	}
@@ -142,10 +144,14 @@ func (h *Host) pagedBeside(m *catalog.Model) (loaded int) {
 	return loaded
 }
 
-// pinAsked is what a load itself says of its model's pin.
-func pinAsked(t state.TicketRecord) (pinned, asked bool) {
+// pinAsked is what a load itself says of its model's pin, nil for nothing.
+func pinAsked(t state.TicketRecord) *bool {
 	v, asked := t.Fields["pinned"]
-	return v == "1", asked
+	if !asked {
+		return nil
+	}
+	pinned := v == "1"
+	return &pinned
 }
 
 // learn remembers what a load takes of this host, so that gateways know it when they place the model next. It returns the
@@ -175,7 +181,7 @@ func (h *Host) learnedLocked() map[string]string {
 func (e entry) place(ticket string) *resident {
 	return &resident{
 		id: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.need, under: e.under, gone: make(chan struct{}),
-		model: e.model, checked: e.under, state: policy.ModelLoading, pinned: e.pinned, used: time.Now(), ticket: ticket, open: map[*Pass]struct{}{}, dirty: true,
+		model: e.model, checked: e.under, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Pass]struct{}{}, dirty: true,
 	}
 }
 

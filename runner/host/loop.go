@@ -153,8 +153,8 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e entry) bool 
 	}
 	h.taken[t.ID] = time.Time{}
 	r.oweLocked(t)
-	if p, asked := pinAsked(t); asked {
-		r.pinned = p
+	if p := pinAsked(t); p != nil {
+		r.pinned, r.loadPin, r.dirty = *p, p, true
 	}
 	took := r.took
 	h.mu.Unlock()

@@ -95,7 +95,7 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 func (h *Host) recordLocked(r *resident) state.ModelPut {
 	f := map[string]string{
 		"state": string(r.state), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
-		"checkpoint": r.model.Checkpoint, "in_flight": strconv.Itoa(len(r.open)), "pinned": "0", "memory": strconv.FormatInt(r.memory, 10),
+		"checkpoint": r.model.Checkpoint, "in_flight": strconv.Itoa(len(r.open)), "pinned": "0", "load_pin": "0", "memory": strconv.FormatInt(r.memory, 10),
 		"options": r.options.Canonical(), "ticket": r.ticket,
 	}
 	if raw, err := json.Marshal(r.plan); err == nil {
@@ -106,6 +106,9 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 	}
 	if r.pinned {
 		f["pinned"] = "1"
+	}
+	if r.loadPin != nil {
+		f["load_pin"] = "1"
 	}
 	if r.engine != nil {
 		f["pid"] = strconv.Itoa(r.engine.PID())

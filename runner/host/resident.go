@@ -30,6 +30,7 @@ type resident struct {
 	held     bool // closed by the load under way, which alone opens it again
 	stopping bool // nobody enters any more, not even who is owed a place: its engine is stopped, or dead
 	pinned   bool
+	loadPin  *bool  // what a load said of the pin, until this copy goes or a management call says otherwise; nil: nothing
 	engine   Engine // nil while loading
 	used     time.Time
 	loaded   time.Time

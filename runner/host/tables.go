@@ -41,9 +41,14 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	was := h.settings.limits
+	for _, r := range h.residents {
+		if h.settings.pins[r.id] != pins[r.id] { // a call that is newer than the load
+			r.dirty, r.loadPin = r.dirty || r.loadPin != nil, nil
+		}
+	}
 	h.settings = settings{saved: saved, pins: pins, runtime: runtime, limits: runtimeLimits(h.cfg.Limits, runtime), read: change}
 	for _, r := range h.residents {
-		if p := h.pinnedLocked(r.model); p != r.pinned {
+		if p := h.pinnedLocked(r.model, r.loadPin); p != r.pinned {
 			r.pinned, r.dirty = p, true
 		}
 	}
@@ -58,10 +63,14 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	return nil
 }
 
-// pinnedLocked says whether a model is pinned: by a management call, else by the catalogue.
-func (h *Host) pinnedLocked(m *catalog.Model) bool {
+// pinnedLocked says whether a model is pinned: by its load where that says so, else by a management call, else by the
+// catalogue.
+func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
+	if load != nil {
+		return *load
+	}
 	if p, ok := h.settings.pins[m.ID]; ok {
-		return p == "1"
+		return state.PinnedBy(p)
 	}
 	return m.Pin
 }
@@ -116,7 +125,7 @@ func (h *Host) dismissOutdated(ctx context.Context) {
 			gone = append(gone, r)
 			continue
 		}
-		r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m), true
+		r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m, r.loadPin), true
 	}
 	h.mu.Unlock()
 	for _, r := range gone {

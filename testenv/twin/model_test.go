@@ -11,7 +11,15 @@ type twin struct {
 	models calls.Catalogue
 	limits map[string]int  // by type; -1 is no limit
 	loaded []string        // the least recently used first
-	pinned map[string]bool // of loaded models and others
+	pins   map[string]bool // of loaded models and others, by calls
+	loads  map[string]bool // of loaded models, what a load said of their pin; it goes before the calls' and ends with the model
+}
+
+func (w *twin) pinned(model string) bool {
+	if by, said := w.loads[model]; said {
+		return by
+	}
+	return w.pins[model]
 }
 
 // use is a request to a model, or a load of it: what it evicts, or that pinned models refuse it the room.
@@ -22,7 +30,7 @@ func (w *twin) use(model string) (cold bool, evicted []string, refused bool) {
 	}
 	stay := slices.Clone(w.loaded)
 	evict := func(in func(string) bool) bool {
-		at := slices.IndexFunc(stay, func(m string) bool { return in(m) && !w.pinned[m] })
+		at := slices.IndexFunc(stay, func(m string) bool { return in(m) && !w.pinned(m) })
 		if at < 0 {
 			return false
 		}
@@ -46,6 +54,9 @@ func (w *twin) use(model string) (cold bool, evicted []string, refused bool) {
 		return true, nil, true
 	}
 	slices.Sort(evicted)
+	for _, m := range evicted {
+		delete(w.loads, m)
+	}
 	w.loaded = append(stay, model)
 	return true, evicted, false
 }
@@ -57,12 +68,19 @@ func (w *twin) unload(model string) bool {
 		return false
 	}
 	w.loaded = slices.Delete(w.loaded, at, at+1)
+	delete(w.loads, model)
 	return true
 }
 
-func (w *twin) unloadAll() { w.loaded = nil }
+func (w *twin) unloadAll() {
+	w.loaded = nil
+	clear(w.loads)
+}
 
-func (w *twin) pin(model string, on bool) { w.pinned[model] = on }
+func (w *twin) pin(model string, on bool) {
+	w.pins[model] = on
+	delete(w.loads, model)
+}
 
 // order lists the loaded models, the most recently used first.
 func (w *twin) order() []string {
@@ -71,9 +89,9 @@ func (w *twin) order() []string {
 	return out
 }
 
-// pins lists the loaded models that are pinned, by name.
-func (w *twin) pins() []string {
-	out := slices.DeleteFunc(slices.Clone(w.loaded), func(m string) bool { return !w.pinned[m] })
+// pinnedModels lists the loaded models that are pinned, by name.
+func (w *twin) pinnedModels() []string {
+	out := slices.DeleteFunc(slices.Clone(w.loaded), func(m string) bool { return !w.pinned(m) })
 	slices.Sort(out)
 	return out
 }

@@ -56,7 +56,7 @@ func TestHistories(t *testing.T) {
 			}
 			p := &pair{
 				t: t, client: calls.Client(t, 4), names: slices.Sorted(maps.Keys(models)),
-				twin: twin{models: models, limits: limits, pinned: map[string]bool{}},
+				twin: twin{models: models, limits: limits, pins: map[string]bool{}, loads: map[string]bool{}},
 				sys: testenv.Start(t, testenv.Spec{
 					Models: models.YAML(calls.LocalHost), Args: []string{"--max-loaded-models=" + tc.limit}, Redis: testenv.StartRedis(t),
 				}),
@@ -114,7 +114,7 @@ func (p *pair) step(r *rand.Rand) {
 	case n < 75:
 		on := r.IntN(3) == 0
 		if p.load(model, fmt.Sprintf(`{"model_name":%%q,"pinned":%v}`, on)) {
-			p.twin.pin(model, on)
+			p.twin.loads[model] = on
 		}
 	case n < 86:
 		p.unload(model)
@@ -123,7 +123,7 @@ func (p *pair) step(r *rand.Rand) {
 	case n < 92:
 		p.pin(model, true)
 	default: // more often, and of a pinned one, so that there is room most of the time
-		if pins := p.twin.pins(); len(pins) > 0 {
+		if pins := p.twin.pinnedModels(); len(pins) > 0 {
 			model = pins[r.IntN(len(pins))]
 		}
 		p.pin(model, false)
@@ -254,7 +254,7 @@ func (p *pair) compare() {
 	if len(want) > 0 {
 		recent = want[0]
 	}
-	expected := fmt.Sprintf("%v, most recent %q, pinned %v", want, recent, p.twin.pins())
+	expected := fmt.Sprintf("%v, most recent %q, pinned %v", want, recent, p.twin.pinnedModels())
 	for deadline := time.Now().Add(settling); ; time.Sleep(5 * time.Millisecond) {
 		got := p.look()
 		if got == expected {
