@@ -137,6 +137,7 @@ func (r *request) letIn() error {
 	if e != nil {
 		return e
 	}
+	r.account = r.key.Account
 	return nil
 }
 

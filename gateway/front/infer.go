@@ -13,6 +13,7 @@ import (
 	"reveille/gateway/admit"
 	"reveille/gateway/ollama"
 	"reveille/gateway/wire"
+	"reveille/infra/catalog"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 )
@@ -187,7 +188,11 @@ func (x *exchange) send() (*relay.Response, error) {
 	x.use()
 	s, h := x.s, &x.ctx.Request.Header
 	method := methodOf(h.Method())
-	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Length: len(x.body)})
+	scope := ""
+	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey && x.s.cfg.Keys.Configured() {
+		scope = s.cfg.Signer.Scope(x.key.Digest)
+	}
+	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})
 	// FirstByte and Silence are the last resort against a runner that hangs: its own limits come first.
 	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
 	values := x.scratch[:0]
@@ -199,6 +204,9 @@ func (x *exchange) send() (*relay.Response, error) {
 	add(rpc.HeaderAuth, sign)
 	add(rpc.HeaderModel, x.model.ID)
 	add(rpc.HeaderRequest, x.id)
+	if scope != "" {
+		add(rpc.HeaderScope, scope)
+	}
 	if x.info.Ticket != "" {
 		add(rpc.HeaderTicket, x.info.Ticket)
 	}

@@ -39,6 +39,7 @@ type digest [sha256.Size]byte
 
 // Key is a key in force.
 type Key struct {
+	Digest  [sha256.Size]byte // of its text
 	Scopes  Scopes
 	High    bool           // it may use the priority high
 	Account *quota.Account // stays while the key does, however often the file is read
@@ -89,7 +90,7 @@ func (s *Set) readLocked() error {
 	}
 	keys := make(map[digest]Key, len(read))
 	for d, l := range read {
-		k := Key{l.scopes, l.high, old[d].Account}
+		k := Key{d, l.scopes, l.high, old[d].Account}
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
 		} else {

@@ -94,8 +94,8 @@ func (c *checker) model(m *Model, p place) {
 			}
 		}
 	}
-	if m.MMCache != MMCachePool && m.MMCache != MMCacheNone {
-		c.add(p.child("mm_cache"), "want pool or none", "unknown scope %q", clip(string(m.MMCache)))
+	if m.MMCache != MMCacheKey && m.MMCache != MMCachePool && m.MMCache != MMCacheNone {
+		c.add(p.child("mm_cache"), "want key, pool or none", "unknown scope %q", clip(string(m.MMCache)))
 	}
 	for _, f := range [...]struct{ name, value string }{{"checkpoint", m.Checkpoint}, {"mmproj", m.MMProj}} {
 		if wrong := ParseCheckpoint(f.value).wrong(); f.value != "" && wrong != "" {

@@ -102,7 +102,7 @@ func diffModel(a, b *Model) ModelChanges {
 		{"idle", reflect.DeepEqual(a.Idle, b.Idle), false},
 		{"labels", slices.Equal(a.Labels, b.Labels), false},
 		{"memory", a.Memory == b.Memory, false},
-		{"mm_cache", a.MMCache == b.MMCache, false},
+		{"mm_cache", a.MMCache == b.MMCache, true},
 		{"mmproj", a.MMProj == b.MMProj, true},
 		{"normalize_scores", a.NormalizeScores == b.NormalizeScores, false},
 		{"options", a.Options.Equal(b.Options), true},

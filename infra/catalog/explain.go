@@ -109,6 +109,7 @@ func notes(m *Model) string {
 	note(m.Replicas.Max > 1, "up to %d copies", m.Replicas.Max)
 	note(m.Memory > 0, "memory %s", FormatSize(m.Memory))
 	note(m.MMCache == MMCacheNone, "no encoder cache")
+	note(m.MMCache == MMCachePool && m.MMProj != "", "encoder cache shared by all keys")
 	note(len(m.Fallback) > 0, "fallback %s", strings.Join(m.Fallback, " "))
 	note(m.Dimensions, "dimensions")
 	note(m.NormalizeScores, "normalised scores")

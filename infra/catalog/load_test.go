@@ -54,7 +54,7 @@ func TestDocumentedExample(t *testing.T) {
 	}
 	want := recipe.Options{"ctx_size": int64(4096), "llamacpp_args": "-np 4", "n_batch": int64(2048)}
 	if m.Type != policy.LLM || m.Devices != policy.CPU || !m.Options.Equal(want) || m.Replicas.Max != 1 ||
-		m.MMCache != MMCachePool || *m.Idle != 5*time.Minute {
+		m.MMCache != MMCacheKey || *m.Idle != 5*time.Minute {
 		t.Errorf("model %+v", m)
 	}
 	if got := m.StableID(); got != "gemma-3-270m-q4_k_m.gguf" {

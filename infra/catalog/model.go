@@ -73,8 +73,10 @@ type Replicas struct {
 // MMCache is the scope of a model's encoder cache.
 type MMCache string
 
-// The scopes: shared by the whole pool (the default), or none.
+// The scopes: each API key has entries of its own (the default; without keys configured all requests share them), all keys
+// of the pool share them, or there are none.
 const (
+	MMCacheKey  MMCache = "key"
 	MMCachePool MMCache = "pool"
 	MMCacheNone MMCache = "none"
 )

@@ -66,7 +66,7 @@ func (r *reader) defaults(n ast.Node, p place) {
 }
 
 func (r *reader) model(id string, n ast.Node, p place) *Model {
-	m := &Model{ID: id, Replicas: Replicas{Max: 1}, MMCache: MMCachePool}
+	m := &Model{ID: id, Replicas: Replicas{Max: 1}, MMCache: MMCacheKey}
 	var typ, cache string
 	var options map[string]any
 	r.object(n, p, schema{

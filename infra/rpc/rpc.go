@@ -5,7 +5,7 @@
 // relays the engine's answer, or refuses with status 421 and a reason, which states that no engine saw the request, so
 // that sending it elsewhere is safe.
 //
-// A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the gateway,
+// A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the scope, the gateway,
 // a counter, the time and the length of the body, so a runner checks it before it reads a byte of body. The body's bytes
 // are not covered: their integrity is the transport's (loopback or a private network). Runners accept a time within ± 30 s of their own and each counter of
 // a gateway once, remembered in a sliding window as in RFC 4303 section 3.4.3, so memory grows with gateways, not with
@@ -22,6 +22,7 @@ const (
 	HeaderTicket   = "X-Reveille-Ticket"  // ticket whose reservation the request uses, request, may be absent
 	HeaderPriority = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
 	HeaderRead     = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
+	HeaderScope    = "X-Reveille-Scope"   // tenant of the request (Signer.Scope), request, absent for none
 	HeaderRequest  = "X-Request-Id"       // for logs, request
 	HeaderRefused  = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
 	HeaderMedia    = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent

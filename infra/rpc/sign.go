@@ -35,7 +35,8 @@ type Call struct {
 	Method, Path string // path with query as sent
 	Host         string // name of the runner's host, without spaces
 	Model        string
-	Length       int // of the body, in bytes; 0 for none
+	Scope        string // HeaderScope
+	Length       int    // of the body, in bytes; 0 for none
 }
 
 // Signer signs calls of one gateway process. It is safe for concurrent use.
@@ -63,6 +64,17 @@ func (s *Signer) Correct(host string, runnerMS int64) {
 	if off <= MaxCorrection.Milliseconds() && off >= -MaxCorrection.Milliseconds() {
 		s.offsets.Store(host, off)
 	}
+}
+
+// Scope names the holder of an API key to runners, which keep tenants' data apart by it: 32 hex digits that are the same on
+// all gateways of the pool and tell nothing of the key, given its SHA-256.
+func (s *Signer) Scope(key [sha256.Size]byte) string {
+	m := s.macs.Get().(hash.Hash)
+	defer s.macs.Put(m)
+	m.Reset()
+	m.Write([]byte("reveille scope v1\x00")) // calls begin with "v1 "
+	m.Write(key[:])
+	return hex.EncodeToString(m.Sum(nil)[:16])
 }
 
 // Sign returns the value of HeaderAuth for a call. Each call needs its own.
@@ -97,7 +109,7 @@ func macPool(secret []byte) sync.Pool {
 func mac(m hash.Hash, head []byte, c Call) [sha256.Size]byte {
 	var buf [512]byte
 	b := append(buf[:0], head...)
-	for _, part := range [...]string{c.Method, c.Path, c.Model} {
+	for _, part := range [...]string{c.Method, c.Path, c.Model, c.Scope} {
 		b = append(b, 0)
 		b = append(b, part...)
 	}

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"crypto/sha256"
 	"errors"
 	"math"
 	"strings"
@@ -26,6 +27,8 @@ func TestVerify(t *testing.T) {
 	changes := map[string]func(*Call){
 		"method": func(c *Call) { c.Method = "GET" }, "path": func(c *Call) { c.Path += "x" },
 		"model": func(c *Call) { c.Model = "n" }, "length": func(c *Call) { c.Length = 8 },
+		"scope":          func(c *Call) { c.Scope = "other" },
+		"shifted scope":  func(c *Call) { c.Model, c.Scope = "", "m" },
 		"shifted":        func(c *Call) { c.Path, c.Model = c.Path+"\x00m", "" },
 		"shifted length": func(c *Call) { c.Model, c.Length = "m\x00", 7 },
 	}
@@ -183,5 +186,18 @@ func BenchmarkSign(b *testing.B) {
 		if _, err := v.Verify(s.Sign(c), c, time.Now()); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// A scope is one key's, is the same on all gateways of a pool, and is no other pool's.
+func TestScope(t *testing.T) {
+	a, b := sha256.Sum256([]byte("a")), sha256.Sum256([]byte("b"))
+	s, again, other := NewSigner([]byte("s")), NewSigner([]byte("s")), NewSigner([]byte("t"))
+	got := s.Scope(a)
+	if len(got) != 32 || got != again.Scope(a) {
+		t.Errorf("%q, %q", got, again.Scope(a))
+	}
+	if got == s.Scope(b) || got == other.Scope(a) {
+		t.Error("two keys or two pools share a scope")
 	}
 }

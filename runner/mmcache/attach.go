@@ -63,6 +63,7 @@ func FindLibrary(dirs ...string) (string, error) {
 type Attachment struct {
 	s     *Server
 	model string // id, under which is counted
+	byKey bool   // tenants share nothing
 	path  string
 	ln    *net.UnixListener
 
@@ -75,7 +76,7 @@ type Attachment struct {
 	cancel  context.CancelFunc
 
 	hits, misses atomic.Int64
-	shares       shares
+	requests     requests
 
 	mu     sync.Mutex
 	closed bool
@@ -103,7 +104,7 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
 	return s.listen(m.ID, Space{Pool: s.cfg.Pool, Model: m.StableID(), Sig: Sig(m.Signature())}, func(a *Attachment) {
-		a.files = files
+		a.files, a.byKey = files, m.MMCache != catalog.MMCachePool
 		a.wg.Go(func() { a.identify(e) })
 	})
 }
@@ -193,7 +194,7 @@ func (a *Attachment) Env() map[string]string {
 	}
 }
 
-// Counts are media served from the cache and media encoded, of all the engine's requests so far; [Attachment.Request] tells
+// Counts are media served from the cache and media encoded, of all the engine's requests so far; [Attachment.Begin] tells
 // one request's share. A medium that occurs twice in a request counts once. Media that the engine took
 // from its own prompt cache are neither.
 func (a *Attachment) Counts() (hits, misses int64) { return a.hits.Load(), a.misses.Load() }

@@ -238,7 +238,8 @@ func BenchmarkFirstToken(b *testing.B) {
 
 // An engineEnd speaks the engine's part of the protocol from Go.
 type engineEnd struct {
-	c *net.UnixConn
+	c     *net.UnixConn
+	token token // of the request it serves
 }
 
 // identified makes an attachment whose space is complete.
@@ -264,7 +265,7 @@ func (a *Attachment) dial(t testing.TB) *engineEnd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return &engineEnd{c}
+	return &engineEnd{c: c}
 }
 
 func waitFor(t testing.TB, what string, ok func() bool) {

@@ -14,11 +14,13 @@
 // What is promised:
 //
 //   - No entry is served for anything but what it was made from. The 64-bit key only finds a hash; the field is a SHA-256
-//     over pool, model, the contents of the projector file, the engine's program and its libraries, the engine's arguments, and
+//     over pool, tenant, model, the contents of the projector file, the engine's program and its libraries, the engine's arguments, and
 //     the medium's kind, size, content and layout ([Space.Ident]), and the value carries a MAC over key, field and floats.
 //     Media that collide in the key are two fields, and both live.
 //   - The contents are those that the engine read at its start: they are hashed beside the start, once for each state of a
 //     file, and when a file changed meanwhile the engine runs uncached. A file replaced later matters to the next start.
+//   - Tenants share nothing where the model's scope is key: neither entries, nor the wait for an encode. Who asks is told by a
+//     token that the engine's request carries ([Request]); without one nothing is looked up or kept.
 //   - A fault is a miss and a count, never an error: Redis away or slow, an entry that is changed, cut, too large, of
 //     another shape or another pool's; a runner that is frozen or dead; a libmtmd that is unknown.
 //   - Every wait has an end, see interpose/README.md. Redis is written behind; what does not fit the queue is not written.

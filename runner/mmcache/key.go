@@ -89,6 +89,7 @@ func (l Layout) Bytes() int64 {
 // A Space is what shares entries: media of one Space are encoded alike and may be known to each other's senders.
 type Space struct {
 	Pool    string // nothing is shared between pools
+	Scope   string // tenant, "" for what all requests share
 	Model   string // stable id, projector included
 	Encoder Digest // content of the projector, the engine's build and what else changes the encoder's numbers
 	Sig     Sig    // of Model
@@ -123,6 +124,7 @@ func (s Space) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Ident 
 		tokens = binary.LittleEndian.AppendUint32(tokens, t)
 	}
 	part(10, tokens)
+	part(11, []byte(s.Scope))
 	id := Ident{Key: k}
 	h.Sum(id.Field[:0])
 	return id

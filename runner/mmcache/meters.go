@@ -19,7 +19,7 @@ const (
 	reasonFields                 // the key's hash is full
 	reasonQuota                  // the pool's share of Redis is full
 	reasonQueue                  // too many writes behind
-	reasonIdentity               // it is not known yet, or not at all, what the engine's encoder consists of
+	reasonIdentity               // what the engine's encoder consists of, or whose request it is, is not known
 	reasonProtocol               // an engine's message that makes no sense
 	reasons
 )

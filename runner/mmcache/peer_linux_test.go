@@ -11,13 +11,13 @@ import (
 
 // rawRequest is the bytes of a request of one medium.
 func rawRequest(o op, it item, waitMS uint32) []byte {
-	b := make([]byte, headerLen+itemLen)
+	b := make([]byte, requestLen+itemLen)
 	binary.LittleEndian.PutUint32(b, wireMagic)
 	b[4], b[5] = byte(o), 1
 	binary.LittleEndian.PutUint16(b[6:], uint16(len(it.layout.Tokens)))
 	binary.LittleEndian.PutUint32(b[8:], waitMS)
 	binary.LittleEndian.PutUint32(b[12:], it.layout.Width)
-	p := b[headerLen:]
+	p := b[requestLen:]
 	p[0] = byte(it.media.Kind)
 	if it.partial {
 		p[1] = flagPartial
@@ -38,7 +38,9 @@ func rawRequest(o op, it item, waitMS uint32) []byte {
 
 func (e *engineEnd) send(t testing.TB, o op, it item, waitMS uint32, data []byte) {
 	t.Helper()
-	e.raw(t, rawRequest(o, it, waitMS), data)
+	b := rawRequest(o, it, waitMS)
+	copy(b[16:], e.token[:])
+	e.raw(t, b, data)
 }
 
 // raw sends any bytes, with a file of data unless that is nil.

@@ -39,7 +39,7 @@ func TestAttach(t *testing.T) {
 	}
 	a.Started()
 	sp, ok := a.identity(t.Context())
-	if want := (Space{"main", "m.gguf+p.gguf", sp.Encoder, Sig(m.Signature())}); !ok || sp != want || sp.Encoder == (Digest{}) {
+	if want := (Space{"main", "", "m.gguf+p.gguf", sp.Encoder, Sig(m.Signature())}); !ok || sp != want || sp.Encoder == (Digest{}) {
 		t.Errorf("%+v %v", sp, ok)
 	}
 	open := a.dial(t)
@@ -139,7 +139,8 @@ func TestScope(t *testing.T) {
 	hit := dialEngine(t, s, base)
 	waitFor(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).verdict == verdictHit })
 	for name, sp := range map[string]Space{
-		"pool": {"q", "m", Digest{}, 1}, "model": {"p", "n", Digest{}, 2}, "signature alike": {"p", "n", Digest{}, 1}, "encoder": {"p", "m", Digest{1}, 1},
+		"pool": {"q", "", "m", Digest{}, 1}, "model": {"p", "", "n", Digest{}, 2},
+		"signature alike": {"p", "", "n", Digest{}, 1}, "encoder": {"p", "", "m", Digest{1}, 1},
 	} {
 		if got := dialEngine(t, s, sp).lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
 			t.Error(name)
@@ -225,8 +226,8 @@ func TestProtocolErrors(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{
 		"magic": change(0, 0), "op": change(4, 9), "no media": change(5, 0), "many media": change(5, 200), "chunks": change(6, 0),
-		"width": change(14, 9), "kind": change(headerLen, 7), "chunks of a medium": change(headerLen+2, 3), "fewer chunks": change(headerLen+2, 1),
-		"more bytes than there are": change(headerLen+24, 200), "offset": change(headerLen+22, 1), "cut": good[:40], "text": []byte(strings.Repeat("x", 200)),
+		"width": change(14, 9), "kind": change(requestLen, 7), "chunks of a medium": change(requestLen+2, 3), "fewer chunks": change(requestLen+2, 1),
+		"more bytes than there are": change(requestLen+24, 200), "offset": change(requestLen+22, 1), "cut": good[:40], "text": []byte(strings.Repeat("x", 200)),
 	} {
 		s := newServer(t, nil)
 		e := dialEngine(t, s, Space{})

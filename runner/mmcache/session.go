@@ -93,8 +93,10 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.LookupWait*9/10+hashTime(r.items)) // the engine waits no longer
 	defer cancel()
 	answers := make([]answer, len(r.items))
-	space, ok := x.a.identity(ctx)
-	if !ok { // identities stay zero: nothing is looked up, waited for or kept
+	space, known := x.a.identity(ctx)
+	scope, ok := x.a.scopeOf(r.token)
+	space.Scope = scope
+	if !known || !ok { // identities stay zero: nothing is looked up, waited for or kept
 		s.m.refused[reasonIdentity].Add(len(r.items))
 		return answers, nil
 	}

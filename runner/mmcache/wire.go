@@ -12,8 +12,9 @@ import (
 
 // The messages of PROTOCOL.md.
 const (
-	wireMagic  = 0x314d4d52
-	headerLen  = 16
+	wireMagic  = 0x324d4d52
+	requestLen = 32 // header of a request
+	headerLen  = 16 // of an answer
 	itemLen    = 72
 	answerLen  = 64
 	identLen   = 40
@@ -55,13 +56,14 @@ type item struct {
 type request struct {
 	op     op
 	waitMS uint32
+	token  token
 	items  []item
 	file   *os.File // what came along, nil for nothing; the receiver closes it
 }
 
 // readRequest reads one message. io.EOF means that the engine ended the conversation between two.
 func readRequest(c *net.UnixConn) (*request, error) {
-	var h [headerLen]byte
+	var h [requestLen]byte
 	r := &request{}
 	if err := r.fill(c, h[:]); err != nil {
 		return r, err
@@ -69,6 +71,7 @@ func readRequest(c *net.UnixConn) (*request, error) {
 	count, chunks := int(h[5]), int(binary.LittleEndian.Uint16(h[6:]))
 	r.op, r.waitMS = op(h[4]), binary.LittleEndian.Uint32(h[8:])
 	width := binary.LittleEndian.Uint32(h[12:])
+	r.token = token(h[16:])
 	if binary.LittleEndian.Uint32(h[:]) != wireMagic || r.op < opLookup || r.op > opAbandon ||
 		count == 0 || count > maxMedia || chunks < count || chunks > maxChunks || width == 0 || width > maxWidth {
 		return r, errProtocol

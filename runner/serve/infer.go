@@ -14,6 +14,7 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/host"
+	"reveille/runner/mmcache"
 )
 
 // exchange is one admitted request. Its end (finish) leaves the engine and stops the watch, exactly once, wherever the
@@ -107,9 +108,9 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !s.turn(ctx, x) {
 		return
 	}
-	media := beginMedia(pass.Engine, ctx.PostBody())
-	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass))
-	media.end(&ctx.Response.Header)
+	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
+	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass, media))
+	endMedia(media, &ctx.Response.Header)
 	good := formOf(string(ctx.Path()))
 	if err == nil {
 		if err = vet(ctx, good, resp); err != nil {
@@ -135,11 +136,14 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 }
 
 // engineRequest is what an engine gets: method, path, body and content type as they came, with the engine's own key.
-func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass) *relay.Request {
+func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass, media *mmcache.Request) *relay.Request {
 	req := &relay.Request{
 		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(),
 		FirstByte: patience(s.cfg.FirstByte, ctx.PostBody()), Silence: LongAnswer * s.cfg.FirstByte,
-		Fields: make([]relay.Field, 0, 4),
+		Fields: make([]relay.Field, 0, 5),
+	}
+	if token := media.Token(); token != nil {
+		req.Add(mmcache.HeaderToken, token)
 	}
 	for _, name := range [...]string{"Content-Type", "Accept", rpc.HeaderRequest} {
 		if v := ctx.Request.Header.Peek(name); len(v) > 0 {

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAGIC 0x314d4d52u /* "RMM1" */
+#define MAGIC 0x324d4d52u /* "RMM2" */
 #define REPLY 0x80u
 #define IDLE 8          /* connections kept */
 #define FAILURES 3      /* in a row, before the runner is left alone for a while */
@@ -24,6 +24,7 @@ struct request_header {
     uint8_t op, count;
     uint16_t chunks;
     uint32_t wait_ms, width;
+    uint8_t token[MM_TOKEN];
 };
 
 struct reply_header {
@@ -33,7 +34,7 @@ struct reply_header {
     uint64_t bytes;
 };
 
-_Static_assert(sizeof(struct request_header) == 16 && sizeof(struct reply_header) == 16, "layout");
+_Static_assert(sizeof(struct request_header) == 32 && sizeof(struct reply_header) == 16, "layout");
 _Static_assert(sizeof(struct mm_item) == 72 && sizeof(struct mm_answer) == 64, "layout");
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
@@ -184,7 +185,8 @@ static bool receive_all(int conn, void *buf, size_t n, int *fd, int64_t deadline
 }
 
 static bool send_request(int conn, const struct mm_request *q, int64_t deadline) {
-    struct request_header h = {MAGIC, q->op, (uint8_t)q->count, (uint16_t)q->chunks, q->wait_ms, q->width};
+    struct request_header h = {MAGIC, q->op, (uint8_t)q->count, (uint16_t)q->chunks, q->wait_ms, q->width, {0}};
+    if (q->token) memcpy(h.token, q->token, MM_TOKEN);
     struct iovec iov[3] = {
         {&h, sizeof h},
         {(void *)(uintptr_t)q->items, q->count * sizeof *q->items},

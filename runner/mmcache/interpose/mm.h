@@ -1,4 +1,4 @@
-/* The encoder cache's side in the engine: what the four files of this library share. See ../PROTOCOL.md for the wire
+/* The encoder cache's side in the engine: what the files of this library share. See ../PROTOCOL.md for the wire
  * and README.md for the rules. Nothing here may crash, hang or change an answer: every function that fails says so, and
  * its caller falls back on the engine's own function. */
 #ifndef REVEILLE_MM_H
@@ -50,6 +50,10 @@ struct mm_real {
     bool complete; /* all that caching needs is there */
 };
 
+/* token.c: which HTTP request the calling thread serves. */
+#define MM_TOKEN 16
+const uint8_t *mm_token(void); /* its token, zero bytes for none */
+
 const struct mm_real *mm_real(void);          /* probed once; never NULL */
 bool mm_on(void);                             /* caching is possible and the runner is there to ask */
 void mm_log(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -87,6 +91,7 @@ struct mm_request {
     size_t count;
     const uint32_t *tokens; /* of all items, one number a chunk */
     size_t chunks;
+    const uint8_t *token;   /* MM_TOKEN bytes; NULL for zeros */
     int fd;                 /* passed along; -1 for none */
 };
 

@@ -122,7 +122,7 @@ static bool look_up(void *ctx, struct bitmap *b, size_t n, const uint32_t *token
     ok = ok && mm_seal(fd, offset) && (conn = mm_connect()) >= 0;
     if (ok) {
         struct mm_request q = {.op = MM_LOOKUP, .width = mm_width(), .items = items, .count = count,
-                               .tokens = tokens, .chunks = chunks, .fd = fd, .wait_ms = mm_lookup_ms()};
+                               .tokens = tokens, .chunks = chunks, .fd = fd, .wait_ms = mm_lookup_ms(), .token = mm_token()};
         ok = mm_ask(conn, &q, mm_lookup_ms() + (uint32_t)(offset >> 20) * MS_PER_MIB, &reply);
         mm_disconnect(conn, ok);
     }
