@@ -48,7 +48,10 @@ type Host struct {
 	NParallel       int           `help:"Sequences that an engine computes at once; 0 leaves it to the recipe." placeholder:"NUMBER"`
 	BatchDelay      time.Duration `help:"How long an embedding request may wait for company while the engine is idle, in whole milliseconds up to 1s; 0 leaves it to the recipe." placeholder:"DURATION"`
 	MMCacheBytes    string        `name:"mm-cache-bytes" help:"Encoder outputs of images and sounds kept in this process; 0 keeps none (Redis still does)." default:"256MiB"`
-	MMLookupWait    time.Duration `name:"mm-lookup-wait" help:"How long an engine waits for a look-up of encoder outputs, besides 4 ms a MiB of media; then it runs its encoder." default:"50ms"`
+	MMLookupWait    time.Duration `name:"mm-lookup-wait" help:"How long an engine waits for a look-up of encoder outputs, besides 4 ms a MiB of media and up to 32 ms a MiB of outputs, where encoding takes as long; then it runs its encoder." default:"50ms"`
+	MMTTL           time.Duration `name:"mm-ttl" help:"How long encoder outputs stay in Redis." default:"24h"`
+	MMQuota         string        `name:"mm-quota" help:"Encoder outputs in Redis, of all hosts and models together; 0 is no limit." default:"1GiB"`
+	MMMaxEntry      string        `name:"mm-max-entry" help:"Largest encoder output of one image or sound that is kept." default:"64MiB"`
 	Weights
 	EnginesDir   []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
 	Sandbox      string        `help:"How engines are confined: auto (as far as this machine can), strict (no engine starts where a measure is missing), or off." enum:"auto,strict,off" default:"auto"`
@@ -72,7 +75,8 @@ type parsed struct {
 
 	engineMemory int64 // most bytes of an engine, 0 where the machine's memory is not known
 
-	mediaBytes int64 // of encoder outputs kept in this process, as mmcache.Config takes them
+	// What mmcache.Config takes: 0 is the default, -1 none or no limit.
+	mediaBytes, mediaQuota, mediaEntry int64
 }
 
 // Check reports all mistakes in the flags in one go.
@@ -130,8 +134,18 @@ func (s Host) parse() (parsed, error) {
 	if s.BatchDelay%time.Millisecond != 0 {
 		note(fmt.Errorf("--batch-delay %v: want whole milliseconds", s.BatchDelay))
 	}
-	p.mediaBytes, err = mediaBytes(s.MMCacheBytes)
+	if s.MMTTL != 0 && s.MMTTL < time.Minute {
+		note(fmt.Errorf("--mm-ttl %v: want at least 1m", s.MMTTL))
+	}
+	p.mediaBytes, err = mediaBytes("mm-cache-bytes", s.MMCacheBytes)
 	note(err)
+	p.mediaQuota, err = mediaBytes("mm-quota", s.MMQuota)
+	note(err)
+	p.mediaEntry, err = mediaBytes("mm-max-entry", s.MMMaxEntry)
+	note(err)
+	if p.mediaEntry < 0 || p.mediaEntry > mmcache.MaxEntryLimit {
+		note(fmt.Errorf("--mm-max-entry %s: want more than 0 and at most 1GiB; mm_cache: none keeps a model uncached", s.MMMaxEntry))
+	}
 	_, _, err = s.Weights.parse()
 	note(err)
 	p.engineMemory, err = engineMemory(s.EngineMemory)
@@ -173,14 +187,14 @@ func (s Host) options() (recipe.Options, error) {
 	return parsed, plan.OptionsOf(&llamacpp, policy.Embedding, 0, 0, parsed).Validate() // as every model that embeds would be refused
 }
 
-// mediaBytes reads --mm-cache-bytes into what mmcache.Config takes: 0 is the default there, and -1 none.
-func mediaBytes(text string) (int64, error) {
+// mediaBytes reads a flag into what mmcache.Config takes: 0 is the default there, and -1 none.
+func mediaBytes(flag, text string) (int64, error) {
 	if text == "" {
-		return mmcache.DefaultBytes, nil
+		return 0, nil
 	}
 	n, err := config.Bytes(text)
 	if err != nil {
-		return 0, fmt.Errorf("--mm-cache-bytes: %w", err)
+		return 0, fmt.Errorf("--%s: %w", flag, err)
 	}
 	if n == 0 {
 		return -1, nil

@@ -36,7 +36,7 @@ func mediaCache(s Settings, p parsed, secret []byte, dir string, store *state.St
 	counters := state.NewToucher(store)
 	cache, err = mmcache.New(mmcache.Config{
 		Pool: s.Pool, Secret: secret, Redis: rdb, Library: lib, Dir: dir, Log: log, Metrics: set, Count: counters.Count,
-		Bytes: p.mediaBytes, LookupWait: s.MMLookupWait,
+		Bytes: p.mediaBytes, Quota: p.mediaQuota, MaxEntry: p.mediaEntry, TTL: s.MMTTL, LookupWait: s.MMLookupWait,
 	})
 	if err != nil {
 		return nil, nil, errors.Join(err, rdb.Close())

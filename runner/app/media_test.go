@@ -4,20 +4,25 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"reveille/runner/mmcache"
 )
 
 func TestMediaFlags(t *testing.T) {
 	h := Host{Host: "h", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: "1", FairAfter: time.Second, DrainTimeout: time.Second}
-	for text, want := range map[string]int64{"": mmcache.DefaultBytes, "64MiB": 64 << 20, "0": -1, "0B": -1} {
+	for text, want := range map[string]int64{"": 0, "64MiB": 64 << 20, "0": -1, "0B": -1} {
 		h.MMCacheBytes = text
 		if p, err := h.parse(); err != nil || p.mediaBytes != want {
 			t.Errorf("--mm-cache-bytes %q: %d %v, want %d", text, p.mediaBytes, err, want)
 		}
 	}
-	h.MMCacheBytes, h.MMLookupWait = "much", time.Minute
-	if _, err := h.parse(); err == nil || !strings.Contains(err.Error(), "--mm-cache-bytes") || !strings.Contains(err.Error(), "--mm-lookup-wait 1m0s") {
-		t.Errorf("mistakes were passed over: %v", err)
+	h.MMQuota, h.MMMaxEntry, h.MMTTL = "0", "8MiB", time.Hour
+	if p, err := h.parse(); err != nil || p.mediaQuota != -1 || p.mediaEntry != 8<<20 {
+		t.Errorf("%v %d %d", err, p.mediaQuota, p.mediaEntry)
+	}
+	h.MMCacheBytes, h.MMLookupWait, h.MMQuota, h.MMMaxEntry, h.MMTTL = "much", time.Minute, "some", "0", time.Second
+	_, err := h.parse()
+	for _, flag := range []string{"--mm-cache-bytes", "--mm-lookup-wait 1m0s", "--mm-quota", "--mm-max-entry 0", "--mm-ttl 1s"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("a mistake in %s was passed over: %v", flag, err)
+		}
 	}
 }

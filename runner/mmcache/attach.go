@@ -77,6 +77,7 @@ type Attachment struct {
 
 	hits, misses atomic.Int64
 	requests     requests
+	cost         encodeCost
 
 	mu     sync.Mutex
 	closed bool

@@ -5,7 +5,9 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +40,8 @@ type l2 struct {
 	log      *slog.Logger
 	m        *meters
 	ledger   ledger
-	breaker  breaker
+	reads    [sizeClasses]breaker // by what a read fetches: a large one that is late says nothing of small ones
+	writes   breaker
 
 	queue  chan put
 	queued atomic.Int64  // bytes of floats in queue
@@ -54,18 +57,33 @@ type put struct {
 	e   *Entry
 }
 
+// sizeClasses part reads by their size: below 1 MiB, 2 MiB, 4 MiB and so on.
+const sizeClasses = 8
+
+func sizeClass(bytes int64) int { return min(bits.Len64(uint64(bytes)>>20), sizeClasses-1) }
+
 func newL2(c Config, codec *Codec, m *meters) *l2 {
-	return &l2{
+	s := &l2{
 		rdb: c.Redis, codec: codec, ttl: c.TTL, maxValue: c.MaxEntry + c.MaxEntry/64 + 1<<16, log: c.Log, m: m,
-		ledger: ledger{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, breaker: breaker{log: c.Log},
+		ledger: ledger{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, writes: breaker{log: c.Log, what: "write to"},
 		queue: make(chan put, queueLen), done: make(chan struct{}), refused: map[field]struct{}{},
 	}
+	for i := range s.reads {
+		s.reads[i] = breaker{log: c.Log, what: fmt.Sprintf("read outputs below %d MiB from", 1<<i)}
+	}
+	s.reads[sizeClasses-1].what = "read large outputs from"
+	return s
 }
 
 // get reads entries in one pipeline; those that are missing or refused are nil.
 func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []*Entry {
 	out := make([]*Entry, len(ids))
-	if len(ids) == 0 || !s.breaker.allow() {
+	var size int64
+	for _, l := range layouts {
+		size += l.Bytes()
+	}
+	breaker := &s.reads[sizeClass(size)]
+	if len(ids) == 0 || !breaker.allow() {
 		return out
 	}
 	pipe := s.rdb.Pipeline()
@@ -89,7 +107,7 @@ func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []
 			}
 		}
 	}
-	s.breaker.record(failure)
+	breaker.record(failure)
 	if failure != nil {
 		s.m.redisErrors.Inc()
 	}
@@ -159,18 +177,25 @@ func (s *l2) run(ctx context.Context) {
 }
 
 func (s *l2) write(ctx context.Context, batch []put) {
-	if !s.breaker.allow() {
+	if !s.writes.allow() {
 		s.m.redisErrors.Inc()
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	var size int64
+	for _, p := range batch {
+		size += int64(len(p.e.Floats))
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout+fetchTime(size))
 	defer cancel()
 	pipe := s.rdb.Pipeline()
 	cmds, values, puts := []*redis.Cmd{}, [][]byte{}, []put{}
 	for _, p := range batch {
 		v := s.codec.Encode(p.sig, p.id, p.e)
 		if ok, err := s.ledger.room(ctx, int64(len(v))); err != nil || !ok {
-			if err == nil {
+			if err != nil {
+				s.m.redisErrors.Inc()
+				s.writes.record(err)
+			} else {
 				s.m.refused[reasonQuota].Inc()
 			}
 			continue
@@ -206,8 +231,10 @@ func (s *l2) write(ctx context.Context, batch []put) {
 			s.log.Debug("encoder cache entry shared", "key", RedisKey(puts[i].sig, puts[i].id.Key), "bytes", len(values[i]))
 		}
 	}
-	s.ledger.add(ctx, stored)
-	s.breaker.record(failure)
+	if err := s.ledger.add(ctx, stored); err != nil && failure == nil {
+		failure = err
+	}
+	s.writes.record(failure)
 	if failure != nil {
 		s.m.redisErrors.Inc()
 	}

@@ -63,15 +63,16 @@ func (l *ledger) room(ctx context.Context, n int64) (bool, error) {
 	return true, nil
 }
 
-// add notes bytes that were written.
-func (l *ledger) add(ctx context.Context, n int64) {
+// add notes bytes that were written. After an error the bound is loose by n.
+func (l *ledger) add(ctx context.Context, n int64) error {
 	if n == 0 {
-		return
+		return nil
 	}
 	pipe := l.rdb.Pipeline()
 	pipe.HIncrBy(ctx, ledgerKey, strconv.FormatInt(hour(time.Now()), 10), n)
 	pipe.PExpire(ctx, ledgerKey, l.ttl+time.Hour)
-	_, _ = pipe.Exec(ctx) // lost with a Redis that is away: the bound is loose then
+	_, err := pipe.Exec(ctx)
+	return err
 }
 
 const (
@@ -82,7 +83,8 @@ const (
 // breaker spares callers the wait for a Redis that is away, and logs one line a change of state. It is safe for
 // concurrent use.
 type breaker struct {
-	log *slog.Logger
+	log  *slog.Logger
+	what string // it is for
 
 	mu       sync.Mutex
 	failures int
@@ -107,7 +109,7 @@ func (b *breaker) record(err error) {
 	defer b.mu.Unlock()
 	if err == nil {
 		if b.failures >= breakerFailures {
-			b.log.Info("encoder cache shares entries again")
+			b.log.Info("encoder cache can " + b.what + " Redis again")
 		}
 		b.failures = 0
 		return
@@ -115,6 +117,6 @@ func (b *breaker) record(err error) {
 	b.failures++
 	if b.failures == breakerFailures {
 		b.until = time.Now().Add(breakerPause)
-		b.log.Warn("encoder cache cannot reach Redis, entries are not shared for now", "error", err)
+		b.log.Warn("encoder cache cannot "+b.what+" Redis for now", "error", err)
 	}
 }

@@ -27,6 +27,9 @@ const (
 // MaxLookupWait is the longest wait for a look-up that engines take from a [Config]; for a longer one they wait the default.
 const MaxLookupWait = 10 * time.Second
 
+// MaxEntryLimit is the largest [Config.MaxEntry].
+const MaxEntryLimit = 1 << 30
+
 // Config is what a [Server] needs. Log is required; other zero values mean the defaults.
 type Config struct {
 	Pool    string                // scope of the entries
@@ -43,7 +46,7 @@ type Config struct {
 	TTL        time.Duration // of entries in Redis
 	Quota      int64         // bytes of all values in Redis, whoever wrote them; -1: no limit
 	MaxEntry   int64         // bytes of one medium's floats; larger ones are not cached
-	LookupWait time.Duration // how long an engine waits for a look-up, besides 4 ms a MiB of media for hashing
+	LookupWait time.Duration // how long an engine waits for a look-up, besides 4 ms a MiB of media and 32 ms a MiB of outputs
 	EncodeWait time.Duration // how long an engine waits for another's encode of the same medium
 }
 

@@ -90,7 +90,7 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	if x.buf == nil {
 		x.buf = make([]byte, hashBuffer)
 	}
-	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.LookupWait*9/10+hashTime(r.items)) // the engine waits no longer
+	ctx, cancel := context.WithTimeout(x.ctx, (s.cfg.LookupWait+hashTime(r.items)+fetchTime(outputs(r.items)))*9/10) // the engine waits no longer
 	defer cancel()
 	answers := make([]answer, len(r.items))
 	space, known := x.a.identity(ctx)
@@ -122,9 +122,16 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	if s.l2 == nil || len(far) == 0 {
 		return answers, nil
 	}
+	var size int64
+	for _, l := range layouts {
+		size += l.Bytes()
+	}
+	ctx, cancel = context.WithTimeout(ctx, x.a.worth(size))
+	defer cancel()
 	for j, e := range s.l2.get(ctx, space.Sig, ids, layouts) {
 		if e != nil {
 			s.l1.put(ids[j].Field, e)
+			x.a.cost.observe(e)
 			x.hit(&answers[far[j]], e, tierRedis)
 		}
 	}
@@ -221,6 +228,7 @@ func (x *session) store(r *request) error {
 	if _, err := io.ReadFull(io.NewSectionReader(r.file, int64(it.offset), size), e.Floats); err != nil {
 		return fmt.Errorf("%w: %w", errProtocol, err)
 	}
+	x.a.cost.observe(e)
 	s.l1.put(it.ident.Field, e)
 	if s.l2 != nil {
 		s.l2.put(x.a.space.Sig, it.ident, e)

@@ -246,6 +246,21 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestQuotaErrors: what cannot be booked is not written, and is counted.
+func TestQuotaErrors(t *testing.T) {
+	rdb := redisClient(t, testenv.Redis(t))
+	if err := rdb.Set(t.Context(), ledgerKey, "not a hash", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, func(c *Config) { c.Redis = rdb })
+	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 3})
+	e.insert(t, Media{Image, 1, 1}, []byte{1}, numbered(0))
+	waitFor(t, "the error", func() bool { return s.m.redisErrors.Get() > 0 })
+	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != 0 {
+		t.Errorf("%d keys", n)
+	}
+}
+
 // TestOnePipeline: all media of a request are one round trip to Redis.
 func TestOnePipeline(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))

@@ -6,7 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MS_PER_MIB 4 /* a look-up's time for hashing, beyond the fixed part */
+/* A look-up's time beyond the fixed part, as in session.go. */
+#define MS_PER_MIB 4         /* of media, for hashing */
+#define MS_PER_OUTPUT_MIB 32 /* of floats, for fetching */
+#define MAX_OUTPUT_MS 10000
 
 struct bitmap {
     const unsigned char *data;
@@ -101,7 +104,7 @@ static bool look_up(void *ctx, struct bitmap *b, size_t n, const uint32_t *token
     struct mm_media *media[MM_MAX_MEDIA];
     struct mm_reply reply;
     size_t count = 0;
-    uint64_t offset = 0;
+    uint64_t offset = 0, output = 0;
     int fd = mm_memory(), conn = -1;
     bool ok = fd >= 0;
     for (size_t i = 0; ok && i < n; i++) {
@@ -117,13 +120,16 @@ static bool look_up(void *ctx, struct bitmap *b, size_t n, const uint32_t *token
         it->bytes = b[i].bytes;
         ok = rate >= 0 && mm_write(fd, b[i].data, b[i].bytes, offset);
         offset += b[i].bytes;
+        output += b[i].media->bytes;
         media[count++] = b[i].media;
     }
     ok = ok && mm_seal(fd, offset) && (conn = mm_connect()) >= 0;
     if (ok) {
         struct mm_request q = {.op = MM_LOOKUP, .width = mm_width(), .items = items, .count = count,
                                .tokens = tokens, .chunks = chunks, .fd = fd, .wait_ms = mm_lookup_ms(), .token = mm_token()};
-        ok = mm_ask(conn, &q, mm_lookup_ms() + (uint32_t)(offset >> 20) * MS_PER_MIB, &reply);
+        uint64_t fetch = (output >> 20) * MS_PER_OUTPUT_MIB;
+        if (fetch > MAX_OUTPUT_MS) fetch = MAX_OUTPUT_MS;
+        ok = mm_ask(conn, &q, mm_lookup_ms() + (uint32_t)(offset >> 20) * MS_PER_MIB + (uint32_t)fetch, &reply);
         mm_disconnect(conn, ok);
     }
     if (fd >= 0) close(fd);
