@@ -2,10 +2,8 @@ package attack
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +44,6 @@ func TestEncoderCache(t *testing.T) {
 	models.WriteString("models:\n")
 	for name, m := range map[string]struct{ folder, fields, args string }{
 		"a": {"a", "type: llm", ""}, "b": {"b", "type: llm", ""}, "shared": {"b", "type: llm, mm_cache: pool", ""},
-		"vectors": {"b", "type: embedding", " --pooling mean"},
 	} {
 		fmt.Fprintf(&models, "  %s: {%s, recipe: llamacpp, device: cpu, hosts: [local], checkpoint: %[3]s/model.gguf, mmproj: %[3]s/mmproj.gguf, "+
 			"options: {ctx_size: 2048, llamacpp_args: \"-np 1 -t 1%s\"}}\n", name, m.fields, filepath.Join(dir, m.folder), m.args)
@@ -174,40 +171,5 @@ func TestEncoderCache(t *testing.T) {
 	}
 	if got := show("after the projector was replaced", "a", otherKey, unseen); got != ofB {
 		t.Errorf("%s, want the other projector's %s", got, ofB)
-	}
-
-	// Pictures in embedding requests take the same path.
-	var props struct {
-		Marker string `json:"media_marker"`
-	}
-	post("/v1/embeddings", inferKey, map[string]any{"model": "vectors", "input": "loads it"})
-	if a := call(t, "GET", s.URL+"/upstream/vectors/props", "", bearer(manageKey)); a.Status != http.StatusOK || json.Unmarshal(a.Body, &props) != nil || props.Marker == "" {
-		t.Fatalf("props: %v", a)
-	}
-	entries(5)
-	picture = testenv.Picture(2, 320, 240)
-	embed := func(what, key, cache string) []float64 {
-		t.Helper()
-		a := post("/v1/embeddings", key, map[string]any{"model": "vectors", "input": []any{map[string]any{
-			"prompt_string": "Look: " + props.Marker, "multimodal_data": []string{base64.StdEncoding.EncodeToString(picture)},
-		}}})
-		var got struct {
-			Data []struct{ Embedding []float64 }
-		}
-		if err := json.Unmarshal(a.Body, &got); err != nil || len(got.Data) != 1 || len(got.Data[0].Embedding) == 0 {
-			t.Fatalf("%s: %v %v", what, err, a)
-		}
-		if is := a.Header.Get("x-media-cache"); is != cache {
-			t.Errorf("%s: x-media-cache %q, want %q", what, is, cache)
-		}
-		return got.Data[0].Embedding
-	}
-	first := embed("a picture to be embedded", inferKey, unseen)
-	entries(6)
-	if again := embed("once more", inferKey, seen); !slices.Equal(first, again) {
-		t.Error("embeddings of one picture differ")
-	}
-	if theirs := embed("by another key", otherKey, unseen); !slices.Equal(first, theirs) {
-		t.Error("a key's embedding differs from another's")
 	}
 }
