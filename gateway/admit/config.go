@@ -19,12 +19,14 @@ type Store interface {
 	RenewWake(ctx context.Context, host, token string) error
 	LeaveWake(ctx context.Context, host, token string) error
 	FailWake(ctx context.Context, host, token, code, message string) error
+	EndOverdueWake(ctx context.Context, host, token, code, message string) error
 	CallWake(ctx context.Context, gateway, host string) (token string, err error)
 	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
 	CancelSleep(ctx context.Context, host, sweep, token string) error
 	BeginStop(ctx context.Context, host, sweep, token string) error
 	HoldStop(ctx context.Context, host, sweep, token string) error
 	EndStop(ctx context.Context, host, sweep, token, failure string) error
+	LeaveStop(ctx context.Context, host, sweep, token string) error
 }
 
 // Mirror is the gate's view of the pool; [*state.Mirror] is one.

@@ -280,6 +280,10 @@ func (p *pool) LeaveWake(_ context.Context, host, token string) error {
 	return nil
 }
 
+func (p *pool) EndOverdueWake(ctx context.Context, host, token, code, message string) error {
+	return p.FailWake(ctx, host, token, code, message)
+}
+
 func (p *pool) FailWake(_ context.Context, host, token, code, message string) error {
 	p.mu.Lock()
 	p.calls["failwake"]++

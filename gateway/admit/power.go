@@ -9,6 +9,7 @@ import (
 	"reveille/gateway/wire"
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/infra/wake"
 )
 
 const (
@@ -168,15 +169,21 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 				cancel() // another has the power of the host by now
 			}
 		case err := <-done:
-			failure := ""
-			if err != nil {
-				failure = err.Error()
+			var told error
+			after := context.WithoutCancel(ctx)
+			switch {
+			case err == nil:
+				told = g.store.EndStop(after, host, g.id, token, "")
+			case wake.Unfinished(err):
+				told = g.store.LeaveStop(after, host, g.id, token)
+			default:
+				told = g.store.EndStop(after, host, g.id, token, err.Error())
 			}
-			if end := g.store.EndStop(context.WithoutCancel(ctx), host, g.id, token, failure); end != nil {
-				g.log.Debug("end of a stop", "host", host, "error", end)
+			if told != nil {
+				g.log.Debug("end of a stop", "host", host, "error", told)
 			}
 			if err != nil {
-				return wire.Newf(wire.NoCapacity, "The host '%s' sleeps, but could not be turned off.", host).Because(err)
+				return wire.Newf(wire.NoCapacity, "The host '%s' sleeps, but is not known to be off; a sweep of the warmer tries again.", host).Because(err)
 			}
 			return nil
 		}

@@ -73,13 +73,13 @@ func (g *Gate) carryOut(ctx context.Context, host string, d *duty) {
 			case g.life.Err() != nil:
 				g.leaveWake(host, token)
 			case errors.Is(ctx.Err(), context.DeadlineExceeded):
-				g.wakeFailed(host, token, fmt.Errorf("no word from the host within %v", g.cfg.WakeLimit))
+				g.wakeFailed(host, token, g.store.EndOverdueWake, fmt.Errorf("no word from the host within %v", g.cfg.WakeLimit))
 			}
 			return
 		case err := <-driver:
 			if err != nil {
 				if ctx.Err() == nil {
-					g.wakeFailed(host, token, err)
+					g.wakeFailed(host, token, g.store.FailWake, err)
 				} else if g.life.Err() != nil {
 					g.leaveWake(host, token)
 				}
@@ -120,7 +120,7 @@ func (g *Gate) awake(host string) bool {
 
 // wakeFailed gives the duty up with the reason. Should the store not hear of it, the duty's lease ends and another
 // gateway tries.
-func (g *Gate) wakeFailed(host, token string, cause error) {
+func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host, token, code, message string) error, cause error) {
 	code := wire.NoCapacity.Code()
 	if e, ok := errors.AsType[*wire.Error](cause); ok {
 		code = e.Code
@@ -128,7 +128,7 @@ func (g *Gate) wakeFailed(host, token string, cause error) {
 	g.log.Warn("host could not be woken", "host", host, "error", cause)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
 	defer cancel()
-	if err := g.store.FailWake(ctx, host, token, code, cause.Error()); err != nil {
+	if err := end(ctx, host, token, code, cause.Error()); err != nil {
 		g.log.Debug("report a failed wake", "host", host, "error", err)
 	}
 }

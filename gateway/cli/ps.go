@@ -45,6 +45,7 @@ type health struct {
 		ID      string `json:"id"`
 		State   string `json:"state"`
 		Devices string `json:"devices"`
+		PowerOn bool   `json:"power_off_pending"`
 		Sandbox struct {
 			Mode    string            `json:"mode"`
 			Missing map[string]string `json:"missing"`
@@ -91,6 +92,9 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 		box := r.Sandbox.Mode
 		if box != "off" && len(r.Sandbox.Missing) > 0 {
 			box += ", without " + strings.Join(slices.Sorted(maps.Keys(r.Sandbox.Missing)), " ")
+		}
+		if r.PowerOn {
+			r.State += ", not known to be off"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.ID, r.State, r.Devices, on[r.ID], box)
 	}

@@ -70,7 +70,8 @@ type runnerInfo struct {
 	Devices string `json:"devices"`
 	// Sandbox says how the host's engines are confined: mode, the measures that are on, and the missing ones with the
 	// reason. Absent for a host that has not registered.
-	Sandbox json.RawMessage `json:"sandbox,omitempty"`
+	Sandbox         json.RawMessage `json:"sandbox,omitempty"`
+	PowerOffPending bool            `json:"power_off_pending,omitempty"` // it sleeps, and its machine is not known to be off
 }
 
 // health tells what is loaded, what is being loaded, and what could be. It answers from the mirror while the pool's
@@ -284,7 +285,7 @@ func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
 		if devices == "" {
 			devices = found[name].Devices
 		}
-		info := runnerInfo{ID: name, State: h.State, Devices: devices}
+		info := runnerInfo{ID: name, State: h.State, Devices: devices, PowerOffPending: h.PowerOffPending()}
 		if box := []byte(h.Fields["sandbox"]); json.Valid(box) {
 			info.Sandbox = box
 		}

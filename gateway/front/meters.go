@@ -25,12 +25,21 @@ type meters struct {
 	droppedFields *metrics.Counter
 }
 
-func newMeters(set *metrics.Set, gate *admit.Gate, store *state.Store, mem *pressure.Gauge) meters {
+func newMeters(set *metrics.Set, gate *admit.Gate, store *state.Store, mirror *state.Mirror, mem *pressure.Gauge) meters {
 	set.NewGauge("reveille_gateway_memory_used_bytes", func() float64 { used, _ := mem.Bytes(); return float64(used) })
 	set.NewGauge("reveille_gateway_memory_limit_bytes", func() float64 { _, limit := mem.Bytes(); return float64(limit) })
 	set.NewGauge("reveille_gateway_swaps_total", func() float64 { n, _ := gate.Swaps(); return float64(n) })
 	set.NewGauge("reveille_gateway_swaps_per_minute", func() float64 { _, n := gate.Swaps(); return float64(n) })
 	set.NewGauge("reveille_gateway_state_refused_total", func() float64 { _, n := store.Refused(); return float64(n) })
+	set.NewGauge("reveille_gateway_hosts_power_off_pending", func() float64 {
+		n := 0
+		for _, h := range mirror.Snapshot().Hosts {
+			if h.PowerOffPending() {
+				n++
+			}
+		}
+		return float64(n)
+	})
 	return meters{
 		open: set.NewGauge("reveille_gateway_requests_open", nil), seconds: meter.NewHistogram(set, "reveille_gateway_request_seconds", meter.Seconds),
 		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),

@@ -120,7 +120,7 @@ func New(cfg Config) *Server {
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Memory)
+	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Mirror, cfg.Memory)
 	s.handlers = s.table()
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.received, ExpectHandler: s.expected,

@@ -72,6 +72,12 @@ func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string)
 	return err
 }
 
+// LeaveStop gives the right up before the machine is known to be off: a later sweep goes on.
+func (s *Store) LeaveStop(ctx context.Context, host, sweep, token string) error {
+	_, err := s.sleep(ctx, host, "leave", sweep, token, 0, "", "")
+	return err
+}
+
 func (s *Store) sleep(ctx context.Context, host, verb string, who any, token string, revision uint64, activeMS, reason string) ([]string, error) {
 	out, err := s.eval(ctx, s.scripts.sleep, host, verb, who, token, WakeLease.Milliseconds(), revision, activeMS, reason)
 	if err != nil {
@@ -90,6 +96,12 @@ func (s *Store) MarkLost(ctx context.Context, host string) error {
 // ErrGone: it is none such.
 func (s *Store) EndStranded(ctx context.Context, host string, limit time.Duration) error {
 	return s.repair(ctx, host, "stranded", limit)
+}
+
+// EndUnseen writes a host asleep that has been lost, and not heard of for longer than limit, with nothing queued; its
+// machine, which may still run, is left for a sweep to turn off. ErrGone: it is none such.
+func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration) error {
+	return s.repair(ctx, host, "unseen", limit)
 }
 
 func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration) error {

@@ -54,6 +54,11 @@ func (h *HostRecord) Stopping() string {
 	return h.Fields["stop_ms"]
 }
 
+// PowerOffPending reports whether the host sleeps and its machine is not known to be off.
+func (h *HostRecord) PowerOffPending() bool {
+	return h.State == "asleep" && h.Fields["sleep_token"] != ""
+}
+
 // ModelRecord is a model on a host as its runner wrote it.
 type ModelRecord struct {
 	ID         string

@@ -145,6 +145,11 @@ func (s *Store) FailWake(ctx context.Context, host, token, code, message string)
 	return s.evalWord(ctx, s.scripts.wake, host, token, "failed", 0, code, message)
 }
 
+// EndOverdueWake is FailWake for a host whose wake was not refused: its machine may be on, and a sweep turns it off.
+func (s *Store) EndOverdueWake(ctx context.Context, host, token, code, message string) error {
+	return s.evalWord(ctx, s.scripts.wake, host, token, "overdue", 0, code, message)
+}
+
 // ClaimWake offers to wake a host that is not awake but has loads queued, for the case that whoever had the duty is gone.
 // It returns the token of the duty, "" when the host is awake, another has the duty, or nothing is wanted there; loads
 // that nobody waits for are dropped.

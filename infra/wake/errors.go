@@ -1,6 +1,15 @@
 package wake
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
+
+// Unfinished reports whether a sleep ended with this error after the driver may have accepted it: the host may be on its
+// way down.
+func Unfinished(err error) bool {
+	return errors.Is(err, ErrStopping) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
 
 // Errors of drivers. Test with errors.Is; drivers wrap them with what the platform said.
 var (

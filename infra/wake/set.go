@@ -16,6 +16,7 @@ const (
 	firstPause = time.Second
 	longPause  = 30 * time.Second
 	patience   = 60 * time.Second
+	longLook   = 4 * time.Second // between two looks whether a host is off
 )
 
 // SetConfig is what a Set needs. Catalog and Drivers are needed.
@@ -59,9 +60,27 @@ func (s *Set) Wake(ctx context.Context, host string) error {
 	return s.repeat(ctx, host, "wake", func(d Driver, h catalog.Host) error { return d.Wake(ctx, h) })
 }
 
-// Sleep asks the host's driver to turn it off, and returns when the driver accepted or refused.
+// Sleep asks the host's driver to turn it off, and returns when the driver says that it is off, or refused; at once after
+// the driver accepted where it cannot tell. ErrStopping: the driver accepted, and the host was not off when ctx ended.
 func (s *Set) Sleep(ctx context.Context, host string) error {
-	return s.repeat(ctx, host, "sleep", func(d Driver, h catalog.Host) error { return d.Sleep(ctx, h) })
+	err := s.repeat(ctx, host, "sleep", func(d Driver, h catalog.Host) error { return d.Sleep(ctx, h) })
+	if err != nil {
+		return err
+	}
+	for pause := s.cfg.Pause; ; pause = min(2*pause, longLook) {
+		is, err := s.State(ctx, host)
+		if err == nil && (is == Off || is == Unknown) || errors.Is(err, ErrUnknownHost) {
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			if err == nil {
+				err = fmt.Errorf("it is still %s", is)
+			}
+			return fmt.Errorf("sleep host %s: %w: %w", host, ErrStopping, err)
+		}
+	}
 }
 
 // State tells the host's power.

@@ -22,6 +22,8 @@ hosts:
 
 // script is a driver that answers with its errors in order, then nil.
 type script struct {
+	off   bool // after an accepted sleep
+	lasts int  // looks at which it is still stopping
 	errs  []error
 	calls []catalog.Host
 }
@@ -36,9 +38,20 @@ func (s *script) call(h catalog.Host) error {
 	return err
 }
 
-func (s *script) Wake(_ context.Context, h catalog.Host) error  { return s.call(h) }
-func (s *script) Sleep(_ context.Context, h catalog.Host) error { return s.call(h) }
+func (s *script) Wake(_ context.Context, h catalog.Host) error { return s.call(h) }
+func (s *script) Sleep(_ context.Context, h catalog.Host) error {
+	err := s.call(h)
+	s.off = err == nil
+	return err
+}
 func (s *script) State(_ context.Context, h catalog.Host) (wake.Power, error) {
+	if s.lasts > 0 {
+		s.lasts--
+		return wake.Stopping, nil
+	}
+	if s.off {
+		return wake.Off, nil
+	}
 	return wake.On, s.call(h)
 }
 
@@ -96,6 +109,19 @@ func TestSetEndsWithItsContext(t *testing.T) {
 	err := set(t, d).Wake(ctx, "box")
 	if !errors.Is(err, wake.ErrStopping) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error("wake:", err)
+	}
+}
+
+func TestSetSleepEndsWhenTheHostIsOff(t *testing.T) {
+	d := &script{lasts: 3}
+	if err := set(t, d).Sleep(t.Context(), "box"); err != nil || d.lasts != 0 || len(d.calls) != 1 {
+		t.Error("sleep:", err, d.lasts, len(d.calls))
+	}
+	d = &script{lasts: 1_000_000}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := set(t, d).Sleep(ctx, "box"); !errors.Is(err, wake.ErrStopping) || !wake.Unfinished(err) {
+		t.Error("still stopping:", err)
 	}
 }
 

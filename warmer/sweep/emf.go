@@ -28,10 +28,13 @@ func secondsOf(name string, s float64) metric { return metric{name, "Seconds", s
 // function's log without a call to it. Those whose name ends in Total only rise: their difference is the traffic between
 // two sweeps.
 func (r Report) Metrics(w io.Writer) error {
-	pool := struct{ ready, models, inFlight, queued, requests float64 }{}
+	pool := struct{ ready, models, inFlight, queued, requests, on float64 }{}
 	for _, h := range r.Hosts {
 		if h.State == string(policy.Ready) {
 			pool.ready++
+		}
+		if h.PowerOffPending {
+			pool.on++
 		}
 		pool.models += float64(h.Models)
 		pool.inFlight += float64(h.InFlight)
@@ -40,7 +43,7 @@ func (r Report) Metrics(w io.Writer) error {
 	}
 	err := r.line(w, nil,
 		count("Hosts", len(r.Hosts)), count("HostsReady", pool.ready), count("Models", pool.models), count("InFlight", pool.inFlight),
-		count("Queued", pool.queued), count("RequestsTotal", pool.requests), count("FailedActions", r.Failures()))
+		count("Queued", pool.queued), count("RequestsTotal", pool.requests), count("FailedActions", r.Failures()), count("PowerOffPending", pool.on))
 	for _, h := range r.Hosts {
 		ready := 0
 		if h.State == string(policy.Ready) {

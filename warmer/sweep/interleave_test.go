@@ -99,6 +99,20 @@ func (s *stepped) FailWake(ctx context.Context, host, token, code, message strin
 	return s.Store.FailWake(ctx, host, token, code, message)
 }
 
+func (s *stepped) EndOverdueWake(ctx context.Context, host, token, code, message string) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	return s.Store.EndOverdueWake(ctx, host, token, code, message)
+}
+
+func (s *stepped) LeaveStop(ctx context.Context, host, who, token string) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	return s.Store.LeaveStop(ctx, host, who, token)
+}
+
 func (s *stepped) Leave(ctx context.Context, gateway, ticket string, keep bool) error {
 	if err := s.step(); err != nil {
 		return err

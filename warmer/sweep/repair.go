@@ -21,7 +21,7 @@ func (r *run) repair(ctx context.Context) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[name]
-		for _, mend := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.lost, r.unwaited, r.stranded, r.unwoken, r.unconfirmed} {
+		for _, mend := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.lost, r.unwaited, r.unseen, r.stranded, r.unwoken, r.unconfirmed} {
 			if err := mend(ctx, s, h); err != nil {
 				return err
 			}
@@ -77,6 +77,19 @@ func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostReco
 	return nil
 }
 
+// unseen leaves the machine of a host that has long been lost to be turned off: it may run, and nobody would know.
+func (r *run) unseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+	if h.Fields["state"] != string(policy.Lost) || len(h.Queue) > 0 || s.NowMS-h.SeenMS <= r.WakeLimit.Milliseconds() || !r.power.Can(h.Name) {
+		return nil
+	}
+	a := Action{Kind: Stranded, Host: h.Name, Reason: "lost for " + age(s, h.SeenMS) + " and not wanted", Result: Done}
+	if r.DryRun {
+		r.note(a)
+		return nil
+	}
+	return r.mended(a, r.store.EndUnseen(ctx, h.Name, r.WakeLimit))
+}
+
 // stranded ends the wake of a host that did not come and is not wanted any more.
 func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	began := number(h.Fields["waking_ms"])
@@ -105,7 +118,7 @@ func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecor
 	}
 	if began := number(h.Fields["waking_ms"]); h.State == string(policy.Waking) && s.NowMS-began > r.WakeLimit.Milliseconds() {
 		why := fmt.Sprintf("no word from the host within %v", r.WakeLimit)
-		return r.mended(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.FailWake(ctx, h.Name, token, noCapacity, why))
+		return r.mended(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.EndOverdueWake(ctx, h.Name, token, noCapacity, why))
 	}
 	r.wakeHost(ctx, h.Name, token, "loads are queued and nobody woke it")
 	return nil

@@ -1,10 +1,14 @@
 package sweep_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"reveille/infra/catalog"
 	"reveille/infra/state"
+	"reveille/infra/wake"
 	"reveille/warmer/sweep"
 )
 
@@ -62,12 +66,12 @@ func TestRepairs(t *testing.T) {
 			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision(), Background: true})
 			p.must(err)
 			p.after(11 * time.Minute)
-			equal(t, "sweep", told(p.sweep(settings)), "stranded box done")
+			equal(t, "sweep", told(p.sweep(settings)), "stranded box done, sleep box done")
 			equal(t, "state", p.field("host:box", "state"), "asleep")
 			p.must(p.rdb.HSet(ctx, "rv:{main}:host:box", "state", "waking", "waking_ms", "1").Err())
 			equal(t, "without a load", told(p.sweep(settings)), "stranded box done, sleep box done")
 			equal(t, "state", p.field("host:box", "state"), "asleep")
-			equal(t, "the machine is turned off, should it be up", p.sleeps, 1)
+			equal(t, "the machine is turned off, should it be up", p.sleeps, 2)
 		})
 	})
 	t.Run("a drain whose sweep died", func(t *testing.T) {
@@ -82,6 +86,80 @@ func TestRepairs(t *testing.T) {
 			p.must(err)
 			equal(t, "sweep", told(r), "recall box done")
 			equal(t, "state", p.field("host:box", "state"), "ready")
+		})
+	})
+}
+
+// stubborn is a machine that goes off by the order of this number alone.
+type stubborn struct{ orders, obeys int }
+
+func (d *stubborn) Wake(context.Context, catalog.Host) error { return nil }
+
+func (d *stubborn) Sleep(context.Context, catalog.Host) error { d.orders++; return nil }
+
+func (d *stubborn) State(context.Context, catalog.Host) (wake.Power, error) {
+	if d.orders < d.obeys {
+		return wake.On, nil
+	}
+	return wake.Off, nil
+}
+
+// A machine of which nothing is heard is told to go off by each sweep, until its driver says that it is.
+func TestMachinesThatRunUnseen(t *testing.T) {
+	for name, begin := range map[string]func(*pool){
+		"its runner fell silent": func(p *pool) {
+			p.boot("box", "chat")
+			p.boxes["box"].on = false
+		},
+		"its runner never came": func(p *pool) {
+			a := p.want("gw", "chat", "box")
+			p.must(p.store.EndOverdueWake(ctx, "box", a.WakeToken, "no_capacity", "no word from the host within 10m0s"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, p *pool) {
+				begin(p)
+				d := &stubborn{obeys: 100}
+				deps, s := p.deps(p.store), settings
+				deps.Power = func(c *catalog.Catalog) sweep.Power {
+					return wake.NewSet(wake.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: map[catalog.Driver]wake.Driver{catalog.DriverLocal: d}})
+				}
+				s.PowerCall = 5 * time.Millisecond
+				pending := 0
+				for range 180 {
+					p.after(time.Minute)
+					r, err := sweep.Run(ctx, deps, s)
+					p.must(err)
+					if r.Hosts[0].PowerOffPending {
+						pending++
+					}
+				}
+				equal(t, "orders", d.orders, d.obeys)
+				equal(t, "sweeps that reported it", pending, d.obeys-1)
+				equal(t, "state", p.field("host:box", "state"), "asleep")
+				equal(t, "token", p.field("host:box", "sleep_token"), "")
+			})
+		})
+	}
+	t.Run("a host that has work or came back", func(t *testing.T) {
+		onBoth(t, func(t *testing.T, p *pool) {
+			p.boot("box", "chat")
+			p.boxes["box"].on = false
+			for range 8 {
+				p.after(time.Minute)
+				p.sweepAlone(settings)
+			}
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision(), Background: true})
+			p.must(err)
+			p.after(10 * time.Minute)
+			if err := p.store.EndUnseen(ctx, "box", time.Minute); !errors.Is(err, state.ErrGone) {
+				t.Fatal("a host with a load queued:", err)
+			}
+			p.boxes["box"].on = true
+			p.beat()
+			p.sweep(settings)
+			equal(t, "state", p.field("host:box", "state"), "ready")
+			equal(t, "sleeps", p.sleeps, 0)
 		})
 	})
 }

@@ -26,7 +26,7 @@ const (
 	Wake     Kind = "wake"     // a host is woken for a planned or forgotten load
 	Lost     Kind = "lost"     // a host has been silent for too long
 	Drop     Kind = "drop"     // nobody waits for a load
-	Stranded Kind = "stranded" // a host did not come after its wake
+	Stranded Kind = "stranded" // a host did not come after its wake, or is lost for long
 	Recall   Kind = "recall"   // a drain whose sweep is gone is taken back
 )
 
@@ -35,12 +35,13 @@ type Result string
 
 // The results.
 const (
-	Planned   Result = "planned"    // dry run: nothing was done
-	Queued    Result = "queued"     // a ticket was made
-	Done      Result = "done"       // it is so
-	CalledOff Result = "called off" // work came, or the other side did not agree
-	Refused   Result = "refused"    // no host can take it
-	Failed    Result = "failed"     // see Error; a later sweep tries again
+	Planned    Result = "planned"    // dry run: nothing was done
+	Queued     Result = "queued"     // a ticket was made
+	Done       Result = "done"       // it is so
+	CalledOff  Result = "called off" // work came, or the other side did not agree
+	Refused    Result = "refused"    // no host can take it
+	Unfinished Result = "unfinished" // a machine is on its way down; a later sweep goes on
+	Failed     Result = "failed"     // see Error; a later sweep tries again
 )
 
 // Action is one thing that a sweep did, or would do, and why.
@@ -63,6 +64,8 @@ type Host struct {
 	Requests float64 `json:"requests_total"` // answered since the pool's beginning
 	Idle     float64 `json:"idle_seconds"`   // since its last activity; 0 while it sleeps or serves
 	Up       float64 `json:"up_seconds"`     // since its registration; 0 while it sleeps
+
+	PowerOffPending bool `json:"power_off_pending"` // it sleeps, and its machine is not known to be off
 }
 
 // Model is the traffic of a model on a host at the end of a sweep.
@@ -177,7 +180,7 @@ func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[s
 		return max(0, float64(s.NowMS-ms)/1000)
 	}
 	models := slices.Collect(maps.Keys(h.Models))
-	out := Host{Name: h.Name, State: h.State, Models: len(models), Queued: len(h.Queue)}
+	out := Host{Name: h.Name, State: h.State, Models: len(models), Queued: len(h.Queue), PowerOffPending: h.PowerOffPending()}
 	for at, n := range requests {
 		if at.Host != h.Name {
 			continue

@@ -10,6 +10,7 @@ import (
 
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/infra/wake"
 )
 
 const (
@@ -47,7 +48,7 @@ func (r *run) handBack(ctx context.Context, naps []nap) {
 	defer cancel()
 	for _, n := range naps {
 		if r.store.CancelSleep(ctx, n.host, r.ID, n.token) != nil { // it does not drain any more
-			_ = r.store.EndStop(ctx, n.host, r.ID, n.token, "the sweep was ended") // refused: it is over
+			_ = r.store.LeaveStop(ctx, n.host, r.ID, n.token) // refused: it is over
 		}
 	}
 }
@@ -189,15 +190,20 @@ func (r *run) stopOne(ctx context.Context, n nap) (Action, error) {
 	case err != nil:
 		return Action{}, err
 	}
-	failure := ""
 	err := holding(ctx, r.PowerCall,
 		func(ctx context.Context) error { return r.store.HoldStop(ctx, n.host, r.ID, n.token) },
 		func(ctx context.Context) error { return r.power.Sleep(ctx, n.host) })
-	if err != nil {
-		failure = err.Error()
-		a.Result, a.Error = Failed, failure
+	ctx = context.WithoutCancel(ctx)
+	switch {
+	case err == nil:
+		err = r.store.EndStop(ctx, n.host, r.ID, n.token, "")
+	case wake.Unfinished(err):
+		a.Result, a.Error = Unfinished, err.Error()
+		err = r.store.LeaveStop(ctx, n.host, r.ID, n.token)
+	default:
+		a.Result, a.Error = Failed, err.Error()
+		err = r.store.EndStop(ctx, n.host, r.ID, n.token, a.Error)
 	}
-	err = r.store.EndStop(context.WithoutCancel(ctx), n.host, r.ID, n.token, failure)
 	if settled(err) {
 		err = nil
 	}

@@ -37,13 +37,16 @@ type Store interface {
 	ClaimWake(ctx context.Context, gateway, host string) (token string, err error)
 	RenewWake(ctx context.Context, host, token string) error
 	FailWake(ctx context.Context, host, token, code, message string) error
+	EndOverdueWake(ctx context.Context, host, token, code, message string) error
 	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
 	CancelSleep(ctx context.Context, host, sweep, token string) error
 	BeginStop(ctx context.Context, host, sweep, token string) error
 	HoldStop(ctx context.Context, host, sweep, token string) error
 	EndStop(ctx context.Context, host, sweep, token, failure string) error
+	LeaveStop(ctx context.Context, host, sweep, token string) error
 	MarkLost(ctx context.Context, host string) error
 	EndStranded(ctx context.Context, host string, limit time.Duration) error
+	EndUnseen(ctx context.Context, host string, limit time.Duration) error
 	Stats(ctx context.Context) (map[string]float64, error)
 	Traffic(ctx context.Context) (map[state.Copy]float64, error)
 }
@@ -52,7 +55,7 @@ type Store interface {
 type Power interface {
 	Can(host string) bool // whether it can do so for this host
 	Wake(ctx context.Context, host string) error
-	Sleep(ctx context.Context, host string) error
+	Sleep(ctx context.Context, host string) error // nil: off; wake.ErrStopping: on its way when ctx ended
 }
 
 // Deps is what a sweep works with. Store and Power are needed.
@@ -69,7 +72,7 @@ type Settings struct {
 	DryRun    bool           // decide and report, change nothing
 	Confirm   time.Duration  // how long a runner may take to confirm that it is drained; default 10 s, at most 12 s
 	PowerCall time.Duration  // how long a driver may take for one host; default 60 s
-	WakeLimit time.Duration  // a host that did not come this long after its wake began has failed; default 10 min
+	WakeLimit time.Duration  // a host that did not come this long after its wake began has failed, one that is lost so long is turned off; default 10 min
 	Location  *time.Location // of the schedules; default local time
 	ID        string         // of this sweep, unique in the pool; default random
 }

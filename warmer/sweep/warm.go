@@ -8,6 +8,7 @@ import (
 	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/infra/wake"
 )
 
 // shun is how long a host whose wake failed is left out of planned loads.
@@ -112,7 +113,11 @@ func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 	if err != nil {
 		a.Result, a.Error = Failed, err.Error()
 		if ctx.Err() == nil {
-			_ = r.store.FailWake(ctx, host, token, noCapacity, err.Error()) // refused: the duty is another's by now
+			end := r.store.FailWake
+			if wake.Unfinished(err) {
+				end = r.store.EndOverdueWake
+			}
+			_ = end(ctx, host, token, noCapacity, err.Error()) // refused: the duty is another's by now
 		}
 	}
 	r.note(a)

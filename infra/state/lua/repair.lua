@@ -1,10 +1,12 @@
 #!lua
 -- repair: a sweep writes down what nobody is left to write.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] verb: lost | stranded  [4] ms that a wake may take (stranded)
+-- ARGV[2] host  [3] verb: lost | stranded | unseen  [4] ms that a wake may take (stranded), that a host is lost (unseen)
 -- lost: the runner has been silent for too long: its records go, what it had begun is queued again, the host is lost.
 -- stranded: the host was to be woken, did not come in its time, and nobody wants it any more: it is asleep, and as its
 -- machine may be up without a runner, a sleep is left to finish (sleep_token).
+-- unseen: the host has been lost for that long and has nothing queued: it is asleep, and a sleep is left to finish, since
+-- its machine may still run.
 -- Returns {'ok'} | {'gone'} (nothing to repair).
 -- Invariant: a host whose runner may still come or is wanted is left alone.
 local h, key = ARGV[2], P .. 'host:' .. ARGV[2]
@@ -22,9 +24,11 @@ if ARGV[3] == 'lost' then
   return {'ok'}
 end
 local lease = hash(P .. 'wake:' .. h)
-local over = NOW - tonumber(f[4] or '0') > tonumber(ARGV[4])
-if f[1] ~= 'waking' or not over or redis.call('LLEN', P .. 'queue:' .. h) > 0 or lease and tonumber(lease.exp_ms) >= NOW then return {'gone'} end
+local idle = redis.call('LLEN', P .. 'queue:' .. h) == 0 and redis.call('SCARD', P .. 'begun:' .. h) == 0 and not (lease and tonumber(lease.exp_ms) >= NOW)
+local since, from, why = f[4], 'waking', 'the runner did not come'
+if ARGV[3] == 'unseen' then since, from, why = f[2], 'lost', 'the runner was silent for too long' end
+if f[1] ~= from or not idle or NOW - tonumber(since or '0') <= tonumber(ARGV[4]) then return {'gone'} end
 redis.call('HSET', key, 'sleep_token', token(lease and tonumber(lease.token) or 0))
 redis.call('DEL', P .. 'wake:' .. h)
-become('asleep', 'the runner did not come')
+become('asleep', why)
 return {'ok'}

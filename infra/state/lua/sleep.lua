@@ -4,7 +4,8 @@
 -- ARGV[2] host  [3] verb  [4] who: id of the sweep, or the runner's generation (drained)  [5] token of the sleep, '' (commit)
 -- ARGV[6] lease ms (commit, stop, hold)  [7] revision (commit)  [8] active_ms that the decision saw (commit)  [9] reason (failed)
 -- Verbs, in order: commit (sweep: a ready host without any work drains) → drained (its runner: nothing is open here, the host
--- is asleep) → stop (sweep: the machine may be turned off now) → hold (sweep: still at it) → done | failed. cancel takes
+-- is asleep) → stop (sweep: the machine may be turned off now) → hold (sweep: still at it) → done (it is off) | failed (its
+-- driver refused) | leave (it was told to go off and is not known to be off). cancel takes
 -- back a commit that no runner confirmed.
 -- Returns {'ok', token} | {'stale'} (commit: the pool changed since the decision) | {'wanted'} (work came: commit changes nothing,
 -- drained makes the host ready again, stop gives the host's power free to whoever wants it awake) | {'gone'} (this sleep is
@@ -80,7 +81,7 @@ if verb == 'stop' or verb == 'hold' then
   return {'ok', sleep}
 end
 free()
-redis.call('HDEL', key, 'stop_ms')
-if verb == 'done' then redis.call('HDEL', key, 'sleep_token') else redis.call('HSET', key, 'error', ARGV[9]) end
+if verb ~= 'leave' then redis.call('HDEL', key, 'stop_ms') end
+if verb == 'done' then redis.call('HDEL', key, 'sleep_token') elseif verb == 'failed' then redis.call('HSET', key, 'error', ARGV[9]) end
 publish({kind = 'host', host = h, state = 'asleep', reason = verb})
 return {'ok', sleep}

@@ -1,10 +1,12 @@
 #!lua
 -- wake: the holder of a host's wake duty keeps it, or gives it up with the reason why the host does not come.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] token  [4] verb: renew | leave | failed  [5] lease ms (renew)  [6] code (failed)  [7] message (failed)
+-- ARGV[2] host  [3] token  [4] verb: renew | leave | failed (refused) | overdue (it did not come)
+-- [5] lease ms (renew)  [6] code (failed, overdue)  [7] message (same)
 -- Returns 'ok' | 'lost' (another holds the duty) | 'awake' (the runner has registered: the duty is over).
--- Invariant: only the token's holder speaks for the duty; a failed wake fails the tickets that wait for the host, one that
--- its holder leaves (it goes away itself) is free for whoever waits.
+-- Invariant: only the token's holder speaks for the duty; a failed wake fails the tickets that wait for the host, an overdue one
+-- leaves its machine, which may be on, for a sweep to turn off; one that its holder leaves (it goes away itself) is free for
+-- whoever waits.
 local h, key = ARGV[2], P .. 'wake:' .. ARGV[2]
 if awake(redis.call('HGET', P .. 'host:' .. h, 'state')) then return 'awake' end
 if redis.call('HGET', key, 'token') ~= ARGV[3] then return 'lost' end
@@ -21,6 +23,7 @@ if ARGV[4] == 'leave' then
   return 'ok'
 end
 redis.call('HSET', P .. 'host:' .. h, 'state', 'asleep', 'error', ARGV[7], 'failed_ms', num(NOW))
+if ARGV[4] == 'overdue' then redis.call('HSET', P .. 'host:' .. h, 'sleep_token', token(tonumber(ARGV[3]))) end
 changed()
 for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
   local t = close(id, 'failed')
