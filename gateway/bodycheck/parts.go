@@ -3,6 +3,7 @@ package bodycheck
 import (
 	"bytes"
 	"io"
+	"maps"
 	"slices"
 
 	"reveille/gateway/peek"
@@ -108,10 +109,9 @@ var (
 		"input_image": {"image_url", (*parts).imageURL},
 		"input_audio": {"input_audio", (*parts).audio},
 	}
-	toolOutput     = map[string]part{"input_text": textPart, "output_text": textPart, "text": textPart}
-	anthropicParts map[string]part // see init
-	systemParts    = map[string]part{"text": textPart}
-	resultParts    = map[string]part{
+	toolOutput  = map[string]part{"input_text": textPart, "output_text": textPart, "text": textPart}
+	systemParts = map[string]part{"text": textPart}
+	resultParts = map[string]part{
 		"text":     textPart,
 		"image":    {"source", (*parts).source},
 		"document": {"source", (*parts).textSource},
@@ -126,17 +126,15 @@ var (
 	}
 )
 
-func init() {
-	anthropicParts = map[string]part{
-		"tool_use":          {"input", (*parts).anything},
-		"tool_result":       {"content", func(p *parts, w *peek.Walk) *wire.Error { return p.contents(w, resultParts) }},
-		"thinking":          {"thinking", (*parts).justText},
-		"redacted_thinking": {"data", (*parts).justText},
-	}
-	for name, part := range resultParts {
-		anthropicParts[name] = part
-	}
-}
+// anthropicParts are those of a message; its tool results hold resultParts.
+var anthropicParts = func() map[string]part {
+	all := maps.Clone(resultParts)
+	all["tool_use"] = part{"input", (*parts).anything}
+	all["tool_result"] = part{"content", func(p *parts, w *peek.Walk) *wire.Error { return p.contents(w, resultParts) }}
+	all["thinking"] = part{"thinking", (*parts).justText}
+	all["redacted_thinking"] = part{"data", (*parts).justText}
+	return all
+}()
 
 // allowed are the parts of a message's content.
 func (p *parts) allowed() map[string]part {

@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"reveille/infra/relay"
 	"reveille/testenv"
 )
 
@@ -231,21 +230,11 @@ func TestLogs(t *testing.T) {
 func TestLogsAreFollowedAgain(t *testing.T) {
 	p := newPool(t, "1")
 	p.want(200, p.chat("one"))
-	rdb := redis.NewClient(&redis.Options{Addr: p.redis.Addr()})
-	defer rdb.Close()
 	addr := p.mirror.Snapshot().Hosts["here"].Addr
 	proxy := testenv.NewFlaky(t, addr)
 	proxy.Refuse(true)
-	move := func(to string) {
-		if err := rdb.HSet(t.Context(), "rv:{main}:host:here", "addr", to).Err(); err != nil {
-			t.Fatal(err)
-		}
-		p.until("the host is at "+to, func() bool {
-			_ = rdb.Publish(t.Context(), "rv:{main}:events", "").Err()
-			return p.mirror.Snapshot().Hosts["here"].Addr == to
-		})
-	}
-	move(proxy.Addr)
+	p.server.clients.of(addr, p.mirror.Snapshot).Close()
+	p.server.clients.byAddr.Store(&map[string]*relay.Client{addr: relay.New(relay.Config{Addr: proxy.Addr})})
 	var broken atomic.Bool
 	go func() {
 		time.Sleep(300 * time.Millisecond)

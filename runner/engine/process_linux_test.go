@@ -193,6 +193,7 @@ func TestFilesAreCheckedFirst(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := testSpec()
 			spec.Checkpoint, spec.MMProj, spec.Recipe.Checkpoint = tt.checkpoint, tt.mmproj, tt.kind
+			spec.Recipe.Env["TEST_MODEL"] = "{model}" // only a file that the command uses is checked
 			got := ""
 			if err := checkFiles(spec); err != nil {
 				got = err.Error()
@@ -225,6 +226,7 @@ func TestDamagedFiles(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			spec, cfg := testSpec(), testConfig(t)
 			spec.Checkpoint, spec.MMProj, spec.Recipe.Checkpoint = tt.checkpoint, tt.mmproj, tt.kind
+			spec.Recipe.Env["TEST_MODEL"] = "{model}" // only a file that the command uses is checked
 			p, err := Start(within(t), spec, cfg)
 			if p != nil {
 				defer func() { _ = p.Kill(within(t)) }()

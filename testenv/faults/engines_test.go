@@ -143,7 +143,7 @@ func TestRow13EngineErrors(t *testing.T) {
 	t.Parallel()
 	w, _ := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--load-time 1s"), "full": "embedding, " + calls.Options("--oom-over 1")}, nil, "", "", "--commit-after=100ms")
 	wrong := func(stream bool) calls.Answer {
-		body := fmt.Sprintf(`{"model":"a","stream":%v,"max_tokens":"many","messages":[{"role":"user","content":"hi"}]}`, stream)
+		body := fmt.Sprintf(`{"model":"a","stream":%v,"max_tokens":1.5,"messages":[{"role":"user","content":"hi"}]}`, stream)
 		return calls.Post(t.Context(), w.client, w.url+"/v1/chat/completions", body)
 	}
 	a := wrong(true)
