@@ -87,6 +87,7 @@ func wireCases() []wireCase {
 		{"ten thousand headers", chat(good, strings.Split(strings.Repeat("A: b\n", 9999)+"A: b", "\n")...), []int{400, 431, closed}},
 		{"no version", "GET /v1/models\r\n\r\n", refusals},
 		{"another version", head("GET /v1/models HTTP/9.9"), []int{ok, 400, 505, closed}},
+		{"HTTP/1.0", head("GET /v1/models HTTP/1.0"), []int{ok}},
 		{"HTTP/2's preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", []int{400, 401, 403, 404, 405, 505, closed}},
 		{"a TLS hello", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", refusals},
 		{"no request", "\r\n\r\n\r\n\r\n", refusals},
