@@ -16,7 +16,7 @@
 //	rv:{pool}:host:<h>         hash        register, beat, host_state, touch, -      state, devices, addr, generation,
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading;
 //	                                       renew, claim and wake (state of a         lost_ms: somebody noticed missing
-//	                                       host that sleeps or is lost); sleep       beats; sleep_token, stop_ms: its
+//	                                       host that sleeps or is lost); sleep       beats; sleep_token, stop_ms, left_ms: its
 //	                                                                                 sleep, its machine is turned off;
 //	                                                                                 memory_budget, memory_total, options,
 //	                                                                                 need:<m>: see package placement; addr_mac: of

@@ -21,6 +21,8 @@ var (
 	ErrBusy = errors.New("another load is under way on the host")
 	// ErrNotOwner: another holds the wake duty.
 	ErrNotOwner = errors.New("wake duty is held by another")
+	// ErrStopping: the machine of the caller's host was told to go off and is not known to be off.
+	ErrStopping = errors.New("host is being turned off")
 	// ErrAwake: the host's runner has registered, there is nothing left to wake.
 	ErrAwake = errors.New("host is awake")
 )
@@ -42,6 +44,8 @@ func verdict(word string) error {
 		return ErrBusy
 	case "lost":
 		return ErrNotOwner
+	case "stopping":
+		return ErrStopping
 	case "awake":
 		return ErrAwake
 	}

@@ -147,7 +147,10 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	generation, _, err := h.store.Register(ctx, info)
 	if err != nil {
 		h.noteLocked(err)
-		if !errors.Is(err, state.ErrUnavailable) { // of that the store has told
+		switch {
+		case errors.Is(err, state.ErrStopping):
+			h.log.Info("this machine is being turned off, the host is not registered")
+		case !errors.Is(err, state.ErrUnavailable): // of that the store has told
 			h.log.Error("host could not be registered", "error", err)
 		}
 		h.mu.Lock()

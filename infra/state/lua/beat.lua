@@ -8,7 +8,7 @@
 local h = ARGV[2]
 local key = P .. 'host:' .. h
 local o = owner(h, ARGV[3])
-if o == 'ok' and redis.call('HGET', key, 'state') == 'waking' then o = 'unknown' end
+if o == 'ok' and redis.call('HGET', key, 'state') == 'waking' and not stopping(h) then o = 'unknown' end
 if o ~= 'ok' then return {o} end
 redis.call('HSET', key, 'seen_ms', num(NOW))
 redis.call('HDEL', key, 'lost_ms')

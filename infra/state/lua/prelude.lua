@@ -154,6 +154,20 @@ local function forget_host(h)
   end
 end
 
+-- LEFT_MS is how long after a driver accepted a sleep a machine that nobody saw off may still be going down.
+local LEFT_MS = 120000
+
+-- stopping tells a host whose machine is being turned off: somebody holds its stop, or left it a short while ago after the
+-- driver had accepted. Its runner, which may still live, is not to serve again.
+local function stopping(h)
+  local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'stop_ms', 'left_ms', 'sleep_token')
+  if awake(f[1]) then return false end
+  if f[3] and NOW - tonumber(f[3]) < LEFT_MS then return true end
+  if f[1] ~= 'asleep' or not f[2] then return false end
+  local lease = redis.call('HMGET', P .. 'wake:' .. h, 'token', 'exp_ms')
+  return lease[1] == f[4] and tonumber(lease[2] or '0') >= NOW
+end
+
 -- presumed_lost tells a host that did not beat for LOST_MS and then for LOST_MS more since somebody noticed: the second
 -- wait keeps a Redis that was itself away from declaring every host lost the moment it is back. beat withdraws the notice.
 local function presumed_lost(key, seen, noticed)

@@ -5,12 +5,13 @@
 -- ARGV[6] models held, JSON array of {id, fields}  [7] NPU holders, '' none  [8] ticket whose load is under way here, ''
 -- ARGV[9] last generation that this boot had, 0 at its first registration
 -- Returns {'ok', generation, epoch} | {'no type'} (a model without one) | {'fenced'} (a later boot has registered since, so
--- that this call comes too late or from a runner that was replaced); nothing changed but after 'ok'.
+-- that this call comes too late or from a runner that was replaced) | {'stopping'} (its machine was told to go off); nothing changed but after 'ok'.
 -- Invariant: from here on only this generation writes the host; records of an earlier one are gone, and what was begun
 -- but is not under way here (ARGV[8]) stands at the head of the queue again.
 local h, boot, fields, models, loading = ARGV[2], ARGV[3], cjson.decode(ARGV[5]), cjson.decode(ARGV[6]), ARGV[8]
 for _, m in ipairs(models) do if not has_type(m.fields) then return {'no type'} end end
 local key = P .. 'host:' .. h
+if stopping(h) and redis.call('HGET', key, 'boot') == boot then return {'stopping'} end
 local last = tonumber(redis.call('HGET', key, 'generation') or '0')
 local mine = tonumber(ARGV[9])
 if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then return {'fenced'} end

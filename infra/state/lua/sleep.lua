@@ -16,7 +16,7 @@
 -- machine is being turned off.
 local h, verb, who, sleep = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local key, power = P .. 'host:' .. h, P .. 'wake:' .. h
-local f = redis.call('HMGET', key, 'state', 'sleep_token', 'seen_ms', 'active_ms', 'loading')
+local f = redis.call('HMGET', key, 'state', 'sleep_token', 'seen_ms', 'active_ms', 'loading', 'stop_ms')
 local state, current = f[1], f[2]
 local lease = hash(power)
 
@@ -81,7 +81,11 @@ if verb == 'stop' or verb == 'hold' then
   return {'ok', sleep}
 end
 free()
-if verb ~= 'leave' then redis.call('HDEL', key, 'stop_ms') end
+if verb == 'leave' then
+  if f[6] then redis.call('HSET', key, 'left_ms', num(NOW)) end
+else
+  redis.call('HDEL', key, 'stop_ms', 'left_ms')
+end
 if verb == 'done' then redis.call('HDEL', key, 'sleep_token') elseif verb == 'failed' then redis.call('HSET', key, 'error', ARGV[9]) end
 publish({kind = 'host', host = h, state = 'asleep', reason = verb})
 return {'ok', sleep}
