@@ -35,6 +35,7 @@ type commands struct {
 	MM     cli.MM        `cmd:"" name:"mm" help:"List what the encoder cache holds in Redis, by model signature."`
 	Wake   cli.Wake      `cmd:"" help:"Wake a host and wait until it is awake."`
 	Sleep  cli.Sleep     `cmd:"" help:"Unload a host's models and put it to sleep."`
+	Forget cli.Forget    `cmd:"" help:"Forget a host that is not in the catalogue and is asleep or lost."`
 	Key    keyCmd        `cmd:"" help:"Make an API key and print it with its digest for the keys file."`
 	Runner hostRunnerCmd `cmd:"" hidden:"" help:"Run the runner of a local host (used by gateway run)."`
 }

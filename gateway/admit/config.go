@@ -26,6 +26,7 @@ type Store interface {
 	BeginStop(ctx context.Context, host, sweep, token string) error
 	HoldStop(ctx context.Context, host, sweep, token string) error
 	EndStop(ctx context.Context, host, sweep, token, failure string) error
+	Forget(ctx context.Context, host string, limit time.Duration) error
 	LeaveStop(ctx context.Context, host, sweep, token string) error
 }
 

@@ -95,6 +95,24 @@ func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	return g.turnOff(ctx, host, token)
 }
 
+// ForgetHost removes a host from the pool by an operator's word. Errors are rows of the error table: unknown_url for a host
+// that nobody knows, model_busy (409) for one that the catalogue names, that is awake or has work, state_unavailable.
+func (g *Gate) ForgetHost(ctx context.Context, host string) error {
+	if _, listed := g.catalog().Host(host); listed {
+		return wire.Newf(wire.ModelBusyConflict, "The host '%s' is in the catalogue: remove it there first.", host)
+	}
+	switch err := g.store.Forget(ctx, host, 0); {
+	case errors.Is(err, state.ErrGone):
+		return wire.Newf(wire.UnknownURL, "There is no host '%s'.", host)
+	case errors.Is(err, state.ErrWanted):
+		return wire.Newf(wire.ModelBusyConflict, "The host '%s' is awake, is being turned on or off, or has work queued: put it to sleep first.", host)
+	case err != nil:
+		return unavailable(err)
+	}
+	_, _ = g.mirror.Refresh(ctx) // it polls, too
+	return nil
+}
+
 // known refuses a host that neither the catalogue nor the pool names.
 func (g *Gate) known(host string) error {
 	if _, ok := g.catalog().Host(host); !ok && g.mirror.Snapshot().Hosts[host] == nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/url"
 )
@@ -27,6 +28,21 @@ type Sleep struct {
 // Run unloads the host's models, puts it to sleep and waits until it is off.
 func (c *Sleep) Run(ctx context.Context, out io.Writer) error {
 	return c.report(ctx, out, hostPath(c.Name, "sleep"), map[string]any{"force": c.Force}, c.hostState(c.Name))
+}
+
+// Forget is `gateway forget NAME`.
+type Forget struct {
+	Remote
+	Name string `arg:"" help:"The host."`
+}
+
+// Run removes the host from the pool.
+func (c *Forget) Run(ctx context.Context, out io.Writer) error {
+	if err := c.call(ctx, "POST", hostPath(c.Name, "forget"), map[string]any{}, nil); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s is forgotten\n", c.Name)
+	return err
 }
 
 func hostPath(name, verb string) string {

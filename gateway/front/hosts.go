@@ -36,3 +36,13 @@ func (s *Server) hostSleep(r *request) error {
 	}
 	return r.reply(fasthttp.StatusOK, hostAnswer{"success", "Host sleeps", r.hit.ID})
 }
+
+// hostForget is POST /internal/hosts/{id}/forget: a host that is not in the catalogue, and asleep or lost, leaves the pool.
+func (s *Server) hostForget(r *request) error {
+	ctx, stop := r.attended()
+	defer stop()
+	if err := s.cfg.Gate.ForgetHost(ctx, r.hit.ID); err != nil {
+		return r.unlessLeft(err)
+	}
+	return r.reply(fasthttp.StatusOK, hostAnswer{"success", "Host is forgotten", r.hit.ID})
+}

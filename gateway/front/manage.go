@@ -17,8 +17,9 @@ func (s *Server) managementRoutes() map[string]handler {
 		"api_unload":     s.apiUnload,
 		"pin":            s.pin,
 
-		"host_wake":  s.hostWake,
-		"host_sleep": s.hostSleep,
+		"host_wake":   s.hostWake,
+		"host_forget": s.hostForget,
+		"host_sleep":  s.hostSleep,
 
 		"models":         s.models,
 		"model":          s.modelOne,

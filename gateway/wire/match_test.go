@@ -53,6 +53,7 @@ func TestRouteTable(t *testing.T) {
 		{"alias_set_one", "POST", "/internal/aliases/a", Prefixed, Lemonade, "", admin, "a"},
 		{"alias_delete", "DELETE", "/internal/aliases/a%20b", Prefixed, Lemonade, "", admin, "a b"},
 		{"host_wake", "POST", "/internal/hosts/gpu-1/wake", Prefixed, Lemonade, "", manage, "gpu-1"},
+		{"host_forget", "POST", "/internal/hosts/gpu-1/forget", Prefixed, Lemonade, "", manage, "gpu-1"},
 		{"host_sleep", "POST", "/internal/hosts/gpu-1/sleep", Prefixed, Lemonade, "", manage, "gpu-1"},
 		{"models", "GET", "/models", both, OpenAI, "", reads, ""},
 		{"model", "GET", "/models/org/m:q4", Prefixed, OpenAI, "", reads, "org/m:q4"},

@@ -70,6 +70,7 @@ var routes = compiled([]Route{
 	{Name: "alias_set_one", Method: "POST", Path: "/internal/aliases/{id}", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{need("target", text)}},
 	{Name: "alias_delete", Method: "DELETE", Path: "/internal/aliases/{id}", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin},
 	{Name: "host_wake", Method: "POST", Path: "/internal/hosts/{id}/wake", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
+	{Name: "host_forget", Method: "POST", Path: "/internal/hosts/{id}/forget", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 	{Name: "host_sleep", Method: "POST", Path: "/internal/hosts/{id}/sleep", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 
 	// OpenAI.

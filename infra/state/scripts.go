@@ -94,7 +94,7 @@ func unknownShebang(err error) bool {
 }
 
 type scripts struct {
-	register, beat, modelPut, modelDrop, acquire, renew, leave, begin, finish, touch, snapshot, catalogPut, wake, claim, hostState, sleep, repair, pulled, record *script
+	register, beat, modelPut, modelDrop, acquire, renew, leave, begin, finish, touch, snapshot, catalogPut, wake, claim, hostState, sleep, repair, forget, pulled, record *script
 }
 
 func newScripts() scripts {
@@ -103,6 +103,6 @@ func newScripts() scripts {
 		acquire: newScript(acquireLua), renew: newScript(renewLua), leave: newScript(leaveLua), begin: newScript(beginLua),
 		finish: newScript(finishLua), touch: newScript(touchLua), snapshot: newScript(snapshotLua), catalogPut: newScript(catalogPutLua),
 		wake: newScript(wakeLua), claim: newScript(claimLua), hostState: newScript(hostStateLua),
-		sleep: newScript(sleepLua), repair: newScript(repairLua), pulled: newScript(pulledLua), record: newScript(recordLua),
+		sleep: newScript(sleepLua), repair: newScript(repairLua), forget: newScript(forgetLua), pulled: newScript(pulledLua), record: newScript(recordLua),
 	}
 }

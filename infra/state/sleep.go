@@ -13,6 +13,9 @@ var sleepLua string
 //go:embed lua/repair.lua
 var repairLua string
 
+//go:embed lua/forget.lua
+var forgetLua string
+
 // ErrWanted: work came for the host, which is not to sleep now.
 var ErrWanted = errors.New("host is wanted awake")
 
@@ -102,6 +105,16 @@ func (s *Store) EndStranded(ctx context.Context, host string, limit time.Duratio
 // machine, which may still run, is left for a sweep to turn off. ErrGone: it is none such.
 func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration) error {
 	return s.repair(ctx, host, "unseen", limit)
+}
+
+// Forget removes a host that sleeps or is lost and of which nothing was heard for limit. It is the caller's to see that the
+// catalogue does not name it. ErrGone: it is not there; ErrWanted: it is awake, has work, or was heard of since.
+func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
+	out, err := s.eval(ctx, s.scripts.forget, host, limit.Milliseconds())
+	if err == nil {
+		_, err = stepVerdict(out)
+	}
+	return err
 }
 
 func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration) error {

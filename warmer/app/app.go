@@ -26,6 +26,8 @@ type Settings struct {
 	Sweep
 	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalogue is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are." placeholder:"TEXT"`
 
+	ForgetAfter time.Duration `help:"Time without a word after which a host that is asleep or lost and not in the catalogue is forgotten." default:"24h"`
+
 	Once   bool `help:"Sweep once, print the report and end."`
 	DryRun bool `help:"Decide and report, change nothing."`
 	JSON   bool `name:"json" help:"Print reports as JSON instead of a table."`
@@ -101,8 +103,9 @@ func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
 			return wake.NewSet(wake.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Log: w.deps.Log})
 		},
 	}, sweep.Settings{
-		Defaults: policy.Defaults{Idle: w.settings.Idle, HostIdle: w.settings.HostIdle, HostMinUp: w.settings.HostMinUp},
-		Pool:     w.settings.Pool, DryRun: w.settings.DryRun,
+		Defaults:    policy.Defaults{Idle: w.settings.Idle, HostIdle: w.settings.HostIdle, HostMinUp: w.settings.HostMinUp},
+		ForgetAfter: w.settings.ForgetAfter,
+		Pool:        w.settings.Pool, DryRun: w.settings.DryRun,
 	})
 }
 

@@ -21,7 +21,7 @@ func (r *run) repair(ctx context.Context) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[name]
-		for _, mend := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.lost, r.unwaited, r.unseen, r.stranded, r.unwoken, r.unconfirmed} {
+		for _, mend := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.lost, r.unwaited, r.unseen, r.stranded, r.unwoken, r.unconfirmed, r.departed} {
 			if err := mend(ctx, s, h); err != nil {
 				return err
 			}
@@ -126,6 +126,25 @@ func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecor
 
 func wanted(t state.TicketRecord) bool {
 	return t.Kind == "load" && (t.Waiters > 0 || t.Fields["background"] == "1")
+}
+
+// departed forgets a host that left the catalogue, or a machine of a group that is off, once nothing was heard of it for long.
+func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+	asleep := h.State == string(policy.Asleep) && !(h.PowerOffPending() && r.power.Can(h.Name))
+	heard := max(h.SeenMS, number(h.Fields["waking_ms"]), number(h.Fields["failed_ms"]))
+	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != string(policy.Lost) || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
+		return nil
+	}
+	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalogue and not heard of for " + age(s, heard), Result: Done}
+	if r.DryRun {
+		r.note(a)
+		return nil
+	}
+	err := r.store.Forget(ctx, h.Name, r.ForgetAfter)
+	if errors.Is(err, state.ErrWanted) {
+		return nil
+	}
+	return r.mended(a, err)
 }
 
 // unconfirmed makes a host ready again that drains for a sweep that is gone.

@@ -27,6 +27,7 @@ const (
 	Lost     Kind = "lost"     // a host has been silent for too long
 	Drop     Kind = "drop"     // nobody waits for a load
 	Stranded Kind = "stranded" // a host did not come after its wake, or is lost for long
+	Forget   Kind = "forget"   // a host that is not in the catalogue was not heard of for long
 	Recall   Kind = "recall"   // a drain whose sweep is gone is taken back
 )
 

@@ -47,6 +47,7 @@ type Store interface {
 	MarkLost(ctx context.Context, host string) error
 	EndStranded(ctx context.Context, host string, limit time.Duration) error
 	EndUnseen(ctx context.Context, host string, limit time.Duration) error
+	Forget(ctx context.Context, host string, limit time.Duration) error
 	Stats(ctx context.Context) (map[string]float64, error)
 	Traffic(ctx context.Context) (map[state.Copy]float64, error)
 }
@@ -68,13 +69,14 @@ type Deps struct {
 // Settings of a sweep. A zero value elsewhere than in Defaults means the default.
 type Settings struct {
 	policy.Defaults
-	Pool      string         // named in the report
-	DryRun    bool           // decide and report, change nothing
-	Confirm   time.Duration  // how long a runner may take to confirm that it is drained; default 10 s, at most 12 s
-	PowerCall time.Duration  // how long a driver may take for one host; default 60 s
-	WakeLimit time.Duration  // a host that did not come this long after its wake began has failed, one that is lost so long is turned off; default 10 min
-	Location  *time.Location // of the schedules; default local time
-	ID        string         // of this sweep, unique in the pool; default random
+	Pool        string         // named in the report
+	DryRun      bool           // decide and report, change nothing
+	Confirm     time.Duration  // how long a runner may take to confirm that it is drained; default 10 s, at most 12 s
+	PowerCall   time.Duration  // how long a driver may take for one host; default 60 s
+	WakeLimit   time.Duration  // a host that did not come this long after its wake began has failed, one that is lost so long is turned off; default 10 min
+	ForgetAfter time.Duration  // a host outside the catalogue that sleeps or is lost so long is forgotten; default 24 h
+	Location    *time.Location // of the schedules; default local time
+	ID          string         // of this sweep, unique in the pool; default random
 }
 
 func (s Settings) withDefaults() Settings {
@@ -87,6 +89,7 @@ func (s Settings) withDefaults() Settings {
 	set(&s.Confirm, 10*time.Second, 12*time.Second) // within the lease that the commit took
 	set(&s.PowerCall, time.Minute, 10*time.Minute)
 	set(&s.WakeLimit, 10*time.Minute, 24*time.Hour)
+	set(&s.ForgetAfter, 24*time.Hour, 10*365*24*time.Hour)
 	if s.Location == nil {
 		s.Location = time.Local
 	}

@@ -1,0 +1,50 @@
+package sweep_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// A host outside the catalogue is forgotten a day after it was last heard of; one of the catalogue, or with work, is not.
+func TestForget(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat")
+		p.boot("old", "chat")
+		if err := p.store.Forget(ctx, "old", 0); !errors.Is(err, state.ErrWanted) {
+			t.Fatal("a host that is awake:", err)
+		}
+		for _, b := range p.boxes {
+			b.on = false
+		}
+		for range 3 {
+			p.after(11 * time.Second)
+			p.sweepAlone(settings)
+		}
+		equal(t, "state", p.field("host:old", "state"), "lost")
+		p.after(23 * time.Hour)
+		p.sweepAlone(settings)
+		equal(t, "within the day", p.field("host:old", "state"), "lost")
+		ticket := p.want("gw", "chat", "old")
+		p.after(time.Hour)
+		if err := p.store.Forget(ctx, "old", 24*time.Hour); !errors.Is(err, state.ErrWanted) {
+			t.Fatal("a host with work:", err)
+		}
+		p.must(p.store.EndOverdueWake(ctx, "old", ticket.WakeToken, "no_capacity", "gone"))
+		p.after(25 * time.Hour)
+		equal(t, "sweep", told(p.sweepAlone(settings)), "forget old done")
+		s, err := p.store.Snapshot(ctx)
+		p.must(err)
+		if s.Hosts["old"] != nil || s.Hosts["box"] == nil {
+			t.Fatal("hosts:", s.Hosts)
+		}
+		keys, err := p.rdb.Keys(ctx, "*:old*").Result()
+		p.must(err)
+		equal(t, "keys that name the host", len(keys), 0)
+		if err := p.store.Forget(ctx, "old", 0); !errors.Is(err, state.ErrGone) {
+			t.Fatal("forgotten twice:", err)
+		}
+	})
+}
