@@ -48,7 +48,9 @@ type exchange struct {
 	state    string
 	ahead    int
 	refused  refusals
-	resigned bool // signed anew after a runner did not accept a signature
+	resigned bool      // signed anew after a runner did not accept a signature
+	repeated bool      // after its engine crashed
+	sent     time.Time // the last time that it was sent to a runner
 
 	req     relay.Request
 	fields  [6]relay.Field
@@ -92,6 +94,9 @@ func (x *exchange) start() (err error) {
 	if s.draining.Load() {
 		return wire.GoingAway()
 	}
+	if err := x.barred(); err != nil {
+		return x.limited(err)
+	}
 	if err := x.account.Begin(); err != nil {
 		return x.limited(err)
 	}
@@ -117,7 +122,6 @@ func (x *exchange) start() (err error) {
 	}
 	switch {
 	case err == nil && held != nil:
-		x.keepBody = true
 		x.sendStream(held)
 		return nil
 	case err == nil:
@@ -185,6 +189,9 @@ func (x *exchange) reach() (*relay.Stream, error) {
 
 // send sends the request to the route's runner. A runner that could not be reached has not seen it: wait again.
 func (x *exchange) send() (*relay.Response, error) {
+	if err := x.barred(); err != nil { // since it began to wait
+		return nil, err
+	}
 	x.use()
 	s, h := x.s, &x.ctx.Request.Header
 	method := methodOf(h.Method())
@@ -220,6 +227,7 @@ func (x *exchange) send() (*relay.Response, error) {
 			x.req.Add(name, v)
 		}
 	}
+	x.sent = time.Now()
 	resp, err := s.clients.of(x.route.Addr, s.cfg.Mirror.Snapshot).Start(&x.link, &x.req)
 	if err == nil {
 		return resp, nil
@@ -263,6 +271,8 @@ func (x *exchange) judge(resp *relay.Response) error {
 	switch {
 	case status == rpc.StatusRefused:
 		return x.refusal(resp)
+	case status == wire.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == wire.EngineCrashed.Code():
+		return x.crashed(wire.New(wire.EngineCrashed, "The engine ended before its answer was complete."))
 	case x.raw:
 		return nil
 	case status < 400:

@@ -15,6 +15,7 @@ import (
 	"reveille/gateway/admit"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
+	"reveille/gateway/quota"
 	"reveille/gateway/wire"
 	"reveille/infra/catalog"
 	"reveille/infra/relay"
@@ -102,6 +103,8 @@ type Server struct {
 	reader   reader
 	cpu      cpuMeter
 	started  time.Time
+
+	anonymous quota.Crashes // of requests without a key
 
 	life context.Context // ends when Shutdown begins: of what would never end by itself
 	end  context.CancelFunc

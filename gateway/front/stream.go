@@ -1,6 +1,7 @@
 package front
 
 import (
+	"errors"
 	"time"
 
 	"reveille/gateway/wire"
@@ -15,6 +16,7 @@ func (x *exchange) events(resp *relay.Response) *relay.Stream {
 		Ready:    x.ready,
 		Open:     x.send,
 		Check:    x.judgeEvents,
+		Repeat:   x.repeats,
 		Loading:  x.comment,
 		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.hit.Dialect.Ping(),
 		Errors:  true,
@@ -47,6 +49,7 @@ func (x *exchange) sendStream(st *relay.Stream) {
 	x.ctx.SetStatusCode(200)
 	x.ctx.SetContentType(streamType(x.hit.Dialect))
 	x.setHeaders(streamHeaders)
+	x.keepBody = true // until the first event: the request may be repeated before it
 	x.sendBody(st, -1)
 }
 
@@ -69,5 +72,9 @@ func (x *exchange) lastWords(err error) []byte {
 		return nil
 	}
 	x.s.m.streamErrors.Inc()
-	return x.hit.Dialect.StreamError(x.asError(err), x.id)
+	e := x.asError(err)
+	if x.constrained && errors.Is(e, wire.EngineCrashed) {
+		x.blame()
+	}
+	return x.hit.Dialect.StreamError(e, x.id)
 }

@@ -107,6 +107,9 @@ func (t *tap) keep(p []byte) {
 	}
 	if t.first.IsZero() && p[0] != ':' { // a comment is no answer
 		t.first = time.Now()
+		if t.x != nil {
+			t.x.dropBody() // it is not sent again
+		}
 	}
 	if t.kept == nil {
 		t.kept = excerpts.Get().(*excerpt)

@@ -29,6 +29,9 @@ type StreamConfig struct {
 	// Check, if set, judges an answer that the stream waited for before any of its body is relayed: ErrAgain closes it
 	// and goes back to Ready, any other error ends the stream.
 	Check func(*Response) error
+	// Repeat, if set, is asked when the answer ends with err before any byte of it was relayed; true closes it and goes
+	// back to Ready.
+	Repeat func(err error) bool
 	// Loading appends a comment for the client to dst while there is no answer, such as ": loading 40%\n\n".
 	// Default ": loading\n\n".
 	Loading func(dst []byte) []byte
@@ -138,6 +141,9 @@ func (s *Stream) step() ([]byte, error) {
 		case err == nil:
 		case err == io.EOF:
 			s.phase, s.end = streamOver, io.EOF
+		case s.phase == streamRelay && s.cfg.Repeat != nil && !s.ev.begun() && s.cfg.Repeat(err):
+			s.bad, s.ping = nil, time.Time{}
+			s.wait()
 		default:
 			if b := s.broke(err); len(b) > 0 {
 				return b, nil
@@ -185,12 +191,17 @@ func (s *Stream) again(err error) error {
 	if !errors.Is(err, ErrAgain) || s.cfg.Ready == nil {
 		return err
 	}
+	s.wait()
+	return nil
+}
+
+// wait closes the answer, if there is one, and goes back to Ready.
+func (s *Stream) wait() {
 	if s.resp != nil {
 		_ = s.resp.Close()
 		s.resp = nil
 	}
 	s.phase = streamHold
-	return nil
 }
 
 // relay returns the next bytes of the body, or a ping.

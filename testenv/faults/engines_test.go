@@ -16,7 +16,8 @@ import (
 	"reveille/testenv/calls"
 )
 
-// Row 9: an engine dies under a request that has no byte yet; only its own requests fail, and the next one loads it again.
+// Row 9: an engine dies under a request that has no byte yet: it is loaded again and gets the request again, once. Only its
+// own requests fail, and the next one loads it again.
 func TestRow09EngineKilled(t *testing.T) {
 	t.Parallel()
 	w, _ := start(t, calls.Catalogue{"silent": "embedding, " + calls.Options("--hang infer"), "a": "llm, " + calls.Options(slow), "e": "reranking"}, nil, "", "")
@@ -25,6 +26,12 @@ func TestRow09EngineKilled(t *testing.T) {
 	held := later(func() calls.Answer { return w.ask("silent") })
 	calls.Eventually(t, patience, "loaded", []string{"a", "e", "silent"}, w.loaded)
 	calls.Eventually(t, patience, "requests of silent", "1", func() string { return w.field("silent", "in_flight") })
+	first := w.engine("silent")
+	kill(t, first)
+	calls.Eventually(t, patience, "the request is at another engine", true, func() bool {
+		now := w.engine("silent")
+		return now != 0 && now != first && w.field("silent", "in_flight") == "1"
+	})
 	kill(t, w.engine("silent"))
 	calm{status: 502, typ: "server_error", code: "engine_crashed", retry: 1}.must(t, "a request without an answer", await(t, "held", held))
 	calls.Eventually(t, patience, "loaded", []string{"a", "e"}, w.loaded)

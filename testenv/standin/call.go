@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -38,6 +39,9 @@ func (s *server) infer(rt route) http.Handler {
 			return
 		}
 		n := s.stats.begin(rt.name)
+		if s.cfg.CrashOn != "" && bytes.Contains(body, []byte(s.cfg.CrashOn)) {
+			s.die()
+		}
 		defer func() { s.stats.end(r.Context().Err() != nil) }()
 		if s.cfg.Hang == "infer" {
 			<-r.Context().Done()
