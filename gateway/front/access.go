@@ -111,6 +111,9 @@ func (s *Server) adminOnly(h *fasthttp.RequestHeader, hit wire.Hit, source wire.
 	return e
 }
 
+// manages reports whether the request's key has the scope manage.
+func (r *request) manages() bool { return r.key.Scopes&keys.Manage != 0 }
+
 // adminOnly is the same for a route where only some requests need the key.
 func (r *request) adminOnly() error {
 	if r.s.cfg.Keys.Configured() {

@@ -151,6 +151,9 @@ func (r *request) setHeaders(headers []wire.Header) {
 // a client or an engine wrote.
 func (r *request) fail(err error) {
 	e := wire.As(err)
+	if e.Kind == wire.SlotsPinnedConflict && r.hit.Route.Inference { // of a load with options of its own
+		e = wire.New(wire.SlotsPinned, e.Message).Because(e.Cause)
+	}
 	d := r.hit.Dialect
 	status := d.Status(e)
 	log := r.s.log.Debug

@@ -172,13 +172,26 @@ func (s *Server) pinnedBy(m *catalog.Model) string {
 // idleTime is how long a model may be without use before the warmer unloads it, under 0 for ever: by the catalogue's warm
 // list, keep_alive, the catalogue's idle times, or the warmer's own.
 func (s *Server) idleTime(cat *catalog.Catalog, id string) (d time.Duration, known bool) {
-	if slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) }) {
+	if keptWarm(cat, id) {
 		return -1, true
 	}
 	if text, set := s.tables.of(state.IdleTTL)[id]; set {
 		if ms, err := json.Number(text).Int64(); err == nil {
 			return time.Duration(ms) * time.Millisecond, true
 		}
+	}
+	return s.configuredIdle(cat, id)
+}
+
+// keptWarm reports whether the catalogue's warm list holds the model now.
+func keptWarm(cat *catalog.Catalog, id string) bool {
+	return slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) })
+}
+
+// configuredIdle is idleTime without what keep_alive set.
+func (s *Server) configuredIdle(cat *catalog.Catalog, id string) (d time.Duration, known bool) {
+	if keptWarm(cat, id) {
+		return -1, true
 	}
 	if m, there := cat.Model(id); there {
 		if d, known = cat.Idle(m); known {

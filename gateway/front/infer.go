@@ -127,6 +127,7 @@ func (x *exchange) start() (err error) {
 	case err == nil:
 		return nil
 	case isGone(err):
+		x.finish(err) // while it is known that the answer was not complete: start itself reports no error
 		s.log.Debug("client left", "request", x.id, "model", x.model.ID)
 		s.m.answer(x.routeName(), statusGone)
 		x.ctx.SetStatusCode(statusGone)
@@ -222,10 +223,11 @@ func (x *exchange) send() (*relay.Response, error) {
 	} else if v := h.ContentType(); len(v) > 0 {
 		x.req.Add("Content-Type", v)
 	}
-	for _, name := range [...]string{"Accept", rpc.HeaderPriority} {
-		if v := h.Peek(name); len(v) > 0 {
-			x.req.Add(name, v)
-		}
+	if v := h.Peek("Accept"); len(v) > 0 {
+		x.req.Add("Accept", v)
+	}
+	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.key.High {
+		x.req.Add(rpc.HeaderPriority, v)
 	}
 	x.sent = time.Now()
 	resp, err := s.clients.of(x.route.Addr, s.cfg.Mirror.Snapshot).Start(&x.link, &x.req)

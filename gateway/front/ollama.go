@@ -191,7 +191,10 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.Form, []byte
 
 // bare serves a request that asks for no words: it loads the model, or with a keep_alive of 0 unloads it.
 func (o *ollamaCall) bare(generate bool) error {
-	if !o.keeping || o.keep != 0 {
+	switch {
+	case o.keeping && o.keep == 0 && !o.manages():
+		return wire.New(wire.InsufficientScope, "This key may not unload models; it needs the scope 'manage'.")
+	case !o.keeping || o.keep != 0:
 		return o.loaded(func() ([]byte, error) { return o.form(generate, nil).Ended("load"), nil })
 	}
 	ctx, stop := o.attended()
@@ -273,10 +276,11 @@ func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 }
 
 // sized are the load options of the request's context size, nil for none or where the model's recipe has no such option.
+// The size is everybody's who uses the model, so a key without manage gets the model as it is configured.
 func (o *ollamaCall) sized() (json.RawMessage, error) {
 	const name = "ctx_size"
 	n, err := o.q.Context()
-	if err != nil || n == 0 {
+	if err != nil || n == 0 || !o.manages() {
 		return nil, err
 	}
 	if _, has := o.s.cfg.Catalog().Recipes[o.model.Recipe].Options[name]; !has {
@@ -297,7 +301,13 @@ func (o *ollamaCall) after() func() {
 	if !o.keeping {
 		return nil
 	}
-	s, model, keep := o.s, o.model.ID, o.keep
+	s, model, keep, obey := o.s, o.model.ID, o.keep, o.s.keepAlive
+	if !o.manages() {
+		if keep <= 0 {
+			return nil
+		}
+		obey = o.s.shortenIdle
+	}
 	return func() {
 		if s.life.Err() != nil {
 			return
@@ -305,7 +315,7 @@ func (o *ollamaCall) after() func() {
 		s.work.Go(func() {
 			ctx, cancel := context.WithTimeout(s.life, keepLimit)
 			defer cancel()
-			if err := s.keepAlive(ctx, model, keep); err != nil {
+			if err := obey(ctx, model, keep); err != nil {
 				s.log.Warn("keep_alive could not be obeyed", "model", model, "error", err)
 			}
 		})
@@ -321,11 +331,37 @@ func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) e
 	if d > 0 {
 		ms = max(1, d.Milliseconds())
 	}
-	value := strconv.FormatInt(ms, 10)
-	if s.tables.of(state.IdleTTL)[model] == value {
+	return s.setIdle(ctx, model, strconv.FormatInt(ms, 10))
+}
+
+// minIdle is the shortest idle time that a key without manage can give a model.
+const minIdle = time.Minute
+
+// shortenIdle is keepAlive for a key without manage: it sets the idle time between minIdle and the configured one. A model
+// that is configured to stay, and an idle time that only a manager can have set, are left alone.
+func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration) error {
+	configured, known := s.configuredIdle(s.cfg.Catalog(), model)
+	if !known || configured <= minIdle {
 		return nil
 	}
-	return s.tables.set(ctx, state.IdleTTL, model, value)
+	if text, set := s.tables.of(state.IdleTTL)[model]; set {
+		ms, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || ms < minIdle.Milliseconds() || ms > configured.Milliseconds() {
+			return nil
+		}
+	}
+	if d >= configured {
+		return s.setIdle(ctx, model, "")
+	}
+	return s.setIdle(ctx, model, strconv.FormatInt(max(d, minIdle).Milliseconds(), 10))
+}
+
+// setIdle writes the idle time of a model in ms, below 0 for ever; "" leaves it to the configuration.
+func (s *Server) setIdle(ctx context.Context, model, ms string) error {
+	if s.tables.of(state.IdleTTL)[model] == ms {
+		return nil
+	}
+	return s.tables.set(ctx, state.IdleTTL, model, ms)
 }
 
 // translation is the body of a stream that is told in lines.

@@ -1,7 +1,9 @@
 package front
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -162,5 +164,128 @@ func TestOllamaStreamWaits(t *testing.T) {
 	}
 	if r := s.ask("POST", "/api/chat", strings.Replace(body, `}]`, `}],"stream":false`, 1)); r.status != http.StatusBadGateway {
 		t.Errorf("no completion: %d %q", r.status, r.text)
+	}
+}
+
+// A client that left before its answer was complete has no say in how long the model stays.
+func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
+	s := newStage(t, eager).warm("chat")
+	asked := make(chan struct{}, 100)
+	s.serve(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	})
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	s.loading(func(string) state.Outcome { <-release; return state.Outcome{} })
+	ask := func(model, keep, stream string, there func()) {
+		t.Helper()
+		ctx, leave := context.WithCancel(t.Context())
+		body := `{"model":"` + model + `","messages":[{"role":"user","content":"hi"}],"keep_alive":` + keep + `,"stream":` + stream + `}`
+		req, err := http.NewRequestWithContext(ctx, "POST", "http://"+s.addr+"/api/chat", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if resp, err := s.http.Do(req); err == nil { // the head of a stream
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		}()
+		there()
+		leave()
+		<-gone
+		s.settled()
+		time.Sleep(20 * time.Millisecond) // for what must not happen
+		s.mu.Lock()
+		orders := s.loads["chat"]
+		s.mu.Unlock()
+		if kept := s.server.tables.of(state.IdleTTL); len(kept) > 0 || orders > 0 {
+			t.Fatalf("%s: idle times %v, %d orders for a loaded model", body, kept, orders)
+		}
+	}
+	for _, keep := range []string{"0", "-1", `"9m"`} {
+		ask("chat", keep, "true", func() { <-asked })
+		ask("chat", keep, "false", func() { <-asked })
+		ask("spare", keep, "false", func() { s.until("it waits", func() bool { return s.gate.Waiting()["spare"] > 0 }) })
+	}
+}
+
+// A key without manage shortens the idle time of its model within bounds. It does not unload, pin, or size models, and it
+// leaves alone what a manager set.
+func TestOllamaKeepAliveNeedsManage(t *testing.T) {
+	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" infer,manage\ninfer-key infer\n") })
+	idle := func() string { return p.server.tables.of(state.IdleTTL)["two"] }
+	ask := func(status int, key, path, body string) reply {
+		t.Helper()
+		return p.want(status, p.with(key, "POST", path, body))
+	}
+	chat := func(key, keep string) {
+		t.Helper()
+		ask(200, key, "/api/chat", `{"model":"two","messages":[{"role":"user","content":"hi"}],"stream":false,"options":{"num_ctx":4096},"keep_alive":`+keep+`}`)
+	}
+	steps := []struct{ key, keep, want string }{ // two is configured to stay for 10 minutes
+		{"infer-key", `"7m"`, "420000"}, {"infer-key", `"3s"`, "60000"}, {"infer-key", `1e-9`, "60000"}, {"infer-key", `"99h"`, ""},
+		{"infer-key", `"10m"`, ""}, {"infer-key", `-1`, ""}, {"infer-key", `0`, ""}, {"infer-key", `"-5m"`, ""}, {"infer-key", `120`, "120000"},
+		{localKey, `-1`, "-1"}, {"infer-key", `"5m"`, "-1"}, {localKey, `"3s"`, "3000"}, {"infer-key", `"5m"`, "3000"}, {localKey, `"2h"`, "7200000"}, {"infer-key", `"5m"`, "7200000"},
+	}
+	for _, c := range steps {
+		was := idle()
+		chat(c.key, c.keep)
+		if was == c.want {
+			time.Sleep(20 * time.Millisecond) // for what must not happen
+		}
+		p.until("keep_alive "+c.keep+" of "+c.key+" makes the idle time "+c.want, func() bool { return idle() == c.want })
+	}
+	loaded := func() *state.ModelRecord { return p.mirror.Snapshot().Hosts["here"].Models["two"] }
+	pid := loaded().PID
+	if pid == 0 || !strings.Contains(string(loaded().Options), "512") {
+		t.Errorf("loaded with %s, process %d", loaded().Options, pid)
+	}
+	for _, body := range []string{`{"model":"two","keep_alive":0}`, `{"model":"two","messages":[],"keep_alive":"0s"}`, `{"model":"two","prompt":"","keep_alive":-0.0}`} {
+		for _, path := range []string{"/api/chat", "/api/generate"} {
+			if r := ask(403, "infer-key", path, body); !strings.Contains(r.text, "manage") {
+				t.Errorf("%s %s: %s", path, body, r.text)
+			}
+		}
+	}
+	p.want(200, p.post("/v1/internal/pin", `{"model_name":"two","pinned":true}`))
+	chat("infer-key", "0")
+	chat("infer-key", `"1m"`)
+	ask(200, "infer-key", "/api/generate", `{"model":"two","options":{"num_ctx":8192},"keep_alive":60}`)
+	if m := loaded(); m == nil || m.PID != pid || !p.server.isPinned(p.catalog(), m) {
+		t.Errorf("an infer key changed a pinned model: %+v, process %d before", m, pid)
+	}
+	// With every slot pinned, waiting may help: a load of its own is not told otherwise on these routes.
+	for _, body := range []string{`{"model":"one","options":{"num_ctx":1024}}`, `{"model":"one","prompt":"hi","options":{"num_ctx":1024}}`} {
+		ask(503, localKey, "/api/generate", body[:len(body)-1]+`,"stream":false}`)
+		ask(503, "infer-key", "/api/generate", body[:len(body)-1]+`,"stream":false}`)
+	}
+	p.want(409, p.post("/v1/load", `{"model_name":"one"}`))
+}
+
+// Only a key that may use the priority high gets it.
+func TestPriority(t *testing.T) {
+	set := keyFile(t, "plain infer\nhasty infer priority=high\n")
+	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set }).warm("vec", "chat")
+	got := make(chan string, 1)
+	s.serve(func(w http.ResponseWriter, r *http.Request) {
+		got <- strings.Join(r.Header.Values("X-Priority"), ",")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"object":"list","data":[{"index":0,"embedding":[1]}],"usage":{"prompt_tokens":1}}`)
+	})
+	for _, c := range []struct{ key, priority, want string }{
+		{"plain", "high", ""}, {"plain", "HIGH", ""}, {"plain", "low", "low"}, {"plain", "normal", ""}, {"hasty", "high", "high"}, {"hasty", "higher", ""}, {"hasty", "low", "low"},
+	} {
+		for path, body := range map[string]string{"/v1/embeddings": `{"model":"vec","input":"a"}`, "/api/embed": `{"model":"vec","input":"a"}`, chatPath: chatBody} {
+			if r := s.ask("POST", path, body, "Authorization: Bearer "+c.key, "x-priority: "+c.priority); r.status != 200 {
+				t.Fatalf("%s: %d %s", path, r.status, r.text)
+			}
+			if v := <-got; v != c.want {
+				t.Errorf("%s of %s on %s: %q, want %q", c.priority, c.key, path, v, c.want)
+			}
+		}
 	}
 }

@@ -224,11 +224,17 @@ const localKey = "local-admin-key"
 // do sends a request with the admin key; body "" sends none.
 func (p *pool) do(method, path, body string) reply {
 	p.t.Helper()
+	return p.with(localKey, method, path, body)
+}
+
+// with is do with another key.
+func (p *pool) with(key, method, path, body string) reply {
+	p.t.Helper()
 	req, err := http.NewRequest(method, p.url+path, strings.NewReader(body))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+localKey)
+	req.Header.Set("Authorization", "Bearer "+key)
 	resp, err := p.http.Do(req)
 	if err != nil {
 		p.t.Fatal(method, path, err)
