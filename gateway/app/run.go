@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -207,6 +208,7 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	}
 	add("weights-bytes", s.WeightsBytes)
 	add("hf-endpoint", s.HFEndpoint)
+	add("recipes", cmp.Or(s.Recipes, s.Models))
 	for _, d := range s.EnginesDir {
 		add("engines-dir", d)
 	}

@@ -122,7 +122,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		Seats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
 		Store: store, Log: log,
-		Engines: launcher, Weights: launcher,
+		Engines: launcher, Weights: launcher, Recipes: s.recipes,
 	})
 	srv := serve.New(serve.Config{
 		Name: p.name, Host: h, Secret: secret, Log: log, FirstByte: s.FirstByte, Metrics: set,

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -68,10 +70,20 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	c, _, err := catalog.Parse("models.yaml", []byte("recipes: {mine: {inherit: standin, command: ["+testenv.Standin(t)+", [--host, '{host}'], [--port, '{port}']]}}\nmodels: {m: {type: llm, recipe: mine, device: cpu}}"))
+	s.Recipes = filepath.Join(t.TempDir(), "recipes.yaml")
+	if err := os.WriteFile(s.Recipes, []byte("recipes: {mine: {inherit: standin, command: ["+testenv.Standin(t)+", [--host, '{host}'], [--port, '{port}']]}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	executed := filepath.Join(t.TempDir(), "executed")
+	c, _, err := catalog.Parse("models.yaml", []byte("recipes: {mine: {inherit: standin, command: [touch, "+executed+"]}}\nmodels: {m: {type: llm, recipe: mine, device: cpu}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if _, err := os.Stat(executed); err == nil {
+			t.Error("the runner executed a command of the published catalogue")
+		}
+	}()
 	raw, err := c.Marshal()
 	if err != nil {
 		t.Fatal(err)

@@ -53,6 +53,7 @@ type Host struct {
 	MMQuota         string        `name:"mm-quota" help:"Encoder outputs in Redis, of all hosts and models together; 0 is no limit." default:"1GiB"`
 	MMMaxEntry      string        `name:"mm-max-entry" help:"Largest encoder output of one image or sound that is kept." default:"64MiB"`
 	Weights
+	Recipes      string        `help:"File whose recipes: section adds to the shipped recipes, as the models file's does on the gateway; a runner takes command lines from no other place." placeholder:"FILE"`
 	EnginesDir   []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
 	Sandbox      string        `help:"How engines are confined: auto (as far as this machine can), strict (no engine starts where a measure is missing), or off." enum:"auto,strict,off" default:"auto"`
 	EngineUser   string        `help:"User of engines where the runner is root: an account, UID, or UID:GID; default reveille-engine if there is one, else UID 60978, for engines whose files it can read." placeholder:"USER"`
@@ -79,6 +80,18 @@ type parsed struct {
 	mediaBytes, mediaQuota, mediaEntry int64
 }
 
+// recipes are the shipped ones with those of the file.
+func (s Host) recipes() (recipe.Set, error) {
+	if s.Recipes == "" {
+		return recipe.Shipped(), nil
+	}
+	c, _, err := catalog.Load(s.Recipes)
+	if err != nil {
+		return nil, fmt.Errorf("--recipes: %w", err)
+	}
+	return c.Recipes, nil
+}
+
 // Check reports all mistakes in the flags in one go.
 func (s Host) Check() error {
 	_, err := s.parse()
@@ -94,7 +107,8 @@ func (s Host) parse() (parsed, error) {
 			errs = append(errs, err)
 		}
 	}
-	var err error
+	_, err := s.recipes()
+	note(err)
 	if p.name = s.Host; p.name == "" {
 		p.name, err = os.Hostname()
 		note(err)

@@ -51,7 +51,7 @@ func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	}
 	rc, ok := under.Recipes[m.Recipe]
 	if !ok {
-		return entry{}, &Error{Code: CodeLoad, Message: "recipe " + m.Recipe + " is not in the catalogue", Final: true, Cause: errUnknown}
+		return entry{}, &Error{Code: CodeLoad, Message: "this runner has no recipe " + m.Recipe + "; name a file that has it with --recipes", Final: true, Cause: errUnknown}
 	}
 	from := h.sources(m, set)
 	from.Request, from.Merge = t.Options, t.Merge

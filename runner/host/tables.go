@@ -98,13 +98,19 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 		return nil
 	}
 	next, err := catalog.Unmarshal(raw)
+	own, err2 := h.cfg.Recipes()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err2 != nil {
+		h.log.Error("recipes not understood, those before stay", "error", err2)
+		own = h.catalog.Recipes
+	}
 	if err != nil {
 		h.refusedCatalog = published
 		h.log.Error("catalogue not understood, the one before stays", "version", published, "error", err)
 		return nil
 	}
+	next.Recipes = own // what is executed is never read from Redis
 	h.catalog, h.refusedCatalog = next, ""
 	h.log.Info("catalogue read", "version", next.Version, "models", len(next.Models))
 	return nil

@@ -38,6 +38,7 @@ type world struct {
 	t     *testing.T
 	rdb   redis.UniversalClient
 	types map[string]string // by model
+	key   string            // that every request presents; "" where the system made an admin key for management alone
 }
 
 // start runs a system whose one host, local, has a CPU and an NPU, over a real redis-server.
@@ -146,6 +147,9 @@ func (w *world) request(ctx context.Context, model string) *http.Request {
 	if err != nil {
 		w.t.Fatalf("model %q: %v", model, err)
 	}
+	if w.key != "" {
+		req.Header.Set("Authorization", "Bearer "+w.key)
+	}
 	return req
 }
 
@@ -213,7 +217,11 @@ func (w *world) manage(path, body string) answer {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+w.AdminKey())
+	key := w.key
+	if key == "" {
+		key = w.AdminKey()
+	}
+	req.Header.Set("Authorization", "Bearer "+key)
 	return do(req)
 }
 

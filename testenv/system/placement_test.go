@@ -26,18 +26,23 @@ func fleet(t *testing.T, models catalogue, tail string, hosts map[string][]strin
 	url := "redis://" + server.Addr + "/0"
 	text, _, _ := strings.Cut(models.yaml(), "hosts:\n")
 	text += tail + "hosts:\n"
+	own := filepath.Join(t.TempDir(), "recipes.yaml")
+	if err := os.WriteFile(own, []byte(tail), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
-		_, addr := testenv.StartRunner(t, url, fleetSecret, name, t.TempDir(), append([]string{"--devices=cpu npu"}, hosts[name]...)...)
+		_, addr := testenv.StartRunner(t, url, fleetSecret, name, t.TempDir(), append([]string{"--devices=cpu npu", "--recipes=" + own}, hosts[name]...)...)
 		entry := entries[name]
 		if !strings.Contains(entry, "devices:") {
 			entry += ", devices: [cpu, npu]"
 		}
 		text += fmt.Sprintf("  %s: {driver: exec, address: %q, commands: {wake: [\"true\"], sleep: [\"true\"]}%s}\n", name, addr, entry)
 	}
-	g := testenv.StartGateway(t, url, fleetSecret, text)
+	const key = "the-key-of-the-fleet-0123456789abcdef"
+	g := testenv.StartGateway(t, url, fleetSecret, text, "--admin-key="+key)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
-	w := &world{System: &testenv.System{URL: g.URL, RedisAddr: server.Addr}, t: t, rdb: rdb, types: models.types()}
+	w := &world{System: &testenv.System{URL: g.URL, RedisAddr: server.Addr}, t: t, rdb: rdb, types: models.types(), key: key}
 	for name := range hosts {
 		eventually(t, "state of "+name, "ready", func() string { return w.of(name, "state") })
 	}
