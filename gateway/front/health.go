@@ -97,6 +97,9 @@ func (s *Server) health(r *request) error {
 	for _, n := range s.cfg.Gate.Waiting() {
 		h.Queue += n
 	}
+	if !r.manages() {
+		h.veil()
+	}
 	return r.reply(fasthttp.StatusOK, h)
 }
 

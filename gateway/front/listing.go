@@ -50,7 +50,7 @@ func (s *Server) models(r *request) error {
 	list := modelList{Object: "list", Data: []modelItem{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
-		if item := s.item(cat, m); servable(m, item.Downloaded) || r.asks("show_all") {
+		if item := r.item(cat, m); servable(m, item.Downloaded) || r.asks("show_all") {
 			list.Data = append(list.Data, item)
 		}
 	}
@@ -64,10 +64,11 @@ func (s *Server) modelOne(r *request) error {
 		return err
 	}
 	_, _ = s.look()
-	return r.reply(fasthttp.StatusOK, s.item(s.cfg.Catalog(), m))
+	return r.reply(fasthttp.StatusOK, r.item(s.cfg.Catalog(), m))
 }
 
-func (s *Server) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
+func (r *request) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
+	s := r.s
 	w := s.weightsOf(cat, m)
 	out := modelItem{
 		ID: m.ID, Object: "model", Created: cmp.Or(w.created, s.started.Unix()), OwnedBy: "reveille", Checkpoint: m.Checkpoint, Recipe: m.Recipe,
@@ -75,6 +76,9 @@ func (s *Server) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
 		Options: s.effective(cat, m), Aliases: s.aliasesOf(m), Status: modelState{s.stateOf(m.ID)}, PinnedBy: s.pinnedBy(m),
 	}
 	out.Context, out.MaxContext = s.contextOf(m, w, out.Options)
+	if !r.manages() {
+		out.Checkpoint, out.Options = openCheckpoint(out.Checkpoint), openOptions(out.Options)
+	}
 	return out
 }
 

@@ -151,7 +151,7 @@ func ollamaDetailsOf(m *catalog.Model, w weights) ollamaDetails {
 	if out.Family != "" {
 		out.Families = append(out.Families, out.Family)
 	}
-	names := []string{weightsName(m), catalog.ParseCheckpoint(m.Checkpoint).Repo, m.ID}
+	names := []string{weightsName(m.Checkpoint), catalog.ParseCheckpoint(m.Checkpoint).Repo, m.ID}
 	out.Parameters = strings.ReplaceAll(strings.ToUpper(firstPart(parametersRE, names)), "X", "x") // 8x7B
 	out.Quantization = strings.ToUpper(firstPart(quantizationRE, names))
 	return out
@@ -170,8 +170,8 @@ func formatOf(m *catalog.Model, w weights) string {
 }
 
 // weightsName is the last part of the place of a model's weights, "" where it has none: nothing of a host is in it.
-func weightsName(m *catalog.Model) string {
-	c := catalog.ParseCheckpoint(m.Checkpoint)
+func weightsName(checkpoint string) string {
+	c := catalog.ParseCheckpoint(checkpoint)
 	place := cmp.Or(c.Path, c.Repo)
 	if place == "" {
 		return ""
@@ -219,7 +219,7 @@ func (s *Server) ollamaShow(r *request) error {
 	_, context := s.contextOf(m, w, options)
 	r.ctx.Response.Header.Set(wire.HeaderModel, m.ID)
 	return r.reply(fasthttp.StatusOK, ollamaShown{
-		Modelfile:  fmt.Sprintf("# Modelfile of %s, made from the gateway's catalogue\nFROM %s\n", m.ID, cmp.Or(weightsName(m), m.ID)),
+		Modelfile:  fmt.Sprintf("# Modelfile of %s, made from the gateway's catalogue\nFROM %s\n", m.ID, cmp.Or(weightsName(m.Checkpoint), m.ID)),
 		Parameters: ollamaParameters(options), Details: details, Info: ollamaInfo(m, details.Family, context), Capabilities: capabilities(m),
 	})
 }

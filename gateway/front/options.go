@@ -53,6 +53,9 @@ func (r *request) replyOptions(m *catalog.Model) error {
 	if n, _ := r.s.contextOf(m, r.s.weightsOf(cat, m), out.Effective); n > 0 {
 		out.Context = &n
 	}
+	if !r.manages() {
+		out.Saved, out.Effective, out.Defaults = openOptions(out.Saved), openOptions(out.Effective), openOptions(out.Defaults)
+	}
 	return r.reply(fasthttp.StatusOK, out)
 }
 

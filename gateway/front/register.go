@@ -57,7 +57,7 @@ func (s *Server) register(r *request) error {
 		return err
 	}
 	cat := s.cfg.Catalog()
-	return r.reply(fasthttp.StatusOK, registerAnswer{"success", name.String(), m.ID, s.item(cat, m)})
+	return r.reply(fasthttp.StatusOK, registerAnswer{"success", name.String(), m.ID, r.item(cat, m)})
 }
 
 // admit checks a registration, keeps it, and puts it in force.

@@ -34,6 +34,9 @@ func (s *Server) running(r *request) error {
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
 			rec := h.Models[id]
 			m := runningModel{Model: id, State: runningStates[rec.State], Command: rec.Command, Proxy: rec.BackendURL, Name: id}
+			if !r.manages() {
+				m.Command, m.Proxy = "", ""
+			}
 			if m.State == "" {
 				m.State = "stopped"
 			}

@@ -3,6 +3,7 @@ package front
 import (
 	"maps"
 	"os/exec"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -82,6 +83,9 @@ func (s *Server) systemInfo(r *request) error {
 	for name, rc := range cat.Recipes {
 		out.Recipes[name] = recipeReport(&rc, have, inUse[name])
 	}
+	if !r.manages() {
+		veilRunners(out.Runners)
+	}
 	return r.reply(fasthttp.StatusOK, out)
 }
 
@@ -108,7 +112,7 @@ func recipeReport(rc *recipe.Recipe, have policy.Devices, running bool) recipeIn
 		case !have.Has(needs):
 			b.State, b.Message = "unsupported", "no host of the pool has the device"
 		case !found:
-			b.State, b.Message, b.Action = "installable", "the engine's program was not found", "install "+rc.Program()+" on the hosts"
+			b.State, b.Message, b.Action = "installable", "the engine's program was not found", "install "+path.Base(rc.Program())+" on the hosts"
 		}
 		out.Backends[name] = b
 		if b.State == "installed" && out.Default == "" {

@@ -48,7 +48,7 @@ var routes = compiled([]Route{
 	{Name: "metrics", Method: "GET", Path: "/metrics", Mount: both, Scope: ScopeAny},
 
 	// Management.
-	{Name: "health", Method: "GET", Path: "/health", Mount: Prefixed, Dialect: Lemonade},
+	{Name: "health", Method: "GET", Path: "/health", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
 	{Name: "load", Method: "POST", Path: "/load", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyJSON, Model: modelNameField},
 	{Name: "unload", Method: "POST", Path: "/unload", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional, Model: modelNameField},
 	{Name: "register", Method: "POST", Path: "/models/register", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Model: modelNameField},

@@ -155,6 +155,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		ctx.SetContentType("application/json")
 		ctx.SetBodyString(`{"status":"ok"}`)
 	case path == rpc.PathMetrics:
+		if !ctx.RemoteIP().IsLoopback() {
+			if _, ok := s.authorised(ctx, ""); !ok {
+				return
+			}
+		}
 		ctx.SetContentType("text/plain; version=0.0.4")
 		s.set.WritePrometheus(ctx)
 	case path == rpc.PathHost:
