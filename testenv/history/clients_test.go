@@ -161,8 +161,8 @@ func (r *runner) heard(got answer, ok bool) bool {
 
 func (r *runner) register() {
 	got, ok := r.do(register{fmt.Sprint(r.name, "-", r.boot), max(r.known, r.generation), list(r.holds), r.loading})
-	r.stale = !ok
-	if ok {
+	r.stale = !ok || got.verdict != "ok"
+	if !r.stale {
 		r.generation, r.refusals = got.fence, 0
 	}
 }

@@ -197,6 +197,7 @@ func (s stop) apply(p *pool, at moment) answer {
 		return answer{verdict: "gone"}
 	case s.Verb == "hold", s.Verb == "stop" && !p.busy():
 		p.hold(s.Sweep, s.Token, at)
+		p.stopping = p.stopping || s.Verb == "stop"
 		return answer{verdict: "ok"}
 	}
 	if p.power.token == s.Token {
@@ -205,6 +206,7 @@ func (s stop) apply(p *pool, at moment) answer {
 	if s.Verb == "stop" {
 		return answer{verdict: "wanted"}
 	}
+	p.stopping = false
 	if s.Verb == "done" {
 		p.sleep = 0
 	}

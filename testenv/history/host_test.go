@@ -24,10 +24,16 @@ func (r register) call(ctx context.Context, s *state.Store) (answer, error) {
 		info.Models = append(info.Models, modelPut(m, st))
 	}
 	generation, _, err := s.Register(ctx, info)
-	return answer{verdict: "ok", fence: generation}, err
+	out, err := verdict(err)
+	out.fence = generation
+	return out, err
 }
 
 func (r register) apply(p *pool, at moment) answer {
+	if p.stopping && p.state == "asleep" && p.boot == r.Boot && p.power.token == p.sleep && p.power.end >= at.now {
+		return answer{verdict: "stopping"}
+	}
+	p.boot, p.stopping = r.Boot, false
 	p.records = models(r.Models)
 	p.requeue(r.Loading)
 	p.state, p.generation, p.power, p.sleep, p.noticed, p.seen = "ready", draw(at, 0), lease{}, 0, 0, at.now

@@ -61,6 +61,8 @@ type pool struct {
 	tickets    []ticket // all that ever were
 	power      lease    // the duty to wake, or the right to turn off
 	sleep      uint64   // token of the sleep that is not over, 0 none
+	boot       string   // of the runner that registered last
+	stopping   bool     // a sweep began to turn the machine off, and has not said how that ended
 	revision   uint64
 
 	highestFence    uint64 // that anybody was told

@@ -158,6 +158,7 @@ func verdict(err error) (answer, error) {
 	for word, is := range map[string]error{
 		"fenced": state.ErrFenced, "unknown": state.ErrUnknownHost, "stale": state.ErrStale, "gone": state.ErrGone,
 		"dropped": state.ErrDropped, "busy": state.ErrBusy, "lost": state.ErrNotOwner, "awake": state.ErrAwake, "wanted": state.ErrWanted,
+		"stopping": state.ErrStopping,
 	} {
 		if errors.Is(err, is) {
 			return answer{verdict: word}, nil
