@@ -426,6 +426,8 @@ func (x *exchange) asError(err error) *wire.Error {
 		return wire.RetypeEvent(told.Data, x.route.Host)
 	case errors.Is(err, relay.ErrTimeout):
 		return wire.New(wire.UpstreamTimeout, "The model did not answer in time.").Because(err)
+	case errors.Is(err, relay.ErrTooLarge):
+		return wire.New(wire.InvalidRequest, "The answer is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").Because(err)
 	case errors.Is(err, relay.ErrBadReply):
 		return wire.NotUnderstood().Because(err)
 	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):

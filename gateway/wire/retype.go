@@ -51,7 +51,7 @@ func RetypeEvent(data []byte, hide ...string) *Error {
 			}
 		case peek.String:
 			for k := Kind(1); k < kinds; k++ {
-				if table[k].code == code.String() && table[k].status >= 500 {
+				if table[k].code == code.String() && (table[k].status >= 500 || k == InvalidRequest) {
 					status = table[k].status
 				}
 			}

@@ -1,14 +1,11 @@
 package relay
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"time"
 )
-
-var errTooLong = errors.New("body exceeds the limit")
 
 // next returns the next bytes of the body, all that is there, valid until the following call. It returns io.EOF at the
 // proper end and errDue when due came first (the zero time never does).
@@ -87,7 +84,7 @@ func (r *Response) vet(data []byte) bool {
 	}
 	if r.room > 0 {
 		if r.room -= int64(len(data)); r.room <= 0 {
-			_ = r.fail(ErrBadReply, errTooLong)
+			_ = r.fail(ErrTooLarge, nil)
 			return false
 		}
 	}
@@ -98,14 +95,15 @@ func (r *Response) vet(data []byte) bool {
 	return true
 }
 
-// HoldJSON makes a body that is not one JSON text a bad reply, and, unless most is 0, one of more than most bytes. It reads
+// HoldJSON makes a body that is not one JSON text an ErrBadReply, and, unless most is 0, one of more than most bytes an
+// ErrTooLarge. It reads
 // up to limit bytes ahead, so that what is wrong with a body no longer than that is known before its head is passed on; of
 // a longer one the end is cut. Its errors are those of a read.
 func (r *Response) HoldJSON(limit, most int) error {
 	r.isJSON = true
 	if most > 0 {
 		if r.Size() > most {
-			return r.Reject(errTooLong)
+			return r.fail(ErrTooLarge, nil)
 		}
 		r.room = int64(most) + 1
 	}
@@ -205,7 +203,7 @@ func (r *Response) downFailed(err error) error {
 	return r.down
 }
 
-// AppendBody appends the rest of the body to dst. A body longer than limit bytes is an ErrBadReply.
+// AppendBody appends the rest of the body to dst. A body longer than limit bytes is an ErrTooLarge.
 func (r *Response) AppendBody(dst []byte, limit int) ([]byte, error) {
 	for total := 0; ; {
 		b, err := r.next(time.Time{})
@@ -215,7 +213,7 @@ func (r *Response) AppendBody(dst []byte, limit int) ([]byte, error) {
 			return dst, err
 		}
 		if total += len(b); total > limit {
-			return dst, r.Reject(errTooLong)
+			return dst, r.fail(ErrTooLarge, nil)
 		}
 		dst = append(dst, b...)
 	}

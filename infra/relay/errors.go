@@ -13,8 +13,10 @@ var (
 	ErrBusy = errors.New("too many upstream connections")
 	// ErrBroken: the connection ended after the request, or a part of it, was sent.
 	ErrBroken = errors.New("upstream connection broke")
-	// ErrBadReply: the answer is not HTTP/1.x, or its framing or an event line breaks a rule.
+	// ErrBadReply: the answer is not HTTP/1.x, or its framing or an event breaks a rule.
 	ErrBadReply = errors.New("bad upstream reply")
+	// ErrTooLarge: the answer, or a line of its stream, is longer than the limit for it.
+	ErrTooLarge = errors.New("upstream reply too large")
 	// ErrTimeout: the head or the body did not begin within Request.FirstByte, a body fell silent for Request.Silence,
 	// or the upstream stopped taking the request.
 	ErrTimeout = errors.New("upstream timed out")

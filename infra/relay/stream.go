@@ -47,7 +47,7 @@ type StreamConfig struct {
 	// JSON says that events hold JSON, or [DONE]. Another is an ErrBadReply, and none of it that came with the bytes that
 	// show this is relayed.
 	JSON bool
-	// MaxLine is the longest line relayed, in bytes; default DefaultMaxLine. A longer one is an ErrBadReply.
+	// MaxLine is the longest line relayed, in bytes; default DefaultMaxLine. A longer one is an ErrTooLarge.
 	MaxLine int
 	// OnBreak gives the last bytes for a stream that ends with err, an error event; they stand between two events.
 	// Nil bytes, or no OnBreak: the client's chunked body is cut. It is not called when the client left.
@@ -238,7 +238,7 @@ func (s *Stream) relay() ([]byte, error) {
 				}
 			}
 			if s.ev.take(b) > s.cfg.MaxLine {
-				return nil, s.resp.Reject(errLine)
+				return nil, s.resp.fail(ErrTooLarge, errLine)
 			}
 			if len(b) > 0 {
 				return b, nil

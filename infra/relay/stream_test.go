@@ -115,7 +115,7 @@ func TestBreakBecomesAnErrorEvent(t *testing.T) {
 		"within":          {chunk("data: a"), "data: a\r\n13\r\n\n\ndata: {\"error\"}\n\n\r\n0\r\n\r\n", ErrBroken},
 		"at a line's end": {chunk("data: a\n"), "data: a\n\r\n12\r\n\ndata: {\"error\"}\n\n\r\n0\r\n\r\n", ErrBroken},
 		"bad framing":     {chunk("data: a\n\n") + "zz\r\n", "data: a\n\n\r\n11\r\ndata: {\"error\"}\n\n\r\n0\r\n\r\n", ErrBadReply},
-		"long line":       {chunk("data: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n\n"), "11\r\ndata: {\"error\"}\n\n\r\n0\r\n\r\n", ErrBadReply},
+		"long line":       {chunk("data: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n\n"), "11\r\ndata: {\"error\"}\n\n\r\n0\r\n\r\n", ErrTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			script := make(chan string, 1)

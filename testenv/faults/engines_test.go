@@ -111,11 +111,11 @@ func TestRow11EngineDoesNotInfer(t *testing.T) {
 }
 
 // Row 12: an engine that answers with something that is no answer. What shows at once is told with a status, what shows
-// later ends a stream with an error event. The third time in a minute the engine is restarted.
+// later ends a stream with an error event. An answer over 16 MiB is the request's fault. The third time in a minute the engine is restarted.
 func TestRow12Garbage(t *testing.T) {
 	t.Parallel()
-	kinds := []string{"framing", "line", "content-type", "json"}
-	models := calls.Catalogue{}
+	kinds := []string{"framing", "content-type", "json"}
+	models := calls.Catalogue{"line": "llm, " + calls.Options("--garbage line")}
 	for _, kind := range kinds {
 		models[kind] = "llm, " + calls.Options("--garbage "+kind)
 	}
@@ -141,6 +141,15 @@ func TestRow12Garbage(t *testing.T) {
 		if n := w.spawns(kind); n != 2 {
 			t.Errorf("%s: %d starts, want 2", kind, n)
 		}
+	}
+	tooLarge := calm{status: 400, typ: "invalid_request_error", code: "invalid_request", final: true}
+	for range 4 { // over 16 MiB: the request's fault, and no reason to restart the engine
+		tooLarge.must(t, "an answer too large", ask("line", false))
+	}
+	a := ask("line", true)
+	endsWith(t, "a stream too large", a.LastEvent(), a.Err, "invalid_request")
+	if n := w.spawns("line"); n != 1 {
+		t.Errorf("%d starts for answers that are too large, want 1", n)
 	}
 }
 
