@@ -22,7 +22,7 @@ import (
 // Invariant: a reply is reused only while no other script ran, the pool was not edited, and the clock stands still. All
 // else that clients write (settings) is in no snapshot.
 //
-// It is safe for concurrent use. Of what Redis offers to scripts there is redis.call and cjson, which is all they use.
+// It is safe for concurrent use. Of what Redis offers to scripts there is redis.call, redis.pcall (which finds no error that call would not) and cjson, which is all they use.
 type scripts struct {
 	mu    sync.Mutex
 	srv   *server.Server
@@ -49,7 +49,7 @@ func newScripts(srv *server.Server) *scripts {
 	luajson.Loader(s.lua)
 	s.lua.SetGlobal("cjson", s.lua.Get(-1))
 	s.lua.Pop(1)
-	s.lua.SetGlobal("redis", s.lua.SetFuncs(s.lua.NewTable(), map[string]lua.LGFunction{"call": s.call}))
+	s.lua.SetGlobal("redis", s.lua.SetFuncs(s.lua.NewTable(), map[string]lua.LGFunction{"call": s.call, "pcall": s.call}))
 	return s
 }
 
