@@ -139,6 +139,7 @@ func Merge(base, override Recipe) Recipe {
 	setSlice(&r.Errors.FileNotFound, override.Errors.FileNotFound)
 	setSlice(&r.Errors.OutOfMemory, override.Errors.OutOfMemory)
 	setSlice(&r.Errors.Unsupported, override.Errors.Unsupported)
+	setSlice(&r.Redact, override.Redact)
 	r.Env = overlay(base.Env, override.Env)
 	r.Backends = overlay(base.Backends, override.Backends)
 	r.TypeFlags = overlay(base.TypeFlags, override.TypeFlags)
@@ -207,6 +208,7 @@ type form struct {
 	Registration  string                 `yaml:"registration"`
 	Abbreviations bool                   `yaml:"abbreviations"`
 	Errors        errorsForm             `yaml:"errors"`
+	Redact        names                  `yaml:"redact"`
 	LoadTimeout   time.Duration          `yaml:"load_timeout"`
 	StallTimeout  time.Duration          `yaml:"stall_timeout"`
 	StopGrace     time.Duration          `yaml:"stop_grace"`
@@ -248,6 +250,7 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 		Sandbox: f.Sandbox,
 		Devices: c.devices(f.Devices),
 		Ready:   Ready{Status: f.Ready.Status},
+		Redact:  c.patterns(f.Redact),
 		Errors: ErrorPatterns{
 			FileNotFound: c.patterns(f.Errors.FileNotFound),
 			OutOfMemory:  c.patterns(f.Errors.OutOfMemory),

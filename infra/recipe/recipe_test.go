@@ -331,3 +331,20 @@ func TestConnections(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Lines that the pinned llama-server wrote while it served, with what clients had sent marked as private.
+func TestRedactLine(t *testing.T) {
+	llama := Shipped()["llamacpp"]
+	for line, want := range map[string]string{
+		`0.05.563.943 W srv    operator(): got exception: {"error":{"code":400,"message":"Unrecognized schema: {\"type\":\"private\"}","type":"invalid_request_error"}}`: `0.05.563.943 W srv    operator(): got exception: {"error":{"code":400,[redacted]`,
+		`root ::= private ( `: `[redacted]`,
+		`  | "private" [a-z]`: `[redacted]`,
+		`"private" digit`:     `[redacted]`,
+		`0.06.565.348 I slot launch_slot_: id  0 | task 7 | processing task`:  `0.06.565.348 I slot launch_slot_: id  0 | task 7 | processing task`,
+		`/src/ggml/src/ggml.c:1234: GGML_ASSERT(a->ne[0] == b->ne[0]) failed`: `/src/ggml/src/ggml.c:1234: GGML_ASSERT(a->ne[0] == b->ne[0]) failed`,
+	} {
+		if got := llama.RedactLine(line); got != want {
+			t.Errorf("%q became %q, want %q", line, got, want)
+		}
+	}
+}

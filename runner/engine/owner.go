@@ -259,11 +259,15 @@ func (r *reader) line(text string) {
 	if key := p.spec.APIKey; key != "" {
 		text = strings.ReplaceAll(text, key, "[key]")
 	}
+	loading := p.State() == Loading
+	if !loading {
+		text = p.spec.Recipe.RedactLine(text)
+	}
 	p.log.append(text, time.Now())
 	if p.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		p.cfg.Logger.Debug("engine output", "model", p.spec.Model, "pid", p.pid, "line", text)
 	}
-	if p.State() != Loading {
+	if !loading {
 		return
 	}
 	if c := p.spec.Recipe.Errors.Cause(text); causeRank[c] > causeRank[r.cause] {
