@@ -215,17 +215,17 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// command is the command line of a load as it is planned, and the plan.
-func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.Devices, request map[string]any, s Share) (argv []string, p Plan) {
+// command is the command line of a load as it is planned with the owner's options, and the plan.
+func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.Devices, owner map[string]any, s Share) (argv []string, p Plan) {
 	t.Helper()
-	asked, err := r.ParseOptions(request, recipe.Owner)
+	given, err := r.ParseOptions(owner, recipe.Owner)
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := r.Effective(recipe.Layers{Request: asked})
+	opts := r.Effective(recipe.Layers{Catalogue: given})
 	p = Make(m, OptionsOf(&r, typ, d, 0, opts), s)
 	argv, err = engine.Argv(engine.Spec{
-		Recipe: r, Model: "m", Checkpoint: "/models/m", Type: typ, Devices: d, Options: p.Apply(&r, opts), Host: "127.0.0.1", Port: 8001,
+		Recipe: r, Model: "m", Checkpoint: "/models/m", Type: typ, Devices: d, Options: p.Apply(&r, opts), Owner: []recipe.Options{given}, Host: "127.0.0.1", Port: 8001,
 	})
 	if err != nil {
 		t.Fatal(err)
