@@ -27,7 +27,7 @@ const (
 	maxSounds       = 8
 	maxSoundBytes   = 25_000_000 // of all sounds, decoded
 	maxSoundSeconds = 2 * 3600   // of a sound whose header tells
-	maxMP3Bytes     = 10_000_000 // of one without such a header: at 8 kbit/s nearly three hours
+	maxMP3Bytes     = 10_000_000 // of one without such a header in a message: at 8 kbit/s nearly three hours
 	maxFilmBytes    = 20_000_000
 )
 
@@ -75,8 +75,9 @@ func (m *media) sound(param string, text *peek.TextReader, encoded int) *wire.Er
 	return m.soundFile(param, base64.NewDecoder(base64.StdEncoding, text), base64.StdEncoding.DecodedLen(encoded), false)
 }
 
-// soundFile checks a sound of size bytes. Files in formats that are not known
-// here are bounded by their size alone, where others are accepted at all.
+// soundFile checks a sound of size bytes. With others, as in uploads, MP3 files
+// and those in formats that are not known here are bounded by the sounds' size
+// alone.
 func (m *media) soundFile(param string, r io.Reader, size int, others bool) *wire.Error {
 	m.sounds++
 	m.soundBytes += size
@@ -96,7 +97,7 @@ func (m *media) soundFile(param string, r io.Reader, size int, others bool) *wir
 		v := binary.BigEndian.Uint64(head[18:26])
 		return seconds(param, v>>44, v&(1<<36-1))
 	case len(head) >= 3 && string(head[:3]) == "ID3", len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0:
-		if size > maxMP3Bytes {
+		if size > maxMP3Bytes && !others {
 			return tooMuch(param, "An MP3 file may have at most %d bytes.", maxMP3Bytes)
 		}
 		return nil

@@ -34,7 +34,7 @@ func TestBodies(t *testing.T) {
 				PID int `json:"pid"`
 			} `json:"all_models_loaded"`
 		}
-		a := call(t, "GET", s.URL+"/v1/health", "", bearer(manageKey))
+		a := call(t, "GET", s.URL+"/v1/health", "", bearer(ownerKey))
 		if err := json.Unmarshal(a.Body, &health); err != nil || len(health.All) != 1 || health.All[0].PID == 0 {
 			t.Fatalf("health: %v", a)
 		}
@@ -57,7 +57,7 @@ func TestBodies(t *testing.T) {
 			body := `{"model":"see","max_tokens":2,"messages":[{"role":"user","content":[` + part + `]}]}`
 			refused(t, part, call(t, "POST", s.URL+"/v1/chat/completions", body, bearer(inferKey)), 400)
 			for _, path := range []string{"/v1/chat/completions", "//v1/chat/completions", "/v1/chat%2Fcompletions", "/apply-template"} {
-				a := call(t, "POST", s.URL+"/upstream/see"+path, body, bearer(manageKey))
+				a := call(t, "POST", s.URL+"/upstream/see"+path, body, bearer(ownerKey))
 				if a.OK() {
 					t.Errorf("%s through /upstream: %v", part, a)
 				}
@@ -77,7 +77,7 @@ func TestBodies(t *testing.T) {
 		`"temperature":1e400`, `"suffix":"\ud800"`, `"temperature":"hot"`,
 	} {
 		body := `{"model":"see","max_tokens":2,"prompt":"hi",` + field + `}`
-		for key, path := range map[string]string{inferKey: "/v1/completions", manageKey: "/upstream/see/completion"} {
+		for key, path := range map[string]string{inferKey: "/v1/completions", ownerKey: "/upstream/see/completion"} {
 			refused(t, path+" "+field[:min(len(field), 60)], call(t, "POST", s.URL+path, body, bearer(key)), 400)
 		}
 	}

@@ -27,13 +27,15 @@ const (
 	inferKey  = "attack-infer-0123456789abcdef0123456789"
 	otherKey  = "attack-other-0123456789abcdef0123456789"
 	manageKey = "attack-manage-0123456789abcdef012345678"
+	ownerKey  = "attack-owner-0123456789abcdef0123456789"
 )
 
-// withKeys returns the flag of a file that holds inferKey, otherKey and manageKey, each with its one scope.
+// withKeys returns the flag of a file that holds inferKey, otherKey and manageKey, each with its one scope, and
+// ownerKey with both.
 func withKeys(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "keys")
-	lines := inferKey + " infer ann\n" + otherKey + " infer ben\n" + manageKey + " manage ops\n"
+	lines := inferKey + " infer ann\n" + otherKey + " infer ben\n" + manageKey + " manage ops\n" + ownerKey + " infer,manage own\n"
 	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,10 @@ func TestUploads(t *testing.T) {
 	file := func(disposition, kind string, bytes string) string {
 		return "Content-Disposition: form-data; name=\"file\"; " + disposition + "\r\nContent-Type: " + kind + "\r\n\r\n" + bytes
 	}
-	sound := "RIFF\x24\x00\x00\x00WAVEfmt \r\n--not the end\r\n\x00\xff"
-	big := strings.Repeat(sound, 20<<20/len(sound))
+	wav, _ := testenv.Sound(1, 1)
+	long, _ := testenv.Sound(1, 20<<20/(2*testenv.SampleRate))
+	const misleading = "\r\n--not the end\r\n\x00\xff"
+	sound, big := string(wav)+misleading, string(long)+misleading
 	var plain string // what the engine makes of sound
 	for _, c := range []struct {
 		name, boundary string
