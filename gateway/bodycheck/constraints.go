@@ -23,12 +23,48 @@ const (
 	maxName        = 256       // bytes of a property's name
 	maxPattern     = 1024      // bytes of a pattern
 	maxPatternDeep = 16        // groups inside one another
-	maxRepeats     = 512       // copies that counted repetitions make, taken together
+	maxRepeats     = 512       // copies that counted repetitions inside one another make
+	maxCopies      = 16 << 10  // copies that all counted repetitions and lengths of a document make
+	maxQuantifiers = 256       // quantifiers of a grammar, or of all patterns of a document
 	maxRules       = 1000      // of a grammar
 	maxGroups      = 64        // inside one another
 	maxBranches    = 256       // alternatives of a rule
 	maxClass       = 512       // bytes of a character class
+	maxBound       = 1e15      // of a number: llama.cpp's converter does not end on those of more digits
 )
+
+// cost is what parts that an engine handles one by one add up to.
+type cost struct {
+	quantifiers int // each may be left out or go on: an engine keeps all that are possible side by side
+	copies      int // of what is repeated
+}
+
+// add adds up a document's cost and refuses more than engines bear.
+func (c *cost) add(more cost) error {
+	c.quantifiers += more.quantifiers
+	c.copies = clamp(c.copies + clamp(more.copies))
+	if c.quantifiers > maxQuantifiers || c.copies > maxCopies {
+		return errors.New("its repetitions are too many, taken together")
+	}
+	return nil
+}
+
+// costOf is the cost of a regular expression.
+func costOf(re *syntax.Regexp) (c cost) {
+	switch re.Op {
+	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest:
+		c.quantifiers++
+	case syntax.OpRepeat:
+		c.quantifiers++
+		c.copies += max(re.Min, re.Max)
+	}
+	for _, sub := range re.Sub {
+		part := costOf(sub)
+		c.quantifiers += part.quantifiers
+		c.copies = clamp(c.copies + part.copies)
+	}
+	return c
+}
 
 // constraints checks the members that constrain what a model may say.
 func (c *Check) constraints(model func() Model) error {
@@ -103,6 +139,7 @@ type schemaCheck struct {
 
 	base  string // where the schema at hand begins, to which its references are relative
 	nodes int
+	spent cost
 	edges map[string][]string // from a place in the schema to those that it is the same as
 	err   error
 }
@@ -178,7 +215,7 @@ func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
 
 // schema checks the members of a schema.
 func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
-	var low, high [3]float64
+	var low, high [4]float64
 	for i := range low {
 		low[i], high[i] = math.Inf(-1), math.Inf(1)
 	}
@@ -191,7 +228,11 @@ func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
 				return v.Kind == peek.Object || s.fail("a pattern is not a text") // a property called pattern
 			}
 			if s.llama {
-				if err := checkPattern(v.String(), s.lenient); err != nil {
+				spent, err := checkPattern(v.String(), s.lenient)
+				if err == nil {
+					err = s.spent.add(spent)
+				}
+				if err != nil {
 					return s.fail("a pattern is not accepted: " + err.Error())
 				}
 			} else if len(v.Raw) > maxPattern {
@@ -246,15 +287,27 @@ func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
 			return s.bound(w, &low[1], &high[1], name[1] == 'a', math.MaxInt32)
 		case "minimum", "maximum":
 			return s.bound(w, &low[2], &high[2], name[1] == 'a', math.Inf(1))
+		case "exclusiveMinimum", "exclusiveMaximum":
+			return s.bound(w, &low[3], &high[3], name[10] == 'a', math.Inf(1))
 		}
 		return s.node(w, here, schemaNode)
 	})
 	if !ok {
 		return false
 	}
+	low[2], high[2] = max(low[2], low[3]), min(high[2], high[3])
 	for i := range low {
 		if low[i] > high[i] {
 			return s.fail("a minimum is above its maximum")
+		}
+	}
+	for i := range low[:2] { // lengths and counts: each step is a copy
+		n := max(low[i], 0)
+		if !math.IsInf(high[i], 1) {
+			n = high[i]
+		}
+		if err := s.spent.add(cost{copies: int(n)}); err != nil {
+			return s.fail(err.Error())
 		}
 	}
 	return true
@@ -269,6 +322,9 @@ func (s *schemaCheck) bound(w *peek.Walk, low, high *float64, upper bool, most f
 	f, err := strconv.ParseFloat(string(v.Raw), 64)
 	if err != nil || !math.IsInf(most, 1) && (f < 0 || f > most || f != math.Trunc(f)) {
 		return s.fail("a length or a count is out of range")
+	}
+	if math.Abs(f) >= maxBound {
+		return s.fail("a number is too large")
 	}
 	if upper {
 		*high = f
@@ -321,33 +377,35 @@ var (
 // for what stands before a quantifier without looking whether there is
 // something. lenient accepts as well what the converter only refuses itself, or
 // passes over.
-func checkPattern(p string, lenient bool) error {
+func checkPattern(p string, lenient bool) (cost, error) {
 	if len(p) > maxPattern {
-		return errors.New("it is too long")
+		return cost{}, errors.New("it is too long")
 	}
 	if len(p) < 2 || p[0] != '^' || p[len(p)-1] != '$' {
 		if lenient {
-			return nil // the converter does not read it
+			return cost{}, nil // the converter does not read it
 		}
-		return errors.New("it must begin with ^ and end with $")
+		return cost{}, errors.New("it must begin with ^ and end with $")
 	}
 	p = p[1 : len(p)-1]
 	if lookaround.MatchString(p) {
 		if !lenient {
-			return errors.New("of groups that begin with (? only (?: is understood")
+			return cost{}, errors.New("of groups that begin with (? only (?: is understood")
 		}
 		p = cutLookaround(p)
 	}
 	if err := converterForms(p, lenient); err != nil {
-		return err
+		return cost{}, err
 	}
 	// As the converter does, \u00e9 is taken as an escaped letter.
 	re, err := syntax.Parse(unicodeEsc.ReplaceAllString(p, "u"), syntax.Perl)
 	if err != nil {
-		return errors.New("it is no regular expression")
+		return cost{}, errors.New("it is no regular expression")
 	}
-	_, _, err = weigh(re, 0)
-	return err
+	if _, _, err = weigh(re, 0); err != nil {
+		return cost{}, err
+	}
+	return costOf(re), nil
 }
 
 // cutLookaround takes out lookarounds as the converter does: up to the

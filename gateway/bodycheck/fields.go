@@ -21,6 +21,7 @@ const (
 	text      // of at most 64 KiB
 	long      // a text of any length
 	texts     // a text, or a list of at most maxTexts
+	few       // a list of at most 8, of at most 256 bytes in all
 	small     // anything of at most 64 KiB that nests at most 16 levels
 	plain     // texts and numbers in lists of any length, without an object
 	content   // looked into by Finish, as all that follow
@@ -80,7 +81,7 @@ var sampling = map[string]rule{
 	"typical_p": between(-real, real), "dynatemp_range": between(-real, real), "dynatemp_exponent": between(-real, real),
 	"repeat_last_n": between(-1, ring), "repeat_penalty": between(-real, real), "presence_penalty": between(-real, real),
 	"frequency_penalty": between(-real, real), "dry_multiplier": between(-real, real), "dry_base": between(-real, real),
-	"dry_allowed_length": between(0, ring), "dry_penalty_last_n": between(-1, ring), "dry_sequence_breakers": {kind: texts},
+	"dry_allowed_length": between(0, ring), "dry_penalty_last_n": between(-1, ring), "dry_sequence_breakers": {kind: few},
 	"mirostat": between(0, 2), "mirostat_tau": between(-real, real), "mirostat_eta": between(-real, real),
 	"adaptive_target": between(-real, real), "adaptive_decay": between(-real, real), "min_keep": between(0, ring),
 	"samplers": {kind: texts}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: small}, "ignore_eos": {kind: boolean},
@@ -280,6 +281,10 @@ func (r rule) check(name []byte, v peek.Value) *wire.Error {
 			return wire.Newf(wire.InvalidType, "'%s' has %d items; at most %d are accepted.", name, v.Len(), maxTexts).With(string(name))
 		}
 		return r.limit(name, v)
+	case few:
+		if v.Kind != peek.Array || v.Depth() > 1 || v.Len() > 8 || len(v.Raw) > 256 {
+			return wrong(name, "a list of at most 8 short texts")
+		}
 	case small:
 		return r.limit(name, v)
 	case plain:

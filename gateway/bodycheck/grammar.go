@@ -27,6 +27,7 @@ func checkGrammar(text string) error {
 type gbnf struct {
 	rules map[string]*gbnfRule
 	cur   *gbnfRule
+	spent cost
 }
 
 // gbnfRule is a rule: how often its parts are repeated at most, and the rules
@@ -132,6 +133,9 @@ func (g *gbnf) read(text string) error {
 			if !has {
 				return errors.New("a quantifier stands behind nothing")
 			}
+			if err := g.spent.add(cost{quantifiers: 1}); err != nil {
+				return err
+			}
 			i++
 		case '{':
 			m := gbnfCount.FindStringSubmatch(rest)
@@ -145,6 +149,9 @@ func (g *gbnf) read(text string) error {
 			}
 			if high < low {
 				return errors.New("a repetition's maximum is below its minimum")
+			}
+			if err := g.spent.add(cost{quantifiers: 1, copies: high}); err != nil {
+				return err
 			}
 			repeated := item{}
 			repeated.add(last, max(high, 1))

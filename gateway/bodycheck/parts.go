@@ -117,6 +117,8 @@ var (
 		"document": {"source", (*parts).textSource},
 	}
 
+	sourceTypes = []string{"image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif", "image/bmp", "text/plain"}
+
 	itemTypes = []string{"message", "function_call", "function_call_output", "reasoning"}
 
 	// plainMembers are what parts may hold besides: nothing in them is fetched or decoded.
@@ -294,8 +296,8 @@ func (p *parts) typed(w *peek.Walk, want string, check func(peek.Value) *wire.Er
 			datas++
 			data = v
 		case "media_type":
-			if v.Kind != peek.String {
-				e = p.refuse("A source's media_type must be a text.")
+			if !oneOf(v, sourceTypes) {
+				e = p.refuse("A source's media_type must be that of a PNG, JPEG, WebP, GIF or BMP picture, or text/plain.")
 			}
 		case "url":
 			e = p.remote()

@@ -74,6 +74,8 @@ func TestBodies(t *testing.T) {
 		`"chat_parser":"{\"parsers\":[{\"type\":\"sequence\",\"children\":[0]}],\"rules\":{},\"root\":0}"`, `"chat\u005fparser":"{}"`,
 		`"n_probs":100000`, `"logprobs":100000`, `"dry_multiplier":1,"dry_penalty_last_n":2147483647`, `"n":100000`, `"id_slot":0`,
 		`"json_schema":{"type":"string","pattern":"^+[a-z]$"}`, `"json_schema":{"type":"array","minItems":9,"maxItems":2,"items":{"type":"string"}}`,
+		`"json_schema":{"type":"integer","minimum":9223372036854775807}`, `"dry_sequence_breakers":["` + strings.Repeat("a", 300) + `"]`,
+		`"grammar":"root ::= ` + strings.Repeat(`[^x]* `, 1000) + `"`,
 		`"temperature":1e400`, `"suffix":"\ud800"`, `"temperature":"hot"`,
 	} {
 		body := `{"model":"see","max_tokens":2,"prompt":"hi",` + field + `}`

@@ -77,9 +77,7 @@ func TestRow17Partition(t *testing.T) {
 	t.Parallel()
 	w, _, _ := front(t, 1, calls.Catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "silent": "reranking, " + calls.Options("--hang infer")}, testenv.Redis(t))
 	flaky := testenv.NewFlaky(t, w.hget("rv:{main}:host:h", "addr"))
-	if err := w.rdb.HSet(t.Context(), "rv:{main}:host:h", "addr", flaky.Addr).Err(); err != nil {
-		t.Fatal(err)
-	}
+	w.move(flaky.Addr)
 	calls.Eventually(t, patience, "requests take the relay", true, func() bool { w.use("e"); return flaky.Open() > 0 })
 	s := calls.Open(t, w.client, w.url, "a", 100000)
 	silent := later(func() calls.Answer { return w.ask("silent") })
@@ -93,16 +91,12 @@ func TestRow17Partition(t *testing.T) {
 	endsWith(t, "stream", last, err, "runner_failed")
 	// From here on nobody listens where the runner is said to be.
 	nowhere := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
-	if err := w.rdb.HSet(t.Context(), "rv:{main}:host:h", "addr", nowhere).Err(); err != nil {
-		t.Fatal(err)
-	}
+	w.move(nowhere)
 	var unsent calls.Answer
 	calls.Eventually(t, patience, "a request that cannot be sent", "host_unreachable", func() string { unsent = w.askFor("e", 1); return unsent.Code() })
 	calm{status: 503, typ: "server_error", code: "host_unreachable", retry: 5}.must(t, "a request that could not be sent", unsent)
 	flaky.Refuse(false)
-	if err := w.rdb.HSet(t.Context(), "rv:{main}:host:h", "addr", flaky.Addr).Err(); err != nil {
-		t.Fatal(err)
-	}
+	w.move(flaky.Addr)
 	w.use("e") // waits until the host can be reached again
 	if after := []int{w.engine("a"), w.engine("e"), w.engine("silent")}; fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("processes %v became %v", before, after)
