@@ -25,53 +25,51 @@ func (p *parts) messages(v peek.Value) *wire.Error {
 	if v.Depth() == 2 && v.HasObject() && !bytes.Contains(v.Raw, []byte(`_url"`)) {
 		return nil // no message holds more than scalars: texts
 	}
-	var e *wire.Error
-	w := peek.WalkOf(v.Raw)
-	w.Array(func() bool {
-		if w.Kind() != peek.Object {
-			e = wire.Newf(wire.InvalidType, "Each item of '%s' must be an object.", p.param).With(p.param)
-			return false
+	return p.eachMember(v, func(w *peek.Walk, name []byte) *wire.Error {
+		switch {
+		case string(name) == "content":
+			return p.contents(w, p.allowed())
+		case mediaName(name):
+			return p.refuse("A message may hold media only in its content parts.")
 		}
-		w.Object(func(name []byte) bool {
-			if string(name) == "content" {
-				e = p.contents(&w, p.allowed())
-			} else if mediaName(name) {
-				e = p.refuse("A message may hold media only in its content parts.")
-			}
-			return e == nil
-		})
-		return e == nil
+		return nil
 	})
-	return e
 }
 
 // items checks the input of the Responses dialect.
 func (p *parts) items(v peek.Value) *wire.Error {
-	var e *wire.Error
+	return p.eachMember(v, func(w *peek.Walk, name []byte) *wire.Error {
+		switch string(name) {
+		case "content", "summary":
+			return p.contents(w, responsesParts)
+		case "output":
+			return p.contents(w, toolOutput)
+		case "type":
+			if !oneOf(w.Raw(), itemTypes) {
+				return p.refuse("An item's type is not accepted here.")
+			}
+			return nil
+		}
+		if mediaName(name) {
+			return p.refuse("An item may hold media only in its content parts.")
+		}
+		return nil
+	})
+}
+
+// eachMember calls check at each member of each object in the list v, until it
+// returns an error. An item that is no object is refused.
+func (p *parts) eachMember(v peek.Value, check func(w *peek.Walk, name []byte) *wire.Error) (e *wire.Error) {
 	w := peek.WalkOf(v.Raw)
 	w.Array(func() bool {
 		if w.Kind() != peek.Object {
 			e = wire.Newf(wire.InvalidType, "Each item of '%s' must be an object.", p.param).With(p.param)
 			return false
 		}
-		w.Object(func(name []byte) bool {
-			switch string(name) {
-			case "content", "summary":
-				e = p.contents(&w, responsesParts)
-			case "output":
-				e = p.contents(&w, toolOutput)
-			case "type":
-				if t := w.Raw(); !oneOf(t, itemTypes) {
-					e = p.refuse("An item's type is not accepted here.")
-				}
-			default:
-				if mediaName(name) {
-					e = p.refuse("An item may hold media only in its content parts.")
-				}
-			}
+		return w.Object(func(name []byte) bool {
+			e = check(&w, name)
 			return e == nil
 		})
-		return e == nil
 	})
 	return e
 }

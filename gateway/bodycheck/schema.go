@@ -1,0 +1,266 @@
+package bodycheck
+
+import (
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+
+	"reveille/gateway/peek"
+	"reveille/gateway/wire"
+)
+
+// schemaCheck walks whatever holds JSON schemas. Every object counts as a
+// schema, so that it does not matter where an engine looks for them; what stands
+// under properties, which name no keywords, is told apart.
+type schemaCheck struct {
+	param   string
+	llama   bool
+	lenient bool // forms that engines pass over are accepted
+
+	base  string // where the schema at hand begins, to which its references are relative
+	nodes int
+	spent cost
+	edges map[string][]string // from a place in the schema to those that it is the same as
+	err   error
+}
+
+func (s *schemaCheck) document(v peek.Value) error {
+	s.edges = map[string][]string{}
+	if s.param == "json_schema" {
+		s.base = "#"
+	}
+	w := peek.WalkOf(v.Raw)
+	s.node(&w, "#", schemaNode)
+	if s.err == nil && s.cyclic() {
+		s.err = errors.New("a $ref leads back to itself")
+	}
+	if s.err != nil {
+		return wire.Newf(wire.InvalidType, "'%s' has a schema that is not accepted: %v.", s.param, s.err).With(s.param)
+	}
+	return nil
+}
+
+// nodeKind says how the members of an object are to be read.
+type nodeKind uint8
+
+const (
+	schemaNode nodeKind = iota
+	namesNode           // members are named by the client: properties, $defs
+	dataNode            // values, not schemas: enum, const, default, examples
+)
+
+func (s *schemaCheck) fail(text string) bool {
+	if s.err == nil {
+		s.err = errors.New(text)
+	}
+	return false
+}
+
+func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
+	switch w.Kind() {
+	case peek.Array:
+		if s.nodes++; s.nodes > maxNodes {
+			return s.fail("it has too many parts")
+		}
+		i := 0
+		return w.Array(func() bool {
+			i++
+			if kind != dataNode && i > maxChoices {
+				return s.fail("a list in it is too long")
+			}
+			return s.node(w, at+"/"+strconv.Itoa(i-1), kind)
+		})
+	case peek.Object:
+		if s.nodes++; s.nodes > maxNodes {
+			return s.fail("it has too many parts")
+		}
+		if kind == schemaNode {
+			return s.schema(w, at)
+		}
+		n := 0
+		return w.Object(func(name []byte) bool {
+			if n++; kind == namesNode && (n > maxProperties || len(name) > maxName) {
+				return s.fail("it has too many properties, or too long a name of one")
+			}
+			next := schemaNode
+			if kind == dataNode {
+				next = dataNode
+			}
+			return s.node(w, at+"/"+string(name), next)
+		})
+	}
+	w.Raw()
+	return true
+}
+
+// schema checks the members of a schema.
+func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
+	var low, high [4]float64
+	for i := range low {
+		low[i], high[i] = math.Inf(-1), math.Inf(1)
+	}
+	ok := w.Object(func(name []byte) bool {
+		here := at + "/" + string(name)
+		switch string(name) {
+		case "pattern":
+			return s.pattern(w)
+		case "$ref":
+			return s.reference(w, at)
+		case "allOf", "anyOf", "oneOf":
+			return s.alternatives(w, at, here)
+		case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas":
+			return s.node(w, here, namesNode)
+		case "enum":
+			return s.enum(w)
+		case "schema", "parameters", "input_schema":
+			if s.base != "" {
+				break
+			}
+			s.base = here
+			ok := s.node(w, here, schemaNode)
+			s.base = ""
+			return ok
+		case "server_url", "connector_id":
+			return s.fail("tools are not called from here")
+		case "const", "default", "examples", "example":
+			return s.node(w, here, dataNode)
+		case "minLength", "maxLength":
+			return s.bound(w, &low[0], &high[0], name[1] == 'a', math.MaxInt32)
+		case "minItems", "maxItems":
+			return s.bound(w, &low[1], &high[1], name[1] == 'a', math.MaxInt32)
+		case "minimum", "maximum":
+			return s.bound(w, &low[2], &high[2], name[1] == 'a', math.Inf(1))
+		case "exclusiveMinimum", "exclusiveMaximum":
+			return s.bound(w, &low[3], &high[3], name[10] == 'a', math.Inf(1))
+		}
+		return s.node(w, here, schemaNode)
+	})
+	if !ok {
+		return false
+	}
+	low[2], high[2] = max(low[2], low[3]), min(high[2], high[3])
+	for i := range low {
+		if low[i] > high[i] {
+			return s.fail("a minimum is above its maximum")
+		}
+	}
+	for i := range low[:2] { // lengths and counts: each step is a copy
+		n := max(low[i], 0)
+		if !math.IsInf(high[i], 1) {
+			n = high[i]
+		}
+		if err := s.spent.add(cost{copies: int(n)}); err != nil {
+			return s.fail(err.Error())
+		}
+	}
+	return true
+}
+
+func (s *schemaCheck) pattern(w *peek.Walk) bool {
+	v := w.Raw()
+	if v.Kind != peek.String {
+		return v.Kind == peek.Object || s.fail("a pattern is not a text") // a property called pattern
+	}
+	if !s.llama {
+		return len(v.Raw) <= maxPattern || s.fail("a pattern is too long")
+	}
+	spent, err := checkPattern(v.String(), s.lenient)
+	if err == nil {
+		err = s.spent.add(spent)
+	}
+	return err == nil || s.fail("a pattern is not accepted: "+err.Error())
+}
+
+// reference notes what the $ref of the schema at a place leads to.
+func (s *schemaCheck) reference(w *peek.Walk, at string) bool {
+	v := w.Raw()
+	if v.Kind != peek.String {
+		return s.fail("a $ref is not a text")
+	}
+	ref := v.String()
+	if ref != "#" && !strings.HasPrefix(ref, "#/") {
+		return s.fail("a $ref does not begin with #/")
+	}
+	s.edges[at] = append(s.edges[at], s.base+strings.NewReplacer("~1", "/", "~0", "~").Replace(ref[1:]))
+	return true
+}
+
+// alternatives checks the schemas of allOf, anyOf and oneOf, and notes that the
+// schema at a place is the same as each.
+func (s *schemaCheck) alternatives(w *peek.Walk, at, here string) bool {
+	if w.Kind() == peek.Array {
+		i := 0
+		copied := *w
+		copied.Array(func() bool {
+			s.edges[at] = append(s.edges[at], here+"/"+strconv.Itoa(i))
+			i++
+			return i <= maxChoices
+		})
+	}
+	return s.node(w, here, schemaNode)
+}
+
+func (s *schemaCheck) enum(w *peek.Walk) bool {
+	v := w.Raw()
+	if v.Kind != peek.Array {
+		return true
+	}
+	n := 0
+	list := peek.WalkOf(v.Raw)
+	return list.Array(func() bool { n++; return n <= maxChoices }) || s.fail("an enum has too many values")
+}
+
+// bound reads the value of a keyword that bounds a number from below or above.
+func (s *schemaCheck) bound(w *peek.Walk, low, high *float64, upper bool, most float64) bool {
+	v := w.Raw()
+	if v.Kind != peek.Number {
+		return true // a property of that name, or what an engine refuses by itself
+	}
+	f, err := strconv.ParseFloat(string(v.Raw), 64)
+	if err != nil || !math.IsInf(most, 1) && (f < 0 || f > most || f != math.Trunc(f)) {
+		return s.fail("a length or a count is out of range")
+	}
+	if math.Abs(f) >= maxBound {
+		return s.fail("a number is too large")
+	}
+	if upper {
+		*high = f
+	} else {
+		*low = f
+	}
+	return true
+}
+
+// cyclic reports whether following references and alternatives, without
+// consuming anything of a text, leads back to where it began.
+func (s *schemaCheck) cyclic() bool {
+	const (
+		open = 1
+		done = 2
+	)
+	state := map[string]int{}
+	var visit func(at string) bool
+	visit = func(at string) bool {
+		switch state[at] {
+		case open:
+			return true
+		case done:
+			return false
+		}
+		state[at] = open
+		for _, next := range s.edges[at] {
+			if visit(next) {
+				return true
+			}
+		}
+		state[at] = done
+		return false
+	}
+	for at := range s.edges {
+		if visit(at) {
+			return true
+		}
+	}
+	return false
+}
