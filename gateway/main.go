@@ -89,18 +89,13 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	var c commands
-	options := append(config.Options("gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself."),
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)),
-		kong.Bind(logger),
-		kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
-	args := config.Args(os.Args[1:])
-	if len(args) == 0 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments
-		args = []string{"lambda"}
+	if len(os.Args) == 1 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments
+		os.Args = append(os.Args, "lambda")
 	}
-	parser := kong.Must(&c, options...)
-	k, err := parser.Parse(args)
-	parser.FatalIfErrorf(err)
-	if err := k.Run(); err != nil {
+	command := config.MustParse(&c, "gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself.",
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)), kong.Bind(logger),
+		kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
+	if err := command.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)
 	}

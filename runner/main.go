@@ -18,10 +18,7 @@ import (
 
 func main() {
 	var s app.Settings
-	options := append(config.Options("runner", "Runs the inference engines of one host for a Reveille pool."), kong.Vars{"runner_addr": "127.0.0.1:8090"}, config.IntakeVars(true))
-	parser := kong.Must(&s, options...)
-	_, err := parser.Parse(config.Args(os.Args[1:]))
-	parser.FatalIfErrorf(err)
+	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.", kong.Vars{"runner_addr": "127.0.0.1:8090"}, config.IntakeVars(true))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once

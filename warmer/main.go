@@ -9,8 +9,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/alecthomas/kong"
-
 	"reveille/infra/config"
 	"reveille/infra/state"
 	"reveille/infra/wake/drivers"
@@ -19,7 +17,7 @@ import (
 
 func main() {
 	var s app.Settings
-	kong.Parse(&s, config.Options("warmer", "Puts idle models and hosts of a Reveille pool to sleep, and keeps planned ones warm.")...)
+	config.MustParse(&s, "warmer", "Puts idle models and hosts of a Reveille pool to sleep, and keeps planned ones warm.")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once

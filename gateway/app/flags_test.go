@@ -17,7 +17,7 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 	if err := os.WriteFile(file, []byte("hosts:\n  a: {driver: local, devices: cpu}\n  b: {driver: local, devices: cpu}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := RunSettings{Front: Front{Models: file}, Host: runner.Host{Host: "a", Labels: "fast, big"}}
+	s := RunSettings{Front: Front{Models: file}, HostSettings: runner.HostSettings{Host: "a", Labels: "fast, big"}}
 	if err := s.checkHost(); err != nil {
 		t.Error(err)
 	}
@@ -28,7 +28,7 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 	if _, err := s.hostCommand(catalog.Host{Name: "b"}); err == nil {
 		t.Error("another host is started in spite of --host")
 	}
-	s.Host.Host = "c"
+	s.Host = "c"
 	if err := s.checkHost(); err == nil || !strings.Contains(err.Error(), "--host c") {
 		t.Errorf("%v", err)
 	}

@@ -37,7 +37,7 @@ type RunSettings struct {
 	Pool        string `help:"Name of the deployment; all its keys carry it as {NAME}." default:"main"`
 	config.Log  `embed:""`
 	Front
-	runner.Host
+	runner.HostSettings
 	warmer.Sweep
 	Evict string `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 }
@@ -45,7 +45,7 @@ type RunSettings struct {
 // Run runs everything on one machine until ctx ends: an embedded Redis unless one is named, the gateway, a warmer, and one
 // runner process for each host of the models file with the driver local.
 func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) error {
-	if err := s.Host.Check(); err != nil { // else only the runner's process would say so
+	if err := s.HostSettings.Check(); err != nil { // else only the runner's process would say so
 		return err
 	}
 	if err := s.checkHost(); err != nil {
@@ -90,7 +90,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		OnExit: func(host string, _ error) { keep.again(back, host) },
 	})
 	defer hosts.Close()
-	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.Host.FairAfter, Evict: s.Evict}
+	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict}
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts
@@ -117,15 +117,15 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 
 // checkHost wants --host, where it is given, to be a local host of the models file: the one that this program runs.
 func (s RunSettings) checkHost() error {
-	if s.Host.Host == "" {
+	if s.Host == "" {
 		return nil
 	}
 	c, _, err := catalog.Load(s.Models)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(c.Hosts, func(h *catalog.Host) bool { return h.Name == s.Host.Host && h.Driver == catalog.DriverLocal }) {
-		return fmt.Errorf("--host %s: %s has no host of that name with the driver local", s.Host.Host, s.Models)
+	if !slices.ContainsFunc(c.Hosts, func(h *catalog.Host) bool { return h.Name == s.Host && h.Driver == catalog.DriverLocal }) {
+		return fmt.Errorf("--host %s: %s has no host of that name with the driver local", s.Host, s.Models)
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ func (s RunSettings) wakeLocal(ctx context.Context, d wake.Driver, name string) 
 		return err
 	}
 	if name == "" {
-		name = s.Host.Host
+		name = s.Host
 	}
 	var errs []error
 	for _, h := range c.Hosts {
@@ -158,8 +158,8 @@ func (s RunSettings) wakeLocal(ctx context.Context, d wake.Driver, name string) 
 // hostCommand starts this program again as the runner of a local host. The secret goes through the environment, which
 // other users of the machine cannot read.
 func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
-	if s.Host.Host != "" && h.Name != s.Host.Host {
-		return local.Command{}, fmt.Errorf("host %s is not the one of --host %s", h.Name, s.Host.Host)
+	if s.Host != "" && h.Name != s.Host {
+		return local.Command{}, fmt.Errorf("host %s is not the one of --host %s", h.Name, s.Host)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -212,9 +212,9 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	for _, d := range s.EnginesDir {
 		add("engines-dir", d)
 	}
-	env := append(os.Environ(), config.EnvPrefix+"_REDIS_URL="+s.RedisURL, config.EnvPrefix+"_RUNNER_SECRET="+s.RunnerSecret)
+	env := append(os.Environ(), config.EnvPrefix+"REDIS_URL="+s.RedisURL, config.EnvPrefix+"RUNNER_SECRET="+s.RunnerSecret)
 	if s.HFToken != "" {
-		env = append(env, config.EnvPrefix+"_HF_TOKEN="+s.HFToken)
+		env = append(env, config.EnvPrefix+"HF_TOKEN="+s.HFToken)
 	}
 	return local.Command{Argv: argv, Env: env}, nil
 }

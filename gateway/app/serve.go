@@ -159,7 +159,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	srv.Drain()
 	stopGate()
 	<-gateDone
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.GrantTime)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ShutdownTimeout)
 	defer cancel()
 	if err := srv.Shutdown(end); err != nil {
 		log.Warn("open requests were cut", "error", err)

@@ -18,26 +18,26 @@ import (
 
 // Front are the flags of the gateway itself.
 type Front struct {
-	Addr         string        `help:"Address that clients reach the gateway at." default:"127.0.0.1:8080"`
-	Models       string        `help:"The models file." default:"models.yaml"`
-	APIKeysFile  string        `name:"api-keys-file" help:"File of API keys, one a line with its scopes (infer, manage); without any key only loopback addresses are served." placeholder:"FILE"`
-	AdminKey     string        `help:"One API key with both scopes." placeholder:"KEY"`
-	localKey     string        // of gateway run without keys
-	RunnerSecret string        `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
-	Hold         time.Duration `help:"Longest a request waits for a cold model." default:"300s"`
-	CommitAfter  time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
-	StreamErrors string        `help:"How a request for a stream is told an error before its stream has begun: by the error's status, or by an event with status 200." enum:"status,event" default:"status"`
-	FreeMetrics  bool          `help:"Serve /metrics without a key."`
-	Keepalive    time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
-	GrantTime    time.Duration `name:"shutdown-timeout" help:"How long open requests may go on after SIGTERM." default:"10m"`
-	CORSOrigins  []string      `name:"cors-origins" help:"Origins of web pages that may use the gateway besides those of localhost and of desktop apps: https://chat.example.org, myapp://* for a scheme; * for all, which needs API keys." placeholder:"ORIGIN"`
-	AllowedHosts []string      `name:"allowed-hosts" help:"Host names that the gateway answers to without API keys, besides localhost and IP addresses." placeholder:"NAME"`
-	MaxBody      string        `help:"Largest request body." default:"64MiB"`
+	Addr            string        `help:"Address that clients reach the gateway at." default:"127.0.0.1:8080"`
+	Models          string        `help:"The models file." default:"models.yaml"`
+	APIKeysFile     string        `name:"api-keys-file" help:"File of API keys, one a line with its scopes (infer, manage); without any key only loopback addresses are served." placeholder:"FILE"`
+	AdminKey        string        `help:"One API key with both scopes." placeholder:"KEY"`
+	localKey        string        // of gateway run without keys
+	RunnerSecret    string        `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
+	Hold            time.Duration `help:"Longest a request waits for a cold model." default:"300s"`
+	CommitAfter     time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
+	StreamErrors    string        `help:"How a request for a stream is told an error before its stream has begun: by the error's status, or by an event with status 200." enum:"status,event" default:"status"`
+	FreeMetrics     bool          `help:"Serve /metrics without a key."`
+	Keepalive       time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
+	ShutdownTimeout time.Duration `help:"How long open requests may go on after SIGTERM." default:"10m"`
+	CORSOrigins     []string      `name:"cors-origins" help:"Origins of web pages that may use the gateway besides those of localhost and of desktop apps: https://chat.example.org, myapp://* for a scheme; * for all, which needs API keys." placeholder:"ORIGIN"`
+	AllowedHosts    []string      `name:"allowed-hosts" help:"Host names that the gateway answers to without API keys, besides localhost and IP addresses." placeholder:"NAME"`
+	MaxBody         string        `help:"Largest request body." default:"64MiB"`
 	config.Intake
-	MaxConns    int    `help:"Most client connections; 0 is no limit." default:"0"`
-	MemoryLimit string `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group." placeholder:"SIZE"`
-	MaxWaiting  int    `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
-	KeyWaiting  int    `name:"max-waiting-per-key" help:"Most requests of one API key that wait for models, unless its line says otherwise; more are refused with queue_full; 0 is no limit." default:"5000"`
+	MaxConns         int    `help:"Most client connections; 0 is no limit." default:"0"`
+	MemoryLimit      string `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group." placeholder:"SIZE"`
+	MaxWaiting       int    `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
+	MaxWaitingPerKey int    `help:"Most requests of one API key that wait for models, unless its line says otherwise; more are refused with queue_full; 0 is no limit." default:"5000"`
 
 	// RegisterAllow has a default that depends on the keys: see parse.
 	RegisterAllow []string `help:"Where the weights of models registered through the API may lie: a folder of the hosts, or a place such as hf://org/*-GGUF or s3://bucket/models; may be repeated. Default hf:// where API keys are configured, else nothing." placeholder:"PLACE"`
@@ -60,7 +60,7 @@ func (f Front) parse() (parsed, error) {
 	var p parsed
 	var errs []error
 	var err error
-	if p.keys, err = keys.Open(f.APIKeysFile, f.AdminKey, quota.Limits{Waiting: f.KeyWaiting}); err != nil {
+	if p.keys, err = keys.Open(f.APIKeysFile, f.AdminKey, quota.Limits{Waiting: f.MaxWaitingPerKey}); err != nil {
 		errs = append(errs, err)
 	} else if err := mayListen(f.Addr, p.keys.Configured()); err != nil {
 		errs = append(errs, err)
@@ -102,12 +102,12 @@ func (f Front) parse() (parsed, error) {
 	for _, t := range []struct {
 		flag string
 		d    time.Duration
-	}{{"hold", f.Hold}, {"commit-after", f.CommitAfter}, {"keepalive", f.Keepalive}, {"shutdown-timeout", f.GrantTime}} {
+	}{{"hold", f.Hold}, {"commit-after", f.CommitAfter}, {"keepalive", f.Keepalive}, {"shutdown-timeout", f.ShutdownTimeout}} {
 		if t.d <= 0 {
 			errs = append(errs, fmt.Errorf("--%s: must be more than 0", t.flag))
 		}
 	}
-	if f.MaxConns < 0 || f.MaxWaiting < 0 || f.KeyWaiting < 0 {
+	if f.MaxConns < 0 || f.MaxWaiting < 0 || f.MaxWaitingPerKey < 0 {
 		errs = append(errs, errors.New("--max-conns, --max-waiting and --max-waiting-per-key: must not be negative"))
 	}
 	return p, errors.Join(errs...)

@@ -11,7 +11,7 @@ import (
 // front is what the flags' defaults are.
 func frontDefaults() Front {
 	return Front{
-		Addr: "127.0.0.1:0", Hold: time.Minute, CommitAfter: 5 * time.Second, Keepalive: 5 * time.Second, GrantTime: 5 * time.Second,
+		Addr: "127.0.0.1:0", Hold: time.Minute, CommitAfter: 5 * time.Second, Keepalive: 5 * time.Second, ShutdownTimeout: 5 * time.Second,
 		MaxBody: "64MiB", Intake: config.Intake{MaxHeld: "1GiB", ReadTimeout: 30 * time.Second, MinRate: "64KiB"},
 	}
 }
@@ -28,7 +28,7 @@ func TestSettings(t *testing.T) {
 		"--max-held":              func(f *Front) { f.MaxHeld = "-1" },
 		"--read-timeout":          func(f *Front) { f.ReadTimeout = -time.Second },
 		"--min-rate: \"fast\"":    func(f *Front) { f.MinRate = "fast" },
-		"--max-conns-per-address": func(f *Front) { f.PerAddress = -1 },
+		"--max-conns-per-address": func(f *Front) { f.MaxConnsPerAddress = -1 },
 		"--proxies: \"10.0.0.1\"": func(f *Front) { f.Proxies = []string{"10.0.0.1"} },
 		"--memory-limit":          func(f *Front) { f.MemoryLimit = "most" },
 		"--hold":                  func(f *Front) { f.Hold = 0 },

@@ -1,5 +1,5 @@
-// Package config holds the settings that all programs share, as kong flag groups: a flag's name is the setting's name,
-// the same setting is read from the environment as REVEILLE_ and the upper-snake flag, and flags go first.
+// Package config reads the programs' settings, and holds those that several programs share: kong reads commands and
+// flags, env the environment.
 package config
 
 import (
@@ -16,9 +16,6 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// EnvPrefix begins the name of every environment variable that is read.
-const EnvPrefix = "REVEILLE"
-
 // Redis says where the pool's state is.
 type Redis struct {
 	RedisURL string `help:"Redis of the pool: redis://, rediss:// or unix://; several hosts with commas, or ?cluster=true, are a Cluster; ?master_name=NAME asks Sentinels." default:"redis://127.0.0.1:6379/0"`
@@ -34,7 +31,7 @@ type Log struct {
 // Logger makes the program's logger.
 func (l Log) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(l.LogLevel)) // kong has checked it
+	_ = level.UnmarshalText([]byte(l.LogLevel)) // Parse has checked it
 	o := &slog.HandlerOptions{Level: level}
 	if l.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))
@@ -44,11 +41,11 @@ func (l Log) Logger(w io.Writer) *slog.Logger {
 
 // Intake are the limits on what clients' connections and request bodies may take of a server.
 type Intake struct {
-	MaxHeld     string        `help:"Most bytes of request bodies in memory at a time; more are refused with overloaded." default:"1GiB"`
-	ReadTimeout time.Duration `help:"Longest that a request's head may take, that its body may pause, and that its body may lag behind --min-rate." default:"30s"`
-	MinRate     string        `help:"Bytes a second that a request's body must arrive with on average, after the first --read-timeout; slower ones are refused with 408." default:"64KiB"`
-	PerAddress  int           `name:"max-conns-per-address" help:"Most connections from one address (of IPv6: from one /64); 0 is no limit." default:"${per_address}"`
-	Proxies     []string      `help:"Addresses without that limit, as prefixes: those of proxies, behind which are many clients." default:"${proxies}"`
+	MaxHeld            string        `help:"Most bytes of request bodies in memory at a time; more are refused with overloaded." default:"1GiB"`
+	ReadTimeout        time.Duration `help:"Longest that a request's head may take, that its body may pause, and that its body may lag behind --min-rate." default:"30s"`
+	MinRate            string        `help:"Bytes a second that a request's body must arrive with on average, after the first --read-timeout; slower ones are refused with 408." default:"64KiB"`
+	MaxConnsPerAddress int           `help:"Most connections from one address (of IPv6: from one /64); 0 is no limit." default:"${per_address}"`
+	Proxies            []string      `help:"Addresses without that limit, as prefixes: those of proxies, behind which are many clients." default:"${proxies}"`
 }
 
 // IntakeVars are the defaults of an Intake that differ by program: a gateway behind a load balancer sees private addresses
@@ -71,7 +68,7 @@ type Limits struct {
 
 // Parse checks the settings; all mistakes are reported in one go.
 func (i Intake) Parse() (Limits, error) {
-	l := Limits{ReadTimeout: i.ReadTimeout, PerAddress: i.PerAddress}
+	l := Limits{ReadTimeout: i.ReadTimeout, PerAddress: i.MaxConnsPerAddress}
 	var errs []error
 	size := func(flag, text string, most int64) int64 {
 		if text == "" {
@@ -107,17 +104,9 @@ func (i Intake) Parse() (Limits, error) {
 	return l, errors.Join(errs...)
 }
 
-// Options are kong's settings for all programs.
-func Options(name, description string) []kong.Option {
-	return []kong.Option{
-		kong.Name(name), kong.Description(description), kong.DefaultEnvars(EnvPrefix),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: false, WrapUpperBound: 120}),
-	}
-}
-
-// Args joins the numbers that follow --max-loaded-models as words of their own to its value, so that a list and -1 need
+// joinLimits joins the numbers that follow --max-loaded-models as words of their own to its value, so that a list and -1 need
 // no quotes and no "=".
-func Args(args []string) []string {
+func joinLimits(args []string) []string {
 	const flag = "--max-loaded-models"
 	var out []string
 	for i := 0; i < len(args); i++ {

@@ -40,11 +40,11 @@ var ErrRunning = errors.New("another runner of this host is running; stop it fir
 // trying to register. On a machine that is taken away the host drains before ctx ends. Order of the end: no new requests,
 // open ones end or are cut, engines are stopped, the host is written asleep, the listener closes.
 func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string)) error {
-	p, err := s.Host.parse()
+	p, err := s.HostSettings.parse()
 	secret, err2 := config.Secret(s.RunnerSecret)
 	off, err3 := sleepCommand(s.SleepCommand)
 	limits, err4 := s.Intake.Parse()
-	if err := errors.Join(err, err2, err3, err4, s.Instance.parse()); err != nil {
+	if err := errors.Join(err, err2, err3, err4, s.InstanceSettings.parse()); err != nil {
 		return err
 	}
 	log = log.With("host", p.name)
@@ -86,7 +86,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer store.Close()
 
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
-	box, err := newSandbox(s.Host, p, log)
+	box, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
 		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, Patience: serve.LongAnswer * s.FirstByte,
 	}
-	m := newCloudMachine(s.Instance, log)
+	m := newCloudMachine(s.InstanceSettings, log)
 	defer m.close()
 	fence := fenceFile(filepath.Join(s.StateDir, "fence-"+p.name))
 	boot := rand.Text()

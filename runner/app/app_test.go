@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 func settings(t *testing.T, redis string) Settings {
 	return Settings{
 		Redis: config.Redis{RedisURL: "redis://" + redis, Pool: "main"}, RunnerSecret: "0123456789abcdef",
-		Host: Host{Host: "h", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: "1", StateDir: t.TempDir(), FairAfter: time.Second, DrainTimeout: time.Second},
+		HostSettings: HostSettings{Host: "h", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: "1", StateDir: t.TempDir(), FairAfter: time.Second, DrainTimeout: time.Second},
 	}
 }
 
@@ -155,7 +155,7 @@ func TestSecondRunnerIsRefused(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	other := s
-	other.Host.Host = "h2"
+	other.HostSettings.Host = "h2"
 	_, endOther := running(t, other)
 	if err := errors.Join(end(), endOther()); err != nil {
 		t.Error(err)
@@ -192,16 +192,12 @@ func TestRedisComesLater(t *testing.T) {
 // flags reads a runner's command line.
 func flags(t *testing.T, args ...string) (s Settings, err error) {
 	t.Helper()
-	p, err := kong.New(&s, append(config.Options("runner", ""), kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(true))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = p.Parse(args)
+	_, err = config.Parse(&s, "runner", "", args, kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(true))
 	return s, err
 }
 
 func TestParse(t *testing.T) {
-	good := Host{
+	good := HostSettings{
 		Host: "gpu-1", RunnerAddr: "10.0.0.1:8090", Devices: "cpu,npu", Labels: "fast, big", MaxLoadedModels: "2 1", MemoryBudget: "cpu=1GiB gpu=20GB",
 		NPUSeats: "llm=1 audio=2", CtxSize: 4096, NParallel: 8, BatchDelay: 5 * time.Millisecond, LlamacppBackend: "cpu", FairAfter: time.Second, DrainTimeout: time.Second,
 	}
@@ -211,25 +207,25 @@ func TestParse(t *testing.T) {
 		p.options["batch_delay"] != int64(5) {
 		t.Errorf("%+v %v", p, err)
 	}
-	for want, change := range map[string]func(*Host){
-		"--host \"a/../b\"":            func(h *Host) { h.Host = "a/../b" },
-		"--devices":                    func(h *Host) { h.Devices = "tpu" },
-		"--labels":                     func(h *Host) { h.Labels = "a{b" },
-		"--max-loaded-models":          func(h *Host) { h.MaxLoadedModels = "0" },
-		"want DEVICE=SIZE":             func(h *Host) { h.MemoryBudget = "=1GiB" },
-		"is not a size above 0":        func(h *Host) { h.MemoryBudget = "gpu=much" },
-		"want TYPE=NUMBER":             func(h *Host) { h.NPUSeats = "llm=1x" },
-		"option ctx_size":              func(h *Host) { h.CtxSize = -5 },
-		"option n_parallel":            func(h *Host) { h.NParallel = -1 },
-		"option batch_delay":           func(h *Host) { h.BatchDelay = time.Second + time.Millisecond },
-		"want whole milliseconds":      func(h *Host) { h.BatchDelay = 1500 * time.Microsecond },
-		"n_ubatch 512: want at most":   func(h *Host) { h.NBatch, h.NUbatch = 256, 512 },
-		"ctx_size 4096: want at least": func(h *Host) { h.NBatch = 8192 },
-		"--fair-after":                 func(h *Host) { h.FairAfter = 0 },
-		"--drain-timeout":              func(h *Host) { h.DrainTimeout = -time.Second },
-		"name one of this host":        func(h *Host) { h.RunnerAddr = ":8090" },
-		"\"0.0.0.0:8090\": gateways":   func(h *Host) { h.RunnerAddr = "0.0.0.0:8090" },
-		"--runner-addr \"8090\": want": func(h *Host) { h.RunnerAddr = "8090" },
+	for want, change := range map[string]func(*HostSettings){
+		"--host \"a/../b\"":            func(h *HostSettings) { h.Host = "a/../b" },
+		"--devices":                    func(h *HostSettings) { h.Devices = "tpu" },
+		"--labels":                     func(h *HostSettings) { h.Labels = "a{b" },
+		"--max-loaded-models":          func(h *HostSettings) { h.MaxLoadedModels = "0" },
+		"want DEVICE=SIZE":             func(h *HostSettings) { h.MemoryBudget = "=1GiB" },
+		"is not a size above 0":        func(h *HostSettings) { h.MemoryBudget = "gpu=much" },
+		"want TYPE=NUMBER":             func(h *HostSettings) { h.NPUSeats = "llm=1x" },
+		"option ctx_size":              func(h *HostSettings) { h.CtxSize = -5 },
+		"option n_parallel":            func(h *HostSettings) { h.NParallel = -1 },
+		"option batch_delay":           func(h *HostSettings) { h.BatchDelay = time.Second + time.Millisecond },
+		"want whole milliseconds":      func(h *HostSettings) { h.BatchDelay = 1500 * time.Microsecond },
+		"n_ubatch 512: want at most":   func(h *HostSettings) { h.NBatch, h.NUbatch = 256, 512 },
+		"ctx_size 4096: want at least": func(h *HostSettings) { h.NBatch = 8192 },
+		"--fair-after":                 func(h *HostSettings) { h.FairAfter = 0 },
+		"--drain-timeout":              func(h *HostSettings) { h.DrainTimeout = -time.Second },
+		"name one of this host":        func(h *HostSettings) { h.RunnerAddr = ":8090" },
+		"\"0.0.0.0:8090\": gateways":   func(h *HostSettings) { h.RunnerAddr = "0.0.0.0:8090" },
+		"--runner-addr \"8090\": want": func(h *HostSettings) { h.RunnerAddr = "8090" },
 	} {
 		h := good
 		change(&h)
@@ -242,7 +238,7 @@ func TestParse(t *testing.T) {
 	if _, err := h.parse(); err == nil || !strings.Contains(err.Error(), "--devices") || !strings.Contains(err.Error(), "--max-loaded-models") {
 		t.Errorf("not all mistakes at once: %v", err)
 	}
-	if err := Run(t.Context(), Settings{Host: good}, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "--runner-secret") {
+	if err := Run(t.Context(), Settings{HostSettings: good}, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "--runner-secret") {
 		t.Errorf("without a secret: %v", err)
 	}
 }

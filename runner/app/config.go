@@ -18,21 +18,21 @@ import (
 	"reveille/runner/plan"
 )
 
-// Settings are a runner's flags. They carry no values of their own until kong has filled them in.
+// Settings are a runner's settings. They carry no values of their own until config.Parse has filled them in.
 type Settings struct {
 	config.Redis
 	config.Log
 	config.Intake
-	Host
-	Instance
+	HostSettings
+	InstanceSettings
 	Evict        string  `help:"Which idle model makes room where several could: lru, or cost (reload seconds x price of the host, over the time unused)." enum:"lru,cost" default:"lru"`
 	Price        float64 `help:"Price of an hour of this host, for --evict cost; 0 counts as 1." default:"0"`
 	RunnerSecret string  `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
 	SleepCommand string  `help:"Command, started without a shell, that turns this machine off once the pool has put its host to sleep, such as \"systemctl suspend\"; for hosts of the driver wol." placeholder:"COMMAND"`
 }
 
-// Host are the flags that describe the host; gateway run has them too.
-type Host struct {
+// HostSettings are the flags that describe the host; gateway run has them too.
+type HostSettings struct {
 	Host            string        `help:"Name of this host in the pool; default the machine's name." placeholder:"NAME"`
 	RunnerAddr      string        `help:"Address that gateways reach this runner at; port 0 takes a free one." default:"${runner_addr}"`
 	Devices         string        `help:"Devices of this host: cpu, gpu, npu; default detected." placeholder:"LIST"`
@@ -49,7 +49,7 @@ type Host struct {
 	BatchDelay      time.Duration `help:"How long an embedding request may wait for company while the engine is idle, in whole milliseconds up to 1s; 0 leaves it to the recipe." placeholder:"DURATION"`
 	MMCacheBytes    string        `name:"mm-cache-bytes" help:"Encoder outputs of images and sounds kept in this process; 0 keeps none (Redis still does)." default:"256MiB"`
 	MMLookupWait    time.Duration `name:"mm-lookup-wait" help:"How long an engine waits for a look-up of encoder outputs, besides 4 ms a MiB of media and up to 32 ms a MiB of outputs, where encoding takes as long; then it runs its encoder." default:"50ms"`
-	MMTTL           time.Duration `name:"mm-ttl" help:"How long encoder outputs stay in Redis." default:"24h"`
+	MMTTL           time.Duration `name:"mm-ttl" env:"MM_TTL" help:"How long encoder outputs stay in Redis." default:"24h"`
 	MMQuota         string        `name:"mm-quota" help:"Encoder outputs in Redis, of all hosts and models together; 0 is no limit." default:"1GiB"`
 	MMMaxEntry      string        `name:"mm-max-entry" help:"Largest encoder output of one image or sound that is kept." default:"64MiB"`
 	Weights
@@ -81,7 +81,7 @@ type parsed struct {
 }
 
 // recipes are the shipped ones with those of the file.
-func (s Host) recipes() (recipe.Set, error) {
+func (s HostSettings) recipes() (recipe.Set, error) {
 	if s.Recipes == "" {
 		return recipe.Shipped(), nil
 	}
@@ -93,13 +93,13 @@ func (s Host) recipes() (recipe.Set, error) {
 }
 
 // Check reports all mistakes in the flags in one go.
-func (s Host) Check() error {
+func (s HostSettings) Check() error {
 	_, err := s.parse()
 	return err
 }
 
 // parse checks the flags; all mistakes are reported in one go.
-func (s Host) parse() (parsed, error) {
+func (s HostSettings) parse() (parsed, error) {
 	var p parsed
 	var errs []error
 	note := func(err error) {
@@ -175,7 +175,7 @@ func (s Host) parse() (parsed, error) {
 }
 
 // options are the load options that the flags give, checked by the recipe that takes them.
-func (s Host) options() (recipe.Options, error) {
+func (s HostSettings) options() (recipe.Options, error) {
 	raw := map[string]any{}
 	number := func(name string, n int) {
 		if n != 0 {

@@ -15,15 +15,15 @@ import (
 	"reveille/runner/instance"
 )
 
-// Instance are the flags of a runner on a machine of a cloud.
-type Instance struct {
+// InstanceSettings are the flags of a runner on a machine of a cloud.
+type InstanceSettings struct {
 	Instance      string `help:"Cloud of this machine, whose metadata service says when it is taken away: the host then drains. aws, or none." enum:"none,aws" default:"none"`
 	ScalingGroup  string `help:"Auto Scaling group of this machine, for the two hooks." placeholder:"NAME"`
 	LaunchHook    string `help:"Lifecycle hook at which the group waits until this host has registered." placeholder:"NAME"`
 	TerminateHook string `help:"Lifecycle hook at which the group waits until this host has drained." placeholder:"NAME"`
 }
 
-func (s Instance) parse() error {
+func (s InstanceSettings) parse() error {
 	if hooks := s.LaunchHook != "" || s.TerminateHook != ""; hooks && (s.Instance != "aws" || s.ScalingGroup == "") {
 		return errors.New("--launch-hook, --terminate-hook: name the group with --scaling-group, and --instance=aws")
 	}
@@ -37,7 +37,7 @@ const (
 
 // cloudMachine is the instance that the runner lives on.
 type cloudMachine struct {
-	Instance
+	InstanceSettings
 	meta       *instance.Metadata
 	group      *instance.Group
 	log        *slog.Logger
@@ -47,11 +47,11 @@ type cloudMachine struct {
 
 // newCloudMachine makes the instance of the settings, nil where there is none. The address of the metadata service is where
 // AWS's own programs look for it. Close it.
-func newCloudMachine(s Instance, log *slog.Logger) *cloudMachine {
+func newCloudMachine(s InstanceSettings, log *slog.Logger) *cloudMachine {
 	if s.Instance != "aws" {
 		return nil
 	}
-	m := &cloudMachine{Instance: s, meta: instance.NewMetadata(os.Getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT")), log: log, registered: make(chan struct{})}
+	m := &cloudMachine{InstanceSettings: s, meta: instance.NewMetadata(os.Getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT")), log: log, registered: make(chan struct{})}
 	m.group = &instance.Group{Name: s.ScalingGroup, Metadata: m.meta, Client: m.client, Log: log}
 	return m
 }

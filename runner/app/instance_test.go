@@ -51,7 +51,7 @@ func TestLifecycle(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	s := settings(t, testenv.Redis(t))
-	s.Instance = Instance{Instance: "aws", ScalingGroup: "reveille-gpu-1", LaunchHook: "runner-ready", TerminateHook: "runner-drained"}
+	s.InstanceSettings = InstanceSettings{Instance: "aws", ScalingGroup: "reveille-gpu-1", LaunchHook: "runner-ready", TerminateHook: "runner-drained"}
 	store, err := state.Open(state.Options{URL: s.RedisURL, Secret: []byte(s.RunnerSecret), Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestInstanceFlags(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return s.Instance.parse()
+		return s.InstanceSettings.parse()
 	}
 	for _, args := range [][]string{nil, {"--instance=aws"}, {"--instance=aws", "--scaling-group=g", "--launch-hook=h"}} {
 		if err := parse(args...); err != nil {

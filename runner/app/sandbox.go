@@ -9,7 +9,7 @@ import (
 )
 
 // newSandbox finds out how engines can be confined here, and says so.
-func newSandbox(s Host, p parsed, log *slog.Logger) (*sandbox.Sandbox, error) {
+func newSandbox(s HostSettings, p parsed, log *slog.Logger) (*sandbox.Sandbox, error) {
 	box, err := sandbox.New(sandbox.Config{
 		Mode: s.Sandbox, User: s.EngineUser, Memory: p.engineMemory, Private: []string{s.StateDir}, Log: log,
 	})

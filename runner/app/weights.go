@@ -21,8 +21,8 @@ import (
 type Weights struct {
 	WeightsDir   string `help:"Folder for weights fetched from s3:// and hf://, of this runner alone; default weights-HOST in the state folder." placeholder:"DIR"`
 	WeightsBytes string `help:"Most bytes of fetched weights kept, the least recently used go first; 0 is what the disk takes." default:"0"`
-	HFEndpoint   string `name:"hf-endpoint" env:"REVEILLE_HF_ENDPOINT,HF_ENDPOINT" help:"Hub that hf:// weights are fetched from." default:"https://huggingface.co"`
-	HFToken      string `name:"hf-token" env:"REVEILLE_HF_TOKEN,HF_TOKEN" help:"Token for the hub's gated and private repositories." placeholder:"TOKEN"`
+	HFEndpoint   string `name:"hf-endpoint" help:"Hub that hf:// weights are fetched from." default:"https://huggingface.co"`
+	HFToken      string `name:"hf-token" help:"Token for the hub's gated and private repositories." placeholder:"TOKEN"`
 }
 
 // parse checks the flags: the most bytes, and the hub.

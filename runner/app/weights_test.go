@@ -42,7 +42,7 @@ func TestWeightsFlags(t *testing.T) {
 
 // The folder is the runner's own: in the state folder by default, and a second owner is refused.
 func TestWeightsFolder(t *testing.T) {
-	s := Settings{Host: Host{StateDir: t.TempDir()}}
+	s := Settings{HostSettings: HostSettings{StateDir: t.TempDir()}}
 	_, end, err := weightsCache(s, "h", metrics.NewSet(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

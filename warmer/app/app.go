@@ -19,7 +19,7 @@ import (
 	"reveille/warmer/sweep"
 )
 
-// Settings are a warmer's flags. They carry no values of their own until kong has filled them in.
+// Settings are a warmer's flags. They carry no values of their own until config.Parse has filled them in.
 type Settings struct {
 	config.Redis
 	config.Log
@@ -41,7 +41,7 @@ type Sweep struct {
 	Every     time.Duration `help:"Time between two sweeps of the local ticker." default:"1m"`
 }
 
-// Validate is called by kong.
+// Validate checks the settings; config.Parse calls it.
 func (s Sweep) Validate() error {
 	if s.Every <= 0 {
 		return fmt.Errorf("--every %v: want more than 0", s.Every)

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/alecthomas/kong"
 )
 
 // A limit is written as the documents write it: a number, or a list in words of its own, -1 among them.
@@ -20,16 +18,12 @@ func TestMaxLoadedModelsWithoutQuotes(t *testing.T) {
 			MaxLoadedModels string
 			Host            string
 		}
-		parser, err := kong.New(&flags, Options("test", "A test.")...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := parser.Parse(Args(strings.Fields(line))); err != nil || flags.MaxLoadedModels != want || flags.Host != "a" {
+		if _, err := Parse(&flags, "test", "A test.", strings.Fields(line)); err != nil || flags.MaxLoadedModels != want || flags.Host != "a" {
 			t.Errorf("%s: %q, %q, %v", line, flags.MaxLoadedModels, flags.Host, err)
 		}
 	}
 	same := []string{"--max-loaded-models", "x", "--max-loaded-models"}
-	if got := Args(same); !slices.Equal(got, same) {
+	if got := joinLimits(same); !slices.Equal(got, same) {
 		t.Errorf("%q became %q", same, got)
 	}
 }
