@@ -46,6 +46,12 @@ func sourceOf(h *fasthttp.RequestHeader) wire.Source {
 	for _, v := range h.PeekAll("Sec-Fetch-Site") {
 		s.Sites = append(s.Sites, string(v))
 	}
+	for _, v := range h.PeekAll("Referer") {
+		if len(v) > 0 {
+			s.Referers = append(s.Referers, string(v))
+		}
+	}
+	s.Tool = wire.IsTool(h.UserAgent(), h.Peek("Accept-Language"))
 	return s
 }
 
@@ -76,6 +82,8 @@ func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit, source wire.So
 		if e := s.adminOnly(h, hit, source); e != nil {
 			return keys.Key{}, e
 		}
+	case hit.Acts() && source.Unmarked() && !presentsKey(h):
+		return keys.Key{}, wire.UnmarkedPage()
 	}
 	if e := hit.Err(); e != nil {
 		return keys.Key{}, e
@@ -87,14 +95,19 @@ func (s *Server) refusal(h *fasthttp.RequestHeader, hit wire.Hit, source wire.So
 }
 
 // keyOf finds the key that a request presents. Browsers add Basic credentials by themselves, so they do not count where a
-// page of another origin could have sent the request: marked as such, or a GET that changes something.
+// page of another origin could have sent the request: marked as such, or a GET that changes something and is not marked.
 func (s *Server) keyOf(h *fasthttp.RequestHeader, hit wire.Hit, source wire.Source) keys.Key {
 	authorization := h.Peek("Authorization")
-	acts := hit.Route != nil && hit.Route.Name == "unload_all"
-	if keys.IsBasic(authorization) && (acts || source.Foreign()) {
+	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {
 		authorization = nil
 	}
 	return s.cfg.Keys.Find(keys.From(authorization, h.Peek("x-api-key")))
+}
+
+// presentsKey reports whether a request has a key, right or wrong, in a header that pages cannot send without a preflight.
+func presentsKey(h *fasthttp.RequestHeader) bool {
+	authorization := h.Peek("Authorization")
+	return len(h.Peek("x-api-key")) > 0 || len(authorization) > 0 && !keys.IsBasic(authorization)
 }
 
 // adminOnly is the refusal of a request without the local admin key, on a gateway without keys, for what could run or read

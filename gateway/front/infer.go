@@ -111,7 +111,9 @@ func (x *exchange) start() (err error) {
 
 	if x.route, x.routed = s.cfg.Gate.Route(x.model.ID); x.routed {
 		x.state = "loaded"
-	} else if x.state = s.stateOf(x.model.ID); x.load != nil && x.wait.policy == "block" && x.state == "unloaded" {
+	} else if x.state = s.stateOf(x.model.ID); x.hit.Head {
+		err = notLoaded(x.model.ID)
+	} else if x.load != nil && x.wait.policy == "block" && x.state == "unloaded" {
 		err = x.load(x)
 	} else {
 		err = x.coldPolicy()
@@ -244,14 +246,20 @@ func (x *exchange) send() (*relay.Response, error) {
 
 var jsonType = []byte("application/json")
 
-// use counts the request at its route and notes the use of the model.
+// use counts the request at its route and notes the use of the model; HEAD is no use.
 func (x *exchange) use() {
 	if x.inUse {
 		return
 	}
 	x.inUse = true
 	x.s.cfg.Gate.Begin(x.route, x.model.ID)
-	x.s.touch(x.route.Host, x.model.ID)
+	x.touch()
+}
+
+func (x *exchange) touch() {
+	if !x.hit.Head {
+		x.s.touch(x.route.Host, x.model.ID)
+	}
 }
 
 // leave takes back what use did.
@@ -259,7 +267,7 @@ func (x *exchange) leave() {
 	if x.inUse {
 		x.inUse = false
 		x.s.cfg.Gate.End(x.route, x.model.ID)
-		x.s.touch(x.route.Host, x.model.ID)
+		x.touch()
 	}
 }
 

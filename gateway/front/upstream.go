@@ -13,7 +13,7 @@ import (
 
 // upstream loads the model that the path names and passes the request on to its engine: method, query, body and the
 // rest of the path as they are. A path that ends with the name is led to the one with a slash, so that relative links
-// of an engine's own pages work.
+// of an engine's own pages work. HEAD loads nothing.
 func (s *Server) upstream(r *request) error {
 	id, rest, found := wire.SplitUpstream(r.hit.Tail, s.isName)
 	if !found {

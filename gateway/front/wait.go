@@ -115,9 +115,13 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// again sends the exchange back to the gate: no engine saw the request. why is told when the time is over.
+// again sends the exchange back to the gate: no engine saw the request. why is told when the time is over, and at once to
+// HEAD, which may begin no load.
 func (x *exchange) again(why *wire.Error) error {
 	x.leave()
+	if x.hit.Head {
+		return why
+	}
 	x.routed = false
 	x.info.Ticket = ""
 	x.refused.why = why

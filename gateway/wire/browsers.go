@@ -1,9 +1,11 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -67,28 +69,59 @@ func NewBrowsers(origins, hosts []string, checkHost bool) (*Browsers, error) {
 	return b, errors.Join(errs...)
 }
 
-// Source is what the head of a request says of where it comes from.
+// Source is what the head of a request says about where it comes from.
 type Source struct {
-	Target  string   // authority of a request target in absolute form, "" for others
-	Host    string   // the Host header
-	Origins []string // every Origin header
-	Sites   []string // every Sec-Fetch-Site header
+	Target   string   // authority of a request target in absolute form, "" for others
+	Host     string   // the Host header
+	Origins  []string // every Origin header
+	Sites    []string // every Sec-Fetch-Site header
+	Referers []string // every Referer header that is not empty
+	Tool     bool     // see [IsTool]
+}
+
+// IsTool reports whether a request's User-Agent and Accept-Language are those
+// of a program that is no browser, such as curl or an HTTP library. No page can
+// have a browser send them without a preflight.
+func IsTool(agent, language []byte) bool {
+	return len(agent) > 0 && len(language) == 0 && !bytes.Contains(agent, []byte("Mozilla/")) && !bytes.Contains(agent, []byte("Opera/"))
 }
 
 // Foreign reports whether the request was made by a page of another origin,
 // allowed or not.
 func (s Source) Foreign() bool {
 	if len(s.Origins) > 0 && s.Origins[0] != "" {
-		return !s.sameOrigin()
+		return len(s.Origins) > 1 || !s.isOwn(s.Origins[0])
 	}
-	return len(s.Sites) > 0 && s.Sites[0] != "none" && s.Sites[0] != "same-origin"
+	return slices.ContainsFunc(s.Sites, elsewhere) ||
+		slices.ContainsFunc(s.Referers, func(r string) bool { return !s.isOwn(originOf(r)) })
 }
 
-// sameOrigin reports whether the page is this server's own. The scheme is not
+// Unmarked reports whether a page of any origin may have caused the request: it
+// does not come from a tool, and nothing in it names the page. Browsers mark
+// neither pictures nor links for a server at a plain http name, and those from
+// before 2023 for no server.
+func (s Source) Unmarked() bool {
+	return !s.Tool && len(s.Origins) == 0 && len(s.Sites) == 0 && len(s.Referers) == 0
+}
+
+// elsewhere reports whether a Sec-Fetch-Site names a page that is not this
+// server's own.
+func elsewhere(site string) bool { return site != "none" && site != "same-origin" }
+
+// originOf is the origin of a Referer.
+func originOf(referer string) string {
+	scheme, rest, _ := strings.Cut(referer, "://")
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		rest = rest[:end]
+	}
+	return scheme + "://" + rest
+}
+
+// isOwn reports whether an origin is this server's own. The scheme is not
 // compared: whoever ends TLS for a gateway hides it.
-func (s Source) sameOrigin() bool {
-	scheme, rest, ok := strings.Cut(strings.ToLower(s.Origins[0]), "://")
-	if len(s.Origins) > 1 || !ok || scheme != "http" && scheme != "https" {
+func (s Source) isOwn(origin string) bool {
+	scheme, rest, ok := strings.Cut(strings.ToLower(origin), "://")
+	if !ok || scheme != "http" && scheme != "https" {
 		return false
 	}
 	at := s.Host
@@ -104,7 +137,8 @@ func (s Source) sameOrigin() bool {
 var noPage = []Header{{"Vary", "Origin"}}
 
 // Check returns the headers of an answer to the request, or its refusal. A
-// request that names no origin and no foreign site comes from no web page.
+// request without an origin may not come from a page of another site or port:
+// neither Sec-Fetch-Site nor Referer may say so.
 func (b *Browsers) Check(s Source) (headers []Header, e *Error) {
 	if b.hosts != nil && (!b.hostAllowed(s.Host) || s.Target != "" && !b.hostAllowed(s.Target)) {
 		return nil, New(ForbiddenHost, "Without API keys this gateway answers only to an IP address, localhost, or a host name of --allowed-hosts.")
@@ -115,20 +149,29 @@ func (b *Browsers) Check(s Source) (headers []Header, e *Error) {
 	}
 	switch {
 	case origin == "" && len(s.Origins) < 2:
-		for _, site := range s.Sites {
-			if site != "none" && site != "same-origin" && site != "same-site" {
-				return nil, forbiddenOrigin()
-			}
+		if slices.ContainsFunc(s.Sites, elsewhere) || slices.ContainsFunc(s.Referers, func(r string) bool { return !b.mayCall(s, originOf(r)) }) {
+			return nil, forbiddenOrigin()
 		}
 		return noPage, nil
-	case len(s.Origins) > 1:
+	case len(s.Origins) > 1 || !b.mayCall(s, origin):
 		return nil, forbiddenOrigin()
 	case b.any:
 		return []Header{{"Access-Control-Allow-Origin", "*"}, {"Access-Control-Expose-Headers", exposed}}, nil
-	case !b.originAllowed(origin) && !s.sameOrigin():
-		return nil, forbiddenOrigin()
 	}
 	return []Header{{"Access-Control-Allow-Origin", origin}, {"Access-Control-Expose-Headers", exposed}, {"Vary", "Origin"}}, nil
+}
+
+// mayCall reports whether pages of an origin may use this server.
+func (b *Browsers) mayCall(s Source, origin string) bool {
+	return b.any || b.originAllowed(origin) || s.isOwn(origin)
+}
+
+// UnmarkedPage is the refusal of a request that is [Source.Unmarked], by a
+// route that acts on GET.
+func UnmarkedPage() *Error {
+	e := forbiddenOrigin()
+	e.Message = "A web page may have sent this: use POST, a client that is no browser, or a key in the Authorization or x-api-key header."
+	return e
 }
 
 func forbiddenOrigin() *Error {

@@ -75,7 +75,7 @@ func TestOriginsOfPages(t *testing.T) {
 
 func TestPagesWithoutOrigin(t *testing.T) {
 	b := rules(t, nil, nil, true)
-	for site, want := range map[string]bool{"none": true, "same-origin": true, "same-site": true, "cross-site": false, "Cross-Site": false, "": false, "x": false, "cross-site, none": false} {
+	for site, want := range map[string]bool{"none": true, "same-origin": true, "same-site": false, "Same-Origin": false, "cross-site": false, "Cross-Site": false, "": false, "x": false, "cross-site, none": false} {
 		if _, e := b.Check(Source{Host: "localhost", Sites: []string{site}}); (e == nil) != want {
 			t.Errorf("site %q: %v, want allowed %v", site, e, want)
 		}
@@ -92,7 +92,25 @@ func TestPagesWithoutOrigin(t *testing.T) {
 	if h, e := b.Check(Source{Host: "localhost"}); e != nil || headerMap(h)["Vary"] != "Origin" || headerMap(h)["Access-Control-Allow-Origin"] != "" {
 		t.Errorf("no page: %v %v", h, e)
 	}
+	for referer, want := range map[string]bool{
+		"http://localhost:3000/a?b#c": true, "http://127.0.0.1": true, "http://[::1]:3000/": true, "app://obsidian.md/": true, "http://gw.example:8080/upstream/m/": true, "https://gw.example:8080": true,
+		"https://evil.example/": false, "http://gw.example/": false, "http://localhost.evil.example/": false, "http://localhost@evil.example/": false, "http://evil.example/http://localhost/": false,
+		"http://evil.example?http://localhost/": false, "http://evil.example#@localhost/": false, "http://evil.example\\@localhost/": false, "//localhost/": false, "localhost": false, "about:client": false, "file:///tmp/x.html": false,
+	} {
+		s := Source{Host: "gw.example:8080", Referers: []string{referer}}
+		own := rules(t, nil, []string{"gw.example"}, true)
+		if _, e := own.Check(s); (e == nil) != want || e != nil && e.Kind != ForbiddenOrigin {
+			t.Errorf("Referer %q: %v, want allowed %v", referer, e, want)
+		}
+		s.Referers = append([]string{"http://localhost/"}, s.Referers...)
+		if _, e := own.Check(s); (e == nil) != want {
+			t.Errorf("two Referers, the second %q: %v", referer, e)
+		}
+	}
 	any := rules(t, []string{"*"}, nil, false)
+	if _, e := any.Check(Source{Host: "gw.example", Referers: []string{"https://evil.example/"}}); e != nil {
+		t.Errorf("a Referer with *: %v", e)
+	}
 	if h, e := any.Check(Source{Host: "gw.example", Origins: []string{"https://evil.example"}}); e != nil || headerMap(h)["Access-Control-Allow-Origin"] != "*" {
 		t.Errorf("*: %v %v", h, e)
 	}
@@ -120,8 +138,41 @@ func TestForeign(t *testing.T) {
 		if s.Foreign() != c.foreign {
 			t.Errorf("%+v: foreign %v", c, s.Foreign())
 		}
+		if c.origin != "" && c.site == "" { // the same by a Referer alone
+			if by := (Source{Host: c.host, Target: c.target, Referers: []string{c.origin + "/page"}}); by.Foreign() != c.foreign {
+				t.Errorf("%+v, by its Referer: foreign %v", c, by.Foreign())
+			}
+		}
 		if _, e := rules(t, nil, nil, false).Check(s); c.origin != "" && (e == nil) == (c.foreign && !strings.HasPrefix(c.origin, "app:")) {
 			t.Errorf("%+v: %v", c, e)
+		}
+	}
+}
+
+// TestUnmarked tells requests of tools, and those that name their page, from the ones that an old browser sends for a
+// page's picture.
+func TestUnmarked(t *testing.T) {
+	const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:78.0) Gecko/20100101 Firefox/78.0"
+	for _, c := range []struct {
+		agent, language string
+		tool            bool
+	}{
+		{"curl/8.5.0", "", true}, {"Go-http-client/1.1", "", true}, {"OpenAI/Python 2.0.0", "", true},
+		{firefox, "en", false}, {firefox, "", false}, {"Opera/9.80 (Windows NT 6.1) Presto/2.12", "", false}, {"MyBrowser/1.0", "de", false}, {"", "", false}, {"", "en", false},
+	} {
+		if got := IsTool([]byte(c.agent), []byte(c.language)); got != c.tool {
+			t.Errorf("%q, %q: tool %v", c.agent, c.language, got)
+		}
+	}
+	for _, c := range []struct {
+		s    Source
+		want bool
+	}{
+		{Source{}, true}, {Source{Tool: true}, false}, {Source{Origins: []string{"http://localhost"}}, false},
+		{Source{Sites: []string{"none"}}, false}, {Source{Referers: []string{"http://localhost/"}}, false},
+	} {
+		if got := c.s.Unmarked(); got != c.want {
+			t.Errorf("%+v: unmarked %v", c.s, got)
 		}
 	}
 }

@@ -29,6 +29,10 @@ func (h Hit) Err() *Error {
 	return New(UnknownURL, "There is no such path on this server.")
 }
 
+// Acts reports whether the route changes what is loaded even by GET, which a
+// page's picture or link can cause. HEAD never changes anything.
+func (h Hit) Acts() bool { return h.Route != nil && h.Route.Acts }
+
 // Match finds the route of a request. path is the path as the client sent it,
 // still %-coded and without the query. The hit may hold parts of path. For a
 // path without %-codes Match does not allocate.

@@ -78,6 +78,7 @@ type Route struct {
 	Body      BodyKind
 	Inference bool    // runs a model, so it waits, counts and is relayed
 	Streams   bool    // an absent stream field means true
+	Acts      bool    // changes what is loaded, also by GET
 	Model     Field   // where the model's name is; its Name is "" when it is not in the body
 	Fields    []Field // the others that are checked
 
