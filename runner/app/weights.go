@@ -20,7 +20,7 @@ import (
 // Weights are the flags of weights that are fetched from elsewhere.
 type Weights struct {
 	WeightsDir   string `help:"Folder for weights fetched from s3:// and hf://, of this runner alone; default weights-HOST in the state folder." placeholder:"DIR"`
-	WeightsBytes string `help:"Most bytes of fetched weights kept, the least recently used go first; 0 is what the disk takes." default:"0"`
+	WeightsBytes string `help:"Most bytes of fetched weights kept; the least recently used go first. 0 is half of the space that they and the free disk have at the start." default:"0"`
 	HFEndpoint   string `name:"hf-endpoint" help:"Hub that hf:// weights are fetched from." default:"https://huggingface.co"`
 	HFToken      string `name:"hf-token" help:"Token for the hub's gated and private repositories." placeholder:"TOKEN"`
 }

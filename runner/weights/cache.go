@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -24,7 +23,7 @@ const (
 // Config of a Cache. Zero values have defaults where one is named.
 type Config struct {
 	Dir     string // of the cache alone; made where it is missing
-	Bytes   int64  // most bytes of all entries; 0: what the disk takes
+	Bytes   int64  // most bytes of all entries; default half of what they have and the disk has free when the cache is opened
 	Margin  int64  // bytes of the disk left free; default 512 MiB
 	Sources map[catalog.Scheme]Source
 	Log     *slog.Logger // default: none
@@ -77,9 +76,6 @@ func Open(cfg Config) (*Cache, error) {
 	setDefault(&cfg.Pause, 500*time.Millisecond)
 	setDefault(&cfg.Limit, 6*time.Hour)
 	setDefault(&cfg.Wanted, 10*time.Second)
-	if cfg.Bytes <= 0 {
-		cfg.Bytes = math.MaxInt64
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -104,6 +100,14 @@ func Open(cfg Config) (*Cache, error) {
 	if err := c.possess(); err != nil {
 		c.release()
 		return nil, err
+	}
+	if c.cfg.Bytes <= 0 {
+		free, err := c.disk.free(c.dir)
+		if err != nil {
+			c.release()
+			return nil, fmt.Errorf("folder of weights: %w", err)
+		}
+		c.cfg.Bytes = free/2 + c.total/2
 	}
 	c.m = newMeters(cfg.Metrics, c)
 	return c, nil

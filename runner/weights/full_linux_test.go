@@ -57,3 +57,21 @@ func TestDiskFillsUp(t *testing.T) {
 		c.Close()
 	}
 }
+
+// Without a bound of its own, a cache takes half of the free disk: a pull of three quarters is refused before a byte of it.
+func TestHalfOfTheDiskByDefault(t *testing.T) {
+	dir := t.TempDir()
+	free, err := freeBytes(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unread := func(_, _ int64) (io.ReadCloser, error) { return nil, errors.New("read") }
+	c, err := Open(Config{Dir: dir, Margin: 1, Sources: map[catalog.Scheme]Source{catalog.SchemeS3: source{free / 4 * 3, unread}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Pull(t.Context(), Place{Checkpoint: catalog.ParseCheckpoint("s3://b/m")}); !errors.Is(err, ErrFull) {
+		t.Errorf("%v, want ErrFull", err)
+	}
+}
