@@ -115,6 +115,10 @@ bench: need-go ## Run the benchmarks COUNT times and print a table
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m $(PKG) | tee .cache/bench.txt
 	go run $(BENCHSTAT) .cache/bench.txt
 
+.PHONY: docs
+docs: need-go ## Write infra/docs/configuration.md from the settings
+	go test ./infra/config -run '^TestConfigurationPage$$' -count=1 -args -write
+
 .PHONY: lint
 lint: need-go ## Check formatting, go vet and staticcheck
 	@unformatted=$$(gofmt -l $(SOURCES)); \

@@ -3,39 +3,22 @@ package testenv
 import (
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
 
-// TestReadmeNamesEverySettingAndMetric: who reads the README finds each variable that --help shows, and each metric.
-func TestReadmeNamesEverySettingAndMetric(t *testing.T) {
+// TestMetricsPage: infra/docs/metrics.md names each metric. (infra/config compares the page of the settings.)
+func TestMetricsPage(t *testing.T) {
 	root := Root(t)
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	text, err := os.ReadFile(filepath.Join(root, "infra", "docs", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
-	variable := regexp.MustCompile(`REVEILLE_[A-Z0-9_]+`)
-	for _, cmd := range [][]string{{"gateway", "run"}, {"gateway", "serve"}, {"gateway", "lambda"}, {"gateway", "ps"}, {"runner"}, {"warmer"}} {
-		help, err := exec.Command(Build(t, cmd[0]), append(cmd[1:], "--help")...).Output()
-		if err != nil {
-			t.Fatalf("%v --help: %v", cmd, err)
-		}
-		found := variable.FindAllString(string(help), -1)
-		if len(found) == 0 {
-			t.Fatalf("%v --help names no variable", cmd)
-		}
-		names = append(names, found...)
-	}
-	names = append(names, metricNames(t, root)...)
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
+	for _, name := range metricNames(t, root) {
 		if !regexp.MustCompile(name + `\b`).Match(text) {
-			t.Errorf("README.md does not name %s", name)
+			t.Errorf("infra/docs/metrics.md does not name %s", name)
 		}
 	}
 }

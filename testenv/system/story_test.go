@@ -24,7 +24,7 @@ func TestStory(t *testing.T) {
 	testenv.Engines(t)
 	s := testenv.Start(t, testenv.Spec{Models: "testenv/local/models.yaml"})
 	cases(t, "story.py", s.URL)
-	t.Run("redis-cli_of_the_README", func(t *testing.T) { readme(t, s) })
+	t.Run("commands_of_the_documents", func(t *testing.T) { documents(t, s) })
 	family := s.Processes()
 	if !slices.ContainsFunc(family, func(p testenv.Process) bool { return strings.Contains(p.Args, "llama-server") }) {
 		t.Errorf("no llama-server among %v", family)
@@ -50,41 +50,59 @@ func cases(t *testing.T, name, url string) {
 	}
 }
 
-// readme runs the README's redis-cli lines as they stand there, but for the port and the state folder, while one llm is
-// busy and another waits for its slot: then each has something to show.
-func readme(t *testing.T, s *testenv.System) {
-	lines := redisLines(t)
+// documents runs the lines of the documents' sh blocks: the README's, and then those of infra/docs while one llm is busy and
+// another waits for its slot, so that each line has something to show.
+func documents(t *testing.T, s *testenv.System) {
+	runLines(t, s, filepath.Join(testenv.Root(t), "README.md"))
 	w := &world{System: s, t: t, rdb: s.Redis(), types: map[string]string{"gemma-3-270m": "llm", "gemma-3-270m-twin": "llm"}}
 	busy := w.chat("gemma-3-270m", 3500)
 	_, leave := w.later("gemma-3-270m-twin")
 	eventually(t, "queue", []string{"gemma-3-270m-twin"}, w.queued)
 	defer busy.leave()
 	defer leave()
+	files, err := filepath.Glob(filepath.Join(testenv.Root(t), "infra", "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runLines(t, s, files...)
+}
+
+// runLines runs the lines as they stand in the files, but for addresses and the state folder. Each must print something that
+// is no error.
+func runLines(t *testing.T, s *testenv.System, files ...string) {
+	t.Helper()
 	_, port, err := net.SplitHostPort(s.RedisAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	here := strings.NewReplacer("-p 6380", "-p "+port, ".reveille/", s.StateDir+"/")
-	exports := ""
-	for _, line := range lines {
-		if strings.HasPrefix(line, "export ") {
-			exports += line + "\n"
-			continue
+	here := strings.NewReplacer("-p 6380", "-p "+port, "http://127.0.0.1:8080", s.URL, ".reveille/", s.StateDir+"/")
+	exports, ran := "export REDISCLI_AUTH=$(cat .reveille/redis-password)\n", 0
+	for _, file := range files {
+		for _, line := range shellLines(t, file) {
+			if strings.HasPrefix(line, "export ") {
+				exports += line + "\n"
+				continue
+			}
+			ran++
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			out, err := exec.CommandContext(ctx, "sh", "-c", here.Replace(exports+line)).CombinedOutput()
+			cancel()
+			text := strings.TrimSpace(string(out))
+			failed := slices.ContainsFunc([]string{"ERR", "NOAUTH", "WRONGTYPE", `{"error"`}, func(p string) bool { return strings.HasPrefix(text, p) })
+			if err != nil || text == "" || failed {
+				t.Errorf("%s: %s: %v, %q", filepath.Base(file), line, err, text)
+			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		cmd := exec.CommandContext(ctx, "sh", "-c", here.Replace(exports+line))
-		out, err := cmd.CombinedOutput()
-		cancel()
-		if text := strings.TrimSpace(string(out)); err != nil || text == "" || strings.HasPrefix(text, "ERR") || strings.HasPrefix(text, "NOAUTH") || strings.HasPrefix(text, "WRONGTYPE") {
-			t.Errorf("%s: %v, %q", line, err, text)
-		}
+	}
+	if ran == 0 {
+		t.Errorf("no sh block in %v", files)
 	}
 }
 
-// redisLines are the lines of the README's sh blocks that run redis-cli or say its password.
-func redisLines(t *testing.T) []string {
+// shellLines are the lines of a document's sh blocks.
+func shellLines(t *testing.T, file string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(testenv.Root(t), "README.md"))
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,12 +115,9 @@ func redisLines(t *testing.T) []string {
 				rest = ""
 			}
 			block = rest
-		} else if block == "sh" && (strings.Contains(line, "redis-cli ") || strings.Contains(line, "REDISCLI_AUTH=")) {
+		} else if block == "sh" && line != "" {
 			lines = append(lines, line)
 		}
-	}
-	if len(lines) == 0 {
-		t.Fatal("README.md has no redis-cli line in a sh block")
 	}
 	return lines
 }

@@ -1,0 +1,86 @@
+package config_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	gateway "reveille/gateway/app"
+	"reveille/gateway/cli"
+	"reveille/infra/config"
+	runner "reveille/runner/app"
+	warmer "reveille/warmer/app"
+)
+
+var write = flag.Bool("write", false, "write infra/docs/configuration.md in place of comparing it")
+
+const preface = `# Configuration
+
+Every setting is a flag and an environment variable, which is ` + "`REVEILLE_`" + ` and the flag's name in upper snake case:
+` + "`--max-loaded-models`" + ` is ` + "`REVEILLE_MAX_LOADED_MODELS`" + `. Flags take precedence over variables, variables over defaults. An empty variable counts
+as not set. Lists take commas. Durations are Go's (` + "`300ms`, `30s`, `2h`" + `), sizes have units (` + "`512MiB`, `20GB`" + `).
+` + "`HF_ENDPOINT` and `HF_TOKEN`" + ` also work without the prefix.
+
+` + "`make docs`" + ` writes this page from the programs' own help.
+`
+
+// The page lists every setting once, where it belongs, with its default and the words of --help.
+func TestConfigurationPage(t *testing.T) {
+	type shared struct {
+		config.Redis
+		config.Log
+	}
+	var page strings.Builder
+	page.WriteString(preface)
+	seen := map[string]bool{"help": true}
+	for _, section := range []struct {
+		title, about string
+		settings     any
+		runner       bool
+	}{
+		{"All programs", "", &shared{}, false},
+		{"gateway serve", "Also of `gateway run` and `gateway lambda`.", &gateway.ServeSettings{}, false},
+		{"gateway lambda", "", &gateway.LambdaSettings{}, false},
+		{"runner", "Also of `gateway run`, which passes them to the runners of its local hosts. A runner listens on 127.0.0.1:8090 by default and" +
+			" also has `--max-held`, `--read-timeout`, `--min-rate`, `--max-conns-per-address` (16384), `--proxies`, `--runner-secret`, `--fair-after` and `--evict`.", &runner.Settings{}, true},
+		{"warmer", "Also of `gateway run`, except `--once`, `--dry-run` and `--json`. A warmer also has `--runner-secret`.", &warmer.Settings{}, false},
+		{"gateway run", "", &gateway.RunSettings{}, false},
+		{"gateway ps, load, unload and other commands", "", &cli.PS{}, false},
+	} {
+		c, err := parse(section.settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&page, "\n## %s\n\n", section.title)
+		if section.about != "" {
+			fmt.Fprintf(&page, "%s\n\n", section.about)
+		}
+		page.WriteString("| flag | default | meaning |\n|---|---|---|\n")
+		for _, f := range c.Flags() {
+			if seen[f.Name] {
+				continue
+			}
+			seen[f.Name] = true
+			value := f.Default
+			if section.runner && f.Name == "runner-addr" {
+				value = "127.0.0.1:8090"
+			}
+			if value != "" {
+				value = "`" + value + "`"
+			}
+			fmt.Fprintf(&page, "| `--%s` | %s | %s |\n", f.Name, value, strings.ReplaceAll(f.Help, "|", `\|`))
+		}
+	}
+	path := filepath.Join("..", "docs", "configuration.md")
+	if *write {
+		if err := os.WriteFile(path, []byte(page.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != page.String() {
+		t.Errorf("infra/docs/configuration.md is not what the settings say; `make docs` writes it (%v)", err)
+	}
+}
