@@ -46,7 +46,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), MINUTES (soak)'
+	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), MINUTES (soak), PARTS and those of its parts (night)'
 
 .PHONY: run
 run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
@@ -98,16 +98,22 @@ soak: need-go need-python need-redis fetch ## Mixed traffic for MINUTES while on
 	go test ./testenv/soak -count=1 -timeout 0 -v -args -minutes=$(MINUTES) | grep -vE ' +time=|^=== '
 
 .PHONY: fuzz
-fuzz: need-go ## Run each fuzz target for FUZZTIME
-	@grep -rl --include='*_test.go' '^func Fuzz' $(SOURCES) | xargs -r grep -HoE '^func Fuzz[A-Za-z0-9_]*' | sort | \
+fuzz: need-go ## Run each fuzz target for FUZZTIME, even if one fails
+	@count=0; failed=(); \
 	while IFS=: read -r file func; do \
-		echo "== $${file%/*} $${func#func }"; \
-		go test "./$${file%/*}" -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME); \
-	done
+		name="$${file%/*} $${func#func }"; echo "== $$name"; count=$$((count + 1)); \
+		go test "./$${file%/*}" -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) || failed+=("$$name"); \
+	done < <(grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' $(SOURCES) | sort); \
+	echo "fuzz: $$count targets, $${#failed[@]} failed"; \
+	if (($${#failed[@]})); then printf 'FAILED: %s\n' "$${failed[@]}"; exit 1; fi
 
 .PHONY: fuzz-wire
 fuzz-wire: need-go ## Send a running gateway mutated requests for FUZZTIME
 	go test ./testenv/attack -run '^TestWire$$' -count=1 -timeout 0 -v -args -fuzz-wire=$(FUZZTIME) | grep -vE ' +time='
+
+.PHONY: night
+night: need-go need-python need-redis ## Run the long checks (race, sim, soak, fuzz, fuzz-wire, tf-apply-check) one by one and write .cache/night/report.md (hours)
+	@$(foreach v,SEEDS FIRST MINUTES FUZZTIME PARTS,$(if $(filter file undefined,$(origin $v)),,$v='$($v)')) testenv/night.sh
 
 .PHONY: bench
 bench: need-go ## Run the benchmarks COUNT times and print a table
