@@ -142,7 +142,8 @@ func (s *Server) configSet(r *request) error {
 	return r.reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, names...)})
 }
 
-// configGet tells the run-time settings: those that were set, and the limits in force where none was.
+// configGet tells the run-time settings: those that were set, and the limits in force where none was. Only managers see
+// engines' arguments.
 func (s *Server) configGet(r *request) error {
 	table, err := s.tables.read(context.Background(), state.Runtime)
 	if err != nil {
@@ -154,7 +155,9 @@ func (s *Server) configGet(r *request) error {
 	out := map[string]any{"max_loaded_models": limits}
 	for name, value := range table {
 		if _, known := runtimeSettings[name]; known && json.Valid([]byte(value)) {
-			out[name] = json.RawMessage(value)
+			if out[name] = json.RawMessage(value); !r.manages() {
+				out[name] = openSetting(json.RawMessage(value))
+			}
 		}
 	}
 	return r.reply(fasthttp.StatusOK, out)

@@ -43,13 +43,22 @@ func openCheckpoint(checkpoint string) string {
 	return weightsName(checkpoint)
 }
 
-// openOptions empties the texts that may hold paths or addresses, as arguments do.
+// openOptions empties arguments and the texts that may hold paths or addresses.
 func openOptions(o recipe.Options) recipe.Options {
 	out := maps.Clone(o)
 	for name, v := range out {
-		if text, is := v.(string); is && strings.ContainsAny(text, `/\:`) {
+		if text, is := v.(string); is && (name == "args" || strings.HasSuffix(name, "_args") || strings.ContainsAny(text, `/\:`)) {
 			out[name] = ""
 		}
 	}
 	return out
+}
+
+// openSetting is openOptions for a run-time setting, which may be a number or an object.
+func openSetting(value json.RawMessage) json.RawMessage {
+	var o recipe.Options
+	if json.Unmarshal(value, &o) != nil || o == nil {
+		return value
+	}
+	return json.RawMessage(openOptions(o).Canonical())
 }

@@ -30,7 +30,7 @@ func TestManagersSeeHosts(t *testing.T) {
 			t.Errorf("%s: %s, want %s", checkpoint, got, want)
 		}
 	}
-	if o := openOptions(map[string]any{"args": "--file /etc/x", "backend": "cuda", "ctx_size": int64(5)}); o["args"] != "" || o["backend"] != "cuda" || o["ctx_size"] != int64(5) {
+	if o := openOptions(map[string]any{"args": "-np 2", "llamacpp_args": "-np 2", "path": "/etc/x", "backend": "cuda", "ctx_size": int64(5)}); o["args"] != "" || o["llamacpp_args"] != "" || o["path"] != "" || o["backend"] != "cuda" || o["ctx_size"] != int64(5) {
 		t.Error(o)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -104,6 +105,43 @@ func TestRefusals(t *testing.T) {
 	if a := b.call("GET", rpc.PathLogs+"none", "", ""); a.status != 404 {
 		t.Errorf("log of nothing: %+v", a)
 	}
+}
+
+// elsewhere is a listener whose connections come from another machine.
+type elsewhere struct{ net.Listener }
+
+func (l elsewhere) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return far{c}, err
+}
+
+type far struct{ net.Conn }
+
+func (far) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1} }
+
+// TestMetricsFromElsewhere: a runner answers its metrics to its own machine and to gateways alone.
+func TestMetricsFromElsewhere(t *testing.T) {
+	b := start(t)
+	srv := serve.New(serve.Config{Name: "h", Host: b.host, Secret: secret, Log: slog.New(slog.DiscardHandler)})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	b.must(err)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(elsewhere{ln}) }()
+	b.url = "http://" + ln.Addr().String()
+	signed := b.request(t.Context(), "GET", rpc.PathMetrics, "", "")
+	if a := b.do(signed); a.status != 200 {
+		t.Errorf("signed: %+v", a)
+	}
+	for name, value := range map[string]string{"X-Forwarded-For": "127.0.0.1", "Host": "localhost", rpc.HeaderAuth: ""} {
+		r := b.request(t.Context(), "GET", rpc.PathMetrics, "", "")
+		r.Header.Del(rpc.HeaderAuth)
+		r.Header.Set(name, value)
+		if a := b.do(r); a.status != rpc.StatusRefused || a.header.Get(rpc.HeaderRefused) != rpc.RefusedAuth || strings.Contains(a.body, "reveille_") {
+			t.Errorf("with %s %q: %+v", name, value, a)
+		}
+	}
+	b.must(srv.Shutdown(t.Context()))
+	b.must(<-served)
 }
 
 // head is an engine's answer up to its body. The fakes close each connection behind their answer.

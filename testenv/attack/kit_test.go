@@ -28,6 +28,7 @@ const (
 	otherKey  = "attack-other-0123456789abcdef0123456789"
 	manageKey = "attack-manage-0123456789abcdef012345678"
 	ownerKey  = "attack-owner-0123456789abcdef0123456789"
+	adminKey  = "attack-admin-0123456789abcdef0123456789" // of --admin-key
 )
 
 // withKeys returns the flag of a file that holds inferKey, otherKey and manageKey, each with its one scope, and
