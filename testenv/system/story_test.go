@@ -67,8 +67,8 @@ func documents(t *testing.T, s *testenv.System) {
 	runLines(t, s, files...)
 }
 
-// runLines runs the lines as they stand in the files, but for addresses and the state folder. Each must print something that
-// is no error.
+// runLines runs the lines as they stand in the files, but for addresses and the state folder. Each must succeed and
+// print something.
 func runLines(t *testing.T, s *testenv.System, files ...string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(s.RedisAddr)
@@ -89,7 +89,8 @@ func runLines(t *testing.T, s *testenv.System, files ...string) {
 			cancel()
 			text := strings.TrimSpace(string(out))
 			failed := slices.ContainsFunc([]string{"ERR", "NOAUTH", "WRONGTYPE", `{"error"`}, func(p string) bool { return strings.HasPrefix(text, p) })
-			if err != nil || text == "" || failed {
+			empty := text == "" && !strings.Contains(line, "mm:") // no medium was sent: the encoder cache is empty
+			if err != nil || empty || failed {
 				t.Errorf("%s: %s: %v, %q", filepath.Base(file), line, err, text)
 			}
 		}
