@@ -590,21 +590,58 @@ func TestOutOfMemory(t *testing.T) {
 			for _, c := range e.calls {
 				sizes = append(sizes, len(c)*16)
 			}
-			if want := []int{1024, 512, 256, 256, 512, 256, 256}; !slices.Equal(sizes, want) {
+			if want := []int{1024, 512, 256, 256, 256, 256}; !slices.Equal(sizes, want) {
 				t.Errorf("sizes %v, want %v", sizes, want)
 			}
 		})
 	}
-	t.Run("gives up", func(t *testing.T) {
-		e := &fake{oom: 8}
+	t.Run("reaches 64 tokens from 2048 and gives up below", func(t *testing.T) {
+		for oom, want := range map[int]error{64: nil, 63: &Error{}} {
+			e := &fake{oom: oom}
+			b := newBatcher(t, e, Limits{NBatch: 2048})
+			r, err := serve(t.Context(), b, Call{Body: body(t, slices.Concat(texts, texts))})
+			if want == nil {
+				if err = cmp.Or(err, r.check(slices.Concat(texts, texts), false)); err != nil {
+					t.Error(err)
+				}
+				continue
+			}
+			var own *Error
+			if !errors.As(err, &own) || own.Status != 503 || own.Code != CodeOutOfMemory || !strings.Contains(own.Message, "failed to allocate") {
+				t.Fatal(err)
+			}
+			if n := len(e.calls); n != mostTries || len(e.calls[n-1]) != 4 {
+				t.Errorf("%d calls, the last of %d", n, len(e.calls[n-1]))
+			}
+		}
+	})
+	t.Run("one sequence's fault teaches nothing", func(t *testing.T) {
+		e := &fake{oom: 900}
 		b := newBatcher(t, e, Limits{NBatch: 1024})
-		_, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+		_, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 950))}, {Body: body(t, texts[:4])}})
 		var own *Error
-		if !errors.As(err, &own) || own.Status != 503 || own.Code != CodeOutOfMemory || !strings.Contains(own.Message, "failed to allocate") {
+		if !errors.As(errs[0], &own) || own.Code != CodeOutOfMemory || errs[1] != nil {
+			t.Fatal(errs)
+		}
+		if got := b.former.Ceiling(); got != 1024 {
+			t.Errorf("ceiling %d", got)
+		}
+	})
+	t.Run("a client that left teaches nothing", func(t *testing.T) {
+		e := &fake{oom: 300}
+		b := newBatcher(t, e, Limits{NBatch: 1024})
+		ctx, leave := context.WithCancel(t.Context())
+		e.answer = func(a []byte) []byte {
+			leave()
+			waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == 0 })
+			return a
+		}
+		if _, err := serve(ctx, b, Call{Body: body(t, texts)}); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		if len(e.calls) != mostTries || len(e.calls[3]) != 8 {
-			t.Errorf("%d calls, the last of %d", len(e.calls), len(e.calls[len(e.calls)-1]))
+		waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.air) == 0 })
+		if got := b.former.Ceiling(); got != 1024 {
+			t.Errorf("ceiling %d", got)
 		}
 	})
 	t.Run("one large", func(t *testing.T) {
@@ -614,6 +651,53 @@ func TestOutOfMemory(t *testing.T) {
 		var own *Error
 		if !errors.As(errs[0], &own) || own.Code != CodeOutOfMemory || errs[1] != nil {
 			t.Fatal(errs)
+		}
+	})
+}
+
+// TestMemoryIsRemembered: full batches come one after the other at an engine whose memory holds less than n_batch. Whatever the
+// sizes are, only few calls are too large after the first batch, and each text gets what it gets by itself, bit for bit.
+func TestMemoryIsRemembered(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		const rounds = 20
+		e := &fake{limits: Limits{NBatch: rapid.IntRange(128, 2048).Draw(rt, "n_batch")}.WithDefaults()}
+		e.oom = rapid.IntRange(leastTokens, e.limits.NBatch).Draw(rt, "memory")
+		b, err := New(context.Background(), Config{Limits: e.limits, Engine: e})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer b.Close()
+		longest := rapid.IntRange(fakeSpecials, e.oom).Draw(rt, "longest")
+		tooLarge := func() (n int) {
+			for _, c := range e.calls {
+				tokens := 0
+				for _, text := range c {
+					tokens += fakeTokens(text)
+				}
+				if tokens > e.oom {
+					n++
+				}
+			}
+			return n
+		}
+		sizes := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
+		first := 0
+		for round := range rounds {
+			var texts []string
+			for total := 0; total < e.limits.NBatch; total += len(texts[len(texts)-1]) + fakeSpecials {
+				texts = append(texts, strings.Repeat(string(rune('a'+round)), sizes.IntN(longest-fakeSpecials+1)))
+			}
+			r, err := serve(context.Background(), b, Call{Body: body(t, texts)})
+			if err = cmp.Or(err, r.check(texts, false)); err != nil {
+				rt.Fatal(err)
+			}
+			if round == 0 {
+				first = tooLarge()
+			}
+		}
+		// A raise by an eighth is at hand after 16 full batches; at most every 16th of them is too large, and then in one call.
+		if n, batches := tooLarge()-first, len(e.calls); n > 2+batches/raiseAfter {
+			rt.Fatalf("%d of %d calls were too large after the first batch, which had %d", n, batches, first)
 		}
 	})
 }

@@ -30,8 +30,8 @@
 //
 //   - 400 context_length_exceeded: an input is longer than the longest sequence. The message has its index and both
 //     numbers; nothing of the request was sent. Shorten the input, or raise n_ubatch where the model has the positions.
-//   - 503 engine_out_of_memory: the engine had no memory for a call, nor for halves of it down to 64 tokens in at most 4
-//     tries. Lower n_batch. The engine stays in use.
+//   - 503 engine_out_of_memory: the engine had no memory for a call, nor for halves of it down to 64 tokens in at most 6
+//     tries. Lower n_batch. The engine stays in use, and later batches begin at the size that worked, see ceiling.
 //   - 502 bad_engine_reply: the engine's answer lacks an embedding or holds a value that is not finite.
 //   - An engine that refuses a call of several requests is asked again for each half of them, and so on, so that only the
 //     one at fault is refused, with the engine's own answer: in about 2·log2(n) calls for one of n. That is for 4xx and 500;

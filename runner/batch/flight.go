@@ -22,7 +22,10 @@ type flight struct {
 	// verbatim is the only request's own body, sent as it is.
 	verbatim []byte
 	// seen: the engine saw a call of this flight, if only in part.
-	seen   bool
+	seen bool
+	// whole: the engine computed all items in one call.
+	whole  bool
+	short  shortage
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
@@ -86,6 +89,12 @@ func (b *Batcher) fly(x *flight) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.air, x)
+	switch {
+	case x.short.failed > 0:
+		b.former.OutOfMemory(x.short.failed, x.short.learned)
+	case x.whole:
+		b.former.Worked(x.batch)
+	}
 	now := time.Now()
 	b.former.Done(x.batch, now)
 	b.kickLocked(now, 0)
@@ -115,14 +124,19 @@ func (b *Batcher) send(x *flight, from, to, try int) {
 	seen := !unseen(err)
 	x.seen = x.seen || seen
 	items := x.items[from:to]
+	short := err == nil && saysMemory(status) && b.cfg.OutOfMemory(a.body)
+	if status != 200 && !short {
+		x.short.unclear++
+	}
 	switch {
 	case !seen:
 		b.lose(x, items)
 	case err != nil:
 		b.fail(items, err)
 	case status == 200:
+		x.whole = x.whole || len(items) == len(x.items)
 		b.deliver(x, items, a)
-	case saysMemory(status) && b.cfg.OutOfMemory(a.body):
+	case short:
 		b.retry(x, from, to, try, a.body)
 	case blamesRequest(status) && items[0].Request != items[len(items)-1].Request:
 		b.isolate(x, from, to, try)
@@ -180,24 +194,29 @@ func (b *Batcher) retry(x *flight, from, to, try int, reason []byte) {
 		x.inputs, x.verbatim = x.head.inputs, nil
 	}
 	items := x.items[from:to]
-	ends := halve(items, try)
-	if ends == nil {
-		tokens := sum(items)
+	tokens := sum(items)
+	if !divisible(items, try) {
+		x.short.exhausted(items)
 		b.cfg.Meters.exhausted()
 		b.log.Warn("engine out of memory", "tokens", tokens, "sequences", len(items), "tries", try)
 		b.fail(items, outOfMemory(tokens, try, excerpt(reason)))
 		return
 	}
-	base := from
-	for _, end := range ends {
-		end += base
-		part := x.items[from:end]
-		if b.wanted(part) {
+	unclear, cut := x.short.unclear, smaller(tokens, try)
+	x.short.cut(cut)
+	for from < to {
+		end := from + run(x.items[from:to], x.short.limit)
+		if part := x.items[from:end]; b.wanted(part) {
 			b.cfg.Meters.retried(sum(part))
 			b.log.Debug("engine out of memory: smaller call", "tokens", sum(part), "sequences", len(part), "try", try+1)
 			b.send(x, from, end, try+1)
+		} else {
+			x.short.unclear++
 		}
 		from = end
+	}
+	if x.short.unclear == unclear {
+		x.short.learn(tokens, cut)
 	}
 }
 

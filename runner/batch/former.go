@@ -33,7 +33,7 @@ type Rule string
 // The rules.
 const (
 	RuleIdle  Rule = "idle"  // the engine was idle: what was there
-	RuleFull  Rule = "full"  // n_batch is used up, or nothing that waits fits into the rest
+	RuleFull  Rule = "full"  // n_batch, or as much of it as the engine's memory allows, is used up, or nothing that waits fits into the rest
 	RuleRoom  Rule = "room"  // the context's rest is used up
 	RuleGroup Rule = "group" // what else waits has other parameters and cannot share the call
 )
@@ -93,6 +93,7 @@ type Batch struct {
 // What it keeps true, whatever comes:
 //   - every sequence of a request that was added and not removed is in exactly one batch, in the request's order;
 //   - a batch has at least one sequence and at most NBatch tokens, and the batches under way have at most Context;
+//   - a batch of several sequences has at most Ceiling tokens;
 //   - while anything waits, a batch is under way or Next names a moment at which there will be one.
 //
 // Turns: requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a
@@ -105,8 +106,9 @@ type Batch struct {
 // batch the engine waits for them, for at most an eighth of the time that the batch took; where fewer than half came it is
 // not tried again for a while. A request that was alone in its batch is never waited for.
 type Former struct {
-	limits Limits
-	delay  time.Duration
+	limits  Limits
+	delay   time.Duration
+	ceiling ceiling
 
 	rings    [priorities]ring
 	byID     map[uint64]*Request
@@ -125,7 +127,7 @@ type Former struct {
 // NewFormer makes a former of valid limits. delay is how long the oldest request may wait for company when the engine
 // is idle, usually 0.
 func NewFormer(l Limits, delay time.Duration) *Former {
-	return &Former{limits: l, delay: delay, byID: map[uint64]*Request{}}
+	return &Former{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*Request{}}
 }
 
 // Add queues a request under an id that is not in use. A request without sequences is not kept.
@@ -173,6 +175,16 @@ func (f *Former) Done(b *Batch, now time.Time) {
 	}
 }
 
+// Worked learns that the engine computed a batch in one call.
+func (f *Former) Worked(b *Batch) { f.ceiling.worked(b.Tokens, b.Rule == RuleFull) }
+
+// OutOfMemory learns that calls of failed tokens or more had too little memory and were divided into calls of at most cut
+// tokens. Don't tell it of failures that one sequence by itself explains: they say nothing of other batches.
+func (f *Former) OutOfMemory(failed, cut int) { f.ceiling.outOfMemory(failed, cut) }
+
+// Ceiling is the most tokens that several sequences have in one batch: NBatch, or what the engine's memory allows.
+func (f *Former) Ceiling() int { return f.ceiling.now }
+
 // Pending is the number of tokens that wait, Waiting that of requests with a sequence that waits.
 func (f *Former) Pending() int { return f.pending }
 
@@ -188,7 +200,7 @@ func (f *Former) Next(now time.Time) (b *Batch, again time.Time) {
 	if len(f.byID) == 0 || f.active >= f.limits.active() {
 		return nil, time.Time{}
 	}
-	full := f.pending >= f.limits.NBatch
+	full := f.pending >= f.ceiling.now
 	switch {
 	case f.active > 0:
 		if !full {
@@ -255,9 +267,10 @@ func (f *Former) form(now time.Time) *Batch {
 	f.gatherTill = time.Time{}
 	f.lastID++
 	b := &Batch{ID: f.lastID, Pending: f.pending, InFlight: f.inFlight, Room: f.limits.Context - f.inFlight, began: now}
-	capacity := min(f.limits.NBatch, b.Room)
 	first := f.firstClass()
-	b.Group = f.rings[first].head.Group
+	head := f.rings[first].head
+	capacity := max(min(f.ceiling.now, b.Room), head.Tokens[head.next]) // a longer sequence than the ceiling goes alone
+	b.Group = head.Group
 	b.Items = make([]Item, 0, min(len(f.byID), misses))
 	p := packing{f: f, b: b, left: capacity}
 	var took [priorities]bool
@@ -341,7 +354,7 @@ func (p *packing) rule(capacity int) Rule {
 		return RuleIdle
 	case p.foreign:
 		return RuleGroup
-	case capacity < p.f.limits.NBatch:
+	case capacity < p.f.ceiling.now:
 		return RuleRoom
 	}
 	return RuleFull

@@ -48,6 +48,14 @@ func (m *machine) done(t *rapid.T) {
 		return
 	}
 	i := rapid.IntRange(0, len(m.flying)-1).Draw(t, "batch")
+	switch b := m.flying[i]; rapid.SampledFrom([]string{"worked", "worked", "memory", "failed"}).Draw(t, "outcome") {
+	case "worked":
+		m.former.Worked(b)
+	case "memory":
+		if divisible(b.Items, 1) {
+			m.former.OutOfMemory(b.Tokens, smaller(b.Tokens, 1))
+		}
+	}
 	m.former.Done(m.flying[i], m.now)
 	m.flying = slices.Delete(m.flying, i, i+1)
 }
@@ -65,7 +73,7 @@ func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 	if b.InFlight != inFlight || b.Room != m.limits.Context-inFlight {
 		t.Fatalf("in flight %d, room %d; want %d, %d", b.InFlight, b.Room, inFlight, m.limits.Context-inFlight)
 	}
-	if len(b.Items) == 0 || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
+	if len(b.Items) == 0 || len(b.Items) > 1 && b.Tokens > m.former.Ceiling() || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
 		t.Fatalf("batch of %d sequences, %d tokens beside %d", len(b.Items), b.Tokens, inFlight)
 	}
 	total, requests := 0, map[uint64]bool{}
@@ -124,7 +132,7 @@ func (m *machine) drain(t *rapid.T) {
 
 func TestFormerHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		nBatch := rapid.IntRange(1, 300).Draw(t, "n_batch")
+		nBatch := rapid.IntRange(1, 600).Draw(t, "n_batch")
 		m := machine{
 			limits: Limits{
 				NBatch: nBatch, NUBatch: rapid.IntRange(1, nBatch).Draw(t, "n_ubatch"),
@@ -337,28 +345,134 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestHalve(t *testing.T) {
-	items := func(tokens ...int) (out []Item) {
-		for i, n := range tokens {
-			out = append(out, Item{Index: i, Tokens: n})
+// TestSmaller: from any size the last try has leastTokens, and no try has more than half of what failed before.
+func TestSmaller(t *testing.T) {
+	ladder := func(tokens int) (sizes []int) {
+		for try := 1; try < mostTries && tokens > leastTokens; try++ {
+			tokens = smaller(tokens, try)
+			sizes = append(sizes, tokens)
 		}
-		return out
+		return sizes
 	}
-	for _, tt := range []struct {
-		tokens []int
-		try    int
-		want   string
-	}{
-		{[]int{50, 50, 50, 50}, 1, "[2 4]"},
-		{[]int{300, 10, 10}, 1, "[1 3]"}, // larger than half: alone
-		{[]int{40, 40}, 1, "[1 2]"},      // half would be 40: 64 then
-		{[]int{30, 30, 30}, 1, "[2 3]"},
-		{[]int{30, 30}, 1, "[]"}, // 60 is not halved
-		{[]int{500}, 1, "[]"},    // alone already
-		{[]int{500, 500}, 4, "[]"},
-	} {
-		if got := fmt.Sprint(halve(items(tt.tokens...), tt.try)); got != tt.want {
-			t.Errorf("halve(%v, %d) = %s, want %s", tt.tokens, tt.try, got, tt.want)
+	if got, want := fmt.Sprint(ladder(DefaultNBatch)), "[1024 512 256 128 64]"; got != want {
+		t.Errorf("from %d: %s, want %s", DefaultNBatch, got, want)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		tokens := rapid.IntRange(leastTokens+1, 1<<20).Draw(t, "tokens")
+		sizes := ladder(tokens)
+		if last := sizes[len(sizes)-1]; last != leastTokens {
+			t.Fatalf("from %d: %v ends at %d", tokens, sizes, last)
 		}
+		for _, n := range sizes {
+			if 2*n > tokens+1 && n > leastTokens {
+				t.Fatalf("%d after %d", n, tokens)
+			}
+			tokens = n
+		}
+	})
+}
+
+func TestRun(t *testing.T) {
+	for _, tt := range []struct {
+		sizes []int
+		most  int
+		want  string
+	}{
+		{[]int{50, 50, 50, 50}, 100, "[2 2]"},
+		{[]int{300, 10, 10}, 160, "[1 2]"}, // longer: alone
+		{[]int{10, 300, 10}, 160, "[1 1 1]"},
+		{[]int{30, 30, 30}, 64, "[2 1]"},
+		{[]int{500}, 64, "[1]"},
+	} {
+		var items []Item
+		for i, n := range tt.sizes {
+			items = append(items, Item{Index: i, Tokens: n})
+		}
+		var got []int
+		for len(items) > 0 {
+			n := run(items, tt.most)
+			got, items = append(got, n), items[n:]
+		}
+		if fmt.Sprint(got) != tt.want {
+			t.Errorf("runs of %v up to %d: %v, want %s", tt.sizes, tt.most, got, tt.want)
+		}
+	}
+}
+
+// TestCeiling: what a queue learns of its engine's memory. The engine computes calls of up to memory tokens; full batches come
+// one after the other, and those that are too large are cut as the queue cuts them.
+func TestCeiling(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nBatch := rapid.IntRange(leastTokens, 1<<16).Draw(t, "n_batch")
+		c := newCeiling(nBatch)
+		// failures plays full batches and returns how many of them were too large.
+		failures := func(memory, batches int) (n int) {
+			for range batches {
+				size := c.now
+				if size <= memory {
+					c.worked(size, true)
+					continue
+				}
+				n++
+				var s shortage
+				for try := 1; size > memory; try++ {
+					if try == mostTries {
+						t.Fatalf("%d is not reached from %d", memory, c.now)
+					}
+					s.learn(size, smaller(size, try))
+					size = s.learned
+				}
+				c.outOfMemory(s.failed, s.learned)
+				if c.now > nBatch || c.now < leastTokens {
+					t.Fatalf("ceiling %d of %d", c.now, nBatch)
+				}
+			}
+			return n
+		}
+		memory := rapid.IntRange(leastTokens, nBatch).Draw(t, "memory")
+		if n := failures(memory, raiseAfter); n > 1 {
+			t.Fatalf("memory %d: %d of the first %d batches failed", memory, n, raiseAfter)
+		}
+		// The raises that fail become rare: some before the size is found, one at each doubling of the batches between them, and
+		// one in raiseAtMost then.
+		const long = 20_000
+		const found, doublings = 2, 7
+		if n := failures(memory, long); n > found+doublings+long/raiseAtMost {
+			t.Fatalf("memory %d: %d of %d batches failed", memory, n, long)
+		}
+		if memory < nBatch && c.now < memory*7/8-1 {
+			t.Fatalf("ceiling %d after %d batches with memory for %d", c.now, long, memory)
+		}
+		// Less memory costs a failure or two, and then as above. All of it is used again when it is free.
+		less := rapid.IntRange(leastTokens, memory).Draw(t, "less memory")
+		if n := failures(less, raiseAfter); n > 3 {
+			t.Fatalf("memory %d after %d: %d failures", less, memory, n)
+		}
+		if n := failures(nBatch, 3*raiseAtMost+raiseAfter*raiseShare*16); n > 0 || c.now != nBatch {
+			t.Fatalf("memory for all: %d failures, ceiling %d of %d", n, c.now, nBatch)
+		}
+	})
+}
+
+// TestCeilingBoundsBatches: sequences share a batch up to the ceiling; a longer one goes alone, and is not starved.
+func TestCeilingBoundsBatches(t *testing.T) {
+	f, now := NewFormer(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
+	f.OutOfMemory(1000, 100)
+	if f.Ceiling() != 100 {
+		t.Fatalf("ceiling %d", f.Ceiling())
+	}
+	f.Add(1, &Request{Priority: Normal, Tokens: []int{40, 900, 40}}, now)
+	f.Add(2, &Request{Priority: Normal, Tokens: repeat(4, 40)}, now)
+	var sizes []int
+	for f.Waiting() > 0 {
+		b, _ := f.Next(now)
+		if b == nil {
+			t.Fatalf("nothing goes: %v", sizes)
+		}
+		sizes = append(sizes, b.Tokens)
+		f.Done(b, now)
+	}
+	if got, want := fmt.Sprint(sizes), "[80 900 80 80]"; got != want {
+		t.Errorf("batches of %s, want %s", got, want)
 	}
 }

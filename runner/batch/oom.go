@@ -1,12 +1,15 @@
 package batch
 
-import "regexp"
+import (
+	"math"
+	"regexp"
+)
 
 const (
 	// leastTokens is the size below which a batch is not halved any more.
 	leastTokens = 64
-	// mostTries bounds the calls for one sequence.
-	mostTries = 4
+	// mostTries bounds the calls for one sequence. From the default n_batch of 2048 the sixth has leastTokens.
+	mostTries = 6
 )
 
 var memoryWords = regexp.MustCompile(`(?i)out of memory|failed to allocate|unable to allocate|cudaMalloc|OUT_OF_(DEVICE_|HOST_)?MEMORY|OutOf(Device|Host)Memory|bad_alloc`)
@@ -18,24 +21,28 @@ func OutOfMemory(text []byte) bool { return memoryWords.Match(text) }
 // that its backend fails with.
 func saysMemory(status int) bool { return status >= 500 || status == 424 }
 
-// halve divides items, for which the engine's memory was too small at the given try, into runs of at most half their
-// tokens. It returns the ends of the runs, or nil when no smaller call is to be tried. Half means at least leastTokens.
-// A sequence larger than that is a run of its own.
-func halve(items []Item, try int) (ends []int) {
-	total := sum(items)
-	if try >= mostTries || len(items) == 1 || total <= leastTokens {
-		return nil
-	}
-	most := max(total/2, leastTokens)
-	run := 0
+// divisible reports whether items, for which the engine's memory was too small at a try, can be sent in smaller calls.
+func divisible(items []Item, try int) bool {
+	return try < mostTries && len(items) > 1 && sum(items) > leastTokens
+}
+
+// smaller is the most tokens of the calls that replace one of tokens tokens which failed at a try: half of them, or less
+// where halves would not reach leastTokens by the last try.
+func smaller(tokens, try int) int {
+	all := float64(tokens)
+	step := math.Pow(all/leastTokens, 1/float64(mostTries-try))
+	return max(leastTokens, int(math.Round(all/max(2, step))))
+}
+
+// run is how many items from the first on have at most tokens tokens together; a longer first one is a run of its own.
+func run(items []Item, tokens int) int {
+	total := 0
 	for i, it := range items {
-		if run > 0 && run+it.Tokens > most {
-			ends = append(ends, i)
-			run = 0
+		if total += it.Tokens; i > 0 && total > tokens {
+			return i
 		}
-		run += it.Tokens
 	}
-	return append(ends, len(items))
+	return len(items)
 }
 
 func sum(items []Item) (tokens int) {
@@ -52,4 +59,37 @@ func excerpt(text []byte) string {
 		return string(text[:most]) + "…"
 	}
 	return string(text)
+}
+
+// shortage is what a flight found out about the engine's memory.
+type shortage struct {
+	limit int // largest call to try from now on; 0: none was too large
+	// unclear counts parts that say nothing of other batches: a single sequence was too large, or there was no embedding for
+	// another reason. Clients could otherwise keep everybody's batches small with sequences that never fit.
+	unclear int
+	// The smallest call that was too large without such a part, 0 for none, and the size that it was cut to.
+	failed, learned int
+}
+
+// cut notes that from now on calls have at most tokens tokens.
+func (s *shortage) cut(tokens int) {
+	if s.limit == 0 || tokens < s.limit {
+		s.limit = tokens
+	}
+}
+
+// learn notes that a call of tokens tokens was too large, and calls of at most cut tokens took its place.
+func (s *shortage) learn(tokens, cut int) {
+	if s.failed == 0 || tokens < s.failed {
+		s.failed, s.learned = tokens, cut
+	}
+}
+
+// exhausted notes that items were too large and could not be divided further.
+func (s *shortage) exhausted(items []Item) {
+	if len(items) == 1 {
+		s.unclear++
+		return
+	}
+	s.learn(sum(items), leastTokens)
 }
