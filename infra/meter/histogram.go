@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,11 +26,21 @@ type Histogram struct {
 	sum     atomic.Uint64   // bits of a float64
 }
 
-// NewHistogram registers a histogram in set as name_bucket, name_sum and name_count. name must have no labels and be new
-// in set; bounds must rise.
+// NewHistogram registers a histogram in set as name_bucket, name_sum and name_count. name may have labels, as in
+// `x_seconds{model="m"}`, but not le, and must be new in set; bounds must rise.
 func NewHistogram(set *metrics.Set, name string, bounds []float64) *Histogram {
 	if !slices.IsSorted(bounds) {
 		panic(fmt.Sprintf("bounds of %s do not rise: %v", name, bounds))
+	}
+	family, labels, labelled := strings.Cut(strings.TrimSuffix(name, "}"), "{")
+	series := func(suffix string, more ...string) string {
+		if labelled {
+			more = append([]string{labels}, more...)
+		}
+		if len(more) == 0 {
+			return family + suffix
+		}
+		return family + suffix + "{" + strings.Join(more, ",") + "}"
 	}
 	h := &Histogram{bounds: bounds, buckets: make([]atomic.Uint64, len(bounds)+1)}
 	for i := range h.buckets {
@@ -37,10 +48,10 @@ func NewHistogram(set *metrics.Set, name string, bounds []float64) *Histogram {
 		if i < len(bounds) {
 			le = strconv.FormatFloat(bounds[i], 'g', -1, 64)
 		}
-		set.NewGauge(fmt.Sprintf(`%s_bucket{le="%s"}`, name, le), func() float64 { return h.upTo(i) })
+		set.NewGauge(series("_bucket", `le="`+le+`"`), func() float64 { return h.upTo(i) })
 	}
-	set.NewGauge(name+"_sum", func() float64 { return math.Float64frombits(h.sum.Load()) })
-	set.NewGauge(name+"_count", func() float64 { return h.upTo(len(bounds)) })
+	set.NewGauge(series("_sum"), func() float64 { return math.Float64frombits(h.sum.Load()) })
+	set.NewGauge(series("_count"), func() float64 { return h.upTo(len(bounds)) })
 	return h
 }
 

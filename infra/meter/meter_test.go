@@ -37,6 +37,18 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
+func TestHistogramWithLabels(t *testing.T) {
+	set := metrics.NewSet()
+	NewHistogram(set, `x_seconds{model="m",kind="k"}`, []float64{1}).Update(0.5)
+	var b strings.Builder
+	set.WritePrometheus(&b)
+	want := "x_seconds_bucket{model=\"m\",kind=\"k\",le=\"+Inf\"} 1\nx_seconds_bucket{model=\"m\",kind=\"k\",le=\"1\"} 1\n" +
+		"x_seconds_count{model=\"m\",kind=\"k\"} 1\nx_seconds_sum{model=\"m\",kind=\"k\"} 0.5\n"
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
 func TestBoundsMustRise(t *testing.T) {
 	defer func() {
 		if recover() == nil {

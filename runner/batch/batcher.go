@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/VictoriaMetrics/metrics"
 )
 
 // idleRelease is how long a queue is idle before its buffers are given back.
@@ -18,10 +20,11 @@ type Config struct {
 	Limits Limits        // zeroes mean their defaults
 	Delay  time.Duration // longest an idle engine waits for company of a request; usually 0
 	Engine Engine
+	Model  string     // label of the metrics
 	Words  *WordPiece // counts tokens in process where it is exact; nil: the engine is asked
 	// OutOfMemory recognises an engine's error text; nil knows the usual words.
 	OutOfMemory func(text []byte) bool
-	Meters      *Meters // nil: none
+	Meters      *Meters // nil: none are kept
 	Log         *slog.Logger
 }
 
@@ -36,6 +39,7 @@ type Call struct {
 type Batcher struct {
 	cfg     Config
 	counter *counter
+	meters  *meters
 	log     *slog.Logger
 	buffers buffers
 	spare   sync.Pool // of *job
@@ -66,15 +70,16 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 		cfg.OutOfMemory = OutOfMemory
 	}
 	if cfg.Meters == nil {
-		cfg.Meters = discard()
+		cfg.Meters = NewMeters(metrics.NewSet())
 	}
 	c, err := newCounter(ctx, cfg.Engine, cfg.Words)
 	if err != nil {
 		return nil, fmt.Errorf("the engine's tokenizer: %w", err)
 	}
 	b := &Batcher{
-		cfg: cfg, counter: c, log: cfg.Log, former: NewFormer(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, air: map[*flight]struct{}{},
+		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, former: NewFormer(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, air: map[*flight]struct{}{},
 	}
+	b.shown = b.meters.show(load{}, loadOf(b.former))
 	b.wake = newTimer(b.kick)
 	b.idle = newTimer(b.buffers.release)
 	l := cfg.Limits
@@ -108,7 +113,7 @@ func (b *Batcher) Close() {
 	for id, j := range b.jobs {
 		b.failLocked(id, lost(j.flights > 0))
 	}
-	b.shown = b.cfg.Meters.show(b.shown, b.former)
+	b.shown = b.meters.show(b.shown, load{})
 	b.mu.Unlock()
 	b.idle.Stop()
 	b.buffers.release()
@@ -275,7 +280,7 @@ func (b *Batcher) kickLocked(now time.Time, id uint64) (own *flight) {
 		}
 		go b.fly(x)
 	}
-	b.shown = b.cfg.Meters.show(b.shown, b.former)
+	b.shown = b.meters.show(b.shown, loadOf(b.former))
 	if len(b.jobs) == 0 && len(b.air) == 0 {
 		b.idle.Reset(idleRelease)
 	}

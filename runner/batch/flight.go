@@ -35,7 +35,7 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 	x := &flight{batch: batch, items: batch.Items, copied: b.buffers.take()}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
 	b.air[x] = struct{}{}
-	b.cfg.Meters.formed(batch, b.cfg.Limits)
+	b.meters.formed(batch, b.cfg.Limits)
 	if b.log.Enabled(x.ctx, slog.LevelDebug) {
 		b.log.Debug("embedding batch", "rule", string(batch.Rule), "tokens", batch.Tokens, "sequences", len(batch.Items),
 			"requests", batch.Requests, "pending", batch.Pending, "in_flight", batch.InFlight, "room", batch.Room)
@@ -76,7 +76,7 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 // boardLocked notes that a flight takes sequences of a job along.
 func (b *Batcher) boardLocked(j *job, now time.Time) {
 	if j.flights++; j.flights == 1 {
-		b.cfg.Meters.waited(now.Sub(j.entered))
+		b.meters.waited(now.Sub(j.entered))
 	}
 }
 
@@ -197,7 +197,7 @@ func (b *Batcher) retry(x *flight, from, to, try int, reason []byte) {
 	tokens := sum(items)
 	if !divisible(items, try) {
 		x.short.exhausted(items)
-		b.cfg.Meters.exhausted()
+		b.meters.exhausted()
 		b.log.Warn("engine out of memory", "tokens", tokens, "sequences", len(items), "tries", try)
 		b.fail(items, outOfMemory(tokens, try, excerpt(reason)))
 		return
@@ -207,7 +207,7 @@ func (b *Batcher) retry(x *flight, from, to, try int, reason []byte) {
 	for from < to {
 		end := from + run(x.items[from:to], x.short.limit)
 		if part := x.items[from:end]; b.wanted(part) {
-			b.cfg.Meters.retried(sum(part))
+			b.meters.retried(sum(part))
 			b.log.Debug("engine out of memory: smaller call", "tokens", sum(part), "sequences", len(part), "try", try+1)
 			b.send(x, from, end, try+1)
 		} else {

@@ -1,6 +1,8 @@
 package batch
 
 import (
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -9,50 +11,76 @@ import (
 	"reveille/infra/meter"
 )
 
-// Meters are the metrics of all queues of a runner. Make them with NewMeters, once for a set.
+// Meters are the metrics of all queues of a runner, by model. Make them with NewMeters, once for a set. They are safe for
+// concurrent use.
 type Meters struct {
+	set *metrics.Set
+
+	mu     sync.Mutex
+	models map[string]*meters
+}
+
+// NewMeters makes meters that register a model's metrics in set when its first queue is made.
+func NewMeters(set *metrics.Set) *Meters {
+	return &Meters{set: set, models: map[string]*meters{}}
+}
+
+// meters are one model's metrics. They outlive its queues: a counter goes on where the model is loaded again.
+type meters struct {
 	batches, sequences, oomRetries, oomFailures *metrics.Counter
 	tokens, fill, context, wait, oomTokens      *meter.Histogram
 
-	pending, inFlight, active atomic.Int64 // over all queues
+	pending, inFlight, active, ceiling atomic.Int64 // over the model's queues
 }
 
-// NewMeters registers the metrics in set.
-func NewMeters(set *metrics.Set) *Meters {
-	m := &Meters{
-		batches:     set.NewCounter("reveille_runner_embedding_batches_total"),
-		sequences:   set.NewCounter("reveille_runner_embedding_sequences_total"),
-		tokens:      meter.NewHistogram(set, "reveille_runner_embedding_batch_tokens", meter.Tokens),
-		fill:        meter.NewHistogram(set, "reveille_runner_embedding_n_batch_utilisation", meter.Shares),
-		context:     meter.NewHistogram(set, "reveille_runner_embedding_context_utilisation", meter.Shares),
-		wait:        meter.NewHistogram(set, "reveille_runner_embedding_queue_wait_seconds", meter.Seconds),
-		oomRetries:  set.NewCounter("reveille_runner_embedding_oom_retries_total"),
-		oomFailures: set.NewCounter("reveille_runner_embedding_oom_failures_total"),
-		oomTokens:   meter.NewHistogram(set, "reveille_runner_embedding_oom_retry_tokens", meter.Tokens),
+// of are the metrics of a model.
+func (m *Meters) of(model string) *meters {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known := m.models[model]; known != nil {
+		return known
 	}
-	gauge := func(name string, v *atomic.Int64) {
-		set.NewGauge(name, func() float64 { return float64(v.Load()) })
+	name := func(s string) string { return fmt.Sprintf("%s{model=%q}", s, model) }
+	of := &meters{
+		batches:     m.set.NewCounter(name("reveille_runner_embedding_batches_total")),
+		sequences:   m.set.NewCounter(name("reveille_runner_embedding_sequences_total")),
+		tokens:      meter.NewHistogram(m.set, name("reveille_runner_embedding_batch_tokens"), meter.Tokens),
+		fill:        meter.NewHistogram(m.set, name("reveille_runner_embedding_n_batch_utilisation"), meter.Shares),
+		context:     meter.NewHistogram(m.set, name("reveille_runner_embedding_context_utilisation"), meter.Shares),
+		wait:        meter.NewHistogram(m.set, name("reveille_runner_embedding_queue_wait_seconds"), meter.Seconds),
+		oomRetries:  m.set.NewCounter(name("reveille_runner_embedding_oom_retries_total")),
+		oomFailures: m.set.NewCounter(name("reveille_runner_embedding_oom_failures_total")),
+		oomTokens:   meter.NewHistogram(m.set, name("reveille_runner_embedding_oom_retry_tokens"), meter.Tokens),
 	}
-	gauge("reveille_runner_embedding_pending_tokens", &m.pending)
-	gauge("reveille_runner_embedding_in_flight_tokens", &m.inFlight)
-	gauge("reveille_runner_embedding_active_batches", &m.active)
-	return m
+	gauge := func(family string, v *atomic.Int64) {
+		m.set.NewGauge(name(family), func() float64 { return float64(v.Load()) })
+	}
+	gauge("reveille_runner_embedding_pending_tokens", &of.pending)
+	gauge("reveille_runner_embedding_in_flight_tokens", &of.inFlight)
+	gauge("reveille_runner_embedding_active_batches", &of.active)
+	gauge("reveille_runner_embedding_batch_ceiling_tokens", &of.ceiling)
+	m.models[model] = of
+	return of
 }
 
-// discard are meters that nobody reads.
-func discard() *Meters { return NewMeters(metrics.NewSet()) }
+// load is what the gauges hold of a queue.
+type load struct{ pending, inFlight, active, ceiling int }
 
-// load is what a queue holds.
-type load struct{ pending, inFlight, active int }
+func loadOf(f *Former) load {
+	l := load{pending: f.Pending(), ceiling: f.Ceiling()}
+	l.inFlight, l.active = f.InFlight()
+	return l
+}
 
-// show brings the gauges from what they showed of a queue to what is the case.
-func (m *Meters) show(was load, f *Former) load {
-	now := load{pending: f.Pending()}
-	now.inFlight, now.active = f.InFlight()
+// show brings the gauges from what they held of a queue to what it has now.
+func (m *meters) show(was, now load) load {
 	for _, g := range [...]struct {
 		v       *atomic.Int64
 		was, is int
-	}{{&m.pending, was.pending, now.pending}, {&m.inFlight, was.inFlight, now.inFlight}, {&m.active, was.active, now.active}} {
+	}{
+		{&m.pending, was.pending, now.pending}, {&m.inFlight, was.inFlight, now.inFlight}, {&m.active, was.active, now.active},
+		{&m.ceiling, was.ceiling, now.ceiling},
+	} {
 		if g.was != g.is {
 			g.v.Add(int64(g.is - g.was))
 		}
@@ -61,7 +89,7 @@ func (m *Meters) show(was load, f *Former) load {
 }
 
 // formed counts a batch.
-func (m *Meters) formed(b *Batch, l Limits) {
+func (m *meters) formed(b *Batch, l Limits) {
 	m.batches.Inc()
 	m.sequences.Add(len(b.Items))
 	m.tokens.Update(float64(b.Tokens))
@@ -70,13 +98,13 @@ func (m *Meters) formed(b *Batch, l Limits) {
 }
 
 // waited counts a request's time until its first batch.
-func (m *Meters) waited(d time.Duration) { m.wait.Update(d.Seconds()) }
+func (m *meters) waited(d time.Duration) { m.wait.Update(d.Seconds()) }
 
 // retried counts a smaller call after one that was too large.
-func (m *Meters) retried(tokens int) {
+func (m *meters) retried(tokens int) {
 	m.oomRetries.Inc()
 	m.oomTokens.Update(float64(tokens))
 }
 
 // exhausted counts a call that was too large and could not be made smaller.
-func (m *Meters) exhausted() { m.oomFailures.Inc() }
+func (m *meters) exhausted() { m.oomFailures.Inc() }

@@ -119,7 +119,7 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 		OutOfMemory: func(text []byte) bool {
 			return r.Errors.Cause(string(text)) == recipe.CauseOutOfMemory || batch.OutOfMemory(text)
 		},
-		Delay: time.Duration(delay) * time.Millisecond, Meters: l.Meters, Log: l.Log.With("model", m.ID),
+		Delay: time.Duration(delay) * time.Millisecond, Model: m.ID, Meters: l.Meters, Log: l.Log.With("model", m.ID),
 	}
 	if tokens, err := plan.Vocabulary(checkpoint); err == nil && tokens != nil {
 		cfg.Words = batch.NewWordPiece(tokens)

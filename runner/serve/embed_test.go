@@ -26,7 +26,7 @@ func TestEngineDiesUnderItsQueue(t *testing.T) {
 	ask := func() { answers <- b.call("POST", "/v1/embeddings", "queued", `{"input":"twelve bytes"}`) }
 	until := func(gauge string, tokens int) {
 		b.until(gauge, func() bool {
-			return strings.Contains(b.call("GET", rpc.PathMetrics, "", "").body, fmt.Sprintf("reveille_runner_embedding_%s %d\n", gauge, tokens))
+			return strings.Contains(b.call("GET", rpc.PathMetrics, "", "").body, fmt.Sprintf("reveille_runner_embedding_%s{model=\"queued\"} %d\n", gauge, tokens))
 		})
 	}
 	go ask()

@@ -351,6 +351,24 @@ func (w *world) stats(model string) (st struct {
 	return st
 }
 
+// runnerMetrics are the metrics of the local host's runner.
+func (w *world) runnerMetrics() string {
+	w.t.Helper()
+	addr, err := w.rdb.HGet(w.t.Context(), "rv:{main}:host:local", "addr").Result()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a := do(req)
+	if a.err != nil || a.status != http.StatusOK {
+		w.t.Fatalf("the runner's metrics: %v", a)
+	}
+	return string(a.body)
+}
+
 // environment reads a variable of a process.
 func environment(t *testing.T, pid int, name string) string {
 	t.Helper()

@@ -345,11 +345,7 @@ func (v *viewer) repaired(sig string, before map[string]string) int {
 // metric reads a metric of the local host's runner.
 func (v *viewer) metric(name string) string {
 	v.t.Helper()
-	addr, err := v.rdb.HGet(v.t.Context(), "rv:{main}:host:local", "addr").Result()
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	for line := range strings.Lines(string(v.get("http://" + addr + "/metrics").body)) {
+	for line := range strings.Lines(v.runnerMetrics()) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			return strings.TrimSpace(value)
 		}
