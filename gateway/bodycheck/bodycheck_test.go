@@ -186,6 +186,17 @@ func TestFields(t *testing.T) {
 		{"completions", `{"prompt":"x","temperature":"hot"}`, "", "invalid_type"},
 		{"completions", `{"prompt":"x","stop":[["a"]]}`, "", "invalid_type"},
 		{"chat", `{"messages":[{}],"tools":"x"}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"stop":["a",5]}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"json_schema":true}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"chat_template_kwargs":{"enable_thinking":"zz"}}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"chat_template_kwargs":{"enable_thinking":true,"x":[1]}}`, `{"messages":[{}],"chat_template_kwargs":{"enable_thinking":true,"x":[1]}}`, ""},
+		{"chat", `{"messages":[{}],"stream_options":{"include_usage":1}}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"dry_sequence_breakers":[]}`, "", "invalid_type"},
+		{"messages", `{"messages":[{}],"system":[5]}`, "", "invalid_type"},
+		{"rerank", `{"query":"x","documents":["a",{"text":"b","title":"c"}],"texts":["d"]}`, `{"query":"x","documents":["a",{"text":"b","title":"c"}]}`, ""},
+		{"rerank", `{"query":"x","documents":[{"image_url":"http://a"}]}`, "", "invalid_type"},
+		{"rerank", `{"query":"x","documents":[["a"]]}`, "", "invalid_type"},
+		{"rerank", `{"query":"x","documents":[{"text":["a"]}]}`, "", "invalid_type"},
 		{"ollama_chat", `{"messages":[],"id_slot":1}`, "", "unsupported_parameter"},
 		{"ollama_chat", `{"messages":[],"keep_alive":1,"zz":2}`, `{"messages":[],"keep_alive":1,"zz":2}`, ""},
 	} {
@@ -197,9 +208,47 @@ func TestFields(t *testing.T) {
 			t.Errorf("%s %s: left %s, want %s", tt.route, tt.body, body, tt.left)
 		}
 	}
+	for value, want := range map[string]string{`[1,2]`: "", `[-1]`: "invalid_type", `5`: "invalid_type", `[[1]]`: "invalid_type"} {
+		if _, _, err := check("completions", []byte(`{"prompt":"x","stop_token_ids":`+value+`}`), Model{Fields: []string{"stop_token_ids"}}); code(err) != want {
+			t.Errorf("stop_token_ids %s: %v", value, err)
+		}
+	}
 	body := []byte(`{"prompt":"x","min_tokens":3,"zz":1}`)
 	if _, dropped, err := check("completions", body, Model{Fields: []string{"min_tokens"}}); err != nil || dropped != 1 || !bytes.Contains(body, []byte("min_tokens")) {
 		t.Errorf("left %s, %d dropped, %v", body, dropped, err)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	const wrong, refusal = "invalid_type", "unsupported_parameter"
+	for value, want := range map[string][3]string{ // a prompt, what /tokenize takes, what /detokenize takes
+		`"x"`:                  {"", "", wrong},
+		`["a","b"]`:            {"", "", wrong},
+		`[1,2147483647]`:       {"", "", ""},
+		`["a",1]`:              {"", "", wrong},
+		`[[1,2],[3]]`:          {"", wrong, wrong},
+		`["a",[1,"b"]]`:        {"", wrong, wrong},
+		`[]`:                   {wrong, "", ""},
+		`5`:                    {wrong, wrong, wrong},
+		`true`:                 {wrong, wrong, wrong},
+		`[[-5,1.5]]`:           {wrong, wrong, wrong},
+		`[1.0]`:                {wrong, wrong, wrong},
+		`[1e2]`:                {wrong, wrong, wrong},
+		`[-1]`:                 {wrong, wrong, wrong},
+		`[2147483648]`:         {wrong, wrong, wrong},
+		`[null]`:               {wrong, wrong, wrong},
+		`[["a"]]`:              {wrong, wrong, wrong},
+		`[[]]`:                 {wrong, wrong, wrong},
+		`[[1,2],3]`:            {wrong, wrong, wrong},
+		`[[[1]]]`:              {wrong, wrong, wrong},
+		`[{"url":"http://a"}]`: {refusal, refusal, refusal},
+	} {
+		for i, field := range [...][2]string{{"embeddings", "input"}, {"tokenize", "content"}, {"detokenize", "tokens"}} {
+			_, _, err := check(field[0], []byte(`{"`+field[1]+`":`+value+`}`), Model{})
+			if got := code(err); got != want[i] {
+				t.Errorf("%s %s: %q, want %q", field[0], value, got, want[i])
+			}
+		}
 	}
 }
 
@@ -210,127 +259,6 @@ func compact(t *testing.T, body []byte) []byte {
 		t.Fatalf("%s: %v", body, err)
 	}
 	return b.Bytes()
-}
-
-func TestPatterns(t *testing.T) {
-	for p, ok := range map[string]bool{
-		"^[a-z]+$": true, "^(a|b){1,40}$": true, "^[^a]*x?$": true, `^a\.b$`: true, "^$": true, "^(?:ab)+$": true, `^[\]]$`: true, "^([a-z]+,)+[a-z]+$": true,
-		"^+[a-z]$": false, "^{2}times$": false, "^{,5}a$": false, "^a{,5}$": false, "^]$": false, "^}$": false, "^a{2,1}$": false, "^(+a)$": false,
-		"^(a?){1000}$": false, "^((a{0,100}){0,100}){0,100}$": false, "^([ab]{1,40}){1,40}$": false, "^(a*)*$": false, "^[]$": false, "^[]a]$": false,
-		"^[[:alpha:]]$": false, "^a**$": false, "^(?=a)b$": false, `^\d+$`: false, `^\`: false, `^a\$`: false, "a": false, "": false, "^[a$": false,
-		"^" + strings.Repeat("(", 400) + "a" + strings.Repeat(")", 400) + "$": false,
-		"^" + strings.Repeat("a", 2000) + "$":                                 false,
-	} {
-		if _, err := checkPattern(p, false); (err == nil) != ok {
-			t.Errorf("%.60s: %v", p, err)
-		}
-	}
-	for p, ok := range map[string]bool{ // of tools
-		`^\d{3}-\w+$`: true, "abc+": true, "^(?=.*[a-z])[a-z]+$": true, `^\u00e9+$`: true,
-		"^(?=a)+$": false, "^+a$": false, "^]$": false, "^(a?){1000}$": false, "+": true,
-	} {
-		if _, err := checkPattern(p, true); (err == nil) != ok {
-			t.Errorf("lenient, %.60s: %v", p, err)
-		}
-	}
-}
-
-func TestGrammars(t *testing.T) {
-	chain := func(n int) string {
-		s := "root ::= r0\n"
-		for i := range n {
-			s += fmt.Sprintf("r%d ::= r%d\n", i, i+1)
-		}
-		return s
-	}
-	for g, ok := range map[string]bool{
-		`root ::= "a" | "b" x*` + "\n" + `x ::= [a-z]{1,5} # words` + "\n":            true,
-		`root ::= ` + strings.Repeat(`"a"{0,512} `, 400):                              false,
-		`root ::= ` + strings.Repeat(`[^x]* `, 3000):                                  false,
-		`root ::= ` + strings.Repeat(`[^x]* `, 128):                                   true,
-		`root ::= ` + strings.Repeat(`[^x]* `, 129):                                   false,
-		`root ::= root "a" | "b"`:                                                     true, // for the engine to refuse
-		`root ::= ("a" | ("b" "c")+)? ws` + "\nws ::= [ \\t\\n]*":                     true,
-		`root ::= ` + strings.Repeat("(", 30000) + `"a"` + strings.Repeat(")", 30000): false,
-		`root ::= ` + strings.Repeat("(", 65) + `"a"` + strings.Repeat(")", 65):       false,
-		`root ::= "a"{2,1}`:                               false,
-		`root ::= "a"{0,99999}`:                           false,
-		`root ::= ("a"{0,40}){0,40}`:                      false,
-		"root ::= a{0,40}\na ::= \"x\"{0,40}":             false,
-		"root ::= a{0,10}\na ::= \"x\"{0,40}":             true,
-		"root ::= [" + strings.Repeat("a", 600) + "]":     false,
-		"root ::= " + strings.Repeat(`"a"|`, 300) + `"b"`: false,
-		chain(900):      true,
-		chain(1100):     false,
-		`root ::= "a`:   false,
-		`root ::= *`:    false,
-		`root ::= ("a"`: false,
-		`root ::= "a")`: false,
-		`root ::= "\""`: true,
-		`root ::= [\]]`: true,
-	} {
-		if err := checkGrammar(g); (err == nil) != ok {
-			t.Errorf("%.60s: %v", g, err)
-		}
-	}
-}
-
-func TestSchemas(t *testing.T) {
-	names := func(n int) string {
-		s := ""
-		for i := range n {
-			s += fmt.Sprintf(`,"p%d":{}`, i)
-		}
-		return `{"properties":{` + strings.TrimPrefix(s, ",") + `}}`
-	}
-	for s, ok := range map[string]bool{
-		`{"type":"object","properties":{"pattern":{"type":"string"},"minimum":{"type":"number"},"$ref":{"type":"string"}}}`: true,
-		`{"$ref":"#/$defs/n","$defs":{"n":{"properties":{"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}}}`:       true,
-		`{"enum":["^+",{"pattern":"^+a$"}],"default":{"pattern":"^+a$"}}`:                                                   true,
-		`{"type":"integer","minimum":9223372036854775807}`:                                                                  false,
-		`{"type":"integer","exclusiveMaximum":-9007199254740992}`:                                                           false,
-		`{"type":"integer","exclusiveMinimum":500,"exclusiveMaximum":-5}`:                                                   false,
-		`{"type":"integer","minimum":-999999999999999,"exclusiveMaximum":5}`:                                                true,
-		`{"anyOf":[` + strings.Repeat(`{"pattern":"^[a-z]*[0-9]*$"},`, 64) + `{}]}`:                                         true,
-		`{"anyOf":[` + strings.Repeat(`{"pattern":"^[a-z]*[0-9]*$"},`, 65) + `{}]}`:                                         false,
-		`{"$ref":"#"}`:                               false,
-		`{"$ref":"http://127.0.0.1/x"}`:              false,
-		`{"\u0024ref":"http://127.0.0.1/x"}`:         false,
-		`{"anyOf":[{"$ref":"#"},{"type":"string"}]}`: false,
-		`{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`:  false,
-		`{"properties":{"a":{"items":{"pattern":"^+[a-z]$"}}}}`:                             false,
-		`{"p\u0061ttern":"^+[a-z]$"}`:                                                       false,
-		`{"pattern":"^a$","pattern":"^+[a-z]$"}`:                                            false,
-		`{"minItems":9,"maxItems":2}`:                                                       false,
-		`{"minLength":9,"maxLength":2}`:                                                     false,
-		`{"maxLength":1e99}`:                                                                false,
-		`{"minItems":-1}`:                                                                   false,
-		`{"properties":{"` + strings.Repeat("p", 30000) + `":{}},"additionalProperties":1}`: false,
-		`{"enum":[` + strings.Repeat("1,", 600) + `1]}`:                                     false,
-		names(150): true,
-		names(300): false,
-		strings.Repeat(`{"items":`, 200) + "{}" + strings.Repeat("}", 200): false,
-	} {
-		for route, format := range map[string]string{
-			"chat":        `{"messages":[{}],"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":%s}}}`,
-			"completions": `{"prompt":"x","json_schema":%s}`,
-			"responses":   `{"input":"x","text":{"format":{"type":"json_schema","schema":%s}}}`,
-			"messages":    `{"messages":[{}],"tools":[{"name":"f","input_schema":%s}]}`,
-		} {
-			c, _, err := check(route, fmt.Appendf(nil, format, s), llama)
-			if (err == nil) != ok || err == nil && !c.Constrained {
-				t.Errorf("%s %.100s: %v", route, s, err)
-			}
-		}
-	}
-	for body, constrained := range map[string]bool{
-		`{"messages":[{}],"response_format":{"type":"text"}}`: false, `{"messages":[{}],"response_format":{"type":"json_object"}}`: true,
-		`{"messages":[{}],"grammar":""}`: false, `{"messages":[{}],"tools":[]}`: false, `{"messages":[{}]}`: false,
-	} {
-		if c, _, err := check("chat", []byte(body), llama); err != nil || c.Constrained != constrained {
-			t.Errorf("%s: constrained %v, %v", body, c.Constrained, err)
-		}
-	}
 }
 
 func TestPaths(t *testing.T) {
@@ -429,19 +357,5 @@ func FuzzParts(f *testing.F) {
 		if forbidden(v) {
 			t.Fatalf("passed %s", body)
 		}
-	})
-}
-
-// Checkers of patterns and grammars end, whatever they read.
-func FuzzConstraints(f *testing.F) {
-	f.Add("^(a|b){1,4}[^x]*$")
-	f.Add("root ::= (\"a\" | [b-c]{1,2})* x\nx ::= <think>")
-	f.Fuzz(func(t *testing.T, text string) {
-		if len(text) > 4096 {
-			return
-		}
-		_, _ = checkPattern(text, false)
-		_, _ = checkPattern(text, true)
-		_ = checkGrammar(text)
 	})
 }

@@ -14,8 +14,11 @@ var enginePaths = map[string]*Spec{
 	"responses": specs["responses"], "responses/input_tokens": specs["responses"],
 	"messages": specs["messages"], "messages/count_tokens": specs["messages"],
 	"embedding": specs["embeddings"], "embeddings": specs["embeddings"], "tokenize": specs["tokenize"], "detokenize": specs["detokenize"],
-	"rerank": specs["rerank"], "reranking": specs["rerank"], "audio/speech": specs["speech"], "images/generations": specs["image_generations"],
+	"rerank": engineRerank, "reranking": engineRerank, "audio/speech": specs["speech"], "images/generations": specs["image_generations"],
 }
+
+// engineRerank is for engines, which turn top_n into a count; the gateway's own route applies it by itself.
+var engineRerank = spec(noContent, specs["rerank"].rules, map[string]rule{"top_n": between(1, int32Max)})
 
 // closedPaths are paths of engines whose bodies are in forms that are not
 // checked: they take what the paths above take, or more.

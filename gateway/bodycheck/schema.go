@@ -3,6 +3,7 @@ package bodycheck
 import (
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -86,6 +87,8 @@ func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
 			next := schemaNode
 			if kind == dataNode {
 				next = dataNode
+			} else if k := w.Kind(); !s.lenient && k != peek.Object && k != peek.Bool {
+				return s.fail("a schema in it is not an object")
 			}
 			return s.node(w, at+"/"+string(name), next)
 		})
@@ -93,6 +96,37 @@ func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
 	w.Raw()
 	return true
 }
+
+// kinds are the JSON types that a keyword's value may have.
+type kinds struct {
+	of  [3]peek.Kind
+	say string // as an error names them
+}
+
+func (k kinds) holds(kind peek.Kind) bool {
+	return slices.Contains(k.of[:], kind) && kind != peek.Absent
+}
+
+var (
+	aText    = kinds{[3]peek.Kind{peek.String}, "a text"}
+	aNumber  = kinds{[3]peek.Kind{peek.Number}, "a number"}
+	aList    = kinds{[3]peek.Kind{peek.Array}, "a list"}
+	anObject = kinds{[3]peek.Kind{peek.Object}, "an object"}
+	aSchema  = kinds{[3]peek.Kind{peek.Object, peek.Bool}, "a schema"}
+
+	// keywords are those that engines read without looking at the type first.
+	keywords = map[string]kinds{
+		"type": {[3]peek.Kind{peek.String, peek.Array}, "a text or a list"}, "$ref": aText, "pattern": aText,
+		"format":    {[3]peek.Kind{peek.String, peek.Object}, "a text"}, // an object: the format of the Responses dialect
+		"minLength": aNumber, "maxLength": aNumber, "minItems": aNumber, "maxItems": aNumber,
+		"minimum": aNumber, "maximum": aNumber, "exclusiveMinimum": aNumber, "exclusiveMaximum": aNumber,
+		"enum": aList, "allOf": aList, "anyOf": aList, "oneOf": aList,
+		"prefixItems": aList, "items": {[3]peek.Kind{peek.Object, peek.Array, peek.Bool}, "a schema or a list"},
+		"additionalProperties": aSchema, "not": aSchema, "contains": aSchema, "if": aSchema, "then": aSchema, "else": aSchema,
+		"properties": anObject, "patternProperties": anObject, "$defs": anObject, "definitions": anObject,
+		"schema": anObject, "json_schema": anObject, // where formats hold the schema
+	}
+)
 
 // schema checks the members of a schema.
 func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
@@ -102,6 +136,9 @@ func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
 	}
 	ok := w.Object(func(name []byte) bool {
 		here := at + "/" + string(name)
+		if want, known := keywords[string(name)]; known && !s.lenient && !want.holds(w.Kind()) {
+			return s.fail("'" + string(name) + "' is not " + want.say)
+		}
 		switch string(name) {
 		case "pattern":
 			return s.pattern(w)
@@ -123,7 +160,7 @@ func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
 			return ok
 		case "server_url", "connector_id":
 			return s.fail("tools are not called from here")
-		case "const", "default", "examples", "example":
+		case "const", "default", "examples", "example", "input_examples":
 			return s.node(w, here, dataNode)
 		case "minLength", "maxLength":
 			return s.bound(w, &low[0], &high[0], name[1] == 'a', math.MaxInt32)
@@ -160,7 +197,7 @@ func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
 func (s *schemaCheck) pattern(w *peek.Walk) bool {
 	v := w.Raw()
 	if v.Kind != peek.String {
-		return v.Kind == peek.Object || s.fail("a pattern is not a text") // a property called pattern
+		return v.Kind == peek.Object || s.fail("'pattern' is not a text") // in tools, an object may be what an engine passes over
 	}
 	if !s.llama {
 		return len(v.Raw) <= maxPattern || s.fail("a pattern is too long")
@@ -215,7 +252,7 @@ func (s *schemaCheck) enum(w *peek.Walk) bool {
 func (s *schemaCheck) bound(w *peek.Walk, low, high *float64, upper bool, most float64) bool {
 	v := w.Raw()
 	if v.Kind != peek.Number {
-		return true // a property of that name, or what an engine refuses by itself
+		return true // in tools: what an engine passes over
 	}
 	f, err := strconv.ParseFloat(string(v.Raw), 64)
 	if err != nil || !math.IsInf(most, 1) && (f < 0 || f > most || f != math.Trunc(f)) {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -112,7 +113,23 @@ func plainText(body []byte) string {
 type fault struct {
 	kind  Kind
 	texts []string
-	say   string // in place of the engine's words where these tell nothing to a client
+	// say replaces the engine's words where these tell nothing to a client. If it
+	// ends with a colon, what the engine says behind the first text follows it.
+	say string
+}
+
+// message is what a client is told of the fault, which an engine words as given.
+func (f fault) message(words string) string {
+	if !strings.HasSuffix(f.say, ":") {
+		return f.say
+	}
+	n := len(f.texts[0])
+	for ; len(words) >= n; words = words[1:] {
+		if strings.EqualFold(words[:n], f.texts[0]) {
+			return f.say + " " + strings.TrimSpace(words[n:])
+		}
+	}
+	return strings.TrimSuffix(f.say, ":") + "."
 }
 
 // requestFaults show that the request cannot be served by this model however
@@ -153,7 +170,11 @@ var requestFaults = []fault{
 	{InvalidType, []string{"failed to parse messages"}, "A field of 'messages' is missing or has a value of the wrong type."},
 	{InvalidType, []string{"[json.exception"}, "A field has a value of the wrong type or out of range."},
 	{InvalidType, []string{"_m_range_check"}, "A token is not one of the model's."},
+	{InvalidType, []string{"json schema conversion failed:"}, "The schema is not one that the model's engine can use:"},
 	{InvalidType, []string{"failed to parse grammar"}, "The grammar or the schema is not one that the model's engine can use."},
+	{InvalidType, []string{"failed to initialize samplers"}, "The grammar or the schema is not one that the model's engine can use."},
+	{InvalidType, []string{"unknown reasoning format"}, "'reasoning_format' is not one that the model's engine knows."},
+	{InvalidType, []string{"elements must be a string, a list of tokens"}, "A prompt must be a text, or a list of texts and tokens."},
 	{InvalidType, []string{"unexpected empty grammar stack"}, "No text of this model satisfies the grammar or the schema."},
 }
 
@@ -162,7 +183,7 @@ var engineFaults = []fault{
 	{EngineOutOfMemory, []string{"out of memory"}, ""},
 	{EngineOutOfMemory, []string{"failed to allocate"}, ""},
 	{EngineOutOfMemory, []string{"cudamalloc failed"}, ""},
-	{EngineOutOfMemory, []string{"bad_alloc"}, ""},
+	{EngineOutOfMemory, []string{"bad_alloc"}, "The model's engine has no memory left for this request."},
 	{ModelLoading, []string{"loading model"}, ""},
 }
 
@@ -194,13 +215,19 @@ func classify(status int, r reply) (k Kind, answer int, certain bool, say string
 		if status >= 500 {
 			status = http.StatusBadRequest
 		}
-		return f.kind, status, true, f.say
+		return f.kind, status, true, f.message(r.message)
 	}
 	if f, ok := find(engineFaults, text); ok && status >= 500 {
-		return f.kind, f.kind.Status(), true, ""
+		return f.kind, f.kind.Status(), true, f.message(r.message)
 	}
-	return byStatus(status), status, false, ""
+	if internals.MatchString(r.message) {
+		say = "The model's engine failed on this request."
+	}
+	return byStatus(status), status, false, say
 }
+
+// internals are words of a C++ library, which an exception's text holds.
+var internals = regexp.MustCompile(`\bstd::|\b_M_|\[json\.exception|\b(?:basic_string|vector|map|unordered_map)::|^sto[a-z]+$`)
 
 // byStatus returns a kind whose type and retry advice fit a status.
 func byStatus(status int) Kind {

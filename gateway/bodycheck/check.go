@@ -1,0 +1,147 @@
+package bodycheck
+
+import (
+	"slices"
+
+	"reveille/gateway/peek"
+	"reveille/gateway/wire"
+)
+
+// slot numbers the values that Finish looks into.
+type slot uint8
+
+const (
+	noSlot slot = iota
+	messagesSlot
+	systemSlot
+	inputSlot
+	toolsSlot
+	formatSlot
+	schemaSlot
+	grammarSlot
+	textSlot
+	outputSlot
+	slots
+)
+
+// field is a member that no rule names.
+type field struct {
+	name  string
+	place peek.Place
+}
+
+// Check is the check of one body. The zero value is ready for use.
+type Check struct {
+	values  [slots]peek.Value
+	unknown []field
+	err     *wire.Error
+
+	// Constrained is set by Finish for a body that asks for constrained output.
+	Constrained bool
+}
+
+// See takes in a top-level member. The last of several of one name wins, as
+// with engines; yet each must keep the rules.
+func (c *Check) See(s *Spec, name []byte, m *peek.Members) {
+	r, known := s.rules[string(name)]
+	if !known {
+		v := m.Value()
+		if refused[string(name)] && v.Set() && c.err == nil {
+			c.err = reaches(name)
+		}
+		if s.translated {
+			return
+		}
+		if r, known := tokenFields[string(name)]; known && c.err == nil {
+			if e := r.check(name, v); e != nil {
+				c.err = e
+			}
+		}
+		if len(c.unknown) < maxUnknown {
+			c.unknown = append(c.unknown, field{string(name), m.Place()})
+		} else if c.err == nil {
+			c.err = wire.Newf(wire.UnsupportedParameter, "The request has more than %d fields that are not known here.", maxUnknown)
+		}
+		return
+	}
+	v := m.Value()
+	if r.slot != noSlot {
+		c.values[r.slot] = v
+	}
+	if e := r.check(name, v); e != nil && c.err == nil {
+		c.err = e
+	}
+}
+
+// maxUnknown bounds the fields of a body that are taken out.
+const maxUnknown = 256
+
+// Model is what Finish needs to know of the model.
+type Model struct {
+	Fields []string // further fields that its engine takes
+	Llama  bool     // its engine turns schemas into grammars as llama.cpp does
+}
+
+// Read sees all members of a body. Its error is a [*peek.SyntaxError].
+func (c *Check) Read(s *Spec, body []byte) error {
+	m, err := peek.Open(body)
+	if err != nil {
+		return err
+	}
+	for m.Next() {
+		c.See(s, m.Name(), &m)
+	}
+	return m.Err()
+}
+
+// Finish checks what needs more than one look, and overwrites in body the
+// fields that neither the rules nor the model name with blanks. dropped is
+// their number. body is the one whose members were seen.
+func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, err error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	if err := c.look(s, model); err != nil {
+		return 0, err
+	}
+	if len(c.unknown) == 0 {
+		return 0, nil
+	}
+	fields := model().Fields
+	places := make([]peek.Place, 0, len(c.unknown))
+	for _, f := range c.unknown {
+		if slices.Contains(fields, f.name) {
+			continue
+		}
+		places = append(places, f.place)
+	}
+	peek.Blank(body, places)
+	return len(places), nil
+}
+
+// look checks content, tools and constraints.
+func (c *Check) look(s *Spec, model func() Model) error {
+	p := parts{dialect: s.dialect}
+	if v := c.values[messagesSlot]; v.Set() {
+		p.param = "messages"
+		if e := p.messages(v); e != nil {
+			return e
+		}
+	}
+	if v := c.values[systemSlot]; v.Kind == peek.Array {
+		p.param = "system"
+		w := peek.WalkOf(v.Raw)
+		if e := p.list(&w, systemParts); e != nil {
+			return e
+		}
+	} else if v.Set() && v.Kind != peek.String {
+		return wrong([]byte("system"), "a text or a list of blocks")
+	}
+	if v := c.values[inputSlot]; v.Kind == peek.Array {
+		p.param = "input"
+		if e := p.items(v); e != nil {
+			return e
+		}
+	}
+	return c.constraints(model)
+}

@@ -1,0 +1,155 @@
+package bodycheck
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestPatterns(t *testing.T) {
+	for p, ok := range map[string]bool{
+		"^[a-z]+$": true, "^(a|b){1,40}$": true, "^[^a]*x?$": true, `^a\.b$`: true, "^$": true, "^(?:ab)+$": true, `^[\]]$`: true, "^([a-z]+,)+[a-z]+$": true,
+		"^+[a-z]$": false, "^{2}times$": false, "^{,5}a$": false, "^a{,5}$": false, "^]$": false, "^}$": false, "^a{2,1}$": false, "^(+a)$": false,
+		"^(a?){1000}$": false, "^((a{0,100}){0,100}){0,100}$": false, "^([ab]{1,40}){1,40}$": false, "^(a*)*$": false, "^[]$": false, "^[]a]$": false,
+		"^[[:alpha:]]$": false, "^a**$": false, "^(?=a)b$": false, `^\d+$`: false, `^\`: false, `^a\$`: false, "a": false, "": false, "^[a$": false,
+		"^" + strings.Repeat("(", 400) + "a" + strings.Repeat(")", 400) + "$": false,
+		"^" + strings.Repeat("a", 2000) + "$":                                 false,
+	} {
+		if _, err := checkPattern(p, false); (err == nil) != ok {
+			t.Errorf("%.60s: %v", p, err)
+		}
+	}
+	for p, ok := range map[string]bool{ // of tools
+		`^\d{3}-\w+$`: true, "abc+": true, "^(?=.*[a-z])[a-z]+$": true, `^\u00e9+$`: true,
+		"^(?=a)+$": false, "^+a$": false, "^]$": false, "^(a?){1000}$": false, "+": true,
+	} {
+		if _, err := checkPattern(p, true); (err == nil) != ok {
+			t.Errorf("lenient, %.60s: %v", p, err)
+		}
+	}
+}
+
+func TestGrammars(t *testing.T) {
+	chain := func(n int) string {
+		s := "root ::= r0\n"
+		for i := range n {
+			s += fmt.Sprintf("r%d ::= r%d\n", i, i+1)
+		}
+		return s
+	}
+	for g, ok := range map[string]bool{
+		`root ::= "a" | "b" x*` + "\n" + `x ::= [a-z]{1,5} # words` + "\n":            true,
+		`root ::= ` + strings.Repeat(`"a"{0,512} `, 400):                              false,
+		`root ::= ` + strings.Repeat(`[^x]* `, 3000):                                  false,
+		`root ::= ` + strings.Repeat(`[^x]* `, 128):                                   true,
+		`root ::= ` + strings.Repeat(`[^x]* `, 129):                                   false,
+		`root ::= root "a" | "b"`:                                                     true, // for the engine to refuse
+		`root ::= ("a" | ("b" "c")+)? ws` + "\nws ::= [ \\t\\n]*":                     true,
+		`root ::= ` + strings.Repeat("(", 30000) + `"a"` + strings.Repeat(")", 30000): false,
+		`root ::= ` + strings.Repeat("(", 65) + `"a"` + strings.Repeat(")", 65):       false,
+		`root ::= "a"{2,1}`:                               false,
+		`root ::= "a"{0,99999}`:                           false,
+		`root ::= ("a"{0,40}){0,40}`:                      false,
+		"root ::= a{0,40}\na ::= \"x\"{0,40}":             false,
+		"root ::= a{0,10}\na ::= \"x\"{0,40}":             true,
+		"root ::= [" + strings.Repeat("a", 600) + "]":     false,
+		"root ::= " + strings.Repeat(`"a"|`, 300) + `"b"`: false,
+		chain(900):      true,
+		chain(1100):     false,
+		`root ::= "a`:   false,
+		`root ::= *`:    false,
+		`root ::= ("a"`: false,
+		`root ::= "a")`: false,
+		`root ::= "\""`: true,
+		`root ::= [\]]`: true,
+	} {
+		if err := checkGrammar(g); (err == nil) != ok {
+			t.Errorf("%.60s: %v", g, err)
+		}
+	}
+}
+
+func TestSchemas(t *testing.T) {
+	names := func(n int) string {
+		s := ""
+		for i := range n {
+			s += fmt.Sprintf(`,"p%d":{}`, i)
+		}
+		return `{"properties":{` + strings.TrimPrefix(s, ",") + `}}`
+	}
+	for s, ok := range map[string]bool{
+		`{"type":"object","properties":{"pattern":{"type":"string"},"minimum":{"type":"number"},"$ref":{"type":"string"}}}`: true,
+		`{"$ref":"#/$defs/n","$defs":{"n":{"properties":{"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}}}`:       true,
+		`{"enum":["^+",{"pattern":"^+a$"}],"default":{"pattern":"^+a$"}}`:                                                   true,
+		`{"type":"integer","minimum":9223372036854775807}`:                                                                  false,
+		`{"type":"integer","exclusiveMaximum":-9007199254740992}`:                                                           false,
+		`{"type":"integer","exclusiveMinimum":500,"exclusiveMaximum":-5}`:                                                   false,
+		`{"type":"integer","minimum":-999999999999999,"exclusiveMaximum":5}`:                                                true,
+		`{"anyOf":[` + strings.Repeat(`{"pattern":"^[a-z]*[0-9]*$"},`, 64) + `{}]}`:                                         true,
+		`{"anyOf":[` + strings.Repeat(`{"pattern":"^[a-z]*[0-9]*$"},`, 65) + `{}]}`:                                         false,
+		`{"$ref":"#"}`:                               false,
+		`{"$ref":"http://127.0.0.1/x"}`:              false,
+		`{"\u0024ref":"http://127.0.0.1/x"}`:         false,
+		`{"anyOf":[{"$ref":"#"},{"type":"string"}]}`: false,
+		`{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`:  false,
+		`{"properties":{"a":{"items":{"pattern":"^+[a-z]$"}}}}`:                             false,
+		`{"p\u0061ttern":"^+[a-z]$"}`:                                                       false,
+		`{"pattern":"^a$","pattern":"^+[a-z]$"}`:                                            false,
+		`{"minItems":9,"maxItems":2}`:                                                       false,
+		`{"minLength":9,"maxLength":2}`:                                                     false,
+		`{"maxLength":1e99}`:                                                                false,
+		`{"minItems":-1}`:                                                                   false,
+		`{"properties":{"` + strings.Repeat("p", 30000) + `":{}},"additionalProperties":1}`: false,
+		`{"enum":[` + strings.Repeat("1,", 600) + `1]}`:                                     false,
+		names(150): true,
+		names(300): false,
+		`{"type":["string","null"],"format":"date","enum":["a",null],"additionalProperties":false}`:             true,
+		`{"type":"object","properties":{"minLength":{"type":"integer"},"items":{"type":"array","items":true}}}`: true,
+		strings.Repeat(`{"items":`, 200) + "{}" + strings.Repeat("}", 200):                                      false,
+	} {
+		for route, format := range map[string]string{
+			"chat":        `{"messages":[{}],"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":%s}}}`,
+			"completions": `{"prompt":"x","json_schema":%s}`,
+			"responses":   `{"input":"x","text":{"format":{"type":"json_schema","schema":%s}}}`,
+			"messages":    `{"messages":[{}],"tools":[{"name":"f","input_schema":%s}]}`,
+		} {
+			c, _, err := check(route, fmt.Appendf(nil, format, s), llama)
+			if (err == nil) != ok || err == nil && !c.Constrained {
+				t.Errorf("%s %.100s: %v", route, s, err)
+			}
+		}
+	}
+	for _, s := range []string{ // of the wrong type; engines pass over it in tools
+		`{"type":"integer","exclusiveMinimum":"a"}`, `{"type":5}`, `{"anyOf":{}}`, `{"type":"object","properties":{"a":5}}`,
+		`{"type":"object","properties":{"a":{"type":"string","minLength":true}}}`,
+	} {
+		if _, _, err := check("completions", []byte(`{"json_schema":`+s+`}`), llama); code(err) != "invalid_type" {
+			t.Errorf("%s: %v", s, err)
+		}
+		if _, _, err := check("messages", []byte(`{"tools":[{"input_schema":`+s+`}]}`), llama); err != nil {
+			t.Errorf("%s in tools: %v", s, err)
+		}
+	}
+	for body, constrained := range map[string]bool{
+		`{"messages":[{}],"response_format":{"type":"text"}}`: false, `{"messages":[{}],"response_format":{"type":"json_object"}}`: true,
+		`{"messages":[{}],"grammar":""}`: false, `{"messages":[{}],"tools":[]}`: false, `{"messages":[{}]}`: false,
+	} {
+		if c, _, err := check("chat", []byte(body), llama); err != nil || c.Constrained != constrained {
+			t.Errorf("%s: constrained %v, %v", body, c.Constrained, err)
+		}
+	}
+}
+
+// Checkers of patterns and grammars end, whatever they read.
+func FuzzConstraints(f *testing.F) {
+	f.Add("^(a|b){1,4}[^x]*$")
+	f.Add("root ::= (\"a\" | [b-c]{1,2})* x\nx ::= <think>")
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 4096 {
+			return
+		}
+		_, _ = checkPattern(text, false)
+		_, _ = checkPattern(text, true)
+		_ = checkGrammar(text)
+	})
+}

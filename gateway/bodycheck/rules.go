@@ -1,0 +1,231 @@
+package bodycheck
+
+import (
+	"strconv"
+
+	"reveille/gateway/peek"
+	"reveille/gateway/wire"
+)
+
+// kind is what a field may hold. Null is always accepted: it asks for the
+// engine's default.
+type kind uint8
+
+const (
+	anyScalar kind = iota // text, number or boolean
+	boolean
+	number    // between low and high
+	boolOrNum // likewise
+	text      // of at most 64 KiB
+	long      // a text of any length
+	texts     // a text, or a list of at most maxTexts
+	few       // a list of 1 to 8 texts, of at most 256 bytes in all
+	small     // anything of at most 64 KiB that nests at most 16 levels
+	object    // likewise, an object; members has rules of its members
+	prompts   // a text, tokens and texts, or a list of such
+	mixed     // a text, or a list of tokens and texts
+	tokens    // a list of tokens
+	documents // a list of texts, and of objects that hold scalars and no media
+	content   // looked into by Finish, as all that follow
+	tools
+	schema  // an object with a JSON schema
+	grammar // GBNF
+)
+
+const (
+	smallBytes = 64 << 10
+	smallDepth = 16
+	maxTexts   = 64
+)
+
+// rule says what a field may hold.
+type rule struct {
+	kind      kind
+	low, high float64 // of a number
+	slot      slot    // where Finish finds the value
+	members   map[string]rule
+}
+
+func between(low, high float64) rule { return rule{kind: number, low: low, high: high} }
+
+func (r rule) check(name []byte, v peek.Value) *wire.Error {
+	if !v.Set() {
+		return nil
+	}
+	switch r.kind {
+	case anyScalar:
+		if v.Kind == peek.Array || v.Kind == peek.Object {
+			return wrong(name, "a text, a number or a boolean")
+		}
+		return r.limit(name, v)
+	case boolean:
+		if v.Kind != peek.Bool {
+			return wrong(name, "a boolean")
+		}
+	case boolOrNum:
+		if v.Kind == peek.Bool {
+			return nil
+		}
+		return r.inRange(name, v)
+	case number:
+		return r.inRange(name, v)
+	case text:
+		if v.Kind != peek.String {
+			return wrong(name, "a text")
+		}
+		return r.limit(name, v)
+	case long, grammar:
+		if v.Kind != peek.String {
+			return wrong(name, "a text")
+		}
+	case texts:
+		if v.Kind != peek.String && !isList(v, isTextOrNull) {
+			return wrong(name, "a text or a list of texts")
+		}
+		if v.Len() > maxTexts {
+			return wire.Newf(wire.InvalidType, "'%s' has %d items; at most %d are accepted.", name, v.Len(), maxTexts).With(string(name))
+		}
+		return r.limit(name, v)
+	case few:
+		if v.Empty() || v.Len() > 8 || len(v.Raw) > 256 || !isList(v, isText) {
+			return wrong(name, "a list of 1 to 8 short texts")
+		}
+	case small:
+		return r.limit(name, v)
+	case object:
+		if v.Kind != peek.Object {
+			return wrong(name, "an object")
+		}
+		if e := r.limit(name, v); e != nil {
+			return e
+		}
+		return r.checkMembers(name, v)
+	case prompts, mixed, tokens:
+		return r.checkTokens(name, v)
+	case documents:
+		if !isList(v, isDocument) {
+			return wrong(name, "a list of texts or of objects with a text")
+		}
+	case schema:
+		if v.Kind != peek.Object {
+			return wrong(name, "an object")
+		}
+	case tools:
+		if v.Kind != peek.Array {
+			return wrong(name, "a list")
+		}
+	}
+	return nil
+}
+
+// checkMembers holds the members of an object to rules of their own.
+func (r rule) checkMembers(name []byte, v peek.Value) (e *wire.Error) {
+	w := peek.WalkOf(v.Raw)
+	w.Object(func(member []byte) bool {
+		if inner, known := r.members[string(member)]; known {
+			e = inner.check(append(append(name[:len(name):len(name)], '.'), member...), w.Raw())
+		}
+		return e == nil
+	})
+	return e
+}
+
+// checkTokens checks a prompt, or a part of one, that may be given in tokens.
+func (r rule) checkTokens(name []byte, v peek.Value) *wire.Error {
+	ok, want := false, "a list of tokens"
+	switch r.kind {
+	case prompts:
+		ok, want = v.Kind == peek.String || isPrompts(v), "a text, or a list of texts and tokens that is not empty"
+	case mixed:
+		ok, want = v.Kind == peek.String || isList(v, isTextOrToken), "a text, or a list of texts and tokens"
+	case tokens:
+		ok = isList(v, isToken)
+	}
+	switch {
+	case ok:
+		return nil
+	case v.HasObject():
+		return wire.Newf(wire.UnsupportedParameter, "'%s' must be %s.", name, want).With(string(name))
+	}
+	return wrong(name, want+"; tokens are whole numbers from 0 to 2147483647")
+}
+
+// isList reports whether v is a list whose items all satisfy is.
+func isList(v peek.Value, is func(peek.Value) bool) bool {
+	if v.Kind != peek.Array {
+		return false
+	}
+	w := peek.WalkOf(v.Raw)
+	return w.Array(func() bool { return is(w.Raw()) })
+}
+
+func isText(v peek.Value) bool { return v.Kind == peek.String }
+
+func isTextOrNull(v peek.Value) bool { return isText(v) || v.Kind == peek.Null }
+
+// isToken reports whether v is a whole number from 0 to 2147483647, written without fraction and exponent: engines read
+// another form as a fraction.
+func isToken(v peek.Value) bool {
+	if v.Kind != peek.Number {
+		return false
+	}
+	_, err := strconv.ParseUint(string(v.Raw), 10, 31)
+	return err == nil
+}
+
+func isTextOrToken(v peek.Value) bool { return isText(v) || isToken(v) }
+
+// isPrompts reports whether v is a prompt of tokens and texts, or a list of prompts: texts and lists that hold a token.
+func isPrompts(v peek.Value) bool {
+	some, token, list := false, false, false
+	return isList(v, func(item peek.Value) bool {
+		some = true
+		if item.Kind != peek.Array {
+			token = token || item.Kind == peek.Number
+			return isTextOrToken(item)
+		}
+		list = true
+		return isList(item, isTextOrToken) && !isList(item, isText)
+	}) && some && !(token && list)
+}
+
+// isDocument reports whether v is a text, or an object of scalars that names no media.
+func isDocument(v peek.Value) bool {
+	if v.Kind != peek.Object {
+		return isText(v)
+	}
+	w := peek.WalkOf(v.Raw)
+	return w.Object(func(name []byte) bool {
+		k := w.Raw().Kind
+		return !mediaName(name) && k != peek.Array && k != peek.Object
+	})
+}
+
+func (r rule) limit(name []byte, v peek.Value) *wire.Error {
+	if len(v.Raw) > smallBytes || v.Depth() > smallDepth {
+		return wire.Newf(wire.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", name, smallBytes, smallDepth).With(string(name))
+	}
+	return nil
+}
+
+func (r rule) inRange(name []byte, v peek.Value) *wire.Error {
+	if v.Kind != peek.Number {
+		return wrong(name, "a number")
+	}
+	f, err := strconv.ParseFloat(string(v.Raw), 64)
+	if err == nil && f < 0 && string(name) == "n_discard" {
+		return reaches(name)
+	}
+	if err != nil || f < r.low || f > r.high {
+		return wire.Newf(wire.InvalidType, "'%s' must be between %.10g and %.10g.", name, r.low, r.high).With(string(name))
+	}
+	return nil
+}
+
+func reaches(name []byte) *wire.Error {
+	return wire.Newf(wire.UnsupportedParameter, "'%s' reaches into an engine that others share and is not accepted here.", name).With(string(name))
+}
+
+func wrong(name []byte, want string) *wire.Error {
+	return wire.Newf(wire.InvalidType, "'%s' must be %s.", name, want).With(string(name))
+}
