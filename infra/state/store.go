@@ -17,7 +17,7 @@ type Options struct {
 	URL     string        // redis://, rediss:// or unix://; several hosts separated by commas, or ?cluster=true, are a Cluster; ?master_name= a Sentinel
 	Pool    string        // the deployment's name; default "main"
 	Secret  []byte        // the pool's runner secret: what others act on is signed with it, see Store.Refused
-	Timeout time.Duration // of one call; default 150 ms
+	Timeout time.Duration // of one call; default: the URL's read_timeout, or else 150 ms
 	Log     *slog.Logger  // default: discard
 	Now     func() int64  // ms since the epoch for scripts, simulations only; nil: Redis' own clock
 
@@ -51,9 +51,6 @@ func Open(o Options) (*Store, error) {
 	if !validPool(o.Pool) {
 		return nil, fmt.Errorf("pool %q: braces, colons and white space are not allowed", o.Pool)
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -63,7 +60,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: breaker{log: o.Log},
-		timeout: o.Timeout, now: o.Now, log: o.Log,
+		timeout: uo.ReadTimeout, now: o.Now, log: o.Log,
 	}
 	s.signer = newSigner(o.Secret, o.Pool, o.Unverified, s.reportRefused)
 	return s, nil

@@ -1,8 +1,10 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"strings"
@@ -17,7 +19,12 @@ var errURL = errors.New("redis URL: want redis://[user:password@]host:port[,host
 
 const defaultPort = "6379"
 
-// universalOptions reads the URL. The error never holds any of it, since it may carry a password.
+// Bounds of the URL's read_timeout. Leases of 15 s are renewed every 5 s: a renewal that took longer than 10 s would come
+// too late.
+const minTimeout, maxTimeout = 10 * time.Millisecond, 10 * time.Second
+
+// universalOptions reads the URL. ReadTimeout of the result is the time of one call: Options.Timeout, or else the URL's
+// read_timeout, or else 150 ms. The error never holds any of the URL, since it may carry a password.
 func universalOptions(o Options) (*redis.UniversalOptions, error) {
 	single, more, err := splitHosts(o.URL)
 	if err != nil {
@@ -35,6 +42,11 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 	ro, err := redis.ParseURL(u.String())
 	if err != nil {
 		return nil, errURL
+	}
+	if o.Timeout <= 0 {
+		if o.Timeout = cmp.Or(ro.ReadTimeout, defaultTimeout); o.Timeout < minTimeout || o.Timeout > maxTimeout {
+			return nil, fmt.Errorf("redis URL: read_timeout must be between %v and %v", minTimeout, maxTimeout)
+		}
 	}
 	cluster = cluster || (len(more) > 0 && master == "")
 	if cluster && ro.DB != 0 {
@@ -89,9 +101,6 @@ func splitHosts(raw string) (single string, more []string, err error) {
 // Client makes a plain client for keys outside the pool's scripts, such as the encoder cache's, with the bounds of a
 // Store's own: no repeats, Options.Timeout a call. The caller closes it.
 func Client(o Options) (redis.UniversalClient, error) {
-	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
-	}
 	uo, err := universalOptions(o)
 	if err != nil {
 		return nil, err

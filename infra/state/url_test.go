@@ -1,9 +1,11 @@
 package state_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -65,6 +67,37 @@ func TestParseURL(t *testing.T) {
 			}
 			equal(t, "client", kind, tt.client)
 		})
+	}
+}
+
+// The URL's read_timeout bounds a call, unless the program sets a bound of its own; it is between 10 ms and 10 s.
+func TestReadTimeoutOfURL(t *testing.T) {
+	for _, tt := range []struct {
+		query string
+		own   time.Duration
+		want  time.Duration
+	}{
+		{"", 0, 150 * time.Millisecond},
+		{"?read_timeout=9s", 0, 9 * time.Second},
+		{"?read_timeout=2", 0, 2 * time.Second},
+		{"?read_timeout=9s", time.Minute, time.Minute},
+	} {
+		o := state.Options{URL: "redis://127.0.0.1:1" + tt.query, Timeout: tt.own}
+		s, err := state.Open(o)
+		must(t, err)
+		defer s.Close()
+		before := time.Now()
+		must(t, s.Guard(t.Context(), func(ctx context.Context) error {
+			if end, _ := ctx.Deadline(); end.Sub(before) < tt.want || time.Until(end) > tt.want {
+				t.Errorf("%q, own %v: a call has %v, want %v", tt.query, tt.own, time.Until(end), tt.want)
+			}
+			return nil
+		}))
+	}
+	for _, bad := range []string{"0", "1ms", "11s", "-1s"} {
+		if _, err := state.Open(state.Options{URL: "redis://127.0.0.1:1?read_timeout=" + bad}); err == nil || !strings.Contains(err.Error(), "10ms and 10s") {
+			t.Errorf("read_timeout=%s: %v", bad, err)
+		}
 	}
 }
 
