@@ -125,7 +125,25 @@ func cutHeader(body []byte, pos int) (head, content []byte, err error) {
 	if end < 0 {
 		return nil, nil, fail(pos, "form part has no end of header")
 	}
-	return rest[:end], rest[end+4:], nil
+	if head = rest[:end]; hasControl(head) {
+		return nil, nil, fail(pos, "form part's header has a control character")
+	}
+	return head, rest[end+4:], nil
+}
+
+// hasControl reports a control character in header lines other than tabs and
+// the line breaks between them. Some readers end a line, or the header, at a
+// bare line feed: they would find other contents in the part.
+func hasControl(head []byte) bool {
+	for i := 0; i < len(head); i++ {
+		switch c := head[i]; {
+		case c == '\r' && i+1 < len(head) && head[i+1] == '\n':
+			i++
+		case c < ' ' && c != '\t', c == 0x7f:
+			return true
+		}
+	}
+	return false
 }
 
 // disposition finds the field name in a part's header. ok is false when the

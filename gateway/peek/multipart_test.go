@@ -53,6 +53,8 @@ func TestMultipart(t *testing.T) {
 		{name: "cut behind delimiter", body: "--B", broken: true},
 		{name: "other boundary", body: string(form("C", field("model", "w"))), broken: true},
 		{name: "delimiter goes on", body: "--Bx\r\n" + field("model", "w") + "\r\n--B--", broken: true},
+		{name: "a header that ends at bare line feeds", body: "--B\r\nContent-Disposition: form-data; name=model\n\nw\r\n\r\nx\r\n--B--", broken: true},
+		{name: "a header with a NUL", body: "--B\r\nA: \x00\r\nContent-Disposition: form-data; name=model\r\n\r\nx\r\n--B--", broken: true},
 		{name: "endless header", body: "--B\r\nA: " + strings.Repeat("x", 9000) + "\r\n\r\n\r\n--B--", broken: true},
 		{name: "too many parts", body: string(form("B", strings.Split(strings.Repeat(field("a", "")+"|", 300), "|")...)), broken: true},
 	}

@@ -148,8 +148,11 @@ func hex4(b []byte) rune {
 
 // unescapeAt decodes the valid escape sequence at text[i] and returns the rune
 // and the index behind it. Half a surrogate pair becomes U+FFFD, as in
-// encoding/json.
+// encoding/json, and so does a sequence that the text breaks off.
 func unescapeAt(text []byte, i int) (r rune, end int) {
+	if i+1 == len(text) || text[i+1] == 'u' && i+6 > len(text) {
+		return utf8.RuneError, len(text)
+	}
 	switch c := text[i+1]; c {
 	case 'b':
 		return '\b', i + 2

@@ -119,11 +119,20 @@ func (v Value) Bytes() []byte {
 	if v.Kind != String {
 		return nil
 	}
-	text := v.Raw[1 : len(v.Raw)-1]
+	text := v.quoted()
 	if bytes.IndexByte(text, '\\') < 0 {
 		return text
 	}
 	return unescape(text)
+}
+
+// quoted returns what stands between the quotes of a string, nil for one that
+// the text breaks off after its first quote.
+func (v Value) quoted() []byte {
+	if len(v.Raw) < 2 {
+		return nil
+	}
+	return v.Raw[1 : len(v.Raw)-1]
 }
 
 // String returns the text of a string, unescaped, as a copy; for every other

@@ -172,7 +172,7 @@ func (v Value) TextReader() *TextReader {
 	if v.Kind != String {
 		return &TextReader{}
 	}
-	return &TextReader{text: v.Raw[1 : len(v.Raw)-1]}
+	return &TextReader{text: v.quoted()}
 }
 
 // TextReader reads the text of a string.

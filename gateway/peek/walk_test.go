@@ -48,7 +48,9 @@ func TestWalkAgainstMaps(t *testing.T) {
 
 // A walk of anything ends.
 func FuzzWalk(f *testing.F) {
-	f.Add([]byte(`{"a":[1,{"b":"c\\"}],"d":nul}`))
+	for _, text := range []string{`{"a":[1,{"b":"c\\"}],"d":nul}`, `{"`, `{"\"`, `{"\u12":"\u"`} {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		w := WalkOf(body)
 		rebuild(&w)
