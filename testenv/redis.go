@@ -29,6 +29,10 @@ func Redis(t testing.TB) string {
 	return StartRedis(t).Addr
 }
 
+// PatientCalls, in the query of a Redis URL, lets a call to Redis take ten seconds. A program with such a URL does not take
+// a Redis that answers slowly on a busy machine for one that is away.
+const PatientCalls = "read_timeout=10s"
+
 // RedisServer is a running redis-server that a test may stop, freeze and start again.
 // Its methods must not be called at the same time.
 type RedisServer struct {

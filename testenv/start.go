@@ -35,6 +35,8 @@ type Spec struct {
 	Redis *RedisServer
 	// Cluster is a Redis Cluster with TLS to use instead; its URL is EndpointURL's.
 	Cluster *RedisCluster
+	// Patient waits for that Redis or Cluster as PatientCalls says.
+	Patient bool
 }
 
 // System is a running `gateway run`, a process of its own with all that it starts: a runner, engines, an embedded Redis.
@@ -73,12 +75,16 @@ func Start(t testing.TB, spec Spec) *System {
 		"--engines-dir", engines, "--engines-dir", filepath.Join(root, ".cache", "engines", "llama-server", "bin"),
 	}
 	env := []string{"TMPDIR=" + s.tmp}
+	calls := ""
+	if spec.Patient {
+		calls = PatientCalls
+	}
 	switch {
 	case spec.Cluster != nil:
-		args = append(args, "--redis-url", spec.Cluster.EndpointURL())
+		args = append(args, "--redis-url", spec.Cluster.EndpointURL()+"&"+calls)
 		env = append(env, "SSL_CERT_FILE="+spec.Cluster.Authority)
 	case spec.Redis != nil:
-		args = append(args, "--redis-url", "redis://"+spec.Redis.Addr+"/0")
+		args = append(args, "--redis-url", "redis://"+spec.Redis.Addr+"/0?"+calls)
 	default:
 		args = append(args, "--redis-listen", "127.0.0.1:0")
 	}

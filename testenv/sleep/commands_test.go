@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"reveille/testenv"
 )
@@ -32,16 +31,11 @@ hosts:
 	}
 	command := func(good bool, args ...string) string {
 		t.Helper()
-		for late := time.Now().Add(patience); ; time.Sleep(breath) {
-			out, err := gateway(args...).CombinedOutput()
-			if err != nil && away(out) && time.Now().Before(late) {
-				continue
-			}
-			if (err == nil) != good {
-				t.Fatalf("%v: %v\n%s", args, err, out)
-			}
-			return string(out)
+		out, err := gateway(args...).CombinedOutput()
+		if (err == nil) != good {
+			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
+		return string(out)
 	}
 	host := func() string { return field(t, rdb, "rv:{main}:host:local", "state") }
 	says := func(out string, want ...string) {
@@ -55,17 +49,10 @@ hosts:
 
 	says(command(true, "wake", "local"), "Host is awake")
 	told := &tail{want: "loading on local", then: func() error { return os.WriteFile(gate, nil, 0o600) }}
-	for {
-		load := gateway("load", "m")
-		load.Stdout, load.Stderr = told, told
-		err := load.Run()
-		if err == nil {
-			break
-		}
-		if !away(told.text) {
-			t.Fatalf("load: %v\n%s", err, told.text)
-		}
-		told.text = nil
+	load := gateway("load", "m")
+	load.Stdout, load.Stderr = told, told
+	if err := load.Run(); err != nil {
+		t.Fatalf("load: %v\n%s", err, told.text)
 	}
 	says(string(told.text), "loading on local", "Loaded model: m", " s)")
 	says(command(true, "ps"), "HOST", "MODELS", "local", "ready", "m ", "loaded")

@@ -10,6 +10,7 @@ import (
 
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/calls"
 )
 
 const (
@@ -38,7 +39,7 @@ func TestOneWakeForAll(t *testing.T) {
 }
 
 // expectAll takes all answers of a gateway, which must be whole.
-func (p *pool) expectAll(g *gateway, c <-chan answer) {
+func (p *pool) expectAll(g *gateway, c <-chan calls.Answer) {
 	p.t.Helper()
 	for range p.count(g, crowd) {
 		select {
@@ -91,7 +92,7 @@ func TestHolderKilledBeforeTheDriverIsDone(t *testing.T) {
 }
 
 // killHolder kills the gateway that has the duty, and takes the answers of its requests, which are lost.
-func (p *pool) killHolder(answers map[*gateway]chan answer) {
+func (p *pool) killHolder(answers map[*gateway]chan calls.Answer) {
 	p.t.Helper()
 	time.Sleep(200 * time.Millisecond) // until most requests are held
 	g := p.holder()
@@ -117,7 +118,7 @@ func (p *pool) called(file string) {
 
 // answered takes the answers of the gateways that live, which must be whole, and checks that of so many calls of the driver
 // the last did its work and the others nothing.
-func (p *pool) answered(answers map[*gateway]chan answer, calls int) {
+func (p *pool) answered(answers map[*gateway]chan calls.Answer, calls int) {
 	p.t.Helper()
 	for g, c := range answers {
 		p.expectAll(g, c)

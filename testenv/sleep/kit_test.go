@@ -1,7 +1,6 @@
 package sleep
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,42 +17,22 @@ import (
 )
 
 const (
-	patience = 2 * time.Minute        // longest wait for anything that must happen
-	glance   = 10 * time.Millisecond  // between two looks
-	breath   = 200 * time.Millisecond // before a call is repeated
+	patience = 2 * time.Minute       // longest wait for anything that must happen
+	glance   = 10 * time.Millisecond // between two looks
 )
 
 // client is of the tests' own: it keeps as many connections as they want, and no connection of an earlier system.
 func client(t *testing.T) *http.Client { return calls.Client(t, 1024) }
 
-// answer is a finished exchange.
-type answer struct {
-	calls.Answer
-	repeated bool // it is the answer to a later try
-}
-
-// away reports whether an answer, an event or a command's output says that the state store does not answer in its 150 ms,
-// as happens on a machine that has too much to do. Whoever hears it is to ask again.
-func away(text []byte) bool {
-	return bytes.Contains(text, []byte(`"code":"state_unavailable"`)) || bytes.Contains(text, []byte("at the moment; try again"))
-}
-
-// chat asks a model. It may be called from any goroutine.
-func chat(ctx context.Context, c *http.Client, base, model string, stream bool) (a answer) {
+// chat asks a model, once. It may be called from any goroutine.
+func chat(ctx context.Context, c *http.Client, base, model string, stream bool) calls.Answer {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
-	for {
-		a.Answer = calls.Chat(ctx, c, base, model, 4, stream)
-		if !away(a.Body) || ctx.Err() != nil {
-			return a
-		}
-		a.repeated = true
-		time.Sleep(breath)
-	}
+	return calls.Chat(ctx, c, base, model, 4, stream)
 }
 
 // use asks a model and demands a whole answer.
-func use(t *testing.T, c *http.Client, base, model string, stream bool) answer {
+func use(t *testing.T, c *http.Client, base, model string, stream bool) calls.Answer {
 	t.Helper()
 	a := chat(t.Context(), c, base, model, stream)
 	if !a.OK() {
@@ -204,5 +183,5 @@ func system(t *testing.T, models string, args ...string) (*testenv.System, *redi
 	server := testenv.StartRedis(t)
 	rdb := connect(t, server.Addr)
 	j := listen(t, rdb)
-	return testenv.Start(t, testenv.Spec{Models: models, Args: args, Redis: server}), rdb, j
+	return testenv.Start(t, testenv.Spec{Models: models, Args: args, Redis: server, Patient: true}), rdb, j
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
 )
 
 const secret = "a secret of at least thirty-two characters"
@@ -98,7 +99,7 @@ func (p *pool) spawn(name, program string, args ...string) (*exec.Cmd, string) {
 	defer out.Close()
 	cmd := exec.Command(testenv.Build(p.t, program), args...)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL=redis://"+p.redis+"/0", "REVEILLE_RUNNER_SECRET="+secret)
+	cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL=redis://"+p.redis+"/0?"+testenv.PatientCalls, "REVEILLE_RUNNER_SECRET="+secret)
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -177,12 +178,12 @@ func (p *pool) holder() *gateway {
 }
 
 // ask sends n requests, spread over the gateways. The answers of each gateway come later.
-func (p *pool) ask(n int) map[*gateway]chan answer {
+func (p *pool) ask(n int) map[*gateway]chan calls.Answer {
 	p.t.Helper()
 	c := client(p.t)
-	out := map[*gateway]chan answer{}
+	out := map[*gateway]chan calls.Answer{}
 	for _, g := range p.gateways {
-		out[g] = make(chan answer, n)
+		out[g] = make(chan calls.Answer, n)
 	}
 	for i := range n {
 		g := p.gateways[i%len(p.gateways)]

@@ -119,25 +119,29 @@ func (s *story) status(url, key string) int {
 	return calls.Do(calls.Client(s.t, 1), req, nil).Status
 }
 
-// ask posts to a path in the background, again while the cache is slower than a gateway waits.
+// tries is how often a call is made that finds the cache slower than a gateway waits, as on a machine with too much to do.
+const tries = 4
+
+// ask posts to a path in the background.
 func (s *story) ask(path, body string) <-chan calls.Answer {
 	got := make(chan calls.Answer, 1)
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	s.t.Cleanup(cancel)
 	client, url := calls.Client(s.t, 1), s.url()+path
 	go func() {
-		for {
+		for try := 1; ; try++ {
 			req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 			if err == nil {
 				req.Header.Set("Content-Type", "application/json")
 				req.Header.Set("Authorization", "Bearer "+apiKey)
 			}
 			a := calls.Do(client, req, err)
-			if a.Code() != "state_unavailable" || ctx.Err() != nil {
+			if a.Code() != "state_unavailable" || try == tries {
 				got <- a
 				return
 			}
-			time.Sleep(glance)
+			s.t.Logf("%s, try %d: %v", path, try, a)
+			time.Sleep(time.Duration(a.RetryAfter()) * time.Second)
 		}
 	}()
 	return got

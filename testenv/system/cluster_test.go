@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -24,7 +23,7 @@ func TestCluster(t *testing.T) {
 	cluster := testenv.StartRedisCluster(t)
 	models := catalogue{"a": "llm, " + options("--load-time 200ms"), "b": "llm", "e": "embedding"}
 	s := testenv.Start(t, testenv.Spec{
-		Models: models.yaml(), Cluster: cluster, Args: []string{"--idle=1h", "--host-idle=1s", "--host-min-up=1s", "--every=100ms"},
+		Models: models.yaml(), Cluster: cluster, Patient: true, Args: []string{"--idle=1h", "--host-idle=1s", "--host-min-up=1s", "--every=100ms"},
 	})
 	w := &world{System: s, t: t, rdb: s.Redis(), types: models.types()}
 	owner, err := cluster.Client(t).MasterForKey(t.Context(), "rv:{main}:hosts")
@@ -38,7 +37,7 @@ func TestCluster(t *testing.T) {
 		var many sync.WaitGroup
 		for range 8 {
 			many.Go(func() {
-				if a := w.persist("a"); a.err != nil || a.status != http.StatusOK {
+				if a := w.ask("a"); a.err != nil || a.status != http.StatusOK {
 					t.Errorf("chat: %v", a)
 				}
 			})
@@ -50,12 +49,12 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("stream", func(t *testing.T) { w.chat("a", 8).whole() })
 	t.Run("embeddings", func(t *testing.T) {
-		if a := w.persist("e"); a.err != nil || a.status != http.StatusOK {
+		if a := w.ask("e"); a.err != nil || a.status != http.StatusOK {
 			t.Error(a)
 		}
 	})
 	t.Run("swap", func(t *testing.T) {
-		if a := w.persist("b"); a.err != nil || a.status != http.StatusOK {
+		if a := w.ask("b"); a.err != nil || a.status != http.StatusOK {
 			t.Error(a)
 		}
 		eventually(t, "loaded", []string{"b", "e"}, w.loaded)
@@ -99,7 +98,7 @@ func TestCluster(t *testing.T) {
 		eventually(t, "processes", 0, func() int { return len(w.Processes()) })
 		w.SetModels(models.yaml())
 		eventually(t, "catalogue", patient, catalog)
-		if a := w.persist("b"); a.err != nil || a.status != http.StatusOK || host() != "ready" {
+		if a := w.ask("b"); a.err != nil || a.status != http.StatusOK || host() != "ready" {
 			t.Errorf("%v, the host is %s", a, host())
 		}
 	})
@@ -112,18 +111,9 @@ func TestCluster(t *testing.T) {
 		if now := w.pid("b"); now != pid {
 			t.Errorf("the engine is process %d, it was %d", now, pid)
 		}
-		eventually(t, "a swap", http.StatusOK, func() int { return w.ask("a").status })
+		eventually(t, "ready", http.StatusOK, func() int { return do(w.get("/ready")).status })
+		w.use("a") // a swap
 	})
-}
-
-// persist asks until the answer is another than that the pool's state is away, as clients do: on a machine with too much to
-// do, a handshake may take longer than a call to Redis is waited for. It may be called from any goroutine.
-func (w *world) persist(model string) answer {
-	for deadline := time.Now().Add(patience); ; time.Sleep(glance) {
-		if a := w.ask(model); a.code() != "state_unavailable" || time.Now().After(deadline) {
-			return a
-		}
-	}
 }
 
 // loadedNow is loaded while Redis may be away.
@@ -135,26 +125,20 @@ func (w *world) loadedNow() []string {
 	return names
 }
 
-// command runs a program on the cluster and returns what it printed. It is run again while Redis is slower than it waits,
-// as in persist.
+// command runs a program on the cluster and returns what it printed.
 func command(t *testing.T, cluster *testenv.RedisCluster, program string, args ...string) string {
 	t.Helper()
-	binary := testenv.Build(t, program)
-	for deadline := time.Now().Add(2 * patience); ; time.Sleep(glance) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-		cmd := exec.CommandContext(ctx, binary, args...)
-		cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL="+cluster.URL(), "SSL_CERT_FILE="+cluster.Authority)
-		var errs strings.Builder
-		cmd.Stderr = &errs
-		out, err := cmd.Output()
-		cancel()
-		if err == nil {
-			return string(out)
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s %v: %v\n%s", program, args, err, errs.String())
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, testenv.Build(t, program), args...)
+	cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL="+cluster.URL()+"?"+testenv.PatientCalls, "SSL_CERT_FILE="+cluster.Authority)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", program, args, err, errs.String())
 	}
+	return string(out)
 }
 
 // journal is what the pool's events have told of models, in order.
