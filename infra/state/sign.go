@@ -25,11 +25,11 @@ type signer struct {
 	report     func(record, reason string) // a record is refused, or with reason "" right again
 
 	mu      sync.Mutex
-	refused map[string]bool               // records, by name
-	count   uint64                        // times that a record began to be refused
-	catalog catalogRecord                 // last right one
-	tables  map[Setting]map[string]string // last right values
-	addrs   map[string]string             // last right address of each host
+	refused map[string]bool              // records, by name
+	count   uint64                       // times that a record began to be refused
+	catalog catalogRecord                // last right one
+	tables  map[Setting]map[string]entry // last right entries
+	addrs   map[string]string            // last right address of each host
 }
 
 func newSigner(secret []byte, pool string, unverified bool, report func(record, reason string)) *signer {
@@ -37,7 +37,7 @@ func newSigner(secret []byte, pool string, unverified bool, report func(record, 
 	m.Write([]byte("reveille state v1"))
 	return &signer{
 		key: m.Sum(nil), pool: pool, unverified: unverified, report: report,
-		refused: map[string]bool{}, tables: map[Setting]map[string]string{}, addrs: map[string]string{},
+		refused: map[string]bool{}, tables: map[Setting]map[string]entry{}, addrs: map[string]string{},
 	}
 }
 
@@ -120,18 +120,31 @@ func (s *signer) admitTable(table Setting, values, macs map[string]string, reada
 	record, last := "settings:"+string(table), s.tables[table]
 	if !readable {
 		s.judgeLocked(record, reasonForm)
-		return maps.Clone(last)
+		return valuesOf(last)
 	}
-	out, reason := make(map[string]string, len(values)), ""
+	right, reason := make(map[string]entry, len(values)), ""
 	for name, value := range values {
-		if s.ok(macs[name], "settings", string(table), name, value) {
-			out[name] = value
-		} else if reason = reasonMAC; last[name] != "" {
-			out[name] = last[name]
+		e := entry{value, macs[name]}
+		was, known := last[name]
+		if known && e == was || s.ok(e.mac, "settings", string(table), name, value) { // snapshots read the same entries over and over
+			right[name] = e
+		} else if reason = reasonMAC; known {
+			right[name] = was
 		}
 	}
 	s.judgeLocked(record, reason)
-	s.tables[table] = maps.Clone(out)
+	s.tables[table] = right
+	return valuesOf(right)
+}
+
+// entry is one of a settings table with its MAC.
+type entry struct{ value, mac string }
+
+func valuesOf(table map[string]entry) map[string]string {
+	out := make(map[string]string, len(table))
+	for name, e := range table {
+		out[name] = e.value
+	}
 	return out
 }
 
@@ -191,9 +204,21 @@ func (s *Store) record(ctx context.Context, key string) (values, macs map[string
 	if err != nil {
 		return nil, nil, false, err
 	}
-	parts := list(out)
+	values, macs, readable = signedTable(out)
+	return values, macs, readable, nil
+}
+
+// signedTable reads what the function signed of the scripts returns.
+func signedTable(reply any) (values, macs map[string]string, readable bool) {
+	parts := list(reply)
 	if len(parts) != 2 {
-		return nil, nil, false, nil
+		return nil, nil, false
 	}
-	return fields(parts[0]), fields(parts[1]), true, nil
+	return fields(parts[0]), fields(parts[1]), true
+}
+
+// admitted is what to act on of a settings table that a script returned.
+func (s *Store) admitted(table Setting, reply any) map[string]string {
+	values, macs, readable := signedTable(reply)
+	return s.signer.admitTable(table, values, macs, readable)
 }

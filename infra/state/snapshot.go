@@ -21,8 +21,8 @@ type Snapshot struct {
 	NowMS    int64  // Redis' clock when it was taken
 	Taken    time.Time
 	Hosts    map[string]*HostRecord
-	Saved    map[string]string // the table SavedOptions
-	Runtime  map[string]string // the table Runtime
+	Saved    map[string]string // the table SavedOptions; signed, see Store.All
+	Runtime  map[string]string // the table Runtime, likewise
 }
 
 // HostRecord is a host as Redis holds it.
@@ -84,7 +84,7 @@ type ModelRecord struct {
 
 // Snapshot reads the pool in one step.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
-	reply, err := s.eval(ctx, s.scripts.snapshot)
+	reply, err := s.eval(ctx, s.scripts.snapshot, maxRecord)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
@@ -95,7 +95,7 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	hosts := list(top[4])
 	out := &Snapshot{
 		Revision: uint64(atoi(text(top[0]))), NowMS: atoi(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
-		Hosts: make(map[string]*HostRecord, len(hosts)), Saved: fields(top[5]), Runtime: fields(top[6]),
+		Hosts: make(map[string]*HostRecord, len(hosts)), Saved: s.admitted(SavedOptions, top[5]), Runtime: s.admitted(Runtime, top[6]),
 	}
 	for _, h := range hosts {
 		parts := list(h)

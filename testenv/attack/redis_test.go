@@ -3,6 +3,7 @@ package attack
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -235,4 +236,53 @@ func TestReplayedCatalogue(t *testing.T) {
 		m := rdb.HGetAll(t.Context(), catalogue).Val()
 		return m["version"] != old["version"] && m["serial"] > old["serial"]
 	})
+}
+
+// TestForgedOptionsDoNotPlace forges saved options and run-time settings by which models would need a device that no host
+// has. Gateway and warmer place them as before, and once the owner saves such options they count.
+func TestForgedOptionsDoNotPlace(t *testing.T) {
+	const recipes = `recipes:
+  choice:
+    inherit: standin
+    backend_option: choice_backend
+    backends: {cpu: {devices: cpu}, npu: {devices: npu}}
+    options: {choice_backend: {kind: string, values: [cpu, npu]}}
+`
+	server := testenv.StartRedis(t)
+	s := testenv.Start(t, testenv.Spec{Redis: server, Models: calls.Catalogue{"m": "llm, recipe: choice"}.YAML("hosts:\n  local: {driver: local, devices: [cpu]}\n" + recipes)})
+	rdb, key := s.Redis(), s.AdminKey()
+	forge := func(table, name, value string) {
+		t.Helper()
+		if err := errors.Join(rdb.HSet(t.Context(), "rv:{main}:settings:"+table, name, value).Err(),
+			rdb.Publish(t.Context(), "rv:{main}:events", `{"kind":"settings","state":"`+table+`"}`).Err()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refusedRecords := func() string {
+		var h struct {
+			Refused []string `json:"state_refused"`
+		}
+		_ = json.Unmarshal(call(t, "GET", s.URL+"/v1/health", "", bearer(key)).Body, &h)
+		return strings.Join(h.Refused, " ")
+	}
+	fresh := func(what string, status int) {
+		t.Helper()
+		if a := call(t, "POST", s.URL+"/v1/unload", `{}`); !a.OK() {
+			t.Fatal(a)
+		}
+		if a := call(t, "POST", s.URL+"/v1/chat/completions", calls.ChatBody("m", 1, false)); a.Status != status {
+			t.Errorf("%s: %v, want %d", what, a, status)
+		}
+	}
+	forge("options", "m", `{"choice_backend":"npu"}`)
+	calls.Eventually(t, limit, "the refusal of the options", "settings:options", refusedRecords)
+	fresh("with forged options", 200)
+	forge("runtime", "choice", `{"backend":"npu"}`)
+	calls.Eventually(t, limit, "the refusal of both", "settings:options settings:runtime", refusedRecords)
+	fresh("with forged settings", 200)
+	if a := call(t, "POST", s.URL+"/v1/models/m/options", `{"choice_backend":"npu"}`, bearer(key)); !a.OK() {
+		t.Fatal(a)
+	}
+	calls.Eventually(t, limit, "the options that the owner saved", "settings:runtime", refusedRecords)
+	fresh("with the owner's options", 503)
 }

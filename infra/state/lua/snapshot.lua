@@ -1,8 +1,10 @@
 #!lua
 -- snapshot: everything a decision or a mirror needs, at one revision.
 -- KEYS[1] prefix
+-- ARGV[2] most bytes of a signed table
 -- Returns {rev, now in ms, epoch, version of the catalogue, hosts, saved options, run-time settings}; a host is {name, fields, models, tickets}; models are id, fields, … and tickets
 -- id, waiters, fields, …, in their order: what has begun, the load first, then the queue. Fields are as HGETALL has them, none for a record that is gone.
+-- The last two are signed tables, as record returns them.
 -- Invariant: reads only, all in one step.
 local hosts = {}
 for i, h in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
@@ -23,4 +25,4 @@ for i, h in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
   hosts[i] = {h, redis.call('HGETALL', P .. 'host:' .. h), models, tickets}
 end
 return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', catalogue(), hosts,
-  redis.call('HGETALL', P .. 'settings:options'), redis.call('HGETALL', P .. 'settings:runtime')}
+  signed('settings:options', ARGV[2]), signed('settings:runtime', ARGV[2])}
