@@ -14,25 +14,32 @@ import (
 	"reveille/infra/state"
 )
 
-// models is the catalogue in force: the file, and the models that were registered at run time. It publishes itself to
-// Redis, where runners and the warmer read it, and again whenever Redis does not have it.
+// models is the catalogue in force: the file, and the models that were registered at run time, as far as this gateway
+// still allows them. It publishes itself to Redis, where runners and the warmer read it, and again whenever Redis does
+// not have it.
 type models struct {
 	store *state.Store
+	allow catalog.RegisterList // where the weights of registered models may lie
 	log   *slog.Logger
 	dirty chan struct{} // capacity 1: something changed
 
 	current atomic.Pointer[catalog.Catalog]
+	left    atomic.Pointer[map[string]string] // registered models that are not in force, and why, in words for any client
 
 	mu         sync.Mutex
 	file       *catalog.Catalog
 	registered []catalog.Model
 }
 
-func newModels(file *catalog.Catalog, store *state.Store, log *slog.Logger) *models {
-	m := &models{store: store, log: log, dirty: make(chan struct{}, 1), file: file}
+func newModels(file *catalog.Catalog, store *state.Store, allow catalog.RegisterList, log *slog.Logger) *models {
+	m := &models{store: store, allow: allow, log: log, dirty: make(chan struct{}, 1), file: file}
 	m.current.Store(file)
+	m.left.Store(&map[string]string{})
 	return m
 }
+
+// withheld tells why a registered model is not in force, "" if it is or if none of that name is registered.
+func (m *models) withheld(id string) string { return (*m.left.Load())[id] }
 
 // get is the catalogue in force; never nil.
 func (m *models) get() *catalog.Catalog { return m.current.Load() }
@@ -50,17 +57,25 @@ func (m *models) setFile(c *catalog.Catalog, _ catalog.Changes, warnings catalog
 	m.log.Info("models file read", "models", len(c.Models), "version", m.get().Version)
 }
 
-// rebuildLocked lays the registered models over the file. One that does not fit is left out, the others stay.
+// rebuildLocked lays the registered models over the file. One that is not allowed any more, or does not fit, is left out
+// and stays registered.
 func (m *models) rebuildLocked() {
-	next := m.file
+	next, left := m.file, map[string]string{}
 	for _, r := range m.registered {
-		with, err := next.With(r)
+		with, err := next, m.allow.Check(&r)
+		why := "its weights do not lie where --register-allow allows them"
+		if err == nil {
+			with, err = next.With(r)
+			why = "it does not fit the models file"
+		}
 		if err != nil {
 			m.log.Warn("registered model left out", "model", r.ID, "error", err)
+			left[r.ID] = why
 			continue
 		}
 		next = with
 	}
+	m.left.Store(&left)
 	m.current.Store(next)
 }
 

@@ -92,7 +92,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	defer store.Close()
 
 	// 1. What is kept in memory: the catalogue, the mirror of the pool, the gate.
-	models := newModels(file, store, log)
+	models := newModels(file, store, p.register, log)
 	signer := rpc.NewSigner(secret)
 	var gate *admit.Gate
 	var srv *front.Server
@@ -107,7 +107,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	gauge := pressure.New(p.memory, nil)
 	srv = front.New(front.Config{
 		Gate: gate, Store: store, Mirror: mirror, Toucher: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
-		Overlay: models.reloadRegistered, Register: p.register, Browsers: p.browsers, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
+		Overlay: models.reloadRegistered, Withheld: models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxHeldBytes: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate,
 		MaxConns: s.MaxConns, PerAddress: p.intake.PerAddress, Proxies: p.intake.Proxies, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics,
 		Memory: gauge,

@@ -3,6 +3,7 @@ package front
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"reveille/gateway/bodycheck"
 	"reveille/gateway/peek"
@@ -122,13 +123,30 @@ func (s *Server) resolve(name string, route *wire.Route) (*catalog.Model, error)
 			slices.Sort(many.Candidates)
 			return nil, wire.Newf(wire.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, many.Candidates).With("model")
 		}
-		return nil, wire.UnknownModel(name)
+		return nil, s.unknownModel(name)
 	}
 	m, ok := cat.Model(id)
 	if !ok {
-		return nil, wire.UnknownModel(name)
+		return nil, s.unknownModel(name)
 	}
 	return m, nil
+}
+
+// unknownModel is the error for a name that the catalogue does not have.
+func (s *Server) unknownModel(name string) *wire.Error {
+	if id, why := s.withheld(name); why != "" {
+		return wire.Newf(wire.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).With("model")
+	}
+	return wire.UnknownModel(name)
+}
+
+// withheld finds a registered model that is not served by a name of it, and tells why.
+func (s *Server) withheld(name string) (id, why string) {
+	if s.cfg.Withheld == nil {
+		return "", ""
+	}
+	id = userSpace + strings.TrimPrefix(name, userSpace)
+	return id, s.cfg.Withheld(id)
 }
 
 func (s *Server) defaultModel(route *wire.Route) string {

@@ -147,9 +147,16 @@ func (s *Server) deleteModel(r *request) error {
 	if err != nil {
 		return err
 	}
+	name := r.hit.Route.ModelName(values)
+	if id, why := s.withheld(name.String()); why != "" {
+		if err := s.forget(id); err != nil {
+			return err
+		}
+		return r.reply(fasthttp.StatusOK, doneAnswer{"success", "Deleted model: " + id})
+	}
 	m, err := r.named(values)
 	if err != nil {
-		return deleteUnknown(err, r.hit.Route.ModelName(values))
+		return deleteUnknown(err, name)
 	}
 	if err := r.remove(m); err != nil {
 		return r.unlessLeft(err)
@@ -166,12 +173,18 @@ func (r *request) remove(m *catalog.Model) error {
 		return err
 	}
 	if strings.HasPrefix(m.ID, userSpace) && r.s.cfg.Overlay != nil {
-		if err := r.s.cfg.Store.Set(context.Background(), state.Registered, m.ID, ""); err != nil {
-			return storeError(err)
-		}
-		if err := r.s.cfg.Overlay(context.Background()); err != nil {
-			return storeError(err)
-		}
+		return r.s.forget(m.ID)
+	}
+	return nil
+}
+
+// forget takes a registered model out of the catalogue.
+func (s *Server) forget(id string) error {
+	if err := s.cfg.Store.Set(context.Background(), state.Registered, id, ""); err != nil {
+		return storeError(err)
+	}
+	if err := s.cfg.Overlay(context.Background()); err != nil {
+		return storeError(err)
 	}
 	return nil
 }

@@ -37,6 +37,8 @@ type Config struct {
 
 	// Overlay lays the models registered at run time over the catalogue anew; nil: nothing can be registered.
 	Overlay func(context.Context) error
+	// Withheld tells why a registered model is not served, "" for one that is or that is not registered; nil: all are.
+	Withheld func(id string) string
 	// Register is where the weights of models that clients register may lie; empty: nowhere.
 	Register catalog.RegisterList
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -32,8 +33,9 @@ func ParseRegisterList(entries []string) (RegisterList, error) {
 	return list, nil
 }
 
-// Check reports whether the list covers all weights of a model that is to be registered, and notes in Within where its
-// hosts must find those that are paths. A path with a ".." part is never covered.
+// Check reports whether the list covers all weights of a model that a client registers or has registered, and notes in
+// Within where its hosts must find those that are paths. A path with a ".." part is never covered, nor is a name of hf://
+// or s3:// that [registrable] refuses.
 func (l RegisterList) Check(m *Model) error {
 	folders := slices.DeleteFunc(slices.Clone(l), func(e string) bool { return strings.Contains(e, "://") })
 	m.Within = nil
@@ -42,6 +44,9 @@ func (l RegisterList) Check(m *Model) error {
 			continue
 		}
 		c, ok := ParseCheckpoint(text), false
+		if !registrable(c) {
+			return fmt.Errorf("%q is not a name that clients may register: want hf://org/repo, hf://org/repo/file.gguf or s3://bucket/file.gguf, of letters, digits and . _ -", clip(text))
+		}
 		switch c.Scheme {
 		case SchemePath:
 			m.Within = folders
@@ -56,6 +61,41 @@ func (l RegisterList) Check(m *Model) error {
 		}
 	}
 	return nil
+}
+
+// What the parts of hf:// and s3:// places may be that clients name. Places accept more from a models file.
+var (
+	placeName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+	weightFile = regexp.MustCompile(`\.(?:gguf|bin|safetensors|onnx)$`)
+	address    = regexp.MustCompile(`(?i)^(?:0x[0-9a-f]+|[0-9]+)(?:\.(?:0x[0-9a-f]+|[0-9]+))+$`)
+)
+
+// registrable reports whether clients may name a place: no part of it can be taken for an option, an escape, a
+// placeholder, a parent folder or an IP address, and a file ends as weights do. A path is judged by its folder alone.
+func registrable(c Checkpoint) bool {
+	var owner string
+	var parts []string
+	switch c.Scheme {
+	case SchemePath:
+		return true
+	case SchemeS3:
+		owner, parts = c.Bucket, []string{c.Bucket}
+		if !bucketName.MatchString(c.Bucket) || c.Path == "" {
+			return false
+		}
+	case SchemeHF:
+		owner, _, _ = strings.Cut(c.Repo, "/")
+		parts = strings.Split(c.Repo, "/")
+		if c.Revision != "" {
+			parts = append(parts, strings.Split(c.Revision, "/")...)
+		}
+	}
+	if c.Path != "" {
+		parts = append(parts, strings.Split(c.Path, "/")...)
+	}
+	return !address.MatchString(owner) && (c.Path == "" || weightFile.MatchString(c.Path)) &&
+		!slices.ContainsFunc(parts, func(part string) bool { return !placeName.MatchString(part) || strings.Contains(part, "..") })
 }
 
 // matches reports whether an entry with a scheme covers a place under that scheme.
