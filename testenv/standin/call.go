@@ -47,6 +47,12 @@ func (s *server) infer(rt route) http.Handler {
 			<-r.Context().Done()
 			return
 		}
+		if s.cfg.HangOn != "" && bytes.Contains(body, []byte(s.cfg.HangOn)) {
+			s.hangOnce.Do(func() { close(s.hung) })
+		}
+		if s.hangs(r) {
+			return
+		}
 		c := &call{s: s, w: w, r: r, body: body, begun: time.Now(), doomed: n == s.cfg.ExitAfter.requests}
 		rt.serve(c)
 		if c.doomed {
@@ -80,12 +86,13 @@ func (c *call) generate(n int) bool {
 		for range n {
 			select {
 			case <-c.s.steps:
+			case <-c.s.hung:
 			case <-c.r.Context().Done():
 				return false
 			}
 		}
 	}
-	return sleep(c.r.Context(), time.Duration(n)*c.s.cfg.TokenDelay)
+	return sleep(c.r.Context(), time.Duration(n)*c.s.cfg.TokenDelay) && !c.s.hangs(c.r)
 }
 
 // reply answers 200 with v as JSON.

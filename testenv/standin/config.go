@@ -25,6 +25,7 @@ type Config struct {
 	NeedFile   string        // start fails unless this file can be opened
 	ExitAfter  exitAfter
 	CrashOn    string        // SIGKILL itself when a request's body holds this; empty: never
+	HangOn     string        // inference hangs for everybody when a request's body holds this; empty: never
 	Hang       string        // one of hangs
 	TokenDelay time.Duration // before each generated token
 	Step       bool          // each generated token waits for one POST /standin/step
@@ -103,6 +104,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	fs.StringVar(&c.NeedFile, "need-file", "", "exit 1 with an engine's message unless this `file` can be opened")
 	fs.Var(&c.ExitAfter, "exit-after", "SIGKILL itself: a `duration` after ready, or N: in the middle of the N-th inference request")
 	fs.StringVar(&c.CrashOn, "crash-on", "", "SIGKILL itself when an inference request's body holds this `text`")
+	fs.StringVar(&c.HangOn, "hang-on", "", "when an inference request's body holds this `text`, no inference and no reading of /slots ends any more; health is fine")
 	fs.StringVar(&c.Hang, "hang", "", "`what` never ends: "+strings.Join(hangs, ", ")+" (bare flag: "+hangs[0]+")")
 	fs.DurationVar(&c.TokenDelay, "token-delay", 0, "`time` before each generated token")
 	fs.BoolVar(&c.Step, "step", false, "each generated token waits for one POST /standin/step, whenever that came")

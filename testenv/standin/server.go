@@ -4,6 +4,7 @@ import (
 	"crypto/subtle"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -18,13 +19,16 @@ type server struct {
 	stats *counters
 	gpu   chan struct{} // holds one token: embedding calls with a cost run one at a time
 	steps chan struct{} // one for each token that --step lets pass
+
+	hangOnce sync.Once
+	hung     chan struct{} // closed by --hang-on
 }
 
 // maxSteps is how many steps may come before the tokens that they let pass.
 const maxSteps = 1000
 
 func newServer(cfg Config, log *slog.Logger, die func()) *server {
-	return &server{cfg: cfg, log: log, die: die, stats: newCounters(), gpu: make(chan struct{}, 1), steps: make(chan struct{}, maxSteps)}
+	return &server{cfg: cfg, log: log, die: die, stats: newCounters(), gpu: make(chan struct{}, 1), steps: make(chan struct{}, maxSteps), hung: make(chan struct{})}
 }
 
 // routes are the inference routes; each answers with and without the /v1 prefix.
@@ -85,6 +89,17 @@ func (s *server) authorised(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// hangs reports whether the engine hangs, once the client has left.
+func (s *server) hangs(r *http.Request) bool {
+	select {
+	case <-s.hung:
+		<-r.Context().Done()
+		return true
+	default:
+		return false
+	}
 }
 
 // whenReady answers 503 until the model is loaded.

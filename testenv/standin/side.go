@@ -13,7 +13,7 @@ func (s *server) sideRoutes() map[string]http.Handler {
 		"GET /v1/models":     s.object(s.models),
 		"GET /models":        s.object(s.models),
 		"GET /props":         s.object(s.props),
-		"GET /slots":         s.object(s.slots),
+		"GET /slots":         http.HandlerFunc(s.slots),
 		"GET /standin/stats": s.object(func() any { return s.stats.snapshot() }),
 		"POST /standin/step": http.HandlerFunc(s.step),
 		"POST /tokenize":     http.HandlerFunc(s.tokenize),
@@ -39,8 +39,11 @@ func (s *server) props() any {
 	}
 }
 
-func (s *server) slots() any {
-	return []any{map[string]any{"id": 0, "n_ctx": s.cfg.Ctx, "is_processing": s.stats.snapshot().InFlight > 0}}
+// slots is answered between tokens, as llama-server does it.
+func (s *server) slots(w http.ResponseWriter, r *http.Request) {
+	if !s.hangs(r) {
+		writeJSON(w, http.StatusOK, []any{map[string]any{"id": 0, "n_ctx": s.cfg.Ctx, "is_processing": s.stats.snapshot().InFlight > 0}})
+	}
 }
 
 // step lets one token pass where --step holds them.
