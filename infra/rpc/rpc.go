@@ -41,10 +41,19 @@ const (
 	RefusedHost      = "host"       // the call was signed for another host: its address has become this one's
 )
 
-// PathHost answers the runner's view of itself as JSON (GET); PathLogs/<model> an engine's log as text.
+// PathHost answers the runner's view of itself as JSON (GET); PathLogs/<model> an engine's log as text. PathCheck/<model>
+// (GET) has the runner check that the model's engine still computes, and end it if it does not; the answer is a [Check].
 const (
 	PathHost    = "/runner/host"
 	PathLogs    = "/runner/logs/"
+	PathCheck   = "/runner/check/"
 	PathHealth  = "/runner/health"
 	PathMetrics = "/metrics"
 )
+
+// Check is a runner's answer about a model's engine.
+type Check struct {
+	// CrashedMS is how many milliseconds ago the model's engine last crashed, or was ended because it hung; nil if that was
+	// not in the last ten minutes.
+	CrashedMS *int64 `json:"crashed_ms,omitempty"`
+}

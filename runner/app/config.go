@@ -60,7 +60,7 @@ type HostSettings struct {
 	EngineMemory string        `help:"Most memory that one engine may use, where the runner may make control groups; default 90 % of the machine's." placeholder:"SIZE"`
 	StateDir     string        `help:"Folder for what must outlive the runner: engine ledger and fencing token." default:".reveille"`
 	FairAfter    time.Duration `help:"How long a busy model that must make room still takes new requests." default:"2s"`
-	FirstByte    time.Duration `help:"How long an engine may take for the first byte of a streamed answer to a short prompt; long prompts and answers in one piece may take up to five times that. Then the request fails, and an engine that does not answer a probe of one token either is ended." default:"120s"`
+	FirstByte    time.Duration `help:"How long an engine may take for the first byte of a streamed answer to a short prompt; long prompts and answers in one piece may take up to five times that. Then the request fails, and an engine that does not answer a probe of one token either is ended. An engine that has a request with a grammar, JSON schema or tools is ended when its loop stands still for a quarter of this to twice this, by the prompts that it has." default:"120s"`
 	DrainTimeout time.Duration `help:"How long open requests of an unloading model may go on before they are cut." default:"30s"`
 }
 

@@ -115,6 +115,7 @@ type Host struct {
 	grace          context.Context // nil until interrupted: the time that open requests have
 	active         bool            // a request was open since the last beat
 	stats          Stats
+	crashed        map[string]time.Time // by model: when its engine last crashed, see Crashed
 }
 
 // wait is what the loop remembers of a ticket that waits.
@@ -149,7 +150,7 @@ func New(cfg Config) *Host {
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, kick: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, taken: map[string]time.Time{},
-		bad: map[string]time.Time{}, learned: map[string]string{}, settings: settings{limits: cfg.Limits},
+		bad: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, settings: settings{limits: cfg.Limits},
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())

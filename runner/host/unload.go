@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"maps"
 	"strconv"
 	"time"
 
@@ -131,6 +132,7 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	if crashed {
 		r.state, r.closed, r.reason = policy.ModelDraining, true, "engine died"
 		h.stats.Crashes++
+		h.noteCrashLocked(r.id, time.Now())
 	}
 	r.stopping = true
 	r.debts = debts{} // nobody can be served any more; those who wait ask for another load
@@ -140,6 +142,30 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 		h.log.Error("engine died", "model", r.id, "error", e.Err())
 	}
 	h.forget(ctx, r)
+}
+
+// crashMemory is how long the host remembers that an engine crashed.
+const crashMemory = 10 * time.Minute
+
+// noteCrashLocked remembers when a model's engine crashed and forgets crashes of long ago.
+func (h *Host) noteCrashLocked(model string, now time.Time) {
+	maps.DeleteFunc(h.crashed, func(_ string, at time.Time) bool { return now.Sub(at) >= crashMemory })
+	h.crashed[model] = now
+}
+
+// Crashed returns when the engine of a model last ended without being stopped by the host, the zero time if it did not in
+// the last ten minutes. An engine whose process is gone counts at once.
+func (h *Host) Crashed(model string) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r := h.residents[model]; r != nil && r.engine != nil && r.reason == "" {
+		select {
+		case <-r.engine.Done(): // watch is about to note it
+			return time.Now()
+		default:
+		}
+	}
+	return h.crashed[model]
 }
 
 // forget frees the slot of a model whose process is gone, once. Its record goes before a new copy can have one.

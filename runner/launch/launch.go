@@ -201,6 +201,17 @@ func roomOf(family string, p plan.Plan) int64 {
 	return max(files, int64(p.Parallel))
 }
 
+// LoopPath is the path (GET) that the engine's loop answers itself, between the turns in which it computes for all requests;
+// "" for an engine of which no such path is known.
+func (r *running) LoopPath() string {
+	rc := r.Spec().Recipe
+	switch rc.Family() {
+	case "llamacpp", "standin":
+		return "/slots"
+	}
+	return ""
+}
+
 func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 	s := p.Spec()
 	cfg := relay.Config{

@@ -97,9 +97,11 @@ type fake struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
 	room   *semaphore.Weighted
+	loop   string
 }
 
 func (f *fake) Room() *semaphore.Weighted { return f.room }
+func (f *fake) LoopPath() string          { return f.loop }
 
 func (f *fake) PID() int              { return 1 }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }

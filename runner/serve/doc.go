@@ -9,5 +9,6 @@
 // it is a bad reply (form.go): answers of up to a megabyte are looked at before any of them goes on, longer ones are cut
 // where they go wrong. The first byte of a stream has a limit, --first-byte, that grows with the prompt; an answer in one
 // piece has five times that. A watchdog restarts an engine after three bad replies in a minute, and ends one that, having
-// missed a limit, does not answer the least request either; its health path proves nothing.
+// missed a limit, does not answer the least request either; its health path proves nothing. Gateways have an engine checked
+// that may hang in a constrained request (check.go).
 package serve

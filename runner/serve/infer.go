@@ -26,6 +26,7 @@ type exchange struct {
 	call  relay.Call
 	stop  atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
 	room  *semaphore.Weighted                     // in which it has a place, nil for none
+	load  load                                    // that the engine was given
 	began time.Time
 	once  sync.Once
 }
@@ -57,6 +58,7 @@ func (x *exchange) finish(err error) {
 		if x.room != nil {
 			x.room.Release(1)
 		}
+		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
 		x.s.dog.observe(x.pass, err) // while the pass holds: whoever sees that the request is over sees what came of it
 		x.pass.Leave()
 		x.s.m.open.Add(-1)
@@ -108,6 +110,8 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !s.turn(ctx, x) {
 		return
 	}
+	x.load = loadOf(pass, ctx.PostBody())
+	s.dog.began(pass.Engine, x.load)
 	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
 	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass, media))
 	endMedia(media, &ctx.Response.Header)

@@ -14,17 +14,23 @@ import (
 // mediaMarks are texts one of which every request with media holds.
 var mediaMarks = [...][]byte{[]byte("image"), []byte("audio"), []byte("multimodal_data")}
 
+// holdsMedia reports whether a body may hold pictures or sounds.
+func holdsMedia(body []byte) bool {
+	for _, m := range mediaMarks {
+		if bytes.Contains(body, m) {
+			return true
+		}
+	}
+	return false
+}
+
 // beginMedia announces a request of a tenant to its engine's encoder cache, nil where there is none.
 func beginMedia(e host.Engine, scope, body []byte) *mmcache.Request {
 	cached, ok := e.(interface{ Media() *mmcache.Attachment })
 	if !ok || cached.Media() == nil {
 		return nil
 	}
-	counted := false
-	for _, m := range mediaMarks {
-		counted = counted || bytes.Contains(body, m)
-	}
-	return cached.Media().Begin(string(scope), counted)
+	return cached.Media().Begin(string(scope), holdsMedia(body))
 }
 
 // endMedia tells the counts when the engine's first bytes are there, where they can be told for this request alone.

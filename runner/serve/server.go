@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -166,6 +167,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.describe(ctx)
 	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
 		s.logs(ctx, path[len(rpc.PathLogs):])
+	case strings.HasPrefix(path, rpc.PathCheck):
+		s.check(ctx, path[len(rpc.PathCheck):])
 	default:
 		s.fail(ctx, fasthttp.StatusNotFound, "unknown_url", "There is no such path on a runner.")
 	}

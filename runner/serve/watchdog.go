@@ -40,12 +40,15 @@ type watchdog struct {
 	closed  bool
 	bad     map[host.Engine][]time.Time // of the last badWithin
 	probing map[host.Engine]struct{}
+	loads   map[host.Engine]load          // of engines that have a loop
+	checks  map[host.Engine]chan struct{} // under way; closed at the end
 }
 
 func newWatchdog(h *host.Host, log *slog.Logger, m *meters, firstByte time.Duration) *watchdog {
 	w := &watchdog{
 		host: h, log: log, m: m, limit: max(firstByte, leastProbe),
 		bad: map[host.Engine][]time.Time{}, probing: map[host.Engine]struct{}{},
+		loads: map[host.Engine]load{}, checks: map[host.Engine]chan struct{}{},
 	}
 	w.life, w.end = context.WithCancel(context.Background())
 	return w
@@ -142,7 +145,7 @@ func probe(t policy.Type, model string) (path string, body []byte) {
 // examine ends an engine that does not answer a probe, unless others hear of it meanwhile: then it is only busy.
 func (w *watchdog) examine(p *host.Pass, path string, body []byte) {
 	heard := p.Engine.Client().Heard()
-	err := w.ask(p.Engine, path, body)
+	err := w.ask(p.Engine, "POST", path, body, w.limit)
 	switch {
 	case err == nil, w.life.Err() != nil:
 		return
@@ -150,33 +153,41 @@ func (w *watchdog) examine(p *host.Pass, path string, body []byte) {
 		w.log.Warn("engine does not answer a probe, but others", "model", p.Model.ID, "error", err)
 		return
 	}
+	w.endSilent(p.Model.ID, p.Engine, err)
+}
+
+// endSilent ends an engine that does not serve. To its host and its requests that is a crash.
+func (w *watchdog) endSilent(model string, e host.Engine, cause error) {
 	select {
-	case <-p.Engine.Done():
+	case <-e.Done():
 		return
 	default:
 	}
-	w.log.Error("engine lives and does not serve, ending it", "model", p.Model.ID, "error", err)
+	w.log.Error("engine lives and does not serve, ending it", "model", model, "error", cause)
 	w.m.silent.Inc()
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	end := p.Engine.Stop
-	if k, ok := p.Engine.(interface{ Kill(context.Context) error }); ok {
+	end := e.Stop
+	if k, ok := e.(interface{ Kill(context.Context) error }); ok {
 		end = k.Kill // it would not hear a polite word
 	}
 	if err := end(ctx); err != nil {
-		w.log.Error("engine does not end", "model", p.Model.ID, "error", err)
+		w.log.Error("engine does not end", "model", model, "error", err)
 	}
 }
 
 // errProbe: the engine answered that it failed at the least of all requests.
 var errProbe = errors.New("the probe failed in the engine")
 
-// ask makes one request of the watchdog's own. Any answer will do but that the engine failed.
-func (w *watchdog) ask(e host.Engine, path string, body []byte) error {
+// ask makes one request of the watchdog's own and waits for an answer until the limit. Any answer will do but that the
+// engine failed.
+func (w *watchdog) ask(e host.Engine, method, path string, body []byte, limit time.Duration) error {
 	var call relay.Call
 	defer context.AfterFunc(w.life, func() { call.Cancel(nil) })()
-	req := &relay.Request{Method: "POST", Path: []byte(path), Body: body, FirstByte: w.limit, Silence: w.limit}
-	req.Add("Content-Type", []byte("application/json"))
+	req := &relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit}
+	if body != nil {
+		req.Add("Content-Type", []byte("application/json"))
+	}
 	if key := e.APIKey(); key != "" {
 		req.Add("Authorization", []byte("Bearer "+key))
 	}

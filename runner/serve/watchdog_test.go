@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"reveille/runner/host"
@@ -45,6 +46,51 @@ func TestBadReplies(t *testing.T) {
 			t.Errorf("%s: %d engines are remembered after an hour", name, len(w.bad))
 		}
 		w.close()
+	}
+}
+
+// What an engine's loop may take for a turn follows what its requests give it to read. An abandoned request counts until the
+// loop must have dropped it.
+func TestTurnOfALoop(t *testing.T) {
+	const second = time.Second
+	for _, tc := range []struct {
+		give []load
+		want time.Duration
+	}{
+		{nil, 30 * second},
+		{[]load{{bytes: 1 << 10}}, 45 * second},
+		{[]load{{bytes: 1 << 10}, {bytes: 3 << 10}}, 90 * second},
+		{[]load{{bytes: 64 << 20}}, 240 * second},
+		{[]load{{bytes: 1 << 40}}, 240 * second},
+		{[]load{{bytes: 100, media: 1}}, 600 * second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWatchdog(nil, slog.New(slog.DiscardHandler), nil, 120*second)
+			defer w.close()
+			e := &one{}
+			given := func() load {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return w.loads[e]
+			}
+			for _, l := range tc.give {
+				w.began(e, l)
+			}
+			if got := given().turn(w.limit); got != tc.want {
+				t.Errorf("%v: %v, want %v", tc.give, got, tc.want)
+			}
+			for i, l := range tc.give {
+				w.ended(e, l, i > 0)
+			}
+			if len(tc.give) > 0 && given() != tc.give[0] {
+				t.Errorf("%v: %v after the first was abandoned, the others answered", tc.give, given())
+			}
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if got := given(); got != (load{}) {
+				t.Errorf("%v: %v in the end", tc.give, got)
+			}
+		})
 	}
 }
 
