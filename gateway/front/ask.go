@@ -22,16 +22,24 @@ func (r *request) ask(call *relay.Call, host *state.HostRecord, path, model stri
 
 // askFor is ask with a bound of its own on the wait for the first byte, 0 for none.
 func (r *request) askFor(call *relay.Call, host *state.HostRecord, path, model string, firstByte time.Duration) (*relay.Response, error) {
+	return r.s.askRunner(call, host, path, model, r.id, firstByte)
+}
+
+// askRunner is askFor for the request of an id, "" for none.
+func (s *Server) askRunner(call *relay.Call, host *state.HostRecord, path, model, id string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
-		sign := r.s.cfg.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: host.Name, Model: model})
+		sign := s.cfg.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: host.Name, Model: model})
 		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
-			{Name: rpc.HeaderAuth, Value: []byte(sign)}, {Name: rpc.HeaderRequest, Value: []byte(r.id)},
+			{Name: rpc.HeaderAuth, Value: []byte(sign)},
 		}}
+		if id != "" {
+			req.Add(rpc.HeaderRequest, []byte(id))
+		}
 		if model != "" {
 			req.Add(rpc.HeaderModel, []byte(model))
 			req.Add(rpc.HeaderRead, []byte("1"))
 		}
-		resp, err := r.s.clients.of(host.Addr, r.s.cfg.Mirror.Snapshot).Do(call, req)
+		resp, err := s.clients.of(host.Addr, s.cfg.Mirror.Snapshot).Do(call, req)
 		if errors.Is(err, relay.ErrCancelled) {
 			return nil, relay.ErrGone
 		}
@@ -48,7 +56,7 @@ func (r *request) askFor(call *relay.Call, host *state.HostRecord, path, model s
 		case reason == rpc.RefusedNotLoaded, reason == rpc.RefusedDraining, reason == rpc.RefusedHost:
 			return nil, errNotThere
 		case reason == rpc.RefusedAuth && bad == nil && !corrected:
-			r.s.cfg.Signer.Correct(host.Name, runner)
+			s.cfg.Signer.Correct(host.Name, runner)
 			continue
 		}
 		return nil, wire.New(wire.InternalError, "The model's host does not accept this gateway.").Because(errors.New("runner " + host.Name + " refused: " + reason))

@@ -44,10 +44,16 @@ func (x *exchange) crashed(e *wire.Error) error {
 	return x.again(e)
 }
 
-// blame counts a crash against the key of a constrained request. One crash counts once, however often it is noted.
+// blame counts a crash against the key of a constrained request.
 func (x *exchange) blame() {
-	if x.crashes().Note(x.route.Host+"/"+x.model.ID, x.sent, time.Now()) {
-		x.s.log.Warn("engines crashed under constrained requests of one key, refusing more of them", "request", x.id, "model", x.model.ID, "for", quota.CrashWindow)
+	x.s.blame(x.crashes(), engineName(x.route, x.model.ID), x.sent, x.id)
+}
+
+// blame counts the crash of an engine against the key of a constrained request that it had. One crash counts once, however
+// often it is noted.
+func (s *Server) blame(crashes *quota.Crashes, engine string, sent time.Time, request string) {
+	if crashes.Note(engine, sent, time.Now()) {
+		s.log.Warn("engines crashed under constrained requests of one key, refusing more of them", "request", request, "engine", engine, "for", quota.CrashWindow)
 	}
 }
 

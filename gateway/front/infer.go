@@ -52,6 +52,8 @@ type exchange struct {
 	repeated bool      // after its engine crashed
 	sent     time.Time // the last time that it was sent to a runner
 
+	suspected *suspect // a constrained request that an engine may have
+
 	req     relay.Request
 	fields  [6]relay.Field
 	scratch [256]byte // the values of its fields
@@ -232,6 +234,9 @@ func (x *exchange) send() (*relay.Response, error) {
 		x.req.Add(rpc.HeaderPriority, v)
 	}
 	x.sent = time.Now()
+	if x.constrained {
+		x.suspect()
+	}
 	resp, err := s.clients.of(x.route.Addr, s.cfg.Mirror.Snapshot).Start(&x.link, &x.req)
 	if err == nil {
 		return resp, nil
@@ -390,6 +395,7 @@ func (x *exchange) finish(err error) {
 		w.Leave(false)
 	}
 	x.leave()
+	x.unsuspect(isGone(err))
 	if x.open {
 		x.s.uses.stream(x.model.ID, -1)
 	}

@@ -47,6 +47,7 @@ type Config struct {
 	Hold         time.Duration   // longest a request waits for a cold model; default 300 s
 	CommitAfter  time.Duration   // a stream gets its status and the first comment after this; default 5 s
 	Keepalive    time.Duration   // between comments; default 5 s
+	CheckEvery   time.Duration   // between checks of an engine that has constrained requests; default 15 s
 	FirstByte    time.Duration   // longest a runner may take for the head of an answer, and be silent in it; default 30 min
 	MaxBody      int             // bytes; default 64 MiB
 	MaxHeldBytes int64           // bytes of all bodies that arrive, wait or are being sent, above: overloaded; default 1 GiB
@@ -69,6 +70,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Hold, 300*time.Second)
 	def(&c.CommitAfter, 5*time.Second)
 	def(&c.Keepalive, 5*time.Second)
+	def(&c.CheckEvery, 15*time.Second)
 	def(&c.FirstByte, 30*time.Minute)
 	if c.MaxBody <= 0 {
 		c.MaxBody = 64 << 20
@@ -107,6 +109,7 @@ type Server struct {
 	started  time.Time
 
 	anonymous quota.Crashes // of requests without a key
+	suspects  suspectList
 
 	life context.Context // ends when Shutdown begins: of what would never end by itself
 	end  context.CancelFunc

@@ -10,8 +10,8 @@ import (
 // CrashWindow is the time in which two crashes bar a key from constrained output, and how long it stays barred.
 const CrashWindow = 10 * time.Minute
 
-// Crashes keeps track of engines that died while they served constrained requests (grammar, JSON schema, tools) of one
-// key. Two such crashes within [CrashWindow] bar the key from them for CrashWindow. The zero value has seen none. Its size
+// Crashes keeps track of engines that died, or were ended because they hung, under constrained requests (grammar, JSON
+// schema, tools) of one key. Two such crashes within [CrashWindow] bar the key from them for CrashWindow. The zero value has seen none. Its size
 // is fixed, and its methods are safe for concurrent use.
 type Crashes struct {
 	mu     sync.Mutex

@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -12,9 +13,33 @@ import (
 // TestCrashes has one key crash the engine that another key uses. The other's requests are repeated and answered; after
 // the second crash the first key is refused constrained output, and nothing else.
 func TestCrashes(t *testing.T) {
+	endsEngines(t, "--crash-on boom", func(ask func(context.Context) calls.Answer, _ func(int)) {
+		refused(t, "the request that crashes the engine", ask(t.Context()), 502)
+	})
+}
+
+// TestHangs is the same with requests under which the engine hangs, while its health path answers, and whose clients do not
+// wait for that.
+func TestHangs(t *testing.T) {
+	endsEngines(t, "--hang-on boom", func(ask func(context.Context) calls.Answer, open func(int)) {
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			ask(ctx)
+		}()
+		open(3)
+		leave()
+		<-left
+	}, "--first-byte=8s")
+}
+
+// endsEngines has requests of one key end an engine twice, by attack, while others are open. attack gets the request, and a
+// function that waits until a number of requests is at the engine.
+func endsEngines(t *testing.T, engine string, attack func(ask func(context.Context) calls.Answer, open func(int)), args ...string) {
 	const chat, bothKey = "/v1/chat/completions", "attack-both-0123456789abcdef0123456789"
-	models := calls.Catalogue{"m": "llm, " + calls.Options("--crash-on boom --step")}
-	s := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: []string{withKeys(t), "--admin-key=" + bothKey}})
+	models := calls.Catalogue{"m": "llm, " + calls.Options(engine+" --step")}
+	s := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: append(args, withKeys(t), "--admin-key="+bothKey)})
 	plain := calls.ChatBody("m", 1, false)
 	live := `{"model":"m","stream":true,"max_tokens":1,"prompt":"hi"}` // no byte before the first token
 	schema := func(name string) string {
@@ -26,35 +51,45 @@ func TestCrashes(t *testing.T) {
 			t.Errorf("step: %v", a)
 		}
 	}
+	stats := func() (open, total int) {
+		return statistics(call(t, "GET", s.URL+"/upstream/m/standin/stats", "", bearer(bothKey)).Body)
+	}
 	open := func(want int) {
 		t.Helper()
-		calls.Eventually(t, limit, "open requests at the engine", want, func() int {
-			a := call(t, "GET", s.URL+"/upstream/m/standin/stats", "", bearer(bothKey))
-			return inFlight(a.Body)
-		})
+		calls.Eventually(t, limit, "open requests at the engine", want, func() int { n, _ := stats(); return n })
 	}
+	ask := func(name string) func(context.Context) calls.Answer {
+		return func(ctx context.Context) calls.Answer {
+			return callWithin(ctx, t, "POST", s.URL+chat, schema(name), bearer(inferKey))
+		}
+	}
+	abandoned, leave := context.WithCancel(t.Context())
+	go ask("fine")(abandoned)
+	open(1)
+	leave() // nothing comes of a client that leaves an engine that is well
+	open(0)
 	answers := make(chan calls.Answer)
-	for crash := range 2 {
+	for n := range 2 {
 		for path, body := range map[string]string{chat: plain, "/v1/completions": live} {
 			go func() { answers <- call(t, "POST", s.URL+path, body, bearer(otherKey)) }()
 		}
 		open(2)
-		refused(t, "the request that crashes the engine", call(t, "POST", s.URL+chat, schema("boom"), bearer(inferKey)), 502)
-		open(2)
+		attack(ask("boom"), open)
+		calls.Eventually(t, limit, "requests open at, and made to, the next engine", [2]int{2, 2}, func() [2]int { n, total := stats(); return [2]int{n, total} })
 		step()
 		step()
 		for range 2 {
 			if a := <-answers; !a.OK() {
-				t.Errorf("crash %d, a request of the other key: %v", crash+1, a)
+				t.Errorf("attack %d, a request of the other key: %v", n+1, a)
 			}
 		}
 	}
 	step()
 	step()
-	third := call(t, "POST", s.URL+chat, schema("fine"), bearer(inferKey))
-	refused(t, "a constrained request after two crashes", third, 429)
+	third := ask("fine")(t.Context())
+	refused(t, "a constrained request after two attacks", third, 429)
 	if third.Code() != "rate_limit_exceeded" || third.RetryAfter() < 1 || third.RetryAfter() > 60 || !strings.Contains(third.Error().Message, "schema") {
-		t.Errorf("a constrained request after two crashes: %v", third)
+		t.Errorf("a constrained request after two attacks: %v", third)
 	}
 	if a := call(t, "POST", s.URL+chat, plain, bearer(inferKey)); !a.OK() {
 		t.Errorf("a plain request of the same key: %v", a)
@@ -64,11 +99,15 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// inFlight is what the stand-in's statistics say of open requests, -1 where there are none.
-func inFlight(stats []byte) int {
+// statistics are the requests that the stand-in's statistics say are open, -1 where there are none, and were made at all.
+func statistics(stats []byte) (open, total int) {
 	st := struct {
-		InFlight int `json:"in_flight"`
-	}{-1}
+		InFlight int            `json:"in_flight"`
+		Calls    map[string]int `json:"calls"`
+	}{InFlight: -1}
 	_ = json.Unmarshal(stats, &st)
-	return st.InFlight
+	for _, n := range st.Calls {
+		total += n
+	}
+	return st.InFlight, total
 }

@@ -46,7 +46,13 @@ func withKeys(t *testing.T) string {
 // call makes one request and reads the answer. headers are "Name: value" lines; "Host: x" sets the request's host.
 func call(t *testing.T, method, url, body string, headers ...string) calls.Answer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	return callWithin(t.Context(), t, method, url, body, headers...)
+}
+
+// callWithin is call for a client that leaves when ctx ends.
+func callWithin(ctx context.Context, t *testing.T, method, url, body string, headers ...string) calls.Answer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
