@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/url"
 )
@@ -38,11 +37,7 @@ type Forget struct {
 
 // Run removes the host from the pool.
 func (c *Forget) Run(ctx context.Context, out io.Writer) error {
-	if err := c.call(ctx, "POST", hostPath(c.Name, "forget"), map[string]any{}, nil); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(out, "%s is forgotten\n", c.Name)
-	return err
+	return c.report(ctx, out, hostPath(c.Name, "forget"), map[string]any{}, c.hostState(c.Name))
 }
 
 func hostPath(name, verb string) string {

@@ -12,11 +12,13 @@
 //	                                                                                 behind the clock in microseconds
 //	rv:{pool}:token            string      acquire, register                  -      last fencing token, never behind
 //	                                                                                 the clock in microseconds
-//	rv:{pool}:hosts            set         register, catalog_put, acquire     -      host names
+//	rv:{pool}:hosts            set         register, catalog_put, acquire,    -      host names
+//	                                       forget
 //	rv:{pool}:host:<h>         hash        register, beat, host_state, touch, -      state, devices, addr, generation,
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading;
-//	                                       renew, claim and wake (state of a         lost_ms: somebody noticed missing
-//	                                       host that sleeps or is lost); sleep       beats; sleep_token, stop_ms, left_ms: its
+//	                                       renew, claim and wake (state of a         waking_ms, failed_ms, error: its wake;
+//	                                       host that sleeps or is lost); sleep,      lost_ms: somebody noticed missing
+//	                                       repair, forget: see Verbs                 beats; sleep_token, stop_ms, left_ms: its
 //	                                                                                 sleep, its machine is turned off;
 //	                                                                                 memory_budget, memory_total, options,
 //	                                                                                 need:<m>: see package placement; addr_mac: of
@@ -45,6 +47,12 @@
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
 //	                                                                                 listings; negative: never
 //	rv:{pool}:events           channel     every change                       -      JSON events for mirrors
+//
+// Verbs. sleep commits a host's sleep (sleep_token), has its runner confirm it (drained), begins, holds and ends the stop
+// of its machine (stop_ms); leave ends a stop whose driver accepted while the machine is not known to be off (left_ms): its
+// runner may not register for two minutes more, and the next sweep goes on with it. repair writes down what nobody is left to write: a
+// host is lost (lost), did not come when it was woken (stranded), or was lost for longer than a wake takes (unseen); after the
+// last two a sleep_token has its machine turned off. forget removes every key of a host that the catalogue does not name.
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its
 // generation and are refused (ErrFenced) once another runner registered the host.

@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"reveille/testenv"
+	"reveille/testenv/calls"
 )
 
 // The commands of an operator, over a host that nothing else puts to sleep. The engine loads once the command has told of
@@ -81,6 +86,52 @@ hosts:
 	says(command(false, "wake", "nobody"), "no host 'nobody'")
 	says(command(false, "sleep", "nobody"), "no host 'nobody'")
 	says(command(false, "load", "nothing"), "nothing")
+}
+
+// TestForget: `gateway forget` removes a host that the catalogue does not name once its runner is gone; the gateway says why
+// it keeps another one.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartRedis(t)
+	url, secret := "redis://"+server.Addr+"/0", strings.Repeat("s", 32)
+	runner, _ := testenv.StartRunner(t, url, secret, "old", t.TempDir(), "--devices=cpu")
+	g := testenv.StartGateway(t, url, secret, "models:\n  m: {type: llm, recipe: standin, device: cpu}\nhosts:\n"+
+		"  listed: {driver: exec, devices: [cpu], address: \"127.0.0.1:9\", commands: {wake: [\"false\"], sleep: [\"false\"]}}\n")
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer rdb.Close()
+	forget := func(host string, good bool, want string) {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), testenv.Build(t, "gateway"), "forget", host, "--url="+g.URL).CombinedOutput()
+		if (err == nil) != good || !strings.Contains(string(out), want) {
+			t.Errorf("forget %s: %v %s, want %q", host, err, out, want)
+		}
+	}
+	post := func(host string, status int, code string) {
+		t.Helper()
+		a := calls.Post(t.Context(), http.DefaultClient, g.URL+"/v1/internal/hosts/"+host+"/forget", "")
+		if a.Status != status || a.Code() != code {
+			t.Errorf("POST forget of %s: %v, want %d %s", host, a, status, code)
+		}
+	}
+	forget("listed", false, "is in the catalogue")
+	post("listed", 409, "model_busy")
+	forget("nobody", false, "no host 'nobody'")
+	post("nobody", 404, "unknown_url")
+	state := func(want string) {
+		t.Helper()
+		eventually(t, "the host is "+want, func() bool { return field(t, rdb, "rv:{main}:host:old", "state") == want })
+	}
+	state("ready")
+	forget("old", false, "is awake")
+	post("old", 409, "model_busy")
+	runner.Signal(syscall.SIGTERM)
+	<-runner.Exited()
+	state("asleep")
+	forget("old", true, "Host is forgotten")
+	if keys := rdb.Keys(t.Context(), "*old*").Val(); len(keys) != 0 {
+		t.Errorf("of the host stay %q", keys)
+	}
+	post("old", 404, "unknown_url")
 }
 
 // tail keeps what is written to it and acts once when the text that it wants is there.
