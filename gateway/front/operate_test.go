@@ -87,7 +87,7 @@ func TestAliases(t *testing.T) {
 	}
 	p.want(200, p.get("/v1/internal/aliases/my/own:tag"))
 	p.want(200, p.get("/v1/internal/aliases/my%2Fown%3Atag"))
-	p.want(200, p.post("/v1/internal/aliases/other", `{"target":"two"}`))
+	p.want(200, p.post("/internal/aliases/other", `{"target":"two"}`)) // Lemonade's clients know these without a prefix
 	if r := p.get("/v1/models/two"); r.json["aliases"].([]any)[0] != "other" {
 		t.Error(r.text)
 	}
@@ -110,9 +110,9 @@ func TestRuntimeSettings(t *testing.T) {
 	if r.json["ctx_size"] != 2048.0 || r.json["max_loaded_models"].(map[string]any)["llm"] != 3.0 || r.json["llamacpp"].(map[string]any)["args"] != "-np 2" {
 		t.Error(r.text)
 	}
-	p.want(200, p.post("/v1/internal/set", `{"ctx_size":null,"max_loaded_models":null}`))
+	p.want(200, p.post("/internal/set", `{"ctx_size":null,"max_loaded_models":null}`))
 	p.until("the limits are those of the runner's flags", func() bool { // it has to register again
-		r = p.get("/v1/internal/config")
+		r = p.get("/internal/config")
 		return r.json["max_loaded_models"].(map[string]any)["llm"] == 2.0
 	})
 	if _, there := r.json["ctx_size"]; there {

@@ -103,6 +103,8 @@ func cutPrefix(path string) (rest string, mount Mount) {
 // unknownDialect guesses who asks for a path that does not exist.
 func unknownDialect(path string, mount Mount) Dialect {
 	switch {
+	case strings.HasPrefix(path, "/internal/"):
+		return Lemonade
 	case mount == Bare:
 		if rest, ok := strings.CutPrefix(path, "/api/"); ok {
 			verb, _, _ := strings.Cut(rest, "/")
@@ -114,8 +116,6 @@ func unknownDialect(path string, mount Mount) Dialect {
 		return Anthropic
 	case strings.HasPrefix(path, "/responses/"):
 		return Responses
-	case strings.HasPrefix(path, "/internal/"):
-		return Lemonade
 	}
 	return OpenAI
 }
