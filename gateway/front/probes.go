@@ -40,7 +40,11 @@ func (s *Server) metrics(r *request) error {
 	if _, err := sums.WriteTo(&b); err != nil {
 		return err
 	}
-	r.send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", b.Bytes())
+	var text bytes.Buffer
+	if err := meter.Expose(&text, b.Bytes()); err != nil {
+		return err
+	}
+	r.send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", text.Bytes())
 	return nil
 }
 
@@ -78,10 +82,10 @@ func (r *request) runnerMetrics() *meter.Sum {
 			mu.Lock()
 			defer mu.Unlock()
 			runners++
-			sum.Add(bytes.ReplaceAll(text, []byte("reveille_runner_"), []byte("reveille_pool_")), "reveille_pool_")
+			sum.Add(bytes.ReplaceAll(text, []byte(meter.RunnerPrefix), []byte(meter.PoolPrefix)), meter.PoolPrefix)
 		})
 	}
 	work.Wait()
-	sum.Add(fmt.Appendf(nil, "reveille_pool_runners %d", runners), "reveille_pool_")
+	sum.Add(fmt.Appendf(nil, "reveille_pool_runners %d", runners), meter.PoolPrefix)
 	return sum
 }

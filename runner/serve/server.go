@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
+	"reveille/infra/meter"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/host"
@@ -162,7 +164,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 			}
 		}
 		ctx.SetContentType("text/plain; version=0.0.4")
-		s.set.WritePrometheus(ctx)
+		var b bytes.Buffer
+		s.set.WritePrometheus(&b)
+		_ = meter.Expose(ctx, b.Bytes()) // writing to a response does not fail
 	case path == rpc.PathHost:
 		s.describe(ctx)
 	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
