@@ -221,6 +221,23 @@ func TestLoadsWaitForRunnersToReportAgain(t *testing.T) {
 	})
 }
 
+// Loads wait ten seconds for a host that does not report again, and no longer (faults 3 and 4).
+func TestLoadsDoNotWaitForALostRunner(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		r := start(t, p, nil)
+		time.Sleep(2 * time.Second) // the gate has seen both hosts
+		p.set(func() { delete(p.hosts, "b"); p.epoch = "2"; p.rev++ })
+		_, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held := info.Waited - p.loadTime; held < 9*time.Second || held > 11*time.Second {
+			t.Errorf("the load was held back for %v, want 10 s", held)
+		}
+	})
+}
+
 func TestStoreAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
@@ -228,7 +245,7 @@ func TestStoreAway(t *testing.T) {
 		r.Snapshot()
 		w := enter(t, r.Gate, Ask{Model: "m1"})
 		time.Sleep(100 * time.Millisecond)
-		r.set(func() { r.down = true })
+		r.set(func() { r.down, r.slow = true, 150*time.Millisecond }) // as long as a call may take
 		if _, ok := r.Route("m0"); !ok {
 			t.Error("warm traffic ends with the store")
 		}

@@ -32,9 +32,10 @@ type pool struct {
 	stopping map[string]bool   // hosts whose machine a sweep is turning off
 	gates    []*Gate
 	down     bool
-	mute     bool // events are lost
-	stale    int  // so many more Acquires are refused as stale
-	behind   bool // the mirror is not refreshed by Snapshot
+	slow     time.Duration // that a call takes before it fails while the pool is down
+	mute     bool          // events are lost
+	stale    int           // so many more Acquires are refused as stale
+	behind   bool          // the mirror is not refreshed by Snapshot
 	kept     *state.Snapshot
 	calls    map[string]int
 	asking   map[string]int // Acquires under way by gateway and model
@@ -102,10 +103,14 @@ func (p *pool) Snapshot() *state.Snapshot {
 
 func (p *pool) Refresh(context.Context) (*state.Snapshot, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.down {
+	down, slow := p.down, p.slow
+	p.mu.Unlock()
+	if down {
+		time.Sleep(slow)
 		return nil, state.ErrUnavailable
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.kept = p.copyLocked()
 	return p.kept, nil
 }
@@ -132,9 +137,10 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	if p.asking[key]++; p.asking[key] > 1 && !w.Own {
 		p.doubled = true
 	}
+	takes := max(time.Millisecond, p.slow)
 	p.mu.Unlock()
 	select {
-	case <-time.After(time.Millisecond):
+	case <-time.After(takes):
 	case <-ctx.Done():
 		err = ctx.Err()
 	}

@@ -3,6 +3,8 @@ package admit
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -129,10 +131,13 @@ func TestRefusedWakeGoesToTheNextHost(t *testing.T) {
 func TestNoCapacityIsRetriedUntilTheDeadline(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := sleeping()
-		var wakes atomic.Int32
+		var mu sync.Mutex
+		began, tries := time.Now(), map[string][]int{} // host → seconds
 		r := start(t, p, func(c *Config) {
-			c.Waker = wakerFunc(func(context.Context, string) error {
-				wakes.Add(1)
+			c.Waker = wakerFunc(func(_ context.Context, host string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				tries[host] = append(tries[host], int(time.Since(began).Seconds()))
 				return wire.New(wire.NoCapacity, "none")
 			})
 		})
@@ -141,9 +146,12 @@ func TestNoCapacityIsRetriedUntilTheDeadline(t *testing.T) {
 		if wire.As(err).RetryAfter != time.Minute || info.Waited != 2*time.Minute {
 			t.Errorf("%+v after %v", err, info.Waited)
 		}
-		// Windows of 1, 2, 4, 8, 16, 30, 30 … s on each of two hosts.
-		if n := wakes.Load(); n < 10 || n > 24 {
-			t.Errorf("%d wakes in two minutes", n)
+		// 1, 2, 4, 8, 16, 30 and 30 s apart (fault 24).
+		want := []int{0, 1, 3, 7, 15, 31, 61, 91}
+		for _, host := range []string{"a", "b"} {
+			if !slices.Equal(tries[host], want) {
+				t.Errorf("%s was to wake after %v s, want %v", host, tries[host], want)
+			}
 		}
 	})
 }

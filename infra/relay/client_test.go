@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -207,6 +209,22 @@ func TestUnreachable(t *testing.T) {
 			t.Fatalf("%+v", err)
 		}
 	}
+}
+
+// A runner that cannot be reached is given up after a second (fault 17). In virtual time.
+func TestUnreachableByTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Config{Addr: "nowhere:1", Dial: func(ctx context.Context) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+		defer c.Close()
+		began := time.Now()
+		_, err := c.Do(nil, get("/"))
+		if took := time.Since(began); err == nil || took != time.Second {
+			t.Errorf("%v after %v, want an error after 1 s", err, took)
+		}
+	})
 }
 
 func TestStaleIdleConnectionIsNotUsed(t *testing.T) {
