@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"reveille/gateway/peek"
+	"reveille/infra/oom"
 )
 
 // Retype turns the error answer of an engine or a runner into an [*Error]. A
@@ -178,11 +179,8 @@ var requestFaults = []fault{
 	{InvalidType, []string{"unexpected empty grammar stack"}, "No text of this model satisfies the grammar or the schema."},
 }
 
-// engineFaults name the trouble behind an engine's 5xx.
+// engineFaults name the trouble behind an engine's 5xx; oom knows more words for a lack of memory.
 var engineFaults = []fault{
-	{EngineOutOfMemory, []string{"out of memory"}, ""},
-	{EngineOutOfMemory, []string{"failed to allocate"}, ""},
-	{EngineOutOfMemory, []string{"cudamalloc failed"}, ""},
 	{EngineOutOfMemory, []string{"bad_alloc"}, "The model's engine has no memory left for this request."},
 	{ModelLoading, []string{"loading model"}, ""},
 }
@@ -219,6 +217,9 @@ func classify(status int, r reply) (k Kind, answer int, certain bool, say string
 	}
 	if f, ok := find(engineFaults, text); ok && status >= 500 {
 		return f.kind, f.kind.Status(), true, f.message(r.message)
+	}
+	if status >= 500 && oom.Says(r.message) {
+		return EngineOutOfMemory, EngineOutOfMemory.Status(), true, ""
 	}
 	if internals.MatchString(r.message) {
 		say = "The model's engine failed on this request."

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"reveille/infra/oom"
 	"reveille/infra/policy"
 )
 
@@ -160,7 +161,7 @@ type Ready struct {
 	Log    *regexp.Regexp `json:"log,omitempty"`
 }
 
-// ErrorPatterns recognise causes of failure in lines of an engine's log.
+// ErrorPatterns recognise causes of failure in lines of an engine's log. OutOfMemory adds to the words that package oom knows.
 type ErrorPatterns struct {
 	FileNotFound []*regexp.Regexp `json:"file_not_found,omitempty"`
 	OutOfMemory  []*regexp.Regexp `json:"out_of_memory,omitempty"`
@@ -185,7 +186,7 @@ func (p ErrorPatterns) Cause(line string) Cause {
 		return slices.ContainsFunc(list, func(re *regexp.Regexp) bool { return re.MatchString(line) })
 	}
 	switch {
-	case match(p.OutOfMemory):
+	case oom.Says(line), match(p.OutOfMemory):
 		return CauseOutOfMemory
 	case match(p.FileNotFound):
 		return CauseFileNotFound

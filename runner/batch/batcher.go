@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+
+	"reveille/infra/oom"
 )
 
 // idleRelease is how long a queue is idle before its buffers are given back.
@@ -22,8 +24,8 @@ type Config struct {
 	Engine Engine
 	Model  string     // label of the metrics
 	Words  *WordPiece // counts tokens in process where it is exact; nil: the engine is asked
-	// OutOfMemory recognises an engine's error text; nil knows the usual words.
-	OutOfMemory func(text []byte) bool
+	// OutOfMemory recognises an engine's error text; nil is oom.Says.
+	OutOfMemory func(text string) bool
 	Meters      *Meters // nil: none are kept
 	Log         *slog.Logger
 }
@@ -67,7 +69,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.OutOfMemory == nil {
-		cfg.OutOfMemory = OutOfMemory
+		cfg.OutOfMemory = oom.Says
 	}
 	if cfg.Meters == nil {
 		cfg.Meters = NewMeters(metrics.NewSet())

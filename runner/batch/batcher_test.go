@@ -31,6 +31,7 @@ type fake struct {
 	oom    int                 // more tokens in a call are out of memory; 0 no limit
 	poison string              // a call with this text is refused as a whole
 	status int                 // of refusals and of what is out of memory; 0: 400 and 500
+	words  string              // for a lack of memory; "" llama.cpp's
 	coy    bool                // it refuses to tokenize the empty text
 	hold   chan struct{}       // if set, calls wait for a value or the end of ctx
 	deaf   bool                // it answers a call that was cancelled
@@ -96,7 +97,7 @@ func (f *fake) Embed(ctx context.Context, body, dst []byte) (int, []byte, error)
 	case f.broken != nil:
 		return 0, dst, f.broken
 	case f.oom > 0 && tokens > f.oom:
-		return cmp.Or(f.status, 500), append(dst, `{"error":{"message":"failed to allocate compute buffers"}}`...), nil
+		return cmp.Or(f.status, 500), append(dst, cmp.Or(f.words, `{"error":{"message":"failed to allocate compute buffers"}}`)...), nil
 	case f.poison != "" && slices.Contains(inputs, f.poison):
 		return cmp.Or(f.status, 400), append(dst, `{"error":{"message":"cannot be embedded"}}`...), nil
 	}
@@ -702,17 +703,42 @@ func TestMemoryIsRemembered(t *testing.T) {
 	})
 }
 
-func TestMemoryWords(t *testing.T) {
-	for text, want := range map[string]bool{
-		"CUDA out of memory. Tried to allocate 2.00 GiB":                        true,
-		`DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")`:                true,
-		"cudaErrorMemoryAllocation: CUDA_ERROR_OUT_OF_MEMORY":                   true,
-		"ggml_vulkan: VK_ERROR_OUT_OF_DEVICE_MEMORY":                            true,
-		`{"error":"Input validation error: inputs cannot be empty"}`:            false,
-		`{"error":"the model has no memory of earlier requests, out of scope"}`: false,
-	} {
-		if OutOfMemory([]byte(text)) != want {
-			t.Errorf("%s: %v", text, !want)
+// TestComputeError: llama-server's words for a graph that it could not allocate, and for other failures of a computation.
+func TestComputeError(t *testing.T) {
+	const words = `{"error":{"code":500,"message":"Compute error.","type":"server_error"}}`
+	texts := []string{strings.Repeat("a", 98), strings.Repeat("b", 98), strings.Repeat("c", 98), strings.Repeat("d", 98)}
+	t.Run("of memory", func(t *testing.T) {
+		e := &fake{oom: 200, words: words}
+		r, err := serve(t.Context(), newBatcher(t, e, Limits{}), Call{Body: body(t, texts)})
+		if err = cmp.Or(err, r.check(texts, false)); err != nil || len(e.calls) != 3 {
+			t.Error(len(e.calls), err)
+		}
+	})
+	t.Run("of one text", func(t *testing.T) {
+		e := &fake{oom: 150, words: words}
+		b := newBatcher(t, e, Limits{})
+		replies, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 180))}, {Body: body(t, texts[0])}})
+		var engine *EngineError
+		if !errors.As(errs[0], &engine) || engine.Status != 500 || string(engine.Body) != words {
+			t.Errorf("the engine's own answer is lost: %v", errs[0])
+		}
+		if err := cmp.Or(errs[1], replies[1].check(texts[:1], false)); err != nil {
+			t.Error(err)
+		}
+		if got := b.former.Ceiling(); got != DefaultNBatch {
+			t.Errorf("ceiling %d", got)
+		}
+	})
+}
+
+// TestClientErrorQuotesMemory: a refusal that quotes a text is no lack of memory.
+func TestClientErrorQuotesMemory(t *testing.T) {
+	for _, status := range []int{400, 413, 422} {
+		e := &fake{oom: 1, status: status, words: `{"error":"CUDA error: out of memory is not a text that I like"}`}
+		_, err := serve(t.Context(), newBatcher(t, e, Limits{}), Call{Body: body(t, []string{"CUDA error: out of memory", "another"})})
+		var engine *EngineError
+		if !errors.As(err, &engine) || engine.Status != status || len(e.calls) != 1 {
+			t.Errorf("%d: %v after %d calls", status, err, len(e.calls))
 		}
 	}
 }

@@ -124,7 +124,7 @@ func (b *Batcher) send(x *flight, from, to, try int) {
 	seen := !unseen(err)
 	x.seen = x.seen || seen
 	items := x.items[from:to]
-	short := err == nil && saysMemory(status) && b.cfg.OutOfMemory(a.body)
+	short := err == nil && b.outOfMemory(status, a.body, items, try)
 	if status != 200 && !short {
 		x.short.unclear++
 	}

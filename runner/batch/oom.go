@@ -1,8 +1,8 @@
 package batch
 
 import (
+	"bytes"
 	"math"
-	"regexp"
 )
 
 const (
@@ -12,14 +12,19 @@ const (
 	mostTries = 6
 )
 
-var memoryWords = regexp.MustCompile(`(?i)out of memory|failed to allocate|unable to allocate|cudaMalloc|OUT_OF_(DEVICE_|HOST_)?MEMORY|OutOf(Device|Host)Memory|bad_alloc`)
-
-// OutOfMemory recognises the usual words of engines that ran out of memory.
-func OutOfMemory(text []byte) bool { return memoryWords.Match(text) }
-
 // saysMemory reports whether an answer of a status is searched for those words. Text Embeddings Inference says 424 of all
 // that its backend fails with.
 func saysMemory(status int) bool { return status >= 500 || status == 424 }
+
+// outOfMemory reports whether an answer says that the engine had too little memory for a call of items at a try. What
+// llama-server says of a graph that it could not allocate, it says of every other failure of a computation too. That is taken
+// for a lack of memory while a smaller call can be tried, and afterwards for what it says.
+func (b *Batcher) outOfMemory(status int, answer []byte, items []Item, try int) bool {
+	if !saysMemory(status) {
+		return false
+	}
+	return b.cfg.OutOfMemory(string(answer)) || divisible(items, try) && bytes.Contains(answer, []byte(`"Compute error."`))
+}
 
 // divisible reports whether items, for which the engine's memory was too small at a try, can be sent in smaller calls.
 func divisible(items []Item, try int) bool {

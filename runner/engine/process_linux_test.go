@@ -117,6 +117,10 @@ func TestFailedLoads(t *testing.T) {
 			ErrOutOfMemory, 1, 0, "engine out of memory"},
 		{"out of memory, by abort", []string{"-say", "what(): std::bad_alloc", "-signal", "6"},
 			ErrOutOfMemory, -1, syscall.SIGABRT, "engine out of memory"},
+		{"out of memory, on Metal", []string{"-say", "error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", "-signal", "6"},
+			ErrOutOfMemory, -1, syscall.SIGABRT, "engine out of memory"},
+		{"pinned memory is not needed", []string{"-say", "ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument", "-exit", "1"},
+			nil, 1, 0, "engine exited with status 1: ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument"},
 		{"unsupported", []string{"-say", "unknown model architecture: 'x'", "-exit", "1"},
 			ErrUnsupported, 1, 0, "not supported by the engine"},
 	} {

@@ -114,12 +114,10 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 	defer cancel()
 	delay, _ := opts["batch_delay"].(int64)
 	cfg := batch.Config{
-		Limits: batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest},
-		Engine: &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.Patience, 10*time.Minute)},
-		OutOfMemory: func(text []byte) bool {
-			return r.Errors.Cause(string(text)) == recipe.CauseOutOfMemory || batch.OutOfMemory(text)
-		},
-		Delay: time.Duration(delay) * time.Millisecond, Model: m.ID, Meters: l.Meters, Log: l.Log.With("model", m.ID),
+		Limits:      batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest},
+		Engine:      &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.Patience, 10*time.Minute)},
+		OutOfMemory: func(text string) bool { return r.Errors.Cause(text) == recipe.CauseOutOfMemory },
+		Delay:       time.Duration(delay) * time.Millisecond, Model: m.ID, Meters: l.Meters, Log: l.Log.With("model", m.ID),
 	}
 	if tokens, err := plan.Vocabulary(checkpoint); err == nil && tokens != nil {
 		cfg.Words = batch.NewWordPiece(tokens)
