@@ -50,12 +50,7 @@ func Diff(old, new *Catalog) Changes {
 		if !ok {
 			continue
 		}
-		m := diffModel(a, b)
-		if a.Recipe == b.Recipe && !same(old.Recipes[a.Recipe], new.Recipes[b.Recipe]) {
-			m.Reload = append(m.Reload, "recipe")
-			slices.Sort(m.Reload)
-		}
-		if len(m.Reload)+len(m.Update) > 0 {
+		if m := diffModel(old, new, a, b); len(m.Reload)+len(m.Update) > 0 {
 			out.Changed[id] = m
 		}
 	}
@@ -68,6 +63,13 @@ func Diff(old, new *Catalog) Changes {
 	}
 	slices.Sort(out.Hosts)
 	return out
+}
+
+// Outdated reports whether an engine that was loaded for a model under the old catalogue has to be loaded again under the new
+// one, or to go: the model differs in a field of [ModelChanges.Reload], or the new one lacks it. It compares that model alone.
+func Outdated(old, new *Catalog, id string) bool {
+	a, b := old.index.byID[id], new.index.byID[id]
+	return a == nil || b == nil || len(diffModel(old, new, a, b).Reload) > 0
 }
 
 // oneSided returns the keys that only the new map has and those that only the old one has, sorted.
@@ -85,7 +87,8 @@ func oneSided[V any](old, new map[string]V) (added, removed []string) {
 	return added, removed
 }
 
-func diffModel(a, b *Model) ModelChanges {
+// diffModel compares a model of the old catalogue with its namesake of the new one.
+func diffModel(old, new *Catalog, a, b *Model) ModelChanges {
 	var out ModelChanges
 	for _, f := range [...]struct {
 		name   string
@@ -119,6 +122,10 @@ func diffModel(a, b *Model) ModelChanges {
 		default:
 			out.Update = append(out.Update, f.name)
 		}
+	}
+	if a.Recipe == b.Recipe && !same(old.Recipes[a.Recipe], new.Recipes[b.Recipe]) {
+		out.Reload = append(out.Reload, "recipe")
+		slices.Sort(out.Reload)
 	}
 	return out
 }

@@ -52,6 +52,11 @@ warm:
 			if !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
+			for id := range a.index.byID {
+				if want := len(tc.want.Changed[id].Reload) > 0 || slices.Contains(tc.want.Removed, id); Outdated(a, b, id) != want {
+					t.Errorf("%s outdated: %v, want %v", id, !want, want)
+				}
+			}
 			if tc.name == "nothing" && (!got.Empty() || a.Version != b.Version) {
 				t.Error("no change, but not empty")
 			}

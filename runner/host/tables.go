@@ -119,18 +119,19 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 // dismissOutdated lets models go whose entry changed in a way that needs another engine, or is gone; the others get
 // their new entry. A model that is loading is looked at when it is loaded.
 func (h *Host) dismissOutdated(ctx context.Context) {
+	outdated := h.compareEntries()
 	var gone []*resident
 	h.mu.Lock()
-	for id, r := range h.residents {
-		if r.checked == h.catalog || r.state != policy.ModelLoaded {
+	for r, out := range outdated {
+		if h.residents[r.id] != r || r.state != policy.ModelLoaded {
 			continue
 		}
 		r.checked = h.catalog
-		m, ok := h.catalog.Model(id)
-		if !ok || len(catalog.Diff(r.under, h.catalog).Changed[id].Reload) > 0 {
+		if out {
 			gone = append(gone, r)
 			continue
 		}
+		m, _ := h.catalog.Model(r.id)
 		r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m, r.loadPin), true
 	}
 	h.mu.Unlock()
@@ -138,4 +139,22 @@ func (h *Host) dismissOutdated(ctx context.Context) {
 		h.log.Info("catalogue entry changed: model goes when it is done", "model", r.id)
 		h.startUnload(ctx, nil, r, false)
 	}
+}
+
+// compareEntries says of each loaded model that was not compared with the catalogue yet whether it is outdated. Comparing takes
+// its time, so the host is not locked meanwhile; only the loop, which calls this, changes the catalogue.
+func (h *Host) compareEntries() map[*resident]bool {
+	outdated := map[*resident]bool{}
+	h.mu.Lock()
+	current := h.catalog
+	for _, r := range h.residents {
+		if r.checked != current && r.state == policy.ModelLoaded {
+			outdated[r] = false
+		}
+	}
+	h.mu.Unlock()
+	for r := range outdated {
+		outdated[r] = catalog.Outdated(r.under, current, r.id)
+	}
+	return outdated
 }
