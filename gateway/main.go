@@ -7,8 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/alecthomas/kong"
 
@@ -85,9 +83,7 @@ func logger(l config.Log) *slog.Logger {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	ctx := config.UntilSignal()
 	var c commands
 	if len(os.Args) == 1 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments
 		os.Args = append(os.Args, "lambda")

@@ -3,11 +3,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/alecthomas/kong"
 
@@ -19,9 +16,7 @@ import (
 func main() {
 	var s app.Settings
 	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.", kong.Vars{"runner_addr": "127.0.0.1:8090"}, config.IntakeVars(true))
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	ctx := config.UntilSignal()
 	log := s.Logger(os.Stderr)
 	state.LogLibrary(log)
 	if err := app.Run(ctx, s, log, nil); err != nil {

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"reveille/infra/config"
 	"reveille/infra/state"
@@ -18,9 +16,7 @@ import (
 func main() {
 	var s app.Settings
 	config.MustParse(&s, "warmer", "Puts idle models and hosts of a Reveille pool to sleep, and keeps planned ones warm.")
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	ctx := config.UntilSignal()
 	if err := run(ctx, s); err != nil {
 		fmt.Fprintln(os.Stderr, "warmer:", err)
 		os.Exit(1)

@@ -1,12 +1,17 @@
 package system
 
 import (
+	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
 	"syscall"
 	"testing"
 	"time"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
 )
 
 // Ctrl-C in the middle of everything: a stream, a load, a request in the queue. System.Stop checks what is left: nothing.
@@ -35,6 +40,37 @@ func TestStopInTheMiddle(t *testing.T) {
 	}
 	if _, whole := <-done; whole {
 		t.Error("a stream that was cut looks complete")
+	}
+}
+
+// A background job of a script, which is started with SIGINT ignored, drains at the first SIGINT and ends at the second one,
+// however long a stream is still open.
+func TestInterruptsOfABackgroundJob(t *testing.T) {
+	t.Parallel()
+	file, engines := filepath.Join(t.TempDir(), "models.yaml"), t.TempDir()
+	err := errors.Join(os.WriteFile(file, []byte(catalogue{"a": "llm, " + options(slow)}.yaml()), 0o600), os.Symlink(testenv.Standin(t), filepath.Join(engines, "standin")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := testenv.StartProgram(t, "job", "/bin/sh", "-c", `trap "" INT; exec "$@"`, "sh", testenv.Build(t, "gateway"),
+		"run", "--addr=127.0.0.1:0", "--models="+file, "--state-dir="+t.TempDir(), "--redis-listen=127.0.0.1:0", "--engines-dir="+engines, "--shutdown-timeout=1h", "--drain-timeout=1h")
+	url := job.Await(regexp.MustCompile(`at (http://\S+)/v1`))[1]
+	calls.Eventually(t, patience, "health", http.StatusOK, func() int { return calls.Get(t.Context(), http.DefaultClient, url+"/health").Status })
+	s := calls.Open(t, calls.Client(t, 1), url, "a", 100000)
+	family := testenv.Descendants(job.PID())
+	job.Signal(syscall.SIGINT)
+	job.Await(regexp.MustCompile("gateway drains"))
+	if _, err := s.Next(); err != nil {
+		t.Errorf("the first SIGINT cut an open stream: %v", err)
+	}
+	job.Signal(syscall.SIGINT)
+	select {
+	case <-job.Exited():
+	case <-time.After(patience):
+		t.Fatal("it goes on after the second SIGINT")
+	}
+	for _, p := range family {
+		calls.Eventually(t, patience, "process "+p.String(), false, p.Alive)
 	}
 }
 
