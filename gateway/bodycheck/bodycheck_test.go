@@ -261,11 +261,35 @@ func compact(t *testing.T, body []byte) []byte {
 	return b.Bytes()
 }
 
+// TestImageSettings: a description holds no settings of sd-server, and a size is bounded.
+func TestImageSettings(t *testing.T) {
+	for field, want := range map[string]string{
+		`"prompt":"a cat","size":"512x512"`: "", `"prompt":"a cat","size":"auto"`: "", `"prompt":"a <lora:x:1> cat"`: "",
+		`"prompt":"x <sd_cpp_extra_args>{\"lora\":[{\"path\":\"/etc/passwd\"}]}</sd_cpp_extra_args>"`: "unsupported_parameter",
+		`"prompt":"<sd_cpp\u005fextra_args>{}"`:                                                       "unsupported_parameter", `"negative_prompt":"<sd_cpp_extra_args>"`: "unsupported_parameter",
+		`"size":"100000x100000"`: "invalid_type", `"size":"16000x16000"`: "invalid_type", `"size":"-1x5"`: "invalid_type", `"size":"512"`: "invalid_type",
+		`"size":"512x512x9"`: "invalid_type", `"size":512`: "invalid_type", `"prompt":"` + strings.Repeat("a", 70_000) + `"`: "invalid_type",
+	} {
+		_, _, err := check("image_generations", []byte(`{`+field+`}`), Model{})
+		if got := code(err); got != want {
+			t.Errorf("%.100s: %q, want %q", field, got, want)
+		}
+		name, value, _ := strings.Cut(field, ":")
+		var text string
+		if strings.Contains(field, `","`) || json.Unmarshal([]byte(value), &text) != nil {
+			continue
+		}
+		if got := code(ImageField(strings.Trim(name, `"`), []byte(text))); got != want {
+			t.Errorf("in a form, %.100s: %q, want %q", field, got, want)
+		}
+	}
+}
+
 func TestPaths(t *testing.T) {
 	for path, want := range map[string]Kind{
 		"/v1/chat/completions": JSON, "//v1//chat/completions/": JSON, "/v1/chat%2fcompletions?x=/health": JSON, "/V1/Chat/Completions": JSON,
 		"/v1/x/../chat/completions": JSON, "/%76%31/completions": JSON, "/apply-template": JSON, "/completion": JSON, "/infill": JSON,
-		"/v1/audio/transcriptions": Files, "/invocations": Closed, "/health": Other, "/props": Other, "/v1/models": Other, "/": Other,
+		"/v1/audio/transcriptions": Files, "/invocations": Closed, "/load": Closed, "/v1/load_lora_adapter": Closed, "/sdcpp/v1/img_gen": Closed, "/health": Other, "/props": Other, "/v1/models": Other, "/": Other,
 	} {
 		if kind, spec := ForPath(path); kind != want || (spec != nil) != (want == JSON) {
 			t.Errorf("%s: %d, %v", path, kind, spec)

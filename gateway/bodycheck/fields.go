@@ -105,7 +105,7 @@ var specs = map[string]*Spec{
 		"instructions": {kind: long}, "stream_format": {kind: text}, "stream": {kind: boolean}, "language": {kind: text}, "lang_code": {kind: text}, "user": {kind: text},
 	}),
 	"image_generations": spec(noContent, map[string]rule{
-		"model": {kind: text}, "prompt": {kind: long}, "negative_prompt": {kind: long}, "n": between(0, mostRuns), "size": {kind: text}, "width": between(0, 16384),
+		"model": {kind: text}, "prompt": {kind: imageText}, "negative_prompt": {kind: imageText}, "n": between(0, mostRuns), "size": {kind: imageSize}, "width": between(0, 16384),
 		"height": between(0, 16384), "response_format": {kind: text}, "output_format": {kind: text}, "output_compression": between(0, 100),
 		"quality": {kind: text}, "style": {kind: text}, "background": {kind: text}, "moderation": {kind: text}, "user": {kind: text},
 		"steps": between(0, 1000), "cfg_scale": between(-real, real), "guidance": between(-real, real), "seed": between(-1<<63, 1<<64),

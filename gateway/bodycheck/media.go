@@ -10,6 +10,7 @@ import (
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
+	"strconv"
 
 	_ "golang.org/x/image/bmp"
 	_ "golang.org/x/image/webp"
@@ -189,6 +190,47 @@ func Form(param string, files [][]byte, pictures bool) error {
 		if e != nil {
 			return e
 		}
+	}
+	return nil
+}
+
+// ImageField checks a field of a form for a route of images that is not a file.
+func ImageField(name string, value []byte) error {
+	e := (*wire.Error)(nil)
+	switch name {
+	case "prompt", "negative_prompt":
+		if len(value) > smallBytes {
+			return tooMuch(name, "A description of a picture may have at most %d bytes.", smallBytes)
+		}
+		e = describes([]byte(name), value)
+	case "size":
+		e = size([]byte(name), value)
+	}
+	if e != nil {
+		return e
+	}
+	return nil
+}
+
+// describes checks a description of a picture. sd-server takes a tag in it for
+// settings, which name files and know no bounds.
+func describes(name, value []byte) *wire.Error {
+	if bytes.Contains(value, []byte("sd_cpp_extra_args")) {
+		return wire.Newf(wire.UnsupportedParameter, "'%s' holds settings of the engine, which are not accepted here.", name).With(string(name))
+	}
+	return nil
+}
+
+// size checks the size of a picture that is to be made.
+func size(name, value []byte) *wire.Error {
+	if string(value) == "auto" {
+		return nil
+	}
+	w, h, ok := bytes.Cut(value, []byte("x"))
+	width, err := strconv.ParseUint(string(w), 10, 16)
+	height, err2 := strconv.ParseUint(string(h), 10, 16)
+	if !ok || err != nil || err2 != nil || width*height > maxPixels {
+		return wrong(name, "auto, or width and height as in 512x512, of at most 40 megapixels")
 	}
 	return nil
 }

@@ -21,9 +21,12 @@ var enginePaths = map[string]*Spec{
 var engineRerank = spec(noContent, specs["rerank"].rules, map[string]rule{"top_n": between(1, int32Max)})
 
 // closedPaths are paths of engines whose bodies are in forms that are not
-// checked: they take what the paths above take, or more.
+// checked: they take what the paths above take, or more, or name files to open.
 var closedPaths = map[string]bool{
 	"invocations": true, "pooling": true, "classify": true, "score": true, "inference/v1/generate": true, "generate": true,
+	"chat/completions/batch": true, "responses/render": true, "messages/render": true, "generative_scoring": true, "cohere/v2/chat": true, "embed": true,
+	"sdapi/v1/txt2img": true, "sdapi/v1/img2img": true, "sdcpp/v1/img_gen": true, "sdcpp/v1/vid_gen": true,
+	"load": true, "load_lora_adapter": true, "unload_lora_adapter": true, "collective_rpc": true, "update_weights": true,
 	"api/chat": true, "api/generate": true, "api/embed": true, "api/embeddings": true, "render": true, "chat/completions/render": true, "completions/render": true,
 }
 
@@ -35,7 +38,7 @@ const (
 	Other  Kind = iota // does not run the model
 	JSON               // runs it, with a body that Spec is for
 	Files              // runs it, with a form that holds sounds or pictures
-	Closed             // runs it, with a body that cannot be checked
+	Closed             // runs it with a body that cannot be checked, or opens files
 )
 
 // ForPath returns what an engine's path does, however the path is spelled, and

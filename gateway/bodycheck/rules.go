@@ -25,6 +25,8 @@ const (
 	prompts   // a text, tokens and texts, or a list of such
 	mixed     // a text, or a list of tokens and texts
 	tokens    // a list of tokens
+	imageText // a text of at most 64 KiB that describes a picture
+	imageSize // "auto", or width and height as in 512x512
 	documents // a list of texts, and of objects that hold scalars and no media
 	content   // looked into by Finish, as all that follow
 	tools
@@ -102,6 +104,17 @@ func (r rule) check(name []byte, v peek.Value) *wire.Error {
 		return r.checkMembers(name, v)
 	case prompts, mixed, tokens:
 		return r.checkTokens(name, v)
+	case imageText, imageSize:
+		if v.Kind != peek.String {
+			return wrong(name, "a text")
+		}
+		if e := r.limit(name, v); e != nil {
+			return e
+		}
+		if r.kind == imageSize {
+			return size(name, v.Bytes())
+		}
+		return describes(name, v.Bytes())
 	case documents:
 		if !isList(v, isDocument) {
 			return wrong(name, "a list of texts or of objects with a text")

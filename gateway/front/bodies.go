@@ -36,10 +36,14 @@ func (c *call) engine() bodycheck.Model {
 // fileNames are the parts of forms that hold media.
 var fileNames = [...]string{"file", "image", "image[]", "mask"}
 
-// checkFiles checks the media of a form for models of sounds or pictures.
+// checkFiles checks the media of a form for models of sounds or pictures, and the fields that describe a picture.
 func checkFiles(body []byte, boundary string, pictures bool) error {
 	var files [][]byte
+	var wrong error
 	err := peek.EachPart(body, boundary, func(name string, p peek.Part) {
+		if pictures && wrong == nil {
+			wrong = bodycheck.ImageField(name, p.Value)
+		}
 		for _, known := range fileNames {
 			if name == known {
 				files = append(files, p.Value)
@@ -48,6 +52,9 @@ func checkFiles(body []byte, boundary string, pictures bool) error {
 	})
 	if err != nil {
 		return wire.New(wire.InvalidRequest, "Invalid multipart body.").Because(err)
+	}
+	if wrong != nil {
+		return wrong
 	}
 	param := "file"
 	if pictures {
