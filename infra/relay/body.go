@@ -96,9 +96,10 @@ func (r *Response) vet(data []byte) bool {
 }
 
 // HoldJSON makes a body that is not one JSON text an ErrBadReply, and, unless most is 0, one of more than most bytes an
-// ErrTooLarge. It reads
-// up to limit bytes ahead, so that what is wrong with a body no longer than that is known before its head is passed on; of
-// a longer one the end is cut. Its errors are those of a read.
+// ErrTooLarge. It reads up to limit bytes ahead, so that a fault within them is known before the head is passed on, as is
+// a Content-Length above most. A body of unknown length whose fault shows later is passed on up to the fault; then its
+// chunked body ends without a last chunk and the connection closes, so that a client never takes it for complete. At most
+// limit bytes are held. Its errors are those of a read.
 func (r *Response) HoldJSON(limit, most int) error {
 	r.isJSON = true
 	if most > 0 {

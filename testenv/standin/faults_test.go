@@ -24,6 +24,7 @@ func TestGarbagePlain(t *testing.T) {
 		{"json", func(_, body string, err error) bool { return err == nil && body == `{"id": "standin", "choices": [{` }},
 		{"content-type", func(kind, _ string, err error) bool { return err == nil && kind == "text/html" }},
 		{"line", func(_, body string, err error) bool { return err == nil && len(body) > 16<<20 }},
+		{"chunks", func(_, body string, err error) bool { return err == nil && len(body) > 16<<20 }},
 		{"framing", func(_, _ string, err error) bool { return err != nil }},
 	} {
 		t.Run(tc.kind, func(t *testing.T) {

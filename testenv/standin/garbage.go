@@ -19,6 +19,14 @@ func (c *call) replyGarbage() {
 		c.rawReply("application/json", []byte(`{"id": "standin", "choices": [{`))
 	case "line":
 		c.rawReply("application/json", []byte(`{"id": "`+string(bytes.Repeat([]byte("x"), longLine))+`"}`))
+	case "chunks":
+		c.w.Header().Set("Content-Type", "application/json")
+		block := bytes.Repeat([]byte("x"), 1<<20)
+		_, _ = c.w.Write([]byte(`{"id": "`))
+		for range longLine >> 20 {
+			_, _ = c.w.Write(block)
+		}
+		_, _ = c.w.Write([]byte(`"}`))
 	case "framing":
 		c.breakFraming("application/json")
 	}
