@@ -18,8 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"reveille/gateway/cli"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
@@ -72,14 +70,12 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		if err != nil {
 			return err
 		}
-		m := miniredis.NewMiniRedis()
-		m.ClockTTL(true)
-		m.RequireAuth(password)
-		if err := m.StartAddr(s.RedisListen); err != nil {
+		redis, err := startRedis(s.RedisListen, password)
+		if err != nil {
 			return fmt.Errorf("embedded Redis: %w (choose another --redis-listen, or name a Redis with --redis-url)", err)
 		}
-		defer m.Close()
-		embedded = m.Addr()
+		defer redis.Close()
+		embedded = redis.Addr()
 		s.RedisURL = "redis://:" + password + "@" + embedded + "/0"
 	}
 	back, stop := context.WithCancel(ctx)

@@ -140,6 +140,7 @@ func TestParts(t *testing.T) {
 		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + picture(9, 9) + `"}}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"url","url":"https://a"}}]}]}`, remote},
 		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64","data":"https://a"}}]}]}`, refusal},
+		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64","data":"data:text/html;base64,` + picture(9, 9) + `"}}]}]}`, refusal},
 		{"messages", `{"messages":[{"content":[{"type":"document","source":{"type":"text","data":"see https://a"}}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"url","url":"http://a"}}]}]}]}`, remote},
 		{"messages", `{"messages":[{"content":[{"type":"tool_use","id":"t","name":"f","input":{"url":"https://a","image_url":"https://b"}}]}]}`, ""},

@@ -260,7 +260,14 @@ func (p *parts) source(w *peek.Walk) *wire.Error {
 	if w.Kind() != peek.Object {
 		return p.refuse("A source must be an object.")
 	}
-	return p.typed(w, "base64", func(v peek.Value) *wire.Error { return p.bare(v, p.media.picture) })
+	return p.typed(w, "base64", func(v peek.Value) *wire.Error {
+		if v.Kind == peek.String {
+			if _, isURL := dataHead(v.TextReader()); isURL {
+				return p.refuse("The data of a source is base64 without a data: URL before it.")
+			}
+		}
+		return p.bare(v, p.media.picture)
+	})
 }
 
 // textSource checks the source of a document: text alone.

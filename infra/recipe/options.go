@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -228,7 +229,7 @@ func (s OptionSpec) checkRange(f float64) string {
 		want := "want "
 		switch {
 		case s.Min != nil && s.Max != nil:
-			want += fmt.Sprintf("%v to %v", *s.Min, *s.Max)
+			want += fmt.Sprintf("%s to %s", number(*s.Min), number(*s.Max))
 		case s.Min != nil:
 			want += fmt.Sprintf("at least %v", *s.Min)
 		default:
@@ -274,3 +275,6 @@ func asFloat(v any) (float64, bool) {
 	}
 	return 0, false
 }
+
+// number writes a bound without an exponent.
+func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

@@ -102,6 +102,12 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %d", path, a.status)
 		}
 	}
+	rebound := b.request(t.Context(), "GET", rpc.PathMetrics, "", "")
+	rebound.Header.Del(rpc.HeaderAuth)
+	rebound.Host = "evil.example"
+	if a := b.do(rebound); a.status != rpc.StatusRefused {
+		t.Errorf("metrics under a foreign name: %+v", a)
+	}
 	if a := b.call("GET", rpc.PathLogs+"none", "", ""); a.status != 404 {
 		t.Errorf("log of nothing: %+v", a)
 	}

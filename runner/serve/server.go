@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -158,7 +159,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		ctx.SetContentType("application/json")
 		ctx.SetBodyString(`{"status":"ok"}`)
 	case path == rpc.PathMetrics:
-		if !ctx.RemoteIP().IsLoopback() {
+		if !ctx.RemoteIP().IsLoopback() || !isLoopbackHost(ctx.Host()) {
 			if _, ok := s.authorised(ctx, ""); !ok {
 				return
 			}
@@ -215,4 +216,15 @@ func (s *Server) fail(ctx *fasthttp.RequestCtx, status int, code, message string
 	ctx.Response.Header.Set(rpc.HeaderCode, code)
 	ctx.SetContentType("application/json")
 	ctx.SetBody(errorBody(code, message))
+}
+
+// isLoopbackHost reports whether a Host header names this machine by a loopback address or localhost. A page that was led
+// here by its own name's DNS record sends that name.
+func isLoopbackHost(host []byte) bool {
+	name := string(host)
+	if h, _, err := net.SplitHostPort(name); err == nil {
+		name = h
+	}
+	ip, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return err == nil && ip.IsLoopback() || name == "localhost"
 }
