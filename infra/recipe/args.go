@@ -120,6 +120,9 @@ func (r *Recipe) refusedIn(args []string) (reason string) {
 	return ""
 }
 
+// Tunes reports whether arguments are all among AllowedArgs.
+func (r *Recipe) Tunes(args []string) bool { return r.refusedIn(args) == "" }
+
 // allowed finds a flag among AllowedArgs; long ones may be written with underscores for hyphens.
 func (r *Recipe) allowed(flag string) (OptionSpec, bool) {
 	if strings.HasPrefix(flag, "--") {

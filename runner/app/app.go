@@ -111,6 +111,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	launcher := &launch.Launcher{
 		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
 		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, Patience: serve.LongAnswer * s.FirstByte,
+		FixedMemory: s.EngineMemory != "",
 	}
 	m := newCloudMachine(s.InstanceSettings, log)
 	defer m.close()

@@ -28,6 +28,7 @@ type Spec struct {
 	Host   string
 	Port   int
 	Socket string
+	Memory int64             // most bytes of the host's memory, 0 for what any engine may use
 	APIKey string            // given to the engine where the recipe has a place for it
 	Env    map[string]string // added to the environment last, for example for the encoder cache
 }

@@ -37,6 +37,8 @@ type Launcher struct {
 	Patience  time.Duration   // longest an engine may take for a call of such a queue; default 10 min
 	Weights   *weights.Cache  // fetches what is not on this host; nil: nothing is fetched
 	Options   recipe.Options  // load options of the runner's flags
+	// FixedMemory leaves the memory of engines to the sandbox's own limit, whatever their plans say.
+	FixedMemory bool
 
 	plans plan.Reader
 	files modelfile.Checker
@@ -67,6 +69,9 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts),
 	}
 	spec.Owner = []recipe.Options{l.Options}
+	if !l.FixedMemory {
+		spec.Memory = pl.HostLimit
+	}
 	if !m.Registered {
 		spec.Owner = append(spec.Owner, m.Options)
 	}
@@ -93,7 +98,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	}
 	media.Started()
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
-		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
+		"parallel", pl.Parallel, "need", pl.Need, "host_limit", pl.HostLimit, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run := newRunning(p, media)
 	run.files, run.room = f, semaphore.NewWeighted(roomOf(r.Family(), pl))
 	if m.Type == policy.Embedding {
@@ -159,10 +164,11 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 		return plan.Plan{}, err
 	}
 	p := l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s)
-	if path := l.path(m.MMProj, ""); path != "" && p.Need > 0 && m.Memory == 0 {
-		if info, err := os.Stat(path); err == nil {
-			p.WeightsBytes += info.Size()
-			p.Need += info.Size()
+	if m.MMProj != "" {
+		if info, err := os.Stat(l.path(m.MMProj, "")); err == nil {
+			p.AddProjector(info.Size(), p.Need > 0 && m.Memory == 0)
+		} else {
+			p.HostLimit = 0
 		}
 	}
 	return p, nil

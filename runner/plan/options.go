@@ -13,7 +13,7 @@ import (
 // OptionsOf reads what a plan heeds from effective load options, the texts of extra arguments included: an argument
 // there has the last word with the engine, and so with the plan.
 func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
-	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory}
+	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory, Tuned: tuned(r, opts)}
 	if o.Context = number(opts["ctx_size"]); opts["ctx_size"] == int64(0) {
 		o.Context = WholeContext
 	}
@@ -51,6 +51,8 @@ func (o *Options) heed(args []string) {
 			o.CacheK = value
 		case "-ctv", "--cache-type-v":
 			o.CacheV = value
+		case "-cram", "--cache-ram":
+			o.PromptCache = mebibytes(value)
 		case "--gpu-memory-utilization":
 			o.Fraction = true
 		case "--rope-scaling", "--hf-overrides":

@@ -50,6 +50,10 @@ type Options struct {
 	Scaled bool
 	// Memory overrides the share, in bytes.
 	Memory int64
+	// Tuned says that the engine's memory follows from the plan: nothing that is not known here is added to it.
+	Tuned bool
+	// PromptCache is the bound of the engine's cache of prompts in bytes, nil for its own.
+	PromptCache *int64
 }
 
 // WholeContext in Options.Context asks for all the positions a model has.
@@ -92,6 +96,8 @@ type Plan struct {
 	Share           int64  `json:"share"`           // of the device, 0 without a budget
 	Budget          int64  `json:"budget"`          // of the device, 0 without one
 	Total           int64  `json:"total,omitempty"` // that the device has, 0 unknown
+	// HostLimit is more host memory than a healthy engine uses, 0 unknown.
+	HostLimit int64 `json:"host_limit,omitempty"`
 
 	Reason   string   `json:"reason"` // why this kind and this context
 	Warnings []string `json:"warnings,omitempty"`
@@ -123,6 +129,7 @@ func Make(m Meta, o Options, s Share) Plan {
 	case p.Kind == Paged && o.Engine == "vllm" && !o.ExactKV:
 		p.Need = max(p.Need, p.Share) // it takes what it may
 	}
+	p.HostLimit = p.limit(&m, &o)
 	return p
 }
 

@@ -64,6 +64,7 @@ type Jail struct {
 	Port      int      // TCP port to listen on, 0 for none
 	OpenFiles bool     // no restriction of files, and no user of its own unless Config.User names one
 	OpenNet   bool     // no restriction of the network
+	Memory    int64    // most bytes where that is less than Config.Memory, 0 for that alone
 	Pids      int      // most processes and threads; DefaultPids when 0
 }
 

@@ -213,7 +213,11 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 		if pids <= 0 {
 			pids = DefaultPids
 		}
-		limits, err = s.groups.newGroup(s.cfg.Memory, pids)
+		memory := s.cfg.Memory
+		if j.Memory > 0 {
+			memory = min(memory, j.Memory)
+		}
+		limits, err = s.groups.newGroup(memory, pids)
 		if err := s.limited(err); err != nil {
 			limits.remove()
 			return func() {}, err

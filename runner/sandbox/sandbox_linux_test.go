@@ -423,18 +423,28 @@ func TestJailOpen(t *testing.T) {
 
 // TestLimits ends an engine that takes more memory than it may, and refuses one more processes.
 func TestLimits(t *testing.T) {
-	t.Run("memory", func(t *testing.T) {
-		w, j := scene(t, true)
-		s := newBox(t, Config{Memory: 128 << 20})
-		needs(t, s, Memory)
-		w.Only = []string{"bomb memory"}
-		_, err := try(t, s, w, j)
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-			t.Errorf("an engine took four times its memory: %v", err)
-		}
-		left(t, s)
-	})
+	for name, c := range map[string]struct {
+		all, own int64
+		killed   bool
+	}{
+		"memory of all":          {all: 128 << 20, killed: true},
+		"memory of its own":      {all: 4 << 30, own: 128 << 20, killed: true},
+		"memory of all, less":    {all: 128 << 20, own: 4 << 30, killed: true},
+		"memory of its own, all": {all: 4 << 30, own: 2 << 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, j := scene(t, true)
+			s := newBox(t, Config{Memory: c.all})
+			needs(t, s, Memory)
+			w.Only, j.Memory = []string{"bomb memory"}, c.own
+			_, err := try(t, s, w, j)
+			var exit *exec.ExitError
+			if killed := errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL; killed != c.killed {
+				t.Errorf("an engine took 512 MiB: %v", err)
+			}
+			left(t, s)
+		})
+	}
 	t.Run("pids", func(t *testing.T) {
 		w, j := scene(t, true)
 		s := newBox(t, Config{Memory: 1 << 30})

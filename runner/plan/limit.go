@@ -1,0 +1,118 @@
+package plan
+
+import (
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+)
+
+// Host memory that llama-server uses besides what is planned.
+const (
+	promptCache = 8 << 30 // of prompts whose slot another one took, unless --cache-ram says otherwise
+	checkpoints = 32      // of a slot's windowed cache, at most …
+	spacing     = 8192    // … one in so many tokens, and two more
+	baseMargin  = 4 << 30 // libraries, grammars, bodies, fragmentation
+	gpuMargin   = 8 << 30 // contexts and staging buffers of GPU drivers
+	mediaMargin = 4 << 30 // buffers of a media encoder
+	mediaBytes  = 1 << 30 // pictures and sounds of one request, decoded
+)
+
+// attentionOnly are the architectures whose memory between requests is the KV cache alone. Others keep states whose size is
+// not known here.
+var attentionOnly = map[string]bool{
+	"llama": true, "llama4": true, "mistral3": true, "qwen2": true, "qwen2moe": true, "qwen2vl": true, "qwen3": true, "qwen3moe": true, "qwen3vl": true,
+	"qwen3vlmoe": true, "gemma": true, "gemma2": true, "gemma3": true, "gemma-embedding": true, "phi2": true, "phi3": true, "phimoe": true, "gpt-oss": true,
+	"glm4": true, "glm4moe": true, "deepseek2": true, "command-r": true, "cohere2": true, "granite": true, "granitemoe": true, "olmo2": true, "olmoe": true,
+	"smollm3": true, "starcoder2": true, "stablelm": true, "internlm2": true, "exaone4": true, "bert": true, "nomic-bert": true, "nomic-bert-moe": true,
+	"jina-bert-v2": true, "jina-bert-v3": true, "modern-bert": true,
+}
+
+// limit is the most host memory that the engine of a plan uses while it is well, in bytes; 0 where that is not known. It
+// counts weights, cache and buffers twice: weights that are repacked for a processor stand beside the mapped file, and the
+// other two are estimates.
+func (p *Plan) limit(m *Meta, o *Options) int64 {
+	if !o.Tuned || !attentionOnly[m.Arch] || p.WeightsBytes == 0 {
+		return 0
+	}
+	context, physical := float64(p.Context), float64(p.Physical)
+	full := Elements{K: m.Cache.K + m.Windowed.K, V: m.Cache.V + m.Windowed.V} // with --swa-full
+	kv := float64(full.bytes(o.CacheK, o.CacheV)) * context
+	planned := max(float64(p.WeightsBytes)+kv+float64(p.ComputeBytes), float64(p.Need))
+	scores := float64(m.Heads) * physical * context * 4 // without flash attention
+	sum := 2*planned + scores + baseMargin
+	if o.Devices != policy.CPU {
+		sum += gpuMargin
+	}
+	if o.Type == policy.LLM {
+		cache := float64(promptCache)
+		if o.PromptCache != nil {
+			cache = float64(*o.PromptCache)
+		}
+		window := min(context, float64(m.Window*p.Parallel)+physical)
+		each := float64(m.Windowed.bytes(o.CacheK, o.CacheV)) * window
+		sum += cache + each*float64(p.Parallel)*min(checkpoints, float64(p.Longest/spacing+2))
+	}
+	if sum > math.MaxInt64/4 {
+		return 0
+	}
+	return int64(sum)
+}
+
+// AddProjector adds a model's projector: its weights, unless what the model needs is not computed, and what encoding takes.
+func (p *Plan) AddProjector(weights int64, counted bool) {
+	if counted {
+		p.WeightsBytes += weights
+		p.Need += weights
+	}
+	if p.HostLimit > 0 {
+		p.HostLimit += 2*weights + mediaMargin + mediaBytes*int64(p.Parallel+1)
+	}
+}
+
+// llamacpp is the shipped recipe.
+var llamacpp = sync.OnceValue(func() recipe.Recipe { return recipe.Shipped()["llamacpp"] })
+
+// tuned reports whether llama-server is run as the shipped recipe does, with extra arguments whose effect on its memory is
+// known.
+func tuned(r *recipe.Recipe, opts recipe.Options) bool {
+	if r.Family() != "llamacpp" {
+		return false
+	}
+	shipped := llamacpp()
+	line := func(r *recipe.Recipe) []any { return []any{r.Command, r.Env, r.TypeFlags, r.Backends, r.Options} }
+	if !reflect.DeepEqual(line(r), line(&shipped)) {
+		return false
+	}
+	for name, spec := range r.Options {
+		if spec.Kind != recipe.KindArgs {
+			continue
+		}
+		args, err := recipe.SplitArgs(text(opts[name]))
+		if err != nil || !shipped.Tunes(args) {
+			return false
+		}
+		for _, a := range args {
+			switch flag, _, _ := strings.Cut(a, "="); strings.ReplaceAll(flag, "_", "-") {
+			case "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints", "-cms", "--checkpoint-min-step",
+				"--image-max-tokens", "--mtmd-batch-max-tokens":
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// mebibytes reads a number of MiB that is not below 0.
+func mebibytes(text string) *int64 {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		return nil
+	}
+	n <<= 20
+	return &n
+}
