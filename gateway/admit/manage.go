@@ -1,6 +1,7 @@
 package admit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,7 +139,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	return out, nil
 }
 
-// held lists where the model, or with "" every model, is loaded or being loaded on hosts that can be told to unload.
+// held lists where the model, or with "" every model, is loaded, being loaded or retired on hosts that can be told to unload.
 func held(s *state.Snapshot, model string) []place {
 	var out []place
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
@@ -147,8 +148,10 @@ func held(s *state.Snapshot, model string) []place {
 			continue
 		}
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
-			if st := h.Models[id].State; (model == "" || id == model) && (st == "loaded" || st == "loading") {
-				out = append(out, place{host, id})
+			m := h.Models[id]
+			p := place{host, cmp.Or(m.Retired, id)}
+			if (model == "" || p.model == model) && (m.State == "loaded" || m.State == "loading" || m.Retired != "") && !slices.Contains(out, p) {
+				out = append(out, p)
 			}
 		}
 	}

@@ -163,7 +163,7 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	}
 	argv := []string{self, "runner", "--host=" + h.Name, "--state-dir=" + s.StateDir, "--pool=" + s.Pool, "--log-level=" + s.LogLevel, "--log-format=" + s.LogFormat,
 		"--runner-addr=" + s.RunnerAddr, "--max-loaded-models=" + s.MaxLoadedModels, "--evict=" + s.Evict, "--price=" + fmt.Sprint(h.Price), "--fair-after=" + s.FairAfter.String(),
-		"--drain-timeout=" + s.DrainTimeout.String(), "--first-byte=" + s.FirstByte.String()}
+		"--drain-timeout=" + s.DrainTimeout.String(), "--retire-timeout=" + s.RetireTimeout.String(), "--first-byte=" + s.FirstByte.String()}
 	argv = append(argv, "--sleep-command=")                                   // its sleep is the end of the process, never this machine's
 	argv = append(argv, "--max-held="+s.MaxHeld, "--max-conns-per-address=0") // its only client is this gateway
 	if h.Address != "" {

@@ -94,6 +94,7 @@ func TestErrorsAreTold(t *testing.T) {
 
 func TestPS(t *testing.T) {
 	r, _ := gateway(t, 200, `{"all_models_loaded":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":7,"recipe":"llamacpp","is_busy":true,"pinned":true}],
+		"models_retired":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":5,"recipe":"llamacpp","is_busy":true}],
 		"models_loading":[{"model_name":"two","type":"embedding","state":"queued","waiting":3}],"runners":[{"id":"here","state":"ready","devices":"cpu npu",
 		"sandbox":{"mode":"auto","on":["files"],"missing":{"pids":"why","memory":"why"}}}]}`)
 	var out bytes.Buffer
@@ -102,11 +103,12 @@ func TestPS(t *testing.T) {
 	}
 	want := strings.Join([]string{
 		"HOST  STATE  DEVICES  MODELS  SANDBOX",
-		"here  ready  cpu npu  1       auto, without memory pids",
+		"here  ready  cpu npu  2       auto, without memory pids",
 		"",
-		"MODEL  TYPE       STATE   HOST  DEVICE  RECIPE    PID  USED  NOTE",
-		"one    llm        busy    here  cpu     llamacpp  7    -     pinned",
-		"two    embedding  queued                               -     3 waiting",
+		"MODEL  TYPE       STATE    HOST  DEVICE  RECIPE    PID  USED  NOTE",
+		"one    llm        busy     here  cpu     llamacpp  7    -     pinned",
+		"one    llm        retired  here  cpu     llamacpp  5    -     its entry changed: it finishes its requests",
+		"two    embedding  queued                                -     3 waiting",
 		"",
 	}, "\n")
 	if out.String() != want {

@@ -20,19 +20,8 @@ type PS struct {
 
 // health is what ps reads of GET /v1/health.
 type health struct {
-	Models []struct {
-		Name     string  `json:"model_name"`
-		Type     string  `json:"type"`
-		Device   string  `json:"device"`
-		Runner   string  `json:"runner"`
-		PID      int     `json:"pid"`
-		LastUse  float64 `json:"last_use"`
-		Busy     bool    `json:"is_busy"`
-		Pinned   bool    `json:"pinned"`
-		Recipe   string  `json:"recipe"`
-		LoadTime int64   `json:"load_ms"`
-		Plan     plan    `json:"plan"`
-	} `json:"all_models_loaded"`
+	Models  []modelCopy `json:"all_models_loaded"`
+	Retired []modelCopy `json:"models_retired"`
 	Loading []struct {
 		Name    string  `json:"model_name"`
 		Type    string  `json:"type"`
@@ -51,6 +40,20 @@ type health struct {
 			Missing map[string]string `json:"missing"`
 		} `json:"sandbox"`
 	} `json:"runners"`
+}
+
+type modelCopy struct {
+	Name     string  `json:"model_name"`
+	Type     string  `json:"type"`
+	Device   string  `json:"device"`
+	Runner   string  `json:"runner"`
+	PID      int     `json:"pid"`
+	LastUse  float64 `json:"last_use"`
+	Busy     bool    `json:"is_busy"`
+	Pinned   bool    `json:"pinned"`
+	Recipe   string  `json:"recipe"`
+	LoadTime int64   `json:"load_ms"`
+	Plan     plan    `json:"plan"`
 }
 
 // plan is how a runner planned a load.
@@ -83,7 +86,7 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 		return h.plans(out)
 	}
 	on := map[string]int{}
-	for _, m := range h.Models {
+	for _, m := range slices.Concat(h.Models, h.Retired) {
 		on[m.Runner]++
 	}
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
@@ -99,6 +102,9 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.ID, r.State, r.Devices, on[r.ID], box)
 	}
 	fmt.Fprintln(w, "\nMODEL\tTYPE\tSTATE\tHOST\tDEVICE\tRECIPE\tPID\tUSED\tNOTE")
+	row := func(m modelCopy, state, note string) {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.Name, m.Type, state, m.Runner, m.Device, m.Recipe, m.PID, ago(m.LastUse), note)
+	}
 	for _, m := range h.Models {
 		state, note := "loaded", ""
 		if m.Busy {
@@ -107,7 +113,10 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 		if m.Pinned {
 			note = "pinned"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.Name, m.Type, state, m.Runner, m.Device, m.Recipe, m.PID, ago(m.LastUse), note)
+		row(m, state, note)
+	}
+	for _, m := range h.Retired {
+		row(m, "retired", "its entry changed: it finishes its requests")
 	}
 	for _, m := range h.Loading {
 		fmt.Fprintf(w, "%s\t%s\t%s\t\t\t\t\t%s\t%d waiting\n", m.Name, m.Type, m.State, ago(m.Since), m.Waiting)

@@ -25,6 +25,7 @@ type healthReport struct {
 	Max        map[string]int `json:"max_models"`
 	Pinned     map[string]int `json:"pinned_models"`
 	Telemetry  telemetry      `json:"telemetry"`
+	Retired    []loadedModel  `json:"models_retired"` // copies of former catalogue entries, which finish their requests
 	Loading    []loadingModel `json:"models_loading"`
 	Queue      int            `json:"queue_length"`
 	Runners    []runnerInfo   `json:"runners"`
@@ -35,7 +36,7 @@ type telemetry struct {
 	Enabled bool `json:"enabled"`
 }
 
-// loadedModel is a copy of a model that is ready to serve.
+// loadedModel is a copy of a model that is ready to serve, or a retired one.
 type loadedModel struct {
 	Name       string          `json:"model_name"`
 	Checkpoint string          `json:"checkpoint"`
@@ -80,7 +81,7 @@ func (s *Server) health(r *request) error {
 	snap, _ := s.look() // its absence shows in /ready
 	cat := s.cfg.Catalog()
 	h := healthReport{
-		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Max: maxModels(snap), Pinned: countTypes(nil),
+		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap), Pinned: countTypes(nil),
 		Loading: s.loading(snap, cat), Runners: runnersOf(snap, cat),
 	}
 	if len(h.Loaded) > 0 {
@@ -105,10 +106,19 @@ func (s *Server) health(r *request) error {
 
 // loaded lists the copies that are ready to serve, the most recently used first.
 func (s *Server) loaded(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.State == "loaded" })
+}
+
+// retired lists the copies of former catalogue entries, in the same order.
+func (s *Server) retired(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" })
+}
+
+func (s *Server) copies(snap *state.Snapshot, cat *catalog.Catalog, match func(*state.ModelRecord) bool) []loadedModel {
 	out := []loadedModel{}
 	for _, h := range snap.Hosts {
 		for _, m := range h.Models {
-			if m.State == "loaded" && h.State == "ready" {
+			if match(m) && h.State == "ready" {
 				out = append(out, s.loadedModel(snap, cat, h, m))
 			}
 		}
@@ -122,7 +132,7 @@ func (s *Server) loaded(snap *state.Snapshot, cat *catalog.Catalog) []loadedMode
 func (s *Server) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) loadedModel {
 	used, own := s.uses.lastOn(snap, m, h.Name)
 	out := loadedModel{
-		Name: m.ID, Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
+		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
 		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.isPinned(cat, m), Streaming: s.uses.streaming(m.ID), PID: m.PID,
 		Runner: h.Name, LoadMS: m.LoadMS,
 	}
@@ -134,7 +144,7 @@ func (s *Server) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *stat
 	if plan := []byte(m.Fields["plan"]); json.Valid(plan) {
 		out.Plan = plan
 	}
-	if idle, known := s.idleTime(cat, m.ID); known && !out.Pinned && idle >= 0 {
+	if idle, known := s.idleTime(cat, m.ID); known && !out.Pinned && idle >= 0 && m.Retired == "" {
 		at := float64(used+idle.Microseconds()) / 1e6
 		out.Expires = &at
 	}

@@ -185,7 +185,7 @@ func (p *pool) runner(ctx context.Context, work *sync.WaitGroup, limits string) 
 		RunnerSecret: testSecret,
 		HostSettings: app.HostSettings{
 			Host: "here", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: limits, StateDir: p.t.TempDir(),
-			EnginesDir: []string{filepath.Dir(testenv.Standin(p.t))}, FairAfter: 2 * time.Second, DrainTimeout: 20 * time.Second, FirstByte: 2 * time.Minute,
+			EnginesDir: []string{filepath.Dir(testenv.Standin(p.t))}, FairAfter: 2 * time.Second, DrainTimeout: 20 * time.Second, RetireTimeout: time.Hour, FirstByte: 2 * time.Minute,
 		},
 	}
 	work.Go(func() {

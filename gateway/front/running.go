@@ -33,6 +33,9 @@ func (s *Server) running(r *request) error {
 		h := snap.Hosts[host]
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
 			rec := h.Models[id]
+			if rec.Retired != "" {
+				continue
+			}
 			m := runningModel{Model: id, State: runningStates[rec.State], Command: rec.Command, Proxy: rec.BackendURL, Name: id}
 			if !r.manages() {
 				m.Command, m.Proxy = "", ""

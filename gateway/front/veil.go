@@ -14,12 +14,14 @@ import (
 
 // veil takes out of a report what only managers may see.
 func (h *healthReport) veil() {
-	for i := range h.Loaded {
-		m := &h.Loaded[i]
-		m.Checkpoint, m.BackendURL, m.PID, m.Plan = openCheckpoint(m.Checkpoint), "", 0, nil
-		var o recipe.Options
-		_ = json.Unmarshal(m.Options, &o) // what is no object comes out as an empty one
-		m.Options = json.RawMessage(openOptions(o).Canonical())
+	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
+		for i := range list {
+			m := &list[i]
+			m.Checkpoint, m.BackendURL, m.PID, m.Plan = openCheckpoint(m.Checkpoint), "", 0, nil
+			var o recipe.Options
+			_ = json.Unmarshal(m.Options, &o) // what is no object comes out as an empty one
+			m.Options = json.RawMessage(openOptions(o).Canonical())
+		}
 	}
 	if h.Checkpoint != nil { // the first one's: it was taken out there
 		h.Checkpoint = &h.Loaded[0].Checkpoint

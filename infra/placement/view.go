@@ -94,6 +94,9 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: policy.ModelState(m.State), Pinned: m.Pinned,
 		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory,
 	}
+	if m.Retired != "" && m.InFlight > 0 { // as its runner sees it: no slot that is about to be free
+		r.State, r.Closed = policy.ModelLoaded, true
+	}
 	if entry, ok := v.Catalog.Model(m.ID); ok {
 		r.Idle = v.Catalog.Policy(entry).Idle
 	}

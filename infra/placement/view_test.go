@@ -40,3 +40,33 @@ func TestRefusalsAreRemembered(t *testing.T) {
 		t.Errorf("with a larger budget placed on %q, want a", got)
 	}
 }
+
+// A retired copy with open requests holds its slot as a busy model does: an idle model makes room, not it.
+func TestRetiredCopiesAreBusy(t *testing.T) {
+	c, _, err := catalog.Parse("models.yaml", []byte("models:\n  m: {type: llm, recipe: standin, device: cpu}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := func(name string, models ...*state.ModelRecord) *state.HostRecord {
+		h := &state.HostRecord{Name: name, State: "ready", Devices: "cpu", Limits: "1", Models: map[string]*state.ModelRecord{}}
+		for _, m := range models {
+			m.Type, m.Device, h.Models[m.ID] = "llm", "cpu", m
+		}
+		return h
+	}
+	former := &state.ModelRecord{ID: "m~7", Retired: "m", State: "draining", InFlight: 1, UsedMS: 1}
+	s := &state.Snapshot{NowMS: 9, Hosts: map[string]*state.HostRecord{"a": host("a", former), "b": host("b", &state.ModelRecord{ID: "x", State: "loaded", UsedMS: 5})}}
+	v := placement.View{Catalog: c}
+	place := func() policy.Placement { return policy.Place(v.Pool(s), v.Model(s, "m", "", false), nil) }
+	if got := place(); got.Host != "b" || got.Reason.Code != policy.IdleVictim {
+		t.Errorf("%+v", got)
+	}
+	delete(s.Hosts, "b")
+	if got := place(); got.Host != "a" || got.Reason.Code != policy.BusyVictim {
+		t.Errorf("alone: %+v", got)
+	}
+	former.InFlight = 0
+	if got := place(); got.Host != "a" || got.Reason.Code != policy.Stopping {
+		t.Errorf("done: %+v", got)
+	}
+}

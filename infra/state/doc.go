@@ -25,7 +25,9 @@
 //	                                                                                 addr
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
-//	                                                                                 backend_url, pid, in_flight …
+//	                                                                                 backend_url, pid, in_flight …;
+//	                                                                                 of <m>~<pid>, a copy whose catalogue
+//	                                                                                 entry changed: retired, its model
 //	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner, touch           -      model by last use in ms
 //	rv:{pool}:npu:<h>          string      the host's runner                  -      model (or models) on the NPU
 //	rv:{pool}:queue:<h>        list        acquire, begin, leave, register    -      tickets not begun, in order

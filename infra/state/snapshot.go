@@ -61,8 +61,9 @@ func (h *HostRecord) PowerOffPending() bool {
 
 // ModelRecord is a model on a host as its runner wrote it.
 type ModelRecord struct {
-	ID         string
+	ID         string // of the record; a retired copy's is no model's
 	Host       string
+	Retired    string // model whose former catalogue entry it runs: it only finishes its requests; "" for other copies
 	State      string // loading, loaded, draining, failed
 	Type       string
 	Recipe     string
@@ -168,7 +169,7 @@ func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 
 func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	m := &ModelRecord{
-		ID: id, Host: host, State: f["state"], Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
+		ID: id, Host: host, Retired: f["retired"], State: f["state"], Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
 		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(atoi(f["pid"])), InFlight: int(atoi(f["in_flight"])),
 		LoadedMS: atoi(f["loaded_ms"]), UsedMS: atoi(f["used_ms"]), LoadMS: atoi(f["load_ms"]), Memory: atoi(f["memory"]),
 		Pinned: f["pinned"] == "1", LoadPin: f["load_pin"] == "1", Fields: f,

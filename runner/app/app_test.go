@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 func settings(t *testing.T, redis string) Settings {
 	return Settings{
 		Redis: config.Redis{RedisURL: "redis://" + redis, Pool: "main"}, RunnerSecret: "0123456789abcdef",
-		HostSettings: HostSettings{Host: "h", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: "1", StateDir: t.TempDir(), FairAfter: time.Second, DrainTimeout: time.Second},
+		HostSettings: HostSettings{Host: "h", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: "1", StateDir: t.TempDir(), FairAfter: time.Second, DrainTimeout: time.Second, RetireTimeout: time.Second},
 	}
 }
 
@@ -199,7 +199,7 @@ func flags(t *testing.T, args ...string) (s Settings, err error) {
 func TestParse(t *testing.T) {
 	good := HostSettings{
 		Host: "gpu-1", RunnerAddr: "10.0.0.1:8090", Devices: "cpu,npu", Labels: "fast, big", MaxLoadedModels: "2 1", MemoryBudget: "cpu=1GiB gpu=20GB",
-		NPUSeats: "llm=1 audio=2", CtxSize: 4096, NParallel: 8, BatchDelay: 5 * time.Millisecond, LlamacppBackend: "cpu", FairAfter: time.Second, DrainTimeout: time.Second,
+		NPUSeats: "llm=1 audio=2", CtxSize: 4096, NParallel: 8, BatchDelay: 5 * time.Millisecond, LlamacppBackend: "cpu", FairAfter: time.Second, DrainTimeout: time.Second, RetireTimeout: time.Second,
 	}
 	p, err := good.parse()
 	if err != nil || p.name != "gpu-1" || p.devices != policy.CPU|policy.NPU || len(p.labels) != 2 || p.limits.Of(policy.LLM) != 2 ||
@@ -223,6 +223,7 @@ func TestParse(t *testing.T) {
 		"ctx_size 4096: want at least": func(h *HostSettings) { h.NBatch = 8192 },
 		"--fair-after":                 func(h *HostSettings) { h.FairAfter = 0 },
 		"--drain-timeout":              func(h *HostSettings) { h.DrainTimeout = -time.Second },
+		"--retire-timeout":             func(h *HostSettings) { h.RetireTimeout = 0 },
 		"name one of this host":        func(h *HostSettings) { h.RunnerAddr = ":8090" },
 		"\"0.0.0.0:8090\": gateways":   func(h *HostSettings) { h.RunnerAddr = "0.0.0.0:8090" },
 		"--runner-addr \"8090\": want": func(h *HostSettings) { h.RunnerAddr = "8090" },

@@ -53,15 +53,16 @@ type HostSettings struct {
 	MMQuota         string        `name:"mm-quota" help:"Encoder outputs in Redis, of all hosts and models together; 0 is no limit." default:"1GiB"`
 	MMMaxEntry      string        `name:"mm-max-entry" help:"Largest encoder output of one image or sound that is kept." default:"64MiB"`
 	Weights
-	Recipes      string        `help:"File whose recipes: section adds to the shipped recipes, as the models file's does on the gateway; a runner takes command lines from no other place." placeholder:"FILE"`
-	EnginesDir   []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
-	Sandbox      string        `help:"How engines are confined: auto (as far as this machine can), strict (no engine starts where a measure is missing), or off." enum:"auto,strict,off" default:"auto"`
-	EngineUser   string        `help:"User of engines where the runner is root: an account, UID, or UID:GID; default reveille-engine if there is one, else UID 60978, for engines whose files it can read." placeholder:"USER"`
-	EngineMemory string        `help:"Most memory that one engine may use, where the runner may make control groups. Default: what a healthy engine uses by its plan, with a margin, where that is known; never more than 90 % of the machine's." placeholder:"SIZE"`
-	StateDir     string        `help:"Folder for what must outlive the runner: engine ledger and fencing token." default:".reveille"`
-	FairAfter    time.Duration `help:"How long a busy model that must make room still takes new requests." default:"2s"`
-	FirstByte    time.Duration `help:"How long an engine may take for the first byte of a streamed answer to a short prompt; long prompts and answers in one piece may take up to five times that. Then the request fails, and an engine that does not answer a probe of one token either is ended. An engine that has a request with a grammar, JSON schema or tools is ended when its loop stands still for a quarter of this to twice this, by the prompts that it has." default:"120s"`
-	DrainTimeout time.Duration `help:"How long open requests of an unloading model may go on before they are cut." default:"30s"`
+	Recipes       string        `help:"File whose recipes: section adds to the shipped recipes, as the models file's does on the gateway; a runner takes command lines from no other place." placeholder:"FILE"`
+	EnginesDir    []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
+	Sandbox       string        `help:"How engines are confined: auto (as far as this machine can), strict (no engine starts where a measure is missing), or off." enum:"auto,strict,off" default:"auto"`
+	EngineUser    string        `help:"User of engines where the runner is root: an account, UID, or UID:GID; default reveille-engine if there is one, else UID 60978, for engines whose files it can read." placeholder:"USER"`
+	EngineMemory  string        `help:"Most memory that one engine may use, where the runner may make control groups. Default: what a healthy engine uses by its plan, with a margin, where that is known; never more than 90 % of the machine's." placeholder:"SIZE"`
+	StateDir      string        `help:"Folder for what must outlive the runner: engine ledger and fencing token." default:".reveille"`
+	FairAfter     time.Duration `help:"How long a busy model that must make room still takes new requests." default:"2s"`
+	FirstByte     time.Duration `help:"How long an engine may take for the first byte of a streamed answer to a short prompt; long prompts and answers in one piece may take up to five times that. Then the request fails, and an engine that does not answer a probe of one token either is ended. An engine that has a request with a grammar, JSON schema or tools is ended when its loop stands still for a quarter of this to twice this, by the prompts that it has." default:"120s"`
+	DrainTimeout  time.Duration `help:"How long open requests of an unloading model may go on before they are cut." default:"30s"`
+	RetireTimeout time.Duration `help:"How long open requests may go on after the entry of their model in the models file changed. New requests get the new entry: beside the old copy, or after it where there is no room for both." default:"1h"`
 }
 
 // parsed are the settings of a host, checked.
@@ -134,7 +135,7 @@ func (s HostSettings) parse() (parsed, error) {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"fair-after", s.FairAfter}, {"drain-timeout", s.DrainTimeout}} {
+	}{{"fair-after", s.FairAfter}, {"drain-timeout", s.DrainTimeout}, {"retire-timeout", s.RetireTimeout}} {
 		if d.value <= 0 {
 			note(fmt.Errorf("--%s %v: want a duration above 0, such as 2s", d.flag, d.value))
 		}

@@ -7,7 +7,7 @@ import (
 )
 
 func TestMediaFlags(t *testing.T) {
-	h := HostSettings{Host: "h", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: "1", FairAfter: time.Second, DrainTimeout: time.Second}
+	h := HostSettings{Host: "h", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: "1", FairAfter: time.Second, DrainTimeout: time.Second, RetireTimeout: time.Second}
 	for text, want := range map[string]int64{"": 0, "64MiB": 64 << 20, "0": -1, "0B": -1} {
 		h.MMCacheBytes = text
 		if p, err := h.parse(); err != nil || p.mediaBytes != want {

@@ -136,8 +136,8 @@ func (h *Host) needOf(l placement.Load, rc *recipe.Recipe) int64 {
 func (h *Host) pagedBeside(m *catalog.Model) (loaded int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for id, r := range h.residents {
-		if id != m.ID && r.model.Type == policy.LLM && r.model.Devices.Overlaps(m.Devices) {
+	for key, r := range h.residents {
+		if key != m.ID && r.model.Type == policy.LLM && r.model.Devices.Overlaps(m.Devices) {
 			loaded++
 		}
 	}
@@ -180,7 +180,7 @@ func (h *Host) learnedLocked() map[string]string {
 // place makes the new model's hold on its slot.
 func (e entry) place(ticket string) *resident {
 	return &resident{
-		id: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.need, under: e.under, gone: make(chan struct{}),
+		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.need, under: e.under, gone: make(chan struct{}),
 		model: e.model, checked: e.under, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Pass]struct{}{}, dirty: true,
 	}
 }

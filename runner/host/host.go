@@ -35,9 +35,11 @@ type Config struct {
 
 	FairAfter    time.Duration // a busy victim takes new requests this long; default 2 s
 	DrainTimeout time.Duration // open requests of an unloading model are cut after this; default 30 s
-	Reserve      time.Duration // a loaded model waits this long for the request it was loaded for; default 15 s
-	ClearTimeout time.Duration // a failed load waits this long for busy models before its retry; default 300 s
-	Beat         time.Duration // heartbeat; default 1 s
+	// RetireTimeout is the same for a copy of a model whose catalogue entry changed; default 1 h.
+	RetireTimeout time.Duration
+	Reserve       time.Duration // a loaded model waits this long for the request it was loaded for; default 15 s
+	ClearTimeout  time.Duration // a failed load waits this long for busy models before its retry; default 300 s
+	Beat          time.Duration // heartbeat; default 1 s
 
 	Generation uint64       // highest generation known from an earlier life
 	OnRegister func(uint64) // hears each generation, to keep it on disk; may be nil
@@ -103,8 +105,8 @@ type Host struct {
 	lookedCatalog  string    // version that the pool told of at the last look
 	looked         time.Time // when that was
 	settings       settings
-	settingsChange uint64 // counts the changes heard of
-	residents      map[string]*resident
+	settingsChange uint64               // counts the changes heard of
+	residents      map[string]*resident // by resident.key
 	loading        *load
 	pulls          map[string]*pull     // under way, by pullKey
 	waits          map[string]*wait     // tickets of the queue that wait, by id
@@ -138,6 +140,7 @@ func New(cfg Config) *Host {
 	}
 	def(&cfg.FairAfter, 2*time.Second)
 	def(&cfg.DrainTimeout, 30*time.Second)
+	def(&cfg.RetireTimeout, time.Hour)
 	def(&cfg.Reserve, 15*time.Second)
 	def(&cfg.ClearTimeout, 300*time.Second)
 	def(&cfg.Beat, time.Second)

@@ -68,15 +68,17 @@ func (h *Host) turnAway(ctx, back context.Context) {
 		changed := h.mirror.Changed()
 		if me := h.mirror.Snapshot().Hosts[h.cfg.Name]; me != nil {
 			for _, t := range me.Queue {
-				r, _ := h.held(t.Model)
+				copies := h.copies(t.Model)
 				switch {
 				case t.State != "queued" || h.isTaken(t.ID):
 				case t.Kind == "load":
 					h.finishNow(back, t, failure(elsewhere))
-				case r == nil:
+				case len(copies) == 0:
 					h.finishNow(back, t, state.Outcome{Fields: map[string]string{}})
 				case t.Force:
-					h.cutAll(r, ErrCut)
+					for _, r := range copies {
+						h.cutAll(r, ErrCut)
+					}
 				}
 			}
 		}
@@ -88,16 +90,14 @@ func (h *Host) turnAway(ctx, back context.Context) {
 	}
 }
 
-// patience is how long the open requests of a model that goes may take. The cause of its end is why they are cut then.
-func (h *Host) patience(ctx context.Context, force bool) (context.Context, context.CancelFunc) {
+// patience is how long the open requests of a model that goes may take: limit, or for a limit above 0 on an interrupted
+// host the time that it has left. The cause of its end is why they are cut then.
+func (h *Host) patience(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	h.mu.Lock()
 	grace := h.grace
 	h.mu.Unlock()
-	switch {
-	case force:
-		return context.WithTimeoutCause(ctx, 0, ErrCut)
-	case grace != nil:
+	if grace != nil && limit > 0 {
 		return context.WithCancel(grace)
 	}
-	return context.WithTimeoutCause(ctx, h.cfg.DrainTimeout, ErrCut)
+	return context.WithTimeoutCause(ctx, limit, ErrCut)
 }

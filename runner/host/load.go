@@ -78,7 +78,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 	if err == nil {
 		r = l.entry.place(l.ticket.ID)
 		h.mu.Lock()
-		h.residents[r.id] = r
+		h.residents[r.key] = r
 		h.mu.Unlock()
 		h.publishDirty(ctx)
 		if err = h.attempts(ctx, l, r); err != nil {

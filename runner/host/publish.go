@@ -110,6 +110,9 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 	if r.loadPin != nil {
 		f["load_pin"] = "1"
 	}
+	if r.retired() {
+		f["retired"] = r.id
+	}
 	if r.engine != nil {
 		f["pid"] = strconv.Itoa(r.engine.PID())
 		f["backend_url"] = r.engine.BaseURL() + "/v1"
@@ -117,7 +120,7 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 		f["loaded_ms"] = strconv.FormatInt(r.loaded.UnixMilli(), 10)
 		f["load_ms"] = strconv.FormatInt(r.took.Milliseconds(), 10)
 	}
-	return state.ModelPut{ID: r.id, Fields: f}
+	return state.ModelPut{ID: r.key, Fields: f}
 }
 
 // npuLocked lists the models on the NPU.
@@ -125,7 +128,7 @@ func (h *Host) npuLocked() string {
 	var out []string
 	for _, r := range h.residents {
 		if r.model.Devices.Has(policy.NPU) {
-			out = append(out, r.id)
+			out = append(out, r.key)
 		}
 	}
 	slices.Sort(out)
@@ -136,6 +139,11 @@ func (h *Host) npuLocked() string {
 func (h *Host) publishDirty(ctx context.Context) {
 	h.pub.Lock()
 	defer h.pub.Unlock()
+	h.publishDirtyLocked(ctx)
+}
+
+// publishDirtyLocked is publishDirty for those who hold pub.
+func (h *Host) publishDirtyLocked(ctx context.Context) {
 	if h.stale {
 		return
 	}

@@ -123,7 +123,7 @@ func TestVictimBySetting(t *testing.T) {
 	now := time.Now()
 	loaded := func(id string, took, unused time.Duration) *resident {
 		return &resident{
-			id: id, state: policy.ModelLoaded, took: took, used: now.Add(-unused),
+			id: id, key: id, state: policy.ModelLoaded, took: took, used: now.Add(-unused),
 			model: &catalog.Model{ID: id, Type: policy.LLM, Devices: policy.CPU},
 		}
 	}

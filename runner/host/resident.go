@@ -15,7 +15,7 @@ import (
 // resident is a model that holds a slot: loading, loaded, or on its way out. Host.mu guards every field but those that
 // never change.
 type resident struct {
-	id      string
+	id      string // of its model
 	recipe  *recipe.Recipe
 	options recipe.Options
 	plan    plan.Plan
@@ -23,6 +23,7 @@ type resident struct {
 	under   *catalog.Catalog // the catalogue that it was started under
 	gone    chan struct{}    // closed when the process has ended and the slot is free
 
+	key      string // among the host's residents and in Redis: id, or another once it is retired
 	model    *catalog.Model
 	checked  *catalog.Catalog // the newest catalogue that it was compared with
 	state    policy.ModelState
@@ -48,17 +49,24 @@ type resident struct {
 
 func (r *resident) busy() bool { return len(r.open) > 0 || r.debts.any() }
 
+// retired reports whether it runs an entry of its model that the catalogue no longer has, and only finishes its requests.
+func (r *resident) retired() bool { return r.key != r.id }
+
 // serves reports whether the model takes requests of everybody.
 func (r *resident) serves() bool { return r.state == policy.ModelLoaded && !r.closed && !r.stopping }
 
-// view is the resident as a decision sees it. What the load under way holds is as good as going.
+// view is the resident as a decision sees it. What the load under way holds is as good as going. A retired copy is not: it
+// may serve for an hour, so idle models are evicted rather than waiting for it.
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
-		ID: r.id, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
+		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
 		Reserved: r.debts.any(), Closed: r.closed, Used: r.used, Memory: r.memory,
 	}
-	if r.held && r.state == policy.ModelLoaded {
+	switch {
+	case r.held:
 		v.State = policy.ModelDraining
+	case r.retired() && r.busy():
+		v.State = policy.ModelLoaded
 	}
 	return v
 }

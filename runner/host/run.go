@@ -63,9 +63,7 @@ func (h *Host) drain(ctx context.Context, cause error) {
 	h.mu.Unlock()
 	h.endLife(cause)
 	h.tell(ctx, replaced, policy.Draining)
-	for _, r := range all {
-		h.startUnload(ctx, nil, r, replaced)
-	}
+	h.startUnload(ctx, nil, h.drainTimeout(replaced), all...)
 	h.work.Wait() // also for the load under way, which ends in a failure, or just made it
 	h.mu.Lock()
 	rest := h.residentsLocked()

@@ -48,7 +48,7 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	}
 	h.settings = settings{saved: saved, pins: pins, runtime: runtime, limits: runtimeLimits(h.cfg.Limits, runtime), read: change}
 	for _, r := range h.residents {
-		if p := h.pinnedLocked(r.model, r.loadPin); p != r.pinned {
+		if p := h.pinnedLocked(r.model, r.loadPin); p != r.pinned && !r.retired() {
 			r.pinned, r.dirty = p, true
 		}
 	}
@@ -116,8 +116,8 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	return nil
 }
 
-// dismissOutdated lets models go whose entry changed in a way that needs another engine, or is gone; the others get
-// their new entry. A model that is loading is looked at when it is loaded.
+// dismissOutdated retires models whose entry changed in a way that needs another engine, or is gone; the others get their
+// new entry. A model that is loading is looked at when it is loaded and has served those that it was loaded for.
 func (h *Host) dismissOutdated(ctx context.Context) {
 	outdated := h.compareEntries()
 	var gone []*resident
@@ -126,29 +126,29 @@ func (h *Host) dismissOutdated(ctx context.Context) {
 		if h.residents[r.id] != r || r.state != policy.ModelLoaded {
 			continue
 		}
-		r.checked = h.catalog
 		if out {
 			gone = append(gone, r)
 			continue
 		}
+		r.checked = h.catalog
 		m, _ := h.catalog.Model(r.id)
 		r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m, r.loadPin), true
 	}
 	h.mu.Unlock()
 	for _, r := range gone {
-		h.log.Info("catalogue entry changed: model goes when it is done", "model", r.id)
-		h.startUnload(ctx, nil, r, false)
+		h.retire(ctx, r)
 	}
 }
 
-// compareEntries says of each loaded model that was not compared with the catalogue yet whether it is outdated. Comparing takes
-// its time, so the host is not locked meanwhile; only the loop, which calls this, changes the catalogue.
+// compareEntries says of each loaded model that owes nobody a place and was not compared with the catalogue yet whether it is
+// outdated. Comparing takes its time, so the host is not locked meanwhile; only the loop, which calls this, changes the
+// catalogue.
 func (h *Host) compareEntries() map[*resident]bool {
 	outdated := map[*resident]bool{}
 	h.mu.Lock()
 	current := h.catalog
 	for _, r := range h.residents {
-		if r.checked != current && r.state == policy.ModelLoaded {
+		if r.checked != current && r.state == policy.ModelLoaded && !r.debts.any() {
 			outdated[r] = false
 		}
 	}

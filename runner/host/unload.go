@@ -2,8 +2,11 @@ package host
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"reveille/infra/policy"
@@ -13,19 +16,32 @@ import (
 // lastWords is how long requests that were cut may take to say so before the engine is stopped under them.
 const lastWords = 2 * time.Second
 
+// drainTimeout is how long the open requests of a model that is unloaded may go on.
+func (h *Host) drainTimeout(force bool) time.Duration {
+	if force {
+		return 0
+	}
+	return h.cfg.DrainTimeout
+}
+
 // answerUnload deals with an unload ticket: refused at once when there is nothing to unload, left in the queue while
-// the model is loading, carried out beside the queue otherwise.
+// the model is loading, carried out beside the queue otherwise. Retired copies of the model go with it, unless the ticket
+// is for an idle model.
 func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
-	r, st := h.held(t.Model)
+	_, st := h.held(t.Model)
+	copies := h.copies(t.Model)
+	if t.Fields["only_idle_ms"] != "" {
+		copies = slices.DeleteFunc(copies, (*resident).retired) // only this goroutine retires
+	}
 	switch {
-	case r == nil:
+	case len(copies) == 0:
 		h.finishNow(ctx, t, failure(&Error{Code: "model_not_loaded", Message: "model " + t.Model + " is not loaded"}))
 	case st == policy.ModelLoading:
 	default:
 		h.take(t.ID)
 		switch err := h.begin(ctx, t.ID); {
 		case err == nil:
-			h.startUnload(ctx, &t, r, t.Force)
+			h.startUnload(ctx, &t, h.drainTimeout(t.Force), copies...)
 		case endedTicket(err):
 			h.endTaken(t.ID)
 		default:
@@ -34,25 +50,36 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	}
 }
 
-// startUnload lets a model go beside the queue: open requests end first, for Config.DrainTimeout, then are cut; force
-// cuts them at once. t, if not nil, hears the outcome. A ticket with only_idle_ms unloads only a model that has been
-// idle that long. The model must not be loading. Any number may unload one model at a time.
-func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, r *resident, force bool) {
+// startUnload lets copies of models go beside the queue: open requests end first, for at most limit, then are cut. t, if not
+// nil, hears the outcome once all are gone. A ticket with only_idle_ms unloads only a model that has been idle that long. None
+// of the copies may be loading. Any number may unload one copy at a time: the shortest limit counts.
+func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit time.Duration, copies ...*resident) {
 	h.mu.Lock()
-	if t != nil && r.state == policy.ModelLoaded && !r.idleFor(t.Fields["only_idle_ms"]) {
-		h.mu.Unlock()
-		h.finish(ctx, ending{ticket: t.ID, out: failure(&Error{Code: "model_busy", Message: "model " + r.id + " is in use"})})
-		return
+	for _, r := range copies {
+		if t != nil && r.state == policy.ModelLoaded && !r.idleFor(t.Fields["only_idle_ms"]) {
+			h.mu.Unlock()
+			h.finish(ctx, ending{ticket: t.ID, out: failure(&Error{Code: "model_busy", Message: "model " + r.id + " is in use"})})
+			return
+		}
+		r.state, r.closed, r.dirty = policy.ModelDraining, true, true
 	}
-	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
 	h.mu.Unlock()
 	h.publishDirty(ctx)
 	ctx = context.WithoutCancel(ctx)
 	h.work.Go(func() {
+		errs := make([]error, len(copies))
+		var wg sync.WaitGroup
+		for i, r := range copies {
+			wg.Go(func() {
+				if errs[i] = h.unload(ctx, r, limit); errs[i] != nil {
+					h.log.Error("engine does not stop", "model", r.id, "error", errs[i])
+				}
+			})
+		}
+		wg.Wait()
 		out := state.Outcome{Fields: map[string]string{}}
-		if err := h.unload(ctx, r, force); err != nil {
-			h.log.Error("engine does not stop", "model", r.id, "error", err)
-			out = failure(&Error{Code: "engine_crashed", Message: "model " + r.id + " does not stop"})
+		if errors.Join(errs...) != nil {
+			out = failure(&Error{Code: "engine_crashed", Message: "model " + copies[0].id + " does not stop"})
 		}
 		if t != nil {
 			h.finish(ctx, ending{ticket: t.ID, out: out})
@@ -61,10 +88,10 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, r *reside
 	})
 }
 
-// Retire lets an engine go that is not to be trusted any more, as an unload does. The next request for its model has it
+// Discard lets an engine go that is not to be trusted any more, as an unload does. The next request for its model has it
 // loaded again. An engine that is not the model's, or that goes already, is left alone. It returns when the model takes no
 // new request, and does not wait.
-func (h *Host) Retire(model string, e Engine, reason string) {
+func (h *Host) Discard(model string, e Engine, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.residents[model]
@@ -72,7 +99,7 @@ func (h *Host) Retire(model string, e Engine, reason string) {
 		return
 	}
 	r.state, r.closed, r.reason = policy.ModelDraining, true, reason
-	h.work.Go(func() { h.startUnload(context.Background(), nil, r, false) }) // not draining: the shutdown does not wait yet
+	h.work.Go(func() { h.startUnload(context.Background(), nil, h.cfg.DrainTimeout, r) }) // not draining: the shutdown does not wait yet
 }
 
 // idleFor reports whether the model has been idle for the given milliseconds, "" for no condition.
@@ -85,12 +112,12 @@ func (r *resident) idleFor(ms string) bool {
 }
 
 // unload lets a model that is shut finish and stops it.
-func (h *Host) unload(ctx context.Context, r *resident, force bool) error {
-	patience, cancel := h.patience(ctx, force)
+func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) error {
+	patience, cancel := h.patience(ctx, limit)
 	err := h.awaitQuiet(patience, r)
 	cancel()
 	if err != nil {
-		h.log.Warn("open requests are cut", "model", r.id, "force", force, "reason", err)
+		h.log.Warn("open requests are cut", "model", r.id, "limit", limit, "reason", err)
 		h.cutAll(r, err)
 		wait, cancel := context.WithTimeout(ctx, lastWords)
 		_ = h.awaitQuiet(wait, r) // those that hear it write their last event; the rest die with the engine
@@ -172,7 +199,7 @@ func (h *Host) Crashed(model string) time.Time {
 func (h *Host) forget(ctx context.Context, r *resident) {
 	h.pub.Lock()
 	h.mu.Lock()
-	delete(h.residents, r.id)
+	delete(h.residents, r.key)
 	reason, eviction := r.reason, r.eviction
 	if eviction {
 		h.stats.Evictions++
@@ -182,7 +209,7 @@ func (h *Host) forget(ctx context.Context, r *resident) {
 	h.log.Info("model is gone", "model", r.id, "reason", reason)
 	h.written = time.Now()
 	if !h.stale {
-		h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, reason, eviction))
+		h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.key, npu, reason, eviction))
 	}
 	h.pub.Unlock()
 	close(r.gone)

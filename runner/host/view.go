@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ type ModelView struct {
 	State    string    `json:"state"`
 	Closed   bool      `json:"closed"`
 	Pinned   bool      `json:"pinned"`
+	Retired  bool      `json:"retired,omitempty"` // its entry changed: it only finishes its requests
 	InFlight int       `json:"in_flight"`
 	Reserved int       `json:"reserved"`
 	PID      int       `json:"pid"`
@@ -51,7 +53,7 @@ func (h *Host) View() View {
 	}
 	for _, r := range h.residents {
 		m := ModelView{
-			ID: r.id, Type: string(r.model.Type), State: string(r.state), Closed: r.closed, Pinned: r.pinned, InFlight: len(r.open), Reserved: r.debts.count(),
+			ID: r.id, Type: string(r.model.Type), State: string(r.state), Closed: r.closed, Retired: r.retired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: r.debts.count(),
 			Used: r.used, Memory: r.memory, Plan: r.plan,
 		}
 		if r.engine != nil {
@@ -59,8 +61,21 @@ func (h *Host) View() View {
 		}
 		v.Models = append(v.Models, m)
 	}
-	slices.SortFunc(v.Models, func(a, b ModelView) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(v.Models, func(a, b ModelView) int { return cmp.Or(strings.Compare(a.ID, b.ID), a.PID-b.PID) })
 	return v
+}
+
+// EnginesOf are the engines of a model, those of its retired copies included.
+func (h *Host) EnginesOf(model string) []Engine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []Engine
+	for _, r := range h.residents {
+		if r.id == model && r.engine != nil {
+			out = append(out, r.engine)
+		}
+	}
+	return out
 }
 
 // EngineOf is the engine of a loaded model, nil when there is none.

@@ -138,7 +138,7 @@ func (s *Server) check(ctx *fasthttp.RequestCtx, model string) {
 	if _, ok := s.authorised(ctx, ""); !ok {
 		return
 	}
-	if e := s.cfg.Host.EngineOf(model); e != nil {
+	for _, e := range s.cfg.Host.EnginesOf(model) {
 		s.dog.checkLoop(model, e)
 	}
 	answer := rpc.Check{}

@@ -71,7 +71,7 @@ func (w *watchdog) observe(p *host.Pass, err error) {
 		if w.badReply(p.Engine, time.Now(), own != nil) {
 			w.log.Error("engine talks nonsense, restarting it", "model", p.Model.ID, "error", err)
 			w.m.nonsense.Inc()
-			w.host.Retire(p.Model.ID, p.Engine, "engine talks nonsense")
+			w.host.Discard(p.Model.ID, p.Engine, "engine talks nonsense")
 		}
 	case errors.Is(err, relay.ErrTimeout):
 		w.suspect(p)

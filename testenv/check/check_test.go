@@ -58,6 +58,10 @@ func TestEachPromise(t *testing.T) {
 		{"limit", 1, []Event{ask(0, "r", "a"), ask(0, "s", "b"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), spawn(3, "h", "b", 2, "2")}},
 		{"npu", 2, []Event{ask(0, "r", "n"), ask(0, "s", "o"), spawn(1, "h", "n", 1, "1"), of(2, Ready, 1), spawn(3, "h", "o", 2, "2")}},
 		{"busy", 3, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(4, StopBegin, 1)}},
+		{"cut for an edit", 3, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), at(2, Event{Kind: Granted, Request: "r", Host: "h", Ticket: "1"}), enter(3, "r", 1, ""),
+			at(4, Event{Kind: Edited, Model: "a"}), by(5, Cut, "r"),
+		}},
 		{"two loads", 4, []Event{ask(0, "r", "a"), ask(0, "s", "e"), spawn(1, "h", "a", 1, "1"), spawn(1, "h", "e", 2, "2")}},
 		{"victim", 6, []Event{
 			ask(0, "r", "a"), ask(0, "s", "b"), spawn(1, "two", "a", 1, "1"), of(2, Ready, 1), spawn(3, "two", "b", 2, "2"), of(4, Ready, 2),

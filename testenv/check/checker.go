@@ -70,6 +70,7 @@ type hostLog struct {
 	heads      map[string]headOf // by type
 	stuck      time.Duration     // since when a load could start and does not; -1 not
 	unloads    map[string]time.Duration
+	edits      map[string]time.Duration
 	onlyIdle   map[string]time.Duration // the least of those asked for since the model was started
 	failedNow  bool                     // the load under way has failed once
 }
@@ -125,7 +126,7 @@ func (c *Checker) Add(e Event) {
 	case HostUp:
 		old := c.host(e.Host)
 		h := newHostLog()
-		h.up, h.generation = true, old.generation
+		h.up, h.generation, h.edits = true, old.generation, old.edits
 		c.hosts[e.Host] = h
 	case HostStops:
 		c.host(e.Host).stops = true
@@ -151,6 +152,10 @@ func (c *Checker) Add(e Event) {
 			}
 		} else {
 			h.unloads[e.Model] = e.At
+		}
+	case Edited:
+		for name := range c.world.Limits {
+			c.host(name).edits[e.Model] = e.At
 		}
 	case Disturbed:
 		c.quiet = max(c.quiet, e.At+e.For)
@@ -184,15 +189,24 @@ func (c *Checker) Add(e Event) {
 func newHostLog() *hostLog {
 	return &hostLog{
 		attempts: map[attempt]int{}, fatal: map[string]bool{}, overtaken: map[string]int{}, heads: map[string]headOf{}, stuck: -1,
-		unloads: map[string]time.Duration{}, onlyIdle: map[string]time.Duration{},
+		unloads: map[string]time.Duration{}, edits: map[string]time.Duration{}, onlyIdle: map[string]time.Duration{},
 	}
 }
 
-// dismissed reports whether somebody asked lately for the model to be unloaded there.
-func (h *hostLog) dismissed(model string, now time.Duration) bool {
+// lately is how long an unload or an edit may have its effects.
+const lately = 5 * time.Minute
+
+// unloaded reports whether somebody asked lately for the model to be unloaded there.
+func (h *hostLog) unloaded(model string, now time.Duration) bool {
 	at, asked := h.unloads[model]
+	return asked && now-at < lately
+}
+
+// dismissed reports whether the model may go there although no other needs its place: for an unload, idleness or an edit.
+func (h *hostLog) dismissed(model string, now time.Duration) bool {
 	_, idle := h.onlyIdle[model]
-	return idle || asked && now-at < 5*time.Minute
+	at, edited := h.edits[model]
+	return idle || h.unloaded(model, now) || edited && now-at < lately
 }
 
 func (c *Checker) host(name string) *hostLog {

@@ -142,6 +142,8 @@ func (c *Checker) stop(h *hostLog, en *engine, e Event) {
 		}
 	}
 	_, asked := h.unloads[en.model]
+	_, edited := h.edits[en.model]
+	asked = asked || edited
 	loading := e.View != nil && e.View.Loading != ""
 	if idle, only := h.onlyIdle[en.model]; only && !asked && !h.stops {
 		quiet := e.At - en.lastUse

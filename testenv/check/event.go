@@ -31,6 +31,7 @@ const (
 	End        Kind = "end"         // Request: it has left the engine
 	Outcome    Kind = "outcome"     // Request, Text: what the client got: "ok", "left", "reset" or a code
 	Unload     Kind = "unload"      // Host, Model, For (only if idle that long, 0 in any case): somebody asked for it
+	Edited     Kind = "edited"      // Model: its catalogue entry changed
 	GatewayEnd Kind = "gateway-end" // Gateway: it died
 	Disturbed  Kind = "disturbed"   // For, Text: until then promises for quiet times are suspended; "gate-…": leases end all the same
 	Restored   Kind = "restored"    // older or no state in Redis: what was over may come again

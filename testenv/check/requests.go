@@ -41,6 +41,9 @@ func (c *Checker) request(e Event) {
 		c.enter(r, e)
 	case Cut:
 		r.cut = true
+		if h := c.host(r.host); c.calm() && h.up && !h.stops && !h.unloaded(r.model, e.At) {
+			c.broken(3, "host %s cuts request %s to %s, which nobody asked to be unloaded", r.host, e.Request, r.model)
+		}
 	case End:
 		en := c.engines[r.pid]
 		if !r.open || en == nil || !en.open[e.Request] {
@@ -67,7 +70,7 @@ func (c *Checker) refused(r *request, e Event) {
 		return
 	}
 	h := c.host(e.Host)
-	if at, asked := h.unloads[r.model]; asked && e.At-at < 5*time.Minute {
+	if h.unloaded(r.model, e.At) {
 		return
 	}
 	var last *engine

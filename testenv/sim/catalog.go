@@ -37,10 +37,15 @@ func modelIndex(name string) int { return slices.Index(modelNames, name) + 1 }
 
 func hostName(i int) string { return fmt.Sprint("h", i) }
 
-// makeCatalog is the models file of a pool with so many hosts.
-func makeCatalog(hosts int) (*catalog.Catalog, error) {
+// makeCatalog is the models file of a pool with so many hosts, after so many edits of the entries of models.
+func makeCatalog(hosts int, edits map[string]int) (*catalog.Catalog, error) {
+	models := modelsYAML
+	for name, n := range edits {
+		entry := "  " + name + ": {"
+		models = strings.Replace(models, entry, entry+fmt.Sprintf("options: {args: --tokens %d}, ", n), 1)
+	}
 	var b strings.Builder
-	b.WriteString(modelsYAML)
+	b.WriteString(models)
 	for i := range hosts {
 		fmt.Fprintf(&b, "  %s: {driver: exec, devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n", hostName(i+1))
 	}

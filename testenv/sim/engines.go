@@ -42,8 +42,8 @@ type engines struct {
 	core *host.Host // of the same runner, set before it runs
 
 	mu   sync.Mutex
-	live map[string]*fake
-	dead bool // the runner is gone
+	live map[int]*fake // by process
+	dead bool          // the runner is gone
 }
 
 var (
@@ -64,7 +64,7 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 		return nil, errGone
 	}
 	f := &fake{e: e, model: m.ID, pid: e.w.nextPID(), done: make(chan struct{})}
-	e.live[m.ID] = f
+	e.live[f.pid] = f
 	e.mu.Unlock()
 	e.w.record(check.Event{Kind: check.Spawn, Host: e.host, Model: m.ID, PID: f.pid, Ticket: e.core.View().Ticket, View: &check.View{Queue: e.w.queue(e.host)}})
 	err := e.w.orders.next(e.host, m.ID)
@@ -96,16 +96,19 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 func (e *engines) gone(f *fake) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.live[f.model] == f {
-		delete(e.live, f.model)
-	}
+	delete(e.live, f.pid)
 }
 
-// of is the process of a model, nil for none.
-func (e *engines) of(model string) *fake {
+// of is the newest process of a model, nil for none.
+func (e *engines) of(model string) (newest *fake) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.live[model]
+	for _, f := range e.live {
+		if f.model == model && (newest == nil || f.pid > newest.pid) {
+			newest = f
+		}
+	}
+	return newest
 }
 
 // kill ends all processes with their runner.

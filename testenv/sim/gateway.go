@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"reveille/gateway/admit"
-	"reveille/infra/catalog"
 	"reveille/infra/state"
 	"reveille/testenv/check"
 )
@@ -58,7 +57,7 @@ func (g *gateway) start() {
 	l.store = store
 	l.mirror = state.NewMirror(store, func(e state.Event) { l.gate.OnEvent(e) })
 	l.gate = admit.New(admit.Config{
-		Store: store, Mirror: l.mirror, Waker: g.w, Catalog: func() *catalog.Catalog { return g.w.catalog }, Gateway: l.id, Hold: hold, WakeLimit: time.Minute,
+		Store: store, Mirror: l.mirror, Waker: g.w, Catalog: g.w.models, Gateway: l.id, Hold: hold, WakeLimit: time.Minute,
 	})
 	l.toucher = state.NewToucher(store)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,22 +74,23 @@ func (g *gateway) start() {
 	})
 }
 
-// publish keeps the catalogue in Redis, as a gateway does: at its start, and when the pool has none.
+// publish keeps the catalogue in Redis, as a gateway does: at its start, after an edit, and when the pool has none.
 func (l *gateLife) publish(ctx context.Context, w *world) {
-	data, err := w.catalog.Marshal()
-	if err != nil {
-		panic(err) // a parsed catalogue marshals
-	}
-	hosts := map[string]string{}
-	for _, h := range w.catalog.Hosts {
-		hosts[h.Name] = string(h.Driver)
-	}
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
-	for done := false; ; {
-		if !done || l.mirror.Snapshot().Catalog == "" {
-			_, err := l.store.PutCatalog(ctx, w.catalog.Version, data, hosts)
-			done = err == nil
+	for done := ""; ; {
+		if c := w.models(); done != c.Version || l.mirror.Snapshot().Catalog == "" {
+			data, err := c.Marshal()
+			if err != nil {
+				panic(err) // a parsed catalogue marshals
+			}
+			hosts := map[string]string{}
+			for _, h := range c.Hosts {
+				hosts[h.Name] = string(h.Driver)
+			}
+			if _, err := l.store.PutCatalog(ctx, c.Version, data, hosts); err == nil {
+				done = c.Version
+			}
 		}
 		select {
 		case <-ctx.Done():

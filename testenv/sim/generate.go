@@ -78,6 +78,8 @@ func (g generator) step() Step {
 		return Step{Op: Fail, Host: g.host(), Model: g.model(), N: 1 + g.IntN(3)}
 	case n < 90:
 		return Step{Op: Missing, Host: g.host(), Model: g.model(), N: 1}
+	case n < 93:
+		return Step{Op: Edit, Model: g.model()}
 	}
 	return Step{Op: Rest, After: g.upTo(8 * g.pace)}
 }

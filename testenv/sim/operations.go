@@ -29,6 +29,7 @@ var operations = map[Op]func(*world, Step){
 	Unload: (*world).unload,
 	Idle:   (*world).idle,
 	Reload: (*world).reload,
+	Edit:   (*world).edit,
 	Die: func(w *world, s Step) {
 		if l := w.host(s.Host).current(); l != nil {
 			if f := l.engines.of(modelNames[s.Model-1]); f != nil {
@@ -202,6 +203,20 @@ func (w *world) reload(s Step) {
 			w.record(check.Event{Kind: check.Outcome, Request: id, Model: model, Text: "ok"})
 		}
 	})
+}
+
+// edit changes a model's entry. Gateways have it at once, and publish it.
+func (w *world) edit(s Step) {
+	model := modelNames[s.Model-1]
+	w.record(check.Event{Kind: check.Edited, Model: model})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.edits[model]++
+	c, err := makeCatalog(len(w.scenario.Hosts), w.edits)
+	if err != nil {
+		panic(err) // the text is made here
+	}
+	w.catalog = c
 }
 
 // rememberState is what a replica holds from now on.

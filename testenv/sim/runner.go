@@ -74,7 +74,7 @@ func (r *runner) start() {
 	}
 	r.boots++
 	l := &life{
-		engines: &engines{w: r.w, host: r.name, live: map[string]*fake{}}, link: newLink(r.w.redis.Dial, true), ended: make(chan struct{}),
+		engines: &engines{w: r.w, host: r.name, live: map[int]*fake{}}, link: newLink(r.w.redis.Dial, true), ended: make(chan struct{}),
 		conns: map[*call]struct{}{},
 	}
 	store, err := r.w.store(l.link)

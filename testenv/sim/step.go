@@ -18,6 +18,7 @@ const (
 	Unload    Op = "unload"     // Gateway, Model, N=1: by force
 	Idle      Op = "idle"       // Model, For: unload wherever it was not used for that long
 	Reload    Op = "reload"     // Gateway, Model, N: load with these options
+	Edit      Op = "edit"       // Model: its catalogue entry changes
 	Die       Op = "die"        // Host, Model: its engine dies
 	Fail      Op = "fail"       // Host, Model, N: so many next starts fail
 	Missing   Op = "missing"    // Host, Model, N: the same, file not found

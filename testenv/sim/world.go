@@ -31,7 +31,6 @@ const prefix = "rv:{main}:"
 // world is one pool while a scenario runs.
 type world struct {
 	scenario Scenario
-	catalog  *catalog.Catalog
 	redis    *miniredis.Miniredis
 	scripts  *scripts
 	operator *state.Store // never disturbed
@@ -45,6 +44,8 @@ type world struct {
 	ending   bool // guarded by mu: what ends now does not come back
 
 	mu       sync.Mutex
+	catalog  *catalog.Catalog
+	edits    map[string]int // of the entries of models
 	step     int
 	history  []check.Event
 	checker  *check.Checker
@@ -59,12 +60,12 @@ type world struct {
 }
 
 func newWorld(s Scenario) (*world, error) {
-	cat, err := makeCatalog(len(s.Hosts))
+	cat, err := makeCatalog(len(s.Hosts), nil)
 	if err != nil {
 		return nil, err
 	}
 	w := &world{
-		scenario: s, catalog: cat, redis: miniredis.NewMiniRedis(), began: time.Now(), orders: &orders{fail: map[[2]string][]error{}},
+		scenario: s, catalog: cat, edits: map[string]int{}, redis: miniredis.NewMiniRedis(), began: time.Now(), orders: &orders{fail: map[[2]string][]error{}},
 		serials: map[string]int{}, parts: map[[2]int]bool{}, noWake: map[string]int{},
 	}
 	limits, budgets := map[string]policy.Limits{}, map[string]int64{}
@@ -154,6 +155,13 @@ func (w *world) serial(name string) string {
 	defer w.mu.Unlock()
 	w.serials[name]++
 	return strconv.Itoa(w.serials[name])
+}
+
+// models is the catalogue as it is now.
+func (w *world) models() *catalog.Catalog {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.catalog
 }
 
 func (w *world) isEnding() bool {

@@ -369,6 +369,19 @@ func (w *world) runnerMetrics() string {
 	return string(a.body)
 }
 
+// step lets the engine of a stand-in with --step make one token.
+func (w *world) step(model string) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, strings.TrimSuffix(w.field(model, "backend_url"), "/v1")+"/standin/step", nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+environment(w.t, w.pid(model), "STANDIN_API_KEY"))
+	if a := do(req); a.status != http.StatusNoContent {
+		w.t.Fatalf("step of %s: %v", model, a)
+	}
+}
+
 // environment reads a variable of a process.
 func environment(t *testing.T, pid int, name string) string {
 	t.Helper()

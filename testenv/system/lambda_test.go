@@ -112,19 +112,6 @@ func (f *function) event(s *stream) string {
 	}
 }
 
-// step lets a model's engine make one token.
-func (f *function) step(model string) {
-	f.t.Helper()
-	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, strings.TrimSuffix(f.field(model, "backend_url"), "/v1")+"/standin/step", nil)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+environment(f.t, f.pid(model), "STANDIN_API_KEY"))
-	if a := do(req); a.status != http.StatusNoContent {
-		f.t.Fatalf("step of %s: %v", model, a)
-	}
-}
-
 // TestLambda: the gateway as terraform's gateway_mode "lambda" runs it. One function, each step goes on from the one before.
 func TestLambda(t *testing.T) {
 	t.Parallel()

@@ -180,8 +180,15 @@ func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[s
 		}
 		return max(0, float64(s.NowMS-ms)/1000)
 	}
-	models := slices.Collect(maps.Keys(h.Models))
-	out := Host{Name: h.Name, State: h.State, Models: len(models), Queued: len(h.Queue), PowerOffPending: h.PowerOffPending()}
+	out := Host{Name: h.Name, State: h.State, Models: len(h.Models), Queued: len(h.Queue), PowerOffPending: h.PowerOffPending()}
+	var models []string
+	for id, rec := range h.Models {
+		if rec.Retired != "" { // a process, and no model of its own
+			out.InFlight += rec.InFlight
+			continue
+		}
+		models = append(models, id)
+	}
 	for at, n := range requests {
 		if at.Host != h.Name {
 			continue

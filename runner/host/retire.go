@@ -1,0 +1,52 @@
+package host
+
+import (
+	"context"
+	"fmt"
+
+	"reveille/infra/policy"
+)
+
+// retire closes a copy whose catalogue entry changed. Its open requests may end, within Config.RetireTimeout, beside the
+// model's next copy: it gives up the model's key for one of its own, "<model>~<pid>", which no model can have. A copy
+// without open requests just goes. One that owes a place stays as it is, to be retired later.
+func (h *Host) retire(ctx context.Context, r *resident) {
+	h.pub.Lock()
+	h.mu.Lock()
+	if r.state != policy.ModelLoaded || r.debts.any() {
+		h.mu.Unlock()
+		h.pub.Unlock()
+		return
+	}
+	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
+	if len(r.open) > 0 {
+		delete(h.residents, r.key)
+		r.key = fmt.Sprintf("%s~%d", r.id, r.engine.PID())
+		r.pinned, r.loadPin = false, nil
+		h.residents[r.key] = r
+	}
+	aside, open, npu := r.retired(), len(r.open), h.npuLocked()
+	h.mu.Unlock()
+	if aside {
+		h.publishDirtyLocked(ctx) // under the new key first: the host is never without a record of the process
+		if !h.stale {
+			h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, "catalogue entry changed", false))
+		}
+	}
+	h.pub.Unlock()
+	h.log.Info("catalogue entry changed: model goes when it is done", "model", r.id, "pid", r.engine.PID(), "open", open)
+	h.startUnload(ctx, nil, h.cfg.RetireTimeout, r)
+}
+
+// copies are the residents of a model: its own, and those that are retired.
+func (h *Host) copies(model string) []*resident {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []*resident
+	for _, r := range h.residents {
+		if r.id == model {
+			out = append(out, r)
+		}
+	}
+	return out
+}
