@@ -333,7 +333,7 @@ func TestAbandonedTicketIsNotLoaded(t *testing.T) {
 	gate := make(chan struct{})
 	b.engines.gates["a"] = gate
 	loading := b.load("a")
-	b.until("a loads", func() bool { return b.host.View().Loading == "a" })
+	b.until("a loads", func() bool { return b.engines.starts("a") == 1 })
 	other := b.load("e")
 	b.must(b.store.Leave(t.Context(), "g", other, false))
 	b.must(b.store.Leave(t.Context(), "g", loading, false)) // has begun: it goes on
