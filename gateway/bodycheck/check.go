@@ -15,6 +15,7 @@ const (
 	messagesSlot
 	systemSlot
 	inputSlot
+	embedSlot
 	toolsSlot
 	formatSlot
 	schemaSlot
@@ -79,7 +80,8 @@ const maxUnknown = 256
 // Model is what Finish needs to know of the model.
 type Model struct {
 	Fields []string // further fields that its engine takes
-	Llama  bool     // its engine turns schemas into grammars as llama.cpp does
+	Llama  bool     // its engine is of the llama.cpp family, which turns schemas into grammars in its own way
+	Sees   bool     // it has a projector, so that llama-server embeds pictures with it
 }
 
 // Read sees all members of a body. Its error is a [*peek.SyntaxError].
@@ -140,6 +142,15 @@ func (c *Check) look(s *Spec, model func() Model) error {
 	if v := c.values[inputSlot]; v.Kind == peek.Array {
 		p.param = "input"
 		if e := p.items(v); e != nil {
+			return e
+		}
+	}
+	if v := c.values[embedSlot]; pictured(v) {
+		if m := model(); !m.Llama || !m.Sees {
+			return wire.New(wire.UnsupportedParameter, "This model embeds texts and tokens only.").With("input")
+		}
+		p.param = "input"
+		if e := p.inputs(v); e != nil {
 			return e
 		}
 	}

@@ -87,7 +87,7 @@ var specs = map[string]*Spec{
 	"messages":     anthropicSpec,
 	"count_tokens": anthropicSpec,
 	"embeddings": spec(noContent, map[string]rule{
-		"model": {kind: text}, "input": {kind: prompts}, "content": {kind: prompts}, "encoding_format": {kind: text}, "dimensions": between(0, int32Max),
+		"model": {kind: text}, "input": {kind: inputs, slot: embedSlot}, "content": {kind: prompts}, "encoding_format": {kind: text}, "dimensions": between(0, int32Max),
 		"embd_normalize": between(-1, int32Max), "user": {kind: text}, "truncate": {kind: anyScalar}, "normalize": {kind: boolean},
 		"input_type": {kind: text}, "task": {kind: text},
 	}),

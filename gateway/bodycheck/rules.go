@@ -23,6 +23,7 @@ const (
 	small     // anything of at most 64 KiB that nests at most 16 levels
 	object    // likewise, an object; members has rules of its members
 	prompts   // a text, tokens and texts, or a list of such
+	inputs    // likewise; Finish looks into a list with objects
 	mixed     // a text, or a list of tokens and texts
 	tokens    // a list of tokens
 	imageText // a text of at most 64 KiB that describes a picture
@@ -102,6 +103,10 @@ func (r rule) check(name []byte, v peek.Value) *wire.Error {
 			return e
 		}
 		return r.checkMembers(name, v)
+	case inputs:
+		if !pictured(v) {
+			return rule{kind: prompts}.checkTokens(name, v)
+		}
 	case prompts, mixed, tokens:
 		return r.checkTokens(name, v)
 	case imageText, imageSize:
@@ -198,9 +203,12 @@ func isPrompts(v peek.Value) bool {
 			return isTextOrToken(item)
 		}
 		list = true
-		return isList(item, isTextOrToken) && !isList(item, isText)
+		return isMixed(item)
 	}) && some && !(token && list)
 }
+
+// isMixed reports whether v is a list of texts and tokens with a token in it.
+func isMixed(v peek.Value) bool { return isList(v, isTextOrToken) && !isList(v, isText) }
 
 // isDocument reports whether v is a text, or an object of scalars that names no media.
 func isDocument(v peek.Value) bool {

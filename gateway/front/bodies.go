@@ -30,7 +30,7 @@ func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 // engine is what the check of a body needs to know of the model.
 func (c *call) engine() bodycheck.Model {
 	r := c.s.cfg.Catalog().Recipes[c.model.Recipe]
-	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == "llamacpp"}
+	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == "llamacpp", Sees: c.model.MMProj != ""}
 }
 
 // fileNames are the parts of forms that hold media.

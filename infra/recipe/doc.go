@@ -6,7 +6,7 @@
 //
 // A command is a list of argument groups. A group is a list of arguments, and {name} inside an argument stands for a
 // value: {model} {llm_model} (the same, for models of type llm alone) {mmproj} {alias} {type} {host} {port} {socket}
-// {api_key}, or the name of one of the recipe's options. A group in which any placeholder has no value is left out as
+// {api_key} {media_marker} ([MediaMarker], for models of type embedding alone), or the name of one of the recipe's options. A group in which any placeholder has no value is left out as
 // a whole, so that ["--mmproj", "{mmproj}"] vanishes for a model without a projector. An argument that is exactly one placeholder with several values becomes several arguments;
 // {type_flags}, {backend_flags} and {options} are such lists. No shell is involved anywhere.
 //

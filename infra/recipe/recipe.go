@@ -196,6 +196,10 @@ func (p ErrorPatterns) Cause(line string) Cause {
 	return CauseUnknown
 }
 
+// MediaMarker stands for a picture in the text of an input to embed. llama-server would make up one of its own at each start,
+// so that the text of a message does not hold it by chance; embedding servers take no messages.
+const MediaMarker = "<__media__>"
+
 // Family names the kind of engine: the recipe at the root of the inheritance, for most recipes the recipe itself. What is
 // known of an engine's flags and answers is known by family.
 func (r *Recipe) Family() string { return cmp.Or(r.Root, r.Name) }

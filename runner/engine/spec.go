@@ -55,8 +55,11 @@ func (s *Spec) values() (recipe.Values, error) {
 		"backend_flags": s.Recipe.Backends[s.Recipe.Backend(s.Options, s.Devices)].Flags,
 		"options":       options,
 	})
-	if s.Type == policy.LLM {
+	switch s.Type {
+	case policy.LLM:
 		v["llm_model"] = []string{s.Checkpoint}
+	case policy.Embedding:
+		v["media_marker"] = []string{recipe.MediaMarker}
 	}
 	if s.onSocket() { // engines that take a socket take it in place of the host
 		v["host"], v["port"] = []string{s.Socket}, nil

@@ -18,7 +18,15 @@ func embedding(args string) string { return "embedding, " + options(args) }
 
 // embed asks a model for the embeddings of texts.
 func (w *world) embed(ctx context.Context, model string, texts ...string) answer {
-	body, _ := json.Marshal(map[string]any{"model": model, "input": texts}) // texts always marshal
+	return w.embedAny(ctx, model, texts)
+}
+
+// embedAny is embed for an input of any form.
+func (w *world) embedAny(ctx context.Context, model string, input any) answer {
+	body, err := json.Marshal(map[string]any{"model": model, "input": input})
+	if err != nil {
+		return answer{err: err}
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+"/v1/embeddings", strings.NewReader(string(body)))
 	if err != nil {
 		return answer{err: err}

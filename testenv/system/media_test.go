@@ -3,6 +3,7 @@ package system
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -352,4 +353,73 @@ func (v *viewer) metric(name string) string {
 	}
 	v.t.Fatalf("the runner has no metric %s", name)
 	return ""
+}
+
+// TestEmbeddingsOfPictures: pictures in embedding requests go through the gateway to the real engine and through the encoder
+// cache; what an answer must be is told by the same model with the cache off.
+func TestEmbeddingsOfPictures(t *testing.T) {
+	testenv.NeedInterposer(t)
+	testenv.Models(t)
+	const model = "{type: embedding, recipe: llamacpp, checkpoint: .cache/models/tiny-gemma.gguf, device: cpu, " +
+		`options: {ctx_size: 4096, llamacpp_args: "--pooling last -np 2 -t 1"}`
+	models := "models:\n  sees: " + model + ", mmproj: .cache/models/tiny-mmproj.gguf}\n" +
+		"  sees-off: " + model + ", mmproj: .cache/models/tiny-mmproj.gguf, mm_cache: none}\n" +
+		"  blind: " + model + "}\nhosts:\n  local: {driver: local, devices: [cpu]}\n"
+	s := testenv.Start(t, testenv.Spec{Models: models, Args: []string{"--max-loaded-models=-1", "--mm-lookup-wait=10s", "--hold=" + engineTime.String()}})
+	w := &world{System: s, t: t, rdb: s.Redis()}
+	picture := func(seed uint64) string { return base64.StdEncoding.EncodeToString(testenv.Picture(seed, 320, 240)) }
+	pictured := func(text string, seeds ...uint64) any {
+		var data []string
+		for _, s := range seeds {
+			data = append(data, picture(s))
+		}
+		return map[string]any{"prompt_string": text, "multimodal_data": data}
+	}
+	// ask checks what the answer says of the cache and returns the vectors with the usage.
+	ask := func(model, cache string, input ...any) string {
+		t.Helper()
+		a := w.embedAny(t.Context(), model, input)
+		if got := a.header.Get("x-media-cache"); got != cache {
+			t.Errorf("%s: x-media-cache %q, want %q", model, got, cache)
+		}
+		return w.vectors(a)
+	}
+	const mark, off = "<__media__>", ""
+	one, two := pictured(mark, 1), pictured("A "+mark+" is no "+mark+".", 1, 2)
+	wantOne, wantTwo, wantMixed := ask("sees-off", off, one), ask("sees-off", off, two), ask("sees-off", off, "a text", one)
+	if other := ask("sees-off", off, pictured(mark, 2)); other == wantOne {
+		t.Error("the engine is blind: equal answers prove nothing")
+	}
+	for _, step := range []struct {
+		cache, want string
+		input       []any
+	}{
+		{"hit=0, miss=1", wantOne, []any{one}},
+		{"hit=1, miss=0", wantOne, []any{one}},
+		{"hit=1, miss=1", wantTwo, []any{two}},
+		{"hit=1, miss=0", wantMixed, []any{"a text", one}},
+	} {
+		if got := ask("sees", step.cache, step.input...); got != step.want {
+			t.Errorf("%s: the vectors differ from those without the cache", step.cache)
+		}
+	}
+	for name, input := range map[string]any{
+		"an address":    map[string]any{"prompt_string": mark, "multimodal_data": []string{"http://127.0.0.1/x.png"}},
+		"a data: URL":   map[string]any{"prompt_string": mark, "multimodal_data": []string{"data:image/png;base64," + picture(1)}},
+		"no picture":    map[string]any{"prompt_string": mark, "multimodal_data": []string{"AAAA"}},
+		"fewer markers": pictured(mark, 1, 2),
+		"a chat's part": testenv.MediaPart(testenv.Picture(1, 32, 32)),
+		"a member more": map[string]any{"prompt_string": mark, "multimodal_data": []string{picture(1)}, "id_slot": 1},
+		"nine pictures": pictured(strings.Repeat(mark, 9), 1, 1, 1, 1, 1, 1, 1, 1, 1),
+	} {
+		if a := w.embedAny(t.Context(), "sees", []any{input}); a.status != http.StatusBadRequest {
+			t.Errorf("%s: %v", name, a)
+		}
+	}
+	if a := w.embedAny(t.Context(), "blind", []any{one}); a.status != http.StatusBadRequest || a.code() != "unsupported_parameter" {
+		t.Errorf("a model without a projector: %v", a)
+	}
+	if loaded := w.loaded(); slices.Contains(loaded, "blind") {
+		t.Errorf("a refused request loaded its model: %v", loaded)
+	}
 }

@@ -1,0 +1,73 @@
+package bodycheck
+
+import (
+	"bytes"
+
+	"reveille/gateway/peek"
+	"reveille/gateway/wire"
+	"reveille/infra/recipe"
+)
+
+// pictured reports whether v is a list that holds an object: inputs of an embedding with pictures.
+func pictured(v peek.Value) bool {
+	return v.Kind == peek.Array && v.HasObject() && !isList(v, func(item peek.Value) bool { return item.Kind != peek.Object })
+}
+
+// inputs checks a list of texts, lists of tokens and inputs with pictures.
+func (p *parts) inputs(v peek.Value) (e *wire.Error) {
+	w := peek.WalkOf(v.Raw)
+	w.Array(func() bool {
+		if w.Kind() == peek.Object {
+			e = p.pictured(&w)
+		} else if item := w.Raw(); !isText(item) && !isMixed(item) {
+			e = wrong([]byte(p.param), "a list of texts, lists of tokens and inputs with pictures")
+		}
+		return e == nil
+	})
+	return e
+}
+
+// pictured checks an input with pictures: a prompt_string with one marker for each picture of its multimodal_data, which are
+// base64, and nothing else.
+func (p *parts) pictured(w *peek.Walk) (e *wire.Error) {
+	var prompt, data peek.Value
+	members := 0
+	w.Object(func(name []byte) bool {
+		members++
+		switch v := w.Raw(); string(name) {
+		case "prompt_string":
+			prompt = v
+		case "multimodal_data":
+			data = v
+		}
+		return members <= 2
+	})
+	if members != 2 || prompt.Kind != peek.String || data.Kind != peek.Array {
+		return wire.New(wire.UnsupportedParameter, "An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data' and nothing else.").With(p.param)
+	}
+	pictures := 0
+	items := peek.WalkOf(data.Raw)
+	items.Array(func() bool {
+		pictures++
+		e = p.bareBase64(items.Raw())
+		return e == nil
+	})
+	if e != nil {
+		return e
+	}
+	if n := bytes.Count(prompt.Bytes(), []byte(recipe.MediaMarker)); n != pictures || n == 0 {
+		return wire.Newf(wire.InvalidType, "A 'prompt_string' has %d times '%s' for %d pictures; each picture needs one where it stands.", n, recipe.MediaMarker, pictures).With(p.param)
+	}
+	return nil
+}
+
+// bareBase64 checks a picture in base64 without a data: URL before it, which the engine would not take off.
+func (p *parts) bareBase64(v peek.Value) *wire.Error {
+	if v.Kind != peek.String {
+		return p.refuse("Media must be base64.")
+	}
+	if mime, ok := dataHead(v.TextReader()); ok || bytes.IndexByte(mime, ':') >= 0 {
+		return wire.New(wire.UnsupportedParameter, "A picture in 'multimodal_data' must be base64 and nothing before it; it is not fetched from elsewhere.").With(p.param)
+	}
+	return p.media.picture(p.param, v.TextReader(), len(v.Raw))
+}
