@@ -16,7 +16,7 @@ const (
 	firstPause = time.Second
 	longPause  = 30 * time.Second
 	patience   = 60 * time.Second
-	longLook   = 4 * time.Second // between two looks whether a host is off
+	longLook   = 4 * time.Second // longest between two looks whether a host that is stopping is off
 )
 
 // SetConfig is what a Set needs. Catalog and Drivers are needed.
@@ -36,7 +36,7 @@ type SetConfig struct {
 // Set is all hosts of a catalogue with their drivers. It is safe for concurrent use and holds nothing to close.
 //
 // It is the one retry loop of a wake, for all who wait for the host (its caller holds the duty to wake it): throttled
-// calls and hosts that are still stopping are asked again after 1, 2, 4 … 30 s. A refusal for lack of capacity is
+// calls are made again after 1, 2, 4 … 30 s, those for hosts that are still stopping after 1, 2, 4, 4 … s. A refusal for lack of capacity is
 // returned at once instead: the caller then tries the next host of the model's list within the same held requests, and
 // comes back to this one after a pause of its own; repeating here would hold those requests on a host that cannot come.
 type Set struct{ cfg SetConfig }
@@ -120,7 +120,9 @@ func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, c
 		case <-ctx.Done():
 			return fmt.Errorf("%s host %s: %w (%w)", verb, host, err, context.Cause(ctx))
 		}
-		pause = min(2*pause, longPause)
+		if pause = min(2*pause, longPause); errors.Is(err, ErrStopping) {
+			pause = min(pause, longLook)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"reveille/infra/catalog"
@@ -111,6 +112,34 @@ func TestSetEndsWithItsContext(t *testing.T) {
 		t.Error("wake:", err)
 	}
 }
+
+// A machine that takes 40 s to go off, as clouds' do, is turned on again within 4 s of that.
+func TestSetWakesSoonAfterAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _, err := catalog.Parse("models.yaml", []byte(hosts))
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		d := slow(func() bool { return time.Since(began) < 40*time.Second })
+		s := wake.NewSet(wake.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: map[catalog.Driver]wake.Driver{catalog.DriverLocal: d}})
+		if err := s.Wake(t.Context(), "box"); err != nil || time.Since(began) > 44*time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// slow is a driver whose host is stopping as long as the function says.
+type slow func() bool
+
+func (d slow) Wake(context.Context, catalog.Host) error {
+	if d() {
+		return wake.ErrStopping
+	}
+	return nil
+}
+func (slow) Sleep(context.Context, catalog.Host) error               { return nil }
+func (slow) State(context.Context, catalog.Host) (wake.Power, error) { return wake.Unknown, nil }
 
 func TestSetSleepEndsWhenTheHostIsOff(t *testing.T) {
 	d := &script{lasts: 3}

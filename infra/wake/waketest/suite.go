@@ -41,6 +41,7 @@ func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
 		{"wake and sleep, again and again", (*suite).cycles},
 		{"a wake repeated starts once", (*suite).wakesOnce},
 		{"a wake right after a sleep comes through", (*suite).wakeAfterSleep},
+		{"a sleep that was left is ordered again until the host is off", (*suite).leftSleep},
 		{"calls at once", (*suite).atOnce},
 		{"an ended context ends the call", (*suite).endedContext},
 		{"a strange host is refused", (*suite).strange},
@@ -156,6 +157,36 @@ func (s *suite) wakeAfterSleep() {
 	s.play(wake.On)
 	s.becomes(wake.On)
 	s.started(2)
+}
+
+// leftSleep does what sweeps do about a machine that they left before it was off, or that runs unseen.
+func (s *suite) leftSleep() {
+	s.wake()
+	s.becomes(wake.On)
+	order := func(ctx context.Context) {
+		s.t.Helper()
+		if err := s.f.Driver.Sleep(ctx, s.f.Host); err != nil && !wake.Unfinished(err) {
+			s.t.Fatal("sleep that is left: ", err)
+		}
+	}
+	gone, cancel := context.WithCancel(s.ctx)
+	cancel()
+	order(gone)
+	for {
+		ctx, cancel := context.WithTimeout(s.ctx, 100*time.Millisecond)
+		order(ctx)
+		cancel()
+		s.play(wake.Off)
+		is, err := s.f.Driver.State(s.ctx, s.f.Host)
+		if err == nil && (is == wake.Off || s.f.Blind) {
+			break
+		}
+		if s.ctx.Err() != nil {
+			s.t.Fatalf("after many orders the host is %q (%v)", is, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.started(1)
 }
 
 func (s *suite) atOnce() {
