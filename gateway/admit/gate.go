@@ -113,8 +113,8 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 	}
 	if gr == nil {
 		gr = g.newGroupLocked(need{model: a.Model, refused: a.Refused}, true, a.Background)
-	} else if a.Refused && gr.need.ticket == "" {
-		gr.need.refused = true
+	} else if gr.need.ticket == "" {
+		gr.need.refused = append(gr.need.refused, a.Refused...)
 	}
 	if a.Background {
 		gr.keep = true

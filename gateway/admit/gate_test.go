@@ -108,8 +108,21 @@ func TestRefusedMakesATicket(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
 		r.loaded("a", "m0", 0)
-		route, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: true}).Result()
+		route, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
 		if err != nil || route.Host != "a" || info.Ticket == "" {
+			t.Fatalf("%+v %+v %v", route, info, err)
+		}
+	})
+}
+
+// A refusal by one host is none by another that has the model: its copy serves, and no further one is loaded.
+func TestRefusedByOneHostGoesToAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a", "b"), nil)
+		r.loaded("a", "m0", 0)
+		r.loaded("b", "m0", 0)
+		route, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
+		if err != nil || route.Host != "b" || info.Ticket != "" {
 			t.Fatalf("%+v %+v %v", route, info, err)
 		}
 	})

@@ -34,11 +34,11 @@ type need struct {
 	evict  policy.Eviction
 	id     string // unique in the pool, the stem of operation ids
 
-	refused bool   // a runner refused a copy that the store calls loaded; until the first ticket
-	round   int    // part of the operation id: a new intent is a new operation
-	stale   int    // placements refused in a row
-	away    int    // calls without an answer in a row
-	moving  string // ticket on a lost host that is to be replaced, "" none
+	refused []string // hosts that refused a copy which the store may call loaded; until the first ticket
+	round   int      // part of the operation id: a new intent is a new operation
+	stale   int      // placements refused in a row
+	away    int      // calls without an answer in a row
+	moving  string   // ticket on a lost host that is to be replaced, "" none
 
 	ticket   string
 	host     string
@@ -114,7 +114,12 @@ func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, re
 		avoid[n.host] = "lost"
 	}
 	v := placement.View{Catalog: c, Evict: n.evict}
-	if n.refused {
+	if len(n.refused) > 0 {
+		for _, other := range s.Copies(n.model) {
+			if !slices.Contains(n.refused, other.Host) {
+				return "", &verdict{do: finish, host: other.Host}
+			}
+		}
 		v.Refused = n.model
 	}
 	there := ""
@@ -172,11 +177,14 @@ func holder(s *state.Snapshot, model string) string {
 	return ""
 }
 
-// coming is the host that has a load of the model queued or under way, "" none.
+// coming is the host that has a load of the model queued or under way, "" none. One that sleeps is woken for it once its
+// machine is off.
 func coming(s *state.Snapshot, model string) string {
 	mine := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
-		if h := s.Hosts[name]; (h.State == "ready" || h.State == "waking") && slices.ContainsFunc(h.Queue, mine) {
+		h := s.Hosts[name]
+		comes := h.State == "ready" || h.State == "waking" || h.State == "asleep"
+		if comes && slices.ContainsFunc(h.Queue, mine) {
 			return name
 		}
 	}
@@ -202,7 +210,7 @@ func (n *need) refusal(r *policy.Refusal) *wire.Error {
 func (n *need) want(gateway, host string, revision uint64, background bool) state.Want {
 	w := state.Want{
 		Gateway: gateway, Model: n.model, Host: host, Revision: revision, Background: background,
-		Refused: n.refused, Own: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round),
+		Refused: len(n.refused) > 0, Own: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round),
 	}
 	if n.moving != "" {
 		// All gateways that wait for the lost ticket find the same replacement by this operation.
@@ -234,7 +242,7 @@ func (n *need) acquired(now time.Time, got state.Acquired, err error) verdict {
 		v.leave = ""
 	}
 	n.ticket, n.host, n.moving = got.Ticket, got.Host, ""
-	n.refused, n.stale, n.away, n.blocked = false, 0, 0, nil
+	n.refused, n.stale, n.away, n.blocked = nil, 0, 0, nil
 	n.round++
 	n.begun = time.Time{}
 	n.stands(now, got.State, got.Position)

@@ -89,7 +89,11 @@ func play(t *testing.T, acts []act) string {
 		case arrive:
 			limit := time.Duration(a.n+1) * time.Second
 			for i := range a.n%3 + 1 {
-				if w, err := g.Enter(Ask{Model: a.model, Limit: limit, Refused: i == 1, Background: a.n == 13}); err == nil {
+				ask := Ask{Model: a.model, Limit: limit, Background: a.n == 13}
+				if i == 1 {
+					ask.Refused = []string{"a"}
+				}
+				if w, err := g.Enter(ask); err == nil {
 					all = append(all, held{w, limit})
 				}
 			}

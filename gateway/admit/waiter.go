@@ -15,8 +15,9 @@ var ErrLeft = errors.New("the waiter left")
 type Ask struct {
 	// Model is the canonical id; it must be in the catalogue.
 	Model string
-	// Refused says that a runner just refused a copy which the mirror and the store may still call loaded.
-	Refused bool
+	// Refused names the hosts that did not serve this request, although the mirror and the store may still call the model
+	// loaded there.
+	Refused []string
 	// Limit shortens the wait. 0, or more than the gate's hold, is the hold.
 	Limit time.Duration
 	// Background starts the load and does not wait for it: the waiter is done at once with model_loading.

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -104,6 +105,7 @@ func (x *exchange) begun() bool {
 // refusals are the runners' answers that sent the exchange back to the gate.
 type refusals struct {
 	n     int
+	hosts []string    // that gave them
 	why   *wire.Error // the last one, for the client if there is no time for another try
 	pause time.Time   // until then nobody is asked
 }
@@ -125,6 +127,9 @@ func (x *exchange) again(why *wire.Error) error {
 	x.routed = false
 	x.info.Ticket = ""
 	x.refused.why = why
+	if !slices.Contains(x.refused.hosts, x.route.Host) {
+		x.refused.hosts = append(x.refused.hosts, x.route.Host)
+	}
 	if x.refused.n++; x.refused.n > 1 {
 		x.refused.pause = time.Now().Add(min(maxPause, firstPause<<min(x.refused.n-2, 10)))
 	}
@@ -147,7 +152,7 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 			return false, x.refused.why
 		}
 		var err error
-		ask := admit.Ask{Model: x.model.ID, Refused: x.refused.n > 0, Limit: max(left, time.Millisecond), Tenant: tenant{x}}
+		ask := admit.Ask{Model: x.model.ID, Refused: x.refused.hosts, Limit: max(left, time.Millisecond), Tenant: tenant{x}}
 		w, err = x.s.cfg.Gate.Enter(ask)
 		if x.denied && x.begun() {
 			w, err = x.s.cfg.Gate.Enter(ask)
