@@ -19,6 +19,7 @@ func (c *client) chance(percent int) bool { return c.IntN(100) < percent }
 // gateway asks for models, waits for tickets, and wakes the host when that is its duty.
 type gateway struct {
 	*client
+	shy       bool // asks seldom
 	asked     int
 	last      acquire // the last one, to be made again
 	unheard   bool    // no reply to it came
@@ -28,6 +29,10 @@ type gateway struct {
 }
 
 func (g *gateway) turn() {
+	if g.shy && g.chance(90) {
+		time.Sleep(time.Millisecond)
+		return
+	}
 	switch n := g.IntN(100); {
 	case g.unheard && n < 50, g.asked > 0 && n < 4:
 		g.acquire(g.last)
@@ -96,7 +101,7 @@ func (g *gateway) wake() {
 	if g.chance(30) {
 		token = pick(g.client, g.duties)
 	}
-	got, ok := g.do(wake{token, pick(g.client, []string{"renew", "renew", "failed", "leave"})})
+	got, ok := g.do(wake{token, pick(g.client, []string{"renew", "renew", "failed", "overdue", "leave"})})
 	if ok && got.verdict == "awake" && g.chance(60) {
 		g.duties = g.duties[:newest]
 	}
@@ -106,6 +111,8 @@ func (g *gateway) wake() {
 // paused and its successor do.
 type runner struct {
 	*client
+	shy        bool  // stays off for long
+	until      int64 // does so
 	boot       int
 	known      uint64            // generation of its last life
 	generation uint64            // 0 off
@@ -117,6 +124,8 @@ type runner struct {
 
 func (r *runner) turn() {
 	switch n := r.IntN(100); {
+	case r.clock.now() < r.until:
+		time.Sleep(time.Millisecond)
 	case r.generation == 0: // its machine is off, or boots
 		if r.chance(10) {
 			r.register()
@@ -142,6 +151,9 @@ func (r *runner) turn() {
 // off ends the runner. Its successor knows the generation from the disk, and holds nothing.
 func (r *runner) off() {
 	r.boot++
+	if r.shy {
+		r.until = r.clock.now() + 150_000
+	}
 	r.known = max(r.known, r.generation)
 	r.holds, r.loading, r.generation, r.refusals = map[string]string{}, 0, 0, 0
 }
@@ -251,12 +263,18 @@ func (s *sweep) turn() {
 		s.do(markLost{})
 	case n < 15:
 		s.do(claim{who, false})
+	case n < 18:
+		s.do(forget{s.chance(30)})
 	default:
 		snap, ok := s.do(snapshot{})
 		switch {
 		case !ok:
+		case len(snap.queue) == 0 && (snap.state == "lost" || snap.state == "waking") && s.chance(60):
+			s.do(giveUp{map[string]string{"lost": "unseen", "waking": "stranded"}[snap.state]})
+		case len(snap.queue) == 0 && (snap.state == "lost" || snap.state == "asleep") && s.chance(15):
+			s.do(forget{s.chance(30)})
 		case snap.sleep != 0:
-			s.do(stop{who, snap.sleep, pick(s.client, []string{"cancel", "stop", "hold", "done", "failed"})})
+			s.do(stop{who, snap.sleep, pick(s.client, []string{"cancel", "stop", "stop", "hold", "done", "failed", "leave"})})
 		case snap.state == "ready" && snap.records == "" || s.chance(30):
 			s.do(commitSleep{who, snap.revision, snap.active})
 		}

@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"time"
 
 	"reveille/infra/state"
 )
@@ -21,10 +22,24 @@ func (p *pool) duty(gateway string, at moment) uint64 {
 	}
 	p.hold(gateway, draw(at, 1), at)
 	if p.state != "waking" {
-		p.state = "waking"
+		p.state, p.woken, p.listed = "waking", at.now, true
 		p.changed(at)
 	}
 	return p.power.token
+}
+
+// leftFor is how long a machine that a sweep left may be on its way down.
+const leftFor = 120_000
+
+// goesOff reports whether the machine is being turned off, so that its runner is not to serve again.
+func (p *pool) goesOff(at moment) bool {
+	switch {
+	case awake(p.state):
+		return false
+	case p.left != 0 && at.now-p.left < leftFor:
+		return true
+	}
+	return p.stopping && p.state == "asleep" && p.power.token == p.sleep && p.power.end >= at.now
 }
 
 func (p *pool) hold(owner string, token uint64, at moment) {
@@ -65,7 +80,8 @@ func (c claim) apply(p *pool, at moment) answer {
 	return answer{verdict: "ok", fence: p.duty(c.Gateway, at)}
 }
 
-// wake: the holder of the duty keeps it (renew), hands it back (leave), or gives it up (failed).
+// wake: the holder of the duty keeps it (renew), hands it back (leave), or gives it up, as the driver refused (failed) or the
+// host did not come (overdue).
 type wake struct {
 	Token uint64
 	Verb  string
@@ -77,6 +93,8 @@ func (w wake) call(ctx context.Context, s *state.Store) (answer, error) {
 		return verdict(s.RenewWake(ctx, host, id(w.Token)))
 	case "leave":
 		return verdict(s.LeaveWake(ctx, host, id(w.Token)))
+	case "overdue":
+		return verdict(s.EndOverdueWake(ctx, host, id(w.Token), "no_capacity", "test"))
 	}
 	return verdict(s.FailWake(ctx, host, id(w.Token), "no_capacity", "test"))
 }
@@ -93,7 +111,11 @@ func (w wake) apply(p *pool, at moment) answer {
 	}
 	p.power, p.state = lease{}, "asleep"
 	p.changed(at)
-	if w.Verb == "failed" {
+	if w.Verb == "overdue" {
+		p.sleep = draw(at, 0)
+	}
+	if w.Verb != "leave" {
+		p.failed = at.now
 		for len(p.queue) > 0 {
 			p.end(p.ticket(p.queue[0]), "failed")
 		}
@@ -163,7 +185,7 @@ func (c confirmSleep) apply(p *pool, at moment) answer {
 }
 
 // stop: a sweep takes a sleep back (cancel), or takes, keeps and gives up the right to turn the machine off (stop, hold,
-// done, failed).
+// done, failed, leave).
 type stop struct {
 	Sweep string
 	Token uint64
@@ -180,6 +202,8 @@ func (s stop) call(ctx context.Context, st *state.Store) (answer, error) {
 		return verdict(st.HoldStop(ctx, host, s.Sweep, id(s.Token)))
 	case "done":
 		return verdict(st.EndStop(ctx, host, s.Sweep, id(s.Token), ""))
+	case "leave":
+		return verdict(st.LeaveStop(ctx, host, s.Sweep, id(s.Token)))
 	}
 	return verdict(st.EndStop(ctx, host, s.Sweep, id(s.Token), "test"))
 }
@@ -206,9 +230,74 @@ func (s stop) apply(p *pool, at moment) answer {
 	if s.Verb == "stop" {
 		return answer{verdict: "wanted"}
 	}
-	p.stopping = false
+	switch {
+	case s.Verb != "leave":
+		p.stopping, p.left = false, 0
+	case p.stopping:
+		p.left = at.now
+	}
 	if s.Verb == "done" {
 		p.sleep = 0
 	}
+	return answer{verdict: "ok"}
+}
+
+// giveUpAfter is how long a wake may take, and a host be lost, before its machine is left to be turned off.
+const giveUpAfter = 2 * time.Second
+
+// giveUp: a sweep leaves a machine to be turned off whose wake took too long (stranded) or whose host is long lost (unseen).
+type giveUp struct{ Verb string }
+
+func (g giveUp) call(ctx context.Context, s *state.Store) (answer, error) {
+	if g.Verb == "stranded" {
+		return verdict(s.EndStranded(ctx, host, giveUpAfter))
+	}
+	return verdict(s.EndUnseen(ctx, host, giveUpAfter))
+}
+
+func (g giveUp) apply(p *pool, at moment) answer {
+	from, since := "lost", p.seen
+	if g.Verb == "stranded" {
+		from, since = "waking", p.woken
+	}
+	if p.state != from || p.inUse(at) || at.now-since <= giveUpAfter.Milliseconds() {
+		return answer{verdict: "gone"}
+	}
+	p.state, p.sleep, p.power = "asleep", draw(at, 0), lease{}
+	p.changed(at)
+	return answer{verdict: "ok"}
+}
+
+// inUse reports whether something is queued, or somebody has the power of the host.
+func (p *pool) inUse(at moment) bool {
+	return p.loading != 0 || len(p.queue) > 0 || p.power.token != 0 && p.power.end >= at.now
+}
+
+// forget: a sweep, or with Now an operator, removes the host from the pool.
+type forget struct{ Now bool }
+
+func (f forget) limit() time.Duration {
+	if f.Now {
+		return 0
+	}
+	return giveUpAfter
+}
+
+func (f forget) call(ctx context.Context, s *state.Store) (answer, error) {
+	return verdict(s.Forget(ctx, host, f.limit()))
+}
+
+func (f forget) apply(p *pool, at moment) answer {
+	sleeps := p.state == "" || p.state == "asleep" || p.state == "lost"
+	switch {
+	case !p.listed:
+		return answer{verdict: "gone"}
+	case !sleeps, p.inUse(at), at.now-max(p.seen, p.woken, p.failed) < f.limit().Milliseconds():
+		return answer{verdict: "wanted"}
+	}
+	p.forget()
+	p.state, p.generation, p.seen, p.noticed, p.power, p.sleep, p.boot = "", 0, 0, 0, lease{}, 0, ""
+	p.stopping, p.left, p.woken, p.failed, p.listed = false, 0, 0, 0, false
+	p.changed(at)
 	return answer{verdict: "ok"}
 }

@@ -52,7 +52,8 @@ func TestUndisturbed(t *testing.T) {
 		return h
 	},
 		"acquire created", "acquire attached", "acquire loaded", "acquire stale", "begin ok", "begin busy", "finish ok", "put ok", "put fenced",
-		"drop ok", "beat fenced", "wake ok", "wake awake", "commitSleep ok", "commitSleep wanted", "confirmSleep ok")
+		"drop ok", "beat fenced", "wake ok", "wake awake", "commitSleep ok", "commitSleep wanted", "confirmSleep ok", "stop ok",
+		"giveUp ok", "giveUp gone", "forget ok", "forget wanted")
 }
 
 // TestRepliesLost: connections are cut again and again, some with a call's reply on its way.
@@ -112,12 +113,14 @@ func newHistory(t testing.TB, round int, clock *clock, o state.Options) *history
 				Rand: rand.New(rand.NewPCG(*seed+uint64(round), uint64(100*n+number))), t: t, number: number, name: name, record: r, clock: clock,
 			}
 			c.store = h.open(o, c)
-			switch name[0] {
-			case 'g':
-				h.employ(r, (&gateway{client: c}).turn)
-			case 'r':
-				h.employ(r, (&runner{client: c, holds: map[string]string{}}).turn)
-			case 's':
+			lonely := n == 0 && clock != nil // its host is lost, sleeps and leaves
+			switch {
+			case name[0] == 'g':
+				h.employ(r, (&gateway{client: c, shy: lonely}).turn)
+			case lonely && name == "r2":
+			case name[0] == 'r':
+				h.employ(r, (&runner{client: c, shy: lonely, holds: map[string]string{}}).turn)
+			case name[0] == 's':
 				h.employ(r, (&sweep{c}).turn)
 			}
 		}

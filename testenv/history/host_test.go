@@ -30,10 +30,10 @@ func (r register) call(ctx context.Context, s *state.Store) (answer, error) {
 }
 
 func (r register) apply(p *pool, at moment) answer {
-	if p.stopping && p.state == "asleep" && p.boot == r.Boot && p.power.token == p.sleep && p.power.end >= at.now {
+	if p.goesOff(at) && p.boot == r.Boot {
 		return answer{verdict: "stopping"}
 	}
-	p.boot, p.stopping = r.Boot, false
+	p.boot, p.stopping, p.left, p.woken, p.failed, p.listed = r.Boot, false, 0, 0, 0, true
 	p.records = models(r.Models)
 	p.requeue(r.Loading)
 	p.state, p.generation, p.power, p.sleep, p.noticed, p.seen = "ready", draw(at, 0), lease{}, 0, 0, at.now
@@ -60,7 +60,7 @@ func (b beat) call(ctx context.Context, s *state.Store) (answer, error) {
 
 func (b beat) apply(p *pool, at moment) answer {
 	o := p.owner(b.Generation)
-	if o == "ok" && p.state == "waking" {
+	if o == "ok" && p.state == "waking" && !p.goesOff(at) {
 		o = "unknown"
 	}
 	if o != "ok" {

@@ -63,6 +63,10 @@ type pool struct {
 	sleep      uint64   // token of the sleep that is not over, 0 none
 	boot       string   // of the runner that registered last
 	stopping   bool     // a sweep began to turn the machine off, and has not said how that ended
+	left       int64    // when a sweep left that before it was known, 0 not
+	woken      int64    // when the last wake began
+	failed     int64    // when one failed last
+	listed     bool     // the pool has the host
 	revision   uint64
 
 	highestFence    uint64 // that anybody was told

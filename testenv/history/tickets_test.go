@@ -47,6 +47,7 @@ func (a acquire) apply(p *pool, at moment) answer {
 	id := draw(at, 0)
 	p.tickets = append(p.tickets, ticket{id: id, model: a.Model, state: "queued", operation: a.Operation, background: a.Background})
 	p.queue = append(p.queue, id)
+	p.listed = true
 	p.changed(at)
 	return a.attach(p, id, "created", at)
 }
