@@ -1,10 +1,12 @@
 package check
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/wake"
 )
 
 var world = World{
@@ -13,6 +15,8 @@ var world = World{
 	},
 	Limits:  map[string]policy.Limits{"h": policy.Uniform(1), "two": policy.Uniform(2), "any": policy.Uniform(-1)},
 	Reserve: 5 * time.Second, FairAfter: 2 * time.Second, Lease: 15 * time.Second,
+	Catalogue: map[string]bool{"h": true, "two": true, "any": true, "off": true}, Sweep: 10 * time.Second,
+	WakeLimit: 20 * time.Second, ForgetAfter: 30 * time.Second, Barred: 10 * time.Minute,
 }
 
 // at makes events; s is in seconds.
@@ -23,6 +27,10 @@ func at(s float64, e Event) Event {
 
 func ask(s float64, id, model string) Event {
 	return at(s, Event{Kind: Ask, Request: id, Gateway: "g", Model: model, For: time.Minute})
+}
+
+func constrained(s float64, id, model string) Event {
+	return at(s, Event{Kind: Ask, Request: id, Gateway: "g", Model: model, For: time.Minute, Text: "constrained"})
 }
 
 func spawn(s float64, host, model string, pid int, ticket string, queue ...Ticket) Event {
@@ -49,6 +57,7 @@ func TestEachPromise(t *testing.T) {
 		}
 		return out
 	}
+	idle := View{Ready: true, State: policy.Ready, Power: wake.On}
 	waits := Ticket{ID: "5", Model: "b", Load: true, Wanted: true}
 	tests := []struct {
 		name    string
@@ -106,6 +115,37 @@ func TestEachPromise(t *testing.T) {
 		}},
 		{"two ends", 22, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, End, "r"), by(5, End, "r")}},
 		{"refusal that writes", 26, []Event{at(1, Event{Kind: Declined, Text: "fenced"}), at(2, Event{Kind: Declined, Text: "fenced", Value: 1})}},
+		{"left on", 19, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), at(3, Event{Kind: PowerOff, Host: "h"})}},
+		{"not woken", 20, []Event{
+			sample(1, "off", View{State: policy.Asleep, Power: wake.Off, Queue: []Ticket{waits}}), sample(32, "off", View{State: policy.Asleep, Power: wake.Off, Queue: []Ticket{waits}}),
+		}},
+		{"runs unseen", 28, []Event{sample(1, "off", View{State: policy.Asleep, Power: wake.On}), sample(62, "off", View{State: policy.Asleep, Power: wake.On})}},
+		{"not forgotten", 29, []Event{sample(1, "gone", View{State: policy.Lost}), sample(122, "gone", View{State: policy.Lost})}},
+		{"forgotten", 29, []Event{{Kind: HostUp, Host: "guest"}, at(1, Event{Kind: Forgotten, Host: "guest"})}},
+		{"nothing happens", 14, []Event{
+			ask(0, "r", "a"), sample(1, "h", idle), sample(1, "two", idle), sample(1, "any", idle), sample(8, "h", idle),
+		}},
+		{"repeated after a byte", 23, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, Bytes, "r"), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"), by(5, Repeat, "r"),
+		}},
+		{"repeated although constrained", 23, []Event{
+			constrained(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"), by(5, Repeat, "r"),
+		}},
+		{"repeated twice", 23, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"), by(5, Repeat, "r"),
+			spawn(6, "h", "a", 2, "2"), of(7, Ready, 2), enter(7, "r", 2, ""), of(8, Died, 2), of(8, Exit, 2), by(8, End, "r"), by(8, Repeat, "r"),
+		}},
+		{"not repeated", 23, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"),
+			at(5, Event{Kind: Outcome, Request: "r", Text: "engine_crashed"}),
+		}},
+		{"not barred", 23, []Event{
+			constrained(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"),
+			at(5, Event{Kind: Outcome, Request: "r", Text: "engine_crashed"}),
+			constrained(5, "s", "a"), spawn(6, "h", "a", 2, "2"), of(7, Ready, 2), enter(7, "s", 2, ""), of(8, Died, 2), of(8, Exit, 2), by(8, End, "s"),
+			at(8, Event{Kind: Outcome, Request: "s", Text: "engine_crashed"}),
+			constrained(8, "t", "a"), spawn(9, "h", "a", 3, "3"), of(10, Ready, 3), enter(10, "t", 3, ""),
+		}},
 		{"two engines", 23, []Event{
 			ask(0, "r", "a"), spawn(1, "any", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, End, "r"), enter(5, "r", 1, ""),
 		}},
@@ -132,6 +172,47 @@ func TestDisturbed(t *testing.T) {
 	}
 	if got := Check(world, history); got != nil {
 		t.Errorf("%v", got)
+	}
+}
+
+// What is wrong is over once it is mended, but for what a jump of the clock does to leases.
+func TestMended(t *testing.T) {
+	c := New(world)
+	for _, e := range []Event{
+		{Kind: Disturbed, For: 10 * time.Minute, Text: "cut"}, at(1, Event{Kind: Disturbed, For: time.Minute, Text: "clock"}),
+		at(2, Event{Kind: Mended, For: 30 * time.Second}), at(60, Event{Kind: Registered, Host: "h", Value: 1}),
+	} {
+		c.Add(e)
+	}
+	if c.Calm() {
+		t.Error("leases may still be late")
+	}
+	if c.Add(at(61, Event{Kind: Registered, Host: "h", Value: 2})); !c.Calm() {
+		t.Error("it is not over")
+	}
+}
+
+// A step in which a promise could have been broken counts once, and apart when it is in a quiet time after a fault.
+func TestJudged(t *testing.T) {
+	c := New(world)
+	history := []Event{
+		{Kind: HostUp, Host: "any"}, ask(0, "r", "a"), ask(0, "s", "b"), ask(0, "t", "c"), spawn(0, "any", "a", 1, "1"), of(0, Ready, 1), {Kind: Disturbed, For: time.Second},
+		{Step: 1, Kind: Disturbed}, spawn(2, "any", "b", 2, "2"), of(2, Ready, 2), spawn(2, "any", "c", 3, "3"),
+	}
+	for i, e := range history {
+		e.Step = i / 7
+		c.Add(e)
+	}
+	if got, want := c.Judged()[4], (Judged{Steps: 2, After: 1}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got, want := c.Judged()[12], (Judged{}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for n := range c.Judged() {
+		if !slices.ContainsFunc(Invariants, func(v Invariant) bool { return v.Number == n }) {
+			t.Errorf("invariant %d is not in the list", n)
+		}
 	}
 }
 

@@ -21,7 +21,14 @@ type Checker struct {
 	paid     map[grant]bool   // places that were claimed, by the first request of each
 	quiet    time.Duration    // from then on nothing is wrong
 	sound    time.Duration    // the same, but for gateways that die, whose leases end by themselves
+	skewed   time.Duration    // until then leases may end late, as the clock of Redis jumped
 	failed   map[string]time.Duration
+	unwoken  time.Duration      // when a wake failed last
+	crashes  map[string][]crash // of engines under constrained requests, by gateway
+	still    time.Duration      // since when a request waits in a pool that does nothing; -1 not
+
+	judged    map[int]*tally
+	disturbed bool // something was wrong
 }
 
 type engine struct {
@@ -52,6 +59,9 @@ type request struct {
 	deadline       time.Duration
 	background     bool
 	explicit       bool // a background load with a ticket of its own
+	constrained    bool
+	answered       bool // the first byte of its answer was sent
+	repeated       bool // its first engine died with it
 	pid            int  // engine it was let to, 0 none
 	open           bool
 	cut            bool
@@ -73,6 +83,17 @@ type hostLog struct {
 	edits      map[string]time.Duration
 	onlyIdle   map[string]time.Duration // the least of those asked for since the model was started
 	failedNow  bool                     // the load under way has failed once
+	clears     string                   // model whose start failed last, for which the host may be cleared; "" once another starts
+	unknown    bool                     // Redis lost what it knew of the host while that was not up: its machine may run
+	reloads    string                   // model that is stopped to be started with other options
+	loading    string                   // model whose load is under way
+	began      time.Duration            // when that was first seen
+	idle       bool                     // nothing is under way on it
+
+	// Since when something is so, -1 not.
+	unwoken time.Duration // it is wanted and its machine is off
+	costs   time.Duration // its machine runs and it does not serve
+	known   time.Duration // it is gone and the pool knows it
 }
 
 // attempt is a load. A Redis that was thrown back may give a number twice until the runners have said what they know.
@@ -96,7 +117,7 @@ type want struct {
 func New(w World) *Checker {
 	return &Checker{
 		world: w, engines: map[int]*engine{}, requests: map[string]*request{}, hosts: map[string]*hostLog{}, wants: map[string]*want{},
-		paid: map[grant]bool{}, failed: map[string]time.Duration{},
+		paid: map[grant]bool{}, failed: map[string]time.Duration{}, unwoken: -time.Hour, crashes: map[string][]crash{}, still: -1, judged: map[int]*tally{},
 	}
 }
 
@@ -116,8 +137,8 @@ func (c *Checker) broken(invariant int, format string, args ...any) {
 	c.violations = append(c.violations, Violation{Invariant: invariant, Step: c.now.Step, At: c.now.At, Message: fmt.Sprintf(format, args...)})
 }
 
-// calm reports whether promises for quiet times are in force.
-func (c *Checker) calm() bool { return c.now.At >= c.quiet }
+// Calm reports whether promises for quiet times are in force.
+func (c *Checker) Calm() bool { return c.now.At >= c.quiet }
 
 // Add reads the next event.
 func (c *Checker) Add(e Event) {
@@ -126,7 +147,7 @@ func (c *Checker) Add(e Event) {
 	case HostUp:
 		old := c.host(e.Host)
 		h := newHostLog()
-		h.up, h.generation, h.edits = true, old.generation, old.edits
+		h.up, h.generation, h.edits, h.known = true, old.generation, old.edits, old.known
 		c.hosts[e.Host] = h
 	case HostStops:
 		c.host(e.Host).stops = true
@@ -134,6 +155,9 @@ func (c *Checker) Add(e Event) {
 		c.host(e.Host).up = false
 	case Registered:
 		h := c.host(e.Host)
+		if h.generation > 0 {
+			c.judge(17)
+		}
 		if e.Value <= h.generation {
 			c.broken(17, "host %s got generation %d after %d", e.Host, e.Value, h.generation)
 		}
@@ -157,8 +181,21 @@ func (c *Checker) Add(e Event) {
 		for name := range c.world.Limits {
 			c.host(name).edits[e.Model] = e.At
 		}
+	case PowerOff:
+		c.turnedOff(e)
+	case WakeFailed:
+		c.unwoken = e.At
+	case Forgotten:
+		c.forgotten(c.host(e.Host), e)
+	case Mended:
+		whole := max(e.At+e.For, c.skewed)
+		c.quiet, c.sound = min(c.quiet, whole), min(c.sound, whole)
 	case Disturbed:
+		c.disturbed = true
 		c.quiet = max(c.quiet, e.At+e.For)
+		if e.Text == "clock" {
+			c.skewed = max(c.skewed, e.At+e.For)
+		}
 		if !strings.HasPrefix(e.Text, "gate-") {
 			c.sound = max(c.sound, e.At+e.For)
 		}
@@ -167,6 +204,7 @@ func (c *Checker) Add(e Event) {
 			c.want(m).background++
 		}
 		for _, h := range c.hosts {
+			h.unknown = h.unknown || !h.up
 			h.attempts, h.overtaken, h.fatal = map[attempt]int{}, map[string]int{}, map[string]bool{}
 		}
 	case GatewayEnd:
@@ -178,6 +216,7 @@ func (c *Checker) Add(e Event) {
 	case Sample:
 		c.sample(e)
 	case Declined:
+		c.judge(26)
 		if e.Value > 0 {
 			c.broken(26, "a script that answered %q changed %d things", e.Text, e.Value)
 		}
@@ -188,7 +227,7 @@ func (c *Checker) Add(e Event) {
 
 func newHostLog() *hostLog {
 	return &hostLog{
-		attempts: map[attempt]int{}, fatal: map[string]bool{}, overtaken: map[string]int{}, heads: map[string]headOf{}, stuck: -1,
+		attempts: map[attempt]int{}, fatal: map[string]bool{}, overtaken: map[string]int{}, heads: map[string]headOf{}, stuck: -1, unwoken: -1, costs: -1, known: -1,
 		unloads: map[string]time.Duration{}, edits: map[string]time.Duration{}, onlyIdle: map[string]time.Duration{},
 	}
 }

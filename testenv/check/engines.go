@@ -10,21 +10,36 @@ import (
 // maxOvertaken is how many later loads may go before one.
 const maxOvertaken = policy.MaxOvertaken
 
+// leftWithin is how soon the pool knows that a client left.
+const leftWithin = 2 * time.Second
+
+// chosenWithin is how soon an idle victim is stopped once it was chosen.
+const chosenWithin = time.Second
+
 // spawn looks at a process that starts.
 func (c *Checker) spawn(e Event) {
 	m, h := c.world.Models[e.Model], c.host(e.Host)
 	en := &engine{host: e.Host, model: e.Model, pid: e.PID, ticket: e.Ticket, open: map[string]bool{}, lastUse: e.At}
+	c.judge(4)
 	if other := c.alive(e.Host, func(o *engine) bool { return o.state == spawning }); len(other) > 0 {
 		c.broken(4, "host %s starts %s while it starts %s", e.Host, e.Model, other[0].model)
 	}
 	same := c.alive(e.Host, func(o *engine) bool { return c.typeOf(o.model) == m.Type })
-	if n := c.world.Limits[e.Host].Of(m.Type); n >= 0 && len(same) >= n {
+	n := c.world.Limits[e.Host].Of(m.Type)
+	if n >= 0 {
+		c.judge(1)
+	}
+	if n >= 0 && len(same) >= n {
 		c.broken(1, "host %s starts %s beside %d of type %s, the limit is %d", e.Host, e.Model, len(same), m.Type, n)
+	}
+	if m.NPU {
+		c.judge(2)
 	}
 	if npu := c.alive(e.Host, func(o *engine) bool { return c.world.Models[o.model].NPU }); m.NPU && len(npu) > 0 {
 		c.broken(2, "host %s starts %s beside %s on the NPU", e.Host, e.Model, npu[0].model)
 	}
 	if budget := c.world.Budgets[e.Host]; budget > 0 && m.Memory > 0 {
+		c.judge(27)
 		held := int64(0)
 		for _, o := range c.alive(e.Host, func(*engine) bool { return true }) {
 			held += c.world.Models[o.model].Memory
@@ -36,12 +51,22 @@ func (c *Checker) spawn(e Event) {
 	copies := c.alive("", func(o *engine) bool {
 		return o.model == e.Model && !o.closed && o.state != stopping && !c.host(o.host).dismissed(o.model, e.At)
 	})
-	if len(copies) > 0 && c.calm() {
+	if c.Calm() {
+		c.judge(10)
+	}
+	if len(copies) > 0 && c.Calm() && h.reloads != e.Model {
 		c.broken(10, "host %s starts %s, which %s has with process %d", e.Host, e.Model, copies[0].host, copies[0].pid)
 	}
 	// The second try of a load follows from the first: it left the queue while somebody waited.
 	w, again := c.want(e.Model), h.attempts[attempt{e.Ticket, e.Model}] > 0
-	if !again && len(w.waiting) == 0 && w.background == 0 && w.explicit == 0 && e.At > w.last+c.world.Lease+5*time.Second && e.At >= c.sound {
+	if !again && e.At >= c.sound {
+		c.judge(11)
+	}
+	began, late := h.beganLoad(e.Model, e.At), c.world.Lease+5*time.Second
+	if c.Calm() { // all who left said so
+		late = leftWithin
+	}
+	if !again && len(w.waiting) == 0 && w.background == 0 && w.explicit == 0 && began > w.last+late && e.At >= c.sound {
 		c.broken(11, "host %s starts %s, which nobody has wanted for %v", e.Host, e.Model, e.At-w.last)
 	}
 	delete(h.onlyIdle, e.Model)
@@ -53,14 +78,24 @@ func (c *Checker) spawn(e Event) {
 	c.engines[e.PID] = en
 }
 
+// beganLoad is when the load of a model began that is now under way: its victims go first.
+func (h *hostLog) beganLoad(model string, now time.Duration) time.Duration {
+	if h.loading != model {
+		h.loading, h.began = model, now
+	}
+	return h.began
+}
+
 // attempt counts the starts for one ticket.
 func (c *Checker) attempt(h *hostLog, e Event) {
-	h.failedNow = false
+	h.failedNow, h.clears, h.reloads = false, "", ""
 	if e.Ticket == "" {
 		return
 	}
 	try := attempt{e.Ticket, e.Model}
-	h.attempts[try]++
+	if h.attempts[try]++; h.attempts[try] > 1 {
+		c.judge(12)
+	}
 	switch n := h.attempts[try]; {
 	case n > 2:
 		c.broken(12, "host %s starts %s for ticket %s for the %dth time", e.Host, e.Model, e.Ticket, n)
@@ -85,11 +120,14 @@ func (c *Checker) order(h *hostLog, e Event) {
 		if t.ID == e.Ticket || !t.Load || number(t.ID) >= mine || !t.Wanted {
 			continue
 		}
+		if c.Calm() {
+			c.judge(15)
+		}
 		h.overtaken[t.ID]++
-		if n := h.overtaken[t.ID]; n > maxOvertaken && c.calm() {
+		if n := h.overtaken[t.ID]; n > maxOvertaken && c.Calm() {
 			c.broken(15, "host %s starts %s before %s, which %d loads have overtaken", e.Host, e.Model, t.Model, n)
 		}
-		if c.typeOf(t.Model) == c.typeOf(e.Model) && c.calm() {
+		if c.typeOf(t.Model) == c.typeOf(e.Model) && c.Calm() {
 			c.broken(15, "host %s starts %s (ticket %s) before the earlier %s (ticket %s) of its type", e.Host, e.Model, e.Ticket, t.Model, t.ID)
 		}
 	}
@@ -114,10 +152,17 @@ func (c *Checker) engine(en *engine, e Event) {
 	case Failed:
 		en.state, en.exited = gone, e.At
 		c.failed[en.model] = e.At
+		h.clears = en.model
 		if e.Text == "file" && en.ticket != "" {
 			h.fatal[en.ticket] = true
 		}
 	case StopBegin:
+		if e.View != nil {
+			h.beganLoad(e.View.Loading, e.At)
+			if e.View.Loading == en.model {
+				h.reloads = en.model
+			}
+		}
 		if c.stop(h, en, e); en.state != gone {
 			en.state = stopping
 		}
@@ -136,6 +181,7 @@ func (c *Checker) stop(h *hostLog, en *engine, e Event) {
 	if en.died || en.state == gone || !h.up {
 		return
 	}
+	c.judge(3)
 	for id := range en.open {
 		if r := c.requests[id]; r != nil && !r.cut {
 			c.broken(3, "host %s stops %s under request %s", en.host, en.model, id)
@@ -146,6 +192,7 @@ func (c *Checker) stop(h *hostLog, en *engine, e Event) {
 	asked = asked || edited
 	loading := e.View != nil && e.View.Loading != ""
 	if idle, only := h.onlyIdle[en.model]; only && !asked && !h.stops {
+		c.judge(21)
 		quiet := e.At - en.lastUse
 		if quiet >= idle {
 			return
@@ -161,14 +208,15 @@ func (c *Checker) stop(h *hostLog, en *engine, e Event) {
 }
 
 // victim compares the model that goes for another with those that stay: none of them may be idle, evictable and longer
-// unused. A resident that was used or owed a moment ago may have been busy when the choice was made.
+// unused. Where the victim was busy until now the choice was made before, and a resident that was used a moment ago may have been
+// busy as well.
 func (c *Checker) victim(h *hostLog, en *engine, e Event) {
 	loading := c.world.Models[e.View.Loading]
 	me := c.world.Models[en.model]
 	if loading.Type != me.Type || loading.NPU || me.NPU || e.View.Loading == en.model {
 		return
 	}
-	if c.clearing(e) {
+	if h.clears == e.View.Loading {
 		return
 	}
 	var mine Resident
@@ -185,14 +233,10 @@ func (c *Checker) victim(h *hostLog, en *engine, e Event) {
 		if loading.Memory > 0 && o.Memory < me.Memory {
 			continue // its memory would not have been enough
 		}
-		if r.Used < mine.Used && e.At-r.Used > c.world.Reserve+5*time.Second {
+		c.judge(6)
+		longAgo := e.At-r.Used > c.world.Reserve+5*time.Second || c.Calm() && e.At-mine.Used > chosenWithin
+		if r.Used < mine.Used && longAgo {
 			c.broken(6, "host %s stops %s, used at %v, and keeps the idle %s, used at %v", en.host, en.model, mine.Used, r.Model, r.Used)
 		}
 	}
-}
-
-// clearing reports whether the load under way has failed once.
-func (c *Checker) clearing(e Event) bool {
-	at, failed := c.failed[e.View.Loading]
-	return failed && e.At-at < 5*time.Minute
 }

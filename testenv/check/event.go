@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/wake"
 )
 
 // Kind is what happened.
@@ -23,17 +24,23 @@ const (
 	StopBegin  Kind = "stop-begin"  // PID, View with Residents: its runner begins to stop it
 	Exit       Kind = "exit"        // PID: the process is gone, however
 	Died       Kind = "died"        // PID: it ended by itself; an Exit follows
-	Ask        Kind = "ask"         // Request, Gateway, Model, For (longest wait): a request comes; Text "background" waits not, "explicit" has a ticket of its own and an outcome "ok" once it was loaded
+	Ask        Kind = "ask"         // Request, Gateway, Model, For (longest wait): a request comes; Text "constrained" is not repeated, "background" waits not, "explicit" has a ticket of its own and an outcome "ok" once it was loaded
 	Granted    Kind = "granted"     // Request, Host, Ticket: its gateway sends it there
 	Refused    Kind = "refused"     // Request, Host, Text: the runner did not take it
 	Enter      Kind = "enter"       // Request, PID, View with Loading: the runner let it to an engine
 	Cut        Kind = "cut"         // Request: the runner ends it early
 	End        Kind = "end"         // Request: it has left the engine
+	Repeat     Kind = "repeat"      // Request: its engine died, and it waits again
+	Bytes      Kind = "bytes"       // Request: the first byte of its answer is on its way to the client
 	Outcome    Kind = "outcome"     // Request, Text: what the client got: "ok", "left", "reset" or a code
 	Unload     Kind = "unload"      // Host, Model, For (only if idle that long, 0 in any case): somebody asked for it
 	Edited     Kind = "edited"      // Model: its catalogue entry changed
 	GatewayEnd Kind = "gateway-end" // Gateway: it died
+	PowerOff   Kind = "power-off"   // Host: its machine is told to go off
+	WakeFailed Kind = "wake-failed" // Host: its machine is not turned on, or its runner does not come
+	Forgotten  Kind = "forgotten"   // Host: the pool forgets it
 	Disturbed  Kind = "disturbed"   // For, Text: until then promises for quiet times are suspended; "gate-…": leases end all the same
+	Mended     Kind = "mended"      // For: all that was wrong is over, and promises for quiet times hold again after so long
 	Restored   Kind = "restored"    // older or no state in Redis: what was over may come again
 	Sample     Kind = "sample"      // Host, View: all of it
 	Declined   Kind = "declined"    // Text, Value: a script answered with a refusal, having changed so much
@@ -81,11 +88,13 @@ func (e Event) String() string {
 
 // View is a host at one moment.
 type View struct {
-	Ready     bool       // its runner runs and Redis holds it ready
-	Loading   string     // model whose load is under way, by the runner's account
-	Residents []Resident // by the runner's account
-	Queue     []Ticket   // what has not begun, in order, as Redis holds it
-	Records   []Record   // as Redis holds them
+	Ready     bool             // its runner runs and Redis holds it ready
+	State     policy.HostState // as Redis holds it, "" for a host that it does not know
+	Power     wake.Power       // of its machine
+	Loading   string           // model whose load is under way, by the runner's account
+	Residents []Resident       // by the runner's account
+	Queue     []Ticket         // what has not begun, in order, as Redis holds it
+	Records   []Record         // as Redis holds them
 }
 
 // Resident is a model by its runner's account.
@@ -130,6 +139,12 @@ type World struct {
 	Reserve   time.Duration            // how long a model waits for the requests it was loaded for
 	FairAfter time.Duration
 	Lease     time.Duration // of a waiting gateway
+
+	Catalogue   map[string]bool // hosts that it names, which can be turned on and off
+	Sweep       time.Duration   // between two sweeps, 0 for none
+	WakeLimit   time.Duration   // after which a wake has failed, and a lost host is turned off
+	ForgetAfter time.Duration   // after which a host outside the catalogue is forgotten
+	Barred      time.Duration   // two crashes within it bar constrained requests for it
 }
 
 // Violation is a broken promise.

@@ -8,7 +8,10 @@ import (
 // request looks at what becomes of a request.
 func (c *Checker) request(e Event) {
 	if e.Kind == Ask {
-		r := &request{gateway: e.Gateway, model: e.Model, asked: e.At, deadline: e.At + e.For, background: e.Text == "background" || e.Text == "explicit", explicit: e.Text == "explicit"}
+		r := &request{
+			gateway: e.Gateway, model: e.Model, asked: e.At, deadline: e.At + e.For,
+			background: e.Text == "background" || e.Text == "explicit", explicit: e.Text == "explicit", constrained: e.Text == "constrained",
+		}
 		if c.requests[e.Request] != nil {
 			c.broken(13, "request %s came twice", e.Request)
 		}
@@ -39,9 +42,14 @@ func (c *Checker) request(e Event) {
 		c.want(r.model).waiting[e.Request] = true
 	case Enter:
 		c.enter(r, e)
+	case Repeat:
+		c.repeat(r, e)
+		c.want(r.model).waiting[e.Request] = true
+	case Bytes:
+		r.answered = true
 	case Cut:
 		r.cut = true
-		if h := c.host(r.host); c.calm() && h.up && !h.stops && !h.unloaded(r.model, e.At) {
+		if h := c.host(r.host); c.Calm() && h.up && !h.stops && !h.unloaded(r.model, e.At) {
 			c.broken(3, "host %s cuts request %s to %s, which nobody asked to be unloaded", r.host, e.Request, r.model)
 		}
 	case End:
@@ -66,7 +74,11 @@ func (c *Checker) refused(r *request, e Event) {
 	g := grant{r.ticket, r.gateway, e.Host}
 	first := r.ticket != "" && !c.paid[g]
 	c.paid[g] = true
-	if !first || e.Text != "not_loaded" || !c.calm() {
+	if !first || !c.Calm() {
+		return
+	}
+	c.judge(8)
+	if e.Text != "not_loaded" {
 		return
 	}
 	h := c.host(e.Host)
@@ -99,12 +111,19 @@ func (c *Checker) enter(r *request, e Event) {
 	case en.state == spawning, en.state == stopping, en.state == gone && !en.died && c.host(en.host).up:
 		c.broken(7, "request %s reaches %s on %s, which does not serve", e.Request, en.model, en.host)
 	}
+	if r.constrained && c.barred(r.gateway, sentWithin) {
+		c.broken(23, "constrained request %s reaches process %d although two engines crashed under such requests of its key", e.Request, e.PID)
+	}
 	c.revived(en, e)
 	c.unwant(e.Request, r)
 	c.heldUp(en, r, e)
 	r.pid, r.open, en.lastUse = e.PID, true, e.At
 	en.open[e.Request] = true
-	c.paid[grant{r.ticket, r.gateway, en.host}] = true
+	g := grant{r.ticket, r.gateway, en.host}
+	if r.ticket != "" && !c.paid[g] && c.Calm() {
+		c.judge(8)
+	}
+	c.paid[g] = true
 }
 
 // revived looks whether the load under way needs the place of the model that takes a request: it was chosen as a victim
@@ -113,6 +132,7 @@ func (c *Checker) revived(en *engine, e Event) {
 	if e.View == nil || e.View.Loading == "" || e.View.Loading == en.model {
 		return
 	}
+	c.judge(7)
 	me, loading := c.world.Models[en.model], c.world.Models[e.View.Loading]
 	slot := me.Type == loading.Type && c.world.Limits[en.host].Of(me.Type) == 1
 	if slot || me.NPU && loading.NPU {
@@ -128,9 +148,10 @@ func (c *Checker) heldUp(en *engine, r *request, e Event) {
 	ty := c.typeOf(en.model)
 	head, waits := h.heads[string(ty)]
 	owed := r.ticket != "" && !c.paid[grant{r.ticket, r.gateway, en.host}]
-	if !waits || owed || c.world.Models[head.model].NPU || c.world.Budgets[en.host] > 0 && c.world.Models[head.model].Memory > 0 || c.world.Limits[en.host].Of(ty) != 1 || !c.calm() {
+	if !waits || owed || c.world.Models[head.model].NPU || c.world.Budgets[en.host] > 0 && c.world.Models[head.model].Memory > 0 || c.world.Limits[en.host].Of(ty) != 1 || !c.Calm() {
 		return
 	}
+	c.judge(15)
 	if d := e.At - head.since; d > c.world.FairAfter+2*time.Second {
 		c.broken(15, "host %s lets request %s to %s, whose place ticket %s has headed the queue for %v for", en.host, e.Request, en.model, head.ticket, d)
 	}
@@ -151,6 +172,9 @@ func (c *Checker) outcome(r *request, e Event) {
 	}
 	r.outcome = e.Text
 	c.unwant(e.Request, r)
+	if r.constrained && e.Text == "engine_crashed" {
+		c.blamed(r)
+	}
 	if slices.Contains(ofTime, e.Text) {
 		c.want(r.model).background++ // the load goes on
 	}
@@ -161,20 +185,31 @@ func (c *Checker) outcome(r *request, e Event) {
 		c.broken(13, "request %s got %q %v after its time", e.Request, e.Text, late)
 	}
 	if e.Text == "model_too_large" {
+		c.judge(27)
 		for host := range c.world.Limits {
+			if h := c.host(host); !c.world.Catalogue[host] && (!h.up || h.stops) {
+				continue // the pool may not know it
+			}
 			if budget := c.world.Budgets[host]; budget == 0 || c.world.Models[r.model].Memory <= budget {
 				c.broken(27, "request %s for %s got %q, host %s could hold it", e.Request, r.model, e.Text, host)
 			}
 		}
 		return
 	}
-	if !c.calm() || slices.Contains(always, e.Text) || r.background {
+	if !c.Calm() || r.background {
+		return
+	}
+	c.judge(13)
+	c.notRepeated(r, e)
+	if slices.Contains(always, e.Text) {
 		return
 	}
 	failed, once := c.failed[r.model]
 	switch {
 	case slices.Contains(ofLoads, e.Text) && once && e.At-failed < 15*time.Minute:
 	case slices.Contains(ofTime, e.Text) && e.At >= r.deadline-50*time.Millisecond:
+	case e.Text == "no_capacity" && e.At-c.unwoken < noCapacityFor:
+	case e.Text == "rate_limit_exceeded" && r.constrained && c.barred(r.gateway, 0):
 	case e.Text == "slots_pinned" || e.Text == "slots_pinned_error":
 	default:
 		c.broken(13, "request %s for %s got %q, for which there is no cause", e.Request, r.model, e.Text)

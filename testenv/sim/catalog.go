@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 	"reveille/testenv/check"
 )
 
@@ -37,8 +39,8 @@ func modelIndex(name string) int { return slices.Index(modelNames, name) + 1 }
 
 func hostName(i int) string { return fmt.Sprint("h", i) }
 
-// makeCatalog is the models file of a pool with so many hosts, after so many edits of the entries of models.
-func makeCatalog(hosts int, edits map[string]int) (*catalog.Catalog, error) {
+// makeCatalog is the models file of a pool with these hosts, after so many edits of the entries of models.
+func makeCatalog(hosts []HostSpec, edits map[string]int) (*catalog.Catalog, error) {
 	models := modelsYAML
 	for name, n := range edits {
 		entry := "  " + name + ": {"
@@ -46,12 +48,28 @@ func makeCatalog(hosts int, edits map[string]int) (*catalog.Catalog, error) {
 	}
 	var b strings.Builder
 	b.WriteString(models)
-	for i := range hosts {
+	for i, h := range hosts {
+		if h.Strange {
+			continue
+		}
 		fmt.Fprintf(&b, "  %s: {driver: exec, devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n", hostName(i+1))
 	}
-	c, _, err := catalog.Parse("models.yaml", []byte(b.String()))
+	text := b.String()
+	if c, known := catalogs.Load(text); known {
+		return c.(*catalog.Catalog), nil
+	}
+	c, _, err := catalog.Parse("models.yaml", []byte(text))
+	if err == nil {
+		catalogs.Store(text, c)
+	}
 	return c, err
 }
+
+// catalogs are the parsed ones by text: worlds share them.
+var catalogs sync.Map
+
+// shipped are the recipes of every runner, read once.
+var shipped = sync.OnceValue(recipe.Shipped)
 
 // checked is the catalogue as the checker wants it.
 func checked(c *catalog.Catalog) map[string]check.Model {

@@ -2,25 +2,32 @@ package sim
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
 	"reveille/gateway/admit"
 	"reveille/gateway/wire"
+	"reveille/runner/host"
 	"reveille/testenv/check"
 )
 
 // client is one request: what the gateway's HTTP layer does with it, without HTTP.
 type client struct {
-	w       *world
-	life    *gateLife
-	id      string
-	model   string
-	limit   time.Duration // of the wait
-	serve   time.Duration // how long the engine answers
-	leave   <-chan time.Time
-	began   time.Time
-	refused int
+	w         *world
+	life      *gateLife
+	id        string
+	model     string
+	limit     time.Duration // of the wait
+	serve     time.Duration // how long the engine answers
+	leave     <-chan time.Time
+	began     time.Time
+	refused   int
+	refusedBy []string // hosts
+
+	constrained bool // by a grammar, a schema or tools
+	poison      bool // its engine dies of it
+	repeated    bool // after its engine died
 }
 
 // errLeft: the client went.
@@ -36,11 +43,17 @@ func (w *world) request(g *gateway, model string, s Step) {
 	if life == nil {
 		return // nobody answers
 	}
-	c := &client{w: w, life: life, id: id, model: model, limit: s.For, serve: s.Serve, began: time.Now()}
+	c := &client{
+		w: w, life: life, id: id, model: model, limit: s.For, serve: s.Serve, began: time.Now(), constrained: s.Op != Request, poison: s.Op == Poison,
+	}
 	if s.Leave > 0 {
 		c.leave = time.After(s.Leave)
 	}
-	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: life.id, Model: model, For: s.For})
+	kind := ""
+	if c.constrained {
+		kind = "constrained"
+	}
+	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: life.id, Model: model, For: s.For, Text: kind})
 	w.clients.Go(func() {
 		text := c.run()
 		w.record(check.Event{Kind: check.Outcome, Request: id, Text: text})
@@ -49,8 +62,10 @@ func (w *world) request(g *gateway, model string, s Step) {
 
 // run is the request from its arrival to its outcome.
 func (c *client) run() string {
-	gate := c.life.gate
-	route, warm := gate.Route(c.model)
+	if err := c.barred(); err != nil {
+		return code(err)
+	}
+	route, warm := c.life.gate.Route(c.model)
 	ticket := ""
 	var why string
 	for {
@@ -73,6 +88,9 @@ func (c *client) run() string {
 			return text
 		}
 		why, warm, ticket = text, false, ""
+		if !slices.Contains(c.refusedBy, route.Host) {
+			c.refusedBy = append(c.refusedBy, route.Host)
+		}
 		c.refused++
 	}
 }
@@ -84,7 +102,7 @@ func (c *client) wait(left time.Duration) (admit.Route, admit.LoadInfo, error) {
 		return admit.Route{}, admit.LoadInfo{}, errReset
 	default:
 	}
-	waiter, err := c.life.gate.Enter(admit.Ask{Model: c.model, Refused: c.refused > 0, Limit: left})
+	waiter, err := c.life.gate.Enter(admit.Ask{Model: c.model, Refused: c.refusedBy, Limit: left})
 	if err != nil {
 		return admit.Route{}, admit.LoadInfo{}, err
 	}
@@ -108,6 +126,9 @@ var errReset = errors.New("reset")
 
 // send sends the request to a runner; again when no engine saw it.
 func (c *client) send(route admit.Route, ticket string) (again bool, outcome string) {
+	if err := c.barred(); err != nil { // since it began to wait
+		return false, code(err)
+	}
 	gate := c.life.gate
 	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: route.Host, Ticket: ticket})
 	gate.Begin(route, c.model)
@@ -138,25 +159,83 @@ func (c *client) send(route admit.Route, ticket string) (again bool, outcome str
 		return true, wire.ModelLoading.Code()
 	}
 	c.w.record(check.Event{Kind: check.Enter, Request: c.id, PID: pass.Engine.PID(), View: c.w.loading(life)})
-	outcome = "ok"
-	t := time.NewTimer(c.serve)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-cut:
-		outcome = "cut"
-	case <-pass.Engine.Done():
-		outcome = wire.EngineCrashed.Code()
-	case <-conn.gone:
-		outcome = wire.RunnerFailed.Code()
-	case <-c.leave:
-		outcome = "left"
-	case <-c.life.dead:
-		outcome = "reset"
-	}
+	sent := time.Now()
+	outcome, answered := c.answer(pass, cut, conn)
 	c.w.record(check.Event{Kind: check.End, Request: c.id})
 	pass.Leave()
+	if outcome == wire.EngineCrashed.Code() {
+		return c.crashed(route, sent, answered), outcome
+	}
 	return false, outcome
+}
+
+// answer takes an engine's answer to its end. answered tells whether the client has a byte of it; every second answer comes
+// as a whole.
+func (c *client) answer(pass *host.Pass, cut <-chan struct{}, conn *call) (outcome string, answered bool) {
+	first := c.serve
+	if n := chance(c.w.scenario.Seed, "first", c.id); n%2 == 0 {
+		first = c.serve * time.Duration(n%100) / 100
+	}
+	bytes, whole := time.NewTimer(first), time.NewTimer(c.serve)
+	defer bytes.Stop()
+	defer whole.Stop()
+	if c.poison {
+		bytes.Stop()
+	}
+	for {
+		select {
+		case <-bytes.C:
+			answered = true
+			c.w.record(check.Event{Kind: check.Bytes, Request: c.id})
+		case <-whole.C:
+			if !c.poison {
+				return "ok", true
+			}
+			pass.Engine.(*fake).die()
+		case <-cut:
+			return "cut", answered
+		case <-pass.Engine.Done():
+			select {
+			case <-conn.gone: // with its runner
+				return wire.RunnerFailed.Code(), answered
+			default:
+			}
+			return wire.EngineCrashed.Code(), answered
+		case <-conn.gone:
+			return wire.RunnerFailed.Code(), answered
+		case <-c.leave:
+			return "left", answered
+		case <-c.life.dead:
+			return "reset", answered
+		}
+	}
+}
+
+// barred refuses a constrained request after such requests crashed engines.
+func (c *client) barred() error {
+	if !c.constrained {
+		return nil
+	}
+	return c.life.crashes.Check(time.Now())
+}
+
+// crashed reports whether the request is to be sent once more, as its engine died (gateway/front does the same).
+func (c *client) crashed(route admit.Route, sent time.Time, answered bool) bool {
+	if c.constrained {
+		c.life.crashes.Note(route.Host+"/"+c.model, sent, time.Now())
+		return false
+	}
+	select {
+	case <-c.life.drains:
+		return false
+	default:
+	}
+	if answered || c.repeated {
+		return false
+	}
+	c.repeated = true
+	c.w.record(check.Event{Kind: check.Repeat, Request: c.id})
+	return true
 }
 
 // code is an error as the client reads it.

@@ -1,7 +1,15 @@
 // Package sim runs a whole pool in one process under a virtual clock: the real scripts on an embedded Redis, the real
-// gate, mirror and runner core, with engines and clients that are made up and a network that can be cut, stalled and made
-// to lose replies. A [Scenario] is a list of steps, drawn from a seed or read from a file; a checker of package check
-// follows what happens and names the first broken promise. A failing scenario is shrunk to the steps that matter.
+// gate, mirror, runner core, sweeps and power set, with engines, machines and clients that are made up and a network that can
+// be cut, stalled and made to lose replies. A [Scenario] is a list of steps, drawn from a seed or read from a file; a checker
+// of package check follows what happens and names the first broken promise. A failing scenario is shrunk to the steps that
+// matter.
+//
+// # Faults and quiet times
+//
+// After a fault the checker suspends what holds only in quiet times, for as long as leases may take to end. So a drawn
+// scenario has rounds: faults, then a step that mends everything and waits, then steps without faults, in which all promises
+// are judged on what the faults left behind. TestSeeds prints in how many steps each promise was judged, and fails for one
+// with too few. It always runs the same seeds.
 //
 // # How exact a replay is
 //
@@ -13,5 +21,6 @@
 // # What is left out
 //
 // A runner's way to Redis never waits: a stall ends its calls with a time-out at once, since a goroutine that waits for a
-// mutex stops the virtual clock. What was written into the stall still arrives later, as it would from a socket.
+// mutex stops the virtual clock. What was written into the stall still arrives later, as it would from a socket. The HTTP
+// side of a gateway is left out: a simulated client repeats requests after crashes by the rules of gateway/front.
 package sim

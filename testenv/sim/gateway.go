@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"reveille/gateway/admit"
+	"reveille/gateway/quota"
 	"reveille/infra/state"
 	"reveille/testenv/check"
 )
@@ -32,6 +33,8 @@ type gateLife struct {
 	link    *link
 	cancel  context.CancelFunc
 	dead    chan struct{} // closed when it died
+	drains  chan struct{} // closed when it stops in order
+	crashes quota.Crashes // under constrained requests; all clients are one key
 }
 
 func newGateway(w *world, n int) *gateway { return &gateway{w: w, n: n} }
@@ -45,19 +48,20 @@ func (g *gateway) current() *gateLife {
 func (g *gateway) start() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.life != nil {
+	if g.life != nil || g.w.isEnding() {
 		return
 	}
 	g.boots++
-	l := &gateLife{id: fmt.Sprintf("g%d-%d", g.n, g.boots), n: g.n, link: newLink(g.w.redis.Dial, false), dead: make(chan struct{})}
+	l := &gateLife{id: fmt.Sprintf("g%d-%d", g.n, g.boots), n: g.n, link: newLink(g.w.redis.Dial, false), dead: make(chan struct{}), drains: make(chan struct{})}
 	store, err := g.w.store(l.link)
 	if err != nil {
 		panic(err) // the URL is a constant
 	}
 	l.store = store
 	l.mirror = state.NewMirror(store, func(e state.Event) { l.gate.OnEvent(e) })
+	power := g.w.power()
 	l.gate = admit.New(admit.Config{
-		Store: store, Mirror: l.mirror, Waker: g.w, Catalog: g.w.models, Gateway: l.id, Hold: hold, WakeLimit: time.Minute,
+		Store: store, Mirror: l.mirror, Waker: power, Stopper: power, Catalog: g.w.models, Gateway: l.id, Hold: hold, WakeLimit: wakeLimit,
 	})
 	l.toucher = state.NewToucher(store)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -122,14 +126,13 @@ func (g *gateway) stop() {
 	g.life = nil
 	g.mu.Unlock()
 	if l != nil {
+		close(l.drains)
 		l.cancel()
 	}
 }
 
 func (g *gateway) startAfter(d time.Duration) {
 	time.AfterFunc(d, func() {
-		if !g.w.isEnding() {
-			g.start()
-		}
+		g.start()
 	})
 }

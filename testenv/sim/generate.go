@@ -5,25 +5,38 @@ import (
 	"time"
 )
 
-// Generate draws a scenario of so many steps from a seed.
+// rounds is how often a scenario with faults turns from them to quiet times.
+const rounds = 2
+
+// Generate draws a scenario of so many steps from a seed. Every fourth has no faults. In the others each round has faults
+// among its steps, then mends everything and waits until promises for quiet times hold again, and then has none.
 func Generate(seed uint64, steps int) Scenario {
-	g := generator{Rand: rand.New(rand.NewPCG(seed, 0x51e9))}
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x51e9))}
 	s := Scenario{Seed: seed, Gateways: 1 + g.IntN(3)}
 	for i := range 1 + g.IntN(3) {
-		h := HostSpec{Limits: pick(g, "1", "1", "2", "1 2", "2 1 1 1", "-1"), Asleep: g.IntN(4) == 0}
-		h.Budget = [...]int{0, 0, 0, 3, 5, 8}[chance(seed, "budget", hostName(i+1))%6] // leaves the other draws as they were
+		h := HostSpec{Limits: pick(g, "1", "1", "2", "2", "2 1 1 1", "1 2", "-1"), Asleep: g.IntN(4) == 0, Budget: pick(g, 0, 0, 0, 3, 5, 8)}
+		h.Strange = i > 0 && !h.Asleep && g.IntN(3) == 0
 		s.Hosts = append(s.Hosts, h)
+	}
+	if g.IntN(4) > 0 {
+		s.Sweep, s.Idle = pick(g, 5*time.Second, 10*time.Second, 20*time.Second), pick(g, 2*time.Second, 8*time.Second, 30*time.Second)
 	}
 	g.scenario = &s
 	g.models = 2 + g.IntN(len(modelNames)-1)
-	g.faults = [...]int{0, 3, 10, 25}[g.IntN(4)]
-	g.pace = [...]time.Duration{20, 100, 300, 800}[g.IntN(4)] * time.Millisecond
-	for range steps {
-		st := g.step()
-		if g.IntN(3) > 0 {
-			st.After = g.upTo(2 * g.pace)
+	g.serve = pick(g, 100*time.Millisecond, time.Second)
+	g.pace = pick[time.Duration](g, 20, 100, 300, 800) * time.Millisecond
+	often := pick(g, 0, 10, 25, 50)
+	for round := 1; len(s.Steps) < steps; round++ {
+		end := steps * round / rounds
+		if often > 0 {
+			g.faults = often
+			g.draw((end - len(s.Steps)) / 2)
+			if n := len(s.Hosts); s.Hosts[n-1].Strange && g.IntN(2) == 0 {
+				s.Steps = append(s.Steps, Step{Op: Depart, Host: n})
+			}
+			s.Steps = append(s.Steps, Step{Op: Mend, After: settle + g.skew})
 		}
-		s.Steps = append(s.Steps, st)
+		g.quiet(end - len(s.Steps))
 	}
 	return s
 }
@@ -31,68 +44,133 @@ func Generate(seed uint64, steps int) Scenario {
 type generator struct {
 	*rand.Rand
 	scenario *Scenario
-	models   int // how many are asked for
-	faults   int // per cent of the steps
-	pace     time.Duration
+	models   int           // how many are asked for
+	faults   int           // per cent of the steps
+	pace     time.Duration // half the longest time between two steps
+	serve    time.Duration // the longest that most answers take
+	hot      int           // model that most requests are for and that is hardly ever idle, 0 none
+	skew     time.Duration // largest jump of the clock since the last mend
 }
 
-func pick[T any](g generator, list ...T) T { return list[g.IntN(len(list))] }
+// quiet adds n steps without faults, at a pace that lets loads be waited for, and often with one model asked for most.
+func (g *generator) quiet(n int) {
+	pace := g.pace
+	g.faults, g.skew, g.pace = 0, 0, max(g.pace, 400*time.Millisecond)
+	if g.IntN(2) == 0 {
+		g.hot = g.model()
+	}
+	g.draw(n)
+	g.pace, g.hot = pace, 0
+}
+
+// draw adds n steps.
+func (g *generator) draw(n int) {
+	for ; n > 0; n-- {
+		st := g.step()
+		if g.IntN(3) > 0 {
+			st.After = g.upTo(2 * g.pace)
+		}
+		if st.Op == Clock {
+			g.skew = max(g.skew, st.For, -st.For)
+		}
+		g.scenario.Steps = append(g.scenario.Steps, st)
+		if st.Op == Sleep && g.IntN(2) == 0 && n > 1 { // and somebody comes as it goes
+			n--
+			g.scenario.Steps = append(g.scenario.Steps, g.request())
+		}
+	}
+}
+
+func pick[T any](g *generator, list ...T) T { return list[g.IntN(len(list))] }
 
 // upTo is a length of 1 ms up to d.
-func (g generator) upTo(d time.Duration) time.Duration {
+func (g *generator) upTo(d time.Duration) time.Duration {
 	return time.Millisecond * time.Duration(1+g.Int64N(max(1, d.Milliseconds())))
 }
 
-func (g generator) model() int   { return 1 + g.IntN(g.models) }
-func (g generator) gateway() int { return 1 + g.IntN(g.scenario.Gateways) }
-func (g generator) host() int    { return 1 + g.IntN(len(g.scenario.Hosts)) }
+func (g *generator) model() int {
+	if g.hot > 0 && g.IntN(10) < 6 {
+		return g.hot
+	}
+	return 1 + g.IntN(g.models)
+}
 
-func (g generator) step() Step {
+func (g *generator) gateway() int { return 1 + g.IntN(g.scenario.Gateways) }
+func (g *generator) host() int    { return 1 + g.IntN(len(g.scenario.Hosts)) }
+
+func (g *generator) step() Step {
 	if g.IntN(100) < g.faults {
 		return g.fault()
 	}
 	switch n := g.IntN(100); {
 	case n < 70:
-		s := Step{Op: Request, Gateway: g.gateway(), Model: g.model(), For: pick(g, 60*time.Second, 60*time.Second, 30*time.Second, g.upTo(10*time.Second)), Serve: g.upTo(time.Second)}
-		if g.IntN(8) == 0 {
-			s.N = 2 + g.IntN(12)
-		}
-		if g.IntN(10) == 0 {
-			s.Serve = g.upTo(20 * time.Second)
-		}
-		if g.IntN(6) == 0 {
-			s.Leave = g.upTo(4 * time.Second)
-		}
-		return s
-	case n < 74:
+		return g.request()
+	case n < 73:
 		return Step{Op: Start, Gateway: g.gateway(), Model: g.model()}
-	case n < 77:
+	case n < 75:
 		return Step{Op: Unload, Gateway: g.gateway(), Model: g.model(), N: g.IntN(2)}
-	case n < 81:
+	case n < 78:
 		return Step{Op: Idle, Model: g.model(), For: g.upTo(3 * time.Second)}
-	case n < 83:
+	case n < 80:
 		return Step{Op: Reload, Gateway: g.gateway(), Model: g.model(), N: g.IntN(2)}
-	case n < 86:
+	case n < 83:
 		return Step{Op: Die, Host: g.host(), Model: g.model()}
-	case n < 89:
+	case n < 86:
 		return Step{Op: Fail, Host: g.host(), Model: g.model(), N: 1 + g.IntN(3)}
-	case n < 90:
+	case n < 87:
 		return Step{Op: Missing, Host: g.host(), Model: g.model(), N: 1}
+	case n < 88:
+		return Step{Op: Poison, Gateway: g.gateway(), Model: g.model(), For: 30 * time.Second, Serve: g.upTo(time.Second)}
+	case n < 91:
+		return Step{Op: Sleep, Gateway: g.gateway(), Host: g.host(), N: g.IntN(2)}
+	case n < 92:
+		return Step{Op: Wake, Gateway: g.gateway(), Host: g.host()}
 	case n < 93:
+		return Step{Op: SweepEnd, N: g.IntN(2)}
+	case n < 94:
 		return Step{Op: Edit, Model: g.model()}
 	}
 	return Step{Op: Rest, After: g.upTo(8 * g.pace)}
 }
 
-// fault draws what an operator hopes not to see.
-func (g generator) fault() Step {
-	s := Step{Op: pick(g, Crash, Crash, Stop, GateCrash, GateCrash, GateStop, Cut, Cut, Stall, Stall, Lose, Lose, Lose, Slow, Part, Flush, Remember, Remember, Failover, Refuse, Clock, NoWake)}
+func (g *generator) request() Step {
+	s := Step{Op: pick(g, Request, Request, Request, Request, Request, Request, Request, Request, Request, Grammar), Gateway: g.gateway(), Model: g.model(), For: pick(g, 60*time.Second, 60*time.Second, 30*time.Second, g.upTo(10*time.Second)), Serve: g.upTo(g.serve)}
+	if s.Model == g.hot {
+		s.Serve = time.Second + g.upTo(2*time.Second)
+	}
+	if g.IntN(8) == 0 {
+		s.N = 2 + g.IntN(12)
+	}
+	if g.IntN(10) == 0 {
+		s.Serve = g.upTo(20 * time.Second)
+	}
+	if g.IntN(6) == 0 {
+		s.Leave = g.upTo(4 * time.Second)
+	}
+	return s
+}
+
+// faults are what an operator hopes not to see; those that stand here twice are drawn as often.
+var faults = []Op{
+	Crash, Crash, Stop, GateCrash, GateCrash, GateStop, Cut, Cut, Stall, Stall, Lose, Lose, Lose, Slow, Part, Flush, Remember, Remember,
+	Failover, Failover, Failover, Refuse, Clock, NoWake, Deaf, Ignore, Linger, SweepLose, Depart,
+}
+
+// fault draws one of faults.
+func (g *generator) fault() Step {
+	s := Step{Op: pick(g, faults...)}
 	s.For = g.upTo(pick(g, time.Second, 5*time.Second, 30*time.Second))
 	switch s.Op {
 	case Crash, Stop:
 		s.Host = g.host()
-	case NoWake:
+	case NoWake, Deaf, Ignore:
 		s.Host, s.N, s.For = g.host(), 1+g.IntN(2), 0
+	case SweepLose:
+		s.N, s.Skip, s.For = 1, g.IntN(40), 0
+	case Linger:
+		s.Host, s.For = g.host(), min(s.For, 12*time.Second)
+	case Depart:
+		s.Host, s.For = len(g.scenario.Hosts), s.For*time.Duration(g.IntN(2))
 	case GateCrash, GateStop:
 		s.Gateway = g.gateway()
 	case Slow:

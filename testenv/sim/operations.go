@@ -8,6 +8,7 @@ import (
 
 	"reveille/gateway/admit"
 	"reveille/infra/state"
+	"reveille/infra/wake"
 	"reveille/runner/engine"
 	"reveille/testenv/check"
 )
@@ -19,6 +20,8 @@ const settle = 45 * time.Second
 var operations = map[Op]func(*world, Step){
 	Rest:    func(*world, Step) {},
 	Request: (*world).come,
+	Grammar: (*world).come,
+	Poison:  (*world).come,
 	Start: func(w *world, s Step) {
 		if l := w.gateway(s.Gateway).current(); l != nil {
 			model := modelNames[s.Model-1]
@@ -113,11 +116,57 @@ var operations = map[Op]func(*world, Step){
 		w.mu.Unlock()
 	},
 	NoWake: func(w *world, s Step) {
-		w.disturb(settle+hold, "no-wake")
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.noWake[hostName(s.Host)] += s.N
+		w.host(s.Host).machine.set(func(m *machine) { m.refuse += s.N })
 	},
+	Deaf:   func(w *world, s Step) { w.host(s.Host).machine.set(func(m *machine) { m.deaf += s.N }) },
+	Ignore: func(w *world, s Step) { w.host(s.Host).machine.set(func(m *machine) { m.ignore += s.N }) },
+	Linger: func(w *world, s Step) { w.host(s.Host).machine.set(func(m *machine) { m.linger = s.For }) },
+	Sleep:  (*world).sleep,
+	Wake: func(w *world, s Step) {
+		if l := w.gateway(s.Gateway).current(); l != nil {
+			w.work.Go(func() { _ = l.gate.WakeHost(context.Background(), hostName(s.Host)) })
+		}
+	},
+	SweepEnd:  func(w *world, s Step) { w.warmer.end(s.N == 0) },
+	SweepLose: func(w *world, s Step) { w.warmer.lose(s.N, s.Skip) },
+	Depart: func(w *world, s Step) {
+		if r := w.host(s.Host); r.strange {
+			w.disturb(settle, "depart")
+			r.machine.set(func(m *machine) { m.power = wake.Off })
+			r.crash()
+			if s.For > 0 {
+				time.AfterFunc(s.For, func() { r.booted(true) })
+			}
+		}
+	},
+	Mend: func(w *world, _ Step) { w.mend() },
+}
+
+// mend ends all that is wrong, but for a clock that jumped, and brings everybody back.
+func (w *world) mend() {
+	w.record(check.Event{Kind: check.Mended, For: settle})
+	w.mu.Lock()
+	w.refusing, w.parts = false, map[[2]int]bool{}
+	w.mu.Unlock()
+	w.orders.mu.Lock()
+	clear(w.orders.fail)
+	w.orders.mu.Unlock()
+	for _, g := range w.gateways {
+		if l := g.current(); l != nil {
+			l.link.mu.Lock()
+			l.link.latency = 0
+			l.link.mu.Unlock()
+			l.link.heal()
+		}
+		g.start()
+	}
+	for _, r := range w.runners {
+		r.machine.set(func(m *machine) { m.refuse, m.deaf, m.ignore, m.linger = 0, 0, 0, 0 })
+		if l := r.current(); l != nil {
+			l.link.heal()
+		}
+		r.startAfter(0)
+	}
 }
 
 func (w *world) gateway(n int) *gateway { return w.gateways[(n-1+len(w.gateways))%len(w.gateways)] }
@@ -149,6 +198,18 @@ func (w *world) trouble(s Step, do func(*link)) {
 		do(l)
 		time.AfterFunc(s.For, l.heal)
 	}
+}
+
+// sleep asks a gateway to put a host to sleep, which unloads its models first.
+func (w *world) sleep(s Step) {
+	l, r := w.gateway(s.Gateway).current(), w.host(s.Host)
+	if l == nil || r.strange {
+		return
+	}
+	for _, m := range w.account(r).Residents {
+		w.record(check.Event{Kind: check.Unload, Host: r.name, Model: m.Model})
+	}
+	w.work.Go(func() { _ = l.gate.SleepHost(context.Background(), r.name, s.N > 0) })
 }
 
 // unload asks a gateway to unload a model everywhere.
@@ -212,7 +273,7 @@ func (w *world) edit(s Step) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.edits[model]++
-	c, err := makeCatalog(len(w.scenario.Hosts), w.edits)
+	c, err := makeCatalog(w.scenario.Hosts, w.edits)
 	if err != nil {
 		panic(err) // the text is made here
 	}

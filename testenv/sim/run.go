@@ -8,8 +8,11 @@ import (
 	"reveille/testenv/check"
 )
 
-// sampleEvery is how often hosts are looked at.
-const sampleEvery = 250 * time.Millisecond
+// How often hosts are looked at: in quiet times, and at others.
+const (
+	sampleEvery  = 250 * time.Millisecond
+	sampleSeldom = time.Second
+)
 
 // Report is what a run showed.
 type Report struct {
@@ -21,8 +24,11 @@ type Report struct {
 	Virtual    time.Duration // how long the pool lived
 
 	// The same while the scenario's own requests were served: without those that look whether the pool still works.
+	Last         int // step
 	Before       map[string]int
 	SpawnsBefore int
+
+	Judged map[int]check.Judged // by invariant
 }
 
 // Run runs a scenario in a bubble of its own. It ends at the first violation. t is for the bubble alone: violations are
@@ -50,6 +56,7 @@ func (w *world) run() {
 			r.start()
 		}
 	}
+	w.work.Go(w.warmer.run)
 	if !w.advance(time.Second) {
 		return
 	}
@@ -70,58 +77,51 @@ func (w *world) run() {
 
 // advance lets the pool run, looking at it; false when a promise was broken.
 func (w *world) advance(d time.Duration) bool {
-	for end := time.Now().Add(d); ; {
+	return w.until(d, func() bool { return false })
+}
+
+// until is advance that ends as soon as something is so. While promises for quiet times are suspended it looks less often.
+func (w *world) until(most time.Duration, so func() bool) bool {
+	for end := time.Now().Add(most); ; {
 		synctest.Wait()
 		w.sample()
 		if len(w.broken()) > 0 {
 			return false
 		}
 		left := time.Until(end)
-		if left <= 0 {
+		if left <= 0 || so() {
 			return true
 		}
-		time.Sleep(min(left, sampleEvery))
+		every := sampleEvery
+		if !w.calm() {
+			every = sampleSeldom
+		}
+		time.Sleep(min(left, every))
 	}
 }
 
 // calmDown mends everything, lets all requests end, and looks whether the pool still does its work.
 func (w *world) calmDown() {
-	w.mu.Lock()
-	w.refusing, w.noWake, w.parts = false, map[string]int{}, map[[2]int]bool{}
-	w.mu.Unlock()
-	w.orders.mu.Lock()
-	clear(w.orders.fail)
-	w.orders.mu.Unlock()
-	for _, g := range w.gateways {
-		if l := g.current(); l != nil {
-			l.link.mu.Lock()
-			l.link.latency = 0
-			l.link.mu.Unlock()
-			l.link.heal()
-		}
-		g.start()
+	w.mend()
+	served := w.served()
+	if w.until(2*time.Minute, func() bool { return w.calm() && served() }) && served() {
+		w.works()
 	}
-	for _, r := range w.runners {
-		if l := r.current(); l != nil {
-			l.link.heal()
-		}
-	}
+}
+
+// served returns a function that reports whether all requests made so far have ended.
+func (w *world) served() func() bool {
 	done := make(chan struct{})
 	go func() {
 		w.clients.Wait()
 		close(done)
 	}()
-	for range 12 {
-		if !w.advance(10 * time.Second) {
-			return
-		}
+	return func() bool {
 		select {
 		case <-done:
-			if w.advance(settle) {
-				w.works()
-			}
-			return
+			return true
 		default:
+			return false
 		}
 	}
 }
@@ -132,12 +132,12 @@ func (w *world) works() {
 	w.step++
 	w.mu.Unlock()
 	for i := range modelNames {
-		w.request(w.gateway(i+1), modelNames[i], Step{For: hold, Serve: 100 * time.Millisecond})
+		w.request(w.gateway(i+1), modelNames[i], Step{Op: Request, For: hold, Serve: 100 * time.Millisecond})
 		if !w.advance(3 * time.Second) {
 			return
 		}
 	}
-	if !w.advance(hold) {
+	if !w.until(hold+time.Second, w.served()) {
 		return
 	}
 	synctest.Wait()
@@ -157,6 +157,7 @@ func (w *world) end() {
 	for _, r := range w.runners {
 		r.crash()
 	}
+	w.warmer.end(false)
 	w.opLink.kill()
 	w.clients.Wait()
 	w.work.Wait()
@@ -169,7 +170,8 @@ func (w *world) end() {
 func (w *world) report() Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := Report{Violations: w.checker.Violations(), History: w.history, Requests: w.requests, Outcomes: map[string]int{}, Before: map[string]int{}}
+	out := Report{Violations: w.checker.Violations(), Judged: w.checker.Judged(), History: w.history, Requests: w.requests, Outcomes: map[string]int{}, Before: map[string]int{}}
+	out.Last = len(w.scenario.Steps) + 1
 	for _, e := range w.history {
 		switch e.Kind {
 		case check.Outcome:
@@ -177,12 +179,12 @@ func (w *world) report() Report {
 				continue // of an explicit load, no request
 			}
 			out.Outcomes[e.Text]++
-			if e.Step <= len(w.scenario.Steps)+1 {
+			if e.Step <= out.Last {
 				out.Before[e.Text]++
 			}
 		case check.Spawn:
 			out.Spawns++
-			if e.Step <= len(w.scenario.Steps)+1 {
+			if e.Step <= out.Last {
 				out.SpawnsBefore++
 			}
 		}

@@ -7,19 +7,23 @@ import (
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 	"reveille/infra/state"
+	"reveille/infra/wake"
 	"reveille/runner/host"
 	"reveille/testenv/check"
 )
 
 // runner is one host's runner over all its lives.
 type runner struct {
-	w      *world
-	n      int
-	name   string
-	addr   string
-	limits policy.Limits
-	budget map[policy.Devices]int64
+	w       *world
+	n       int
+	name    string
+	addr    string
+	limits  policy.Limits
+	budget  map[policy.Devices]int64
+	strange bool // the catalogue does not name it
+	machine machine
 
 	mu         sync.Mutex
 	life       *life
@@ -51,7 +55,11 @@ func (l *life) ready() bool {
 
 func newRunner(w *world, n int, spec HostSpec, limits policy.Limits) *runner {
 	name := hostName(n)
-	r := &runner{w: w, n: n, name: name, addr: name + ":1", limits: limits}
+	r := &runner{w: w, n: n, name: name, addr: name + ":1", limits: limits, strange: spec.Strange}
+	r.machine.power = wake.On
+	if spec.Asleep {
+		r.machine.power = wake.Off
+	}
 	if spec.Budget > 0 {
 		r.budget = map[policy.Devices]int64{policy.CPU: int64(spec.Budget) << 20}
 	}
@@ -69,7 +77,7 @@ func (r *runner) current() *life {
 func (r *runner) start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.life != nil {
+	if r.life != nil || r.w.isEnding() {
 		return
 	}
 	r.boots++
@@ -85,7 +93,7 @@ func (r *runner) start() {
 	l.host = host.New(host.Config{
 		Name: r.name, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Devices: policy.CPU | policy.NPU, Limits: r.limits, Budget: r.budget,
 		FairAfter: fairAfter, DrainTimeout: drainTimeout, Reserve: reserve, ClearTimeout: clearTimeout,
-		Generation: r.generation, Store: store, Engines: l.engines,
+		Generation: r.generation, Store: store, Engines: l.engines, Recipes: func() (recipe.Set, error) { return shipped(), nil },
 		OnRegister: func(g uint64) {
 			r.w.record(check.Event{Kind: check.Registered, Host: r.name, Value: g})
 			r.mu.Lock()
@@ -157,7 +165,7 @@ func (r *runner) stop() {
 	}
 }
 
-// startAfter brings the runner back.
+// startAfter brings the runner back if its machine is on then.
 func (r *runner) startAfter(d time.Duration) {
 	time.AfterFunc(d, func() {
 		if l := r.current(); l != nil && !l.ready() {
@@ -166,7 +174,7 @@ func (r *runner) startAfter(d time.Duration) {
 			case <-time.After(5 * time.Minute):
 			}
 		}
-		if !r.w.isEnding() {
+		if r.machine.runs() {
 			r.start()
 		}
 	})

@@ -14,7 +14,7 @@ import (
 
 // TestScenarios replays the files of testdata: faults of other systems, named by their issue, and histories in which this
 // one once broke a promise. The section "scenario" is what Parse reads. The section "expect", which may be missing, holds
-// lines of a count and the number it must have: an outcome, "spawns" or "refused".
+// lines of a count and the number it must have: an outcome, "spawns", "refused", "power-off" or "forgotten".
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -80,10 +80,10 @@ func expectation(list []count) string { return fmt.Sprint(list) }
 
 // counts is what a run shows of what is expected. The requests that look whether the pool still works count as well.
 func counts(r Report, list []count) string {
-	refused := 0
+	kinds := map[check.Kind]int{}
 	for _, e := range r.History {
-		if e.Kind == check.Refused {
-			refused++
+		if e.Kind == check.Refused || e.Step <= r.Last {
+			kinds[e.Kind]++
 		}
 	}
 	var got []count
@@ -91,8 +91,8 @@ func counts(r Report, list []count) string {
 		switch c.name {
 		case "spawns":
 			c.n = r.SpawnsBefore
-		case "refused":
-			c.n = refused
+		case "refused", "power-off", "forgotten":
+			c.n = kinds[check.Kind(c.name)]
 		default:
 			c.n = r.Before[c.name]
 		}

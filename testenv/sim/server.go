@@ -158,7 +158,7 @@ func effective(command string, reply any) bool {
 }
 
 // refusals are the words with which a script says that it did nothing, and how each goes over the wire.
-var refusals = map[string][]byte{"fenced": []byte("$6\r\nfenced\r\n"), "lost": []byte("$4\r\nlost\r\n"), "busy": []byte("$4\r\nbusy\r\n")}
+var refusals = map[string][]byte{"fenced": []byte("$6\r\nfenced\r\n"), "lost": []byte("$4\r\nlost\r\n"), "busy": []byte("$4\r\nbusy\r\n"), "stale": []byte("$5\r\nstale\r\n"), "stopping": []byte("$8\r\nstopping\r\n")}
 
 // refusal is the refusal in a script's reply, alone or first in a list; "" for any other answer.
 func refusal(reply []byte) string {

@@ -6,18 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"reveille/testenv/check"
 )
 
 var (
 	oneSeed  = flag.Uint64("sim.seed", 0, "run this seed alone and print its history")
-	seeds    = flag.Int("sim.seeds", 0, "how many seeds to run; 0: as many of the first 1,000 as ten minutes allow, with -short as ten seconds allow")
+	seeds    = flag.Int("sim.seeds", 0, "how many seeds to run; 0: 1,000, with -short 20, under the race detector 60")
 	firstRun = flag.Uint64("sim.first", 1, "the first seed")
 	shrink   = flag.Bool("sim.shrink", false, "shrink what fails")
 	out      = flag.String("sim.out", "", "folder for the histories of failing seeds")
@@ -29,48 +26,26 @@ var (
 // that works.
 const stands = 3 * time.Minute
 
+// TestSeeds runs a fixed list of seeds and fails for broken promises, and for promises that were hardly judged.
 func TestSeeds(t *testing.T) {
 	if *oneSeed != 0 {
-		s := Generate(*oneSeed, *steps)
-		t.Logf("\n%s", s)
-		r := Run(t, s)
-		for _, e := range r.History {
-			if e.Kind != "sample" {
-				t.Log(e)
-			}
-		}
-		for _, v := range r.Violations {
-			t.Error(v)
-		}
-		t.Log(r.Requests, r.Outcomes, r.Spawns, r.Virtual)
-		if *shrink && len(r.Violations) > 0 {
-			n := r.Violations[0].Invariant
-			s = Shrink(s, 400, func(s Scenario) bool { return Run(t, s).Breaks(n) })
-			t.Logf("shrunk:\n%s", s)
-			r = Run(t, s)
-			for _, e := range r.History {
-				if e.Kind != "sample" {
-					t.Log(e)
-				}
-			}
-			t.Log(r.Violations)
-		}
+		runOne(t, *oneSeed)
 		return
+	}
+	n := *seeds
+	if n == 0 {
+		n = manySeeds
+		if testing.Short() {
+			n = 20
+		}
 	}
 	var next, failures atomic.Int64
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	n, limit := *seeds, 24*time.Hour
-	if n == 0 {
-		n, limit = 1000, 10*time.Minute
-		if testing.Short() {
-			limit = 10 * time.Second
-		}
-	}
-	began, virtual, requests, spawns, ran := time.Now(), time.Duration(0), 0, 0, 0
+	sum, began := newTable(), time.Now()
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n) && int(failures.Load()) < *stopAt && time.Since(began) < limit; i = next.Add(1) - 1 {
+			for i := next.Add(1) - 1; i < int64(n) && int(failures.Load()) < *stopAt; i = next.Add(1) - 1 {
 				seed := *firstRun + uint64(i)
 				stuck := time.AfterFunc(stands, func() {
 					panic(fmt.Sprintf("seed %d stands still: a goroutine waits for a mutex whose holder waits for the clock", seed))
@@ -78,10 +53,9 @@ func TestSeeds(t *testing.T) {
 				r := Run(t, Generate(seed, *steps))
 				stuck.Stop()
 				mu.Lock()
-				ran++
-				virtual, requests, spawns = virtual+r.Virtual, requests+r.Requests, spawns+r.Spawns
-				if ran%250 == 0 {
-					t.Logf("%d of %d seeds in %v", ran, n, time.Since(began).Round(time.Second))
+				sum.add(r)
+				if sum.seeds%250 == 0 {
+					t.Logf("%d of %d seeds in %v", sum.seeds, n, time.Since(began).Round(time.Second))
 				}
 				mu.Unlock()
 				if len(r.Violations) > 0 {
@@ -93,7 +67,28 @@ func TestSeeds(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d seeds, %d requests, %d spawns, %v virtual in %v", ran, requests, spawns, virtual, time.Since(began))
+	t.Logf("%v in %v", sum, time.Since(began).Round(time.Second))
+	if !t.Failed() {
+		sum.judge(t)
+	}
+}
+
+// runOne runs a seed alone and prints its history.
+func runOne(t *testing.T, seed uint64) {
+	s := Generate(seed, *steps)
+	t.Logf("\n%s", s)
+	r := Run(t, s)
+	t.Logf("\n%s", historyOf(r))
+	for _, v := range r.Violations {
+		t.Error(v)
+	}
+	t.Log(r.Requests, r.Outcomes, r.Spawns, r.Virtual)
+	if *shrink && len(r.Violations) > 0 {
+		n := r.Violations[0].Invariant
+		s = Shrink(s, 400, func(s Scenario) bool { return Run(t, s).Breaks(n) })
+		r = Run(t, s)
+		t.Logf("shrunk:\n%s\n%s%v", s, historyOf(r), r.Violations)
+	}
 }
 
 // keep writes a failing history where -sim.out says.
@@ -101,16 +96,8 @@ func keep(t *testing.T, seed uint64, r Report) {
 	if *out == "" {
 		return
 	}
-	var b strings.Builder
-	for _, e := range r.History {
-		if e.Kind != check.Sample {
-			fmt.Fprintln(&b, e)
-		}
-	}
-	for _, v := range r.Violations {
-		fmt.Fprintln(&b, v)
-	}
-	if err := os.WriteFile(filepath.Join(*out, fmt.Sprintf("seed-%d.txt", seed)), []byte(b.String()), 0o600); err != nil {
+	text := fmt.Sprintf("%s%v\n", historyOf(r), r.Violations)
+	if err := os.WriteFile(filepath.Join(*out, fmt.Sprintf("seed-%d.txt", seed)), []byte(text), 0o600); err != nil {
 		t.Error(err)
 	}
 }

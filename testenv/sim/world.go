@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 
+	"reveille/gateway/quota"
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
@@ -26,6 +26,14 @@ const (
 	callTimeout  = 150 * time.Millisecond
 )
 
+// Times of the warmer.
+const (
+	wakeLimit   = 25 * time.Second // of gateways, too
+	forgetAfter = 45 * time.Second
+	confirm     = 3 * time.Second
+	powerCall   = 6 * time.Second
+)
+
 const prefix = "rv:{main}:"
 
 // world is one pool while a scenario runs.
@@ -39,6 +47,7 @@ type world struct {
 	orders   *orders
 	gateways []*gateway
 	runners  []*runner
+	warmer   *warmer
 	clients  sync.WaitGroup
 	work     sync.WaitGroup
 	ending   bool // guarded by mu: what ends now does not come back
@@ -56,28 +65,30 @@ type world struct {
 	refusing bool          // Redis is out of memory
 	remember bool          // there is a state to go back to
 	parts    map[[2]int]bool
-	noWake   map[string]int
 }
 
 func newWorld(s Scenario) (*world, error) {
-	cat, err := makeCatalog(len(s.Hosts), nil)
+	cat, err := makeCatalog(s.Hosts, nil)
 	if err != nil {
 		return nil, err
 	}
 	w := &world{
 		scenario: s, catalog: cat, edits: map[string]int{}, redis: miniredis.NewMiniRedis(), began: time.Now(), orders: &orders{fail: map[[2]string][]error{}},
-		serials: map[string]int{}, parts: map[[2]int]bool{}, noWake: map[string]int{},
+		serials: map[string]int{}, parts: map[[2]int]bool{},
 	}
-	limits, budgets := map[string]policy.Limits{}, map[string]int64{}
+	limits, budgets, named := map[string]policy.Limits{}, map[string]int64{}, map[string]bool{}
 	for i, h := range s.Hosts {
 		if limits[hostName(i+1)], err = policy.ParseLimits(h.Limits); err != nil {
 			return nil, err
 		}
 		budgets[hostName(i+1)] = int64(h.Budget) << 20
+		named[hostName(i+1)] = !h.Strange
 	}
 	w.checker = check.New(check.World{
-		Models: checked(cat), Limits: limits, Budgets: budgets, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease,
+		Models: checked(cat), Limits: limits, Budgets: budgets, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease, Catalogue: named,
+		Sweep: s.Sweep, WakeLimit: wakeLimit, ForgetAfter: forgetAfter, Barred: quota.CrashWindow,
 	})
+	w.warmer = &warmer{w: w, under: map[int]context.CancelFunc{}}
 	w.redis.ClockTTL(true)
 	if c, err := w.redis.Dial(); err != nil { // starts the server
 		return nil, err
@@ -140,6 +151,13 @@ func (w *world) broken() []check.Violation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.checker.Violations()
+}
+
+// calm reports whether promises for quiet times are in force.
+func (w *world) calm() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.checker.Calm()
 }
 
 func (w *world) nextPID() int {
@@ -241,7 +259,8 @@ func (w *world) sample() {
 	for _, r := range w.runners {
 		v := w.account(r)
 		life := r.current()
-		v.Ready = life != nil && life.ready() && w.redis.HGet(prefix+"host:"+r.name, "state") == "ready"
+		v.State, v.Power = policy.HostState(w.redis.HGet(prefix+"host:"+r.name, "state")), r.machine.is()
+		v.Ready = life != nil && life.ready() && v.State == policy.Ready
 		v.Queue = w.queue(r.name)
 		models, _ := w.redis.SMembers(prefix + "models:" + r.name)
 		for _, m := range models {
@@ -251,28 +270,4 @@ func (w *world) sample() {
 		}
 		w.record(check.Event{Kind: check.Sample, Host: r.name, View: v})
 	}
-}
-
-// Wake implements admit.Waker: it starts the host's runner, as a machine that boots does.
-func (w *world) Wake(ctx context.Context, host string) error {
-	select {
-	case <-time.After(time.Duration(200+chance(w.scenario.Seed, "wake", host, w.serial("wake"+host))%3000) * time.Millisecond):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	w.mu.Lock()
-	fails := w.noWake[host] > 0
-	if fails {
-		w.noWake[host]--
-	}
-	w.mu.Unlock()
-	if fails {
-		return fmt.Errorf("no machine for %s", host)
-	}
-	for _, r := range w.runners {
-		if r.name == host && !w.isEnding() {
-			r.start()
-		}
-	}
-	return nil
 }
