@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -13,6 +14,7 @@ import (
 const (
 	breakerFailures = 5               // in a row, before calls are refused at once
 	breakerProbe    = 1 * time.Second // ± 20 %: one call is let through this often while open
+	corruptEvery    = time.Minute     // how often a corrupt store is told of at most
 )
 
 // breaker refuses calls at once while Redis is away, so that nobody waits a time-out for an answer known beforehand.
@@ -24,6 +26,7 @@ type breaker struct {
 	failures int
 	open     bool
 	probeAt  time.Time
+	told     time.Time // when the log was last told of a corrupt store
 }
 
 // allow reports whether a call may go out. While open, one call each probe interval does.
@@ -41,27 +44,42 @@ func (b *breaker) allow() bool {
 	return true
 }
 
-// record learns a call's outcome and returns the error that callers see: nil, a reply error, or one that is ErrUnavailable.
+// record learns a call's outcome and returns the error that callers see: nil, redis.Nil, or one that is ErrUnavailable and,
+// where Redis took the call and failed in it, ErrCorrupt.
 func (b *breaker) record(err error) error {
-	failed := err != nil && unavailable(err)
 	b.mu.Lock()
-	if failed {
+	defer b.mu.Unlock()
+	if err != nil && unavailable(err) {
 		b.failures++
 		if !b.open && b.failures >= breakerFailures {
 			b.open, b.probeAt = true, time.Now().Add(breakerProbe)
 			b.log.Warn("state store is away", "error", err)
 		}
-	} else {
-		if b.open {
-			b.log.Info("state store is back")
-		}
-		b.failures, b.open = 0, false
-	}
-	b.mu.Unlock()
-	if failed {
 		return &unavailableError{err}
 	}
-	return err
+	if b.open {
+		b.log.Info("state store is back")
+	}
+	b.failures, b.open = 0, false
+	if err == nil || errors.Is(err, redis.Nil) {
+		return err
+	}
+	return b.corruptLocked(err)
+}
+
+// corrupt is the error of a call that was answered with what nobody can use.
+func (b *breaker) corrupt(err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.corruptLocked(err)
+}
+
+func (b *breaker) corruptLocked(err error) error {
+	if time.Since(b.told) > corruptEvery {
+		b.told = time.Now()
+		b.log.Error("state store is corrupt: delete the pool's keys that have a wrong type or content", "error", err)
+	}
+	return &unavailableError{fmt.Errorf("%w: %w", ErrCorrupt, err)}
 }
 
 // up reports whether the breaker is closed.

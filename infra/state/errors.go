@@ -7,6 +7,9 @@ var (
 	// ErrUnavailable: Redis did not answer in time, refused, or the breaker is open. Nothing is known of the effect of a
 	// call that had been sent; scripts with an operation id may be repeated.
 	ErrUnavailable = errors.New("state store unavailable")
+	// ErrCorrupt: Redis holds what an operation cannot work with: a key of another type, a field that is no number, more
+	// than a reply may have. It is ErrUnavailable as well; the same call works once the keys are mended.
+	ErrCorrupt = errors.New("state store is corrupt")
 	// ErrFenced: another runner has registered this host since; the caller may write it no more.
 	ErrFenced = errors.New("fenced: another generation owns the host")
 	// ErrUnknownHost: Redis has no record of the host (it was emptied): register again.

@@ -9,7 +9,6 @@ type keys struct{ prefix string }
 func newKeys(pool string) keys { return keys{prefix: "rv:{" + pool + "}:"} }
 
 func (k keys) events() string              { return k.prefix + "events" }
-func (k keys) stats() string               { return k.prefix + "stats" }
 func (k keys) idle() string                { return k.prefix + "idle" }
 func (k keys) settings(name string) string { return k.prefix + "settings:" + name }
 

@@ -63,15 +63,16 @@ var hostStateLua string
 
 const shebang = "#!lua\n"
 
-// script is one operation. On Redis 7 and later it starts with `#!lua`, so that a server out of memory or without its
-// replicas refuses it before its first effect; servers that do not know the line (miniredis, Redis 6) get it without.
+// script is one operation, whose reply is bounded. On Redis 7 and later it starts with `#!lua`, so that a server out of
+// memory or without its replicas refuses it before its first effect; servers that do not know the line (miniredis, Redis
+// 6) get it without.
 type script struct {
 	modern, plain *redis.Script
 	usePlain      atomic.Bool
 }
 
 func newScript(src string) *script {
-	body := preludeLua + strings.TrimPrefix(src, shebang)
+	body := preludeLua + "local function operation()\n" + strings.TrimPrefix(src, shebang) + "\nend\nreturn bounded(operation())\n"
 	return &script{modern: redis.NewScript(shebang + body), plain: redis.NewScript(body)}
 }
 

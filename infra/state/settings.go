@@ -83,13 +83,25 @@ const maxIdle = 10 * 365 * 24 * time.Hour
 func (s *Store) PutDefaultIdle(ctx context.Context, idle time.Duration) error {
 	next := strconv.FormatInt(max(idle, -time.Millisecond).Milliseconds(), 10)
 	return s.guard(ctx, func(ctx context.Context) error {
-		was, err := s.rdb.SetArgs(ctx, s.keys.idle(), next, redis.SetArgs{Get: true, TTL: idleKept}).Result()
-		if err != nil && !errors.Is(err, redis.Nil) || was == next {
+		was, err := s.readIdle(ctx)
+		if err == nil {
+			err = s.rdb.Set(ctx, s.keys.idle(), next, idleKept).Err()
+		}
+		if err != nil || was == next {
 			return err
 		}
 		event, _ := json.Marshal(Event{Kind: "settings", State: "idle"})
 		return s.rdb.Publish(ctx, s.keys.events(), event).Err()
 	})
+}
+
+// readIdle reads the default idle time, "" for none and for what is no string.
+func (s *Store) readIdle(ctx context.Context) (string, error) {
+	text, err := s.rdb.GetRange(ctx, s.keys.idle(), 0, 31).Result()
+	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return "", nil
+	}
+	return text, err
 }
 
 // DefaultIdle reads what PutDefaultIdle published, not known where nothing readable stands there. It is not signed: use
@@ -98,9 +110,7 @@ func (s *Store) DefaultIdle(ctx context.Context) (idle time.Duration, known bool
 	var text string
 	err = s.guard(ctx, func(ctx context.Context) error {
 		var err error
-		if text, err = s.rdb.GetRange(ctx, s.keys.idle(), 0, 31).Result(); err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE") {
-			return nil
-		}
+		text, err = s.readIdle(ctx)
 		return err
 	})
 	ms, bad := strconv.ParseInt(text, 10, 64)
@@ -161,13 +171,3 @@ func (s *Store) readCatalog(ctx context.Context) (r catalogRecord, right bool, p
 }
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }
-
-func (s *Store) hgetall(ctx context.Context, key string) (map[string]string, error) {
-	var out map[string]string
-	err := s.guard(ctx, func(ctx context.Context) error {
-		var err error
-		out, err = s.rdb.HGetAll(ctx, key).Result()
-		return err
-	})
-	return out, err
-}

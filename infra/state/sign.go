@@ -77,6 +77,7 @@ const (
 	reasonMAC   = "it is not signed with this pool's runner secret"
 	reasonOlder = "it is older than one that was read before"
 	reasonForm  = "it is no hash, or too large"
+	reasonName  = "a name of a host, model or ticket is too long or not printable"
 )
 
 type catalogRecord struct {
@@ -164,11 +165,22 @@ func (s *signer) admitAddrs(hosts map[string]*HostRecord) {
 			h.Addr = s.addrs[name]
 		}
 	}
-	for record := range s.refused {
+	for record := range s.refused { // of hosts that are gone
 		if name, is := strings.CutPrefix(record, "host:"); is && hosts[name] == nil {
 			delete(s.refused, record)
 		}
 	}
+}
+
+// judgeNames judges whether every host, model and ticket of a snapshot has a name.
+func (s *signer) judgeNames(right bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reason := ""
+	if !right {
+		reason = reasonName
+	}
+	s.judgeLocked("names", reason)
 }
 
 // lastSerial is the highest serial of a right catalogue.
@@ -178,8 +190,8 @@ func (s *signer) lastSerial() uint64 {
 	return s.catalog.serial
 }
 
-// Refused lists the records of Redis that the last look refused, sorted by name: "catalog", "settings:TABLE" and
-// "host:NAME" (its address). total counts how often a record began to be refused.
+// Refused lists the records of Redis that the last look refused, sorted by name: "catalog", "settings:TABLE",
+// "host:NAME" (its address) and "names" (of hosts, models and tickets). total counts how often a record began to be refused.
 func (s *Store) Refused() (records []string, total uint64) {
 	s.signer.mu.Lock()
 	defer s.signer.mu.Unlock()

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // LostAfter is how long a host may go without a heartbeat before readers take it for lost.
@@ -98,28 +100,56 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 		Revision: uint64(atoi(text(top[0]))), NowMS: atoi(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
 		Hosts: make(map[string]*HostRecord, len(hosts)), Saved: s.admitted(SavedOptions, top[5]), Runtime: s.admitted(Runtime, top[6]),
 	}
+	named := true
 	for _, h := range hosts {
 		parts := list(h)
 		if len(parts) != 4 {
 			return nil, fmt.Errorf("snapshot: a host of %d parts, not 4", len(parts))
 		}
 		name := text(parts[0])
+		if !isName(name) {
+			named = false
+			continue
+		}
 		host := hostRecord(name, fields(parts[1]), out.NowMS)
 		for m := range slices.Chunk(list(parts[2]), 2) {
-			if f := fields(m[1]); len(f) > 0 {
-				host.Models[text(m[0])] = modelRecord(name, text(m[0]), f)
+			if f, id := fields(m[1]), text(m[0]); !isName(id) {
+				named = false
+			} else if len(f) > 0 {
+				host.Models[id] = modelRecord(name, id, f)
 			}
 		}
 		for t := range slices.Chunk(list(parts[3]), 3) {
-			if f := fields(t[2]); len(f) > 0 {
+			if f, id := fields(t[2]), text(t[0]); !isName(id) || f["model"] != "" && !isName(f["model"]) {
+				named = false
+			} else if len(f) > 0 {
 				f["waiters"] = text(t[1])
-				host.Queue = append(host.Queue, ticketRecord(text(t[0]), f))
+				host.Queue = append(host.Queue, ticketRecord(id, f))
 			}
 		}
 		out.Hosts[name] = host
 	}
+	s.signer.judgeNames(named)
 	s.signer.admitAddrs(out.Hosts)
 	return out, nil
+}
+
+const (
+	maxName = 256     // bytes of a host's or model's name, or of a ticket's id
+	maxText = 4 << 10 // bytes of a text for people
+)
+
+// isName reports whether a text may be a name: it is printed in logs.
+func isName(s string) bool {
+	return s != "" && len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// cut is a text for people, not longer than maxText.
+func cut(s string) string {
+	if len(s) > maxText {
+		s = s[:maxText] + "…"
+	}
+	return strings.ToValidUTF8(s, "")
 }
 
 // list, text and fields read parts of a script's reply; what is of another kind is empty.
@@ -152,7 +182,7 @@ func fields(v any) map[string]string {
 func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 	h := &HostRecord{
 		Name: name, State: f["state"], Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"],
-		Driver: f["driver"], Error: f["error"], Loading: f["loading"], Generation: uint64(atoi(f["generation"])),
+		Driver: f["driver"], Error: cut(f["error"]), Loading: f["loading"], Generation: uint64(atoi(f["generation"])),
 		SeenMS: atoi(f["seen_ms"]), ActiveMS: atoi(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
 	}
 	if f["labels"] != "" {

@@ -77,7 +77,7 @@ type TicketRecord struct {
 
 func ticketRecord(id string, f map[string]string) TicketRecord {
 	return TicketRecord{
-		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: f["state"], Code: f["code"], Message: f["message"],
+		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: f["state"], Code: f["code"], Message: cut(f["message"]),
 		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", Merge: f["merge_args"] == "1", WakeError: f["wake_failed"] == "1",
 		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: atoi(f["bytes_done"]), Total: atoi(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
 		LoadMS: atoi(f["load_ms"]), Created: atoi(f["created_ms"]), Waiters: int(atoi(f["waiters"])), Fields: f,

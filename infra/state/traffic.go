@@ -2,7 +2,9 @@ package state
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -40,13 +42,18 @@ func (s *Store) Traffic(ctx context.Context) (map[Copy]float64, error) {
 }
 
 func (s *Store) counters(ctx context.Context) (map[string]float64, error) {
-	raw, err := s.hgetall(ctx, s.keys.stats())
+	raw, _, readable, err := s.record(ctx, "stats") // it has no MACs
+	if err == nil && !readable {
+		err = s.breaker.corrupt(errors.New("the hash stats: " + reasonForm))
+	}
 	if err != nil {
 		return nil, err
 	}
 	out := make(map[string]float64, len(raw))
 	for k, v := range raw {
-		out[k], _ = strconv.ParseFloat(v, 64)
+		if n, err := strconv.ParseFloat(v, 64); err == nil && !math.IsInf(n, 0) && !math.IsNaN(n) {
+			out[k] = n
+		}
 	}
 	return out, nil
 }

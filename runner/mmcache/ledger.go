@@ -2,6 +2,7 @@ package mmcache
 
 import (
 	"context"
+	_ "embed" // the script
 	"log/slog"
 	"strconv"
 	"sync"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 )
+
+//go:embed lua/used.lua
+var luaUsed string
 
 // ledgerKey is a hash of the bytes written in each hour (hours since 1970): whatever was written longer ago than the
 // time to live is gone by itself, so that the sum of the rest bounds what is there.
@@ -35,25 +39,11 @@ func (l *ledger) room(ctx context.Context, n int64) (bool, error) {
 		return true, nil
 	}
 	if time.Since(l.read) > ledgerFresh {
-		all, err := l.rdb.HGetAll(ctx, ledgerKey).Result()
+		used, err := l.rdb.Eval(ctx, luaUsed, []string{ledgerKey}, hour(time.Now().Add(-l.ttl))).Int64()
 		if err != nil {
 			return false, err
 		}
-		oldest := hour(time.Now().Add(-l.ttl))
-		var gone []string
-		l.used = 0
-		for h, bytes := range all {
-			at, err1 := strconv.ParseInt(h, 10, 64)
-			b, err2 := strconv.ParseInt(bytes, 10, 64)
-			if err1 != nil || err2 != nil || at < oldest {
-				gone = append(gone, h)
-				continue
-			}
-			l.used += max(b, 0)
-		}
-		if len(gone) > 0 {
-			_ = l.rdb.HDel(ctx, ledgerKey, gone...).Err() // the next look tries again
-		}
+		l.used = used
 		l.read = time.Now()
 	}
 	if l.used+n > l.quota {

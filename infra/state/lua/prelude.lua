@@ -233,3 +233,23 @@ local function wake_duty(h, gateway, lease_ms)
   end
   return t
 end
+
+-- bounded is a reply, or an error in place of one that would take the caller more than MOST bytes: its texts, and EACH for
+-- every part of a list.
+local MOST, EACH = 32 * 1024 * 1024, 48
+local function weight(v)
+  if type(v) == 'string' then return #v end
+  if type(v) ~= 'table' then return 0 end
+  local flat, text = pcall(table.concat, v) -- a hash: several times faster than part by part
+  if flat then return #text + EACH * #v end
+  local sum = EACH * #v
+  for i = 1, #v do
+    sum = sum + weight(v[i])
+    if sum > MOST then break end
+  end
+  return sum
+end
+local function bounded(reply)
+  if weight(reply) > MOST then return {err = 'TOOLARGE the reply has more than 32 MiB'} end
+  return reply
+end

@@ -1,0 +1,68 @@
+package state_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+	"reveille/testenv"
+)
+
+// TestCorrupt: a key of another type, a reply that is too large, and names that are none are refused in words, and the
+// pool is as before once they are gone.
+func TestCorrupt(t *testing.T) {
+	var log bytes.Buffer
+	s, err := state.Open(state.Options{URL: "redis://" + testenv.Redis(t), Timeout: 5 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	must(t, err)
+	defer s.Close()
+	register(t, s, "h", map[string]string{"m": "llm"})
+	rdb := s.Client()
+	const host, models, stats = "rv:{main}:host:h", "rv:{main}:models:h", "rv:{main}:stats"
+	corrupt := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, state.ErrCorrupt) || !errors.Is(err, state.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrCorrupt", what, err)
+		}
+	}
+	snapshot := func() error { _, err := s.Snapshot(ctx); return err }
+
+	must(t, rdb.HSet(ctx, host, "huge", strings.Repeat("x", 33<<20)).Err())
+	corrupt("a field of 33 MiB", snapshot())
+	must(t, rdb.HSet(ctx, host, "huge", strings.Repeat("x", 31<<20)).Err())
+	must(t, snapshot())
+	must(t, rdb.HDel(ctx, host, "huge").Err())
+	must(t, rdb.Set(ctx, stats, "x", 0).Err())
+	_, err = s.Stats(ctx)
+	corrupt("counters that are a string", err)
+	must(t, rdb.Rename(ctx, models, "kept").Err())
+	must(t, rdb.Set(ctx, models, "x", 0).Err())
+	corrupt("a set that is a string", snapshot())
+	must(t, rdb.Rename(ctx, "kept", models).Err())
+	if n := strings.Count(log.String(), "state store is corrupt"); n != 1 {
+		t.Errorf("the log tells of it %d times:\n%s", n, log.String())
+	}
+
+	for _, name := range []string{strings.Repeat("n", 257), "a\nb", "a\xff", ""} {
+		must(t, rdb.SAdd(ctx, "rv:{main}:hosts", name).Err())
+		must(t, rdb.SAdd(ctx, models, name).Err())
+		must(t, rdb.HSet(ctx, "rv:{main}:model:h:"+name, "state", "loaded").Err())
+		snap, err := s.Snapshot(ctx)
+		must(t, err)
+		if len(snap.Hosts) != 1 || len(snap.Hosts["h"].Models) != 1 || snap.Hosts["h"].Models["m"] == nil {
+			t.Errorf("%.20q: %+v", name, snap.Hosts)
+		}
+		if refused, _ := s.Refused(); strings.Join(refused, " ") != "names" {
+			t.Errorf("%.20q: refused are %q", name, refused)
+		}
+		must(t, rdb.SRem(ctx, "rv:{main}:hosts", name).Err())
+		must(t, rdb.SRem(ctx, models, name).Err())
+	}
+	must(t, snapshot())
+	if refused, _ := s.Refused(); len(refused) > 0 {
+		t.Errorf("refused are %q", refused)
+	}
+}
