@@ -37,9 +37,7 @@ func TestEmbeddedRedisBeforeAuth(t *testing.T) {
 		}
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(2 * authTime))
-		if _, err := io.WriteString(c, text); err != nil {
-			t.Fatal(err)
-		}
+		_, _ = io.WriteString(c, text) // it may refuse before it has read all
 		_ = c.(*net.TCPConn).CloseWrite()
 		answer, _ := io.ReadAll(c)
 		return string(answer)
@@ -53,7 +51,7 @@ func TestEmbeddedRedisBeforeAuth(t *testing.T) {
 		"*1000000000\r\n":            "-ERR",
 		"*-9\r\n":                    "-ERR",
 		"*x\r\n":                     "-ERR",
-		strings.Repeat("a", 1<<20):   "-ERR",
+		strings.Repeat("a", 4<<10):   "-ERR",
 		"PING\r\n":                   "-ERR",
 		resp("PING"):                 "-NOAUTH",
 		resp("COMMAND"):              "-NOAUTH",
@@ -68,6 +66,9 @@ func TestEmbeddedRedisBeforeAuth(t *testing.T) {
 		if got := ask(e.Addr(), text); !strings.HasPrefix(got, want) {
 			t.Errorf("%.60q: %.60q, want %q", text, got, want)
 		}
+	}
+	if got := ask(e.Addr(), strings.Repeat("a", 1<<20)); got != "" && !strings.HasPrefix(got, "-ERR") { // a reset may overtake the answer
+		t.Errorf("a megabyte without a line's end: %.60q", got)
 	}
 	if got := ask(e.db.Addr(), "*1\r\n$1099511627776\r\n"); strings.Contains(got, "OK") {
 		t.Errorf("miniredis itself answers %q", got)
