@@ -288,7 +288,7 @@ func (x *exchange) judge(resp *relay.Response) error {
 		return x.refusal(resp)
 	case status == wire.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == wire.EngineCrashed.Code():
 		return x.crashed(wire.New(wire.EngineCrashed, "The engine ended before its answer was complete."))
-	case x.raw:
+	case x.raw && status < 500: // an engine's 5xx may quote its own code
 		return nil
 	case status < 400:
 		if isPage(resp) {

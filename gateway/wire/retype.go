@@ -183,6 +183,7 @@ var requestFaults = []fault{
 var engineFaults = []fault{
 	{EngineOutOfMemory, []string{"bad_alloc"}, "The model's engine has no memory left for this request."},
 	{ModelLoading, []string{"loading model"}, ""},
+	{BadEngineReply, []string{"output that does not match the expected"}, "The model's output does not have the form of its chat template; another seed or prompt may help."},
 }
 
 func find(faults []fault, text string) (fault, bool) {

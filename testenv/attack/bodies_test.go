@@ -90,9 +90,13 @@ func TestBodies(t *testing.T) {
 	}
 	for path, body := range map[string]string{
 		"/v1/detokenize": `{"model":"see","tokens":[99999999]}`, "/v1/tokenize": `{"model":"see","content":null,"content":"\udc00"}`,
-		"/v1/chat/completions": `{"model":"see","messages":[{"role":5,"content":"x"}]}`,
+		"/v1/chat/completions": `{"model":"see","messages":[{"role":5,"content":"x"}]}`, "/upstream/see/detokenize": `{"tokens":[99999999]}`,
 	} {
-		a := call(t, "POST", s.URL+path, body, bearer(inferKey))
+		key := inferKey
+		if strings.HasPrefix(path, "/upstream") {
+			key = ownerKey
+		}
+		a := call(t, "POST", s.URL+path, body, bearer(key))
 		refused(t, path, a, 400)
 		if strings.Contains(string(a.Body), "json.exception") || strings.Contains(string(a.Body), "_M_") {
 			t.Errorf("%s tells what the engine wrote: %v", path, a)
