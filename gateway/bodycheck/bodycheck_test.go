@@ -275,14 +275,6 @@ func TestImageSettings(t *testing.T) {
 		if got := code(err); got != want {
 			t.Errorf("%.100s: %q, want %q", field, got, want)
 		}
-		name, value, _ := strings.Cut(field, ":")
-		var text string
-		if strings.Contains(field, `","`) || json.Unmarshal([]byte(value), &text) != nil {
-			continue
-		}
-		if got := code(ImageField(strings.Trim(name, `"`), []byte(text))); got != want {
-			t.Errorf("in a form, %.100s: %q, want %q", field, got, want)
-		}
 	}
 }
 
@@ -302,15 +294,28 @@ func TestForm(t *testing.T) {
 	raw, _ := base64.StdEncoding.DecodeString(picture(14000, 14000))
 	small, _ := base64.StdEncoding.DecodeString(picture(14, 14))
 	for _, tt := range []struct {
-		file     []byte
-		pictures bool
-		ok       bool
+		name, value string
+		pictures    bool
+		want        string
 	}{
-		{small, true, true}, {raw, true, false}, {[]byte("GIF89a"), true, false},
-		{sound(8000, 2), false, true}, {sound(1, 60), false, false}, {[]byte("OggS and more"), false, true},
+		{"image", string(small), true, ""}, {"mask", string(small), true, ""}, {"image[]", string(raw), true, "invalid_type"}, {"image", "GIF89a", true, "invalid_type"},
+		{"file", string(sound(8000, 2)), false, ""}, {"file", string(sound(1, 60)), false, "invalid_type"}, {"file", "OggS and more", false, ""},
+		{"prompt", "a cat", true, ""}, {"n", "2", true, ""}, {"n", "2000000000", true, "invalid_type"}, {"size", "512x512", true, ""}, {"size", "100000x100000", true, "invalid_type"},
+		{"prompt", "<sd_cpp_extra_args>{}", true, "unsupported_parameter"}, {"prompt", strings.Repeat("a", 70_000), true, "invalid_type"},
+		{"extra_args", "{}", true, "unsupported_parameter"}, {"lora", "x", true, "unsupported_parameter"}, {"", "x", true, "invalid_request"},
+		{"temperature", "0.2", false, ""}, {"temperature", "-1e30", false, "invalid_type"}, {"temperature", "NaN", false, "invalid_type"}, {"temperature", "inf", false, "invalid_type"},
+		{"temperature", "0.2x", false, "invalid_type"}, {"language", "en", false, ""}, {"stream", "true", false, ""}, {"stream", "maybe", false, "invalid_type"},
+		{"temperature_inc", "1e-9", false, "unsupported_parameter"}, {"best_of", "100000", false, "unsupported_parameter"}, {"audio_ctx", "-5", false, "unsupported_parameter"},
 	} {
-		if err := Form("file", [][]byte{tt.file}, tt.pictures); (err == nil) != tt.ok {
-			t.Errorf("%.20q: %v", tt.file, err)
+		f := Form{Pictures: tt.pictures}
+		if got := code(f.See(tt.name, []byte(tt.value))); got != tt.want {
+			t.Errorf("%s %.40q: %q, want %q", tt.name, tt.value, got, tt.want)
+		}
+	}
+	f := Form{Pictures: true}
+	for i := range maxPictures + 1 {
+		if err := f.See("image[]", small); (err == nil) != (i < maxPictures) {
+			t.Errorf("picture %d: %v", i, err)
 		}
 	}
 }

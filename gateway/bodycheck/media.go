@@ -176,42 +176,6 @@ func tooMuch(param, message string, limit int) *wire.Error {
 	return wire.Newf(wire.InvalidType, message, limit).With(param)
 }
 
-// Form checks the files of a form: pictures for a route of images, sounds for
-// one of audio.
-func Form(param string, files [][]byte, pictures bool) error {
-	var m media
-	for _, f := range files {
-		e := (*wire.Error)(nil)
-		if pictures {
-			e = m.pictureFile(param, bytes.NewReader(f), len(f))
-		} else {
-			e = m.soundFile(param, bytes.NewReader(f), len(f), true)
-		}
-		if e != nil {
-			return e
-		}
-	}
-	return nil
-}
-
-// ImageField checks a field of a form for a route of images that is not a file.
-func ImageField(name string, value []byte) error {
-	e := (*wire.Error)(nil)
-	switch name {
-	case "prompt", "negative_prompt":
-		if len(value) > smallBytes {
-			return tooMuch(name, "A description of a picture may have at most %d bytes.", smallBytes)
-		}
-		e = describes([]byte(name), value)
-	case "size":
-		e = size([]byte(name), value)
-	}
-	if e != nil {
-		return e
-	}
-	return nil
-}
-
 // describes checks a description of a picture. sd-server takes a tag in it for
 // settings, which name files and know no bounds.
 func describes(name, value []byte) *wire.Error {

@@ -238,9 +238,13 @@ func (r rule) inRange(name []byte, v peek.Value) *wire.Error {
 		return reaches(name)
 	}
 	if err != nil || f < r.low || f > r.high {
-		return wire.Newf(wire.InvalidType, "'%s' must be between %.10g and %.10g.", name, r.low, r.high).With(string(name))
+		return r.outside(name)
 	}
 	return nil
+}
+
+func (r rule) outside(name []byte) *wire.Error {
+	return wire.Newf(wire.InvalidType, "'%s' must be between %.10g and %.10g.", name, r.low, r.high).With(string(name))
 }
 
 func reaches(name []byte) *wire.Error {

@@ -33,32 +33,17 @@ func (c *call) engine() bodycheck.Model {
 	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == "llamacpp", Sees: c.model.MMProj != ""}
 }
 
-// fileNames are the parts of forms that hold media.
-var fileNames = [...]string{"file", "image", "image[]", "mask"}
-
-// checkFiles checks the media of a form for models of sounds or pictures, and the fields that describe a picture.
-func checkFiles(body []byte, boundary string, pictures bool) error {
-	var files [][]byte
+// checkForm checks the fields and files of a form for models of sounds or pictures.
+func checkForm(body []byte, boundary string, pictures bool) error {
+	form := bodycheck.Form{Pictures: pictures}
 	var wrong error
 	err := peek.EachPart(body, boundary, func(name string, p peek.Part) {
-		if pictures && wrong == nil {
-			wrong = bodycheck.ImageField(name, p.Value)
-		}
-		for _, known := range fileNames {
-			if name == known {
-				files = append(files, p.Value)
-			}
+		if wrong == nil {
+			wrong = form.See(name, p.Value)
 		}
 	})
 	if err != nil {
 		return wire.New(wire.InvalidRequest, "Invalid multipart body.").Because(err)
 	}
-	if wrong != nil {
-		return wrong
-	}
-	param := "file"
-	if pictures {
-		param = "image"
-	}
-	return bodycheck.Form(param, files, pictures)
+	return wrong
 }

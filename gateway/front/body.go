@@ -102,7 +102,7 @@ func (c *call) parseForm() (name string, err error) {
 	if e := route.CheckForm(parts[:]); e != nil {
 		return "", e
 	}
-	if err := checkFiles(c.body, boundary, route.Type == policy.Image); err != nil {
+	if err := checkForm(c.body, boundary, route.Type == policy.Image); err != nil {
 		return "", err
 	}
 	return parts[wire.KeyModel].String(), nil

@@ -56,7 +56,7 @@ func (c *call) vetUpstream(path string) error {
 		if !ok {
 			return wire.New(wire.UnsupportedMediaType, "This route takes multipart/form-data.")
 		}
-		return checkFiles(c.body, boundary, c.model.Type == policy.Image)
+		return checkForm(c.body, boundary, c.model.Type == policy.Image)
 	case bodycheck.Closed:
 		return wire.New(wire.UnsupportedParameter, "This path of the engine is not open; use the gateway's own route.")
 	}

@@ -46,7 +46,7 @@ func Multipart(body []byte, boundary string, names []string, out []Part) error {
 	clear(out)
 	return EachPart(body, boundary, func(name string, p Part) {
 		for i := range names {
-			if names[i] == name {
+			if name != "" && names[i] == name {
 				out[i] = p
 				break
 			}
@@ -54,8 +54,8 @@ func Multipart(body []byte, boundary string, names []string, out []Part) error {
 	})
 }
 
-// EachPart calls fn with every field of a multipart/form-data body, in order,
-// and is otherwise as [Multipart].
+// EachPart calls fn with every part of a multipart/form-data body, in order, and is otherwise as [Multipart]. The name of
+// a part without one is "".
 func EachPart(body []byte, boundary string, fn func(name string, p Part)) error {
 	delimiter := []byte("\r\n--" + boundary)
 	pos, last, err := firstPart(body, delimiter)
@@ -77,9 +77,8 @@ func EachPart(body []byte, boundary string, fn func(name string, p Part)) error 
 			return fail(len(body), "form part is not closed")
 		}
 		at += start - 2
-		if name, file, ok := disposition(head); ok {
-			fn(name, Part{Present: true, File: file, Value: body[start:max(at, start)]})
-		}
+		name, file := disposition(head)
+		fn(name, Part{Present: true, File: file, Value: body[start:max(at, start)]})
 		pos, last, err = delimiterEnd(body, at+len(delimiter))
 	}
 	return err
@@ -146,21 +145,20 @@ func hasControl(head []byte) bool {
 	return false
 }
 
-// disposition finds the field name in a part's header. ok is false when the
-// part has none.
-func disposition(head []byte) (name string, file, ok bool) {
+// disposition finds the field name in a part's header: "" where the part has none, or more than one disposition.
+func disposition(head []byte) (name string, file bool) {
+	seen := false
 	for line := range bytes.SplitSeq(head, []byte("\r\n")) {
 		field, value, found := bytes.Cut(line, []byte(":"))
 		if !found || !strings.EqualFold(string(bytes.TrimSpace(field)), "Content-Disposition") {
 			continue
 		}
 		kind, params, err := mime.ParseMediaType(string(value))
-		if err != nil || kind != "form-data" {
-			return "", false, false
+		if err != nil || kind != "form-data" || seen {
+			return "", false
 		}
 		_, file = params["filename"]
-		name, ok = params["name"]
-		return name, file, ok
+		name, seen = params["name"], true
 	}
-	return "", false, false
+	return name, file
 }

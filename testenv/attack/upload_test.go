@@ -33,7 +33,7 @@ func TestUploads(t *testing.T) {
 	aio := func(name, value string) string {
 		return "Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value
 	}
-	file := func(disposition, kind string, bytes string) string {
+	file := func(disposition, kind, bytes string) string {
 		return "Content-Disposition: form-data; name=\"file\"; " + disposition + "\r\nContent-Type: " + kind + "\r\n\r\n" + bytes
 	}
 	wav, _ := testenv.Sound(1, 1)
@@ -85,6 +85,14 @@ func TestUploads(t *testing.T) {
 		if !a.OK() || !strings.HasPrefix(string(a.Body), `{"text":"`) || c.big == (string(a.Body) == plain) {
 			t.Errorf("%s: %v %s", c.name, a, a.Body)
 		}
+	}
+	for _, f := range [][2]string{{"temperature", "-1e30"}, {"temperature", "NaN"}, {"temperature_inc", "1e-9"}, {"best_of", "1000000"}, {"", "x"}} {
+		body := ""
+		for _, part := range []string{field("model", "ears"), field(f[0], f[1]), file(`filename="a.wav"`, "audio/wav", sound)} {
+			body += "--" + hex + "\r\n" + part + "\r\n"
+		}
+		a := call(t, "POST", s.URL+"/v1/audio/transcriptions", body+"--"+hex+"--\r\n", "Content-Type: multipart/form-data; boundary="+hex)
+		refused(t, f[0]+" "+f[1], a, 400)
 	}
 }
 

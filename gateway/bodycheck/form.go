@@ -1,0 +1,95 @@
+package bodycheck
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"reveille/gateway/wire"
+)
+
+// fileFields are the fields of forms that hold files.
+var fileFields = []string{"file", "image", "image[]", "mask"}
+
+// soundFields and pictureFields are the other fields of forms. whisper.cpp takes more, some of which have no bounds: with a
+// small temperature_inc it never stops collecting temperatures.
+var (
+	soundFields = map[string]rule{
+		"model": {kind: text}, "language": {kind: text}, "prompt": {kind: text}, "response_format": {kind: text}, "temperature": between(0, 2),
+		"timestamp_granularities[]": {kind: text}, "timestamp_granularities": {kind: text}, "include[]": {kind: text}, "chunking_strategy": {kind: text},
+		"stream": {kind: boolean}, "user": {kind: text},
+	}
+	pictureFields = func() map[string]rule {
+		all := maps.Clone(specs["image_generations"].rules)
+		all["strength"], all["partial_images"], all["input_fidelity"] = between(0, 1), between(0, 3), rule{kind: text}
+		return all
+	}()
+)
+
+// Form is the check of a form for models of sounds, or of pictures. Its fields are taken in one by one by See.
+type Form struct {
+	Pictures bool
+
+	media media
+}
+
+// See checks a field of a form, whose name is "" if it has none.
+func (f *Form) See(name string, value []byte) error {
+	if slices.Contains(fileFields, name) {
+		return f.file(value)
+	}
+	fields := soundFields
+	if f.Pictures {
+		fields = pictureFields
+	}
+	if name == "" {
+		return wire.New(wire.InvalidRequest, "A part of the form has no name, or more than one.").With("form")
+	}
+	r, known := fields[name]
+	if !known {
+		return wire.Newf(wire.UnsupportedParameter, "This route takes no form field %.64q.", name).With(strings.ToValidUTF8(name[:min(len(name), 64)], ""))
+	}
+	if e := r.checkText([]byte(name), value); e != nil {
+		return e
+	}
+	return nil
+}
+
+// file checks a file: a picture or a sound.
+func (f *Form) file(value []byte) error {
+	e := (*wire.Error)(nil)
+	if f.Pictures {
+		e = f.media.pictureFile("image", bytes.NewReader(value), len(value))
+	} else {
+		e = f.media.soundFile("file", bytes.NewReader(value), len(value), true)
+	}
+	if e != nil {
+		return e
+	}
+	return nil
+}
+
+// checkText is check for a field of a form, whose value is a text.
+func (r rule) checkText(name, value []byte) *wire.Error {
+	if len(value) > smallBytes {
+		return tooMuch(string(name), "This field may have at most %d bytes.", smallBytes)
+	}
+	switch r.kind {
+	case number:
+		n, err := strconv.ParseFloat(string(value), 64)
+		if err != nil || !(n >= r.low && n <= r.high) { // not a number is in no range
+			return r.outside(name)
+		}
+	case boolean:
+		if _, err := strconv.ParseBool(string(value)); err != nil {
+			return wrong(name, "true or false")
+		}
+	case imageSize:
+		return size(name, value)
+	case imageText:
+		return describes(name, value)
+	}
+	return nil
+}
