@@ -16,6 +16,8 @@ const (
 	maxProperties  = 200       // of an object
 	maxChoices     = 500       // values of an enum, alternatives of a schema
 	maxName        = 256       // bytes of a property's name
+	maxPlace       = 2048      // bytes of all names that lead to a part of a schema
+	maxElems       = 1 << 17   // elements of a schema's skeleton
 	maxPattern     = 1024      // bytes of a pattern
 	maxPatternDeep = 16        // groups inside one another
 	maxRepeats     = 512       // copies that counted repetitions inside one another make
@@ -25,6 +27,7 @@ const (
 	maxGroups      = 64        // inside one another
 	maxBranches    = 256       // alternatives of a rule
 	maxClass       = 512       // bytes of a character class
+	maxLiterals    = 64 << 10  // bytes of all literals and character classes of a grammar
 	maxBound       = 1e15      // of a number: llama.cpp's converter does not end on those of more digits
 )
 
@@ -32,13 +35,15 @@ const (
 type cost struct {
 	quantifiers int // each may be left out or go on: an engine keeps all that are possible side by side
 	copies      int // of what is repeated
+	work        int // that looking for ambiguity took
 }
 
 // add adds up a document's cost and refuses more than engines bear.
 func (c *cost) add(more cost) error {
 	c.quantifiers += more.quantifiers
 	c.copies = clamp(c.copies + clamp(more.copies))
-	if c.quantifiers > maxQuantifiers || c.copies > maxCopies {
+	c.work += more.work
+	if c.quantifiers > maxQuantifiers || c.copies > maxCopies || c.work > maxWork {
 		return errors.New("its repetitions are too many, taken together")
 	}
 	return nil

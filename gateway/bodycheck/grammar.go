@@ -6,12 +6,17 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // checkGrammar bounds a grammar in GBNF before an engine reads it. It does not
 // replace the engine's parser: what that refuses may pass here.
 func checkGrammar(text string) error {
-	g := gbnf{rules: map[string]*gbnfRule{}}
+	g := newGrammar()
+	if strings.IndexByte(text, 0) >= 0 {
+		return errors.New("it has a NUL character") // where it ends for the engine
+	}
 	if err := g.read(text); err != nil {
 		return err
 	}
@@ -20,19 +25,27 @@ func checkGrammar(text string) error {
 			return errors.New("its counted repetitions make too many copies")
 		}
 	}
-	return nil
+	_, err := g.check(true, g.name("root").rule)
+	return err
 }
+
+func newGrammar() *gbnf { return &gbnf{rules: map[string]*gbnfRule{}, names: map[string]elem{}} }
 
 // gbnf is what of a grammar decides how much it costs.
 type gbnf struct {
+	cfg
+	names map[string]elem
 	rules map[string]*gbnfRule
 	cur   *gbnfRule
 	spent cost
+
+	literals int // bytes of literals, character classes and tokens
 }
 
 // gbnfRule is a rule: how often its parts are repeated at most, and the rules
 // that it names with how often they are.
 type gbnfRule struct {
+	named    elem // what stands for it
 	copies   int
 	uses     map[string]int
 	branches int
@@ -40,17 +53,29 @@ type gbnfRule struct {
 	weight   int
 }
 
-var (
-	gbnfName  = regexp.MustCompile(`^[A-Za-z0-9-]+`)
-	gbnfCount = regexp.MustCompile(`^\{\s*([0-9]{1,9})?\s*(,\s*([0-9]{1,9})?\s*)?\}`)
-	gbnfIs    = regexp.MustCompile(`^\s*::=`)
-)
+var gbnfCount = regexp.MustCompile(`^\{\s*([0-9]{1,9})?\s*(,\s*([0-9]{1,9})?\s*)?\}`)
 
-// item is a part of a rule that a quantifier may follow.
+// gbnfName is the length of a rule's name.
+func gbnfName(text string) int {
+	for i, c := range []byte(text) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
+			return i
+		}
+	}
+	return len(text)
+}
+
+// item is a part of a rule that a quantifier may follow, or a rule or a group
+// that is open.
 type item struct {
 	copies int            // inside it
 	uses   map[string]int // inside it
+	parts  []elem         // the item, or the last alternative of what is open
+	before [][]elem       // the alternatives before
 }
+
+// alternatives are those of what was open.
+func (i *item) alternatives() [][]elem { return append(i.before, i.parts) }
 
 func (i *item) add(o item, times int) {
 	i.copies = max(i.copies, clamp(o.copies*times))
@@ -60,6 +85,7 @@ func (i *item) add(o item, times int) {
 		}
 		i.uses[name] = max(i.uses[name], clamp(n*times))
 	}
+	i.parts = append(i.parts, o.parts...)
 }
 
 // clamp keeps products from growing beyond what any limit needs.
@@ -78,6 +104,7 @@ func (g *gbnf) read(text string) error {
 		settle(1)
 		if g.cur != nil {
 			g.cur.copies, g.cur.uses = stack[0].copies, stack[0].uses
+			g.define(g.cur.named, stack[0].alternatives()...)
 		}
 	}
 	for i := 0; i < len(text); {
@@ -86,7 +113,7 @@ func (g *gbnf) read(text string) error {
 		case ' ', '\t', '\r', '\n':
 			i++
 		case '#':
-			n := strings.IndexByte(rest, '\n')
+			n := strings.IndexAny(rest, "\r\n")
 			if n < 0 {
 				n = len(rest)
 			}
@@ -100,11 +127,17 @@ func (g *gbnf) read(text string) error {
 			if c == '[' && n > maxClass {
 				return errors.New("a character class is too long")
 			}
-			last, has = item{copies: 1}, true
+			if g.literals += n; g.literals > maxLiterals {
+				return errors.New("its literals and character classes are too long, taken together")
+			}
+			last, has = item{copies: 1, parts: g.atom(rest[:n])}, true
 			i += n
-		case '!', '.':
+		case '!': // part of a token that follows
 			settle(1)
-			last, has = item{copies: 1}, true
+			i++
+		case '.':
+			settle(1)
+			last, has = item{copies: 1, parts: g.atom(".")}, true
 			i++
 		case '(':
 			settle(1)
@@ -119,10 +152,13 @@ func (g *gbnf) read(text string) error {
 				return errors.New("a parenthesis closes nothing")
 			}
 			last, has = stack[len(stack)-1], true
+			last.parts, last.before = []elem{g.group(last.alternatives()...)}, nil
 			stack = stack[:len(stack)-1]
 			i++
 		case '|':
 			settle(1)
+			top := &stack[len(stack)-1]
+			top.parts, top.before = nil, top.alternatives()
 			if g.cur != nil {
 				if g.cur.branches++; g.cur.branches > maxBranches {
 					return errors.New("a rule has too many alternatives")
@@ -136,6 +172,13 @@ func (g *gbnf) read(text string) error {
 			if err := g.spent.add(cost{quantifiers: 1}); err != nil {
 				return err
 			}
+			low, high := 0, -1
+			if c == '+' {
+				low = 1
+			} else if c == '?' {
+				high = 1
+			}
+			last.parts = g.repeat(last.parts, low, high)
 			i++
 		case '{':
 			m := gbnfCount.FindStringSubmatch(rest)
@@ -150,24 +193,28 @@ func (g *gbnf) read(text string) error {
 			if high < low {
 				return errors.New("a repetition's maximum is below its minimum")
 			}
-			if err := g.spent.add(cost{quantifiers: 1, copies: high}); err != nil {
+			if err := g.spent.add(cost{quantifiers: 1, copies: clamp(high * max(len(last.parts), 1))}); err != nil {
 				return err
 			}
 			repeated := item{}
 			repeated.add(last, max(high, 1))
 			repeated.copies = max(repeated.copies, high)
-			last = repeated
-			if last.copies > maxRepeats {
+			if repeated.copies > maxRepeats {
 				return errors.New("its counted repetitions make too many copies")
 			}
+			if m[2] != "" && m[3] == "" {
+				high = -1
+			}
+			repeated.parts = g.repeat(last.parts, low, high)
+			last = repeated
 			i += len(m[0])
 		default:
-			name := gbnfName.FindString(rest)
+			name := rest[:gbnfName(rest)]
 			if name == "" {
 				return errors.New("it has a character that begins nothing")
 			}
 			i += len(name)
-			if is := gbnfIs.FindString(text[i:]); is != "" {
+			if after, ok := strings.CutPrefix(strings.TrimLeft(text[i:], " \t\r\n"), "::="); ok {
 				finish()
 				if len(stack) > 1 {
 					return errors.New("a parenthesis is not closed")
@@ -176,13 +223,13 @@ func (g *gbnf) read(text string) error {
 					return errors.New("it has too many rules")
 				}
 				stack = []item{{copies: 1}}
-				g.cur = &gbnfRule{}
+				g.cur = &gbnfRule{named: g.name(name)}
 				g.rules[name] = g.cur
-				i += len(is)
+				i = len(text) - len(after)
 				continue
 			}
 			settle(1)
-			last, has = item{copies: 1, uses: map[string]int{name: 1}}, true
+			last, has = item{copies: 1, uses: map[string]int{name: 1}, parts: []elem{g.name(name)}}, true
 		}
 	}
 	if len(stack) > 1 {
@@ -190,6 +237,77 @@ func (g *gbnf) read(text string) error {
 	}
 	finish()
 	return nil
+}
+
+// name returns what stands for the rule of a name.
+func (g *gbnf) name(name string) elem {
+	r, ok := g.names[name]
+	if !ok {
+		r = g.rule()
+		g.names[name] = r
+	}
+	return r
+}
+
+// atom returns the terminals of a literal, a class or a token. A token may be
+// any text.
+func (g *gbnf) atom(text string) (parts []elem) {
+	switch text[0] {
+	case '"':
+		for i := 1; i < len(text)-1; {
+			c, n := gbnfChar(text[i:])
+			parts = append(parts, g.terminal(text[i:i+n], func() []span { return []span{{c, c}} }))
+			i += n
+		}
+		return parts
+	case '[':
+		if text == "[]" || text == "[^]" {
+			return nil // as for the engine
+		}
+		return []elem{g.terminal(text, func() []span { return gbnfClass(text[1 : len(text)-1]) })}
+	}
+	return []elem{g.terminal(".", func() []span { return []span{{0, unicode.MaxRune}} })}
+}
+
+// gbnfClass returns the symbols of a character class.
+func gbnfClass(text string) (spans []span) {
+	not := text[0] == '^'
+	if not {
+		text = text[1:]
+	}
+	for len(text) > 0 {
+		low, n := gbnfChar(text)
+		text = text[n:]
+		high := low
+		if len(text) > 1 && text[0] == '-' {
+			high, n = gbnfChar(text[1:])
+			text = text[1+n:]
+		}
+		if low <= high {
+			spans = append(spans, span{low, high})
+		}
+	}
+	return tidy(spans, not)
+}
+
+// gbnfChar reads a character of a literal or a class, which is n bytes long.
+func gbnfChar(text string) (c rune, n int) {
+	if text[0] != '\\' || len(text) < 2 {
+		return utf8.DecodeRuneInString(text)
+	}
+	switch c := text[1]; c {
+	case 'x', 'u', 'U':
+		n := min(2+map[byte]int{'x': 2, 'u': 4, 'U': 8}[c], len(text))
+		v, _ := strconv.ParseUint(text[2:n], 16, 31)
+		return rune(v), n
+	case 't':
+		return '\t', 2
+	case 'r':
+		return '\r', 2
+	case 'n':
+		return '\n', 2
+	}
+	return rune(text[1]), 2 // never wider: the engine refuses others
 }
 
 // gbnfAtom is the length of a literal, a class or a token.

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"strings"
+	"unicode/utf8"
 )
 
 var (
@@ -45,7 +46,56 @@ func checkPattern(p string, lenient bool) (cost, error) {
 	if _, _, err = weigh(re, 0); err != nil {
 		return cost{}, err
 	}
-	return costOf(re), nil
+	spent := costOf(re)
+	if spent.quantifiers > 0 {
+		g := newGrammar()
+		if err := g.read(asGrammar(p)); err != nil {
+			return cost{}, err
+		}
+		spent.work, err = g.check(true, g.name("root").rule)
+	}
+	return spent, err
+}
+
+// asGrammar writes a pattern as the converter does.
+func asGrammar(p string) string {
+	b := []byte("root ::= ")
+	for i := 0; i < len(p); {
+		from := i
+		switch p[i] {
+		case '(':
+			if i++; strings.HasPrefix(p[i:], "?:") {
+				i += 2
+			}
+			b = append(b, " ("...)
+			continue
+		case ')', '|', '*', '+', '?', '.':
+			i++
+		case '{':
+			i += strings.IndexByte(p[i:], '}') + 1
+		case '[':
+			for i++; p[i] != ']'; i++ {
+				if p[i] == '\\' {
+					i++
+				}
+			}
+			i++
+		default:
+			if p[i] == '\\' {
+				i++
+			}
+			_, n := utf8.DecodeRuneInString(p[i:])
+			text := p[i : i+n]
+			i += n
+			if text == `"` || text == `\` {
+				text = `\` + text
+			}
+			b = append(append(append(b, ` "`...), text...), '"')
+			continue
+		}
+		b = append(b, p[from:i]...)
+	}
+	return string(b)
 }
 
 // cutLookaround takes out lookarounds as the converter does: up to the

@@ -24,22 +24,38 @@ type schemaCheck struct {
 	spent cost
 	edges map[string][]string // from a place in the schema to those that it is the same as
 	err   error
+
+	shapes map[string]*shape   // by place; the following are kept for llama.cpp
+	names  map[string][]string // of the properties, by the place of what holds them
+	counts map[string]int      // of the items of lists, by place
+	roots  []string            // places of whole schemas
+	inner  map[string]string   // places of the definitions of inner schemas, by those that they would have at the root
 }
 
 func (s *schemaCheck) document(v peek.Value) error {
 	s.edges = map[string][]string{}
+	s.shapes, s.names, s.counts, s.inner = map[string]*shape{}, map[string][]string{}, map[string]int{}, map[string]string{}
 	if s.param == "json_schema" {
-		s.base = "#"
+		s.begin("#")
 	}
 	w := peek.WalkOf(v.Raw)
 	s.node(&w, "#", schemaNode)
 	if s.err == nil && s.cyclic() {
 		s.err = errors.New("a $ref leads back to itself")
 	}
+	if s.err == nil && s.llama {
+		s.err = s.ambiguous()
+	}
 	if s.err != nil {
 		return wire.Newf(wire.InvalidType, "'%s' has a schema that is not accepted: %v.", s.param, s.err).With(s.param)
 	}
 	return nil
+}
+
+// begin notes that a whole schema begins at a place.
+func (s *schemaCheck) begin(place string) {
+	s.base = place
+	s.roots = append(s.roots, place)
 }
 
 // nodeKind says how the members of an object are to be read.
@@ -59,6 +75,9 @@ func (s *schemaCheck) fail(text string) bool {
 }
 
 func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
+	if len(at) > maxPlace {
+		return s.fail("its names, inside one another, are too long")
+	}
 	switch w.Kind() {
 	case peek.Array:
 		if s.nodes++; s.nodes > maxNodes {
@@ -67,8 +86,11 @@ func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
 		i := 0
 		return w.Array(func() bool {
 			i++
-			if kind != dataNode && i > maxChoices {
-				return s.fail("a list in it is too long")
+			if kind != dataNode {
+				if i > maxChoices {
+					return s.fail("a list in it is too long")
+				}
+				s.counts[at] = i
 			}
 			return s.node(w, at+"/"+strconv.Itoa(i-1), kind)
 		})
@@ -83,6 +105,12 @@ func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
 		return w.Object(func(name []byte) bool {
 			if n++; kind == namesNode && (n > maxProperties || len(name) > maxName) {
 				return s.fail("it has too many properties, or too long a name of one")
+			}
+			if kind == namesNode {
+				s.names[at] = append(s.names[at], string(name))
+				if as := s.base + "/$defs/" + string(name); strings.HasSuffix(at, "/$defs") && s.inner[as] == "" {
+					s.inner[as] = at + "/" + string(name)
+				}
 			}
 			next := schemaNode
 			if kind == dataNode {
@@ -134,11 +162,14 @@ func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
 	for i := range low {
 		low[i], high[i] = math.Inf(-1), math.Inf(1)
 	}
+	about := &shape{}
+	s.shapes[at] = about
 	ok := w.Object(func(name []byte) bool {
 		here := at + "/" + string(name)
 		if want, known := keywords[string(name)]; known && !s.lenient && !want.holds(w.Kind()) {
 			return s.fail("'" + string(name) + "' is not " + want.say)
 		}
+		about.note(string(name), *w)
 		switch string(name) {
 		case "pattern":
 			return s.pattern(w)
@@ -154,7 +185,7 @@ func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
 			if s.base != "" {
 				break
 			}
-			s.base = here
+			s.begin(here)
 			ok := s.node(w, here, schemaNode)
 			s.base = ""
 			return ok
@@ -219,7 +250,9 @@ func (s *schemaCheck) reference(w *peek.Walk, at string) bool {
 	if ref != "#" && !strings.HasPrefix(ref, "#/") {
 		return s.fail("a $ref does not begin with #/")
 	}
-	s.edges[at] = append(s.edges[at], s.base+strings.NewReplacer("~1", "/", "~0", "~").Replace(ref[1:]))
+	place := s.base + ref[1:]
+	s.edges[at] = append(s.edges[at], place, unescaped.Replace(place))
+	s.shapes[at].ref = place
 	return true
 }
 

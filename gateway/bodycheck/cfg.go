@@ -1,0 +1,187 @@
+package bodycheck
+
+import (
+	"slices"
+	"unicode"
+)
+
+// span is a range of code points, both ends included.
+type span struct{ low, high rune }
+
+// tidy orders spans and joins those that touch, or returns what lies between.
+func tidy(spans []span, not bool) (out []span) {
+	slices.SortFunc(spans, func(a, b span) int { return int(a.low - b.low) })
+	joined := spans[:0]
+	for _, s := range spans {
+		if n := len(joined); n > 0 && s.low <= joined[n-1].high+1 {
+			joined[n-1].high = max(joined[n-1].high, s.high)
+		} else {
+			joined = append(joined, s)
+		}
+	}
+	if !not {
+		return joined
+	}
+	from := rune(0)
+	for _, s := range joined {
+		if from < s.low {
+			out = append(out, span{from, s.low - 1})
+		}
+		from = s.high + 1
+	}
+	if from <= unicode.MaxRune {
+		out = append(out, span{from, unicode.MaxRune})
+	}
+	return out
+}
+
+// elem is an element of an alternative: a terminal or the name of a rule.
+type elem struct {
+	rule int32 // -1 for a terminal
+	set  int32 // of a terminal: its place in cfg.sets
+	last bool  // ends its alternative
+}
+
+// cfg is a context-free grammar in the form that llama.cpp runs.
+type cfg struct {
+	elems []elem
+	rules [][]int32 // where the alternatives of each rule begin in elems, -1 for an empty one
+	sets  [][]span
+	known map[string]int32 // sets by the text that they are written as
+}
+
+// rule returns a new rule, which has no alternatives yet.
+func (g *cfg) rule() elem {
+	g.rules = append(g.rules, nil)
+	return elem{rule: int32(len(g.rules) - 1)}
+}
+
+// define sets the alternatives of a rule.
+func (g *cfg) define(rule elem, alternatives ...[]elem) {
+	starts := make([]int32, 0, len(alternatives))
+	for _, a := range alternatives {
+		if len(a) == 0 {
+			starts = append(starts, -1)
+			continue
+		}
+		starts = append(starts, int32(len(g.elems)))
+		g.elems = append(g.elems, a...)
+		g.elems[len(g.elems)-1].last = true
+	}
+	g.rules[rule.rule] = starts
+}
+
+// group returns what stands for one of several alternatives.
+func (g *cfg) group(alternatives ...[]elem) elem {
+	r := g.rule()
+	g.define(r, alternatives...)
+	return r
+}
+
+// terminal returns a terminal of the symbols that spans gives, which is called
+// once for each text.
+func (g *cfg) terminal(text string, spans func() []span) elem {
+	set, ok := g.known[text]
+	if !ok {
+		if g.known == nil {
+			g.known = map[string]int32{}
+		}
+		set = int32(len(g.sets))
+		g.known[text] = set
+		g.sets = append(g.sets, spans())
+	}
+	return elem{rule: -1, set: set}
+}
+
+// repeat returns parts that stand low to high times, without end if high is
+// negative, as llama.cpp writes them out.
+func (g *cfg) repeat(parts []elem, low, high int) []elem {
+	if len(parts) == 0 {
+		return nil
+	}
+	one := parts[0]
+	if len(parts) > 1 {
+		one = g.group(parts)
+	}
+	all := slices.Repeat([]elem{one}, low)
+	if high < 0 {
+		more := g.rule()
+		g.define(more, []elem{one, more}, nil)
+		return append(all, more)
+	}
+	var rest []elem
+	for range high - low {
+		rest = []elem{g.group(append([]elem{one}, rest...), nil)}
+	}
+	return append(all, rest...)
+}
+
+// each calls fn for each element of a rule.
+func (g *cfg) each(rule int32, fn func(i int32)) {
+	for _, i := range g.rules[rule] {
+		for ; i >= 0; i++ {
+			fn(i)
+			if g.elems[i].last {
+				break
+			}
+		}
+	}
+}
+
+// recursive returns the rules that contain themselves, and the elements, by
+// place, of those that do so other than at their end, so that stacks grow.
+func (g *cfg) recursive() (rules []int32, nests []bool) {
+	nests = make([]bool, len(g.elems))
+	index := make([]int32, len(g.rules)) // in the order in which they are found, from 1
+	low := make([]int32, len(g.rules))   // Tarjan's low link
+	in := make([]int32, len(g.rules))    // the cycle of a rule, by the index of its first rule; 0 while it is open
+	var open []int32
+	found := int32(0)
+	var visit func(r int32)
+	visit = func(r int32) {
+		found++
+		index[r], low[r] = found, found
+		open = append(open, r)
+		self := false
+		g.each(r, func(i int32) {
+			if next := g.elems[i].rule; next >= 0 {
+				self = self || next == r
+				if index[next] == 0 {
+					visit(next)
+				}
+				if in[next] == 0 {
+					low[r] = min(low[r], low[next])
+				}
+			}
+		})
+		if low[r] != index[r] {
+			return
+		}
+		n := slices.Index(open, r)
+		cycle := open[n:]
+		open = open[:n]
+		for _, member := range cycle {
+			in[member] = index[r]
+		}
+		if len(cycle) == 1 && !self {
+			return
+		}
+		rules = append(rules, cycle...)
+		inner := false
+		for _, member := range cycle {
+			g.each(member, func(i int32) {
+				e := g.elems[i]
+				inner = inner || e.rule >= 0 && !e.last && in[e.rule] == index[r]
+			})
+		}
+		for _, member := range cycle {
+			g.each(member, func(i int32) { nests[i] = inner })
+		}
+	}
+	for r := range g.rules {
+		if index[r] == 0 {
+			visit(int32(r))
+		}
+	}
+	return rules, nests
+}

@@ -1,0 +1,386 @@
+package bodycheck
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"reveille/gateway/peek"
+)
+
+// shape is what of a schema decides in how many ways a text can be read. The
+// shapes of its properties, items and alternatives stand at their own places.
+type shape struct {
+	ref      string // the place that it refers to
+	types    []string
+	values   []string // of const and enum, as JSON
+	required map[string]bool
+	more     peek.Kind // of additionalProperties
+	open     bool      // additionalProperties is true
+}
+
+// note takes in the member of a schema that a walk stands before.
+func (s *shape) note(name string, w peek.Walk) {
+	switch name {
+	case "type":
+		s.types = textsOf(w.Raw())
+	case "required":
+		s.required = map[string]bool{}
+		for _, name := range textsOf(w.Raw()) {
+			s.required[name] = true
+		}
+	case "const":
+		s.values = []string{literal(w.Raw())}
+	case "enum":
+		s.values = nil
+		w.Array(func() bool { s.values = append(s.values, literal(w.Raw())); return true })
+	case "additionalProperties":
+		if s.more = w.Kind(); s.more == peek.Bool {
+			s.open = string(w.Raw().Raw) == "true"
+		}
+	}
+}
+
+// textsOf returns a string, or the strings of a list.
+func textsOf(v peek.Value) (list []string) {
+	if v.Kind == peek.String {
+		return []string{v.String()}
+	}
+	w := peek.WalkOf(v.Raw)
+	if v.Kind == peek.Array {
+		w.Array(func() bool {
+			if item := w.Raw(); item.Kind == peek.String {
+				list = append(list, item.String())
+			}
+			return true
+		})
+	}
+	return list
+}
+
+// literal returns a value as JSON, strings in one spelling.
+func literal(v peek.Value) string {
+	if v.Kind == peek.String {
+		return `"` + v.String()
+	}
+	return string(v.Raw)
+}
+
+// Symbols of a text: punctuation stands for itself, every other value and every
+// name is one symbol.
+const (
+	aTrue, aFalse, aNull = 1, 2, 3
+	figures              = 1 << 17
+	words                = 1 << 18
+	values               = 1 << 19 // objects and lists of const and enum
+)
+
+// skeleton turns the shapes of a document into a grammar, as llama.cpp's
+// converter does.
+type skeleton struct {
+	cfg
+	*schemaCheck
+	placed map[string]elem // rules by place
+	any    *elem
+	lost   bool // a reference leads nowhere
+	large  bool // it has more than maxElems elements
+}
+
+// ambiguous reports schemas that can be read in too many ways.
+func (s *schemaCheck) ambiguous() error {
+	k := skeleton{schemaCheck: s, placed: map[string]elem{}}
+	roots := make([]int32, 0, len(s.roots))
+	for _, place := range s.roots {
+		roots = append(roots, k.at(place).rule)
+	}
+	if k.full() {
+		return errors.New("it has too many parts")
+	}
+	if k.lost && !s.lenient {
+		return errors.New("a $ref leads nowhere")
+	}
+	_, err := k.check(false, roots...)
+	return err
+}
+
+// at returns the rule of the schema at a place.
+func (k *skeleton) at(place string) elem {
+	r, ok := k.placed[place]
+	if !ok {
+		r = k.rule()
+		k.placed[place] = r
+		sh := k.shapes[place]
+		if sh == nil {
+			sh = &shape{}
+		}
+		if !k.full() {
+			k.define(r, k.ways(place, sh)...)
+		}
+	}
+	return r
+}
+
+// full reports that the skeleton grew beyond its limit, which refuses the schema.
+func (k *skeleton) full() bool {
+	k.large = k.large || len(k.elems) > maxElems
+	return k.large
+}
+
+// ways returns the alternatives of a schema.
+func (k *skeleton) ways(place string, s *shape) (all [][]elem) {
+	if s.ref != "" {
+		return [][]elem{{k.at(k.resolve(s.ref))}}
+	}
+	for _, name := range [...]string{"/oneOf", "/anyOf"} {
+		if n, ok := k.counts[place+name]; ok {
+			for i := range n {
+				all = append(all, []elem{k.at(place + name + "/" + strconv.Itoa(i))})
+			}
+			return all
+		}
+	}
+	if len(s.values) > 0 {
+		return k.literals(s.values)
+	}
+	types := s.types
+	if len(types) == 0 {
+		types = []string{""}
+	}
+	for _, t := range types {
+		if k.full() {
+			break
+		}
+		all = append(all, k.typed(place, s, t)...)
+	}
+	return all
+}
+
+var (
+	unescaped = strings.NewReplacer("~1", "/", "~0", "~")
+	listItem  = regexp.MustCompile(`/(anyOf|oneOf|allOf|items|prefixItems)/[\s+-]*0*([0-9]+)[^/]*`)
+)
+
+// resolve returns the place of the schema that a reference leads to. Like
+// llama.cpp it takes names as they are and numbers in any form; definitions of
+// inner schemas count as those of the whole.
+func (k *skeleton) resolve(ref string) string {
+	for _, place := range [...]string{ref, unescaped.Replace(ref), listItem.ReplaceAllString(ref, "/$1/$2")} {
+		if k.shapes[place] != nil {
+			return place
+		}
+		if start := strings.Index(place, "/$defs/"); start >= 0 {
+			start += len("/$defs/")
+			end := start + strings.IndexByte(place[start:]+"/", '/')
+			if inner := k.inner[place[:end]] + place[end:]; k.shapes[inner] != nil {
+				return inner
+			}
+		}
+	}
+	k.lost = true
+	return ref
+}
+
+// typed returns the alternatives of a schema for one type, "" for none.
+func (k *skeleton) typed(place string, s *shape, t string) [][]elem {
+	fields, parts := k.names[place+"/properties"], k.counts[place+"/allOf"]
+	if t == "object" || t == "" {
+		if len(fields) > 0 || parts > 0 || s.more == peek.Object || s.more == peek.Bool && !s.open {
+			return [][]elem{k.object(place, s)}
+		}
+	}
+	if t == "array" || t == "" {
+		for _, name := range [...]string{"/items", "/prefixItems"} {
+			if n, ok := k.counts[place+name]; ok {
+				list := []elem{k.sign('[')}
+				for i := range n {
+					if i > 0 {
+						list = append(list, k.sign(','))
+					}
+					list = append(list, k.at(place+name+"/"+strconv.Itoa(i)))
+				}
+				return [][]elem{append(list, k.sign(']'))}
+			}
+		}
+		if k.shapes[place+"/items"] != nil {
+			return [][]elem{k.list('[', []elem{k.at(place + "/items")}, ']')}
+		}
+	}
+	switch t {
+	case "string":
+		return [][]elem{{k.symbols("string", span{words, values - 1})}}
+	case "number", "integer":
+		return [][]elem{{k.symbols("number", span{figures, words - 1})}}
+	case "boolean":
+		return [][]elem{{k.symbols("boolean", span{aTrue, aFalse})}}
+	case "null":
+		return [][]elem{{k.sign(aNull)}}
+	}
+	return [][]elem{{k.value()}}
+}
+
+// object returns an object: what it requires, then the rest, any of which may
+// be left out.
+func (k *skeleton) object(place string, s *shape) []elem {
+	all := []elem{k.sign('{')}
+	var optional [][]elem
+	named := []span{}
+	for _, f := range k.fields(place, s) {
+		pair := []elem{k.literal(`"` + f.name), k.at(f.place)}
+		named = append(named, k.sets[pair[0].set][0])
+		if !f.required {
+			optional = append(optional, pair)
+			continue
+		}
+		if len(all) > 1 {
+			all = append(all, k.sign(','))
+		}
+		all = append(all, pair...)
+	}
+	var rest []elem
+	if s.more == peek.Object || s.open {
+		value := k.value()
+		if s.more == peek.Object {
+			value = k.at(place + "/additionalProperties")
+		}
+		pair := []elem{k.terminal("but "+place, func() []span { return without(named) }), value}
+		rest = k.repeat(append([]elem{k.sign(',')}, pair...), 0, -1)
+		optional = append(optional, pair)
+	}
+	var first [][]elem // what the optional members may begin with
+	for i := len(optional) - 1; i >= 0; i-- {
+		if i == len(optional)-1 && rest != nil {
+			first = append(first, slices.Concat(optional[i], rest))
+			continue
+		}
+		first = append(first, slices.Concat(optional[i], rest))
+		rest = append(k.repeat(append([]elem{k.sign(',')}, optional[i]...), 0, 1), rest...)
+		rest = []elem{k.group(rest)}
+	}
+	if len(first) > 0 {
+		some := []elem{k.group(first...)}
+		if len(all) > 1 {
+			some = append([]elem{k.sign(',')}, some...)
+		}
+		all = append(all, k.group(some, nil))
+	}
+	return append(all, k.sign('}'))
+}
+
+// member is a property of an object.
+type member struct {
+	name, place string
+	required    bool
+}
+
+// fields returns the properties of a schema, or those of the schemas of its allOf.
+func (k *skeleton) fields(place string, s *shape) (list []member) {
+	add := func(place string, required func(name string) bool) {
+		for _, name := range k.names[place+"/properties"] {
+			list = append(list, member{name, place + "/properties/" + name, required(name)})
+		}
+	}
+	add(place, func(name string) bool { return s.required[name] })
+	if len(list) > 0 {
+		return list
+	}
+	for i := range k.counts[place+"/allOf"] {
+		part := place + "/allOf/" + strconv.Itoa(i)
+		if n, ok := k.counts[part+"/anyOf"]; ok {
+			for j := range n {
+				add(k.behind(part+"/anyOf/"+strconv.Itoa(j)), func(string) bool { return false })
+			}
+		} else {
+			add(k.behind(part), func(string) bool { return true })
+		}
+	}
+	return list
+}
+
+// behind follows references.
+func (k *skeleton) behind(place string) string {
+	for range maxLevels {
+		s := k.shapes[place]
+		if s == nil || s.ref == "" {
+			break
+		}
+		place = k.resolve(s.ref)
+	}
+	return place
+}
+
+// value returns the rule of any JSON value.
+func (k *skeleton) value() elem {
+	if k.any == nil {
+		r := k.rule()
+		k.any = &r
+		name := k.symbols("string", span{words, values - 1})
+		k.define(r, k.list('{', []elem{name, r}, '}'), k.list('[', []elem{r}, ']'),
+			[]elem{k.symbols("scalar", span{aTrue, aNull}, span{figures, values - 1})})
+	}
+	return *k.any
+}
+
+// list returns what repeats between two signs, separated by commas.
+func (k *skeleton) list(open rune, item []elem, end rune) []elem {
+	more := k.repeat(append([]elem{k.sign(',')}, item...), 0, -1)
+	return []elem{k.sign(open), k.group(append(slices.Clone(item), more...), nil), k.sign(end)}
+}
+
+// literals returns values as alternatives: one terminal, but for objects and
+// lists, which begin like others.
+func (k *skeleton) literals(values []string) (all [][]elem) {
+	var spans []span
+	for _, v := range values {
+		if v != "" && (v[0] == '{' || v[0] == '[') {
+			all = append(all, []elem{k.sign(rune(v[0])), k.literal(v)})
+		} else {
+			spans = append(spans, k.sets[k.literal(v).set]...)
+		}
+	}
+	if len(spans) > 0 {
+		spans = tidy(spans, false)
+		all = append(all, []elem{k.symbols("one of "+strings.Join(values, "\n"), spans...)})
+	}
+	return all
+}
+
+// literal returns the terminal of a value.
+func (k *skeleton) literal(text string) elem {
+	return k.terminal(text, func() []span {
+		from := rune(figures)
+		switch {
+		case text == "true":
+			return []span{{aTrue, aTrue}}
+		case text == "false":
+			return []span{{aFalse, aFalse}}
+		case text == "null":
+			return []span{{aNull, aNull}}
+		case strings.HasPrefix(text, `"`):
+			from = words
+		case strings.HasPrefix(text, "{"), strings.HasPrefix(text, "["):
+			from = values
+		}
+		c := from + 1 + rune(len(k.sets))
+		return []span{{c, c}}
+	})
+}
+
+// without returns the symbols of all strings but some.
+func without(named []span) (spans []span) {
+	from := rune(words)
+	for _, s := range tidy(named, false) {
+		spans = append(spans, span{from, s.low - 1})
+		from = s.high + 1
+	}
+	return append(spans, span{from, values - 1})
+}
+
+func (k *skeleton) sign(c rune) elem {
+	return k.terminal("sign "+strconv.Itoa(int(c)), func() []span { return []span{{c, c}} })
+}
+
+func (k *skeleton) symbols(text string, spans ...span) elem {
+	return k.terminal("the "+text, func() []span { return spans })
+}

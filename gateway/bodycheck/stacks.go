@@ -1,0 +1,268 @@
+package bodycheck
+
+import (
+	"cmp"
+	"errors"
+	"math/rand/v2"
+	"slices"
+)
+
+// llama.cpp keeps a stack for each way in which it can read the text so far, and
+// for each token of its vocabulary it tries all ways to go on. [ways.check]
+// does the same with a few texts that a grammar allows, and refuses the grammar
+// when the ways become many.
+const (
+	maxStacks    = 512     // side by side
+	maxPaths     = 1 << 19 // that pathLength symbols open
+	pathLength   = 16      // symbols, as many as a long token has
+	newStack     = 6       // transitions that a new stack costs as much as
+	maxWork      = 100_000 // transitions between stacks, some 10 ms
+	maxSymbols   = 512     // of a walk
+	maxChosen    = 64      // of these, where several could follow
+	allChoices   = 48      // in vain, of all recursive rules together
+	mostChoices  = 4       // in vain, after which a walk ends
+	leastChoices = 2
+	forced       = 8  // symbols without a choice count as one choice
+	maxTops      = 32 // kinds of terminals that are looked at for the next symbol
+	maxSamples   = 8  // ranges of a terminal that are looked at
+)
+
+var errWays = errors.New("it is ambiguous: after a few characters it can be read in too many ways; " +
+	"let alternatives, and what follows a repetition, begin differently, and no rule with itself")
+
+// stack is the top of a stack and the stack below it. Equal stacks have equal
+// numbers; the empty one is 0.
+type stack struct{ at, below int32 }
+
+// ways walks through a grammar as llama.cpp does.
+type ways struct {
+	*cfg
+	paths   bool // counts paths as well: symbols are characters
+	stacks  []stack
+	nests   []bool // by element: it belongs to a rule that contains itself other than at the end
+	grown   []bool // by stack: it holds such an element
+	numbers map[stack]int32
+	next    [][]int32 // by stack: those after its terminal is read; nil if not known yet
+	seen    []int32   // by stack: the last look that came across it
+	look    int32
+	work    int
+	met     []int32 // by stack: the last turn that led to it
+	place   []int32 // by stack: where that turn put it
+	turn    int32
+	random  *rand.Rand
+}
+
+// check refuses a grammar when its roots, or rules that contain themselves, can
+// be read in too many ways. paths says that symbols are characters. It returns
+// what the check cost.
+func (g *cfg) check(paths bool, roots ...int32) (work int, err error) {
+	rules, nests := g.recursive()
+	w := ways{cfg: g, paths: paths, nests: nests, numbers: make(map[stack]int32, 1024), work: maxWork, random: rand.New(rand.NewPCG(1, 2))}
+	w.push(-1, -1)
+	patience := leastChoices
+	if len(rules) > 0 {
+		patience = mostChoices
+	}
+	for _, rule := range roots {
+		if !w.walk(rule, true, patience) || !w.walk(rule, false, patience) {
+			return 0, errWays
+		}
+	}
+	patience = min(max(allChoices/max(len(rules), 1), leastChoices), mostChoices)
+	for _, rule := range rules {
+		if w.work < maxWork/4 {
+			break // many rules, which by themselves are no sign of ambiguity
+		}
+		if !w.walk(rule, true, patience) {
+			return 0, errWays
+		}
+	}
+	return maxWork - w.work, nil
+}
+
+// push returns the number of a stack.
+func (w *ways) push(at, below int32) int32 {
+	s := stack{at, below}
+	n, ok := w.numbers[s]
+	if !ok {
+		n = int32(len(w.stacks))
+		w.numbers[s] = n
+		w.stacks = append(w.stacks, s)
+		w.next = append(w.next, nil)
+		w.work -= newStack
+		w.grown = append(w.grown, at >= 0 && int(at) < len(w.nests) && w.nests[at] || below > 0 && w.grown[below])
+		w.seen, w.met, w.place = append(w.seen, 0), append(w.met, 0), append(w.place, 0)
+	}
+	return n
+}
+
+// settle returns the stacks with a terminal on top that a stack stands for.
+func (w *ways) settle(n int32) []int32 {
+	w.look++
+	out := make([]int32, 0, 4)
+	for todo := []int32{n}; len(todo) > 0 && len(out) <= maxStacks && w.work > 0; {
+		n, todo = todo[len(todo)-1], todo[:len(todo)-1]
+		if w.seen[n] == w.look {
+			continue
+		}
+		w.seen[n] = w.look
+		w.work--
+		s := w.stacks[n]
+		if n == 0 || w.elems[s.at].rule < 0 {
+			out = append(out, n)
+			continue
+		}
+		rest := w.rest(s)
+		for _, at := range w.rules[w.elems[s.at].rule] {
+			if at < 0 {
+				todo = append(todo, rest)
+			} else {
+				todo = append(todo, w.push(at, rest))
+			}
+		}
+	}
+	return out
+}
+
+// rest returns what remains of a stack behind the part on its top.
+func (w *ways) rest(s stack) int32 {
+	if w.elems[s.at].last {
+		return s.below
+	}
+	return w.push(s.at+1, s.below)
+}
+
+// after returns the stacks that follow when the terminal on top is read.
+func (w *ways) after(n int32) []int32 {
+	if w.next[n] == nil {
+		next := w.settle(w.rest(w.stacks[n])) // which may make w.next longer
+		w.next[n] = next
+	}
+	return w.next[n]
+}
+
+// walk reads symbols from a rule on while the stacks become more, and reports
+// whether they stay within limits. Of several symbols that may follow it takes
+// the one that leads to most, or any. It ends after so many choices in vain.
+func (w *ways) walk(rule int32, most bool, patience int) bool {
+	w.elems = append(w.elems, elem{rule: rule, last: true})
+	now := w.settle(w.push(int32(len(w.elems)-1), 0))
+	count := make([]int, len(now)) // the paths that lead to each stack
+	stacks, paths, chosen, since := 0, 0, 0, 0
+	for total := 0; total < maxSymbols && chosen < maxChosen && since < forced*patience; total++ {
+		if len(now) > maxStacks || w.work <= 0 {
+			return false
+		}
+		if total%pathLength == 0 {
+			for i := range count {
+				count[i] = 1
+			}
+		}
+		symbols := w.symbols(now)
+		if len(symbols) == 0 {
+			break
+		}
+		if len(symbols) > 1 {
+			chosen++
+			since += forced
+		} else {
+			since++
+		}
+		first := w.random.IntN(len(symbols))
+		best := w.read(now, count, symbols[first])
+		for i := 1; most && i < len(symbols); i++ {
+			if other := w.read(now, count, symbols[(first+i)%len(symbols)]); other.more(best) {
+				best = other
+			}
+		}
+		if now, count = best.stacks, best.count; w.paths && best.paths > maxPaths {
+			return false
+		}
+		if len(now) > stacks || best.paths > paths {
+			stacks, paths, since = max(stacks, len(now)), max(paths, best.paths), 0
+		}
+	}
+	return w.work > 0
+}
+
+// symbols returns symbols that the stacks can read, one for each choice of
+// stacks.
+func (w *ways) symbols(now []int32) (symbols []rune) {
+	var tops []int32
+	for _, n := range now {
+		if n != 0 && len(tops) < maxTops {
+			if set := w.elems[w.stacks[n].at].set; !slices.Contains(tops, set) {
+				tops = append(tops, set)
+			}
+		}
+	}
+	var masks []uint64
+	for _, set := range tops {
+		spans := w.sets[set]
+		skip := max(len(spans)/maxSamples, 1)
+		for i := w.random.IntN(skip); i < len(spans); i += skip {
+			c, mask := spans[i].low, uint64(0)
+			for bit, other := range tops {
+				w.work--
+				if holds(w.sets[other], c) {
+					mask |= 1 << bit
+				}
+			}
+			if !slices.Contains(masks, mask) {
+				masks, symbols = append(masks, mask), append(symbols, c)
+			}
+		}
+	}
+	return symbols
+}
+
+func holds(spans []span, c rune) bool {
+	_, ok := slices.BinarySearchFunc(spans, c, func(s span, c rune) int {
+		if c < s.low {
+			return 1
+		} else if c > s.high {
+			return -1
+		}
+		return 0
+	})
+	return ok
+}
+
+// reading is what reading a symbol leads to.
+type reading struct {
+	stacks []int32
+	count  []int
+	paths  int
+	grown  int // stacks inside recursion
+}
+
+// more reports whether a reading leads to more than another: to stacks inside
+// recursion, which are the ones that multiply, to stacks, to paths.
+func (r reading) more(other reading) bool {
+	return cmp.Or(r.grown-other.grown, len(r.stacks)-len(other.stacks), r.paths-other.paths) > 0
+}
+
+// read reads a symbol with all stacks.
+func (w *ways) read(now []int32, count []int, c rune) (r reading) {
+	w.turn++
+	w.work -= len(now) / 4
+	for i, n := range now {
+		if n == 0 || !holds(w.sets[w.elems[w.stacks[n].at].set], c) {
+			continue
+		}
+		for _, next := range w.after(n) {
+			w.work--
+			if w.met[next] != w.turn {
+				w.met[next], w.place[next] = w.turn, int32(len(r.stacks))
+				r.stacks, r.count = append(r.stacks, next), append(r.count, 0)
+				if w.grown[next] {
+					r.grown++
+				}
+			}
+			place := w.place[next]
+			r.count[place] = clamp(r.count[place] + count[i])
+			r.paths = clamp(r.paths + count[i])
+		}
+	}
+	return r
+}
