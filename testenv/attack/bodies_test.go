@@ -76,6 +76,9 @@ func TestBodies(t *testing.T) {
 		`"json_schema":{"type":"string","pattern":"^+[a-z]$"}`, `"json_schema":{"type":"array","minItems":9,"maxItems":2,"items":{"type":"string"}}`,
 		`"json_schema":{"type":"integer","minimum":9223372036854775807}`, `"dry_sequence_breakers":["` + strings.Repeat("a", 300) + `"]`,
 		`"grammar":"root ::= ` + strings.Repeat(`[^x]* `, 1000) + `"`,
+		`"grammar":"root ::= s \"!\"\ns ::= [a-z ] s? s?"`, `"grammar":"root ::= x* \"!\"\nx ::= [a-z ] | [a-z ] | [a-z ]"`,
+		`"grammar":"root ::= e root \"x\" | \"y\"\ne ::= f f\nf ::= \"a\"?"`, `"json_schema":{"type":"string","pattern":"^([a-z]|[a-z]|[a-z])*$"}`,
+		`"json_schema":` + tree(`{"type":"object","properties":{"l":{"$ref":"#/$defs/e"},"op":{"const":"+"}},"required":["l","op"]},`),
 		`"temperature":1e400`, `"suffix":"\ud800"`, `"temperature":"hot"`,
 	} {
 		body := `{"model":"see","max_tokens":2,"prompt":"hi",` + field + `}`
@@ -87,6 +90,9 @@ func TestBodies(t *testing.T) {
 		schema := `{"type":"string","pattern":"` + pattern + `"}`
 		refused(t, pattern, call(t, "POST", s.URL+"/v1/chat/completions", hello[:len(hello)-1]+`,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":`+schema+`}}}`, bearer(inferKey)), 400)
 		refused(t, "Ollama "+pattern, call(t, "POST", s.URL+"/api/chat", `{"model":"see","stream":false,"messages":[{"role":"user","content":"x"}],"format":`+schema+`}`, bearer(inferKey)), 400)
+	}
+	if a := call(t, "POST", s.URL+"/v1/completions", `{"model":"see","max_tokens":8,"prompt":"hi","json_schema":`+tree("")+`}`, bearer(inferKey)); !a.OK() {
+		t.Errorf("a schema that contains itself: %v", a)
 	}
 	for path, body := range map[string]string{
 		"/v1/detokenize": `{"model":"see","tokens":[99999999]}`, "/v1/tokenize": `{"model":"see","content":null,"content":"\udc00"}`,
@@ -106,4 +112,11 @@ func TestBodies(t *testing.T) {
 	if after := pids(); after != before {
 		t.Errorf("the engine was replaced: %s, before %s", after, before)
 	}
+}
+
+// tree is the schema of a tree whose branches end in numbers; further are more
+// forms that a branch may have.
+func tree(further string) string {
+	return `{"type":"object","properties":{"root":{"$ref":"#/$defs/e"}},"required":["root"],"$defs":{"e":{"anyOf":[` + further +
+		`{"type":"object","properties":{"l":{"$ref":"#/$defs/e"},"op":{"const":"-"}},"required":["l","op"]},{"type":"number"}]}}}`
 }
