@@ -22,6 +22,7 @@ const (
 	allChoices   = 48      // in vain, of all recursive rules together
 	mostChoices  = 4       // in vain, after which a walk ends
 	leastChoices = 2
+	deepChoices  = 8  // of a walk, that lead as deep as they can
 	forced       = 8  // symbols without a choice count as one choice
 	maxTops      = 32 // kinds of terminals that are looked at for the next symbol
 	maxSamples   = 8  // ranges of a terminal that are looked at
@@ -40,7 +41,7 @@ type ways struct {
 	paths   bool // counts paths as well: symbols are characters
 	stacks  []stack
 	nests   []bool // by element: it belongs to a rule that contains itself other than at the end
-	grown   []bool // by stack: it holds such an element
+	depth   []int  // by stack: how many such elements it holds
 	numbers map[stack]int32
 	next    [][]int32 // by stack: those after its terminal is read; nil if not known yet
 	seen    []int32   // by stack: the last look that came across it
@@ -64,7 +65,7 @@ func (g *cfg) check(paths bool, roots ...int32) (work int, err error) {
 		patience = mostChoices
 	}
 	for _, rule := range roots {
-		if !w.walk(rule, true, patience) || !w.walk(rule, false, patience) {
+		if !w.walk(rule, widest, patience) || !w.walk(rule, deepest, patience) || !w.walk(rule, anyOne, patience) {
 			return 0, errWays
 		}
 	}
@@ -73,7 +74,7 @@ func (g *cfg) check(paths bool, roots ...int32) (work int, err error) {
 		if w.work < maxWork/4 {
 			break // many rules, which by themselves are no sign of ambiguity
 		}
-		if !w.walk(rule, true, patience) {
+		if !w.walk(rule, widest, patience) {
 			return 0, errWays
 		}
 	}
@@ -90,7 +91,14 @@ func (w *ways) push(at, below int32) int32 {
 		w.stacks = append(w.stacks, s)
 		w.next = append(w.next, nil)
 		w.work -= newStack
-		w.grown = append(w.grown, at >= 0 && int(at) < len(w.nests) && w.nests[at] || below > 0 && w.grown[below])
+		depth := 0
+		if below > 0 {
+			depth = w.depth[below]
+		}
+		if at >= 0 && int(at) < len(w.nests) && w.nests[at] {
+			depth++
+		}
+		w.depth = append(w.depth, depth)
 		w.seen, w.met, w.place = append(w.seen, 0), append(w.met, 0), append(w.place, 0)
 	}
 	return n
@@ -141,10 +149,18 @@ func (w *ways) after(n int32) []int32 {
 	return w.next[n]
 }
 
+// aim is what a walk looks for in a symbol that may follow.
+type aim uint8
+
+const (
+	widest  aim = iota // that it leads to most stacks
+	deepest            // first that it leads to the deepest, which other symbols may then leave in many ways
+	anyOne
+)
+
 // walk reads symbols from a rule on while the stacks become more, and reports
-// whether they stay within limits. Of several symbols that may follow it takes
-// the one that leads to most, or any. It ends after so many choices in vain.
-func (w *ways) walk(rule int32, most bool, patience int) bool {
+// whether they stay within limits. It ends after so many choices in vain.
+func (w *ways) walk(rule int32, by aim, patience int) bool {
 	w.elems = append(w.elems, elem{rule: rule, last: true})
 	now := w.settle(w.push(int32(len(w.elems)-1), 0))
 	count := make([]int, len(now)) // the paths that lead to each stack
@@ -164,16 +180,21 @@ func (w *ways) walk(rule int32, most bool, patience int) bool {
 		}
 		if len(symbols) > 1 {
 			chosen++
-			since += forced
+			if by != deepest {
+				since += forced
+			}
 		} else {
 			since++
 		}
 		first := w.random.IntN(len(symbols))
 		best := w.read(now, count, symbols[first])
-		for i := 1; most && i < len(symbols); i++ {
-			if other := w.read(now, count, symbols[(first+i)%len(symbols)]); other.more(best) {
+		for i := 1; by != anyOne && i < len(symbols); i++ {
+			if other := w.read(now, count, symbols[(first+i)%len(symbols)]); other.more(best, by) {
 				best = other
 			}
+		}
+		if by == deepest && chosen >= deepChoices {
+			by, since = widest, 0
 		}
 		if now, count = best.stacks, best.count; w.paths && best.paths > maxPaths {
 			return false
@@ -234,11 +255,15 @@ type reading struct {
 	count  []int
 	paths  int
 	grown  int // stacks inside recursion
+	depth  int // of the deepest
 }
 
 // more reports whether a reading leads to more than another: to stacks inside
 // recursion, which are the ones that multiply, to stacks, to paths.
-func (r reading) more(other reading) bool {
+func (r reading) more(other reading, by aim) bool {
+	if by == deepest && r.depth != other.depth {
+		return r.depth > other.depth
+	}
 	return cmp.Or(r.grown-other.grown, len(r.stacks)-len(other.stacks), r.paths-other.paths) > 0
 }
 
@@ -255,9 +280,8 @@ func (w *ways) read(now []int32, count []int, c rune) (r reading) {
 			if w.met[next] != w.turn {
 				w.met[next], w.place[next] = w.turn, int32(len(r.stacks))
 				r.stacks, r.count = append(r.stacks, next), append(r.count, 0)
-				if w.grown[next] {
-					r.grown++
-				}
+				r.grown += min(w.depth[next], 1)
+				r.depth = max(r.depth, w.depth[next])
 			}
 			place := w.place[next]
 			r.count[place] = clamp(r.count[place] + count[i])
