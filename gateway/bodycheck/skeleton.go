@@ -135,10 +135,16 @@ func (k *skeleton) ways(place string, s *shape) (all [][]elem) {
 	}
 	for _, name := range [...]string{"/oneOf", "/anyOf"} {
 		if n, ok := k.counts[place+name]; ok {
+			var values []string // of alternatives that are no more than these
 			for i := range n {
-				all = append(all, []elem{k.at(place + name + "/" + strconv.Itoa(i))})
+				one := place + name + "/" + strconv.Itoa(i)
+				if s := k.shapes[one]; s != nil && s.ref == "" && k.counts[one+"/oneOf"]+k.counts[one+"/anyOf"] == 0 && len(s.values) > 0 {
+					values = append(values, s.values...)
+				} else {
+					all = append(all, []elem{k.at(one)})
+				}
 			}
-			return all
+			return append(all, k.literals(values)...)
 		}
 	}
 	if len(s.values) > 0 {

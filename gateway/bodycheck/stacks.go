@@ -12,7 +12,7 @@ import (
 // does the same with a few texts that a grammar allows, and refuses the grammar
 // when the ways become many.
 const (
-	maxStacks    = 512     // side by side
+	maxStacks    = 300     // side by side
 	maxPaths     = 1 << 19 // that pathLength symbols open
 	pathLength   = 16      // symbols, as many as a long token has
 	newStack     = 6       // transitions that a new stack costs as much as

@@ -117,15 +117,19 @@ func TestRecursiveSchemas(t *testing.T) {
 		whole("e", `"e":{"anyOf":[`+object(`"op":{"const":"+"},"l":`+e+`,"r":`+e, `"op","l","r"`)+`,`+object(`"op":{"const":"-"},"l":`+e+`,"r":`+e, `"op","l","r"`)+`,{"type":"number"}]}`):                          true,
 		whole("e", `"e":{"anyOf":[`+object(`"and":{"type":"array","items":`+e+`}`, `"and"`)+`,`+object(`"not":`+e, `"not"`)+`,`+object(`"field":{"type":"string"},"is":{"enum":[1,"a",null]}`, `"field","is"`)+`]}`): true,
 		`{"type":"object","properties":{"type":{"enum":["div","form"]},"label":{"type":"string"},"children":{"type":"array","items":{"$ref":"#"}}},"required":["type","label","children"]}`:                          true,
+		`{"oneOf":[` + strings.Repeat(`{"const":"v","title":"V"},`, 400) + `{"type":"null"}]}`:                                                                                                                       true,
+		`{"anyOf":[` + strings.Repeat(`{"properties":{"v":{"type":"string"}}},`, 90) + `{}]}`:                                                                                                                        true,
+		`{"anyOf":[` + strings.Repeat(`{"properties":{"v":{"type":"string"}}},`, 400) + `{}]}`:                                                                                                                       false,
 		`{"enum":[` + strings.TrimSuffix(strings.Repeat(`"v",`, 400), ",") + `]}`:                                                                                                                                    true,
 		`{"anyOf":[{"properties":{"kind":{"const":"a"}}},{"properties":{"in":{"$ref":"#/$defs/x"},"$defs":{}},"$defs":{"x":{"type":"string"}}}]}`:                                                                    true, // definitions inside
 		whole("e", `"e":{"oneOf":[`+object(`"l":`+e+`,"op":{"const":"+"}`, `"l","op"`)+`,`+object(`"l":`+e+`,"op":{"const":"-"}`, `"l","op"`)+`,{"type":"number"}]}`):                                                false,
 		whole("e", `"e":{"anyOf":[`+object(`"l":`+e+`,"op":{"const":"+"}`, ``)+`,`+object(`"l":`+e+`,"op":{"const":"-"}`, ``)+`]}`):                                                                                  false,
 		whole("e", `"e":{"anyOf":[{"type":"array","items":`+e+`},{"type":"array","items":[`+e+`,`+e+`]}]}`):                                                                                                          false,
 		whole("e", `"e":{"anyOf":[`+object(`"a":`+e, `"a"`)+`,{"allOf":[{"properties":{"a":`+e+`}}]},{"additionalProperties":`+e+`}]}`):                                                                              false,
-		whole("d0", doubling+`"d30":{"type":"string"}`): false,
-		`{"type":"object","properties":{"a":{"type":"object","$defs":{"e":{"anyOf":[` + object(`"l":`+e, `"l"`) + `,` + object(`"l":`+e+`,"r":{}`, `"l","r"`) + `]}}},"b":` + e + `}}`: false, // definitions inside
-		whole("e", `"e":{"anyOf":[`+object(`"a":{"$ref":"#/$defs/e/anyOf/00"}`, `"a"`)+`,`+object(`"a":{"$ref":"#/$defs/e/anyOf/1x"}`, `"a"`)+`]}`):                                    true,
+		whole("e", `"e":{"anyOf":[{"const":1,"oneOf":[`+object(`"l":`+e, `"l"`)+`]},`+object(`"l":`+e, `"l"`)+`]}`):                                                                                                  false,
+		whole("d0", doubling+`"d30":{"type":"string"}`):                                                                                                                                                              false,
+		`{"type":"object","properties":{"a":{"type":"object","$defs":{"e":{"anyOf":[` + object(`"l":`+e, `"l"`) + `,` + object(`"l":`+e+`,"r":{}`, `"l","r"`) + `]}}},"b":` + e + `}}`:                               false, // definitions inside
+		whole("e", `"e":{"anyOf":[`+object(`"a":{"$ref":"#/$defs/e/anyOf/00"}`, `"a"`)+`,`+object(`"a":{"$ref":"#/$defs/e/anyOf/1x"}`, `"a"`)+`]}`):                                                                  true,
 		whole("f", `"f":{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/f/anyOf/00"}},{"type":"array","items":{"$ref":"#/$defs/g/anyOf/ +1x"}}]},
 			"g":{"anyOf":[{},{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/g/anyOf/01"}},{"type":"array","items":[{"$ref":"#/$defs/g/anyOf/1"}]}]}]}`): false,
 		whole("a~1b", `"a~1b":{"type":"object"},"c/d":{"$ref":"#/$defs/c~1d/properties/x","properties":{"x":{}}}`):                                  true,
