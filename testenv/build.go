@@ -14,10 +14,10 @@ import (
 
 // Build compiles one of the module's programs and returns the binary's path. pkg is
 // relative to the module, for example "gateway" or "testenv/standin". Binaries are
-// kept in .cache/testbin, one per race setting: each process builds each program once,
-// which takes no time where nothing changed, and a running program's file is replaced,
-// never overwritten. The encoder cache's interposer is put beside them, where there is a C
-// compiler.
+// kept in .cache/testbin, those with the race detector in its folder race: each process
+// builds each program once, which takes no time where nothing changed, and a running
+// program's file is replaced, never overwritten. The encoder cache's interposer is put
+// beside them, where there is a C compiler.
 func Build(t testing.TB, pkg string) string {
 	t.Helper()
 	root := Root(t)
@@ -56,12 +56,11 @@ func once(name string, build func() (string, error)) (string, error) {
 var builds sync.Map
 
 func goBuild(root, pkg string) (string, error) {
-	name, args := path.Base(pkg), []string{"build"}
+	args := []string{"build"}
 	if raceEnabled {
-		name += "-race"
 		args = append(args, "-race")
 	}
-	return replace(root, name, func(fresh string) *exec.Cmd {
+	return replace(binaries(root), path.Base(pkg), root, func(fresh string) *exec.Cmd {
 		return exec.Command("go", append(args, "-o", fresh, "./"+pkg)...)
 	})
 }
@@ -70,7 +69,7 @@ func goBuild(root, pkg string) (string, error) {
 // compiler it fails with exec.ErrNotFound.
 func buildInterposer(root string) (string, error) {
 	const sources = "runner/mmcache/interpose"
-	target := filepath.Join(root, ".cache", "testbin", interposer)
+	target := filepath.Join(binaries(root), interposer)
 	files, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(sources)))
 	if err != nil {
 		return "", err
@@ -87,15 +86,24 @@ func buildInterposer(root string) (string, error) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		return "", errors.Join(err, os.RemoveAll(target))
 	}
-	return replace(root, interposer, func(fresh string) *exec.Cmd { return exec.Command("sh", sources+"/build.sh", fresh) })
+	return replace(binaries(root), interposer, root, func(fresh string) *exec.Cmd { return exec.Command("sh", sources+"/build.sh", fresh) })
 }
 
 // interposer is the file name under which runners look for it.
 const interposer = "libreveille_mm.so"
 
-// replace puts what a command writes into .cache/testbin, in one step.
-func replace(root, name string, command func(fresh string) *exec.Cmd) (string, error) {
-	target := filepath.Join(root, ".cache", "testbin", name)
+// binaries is the folder of this process's programs. Runners look for engines beside
+// themselves, so programs with and without the race detector do not share one.
+func binaries(root string) string {
+	if raceEnabled {
+		return filepath.Join(root, ".cache", "testbin", "race")
+	}
+	return filepath.Join(root, ".cache", "testbin")
+}
+
+// replace puts what a command, run in root, writes into dir in one step.
+func replace(dir, name, root string, command func(fresh string) *exec.Cmd) (string, error) {
+	target := filepath.Join(dir, name)
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return "", err
 	}

@@ -76,7 +76,8 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		}
 		defer redis.Close()
 		embedded = redis.Addr()
-		s.RedisURL = "redis://:" + password + "@" + embedded + "/0"
+		// An engine that loads may keep every core of this machine busy, and the embedded Redis waiting with it.
+		s.RedisURL = "redis://:" + password + "@" + embedded + "/0?read_timeout=1s"
 	}
 	back, stop := context.WithCancel(ctx)
 	var hosts *local.Driver

@@ -82,7 +82,7 @@ func TestRow10EngineHangsAtLoad(t *testing.T) {
 func engines(sys *testenv.System) int {
 	n := 0
 	for _, p := range sys.Processes() {
-		if name := filepath.Base(strings.Fields(p.Args + " -")[0]); name == "standin" || name == "standin-race" || name == "llama-server" {
+		if name := filepath.Base(strings.Fields(p.Args + " -")[0]); name == "standin" || name == "llama-server" {
 			n++
 		}
 	}

@@ -50,7 +50,7 @@ var _ wake.Driver = machines{}
 // power is the hosts of the catalogue as gateways and the warmer turn them on and off.
 func (w *world) power() *wake.Set {
 	return wake.NewSet(wake.SetConfig{
-		Catalog: func() *catalog.Catalog { return w.catalog }, Drivers: map[catalog.Driver]wake.Driver{catalog.DriverExec: machines{w}},
+		Catalog: w.models, Drivers: map[catalog.Driver]wake.Driver{catalog.DriverExec: machines{w}},
 	})
 }
 

@@ -156,8 +156,11 @@ func (r *run) unconfirmed(ctx context.Context, _ *state.Snapshot, h *state.HostR
 	return r.mended(Action{Kind: Recall, Host: h.Name, Reason: "its sleep was begun by a sweep that is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
 }
 
-// age is the time since a stamp in ms.
+// age is the time since a stamp in ms, "ever" for 0.
 func age(s *state.Snapshot, ms int64) string {
+	if ms == 0 {
+		return "ever"
+	}
 	return (time.Duration(s.NowMS-ms) * time.Millisecond).Round(time.Second).String()
 }
 
