@@ -21,12 +21,14 @@ func TestCrashes(t *testing.T) {
 	}{
 		"none":               {nil, []float64{0}, nil},
 		"one":                {[]crash{{"h/a", 0, 1}}, []float64{1, 2, 20}, nil},
-		"two":                {[]crash{{"h/a", 0, 1}, {"h/a", 1, 2}}, []float64{12, 30}, []float64{2, 5, 11.9}},
+		"two":                {[]crash{{"h/a", 0, 1}, {"h/a", 1.5, 2}}, []float64{12, 30}, []float64{2, 5, 11.9}},
 		"two engines":        {[]crash{{"h/a", 0, 1}, {"h/b", 0, 1}}, []float64{11}, []float64{1, 10.9}},
 		"two in one crash":   {[]crash{{"h/a", 0, 1}, {"h/a", 0.5, 1.1}}, []float64{1.1}, nil},
+		"sent as it died":    {[]crash{{"h/a", 0, 1}, {"h/a", 1.005, 1.01}}, []float64{1.1}, nil},
+		"sent to the next":   {[]crash{{"h/a", 0, 1}, {"h/a", 1.02, 1.03}}, nil, []float64{1.1}},
 		"far apart":          {[]crash{{"h/a", 0, 1}, {"h/a", 5, 11}}, []float64{11}, nil},
 		"the last two count": {[]crash{{"h/a", 0, 1}, {"h/a", 5, 11.5}, {"h/a", 12, 20}}, []float64{30}, []float64{20, 29.9}},
-		"again once barred":  {[]crash{{"h/a", 0, 1}, {"h/a", 1, 2}, {"h/a", 2, 8}}, []float64{18}, []float64{12, 17.9}},
+		"again once barred":  {[]crash{{"h/a", 0, 1}, {"h/a", 1.5, 2}, {"h/a", 3, 8}}, []float64{18}, []float64{12, 17.9}},
 	} {
 		var k Crashes
 		for i, one := range c.crashes {

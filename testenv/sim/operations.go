@@ -127,7 +127,12 @@ var operations = map[Op]func(*world, Step){
 			w.work.Go(func() { _ = l.gate.WakeHost(context.Background(), hostName(s.Host)) })
 		}
 	},
-	SweepEnd:  func(w *world, s Step) { w.warmer.end(s.N == 0) },
+	SweepEnd: func(w *world, s Step) {
+		if s.N != 0 { // its leases of hosts' power end by themselves
+			w.disturb(settle, "sweep-end")
+		}
+		w.warmer.end(s.N == 0)
+	},
 	SweepLose: func(w *world, s Step) { w.warmer.lose(s.N, s.Skip) },
 	Depart: func(w *world, s Step) {
 		if r := w.host(s.Host); r.strange {
