@@ -1,6 +1,7 @@
 package admit
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -73,6 +74,7 @@ func (g *Gate) Route(model string) (r Route, ok bool) {
 	t := g.table.Load()
 	if s := g.mirror.Snapshot(); t.from != s && g.building.TryLock() {
 		// One request builds the new table; those that come meanwhile use the old one rather than wait.
+		g.flows.prune(s)
 		t = buildTable(s, g.flows.of)
 		g.table.Store(t)
 		g.building.Unlock()
@@ -103,8 +105,10 @@ func (g *Gate) flow(r Route, model string) *flow {
 // flow counts the requests of this gateway to a model on a host: those that are open, and those that have ended.
 type flow struct{ open, ended atomic.Int64 }
 
-// flows are this gateway's requests by host and model. A flow once made stays, so that pointers to it may be kept; there
-// are as many as hosts times models were ever seen together.
+// flows are this gateway's requests by host and model. A flow stays, so that pointers to it may be kept, until there are
+// more than maxFlows: then those without requests whose copies are gone are dropped.
+const maxFlows = 4096
+
 type flows struct {
 	mu sync.Mutex
 	m  map[place]*flow
@@ -121,4 +125,17 @@ func (c *flows) of(host, model string) *flow {
 		c.m[place{host, model}] = f
 	}
 	return f
+}
+
+// prune drops flows that nobody needs if there are many.
+func (c *flows) prune(s *state.Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.m) <= maxFlows {
+		return
+	}
+	maps.DeleteFunc(c.m, func(p place, f *flow) bool {
+		h := s.Hosts[p.host]
+		return f.open.Load() == 0 && (h == nil || h.Models[p.model] == nil)
+	})
 }

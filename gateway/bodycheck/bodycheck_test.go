@@ -170,6 +170,8 @@ func TestFields(t *testing.T) {
 		{"chat", `{"zz":{"a":[1]},"y":2, "messages":[{}]}`, `{"messages":[{}]}`, ""},
 		{"chat", `{"messages":[{}],"top_k":null,"stop":["a","b"],"logprobs":true,"top_logprobs":20}`, `{"messages":[{}],"top_k":null,"stop":["a","b"],"logprobs":true,"top_logprobs":20}`, ""},
 		{"chat", `{"messages":[{}],"id_slot":0}`, "", "unsupported_parameter"},
+		{"chat", `{"messages":[{}],"cache_prompt":true}`, `{"messages":[{}]}`, ""},
+		{"chat", `{"messages":[{}],"cache_prompt":false}`, `{"messages":[{}],"cache_prompt":false}`, ""},
 		{"chat", `{"messages":[{}],"id_slot":null,"n_discard":5}`, `{"messages":[{}],"n_discard":5}`, ""},
 		{"chat", `{"messages":[{}],"n_discard":-1}`, "", "unsupported_parameter"},
 		{"chat", `{"messages":[{}],"lora":[{"id":0}]}`, "", "unsupported_parameter"},

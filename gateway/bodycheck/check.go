@@ -72,6 +72,10 @@ func (c *Check) See(s *Spec, name []byte, m *peek.Members) {
 	if e := r.check(name, v); e != nil && c.err == nil {
 		c.err = e
 	}
+	if string(name) == "cache_prompt" && v.Kind == peek.Bool && string(v.Raw) == "true" && len(c.unknown) < maxUnknown {
+		// Engines cache prompts unless their owner turned that off, so that keys cannot test guesses of others' prompts.
+		c.unknown = append(c.unknown, field{string(name), m.Place()})
+	}
 }
 
 // maxUnknown bounds the fields of a body that are taken out.

@@ -14,6 +14,7 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/mmcache"
 	"reveille/infra/state"
+	"reveille/infra/term"
 )
 
 // MM is `gateway mm`: what the encoder cache holds in Redis, and how often it spared an encode.
@@ -64,7 +65,7 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 	if c.JSON {
 		return print(out, rows)
 	}
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	w := tabwriter.NewWriter(term.Writer(out), 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "SIGNATURE\tMEDIA\tSIZE\tHITS\tMISSES\tMODELS")
 	for _, r := range rows {
 		models := strings.Join(r.Models, ", ")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -290,12 +291,12 @@ func (x *exchange) judge(resp *relay.Response) error {
 		return x.crashed(wire.New(wire.EngineCrashed, "The engine ended before its answer was complete."))
 	case x.raw && status < 500: // an engine's 5xx may quote its own code
 		return nil
-	case status < 400:
-		if isPage(resp) {
-			return wire.NotUnderstood().
-				Because(fmt.Errorf("content type %.100q", resp.ContentType()))
-		}
+	case status < 300 && isPage(resp):
+		return wire.NotUnderstood().Because(fmt.Errorf("content type %.100q", resp.ContentType()))
+	case status < 300:
 		return nil
+	case status < 400: // a client that follows it would show its key there
+		return wire.NotUnderstood().Because(fmt.Errorf("a redirect to %.100q", resp.Header("Location")))
 	}
 	body, err := resp.AppendBody(nil, maxErrorBody)
 	if err != nil {
@@ -312,7 +313,12 @@ func (x *exchange) judge(resp *relay.Response) error {
 
 // isPage reports an answer in the form of a web page, as web servers and proxies give; no engine does.
 func isPage(resp *relay.Response) bool {
-	return bytes.HasPrefix(resp.ContentType(), []byte("text/html"))
+	media, _, _ := bytes.Cut(resp.ContentType(), []byte(";"))
+	switch strings.ToLower(string(bytes.TrimSpace(media))) {
+	case "text/html", "application/xhtml+xml", "image/svg+xml":
+		return true
+	}
+	return false
 }
 
 func (x *exchange) refusal(resp *relay.Response) error {

@@ -206,6 +206,25 @@ func TestClocks(t *testing.T) {
 	}
 }
 
+// TestRedirects: an engine's redirect or web page is a bad reply, and where it leads is not told.
+func TestRedirects(t *testing.T) {
+	s := newStage(t).warm("chat")
+	for _, c := range []struct {
+		status   int
+		location string
+		kind     string
+	}{{307, "http://attacker/steal", "application/json"}, {301, "/x", "text/plain"}, {304, "", ""}, {200, "", "TEXT/HTML; charset=utf-8"}, {200, "", "image/svg+xml"}} {
+		s.serve(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", c.location)
+			w.Header().Set("Content-Type", c.kind)
+			w.WriteHeader(c.status)
+		})
+		if r := s.ask("POST", chatPath, chatBody); r.status != 502 || r.code() != "bad_engine_reply" || r.header.Get("Location") != "" || strings.Contains(r.text, "attacker") {
+			t.Errorf("%v: %d %v %s", c, r.status, r.header, r.text)
+		}
+	}
+}
+
 func TestEngineErrors(t *testing.T) {
 	s := newStage(t).warm("chat")
 	for _, c := range []struct {

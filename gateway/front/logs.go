@@ -13,7 +13,7 @@ import (
 	"reveille/infra/state"
 )
 
-// maxLog bounds the part of one engine's log in a listing.
+// maxLog bounds one engine's log in a listing, and what a listing may have before another is added.
 const maxLog = 8 << 20
 
 // logs answers what the loaded models' engines have written, one after the other.
@@ -24,6 +24,9 @@ func (s *Server) logs(r *request) error {
 	defer watch.Stop()
 	var out []byte
 	for _, m := range everyLoaded(snap) {
+		if len(out) >= maxLog {
+			break
+		}
 		resp, err := r.ask(&call, snap.Hosts[m.Host], rpc.PathLogs+m.ID, "")
 		if errors.Is(err, relay.ErrGone) {
 			return r.unlessLeft(err)

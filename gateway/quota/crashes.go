@@ -10,9 +10,6 @@ import (
 // CrashWindow is the time in which two crashes bar a key from constrained output, and how long it stays barred.
 const CrashWindow = 10 * time.Minute
 
-// sameCrash is how long after a crash a request may still reach the dying engine. A new one takes longer to come up.
-const sameCrash = time.Second
-
 // Crashes keeps track of engines that died, or were ended because they hung, under constrained requests (grammar, JSON
 // schema, tools) of one key. Two such crashes within [CrashWindow] bar the key from them for CrashWindow. The zero value has seen none. Its size
 // is fixed, and its methods are safe for concurrent use.
@@ -28,7 +25,7 @@ type Crashes struct {
 func (c *Crashes) Note(engine string, sent, now time.Time) (barred bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if engine == c.engine && sent.Before(c.last.Add(sameCrash)) {
+	if engine == c.engine && !sent.After(c.last) {
 		return now.Before(c.until)
 	}
 	if !c.last.IsZero() && now.Sub(c.last) < CrashWindow {

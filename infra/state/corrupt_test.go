@@ -66,3 +66,28 @@ func TestCorrupt(t *testing.T) {
 		t.Errorf("refused are %q", refused)
 	}
 }
+
+// TestForgedCounters: numbers far ahead of the clock, which no counter has come to, do not become the pool's.
+func TestForgedCounters(t *testing.T) {
+	s, err := state.Open(state.Options{URL: "redis://" + testenv.Redis(t), Timeout: 5 * time.Second})
+	must(t, err)
+	defer s.Close()
+	const forged = "9223372036854775808" // 2^63: Redis's scripts count no further there
+	for _, key := range []string{"token", "rev"} {
+		must(t, s.Client().Set(ctx, "rv:{main}:"+key, forged, 0).Err())
+	}
+	must(t, s.Client().HSet(ctx, "rv:{main}:host:h", "generation", forged).Err())
+	soon := uint64(time.Now().Add(time.Hour).UnixMicro())
+	first, _, err := s.Register(ctx, state.HostInfo{Name: "h", Boot: "b", Generation: 1 << 63})
+	must(t, err)
+	second, _, err := s.Register(ctx, state.HostInfo{Name: "h", Boot: "b", Generation: first})
+	must(t, err)
+	if first >= soon || second <= first {
+		t.Errorf("generations %d and %d", first, second)
+	}
+	snap, err := s.Snapshot(ctx)
+	must(t, err)
+	if snap.Revision == 0 || snap.Revision >= soon {
+		t.Errorf("revision %d", snap.Revision)
+	}
+}

@@ -310,7 +310,7 @@ func (h *history) register() {
 }
 
 func (h *history) registerAs(name string, r *runner) {
-	info := state.HostInfo{Name: name, Boot: fmt.Sprint(r.boot), Generation: r.generation, Loading: r.loading}
+	info := state.HostInfo{Name: name, Addr: name + ":9000", Boot: fmt.Sprint(r.boot), Generation: r.generation, Loading: r.loading}
 	if h.chance(50) {
 		info.Models = append(info.Models, h.record())
 	}

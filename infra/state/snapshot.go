@@ -210,11 +210,12 @@ func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	return m
 }
 
-// Copies returns the records of a model that are loaded on ready hosts, fewest open requests first, then by host name.
+// Copies returns the records of a model that are loaded on ready hosts with an address, fewest open requests first, then
+// by host name.
 func (s *Snapshot) Copies(model string) []*ModelRecord {
 	var out []*ModelRecord
 	for _, h := range s.Hosts {
-		if m := h.Models[model]; m != nil && m.State == "loaded" && h.State == "ready" {
+		if m := h.Models[model]; m != nil && m.State == "loaded" && h.State == "ready" && h.Addr != "" {
 			out = append(out, m)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -49,6 +50,11 @@ func weightsCache(s Settings, host string, set *metrics.Set, log *slog.Logger) (
 	dir := s.WeightsDir
 	if dir == "" {
 		dir = filepath.Join(s.StateDir, "weights-"+host)
+		if os.Getuid() == 0 { // engines have a user of their own, who must get there; what is secret has modes of its own
+			if err := os.Chmod(s.StateDir, 0o711); err != nil {
+				return nil, nil, err
+			}
+		}
 	}
 	bucket := s3.New(func(ctx context.Context) (s3.API, error) {
 		cfg, err := awsconfig.LoadDefaultConfig(ctx)

@@ -260,7 +260,7 @@ func (h *Host) take(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.taken[ticket] = time.Time{}
-	if n, err := strconv.ParseUint(ticket, 10, 64); err == nil {
+	if n, err := strconv.ParseUint(ticket, 10, 64); err == nil && n < uint64(time.Now().Add(24*time.Hour).UnixMicro()) {
 		h.highest = max(h.highest, n) // tickets are numbered like generations
 	}
 }

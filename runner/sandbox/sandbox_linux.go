@@ -291,8 +291,8 @@ func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 		}
 		readFiles = err != nil
 	}
-	if os.Getuid() == 0 && cmd.SysProcAttr.Credential == nil && j.OpenFiles {
-		readFiles = true
+	if s.uid != 0 && cmd.SysProcAttr.Credential == nil && j.OpenFiles {
+		s.cfg.Log.Warn("engine runs as root and can read every file, as its recipe needs open files: set --engine-user", "program", filepath.Base(j.Program))
 	}
 	r, err := s.newRuleset(j)
 	if err != nil {

@@ -19,7 +19,7 @@ type register struct {
 }
 
 func (r register) call(ctx context.Context, s *state.Store) (answer, error) {
-	info := state.HostInfo{Name: host, Boot: r.Boot, Generation: r.Known, Loading: id(r.Loading)}
+	info := state.HostInfo{Name: host, Addr: host + ":9000", Boot: r.Boot, Generation: r.Known, Loading: id(r.Loading)}
 	for m, st := range models(r.Models) {
 		info.Models = append(info.Models, modelPut(m, st))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/infra/term"
 )
 
 // Kind is what an action is about.
@@ -103,7 +104,7 @@ func (r Report) Failures() int {
 
 // Table writes the report for people: what was done and why, then the traffic.
 func (r Report) Table(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(term.Writer(w), 0, 8, 2, ' ', 0)
 	if len(r.Actions) == 0 {
 		fmt.Fprintln(t, "nothing to do")
 	} else {

@@ -45,9 +45,15 @@ local function signed(name, most)
   return out
 end
 
+-- given is a number of a counter, 0 for one that no counter has come to: it is more than a day ahead, so somebody wrote it.
+local function given(n)
+  n = tonumber(n) or 0
+  return n > NOW_US + 86400000000 and 0 or n
+end
+
 -- rise moves a counter up: past its last value, the clock in us and floor, so that it rises also after lost data.
 local function rise(key, floor)
-  local n = num(math.max(tonumber(redis.call('GET', key) or '0') + 1, NOW_US, floor))
+  local n = num(math.max(given(redis.call('GET', key)) + 1, NOW_US, given(floor)))
   redis.call('SET', key, n)
   return n
 end

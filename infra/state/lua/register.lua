@@ -17,7 +17,7 @@ local mine = tonumber(ARGV[9])
 if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then return {'fenced'} end
 if redis.call('EXISTS', P .. 'epoch') == 0 then redis.call('SET', P .. 'epoch', token(0)) end
 local driver = redis.call('HGET', key, 'driver')
-local generation = token(math.max(last, tonumber(ARGV[4])))
+local generation = token(math.max(given(last), given(ARGV[4])))
 
 for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
 requeue(h, loading)

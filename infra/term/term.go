@@ -1,0 +1,29 @@
+// Package term keeps a terminal from obeying what is printed on it.
+package term
+
+import (
+	"bytes"
+	"io"
+	"unicode"
+)
+
+// Writer returns a writer that passes text on to w with spaces in place of control characters, other than line breaks,
+// and of characters that change the direction of writing. Names and states of a pool come from hosts and from Redis,
+// whose writers are not trusted. A character must not be split between two writes.
+func Writer(w io.Writer) io.Writer { return writer{w} }
+
+type writer struct{ w io.Writer }
+
+func (w writer) Write(p []byte) (int, error) {
+	if _, err := w.w.Write(bytes.Map(plain, p)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func plain(r rune) rune {
+	if r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) {
+		return ' '
+	}
+	return r
+}
