@@ -2,6 +2,7 @@ package bodycheck
 
 import (
 	"bytes"
+	"compress/zlib"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -41,19 +42,62 @@ func code(err error) string {
 	return ""
 }
 
-// picture is a PNG of those dimensions as a header tells them, without pixels.
+// picture is a black PNG file in base64; a large one has no pixels.
 func picture(width, height uint32) string {
-	var b bytes.Buffer
-	b.WriteString("\x89PNG\r\n\x1a\n")
-	head := binary.BigEndian.AppendUint32([]byte("IHDR"), width)
-	head = append(binary.BigEndian.AppendUint32(head, height), 8, 2, 0, 0, 0)
-	_ = binary.Write(&b, binary.BigEndian, uint32(len(head)-4))
-	b.Write(head)
-	_ = binary.Write(&b, binary.BigEndian, crc32.ChecksumIEEE(head))
-	_ = binary.Write(&b, binary.BigEndian, uint32(0))
-	b.WriteString("IDAT")
-	_ = binary.Write(&b, binary.BigEndian, crc32.ChecksumIEEE([]byte("IDAT")))
-	return base64.StdEncoding.EncodeToString(b.Bytes())
+	var pixels []byte
+	if width*height < 1_000_000 {
+		pixels = make([]byte, (3*width+1)*height)
+	}
+	return b64(pngFile(width, height, 8, 2, 0, pixels))
+}
+
+// pngFile is a PNG file with the given header, and pixels in two chunks.
+func pngFile(width, height uint32, depth, colour, interlace byte, pixels []byte) []byte {
+	file := []byte("\x89PNG\r\n\x1a\n")
+	chunk := func(name string, content []byte) {
+		file = binary.BigEndian.AppendUint32(file, uint32(len(content)))
+		from := len(file)
+		file = append(append(file, name...), content...)
+		file = binary.BigEndian.AppendUint32(file, crc32.ChecksumIEEE(file[from:]))
+	}
+	chunk("IHDR", append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, width), height), depth, colour, 0, 0, interlace))
+	var packed bytes.Buffer
+	z := zlib.NewWriter(&packed)
+	_, _ = z.Write(pixels) // into memory
+	_ = z.Close()
+	chunk("IDAT", packed.Bytes()[:1])
+	chunk("IDAT", nil)
+	chunk("tEXt", []byte("a\x00b"))
+	chunk("IDAT", packed.Bytes()[1:])
+	chunk("IEND", nil)
+	return file
+}
+
+// TestPNG: a file's data is unpacked as far as its size needs, and no further.
+func TestPNG(t *testing.T) {
+	needs := func(width, height, bits int) int { return ((width*bits+7)/8 + 1) * height }
+	for _, tt := range []struct {
+		depth, colour, interlace byte
+		bytes                    int
+		ok                       bool
+	}{
+		{8, 2, 0, needs(100, 50, 24), true}, {1, 0, 0, needs(100, 50, 1), true}, {16, 6, 0, needs(100, 50, 64), true}, {8, 4, 0, needs(100, 50, 16), true},
+		{8, 2, 1, needs(100, 50, 24) + 100, true}, {1, 0, 1, needs(100, 50, 1) + 150, true}, // more rows, each filled up
+		{8, 2, 0, 16 << 20, false}, {1, 0, 0, needs(100, 50, 24), false}, {8, 2, 1, 2 * needs(100, 50, 24), false},
+	} {
+		var m media
+		file := pngFile(100, 50, tt.depth, tt.colour, tt.interlace, make([]byte, tt.bytes))
+		if err := m.pictureFile("file", bytes.NewReader(file), len(file)); (err == nil) != tt.ok {
+			t.Errorf("%+v: %v", tt, err)
+		}
+	}
+	whole := pngFile(100, 50, 8, 2, 0, make([]byte, needs(100, 50, 24)))
+	for n := range whole {
+		var m media
+		if err := m.pictureFile("file", bytes.NewReader(whole[:n]), n); err == nil && n < len(whole)-32 {
+			t.Errorf("a file cut at %d of %d bytes passes", n, len(whole))
+		}
+	}
 }
 
 // sound is the beginning of a WAV file.
@@ -170,6 +214,16 @@ func TestFields(t *testing.T) {
 		{"chat", `{"zz":{"a":[1]},"y":2, "messages":[{}]}`, `{"messages":[{}]}`, ""},
 		{"chat", `{"messages":[{}],"top_k":null,"stop":["a","b"],"logprobs":true,"top_logprobs":20}`, `{"messages":[{}],"top_k":null,"stop":["a","b"],"logprobs":true,"top_logprobs":20}`, ""},
 		{"chat", `{"messages":[{}],"id_slot":0}`, "", "unsupported_parameter"},
+		{"chat", `{"messages":[{}],"samplers":["top_k","temperature"]}`, `{"messages":[{}],"samplers":["top_k","temperature"]}`, ""},
+		{"chat", `{"messages":[{}],"samplers":"dkypmxt"}`, `{"messages":[{}],"samplers":"dkypmxt"}`, ""},
+		{"chat", `{"messages":[{}],"samplers":["dry","dry"]}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"samplers":"ee"}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"samplers":"e\u0065"}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"samplers":"` + "abcdefghijklmnopqrstuvwxyz" + `"}`, "", "invalid_type"},
+		{"completions", `{"prompt":["a","b"],"stop":["x"]}`, `{"prompt":["a","b"],"stop":["x"]}`, ""},
+		{"completions", `{"prompt":[` + strings.Repeat(`"a",`, 128) + `"a"]}`, "", "invalid_type"},
+		{"completions", `{"prompt":[` + strings.Repeat(`1,`, 1000) + `"a"]}`, `{"prompt":[` + strings.Repeat(`1,`, 1000) + `"a"]}`, ""},
+		{"completions", `{"prompt":[` + strings.Repeat(`[1],`, 50) + `"a"],"suffix":"` + strings.Repeat("s", 40_000) + `"}`, "", "invalid_type"},
 		{"chat", `{"messages":[{}],"cache_prompt":true}`, `{"messages":[{}]}`, ""},
 		{"chat", `{"messages":[{}],"cache_prompt":false}`, `{"messages":[{}],"cache_prompt":false}`, ""},
 		{"chat", `{"messages":[{}],"id_slot":null,"n_discard":5}`, `{"messages":[{}],"n_discard":5}`, ""},

@@ -16,6 +16,7 @@ const (
 	systemSlot
 	inputSlot
 	embedSlot
+	promptSlot
 	toolsSlot
 	formatSlot
 	schemaSlot
@@ -110,6 +111,9 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	if err := c.look(s, model); err != nil {
 		return 0, err
 	}
+	if e := tooManyPrompts(c.values[promptSlot], len(body)); e != nil {
+		return 0, e
+	}
 	if len(c.unknown) == 0 {
 		return 0, nil
 	}
@@ -159,4 +163,25 @@ func (c *Check) look(s *Spec, model func() Model) error {
 		}
 	}
 	return c.constraints(model)
+}
+
+const (
+	maxPrompts     = 128
+	maxPromptsCopy = 1 << 20 // bytes that engines keep once for each prompt, together
+)
+
+// tooManyPrompts bounds a list of prompts. An engine makes a task of each, with a copy of all other fields of the body, of
+// which size is the length.
+func tooManyPrompts(v peek.Value, size int) *wire.Error {
+	if v.Kind != peek.Array || !isList(v, func(item peek.Value) bool { return item.Kind != peek.Number }) {
+		return nil // one prompt
+	}
+	n := v.Len()
+	if n > maxPrompts {
+		return wire.Newf(wire.InvalidType, "'prompt' has %d prompts; at most %d are accepted.", n, maxPrompts).With("prompt")
+	}
+	if n > 1 && n*(size-len(v.Raw)) > maxPromptsCopy {
+		return wire.Newf(wire.InvalidType, "The request's other fields are too large for %d prompts; send them one by one.", n).With("prompt")
+	}
+	return nil
 }

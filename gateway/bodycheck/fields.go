@@ -25,7 +25,7 @@ var sampling = map[string]rule{
 	"dry_allowed_length": between(0, ring), "dry_penalty_last_n": between(-1, ring), "dry_sequence_breakers": {kind: few},
 	"mirostat": between(0, 2), "mirostat_tau": between(-real, real), "mirostat_eta": between(-real, real),
 	"adaptive_target": between(-real, real), "adaptive_decay": between(0, 0.99), "min_keep": between(0, ring),
-	"samplers": {kind: texts}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: small}, "ignore_eos": {kind: boolean},
+	"samplers": {kind: samplers}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: small}, "ignore_eos": {kind: boolean},
 	"stop": {kind: texts}, "n": between(1, mostRuns), "n_cmpl": between(1, mostRuns), "best_of": between(1, mostRuns),
 	"n_probs": between(0, topMost), "logprobs": {kind: boolOrNum, high: topMost}, "top_logprobs": between(0, topMost),
 	"post_sampling_probs": {kind: boolean}, "max_tokens": between(-1, int32Max), "max_completion_tokens": between(-1, int32Max),
@@ -76,7 +76,7 @@ func spec(d dialect, sets ...map[string]rule) *Spec {
 var specs = map[string]*Spec{
 	"chat": spec(openAI, sampling, chatting),
 	"completions": spec(noContent, sampling, map[string]rule{
-		"prompt": {kind: prompts}, "suffix": {kind: long}, "input_prefix": {kind: long}, "input_suffix": {kind: long}, "input_extra": {kind: small},
+		"prompt": {kind: prompts, slot: promptSlot}, "suffix": {kind: long}, "input_prefix": {kind: long}, "input_suffix": {kind: long}, "input_extra": {kind: small},
 	}),
 	"responses": spec(responses, sampling, chatting, map[string]rule{
 		"input": {kind: content, slot: inputSlot}, "instructions": {kind: long}, "max_output_tokens": between(-1, int32Max),

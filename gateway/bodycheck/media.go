@@ -58,7 +58,8 @@ func (m *media) pictureFile(param string, r io.Reader, size int) *wire.Error {
 	if m.pictureBytes > maxPictureBytes {
 		return tooMuch(param, "The pictures of a request may have at most %d bytes.", maxPictureBytes)
 	}
-	c, _, err := image.DecodeConfig(io.LimitReader(r, headBytes))
+	var seen bytes.Buffer
+	c, form, err := image.DecodeConfig(io.TeeReader(io.LimitReader(r, headBytes), &seen))
 	if err != nil || c.Width <= 0 || c.Height <= 0 {
 		return wire.New(wire.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").With(param)
 	}
@@ -67,6 +68,9 @@ func (m *media) pictureFile(param string, r io.Reader, size int) *wire.Error {
 	}
 	if m.pixels += c.Width * c.Height; m.pixels > maxPixelsAll {
 		return tooMuch(param, "The pictures of a request may have at most %d megapixels together.", maxPixelsAll/1_000_000)
+	}
+	if form == "png" && checkPNG(bufio.NewReader(io.MultiReader(&seen, r))) != nil {
+		return wire.New(wire.InvalidType, "A PNG file is damaged, or holds more data than its size needs.").With(param)
 	}
 	return nil
 }

@@ -17,10 +17,16 @@ type parts struct {
 	media   media
 }
 
+// maxMessages bounds a dialogue: chat templates take time that grows with the square of its length.
+const maxMessages = 4096
+
 // messages checks a dialogue in OpenAI's or Anthropic's form.
 func (p *parts) messages(v peek.Value) *wire.Error {
 	if v.Kind != peek.Array {
 		return wrong([]byte(p.param), "a list")
+	}
+	if len(v.Raw) > maxMessages && v.Len() > maxMessages {
+		return wire.Newf(wire.InvalidType, "'%s' has %d messages; at most %d are accepted.", p.param, v.Len(), maxMessages).With(p.param)
 	}
 	if v.Depth() == 2 && v.HasObject() && !bytes.Contains(v.Raw, []byte(`_url"`)) {
 		return nil // no message holds more than scalars: texts

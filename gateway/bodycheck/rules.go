@@ -1,7 +1,10 @@
 package bodycheck
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"reveille/gateway/peek"
 	"reveille/gateway/wire"
@@ -19,6 +22,7 @@ const (
 	text      // of at most 64 KiB
 	long      // a text of any length
 	texts     // a text, or a list of at most maxTexts
+	samplers  // a list of at most maxSamplers texts, or a text of as many letters, each once
 	few       // a list of 1 to 8 texts, of at most 256 bytes in all
 	small     // anything of at most 64 KiB that nests at most 16 levels
 	object    // likewise, an object; members has rules of its members
@@ -39,6 +43,8 @@ const (
 	smallBytes = 64 << 10
 	smallDepth = 16
 	maxTexts   = 64
+	// An engine runs each of the samplers for every token.
+	maxSamplers = 16
 )
 
 // rule says what a field may hold.
@@ -89,6 +95,10 @@ func (r rule) check(name []byte, v peek.Value) *wire.Error {
 			return wire.Newf(wire.InvalidType, "'%s' has %d items; at most %d are accepted.", name, v.Len(), maxTexts).With(string(name))
 		}
 		return r.limit(name, v)
+	case samplers:
+		if !areSamplers(v) {
+			return wrong(name, fmt.Sprintf("a list of at most %d texts or a text of as many letters, each once", maxSamplers))
+		}
 	case few:
 		if v.Empty() || v.Len() > 8 || len(v.Raw) > 256 || !isList(v, isText) {
 			return wrong(name, "a list of 1 to 8 short texts")
@@ -134,6 +144,19 @@ func (r rule) check(name []byte, v peek.Value) *wire.Error {
 		}
 	}
 	return nil
+}
+
+func areSamplers(v peek.Value) bool {
+	if v.Kind == peek.String {
+		letters := v.String()
+		return len(letters) <= maxSamplers && !slices.ContainsFunc([]byte(letters), func(c byte) bool { return strings.Count(letters, string(c)) > 1 })
+	}
+	var seen []string
+	return len(v.Raw) <= smallBytes && v.Len() <= maxSamplers && isList(v, func(item peek.Value) bool {
+		fresh := isText(item) && !slices.Contains(seen, item.String())
+		seen = append(seen, item.String())
+		return fresh
+	})
 }
 
 // checkMembers holds the members of an object to rules of their own.

@@ -129,7 +129,7 @@ func probe(t policy.Type, model string) (path string, body []byte) {
 	var q map[string]any
 	switch t {
 	case policy.LLM:
-		path, q = "/v1/completions", map[string]any{"prompt": ".", "max_tokens": 1} // no template that could refuse it
+		path, q = "/v1/completions", map[string]any{"prompt": ".", "max_tokens": 1, "temperature": 0} // no template that could refuse it
 	case policy.Embedding:
 		path, q = "/v1/embeddings", map[string]any{"input": "."}
 	case policy.Reranking:
