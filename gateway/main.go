@@ -14,8 +14,8 @@ import (
 	"reveille/gateway/cli"
 	"reveille/gateway/keys"
 	"reveille/infra/config"
+	"reveille/infra/power/drivers"
 	"reveille/infra/state"
-	"reveille/infra/wake/drivers"
 	runner "reveille/runner/app"
 )
 

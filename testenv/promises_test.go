@@ -11,8 +11,8 @@ import (
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	runner "reveille/runner/app"
+	"reveille/runner/httpapi"
 	"reveille/runner/instance"
-	"reveille/runner/serve"
 )
 
 // The times that are promised for each fault, as the programs have them unless they are told otherwise. Suites with real
@@ -41,7 +41,7 @@ func TestPromisedTimes(t *testing.T) {
 		{10, "a load without progress is ended", recipe.DefaultStallTimeout, 60 * time.Second},
 		{10, "a load is ended", recipe.DefaultLoadTimeout, 300 * time.Second},
 		{10, "SIGKILL follows SIGTERM", recipe.DefaultStopGrace, 10 * time.Second},
-		{11, "the first byte is waited for", serve.DefaultFirstByte, 120 * time.Second},
+		{11, "the first byte is waited for", httpapi.DefaultFirstByte, 120 * time.Second},
 		{11, "the first byte is waited for, by the setting", setting(host, "FirstByte"), 120 * time.Second},
 		{14, "a dead gateway's place in the queue ends", state.WaiterLease, 15 * time.Second},
 		{14, "a dead gateway's wake lease ends", state.WakeLease, 15 * time.Second},

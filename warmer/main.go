@@ -8,8 +8,8 @@ import (
 	"os"
 
 	"reveille/infra/config"
+	"reveille/infra/power/drivers"
 	"reveille/infra/state"
-	"reveille/infra/wake/drivers"
 	"reveille/warmer/app"
 )
 

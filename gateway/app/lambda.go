@@ -12,8 +12,8 @@ import (
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
+	"reveille/gateway/api"
 	"reveille/gateway/lambda"
-	"reveille/gateway/wire"
 	"reveille/infra/catalog"
 )
 
@@ -151,5 +151,5 @@ func (g *thawing) Settle() {
 
 // Cut implements lambda.Gateway.
 func (g *thawing) Cut() {
-	g.front.Cut(wire.New(wire.UpstreamTimeout, "The answer takes longer than this gateway, a Lambda function, may run."))
+	g.front.Cut(api.New(api.UpstreamTimeout, "The answer takes longer than this gateway, a Lambda function, may run."))
 }

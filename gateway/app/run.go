@@ -21,9 +21,9 @@ import (
 	"reveille/gateway/cli"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
-	"reveille/infra/wake"
-	"reveille/infra/wake/drivers"
-	"reveille/infra/wake/local"
+	"reveille/infra/power"
+	"reveille/infra/power/drivers"
+	"reveille/infra/power/local"
 	runner "reveille/runner/app"
 	warmer "reveille/warmer/app"
 )
@@ -128,14 +128,14 @@ func (s RunSettings) checkHost() error {
 }
 
 // wakeAll starts the local hosts, so that the first request need not wait for them.
-func (s RunSettings) wakeAll(ctx context.Context, d wake.Driver, log *slog.Logger) {
+func (s RunSettings) wakeAll(ctx context.Context, d power.Driver, log *slog.Logger) {
 	if err := s.wakeLocal(ctx, d, ""); err != nil && ctx.Err() == nil {
 		log.Error("local host does not start", "error", err)
 	}
 }
 
 // wakeLocal starts the local host of that name, or with "" all local hosts of the models file.
-func (s RunSettings) wakeLocal(ctx context.Context, d wake.Driver, name string) error {
+func (s RunSettings) wakeLocal(ctx context.Context, d power.Driver, name string) error {
 	c, _, err := catalog.Load(s.Models)
 	if err != nil {
 		return err

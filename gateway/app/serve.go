@@ -13,16 +13,16 @@ import (
 	"syscall"
 	"time"
 
-	"reveille/gateway/admit"
-	"reveille/gateway/front"
+	"reveille/gateway/httpapi"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
+	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
+	"reveille/infra/power"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 )
 
 // Version is the program's version, set by the build.
@@ -38,7 +38,7 @@ type ServeSettings struct {
 }
 
 // Drivers makes the wake drivers of a gateway.
-type Drivers map[catalog.Driver]wake.Driver
+type Drivers map[catalog.Driver]power.Driver
 
 // Serve runs a gateway until ctx ends, then drains it. ready, if not nil, hears the address once requests are accepted.
 // Order of the end: unready, waiting requests are answered 503, the listener closes and open requests end within
@@ -57,9 +57,9 @@ type parts struct {
 	addr    string
 	store   *state.Store
 	mirror  *state.Mirror
-	gate    *admit.Gate
+	gate    *scheduling.Gate
 	toucher *state.Toucher
-	front   *front.Server
+	front   *httpapi.Server
 	keys    *keys.Set
 	watcher *catalog.Watcher // of the models file
 }
@@ -94,18 +94,18 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	// 1. What is kept in memory: the catalogue, the mirror of the pool, the gate.
 	models := newModels(file, store, p.register, log)
 	signer := rpc.NewSigner(secret)
-	var gate *admit.Gate
-	var srv *front.Server
+	var gate *scheduling.Gate
+	var srv *httpapi.Server
 	mirror := state.NewMirror(store, func(e state.Event) { gate.OnEvent(e); models.onEvent(e); srv.OnEvent(e) })
-	power := wake.NewSet(wake.SetConfig{Catalog: models.get, Drivers: drivers, Log: log})
-	gate = admit.New(admit.Config{
+	power := power.NewSet(power.SetConfig{Catalog: models.get, Drivers: drivers, Log: log})
+	gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: mirror, Catalog: models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: evict, MaxPerModel: s.MaxWaiting, Log: log,
 		Waker: power, Stopper: power,
 	})
 	toucher := state.NewToucher(store)
 	pressure.Adopt(p.memory)
 	gauge := pressure.New(p.memory, nil)
-	srv = front.New(front.Config{
+	srv = httpapi.New(httpapi.Config{
 		Gate: gate, Store: store, Mirror: mirror, Toucher: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
 		Overlay: models.reloadRegistered, Withheld: models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxHeldBytes: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate,

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"reveille/gateway/api"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
 	"reveille/gateway/quota"
-	"reveille/gateway/wire"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 )
@@ -50,7 +50,7 @@ func (f Front) keyed() bool { return f.APIKeysFile != "" || f.AdminKey != "" }
 type parsed struct {
 	keys     *keys.Set
 	register catalog.RegisterList
-	browsers *wire.Browsers
+	browsers *api.Browsers
 	maxBody  int // bytes
 	intake   config.Limits
 	memory   int64 // bytes, 0 no limit
@@ -75,7 +75,7 @@ func (f Front) parse() (parsed, error) {
 	if p.keys != nil && !keyed && f.localKey != "" {
 		errs = append(errs, p.keys.AddLocal(f.localKey))
 	}
-	if p.browsers, err = wire.NewBrowsers(f.CORSOrigins, f.AllowedHosts, !keyed); err != nil {
+	if p.browsers, err = api.NewBrowsers(f.CORSOrigins, f.AllowedHosts, !keyed); err != nil {
 		errs = append(errs, fmt.Errorf("--cors-origins, --allowed-hosts: %w", err))
 	} else if !keyed && slices.Contains(f.CORSOrigins, "*") {
 		errs = append(errs, errors.New("--cors-origins *: without API keys (--api-keys-file or --admin-key) every web page could control the gateway; name the origins instead"))

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"reveille/gateway/peek"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 var llama = Model{Llama: true}
@@ -29,7 +29,7 @@ func check(route string, body []byte, m Model) (c Check, dropped int, err error)
 
 // code is the code of an error for the client, "" for none.
 func code(err error) string {
-	var e *wire.Error
+	var e *api.Error
 	if errors.As(err, &e) {
 		if e.Status != 400 || e.Param == "" {
 			return fmt.Sprintf("%s with status %d and param %q", e.Code, e.Status, e.Param)
@@ -433,7 +433,7 @@ func FuzzParts(f *testing.F) {
 		if _, _, err := check("chat", body, llama); err != nil {
 			return
 		}
-		if !peek.Valid(body) {
+		if !jsonscan.Valid(body) {
 			t.Fatalf("%s was left as %s", sent, body)
 		}
 		var v any

@@ -3,8 +3,8 @@ package bodycheck
 import (
 	"slices"
 
-	"reveille/gateway/peek"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 // slot numbers the values that Finish looks into.
@@ -29,14 +29,14 @@ const (
 // field is a member that no rule names.
 type field struct {
 	name  string
-	place peek.Place
+	place jsonscan.Place
 }
 
 // Check is the check of one body. The zero value is ready for use.
 type Check struct {
-	values  [slots]peek.Value
+	values  [slots]jsonscan.Value
 	unknown []field
-	err     *wire.Error
+	err     *api.Error
 
 	// Constrained is set by Finish for a body that asks for constrained output.
 	Constrained bool
@@ -44,7 +44,7 @@ type Check struct {
 
 // See takes in a top-level member. The last of several of one name wins, as
 // with engines; yet each must keep the rules.
-func (c *Check) See(s *Spec, name []byte, m *peek.Members) {
+func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
 	r, known := s.rules[string(name)]
 	if !known {
 		v := m.Value()
@@ -62,7 +62,7 @@ func (c *Check) See(s *Spec, name []byte, m *peek.Members) {
 		if len(c.unknown) < maxUnknown {
 			c.unknown = append(c.unknown, field{string(name), m.Place()})
 		} else if c.err == nil {
-			c.err = wire.Newf(wire.UnsupportedParameter, "The request has more than %d fields that are not known here.", maxUnknown)
+			c.err = api.Newf(api.UnsupportedParameter, "The request has more than %d fields that are not known here.", maxUnknown)
 		}
 		return
 	}
@@ -73,7 +73,7 @@ func (c *Check) See(s *Spec, name []byte, m *peek.Members) {
 	if e := r.check(name, v); e != nil && c.err == nil {
 		c.err = e
 	}
-	if string(name) == "cache_prompt" && v.Kind == peek.Bool && string(v.Raw) == "true" && len(c.unknown) < maxUnknown {
+	if string(name) == "cache_prompt" && v.Kind == jsonscan.Bool && string(v.Raw) == "true" && len(c.unknown) < maxUnknown {
 		// Engines cache prompts unless their owner turned that off, so that keys cannot test guesses of others' prompts.
 		c.unknown = append(c.unknown, field{string(name), m.Place()})
 	}
@@ -89,9 +89,9 @@ type Model struct {
 	Sees   bool     // it has a projector, so that llama-server embeds pictures with it
 }
 
-// Read sees all members of a body. Its error is a [*peek.SyntaxError].
+// Read sees all members of a body. Its error is a [*jsonscan.SyntaxError].
 func (c *Check) Read(s *Spec, body []byte) error {
-	m, err := peek.Open(body)
+	m, err := jsonscan.Open(body)
 	if err != nil {
 		return err
 	}
@@ -118,14 +118,14 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 		return 0, nil
 	}
 	fields := model().Fields
-	places := make([]peek.Place, 0, len(c.unknown))
+	places := make([]jsonscan.Place, 0, len(c.unknown))
 	for _, f := range c.unknown {
 		if slices.Contains(fields, f.name) {
 			continue
 		}
 		places = append(places, f.place)
 	}
-	peek.Blank(body, places)
+	jsonscan.Blank(body, places)
 	return len(places), nil
 }
 
@@ -138,16 +138,16 @@ func (c *Check) look(s *Spec, model func() Model) error {
 			return e
 		}
 	}
-	if v := c.values[systemSlot]; v.Kind == peek.Array {
+	if v := c.values[systemSlot]; v.Kind == jsonscan.Array {
 		p.param = "system"
-		w := peek.WalkOf(v.Raw)
+		w := jsonscan.WalkOf(v.Raw)
 		if e := p.list(&w, systemParts); e != nil {
 			return e
 		}
-	} else if v.Set() && v.Kind != peek.String {
+	} else if v.Set() && v.Kind != jsonscan.String {
 		return wrong([]byte("system"), "a text or a list of blocks")
 	}
-	if v := c.values[inputSlot]; v.Kind == peek.Array {
+	if v := c.values[inputSlot]; v.Kind == jsonscan.Array {
 		p.param = "input"
 		if e := p.items(v); e != nil {
 			return e
@@ -155,7 +155,7 @@ func (c *Check) look(s *Spec, model func() Model) error {
 	}
 	if v := c.values[embedSlot]; pictured(v) {
 		if m := model(); !m.Llama || !m.Sees {
-			return wire.New(wire.UnsupportedParameter, "This model embeds texts and tokens only.").With("input")
+			return api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").With("input")
 		}
 		p.param = "input"
 		if e := p.inputs(v); e != nil {
@@ -172,16 +172,16 @@ const (
 
 // tooManyPrompts bounds a list of prompts. An engine makes a task of each, with a copy of all other fields of the body, of
 // which size is the length.
-func tooManyPrompts(v peek.Value, size int) *wire.Error {
-	if v.Kind != peek.Array || !isList(v, func(item peek.Value) bool { return item.Kind != peek.Number }) {
+func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
+	if v.Kind != jsonscan.Array || !isList(v, func(item jsonscan.Value) bool { return item.Kind != jsonscan.Number }) {
 		return nil // one prompt
 	}
 	n := v.Len()
 	if n > maxPrompts {
-		return wire.Newf(wire.InvalidType, "'prompt' has %d prompts; at most %d are accepted.", n, maxPrompts).With("prompt")
+		return api.Newf(api.InvalidType, "'prompt' has %d prompts; at most %d are accepted.", n, maxPrompts).With("prompt")
 	}
 	if n > 1 && n*(size-len(v.Raw)) > maxPromptsCopy {
-		return wire.Newf(wire.InvalidType, "The request's other fields are too large for %d prompts; send them one by one.", n).With("prompt")
+		return api.Newf(api.InvalidType, "The request's other fields are too large for %d prompts; send them one by one.", n).With("prompt")
 	}
 	return nil
 }

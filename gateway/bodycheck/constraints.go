@@ -3,8 +3,8 @@ package bodycheck
 import (
 	"errors"
 
-	"reveille/gateway/peek"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 // Limits of schemas and grammars. Engines turn a schema into a grammar and try
@@ -66,7 +66,7 @@ func (c *Check) constraints(model func() Model) error {
 		param string
 	}{{formatSlot, "response_format"}, {schemaSlot, "json_schema"}, {textSlot, "text"}, {outputSlot, "output_config"}} {
 		v := c.values[at.slot]
-		if !v.Set() || v.Kind != peek.Object {
+		if !v.Set() || v.Kind != jsonscan.Object {
 			continue
 		}
 		if at.slot == schemaSlot || hasSchema(v) {
@@ -86,16 +86,16 @@ func (c *Check) constraints(model func() Model) error {
 			return e
 		}
 		if err := checkGrammar(v.String()); err != nil {
-			return wire.Newf(wire.InvalidType, "'grammar' is not accepted: %v.", err).With("grammar")
+			return api.Newf(api.InvalidType, "'grammar' is not accepted: %v.", err).With("grammar")
 		}
 	}
 	return nil
 }
 
 // hasSchema reports whether a format is more than a plain text.
-func hasSchema(v peek.Value) bool {
+func hasSchema(v jsonscan.Value) bool {
 	plain := false
-	w := peek.WalkOf(v.Raw)
+	w := jsonscan.WalkOf(v.Raw)
 	w.Object(func(name []byte) bool {
 		if string(name) == "type" {
 			plain = oneOf(w.Raw(), []string{"text"})
@@ -105,9 +105,9 @@ func hasSchema(v peek.Value) bool {
 	return !plain
 }
 
-func tooLarge(param string, v peek.Value) *wire.Error {
+func tooLarge(param string, v jsonscan.Value) *api.Error {
 	if len(v.Raw) > maxConstraint || v.Depth() > maxLevels {
-		return wire.Newf(wire.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", param, maxConstraint, maxLevels).With(param)
+		return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", param, maxConstraint, maxLevels).With(param)
 	}
 	return nil
 }

@@ -8,6 +8,6 @@
 // schemas and grammars are held to what engines are known to survive: see
 // infra/adr/0016-what-a-body-may-hold.md.
 //
-// Errors are [*wire.Error] for the client and hold nothing of the body but
+// Errors are [*api.Error] for the client and hold nothing of the body but
 // names of fields.
 package bodycheck

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
 )
 
 // fileFields are the fields of forms that hold files.
@@ -45,11 +45,11 @@ func (f *Form) See(name string, value []byte) error {
 		fields = pictureFields
 	}
 	if name == "" {
-		return wire.New(wire.InvalidRequest, "A part of the form has no name, or more than one.").With("form")
+		return api.New(api.InvalidRequest, "A part of the form has no name, or more than one.").With("form")
 	}
 	r, known := fields[name]
 	if !known {
-		return wire.Newf(wire.UnsupportedParameter, "This route takes no form field %.64q.", name).With(strings.ToValidUTF8(name[:min(len(name), 64)], ""))
+		return api.Newf(api.UnsupportedParameter, "This route takes no form field %.64q.", name).With(strings.ToValidUTF8(name[:min(len(name), 64)], ""))
 	}
 	if e := r.checkText([]byte(name), value); e != nil {
 		return e
@@ -59,7 +59,7 @@ func (f *Form) See(name string, value []byte) error {
 
 // file checks a file: a picture or a sound.
 func (f *Form) file(value []byte) error {
-	e := (*wire.Error)(nil)
+	e := (*api.Error)(nil)
 	if f.Pictures {
 		e = f.media.pictureFile("image", bytes.NewReader(value), len(value))
 	} else {
@@ -72,7 +72,7 @@ func (f *Form) file(value []byte) error {
 }
 
 // checkText is check for a field of a form, whose value is a text.
-func (r rule) checkText(name, value []byte) *wire.Error {
+func (r rule) checkText(name, value []byte) *api.Error {
 	if len(value) > smallBytes {
 		return tooMuch(string(name), "This field may have at most %d bytes.", smallBytes)
 	}

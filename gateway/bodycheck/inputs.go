@@ -3,21 +3,21 @@ package bodycheck
 import (
 	"bytes"
 
-	"reveille/gateway/peek"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 	"reveille/infra/recipe"
 )
 
 // pictured reports whether v is a list that holds an object: inputs of an embedding with pictures.
-func pictured(v peek.Value) bool {
-	return v.Kind == peek.Array && v.HasObject() && !isList(v, func(item peek.Value) bool { return item.Kind != peek.Object })
+func pictured(v jsonscan.Value) bool {
+	return v.Kind == jsonscan.Array && v.HasObject() && !isList(v, func(item jsonscan.Value) bool { return item.Kind != jsonscan.Object })
 }
 
 // inputs checks a list of texts, lists of tokens and inputs with pictures.
-func (p *parts) inputs(v peek.Value) (e *wire.Error) {
-	w := peek.WalkOf(v.Raw)
+func (p *parts) inputs(v jsonscan.Value) (e *api.Error) {
+	w := jsonscan.WalkOf(v.Raw)
 	w.Array(func() bool {
-		if w.Kind() == peek.Object {
+		if w.Kind() == jsonscan.Object {
 			e = p.pictured(&w)
 		} else if item := w.Raw(); !isText(item) && !isMixed(item) {
 			e = wrong([]byte(p.param), "a list of texts, lists of tokens and inputs with pictures")
@@ -29,8 +29,8 @@ func (p *parts) inputs(v peek.Value) (e *wire.Error) {
 
 // pictured checks an input with pictures: a prompt_string with one marker for each picture of its multimodal_data, which are
 // base64, and nothing else.
-func (p *parts) pictured(w *peek.Walk) (e *wire.Error) {
-	var prompt, data peek.Value
+func (p *parts) pictured(w *jsonscan.Walk) (e *api.Error) {
+	var prompt, data jsonscan.Value
 	members := 0
 	w.Object(func(name []byte) bool {
 		members++
@@ -42,11 +42,11 @@ func (p *parts) pictured(w *peek.Walk) (e *wire.Error) {
 		}
 		return members <= 2
 	})
-	if members != 2 || prompt.Kind != peek.String || data.Kind != peek.Array {
-		return wire.New(wire.UnsupportedParameter, "An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data' and nothing else.").With(p.param)
+	if members != 2 || prompt.Kind != jsonscan.String || data.Kind != jsonscan.Array {
+		return api.New(api.UnsupportedParameter, "An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data' and nothing else.").With(p.param)
 	}
 	pictures := 0
-	items := peek.WalkOf(data.Raw)
+	items := jsonscan.WalkOf(data.Raw)
 	items.Array(func() bool {
 		pictures++
 		e = p.bareBase64(items.Raw())
@@ -56,18 +56,18 @@ func (p *parts) pictured(w *peek.Walk) (e *wire.Error) {
 		return e
 	}
 	if n := bytes.Count(prompt.Bytes(), []byte(recipe.MediaMarker)); n != pictures || n == 0 {
-		return wire.Newf(wire.InvalidType, "A 'prompt_string' has %d times '%s' for %d pictures; each picture needs one where it stands.", n, recipe.MediaMarker, pictures).With(p.param)
+		return api.Newf(api.InvalidType, "A 'prompt_string' has %d times '%s' for %d pictures; each picture needs one where it stands.", n, recipe.MediaMarker, pictures).With(p.param)
 	}
 	return nil
 }
 
 // bareBase64 checks a picture in base64 without a data: URL before it, which the engine would not take off.
-func (p *parts) bareBase64(v peek.Value) *wire.Error {
-	if v.Kind != peek.String {
+func (p *parts) bareBase64(v jsonscan.Value) *api.Error {
+	if v.Kind != jsonscan.String {
 		return p.refuse("Media must be base64.")
 	}
 	if mime, ok := dataHead(v.TextReader()); ok || bytes.IndexByte(mime, ':') >= 0 {
-		return wire.New(wire.UnsupportedParameter, "A picture in 'multimodal_data' must be base64 and nothing before it; it is not fetched from elsewhere.").With(p.param)
+		return api.New(api.UnsupportedParameter, "A picture in 'multimodal_data' must be base64 and nothing before it; it is not fetched from elsewhere.").With(p.param)
 	}
 	return p.media.picture(p.param, v.TextReader(), len(v.Raw))
 }

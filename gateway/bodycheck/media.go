@@ -15,8 +15,8 @@ import (
 	_ "golang.org/x/image/bmp"
 	_ "golang.org/x/image/webp"
 
-	"reveille/gateway/peek"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 // Limits of the media of one request.
@@ -44,12 +44,12 @@ type media struct {
 
 // picture checks a picture in base64 of about encoded bytes: its format is
 // known and its dimensions, which its header tells, are within bounds.
-func (m *media) picture(param string, text *peek.TextReader, encoded int) *wire.Error {
+func (m *media) picture(param string, text *jsonscan.TextReader, encoded int) *api.Error {
 	return m.pictureFile(param, base64.NewDecoder(base64.StdEncoding, text), base64.StdEncoding.DecodedLen(encoded))
 }
 
 // pictureFile is picture for a file of size bytes.
-func (m *media) pictureFile(param string, r io.Reader, size int) *wire.Error {
+func (m *media) pictureFile(param string, r io.Reader, size int) *api.Error {
 	m.pictures++
 	m.pictureBytes += size
 	if m.pictures > maxPictures {
@@ -61,7 +61,7 @@ func (m *media) pictureFile(param string, r io.Reader, size int) *wire.Error {
 	var seen bytes.Buffer
 	c, form, err := image.DecodeConfig(io.TeeReader(io.LimitReader(r, headBytes), &seen))
 	if err != nil || c.Width <= 0 || c.Height <= 0 {
-		return wire.New(wire.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").With(param)
+		return api.New(api.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").With(param)
 	}
 	if c.Width > maxPixels || c.Height > maxPixels || c.Width*c.Height > maxPixels {
 		return tooMuch(param, "A picture may have at most %d megapixels.", maxPixels/1_000_000)
@@ -70,20 +70,20 @@ func (m *media) pictureFile(param string, r io.Reader, size int) *wire.Error {
 		return tooMuch(param, "The pictures of a request may have at most %d megapixels together.", maxPixelsAll/1_000_000)
 	}
 	if form == "png" && checkPNG(bufio.NewReader(io.MultiReader(&seen, r))) != nil {
-		return wire.New(wire.InvalidType, "A PNG file is damaged, or holds more data than its size needs.").With(param)
+		return api.New(api.InvalidType, "A PNG file is damaged, or holds more data than its size needs.").With(param)
 	}
 	return nil
 }
 
 // sound checks a sound in base64.
-func (m *media) sound(param string, text *peek.TextReader, encoded int) *wire.Error {
+func (m *media) sound(param string, text *jsonscan.TextReader, encoded int) *api.Error {
 	return m.soundFile(param, base64.NewDecoder(base64.StdEncoding, text), base64.StdEncoding.DecodedLen(encoded), false)
 }
 
 // soundFile checks a sound of size bytes. With others, as in uploads, MP3 files
 // and those in formats that are not known here are bounded by the sounds' size
 // alone.
-func (m *media) soundFile(param string, r io.Reader, size int, others bool) *wire.Error {
+func (m *media) soundFile(param string, r io.Reader, size int, others bool) *api.Error {
 	m.sounds++
 	m.soundBytes += size
 	if m.sounds > maxSounds {
@@ -110,12 +110,12 @@ func (m *media) soundFile(param string, r io.Reader, size int, others bool) *wir
 	if others {
 		return nil
 	}
-	return wire.New(wire.InvalidType, "A sound must be a WAV, FLAC or MP3 file; this one is none or is damaged.").With(param)
+	return api.New(api.InvalidType, "A sound must be a WAV, FLAC or MP3 file; this one is none or is damaged.").With(param)
 }
 
 // wav checks a WAV file by its format and the bytes that it has.
-func wav(param string, b *bufio.Reader, size int) *wire.Error {
-	damaged := wire.New(wire.InvalidType, "A WAV file is damaged.").With(param)
+func wav(param string, b *bufio.Reader, size int) *api.Error {
+	damaged := api.New(api.InvalidType, "A WAV file is damaged.").With(param)
 	_, _ = b.Discard(12)
 	for range 64 { // chunks before the format
 		var chunk [8]byte
@@ -148,9 +148,9 @@ func wav(param string, b *bufio.Reader, size int) *wire.Error {
 
 // seconds checks how long a sound is. Its rate must be a usual one: engines
 // convert it, so that a low one makes much of little.
-func seconds(param string, rate, samples uint64) *wire.Error {
+func seconds(param string, rate, samples uint64) *api.Error {
 	if rate < 4000 || rate > 384_000 || samples == 0 {
-		return wire.New(wire.InvalidType, "A sound's header must tell its length and a sample rate between 4 and 384 kHz.").With(param)
+		return api.New(api.InvalidType, "A sound's header must tell its length and a sample rate between 4 and 384 kHz.").With(param)
 	}
 	if samples/rate > maxSoundSeconds {
 		return tooMuch(param, "A sound may last at most %d seconds.", maxSoundSeconds)
@@ -159,7 +159,7 @@ func seconds(param string, rate, samples uint64) *wire.Error {
 }
 
 // film checks a video in base64: its container and its size.
-func (m *media) film(param string, text *peek.TextReader, encoded int) *wire.Error {
+func (m *media) film(param string, text *jsonscan.TextReader, encoded int) *api.Error {
 	m.pictures++ // each costs an engine as much as pictures do
 	if m.pictures > maxPictures {
 		return tooMuch(param, "A request may hold at most %d pictures and videos.", maxPictures)
@@ -173,24 +173,24 @@ func (m *media) film(param string, text *peek.TextReader, encoded int) *wire.Err
 	case string(head[4:8]) == "ftyp", bytes.HasPrefix(head[:], []byte{0x1A, 0x45, 0xDF, 0xA3}), string(head[:4]) == "RIFF" && string(head[8:]) == "AVI ":
 		return nil
 	}
-	return wire.New(wire.InvalidType, "A video must be an MP4, WebM, Matroska or AVI file; this one is none or is damaged.").With(param)
+	return api.New(api.InvalidType, "A video must be an MP4, WebM, Matroska or AVI file; this one is none or is damaged.").With(param)
 }
 
-func tooMuch(param, message string, limit int) *wire.Error {
-	return wire.Newf(wire.InvalidType, message, limit).With(param)
+func tooMuch(param, message string, limit int) *api.Error {
+	return api.Newf(api.InvalidType, message, limit).With(param)
 }
 
 // describes checks a description of a picture. sd-server takes a tag in it for
 // settings, which name files and know no bounds.
-func describes(name, value []byte) *wire.Error {
+func describes(name, value []byte) *api.Error {
 	if bytes.Contains(value, []byte("sd_cpp_extra_args")) {
-		return wire.Newf(wire.UnsupportedParameter, "'%s' holds settings of the engine, which are not accepted here.", name).With(string(name))
+		return api.Newf(api.UnsupportedParameter, "'%s' holds settings of the engine, which are not accepted here.", name).With(string(name))
 	}
 	return nil
 }
 
 // size checks the size of a picture that is to be made.
-func size(name, value []byte) *wire.Error {
+func size(name, value []byte) *api.Error {
 	if string(value) == "auto" {
 		return nil
 	}

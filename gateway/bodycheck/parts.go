@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
-	"reveille/gateway/peek"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 // parts checks the content of one request. Media are counted over all of it.
@@ -21,17 +21,17 @@ type parts struct {
 const maxMessages = 4096
 
 // messages checks a dialogue in OpenAI's or Anthropic's form.
-func (p *parts) messages(v peek.Value) *wire.Error {
-	if v.Kind != peek.Array {
+func (p *parts) messages(v jsonscan.Value) *api.Error {
+	if v.Kind != jsonscan.Array {
 		return wrong([]byte(p.param), "a list")
 	}
 	if len(v.Raw) > maxMessages && v.Len() > maxMessages {
-		return wire.Newf(wire.InvalidType, "'%s' has %d messages; at most %d are accepted.", p.param, v.Len(), maxMessages).With(p.param)
+		return api.Newf(api.InvalidType, "'%s' has %d messages; at most %d are accepted.", p.param, v.Len(), maxMessages).With(p.param)
 	}
 	if v.Depth() == 2 && v.HasObject() && !bytes.Contains(v.Raw, []byte(`_url"`)) {
 		return nil // no message holds more than scalars: texts
 	}
-	return p.eachMember(v, func(w *peek.Walk, name []byte) *wire.Error {
+	return p.eachMember(v, func(w *jsonscan.Walk, name []byte) *api.Error {
 		switch {
 		case string(name) == "content":
 			return p.contents(w, p.allowed())
@@ -43,8 +43,8 @@ func (p *parts) messages(v peek.Value) *wire.Error {
 }
 
 // items checks the input of the Responses dialect.
-func (p *parts) items(v peek.Value) *wire.Error {
-	return p.eachMember(v, func(w *peek.Walk, name []byte) *wire.Error {
+func (p *parts) items(v jsonscan.Value) *api.Error {
+	return p.eachMember(v, func(w *jsonscan.Walk, name []byte) *api.Error {
 		switch string(name) {
 		case "content", "summary":
 			return p.contents(w, responsesParts)
@@ -65,11 +65,11 @@ func (p *parts) items(v peek.Value) *wire.Error {
 
 // eachMember calls check at each member of each object in the list v, until it
 // returns an error. An item that is no object is refused.
-func (p *parts) eachMember(v peek.Value, check func(w *peek.Walk, name []byte) *wire.Error) (e *wire.Error) {
-	w := peek.WalkOf(v.Raw)
+func (p *parts) eachMember(v jsonscan.Value, check func(w *jsonscan.Walk, name []byte) *api.Error) (e *api.Error) {
+	w := jsonscan.WalkOf(v.Raw)
 	w.Array(func() bool {
-		if w.Kind() != peek.Object {
-			e = wire.Newf(wire.InvalidType, "Each item of '%s' must be an object.", p.param).With(p.param)
+		if w.Kind() != jsonscan.Object {
+			e = api.Newf(api.InvalidType, "Each item of '%s' must be an object.", p.param).With(p.param)
 			return false
 		}
 		return w.Object(func(name []byte) bool {
@@ -81,22 +81,22 @@ func (p *parts) eachMember(v peek.Value, check func(w *peek.Walk, name []byte) *
 }
 
 // contents checks a content that is a text, absent or a list of parts.
-func (p *parts) contents(w *peek.Walk, allowed map[string]part) *wire.Error {
+func (p *parts) contents(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	switch w.Kind() {
-	case peek.String, peek.Null:
+	case jsonscan.String, jsonscan.Null:
 		w.Raw()
 		return nil
-	case peek.Array:
+	case jsonscan.Array:
 		return p.list(w, allowed)
 	}
-	return wire.New(wire.InvalidType, "A content must be a text or a list of parts.").With(p.param)
+	return api.New(api.InvalidType, "A content must be a text or a list of parts.").With(p.param)
 }
 
 // part is a form of content part: the members that it may have, and the check
 // of the one that holds media or parts.
 type part struct {
 	member string
-	check  func(*parts, *peek.Walk) *wire.Error
+	check  func(*parts, *jsonscan.Walk) *api.Error
 }
 
 var (
@@ -136,7 +136,7 @@ var (
 var anthropicParts = func() map[string]part {
 	all := maps.Clone(resultParts)
 	all["tool_use"] = part{"input", (*parts).anything}
-	all["tool_result"] = part{"content", func(p *parts, w *peek.Walk) *wire.Error { return p.contents(w, resultParts) }}
+	all["tool_result"] = part{"content", func(p *parts, w *jsonscan.Walk) *api.Error { return p.contents(w, resultParts) }}
 	all["thinking"] = part{"thinking", (*parts).justText}
 	all["redacted_thinking"] = part{"data", (*parts).justText}
 	return all
@@ -151,7 +151,7 @@ func (p *parts) allowed() map[string]part {
 }
 
 // list checks a list of parts.
-func (p *parts) list(w *peek.Walk, allowed map[string]part) (e *wire.Error) {
+func (p *parts) list(w *jsonscan.Walk, allowed map[string]part) (e *api.Error) {
 	w.Array(func() bool {
 		e = p.one(w, allowed)
 		return e == nil
@@ -161,19 +161,19 @@ func (p *parts) list(w *peek.Walk, allowed map[string]part) (e *wire.Error) {
 
 // one checks a part: its type is allowed, and it has each of its members once
 // and no other, so that no reader can see another part in it.
-func (p *parts) one(w *peek.Walk, allowed map[string]part) *wire.Error {
-	if w.Kind() != peek.Object {
-		return wire.New(wire.InvalidType, "A content part must be an object.").With(p.param)
+func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
+	if w.Kind() != jsonscan.Object {
+		return api.New(api.InvalidType, "A content part must be an object.").With(p.param)
 	}
 	raw := w.Raw()
 	var form part
 	known := false
 	types := 0
-	scan := peek.WalkOf(raw.Raw)
+	scan := jsonscan.WalkOf(raw.Raw)
 	scan.Object(func(name []byte) bool {
 		if string(name) == "type" {
 			types++
-			if t := scan.Raw(); t.Kind == peek.String {
+			if t := scan.Raw(); t.Kind == jsonscan.String {
 				form, known = allowed[string(t.Bytes())]
 			}
 		}
@@ -182,10 +182,10 @@ func (p *parts) one(w *peek.Walk, allowed map[string]part) *wire.Error {
 	if !known || types != 1 {
 		return p.refuse("A content part's type is not accepted here.")
 	}
-	var e *wire.Error
+	var e *api.Error
 	var seen [maxMembers]string
 	members, held := 0, false
-	inner := peek.WalkOf(raw.Raw)
+	inner := jsonscan.WalkOf(raw.Raw)
 	inner.Object(func(name []byte) bool {
 		held = held || string(name) == form.member
 		for _, other := range seen[:members] {
@@ -212,7 +212,7 @@ func (p *parts) one(w *peek.Walk, allowed map[string]part) *wire.Error {
 		return e == nil
 	})
 	if e == nil && form.member != "" && !held {
-		return wire.Newf(wire.MissingRequiredParameter, "A content part lacks its '%s'.", form.member).With(p.param)
+		return api.Newf(api.MissingRequiredParameter, "A content part lacks its '%s'.", form.member).With(p.param)
 	}
 	return e
 }
@@ -220,54 +220,54 @@ func (p *parts) one(w *peek.Walk, allowed map[string]part) *wire.Error {
 // maxMembers bounds the members of a part.
 const maxMembers = 16
 
-func (p *parts) refuse(message string) *wire.Error {
-	return wire.New(wire.UnsupportedParameter, message+" Content is text, images, audio or video, as data: or base64.").With(p.param)
+func (p *parts) refuse(message string) *api.Error {
+	return api.New(api.UnsupportedParameter, message+" Content is text, images, audio or video, as data: or base64.").With(p.param)
 }
 
-func (p *parts) remote() *wire.Error {
-	return wire.New(wire.RemoteMediaDisabled, "Media must be sent as a data: URL; fetching it from elsewhere is not allowed here.").With(p.param)
+func (p *parts) remote() *api.Error {
+	return api.New(api.RemoteMediaDisabled, "Media must be sent as a data: URL; fetching it from elsewhere is not allowed here.").With(p.param)
 }
 
-func (p *parts) justText(w *peek.Walk) *wire.Error {
-	if k := w.Kind(); k != peek.String && k != peek.Null {
-		return wire.New(wire.InvalidType, "A content part's text must be a text.").With(p.param)
+func (p *parts) justText(w *jsonscan.Walk) *api.Error {
+	if k := w.Kind(); k != jsonscan.String && k != jsonscan.Null {
+		return api.New(api.InvalidType, "A content part's text must be a text.").With(p.param)
 	}
 	w.Raw()
 	return nil
 }
 
-func (p *parts) anything(w *peek.Walk) *wire.Error {
+func (p *parts) anything(w *jsonscan.Walk) *api.Error {
 	w.Raw()
 	return nil
 }
 
 // imageURL checks an image: a data: URL, or an object with one.
-func (p *parts) imageURL(w *peek.Walk) *wire.Error {
+func (p *parts) imageURL(w *jsonscan.Walk) *api.Error {
 	return p.object(w, "url", []string{"detail"}, (*parts).dataURL)
 }
 
 // audio checks a sound: an object whose data is base64.
-func (p *parts) audio(w *peek.Walk) *wire.Error {
-	if w.Kind() != peek.Object {
+func (p *parts) audio(w *jsonscan.Walk) *api.Error {
+	if w.Kind() != jsonscan.Object {
 		return wrong([]byte(p.param), "a dialogue whose input_audio parts are objects")
 	}
-	return p.object(w, "data", []string{"format"}, func(p *parts, v peek.Value) *wire.Error { return p.bare(v, p.media.sound) })
+	return p.object(w, "data", []string{"format"}, func(p *parts, v jsonscan.Value) *api.Error { return p.bare(v, p.media.sound) })
 }
 
-func (p *parts) video(w *peek.Walk) *wire.Error {
-	if w.Kind() != peek.Object {
+func (p *parts) video(w *jsonscan.Walk) *api.Error {
+	if w.Kind() != jsonscan.Object {
 		return wrong([]byte(p.param), "a dialogue whose input_video parts are objects")
 	}
-	return p.object(w, "data", []string{"format"}, func(p *parts, v peek.Value) *wire.Error { return p.bare(v, p.media.film) })
+	return p.object(w, "data", []string{"format"}, func(p *parts, v jsonscan.Value) *api.Error { return p.bare(v, p.media.film) })
 }
 
 // source checks Anthropic's source of an image.
-func (p *parts) source(w *peek.Walk) *wire.Error {
-	if w.Kind() != peek.Object {
+func (p *parts) source(w *jsonscan.Walk) *api.Error {
+	if w.Kind() != jsonscan.Object {
 		return p.refuse("A source must be an object.")
 	}
-	return p.typed(w, "base64", func(v peek.Value) *wire.Error {
-		if v.Kind == peek.String {
+	return p.typed(w, "base64", func(v jsonscan.Value) *api.Error {
+		if v.Kind == jsonscan.String {
 			if _, isURL := dataHead(v.TextReader()); isURL {
 				return p.refuse("The data of a source is base64 without a data: URL before it.")
 			}
@@ -277,12 +277,12 @@ func (p *parts) source(w *peek.Walk) *wire.Error {
 }
 
 // textSource checks the source of a document: text alone.
-func (p *parts) textSource(w *peek.Walk) *wire.Error {
-	if w.Kind() != peek.Object {
+func (p *parts) textSource(w *jsonscan.Walk) *api.Error {
+	if w.Kind() != jsonscan.Object {
 		return p.refuse("A source must be an object.")
 	}
-	return p.typed(w, "text", func(v peek.Value) *wire.Error {
-		if v.Kind != peek.String {
+	return p.typed(w, "text", func(v jsonscan.Value) *api.Error {
+		if v.Kind != jsonscan.String {
 			return p.refuse("A document must be a text.")
 		}
 		return nil
@@ -290,9 +290,9 @@ func (p *parts) textSource(w *peek.Walk) *wire.Error {
 }
 
 // typed checks an object with type, media_type and data.
-func (p *parts) typed(w *peek.Walk, want string, check func(peek.Value) *wire.Error) (e *wire.Error) {
+func (p *parts) typed(w *jsonscan.Walk, want string, check func(jsonscan.Value) *api.Error) (e *api.Error) {
 	types, datas := 0, 0
-	var data peek.Value
+	var data jsonscan.Value
 	w.Object(func(name []byte) bool {
 		v := w.Raw()
 		switch string(name) {
@@ -328,8 +328,8 @@ func (p *parts) typed(w *peek.Walk, want string, check func(peek.Value) *wire.Er
 
 // object checks a text, or an object that holds it as member and may have
 // others, texts all of them.
-func (p *parts) object(w *peek.Walk, member string, others []string, check func(*parts, peek.Value) *wire.Error) (e *wire.Error) {
-	if w.Kind() != peek.Object {
+func (p *parts) object(w *jsonscan.Walk, member string, others []string, check func(*parts, jsonscan.Value) *api.Error) (e *api.Error) {
+	if w.Kind() != jsonscan.Object {
 		return check(p, w.Raw())
 	}
 	count := 0
@@ -339,8 +339,8 @@ func (p *parts) object(w *peek.Walk, member string, others []string, check func(
 		case string(name) == member:
 			count++
 			e = check(p, v)
-		case v.Kind == peek.String && slices.Contains(others, string(name)):
-		case v.Kind == peek.Null:
+		case v.Kind == jsonscan.String && slices.Contains(others, string(name)):
+		case v.Kind == jsonscan.Null:
 		default:
 			e = p.refuse("A media object has a member that is not accepted here.")
 		}
@@ -353,8 +353,8 @@ func (p *parts) object(w *peek.Walk, member string, others []string, check func(
 }
 
 // dataURL checks an image in a data: URL.
-func (p *parts) dataURL(v peek.Value) *wire.Error {
-	if v.Kind != peek.String {
+func (p *parts) dataURL(v jsonscan.Value) *api.Error {
+	if v.Kind != jsonscan.String {
 		return p.refuse("An image must be a data: URL.")
 	}
 	r := v.TextReader()
@@ -369,8 +369,8 @@ func (p *parts) dataURL(v peek.Value) *wire.Error {
 }
 
 // bare checks media in base64, with or without a data: URL before it.
-func (p *parts) bare(v peek.Value, check func(string, *peek.TextReader, int) *wire.Error) *wire.Error {
-	if v.Kind != peek.String {
+func (p *parts) bare(v jsonscan.Value, check func(string, *jsonscan.TextReader, int) *api.Error) *api.Error {
+	if v.Kind != jsonscan.String {
 		return p.refuse("Media must be base64.")
 	}
 	r := v.TextReader()
@@ -386,7 +386,7 @@ func (p *parts) bare(v peek.Value, check func(string, *peek.TextReader, int) *wi
 
 // dataHead reads the head of a data: URL up to its comma. ok is false for a
 // text that begins otherwise, of which head is the beginning.
-func dataHead(r *peek.TextReader) (head []byte, ok bool) {
+func dataHead(r *jsonscan.TextReader) (head []byte, ok bool) {
 	const longest = 100
 	head = make([]byte, 0, longest)
 	for len(head) < longest {
@@ -419,8 +419,8 @@ func mediaName(name []byte) bool {
 }
 
 // oneOf reports whether v is one of the given texts.
-func oneOf(v peek.Value, texts []string) bool {
-	if v.Kind != peek.String || len(v.Raw) > 256 {
+func oneOf(v jsonscan.Value, texts []string) bool {
+	if v.Kind != jsonscan.String || len(v.Raw) > 256 {
 		return false
 	}
 	s := v.Bytes()

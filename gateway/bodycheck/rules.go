@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"reveille/gateway/peek"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 // kind is what a field may hold. Null is always accepted: it asks for the
@@ -57,42 +57,42 @@ type rule struct {
 
 func between(low, high float64) rule { return rule{kind: number, low: low, high: high} }
 
-func (r rule) check(name []byte, v peek.Value) *wire.Error {
+func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 	if !v.Set() {
 		return nil
 	}
 	switch r.kind {
 	case anyScalar:
-		if v.Kind == peek.Array || v.Kind == peek.Object {
+		if v.Kind == jsonscan.Array || v.Kind == jsonscan.Object {
 			return wrong(name, "a text, a number or a boolean")
 		}
 		return r.limit(name, v)
 	case boolean:
-		if v.Kind != peek.Bool {
+		if v.Kind != jsonscan.Bool {
 			return wrong(name, "a boolean")
 		}
 	case boolOrNum:
-		if v.Kind == peek.Bool {
+		if v.Kind == jsonscan.Bool {
 			return nil
 		}
 		return r.inRange(name, v)
 	case number:
 		return r.inRange(name, v)
 	case text:
-		if v.Kind != peek.String {
+		if v.Kind != jsonscan.String {
 			return wrong(name, "a text")
 		}
 		return r.limit(name, v)
 	case long, grammar:
-		if v.Kind != peek.String {
+		if v.Kind != jsonscan.String {
 			return wrong(name, "a text")
 		}
 	case texts:
-		if v.Kind != peek.String && !isList(v, isTextOrNull) {
+		if v.Kind != jsonscan.String && !isList(v, isTextOrNull) {
 			return wrong(name, "a text or a list of texts")
 		}
 		if v.Len() > maxTexts {
-			return wire.Newf(wire.InvalidType, "'%s' has %d items; at most %d are accepted.", name, v.Len(), maxTexts).With(string(name))
+			return api.Newf(api.InvalidType, "'%s' has %d items; at most %d are accepted.", name, v.Len(), maxTexts).With(string(name))
 		}
 		return r.limit(name, v)
 	case samplers:
@@ -106,7 +106,7 @@ func (r rule) check(name []byte, v peek.Value) *wire.Error {
 	case small:
 		return r.limit(name, v)
 	case object:
-		if v.Kind != peek.Object {
+		if v.Kind != jsonscan.Object {
 			return wrong(name, "an object")
 		}
 		if e := r.limit(name, v); e != nil {
@@ -120,7 +120,7 @@ func (r rule) check(name []byte, v peek.Value) *wire.Error {
 	case prompts, mixed, tokens:
 		return r.checkTokens(name, v)
 	case imageText, imageSize:
-		if v.Kind != peek.String {
+		if v.Kind != jsonscan.String {
 			return wrong(name, "a text")
 		}
 		if e := r.limit(name, v); e != nil {
@@ -135,24 +135,24 @@ func (r rule) check(name []byte, v peek.Value) *wire.Error {
 			return wrong(name, "a list of texts or of objects with a text")
 		}
 	case schema:
-		if v.Kind != peek.Object {
+		if v.Kind != jsonscan.Object {
 			return wrong(name, "an object")
 		}
 	case tools:
-		if v.Kind != peek.Array {
+		if v.Kind != jsonscan.Array {
 			return wrong(name, "a list")
 		}
 	}
 	return nil
 }
 
-func areSamplers(v peek.Value) bool {
-	if v.Kind == peek.String {
+func areSamplers(v jsonscan.Value) bool {
+	if v.Kind == jsonscan.String {
 		letters := v.String()
 		return len(letters) <= maxSamplers && !slices.ContainsFunc([]byte(letters), func(c byte) bool { return strings.Count(letters, string(c)) > 1 })
 	}
 	var seen []string
-	return len(v.Raw) <= smallBytes && v.Len() <= maxSamplers && isList(v, func(item peek.Value) bool {
+	return len(v.Raw) <= smallBytes && v.Len() <= maxSamplers && isList(v, func(item jsonscan.Value) bool {
 		fresh := isText(item) && !slices.Contains(seen, item.String())
 		seen = append(seen, item.String())
 		return fresh
@@ -160,8 +160,8 @@ func areSamplers(v peek.Value) bool {
 }
 
 // checkMembers holds the members of an object to rules of their own.
-func (r rule) checkMembers(name []byte, v peek.Value) (e *wire.Error) {
-	w := peek.WalkOf(v.Raw)
+func (r rule) checkMembers(name []byte, v jsonscan.Value) (e *api.Error) {
+	w := jsonscan.WalkOf(v.Raw)
 	w.Object(func(member []byte) bool {
 		if inner, known := r.members[string(member)]; known {
 			e = inner.check(append(append(name[:len(name):len(name)], '.'), member...), w.Raw())
@@ -172,13 +172,13 @@ func (r rule) checkMembers(name []byte, v peek.Value) (e *wire.Error) {
 }
 
 // checkTokens checks a prompt, or a part of one, that may be given in tokens.
-func (r rule) checkTokens(name []byte, v peek.Value) *wire.Error {
+func (r rule) checkTokens(name []byte, v jsonscan.Value) *api.Error {
 	ok, want := false, "a list of tokens"
 	switch r.kind {
 	case prompts:
-		ok, want = v.Kind == peek.String || isPrompts(v), "a text, or a list of texts and tokens that is not empty"
+		ok, want = v.Kind == jsonscan.String || isPrompts(v), "a text, or a list of texts and tokens that is not empty"
 	case mixed:
-		ok, want = v.Kind == peek.String || isList(v, isTextOrToken), "a text, or a list of texts and tokens"
+		ok, want = v.Kind == jsonscan.String || isList(v, isTextOrToken), "a text, or a list of texts and tokens"
 	case tokens:
 		ok = isList(v, isToken)
 	}
@@ -186,43 +186,43 @@ func (r rule) checkTokens(name []byte, v peek.Value) *wire.Error {
 	case ok:
 		return nil
 	case v.HasObject():
-		return wire.Newf(wire.UnsupportedParameter, "'%s' must be %s.", name, want).With(string(name))
+		return api.Newf(api.UnsupportedParameter, "'%s' must be %s.", name, want).With(string(name))
 	}
 	return wrong(name, want+"; tokens are whole numbers from 0 to 2147483647")
 }
 
 // isList reports whether v is a list whose items all satisfy is.
-func isList(v peek.Value, is func(peek.Value) bool) bool {
-	if v.Kind != peek.Array {
+func isList(v jsonscan.Value, is func(jsonscan.Value) bool) bool {
+	if v.Kind != jsonscan.Array {
 		return false
 	}
-	w := peek.WalkOf(v.Raw)
+	w := jsonscan.WalkOf(v.Raw)
 	return w.Array(func() bool { return is(w.Raw()) })
 }
 
-func isText(v peek.Value) bool { return v.Kind == peek.String }
+func isText(v jsonscan.Value) bool { return v.Kind == jsonscan.String }
 
-func isTextOrNull(v peek.Value) bool { return isText(v) || v.Kind == peek.Null }
+func isTextOrNull(v jsonscan.Value) bool { return isText(v) || v.Kind == jsonscan.Null }
 
 // isToken reports whether v is a whole number from 0 to 2147483647, written without fraction and exponent: engines read
 // another form as a fraction.
-func isToken(v peek.Value) bool {
-	if v.Kind != peek.Number {
+func isToken(v jsonscan.Value) bool {
+	if v.Kind != jsonscan.Number {
 		return false
 	}
 	_, err := strconv.ParseUint(string(v.Raw), 10, 31)
 	return err == nil
 }
 
-func isTextOrToken(v peek.Value) bool { return isText(v) || isToken(v) }
+func isTextOrToken(v jsonscan.Value) bool { return isText(v) || isToken(v) }
 
 // isPrompts reports whether v is a prompt of tokens and texts, or a list of prompts: texts and lists that hold a token.
-func isPrompts(v peek.Value) bool {
+func isPrompts(v jsonscan.Value) bool {
 	some, token, list := false, false, false
-	return isList(v, func(item peek.Value) bool {
+	return isList(v, func(item jsonscan.Value) bool {
 		some = true
-		if item.Kind != peek.Array {
-			token = token || item.Kind == peek.Number
+		if item.Kind != jsonscan.Array {
+			token = token || item.Kind == jsonscan.Number
 			return isTextOrToken(item)
 		}
 		list = true
@@ -231,29 +231,29 @@ func isPrompts(v peek.Value) bool {
 }
 
 // isMixed reports whether v is a list of texts and tokens with a token in it.
-func isMixed(v peek.Value) bool { return isList(v, isTextOrToken) && !isList(v, isText) }
+func isMixed(v jsonscan.Value) bool { return isList(v, isTextOrToken) && !isList(v, isText) }
 
 // isDocument reports whether v is a text, or an object of scalars that names no media.
-func isDocument(v peek.Value) bool {
-	if v.Kind != peek.Object {
+func isDocument(v jsonscan.Value) bool {
+	if v.Kind != jsonscan.Object {
 		return isText(v)
 	}
-	w := peek.WalkOf(v.Raw)
+	w := jsonscan.WalkOf(v.Raw)
 	return w.Object(func(name []byte) bool {
 		k := w.Raw().Kind
-		return !mediaName(name) && k != peek.Array && k != peek.Object
+		return !mediaName(name) && k != jsonscan.Array && k != jsonscan.Object
 	})
 }
 
-func (r rule) limit(name []byte, v peek.Value) *wire.Error {
+func (r rule) limit(name []byte, v jsonscan.Value) *api.Error {
 	if len(v.Raw) > smallBytes || v.Depth() > smallDepth {
-		return wire.Newf(wire.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", name, smallBytes, smallDepth).With(string(name))
+		return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", name, smallBytes, smallDepth).With(string(name))
 	}
 	return nil
 }
 
-func (r rule) inRange(name []byte, v peek.Value) *wire.Error {
-	if v.Kind != peek.Number {
+func (r rule) inRange(name []byte, v jsonscan.Value) *api.Error {
+	if v.Kind != jsonscan.Number {
 		return wrong(name, "a number")
 	}
 	f, err := strconv.ParseFloat(string(v.Raw), 64)
@@ -266,14 +266,14 @@ func (r rule) inRange(name []byte, v peek.Value) *wire.Error {
 	return nil
 }
 
-func (r rule) outside(name []byte) *wire.Error {
-	return wire.Newf(wire.InvalidType, "'%s' must be between %.10g and %.10g.", name, r.low, r.high).With(string(name))
+func (r rule) outside(name []byte) *api.Error {
+	return api.Newf(api.InvalidType, "'%s' must be between %.10g and %.10g.", name, r.low, r.high).With(string(name))
 }
 
-func reaches(name []byte) *wire.Error {
-	return wire.Newf(wire.UnsupportedParameter, "'%s' reaches into an engine that others share and is not accepted here.", name).With(string(name))
+func reaches(name []byte) *api.Error {
+	return api.Newf(api.UnsupportedParameter, "'%s' reaches into an engine that others share and is not accepted here.", name).With(string(name))
 }
 
-func wrong(name []byte, want string) *wire.Error {
-	return wire.Newf(wire.InvalidType, "'%s' must be %s.", name, want).With(string(name))
+func wrong(name []byte, want string) *api.Error {
+	return api.Newf(api.InvalidType, "'%s' must be %s.", name, want).With(string(name))
 }

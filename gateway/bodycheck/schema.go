@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"reveille/gateway/peek"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 // schemaCheck walks whatever holds JSON schemas. Every object counts as a
@@ -32,13 +32,13 @@ type schemaCheck struct {
 	inner  map[string]string   // places of the definitions of inner schemas, by those that they would have at the root
 }
 
-func (s *schemaCheck) document(v peek.Value) error {
+func (s *schemaCheck) document(v jsonscan.Value) error {
 	s.edges = map[string][]string{}
 	s.shapes, s.names, s.counts, s.inner = map[string]*shape{}, map[string][]string{}, map[string]int{}, map[string]string{}
 	if s.param == "json_schema" {
 		s.begin("#")
 	}
-	w := peek.WalkOf(v.Raw)
+	w := jsonscan.WalkOf(v.Raw)
 	s.node(&w, "#", schemaNode)
 	if s.err == nil && s.cyclic() {
 		s.err = errors.New("a $ref leads back to itself")
@@ -47,7 +47,7 @@ func (s *schemaCheck) document(v peek.Value) error {
 		s.err = s.ambiguous()
 	}
 	if s.err != nil {
-		return wire.Newf(wire.InvalidType, "'%s' has a schema that is not accepted: %v.", s.param, s.err).With(s.param)
+		return api.Newf(api.InvalidType, "'%s' has a schema that is not accepted: %v.", s.param, s.err).With(s.param)
 	}
 	return nil
 }
@@ -74,12 +74,12 @@ func (s *schemaCheck) fail(text string) bool {
 	return false
 }
 
-func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
+func (s *schemaCheck) node(w *jsonscan.Walk, at string, kind nodeKind) bool {
 	if len(at) > maxPlace {
 		return s.fail("its names, inside one another, are too long")
 	}
 	switch w.Kind() {
-	case peek.Array:
+	case jsonscan.Array:
 		if s.nodes++; s.nodes > maxNodes {
 			return s.fail("it has too many parts")
 		}
@@ -94,7 +94,7 @@ func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
 			}
 			return s.node(w, at+"/"+strconv.Itoa(i-1), kind)
 		})
-	case peek.Object:
+	case jsonscan.Object:
 		if s.nodes++; s.nodes > maxNodes {
 			return s.fail("it has too many parts")
 		}
@@ -115,7 +115,7 @@ func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
 			next := schemaNode
 			if kind == dataNode {
 				next = dataNode
-			} else if k := w.Kind(); !s.lenient && k != peek.Object && k != peek.Bool {
+			} else if k := w.Kind(); !s.lenient && k != jsonscan.Object && k != jsonscan.Bool {
 				return s.fail("a schema in it is not an object")
 			}
 			return s.node(w, at+"/"+string(name), next)
@@ -127,29 +127,29 @@ func (s *schemaCheck) node(w *peek.Walk, at string, kind nodeKind) bool {
 
 // kinds are the JSON types that a keyword's value may have.
 type kinds struct {
-	of  [3]peek.Kind
+	of  [3]jsonscan.Kind
 	say string // as an error names them
 }
 
-func (k kinds) holds(kind peek.Kind) bool {
-	return slices.Contains(k.of[:], kind) && kind != peek.Absent
+func (k kinds) holds(kind jsonscan.Kind) bool {
+	return slices.Contains(k.of[:], kind) && kind != jsonscan.Absent
 }
 
 var (
-	aText    = kinds{[3]peek.Kind{peek.String}, "a text"}
-	aNumber  = kinds{[3]peek.Kind{peek.Number}, "a number"}
-	aList    = kinds{[3]peek.Kind{peek.Array}, "a list"}
-	anObject = kinds{[3]peek.Kind{peek.Object}, "an object"}
-	aSchema  = kinds{[3]peek.Kind{peek.Object, peek.Bool}, "a schema"}
+	aText    = kinds{[3]jsonscan.Kind{jsonscan.String}, "a text"}
+	aNumber  = kinds{[3]jsonscan.Kind{jsonscan.Number}, "a number"}
+	aList    = kinds{[3]jsonscan.Kind{jsonscan.Array}, "a list"}
+	anObject = kinds{[3]jsonscan.Kind{jsonscan.Object}, "an object"}
+	aSchema  = kinds{[3]jsonscan.Kind{jsonscan.Object, jsonscan.Bool}, "a schema"}
 
 	// keywords are those that engines read without looking at the type first.
 	keywords = map[string]kinds{
-		"type": {[3]peek.Kind{peek.String, peek.Array}, "a text or a list"}, "$ref": aText, "pattern": aText,
-		"format":    {[3]peek.Kind{peek.String, peek.Object}, "a text"}, // an object: the format of the Responses dialect
+		"type": {[3]jsonscan.Kind{jsonscan.String, jsonscan.Array}, "a text or a list"}, "$ref": aText, "pattern": aText,
+		"format":    {[3]jsonscan.Kind{jsonscan.String, jsonscan.Object}, "a text"}, // an object: the format of the Responses dialect
 		"minLength": aNumber, "maxLength": aNumber, "minItems": aNumber, "maxItems": aNumber,
 		"minimum": aNumber, "maximum": aNumber, "exclusiveMinimum": aNumber, "exclusiveMaximum": aNumber,
 		"enum": aList, "allOf": aList, "anyOf": aList, "oneOf": aList,
-		"prefixItems": aList, "items": {[3]peek.Kind{peek.Object, peek.Array, peek.Bool}, "a schema or a list"},
+		"prefixItems": aList, "items": {[3]jsonscan.Kind{jsonscan.Object, jsonscan.Array, jsonscan.Bool}, "a schema or a list"},
 		"additionalProperties": aSchema, "not": aSchema, "contains": aSchema, "if": aSchema, "then": aSchema, "else": aSchema,
 		"properties": anObject, "patternProperties": anObject, "$defs": anObject, "definitions": anObject,
 		"schema": anObject, "json_schema": anObject, // where formats hold the schema
@@ -157,7 +157,7 @@ var (
 )
 
 // schema checks the members of a schema.
-func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
+func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 	var low, high [4]float64
 	for i := range low {
 		low[i], high[i] = math.Inf(-1), math.Inf(1)
@@ -225,10 +225,10 @@ func (s *schemaCheck) schema(w *peek.Walk, at string) bool {
 	return true
 }
 
-func (s *schemaCheck) pattern(w *peek.Walk) bool {
+func (s *schemaCheck) pattern(w *jsonscan.Walk) bool {
 	v := w.Raw()
-	if v.Kind != peek.String {
-		return v.Kind == peek.Object || s.fail("'pattern' is not a text") // in tools, an object may be what an engine passes over
+	if v.Kind != jsonscan.String {
+		return v.Kind == jsonscan.Object || s.fail("'pattern' is not a text") // in tools, an object may be what an engine passes over
 	}
 	if !s.llama {
 		return len(v.Raw) <= maxPattern || s.fail("a pattern is too long")
@@ -241,9 +241,9 @@ func (s *schemaCheck) pattern(w *peek.Walk) bool {
 }
 
 // reference notes what the $ref of the schema at a place leads to.
-func (s *schemaCheck) reference(w *peek.Walk, at string) bool {
+func (s *schemaCheck) reference(w *jsonscan.Walk, at string) bool {
 	v := w.Raw()
-	if v.Kind != peek.String {
+	if v.Kind != jsonscan.String {
 		return s.fail("a $ref is not a text")
 	}
 	ref := v.String()
@@ -258,8 +258,8 @@ func (s *schemaCheck) reference(w *peek.Walk, at string) bool {
 
 // alternatives checks the schemas of allOf, anyOf and oneOf, and notes that the
 // schema at a place is the same as each.
-func (s *schemaCheck) alternatives(w *peek.Walk, at, here string) bool {
-	if w.Kind() == peek.Array {
+func (s *schemaCheck) alternatives(w *jsonscan.Walk, at, here string) bool {
+	if w.Kind() == jsonscan.Array {
 		i := 0
 		copied := *w
 		copied.Array(func() bool {
@@ -271,20 +271,20 @@ func (s *schemaCheck) alternatives(w *peek.Walk, at, here string) bool {
 	return s.node(w, here, schemaNode)
 }
 
-func (s *schemaCheck) enum(w *peek.Walk) bool {
+func (s *schemaCheck) enum(w *jsonscan.Walk) bool {
 	v := w.Raw()
-	if v.Kind != peek.Array {
+	if v.Kind != jsonscan.Array {
 		return true
 	}
 	n := 0
-	list := peek.WalkOf(v.Raw)
+	list := jsonscan.WalkOf(v.Raw)
 	return list.Array(func() bool { n++; return n <= maxChoices }) || s.fail("an enum has too many values")
 }
 
 // bound reads the value of a keyword that bounds a number from below or above.
-func (s *schemaCheck) bound(w *peek.Walk, low, high *float64, upper bool, most float64) bool {
+func (s *schemaCheck) bound(w *jsonscan.Walk, low, high *float64, upper bool, most float64) bool {
 	v := w.Raw()
-	if v.Kind != peek.Number {
+	if v.Kind != jsonscan.Number {
 		return true // in tools: what an engine passes over
 	}
 	f, err := strconv.ParseFloat(string(v.Raw), 64)

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"reveille/gateway/peek"
+	"reveille/infra/jsonscan"
 )
 
 // shape is what of a schema decides in how many ways a text can be read. The
@@ -17,12 +17,12 @@ type shape struct {
 	types    []string
 	values   []string // of const and enum, as JSON
 	required map[string]bool
-	more     peek.Kind // of additionalProperties
-	open     bool      // additionalProperties is true
+	more     jsonscan.Kind // of additionalProperties
+	open     bool          // additionalProperties is true
 }
 
 // note takes in the member of a schema that a walk stands before.
-func (s *shape) note(name string, w peek.Walk) {
+func (s *shape) note(name string, w jsonscan.Walk) {
 	switch name {
 	case "type":
 		s.types = textsOf(w.Raw())
@@ -37,21 +37,21 @@ func (s *shape) note(name string, w peek.Walk) {
 		s.values = nil
 		w.Array(func() bool { s.values = append(s.values, literal(w.Raw())); return true })
 	case "additionalProperties":
-		if s.more = w.Kind(); s.more == peek.Bool {
+		if s.more = w.Kind(); s.more == jsonscan.Bool {
 			s.open = string(w.Raw().Raw) == "true"
 		}
 	}
 }
 
 // textsOf returns a string, or the strings of a list.
-func textsOf(v peek.Value) (list []string) {
-	if v.Kind == peek.String {
+func textsOf(v jsonscan.Value) (list []string) {
+	if v.Kind == jsonscan.String {
 		return []string{v.String()}
 	}
-	w := peek.WalkOf(v.Raw)
-	if v.Kind == peek.Array {
+	w := jsonscan.WalkOf(v.Raw)
+	if v.Kind == jsonscan.Array {
 		w.Array(func() bool {
-			if item := w.Raw(); item.Kind == peek.String {
+			if item := w.Raw(); item.Kind == jsonscan.String {
 				list = append(list, item.String())
 			}
 			return true
@@ -61,8 +61,8 @@ func textsOf(v peek.Value) (list []string) {
 }
 
 // literal returns a value as JSON, strings in one spelling.
-func literal(v peek.Value) string {
-	if v.Kind == peek.String {
+func literal(v jsonscan.Value) string {
+	if v.Kind == jsonscan.String {
 		return `"` + v.String()
 	}
 	return string(v.Raw)
@@ -192,7 +192,7 @@ func (k *skeleton) resolve(ref string) string {
 func (k *skeleton) typed(place string, s *shape, t string) [][]elem {
 	fields, parts := k.names[place+"/properties"], k.counts[place+"/allOf"]
 	if t == "object" || t == "" {
-		if len(fields) > 0 || parts > 0 || s.more == peek.Object || s.more == peek.Bool && !s.open {
+		if len(fields) > 0 || parts > 0 || s.more == jsonscan.Object || s.more == jsonscan.Bool && !s.open {
 			return [][]elem{k.object(place, s)}
 		}
 	}
@@ -245,9 +245,9 @@ func (k *skeleton) object(place string, s *shape) []elem {
 		all = append(all, pair...)
 	}
 	var rest []elem
-	if s.more == peek.Object || s.open {
+	if s.more == jsonscan.Object || s.open {
 		value := k.value()
-		if s.more == peek.Object {
+		if s.more == jsonscan.Object {
 			value = k.at(place + "/additionalProperties")
 		}
 		pair := []elem{k.terminal("but "+place, func() []span { return without(named) }), value}

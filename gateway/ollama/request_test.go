@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"reveille/gateway/api"
 	"reveille/gateway/ollama"
-	"reveille/gateway/wire"
 )
 
 func parse(t *testing.T, body string) *ollama.Request {
@@ -110,21 +110,21 @@ func TestGenerateRequest(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
-	for body, want := range map[string]wire.Kind{
-		`{"messages":5}`:                          wire.InvalidType,
-		`{"messages":[{"content":["a"]}]}`:        wire.InvalidType,
-		`{`:                                       wire.InvalidJSON,
-		`{"template":"t"}`:                        wire.UnsupportedParameter,
-		`{"suffix":"s"}`:                          wire.UnsupportedParameter,
-		`{"keep_alive":"soon"}`:                   wire.InvalidType,
-		`{"keep_alive":[]}`:                       wire.InvalidType,
-		`{"options":{"num_ctx":"big"}}`:           wire.InvalidType,
-		`{"options":{"num_ctx":-1}}`:              wire.InvalidType,
-		`{"options":{"num_predict":"all"}}`:       wire.InvalidType,
-		`{"format":"xml"}`:                        wire.InvalidType,
-		`{"think":3}`:                             wire.InvalidType,
-		`{"messages":[{"images":["not one"]}]}`:   wire.InvalidType,
-		`{"raw":true,"images":["iVBORw0KGgoAA"]}`: wire.UnsupportedParameter,
+	for body, want := range map[string]api.Kind{
+		`{"messages":5}`:                          api.InvalidType,
+		`{"messages":[{"content":["a"]}]}`:        api.InvalidType,
+		`{`:                                       api.InvalidJSON,
+		`{"template":"t"}`:                        api.UnsupportedParameter,
+		`{"suffix":"s"}`:                          api.UnsupportedParameter,
+		`{"keep_alive":"soon"}`:                   api.InvalidType,
+		`{"keep_alive":[]}`:                       api.InvalidType,
+		`{"options":{"num_ctx":"big"}}`:           api.InvalidType,
+		`{"options":{"num_ctx":-1}}`:              api.InvalidType,
+		`{"options":{"num_predict":"all"}}`:       api.InvalidType,
+		`{"format":"xml"}`:                        api.InvalidType,
+		`{"think":3}`:                             api.InvalidType,
+		`{"messages":[{"images":["not one"]}]}`:   api.InvalidType,
+		`{"raw":true,"images":["iVBORw0KGgoAA"]}`: api.UnsupportedParameter,
 	} {
 		q, err := ollama.Parse([]byte(body))
 		for _, step := range []func() error{
@@ -137,7 +137,7 @@ func TestBadRequests(t *testing.T) {
 				err = step()
 			}
 		}
-		if err == nil || wire.As(err).Kind != want {
+		if err == nil || api.As(err).Kind != want {
 			t.Errorf("%s: %v, want %v", body, err, want)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
 )
 
 // CrashWindow is the time in which two crashes bar a key from constrained output, and how long it stays barred.
@@ -43,6 +43,6 @@ func (c *Crashes) Check(now time.Time) error {
 	if left <= 0 {
 		return nil
 	}
-	return wire.Newf(wire.RateLimitExceeded, "Engines crashed twice under this key's requests with constrained output. "+
+	return api.Newf(api.RateLimitExceeded, "Engines crashed twice under this key's requests with constrained output. "+
 		"For %d more seconds send requests without a grammar, a JSON schema or tools.", int((left+time.Second-1)/time.Second)).After(left)
 }

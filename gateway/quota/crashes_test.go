@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
 )
 
 func TestCrashes(t *testing.T) {
@@ -42,7 +42,7 @@ func TestCrashes(t *testing.T) {
 			}
 		}
 		for _, m := range c.barred {
-			refused(t, k.Check(at(m)), wire.RateLimitExceeded, 0)
+			refused(t, k.Check(at(m)), api.RateLimitExceeded, 0)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
 )
 
 // Limits are those of a key. The zero value of each is no limit.
@@ -141,11 +141,11 @@ func (a *Account) Begin() error {
 	}
 	t := a.terms.Load()
 	if !enter(&a.open, t.Open) {
-		return wire.Newf(wire.RateLimitExceeded, "This key has %d requests open, which is its limit.", t.Open)
+		return api.Newf(api.RateLimitExceeded, "This key has %d requests open, which is its limit.", t.Open)
 	}
 	if after := take(t.requests); after > 0 {
 		a.open.Add(-1)
-		return wire.Newf(wire.RateLimitExceeded, "This key has made its %s requests.", t.Requests).After(after)
+		return api.Newf(api.RateLimitExceeded, "This key has made its %s requests.", t.Requests).After(after)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (a *Account) Wait() error {
 		return nil
 	}
 	if most := a.terms.Load().Waiting; !enter(&a.waiting, most) {
-		return wire.Newf(wire.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
+		return api.Newf(api.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (a *Account) Load() error {
 	}
 	t := a.terms.Load()
 	if after := take(t.loads); after > 0 {
-		return wire.Newf(wire.RateLimitExceeded, "The requests of this key have begun its %s loads; models that are loaded can be used.", t.Loads).After(after)
+		return api.Newf(api.RateLimitExceeded, "The requests of this key have begun its %s loads; models that are loaded can be used.", t.Loads).After(after)
 	}
 	return nil
 }

@@ -8,12 +8,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
 )
 
-func refused(t *testing.T, err error, kind wire.Kind, after time.Duration) {
+func refused(t *testing.T, err error, kind api.Kind, after time.Duration) {
 	t.Helper()
-	var e *wire.Error
+	var e *api.Error
 	if !errors.As(err, &e) || !errors.Is(err, kind) || after > 0 && e.RetryAfter != after {
 		t.Errorf("%v (%+v), want kind %v after %v", err, e, kind, after)
 	}
@@ -31,19 +31,19 @@ func TestRates(t *testing.T) {
 		a := New(Limits{Requests: Rate{2, time.Minute}, Loads: Rate{1, time.Hour}})
 		fine(t, a.Begin())
 		fine(t, a.Begin())
-		refused(t, a.Begin(), wire.RateLimitExceeded, 30*time.Second)
-		refused(t, a.Begin(), wire.RateLimitExceeded, 30*time.Second) // a refusal costs nothing
+		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second)
+		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second) // a refusal costs nothing
 		fine(t, a.Load())
-		refused(t, a.Load(), wire.RateLimitExceeded, time.Hour)
+		refused(t, a.Load(), api.RateLimitExceeded, time.Hour)
 		time.Sleep(30 * time.Second)
 		fine(t, a.Begin())
-		refused(t, a.Begin(), wire.RateLimitExceeded, 30*time.Second)
+		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second)
 		if n := a.open.Load(); n != 3 {
 			t.Errorf("%d open, want 3", n)
 		}
 
 		a.Change(Limits{Requests: Rate{2, time.Minute}}) // the bucket stays empty
-		refused(t, a.Begin(), wire.RateLimitExceeded, 30*time.Second)
+		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second)
 		fine(t, a.Load())
 		a.Change(Limits{Requests: Rate{3, time.Minute}})
 		fine(t, a.Begin())
@@ -54,11 +54,11 @@ func TestCounts(t *testing.T) {
 	a := New(Limits{Open: 2, Waiting: 1})
 	fine(t, a.Begin())
 	fine(t, a.Begin())
-	refused(t, a.Begin(), wire.RateLimitExceeded, 0)
+	refused(t, a.Begin(), api.RateLimitExceeded, 0)
 	a.End()
 	fine(t, a.Begin())
 	fine(t, a.Wait())
-	refused(t, a.Wait(), wire.QueueFull, 0)
+	refused(t, a.Wait(), api.QueueFull, 0)
 	a.Leave()
 	fine(t, a.Wait())
 }

@@ -25,8 +25,8 @@ import (
 	"reveille/runner/batch"
 	"reveille/runner/engine"
 	"reveille/runner/host"
+	"reveille/runner/httpapi"
 	"reveille/runner/launch"
-	"reveille/runner/serve"
 )
 
 // Version is the program's version, set by the build.
@@ -110,7 +110,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer endWeights()
 	launcher := &launch.Launcher{
 		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
-		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, Patience: serve.LongAnswer * s.FirstByte,
+		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, Patience: httpapi.LongAnswer * s.FirstByte,
 		FixedMemory: s.EngineMemory != "",
 	}
 	m := newCloudMachine(s.InstanceSettings, log)
@@ -125,7 +125,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		Store: store, Log: log,
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,
 	})
-	srv := serve.New(serve.Config{
+	srv := httpapi.New(httpapi.Config{
 		Name: p.name, Host: h, Secret: secret, Log: log, FirstByte: s.FirstByte, Metrics: set,
 		Intake:   relay.IntakeConfig{MaxHeld: limits.MaxHeld, ReadTimeout: limits.ReadTimeout, MinRate: limits.MinRate},
 		Listener: relay.ListenerConfig{MaxConnsPerIP: limits.PerAddress, Proxies: limits.Proxies},

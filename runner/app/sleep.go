@@ -6,9 +6,9 @@ import (
 	"log/slog"
 
 	"reveille/infra/catalog"
+	"reveille/infra/power/exec"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
-	"reveille/infra/wake/exec"
 )
 
 // sleeper turns its own machine off by a command, for hosts that nothing turns off from outside. The command runs once for

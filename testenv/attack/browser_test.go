@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
 	"reveille/testenv"
 	"reveille/testenv/calls"
 )
@@ -58,13 +58,13 @@ var foreign = map[string]string{
 }
 
 // places are spellings of a route's path.
-func places(r wire.Route) []string {
+func places(r api.Route) []string {
 	path := strings.ReplaceAll(r.Path, "{id}", "m")
 	var out []string
-	if r.Mount&wire.Bare != 0 {
+	if r.Mount&api.Bare != 0 {
 		out = append(out, path, path+"/", "/"+path, strings.Replace(path, "/", "/%2e/", 1))
 	}
-	if r.Mount&wire.Prefixed != 0 {
+	if r.Mount&api.Prefixed != 0 {
 		out = append(out, "/v1"+path, "/api/v0"+path+"?a=b")
 	}
 	return out
@@ -93,7 +93,7 @@ func TestWebPages(t *testing.T) {
 			answers = bufio.NewReader(conn)
 		}
 		dial()
-		for i, r := range wire.Routes() {
+		for i, r := range api.Routes() {
 			paths, methods := places(r), []string{r.Method}
 			if r.Method == "ANY" {
 				methods = []string{"PATCH"}

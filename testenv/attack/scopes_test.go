@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/testenv"
@@ -81,7 +81,7 @@ func TestScopes(t *testing.T) {
 	client := calls.Client(t, 4)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	n := 0
-	for _, r := range wire.Routes() {
+	for _, r := range api.Routes() {
 		right := rights[r.Name]
 		if right == "" {
 			t.Errorf("the route %s is not in the list of what is promised", r.Name)
@@ -122,12 +122,12 @@ func TestScopes(t *testing.T) {
 }
 
 // spots are the paths under which a route is.
-func spots(r wire.Route) (out []string) {
+func spots(r api.Route) (out []string) {
 	path := strings.ReplaceAll(r.Path, "{id}", "m")
-	if r.Mount&wire.Bare != 0 {
+	if r.Mount&api.Bare != 0 {
 		out = append(out, path, path+"/")
 	}
-	if r.Mount&wire.Prefixed != 0 {
+	if r.Mount&api.Prefixed != 0 {
 		out = append(out, "/v1"+path, "/v0"+path, "/api/v1"+path, "/api/v0"+path+"/?a=b")
 	}
 	return out
@@ -271,7 +271,7 @@ func TestPriorityOverTheWire(t *testing.T) {
 }
 
 // TestRunnerMetrics: a runner's metrics are for its own machine and for gateways, on whatever address of the machine it
-// listens. runner/serve/TestMetricsFromElsewhere holds the same where a machine has loopback addresses only.
+// listens. runner/httpapi/TestMetricsFromElsewhere holds the same where a machine has loopback addresses only.
 func TestRunnerMetrics(t *testing.T) {
 	rds := testenv.StartRedis(t)
 	own, err := net.InterfaceAddrs()

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
-	"reveille/infra/wake"
+	"reveille/infra/power"
 )
 
 var world = World{
@@ -57,7 +57,7 @@ func TestEachPromise(t *testing.T) {
 		}
 		return out
 	}
-	idle := View{Ready: true, State: policy.Ready, Power: wake.On}
+	idle := View{Ready: true, State: policy.Ready, Power: power.On}
 	waits := Ticket{ID: "5", Model: "b", Load: true, Wanted: true}
 	tests := []struct {
 		name    string
@@ -117,9 +117,9 @@ func TestEachPromise(t *testing.T) {
 		{"refusal that writes", 26, []Event{at(1, Event{Kind: Declined, Text: "fenced"}), at(2, Event{Kind: Declined, Text: "fenced", Value: 1})}},
 		{"left on", 19, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), at(3, Event{Kind: PowerOff, Host: "h"})}},
 		{"not woken", 20, []Event{
-			sample(1, "off", View{State: policy.Asleep, Power: wake.Off, Queue: []Ticket{waits}}), sample(32, "off", View{State: policy.Asleep, Power: wake.Off, Queue: []Ticket{waits}}),
+			sample(1, "off", View{State: policy.Asleep, Power: power.Off, Queue: []Ticket{waits}}), sample(32, "off", View{State: policy.Asleep, Power: power.Off, Queue: []Ticket{waits}}),
 		}},
-		{"runs unseen", 28, []Event{sample(1, "off", View{State: policy.Asleep, Power: wake.On}), sample(62, "off", View{State: policy.Asleep, Power: wake.On})}},
+		{"runs unseen", 28, []Event{sample(1, "off", View{State: policy.Asleep, Power: power.On}), sample(62, "off", View{State: policy.Asleep, Power: power.On})}},
 		{"not forgotten", 29, []Event{sample(1, "gone", View{State: policy.Lost}), sample(122, "gone", View{State: policy.Lost})}},
 		{"forgotten", 29, []Event{{Kind: HostUp, Host: "guest"}, at(1, Event{Kind: Forgotten, Host: "guest"})}},
 		{"nothing happens", 14, []Event{

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
-	"reveille/infra/wake"
+	"reveille/infra/power"
 )
 
 // Kind is what happened.
@@ -90,7 +90,7 @@ func (e Event) String() string {
 type View struct {
 	Ready     bool             // its runner runs and Redis holds it ready
 	State     policy.HostState // as Redis holds it, "" for a host that it does not know
-	Power     wake.Power       // of its machine
+	Power     power.Power      // of its machine
 	Loading   string           // model whose load is under way, by the runner's account
 	Residents []Resident       // by the runner's account
 	Queue     []Ticket         // what has not begun, in order, as Redis holds it

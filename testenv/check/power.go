@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
-	"reveille/infra/wake"
+	"reveille/infra/power"
 )
 
 const (
@@ -44,15 +44,15 @@ func (c *Checker) rests(h *hostLog, e Event) {
 		wanted = wanted || t.Load && t.Wanted
 	}
 	serves := h.up && (v.State == policy.Ready || v.State == policy.Draining)
-	leaves := v.State == policy.Draining || v.Power == wake.Stopping
+	leaves := v.State == policy.Draining || v.Power == power.Stopping
 	if wanted && leaves && inCatalogue && c.Calm() {
 		c.judge(20)
 	}
-	if d := lasts(&h.unwoken, wanted && inCatalogue && !h.up && v.Power == wake.Off && c.Calm(), e.At); d > wokenWithin {
+	if d := lasts(&h.unwoken, wanted && inCatalogue && !h.up && v.Power == power.Off && c.Calm(), e.At); d > wokenWithin {
 		c.broken(20, "host %s is wanted and off for %v and is not woken", e.Host, d)
 	}
 	swept := c.world.Sweep > 0 && c.Calm()
-	costs := swept && inCatalogue && !serves && !h.unknown && v.State != "" && len(v.Queue) == 0 && v.Power == wake.On
+	costs := swept && inCatalogue && !serves && !h.unknown && v.State != "" && len(v.Queue) == 0 && v.Power == power.On
 	if costs {
 		c.judge(28)
 	}

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
-	"reveille/infra/wake"
+	"reveille/infra/power"
 )
 
 // startsWithin is how soon a load starts that can; samples come a quarter of a second apart.
@@ -92,7 +92,7 @@ func (c *Checker) starts(h *hostLog, e Event) {
 // on its way up or down.
 func (c *Checker) progress(h *hostLog, e Event) {
 	v := e.View
-	h.idle = v.Loading == "" && (v.Power != wake.Starting && v.Power != wake.Stopping) && h.up == (v.State == policy.Ready)
+	h.idle = v.Loading == "" && (v.Power != power.Starting && v.Power != power.Stopping) && h.up == (v.State == policy.Ready)
 	for _, r := range v.Residents {
 		h.idle = h.idle && r.State == policy.ModelLoaded && r.InFlight == 0 && !r.Reserved
 	}

@@ -8,15 +8,15 @@
 // Nothing is asserted of a wall clock that a machine with too much to do could not keep: these tests wait far longer than
 // is promised. The promised times are asserted in virtual time or on given moments,
 //
-//	rows 1, 2    infra/state TestSilentRedisByTheClock, gateway/admit TestStoreAway
-//	rows 3, 4    gateway/admit TestLoadsDoNotWaitForALostRunner
+//	rows 1, 2    infra/state TestSilentRedisByTheClock, gateway/scheduling TestStoreAway
+//	rows 3, 4    gateway/scheduling TestLoadsDoNotWaitForALostRunner
 //	row 8        infra/state TestLostHost
 //	row 9        testenv/sim: the record of a dead process is gone within 2 s
-//	row 12       runner/serve TestBadReplies
+//	row 12       runner/httpapi TestBadReplies
 //	rows 14, 15  infra/state TestWaiterLease
 //	row 17       infra/relay TestUnreachableByTheClock
 //	row 22       infra/policy TestNext
-//	row 24       gateway/admit TestNoCapacityIsRetriedUntilTheDeadline
+//	row 24       gateway/scheduling TestNoCapacityIsRetriedUntilTheDeadline
 //
 // and the settings of rows 8, 10, 11, 14, 16, 18, 22, 26 and 31 in testenv TestPromisedTimes.
 //

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"reveille/gateway/admit"
-	"reveille/gateway/wire"
+	"reveille/gateway/api"
+	"reveille/gateway/scheduling"
 	"reveille/runner/host"
 	"reveille/testenv/check"
 )
@@ -96,27 +96,27 @@ func (c *client) run() string {
 }
 
 // wait waits at the gate.
-func (c *client) wait(left time.Duration) (admit.Route, admit.LoadInfo, error) {
+func (c *client) wait(left time.Duration) (scheduling.Route, scheduling.LoadInfo, error) {
 	select {
 	case <-c.life.dead:
-		return admit.Route{}, admit.LoadInfo{}, errReset
+		return scheduling.Route{}, scheduling.LoadInfo{}, errReset
 	default:
 	}
-	waiter, err := c.life.gate.Enter(admit.Ask{Model: c.model, Refused: c.refusedBy, Limit: left})
+	waiter, err := c.life.gate.Enter(scheduling.Ask{Model: c.model, Refused: c.refusedBy, Limit: left})
 	if err != nil {
-		return admit.Route{}, admit.LoadInfo{}, err
+		return scheduling.Route{}, scheduling.LoadInfo{}, err
 	}
 	select {
 	case <-waiter.Done():
 	case <-c.leave:
 		waiter.Leave(false)
-		return admit.Route{}, admit.LoadInfo{}, errLeft
+		return scheduling.Route{}, scheduling.LoadInfo{}, errLeft
 	case <-c.life.dead:
-		return admit.Route{}, admit.LoadInfo{}, errReset
+		return scheduling.Route{}, scheduling.LoadInfo{}, errReset
 	}
 	select {
 	case <-c.life.dead: // what it was told then reached nobody
-		return admit.Route{}, admit.LoadInfo{}, errReset
+		return scheduling.Route{}, scheduling.LoadInfo{}, errReset
 	default:
 	}
 	return waiter.Result()
@@ -125,7 +125,7 @@ func (c *client) wait(left time.Duration) (admit.Route, admit.LoadInfo, error) {
 var errReset = errors.New("reset")
 
 // send sends the request to a runner; again when no engine saw it.
-func (c *client) send(route admit.Route, ticket string) (again bool, outcome string) {
+func (c *client) send(route scheduling.Route, ticket string) (again bool, outcome string) {
 	if err := c.barred(); err != nil { // since it began to wait
 		return false, code(err)
 	}
@@ -156,14 +156,14 @@ func (c *client) send(route admit.Route, ticket string) (again bool, outcome str
 	})
 	if reason != "" {
 		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: route.Host, Text: reason})
-		return true, wire.ModelLoading.Code()
+		return true, api.ModelLoading.Code()
 	}
 	c.w.record(check.Event{Kind: check.Enter, Request: c.id, PID: pass.Engine.PID(), View: c.w.loading(life)})
 	sent := time.Now()
 	outcome, answered := c.answer(pass, cut, conn)
 	c.w.record(check.Event{Kind: check.End, Request: c.id})
 	pass.Leave()
-	if outcome == wire.EngineCrashed.Code() {
+	if outcome == api.EngineCrashed.Code() {
 		return c.crashed(route, sent, answered), outcome
 	}
 	return false, outcome
@@ -197,12 +197,12 @@ func (c *client) answer(pass *host.Pass, cut <-chan struct{}, conn *call) (outco
 		case <-pass.Engine.Done():
 			select {
 			case <-conn.gone: // with its runner
-				return wire.RunnerFailed.Code(), answered
+				return api.RunnerFailed.Code(), answered
 			default:
 			}
-			return wire.EngineCrashed.Code(), answered
+			return api.EngineCrashed.Code(), answered
 		case <-conn.gone:
-			return wire.RunnerFailed.Code(), answered
+			return api.RunnerFailed.Code(), answered
 		case <-c.leave:
 			return "left", answered
 		case <-c.life.dead:
@@ -219,8 +219,8 @@ func (c *client) barred() error {
 	return c.life.crashes.Check(time.Now())
 }
 
-// crashed reports whether the request is to be sent once more, as its engine died (gateway/front does the same).
-func (c *client) crashed(route admit.Route, sent time.Time, answered bool) bool {
+// crashed reports whether the request is to be sent once more, as its engine died (gateway/httpapi does the same).
+func (c *client) crashed(route scheduling.Route, sent time.Time, answered bool) bool {
 	if c.constrained {
 		c.life.crashes.Note(route.Host+"/"+c.model, sent, time.Now())
 		return false
@@ -240,9 +240,9 @@ func (c *client) crashed(route admit.Route, sent time.Time, answered bool) bool 
 
 // code is an error as the client reads it.
 func code(err error) string {
-	var e *wire.Error
+	var e *api.Error
 	switch {
-	case errors.Is(err, errLeft), errors.Is(err, admit.ErrLeft):
+	case errors.Is(err, errLeft), errors.Is(err, scheduling.ErrLeft):
 		return "left"
 	case errors.Is(err, errReset):
 		return "reset"

@@ -22,5 +22,5 @@
 //
 // A runner's way to Redis never waits: a stall ends its calls with a time-out at once, since a goroutine that waits for a
 // mutex stops the virtual clock. What was written into the stall still arrives later, as it would from a socket. The HTTP
-// side of a gateway is left out: a simulated client repeats requests after crashes by the rules of gateway/front.
+// side of a gateway is left out: a simulated client repeats requests after crashes by the rules of gateway/httpapi.
 package sim

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"reveille/gateway/admit"
 	"reveille/gateway/quota"
+	"reveille/gateway/scheduling"
 	"reveille/infra/state"
 	"reveille/testenv/check"
 )
@@ -26,7 +26,7 @@ type gateway struct {
 type gateLife struct {
 	id      string
 	n       int
-	gate    *admit.Gate
+	gate    *scheduling.Gate
 	mirror  *state.Mirror
 	store   *state.Store
 	toucher *state.Toucher
@@ -60,7 +60,7 @@ func (g *gateway) start() {
 	l.store = store
 	l.mirror = state.NewMirror(store, func(e state.Event) { l.gate.OnEvent(e) })
 	power := g.w.power()
-	l.gate = admit.New(admit.Config{
+	l.gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: l.mirror, Waker: power, Stopper: power, Catalog: g.w.models, Gateway: l.id, Hold: hold, WakeLimit: wakeLimit,
 	})
 	l.toucher = state.NewToucher(store)

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
-	"reveille/infra/wake"
+	"reveille/infra/power"
 	"reveille/testenv/check"
 )
 
 // machine is what a host's runner runs on. mu guards its fields; it is taken after runner.mu and nothing is called under it.
 type machine struct {
 	mu     sync.Mutex
-	power  wake.Power
+	power  power.Power
 	refuse int           // so many wakes are still refused
 	deaf   int           // so many boots bring no runner
 	ignore int           // so many sleeps are accepted and have no effect
@@ -33,10 +33,10 @@ func (m *machine) set(change func(*machine)) {
 func (m *machine) runs() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.power == wake.On && !m.mute
+	return m.power == power.On && !m.mute
 }
 
-func (m *machine) is() wake.Power {
+func (m *machine) is() power.Power {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.power
@@ -45,12 +45,12 @@ func (m *machine) is() wake.Power {
 // machines is the driver of all hosts that the catalogue names.
 type machines struct{ w *world }
 
-var _ wake.Driver = machines{}
+var _ power.Driver = machines{}
 
 // power is the hosts of the catalogue as gateways and the warmer turn them on and off.
-func (w *world) power() *wake.Set {
-	return wake.NewSet(wake.SetConfig{
-		Catalog: w.models, Drivers: map[catalog.Driver]wake.Driver{catalog.DriverExec: machines{w}},
+func (w *world) power() *power.Set {
+	return power.NewSet(power.SetConfig{
+		Catalog: w.models, Drivers: map[catalog.Driver]power.Driver{catalog.DriverExec: machines{w}},
 	})
 }
 
@@ -63,7 +63,7 @@ func (d machines) find(host catalog.Host) *runner {
 	panic("the catalogue names a host that the scenario does not have: " + host.Name)
 }
 
-// Wake implements wake.Driver.
+// Wake implements power.Driver.
 func (d machines) Wake(_ context.Context, host catalog.Host) error {
 	r, m := d.find(host), &d.find(host).machine
 	m.mu.Lock()
@@ -71,8 +71,8 @@ func (d machines) Wake(_ context.Context, host catalog.Host) error {
 	switch {
 	case refused:
 		m.refuse--
-	case was == wake.Off:
-		m.power = wake.Starting
+	case was == power.Off:
+		m.power = power.Starting
 		if deaf {
 			m.deaf--
 		}
@@ -81,14 +81,14 @@ func (d machines) Wake(_ context.Context, host catalog.Host) error {
 	switch {
 	case refused:
 		d.w.record(check.Event{Kind: check.WakeFailed, Host: r.name})
-		return fmt.Errorf("%w: no machine for %s", wake.ErrNoCapacity, r.name)
-	case was == wake.Stopping:
-		return wake.ErrStopping
-	case was == wake.On && mute:
+		return fmt.Errorf("%w: no machine for %s", power.ErrNoCapacity, r.name)
+	case was == power.Stopping:
+		return power.ErrStopping
+	case was == power.On && mute:
 		d.w.record(check.Event{Kind: check.WakeFailed, Host: r.name})
-	case was == wake.On: // its runner may have ended
+	case was == power.On: // its runner may have ended
 		r.start()
-	case was == wake.Off:
+	case was == power.Off:
 		took := time.Duration(200+chance(d.w.scenario.Seed, "wake", r.name, d.w.serial("wake"+r.name))%3000) * time.Millisecond
 		time.AfterFunc(took, func() { r.booted(!deaf) })
 	}
@@ -97,7 +97,7 @@ func (d machines) Wake(_ context.Context, host catalog.Host) error {
 
 // booted is a machine that came up, with its runner or without.
 func (r *runner) booted(runs bool) {
-	r.machine.set(func(m *machine) { m.power, m.mute = wake.On, !runs })
+	r.machine.set(func(m *machine) { m.power, m.mute = power.On, !runs })
 	if runs {
 		r.start()
 	} else {
@@ -105,25 +105,25 @@ func (r *runner) booted(runs bool) {
 	}
 }
 
-// Sleep implements wake.Driver. One machine of two ends its runner in order first, the others just go off.
+// Sleep implements power.Driver. One machine of two ends its runner in order first, the others just go off.
 func (d machines) Sleep(_ context.Context, host catalog.Host) error {
 	r, m := d.find(host), &d.find(host).machine
 	n := chance(d.w.scenario.Seed, "off", r.name, d.w.serial("off"+r.name))
 	took := time.Duration(200+n%2800) * time.Millisecond
 	m.mu.Lock()
-	if m.power == wake.Starting {
+	if m.power == power.Starting {
 		m.mu.Unlock()
-		return wake.ErrStarting
+		return power.ErrStarting
 	}
-	if m.power == wake.On && m.ignore > 0 {
+	if m.power == power.On && m.ignore > 0 {
 		m.ignore--
 		m.mu.Unlock()
 		d.w.record(check.Event{Kind: check.WakeFailed, Host: r.name}) // until it is told again: its runner may not serve
 		return nil
 	}
-	goes := m.power == wake.On
+	goes := m.power == power.On
 	if goes {
-		m.power = wake.Stopping
+		m.power = power.Stopping
 		took += m.linger
 		m.linger = 0
 	}
@@ -137,12 +137,12 @@ func (d machines) Sleep(_ context.Context, host catalog.Host) error {
 	}
 	time.AfterFunc(took, func() {
 		r.crash()
-		m.set(func(m *machine) { m.power, m.mute = wake.Off, false })
+		m.set(func(m *machine) { m.power, m.mute = power.Off, false })
 	})
 	return nil
 }
 
-// State implements wake.Driver.
-func (d machines) State(_ context.Context, host catalog.Host) (wake.Power, error) {
+// State implements power.Driver.
+func (d machines) State(_ context.Context, host catalog.Host) (power.Power, error) {
 	return d.find(host).machine.is(), nil
 }

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"reveille/gateway/admit"
+	"reveille/gateway/scheduling"
+	"reveille/infra/power"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 	"reveille/runner/engine"
 	"reveille/testenv/check"
 )
@@ -26,7 +26,7 @@ var operations = map[Op]func(*world, Step){
 		if l := w.gateway(s.Gateway).current(); l != nil {
 			model := modelNames[s.Model-1]
 			w.record(check.Event{Kind: check.Ask, Request: "background " + w.serial("background"), Gateway: l.id, Model: model, Text: "background"})
-			_, _ = l.gate.Enter(admit.Ask{Model: model, Background: true})
+			_, _ = l.gate.Enter(scheduling.Ask{Model: model, Background: true})
 		}
 	},
 	Unload: (*world).unload,
@@ -137,7 +137,7 @@ var operations = map[Op]func(*world, Step){
 	Depart: func(w *world, s Step) {
 		if r := w.host(s.Host); r.strange {
 			w.disturb(settle, "depart")
-			r.machine.set(func(m *machine) { m.power = wake.Off })
+			r.machine.set(func(m *machine) { m.power = power.Off })
 			r.crash()
 			if s.For > 0 {
 				time.AfterFunc(s.For, func() { r.booted(true) })
@@ -265,7 +265,7 @@ func (w *world) reload(s Step) {
 	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: l.id, Model: model, Text: "explicit"})
 	options, _ := json.Marshal(map[string]int{"ctx_size": 1024 * (1 + s.N)})
 	w.work.Go(func() {
-		if _, _, err := l.gate.Load(context.Background(), admit.LoadAsk{Model: model, Options: options, Wait: true}); err == nil {
+		if _, _, err := l.gate.Load(context.Background(), scheduling.LoadAsk{Model: model, Options: options, Wait: true}); err == nil {
 			w.record(check.Event{Kind: check.Outcome, Request: id, Model: model, Text: "ok"})
 		}
 	})

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/power"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 	"reveille/runner/host"
 	"reveille/testenv/check"
 )
@@ -56,9 +56,9 @@ func (l *life) ready() bool {
 func newRunner(w *world, n int, spec HostSpec, limits policy.Limits) *runner {
 	name := hostName(n)
 	r := &runner{w: w, n: n, name: name, addr: name + ":1", limits: limits, strange: spec.Strange}
-	r.machine.power = wake.On
+	r.machine.power = power.On
 	if spec.Asleep {
-		r.machine.power = wake.Off
+		r.machine.power = power.Off
 	}
 	if spec.Budget > 0 {
 		r.budget = map[policy.Devices]int64{policy.CPU: int64(spec.Budget) << 20}

@@ -14,8 +14,8 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
+	"reveille/infra/power"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 	"reveille/warmer/sweep"
 )
 
@@ -51,10 +51,10 @@ func (s Sweep) Validate() error {
 
 // Deps is what a warmer works with beside its settings.
 type Deps struct {
-	Drivers map[catalog.Driver]wake.Driver // by the name that the catalogue's hosts give
-	Lambda  bool                           // the process is an AWS Lambda function, whose role bounds what it may turn on and off
-	Out     io.Writer                      // gets reports; nil: none
-	Log     *slog.Logger                   // needed
+	Drivers map[catalog.Driver]power.Driver // by the name that the catalogue's hosts give
+	Lambda  bool                            // the process is an AWS Lambda function, whose role bounds what it may turn on and off
+	Out     io.Writer                       // gets reports; nil: none
+	Log     *slog.Logger                    // needed
 }
 
 // Warmer sweeps a pool. It is safe for concurrent use.
@@ -73,7 +73,7 @@ func New(s Settings, d Deps) (*Warmer, error) {
 	if s.RunnerSecret == "" {
 		// The catalogue is then whatever stands in Redis, so nothing that it says is executed or called.
 		o.Unverified, d.Drivers = true, maps.Clone(d.Drivers)
-		maps.DeleteFunc(d.Drivers, func(name catalog.Driver, _ wake.Driver) bool {
+		maps.DeleteFunc(d.Drivers, func(name catalog.Driver, _ power.Driver) bool {
 			return !d.Lambda || name != catalog.DriverEC2 && name != catalog.DriverASG
 		})
 		if !d.Lambda {
@@ -100,7 +100,7 @@ func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
 	return sweep.Run(ctx, sweep.Deps{
 		Store: w.store, Log: w.deps.Log,
 		Power: func(c *catalog.Catalog) sweep.Power {
-			return wake.NewSet(wake.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Log: w.deps.Log})
+			return power.NewSet(power.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Log: w.deps.Log})
 		},
 	}, sweep.Settings{
 		Defaults:    policy.Defaults{Idle: w.settings.Idle, HostIdle: w.settings.HostIdle, HostMinUp: w.settings.HostMinUp},

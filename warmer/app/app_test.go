@@ -14,8 +14,8 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/config"
+	"reveille/infra/power"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 	"reveille/testenv"
 	"reveille/warmer/app"
 )
@@ -39,7 +39,9 @@ func (m *machine) Sleep(context.Context, catalog.Host) error {
 	return nil
 }
 
-func (m *machine) State(context.Context, catalog.Host) (wake.Power, error) { return wake.Unknown, nil }
+func (m *machine) State(context.Context, catalog.Host) (power.Power, error) {
+	return power.Unknown, nil
+}
 
 // output is a writer that a test reads while a warmer writes.
 type output struct {
@@ -78,7 +80,7 @@ func TestTheTickerPutsAHostToSleep(t *testing.T) {
 	w, err := app.New(app.Settings{
 		Redis: config.Redis{RedisURL: "redis://" + addr, Pool: "main"}, RunnerSecret: secret,
 		Sweep: app.Sweep{Idle: time.Minute, HostIdle: 10 * time.Millisecond, Every: 20 * time.Millisecond},
-	}, app.Deps{Drivers: map[catalog.Driver]wake.Driver{catalog.DriverLocal: m}, Out: out, Log: slog.New(slog.DiscardHandler)})
+	}, app.Deps{Drivers: map[catalog.Driver]power.Driver{catalog.DriverLocal: m}, Out: out, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	defer w.Close()
 	ctx, cancel := context.WithCancel(t.Context())

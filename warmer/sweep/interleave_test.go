@@ -129,7 +129,7 @@ func (s *stepped) MarkLost(ctx context.Context, host string) error {
 
 // steppedPower lets the world act, or kills the sweep, around the driver's calls.
 type steppedPower struct {
-	power
+	switches
 	s *stepped
 }
 
@@ -137,18 +137,18 @@ func (w steppedPower) Wake(ctx context.Context, host string) error {
 	if err := w.s.step(); err != nil {
 		return err
 	}
-	return w.power.Wake(ctx, host)
+	return w.switches.Wake(ctx, host)
 }
 
 func (w steppedPower) Sleep(ctx context.Context, host string) error {
 	if err := w.s.step(); err != nil {
 		return err
 	}
-	return w.power.Sleep(ctx, host)
+	return w.switches.Sleep(ctx, host)
 }
 
 func (p *pool) steppedDeps(s *stepped) sweep.Deps {
-	return sweep.Deps{Store: s, Power: func(*catalog.Catalog) sweep.Power { return steppedPower{power{p}, s} }}
+	return sweep.Deps{Store: s, Power: func(*catalog.Catalog) sweep.Power { return steppedPower{switches{p}, s} }}
 }
 
 // TestKilledAtAnyStep kills a sweep before each of its calls. The next sweeps finish what it began.
@@ -207,7 +207,7 @@ func (w *world) ask() {
 
 func (w *world) duty(token string) {
 	if token != "" {
-		w.must(power{w.pool}.Wake(ctx, "box"))
+		w.must(switches{w.pool}.Wake(ctx, "box"))
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
+	"reveille/infra/power"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 	"reveille/testenv"
 	"reveille/warmer/sweep"
 )
@@ -248,12 +248,12 @@ func (p *pool) living() (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// power is the pool's machines as a sweep sees them.
-type power struct{ p *pool }
+// switches is the power of the pool's machines as a sweep sees them.
+type switches struct{ p *pool }
 
-func (w power) Can(host string) bool { return host == "box" }
+func (w switches) Can(host string) bool { return host == "box" }
 
-func (w power) Wake(_ context.Context, host string) error {
+func (w switches) Wake(_ context.Context, host string) error {
 	p := w.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +266,7 @@ func (w power) Wake(_ context.Context, host string) error {
 }
 
 // Sleep turns a machine off. That nothing is open on it is what all of this is about.
-func (w power) Sleep(_ context.Context, host string) error {
+func (w switches) Sleep(_ context.Context, host string) error {
 	p := w.p
 	if p.onOff != nil {
 		p.onOff(host)
@@ -289,7 +289,7 @@ func (w power) Sleep(_ context.Context, host string) error {
 }
 
 func (p *pool) deps(store sweep.Store) sweep.Deps {
-	return sweep.Deps{Store: store, Power: func(*catalog.Catalog) sweep.Power { return power{p} }}
+	return sweep.Deps{Store: store, Power: func(*catalog.Catalog) sweep.Power { return switches{p} }}
 }
 
 // sweep sweeps while the runners live.
@@ -352,4 +352,4 @@ func equal[T comparable](t fatal, what string, got, want T) {
 	}
 }
 
-var _ sweep.Power = (*wake.Set)(nil)
+var _ sweep.Power = (*power.Set)(nil)

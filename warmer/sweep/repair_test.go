@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/power"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 	"reveille/warmer/sweep"
 )
 
@@ -97,11 +97,11 @@ func (d *stubborn) Wake(context.Context, catalog.Host) error { return nil }
 
 func (d *stubborn) Sleep(context.Context, catalog.Host) error { d.orders++; return nil }
 
-func (d *stubborn) State(context.Context, catalog.Host) (wake.Power, error) {
+func (d *stubborn) State(context.Context, catalog.Host) (power.Power, error) {
 	if d.orders < d.obeys {
-		return wake.On, nil
+		return power.On, nil
 	}
-	return wake.Off, nil
+	return power.Off, nil
 }
 
 // A machine of which nothing is heard is told to go off by each sweep, until its driver says that it is.
@@ -122,7 +122,7 @@ func TestMachinesThatRunUnseen(t *testing.T) {
 				d := &stubborn{obeys: 100}
 				deps, s := p.deps(p.store), settings
 				deps.Power = func(c *catalog.Catalog) sweep.Power {
-					return wake.NewSet(wake.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: map[catalog.Driver]wake.Driver{catalog.DriverLocal: d}})
+					return power.NewSet(power.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: map[catalog.Driver]power.Driver{catalog.DriverLocal: d}})
 				}
 				s.PowerCall = 5 * time.Millisecond
 				pending := 0

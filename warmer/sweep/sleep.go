@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/power"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 )
 
 const (
@@ -197,7 +197,7 @@ func (r *run) stopOne(ctx context.Context, n nap) (Action, error) {
 	switch {
 	case err == nil:
 		err = r.store.EndStop(ctx, n.host, r.ID, n.token, "")
-	case wake.Unfinished(err):
+	case power.Unfinished(err):
 		a.Result, a.Error = Unfinished, err.Error()
 		err = r.store.LeaveStop(ctx, n.host, r.ID, n.token)
 	default:

@@ -52,11 +52,11 @@ type Store interface {
 	Traffic(ctx context.Context) (map[state.Copy]float64, error)
 }
 
-// Power turns hosts on and off; *wake.Set is one.
+// Power turns hosts on and off; *power.Set is one.
 type Power interface {
 	Can(host string) bool // whether it can do so for this host
 	Wake(ctx context.Context, host string) error
-	Sleep(ctx context.Context, host string) error // nil: off; wake.ErrStopping: on its way when ctx ended
+	Sleep(ctx context.Context, host string) error // nil: off; power.ErrStopping: on its way when ctx ended
 }
 
 // Deps is what a sweep works with. Store and Power are needed.

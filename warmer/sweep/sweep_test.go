@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/power"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 	"reveille/warmer/sweep"
 )
 
@@ -165,7 +165,7 @@ func TestWorkAtEachStep(t *testing.T) {
 				return
 			}
 			if st[0].WakeToken != "" {
-				p.must(power{p}.Wake(ctx, "box"))
+				p.must(switches{p}.Wake(ctx, "box"))
 			}
 			p.work()
 		}
@@ -225,7 +225,7 @@ func TestWorkAtEachStep(t *testing.T) {
 			if a.WakeToken == "" {
 				t.Fatal("no duty to wake")
 			}
-			p.must(power{p}.Wake(ctx, "box"))
+			p.must(switches{p}.Wake(ctx, "box"))
 			served(p, a)
 			equal(t, "wakes", p.wakes, 1)
 		})
@@ -291,7 +291,7 @@ func TestADriverThatFails(t *testing.T) {
 		p.after(time.Hour)
 		broken := true
 		deps := p.deps(p.store)
-		deps.Power = func(*catalog.Catalog) sweep.Power { return brokenPower{power{p}, &broken} }
+		deps.Power = func(*catalog.Catalog) sweep.Power { return brokenPower{switches{p}, &broken} }
 		stop := p.living()
 		r, err := sweep.Run(ctx, deps, settings)
 		p.must(err)
@@ -309,15 +309,15 @@ func TestADriverThatFails(t *testing.T) {
 
 // brokenPower refuses to turn machines off while broken.
 type brokenPower struct {
-	power
+	switches
 	broken *bool
 }
 
 func (w brokenPower) Sleep(ctx context.Context, host string) error {
 	if *w.broken {
-		return wake.ErrThrottled
+		return power.ErrThrottled
 	}
-	return w.power.Sleep(ctx, host)
+	return w.switches.Sleep(ctx, host)
 }
 
 func TestTwoSweepsAtOnce(t *testing.T) {
@@ -411,7 +411,7 @@ warm:
 func TestPlannedWarmthWithoutCapacity(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish(models + "warm:\n  - {model: chat, schedule: \"* * * * *\", for: 2h}\n")
-		p.refuse = fmt.Errorf("%w: none in this zone", wake.ErrNoCapacity)
+		p.refuse = fmt.Errorf("%w: none in this zone", power.ErrNoCapacity)
 		equal(t, "no capacity", told(p.sweep(settings)), "warm box/chat queued, wake box failed")
 		equal(t, "state", p.field("host:box", "state"), "asleep")
 		equal(t, "the host is left alone for a while", told(p.sweep(settings)), "warm /chat refused")

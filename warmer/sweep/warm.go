@@ -7,8 +7,8 @@ import (
 
 	"reveille/infra/placement"
 	"reveille/infra/policy"
+	"reveille/infra/power"
 	"reveille/infra/state"
-	"reveille/infra/wake"
 )
 
 // shun is how long a host whose wake failed is left out of planned loads.
@@ -114,7 +114,7 @@ func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 		a.Result, a.Error = Failed, err.Error()
 		if ctx.Err() == nil {
 			end := r.store.FailWake
-			if wake.Unfinished(err) {
+			if power.Unfinished(err) {
 				end = r.store.EndOverdueWake
 			}
 			_ = end(ctx, host, token, noCapacity, err.Error()) // refused: the duty is another's by now

@@ -1,0 +1,172 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+)
+
+// Dialect is the family of clients a path belongs to; it decides the shape of
+// an error.
+type Dialect uint8
+
+// The dialects. Rerank and operator routes speak [OpenAI].
+const (
+	OpenAI    Dialect = iota
+	Responses         // OpenAI, with named events in its streams
+	Anthropic
+	Ollama
+	Lemonade
+)
+
+// String names the dialect.
+func (d Dialect) String() string {
+	switch d {
+	case Responses:
+		return "responses"
+	case Anthropic:
+		return "anthropic"
+	case Ollama:
+		return "ollama"
+	case Lemonade:
+		return "lemonade"
+	}
+	return "openai"
+}
+
+// ContentType is the media type of the dialect's error bodies.
+const ContentType = "application/json; charset=utf-8"
+
+type openAIError struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+type openAIBody struct {
+	Error openAIError `json:"error"`
+}
+
+type lemonadeBody struct {
+	Status  string      `json:"status"`
+	Message string      `json:"message"`
+	Error   openAIError `json:"error"`
+}
+
+type anthropicError struct {
+	Type    string `json:"type"`
+	Message string `json:"message"`
+}
+
+type anthropicBody struct {
+	Type      string         `json:"type"`
+	Error     anthropicError `json:"error"`
+	RequestID string         `json:"request_id"`
+}
+
+type ollamaBody struct {
+	Error string `json:"error"`
+}
+
+// Status returns the HTTP status e has in this dialect.
+func (d Dialect) Status(e *Error) int {
+	switch {
+	case d == Anthropic && e.Status == http.StatusServiceUnavailable:
+		return statusOverloaded
+	case d == Ollama && e.Kind == QueueFull:
+		return http.StatusServiceUnavailable // what Ollama itself answers to a full queue
+	}
+	return e.Status
+}
+
+// Body returns the JSON body e has in this dialect, without a final newline.
+func (d Dialect) Body(e *Error, requestID string) []byte {
+	message := e.Message
+	if message == "" {
+		message = statusText(e.Status)
+	}
+	object := openAIError{Message: message, Type: e.Type, Param: orNull(e.Param), Code: orNull(e.Code)}
+	switch d {
+	case Anthropic:
+		return encode(anthropicBody{"error", anthropicError{anthropicType(e), message}, requestID})
+	case Ollama:
+		return encode(ollamaBody{message})
+	case Lemonade:
+		return encode(lemonadeBody{"error", message, object})
+	}
+	return encode(openAIBody{object})
+}
+
+// StreamError returns the bytes that end a stream which has begun: one error
+// event, or one line for Ollama. No final event may follow it.
+func (d Dialect) StreamError(e *Error, requestID string) []byte {
+	body := d.Body(e, requestID)
+	switch d {
+	case Ollama:
+		return append(body, '\n')
+	case Anthropic, Responses:
+		return frame("event: error\ndata: ", body)
+	}
+	return frame("data: ", body)
+}
+
+// Ping is what keeps a stream alive in which events have come, nil for a comment.
+func (d Dialect) Ping() []byte {
+	if d == Anthropic {
+		return anthropicPing
+	}
+	return nil
+}
+
+var anthropicPing = []byte("event: ping\ndata: {\"type\":\"ping\"}\n\n")
+
+func frame(prefix string, body []byte) []byte {
+	out := make([]byte, 0, len(prefix)+len(body)+2)
+	out = append(out, prefix...)
+	out = append(out, body...)
+	return append(out, "\n\n"...)
+}
+
+// statusOverloaded is Anthropic's own status for a service that is too busy.
+const statusOverloaded = 529
+
+func anthropicType(e *Error) string {
+	switch s := e.Status; {
+	case s == http.StatusUnauthorized:
+		return typeAuth
+	case s == http.StatusForbidden:
+		return typePermission
+	case s == http.StatusNotFound:
+		return "not_found_error"
+	case s == http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case s == http.StatusTooManyRequests:
+		return typeRateLimit
+	case s < http.StatusInternalServerError:
+		return typeInvalid
+	case s == http.StatusServiceUnavailable:
+		return "overloaded_error"
+	case s == http.StatusGatewayTimeout:
+		return typeTimeout
+	}
+	return "api_error"
+}
+
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// encode writes v as JSON, leaving <, > and & readable.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic("wire: " + err.Error()) // structs of strings always encode
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}

@@ -1,0 +1,181 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Error is what a client is told went wrong. Message is for the client: no
+// path, host name or text of another tenant may be in it. Cause is for the log
+// and never sent.
+type Error struct {
+	Kind       Kind
+	Status     int           // HTTP status in the OpenAI dialect
+	Type       string        // OpenAI error type
+	Code       string        // "" is sent as null
+	Message    string        // one or two sentences
+	Param      string        // request field at fault, "" when there is none
+	RetryAfter time.Duration // when to try again, 0 for no advice
+	NoRetry    bool          // a repeat cannot succeed: x-should-retry: false
+	Cause      error         // may be nil
+	Headers    []Header      // sent with the error, such as Allow
+}
+
+// Header is one header field of an answer.
+type Header struct{ Name, Value string }
+
+// New returns an error of that kind with the table's status, type, code and
+// retry advice.
+func New(k Kind, message string) *Error {
+	r := k.row()
+	return &Error{
+		Kind: k, Status: r.status, Type: r.typ, Code: r.code, Message: message,
+		RetryAfter: r.retry, NoRetry: r.noRetry,
+	}
+}
+
+// Newf is [New] with a formatted message. %w is not a verb here: what caused
+// the error belongs into [Error.Because].
+func Newf(k Kind, format string, args ...any) *Error {
+	return New(k, fmt.Sprintf(format, args...))
+}
+
+// With names the request field at fault and returns e.
+func (e *Error) With(param string) *Error {
+	e.Param = param
+	return e
+}
+
+// Because records what caused the error, for the log, and returns e.
+func (e *Error) Because(cause error) *Error {
+	e.Cause = cause
+	return e
+}
+
+// After replaces the retry advice and returns e. Zero or less keeps the
+// table's.
+func (e *Error) After(d time.Duration) *Error {
+	if d > 0 {
+		e.RetryAfter = d
+	}
+	return e
+}
+
+// Error implements error: the code, the message and the cause, for logs.
+func (e *Error) Error() string {
+	if e.Cause != nil {
+		return e.Code + ": " + e.Message + ": " + e.Cause.Error()
+	}
+	return e.Code + ": " + e.Message
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Is reports whether target is the error's [Kind].
+func (e *Error) Is(target error) bool {
+	k, ok := target.(Kind)
+	return ok && k == e.Kind
+}
+
+// As returns the [*Error] in err's chain. Any other error becomes
+// [InternalError] with err as its cause and a message that tells nothing of
+// it; nil stays nil.
+func As(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return New(InternalError, "The gateway could not handle this request.").Because(err)
+}
+
+// GoingAway is the answer to a request that a draining gateway does not begin or end any more.
+func GoingAway() *Error { return New(Draining, "This gateway is going away; try again.") }
+
+// NotUnderstood is the answer where an engine's own makes no sense.
+func NotUnderstood() *Error {
+	return New(BadEngineReply, "The model's answer could not be understood.")
+}
+
+// NoModel is the answer to a request without a model's name.
+func NoModel() *Error {
+	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").With("model")
+}
+
+// UnknownModel is the answer to a name nothing is called.
+func UnknownModel(name string) *Error {
+	return Newf(ModelNotFound, "The model '%s' does not exist.", clip(name, 200)).With("model")
+}
+
+// NotAllowed is the answer to a known path with the wrong method; allow is the
+// list of the right ones.
+func NotAllowed(allow string) *Error {
+	e := Newf(MethodNotAllowed, "This path does not take that method, only %s.", allow)
+	e.Headers = []Header{{"Allow", allow}}
+	return e
+}
+
+// Unauthorized is the one answer to a missing, unknown or withdrawn key.
+func Unauthorized() *Error {
+	e := New(InvalidAPIKey, "A valid API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
+	e.Headers = []Header{{"WWW-Authenticate", "Bearer"}}
+	return e
+}
+
+// AppendHeaders appends e's own headers, x-should-retry and the retry advice
+// to dst. random returns numbers in [0,1) and spreads the advice, so that
+// clients refused together do not return together.
+func (e *Error) AppendHeaders(dst []Header, random func() float64) []Header {
+	dst = append(dst, e.Headers...)
+	if e.NoRetry {
+		dst = append(dst, Header{HeaderShouldRetry, "false"})
+	}
+	if e.RetryAfter > 0 {
+		seconds, ms := RetryAdvice(e.RetryAfter, random)
+		dst = append(dst,
+			Header{HeaderRetryAfter, strconv.Itoa(seconds)},
+			Header{HeaderRetryAfterMS, strconv.FormatInt(ms, 10)})
+	}
+	return dst
+}
+
+// Bounds of the retry advice: some clients ignore values above a minute.
+const (
+	minRetry = time.Second
+	maxRetry = time.Minute
+)
+
+// RetryAdvice spreads d by up to 20 % either way and cuts it to 1..60 s.
+// seconds is ms rounded up, so neither advice comes before the other.
+func RetryAdvice(d time.Duration, random func() float64) (seconds int, ms int64) {
+	d = min(max(d, minRetry), maxRetry)
+	spread := float64(d) * (0.8 + 0.4*random())
+	d = min(max(time.Duration(spread), minRetry), maxRetry)
+	ms = d.Milliseconds()
+	return int(math.Ceil(float64(ms) / 1000)), ms
+}
+
+// clip shortens text a client chose before it goes back into a message.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xC0 == 0x80 { // not inside a character
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// statusText is the fallback message of an error that has none.
+func statusText(status int) string {
+	if s := http.StatusText(status); s != "" {
+		return s
+	}
+	return "The request failed."
+}

@@ -1,0 +1,230 @@
+package api
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Hit is what a method and a path lead to. Exactly one of these holds: Route
+// is set; Allow is set, for a known path with the wrong method (405); neither
+// is, for an unknown path (404).
+type Hit struct {
+	Route   *Route
+	Dialect Dialect // of the path, known or not
+	Head    bool    // answer like GET, without a body
+	ID      string  // what {id} stands for, decoded; for upstream see [SplitUpstream]
+	Tail    string  // the same as it stands in the path
+	Allow   string  // value of the Allow header
+}
+
+// Err returns the refusal of a hit without a route, nil for one with a route.
+func (h Hit) Err() *Error {
+	switch {
+	case h.Route != nil:
+		return nil
+	case h.Allow != "":
+		return NotAllowed(h.Allow)
+	}
+	return New(UnknownURL, "There is no such path on this server.")
+}
+
+// Acts reports whether the route changes what is loaded even by GET, which a
+// page's picture or link can cause. HEAD never changes anything.
+func (h Hit) Acts() bool { return h.Route != nil && h.Route.Acts }
+
+// Match finds the route of a request. path is the path as the client sent it,
+// still %-coded and without the query. The hit may hold parts of path. For a
+// path without %-codes Match does not allocate.
+func Match(method, path string) Hit {
+	rest, mount := cutPrefix(path)
+	tree := &bareTree
+	if mount == Prefixed {
+		tree = &prefixedTree
+	}
+	trimmed := rest
+	if len(rest) > 1 {
+		trimmed = strings.TrimSuffix(rest, "/")
+	}
+	if n := tree.exact[trimmed]; n != nil {
+		return n.hit(method, "", "")
+	}
+	for i := range tree.tails {
+		t := &tree.tails[i]
+		from := trimmed
+		if t.keepSlash {
+			from = rest
+		}
+		raw, ok := t.cut(from)
+		if !ok {
+			continue
+		}
+		id, err := url.PathUnescape(raw)
+		if err != nil {
+			break
+		}
+		return t.hit(method, id, raw)
+	}
+	return Hit{Dialect: unknownDialect(trimmed, mount)}
+}
+
+// SplitUpstream divides the tail of an upstream path into a model's name and
+// the path meant for its engine. Names may hold slashes, so the longest name
+// that is known wins. rest is "" when the tail is the name alone, else it
+// begins with a slash and is still %-coded.
+func SplitUpstream(tail string, known func(name string) bool) (id, rest string, ok bool) {
+	const maxSegments = 4 // a name has two, and a provider in front
+	for end, segment := 0, 0; end < len(tail) && segment < maxSegments; segment++ {
+		if slash := strings.IndexByte(tail[end+min(segment, 1):], '/'); slash >= 0 {
+			end += slash + min(segment, 1)
+		} else {
+			end = len(tail)
+		}
+		name, err := url.PathUnescape(tail[:end])
+		if err == nil && name != "" && known(name) {
+			id, rest, ok = name, tail[end:], true
+		}
+	}
+	return id, rest, ok
+}
+
+// cutPrefix removes a version prefix.
+func cutPrefix(path string) (rest string, mount Mount) {
+	p := path
+	if strings.HasPrefix(p, "/api/v") {
+		p = p[len("/api"):]
+	}
+	if len(p) > 4 && p[0] == '/' && p[1] == 'v' && (p[2] == '1' || p[2] == '0') && p[3] == '/' {
+		return p[3:], Prefixed
+	}
+	return path, Bare
+}
+
+// unknownDialect guesses who asks for a path that does not exist.
+func unknownDialect(path string, mount Mount) Dialect {
+	switch {
+	case strings.HasPrefix(path, "/internal/"):
+		return Lemonade
+	case mount == Bare:
+		if rest, ok := strings.CutPrefix(path, "/api/"); ok {
+			verb, _, _ := strings.Cut(rest, "/")
+			if n := bareTree.exact["/api/"+verb]; n != nil {
+				return n.dialect
+			}
+		}
+	case path == "/messages" || strings.HasPrefix(path, "/messages/"):
+		return Anthropic
+	case strings.HasPrefix(path, "/responses/"):
+		return Responses
+	}
+	return OpenAI
+}
+
+// node is one path with its methods.
+type node struct {
+	get, post, del, any *Route
+	dialect             Dialect // of its refusals
+	allow               string
+}
+
+func (n *node) hit(method, id, raw string) Hit {
+	h := Hit{Route: n.any, Dialect: n.dialect, ID: id, Tail: raw}
+	switch method {
+	case "POST":
+		h.Route = or(n.post, n.any)
+	case "GET":
+		h.Route = or(n.get, n.any)
+	case "HEAD":
+		h.Route = or(n.get, n.any)
+		h.Head = true
+	case "DELETE":
+		h.Route = or(n.del, n.any)
+	}
+	if h.Route == nil {
+		h.Allow = n.allow
+		return h
+	}
+	h.Dialect = h.Route.Dialect
+	return h
+}
+
+func or(r, fallback *Route) *Route {
+	if r != nil {
+		return r
+	}
+	return fallback
+}
+
+// add puts a route into the node. The path's dialect is that of its first
+// route in the table, where a POST takes precedence: it is what wrong methods
+// are usually meant to be.
+func (n *node) add(r *Route) {
+	place := map[string]**Route{"GET": &n.get, "POST": &n.post, "DELETE": &n.del, anyMethod: &n.any}[r.Method]
+	if place == nil || *place != nil {
+		panic("wire: route " + r.Method + " " + r.Path + " is wrong or there twice")
+	}
+	if *place = r; n.allow == "" || r.Method == "POST" {
+		n.dialect = r.Dialect
+	}
+	n.allow = ""
+	for _, m := range []struct {
+		route *Route
+		text  string
+	}{{n.get, "GET, HEAD, "}, {n.post, "POST, "}, {n.del, "DELETE, "}} {
+		if m.route != nil {
+			n.allow += m.text
+		}
+	}
+	n.allow += "OPTIONS"
+}
+
+// tail is a path with {id} in it.
+type tail struct {
+	node
+	prefix, suffix string
+	keepSlash      bool // a final slash belongs to the tail
+}
+
+func (t *tail) cut(path string) (id string, ok bool) {
+	if len(path) <= len(t.prefix)+len(t.suffix) || !strings.HasPrefix(path, t.prefix) || !strings.HasSuffix(path, t.suffix) {
+		return "", false
+	}
+	return path[len(t.prefix) : len(path)-len(t.suffix)], true
+}
+
+// tree finds the node of a path.
+type tree struct {
+	exact map[string]*node
+	tails []tail // the more special before the more general
+}
+
+// The two trees are built once and never changed.
+var prefixedTree, bareTree = newTree(Prefixed), newTree(Bare)
+
+func newTree(mount Mount) tree {
+	t := tree{exact: make(map[string]*node)}
+	for i := range routes {
+		r := &routes[i]
+		if r.Mount&mount == 0 {
+			continue
+		}
+		prefix, suffix, isTail := strings.Cut(r.Path, "{id}")
+		if !isTail {
+			if t.exact[r.Path] == nil {
+				t.exact[r.Path] = new(node)
+			}
+			t.exact[r.Path].add(r)
+			continue
+		}
+		at := slices.IndexFunc(t.tails, func(o tail) bool { return o.prefix == prefix && o.suffix == suffix })
+		if at < 0 {
+			at = len(t.tails)
+			t.tails = append(t.tails, tail{prefix: prefix, suffix: suffix, keepSlash: r.Body == BodyRaw})
+		}
+		t.tails[at].add(r)
+	}
+	slices.SortStableFunc(t.tails, func(a, b tail) int {
+		return len(b.prefix) + len(b.suffix) - len(a.prefix) - len(a.suffix)
+	})
+	return t
+}

@@ -1,0 +1,269 @@
+package api
+
+import (
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"reveille/infra/jsonscan"
+	"reveille/infra/oom"
+)
+
+// Retype turns the error answer of an engine or a runner into an [*Error]. A
+// status of 400 to 499 and its message stay, and so does one of 500 and above,
+// except where the text shows that the request was at fault: that becomes 400.
+// The message loses whatever would tell where the engine runs: paths,
+// addresses, stack traces, and the words given in hide, such as the host's
+// name.
+func Retype(status int, body []byte, hide ...string) *Error {
+	reply := parseReply(body)
+	kind, status, certain, say := classify(status, reply)
+	if say != "" {
+		reply.message = say
+	}
+	e := New(kind, Redact(reply.message, hide...))
+	if !certain && status < 500 {
+		if code := plainCode(reply.code); code != "" || status != e.Status {
+			e.Code = code
+		}
+	}
+	e.Status = status
+	if status < 500 {
+		if e.Param = clip(reply.param, 100); e.Param == "" && certain && kind == UnsupportedParameter {
+			e.Param = "messages" // media that the model does not take
+		}
+	}
+	if e.Message == "" {
+		e.Message = statusText(e.Status)
+	}
+	return e
+}
+
+// RetypeEvent is Retype for an error that came as an event of a stream, whose status is what its code says: an engine's is a
+// number, a runner's one of our own table.
+func RetypeEvent(data []byte, hide ...string) *Error {
+	status := http.StatusInternalServerError
+	var outer, inner [1]jsonscan.Value
+	if jsonscan.Scan(data, []string{"error"}, outer[:]) == nil && jsonscan.Scan(outer[0].Raw, []string{"code"}, inner[:]) == nil {
+		switch code := inner[0]; code.Kind {
+		case jsonscan.Number:
+			if n, err := strconv.Atoi(string(code.Raw)); err == nil && n >= 400 && n < 600 {
+				status = n
+			}
+		case jsonscan.String:
+			for k := Kind(1); k < kinds; k++ {
+				if table[k].code == code.String() && (table[k].status >= 500 || k == InvalidRequest) {
+					status = table[k].status
+				}
+			}
+		}
+	}
+	return Retype(status, data, hide...)
+}
+
+// reply is what an engine said.
+type reply struct {
+	message, typ, code, param string
+}
+
+// parseReply understands {"error":{...}}, {"error":"text"}, and objects that
+// carry message, detail or error_type themselves; anything else is plain text.
+func parseReply(body []byte) reply {
+	var outer [5]jsonscan.Value
+	if jsonscan.Scan(body, []string{"error", "message", "detail", "type", "error_type"}, outer[:]) != nil {
+		return reply{message: plainText(body)}
+	}
+	r := reply{message: firstText(outer[1], outer[2]), typ: firstText(outer[3], outer[4])}
+	switch e := outer[0]; e.Kind {
+	case jsonscan.String:
+		r.message = e.String()
+	case jsonscan.Object:
+		var inner [4]jsonscan.Value
+		if jsonscan.Scan(e.Raw, []string{"message", "type", "code", "param"}, inner[:]) == nil {
+			r = reply{inner[0].String(), inner[1].String(), inner[2].String(), inner[3].String()}
+		}
+	}
+	if r.message == "" && outer[2].Set() {
+		r.message = string(outer[2].Raw) // a list of validation errors
+	}
+	return r
+}
+
+func firstText(values ...jsonscan.Value) string {
+	for _, v := range values {
+		if s := v.String(); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// plainText returns body as a message unless it is markup, which says nothing
+// a client could use.
+func plainText(body []byte) string {
+	s := strings.TrimSpace(strings.ToValidUTF8(string(body[:min(len(body), 4*maxMessage)]), "\uFFFD"))
+	if strings.HasPrefix(s, "<") {
+		return ""
+	}
+	return s
+}
+
+// fault is a text in an engine's error and what it means. Texts are lower
+// case; all of them must occur.
+type fault struct {
+	kind  Kind
+	texts []string
+	// say replaces the engine's words where these tell nothing to a client. If it
+	// ends with a colon, what the engine says behind the first text follows it.
+	say string
+}
+
+// message is what a client is told of the fault, which an engine words as given.
+func (f fault) message(words string) string {
+	if !strings.HasSuffix(f.say, ":") {
+		return f.say
+	}
+	n := len(f.texts[0])
+	for ; len(words) >= n; words = words[1:] {
+		if strings.EqualFold(words[:n], f.texts[0]) {
+			return f.say + " " + strings.TrimSpace(words[n:])
+		}
+	}
+	return strings.TrimSuffix(f.say, ":") + "."
+}
+
+// requestFaults show that the request cannot be served by this model however
+// often it is sent.
+var requestFaults = []fault{
+	{ContextLengthExceeded, []string{"exceed_context_size"}, ""},
+	{ContextLengthExceeded, []string{"exceed", "context size"}, ""},
+	{ContextLengthExceeded, []string{"exceed", "context length"}, ""},
+	{ContextLengthExceeded, []string{"exceed", "context window"}, ""},
+	{ContextLengthExceeded, []string{"context size has been exceeded"}, ""},
+	{ContextLengthExceeded, []string{"maximum context length"}, ""},
+	{ContextLengthExceeded, []string{"larger than the max context size"}, ""},
+	{ContextLengthExceeded, []string{"too large to process", "batch size"}, ""},
+	{ContextLengthExceeded, []string{"must have less than", "tokens"}, ""},
+	{UnsupportedParameter, []string{"image input is not supported"}, ""},
+	{UnsupportedParameter, []string{"audio input is not supported"}, ""},
+	{UnsupportedParameter, []string{"video input is not supported"}, ""},
+	{UnsupportedParameter, []string{"does not support multimodal"}, ""},
+	{UnsupportedParameter, []string{"not a multimodal model"}, ""},
+	{UnsupportedParameter, []string{"provide the mmproj"}, ""},
+	{InvalidType, []string{"failed to load image"}, ""},
+	{InvalidType, []string{"failed to load audio"}, ""},
+	{InvalidType, []string{"failed to decode image"}, ""},
+	{InvalidType, []string{"failed to decode audio"}, ""},
+	{InvalidType, []string{"failed to read audio"}, ""},
+	{InvalidType, []string{"cannot identify image file"}, ""},
+	{InvalidType, []string{"invalid image"}, ""},
+	{InvalidType, []string{"invalid audio"}, ""},
+	{ModelTypeMismatch, []string{"does not support embeddings"}, ""},
+	{ModelTypeMismatch, []string{"does not support reranking"}, ""},
+	{ModelTypeMismatch, []string{"does not support completions"}, ""},
+	{ModelTypeMismatch, []string{"does not support chat"}, ""},
+	{ModelTypeMismatch, []string{"does not support infill"}, ""},
+	{ModelTypeMismatch, []string{"pooling type", "not oai compatible"}, ""},
+	{ModelTypeMismatch, []string{"model is not an embedding model"}, ""},
+	{ModelTypeMismatch, []string{"model is not a re-ranker"}, ""},
+	{InvalidType, []string{"failed to parse tools"}, "A field of 'tools' is missing or has a value of the wrong type."},
+	{InvalidType, []string{"failed to parse messages"}, "A field of 'messages' is missing or has a value of the wrong type."},
+	{InvalidType, []string{"[json.exception"}, "A field has a value of the wrong type or out of range."},
+	{InvalidType, []string{"_m_range_check"}, "A token is not one of the model's."},
+	{InvalidType, []string{"json schema conversion failed:"}, "The schema is not one that the model's engine can use:"},
+	{InvalidType, []string{"failed to parse grammar"}, "The grammar or the schema is not one that the model's engine can use."},
+	{InvalidType, []string{"failed to initialize samplers"}, "The grammar or the schema is not one that the model's engine can use."},
+	{InvalidType, []string{"unknown reasoning format"}, "'reasoning_format' is not one that the model's engine knows."},
+	{InvalidType, []string{"elements must be a string, a list of tokens"}, "A prompt must be a text, or a list of texts and tokens."},
+	{InvalidType, []string{"unexpected empty grammar stack"}, "No text of this model satisfies the grammar or the schema."},
+}
+
+// engineFaults name the trouble behind an engine's 5xx; oom knows more words for a lack of memory.
+var engineFaults = []fault{
+	{EngineOutOfMemory, []string{"bad_alloc"}, "The model's engine has no memory left for this request."},
+	{ModelLoading, []string{"loading model"}, ""},
+	{BadEngineReply, []string{"output that does not match the expected"}, "The model's output does not have the form of its chat template; another seed or prompt may help."},
+}
+
+func find(faults []fault, text string) (fault, bool) {
+next:
+	for _, f := range faults {
+		for _, t := range f.texts {
+			if !strings.Contains(text, t) {
+				continue next
+			}
+		}
+		return f, true
+	}
+	return fault{}, false
+}
+
+// classify returns the kind of an engine's error, the status it is answered
+// with, and our words for it where the engine's are of no use. When it is not certain the kind was chosen by the status
+// alone, and its code may say too much.
+func classify(status int, r reply) (k Kind, answer int, certain bool, say string) {
+	if status < 400 || status > 599 {
+		return BadEngineReply, BadEngineReply.Status(), true, ""
+	}
+	if k, ok := KindOf(r.code, status); ok {
+		return k, status, true, "" // a runner speaks our own table
+	}
+	text := strings.ToLower(r.message + "\n" + r.typ)
+	if f, ok := find(requestFaults, text); ok {
+		if status >= 500 {
+			status = http.StatusBadRequest
+		}
+		return f.kind, status, true, f.message(r.message)
+	}
+	if f, ok := find(engineFaults, text); ok && status >= 500 {
+		return f.kind, f.kind.Status(), true, f.message(r.message)
+	}
+	if status >= 500 && oom.Says(r.message) {
+		return EngineOutOfMemory, EngineOutOfMemory.Status(), true, ""
+	}
+	if internals.MatchString(r.message) {
+		say = "The model's engine failed on this request."
+	}
+	return byStatus(status), status, false, say
+}
+
+// internals are words of a C++ library, which an exception's text holds.
+var internals = regexp.MustCompile(`\bstd::|\b_M_|\[json\.exception|\b(?:basic_string|vector|map|unordered_map)::|^sto[a-z]+$`)
+
+// byStatus returns a kind whose type and retry advice fit a status.
+func byStatus(status int) Kind {
+	switch status {
+	case http.StatusUnauthorized:
+		return InvalidAPIKey
+	case http.StatusForbidden:
+		return InsufficientScope
+	case http.StatusTooManyRequests:
+		return RateLimitExceeded
+	case http.StatusNotImplemented:
+		return NotSupported
+	case http.StatusBadGateway:
+		return BadEngineReply
+	case http.StatusServiceUnavailable:
+		return Overloaded
+	case http.StatusGatewayTimeout:
+		return UpstreamTimeout
+	}
+	if status >= 500 {
+		return InternalError
+	}
+	return InvalidRequest
+}
+
+// plainCode returns an engine's own code when it looks like one, else "".
+func plainCode(code string) string {
+	if len(code) > 64 {
+		return ""
+	}
+	for i := range len(code) {
+		if c := code[i]; c != '_' && (c < 'a' || c > 'z') {
+			return ""
+		}
+	}
+	return code
+}

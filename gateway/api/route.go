@@ -1,0 +1,245 @@
+package api
+
+import (
+	"strconv"
+
+	"reveille/infra/jsonscan"
+	"reveille/infra/policy"
+)
+
+// Scope is what a key must be good for to use a route.
+type Scope uint8
+
+// The scopes, from open to closed.
+const (
+	ScopeFree   Scope = iota // no key
+	ScopeAny                 // a key of either scope: reads
+	ScopeInfer               // a key with infer
+	ScopeManage              // a key with manage
+	ScopeAdmin               // the same, and on a gateway without keys its local admin key: it could run or read what is on the hosts
+)
+
+// BodyKind is what a route does with a request body.
+type BodyKind uint8
+
+// The kinds of body.
+const (
+	BodyNone     BodyKind = iota // ignored
+	BodyJSON                     // one JSON object
+	BodyOptional                 // one JSON object, or nothing
+	BodyForm                     // multipart/form-data
+	BodyRaw                      // passed on as it is
+)
+
+// Mount says under which paths a route is reachable.
+type Mount uint8
+
+// The mounts; a route may have both.
+const (
+	Prefixed Mount = 1 << iota // under /v1, /v0, /api/v1 and /api/v0
+	Bare                       // at its own path
+)
+
+// JSONTypes is a set of JSON types.
+type JSONTypes uint8
+
+// TypesOf returns the set of the given types.
+func TypesOf(kinds ...jsonscan.Kind) (set JSONTypes) {
+	for _, k := range kinds {
+		set |= 1 << k
+	}
+	return set
+}
+
+// Has reports whether k is in the set.
+func (s JSONTypes) Has(k jsonscan.Kind) bool { return s>>k&1 != 0 }
+
+// Field is a request field the gateway looks at before anything is loaded. A
+// null counts as absent.
+type Field struct {
+	Name    string
+	Alt     string    // another name for the same field, "" when there is none
+	Types   JSONTypes // accepted types
+	Needed  bool      // must be there and not empty
+	Max     int       // most items of an array, 0 for no limit; an array of numbers is one item (tokens)
+	Min1    bool      // a number must be at least 1
+	Refused bool      // must not be there: the route cannot do what it asks for
+}
+
+// Route is one row of the route table. Routes are shared: do not change one.
+type Route struct {
+	Name      string // short and stable, for handlers, logs and metrics
+	Method    string // "GET", "POST", "DELETE" or "ANY"; GET serves HEAD too
+	Path      string // without prefix; {id} takes any number of path segments
+	Mount     Mount
+	Dialect   Dialect
+	Type      policy.Type // type of model the route needs, "" when any or none
+	Scope     Scope
+	Body      BodyKind
+	Inference bool    // runs a model, so it waits, counts and is relayed
+	Streams   bool    // an absent stream field means true
+	Acts      bool    // changes what is loaded, also by GET
+	Model     Field   // where the model's name is; its Name is "" when it is not in the body
+	Fields    []Field // the others that are checked
+
+	keys []string
+}
+
+// anyMethod is the Method of a route that takes every method.
+const anyMethod = "ANY"
+
+// MaxKeys bounds the length of every route's [Route.Keys], so that a caller
+// can keep the values on its stack.
+const MaxKeys = 8
+
+// Where every route's keys, and so the values or parts found for them, hold
+// the model's name and the stream flag.
+const (
+	KeyModel  = 0
+	KeyStream = 1
+)
+
+// compile fills in the keys.
+func (r *Route) compile() {
+	r.keys = []string{r.Model.Name, "stream"}
+	add := func(name string) {
+		if name != "" {
+			r.keys = append(r.keys, name)
+		}
+	}
+	add(r.Model.Alt)
+	for _, f := range r.Fields {
+		add(f.Name)
+		add(f.Alt)
+	}
+}
+
+// Keys returns the names to look for in a request body, with [jsonscan.Scan] or
+// [jsonscan.Multipart]; the results go to the methods below. It is not to be
+// changed.
+func (r *Route) Keys() []string { return r.keys }
+
+// ModelName returns the value of the field that names the model, the first of
+// its names that is not empty; it may be absent, null or empty. A route without a model in its body always has the zero
+// Value.
+func (r *Route) ModelName(values []jsonscan.Value) jsonscan.Value {
+	if r.Model.Name == "" {
+		return jsonscan.Value{} // the key "" is a mere place holder
+	}
+	v := values[KeyModel]
+	if r.Model.Alt == "" || v.Set() && !v.Empty() {
+		return v
+	}
+	if alt := values[KeyStream+1]; alt.Set() || !v.Set() {
+		return alt
+	}
+	return v // empty, which is not the same as absent
+}
+
+// Stream reports whether the client wants a stream.
+func (r *Route) Stream(values []jsonscan.Value) bool {
+	v := values[KeyStream]
+	return v.Bool() || r.Streams && !v.Set()
+}
+
+// Check applies the route's rules to the values of its keys. That a model is
+// named at all is not checked here, for a default may be configured.
+func (r *Route) Check(values []jsonscan.Value) *Error {
+	if v := r.ModelName(values); v.Set() && v.Kind != jsonscan.String {
+		return wrongType(r.Model.Name, TypesOf(jsonscan.String), v.Kind)
+	}
+	if v := values[KeyStream]; v.Set() && v.Kind != jsonscan.Bool {
+		return wrongType("stream", TypesOf(jsonscan.Bool), v.Kind)
+	}
+	i := r.firstField()
+	for _, f := range r.Fields {
+		v := values[i]
+		i++
+		if f.Alt != "" {
+			if !v.Set() {
+				v = values[i]
+			}
+			i++
+		}
+		if e := f.check(v); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// CheckForm is [Route.Check] for a form: a needed field must be a part with
+// content.
+func (r *Route) CheckForm(parts []jsonscan.Part) *Error {
+	i := r.firstField()
+	for _, f := range r.Fields {
+		p := parts[i]
+		i++
+		if f.Alt != "" {
+			if !p.Present {
+				p = parts[i]
+			}
+			i++
+		}
+		if f.Needed && p.Empty() {
+			return missing(f.Name, p.Present)
+		}
+	}
+	return nil
+}
+
+func (r *Route) firstField() int {
+	if r.Model.Alt != "" {
+		return KeyStream + 2
+	}
+	return KeyStream + 1
+}
+
+func (f Field) check(v jsonscan.Value) *Error {
+	switch {
+	case !v.Set():
+		if f.Needed {
+			return missing(f.Name, false)
+		}
+		return nil
+	case f.Refused:
+		return Newf(UnsupportedParameter, "'%s' is not supported here.", f.Name).With(f.Name)
+	case !f.Types.Has(v.Kind):
+		return wrongType(f.Name, f.Types, v.Kind)
+	case f.Needed && v.Empty():
+		return missing(f.Name, true)
+	case f.Max > 0 && v.Kind == jsonscan.Array && v.Len() > f.Max && v.First() != jsonscan.Number:
+		return Newf(InvalidType, "'%s' has %d items; at most %d are accepted.", f.Name, v.Len(), f.Max).With(f.Name)
+	case f.Min1 && v.Kind == jsonscan.Number && !atLeastOne(v.Raw):
+		return Newf(InvalidType, "'%s' must be at least 1.", f.Name).With(f.Name)
+	}
+	return nil
+}
+
+func missing(field string, present bool) *Error {
+	text := "'%s' is required."
+	if present {
+		text = "'%s' must not be empty."
+	}
+	return Newf(MissingRequiredParameter, text, field).With(field)
+}
+
+func wrongType(field string, want JSONTypes, got jsonscan.Kind) *Error {
+	text := ""
+	for k := jsonscan.Null; k <= jsonscan.Object; k++ {
+		if !want.Has(k) {
+			continue
+		}
+		if text != "" {
+			text += " or "
+		}
+		text += k.String()
+	}
+	return Newf(InvalidType, "'%s' must be a JSON %s, not %s.", field, text, got).With(field)
+}
+
+// atLeastOne reports whether a JSON number is 1 or more.
+func atLeastOne(raw []byte) bool {
+	f, err := strconv.ParseFloat(string(raw), 64)
+	return f >= 1 || err != nil && raw[0] != '-' // too large to parse is large
+}

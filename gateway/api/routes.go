@@ -1,0 +1,147 @@
+package api
+
+import (
+	"slices"
+
+	"reveille/infra/jsonscan"
+	"reveille/infra/policy"
+)
+
+// Limits of lists in a request.
+const (
+	maxMessages = 10_000
+	maxInputs   = 2048
+)
+
+var (
+	modelField     = Field{Name: "model", Types: TypesOf(jsonscan.String)}
+	modelOrName    = Field{Name: "model", Alt: "name", Types: TypesOf(jsonscan.String)}
+	modelNameField = Field{Name: "model_name", Alt: "model", Types: TypesOf(jsonscan.String)}
+
+	text       = TypesOf(jsonscan.String)
+	list       = TypesOf(jsonscan.Array)
+	textOrList = text | list
+	number     = TypesOf(jsonscan.Number)
+)
+
+// need returns a field that must be there.
+func need(name string, types JSONTypes) Field { return Field{Name: name, Types: types, Needed: true} }
+
+// needMax is need with a limit on a list's items.
+func needMax(name string, types JSONTypes, most int) Field {
+	return Field{Name: name, Types: types, Needed: true, Max: most}
+}
+
+// may returns a field that is checked only when it is there.
+func may(name string, types JSONTypes) Field { return Field{Name: name, Types: types} }
+
+// both is the mount of routes served with and without a prefix.
+const both = Prefixed | Bare
+
+// routes is the route table, in the order of the contract. It is compiled
+// once and never changed.
+var routes = compiled([]Route{
+	// Probes.
+	{Name: "live", Method: "GET", Path: "/live", Mount: both, Dialect: Lemonade},
+	{Name: "ready", Method: "GET", Path: "/ready", Mount: both, Dialect: Lemonade},
+	{Name: "health_plain", Method: "GET", Path: "/health", Mount: Bare, Dialect: Lemonade},
+	{Name: "metrics", Method: "GET", Path: "/metrics", Mount: both, Scope: ScopeAny},
+
+	// Management.
+	{Name: "health", Method: "GET", Path: "/health", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "load", Method: "POST", Path: "/load", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyJSON, Model: modelNameField},
+	{Name: "unload", Method: "POST", Path: "/unload", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional, Model: modelNameField},
+	{Name: "register", Method: "POST", Path: "/models/register", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Model: modelNameField},
+	{Name: "pull", Method: "POST", Path: "/pull", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyJSON, Model: modelNameField},
+	{Name: "delete", Method: "POST", Path: "/delete", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Model: modelNameField},
+	{Name: "options_get", Method: "GET", Path: "/models/{id}/options", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "options_set", Method: "POST", Path: "/models/{id}/options", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON},
+	{Name: "options_delete", Method: "DELETE", Path: "/models/{id}/options", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin},
+	{Name: "model_status", Method: "GET", Path: "/models/{id}/status", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "stats", Method: "GET", Path: "/stats", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "system_info", Method: "GET", Path: "/system-info", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "system_stats", Method: "GET", Path: "/system-stats", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "pin", Method: "POST", Path: "/internal/pin", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyJSON, Model: modelNameField, Fields: []Field{need("pinned", TypesOf(jsonscan.Bool))}},
+	{Name: "config_set", Method: "POST", Path: "/internal/set", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON},
+	{Name: "config_get", Method: "GET", Path: "/internal/config", Mount: both, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "aliases", Method: "GET", Path: "/internal/aliases", Mount: both, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "alias_set", Method: "POST", Path: "/internal/aliases", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{need("alias", text), need("target", text)}},
+	{Name: "alias_get", Method: "GET", Path: "/internal/aliases/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeAny},
+	{Name: "alias_set_one", Method: "POST", Path: "/internal/aliases/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{need("target", text)}},
+	{Name: "alias_delete", Method: "DELETE", Path: "/internal/aliases/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin},
+	{Name: "host_wake", Method: "POST", Path: "/internal/hosts/{id}/wake", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
+	{Name: "host_forget", Method: "POST", Path: "/internal/hosts/{id}/forget", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
+	{Name: "host_sleep", Method: "POST", Path: "/internal/hosts/{id}/sleep", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
+
+	// OpenAI.
+	{Name: "models", Method: "GET", Path: "/models", Mount: both, Scope: ScopeAny},
+	{Name: "model", Method: "GET", Path: "/models/{id}", Mount: Prefixed, Scope: ScopeAny},
+	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{needMax("messages", list, maxMessages)}},
+	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("prompt", textOrList)}},
+	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{needMax("input", textOrList, maxMessages), {Name: "previous_response_id", Refused: true}}},
+	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{needMax("input", textOrList, maxInputs)}},
+	{Name: "transcriptions", Method: "POST", Path: "/audio/transcriptions", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{need("file", 0)}},
+	{Name: "translations", Method: "POST", Path: "/audio/translations", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{need("file", 0)}},
+	{Name: "speech", Method: "POST", Path: "/audio/speech", Mount: Prefixed, Type: policy.TTS, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("input", text), need("voice", text)}},
+	{Name: "image_generations", Method: "POST", Path: "/images/generations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("prompt", text)}},
+	{Name: "image_edits", Method: "POST", Path: "/images/edits", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, need("prompt", 0)}},
+	{Name: "image_variations", Method: "POST", Path: "/images/variations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, need("prompt", 0)}},
+	{Name: "tokenize", Method: "POST", Path: "/tokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("content", text)}},
+	{Name: "detokenize", Method: "POST", Path: "/detokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("tokens", list)}},
+
+	// Anthropic.
+	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, needMax("messages", list, maxMessages)}},
+	{Name: "count_tokens", Method: "POST", Path: "/messages/count_tokens", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{needMax("messages", list, maxMessages)}},
+
+	// Rerank.
+	rerank("/rerank", both),
+	rerank("/reranking", both),
+	rerank("/reranker", Prefixed),
+	rerank("/v2/rerank", Bare),
+
+	// Ollama.
+	{Name: "ollama_version", Method: "GET", Path: "/api/version", Mount: Bare, Dialect: Ollama, Scope: ScopeAny},
+	{Name: "ollama_tags", Method: "GET", Path: "/api/tags", Mount: Bare, Dialect: Ollama, Scope: ScopeAny},
+	{Name: "ollama_ps", Method: "GET", Path: "/api/ps", Mount: Bare, Dialect: Ollama, Scope: ScopeAny},
+	{Name: "ollama_show", Method: "POST", Path: "/api/show", Mount: Bare, Dialect: Ollama, Scope: ScopeAny, Body: BodyJSON, Model: modelOrName},
+	{Name: "ollama_chat", Method: "POST", Path: "/api/chat", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Streams: true, Model: modelField, Fields: []Field{{Name: "messages", Types: list, Max: maxMessages}}},
+	{Name: "ollama_generate", Method: "POST", Path: "/api/generate", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Streams: true, Model: modelField, Fields: []Field{may("prompt", text)}},
+	{Name: "ollama_embed", Method: "POST", Path: "/api/embed", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "input", Types: textOrList, Max: maxInputs}}},
+	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{may("prompt", text)}},
+	{Name: "ollama_pull", Method: "POST", Path: "/api/pull", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Body: BodyJSON, Streams: true, Model: modelOrName},
+	{Name: "ollama_delete", Method: "DELETE", Path: "/api/delete", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Model: modelOrName},
+	{Name: "ollama_create", Method: "POST", Path: "/api/create", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
+	{Name: "ollama_copy", Method: "POST", Path: "/api/copy", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
+	{Name: "ollama_push", Method: "POST", Path: "/api/push", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
+	{Name: "ollama_blobs", Method: "POST", Path: "/api/blobs/{id}", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
+
+	// Operator routes.
+	{Name: "running", Method: "GET", Path: "/running", Mount: both, Scope: ScopeAny},
+	{Name: "unload_all", Method: "GET", Path: "/unload", Mount: both, Scope: ScopeManage, Acts: true},
+	{Name: "api_unload_all", Method: "POST", Path: "/api/models/unload", Mount: Bare, Scope: ScopeManage},
+	{Name: "api_unload", Method: "POST", Path: "/api/models/unload/{id}", Mount: Bare, Scope: ScopeManage},
+	{Name: "upstream", Method: anyMethod, Path: "/upstream/{id}", Mount: Bare, Scope: ScopeAdmin, Body: BodyRaw, Inference: true, Acts: true},
+	{Name: "logs", Method: "GET", Path: "/logs", Mount: both, Scope: ScopeAdmin},
+	{Name: "logs_stream", Method: "GET", Path: "/logs/stream", Mount: both, Scope: ScopeAdmin},
+	{Name: "logs_stream_model", Method: "GET", Path: "/logs/stream/{id}", Mount: both, Scope: ScopeAdmin},
+	{Name: "props", Method: "GET", Path: "/props", Mount: Prefixed, Scope: ScopeManage},
+	{Name: "slots", Method: "GET", Path: "/slots", Mount: Prefixed, Scope: ScopeManage},
+})
+
+func rerank(path string, mount Mount) Route {
+	return Route{
+		Name: "rerank", Method: "POST", Path: path, Mount: mount, Type: policy.Reranking, Scope: ScopeInfer, Body: BodyJSON,
+		Inference: true, Model: modelField,
+		Fields: []Field{need("query", text), need("documents", list), {Name: "top_n", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Refused: true}},
+	}
+}
+
+func compiled(table []Route) []Route {
+	for i := range table {
+		table[i].compile()
+	}
+	return table
+}
+
+// Routes returns the route table.
+func Routes() []Route { return slices.Clone(routes) }

@@ -1,0 +1,140 @@
+package httpapi
+
+import (
+	"bytes"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/keys"
+	"reveille/gateway/pressure"
+)
+
+// splitTarget divides a request target: the authority of its absolute form, empty for others, and its path with the query.
+func splitTarget(target []byte) (authority, path []byte) {
+	if len(target) == 0 || target[0] == '/' {
+		return nil, target
+	}
+	_, rest, absolute := bytes.Cut(target, []byte("://"))
+	if !absolute {
+		return nil, target
+	}
+	end := bytes.IndexAny(rest, "/?#")
+	switch {
+	case end < 0:
+		return rest, []byte("/")
+	case rest[end] != '/':
+		return rest[:end], append([]byte("/"), rest[end:]...)
+	}
+	return rest[:end], rest[end:]
+}
+
+// sourceOf is what a request says of where it comes from. A target in absolute form without an authority stands for an
+// authority that no host is called.
+func sourceOf(h *fasthttp.RequestHeader) api.Source {
+	s := api.Source{Host: string(h.Host())}
+	if target := h.RequestURI(); len(target) > 0 && target[0] != '/' {
+		if authority, path := splitTarget(target); len(authority) > 0 {
+			s.Target = string(authority)
+		} else if len(path) < len(target) {
+			s.Target = "?"
+		}
+	}
+	for _, v := range h.PeekAll("Origin") {
+		s.Origins = append(s.Origins, string(v))
+	}
+	for _, v := range h.PeekAll("Sec-Fetch-Site") {
+		s.Sites = append(s.Sites, string(v))
+	}
+	for _, v := range h.PeekAll("Referer") {
+		if len(v) > 0 {
+			s.Referers = append(s.Referers, string(v))
+		}
+	}
+	s.Tool = api.IsTool(h.UserAgent(), h.Peek("Accept-Language"))
+	return s
+}
+
+// refusal is why a request with these headers may not use the route, nil when it may: with this key. On a gateway without
+// keys everybody has one with both scopes.
+func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) (keys.Key, *api.Error) {
+	metrics := hit.Route != nil && hit.Route.Name == "metrics"
+	free := hit.Route != nil && hit.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
+	key := keys.Key{Scopes: keys.Infer | keys.Manage, High: true}
+	switch {
+	case free:
+	case s.cfg.Keys.Configured():
+		if key = s.keyOf(h, hit, source); key.Scopes == 0 {
+			return keys.Key{}, api.Unauthorized()
+		}
+		if hit.Route == nil {
+			return keys.Key{}, hit.Err()
+		}
+		scope := hit.Route.Scope
+		manages := scope == api.ScopeManage || scope == api.ScopeAdmin
+		switch {
+		case manages && key.Scopes&keys.Manage == 0:
+			return keys.Key{}, api.New(api.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
+		case (scope == api.ScopeInfer || manages && hit.Route.Inference) && key.Scopes&keys.Infer == 0:
+			return keys.Key{}, api.New(api.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
+		}
+	case hit.Route != nil && hit.Route.Scope == api.ScopeAdmin:
+		if e := s.adminOnly(h, hit, source); e != nil {
+			return keys.Key{}, e
+		}
+	case hit.Acts() && source.Unmarked() && !presentsKey(h):
+		return keys.Key{}, api.UnmarkedPage()
+	}
+	if e := hit.Err(); e != nil {
+		return keys.Key{}, e
+	}
+	if !free && !metrics && s.cfg.Memory.Step() >= pressure.Refusal {
+		return keys.Key{}, api.New(api.Overloaded, "This gateway's memory is full; try again.")
+	}
+	return key, nil
+}
+
+// keyOf finds the key that a request presents. Browsers add Basic credentials by themselves, so they do not count where a
+// page of another origin could have sent the request: marked as such, or a GET that changes something and is not marked.
+func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) keys.Key {
+	authorization := h.Peek("Authorization")
+	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {
+		authorization = nil
+	}
+	return s.cfg.Keys.Find(keys.From(authorization, h.Peek("x-api-key")))
+}
+
+// presentsKey reports whether a request has a key, right or wrong, in a header that pages cannot send without a preflight.
+func presentsKey(h *fasthttp.RequestHeader) bool {
+	authorization := h.Peek("Authorization")
+	return len(h.Peek("x-api-key")) > 0 || len(authorization) > 0 && !keys.IsBasic(authorization)
+}
+
+// adminOnly is the refusal of a request without the local admin key, on a gateway without keys, for what could run or read
+// something on the hosts.
+func (s *Server) adminOnly(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) *api.Error {
+	switch {
+	case s.keyOf(h, hit, source).Scopes&keys.Manage != 0:
+		return nil
+	case !s.cfg.Keys.HasLocal():
+		return api.New(api.InsufficientScope, "This route needs an API key with the scope 'manage', and this gateway has no keys: configure one with --api-keys-file or --admin-key.")
+	}
+	e := api.Unauthorized()
+	e.Message = "This route needs a key even on this machine: send 'Authorization: Bearer KEY' with the key in the file admin-key of the gateway's state folder."
+	return e
+}
+
+// manages reports whether the request's key has the scope manage.
+func (r *request) manages() bool { return r.key.Scopes&keys.Manage != 0 }
+
+// adminOnly is the same for a route where only some requests need the key.
+func (r *request) adminOnly() error {
+	if r.s.cfg.Keys.Configured() {
+		return nil // the route's scope was checked
+	}
+	h := &r.ctx.Request.Header
+	if e := r.s.adminOnly(h, r.hit, sourceOf(h)); e != nil {
+		return e
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package httpapi
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+)
+
+// askWait bounds a call to a runner that must answer from memory.
+const askWait = 10 * time.Second
+
+// ask calls a runner with GET and waits at most askWait for the first byte of its answer. With a model the call goes to
+// its engine. The caller closes the response; an error is one for the client.
+func (r *request) ask(call *relay.Call, host *state.HostRecord, path, model string) (*relay.Response, error) {
+	return r.askFor(call, host, path, model, askWait)
+}
+
+// askFor is ask with a bound of its own on the wait for the first byte, 0 for none.
+func (r *request) askFor(call *relay.Call, host *state.HostRecord, path, model string, firstByte time.Duration) (*relay.Response, error) {
+	return r.s.askRunner(call, host, path, model, r.id, firstByte)
+}
+
+// askRunner is askFor for the request of an id, "" for none.
+func (s *Server) askRunner(call *relay.Call, host *state.HostRecord, path, model, id string, firstByte time.Duration) (*relay.Response, error) {
+	for corrected := false; ; corrected = true {
+		sign := s.cfg.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: host.Name, Model: model})
+		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
+			{Name: rpc.HeaderAuth, Value: []byte(sign)},
+		}}
+		if id != "" {
+			req.Add(rpc.HeaderRequest, []byte(id))
+		}
+		if model != "" {
+			req.Add(rpc.HeaderModel, []byte(model))
+			req.Add(rpc.HeaderRead, []byte("1"))
+		}
+		resp, err := s.clients.of(host.Addr, s.cfg.Mirror.Snapshot).Do(call, req)
+		if errors.Is(err, relay.ErrCancelled) {
+			return nil, relay.ErrGone
+		}
+		if err != nil {
+			return nil, api.New(api.HostUnreachable, "The model's host could not be reached; try again.").Because(err)
+		}
+		if resp.Status() != rpc.StatusRefused {
+			return resp, nil
+		}
+		reason := string(resp.Header(rpc.HeaderRefused))
+		runner, bad := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64)
+		_ = resp.Close()
+		switch {
+		case reason == rpc.RefusedNotLoaded, reason == rpc.RefusedDraining, reason == rpc.RefusedHost:
+			return nil, errNotThere
+		case reason == rpc.RefusedAuth && bad == nil && !corrected:
+			s.cfg.Signer.Correct(host.Name, runner)
+			continue
+		}
+		return nil, api.New(api.InternalError, "The model's host does not accept this gateway.").Because(errors.New("runner " + host.Name + " refused: " + reason))
+	}
+}
+
+// errNotThere: the runner does not hold the model.
+var errNotThere = errors.New("the model is not loaded on the host")

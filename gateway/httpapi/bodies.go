@@ -1,0 +1,49 @@
+package httpapi
+
+import (
+	"reveille/gateway/api"
+	"reveille/gateway/bodycheck"
+	"reveille/infra/jsonscan"
+)
+
+// vet holds a body that the gateway has written itself, or that is for an engine's own path, to the rules of what
+// reaches an engine.
+func (c *call) vet(spec *bodycheck.Spec) error {
+	var check bodycheck.Check
+	if err := check.Read(spec, c.body); err != nil {
+		return invalidJSON(err)
+	}
+	return c.finishCheck(&check, spec)
+}
+
+// finishCheck ends the check of a body whose members were all seen.
+func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
+	dropped, err := check.Finish(spec, c.body, c.engine)
+	if err != nil {
+		return err
+	}
+	c.s.m.droppedFields.Add(dropped)
+	c.constrained = check.Constrained
+	return nil
+}
+
+// engine is what the check of a body needs to know of the model.
+func (c *call) engine() bodycheck.Model {
+	r := c.s.cfg.Catalog().Recipes[c.model.Recipe]
+	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == "llamacpp", Sees: c.model.MMProj != ""}
+}
+
+// checkForm checks the fields and files of a form for models of sounds or pictures.
+func checkForm(body []byte, boundary string, pictures bool) error {
+	form := bodycheck.Form{Pictures: pictures}
+	var wrong error
+	err := jsonscan.EachPart(body, boundary, func(name string, p jsonscan.Part) {
+		if wrong == nil {
+			wrong = form.See(name, p.Value)
+		}
+	})
+	if err != nil {
+		return api.New(api.InvalidRequest, "Invalid multipart body.").Because(err)
+	}
+	return wrong
+}

@@ -1,0 +1,158 @@
+package httpapi
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"reveille/gateway/api"
+	"reveille/gateway/bodycheck"
+	"reveille/infra/catalog"
+	"reveille/infra/jsonscan"
+	"reveille/infra/policy"
+)
+
+// call is an inference request that passed the checks of its body.
+type call struct {
+	*request
+	model *catalog.Model
+	asked string // the name that the client used
+	body  []byte // what the engine gets
+
+	constrained bool // the body constrains the output by a grammar, a schema or tools
+}
+
+// parse checks the body of an inference request and finds its model.
+func (r *request) parse() (*call, error) {
+	c := &call{request: r, body: r.ctx.PostBody()}
+	route := r.hit.Route
+	spec := bodycheck.ForRoute(route.Name)
+	var check bodycheck.Check
+	var name string
+	var err error
+	if route.Body == api.BodyForm {
+		name, err = c.parseForm()
+	} else {
+		name, err = c.parseJSON(&check, spec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.model, err = r.s.resolve(name, route); err != nil {
+		return nil, err
+	}
+	c.asked = name
+	if route.Type != "" && c.model.Type != route.Type {
+		return nil, api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type %s.", c.model.ID, c.model.Type, route.Type).With("model")
+	}
+	if spec != nil {
+		return c, c.finishCheck(&check, spec)
+	}
+	return c, nil
+}
+
+// parseJSON reads a body once: the members that the route table names, and all others for the check.
+func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name string, err error) {
+	route := c.hit.Route
+	var values [api.MaxKeys]jsonscan.Value
+	m, err := jsonscan.Open(c.body)
+	if err != nil {
+		return "", invalidJSON(err)
+	}
+	for m.Next() {
+		name := m.Name()
+		for i, key := range route.Keys() {
+			if string(name) == key {
+				values[i] = m.Value()
+				break
+			}
+		}
+		if spec != nil {
+			check.See(spec, name, &m)
+		}
+	}
+	if m.Err() != nil {
+		return "", invalidJSON(m.Err())
+	}
+	c.stream = route.Stream(values[:]) && streams[route.Name]
+	if e := route.Check(values[:]); e != nil {
+		return "", e
+	}
+	return route.ModelName(values[:]).String(), nil
+}
+
+func invalidJSON(err error) error {
+	var se *jsonscan.SyntaxError
+	if errors.As(err, &se) {
+		return api.Newf(api.InvalidJSON, "Invalid JSON body: %s at byte %d.", se.Reason, se.Offset)
+	}
+	return api.New(api.InvalidJSON, "Invalid JSON body.")
+}
+
+func (c *call) parseForm() (name string, err error) {
+	boundary, ok := jsonscan.Boundary(string(c.ctx.Request.Header.ContentType()))
+	if !ok {
+		return "", api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")
+	}
+	route := c.hit.Route
+	var parts [api.MaxKeys]jsonscan.Part
+	if err := jsonscan.Multipart(c.body, boundary, route.Keys(), parts[:]); err != nil {
+		return "", api.New(api.InvalidRequest, "Invalid multipart body.").Because(err)
+	}
+	if e := route.CheckForm(parts[:]); e != nil {
+		return "", e
+	}
+	if err := checkForm(c.body, boundary, route.Type == policy.Image); err != nil {
+		return "", err
+	}
+	return parts[api.KeyModel].String(), nil
+}
+
+// resolve finds the model that a client means; "" is the default of the route's type.
+func (s *Server) resolve(name string, route *api.Route) (*catalog.Model, error) {
+	if name == "" {
+		if name = s.defaultModel(route); name == "" {
+			return nil, api.NoModel()
+		}
+	}
+	cat := s.names()
+	id, err := cat.Resolve(name)
+	if err != nil {
+		var many *catalog.AmbiguousError
+		if errors.As(err, &many) {
+			slices.Sort(many.Candidates)
+			return nil, api.Newf(api.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, many.Candidates).With("model")
+		}
+		return nil, s.unknownModel(name)
+	}
+	m, ok := cat.Model(id)
+	if !ok {
+		return nil, s.unknownModel(name)
+	}
+	return m, nil
+}
+
+// unknownModel is the error for a name that the catalogue does not have.
+func (s *Server) unknownModel(name string) *api.Error {
+	if id, why := s.withheld(name); why != "" {
+		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).With("model")
+	}
+	return api.UnknownModel(name)
+}
+
+// withheld finds a registered model that is not served by a name of it, and tells why.
+func (s *Server) withheld(name string) (id, why string) {
+	if s.cfg.Withheld == nil {
+		return "", ""
+	}
+	id = userSpace + strings.TrimPrefix(name, userSpace)
+	return id, s.cfg.Withheld(id)
+}
+
+func (s *Server) defaultModel(route *api.Route) string {
+	if route.Type == "" {
+		return ""
+	}
+	id, _ := s.cfg.Catalog().Default(route.Type)
+	return id
+}

@@ -1,0 +1,208 @@
+package httpapi
+
+import (
+	"bytes"
+	"crypto/rand"
+	mrand "math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/keys"
+	"reveille/gateway/pressure"
+	"reveille/gateway/quota"
+	"reveille/infra/relay"
+)
+
+// request is one request on its way through the chain.
+type request struct {
+	s   *Server
+	ctx *fasthttp.RequestCtx
+	id  string
+	hit api.Hit
+
+	key     keys.Key       // on a gateway without keys one with every right and no account
+	account *quota.Account // of its key; nil without keys
+	stream  bool           // it asked for a stream, on a route that has them
+
+	began    time.Time
+	taken    relay.Body
+	keepBody bool // the answer's stream needs the body yet, and gives it back
+}
+
+// handle runs the chain for one request.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	r := s.newRequest(ctx)
+	defer r.settle()
+	if err := r.chain(); err != nil {
+		r.fail(err)
+	}
+}
+
+func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
+	r := &request{s: s, ctx: ctx, began: time.Now()}
+	r.id = api.RequestID(string(ctx.Request.Header.Peek(api.HeaderRequestID)), fillRandom)
+	r.hit = match(&ctx.Request.Header)
+	h := &ctx.Response.Header
+	h.Set(api.HeaderRequestID, r.id)
+	h.Set(api.HeaderRequestIDAlt, r.id)
+	return r
+}
+
+// match finds the route. What it returns holds no bytes of h.
+func match(h *fasthttp.RequestHeader) api.Hit {
+	_, path := splitTarget(h.RequestURI())
+	path, _, _ = bytes.Cut(path, []byte("?"))
+	return api.Match(methodOf(h.Method()), string(path))
+}
+
+// methodOf is a method as a string, without a copy for the usual ones.
+func methodOf(m []byte) string {
+	switch string(m) {
+	case "POST":
+		return "POST"
+	case "GET":
+		return "GET"
+	}
+	return string(m)
+}
+
+var randomPool = sync.Pool{New: func() any {
+	var seed [32]byte
+	_, _ = rand.Read(seed[:])
+	return mrand.NewChaCha8(seed)
+}}
+
+// fillRandom fills b with random bytes that nobody can foretell from ids seen before.
+func fillRandom(b []byte) {
+	src := randomPool.Get().(*mrand.ChaCha8)
+	_, _ = src.Read(b)
+	randomPool.Put(src)
+}
+
+// chain runs the checks in order and the route's handler.
+func (r *request) chain() error {
+	h := &r.ctx.Request.Header
+	if r.s.cfg.Memory.Step() >= pressure.NoKeep {
+		r.ctx.SetConnectionClose()
+	}
+	smuggled := relay.SmugglingCheck(r.ctx) // closes the connection, whatever the answer will be
+	if r.ctx.IsOptions() && !smuggled {
+		headers, err := r.s.cfg.Browsers.Check(sourceOf(h))
+		if err != nil {
+			return err
+		}
+		r.setHeaders(headers)
+		r.setHeaders(api.Preflight(string(h.Peek("Access-Control-Request-Headers"))))
+		r.s.m.answer("preflight", fasthttp.StatusNoContent)
+		r.ctx.SetStatusCode(fasthttp.StatusNoContent)
+		return nil
+	}
+	if err := r.letIn(); err != nil {
+		return err
+	}
+	if smuggled {
+		return api.New(api.InvalidRequest, "Content-Length and Transfer-Encoding must not be sent together.")
+	}
+	if r.hit.Head {
+		r.ctx.Response.SkipBody = true
+	}
+	if enc := h.Peek("Content-Encoding"); len(enc) > 0 && string(enc) != "identity" {
+		return api.New(api.UnsupportedMediaType, "Compressed request bodies are not accepted; send the body as it is.")
+	}
+	serve := r.s.handlers[r.hit.Route.Name]
+	if serve == nil {
+		return api.New(api.NotSupported, "This route is known but not served by this gateway.")
+	}
+	if err := r.readBody(); err != nil {
+		return err
+	}
+	return serve(r)
+}
+
+// letIn checks what needs no body: where the request comes from, the key, and that there is such a route. It sets the
+// headers that every answer to a page needs.
+func (r *request) letIn() error {
+	h := &r.ctx.Request.Header
+	source := sourceOf(h)
+	headers, e := r.s.cfg.Browsers.Check(source)
+	if e == nil {
+		r.setHeaders(headers)
+		r.key, e = r.s.refusal(h, r.hit, source)
+		r.account = r.key.Account
+	}
+	if e != nil {
+		return e
+	}
+	r.account = r.key.Account
+	return nil
+}
+
+func (r *request) setHeaders(headers []api.Header) {
+	for _, h := range headers {
+		r.ctx.Response.Header.Set(h.Name, h.Value)
+	}
+}
+
+// fail answers with an error in the dialect of the path. The log is told its code and cause: a message may quote what
+// a client or an engine wrote.
+func (r *request) fail(err error) {
+	e := api.As(err)
+	if e.Kind == api.SlotsPinnedConflict && r.hit.Route.Inference { // of a load with options of its own
+		e = api.New(api.SlotsPinned, e.Message).Because(e.Cause)
+	}
+	d := r.hit.Dialect
+	status := d.Status(e)
+	log := r.s.log.Debug
+	if e.Status >= 500 && e.Status != fasthttp.StatusServiceUnavailable {
+		log = r.s.log.Warn
+	}
+	log("request refused", "request", r.id, "route", r.routeName(), "status", status, "code", e.Code, "cause", e.Cause)
+	r.setHeaders(e.AppendHeaders(nil, mrand.Float64))
+	r.ctx.Response.ResetBody() // closes a stream that was set
+	r.ctx.Response.ImmediateHeaderFlush = false
+	contentType, body := api.ContentType, d.Body(e, r.id)
+	if r.stream && r.s.cfg.StreamErrors {
+		r.s.m.streamErrors.Inc()
+		status, contentType, body = fasthttp.StatusOK, streamType(d), d.StreamError(e, r.id)
+		r.setHeaders(streamHeaders)
+	}
+	r.s.m.answer(r.routeName(), status)
+	r.ctx.SetStatusCode(status)
+	r.ctx.SetContentType(contentType)
+	r.ctx.SetBody(body)
+}
+
+// streamHeaders are those of every stream.
+var streamHeaders = []api.Header{{Name: "Cache-Control", Value: "no-cache"}, {Name: "X-Accel-Buffering", Value: "no"}}
+
+// streamType is the media type of a dialect's streams.
+func streamType(d api.Dialect) string {
+	if d == api.Ollama {
+		return ndjson
+	}
+	return "text/event-stream; charset=utf-8"
+}
+
+// settle turns a panic into a 500, so that one request's fault is no other's, and gives the body back.
+func (r *request) settle() {
+	if v := recover(); v != nil {
+		r.s.log.Error("panic while serving", "request", r.id, "route", r.routeName(), "panic", v, "stack", string(debug.Stack()))
+		r.keepBody = false
+		r.fail(api.New(api.InternalError, "The gateway could not handle this request."))
+	}
+	if !r.keepBody {
+		r.dropBody()
+	}
+	r.s.intake.Finish(r.ctx)
+}
+
+func (r *request) routeName() string {
+	if r.hit.Route == nil {
+		return "other"
+	}
+	return r.hit.Route.Name
+}

@@ -1,0 +1,146 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/relay"
+	"reveille/infra/state"
+)
+
+// logsStream follows the logs of all engines, those that start later included, until the reader leaves. Each line is
+// led by its model.
+func (s *Server) logsStream(r *request) error {
+	if r.hit.Head {
+		r.send(fasthttp.StatusOK, textPlain, nil)
+		return nil
+	}
+	ctx, cancel := context.WithCancel(s.life)
+	watch := s.watcher.Arm(r.ctx.Conn(), cancel)
+	asker := &request{s: s, id: r.id} // the request itself is void when the stream runs
+	_, _ = s.look()
+	history := !r.asks("no-history")
+	s.m.answer(r.routeName(), fasthttp.StatusOK)
+	r.ctx.SetStatusCode(fasthttp.StatusOK)
+	r.ctx.SetContentType(textPlain)
+	r.ctx.Response.ImmediateHeaderFlush = true
+	r.ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+		defer watch.Stop()
+		defer cancel()
+		f := &follower{asker: asker, history: history, lines: make(chan []byte, 64), ended: make(chan followed), open: map[copyKey]int{}}
+		f.run(ctx, w)
+	})
+	return nil
+}
+
+// follower joins the logs of engines into one. run's goroutine owns open and the writer; one goroutine a copy reads.
+type follower struct {
+	asker   *request
+	history bool // begin with what was written before; engines that start later are told from their start
+	lines   chan []byte
+	ended   chan followed // of a log that broke off
+	work    sync.WaitGroup
+	open    map[copyKey]int // process ids of the engines that are followed, so that a new engine is followed anew
+}
+
+// followed is one engine whose log was followed.
+type followed struct {
+	copyKey
+	pid  int
+	read bool // some of it came, so that its history is not repeated
+}
+
+// followAgain is how long a log that broke off is left alone before it is followed again.
+const followAgain = time.Second
+
+// run writes lines until ctx ends or the reader is gone, and waits for its goroutines.
+func (f *follower) run(ctx context.Context, w *bufio.Writer) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer f.work.Wait()
+	defer cancel()
+	mirror := f.asker.s.cfg.Mirror
+	var broken, known []followed // logs that broke off; those of them that are followed again now
+	var again <-chan time.Time
+	for changed := mirror.Changed(); ; {
+		f.join(ctx, mirror.Snapshot(), known)
+		f.history, known = true, nil
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				changed, waiting = mirror.Changed(), false
+			case e := <-f.ended:
+				broken = append(broken, e)
+				if again == nil {
+					again = time.After(followAgain)
+				}
+			case <-again:
+				again, waiting = nil, false
+				known, broken = broken, nil
+				for _, e := range known {
+					if f.open[e.copyKey] == e.pid {
+						delete(f.open, e.copyKey)
+					}
+				}
+			case line := <-f.lines:
+				_, _ = w.Write(line)
+				if len(f.lines) == 0 && w.Flush() != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// join follows the engines that are not followed yet. Of those in known, which broke off, it does not repeat what was
+// read.
+func (f *follower) join(ctx context.Context, snap *state.Snapshot, known []followed) {
+	for _, m := range everyLoaded(snap) {
+		e := followed{copyKey{m.Host, m.ID}, m.PID, true}
+		if pid, there := f.open[e.copyKey]; there && pid == m.PID {
+			continue
+		}
+		f.open[e.copyKey] = m.PID
+		host, path := snap.Hosts[m.Host], logPath(m.ID, f.history && !slices.Contains(known, e))
+		f.work.Go(func() {
+			e.read = f.follow(ctx, host, m.ID, path)
+			select {
+			case f.ended <- e:
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+// follow reads one engine's log to its end and reports whether it could.
+func (f *follower) follow(ctx context.Context, host *state.HostRecord, model, path string) (read bool) {
+	var call relay.Call
+	defer context.AfterFunc(ctx, func() { call.Cancel(relay.ErrGone) })()
+	resp, err := f.asker.askFor(&call, host, path, "", 0)
+	if err != nil {
+		return false
+	}
+	defer resp.Close()
+	if resp.Status() != fasthttp.StatusOK {
+		return false
+	}
+	prefix := []byte("[" + model + "] ")
+	lines := bufio.NewScanner(resp)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := append(bytes.Join([][]byte{prefix, lines.Bytes()}, nil), '\n')
+		select {
+		case f.lines <- line:
+		case <-ctx.Done():
+			return true
+		}
+	}
+	return true
+}

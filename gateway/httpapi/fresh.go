@@ -1,0 +1,49 @@
+package httpapi
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"reveille/infra/state"
+)
+
+const (
+	lookEvery = 2 * time.Millisecond   // least time between two reads for listings
+	freshWait = 300 * time.Millisecond // longest a listing waits for the store
+)
+
+// reader reads snapshots for listings, one at a time and not too often, so that listings, some of which need no key,
+// cannot load the store with work.
+type reader struct {
+	mu    sync.Mutex // held over a read
+	began time.Time  // of the last read
+	err   error      // of the last read
+}
+
+// look is the pool for a listing: read since the listing was asked for where the store answers, so that a client sees
+// what it has caused; else the mirror's copy and the reason. Listings that are asked for during a read share the next.
+func (s *Server) look() (*state.Snapshot, error) {
+	asked := time.Now()
+	s.reader.mu.Lock()
+	defer s.reader.mu.Unlock()
+	if s.reader.began.After(asked) {
+		return s.cfg.Mirror.Snapshot(), s.reader.err
+	}
+	time.Sleep(time.Until(s.reader.began.Add(lookEvery)))
+	s.reader.began = time.Now()
+	snap, err := s.lookNow(context.Background())
+	s.reader.err = err
+	return snap, err
+}
+
+// lookNow reads the pool anew: what the caller has just changed is in it.
+func (s *Server) lookNow(ctx context.Context) (*state.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, freshWait)
+	defer cancel()
+	snap, err := s.cfg.Mirror.Refresh(ctx)
+	if err != nil {
+		return s.cfg.Mirror.Snapshot(), err
+	}
+	return snap, nil
+}

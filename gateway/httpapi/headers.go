@@ -1,0 +1,61 @@
+package httpapi
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
+)
+
+// modelHeaders sets what every model-bound answer tells about its way. Call it before the head goes out.
+func (x *exchange) modelHeaders() {
+	h := &x.ctx.Response.Header
+	h.Set(api.HeaderModel, x.model.ID)
+	h.Set(api.HeaderModelState, x.state)
+	host, waited, load := x.route.Host, x.info.Waited, time.Duration(0)
+	if w := x.waiter.Load(); w != nil { // a stream that begins before its model is ready
+		st := w.Stage()
+		host = st.Host
+		waited += st.Waited
+		load = min(st.Loading, waited)
+	} else if x.info.Cold {
+		load = min(time.Duration(x.info.LoadMS)*time.Millisecond, waited)
+	}
+	if host != "" {
+		h.Set(api.HeaderRunner, host)
+	}
+	var buf [96]byte
+	ms := func(b []byte, d time.Duration) []byte { return strconv.AppendInt(b, d.Milliseconds(), 10) }
+	h.SetBytesV(api.HeaderQueueMS, ms(buf[:0], waited-load))
+	h.SetBytesV(api.HeaderLoadMS, ms(buf[:0], load))
+	b := ms(append(buf[:0], "queue;dur="...), waited-load)
+	b = ms(append(b, ", load;dur="...), load)
+	b = ms(append(b, ", ttft;dur="...), time.Since(x.began))
+	h.SetBytesV(api.HeaderServerTiming, b)
+	if x.cold {
+		h.Set(api.HeaderColdStart, "1")
+		x.queueHeader()
+	}
+	if len(x.info.Evicted) > 0 {
+		h.Set(api.HeaderEvicted, strings.Join(x.info.Evicted, ","))
+	}
+}
+
+func (x *exchange) queueHeader() {
+	x.ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.ahead))
+}
+
+// rename puts the name of the model that answers into a JSON body.
+func (c *call) rename() error {
+	if c.hit.Route.Body != api.BodyJSON {
+		return nil
+	}
+	body, err := jsonscan.SetString(c.body, "model", c.model.ID)
+	if err != nil {
+		return invalidJSON(err)
+	}
+	c.body = body
+	return nil
+}

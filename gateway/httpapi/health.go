@@ -1,0 +1,325 @@
+package httpapi
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// healthReport is the answer of GET /health.
+type healthReport struct {
+	Status     string         `json:"status"`
+	Version    string         `json:"version"`
+	Model      *string        `json:"model_loaded"`
+	Checkpoint *string        `json:"checkpoint_loaded"`
+	Loaded     []loadedModel  `json:"all_models_loaded"`
+	Max        map[string]int `json:"max_models"`
+	Pinned     map[string]int `json:"pinned_models"`
+	Telemetry  telemetry      `json:"telemetry"`
+	Retired    []loadedModel  `json:"models_retired"` // copies of former catalogue entries, which finish their requests
+	Loading    []loadingModel `json:"models_loading"`
+	Queue      int            `json:"queue_length"`
+	Runners    []runnerInfo   `json:"runners"`
+	Refused    []string       `json:"state_refused,omitempty"` // records in Redis that are not signed, see state.Store.Refused
+}
+
+type telemetry struct {
+	Enabled bool `json:"enabled"`
+}
+
+// loadedModel is a copy of a model that is ready to serve, or a retired one.
+type loadedModel struct {
+	Name       string          `json:"model_name"`
+	Checkpoint string          `json:"checkpoint"`
+	Recipe     string          `json:"recipe"`
+	LastUse    float64         `json:"last_use"` // Unix seconds
+	Type       string          `json:"type"`
+	Device     string          `json:"device"`
+	BackendURL string          `json:"backend_url"`
+	Options    json.RawMessage `json:"recipe_options"`
+	Pinned     bool            `json:"pinned"`
+	Busy       bool            `json:"is_busy"`
+	Streaming  bool            `json:"is_streaming"`
+	PID        int             `json:"pid"`
+	Runner     string          `json:"runner"`
+	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or nobody here knows
+	LoadMS     int64           `json:"load_ms"`
+	Plan       json.RawMessage `json:"plan,omitempty"` // how its runner planned the load
+}
+
+// loadingModel is a model that is on its way.
+type loadingModel struct {
+	Name    string  `json:"model_name"`
+	Type    string  `json:"type"`
+	State   string  `json:"state"`
+	Since   float64 `json:"since"` // Unix seconds
+	Waiting int     `json:"waiting"`
+}
+
+type runnerInfo struct {
+	ID      string `json:"id"`
+	State   string `json:"state"`
+	Devices string `json:"devices"`
+	// Sandbox says how the host's engines are confined: mode, the measures that are on, and the missing ones with the
+	// reason. Absent for a host that has not registered.
+	Sandbox         json.RawMessage `json:"sandbox,omitempty"`
+	PowerOffPending bool            `json:"power_off_pending,omitempty"` // it sleeps, and its machine is not known to be off
+}
+
+// health tells what is loaded, what is being loaded, and what could be. It answers from the mirror while the pool's
+// state is away.
+func (s *Server) health(r *request) error {
+	snap, _ := s.look() // its absence shows in /ready
+	cat := s.cfg.Catalog()
+	h := healthReport{
+		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap), Pinned: countTypes(nil),
+		Loading: s.loading(snap, cat), Runners: runnersOf(snap, cat),
+	}
+	if len(h.Loaded) > 0 {
+		h.Model, h.Checkpoint = &h.Loaded[0].Name, &h.Loaded[0].Checkpoint
+	}
+	h.Refused, _ = s.cfg.Store.Refused()
+	var pinned []string
+	for _, m := range h.Loaded {
+		if m.Pinned {
+			pinned = append(pinned, m.Type)
+		}
+	}
+	h.Pinned = countTypes(pinned)
+	for _, n := range s.cfg.Gate.Waiting() {
+		h.Queue += n
+	}
+	if !r.manages() {
+		h.veil()
+	}
+	return r.reply(fasthttp.StatusOK, h)
+}
+
+// loaded lists the copies that are ready to serve, the most recently used first.
+func (s *Server) loaded(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.State == "loaded" })
+}
+
+// retired lists the copies of former catalogue entries, in the same order.
+func (s *Server) retired(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" })
+}
+
+func (s *Server) copies(snap *state.Snapshot, cat *catalog.Catalog, match func(*state.ModelRecord) bool) []loadedModel {
+	out := []loadedModel{}
+	for _, h := range snap.Hosts {
+		for _, m := range h.Models {
+			if match(m) && h.State == "ready" {
+				out = append(out, s.loadedModel(snap, cat, h, m))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b loadedModel) int {
+		return cmp.Or(cmp.Compare(b.LastUse, a.LastUse), strings.Compare(a.Name, b.Name), strings.Compare(a.Runner, b.Runner))
+	})
+	return out
+}
+
+func (s *Server) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) loadedModel {
+	used, own := s.uses.lastOn(snap, m, h.Name)
+	out := loadedModel{
+		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
+		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.isPinned(cat, m), Streaming: s.uses.streaming(m.ID), PID: m.PID,
+		Runner: h.Name, LoadMS: m.LoadMS,
+	}
+	// What a runner counted at its last beat may hold requests of ours that ended since.
+	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)
+	if out.Options == nil {
+		out.Options = json.RawMessage("{}")
+	}
+	if plan := []byte(m.Fields["plan"]); json.Valid(plan) {
+		out.Plan = plan
+	}
+	if idle, known := s.idleTime(cat, m.ID); known && !out.Pinned && idle >= 0 && m.Retired == "" {
+		at := float64(used+idle.Microseconds()) / 1e6
+		out.Expires = &at
+	}
+	return out
+}
+
+func seconds(ms int64) float64 { return float64(ms) / 1000 }
+
+// isPinned is what the load of the copy said, else a management call, else the catalogue, else what the runner wrote.
+func (s *Server) isPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
+	if m.LoadPin {
+		return m.Pinned
+	}
+	if p, set := s.tables.of(state.Pins)[m.ID]; set {
+		return state.PinnedBy(p)
+	}
+	if entry, there := cat.Model(m.ID); there {
+		return entry.Pin
+	}
+	return m.Pinned
+}
+
+// pinnedBy says what pins a model: "pin", a call, until another takes it back; "catalog", its entry; "load", the load of
+// a copy, until that copy is unloaded; "" for nothing.
+func (s *Server) pinnedBy(m *catalog.Model) string {
+	p, set := s.tables.of(state.Pins)[m.ID]
+	switch {
+	case set && state.PinnedBy(p):
+		return "pin"
+	case !set && m.Pin:
+		return "catalog"
+	case slices.ContainsFunc(s.cfg.Mirror.Snapshot().Copies(m.ID), func(c *state.ModelRecord) bool { return c.LoadPin && c.Pinned }):
+		return "load"
+	}
+	return ""
+}
+
+// idleTime is how long a model may be without use before the warmer unloads it, under 0 for ever: by the catalogue's warm
+// list, keep_alive, the catalogue's idle times, or the warmer's own.
+func (s *Server) idleTime(cat *catalog.Catalog, id string) (d time.Duration, known bool) {
+	if keptWarm(cat, id) {
+		return -1, true
+	}
+	if text, set := s.tables.of(state.IdleTTL)[id]; set {
+		if ms, err := json.Number(text).Int64(); err == nil {
+			return time.Duration(ms) * time.Millisecond, true
+		}
+	}
+	return s.configuredIdle(cat, id)
+}
+
+// keptWarm reports whether the catalogue's warm list holds the model now.
+func keptWarm(cat *catalog.Catalog, id string) bool {
+	return slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) })
+}
+
+// configuredIdle is idleTime without what keep_alive set.
+func (s *Server) configuredIdle(cat *catalog.Catalog, id string) (d time.Duration, known bool) {
+	if keptWarm(cat, id) {
+		return -1, true
+	}
+	if m, there := cat.Model(id); there {
+		if d, known = cat.Idle(m); known {
+			return d, true
+		}
+	}
+	if idle := s.tables.idle.Load(); idle != nil {
+		return *idle, true
+	}
+	return 0, false
+}
+
+// maxModels is the slots of each type: the largest of the hosts' limits, 1 while no host has told its own.
+func maxModels(snap *state.Snapshot) map[string]int {
+	limits := []policy.Limits{}
+	for _, h := range snap.Hosts {
+		if l, err := policy.ParseLimits(h.Limits); err == nil {
+			limits = append(limits, l)
+		}
+	}
+	if len(limits) == 0 {
+		limits = append(limits, policy.Uniform(1))
+	}
+	out := map[string]int{}
+	for _, t := range policy.Types() {
+		n := 0
+		for _, l := range limits {
+			if of := l.Of(t); of < 0 || n < 0 {
+				n = -1
+			} else {
+				n = max(n, of)
+			}
+		}
+		out[string(t)] = n
+	}
+	out["transcription"] = out[string(policy.Audio)]
+	return out
+}
+
+// countTypes counts models by type, every type being there.
+func countTypes(types []string) map[string]int {
+	out := map[string]int{}
+	for _, t := range policy.Types() {
+		out[string(t)] = 0
+	}
+	for _, t := range types {
+		out[t]++
+	}
+	out["transcription"] = out[string(policy.Audio)]
+	return out
+}
+
+// loading lists the models that are on their way, by name.
+func (s *Server) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingModel {
+	waiting := s.cfg.Gate.Waiting()
+	found := map[string]loadingModel{}
+	for _, h := range snap.Hosts {
+		for _, t := range h.Queue {
+			if old, there := found[t.Model]; t.Kind == "load" && (!there || seconds(t.Created) < old.Since) {
+				found[t.Model] = loadingModel{Name: t.Model, State: ticketState(h, t), Since: seconds(t.Created)}
+			}
+		}
+	}
+	for id := range waiting {
+		if _, there := found[id]; !there { // not placed yet
+			found[id] = loadingModel{Name: id, State: "queued", Since: seconds(snap.NowMS)}
+		}
+	}
+	out := make([]loadingModel, 0, len(found))
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		m := found[id]
+		m.Waiting = waiting[id]
+		if entry, there := cat.Model(id); there {
+			m.Type = string(entry.Type)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// ticketState is how far a load is, as API.md section 3 names it.
+func ticketState(h *state.HostRecord, t state.TicketRecord) string {
+	switch {
+	case h.State == "asleep", h.State == "waking":
+		return "waking"
+	case t.Pulling:
+		return "pulling"
+	case t.State != "loading":
+		return "queued"
+	case h.Models[t.Model] != nil && h.Models[t.Model].State == "pulling":
+		return "pulling"
+	}
+	return "loading"
+}
+
+// runnersOf lists the pool's hosts by name, those that never registered included.
+func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
+	found := map[string]runnerInfo{}
+	for _, h := range cat.Hosts {
+		found[h.Name] = runnerInfo{ID: h.Name, State: "asleep", Devices: h.Devices.String()}
+	}
+	for name, h := range snap.Hosts {
+		devices := h.Devices
+		if devices == "" {
+			devices = found[name].Devices
+		}
+		info := runnerInfo{ID: name, State: h.State, Devices: devices, PowerOffPending: h.PowerOffPending()}
+		if box := []byte(h.Fields["sandbox"]); json.Valid(box) {
+			info.Sandbox = box
+		}
+		found[name] = info
+	}
+	out := make([]runnerInfo, 0, len(found))
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, found[name])
+	}
+	return out
+}

@@ -1,0 +1,60 @@
+package httpapi
+
+import (
+	"errors"
+
+	"reveille/gateway/api"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+)
+
+// maxInspected bounds an engine's description of itself.
+const maxInspected = 16 << 20
+
+// inspect passes an engine's description of itself on. It never loads a model.
+func (s *Server) inspect(path string) handler {
+	return func(r *request) error {
+		m, err := s.modelNamed(r.query("model"))
+		if err != nil {
+			if e := api.As(err); e.Kind == api.MissingRequiredParameter {
+				return api.New(api.MissingRequiredParameter, "No model specified. Name one in the query, as ?model=ID.").With("model")
+			}
+			return err
+		}
+		snap, _ := s.look()
+		copies := snap.Copies(m.ID)
+		if len(copies) == 0 {
+			return notLoaded(m.ID)
+		}
+		h := &r.ctx.Response.Header
+		h.Set(api.HeaderModel, m.ID)
+		h.Set(api.HeaderRunner, copies[0].Host)
+		var call relay.Call
+		watch := s.watcher.Arm(r.ctx.Conn(), func() { call.Cancel(relay.ErrGone) })
+		defer watch.Stop()
+		resp, err := r.ask(&call, snap.Hosts[copies[0].Host], path, m.ID)
+		if errors.Is(err, errNotThere) {
+			return notLoaded(m.ID)
+		}
+		if err != nil {
+			return r.unlessLeft(err)
+		}
+		defer resp.Close()
+		body, err := resp.AppendBody(nil, maxInspected)
+		if err != nil {
+			return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").Because(err)
+		}
+		if status := resp.Status(); status >= 400 {
+			if k, known := api.KindOf(string(resp.Header(rpc.HeaderCode)), status); known {
+				return api.New(k, api.Retype(status, body, copies[0].Host).Message)
+			}
+			return api.Retype(status, body, copies[0].Host)
+		}
+		r.send(resp.Status(), "application/json; charset=utf-8", body)
+		return nil
+	}
+}
+
+func notLoaded(model string) error {
+	return api.Newf(api.NotLoadedConflict, "The model '%s' is not loaded, and this route does not load it.", model).With("model")
+}

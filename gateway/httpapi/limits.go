@@ -1,0 +1,104 @@
+package httpapi
+
+import (
+	"errors"
+	"net"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/infra/relay"
+)
+
+// received leaves a large body unread when the head alone refuses the request, so that the refusal does not wait for it.
+// Of a client that waits for leave to send (Expect) nothing is read before expected.
+func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if n := h.ContentLength(); n > 0 && len(h.Peek("Expect")) == 0 {
+		source := sourceOf(h)
+		_, e := s.cfg.Browsers.Check(source)
+		if e == nil {
+			_, e = s.refusal(h, match(h), source)
+		}
+		if e != nil || s.intake.Fits(n) != nil {
+			relay.SkipBody(h)
+		}
+	}
+	return c
+}
+
+// expected answers a client that waits for leave to send its body (Expect: 100-continue): the refusals that the headers
+// allow come before the body.
+func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
+	r := s.newRequest(ctx)
+	err := r.letIn()
+	if err == nil {
+		err = s.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength()))
+	}
+	if err == nil {
+		return fasthttp.StatusContinue
+	}
+	r.fail(err)
+	return ctx.Response.StatusCode()
+}
+
+// bodyError is what the client is told of an error of the intake.
+func (s *Server) bodyError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, relay.ErrBodyTooLarge):
+		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", s.cfg.MaxBody)
+	case errors.Is(err, relay.ErrHeld):
+		return api.New(api.Overloaded, "Too many request bodies are buffered; try again.")
+	case errors.Is(err, relay.ErrBodySlow):
+		return api.New(api.RequestTimeout, "The request did not arrive in time.")
+	}
+	return api.New(api.InvalidRequest, "The request's body ended early or is not well formed.").Because(err)
+}
+
+// unreadable answers a request whose head could not be read: too large, broken, or too slow. The connection ends with the
+// answer; what the client still sends is read for a while, so that the answer reaches it.
+func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
+	r := s.newRequest(ctx)
+	relay.Linger(ctx.Conn())
+	refused := r.letIn() // and the headers that every answer to a page needs
+	hasHead := len(ctx.Request.Header.RawHeaders()) > 0
+	var small *fasthttp.ErrSmallBuffer
+	var ne net.Error
+	switch {
+	case hasHead && (errors.Is(refused, api.ForbiddenHost) || errors.Is(refused, api.ForbiddenOrigin)):
+		r.fail(refused)
+	case errors.As(err, &small):
+		r.fail(api.New(api.HeadersTooLarge, "The request's headers are too large."))
+	case errors.As(err, &ne) && ne.Timeout():
+		r.fail(api.New(api.RequestTimeout, "The request did not arrive in time."))
+	default:
+		r.fail(api.New(api.InvalidRequest, "The request could not be understood as HTTP."))
+	}
+	ctx.SetConnectionClose()
+}
+
+// readBody reads the body of a request that may use its route, if the route takes one.
+func (r *request) readBody() (err error) {
+	if r.hit.Route.Body == api.BodyNone {
+		r.s.intake.Finish(r.ctx)
+		return nil
+	}
+	r.taken, err = r.s.intake.Read(r.ctx)
+	return r.s.bodyError(err)
+}
+
+// dropBody gives the body's memory back; its bytes are void then. It may be called more than once.
+func (r *request) dropBody() {
+	r.taken.Drop()
+	r.keepBody = false
+}
+
+// tooManyConns is what a connection over the limit is told.
+func tooManyConns() []byte {
+	e := api.New(api.Overloaded, "Too many connections are open.")
+	body := api.OpenAI.Body(e, "")
+	return append([]byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: "+api.ContentType+"\r\nRetry-After: 5\r\nConnection: close\r\nContent-Length: "+
+		strconv.Itoa(len(body))+"\r\n\r\n"), body...)
+}

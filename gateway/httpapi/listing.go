@@ -1,0 +1,190 @@
+package httpapi
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// modelItem is a model as listings tell it.
+type modelItem struct {
+	ID         string         `json:"id"`
+	Object     string         `json:"object"`
+	Created    int64          `json:"created"` // Unix seconds
+	OwnedBy    string         `json:"owned_by"`
+	Checkpoint string         `json:"checkpoint"`
+	Recipe     string         `json:"recipe"`
+	Type       string         `json:"type"`
+	Labels     []string       `json:"labels"`
+	Size       float64        `json:"size"` // GB
+	Downloaded bool           `json:"downloaded"`
+	Context    int64          `json:"context_length"`     // tokens, 0 unknown
+	MaxContext int64          `json:"max_context_window"` // tokens, 0 unknown
+	Options    recipe.Options `json:"recipe_options"`
+	Aliases    []string       `json:"aliases"`
+	Status     modelState     `json:"status"`
+	PinnedBy   string         `json:"pinned_by,omitempty"` // see Server.pinnedBy
+}
+
+type modelState struct {
+	Value string `json:"value"`
+}
+
+type modelList struct {
+	Object string      `json:"object"`
+	Data   []modelItem `json:"data"`
+}
+
+// models lists the catalogue's models; those that cannot be served for want of their files only with ?show_all.
+func (s *Server) models(r *request) error {
+	_, _ = s.look() // states come from the mirror
+	list := modelList{Object: "list", Data: []modelItem{}}
+	cat := s.cfg.Catalog()
+	for _, m := range cat.Models {
+		if item := r.item(cat, m); servable(m, item.Downloaded) || r.asks("show_all") {
+			list.Data = append(list.Data, item)
+		}
+	}
+	return r.reply(fasthttp.StatusOK, list)
+}
+
+// modelOne is one model under any of its names.
+func (s *Server) modelOne(r *request) error {
+	m, err := s.modelNamed(r.hit.ID)
+	if err != nil {
+		return err
+	}
+	_, _ = s.look()
+	return r.reply(fasthttp.StatusOK, r.item(s.cfg.Catalog(), m))
+}
+
+func (r *request) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
+	s := r.s
+	w := s.weightsOf(cat, m)
+	out := modelItem{
+		ID: m.ID, Object: "model", Created: cmp.Or(w.created, s.started.Unix()), OwnedBy: "reveille", Checkpoint: m.Checkpoint, Recipe: m.Recipe,
+		Type: string(m.Type), Labels: append([]string{}, m.Labels...), Size: float64(w.bytes) / 1e9, Downloaded: w.there,
+		Options: s.effective(cat, m), Aliases: s.aliasesOf(m), Status: modelState{s.stateOf(m.ID)}, PinnedBy: s.pinnedBy(m),
+	}
+	out.Context, out.MaxContext = s.contextOf(m, w, out.Options)
+	if !r.manages() {
+		out.Checkpoint, out.Options = openCheckpoint(out.Checkpoint), openOptions(out.Options)
+	}
+	return out
+}
+
+// servable reports whether a model can be asked for: its weights are there, or are fetched for its first request.
+func servable(m *catalog.Model, there bool) bool { return there || remote(m) }
+
+// contextOf is the longest sequence that a model takes, and that it was trained for, in tokens; 0 unknown. The first is
+// told by the plan of a loaded copy, else by the options; the second by the plan or the model's file.
+func (s *Server) contextOf(m *catalog.Model, w weights, o recipe.Options) (now, most int64) {
+	now = contextAsked(o)
+	most = w.context
+	if copies := s.cfg.Mirror.Snapshot().Copies(m.ID); len(copies) > 0 {
+		if p := planOf(copies[0]); p.Positions > 0 && p.Longest > 0 {
+			now, most = p.Longest, p.Positions
+		}
+	}
+	if now == 0 || most > 0 && now > most && m.Type != policy.LLM { // a language model's positions may be stretched
+		now = most
+	}
+	return now, max(now, most)
+}
+
+// contextAsked is the context that options ask for, in tokens; 0 where they leave it open.
+func contextAsked(o recipe.Options) int64 {
+	n, _ := o["ctx_size"].(int64)
+	return max(n, 0)
+}
+
+// planContext is what a runner's plan of a load tells of a model's context, in tokens; 0 unknown.
+type planContext struct {
+	Longest   int64 `json:"longest"`   // sequence that the loaded copy takes
+	Positions int64 `json:"positions"` // that the model was trained for
+}
+
+// planOf reads the plan in a loaded model's record.
+func planOf(rec *state.ModelRecord) planContext {
+	var p planContext
+	if err := json.Unmarshal([]byte(rec.Fields["plan"]), &p); err != nil {
+		return planContext{}
+	}
+	return p
+}
+
+// remote reports whether a model's weights lie elsewhere: its first request has them fetched.
+func remote(m *catalog.Model) bool {
+	return catalog.ParseCheckpoint(m.Checkpoint).Scheme != catalog.SchemePath
+}
+
+// weights is what this gateway knows of a model's files. They lie on the hosts; a gateway sees them only where it runs
+// on the same machine.
+type weights struct {
+	there   bool
+	folder  bool // they are files in a folder
+	bytes   int64
+	context int64 // tokens that the model was trained for, 0 unknown
+	created int64 // Unix seconds of the newest change, 0 unknown
+}
+
+func (s *Server) weightsOf(cat *catalog.Catalog, m *catalog.Model) weights {
+	var w weights
+	missing := false
+	for _, place := range []string{m.Checkpoint, m.MMProj} {
+		c := catalog.ParseCheckpoint(place)
+		if c.Scheme != catalog.SchemePath {
+			missing = true
+			continue
+		}
+		if c.Path == "" {
+			continue
+		}
+		info, err := os.Stat(c.Path)
+		if err != nil {
+			missing = true
+			continue
+		}
+		w.created = max(w.created, info.ModTime().Unix())
+		w.folder = w.folder || info.IsDir()
+		if place == m.Checkpoint {
+			w.context = s.contexts.Context(c.Path, info)
+		}
+		if info.Mode().IsRegular() {
+			w.bytes += info.Size()
+		}
+	}
+	rc := cat.Recipes[m.Recipe]
+	w.there = !missing || !rc.NeedsFile() || s.stateOf(m.ID) == "loaded" || elsewhere(cat, m)
+	return w
+}
+
+// elsewhere reports whether a model whose weights are a path may run on a machine other than this one, which is then
+// taken to have them.
+func elsewhere(cat *catalog.Catalog, m *catalog.Model) bool {
+	if remote(m) {
+		return false
+	}
+	return slices.ContainsFunc(cat.HostsFor(m), func(h *catalog.Host) bool { return h.Driver != catalog.DriverLocal })
+}
+
+// aliasesOf lists a model's further names: the catalogue's, then those set at run time.
+func (s *Server) aliasesOf(m *catalog.Model) []string {
+	out := append([]string{}, m.Aliases...)
+	table := s.tables.of(state.Aliases)
+	for _, alias := range slices.Sorted(maps.Keys(table)) {
+		if table[alias] == m.ID && !slices.Contains(out, alias) {
+			out = append(out, alias)
+		}
+	}
+	return out
+}

@@ -1,0 +1,103 @@
+package httpapi
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+)
+
+// maxLog bounds one engine's log in a listing, and what a listing may have before another is added.
+const maxLog = 8 << 20
+
+// logs answers what the loaded models' engines have written, one after the other.
+func (s *Server) logs(r *request) error {
+	snap, _ := s.look()
+	var call relay.Call
+	watch := s.watcher.Arm(r.ctx.Conn(), func() { call.Cancel(relay.ErrGone) })
+	defer watch.Stop()
+	var out []byte
+	for _, m := range everyLoaded(snap) {
+		if len(out) >= maxLog {
+			break
+		}
+		resp, err := r.ask(&call, snap.Hosts[m.Host], rpc.PathLogs+m.ID, "")
+		if errors.Is(err, relay.ErrGone) {
+			return r.unlessLeft(err)
+		}
+		if err != nil {
+			continue // a host that does not answer is no reason to keep the others' logs back
+		}
+		if resp.Status() == fasthttp.StatusOK {
+			if text, err := resp.AppendBody(nil, maxLog); err == nil {
+				out = append(append(append(out, "==> "...), m.ID+" on "+m.Host...), " <==\n"...)
+				out = append(out, text...)
+			}
+		}
+		_ = resp.Close()
+	}
+	r.send(fasthttp.StatusOK, textPlain, out)
+	return nil
+}
+
+// everyLoaded lists the loaded copies by host and name.
+func everyLoaded(snap *state.Snapshot) []*state.ModelRecord {
+	var out []*state.ModelRecord
+	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
+		h := snap.Hosts[host]
+		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
+			if m := h.Models[id]; m.State == "loaded" && h.State == "ready" {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+// logsStreamModel follows the log of one model's engine until that ends or the reader leaves.
+func (s *Server) logsStreamModel(r *request) error {
+	m, err := s.modelNamed(r.hit.ID)
+	if err != nil {
+		return err
+	}
+	snap, _ := s.look()
+	copies := snap.Copies(m.ID)
+	if len(copies) == 0 {
+		return api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", m.ID)
+	}
+	call := new(relay.Call)
+	resp, err := r.askFor(call, snap.Hosts[copies[0].Host], logPath(m.ID, !r.asks("no-history")), "", 0)
+	if err != nil {
+		return err
+	}
+	if r.hit.Head || resp.Status() != fasthttp.StatusOK {
+		status := resp.Status()
+		_ = resp.Close()
+		if status != fasthttp.StatusOK {
+			return api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", m.ID)
+		}
+		r.send(fasthttp.StatusOK, textPlain, nil)
+		return nil
+	}
+	watch := s.watcher.Arm(r.ctx.Conn(), func() { call.Cancel(relay.ErrGone) })
+	resp.OnEnd = func(error) { watch.Stop() }
+	s.m.answer(r.routeName(), fasthttp.StatusOK)
+	resp.SendTo(r.ctx)
+	r.ctx.SetContentType(textPlain)
+	return nil
+}
+
+// logPath is where a runner tells a log that goes on.
+func logPath(model string, history bool) string {
+	path := rpc.PathLogs + model + "?follow=1"
+	if !history {
+		path += "&no-history=1"
+	}
+	return path
+}

@@ -1,0 +1,72 @@
+package httpapi
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"reveille/gateway/api"
+)
+
+// Every route of the table is served, but for the dialect that has a package of its own.
+func TestEveryRouteHasAHandler(t *testing.T) {
+	s := New(Config{})
+	defer s.end()
+	known := map[string]bool{}
+	for _, route := range api.Routes() {
+		known[route.Name] = true
+		if s.handlers[route.Name] == nil && !strings.HasPrefix(route.Name, "ollama_") {
+			t.Errorf("route %s has no handler", route.Name)
+		}
+	}
+	for name := range s.handlers {
+		if !known[name] {
+			t.Errorf("handler %s serves no route", name)
+		}
+	}
+}
+
+// A model's context is that of its file, and of a loaded copy what its runner planned.
+func TestModelsTellTheirContext(t *testing.T) {
+	p := newPool(t, "")
+	dir := t.TempDir()
+	header := func(key string, n uint32) string { // a GGUF file with one key
+		b := binary.LittleEndian.AppendUint64([]byte("GGUF\x03\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00"), uint64(len(key)))
+		b = binary.LittleEndian.AppendUint32(append(b, key...), 4)
+		return string(binary.LittleEndian.AppendUint32(b, n))
+	}
+	for name, text := range map[string]string{"vec.gguf": header("bert.context_length", 512), "rank.gguf": header("bert.context_length", 8192), "odd.gguf": "GGUF of no kind"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.want(200, p.post("/v1/models/register", fmt.Sprintf(`{"model_name":"user.%s","recipe":"standin","device":"cpu","checkpoint":%q,"labels":["embeddings"]}`,
+			strings.TrimSuffix(name, ".gguf"), filepath.Join(dir, name))))
+	}
+	shows := func(id string, now, most float64) {
+		t.Helper()
+		if m := p.want(200, p.get("/v1/models/"+id)); m.json["context_length"] != now || m.json["max_context_window"] != most {
+			t.Errorf("%s: %v of %v, want %v of %v", id, m.json["context_length"], m.json["max_context_window"], now, most)
+		}
+	}
+	shows("user.vec", 512, 512)
+	shows("user.rank", 8192, 8192)
+	shows("user.odd", 0, 0)
+	shows("two", 512, 512) // its ctx_size
+	here := p.playHost("here")
+	p.putLoaded("here", here, "user.rank", 0, map[string]string{"device": "cpu", "plan": `{"kind":"plain","longest":2048,"positions":8192}`})
+	p.putLoaded("here", here, "vec", 0, map[string]string{"device": "cpu", "plan": `{"kind":"plain","longest":256,"positions":512}`})
+	p.putLoaded("here", here, "user.odd", 0, map[string]string{"device": "cpu", "plan": `{"longest":"many","positions":-1}`})
+	shows("user.rank", 2048, 8192)
+	shows("vec", 256, 512)
+	shows("user.odd", 0, 0)
+	if m := p.get("/api/ps").list("models"); len(m) != 3 || !slices.ContainsFunc(m, func(m map[string]any) bool { return m["name"] == "vec:latest" && m["context_length"] == 256.0 }) {
+		t.Errorf("/api/ps: %v", m)
+	}
+	if r := p.get("/v1/models/user.rank/options"); r.json["resolved_ctx_size"] != 2048.0 {
+		t.Errorf("options: %s", r.text)
+	}
+}

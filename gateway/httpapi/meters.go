@@ -1,0 +1,83 @@
+package httpapi
+
+import (
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"reveille/gateway/pressure"
+	"reveille/gateway/scheduling"
+	"reveille/infra/meter"
+	"reveille/infra/state"
+)
+
+// meters are the gateway's metrics. Labels come from the route table and from statuses alone.
+type meters struct {
+	open         *metrics.Gauge
+	seconds      *meter.Histogram
+	streamErrors *metrics.Counter
+	broken       *metrics.Counter
+	answers      *answers
+
+	droppedFields *metrics.Counter
+}
+
+func newMeters(set *metrics.Set, gate *scheduling.Gate, store *state.Store, mirror *state.Mirror, mem *pressure.Gauge) meters {
+	set.NewGauge("reveille_gateway_memory_used_bytes", func() float64 { used, _ := mem.Bytes(); return float64(used) })
+	set.NewGauge("reveille_gateway_memory_limit_bytes", func() float64 { _, limit := mem.Bytes(); return float64(limit) })
+	set.NewGauge("reveille_gateway_swaps_total", func() float64 { n, _ := gate.Swaps(); return float64(n) })
+	set.NewGauge("reveille_gateway_swaps_per_minute", func() float64 { _, n := gate.Swaps(); return float64(n) })
+	set.NewGauge("reveille_gateway_state_refused_total", func() float64 { _, n := store.Refused(); return float64(n) })
+	set.NewGauge("reveille_gateway_hosts_power_off_pending", func() float64 {
+		n := 0
+		for _, h := range mirror.Snapshot().Hosts {
+			if h.PowerOffPending() {
+				n++
+			}
+		}
+		return float64(n)
+	})
+	return meters{
+		open: set.NewGauge("reveille_gateway_requests_open", nil), seconds: meter.NewHistogram(set, "reveille_gateway_request_seconds", meter.Seconds),
+		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),
+		answers:       &answers{set: set},
+		droppedFields: set.NewCounter("reveille_gateway_body_fields_dropped_total"),
+	}
+}
+
+// answer counts an answer by route and status.
+func (m meters) answer(route string, status int) { m.answers.of(answerKey{route, status}).Inc() }
+
+type answerKey struct {
+	route  string
+	status int
+}
+
+// answers are the counters of answers, made as they come up. Reading takes no lock.
+type answers struct {
+	set *metrics.Set
+	mu  sync.Mutex // held to add
+	all atomic.Pointer[map[answerKey]*metrics.Counter]
+}
+
+func (a *answers) of(key answerKey) *metrics.Counter {
+	if m := a.all.Load(); m != nil {
+		if c := (*m)[key]; c != nil {
+			return c
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := map[answerKey]*metrics.Counter{}
+	if m := a.all.Load(); m != nil {
+		maps.Copy(next, *m)
+	}
+	if next[key] == nil {
+		next[key] = a.set.GetOrCreateCounter(`reveille_gateway_answers_total{route="` + key.route + `",status="` + strconv.Itoa(key.status) + `"}`)
+	}
+	a.all.Store(&next)
+	return next[key]
+}

@@ -1,0 +1,425 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/bodycheck"
+	"reveille/gateway/ollama"
+	"reveille/gateway/scheduling"
+	"reveille/infra/relay"
+	"reveille/infra/state"
+)
+
+// ndjson is the media type of Ollama's streams.
+const ndjson = "application/x-ndjson"
+
+// ollamaCall is a call in Ollama's form.
+type ollamaCall struct {
+	*call
+	q       *ollama.Request
+	keep    time.Duration // keep_alive
+	keeping bool          // it is set
+}
+
+// ollamaCall checks the body of a request in Ollama's form.
+func (r *request) ollamaCall() (*ollamaCall, error) {
+	c, err := r.parse()
+	if err != nil {
+		return nil, err
+	}
+	o := &ollamaCall{call: c}
+	if o.q, err = ollama.Parse(c.body); err != nil {
+		return nil, err
+	}
+	o.keep, o.keeping, err = o.q.KeepAlive()
+	return o, err
+}
+
+// ollamaChat serves /api/chat: a chat of an engine, told in lines. Without messages it loads the model, or unloads it.
+func (s *Server) ollamaChat(r *request) error {
+	o, err := r.ollamaCall()
+	if err != nil {
+		return err
+	}
+	if len(o.q.Messages) == 0 {
+		return o.bare(false)
+	}
+	if o.body, err = o.q.Chat(o.model.ID, o.stream); err != nil {
+		return err
+	}
+	if err := o.vet(bodycheck.ForRoute("chat")); err != nil {
+		return err
+	}
+	return o.words(ollama.ChatPath, false)
+}
+
+// ollamaGenerate serves /api/generate, likewise.
+func (s *Server) ollamaGenerate(r *request) error {
+	o, err := r.ollamaCall()
+	if err != nil {
+		return err
+	}
+	if o.q.Prompt == "" && len(o.q.Images) == 0 {
+		return o.bare(true)
+	}
+	var path string
+	if o.body, path, err = o.q.Generate(o.model.ID, o.stream); err != nil {
+		return err
+	}
+	route := "chat"
+	if path == ollama.CompletionPath {
+		route = "completions"
+	}
+	if err := o.vet(bodycheck.ForRoute(route)); err != nil {
+		return err
+	}
+	return o.words(path, true)
+}
+
+// form is what the answer is told in. x is the exchange that brings it, nil for none.
+func (o *ollamaCall) form(generate bool, x *exchange) *ollama.Form {
+	name := o.asked
+	if name == "" {
+		name = o.model.ID
+	}
+	load := func() time.Duration { return 0 }
+	if x != nil {
+		load = func() time.Duration { return x.info.Waited }
+	}
+	return &ollama.Form{Model: name, Generate: generate, Began: o.began, Now: time.Now, Load: load}
+}
+
+// words starts an exchange whose answer is told in Ollama's form.
+func (o *ollamaCall) words(path string, generate bool) error {
+	load, err := o.loadSized()
+	if err != nil {
+		return err
+	}
+	x := &exchange{call: o.call, path: []byte(path), after: o.after(), load: load}
+	f := o.form(generate, x)
+	if o.stream {
+		x.lines = ollama.NewStream(f)
+	} else {
+		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTold(resp, f.Answer) }
+	}
+	return x.start()
+}
+
+// sendTold answers with what a function makes of the engine's answer.
+func (x *exchange) sendTold(resp *relay.Response, tell func([]byte) ([]byte, error)) error {
+	raw, err := resp.AppendBody(nil, maxBuffered)
+	if err != nil {
+		return err
+	}
+	told, err := tell(raw)
+	switch {
+	case errors.Is(err, ollama.ErrAnswer):
+		return api.NotUnderstood().Because(err)
+	case err != nil:
+		return err
+	}
+	return x.sendJSON(json.RawMessage(told), raw)
+}
+
+// ollamaEmbed serves /api/embed.
+func (s *Server) ollamaEmbed(r *request) error {
+	o, err := r.ollamaCall()
+	if err != nil {
+		return err
+	}
+	return o.embed(o.q.Input, (*ollama.Form).Embeddings)
+}
+
+// ollamaEmbeddings serves /api/embeddings, which takes one text.
+func (s *Server) ollamaEmbeddings(r *request) error {
+	o, err := r.ollamaCall()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(o.q.Prompt)
+	if err != nil {
+		return err
+	}
+	return o.embed(text, (*ollama.Form).Embedding)
+}
+
+// embed answers with the embeddings of input, which may hold nothing: then the model is loaded and that is all.
+func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.Form, []byte) ([]byte, error)) (err error) {
+	if o.body, err = o.q.Texts(o.model.ID, input); err != nil {
+		return err
+	}
+	if o.body == nil {
+		return o.loaded(func() ([]byte, error) { return tell(o.form(false, nil), nil) })
+	}
+	if err := o.vet(bodycheck.ForRoute("embeddings")); err != nil {
+		return err
+	}
+	n, _, err := o.dimensions()
+	if err != nil {
+		return err
+	}
+	load, err := o.loadSized()
+	if err != nil {
+		return err
+	}
+	x := &exchange{call: o.call, path: embeddingsPath, after: o.after(), load: load}
+	f := o.form(false, x)
+	x.answer = func(x *exchange, resp *relay.Response) error {
+		return x.sendTold(resp, func(raw []byte) ([]byte, error) {
+			if n > 0 {
+				doc, err := cutAnswer(raw, n, false)
+				if err != nil {
+					return nil, err
+				}
+				if raw, err = json.Marshal(doc); err != nil {
+					return nil, err
+				}
+			}
+			return tell(f, raw)
+		})
+	}
+	return x.start()
+}
+
+// bare serves a request that asks for no words: it loads the model, or with a keep_alive of 0 unloads it.
+func (o *ollamaCall) bare(generate bool) error {
+	switch {
+	case o.keeping && o.keep == 0 && !o.manages():
+		return api.New(api.InsufficientScope, "This key may not unload models; it needs the scope 'manage'.")
+	case !o.keeping || o.keep != 0:
+		return o.loaded(func() ([]byte, error) { return o.form(generate, nil).Ended("load"), nil })
+	}
+	ctx, stop := o.attended()
+	defer stop()
+	if err := o.s.ensureGone(ctx, o.model.ID); err != nil {
+		return o.unlessLeft(err)
+	}
+	o.sendLine(o.form(generate, nil).Ended("unload"))
+	return nil
+}
+
+// loaded answers when the model is loaded.
+func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
+	if o.s.draining.Load() {
+		return api.GoingAway()
+	}
+	if err := o.account.Begin(); err != nil {
+		return o.limited(err)
+	}
+	defer o.account.End()
+	if _, warm := o.s.cfg.Gate.Route(o.model.ID); !warm {
+		options, err := o.sized()
+		if err != nil {
+			return err
+		}
+		if err := o.account.Wait(); err != nil {
+			return o.limited(err)
+		}
+		defer o.account.Leave()
+		if err := o.chargeLoad(); err != nil {
+			return o.limited(err)
+		}
+		ctx, stop := o.attended()
+		defer stop()
+		if _, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadAsk{Model: o.model.ID, Options: options, Wait: true}); err != nil {
+			return o.unlessLeft(err)
+		}
+	}
+	if after := o.after(); after != nil {
+		after()
+	}
+	told, err := tell()
+	if err != nil {
+		return err
+	}
+	o.sendLine(told)
+	return nil
+}
+
+// sendLine answers with one object.
+func (o *ollamaCall) sendLine(object []byte) {
+	contentType := api.ContentType
+	if o.stream {
+		contentType = ndjson
+	}
+	o.ctx.Response.Header.Set(api.HeaderModel, o.model.ID)
+	o.send(fasthttp.StatusOK, contentType, object)
+}
+
+// queueLimit bounds the queueing of a load, which waits for the pool's state alone.
+const queueLimit = 10 * time.Second
+
+// loadSized is how the load of a model that is on no host is queued with the context size that the request asks for; nil for
+// none. The request then waits for that load as for any other.
+func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
+	options, err := o.sized()
+	if err != nil || options == nil {
+		return nil, err
+	}
+	return func(x *exchange) error {
+		if err := (tenant{x}).Load(); err != nil {
+			return err
+		}
+		ctx, stop := context.WithTimeout(o.s.life, min(x.wait.limit, queueLimit))
+		defer stop()
+		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadAsk{Model: o.model.ID, Options: options})
+		return err
+	}, nil
+}
+
+// sized are the load options of the request's context size, nil for none or where the model's recipe has no such option.
+// The size is everybody's who uses the model, so a key without manage gets the model as it is configured.
+func (o *ollamaCall) sized() (json.RawMessage, error) {
+	const name = "ctx_size"
+	n, err := o.q.Context()
+	if err != nil || n == 0 || !o.manages() {
+		return nil, err
+	}
+	if _, has := o.s.cfg.Catalog().Recipes[o.model.Recipe].Options[name]; !has {
+		return nil, nil
+	}
+	options, err := o.s.optionsOf(o.model, map[string]json.RawMessage{name: json.RawMessage(strconv.FormatInt(n, 10))})
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(options.Canonical()), nil
+}
+
+// keepLimit bounds what follows an answer because of its keep_alive.
+const keepLimit = time.Minute
+
+// after is what keep_alive asks for once the answer is complete: nobody waits for it. nil is nothing.
+func (o *ollamaCall) after() func() {
+	if !o.keeping {
+		return nil
+	}
+	s, model, keep, obey := o.s, o.model.ID, o.keep, o.s.keepAlive
+	if !o.manages() {
+		if keep <= 0 {
+			return nil
+		}
+		obey = o.s.shortenIdle
+	}
+	return func() {
+		if s.life.Err() != nil {
+			return
+		}
+		s.work.Go(func() {
+			ctx, cancel := context.WithTimeout(s.life, keepLimit)
+			defer cancel()
+			if err := obey(ctx, model, keep); err != nil {
+				s.log.Warn("keep_alive could not be obeyed", "model", model, "error", err)
+			}
+		})
+	}
+}
+
+// keepAlive unloads a model, or sets how long it may be without use, below 0 for ever.
+func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) error {
+	if d == 0 {
+		return s.ensureGone(ctx, model)
+	}
+	ms := int64(-1)
+	if d > 0 {
+		ms = max(1, d.Milliseconds())
+	}
+	return s.setIdle(ctx, model, strconv.FormatInt(ms, 10))
+}
+
+// minIdle is the shortest idle time that a key without manage can give a model.
+const minIdle = time.Minute
+
+// shortenIdle is keepAlive for a key without manage: it sets the idle time between minIdle and the configured one. A model
+// that is configured to stay, and an idle time that only a manager can have set, are left alone.
+func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration) error {
+	configured, known := s.configuredIdle(s.cfg.Catalog(), model)
+	if !known || configured <= minIdle {
+		return nil
+	}
+	if text, set := s.tables.of(state.IdleTTL)[model]; set {
+		ms, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || ms < minIdle.Milliseconds() || ms > configured.Milliseconds() {
+			return nil
+		}
+	}
+	if d >= configured {
+		return s.setIdle(ctx, model, "")
+	}
+	return s.setIdle(ctx, model, strconv.FormatInt(max(d, minIdle).Milliseconds(), 10))
+}
+
+// setIdle writes the idle time of a model in ms, below 0 for ever; "" leaves it to the configuration.
+func (s *Server) setIdle(ctx context.Context, model, ms string) error {
+	if s.tables.of(state.IdleTTL)[model] == ms {
+		return nil
+	}
+	return s.tables.set(ctx, state.IdleTTL, model, ms)
+}
+
+// translation is the body of a stream that is told in lines.
+type translation struct {
+	*tap
+	lines *ollama.Stream
+	w     io.Writer // of WriteTo
+	buf   []byte
+	rest  []byte // of buf, not read yet
+	over  bool
+}
+
+// Read gives out lines.
+func (t *translation) Read(p []byte) (int, error) {
+	var events [4 << 10]byte
+	for len(t.rest) == 0 {
+		if t.over {
+			return 0, io.EOF
+		}
+		n, err := t.tap.Read(events[:])
+		t.buf = t.lines.Append(t.buf[:0], events[:n])
+		if err == io.EOF {
+			t.buf, t.over = t.lines.End(t.buf), true
+		} else if err != nil {
+			return 0, err
+		}
+		t.rest = t.buf
+	}
+	n := copy(p, t.rest)
+	t.rest = t.rest[n:]
+	return n, nil
+}
+
+// WriteTo writes lines as they come about.
+func (t *translation) WriteTo(w io.Writer) (int64, error) {
+	t.w = w
+	n, err := t.tap.WriteTo(teller{t})
+	if err != nil {
+		return n, err
+	}
+	if t.buf = t.lines.End(t.buf[:0]); len(t.buf) > 0 {
+		_, err = w.Write(t.buf)
+	}
+	return n, err
+}
+
+// teller takes in events and writes lines.
+type teller struct{ t *translation }
+
+func (l teller) Write(events []byte) (int, error) {
+	t := l.t
+	if t.buf = t.lines.Append(t.buf[:0], events); len(t.buf) > 0 {
+		if _, err := t.w.Write(t.buf); err != nil {
+			return 0, err
+		}
+	}
+	return len(events), nil
+}
+
+// Flush passes on what a relayed response asks for before it waits.
+func (l teller) Flush() error { return teeTail{w: l.t.w}.Flush() }

@@ -1,0 +1,71 @@
+package httpapi
+
+import (
+	"context"
+	"github.com/valyala/fasthttp"
+	"slices"
+	"time"
+
+	"reveille/infra/state"
+)
+
+type pinAnswer struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+	Name    string `json:"model_name"`
+	Pinned  bool   `json:"pinned"`
+}
+
+// pin keeps a model from ever being chosen to make room, or takes that back, whatever the catalogue says, until another
+// call; also what a load said of the model's pin, which else stands until that copy is unloaded.
+func (s *Server) pin(r *request) error {
+	values, err := r.fields()
+	if err != nil {
+		return err
+	}
+	model, err := r.named(values)
+	if err != nil {
+		return err
+	}
+	m, err := r.members()
+	if err != nil {
+		return err
+	}
+	pinned, err := flagOf(m, "pinned")
+	if err != nil {
+		return err
+	}
+	if err := s.setPin(model.ID, *pinned); err != nil { // the route table needs it
+		return err
+	}
+	message := "Model pinned"
+	if !*pinned {
+		message = "Model unpinned"
+	}
+	return r.reply(fasthttp.StatusOK, pinAnswer{"success", message, model.ID, *pinned})
+}
+
+// pinWait bounds the wait for the runners to take a pin over.
+const pinWait = time.Second
+
+// setPin pins a model, or takes that back, and waits until those who decide by it, the runners that hold it, have said
+// so: a load that follows is decided by the new word.
+func (s *Server) setPin(model string, pinned bool) error {
+	if err := s.tables.set(context.Background(), state.Pins, model, state.PinValue(pinned)); err != nil {
+		return err
+	}
+	due := time.NewTimer(pinWait)
+	defer due.Stop()
+	for {
+		changed := s.cfg.Mirror.Changed()
+		behind := slices.ContainsFunc(s.cfg.Mirror.Snapshot().Copies(model), func(m *state.ModelRecord) bool { return m.Pinned != pinned || m.LoadPin })
+		if !behind {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-due.C:
+			return nil // a runner that is away hears of it when it is back
+		}
+	}
+}

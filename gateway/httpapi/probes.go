@@ -1,0 +1,91 @@
+package httpapi
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/meter"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+)
+
+// live answers that the process serves; it touches nothing.
+func (s *Server) live(r *request) error { return r.reply(fasthttp.StatusOK, okStatus) }
+
+// ready answers 503 while this gateway drains or the pool's state cannot be read.
+func (s *Server) ready(r *request) error {
+	why := ""
+	if s.draining.Load() {
+		why = "draining"
+	} else if _, err := s.look(); err != nil {
+		why = "state_unavailable"
+	}
+	if why != "" {
+		return r.reply(fasthttp.StatusServiceUnavailable, map[string]string{"status": why})
+	}
+	return r.reply(fasthttp.StatusOK, okStatus)
+}
+
+// metrics answers this gateway's own metrics, those of its process, and the sums of the awake runners' metrics.
+func (s *Server) metrics(r *request) error {
+	var b bytes.Buffer
+	s.set.WritePrometheus(&b)
+	metrics.WriteProcessMetrics(&b)
+	sums := r.runnerMetrics()
+	if _, err := sums.WriteTo(&b); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if err := meter.Expose(&text, b.Bytes()); err != nil {
+		return err
+	}
+	r.send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", text.Bytes())
+	return nil
+}
+
+const (
+	summedWait = time.Second // longest the metrics wait for a runner
+	maxMetrics = 4 << 20
+)
+
+// runnerMetrics adds up the metrics of the runners on ready hosts, as reveille_pool_… where theirs are reveille_runner_….
+// Nothing is woken for it, and who does not answer in time is left out, so sums can fall as counters do when their
+// process begins anew; reveille_pool_runners says of how many runners they are.
+func (r *request) runnerMetrics() *meter.Sum {
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	sum := &meter.Sum{}
+	runners := 0
+	snap, _ := r.s.look()
+	for _, h := range snap.Hosts {
+		if h.State != "ready" {
+			continue
+		}
+		work.Go(func() {
+			var call relay.Call
+			stop := time.AfterFunc(summedWait, func() { call.Cancel(relay.ErrTimeout) })
+			defer stop.Stop()
+			resp, err := r.ask(&call, h, rpc.PathMetrics, "")
+			if err != nil {
+				return
+			}
+			defer resp.Close()
+			text, err := resp.AppendBody(nil, maxMetrics)
+			if err != nil || resp.Status() != fasthttp.StatusOK {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			runners++
+			sum.Add(bytes.ReplaceAll(text, []byte(meter.RunnerPrefix), []byte(meter.PoolPrefix)), meter.PoolPrefix)
+		})
+	}
+	work.Wait()
+	sum.Add(fmt.Appendf(nil, "reveille_pool_runners %d", runners), meter.PoolPrefix)
+	return sum
+}

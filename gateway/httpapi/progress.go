@@ -1,0 +1,69 @@
+package httpapi
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/infra/state"
+)
+
+// statusAnswer is the answer of GET /models/{id}/status. What is not known, or does not apply, is null. Of a load under
+// way it tells what the comments of a stream that waits for it tell.
+type statusAnswer struct {
+	Model      string   `json:"model"`
+	State      string   `json:"state"`
+	Host       *string  `json:"host"`
+	Waited     *float64 `json:"waited"` // seconds since its load was asked for
+	Position   *int     `json:"position"`
+	ETA        *int64   `json:"eta"` // seconds
+	BytesDone  *int64   `json:"bytes_done"`
+	BytesTotal *int64   `json:"bytes_total"`
+}
+
+// modelStatus tells how far a model's load is. It never loads.
+func (s *Server) modelStatus(r *request) error {
+	m, err := s.modelNamed(r.hit.ID)
+	if err != nil {
+		return err
+	}
+	snap, _ := s.look()
+	out := statusAnswer{Model: m.ID, State: s.stateOf(m.ID), Host: known(holder(snap, m.ID))}
+	if out.State != "loaded" {
+		if st, underway := s.cfg.Gate.StageOf(m.ID); underway {
+			waited := st.Waited.Truncate(time.Millisecond).Seconds()
+			out.State, out.Host, out.Waited = st.State, known(st.Host), &waited
+			out.Position, out.ETA = known(st.Position), known(api.Seconds(st.ETA))
+			if st.BytesTotal > 0 {
+				out.BytesDone, out.BytesTotal = &st.BytesDone, &st.BytesTotal
+			}
+		}
+	}
+	r.ctx.Response.Header.Set(api.HeaderModel, m.ID)
+	return r.reply(fasthttp.StatusOK, out)
+}
+
+// known is nil for a zero value, which stands for what nobody knows.
+func known[T comparable](v T) *T {
+	var unknown T
+	if v == unknown {
+		return nil
+	}
+	return &v
+}
+
+// holder is the host that holds a model, one that serves it first; "" for none.
+func holder(snap *state.Snapshot, model string) string {
+	if copies := snap.Copies(model); len(copies) > 0 {
+		return copies[0].Host
+	}
+	for _, name := range slices.Sorted(maps.Keys(snap.Hosts)) {
+		if snap.Hosts[name].Models[model] != nil {
+			return name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,161 @@
+package httpapi
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// comment reads the first comment of a stream that says what is wanted, as the status route would tell it; waited,
+// which goes on between two looks, left out.
+func comment(t *testing.T, resp *http.Response, want string) string {
+	t.Helper()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		text, is := strings.CutPrefix(lines.Text(), ": loading ")
+		if !is || !strings.Contains(text, want) {
+			continue
+		}
+		said := map[string]string{}
+		for field := range strings.FieldsSeq(text) {
+			name, value, _ := strings.Cut(field, "=")
+			said[name] = value
+		}
+		if said["waited"] == "" {
+			t.Errorf("no waited in %q", text)
+		}
+		return told(func(name string) string { return said[name] })
+	}
+	t.Fatalf("the stream ended before a comment with %q", want)
+	return ""
+}
+
+// told is what is told of a load, in one line.
+func told(of func(name string) string) string {
+	var out []string
+	for _, name := range []string{"model", "state", "host", "position", "eta", "bytes_done", "bytes_total"} {
+		out = append(out, name+"="+of(name))
+	}
+	return strings.Join(out, " ")
+}
+
+// status is GET /models/{id}/status in one line.
+func (s *stage) status(model string) string {
+	s.t.Helper()
+	r := s.ask("GET", "/v1/models/"+model+"/status", "")
+	if r.status != 200 || len(r.json) != 8 {
+		s.t.Fatalf("%d %s", r.status, r.text)
+	}
+	return told(func(name string) string {
+		if v := r.json[name]; v != nil {
+			return fmt.Sprint(v)
+		}
+		return ""
+	})
+}
+
+// While a model is loaded, its status says what the comments of a stream that waits for it say: one load under way, one
+// queued behind it, and one whose weights are pulled.
+func TestStatusTellsWhatCommentsTell(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.CommitAfter, c.Keepalive = time.Millisecond, 5*time.Millisecond })
+	took := state.Outcome{Fields: map[string]string{"cold": "1", "load_ms": "300"}}
+	s.loading(func(string) state.Outcome { return took })
+	if got := s.status("chat"); got != "model=chat state=unloaded host= position= eta= bytes_done= bytes_total=" {
+		t.Errorf("before: %s", got)
+	}
+	body := map[string]string{"chat": chatLive, "spare": strings.Replace(chatLive, "chat", "spare", 1)}
+	for _, model := range []string{"chat", "spare"} { // how long they take is known from here on
+		if r := s.ask("POST", chatPath, strings.Replace(body[model], "true", "false", 1)); r.status != 200 {
+			t.Fatalf("%s: %d %s", model, r.status, r.text)
+		}
+		want := "model=" + model + " state=loaded host=here position= eta= bytes_done= bytes_total="
+		s.until(want, func() bool { return s.status(model) == want }) // the answer may be ahead of the mirror
+		if err := s.store.DropModel(t.Context(), "here", s.gen, model, "", "test", false); err != nil {
+			t.Fatal(err)
+		}
+		s.until(model+" is gone", func() bool { _, there := s.gate.Route(model); return !there })
+	}
+
+	s.serve(sse(one, last, end))
+	hold := make(chan struct{})
+	s.loading(func(string) state.Outcome { <-hold; return took })
+	streams := map[string]*http.Response{}
+	defer func() { // all loads are over when the test is
+		close(hold)
+		for _, resp := range streams {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+	}()
+	for _, want := range []string{
+		"model=chat state=loading host=here position= eta=1 bytes_done= bytes_total=",
+		"model=spare state=queued host=here position=1 eta=1 bytes_done= bytes_total=",
+		"model=spare state=pulling host=here position=1 eta= bytes_done=3 bytes_total=9",
+	} {
+		model, rest, _ := strings.Cut(strings.TrimPrefix(want, "model="), " ")
+		begin, _, _ := strings.Cut(rest, " position") // from when it has its place
+		if streams[model] == nil {
+			streams[model] = s.open(t.Context(), "POST", chatPath, body[model])
+		}
+		if strings.Contains(want, "pulling") {
+			s.pull(model, 3, 9)
+		}
+		if got := comment(t, streams[model], begin); got != want {
+			t.Errorf("comment:\ngot  %s\nwant %s", got, want)
+		}
+		if got := s.status(model); got != want {
+			t.Errorf("status:\ngot  %s\nwant %s", got, want)
+		}
+		if got, on := s.gate.StageOf(model); !on || got.Waited <= 0 {
+			t.Errorf("waited: %+v, %v", got, on)
+		}
+	}
+}
+
+// A stream that is committed while its model loads tells where, and what it has waited for until then.
+func TestHeadersOfAStreamThatWaits(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.CommitAfter, c.Keepalive = 500*time.Millisecond, 5*time.Millisecond })
+	begun, hold := make(chan struct{}), make(chan struct{})
+	s.serve(sse(one, last, end)).loading(func(string) state.Outcome {
+		close(begun)
+		<-hold
+		return state.Outcome{Fields: map[string]string{"cold": "1", "load_ms": "300"}}
+	})
+	first := s.open(t.Context(), "POST", chatPath, chatLive)
+	<-begun
+	s.until("the gateway knows that the load is under way", func() bool {
+		st, _ := s.gate.StageOf("chat")
+		return st.State == "loading" && s.server.stateOf("chat") == "loading"
+	})
+	second := s.open(t.Context(), "POST", chatPath, chatLive)
+	for name, want := range map[string]string{"X-Runner": "here", "X-Queue-Ms": "0", "X-Cold-Start": "1", "X-Model-State": "loading"} {
+		if got := second.Header.Get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if ms, err := strconv.Atoi(second.Header.Get("X-Load-Ms")); err != nil || ms == 0 {
+		t.Errorf("X-Load-Ms is %q", second.Header.Get("X-Load-Ms"))
+	}
+	close(hold)
+	for _, resp := range []*http.Response{first, second} {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+}
+
+// pull says that the weights of a model whose load is queued are on their way.
+func (s *stage) pull(model string, done, total int64) {
+	s.t.Helper()
+	s.until("a load of "+model+" is queued", func() bool {
+		queue := s.mirror.Snapshot().Hosts["here"].Queue
+		at := slices.IndexFunc(queue, func(t state.TicketRecord) bool { return t.Model == model && t.State == "queued" })
+		return at >= 0 && s.store.PutPulled(s.t.Context(), "here", s.gen, queue[at].ID, &state.Pulled{Done: done, Total: total}) == nil
+	})
+}

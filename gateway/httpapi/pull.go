@@ -1,0 +1,197 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/infra/catalog"
+	"reveille/infra/jsonscan"
+	"reveille/infra/state"
+)
+
+type doneAnswer struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+}
+
+// progress is one event of a streamed pull.
+type progress struct {
+	File    string  `json:"file"`
+	Index   int     `json:"file_index"`
+	Files   int     `json:"total_files"`
+	Done    int64   `json:"bytes_downloaded"`
+	Total   int64   `json:"bytes_total"`
+	Percent float64 `json:"percent"`
+}
+
+// pull makes sure that a model's weights are there. A name that nothing is called is registered first where the body
+// describes a model. Weights that are a path lie on the hosts, or the model cannot be had; others are fetched by the
+// runner of a host, which is woken for it. Nothing is loaded.
+func (s *Server) pull(r *request) error {
+	values, err := r.fields()
+	if err != nil {
+		return err
+	}
+	var reg registration
+	if err := json.Unmarshal(r.body(), &reg); err != nil {
+		return api.New(api.InvalidType, "A field of the registration has the wrong type.").Because(err)
+	}
+	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0
+	if described {
+		if err := r.adminOnly(); err != nil {
+			return err
+		}
+	}
+	m, err := r.named(values)
+	if err != nil && api.As(err).Kind == api.ModelNotFound && described {
+		m, err = s.admit(r.hit.Route.ModelName(values).String(), reg)
+	}
+	if err != nil {
+		return err
+	}
+	return r.pull(m, r.hit.Route.Stream(values), pullEvents{r, m})
+}
+
+// pull answers when a model's weights are there, or as a stream from now until then.
+func (r *request) pull(m *catalog.Model, streams bool, form pullForm) error {
+	r.ctx.Response.Header.Set(api.HeaderModel, m.ID)
+	if remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath {
+		if r.s.draining.Load() {
+			return api.GoingAway()
+		}
+		if streams {
+			return r.streamPull(m, form)
+		}
+		return r.awaitPull(m, form)
+	}
+	w := r.s.weightsOf(r.s.cfg.Catalog(), m)
+	var err error
+	if !w.there {
+		err = api.Newf(api.ModelFileNotFound, "The files of the model '%s' are not there.", m.ID)
+	}
+	if !streams {
+		if err != nil {
+			return err
+		}
+		return r.reply(fasthttp.StatusOK, form.answer())
+	}
+	b := form.begun(nil)
+	if err != nil {
+		b = form.failed(b, err)
+	} else {
+		b = form.done(form.further(b, w.bytes, w.bytes))
+	}
+	r.ctx.Response.Header.Set("Cache-Control", "no-cache")
+	r.send(fasthttp.StatusOK, form.media(), b)
+	return nil
+}
+
+// pullForm is how a client is told of a pull: in the events of the management routes, or in the lines of the Ollama
+// dialect. What a stream holds is appended to b. A form serves one pull and is not for concurrent use.
+type pullForm interface {
+	media() string                              // of a stream
+	begun(b []byte) []byte                      // before all else
+	further(b []byte, done, total int64) []byte // bytes that are there, of a total that may be unknown: 0
+	unchanged(b []byte) []byte                  // there is nothing new, and the line is to be kept alive
+	failed(b []byte, err error) []byte          // the last word
+	done(b []byte) []byte                       // the last word
+	answer() any                                // to a call that wants no stream
+}
+
+// pullEvents is the form of the management routes.
+type pullEvents struct {
+	r *request
+	m *catalog.Model
+}
+
+func (pullEvents) media() string { return "text/event-stream; charset=utf-8" }
+
+func (pullEvents) begun(b []byte) []byte { return b }
+
+func (p pullEvents) further(b []byte, done, total int64) []byte {
+	percent := 100.0
+	if total > 0 {
+		percent = float64(done) / float64(total) * 100
+	}
+	return event(b, "progress", progress{p.m.StableID(), 1, 1, done, total, percent})
+}
+
+func (pullEvents) unchanged(b []byte) []byte { return append(b, api.Ping...) }
+
+func (p pullEvents) failed(b []byte, err error) []byte {
+	return event(b, "error", json.RawMessage(p.r.hit.Dialect.Body(api.As(err), p.r.id)))
+}
+
+func (p pullEvents) done(b []byte) []byte { return event(b, "complete", p.answer()) }
+
+func (p pullEvents) answer() any { return doneAnswer{"success", "Model is installed: " + p.m.ID} }
+
+// event appends a named event.
+func event(b []byte, name string, data any) []byte {
+	text, err := json.Marshal(data)
+	if err != nil {
+		text = []byte("{}")
+	}
+	b = append(append(b, "event: "...), name...)
+	b = append(append(b, "\ndata: "...), text...)
+	return append(b, "\n\n"...)
+}
+
+// deleteModel is POST /delete, see remove.
+func (s *Server) deleteModel(r *request) error {
+	values, err := r.fields()
+	if err != nil {
+		return err
+	}
+	name := r.hit.Route.ModelName(values)
+	if id, why := s.withheld(name.String()); why != "" {
+		if err := s.forget(id); err != nil {
+			return err
+		}
+		return r.reply(fasthttp.StatusOK, doneAnswer{"success", "Deleted model: " + id})
+	}
+	m, err := r.named(values)
+	if err != nil {
+		return deleteUnknown(err, name)
+	}
+	if err := r.remove(m); err != nil {
+		return r.unlessLeft(err)
+	}
+	return r.reply(fasthttp.StatusOK, doneAnswer{"success", "Deleted model: " + m.ID})
+}
+
+// remove unloads a model, and forgets it if it was registered. Files that the operator's catalogue names are the
+// operator's: they stay.
+func (r *request) remove(m *catalog.Model) error {
+	ctx, stop := r.attended()
+	defer stop()
+	if err := r.s.ensureGone(ctx, m.ID); err != nil {
+		return err
+	}
+	if strings.HasPrefix(m.ID, userSpace) && r.s.cfg.Overlay != nil {
+		return r.s.forget(m.ID)
+	}
+	return nil
+}
+
+// forget takes a registered model out of the catalogue.
+func (s *Server) forget(id string) error {
+	if err := s.cfg.Store.Set(context.Background(), state.Registered, id, ""); err != nil {
+		return storeError(err)
+	}
+	if err := s.cfg.Overlay(context.Background()); err != nil {
+		return storeError(err)
+	}
+	return nil
+}
+
+func deleteUnknown(err error, name jsonscan.Value) error {
+	if api.As(err).Kind != api.ModelNotFound {
+		return err
+	}
+	return api.Newf(api.DeleteUnknown, "The model '%.200s' does not exist.", name.String()).With("model_name")
+}

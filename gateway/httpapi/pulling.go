@@ -1,0 +1,115 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/infra/catalog"
+	"reveille/infra/relay"
+)
+
+// awaitPull answers when a model's weights are on a host. A pull that takes longer than a request is held goes on.
+func (r *request) awaitPull(m *catalog.Model, form pullForm) error {
+	ctx, stop := r.attended()
+	defer stop()
+	if err := r.s.cfg.Gate.Pull(ctx, m.ID); err != nil {
+		if r.left(err) {
+			return nil
+		}
+		return err
+	}
+	return r.reply(fasthttp.StatusOK, form.answer())
+}
+
+// pullLook is how often a streamed pull looks how far it is.
+const pullLook = 500 * time.Millisecond
+
+// streamPull answers with a stream until a model's weights are on a host, however long that takes.
+func (r *request) streamPull(m *catalog.Model, form pullForm) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	p := &pulling{
+		r: r, model: m, form: form, buf: form.begun(nil), done: make(chan error, 1), look: time.NewTicker(pullLook), told: time.Now(), cancel: cancel,
+	}
+	p.watch = r.s.watcher.Arm(r.ctx.Conn(), func() { cancel(relay.ErrGone) })
+	go func() {
+		err := r.s.cfg.Gate.Pull(ctx, m.ID)
+		for errors.Is(err, api.ModelLoading) && ctx.Err() == nil { // the wait is over, the pull is not
+			err = r.s.cfg.Gate.Pull(ctx, m.ID)
+		}
+		p.done <- err
+	}()
+	r.s.m.answer(r.routeName(), fasthttp.StatusOK)
+	r.ctx.Response.Header.Set("Cache-Control", "no-cache")
+	r.ctx.SetContentType(form.media())
+	r.ctx.SetBodyStream(p, -1)
+	r.ctx.Response.ImmediateHeaderFlush = true
+	return nil
+}
+
+// pulling is the body of a streamed pull: a word each time the pull is seen to be further, one that tells nothing new
+// where there is nothing to tell for long, and the last word. fasthttp reads and closes it in one goroutine.
+type pulling struct {
+	r      *request
+	model  *catalog.Model
+	form   pullForm
+	done   chan error // capacity 1: how the pull ended
+	look   *time.Ticker
+	watch  *relay.Watch
+	cancel context.CancelCauseFunc
+
+	buf         []byte
+	told        time.Time // when something was last told
+	last, total int64     // bytes that were told
+	over        bool
+}
+
+// Read gives out what there is to tell, and waits for it.
+func (p *pulling) Read(b []byte) (int, error) {
+	for len(p.buf) == 0 {
+		if p.over {
+			return 0, io.EOF
+		}
+		select {
+		case err := <-p.done:
+			p.end(err)
+		case <-p.look.C:
+			p.progress()
+		}
+	}
+	n := copy(b, p.buf)
+	p.buf = p.buf[n:]
+	return n, nil
+}
+
+func (p *pulling) progress() {
+	if st, underway := p.r.s.cfg.Gate.StageOf(p.model.ID); underway && st.BytesTotal > 0 && st.BytesDone != p.last {
+		p.last, p.total = st.BytesDone, st.BytesTotal
+		p.buf, p.told = p.form.further(p.buf, p.last, p.total), time.Now()
+	} else if time.Since(p.told) >= p.r.s.cfg.Keepalive {
+		p.buf, p.told = p.form.unchanged(p.buf), time.Now()
+	}
+}
+
+func (p *pulling) end(err error) {
+	p.over = true
+	switch {
+	case errors.Is(err, relay.ErrGone): // nobody is there to be told
+	case err != nil:
+		p.buf = p.form.failed(p.buf, err)
+	default:
+		p.buf = p.form.done(p.form.further(p.buf, p.total, p.total))
+	}
+}
+
+// Close ends the wait; the pull goes on.
+func (p *pulling) Close() error {
+	p.watch.Stop()
+	p.look.Stop()
+	p.cancel(nil)
+	return nil
+}

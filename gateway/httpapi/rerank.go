@@ -1,0 +1,195 @@
+package httpapi
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
+	"reveille/infra/relay"
+)
+
+// maxBuffered bounds answers that are rewritten instead of relayed.
+const maxBuffered = 256 << 20
+
+// document is one document of a rerank request: a text, or an object with one.
+type document struct{ text string }
+
+var errNoText = errors.New("a document without a text")
+
+// UnmarshalJSON takes both forms.
+func (d *document) UnmarshalJSON(b []byte) error {
+	text := jsonscan.Value{Kind: jsonscan.String, Raw: b}
+	if b[0] != '"' {
+		var v [1]jsonscan.Value
+		if err := jsonscan.Scan(b, []string{"text"}, v[:]); err != nil {
+			return err
+		}
+		text = v[0]
+	}
+	if text.Kind != jsonscan.String {
+		return errNoText
+	}
+	return json.Unmarshal(text.Raw, &d.text)
+}
+
+// rerankRequest is the part of a rerank request that the gateway itself carries out.
+type rerankRequest struct {
+	texts  []string
+	topN   float64 // 0: all
+	giving bool    // with the documents
+}
+
+var rerankKeys = []string{"documents", "top_n", "return_documents"}
+
+// readRerank reads it from a body that the route has checked: documents is a list, top_n a number of at least 1.
+func readRerank(body []byte) (q rerankRequest, err error) {
+	var v [3]jsonscan.Value
+	if err := jsonscan.Scan(body, rerankKeys, v[:]); err != nil {
+		return q, invalidJSON(err)
+	}
+	var documents []document
+	if json.Unmarshal(v[0].Raw, &documents) != nil {
+		return q, api.New(api.InvalidType, "Each document must be a text or an object with a 'text'.").With("documents")
+	}
+	q.texts = make([]string, len(documents))
+	for i, d := range documents {
+		q.texts[i] = d.text
+	}
+	if v[1].Set() {
+		if q.topN, err = strconv.ParseFloat(string(v[1].Raw), 64); err != nil {
+			q.topN = 0 // too large to read is all of them
+		} else if q.topN != math.Trunc(q.topN) {
+			return q, api.New(api.InvalidType, "'top_n' must be a whole number of at least 1.").With("top_n")
+		}
+	}
+	if v[2].Set() && v[2].Kind != jsonscan.Bool {
+		return q, api.New(api.InvalidType, "'return_documents' must be true or false.").With("return_documents")
+	}
+	q.giving = v[2].Bool()
+	return q, nil
+}
+
+type rerankResult struct {
+	Index    int           `json:"index"`
+	Score    float64       `json:"relevance_score"`
+	Document *documentText `json:"document,omitempty"`
+}
+
+type documentText struct {
+	Text string `json:"text"`
+}
+
+type rerankUsage struct {
+	Prompt int64 `json:"prompt_tokens"`
+	Total  int64 `json:"total_tokens"`
+}
+
+type rerankAnswer struct {
+	ID      string         `json:"id"`
+	Model   string         `json:"model"`
+	Object  string         `json:"object"`
+	Results []rerankResult `json:"results"`
+	Usage   rerankUsage    `json:"usage"`
+	Meta    rerankMeta     `json:"meta"`
+}
+
+type rerankMeta struct {
+	APIVersion struct {
+		Version string `json:"version"`
+	} `json:"api_version"`
+}
+
+// rerank serves the rerank dialect over engines that take plain texts and answer in any order: documents become texts
+// on the way in; results are sorted, cut to top_n and given their documents on the way out.
+func (s *Server) rerank(r *request) error {
+	c, err := r.parse()
+	if err != nil {
+		return err
+	}
+	q, err := readRerank(c.body)
+	if err != nil {
+		return err
+	}
+	if c.body, err = engineDocuments(c.body, q.texts, c.model.ID); err != nil {
+		return err
+	}
+	x := &exchange{call: c, path: rerankPath}
+	x.answer = func(x *exchange, resp *relay.Response) error { return x.sendRerank(resp, q) }
+	return x.start()
+}
+
+var rerankPath = []byte("/v1/rerank")
+
+// engineDocuments puts plain texts and the canonical name into the body and takes out what only the gateway does.
+func engineDocuments(body []byte, texts []string, model string) ([]byte, error) {
+	list, err := json.Marshal(texts)
+	if err != nil {
+		return nil, err
+	}
+	for _, edit := range []func([]byte) ([]byte, error){
+		func(b []byte) ([]byte, error) { return jsonscan.Set(b, "documents", list) },
+		func(b []byte) ([]byte, error) { return jsonscan.SetString(b, "model", model) },
+		func(b []byte) ([]byte, error) { return jsonscan.Remove(b, "top_n") },
+		func(b []byte) ([]byte, error) { return jsonscan.Remove(b, "return_documents") },
+	} {
+		if body, err = edit(body); err != nil {
+			return nil, invalidJSON(err)
+		}
+	}
+	return body, nil
+}
+
+// sendRerank answers with the engine's results, sorted, cut and with their documents.
+func (x *exchange) sendRerank(resp *relay.Response, q rerankRequest) error {
+	raw, err := resp.AppendBody(nil, maxBuffered)
+	if err != nil {
+		return err
+	}
+	var in struct {
+		Results []rerankResult `json:"results"`
+		Usage   rerankUsage    `json:"usage"`
+	}
+	if err := json.Unmarshal(raw, &in); err != nil || in.Results == nil {
+		return api.NotUnderstood().Because(err)
+	}
+	for _, res := range in.Results {
+		if res.Index < 0 || res.Index >= len(q.texts) {
+			return api.New(api.BadEngineReply, "The model's answer names documents that were not sent.")
+		}
+	}
+	out := rerankAnswer{ID: x.id, Model: x.model.ID, Object: "list", Results: in.Results, Usage: in.Usage}
+	out.Meta.APIVersion.Version = "2"
+	if x.model.NormalizeScores {
+		for i := range out.Results {
+			out.Results[i].Score = 1 / (1 + math.Exp(-out.Results[i].Score))
+		}
+	}
+	slices.SortStableFunc(out.Results, func(a, b rerankResult) int {
+		return cmp.Or(cmp.Compare(b.Score, a.Score), cmp.Compare(a.Index, b.Index))
+	})
+	if q.topN > 0 && q.topN < float64(len(out.Results)) {
+		out.Results = out.Results[:int(q.topN)]
+	}
+	for i := range out.Results {
+		out.Results[i].Document = nil // an engine's own
+		if q.giving {
+			out.Results[i].Document = &documentText{q.texts[out.Results[i].Index]}
+		}
+	}
+	return x.sendJSON(out, raw)
+}
+
+// sendJSON answers with a rewritten body; raw is the engine's own, for the statistics.
+func (x *exchange) sendJSON(v any, raw []byte) error {
+	x.tap = &tap{}
+	x.tap.keep(raw)
+	x.modelHeaders()
+	return x.reply(fasthttp.StatusOK, v)
+}

@@ -1,0 +1,56 @@
+package httpapi
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+)
+
+type runningModel struct {
+	Model       string `json:"model"`
+	State       string `json:"state"` // starting, ready, stopping or stopped
+	Command     string `json:"cmd"`
+	Proxy       string `json:"proxy"`
+	TTL         int64  `json:"ttl"` // seconds without use after which it goes, 0 for none
+	Name        string `json:"name"`
+	Description string `json:"description"`
+}
+
+type runningList struct {
+	Running []runningModel `json:"running"`
+}
+
+// runningStates are this list's words for a model's states.
+var runningStates = map[string]string{"queued": "starting", "pulling": "starting", "loading": "starting", "loaded": "ready", "draining": "stopping"}
+
+// running lists the models that have a process, or are about to, by host and name.
+func (s *Server) running(r *request) error {
+	snap, _ := s.look()
+	cat := s.cfg.Catalog()
+	list := runningList{Running: []runningModel{}}
+	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
+		h := snap.Hosts[host]
+		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
+			rec := h.Models[id]
+			if rec.Retired != "" {
+				continue
+			}
+			m := runningModel{Model: id, State: runningStates[rec.State], Command: rec.Command, Proxy: rec.BackendURL, Name: id}
+			if !r.manages() {
+				m.Command, m.Proxy = "", ""
+			}
+			if m.State == "" {
+				m.State = "stopped"
+			}
+			if idle, known := s.idleTime(cat, id); known && idle > 0 && !s.isPinned(cat, rec) {
+				m.TTL = int64(idle.Seconds())
+			}
+			if entry, there := cat.Model(id); there {
+				m.Description = entry.Description
+			}
+			list.Running = append(list.Running, m)
+		}
+	}
+	return r.reply(fasthttp.StatusOK, list)
+}

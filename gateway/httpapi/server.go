@@ -1,0 +1,181 @@
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/keys"
+	"reveille/gateway/pressure"
+	"reveille/gateway/quota"
+	"reveille/gateway/scheduling"
+	"reveille/infra/catalog"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+	"reveille/runner/modelfile"
+)
+
+// Config of a Server. Gate, Store, Mirror, Toucher, Catalog, Signer and Keys are needed.
+type Config struct {
+	Gate    *scheduling.Gate
+	Store   *state.Store
+	Mirror  *state.Mirror
+	Toucher *state.Toucher
+	Catalog func() *catalog.Catalog
+	Signer  *rpc.Signer
+	Keys    *keys.Set
+	Log     *slog.Logger
+
+	// Overlay lays the models registered at run time over the catalogue anew; nil: nothing can be registered.
+	Overlay func(context.Context) error
+	// Withheld tells why a registered model is not served, "" for one that is or that is not registered; nil: all are.
+	Withheld func(id string) string
+	// Register is where the weights of models that clients register may lie; empty: nowhere.
+	Register catalog.RegisterList
+
+	Version      string
+	Browsers     *api.Browsers   // which web pages and host names are served; default those of a gateway without keys
+	Hold         time.Duration   // longest a request waits for a cold model; default 300 s
+	CommitAfter  time.Duration   // a stream gets its status and the first comment after this; default 5 s
+	Keepalive    time.Duration   // between comments; default 5 s
+	CheckEvery   time.Duration   // between checks of an engine that has constrained requests; default 15 s
+	FirstByte    time.Duration   // longest a runner may take for the head of an answer, and be silent in it; default 30 min
+	MaxBody      int             // bytes; default 64 MiB
+	MaxHeldBytes int64           // bytes of all bodies that arrive, wait or are being sent, above: overloaded; default 1 GiB
+	MaxConns     int             // open client connections, 0 no limit
+	PerAddress   int             // the same of one address, 0 no limit
+	Proxies      []netip.Prefix  // addresses that PerAddress does not bound
+	ReadTimeout  time.Duration   // of a head, and of pauses in a body; default 30 s
+	MinRate      int             // bytes a second of a body, see relay.IntakeConfig; default 64 KiB
+	StreamErrors bool            // a request for a stream is told its errors as an event, with status 200
+	FreeMetrics  bool            // /metrics needs no key
+	Memory       *pressure.Gauge // near its limit, connections are not kept and new requests are refused; nil: no limit
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&c.Hold, 300*time.Second)
+	def(&c.CommitAfter, 5*time.Second)
+	def(&c.Keepalive, 5*time.Second)
+	def(&c.CheckEvery, 15*time.Second)
+	def(&c.FirstByte, 30*time.Minute)
+	if c.MaxBody <= 0 {
+		c.MaxBody = 64 << 20
+	}
+	if c.MaxHeldBytes <= 0 {
+		c.MaxHeldBytes = 1 << 30
+	}
+	if c.Browsers == nil {
+		c.Browsers, _ = api.NewBrowsers(nil, nil, true) // fails only by its lists
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Server is the gateway's HTTP server. Make it with New.
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	http     *fasthttp.Server
+	watcher  *relay.Watcher
+	clients  clients
+	handlers map[string]handler
+	draining atomic.Bool
+	intake   *relay.Intake
+	under    underway
+	set      *metrics.Set
+	m        meters
+	uses     uses
+	contexts modelfile.ContextReader
+	tables   *tables
+	aliased  atomic.Pointer[aliased]
+	reader   reader
+	cpu      cpuMeter
+	started  time.Time
+
+	anonymous quota.Crashes // of requests without a key
+	suspects  suspectList
+
+	life context.Context // ends when Shutdown begins: of what would never end by itself
+	end  context.CancelFunc
+	work sync.WaitGroup
+}
+
+// handler serves one route of the table. An error is answered in the dialect of the path.
+type handler func(*request) error
+
+// New makes a server.
+func New(cfg Config) *Server {
+	cfg = cfg.withDefaults()
+	s := &Server{
+		cfg: cfg, log: cfg.Log, watcher: relay.NewWatcher(0), set: metrics.NewSet(),
+		tables: newTables(cfg.Store), started: time.Now(),
+		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Mirror, cfg.Memory)
+	s.handlers = s.table()
+	s.http = &fasthttp.Server{
+		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.received, ExpectHandler: s.expected,
+		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,
+		SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true,
+	}
+	s.intake.Configure(s.http)
+	return s
+}
+
+// quiet keeps fasthttp's own lines, which tell of broken connections, at debug level and without their arguments.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Printf(format string, _ ...any) { q.log.Debug("http", "line", format) }
+
+// Serve accepts connections until Shutdown. Call it once.
+func (s *Server) Serve(ln net.Listener) error {
+	s.work.Go(func() { s.tables.run(s.life) })
+	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{
+		MaxConns: s.cfg.MaxConns, MaxConnsPerIP: s.cfg.PerAddress, Proxies: s.cfg.Proxies, Refusal: tooManyConns(),
+	}))
+}
+
+// Drain makes the server unready: /ready and new inference requests answer 503. Open requests go on.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// Cut ends all open inference requests with a reason: streams with an error event, others with its status. New ones are
+// served.
+func (s *Server) Cut(why *api.Error) { s.under.cut(why) }
+
+// cutFor is how long requests that were cut may take to tell their clients.
+const cutFor = 2 * time.Second
+
+// Shutdown stops accepting and waits for open requests until ctx ends. Those still open then are cut: streams with an
+// error event, and the error is ctx's.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.Drain()
+	s.end()
+	err := s.http.ShutdownWithContext(ctx)
+	if ctx.Err() != nil && err != nil {
+		s.under.cut(api.GoingAway())
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutFor)
+		_ = s.http.ShutdownWithContext(last) // tells of the listener, which is closed already
+		cancel()
+	}
+	s.work.Wait()
+	s.watcher.Close()
+	s.clients.close()
+	return err
+}

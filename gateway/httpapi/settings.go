@@ -1,0 +1,164 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// runtimeSettings are the settings that may be changed at run time, each with the check of its value. They are kept in
+// the pool's table of run-time settings, one entry each, as JSON.
+var runtimeSettings = map[string]func(json.RawMessage) string{
+	"max_loaded_models": checkLimits,
+	"ctx_size":          checkContext,
+	"llamacpp":          checkBackend,
+	"whispercpp":        checkBackend,
+	"sdcpp":             checkBackend,
+	"flm":               checkBackend,
+}
+
+// checkLimits wants a limit for all types, or an object of limits by type.
+func checkLimits(raw json.RawMessage) string {
+	var n int
+	if json.Unmarshal(raw, &n) == nil {
+		return checkLimit(n)
+	}
+	var by map[string]int
+	if json.Unmarshal(raw, &by) != nil {
+		return "want a whole number, or an object of them by type"
+	}
+	for t, n := range by {
+		if !policy.Type(t).Valid() {
+			return "want the types llm, embedding, reranking, audio, image and tts only"
+		}
+		if why := checkLimit(n); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func checkLimit(n int) string {
+	if n < 1 && n != -1 {
+		return "want 1 or more, or -1 for no limit"
+	}
+	return ""
+}
+
+func checkContext(raw json.RawMessage) string {
+	var n int64
+	if json.Unmarshal(raw, &n) != nil || n < -1 {
+		return "want a whole number of tokens, or -1 for automatic"
+	}
+	return ""
+}
+
+// checkBackend wants an object with backend and args.
+func checkBackend(raw json.RawMessage) string {
+	var by map[string]*string
+	if json.Unmarshal(raw, &by) != nil || by == nil {
+		return "want an object with backend and args, both texts"
+	}
+	for name := range by {
+		if name != "backend" && name != "args" {
+			return "want backend and args only"
+		}
+	}
+	return ""
+}
+
+// checkEngine wants of {backend, args} what every recipe that takes them as options accepts from outside.
+func (s *Server) checkEngine(name string, raw json.RawMessage) string {
+	var by map[string]*string
+	if json.Unmarshal(raw, &by) != nil {
+		return "" // a setting of another form
+	}
+	cat := s.cfg.Catalog()
+	for part, v := range by {
+		option := name + "_" + part
+		for _, id := range slices.Sorted(maps.Keys(cat.Recipes)) {
+			rc := cat.Recipes[id]
+			if _, has := rc.Options[option]; !has || v == nil || *v == "" {
+				continue
+			}
+			var oe *recipe.OptionError
+			if errors.As(recipe.CheckOptions(&rc, recipe.Options{option: *v}, recipe.Outside), &oe) {
+				return part + ": " + oe.Reason
+			}
+		}
+	}
+	return ""
+}
+
+type configSetAnswer struct {
+	Status  string   `json:"status"`
+	Updated []string `json:"updated"`
+}
+
+// configSet changes run-time settings; null takes one back. Nothing is changed when any of them is not acceptable.
+func (s *Server) configSet(r *request) error {
+	if _, err := r.fields(); err != nil {
+		return err
+	}
+	m, err := r.members()
+	if err != nil {
+		return err
+	}
+	names := slices.Sorted(maps.Keys(m))
+	for _, name := range names {
+		check, known := runtimeSettings[name]
+		if !known {
+			return api.Newf(api.UnsupportedParameter, "There is no run-time setting '%.64s'.", name).With(name)
+		}
+		if string(m[name]) == "null" {
+			continue
+		}
+		why := check(m[name])
+		if why == "" {
+			why = s.checkEngine(name, m[name])
+		}
+		if why != "" {
+			return api.Newf(api.InvalidType, "'%s': %s.", name, why).With(name)
+		}
+	}
+	for _, name := range names {
+		value := string(m[name])
+		if value == "null" {
+			value = ""
+		}
+		if err := s.tables.set(context.Background(), state.Runtime, name, value); err != nil {
+			return err
+		}
+	}
+	return r.reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, names...)})
+}
+
+// configGet tells the run-time settings: those that were set, and the limits in force where none was. Only managers see
+// engines' arguments.
+func (s *Server) configGet(r *request) error {
+	table, err := s.tables.read(context.Background(), state.Runtime)
+	if err != nil {
+		return storeError(err)
+	}
+	snap, _ := s.look()
+	limits := maxModels(snap)
+	delete(limits, "transcription")
+	out := map[string]any{"max_loaded_models": limits}
+	for name, value := range table {
+		if _, known := runtimeSettings[name]; known && json.Valid([]byte(value)) {
+			if out[name] = json.RawMessage(value); !r.manages() {
+				out[name] = openSetting(json.RawMessage(value))
+			}
+		}
+	}
+	return r.reply(fasthttp.StatusOK, out)
+}

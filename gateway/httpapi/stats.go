@@ -1,0 +1,43 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/mmcache"
+)
+
+// pooled are the pool's statistics that are told even before anything counted: of the last request that any gateway
+// served, and sums.
+var pooled = [...]string{
+	"time_to_first_token", "tokens_per_second", "input_tokens", "output_tokens", "prompt_tokens", "cache_tokens",
+	"request_count_total", "input_tokens_total", "output_tokens_total", "prompt_tokens_total", "cache_tokens_total",
+	"cold_starts_total", "evictions_total",
+}
+
+// stats tells of the pool's last request, its sums, and what the encoder cache did for each model.
+func (s *Server) stats(r *request) error {
+	ctx, cancel := context.WithTimeout(context.Background(), freshWait)
+	defer cancel()
+	counters, err := s.cfg.Store.Stats(ctx)
+	if err != nil {
+		return storeError(err)
+	}
+	out := map[string]any{"decode_token_times": []float64{}}
+	for _, name := range pooled {
+		out[name] = int64(0)
+	}
+	for name, n := range counters { // whole numbers look like such in JSON
+		if !mmcache.IsCounterOf(name) {
+			out[name] = n
+		}
+	}
+	var media mmcache.Tally
+	byModel := mmcache.Tallies(counters)
+	for _, t := range byModel {
+		media = media.Plus(t)
+	}
+	out["media_hits_total"], out["media_misses_total"], out["media_cache"] = media.Hits(), media.Misses, byModel
+	return r.reply(fasthttp.StatusOK, out)
+}

@@ -1,0 +1,80 @@
+package httpapi
+
+import (
+	"errors"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/relay"
+)
+
+// events makes the stream that carries the exchange from here on: over the answer where there is one, else over the
+// rest of the wait, with comments for the client.
+func (x *exchange) events(resp *relay.Response) *relay.Stream {
+	return relay.NewStream(relay.StreamConfig{
+		Response: resp,
+		Ready:    x.ready,
+		Open:     x.send,
+		Check:    x.judgeEvents,
+		Repeat:   x.repeats,
+		Loading:  x.comment,
+		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.hit.Dialect.Ping(),
+		Errors:  true,
+		OnBreak: x.lastWords,
+		OnEnd:   x.finish,
+	})
+}
+
+// judgeEvents is judge for an answer to a stream that is committed: it must be a stream now.
+func (x *exchange) judgeEvents(resp *relay.Response) error {
+	if err := x.judge(resp); err != nil {
+		return err
+	}
+	if !isEvents(resp) {
+		return errNoStream()
+	}
+	return nil
+}
+
+func errNoStream() error {
+	return api.New(api.BadEngineReply, "The model answered with something else than a stream.")
+}
+
+// sendStream commits: status 200 and the headers of an event stream, then whatever the stream brings.
+func (x *exchange) sendStream(st *relay.Stream) {
+	x.modelHeaders()
+	x.s.m.answer(x.routeName(), 200)
+	x.s.uses.stream(x.model.ID, 1)
+	x.open = true
+	x.ctx.SetStatusCode(200)
+	x.ctx.SetContentType(streamType(x.hit.Dialect))
+	x.setHeaders(streamHeaders)
+	x.keepBody = true // until the first event: the request may be repeated before it
+	x.sendBody(st, -1)
+}
+
+// comment tells a waiting client how far its model is.
+func (x *exchange) comment(dst []byte) []byte {
+	w := x.waiter.Load()
+	if w == nil { // loaded: the engine thinks
+		return append(dst, api.Ping...)
+	}
+	st := w.Stage()
+	return api.LoadingComment{
+		Model: x.model.ID, State: st.State, Host: st.Host, Waited: time.Since(x.began), Position: st.Position, ETA: st.ETA,
+		BytesDone: st.BytesDone, BytesTotal: st.BytesTotal,
+	}.Append(dst)
+}
+
+// lastWords is the error event that ends a stream which broke off.
+func (x *exchange) lastWords(err error) []byte {
+	if isGone(err) {
+		return nil
+	}
+	x.s.m.streamErrors.Inc()
+	e := x.asError(err)
+	if x.constrained && errors.Is(e, api.EngineCrashed) {
+		x.blame()
+	}
+	return x.hit.Dialect.StreamError(e, x.id)
+}

@@ -1,0 +1,162 @@
+package httpapi
+
+import (
+	"maps"
+	"os/exec"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// systemReport is the answer of GET /system-info: this machine, and what the pool's hosts can run.
+type systemReport struct {
+	OS        string                `json:"OS Version"`
+	Processor string                `json:"Processor"`
+	Memory    string                `json:"Physical Memory"`
+	Devices   deviceReport          `json:"devices"`
+	Recipes   map[string]recipeInfo `json:"recipes"`
+	Runners   []runnerInfo          `json:"runners"`
+}
+
+type deviceReport struct {
+	CPU       cpuInfo  `json:"cpu"`
+	AMDGPU    []device `json:"amd_gpu"`
+	NvidiaGPU []device `json:"nvidia_gpu"`
+	AMDNPU    device   `json:"amd_npu"`
+
+	// Names that older clients know.
+	AMDiGPU device   `json:"amd_igpu"`
+	AMDdGPU []device `json:"amd_dgpu"`
+	NPU     device   `json:"npu"`
+}
+
+type cpuInfo struct {
+	Name      string `json:"name"`
+	Cores     int    `json:"cores"`
+	Threads   int    `json:"threads"`
+	Available bool   `json:"available"`
+}
+
+type device struct {
+	Name      string `json:"name"`
+	Available bool   `json:"available"`
+}
+
+type recipeInfo struct {
+	Default  string                 `json:"default_backend"`
+	Backends map[string]backendInfo `json:"backends"`
+}
+
+type backendInfo struct {
+	Devices []string `json:"devices"`
+	State   string   `json:"state"`
+	Message string   `json:"message"`
+	Action  string   `json:"action"`
+}
+
+// systemInfo tells what the pool can run. The kind of GPU is not known here, only that a host has one.
+func (s *Server) systemInfo(r *request) error {
+	snap, _ := s.look()
+	cat := s.cfg.Catalog()
+	have := poolDevices(snap, cat)
+	npu := device{Name: "NPU", Available: have.Has(policy.NPU)}
+	cpu := readCPU()
+	out := systemReport{
+		OS: osVersion(), Processor: cpu.Name, Memory: memoryText(),
+		Devices: deviceReport{
+			CPU: cpu, AMDGPU: []device{}, NvidiaGPU: nvidia(), AMDNPU: npu, AMDiGPU: device{}, AMDdGPU: []device{}, NPU: npu,
+		},
+		Recipes: map[string]recipeInfo{}, Runners: runnersOf(snap, cat),
+	}
+	inUse := map[string]bool{}
+	for _, m := range everyLoaded(snap) {
+		inUse[m.Recipe] = true
+	}
+	for name, rc := range cat.Recipes {
+		out.Recipes[name] = recipeReport(&rc, have, inUse[name])
+	}
+	if !r.manages() {
+		veilRunners(out.Runners)
+	}
+	return r.reply(fasthttp.StatusOK, out)
+}
+
+// poolDevices are the devices that any host of the pool has.
+func poolDevices(snap *state.Snapshot, cat *catalog.Catalog) policy.Devices {
+	have := policy.Devices(0)
+	for _, h := range cat.Hosts {
+		have |= h.Devices
+	}
+	for _, h := range snap.Hosts {
+		d, _ := policy.ParseDevices(h.Devices) // a runner of another version may know more
+		have |= d
+	}
+	return have
+}
+
+// recipeReport tells a recipe's backends; one without a choice has a single backend, named after its devices.
+func recipeReport(rc *recipe.Recipe, have policy.Devices, running bool) recipeInfo {
+	found := running || program(rc.Program())
+	out := recipeInfo{Backends: map[string]backendInfo{}}
+	add := func(name string, needs policy.Devices) {
+		b := backendInfo{Devices: strings.Fields(needs.String()), State: "installed"}
+		switch {
+		case !have.Has(needs):
+			b.State, b.Message = "unsupported", "no host of the pool has the device"
+		case !found:
+			b.State, b.Message, b.Action = "installable", "the engine's program was not found", "install "+path.Base(rc.Program())+" on the hosts"
+		}
+		out.Backends[name] = b
+		if b.State == "installed" && out.Default == "" {
+			out.Default = name
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(rc.Backends)) {
+		add(name, rc.Backends[name].Devices)
+	}
+	if len(rc.Backends) == 0 {
+		name := rc.Devices.String()
+		if name == "" {
+			name = "default"
+		}
+		add(name, rc.Devices)
+	}
+	if out.Default == "" {
+		out.Default = slices.Min(slices.Collect(maps.Keys(out.Backends)))
+	}
+	return out
+}
+
+// program reports whether an engine's program is to be had on this machine.
+func program(name string) bool {
+	if name == "" {
+		return false
+	}
+	_, err := exec.LookPath(name)
+	return err == nil
+}
+
+// nvidia lists the GPUs that the driver tells of.
+func nvidia() []device {
+	out := []device{}
+	for _, name := range nvidiaNames() {
+		out = append(out, device{Name: name, Available: true})
+	}
+	return out
+}
+
+// osVersion is the system's name for people.
+func osVersion() string {
+	if name := releaseName(); name != "" {
+		return name
+	}
+	return runtime.GOOS + " " + runtime.GOARCH
+}

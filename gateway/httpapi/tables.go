@@ -1,0 +1,119 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// tablesEvery is how often the run-time tables are read although no event asked for it.
+const tablesEvery = 5 * time.Second
+
+// settingTables are those that this package reads.
+var settingTables = [...]state.Setting{state.SavedOptions, state.Pins, state.Aliases, state.Runtime, state.IdleTTL}
+
+// tables is a copy of the pool's run-time tables. Reading it never waits; run run in one goroutine.
+type tables struct {
+	store *state.Store
+	dirty chan struct{} // capacity 1: read now
+
+	mu  sync.Mutex // held over every read and write of the store, so that an older answer never replaces a newer one
+	cur atomic.Pointer[map[state.Setting]map[string]string]
+
+	idle atomic.Pointer[time.Duration] // the warmer's default idle time as last read; nil: not known
+}
+
+func newTables(store *state.Store) *tables {
+	t := &tables{store: store, dirty: make(chan struct{}, 1)}
+	t.cur.Store(&map[state.Setting]map[string]string{})
+	return t
+}
+
+// of is a table as last read. It is shared: do not change it.
+func (t *tables) of(name state.Setting) map[string]string { return (*t.cur.Load())[name] }
+
+// read reads a table anew and returns it; with an error, the copy at hand.
+func (t *tables) read(ctx context.Context, name state.Setting) (map[string]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.readLocked(ctx, name)
+}
+
+func (t *tables) readLocked(ctx context.Context, name state.Setting) (map[string]string, error) {
+	got, err := t.store.All(ctx, name)
+	if err != nil {
+		return t.of(name), err
+	}
+	if old, read := (*t.cur.Load())[name]; read && maps.Equal(old, got) {
+		return old, nil // who made something of the tables need not make it anew
+	}
+	next := maps.Clone(*t.cur.Load())
+	next[name] = got
+	t.cur.Store(&next)
+	return got, nil
+}
+
+// set writes one entry, "" removes it, and has it in the copy when it returns.
+func (t *tables) set(ctx context.Context, name state.Setting, key, value string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.store.Set(ctx, name, key, value); err != nil {
+		return storeError(err)
+	}
+	_, err := t.readLocked(ctx, name)
+	if err != nil {
+		return storeError(err)
+	}
+	return nil
+}
+
+// readIdle reads the warmer's default idle time.
+func (t *tables) readIdle(ctx context.Context) {
+	switch idle, known, err := t.store.DefaultIdle(ctx); {
+	case err != nil: // what was read before stands
+	case known:
+		t.idle.Store(&idle)
+	default:
+		t.idle.Store(nil)
+	}
+}
+
+// poke asks for all tables to be read.
+func (t *tables) poke() {
+	select {
+	case t.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps the copy until ctx ends.
+func (t *tables) run(ctx context.Context) {
+	tick := time.NewTicker(tablesEvery)
+	defer tick.Stop()
+	for {
+		for _, name := range settingTables {
+			if _, err := t.read(ctx, name); errors.Is(err, state.ErrUnavailable) {
+				break // the breaker logs; the next tick tries again
+			}
+		}
+		t.readIdle(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.dirty:
+		case <-tick.C:
+		}
+	}
+}
+
+// OnEvent takes in an event of the pool: have the mirror's events passed on to it. It never blocks.
+func (s *Server) OnEvent(e state.Event) {
+	if e.Kind == "settings" || e.Kind == "sync" {
+		s.tables.poke()
+	}
+}

@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/relay"
+)
+
+// What is kept of an answer to read its usage from: engines put it into the first or the last object.
+const (
+	headSize = 512
+	tailSize = 4 << 10
+)
+
+// source is what a tap listens to: a relayed response or stream.
+type source interface {
+	io.ReadCloser
+	io.WriterTo
+}
+
+// tap passes a body on and keeps its first and last bytes and the time of its first.
+type tap struct {
+	source
+	x     *exchange
+	first time.Time
+	kept  *excerpt // nil before the first byte and after release
+}
+
+// excerpt is the two ends of an answer.
+type excerpt struct {
+	head, tail []byte
+	store      [headSize + tailSize]byte
+}
+
+var excerpts = sync.Pool{New: func() any { return new(excerpt) }}
+
+var _ fasthttp.BodyWriterTo = (*tap)(nil)
+
+// sendBody makes a stream the body of the answer, through a tap; the stream's end finishes the exchange. The head goes
+// out at once where the first bytes are still to come.
+func (x *exchange) sendBody(from source, size int) {
+	x.tap = &tap{source: from, x: x}
+	if x.lines != nil {
+		x.ctx.Response.SetBodyStream(&translation{tap: x.tap, lines: x.lines}, size)
+	} else {
+		x.ctx.Response.SetBodyStream(x.tap, size)
+	}
+	x.handed = true
+	resp, ok := from.(*relay.Response)
+	x.ctx.Response.ImmediateHeaderFlush = ok && size < 0 && resp.Buffered() == 0
+}
+
+// SupportsBodyWriteTo tells fasthttp that WriteTo may stand in for Read.
+func (t *tap) SupportsBodyWriteTo() bool { return true }
+
+// Read passes bytes on.
+func (t *tap) Read(p []byte) (n int, err error) {
+	defer t.recover(&err)
+	n, err = t.source.Read(p)
+	t.keep(p[:n])
+	return n, err
+}
+
+// WriteTo passes the whole body on.
+func (t *tap) WriteTo(w io.Writer) (n int64, err error) {
+	defer t.recover(&err)
+	return t.source.WriteTo(teeTail{t, w})
+}
+
+// recover turns a panic of the stream into its end: the client's body is cut, and the close finishes the exchange.
+func (t *tap) recover(err *error) {
+	if v := recover(); v != nil {
+		*err = fmt.Errorf("panic in an answer: %v", v)
+		t.x.s.log.Error("panic in an answer", "request", t.x.id, "panic", v, "stack", string(debug.Stack()))
+	}
+}
+
+// teeTail passes writes on, and Flush too, so that a body that trickles in is not held back.
+type teeTail struct {
+	t *tap
+	w io.Writer
+}
+
+func (tt teeTail) Write(p []byte) (int, error) {
+	n, err := tt.w.Write(p)
+	tt.t.keep(p[:n])
+	return n, err
+}
+
+// Flush passes on what a relayed response asks for before it waits.
+func (tt teeTail) Flush() error {
+	if f, ok := tt.w.(interface{ Flush() error }); ok {
+		return f.Flush()
+	}
+	return nil
+}
+
+func (t *tap) keep(p []byte) {
+	if len(p) == 0 {
+		return
+	}
+	if t.first.IsZero() && p[0] != ':' { // a comment is no answer
+		t.first = time.Now()
+		if t.x != nil {
+			t.x.dropBody() // it is not sent again
+		}
+	}
+	if t.kept == nil {
+		t.kept = excerpts.Get().(*excerpt)
+		t.kept.head, t.kept.tail = t.kept.store[:0:headSize], t.kept.store[headSize:headSize]
+	}
+	k := t.kept
+	k.head = append(k.head, p[:min(len(p), headSize-len(k.head))]...)
+	if len(p) > tailSize {
+		p = p[len(p)-tailSize:]
+	}
+	if over := len(k.tail) + len(p) - tailSize; over > 0 {
+		k.tail = k.tail[:copy(k.tail, k.tail[over:])]
+	}
+	k.tail = append(k.tail, p...)
+}
+
+// release gives the memory back; the tap is dead then.
+func (t *tap) release() {
+	if t.kept != nil {
+		excerpts.Put(t.kept)
+		t.kept = nil
+	}
+}

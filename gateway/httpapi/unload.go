@@ -1,0 +1,134 @@
+package httpapi
+
+import (
+	"context"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+)
+
+type unloadAnswer struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+	Name    string `json:"model_name"`
+}
+
+type unloadAllAnswer struct {
+	Status   string   `json:"status"`
+	Message  string   `json:"message"`
+	Unloaded []string `json:"unloaded"`
+}
+
+// unload unloads the model that the body names, or with none all of them. A body that cannot be understood unloads
+// nothing.
+func (s *Server) unload(r *request) error {
+	values, err := r.fields()
+	if err != nil {
+		return err
+	}
+	m, err := r.members()
+	if err != nil {
+		return err
+	}
+	force, err := flagOf(m, "force")
+	if err != nil {
+		return err
+	}
+	ctx, stop := r.attended()
+	defer stop()
+	name := r.hit.Route.ModelName(values)
+	switch {
+	case !name.Set():
+		gone, err := s.dismiss(ctx, "", force != nil && *force)
+		if err != nil {
+			return r.unlessLeft(err)
+		}
+		return r.reply(fasthttp.StatusOK, unloadAllAnswer{"success", "All models unloaded successfully", gone})
+	case name.Empty():
+		return api.New(api.MissingRequiredParameter, "'model_name' must not be empty; leave it out to unload all models.").With("model_name")
+	}
+	model, err := s.modelNamed(name.String())
+	if err != nil {
+		return err
+	}
+	if _, err := s.dismiss(ctx, model.ID, force != nil && *force); err != nil {
+		return r.unlessLeft(err)
+	}
+	r.ctx.Response.Header.Set(api.HeaderModel, model.ID)
+	return r.reply(fasthttp.StatusOK, unloadAnswer{"success", "Model unloaded successfully", model.ID})
+}
+
+// unlessLeft is err, or nil after the end of a request whose client left.
+func (r *request) unlessLeft(err error) error {
+	if r.left(err) {
+		return nil
+	}
+	return err
+}
+
+// dismiss unloads a model, or with "" all, and names those that went. When it returns, the mirror knows.
+func (s *Server) dismiss(ctx context.Context, model string, force bool) (gone []string, err error) {
+	done, err := s.cfg.Gate.Unload(ctx, model, force)
+	if err != nil {
+		return nil, err
+	}
+	gone = []string{}
+	for _, u := range done {
+		if u.Err != nil {
+			err = u.Err
+		} else if !slices.Contains(gone, u.Model) {
+			gone = append(gone, u.Model)
+		}
+	}
+	_, _ = s.lookNow(ctx) // the models are gone, whatever comes of it
+	return gone, err
+}
+
+// ensureGone unloads a model. One that is not loaded has nothing to unload, and that is well.
+func (s *Server) ensureGone(ctx context.Context, model string) error {
+	if _, err := s.dismiss(ctx, model, false); err != nil && api.As(err).Kind != api.ModelNotLoaded {
+		return err
+	}
+	return nil
+}
+
+// unloadAll is GET /unload: all models, told in a word. HEAD asks whether the route is there and unloads nothing.
+func (s *Server) unloadAll(r *request) error {
+	if !r.hit.Head {
+		ctx, stop := r.attended()
+		defer stop()
+		if _, err := s.dismiss(ctx, "", false); err != nil {
+			return r.unlessLeft(err)
+		}
+	}
+	r.send(fasthttp.StatusOK, textPlain, []byte("OK"))
+	return nil
+}
+
+var msgOK = map[string]string{"msg": "ok"}
+
+// apiUnloadAll is POST /api/models/unload.
+func (s *Server) apiUnloadAll(r *request) error {
+	ctx, stop := r.attended()
+	defer stop()
+	if _, err := s.dismiss(ctx, "", false); err != nil {
+		return r.unlessLeft(err)
+	}
+	return r.reply(fasthttp.StatusOK, msgOK)
+}
+
+// apiUnload is POST /api/models/unload/{id}.
+func (s *Server) apiUnload(r *request) error {
+	model, err := s.modelNamed(r.hit.ID)
+	if err != nil {
+		return err
+	}
+	ctx, stop := r.attended()
+	defer stop()
+	if err := s.ensureGone(ctx, model.ID); err != nil {
+		return r.unlessLeft(err)
+	}
+	return r.reply(fasthttp.StatusOK, msgOK)
+}

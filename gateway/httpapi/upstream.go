@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/bodycheck"
+	"reveille/infra/jsonscan"
+	"reveille/infra/policy"
+)
+
+// upstream loads the model that the path names and passes the request on to its engine: method, query, body and the
+// rest of the path as they are. A path that ends with the name is led to the one with a slash, so that relative links
+// of an engine's own pages work. HEAD loads nothing.
+func (s *Server) upstream(r *request) error {
+	id, rest, found := api.SplitUpstream(r.hit.Tail, s.isName)
+	if !found {
+		return api.UnknownModel(r.hit.ID)
+	}
+	model, err := s.modelNamed(id)
+	if err != nil {
+		return err
+	}
+	_, target := splitTarget(r.ctx.Request.Header.RequestURI())
+	path, query, hasQuery := strings.Cut(string(target), "?")
+	if hasQuery {
+		query = "?" + query
+	}
+	if rest == "" {
+		s.m.answer(r.routeName(), fasthttp.StatusTemporaryRedirect)
+		r.ctx.Response.Header.Set("Location", path+"/"+query)
+		r.ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
+		return nil
+	}
+	c := &call{request: r, model: model, asked: id, body: r.ctx.PostBody()}
+	if err := c.vetUpstream(rest); err != nil {
+		return err
+	}
+	x := &exchange{call: c, path: []byte(rest + query), raw: true}
+	return x.start()
+}
+
+// vetUpstream holds the body of a request to an engine's own path that runs the model to the same rules as those of the
+// routes.
+func (c *call) vetUpstream(path string) error {
+	if h := &c.ctx.Request.Header; h.IsGet() || h.IsHead() {
+		return nil
+	}
+	switch kind, spec := bodycheck.ForPath(path); kind {
+	case bodycheck.JSON:
+		return c.vet(spec)
+	case bodycheck.Files:
+		boundary, ok := jsonscan.Boundary(string(c.ctx.Request.Header.ContentType()))
+		if !ok {
+			return api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")
+		}
+		return checkForm(c.body, boundary, c.model.Type == policy.Image)
+	case bodycheck.Closed:
+		return api.New(api.UnsupportedParameter, "This path of the engine is not open; use the gateway's own route.")
+	}
+	return nil
+}

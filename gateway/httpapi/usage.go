@@ -1,0 +1,126 @@
+package httpapi
+
+import (
+	"bytes"
+	"strconv"
+	"time"
+
+	"reveille/infra/jsonscan"
+	"reveille/infra/state"
+)
+
+// usage is what an engine says of one answer.
+type usage struct {
+	Input, Output, Cached int64
+	PerSecond             float64
+	TTFT                  float64
+}
+
+// readUsage finds usage and timings at the ends of an answer.
+func readUsage(head, tail []byte) (u usage, ok bool) {
+	u, ok = usageIn(tail)
+	if u.Input == 0 && u.Cached == 0 { // embeddings tell first, Anthropic's streams tell the input first
+		if first, there := usageIn(head); there {
+			u.Input, u.Cached, ok = first.Input, first.Cached, true
+			u.Output = max(u.Output, first.Output)
+		}
+	}
+	return u, ok
+}
+
+var (
+	usageKeys   = []string{"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens", "prompt_tokens_details"}
+	timingsKeys = []string{"cache_n", "prompt_n", "predicted_n", "predicted_per_second"}
+	detailKeys  = []string{"cached_tokens"}
+)
+
+func usageIn(part []byte) (u usage, ok bool) {
+	var us [5]jsonscan.Value
+	var ti [4]jsonscan.Value
+	var de [1]jsonscan.Value
+	hasUsage := lastObject(part, `"usage":`, usageKeys, us[:])
+	hasTimings := lastObject(part, `"timings":`, timingsKeys, ti[:])
+	if hasUsage {
+		u.Input, u.Output = whole(us[0])+whole(us[1]), whole(us[2])+whole(us[3])
+		if us[4].Kind == jsonscan.Object && jsonscan.Scan(us[4].Raw, detailKeys, de[:]) == nil {
+			u.Cached = whole(de[0])
+		}
+	}
+	if hasTimings {
+		if !hasUsage {
+			u.Input, u.Output, u.Cached = whole(ti[1])+whole(ti[0]), whole(ti[2]), whole(ti[0])
+		}
+		if ti[3].Kind == jsonscan.Number {
+			u.PerSecond, _ = strconv.ParseFloat(string(ti[3].Raw), 64)
+		}
+	}
+	return u, hasUsage || hasTimings
+}
+
+// whole is a whole number that is not negative, 0 for anything else.
+func whole(v jsonscan.Value) int64 {
+	if v.Kind != jsonscan.Number {
+		return 0
+	}
+	n, err := strconv.ParseInt(string(v.Raw), 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// lastObject reads members of the object behind the last occurrence of key that has an object behind it.
+func lastObject(part []byte, key string, names []string, out []jsonscan.Value) bool {
+	for {
+		i := bytes.LastIndex(part, []byte(key))
+		if i < 0 {
+			return false
+		}
+		if obj := object(bytes.TrimLeft(part[i+len(key):], " ")); obj != nil {
+			return jsonscan.Scan(obj, names, out) == nil
+		}
+		part = part[:i]
+	}
+}
+
+// object is the JSON object that b begins with, nil for none or one that is cut off. Texts with braces in them are not
+// expected in it.
+func object(b []byte) []byte {
+	depth := 0
+	for i, c := range b {
+		switch c {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		}
+		if depth == 0 {
+			if i == 0 {
+				return nil
+			}
+			return b[:i+1]
+		}
+	}
+	return nil
+}
+
+// note adds what an answer that ended well says of itself to the pool's statistics.
+func note(t *state.Toucher, began time.Time, tap *tap) {
+	t.Count("request_count_total", 1)
+	if tap.kept == nil {
+		return
+	}
+	u, ok := readUsage(tap.kept.head, tap.kept.tail)
+	if !ok {
+		return
+	}
+	if !tap.first.IsZero() {
+		u.TTFT = tap.first.Sub(began).Seconds()
+	}
+	for name, n := range map[string]int64{"input_tokens": u.Input, "output_tokens": u.Output, "prompt_tokens": u.Input, "cache_tokens": u.Cached} {
+		t.Set(name, float64(n))
+		t.Count(name+"_total", float64(n))
+	}
+	t.Set("time_to_first_token", u.TTFT)
+	t.Set("tokens_per_second", u.PerSecond)
+}

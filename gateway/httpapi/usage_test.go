@@ -1,0 +1,68 @@
+package httpapi
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/relay"
+	"reveille/infra/state"
+)
+
+func TestReadUsage(t *testing.T) {
+	for text, want := range map[string]usage{
+		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2}}}`:           {Input: 3, Output: 4, Cached: 2},
+		`{"timings":{"cache_n":5,"prompt_n":6,"predicted_n":7,"predicted_per_second":8.5}}`:                                      {Input: 11, Output: 7, Cached: 5, PerSecond: 8.5},
+		"data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":null}\n\n":                                                  {Input: 1},
+		"data: {\"message\":{\"usage\":{\"input_tokens\":9}}}\n\n" + strings.Repeat("x", 5000) + `{"usage":{"output_tokens":2}}`: {Input: 9, Output: 2},
+		`{"usage":{"prompt_tokens":-4,"completion_tokens":1e3}}`:                                                                 {},
+	} {
+		tp := new(tap)
+		for len(text) > 0 {
+			n := min(len(text), 700)
+			tp.keep([]byte(text[:n]))
+			text = text[n:]
+		}
+		if got, ok := readUsage(tp.kept.head, tp.kept.tail); !ok || got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		tp.release()
+	}
+	for _, text := range []string{``, `{"usage":`, `{"usage":{"a":1`, `{"usage":3}`, `usage`} {
+		if got, ok := readUsage(nil, []byte(text)); ok {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+}
+
+func TestTapIgnoresComments(t *testing.T) {
+	tp := new(tap)
+	tp.keep([]byte(": loading\n\n"))
+	if !tp.first.IsZero() {
+		t.Error("a comment counts as the first byte")
+	}
+	tp.keep([]byte("data: x\n\n"))
+	if time.Since(tp.first) > time.Minute {
+		t.Error("no first byte")
+	}
+}
+
+// TestClientsFollowThePool: those of hosts that are gone are closed.
+func TestClientsFollowThePool(t *testing.T) {
+	var c clients
+	pool := &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:1"}, "b": {Addr: "b:1"}}}
+	see := func() *state.Snapshot { return pool }
+	a, b := c.of("a:1", see), c.of("b:1", see)
+	if c.of("a:1", see) != a {
+		t.Error("two clients of one address")
+	}
+	pool = &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:2"}, "b": {Addr: "b:1"}}}
+	_ = c.of("a:2", see)
+	if c.known("a:1") != nil || c.known("b:1") != b {
+		t.Error("the pool is not followed")
+	}
+	if _, err := a.Do(nil, &relay.Request{Method: "GET", Path: []byte("/")}); err == nil {
+		t.Error("a client of a host that is gone works")
+	}
+	c.close()
+}

@@ -1,0 +1,103 @@
+package httpapi
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// uses is what this gateway itself knows of models in use: it is told in listings before the pool's state has heard of
+// it. The zero value is ready; methods are safe for concurrent use.
+type uses struct {
+	mu      sync.RWMutex
+	last    map[copyKey]*atomic.Int64 // µs since the epoch on this machine's clock; an entry stays once made
+	streams map[string]int            // open streams by model
+
+	ahead atomic.Pointer[int64] // µs by which the store's clock is ahead of this machine's; nil before the first listing
+}
+
+// copyKey names a model on a host.
+type copyKey struct{ host, model string }
+
+// note records a use now.
+func (u *uses) note(host, model string) {
+	now := time.Now().UnixMicro()
+	key := copyKey{host, model}
+	u.mu.RLock()
+	at := u.last[key]
+	u.mu.RUnlock()
+	if at == nil {
+		u.mu.Lock()
+		if u.last == nil {
+			u.last = map[copyKey]*atomic.Int64{}
+		}
+		if at = u.last[key]; at == nil {
+			at = new(atomic.Int64)
+			u.last[key] = at
+		}
+		u.mu.Unlock()
+	}
+	at.Store(now)
+}
+
+// toldLate is how much later than it was a use may stand in a record: its age is taken off Redis' clock only when the
+// word of it arrives there, and that word may take as long as a call may.
+const toldLate = 200 * time.Millisecond
+
+// Each snapshot tells the difference between the store's clock and this machine's anew, less the time that its reply took.
+// A difference taken over is kept while it may be the same one, so that a use has one time: until another is larger by
+// moreAhead, whose reply was faster by that, or smaller by lessAhead, which no reply takes.
+const (
+	moreAhead = toldLate / 2
+	lessAhead = 2 * time.Second
+)
+
+// aheadBy is how far ahead the store's clock is, in µs.
+func (u *uses) aheadBy(snap *state.Snapshot) int64 {
+	now := snap.NowMS*1000 - snap.Taken.UnixMicro()
+	was := u.ahead.Load()
+	if was != nil && now-*was <= moreAhead.Microseconds() && *was-now <= lessAhead.Microseconds() {
+		return *was
+	}
+	u.ahead.Store(&now)
+	return now
+}
+
+// lastOn is the last use of a model's copy in µs on the clock of the snapshot. This gateway's own account of it goes
+// before the record's unless the record knows of a later use, so that uses through one gateway are listed in their order
+// however soon they follow each other.
+func (u *uses) lastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (at int64, own bool) {
+	told := m.UsedMS * 1000
+	u.mu.RLock()
+	noted := u.last[copyKey{host, m.ID}]
+	u.mu.RUnlock()
+	if noted == nil {
+		return told, false
+	}
+	at = noted.Load() + u.aheadBy(snap)
+	if told-at > toldLate.Microseconds() {
+		return told, false
+	}
+	return at, true
+}
+
+// stream counts a stream of a model that begins (1) or ends (-1).
+func (u *uses) stream(model string, n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.streams == nil {
+		u.streams = map[string]int{}
+	}
+	if u.streams[model] += n; u.streams[model] == 0 {
+		delete(u.streams, model)
+	}
+}
+
+// streaming reports whether a stream of the model is open here.
+func (u *uses) streaming(model string) bool {
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	return u.streams[model] > 0
+}

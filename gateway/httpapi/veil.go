@@ -1,0 +1,66 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+
+	"reveille/infra/catalog"
+	"reveille/infra/recipe"
+)
+
+// What follows is left out of answers to keys without manage: where something lies on a host, how to reach it, and the
+// command line of its process. Members stay, with empty values, for clients that expect them.
+
+// veil takes out of a report what only managers may see.
+func (h *healthReport) veil() {
+	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
+		for i := range list {
+			m := &list[i]
+			m.Checkpoint, m.BackendURL, m.PID, m.Plan = openCheckpoint(m.Checkpoint), "", 0, nil
+			var o recipe.Options
+			_ = json.Unmarshal(m.Options, &o) // what is no object comes out as an empty one
+			m.Options = json.RawMessage(openOptions(o).Canonical())
+		}
+	}
+	if h.Checkpoint != nil { // the first one's: it was taken out there
+		h.Checkpoint = &h.Loaded[0].Checkpoint
+	}
+	h.Refused = nil
+	veilRunners(h.Runners)
+}
+
+// veilRunners takes out how engines are confined, which names paths and users.
+func veilRunners(runners []runnerInfo) {
+	for i := range runners {
+		runners[i].Sandbox = nil
+	}
+}
+
+// openCheckpoint is a public repository's checkpoint as it is, and of other places the last part.
+func openCheckpoint(checkpoint string) string {
+	if catalog.ParseCheckpoint(checkpoint).Scheme == catalog.SchemeHF {
+		return checkpoint
+	}
+	return weightsName(checkpoint)
+}
+
+// openOptions empties arguments and the texts that may hold paths or addresses.
+func openOptions(o recipe.Options) recipe.Options {
+	out := maps.Clone(o)
+	for name, v := range out {
+		if text, is := v.(string); is && (name == "args" || strings.HasSuffix(name, "_args") || strings.ContainsAny(text, `/\:`)) {
+			out[name] = ""
+		}
+	}
+	return out
+}
+
+// openSetting is openOptions for a run-time setting, which may be a number or an object.
+func openSetting(value json.RawMessage) json.RawMessage {
+	var o recipe.Options
+	if json.Unmarshal(value, &o) != nil || o == nil {
+		return value
+	}
+	return json.RawMessage(openOptions(o).Canonical())
+}

@@ -1,0 +1,36 @@
+package httpapi
+
+import (
+	"strings"
+	"testing"
+)
+
+// Paths, addresses, processes and command lines are for keys with manage; without a key there is no full health.
+func TestManagersSeeHosts(t *testing.T) {
+	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" manage\ninfer-key infer\n") })
+	p.want(200, p.post("/v1/load", `{"model_name":"two"}`))
+	p.want(200, p.post("/v1/models/one/options", `{"args":"--tokens 3"}`))
+	for path, hidden := range map[string][]string{"/v1/health": {`"backend_url":"http`, `"pid":`, `"sandbox"`}, "/running": {`"cmd":"/`, `"proxy":"http`}, "/v1/system-info": {`"sandbox"`}} {
+		p.want(401, p.with("", "GET", path, ""))
+		all, some := p.want(200, p.get(path)).text, p.want(200, p.with("infer-key", "GET", path, "")).text
+		some = strings.ReplaceAll(some, `"pid":0`, "")
+		for _, text := range hidden {
+			if !strings.Contains(all, text) || strings.Contains(some, text) {
+				t.Errorf("%s: %s is for managers:\n%s\n%s", path, text, all, some)
+			}
+		}
+	}
+	for _, path := range []string{"/health", "/live", "/ready"} {
+		if r := p.want(200, p.with("", "GET", path, "")); len(r.json) != 1 {
+			t.Errorf("%s: %s", path, r.text)
+		}
+	}
+	for checkpoint, want := range map[string]string{"/srv/models/a.gguf": "a.gguf", `C:\models\a.gguf`: "a.gguf", "s3://bucket/x/a.gguf": "a.gguf", "hf://org/repo/a.gguf": "hf://org/repo/a.gguf", "": ""} {
+		if got := openCheckpoint(checkpoint); got != want {
+			t.Errorf("%s: %s, want %s", checkpoint, got, want)
+		}
+	}
+	if o := openOptions(map[string]any{"args": "-np 2", "llamacpp_args": "-np 2", "path": "/etc/x", "backend": "cuda", "ctx_size": int64(5)}); o["args"] != "" || o["llamacpp_args"] != "" || o["path"] != "" || o["backend"] != "cuda" || o["ctx_size"] != int64(5) {
+		t.Error(o)
+	}
+}

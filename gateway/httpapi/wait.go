@@ -1,0 +1,217 @@
+package httpapi
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/scheduling"
+	"reveille/infra/relay"
+)
+
+// patience is how a client wants to wait for a cold model.
+type patience struct {
+	policy string        // block, fail or fallback
+	limit  time.Duration // of the whole wait
+}
+
+// patienceOf reads x-cold-wait and x-wait-timeout. hold is the longest wait there is; a client can only shorten it.
+func patienceOf(h *fasthttp.RequestHeader, hold time.Duration) (patience, error) {
+	p := patience{policy: "block", limit: hold}
+	switch v := h.Peek(api.HeaderColdWait); string(v) {
+	case "", "block":
+	case "fail":
+		p.policy = "fail"
+	case "fallback":
+		p.policy = "fallback"
+	default:
+		return p, api.Newf(api.InvalidType, "'%s' must be block, fail or fallback.", api.HeaderColdWait).With(api.HeaderColdWait)
+	}
+	if v := h.Peek(api.HeaderWaitTimeout); len(v) > 0 {
+		s, err := strconv.ParseFloat(string(v), 64)
+		if err != nil || !(s >= 0) {
+			return p, api.Newf(api.InvalidType, "'%s' must be a number of seconds.", api.HeaderWaitTimeout).With(api.HeaderWaitTimeout)
+		}
+		if s < hold.Seconds() {
+			p.limit = time.Duration(s * float64(time.Second))
+		}
+	}
+	return p, nil
+}
+
+// coldPolicy obeys x-cold-wait for a model that is not loaded: fail and fallback do not wait.
+func (x *exchange) coldPolicy() error {
+	gate := x.s.cfg.Gate
+	switch x.wait.policy {
+	case "fallback":
+		for _, id := range x.model.Fallback {
+			route, warm := gate.Route(id)
+			m, known := x.s.cfg.Catalog().Model(id)
+			if !warm || !known || m.Type != x.model.Type {
+				continue
+			}
+			x.model, x.state, x.route, x.routed = m, "loaded", route, true
+			return x.rename()
+		}
+	case "fail":
+		w, err := gate.Enter(scheduling.Ask{Model: x.model.ID, Background: true, Tenant: tenant{x}})
+		if err != nil {
+			return err
+		}
+		x.ahead = w.Ahead()
+		_, _, err = w.Result()
+		return err
+	}
+	return nil // none is loaded: wait like any other
+}
+
+// tenant is the key on whose account an exchange waits. However often it goes back to the gate, it is charged one load, and
+// none where somebody else's is under way.
+type tenant struct{ x *exchange }
+
+func (t tenant) Wait() error { return t.x.account.Wait() }
+
+func (t tenant) Leave() { t.x.account.Leave() }
+
+func (t tenant) Load() error {
+	if t.x.charged {
+		return nil
+	}
+	err := t.x.chargeLoad()
+	t.x.charged, t.x.denied = err == nil, err != nil
+	return err
+}
+
+// chargeLoad charges a load to the request's account unless the model is loaded or on its way.
+func (c *call) chargeLoad() error {
+	if c.s.stateOf(c.model.ID) != "unloaded" {
+		return nil
+	}
+	return c.account.Load()
+}
+
+// begun looks anew whether the model is loaded or on its way, before a request is refused because its key may begin no
+// load: the mirror may be behind.
+func (x *exchange) begun() bool {
+	x.denied = false
+	_, err := x.s.look()
+	x.charged = err == nil && x.s.stateOf(x.model.ID) != "unloaded"
+	return x.charged
+}
+
+// refusals are the runners' answers that sent the exchange back to the gate.
+type refusals struct {
+	n     int
+	hosts []string   // that gave them
+	why   *api.Error // the last one, for the client if there is no time for another try
+	pause time.Time  // until then nobody is asked
+}
+
+// Pauses between refusals grow from firstPause to maxPause. The first refusal is no reason for one: the mirror was
+// behind, and the gate knows better.
+const (
+	firstPause = 20 * time.Millisecond
+	maxPause   = 500 * time.Millisecond
+)
+
+// again sends the exchange back to the gate: no engine saw the request. why is told when the time is over, and at once to
+// HEAD, which may begin no load.
+func (x *exchange) again(why *api.Error) error {
+	x.leave()
+	if x.hit.Head {
+		return why
+	}
+	x.routed = false
+	x.info.Ticket = ""
+	x.refused.why = why
+	if !slices.Contains(x.refused.hosts, x.route.Host) {
+		x.refused.hosts = append(x.refused.hosts, x.route.Host)
+	}
+	if x.refused.n++; x.refused.n > 1 {
+		x.refused.pause = time.Now().Add(min(maxPause, firstPause<<min(x.refused.n-2, 10)))
+	}
+	return relay.ErrAgain
+}
+
+// ready brings a route: the mirror's for a warm model, else the gate's. It waits until the given time at most, false
+// then; the zero time is no limit but the request's own.
+func (x *exchange) ready(until time.Time) (bool, error) {
+	if x.routed {
+		return true, nil
+	}
+	if in, err := x.pause(until); !in || err != nil {
+		return false, err
+	}
+	w := x.waiter.Load()
+	if w == nil {
+		left := x.wait.limit - time.Since(x.began)
+		if x.refused.why != nil && left <= 0 {
+			return false, x.refused.why
+		}
+		var err error
+		ask := scheduling.Ask{Model: x.model.ID, Refused: x.refused.hosts, Limit: max(left, time.Millisecond), Tenant: tenant{x}}
+		w, err = x.s.cfg.Gate.Enter(ask)
+		if x.denied && x.begun() {
+			w, err = x.s.cfg.Gate.Enter(ask)
+		}
+		if err != nil {
+			x.ahead = x.s.cfg.Gate.Waiting()[x.model.ID]
+			return false, err
+		}
+		x.cold, x.ahead = true, max(x.ahead, w.Ahead())
+		x.waiter.Store(w)
+		if x.link.Cause() != nil { // abandoned before it could see the waiter
+			w.Leave(false)
+		}
+	}
+	if in := waitFor(w.Done(), until); !in {
+		return false, nil
+	}
+	route, info, err := w.Result()
+	x.waiter.Store(nil)
+	waited := x.info.Waited + info.Waited
+	if err != nil {
+		x.info.Waited = waited
+		if cause := x.link.Cause(); cause != nil {
+			return false, cause
+		}
+		return false, err
+	}
+	x.route, x.info, x.routed = route, info, true
+	x.info.Waited = waited
+	x.cold = info.Cold
+	return true, nil
+}
+
+// pause waits out the pause after a refusal; false when until comes first.
+func (x *exchange) pause(until time.Time) (bool, error) {
+	d := time.Until(x.refused.pause)
+	if d <= 0 {
+		return true, nil
+	}
+	in := until.IsZero() || !until.Before(x.refused.pause)
+	if !in {
+		d = max(0, time.Until(until))
+	}
+	time.Sleep(d) // at most maxPause, after which the client's leaving is noticed
+	return in, x.link.Cause()
+}
+
+// waitFor waits for done until the given time, the zero time being no limit.
+func waitFor(done <-chan struct{}, until time.Time) bool {
+	if until.IsZero() {
+		<-done
+		return true
+	}
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}

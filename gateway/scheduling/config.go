@@ -1,0 +1,100 @@
+package scheduling
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// Store is what the gate asks of the pool's state; [*state.Store] is one. Calls are bounded by the store itself.
+type Store interface {
+	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
+	Renew(ctx context.Context, gateway string, tickets ...string) ([]state.Standing, error)
+	Leave(ctx context.Context, gateway, ticket string, keep bool) error
+	RenewWake(ctx context.Context, host, token string) error
+	LeaveWake(ctx context.Context, host, token string) error
+	FailWake(ctx context.Context, host, token, code, message string) error
+	EndOverdueWake(ctx context.Context, host, token, code, message string) error
+	CallWake(ctx context.Context, gateway, host string) (token string, err error)
+	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
+	CancelSleep(ctx context.Context, host, sweep, token string) error
+	BeginStop(ctx context.Context, host, sweep, token string) error
+	HoldStop(ctx context.Context, host, sweep, token string) error
+	EndStop(ctx context.Context, host, sweep, token, failure string) error
+	Forget(ctx context.Context, host string, limit time.Duration) error
+	LeaveStop(ctx context.Context, host, sweep, token string) error
+}
+
+// Mirror is the gate's view of the pool; [*state.Mirror] is one.
+type Mirror interface {
+	// Snapshot is the newest copy, never nil; Taken is zero before the first.
+	Snapshot() *state.Snapshot
+	// Refresh reads a new one.
+	Refresh(ctx context.Context) (*state.Snapshot, error)
+}
+
+// Waker starts hosts.
+type Waker interface {
+	// Wake asks the host's driver to start it and returns when the driver accepted or refused; it may try several
+	// times. It must end when ctx does. An error that is or wraps a [*api.Error] names the code that waiters get; any
+	// other is no_capacity.
+	Wake(ctx context.Context, host string) error
+}
+
+// Stopper turns hosts off.
+type Stopper interface {
+	// Sleep asks the host's driver to turn it off and returns when the driver accepted or refused. It must end when ctx
+	// does.
+	Sleep(ctx context.Context, host string) error
+}
+
+// Config of a Gate. Store, Mirror, Catalog and Waker are needed; a zero value elsewhere means the default.
+type Config struct {
+	Store   Store
+	Mirror  Mirror
+	Waker   Waker
+	Stopper Stopper                 // for SleepHost; nil: this gateway turns no host off
+	Catalog func() *catalog.Catalog // the catalogue in force; called often, must be cheap and never return nil
+
+	Gateway string // id of this process in the pool, unique; default: random
+
+	Hold      time.Duration // longest a request waits for a cold model; default 300 s
+	FairAfter time.Duration // a copy whose queue is longer than it serves in this time wants another beside it; default 2 s
+	WakeLimit time.Duration // longest from the duty to wake a host to its registration; default 10 min
+
+	Evict policy.Eviction // how idle models are weighed where one has to go; default LRU
+
+	MaxPerModel int // most waiters of one model, above: queue_full; default 10,000
+	MaxTotal    int // most waiters in all, above: overloaded; default 20,000
+
+	Log *slog.Logger // default: discard
+}
+
+func (c Config) withDefaults() Config {
+	set := func(d *time.Duration, def time.Duration) {
+		if *d <= 0 {
+			*d = def
+		}
+	}
+	set(&c.Hold, 300*time.Second)
+	set(&c.WakeLimit, 10*time.Minute)
+	set(&c.FairAfter, 2*time.Second)
+	if c.Gateway == "" {
+		c.Gateway = "gw-" + rand.Text()
+	}
+	if c.MaxPerModel <= 0 {
+		c.MaxPerModel = 10_000
+	}
+	if c.MaxTotal <= 0 {
+		c.MaxTotal = 20_000
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}

@@ -1,0 +1,118 @@
+package scheduling
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/placement"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+// copies is what this gateway saw of the copies of models that may have several. It belongs to one goroutine.
+type copies struct {
+	marks map[place][]mark // newest last, the first at least a window old once there is one
+}
+
+// mark is how many requests had ended at a moment.
+type mark struct {
+	at    time.Time
+	ended int64
+}
+
+// served notes how many requests to a copy have ended by now, and returns how many of them ended in the window before it;
+// ok is false until the copy has been seen for so long, or again when it was away for as long.
+func (c *copies) served(at place, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
+	list := c.marks[at]
+	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
+		list = nil
+	}
+	list = append(list, mark{now, ended})
+	for len(list) > 1 && now.Sub(list[1].at) >= window {
+		list = list[1:]
+	}
+	c.marks[at] = list
+	return ended - list[0].ended, now.Sub(list[0].at) >= window
+}
+
+// moreCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
+// Config.FairAfter, where the catalogue allows one and a host can take it without waiting. Nobody waits for it: requests go
+// to the copies that are there, and to the new one once the mirror shows it. An idle copy goes as any idle model.
+func (g *Gate) moreCopies(ctx context.Context) {
+	c, s := g.catalog(), g.mirror.Snapshot()
+	for _, m := range c.Models {
+		if m.Replicas.Max > 1 && s.Epoch != "" {
+			g.oneMore(ctx, s, c, m)
+		}
+	}
+}
+
+func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalog, m *catalog.Model) {
+	queued, served := 0, 0
+	for i, r := range s.Copies(m.ID) { // the least loaded first
+		f := g.flows.of(r.Host, m.ID)
+		ours := f.open.Load()
+		ended, known := g.copies.served(place{r.Host, m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
+		if i > 0 || !known || ours == 0 { // another copy's, too early, or another gateway's business
+			continue
+		}
+		open := max(ours, int64(r.InFlight))
+		queued = int(open) - atOnce(r)
+		served = int(ended * open / ours) // as if the other gateways' requests fared like ours
+	}
+	if queued <= served {
+		return
+	}
+	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
+	pool, want := v.Pool(s), v.Model(s, m.ID, "", false)
+	if !policy.WantCopy(pool, want, queued, served) {
+		return
+	}
+	g.mu.Lock()
+	now := time.Now()
+	g.rebuild.see(s, now)
+	hosts, _ := g.shunned.open(now)
+	held, operation := g.closed || g.rebuild.waiting(now), g.operationLocked()
+	g.mu.Unlock()
+	p := policy.Place(pool, want, avoiding(hosts))
+	if held || !prompt(p) {
+		return
+	}
+	got, err := g.store.Acquire(ctx, state.Want{
+		Gateway: g.id, Model: m.ID, Host: p.Host, Revision: s.Revision, Background: true, Refused: true, Operation: operation,
+	})
+	switch {
+	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
+		return // the next look decides anew
+	case err != nil:
+		g.log.Warn("further copy", "model", m.ID, "host", p.Host, "error", err)
+		return
+	}
+	g.log.Info("further copy is queued", "model", m.ID, "host", got.Host, "queue", queued, "served", served)
+	if got.WakeToken != "" {
+		g.mu.Lock()
+		g.wakeLocked(got.Host, got.WakeToken)
+		g.mu.Unlock()
+	}
+}
+
+// prompt reports whether a placement waits for nothing busy: a copy that did would come when it is not needed any more.
+func prompt(p policy.Placement) bool {
+	switch p.Reason.Code {
+	case policy.FreeSlot, policy.IdleVictim, policy.Stopping, policy.AfterQueue, policy.WakeHost, policy.WakingHost:
+		return p.Host != ""
+	}
+	return false
+}
+
+// atOnce is how many requests a copy works on at the same time, 1 where its runner does not say.
+func atOnce(r *state.ModelRecord) int {
+	var plan struct {
+		Parallel int `json:"parallel"`
+	}
+	_ = json.Unmarshal([]byte(r.Fields["plan"]), &plan) // unreadable: not said
+	return max(1, plan.Parallel)
+}

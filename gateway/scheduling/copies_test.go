@@ -1,0 +1,113 @@
+package scheduling
+
+import (
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// twoCopies allows m0 a second copy.
+func twoCopies(c *Config) {
+	m, _ := c.Catalog().Model("m0")
+	m.Replicas.Max = 2
+}
+
+// A copy whose queue stays longer than what it serves in fair_after gets one beside it, on another host, and takes the
+// requests that come then.
+func TestFurtherCopy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		open, parallel int  // requests at a time, and of them those that the engine works on
+		ends           int  // requests that end in a second, each followed by another
+		others         int  // requests of other gateways
+		single         bool // the catalogue allows one copy
+		asleep         bool // the other host
+		want           bool
+	}{
+		"nothing ends":                      {open: 6, parallel: 4, want: true},
+		"served slowly":                     {open: 12, parallel: 4, ends: 3, want: true},
+		"served in time":                    {open: 12, parallel: 4, ends: 5},
+		"no queue":                          {open: 4, parallel: 4},
+		"the runner says nothing":           {open: 2, want: true},
+		"one request":                       {open: 1},
+		"others wait too":                   {open: 2, parallel: 4, others: 4, want: true},
+		"others are served like ours":       {open: 6, parallel: 4, ends: 2, others: 6},
+		"one copy is allowed":               {open: 6, parallel: 4, single: true},
+		"the other host sleeps":             {open: 6, parallel: 4, asleep: true, want: true},
+		"nobody asks this gateway for long": {parallel: 4, others: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := newPool("a", "b")
+				if tc.asleep {
+					p.setState("b", "asleep")
+				}
+				p.loaded("a", "m0", tc.open+tc.others)
+				if tc.parallel > 0 {
+					p.hosts["a"].Models["m0"].Fields = map[string]string{"plan": `{"parallel":4}`}
+				}
+				change := twoCopies
+				if tc.single {
+					change = nil
+				}
+				r := start(t, p, change)
+				at, ok := r.Route("m0")
+				if !ok || at.Host != "a" {
+					t.Fatalf("route %+v", at)
+				}
+				for range tc.open {
+					r.Begin(at, "m0")
+				}
+				time.Sleep(500 * time.Millisecond) // between two looks of the gate
+				for range 10 {
+					time.Sleep(time.Second)
+					for range tc.ends {
+						r.End(at, "m0")
+						r.Begin(at, "m0")
+					}
+					if tc.asleep && p.Snapshot().Hosts["b"].State == "waking" {
+						p.setState("b", "ready")
+					}
+				}
+				if n := r.loadsOf("m0"); (n == 1) != tc.want || n > 1 {
+					t.Fatalf("%d further copies, want one: %v", n, tc.want)
+				}
+				if next, ok := r.Route("m0"); tc.want && (!ok || next.Host != "b") {
+					t.Errorf("the next request goes to %+v, not to the new copy", next)
+				}
+			})
+		})
+	}
+}
+
+// What a copy serves is told once it was seen for a whole window, and anew when it was away.
+func TestServed(t *testing.T) {
+	c := copies{marks: map[place][]mark{}}
+	at, began := place{"a", "m"}, time.Unix(1000, 0)
+	for _, tc := range []struct {
+		after time.Duration
+		ended int64
+		want  int64
+		ok    bool
+	}{
+		{0, 10, 0, false},
+		{time.Second, 12, 2, false},
+		{2 * time.Second, 15, 5, true},
+		{3 * time.Second, 15, 3, true},
+		{4 * time.Second, 16, 1, true},
+		{9 * time.Second, 20, 0, false},
+		{11 * time.Second, 20, 0, true},
+	} {
+		if n, ok := c.served(at, tc.ended, began.Add(tc.after), 2*time.Second); n != tc.want || ok != tc.ok {
+			t.Errorf("after %v: %d, %v, want %d, %v", tc.after, n, ok, tc.want, tc.ok)
+		}
+	}
+}
+
+func TestAtOnce(t *testing.T) {
+	for plan, want := range map[string]int{`{"parallel":4}`: 4, `{}`: 1, ``: 1, `nonsense`: 1} {
+		if got := atOnce(&state.ModelRecord{Fields: map[string]string{"plan": plan}}); got != want {
+			t.Errorf("plan %q: %d at once, want %d", plan, got, want)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package scheduling
+
+import (
+	"errors"
+	"slices"
+
+	"reveille/gateway/api"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+func unavailable(cause error) *api.Error {
+	return api.New(api.StateUnavailable, "Models cannot be loaded at the moment; try again.").Because(cause)
+}
+
+func noCapacity(model string, cause error) *api.Error {
+	return api.Newf(api.NoCapacity, "No host could be started for the model '%s'; try again later.", model).Because(cause)
+}
+
+// elsewhere reports whether a ticket failed because of its host, so that another host may do better.
+func elsewhere(r state.TicketRecord) bool {
+	return r.WakeError || interrupted(r) || slices.Contains([]string{api.Draining.Code(), api.HostUnreachable.Code()}, r.Code)
+}
+
+// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host answers at
+// once, and is not shunned for it: whoever has nowhere else to go is told that.
+func interrupted(r state.TicketRecord) bool { return r.Code == api.HostInterrupted.Code() }
+
+// shortage is a runner's refusal for want of memory, nil where it gives no figures.
+func shortage(r state.TicketRecord) *policy.Refusal {
+	device, err := policy.ParseDevices(r.Fields["device"])
+	out := &policy.Refusal{
+		Code: policy.TooLarge, Model: r.Model, Device: device, Need: number(r.Fields["need"]), Budget: number(r.Fields["budget"]), Parts: r.Fields["parts"],
+	}
+	if err != nil || out.Need <= 0 {
+		return nil
+	}
+	return out
+}
+
+// loadFailed reports whether a ticket failed in a way that a repeat is likely to share and that costs the host
+// something, so that repeats are spaced out. A missing file or a refusal costs nothing.
+func loadFailed(r state.TicketRecord) bool {
+	return r.State == "failed" && !elsewhere(r) &&
+		slices.Contains([]string{api.ModelLoadError.Code(), api.LoadTimeout.Code(), api.EngineOutOfMemory.Code(), api.EngineCrashed.Code()}, r.Code)
+}
+
+// failure is the answer to those who waited for a ticket that failed. conflict chooses the 409 row of a code that has
+// one: management calls.
+func failure(r state.TicketRecord, conflict bool) *api.Error {
+	message := r.Message
+	if message == "" {
+		message = "The model '" + r.Model + "' could not be loaded."
+	}
+	e := api.New(kindOf(r.Code, conflict), message)
+	return e.Because(errors.New("ticket " + r.ID + " on " + r.Host + " failed"))
+}
+
+// kindOf is the row of the error table for a ticket's code, model_load_error for one that the table does not know.
+func kindOf(code string, conflict bool) api.Kind {
+	found := api.Kind(0)
+	for _, k := range api.Kinds() {
+		if k.Code() != code {
+			continue
+		}
+		if (k.Status() == 409) == conflict {
+			return k
+		}
+		found = k
+	}
+	if found == 0 {
+		return api.ModelLoadError
+	}
+	return found
+}

@@ -1,0 +1,353 @@
+package scheduling
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"log/slog"
+	"reflect"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+const (
+	renewEvery = time.Second // how often tickets are renewed and read, in case their events were lost
+	renewBatch = 128         // tickets a call, so that one call never holds the store up
+)
+
+// Gate decides which runner gets a request and holds requests whose model is not loaded. Its methods are safe for
+// concurrent use. Run must run for tickets to be kept; OnEvent should hear the mirror's events.
+type Gate struct {
+	store   Store
+	mirror  Mirror
+	waker   Waker
+	catalog func() *catalog.Catalog
+	cfg     Config
+	id      string
+	log     *slog.Logger
+
+	table    atomic.Pointer[table]
+	building sync.Mutex // held by the one request that builds a table
+	flows    flows
+	copies   copies // belongs to Run
+
+	life  context.Context // ends with Run: of calls and goroutines that outlive the request which caused them
+	end   context.CancelFunc
+	work  sync.WaitGroup // groups and wake duties
+	renew chan struct{}  // capacity 1: renew now
+
+	mu      sync.Mutex // never held over a call; guards what follows and all groups and waiters
+	closed  bool
+	waiting int    // waiters in all groups
+	serial  uint64 // of operations
+	groups  map[string]*group
+	all     map[*group]struct{}
+	tickets map[string]*group // whose ticket it is
+	watches map[string]chan state.TicketRecord
+	wakes   map[string]*duty
+	learned estimates
+	failed  trips // loads by model
+	failing map[string]*catalog.Model
+	shunned trips // starts by host
+	rebuild rebuild
+	swaps   swaps
+}
+
+// New makes a gate. Run it, or Close it if it never runs.
+func New(c Config) *Gate {
+	c = c.withDefaults()
+	g := &Gate{
+		store: c.Store, mirror: c.Mirror, waker: c.Waker, catalog: c.Catalog, cfg: c, id: c.Gateway, log: c.Log,
+		flows: flows{m: map[place]*flow{}}, copies: copies{marks: map[place][]mark{}},
+		renew: make(chan struct{}, 1), groups: map[string]*group{}, all: map[*group]struct{}{}, tickets: map[string]*group{},
+		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*duty{},
+		learned: estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
+		failed:  trips{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*trip{}},
+		failing: map[string]*catalog.Model{},
+		shunned: trips{base: time.Second, most: 30 * time.Second, byKey: map[string]*trip{}},
+	}
+	g.life, g.end = context.WithCancel(context.Background())
+	g.table.Store(&table{})
+	return g
+}
+
+// ID is this gateway's name in the pool.
+func (g *Gate) ID() string { return g.id }
+
+// Enter joins the requests that wait for a model, and begins its load if none is under way. The error is a refusal at
+// once: queue_full, overloaded, model_backoff, model_not_found or draining, or the tenant's.
+func (g *Gate) Enter(a Ask) (*Waiter, error) {
+	m, ok := g.catalog().Model(a.Model)
+	if !ok {
+		return nil, api.UnknownModel(a.Model)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, api.GoingAway()
+	}
+	gr := g.groups[a.Model]
+	if gr == nil {
+		if err := g.backoffLocked(m); err != nil {
+			return nil, err
+		}
+	} else if gr.waiters.Len() >= g.cfg.MaxPerModel {
+		return nil, api.Newf(api.QueueFull, "Too many requests wait for the model '%s'.", a.Model).After(g.stageLocked(gr).ETA)
+	}
+	if g.waiting >= g.cfg.MaxTotal {
+		e := api.New(api.Overloaded, "Too many requests wait for models to be loaded.")
+		if gr != nil {
+			e = e.After(g.stageLocked(gr).ETA)
+		}
+		return nil, e
+	}
+	if err := g.admitLocked(a, gr); err != nil {
+		return nil, err
+	}
+	if gr == nil {
+		gr = g.newGroupLocked(need{model: a.Model, refused: a.Refused}, true, a.Background)
+	} else if gr.need.ticket == "" {
+		gr.need.refused = append(gr.need.refused, a.Refused...)
+	}
+	if a.Background {
+		gr.keep = true
+		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len(), settled: true}
+		w.err = loading(a.Model).After(g.stageLocked(gr).ETA)
+		close(w.done)
+		return w, nil
+	}
+	limit := g.cfg.Hold
+	if a.Limit > 0 {
+		limit = min(limit, a.Limit)
+	}
+	w := g.joinLocked(gr, limit)
+	w.tenant = a.Tenant
+	return w, nil
+}
+
+// admitLocked charges a tenant for a request that joins a group, nil for one that begins it.
+func (g *Gate) admitLocked(a Ask, gr *group) error {
+	if a.Tenant == nil {
+		return nil
+	}
+	if !a.Background {
+		if err := a.Tenant.Wait(); err != nil {
+			e := api.As(err)
+			if gr != nil {
+				e = e.After(g.stageLocked(gr).ETA)
+			}
+			return e
+		}
+	}
+	if gr == nil {
+		if err := a.Tenant.Load(); err != nil {
+			if !a.Background {
+				a.Tenant.Leave()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *Gate) newGroupLocked(n need, shared, start bool) *group {
+	n.id, n.evict = g.operationLocked(), g.cfg.Evict
+	gr := &group{
+		model: n.model, shared: shared, bell: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), need: n,
+	}
+	if start {
+		gr.start = time.Now().Add(g.cfg.Hold)
+	}
+	if shared {
+		g.groups[n.model] = gr
+	}
+	g.all[gr] = struct{}{}
+	g.work.Add(1)
+	go g.serve(gr)
+	return gr
+}
+
+// operationLocked is the stem of a new operation id, unique in the pool.
+func (g *Gate) operationLocked() string {
+	g.serial++
+	return g.id + "-" + strconv.FormatUint(g.serial, 10)
+}
+
+func (g *Gate) joinLocked(gr *group, limit time.Duration) *Waiter {
+	w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len()}
+	w.place = gr.waiters.PushBack(w)
+	w.timer = time.AfterFunc(limit, w.expire)
+	g.waiting++
+	return w
+}
+
+// backoffLocked refuses a model whose loads kept failing, until its window ends or its catalogue entry changes.
+func (g *Gate) backoffLocked(m *catalog.Model) error {
+	if old := g.failing[m.ID]; old != nil && old != m && !reflect.DeepEqual(old, m) {
+		g.failed.pass(m.ID)
+		delete(g.failing, m.ID)
+	}
+	if d := g.failed.left(m.ID, time.Now()); d > 0 {
+		return api.Newf(api.ModelBackoff, "Loading the model '%s' failed repeatedly; try again later.", m.ID).After(d)
+	}
+	return nil
+}
+
+// Waiting is how many requests wait at this gateway, by model.
+func (g *Gate) Waiting() map[string]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make(map[string]int, len(g.groups))
+	for gr := range g.all {
+		if n := gr.waiters.Len(); n > 0 {
+			out[gr.model] += n
+		}
+	}
+	return out
+}
+
+// OnEvent takes in an event of the pool. It never blocks.
+func (g *Gate) OnEvent(e state.Event) {
+	switch e.Kind {
+	case "sync":
+		g.renewNow()
+	case "host":
+		// The power of a host that went down may be free now: whoever waits for it takes up the duty to wake it.
+		if e.State == string(policy.Asleep) || e.State == string(policy.Lost) {
+			g.renewNow()
+		}
+	case "ticket":
+		if e.State == "queued" {
+			return // whoever queued it knows more: its position
+		}
+		r := e.Record()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if r.State == "ready" && r.Evicted != "" { // heard once; renewals repeat it
+			g.swaps.note(time.Now())
+		}
+		g.deliverLocked(state.Standing{Ticket: e.Ticket, Found: true, Record: r})
+	}
+}
+
+// deliverLocked passes on how a ticket stands, and learns from tickets that ended.
+func (g *Gate) deliverLocked(s state.Standing) {
+	r := s.Record
+	now := time.Now()
+	switch {
+	case !s.Found || r.Kind == "unload":
+	case r.State == "ready":
+		smooth(g.learned.load, r.Model, time.Duration(r.LoadMS)*time.Millisecond)
+		g.failed.pass(r.Model)
+		delete(g.failing, r.Model)
+		g.shunned.pass(r.Host)
+	case r.State == "failed" && interrupted(r):
+	case r.State == "failed" && elsewhere(r):
+		// One failed wake ends all tickets of the host at one moment.
+		g.shunned.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), now)
+	case loadFailed(r):
+		g.failed.fail(r.Model, s.Ticket, now)
+		g.failing[r.Model], _ = g.catalog().Model(r.Model)
+	}
+	if gr := g.tickets[s.Ticket]; gr != nil {
+		gr.news.put(s)
+		gr.poke()
+	}
+	if w := g.watches[s.Ticket]; w != nil && (!s.Found || r.Done()) {
+		if !s.Found {
+			r = state.TicketRecord{ID: s.Ticket, State: "dropped"}
+		}
+		w <- r // capacity 1, and the watch ends with its first word
+		delete(g.watches, s.Ticket)
+	}
+}
+
+func (g *Gate) renewNow() {
+	select {
+	case g.renew <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the gate's tickets until ctx ends. Then it refuses and ends all waits with draining, gives its tickets up,
+// and returns when nothing of it runs any more. Call it once.
+func (g *Gate) Run(ctx context.Context) error {
+	tick := time.NewTicker(renewEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			g.Close()
+			return nil
+		case <-tick.C:
+			g.moreCopies(ctx)
+		case <-g.renew:
+		}
+		g.renewAll(ctx)
+	}
+}
+
+// Close ends all waits with draining and waits for the gate's goroutines. Later calls of Enter are refused. It may be
+// called more than once.
+func (g *Gate) Close() {
+	g.mu.Lock()
+	g.closed = true
+	for gr := range g.all {
+		g.settleAllLocked(gr, Route{}, LoadInfo{}, api.GoingAway())
+		gr.poke()
+	}
+	g.mu.Unlock()
+	g.end()
+	g.work.Wait()
+}
+
+// renewAll renews and reads every ticket that somebody here waits for.
+func (g *Gate) renewAll(ctx context.Context) {
+	s := g.mirror.Snapshot()
+	g.mu.Lock()
+	g.rebuild.see(s, time.Now())
+	ids := make([]string, 0, len(g.tickets)+len(g.watches))
+	for id, gr := range g.tickets {
+		if gr.waiters.Len() > 0 {
+			ids = append(ids, id)
+		}
+	}
+	for id := range g.watches {
+		ids = append(ids, id)
+	}
+	g.mu.Unlock()
+	for len(ids) > 0 {
+		part := ids[:min(renewBatch, len(ids))]
+		ids = ids[len(part):]
+		standings, err := g.store.Renew(ctx, g.id, part...)
+		g.mu.Lock()
+		for _, st := range standings {
+			g.deliverLocked(st)
+			if st.WakeToken != "" {
+				g.wakeLocked(st.Record.Host, st.WakeToken)
+			}
+		}
+		if err != nil {
+			for _, id := range part {
+				if gr := g.tickets[id]; gr != nil {
+					gr.news.err = err
+					gr.poke()
+				}
+			}
+		}
+		g.mu.Unlock()
+	}
+}
+
+// number reads a whole number, 0 for anything else.
+func number(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}

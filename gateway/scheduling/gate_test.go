@@ -1,0 +1,553 @@
+package scheduling
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/state"
+)
+
+func bubble(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
+
+func enter(t *testing.T, g *Gate, a Ask) *Waiter {
+	t.Helper()
+	w, err := g.Enter(a)
+	if err != nil {
+		t.Fatalf("Enter(%+v): %v", a, err)
+	}
+	return w
+}
+
+func wantKind(t *testing.T, err error, k api.Kind) {
+	t.Helper()
+	if !errors.Is(err, k) {
+		t.Fatalf("got %v, want %v", err, k)
+	}
+}
+
+func TestManyWaitersOneLoad(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		var ws []*Waiter
+		for range 1000 {
+			ws = append(ws, enter(t, r.Gate, Ask{Model: "m0"}))
+		}
+		for i, w := range ws {
+			route, info, err := w.Result()
+			if err != nil || route.Host != "a" || route.Addr != "a:1" || route.Generation != 7 {
+				t.Fatalf("waiter %d: %+v, %v", i, route, err)
+			}
+			if !info.Cold || info.LoadMS != 2000 || info.Waited < 2*time.Second || w.Ahead() != i {
+				t.Fatalf("waiter %d: %+v ahead %d", i, info, w.Ahead())
+			}
+		}
+		if n := r.count("acquire"); n != 1 {
+			t.Errorf("%d acquires, want 1", n)
+		}
+		if r.loadsOf("m0") != 1 {
+			t.Errorf("%d loads, want 1", r.loadsOf("m0"))
+		}
+		if route, ok := r.Route("m0"); !ok || route.Host != "a" {
+			t.Errorf("no warm route after the load: %+v", route)
+		}
+	})
+}
+
+func TestOutcomeWithoutEvents(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		p.mute = true
+		r := start(t, p, nil)
+		_, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		if err != nil || info.Waited > 4*time.Second {
+			t.Fatalf("%+v, %v", info, err)
+		}
+	})
+}
+
+func TestStaleMirrorStillFindsTheLoadedCopy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		r.Snapshot()
+		r.set(func() { r.behind = true })
+		r.loaded("a", "m0", 0)
+		if _, ok := r.Route("m0"); ok {
+			t.Fatal("the mirror was meant to be behind")
+		}
+		route, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		if err != nil || route.Host != "a" || info.Cold {
+			t.Fatalf("%+v %+v %v", route, info, err)
+		}
+	})
+}
+
+func TestStalePlacementIsTriedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		p.stale = 5
+		r := start(t, p, nil)
+		if _, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result(); err != nil {
+			t.Fatal(err)
+		}
+		p.set(func() { p.stale = 1000 })
+		_, info, err := enter(t, r.Gate, Ask{Model: "m1"}).Result()
+		wantKind(t, err, api.StateUnavailable)
+		if info.Waited > 15*time.Second {
+			t.Errorf("gave up after %v", info.Waited)
+		}
+	})
+}
+
+func TestRefusedMakesATicket(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		r.loaded("a", "m0", 0)
+		route, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
+		if err != nil || route.Host != "a" || info.Ticket == "" {
+			t.Fatalf("%+v %+v %v", route, info, err)
+		}
+	})
+}
+
+// A refusal by one host is none by another that has the model: its copy serves, and no further one is loaded.
+func TestRefusedByOneHostGoesToAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a", "b"), nil)
+		r.loaded("a", "m0", 0)
+		r.loaded("b", "m0", 0)
+		route, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
+		if err != nil || route.Host != "b" || info.Ticket != "" {
+			t.Fatalf("%+v %+v %v", route, info, err)
+		}
+	})
+}
+
+func TestLastLeavingDropsTheTicket(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		r := start(t, p, nil)
+		first := enter(t, r.Gate, Ask{Model: "m0"}) // keeps the host loading
+		time.Sleep(100 * time.Millisecond)
+		w1, w2 := enter(t, r.Gate, Ask{Model: "m1"}), enter(t, r.Gate, Ask{Model: "m1"})
+		time.Sleep(100 * time.Millisecond)
+		w1.Leave(false)
+		w1.Leave(true)
+		time.Sleep(100 * time.Millisecond)
+		if p.count("leave") != 0 {
+			t.Fatal("left although one still waits")
+		}
+		w2.Leave(false)
+		_, _, err := first.Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if p.loadsOf("m1") != 0 {
+			t.Error("a load that nobody wants was carried out")
+		}
+		if _, _, err := w2.Result(); !errors.Is(err, ErrLeft) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestWaitThatRanOutKeepsTheLoad(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		p.loadTime = 20 * time.Second
+		r := start(t, p, nil)
+		enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(100 * time.Millisecond)
+		_, info, err := enter(t, r.Gate, Ask{Model: "m1", Limit: 3 * time.Second}).Result()
+		wantKind(t, err, api.ModelLoading)
+		if info.Waited != 3*time.Second {
+			t.Errorf("waited %v", info.Waited)
+		}
+		time.Sleep(time.Minute)
+		if p.loadsOf("m1") != 1 {
+			t.Error("the load did not go on")
+		}
+	})
+}
+
+func TestBackgroundStartsTheLoad(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		w := enter(t, r.Gate, Ask{Model: "m0", Background: true})
+		select {
+		case <-w.Done():
+		default:
+			t.Fatal("a background ask waits")
+		}
+		_, _, err := w.Result()
+		wantKind(t, err, api.ModelLoading)
+		time.Sleep(5 * time.Second)
+		if _, ok := r.Route("m0"); !ok {
+			t.Error("not loaded")
+		}
+	})
+}
+
+func TestTicketsLostWithTheStoresData(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		r := start(t, p, nil)
+		w := enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(500 * time.Millisecond)
+		p.set(func() { // emptied; the runner registers again
+			clear(p.tickets)
+			clear(p.ops)
+			p.hosts["a"].Queue, p.hosts["a"].Loading = nil, ""
+			p.epoch = "2"
+			p.rev++
+		})
+		if _, _, err := w.Result(); err != nil {
+			t.Fatal(err)
+		}
+		if n := p.count("acquire"); n != 2 {
+			t.Errorf("%d acquires, want 2", n)
+		}
+	})
+}
+
+func TestLoadsWaitForRunnersToReportAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		r := start(t, p, nil)
+		r.loaded("b", "m0", 0)
+		time.Sleep(2 * time.Second) // the gate has seen both hosts
+		var b *state.HostRecord
+		p.set(func() { b = p.hosts["b"]; delete(p.hosts, "b"); p.epoch = "2"; p.rev++ })
+		w := enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(3 * time.Second)
+		p.set(func() { p.hosts["b"] = b; p.rev++ })
+		route, _, err := w.Result()
+		if err != nil || route.Host != "b" || p.loadsOf("m0") != 0 {
+			t.Fatalf("%+v, %v, %d loads: loaded a second time", route, err, p.loadsOf("m0"))
+		}
+	})
+}
+
+// Loads wait ten seconds for a host that does not report again, and no longer (faults 3 and 4).
+func TestLoadsDoNotWaitForALostRunner(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		r := start(t, p, nil)
+		time.Sleep(2 * time.Second) // the gate has seen both hosts
+		p.set(func() { delete(p.hosts, "b"); p.epoch = "2"; p.rev++ })
+		_, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held := info.Waited - p.loadTime; held < 9*time.Second || held > 11*time.Second {
+			t.Errorf("the load was held back for %v, want 10 s", held)
+		}
+	})
+}
+
+func TestStoreAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		r.loaded("a", "m0", 0)
+		r.Snapshot()
+		w := enter(t, r.Gate, Ask{Model: "m1"})
+		time.Sleep(100 * time.Millisecond)
+		r.set(func() { r.down, r.slow = true, 150*time.Millisecond }) // as long as a call may take
+		if _, ok := r.Route("m0"); !ok {
+			t.Error("warm traffic ends with the store")
+		}
+		_, info, err := enter(t, r.Gate, Ask{Model: "m2"}).Result()
+		wantKind(t, err, api.StateUnavailable)
+		if info.Waited > 300*time.Millisecond {
+			t.Errorf("answered after %v", info.Waited)
+		}
+		_, info, err = w.Result()
+		wantKind(t, err, api.StateUnavailable)
+		if info.Waited < 10*time.Second || info.Waited > 13*time.Second {
+			t.Errorf("a waiter with a ticket was given up after %v", info.Waited)
+		}
+	})
+}
+
+func TestStoreAwayForAShortWhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		w := enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(500 * time.Millisecond)
+		r.set(func() { r.down = true })
+		time.Sleep(6 * time.Second)
+		r.set(func() { r.down = false })
+		if _, _, err := w.Result(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestFailuresReachEveryWaiterAndOpenAWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		p.outcome = func(model string, n int) map[string]string {
+			if model == "m0" && n <= 3 {
+				return map[string]string{"code": "model_load_error", "message": "engine said no"}
+			}
+			if model == "m1" {
+				return map[string]string{"code": "model_file_not_found", "message": "no file"}
+			}
+			return nil
+		}
+		r := start(t, p, nil)
+		w1, w2 := enter(t, r.Gate, Ask{Model: "m0"}), enter(t, r.Gate, Ask{Model: "m0"})
+		for _, w := range []*Waiter{w1, w2} {
+			_, _, err := w.Result()
+			wantKind(t, err, api.ModelLoadError)
+			if e := api.As(err); e.Message != "engine said no" || !e.NoRetry {
+				t.Errorf("got %+v", e)
+			}
+		}
+		for _, window := range []time.Duration{2 * time.Second, 4 * time.Second} {
+			_, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result() // one failure alone opens none
+			wantKind(t, err, api.ModelLoadError)
+			_, err = r.Enter(Ask{Model: "m0"})
+			wantKind(t, err, api.ModelBackoff)
+			if d := api.As(err).RetryAfter; d > window || d < window-time.Second {
+				t.Errorf("advice %v, want about %v", d, window)
+			}
+			time.Sleep(window)
+		}
+		if _, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result(); err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			_, _, err := enter(t, r.Gate, Ask{Model: "m1"}).Result()
+			wantKind(t, err, api.ModelFileNotFound)
+		}
+	})
+}
+
+func TestWindowEndsWithANewCatalogueEntry(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		p.outcome = func(string, int) map[string]string { return map[string]string{"code": "load_timeout"} }
+		r := start(t, p, nil)
+		for range 2 {
+			_, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+			wantKind(t, err, api.LoadTimeout)
+		}
+		r.cat = testCatalog(t)
+		_, err := r.Enter(Ask{Model: "m0"})
+		wantKind(t, err, api.ModelBackoff)
+		m, _ := r.cat.Model("m0")
+		m.Memory = 1
+		enter(t, r.Gate, Ask{Model: "m0"}).Leave(false)
+	})
+}
+
+func TestLimits(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), func(c *Config) { c.MaxPerModel, c.MaxTotal = 2, 3 })
+		for _, m := range []string{"m0", "m0", "m1"} {
+			enter(t, r.Gate, Ask{Model: m})
+		}
+		_, err := r.Enter(Ask{Model: "m0"})
+		wantKind(t, err, api.QueueFull)
+		_, err = r.Enter(Ask{Model: "m1"})
+		wantKind(t, err, api.Overloaded)
+		_, err = r.Enter(Ask{Model: "nobody"})
+		wantKind(t, err, api.ModelNotFound)
+		if n := r.Waiting(); n["m0"] != 2 || n["m1"] != 1 {
+			t.Errorf("waiting %v", n)
+		}
+		time.Sleep(10 * time.Second)
+		enter(t, r.Gate, Ask{Model: "m2"})
+	})
+}
+
+func TestPinnedSlotsRefuseAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		p.hosts["a"].Limits = "1"
+		r := start(t, p, nil)
+		r.cat = testCatalog(t)
+		m, _ := r.cat.Model("m1")
+		m.Hosts = []string{"a"}
+		r.loaded("a", "m0", 0)
+		p.set(func() { p.hosts["a"].Models["m0"].Pinned = true })
+		_, _, err := enter(t, r.Gate, Ask{Model: "m1"}).Result()
+		wantKind(t, err, api.SlotsPinned)
+		_, _, err = r.Load(t.Context(), LoadAsk{Model: "m1", Wait: true})
+		wantKind(t, err, api.SlotsPinnedConflict)
+	})
+}
+
+func TestClosingEndsAllWaits(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		r := start(t, p, nil)
+		w1, w2 := enter(t, r.Gate, Ask{Model: "m0"}), enter(t, r.Gate, Ask{Model: "m1"})
+		time.Sleep(100 * time.Millisecond)
+		r.Close()
+		for _, w := range []*Waiter{w1, w2} {
+			_, _, err := w.Result()
+			wantKind(t, err, api.Draining)
+		}
+		_, err := r.Enter(Ask{Model: "m0"})
+		wantKind(t, err, api.Draining)
+		if p.count("leave") != 2 {
+			t.Errorf("%d tickets given up, want 2", p.count("leave"))
+		}
+	})
+}
+
+func TestStage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		if _, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result(); err != nil {
+			t.Fatal(err)
+		}
+		r.set(func() { delete(r.hosts["a"].Models, "m0"); r.rev++ })
+		w := enter(t, r.Gate, Ask{Model: "m1"})
+		time.Sleep(100 * time.Millisecond)
+		q := enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(900 * time.Millisecond)
+		if s := w.Stage(); s.State != StateLoading || s.Host != "a" || s.Position != 0 || s.Waited != time.Second {
+			t.Errorf("loading: %+v", s)
+		}
+		if s := q.Stage(); s.State != StateQueued || s.Position != 1 || s.ETA != 2*time.Second {
+			t.Errorf("queued: %+v", s)
+		}
+		time.Sleep(2 * time.Second)
+		if s := q.Stage(); s.State != StateLoading || s.ETA > 2*time.Second || s.ETA < time.Second {
+			t.Errorf("then: %+v", s)
+		}
+	})
+}
+
+func TestBusyVictimIsNamedWhenTheWaitRunsOut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool()
+		p.host("c", "ready") // nobody runs it: what is queued there stays
+		r := start(t, p, nil)
+		r.cat = testCatalog(t)
+		m, _ := r.cat.Model("m0")
+		m.Hosts = []string{"c"}
+		_, _, err := enter(t, r.Gate, Ask{Model: "m0", Limit: 5 * time.Second}).Result()
+		wantKind(t, err, api.ModelBusy)
+	})
+}
+
+func TestManagedLoad(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		r := start(t, p, nil)
+		r.loaded("b", "m0", 0)
+		pin := true
+		route, info, err := r.Load(t.Context(), LoadAsk{Model: "m0", Options: []byte(`{"ctx_size":4096}`), Merge: true, Pinned: &pin, Wait: true})
+		if err != nil || route.Host != "b" || info.Ticket == "" {
+			t.Fatalf("%+v %+v %v", route, info, err)
+		}
+		var f map[string]string
+		p.set(func() { f = maps.Clone(p.tickets[info.Ticket].rec.Fields) })
+		if f["options"] != `{"ctx_size":4096}` || f["merge_args"] != "1" || f["pinned"] != "1" || f["own"] != "1" {
+			t.Errorf("fields %v", f)
+		}
+		began := time.Now()
+		if _, _, err := r.Load(t.Context(), LoadAsk{Model: "m1"}); err != nil || time.Since(began) > time.Second {
+			t.Fatalf("not waiting: %v after %v", err, time.Since(began))
+		}
+		time.Sleep(10 * time.Second)
+		if _, ok := r.Route("m1"); !ok {
+			t.Error("a queued load was not carried out")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _, err = r.Load(ctx, LoadAsk{Model: "m2", Wait: true})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestUnload(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		r := start(t, p, nil)
+		_, err := r.Unload(t.Context(), "m0", false)
+		if !errors.Is(err, ErrNotLoaded) {
+			t.Fatalf("got %v", err)
+		}
+		if out, err := r.Unload(t.Context(), "", false); err != nil || len(out) != 0 {
+			t.Fatalf("%v %v", out, err)
+		}
+		r.loaded("a", "m0", 0)
+		r.loaded("b", "m0", 0)
+		r.loaded("b", "m1", 0)
+		p.set(func() { p.mute = true })
+		out, err := r.Unload(t.Context(), "m0", true)
+		if err != nil || len(out) != 2 || out[0] != (Unloaded{Host: "a", Model: "m0"}) || out[1] != (Unloaded{Host: "b", Model: "m0"}) {
+			t.Fatalf("%v %v", out, err)
+		}
+		out, err = r.Unload(t.Context(), "", false)
+		if err != nil || len(out) != 1 || out[0].Model != "m1" {
+			t.Fatalf("%v %v", out, err)
+		}
+		p.set(func() { p.down = true })
+		_, err = r.Unload(t.Context(), "", false)
+		wantKind(t, err, api.StateUnavailable)
+	})
+}
+
+func TestLostHostMovesItsTicket(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		r1 := start(t, p, nil)
+		r2 := start(t, p, nil)
+		p.set(func() { p.loadTime = 10 * time.Second })
+		w1, w2 := enter(t, r1.Gate, Ask{Model: "m0"}), enter(t, r2.Gate, Ask{Model: "m0"})
+		time.Sleep(time.Second)
+		p.setState("a", "lost")
+		for _, w := range []*Waiter{w1, w2} {
+			route, _, err := w.Result()
+			if err != nil || route.Host != "b" {
+				t.Fatalf("%+v %v", route, err)
+			}
+		}
+		if p.loadsOf("m0") != 2 {
+			t.Errorf("%d loads, want the lost one and one more", p.loadsOf("m0"))
+		}
+	})
+}
+
+func TestLostOnlyHostIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		r := start(t, p, nil)
+		r.cat = testCatalog(t)
+		m, _ := r.cat.Model("m0")
+		m.Hosts = []string{"a"}
+		w := enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(time.Second)
+		p.setState("a", "lost")
+		time.Sleep(30 * time.Second)
+		p.setState("a", "ready")
+		if route, _, err := w.Result(); err != nil || route.Host != "a" {
+			t.Fatalf("%+v %v", route, err)
+		}
+	})
+}
+
+func TestErrorsTellNoHost(t *testing.T) {
+	e := noCapacity("m", errors.New("exec: secret-host: no"))
+	if strings.Contains(e.Message, "secret") {
+		t.Error(e.Message)
+	}
+	f := failure(state.TicketRecord{ID: "1", Host: "secret-host", Code: "unheard_of", State: "failed"}, false)
+	if f.Kind != api.ModelLoadError || strings.Contains(f.Message, "secret") {
+		t.Errorf("%+v", f)
+	}
+}

@@ -1,0 +1,286 @@
+package scheduling
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/state"
+)
+
+// leaveFor bounds the last call of a group, which is made although its gate may be closing.
+const leaveFor = time.Second
+
+// group is all requests of this gateway for one model, served by one goroutine (serve). Fields are guarded by Gate.mu,
+// but for those that never change.
+type group struct {
+	model  string
+	shared bool          // found by model in Gate.groups; a management call's group is its own
+	bell   chan struct{} // capacity 1: something changed
+	queued chan struct{} // closed by serve at the first ticket
+
+	waiters *list.List // of *Waiter, in order of arrival
+	keep    bool       // the load is to go on when all have left
+	start   time.Time  // until then the group also lives without a waiter, to get a load started; zero: no such duty
+	need    need
+	news    inbox
+}
+
+// inbox holds the last word about a ticket until the group reads it. Guarded by Gate.mu.
+type inbox struct {
+	standing *state.Standing
+	err      error // the store did not answer
+}
+
+// put takes in a standing; an outcome is not replaced by anything less.
+func (b *inbox) put(s state.Standing) {
+	if b.standing == nil || b.standing.Ticket != s.Ticket || !b.standing.Record.Done() {
+		b.standing = &s
+	}
+	b.err = nil
+}
+
+func (gr *group) poke() {
+	select {
+	case gr.bell <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns when the group is poked, or after d if d is not negative.
+func (gr *group) wait(d time.Duration) {
+	if d < 0 {
+		<-gr.bell
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-gr.bell:
+	case <-t.C:
+	}
+}
+
+// serve carries out what need decides until the group has its outcome or nobody wants one.
+func (g *Gate) serve(gr *group) {
+	defer g.work.Done()
+	v := verdict{do: ask}
+	for {
+		if v.leave != "" {
+			g.leave(v.leave, false)
+			v.leave = ""
+		}
+		if again, over := g.deserted(gr); over {
+			return
+		} else if again {
+			v = verdict{do: ask}
+		}
+		switch v.do {
+		case rest:
+			gr.wait(-1)
+			v = g.attend(gr)
+		case ask:
+			if d := time.Until(v.at); d > 0 {
+				gr.wait(d)
+				continue
+			}
+			v = g.ask(gr)
+		case finish:
+			var over bool
+			if v, over = g.finish(gr, v); over {
+				return
+			}
+		}
+	}
+}
+
+// deserted ends a group that nobody waits in: it leaves its ticket and goes. While it leaves, the group stays where new
+// requests find it, so that a newcomer never attaches to the ticket that is being left: then again is true and the
+// group asks anew.
+func (g *Gate) deserted(gr *group) (again, over bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for first := true; ; first = false {
+		if !gr.start.IsZero() && (gr.need.ticket != "" || g.closed || time.Now().After(gr.start)) {
+			gr.start = time.Time{}
+		}
+		if gr.waiters.Len() > 0 || !gr.start.IsZero() {
+			return !first, false
+		}
+		ticket, keep := gr.need.ticket, gr.keep
+		if ticket == "" {
+			g.forgetLocked(gr)
+			return false, true
+		}
+		g.dropTicketLocked(gr)
+		gr.keep = false
+		g.mu.Unlock()
+		g.leave(ticket, keep)
+		g.mu.Lock()
+	}
+}
+
+// leave gives up this gateway's place in a ticket. If the call fails, the place's lease ends by itself.
+func (g *Gate) leave(ticket string, keep bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
+	defer cancel()
+	if err := g.store.Leave(ctx, g.id, ticket, keep); err != nil {
+		g.log.Debug("leave a ticket", "ticket", ticket, "error", err)
+	}
+}
+
+// ask makes one attempt to place and acquire, on a new snapshot: uses of models raise no event, so that the mirror may
+// show them late, and the host whose victim is unused for longest would be the wrong one. It is the only caller of
+// Store.Acquire for the group.
+func (g *Gate) ask(gr *group) verdict {
+	s, err := g.mirror.Refresh(g.life)
+	if err != nil {
+		return g.acquired(gr, state.Acquired{}, err)
+	}
+	now := time.Now()
+	g.mu.Lock()
+	g.rebuild.see(s, now)
+	if g.rebuild.waiting(now) {
+		g.mu.Unlock()
+		return verdict{do: ask, at: now.Add(staleMost)}
+	}
+	shunned, retry := g.shunned.open(now)
+	host, v := gr.need.place(s, g.catalog(), shunned, retry)
+	if v != nil {
+		g.mu.Unlock()
+		return *v
+	}
+	want := gr.need.want(g.id, host, s.Revision, gr.waiters.Len() == 0)
+	g.mu.Unlock()
+	got, err := g.store.Acquire(g.life, want)
+	if want.Background {
+		g.renewNow() // somebody may have come meanwhile who has no place in the ticket yet
+	}
+	return g.acquired(gr, got, err)
+}
+
+func (g *Gate) acquired(gr *group, got state.Acquired, err error) verdict {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed && err != nil && !errors.Is(err, state.ErrUnavailable) {
+		return fail(api.GoingAway())
+	}
+	old := gr.need.ticket
+	v := gr.need.acquired(now, got, err)
+	if v.do == ask && !v.at.IsZero() {
+		v.at = now.Add(jitter(v.at.Sub(now)))
+	}
+	if t := gr.need.ticket; t != old && t != "" {
+		delete(g.tickets, old)
+		g.tickets[t] = gr
+		if !gr.start.IsZero() {
+			gr.start, gr.keep = time.Time{}, true
+		}
+		select {
+		case <-gr.queued:
+		default:
+			close(gr.queued)
+		}
+		g.log.Debug("waits for a ticket", "model", gr.model, "ticket", t, "host", got.Host, "status", got.Status)
+	}
+	if got.WakeToken != "" {
+		g.wakeLocked(got.Host, got.WakeToken)
+	}
+	return v
+}
+
+// jitter spreads a pause from a half to one and a half, so that gateways which were refused together part.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
+
+// attend reads the inbox and looks at the mirror.
+func (g *Gate) attend(gr *group) verdict {
+	now, snapshot := time.Now(), g.mirror.Snapshot()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ticket := gr.need.ticket
+	v := verdict{do: rest}
+	switch news := gr.news; {
+	case news.standing != nil:
+		v = gr.need.learned(now, *news.standing)
+	case news.err != nil:
+		v = gr.need.unheard(now, news.err)
+	}
+	gr.news = inbox{}
+	if v.do == rest {
+		shunned, _ := g.shunned.open(now)
+		v = gr.need.looked(now, snapshot, g.catalog(), shunned)
+	}
+	if gr.need.ticket != ticket {
+		delete(g.tickets, ticket)
+	}
+	return v
+}
+
+// finish hands the outcome to all waiters, first come first served. A ready model whose host has no address any more is
+// asked for anew.
+func (g *Gate) finish(gr *group, v verdict) (next verdict, over bool) {
+	var r Route
+	if v.err == nil {
+		ok := false
+		if r, ok = g.routeTo(v.host, gr.model); !ok {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.dropTicketLocked(gr)
+			return gr.need.anew(time.Now()), false
+		}
+	}
+	var err error
+	if v.err != nil {
+		err = v.err
+		g.log.Info("cold request refused", "model", gr.model, "code", v.err.Code, "error", v.err)
+	}
+	info := LoadInfo{Ticket: v.record.ID, Cold: v.record.Fields["cold"] == "1", LoadMS: v.record.LoadMS}
+	if v.record.Evicted != "" {
+		info.Evicted = strings.Split(v.record.Evicted, ",")
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settleAllLocked(gr, r, info, err)
+	g.dropTicketLocked(gr)
+	g.forgetLocked(gr)
+	return verdict{}, true
+}
+
+func (g *Gate) settleAllLocked(gr *group, r Route, info LoadInfo, err error) {
+	for e := gr.waiters.Front(); e != nil; e = gr.waiters.Front() {
+		g.settleLocked(e.Value.(*Waiter), r, info, err)
+	}
+}
+
+func (g *Gate) dropTicketLocked(gr *group) {
+	delete(g.tickets, gr.need.ticket)
+	gr.need.ticket, gr.need.host, gr.need.state, gr.need.moving = "", "", "", ""
+	gr.need.round++
+	gr.news = inbox{}
+}
+
+// forgetLocked takes a group that is over from the gate.
+func (g *Gate) forgetLocked(gr *group) {
+	delete(g.all, gr)
+	if gr.shared {
+		delete(g.groups, gr.model)
+	}
+}
+
+// routeTo is the route to a model on a host that just got it, which the mirror's model records may not show yet.
+func (g *Gate) routeTo(host, model string) (Route, bool) {
+	h := g.mirror.Snapshot().Hosts[host]
+	if h == nil || h.Addr == "" {
+		s, err := g.mirror.Refresh(g.life)
+		if err != nil || s.Hosts[host] == nil || s.Hosts[host].Addr == "" {
+			return Route{}, false
+		}
+		h = s.Hosts[host]
+	}
+	return Route{Host: host, Addr: h.Addr, Generation: h.Generation, flow: g.flows.of(host, model)}, true
+}

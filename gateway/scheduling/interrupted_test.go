@@ -1,0 +1,57 @@
+package scheduling
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// A host that is being taken away is not asked again by the same group. Another host gets the model; where there is none,
+// that is the answer, at once.
+func TestInterruptedHost(t *testing.T) {
+	c := testCatalog(t)
+	host := func(name, st string) *state.HostRecord {
+		return &state.HostRecord{Name: name, State: st, Devices: "cpu npu", Limits: "1", Models: map[string]*state.ModelRecord{}}
+	}
+	snap := func(hosts ...*state.HostRecord) *state.Snapshot {
+		s := &state.Snapshot{Revision: 1, NowMS: t0.UnixMilli(), Taken: t0, Hosts: map[string]*state.HostRecord{}}
+		for _, h := range hosts {
+			s.Hosts[h.Name] = h
+		}
+		return s
+	}
+	told := func() *need {
+		n := &need{model: "m0", id: "op"}
+		n.acquired(t0, state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued"}, nil)
+		v := n.learned(t0, state.Standing{Ticket: "t1", Found: true, Record: state.TicketRecord{
+			ID: "t1", State: "failed", Host: "a", Code: "host_interrupted", Message: "going", Fields: map[string]string{},
+		}})
+		if v.do != ask || n.ticket != "" {
+			t.Fatalf("%+v", v)
+		}
+		return n
+	}
+	n := told()
+	if host, v := n.place(snap(host("a", "draining"), host("b", "ready")), c, nil, time.Time{}); host != "b" || v != nil {
+		t.Errorf("placed on %q, %+v", host, v)
+	}
+	n = told()
+	_, v := n.place(snap(host("a", "draining"), host("b", "asleep")), c, []string{"b"}, t0.Add(time.Second))
+	if v == nil || v.do != ask || !v.at.Equal(t0.Add(time.Second)) {
+		t.Errorf("with another host that may come: %+v", v)
+	}
+	n = told()
+	n.leaving = append(n.leaving, "b") // the catalogue's other host
+	_, v = n.place(snap(host("a", "draining"), host("b", "draining")), c, nil, time.Time{})
+	if v == nil || v.do != finish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
+		t.Errorf("with no other host: %+v", v)
+	}
+	if host, v := n.place(snap(host("a", "asleep"), host("b", "draining")), c, nil, time.Time{}); host != "a" || v != nil {
+		t.Errorf("a machine that is gone can come again: %q, %+v", host, v)
+	}
+	if !slices.Contains(n.leaving, "a") {
+		t.Error(n.leaving)
+	}
+}

@@ -1,0 +1,214 @@
+package scheduling
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/state"
+)
+
+// ErrNotLoaded: no host holds the model that was to be unloaded. It is the table's model_not_loaded.
+var ErrNotLoaded error = api.ModelNotLoaded
+
+// LoadAsk is a management call to load a model, with options of its own.
+type LoadAsk struct {
+	Model   string          // canonical id
+	Options json.RawMessage // object of load options as the request had them; empty for none
+	Merge   bool            // arguments of the options are added to those of the layers below
+	Pinned  *bool           // nil leaves it as it is
+	Wait    bool            // wait until the model is ready; otherwise return when the load is queued
+}
+
+// Load makes a ticket of its own for the model, on the host that holds it or where it is placed, and waits until it is
+// ready (or queued). Route and info are set when it waited. A load goes on when ctx ends or the gate's hold is over.
+func (g *Gate) Load(ctx context.Context, a LoadAsk) (Route, LoadInfo, error) {
+	if _, ok := g.catalog().Model(a.Model); !ok {
+		return Route{}, LoadInfo{}, api.UnknownModel(a.Model)
+	}
+	fields := map[string]string{}
+	if len(a.Options) > 0 {
+		fields["options"] = string(a.Options)
+	}
+	if a.Merge {
+		fields["merge_args"] = "1"
+	}
+	if a.Pinned != nil {
+		fields["pinned"] = bit(*a.Pinned)
+	}
+	return g.own(ctx, a.Model, fields, a.Wait)
+}
+
+// Pull has the weights of a model brought onto the host that has it or will have it, else onto the one where it would be
+// placed now, and waits until they are there. Nothing is loaded or moved aside for it. A pull goes on when ctx ends or
+// the gate's hold is over: then the error is model_loading.
+func (g *Gate) Pull(ctx context.Context, model string) error {
+	if _, ok := g.catalog().Model(model); !ok {
+		return api.UnknownModel(model)
+	}
+	_, _, err := g.own(ctx, model, map[string]string{"pull_only": "1"}, true)
+	return err
+}
+
+// own makes a ticket of its own and waits for its end, or only until it is queued.
+func (g *Gate) own(ctx context.Context, model string, fields map[string]string, wait bool) (Route, LoadInfo, error) {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return Route{}, LoadInfo{}, api.GoingAway()
+	}
+	gr := g.newGroupLocked(need{model: model, own: true, fields: fields}, false, false)
+	w := g.joinLocked(gr, g.cfg.Hold)
+	g.mu.Unlock()
+
+	queued := gr.queued
+	if wait {
+		queued = nil
+	}
+	select {
+	case <-w.Done():
+	case <-queued:
+		w.Leave(true)
+		return Route{}, LoadInfo{}, nil
+	case <-ctx.Done():
+		w.Leave(true)
+	}
+	r, info, err := w.Result()
+	if errors.Is(err, ErrLeft) {
+		err = context.Cause(ctx)
+	}
+	return r, info, err
+}
+
+// Unloaded is the outcome of one unload.
+type Unloaded struct {
+	Host  string
+	Model string
+	Err   error // nil: gone
+}
+
+// Unload unloads a model from every host that holds it, or with model "" all models, and waits until they are gone.
+// force cuts open requests. The results are in the order of hosts and models; the error is ErrNotLoaded for a model
+// that no host holds, state_unavailable, or ctx's: then the unloads that were queued go on.
+func (g *Gate) Unload(ctx context.Context, model string, force bool) ([]Unloaded, error) {
+	return g.unload(ctx, "", model, force)
+}
+
+// unload is Unload on one host, or with host "" on all.
+func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Unloaded, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Hold, api.New(api.QueueTimeout, "The models are not unloaded yet."))
+	defer cancel()
+	s, err := g.mirror.Refresh(ctx)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	var out []Unloaded
+	var done []chan state.TicketRecord
+	for _, p := range held(s, model) {
+		if host != "" && p.host != host {
+			continue
+		}
+		ticket, w, err := g.queueUnload(ctx, p, force)
+		if err != nil {
+			return out, err
+		}
+		if w == nil {
+			continue // it went by itself meanwhile
+		}
+		defer g.unwatch(ticket)
+		out, done = append(out, Unloaded{Host: p.host, Model: p.model}), append(done, w)
+	}
+	if len(out) == 0 && model != "" {
+		return nil, api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", model)
+	}
+	for i := range out {
+		select {
+		case r := <-done[i]:
+			if r.State == "failed" && r.Code != api.ModelNotLoaded.Code() {
+				out[i].Err = failure(r, true)
+			}
+		case <-ctx.Done():
+			return out, context.Cause(ctx)
+		}
+	}
+	return out, nil
+}
+
+// held lists where the model, or with "" every model, is loaded, being loaded or retired on hosts that can be told to unload.
+func held(s *state.Snapshot, model string) []place {
+	var out []place
+	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
+		h := s.Hosts[host]
+		if h.State != "ready" {
+			continue
+		}
+		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
+			m := h.Models[id]
+			p := place{host, cmp.Or(m.Retired, id)}
+			if (model == "" || p.model == model) && (m.State == "loaded" || m.State == "loading" || m.Retired != "") && !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// queueUnload makes the ticket that unloads a model on a host; a nil channel means that the host holds it no more.
+func (g *Gate) queueUnload(ctx context.Context, p place, force bool) (ticket string, done chan state.TicketRecord, err error) {
+	g.mu.Lock()
+	n := need{model: p.model, own: true, id: g.operationLocked()}
+	g.mu.Unlock()
+	if force {
+		n.fields = map[string]string{"force": "1"}
+	}
+	for s := g.mirror.Snapshot(); ; {
+		if !slices.Contains(held(s, p.model), p) {
+			return "", nil, nil
+		}
+		want := n.want(g.id, p.host, s.Revision, false)
+		want.Unload = true
+		got, err := g.store.Acquire(ctx, want)
+		v := n.acquired(time.Now(), got, err)
+		switch v.do {
+		case rest:
+			return n.ticket, g.watch(n.ticket), nil
+		case finish:
+			return "", nil, v.err
+		}
+		select {
+		case <-time.After(jitter(max(time.Until(v.at), time.Millisecond))):
+		case <-ctx.Done():
+			return "", nil, context.Cause(ctx)
+		}
+		if s, err = g.mirror.Refresh(ctx); err != nil {
+			return "", nil, unavailable(err)
+		}
+	}
+}
+
+// watch hears the outcome of a ticket, once. An outcome that came before is read by the next renewal.
+func (g *Gate) watch(ticket string) chan state.TicketRecord {
+	c := make(chan state.TicketRecord, 1)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.watches[ticket] = c
+	return c
+}
+
+func (g *Gate) unwatch(ticket string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.watches, ticket)
+}
+
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}

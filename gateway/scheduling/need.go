@@ -1,0 +1,353 @@
+package scheduling
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/catalog"
+	"reveille/infra/placement"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+)
+
+const (
+	staleTries  = 32                     // placements refused as stale, or missed, in a row before a group gives up
+	stalePause  = 10 * time.Millisecond  // grows with each up to …
+	staleMost   = 200 * time.Millisecond // … this, before jitter
+	awayTries   = 2                      // calls to a store that does not answer: the reply may just have been lost
+	silentAfter = 10 * time.Second       // a store that is away so long ends a wait that had a ticket
+)
+
+// need is what a group wants of the pool and how far it got: the decisions of a group, pure. Its methods take what was
+// heard and the present moment, and answer what to do next. No I/O, no clock, no goroutine.
+//
+// Life: asking (no ticket) → waiting (a ticket) → finished; or from waiting back to asking when the ticket was lost,
+// dropped, or could not be carried out by its host.
+type need struct {
+	model  string
+	own    bool              // a management call's own ticket
+	fields map[string]string // for the runner; nil for shared tickets
+	evict  policy.Eviction
+	id     string // unique in the pool, the stem of operation ids
+
+	refused []string // hosts that refused a copy which the store may call loaded; until the first ticket
+	round   int      // part of the operation id: a new intent is a new operation
+	stale   int      // placements refused in a row
+	away    int      // calls without an answer in a row
+	moving  string   // ticket on a lost host that is to be replaced, "" none
+
+	ticket   string
+	host     string
+	state    string // queued or loading
+	position int
+	begun    time.Time // when the load was first seen under way
+	heard    time.Time // last word of the store about the ticket
+
+	blocked *api.Error // why no host can be tried now, for those whose time runs out meanwhile
+	leaving []string   // hosts that said that they are being taken away
+
+	tooLarge map[string]*policy.Refusal // by host: its runner said that its memory can never hold this load
+}
+
+// wanted is the model as it is to be placed, on a snapshot under a catalogue.
+func (n *need) wanted(s *state.Snapshot, v placement.View) policy.Model {
+	m := v.Model(s, n.model, n.fields["options"], n.fields["merge_args"] == "1")
+	m.Refused = n.tooLarge
+	return m
+}
+
+type action int
+
+const (
+	rest   action = iota // wait to hear more
+	ask                  // place and acquire, not before at
+	finish               // the group has its outcome: err, or the copy on host
+)
+
+// verdict is what to do next.
+type verdict struct {
+	do    action
+	at    time.Time // of ask; zero: now
+	leave string    // ticket to give up, "" none
+
+	err    *api.Error
+	host   string // of a finish without err
+	record state.TicketRecord
+}
+
+func fail(err *api.Error) verdict { return verdict{do: finish, err: err} }
+
+func refused(err *api.Error) *verdict {
+	v := fail(err)
+	return &v
+}
+
+// startFailed is why a shunned host is avoided.
+const startFailed = "failed to start a short while ago"
+
+// avoiding is what policy.Place is told of shunned hosts; the caller may add to it.
+func avoiding(shunned []string) map[string]string {
+	avoid := make(map[string]string, len(shunned)+1)
+	for _, h := range shunned {
+		avoid[h] = startFailed
+	}
+	return avoid
+}
+
+// place decides where the ticket goes. shunned are hosts not to be tried before the moment retry. With an empty host
+// and no verdict the want is to attach only.
+func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *verdict) {
+	if _, ok := c.Model(n.model); !ok {
+		return "", refused(api.UnknownModel(n.model))
+	}
+	avoid := avoiding(shunned)
+	for _, name := range n.leaving {
+		if h := s.Hosts[name]; h != nil && (h.State == string(policy.Draining) || h.State == string(policy.Ready)) {
+			avoid[name] = "being taken away"
+		}
+	}
+	if n.moving != "" {
+		avoid[n.host] = "lost"
+	}
+	v := placement.View{Catalog: c, Evict: n.evict}
+	if len(n.refused) > 0 {
+		for _, other := range s.Copies(n.model) {
+			if !slices.Contains(n.refused, other.Host) {
+				return "", &verdict{do: finish, host: other.Host}
+			}
+		}
+		v.Refused = n.model
+	}
+	there := ""
+	switch {
+	case n.own:
+		there = holder(s, n.model)
+	case n.moving == "":
+		// An explicit load is no ticket to attach to, but its host will have the model: no second copy elsewhere.
+		there = coming(s, n.model)
+	}
+	switch r := n.tooLarge[there]; {
+	case n.own && r != nil: // the copy that is there stays, and is not to get a second one beside it
+		return "", refused(n.refusal(r))
+	case there != "" && avoid[there] == "" && r == nil:
+		return there, nil
+	}
+	p := policy.Place(v.Pool(s), n.wanted(s, v), avoid)
+	if p.Host != "" {
+		n.blocked = nil
+		return p.Host, nil
+	}
+	if hasCopy(p.Refusal) {
+		return "", nil
+	}
+	if n.moving != "" {
+		n.moving = "" // nowhere to move to after all
+		return "", &verdict{do: rest}
+	}
+	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
+		if n.blocked == nil {
+			n.blocked = noCapacity(n.model, errors.New(p.Refusal.Explain()))
+		}
+		if retry.IsZero() { // what is taken away does not come back in a moment
+			return "", refused(n.blocked)
+		}
+		return "", &verdict{do: ask, at: retry}
+	}
+	return "", refused(n.refusal(p.Refusal))
+}
+
+// holder is the host that has the model or will have it first, "" none. A load on its way comes before a copy that is
+// going: where that copy was, the model may not come back.
+func holder(s *state.Snapshot, model string) string {
+	if copies := s.Copies(model); len(copies) > 0 {
+		return copies[0].Host
+	}
+	if host := coming(s, model); host != "" {
+		return host
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
+		if h := s.Hosts[name]; (h.State == "ready" || h.State == "waking") && h.Models[model] != nil {
+			return name
+		}
+	}
+	return ""
+}
+
+// coming is the host that has a load of the model queued or under way, "" none. One that sleeps is woken for it once its
+// machine is off.
+func coming(s *state.Snapshot, model string) string {
+	mine := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
+	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
+		h := s.Hosts[name]
+		comes := h.State == "ready" || h.State == "waking" || h.State == "asleep"
+		if comes && slices.ContainsFunc(h.Queue, mine) {
+			return name
+		}
+	}
+	return ""
+}
+
+func (n *need) refusal(r *policy.Refusal) *api.Error {
+	cause := errors.New(r.Explain())
+	switch r.Code {
+	case policy.SlotsPinned:
+		k := api.SlotsPinned
+		if n.own {
+			k = api.SlotsPinnedConflict
+		}
+		return api.New(k, r.Error()).Because(cause)
+	case policy.TooLarge:
+		return api.New(api.ModelTooLarge, r.Error()).Because(cause)
+	}
+	return api.New(api.NoCapacity, r.Error()).Because(cause)
+}
+
+// want is the call to make for a placement on that revision.
+func (n *need) want(gateway, host string, revision uint64, background bool) state.Want {
+	w := state.Want{
+		Gateway: gateway, Model: n.model, Host: host, Revision: revision, Background: background,
+		Refused: len(n.refused) > 0, Own: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round),
+	}
+	if n.moving != "" {
+		// All gateways that wait for the lost ticket find the same replacement by this operation.
+		w.Own, w.Operation = true, "move-"+n.moving
+	}
+	return w
+}
+
+// acquired takes in the store's answer to want.
+func (n *need) acquired(now time.Time, got state.Acquired, err error) verdict {
+	switch {
+	case errors.Is(err, state.ErrStale), err == nil && got.Status == "none":
+		return n.again(now)
+	case err != nil && n.moving != "":
+		n.moving = "" // the old ticket is as good as before
+		return verdict{do: rest}
+	case errors.Is(err, state.ErrUnavailable):
+		if n.away++; n.away < awayTries {
+			return verdict{do: ask}
+		}
+		return fail(unavailable(err))
+	case err != nil:
+		return fail(api.As(err))
+	case got.Status == "loaded":
+		return verdict{do: finish, host: got.Host}
+	}
+	v := verdict{do: rest, leave: n.moving}
+	if n.moving == got.Ticket {
+		v.leave = ""
+	}
+	n.ticket, n.host, n.moving = got.Ticket, got.Host, ""
+	n.refused, n.stale, n.away, n.blocked = nil, 0, 0, nil
+	n.round++
+	n.begun = time.Time{}
+	n.stands(now, got.State, got.Position)
+	return v
+}
+
+func (n *need) stands(now time.Time, st string, position int) {
+	n.heard, n.state, n.position = now, st, position
+	if st == "loading" && n.begun.IsZero() {
+		n.begun = now
+	}
+	if st != "loading" {
+		n.begun = time.Time{}
+	}
+}
+
+// again asks on a new snapshot, a little later each time.
+func (n *need) again(now time.Time) verdict {
+	if n.stale++; n.stale > staleTries {
+		if n.moving != "" {
+			n.moving, n.stale = "", 0
+			return verdict{do: rest}
+		}
+		return fail(unavailable(errors.New("the pool changes faster than a placement can be committed")))
+	}
+	return verdict{do: ask, at: now.Add(min(time.Duration(n.stale)*stalePause, staleMost))}
+}
+
+// anew forgets the ticket and asks for another.
+func (n *need) anew(now time.Time) verdict {
+	n.ticket, n.host, n.state, n.position, n.moving = "", "", "", 0, ""
+	n.round++
+	return n.again(now)
+}
+
+// learned takes in how the ticket stands.
+func (n *need) learned(now time.Time, s state.Standing) verdict {
+	if s.Ticket != n.ticket {
+		return verdict{do: rest} // of a ticket given up meanwhile
+	}
+	switch {
+	case !s.Found, s.Record.State == "dropped":
+		return n.anew(now)
+	case s.Record.State == "ready":
+		host := n.host
+		if s.Record.Host != "" {
+			host = s.Record.Host
+		}
+		return verdict{do: finish, host: host, record: s.Record}
+	case s.Record.State == "failed" && interrupted(s.Record):
+		n.leaving = append(n.leaving, n.host)
+		n.blocked = failure(s.Record, n.own)
+		return n.anew(now)
+	case s.Record.State == "failed" && elsewhere(s.Record):
+		n.blocked = noCapacity(n.model, errors.New(s.Record.Message))
+		return n.anew(now)
+	case s.Record.State == "failed" && s.Record.Code == api.ModelTooLarge.Code() && shortage(s.Record) != nil:
+		if n.tooLarge == nil {
+			n.tooLarge = map[string]*policy.Refusal{}
+		}
+		n.tooLarge[n.host] = shortage(s.Record)
+		return n.anew(now)
+	case s.Record.State == "failed":
+		return fail(failure(s.Record, n.own))
+	}
+	n.away = 0
+	n.stands(now, s.Record.State, s.Position)
+	return verdict{do: rest}
+}
+
+// unheard takes in that the store did not say how the ticket stands.
+func (n *need) unheard(now time.Time, err error) verdict {
+	if n.ticket != "" && now.Sub(n.heard) > silentAfter {
+		return fail(unavailable(err))
+	}
+	return verdict{do: rest}
+}
+
+// looked takes in a snapshot: a ticket whose host is lost moves to another host, if there is one; otherwise it waits
+// for the host to come back.
+func (n *need) looked(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) verdict {
+	h := s.Hosts[n.host]
+	if n.ticket == "" || n.moving != "" || h == nil || h.State != string(policy.Lost) {
+		return verdict{do: rest}
+	}
+	avoid := map[string]string{n.host: "lost"}
+	for _, name := range shunned {
+		avoid[name] = startFailed
+	}
+	v := placement.View{Catalog: c, Evict: n.evict}
+	p := policy.Place(v.Pool(s), n.wanted(s, v), avoid)
+	switch {
+	case len(s.Copies(n.model)) > 0 && !n.own:
+		old := n.ticket
+		again := n.anew(now)
+		again.leave = old
+		return again
+	case p.Host != "" && p.Reason.Code != policy.LostHost, p.Host == "" && hasCopy(p.Refusal):
+		n.moving = n.ticket
+		return verdict{do: ask}
+	}
+	return verdict{do: rest}
+}
+
+// hasCopy reports whether some host was refused because it has a ticket for the model or the model itself.
+func hasCopy(r *policy.Refusal) bool {
+	return slices.ContainsFunc(r.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.HasCopy })
+}

@@ -1,0 +1,221 @@
+package scheduling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/policy"
+	"reveille/infra/power"
+	"reveille/infra/state"
+)
+
+const (
+	powerPoll   = 200 * time.Millisecond // between two looks at a host that is to wake or to sleep
+	commitTries = 20                     // decisions to sleep that the pool overtook
+	confirmFor  = 10 * time.Second       // longest until a runner confirms, within the lease that the commit took
+	stopFor     = 2 * time.Minute        // longest that a driver may take to turn a host off
+)
+
+// WakeHost wakes a host by an operator's word and returns when its runner has registered; at once for one that is awake.
+// The wake goes on when ctx ends. Errors are rows of the error table: unknown_url for a host that nobody knows,
+// no_capacity for one that did not come, state_unavailable; or ctx's.
+func (g *Gate) WakeHost(ctx context.Context, host string) error {
+	if err := g.known(host); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Hold, api.Newf(api.QueueTimeout, "The host '%s' is not awake yet.", host))
+	defer cancel()
+	failed := ""
+	for first := true; ; first = false {
+		s, err := g.mirror.Refresh(ctx)
+		if err != nil {
+			return unavailable(err)
+		}
+		h := s.Hosts[host]
+		switch {
+		case h != nil && h.State == string(policy.Ready):
+			return nil
+		case first && h != nil:
+			failed = h.Fields["failed_ms"]
+		case !first && h != nil && h.Fields["failed_ms"] != failed:
+			return api.Newf(api.NoCapacity, "The host '%s' could not be woken.", host).Because(errors.New(h.Error))
+		}
+		token, err := g.store.CallWake(ctx, g.id, host)
+		if err != nil {
+			return unavailable(err)
+		}
+		if token != "" {
+			g.mu.Lock()
+			g.wakeLocked(host, token)
+			g.mu.Unlock()
+		}
+		if err := pause(ctx, powerPoll); err != nil {
+			return err
+		}
+	}
+}
+
+// SleepHost puts a host to sleep by an operator's word: its models are unloaded, open requests to them end first unless
+// force cuts them, its runner confirms, and its driver turns it off. It returns when that is done; at once for a host
+// that sleeps. Errors are rows of the error table: unknown_url for a host that nobody knows, model_busy (409) when work
+// came or the host is on its way up, state_unavailable, not_supported without a driver here; or ctx's.
+func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
+	if err := g.known(host); err != nil {
+		return err
+	}
+	if g.cfg.Stopper == nil {
+		return api.New(api.NotSupported, "This gateway turns no host off.")
+	}
+	s, err := g.mirror.Refresh(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	switch h := s.Hosts[host]; {
+	case h == nil || h.State == string(policy.Asleep):
+		return nil
+	case h.State != string(policy.Ready):
+		return api.Newf(api.ModelBusyConflict, "The host '%s' is %s.", host, h.State)
+	}
+	gone, err := g.unload(ctx, host, "", force)
+	if err != nil {
+		return err
+	}
+	for _, u := range gone {
+		if u.Err != nil {
+			return u.Err
+		}
+	}
+	token, err := g.commitSleep(ctx, host)
+	if err != nil {
+		return err
+	}
+	return g.turnOff(ctx, host, token)
+}
+
+// ForgetHost removes a host from the pool by an operator's word. Errors are rows of the error table: unknown_url for a host
+// that nobody knows, model_busy (409) for one that the catalogue names, that is awake or has work, state_unavailable.
+func (g *Gate) ForgetHost(ctx context.Context, host string) error {
+	if _, listed := g.catalog().Host(host); listed {
+		return api.Newf(api.ModelBusyConflict, "The host '%s' is in the catalogue: remove it there first.", host)
+	}
+	switch err := g.store.Forget(ctx, host, 0); {
+	case errors.Is(err, state.ErrGone):
+		return api.Newf(api.UnknownURL, "There is no host '%s'.", host)
+	case errors.Is(err, state.ErrWanted):
+		return api.Newf(api.ModelBusyConflict, "The host '%s' is awake, is being turned on or off, or has work queued: put it to sleep first.", host)
+	case err != nil:
+		return unavailable(err)
+	}
+	_, _ = g.mirror.Refresh(ctx) // it polls, too
+	return nil
+}
+
+// known refuses a host that neither the catalogue nor the pool names.
+func (g *Gate) known(host string) error {
+	if _, ok := g.catalog().Host(host); !ok && g.mirror.Snapshot().Hosts[host] == nil {
+		return api.Newf(api.UnknownURL, "There is no host '%s'.", host)
+	}
+	return nil
+}
+
+// commitSleep makes an empty host drain and waits until its runner confirmed.
+func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err error) {
+	busy := api.Newf(api.ModelBusyConflict, "Work came for the host '%s'.", host)
+	for try := 0; token == ""; try++ {
+		s, err := g.mirror.Refresh(ctx)
+		if err != nil {
+			return "", unavailable(err)
+		}
+		h := s.Hosts[host]
+		if h == nil || h.State != string(policy.Ready) || try == commitTries {
+			return "", busy
+		}
+		switch token, err = g.store.CommitSleep(ctx, host, g.id, s.Revision, h.Fields["active_ms"]); {
+		case errors.Is(err, state.ErrWanted):
+			return "", busy
+		case errors.Is(err, state.ErrStale):
+			if err := pause(ctx, jitter(staleMost)); err != nil {
+				return "", err
+			}
+		case err != nil:
+			return "", unavailable(err)
+		}
+	}
+	for end := time.Now().Add(confirmFor); time.Now().Before(end); {
+		s, err := g.mirror.Refresh(ctx)
+		if err == nil {
+			switch h := s.Hosts[host]; {
+			case h == nil || h.Fields["sleep_token"] != token:
+				return "", busy
+			case h.State == string(policy.Asleep):
+				return token, nil
+			}
+		}
+		if pause(ctx, powerPoll) != nil {
+			break
+		}
+	}
+	if err := g.store.CancelSleep(context.WithoutCancel(ctx), host, g.id, token); errors.Is(err, state.ErrGone) {
+		return token, nil // it confirmed at the last moment
+	}
+	return "", busy
+}
+
+// turnOff has the machine of a host turned off whose runner confirmed. What it leaves undone, a sweep does.
+func (g *Gate) turnOff(ctx context.Context, host, token string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stopFor, fmt.Errorf("not off within %v", stopFor))
+	defer cancel()
+	switch err := g.store.BeginStop(ctx, host, g.id, token); {
+	case errors.Is(err, state.ErrWanted):
+		return api.Newf(api.ModelBusyConflict, "Work came for the host '%s'.", host)
+	case errors.Is(err, state.ErrGone), errors.Is(err, state.ErrNotOwner):
+		return nil // a sweep turns it off
+	case err != nil:
+		return unavailable(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- g.cfg.Stopper.Sleep(ctx, host) }()
+	hold := time.NewTicker(wakeRenew)
+	defer hold.Stop()
+	for {
+		select {
+		case <-hold.C:
+			if err := g.store.HoldStop(ctx, host, g.id, token); errors.Is(err, state.ErrNotOwner) || errors.Is(err, state.ErrGone) {
+				cancel() // another has the power of the host by now
+			}
+		case err := <-done:
+			var told error
+			after := context.WithoutCancel(ctx)
+			switch {
+			case err == nil:
+				told = g.store.EndStop(after, host, g.id, token, "")
+			case power.Unfinished(err):
+				told = g.store.LeaveStop(after, host, g.id, token)
+			default:
+				told = g.store.EndStop(after, host, g.id, token, err.Error())
+			}
+			if told != nil {
+				g.log.Debug("end of a stop", "host", host, "error", told)
+			}
+			if err != nil {
+				return api.Newf(api.NoCapacity, "The host '%s' sleeps, but is not known to be off; a sweep of the warmer tries again.", host).Because(err)
+			}
+			return nil
+		}
+	}
+}
+
+// pause waits; the error is the context's.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

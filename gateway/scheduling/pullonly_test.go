@@ -1,0 +1,30 @@
+package scheduling
+
+import (
+	"testing"
+
+	"reveille/infra/placement"
+	"reveille/infra/state"
+)
+
+// Weights that are wanted alone take no slot: placement does not reckon with them. Who wants the model loaded is sent to
+// where its weights come.
+func TestWeightsAloneTakeNoSlot(t *testing.T) {
+	s := &state.Snapshot{Revision: 1, NowMS: t0.UnixMilli(), Taken: t0, Hosts: map[string]*state.HostRecord{
+		"a": {Name: "a", State: "ready", Devices: "cpu", Limits: "1", Models: map[string]*state.ModelRecord{}},
+		"b": {
+			Name: "b", State: "ready", Devices: "cpu", Limits: "1", Models: map[string]*state.ModelRecord{},
+			Queue: []state.TicketRecord{{ID: "t1", Kind: "load", Model: "m1", State: "queued", PullOnly: true}},
+		},
+	}}
+	c := testCatalog(t)
+	for _, h := range (placement.View{Catalog: c}).Pool(s).Hosts {
+		if len(h.Queue) != 0 {
+			t.Errorf("queue of %s: %+v", h.Name, h.Queue)
+		}
+	}
+	n := &need{model: "m1", id: "op"}
+	if host, v := n.place(s, c, nil, t0); host != "b" || v != nil {
+		t.Errorf("placed on %q, %+v", host, v)
+	}
+}

@@ -1,0 +1,47 @@
+package scheduling
+
+import (
+	"time"
+
+	"reveille/infra/state"
+)
+
+// rebuildFor bounds how long loads wait for runners to report again after the store lost its data.
+const rebuildFor = 10 * time.Second
+
+// rebuild notices that the store lost its data, and holds loads back until every runner known before has reported what
+// it holds: until then a model may look unloaded that is not, and a host asleep that is awake. It reads no clock.
+type rebuild struct {
+	epoch   string
+	ready   map[string]bool // hosts that were ready when last seen whole
+	missing map[string]bool // of those, the ones that have not reported since
+	until   time.Time
+}
+
+// see takes in a snapshot; one that was never filled is passed over.
+func (r *rebuild) see(s *state.Snapshot, now time.Time) {
+	if s.Taken.IsZero() {
+		return
+	}
+	if s.Epoch != r.epoch && r.epoch != "" {
+		r.missing, r.until = r.ready, now.Add(rebuildFor)
+		r.ready = nil
+	}
+	if s.Epoch != "" || r.epoch != "" {
+		r.epoch = s.Epoch
+	}
+	if r.ready == nil {
+		r.ready = map[string]bool{}
+	}
+	for name, h := range s.Hosts {
+		if h.State == "ready" {
+			r.ready[name] = true
+			delete(r.missing, name)
+		} else {
+			delete(r.ready, name)
+		}
+	}
+}
+
+// waiting reports whether loads are to be held back.
+func (r *rebuild) waiting(now time.Time) bool { return len(r.missing) > 0 && now.Before(r.until) }

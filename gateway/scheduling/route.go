@@ -1,0 +1,141 @@
+package scheduling
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"reveille/infra/state"
+)
+
+// Route is a runner that has a model loaded. It is a value; compare Host and Generation to tell whether two mean the
+// same life of a runner.
+type Route struct {
+	Host       string
+	Addr       string // host:port of the runner
+	Generation uint64 // of the runner's registration
+
+	flow *flow // of this gateway's requests to the model there
+}
+
+// table is the routes of one snapshot, by model. It never changes.
+type table struct {
+	from   *state.Snapshot
+	copies map[string][]loadedCopy
+}
+
+type loadedCopy struct {
+	route  Route
+	others int64 // open requests that the runner counted when the snapshot was taken and that were not ours
+}
+
+// buildTable indexes a snapshot. flowOf returns the counters of this gateway's requests to a model on a host.
+func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table {
+	t := &table{from: s, copies: make(map[string][]loadedCopy)}
+	for _, h := range s.Hosts {
+		for id := range h.Models {
+			if _, done := t.copies[id]; done {
+				continue
+			}
+			records := s.Copies(id)
+			list := make([]loadedCopy, 0, len(records))
+			for _, m := range records {
+				host := s.Hosts[m.Host]
+				ours := flowOf(m.Host, id)
+				list = append(list, loadedCopy{
+					route:  Route{Host: m.Host, Addr: host.Addr, Generation: host.Generation, flow: ours},
+					others: max(0, int64(m.InFlight)-ours.open.Load()),
+				})
+			}
+			t.copies[id] = list
+		}
+	}
+	return t
+}
+
+// pick is the copy with the fewest open requests: ours now, and the others' at the time of the snapshot.
+func (t *table) pick(model string) (Route, bool) {
+	list := t.copies[model]
+	if len(list) == 0 {
+		return Route{}, false
+	}
+	best, least := 0, list[0].others+list[0].route.flow.open.Load()
+	for i := 1; i < len(list); i++ {
+		if n := list[i].others + list[i].route.flow.open.Load(); n < least {
+			best, least = i, n
+		}
+	}
+	return list[best].route, true
+}
+
+// Route returns the loaded copy of a model that has the fewest open requests; ok is false when there is none. It makes
+// no call and goes on working while the store is away.
+func (g *Gate) Route(model string) (r Route, ok bool) {
+	t := g.table.Load()
+	if s := g.mirror.Snapshot(); t.from != s && g.building.TryLock() {
+		// One request builds the new table; those that come meanwhile use the old one rather than wait.
+		g.flows.prune(s)
+		t = buildTable(s, g.flows.of)
+		g.table.Store(t)
+		g.building.Unlock()
+	}
+	return t.pick(model)
+}
+
+// Begin counts a request to the model as open. Every Begin needs one End with the same arguments.
+func (g *Gate) Begin(r Route, model string) { g.flow(r, model).open.Add(1) }
+
+// End takes back one Begin.
+func (g *Gate) End(r Route, model string) {
+	f := g.flow(r, model)
+	f.ended.Add(1)
+	f.open.Add(-1)
+}
+
+// InFlight is how many requests of this gateway to the model on the host are open.
+func (g *Gate) InFlight(host, model string) int { return int(g.flows.of(host, model).open.Load()) }
+
+func (g *Gate) flow(r Route, model string) *flow {
+	if r.flow != nil {
+		return r.flow
+	}
+	return g.flows.of(r.Host, model)
+}
+
+// flow counts the requests of this gateway to a model on a host: those that are open, and those that have ended.
+type flow struct{ open, ended atomic.Int64 }
+
+// flows are this gateway's requests by host and model. A flow stays, so that pointers to it may be kept, until there are
+// more than maxFlows: then those without requests whose copies are gone are dropped.
+const maxFlows = 4096
+
+type flows struct {
+	mu sync.Mutex
+	m  map[place]*flow
+}
+
+type place struct{ host, model string }
+
+func (c *flows) of(host, model string) *flow {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.m[place{host, model}]
+	if f == nil {
+		f = new(flow)
+		c.m[place{host, model}] = f
+	}
+	return f
+}
+
+// prune drops flows that nobody needs if there are many.
+func (c *flows) prune(s *state.Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.m) <= maxFlows {
+		return
+	}
+	maps.DeleteFunc(c.m, func(p place, f *flow) bool {
+		h := s.Hosts[p.host]
+		return f.open.Load() == 0 && (h == nil || h.Models[p.model] == nil)
+	})
+}

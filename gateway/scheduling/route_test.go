@@ -1,0 +1,146 @@
+package scheduling
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+)
+
+func TestRouteTakesTheLeastLoadedCopy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a", "b"), nil)
+		r.loaded("a", "m0", 5)
+		r.loaded("b", "m0", 3)
+		if _, ok := r.Route("m1"); ok {
+			t.Error("a route to a model that is not loaded")
+		}
+		var routes []Route
+		hosts := ""
+		for range 6 {
+			route, ok := r.Route("m0")
+			if !ok {
+				t.Fatal("no route")
+			}
+			r.Begin(route, "m0")
+			routes, hosts = append(routes, route), hosts+route.Host
+		}
+		if hosts != "bbbaba" {
+			t.Errorf("went to %s", hosts)
+		}
+		if n := r.InFlight("b", "m0"); n != 4 {
+			t.Errorf("%d open on b", n)
+		}
+		for _, route := range routes {
+			r.End(Route{Host: route.Host}, "m0") // a route that was built elsewhere counts in the same place
+		}
+		if n := r.InFlight("a", "m0") + r.InFlight("b", "m0"); n != 0 {
+			t.Errorf("%d open after the end", n)
+		}
+	})
+}
+
+func TestRouteFollowsTheMirror(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		r.loaded("a", "m0", 0)
+		if _, ok := r.Route("m0"); !ok {
+			t.Fatal("no route")
+		}
+		r.setState("a", "draining")
+		if route, ok := r.Route("m0"); ok {
+			t.Fatalf("route to a draining host: %+v", route)
+		}
+	})
+}
+
+func TestOwnRequestsAreNotCountedTwice(t *testing.T) {
+	p := newPool("a", "b")
+	g := New(Config{Store: p, Mirror: p})
+	defer g.Close()
+	p.loaded("a", "m0", 0)
+	p.loaded("b", "m0", 0)
+	for range 4 {
+		g.Begin(Route{Host: "a"}, "m0")
+	}
+	g.Begin(Route{Host: "b"}, "m0")
+	p.loaded("a", "m0", 4) // the runners have counted them by now
+	p.loaded("b", "m0", 5)
+	if r, _ := g.Route("m0"); r.Host != "a" {
+		t.Errorf("went to %s, which has the other gateways' requests too", r.Host)
+	}
+}
+
+// big is a gate over 50 hosts with 20 models each.
+func big(t testing.TB) *Gate {
+	p := newPool()
+	for h := range 50 {
+		name := fmt.Sprint("host", h)
+		p.host(name, "ready")
+		for m := range 20 {
+			p.loaded(name, fmt.Sprint("m", (h+m)%40), m)
+		}
+	}
+	g := New(Config{Store: p, Mirror: mirrorOnly{p.copyLocked()}})
+	t.Cleanup(g.Close)
+	return g
+}
+
+func TestWarmRouteDoesNotAllocate(t *testing.T) {
+	g := big(t)
+	g.Route("m1")
+	if n := testing.AllocsPerRun(1000, func() {
+		r, _ := g.Route("m1")
+		g.Begin(r, "m1")
+		g.End(r, "m1")
+	}); n != 0 {
+		t.Errorf("%v allocations a request", n)
+	}
+}
+
+func TestRoutesBesideNewSnapshots(t *testing.T) {
+	p := newPool("a", "b")
+	g := New(Config{Store: p, Mirror: p})
+	defer g.Close()
+	p.loaded("a", "m0", 0)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 500 {
+				if r, ok := g.Route("m0"); ok {
+					g.Begin(r, "m0")
+					g.End(r, "m0")
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for i := range 200 {
+			p.loaded("b", "m0", i)
+		}
+	})
+	wg.Wait()
+	if n := g.InFlight("a", "m0") + g.InFlight("b", "m0"); n != 0 {
+		t.Errorf("%d open after the end", n)
+	}
+}
+
+func BenchmarkRoute(b *testing.B) {
+	g := big(b)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			r, _ := g.Route("m1")
+			g.Begin(r, "m1")
+			g.End(r, "m1")
+		}
+	})
+}
+
+func BenchmarkBuildTable(b *testing.B) {
+	g := big(b)
+	s := g.mirror.Snapshot()
+	b.ReportAllocs()
+	for b.Loop() {
+		buildTable(s, g.flows.of)
+	}
+}

@@ -1,0 +1,34 @@
+package scheduling
+
+import (
+	"context"
+	"time"
+)
+
+// settlePoll is how soon Settle notices that all is done.
+const settlePoll = 2 * time.Millisecond
+
+// Settle waits until nothing that requests have begun hangs on this process: nobody waits, no ticket is kept or being
+// left, and every host that was to be woken has been asked to wake. It returns ctx's error if that takes longer. What
+// happens meanwhile may begin more; it is for gateways whose process stands still between requests.
+func (g *Gate) Settle(ctx context.Context) error {
+	for !g.settled() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(settlePoll):
+		}
+	}
+	return nil
+}
+
+func (g *Gate) settled() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, d := range g.wakes {
+		if !d.asked {
+			return false
+		}
+	}
+	return len(g.all) == 0
+}

@@ -1,0 +1,154 @@
+package scheduling
+
+import (
+	"time"
+
+	"reveille/infra/state"
+)
+
+// The states of a wait.
+const (
+	StateQueued  = "queued"  // behind other loads, or behind requests to models that have to go
+	StateWaking  = "waking"  // its host is starting
+	StatePulling = "pulling" // its weights are being fetched
+	StateLoading = "loading" // its engine is starting
+)
+
+// Stage is how far a wait is, for people.
+type Stage struct {
+	State    string
+	Host     string        // "" while none is chosen
+	Waited   time.Duration // since Enter
+	Loading  time.Duration // since its engine began to start; 0 before
+	Position int           // in the host's queue from 1; 0 when its load is under way or it has no place yet
+	ETA      time.Duration // estimate of what is left; 0 when unknown
+
+	// Of the weights that are being fetched, in bytes; 0 when unknown.
+	BytesDone, BytesTotal int64
+}
+
+// Stage tells how far the wait is. It makes no call.
+func (w *Waiter) Stage() Stage {
+	w.gate.mu.Lock()
+	defer w.gate.mu.Unlock()
+	s := w.gate.stageLocked(w.group)
+	s.Waited = time.Since(w.entered)
+	return s
+}
+
+// StageOf tells how far the load of a model is that anybody in the pool waits for, as its waiters are told; ok is false
+// when none is on its way. Waited is the longest wait for it. It makes no call.
+func (g *Gate) StageOf(model string) (s Stage, ok bool) {
+	snap, now := g.mirror.Snapshot(), time.Now()
+	asked, waited := pending(snap, model, now)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if gr := g.groups[model]; gr != nil && (gr.waiters.Len() > 0 || !gr.start.IsZero()) {
+		s, ok = stage(&gr.need, snap, &g.learned, now), true
+		if first := gr.waiters.Front(); first != nil {
+			waited = max(waited, now.Sub(first.Value.(*Waiter).entered))
+		}
+	} else if asked != nil {
+		s, ok = stage(asked, snap, &g.learned, now), true
+	}
+	s.Waited = waited
+	return s, ok
+}
+
+// pending is the oldest load of a model that a snapshot shows, as its waiters see it, and for how long it has been
+// asked for; nil for none.
+func pending(s *state.Snapshot, model string, now time.Time) (*need, time.Duration) {
+	var out *need
+	var oldest state.TicketRecord
+	for name, h := range s.Hosts {
+		position := 0
+		for _, t := range h.Queue {
+			if t.State != "loading" {
+				position++
+			}
+			if t.Kind != "load" || t.Model != model || out != nil && (t.Created > oldest.Created || t.Created == oldest.Created && t.ID > oldest.ID) {
+				continue
+			}
+			oldest, out = t, &need{model: model, ticket: t.ID, host: name, state: t.State, position: position}
+		}
+	}
+	if out == nil {
+		return nil, 0
+	}
+	since := func(ms int64) time.Duration {
+		return max(0, time.Duration(s.NowMS-ms)*time.Millisecond+now.Sub(s.Taken))
+	}
+	if out.state == "loading" {
+		out.begun = now.Add(-since(number(oldest.Fields["begun_ms"])))
+	}
+	return out, since(oldest.Created)
+}
+
+func (g *Gate) stageLocked(gr *group) Stage {
+	return stage(&gr.need, g.mirror.Snapshot(), &g.learned, time.Now())
+}
+
+// heldUpByBusy reports whether a host is up and loads nothing, so that what is queued there waits for busy models.
+func (g *Gate) heldUpByBusy(host string) bool {
+	h := g.mirror.Snapshot().Hosts[host]
+	return h != nil && h.State == "ready" && h.Loading == ""
+}
+
+// stage derives a wait's stage from its group's need and a snapshot.
+func stage(n *need, s *state.Snapshot, known *estimates, now time.Time) Stage {
+	out := Stage{State: StateQueued, Host: n.host, Position: n.position}
+	if n.ticket == "" {
+		return out
+	}
+	own := known.load[n.model]
+	h := s.Hosts[n.host]
+	if n.state == "loading" {
+		out.State, out.Position, out.Loading = StateLoading, 0, now.Sub(n.begun)
+		if own > 0 {
+			out.ETA = max(time.Second, own-out.Loading)
+		}
+		return out
+	}
+	var before time.Duration
+	if h == nil || h.State == "asleep" || h.State == "waking" {
+		out.State = StateWaking
+		before = known.wake[n.host]
+		if h != nil && h.State == "waking" && before > 0 {
+			woken := time.Duration(s.NowMS-number(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
+			before = max(time.Second, before-woken)
+		}
+	}
+	if h != nil {
+		for _, t := range h.Queue {
+			if t.ID == n.ticket {
+				if t.Pulling && out.State == StateQueued {
+					out.State, out.BytesDone, out.BytesTotal = StatePulling, t.Pulled.Done, t.Pulled.Total
+					return out // what is known of loads says nothing of a network
+				}
+				break
+			}
+			before += known.load[t.Model]
+		}
+	}
+	if own > 0 {
+		out.ETA = before + own
+	}
+	return out
+}
+
+// estimates are smoothed durations seen before: of loads by model, of wakes by host.
+type estimates struct {
+	load map[string]time.Duration
+	wake map[string]time.Duration
+}
+
+// smooth mixes a new duration into the average kept under key: the newest counts a third.
+func smooth(m map[string]time.Duration, key string, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	if old, ok := m[key]; ok {
+		d = old + (d-old)/3
+	}
+	m[key] = d
+}

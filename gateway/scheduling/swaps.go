@@ -1,0 +1,40 @@
+package scheduling
+
+import "time"
+
+// swaps counts the loads for which another model had to go: in all, and by second over the last minute.
+type swaps struct {
+	total  uint64
+	newest int64 // second since the epoch
+	last   [60]int
+}
+
+// move drops what is older than a minute before now.
+func (s *swaps) move(now time.Time) {
+	second := now.Unix()
+	for n := min(second-s.newest, int64(len(s.last))); n > 0; n-- {
+		s.last[(second-n+1)%int64(len(s.last))] = 0
+	}
+	s.newest = max(s.newest, second)
+}
+
+func (s *swaps) note(now time.Time) {
+	s.move(now)
+	s.total++
+	s.last[s.newest%int64(len(s.last))]++
+}
+
+func (s *swaps) minute(now time.Time) (n int) {
+	s.move(now)
+	for _, k := range s.last {
+		n += k
+	}
+	return n
+}
+
+// Swaps is how many loads of the pool evicted another model since this gateway listens, and how many in the last minute.
+func (g *Gate) Swaps() (total uint64, lastMinute int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.swaps.total, g.swaps.minute(time.Now())
+}

@@ -1,0 +1,63 @@
+package scheduling
+
+import "time"
+
+// trips keeps, by key, how often something failed in a row and until when it is not tried again: the first free
+// failures cost nothing, each further one a window that doubles from base up to most. It reads no clock. The zero times
+// of an unknown key mean "now".
+type trips struct {
+	base, most time.Duration
+	free       int
+	byKey      map[string]*trip
+}
+
+type trip struct {
+	failures int
+	until    time.Time
+	cause    string // of the last failure: the same cause told twice counts once
+}
+
+// fail notes a failure. cause identifies it, since one failure is heard of on several ways.
+func (t *trips) fail(key, cause string, now time.Time) {
+	e := t.byKey[key]
+	if e == nil {
+		e = &trip{}
+		t.byKey[key] = e
+	}
+	if e.cause == cause {
+		return
+	}
+	e.cause = cause
+	e.failures++
+	if n := e.failures - t.free; n > 0 {
+		d := t.most
+		if n < 16 { // beyond, the shift is above any sensible limit
+			d = min(t.base<<(n-1), t.most)
+		}
+		e.until = now.Add(d)
+	}
+}
+
+// pass forgets the failures of a key.
+func (t *trips) pass(key string) { delete(t.byKey, key) }
+
+// left is how long the key's window is still open, 0 when it is not.
+func (t *trips) left(key string, now time.Time) time.Duration {
+	if e := t.byKey[key]; e != nil {
+		return max(0, e.until.Sub(now))
+	}
+	return 0
+}
+
+// open lists the keys whose windows are open, and when the first of these ends (zero for none).
+func (t *trips) open(now time.Time) (keys []string, first time.Time) {
+	for k, e := range t.byKey {
+		if e.until.After(now) {
+			keys = append(keys, k)
+			if first.IsZero() || e.until.Before(first) {
+				first = e.until
+			}
+		}
+	}
+	return keys, first
+}

@@ -1,0 +1,140 @@
+package scheduling
+
+import (
+	"container/list"
+	"errors"
+	"time"
+
+	"reveille/gateway/api"
+)
+
+// ErrLeft is the outcome of a waiter that called Leave before it had another.
+var ErrLeft = errors.New("the waiter left")
+
+// Ask is one request for a model that has no route.
+type Ask struct {
+	// Model is the canonical id; it must be in the catalogue.
+	Model string
+	// Refused names the hosts that did not serve this request, although the mirror and the store may still call the model
+	// loaded there.
+	Refused []string
+	// Limit shortens the wait. 0, or more than the gate's hold, is the hold.
+	Limit time.Duration
+	// Background starts the load and does not wait for it: the waiter is done at once with model_loading.
+	Background bool
+	// Tenant is on whose account the request waits; nil: nobody's, without limits.
+	Tenant Tenant
+}
+
+// Tenant is one of those who share a gateway. Its methods are called with the gate's lock held and must not block.
+type Tenant interface {
+	// Wait takes a place among the requests that wait, which Leave gives back, or says why there is none.
+	Wait() error
+	Leave()
+	// Load takes one of the loads that the tenant may begin, or says why there is none.
+	Load() error
+}
+
+// LoadInfo says what a waiter's route had cost.
+type LoadInfo struct {
+	Ticket  string        // "" when the model turned out to be loaded
+	Cold    bool          // the runner loaded the model for this ticket
+	LoadMS  int64         // how long that took
+	Evicted []string      // models that had to go for it
+	Waited  time.Duration // since Enter
+}
+
+// A Waiter is one request held until its model is ready. It has exactly one outcome: a route, an error, or ErrLeft.
+// Methods are safe for concurrent use.
+type Waiter struct {
+	gate    *Gate
+	group   *group
+	entered time.Time
+	done    chan struct{} // closed by settle, which alone writes the outcome
+	ahead   int
+	tenant  Tenant // nil: nobody's
+
+	// Guarded by gate.mu.
+	place   *list.Element // in group.waiters, nil when settled
+	timer   *time.Timer
+	settled bool
+
+	// Written before done is closed, read only after.
+	route Route
+	info  LoadInfo
+	err   error
+}
+
+// Done returns a channel that is closed when the outcome is there.
+func (w *Waiter) Done() <-chan struct{} { return w.done }
+
+// Result is the outcome; call it after Done is closed (before, it waits).
+func (w *Waiter) Result() (Route, LoadInfo, error) {
+	<-w.done
+	return w.route, w.info, w.err
+}
+
+// Ahead is how many requests for the model waited at this gateway when this one came.
+func (w *Waiter) Ahead() int { return w.ahead }
+
+// Leave gives the wait up. keep lets the load go on even when nobody else waits for it. The first outcome stays, so
+// that Leave after Done does nothing.
+func (w *Waiter) Leave(keep bool) {
+	w.gate.mu.Lock()
+	defer w.gate.mu.Unlock()
+	if w.settled {
+		return
+	}
+	w.group.keep = w.group.keep || keep
+	w.gate.settleLocked(w, Route{}, LoadInfo{}, ErrLeft)
+}
+
+// expire ends a wait whose time is over; the load goes on.
+func (w *Waiter) expire() {
+	w.gate.mu.Lock()
+	defer w.gate.mu.Unlock()
+	if w.settled {
+		return
+	}
+	w.group.keep = true
+	w.gate.settleLocked(w, Route{}, LoadInfo{}, w.gate.timeoutLocked(w.group))
+}
+
+// settleLocked gives w its outcome unless it has one. Every outcome passes here.
+func (g *Gate) settleLocked(w *Waiter, r Route, info LoadInfo, err error) {
+	if w.settled {
+		return
+	}
+	w.settled = true
+	w.timer.Stop()
+	info.Waited = time.Since(w.entered)
+	w.route, w.info, w.err = r, info, err
+	w.group.waiters.Remove(w.place)
+	w.place = nil
+	g.waiting--
+	if w.tenant != nil {
+		w.tenant.Leave()
+	}
+	close(w.done)
+	if w.group.waiters.Len() == 0 {
+		w.group.poke()
+	}
+}
+
+// timeoutLocked is the answer to a wait that ran out: what the load was held up by.
+func (g *Gate) timeoutLocked(gr *group) error {
+	st := g.stageLocked(gr)
+	switch {
+	case gr.need.ticket == "" && gr.need.blocked != nil:
+		return gr.need.blocked
+	case st.State == StateQueued && gr.need.ticket != "" && g.heldUpByBusy(gr.need.host):
+		return api.Newf(api.ModelBusy, "The model '%s' waits for requests to other models to end.", gr.model)
+	case st.ETA > 0:
+		return loading(gr.model).After(st.ETA)
+	}
+	return loading(gr.model)
+}
+
+func loading(model string) *api.Error {
+	return api.Newf(api.ModelLoading, "The model '%s' is being loaded; try again.", model)
+}

@@ -1,0 +1,143 @@
+package scheduling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/state"
+)
+
+const (
+	wakeRenew = 5 * time.Second        // a duty's lease is three times as long
+	wakePoll  = 500 * time.Millisecond // how soon the end of a wake is noticed once the driver is done
+)
+
+// duty is a wake that this gateway carries out. It belongs to no request: those that caused it may all be gone.
+type duty struct {
+	token string
+	stop  context.CancelFunc
+	asked bool // the driver has answered; guarded by Gate.mu
+}
+
+// wakeLocked takes up the duty to wake a host; a newer token takes the place of an older one.
+func (g *Gate) wakeLocked(host, token string) {
+	old := g.wakes[host]
+	if g.closed || old != nil && old.token == token {
+		return // what a closing gate does not take up, another does when the lease ends
+	}
+	if old != nil {
+		old.stop()
+	}
+	ctx, stop := context.WithTimeout(g.life, g.cfg.WakeLimit)
+	d := &duty{token: token, stop: stop}
+	g.wakes[host] = d
+	g.work.Add(1)
+	go func() {
+		defer g.work.Done()
+		defer stop()
+		g.carryOut(ctx, host, d)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.wakes[host] == d {
+			delete(g.wakes, host)
+		}
+	}()
+}
+
+// carryOut calls the driver and keeps the duty until the host's runner has registered, the driver refused, the limit
+// passed, or another gateway has the duty.
+func (g *Gate) carryOut(ctx context.Context, host string, d *duty) {
+	token := d.token
+	began := time.Now()
+	g.log.Info("wakes a host", "host", host)
+	inner, cancel := context.WithCancel(ctx)
+	result := make(chan error, 1)
+	g.work.Add(1)
+	go func() {
+		defer g.work.Done()
+		result <- g.waker.Wake(inner, host)
+	}()
+	defer cancel()
+
+	var driver <-chan error = result
+	poll := time.NewTicker(wakePoll)
+	defer poll.Stop()
+	renewed := began
+	for {
+		select {
+		case <-ctx.Done():
+			switch {
+			case g.life.Err() != nil:
+				g.leaveWake(host, token)
+			case errors.Is(ctx.Err(), context.DeadlineExceeded):
+				g.wakeFailed(host, token, g.store.EndOverdueWake, fmt.Errorf("no word from the host within %v", g.cfg.WakeLimit))
+			}
+			return
+		case err := <-driver:
+			if err != nil {
+				if ctx.Err() == nil {
+					g.wakeFailed(host, token, g.store.FailWake, err)
+				} else if g.life.Err() != nil {
+					g.leaveWake(host, token)
+				}
+				return
+			}
+			driver = nil
+			g.mu.Lock()
+			d.asked = true
+			g.mu.Unlock()
+			continue
+		case <-poll.C:
+		}
+		if !g.awake(host) && time.Since(renewed) < wakeRenew {
+			continue
+		}
+		renewed = time.Now()
+		switch err := g.store.RenewWake(ctx, host, token); {
+		case errors.Is(err, state.ErrAwake):
+			took := time.Since(began)
+			g.mu.Lock()
+			smooth(g.learned.wake, host, took)
+			g.shunned.pass(host)
+			g.mu.Unlock()
+			g.log.Info("host is awake", "host", host, "took", took)
+			return
+		case errors.Is(err, state.ErrNotOwner):
+			g.log.Info("the duty to wake a host passed to another gateway", "host", host)
+			return
+		}
+	}
+}
+
+// awake reports whether the mirror shows the host up: then the store is asked at once.
+func (g *Gate) awake(host string) bool {
+	h := g.mirror.Snapshot().Hosts[host]
+	return h != nil && h.State == "ready"
+}
+
+// wakeFailed gives the duty up with the reason. Should the store not hear of it, the duty's lease ends and another
+// gateway tries.
+func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host, token, code, message string) error, cause error) {
+	code := api.NoCapacity.Code()
+	if e, ok := errors.AsType[*api.Error](cause); ok {
+		code = e.Code
+	}
+	g.log.Warn("host could not be woken", "host", host, "error", cause)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
+	defer cancel()
+	if err := end(ctx, host, token, code, cause.Error()); err != nil {
+		g.log.Debug("report a failed wake", "host", host, "error", err)
+	}
+}
+
+// leaveWake hands a duty back because this gateway goes away.
+func (g *Gate) leaveWake(host, token string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
+	defer cancel()
+	if err := g.store.LeaveWake(ctx, host, token); err != nil {
+		g.log.Debug("hand back a wake", "host", host, "error", err)
+	}
+}

@@ -1,0 +1,217 @@
+package scheduling
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/state"
+)
+
+func sleeping() *pool {
+	p := newPool()
+	p.host("a", "asleep")
+	p.host("b", "asleep")
+	return p
+}
+
+func TestWakesTheHostOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := sleeping()
+		var wakes atomic.Int32
+		waker := func(c *Config) {
+			c.Waker = wakerFunc(func(_ context.Context, host string) error {
+				wakes.Add(1)
+				time.AfterFunc(30*time.Second, func() { p.setState(host, "ready") })
+				return nil
+			})
+		}
+		r, other := start(t, p, waker), start(t, p, waker)
+		w, w2 := enter(t, r.Gate, Ask{Model: "m0"}), enter(t, other.Gate, Ask{Model: "m0"})
+		time.Sleep(10 * time.Second)
+		if s := w.Stage(); s.State != StateWaking || s.Host != "a" {
+			t.Errorf("stage %+v", s)
+		}
+		for _, w := range []*Waiter{w, w2} {
+			if route, _, err := w.Result(); err != nil || route.Host != "a" || route.Addr != "a:1" {
+				t.Fatalf("%+v %v", route, err)
+			}
+		}
+		if wakes.Load() != 1 {
+			t.Errorf("%d wakes", wakes.Load())
+		}
+		time.Sleep(10 * time.Second)
+		r.Gate.mu.Lock()
+		defer r.Gate.mu.Unlock()
+		if len(r.wakes)+len(other.wakes) != 0 {
+			t.Error("a duty outlived its wake")
+		}
+	})
+}
+
+// A request that comes while its host's machine is being turned off has it woken the moment that is done, not at the next
+// renewal.
+func TestWakesAsSoonAsTheStopIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool()
+		p.host("a", "asleep")
+		p.stopping = map[string]bool{"a": true}
+		r := start(t, p, func(c *Config) {
+			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
+		})
+		w := enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(renewEvery*5/2 + renewEvery/10)
+		p.set(func() { p.stopping = nil })
+		began := time.Now()
+		p.publish(state.Event{Kind: "host", Host: "a", State: "asleep", Reason: "done"})
+		time.Sleep(renewEvery / 10)
+		if st := p.Snapshot().Hosts["a"].State; st == "asleep" {
+			t.Errorf("the host is still %s after %v", st, time.Since(began))
+		}
+		if route, _, err := w.Result(); err != nil || route.Host != "a" {
+			t.Fatalf("%+v %v", route, err)
+		}
+	})
+}
+
+// A gateway that goes away hands its duty back, and another carries it on at once.
+func TestClosingGateHandsItsWakeBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := sleeping()
+		stuck := start(t, p, func(c *Config) {
+			c.Waker = wakerFunc(func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
+		})
+		enter(t, stuck.Gate, Ask{Model: "m0"})
+		time.Sleep(10 * time.Millisecond)
+		other := start(t, p, func(c *Config) {
+			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
+		})
+		w := enter(t, other.Gate, Ask{Model: "m0"})
+		time.Sleep(5 * time.Second)
+		if s := w.Stage(); s.State != StateWaking {
+			t.Fatalf("stage %+v", s)
+		}
+		stuck.Close()
+		time.Sleep(renewEvery / 10)
+		if st := p.Snapshot().Hosts["a"].State; st != "ready" {
+			t.Errorf("the host is %s", st)
+		}
+		if route, _, err := w.Result(); err != nil || route.Host != "a" {
+			t.Fatalf("%+v %v", route, err)
+		}
+	})
+}
+
+func TestRefusedWakeGoesToTheNextHost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := sleeping()
+		r := start(t, p, func(c *Config) {
+			c.Waker = wakerFunc(func(_ context.Context, host string) error {
+				if host == "a" {
+					return errors.New("no instances of that type are left")
+				}
+				p.setState(host, "ready")
+				return nil
+			})
+		})
+		ws := []*Waiter{enter(t, r.Gate, Ask{Model: "m0"}), enter(t, r.Gate, Ask{Model: "m1"})}
+		for _, w := range ws {
+			if route, _, err := w.Result(); err != nil || route.Host != "b" {
+				t.Fatalf("%+v %v", route, err)
+			}
+		}
+	})
+}
+
+func TestNoCapacityIsRetriedUntilTheDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := sleeping()
+		var mu sync.Mutex
+		began, tries := time.Now(), map[string][]int{} // host → seconds
+		r := start(t, p, func(c *Config) {
+			c.Waker = wakerFunc(func(_ context.Context, host string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				tries[host] = append(tries[host], int(time.Since(began).Seconds()))
+				return api.New(api.NoCapacity, "none")
+			})
+		})
+		_, info, err := enter(t, r.Gate, Ask{Model: "m0", Limit: 2 * time.Minute}).Result()
+		wantKind(t, err, api.NoCapacity)
+		if api.As(err).RetryAfter != time.Minute || info.Waited != 2*time.Minute {
+			t.Errorf("%+v after %v", err, info.Waited)
+		}
+		// 1, 2, 4, 8, 16, 30 and 30 s apart (fault 24).
+		want := []int{0, 1, 3, 7, 15, 31, 61, 91}
+		for _, host := range []string{"a", "b"} {
+			if !slices.Equal(tries[host], want) {
+				t.Errorf("%s was to wake after %v s, want %v", host, tries[host], want)
+			}
+		}
+	})
+}
+
+func TestHostThatNeverComes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := sleeping()
+		r := start(t, p, func(c *Config) {
+			c.WakeLimit = time.Minute
+			c.Waker = wakerFunc(func(_ context.Context, host string) error {
+				if host == "b" {
+					p.setState(host, "ready")
+				}
+				return nil
+			})
+		})
+		route, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		if err != nil || route.Host != "b" || info.Waited < time.Minute {
+			t.Fatalf("%+v %+v %v", route, info, err)
+		}
+	})
+}
+
+func TestLostDutyStopsTheDriver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := sleeping()
+		stopped := make(chan struct{})
+		r := start(t, p, func(c *Config) {
+			c.Waker = wakerFunc(func(ctx context.Context, _ string) error {
+				<-ctx.Done()
+				close(stopped)
+				return ctx.Err()
+			})
+		})
+		enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(time.Second)
+		p.set(func() { p.duties["a"] = "another's" })
+		<-stopped
+		if p.count("failwake") != 0 {
+			t.Error("reported a failure of a duty that it lost")
+		}
+	})
+}
+
+func TestDutyPassesWithRenew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := sleeping()
+		r := start(t, p, func(c *Config) {
+			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
+		})
+		p.set(func() { p.hosts["a"].State = "waking" }) // by a gateway that is about to die
+		p.set(func() { p.rev++ })
+		w := enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(5 * time.Second)
+		p.set(func() { p.hosts["a"].State = "asleep"; p.rev++ })
+		if _, _, err := w.Result(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+var _ Store = (*state.Store)(nil)
+var _ Mirror = (*state.Mirror)(nil)

@@ -1,0 +1,116 @@
+package jsonscan
+
+// Set returns a copy of body in which the top-level member key has the JSON
+// value given. A repeated member is changed at every place, so that it does
+// not matter which one a reader prefers; a missing one is added in front.
+// Every other byte stays. The error is a [*SyntaxError], of body or of value.
+func Set(body []byte, key string, value []byte) ([]byte, error) {
+	if err := validValue(value); err != nil {
+		return nil, err
+	}
+	m, err := open(body)
+	if err != nil {
+		return nil, err
+	}
+	front := m.pos
+	out := make([]byte, 0, len(body)+len(key)+len(value)+8)
+	copied := 0
+	for m.Next() {
+		if sameText(m.key, m.escaped, key) {
+			out = append(out, body[copied:m.start]...)
+			out = append(out, value...)
+			copied = m.stop
+		}
+	}
+	if m.err != nil {
+		return nil, m.err
+	}
+	if copied == 0 {
+		out = append(out, body[:front]...)
+		out = AppendQuote(out, key)
+		out = append(out, ':')
+		out = append(out, value...)
+		if m.count > 0 {
+			out = append(out, ',')
+		}
+		copied = front
+	}
+	return append(out, body[copied:]...), nil
+}
+
+// SetString is [Set] with the text of a string.
+func SetString(body []byte, key, text string) ([]byte, error) {
+	return Set(body, key, AppendQuote(nil, text))
+}
+
+// Remove returns a copy of body without the top-level member key, however
+// often it occurs. The other members stay as they are. The error is a
+// [*SyntaxError].
+func Remove(body []byte, key string) ([]byte, error) {
+	m, err := open(body)
+	if err != nil {
+		return nil, err
+	}
+	out := append(make([]byte, 0, len(body)), body[:m.pos]...)
+	kept, end := 0, m.pos
+	for m.Next() {
+		end = m.stop
+		if sameText(m.key, m.escaped, key) {
+			continue
+		}
+		if kept > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, body[m.gap:m.stop]...)
+		kept++
+	}
+	if m.err != nil {
+		return nil, m.err
+	}
+	return append(out, body[end:]...), nil
+}
+
+// Place is where a member stands in a document.
+type Place struct {
+	from, to int // from the byte behind the comma or brace before it to the end of its value
+	n        int // it is the nth member
+}
+
+// Blank overwrites the members at the given places with blanks, commas
+// included, so that body is a document without them. places are those of a
+// valid body, in order.
+func Blank(body []byte, places []Place) {
+	for i, p := range places {
+		if p.n > 1 {
+			p.from-- // the comma; members before the first that stays lose the one behind them
+		}
+		blank(body[p.from:p.to])
+		if i+1 != p.n {
+			continue // one before it stays
+		}
+		if next := skipSpace(body, p.to); next < len(body) && body[next] == ',' {
+			body[next] = ' '
+		}
+	}
+}
+
+func blank(b []byte) {
+	for i := range b {
+		b[i] = ' '
+	}
+}
+
+// validValue checks that value is one JSON value and nothing else.
+func validValue(value []byte) error {
+	if len(value) == 0 {
+		return fail(0, "value expected")
+	}
+	end, _, err := skipValue(value, 0, 1)
+	if err != nil {
+		return err
+	}
+	if end < len(value) {
+		return fail(end, "text after the value")
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+// Package asg is the wake driver for hosts that an Auto Scaling group launches: awake is a desired capacity of one more,
+// asleep one less. What a group keeps in its warm pool is AWS's to use and to fill.
+package asg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+
+	"reveille/infra/catalog"
+	"reveille/infra/power"
+	"reveille/infra/power/internal/awserr"
+)
+
+var _ power.Driver = (*Driver)(nil)
+
+// API is what the driver calls; *autoscaling.Client is one.
+type API interface {
+	DescribeAutoScalingGroups(context.Context, *autoscaling.DescribeAutoScalingGroupsInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
+	DescribeScalingActivities(context.Context, *autoscaling.DescribeScalingActivitiesInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeScalingActivitiesOutput, error)
+	SetDesiredCapacity(context.Context, *autoscaling.SetDesiredCapacityInput, ...func(*autoscaling.Options)) (*autoscaling.SetDesiredCapacityOutput, error)
+	TerminateInstanceInAutoScalingGroup(context.Context, *autoscaling.TerminateInstanceInAutoScalingGroupInput, ...func(*autoscaling.Options)) (*autoscaling.TerminateInstanceInAutoScalingGroupOutput, error)
+}
+
+// Config of a Driver. Client is needed.
+type Config struct {
+	// Client is the API of a region, "" for that of the environment. It is called for every operation.
+	Client func(ctx context.Context, region string) (API, error)
+	// Watch is how long a wake looks whether the group really gets a machine: it accepts any size and fails later.
+	// Default 45 s.
+	Watch time.Duration
+	// Poll is the time between two looks; default 3 s.
+	Poll time.Duration
+}
+
+// Driver moves the desired capacity of groups. It holds nothing to close.
+//
+// A catalogue entry stands for its group's first machine; an entry with an Instance is that member of the group, which is
+// the one that goes when it sleeps.
+type Driver struct{ cfg Config }
+
+// New makes a driver.
+func New(cfg Config) *Driver {
+	if cfg.Watch <= 0 {
+		cfg.Watch = 45 * time.Second
+	}
+	if cfg.Poll <= 0 {
+		cfg.Poll = 3 * time.Second
+	}
+	return &Driver{cfg}
+}
+
+// Wake sees to it that the group has a machine or is getting one. power.ErrNoCapacity: AWS has none to give; the group's
+// size is then what it was.
+func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
+	api, err := d.client(ctx, host)
+	if err != nil {
+		return err
+	}
+	g, err := group(ctx, api, host)
+	if err != nil {
+		return err
+	}
+	if aws.ToInt32(g.DesiredCapacity) > 0 {
+		return nil
+	}
+	if aws.ToInt32(g.MaxSize) < 1 {
+		return fmt.Errorf("%w: group %s may have no machine (its maximum is 0)", power.ErrNoCapacity, host.Group)
+	}
+	began := time.Now().Add(-time.Minute) // AWS's clock may be behind ours
+	if err := resize(ctx, api, host, 1); err != nil {
+		return err
+	}
+	err = d.watch(ctx, api, host, began)
+	if errors.Is(err, power.ErrNoCapacity) {
+		if back := resize(context.WithoutCancel(ctx), api, host, 0); back != nil {
+			err = errors.Join(err, back)
+		}
+	}
+	return err
+}
+
+// watch looks until the group has a machine, an activity of it failed, or Config.Watch passed, which is as good as a yes.
+func (d *Driver) watch(ctx context.Context, api API, host catalog.Host, since time.Time) error {
+	for end := time.Now().Add(d.cfg.Watch); time.Now().Before(end); {
+		g, err := group(ctx, api, host)
+		if err != nil {
+			return err
+		}
+		if len(g.Instances) > 0 {
+			return nil
+		}
+		if aws.ToInt32(g.DesiredCapacity) == 0 {
+			return fmt.Errorf("%w: group %s was put to sleep meanwhile", power.ErrStopping, host.Group)
+		}
+		out, err := api.DescribeScalingActivities(ctx, &autoscaling.DescribeScalingActivitiesInput{
+			AutoScalingGroupName: &host.Group, MaxRecords: aws.Int32(5),
+		})
+		if err != nil {
+			return awserr.Classify("DescribeScalingActivities", err)
+		}
+		for _, a := range out.Activities {
+			if a.StatusCode != types.ScalingActivityStatusCodeFailed || aws.ToTime(a.StartTime).Before(since) {
+				continue
+			}
+			if message := aws.ToString(a.StatusMessage); awserr.LacksCapacity(message) {
+				return fmt.Errorf("%w: group %s: %s", power.ErrNoCapacity, host.Group, message)
+			}
+		}
+		select {
+		case <-time.After(d.cfg.Poll):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// Sleep ends the host's machine and lowers the group's size with it, so that no other takes its place.
+func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
+	api, err := d.client(ctx, host)
+	if err != nil {
+		return err
+	}
+	g, err := group(ctx, api, host)
+	if err != nil {
+		return err
+	}
+	if host.Instance == "" {
+		switch n := aws.ToInt32(g.DesiredCapacity); {
+		case n == 0:
+			return nil
+		case n > 1:
+			return fmt.Errorf("%w: group %s has %d machines and the idle one is not named", power.ErrFailed, host.Group, n)
+		}
+		return resize(ctx, api, host, 0)
+	}
+	if !has(g, host.Instance) {
+		return nil
+	}
+	_, err = api.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
+		InstanceId: &host.Instance, ShouldDecrementDesiredCapacity: aws.Bool(true),
+	})
+	return awserr.Classify("TerminateInstanceInAutoScalingGroup", err)
+}
+
+// has reports whether a machine is in the group and not on its way out.
+func has(g *types.AutoScalingGroup, instance string) bool {
+	for _, i := range g.Instances {
+		if aws.ToString(i.InstanceId) == instance {
+			return !leaving(i)
+		}
+	}
+	return false
+}
+
+func leaving(i types.Instance) bool {
+	return strings.HasPrefix(string(i.LifecycleState), "Terminat") || strings.HasPrefix(string(i.LifecycleState), "Detach")
+}
+
+// State tells the state of the host's machine, or of the group's first one.
+func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
+	api, err := d.client(ctx, host)
+	if err != nil {
+		return power.Unknown, err
+	}
+	g, err := group(ctx, api, host)
+	if err != nil {
+		return power.Unknown, err
+	}
+	p := power.Off
+	if aws.ToInt32(g.DesiredCapacity) > 0 && host.Instance == "" {
+		p = power.Starting
+	}
+	for _, i := range g.Instances {
+		switch {
+		case host.Instance != "" && aws.ToString(i.InstanceId) != host.Instance:
+		case i.LifecycleState == types.LifecycleStateInService:
+			return power.On, nil
+		case !leaving(i):
+			p = power.Starting
+		case p == power.Off:
+			p = power.Stopping
+		}
+	}
+	return p, nil
+}
+
+func (d *Driver) client(ctx context.Context, host catalog.Host) (API, error) {
+	api, err := d.cfg.Client(ctx, host.Region)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", power.ErrDenied, err)
+	}
+	return api, nil
+}
+
+func group(ctx context.Context, api API, host catalog.Host) (*types.AutoScalingGroup, error) {
+	out, err := api.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{host.Group}})
+	if err != nil {
+		return nil, awserr.Classify("DescribeAutoScalingGroups", err)
+	}
+	if len(out.AutoScalingGroups) == 0 {
+		return nil, fmt.Errorf("%w: group %s is not there", power.ErrUnknownHost, host.Group)
+	}
+	return &out.AutoScalingGroups[0], nil
+}
+
+// resize sets the desired capacity at once, whatever the group's cooldown.
+func resize(ctx context.Context, api API, host catalog.Host, n int32) error {
+	_, err := api.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
+		AutoScalingGroupName: &host.Group, DesiredCapacity: &n, HonorCooldown: aws.Bool(false),
+	})
+	return awserr.Classify("SetDesiredCapacity", err)
+}

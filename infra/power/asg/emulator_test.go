@@ -1,0 +1,161 @@
+package asg_test
+
+import (
+	"context"
+	"errors"
+	"path"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"reveille/infra/catalog"
+	"reveille/infra/power"
+	"reveille/infra/power/asg"
+	"reveille/infra/power/waketest"
+	"reveille/testenv/aws"
+)
+
+// region is the driver over an emulator.
+type region struct {
+	t      *testing.T
+	cloud  *aws.Emulator
+	groups *autoscaling.Client
+	hosts  *awsec2.Client
+	driver *asg.Driver
+}
+
+func emulator(t *testing.T) *region {
+	t.Helper()
+	cloud := aws.Start(t, 10*time.Millisecond)
+	r := &region{t: t, cloud: cloud, groups: autoscaling.NewFromConfig(cloud.Config()), hosts: awsec2.NewFromConfig(cloud.Config())}
+	r.driver = asg.New(asg.Config{Poll: 10 * time.Millisecond, Client: func(context.Context, string) (asg.API, error) { return r.groups, nil }})
+	template, image := "runner", aws.Image
+	_, err := r.hosts.CreateLaunchTemplate(t.Context(), &awsec2.CreateLaunchTemplateInput{
+		LaunchTemplateName: &template, LaunchTemplateData: &ec2types.RequestLaunchTemplateData{ImageId: &image, InstanceType: ec2types.InstanceTypeG5Xlarge},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// group makes an empty group with a warm pool and returns its host.
+func (r *region) group(name string, most int32) catalog.Host {
+	r.t.Helper()
+	template, version, zero := "runner", "$Latest", int32(0)
+	_, err := r.groups.CreateAutoScalingGroup(r.t.Context(), &autoscaling.CreateAutoScalingGroupInput{
+		AutoScalingGroupName: &name, MinSize: &zero, MaxSize: &most, DesiredCapacity: &zero, AvailabilityZones: []string{aws.Region + "a"},
+		LaunchTemplate: &types.LaunchTemplateSpecification{LaunchTemplateName: &template, Version: &version},
+	})
+	if err == nil {
+		_, err = r.groups.PutWarmPool(r.t.Context(), &autoscaling.PutWarmPoolInput{AutoScalingGroupName: &name, PoolState: types.WarmPoolStateStopped})
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return catalog.Host{Name: name, Driver: catalog.DriverASG, Group: name, Max: int(most)}
+}
+
+// look reads a group.
+func (r *region) look(name string) types.AutoScalingGroup {
+	r.t.Helper()
+	out, err := r.groups.DescribeAutoScalingGroups(r.t.Context(), &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
+	if err != nil || len(out.AutoScalingGroups) != 1 {
+		r.t.Fatal(out, err)
+	}
+	return out.AutoScalingGroups[0]
+}
+
+// launched is how many machines a group ever had.
+func (r *region) launched(name string) int {
+	r.t.Helper()
+	tag := "tag:aws:autoscaling:groupName"
+	out, err := r.hosts.DescribeInstances(r.t.Context(), &awsec2.DescribeInstancesInput{Filters: []ec2types.Filter{{Name: &tag, Values: []string{name}}}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	n := 0
+	for _, s := range out.Reservations {
+		n += len(s.Instances)
+	}
+	return n
+}
+
+func TestOnTheEmulator(t *testing.T) {
+	r := emulator(t)
+	for name, part := range map[string]func(*region, *testing.T){"contract": (*region).contract, "refusals": (*region).refusals} {
+		t.Run(name, func(t *testing.T) {
+			own := *r
+			own.t = t
+			part(&own, t)
+		})
+	}
+}
+
+func (r *region) contract(t *testing.T) {
+	waketest.Run(t, func(t *testing.T) waketest.Fixture {
+		name := path.Base(t.Name())
+		return waketest.Fixture{
+			Driver: r.driver, Host: r.group(name, 1), Strange: &catalog.Host{Name: "x", Group: "no such group"},
+			Starts: func() int { return r.launched(name) },
+		}
+	})
+}
+
+func (r *region) refusals(t *testing.T) {
+	ctx := t.Context()
+	h := r.group("gpu", 3)
+	expect := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+
+	r.cloud.SoldOut(true)
+	expect("wake without capacity", r.driver.Wake(ctx, h), power.ErrNoCapacity)
+	if n := *r.look("gpu").DesiredCapacity; n != 0 {
+		t.Errorf("the group goes on trying for %d", n)
+	}
+	r.cloud.SoldOut(false)
+
+	for action, code := range map[string]string{"DescribeAutoScalingGroups": "Throttling", "SetDesiredCapacity": "ScalingActivityInProgress"} {
+		r.cloud.Refuse(action, code, 1)
+		expect("wake, throttled", r.driver.Wake(ctx, h), power.ErrThrottled)
+	}
+	expect("wake", r.driver.Wake(ctx, h), nil)
+	expect("wake of one that is on", r.driver.Wake(ctx, h), nil)
+	if n := r.launched("gpu"); n != 1 {
+		t.Errorf("%d machines launched, want 1", n)
+	}
+
+	// Of three, the idle one goes, and the group does not replace it.
+	three := int32(3)
+	if _, err := r.groups.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{AutoScalingGroupName: &h.Group, DesiredCapacity: &three}); err != nil {
+		t.Fatal(err)
+	}
+	expect("sleep that names no machine", r.driver.Sleep(ctx, h), power.ErrFailed)
+	idle := h
+	idle.Instance = *r.look("gpu").Instances[1].InstanceId
+	idle.Name = "gpu." + idle.Instance
+	r.cloud.Refuse("TerminateInstanceInAutoScalingGroup", "Throttling", 1)
+	expect("sleep, throttled", r.driver.Sleep(ctx, idle), power.ErrThrottled)
+	expect("sleep of the idle machine", r.driver.Sleep(ctx, idle), nil)
+	expect("sleep of one that is gone", r.driver.Sleep(ctx, idle), nil)
+	g := r.look("gpu")
+	if *g.DesiredCapacity != 2 || len(g.Instances) != 2 {
+		t.Errorf("%d wanted, %d there, of three before", *g.DesiredCapacity, len(g.Instances))
+	}
+	for _, i := range g.Instances {
+		if *i.InstanceId == idle.Instance {
+			t.Error("another machine than the idle one went")
+		}
+	}
+	if p, err := r.driver.State(ctx, idle); p != power.Off || err != nil {
+		t.Error("state of the one that went: ", p, err)
+	}
+}

@@ -1,0 +1,63 @@
+// Package drivers puts the wake drivers together that need nothing of their program: all but the local one.
+package drivers
+
+import (
+	"context"
+	"sync"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+
+	"reveille/infra/catalog"
+	"reveille/infra/power"
+	"reveille/infra/power/asg"
+	"reveille/infra/power/ec2"
+	"reveille/infra/power/exec"
+	"reveille/infra/power/wol"
+)
+
+// Remote are the drivers exec, wol, ec2 and asg. AWS's settings and credentials are those of the environment, looked for
+// when a host of the driver is first woken or put to sleep.
+func Remote() map[catalog.Driver]power.Driver {
+	a := &account{regions: map[string]aws.Config{}}
+	return map[catalog.Driver]power.Driver{
+		catalog.DriverExec: exec.New(0),
+		catalog.DriverWoL:  wol.New(wol.Config{}),
+		catalog.DriverEC2: ec2.New(ec2.Config{Client: func(ctx context.Context, region string) (ec2.API, error) {
+			c, err := a.config(ctx, region)
+			return awsec2.NewFromConfig(c), err
+		}}),
+		catalog.DriverASG: asg.New(asg.Config{Client: func(ctx context.Context, region string) (asg.API, error) {
+			c, err := a.config(ctx, region)
+			return autoscaling.NewFromConfig(c), err
+		}}),
+	}
+}
+
+// sdkAttempts leaves repeats to power.Set, but for one lost connection.
+const sdkAttempts = 2
+
+// account keeps AWS's settings by region, with the credentials they cache.
+type account struct {
+	mu      sync.Mutex
+	regions map[string]aws.Config
+}
+
+func (a *account) config(ctx context.Context, region string) (aws.Config, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c, ok := a.regions[region]; ok {
+		return c, nil
+	}
+	options := []func(*config.LoadOptions) error{config.WithRetryMaxAttempts(sdkAttempts)}
+	if region != "" {
+		options = append(options, config.WithRegion(region))
+	}
+	c, err := config.LoadDefaultConfig(ctx, options...)
+	if err == nil {
+		a.regions[region] = c
+	}
+	return c, err
+}

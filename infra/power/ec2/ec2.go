@@ -1,0 +1,124 @@
+// Package ec2 is the wake driver for hosts that are one EC2 instance each, stopped while they sleep.
+package ec2
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"reveille/infra/catalog"
+	"reveille/infra/power"
+	"reveille/infra/power/internal/awserr"
+)
+
+var _ power.Driver = (*Driver)(nil)
+
+// API is what the driver calls; *ec2.Client is one.
+type API interface {
+	StartInstances(context.Context, *ec2.StartInstancesInput, ...func(*ec2.Options)) (*ec2.StartInstancesOutput, error)
+	StopInstances(context.Context, *ec2.StopInstancesInput, ...func(*ec2.Options)) (*ec2.StopInstancesOutput, error)
+	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
+}
+
+// Config of a Driver. Client is needed.
+type Config struct {
+	// Client is the API of a region, "" for that of the environment. It is called for every operation.
+	Client func(ctx context.Context, region string) (API, error)
+}
+
+// Driver starts and stops instances. It holds nothing to close.
+type Driver struct{ cfg Config }
+
+// New makes a driver.
+func New(cfg Config) *Driver { return &Driver{cfg} }
+
+// Wake starts the host's instance. power.ErrStopping: it must have stopped first.
+func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
+	api, err := d.cfg.Client(ctx, host.Region)
+	if err != nil {
+		return fmt.Errorf("%w: %w", power.ErrDenied, err)
+	}
+	_, err = api.StartInstances(ctx, &ec2.StartInstancesInput{InstanceIds: []string{host.Instance}})
+	if awserr.Code(err) != "IncorrectInstanceState" {
+		return awserr.Classify("StartInstances", err)
+	}
+	switch state, err := d.look(ctx, api, host); {
+	case err != nil:
+		return err
+	case state == types.InstanceStateNameRunning || state == types.InstanceStateNamePending:
+		return nil
+	case state == types.InstanceStateNameTerminated || state == types.InstanceStateNameShuttingDown:
+		return fmt.Errorf("%w: instance %s is %s", power.ErrUnknownHost, host.Instance, state)
+	default: // stopping, or stopped since the first call
+		return fmt.Errorf("%w: instance %s is %s", power.ErrStopping, host.Instance, state)
+	}
+}
+
+// Sleep stops the host's instance, or has it hibernate where the catalogue says so and it can. power.ErrStarting: it must
+// have started first.
+func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
+	api, err := d.cfg.Client(ctx, host.Region)
+	if err != nil {
+		return fmt.Errorf("%w: %w", power.ErrDenied, err)
+	}
+	stop := func(hibernate bool) error {
+		in := &ec2.StopInstancesInput{InstanceIds: []string{host.Instance}}
+		if hibernate {
+			in.Hibernate = &hibernate
+		}
+		_, err := api.StopInstances(ctx, in)
+		return err
+	}
+	err = stop(host.Hibernate)
+	if host.Hibernate && awserr.Code(err) == "UnsupportedHibernationConfiguration" {
+		err = stop(false)
+	}
+	if awserr.Code(err) != "IncorrectInstanceState" {
+		return awserr.Classify("StopInstances", err)
+	}
+	switch state, err := d.look(ctx, api, host); {
+	case err != nil:
+		return err
+	case state == types.InstanceStateNamePending || state == types.InstanceStateNameRunning:
+		return fmt.Errorf("%w: instance %s is %s", power.ErrStarting, host.Instance, state)
+	default: // on its way down, or off
+		return nil
+	}
+}
+
+// State tells the instance's state; one that is terminated is off for good.
+func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
+	api, err := d.cfg.Client(ctx, host.Region)
+	if err != nil {
+		return power.Unknown, fmt.Errorf("%w: %w", power.ErrDenied, err)
+	}
+	state, err := d.look(ctx, api, host)
+	switch {
+	case err != nil:
+		return power.Unknown, err
+	case state == types.InstanceStateNamePending:
+		return power.Starting, nil
+	case state == types.InstanceStateNameRunning:
+		return power.On, nil
+	case state == types.InstanceStateNameStopping || state == types.InstanceStateNameShuttingDown:
+		return power.Stopping, nil
+	}
+	return power.Off, nil
+}
+
+func (d *Driver) look(ctx context.Context, api API, host catalog.Host) (types.InstanceStateName, error) {
+	out, err := api.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: []string{host.Instance}})
+	if err != nil {
+		return "", awserr.Classify("DescribeInstances", err)
+	}
+	for _, r := range out.Reservations {
+		for _, i := range r.Instances {
+			if i.State != nil {
+				return i.State.Name, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%w: instance %s is not there", power.ErrUnknownHost, host.Instance)
+}

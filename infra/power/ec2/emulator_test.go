@@ -1,0 +1,153 @@
+package ec2_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"reveille/infra/catalog"
+	"reveille/infra/power"
+	"reveille/infra/power/ec2"
+	"reveille/infra/power/waketest"
+	"reveille/testenv/aws"
+)
+
+// cloudlet is the driver over an emulator.
+type cloudlet struct {
+	t      *testing.T
+	cloud  *aws.Emulator
+	api    *awsec2.Client
+	driver *ec2.Driver
+}
+
+const settle = 100 * time.Millisecond
+
+func emulator(t *testing.T) *cloudlet {
+	t.Helper()
+	cloud := aws.Start(t, settle)
+	api := awsec2.NewFromConfig(cloud.Config())
+	return &cloudlet{t, cloud, api, ec2.New(ec2.Config{Client: func(context.Context, string) (ec2.API, error) { return api, nil }})}
+}
+
+// machine launches an instance and returns its host, stopped.
+func (c *cloudlet) machine() catalog.Host {
+	c.t.Helper()
+	one := int32(1)
+	image := aws.Image
+	out, err := c.api.RunInstances(c.t.Context(), &awsec2.RunInstancesInput{ImageId: &image, InstanceType: types.InstanceTypeG5Xlarge, MinCount: &one, MaxCount: &one})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	h := catalog.Host{Name: "gpu-1", Driver: catalog.DriverEC2, Instance: *out.Instances[0].InstanceId}
+	if err := c.driver.Sleep(c.t.Context(), h); err != nil {
+		c.t.Fatal(err)
+	}
+	c.becomes(h, power.Off)
+	return h
+}
+
+func (c *cloudlet) becomes(h catalog.Host, want power.Power) {
+	c.t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		got, err := c.driver.State(c.t.Context(), h)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if got == want {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatalf("state is %s, want %s", got, want)
+		}
+	}
+}
+
+func TestOnTheEmulator(t *testing.T) {
+	c := emulator(t)
+	for name, part := range map[string]func(*cloudlet, *testing.T){"contract": (*cloudlet).contract, "refusals": (*cloudlet).refusals} {
+		t.Run(name, func(t *testing.T) {
+			own := *c
+			own.t = t
+			part(&own, t)
+		})
+	}
+}
+
+func (c *cloudlet) contract(t *testing.T) {
+	waketest.Run(t, func(t *testing.T) waketest.Fixture {
+		h := c.machine()
+		return waketest.Fixture{
+			Driver: patient{c.driver}, Host: h, Strange: &catalog.Host{Name: "x", Instance: "i-00000000000000000"},
+		}
+	})
+}
+
+// patient repeats what power.Set repeats: a sleep of a machine that is still starting.
+type patient struct{ *ec2.Driver }
+
+func (p patient) Sleep(ctx context.Context, h catalog.Host) error {
+	for {
+		err := p.Driver.Sleep(ctx, h)
+		if !errors.Is(err, power.ErrStarting) || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (c *cloudlet) refusals(t *testing.T) {
+	ctx := t.Context()
+	h := c.machine()
+	expect := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+
+	c.cloud.SoldOut(true)
+	expect("wake without capacity", c.driver.Wake(ctx, h), power.ErrNoCapacity)
+	c.becomes(h, power.Off)
+	c.cloud.SoldOut(false)
+
+	c.cloud.Refuse("StartInstances", "RequestLimitExceeded", 2)
+	expect("wake, throttled", c.driver.Wake(ctx, h), power.ErrThrottled)
+	set := power.NewSet(power.SetConfig{
+		Catalog: func() *catalog.Catalog { return listing(t, h.Instance) }, Pause: time.Millisecond, Drivers: map[catalog.Driver]power.Driver{catalog.DriverEC2: c.driver},
+	})
+	expect("wake, throttled once more and repeated", set.Wake(ctx, "gpu-1"), nil)
+	expect("wake of one that starts", c.driver.Wake(ctx, h), nil)
+	expect("sleep of one that starts", c.driver.Sleep(ctx, h), power.ErrStarting)
+	c.becomes(h, power.On)
+	expect("wake of one that runs", c.driver.Wake(ctx, h), nil)
+
+	c.cloud.Refuse("StopInstances", "RequestLimitExceeded", 1)
+	expect("sleep, throttled", c.driver.Sleep(ctx, h), power.ErrThrottled)
+	expect("sleep", c.driver.Sleep(ctx, h), nil)
+	expect("wake of one that stops", c.driver.Wake(ctx, h), power.ErrStopping)
+	expect("sleep of one that stops", c.driver.Sleep(ctx, h), nil)
+	expect("wake of one that stops, waited for", set.Wake(ctx, "gpu-1"), nil)
+	c.becomes(h, power.On)
+
+	c.cloud.Refuse("StartInstances", "UnauthorizedOperation", 1)
+	expect("wake, not permitted", c.driver.Wake(ctx, h), power.ErrDenied)
+	if _, err := c.api.TerminateInstances(ctx, &awsec2.TerminateInstancesInput{InstanceIds: []string{h.Instance}}); err != nil {
+		t.Fatal(err)
+	}
+	expect("wake of one that is terminated", c.driver.Wake(ctx, h), power.ErrUnknownHost)
+	expect("sleep of one that is terminated", c.driver.Sleep(ctx, h), nil)
+	c.becomes(h, power.Off)
+}
+
+// listing is a catalogue with one host of an instance.
+func listing(t *testing.T, instance string) *catalog.Catalog {
+	c, _, err := catalog.Parse("models.yaml", []byte("models: {m: {type: llm, recipe: standin, device: gpu}}\nhosts: {gpu-1: {driver: ec2, instance: "+instance+", devices: [gpu]}}\n"))
+	if err != nil {
+		t.Error(err)
+	}
+	return c
+}

@@ -1,0 +1,167 @@
+// Package exec is the wake driver for hosts that the operator's own commands turn on and off. Commands are argument
+// vectors, started without a shell, with the host's name and address in REVEILLE_HOST and REVEILLE_ADDRESS.
+//
+// Status 0 is success. Status 69 (EX_UNAVAILABLE) means no capacity, 75 (EX_TEMPFAIL) try again soon, any other a
+// failure. A state command says on by status 0 and off by any other; with one, commands are not called for what is so
+// already.
+package exec
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/power"
+)
+
+var _ power.Driver = (*Driver)(nil)
+
+// Statuses with a meaning of their own, as sysexits.h numbers them.
+const (
+	exUnavailable = 69
+	exTempFail    = 75
+)
+
+// Driver runs commands, one at a time for a host.
+type Driver struct {
+	timeout time.Duration
+
+	mu    sync.Mutex
+	turns map[string]chan struct{} // by host, capacity 1: filled while a command of the host runs
+}
+
+// New makes a driver whose commands are killed, with their process group, after timeout (60 s when it is not above 0).
+func New(timeout time.Duration) *Driver {
+	if timeout <= 0 {
+		timeout = time.Minute
+	}
+	return &Driver{timeout: timeout, turns: map[string]chan struct{}{}}
+}
+
+// Wake runs the host's wake command, unless its state command says that it is on.
+func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
+	return d.change(ctx, host, power.On)
+}
+
+// Sleep runs the host's sleep command, unless its state command says that it is off.
+func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
+	return d.change(ctx, host, power.Off)
+}
+
+func (d *Driver) change(ctx context.Context, host catalog.Host, to power.Power) error {
+	if host.Commands == nil {
+		return fmt.Errorf("%w: %s has no commands", power.ErrUnknownHost, host.Name)
+	}
+	end, err := d.turn(ctx, host.Name)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if is, err := d.State(ctx, host); err != nil || is == to {
+		return err
+	}
+	argv := host.Commands.Wake
+	if to == power.Off {
+		argv = host.Commands.Sleep
+	}
+	out, err := d.run(ctx, host, argv)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &exit):
+		return fmt.Errorf("%w: %s: %w", power.ErrFailed, argv[0], err)
+	case exit.ExitCode() == exUnavailable:
+		return fmt.Errorf("%w: %s", power.ErrNoCapacity, lastLine(out))
+	case exit.ExitCode() == exTempFail:
+		return fmt.Errorf("%w: %s", power.ErrThrottled, lastLine(out))
+	}
+	return fmt.Errorf("%w: %s: %w: %s", power.ErrFailed, argv[0], err, lastLine(out))
+}
+
+// State runs the host's state command; Unknown for a host without one.
+func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
+	if host.Commands == nil || len(host.Commands.State) == 0 {
+		return power.Unknown, nil
+	}
+	_, err := d.run(ctx, host, host.Commands.State)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return power.On, nil
+	case errors.As(err, &exit) && exit.Exited():
+		return power.Off, nil
+	}
+	return power.Unknown, fmt.Errorf("%w: %s: %w", power.ErrFailed, host.Commands.State[0], err)
+}
+
+// run runs one command to its end.
+func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) ([]byte, error) {
+	if len(argv) == 0 {
+		return nil, errors.New("the command is empty")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("not done within %v", d.timeout))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "REVEILLE_HOST="+host.Name, "REVEILLE_ADDRESS="+host.Address)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // a command may leave something running that holds its output
+	out := &tail{}
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return out.buf, err
+}
+
+// turn waits for the commands of a host that run, and returns what ends the turn.
+func (d *Driver) turn(ctx context.Context, host string) (end func(), err error) {
+	d.mu.Lock()
+	c := d.turns[host]
+	if c == nil {
+		c = make(chan struct{}, 1)
+		d.turns[host] = c
+	}
+	d.mu.Unlock()
+	select {
+	case c <- struct{}{}:
+		return func() { <-c }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// tailBytes is how much of a command's last output is kept for its error.
+const tailBytes = 1024
+
+type tail struct{ buf []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - tailBytes; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func lastLine(out []byte) string {
+	text := bytes.TrimSpace(out)
+	line := string(text[bytes.LastIndexByte(text, '\n')+1:])
+	if line == "" {
+		return "it said nothing"
+	}
+	return strings.ToValidUTF8(line, "?")
+}

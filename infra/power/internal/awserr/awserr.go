@@ -1,0 +1,82 @@
+// Package awserr tells errors of AWS apart in the words of package power.
+package awserr
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/aws/smithy-go"
+
+	"reveille/infra/power"
+)
+
+// codes are the error codes of EC2 and Auto Scaling with a meaning of their own.
+var codes = map[string]error{
+	"InsufficientInstanceCapacity":         power.ErrNoCapacity,
+	"InsufficientHostCapacity":             power.ErrNoCapacity,
+	"InsufficientReservedInstanceCapacity": power.ErrNoCapacity,
+	"InsufficientCapacity":                 power.ErrNoCapacity,
+	"InstanceLimitExceeded":                power.ErrNoCapacity,
+	"VcpuLimitExceeded":                    power.ErrNoCapacity,
+	"MaxSpotInstanceCountExceeded":         power.ErrNoCapacity,
+	"SpotMaxPriceTooLow":                   power.ErrNoCapacity,
+	"HostLimitExceeded":                    power.ErrNoCapacity,
+
+	"RequestLimitExceeded":      power.ErrThrottled,
+	"Throttling":                power.ErrThrottled,
+	"ThrottlingException":       power.ErrThrottled,
+	"RequestThrottled":          power.ErrThrottled,
+	"TooManyRequestsException":  power.ErrThrottled,
+	"EC2ThrottledException":     power.ErrThrottled,
+	"ResourceContention":        power.ErrThrottled,
+	"ScalingActivityInProgress": power.ErrThrottled,
+	"InternalError":             power.ErrThrottled,
+	"InternalFailure":           power.ErrThrottled,
+	"ServiceUnavailable":        power.ErrThrottled,
+	"Unavailable":               power.ErrThrottled,
+
+	"InvalidInstanceID.NotFound":  power.ErrUnknownHost,
+	"InvalidInstanceID.Malformed": power.ErrUnknownHost,
+
+	"UnauthorizedOperation":       power.ErrDenied,
+	"AccessDenied":                power.ErrDenied,
+	"AccessDeniedException":       power.ErrDenied,
+	"AuthFailure":                 power.ErrDenied,
+	"ExpiredToken":                power.ErrDenied,
+	"InvalidClientTokenId":        power.ErrDenied,
+	"OptInRequired":               power.ErrDenied,
+	"SignatureDoesNotMatch":       power.ErrDenied,
+	"UnrecognizedClientException": power.ErrDenied,
+}
+
+// Classify wraps an error of AWS with the error of package power that it is; any other is power.ErrFailed. nil stays nil.
+func Classify(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	kind := codes[Code(err)]
+	if kind == nil {
+		kind = power.ErrFailed
+	}
+	return fmt.Errorf("%s: %w: %w", op, kind, err)
+}
+
+// Code is AWS's code of an error, "" for one that did not come from AWS.
+func Code(err error) string {
+	if e, ok := errors.AsType[smithy.APIError](err); ok {
+		return e.ErrorCode()
+	}
+	return ""
+}
+
+// LacksCapacity reports whether the words of a failed scaling activity say that AWS has no machine to give.
+func LacksCapacity(message string) bool {
+	m := strings.ToLower(message)
+	for _, words := range []string{"insufficient capacity", "insufficientinstancecapacity", "do not have sufficient", "vcpu capacity", "limit exceeded", "spot capacity", "no spot capacity"} {
+		if strings.Contains(m, words) {
+			return true
+		}
+	}
+	return false
+}

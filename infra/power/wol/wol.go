@@ -1,0 +1,125 @@
+// Package wol is the wake driver for machines in the same network that Wake-on-LAN turns on. Nothing turns such a machine
+// off from outside: its runner does so itself, by the command of its setting --sleep-command, once a stop has begun.
+package wol
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/power"
+)
+
+var _ power.Driver = (*Driver)(nil)
+
+// everybody is where packets go unless the catalogue says otherwise.
+const everybody = "255.255.255.255:9"
+
+// Config of a Driver. A zero value means the default.
+type Config struct {
+	// Password is a host's SecureOn password of 4 or 6 bytes; default none.
+	Password func(catalog.Host) []byte
+	// Repeat is the time between two packets while the machine does not answer; default 3 s. A packet may be lost, and one
+	// that comes while the machine is still going down is.
+	Repeat time.Duration
+	// Patience is how long a machine may take to answer a wake, or to go down; default 2 min.
+	Patience time.Duration
+	// Probe bounds one look whether the runner's port answers; default 1 s.
+	Probe time.Duration
+}
+
+// Driver sends magic packets. It holds nothing to close.
+type Driver struct{ cfg Config }
+
+// New makes a driver.
+func New(cfg Config) *Driver {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&cfg.Repeat, 3*time.Second)
+	def(&cfg.Patience, 2*time.Minute)
+	def(&cfg.Probe, time.Second)
+	if cfg.Password == nil {
+		cfg.Password = func(catalog.Host) []byte { return nil }
+	}
+	return &Driver{cfg}
+}
+
+// Wake sends magic packets until the runner's port answers. A host whose address the catalogue does not give gets one
+// packet, and its registration alone tells that it came.
+func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
+	mac, err := net.ParseMAC(host.MAC)
+	if err != nil {
+		return fmt.Errorf("%w: %w", power.ErrUnknownHost, err)
+	}
+	packet, err := Packet(mac, d.cfg.Password(host))
+	if err != nil {
+		return fmt.Errorf("%w: %w", power.ErrUnknownHost, err)
+	}
+	target := cmp.Or(host.Broadcast, everybody)
+	return d.until(ctx, host, power.On, func() error { return d.send(ctx, target, packet) })
+}
+
+// Sleep waits until the machine is off: its runner turns it off. power.ErrFailed: it stays on. A host whose address the
+// catalogue does not give is taken for off.
+func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
+	if _, err := net.ParseMAC(host.MAC); err != nil {
+		return fmt.Errorf("%w: %w", power.ErrUnknownHost, err)
+	}
+	return d.until(ctx, host, power.Off, func() error { return nil })
+}
+
+// until repeats do until the host is in the wanted state.
+func (d *Driver) until(ctx context.Context, host catalog.Host, want power.Power, do func() error) error {
+	for end := time.Now().Add(d.cfg.Patience); ; {
+		is, err := d.State(ctx, host)
+		if err != nil || is == want {
+			return err
+		}
+		if err := do(); err != nil {
+			return fmt.Errorf("%w: %w", power.ErrFailed, err)
+		}
+		if is == power.Unknown {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%w: the runner at %s is still %s after %v", power.ErrFailed, host.Address, is, d.cfg.Patience)
+		}
+		select {
+		case <-time.After(d.cfg.Repeat):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (d *Driver) send(ctx context.Context, target string, packet []byte) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "udp", target)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = conn.Write(packet)
+	return err
+}
+
+// State is On when the runner's port answers, Off when it does not, Unknown without an address.
+func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
+	if host.Address == "" {
+		return power.Unknown, nil
+	}
+	conn, err := (&net.Dialer{Timeout: d.cfg.Probe}).DialContext(ctx, "tcp", host.Address)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return power.On, nil
+	case ctx.Err() != nil:
+		return power.Unknown, context.Cause(ctx)
+	}
+	return power.Off, nil
+}

@@ -1,0 +1,250 @@
+package wol_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"reveille/infra/catalog"
+	"reveille/infra/power"
+	"reveille/infra/power/waketest"
+	"reveille/infra/power/wol"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	mac    = "00:11:22:33:44:55"
+	magic  = "ffffffffffff" + "001122334455001122334455001122334455001122334455001122334455001122334455001122334455001122334455" + "001122334455001122334455001122334455001122334455001122334455001122334455001122334455001122334455"
+	secure = "0a0b0c0d0e0f"
+)
+
+func TestPacket(t *testing.T) {
+	hw, _ := net.ParseMAC(mac)
+	for name, tc := range map[string]struct {
+		mac      net.HardwareAddr
+		password string
+		want     string
+	}{
+		"plain":        {hw, "", magic},
+		"six bytes":    {hw, secure, magic + secure},
+		"four bytes":   {hw, "c0a80001", magic + "c0a80001"},
+		"bad password": {hw, "01", ""},
+		"long address": {append(hw, 1, 2), "", ""},
+		"none":         {nil, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			password, _ := hex.DecodeString(tc.password)
+			p, err := wol.Packet(tc.mac, password)
+			if hex.EncodeToString(p) != tc.want || (err == nil) != (tc.want != "") {
+				t.Errorf("%x, %v", p, err)
+			}
+		})
+	}
+}
+
+// machine listens for its magic packet, byte by byte, and turns itself on: its runner's port answers then.
+type machine struct {
+	t      *testing.T
+	packet []byte
+	udp    net.PacketConn
+	addr   string
+	deaf   int // packets that get lost
+
+	mu     sync.Mutex
+	runner net.Listener
+	starts int
+	wrong  int
+	work   sync.WaitGroup
+}
+
+func newMachine(t *testing.T, packet string) *machine {
+	t.Helper()
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, udp: udp, addr: probe.Addr().String()}
+	_ = probe.Close()
+	m.packet, _ = hex.DecodeString(packet)
+	m.work.Go(m.listen)
+	t.Cleanup(func() { _ = udp.Close(); m.off(); m.work.Wait() })
+	return m
+}
+
+func (m *machine) listen() {
+	buf := make([]byte, 2000)
+	for {
+		n, _, err := m.udp.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		m.mu.Lock()
+		switch {
+		case !bytes.Equal(buf[:n], m.packet):
+			m.wrong++
+		case m.deaf > 0:
+			m.deaf--
+		case m.runner == nil:
+			m.onLocked()
+		}
+		m.mu.Unlock()
+	}
+}
+
+func (m *machine) onLocked() {
+	ln, err := net.Listen("tcp", m.addr)
+	if err != nil {
+		m.t.Error("the runner's port was taken:", err)
+		return
+	}
+	m.runner = ln
+	m.starts++
+	m.work.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	})
+}
+
+func (m *machine) off() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.runner != nil {
+		_ = m.runner.Close()
+		m.runner = nil
+	}
+}
+
+func (m *machine) host() catalog.Host {
+	return catalog.Host{Name: "box", Driver: catalog.DriverWoL, MAC: mac, Address: m.addr, Broadcast: m.udp.LocalAddr().String()}
+}
+
+func (m *machine) config() wol.Config {
+	return wol.Config{Repeat: 10 * time.Millisecond, Patience: 30 * time.Second}
+}
+
+// withRunner is the driver beside a runner that turns its machine off when the pool put it to sleep, and again if a packet
+// of another call has turned it on meanwhile.
+type withRunner struct {
+	*wol.Driver
+	m *machine
+}
+
+func (w withRunner) Sleep(ctx context.Context, h catalog.Host) error {
+	if h.MAC == mac {
+		w.m.off()
+		asleep := make(chan struct{})
+		var watch sync.WaitGroup
+		defer watch.Wait()
+		defer close(asleep)
+		watch.Go(func() {
+			for {
+				select {
+				case <-asleep:
+					return
+				case <-time.After(20 * time.Millisecond):
+					w.m.off()
+				}
+			}
+		})
+	}
+	return w.Driver.Sleep(ctx, h)
+}
+
+func TestContract(t *testing.T) {
+	waketest.Run(t, func(t *testing.T) waketest.Fixture {
+		m := newMachine(t, magic)
+		return waketest.Fixture{
+			Driver: withRunner{wol.New(m.config()), m}, Host: m.host(), Strange: &catalog.Host{Name: "x", MAC: "nonsense"},
+			Starts: func() int {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				return m.starts
+			},
+		}
+	})
+}
+
+func TestLostPacketsAndPassword(t *testing.T) {
+	m := newMachine(t, magic+secure)
+	m.mu.Lock()
+	m.deaf = 3
+	m.mu.Unlock()
+	cfg := m.config()
+	cfg.Password = func(catalog.Host) []byte { b, _ := hex.DecodeString(secure); return b }
+	if err := wol.New(cfg).Wake(t.Context(), m.host()); err != nil {
+		t.Fatal(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.starts != 1 || m.wrong != 0 || m.deaf != 0 {
+		t.Error("starts", m.starts, "wrong", m.wrong, "deaf", m.deaf)
+	}
+}
+
+func TestAMachineThatDoesNotAnswer(t *testing.T) {
+	m := newMachine(t, "00")
+	cfg := m.config()
+	cfg.Patience = 50 * time.Millisecond
+	if err := wol.New(cfg).Wake(t.Context(), m.host()); !errors.Is(err, power.ErrFailed) || !strings.Contains(err.Error(), "still off") {
+		t.Error("wake:", err)
+	}
+	m.mu.Lock()
+	m.onLocked()
+	m.mu.Unlock()
+	if err := wol.New(cfg).Sleep(t.Context(), m.host()); !errors.Is(err, power.ErrFailed) || !strings.Contains(err.Error(), "still on") {
+		t.Error("sleep:", err)
+	}
+}
+
+func TestAHostWithoutAddress(t *testing.T) {
+	m := newMachine(t, magic)
+	h := m.host()
+	h.Address = ""
+	d := wol.New(m.config())
+	if err := d.Wake(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		m.mu.Lock()
+		n := m.starts
+		m.mu.Unlock()
+		if n == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no packet came")
+		}
+	}
+	if p, err := d.State(t.Context(), h); p != power.Unknown || err != nil {
+		t.Error(p, err)
+	}
+	if err := d.Sleep(t.Context(), h); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBroadcastIsTheDefault(t *testing.T) {
+	h := catalog.Host{Name: "box", MAC: mac}
+	err := wol.New(wol.Config{}).Wake(t.Context(), h)
+	if err != nil && !strings.Contains(err.Error(), "unreachable") && !strings.Contains(err.Error(), "permitted") {
+		t.Error("a broadcast is not even tried:", err)
+	}
+}

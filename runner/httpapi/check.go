@@ -1,0 +1,152 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/runner/host"
+)
+
+// A looping engine computes for all its requests in one loop, as llama-server does. LoopPath is a path (GET) that the loop
+// itself answers between two turns, without a slot; "" where there is none.
+type looping interface{ LoopPath() string }
+
+func loopPath(e host.Engine) string {
+	if l, ok := e.(looping); ok {
+		return l.LoopPath()
+	}
+	return ""
+}
+
+// load is what requests give an engine's loop to read.
+type load struct{ bytes, media int }
+
+// readBy is how many bytes of prompts the slowest engine that is not taken for hung reads in --first-byte. An engine that
+// reads a batch of 2,048 tokens does not turn meanwhile.
+const readBy = 8 << 10
+
+// turn is how long an engine's loop may take for one turn, given the first-byte limit and what it has to read.
+func (l load) turn(firstByte time.Duration) time.Duration {
+	if l.media > 0 {
+		return LongAnswer * firstByte // an encoder without a GPU may take minutes for the pictures of one turn
+	}
+	most := 2 * firstByte // a turn reads one batch at most, however long the prompts are
+	if l.bytes >= 2*readBy {
+		return most
+	}
+	return min(firstByte/4+firstByte*time.Duration(l.bytes)/readBy, most)
+}
+
+// loadOf is what a request gives the engine's loop to read, nothing for an engine without one.
+func loadOf(p *host.Pass, body []byte) load {
+	if loopPath(p.Engine) == "" {
+		return load{}
+	}
+	l := load{bytes: len(body)}
+	if p.Model.MMProj != "" && holdsMedia(body) {
+		l.media = 1
+	}
+	return l
+}
+
+// began notes what an engine has to read.
+func (w *watchdog) began(e host.Engine, l load) {
+	if l == (load{}) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	sum := w.loads[e]
+	w.loads[e] = load{sum.bytes + l.bytes, sum.media + l.media}
+}
+
+// ended takes back what began noted: at once after an answer, else when the loop must have turned, since it drops what was
+// abandoned only between turns.
+func (w *watchdog) ended(e host.Engine, l load, complete bool) {
+	if l == (load{}) {
+		return
+	}
+	if !complete {
+		time.AfterFunc(load{bytes: 2 * readBy, media: l.media}.turn(w.limit), func() { w.ended(e, l, true) })
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	sum := w.loads[e]
+	if sum = (load{sum.bytes - l.bytes, sum.media - l.media}); sum == (load{}) {
+		delete(w.loads, e)
+		return
+	}
+	w.loads[e] = sum
+}
+
+// checkLoop waits until the engine's loop has answered, or is ended because it did not in the time of a turn. Callers that
+// come during a check share it: an answer that is still out proves life after they came.
+func (w *watchdog) checkLoop(model string, e host.Engine) {
+	path := loopPath(e)
+	if path == "" {
+		return
+	}
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return
+	}
+	done, under := w.checks[e]
+	if !under {
+		done = make(chan struct{})
+		w.checks[e] = done
+		limit := w.loads[e].turn(w.limit)
+		w.work.Go(func() {
+			defer close(done)
+			w.probeLoop(model, e, path, limit)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.checks, e)
+		})
+	}
+	w.mu.Unlock()
+	<-done
+}
+
+// probeLoop ends an engine whose loop does not answer. Whether others hear of the engine does not count: its threads for
+// connections answer errors and readings while the loop hangs, and its loop can answer whenever it turns.
+func (w *watchdog) probeLoop(model string, e host.Engine, path string, limit time.Duration) {
+	err := w.ask(e, "GET", path, nil, limit)
+	switch {
+	case err == nil, errors.Is(err, errProbe), w.life.Err() != nil:
+	case errors.Is(err, relay.ErrTimeout):
+		w.endSilent(model, e, err)
+	default: // it is about to end, or to refuse connections for lack of files
+		ctx, cancel := context.WithTimeout(w.life, leastProbe)
+		defer cancel()
+		select {
+		case <-e.Done():
+		case <-ctx.Done():
+		}
+	}
+}
+
+// check answers a gateway that suspects a model's engine of hanging or of having crashed.
+func (s *Server) check(ctx *fasthttp.RequestCtx, model string) {
+	if _, ok := s.authorised(ctx, ""); !ok {
+		return
+	}
+	for _, e := range s.cfg.Host.EnginesOf(model) {
+		s.dog.checkLoop(model, e)
+	}
+	answer := rpc.Check{}
+	if at := s.cfg.Host.Crashed(model); !at.IsZero() {
+		ms := time.Since(at).Milliseconds()
+		answer.CrashedMS = &ms
+	}
+	body, _ := json.Marshal(answer) // a number always marshals
+	ctx.SetContentType("application/json")
+	ctx.SetBody(body)
+}

@@ -1,0 +1,220 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"golang.org/x/sync/semaphore"
+
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/runner/host"
+	"reveille/runner/mmcache"
+)
+
+// exchange is one admitted request. Its end (finish) leaves the engine and stops the watch, exactly once, wherever the
+// answer broke off.
+type exchange struct {
+	s     *Server
+	pass  *host.Pass
+	watch *relay.Watch
+	call  relay.Call
+	stop  atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
+	room  *semaphore.Weighted                     // in which it has a place, nil for none
+	load  load                                    // that the engine was given
+	began time.Time
+	once  sync.Once
+}
+
+// cancel ends the exchange, whatever it waits for.
+func (x *exchange) cancel(cause error) {
+	x.call.Cancel(cause)
+	if stop := x.stop.Load(); stop != nil {
+		(*stop)(cause)
+	}
+}
+
+// life is what a wait in a queue lasts: until the exchange is cancelled, with its cause, or until cancel is called.
+func (x *exchange) life() (life context.Context, cancel context.CancelCauseFunc) {
+	life, cancel = context.WithCancelCause(context.Background())
+	x.stop.Store(&cancel)
+	if cause := x.call.Cause(); cause != nil { // it came before there was anything to stop
+		cancel(cause)
+	}
+	return life, cancel
+}
+
+// errUnanswered ends an exchange whose handler broke off.
+var errUnanswered = errors.New("the handler ended without an answer")
+
+func (x *exchange) finish(err error) {
+	x.once.Do(func() {
+		x.watch.Stop()
+		if x.room != nil {
+			x.room.Release(1)
+		}
+		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
+		x.s.dog.observe(x.pass, err) // while the pass holds: whoever sees that the request is over sees what came of it
+		x.pass.Leave()
+		x.s.m.open.Add(-1)
+		x.s.m.seconds.UpdateDuration(x.began)
+		if err != nil && !errors.Is(err, relay.ErrGone) {
+			x.s.m.broken.Inc()
+		}
+	})
+}
+
+// infer admits a request to the model's engine and relays the answer.
+func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
+	gateway, ok := s.authorised(ctx, model)
+	if !ok {
+		return
+	}
+	body, ok := s.take(ctx)
+	if !ok {
+		return
+	}
+	defer body.Drop()
+	x := &exchange{s: s, began: time.Now()}
+	handed := false // to the body of the answer, which fasthttp closes
+	defer func() {
+		if !handed && x.pass != nil {
+			x.finish(errUnanswered)
+		}
+	}()
+	var pass *host.Pass
+	var refused string
+	if h := &ctx.Request.Header; len(h.Peek(rpc.HeaderRead)) > 0 {
+		pass, refused = s.cfg.Host.Look(model, x.cancel)
+	} else {
+		pass, refused = s.cfg.Host.Enter(model, string(h.Peek(rpc.HeaderTicket)), gateway, x.cancel)
+	}
+	if refused != "" {
+		s.m.refused.Inc()
+		s.refuse(ctx, refused)
+		return
+	}
+	x.pass = pass
+	s.m.requests.Inc()
+	s.m.open.Add(1)
+	x.watch = s.watcher.Arm(ctx.Conn(), func() { x.cancel(relay.ErrGone) })
+	if q := queueOf(pass.Engine, ctx.Path()); q != nil && s.embed(ctx, x, q) {
+		return
+	}
+
+	if !s.turn(ctx, x) {
+		return
+	}
+	x.load = loadOf(pass, ctx.PostBody())
+	s.dog.began(pass.Engine, x.load)
+	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
+	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass, media))
+	endMedia(media, &ctx.Response.Header)
+	good := formOf(string(ctx.Path()))
+	if err == nil {
+		if err = vet(ctx, good, resp); err != nil {
+			_ = resp.Close()
+		}
+	}
+	if err != nil {
+		x.finish(err)
+		s.engineFailed(ctx, err)
+		return
+	}
+	handed = true
+	if isEvents(resp) && resp.Status() == fasthttp.StatusOK {
+		relay.NewStream(relay.StreamConfig{
+			Response: resp, JSON: good >= jsonForm,
+			OnBreak: lastEvent,
+			OnEnd:   x.finish,
+		}).SendTo(ctx)
+		return
+	}
+	resp.OnEnd = x.finish
+	resp.SendTo(ctx)
+}
+
+// engineRequest is what an engine gets: method, path, body and content type as they came, with the engine's own key.
+func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass, media *mmcache.Request) *relay.Request {
+	req := &relay.Request{
+		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(),
+		FirstByte: patience(s.cfg.FirstByte, ctx.PostBody()), Silence: LongAnswer * s.cfg.FirstByte,
+		Fields: make([]relay.Field, 0, 5),
+	}
+	if token := media.Token(); token != nil {
+		req.Add(mmcache.HeaderToken, token)
+	}
+	for _, name := range [...]string{"Content-Type", "Accept", rpc.HeaderRequest} {
+		if v := ctx.Request.Header.Peek(name); len(v) > 0 {
+			req.Add(name, v)
+		}
+	}
+	if key := pass.Engine.APIKey(); key != "" {
+		req.Add("Authorization", []byte("Bearer "+key))
+	}
+	return req
+}
+
+// LongAnswer is how many times the limit of a first byte an answer may take that is not streamed, since its first byte
+// comes when the last of it was made.
+const LongAnswer = 5
+
+// patience is how long an engine may take for the first byte of an answer, by the limit for a short prompt. A longer
+// prompt takes longer, but never longer than a whole answer.
+func patience(firstByte time.Duration, body []byte) time.Duration {
+	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
+	most := LongAnswer * firstByte
+	if !streams(body) {
+		return most
+	}
+	return min(firstByte+firstByte*time.Duration(len(body)/short), most)
+}
+
+// engineFailed answers a request whose engine gave no answer. An engine that never saw it makes it a refusal.
+func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, err error) {
+	var re *relay.Error
+	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
+		s.refuse(ctx, rpc.RefusedNotLoaded)
+		return
+	}
+	if errors.Is(err, relay.ErrBadRequest) {
+		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The request cannot be passed on as it is.")
+		return
+	}
+	status, code, message := verdict(err)
+	s.fail(ctx, status, code, message)
+}
+
+// verdict is the error table's entry for a broken exchange with an engine.
+func verdict(err error) (status int, code, message string) {
+	switch {
+	case errors.Is(err, host.ErrCut):
+		return fasthttp.StatusServiceUnavailable, "draining", "The model was unloaded before the answer was complete."
+	case errors.Is(err, host.ErrInterrupted):
+		return fasthttp.StatusServiceUnavailable, "host_interrupted", "The model's host was taken away before the answer was complete."
+	case errors.Is(err, relay.ErrTimeout):
+		return fasthttp.StatusGatewayTimeout, "upstream_timeout", "The engine did not answer in time."
+	case errors.Is(err, relay.ErrTooLarge): // by what the request asked for, and no fault of the engine
+		return fasthttp.StatusBadRequest, "invalid_request", "The answer is longer than 16 MiB: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
+	case errors.Is(err, relay.ErrBadReply):
+		return fasthttp.StatusBadGateway, "bad_engine_reply", "The engine's answer could not be understood."
+	}
+	return fasthttp.StatusBadGateway, "engine_crashed", "The engine ended before its answer was complete."
+}
+
+// lastEvent is the event that ends a broken stream. Its form is OpenAI's, whatever the path: the gateway tells the client in
+// the path's own.
+func lastEvent(err error) []byte {
+	_, code, message := verdict(err)
+	return append(append([]byte("data: "), errorBody(code, message)...), "\n\n"...)
+}
+
+func errorBody(code, message string) []byte {
+	body, _ := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": "server_error", "param": nil, "code": code}})
+	return body
+}

@@ -1,0 +1,33 @@
+package httpapi_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// When a machine is taken away, a stream ends with an error event and a request without an answer with 503, both of which
+// say so.
+func TestInterruptionCuts(t *testing.T) {
+	for name, c := range map[string]struct {
+		first  string
+		status int
+	}{
+		"stream":        {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + "a\r\ndata: 1\n\n\n\r\n", 200},
+		"no answer yet": {"", 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t)
+			b.load("fake")
+			got := b.hanging(c.first)
+			b.host.Interrupt(time.Now())
+			a := <-got
+			if a.status != c.status || !strings.Contains(a.body, `"code":"host_interrupted"`) || a.err != nil {
+				t.Errorf("%+v", a)
+			}
+			if c.status == 200 && !strings.HasPrefix(a.body, "data: 1\n\n") {
+				t.Errorf("the stream was %q", a.body)
+			}
+		})
+	}
+}

@@ -1,0 +1,41 @@
+package httpapi
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/rpc"
+	"reveille/runner/host"
+	"reveille/runner/mmcache"
+)
+
+// mediaMarks are texts one of which every request with media holds.
+var mediaMarks = [...][]byte{[]byte("image"), []byte("audio"), []byte("multimodal_data")}
+
+// holdsMedia reports whether a body may hold pictures or sounds.
+func holdsMedia(body []byte) bool {
+	for _, m := range mediaMarks {
+		if bytes.Contains(body, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// beginMedia announces a request of a tenant to its engine's encoder cache, nil where there is none.
+func beginMedia(e host.Engine, scope, body []byte) *mmcache.Request {
+	cached, ok := e.(interface{ Media() *mmcache.Attachment })
+	if !ok || cached.Media() == nil {
+		return nil
+	}
+	return cached.Media().Begin(string(scope), holdsMedia(body))
+}
+
+// endMedia tells the counts when the engine's first bytes are there, where they can be told for this request alone.
+func endMedia(q *mmcache.Request, h *fasthttp.ResponseHeader) {
+	if hits, misses, exact := q.End(); exact && hits+misses > 0 {
+		h.Set(rpc.HeaderMedia, "hit="+strconv.FormatInt(hits, 10)+", miss="+strconv.FormatInt(misses, 10))
+	}
+}

@@ -1,0 +1,40 @@
+package httpapi
+
+import (
+	"github.com/VictoriaMetrics/metrics"
+
+	"reveille/infra/meter"
+	"reveille/runner/host"
+)
+
+// meters are the runner's metrics.
+type meters struct {
+	requests, refused, refusedAuth, broken *metrics.Counter
+	nonsense, silent                       *metrics.Counter // engines that the watchdog ended
+	open, waiting                          *metrics.Gauge
+	seconds                                *meter.Histogram
+}
+
+func newMeters(set *metrics.Set, h *host.Host) meters {
+	count := func(name string, f func(host.Stats) int) {
+		set.NewGauge(name, func() float64 { return float64(f(h.Stats())) })
+	}
+	count("reveille_runner_loads_total", func(s host.Stats) int { return s.Loads })
+	count("reveille_runner_load_failures_total", func(s host.Stats) int { return s.LoadFailures })
+	count("reveille_runner_evictions_total", func(s host.Stats) int { return s.Evictions })
+	count("reveille_runner_clears_total", func(s host.Stats) int { return s.Clears })
+	count("reveille_runner_engine_crashes_total", func(s host.Stats) int { return s.Crashes })
+	set.NewGauge("reveille_runner_state_refused_total", func() float64 { return float64(h.StateRefused()) })
+	set.NewGauge("reveille_runner_models_loaded", func() float64 { return float64(len(h.View().Models)) })
+	return meters{
+		requests:    set.NewCounter("reveille_runner_requests_total"),
+		refused:     set.NewCounter(`reveille_runner_refused_total{reason="not_loaded"}`),
+		refusedAuth: set.NewCounter(`reveille_runner_refused_total{reason="auth"}`),
+		broken:      set.NewCounter("reveille_runner_broken_total"),
+		nonsense:    set.NewCounter(`reveille_runner_engine_restarts_total{reason="bad_reply"}`),
+		silent:      set.NewCounter(`reveille_runner_engine_restarts_total{reason="no_answer"}`),
+		open:        set.NewGauge("reveille_runner_requests_open", nil),
+		waiting:     set.NewGauge("reveille_runner_requests_waiting", nil),
+		seconds:     meter.NewHistogram(set, "reveille_runner_request_seconds", meter.Seconds),
+	}
+}

@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/relay"
+	"reveille/runner/engine"
+)
+
+// describe answers the host's own view as JSON.
+func (s *Server) describe(ctx *fasthttp.RequestCtx) {
+	if _, ok := s.authorised(ctx, ""); !ok {
+		return
+	}
+	body, err := json.Marshal(s.cfg.Host.View())
+	if err != nil {
+		s.fail(ctx, fasthttp.StatusInternalServerError, "internal_error", "The host's view could not be written.")
+		return
+	}
+	ctx.SetContentType("application/json")
+	ctx.SetBody(body)
+}
+
+// logged is an engine that keeps its output.
+type logged interface{ Log() *engine.Log }
+
+// logs answers an engine's output as text; with ?follow=1 new lines follow until the engine ends or the reader leaves.
+func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
+	if _, ok := s.authorised(ctx, ""); !ok {
+		return
+	}
+	e, ok := s.cfg.Host.EngineOf(model).(logged)
+	if !ok {
+		s.fail(ctx, fasthttp.StatusNotFound, "model_not_loaded", "The model is not loaded here.")
+		return
+	}
+	const history = 2000
+	past, next, cancel := e.Log().Subscribe(history)
+	ctx.SetContentType("text/plain; charset=utf-8")
+	if !ctx.QueryArgs().GetBool("follow") {
+		cancel()
+		for _, l := range past {
+			fmt.Fprintln(ctx, l.Text)
+		}
+		return
+	}
+	if ctx.QueryArgs().GetBool("no-history") {
+		past = nil
+	}
+	f := &follower{next: next, cancel: cancel, gone: make(chan struct{})}
+	for _, l := range past {
+		f.add(l)
+	}
+	f.watch = s.watcher.Arm(ctx.Conn(), func() { close(f.gone) })
+	ctx.SetBodyStream(f, -1)
+	ctx.Response.ImmediateHeaderFlush = len(past) == 0
+}
+
+// follower is the body of an answer that goes on with an engine's log until the engine ends or the reader leaves.
+type follower struct {
+	next   <-chan engine.Line
+	cancel func()
+	watch  *relay.Watch
+	gone   chan struct{} // closed when the reader left
+	buf    []byte
+}
+
+func (f *follower) add(l engine.Line) { f.buf = append(append(f.buf, l.Text...), '\n') }
+
+// Read waits for lines and gives out all that are there.
+func (f *follower) Read(p []byte) (int, error) {
+	for len(f.buf) == 0 {
+		select {
+		case l, open := <-f.next:
+			if !open {
+				return 0, io.EOF
+			}
+			f.add(l)
+		case <-f.gone:
+			return 0, relay.ErrGone
+		}
+	}
+	n := copy(p, f.buf)
+	f.buf = f.buf[n:]
+	return n, nil
+}
+
+// Close ends the subscription. fasthttp calls it once, whatever became of the answer.
+func (f *follower) Close() error {
+	f.watch.Stop()
+	f.cancel()
+	return nil
+}

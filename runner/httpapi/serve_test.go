@@ -1,0 +1,560 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+	"reveille/runner/httpapi"
+)
+
+const chat = "/v1/chat/completions"
+
+func ask(stream bool) string {
+	return fmt.Sprintf(`{"model":"real","stream":%v,"messages":[{"role":"user","content":"hello"}]}`, stream)
+}
+
+func TestStandin(t *testing.T) {
+	b := start(t)
+	b.load("real")
+	if a := b.call("POST", chat, "real", ask(false)); a.status != 200 || !strings.Contains(a.body, `"choices"`) {
+		t.Errorf("%+v", a)
+	}
+	if a := b.call("POST", chat, "real", ask(true)); a.status != 200 || !strings.HasSuffix(a.body, "data: [DONE]\n\n") || a.err != nil {
+		t.Errorf("%+v", a)
+	}
+	if a := b.call("HEAD", "/health", "real", ""); a.status != 200 {
+		t.Errorf("HEAD: %+v", a)
+	}
+	if a := b.call("POST", chat, "real", `{"messages":`); a.status != 400 || a.header.Get(rpc.HeaderCode) != "" {
+		t.Errorf("an engine's own refusal: %+v", a)
+	}
+	var v struct{ Models []struct{ ID, Cmd string } }
+	if a := b.call("GET", rpc.PathHost, "", ""); json.Unmarshal([]byte(a.body), &v) != nil || len(v.Models) != 1 || v.Models[0].ID != "real" {
+		t.Errorf("view: %+v", a)
+	}
+	if a := b.call("GET", rpc.PathLogs+"real", "", ""); a.status != 200 || !strings.Contains(a.body, "listening") {
+		t.Errorf("log: %+v", a)
+	}
+	b.until("no request is open", func() bool { return b.open() == 0 })
+}
+
+func TestRefusals(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	b.engines.handle = func(net.Conn, *http.Request) { t.Error("a refused request reached an engine") }
+	foreign := rpc.NewSigner([]byte("another secret than ours"))
+	late := rpc.NewSigner(secret)
+	late.Correct("h", time.Now().Add(-time.Minute).UnixMilli())
+	for name, c := range map[string]struct {
+		change func(r *http.Request)
+		model  string
+		reason string
+		time   bool
+	}{
+		"no signature": {func(r *http.Request) { r.Header.Del(rpc.HeaderAuth) }, "fake", rpc.RefusedAuth, false},
+		"foreign secret": {func(r *http.Request) {
+			r.Header.Set(rpc.HeaderAuth, foreign.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "h", Model: "fake", Length: 2}))
+		}, "fake", rpc.RefusedAuth, false},
+		"clock is off": {func(r *http.Request) {
+			r.Header.Set(rpc.HeaderAuth, late.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "h", Model: "fake", Length: 2}))
+		}, "fake", rpc.RefusedAuth, true},
+		"another host": {func(r *http.Request) {
+			r.Header.Set(rpc.HeaderAuth, b.signer.Sign(rpc.Call{Method: "POST", Path: "/x", Host: "other", Model: "fake", Length: 2}))
+		}, "fake", rpc.RefusedHost, false},
+		"another model": {func(r *http.Request) { r.Header.Set(rpc.HeaderModel, "real") }, "fake", rpc.RefusedAuth, false},
+		"another query": {func(r *http.Request) { r.URL.RawQuery = "a=1" }, "fake", rpc.RefusedAuth, false},
+		"not loaded":    {func(*http.Request) {}, "slow", rpc.RefusedNotLoaded, false},
+	} {
+		r := b.request(t.Context(), "POST", "/x", c.model, "{}")
+		c.change(r)
+		a := b.do(r)
+		if a.status != rpc.StatusRefused || a.header.Get(rpc.HeaderRefused) != c.reason {
+			t.Errorf("%s: %d %q, want %q", name, a.status, a.header.Get(rpc.HeaderRefused), c.reason)
+		}
+		ms, _ := strconv.ParseInt(a.header.Get(rpc.HeaderTime), 10, 64)
+		if c.time != (ms != 0) || c.time && time.Since(time.UnixMilli(ms)).Abs() > 20*time.Second {
+			t.Errorf("%s: %s %q", name, rpc.HeaderTime, a.header.Get(rpc.HeaderTime))
+		}
+	}
+	twice := b.request(t.Context(), "GET", rpc.PathHost, "", "")
+	if a := b.do(twice); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	if a := b.do(twice); a.header.Get(rpc.HeaderRefused) != rpc.RefusedAuth {
+		t.Errorf("replayed: %+v", a)
+	}
+	for path, want := range map[string]int{rpc.PathHealth: 200, rpc.PathMetrics: 200, "/nothing": 404} {
+		if a := b.call("GET", path, "", ""); a.status != want {
+			t.Errorf("%s: %d", path, a.status)
+		}
+	}
+	rebound := b.request(t.Context(), "GET", rpc.PathMetrics, "", "")
+	rebound.Header.Del(rpc.HeaderAuth)
+	rebound.Host = "evil.example"
+	if a := b.do(rebound); a.status != rpc.StatusRefused {
+		t.Errorf("metrics under a foreign name: %+v", a)
+	}
+	if a := b.call("GET", rpc.PathLogs+"none", "", ""); a.status != 404 {
+		t.Errorf("log of nothing: %+v", a)
+	}
+}
+
+// elsewhere is a listener whose connections come from another machine.
+type elsewhere struct{ net.Listener }
+
+func (l elsewhere) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return far{c}, err
+}
+
+type far struct{ net.Conn }
+
+func (far) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1} }
+
+// TestMetricsFromElsewhere: a runner answers its metrics to its own machine and to gateways alone.
+func TestMetricsFromElsewhere(t *testing.T) {
+	b := start(t)
+	srv := httpapi.New(httpapi.Config{Name: "h", Host: b.host, Secret: secret, Log: slog.New(slog.DiscardHandler)})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	b.must(err)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(elsewhere{ln}) }()
+	b.url = "http://" + ln.Addr().String()
+	signed := b.request(t.Context(), "GET", rpc.PathMetrics, "", "")
+	if a := b.do(signed); a.status != 200 {
+		t.Errorf("signed: %+v", a)
+	}
+	for name, value := range map[string]string{"X-Forwarded-For": "127.0.0.1", "Host": "localhost", rpc.HeaderAuth: ""} {
+		r := b.request(t.Context(), "GET", rpc.PathMetrics, "", "")
+		r.Header.Del(rpc.HeaderAuth)
+		r.Header.Set(name, value)
+		if a := b.do(r); a.status != rpc.StatusRefused || a.header.Get(rpc.HeaderRefused) != rpc.RefusedAuth || strings.Contains(a.body, "reveille_") {
+			t.Errorf("with %s %q: %+v", name, value, a)
+		}
+	}
+	b.must(srv.Shutdown(t.Context()))
+	b.must(<-served)
+}
+
+// head is an engine's answer up to its body. The fakes close each connection behind their answer.
+func head(kind, more string) string {
+	return "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: " + kind + "\r\n" + more + "\r\n"
+}
+
+func TestEngineFaults(t *testing.T) {
+	b := start(t, func(c *httpapi.Config) { c.FirstByte = 300 * time.Millisecond })
+	b.load("fake")
+	const first = "data: {\"n\":1}\n\n"
+	sse := head("text/event-stream", "Transfer-Encoding: chunked\r\n") + fmt.Sprintf("%x\r\n%s\r\n", len(first), first)
+	write := func(s string) func(net.Conn, *http.Request) {
+		return func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, s) }
+	}
+	silent := func(s string) func(net.Conn, *http.Request) {
+		return func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, s); _, _ = io.Copy(io.Discard, c) }
+	}
+	for name, c := range map[string]struct {
+		handle func(net.Conn, *http.Request)
+		path   string
+		status int
+		code   string
+		body   string // the end of it
+		cut    bool
+	}{
+		"dies without an answer":   {write(""), chat, 502, "engine_crashed", "", false},
+		"dies in its head":         {write("HTTP/1.1 200 OK\r\nConte"), chat, 502, "engine_crashed", "", false},
+		"answers garbage":          {write("SSH-2.0\r\n"), chat, 502, "bad_engine_reply", "", false},
+		"says nothing":             {silent(""), chat, 504, "upstream_timeout", "", false},
+		"dies in a body":           {write(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 502, "engine_crashed", "", false},
+		"dies in a long body":      {write(head("application/json", "Content-Length: 2000000\r\n") + `["` + strings.Repeat("x", 3<<19)), chat, 200, "", "", true},
+		"falls silent in a body":   {silent(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 504, "upstream_timeout", "", false},
+		"dies in a stream":         {write(sse), chat, 200, "", first + `data: {"error":{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"server_error"}}` + "\n\n", false},
+		"falls silent in a stream": {silent(sse), chat, 200, "", `"type":"server_error"}}` + "\n\n", false},
+		"dies in an event":         {write(sse + "6\r\ndata: \r\n"), "/v1/responses", 200, "", "\n\n" + `data: {"error":{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"server_error"}}` + "\n\n", false},
+		"dies in Anthropic's":      {write(sse), "/v1/messages", 200, "", first + `data: {"error":{"code":"engine_crashed","message":"The engine ended before its answer was complete.","param":null,"type":"server_error"}}` + "\n\n", false},
+		"own error":                {write("HTTP/1.1 500 Oh\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"), chat, 500, "", "{}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.engines.handle = c.handle
+			a := b.call("POST", c.path, "fake", "{}")
+			if a.status != c.status || a.header.Get(rpc.HeaderCode) != c.code || !strings.HasSuffix(a.body, c.body) || (a.err != nil) != c.cut {
+				t.Errorf("%d %q %q %v", a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
+			}
+			b.until("the request is counted off", func() bool { return b.open() == 0 })
+		})
+	}
+}
+
+// sized is a whole answer with status 200.
+func sized(kind, body string) string {
+	return head(kind, fmt.Sprintf("Content-Length: %d\r\n", len(body))) + body
+}
+
+// What no client should take for an answer is refused where it can still have a status, and else ends with an error. What
+// the route does not speak of passes.
+func TestForms(t *testing.T) {
+	b := start(t)
+	const form, speech = "/v1/audio/transcriptions", "/v1/audio/speech"
+	sse := func(event string) string {
+		return head("text/event-stream", "Transfer-Encoding: chunked\r\n") + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(event), event)
+	}
+	for name, c := range map[string]struct {
+		path, reply string
+		status      int
+		body        string // what it holds
+	}{
+		"JSON":                  {chat, sized("application/json; charset=utf-8", `{"a":1}`), 200, `{"a":1}`},
+		"JSON that is none":     {chat, sized("application/json", `{"id": "x", "choices": [{`), 502, `"bad_engine_reply"`},
+		"nothing":               {chat, sized("application/json", ""), 502, `"bad_engine_reply"`},
+		"a page":                {"/v1/embeddings", sized("text/html", "<html>"), 502, `"bad_engine_reply"`},
+		"a text":                {"/rerank", sized("text/plain", "{}"), 502, `"bad_engine_reply"`},
+		"no type":               {chat, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", 200, "{}"},
+		"an event":              {chat, sse("data: {}\n\n"), 200, "data: {}\n\n"},
+		"an event that is none": {chat, sse("data: {}\n\ndata: {\n\n"), 200, "data: {}\n\ndata: {\"error\":{\"code\":\"bad_engine_reply\""},
+		"an event of its own":   {"/v1/own", sse("data: hello\n\n"), 200, "data: hello\n\n"},
+		"a sound":               {speech, sized("audio/mpeg", "ID3"), 200, "ID3"},
+		"a transcript":          {form, sized("text/plain", "hello"), 200, "hello"},
+		"a page for a sound":    {speech, sized("text/html", "<html>"), 502, `"bad_engine_reply"`},
+		"a page of its own":     {"/ui", sized("text/html", "<html>"), 200, "<html>"},
+		"its own error":         {chat, "HTTP/1.1 500 Oh\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno", 500, "no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.load("fake")
+			b.engines.handle = func(conn net.Conn, _ *http.Request) { _, _ = io.WriteString(conn, c.reply) }
+			a := b.call("POST", c.path, "fake", "{}")
+			if bad := a.header.Get(rpc.HeaderCode) == "bad_engine_reply"; a.status != c.status || bad != (c.status == 502) || a.err != nil || !strings.Contains(a.body, c.body) {
+				t.Errorf("%d %q %q %v", a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
+			}
+			b.until("the request is counted off", func() bool { return b.open() == 0 }) // and the engine restarted, should it be due
+		})
+	}
+}
+
+// An engine gets no more requests at one time than it has room for. The others wait in order, and hold up nobody who only
+// asks for the engine's state.
+func TestTurns(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	b.engines.fakes[0].room = semaphore.NewWeighted(1)
+	seen, next := make(chan string, 10), make(chan struct{})
+	b.engines.handle = func(c net.Conn, r *http.Request) {
+		if r.Method == "POST" && r.URL.Path == chat {
+			seen <- r.URL.RawQuery
+			<-next
+		}
+		_, _ = io.WriteString(c, sized("application/json", "{}"))
+	}
+	waiting := func(n int) {
+		t.Helper()
+		b.until(fmt.Sprintf("%d wait", n), func() bool {
+			return strings.Contains(b.call("GET", rpc.PathMetrics, "", "").body, fmt.Sprintf("reveille_runner_requests_waiting %d\n", n))
+		})
+	}
+	answers := make(chan answer, 10)
+	ask := func(query string) context.CancelFunc {
+		ctx, cancel := context.WithCancel(t.Context())
+		req := b.request(ctx, "POST", chat+"?"+query, "fake", "{}")
+		go func() {
+			resp, err := b.client.Do(req)
+			if err != nil {
+				answers <- answer{err: err}
+				return
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			answers <- answer{resp.StatusCode, resp.Header, string(body), err}
+		}()
+		return cancel
+	}
+	ask("n=0")
+	select {
+	case got := <-seen:
+		if got != "n=0" {
+			t.Error(got)
+		}
+	case a := <-answers:
+		t.Fatalf("%+v", a)
+	}
+	leave := ask("n=1")
+	waiting(1)
+	ask("n=2")
+	waiting(2)
+	for _, path := range []string{"/tokenize", "/v1/messages/count_tokens"} {
+		if a := b.call("POST", path, "fake", "{}"); a.status != 200 {
+			t.Errorf("%s: %+v", path, a)
+		}
+	}
+	if a := b.call("GET", "/props", "fake", ""); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	leave()
+	if a := <-answers; a.err == nil {
+		t.Errorf("whoever left has an answer: %+v", a)
+	}
+	waiting(1)
+	for range 2 {
+		next <- struct{}{}
+		if a := <-answers; a.status != 200 || a.body != "{}" {
+			t.Errorf("%+v", a)
+		}
+	}
+	if got := <-seen; got != "n=2" {
+		t.Errorf("%s had its turn", got)
+	}
+	b.until("no request is open", func() bool { return b.open() == 0 })
+}
+
+func TestTurnThatNeverComes(t *testing.T) {
+	b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
+	b.load("fake")
+	b.engines.fakes[0].room = semaphore.NewWeighted(0)
+	if a := b.call("POST", chat, "fake", "{}"); a.status != 504 || a.header.Get(rpc.HeaderCode) != "queue_timeout" {
+		t.Errorf("%+v", a)
+	}
+	b.until("no request is open", func() bool { return b.open() == 0 })
+}
+
+// Three answers in a minute that cannot be understood, and the engine is restarted, once others are done.
+func TestNonsenseRestartsTheEngine(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	goOn, began := make(chan struct{}), make(chan struct{})
+	b.engines.handle = func(c net.Conn, r *http.Request) {
+		if r.URL.Path == "/long" {
+			close(began)
+			<-goOn
+			_, _ = io.WriteString(c, sized("text/plain", "done"))
+			return
+		}
+		_, _ = io.WriteString(c, "SSH-2.0\r\n")
+	}
+	long := make(chan answer, 1)
+	go func() { long <- b.call("POST", "/long", "fake", "{}") }()
+	<-began
+	for i := range 3 {
+		if v := b.host.View(); len(v.Models) != 1 || v.Models[0].Closed {
+			t.Fatalf("after %d: %+v", i, v.Models)
+		}
+		if a := b.call("POST", chat, "fake", "{}"); a.status != 502 {
+			t.Fatalf("%+v", a)
+		}
+	}
+	b.until("the model takes no request", func() bool { v := b.host.View(); return len(v.Models) == 1 && v.Models[0].Closed })
+	close(goOn)
+	if a := <-long; a.status != 200 || a.body != "done" {
+		t.Errorf("another's answer: %+v", a)
+	}
+	b.until("the engine is gone", func() bool { return len(b.host.View().Models) == 0 })
+	b.load("fake")
+	if n := len(b.engines.fakes); n != 2 {
+		t.Errorf("%d engines were started, want 2", n)
+	}
+}
+
+// An engine that falls silent is probed. One that answers the probe stays; one that does not is ended.
+func TestSilentEngine(t *testing.T) {
+	for name, c := range map[string]struct {
+		probe string // the answer to it
+		ended bool
+	}{
+		"answers the probe": {probe: sized("application/json", "{}")},
+		"refuses the probe": {probe: "HTTP/1.1 404 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"},
+		"fails the probe":   {probe: "HTTP/1.1 500 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", ended: true},
+		"breaks the probe":  {probe: "", ended: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
+			b.load("text")
+			probed := make(chan string, 8)
+			b.engines.handle = func(conn net.Conn, r *http.Request) {
+				if r.URL.Path == chat {
+					_, _ = io.Copy(io.Discard, conn)
+					return
+				}
+				_, _ = io.WriteString(conn, c.probe)
+				probed <- r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization")
+			}
+			for seen, tries := 0, 0; seen < 2; tries++ { // the second probe comes when the first has been judged
+				if a := b.call("POST", chat, "text", `{"stream":true}`); a.status != 504 || a.header.Get(rpc.HeaderCode) != "upstream_timeout" {
+					t.Errorf("%+v", a)
+				}
+				select {
+				case p := <-probed:
+					if seen++; p != "POST /v1/completions Bearer engine-key" {
+						t.Errorf("probed with %s", p)
+					}
+				case <-time.After(time.Second):
+					if tries > 30 {
+						t.Fatal("no probe")
+					}
+				}
+				if c.ended {
+					b.until("the engine is gone", func() bool { return len(b.host.View().Models) == 0 })
+					return
+				}
+			}
+			if v := b.host.View(); len(v.Models) != 1 || v.Models[0].State != "loaded" || len(b.engines.fakes) != 1 {
+				t.Errorf("the engine did not stay: %+v", v.Models)
+			}
+		})
+	}
+}
+
+// What an engine gets: the request as it came, with the engine's own key and nothing of the protocol.
+func TestEngineRequest(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	got := make(chan *http.Request, 1)
+	b.engines.handle = func(c net.Conn, r *http.Request) {
+		got <- r
+		_, _ = io.WriteString(c, head("application/json", "Content-Length: 2\r\n")+"{}")
+	}
+	r := b.request(t.Context(), "POST", "/v1/x?y=1", "fake", "{}")
+	r.Header.Set("Cookie", "secret")
+	b.do(r)
+	e := <-got
+	if e.RequestURI != "/v1/x?y=1" || e.Header.Get("Authorization") != "Bearer engine-key" || e.ContentLength != 2 {
+		t.Errorf("%s %v", e.RequestURI, e.Header)
+	}
+	for name := range e.Header {
+		if strings.HasPrefix(name, "X-Reveille") || name == "Cookie" {
+			t.Errorf("the engine sees %s", name)
+		}
+	}
+}
+
+// A gateway that leaves frees the engine and the pass within about a second, whatever the engine is doing.
+func TestGatewayLeaves(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	for name, first := range map[string]string{"before an answer": "", "in a silent stream": head("text/event-stream", "Transfer-Encoding: chunked\r\n")} {
+		t.Run(name, func(t *testing.T) {
+			began, left := make(chan struct{}), make(chan struct{})
+			b.engines.handle = func(c net.Conn, _ *http.Request) {
+				_, _ = io.WriteString(c, first)
+				close(began)
+				_, _ = io.Copy(io.Discard, c)
+				close(left)
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				resp, err := b.client.Do(b.request(ctx, "POST", chat, "fake", "{}"))
+				if err == nil {
+					_, err = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+				ended <- err
+			}()
+			<-began
+			b.until("one request is open", func() bool { return b.open() == 1 })
+			leave()
+			<-ended
+			select {
+			case <-left:
+			case <-time.After(10 * time.Second):
+				t.Fatal("the engine goes on")
+			}
+			b.until("the pass is back", func() bool { return b.open() == 0 })
+		})
+	}
+}
+
+// hanging makes a request to the model fake, whose engine says first and no more. It returns when that was said; the answer
+// comes on the channel.
+func (b *bench) hanging(first string) <-chan answer {
+	began := make(chan struct{})
+	b.engines.handle = func(conn net.Conn, _ *http.Request) {
+		_, _ = io.WriteString(conn, first)
+		close(began)
+		_, _ = io.Copy(io.Discard, conn)
+	}
+	got := make(chan answer, 1)
+	go func() { got <- b.call("POST", chat, "fake", "{}") }()
+	<-began
+	return got
+}
+
+// An unload that cuts ends a stream with an error event, and a request without an answer with 503.
+func TestUnloadCuts(t *testing.T) {
+	for name, c := range map[string]struct{ first, want string }{
+		"stream":        {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + "a\r\ndata: 1\n\n\n\r\n", `"code":"draining"`},
+		"no answer yet": {"", `"code":"draining"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t)
+			b.load("fake")
+			got := b.hanging(c.first)
+			b.until("unload is queued", func() bool {
+				s, err := b.store.Snapshot(t.Context())
+				b.must(err)
+				_, err = b.store.Acquire(t.Context(), state.Want{
+					Gateway: "g", Model: "fake", Unload: true, Own: true, Background: true, Host: "h", Revision: s.Revision, Fields: map[string]string{"force": "1"},
+				})
+				return err == nil
+			})
+			a := <-got
+			if !strings.Contains(a.body, c.want) || a.err != nil {
+				t.Errorf("%+v", a)
+			}
+			b.until("the model is gone", func() bool { return len(b.host.View().Models) == 0 })
+		})
+	}
+}
+
+func TestWhatCannotBeRead(t *testing.T) {
+	b := start(t, func(c *httpapi.Config) { c.Intake.MaxBody = 1000 })
+	b.load("fake")
+	b.engines.handle = func(net.Conn, *http.Request) { t.Error("reached an engine") }
+	if a := b.call("POST", chat, "fake", strings.Repeat("x", 2000)); a.status != 413 || !strings.Contains(a.body, "request_too_large") {
+		t.Errorf("huge body: %+v", a)
+	}
+	for name, raw := range map[string]string{
+		"two framings": "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"no HTTP":      "hello\r\n\r\n",
+		"huge head":    "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("x", 20<<10) + "\r\n\r\n",
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		b.must(err)
+		_, _ = io.WriteString(c, raw)
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else {
+			body, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode < 400 || resp.StatusCode > 431 || !json.Valid(body) {
+				t.Errorf("%s: %d %q", name, resp.StatusCode, body)
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+func TestLogIsFollowed(t *testing.T) {
+	b := start(t)
+	b.load("real")
+	ctx, leave := context.WithCancel(t.Context())
+	resp, err := b.client.Do(b.request(ctx, "GET", rpc.PathLogs+"real?follow=1&no-history=1", "", ""))
+	b.must(err)
+	defer resp.Body.Close()
+	b.call("POST", chat, "real", ask(false))
+	line, err := bufio.NewReader(resp.Body).ReadString('\n')
+	if err != nil || line == "" {
+		t.Errorf("%q %v", line, err)
+	}
+	leave() // the silent log is given up, or Shutdown at the end of the test would wait for it
+}

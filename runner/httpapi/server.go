@@ -1,0 +1,230 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/valyala/fasthttp"
+
+	"reveille/infra/meter"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/runner/host"
+)
+
+// DefaultFirstByte is how long an engine may take for the first byte of a streamed answer to a short prompt.
+const DefaultFirstByte = 120 * time.Second
+
+// Config of a Server. All fields but the times, Metrics and the limits are needed.
+type Config struct {
+	Name      string // the host's
+	Host      *host.Host
+	Secret    []byte // the pool's runner secret
+	Log       *slog.Logger
+	FirstByte time.Duration // longest an engine may take for the first byte of a stream; default 120 s, see patience
+	Metrics   *metrics.Set  // gets the metrics; default a set of its own
+	Intake    relay.IntakeConfig
+	Listener  relay.ListenerConfig
+}
+
+// Server answers gateways. Make it with New.
+type Server struct {
+	cfg     Config
+	verify  *rpc.Verifier
+	watcher *relay.Watcher
+	dog     *watchdog
+	intake  *relay.Intake
+	http    *fasthttp.Server
+	set     *metrics.Set
+	m       meters
+}
+
+// New makes a server.
+func New(cfg Config) *Server {
+	if cfg.FirstByte <= 0 {
+		cfg.FirstByte = DefaultFirstByte
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = metrics.NewSet()
+	}
+	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), intake: relay.NewIntake(cfg.Intake), set: cfg.Metrics}
+	s.m = newMeters(s.set, cfg.Host)
+	s.dog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
+	s.http = &fasthttp.Server{
+		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
+		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true,
+	}
+	s.intake.Configure(s.http)
+	return s
+}
+
+// quiet passes fasthttp's own lines on at debug level.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Printf(format string, args ...any) { q.log.Debug("http", "format", format) }
+
+// Serve accepts connections until Shutdown. The listener is closed then.
+func (s *Server) Serve(ln net.Listener) error {
+	cfg := s.cfg.Listener
+	if cfg.Refusal == nil {
+		body := errorBody("overloaded", "Too many connections are open.")
+		cfg.Refusal = fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n%s: overloaded\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+			rpc.HeaderCode, len(body), body)
+	}
+	return s.http.Serve(relay.NewListener(ln, cfg))
+}
+
+// Shutdown stops accepting, and waits for open requests until ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.http.ShutdownWithContext(ctx)
+	s.watcher.Close()
+	s.dog.close()
+	return err
+}
+
+// guard keeps a fault in one request from ending the runner, and with it every engine.
+func (s *Server) guard(ctx *fasthttp.RequestCtx) {
+	defer s.intake.Finish(ctx)
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error("request handler failed", "panic", p, "stack", string(debug.Stack()))
+			ctx.Response.Reset()
+			ctx.SetConnectionClose()
+			s.fail(ctx, fasthttp.StatusInternalServerError, "internal_error", "The runner failed.")
+		}
+	}()
+	s.handle(ctx)
+}
+
+// unreadable answers a request whose head could not be read.
+func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
+	relay.Linger(ctx.Conn())
+	var small *fasthttp.ErrSmallBuffer
+	var ne net.Error
+	switch {
+	case errors.As(err, &small):
+		s.fail(ctx, fasthttp.StatusRequestHeaderFieldsTooLarge, "invalid_request", "The request's head is too large.")
+	case errors.As(err, &ne) && ne.Timeout():
+		s.fail(ctx, fasthttp.StatusRequestTimeout, "invalid_request", "The request did not come in time.")
+	default:
+		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The request could not be read.")
+	}
+	ctx.SetConnectionClose()
+}
+
+// take reads the body of a request whose head was accepted; otherwise it has answered.
+func (s *Server) take(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
+	body, err := s.intake.Read(ctx)
+	switch {
+	case err == nil:
+		return body, true
+	case errors.Is(err, relay.ErrBodyTooLarge):
+		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, "request_too_large", "The request's body is too large.")
+	case errors.Is(err, relay.ErrHeld):
+		s.fail(ctx, fasthttp.StatusServiceUnavailable, "overloaded", "The model's host buffers too many request bodies; try again.")
+	case errors.Is(err, relay.ErrBodySlow):
+		s.fail(ctx, fasthttp.StatusRequestTimeout, "invalid_request", "The request did not come in time.")
+	default:
+		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The body is not as long as its Content-Length.")
+	}
+	return body, false
+}
+
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	if relay.SmugglingCheck(ctx) {
+		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "Content-Length and Transfer-Encoding together are refused.")
+		return
+	}
+	if ctx.Request.Header.ContentLength() == -1 {
+		s.fail(ctx, fasthttp.StatusLengthRequired, "invalid_request", "Chunked bodies are refused; send a Content-Length.")
+		ctx.SetConnectionClose()
+		return
+	}
+	if model := ctx.Request.Header.Peek(rpc.HeaderModel); len(model) > 0 {
+		s.infer(ctx, string(model))
+		return
+	}
+	switch path := string(ctx.Path()); {
+	case path == rpc.PathHealth:
+		ctx.SetContentType("application/json")
+		ctx.SetBodyString(`{"status":"ok"}`)
+	case path == rpc.PathMetrics:
+		if !ctx.RemoteIP().IsLoopback() || !isLoopbackHost(ctx.Host()) {
+			if _, ok := s.authorised(ctx, ""); !ok {
+				return
+			}
+		}
+		ctx.SetContentType("text/plain; version=0.0.4")
+		var b bytes.Buffer
+		s.set.WritePrometheus(&b)
+		_ = meter.Expose(ctx, b.Bytes()) // writing to a response does not fail
+	case path == rpc.PathHost:
+		s.describe(ctx)
+	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
+		s.logs(ctx, path[len(rpc.PathLogs):])
+	case strings.HasPrefix(path, rpc.PathCheck):
+		s.check(ctx, path[len(rpc.PathCheck):])
+	default:
+		s.fail(ctx, fasthttp.StatusNotFound, "unknown_url", "There is no such path on a runner.")
+	}
+}
+
+// authorised checks a call's signature and names the gateway; otherwise it has answered.
+func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway string, ok bool) {
+	now := time.Now()
+	gateway, err := s.verify.Verify(string(ctx.Request.Header.Peek(rpc.HeaderAuth)), rpc.Call{
+		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Host: s.cfg.Name, Model: model,
+		Scope:  string(ctx.Request.Header.Peek(rpc.HeaderScope)),
+		Length: max(ctx.Request.Header.ContentLength(), 0),
+	}, now)
+	if err == nil {
+		return gateway, true
+	}
+	s.m.refusedAuth.Inc()
+	reason := rpc.RefusedAuth
+	switch {
+	case errors.Is(err, rpc.ErrTime):
+		ctx.Response.Header.Set(rpc.HeaderTime, strconv.FormatInt(now.UnixMilli(), 10))
+	case errors.Is(err, rpc.ErrHost):
+		reason = rpc.RefusedHost
+	}
+	s.refuse(ctx, reason)
+	return "", false
+}
+
+// refuse says that no engine saw the request.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, reason string) {
+	ctx.SetStatusCode(rpc.StatusRefused)
+	ctx.Response.Header.Set(rpc.HeaderRefused, reason)
+	ctx.SetContentType("application/json")
+	ctx.SetBody(errorBody("refused", reason))
+}
+
+// fail answers with an error of the runner's own.
+func (s *Server) fail(ctx *fasthttp.RequestCtx, status int, code, message string) {
+	ctx.SetStatusCode(status)
+	ctx.Response.Header.Set(rpc.HeaderCode, code)
+	ctx.SetContentType("application/json")
+	ctx.SetBody(errorBody(code, message))
+}
+
+// isLoopbackHost reports whether a Host header names this machine by a loopback address or localhost. A page that was led
+// here by its own name's DNS record sends that name.
+func isLoopbackHost(host []byte) bool {
+	name := string(host)
+	if h, _, err := net.SplitHostPort(name); err == nil {
+		name = h
+	}
+	ip, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return err == nil && ip.IsLoopback() || name == "localhost"
+}

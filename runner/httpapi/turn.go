@@ -1,0 +1,58 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"golang.org/x/sync/semaphore"
+
+	"reveille/infra/relay"
+)
+
+// bounded is an engine that gets so many requests at one time; nil is no bound.
+type bounded interface{ Room() *semaphore.Weighted }
+
+var errTurn = errors.New("the request's turn did not come in time")
+
+// turn waits until the engine has room for a request, in the order in which they came. It reports false when there will be
+// none; the request is answered then.
+func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
+	e, ok := x.pass.Engine.(bounded)
+	if !ok || !computes(ctx) || e.Room() == nil {
+		return true
+	}
+	room := e.Room()
+	if room.TryAcquire(1) {
+		x.room = room
+		return true
+	}
+	s.m.waiting.Add(1)
+	defer s.m.waiting.Add(-1)
+	life, cancel := x.life()
+	defer cancel(nil)
+	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errTurn) })
+	defer limit.Stop()
+	if room.Acquire(life, 1) == nil {
+		x.room = room
+		return true
+	}
+	err := context.Cause(life)
+	x.finish(err)
+	switch {
+	case errors.Is(err, errTurn):
+		s.fail(ctx, fasthttp.StatusGatewayTimeout, "queue_timeout", "The model was busy with other requests for too long.")
+	case !errors.Is(err, relay.ErrGone): // else nobody is there to be answered
+		s.engineFailed(ctx, err)
+	}
+	return false
+}
+
+// computes reports whether a request makes the engine compute. Readings of its state, and counts of tokens, do not wait
+// behind those that do.
+func computes(ctx *fasthttp.RequestCtx) bool {
+	path := string(ctx.Path())
+	return ctx.IsPost() && !strings.HasSuffix(path, "tokenize") && !strings.HasSuffix(path, "/count_tokens")
+}

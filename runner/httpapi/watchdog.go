@@ -1,0 +1,203 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"reveille/infra/policy"
+	"reveille/infra/relay"
+	"reveille/runner/batch"
+	"reveille/runner/host"
+)
+
+const (
+	badMost   = 3           // answers of an engine that could not be understood …
+	badWithin = time.Minute // … in this time, and it is restarted
+	sameReply = time.Second // those of one batch come together and are one answer
+
+	leastProbe = 2 * time.Second  // a probe may take this long, or as long as a first byte
+	killLimit  = 30 * time.Second // for an engine to be gone
+)
+
+// watchdog looks after engines that live and yet do not serve. It restarts those that talk nonsense, once their open
+// requests are done, and probes those that fall silent: one that does not even answer the least request is ended at once.
+// The next request for the model loads it again.
+type watchdog struct {
+	host  *host.Host
+	log   *slog.Logger
+	m     *meters
+	limit time.Duration // of a probe
+
+	life context.Context // of probes
+	end  context.CancelFunc
+	work sync.WaitGroup // probes
+
+	mu      sync.Mutex
+	closed  bool
+	bad     map[host.Engine][]time.Time // of the last badWithin
+	probing map[host.Engine]struct{}
+	loads   map[host.Engine]load          // of engines that have a loop
+	checks  map[host.Engine]chan struct{} // under way; closed at the end
+}
+
+func newWatchdog(h *host.Host, log *slog.Logger, m *meters, firstByte time.Duration) *watchdog {
+	w := &watchdog{
+		host: h, log: log, m: m, limit: max(firstByte, leastProbe),
+		bad: map[host.Engine][]time.Time{}, probing: map[host.Engine]struct{}{},
+		loads: map[host.Engine]load{}, checks: map[host.Engine]chan struct{}{},
+	}
+	w.life, w.end = context.WithCancel(context.Background())
+	return w
+}
+
+// close ends the probes and waits for them.
+func (w *watchdog) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.end()
+	w.work.Wait()
+}
+
+// observe takes in how an exchange with an engine ended. It does not wait for what it begins.
+func (w *watchdog) observe(p *host.Pass, err error) {
+	var own *batch.Error
+	switch {
+	case errors.Is(err, relay.ErrBadReply), errors.As(err, &own) && own.Code == batch.CodeBadReply:
+		if w.badReply(p.Engine, time.Now(), own != nil) {
+			w.log.Error("engine talks nonsense, restarting it", "model", p.Model.ID, "error", err)
+			w.m.nonsense.Inc()
+			w.host.Discard(p.Model.ID, p.Engine, "engine talks nonsense")
+		}
+	case errors.Is(err, relay.ErrTimeout):
+		w.suspect(p)
+	}
+}
+
+// badReply notes an answer that could not be understood and reports whether the engine has given too many. A shared one
+// may be noted by each request that it was for.
+func (w *watchdog) badReply(e host.Engine, now time.Time, shared bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for e, times := range w.bad {
+		if now.Sub(times[len(times)-1]) >= badWithin {
+			delete(w.bad, e)
+		}
+	}
+	times := w.bad[e]
+	if n := len(times); shared && n > 0 && now.Sub(times[n-1]) < sameReply {
+		return false
+	}
+	times = append(times, now)
+	for now.Sub(times[0]) >= badWithin {
+		times = times[1:]
+	}
+	w.bad[e] = times
+	if len(times) < badMost {
+		return false
+	}
+	delete(w.bad, e)
+	return true
+}
+
+// suspect probes an engine that did not answer in time, unless a probe is under way.
+func (w *watchdog) suspect(p *host.Pass) {
+	path, body := probe(p.Model.Type, p.Model.ID)
+	if path == "" {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, already := w.probing[p.Engine]; already || w.closed {
+		return
+	}
+	w.probing[p.Engine] = struct{}{}
+	w.work.Go(func() {
+		w.examine(p, path, body)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.probing, p.Engine)
+	})
+}
+
+// probe is the least work that an engine of a type can be asked for, "" where there is none that costs next to nothing.
+func probe(t policy.Type, model string) (path string, body []byte) {
+	var q map[string]any
+	switch t {
+	case policy.LLM:
+		path, q = "/v1/completions", map[string]any{"prompt": ".", "max_tokens": 1, "temperature": 0} // no template that could refuse it
+	case policy.Embedding:
+		path, q = "/v1/embeddings", map[string]any{"input": "."}
+	case policy.Reranking:
+		path, q = "/v1/rerank", map[string]any{"query": ".", "documents": []string{"."}}
+	default:
+		return "", nil
+	}
+	q["model"] = model
+	body, _ = json.Marshal(q) // texts and numbers always marshal
+	return path, body
+}
+
+// examine ends an engine that does not answer a probe, unless others hear of it meanwhile: then it is only busy.
+func (w *watchdog) examine(p *host.Pass, path string, body []byte) {
+	heard := p.Engine.Client().Heard()
+	err := w.ask(p.Engine, "POST", path, body, w.limit)
+	switch {
+	case err == nil, w.life.Err() != nil:
+		return
+	case !errors.Is(err, errProbe) && p.Engine.Client().Heard() != heard:
+		w.log.Warn("engine does not answer a probe, but others", "model", p.Model.ID, "error", err)
+		return
+	}
+	w.endSilent(p.Model.ID, p.Engine, err)
+}
+
+// endSilent ends an engine that does not serve. To its host and its requests that is a crash.
+func (w *watchdog) endSilent(model string, e host.Engine, cause error) {
+	select {
+	case <-e.Done():
+		return
+	default:
+	}
+	w.log.Error("engine lives and does not serve, ending it", "model", model, "error", cause)
+	w.m.silent.Inc()
+	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+	defer cancel()
+	end := e.Stop
+	if k, ok := e.(interface{ Kill(context.Context) error }); ok {
+		end = k.Kill // it would not hear a polite word
+	}
+	if err := end(ctx); err != nil {
+		w.log.Error("engine does not end", "model", model, "error", err)
+	}
+}
+
+// errProbe: the engine answered that it failed at the least of all requests.
+var errProbe = errors.New("the probe failed in the engine")
+
+// ask makes one request of the watchdog's own and waits for an answer until the limit. Any answer will do but that the
+// engine failed.
+func (w *watchdog) ask(e host.Engine, method, path string, body []byte, limit time.Duration) error {
+	var call relay.Call
+	defer context.AfterFunc(w.life, func() { call.Cancel(nil) })()
+	req := &relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit}
+	if body != nil {
+		req.Add("Content-Type", []byte("application/json"))
+	}
+	if key := e.APIKey(); key != "" {
+		req.Add("Authorization", []byte("Bearer "+key))
+	}
+	resp, err := e.Client().Do(&call, req)
+	if err != nil {
+		return err
+	}
+	defer resp.Close()
+	if resp.Status() == 500 {
+		return errProbe
+	}
+	return nil
+}
