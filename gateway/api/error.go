@@ -39,7 +39,7 @@ func New(k Kind, message string) *Error {
 }
 
 // Newf is [New] with a formatted message. %w is not a verb here: what caused
-// the error belongs into [Error.Because].
+// the error belongs into [Error.WithCause].
 func Newf(k Kind, format string, args ...any) *Error {
 	return New(k, fmt.Sprintf(format, args...))
 }
@@ -50,8 +50,8 @@ func (e *Error) With(param string) *Error {
 	return e
 }
 
-// Because records what caused the error, for the log, and returns e.
-func (e *Error) Because(cause error) *Error {
+// WithCause records what caused the error, for the log, and returns e.
+func (e *Error) WithCause(cause error) *Error {
 	e.Cause = cause
 	return e
 }
@@ -92,7 +92,7 @@ func As(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	return New(InternalError, "The gateway could not handle this request.").Because(err)
+	return New(InternalError, "The gateway could not handle this request.").WithCause(err)
 }
 
 // GoingAway is the answer to a request that a draining gateway does not begin or end any more.

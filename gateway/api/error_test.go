@@ -13,7 +13,7 @@ import (
 )
 
 func TestErrorIsAndAs(t *testing.T) {
-	err := fmt.Errorf("serve: %w", New(QueueFull, "Too many are waiting.").Because(context.DeadlineExceeded))
+	err := fmt.Errorf("serve: %w", New(QueueFull, "Too many are waiting.").WithCause(context.DeadlineExceeded))
 	if !errors.Is(err, QueueFull) || errors.Is(err, ModelBusy) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("errors.Is does not see through %v", err)
 	}

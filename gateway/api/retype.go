@@ -10,13 +10,13 @@ import (
 	"reveille/infra/oom"
 )
 
-// Retype turns the error answer of an engine or a runner into an [*Error]. A
+// NormalizeError turns the error answer of an engine or a runner into an [*Error]. A
 // status of 400 to 499 and its message stay, and so does one of 500 and above,
 // except where the text shows that the request was at fault: that becomes 400.
 // The message loses whatever would tell where the engine runs: paths,
 // addresses, stack traces, and the words given in hide, such as the host's
 // name.
-func Retype(status int, body []byte, hide ...string) *Error {
+func NormalizeError(status int, body []byte, hide ...string) *Error {
 	reply := parseReply(body)
 	kind, status, certain, say := classify(status, reply)
 	if say != "" {
@@ -40,9 +40,9 @@ func Retype(status int, body []byte, hide ...string) *Error {
 	return e
 }
 
-// RetypeEvent is Retype for an error that came as an event of a stream, whose status is what its code says: an engine's is a
+// NormalizeEvent is NormalizeError for an error that came as an event of a stream, whose status is what its code says: an engine's is a
 // number, a runner's one of our own table.
-func RetypeEvent(data []byte, hide ...string) *Error {
+func NormalizeEvent(data []byte, hide ...string) *Error {
 	status := http.StatusInternalServerError
 	var outer, inner [1]jsonscan.Value
 	if jsonscan.Scan(data, []string{"error"}, outer[:]) == nil && jsonscan.Scan(outer[0].Raw, []string{"code"}, inner[:]) == nil {
@@ -59,7 +59,7 @@ func RetypeEvent(data []byte, hide ...string) *Error {
 			}
 		}
 	}
-	return Retype(status, data, hide...)
+	return NormalizeError(status, data, hide...)
 }
 
 // reply is what an engine said.

@@ -53,7 +53,7 @@ func TestRetype(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			e := Retype(tt.status, []byte(tt.body))
+			e := NormalizeError(tt.status, []byte(tt.body))
 			if e.Status != tt.want || e.Code != tt.code || e.Message != tt.message || e.Param != tt.param {
 				t.Errorf("got %d %q %q %q", e.Status, e.Code, e.Message, e.Param)
 			}
@@ -107,7 +107,7 @@ func FuzzRetype(f *testing.F) {
 	f.Add(500, []byte("Traceback (most recent call last)"))
 	f.Add(503, []byte(`{"error":"\ud800","detail":[1]}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		e := Retype(status, body, "gpu-host-name")
+		e := NormalizeError(status, body, "gpu-host-name")
 		if e.Status < 400 || e.Status > 599 || e.Message == "" || !utf8.ValidString(e.Message) || len(e.Message) > maxMessage+4 {
 			t.Fatalf("%d %q", e.Status, e.Message)
 		}

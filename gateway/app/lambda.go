@@ -53,7 +53,7 @@ func ServeLambda(ctx context.Context, s LambdaSettings, drivers Drivers, log *sl
 	ln := lambda.NewListener()
 	listen := func() (net.Listener, error) { return ln, nil }
 	return serve(ctx, s.ServeSettings, listen, drivers, log, func(p parts) {
-		g := &thawing{parts: p, copies: copies, log: log}
+		g := &lambdaGateway{parts: p, copies: copies, log: log}
 		g.warmUp(ctx)
 		go lambda.New(ln, g, log).Run(ctx) // ends with the process
 	})
@@ -88,15 +88,15 @@ func (s *LambdaSettings) fetch(ctx context.Context, dir string) (*lambda.Copies,
 	return copies, nil
 }
 
-// thawing is a gateway whose process stands still between requests.
-type thawing struct {
+// lambdaGateway is a gateway whose process stands still between requests.
+type lambdaGateway struct {
 	parts
 	copies *lambda.Copies
 	log    *slog.Logger
 }
 
 // warmUp waits for the pool's state and for its catalogue, while the time is still free.
-func (g *thawing) warmUp(ctx context.Context) {
+func (g *lambdaGateway) warmUp(ctx context.Context) {
 	for end := time.Now().Add(lookTime); time.Now().Before(end); {
 		changed := g.mirror.Changed()
 		if g.mirror.Snapshot().Catalog != "" {
@@ -113,7 +113,7 @@ func (g *thawing) warmUp(ctx context.Context) {
 }
 
 // Begin implements lambda.Gateway: keys, catalogue and the pool as they are now, as far as they can be reached.
-func (g *thawing) Begin(ctx context.Context) {
+func (g *lambdaGateway) Begin(ctx context.Context) {
 	g.reread(ctx)
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -126,7 +126,7 @@ func (g *thawing) Begin(ctx context.Context) {
 }
 
 // reread takes up models file and API keys if they are old.
-func (g *thawing) reread(ctx context.Context) {
+func (g *lambdaGateway) reread(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, beginTime)
 	defer cancel()
 	changed, err := g.copies.Refresh(ctx)
@@ -140,7 +140,7 @@ func (g *thawing) reread(ctx context.Context) {
 }
 
 // Settle implements lambda.Gateway: tickets are left, wakes asked for and uses told.
-func (g *thawing) Settle() {
+func (g *lambdaGateway) Settle() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
 	if err := g.gate.Settle(ctx); err != nil {
@@ -150,6 +150,6 @@ func (g *thawing) Settle() {
 }
 
 // Cut implements lambda.Gateway.
-func (g *thawing) Cut() {
+func (g *lambdaGateway) Cut() {
 	g.front.Cut(api.New(api.UpstreamTimeout, "The answer takes longer than this gateway, a Lambda function, may run."))
 }

@@ -58,7 +58,7 @@ type parts struct {
 	store   *state.Store
 	mirror  *state.Mirror
 	gate    *scheduling.Gate
-	toucher *state.Toucher
+	toucher *state.UsageReporter
 	front   *httpapi.Server
 	keys    *keys.Set
 	watcher *catalog.Watcher // of the models file
@@ -102,11 +102,11 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 		Store: store, Mirror: mirror, Catalog: models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: evict, MaxPerModel: s.MaxWaiting, Log: log,
 		Waker: power, Stopper: power,
 	})
-	toucher := state.NewToucher(store)
+	toucher := state.NewUsageReporter(store)
 	pressure.Adopt(p.memory)
 	gauge := pressure.New(p.memory, nil)
 	srv = httpapi.New(httpapi.Config{
-		Gate: gate, Store: store, Mirror: mirror, Toucher: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
+		Gate: gate, Store: store, Mirror: mirror, Usage: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
 		Overlay: models.reloadRegistered, Withheld: models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxHeldBytes: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate,
 		MaxConns: s.MaxConns, PerAddress: p.intake.PerAddress, Proxies: p.intake.Proxies, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics,

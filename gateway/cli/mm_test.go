@@ -41,7 +41,7 @@ func TestMM(t *testing.T) {
 	if err := rdb.HSet(t.Context(), "mm:"+sig+":00000000000000aa", "digest", strings.Repeat("x", 2048)).Err(); err != nil {
 		t.Fatal(err)
 	}
-	counts := state.NewToucher(store)
+	counts := state.NewUsageReporter(store)
 	for counter, n := range map[string]float64{mmcache.CountHitsL1: 40, mmcache.CountHitsL2: 2, mmcache.CountMisses: 7} {
 		counts.Count(mmcache.CounterOf(counter, "eye"), n)
 		counts.Count(mmcache.CounterOf(counter, "ear"), 3)

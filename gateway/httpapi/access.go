@@ -88,7 +88,7 @@ func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Sour
 	if e := hit.Err(); e != nil {
 		return keys.Key{}, e
 	}
-	if !free && !metrics && s.cfg.Memory.Step() >= pressure.Refusal {
+	if !free && !metrics && s.cfg.Memory.Step() >= pressure.Shed {
 		return keys.Key{}, api.New(api.Overloaded, "This gateway's memory is full; try again.")
 	}
 	return key, nil

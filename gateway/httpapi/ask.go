@@ -44,7 +44,7 @@ func (s *Server) askRunner(call *relay.Call, host *state.HostRecord, path, model
 			return nil, relay.ErrGone
 		}
 		if err != nil {
-			return nil, api.New(api.HostUnreachable, "The model's host could not be reached; try again.").Because(err)
+			return nil, api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err)
 		}
 		if resp.Status() != rpc.StatusRefused {
 			return resp, nil
@@ -59,7 +59,7 @@ func (s *Server) askRunner(call *relay.Call, host *state.HostRecord, path, model
 			s.cfg.Signer.Correct(host.Name, runner)
 			continue
 		}
-		return nil, api.New(api.InternalError, "The model's host does not accept this gateway.").Because(errors.New("runner " + host.Name + " refused: " + reason))
+		return nil, api.New(api.InternalError, "The model's host does not accept this gateway.").WithCause(errors.New("runner " + host.Name + " refused: " + reason))
 	}
 }
 

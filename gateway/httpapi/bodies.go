@@ -43,7 +43,7 @@ func checkForm(body []byte, boundary string, pictures bool) error {
 		}
 	})
 	if err != nil {
-		return api.New(api.InvalidRequest, "Invalid multipart body.").Because(err)
+		return api.New(api.InvalidRequest, "Invalid multipart body.").WithCause(err)
 	}
 	return wrong
 }

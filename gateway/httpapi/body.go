@@ -97,7 +97,7 @@ func (c *call) parseForm() (name string, err error) {
 	route := c.hit.Route
 	var parts [api.MaxKeys]jsonscan.Part
 	if err := jsonscan.Multipart(c.body, boundary, route.Keys(), parts[:]); err != nil {
-		return "", api.New(api.InvalidRequest, "Invalid multipart body.").Because(err)
+		return "", api.New(api.InvalidRequest, "Invalid multipart body.").WithCause(err)
 	}
 	if e := route.CheckForm(parts[:]); e != nil {
 		return "", e

@@ -86,7 +86,7 @@ func fillRandom(b []byte) {
 // chain runs the checks in order and the route's handler.
 func (r *request) chain() error {
 	h := &r.ctx.Request.Header
-	if r.s.cfg.Memory.Step() >= pressure.NoKeep {
+	if r.s.cfg.Memory.Step() >= pressure.CloseConns {
 		r.ctx.SetConnectionClose()
 	}
 	smuggled := relay.SmugglingCheck(r.ctx) // closes the connection, whatever the answer will be
@@ -152,7 +152,7 @@ func (r *request) setHeaders(headers []api.Header) {
 func (r *request) fail(err error) {
 	e := api.As(err)
 	if e.Kind == api.SlotsPinnedConflict && r.hit.Route.Inference { // of a load with options of its own
-		e = api.New(api.SlotsPinned, e.Message).Because(e.Cause)
+		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
 	}
 	d := r.hit.Dialect
 	status := d.Status(e)

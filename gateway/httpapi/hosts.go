@@ -10,7 +10,7 @@ type hostAnswer struct {
 
 // hostWake is POST /internal/hosts/{id}/wake: it answers when the host is awake.
 func (s *Server) hostWake(r *request) error {
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
 	if err := s.cfg.Gate.WakeHost(ctx, r.hit.ID); err != nil {
 		return r.unlessLeft(err)
@@ -29,7 +29,7 @@ func (s *Server) hostSleep(r *request) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
 	if err := s.cfg.Gate.SleepHost(ctx, r.hit.ID, force != nil && *force); err != nil {
 		return r.unlessLeft(err)
@@ -39,7 +39,7 @@ func (s *Server) hostSleep(r *request) error {
 
 // hostForget is POST /internal/hosts/{id}/forget: a host that is not in the catalogue, and asleep or lost, leaves the pool.
 func (s *Server) hostForget(r *request) error {
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
 	if err := s.cfg.Gate.ForgetHost(ctx, r.hit.ID); err != nil {
 		return r.unlessLeft(err)

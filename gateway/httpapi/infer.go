@@ -38,7 +38,7 @@ type exchange struct {
 	done   bool                              // finish ran
 	open   bool                              // counted among the streams of the model
 
-	wait     patience
+	wait     waitPolicy
 	route    scheduling.Route
 	routed   bool // route is to be used as it is
 	inUse    bool // route counts one of our requests
@@ -247,7 +247,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	var re *relay.Error
 	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
 		s.log.Warn("runner not reached", "host", x.route.Host, "request", x.id, "error", err)
-		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").Because(err))
+		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
 	}
 	return nil, err
 }
@@ -294,17 +294,17 @@ func (x *exchange) judge(resp *relay.Response) error {
 	case x.raw && status < 500: // an engine's 5xx may quote its own code
 		return nil
 	case status < 300 && isPage(resp):
-		return api.NotUnderstood().Because(fmt.Errorf("content type %.100q", resp.ContentType()))
+		return api.NotUnderstood().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))
 	case status < 300:
 		return nil
 	case status < 400: // a client that follows it would show its key there
-		return api.NotUnderstood().Because(fmt.Errorf("a redirect to %.100q", resp.Header("Location")))
+		return api.NotUnderstood().WithCause(fmt.Errorf("a redirect to %.100q", resp.Header("Location")))
 	}
 	body, err := resp.AppendBody(nil, maxErrorBody)
 	if err != nil {
 		body = nil
 	}
-	e := api.Retype(status, body, x.route.Host)
+	e := api.NormalizeError(status, body, x.route.Host)
 	if code := resp.Header(rpc.HeaderCode); len(code) > 0 {
 		if k, ok := api.KindOf(string(code), status); ok {
 			return api.New(k, e.Message)
@@ -335,7 +335,7 @@ func (x *exchange) refusal(resp *relay.Response) error {
 		return relay.ErrAgain
 	case reason == rpc.RefusedAuth:
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
-			Because(errors.New("runner " + x.route.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
+			WithCause(errors.New("runner " + x.route.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
 	case reason == rpc.RefusedHost:
 		return x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again."))
 	}
@@ -426,8 +426,8 @@ func (x *exchange) finish(err error) {
 func (x *exchange) finishTap(err error) {
 	switch {
 	case err == nil:
-		note(x.s.cfg.Toucher, x.began, x.tap)
-		x.s.cfg.Toucher.Served(x.route.Host, x.model.ID)
+		note(x.s.cfg.Usage, x.began, x.tap)
+		x.s.cfg.Usage.Served(x.route.Host, x.model.ID)
 	case isGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.id, "model", x.model.ID)
 	default:
@@ -445,15 +445,15 @@ func (x *exchange) asError(err error) *api.Error {
 	case errors.As(err, &e):
 		return e
 	case errors.As(err, &told): // by the engine, or by the runner in the words of our own table
-		return api.RetypeEvent(told.Data, x.route.Host)
+		return api.NormalizeEvent(told.Data, x.route.Host)
 	case errors.Is(err, relay.ErrTimeout):
-		return api.New(api.UpstreamTimeout, "The model did not answer in time.").Because(err)
+		return api.New(api.UpstreamTimeout, "The model did not answer in time.").WithCause(err)
 	case errors.Is(err, relay.ErrTooLarge):
-		return api.New(api.InvalidRequest, "The answer is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").Because(err)
+		return api.New(api.InvalidRequest, "The answer is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
 	case errors.Is(err, relay.ErrBadReply):
-		return api.NotUnderstood().Because(err)
+		return api.NotUnderstood().WithCause(err)
 	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):
-		return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").Because(err)
+		return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").WithCause(err)
 	}
 	return api.As(err)
 }

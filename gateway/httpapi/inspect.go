@@ -42,13 +42,13 @@ func (s *Server) inspect(path string) handler {
 		defer resp.Close()
 		body, err := resp.AppendBody(nil, maxInspected)
 		if err != nil {
-			return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").Because(err)
+			return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").WithCause(err)
 		}
 		if status := resp.Status(); status >= 400 {
 			if k, known := api.KindOf(string(resp.Header(rpc.HeaderCode)), status); known {
-				return api.New(k, api.Retype(status, body, copies[0].Host).Message)
+				return api.New(k, api.NormalizeError(status, body, copies[0].Host).Message)
 			}
-			return api.Retype(status, body, copies[0].Host)
+			return api.NormalizeError(status, body, copies[0].Host)
 		}
 		r.send(resp.Status(), "application/json; charset=utf-8", body)
 		return nil

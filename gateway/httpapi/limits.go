@@ -54,7 +54,7 @@ func (s *Server) bodyError(err error) error {
 	case errors.Is(err, relay.ErrBodySlow):
 		return api.New(api.RequestTimeout, "The request did not arrive in time.")
 	}
-	return api.New(api.InvalidRequest, "The request's body ended early or is not well formed.").Because(err)
+	return api.New(api.InvalidRequest, "The request's body ended early or is not well formed.").WithCause(err)
 }
 
 // unreadable answers a request whose head could not be read: too large, broken, or too slow. The connection ends with the

@@ -54,7 +54,7 @@ func (s *Server) load(r *request) error {
 	if s.draining.Load() {
 		return api.GoingAway()
 	}
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
 	was := s.stateOf(q.model.ID)
 	ask := scheduling.LoadAsk{
@@ -183,7 +183,7 @@ func scalar(raw json.RawMessage) (v any, err error) {
 	dec := json.NewDecoder(strings.NewReader(string(raw)))
 	dec.UseNumber()
 	if err := dec.Decode(&v); err != nil {
-		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").Because(err)
+		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
 	}
 	return v, nil
 }
@@ -202,7 +202,7 @@ func isOption(cat *catalog.Catalog, name string) bool {
 func optionError(err error, own map[string]recipe.OptionSpec) *api.Error {
 	var oe *recipe.OptionError
 	if !errors.As(err, &oe) {
-		return api.New(api.InvalidType, "The load options are not acceptable.").Because(err)
+		return api.New(api.InvalidType, "The load options are not acceptable.").WithCause(err)
 	}
 	kind := api.UnsupportedParameter
 	if spec, has := own[oe.Name]; has && spec.Kind != recipe.KindArgs {

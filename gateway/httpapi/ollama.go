@@ -85,7 +85,7 @@ func (s *Server) ollamaGenerate(r *request) error {
 }
 
 // form is what the answer is told in. x is the exchange that brings it, nil for none.
-func (o *ollamaCall) form(generate bool, x *exchange) *ollama.Form {
+func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
 	name := o.asked
 	if name == "" {
 		name = o.model.ID
@@ -94,7 +94,7 @@ func (o *ollamaCall) form(generate bool, x *exchange) *ollama.Form {
 	if x != nil {
 		load = func() time.Duration { return x.info.Waited }
 	}
-	return &ollama.Form{Model: name, Generate: generate, Began: o.began, Now: time.Now, Load: load}
+	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.began, Now: time.Now, Load: load}
 }
 
 // words starts an exchange whose answer is told in Ollama's form.
@@ -122,7 +122,7 @@ func (x *exchange) sendTold(resp *relay.Response, tell func([]byte) ([]byte, err
 	told, err := tell(raw)
 	switch {
 	case errors.Is(err, ollama.ErrAnswer):
-		return api.NotUnderstood().Because(err)
+		return api.NotUnderstood().WithCause(err)
 	case err != nil:
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *Server) ollamaEmbed(r *request) error {
 	if err != nil {
 		return err
 	}
-	return o.embed(o.q.Input, (*ollama.Form).Embeddings)
+	return o.embed(o.q.Input, (*ollama.ResponseWriter).Embeddings)
 }
 
 // ollamaEmbeddings serves /api/embeddings, which takes one text.
@@ -148,11 +148,11 @@ func (s *Server) ollamaEmbeddings(r *request) error {
 	if err != nil {
 		return err
 	}
-	return o.embed(text, (*ollama.Form).Embedding)
+	return o.embed(text, (*ollama.ResponseWriter).Embedding)
 }
 
 // embed answers with the embeddings of input, which may hold nothing: then the model is loaded and that is all.
-func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.Form, []byte) ([]byte, error)) (err error) {
+func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWriter, []byte) ([]byte, error)) (err error) {
 	if o.body, err = o.q.Texts(o.model.ID, input); err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (o *ollamaCall) bare(generate bool) error {
 	case !o.keeping || o.keep != 0:
 		return o.loaded(func() ([]byte, error) { return o.form(generate, nil).Ended("load"), nil })
 	}
-	ctx, stop := o.attended()
+	ctx, stop := o.clientContext()
 	defer stop()
 	if err := o.s.ensureGone(ctx, o.model.ID); err != nil {
 		return o.unlessLeft(err)
@@ -227,7 +227,7 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 		if err := o.chargeLoad(); err != nil {
 			return o.limited(err)
 		}
-		ctx, stop := o.attended()
+		ctx, stop := o.clientContext()
 		defer stop()
 		if _, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadAsk{Model: o.model.ID, Options: options, Wait: true}); err != nil {
 			return o.unlessLeft(err)

@@ -136,7 +136,7 @@ func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 		p.gate.OnEvent(e)
 		p.server.OnEvent(e)
 	})
-	toucher := state.NewToucher(store)
+	toucher := state.NewUsageReporter(store)
 	signer := rpc.NewSigner([]byte(testSecret))
 	p.gate = scheduling.New(scheduling.Config{Gateway: signer.Gateway(), Store: store, Mirror: p.mirror, Waker: noWaker{}, Catalog: p.catalog, Hold: 30 * time.Second})
 	set, err := keys.Open("", "", quota.Limits{})
@@ -144,7 +144,7 @@ func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Gate: p.gate, Store: store, Mirror: p.mirror, Toucher: toucher, Catalog: p.catalog, Signer: signer,
+		Gate: p.gate, Store: store, Mirror: p.mirror, Usage: toucher, Catalog: p.catalog, Signer: signer,
 		Keys: set, Version: "test", Overlay: p.publish, Register: catalog.RegisterList{"hf://", os.TempDir()}, Hold: 30 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	for _, f := range tweak {

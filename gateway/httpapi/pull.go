@@ -38,7 +38,7 @@ func (s *Server) pull(r *request) error {
 	}
 	var reg registration
 	if err := json.Unmarshal(r.body(), &reg); err != nil {
-		return api.New(api.InvalidType, "A field of the registration has the wrong type.").Because(err)
+		return api.New(api.InvalidType, "A field of the registration has the wrong type.").WithCause(err)
 	}
 	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0
 	if described {
@@ -167,7 +167,7 @@ func (s *Server) deleteModel(r *request) error {
 // remove unloads a model, and forgets it if it was registered. Files that the operator's catalogue names are the
 // operator's: they stay.
 func (r *request) remove(m *catalog.Model) error {
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
 	if err := r.s.ensureGone(ctx, m.ID); err != nil {
 		return err

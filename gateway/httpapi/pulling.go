@@ -15,7 +15,7 @@ import (
 
 // awaitPull answers when a model's weights are on a host. A pull that takes longer than a request is held goes on.
 func (r *request) awaitPull(m *catalog.Model, form pullForm) error {
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
 	if err := r.s.cfg.Gate.Pull(ctx, m.ID); err != nil {
 		if r.left(err) {

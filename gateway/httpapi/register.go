@@ -50,7 +50,7 @@ func (s *Server) register(r *request) error {
 	}
 	var reg registration
 	if err := json.Unmarshal(r.body(), &reg); err != nil {
-		return api.New(api.InvalidType, "A field of the registration has the wrong type.").Because(err)
+		return api.New(api.InvalidType, "A field of the registration has the wrong type.").WithCause(err)
 	}
 	m, err := s.admit(name.String(), reg)
 	if err != nil {
@@ -164,5 +164,5 @@ func refusedEntry(err error) *api.Error {
 	if errors.As(err, &problems) && len(problems) > 0 {
 		return api.Newf(api.InvalidType, "The model cannot be registered: %s.", problems[0].Text)
 	}
-	return api.New(api.InvalidType, "The model cannot be registered.").Because(err)
+	return api.New(api.InvalidType, "The model cannot be registered.").WithCause(err)
 }

@@ -64,7 +64,7 @@ func (r *request) body() []byte {
 func (r *request) members() (map[string]json.RawMessage, error) {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(r.body(), &m); err != nil {
-		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").Because(err)
+		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
 	}
 	return m, nil
 }
@@ -111,9 +111,9 @@ func (s *Server) modelNamed(name string) (*catalog.Model, error) {
 	return s.resolve(name, &api.Route{})
 }
 
-// attended is a context that ends when the client leaves, with relay.ErrGone as its cause. The stop must be called
+// clientContext is a context that ends when the client leaves, with relay.ErrGone as its cause. The stop must be called
 // before the handler returns.
-func (r *request) attended() (ctx context.Context, stop func()) {
+func (r *request) clientContext() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	watch := r.s.watcher.Arm(r.ctx.Conn(), func() { cancel(relay.ErrGone) })
 	return ctx, func() {
@@ -139,7 +139,7 @@ const statusGone = 499
 // storeError is what a client is told when the pool's state could not be read or written.
 func storeError(err error) error {
 	if errors.Is(err, state.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-		return api.New(api.StateUnavailable, "The pool's state is not available at the moment; try again.").Because(err)
+		return api.New(api.StateUnavailable, "The pool's state is not available at the moment; try again.").WithCause(err)
 	}
 	return api.As(err)
 }

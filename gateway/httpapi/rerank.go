@@ -157,7 +157,7 @@ func (x *exchange) sendRerank(resp *relay.Response, q rerankRequest) error {
 		Usage   rerankUsage    `json:"usage"`
 	}
 	if err := json.Unmarshal(raw, &in); err != nil || in.Results == nil {
-		return api.NotUnderstood().Because(err)
+		return api.NotUnderstood().WithCause(err)
 	}
 	for _, res := range in.Results {
 		if res.Index < 0 || res.Index >= len(q.texts) {

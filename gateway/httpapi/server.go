@@ -24,12 +24,12 @@ import (
 	"reveille/runner/modelfile"
 )
 
-// Config of a Server. Gate, Store, Mirror, Toucher, Catalog, Signer and Keys are needed.
+// Config of a Server. Gate, Store, Mirror, UsageReporter, Catalog, Signer and Keys are needed.
 type Config struct {
 	Gate    *scheduling.Gate
 	Store   *state.Store
 	Mirror  *state.Mirror
-	Toucher *state.Toucher
+	Usage   *state.UsageReporter
 	Catalog func() *catalog.Catalog
 	Signer  *rpc.Signer
 	Keys    *keys.Set
@@ -97,7 +97,7 @@ type Server struct {
 	handlers map[string]handler
 	draining atomic.Bool
 	intake   *relay.Intake
-	under    underway
+	under    inflight
 	set      *metrics.Set
 	m        meters
 	uses     uses

@@ -127,7 +127,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	s.mirror = state.NewMirror(s.store, func(e state.Event) { s.gate.OnEvent(e); s.server.OnEvent(e) })
-	toucher := state.NewToucher(s.store)
+	toucher := state.NewUsageReporter(s.store)
 	s.gate = scheduling.New(scheduling.Config{
 		Store: s.store, Mirror: s.mirror, Waker: sleeper{}, Catalog: func() *catalog.Catalog { return cat }, Hold: 20 * time.Second, MaxPerModel: 8,
 	})
@@ -136,7 +136,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Gate: s.gate, Store: s.store, Mirror: s.mirror, Toucher: toucher, Catalog: func() *catalog.Catalog { return cat },
+		Gate: s.gate, Store: s.store, Mirror: s.mirror, Usage: toucher, Catalog: func() *catalog.Catalog { return cat },
 		Signer: rpc.NewSigner([]byte(testSecret)), Keys: open, Hold: 20 * time.Second,
 		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

@@ -43,7 +43,7 @@ var streams = map[string]bool{
 
 // touch notes a use of a model.
 func (s *Server) touch(host, model string) {
-	s.cfg.Toucher.Touch(host, model)
+	s.cfg.Usage.Touch(host, model)
 	s.uses.note(host, model)
 }
 

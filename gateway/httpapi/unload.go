@@ -36,12 +36,12 @@ func (s *Server) unload(r *request) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
 	name := r.hit.Route.ModelName(values)
 	switch {
 	case !name.Set():
-		gone, err := s.dismiss(ctx, "", force != nil && *force)
+		gone, err := s.unloadModel(ctx, "", force != nil && *force)
 		if err != nil {
 			return r.unlessLeft(err)
 		}
@@ -53,7 +53,7 @@ func (s *Server) unload(r *request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.dismiss(ctx, model.ID, force != nil && *force); err != nil {
+	if _, err := s.unloadModel(ctx, model.ID, force != nil && *force); err != nil {
 		return r.unlessLeft(err)
 	}
 	r.ctx.Response.Header.Set(api.HeaderModel, model.ID)
@@ -68,8 +68,8 @@ func (r *request) unlessLeft(err error) error {
 	return err
 }
 
-// dismiss unloads a model, or with "" all, and names those that went. When it returns, the mirror knows.
-func (s *Server) dismiss(ctx context.Context, model string, force bool) (gone []string, err error) {
+// unloadModel unloads a model, or with "" all, and names those that went. When it returns, the mirror knows.
+func (s *Server) unloadModel(ctx context.Context, model string, force bool) (gone []string, err error) {
 	done, err := s.cfg.Gate.Unload(ctx, model, force)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (s *Server) dismiss(ctx context.Context, model string, force bool) (gone []
 
 // ensureGone unloads a model. One that is not loaded has nothing to unload, and that is well.
 func (s *Server) ensureGone(ctx context.Context, model string) error {
-	if _, err := s.dismiss(ctx, model, false); err != nil && api.As(err).Kind != api.ModelNotLoaded {
+	if _, err := s.unloadModel(ctx, model, false); err != nil && api.As(err).Kind != api.ModelNotLoaded {
 		return err
 	}
 	return nil
@@ -97,9 +97,9 @@ func (s *Server) ensureGone(ctx context.Context, model string) error {
 // unloadAll is GET /unload: all models, told in a word. HEAD asks whether the route is there and unloads nothing.
 func (s *Server) unloadAll(r *request) error {
 	if !r.hit.Head {
-		ctx, stop := r.attended()
+		ctx, stop := r.clientContext()
 		defer stop()
-		if _, err := s.dismiss(ctx, "", false); err != nil {
+		if _, err := s.unloadModel(ctx, "", false); err != nil {
 			return r.unlessLeft(err)
 		}
 	}
@@ -111,9 +111,9 @@ var msgOK = map[string]string{"msg": "ok"}
 
 // apiUnloadAll is POST /api/models/unload.
 func (s *Server) apiUnloadAll(r *request) error {
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
-	if _, err := s.dismiss(ctx, "", false); err != nil {
+	if _, err := s.unloadModel(ctx, "", false); err != nil {
 		return r.unlessLeft(err)
 	}
 	return r.reply(fasthttp.StatusOK, msgOK)
@@ -125,7 +125,7 @@ func (s *Server) apiUnload(r *request) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := r.attended()
+	ctx, stop := r.clientContext()
 	defer stop()
 	if err := s.ensureGone(ctx, model.ID); err != nil {
 		return r.unlessLeft(err)

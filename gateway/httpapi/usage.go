@@ -105,7 +105,7 @@ func object(b []byte) []byte {
 }
 
 // note adds what an answer that ended well says of itself to the pool's statistics.
-func note(t *state.Toucher, began time.Time, tap *tap) {
+func note(t *state.UsageReporter, began time.Time, tap *tap) {
 	t.Count("request_count_total", 1)
 	if tap.kept == nil {
 		return

@@ -12,15 +12,15 @@ import (
 	"reveille/infra/relay"
 )
 
-// patience is how a client wants to wait for a cold model.
-type patience struct {
+// waitPolicy is how a client wants to wait for a cold model.
+type waitPolicy struct {
 	policy string        // block, fail or fallback
 	limit  time.Duration // of the whole wait
 }
 
 // patienceOf reads x-cold-wait and x-wait-timeout. hold is the longest wait there is; a client can only shorten it.
-func patienceOf(h *fasthttp.RequestHeader, hold time.Duration) (patience, error) {
-	p := patience{policy: "block", limit: hold}
+func patienceOf(h *fasthttp.RequestHeader, hold time.Duration) (waitPolicy, error) {
+	p := waitPolicy{policy: "block", limit: hold}
 	switch v := h.Peek(api.HeaderColdWait); string(v) {
 	case "", "block":
 	case "fail":

@@ -8,7 +8,7 @@ import (
 )
 
 // A Form is what an answer is told in.
-type Form struct {
+type ResponseWriter struct {
 	Model    string // as the client called it
 	Generate bool   // of /api/generate, else of /api/chat
 	Began    time.Time
@@ -56,7 +56,7 @@ type words struct {
 }
 
 // line puts words into the form.
-func (f *Form) line(w words) line {
+func (f *ResponseWriter) line(w words) line {
 	l := line{Model: f.Model, CreatedAt: f.Now().UTC().Format(time.RFC3339Nano)}
 	if f.Generate {
 		l.Response, l.Thinking, l.ToolCalls = &w.content, w.thinking, w.calls
@@ -67,7 +67,7 @@ func (f *Form) line(w words) line {
 }
 
 // Ended is the answer to a request that asked for no words: reason is "load" or "unload".
-func (f *Form) Ended(reason string) []byte {
+func (f *ResponseWriter) Ended(reason string) []byte {
 	l := f.line(words{})
 	l.Done, l.Reason = true, reason
 	return appendLine(nil, l)
@@ -100,7 +100,7 @@ type said struct {
 }
 
 // Answer turns an engine's whole answer into Ollama's.
-func (f *Form) Answer(engine []byte) ([]byte, error) {
+func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
 	var c completion
 	if err := json.Unmarshal(engine, &c); err != nil || len(c.Choices) == 0 {
 		return nil, errors.Join(ErrAnswer, err)
@@ -151,7 +151,7 @@ type embedded struct {
 }
 
 // Embeddings turns an engine's embeddings into those of /api/embed; nil engine is none.
-func (f *Form) Embeddings(engine []byte) ([]byte, error) {
+func (f *ResponseWriter) Embeddings(engine []byte) ([]byte, error) {
 	list, e, err := vectors(engine)
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (f *Form) Embeddings(engine []byte) ([]byte, error) {
 }
 
 // Embedding turns an engine's only embedding into that of /api/embeddings; nil engine is an empty one.
-func (f *Form) Embedding(engine []byte) ([]byte, error) {
+func (f *ResponseWriter) Embedding(engine []byte) ([]byte, error) {
 	list, _, err := vectors(engine)
 	if err != nil {
 		return nil, err

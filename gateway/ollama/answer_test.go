@@ -12,8 +12,8 @@ import (
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // form is a form whose clock stands 3 s after the beginning, 1 s of them having gone into the load.
-func form(generate bool) *ollama.Form {
-	return &ollama.Form{
+func form(generate bool) *ollama.ResponseWriter {
+	return &ollama.ResponseWriter{
 		Model: "x", Generate: generate, Began: began, Now: func() time.Time { return began.Add(3 * time.Second) }, Load: func() time.Duration { return time.Second },
 	}
 }
@@ -92,7 +92,7 @@ func TestEmbeddings(t *testing.T) {
 }
 
 // told feeds a stream in pieces of n bytes and returns its lines.
-func told(f *ollama.Form, events string, n int) []string {
+func told(f *ollama.ResponseWriter, events string, n int) []string {
 	s := ollama.NewStream(f)
 	var out []byte
 	for len(events) > 0 {

@@ -69,7 +69,7 @@ func Parse(body []byte) (*Request, error) {
 		if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
 			return nil, api.Newf(api.InvalidType, "'%s' must not be of type %s.", wrong.Field, wrong.Value).With(wrong.Field)
 		}
-		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").Because(err)
+		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
 	}
 	for name, value := range map[string]string{"template": q.Template, "suffix": q.Suffix} {
 		if value != "" {

@@ -8,7 +8,7 @@ import (
 
 // A Stream turns an engine's event stream into Ollama's lines. It is not safe for concurrent use.
 type Stream struct {
-	form   *Form
+	form   *ResponseWriter
 	part   []byte // of a line that has not ended
 	calls  []openAICall
 	reason string
@@ -19,7 +19,7 @@ type Stream struct {
 }
 
 // NewStream makes a translator into a form.
-func NewStream(f *Form) *Stream { return &Stream{form: f} }
+func NewStream(f *ResponseWriter) *Stream { return &Stream{form: f} }
 
 // Append appends the lines that bytes of the event stream give rise to. A comment, which says that there is nothing yet,
 // becomes an object without words; a line that is an object already goes through as it is.

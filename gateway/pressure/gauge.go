@@ -51,7 +51,7 @@ func (g *Gauge) Look() { g.used.Store(g.read()) }
 // Step is the step of the last sample.
 func (g *Gauge) Step() Step {
 	if g == nil {
-		return Calm
+		return Normal
 	}
 	return StepAt(g.used.Load(), g.limit)
 }

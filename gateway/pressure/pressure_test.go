@@ -20,8 +20,8 @@ func TestStepAt(t *testing.T) {
 		used, limit int64
 		want        Step
 	}{
-		{0, 0, Calm}, {1 << 62, 0, Calm}, {0, gib, Calm}, {919, 1000, Calm}, {920, 1000, NoKeep}, {949, 1000, NoKeep}, {950, 1000, Refusal}, {2000, 1000, Refusal},
-		{gib * 91 / 100, gib, Calm}, {gib * 93 / 100, gib, NoKeep}, {gib * 96 / 100, gib, Refusal}, {1<<62 - 1, 1 << 62, Refusal},
+		{0, 0, Normal}, {1 << 62, 0, Normal}, {0, gib, Normal}, {919, 1000, Normal}, {920, 1000, CloseConns}, {949, 1000, CloseConns}, {950, 1000, Shed}, {2000, 1000, Shed},
+		{gib * 91 / 100, gib, Normal}, {gib * 93 / 100, gib, CloseConns}, {gib * 96 / 100, gib, Shed}, {1<<62 - 1, 1 << 62, Shed},
 	} {
 		if got := StepAt(c.used, c.limit); got != c.want {
 			t.Errorf("%d of %d: %d, want %d", c.used, c.limit, got, c.want)
@@ -36,7 +36,7 @@ func TestGauge(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go g.Run(ctx)
-		for n, want := range map[int64]Step{930: NoKeep, 960: Refusal, 100: Calm} {
+		for n, want := range map[int64]Step{930: CloseConns, 960: Shed, 100: Normal} {
 			used.Store(n)
 			time.Sleep(time.Second)
 			if got := g.Step(); got != want {
@@ -49,7 +49,7 @@ func TestGauge(t *testing.T) {
 	})
 	none := New(0, nil)
 	none.Run(t.Context()) // nothing to look for: it returns
-	if none.Step() != Calm || (*Gauge)(nil).Step() != Calm {
+	if none.Step() != Normal || (*Gauge)(nil).Step() != Normal {
 		t.Error("a step without a limit")
 	}
 }

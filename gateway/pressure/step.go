@@ -5,9 +5,9 @@ type Step int32
 
 // The steps, each of which includes the one before.
 const (
-	Calm    Step = iota // nothing
-	NoKeep              // connections are closed after their answer
-	Refusal             // new requests are refused
+	Normal     Step = iota // nothing
+	CloseConns             // connections are closed after their answer
+	Shed                   // new requests are refused
 )
 
 // The shares of the limit, in per cent, at which a step is taken.
@@ -20,9 +20,9 @@ const (
 func StepAt(used, limit int64) Step {
 	switch {
 	case limit <= 0 || used < limit/100*noKeepAt:
-		return Calm
+		return Normal
 	case used < limit/100*refusalAt:
-		return NoKeep
+		return CloseConns
 	}
-	return Refusal
+	return Shed
 }

@@ -10,11 +10,11 @@ import (
 )
 
 func unavailable(cause error) *api.Error {
-	return api.New(api.StateUnavailable, "Models cannot be loaded at the moment; try again.").Because(cause)
+	return api.New(api.StateUnavailable, "Models cannot be loaded at the moment; try again.").WithCause(cause)
 }
 
 func noCapacity(model string, cause error) *api.Error {
-	return api.Newf(api.NoCapacity, "No host could be started for the model '%s'; try again later.", model).Because(cause)
+	return api.Newf(api.NoCapacity, "No host could be started for the model '%s'; try again later.", model).WithCause(cause)
 }
 
 // elsewhere reports whether a ticket failed because of its host, so that another host may do better.
@@ -53,7 +53,7 @@ func failure(r state.TicketRecord, conflict bool) *api.Error {
 		message = "The model '" + r.Model + "' could not be loaded."
 	}
 	e := api.New(kindOf(r.Code, conflict), message)
-	return e.Because(errors.New("ticket " + r.ID + " on " + r.Host + " failed"))
+	return e.WithCause(errors.New("ticket " + r.ID + " on " + r.Host + " failed"))
 }
 
 // kindOf is the row of the error table for a ticket's code, model_load_error for one that the table does not know.

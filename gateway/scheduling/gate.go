@@ -51,12 +51,12 @@ type Gate struct {
 	all     map[*group]struct{}
 	tickets map[string]*group // whose ticket it is
 	watches map[string]chan state.TicketRecord
-	wakes   map[string]*duty
+	wakes   map[string]*wakeLease
 	learned estimates
-	failed  trips // loads by model
+	failed  backoff // loads by model
 	failing map[string]*catalog.Model
-	shunned trips // starts by host
-	rebuild rebuild
+	shunned backoff // starts by host
+	rebuild recoveryHold
 	swaps   swaps
 }
 
@@ -67,11 +67,11 @@ func New(c Config) *Gate {
 		store: c.Store, mirror: c.Mirror, waker: c.Waker, catalog: c.Catalog, cfg: c, id: c.Gateway, log: c.Log,
 		flows: flows{m: map[place]*flow{}}, copies: copies{marks: map[place][]mark{}},
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, all: map[*group]struct{}{}, tickets: map[string]*group{},
-		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*duty{},
+		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*wakeLease{},
 		learned: estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
-		failed:  trips{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*trip{}},
+		failed:  backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*trip{}},
 		failing: map[string]*catalog.Model{},
-		shunned: trips{base: time.Second, most: 30 * time.Second, byKey: map[string]*trip{}},
+		shunned: backoff{base: time.Second, most: 30 * time.Second, byKey: map[string]*trip{}},
 	}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.table.Store(&table{})
@@ -112,7 +112,7 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 		return nil, err
 	}
 	if gr == nil {
-		gr = g.newGroupLocked(need{model: a.Model, refused: a.Refused}, true, a.Background)
+		gr = g.newGroupLocked(loadAttempt{model: a.Model, refused: a.Refused}, true, a.Background)
 	} else if gr.need.ticket == "" {
 		gr.need.refused = append(gr.need.refused, a.Refused...)
 	}
@@ -157,7 +157,7 @@ func (g *Gate) admitLocked(a Ask, gr *group) error {
 	return nil
 }
 
-func (g *Gate) newGroupLocked(n need, shared, start bool) *group {
+func (g *Gate) newGroupLocked(n loadAttempt, shared, start bool) *group {
 	n.id, n.evict = g.operationLocked(), g.cfg.Evict
 	gr := &group{
 		model: n.model, shared: shared, bell: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), need: n,

@@ -26,7 +26,7 @@ type group struct {
 	waiters *list.List // of *Waiter, in order of arrival
 	keep    bool       // the load is to go on when all have left
 	start   time.Time  // until then the group also lives without a waiter, to get a load started; zero: no such duty
-	need    need
+	need    loadAttempt
 	news    inbox
 }
 
@@ -74,7 +74,7 @@ func (g *Gate) serve(gr *group) {
 			g.leave(v.leave, false)
 			v.leave = ""
 		}
-		if again, over := g.deserted(gr); over {
+		if again, over := g.onEmpty(gr); over {
 			return
 		} else if again {
 			v = verdict{do: ask}
@@ -98,10 +98,10 @@ func (g *Gate) serve(gr *group) {
 	}
 }
 
-// deserted ends a group that nobody waits in: it leaves its ticket and goes. While it leaves, the group stays where new
+// onEmpty ends a group that nobody waits in: it leaves its ticket and goes. While it leaves, the group stays where new
 // requests find it, so that a newcomer never attaches to the ticket that is being left: then again is true and the
 // group asks anew.
-func (g *Gate) deserted(gr *group) (again, over bool) {
+func (g *Gate) onEmpty(gr *group) (again, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for first := true; ; first = false {
@@ -208,12 +208,12 @@ func (g *Gate) attend(gr *group) verdict {
 	case news.standing != nil:
 		v = gr.need.learned(now, *news.standing)
 	case news.err != nil:
-		v = gr.need.unheard(now, news.err)
+		v = gr.need.onStoreError(now, news.err)
 	}
 	gr.news = inbox{}
 	if v.do == rest {
 		shunned, _ := g.shunned.open(now)
-		v = gr.need.looked(now, snapshot, g.catalog(), shunned)
+		v = gr.need.onSnapshot(now, snapshot, g.catalog(), shunned)
 	}
 	if gr.need.ticket != ticket {
 		delete(g.tickets, ticket)

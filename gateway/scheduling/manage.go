@@ -62,7 +62,7 @@ func (g *Gate) own(ctx context.Context, model string, fields map[string]string, 
 		g.mu.Unlock()
 		return Route{}, LoadInfo{}, api.GoingAway()
 	}
-	gr := g.newGroupLocked(need{model: model, own: true, fields: fields}, false, false)
+	gr := g.newGroupLocked(loadAttempt{model: model, own: true, fields: fields}, false, false)
 	w := g.joinLocked(gr, g.cfg.Hold)
 	g.mu.Unlock()
 
@@ -161,7 +161,7 @@ func held(s *state.Snapshot, model string) []place {
 // queueUnload makes the ticket that unloads a model on a host; a nil channel means that the host holds it no more.
 func (g *Gate) queueUnload(ctx context.Context, p place, force bool) (ticket string, done chan state.TicketRecord, err error) {
 	g.mu.Lock()
-	n := need{model: p.model, own: true, id: g.operationLocked()}
+	n := loadAttempt{model: p.model, own: true, id: g.operationLocked()}
 	g.mu.Unlock()
 	if force {
 		n.fields = map[string]string{"force": "1"}

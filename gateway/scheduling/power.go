@@ -41,9 +41,9 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 		case first && h != nil:
 			failed = h.Fields["failed_ms"]
 		case !first && h != nil && h.Fields["failed_ms"] != failed:
-			return api.Newf(api.NoCapacity, "The host '%s' could not be woken.", host).Because(errors.New(h.Error))
+			return api.Newf(api.NoCapacity, "The host '%s' could not be woken.", host).WithCause(errors.New(h.Error))
 		}
-		token, err := g.store.CallWake(ctx, g.id, host)
+		token, err := g.store.ForceWake(ctx, g.id, host)
 		if err != nil {
 			return unavailable(err)
 		}
@@ -201,7 +201,7 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 				g.log.Debug("end of a stop", "host", host, "error", told)
 			}
 			if err != nil {
-				return api.Newf(api.NoCapacity, "The host '%s' sleeps, but is not known to be off; a sweep of the warmer tries again.", host).Because(err)
+				return api.Newf(api.NoCapacity, "The host '%s' sleeps, but is not known to be off; a sweep of the warmer tries again.", host).WithCause(err)
 			}
 			return nil
 		}

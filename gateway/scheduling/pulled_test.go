@@ -11,7 +11,7 @@ import (
 func TestStageOfAPull(t *testing.T) {
 	ticket := state.TicketRecord{ID: "1", Kind: "load", Model: "m", State: "queued", Pulling: true, Pulled: state.Pulled{Done: 3, Total: 4}}
 	s := &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {State: "ready", Queue: []state.TicketRecord{ticket}}}}
-	n := &need{model: "m", ticket: "1", host: "a", state: "queued", position: 1}
+	n := &loadAttempt{model: "m", ticket: "1", host: "a", state: "queued", position: 1}
 	known := &estimates{load: map[string]time.Duration{"m": time.Second}, wake: map[string]time.Duration{}}
 	if got, want := stage(n, s, known, t0), (Stage{State: StatePulling, Host: "a", Position: 1, BytesDone: 3, BytesTotal: 4}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)

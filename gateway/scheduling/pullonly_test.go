@@ -23,7 +23,7 @@ func TestWeightsAloneTakeNoSlot(t *testing.T) {
 			t.Errorf("queue of %s: %+v", h.Name, h.Queue)
 		}
 	}
-	n := &need{model: "m1", id: "op"}
+	n := &loadAttempt{model: "m1", id: "op"}
 	if host, v := n.place(s, c, nil, t0); host != "b" || v != nil {
 		t.Errorf("placed on %q, %+v", host, v)
 	}

@@ -20,7 +20,7 @@ func (m mirrorOnly) Refresh(context.Context) (*state.Snapshot, error) { return m
 var t0 = time.Unix(1_700_000_000, 0)
 
 func TestTrips(t *testing.T) {
-	tr := trips{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*trip{}}
+	tr := backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*trip{}}
 	want := []time.Duration{0, 2, 4, 8, 16, 32, 60, 60}
 	for i, w := range want {
 		tr.fail("k", string(rune('a'+i)), t0)
@@ -55,7 +55,7 @@ func TestRebuild(t *testing.T) {
 		}
 		return s
 	}
-	var r rebuild
+	var r recoveryHold
 	r.see(&state.Snapshot{}, t0)
 	r.see(snap(""), t0)
 	if r.waiting(t0) {
@@ -118,8 +118,8 @@ func TestView(t *testing.T) {
 
 func TestNeed(t *testing.T) {
 	queued := state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued", Position: 2}
-	waiting := func() *need {
-		n := &need{model: "m0", id: "op"}
+	waiting := func() *loadAttempt {
+		n := &loadAttempt{model: "m0", id: "op"}
 		n.acquired(t0, queued, nil)
 		return n
 	}
@@ -131,37 +131,37 @@ func TestNeed(t *testing.T) {
 		return s
 	}
 	for name, c := range map[string]struct {
-		n    *need
-		step func(*need) verdict
+		n    *loadAttempt
+		step func(*loadAttempt) verdict
 		want action
 		code string
 	}{
-		"created":           {&need{}, func(n *need) verdict { return n.acquired(t0, queued, nil) }, rest, ""},
-		"loaded":            {&need{}, func(n *need) verdict { return n.acquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil) }, finish, ""},
-		"none":              {&need{}, func(n *need) verdict { return n.acquired(t0, state.Acquired{Status: "none"}, nil) }, ask, ""},
-		"stale":             {&need{}, func(n *need) verdict { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, ask, ""},
-		"stale for ever":    {&need{stale: staleTries}, func(n *need) verdict { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
-		"away once":         {&need{}, func(n *need) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, ask, ""},
-		"away twice":        {&need{away: 1}, func(n *need) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
-		"a broken script":   {&need{}, func(n *need) verdict { return n.acquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
-		"away while moving": {&need{moving: "t0", ticket: "t0", away: 1}, func(n *need) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
-		"another's news":    {waiting(), func(n *need) verdict { return n.learned(t0, state.Standing{Ticket: "t0"}) }, rest, ""},
-		"gone":              {waiting(), func(n *need) verdict { return n.learned(t0, state.Standing{Ticket: "t1"}) }, ask, ""},
-		"dropped":           {waiting(), func(n *need) verdict { return n.learned(t0, standing("dropped", nil)) }, ask, ""},
-		"loading":           {waiting(), func(n *need) verdict { return n.learned(t0, standing("loading", nil)) }, rest, ""},
-		"ready":             {waiting(), func(n *need) verdict { return n.learned(t0, standing("ready", nil)) }, finish, ""},
-		"failed": {waiting(), func(n *need) verdict {
+		"created":           {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, queued, nil) }, rest, ""},
+		"loaded":            {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil) }, finish, ""},
+		"none":              {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{Status: "none"}, nil) }, ask, ""},
+		"stale":             {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, ask, ""},
+		"stale for ever":    {&loadAttempt{stale: staleTries}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
+		"away once":         {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, ask, ""},
+		"away twice":        {&loadAttempt{away: 1}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
+		"a broken script":   {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
+		"away while moving": {&loadAttempt{moving: "t0", ticket: "t0", away: 1}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
+		"another's news":    {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, state.Standing{Ticket: "t0"}) }, rest, ""},
+		"gone":              {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, state.Standing{Ticket: "t1"}) }, ask, ""},
+		"dropped":           {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, standing("dropped", nil)) }, ask, ""},
+		"loading":           {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, standing("loading", nil)) }, rest, ""},
+		"ready":             {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, standing("ready", nil)) }, finish, ""},
+		"failed": {waiting(), func(n *loadAttempt) verdict {
 			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
 		}, finish, "disk_full"},
-		"failed to wake": {waiting(), func(n *need) verdict {
+		"failed to wake": {waiting(), func(n *loadAttempt) verdict {
 			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.WakeError = true }))
 		}, ask, ""},
-		"the host goes away": {waiting(), func(n *need) verdict {
+		"the host goes away": {waiting(), func(n *loadAttempt) verdict {
 			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "draining" }))
 		}, ask, ""},
-		"silent for a while":    {waiting(), func(n *need) verdict { return n.unheard(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
-		"silent for too long":   {waiting(), func(n *need) verdict { return n.unheard(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},
-		"silent, but no ticket": {&need{}, func(n *need) verdict { return n.unheard(t0.Add(time.Hour), state.ErrUnavailable) }, rest, ""},
+		"silent for a while":    {waiting(), func(n *loadAttempt) verdict { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
+		"silent for too long":   {waiting(), func(n *loadAttempt) verdict { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},
+		"silent, but no ticket": {&loadAttempt{}, func(n *loadAttempt) verdict { return n.onStoreError(t0.Add(time.Hour), state.ErrUnavailable) }, rest, ""},
 	} {
 		v := c.step(c.n)
 		code := ""

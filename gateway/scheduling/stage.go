@@ -57,8 +57,8 @@ func (g *Gate) StageOf(model string) (s Stage, ok bool) {
 
 // pending is the oldest load of a model that a snapshot shows, as its waiters see it, and for how long it has been
 // asked for; nil for none.
-func pending(s *state.Snapshot, model string, now time.Time) (*need, time.Duration) {
-	var out *need
+func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time.Duration) {
+	var out *loadAttempt
 	var oldest state.TicketRecord
 	for name, h := range s.Hosts {
 		position := 0
@@ -69,7 +69,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*need, time.Durati
 			if t.Kind != "load" || t.Model != model || out != nil && (t.Created > oldest.Created || t.Created == oldest.Created && t.ID > oldest.ID) {
 				continue
 			}
-			oldest, out = t, &need{model: model, ticket: t.ID, host: name, state: t.State, position: position}
+			oldest, out = t, &loadAttempt{model: model, ticket: t.ID, host: name, state: t.State, position: position}
 		}
 	}
 	if out == nil {
@@ -95,7 +95,7 @@ func (g *Gate) heldUpByBusy(host string) bool {
 }
 
 // stage derives a wait's stage from its group's need and a snapshot.
-func stage(n *need, s *state.Snapshot, known *estimates, now time.Time) Stage {
+func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) Stage {
 	out := Stage{State: StateQueued, Host: n.host, Position: n.position}
 	if n.ticket == "" {
 		return out

@@ -15,8 +15,8 @@ const (
 	wakePoll  = 500 * time.Millisecond // how soon the end of a wake is noticed once the driver is done
 )
 
-// duty is a wake that this gateway carries out. It belongs to no request: those that caused it may all be gone.
-type duty struct {
+// wakeLease is a wake that this gateway carries out. It belongs to no request: those that caused it may all be gone.
+type wakeLease struct {
 	token string
 	stop  context.CancelFunc
 	asked bool // the driver has answered; guarded by Gate.mu
@@ -32,7 +32,7 @@ func (g *Gate) wakeLocked(host, token string) {
 		old.stop()
 	}
 	ctx, stop := context.WithTimeout(g.life, g.cfg.WakeLimit)
-	d := &duty{token: token, stop: stop}
+	d := &wakeLease{token: token, stop: stop}
 	g.wakes[host] = d
 	g.work.Add(1)
 	go func() {
@@ -49,7 +49,7 @@ func (g *Gate) wakeLocked(host, token string) {
 
 // carryOut calls the driver and keeps the duty until the host's runner has registered, the driver refused, the limit
 // passed, or another gateway has the duty.
-func (g *Gate) carryOut(ctx context.Context, host string, d *duty) {
+func (g *Gate) carryOut(ctx context.Context, host string, d *wakeLease) {
 	token := d.token
 	began := time.Now()
 	g.log.Info("wakes a host", "host", host)

@@ -66,7 +66,7 @@ func BenchmarkAcquire(b *testing.B) {
 
 func BenchmarkTouch(b *testing.B) {
 	s := benchStore(b, 8, 4)
-	toucher := state.NewToucher(s)
+	toucher := state.NewUsageReporter(s)
 	for b.Loop() {
 		for m := range 4 {
 			toucher.Touch("h1", fmt.Sprint("m", m))
@@ -78,7 +78,7 @@ func BenchmarkTouch(b *testing.B) {
 
 func BenchmarkNote(b *testing.B) { // what a warm request pays
 	s := benchStore(b, 1, 1)
-	toucher := state.NewToucher(s)
+	toucher := state.NewUsageReporter(s)
 	for b.Loop() {
 		toucher.Touch("h0", "m0")
 	}

@@ -371,7 +371,7 @@ func (h *history) claim() {
 }
 
 func (h *history) touch() {
-	toucher := state.NewToucher(h.s)
+	toucher := state.NewUsageReporter(h.s)
 	toucher.Touch(pick(h, h.hosts), pick(h, h.models))
 	toucher.Count("requests_total", 1)
 	must(h.t, toucher.Flush(ctx))

@@ -157,8 +157,8 @@ func (s *Store) ClaimWake(ctx context.Context, gateway, host string) (token stri
 	return s.claim(ctx, gateway, host, false)
 }
 
-// CallWake is ClaimWake for an operator who wants the host awake although nothing is queued there.
-func (s *Store) CallWake(ctx context.Context, gateway, host string) (token string, err error) {
+// ForceWake is ClaimWake for an operator who wants the host awake although nothing is queued there.
+func (s *Store) ForceWake(ctx context.Context, gateway, host string) (token string, err error) {
 	return s.claim(ctx, gateway, host, true)
 }
 

@@ -12,7 +12,7 @@ import (
 // Copy is a model on a host.
 type Copy struct{ Host, Model string }
 
-// servedPrefix begins the names of the counters of Toucher.Served.
+// servedPrefix begins the names of the counters of UsageReporter.Served.
 const servedPrefix = "served:"
 
 // servedBy is the counter of a copy: served:<host>:<model>. No host's name has a colon.

@@ -10,7 +10,7 @@ import (
 func TestTraffic(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
-		toucher := state.NewToucher(s)
+		toucher := state.NewUsageReporter(s)
 		for range 2 { // what a second batch brings is added
 			toucher.Count("requests", 1)
 			toucher.Served("h", "org/model:tag")

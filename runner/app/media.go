@@ -33,7 +33,7 @@ func mediaCache(s Settings, p parsed, secret []byte, dir string, store *state.St
 	if err != nil {
 		return nil, nil, err
 	}
-	counters := state.NewToucher(store)
+	counters := state.NewUsageReporter(store)
 	cache, err = mmcache.New(mmcache.Config{
 		Pool: s.Pool, Secret: secret, Redis: rdb, Library: lib, Dir: dir, Log: log, Metrics: set, Count: counters.Count,
 		Bytes: p.mediaBytes, Quota: p.mediaQuota, MaxEntry: p.mediaEntry, TTL: s.MMTTL, LookupWait: s.MMLookupWait,

@@ -119,7 +119,7 @@ func TestSleepCommand(t *testing.T) {
 		m.must(m.store.HoldStop(ctx, "h", "sweep", token))
 		m.must(m.store.EndStop(ctx, "h", "sweep", token, "it is still on"))
 	}
-	wake(m.store.CallWake)
+	wake(m.store.ForceWake)
 	if n := m.offs(); n != 2 {
 		t.Errorf("the machine went off %d times, want 2", n)
 	}

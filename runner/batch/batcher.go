@@ -48,11 +48,11 @@ type Batcher struct {
 	flights sync.WaitGroup
 
 	mu     sync.Mutex
-	former *Former
+	packer *Packer
 	jobs   map[uint64]*job // requests that have not all of their embeddings yet
 	air    map[*flight]struct{}
 	lastID uint64
-	wake   *time.Timer // asks the former again
+	wake   *time.Timer // asks the packer again
 	idle   *time.Timer // releases the buffers
 	shown  load        // what the gauges hold of this queue
 	closed bool
@@ -79,9 +79,9 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 		return nil, fmt.Errorf("the engine's tokenizer: %w", err)
 	}
 	b := &Batcher{
-		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, former: NewFormer(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, air: map[*flight]struct{}{},
+		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, packer: NewPacker(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, air: map[*flight]struct{}{},
 	}
-	b.shown = b.meters.show(load{}, loadOf(b.former))
+	b.shown = b.meters.show(load{}, loadOf(b.packer))
 	b.wake = newTimer(b.kick)
 	b.idle = newTimer(b.buffers.release)
 	l := cfg.Limits
@@ -187,7 +187,7 @@ func (b *Batcher) enter(j *job, p Priority) (own *flight, err error) {
 	j.request = Request{Priority: p, Group: j.group(), Tokens: j.counts}
 	b.jobs[j.id] = j
 	b.idle.Stop()
-	b.former.Add(j.id, &j.request, now)
+	b.packer.Add(j.id, &j.request, now)
 	return b.kickLocked(now, j.id), nil
 }
 
@@ -225,7 +225,7 @@ func (b *Batcher) failLocked(id uint64, err error) {
 	if j == nil {
 		return
 	}
-	b.former.Remove(id)
+	b.packer.Remove(id)
 	j.err = err
 	b.endLocked(j)
 	for x := range b.air {
@@ -253,7 +253,7 @@ func (b *Batcher) wantedLocked(x *flight) bool {
 	return false
 }
 
-// kick asks the former anew, after the time it had named.
+// kick asks the packer anew, after the time it had named.
 func (b *Batcher) kick() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -267,7 +267,7 @@ func (b *Batcher) kickLocked(now time.Time, id uint64) (own *flight) {
 		return nil
 	}
 	for {
-		batch, again := b.former.Next(now)
+		batch, again := b.packer.Next(now)
 		if batch == nil {
 			if !again.IsZero() {
 				b.wake.Reset(again.Sub(now))
@@ -282,7 +282,7 @@ func (b *Batcher) kickLocked(now time.Time, id uint64) (own *flight) {
 		}
 		go b.fly(x)
 	}
-	b.shown = b.meters.show(b.shown, loadOf(b.former))
+	b.shown = b.meters.show(b.shown, loadOf(b.packer))
 	if len(b.jobs) == 0 && len(b.air) == 0 {
 		b.idle.Reset(idleRelease)
 	}

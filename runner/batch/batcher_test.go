@@ -322,8 +322,8 @@ func TestServeHistories(t *testing.T) {
 		if len(e.bad) > 0 {
 			rt.Error(e.bad[0])
 		}
-		if b.former.Pending() != 0 || len(b.jobs) != 0 {
-			rt.Errorf("%d tokens and %d jobs are left", b.former.Pending(), len(b.jobs))
+		if b.packer.Pending() != 0 || len(b.jobs) != 0 {
+			rt.Errorf("%d tokens and %d jobs are left", b.packer.Pending(), len(b.jobs))
 		}
 	})
 }
@@ -624,7 +624,7 @@ func TestOutOfMemory(t *testing.T) {
 		if !errors.As(errs[0], &own) || own.Code != CodeOutOfMemory || errs[1] != nil {
 			t.Fatal(errs)
 		}
-		if got := b.former.Ceiling(); got != 1024 {
+		if got := b.packer.Ceiling(); got != 1024 {
 			t.Errorf("ceiling %d", got)
 		}
 	})
@@ -641,7 +641,7 @@ func TestOutOfMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.air) == 0 })
-		if got := b.former.Ceiling(); got != 1024 {
+		if got := b.packer.Ceiling(); got != 1024 {
 			t.Errorf("ceiling %d", got)
 		}
 	})
@@ -725,7 +725,7 @@ func TestComputeError(t *testing.T) {
 		if err := cmp.Or(errs[1], replies[1].check(texts[:1], false)); err != nil {
 			t.Error(err)
 		}
-		if got := b.former.Ceiling(); got != DefaultNBatch {
+		if got := b.packer.Ceiling(); got != DefaultNBatch {
 			t.Errorf("ceiling %d", got)
 		}
 	})
@@ -757,11 +757,11 @@ func TestLeaving(t *testing.T) {
 	start(0, under, "under way")
 	waitFor(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
 	start(1, queued, "queued")
-	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.former.Waiting() == 1 })
+	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 1 })
 	start(2, t.Context(), "stays")
-	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.former.Waiting() == 2 })
+	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 2 })
 	leaveQueue()
-	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.former.Waiting() == 1 })
+	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 1 })
 	leaveCall() // the engine is free again, without a value in hold
 	waitFor(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 2 })
 	close(e.hold)

@@ -372,7 +372,7 @@ func (e instant) Embed(_ context.Context, body, dst []byte) (int, []byte, error)
 
 // BenchmarkForm is forming batches of 64 single texts.
 func BenchmarkForm(b *testing.B) {
-	f, now := NewFormer(Limits{}.WithDefaults(), 0), time.Unix(0, 0)
+	f, now := NewPacker(Limits{}.WithDefaults(), 0), time.Unix(0, 0)
 	requests := make([]Request, 64)
 	tokens := []int{10}
 	b.ReportAllocs()

@@ -15,7 +15,7 @@
 //
 // # When a call is made
 //
-// See [Former]. In short: an idle engine is used at once, and batches grow by queueing alone. A request that has the
+// See [Packer]. In short: an idle engine is used at once, and batches grow by queueing alone. A request that has the
 // engine to itself is passed on and answered byte for byte as it came. A shared call asks for base64, which is a quarter of
 // the bytes and next to no work for the engine; who wants numbers gets the shortest that read as the same float32.
 //

@@ -91,12 +91,12 @@ func (b *Batcher) fly(x *flight) {
 	delete(b.air, x)
 	switch {
 	case x.short.failed > 0:
-		b.former.OutOfMemory(x.short.failed, x.short.learned)
+		b.packer.OutOfMemory(x.short.failed, x.short.learned)
 	case x.whole:
-		b.former.Worked(x.batch)
+		b.packer.Worked(x.batch)
 	}
 	now := time.Now()
-	b.former.Done(x.batch, now)
+	b.packer.Done(x.batch, now)
 	b.kickLocked(now, 0)
 }
 

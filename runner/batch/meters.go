@@ -66,7 +66,7 @@ func (m *Meters) of(model string) *meters {
 // load is what the gauges hold of a queue.
 type load struct{ pending, inFlight, active, ceiling int }
 
-func loadOf(f *Former) load {
+func loadOf(f *Packer) load {
 	l := load{pending: f.Pending(), ceiling: f.Ceiling()}
 	l.inFlight, l.active = f.InFlight()
 	return l

@@ -44,8 +44,8 @@ func (h *Host) beatLoop(ctx context.Context) error {
 
 // beat registers when Redis lacks something, and says how many requests are open. Of its errors only ErrReplaced is final.
 func (h *Host) beat(ctx context.Context) error {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	if h.silent {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (h *Host) beatLocked(ctx context.Context) error {
 		return err
 	}
 	if pulse.Catalog != version {
-		h.poke()
+		h.notify()
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (h *Host) judgeFence(ctx context.Context) error {
 	return nil
 }
 
-// registerLocked writes everything the host holds, as a new generation, and the outcomes that had to wait. pub is held.
+// registerLocked writes everything the host holds, as a new generation, and the outcomes that had to wait. redisMu is held.
 // A host that shuts down says so again.
 func (h *Host) registerLocked(ctx context.Context) error {
 	info := state.HostInfo{
@@ -175,6 +175,6 @@ func (h *Host) registerLocked(ctx context.Context) error {
 		}
 		h.unsent = h.unsent[1:]
 	}
-	h.poke()
+	h.notify()
 	return nil
 }

@@ -222,7 +222,7 @@ func (b *bench) failed(ticket, code string) state.TicketRecord {
 func (b *bench) enter(model, ticket string) (leave func(), refused string) {
 	var once sync.Once
 	var f *fake
-	var pass *host.Pass
+	var pass *host.Lease
 	admitted := make(chan struct{})
 	leave = func() {
 		<-admitted
@@ -231,7 +231,7 @@ func (b *bench) enter(model, ticket string) (leave func(), refused string) {
 			pass.Leave()
 		})
 	}
-	pass, refused = b.host.Enter(model, ticket, "g", func(error) {
+	pass, refused = b.host.Acquire(model, ticket, "g", func(error) {
 		<-admitted
 		f.mayCut.Store(true)
 		leave()

@@ -6,8 +6,8 @@
 //   - Host.mu guards the residents: state, admission, open requests, reservations. It is never held over I/O. Choosing a
 //     victim and closing its admission happen in one hold of it, and so do the last look at a model's open requests and
 //     the bar to new ones before its engine is stopped.
-//   - Host.pub is held over every write to Redis that carries the generation, so writes have one order and a record is
-//     made from the residents at the time of writing: the last write always tells the truth. pub is taken before mu.
+//   - Host.redisMu is held over every write to Redis that carries the generation, so writes have one order and a record is
+//     made from the residents at the time of writing: the last write always tells the truth. redisMu is taken before mu.
 //   - The loop (Run) alone reads the queue and begins tickets. A load runs in a goroutine of its own, one at a time; an
 //     unload runs beside it.
 //   - An engine's slot is freed in one place, by the goroutine that watches for its end, whoever or whatever ended it.

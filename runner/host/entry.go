@@ -181,12 +181,12 @@ func (h *Host) learnedLocked() map[string]string {
 func (e entry) place(ticket string) *resident {
 	return &resident{
 		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.need, under: e.under, gone: make(chan struct{}),
-		model: e.model, checked: e.under, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Pass]struct{}{}, dirty: true,
+		model: e.model, checked: e.under, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Lease]struct{}{}, dirty: true,
 	}
 }
 
-// offence names what failed: the content of a file that is damaged, whichever model it is of, else the load itself.
-func offence(e entry, err error) string {
+// quarantineKey names what failed: the content of a file that is damaged, whichever model it is of, else the load itself.
+func quarantineKey(e entry, err error) string {
 	if bad, ok := errors.AsType[*engine.LoadError](err); ok && bad.Digest != "" {
 		return bad.Digest
 	}
@@ -197,7 +197,7 @@ func offence(e entry, err error) string {
 func (h *Host) quarantined(e entry, err error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	till, ok := h.bad[offence(e, err)]
+	till, ok := h.quarantine[quarantineKey(e, err)]
 	return ok && time.Now().Before(till)
 }
 
@@ -205,12 +205,12 @@ func (h *Host) quarantined(e entry, err error) bool {
 func (h *Host) setQuarantine(e entry, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.bad[offence(e, err)] = time.Now().Add(quarantine)
+	h.quarantine[quarantineKey(e, err)] = time.Now().Add(quarantine)
 }
 
 // endQuarantine forgets the failures of a load that works after all.
 func (h *Host) endQuarantine(e entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.bad, e.digest)
+	delete(h.quarantine, e.digest)
 }

@@ -80,7 +80,7 @@ type Host struct {
 	store  *state.Store
 	mirror *state.Mirror
 
-	kick    chan struct{}           // capacity 1: the loop has something to look at
+	wake    chan struct{}           // capacity 1: the loop has something to look at
 	work    sync.WaitGroup          // the load under way and unloads
 	watches sync.WaitGroup          // one for each engine, until it is gone
 	life    context.Context         // ends a load under way when the host drains
@@ -89,14 +89,14 @@ type Host struct {
 	endOver context.CancelFunc      // called by drain, last of all
 	notice  notice
 
-	pub        sync.Mutex // held over every write that carries the generation; taken before mu
-	generation uint64     // guarded by pub; 0 until registered
-	stale      bool       // guarded by pub: Redis lacks something, register anew
-	fenced     bool       // guarded by pub: Redis refused the generation
-	silent     bool       // guarded by pub: the last word was said
-	registered time.Time  // guarded by pub: before the last registration
-	written    time.Time  // guarded by pub: before the last write of a model's record
-	unsent     []ending   // guarded by pub: outcomes that Redis has not heard
+	redisMu    sync.Mutex // held over every write that carries the generation; taken before mu
+	generation uint64     // guarded by redisMu; 0 until registered
+	stale      bool       // guarded by redisMu: Redis lacks something, register anew
+	fenced     bool       // guarded by redisMu: Redis refused the generation
+	silent     bool       // guarded by redisMu: the last word was said
+	registered time.Time  // guarded by redisMu: before the last registration
+	written    time.Time  // guarded by redisMu: before the last write of a model's record
+	unsent     []ending   // guarded by redisMu: outcomes that Redis has not heard
 
 	mu             sync.Mutex // guards all below, and every resident
 	highest        uint64     // of the tickets worked on: Redis may lose data and must number on from there
@@ -110,9 +110,9 @@ type Host struct {
 	loading        *load
 	pulls          map[string]*pull     // under way, by pullKey
 	waits          map[string]*wait     // tickets of the queue that wait, by id
-	taken          map[string]time.Time // tickets that this host works on (zero), or whose outcome Redis heard then
+	inProgress     map[string]time.Time // tickets that this host works on (zero), or whose outcome Redis heard then
 	learned        map[string]string    // fields of the host in Redis: what loads taught of their needs
-	bad            map[string]time.Time // what failed twice, by offence: it does not clear the host again
+	quarantine     map[string]time.Time // what failed twice, by quarantineKey: it does not clear the host again
 	draining       bool
 	grace          context.Context // nil until interrupted: the time that open requests have
 	active         bool            // a request was open since the last beat
@@ -151,9 +151,9 @@ func New(cfg Config) *Host {
 		cfg.Recipes = func() (recipe.Set, error) { return recipe.Shipped(), nil }
 	}
 	h := &Host{
-		cfg: cfg, log: cfg.Log, store: cfg.Store, kick: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
-		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, taken: map[string]time.Time{},
-		bad: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, settings: settings{limits: cfg.Limits},
+		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
+		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, inProgress: map[string]time.Time{},
+		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, settings: settings{limits: cfg.Limits},
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())
@@ -174,13 +174,13 @@ func (h *Host) onEvent(e state.Event) {
 		h.mu.Lock()
 		h.settingsChange++
 		h.mu.Unlock()
-		h.poke()
+		h.notify()
 	}
 }
 
-func (h *Host) poke() {
+func (h *Host) notify() {
 	select {
-	case h.kick <- struct{}{}:
+	case h.wake <- struct{}{}:
 	default:
 	}
 }

@@ -90,9 +90,9 @@ func (h *Host) turnAway(ctx, back context.Context) {
 	}
 }
 
-// patience is how long the open requests of a model that goes may take: limit, or for a limit above 0 on an interrupted
+// interruptLimit is how long the open requests of a model that goes may take: limit, or for a limit above 0 on an interrupted
 // host the time that it has left. The cause of its end is why they are cut then.
-func (h *Host) patience(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+func (h *Host) interruptLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	h.mu.Lock()
 	grace := h.grace
 	h.mu.Unlock()

@@ -62,8 +62,8 @@ func TestInterrupt(t *testing.T) {
 func (b *bench) cutting(model string) <-chan error {
 	b.Helper()
 	why := make(chan error, 1)
-	passes := make(chan *host.Pass, 1)
-	p, refused := b.host.Enter(model, "", "g", func(cause error) {
+	passes := make(chan *host.Lease, 1)
+	p, refused := b.host.Acquire(model, "", "g", func(cause error) {
 		p := <-passes
 		p.Engine.(*fake).mayCut.Store(true)
 		p.Leave()

@@ -32,7 +32,7 @@ func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	}
 	l.holdLocked(l.victims)
 	h.loading = l
-	h.taken[q.ticket.ID] = time.Time{}
+	h.inProgress[q.ticket.ID] = time.Time{}
 	return l
 }
 
@@ -57,7 +57,7 @@ func (h *Host) endLoadLocked(l *load) {
 
 // runLoad carries out a load that was claimed, to its end.
 func (h *Host) runLoad(ctx context.Context, l *load) {
-	defer h.poke()
+	defer h.notify()
 	if err := h.begin(ctx, l.ticket.ID); err != nil {
 		h.abandon(ctx, l, err)
 		return
@@ -98,9 +98,9 @@ func (h *Host) abandon(ctx context.Context, l *load, err error) {
 	h.endLoadLocked(l)
 	h.stats.Dropped++
 	if endedTicket(err) {
-		h.taken[l.ticket.ID] = time.Now()
+		h.inProgress[l.ticket.ID] = time.Now()
 	} else {
-		delete(h.taken, l.ticket.ID)
+		delete(h.inProgress, l.ticket.ID)
 	}
 	h.mu.Unlock()
 	h.publishDirty(ctx)
@@ -158,7 +158,7 @@ func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 	}
 	h.stats.Loads++
 	r.engine, r.took, r.loaded = e, time.Since(began), time.Now()
-	r.oweLocked(l.ticket) // not to be evicted before it is known who waits for it
+	r.reserveLocked(l.ticket) // not to be evicted before it is known who waits for it
 	r.state = policy.ModelLoaded
 	h.watches.Go(func() { h.watch(ctx, r, e) })
 	return nil
@@ -181,7 +181,7 @@ func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
 
 // conclude tells everybody how the load ended.
 func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
-	e := ending{ticket: l.ticket.ID, owed: r, granted: l.ticket.Options != ""}
+	e := ending{ticket: l.ticket.ID, reserve: r, granted: l.ticket.Options != ""}
 	stops := h.life.Err() != nil
 	if err != nil && errors.Is(context.Cause(h.life), ErrInterrupted) {
 		err, stops = elsewhere, false // its successor may come late: who waits asks another host
@@ -198,7 +198,7 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 		}
 		h.log.Info("load done", "model", r.id, "ms", time.Since(l.began).Milliseconds(), "evicted", l.evicted)
 	} else {
-		e.out, e.owed = failure(err), nil
+		e.out, e.reserve = failure(err), nil
 		h.log.Error("load failed", "model", l.entry.model.ID, "error", err)
 	}
 	if len(l.evicted) > 0 {

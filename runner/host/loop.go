@@ -29,7 +29,7 @@ func (h *Host) loop(ctx, back context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-h.kick:
+		case <-h.wake:
 		case <-timer.C:
 		}
 	}
@@ -60,9 +60,9 @@ func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for id, ended := range h.taken {
+	for id, ended := range h.inProgress {
 		if !ended.IsZero() && seen.After(ended.Add(settleTime)) {
-			delete(h.taken, id)
+			delete(h.inProgress, id)
 		}
 	}
 	for id := range h.waits {
@@ -70,9 +70,9 @@ func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
 			delete(h.waits, id)
 		}
 	}
-	for id, till := range h.bad {
+	for id, till := range h.quarantine {
 		if time.Now().After(till) {
-			delete(h.bad, id)
+			delete(h.quarantine, id)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			continue
 		}
 		if t.PullOnly {
-			if h.pulled(ctx, t, e.model) {
+			if h.ensureWeights(ctx, t, e.model) {
 				h.finishNow(ctx, t, state.Outcome{Fields: map[string]string{}})
 			}
 			continue
@@ -124,7 +124,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 		if r != nil && st == policy.ModelLoading || h.satisfy(ctx, t, e) {
 			continue // the outcome of that load decides, or has
 		}
-		if !h.pulled(ctx, t, e.model) {
+		if !h.ensureWeights(ctx, t, e.model) {
 			continue // its weights are on their way
 		}
 		loads = append(loads, queuedLoad{t, e})
@@ -142,7 +142,7 @@ func (h *Host) held(model string) (*resident, policy.ModelState) {
 	return nil, ""
 }
 
-// satisfy ends a load ticket whose model is loaded as it wants it: a use of it, and owed to those who wait. A request
+// satisfy ends a load ticket whose model is loaded as it wants it: a use of it, reserved for those who wait. A request
 // takes the model as it is; an explicit load wants its very options.
 func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e entry) bool {
 	h.mu.Lock()
@@ -151,8 +151,8 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e entry) bool 
 		h.mu.Unlock()
 		return false
 	}
-	h.taken[t.ID] = time.Time{}
-	r.oweLocked(t)
+	h.inProgress[t.ID] = time.Time{}
+	r.reserveLocked(t)
 	if p := pinAsked(t); p != nil {
 		r.pinned, r.loadPin, r.dirty = *p, p, true
 	}
@@ -160,7 +160,7 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e entry) bool 
 	h.mu.Unlock()
 	h.publishDirty(ctx)
 	out := state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(took.Milliseconds(), 10), "cold": "0"}}
-	h.finish(ctx, ending{ticket: t.ID, out: out, owed: r, granted: t.Options != ""})
+	h.finish(ctx, ending{ticket: t.ID, out: out, reserve: r, granted: t.Options != ""})
 	return true
 }
 
@@ -252,14 +252,14 @@ func (h *Host) closeLocked(ids []string, closed bool) {
 func (h *Host) isTaken(ticket string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, ok := h.taken[ticket]
+	_, ok := h.inProgress[ticket]
 	return ok
 }
 
 func (h *Host) take(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.taken[ticket] = time.Time{}
+	h.inProgress[ticket] = time.Time{}
 	if n, err := strconv.ParseUint(ticket, 10, 64); err == nil && n < uint64(time.Now().Add(24*time.Hour).UnixMicro()) {
 		h.highest = max(h.highest, n) // tickets are numbered like generations
 	}
@@ -268,11 +268,11 @@ func (h *Host) take(ticket string) {
 func (h *Host) untake(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.taken, ticket)
+	delete(h.inProgress, ticket)
 }
 
 func (h *Host) endTaken(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.taken[ticket] = time.Now()
+	h.inProgress[ticket] = time.Now()
 }

@@ -15,17 +15,17 @@ import (
 
 // ending is a ticket's outcome.
 type ending struct {
-	ticket string
-	out    state.Outcome
-	owed   *resident // the model that owes those who wait for the ticket a place, nil for none
+	ticket  string
+	out     state.Outcome
+	reserve *resident // the model to reserve for those who wait for the ticket, nil for none
 	// granted: the outcome is all that those who wait for the ticket want, as after an explicit load; no request follows.
 	granted bool
 }
 
 // gen is the generation to write with, 0 while nothing may be written.
 func (h *Host) gen() uint64 {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	if h.stale {
 		return 0
 	}
@@ -34,12 +34,12 @@ func (h *Host) gen() uint64 {
 
 // noteWrite remembers that Redis may lack something, so that the next beat registers anew.
 func (h *Host) noteWrite(err error) {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	h.noteLocked(err)
 }
 
-// noteLocked is noteWrite for those who hold pub.
+// noteLocked is noteWrite for those who hold redisMu.
 func (h *Host) noteLocked(err error) {
 	if err == nil || endedTicket(err) {
 		return
@@ -50,8 +50,8 @@ func (h *Host) noteLocked(err error) {
 
 // begin takes a ticket out of the queue in Redis.
 func (h *Host) begin(ctx context.Context, ticket string) error {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	if h.stale {
 		return errStale
 	}
@@ -62,8 +62,8 @@ func (h *Host) begin(ctx context.Context, ticket string) error {
 
 // disown makes Redis give back a ticket that it believes under way here and that is not: a failover lost its outcome.
 func (h *Host) disown(ticket string, seen time.Time) {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	if !h.stale && seen.After(h.registered.Add(settleTime)) {
 		h.log.Warn("Redis holds a ticket under way that is not, registering again", "ticket", ticket)
 		h.stale = true
@@ -73,8 +73,8 @@ func (h *Host) disown(ticket string, seen time.Time) {
 // compareRecords makes the host register anew when Redis holds other models for it than it has: a failover brought back
 // an older state in which its generation is the same. seen is when the records were read.
 func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.Time) {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	if h.stale || !seen.After(h.written.Add(settleTime)) {
 		return
 	}
@@ -137,12 +137,12 @@ func (h *Host) npuLocked() string {
 
 // publishDirty writes the records that changed. What Redis does not take is written by the next registration.
 func (h *Host) publishDirty(ctx context.Context) {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	h.publishDirtyLocked(ctx)
 }
 
-// publishDirtyLocked is publishDirty for those who hold pub.
+// publishDirtyLocked is publishDirty for those who hold redisMu.
 func (h *Host) publishDirtyLocked(ctx context.Context) {
 	if h.stale {
 		return
@@ -174,8 +174,8 @@ func (h *Host) publishDirtyLocked(ctx context.Context) {
 
 // finish tells Redis a ticket's outcome, now or with the next registration.
 func (h *Host) finish(ctx context.Context, e ending) {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	if !h.stale {
 		err := h.sendLocked(ctx, e)
 		if err == nil {
@@ -186,18 +186,18 @@ func (h *Host) finish(ctx context.Context, e ending) {
 	h.unsent = append(h.unsent, e)
 }
 
-// sendLocked tells Redis a ticket's outcome and makes the model owe a place to those who still wait. pub is held.
+// sendLocked publishes a ticket's outcome and reserves the model for those who still wait. redisMu is held.
 func (h *Host) sendLocked(ctx context.Context, e ending) error {
 	waiting, err := h.store.Finish(ctx, h.cfg.Name, h.generation, e.ticket, e.out)
 	if err != nil && !errors.Is(err, state.ErrGone) {
 		return err
 	}
 	h.endTaken(e.ticket)
-	if e.owed != nil {
+	if e.reserve != nil {
 		if e.granted {
 			waiting = nil
 		}
-		h.answerDebt(e.owed, e.ticket, waiting)
+		h.reserveFor(e.reserve, e.ticket, waiting)
 	}
 	return nil
 }

@@ -33,9 +33,9 @@ func pullKey(m *catalog.Model) string {
 	return m.ID + "\x00" + m.Checkpoint + "\x00" + m.SHA256 + "\x00" + m.MMProj
 }
 
-// pulled reports whether the weights that a ticket's load needs are there. Where they are not, it sees to it that they
+// ensureWeights reports whether the weights that a ticket's load needs are there. Where they are not, it sees to it that they
 // are pulled, and that the ticket hears if they cannot be.
-func (h *Host) pulled(ctx context.Context, t state.TicketRecord, m *catalog.Model) bool {
+func (h *Host) ensureWeights(ctx context.Context, t state.TicketRecord, m *catalog.Model) bool {
 	if h.cfg.Weights == nil || h.cfg.Weights.There(m) {
 		if t.Pulling {
 			_ = h.tellPull(ctx, t.ID, nil) // said again at the next look if it was not heard
@@ -74,7 +74,7 @@ func (h *Host) runPull(ctx context.Context, p *pull) {
 
 // endPull lets the loads that waited go on, or fails them.
 func (h *Host) endPull(ctx context.Context, p *pull, err error) {
-	defer h.poke()
+	defer h.notify()
 	failed := err != nil && h.life.Err() == nil // else the runner stops, and its successor pulls for the tickets
 	h.mu.Lock()
 	delete(h.pulls, pullKey(p.model))
@@ -82,7 +82,7 @@ func (h *Host) endPull(ctx context.Context, p *pull, err error) {
 	if failed {
 		h.stats.LoadFailures++
 		for _, id := range tickets {
-			h.taken[id] = time.Time{} // in one step with the end, or the loop would pull for them anew
+			h.inProgress[id] = time.Time{} // in one step with the end, or the loop would pull for them anew
 		}
 	}
 	h.mu.Unlock()
@@ -114,8 +114,8 @@ func (h *Host) tellPulls(ctx context.Context, p *pull) {
 // tellPull writes how far the pull for a ticket is, nil for over. What Redis does not take is not written later: the next
 // word is newer.
 func (h *Host) tellPull(ctx context.Context, ticket string, far *state.Pulled) error {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	if h.stale {
 		return errStale
 	}

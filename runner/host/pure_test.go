@@ -72,35 +72,35 @@ func TestFailure(t *testing.T) {
 
 func TestDebts(t *testing.T) {
 	now := time.Now()
-	var d debts
-	g, h := debt{"t", "g"}, debt{"t", "h"}
-	if d.any() || d.owes(g) {
-		t.Error("the zero value owes")
+	var d reservations
+	g, h := reservation{"t", "g"}, reservation{"t", "h"}
+	if d.any() || d.has(g) {
+		t.Error("the zero value has a reservation")
 	}
-	d.pay(g) // nothing to pay yet
+	d.end(g) // no reservation yet
 	d.answer("t", []string{"g"}, now)
 	if d.any() {
-		t.Error("owes for a ticket that was given up")
+		t.Error("a reservation for a ticket that was given up")
 	}
 	d.ask("t")
 	d.ask("u")
-	if !d.owes(g) || !d.owes(h) || d.owes(debt{"", "g"}) || d.owes(debt{"v", "g"}) {
-		t.Error("while it is asked, everybody who names the ticket is owed, and nobody else")
+	if !d.has(g) || !d.has(h) || d.has(reservation{"", "g"}) || d.has(reservation{"v", "g"}) {
+		t.Error("while it is asked, the model is reserved for everybody who names the ticket, and nobody else")
 	}
-	d.pay(g) // came before the answer
+	d.end(g) // came before the answer
 	d.answer("u", nil, now)
-	if !d.owes(h) {
+	if !d.has(h) {
 		t.Error("the answer for one ticket ended another's")
 	}
 	d.answer("t", []string{"g", "h"}, now.Add(time.Second))
-	if d.owes(g) || !d.owes(h) {
-		t.Error("who came is not owed any more, who did not is")
+	if d.has(g) || !d.has(h) {
+		t.Error("the reservation of who came has ended, that of who did not has not")
 	}
-	d.lapse(now)
-	if !d.owes(h) {
+	d.expire(now)
+	if !d.has(h) {
 		t.Error("lapsed early")
 	}
-	d.lapse(now.Add(time.Second))
+	d.expire(now.Add(time.Second))
 	if d.any() {
 		t.Error("not lapsed")
 	}

@@ -29,7 +29,7 @@ type resident struct {
 	state    policy.ModelState
 	closed   bool // takes no new request: a load waits for its slot, or it is going
 	held     bool // closed by the load under way, which alone opens it again
-	stopping bool // nobody enters any more, not even who is owed a place: its engine is stopped, or dead
+	stopping bool // nobody enters any more, not even those it is reserved for: its engine is stopped, or dead
 	pinned   bool
 	loadPin  *bool  // what a load said of the pin, until this copy goes or a management call says otherwise; nil: nothing
 	engine   Engine // nil while loading
@@ -38,16 +38,16 @@ type resident struct {
 	took     time.Duration // of the load
 	ticket   string        // the last load that it satisfied
 
-	open  map[*Pass]struct{}
-	debts debts
-	quiet []chan struct{} // closed when the model is not busy any more
+	open         map[*Lease]struct{}
+	reservations reservations
+	idle         []chan struct{} // closed when the model is not busy any more
 
 	reason   string // why it goes
 	eviction bool   // it goes for another model
 	dirty    bool   // its record in Redis is to be written
 }
 
-func (r *resident) busy() bool { return len(r.open) > 0 || r.debts.any() }
+func (r *resident) busy() bool { return len(r.open) > 0 || r.reservations.any() }
 
 // retired reports whether it runs an entry of its model that the catalogue no longer has, and only finishes its requests.
 func (r *resident) retired() bool { return r.key != r.id }
@@ -60,7 +60,7 @@ func (r *resident) serves() bool { return r.state == policy.ModelLoaded && !r.cl
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
 		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
-		Reserved: r.debts.any(), Closed: r.closed, Used: r.used, Memory: r.memory,
+		Reserved: r.reservations.any(), Closed: r.closed, Used: r.used, Memory: r.memory,
 	}
 	switch {
 	case r.held:
@@ -74,8 +74,8 @@ func (r *resident) view() policy.Resident {
 // ErrCut is the cause given to requests that are cut by an unload.
 var ErrCut = errors.New("model is being unloaded")
 
-// Pass is one request's right to use an engine. The engine is not stopped before Leave, unless the request was cut.
-type Pass struct {
+// Lease is one request's right to use an engine. The engine is not stopped before Leave, unless the request was cut.
+type Lease struct {
 	Engine Engine
 	Model  *catalog.Model
 
@@ -85,37 +85,37 @@ type Pass struct {
 	look bool        // a read: it keeps the engine, and is no use of it
 }
 
-// Enter admits a request to a model, or says why not: a refusal of infra/rpc. cut, which may be nil, is called at most
+// Acquire admits a request to a model, or says why not: a refusal of infra/rpc. cut, which may be nil, is called at most
 // once and from another goroutine, when the request must end early. ticket and gateway name the load that the request
 // waited for.
-func (h *Host) Enter(model, ticket, gateway string, cut func(error)) (*Pass, string) {
-	return h.admit(model, debt{ticket, gateway}, cut, false)
+func (h *Host) Acquire(model, ticket, gateway string, cut func(error)) (*Lease, string) {
+	return h.admit(model, reservation{ticket, gateway}, cut, false)
 }
 
-// Look admits a request that only reads an engine's state: the model is kept while it lasts, and its time of use stays.
-func (h *Host) Look(model string, cut func(error)) (*Pass, string) {
-	return h.admit(model, debt{}, cut, true)
+// AcquireRead admits a request that only reads an engine's state: the model is kept while it lasts, and its time of use stays.
+func (h *Host) AcquireRead(model string, cut func(error)) (*Lease, string) {
+	return h.admit(model, reservation{}, cut, true)
 }
 
-func (h *Host) admit(model string, d debt, cut func(error), look bool) (*Pass, string) {
+func (h *Host) admit(model string, d reservation, cut func(error), look bool) (*Lease, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.draining {
 		return nil, rpc.RefusedDraining
 	}
 	r := h.residents[model]
-	if r == nil || r.engine == nil || r.stopping || !r.serves() && !r.debts.owes(d) {
+	if r == nil || r.engine == nil || r.stopping || !r.serves() && !r.reservations.has(d) {
 		return nil, rpc.RefusedNotLoaded
 	}
-	p := &Pass{Engine: r.engine, Model: r.model, host: h, res: r, cut: cut, look: look}
+	p := &Lease{Engine: r.engine, Model: r.model, host: h, res: r, cut: cut, look: look}
 	r.open[p] = struct{}{}
 	p.useLocked()
-	r.debts.pay(d)
+	r.reservations.end(d)
 	return p, ""
 }
 
 // useLocked notes a use of the model, unless the request only looks.
-func (p *Pass) useLocked() {
+func (p *Lease) useLocked() {
 	if !p.look {
 		p.res.used = policy.Use(p.res.used, time.Now())
 		p.host.active = true
@@ -123,7 +123,7 @@ func (p *Pass) useLocked() {
 }
 
 // Leave ends the request. Calling it again does nothing.
-func (p *Pass) Leave() {
+func (p *Lease) Leave() {
 	h := p.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -140,12 +140,12 @@ func (h *Host) settleLocked(r *resident) {
 	if r.busy() {
 		return
 	}
-	for _, c := range r.quiet {
+	for _, c := range r.idle {
 		close(c)
 	}
-	r.quiet = nil
+	r.idle = nil
 	if len(h.waits) > 0 || r.closed {
-		h.poke()
+		h.notify()
 	}
 }
 
@@ -157,7 +157,7 @@ func (h *Host) awaitQuiet(ctx context.Context, r *resident) error {
 		return nil
 	}
 	c := make(chan struct{})
-	r.quiet = append(r.quiet, c)
+	r.idle = append(r.idle, c)
 	h.mu.Unlock()
 	select {
 	case <-c:
@@ -171,7 +171,7 @@ func (h *Host) awaitQuiet(ctx context.Context, r *resident) error {
 func (h *Host) cutAll(r *resident, cause error) {
 	h.mu.Lock()
 	r.stopping = true
-	r.debts = debts{}
+	r.reservations = reservations{}
 	var cuts []func(error)
 	for p := range r.open {
 		if p.cut != nil {

@@ -9,13 +9,13 @@ import (
 
 // retire closes a copy whose catalogue entry changed. Its open requests may end, within Config.RetireTimeout, beside the
 // model's next copy: it gives up the model's key for one of its own, "<model>~<pid>", which no model can have. A copy
-// without open requests just goes. One that owes a place stays as it is, to be retired later.
+// without open requests just goes. A reserved one stays as it is, to be retired later.
 func (h *Host) retire(ctx context.Context, r *resident) {
-	h.pub.Lock()
+	h.redisMu.Lock()
 	h.mu.Lock()
-	if r.state != policy.ModelLoaded || r.debts.any() {
+	if r.state != policy.ModelLoaded || r.reservations.any() {
 		h.mu.Unlock()
-		h.pub.Unlock()
+		h.redisMu.Unlock()
 		return
 	}
 	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
@@ -33,7 +33,7 @@ func (h *Host) retire(ctx context.Context, r *resident) {
 			h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, "catalogue entry changed", false))
 		}
 	}
-	h.pub.Unlock()
+	h.redisMu.Unlock()
 	h.log.Info("catalogue entry changed: model goes when it is done", "model", r.id, "pid", r.engine.PID(), "open", open)
 	h.startUnload(ctx, nil, h.cfg.RetireTimeout, r)
 }

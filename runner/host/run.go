@@ -57,7 +57,7 @@ func (h *Host) drain(ctx context.Context, cause error) {
 	h.draining = true
 	all := h.residentsLocked()
 	for _, r := range all {
-		r.debts = debts{} // who is owed a place is refused now
+		r.reservations = reservations{} // those it was reserved for are refused now
 		h.settleLocked(r)
 	}
 	h.mu.Unlock()
@@ -90,8 +90,8 @@ func (h *Host) residentsLocked() []*resident {
 
 // tell writes the host's state. After the last word, and for a host that is replaced, nothing more is written.
 func (h *Host) tell(ctx context.Context, replaced bool, st policy.HostState) {
-	h.pub.Lock()
-	defer h.pub.Unlock()
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
 	h.silent = replaced || st == policy.Asleep
 	if replaced || h.generation == 0 {
 		return

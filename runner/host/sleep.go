@@ -31,7 +31,7 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	default:
 		h.noteWrite(err)
 	}
-	h.poke()
+	h.notify()
 }
 
 // wanted reports whether the mirror shows the host about to be woken: a beat is then told to register anew.

@@ -38,7 +38,7 @@ func TestEmptiedRedis(t *testing.T) {
 	})
 }
 
-// Redis away while a load ends: the outcome is told when it is back, and the model waits until then for who is owed it.
+// Redis away while a load ends: the outcome is told when it is back, and the model is reserved until then.
 func TestRedisAwayAtTheEndOfALoad(t *testing.T) {
 	redis := testenv.Redis(t)
 	flaky := testenv.NewFlaky(t, redis)
@@ -66,7 +66,7 @@ func TestRedisAwayAtTheEndOfALoad(t *testing.T) {
 	}
 	time.Sleep(200 * time.Millisecond)
 	if st := b.peek(other).Record.State; st != "queued" || b.engines.of("a") == nil {
-		t.Fatalf("b is %s although a owes a place", st)
+		t.Fatalf("b is %s although a is reserved", st)
 	}
 	b.ready(ticket)
 	b.ready(other)

@@ -140,7 +140,7 @@ func (h *Host) dismissOutdated(ctx context.Context) {
 	}
 }
 
-// compareEntries says of each loaded model that owes nobody a place and was not compared with the catalogue yet whether it is
+// compareEntries says of each loaded model that is not reserved and was not compared with the catalogue yet whether it is
 // outdated. Comparing takes its time, so the host is not locked meanwhile; only the loop, which calls this, changes the
 // catalogue.
 func (h *Host) compareEntries() map[*resident]bool {
@@ -148,7 +148,7 @@ func (h *Host) compareEntries() map[*resident]bool {
 	h.mu.Lock()
 	current := h.catalog
 	for _, r := range h.residents {
-		if r.checked != current && r.state == policy.ModelLoaded && !r.debts.any() {
+		if r.checked != current && r.state == policy.ModelLoaded && !r.reservations.any() {
 			outdated[r] = false
 		}
 	}

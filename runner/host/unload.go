@@ -84,7 +84,7 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 		if t != nil {
 			h.finish(ctx, ending{ticket: t.ID, out: out})
 		}
-		h.poke()
+		h.notify()
 	})
 }
 
@@ -113,7 +113,7 @@ func (r *resident) idleFor(ms string) bool {
 
 // unload lets a model that is shut finish and stops it.
 func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) error {
-	patience, cancel := h.patience(ctx, limit)
+	patience, cancel := h.interruptLimit(ctx, limit)
 	err := h.awaitQuiet(patience, r)
 	cancel()
 	if err != nil {
@@ -162,7 +162,7 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 		h.noteCrashLocked(r.id, time.Now())
 	}
 	r.stopping = true
-	r.debts = debts{} // nobody can be served any more; those who wait ask for another load
+	r.reservations = reservations{} // nobody can be served any more; those who wait ask for another load
 	h.settleLocked(r)
 	h.mu.Unlock()
 	if crashed {
@@ -197,7 +197,7 @@ func (h *Host) Crashed(model string) time.Time {
 
 // forget frees the slot of a model whose process is gone, once. Its record goes before a new copy can have one.
 func (h *Host) forget(ctx context.Context, r *resident) {
-	h.pub.Lock()
+	h.redisMu.Lock()
 	h.mu.Lock()
 	delete(h.residents, r.key)
 	reason, eviction := r.reason, r.eviction
@@ -211,7 +211,7 @@ func (h *Host) forget(ctx context.Context, r *resident) {
 	if !h.stale {
 		h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.key, npu, reason, eviction))
 	}
-	h.pub.Unlock()
+	h.redisMu.Unlock()
 	close(r.gone)
-	h.poke()
+	h.notify()
 }

@@ -53,7 +53,7 @@ func (h *Host) View() View {
 	}
 	for _, r := range h.residents {
 		m := ModelView{
-			ID: r.id, Type: string(r.model.Type), State: string(r.state), Closed: r.closed, Retired: r.retired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: r.debts.count(),
+			ID: r.id, Type: string(r.model.Type), State: string(r.state), Closed: r.closed, Retired: r.retired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: r.reservations.count(),
 			Used: r.used, Memory: r.memory, Plan: r.plan,
 		}
 		if r.engine != nil {

@@ -44,7 +44,7 @@ func (l load) turn(firstByte time.Duration) time.Duration {
 }
 
 // loadOf is what a request gives the engine's loop to read, nothing for an engine without one.
-func loadOf(p *host.Pass, body []byte) load {
+func loadOf(p *host.Lease, body []byte) load {
 	if loopPath(p.Engine) == "" {
 		return load{}
 	}

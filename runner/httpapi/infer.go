@@ -21,7 +21,7 @@ import (
 // answer broke off.
 type exchange struct {
 	s     *Server
-	pass  *host.Pass
+	pass  *host.Lease
 	watch *relay.Watch
 	call  relay.Call
 	stop  atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
@@ -87,12 +87,12 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 			x.finish(errUnanswered)
 		}
 	}()
-	var pass *host.Pass
+	var pass *host.Lease
 	var refused string
 	if h := &ctx.Request.Header; len(h.Peek(rpc.HeaderRead)) > 0 {
-		pass, refused = s.cfg.Host.Look(model, x.cancel)
+		pass, refused = s.cfg.Host.AcquireRead(model, x.cancel)
 	} else {
-		pass, refused = s.cfg.Host.Enter(model, string(h.Peek(rpc.HeaderTicket)), gateway, x.cancel)
+		pass, refused = s.cfg.Host.Acquire(model, string(h.Peek(rpc.HeaderTicket)), gateway, x.cancel)
 	}
 	if refused != "" {
 		s.m.refused.Inc()
@@ -140,10 +140,10 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 }
 
 // engineRequest is what an engine gets: method, path, body and content type as they came, with the engine's own key.
-func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass, media *mmcache.Request) *relay.Request {
+func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Lease, media *mmcache.Request) *relay.Request {
 	req := &relay.Request{
 		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(),
-		FirstByte: patience(s.cfg.FirstByte, ctx.PostBody()), Silence: LongAnswer * s.cfg.FirstByte,
+		FirstByte: firstByteLimit(s.cfg.FirstByte, ctx.PostBody()), Silence: LongAnswer * s.cfg.FirstByte,
 		Fields: make([]relay.Field, 0, 5),
 	}
 	if token := media.Token(); token != nil {
@@ -164,9 +164,9 @@ func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Pass, media 
 // comes when the last of it was made.
 const LongAnswer = 5
 
-// patience is how long an engine may take for the first byte of an answer, by the limit for a short prompt. A longer
+// firstByteLimit is how long an engine may take for the first byte of an answer, by the limit for a short prompt. A longer
 // prompt takes longer, but never longer than a whole answer.
-func patience(firstByte time.Duration, body []byte) time.Duration {
+func firstByteLimit(firstByte time.Duration, body []byte) time.Duration {
 	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
 	most := LongAnswer * firstByte
 	if !streams(body) {

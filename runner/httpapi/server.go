@@ -31,7 +31,7 @@ type Config struct {
 	Host      *host.Host
 	Secret    []byte // the pool's runner secret
 	Log       *slog.Logger
-	FirstByte time.Duration // longest an engine may take for the first byte of a stream; default 120 s, see patience
+	FirstByte time.Duration // longest an engine may take for the first byte of a stream; default 120 s, see firstByteLimit
 	Metrics   *metrics.Set  // gets the metrics; default a set of its own
 	Intake    relay.IntakeConfig
 	Listener  relay.ListenerConfig

@@ -64,7 +64,7 @@ func (w *watchdog) close() {
 }
 
 // observe takes in how an exchange with an engine ended. It does not wait for what it begins.
-func (w *watchdog) observe(p *host.Pass, err error) {
+func (w *watchdog) observe(p *host.Lease, err error) {
 	var own *batch.Error
 	switch {
 	case errors.Is(err, relay.ErrBadReply), errors.As(err, &own) && own.Code == batch.CodeBadReply:
@@ -105,7 +105,7 @@ func (w *watchdog) badReply(e host.Engine, now time.Time, shared bool) bool {
 }
 
 // suspect probes an engine that did not answer in time, unless a probe is under way.
-func (w *watchdog) suspect(p *host.Pass) {
+func (w *watchdog) suspect(p *host.Lease) {
 	path, body := probe(p.Model.Type, p.Model.ID)
 	if path == "" {
 		return
@@ -143,7 +143,7 @@ func probe(t policy.Type, model string) (path string, body []byte) {
 }
 
 // examine ends an engine that does not answer a probe, unless others hear of it meanwhile: then it is only busy.
-func (w *watchdog) examine(p *host.Pass, path string, body []byte) {
+func (w *watchdog) examine(p *host.Lease, path string, body []byte) {
 	heard := p.Engine.Client().Heard()
 	err := w.ask(p.Engine, "POST", path, body, w.limit)
 	switch {

@@ -111,7 +111,7 @@ func TestPatience(t *testing.T) {
 		{`{"role":"stream","stream":true}`, limit},
 		{``, LongAnswer * limit},
 	} {
-		if got := patience(limit, []byte(tc.body)); got != tc.want {
+		if got := firstByteLimit(limit, []byte(tc.body)); got != tc.want {
 			t.Errorf("%.40s (%d bytes): %v, want %v", tc.body, len(tc.body), got, tc.want)
 		}
 	}

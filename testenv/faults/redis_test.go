@@ -25,27 +25,27 @@ func TestRow01RedisAway(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		args       []string
-		harm, heal func(w *world, s *testenv.RedisServer, f *testenv.Flaky)
+		harm, heal func(w *world, s *testenv.RedisServer, f *testenv.FaultProxy)
 		empty      bool // it comes back without data
 	}{
 		{name: "down", empty: true,
-			harm: func(_ *world, s *testenv.RedisServer, _ *testenv.Flaky) { s.Kill() },
-			heal: func(_ *world, s *testenv.RedisServer, _ *testenv.Flaky) { s.Restart() }},
+			harm: func(_ *world, s *testenv.RedisServer, _ *testenv.FaultProxy) { s.Kill() },
+			heal: func(_ *world, s *testenv.RedisServer, _ *testenv.FaultProxy) { s.Restart() }},
 		{name: "frozen",
-			harm: func(_ *world, s *testenv.RedisServer, _ *testenv.Flaky) { s.Freeze() },
-			heal: func(_ *world, s *testenv.RedisServer, _ *testenv.Flaky) { s.Thaw() }},
+			harm: func(_ *world, s *testenv.RedisServer, _ *testenv.FaultProxy) { s.Freeze() },
+			heal: func(_ *world, s *testenv.RedisServer, _ *testenv.FaultProxy) { s.Thaw() }},
 		{name: "row 2, slow",
-			harm: func(_ *world, _ *testenv.RedisServer, f *testenv.Flaky) { f.Delay(time.Second) },
-			heal: func(_ *world, _ *testenv.RedisServer, f *testenv.Flaky) { f.Delay(0) }},
+			harm: func(_ *world, _ *testenv.RedisServer, f *testenv.FaultProxy) { f.Delay(time.Second) },
+			heal: func(_ *world, _ *testenv.RedisServer, f *testenv.FaultProxy) { f.Delay(0) }},
 		{name: "cut off",
-			harm: func(_ *world, _ *testenv.RedisServer, f *testenv.Flaky) { f.Refuse(true); f.Cut() },
-			heal: func(_ *world, _ *testenv.RedisServer, f *testenv.Flaky) { f.Refuse(false) }},
+			harm: func(_ *world, _ *testenv.RedisServer, f *testenv.FaultProxy) { f.Refuse(true); f.Cut() },
+			heal: func(_ *world, _ *testenv.RedisServer, f *testenv.FaultProxy) { f.Refuse(false) }},
 		{name: "row 5, out of memory",
-			harm: func(w *world, _ *testenv.RedisServer, _ *testenv.Flaky) { w.config("maxmemory", "1mb") },
-			heal: func(w *world, _ *testenv.RedisServer, _ *testenv.Flaky) { w.config("maxmemory", "0") }},
+			harm: func(w *world, _ *testenv.RedisServer, _ *testenv.FaultProxy) { w.config("maxmemory", "1mb") },
+			heal: func(w *world, _ *testenv.RedisServer, _ *testenv.FaultProxy) { w.config("maxmemory", "0") }},
 		{name: "row 5, cannot save", args: []string{"--enable-protected-configs", "yes", "--save", "3600 1"},
-			harm: func(w *world, _ *testenv.RedisServer, _ *testenv.Flaky) { w.misconfigure() },
-			heal: func(w *world, _ *testenv.RedisServer, _ *testenv.Flaky) {
+			harm: func(w *world, _ *testenv.RedisServer, _ *testenv.FaultProxy) { w.misconfigure() },
+			heal: func(w *world, _ *testenv.RedisServer, _ *testenv.FaultProxy) {
 				w.config("stop-writes-on-bgsave-error", "no")
 			}},
 	} {

@@ -67,7 +67,7 @@ type claim struct {
 func (c claim) call(ctx context.Context, s *state.Store) (answer, error) {
 	offer := s.ClaimWake
 	if c.Called {
-		offer = s.CallWake
+		offer = s.ForceWake
 	}
 	token, err := offer(ctx, c.Gateway, host)
 	return answer{verdict: "ok", fence: number(token)}, err

@@ -46,8 +46,8 @@ type pair struct {
 	t             *testing.T
 	first, second *testenv.RedisServer
 	one, two      *redis.Client
-	link          *testenv.Flaky // over which the second follows the first
-	synced        [2]int64       // when it was found to be in step
+	link          *testenv.FaultProxy // over which the second follows the first
+	synced        [2]int64            // when it was found to be in step
 
 	gate    sync.RWMutex // held over a failover: nobody connects
 	primary string       // where clients find it

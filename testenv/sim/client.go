@@ -150,7 +150,7 @@ func (c *client) send(route scheduling.Route, ticket string) (again bool, outcom
 	}
 	defer life.disconnect(conn)
 	cut := make(chan struct{}, 1)
-	pass, reason := life.host.Enter(c.model, ticket, c.life.id, func(error) {
+	pass, reason := life.host.Acquire(c.model, ticket, c.life.id, func(error) {
 		c.w.record(check.Event{Kind: check.Cut, Request: c.id})
 		cut <- struct{}{}
 	})
@@ -171,7 +171,7 @@ func (c *client) send(route scheduling.Route, ticket string) (again bool, outcom
 
 // answer takes an engine's answer to its end. answered tells whether the client has a byte of it; every second answer comes
 // as a whole.
-func (c *client) answer(pass *host.Pass, cut <-chan struct{}, conn *call) (outcome string, answered bool) {
+func (c *client) answer(pass *host.Lease, cut <-chan struct{}, conn *call) (outcome string, answered bool) {
 	first := c.serve
 	if n := chance(c.w.scenario.Seed, "first", c.id); n%2 == 0 {
 		first = c.serve * time.Duration(n%100) / 100

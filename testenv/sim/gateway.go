@@ -29,7 +29,7 @@ type gateLife struct {
 	gate    *scheduling.Gate
 	mirror  *state.Mirror
 	store   *state.Store
-	toucher *state.Toucher
+	toucher *state.UsageReporter
 	link    *link
 	cancel  context.CancelFunc
 	dead    chan struct{} // closed when it died
@@ -63,7 +63,7 @@ func (g *gateway) start() {
 	l.gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: l.mirror, Waker: power, Stopper: power, Catalog: g.w.models, Gateway: l.id, Hold: hold, WakeLimit: wakeLimit,
 	})
-	l.toucher = state.NewToucher(store)
+	l.toucher = state.NewUsageReporter(store)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	g.life = l

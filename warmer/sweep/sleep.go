@@ -19,8 +19,8 @@ const (
 	handBackFor = 2 * time.Second        // for all hosts together
 )
 
-// nap is a host on its way to sleep.
-type nap struct{ host, token, reason string }
+// pendingSleep is a host on its way to sleep.
+type pendingSleep struct{ host, token, reason string }
 
 // sleep puts idle hosts to sleep and finishes what an earlier sweep began.
 func (r *run) sleep(ctx context.Context) error {
@@ -43,7 +43,7 @@ func (r *run) sleep(ctx context.Context) error {
 // handBack gives up what a sweep holds that is told to end: drains are taken back, and the power of hosts whose runner
 // confirmed is free, for whoever wants them awake or turns their machine off next. Without it their leases would end by
 // themselves, later.
-func (r *run) handBack(ctx context.Context, naps []nap) {
+func (r *run) handBack(ctx context.Context, naps []pendingSleep) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackFor)
 	defer cancel()
 	for _, n := range naps {
@@ -54,8 +54,8 @@ func (r *run) handBack(ctx context.Context, naps []nap) {
 }
 
 // commit makes the idle hosts drain. A host that nobody here could turn off or on stays up.
-func (r *run) commit(ctx context.Context) ([]nap, error) {
-	var naps []nap
+func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
+	var naps []pendingSleep
 	done := map[string]bool{}
 	err := r.decided(ctx, func(s *state.Snapshot) (bool, error) {
 		for _, p := range policy.Idle(r.view(s), r.now(s), r.Defaults).Sleep {
@@ -76,7 +76,7 @@ func (r *run) commit(ctx context.Context) ([]nap, error) {
 				return true, err
 			}
 			done[p.Host] = true
-			naps = append(naps, nap{p.Host, token, p.Reason.String()})
+			naps = append(naps, pendingSleep{p.Host, token, p.Reason.String()})
 			return true, nil // the commit has changed the pool: decide anew
 		}
 		return false, nil
@@ -86,8 +86,8 @@ func (r *run) commit(ctx context.Context) ([]nap, error) {
 
 // confirm waits for the runners of draining hosts to say that nothing is open, and returns the hosts that sleep: these,
 // and those whose machine an earlier sweep did not turn off. A host whose runner does not confirm is made ready again.
-func (r *run) confirm(ctx context.Context, naps []nap) ([]nap, error) {
-	pending := map[string]nap{}
+func (r *run) confirm(ctx context.Context, naps []pendingSleep) ([]pendingSleep, error) {
+	pending := map[string]pendingSleep{}
 	for _, n := range naps {
 		pending[n.host] = n
 	}
@@ -130,7 +130,7 @@ func (r *run) confirm(ctx context.Context, naps []nap) ([]nap, error) {
 	return r.sleeping(s, pending), nil
 }
 
-func anyDraining(s *state.Snapshot, pending map[string]nap) bool {
+func anyDraining(s *state.Snapshot, pending map[string]pendingSleep) bool {
 	for host := range pending {
 		if s.Hosts[host].State == string(policy.Draining) {
 			return true
@@ -140,8 +140,8 @@ func anyDraining(s *state.Snapshot, pending map[string]nap) bool {
 }
 
 // sleeping lists the hosts that sleep and whose machine is still to be turned off.
-func (r *run) sleeping(s *state.Snapshot, mine map[string]nap) []nap {
-	var out []nap
+func (r *run) sleeping(s *state.Snapshot, mine map[string]pendingSleep) []pendingSleep {
+	var out []pendingSleep
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
 		token := s.Hosts[host].Fields["sleep_token"]
 		if s.Hosts[host].State != string(policy.Asleep) || token == "" || !r.power.Can(host) {
@@ -149,7 +149,7 @@ func (r *run) sleeping(s *state.Snapshot, mine map[string]nap) []nap {
 		}
 		n, ok := mine[host]
 		if !ok {
-			n = nap{host, token, "an earlier sweep did not finish"}
+			n = pendingSleep{host, token, "an earlier sweep did not finish"}
 		}
 		out = append(out, n)
 	}
@@ -157,7 +157,7 @@ func (r *run) sleeping(s *state.Snapshot, mine map[string]nap) []nap {
 }
 
 // stop has the machines of sleeping hosts turned off, several at once.
-func (r *run) stop(ctx context.Context, naps []nap) error {
+func (r *run) stop(ctx context.Context, naps []pendingSleep) error {
 	results := make([]Action, len(naps))
 	errs := make([]error, len(naps))
 	turn := make(chan struct{}, stopsAtOnce)
@@ -179,7 +179,7 @@ func (r *run) stop(ctx context.Context, naps []nap) error {
 }
 
 // stopOne turns one machine off, unless its host is wanted again or another sweep does so. The error is the store's.
-func (r *run) stopOne(ctx context.Context, n nap) (Action, error) {
+func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	a := Action{Kind: Sleep, Host: n.host, Reason: n.reason, Result: Done}
 	switch err := r.store.BeginStop(ctx, n.host, r.ID, n.token); {
 	case errors.Is(err, state.ErrWanted):

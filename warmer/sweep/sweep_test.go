@@ -436,7 +436,7 @@ func TestTraffic(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")
 		p.after(time.Minute)
-		gateway := state.NewToucher(p.store)
+		gateway := state.NewUsageReporter(p.store)
 		gateway.Count("request_count_total", 9)
 		for at, n := range map[state.Copy]int{{Host: "box", Model: "chat"}: 3, {Host: "box", Model: "embed"}: 2, {Host: "box", Model: "no:more"}: 1, {Host: "gone", Model: "chat"}: 3} {
 			for range n {
@@ -468,7 +468,7 @@ func TestMetrics(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")
 		p.after(time.Minute)
-		gateway := state.NewToucher(p.store)
+		gateway := state.NewUsageReporter(p.store)
 		for range 7 {
 			gateway.Served("box", "chat")
 		}

@@ -9,9 +9,9 @@ import (
 // rebuildFor bounds how long loads wait for runners to report again after the store lost its data.
 const rebuildFor = 10 * time.Second
 
-// rebuild notices that the store lost its data, and holds loads back until every runner known before has reported what
+// recoveryHold notices that the store lost its data, and holds loads back until every runner known before has reported what
 // it holds: until then a model may look unloaded that is not, and a host asleep that is awake. It reads no clock.
-type rebuild struct {
+type recoveryHold struct {
 	epoch   string
 	ready   map[string]bool // hosts that were ready when last seen whole
 	missing map[string]bool // of those, the ones that have not reported since
@@ -19,7 +19,7 @@ type rebuild struct {
 }
 
 // see takes in a snapshot; one that was never filled is passed over.
-func (r *rebuild) see(s *state.Snapshot, now time.Time) {
+func (r *recoveryHold) see(s *state.Snapshot, now time.Time) {
 	if s.Taken.IsZero() {
 		return
 	}
@@ -44,4 +44,4 @@ func (r *rebuild) see(s *state.Snapshot, now time.Time) {
 }
 
 // waiting reports whether loads are to be held back.
-func (r *rebuild) waiting(now time.Time) bool { return len(r.missing) > 0 && now.Before(r.until) }
+func (r *recoveryHold) waiting(now time.Time) bool { return len(r.missing) > 0 && now.Before(r.until) }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Priority orders requests. Lower ones are not starved: see Former.
+// A Priority orders requests. Lower ones are not starved: see Packer.
 type Priority uint8
 
 // The priorities, the first to go first.
@@ -51,11 +51,11 @@ const (
 	misses = 64
 )
 
-// A Request is what Former knows of a request.
+// A Request is what Packer knows of a request.
 type Request struct {
 	Priority Priority
 	Group    string // only requests of one group share an engine call
-	Tokens   []int  // of each sequence; each at least 1 and at most Limits.NUBatch. Former keeps the slice.
+	Tokens   []int  // of each sequence; each at least 1 and at most Limits.NUBatch. Packer keeps the slice.
 
 	id            uint64
 	next          int    // first sequence that waits
@@ -87,7 +87,7 @@ type Batch struct {
 	began time.Time
 }
 
-// A Former decides which sequences go into which engine call and when. It is a value machine: it does no I/O, knows no
+// A Packer decides which sequences go into which engine call and when. It is a value machine: it does no I/O, knows no
 // clock and starts nothing. It is not safe for concurrent use.
 //
 // What it keeps true, whatever comes:
@@ -105,7 +105,7 @@ type Batch struct {
 // batches grow by queueing and by nothing else. Clients that shared a batch tend to come back together: after such a
 // batch the engine waits for them, for at most an eighth of the time that the batch took; where fewer than half came it is
 // not tried again for a while. A request that was alone in its batch is never waited for.
-type Former struct {
+type Packer struct {
 	limits  Limits
 	delay   time.Duration
 	ceiling ceiling
@@ -124,14 +124,14 @@ type Former struct {
 	resting    int // batches until waiting is tried again
 }
 
-// NewFormer makes a former of valid limits. delay is how long the oldest request may wait for company when the engine
+// NewPacker makes a packer of valid limits. delay is how long the oldest request may wait for company when the engine
 // is idle, usually 0.
-func NewFormer(l Limits, delay time.Duration) *Former {
-	return &Former{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*Request{}}
+func NewPacker(l Limits, delay time.Duration) *Packer {
+	return &Packer{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*Request{}}
 }
 
 // Add queues a request under an id that is not in use. A request without sequences is not kept.
-func (f *Former) Add(id uint64, r *Request, now time.Time) {
+func (f *Packer) Add(id uint64, r *Request, now time.Time) {
 	if len(r.Tokens) == 0 {
 		return
 	}
@@ -147,7 +147,7 @@ func (f *Former) Add(id uint64, r *Request, now time.Time) {
 }
 
 // Remove takes the sequences of a request that still wait out of the queue and returns how many they were.
-func (f *Former) Remove(id uint64) int {
+func (f *Packer) Remove(id uint64) int {
 	r := f.byID[id]
 	if r == nil {
 		return 0
@@ -162,7 +162,7 @@ func (f *Former) Remove(id uint64) int {
 }
 
 // Done gives back the room of a batch that took its time until now.
-func (f *Former) Done(b *Batch, now time.Time) {
+func (f *Packer) Done(b *Batch, now time.Time) {
 	f.inFlight -= b.Tokens
 	f.active--
 	if f.resting > 0 {
@@ -176,27 +176,27 @@ func (f *Former) Done(b *Batch, now time.Time) {
 }
 
 // Worked learns that the engine computed a batch in one call.
-func (f *Former) Worked(b *Batch) { f.ceiling.worked(b.Tokens, b.Rule == RuleFull) }
+func (f *Packer) Worked(b *Batch) { f.ceiling.worked(b.Tokens, b.Rule == RuleFull) }
 
 // OutOfMemory learns that calls of failed tokens or more had too little memory and were divided into calls of at most cut
 // tokens. Don't tell it of failures that one sequence by itself explains: they say nothing of other batches.
-func (f *Former) OutOfMemory(failed, cut int) { f.ceiling.outOfMemory(failed, cut) }
+func (f *Packer) OutOfMemory(failed, cut int) { f.ceiling.outOfMemory(failed, cut) }
 
 // Ceiling is the most tokens that several sequences have in one batch: NBatch, or what the engine's memory allows.
-func (f *Former) Ceiling() int { return f.ceiling.now }
+func (f *Packer) Ceiling() int { return f.ceiling.now }
 
 // Pending is the number of tokens that wait, Waiting that of requests with a sequence that waits.
-func (f *Former) Pending() int { return f.pending }
+func (f *Packer) Pending() int { return f.pending }
 
 // Waiting is the number of requests with a sequence that waits.
-func (f *Former) Waiting() int { return len(f.byID) }
+func (f *Packer) Waiting() int { return len(f.byID) }
 
 // InFlight is the number of tokens under way, Active that of batches.
-func (f *Former) InFlight() (tokens, batches int) { return f.inFlight, f.active }
+func (f *Packer) InFlight() (tokens, batches int) { return f.inFlight, f.active }
 
 // Next returns the batch to send now, or nil. With nil, again says when to ask anew if nothing happens before; the zero
 // time means that only an Add or a Done can change the answer.
-func (f *Former) Next(now time.Time) (b *Batch, again time.Time) {
+func (f *Packer) Next(now time.Time) (b *Batch, again time.Time) {
 	if len(f.byID) == 0 || f.active >= f.limits.active() {
 		return nil, time.Time{}
 	}
@@ -218,7 +218,7 @@ func (f *Former) Next(now time.Time) (b *Batch, again time.Time) {
 }
 
 // holdTill is the moment until which an idle engine is not used yet.
-func (f *Former) holdTill(now time.Time) time.Time {
+func (f *Packer) holdTill(now time.Time) time.Time {
 	var till time.Time
 	if f.delay > 0 {
 		till = f.since.Add(f.delay)
@@ -242,13 +242,13 @@ func later(a, b time.Time) time.Time {
 }
 
 // waits reports whether the head of the queue has to wait for room in the context.
-func (f *Former) waits() bool {
+func (f *Packer) waits() bool {
 	head := f.rings[f.firstClass()].head
 	return head.Tokens[head.next] > f.limits.Context-f.inFlight
 }
 
 // firstClass is the priority whose head goes first: the highest that waits, unless one was passed over for too long.
-func (f *Former) firstClass() Priority {
+func (f *Packer) firstClass() Priority {
 	first := priorities
 	for p := range priorities {
 		if f.rings[p].head == nil {
@@ -263,7 +263,7 @@ func (f *Former) firstClass() Priority {
 }
 
 // form packs a batch. REQUIRES: something waits and its head fits into the context's rest.
-func (f *Former) form(now time.Time) *Batch {
+func (f *Packer) form(now time.Time) *Batch {
 	f.gatherTill = time.Time{}
 	f.lastID++
 	b := &Batch{ID: f.lastID, Pending: f.pending, InFlight: f.inFlight, Room: f.limits.Context - f.inFlight, began: now}
@@ -295,7 +295,7 @@ func (f *Former) form(now time.Time) *Batch {
 
 // packing is one batch in the making.
 type packing struct {
-	f        *Former
+	f        *Packer
 	b        *Batch
 	left     int // tokens
 	requests int

@@ -13,9 +13,9 @@ import (
 // flushEvery bounds how long a use waits in memory before Redis hears of it.
 const flushEvery = 100 * time.Millisecond
 
-// Toucher coalesces uses of models and counters and sends them behind the requests, so that no request waits for Redis.
+// UsageReporter coalesces uses of models and counters and sends them behind the requests, so that no request waits for Redis.
 // Methods are safe for concurrent use and Touch, Served, Count and Set never block on I/O; run Run in one goroutine.
-type Toucher struct {
+type UsageReporter struct {
 	store *Store
 
 	sending sync.Mutex // held over a Flush
@@ -40,13 +40,13 @@ func newBatch() *batch {
 	}
 }
 
-// NewToucher makes a Toucher for the store.
-func NewToucher(store *Store) *Toucher {
-	return &Toucher{store: store, noted: newBatch()}
+// NewUsageReporter makes a UsageReporter for the store.
+func NewUsageReporter(store *Store) *UsageReporter {
+	return &UsageReporter{store: store, noted: newBatch()}
 }
 
 // Touch notes a use of a model on a host now.
-func (t *Toucher) Touch(host, model string) {
+func (t *UsageReporter) Touch(host, model string) {
 	now := time.Now()
 	t.mu.Lock()
 	t.noted.uses[Copy{host, model}] = now
@@ -54,14 +54,14 @@ func (t *Toucher) Touch(host, model string) {
 }
 
 // Served counts a request that a model on a host has answered.
-func (t *Toucher) Served(host, model string) {
+func (t *UsageReporter) Served(host, model string) {
 	t.mu.Lock()
 	t.noted.served[Copy{host, model}]++
 	t.mu.Unlock()
 }
 
 // Count adds to a counter of the pool's statistics. A number that is not finite is passed over.
-func (t *Toucher) Count(name string, n float64) {
+func (t *UsageReporter) Count(name string, n float64) {
 	if math.IsNaN(n) || math.IsInf(n, 0) {
 		return
 	}
@@ -72,7 +72,7 @@ func (t *Toucher) Count(name string, n float64) {
 
 // Set notes the latest value of a field of the pool's statistics, which must not be a counter's name. A number that is
 // not finite is passed over.
-func (t *Toucher) Set(name string, v float64) {
+func (t *UsageReporter) Set(name string, v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return
 	}
@@ -82,7 +82,7 @@ func (t *Toucher) Set(name string, v float64) {
 }
 
 // Run sends what was noted every 100 ms until ctx ends, then once more.
-func (t *Toucher) Run(ctx context.Context) {
+func (t *UsageReporter) Run(ctx context.Context) {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	for {
@@ -100,7 +100,7 @@ func (t *Toucher) Run(ctx context.Context) {
 
 // Flush sends what was noted so far. What Redis did not take is kept for the next Flush; a minute after an unknown
 // outcome the same counts may count twice.
-func (t *Toucher) Flush(ctx context.Context) error {
+func (t *UsageReporter) Flush(ctx context.Context) error {
 	t.sending.Lock()
 	defer t.sending.Unlock()
 	for range 2 { // at most what is left over and what was noted since
@@ -122,7 +122,7 @@ func (t *Toucher) Flush(ctx context.Context) error {
 }
 
 // take returns what was noted since the last take, nil for nothing.
-func (t *Toucher) take() *batch {
+func (t *UsageReporter) take() *batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.noted.uses)+len(t.noted.served)+len(t.noted.counters)+len(t.noted.latest) == 0 {
@@ -133,7 +133,7 @@ func (t *Toucher) take() *batch {
 	return b
 }
 
-func (t *Toucher) send(ctx context.Context, b *batch) error {
+func (t *UsageReporter) send(ctx context.Context, b *batch) error {
 	args := make([]any, 0, 3+3*len(b.uses)+2*len(b.latest)+2*len(b.served)+2*len(b.counters))
 	args = append(args, b.id, len(b.uses), len(b.latest))
 	for u, at := range b.uses {

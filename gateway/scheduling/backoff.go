@@ -2,10 +2,10 @@ package scheduling
 
 import "time"
 
-// trips keeps, by key, how often something failed in a row and until when it is not tried again: the first free
+// backoff keeps, by key, how often something failed in a row and until when it is not tried again: the first free
 // failures cost nothing, each further one a window that doubles from base up to most. It reads no clock. The zero times
 // of an unknown key mean "now".
-type trips struct {
+type backoff struct {
 	base, most time.Duration
 	free       int
 	byKey      map[string]*trip
@@ -18,7 +18,7 @@ type trip struct {
 }
 
 // fail notes a failure. cause identifies it, since one failure is heard of on several ways.
-func (t *trips) fail(key, cause string, now time.Time) {
+func (t *backoff) fail(key, cause string, now time.Time) {
 	e := t.byKey[key]
 	if e == nil {
 		e = &trip{}
@@ -39,10 +39,10 @@ func (t *trips) fail(key, cause string, now time.Time) {
 }
 
 // pass forgets the failures of a key.
-func (t *trips) pass(key string) { delete(t.byKey, key) }
+func (t *backoff) pass(key string) { delete(t.byKey, key) }
 
 // left is how long the key's window is still open, 0 when it is not.
-func (t *trips) left(key string, now time.Time) time.Duration {
+func (t *backoff) left(key string, now time.Time) time.Duration {
 	if e := t.byKey[key]; e != nil {
 		return max(0, e.until.Sub(now))
 	}
@@ -50,7 +50,7 @@ func (t *trips) left(key string, now time.Time) time.Duration {
 }
 
 // open lists the keys whose windows are open, and when the first of these ends (zero for none).
-func (t *trips) open(now time.Time) (keys []string, first time.Time) {
+func (t *backoff) open(now time.Time) (keys []string, first time.Time) {
 	for k, e := range t.byKey {
 		if e.until.After(now) {
 			keys = append(keys, k)

@@ -22,12 +22,12 @@ const (
 	silentAfter = 10 * time.Second       // a store that is away so long ends a wait that had a ticket
 )
 
-// need is what a group wants of the pool and how far it got: the decisions of a group, pure. Its methods take what was
+// loadAttempt is what a group wants of the pool and how far it got: the decisions of a group, pure. Its methods take what was
 // heard and the present moment, and answer what to do next. No I/O, no clock, no goroutine.
 //
 // Life: asking (no ticket) → waiting (a ticket) → finished; or from waiting back to asking when the ticket was lost,
 // dropped, or could not be carried out by its host.
-type need struct {
+type loadAttempt struct {
 	model  string
 	own    bool              // a management call's own ticket
 	fields map[string]string // for the runner; nil for shared tickets
@@ -54,7 +54,7 @@ type need struct {
 }
 
 // wanted is the model as it is to be placed, on a snapshot under a catalogue.
-func (n *need) wanted(s *state.Snapshot, v placement.View) policy.Model {
+func (n *loadAttempt) wanted(s *state.Snapshot, v placement.View) policy.Model {
 	m := v.Model(s, n.model, n.fields["options"], n.fields["merge_args"] == "1")
 	m.Refused = n.tooLarge
 	return m
@@ -100,7 +100,7 @@ func avoiding(shunned []string) map[string]string {
 
 // place decides where the ticket goes. shunned are hosts not to be tried before the moment retry. With an empty host
 // and no verdict the want is to attach only.
-func (n *need) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *verdict) {
+func (n *loadAttempt) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *verdict) {
 	if _, ok := c.Model(n.model); !ok {
 		return "", refused(api.UnknownModel(n.model))
 	}
@@ -191,7 +191,7 @@ func coming(s *state.Snapshot, model string) string {
 	return ""
 }
 
-func (n *need) refusal(r *policy.Refusal) *api.Error {
+func (n *loadAttempt) refusal(r *policy.Refusal) *api.Error {
 	cause := errors.New(r.Explain())
 	switch r.Code {
 	case policy.SlotsPinned:
@@ -199,15 +199,15 @@ func (n *need) refusal(r *policy.Refusal) *api.Error {
 		if n.own {
 			k = api.SlotsPinnedConflict
 		}
-		return api.New(k, r.Error()).Because(cause)
+		return api.New(k, r.Error()).WithCause(cause)
 	case policy.TooLarge:
-		return api.New(api.ModelTooLarge, r.Error()).Because(cause)
+		return api.New(api.ModelTooLarge, r.Error()).WithCause(cause)
 	}
-	return api.New(api.NoCapacity, r.Error()).Because(cause)
+	return api.New(api.NoCapacity, r.Error()).WithCause(cause)
 }
 
 // want is the call to make for a placement on that revision.
-func (n *need) want(gateway, host string, revision uint64, background bool) state.Want {
+func (n *loadAttempt) want(gateway, host string, revision uint64, background bool) state.Want {
 	w := state.Want{
 		Gateway: gateway, Model: n.model, Host: host, Revision: revision, Background: background,
 		Refused: len(n.refused) > 0, Own: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round),
@@ -220,7 +220,7 @@ func (n *need) want(gateway, host string, revision uint64, background bool) stat
 }
 
 // acquired takes in the store's answer to want.
-func (n *need) acquired(now time.Time, got state.Acquired, err error) verdict {
+func (n *loadAttempt) acquired(now time.Time, got state.Acquired, err error) verdict {
 	switch {
 	case errors.Is(err, state.ErrStale), err == nil && got.Status == "none":
 		return n.again(now)
@@ -249,7 +249,7 @@ func (n *need) acquired(now time.Time, got state.Acquired, err error) verdict {
 	return v
 }
 
-func (n *need) stands(now time.Time, st string, position int) {
+func (n *loadAttempt) stands(now time.Time, st string, position int) {
 	n.heard, n.state, n.position = now, st, position
 	if st == "loading" && n.begun.IsZero() {
 		n.begun = now
@@ -260,7 +260,7 @@ func (n *need) stands(now time.Time, st string, position int) {
 }
 
 // again asks on a new snapshot, a little later each time.
-func (n *need) again(now time.Time) verdict {
+func (n *loadAttempt) again(now time.Time) verdict {
 	if n.stale++; n.stale > staleTries {
 		if n.moving != "" {
 			n.moving, n.stale = "", 0
@@ -272,14 +272,14 @@ func (n *need) again(now time.Time) verdict {
 }
 
 // anew forgets the ticket and asks for another.
-func (n *need) anew(now time.Time) verdict {
+func (n *loadAttempt) anew(now time.Time) verdict {
 	n.ticket, n.host, n.state, n.position, n.moving = "", "", "", 0, ""
 	n.round++
 	return n.again(now)
 }
 
 // learned takes in how the ticket stands.
-func (n *need) learned(now time.Time, s state.Standing) verdict {
+func (n *loadAttempt) learned(now time.Time, s state.Standing) verdict {
 	if s.Ticket != n.ticket {
 		return verdict{do: rest} // of a ticket given up meanwhile
 	}
@@ -313,17 +313,17 @@ func (n *need) learned(now time.Time, s state.Standing) verdict {
 	return verdict{do: rest}
 }
 
-// unheard takes in that the store did not say how the ticket stands.
-func (n *need) unheard(now time.Time, err error) verdict {
+// onStoreError takes in that the store did not say how the ticket stands.
+func (n *loadAttempt) onStoreError(now time.Time, err error) verdict {
 	if n.ticket != "" && now.Sub(n.heard) > silentAfter {
 		return fail(unavailable(err))
 	}
 	return verdict{do: rest}
 }
 
-// looked takes in a snapshot: a ticket whose host is lost moves to another host, if there is one; otherwise it waits
+// onSnapshot takes in a snapshot: a ticket whose host is lost moves to another host, if there is one; otherwise it waits
 // for the host to come back.
-func (n *need) looked(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) verdict {
+func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) verdict {
 	h := s.Hosts[n.host]
 	if n.ticket == "" || n.moving != "" || h == nil || h.State != string(policy.Lost) {
 		return verdict{do: rest}

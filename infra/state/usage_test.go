@@ -20,7 +20,7 @@ func TestTouch(t *testing.T) {
 		g := register(t, s, "h", map[string]string{"a": "llm", "b": "llm"})
 		b.after(time.Minute)
 		touch := func(models ...string) {
-			toucher := state.NewToucher(s)
+			toucher := state.NewUsageReporter(s)
 			for _, m := range models {
 				toucher.Touch("h", m)
 				toucher.Touch("h", m)
@@ -57,15 +57,15 @@ func TestTouch(t *testing.T) {
 	})
 }
 
-// TestToucherKeepsWhatFailed: nothing is lost while Redis is away, and an answer that was lost counts once.
-func TestToucherKeepsWhatFailed(t *testing.T) {
+// TestUsageReporterKeepsWhatFailed: nothing is lost while Redis is away, and an answer that was lost counts once.
+func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	direct := b.patient()
 	register(t, direct, "h", map[string]string{"m": "llm"})
 	relay := testenv.NewFlaky(t, b.rdb.Options().Addr)
 	s := b.open(state.Options{URL: "redis://" + relay.Addr, Timeout: 200 * time.Millisecond})
 	must(t, s.Ping(ctx))
-	toucher := state.NewToucher(s)
+	toucher := state.NewUsageReporter(s)
 	toucher.Count("requests_total", 1)
 	toucher.Count("nonsense", math.NaN())
 	toucher.Set("nonsense", math.Inf(1))
@@ -93,11 +93,11 @@ func TestToucherKeepsWhatFailed(t *testing.T) {
 	equal(t, "the latest value", stats["latest"], 0.5)
 }
 
-// TestToucherRun sends by itself, and once more at its end.
-func TestToucherRun(t *testing.T) {
+// TestUsageReporterRun sends by itself, and once more at its end.
+func TestUsageReporterRun(t *testing.T) {
 	b := newBench(t, testenv.MiniRedis(t).Addr())
 	s := b.patient()
-	toucher := state.NewToucher(s)
+	toucher := state.NewUsageReporter(s)
 	live, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { toucher.Run(live) })

@@ -2,13 +2,13 @@ package httpapi
 
 import "sync"
 
-// underway are the open exchanges, so that the end of the server can cut them. The zero value is ready.
-type underway struct {
+// inflight are the open exchanges, so that the end of the server can cut them. The zero value is ready.
+type inflight struct {
 	mu  sync.Mutex
 	all map[*exchange]struct{}
 }
 
-func (u *underway) add(x *exchange) {
+func (u *inflight) add(x *exchange) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.all == nil {
@@ -17,14 +17,14 @@ func (u *underway) add(x *exchange) {
 	u.all[x] = struct{}{}
 }
 
-func (u *underway) remove(x *exchange) {
+func (u *inflight) remove(x *exchange) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.all, x)
 }
 
 // cut ends every open exchange with cause.
-func (u *underway) cut(cause error) {
+func (u *inflight) cut(cause error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for x := range u.all {

@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// machine drives a Former through a random history and checks every promise of its doc comment after each step.
+// machine drives a Packer through a random history and checks every promise of its doc comment after each step.
 type machine struct {
-	former *Former
+	packer *Packer
 	limits Limits
 	now    time.Time
 	lastID uint64
@@ -28,7 +28,7 @@ func (m *machine) add(t *rapid.T) {
 		Priority: rapid.SampledFrom([]Priority{High, Normal, Low}).Draw(t, "priority"),
 		Group:    rapid.SampledFrom([]string{"", "", "", "x"}).Draw(t, "group"), Tokens: tokens,
 	}
-	m.former.Add(m.lastID, r, m.now)
+	m.packer.Add(m.lastID, r, m.now)
 	m.queued[m.lastID] = tokens
 }
 
@@ -37,7 +37,7 @@ func (m *machine) remove(t *rapid.T) {
 		return
 	}
 	id := rapid.SampledFrom(sortedIDs(m.queued)).Draw(t, "id")
-	if got, want := m.former.Remove(id), len(m.queued[id])-m.next[id]; got != want {
+	if got, want := m.packer.Remove(id), len(m.queued[id])-m.next[id]; got != want {
 		t.Fatalf("Remove(%d) = %d, want %d", id, got, want)
 	}
 	delete(m.queued, id)
@@ -50,19 +50,19 @@ func (m *machine) done(t *rapid.T) {
 	i := rapid.IntRange(0, len(m.flying)-1).Draw(t, "batch")
 	switch b := m.flying[i]; rapid.SampledFrom([]string{"worked", "worked", "memory", "failed"}).Draw(t, "outcome") {
 	case "worked":
-		m.former.Worked(b)
+		m.packer.Worked(b)
 	case "memory":
 		if divisible(b.Items, 1) {
-			m.former.OutOfMemory(b.Tokens, smaller(b.Tokens, 1))
+			m.packer.OutOfMemory(b.Tokens, smaller(b.Tokens, 1))
 		}
 	}
-	m.former.Done(m.flying[i], m.now)
+	m.packer.Done(m.flying[i], m.now)
 	m.flying = slices.Delete(m.flying, i, i+1)
 }
 
-// step asks the former and checks its answer; it reports whether there was a batch.
+// step asks the packer and checks its answer; it reports whether there was a batch.
 func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
-	b, again := m.former.Next(m.now)
+	b, again := m.packer.Next(m.now)
 	if b == nil {
 		return false, again
 	}
@@ -73,7 +73,7 @@ func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 	if b.InFlight != inFlight || b.Room != m.limits.Context-inFlight {
 		t.Fatalf("in flight %d, room %d; want %d, %d", b.InFlight, b.Room, inFlight, m.limits.Context-inFlight)
 	}
-	if len(b.Items) == 0 || len(b.Items) > 1 && b.Tokens > m.former.Ceiling() || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
+	if len(b.Items) == 0 || len(b.Items) > 1 && b.Tokens > m.packer.Ceiling() || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
 		t.Fatalf("batch of %d sequences, %d tokens beside %d", len(b.Items), b.Tokens, inFlight)
 	}
 	total, requests := 0, map[uint64]bool{}
@@ -104,8 +104,8 @@ func (m *machine) check(t *rapid.T) {
 	for id, tokens := range m.queued {
 		pending += sum1(tokens[m.next[id]:])
 	}
-	if got := m.former.Pending(); got != pending || m.former.Waiting() != len(m.queued) {
-		t.Fatalf("pending %d of %d requests, want %d of %d", got, m.former.Waiting(), pending, len(m.queued))
+	if got := m.packer.Pending(); got != pending || m.packer.Waiting() != len(m.queued) {
+		t.Fatalf("pending %d of %d requests, want %d of %d", got, m.packer.Waiting(), pending, len(m.queued))
 	}
 }
 
@@ -120,7 +120,7 @@ func (m *machine) drain(t *rapid.T) {
 		case formed:
 		case len(m.flying) > 0:
 			m.now = m.now.Add(time.Millisecond)
-			m.former.Done(m.flying[0], m.now)
+			m.packer.Done(m.flying[0], m.now)
 			m.flying = m.flying[1:]
 		case again.After(m.now):
 			m.now = again
@@ -140,7 +140,7 @@ func TestFormerHistories(t *testing.T) {
 			},
 			now: time.Unix(1000, 0), queued: map[uint64][]int{}, next: map[uint64]int{},
 		}
-		m.former = NewFormer(m.limits, time.Duration(rapid.SampledFrom([]int{0, 0, 5}).Draw(t, "delay"))*time.Millisecond)
+		m.packer = NewPacker(m.limits, time.Duration(rapid.SampledFrom([]int{0, 0, 5}).Draw(t, "delay"))*time.Millisecond)
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.SampledFrom([]string{"add", "add", "next", "next", "done", "remove", "time"}).Draw(t, "step") {
 			case "add":
@@ -181,7 +181,7 @@ func repeat(n, tokens int) []int { return slices.Repeat([]int{tokens}, n) }
 
 // TestTenThousandAndOne: a single text is in the very next batch, however much another request has queued.
 func TestTenThousandAndOne(t *testing.T) {
-	f, now := NewFormer(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
+	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: repeat(10_000, 10)}, now)
 	first, _ := f.Next(now)
 	second, _ := f.Next(now)
@@ -200,7 +200,7 @@ func TestTenThousandAndOne(t *testing.T) {
 }
 
 func TestBatchesGrowByQueueing(t *testing.T) {
-	f, now := NewFormer(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
+	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
 	add := func(id uint64, n int) { f.Add(id, &Request{Priority: Normal, Tokens: []int{n}}, now) }
 	add(1, 10)
 	lone, _ := f.Next(now)
@@ -229,7 +229,7 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 
 // TestPriorities: higher goes first, lower is not starved.
 func TestPriorities(t *testing.T) {
-	f, now := NewFormer(Limits{NBatch: 10, NUBatch: 10, Context: 10}, 0), time.Unix(0, 0)
+	f, now := NewPacker(Limits{NBatch: 10, NUBatch: 10, Context: 10}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Low, Tokens: repeat(100, 10)}, now)
 	f.Add(2, &Request{Priority: Normal, Tokens: repeat(100, 10)}, now)
 	f.Add(3, &Request{Priority: High, Tokens: repeat(100, 10)}, now)
@@ -246,7 +246,7 @@ func TestPriorities(t *testing.T) {
 
 // TestNoPassing: what waits for room at the head is not passed by smaller ones for ever.
 func TestNoPassing(t *testing.T) {
-	f, now := NewFormer(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
+	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{60}}, now)
 	b, _ := f.Next(now)
 	f.Add(2, &Request{Priority: Normal, Tokens: []int{100}}, now)
@@ -265,7 +265,7 @@ func TestNoPassing(t *testing.T) {
 // TestGathering: clients of a shared batch are waited for, a client that was alone is not, and a wait in vain is not
 // repeated at once.
 func TestGathering(t *testing.T) {
-	f, now := NewFormer(Limits{NBatch: 1000, NUBatch: 100, Context: 2000}, 0), time.Unix(100, 0)
+	f, now := NewPacker(Limits{NBatch: 1000, NUBatch: 100, Context: 2000}, 0), time.Unix(100, 0)
 	id := uint64(0)
 	add := func(n int) {
 		for range n {
@@ -314,7 +314,7 @@ func TestGathering(t *testing.T) {
 }
 
 func TestDelay(t *testing.T) {
-	f, now := NewFormer(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 5*time.Millisecond), time.Unix(100, 0)
+	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 5*time.Millisecond), time.Unix(100, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{10}}, now)
 	if b, again := f.Next(now); b != nil || !again.Equal(now.Add(5*time.Millisecond)) {
 		t.Fatalf("%+v, %v", b, again)
@@ -456,7 +456,7 @@ func TestCeiling(t *testing.T) {
 
 // TestCeilingBoundsBatches: sequences share a batch up to the ceiling; a longer one goes alone, and is not starved.
 func TestCeilingBoundsBatches(t *testing.T) {
-	f, now := NewFormer(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
+	f, now := NewPacker(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
 	f.OutOfMemory(1000, 100)
 	if f.Ceiling() != 100 {
 		t.Fatalf("ceiling %d", f.Ceiling())

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Flaky is a TCP relay between a client and a server that a test can make slow, silent
+// FaultProxy is a TCP relay between a client and a server that a test can make slow, silent
 // or broken. Its faults act on both directions and, except Cut, on connections opened
 // before and after. Safe for concurrent use.
-type Flaky struct {
+type FaultProxy struct {
 	// Addr is where clients connect, host:port.
 	Addr string
 
@@ -28,7 +28,7 @@ type Flaky struct {
 
 // NewFlaky starts a relay to target (host:port) that behaves until told otherwise. It
 // ends with the test.
-func NewFlaky(t testing.TB, target string) *Flaky {
+func NewFlaky(t testing.TB, target string) *FaultProxy {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -36,7 +36,7 @@ func NewFlaky(t testing.TB, target string) *Flaky {
 	}
 	open := make(chan struct{})
 	close(open)
-	f := &Flaky{
+	f := &FaultProxy{
 		Addr: ln.Addr().String(), target: target, ln: ln,
 		conns: map[net.Conn]struct{}{}, resumed: open,
 	}
@@ -46,7 +46,7 @@ func NewFlaky(t testing.TB, target string) *Flaky {
 }
 
 // Delay makes every block of bytes wait for d before it is passed on; 0 ends that.
-func (f *Flaky) Delay(d time.Duration) {
+func (f *FaultProxy) Delay(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.delay = d
@@ -54,7 +54,7 @@ func (f *Flaky) Delay(d time.Duration) {
 
 // Pause stops the flow of bytes while connections stay open, as a network that lost its
 // route does, until Resume.
-func (f *Flaky) Pause() {
+func (f *FaultProxy) Pause() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.flowingLocked() {
@@ -63,7 +63,7 @@ func (f *Flaky) Pause() {
 }
 
 // Resume ends a Pause; what was held back is delivered.
-func (f *Flaky) Resume() {
+func (f *FaultProxy) Resume() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.flowingLocked() {
@@ -72,7 +72,7 @@ func (f *Flaky) Resume() {
 }
 
 // Cut resets every open connection. New ones are accepted.
-func (f *Flaky) Cut() {
+func (f *FaultProxy) Cut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for c := range f.conns {
@@ -84,20 +84,20 @@ func (f *Flaky) Cut() {
 }
 
 // Refuse makes new connections be reset at once, or ends that.
-func (f *Flaky) Refuse(on bool) {
+func (f *FaultProxy) Refuse(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse = on
 }
 
 // Open returns how many clients are connected through the relay.
-func (f *Flaky) Open() int {
+func (f *FaultProxy) Open() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.conns) / 2
 }
 
-func (f *Flaky) flowingLocked() bool {
+func (f *FaultProxy) flowingLocked() bool {
 	select {
 	case <-f.resumed:
 		return true
@@ -106,7 +106,7 @@ func (f *Flaky) flowingLocked() bool {
 	}
 }
 
-func (f *Flaky) accept() {
+func (f *FaultProxy) accept() {
 	for {
 		client, err := f.ln.Accept()
 		if err != nil {
@@ -117,7 +117,7 @@ func (f *Flaky) accept() {
 }
 
 // relay copies both ways until one side ends.
-func (f *Flaky) relay(client net.Conn) {
+func (f *FaultProxy) relay(client net.Conn) {
 	f.mu.Lock()
 	refuse := f.refuse
 	f.mu.Unlock()
@@ -143,7 +143,7 @@ func (f *Flaky) relay(client net.Conn) {
 
 // copy passes bytes on, subject to the faults, and passes the end on as a half-close. A
 // failed write ends both directions.
-func (f *Flaky) copy(dst, src net.Conn) {
+func (f *FaultProxy) copy(dst, src net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
@@ -162,7 +162,7 @@ func (f *Flaky) copy(dst, src net.Conn) {
 }
 
 // hold waits as the faults of the moment ask.
-func (f *Flaky) hold() {
+func (f *FaultProxy) hold() {
 	f.mu.Lock()
 	delay, resumed := f.delay, f.resumed
 	f.mu.Unlock()
@@ -172,7 +172,7 @@ func (f *Flaky) hold() {
 	<-resumed
 }
 
-func (f *Flaky) add(pair ...net.Conn) bool {
+func (f *FaultProxy) add(pair ...net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range pair {
@@ -185,7 +185,7 @@ func (f *Flaky) add(pair ...net.Conn) bool {
 	return !f.closed
 }
 
-func (f *Flaky) remove(pair ...net.Conn) {
+func (f *FaultProxy) remove(pair ...net.Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range pair {
@@ -194,7 +194,7 @@ func (f *Flaky) remove(pair ...net.Conn) {
 	}
 }
 
-func (f *Flaky) close() {
+func (f *FaultProxy) close() {
 	_ = f.ln.Close()
 	f.mu.Lock()
 	f.closed = true
