@@ -224,6 +224,9 @@ func (x *exchange) send() (*relay.Response, error) {
 	}
 	if x.info.Ticket != "" {
 		add(rpc.HeaderTicket, x.info.Ticket)
+		if x.info.Together > 1 {
+			add(rpc.HeaderWaited, strconv.Itoa(x.info.Together))
+		}
 	}
 	if x.hit.Route.Body == api.BodyJSON {
 		x.req.Add("Content-Type", jsonType) // whatever the client called it

@@ -245,6 +245,7 @@ func (g *Gate) finish(gr *group, v verdict) (next verdict, over bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	info.Together = gr.waiters.Len()
 	g.settleAllLocked(gr, r, info, err)
 	g.dropTicketLocked(gr)
 	g.forgetLocked(gr)

@@ -37,11 +37,12 @@ type Tenant interface {
 
 // LoadInfo says what a waiter's route had cost.
 type LoadInfo struct {
-	Ticket  string        // "" when the model turned out to be loaded
-	Cold    bool          // the runner loaded the model for this ticket
-	LoadMS  int64         // how long that took
-	Evicted []string      // models that had to go for it
-	Waited  time.Duration // since Enter
+	Ticket   string        // "" when the model turned out to be loaded
+	Together int           // how many waiters got this route at this time
+	Cold     bool          // the runner loaded the model for this ticket
+	LoadMS   int64         // how long that took
+	Evicted  []string      // models that had to go for it
+	Waited   time.Duration // since Enter
 }
 
 // A Waiter is one request held until its model is ready. It has exactly one outcome: a route, an error, or ErrLeft.

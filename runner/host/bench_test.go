@@ -231,7 +231,7 @@ func (b *bench) enter(model, ticket string) (leave func(), refused string) {
 			pass.Leave()
 		})
 	}
-	pass, refused = b.host.Acquire(model, ticket, "g", func(error) {
+	pass, refused = b.host.Acquire(model, ticket, "g", 1, func(error) {
 		<-admitted
 		f.mayCut.Store(true)
 		leave()

@@ -63,7 +63,7 @@ func (b *bench) cutting(model string) <-chan error {
 	b.Helper()
 	why := make(chan error, 1)
 	passes := make(chan *host.Lease, 1)
-	p, refused := b.host.Acquire(model, "", "g", func(cause error) {
+	p, refused := b.host.Acquire(model, "", "g", 0, func(cause error) {
 		p := <-passes
 		p.Engine.(*fake).mayCut.Store(true)
 		p.Leave()

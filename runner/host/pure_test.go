@@ -70,7 +70,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-func TestDebts(t *testing.T) {
+func TestReservations(t *testing.T) {
 	now := time.Now()
 	var d reservations
 	g, h := reservation{"t", "g"}, reservation{"t", "h"}
@@ -87,7 +87,7 @@ func TestDebts(t *testing.T) {
 	if !d.has(g) || !d.has(h) || d.has(reservation{"", "g"}) || d.has(reservation{"v", "g"}) {
 		t.Error("while it is asked, the model is reserved for everybody who names the ticket, and nobody else")
 	}
-	d.end(g) // came before the answer
+	d.use(g, 1, now) // came before the answer
 	d.answer("u", nil, now)
 	if !d.has(h) {
 		t.Error("the answer for one ticket ended another's")
@@ -103,6 +103,34 @@ func TestDebts(t *testing.T) {
 	d.expire(now.Add(time.Second))
 	if d.any() {
 		t.Error("not lapsed")
+	}
+
+	// Several requests of one gateway waited.
+	d.ask("w")
+	d.use(reservation{"w", "g"}, 2, now)
+	d.use(reservation{"w", "h"}, 2, now)
+	d.use(reservation{"w", "h"}, 2, now)
+	d.answer("w", []string{"f", "g", "h"}, now.Add(time.Hour))
+	f, g, h := reservation{"w", "f"}, reservation{"w", "g"}, reservation{"w", "h"}
+	if !d.has(f) || !d.has(g) || d.has(h) {
+		t.Errorf("one of two requests of g and both of h came: %v", d.due)
+	}
+	if until := d.use(f, 3, now); until != now.Add(arriveWithin) || !d.has(f) {
+		t.Errorf("after the first of three the reservation expires at %v", until)
+	}
+	if until := d.use(f, 3, now.Add(time.Minute)); !until.IsZero() || !d.has(f) {
+		t.Errorf("after the second of three it expires at %v", until)
+	}
+	d.use(f, 3, now)
+	d.use(g, 2, now)
+	if d.any() {
+		t.Errorf("all came: %v", d.due)
+	}
+	d.ask("x")
+	d.end(reservation{"x", "g"})
+	d.answer("x", []string{"g"}, now.Add(time.Hour))
+	if d.any() {
+		t.Error("a reservation for a gateway that left")
 	}
 }
 

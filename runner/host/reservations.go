@@ -7,16 +7,38 @@ import (
 	"reveille/infra/state"
 )
 
-// A reservation keeps a model for a gateway that waited for the load of a ticket: the model serves one of its requests
-// before it may be evicted (rule 7).
+// A reservation keeps a model for a gateway whose requests waited for the load of a ticket: the model serves them before it
+// may be evicted (rule 7).
 type reservation struct{ ticket, gateway string }
+
+// arriveWithin is how long a model is kept for the rest of a gateway's requests once the first of them is there: the gateway
+// sends them all at one time.
+const arriveWithin = time.Second
+
+// pending says what a reservation still waits for.
+type pending struct {
+	requests int // 0: not known before the first
+	until    time.Time
+}
+
+// arrived takes in one of waited requests.
+func (p pending) arrived(waited int, now time.Time) pending {
+	if p.requests == 0 {
+		p.requests = max(waited, 1)
+	}
+	p.requests--
+	if soon := now.Add(arriveWithin); p.until.IsZero() || soon.Before(p.until) {
+		p.until = soon
+	}
+	return p
+}
 
 // reservations are those of one model. Host.mu guards them; the zero value has none.
 type reservations struct {
-	due map[reservation]time.Time // when each expires
+	due map[reservation]pending
 	// asking has the tickets whose outcome is on its way to Redis, with the gateways that have come already. Until Redis
 	// returns the waiters, any gateway that presents such a ticket is admitted.
-	asking map[string]map[string]struct{}
+	asking map[string]map[string]pending
 }
 
 func (d *reservations) any() bool { return len(d.due) > 0 || len(d.asking) > 0 }
@@ -34,18 +56,40 @@ func (d *reservations) has(x reservation) bool {
 // ask keeps the model for a ticket until its waiters are known.
 func (d *reservations) ask(ticket string) {
 	if d.asking == nil {
-		d.asking = map[string]map[string]struct{}{}
+		d.asking = map[string]map[string]pending{}
 	}
 	if d.asking[ticket] == nil {
-		d.asking[ticket] = map[string]struct{}{}
+		d.asking[ticket] = map[string]pending{}
 	}
 }
 
-// end ends one reservation.
+// use takes in one of the requests that waited at a reservation's gateway. It returns when the reservation expires now, the
+// zero time if that did not change.
+func (d *reservations) use(x reservation, waited int, now time.Time) (expires time.Time) {
+	if was, ok := d.due[x]; ok {
+		p := was.arrived(waited, now)
+		if p.requests == 0 {
+			delete(d.due, x)
+		} else {
+			d.due[x] = p
+		}
+		if p.requests > 0 && p.until != was.until {
+			expires = p.until
+		}
+	}
+	if came := d.asking[x.ticket]; came != nil {
+		if p, ok := came[x.gateway]; !ok || p.requests > 0 {
+			came[x.gateway] = p.arrived(waited, now)
+		}
+	}
+	return expires
+}
+
+// end ends a reservation, whatever it waits for.
 func (d *reservations) end(x reservation) {
 	delete(d.due, x)
 	if came := d.asking[x.ticket]; came != nil {
-		came[x.gateway] = struct{}{}
+		came[x.gateway] = pending{}
 	}
 }
 
@@ -57,19 +101,23 @@ func (d *reservations) answer(ticket string, waiting []string, until time.Time) 
 	}
 	delete(d.asking, ticket)
 	for _, g := range waiting {
-		if _, ok := came[g]; !ok {
-			if d.due == nil {
-				d.due = map[reservation]time.Time{}
-			}
-			d.due[reservation{ticket, g}] = until
+		p, here := came[g]
+		if !here {
+			p.until = until
+		} else if p.requests == 0 {
+			continue
 		}
+		if d.due == nil {
+			d.due = map[reservation]pending{}
+		}
+		d.due[reservation{ticket, g}] = p
 	}
 }
 
 // expire drops the reservations that have ended by now.
 func (d *reservations) expire(now time.Time) {
-	for x, until := range d.due {
-		if !now.Before(until) {
+	for x, p := range d.due {
+		if !now.Before(p.until) {
 			delete(d.due, x)
 		}
 	}
@@ -81,14 +129,20 @@ func (h *Host) reserveFor(r *resident, ticket string, waiting []string) {
 	defer h.mu.Unlock()
 	r.reservations.answer(ticket, waiting, time.Now().Add(h.cfg.Reserve))
 	if len(r.reservations.due) > 0 {
-		time.AfterFunc(h.cfg.Reserve, func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			r.reservations.expire(time.Now())
-			h.settleLocked(r)
-		})
+		h.expireAfter(r, arriveWithin)
+		h.expireAfter(r, h.cfg.Reserve)
 	}
 	h.settleLocked(r)
+}
+
+// expireAfter drops the reservations of a model that have ended after d.
+func (h *Host) expireAfter(r *resident, d time.Duration) {
+	time.AfterFunc(d, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		r.reservations.expire(time.Now())
+		h.settleLocked(r)
+	})
 }
 
 // release ends the reservation of a gateway that does not wait any more.

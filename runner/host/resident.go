@@ -87,17 +87,17 @@ type Lease struct {
 
 // Acquire admits a request to a model, or says why not: a refusal of infra/rpc. cut, which may be nil, is called at most
 // once and from another goroutine, when the request must end early. ticket and gateway name the load that the request
-// waited for.
-func (h *Host) Acquire(model, ticket, gateway string, cut func(error)) (*Lease, string) {
-	return h.admit(model, reservation{ticket, gateway}, cut, false)
+// waited for, waited how many of the gateway's requests did; 0 is one.
+func (h *Host) Acquire(model, ticket, gateway string, waited int, cut func(error)) (*Lease, string) {
+	return h.admit(model, reservation{ticket, gateway}, waited, cut, false)
 }
 
 // AcquireRead admits a request that only reads an engine's state: the model is kept while it lasts, and its time of use stays.
 func (h *Host) AcquireRead(model string, cut func(error)) (*Lease, string) {
-	return h.admit(model, reservation{}, cut, true)
+	return h.admit(model, reservation{}, 0, cut, true)
 }
 
-func (h *Host) admit(model string, d reservation, cut func(error), look bool) (*Lease, string) {
+func (h *Host) admit(model string, d reservation, waited int, cut func(error), look bool) (*Lease, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.draining {
@@ -110,7 +110,10 @@ func (h *Host) admit(model string, d reservation, cut func(error), look bool) (*
 	p := &Lease{Engine: r.engine, Model: r.model, host: h, res: r, cut: cut, look: look}
 	r.open[p] = struct{}{}
 	p.useLocked()
-	r.reservations.end(d)
+	now := time.Now()
+	if until := r.reservations.use(d, waited, now); !until.IsZero() {
+		h.expireAfter(r, until.Sub(now))
+	}
 	return p, ""
 }
 

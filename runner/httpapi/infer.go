@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -92,7 +93,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if h := &ctx.Request.Header; len(h.Peek(rpc.HeaderRead)) > 0 {
 		pass, refused = s.cfg.Host.AcquireRead(model, x.cancel)
 	} else {
-		pass, refused = s.cfg.Host.Acquire(model, string(h.Peek(rpc.HeaderTicket)), gateway, x.cancel)
+		pass, refused = s.cfg.Host.Acquire(model, string(h.Peek(rpc.HeaderTicket)), gateway, waited(h), x.cancel)
 	}
 	if refused != "" {
 		s.m.refused.Inc()
@@ -217,4 +218,10 @@ func lastEvent(err error) []byte {
 func errorBody(code, message string) []byte {
 	body, _ := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": "server_error", "param": nil, "code": code}})
 	return body
+}
+
+// waited is how many requests a gateway says that it sends with a ticket.
+func waited(h *fasthttp.RequestHeader) int {
+	n, _ := strconv.ParseUint(string(h.Peek(rpc.HeaderWaited)), 10, 16)
+	return int(n)
 }

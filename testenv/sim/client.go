@@ -66,7 +66,7 @@ func (c *client) run() string {
 		return code(err)
 	}
 	route, warm := c.life.gate.Route(c.model)
-	ticket := ""
+	var load scheduling.LoadInfo
 	var why string
 	for {
 		if !warm {
@@ -81,13 +81,13 @@ func (c *client) run() string {
 			if err != nil {
 				return code(err)
 			}
-			route, ticket = r, info.Ticket
+			route, load = r, info
 		}
-		again, text := c.send(route, ticket)
+		again, text := c.send(route, load)
 		if !again {
 			return text
 		}
-		why, warm, ticket = text, false, ""
+		why, warm, load = text, false, scheduling.LoadInfo{}
 		if !slices.Contains(c.refusedBy, route.Host) {
 			c.refusedBy = append(c.refusedBy, route.Host)
 		}
@@ -125,12 +125,12 @@ func (c *client) wait(left time.Duration) (scheduling.Route, scheduling.LoadInfo
 var errReset = errors.New("reset")
 
 // send sends the request to a runner; again when no engine saw it.
-func (c *client) send(route scheduling.Route, ticket string) (again bool, outcome string) {
+func (c *client) send(route scheduling.Route, load scheduling.LoadInfo) (again bool, outcome string) {
 	if err := c.barred(); err != nil { // since it began to wait
 		return false, code(err)
 	}
 	gate := c.life.gate
-	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: route.Host, Ticket: ticket})
+	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: route.Host, Ticket: load.Ticket})
 	gate.Begin(route, c.model)
 	c.life.toucher.Touch(route.Host, c.model)
 	defer func() {
@@ -150,7 +150,7 @@ func (c *client) send(route scheduling.Route, ticket string) (again bool, outcom
 	}
 	defer life.disconnect(conn)
 	cut := make(chan struct{}, 1)
-	pass, reason := life.host.Acquire(c.model, ticket, c.life.id, func(error) {
+	pass, reason := life.host.Acquire(c.model, load.Ticket, c.life.id, load.Together, func(error) {
 		c.w.record(check.Event{Kind: check.Cut, Request: c.id})
 		cut <- struct{}{}
 	})
