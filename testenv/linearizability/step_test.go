@@ -121,7 +121,7 @@ func (p *pool) outline() outline {
 }
 
 func (in input) String() string {
-	text := fmt.Sprintf("%T%+v", in.event, in.event)[len("history."):]
+	_, text, _ := strings.Cut(fmt.Sprintf("%T%+v", in.event, in.event), ".") // without the package
 	if in.at.now > redisClock {
 		text += fmt.Sprintf(" at %d", in.at.now)
 	}
