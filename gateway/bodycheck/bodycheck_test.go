@@ -274,6 +274,12 @@ func TestFields(t *testing.T) {
 	if _, dropped, err := check("completions", body, Model{Fields: []string{"min_tokens"}}); err != nil || dropped != 1 || !bytes.Contains(body, []byte("min_tokens")) {
 		t.Errorf("left %s, %d dropped, %v", body, dropped, err)
 	}
+	for _, field := range []string{`"zz":1`, `"cache_prompt":true`} {
+		many := []byte(`{"messages":[{}]` + strings.Repeat(`,"zz":1`, maxDropped) + "," + field + `}`)
+		if _, _, err := check("chat", many, Model{}); !errors.Is(err, api.UnsupportedParameter) {
+			t.Errorf("%s after %d unknown fields: %v", field, maxDropped, err)
+		}
+	}
 }
 
 func TestTokens(t *testing.T) {

@@ -26,7 +26,7 @@ const (
 	slots
 )
 
-// field is a member that no rule names.
+// field is a member that is taken out of the body.
 type field struct {
 	name  string
 	place jsonscan.Place
@@ -35,7 +35,7 @@ type field struct {
 // Check is the check of one body. The zero value is ready for use.
 type Check struct {
 	values  [slots]jsonscan.Value
-	unknown []field
+	dropped []field
 	err     *api.Error
 
 	// Constrained is set by Finish for a body that asks for constrained output.
@@ -59,11 +59,7 @@ func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
 				c.err = e
 			}
 		}
-		if len(c.unknown) < maxUnknown {
-			c.unknown = append(c.unknown, field{string(name), m.Place()})
-		} else if c.err == nil {
-			c.err = api.Newf(api.UnsupportedParameter, "The request has more than %d fields that are not known here.", maxUnknown)
-		}
+		c.drop(name, m)
 		return
 	}
 	v := m.Value()
@@ -73,14 +69,22 @@ func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
 	if e := r.check(name, v); e != nil && c.err == nil {
 		c.err = e
 	}
-	if string(name) == "cache_prompt" && v.Kind == jsonscan.Bool && string(v.Raw) == "true" && len(c.unknown) < maxUnknown {
-		// Engines cache prompts unless their owner turned that off, so that keys cannot test guesses of others' prompts.
-		c.unknown = append(c.unknown, field{string(name), m.Place()})
+	if r.drops != "" && string(v.Raw) == r.drops {
+		c.drop(name, m)
 	}
 }
 
-// maxUnknown bounds the fields of a body that are taken out.
-const maxUnknown = 256
+// drop notes a member that Finish takes out.
+func (c *Check) drop(name []byte, m *jsonscan.Members) {
+	if len(c.dropped) < maxDropped {
+		c.dropped = append(c.dropped, field{string(name), m.Place()})
+	} else if c.err == nil {
+		c.err = api.Newf(api.UnsupportedParameter, "The request has more than %d fields that are not known here.", maxDropped)
+	}
+}
+
+// maxDropped bounds the fields of a body that are taken out.
+const maxDropped = 256
 
 // Model is what Finish needs to know of the model.
 type Model struct {
@@ -114,12 +118,12 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	if e := tooManyPrompts(c.values[promptSlot], len(body)); e != nil {
 		return 0, e
 	}
-	if len(c.unknown) == 0 {
+	if len(c.dropped) == 0 {
 		return 0, nil
 	}
 	fields := model().Fields
-	places := make([]jsonscan.Place, 0, len(c.unknown))
-	for _, f := range c.unknown {
+	places := make([]jsonscan.Place, 0, len(c.dropped))
+	for _, f := range c.dropped {
 		if slices.Contains(fields, f.name) {
 			continue
 		}

@@ -14,7 +14,8 @@ const (
 )
 
 // sampling are the fields that steer how text is generated. Engines of the
-// llama.cpp family take them on every route that generates.
+// llama.cpp family take them on every route that generates. "cache_prompt": true is their default; if it reached them, it
+// would undo an owner's --no-cache-prompt, which keeps keys from testing guesses of others' prompts.
 var sampling = map[string]rule{
 	"model": {kind: text}, "stream": {kind: boolean}, "stream_options": {kind: object, members: map[string]rule{"include_usage": {kind: boolean}}},
 	"temperature": between(-real, real), "top_p": between(-real, real), "top_k": between(-1, int32Max), "min_p": between(-real, real),
@@ -30,7 +31,7 @@ var sampling = map[string]rule{
 	"n_probs": between(0, topMost), "logprobs": {kind: boolOrNum, high: topMost}, "top_logprobs": between(0, topMost),
 	"post_sampling_probs": {kind: boolean}, "max_tokens": between(-1, int32Max), "max_completion_tokens": between(-1, int32Max),
 	"n_predict": between(-1, int32Max), "n_keep": between(-1, int32Max), "n_discard": between(0, int32Max), "n_indent": between(0, ring),
-	"t_max_predict_ms": between(-1, int32Max), "cache_prompt": {kind: boolean}, "timings_per_token": {kind: boolean},
+	"t_max_predict_ms": between(-1, int32Max), "cache_prompt": {kind: boolean, drops: "true"}, "timings_per_token": {kind: boolean},
 	"return_progress": {kind: boolean}, "return_tokens": {kind: boolean}, "echo": {kind: boolean},
 	"reasoning_format": {kind: text}, "reasoning_budget_tokens": between(-1, int32Max), "thinking_budget_tokens": between(-1, int32Max),
 	"grammar": {kind: grammar, slot: grammarSlot}, "json_schema": {kind: schema, slot: schemaSlot},

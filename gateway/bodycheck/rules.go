@@ -53,6 +53,7 @@ type rule struct {
 	low, high float64 // of a number
 	slot      slot    // where Finish finds the value
 	members   map[string]rule
+	drops     string // JSON of a value that is taken out of the body, as if the field were not known; "" for none
 }
 
 func between(low, high float64) rule { return rule{kind: number, low: low, high: high} }
