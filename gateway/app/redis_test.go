@@ -22,7 +22,7 @@ func resp(args ...string) string {
 	return out
 }
 
-// Without the password the embedded Redis reads short commands alone, and allocates nothing that a client announces.
+// Without the password the embedded Redis reads short commands alone, and allocates no memory for what a client announces.
 func TestEmbeddedRedisBeforeAuth(t *testing.T) {
 	const password = "0123456789abcdef0123456789abcdef"
 	e, err := startRedis("127.0.0.1:0", password)

@@ -20,7 +20,7 @@ func checkPNG(r *bufio.Reader) error {
 	if _, err := r.Discard(len(pngSignature)); err != nil {
 		return err
 	}
-	var head [8 + 13 + 4]byte // of the IHDR chunk, which comes first
+	var head [8 + 13 + checksum]byte // of the IHDR chunk, which comes first
 	if _, err := io.ReadFull(r, head[:]); err != nil || string(head[4:8]) != "IHDR" || binary.BigEndian.Uint32(head[:]) != 13 {
 		return errPNG
 	}
@@ -42,12 +42,20 @@ func checkPNG(r *bufio.Reader) error {
 
 // pngData reads the content of the IDAT chunks as one.
 type pngData struct {
-	r    *bufio.Reader
-	left int64 // in the chunk
+	r      *bufio.Reader
+	inside bool // of an IDAT chunk
+	left   int64
 }
+
+const checksum = 4 // bytes, behind each chunk
 
 func (d *pngData) Read(p []byte) (int, error) {
 	for d.left == 0 {
+		if d.inside {
+			if _, err := d.r.Discard(checksum); err != nil {
+				return 0, err
+			}
+		}
 		var head [8]byte
 		if _, err := io.ReadFull(d.r, head[:]); err != nil {
 			return 0, err
@@ -55,25 +63,19 @@ func (d *pngData) Read(p []byte) (int, error) {
 		length := int64(binary.BigEndian.Uint32(head[:]))
 		switch string(head[4:]) {
 		case "IDAT":
-			d.left = length
+			d.inside, d.left = true, length
 		case "IEND":
 			return 0, io.EOF
 		case "CgBI": // Apple's form, packed differently
 			return 0, errPNG
 		default:
-			if _, err := io.CopyN(io.Discard, d.r, length+4); err != nil { // and the checksum
-				return 0, err
-			}
-		}
-		if string(head[4:]) == "IDAT" && length == 0 {
-			if _, err := d.r.Discard(4); err != nil {
+			d.inside = false
+			if _, err := io.CopyN(io.Discard, d.r, length+checksum); err != nil {
 				return 0, err
 			}
 		}
 	}
 	n, err := d.r.Read(p[:min(int64(len(p)), d.left)])
-	if d.left -= int64(n); d.left == 0 && err == nil {
-		_, err = d.r.Discard(4)
-	}
+	d.left -= int64(n)
 	return n, err
 }

@@ -21,17 +21,13 @@ func (s *Server) hostWake(r *request) error {
 // hostSleep is POST /internal/hosts/{id}/sleep: the host's models are unloaded, and it answers when the host is off. With
 // "force": true open requests are cut.
 func (s *Server) hostSleep(r *request) error {
-	m, err := r.members()
-	if err != nil {
-		return err
-	}
-	force, err := flagOf(m, "force")
+	force, err := r.force()
 	if err != nil {
 		return err
 	}
 	ctx, stop := r.clientContext()
 	defer stop()
-	if err := s.cfg.Gate.SleepHost(ctx, r.hit.ID, force != nil && *force); err != nil {
+	if err := s.cfg.Gate.SleepHost(ctx, r.hit.ID, force); err != nil {
 		return r.unlessLeft(err)
 	}
 	return r.reply(fasthttp.StatusOK, hostAnswer{"success", "Host sleeps", r.hit.ID})

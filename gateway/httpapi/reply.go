@@ -90,6 +90,16 @@ func flagOf(m map[string]json.RawMessage, name string) (*bool, error) {
 	return b, nil
 }
 
+// force reads a body's "force"; absent and null are false.
+func (r *request) force() (bool, error) {
+	m, err := r.members()
+	if err != nil {
+		return false, err
+	}
+	force, err := flagOf(m, "force")
+	return force != nil && *force, err
+}
+
 // named is the model that a management call's body names.
 func (r *request) named(values []jsonscan.Value) (*catalog.Model, error) {
 	v := r.hit.Route.ModelName(values)

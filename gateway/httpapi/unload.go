@@ -28,11 +28,7 @@ func (s *Server) unload(r *request) error {
 	if err != nil {
 		return err
 	}
-	m, err := r.members()
-	if err != nil {
-		return err
-	}
-	force, err := flagOf(m, "force")
+	force, err := r.force()
 	if err != nil {
 		return err
 	}
@@ -41,7 +37,7 @@ func (s *Server) unload(r *request) error {
 	name := r.hit.Route.ModelName(values)
 	switch {
 	case !name.Set():
-		gone, err := s.unloadModel(ctx, "", force != nil && *force)
+		gone, err := s.unloadModel(ctx, "", force)
 		if err != nil {
 			return r.unlessLeft(err)
 		}
@@ -53,7 +49,7 @@ func (s *Server) unload(r *request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.unloadModel(ctx, model.ID, force != nil && *force); err != nil {
+	if _, err := s.unloadModel(ctx, model.ID, force); err != nil {
 		return r.unlessLeft(err)
 	}
 	r.ctx.Response.Header.Set(api.HeaderModel, model.ID)

@@ -50,7 +50,7 @@ type Options struct {
 	Scaled bool
 	// Memory overrides the share, in bytes.
 	Memory int64
-	// Tuned says that the engine's memory follows from the plan: nothing that is not known here is added to it.
+	// Tuned says that the engine's memory follows from the plan: no unknown part is added to it.
 	Tuned bool
 	// PromptCache is the bound of the engine's cache of prompts in bytes, nil for its own.
 	PromptCache *int64

@@ -14,7 +14,7 @@ import (
 	"reveille/testenv/calls"
 )
 
-// forgery puts a hostile value in place of a key's, of which kind is the type.
+// forgery replaces a key's value with a hostile one; kind is the key's type.
 type forgery func(ctx context.Context, rdb *redis.Client, key, kind string) error
 
 // forgeries are what somebody who can write Redis may put anywhere.

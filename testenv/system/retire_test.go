@@ -24,7 +24,7 @@ func (w *world) edit(models string) {
 	}
 }
 
-// stepped loads a stand-in with --step and opens a stream of two tokens, the second of which waits for a step of the record
+// stepped loads a stand-in with --step and opens a stream of two tokens; the second waits for a step of the record
 // that the copy has once the model's entry has changed.
 func (w *world) stepped(model string) (s *stream, retired string) {
 	w.t.Helper()
