@@ -10,10 +10,17 @@ import (
 // newClient makes the client that the options are for: of one node, of a Cluster, of what Sentinels name.
 func newClient(o *redis.UniversalOptions) redis.UniversalClient {
 	if !o.IsClusterMode {
-		return redis.NewUniversalClient(o)
+		c := redis.NewUniversalClient(o)
+		c.AddHook(bound{})
+		return c
 	}
 	co := o.Cluster()
 	co.DisableRoutingPolicies = true // calls here name their keys; the first would wait for the table of all commands
+	co.NewClient = func(node *redis.Options) *redis.Client {
+		c := redis.NewClient(node)
+		c.AddHook(bound{})
+		return c
+	}
 	c := redis.NewClusterClient(co)
 	c.AddHook(once{c})
 	return c

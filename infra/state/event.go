@@ -47,6 +47,7 @@ func (s *Store) Listen(ctx context.Context, handle func(Event)) {
 // listenOnce subscribes and delivers until the connection breaks. go-redis would reconnect silently; here a break ends
 // the subscription, so that the caller learns that events may be missing.
 func (s *Store) listenOnce(ctx context.Context, handle func(Event)) {
+	ctx = subscribing(ctx)
 	sub := s.rdb.Subscribe(ctx, s.keys.events())
 	closed := context.AfterFunc(ctx, func() { _ = sub.Close() })
 	defer func() {
@@ -61,7 +62,11 @@ func (s *Store) listenOnce(ctx context.Context, handle func(Event)) {
 	for asked := false; ; {
 		msg, err := sub.ReceiveTimeout(ctx, 5*time.Second)
 		var ne net.Error
+		var large *eventError
 		switch {
+		case errors.As(err, &large):
+			_ = s.breaker.corrupt(err) // which tells the log
+			return
 		case errors.As(err, &ne) && ne.Timeout():
 			if asked || sub.Ping(ctx) != nil {
 				return // a peer that is gone without a word answers no ping either

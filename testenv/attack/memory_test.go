@@ -19,19 +19,22 @@ import (
 )
 
 // rss is the memory of a process in bytes.
-func rss(t *testing.T, pid int) int64 {
+func rss(t *testing.T, pid int) int64 { return memory(t, pid, "VmRSS:") }
+
+// memory is a value of a process's status in bytes.
+func memory(t *testing.T, pid int, field string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Skip("no /proc:", err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "VmRSS:" {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == field {
 			kib, _ := strconv.ParseInt(f[1], 10, 64)
 			return kib << 10
 		}
 	}
-	t.Fatal("no VmRSS")
+	t.Fatal("no " + field)
 	return 0
 }
 
