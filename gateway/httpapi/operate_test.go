@@ -118,10 +118,13 @@ func TestRuntimeSettings(t *testing.T) {
 	if _, there := r.json["ctx_size"]; there {
 		t.Error(r.text)
 	}
-	for _, body := range []string{`{"nonsense":1}`, `{"ctx_size":"x"}`, `{"ctx_size":1.5}`, `{"max_loaded_models":0}`, `{"max_loaded_models":{"x":1}}`, `{"llamacpp":{"backend":1}}`, `{"llamacpp":"cpu"}`, `{"llamacpp":{"args":"--props"}}`, `{"whispercpp":{"args":"/etc/passwd"}}`, `{"llamacpp":{"backend":"-x"}}`, `[]`} {
+	for _, body := range []string{`{"nonsense":1}`, `{"ctx_size":"x"}`, `{"ctx_size":1.5}`, `{"ctx_size":-2}`, `{"ctx_size":9223372036854775807}`, `{"max_loaded_models":9223372036854775807}`, `{"max_loaded_models":0}`, `{"max_loaded_models":{"x":1}}`, `{"llamacpp":{"backend":1}}`, `{"llamacpp":"cpu"}`, `{"llamacpp":{"args":"--props"}}`, `{"whispercpp":{"args":"/etc/passwd"}}`, `{"llamacpp":{"backend":"-x"}}`, `[]`} {
 		if r := p.post("/v1/internal/set", body); r.status != 400 {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}
+	}
+	if r := p.post("/v1/internal/set", `{"ctx_size":16777217}`); r.status != 400 || !strings.Contains(r.text, "want 0 to 16777216, or -1 for automatic") {
+		t.Errorf("%d %s", r.status, r.text)
 	}
 }
 

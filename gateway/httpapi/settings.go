@@ -48,16 +48,22 @@ func checkLimits(raw json.RawMessage) string {
 }
 
 func checkLimit(n int) string {
-	if n < 1 && n != -1 {
-		return "want 1 or more, or -1 for no limit"
+	if (n < 1 || n > 1_000_000) && n != -1 {
+		return "want 1 to 1000000, or -1 for no limit"
 	}
 	return ""
 }
 
+// checkContext wants what llamacpp takes, whose range is the widest. Recipes with a narrower one leave out what they refuse.
 func checkContext(raw json.RawMessage) string {
 	var n int64
-	if json.Unmarshal(raw, &n) != nil || n < -1 {
+	if json.Unmarshal(raw, &n) != nil {
 		return "want a whole number of tokens, or -1 for automatic"
+	}
+	llamacpp := recipe.Shipped()["llamacpp"]
+	var oe *recipe.OptionError
+	if errors.As(recipe.CheckOptions(&llamacpp, recipe.Options{"ctx_size": n}, recipe.Outside), &oe) {
+		return oe.Reason
 	}
 	return ""
 }

@@ -401,3 +401,24 @@ func TestCheckEffective(t *testing.T) {
 		}
 	}
 }
+
+// TestNumbersAreBounded: no number of the shipped recipes is without a range that a program can reckon with.
+func TestNumbersAreBounded(t *testing.T) {
+	const most = 1 << 50
+	for id, r := range Shipped() {
+		for name, spec := range r.Options {
+			if spec.Kind != KindInt && spec.Kind != KindFloat {
+				continue
+			}
+			if spec.Min == nil || *spec.Min < -most || spec.Max == nil || *spec.Max > most {
+				t.Errorf("recipe %s: option %s has no range", id, name)
+				continue
+			}
+			var oe *OptionError
+			err := CheckOptions(&r, Options{name: int64(1<<63 - 1)}, Owner)
+			if want := "want " + number(*spec.Min) + " to " + number(*spec.Max); !errors.As(err, &oe) || !strings.HasPrefix(oe.Reason, want) {
+				t.Errorf("recipe %s: option %s: %v, want %q", id, name, err, want)
+			}
+		}
+	}
+}
