@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 
 	"reveille/testenv"
@@ -112,7 +113,7 @@ func complaints(log string) string {
 // Config is for clients of the emulator's services; they make no second attempt.
 func (e *Emulator) Config() aws.Config {
 	return aws.Config{
-		Region: Region, BaseEndpoint: aws.String(e.URL), RetryMaxAttempts: 1,
+		Region: Region, BaseEndpoint: aws.String(e.URL), RetryMaxAttempts: 1, HTTPClient: client{awshttp.NewBuildableClient()},
 		Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
 	}
 }
