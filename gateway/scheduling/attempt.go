@@ -122,13 +122,10 @@ func (n *loadAttempt) place(s *state.Snapshot, c *catalog.Catalog, shunned []str
 		}
 		v.Refused = n.model
 	}
-	there := ""
-	switch {
-	case n.own:
+	// An explicit load is no ticket to attach to, but its host will have the model: no second copy elsewhere.
+	there := coming(s, n.model)
+	if n.own {
 		there = holder(s, n.model)
-	case n.moving == "":
-		// An explicit load is no ticket to attach to, but its host will have the model: no second copy elsewhere.
-		there = coming(s, n.model)
 	}
 	switch r := n.tooLarge[there]; {
 	case n.own && r != nil: // the copy that is there stays, and is not to get a second one beside it
@@ -208,25 +205,22 @@ func (n *loadAttempt) refusal(r *policy.Refusal) *api.Error {
 
 // want is the call to make for a placement on that revision.
 func (n *loadAttempt) want(gateway, host string, revision uint64, background bool) state.Want {
-	w := state.Want{
+	return state.Want{
 		Gateway: gateway, Model: n.model, Host: host, Revision: revision, Background: background,
-		Refused: len(n.refused) > 0, Own: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round),
+		Refused: len(n.refused) > 0, Own: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round), Replaces: n.moving,
 	}
-	if n.moving != "" {
-		// All gateways that wait for the lost ticket find the same replacement by this operation.
-		w.Own, w.Operation = true, "move-"+n.moving
-	}
-	return w
 }
 
 // acquired takes in the store's answer to want.
 func (n *loadAttempt) acquired(now time.Time, got state.Acquired, err error) verdict {
 	switch {
-	case errors.Is(err, state.ErrStale), err == nil && got.Status == "none":
+	case errors.Is(err, state.ErrStale):
 		return n.again(now)
-	case err != nil && n.moving != "":
-		n.moving = "" // the old ticket is as good as before
+	case n.moving != "" && (err != nil || got.Status == "none"):
+		n.moving = "" // the old ticket is as good as before, or its end is about to be heard
 		return verdict{do: rest}
+	case err == nil && got.Status == "none":
+		return n.again(now)
 	case errors.Is(err, state.ErrUnavailable):
 		if n.away++; n.away < awayTries {
 			return verdict{do: ask}
@@ -235,18 +229,14 @@ func (n *loadAttempt) acquired(now time.Time, got state.Acquired, err error) ver
 	case err != nil:
 		return fail(api.As(err))
 	case got.Status == "loaded":
-		return verdict{do: finish, host: got.Host}
-	}
-	v := verdict{do: rest, leave: n.moving}
-	if n.moving == got.Ticket {
-		v.leave = ""
+		return verdict{do: finish, host: got.Host, leave: n.moving}
 	}
 	n.ticket, n.host, n.moving = got.Ticket, got.Host, ""
 	n.refused, n.stale, n.away, n.blocked = nil, 0, 0, nil
 	n.round++
 	n.begun = time.Time{}
 	n.stands(now, got.State, got.Position)
-	return v
+	return verdict{do: rest}
 }
 
 func (n *loadAttempt) stands(now time.Time, st string, position int) {

@@ -523,6 +523,30 @@ func TestLostHostMovesItsTicket(t *testing.T) {
 	})
 }
 
+// A background load of a lost host is moved once: whoever asks after that and after an eviction has a load of their own.
+func TestLostHostsBackgroundLoadIsMovedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		r1, r2 := start(t, p, nil), start(t, p, nil)
+		p.setState("a", "lost")
+		p.set(func() { p.hosts["b"].State = "lost" })
+		w, err := r1.Enter(Ask{Model: "m0", Background: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-w.Done()
+		time.Sleep(time.Second)
+		p.setState("b", "ready")
+		for i, r := range []*rig{r1, r2, r1} {
+			route, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+			if err != nil || route.Host != "b" || p.loadsOf("m0") != i+1 {
+				t.Fatalf("request %d: %+v %+v %v after %d loads, want one more for each", i, route, info, err, p.loadsOf("m0"))
+			}
+			p.set(func() { delete(p.hosts["b"].Models, "m0"); p.rev++ }) // evicted
+		}
+	})
+}
+
 func TestLostOnlyHostIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")

@@ -163,20 +163,24 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 			}
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.tickets)) {
-			if t := p.tickets[id]; t.rec.Model == w.Model && !t.rec.Done() && t.rec.Fields["own"] == "" && t.rec.Kind == "load" {
+			if t := p.tickets[id]; id != w.Replaces && t.rec.Model == w.Model && !t.rec.Done() && t.rec.Fields["own"] == "" && t.rec.Kind == "load" {
 				return p.attachLocked(t, w), nil
 			}
 		}
 	}
-	if w.Host == "" {
+	old := p.tickets[w.Replaces]
+	if w.Host == "" || w.Replaces != "" && (old == nil || old.rec.Done()) {
 		return state.Acquired{Status: "none"}, nil
 	}
 	if p.stale > 0 || w.Revision != p.rev {
 		p.stale--
 		return got, state.ErrStale
 	}
+	if old != nil {
+		p.endLocked(old, "dropped", nil)
+	}
 	p.serial++
-	t := &fakeTicket{waiters: map[string]bool{}, bg: w.Background}
+	t := &fakeTicket{waiters: map[string]bool{}, bg: w.Background || old != nil && old.bg}
 	t.rec = state.TicketRecord{ID: fmt.Sprint("t", p.serial), Kind: "load", Model: w.Model, Host: w.Host, State: "queued", Created: time.Now().UnixMilli(), Fields: map[string]string{}}
 	maps.Copy(t.rec.Fields, w.Fields)
 	if w.Unload {

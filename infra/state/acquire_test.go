@@ -180,6 +180,60 @@ func TestOperationRepeated(t *testing.T) {
 	})
 }
 
+// TestReplacedTicket: the load of a lost host moves to another. The new ticket is the model's only one, stays a background
+// load, and who asks later never meets the old one or, once it has ended, the new one.
+func TestReplacedTicket(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		register(t, s, "h", nil)
+		near := register(t, s, "near", nil)
+		w := want(t, s, "gw-1", "m", "h")
+		w.Background = true
+		old := acquire(t, s, w)
+		equal(t, "attached", acquire(t, s, state.Want{Gateway: "gw-2", Model: "m"}).Ticket, old.Ticket)
+		b.after(state.LostAfter + time.Second)
+
+		w = want(t, s, "gw-2", "m", "near")
+		w.Replaces, w.Operation = old.Ticket, "op-1"
+		before := b.dump()
+		stale := w
+		stale.Revision--
+		if _, err := s.Acquire(ctx, stale); !errors.Is(err, state.ErrStale) {
+			t.Fatal("a stale placement:", err)
+		}
+		nowhere := w
+		nowhere.Host = ""
+		equal(t, "without a host", acquire(t, s, nowhere).Status, "none")
+		equal(t, "state after refusals", b.dump(), before)
+
+		moved := acquire(t, s, w)
+		equal(t, "moved", moved.Status+moved.Host, "creatednear")
+		equal(t, "the old ticket", standing(t, s, "gw-1", old.Ticket).Record.State, "dropped")
+		equal(t, "queue of the lost host", b.content(prefix+"queue:h"), "")
+		equal(t, "shared ticket", b.field("wanted", "m"), moved.Ticket)
+		before = b.dump()
+		equal(t, "a repetition", acquire(t, s, w).Ticket, moved.Ticket)
+		equal(t, "state after a repetition", b.dump(), before)
+		other := want(t, s, "gw-1", "m", "near")
+		other.Replaces = old.Ticket
+		equal(t, "another that moves", acquire(t, s, other).Ticket, moved.Ticket)
+		for _, gw := range []string{"gw-1", "gw-2"} {
+			must(t, s.Leave(ctx, gw, moved.Ticket, false))
+		}
+		equal(t, "a background load that moved", standing(t, s, "gw-1", moved.Ticket).Record.State, "queued")
+
+		must(t, s.Begin(ctx, "near", near, moved.Ticket))
+		_, err := s.Finish(ctx, "near", near, moved.Ticket, state.Outcome{})
+		must(t, err)
+		other.Revision = want(t, s, "gw-1", "m", "near").Revision
+		equal(t, "one that moves too late", acquire(t, s, other).Status, "none")
+		next := acquire(t, s, want(t, s, "gw-3", "m", "near"))
+		if next.Status != "created" || next.Ticket == moved.Ticket {
+			t.Fatalf("a newcomer is sent to %+v, of which the load has ended", next)
+		}
+	})
+}
+
 // TestUnloadWakesNothing: an unload on a sleeping host has come true already.
 func TestUnloadWakesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {

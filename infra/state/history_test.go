@@ -154,6 +154,9 @@ func (h *history) acquire() {
 	if h.chance(15) {
 		w.Host = ""
 	}
+	if h.chance(15) && len(h.tickets) > 0 {
+		w.Replaces = pick(h, h.tickets)
+	}
 	before := h.dump()
 	a, err := h.s.Acquire(ctx, w)
 	h.note("acquire %+v: %+v %v", w, a, err)

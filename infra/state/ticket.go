@@ -24,11 +24,12 @@ type Want struct {
 	Own        bool              // a ticket of its own (explicit options), not shared with others
 	Fields     map[string]string // options, force, pinned … for the runner
 	Operation  string            // makes a repeated call return the first ticket; "" none
+	Replaces   string            // ticket on a lost host, dropped as the new one is made; "" none
 }
 
 // Acquired is Redis' answer to a Want.
 type Acquired struct {
-	Status    string `json:"status"` // loaded, attached, created, none (nothing to attach to)
+	Status    string `json:"status"` // loaded, attached, created, none (nothing to attach to, or nothing to replace)
 	Host      string `json:"host"`
 	Ticket    string `json:"ticket"`
 	State     string `json:"state"`    // queued or loading; ready for an unload where nothing is loaded; an end when an operation is repeated late
@@ -45,7 +46,7 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	}
 	var out Acquired
 	err := s.evalJSON(ctx, &out, s.scripts.acquire, w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), flag(w.Background),
-		flag(w.Refused), flag(w.Own), object(w.Fields), w.Operation, WakeLease.Milliseconds())
+		flag(w.Refused), flag(w.Own), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale
 	}

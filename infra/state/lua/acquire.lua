@@ -6,12 +6,15 @@
 -- ARGV[9] 1 to make a ticket even if a copy is recorded as loaded (the runner just refused it)
 -- ARGV[10] 1 for a ticket of its own (explicit options), never shared  [11] ticket fields, JSON object of strings
 -- ARGV[12] operation id, '' none: the same id again returns the first ticket  [13] wake lease ms
+-- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped as the new one is made; '' none
 -- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}; wake is the fencing token of the
 -- duty to wake the host, '' when it is awake or somebody else's duty. state is an ended one when an operation is repeated
--- late, and `ready` for an unload on a sleeping host, which has nothing left to unload.
--- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing.
+-- late, and `ready` for an unload on a sleeping host, which has nothing left to unload. none: nothing to attach to without a
+-- host, or nothing left to replace.
+-- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; a background load
+-- stays one in its replacement.
 local gw, m, kind, h = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local background, own, fields = ARGV[8] == '1', ARGV[10] == '1', cjson.decode(ARGV[11])
+local background, own, fields, old = ARGV[8] == '1', ARGV[10] == '1', cjson.decode(ARGV[11]), ARGV[14]
 
 local function position(host, id)
   for i, t in ipairs(redis.call('LRANGE', P .. 'queue:' .. host, 0, -1)) do if t == id then return i end end
@@ -49,20 +52,23 @@ if shared then
     end
   end
   local id = redis.call('HGET', P .. 'wanted', m)
-  if id and pending(redis.call('HGET', P .. 'ticket:' .. id, 'state')) then return attach(id, 'attached') end
+  if id and id ~= old and pending(redis.call('HGET', P .. 'ticket:' .. id, 'state')) then return attach(id, 'attached') end
 end
-if h == '' then return cjson.encode({status = 'none'}) end
+local replaced = old ~= '' and hash(P .. 'ticket:' .. old)
+if h == '' or old ~= '' and not (replaced and pending(replaced.state)) then return cjson.encode({status = 'none'}) end
 if ARGV[6] ~= (redis.call('GET', P .. 'rev') or '0') then return cjson.encode({status = 'stale'}) end
 
+if replaced then close(old, 'dropped') end
 local id = token(0)
 local key = P .. 'ticket:' .. id
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
-redis.call('HSET', key, 'kind', kind, 'model', m, 'host', h, 'state', 'queued', 'created_ms', num(NOW), 'background', ARGV[8])
+redis.call('HSET', key, 'kind', kind, 'model', m, 'host', h, 'state', 'queued', 'created_ms', num(NOW), 'background', replaced and replaced.background == '1' and '1' or ARGV[8])
 redis.call('RPUSH', P .. 'queue:' .. h, id)
 redis.call('SADD', P .. 'hosts', h)
 if shared then redis.call('HSET', P .. 'wanted', m, id) end
 if ARGV[12] ~= '' then redis.call('SET', P .. 'op:' .. ARGV[12], id, 'PX', 60000) end
 changed()
+if replaced then announce(old, replaced, 'dropped') end
 local state = redis.call('HGET', P .. 'host:' .. h, 'state')
 if kind == 'unload' and not awake(state) and state ~= 'waking' then
   announce(id, close(id, 'ready'), 'ready')
