@@ -9,30 +9,22 @@ import (
 	"reveille/infra/relay"
 )
 
-// crashes is the crash record of the request's key; requests without a key share one.
-func (r *request) crashes() *quota.Crashes {
-	if r.account != nil {
-		return &r.account.Crashes
-	}
-	return &r.s.anonymous
-}
-
 // barred refuses a constrained request of a key whose constrained requests crashed engines.
 func (x *exchange) barred() error {
 	if !x.constrained {
 		return nil
 	}
-	return x.crashes().Check(time.Now())
+	return x.s.crashes.Check(x.account, time.Now())
 }
 
 // crashed handles the death of an engine that had the request and gave no byte of an answer. It returns relay.ErrAgain
 // where the request is to be repeated, else e for the client.
 //
 // What the dead engine did with the request is lost with it, so the request is repeated, once (invariant 23). A
-// constrained request may have been the cause: it counts against its key and is never repeated.
+// constrained request may have been the cause: it is never repeated.
 func (x *exchange) crashed(e *api.Error) error {
 	if x.constrained {
-		x.blame()
+		x.s.blame(x.suspected)
 		return e
 	}
 	if x.repeated || x.wait.policy == "fail" || x.s.draining.Load() {
@@ -44,16 +36,14 @@ func (x *exchange) crashed(e *api.Error) error {
 	return x.again(e)
 }
 
-// blame counts a crash against the key of a constrained request.
-func (x *exchange) blame() {
-	x.s.blame(x.crashes(), engineName(x.route, x.model.ID), x.sent, x.id)
-}
-
-// blame counts the crash of an engine against the key of a constrained request that it had. One crash counts once, however
-// often it is noted.
-func (s *Server) blame(crashes *quota.Crashes, engine string, sent time.Time, request string) {
-	if crashes.Note(engine, sent, time.Now()) {
-		s.log.Warn("engines crashed under constrained requests of one key, refusing more of them", "request", request, "engine", engine, "for", quota.CrashWindow)
+// blame notes that an engine crashed with a constrained request. One crash counts once, however often it is noted.
+func (s *Server) blame(p *suspect) {
+	if p == nil {
+		return
+	}
+	if _, barred := s.crashes.Note(p.engine, p.sent, time.Now(), s.suspects.keys(p.at)); barred {
+		s.log.Warn("engines crashed under constrained requests of one key, refusing more of them", "request", p.request, "engine", p.engine, "for", quota.CrashWindow)
+		s.suspects.lookAgain()
 	}
 }
 

@@ -87,3 +87,49 @@ func TestCrashGuard(t *testing.T) {
 	limited(t, open.ask("POST", chatPath, plain), "rate_limit_exceeded")
 	open.well(open.ask("POST", chatPath, chatBody))
 }
+
+// A crash with constrained requests of two keys counts against neither. Then the keys take turns at the engine, so that the
+// next crash tells who it was, and the other key goes on.
+func TestRivals(t *testing.T) {
+	s := keyed(t, "").warm("chat")
+	var open atomic.Int32
+	crash := make(chan struct{})
+	s.serve(func(w http.ResponseWriter, r *http.Request) {
+		open.Add(1)
+		defer open.Add(-1)
+		<-crash
+		dying(1, false)(w, r)
+	})
+	answers := map[string]chan reply{ann: make(chan reply, 1), bob: make(chan reply, 1)}
+	ask := func(key string, want int32) {
+		t.Helper()
+		go func() { answers[key] <- s.ask("POST", chatPath, constrainedBody, key) }()
+		s.until("the engine has the requests", func() bool { return open.Load() == want })
+	}
+	crashed := func(key string) {
+		t.Helper()
+		if r := <-answers[key]; r.code() != "engine_crashed" {
+			t.Errorf("%d %s", r.status, r.text)
+		}
+	}
+	ask(ann, 1)
+	ask(bob, 2)
+	close(crash)
+	crashed(ann)
+	crashed(bob)
+
+	crash = make(chan struct{})
+	ask(ann, 1)
+	ask(bob, 1)
+	s.until("the other key waits for its turn", func() bool {
+		s.server.suspects.mu.Lock()
+		defer s.server.suspects.mu.Unlock()
+		return len(s.server.suspects.waiting) == 1
+	})
+	s.well(s.serve(dying(0, false)).ask("POST", chatPath, chatBody, bob)) // a plain request does not wait
+	close(crash)
+	crashed(ann)
+	s.well(<-answers[bob])
+	limited(t, s.ask("POST", chatPath, constrainedBody, ann), "rate_limit_exceeded")
+	s.well(s.ask("POST", chatPath, constrainedBody, bob))
+}

@@ -49,9 +49,8 @@ type exchange struct {
 	state    string
 	ahead    int
 	refused  refusals
-	resigned bool      // signed anew after a runner did not accept a signature
-	repeated bool      // after its engine crashed
-	sent     time.Time // the last time that it was sent to a runner
+	resigned bool // signed anew after a runner did not accept a signature
+	repeated bool // after its engine crashed
 
 	suspected *suspect // a constrained request that an engine may have
 
@@ -197,6 +196,9 @@ func (x *exchange) reach() (*relay.Stream, error) {
 
 // send sends the request to the route's runner. A runner that could not be reached has not seen it: wait again.
 func (x *exchange) send() (*relay.Response, error) {
+	if x.constrained {
+		x.suspect()
+	}
 	if err := x.barred(); err != nil { // since it began to wait
 		return nil, err
 	}
@@ -238,10 +240,6 @@ func (x *exchange) send() (*relay.Response, error) {
 	}
 	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.key.High {
 		x.req.Add(rpc.HeaderPriority, v)
-	}
-	x.sent = time.Now()
-	if x.constrained {
-		x.suspect()
 	}
 	resp, err := s.clients.of(x.route.Addr, s.cfg.Mirror.Snapshot).Start(&x.link, &x.req)
 	if err == nil {
@@ -391,6 +389,9 @@ func (x *exchange) abandon(cause error) {
 	x.link.Cancel(cause)
 	if w := x.waiter.Load(); w != nil {
 		w.Leave(false)
+	}
+	if x.constrained {
+		x.s.suspects.lookAgain()
 	}
 }
 

@@ -108,8 +108,8 @@ type Server struct {
 	cpu      cpuMeter
 	started  time.Time
 
-	anonymous quota.Crashes // of requests without a key
-	suspects  suspectList
+	crashes  quota.Crashes
+	suspects suspectList
 
 	life context.Context // ends when Shutdown begins: of what would never end by itself
 	end  context.CancelFunc

@@ -74,7 +74,7 @@ func (x *exchange) lastWords(err error) []byte {
 	x.s.m.streamErrors.Inc()
 	e := x.asError(err)
 	if x.constrained && errors.Is(e, api.EngineCrashed) {
-		x.blame()
+		x.s.blame(x.suspected)
 	}
 	return x.hit.Dialect.StreamError(e, x.id)
 }

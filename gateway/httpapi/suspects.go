@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,17 +15,21 @@ import (
 	"reveille/infra/state"
 )
 
+// turnWait bounds how long a request waits for rivals' requests to end.
+const turnWait = 15 * time.Second
+
 // suspect is a constrained request that an engine has, or had when its client left.
 type suspect struct {
-	at      *suspects
-	crashes *quota.Crashes // of its key
-	request string         // its id
+	engine  string
+	at      *suspects // nil before it is sent
+	account *quota.Account
+	request string // its id
 	sent    time.Time
 }
 
 // suspects are the constrained requests of one engine. While there are any, its runner is asked at intervals, and when a
 // client leaves, whether the engine still computes. A runner ends an engine that does not; the requests that are open then
-// hear of a crash, and those whose clients have left count as its cause as well.
+// hear of a crash, and those whose clients have left may be its cause as well.
 type suspects struct {
 	host   state.HostRecord // name and address
 	model  string
@@ -31,41 +37,118 @@ type suspects struct {
 	wake   chan struct{} // capacity 1: a client left
 
 	// guarded by suspectList.mu
-	open map[*suspect]struct{}
-	left map[*quota.Crashes]*suspect // the first of each key since the last check
+	open     map[*suspect]struct{}
+	left     map[*quota.Account]*suspect // the first of each key since the last check
+	checking map[*quota.Account]*suspect // those of left that the check under way is for
 }
 
 // suspectList holds the suspects of all engines. The zero value is ready; it is safe for concurrent use.
 type suspectList struct {
 	mu       sync.Mutex
 	byEngine map[string]*suspects
+	waiting  []*suspect    // for rivals' requests to end, in the order of arrival
+	changed  chan struct{} // closed when those should look again; nil while none waits
 }
 
-// suspect notes that the exchange's request, a constrained one, is sent to its route.
+// suspect notes that the exchange's request, a constrained one, is sent to its route. A key that may have caused a crash
+// waits until the engine has no constrained request of its rivals, so that another crash tells them apart.
 func (x *exchange) suspect() {
 	x.unsuspect(false)
-	s := x.s
-	if s.life.Err() != nil {
-		return
-	}
-	l := &s.suspects
+	l := &x.s.suspects
+	p := &suspect{engine: engineName(x.route, x.model.ID), account: x.account, request: x.id}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	name := engineName(x.route, x.model.ID)
-	e := l.byEngine[name]
-	if e == nil {
-		e = &suspects{
-			host: state.HostRecord{Name: x.route.Host, Addr: x.route.Addr}, model: x.model.ID, engine: name, wake: make(chan struct{}, 1),
-			open: map[*suspect]struct{}{}, left: map[*quota.Crashes]*suspect{},
-		}
-		if l.byEngine == nil {
-			l.byEngine = map[string]*suspects{}
-		}
-		l.byEngine[name] = e
-		s.work.Go(func() { s.watchSuspects(e) })
+	if x.hasRivalLocked(p) {
+		x.awaitTurnLocked(p)
 	}
-	x.suspected = &suspect{at: e, crashes: x.crashes(), request: x.id, sent: x.sent}
-	e.open[x.suspected] = struct{}{}
+	if x.s.life.Err() != nil || x.link.Cause() != nil {
+		return
+	}
+	e := l.byEngine[p.engine]
+	if e == nil {
+		e = x.watchLocked(p.engine)
+	}
+	p.at, p.sent = e, time.Now()
+	x.suspected = p
+	e.open[p] = struct{}{}
+}
+
+// watchLocked begins the record of the exchange's engine.
+func (x *exchange) watchLocked(engine string) *suspects {
+	s, l := x.s, &x.s.suspects
+	e := &suspects{
+		host: state.HostRecord{Name: x.route.Host, Addr: x.route.Addr}, model: x.model.ID, engine: engine, wake: make(chan struct{}, 1),
+		open: map[*suspect]struct{}{}, left: map[*quota.Account]*suspect{},
+	}
+	if l.byEngine == nil {
+		l.byEngine = map[string]*suspects{}
+	}
+	l.byEngine[engine] = e
+	s.work.Go(func() { s.watchSuspects(e) })
+	return e
+}
+
+// awaitTurnLocked waits until p has no rival at its engine and none that came before it, its client leaves, the server shuts down,
+// or turnWait has passed: nobody is refused for what a rival does. It gives up the lock meanwhile.
+func (x *exchange) awaitTurnLocked(p *suspect) {
+	l := &x.s.suspects
+	l.waiting = append(l.waiting, p)
+	timeout := time.NewTimer(turnWait)
+	defer timeout.Stop()
+	for over := false; !over && x.link.Cause() == nil && x.hasRivalLocked(p); {
+		if l.changed == nil {
+			l.changed = make(chan struct{})
+		}
+		changed := l.changed
+		l.mu.Unlock()
+		select {
+		case <-changed:
+		case <-timeout.C:
+			over = true
+		case <-x.s.life.Done():
+			over = true
+		}
+		l.mu.Lock()
+	}
+	l.waiting = slices.DeleteFunc(l.waiting, func(other *suspect) bool { return other == p })
+	l.changedLocked()
+}
+
+// hasRivalLocked reports whether the engine has a request of a rival of p's key, or one waits for it before p.
+func (x *exchange) hasRivalLocked(p *suspect) bool {
+	rivals := x.s.crashes.Rivals(p.account, time.Now())
+	if len(rivals) == 0 {
+		return false
+	}
+	l := &x.s.suspects
+	for _, key := range l.byEngine[p.engine].keysLocked() {
+		if slices.Contains(rivals, key) {
+			return true
+		}
+	}
+	for _, other := range l.waiting {
+		if other == p {
+			break
+		}
+		if other.engine == p.engine && slices.Contains(rivals, other.account) {
+			return true
+		}
+	}
+	return false
+}
+
+// lookAgain has the waiting requests look whether they may go on.
+func (l *suspectList) lookAgain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changedLocked()
+}
+
+func (l *suspectList) changedLocked() {
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
 }
 
 // unsuspect notes that the engine is done with the request, or that its client left before.
@@ -79,16 +162,40 @@ func (x *exchange) unsuspect(clientLeft bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(e.open, p)
+	l.changedLocked()
 	if !clientLeft {
 		return
 	}
-	if _, already := e.left[p.crashes]; !already {
-		e.left[p.crashes] = p
+	if _, already := e.left[p.account]; !already {
+		e.left[p.account] = p
 	}
 	select {
 	case e.wake <- struct{}{}:
 	default:
 	}
+}
+
+// keys are those whose constrained requests an engine has or, when their clients left, may still have.
+func (l *suspectList) keys(e *suspects) []*quota.Account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return e.keysLocked()
+}
+
+func (e *suspects) keysLocked() []*quota.Account {
+	if e == nil {
+		return nil
+	}
+	all := map[*quota.Account]struct{}{}
+	for p := range e.open {
+		all[p.account] = struct{}{}
+	}
+	for _, left := range []map[*quota.Account]*suspect{e.left, e.checking} {
+		for key := range left {
+			all[key] = struct{}{}
+		}
+	}
+	return slices.Collect(maps.Keys(all))
 }
 
 // watchSuspects has an engine checked for as long as there are suspects.
@@ -109,21 +216,29 @@ func (s *Server) watchSuspects(e *suspects) {
 		crashed, err := s.lastCrash(e)
 		if err != nil {
 			s.log.Debug("engine not checked", "host", e.host.Name, "model", e.model, "error", err)
-			continue
 		}
 		for _, p := range left {
 			if p.sent.Before(crashed) {
-				s.blame(p.crashes, e.engine, p.sent, p.request)
+				s.blame(p)
 			}
 		}
+		s.suspects.checked(e)
 	}
 }
 
-// take takes out those whose clients have left. over: there is nobody to suspect any more, and e is forgotten.
-func (l *suspectList) take(e *suspects) (left map[*quota.Crashes]*suspect, over bool) {
+// checked ends the check of those whose clients have left.
+func (l *suspectList) checked(e *suspects) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left, e.left = e.left, map[*quota.Crashes]*suspect{}
+	e.checking = nil
+	l.changedLocked()
+}
+
+// take takes out those whose clients have left. over: there is nobody to suspect any more, and e is forgotten.
+func (l *suspectList) take(e *suspects) (left map[*quota.Account]*suspect, over bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left, e.left, e.checking = e.left, map[*quota.Account]*suspect{}, e.left
 	if over = len(left) == 0 && len(e.open) == 0; over {
 		delete(l.byEngine, e.engine)
 	}

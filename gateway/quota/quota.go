@@ -96,8 +96,6 @@ type Account struct {
 	terms   atomic.Pointer[terms]
 	open    atomic.Int64
 	waiting atomic.Int64
-
-	Crashes Crashes // of engines under its constrained requests
 }
 
 // terms are limits with their buckets.

@@ -99,6 +99,53 @@ func endsEngines(t *testing.T, engine string, attack func(ask func(context.Conte
 	}
 }
 
+// TestCrashesAmongKeys has one key crash the engine while it has constrained requests of another key as well. That counts
+// against neither. Then they take turns, so the second crash tells them apart.
+func TestCrashesAmongKeys(t *testing.T) {
+	const chat, bothKey = "/v1/chat/completions", "attack-both-0123456789abcdef0123456789"
+	models := calls.Catalogue{"m": "llm, " + calls.Options("--crash-on boom --step")}
+	s := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: []string{withKeys(t), "--admin-key=" + bothKey}})
+	ask := func(key, name string) <-chan calls.Answer {
+		plain, answer := calls.ChatBody("m", 1, false), make(chan calls.Answer, 1)
+		body := plain[:len(plain)-1] + `,"response_format":{"type":"json_schema","json_schema":{"name":"` + name + `","schema":{"type":"string"}}}}`
+		go func() { answer <- call(t, "POST", s.URL+chat, body, bearer(key)) }()
+		return answer
+	}
+	step := func() {
+		t.Helper()
+		if a := call(t, "POST", s.URL+"/upstream/m/standin/step", "{}", bearer(bothKey)); a.Err != nil || a.Status >= 300 {
+			t.Errorf("step: %v", a)
+		}
+	}
+	open := func(want int) {
+		t.Helper()
+		calls.Eventually(t, limit, "open requests at the engine", want, func() int {
+			n, _ := statistics(call(t, "GET", s.URL+"/upstream/m/standin/stats", "", bearer(bothKey)).Body)
+			return n
+		})
+	}
+	innocent := ask(otherKey, "fine")
+	open(1)
+	refused(t, "the first attack", <-ask(inferKey, "boom"), 502)
+	refused(t, "what was open during the first attack", <-innocent, 502)
+
+	innocent = ask(otherKey, "fine")
+	open(1)
+	attack := ask(inferKey, "boom")
+	step()
+	if a := <-innocent; !a.OK() {
+		t.Errorf("what was open before the second attack: %v", a)
+	}
+	refused(t, "the second attack", <-attack, 502)
+	refused(t, "after two attacks", <-ask(inferKey, "fine"), 429)
+	innocent = ask(otherKey, "fine")
+	open(1)
+	step()
+	if a := <-innocent; !a.OK() {
+		t.Errorf("the other key after two attacks: %v", a)
+	}
+}
+
 // statistics are the requests that the stand-in's statistics say are open, -1 where there are none, and were made at all.
 func statistics(stats []byte) (open, total int) {
 	st := struct {
