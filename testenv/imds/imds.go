@@ -4,6 +4,7 @@ package imds
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -39,13 +40,17 @@ type Service struct {
 // Start starts a service with some data, which ends with the test.
 func Start(t testing.TB, data map[string]string) *Service {
 	t.Helper()
-	s := &Service{data: map[string]string{}, reads: map[string]int{}, valid: map[string]bool{}}
-	for path, text := range data {
-		s.data[path] = text
-	}
+	s := New(data)
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	s.URL = server.URL
+	return s
+}
+
+// New makes a service with some data, for a server of the test's own.
+func New(data map[string]string) *Service {
+	s := &Service{data: map[string]string{}, reads: map[string]int{}, valid: map[string]bool{}}
+	maps.Copy(s.data, data)
 	return s
 }
 
