@@ -2,12 +2,14 @@ package relay
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -225,4 +227,37 @@ func TestStalledUpstream(t *testing.T) {
 	req := &Request{Method: "POST", Path: []byte("/"), Body: make([]byte, 32<<20)}
 	_, err := c.Do(nil, req)
 	checkError(t, err, ErrTimeout, false)
+}
+
+// An engine has as long for the first byte as it was given (fault 11): two minutes by default. In virtual time.
+func TestFirstByteByTheClock(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reply string
+		got   bool
+	}{"nothing": {"", false}, "half a head": {"HTTP/1.1 200 OK\r\n", true}, "a head": {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true}} {
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			go func() {
+				br := bufio.NewReader(far)
+				_, _ = readRequest(br)
+				if tc.reply != "" { // an empty write to a pipe is a read of nothing
+					_, _ = io.WriteString(far, tc.reply)
+				}
+				_, _ = io.Copy(io.Discard, br)
+			}()
+			c := New(Config{Addr: "engine:1", Dial: func(context.Context) (net.Conn, error) { return near, nil }})
+			defer func() { c.Close(); _ = far.Close() }()
+			req, began := get("/"), time.Now()
+			req.FirstByte = 120 * time.Second
+			r, err := c.Do(nil, req)
+			if err == nil {
+				_, err = io.ReadAll(r)
+				_ = r.Close()
+			}
+			checkError(t, err, ErrTimeout, tc.got)
+			if took := time.Since(began); took != 120*time.Second {
+				t.Errorf("%s: given up after %v, want 120 s", name, took)
+			}
+		})
+	}
 }
