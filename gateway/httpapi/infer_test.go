@@ -194,11 +194,17 @@ func TestRunnerGone(t *testing.T) {
 	}
 }
 
+// TestClocks: a clock that is ten minutes off, to either side, costs the first request one refusal and nothing else.
 func TestClocks(t *testing.T) {
 	s := newStage(t).warm("chat")
-	s.server.cfg.Signer.Correct("here", time.Now().Add(10*time.Minute).UnixMilli())
-	if r := s.ask("POST", chatPath, chatBody); r.status != 200 || len(s.loads) != 0 {
-		t.Errorf("%d %s", r.status, r.text)
+	for _, off := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
+		s.server.cfg.Signer.Correct("here", time.Now().Add(off).UnixMilli())
+		s.denied = 0
+		for range 3 {
+			if r := s.ask("POST", chatPath, chatBody); r.status != 200 || len(s.loads) != 0 || s.denied != 1 {
+				t.Errorf("%v off: %d %s after %d refusals, want 1", off, r.status, r.text, s.denied)
+			}
+		}
 	}
 	s.verify = rpc.NewVerifier([]byte("another secret, of another pool"))
 	if r := s.ask("POST", chatPath, chatBody); r.status != 500 || r.code() != "internal_error" {

@@ -62,6 +62,7 @@ type stage struct {
 	engine http.HandlerFunc // after the signature was checked; the body can be read
 	loads  map[string]int
 	seen   []gotten
+	denied int                              // calls whose signature was not good
 	loader func(model string) state.Outcome // how a load ends, when it returns
 }
 
@@ -271,6 +272,9 @@ func (s *stage) serveRunner(w http.ResponseWriter, r *http.Request) {
 		if err == rpc.ErrTime {
 			w.Header().Set(rpc.HeaderTime, strconv.FormatInt(time.Now().UnixMilli(), 10))
 		}
+		s.mu.Lock()
+		s.denied++
+		s.mu.Unlock()
 		refuse(rpc.RefusedAuth)(w, r)
 		return
 	}

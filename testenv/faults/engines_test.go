@@ -17,10 +17,10 @@ import (
 )
 
 // Row 9: an engine dies under a request that has no byte yet: it is loaded again and gets the request again, once. Only its
-// own requests fail, and the next one loads it again.
+// own requests fail. Its place is free at once for a load that is queued.
 func TestRow09EngineKilled(t *testing.T) {
 	t.Parallel()
-	w, _ := start(t, calls.Catalogue{"silent": "embedding, " + calls.Options("--hang infer"), "a": "llm, " + calls.Options(slow), "e": "reranking"}, nil, "", "")
+	w, _ := start(t, calls.Catalogue{"silent": "embedding, " + calls.Options("--hang infer"), "a": "llm, " + calls.Options(slow), "b": "llm", "e": "reranking"}, nil, "", "")
 	w.use("e")
 	s := calls.Open(t, w.client, w.url, "a", 100000)
 	held := later(func() calls.Answer { return w.ask("silent") })
@@ -39,10 +39,15 @@ func TestRow09EngineKilled(t *testing.T) {
 		t.Errorf("another model's stream: %v", err)
 	}
 	w.use("e")
+	queued := later(func() calls.Answer { return w.ask("b") })
+	calls.Eventually(t, patience, "queue", 1, w.queued)
 	kill(t, w.engine("a"))
 	last, err := s.Last()
 	endsWith(t, "stream", last, err, "engine_crashed")
-	calls.Eventually(t, patience, "record of a", "", func() string { return w.field("a", "state") })
+	if a := await(t, "queued", queued); !a.OK() {
+		t.Errorf("a request that was queued behind the engine: %v", a)
+	}
+	calls.Eventually(t, patience, "loaded", []string{"b", "e"}, w.loaded)
 	calls.Open(t, w.client, w.url, "a", 100000).Leave()
 }
 
