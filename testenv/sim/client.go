@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
 	"reveille/runner/host"
 	"reveille/testenv/check"
@@ -211,18 +212,21 @@ func (c *client) answer(pass *host.Lease, cut <-chan struct{}, conn *call) (outc
 	}
 }
 
+// noKeys are the keys of requests to a pool without any: the one that has no account.
+var noKeys = []*quota.Account{nil}
+
 // barred refuses a constrained request after such requests crashed engines.
 func (c *client) barred() error {
 	if !c.constrained {
 		return nil
 	}
-	return c.life.crashes.Check(time.Now())
+	return c.life.crashes.Check(nil, time.Now())
 }
 
 // crashed reports whether the request is to be sent once more, as its engine died (gateway/httpapi does the same).
 func (c *client) crashed(route scheduling.Route, sent time.Time, answered bool) bool {
 	if c.constrained {
-		c.life.crashes.Note(route.Host+"/"+c.model, sent, time.Now())
+		c.life.crashes.Note(route.Host+"/"+c.model, sent, time.Now(), noKeys)
 		return false
 	}
 	select {
