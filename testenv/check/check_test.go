@@ -163,6 +163,34 @@ func TestEachPromise(t *testing.T) {
 	}
 }
 
+// A model is too large when no host that the pool can know of holds it. One outside the catalogue is known when its runner
+// has registered with the state that Redis has.
+func TestTooLarge(t *testing.T) {
+	w := world
+	w.Models = map[string]Model{"a": {Type: policy.LLM, Memory: 2}}
+	w.Limits = map[string]policy.Limits{"h": policy.Uniform(1), "guest": policy.Uniform(1)}
+	w.Catalogue, w.Budgets = map[string]bool{"h": true}, map[string]int64{"h": 1, "guest": 2}
+	refusal := []Event{ask(9, "r", "a"), at(9, Event{Kind: Outcome, Request: "r", Text: "model_too_large"})}
+	up, registered := at(1, Event{Kind: HostUp, Host: "guest"}), at(2, Event{Kind: Registered, Host: "guest", Value: 1})
+	again := at(4, Event{Kind: Registered, Host: "guest", Value: 2})
+	for _, c := range []struct {
+		name    string
+		history []Event
+		broken  int
+	}{
+		{"no guest", nil, 0},
+		{"a guest that has not registered", []Event{up}, 0},
+		{"a guest", []Event{up, registered}, 1},
+		{"a guest whom Redis has lost", []Event{up, registered, at(3, Event{Kind: Restored})}, 0},
+		{"a guest who came back", []Event{up, registered, at(3, Event{Kind: Restored}), again}, 1},
+		{"a guest that ended", []Event{up, registered, at(3, Event{Kind: HostDown, Host: "guest"})}, 0},
+	} {
+		if got := Check(w, append(c.history, refusal...)); len(got) != c.broken || c.broken > 0 && got[0].Invariant != 27 {
+			t.Errorf("%s: got %v, want %d", c.name, got, c.broken)
+		}
+	}
+}
+
 // What quiet times forbid is allowed while something is wrong.
 func TestDisturbed(t *testing.T) {
 	history := []Event{

@@ -73,6 +73,7 @@ type grant struct{ ticket, gateway, host string }
 // hostLog is what is remembered of a host.
 type hostLog struct {
 	up, stops  bool
+	registered bool // in this life of its runner, and since Redis was last thrown back
 	generation uint64
 	attempts   map[attempt]int   // starts, in this life of its runner
 	fatal      map[string]bool   // tickets whose file was not found
@@ -161,7 +162,7 @@ func (c *Checker) Add(e Event) {
 		if e.Value <= h.generation {
 			c.broken(17, "host %s got generation %d after %d", e.Host, e.Value, h.generation)
 		}
-		h.generation = max(h.generation, e.Value)
+		h.generation, h.registered = max(h.generation, e.Value), true
 	case Spawn:
 		c.spawn(e)
 	case Ready, Failed, StopBegin, Died, Exit:
@@ -204,7 +205,7 @@ func (c *Checker) Add(e Event) {
 			c.want(m).background++
 		}
 		for _, h := range c.hosts {
-			h.unknown = h.unknown || !h.up
+			h.unknown, h.registered = h.unknown || !h.up, false
 			h.attempts, h.overtaken, h.fatal = map[attempt]int{}, map[string]int{}, map[string]bool{}
 		}
 	case GatewayEnd:

@@ -187,7 +187,7 @@ func (c *Checker) outcome(r *request, e Event) {
 	if e.Text == "model_too_large" {
 		c.judge(27)
 		for host := range c.world.Limits {
-			if h := c.host(host); !c.world.Catalogue[host] && (!h.up || h.stops) {
+			if h := c.host(host); !c.world.Catalogue[host] && (!h.up || h.stops || !h.registered) {
 				continue // the pool may not know it
 			}
 			if budget := c.world.Budgets[host]; budget == 0 || c.world.Models[r.model].Memory <= budget {
