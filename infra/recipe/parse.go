@@ -140,6 +140,7 @@ func Merge(base, override Recipe) Recipe {
 	setSlice(&r.Errors.OutOfMemory, override.Errors.OutOfMemory)
 	setSlice(&r.Errors.Unsupported, override.Errors.Unsupported)
 	setSlice(&r.Redact, override.Redact)
+	set(&r.LogLine, override.LogLine)
 	r.Env = overlay(base.Env, override.Env)
 	r.Backends = overlay(base.Backends, override.Backends)
 	r.TypeFlags = overlay(base.TypeFlags, override.TypeFlags)
@@ -209,6 +210,7 @@ type form struct {
 	Abbreviations bool                   `yaml:"abbreviations"`
 	Errors        errorsForm             `yaml:"errors"`
 	Redact        names                  `yaml:"redact"`
+	LogLine       string                 `yaml:"log_line"`
 	LoadTimeout   time.Duration          `yaml:"load_timeout"`
 	StallTimeout  time.Duration          `yaml:"stall_timeout"`
 	StopGrace     time.Duration          `yaml:"stop_grace"`
@@ -259,6 +261,9 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 	}
 	if f.Ready.Log != "" {
 		r.Ready.Log = c.patterns(names{f.Ready.Log})[0]
+	}
+	if f.LogLine != "" {
+		r.LogLine = c.patterns(names{f.LogLine})[0]
 	}
 	for _, g := range f.Command {
 		r.Command = append(r.Command, Group(g))

@@ -71,8 +71,10 @@ type Recipe struct {
 	Abbreviations bool `json:"abbreviations,omitempty"`
 	// Errors recognises causes of failure in log lines.
 	Errors ErrorPatterns `json:"errors,omitzero"`
-	// Redact matches what a serving engine's log lines quote of requests, see [Recipe.RedactLine].
+	// Redact matches what a serving engine's log lines quote of requests, see [Redactor].
 	Redact []*regexp.Regexp `json:"redact,omitempty"`
+	// LogLine matches every log line that the engine itself begins; other lines go on with what it quotes. See [Redactor].
+	LogLine *regexp.Regexp `json:"log_line,omitempty"`
 	// LoadTimeout bounds a whole load, StallTimeout the part of it without health or log progress, StopGrace the time
 	// between SIGTERM and SIGKILL. Read them through [Recipe.Times].
 	LoadTimeout  time.Duration `json:"load_timeout,omitempty"`
@@ -273,14 +275,6 @@ func (r *Recipe) uses(placeholder string) bool {
 		}
 	}
 	return slices.ContainsFunc(slices.Collect(maps.Values(r.Env)), in)
-}
-
-// RedactLine returns a line that a serving engine logged without what it quotes of requests.
-func (r *Recipe) RedactLine(text string) string {
-	for _, re := range r.Redact {
-		text = re.ReplaceAllLiteralString(text, "[redacted]")
-	}
-	return text
 }
 
 // Registrable reports whether models registered through the API may name the recipe.

@@ -336,19 +336,45 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// Lines that the pinned llama-server wrote while it served, with what clients had sent marked as private.
-func TestRedactLine(t *testing.T) {
-	llama := Shipped()["llamacpp"]
-	for line, want := range map[string]string{
-		`0.05.563.943 W srv    operator(): got exception: {"error":{"code":400,"message":"Unrecognized schema: {\"type\":\"private\"}","type":"invalid_request_error"}}`: `0.05.563.943 W srv    operator(): got exception: {"error":{"code":400,[redacted]`,
-		`root ::= private ( `: `[redacted]`,
-		`  | "private" [a-z]`: `[redacted]`,
-		`"private" digit`:     `[redacted]`,
-		`0.06.565.348 I slot launch_slot_: id  0 | task 7 | processing task`:  `0.06.565.348 I slot launch_slot_: id  0 | task 7 | processing task`,
-		`/src/ggml/src/ggml.c:1234: GGML_ASSERT(a->ne[0] == b->ne[0]) failed`: `/src/ggml/src/ggml.c:1234: GGML_ASSERT(a->ne[0] == b->ne[0]) failed`,
-	} {
-		if got := llama.RedactLine(line); got != want {
-			t.Errorf("%q became %q, want %q", line, got, want)
+// TestRedactor reads what the pinned llama-server wrote while it served, with what clients had sent marked as private.
+func TestRedactor(t *testing.T) {
+	const timeless = `root ::= private (
+  | "private" [a-z]
+"private" digit
+parse: error parsing grammar: expecting newline or end at private
+`
+	const timed = `0.02.661.798 I srv  llama_server: listening on unix:///tmp/engine.sock
+parse: error parsing grammar: unexpected end of input
+
+root ::= private
+ "private
+private three
+1.03.523.299 E failed to parse grammar
+parse: error parsing grammar: expecting name at private
+private
+1.06.204.158 W srv    operator(): got exception: {"error":{"code":400,"message":"Unrecognized schema: {\"type\":\"private\"}","type":"invalid_request_error"}}
+private end of a line that was cut
+1.10.049.018 W common_sampler_types_from_names: unable to match sampler by name 'private
+private'
+1.11.565.348 I slot launch_slot_: id  0 | task 7 | processing task
+/src/ggml/src/ggml.c:1234: GGML_ASSERT(a->ne[0] == b->ne[0]) failed
+#1  0x00007f0000000000 in ggml_abort ()
+terminate called after throwing an instance of 'std::runtime_error'
+  what():  private
+`
+	kept := []string{"llama_server: listening", "E failed to parse grammar", `got exception: {"error":{"code":400,[redacted]`, "slot launch_slot_", "GGML_ASSERT(a->ne[0]", "ggml_abort", "terminate called"}
+	for log, want := range map[string][]string{timeless: {"parse: [redacted]"}, timed: kept} {
+		d, got := Redactor{Recipe: shipped(t, "llamacpp")}, ""
+		for line := range strings.Lines(log) {
+			got += d.Line(strings.TrimSuffix(line, "\n")) + "\n"
+		}
+		if strings.Contains(got, "private") {
+			t.Errorf("quoted:\n%s", got)
+		}
+		for _, text := range want {
+			if !strings.Contains(got, text) {
+				t.Errorf("no %q in\n%s", text, got)
+			}
 		}
 	}
 }

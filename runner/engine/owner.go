@@ -212,10 +212,11 @@ type reader struct {
 	done  chan struct{}
 	cause recipe.Cause // the strongest seen
 	found bool         // ready is closed
+	clean recipe.Redactor
 }
 
 func newReader(p *Process) *reader {
-	return &reader{p: p, ready: make(chan struct{}), done: make(chan struct{})}
+	return &reader{p: p, ready: make(chan struct{}), done: make(chan struct{}), clean: recipe.Redactor{Recipe: &p.spec.Recipe}}
 }
 
 func (r *reader) run(output *os.File) {
@@ -260,8 +261,8 @@ func (r *reader) line(text string) {
 		text = strings.ReplaceAll(text, key, "[key]")
 	}
 	loading := p.State() == Loading
-	if !loading {
-		text = p.spec.Recipe.RedactLine(text)
+	if clean := r.clean.Line(text); !loading {
+		text = clean
 	}
 	p.log.append(text, time.Now())
 	if p.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {

@@ -24,6 +24,7 @@ const hostileEngine = "ATTACK_HOSTILE_ENGINE"
 
 func TestMain(m *testing.M) {
 	if addr := os.Getenv(hostileEngine); addr != "" {
+		fmt.Println("engine: starts")
 		fmt.Println(http.ListenAndServe(addr, http.HandlerFunc(hostile)))
 		os.Exit(1)
 	}
@@ -54,6 +55,8 @@ func hostileAct(verb, what string) error {
 	case "read":
 		_, err := os.ReadFile(what)
 		return err
+	case "log":
+		fmt.Println(what)
 	case "write":
 		return os.WriteFile(what, []byte("x"), 0o600)
 	case "temp":
