@@ -1,6 +1,7 @@
 # Versions of the tools that are not in go.mod.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
+DEADCODE    := golang.org/x/tools/cmd/deadcode@v0.36.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.6.0
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
@@ -126,11 +127,13 @@ docs: need-go ## Write infra/docs/configuration.md from the settings
 	go test ./infra/config -run '^TestConfigurationPage$$' -count=1 -args -write
 
 .PHONY: lint
-lint: need-go ## Check formatting, go vet and staticcheck
+lint: need-go ## Check formatting, go vet, staticcheck and deadcode
 	@unformatted=$$(gofmt -l $(SOURCES)); \
 	if [ -n "$$unformatted" ]; then echo "lint: not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	@unused=$$(go run $(DEADCODE) $(PROGRAMS:%=./%) | grep -v ' Parse$$'); \
+	if [ -n "$$unused" ]; then echo 'lint: no program calls these:'; echo "$$unused"; exit 1; fi
 	@$(MAKE) --no-print-directory vuln
 
 .PHONY: vuln

@@ -113,14 +113,10 @@ func (r *request) chain() error {
 	if enc := h.Peek("Content-Encoding"); len(enc) > 0 && string(enc) != "identity" {
 		return api.New(api.UnsupportedMediaType, "Compressed request bodies are not accepted; send the body as it is.")
 	}
-	serve := r.s.handlers[r.hit.Route.Name]
-	if serve == nil {
-		return api.New(api.NotSupported, "This route is known but not served by this gateway.")
-	}
 	if err := r.readBody(); err != nil {
 		return err
 	}
-	return serve(r)
+	return r.s.handlers[r.hit.Route.Name](r)
 }
 
 // letIn checks what needs no body: where the request comes from, the key, and that there is such a route. It sets the

@@ -1,13 +1,27 @@
 package httpapi
 
-import "maps"
+import (
+	"maps"
+
+	"reveille/gateway/api"
+)
 
 // table is every route that this gateway serves, by the route table's name.
 func (s *Server) table() map[string]handler {
 	t := map[string]handler{}
 	maps.Copy(t, s.inferenceRoutes())
 	maps.Copy(t, s.managementRoutes())
+	for _, r := range api.Routes() {
+		if t[r.Name] == nil {
+			t[r.Name] = notServed
+		}
+	}
 	return t
+}
+
+// notServed answers a route of another dialect that means nothing here, such as Ollama's create.
+func notServed(*request) error {
+	return api.New(api.NotSupported, "This route is known but not served by this gateway.")
 }
 
 // inferenceRoutes maps the routes that run models to the engine's paths.

@@ -31,7 +31,7 @@ func load(path string, data []byte) (*Catalog, Warnings, error) {
 
 // Parse makes a catalogue of the text of a models.yaml; name is what problems call the file. An empty text is a
 // catalogue without models. The error, if any, is of type [Problems]: everything that is wrong, in the order of the
-// file, up to 100 problems. (A text that is not YAML at all has one only.) Parse does no I/O.
+// file, up to 100 problems. (A text that is not YAML at all has one only.) Parse does no I/O. Only tests call it.
 func Parse(name string, data []byte) (*Catalog, Warnings, error) {
 	c, rep, err := parse(name, data)
 	if err != nil {

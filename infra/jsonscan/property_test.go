@@ -193,7 +193,7 @@ func TestAgreesOnMutatedDocuments(t *testing.T) {
 // Set and Remove change one member and nothing else a reader sees.
 func TestEditsAgainstMaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		body := []byte(document().Filter(func(s string) bool { return Valid([]byte(s)) }).Draw(t, "document"))
+		body := []byte(document().Filter(func(s string) bool { return valid([]byte(s)) }).Draw(t, "document"))
 		key := rapid.SampledFrom(asked).Draw(t, "key")
 		text := rapid.String().Draw(t, "text")
 		before := decode(t, body)
@@ -251,7 +251,7 @@ func FuzzScan(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		agree(t, body, asked)
-		if Valid(body) {
+		if valid(body) {
 			for _, key := range asked {
 				set, err := SetString(body, key, "x")
 				if err != nil || !reference(set) {

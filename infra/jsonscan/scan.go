@@ -44,9 +44,6 @@ func Scan(body []byte, keys []string, out []Value) error {
 	return m.err
 }
 
-// Valid reports whether body is a document [Scan] accepts.
-func Valid(body []byte) bool { return Scan(body, nil, nil) == nil }
-
 // Members walks the top-level members of a document and validates it on the
 // way, as [Scan] does, which is made of it. Until Next has returned false and
 // Err nil, what was read may be the beginning of a document that is no good.

@@ -30,7 +30,7 @@ func rebuild(w *Walk) any {
 // A walk finds what encoding/json finds, and Raw passes exactly one value.
 func TestWalkAgainstMaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		body := []byte(document().Filter(func(s string) bool { return Valid([]byte(s)) }).Draw(t, "document"))
+		body := []byte(document().Filter(func(s string) bool { return valid([]byte(s)) }).Draw(t, "document"))
 		var want any
 		if err := json.Unmarshal(body, &want); err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestTextReader(t *testing.T) {
 // Blanked members are gone for every reader, and nothing else is.
 func TestBlankAgainstMaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		body := []byte(document().Filter(func(s string) bool { return Valid([]byte(s)) }).Draw(t, "document"))
+		body := []byte(document().Filter(func(s string) bool { return valid([]byte(s)) }).Draw(t, "document"))
 		drop := map[string]bool{}
 		for _, name := range asked {
 			drop[name] = rapid.Bool().Draw(t, name)

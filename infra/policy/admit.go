@@ -3,7 +3,6 @@ package policy
 import (
 	"slices"
 	"strings"
-	"time"
 )
 
 // A Verdict says whether a load may begin.
@@ -27,27 +26,20 @@ type Admission struct {
 	Reason  Reason
 }
 
-// Admit decides what must happen on h so that want can be loaded now. h.Residents must be the runner's own truth.
+// admission decides what must happen on h before a load whose victims [room] chose; Reopen is left to the caller.
+// h.Residents must be the runner's own truth.
 //
 // Rules 1, 3, 4, 7, 8 and 9 of the design hold in every answer: nothing busy, reserved or pinned is evicted; with Load,
-// once Evict is gone, want fits the type's limit, the NPU and the memory of its devices. Idle victims are preferred to
-// waiting; models that are already stopping are waited for rather than one more being stopped; with several busy
+// once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Idle victims are preferred
+// to waiting; models that are already stopping are waited for rather than one more being stopped; with several busy
 // candidates the least recently used is waited for, and once it is closed the choice stays with it until an idle one
 // turns up. No model is stopped while the load still has to wait for another.
 //
-// waited is how long want has headed the wait for its victims. From fairAfter on, they are closed, so that new requests
-// queue behind want (rule 4). A victim that is loading or reserved is not closed, or the request it was loaded for could
-// not reach it; it is closed once it has served that.
+// fair says that the load has waited long enough for its victims: they are closed, so that new requests queue behind it
+// (rule 4). A victim that is loading or reserved is not closed, or the request it was loaded for could not reach it; it
+// is closed once it has served that.
 //
-// If want is resident itself, the load replaces that copy, pinned or not: it is a reload with other options.
-func Admit(h Host, want Model, waited, fairAfter time.Duration) Admission {
-	victims, refusal := room(&h, &want)
-	a := admission(&h, victims, refusal, waited >= fairAfter)
-	a.Reopen = closedExcept(&h, victims)
-	return a
-}
-
-// admission turns the outcome of room into an admission without Reopen.
+// If the model is resident itself, the load replaces that copy, pinned or not: it is a reload with other options.
 func admission(h *Host, victims []Resident, refusal *Refusal, fair bool) Admission {
 	if refusal != nil {
 		return Admission{Verdict: Refuse, Refusal: refusal, Reason: refusal.Reason()}

@@ -23,7 +23,7 @@ func TestEvictionByCost(t *testing.T) {
 	want := Model{ID: "new", Type: LLM, Devices: GPU}
 	for e, victim := range map[Eviction]string{LRU: "big", Cost: "small"} {
 		h := host("a", e, 1, map[string]time.Duration{"big": time.Minute, "small": time.Second})
-		if got := Admit(h, want, 0, time.Second).Evict; !slices.Equal(got, []string{victim}) {
+		if got := admit(h, want, 0, time.Second).Evict; !slices.Equal(got, []string{victim}) {
 			t.Errorf("%s evicts %v, want %s", e, got, victim)
 		}
 	}

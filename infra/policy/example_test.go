@@ -9,25 +9,6 @@ import (
 
 var noon = time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC)
 
-func ExampleAdmit() {
-	h := policy.Host{
-		Name: "gpu-1", State: policy.Ready, Devices: policy.CPU | policy.GPU, Limits: policy.Uniform(2),
-		Residents: []policy.Resident{
-			{ID: "qwen3-4b", Type: policy.LLM, Devices: policy.GPU, State: policy.ModelLoaded, Used: noon.Add(-time.Hour), InFlight: 1},
-			{ID: "gemma", Type: policy.LLM, Devices: policy.GPU, State: policy.ModelLoaded, Used: noon},
-		},
-	}
-	a := policy.Admit(h, policy.Model{ID: "llama", Type: policy.LLM, Devices: policy.GPU}, 0, 2*time.Second)
-	fmt.Println(a.Verdict, a.Evict, a.Reason)
-
-	h.Residents[1].InFlight = 3
-	a = policy.Admit(h, policy.Model{ID: "llama", Type: policy.LLM, Devices: policy.GPU}, 2*time.Second, 2*time.Second)
-	fmt.Println(a.Verdict, a.Close, a.Reason)
-	// Output:
-	// load [gemma] idle_victim: stops gemma
-	// wait [qwen3-4b] busy_victim: waits for qwen3-4b
-}
-
 func ExampleNext() {
 	h := policy.Host{
 		Name: "gpu-1", State: policy.Ready, Devices: policy.CPU | policy.GPU, Limits: policy.Uniform(1),

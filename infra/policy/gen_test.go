@@ -109,3 +109,11 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 		return s
 	})
 }
+
+// admit is the admission of a single load that has waited so long, as Next decides it for each load of a queue.
+func admit(h Host, want Model, waited, fairAfter time.Duration) Admission {
+	victims, refusal := room(&h, &want)
+	a := admission(&h, victims, refusal, waited >= fairAfter)
+	a.Reopen = closedExcept(&h, victims)
+	return a
+}

@@ -57,7 +57,7 @@ func (y *history) step() bool {
 			if o.ID == k.ID {
 				break
 			}
-			if !slices.Contains(s.Overtakes, o.ID) && Admit(y.h, o.Model, 0, y.fair).Verdict != Refuse {
+			if !slices.Contains(s.Overtakes, o.ID) && admit(y.h, o.Model, 0, y.fair).Verdict != Refuse {
 				y.t.Fatalf("%s overtakes %s unsaid", k.ID, o.ID)
 			}
 			if o.Model.Type == k.Model.Type && slices.Contains(s.Overtakes, o.ID) {

@@ -33,9 +33,6 @@ type IdlePlan struct {
 	Sleep  []Sleep
 }
 
-// Empty reports whether there is nothing to do.
-func (p IdlePlan) Empty() bool { return len(p.Unload) == 0 && len(p.Sleep) == 0 }
-
 // Idle decides which models and hosts have been without work for long enough at now.
 //
 // A model goes when it is loaded on a ready host, serves nothing, is owed to nobody, is not pinned, no ticket of the pool

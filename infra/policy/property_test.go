@@ -69,7 +69,7 @@ func TestAdmitKeepsTheRules(t *testing.T) {
 		h := genHost("h", 7).Draw(t, "host")
 		want := genModel("want").Draw(t, "want")
 		waited := time.Duration(rapid.IntRange(0, 3).Draw(t, "waited")) * time.Second
-		a := Admit(h, want, waited, 2*time.Second)
+		a := admit(h, want, waited, 2*time.Second)
 		checkAdmission(t, h, want, a)
 		for _, id := range a.Close {
 			r := find(h.Residents, id)
@@ -114,12 +114,11 @@ func TestPlansIgnoreTheOrderOfLists(t *testing.T) {
 			}
 		}
 		same("place", Place(s, want, nil), Place(mixed, want, nil))
-		same("routes", Routes(s, "r0"), Routes(mixed, "r0"))
 		d := Defaults{Idle: time.Minute, HostIdle: 5 * time.Minute, HostMinUp: 5 * time.Minute}
 		same("idle", Idle(s, epoch, d), Idle(mixed, epoch, d))
 		for _, h := range mixed.Hosts {
 			o := s.Hosts[slices.IndexFunc(s.Hosts, func(o Host) bool { return o.Name == h.Name })]
-			same("admit", Admit(o, want, time.Hour, time.Second), Admit(h, want, time.Hour, time.Second))
+			same("admit", admit(o, want, time.Hour, time.Second), admit(h, want, time.Hour, time.Second))
 			same("next", Next(o, epoch, 2*time.Second), Next(h, epoch, 2*time.Second))
 			e1, d1 := ClearAll(o, "r0")
 			e2, d2 := ClearAll(h, "r0")
@@ -148,13 +147,13 @@ func TestPlaceKeepsTheRules(t *testing.T) {
 			t.Fatalf("bad host %s: %+v", p.Host, p)
 		}
 		if p.Reason.Code == FreeSlot || p.Reason.Code == IdleVictim {
-			if a := Admit(h, want, 0, time.Second); a.Verdict != Load || (len(a.Evict) > 0) != (p.Reason.Code == IdleVictim) {
+			if a := admit(h, want, 0, time.Second); a.Verdict != Load || (len(a.Evict) > 0) != (p.Reason.Code == IdleVictim) {
 				t.Fatalf("%s, but admission is %+v", p.Reason, a)
 			}
 			return
 		}
 		for _, o := range s.Hosts {
-			if avoid[o.Name] == "" && o.State == Ready && len(o.Queue) == 0 && Admit(o, want, 0, time.Second).Verdict == Load {
+			if avoid[o.Name] == "" && o.State == Ready && len(o.Queue) == 0 && admit(o, want, 0, time.Second).Verdict == Load {
 				t.Fatalf("%s on %s, but %s could load now", p.Reason, p.Host, o.Name)
 			}
 		}
@@ -179,7 +178,7 @@ func TestIdleIsIdempotentAndHarmless(t *testing.T) {
 			}
 		}
 		applyIdle(s, p)
-		if again := Idle(s, epoch, d); !again.Empty() {
+		if again := Idle(s, epoch, d); !isEmpty(again) {
 			t.Fatalf("again: %+v", again)
 		}
 	})

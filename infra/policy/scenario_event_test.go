@@ -45,10 +45,10 @@ func (g *stage) event(l line) {
 		g.stop(h, h.Loading)
 		h.Loading = ""
 	case "admit":
-		g.admission(Admit(*h, g.model(l), g.dur(l.opts["waited"]), g.fair))
+		g.admission(admit(*h, g.model(l), g.dur(l.opts["waited"]), g.fair))
 	case "load":
 		m := g.model(l)
-		a := Admit(*h, m, g.dur(l.opts["waited"]), g.fair)
+		a := admit(*h, m, g.dur(l.opts["waited"]), g.fair)
 		g.admission(a)
 		if a.Verdict == Load {
 			g.begin(h, m, a)
@@ -77,10 +77,6 @@ func (g *stage) event(l line) {
 			wake = " wake"
 		}
 		fmt.Fprintf(&g.out, "host %s%s (%s)\n", p.Host, wake, p.Reason)
-	case "routes":
-		for _, r := range Routes(g.s, l.args[0]) {
-			fmt.Fprintf(&g.out, "route %s in-flight %d\n", r.Host, r.InFlight)
-		}
 	case "want-copy":
 		fmt.Fprintln(&g.out, WantCopy(g.s, g.model(l), g.int(l.opts["queued"]), g.int(l.opts["served"])))
 	case "idle":
@@ -161,11 +157,11 @@ func (g *stage) idle() {
 	for _, s := range p.Sleep {
 		fmt.Fprintf(&g.out, "sleep %s (%s)\n", s.Host, s.Reason)
 	}
-	if p.Empty() {
+	if isEmpty(p) {
 		g.out.WriteString("nothing to do\n")
 	}
 	applyIdle(g.s, p)
-	if again := Idle(g.s, g.now, g.d); !again.Empty() {
+	if again := Idle(g.s, g.now, g.d); !isEmpty(again) {
 		g.t.Errorf("a second sweep at once still finds %+v", again)
 	}
 }
@@ -210,3 +206,6 @@ func (g *stage) stop(h *Host, id string) {
 	g.resident(h, id)
 	h.Residents = slices.DeleteFunc(h.Residents, func(r Resident) bool { return r.ID == id })
 }
+
+// isEmpty reports whether there is nothing to do.
+func isEmpty(p IdlePlan) bool { return len(p.Unload) == 0 && len(p.Sleep) == 0 }

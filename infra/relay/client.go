@@ -2,9 +2,7 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,22 +31,6 @@ type Config struct {
 	MaxIdle int
 	// MaxConns bounds the exchanges at one time; 0 is no bound.
 	MaxConns int
-}
-
-// ParseAddr splits "http://host:port", "host:port" or "unix:/path" into Config.Network and Config.Addr.
-func ParseAddr(s string) (network, addr string, err error) {
-	if path, ok := strings.CutPrefix(s, "unix:"); ok {
-		path = strings.TrimPrefix(path, "//")
-		if path == "" {
-			return "", "", errors.New("relay: empty socket path")
-		}
-		return "unix", path, nil
-	}
-	addr = strings.TrimSuffix(strings.TrimPrefix(s, "http://"), "/")
-	if _, _, err := net.SplitHostPort(addr); err != nil || strings.Contains(addr, "/") {
-		return "", "", errors.New("relay: address is not host:port, http://host:port or unix:/path")
-	}
-	return "tcp", addr, nil
 }
 
 // Client speaks HTTP/1.1 to one upstream over pooled connections. It never sends a request twice: a request is given to

@@ -345,28 +345,11 @@ func TestUnixSocket(t *testing.T) {
 			_ = nc.Close()
 		}
 	}()
-	network, addr, err := ParseAddr("unix:" + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := New(Config{Network: network, Addr: addr})
+	c := New(Config{Network: "unix", Addr: path})
 	defer c.Close()
 	for range 3 {
 		if body := drain(t, c); body != "ok" {
 			t.Fatal(body)
-		}
-	}
-}
-
-func TestParseAddr(t *testing.T) {
-	for in, want := range map[string]string{
-		"http://127.0.0.1:80": "tcp 127.0.0.1:80", "http://h:1/": "tcp h:1", "[::1]:9": "tcp [::1]:9",
-		"unix:/run/e.sock": "unix /run/e.sock", "unix:///run/e.sock": "unix /run/e.sock",
-		"": "", "host": "", "https://h:1": "", "http://h:1/x": "", "unix:": "",
-	} {
-		network, addr, err := ParseAddr(in)
-		if got := strings.TrimSpace(network + " " + addr); got != want || (err != nil) != (want == "") {
-			t.Errorf("%q: %q, %v", in, got, err)
 		}
 	}
 }

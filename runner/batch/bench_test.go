@@ -35,10 +35,6 @@ type result struct {
 
 func (r result) rate() float64 { return float64(r.texts) / r.took.Seconds() }
 
-func (r result) String() string {
-	return fmt.Sprintf("%.0f texts/s, p50 %v, p99 %v", r.rate(), r.p50.Round(10*time.Microsecond), r.p99.Round(10*time.Microsecond))
-}
-
 // drive lets clients send for a while, each its next request when the last one is answered. What is answered in d counts,
 // after a fifth of d that does not. The times are those of all requests that were open in d, to the end of each: a server
 // that leaves clients waiting shows it.

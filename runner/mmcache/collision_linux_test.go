@@ -91,7 +91,7 @@ func TestCollisions(t *testing.T) {
 		a, b []byte
 	}{{"zero product", m1, a1, b1}, {"second preimage", m2, long, second(sig, m2, long)}} {
 		t.Run(c.name, func(t *testing.T) {
-			if bytes.Equal(c.a, c.b) || KeyOf(sig, c.m, c.a) != KeyOf(sig, c.m, c.b) {
+			if bytes.Equal(c.a, c.b) || keyOf(sig, c.m, c.a) != keyOf(sig, c.m, c.b) {
 				t.Fatal("the recipe no longer makes a collision: the test proves nothing")
 			}
 			rdb := redisClient(t, testenv.Redis(t))

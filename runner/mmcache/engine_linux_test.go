@@ -153,7 +153,7 @@ func TestAudio(t *testing.T) {
 	l.stop()
 
 	sig := Sig(ear.Signature())
-	key := RedisKey(sig, KeyOf(sig, Media{Audio, testenv.SampleRate, 1}, samples))
+	key := RedisKey(sig, keyOf(sig, Media{Audio, testenv.SampleRate, 1}, samples))
 	waitFor(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 2 })
 	if n := rdb.HLen(t.Context(), key).Val(); n != 1 {
 		t.Errorf("%d entries under %s; there are %v", n, key, rdb.Keys(t.Context(), "mm:*:*").Val())

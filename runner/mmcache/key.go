@@ -45,15 +45,6 @@ func (m Media) Header(sig Sig) [headerSize]byte {
 	return h
 }
 
-// KeyOf returns the key of a medium: xxh3-64, seed 0, over the header and the raw bytes.
-func KeyOf(sig Sig, m Media, raw []byte) Key {
-	h := m.Header(sig)
-	x := xxh3.New()
-	_, _ = x.Write(h[:])
-	_, _ = x.Write(raw)
-	return Key(x.Sum64())
-}
-
 // RedisKey is the name of the hash that holds the entries of a key.
 func RedisKey(sig Sig, k Key) string { return fmt.Sprintf("mm:%016x:%016x", uint64(sig), uint64(k)) }
 

@@ -1,37 +1,5 @@
 package policy
 
-import (
-	"cmp"
-	"slices"
-)
-
-// Route is a loaded copy that takes requests.
-type Route struct {
-	Host     string
-	InFlight int
-}
-
-// Routes lists the copies of a model that take new requests now, the one with the fewest open requests first, ties by
-// host name: loaded, not closed, on a ready host.
-func Routes(s Snapshot, model string) []Route {
-	var out []Route
-	for i := range s.Hosts {
-		h := &s.Hosts[i]
-		if h.State != Ready {
-			continue
-		}
-		for j := range h.Residents {
-			if r := &h.Residents[j]; r.ID == model && r.State == ModelLoaded && !r.Closed {
-				out = append(out, Route{Host: h.Name, InFlight: r.InFlight})
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b Route) int {
-		return cmp.Or(cmp.Compare(a.InFlight, b.InFlight), cmp.Compare(a.Host, b.Host))
-	})
-	return out
-}
-
 // WantCopy reports whether a further copy of want should be placed: some copy serves, none is on its way, there are
 // fewer than want.Max, and queued, the requests waiting at the least loaded copy, exceeds served, the requests that copy
 // completes in fair_after. Copies are thus added one at a time, each only when the last one did not help enough.
