@@ -81,7 +81,7 @@ func (f Front) parse() (parsed, error) {
 		errs = append(errs, errors.New("--cors-origins *: without API keys (--api-keys-file or --admin-key) every web page could control the gateway; name the origins instead"))
 	}
 	size := func(flag, text string, most int64) int64 {
-		n, err := config.Bytes(text)
+		n, err := catalog.ParseSize(text)
 		if err == nil && (n < 1 || n > most) {
 			err = fmt.Errorf("%s is out of range", text)
 		}
@@ -95,7 +95,7 @@ func (f Front) parse() (parsed, error) {
 		errs = append(errs, err)
 	}
 	if p.memory = pressure.Limit(); f.MemoryLimit != "" {
-		if p.memory, err = config.Bytes(f.MemoryLimit); err != nil {
+		if p.memory, err = catalog.ParseSize(f.MemoryLimit); err != nil {
 			errs = append(errs, fmt.Errorf("--memory-limit: %w", err))
 		}
 	}

@@ -23,11 +23,11 @@ func TestSettings(t *testing.T) {
 	}
 	for want, change := range map[string]func(*Front){
 		"--max-body":              func(f *Front) { f.MaxBody = "0" },
-		"--max-body: \"many\"":    func(f *Front) { f.MaxBody = "many" },
+		"--max-body: bad size":    func(f *Front) { f.MaxBody = "many" },
 		"--max-body: 9TB is out":  func(f *Front) { f.MaxBody = "9TB" },
 		"--max-held":              func(f *Front) { f.MaxHeld = "-1" },
 		"--read-timeout":          func(f *Front) { f.ReadTimeout = -time.Second },
-		"--min-rate: \"fast\"":    func(f *Front) { f.MinRate = "fast" },
+		"--min-rate: bad size":    func(f *Front) { f.MinRate = "fast" },
 		"--max-conns-per-address": func(f *Front) { f.MaxConnsPerAddress = -1 },
 		"--proxies: \"10.0.0.1\"": func(f *Front) { f.Proxies = []string{"10.0.0.1"} },
 		"--memory-limit":          func(f *Front) { f.MemoryLimit = "most" },

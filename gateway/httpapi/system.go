@@ -4,7 +4,6 @@ import (
 	"maps"
 	"os/exec"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -142,21 +141,4 @@ func program(name string) bool {
 	}
 	_, err := exec.LookPath(name)
 	return err == nil
-}
-
-// nvidia lists the GPUs that the driver tells of.
-func nvidia() []device {
-	out := []device{}
-	for _, name := range nvidiaNames() {
-		out = append(out, device{Name: name, Available: true})
-	}
-	return out
-}
-
-// osVersion is the system's name for people.
-func osVersion() string {
-	if name := releaseName(); name != "" {
-		return name
-	}
-	return runtime.GOOS + " " + runtime.GOARCH
 }

@@ -1,12 +1,12 @@
 package lambda
 
 import (
-	"context"
 	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 
 	emulator "reveille/testenv/aws"
 )
@@ -14,9 +14,10 @@ import (
 func TestCloud(t *testing.T) {
 	config := emulator.Start(t, 0).Config()
 	c := NewCloud(config)
-	var made struct{ ARN string }
-	if err := c.call(t.Context(), "CreateSecret", map[string]string{"Name": "dev/api-keys", "SecretString": "k infer\n"}, &made); err != nil || made.ARN == "" {
-		t.Fatal(made, err)
+	if _, err := secretsmanager.NewFromConfig(config).CreateSecret(t.Context(), &secretsmanager.CreateSecretInput{
+		Name: aws.String("dev/api-keys"), SecretString: aws.String("k infer\n"),
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if got, err := c.Secret(t.Context(), "dev/api-keys"); string(got) != "k infer\n" || err != nil {
 		t.Errorf("%q %v", got, err)
@@ -43,26 +44,5 @@ func TestCloud(t *testing.T) {
 	config.Credentials = nil
 	if _, err := NewCloud(config).Secret(t.Context(), "dev/api-keys"); err == nil {
 		t.Error("no credentials are needed")
-	}
-}
-
-// dual is a source of settings, as the SDK keeps them.
-type dual aws.DualStackEndpointState
-
-func (d dual) GetUseDualStackEndpoint(context.Context) (aws.DualStackEndpointState, bool, error) {
-	return aws.DualStackEndpointState(d), d != 0, nil
-}
-
-func TestEndpoint(t *testing.T) {
-	for want, c := range map[string]aws.Config{
-		"https://secretsmanager.us-east-1.amazonaws.com":                 {Region: "us-east-1", ConfigSources: []any{1, dual(0), dual(aws.DualStackEndpointStateDisabled)}},
-		"https://secretsmanager.eu-west-1.api.aws":                       {Region: "eu-west-1", ConfigSources: []any{dual(aws.DualStackEndpointStateEnabled)}},
-		"https://secretsmanager.cn-north-1.amazonaws.com.cn":             {Region: "cn-north-1"},
-		"https://secretsmanager.cn-north-1.api.amazonwebservices.com.cn": {Region: "cn-north-1", ConfigSources: []any{dual(aws.DualStackEndpointStateEnabled)}},
-		"http://127.0.0.1:1": {Region: "us-east-1", BaseEndpoint: aws.String("http://127.0.0.1:1")},
-	} {
-		if got := NewCloud(c).endpoint(t.Context()); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -72,37 +71,5 @@ func TestInUse(t *testing.T) {
 	runtime.GC()
 	if more := inUse() - before; more > size/2 {
 		t.Errorf("%d bytes more with nothing held", more)
-	}
-}
-
-func TestGroupLimit(t *testing.T) {
-	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
-	for name, c := range map[string]struct {
-		fs   fstest.MapFS
-		want int64
-	}{
-		"no groups": {fstest.MapFS{}, 0},
-		"own limit": {fstest.MapFS{
-			"proc/self/cgroup": file("0::/system.slice/gateway.service\n"), "sys/fs/cgroup/system.slice/gateway.service/memory.max": file("1000\n"),
-		}, 1000},
-		"a limit above": {fstest.MapFS{
-			"proc/self/cgroup": file("0::/pod/container\n"), "sys/fs/cgroup/pod/container/memory.max": file("max\n"), "sys/fs/cgroup/pod/memory.max": file("500\n"),
-		}, 500},
-		"the least": {fstest.MapFS{
-			"proc/self/cgroup": file("0::/a/b\n"), "sys/fs/cgroup/a/b/memory.max": file("700\n"), "sys/fs/cgroup/a/memory.max": file("900\n"),
-		}, 700},
-		"a namespace of its own": {fstest.MapFS{"proc/self/cgroup": file("0::/\n"), "sys/fs/cgroup/memory.max": file("300\n")}, 300},
-		"no limit":               {fstest.MapFS{"proc/self/cgroup": file("0::/\n"), "sys/fs/cgroup/memory.max": file("max\n")}, 0},
-		"version 1": {fstest.MapFS{
-			"proc/self/cgroup": file("5:cpu,cpuacct:/x\n4:memory:/docker/1\n"), "sys/fs/cgroup/memory/memory.limit_in_bytes": file("2000\n"),
-		}, 2000},
-		"version 1, no limit": {fstest.MapFS{
-			"proc/self/cgroup": file("4:memory:/\n"), "sys/fs/cgroup/memory/memory.limit_in_bytes": file("9223372036854771712\n"),
-		}, 0},
-		"rubbish": {fstest.MapFS{"proc/self/cgroup": file("0::../../..\nx\n"), "sys/fs/cgroup/memory.max": file("many\n")}, 0},
-	} {
-		if got := groupLimit(c.fs); got != c.want {
-			t.Errorf("%s: %d, want %d", name, got, c.want)
-		}
 	}
 }

@@ -17,12 +17,12 @@ var sizeUnits = []struct {
 	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
 }
 
-// ParseSize reads a number of bytes, with or without a unit: "1073741824", "1GiB", "1.5 GB". Negative sizes and those of
-// 2^62 bytes and more are refused.
+// ParseSize reads a number of bytes, with or without a unit: "1073741824", "1GiB", "1.5 gb". Negative sizes and those of
+// 2^62 bytes and more are refused. "4G" is refused too: some programs take it for 4 GB, others for 4 GiB.
 func ParseSize(s string) (int64, error) {
-	num, scale := strings.TrimSpace(s), 1.0
+	num, scale := strings.ToLower(strings.TrimSpace(s)), 1.0
 	for _, u := range sizeUnits {
-		if rest, ok := strings.CutSuffix(num, u.suffix); ok {
+		if rest, ok := strings.CutSuffix(num, strings.ToLower(u.suffix)); ok {
 			num, scale = strings.TrimSpace(rest), u.bytes
 			break
 		}
@@ -35,7 +35,7 @@ func ParseSize(s string) (int64, error) {
 	}
 	f, err := strconv.ParseFloat(num, 64)
 	if err != nil {
-		return 0, fmt.Errorf("bad size %q", clip(s))
+		return 0, fmt.Errorf("bad size %q: want a number of bytes, or one with a unit such as 4GiB", clip(s))
 	}
 	if f *= scale; math.IsNaN(f) || f < 0 || f >= 1<<62 {
 		return 0, errors.New("size is out of range")

@@ -9,13 +9,13 @@ import (
 func TestParseSize(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "17": 17, "17B": 17, "4GiB": 4 << 30, "4 GiB": 4 << 30, "1.5KiB": 1536, "2MB": 2e6, "1TiB": 1 << 40,
-		"4611686018427387903": 1<<62 - 1, "1e3": 1000,
+		"4611686018427387903": 1<<62 - 1, "1e3": 1000, "4gib": 4 << 30, "2mb": 2e6,
 	} {
 		if got, err := ParseSize(text); err != nil || got != want {
 			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "GiB", "-1", "-1GiB", "4G", "4gib", "NaN", "Inf", "1e30", "4611686018427387904", "x"} {
+	for _, text := range []string{"", "GiB", "-1", "-1GiB", "4G", "4g", "NaN", "Inf", "1e30", "4611686018427387904", "x"} {
 		if got, err := ParseSize(text); err == nil {
 			t.Errorf("%q: %d", text, got)
 		}

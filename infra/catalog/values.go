@@ -84,7 +84,7 @@ func (r *nodes) size(dst *int64) func(ast.Node, place) {
 		}
 		b, err := ParseSize(s)
 		if err != nil {
-			r.add(p, `a number of bytes, or one with a unit such as "4GiB"`, "%v", err)
+			r.add(p, "", "%v", err)
 			return
 		}
 		*dst = b

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"reveille/infra/catalog"
+
 	"github.com/alecthomas/kong"
 )
 
@@ -74,7 +76,7 @@ func (i Intake) Parse() (Limits, error) {
 		if text == "" {
 			return 0
 		}
-		n, err := Bytes(text)
+		n, err := catalog.ParseSize(text)
 		if err == nil && (n < 1 || n > most) {
 			err = fmt.Errorf("%s is out of range", text)
 		}
@@ -127,27 +129,6 @@ func joinLimits(args []string) []string {
 		}
 	}
 	return out
-}
-
-// Bytes reads a size such as 512MiB, 20GB or 1073741824.
-func Bytes(s string) (int64, error) {
-	text := strings.TrimSpace(s)
-	i := strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
-	if i < 0 {
-		i = len(text)
-	}
-	var n float64
-	if _, err := fmt.Sscanf(text[:i], "%g", &n); err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is not a size: want a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB", s)
-	}
-	units := map[string]float64{
-		"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
-	}
-	unit, ok := units[strings.ToUpper(strings.TrimSpace(text[i:]))]
-	if !ok || n*unit > 1<<62 {
-		return 0, fmt.Errorf("%q is not a size: want a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB", s)
-	}
-	return int64(n * unit), nil
 }
 
 // Secret checks the pool's runner secret.

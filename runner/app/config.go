@@ -207,7 +207,7 @@ func mediaBytes(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	n, err := config.Bytes(text)
+	n, err := catalog.ParseSize(text)
 	if err != nil {
 		return 0, fmt.Errorf("--%s: %w", flag, err)
 	}
@@ -240,7 +240,7 @@ func budget(text string) (map[policy.Devices]int64, error) {
 		if err != nil || d != policy.CPU && d != policy.GPU && d != policy.NPU {
 			return nil, fmt.Errorf("--memory-budget %q: want DEVICE=SIZE for cpu, gpu or npu, such as gpu=20GiB", text)
 		}
-		n, err := config.Bytes(value)
+		n, err := catalog.ParseSize(value)
 		if err != nil || n <= 0 {
 			return nil, fmt.Errorf("--memory-budget %q: %q is not a size above 0, such as 20GiB", text, value)
 		}

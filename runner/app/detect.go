@@ -1,10 +1,9 @@
 package app
 
 import (
-	"bufio"
-	"fmt"
-	"os"
 	"path/filepath"
+
+	"github.com/shirou/gopsutil/v4/mem"
 
 	"reveille/infra/policy"
 )
@@ -26,16 +25,9 @@ func detect() policy.Devices {
 
 // memTotal is the machine's memory in bytes, 0 where the system does not tell.
 func memTotal() int64 {
-	f, err := os.Open("/proc/meminfo")
+	m, err := mem.VirtualMemory()
 	if err != nil {
 		return 0
 	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		var kib int64
-		if n, _ := fmt.Sscanf(sc.Text(), "MemTotal: %d kB", &kib); n == 1 {
-			return kib << 10
-		}
-	}
-	return 0
+	return int64(m.Total)
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"reveille/infra/config"
+	"reveille/infra/catalog"
 	"reveille/runner/sandbox"
 )
 
@@ -29,7 +29,7 @@ func engineMemory(text string) (int64, error) {
 	if text == "" {
 		return memTotal() / 10 * 9, nil
 	}
-	n, err := config.Bytes(text)
+	n, err := catalog.ParseSize(text)
 	if err == nil && n <= 0 {
 		err = fmt.Errorf("%q is not a size above 0, such as 20GiB", text)
 	}

@@ -12,7 +12,6 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
 	"reveille/infra/catalog"
-	"reveille/infra/config"
 	"reveille/runner/weights"
 	"reveille/runner/weights/hf"
 	"reveille/runner/weights/s3"
@@ -30,7 +29,7 @@ type Weights struct {
 func (w Weights) parse() (most int64, hub *hf.Source, err error) {
 	var bytesErr, hubErr error
 	if w.WeightsBytes != "" {
-		if most, bytesErr = config.Bytes(w.WeightsBytes); bytesErr != nil {
+		if most, bytesErr = catalog.ParseSize(w.WeightsBytes); bytesErr != nil {
 			bytesErr = fmt.Errorf("--weights-bytes: %w", bytesErr)
 		}
 	}
