@@ -1,4 +1,3 @@
-// Command gateway is Reveille's front door, and with `gateway run` the whole of it on one machine.
 package main
 
 import (

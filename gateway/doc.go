@@ -1,0 +1,31 @@
+// Command gateway is Reveille's front door, and with `gateway run` the whole of it on one machine.
+//
+// # A warm request
+//
+// This is the path of a chat request for a loaded model through the gateway, in order, with the functions that have a step of
+// their own. Nothing on it waits for Redis or decodes the body.
+//
+//  1. [httpapi.Server.handle] makes the request with its id and finds its route ([api.Match]).
+//  2. [httpapi.request.chain] runs the checks; framing that a proxy could read in another way is refused
+//     ([relay.SmugglingCheck]).
+//  3. [httpapi.request.letIn] checks the origin ([api.Browsers.Check]), then the key and its scope
+//     ([httpapi.Server.refusal], [keys.Set.Find]).
+//  4. [httpapi.request.readBody] takes the body in as it arrives ([relay.Intake.Read]).
+//  5. [httpapi.request.parse] reads it once: [httpapi.call.parseJSON] goes through the members ([jsonscan.Members.Next]),
+//     each by the rules of the route ([bodycheck.Check.See]); [api.Route.Check] looks at those that the gateway needs,
+//     [bodycheck.Check.Finish] at what depends on the model.
+//  6. [httpapi.Server.resolve] finds the model's entry ([catalog.Catalog.Resolve]); [httpapi.call.prepare] writes its
+//     canonical name into the body where the client used another one.
+//  7. [httpapi.exchange.start] counts the request against its key ([quota.Account.Begin]), watches for the client's leaving
+//     ([relay.Watcher.Arm]) and asks the mirror of the pool for a copy of the model ([scheduling.Gate.Route]).
+//  8. [httpapi.exchange.send] counts the request at that copy ([scheduling.Gate.Begin]), notes the use,
+//     signs ([rpc.Signer.Sign]) and sends it over a kept connection ([relay.Client.Start]).
+//  9. [httpapi.exchange.reach] waits for the head of the answer ([relay.Response.Await]) and [httpapi.exchange.judge] decides
+//     what it is.
+//  10. [httpapi.exchange.deliver] sets the answer: a stream ([httpapi.exchange.sendStream]) or a body
+//     ([httpapi.exchange.sendBody]).
+//  11. [httpapi.tap.WriteTo] passes the bytes on and keeps the two ends, which hold the usage.
+//  12. [httpapi.exchange.finish] ends the counts and notes the usage.
+//
+// Where step 7 finds no copy, the request waits; infra/docs/architecture.md shows the way from there.
+package main
