@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
+	"reveille/gateway/keys"
 	"reveille/gateway/ollama"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
@@ -55,8 +56,8 @@ type exchange struct {
 	suspected *suspect // a constrained request that an engine may have
 
 	req     relay.Request
-	fields  [6]relay.Field
-	scratch [256]byte // the values of its fields
+	fields  [8]relay.Field
+	scratch [320]byte // the values of its fields
 	tap     *tap
 }
 
@@ -205,9 +206,9 @@ func (x *exchange) send() (*relay.Response, error) {
 	x.use()
 	s, h := x.s, &x.ctx.Request.Header
 	method := methodOf(h.Method())
-	scope := ""
-	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey && x.s.cfg.Keys.Configured() {
-		scope = s.cfg.Signer.Scope(x.key.Digest)
+	scope, tenant := "", s.tenant(&x.key)
+	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey {
+		scope = tenant
 	}
 	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})
 	// FirstByte and Silence are the last resort against a runner that hangs: its own limits come first.
@@ -223,6 +224,9 @@ func (x *exchange) send() (*relay.Response, error) {
 	add(rpc.HeaderRequest, x.id)
 	if scope != "" {
 		add(rpc.HeaderScope, scope)
+	}
+	if tenant != "" {
+		add(rpc.HeaderTenant, tenant)
 	}
 	if x.info.Ticket != "" {
 		add(rpc.HeaderTicket, x.info.Ticket)
@@ -251,6 +255,19 @@ func (x *exchange) send() (*relay.Response, error) {
 		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
 	}
 	return nil, err
+}
+
+// tenant names the holder of a key to runners; "" where no keys are configured.
+func (s *Server) tenant(key *keys.Key) string {
+	if !s.cfg.Keys.Configured() {
+		return ""
+	}
+	if name, known := s.tenants.Load(key.Account); known {
+		return name.(string)
+	}
+	name := s.cfg.Signer.Scope(key.Digest)
+	s.tenants.Store(key.Account, name)
+	return name
 }
 
 var jsonType = []byte("application/json")

@@ -186,3 +186,24 @@ func TestKeyJoinsALoad(t *testing.T) {
 		s.well(<-answers)
 	}
 }
+
+// Runners are told whose a request is, so that keys take turns: by a name that is the same for each request of a key, and
+// tells nothing of it.
+func TestTenants(t *testing.T) {
+	tenants := func(s *stage, head ...string) (names []string) {
+		for _, line := range head {
+			s.well(s.ask("POST", chatPath, chatBody, line))
+		}
+		for _, r := range s.got() {
+			names = append(names, r.tenant)
+		}
+		return names
+	}
+	got := tenants(keyed(t, "").warm("chat"), ann, bob, ann)
+	if len(got) != 3 || len(got[0]) != 32 || got[0] != got[2] || got[0] == got[1] {
+		t.Errorf("tenants of two keys: %q", got)
+	}
+	if got := tenants(newStage(t).warm("chat"), "X-Reveille-Tenant: me"); len(got) != 1 || got[0] != "" {
+		t.Errorf("without keys: %q", got)
+	}
+}

@@ -110,6 +110,7 @@ type Server struct {
 
 	crashes  quota.Crashes
 	suspects suspectList
+	tenants  sync.Map // names of keys for runners, string by *quota.Account
 
 	life context.Context // ends when Shutdown begins: of what would never end by itself
 	end  context.CancelFunc

@@ -68,8 +68,8 @@ type stage struct {
 
 // gotten is what the runner got: a request that was for it.
 type gotten struct {
-	path, contentType, ticket, id string
-	body                          []byte
+	path, contentType, ticket, id, tenant string
+	body                                  []byte
 }
 
 type lockedBuffer struct {
@@ -279,7 +279,7 @@ func (s *stage) serveRunner(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mu.Lock()
-	s.seen = append(s.seen, gotten{r.RequestURI, r.Header.Get("Content-Type"), r.Header.Get(rpc.HeaderTicket), r.Header.Get(rpc.HeaderRequest), body})
+	s.seen = append(s.seen, gotten{r.RequestURI, r.Header.Get("Content-Type"), r.Header.Get(rpc.HeaderTicket), r.Header.Get(rpc.HeaderRequest), r.Header.Get(rpc.HeaderTenant), body})
 	h := s.engine
 	s.mu.Unlock()
 	h(w, r)

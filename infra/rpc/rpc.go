@@ -11,8 +11,8 @@
 // a gateway once, remembered in a sliding window as in RFC 4303 section 3.4.3, so memory grows with gateways, not with
 // requests. A runner that has just started takes no call that was signed before, since its predecessor may have.
 //
-// The headers of a ticket, a request id and a content type are outside the signature: they change no more than a place in
-// the host's queue, a log line, and what the gateway's own client could say.
+// The headers of a ticket, a tenant, a request id and a content type are outside the signature: they change no more than a place in
+// a queue, a log line, and what the gateway's own client could say.
 package rpc
 
 // Headers of the protocol.
@@ -24,6 +24,7 @@ const (
 	HeaderPriority = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
 	HeaderRead     = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
 	HeaderScope    = "X-Reveille-Scope"   // tenant of the request (Signer.Scope), request, absent for none
+	HeaderTenant   = "X-Reveille-Tenant"  // Signer.Scope of the request's key, for its turn at the engine, request, absent for none
 	HeaderRequest  = "X-Request-Id"       // for logs, request
 	HeaderRefused  = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
 	HeaderMedia    = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sync/semaphore"
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
@@ -22,6 +21,7 @@ import (
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/engine"
+	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/httpapi"
 	"reveille/runner/launch"
@@ -96,12 +96,12 @@ type fake struct {
 	wg     sync.WaitGroup
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
-	room   *semaphore.Weighted
+	room   *fairqueue.Queue
 	loop   string
 }
 
-func (f *fake) Room() *semaphore.Weighted { return f.room }
-func (f *fake) LoopPath() string          { return f.loop }
+func (f *fake) Room() *fairqueue.Queue { return f.room }
+func (f *fake) LoopPath() string       { return f.loop }
 
 func (f *fake) PID() int              { return 1 }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }

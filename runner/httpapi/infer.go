@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-	"golang.org/x/sync/semaphore"
 
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
+	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
 )
@@ -21,15 +21,16 @@ import (
 // exchange is one admitted request. Its end (finish) leaves the engine and stops the watch, exactly once, wherever the
 // answer broke off.
 type exchange struct {
-	s     *Server
-	pass  *host.Lease
-	watch *relay.Watch
-	call  relay.Call
-	stop  atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
-	room  *semaphore.Weighted                     // in which it has a place, nil for none
-	load  load                                    // that the engine was given
-	began time.Time
-	once  sync.Once
+	s      *Server
+	pass   *host.Lease
+	watch  *relay.Watch
+	call   relay.Call
+	stop   atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
+	room   *fairqueue.Queue                        // in which it has a place, nil for none
+	tenant string                                  // whose place that is
+	load   load                                    // that the engine was given
+	began  time.Time
+	once   sync.Once
 }
 
 // cancel ends the exchange, whatever it waits for.
@@ -57,7 +58,7 @@ func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
 		if x.room != nil {
-			x.room.Release(1)
+			x.room.Release(x.tenant)
 		}
 		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
 		x.s.dog.observe(x.pass, err) // while the pass holds: whoever sees that the request is over sees what came of it

@@ -14,10 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"reveille/infra/rpc"
 	"reveille/infra/state"
+	"reveille/runner/fairqueue"
 	"reveille/runner/httpapi"
 )
 
@@ -248,7 +247,7 @@ func TestForms(t *testing.T) {
 func TestTurns(t *testing.T) {
 	b := start(t)
 	b.load("fake")
-	b.engines.fakes[0].room = semaphore.NewWeighted(1)
+	b.engines.fakes[0].room = fairqueue.New(1)
 	seen, next := make(chan string, 10), make(chan struct{})
 	b.engines.handle = func(c net.Conn, r *http.Request) {
 		if r.Method == "POST" && r.URL.Path == chat {
@@ -317,10 +316,41 @@ func TestTurns(t *testing.T) {
 	b.until("no request is open", func() bool { return b.open() == 0 })
 }
 
+// A tenant with many requests delays its own: the next turn is that of who waits and has no place.
+func TestTurnsByTenant(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	b.engines.fakes[0].room = fairqueue.New(1)
+	seen, next := make(chan string, 10), make(chan struct{})
+	b.engines.handle = func(c net.Conn, r *http.Request) {
+		seen <- r.URL.RawQuery
+		<-next
+		_, _ = io.WriteString(c, sized("application/json", "{}"))
+	}
+	answers := make(chan answer, 10)
+	for n, query := range []string{"a=0", "a=1", "a=2", "a=3", "b=0"} {
+		req := b.request(t.Context(), "POST", chat+"?"+query, "fake", "{}")
+		req.Header.Set(rpc.HeaderTenant, query[:1])
+		go func() { answers <- b.do(req) }()
+		b.until(fmt.Sprintf("%d wait", n), func() bool {
+			return b.open() == n+1 && strings.Contains(b.call("GET", rpc.PathMetrics, "", "").body, fmt.Sprintf("reveille_runner_requests_waiting %d\n", n))
+		})
+	}
+	for _, want := range []string{"a=0", "b=0", "a=1", "a=2", "a=3"} {
+		if got := <-seen; got != want {
+			t.Errorf("%s had the turn of %s", got, want)
+		}
+		next <- struct{}{}
+		if a := <-answers; a.status != 200 {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
 func TestTurnThatNeverComes(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
 	b.load("fake")
-	b.engines.fakes[0].room = semaphore.NewWeighted(0)
+	b.engines.fakes[0].room = fairqueue.New(0)
 	if a := b.call("POST", chat, "fake", "{}"); a.status != 504 || a.header.Get(rpc.HeaderCode) != "queue_timeout" {
 		t.Errorf("%+v", a)
 	}

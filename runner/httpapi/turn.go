@@ -7,26 +7,27 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-	"golang.org/x/sync/semaphore"
 
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/runner/fairqueue"
 )
 
 // bounded is an engine that gets so many requests at one time; nil is no bound.
-type bounded interface{ Room() *semaphore.Weighted }
+type bounded interface{ Room() *fairqueue.Queue }
 
 var errTurn = errors.New("the request's turn did not come in time")
 
-// turn waits until the engine has room for a request, in the order in which they came. It reports false when there will be
+// turn waits until the engine has room for a request, which come by tenant. It reports false when there will be
 // none; the request is answered then.
 func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	e, ok := x.pass.Engine.(bounded)
 	if !ok || !computes(ctx) || e.Room() == nil {
 		return true
 	}
-	room := e.Room()
-	if room.TryAcquire(1) {
-		x.room = room
+	room, tenant := e.Room(), string(ctx.Request.Header.Peek(rpc.HeaderTenant))
+	if room.TryAcquire(tenant) {
+		x.room, x.tenant = room, tenant
 		return true
 	}
 	s.m.waiting.Add(1)
@@ -35,8 +36,8 @@ func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	defer cancel(nil)
 	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errTurn) })
 	defer limit.Stop()
-	if room.Acquire(life, 1) == nil {
-		x.room = room
+	if room.Acquire(life, tenant) == nil {
+		x.room, x.tenant = room, tenant
 		return true
 	}
 	err := context.Cause(life)

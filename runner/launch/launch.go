@@ -10,14 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/runner/batch"
 	"reveille/runner/engine"
+	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
 	"reveille/runner/modelfile"
@@ -100,7 +99,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "host_limit", pl.HostLimit, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run := newRunning(p, media)
-	run.files, run.room = f, semaphore.NewWeighted(roomOf(r.Family(), pl))
+	run.files, run.room = f, fairqueue.New(roomOf(r.Family(), pl))
 	if m.Type == policy.Embedding {
 		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
 	}
@@ -181,7 +180,7 @@ type running struct {
 	calls  *relay.Client       // of the queue: a few at a time, none a stream, so its connections are kept by every engine
 	media  *mmcache.Attachment // nil: uncached
 	queue  *batch.Batcher      // nil for models without one
-	room   *semaphore.Weighted // for the requests that it gets at one time
+	room   *fairqueue.Queue    // for the requests that it gets at one time
 	files  *files              // that it reads
 }
 
@@ -192,17 +191,17 @@ func (r *running) Embeddings() *batch.Batcher { return r.queue }
 const idleConn = 3 * time.Second
 
 // Room is for the requests that the engine gets at one time.
-func (r *running) Room() *semaphore.Weighted { return r.room }
+func (r *running) Room() *fairqueue.Queue { return r.room }
 
 // roomOf is how many requests an engine gets at one time; the others wait in the runner, where they cost less than the
-// engine's threads and files, and in order. llama-server gets as many as it computes at once and one to follow: it has only
+// engine's threads and files, and take turns by tenant. llama-server gets as many as it computes at once and one to follow: it has only
 // a few threads more, and those are for readings of its state. For others it is a mere bound of their open files.
-func roomOf(family string, p plan.Plan) int64 {
+func roomOf(family string, p plan.Plan) int {
 	const usual, files = 4, 512
 	if family == "llamacpp" {
-		return int64(cmp.Or(p.Parallel, usual)) + 1
+		return cmp.Or(p.Parallel, usual) + 1
 	}
-	return max(files, int64(p.Parallel))
+	return max(files, p.Parallel)
 }
 
 // LoopPath is the path (GET) that the engine's loop answers itself, between the turns in which it computes for all requests;

@@ -144,7 +144,7 @@ func TestRoom(t *testing.T) {
 	for _, c := range []struct {
 		family   string
 		parallel int
-		want     int64
+		want     int
 	}{{"llamacpp", 4, 5}, {"llamacpp", 64, 65}, {"llamacpp", 0, 5}, {"vllm", 4, 512}, {"vllm", 1000, 1000}, {"standin", 0, 512}} {
 		if got := roomOf(c.family, plan.Plan{Parallel: c.parallel}); got != c.want {
 			t.Errorf("%s, %d at once: %d, want %d", c.family, c.parallel, got, c.want)

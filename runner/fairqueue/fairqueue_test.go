@@ -1,0 +1,127 @@
+package fairqueue
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// trace has requests arrive one after the other while all places are taken, lets each end in turn, and tells in which order
+// they ran. A space is a request that leaves before its turn comes.
+func trace(t *testing.T, places int, running, arrivals string) string {
+	var order strings.Builder
+	synctest.Test(t, func(t *testing.T) {
+		q := New(places)
+		for _, name := range running {
+			if !q.TryAcquire(string(name)) {
+				t.Fatal("no free place")
+			}
+		}
+		var mu sync.Mutex
+		var ran []string
+		for _, name := range arrivals {
+			go func() {
+				if q.Acquire(t.Context(), string(name)) == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					ran = append(ran, string(name))
+				}
+			}()
+			synctest.Wait()
+		}
+		for _, name := range running {
+			q.Release(string(name))
+			synctest.Wait()
+		}
+		for n := 0; n < len(ran); n++ {
+			order.WriteString(ran[n])
+			q.Release(ran[n])
+			synctest.Wait()
+		}
+		if q.free != places || len(q.tenants) != 0 || q.turns.Len() != 0 {
+			t.Errorf("%d places free, %d tenants, %d turns after all have ended", q.free, len(q.tenants), q.turns.Len())
+		}
+	})
+	return order.String()
+}
+
+func TestTurns(t *testing.T) {
+	for name, c := range map[string]struct {
+		places                  int
+		running, arrivals, want string
+	}{
+		"one tenant, in order of arrival":  {1, "a", "aaa", "aaa"},
+		"a late tenant is the next":        {1, "a", "aaaab", "baaaa"},
+		"turns":                            {1, "c", "aaaabbb", "abababa"},
+		"no tenant at all":                 {1, "-", "--", "--"},
+		"who has fewer places is the next": {3, "aab", "aabb", "baab"},
+		"more places than tenants need":    {4, "aaaa", "aabc", "bcaa"},
+	} {
+		if got := trace(t, c.places, c.running, c.arrivals); got != c.want {
+			t.Errorf("%s: ran %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(1)
+		if err := q.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		gone := errors.New("gone")
+		ctx, leave := context.WithCancelCause(t.Context())
+		left, stayed := make(chan error, 1), make(chan error, 1)
+		go func() { left <- q.Acquire(ctx, "b") }()
+		synctest.Wait()
+		go func() { stayed <- q.Acquire(t.Context(), "b") }()
+		synctest.Wait()
+		leave(gone)
+		if err := <-left; !errors.Is(err, gone) {
+			t.Errorf("who left got %v", err)
+		}
+		q.Release("a")
+		if err := <-stayed; err != nil {
+			t.Errorf("who stayed got %v", err)
+		}
+		q.Release("b")
+		if !q.TryAcquire("c") || q.TryAcquire("c") {
+			t.Error("a place was lost or won")
+		}
+	})
+}
+
+// However requests come, wait and leave, no more than there are places run, and no place is lost.
+func TestPlacesUnderLoad(t *testing.T) {
+	const places = 3
+	q := New(places)
+	var work sync.WaitGroup
+	running := make(chan struct{}, places)
+	for n := range 200 {
+		work.Go(func() {
+			name := string(rune('a' + n%5))
+			ctx, leave := context.WithCancel(t.Context())
+			if n%3 == 0 {
+				go leave()
+			}
+			defer leave()
+			if q.Acquire(ctx, name) != nil {
+				return
+			}
+			select {
+			case running <- struct{}{}:
+				<-running
+			default:
+				t.Error("more requests than places")
+			}
+			q.Release(name)
+		})
+	}
+	work.Wait()
+	if q.free != places || len(q.tenants) != 0 || q.turns.Len() != 0 {
+		t.Errorf("%d places free, %d tenants, %d turns after all have ended", q.free, len(q.tenants), q.turns.Len())
+	}
+}
