@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -100,6 +101,36 @@ func TestRow17Partition(t *testing.T) {
 	w.use("e") // waits until the host can be reached again
 	if after := []int{w.engine("a"), w.engine("e"), w.engine("silent")}; fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("processes %v became %v", before, after)
+	}
+}
+
+// Row 18: clients of two gateways wait for one load that has not begun. The first to leave gives up its own place, the last
+// one the load.
+func TestRow18ClientsLeaveTheQueue(t *testing.T) {
+	t.Parallel()
+	w, g, _ := front(t, 2, calls.Catalogue{"a": "llm, " + calls.Options(slow), "b": "llm"}, testenv.Redis(t))
+	s := calls.Open(t, w.client, w.url, "a", 100000)
+	waiters := func() int {
+		ticket := w.rdb.LIndex(t.Context(), "rv:{main}:queue:"+w.host, 0).Val()
+		return int(w.rdb.ZCard(t.Context(), "rv:{main}:waiters:"+ticket).Val())
+	}
+	var leave []func()
+	for i := range g {
+		ctx, cancel := context.WithCancel(t.Context())
+		leave = append(leave, cancel)
+		later(func() calls.Answer { return calls.Chat(ctx, w.client, g[i].URL, "b", 1, false) })
+		calls.Eventually(t, patience, "gateways that wait", i+1, waiters)
+	}
+	for i, left := range []int{1, 0} {
+		leave[i]()
+		calls.Eventually(t, patience, "gateways that wait", left, waiters)
+		calls.Eventually(t, patience, "queue", left, w.queued)
+		calls.Eventually(t, patience, "a departure is counted", true, func() bool {
+			return strings.Contains(string(calls.Get(t.Context(), w.client, g[i].URL+"/metrics").Body), `reveille_gateway_answers_total{route="chat",status="499"} 1`)
+		})
+	}
+	if _, err := s.Next(); err != nil || w.spawns("b") != 0 {
+		t.Errorf("the stream: %v; %d starts of b, want none", err, w.spawns("b"))
 	}
 }
 
