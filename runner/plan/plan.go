@@ -186,12 +186,21 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 	}
 }
 
+// usualBatch is how many tokens of prompts a paged model reads between two looks at whose client has left. llama-server on
+// a processor reads them no faster in larger batches than its physical one (measured), and each takes seconds.
+func usualBatch(o *Options) int {
+	if o.Engine == "llamacpp" && o.Devices == policy.CPU {
+		return max(cpuUBatch, o.NUBatch)
+	}
+	return defaultBatch
+}
+
 // paged plans a model with a KV pool.
 func (p *Plan) paged(m *Meta, o *Options) {
 	p.Kind = Paged
 	p.CacheK, p.CacheV = o.CacheK, o.CacheV
 	p.Parallel = orInt(o.Parallel, defaultParallel)
-	p.NBatch = orInt(o.NBatch, defaultBatch)
+	p.NBatch = orInt(o.NBatch, usualBatch(o))
 	p.NUBatch = min(orInt(o.NUBatch, defaultUBatch), p.NBatch)
 	p.Physical = p.NUBatch
 	p.KVBytesPerToken = p.kv(m, 1)

@@ -56,6 +56,21 @@ func TestMake(t *testing.T) {
 				t.Errorf("KV %d, want %d", p.KVBytes, want)
 			}
 		}},
+		{"a processor", gemma, Options{Type: policy.LLM, Devices: policy.CPU, Engine: "llamacpp", Context: 4096}, Share{}, func(t *testing.T, p Plan) {
+			if p.NBatch != 512 || p.Physical != 512 {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"a processor, larger physical batch", gemma, Options{Type: policy.LLM, Devices: policy.CPU, Engine: "llamacpp", Context: 4096, NUBatch: 1024}, Share{}, func(t *testing.T, p Plan) {
+			if p.NBatch != 1024 || p.Physical != 1024 {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"a GPU", gemma, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "llamacpp", Context: 4096}, Share{}, func(t *testing.T, p Plan) {
+			if p.NBatch != 2048 || p.Physical != 512 {
+				t.Errorf("%+v", p)
+			}
+		}},
 		{"a share", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1}, ShareOf(80*gib, 2, 0, 0), func(t *testing.T, p Plan) {
 			if p.Share != 40*gib || p.Need > p.Share || p.Need < p.Share-gib || p.Longest != 131_072 {
 				t.Errorf("%+v", p)
