@@ -342,3 +342,37 @@ func TestServeWithoutKeys(t *testing.T) {
 		t.Errorf("models: %v", a)
 	}
 }
+
+// TestPagesAtEngines asks the real llama-server itself as a web page would: it lets no page of another origin read its answers.
+// On a socket, which no browser reaches, it serves as well.
+func TestPagesAtEngines(t *testing.T) {
+	testenv.Engines(t)
+	const rest = "checkpoint: .cache/models/tiny-gemma.gguf, device: cpu, hosts: [local], options: {ctx_size: 512}}\n"
+	s := testenv.Start(t, testenv.Spec{Models: "recipes:\n  hidden: {inherit: llamacpp, listen: socket}\n" +
+		"models:\n  m: {type: llm, recipe: llamacpp, " + rest + "  n: {type: llm, recipe: hidden, " + rest + calls.LocalHost})
+	for _, model := range []string{"n", "m"} { // one after the other has the place for an llm
+		if a := call(t, "POST", s.URL+"/v1/chat/completions", calls.ChatBody(model, 2, false)); !a.OK() {
+			t.Fatal(a)
+		}
+	}
+	var health struct {
+		Loaded []struct {
+			BackendURL string `json:"backend_url"`
+		} `json:"all_models_loaded"`
+	}
+	if a := call(t, "GET", s.URL+"/v1/health", ""); json.Unmarshal(a.Body, &health) != nil || len(health.Loaded) != 1 {
+		t.Fatal(a)
+	}
+	engine := strings.TrimSuffix(health.Loaded[0].BackendURL, "/v1")
+	for _, path := range []string{"/health", "/v1/models", "/v1/chat/completions", "/props"} {
+		for _, method := range []string{"GET", "OPTIONS"} {
+			a := call(t, method, engine+path, "", "Origin: https://evil.example", "Access-Control-Request-Method: POST")
+			if a.Err != nil {
+				t.Errorf("%s %s: %v", method, path, a)
+			}
+			if to := a.Header.Get("Access-Control-Allow-Origin"); to != "" {
+				t.Errorf("%s %s: the answer is for pages of %s", method, path, to)
+			}
+		}
+	}
+}
