@@ -97,8 +97,11 @@ func TestRivals(t *testing.T) {
 	s.serve(func(w http.ResponseWriter, r *http.Request) {
 		open.Add(1)
 		defer open.Add(-1)
-		<-crash
-		dying(1, false)(w, r)
+		select {
+		case <-crash:
+			dying(1, false)(w, r)
+		case <-r.Context().Done(): // the test failed
+		}
 	})
 	answers := map[string]chan reply{ann: make(chan reply, 1), bob: make(chan reply, 1)}
 	ask := func(key string, want int32) {
