@@ -24,16 +24,18 @@ var (
 	number     = TypesOf(jsonscan.Number)
 )
 
-// need returns a field that must be there.
-func need(name string, types JSONTypes) Field { return Field{Name: name, Types: types, Needed: true} }
+// required returns a field that must be there.
+func required(name string, types JSONTypes) Field {
+	return Field{Name: name, Types: types, Needed: true}
+}
 
-// needMax is need with a limit on a list's items.
-func needMax(name string, types JSONTypes, most int) Field {
+// requiredMax is need with a limit on a list's items.
+func requiredMax(name string, types JSONTypes, most int) Field {
 	return Field{Name: name, Types: types, Needed: true, Max: most}
 }
 
-// may returns a field that is checked only when it is there.
-func may(name string, types JSONTypes) Field { return Field{Name: name, Types: types} }
+// optional returns a field that is checked only when it is there.
+func optional(name string, types JSONTypes) Field { return Field{Name: name, Types: types} }
 
 // both is the mount of routes served with and without a prefix.
 const both = Prefixed | Bare
@@ -61,13 +63,13 @@ var routes = compiled([]Route{
 	{Name: "stats", Method: "GET", Path: "/stats", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
 	{Name: "system_info", Method: "GET", Path: "/system-info", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
 	{Name: "system_stats", Method: "GET", Path: "/system-stats", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAny},
-	{Name: "pin", Method: "POST", Path: "/internal/pin", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyJSON, Model: modelNameField, Fields: []Field{need("pinned", TypesOf(jsonscan.Bool))}},
+	{Name: "pin", Method: "POST", Path: "/internal/pin", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyJSON, Model: modelNameField, Fields: []Field{required("pinned", TypesOf(jsonscan.Bool))}},
 	{Name: "config_set", Method: "POST", Path: "/internal/set", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON},
 	{Name: "config_get", Method: "GET", Path: "/internal/config", Mount: both, Dialect: Lemonade, Scope: ScopeAny},
 	{Name: "aliases", Method: "GET", Path: "/internal/aliases", Mount: both, Dialect: Lemonade, Scope: ScopeAny},
-	{Name: "alias_set", Method: "POST", Path: "/internal/aliases", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{need("alias", text), need("target", text)}},
+	{Name: "alias_set", Method: "POST", Path: "/internal/aliases", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{required("alias", text), required("target", text)}},
 	{Name: "alias_get", Method: "GET", Path: "/internal/aliases/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeAny},
-	{Name: "alias_set_one", Method: "POST", Path: "/internal/aliases/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{need("target", text)}},
+	{Name: "alias_set_one", Method: "POST", Path: "/internal/aliases/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{required("target", text)}},
 	{Name: "alias_delete", Method: "DELETE", Path: "/internal/aliases/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin},
 	{Name: "host_wake", Method: "POST", Path: "/internal/hosts/{id}/wake", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 	{Name: "host_forget", Method: "POST", Path: "/internal/hosts/{id}/forget", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
@@ -76,22 +78,22 @@ var routes = compiled([]Route{
 	// OpenAI.
 	{Name: "models", Method: "GET", Path: "/models", Mount: both, Scope: ScopeAny},
 	{Name: "model", Method: "GET", Path: "/models/{id}", Mount: Prefixed, Scope: ScopeAny},
-	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{needMax("messages", list, maxMessages)}},
-	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("prompt", textOrList)}},
-	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{needMax("input", textOrList, maxMessages), {Name: "previous_response_id", Refused: true}}},
-	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{needMax("input", textOrList, maxInputs)}},
-	{Name: "transcriptions", Method: "POST", Path: "/audio/transcriptions", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{need("file", 0)}},
-	{Name: "translations", Method: "POST", Path: "/audio/translations", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{need("file", 0)}},
-	{Name: "speech", Method: "POST", Path: "/audio/speech", Mount: Prefixed, Type: policy.TTS, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("input", text), need("voice", text)}},
-	{Name: "image_generations", Method: "POST", Path: "/images/generations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("prompt", text)}},
-	{Name: "image_edits", Method: "POST", Path: "/images/edits", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, need("prompt", 0)}},
-	{Name: "image_variations", Method: "POST", Path: "/images/variations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, need("prompt", 0)}},
-	{Name: "tokenize", Method: "POST", Path: "/tokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("content", text)}},
-	{Name: "detokenize", Method: "POST", Path: "/detokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{need("tokens", list)}},
+	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
+	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("prompt", textOrList)}},
+	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages), {Name: "previous_response_id", Refused: true}}},
+	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxInputs)}},
+	{Name: "transcriptions", Method: "POST", Path: "/audio/transcriptions", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
+	{Name: "translations", Method: "POST", Path: "/audio/translations", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
+	{Name: "speech", Method: "POST", Path: "/audio/speech", Mount: Prefixed, Type: policy.TTS, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("input", text), required("voice", text)}},
+	{Name: "image_generations", Method: "POST", Path: "/images/generations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("prompt", text)}},
+	{Name: "image_edits", Method: "POST", Path: "/images/edits", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, required("prompt", 0)}},
+	{Name: "image_variations", Method: "POST", Path: "/images/variations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, required("prompt", 0)}},
+	{Name: "tokenize", Method: "POST", Path: "/tokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("content", text)}},
+	{Name: "detokenize", Method: "POST", Path: "/detokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("tokens", list)}},
 
 	// Anthropic.
-	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, needMax("messages", list, maxMessages)}},
-	{Name: "count_tokens", Method: "POST", Path: "/messages/count_tokens", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{needMax("messages", list, maxMessages)}},
+	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, maxMessages)}},
+	{Name: "count_tokens", Method: "POST", Path: "/messages/count_tokens", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
 
 	// Rerank.
 	rerank("/rerank", both),
@@ -105,9 +107,9 @@ var routes = compiled([]Route{
 	{Name: "ollama_ps", Method: "GET", Path: "/api/ps", Mount: Bare, Dialect: Ollama, Scope: ScopeAny},
 	{Name: "ollama_show", Method: "POST", Path: "/api/show", Mount: Bare, Dialect: Ollama, Scope: ScopeAny, Body: BodyJSON, Model: modelOrName},
 	{Name: "ollama_chat", Method: "POST", Path: "/api/chat", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Streams: true, Model: modelField, Fields: []Field{{Name: "messages", Types: list, Max: maxMessages}}},
-	{Name: "ollama_generate", Method: "POST", Path: "/api/generate", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Streams: true, Model: modelField, Fields: []Field{may("prompt", text)}},
+	{Name: "ollama_generate", Method: "POST", Path: "/api/generate", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Streams: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_embed", Method: "POST", Path: "/api/embed", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "input", Types: textOrList, Max: maxInputs}}},
-	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{may("prompt", text)}},
+	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_pull", Method: "POST", Path: "/api/pull", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Body: BodyJSON, Streams: true, Model: modelOrName},
 	{Name: "ollama_delete", Method: "DELETE", Path: "/api/delete", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Model: modelOrName},
 	{Name: "ollama_create", Method: "POST", Path: "/api/create", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
@@ -132,7 +134,7 @@ func rerank(path string, mount Mount) Route {
 	return Route{
 		Name: "rerank", Method: "POST", Path: path, Mount: mount, Type: policy.Reranking, Scope: ScopeInfer, Body: BodyJSON,
 		Inference: true, Model: modelField,
-		Fields: []Field{need("query", text), need("documents", list), {Name: "top_n", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Refused: true}},
+		Fields: []Field{required("query", text), required("documents", list), {Name: "top_n", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Refused: true}},
 	}
 }
 

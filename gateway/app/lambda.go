@@ -26,11 +26,11 @@ type LambdaSettings struct {
 
 // Bounds of what a function does outside its requests.
 const (
-	initTime    = 8 * time.Second         // to read what AWS keeps; Lambda allows 10 s until the first event is asked for
-	copiesFresh = 5 * time.Minute         // how old the models file and the API keys may be when a request comes
-	beginTime   = 5 * time.Second         // longest that reading them anew may hold a request up
-	lookTime    = 1500 * time.Millisecond // longest wait for a snapshot of the pool before a request
-	settleTime  = 5 * time.Second         // longest that what was begun behind a request may hold its answer's end up
+	initTime     = 8 * time.Second         // to read what AWS keeps; Lambda allows 10 s until the first event is asked for
+	copiesFresh  = 5 * time.Minute         // how old the models file and the API keys may be when a request comes
+	beginTime    = 5 * time.Second         // longest that reading them anew may hold a request up
+	lookTime     = 1500 * time.Millisecond // longest wait for a snapshot of the pool before a request
+	flushTimeout = 5 * time.Second         // longest that what was begun behind a request may hold its answer's end up
 )
 
 var errNoKeys = errors.New("a function URL is open to everybody: API keys are needed (--api-keys-secret, --api-keys-file or --admin-key)")
@@ -139,14 +139,14 @@ func (g *lambdaGateway) reread(ctx context.Context) {
 	}
 }
 
-// Settle implements lambda.Gateway: tickets are left, wakes asked for and uses told.
-func (g *lambdaGateway) Settle() {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+// Flush implements lambda.Gateway: tickets are left, wakes asked for and uses told.
+func (g *lambdaGateway) Flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	if err := g.gate.Settle(ctx); err != nil {
+	if err := g.gate.AwaitIdle(ctx); err != nil {
 		g.log.Warn("a request's work is not done at its end", "error", err)
 	}
-	_ = g.toucher.Flush(ctx) // kept for the next request, and the store's breaker has said so
+	_ = g.usage.Flush(ctx) // kept for the next request, and the store's breaker has said so
 }
 
 // Cut implements lambda.Gateway.

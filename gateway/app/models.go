@@ -53,7 +53,7 @@ func (m *models) setFile(c *catalog.Catalog, _ catalog.Changes, warnings catalog
 	m.file = c
 	m.rebuildLocked()
 	m.mu.Unlock()
-	m.poke()
+	m.notify()
 	m.log.Info("models file read", "models", len(c.Models), "version", m.get().Version)
 }
 
@@ -101,7 +101,7 @@ func (m *models) reloadRegistered(ctx context.Context) error {
 	return nil
 }
 
-func (m *models) poke() {
+func (m *models) notify() {
 	select {
 	case m.dirty <- struct{}{}:
 	default:
@@ -111,7 +111,7 @@ func (m *models) poke() {
 // onEvent hears the pool's events: a change of the registered models, and reconnections, after which Redis may be empty.
 func (m *models) onEvent(e state.Event) {
 	if e.Kind == "sync" || e.Kind == "settings" && e.State == string(state.Registered) {
-		m.poke()
+		m.notify()
 	}
 }
 

@@ -58,7 +58,7 @@ type parts struct {
 	store   *state.Store
 	mirror  *state.Mirror
 	gate    *scheduling.Gate
-	toucher *state.UsageReporter
+	usage   *state.UsageReporter
 	front   *httpapi.Server
 	keys    *keys.Set
 	watcher *catalog.Watcher // of the models file

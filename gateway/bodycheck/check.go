@@ -29,7 +29,7 @@ const (
 // field is a member that is taken out of the body.
 type field struct {
 	name  string
-	place jsonscan.Place
+	place jsonscan.Span
 }
 
 // Check is the check of one body. The zero value is ready for use.
@@ -77,7 +77,7 @@ func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
 // drop notes a member that Finish takes out.
 func (c *Check) drop(name []byte, m *jsonscan.Members) {
 	if len(c.dropped) < maxDropped {
-		c.dropped = append(c.dropped, field{string(name), m.Place()})
+		c.dropped = append(c.dropped, field{string(name), m.Span()})
 	} else if c.err == nil {
 		c.err = api.Newf(api.UnsupportedParameter, "The request has more than %d fields that are not known here.", maxDropped)
 	}
@@ -122,7 +122,7 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 		return 0, nil
 	}
 	fields := model().Fields
-	places := make([]jsonscan.Place, 0, len(c.dropped))
+	places := make([]jsonscan.Span, 0, len(c.dropped))
 	for _, f := range c.dropped {
 		if slices.Contains(fields, f.name) {
 			continue

@@ -31,7 +31,7 @@ type mmRow struct {
 	Models    []string `json:"models"`
 	Media     int      `json:"media"`
 	Bytes     int64    `json:"bytes"`
-	mmcache.Tally
+	mmcache.Stats
 }
 
 // Run lists signatures with the models that have them, largest first; then such models as have been counted but have
@@ -54,12 +54,12 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 	rows := make([]mmRow, 0, len(usage))
 	for _, u := range usage {
 		user := users[u.Signature]
-		rows = append(rows, mmRow{hex16(u.Signature), append([]string{}, user.models...), u.Entries, u.Bytes, user.tally})
+		rows = append(rows, mmRow{hex16(u.Signature), append([]string{}, user.models...), u.Entries, u.Bytes, user.stats})
 		delete(users, u.Signature)
 	}
 	for _, sig := range slices.Sorted(maps.Keys(users)) {
-		if user := users[sig]; user.tally != (mmcache.Tally{}) {
-			rows = append(rows, mmRow{Signature: hex16(sig), Models: user.models, Tally: user.tally})
+		if user := users[sig]; user.stats != (mmcache.Stats{}) {
+			rows = append(rows, mmRow{Signature: hex16(sig), Models: user.models, Stats: user.stats})
 		}
 	}
 	if c.JSON {
@@ -82,7 +82,7 @@ func hex16(sig uint64) string { return fmt.Sprintf("%016x", sig) }
 // sigUser is who uses a signature, and what the cache did for them together.
 type sigUser struct {
 	models []string
-	tally  mmcache.Tally
+	stats  mmcache.Stats
 }
 
 // signatures are the models of the published catalogue by signature.
@@ -104,12 +104,12 @@ func signatures(ctx context.Context, o state.Options) (map[uint64]sigUser, error
 	if err != nil {
 		return nil, err
 	}
-	tallies := mmcache.Tallies(counters)
+	tallies := mmcache.ReadStats(counters)
 	out := map[uint64]sigUser{}
 	for _, m := range cat.Models {
 		if m.MMProj != "" {
 			u := out[m.Signature()]
-			out[m.Signature()] = sigUser{append(u.models, m.ID), u.tally.Plus(tallies[m.ID])}
+			out[m.Signature()] = sigUser{append(u.models, m.ID), u.stats.Plus(tallies[m.ID])}
 		}
 	}
 	return out, nil

@@ -36,7 +36,7 @@ type request struct {
 // handle runs the chain for one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	r := s.newRequest(ctx)
-	defer r.settle()
+	defer r.release()
 	if err := r.chain(); err != nil {
 		r.fail(err)
 	}
@@ -183,8 +183,8 @@ func streamType(d api.Dialect) string {
 	return "text/event-stream; charset=utf-8"
 }
 
-// settle turns a panic into a 500, so that one request's fault is no other's, and gives the body back.
-func (r *request) settle() {
+// release turns a panic into a 500, so that one request's fault is no other's, and gives the body back.
+func (r *request) release() {
 	if v := recover(); v != nil {
 		r.s.log.Error("panic while serving", "request", r.id, "route", r.routeName(), "panic", v, "stack", string(debug.Stack()))
 		r.keepBody = false

@@ -91,7 +91,7 @@ func (c *call) prepare() error {
 // failure has its true status.
 func (x *exchange) start() (err error) {
 	s := x.s
-	if x.wait, err = patienceOf(&x.ctx.Request.Header, s.cfg.Hold); err != nil {
+	if x.wait, err = waitPolicyOf(&x.ctx.Request.Header, s.cfg.Hold); err != nil {
 		return err
 	}
 	if s.draining.Load() {

@@ -49,7 +49,7 @@ func (s *Server) bodyError(err error) error {
 		return nil
 	case errors.Is(err, relay.ErrBodyTooLarge):
 		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", s.cfg.MaxBody)
-	case errors.Is(err, relay.ErrHeld):
+	case errors.Is(err, relay.ErrBuffersFull):
 		return api.New(api.Overloaded, "Too many request bodies are buffered; try again.")
 	case errors.Is(err, relay.ErrBodySlow):
 		return api.New(api.RequestTimeout, "The request did not arrive in time.")

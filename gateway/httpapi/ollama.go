@@ -58,7 +58,7 @@ func (s *Server) ollamaChat(r *request) error {
 	if err := o.vet(bodycheck.ForRoute("chat")); err != nil {
 		return err
 	}
-	return o.words(ollama.ChatPath, false)
+	return o.serve(ollama.ChatPath, false)
 }
 
 // ollamaGenerate serves /api/generate, likewise.
@@ -81,7 +81,7 @@ func (s *Server) ollamaGenerate(r *request) error {
 	if err := o.vet(bodycheck.ForRoute(route)); err != nil {
 		return err
 	}
-	return o.words(path, true)
+	return o.serve(path, true)
 }
 
 // form is what the answer is told in. x is the exchange that brings it, nil for none.
@@ -97,8 +97,8 @@ func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
 	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.began, Now: time.Now, Load: load}
 }
 
-// words starts an exchange whose answer is told in Ollama's form.
-func (o *ollamaCall) words(path string, generate bool) error {
+// serve starts an exchange whose answer is told in Ollama's form.
+func (o *ollamaCall) serve(path string, generate bool) error {
 	load, err := o.loadSized()
 	if err != nil {
 		return err
@@ -108,13 +108,13 @@ func (o *ollamaCall) words(path string, generate bool) error {
 	if o.stream {
 		x.lines = ollama.NewStream(f)
 	} else {
-		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTold(resp, f.Answer) }
+		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, f.Answer) }
 	}
 	return x.start()
 }
 
-// sendTold answers with what a function makes of the engine's answer.
-func (x *exchange) sendTold(resp *relay.Response, tell func([]byte) ([]byte, error)) error {
+// sendTranslated answers with what a function makes of the engine's answer.
+func (x *exchange) sendTranslated(resp *relay.Response, tell func([]byte) ([]byte, error)) error {
 	raw, err := resp.AppendBody(nil, maxBuffered)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	x := &exchange{call: o.call, path: embeddingsPath, after: o.after(), load: load}
 	f := o.form(false, x)
 	x.answer = func(x *exchange, resp *relay.Response) error {
-		return x.sendTold(resp, func(raw []byte) ([]byte, error) {
+		return x.sendTranslated(resp, func(raw []byte) ([]byte, error) {
 			if n > 0 {
 				doc, err := cutAnswer(raw, n, false)
 				if err != nil {
@@ -398,7 +398,7 @@ func (t *translation) Read(p []byte) (int, error) {
 // WriteTo writes lines as they come about.
 func (t *translation) WriteTo(w io.Writer) (int64, error) {
 	t.w = w
-	n, err := t.tap.WriteTo(teller{t})
+	n, err := t.tap.WriteTo(progressWriter{t})
 	if err != nil {
 		return n, err
 	}
@@ -408,10 +408,10 @@ func (t *translation) WriteTo(w io.Writer) (int64, error) {
 	return n, err
 }
 
-// teller takes in events and writes lines.
-type teller struct{ t *translation }
+// progressWriter takes in events and writes lines.
+type progressWriter struct{ t *translation }
 
-func (l teller) Write(events []byte) (int, error) {
+func (l progressWriter) Write(events []byte) (int, error) {
 	t := l.t
 	if t.buf = t.lines.Append(t.buf[:0], events); len(t.buf) > 0 {
 		if _, err := t.w.Write(t.buf); err != nil {
@@ -422,4 +422,4 @@ func (l teller) Write(events []byte) (int, error) {
 }
 
 // Flush passes on what a relayed response asks for before it waits.
-func (l teller) Flush() error { return teeTail{w: l.t.w}.Flush() }
+func (l progressWriter) Flush() error { return teeTail{w: l.t.w}.Flush() }

@@ -528,7 +528,7 @@ func TestListingsTellTheWarmersIdleTime(t *testing.T) {
 	p.until("a pinned model stays", shows("one", 0, never+leap))
 	for _, forged := range []string{"no number", "99999999999999999", "99999999999999999999999999"} {
 		p.redis.Set("rv:{main}:idle", forged)
-		p.server.tables.poke()
+		p.server.tables.notify()
 		p.until(forged+" is no idle time", shows("left", 0, never+leap))
 		if err := p.store.PutDefaultIdle(t.Context(), 7*time.Minute); err != nil {
 			t.Fatal(err)
@@ -537,6 +537,6 @@ func TestListingsTellTheWarmersIdleTime(t *testing.T) {
 	}
 	p.redis.Del("rv:{main}:idle")
 	p.redis.HSet("rv:{main}:idle", "a", "hash")
-	p.server.tables.poke()
+	p.server.tables.notify()
 	p.until("a hash is no idle time", shows("left", 0, never+leap))
 }

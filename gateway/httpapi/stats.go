@@ -33,8 +33,8 @@ func (s *Server) stats(r *request) error {
 			out[name] = n
 		}
 	}
-	var media mmcache.Tally
-	byModel := mmcache.Tallies(counters)
+	var media mmcache.Stats
+	byModel := mmcache.ReadStats(counters)
 	for _, t := range byModel {
 		media = media.Plus(t)
 	}

@@ -20,7 +20,7 @@ func (x *exchange) events(resp *relay.Response) *relay.Stream {
 		Loading:  x.comment,
 		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.hit.Dialect.Ping(),
 		Errors:  true,
-		OnBreak: x.lastWords,
+		OnBreak: x.breakEvent,
 		OnEnd:   x.finish,
 	})
 }
@@ -66,8 +66,8 @@ func (x *exchange) comment(dst []byte) []byte {
 	}.Append(dst)
 }
 
-// lastWords is the error event that ends a stream which broke off.
-func (x *exchange) lastWords(err error) []byte {
+// breakEvent is the error event that ends a stream which broke off.
+func (x *exchange) breakEvent(err error) []byte {
 	if isGone(err) {
 		return nil
 	}

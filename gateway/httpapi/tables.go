@@ -83,8 +83,8 @@ func (t *tables) readIdle(ctx context.Context) {
 	}
 }
 
-// poke asks for all tables to be read.
-func (t *tables) poke() {
+// notify asks for all tables to be read.
+func (t *tables) notify() {
 	select {
 	case t.dirty <- struct{}{}:
 	default:
@@ -114,6 +114,6 @@ func (t *tables) run(ctx context.Context) {
 // OnEvent takes in an event of the pool: have the mirror's events passed on to it. It never blocks.
 func (s *Server) OnEvent(e state.Event) {
 	if e.Kind == "settings" || e.Kind == "sync" {
-		s.tables.poke()
+		s.tables.notify()
 	}
 }

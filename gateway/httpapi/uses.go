@@ -42,15 +42,15 @@ func (u *uses) note(host, model string) {
 	at.Store(now)
 }
 
-// toldLate is how much later than it was a use may stand in a record: its age is taken off Redis' clock only when the
+// usageLate is how much later than it was a use may stand in a record: its age is taken off Redis' clock only when the
 // word of it arrives there, and that word may take as long as a call may.
-const toldLate = 200 * time.Millisecond
+const usageLate = 200 * time.Millisecond
 
 // Each snapshot tells the difference between the store's clock and this machine's anew, less the time that its reply took.
 // A difference taken over is kept while it may be the same one, so that a use has one time: until another is larger by
 // moreAhead, whose reply was faster by that, or smaller by lessAhead, which no reply takes.
 const (
-	moreAhead = toldLate / 2
+	moreAhead = usageLate / 2
 	lessAhead = 2 * time.Second
 )
 
@@ -77,7 +77,7 @@ func (u *uses) lastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (
 		return told, false
 	}
 	at = noted.Load() + u.aheadBy(snap)
-	if told-at > toldLate.Microseconds() {
+	if told-at > usageLate.Microseconds() {
 		return told, false
 	}
 	return at, true

@@ -17,7 +17,7 @@ func TestLastUseKeepsTheOrderOfUses(t *testing.T) {
 	record := func(model string, late time.Duration) *state.ModelRecord {
 		return &state.ModelRecord{ID: model, UsedMS: now.Add(late).UnixMilli()}
 	}
-	first, own := u.lastOn(snap, record("first", toldLate/2), "h")
+	first, own := u.lastOn(snap, record("first", usageLate/2), "h")
 	if !own {
 		t.Error("a use of this gateway's own that was told late counts as another's")
 	}
@@ -25,7 +25,7 @@ func TestLastUseKeepsTheOrderOfUses(t *testing.T) {
 	if first > second {
 		t.Errorf("the first use (%d) stands after the second (%d)", first, second)
 	}
-	if at, own := u.lastOn(snap, record("first", 2*toldLate), "h"); own || at != record("first", 2*toldLate).UsedMS*1000 {
+	if at, own := u.lastOn(snap, record("first", 2*usageLate), "h"); own || at != record("first", 2*usageLate).UsedMS*1000 {
 		t.Errorf("a later use through another gateway: %d, own: %v", at, own)
 	}
 	if at, own := u.lastOn(snap, record("third", 0), "h"); own || at != snap.NowMS*1000 {

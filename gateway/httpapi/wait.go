@@ -18,8 +18,8 @@ type waitPolicy struct {
 	limit  time.Duration // of the whole wait
 }
 
-// patienceOf reads x-cold-wait and x-wait-timeout. hold is the longest wait there is; a client can only shorten it.
-func patienceOf(h *fasthttp.RequestHeader, hold time.Duration) (waitPolicy, error) {
+// waitPolicyOf reads x-cold-wait and x-wait-timeout. hold is the longest wait there is; a client can only shorten it.
+func waitPolicyOf(h *fasthttp.RequestHeader, hold time.Duration) (waitPolicy, error) {
 	p := waitPolicy{policy: "block", limit: hold}
 	switch v := h.Peek(api.HeaderColdWait); string(v) {
 	case "", "block":

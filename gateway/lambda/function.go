@@ -24,8 +24,8 @@ type Gateway interface {
 	// Begin brings up to date what may have changed while nothing ran. It is called before each request and must be
 	// bounded; whatever it cannot reach stays as it was.
 	Begin(ctx context.Context)
-	// Settle finishes what was begun behind requests. It is called after each, before its answer ends, and must be bounded.
-	Settle()
+	// Flush finishes what was begun behind requests. It is called after each, before its answer ends, and must be bounded.
+	Flush()
 	// Cut ends all open requests, each as its client understands. It is called shortly before Lambda ends the process.
 	Cut()
 }
@@ -141,6 +141,6 @@ func (x *exchange) end() {
 		if x.cut != nil {
 			x.cut.Stop()
 		}
-		x.f.gateway.Settle()
+		x.f.gateway.Flush()
 	})
 }

@@ -59,7 +59,7 @@ func (r *recorder) note(step string) {
 }
 
 func (r *recorder) Begin(context.Context) { r.note("begin") }
-func (r *recorder) Settle()               { r.note("settle") }
+func (r *recorder) Flush()                { r.note("settle") }
 func (r *recorder) Cut() {
 	r.note("cut")
 	if r.cut != nil {

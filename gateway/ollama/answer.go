@@ -49,14 +49,14 @@ type counts struct {
 	OutputTime  time.Duration `json:"eval_duration"`
 }
 
-// words is what a model said, in one go or in a part.
-type words struct {
+// part is what a model said, in one go or in a part.
+type part struct {
 	content, thinking string
 	calls             []ToolCall
 }
 
 // line puts words into the form.
-func (f *ResponseWriter) line(w words) line {
+func (f *ResponseWriter) line(w part) line {
 	l := line{Model: f.Model, CreatedAt: f.Now().UTC().Format(time.RFC3339Nano)}
 	if f.Generate {
 		l.Response, l.Thinking, l.ToolCalls = &w.content, w.thinking, w.calls
@@ -68,7 +68,7 @@ func (f *ResponseWriter) line(w words) line {
 
 // Ended is the answer to a request that asked for no words: reason is "load" or "unload".
 func (f *ResponseWriter) Ended(reason string) []byte {
-	l := f.line(words{})
+	l := f.line(part{})
 	l.Done, l.Reason = true, reason
 	return appendLine(nil, l)
 }
@@ -108,7 +108,7 @@ func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
 	s := Stream{form: f}
 	choice := c.Choices[0]
 	s.note(&c)
-	l := f.line(words{choice.Message.Content + choice.Text, choice.Message.Reasoning + choice.Message.Thinking, toolCalls(choice.Message.ToolCalls)})
+	l := f.line(part{choice.Message.Content + choice.Text, choice.Message.Reasoning + choice.Message.Thinking, toolCalls(choice.Message.ToolCalls)})
 	s.close(&l)
 	return bytes.TrimSuffix(appendLine(nil, l), []byte("\n")), nil
 }

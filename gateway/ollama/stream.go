@@ -49,9 +49,9 @@ func (s *Stream) End(dst []byte) []byte {
 	}
 	s.ended = true
 	if len(s.calls) > 0 {
-		dst = appendLine(dst, s.form.line(words{calls: toolCalls(s.calls)}))
+		dst = appendLine(dst, s.form.line(part{calls: toolCalls(s.calls)}))
 	}
-	l := s.form.line(words{})
+	l := s.form.line(part{})
 	s.close(&l)
 	return appendLine(dst, l)
 }
@@ -61,7 +61,7 @@ func (s *Stream) line(dst, text []byte) []byte {
 	case s.ended || len(text) == 0:
 		return dst
 	case text[0] == ':':
-		return appendLine(dst, s.form.line(words{}))
+		return appendLine(dst, s.form.line(part{}))
 	case text[0] == '{':
 		s.ended = true
 		return append(append(dst, text...), '\n')
@@ -99,7 +99,7 @@ func (s *Stream) event(dst []byte, c *completion) []byte {
 	for _, call := range choice.Delta.ToolCalls {
 		s.call(call)
 	}
-	w := words{content: choice.Delta.Content + choice.Text, thinking: choice.Delta.Reasoning + choice.Delta.Thinking}
+	w := part{content: choice.Delta.Content + choice.Text, thinking: choice.Delta.Reasoning + choice.Delta.Thinking}
 	if w.content == "" && w.thinking == "" {
 		return dst
 	}

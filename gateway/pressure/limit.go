@@ -11,7 +11,7 @@ import (
 // Limit is how many bytes this process may use, 0 for no limit: GOMEMLIMIT where it is set, else what its control group
 // allows.
 func Limit() int64 {
-	if soft := debug.SetMemoryLimit(-1); told() && soft < math.MaxInt64 {
+	if soft := debug.SetMemoryLimit(-1); limitFromEnv() && soft < math.MaxInt64 {
 		return soft
 	}
 	limit, err := memlimit.FromCgroup()
@@ -27,13 +27,13 @@ const unlimited = 1 << 60
 // Adopt makes the collector work harder before a limit is reached than StepAt gives anything up, unless GOMEMLIMIT has
 // told it a limit already. It changes the whole process.
 func Adopt(limit int64) {
-	if limit > 0 && !told() {
+	if limit > 0 && !limitFromEnv() {
 		debug.SetMemoryLimit(limit / 100 * collectAt)
 	}
 }
 
-// told reports whether the collector knows its limit from the environment.
-func told() bool { return os.Getenv("GOMEMLIMIT") != "" }
+// limitFromEnv reports whether the collector knows its limit from the environment.
+func limitFromEnv() bool { return os.Getenv("GOMEMLIMIT") != "" }
 
 // collectAt is the share of the limit, in per cent, that the collector keeps the process below if it can.
 const collectAt = 90

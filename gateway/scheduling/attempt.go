@@ -68,8 +68,8 @@ const (
 	finish               // the group has its outcome: err, or the copy on host
 )
 
-// verdict is what to do next.
-type verdict struct {
+// step is what to do next.
+type step struct {
 	do    action
 	at    time.Time // of ask; zero: now
 	leave string    // ticket to give up, "" none
@@ -79,9 +79,9 @@ type verdict struct {
 	record state.TicketRecord
 }
 
-func fail(err *api.Error) verdict { return verdict{do: finish, err: err} }
+func fail(err *api.Error) step { return step{do: finish, err: err} }
 
-func refused(err *api.Error) *verdict {
+func refused(err *api.Error) *step {
 	v := fail(err)
 	return &v
 }
@@ -98,9 +98,9 @@ func avoiding(shunned []string) map[string]string {
 	return avoid
 }
 
-// place decides where the ticket goes. shunned are hosts not to be tried before the moment retry. With an empty host
+// chooseHost decides where the ticket goes. shunned are hosts not to be tried before the moment retry. With an empty host
 // and no verdict the want is to attach only.
-func (n *loadAttempt) place(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *verdict) {
+func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *step) {
 	if _, ok := c.Model(n.model); !ok {
 		return "", refused(api.UnknownModel(n.model))
 	}
@@ -117,7 +117,7 @@ func (n *loadAttempt) place(s *state.Snapshot, c *catalog.Catalog, shunned []str
 	if len(n.refused) > 0 {
 		for _, other := range s.Copies(n.model) {
 			if !slices.Contains(n.refused, other.Host) {
-				return "", &verdict{do: finish, host: other.Host}
+				return "", &step{do: finish, host: other.Host}
 			}
 		}
 		v.Refused = n.model
@@ -143,7 +143,7 @@ func (n *loadAttempt) place(s *state.Snapshot, c *catalog.Catalog, shunned []str
 	}
 	if n.moving != "" {
 		n.moving = "" // nowhere to move to after all
-		return "", &verdict{do: rest}
+		return "", &step{do: rest}
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
 		if n.blocked == nil {
@@ -152,7 +152,7 @@ func (n *loadAttempt) place(s *state.Snapshot, c *catalog.Catalog, shunned []str
 		if retry.IsZero() { // what is taken away does not come back in a moment
 			return "", refused(n.blocked)
 		}
-		return "", &verdict{do: ask, at: retry}
+		return "", &step{do: ask, at: retry}
 	}
 	return "", refused(n.refusal(p.Refusal))
 }
@@ -212,31 +212,31 @@ func (n *loadAttempt) want(gateway, host string, revision uint64, background boo
 }
 
 // acquired takes in the store's answer to want.
-func (n *loadAttempt) acquired(now time.Time, got state.Acquired, err error) verdict {
+func (n *loadAttempt) acquired(now time.Time, got state.Acquired, err error) step {
 	switch {
 	case errors.Is(err, state.ErrStale):
 		return n.again(now)
 	case n.moving != "" && (err != nil || got.Status == "none"):
 		n.moving = "" // the old ticket is as good as before, or its end is about to be heard
-		return verdict{do: rest}
+		return step{do: rest}
 	case err == nil && got.Status == "none":
 		return n.again(now)
 	case errors.Is(err, state.ErrUnavailable):
 		if n.away++; n.away < awayTries {
-			return verdict{do: ask}
+			return step{do: ask}
 		}
 		return fail(unavailable(err))
 	case err != nil:
 		return fail(api.As(err))
 	case got.Status == "loaded":
-		return verdict{do: finish, host: got.Host, leave: n.moving}
+		return step{do: finish, host: got.Host, leave: n.moving}
 	}
 	n.ticket, n.host, n.moving = got.Ticket, got.Host, ""
 	n.refused, n.stale, n.away, n.blocked = nil, 0, 0, nil
 	n.round++
 	n.begun = time.Time{}
 	n.stands(now, got.State, got.Position)
-	return verdict{do: rest}
+	return step{do: rest}
 }
 
 func (n *loadAttempt) stands(now time.Time, st string, position int) {
@@ -250,28 +250,28 @@ func (n *loadAttempt) stands(now time.Time, st string, position int) {
 }
 
 // again asks on a new snapshot, a little later each time.
-func (n *loadAttempt) again(now time.Time) verdict {
+func (n *loadAttempt) again(now time.Time) step {
 	if n.stale++; n.stale > staleTries {
 		if n.moving != "" {
 			n.moving, n.stale = "", 0
-			return verdict{do: rest}
+			return step{do: rest}
 		}
 		return fail(unavailable(errors.New("the pool changes faster than a placement can be committed")))
 	}
-	return verdict{do: ask, at: now.Add(min(time.Duration(n.stale)*stalePause, staleMost))}
+	return step{do: ask, at: now.Add(min(time.Duration(n.stale)*stalePause, staleMost))}
 }
 
 // anew forgets the ticket and asks for another.
-func (n *loadAttempt) anew(now time.Time) verdict {
+func (n *loadAttempt) anew(now time.Time) step {
 	n.ticket, n.host, n.state, n.position, n.moving = "", "", "", 0, ""
 	n.round++
 	return n.again(now)
 }
 
 // learned takes in how the ticket stands.
-func (n *loadAttempt) learned(now time.Time, s state.Standing) verdict {
+func (n *loadAttempt) learned(now time.Time, s state.Standing) step {
 	if s.Ticket != n.ticket {
-		return verdict{do: rest} // of a ticket given up meanwhile
+		return step{do: rest} // of a ticket given up meanwhile
 	}
 	switch {
 	case !s.Found, s.Record.State == "dropped":
@@ -281,7 +281,7 @@ func (n *loadAttempt) learned(now time.Time, s state.Standing) verdict {
 		if s.Record.Host != "" {
 			host = s.Record.Host
 		}
-		return verdict{do: finish, host: host, record: s.Record}
+		return step{do: finish, host: host, record: s.Record}
 	case s.Record.State == "failed" && interrupted(s.Record):
 		n.leaving = append(n.leaving, n.host)
 		n.blocked = failure(s.Record, n.own)
@@ -300,23 +300,23 @@ func (n *loadAttempt) learned(now time.Time, s state.Standing) verdict {
 	}
 	n.away = 0
 	n.stands(now, s.Record.State, s.Position)
-	return verdict{do: rest}
+	return step{do: rest}
 }
 
 // onStoreError takes in that the store did not say how the ticket stands.
-func (n *loadAttempt) onStoreError(now time.Time, err error) verdict {
+func (n *loadAttempt) onStoreError(now time.Time, err error) step {
 	if n.ticket != "" && now.Sub(n.heard) > silentAfter {
 		return fail(unavailable(err))
 	}
-	return verdict{do: rest}
+	return step{do: rest}
 }
 
 // onSnapshot takes in a snapshot: a ticket whose host is lost moves to another host, if there is one; otherwise it waits
 // for the host to come back.
-func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) verdict {
+func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) step {
 	h := s.Hosts[n.host]
 	if n.ticket == "" || n.moving != "" || h == nil || h.State != string(policy.Lost) {
-		return verdict{do: rest}
+		return step{do: rest}
 	}
 	avoid := map[string]string{n.host: "lost"}
 	for _, name := range shunned {
@@ -332,9 +332,9 @@ func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 		return again
 	case p.Host != "" && p.Reason.Code != policy.LostHost, p.Host == "" && hasCopy(p.Refusal):
 		n.moving = n.ticket
-		return verdict{do: ask}
+		return step{do: ask}
 	}
-	return verdict{do: rest}
+	return step{do: rest}
 }
 
 // hasCopy reports whether some host was refused because it has a ticket for the model or the model itself.

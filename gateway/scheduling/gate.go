@@ -113,12 +113,12 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 	}
 	if gr == nil {
 		gr = g.newGroupLocked(loadAttempt{model: a.Model, refused: a.Refused}, true, a.Background)
-	} else if gr.need.ticket == "" {
-		gr.need.refused = append(gr.need.refused, a.Refused...)
+	} else if gr.attempt.ticket == "" {
+		gr.attempt.refused = append(gr.attempt.refused, a.Refused...)
 	}
 	if a.Background {
 		gr.keep = true
-		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len(), settled: true}
+		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len(), finished: true}
 		w.err = loading(a.Model).After(g.stageLocked(gr).ETA)
 		close(w.done)
 		return w, nil
@@ -160,7 +160,7 @@ func (g *Gate) admitLocked(a Ask, gr *group) error {
 func (g *Gate) newGroupLocked(n loadAttempt, shared, start bool) *group {
 	n.id, n.evict = g.operationLocked(), g.cfg.Evict
 	gr := &group{
-		model: n.model, shared: shared, bell: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), need: n,
+		model: n.model, shared: shared, bell: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), attempt: n,
 	}
 	if start {
 		gr.start = time.Now().Add(g.cfg.Hold)
@@ -182,7 +182,7 @@ func (g *Gate) operationLocked() string {
 
 func (g *Gate) joinLocked(gr *group, limit time.Duration) *Waiter {
 	w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len()}
-	w.place = gr.waiters.PushBack(w)
+	w.element = gr.waiters.PushBack(w)
 	w.timer = time.AfterFunc(limit, w.expire)
 	g.waiting++
 	return w
@@ -258,7 +258,7 @@ func (g *Gate) deliverLocked(s state.Standing) {
 	}
 	if gr := g.tickets[s.Ticket]; gr != nil {
 		gr.news.put(s)
-		gr.poke()
+		gr.notify()
 	}
 	if w := g.watches[s.Ticket]; w != nil && (!s.Found || r.Done()) {
 		if !s.Found {
@@ -300,8 +300,8 @@ func (g *Gate) Close() {
 	g.mu.Lock()
 	g.closed = true
 	for gr := range g.all {
-		g.settleAllLocked(gr, Route{}, LoadInfo{}, api.GoingAway())
-		gr.poke()
+		g.finishAllLocked(gr, Route{}, LoadInfo{}, api.GoingAway())
+		gr.notify()
 	}
 	g.mu.Unlock()
 	g.end()
@@ -338,7 +338,7 @@ func (g *Gate) renewAll(ctx context.Context) {
 			for _, id := range part {
 				if gr := g.tickets[id]; gr != nil {
 					gr.news.err = err
-					gr.poke()
+					gr.notify()
 				}
 			}
 		}

@@ -26,7 +26,7 @@ type group struct {
 	waiters *list.List // of *Waiter, in order of arrival
 	keep    bool       // the load is to go on when all have left
 	start   time.Time  // until then the group also lives without a waiter, to get a load started; zero: no such duty
-	need    loadAttempt
+	attempt loadAttempt
 	news    inbox
 }
 
@@ -44,7 +44,7 @@ func (b *inbox) put(s state.Standing) {
 	b.err = nil
 }
 
-func (gr *group) poke() {
+func (gr *group) notify() {
 	select {
 	case gr.bell <- struct{}{}:
 	default:
@@ -68,7 +68,7 @@ func (gr *group) wait(d time.Duration) {
 // serve carries out what need decides until the group has its outcome or nobody wants one.
 func (g *Gate) serve(gr *group) {
 	defer g.work.Done()
-	v := verdict{do: ask}
+	v := step{do: ask}
 	for {
 		if v.leave != "" {
 			g.leave(v.leave, false)
@@ -77,7 +77,7 @@ func (g *Gate) serve(gr *group) {
 		if again, over := g.onEmpty(gr); over {
 			return
 		} else if again {
-			v = verdict{do: ask}
+			v = step{do: ask}
 		}
 		switch v.do {
 		case rest:
@@ -105,13 +105,13 @@ func (g *Gate) onEmpty(gr *group) (again, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for first := true; ; first = false {
-		if !gr.start.IsZero() && (gr.need.ticket != "" || g.closed || time.Now().After(gr.start)) {
+		if !gr.start.IsZero() && (gr.attempt.ticket != "" || g.closed || time.Now().After(gr.start)) {
 			gr.start = time.Time{}
 		}
 		if gr.waiters.Len() > 0 || !gr.start.IsZero() {
 			return !first, false
 		}
-		ticket, keep := gr.need.ticket, gr.keep
+		ticket, keep := gr.attempt.ticket, gr.keep
 		if ticket == "" {
 			g.forgetLocked(gr)
 			return false, true
@@ -136,7 +136,7 @@ func (g *Gate) leave(ticket string, keep bool) {
 // ask makes one attempt to place and acquire, on a new snapshot: uses of models raise no event, so that the mirror may
 // show them late, and the host whose victim is unused for longest would be the wrong one. It is the only caller of
 // Store.Acquire for the group.
-func (g *Gate) ask(gr *group) verdict {
+func (g *Gate) ask(gr *group) step {
 	s, err := g.mirror.Refresh(g.life)
 	if err != nil {
 		return g.acquired(gr, state.Acquired{}, err)
@@ -146,15 +146,15 @@ func (g *Gate) ask(gr *group) verdict {
 	g.rebuild.see(s, now)
 	if g.rebuild.waiting(now) {
 		g.mu.Unlock()
-		return verdict{do: ask, at: now.Add(staleMost)}
+		return step{do: ask, at: now.Add(staleMost)}
 	}
 	shunned, retry := g.shunned.open(now)
-	host, v := gr.need.place(s, g.catalog(), shunned, retry)
+	host, v := gr.attempt.chooseHost(s, g.catalog(), shunned, retry)
 	if v != nil {
 		g.mu.Unlock()
 		return *v
 	}
-	want := gr.need.want(g.id, host, s.Revision, gr.waiters.Len() == 0)
+	want := gr.attempt.want(g.id, host, s.Revision, gr.waiters.Len() == 0)
 	g.mu.Unlock()
 	got, err := g.store.Acquire(g.life, want)
 	if want.Background {
@@ -163,19 +163,19 @@ func (g *Gate) ask(gr *group) verdict {
 	return g.acquired(gr, got, err)
 }
 
-func (g *Gate) acquired(gr *group, got state.Acquired, err error) verdict {
+func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed && err != nil && !errors.Is(err, state.ErrUnavailable) {
 		return fail(api.GoingAway())
 	}
-	old := gr.need.ticket
-	v := gr.need.acquired(now, got, err)
+	old := gr.attempt.ticket
+	v := gr.attempt.acquired(now, got, err)
 	if v.do == ask && !v.at.IsZero() {
 		v.at = now.Add(jitter(v.at.Sub(now)))
 	}
-	if t := gr.need.ticket; t != old && t != "" {
+	if t := gr.attempt.ticket; t != old && t != "" {
 		delete(g.tickets, old)
 		g.tickets[t] = gr
 		if !gr.start.IsZero() {
@@ -198,24 +198,24 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) verdict {
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 
 // attend reads the inbox and looks at the mirror.
-func (g *Gate) attend(gr *group) verdict {
+func (g *Gate) attend(gr *group) step {
 	now, snapshot := time.Now(), g.mirror.Snapshot()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	ticket := gr.need.ticket
-	v := verdict{do: rest}
+	ticket := gr.attempt.ticket
+	v := step{do: rest}
 	switch news := gr.news; {
 	case news.standing != nil:
-		v = gr.need.learned(now, *news.standing)
+		v = gr.attempt.learned(now, *news.standing)
 	case news.err != nil:
-		v = gr.need.onStoreError(now, news.err)
+		v = gr.attempt.onStoreError(now, news.err)
 	}
 	gr.news = inbox{}
 	if v.do == rest {
 		shunned, _ := g.shunned.open(now)
-		v = gr.need.onSnapshot(now, snapshot, g.catalog(), shunned)
+		v = gr.attempt.onSnapshot(now, snapshot, g.catalog(), shunned)
 	}
-	if gr.need.ticket != ticket {
+	if gr.attempt.ticket != ticket {
 		delete(g.tickets, ticket)
 	}
 	return v
@@ -223,7 +223,7 @@ func (g *Gate) attend(gr *group) verdict {
 
 // finish hands the outcome to all waiters, first come first served. A ready model whose host has no address any more is
 // asked for anew.
-func (g *Gate) finish(gr *group, v verdict) (next verdict, over bool) {
+func (g *Gate) finish(gr *group, v step) (next step, over bool) {
 	var r Route
 	if v.err == nil {
 		ok := false
@@ -231,7 +231,7 @@ func (g *Gate) finish(gr *group, v verdict) (next verdict, over bool) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.dropTicketLocked(gr)
-			return gr.need.anew(time.Now()), false
+			return gr.attempt.anew(time.Now()), false
 		}
 	}
 	var err error
@@ -246,22 +246,22 @@ func (g *Gate) finish(gr *group, v verdict) (next verdict, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	info.Together = gr.waiters.Len()
-	g.settleAllLocked(gr, r, info, err)
+	g.finishAllLocked(gr, r, info, err)
 	g.dropTicketLocked(gr)
 	g.forgetLocked(gr)
-	return verdict{}, true
+	return step{}, true
 }
 
-func (g *Gate) settleAllLocked(gr *group, r Route, info LoadInfo, err error) {
+func (g *Gate) finishAllLocked(gr *group, r Route, info LoadInfo, err error) {
 	for e := gr.waiters.Front(); e != nil; e = gr.waiters.Front() {
-		g.settleLocked(e.Value.(*Waiter), r, info, err)
+		g.finishLocked(e.Value.(*Waiter), r, info, err)
 	}
 }
 
 func (g *Gate) dropTicketLocked(gr *group) {
-	delete(g.tickets, gr.need.ticket)
-	gr.need.ticket, gr.need.host, gr.need.state, gr.need.moving = "", "", "", ""
-	gr.need.round++
+	delete(g.tickets, gr.attempt.ticket)
+	gr.attempt.ticket, gr.attempt.host, gr.attempt.state, gr.attempt.moving = "", "", "", ""
+	gr.attempt.round++
 	gr.news = inbox{}
 }
 

@@ -34,21 +34,21 @@ func TestInterruptedHost(t *testing.T) {
 		return n
 	}
 	n := told()
-	if host, v := n.place(snap(host("a", "draining"), host("b", "ready")), c, nil, time.Time{}); host != "b" || v != nil {
+	if host, v := n.chooseHost(snap(host("a", "draining"), host("b", "ready")), c, nil, time.Time{}); host != "b" || v != nil {
 		t.Errorf("placed on %q, %+v", host, v)
 	}
 	n = told()
-	_, v := n.place(snap(host("a", "draining"), host("b", "asleep")), c, []string{"b"}, t0.Add(time.Second))
+	_, v := n.chooseHost(snap(host("a", "draining"), host("b", "asleep")), c, []string{"b"}, t0.Add(time.Second))
 	if v == nil || v.do != ask || !v.at.Equal(t0.Add(time.Second)) {
 		t.Errorf("with another host that may come: %+v", v)
 	}
 	n = told()
 	n.leaving = append(n.leaving, "b") // the catalogue's other host
-	_, v = n.place(snap(host("a", "draining"), host("b", "draining")), c, nil, time.Time{})
+	_, v = n.chooseHost(snap(host("a", "draining"), host("b", "draining")), c, nil, time.Time{})
 	if v == nil || v.do != finish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
 		t.Errorf("with no other host: %+v", v)
 	}
-	if host, v := n.place(snap(host("a", "asleep"), host("b", "draining")), c, nil, time.Time{}); host != "a" || v != nil {
+	if host, v := n.chooseHost(snap(host("a", "asleep"), host("b", "draining")), c, nil, time.Time{}); host != "a" || v != nil {
 		t.Errorf("a machine that is gone can come again: %q, %+v", host, v)
 	}
 	if !slices.Contains(n.leaving, "a") {

@@ -109,7 +109,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	}
 	var out []Unloaded
 	var done []chan state.TicketRecord
-	for _, p := range held(s, model) {
+	for _, p := range loadedCopies(s, model) {
 		if host != "" && p.host != host {
 			continue
 		}
@@ -139,8 +139,8 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	return out, nil
 }
 
-// held lists where the model, or with "" every model, is loaded, being loaded or retired on hosts that can be told to unload.
-func held(s *state.Snapshot, model string) []place {
+// loadedCopies lists where the model, or with "" every model, is loaded, being loaded or retired on hosts that can be told to unload.
+func loadedCopies(s *state.Snapshot, model string) []place {
 	var out []place
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[host]
@@ -167,7 +167,7 @@ func (g *Gate) queueUnload(ctx context.Context, p place, force bool) (ticket str
 		n.fields = map[string]string{"force": "1"}
 	}
 	for s := g.mirror.Snapshot(); ; {
-		if !slices.Contains(held(s, p.model), p) {
+		if !slices.Contains(loadedCopies(s, p.model), p) {
 			return "", nil, nil
 		}
 		want := n.want(g.id, p.host, s.Revision, false)

@@ -132,36 +132,36 @@ func TestNeed(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		n    *loadAttempt
-		step func(*loadAttempt) verdict
+		step func(*loadAttempt) step
 		want action
 		code string
 	}{
-		"created":           {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, queued, nil) }, rest, ""},
-		"loaded":            {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil) }, finish, ""},
-		"none":              {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{Status: "none"}, nil) }, ask, ""},
-		"stale":             {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, ask, ""},
-		"stale for ever":    {&loadAttempt{stale: staleTries}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
-		"away once":         {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, ask, ""},
-		"away twice":        {&loadAttempt{away: 1}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
-		"a broken script":   {&loadAttempt{}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
-		"away while moving": {&loadAttempt{moving: "t0", ticket: "t0", away: 1}, func(n *loadAttempt) verdict { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
-		"another's news":    {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, state.Standing{Ticket: "t0"}) }, rest, ""},
-		"gone":              {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, state.Standing{Ticket: "t1"}) }, ask, ""},
-		"dropped":           {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, standing("dropped", nil)) }, ask, ""},
-		"loading":           {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, standing("loading", nil)) }, rest, ""},
-		"ready":             {waiting(), func(n *loadAttempt) verdict { return n.learned(t0, standing("ready", nil)) }, finish, ""},
-		"failed": {waiting(), func(n *loadAttempt) verdict {
+		"created":           {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, queued, nil) }, rest, ""},
+		"loaded":            {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil) }, finish, ""},
+		"none":              {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{Status: "none"}, nil) }, ask, ""},
+		"stale":             {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, ask, ""},
+		"stale for ever":    {&loadAttempt{stale: staleTries}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
+		"away once":         {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, ask, ""},
+		"away twice":        {&loadAttempt{away: 1}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
+		"a broken script":   {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
+		"away while moving": {&loadAttempt{moving: "t0", ticket: "t0", away: 1}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
+		"another's news":    {waiting(), func(n *loadAttempt) step { return n.learned(t0, state.Standing{Ticket: "t0"}) }, rest, ""},
+		"gone":              {waiting(), func(n *loadAttempt) step { return n.learned(t0, state.Standing{Ticket: "t1"}) }, ask, ""},
+		"dropped":           {waiting(), func(n *loadAttempt) step { return n.learned(t0, standing("dropped", nil)) }, ask, ""},
+		"loading":           {waiting(), func(n *loadAttempt) step { return n.learned(t0, standing("loading", nil)) }, rest, ""},
+		"ready":             {waiting(), func(n *loadAttempt) step { return n.learned(t0, standing("ready", nil)) }, finish, ""},
+		"failed": {waiting(), func(n *loadAttempt) step {
 			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
 		}, finish, "disk_full"},
-		"failed to wake": {waiting(), func(n *loadAttempt) verdict {
+		"failed to wake": {waiting(), func(n *loadAttempt) step {
 			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.WakeError = true }))
 		}, ask, ""},
-		"the host goes away": {waiting(), func(n *loadAttempt) verdict {
+		"the host goes away": {waiting(), func(n *loadAttempt) step {
 			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "draining" }))
 		}, ask, ""},
-		"silent for a while":    {waiting(), func(n *loadAttempt) verdict { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
-		"silent for too long":   {waiting(), func(n *loadAttempt) verdict { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},
-		"silent, but no ticket": {&loadAttempt{}, func(n *loadAttempt) verdict { return n.onStoreError(t0.Add(time.Hour), state.ErrUnavailable) }, rest, ""},
+		"silent for a while":    {waiting(), func(n *loadAttempt) step { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
+		"silent for too long":   {waiting(), func(n *loadAttempt) step { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},
+		"silent, but no ticket": {&loadAttempt{}, func(n *loadAttempt) step { return n.onStoreError(t0.Add(time.Hour), state.ErrUnavailable) }, rest, ""},
 	} {
 		v := c.step(c.n)
 		code := ""

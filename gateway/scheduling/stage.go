@@ -44,7 +44,7 @@ func (g *Gate) StageOf(model string) (s Stage, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if gr := g.groups[model]; gr != nil && (gr.waiters.Len() > 0 || !gr.start.IsZero()) {
-		s, ok = stage(&gr.need, snap, &g.learned, now), true
+		s, ok = stage(&gr.attempt, snap, &g.learned, now), true
 		if first := gr.waiters.Front(); first != nil {
 			waited = max(waited, now.Sub(first.Value.(*Waiter).entered))
 		}
@@ -85,7 +85,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time
 }
 
 func (g *Gate) stageLocked(gr *group) Stage {
-	return stage(&gr.need, g.mirror.Snapshot(), &g.learned, time.Now())
+	return stage(&gr.attempt, g.mirror.Snapshot(), &g.learned, time.Now())
 }
 
 // heldUpByBusy reports whether a host is up and loads nothing, so that what is queued there waits for busy models.

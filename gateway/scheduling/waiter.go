@@ -56,9 +56,9 @@ type Waiter struct {
 	tenant  Tenant // nil: nobody's
 
 	// Guarded by gate.mu.
-	place   *list.Element // in group.waiters, nil when settled
-	timer   *time.Timer
-	settled bool
+	element  *list.Element // in group.waiters, nil when settled
+	timer    *time.Timer
+	finished bool
 
 	// Written before done is closed, read only after.
 	route Route
@@ -83,42 +83,42 @@ func (w *Waiter) Ahead() int { return w.ahead }
 func (w *Waiter) Leave(keep bool) {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
-	if w.settled {
+	if w.finished {
 		return
 	}
 	w.group.keep = w.group.keep || keep
-	w.gate.settleLocked(w, Route{}, LoadInfo{}, ErrLeft)
+	w.gate.finishLocked(w, Route{}, LoadInfo{}, ErrLeft)
 }
 
 // expire ends a wait whose time is over; the load goes on.
 func (w *Waiter) expire() {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
-	if w.settled {
+	if w.finished {
 		return
 	}
 	w.group.keep = true
-	w.gate.settleLocked(w, Route{}, LoadInfo{}, w.gate.timeoutLocked(w.group))
+	w.gate.finishLocked(w, Route{}, LoadInfo{}, w.gate.timeoutLocked(w.group))
 }
 
-// settleLocked gives w its outcome unless it has one. Every outcome passes here.
-func (g *Gate) settleLocked(w *Waiter, r Route, info LoadInfo, err error) {
-	if w.settled {
+// finishLocked gives w its outcome unless it has one. Every outcome passes here.
+func (g *Gate) finishLocked(w *Waiter, r Route, info LoadInfo, err error) {
+	if w.finished {
 		return
 	}
-	w.settled = true
+	w.finished = true
 	w.timer.Stop()
 	info.Waited = time.Since(w.entered)
 	w.route, w.info, w.err = r, info, err
-	w.group.waiters.Remove(w.place)
-	w.place = nil
+	w.group.waiters.Remove(w.element)
+	w.element = nil
 	g.waiting--
 	if w.tenant != nil {
 		w.tenant.Leave()
 	}
 	close(w.done)
 	if w.group.waiters.Len() == 0 {
-		w.group.poke()
+		w.group.notify()
 	}
 }
 
@@ -126,9 +126,9 @@ func (g *Gate) settleLocked(w *Waiter, r Route, info LoadInfo, err error) {
 func (g *Gate) timeoutLocked(gr *group) error {
 	st := g.stageLocked(gr)
 	switch {
-	case gr.need.ticket == "" && gr.need.blocked != nil:
-		return gr.need.blocked
-	case st.State == StateQueued && gr.need.ticket != "" && g.heldUpByBusy(gr.need.host):
+	case gr.attempt.ticket == "" && gr.attempt.blocked != nil:
+		return gr.attempt.blocked
+	case st.State == StateQueued && gr.attempt.ticket != "" && g.heldUpByBusy(gr.attempt.host):
 		return api.Newf(api.ModelBusy, "The model '%s' waits for requests to other models to end.", gr.model)
 	case st.ETA > 0:
 		return loading(gr.model).After(st.ETA)

@@ -26,35 +26,35 @@ func check(d *draft, r *report) {
 	c := checker{report: r, d: d, owners: map[string]*Model{}}
 	c.names()
 	for _, m := range d.Models {
-		c.model(m, modelPlace(m.ID))
+		c.model(m, modelPath(m.ID))
 	}
 	for _, h := range d.Hosts {
-		c.host(h, place("hosts").child(h.Name))
+		c.host(h, yamlPath("hosts").child(h.Name))
 	}
 	c.placement()
 	c.defaults()
 	for i, w := range d.Warm {
-		c.warmup(&w, place("warm").index(i))
+		c.warmup(&w, yamlPath("warm").index(i))
 		d.Warm[i] = w
 	}
 }
 
-func modelPlace(id string) place { return place("models").child(id) }
+func modelPath(id string) yamlPath { return yamlPath("models").child(id) }
 
 // names gives each name its one owner.
 func (c *checker) names() {
 	for _, m := range c.d.Models {
 		if !ValidModelName(m.ID) {
-			c.add(modelPlace(m.ID), modelNameHint, "bad model name %q", clip(m.ID))
+			c.add(modelPath(m.ID), modelNameHint, "bad model name %q", clip(m.ID))
 		}
 		if c.owners[m.ID] != nil {
-			c.add(modelPlace(m.ID), "", "there is another model of this name")
+			c.add(modelPath(m.ID), "", "there is another model of this name")
 		}
 		c.owners[m.ID] = m
 	}
 	for _, m := range c.d.Models {
 		for i, alias := range m.Aliases {
-			p := modelPlace(m.ID).child("aliases").index(i)
+			p := modelPath(m.ID).child("aliases").index(i)
 			switch owner := c.owners[alias]; {
 			case !ValidModelName(alias):
 				c.add(p, modelNameHint, "bad alias %q", clip(alias))
@@ -71,7 +71,7 @@ func (c *checker) names() {
 }
 
 // known returns the model that a reference names, and notes a problem when there is none.
-func (c *checker) known(p place, name string) *Model {
+func (c *checker) known(p yamlPath, name string) *Model {
 	m := c.owners[name]
 	if m == nil {
 		c.add(p, didYouMean(name, slices.Sorted(maps.Keys(c.owners))), "unknown model %q", clip(name))
@@ -79,7 +79,7 @@ func (c *checker) known(p place, name string) *Model {
 	return m
 }
 
-func (c *checker) model(m *Model, p place) {
+func (c *checker) model(m *Model, p yamlPath) {
 	if c.typeOK(p.child("type"), string(m.Type)) {
 		for i, name := range m.Fallback {
 			at := p.child("fallback").index(i)
@@ -113,7 +113,7 @@ func (c *checker) model(m *Model, p place) {
 }
 
 // sum checks the form of a checksum, and that it is of weights that are fetched.
-func (c *checker) sum(m *Model, p place) {
+func (c *checker) sum(m *Model, p yamlPath) {
 	m.SHA256 = strings.ToLower(m.SHA256)
 	if raw, err := hex.DecodeString(m.SHA256); err != nil || len(raw) != sha256.Size {
 		c.add(p, "want 64 hex digits", "%q is no SHA-256", clip(m.SHA256))
@@ -123,7 +123,7 @@ func (c *checker) sum(m *Model, p place) {
 	}
 }
 
-func (c *checker) typeOK(p place, t string) bool {
+func (c *checker) typeOK(p yamlPath, t string) bool {
 	if policy.Type(t).Valid() {
 		return true
 	}
@@ -140,7 +140,7 @@ func (c *checker) typeOK(p place, t string) bool {
 }
 
 // recipe looks a model's recipe up; ok is false when it has none that can be asked.
-func (c *checker) recipe(m *Model, p place) (rec recipe.Recipe, ok bool) {
+func (c *checker) recipe(m *Model, p yamlPath) (rec recipe.Recipe, ok bool) {
 	p = p.child("recipe")
 	rec, ok = c.d.Recipes[m.Recipe]
 	switch {
@@ -155,7 +155,7 @@ func (c *checker) recipe(m *Model, p place) (rec recipe.Recipe, ok bool) {
 }
 
 // fits checks a model against its recipe.
-func (c *checker) fits(m *Model, rec recipe.Recipe, p place) {
+func (c *checker) fits(m *Model, rec recipe.Recipe, p yamlPath) {
 	if m.Type.Valid() && !rec.Serves(m.Type) {
 		c.add(p.child("type"), "it serves "+joinTypes(rec.Types), "recipe %s serves no %s models", m.Recipe, m.Type)
 	}
@@ -253,7 +253,7 @@ func (c *checker) placement() {
 	}
 	allowed := map[string]bool{}
 	for _, m := range c.d.Models {
-		p, named := modelPlace(m.ID), true
+		p, named := modelPath(m.ID), true
 		for i, name := range m.Hosts {
 			if !slices.Contains(names, name) {
 				c.add(p.child("hosts").index(i), didYouMean(name, names), "no host has the name or label %q", clip(name))
@@ -285,7 +285,7 @@ func (c *checker) placement() {
 		return
 	}
 	for _, h := range c.d.Hosts {
-		p := place("hosts").child(h.Name)
+		p := yamlPath("hosts").child(h.Name)
 		usable := allowed[h.Name] || slices.ContainsFunc(c.d.Models, func(m *Model) bool { return h.Has(m.Devices) })
 		switch {
 		case !usable:
@@ -299,7 +299,7 @@ func (c *checker) placement() {
 func (c *checker) defaults() {
 	models := c.d.Defaults.Models
 	for _, t := range slices.Sorted(maps.Keys(models)) {
-		p := place("defaults").child("models").child(string(t))
+		p := yamlPath("defaults").child("models").child(string(t))
 		if !c.typeOK(p, string(t)) {
 			continue
 		}
@@ -314,7 +314,7 @@ func (c *checker) defaults() {
 	}
 }
 
-func (c *checker) warmup(w *Warmup, p place) {
+func (c *checker) warmup(w *Warmup, p yamlPath) {
 	if w.Model == "" {
 		c.add(p, "", "model is missing")
 	} else if m := c.known(p.child("model"), w.Model); m != nil {
@@ -326,7 +326,7 @@ func (c *checker) warmup(w *Warmup, p place) {
 }
 
 // blamed reports whether a problem with p or a part of it was noted already.
-func (c *checker) blamed(p place) bool {
+func (c *checker) blamed(p yamlPath) bool {
 	path := p.String()
 	return slices.ContainsFunc(c.problems, func(x Problem) bool {
 		return x.Path == path || strings.HasPrefix(x.Path, path+".")

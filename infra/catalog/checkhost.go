@@ -13,7 +13,7 @@ import (
 
 var instanceRE = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
 
-func (c *checker) host(h *Host, p place) {
+func (c *checker) host(h *Host, p yamlPath) {
 	if !ValidHostName(h.Name) {
 		c.add(p, hostNameHint, "bad host name %q", clip(h.Name))
 	}
@@ -42,7 +42,7 @@ func (c *checker) host(h *Host, p place) {
 }
 
 // driver checks that a host has what its driver needs and nothing of another's.
-func (c *checker) driver(h *Host, p place) {
+func (c *checker) driver(h *Host, p yamlPath) {
 	if h.Devices == 0 && h.Driver != DriverLocal && !c.blamed(p.child("devices")) {
 		c.add(p, "a sleeping host cannot be asked for them", "devices is missing")
 	}
@@ -97,7 +97,7 @@ func (c *checker) driver(h *Host, p place) {
 	}
 }
 
-func (c *checker) seats(h *Host, p place) {
+func (c *checker) seats(h *Host, p yamlPath) {
 	for _, t := range slices.Sorted(maps.Keys(h.NPUSeats)) {
 		c.typeOK(p.child(string(t)), string(t))
 	}

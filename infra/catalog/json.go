@@ -47,7 +47,7 @@ func Unmarshal(data []byte) (*Catalog, error) {
 			return nil, fmt.Errorf("catalog: unmarshal: a host is null")
 		}
 	}
-	rep := &report{at: map[place]position{}}
+	rep := &report{at: map[yamlPath]position{}}
 	if check(&d, rep); len(rep.problems) > 0 {
 		return nil, rep.problems
 	}

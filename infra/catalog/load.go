@@ -42,7 +42,7 @@ func Parse(name string, data []byte) (*Catalog, Warnings, error) {
 }
 
 func parse(name string, data []byte) (*Catalog, *report, error) {
-	rep := &report{file: name, at: map[place]position{"": {1, 1}}}
+	rep := &report{file: name, at: map[yamlPath]position{"": {1, 1}}}
 	r := &reader{nodes: nodes{report: rep, anchors: map[string]ast.Node{}}}
 	root := r.parseYAML(data)
 	if len(rep.problems) == 0 {
@@ -66,7 +66,7 @@ func (c *Catalog) seal() {
 
 // missingFiles warns of files that models name by path and that are not here.
 func missingFiles(c *Catalog, r *report) {
-	look := func(p place, what, file string) {
+	look := func(p yamlPath, what, file string) {
 		if cp := ParseCheckpoint(file); file != "" && cp.Scheme == SchemePath {
 			if _, err := os.Stat(file); err != nil {
 				r.warn(p, "relative to the working directory, on the host that loads it", "no %s %s here", what, clip(file))
@@ -74,7 +74,7 @@ func missingFiles(c *Catalog, r *report) {
 		}
 	}
 	for _, m := range c.Models {
-		p := modelPlace(m.ID)
+		p := modelPath(m.ID)
 		if rc := c.Recipes[m.Recipe]; rc.NeedsFile() {
 			look(p.child("checkpoint"), "checkpoint", m.Checkpoint)
 		}

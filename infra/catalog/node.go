@@ -26,42 +26,42 @@ const (
 // position is a place in a file, from 1.
 type position struct{ line, col int }
 
-// place names a part of the structure. Its parts are divided by a byte that no name can hold.
-type place string
+// yamlPath names a part of the structure. Its parts are divided by a byte that no name can hold.
+type yamlPath string
 
-const placeSep = "\x1f"
+const pathSep = "\x1f"
 
-func (p place) child(key string) place {
+func (p yamlPath) child(key string) yamlPath {
 	if p == "" {
-		return place(key)
+		return yamlPath(key)
 	}
-	return p + placeSep + place(key)
+	return p + pathSep + yamlPath(key)
 }
 
-func (p place) index(i int) place { return p.child(strconv.Itoa(i)) }
+func (p yamlPath) index(i int) yamlPath { return p.child(strconv.Itoa(i)) }
 
-func (p place) parent() place {
-	i := strings.LastIndex(string(p), placeSep)
+func (p yamlPath) parent() yamlPath {
+	i := strings.LastIndex(string(p), pathSep)
 	return p[:max(i, 0)]
 }
 
 // String is the place as people read it.
-func (p place) String() string { return strings.ReplaceAll(string(p), placeSep, ".") }
+func (p yamlPath) String() string { return strings.ReplaceAll(string(p), pathSep, ".") }
 
 // report collects problems and warnings and knows where each part of the structure was written.
 type report struct {
 	file     string
-	at       map[place]position // of the value, or of the key where the value is not a scalar
+	at       map[yamlPath]position // of the value, or of the key where the value is not a scalar
 	problems Problems
 	warnings Warnings
 }
 
 // add notes a problem with p, at its place in the file or at that of the nearest part around it.
-func (r *report) add(p place, hint, format string, args ...any) {
+func (r *report) add(p yamlPath, hint, format string, args ...any) {
 	r.addAt(r.position(p), p, hint, format, args...)
 }
 
-func (r *report) addAt(pos position, p place, hint, format string, args ...any) {
+func (r *report) addAt(pos position, p yamlPath, hint, format string, args ...any) {
 	x := r.problem(pos, p, hint, format, args...)
 	if len(r.problems) < maxReports && !slices.Contains(r.problems, x) {
 		r.problems = append(r.problems, x)
@@ -69,17 +69,17 @@ func (r *report) addAt(pos position, p place, hint, format string, args ...any) 
 }
 
 // warn notes a warning about p.
-func (r *report) warn(p place, hint, format string, args ...any) {
+func (r *report) warn(p yamlPath, hint, format string, args ...any) {
 	if len(r.warnings) < maxReports {
 		r.warnings = append(r.warnings, r.problem(r.position(p), p, hint, format, args...))
 	}
 }
 
-func (r *report) problem(pos position, p place, hint, format string, args ...any) Problem {
+func (r *report) problem(pos position, p yamlPath, hint, format string, args ...any) Problem {
 	return Problem{File: r.file, Line: pos.line, Col: pos.col, Path: p.String(), Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-func (r *report) position(p place) position {
+func (r *report) position(p yamlPath) position {
 	pos := r.at[p]
 	for pos.line == 0 && p != "" {
 		p = p.parent()
@@ -134,7 +134,7 @@ func (r *nodes) parseYAML(data []byte) (root ast.Node) {
 }
 
 // addYAMLError notes an error of the YAML library under its own position, if it has one.
-func (r *nodes) addYAMLError(p place, err error) {
+func (r *nodes) addYAMLError(p yamlPath, err error) {
 	var ye yaml.Error
 	if errors.As(err, &ye) && ye.GetToken() != nil {
 		pos := ye.GetToken().Position
@@ -190,7 +190,7 @@ func positionOf(n ast.Node) position {
 
 // value strips anchors, aliases and tags. It returns nil for null and for what is missing, and for everything once the
 // budget of nodes is spent.
-func (r *nodes) value(n ast.Node, p place) ast.Node {
+func (r *nodes) value(n ast.Node, p yamlPath) ast.Node {
 	for {
 		if r.visited++; r.visited > maxNodes {
 			if r.visited == maxNodes+1 {
@@ -228,7 +228,7 @@ type field struct {
 
 // fields returns the entries of a mapping in the order of the file, each key once; those that a merge key brings come
 // after the mapping's own.
-func (r *nodes) fields(n ast.Node, p place, depth int) []field {
+func (r *nodes) fields(n ast.Node, p yamlPath, depth int) []field {
 	var entries []*ast.MappingValueNode
 	switch v := r.value(n, p).(type) {
 	case nil:
@@ -271,7 +271,7 @@ func (r *nodes) fields(n ast.Node, p place, depth int) []field {
 }
 
 // merged returns what "<<: *name" or "<<: [*a, *b]" brings, the first of several mappings ranking highest.
-func (r *nodes) merged(n ast.Node, p place, depth int) []field {
+func (r *nodes) merged(n ast.Node, p yamlPath, depth int) []field {
 	if depth >= maxMerges {
 		r.addAt(positionOf(n), p, "", "merge keys nested more than %d deep", maxMerges)
 		return nil
@@ -290,16 +290,16 @@ func (r *nodes) merged(n ast.Node, p place, depth int) []field {
 // schema is the fields that an object may have, each with the function that reads its value.
 type schema []struct {
 	name string
-	read func(ast.Node, place)
+	read func(ast.Node, yamlPath)
 }
 
 // object reads a mapping by its schema and notes unknown fields.
-func (r *nodes) object(n ast.Node, p place, s schema) {
+func (r *nodes) object(n ast.Node, p yamlPath, s schema) {
 	names := make([]string, len(s))
 	for i, f := range s {
 		names[i] = f.name
 	}
-	r.each(n, p, func(f field, at place) {
+	r.each(n, p, func(f field, at yamlPath) {
 		for _, known := range s {
 			if known.name == f.key {
 				known.read(f.value, at)
@@ -311,7 +311,7 @@ func (r *nodes) object(n ast.Node, p place, s schema) {
 }
 
 // each calls fn for the entries of a mapping, after their places were noted.
-func (r *nodes) each(n ast.Node, p place, fn func(f field, at place)) {
+func (r *nodes) each(n ast.Node, p yamlPath, fn func(f field, at yamlPath)) {
 	for _, f := range r.fields(n, p, 0) {
 		at := p.child(f.key)
 		r.at[at] = f.pos

@@ -36,7 +36,7 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	}
 	d.Defaults.Models = maps.Clone(c.Defaults.Models)
 	d.Warm = slices.Clone(c.Warm)
-	rep := &report{at: map[place]position{}}
+	rep := &report{at: map[yamlPath]position{}}
 	if check(&d, rep); len(rep.problems) > 0 {
 		return nil, rep.problems
 	}

@@ -32,26 +32,26 @@ func (r *reader) file(root ast.Node) {
 	var recipes []field
 	r.object(root, "", schema{
 		{"defaults", r.defaults},
-		{"models", func(n ast.Node, p place) {
-			r.each(n, p, func(f field, at place) { d.Models = append(d.Models, r.model(f.key, f.value, at)) })
+		{"models", func(n ast.Node, p yamlPath) {
+			r.each(n, p, func(f field, at yamlPath) { d.Models = append(d.Models, r.model(f.key, f.value, at)) })
 		}},
-		{"recipes", func(n ast.Node, p place) {
-			r.each(n, p, func(f field, _ place) { recipes = append(recipes, f) })
+		{"recipes", func(n ast.Node, p yamlPath) {
+			r.each(n, p, func(f field, _ yamlPath) { recipes = append(recipes, f) })
 		}},
-		{"hosts", func(n ast.Node, p place) {
-			r.each(n, p, func(f field, at place) { d.Hosts = append(d.Hosts, r.host(f.key, f.value, at)) })
+		{"hosts", func(n ast.Node, p yamlPath) {
+			r.each(n, p, func(f field, at yamlPath) { d.Hosts = append(d.Hosts, r.host(f.key, f.value, at)) })
 		}},
 		{"warm", r.warm},
 	})
 	r.recipes(recipes)
 }
 
-func (r *reader) defaults(n ast.Node, p place) {
+func (r *reader) defaults(n ast.Node, p yamlPath) {
 	d := &r.draft.Defaults
 	r.object(n, p, schema{
 		{"idle", r.optionalDuration(&d.Idle)},
-		{"models", func(n ast.Node, p place) {
-			r.each(n, p, func(f field, at place) {
+		{"models", func(n ast.Node, p yamlPath) {
+			r.each(n, p, func(f field, at yamlPath) {
 				var name string
 				if r.text(&name)(f.value, at); name == "" {
 					return
@@ -65,7 +65,7 @@ func (r *reader) defaults(n ast.Node, p place) {
 	})
 }
 
-func (r *reader) model(id string, n ast.Node, p place) *Model {
+func (r *reader) model(id string, n ast.Node, p yamlPath) *Model {
 	m := &Model{ID: id, Replicas: Replicas{Max: 1}, MMCache: MMCacheKey}
 	var typ, cache string
 	var options map[string]any
@@ -82,7 +82,7 @@ func (r *reader) model(id string, n ast.Node, p place) *Model {
 		{"idle", r.optionalDuration(&m.Idle)},
 		{"hosts", r.texts(&m.Hosts)},
 		{"fallback", r.texts(&m.Fallback)},
-		{"replicas", func(n ast.Node, p place) {
+		{"replicas", func(n ast.Node, p yamlPath) {
 			r.object(n, p, schema{{"max", r.integer(&m.Replicas.Max, 1)}})
 		}},
 		{"memory", r.size(&m.Memory)},
@@ -100,7 +100,7 @@ func (r *reader) model(id string, n ast.Node, p place) *Model {
 	return m
 }
 
-func (r *reader) host(name string, n ast.Node, p place) *Host {
+func (r *reader) host(name string, n ast.Node, p yamlPath) *Host {
 	h := &Host{Name: name}
 	var driver string
 	r.object(n, p, schema{
@@ -115,7 +115,7 @@ func (r *reader) host(name string, n ast.Node, p place) *Host {
 		{"instance", r.text(&h.Instance)},
 		{"hibernate", r.boolean(&h.Hibernate)},
 		{"region", r.text(&h.Region)},
-		{"commands", func(n ast.Node, p place) {
+		{"commands", func(n ast.Node, p yamlPath) {
 			h.Commands = &Commands{}
 			r.object(n, p, schema{
 				{"wake", r.texts(&h.Commands.Wake)},
@@ -123,8 +123,8 @@ func (r *reader) host(name string, n ast.Node, p place) *Host {
 				{"state", r.texts(&h.Commands.State)},
 			})
 		}},
-		{"npu_seats", func(n ast.Node, p place) {
-			r.each(n, p, func(f field, at place) {
+		{"npu_seats", func(n ast.Node, p yamlPath) {
+			r.each(n, p, func(f field, at yamlPath) {
 				seats := 1
 				r.integer(&seats, 0)(f.value, at)
 				if h.NPUSeats == nil {
@@ -139,7 +139,7 @@ func (r *reader) host(name string, n ast.Node, p place) *Host {
 	return h
 }
 
-func (r *reader) warm(n ast.Node, p place) {
+func (r *reader) warm(n ast.Node, p yamlPath) {
 	seq, ok := r.value(n, p).(*ast.SequenceNode)
 	if !ok {
 		if n = r.value(n, p); n != nil {
@@ -169,8 +169,8 @@ func (r *reader) warm(n ast.Node, p place) {
 	}
 }
 
-func (r *reader) devices(dst *policy.Devices) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *reader) devices(dst *policy.Devices) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		var names []string
 		r.texts(&names)(n, p)
 		for i, name := range names {
@@ -188,9 +188,9 @@ func (r *reader) devices(dst *policy.Devices) func(ast.Node, place) {
 }
 
 // options reads a mapping to scalars; which of them a recipe takes is the checker's business.
-func (r *reader) options(dst *map[string]any) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
-		r.each(n, p, func(f field, at place) {
+func (r *reader) options(dst *map[string]any) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
+		r.each(n, p, func(f field, at yamlPath) {
 			v := r.value(f.value, at)
 			if v == nil {
 				return // absent: the next lower source counts
@@ -216,7 +216,7 @@ func (r *reader) recipes(entries []field) {
 	for _, f := range entries {
 		rec, err := r.recipe(f)
 		if err != nil {
-			r.addYAMLError(recipePlace(f.key), err)
+			r.addYAMLError(recipePath(f.key), err)
 			d.brokenRecipes[f.key] = true
 			continue
 		}
@@ -231,7 +231,7 @@ func (r *reader) recipes(entries []field) {
 		}
 		for _, e := range flatten(err) {
 			name, text := r.blame(e, slices.Sorted(maps.Keys(over)))
-			r.add(recipePlace(name), "", "%s", text)
+			r.add(recipePath(name), "", "%s", text)
 			d.brokenRecipes[name] = true
 		}
 		maps.DeleteFunc(over, func(name string, _ recipe.Recipe) bool { return d.brokenRecipes[name] })
@@ -248,7 +248,7 @@ func (r *reader) recipe(f field) (rec recipe.Recipe, err error) {
 			err = errors.New("cannot be read")
 		}
 	}()
-	if n := r.value(f.value, recipePlace(f.key)); n != nil {
+	if n := r.value(f.value, recipePath(f.key)); n != nil {
 		err = yaml.NodeToValue(n, &rec, yaml.Strict())
 	}
 	rec.Name = f.key
@@ -266,11 +266,11 @@ func (r *reader) blame(err error, names []string) (name, text string) {
 	return "", text
 }
 
-func recipePlace(name string) place {
+func recipePath(name string) yamlPath {
 	if name == "" {
 		return "recipes"
 	}
-	return place("recipes").child(name)
+	return yamlPath("recipes").child(name)
 }
 
 // flatten takes joined errors apart; nil has none.

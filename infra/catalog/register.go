@@ -65,7 +65,7 @@ func (l RegisterList) Check(m *Model) error {
 
 // What the parts of hf:// and s3:// places may be that clients name. Places accept more from a models file.
 var (
-	placeName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	repoName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 	weightFile = regexp.MustCompile(`\.(?:gguf|bin|safetensors|onnx)$`)
 	address    = regexp.MustCompile(`(?i)^(?:0x[0-9a-f]+|[0-9]+)(?:\.(?:0x[0-9a-f]+|[0-9]+))+$`)
@@ -95,7 +95,7 @@ func registrable(c Checkpoint) bool {
 		parts = append(parts, strings.Split(c.Path, "/")...)
 	}
 	return !address.MatchString(owner) && (c.Path == "" || weightFile.MatchString(c.Path)) &&
-		!slices.ContainsFunc(parts, func(part string) bool { return !placeName.MatchString(part) || strings.Contains(part, "..") })
+		!slices.ContainsFunc(parts, func(part string) bool { return !repoName.MatchString(part) || strings.Contains(part, "..") })
 }
 
 // matches reports whether an entry with a scheme covers a place under that scheme.

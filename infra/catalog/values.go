@@ -9,8 +9,8 @@ import (
 // The readers below store a value into dst, leave it as it was when the value is null, and note a problem when it is
 // of another kind.
 
-func (r *nodes) text(dst *string) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *nodes) text(dst *string) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		v := r.value(n, p)
 		if v == nil {
 			return
@@ -24,8 +24,8 @@ func (r *nodes) text(dst *string) func(ast.Node, place) {
 	}
 }
 
-func (r *nodes) boolean(dst *bool) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *nodes) boolean(dst *bool) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		switch v := r.value(n, p).(type) {
 		case nil:
 		case *ast.BoolNode:
@@ -37,8 +37,8 @@ func (r *nodes) boolean(dst *bool) func(ast.Node, place) {
 }
 
 // integer reads a whole number of at least low.
-func (r *nodes) integer(dst *int, low int) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *nodes) integer(dst *int, low int) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		v := r.value(n, p)
 		if v == nil {
 			return
@@ -53,8 +53,8 @@ func (r *nodes) integer(dst *int, low int) func(ast.Node, place) {
 }
 
 // amount reads a number of 0 or more.
-func (r *nodes) amount(dst *float64) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *nodes) amount(dst *float64) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		v := r.value(n, p)
 		switch x := scalarValue(v).(type) {
 		case nil:
@@ -76,8 +76,8 @@ func (r *nodes) amount(dst *float64) func(ast.Node, place) {
 	}
 }
 
-func (r *nodes) size(dst *int64) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *nodes) size(dst *int64) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		var s string
 		if r.text(&s)(n, p); s == "" {
 			return
@@ -91,8 +91,8 @@ func (r *nodes) size(dst *int64) func(ast.Node, place) {
 	}
 }
 
-func (r *nodes) duration(dst *time.Duration) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *nodes) duration(dst *time.Duration) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		var s string
 		if r.text(&s)(n, p); s == "" {
 			return
@@ -106,8 +106,8 @@ func (r *nodes) duration(dst *time.Duration) func(ast.Node, place) {
 	}
 }
 
-func (r *nodes) optionalDuration(dst **time.Duration) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *nodes) optionalDuration(dst **time.Duration) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		if r.value(n, p) != nil {
 			*dst = new(time.Duration)
 			r.duration(*dst)(n, p)
@@ -116,8 +116,8 @@ func (r *nodes) optionalDuration(dst **time.Duration) func(ast.Node, place) {
 }
 
 // texts reads a list of texts, or one text as a list of one.
-func (r *nodes) texts(dst *[]string) func(ast.Node, place) {
-	return func(n ast.Node, p place) {
+func (r *nodes) texts(dst *[]string) func(ast.Node, yamlPath) {
+	return func(n ast.Node, p yamlPath) {
 		v := r.value(n, p)
 		if v == nil {
 			return

@@ -70,8 +70,8 @@ func Remove(body []byte, key string) ([]byte, error) {
 	return append(out, body[end:]...), nil
 }
 
-// Place is where a member stands in a document.
-type Place struct {
+// Span is where a member stands in a document.
+type Span struct {
 	from, to int // from the byte behind the comma or brace before it to the end of its value
 	n        int // it is the nth member
 }
@@ -79,7 +79,7 @@ type Place struct {
 // Blank overwrites the members at the given places with blanks, commas
 // included, so that body is a document without them. places are those of a
 // valid body, in order.
-func Blank(body []byte, places []Place) {
+func Blank(body []byte, places []Span) {
 	for i, p := range places {
 		if p.n > 1 {
 			p.from-- // the comma; members before the first that stays lose the one behind them

@@ -83,8 +83,8 @@ func (m *Members) Value() Value { return m.value }
 // was read to its end.
 func (m *Members) Err() error { return m.err }
 
-// Place returns where the member stands, for [Blank].
-func (m *Members) Place() Place { return Place{from: m.gap, to: m.stop, n: m.count} }
+// Span returns where the member stands, for [Blank].
+func (m *Members) Span() Span { return Span{from: m.gap, to: m.stop, n: m.count} }
 
 // open reads up to the opening brace.
 func open(body []byte) (Members, error) {

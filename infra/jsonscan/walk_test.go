@@ -88,10 +88,10 @@ func TestBlankAgainstMaps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var places []Place
+		var places []Span
 		for m.Next() {
 			if drop[string(m.Name())] {
-				places = append(places, m.Place())
+				places = append(places, m.Span())
 			}
 		}
 		if m.Err() != nil {

@@ -105,14 +105,14 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 
 // queued is a ticket's model as it will be on the ticket's host; one that left the catalogue has its id alone.
 func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRecord) policy.Model {
-	m, rc, ok := v.entry(t.Model)
+	m, rc, ok := v.modelAndRecipe(t.Model)
 	if !ok {
 		return policy.Model{ID: t.Model}
 	}
 	out := v.Catalog.Policy(m)
 	if l, err := Resolve(m, rc, v.sources(s, rec, m.ID, t.Options, t.Merge)); err == nil {
 		out.Devices = l.Model.Devices
-		out.Memory = need(s, rec, l)
+		out.Memory = memoryNeed(s, rec, l)
 	}
 	return out
 }
@@ -120,20 +120,20 @@ func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRec
 // Model is a catalogue's model as it is to be placed, with what it takes on each host. options and merge are those of an
 // explicit load, "" for a request's. One that left the catalogue has its id alone.
 func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Model {
-	m, rc, ok := v.entry(id)
+	m, rc, ok := v.modelAndRecipe(id)
 	if !ok {
 		return policy.Model{ID: id}
 	}
 	out := v.Catalog.Policy(m)
 	if l, err := Resolve(m, rc, v.sources(s, nil, id, options, merge)); err == nil {
-		out.Devices, out.Memory = l.Model.Devices, need(s, nil, l)
+		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, l)
 	}
 	for name, rec := range s.Hosts {
 		l, err := Resolve(m, rc, v.sources(s, rec, id, options, merge))
 		if err != nil {
 			break // of the options themselves: the runner says what is wrong with them
 		}
-		if n := (policy.Need{Devices: l.Model.Devices, Memory: need(s, rec, l)}); n.Devices != out.Devices || n.Memory != out.Memory {
+		if n := (policy.Need{Devices: l.Model.Devices, Memory: memoryNeed(s, rec, l)}); n.Devices != out.Devices || n.Memory != out.Memory {
 			if out.On == nil {
 				out.On = map[string]policy.Need{}
 			}
@@ -143,7 +143,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 	return out
 }
 
-func (v View) entry(id string) (*catalog.Model, *recipe.Recipe, bool) {
+func (v View) modelAndRecipe(id string) (*catalog.Model, *recipe.Recipe, bool) {
 	m, ok := v.Catalog.Model(id)
 	if !ok {
 		return nil, nil, false
@@ -161,10 +161,10 @@ func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request stri
 	return from
 }
 
-// need is what a load takes on a host in bytes, 0 when nobody knows: what the catalogue says, else what the host's runner
+// memoryNeed is what a load takes on a host in bytes, 0 when nobody knows: what the catalogue says, else what the host's runner
 // found, else the least that another runner refused it for. A refusal is a lower bound everywhere: a plan gives way to
 // its budget before it is refused.
-func need(s *state.Snapshot, on *state.HostRecord, l Load) int64 {
+func memoryNeed(s *state.Snapshot, on *state.HostRecord, l Load) int64 {
 	if l.Model.Memory > 0 {
 		return l.Model.Memory
 	}

@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// A Verdict says whether a load may begin.
-type Verdict string
+// A Decision says whether a load may begin.
+type Decision string
 
 // The verdicts.
 const (
-	Load   Verdict = "load"   // stop Evict in order, wait for each process to be gone, then load
-	Wait   Verdict = "wait"   // ask again when a model of WaitFor changes
-	Refuse Verdict = "refuse" // fail the ticket with Refusal
+	Load   Decision = "load"   // stop Evict in order, wait for each process to be gone, then load
+	Wait   Decision = "wait"   // ask again when a model of WaitFor changes
+	Refuse Decision = "refuse" // fail the ticket with Refusal
 )
 
 // Admission is what must happen on a host for a model to be loaded.
 type Admission struct {
-	Verdict Verdict
-	Evict   []string // idle victims to stop before the load, in order; only with Load
-	Close   []string // busy victims that take no new request from now on; only with Wait
-	Reopen  []string // closed models that are not victims any more
-	WaitFor []string // busy or stopping models whose place is needed; only with Wait
-	Refusal *Refusal // only with Refuse
-	Reason  Reason
+	Decision Decision
+	Evict    []string // idle victims to stop before the load, in order; only with Load
+	Close    []string // busy victims that take no new request from now on; only with Wait
+	Reopen   []string // closed models that are not victims any more
+	WaitFor  []string // busy or stopping models whose place is needed; only with Wait
+	Refusal  *Refusal // only with Refuse
+	Reason   Reason
 }
 
 // admission decides what must happen on h before a load whose victims [room] chose; Reopen is left to the caller.
@@ -42,18 +42,18 @@ type Admission struct {
 // If the model is resident itself, the load replaces that copy, pinned or not: it is a reload with other options.
 func admission(h *Host, victims []Resident, refusal *Refusal, fair bool) Admission {
 	if refusal != nil {
-		return Admission{Verdict: Refuse, Refusal: refusal, Reason: refusal.Reason()}
+		return Admission{Decision: Refuse, Refusal: refusal, Reason: refusal.Reason()}
 	}
 	if len(victims) == 0 {
-		return Admission{Verdict: Load, Reason: Reason{Code: FreeSlot}}
+		return Admission{Decision: Load, Reason: Reason{Code: FreeSlot}}
 	}
-	a := Admission{Verdict: Load}
+	a := Admission{Decision: Load}
 	busy := false
 	for _, v := range victims {
 		if v.State != ModelDraining && !v.Busy() {
 			continue
 		}
-		a.Verdict = Wait
+		a.Decision = Wait
 		a.WaitFor = append(a.WaitFor, v.ID)
 		busy = busy || v.State != ModelDraining
 		if fair && closable(v) {
@@ -61,7 +61,7 @@ func admission(h *Host, victims []Resident, refusal *Refusal, fair bool) Admissi
 		}
 	}
 	switch {
-	case a.Verdict == Load:
+	case a.Decision == Load:
 		a.Evict = names(victims)
 		a.Reason = Reason{Code: IdleVictim, Detail: "stops " + strings.Join(a.Evict, ", ")}
 	case busy:

@@ -56,7 +56,7 @@ func BenchmarkAdmit(b *testing.B) {
 		b.Run(fmt.Sprintf("residents=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if a := admit(h, want, 0, time.Second); a.Verdict == Refuse {
+				if a := admit(h, want, 0, time.Second); a.Decision == Refuse {
 					b.Fatal(a)
 				}
 			}

@@ -19,7 +19,7 @@ func ExampleNext() {
 		},
 	}
 	s := policy.Next(h, noon.Add(time.Second), 2*time.Second)
-	fmt.Println(s.Ticket, s.Admission.Verdict, "before", s.Overtakes)
+	fmt.Println(s.Ticket, s.Admission.Decision, "before", s.Overtakes)
 	fmt.Println(s.Waits[0].Ticket, s.Waits[0].Reason, "until", s.Again.Format(time.TimeOnly))
 	// Output:
 	// t2 load before [t1]

@@ -112,7 +112,7 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 
 // admit is the admission of a single load that has waited so long, as Next decides it for each load of a queue.
 func admit(h Host, want Model, waited, fairAfter time.Duration) Admission {
-	victims, refusal := room(&h, &want)
+	victims, refusal := findVictims(&h, &want)
 	a := admission(&h, victims, refusal, waited >= fairAfter)
 	a.Reopen = closedExcept(&h, victims)
 	return a

@@ -48,7 +48,7 @@ func (y *history) step() bool {
 	}
 	k := *y.ticket(s.Ticket)
 	checkAdmission(y.t, y.h, k.Model, s.Admission)
-	if s.Admission.Verdict == Load {
+	if s.Admission.Decision == Load {
 		if y.h.Loading != "" {
 			y.t.Fatal("two loads at once")
 		}
@@ -57,7 +57,7 @@ func (y *history) step() bool {
 			if o.ID == k.ID {
 				break
 			}
-			if !slices.Contains(s.Overtakes, o.ID) && admit(y.h, o.Model, 0, y.fair).Verdict != Refuse {
+			if !slices.Contains(s.Overtakes, o.ID) && admit(y.h, o.Model, 0, y.fair).Decision != Refuse {
 				y.t.Fatalf("%s overtakes %s unsaid", k.ID, o.ID)
 			}
 			if o.Model.Type == k.Model.Type && slices.Contains(s.Overtakes, o.ID) {

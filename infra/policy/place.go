@@ -124,11 +124,11 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	}
 	for i := range h.Queue {
 		t := &h.Queue[i].Model
-		if victims, refusal := room(&h, t); refusal == nil {
+		if victims, refusal := findVictims(&h, t); refusal == nil {
 			h = after(&h, t, victims)
 		}
 	}
-	victims, refusal := room(&h, want)
+	victims, refusal := findVictims(&h, want)
 	if refusal != nil {
 		return answer{host: h.Name, reason: refusal.Reason(), refusal: refusal}
 	}

@@ -31,7 +31,7 @@ func checkAdmission(t *rapid.T, h Host, want Model, a Admission) {
 			t.Fatalf("waits for pinned %+v", r)
 		}
 	}
-	switch a.Verdict {
+	switch a.Decision {
 	case Load:
 		stay := without(h.Residents, a.Evict)
 		if !feasible(h, want, stay) {
@@ -92,8 +92,8 @@ func TestAdmitKeepsTheRules(t *testing.T) {
 				return
 			}
 		}
-		if feasible(h, want, without(h.Residents, idle)) && a.Verdict != Load {
-			t.Fatalf("%s although idle %v make room: %s", a.Verdict, idle, a.Reason)
+		if feasible(h, want, without(h.Residents, idle)) && a.Decision != Load {
+			t.Fatalf("%s although idle %v make room: %s", a.Decision, idle, a.Reason)
 		}
 	})
 }
@@ -147,13 +147,13 @@ func TestPlaceKeepsTheRules(t *testing.T) {
 			t.Fatalf("bad host %s: %+v", p.Host, p)
 		}
 		if p.Reason.Code == FreeSlot || p.Reason.Code == IdleVictim {
-			if a := admit(h, want, 0, time.Second); a.Verdict != Load || (len(a.Evict) > 0) != (p.Reason.Code == IdleVictim) {
+			if a := admit(h, want, 0, time.Second); a.Decision != Load || (len(a.Evict) > 0) != (p.Reason.Code == IdleVictim) {
 				t.Fatalf("%s, but admission is %+v", p.Reason, a)
 			}
 			return
 		}
 		for _, o := range s.Hosts {
-			if avoid[o.Name] == "" && o.State == Ready && len(o.Queue) == 0 && admit(o, want, 0, time.Second).Verdict == Load {
+			if avoid[o.Name] == "" && o.State == Ready && len(o.Queue) == 0 && admit(o, want, 0, time.Second).Decision == Load {
 				t.Fatalf("%s on %s, but %s could load now", p.Reason, p.Host, o.Name)
 			}
 		}

@@ -57,7 +57,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 	)
 	for i := range h.Queue {
 		t := &h.Queue[i]
-		victims, refusal := room(&h, &t.Model)
+		victims, refusal := findVictims(&h, &t.Model)
 		if refusal != nil {
 			if s.Ticket == "" {
 				s.Ticket, s.Admission = t.ID, admission(&h, nil, refusal, false)
@@ -71,7 +71,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 		switch {
 		case blocker != "":
 			w.Behind, w.Reason = blocker, Reason{Code: Behind, Detail: "waits behind " + blocker}
-		case a.Verdict == Wait:
+		case a.Decision == Wait:
 			w.Heads = true
 			for _, id := range a.Close {
 				if !slices.Contains(s.Close, id) {
@@ -119,7 +119,7 @@ func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident) string {
 	}
 	next := after(h, &t.Model, victims)
 	for _, e := range ahead {
-		need, refusal := room(&next, &e.ticket.Model)
+		need, refusal := findVictims(&next, &e.ticket.Model)
 		if refusal != nil || len(need) > len(e.victims) || holds(need, t.Model.ID) {
 			return e.ticket.ID
 		}

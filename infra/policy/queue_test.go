@@ -28,7 +28,7 @@ func TestNext(t *testing.T) {
 		{
 			"head starts",
 			host([]Resident{idle}, Ticket{ID: "t", Model: llm("a")}),
-			Step{Ticket: "t", Admission: Admission{Verdict: Load, Evict: []string{"idle"}, Reason: Reason{IdleVictim, "stops idle"}}},
+			Step{Ticket: "t", Admission: Admission{Decision: Load, Evict: []string{"idle"}, Reason: Reason{IdleVictim, "stops idle"}}},
 		},
 		{
 			"one load at a time",
@@ -98,7 +98,7 @@ func TestNextRefusesAnywhere(t *testing.T) {
 		Queue:     []Ticket{{ID: "t1", Model: Model{ID: "b", Type: LLM}}, {ID: "t2", Model: Model{ID: "q", Type: TTS}}},
 	}
 	s := Next(h, epoch, time.Second)
-	if s.Ticket != "t2" || s.Admission.Verdict != Refuse || s.Admission.Refusal.Code != SlotsPinned || len(s.Overtakes) != 0 {
+	if s.Ticket != "t2" || s.Admission.Decision != Refuse || s.Admission.Refusal.Code != SlotsPinned || len(s.Overtakes) != 0 {
 		t.Errorf("got %+v, want t2 refused", s)
 	}
 }

@@ -50,7 +50,7 @@ func (g *stage) event(l line) {
 		m := g.model(l)
 		a := admit(*h, m, g.dur(l.opts["waited"]), g.fair)
 		g.admission(a)
-		if a.Verdict == Load {
+		if a.Decision == Load {
 			g.begin(h, m, a)
 			h.Loading = ""
 			r := g.resident(h, m.ID)
@@ -131,7 +131,7 @@ func (g *stage) next(h *Host) {
 			h.Queue[j].Overtaken++
 		}
 	}
-	if s.Admission.Verdict == Load {
+	if s.Admission.Decision == Load {
 		g.begin(h, m, s.Admission)
 	}
 }
@@ -181,7 +181,7 @@ func applyIdle(s Snapshot, p IdlePlan) {
 }
 
 func (g *stage) admission(a Admission) {
-	fmt.Fprintf(&g.out, "%s (%s)\n", a.Verdict, a.Reason)
+	fmt.Fprintf(&g.out, "%s (%s)\n", a.Decision, a.Reason)
 	g.print("evict", a.Evict)
 	g.print("close", a.Close)
 	g.print("reopen", a.Reopen)

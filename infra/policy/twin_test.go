@@ -84,7 +84,7 @@ func TestRoomAgainstTwin(t *testing.T) {
 		slices.SortFunc(rs, byCost)
 		best, smallest := twin(h, want, rs)
 
-		got, refusal := room(&h, &want)
+		got, refusal := findVictims(&h, &want)
 		if (refusal != nil) != (best < 0) {
 			t.Fatalf("refusal %v, but best victims are %b of %v", refusal, best, names(rs))
 		}

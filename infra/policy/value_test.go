@@ -131,10 +131,10 @@ func TestUnknownsOfHosts(t *testing.T) {
 		Name: "h", State: Ready, Limits: Uniform(-1), Budget: map[Devices]int64{GPU: 10},
 		Residents: []Resident{{ID: "r", Type: LLM, Devices: GPU, State: ModelLoaded, Memory: 12}},
 	}
-	if a := admit(full, Model{ID: "m", Type: LLM, Devices: GPU}, 0, 0); a.Verdict != Load || a.Evict != nil {
+	if a := admit(full, Model{ID: "m", Type: LLM, Devices: GPU}, 0, 0); a.Decision != Load || a.Evict != nil {
 		t.Errorf("unknown need: %+v", a)
 	}
-	if a := admit(Host{}, Model{ID: "m", Type: LLM}, 0, 0); a.Verdict != Refuse || a.Refusal.Code != NoSlot {
+	if a := admit(Host{}, Model{ID: "m", Type: LLM}, 0, 0); a.Decision != Refuse || a.Refusal.Code != NoSlot {
 		t.Errorf("no limits: %+v", a)
 	}
 }
@@ -144,7 +144,7 @@ func TestReloadReplacesItsOwnCopy(t *testing.T) {
 	h := Host{Name: "h", State: Ready, Limits: Uniform(-1), Residents: []Resident{
 		{ID: "m", Type: LLM, State: ModelLoaded, Pinned: true}, {ID: "o", Type: LLM, State: ModelLoaded},
 	}}
-	if a := admit(h, Model{ID: "m", Type: LLM}, 0, 0); a.Verdict != Load || !slices.Equal(a.Evict, []string{"m"}) {
+	if a := admit(h, Model{ID: "m", Type: LLM}, 0, 0); a.Decision != Load || !slices.Equal(a.Evict, []string{"m"}) {
 		t.Errorf("got %+v, want m stopped alone", a)
 	}
 }

@@ -13,10 +13,10 @@ import (
 
 // Backoff between the calls of a Set that are repeated, and how long it repeats them.
 const (
-	firstPause = time.Second
-	longPause  = 30 * time.Second
-	patience   = 60 * time.Second
-	longLook   = 4 * time.Second // longest between two looks whether a host that is stopping is off
+	firstPause  = time.Second
+	longPause   = 30 * time.Second
+	callTimeout = 60 * time.Second
+	longLook    = 4 * time.Second // longest between two looks whether a host that is stopping is off
 )
 
 // SetConfig is what a Set needs. Catalog and Drivers are needed.
@@ -25,9 +25,9 @@ type SetConfig struct {
 	Catalog func() *catalog.Catalog
 	// Drivers by the name that the catalogue's hosts give. It is not changed after NewSet.
 	Drivers map[catalog.Driver]Driver
-	// Patience bounds how long a call is repeated that was throttled, or that is to end a host still starting; default
+	// CallTimeout bounds how long a call is repeated that was throttled, or that is to end a host still starting; default
 	// 60 s. A host that is stopping is waited for until the caller's context ends.
-	Patience time.Duration
+	CallTimeout time.Duration
 	// Pause is the first pause between two calls, doubled up to 30 s; default 1 s.
 	Pause time.Duration
 	Log   *slog.Logger // default: discard
@@ -43,8 +43,8 @@ type Set struct{ cfg SetConfig }
 
 // NewSet makes a Set.
 func NewSet(cfg SetConfig) *Set {
-	if cfg.Patience <= 0 {
-		cfg.Patience = patience
+	if cfg.CallTimeout <= 0 {
+		cfg.CallTimeout = callTimeout
 	}
 	if cfg.Pause <= 0 {
 		cfg.Pause = firstPause
@@ -106,7 +106,7 @@ func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, c
 		if err == nil {
 			err = call(d, h)
 		}
-		patient := time.Since(began)+pause <= s.cfg.Patience
+		patient := time.Since(began)+pause <= s.cfg.CallTimeout
 		again := errors.Is(err, ErrStopping) || patient && (errors.Is(err, ErrThrottled) || errors.Is(err, ErrStarting))
 		if err == nil || !again {
 			if err != nil {

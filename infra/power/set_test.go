@@ -63,7 +63,7 @@ func set(t *testing.T, d *script) *power.Set {
 		t.Fatal(err)
 	}
 	return power.NewSet(power.SetConfig{
-		Catalog: func() *catalog.Catalog { return c }, Pause: time.Millisecond, Patience: time.Hour,
+		Catalog: func() *catalog.Catalog { return c }, Pause: time.Millisecond, CallTimeout: time.Hour,
 		Drivers: map[catalog.Driver]power.Driver{catalog.DriverLocal: d, catalog.DriverASG: d},
 	})
 }

@@ -82,8 +82,8 @@ func (r *Response) vet(data []byte) bool {
 	if !r.isJSON {
 		return true
 	}
-	if r.room > 0 {
-		if r.room -= int64(len(data)); r.room <= 0 {
+	if r.limit > 0 {
+		if r.limit -= int64(len(data)); r.limit <= 0 {
 			_ = r.fail(ErrTooLarge, nil)
 			return false
 		}
@@ -106,7 +106,7 @@ func (r *Response) HoldJSON(limit, most int) error {
 		if r.Size() > most {
 			return r.fail(ErrTooLarge, nil)
 		}
-		r.room = int64(most) + 1
+		r.limit = int64(most) + 1
 	}
 	if r.phase == phaseEnded {
 		r.vet(r.rest)

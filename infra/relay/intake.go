@@ -20,7 +20,7 @@ var (
 	ErrBodyTooLarge = fasthttp.ErrBodyTooLarge
 	ErrBodySlow     = errors.New("the body arrives too slowly")
 	ErrBodyBroken   = errors.New("the body ended early, or its chunks are broken")
-	ErrHeld         = errors.New("too many bytes of request bodies are held")
+	ErrBuffersFull  = errors.New("too many bytes of request bodies are held")
 )
 
 // IntakeConfig holds the limits of an Intake.
@@ -40,8 +40,8 @@ type IntakeConfig struct {
 // memory follows the bytes that came, not the Content-Length. A handler calls Read when the head has been accepted, and
 // Finish before it returns in any case. An Intake is safe for concurrent use.
 type Intake struct {
-	cfg  IntakeConfig
-	held atomic.Int64
+	cfg      IntakeConfig
+	buffered atomic.Int64
 }
 
 // NewIntake makes an Intake.
@@ -63,8 +63,8 @@ func (in *Intake) Configure(s *fasthttp.Server) {
 	s.ReadTimeout = in.cfg.ReadTimeout
 }
 
-// Held is how many bytes of buffers hold bodies now.
-func (in *Intake) Held() int64 { return in.held.Load() }
+// Buffered is how many bytes of buffers hold bodies now.
+func (in *Intake) Buffered() int64 { return in.buffered.Load() }
 
 // Body is a request's body in a buffer of an Intake. The zero Body is empty.
 type Body struct {
@@ -79,7 +79,7 @@ func (b *Body) Drop() {
 		return
 	}
 	b.ctx.Request.ResetBody()
-	b.in.held.Add(-int64(len(*b.buf)))
+	b.in.buffered.Add(-int64(len(*b.buf)))
 	giveBody(b.buf)
 	b.buf = nil
 }
@@ -89,8 +89,8 @@ func (in *Intake) Fits(n int) error {
 	if in.cfg.MaxBody > 0 && n > in.cfg.MaxBody {
 		return ErrBodyTooLarge
 	}
-	if in.cfg.MaxHeld > 0 && n > 0 && in.held.Load()+int64(n) > in.cfg.MaxHeld {
-		return ErrHeld
+	if in.cfg.MaxHeld > 0 && n > 0 && in.buffered.Load()+int64(n) > in.cfg.MaxHeld {
+		return ErrBuffersFull
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx) (Body, error) {
 		if err := in.Fits(n); err != nil {
 			return Body{}, err
 		}
-		return Body{}, ErrHeld // the limit that refused the head has gone meanwhile
+		return Body{}, ErrBuffersFull // the limit that refused the head has gone meanwhile
 	}
 	b := Body{in: in, ctx: ctx}
 	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength())
@@ -203,9 +203,9 @@ func (in *Intake) grow(b *Body, n, size int) error {
 	if b.buf != nil {
 		more -= int64(n)
 	}
-	if held := in.held.Add(more); in.cfg.MaxHeld > 0 && held > in.cfg.MaxHeld {
-		in.held.Add(-more)
-		return ErrHeld
+	if held := in.buffered.Add(more); in.cfg.MaxHeld > 0 && held > in.cfg.MaxHeld {
+		in.buffered.Add(-more)
+		return ErrBuffersFull
 	}
 	buf := takeBody(room)
 	if b.buf != nil {

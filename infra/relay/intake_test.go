@@ -33,7 +33,7 @@ func intakeServer(t *testing.T, cfg IntakeConfig) (*Intake, string) {
 			}
 			b, err := in.Read(ctx)
 			defer b.Drop()
-			for kind, status := range map[error]int{ErrBodyTooLarge: 413, ErrHeld: 503, ErrBodySlow: 408, ErrBodyBroken: 400} {
+			for kind, status := range map[error]int{ErrBodyTooLarge: 413, ErrBuffersFull: 503, ErrBodySlow: 408, ErrBodyBroken: 400} {
 				if errors.Is(err, kind) {
 					ctx.SetStatusCode(status)
 				}
@@ -60,7 +60,7 @@ func intakeServer(t *testing.T, cfg IntakeConfig) (*Intake, string) {
 			t.Error(err)
 		}
 		<-done
-		if n := in.Held(); n != 0 {
+		if n := in.Buffered(); n != 0 {
 			t.Errorf("%d bytes are held in the end", n)
 		}
 	})
@@ -120,8 +120,8 @@ func TestIntakeRefusals(t *testing.T) {
 			t.Parallel()
 			in, addr := intakeServer(t, IntakeConfig{MaxBody: 2_000_000, MaxHeld: 3_000_000, ReadTimeout: 300 * time.Millisecond})
 			if name == "more than may be held" {
-				in.held.Add(2_000_000)
-				defer in.held.Add(-2_000_000)
+				in.buffered.Add(2_000_000)
+				defer in.buffered.Add(-2_000_000)
 			}
 			c := dialRaw(t, addr)
 			go func() {
@@ -154,12 +154,12 @@ func TestIntakeMemory(t *testing.T) {
 		c.send(strings.Repeat("x", n))
 		sent += n
 		time.Sleep(20 * time.Millisecond) // more is held later, never less
-		if held := in.Held(); held > int64(max(firstPiece, lastStep*sent)) {
+		if held := in.Buffered(); held > int64(max(firstPiece, lastStep*sent)) {
 			t.Fatalf("%d bytes are held for %d that came", held, sent)
 		}
 	}
 	_ = c.Close()
-	eventually(t, "the body is dropped", func() bool { return in.Held() == 0 })
+	eventually(t, "the body is dropped", func() bool { return in.Buffered() == 0 })
 }
 
 func TestProxiesAreNotCounted(t *testing.T) {

@@ -54,7 +54,7 @@ type Response struct {
 	left    int64 // of a body with a length
 	chunks  chunkDecoder
 	isJSON  bool     // the body is checked
-	room    int64    // where it is: one more than the bytes of it that may still come; 0 is no bound
+	limit   int64    // where it is: one more than the bytes of it that may still come; 0 is no bound
 	json    jsonText // as far as it was decoded
 	rest    []byte   // decoded bytes that were not given out
 	err     error    // in phaseFailed
@@ -79,7 +79,7 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.wasSent, r.got = false, false
 	r.interim, r.scanned, r.left = 0, 0, 0
 	r.chunks = chunkDecoder{}
-	r.isJSON, r.room, r.json = false, 0, jsonText{}
+	r.isJSON, r.limit, r.json = false, 0, jsonText{}
 	r.rest, r.err, r.down = nil, nil, nil
 	r.headDue, r.silentDue = time.Time{}, time.Time{}
 	r.first, r.silence = req.FirstByte, req.Silence

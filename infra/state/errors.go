@@ -30,8 +30,8 @@ var (
 	ErrAwake = errors.New("host is awake")
 )
 
-// verdict turns a script's word into an error, nil for ok.
-func verdict(word string) error {
+// errorOf turns a script's word into an error, nil for ok.
+func errorOf(word string) error {
 	switch word {
 	case "ok", "begun":
 		return nil

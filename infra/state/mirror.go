@@ -74,10 +74,10 @@ func (m *Mirror) Run(ctx context.Context) {
 			if m.onEvt != nil {
 				m.onEvt(e)
 			}
-			m.poke()
+			m.notify()
 		})
 	})
-	m.poke()
+	m.notify()
 	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
 	for {
@@ -92,7 +92,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 }
 
-func (m *Mirror) poke() {
+func (m *Mirror) notify() {
 	select {
 	case m.dirty <- struct{}{}:
 	default:

@@ -25,11 +25,11 @@ type signer struct {
 	report     func(record, reason string) // a record is refused, or with reason "" right again
 
 	mu      sync.Mutex
-	refused map[string]bool              // records, by name
-	count   uint64                       // times that a record began to be refused
-	catalog catalogRecord                // last right one
-	tables  map[Setting]map[string]entry // last right entries
-	addrs   map[string]string            // last right address of each host
+	refused map[string]bool                    // records, by name
+	count   uint64                             // times that a record began to be refused
+	catalog catalogRecord                      // last right one
+	tables  map[Setting]map[string]signedValue // last right entries
+	addrs   map[string]string                  // last right address of each host
 }
 
 func newSigner(secret []byte, pool string, unverified bool, report func(record, reason string)) *signer {
@@ -37,7 +37,7 @@ func newSigner(secret []byte, pool string, unverified bool, report func(record, 
 	m.Write([]byte("reveille state v1"))
 	return &signer{
 		key: m.Sum(nil), pool: pool, unverified: unverified, report: report,
-		refused: map[string]bool{}, tables: map[Setting]map[string]entry{}, addrs: map[string]string{},
+		refused: map[string]bool{}, tables: map[Setting]map[string]signedValue{}, addrs: map[string]string{},
 	}
 }
 
@@ -123,9 +123,9 @@ func (s *signer) admitTable(table Setting, values, macs map[string]string, reada
 		s.judgeLocked(record, reasonForm)
 		return valuesOf(last)
 	}
-	right, reason := make(map[string]entry, len(values)), ""
+	right, reason := make(map[string]signedValue, len(values)), ""
 	for name, value := range values {
-		e := entry{value, macs[name]}
+		e := signedValue{value, macs[name]}
 		was, known := last[name]
 		if known && e == was || s.ok(e.mac, "settings", string(table), name, value) { // snapshots read the same entries over and over
 			right[name] = e
@@ -138,10 +138,10 @@ func (s *signer) admitTable(table Setting, values, macs map[string]string, reada
 	return valuesOf(right)
 }
 
-// entry is one of a settings table with its MAC.
-type entry struct{ value, mac string }
+// signedValue is one of a settings table with its MAC.
+type signedValue struct{ value, mac string }
 
-func valuesOf(table map[string]entry) map[string]string {
+func valuesOf(table map[string]signedValue) map[string]string {
 	out := make(map[string]string, len(table))
 	for name, e := range table {
 		out[name] = e.value

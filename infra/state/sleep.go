@@ -86,7 +86,7 @@ func (s *Store) sleep(ctx context.Context, host, verb string, who any, token str
 	if err != nil {
 		return nil, err
 	}
-	return stepVerdict(out)
+	return sleepStep(out)
 }
 
 // MarkLost writes a host lost whose runner has been silent for twice LostAfter, the second half of it since somebody
@@ -112,7 +112,7 @@ func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration)
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
 	out, err := s.eval(ctx, s.scripts.forget, host, limit.Milliseconds())
 	if err == nil {
-		_, err = stepVerdict(out)
+		_, err = sleepStep(out)
 	}
 	return err
 }
@@ -120,13 +120,13 @@ func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) er
 func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration) error {
 	out, err := s.eval(ctx, s.scripts.repair, host, verb, limit.Milliseconds())
 	if err == nil {
-		_, err = stepVerdict(out)
+		_, err = sleepStep(out)
 	}
 	return err
 }
 
-// stepVerdict reads a list whose first word is the verdict.
-func stepVerdict(out any) ([]string, error) {
+// sleepStep reads a list whose first word is the verdict.
+func sleepStep(out any) ([]string, error) {
 	words := toStrings(out)
 	switch {
 	case len(words) == 0:
@@ -136,5 +136,5 @@ func stepVerdict(out any) ([]string, error) {
 	case words[0] == "wanted":
 		return nil, ErrWanted
 	}
-	return words[1:], verdict(words[0])
+	return words[1:], errorOf(words[0])
 }

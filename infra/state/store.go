@@ -124,7 +124,7 @@ func (s *Store) evalWord(ctx context.Context, sc *script, args ...any) error {
 		return err
 	}
 	word, _ := out.(string)
-	return verdict(word)
+	return errorOf(word)
 }
 
 // evalWords runs a script that answers a list whose first item is its verdict, and returns the rest.
@@ -137,7 +137,7 @@ func (s *Store) evalWords(ctx context.Context, sc *script, args ...any) ([]strin
 	if len(words) == 0 {
 		return nil, errors.New("state script answered nothing")
 	}
-	return words[1:], verdict(words[0])
+	return words[1:], errorOf(words[0])
 }
 
 // evalJSON runs a script that answers JSON and decodes it into v.

@@ -59,7 +59,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer unlock()
 
 	// 1. What an earlier runner of this host left behind.
-	ledger, err := engine.OpenLedger(filepath.Join(s.StateDir, "engines-"+p.name+".json"))
+	ledger, err := engine.OpenPIDFile(filepath.Join(s.StateDir, "engines-"+p.name+".json"))
 	if err != nil {
 		return err
 	}
@@ -109,8 +109,8 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	}
 	defer endWeights()
 	launcher := &launch.Launcher{
-		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
-		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, Patience: httpapi.LongAnswer * s.FirstByte,
+		Spawner: spawner, PIDFile: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
+		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, CallTimeout: httpapi.LongAnswer * s.FirstByte,
 		FixedMemory: s.EngineMemory != "",
 	}
 	m := newCloudMachine(s.InstanceSettings, log)

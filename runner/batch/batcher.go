@@ -82,7 +82,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, packer: NewPacker(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, air: map[*flight]struct{}{},
 	}
 	b.shown = b.meters.show(load{}, loadOf(b.packer))
-	b.wake = newTimer(b.kick)
+	b.wake = newTimer(b.dispatch)
 	b.idle = newTimer(b.buffers.release)
 	l := cfg.Limits
 	b.log.Info("embedding queue", "n_batch", l.NBatch, "n_ubatch", l.NUBatch, "context", l.Context, "n_seq_max", l.NSeqMax,
@@ -188,7 +188,7 @@ func (b *Batcher) enter(j *job, p Priority) (own *flight, err error) {
 	b.jobs[j.id] = j
 	b.idle.Stop()
 	b.packer.Add(j.id, &j.request, now)
-	return b.kickLocked(now, j.id), nil
+	return b.dispatchLocked(now, j.id), nil
 }
 
 // leave ends a job whose client is gone, if it has not ended.
@@ -197,7 +197,7 @@ func (b *Batcher) leave(id uint64, cause error) {
 	defer b.mu.Unlock()
 	if b.jobs[id] != nil {
 		b.failLocked(id, cause)
-		b.kickLocked(time.Now(), 0)
+		b.dispatchLocked(time.Now(), 0)
 	}
 }
 
@@ -253,16 +253,16 @@ func (b *Batcher) wantedLocked(x *flight) bool {
 	return false
 }
 
-// kick asks the packer anew, after the time it had named.
-func (b *Batcher) kick() {
+// dispatch asks the packer anew, after the time it had named.
+func (b *Batcher) dispatch() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.kickLocked(time.Now(), 0)
+	b.dispatchLocked(time.Now(), 0)
 }
 
-// kickLocked starts the batches that are due, but for one that is all of the request id and nothing else: the caller
+// dispatchLocked starts the batches that are due, but for one that is all of the request id and nothing else: the caller
 // must fly that.
-func (b *Batcher) kickLocked(now time.Time, id uint64) (own *flight) {
+func (b *Batcher) dispatchLocked(now time.Time, id uint64) (own *flight) {
 	if b.closed {
 		return nil
 	}

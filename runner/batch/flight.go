@@ -97,7 +97,7 @@ func (b *Batcher) fly(x *flight) {
 	}
 	now := time.Now()
 	b.packer.Done(x.batch, now)
-	b.kickLocked(now, 0)
+	b.dispatchLocked(now, 0)
 }
 
 // send makes the call for the items from..to and delivers what comes of it. try counts from 1 how often they were made fewer
@@ -119,7 +119,7 @@ func (b *Batcher) send(x *flight, from, to, try int) {
 	var err error
 	status, a.body, err = b.cfg.Engine.Embed(x.ctx, body, a.body)
 	if errors.Is(err, relay.ErrBroken) {
-		b.settle(x.ctx)
+		b.awaitEngine(x.ctx)
 	}
 	seen := !unseen(err)
 	x.seen = x.seen || seen
@@ -145,9 +145,9 @@ func (b *Batcher) send(x *flight, from, to, try int) {
 	}
 }
 
-// settle returns when an engine on which a call broke off answers again or cannot be reached. The connections of one that dies
+// awaitEngine returns when an engine on which a call broke off answers again or cannot be reached. The connections of one that dies
 // close one by one: what is sent on the last of them is lost, and could not be sent elsewhere.
-func (b *Batcher) settle(ctx context.Context) {
+func (b *Batcher) awaitEngine(ctx context.Context) {
 	const most = 10 // questions
 	for range most {
 		if _, err := b.cfg.Engine.Tokens(ctx, []byte("a"), true); !errors.Is(err, relay.ErrBroken) {

@@ -117,7 +117,7 @@ func engineMain(args []string) int {
 
 // runnerMain starts one engine with a grandchild, prints the engine's pid and waits to be killed.
 func runnerMain() {
-	ledger, err := OpenLedger(os.Args[1])
+	ledger, err := OpenPIDFile(os.Args[1])
 	if err != nil {
 		panic(err)
 	}
@@ -126,7 +126,7 @@ func runnerMain() {
 	if err != nil {
 		panic(err)
 	}
-	cfg := Config{Logger: log, Spawner: NewSpawner(box), Ledger: ledger}
+	cfg := Config{Logger: log, Spawner: NewSpawner(box), PIDFile: ledger}
 	spec := testSpec("-fork", os.Args[2])
 	spec.Recipe.Sandbox.Write = []string{filepath.Dir(os.Args[2])}
 	p, err := Start(context.Background(), spec, cfg)

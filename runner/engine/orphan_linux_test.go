@@ -48,7 +48,7 @@ func TestRunnerKilled(t *testing.T) {
 	t.Logf("engine gone %v after the runner was killed", time.Since(killedAt))
 	_ = runner.Wait()
 
-	ledger, err := OpenLedger(ledgerPath)
+	ledger, err := OpenPIDFile(ledgerPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,16 +71,16 @@ func TestLedgerSparesStrangers(t *testing.T) {
 	if err := p.EnsureReady(within(t)); err != nil {
 		t.Fatal(err)
 	}
-	for name, file := range map[string]ledgerFile{
-		"another start time and mark": {Boot: bootID(), Engines: []entry{{p.PID(), p.StartTicks() + 1, newMark()}}},
-		"another boot":                {Boot: "x", Engines: []entry{{p.PID(), p.StartTicks(), newMark()}}},
+	for name, file := range map[string]pidFileContent{
+		"another start time and mark": {Boot: bootID(), Engines: []pidRecord{{p.PID(), p.StartTicks() + 1, newMark()}}},
+		"another boot":                {Boot: "x", Engines: []pidRecord{{p.PID(), p.StartTicks(), newMark()}}},
 	} {
 		path := filepath.Join(t.TempDir(), "engines.json")
 		data, _ := json.Marshal(file)
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := OpenLedger(path)
+		l, err := OpenPIDFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,13 +96,13 @@ func TestLedgerSparesStrangers(t *testing.T) {
 func TestLedgerFollowsProcesses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "engines.json")
 	cfg := testConfig(t)
-	l, err := OpenLedger(path)
+	l, err := OpenPIDFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Ledger = l
-	noted := func() []entry {
-		var f ledgerFile
+	cfg.PIDFile = l
+	noted := func() []pidRecord {
+		var f pidFileContent
 		data, err := os.ReadFile(path)
 		if err != nil || json.Unmarshal(data, &f) != nil {
 			t.Fatalf("ledger: %s, %v", data, err)
@@ -122,7 +122,7 @@ func TestLedgerFollowsProcesses(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenLedger(path); err != nil {
+	if _, err := OpenPIDFile(path); err != nil {
 		t.Errorf("a torn file: %v", err)
 	}
 }

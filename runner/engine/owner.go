@@ -47,9 +47,9 @@ func (p *Process) own(output *os.File) {
 	_ = output.Close()
 	p.release()
 	_ = os.RemoveAll(p.dir)
-	p.cfg.Ledger.remove(p.pid, p.cfg.Logger)
+	p.cfg.PIDFile.remove(p.pid, p.cfg.Logger)
 
-	p.err = p.verdict(failure, state, reader.cause)
+	p.err = p.outcome(failure, state, reader.cause)
 	p.state.Store(int32(Exited))
 	p.cfg.Logger.Info("engine ended", "model", p.spec.Model, "pid", p.pid, "err", p.err)
 	p.log.close()
@@ -166,8 +166,8 @@ func (p *Process) awaitGroup() {
 	}
 }
 
-// verdict turns the end of a process into the error that callers see.
-func (p *Process) verdict(failure error, state *os.ProcessState, cause recipe.Cause) error {
+// outcome turns the end of a process into the error that callers see.
+func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Cause) error {
 	_, wasReady := p.ReadyAt()
 	if failure == errAsked {
 		if wasReady {

@@ -48,7 +48,7 @@ func (s State) String() string {
 type Config struct {
 	Logger   *slog.Logger // gets an engine's lines at debug level
 	Spawner  *Spawner
-	Ledger   *Ledger            // remembers processes for the next start; may be nil
+	PIDFile  *PIDFile           // remembers processes for the next start; may be nil
 	Environ  []string           // the runner's environment, NAME=value
 	LogLines int                // lines kept per process; DefaultLogLines when 0
 	Files    *modelfile.Checker // remembers which model files are sound; when nil each start reads their headers
@@ -162,7 +162,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	}
 	p.pid = cmd.Process.Pid
 	p.ticks = startTicks(p.pid)
-	cfg.Ledger.add(entry{PID: p.pid, Start: p.ticks, Mark: mark}, cfg.Logger)
+	cfg.PIDFile.add(pidRecord{PID: p.pid, Start: p.ticks, Mark: mark}, cfg.Logger)
 	cfg.Logger.Info("engine started", "model", spec.Model, "recipe", spec.Recipe.Name, "pid", p.pid, "addr", spec.BaseURL())
 	go p.own(r)
 	return p, nil

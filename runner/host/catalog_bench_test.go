@@ -40,8 +40,8 @@ func BenchmarkCatalogEdit(b *testing.B) {
 		id := fmt.Sprintf("m%03d", i)
 		m, _ := h.catalog.Model(id)
 		r := h.catalog.Recipes[m.Recipe]
-		e := entry{model: m, under: h.catalog, recipe: &r}
-		h.residents[id] = e.place("")
+		e := loadSpec{model: m, under: h.catalog, recipe: &r}
+		h.residents[id] = e.newResident("")
 		h.residents[id].state = policy.ModelLoaded
 	}
 	stop, waits := make(chan struct{}), make(chan []time.Duration)

@@ -14,11 +14,11 @@ import (
 // load is the one load under way on the host.
 type load struct {
 	ticket    state.TicketRecord
-	entry     entry
+	spec      loadSpec
 	overtakes []string
 	begun     bool        // guarded by Host.mu: Redis knows of it
 	victims   []*resident // stopped before it
-	held      []*resident // guarded by Host.mu: victims, and what a clearing shut
+	closed    []*resident // guarded by Host.mu: victims, and what a clearing shut
 	began     time.Time
 	evicted   []string
 }
@@ -26,7 +26,7 @@ type load struct {
 // claimLocked makes the load the host's one and shuts its victims, in the very step that chose them: a request that
 // comes for a victim from here on queues behind this load.
 func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
-	l := &load{ticket: q.ticket, entry: q.entry, overtakes: s.Overtakes, began: time.Now()}
+	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, began: time.Now()}
 	for _, id := range s.Admission.Evict {
 		l.victims = append(l.victims, h.residents[id])
 	}
@@ -39,16 +39,16 @@ func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 // holdLocked shuts models until the load ends or they are gone.
 func (l *load) holdLocked(list []*resident) {
 	for _, r := range list {
-		r.closed, r.held, r.dirty = true, true, true
+		r.closed, r.closedByLoad, r.dirty = true, true, true
 	}
-	l.held = append(l.held, list...)
+	l.closed = append(l.closed, list...)
 }
 
 // endLoadLocked makes room for the next load. What this one shut and did not stop takes requests again.
 func (h *Host) endLoadLocked(l *load) {
 	h.loading = nil
-	for _, r := range l.held {
-		r.held = false
+	for _, r := range l.closed {
+		r.closedByLoad = false
 		if r.state == policy.ModelLoaded {
 			r.closed, r.dirty = false, true
 		}
@@ -71,12 +71,12 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 		h.waits[id].overtaken++
 	}
 	h.mu.Unlock()
-	m := l.entry.model
+	m := l.spec.model
 	h.log.Info("load begins", "model", m.ID, "ticket", l.ticket.ID, "evicts", ids(l.victims))
 	err := h.displace(l, l.victims, "evicted for "+m.ID)
 	var r *resident
 	if err == nil {
-		r = l.entry.place(l.ticket.ID)
+		r = l.spec.newResident(l.ticket.ID)
 		h.mu.Lock()
 		h.residents[r.key] = r
 		h.mu.Unlock()
@@ -93,7 +93,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 
 // abandon undoes a claim whose ticket could not be begun: nobody wants it any more, or Redis is away.
 func (h *Host) abandon(ctx context.Context, l *load, err error) {
-	h.log.Info("load not begun", "model", l.entry.model.ID, "ticket", l.ticket.ID, "reason", err)
+	h.log.Info("load not begun", "model", l.spec.model.ID, "ticket", l.ticket.ID, "reason", err)
 	h.mu.Lock()
 	h.endLoadLocked(l)
 	h.stats.Dropped++
@@ -112,10 +112,10 @@ func (h *Host) displace(l *load, list []*resident, reason string) error {
 	ctx, cancel := context.WithTimeout(h.life, h.cfg.ClearTimeout)
 	defer cancel()
 	for _, r := range list {
-		if err := h.awaitQuiet(ctx, r); err != nil {
+		if err := h.awaitIdle(ctx, r); err != nil {
 			return &Error{Code: "model_busy", Message: "model " + r.id + " stayed busy and could not make room", Cause: err}
 		}
-		reload := r.id == l.entry.model.ID
+		reload := r.id == l.spec.model.ID
 		if err := h.stop(ctx, r, reason, !reload); err != nil {
 			return &Error{Code: CodeLoad, Message: "model " + r.id + " could not be stopped to make room", Cause: err}
 		}
@@ -130,10 +130,10 @@ func (h *Host) displace(l *load, list []*resident, reason string) error {
 func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 	err := h.attempt(ctx, l, r)
 	if err == nil {
-		h.endQuarantine(l.entry)
+		h.endQuarantine(l.spec)
 		return nil
 	}
-	if noRetry(err) || h.quarantined(l.entry, err) || h.life.Err() != nil {
+	if noRetry(err) || h.quarantined(l.spec, err) || h.life.Err() != nil {
 		return err
 	}
 	h.log.Warn("load failed, clearing the host for one more try", "model", r.id, "error", err)
@@ -141,7 +141,7 @@ func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 		return err
 	}
 	if err = h.attempt(ctx, l, r); err != nil && h.life.Err() == nil {
-		h.setQuarantine(l.entry, err)
+		h.setQuarantine(l.spec, err)
 	}
 	return err
 }
@@ -149,7 +149,7 @@ func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 // attempt starts the engine once.
 func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 	began := time.Now()
-	e, err := h.cfg.Engines.Start(h.life, l.entry.model, l.entry.recipe, l.entry.options, l.entry.plan)
+	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {
@@ -194,12 +194,12 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	if err == nil {
 		e.out = state.Outcome{
 			Fields:  map[string]string{"load_ms": strconv.FormatInt(time.Since(l.began).Milliseconds(), 10), "cold": "1"},
-			Learned: h.learn(l.entry, l.entry.model.Devices),
+			Learned: h.learn(l.spec, l.spec.model.Devices),
 		}
 		h.log.Info("load done", "model", r.id, "ms", time.Since(l.began).Milliseconds(), "evicted", l.evicted)
 	} else {
 		e.out, e.reserve = failure(err), nil
-		h.log.Error("load failed", "model", l.entry.model.ID, "error", err)
+		h.log.Error("load failed", "model", l.spec.model.ID, "error", err)
 	}
 	if len(l.evicted) > 0 {
 		e.out.Fields["evicted"] = strings.Join(l.evicted, ",")

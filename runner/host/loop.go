@@ -11,8 +11,8 @@ import (
 	"reveille/infra/state"
 )
 
-// settleTime is how much newer than a write a snapshot must be to show it for certain: longer than any call takes.
-const settleTime = 2 * time.Second
+// snapshotLag is how much newer than a write a snapshot must be to show it for certain: longer than any call takes.
+const snapshotLag = 2 * time.Second
 
 // loop looks at the queue until ctx ends. A look that has begun is not broken off: back is for its calls.
 func (h *Host) loop(ctx, back context.Context) {
@@ -61,7 +61,7 @@ func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id, ended := range h.inProgress {
-		if !ended.IsZero() && seen.After(ended.Add(settleTime)) {
+		if !ended.IsZero() && seen.After(ended.Add(snapshotLag)) {
 			delete(h.inProgress, id)
 		}
 	}
@@ -84,7 +84,7 @@ const unknownFor = 3 * time.Second
 // queuedLoad is a load that needs a decision.
 type queuedLoad struct {
 	ticket state.TicketRecord
-	entry  entry
+	spec   loadSpec
 }
 
 // answer deals with tickets that need no slot: unloads, loads of what is loaded already, loads that can't be. The rest
@@ -95,7 +95,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 	var loads []queuedLoad
 	for _, t := range queue {
 		switch {
-		case h.isTaken(t.ID):
+		case h.isInProgress(t.ID):
 			continue
 		case t.State == "loading": // Redis believes that it is being carried out here
 			h.disown(t.ID, seen)
@@ -106,7 +106,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			h.answerUnload(ctx, t)
 			continue
 		}
-		e, err := h.entryFor(t)
+		e, err := h.specFor(t)
 		if errors.Is(err, errUnknown) && now-t.Created < unknownFor.Milliseconds() {
 			continue
 		}
@@ -120,7 +120,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			}
 			continue
 		}
-		r, st := h.held(t.Model)
+		r, st := h.residentOf(t.Model)
 		if r != nil && st == policy.ModelLoading || h.satisfy(ctx, t, e) {
 			continue // the outcome of that load decides, or has
 		}
@@ -132,8 +132,8 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 	return loads
 }
 
-// held is the model's resident, nil for none, and its state.
-func (h *Host) held(model string) (*resident, policy.ModelState) {
+// residentOf is the model's resident, nil for none, and its state.
+func (h *Host) residentOf(model string) (*resident, policy.ModelState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r := h.residents[model]; r != nil {
@@ -144,7 +144,7 @@ func (h *Host) held(model string) (*resident, policy.ModelState) {
 
 // satisfy ends a load ticket whose model is loaded as it wants it: a use of it, reserved for those who wait. A request
 // takes the model as it is; an explicit load wants its very options.
-func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e entry) bool {
+func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bool {
 	h.mu.Lock()
 	r := h.residents[t.Model]
 	if r == nil || !r.serves() || t.Options != "" && !r.options.Equal(e.options) {
@@ -180,7 +180,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 		h.closeLocked(step.Reopen, false)
 		at := slices.IndexFunc(loads, func(q queuedLoad) bool { return q.ticket.ID == step.Ticket })
 		var l *load
-		if at >= 0 && step.Admission.Verdict == policy.Load {
+		if at >= 0 && step.Admission.Decision == policy.Load {
 			l = h.claimLocked(loads[at], step)
 		}
 		h.mu.Unlock()
@@ -192,9 +192,9 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 		case l != nil:
 			h.work.Go(func() { h.runLoad(context.WithoutCancel(ctx), l) })
 		default:
-			out := refusal(*step.Admission.Refusal, &loads[at].entry.plan)
+			out := refusal(*step.Admission.Refusal, &loads[at].spec.plan)
 			if r := step.Admission.Refusal; r.Code == policy.TooLarge {
-				out.Learned = h.learn(loads[at].entry, r.Device)
+				out.Learned = h.learn(loads[at].spec, r.Device)
 			}
 			h.finishNow(ctx, loads[at].ticket, out)
 		}
@@ -213,11 +213,11 @@ func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 		v.Residents = append(v.Residents, one)
 	}
 	if h.loading != nil {
-		v.Loading = h.loading.entry.model.ID
+		v.Loading = h.loading.spec.model.ID
 	}
 	for _, q := range loads {
-		m := q.entry.model
-		t := policy.Ticket{ID: q.ticket.ID, Model: policy.Model{ID: m.ID, Type: m.Type, Devices: m.Devices, Pinned: q.entry.pinned, Memory: q.entry.need}}
+		m := q.spec.model
+		t := policy.Ticket{ID: q.ticket.ID, Model: policy.Model{ID: m.ID, Type: m.Type, Devices: m.Devices, Pinned: q.spec.pinned, Memory: q.spec.memory}}
 		if w := h.waits[q.ticket.ID]; w != nil {
 			t.Since, t.Overtaken = w.since, w.overtaken
 		}
@@ -241,7 +241,7 @@ func (h *Host) seatsLocked() map[policy.Type]int {
 // under way holds, stay as they are.
 func (h *Host) closeLocked(ids []string, closed bool) {
 	for _, id := range ids {
-		if r := h.residents[id]; r != nil && r.state == policy.ModelLoaded && !r.held && r.closed != closed {
+		if r := h.residents[id]; r != nil && r.state == policy.ModelLoaded && !r.closedByLoad && r.closed != closed {
 			r.closed, r.dirty = closed, true
 		}
 	}
@@ -249,7 +249,7 @@ func (h *Host) closeLocked(ids []string, closed bool) {
 
 // A ticket is taken from when this host works on it until a snapshot shows for certain that Redis heard the outcome.
 
-func (h *Host) isTaken(ticket string) bool {
+func (h *Host) isInProgress(ticket string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	_, ok := h.inProgress[ticket]
@@ -271,7 +271,7 @@ func (h *Host) untake(ticket string) {
 	delete(h.inProgress, ticket)
 }
 
-func (h *Host) endTaken(ticket string) {
+func (h *Host) endInProgress(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inProgress[ticket] = time.Now()

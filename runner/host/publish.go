@@ -64,7 +64,7 @@ func (h *Host) begin(ctx context.Context, ticket string) error {
 func (h *Host) disown(ticket string, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if !h.stale && seen.After(h.registered.Add(settleTime)) {
+	if !h.stale && seen.After(h.registered.Add(snapshotLag)) {
 		h.log.Warn("Redis holds a ticket under way that is not, registering again", "ticket", ticket)
 		h.stale = true
 	}
@@ -75,7 +75,7 @@ func (h *Host) disown(ticket string, seen time.Time) {
 func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale || !seen.After(h.written.Add(settleTime)) {
+	if h.stale || !seen.After(h.written.Add(snapshotLag)) {
 		return
 	}
 	h.mu.Lock()
@@ -192,7 +192,7 @@ func (h *Host) sendLocked(ctx context.Context, e ending) error {
 	if err != nil && !errors.Is(err, state.ErrGone) {
 		return err
 	}
-	h.endTaken(e.ticket)
+	h.endInProgress(e.ticket)
 	if e.reserve != nil {
 		if e.granted {
 			waiting = nil

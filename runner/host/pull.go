@@ -38,7 +38,7 @@ func pullKey(m *catalog.Model) string {
 func (h *Host) ensureWeights(ctx context.Context, t state.TicketRecord, m *catalog.Model) bool {
 	if h.cfg.Weights == nil || h.cfg.Weights.There(m) {
 		if t.Pulling {
-			_ = h.tellPull(ctx, t.ID, nil) // said again at the next look if it was not heard
+			_ = h.publishPull(ctx, t.ID, nil) // said again at the next look if it was not heard
 		}
 		return true
 	}
@@ -62,7 +62,7 @@ func (h *Host) runPull(ctx context.Context, p *pull) {
 	tick := time.NewTicker(h.cfg.Beat)
 	defer tick.Stop()
 	for {
-		h.tellPulls(ctx, p)
+		h.publishPulls(ctx, p)
 		select {
 		case err := <-ended:
 			h.endPull(ctx, p, err)
@@ -95,15 +95,15 @@ func (h *Host) endPull(ctx context.Context, p *pull, err error) {
 	}
 }
 
-// tellPulls writes how far a pull is to the tickets that wait for it.
-func (h *Host) tellPulls(ctx context.Context, p *pull) {
+// publishPulls writes how far a pull is to the tickets that wait for it.
+func (h *Host) publishPulls(ctx context.Context, p *pull) {
 	h.mu.Lock()
 	tickets := slices.Sorted(maps.Keys(p.tickets))
 	h.mu.Unlock()
 	var far state.Pulled
 	far.Done, far.Total = h.cfg.Weights.Progress(p.model)
 	for _, id := range tickets {
-		if errors.Is(h.tellPull(ctx, id, &far), state.ErrGone) {
+		if errors.Is(h.publishPull(ctx, id, &far), state.ErrGone) {
 			h.mu.Lock()
 			delete(p.tickets, id)
 			h.mu.Unlock()
@@ -111,9 +111,9 @@ func (h *Host) tellPulls(ctx context.Context, p *pull) {
 	}
 }
 
-// tellPull writes how far the pull for a ticket is, nil for over. What Redis does not take is not written later: the next
+// publishPull writes how far the pull for a ticket is, nil for over. What Redis does not take is not written later: the next
 // word is newer.
-func (h *Host) tellPull(ctx context.Context, ticket string, far *state.Pulled) error {
+func (h *Host) publishPull(ctx context.Context, ticket string, far *state.Pulled) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale {

@@ -171,7 +171,7 @@ func TestVictimBySetting(t *testing.T) {
 			h.residents[r.id] = r
 		}
 		h.mu.Lock()
-		v := h.viewLocked([]queuedLoad{{state.TicketRecord{ID: "t"}, entry{model: &catalog.Model{ID: "new", Type: policy.LLM, Devices: policy.CPU}}}})
+		v := h.viewLocked([]queuedLoad{{state.TicketRecord{ID: "t"}, loadSpec{model: &catalog.Model{ID: "new", Type: policy.LLM, Devices: policy.CPU}}}})
 		h.mu.Unlock()
 		if got := policy.Next(v, now, h.cfg.FairAfter).Admission.Evict; !slices.Equal(got, []string{c.want}) {
 			t.Errorf("%s: %v goes, want %s", c.name, got, c.want)

@@ -11,8 +11,8 @@ import (
 // maxMessage bounds a message for clients, in bytes.
 const maxMessage = 300
 
-// places are words that say where something lies: URLs and paths of either system, and addresses with or without port.
-var places = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>()]+` +
+// addressOrPath are words that say where something lies: URLs and paths of either system, and addresses with or without port.
+var addressOrPath = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>()]+` +
 	`|(?:[A-Za-z]:)?[\p{L}\p{N}_.~@+%-]*(?:[/\\]+[\p{L}\p{N}_.~@+%-]+)+[/\\]*` +
 	`|\b(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\b|\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\](?::\d{1,5})?|\blocalhost\b(?::\d{1,5})?`)
 
@@ -20,7 +20,7 @@ var places = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>()]+` +
 // one short line.
 func redact(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	text = places.ReplaceAllStringFunc(text, func(s string) string {
+	text = addressOrPath.ReplaceAllStringFunc(text, func(s string) string {
 		if strings.Contains(s, "://") || !strings.ContainsAny(s, `/\`) {
 			return "[address]"
 		}

@@ -132,7 +132,7 @@ func (h *Host) reserveFor(r *resident, ticket string, waiting []string) {
 		h.expireAfter(r, arriveWithin)
 		h.expireAfter(r, h.cfg.Reserve)
 	}
-	h.settleLocked(r)
+	h.notifyIdleLocked(r)
 }
 
 // expireAfter drops the reservations of a model that have ended after d.
@@ -141,7 +141,7 @@ func (h *Host) expireAfter(r *resident, d time.Duration) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		r.reservations.expire(time.Now())
-		h.settleLocked(r)
+		h.notifyIdleLocked(r)
 	})
 }
 
@@ -151,7 +151,7 @@ func (h *Host) release(model, ticket, gateway string) {
 	defer h.mu.Unlock()
 	if r := h.residents[model]; r != nil {
 		r.reservations.end(reservation{ticket, gateway})
-		h.settleLocked(r)
+		h.notifyIdleLocked(r)
 	}
 }
 

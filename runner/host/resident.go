@@ -23,20 +23,20 @@ type resident struct {
 	under   *catalog.Catalog // the catalogue that it was started under
 	gone    chan struct{}    // closed when the process has ended and the slot is free
 
-	key      string // among the host's residents and in Redis: id, or another once it is retired
-	model    *catalog.Model
-	checked  *catalog.Catalog // the newest catalogue that it was compared with
-	state    policy.ModelState
-	closed   bool // takes no new request: a load waits for its slot, or it is going
-	held     bool // closed by the load under way, which alone opens it again
-	stopping bool // nobody enters any more, not even those it is reserved for: its engine is stopped, or dead
-	pinned   bool
-	loadPin  *bool  // what a load said of the pin, until this copy goes or a management call says otherwise; nil: nothing
-	engine   Engine // nil while loading
-	used     time.Time
-	loaded   time.Time
-	took     time.Duration // of the load
-	ticket   string        // the last load that it satisfied
+	key          string // among the host's residents and in Redis: id, or another once it is retired
+	model        *catalog.Model
+	checked      *catalog.Catalog // the newest catalogue that it was compared with
+	state        policy.ModelState
+	closed       bool // takes no new request: a load waits for its slot, or it is going
+	closedByLoad bool // closed by the load under way, which alone opens it again
+	stopping     bool // nobody enters any more, not even those it is reserved for: its engine is stopped, or dead
+	pinned       bool
+	loadPin      *bool  // what a load said of the pin, until this copy goes or a management call says otherwise; nil: nothing
+	engine       Engine // nil while loading
+	used         time.Time
+	loaded       time.Time
+	took         time.Duration // of the load
+	ticket       string        // the last load that it satisfied
 
 	open         map[*Lease]struct{}
 	reservations reservations
@@ -63,7 +63,7 @@ func (r *resident) view() policy.Resident {
 		Reserved: r.reservations.any(), Closed: r.closed, Used: r.used, Memory: r.memory,
 	}
 	switch {
-	case r.held:
+	case r.closedByLoad:
 		v.State = policy.ModelDraining
 	case r.retired() && r.busy():
 		v.State = policy.ModelLoaded
@@ -135,11 +135,11 @@ func (p *Lease) Leave() {
 	}
 	delete(p.res.open, p)
 	p.useLocked()
-	h.settleLocked(p.res)
+	h.notifyIdleLocked(p.res)
 }
 
-// settleLocked tells those who wait for the model to be free that it is.
-func (h *Host) settleLocked(r *resident) {
+// notifyIdleLocked tells those who wait for the model to be free that it is.
+func (h *Host) notifyIdleLocked(r *resident) {
 	if r.busy() {
 		return
 	}
@@ -152,8 +152,8 @@ func (h *Host) settleLocked(r *resident) {
 	}
 }
 
-// awaitQuiet waits until the model is not busy, or ctx ends. Of a model that is closed for good it stays true.
-func (h *Host) awaitQuiet(ctx context.Context, r *resident) error {
+// awaitIdle waits until the model is not busy, or ctx ends. Of a model that is closed for good it stays true.
+func (h *Host) awaitIdle(ctx context.Context, r *resident) error {
 	h.mu.Lock()
 	if !r.busy() {
 		h.mu.Unlock()
@@ -182,7 +182,7 @@ func (h *Host) cutAll(r *resident, cause error) {
 			p.cut = nil
 		}
 	}
-	h.settleLocked(r)
+	h.notifyIdleLocked(r)
 	h.mu.Unlock()
 	for _, cut := range cuts {
 		cut(cause)

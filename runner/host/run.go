@@ -41,7 +41,7 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	h.drain(back, cause)
 	sitOut()
-	h.tell(back, replaced, policy.Asleep)
+	h.writeState(back, replaced, policy.Asleep)
 	endBack()
 	wg.Wait()
 	if replaced {
@@ -58,11 +58,11 @@ func (h *Host) drain(ctx context.Context, cause error) {
 	all := h.residentsLocked()
 	for _, r := range all {
 		r.reservations = reservations{} // those it was reserved for are refused now
-		h.settleLocked(r)
+		h.notifyIdleLocked(r)
 	}
 	h.mu.Unlock()
 	h.endLife(cause)
-	h.tell(ctx, replaced, policy.Draining)
+	h.writeState(ctx, replaced, policy.Draining)
 	h.startUnload(ctx, nil, h.drainTimeout(replaced), all...)
 	h.work.Wait() // also for the load under way, which ends in a failure, or just made it
 	h.mu.Lock()
@@ -88,8 +88,8 @@ func (h *Host) residentsLocked() []*resident {
 	return out
 }
 
-// tell writes the host's state. After the last word, and for a host that is replaced, nothing more is written.
-func (h *Host) tell(ctx context.Context, replaced bool, st policy.HostState) {
+// writeState writes the host's state. After the last word, and for a host that is replaced, nothing more is written.
+func (h *Host) writeState(ctx context.Context, replaced bool, st policy.HostState) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	h.silent = replaced || st == policy.Asleep

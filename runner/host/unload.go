@@ -13,8 +13,8 @@ import (
 	"reveille/infra/state"
 )
 
-// lastWords is how long requests that were cut may take to say so before the engine is stopped under them.
-const lastWords = 2 * time.Second
+// errorEventGrace is how long requests that were cut may take to say so before the engine is stopped under them.
+const errorEventGrace = 2 * time.Second
 
 // drainTimeout is how long the open requests of a model that is unloaded may go on.
 func (h *Host) drainTimeout(force bool) time.Duration {
@@ -28,7 +28,7 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 // the model is loading, carried out beside the queue otherwise. Retired copies of the model go with it, unless the ticket
 // is for an idle model.
 func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
-	_, st := h.held(t.Model)
+	_, st := h.residentOf(t.Model)
 	copies := h.copies(t.Model)
 	if t.Fields["only_idle_ms"] != "" {
 		copies = slices.DeleteFunc(copies, (*resident).retired) // only this goroutine retires
@@ -43,7 +43,7 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 		case err == nil:
 			h.startUnload(ctx, &t, h.drainTimeout(t.Force), copies...)
 		case endedTicket(err):
-			h.endTaken(t.ID)
+			h.endInProgress(t.ID)
 		default:
 			h.untake(t.ID)
 		}
@@ -114,13 +114,13 @@ func (r *resident) idleFor(ms string) bool {
 // unload lets a model that is shut finish and stops it.
 func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) error {
 	patience, cancel := h.interruptLimit(ctx, limit)
-	err := h.awaitQuiet(patience, r)
+	err := h.awaitIdle(patience, r)
 	cancel()
 	if err != nil {
 		h.log.Warn("open requests are cut", "model", r.id, "limit", limit, "reason", err)
 		h.cutAll(r, err)
-		wait, cancel := context.WithTimeout(ctx, lastWords)
-		_ = h.awaitQuiet(wait, r) // those that hear it write their last event; the rest die with the engine
+		wait, cancel := context.WithTimeout(ctx, errorEventGrace)
+		_ = h.awaitIdle(wait, r) // those that hear it write their last event; the rest die with the engine
 		cancel()
 	}
 	return h.stop(ctx, r, "unloaded", false)
@@ -163,7 +163,7 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	}
 	r.stopping = true
 	r.reservations = reservations{} // nobody can be served any more; those who wait ask for another load
-	h.settleLocked(r)
+	h.notifyIdleLocked(r)
 	h.mu.Unlock()
 	if crashed {
 		h.log.Error("engine died", "model", r.id, "error", e.Err())

@@ -49,7 +49,7 @@ func (h *Host) View() View {
 		Models: make([]ModelView, 0, len(h.residents)), Stats: h.stats,
 	}
 	if h.loading != nil {
-		v.Loading, v.Ticket = h.loading.entry.model.ID, h.loading.ticket.ID
+		v.Loading, v.Ticket = h.loading.spec.model.ID, h.loading.ticket.ID
 	}
 	for _, r := range h.residents {
 		m := ModelView{

@@ -10,9 +10,9 @@ import (
 	"reveille/infra/relay"
 )
 
-// heldJSON is how much of an answer is read before its head goes on, in bytes: of one that is no longer, all that can be
+// maxBufferedJSON is how much of an answer is read before its head goes on, in bytes: of one that is no longer, all that can be
 // wrong with it is told with a status.
-const heldJSON = 1 << 20
+const maxBufferedJSON = 1 << 20
 
 var errForm = errors.New("not of the type that the route answers with")
 
@@ -65,7 +65,7 @@ func vet(ctx *fasthttp.RequestCtx, f form, resp *relay.Response) error {
 	if f == proseForm {
 		most = relay.DefaultMaxLine
 	}
-	return resp.HoldJSON(heldJSON, most)
+	return resp.HoldJSON(maxBufferedJSON, most)
 }
 
 func isEvents(resp *relay.Response) bool {

@@ -26,7 +26,7 @@ type exchange struct {
 	watch  *relay.Watch
 	call   relay.Call
 	stop   atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
-	room   *fairqueue.Queue                        // in which it has a place, nil for none
+	slots  *fairqueue.Queue                        // in which it has a place, nil for none
 	tenant string                                  // whose place that is
 	load   load                                    // that the engine was given
 	began  time.Time
@@ -57,8 +57,8 @@ var errUnanswered = errors.New("the handler ended without an answer")
 func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
-		if x.room != nil {
-			x.room.Release(x.tenant)
+		if x.slots != nil {
+			x.slots.Release(x.tenant)
 		}
 		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
 		x.s.dog.observe(x.pass, err) // while the pass holds: whoever sees that the request is over sees what came of it
@@ -188,12 +188,12 @@ func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, err error) {
 		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The request cannot be passed on as it is.")
 		return
 	}
-	status, code, message := verdict(err)
+	status, code, message := describeError(err)
 	s.fail(ctx, status, code, message)
 }
 
-// verdict is the error table's entry for a broken exchange with an engine.
-func verdict(err error) (status int, code, message string) {
+// describeError is the error table's entry for a broken exchange with an engine.
+func describeError(err error) (status int, code, message string) {
 	switch {
 	case errors.Is(err, host.ErrCut):
 		return fasthttp.StatusServiceUnavailable, "draining", "The model was unloaded before the answer was complete."
@@ -212,7 +212,7 @@ func verdict(err error) (status int, code, message string) {
 // lastEvent is the event that ends a broken stream. Its form is OpenAI's, whatever the path: the gateway tells the client in
 // the path's own.
 func lastEvent(err error) []byte {
-	_, code, message := verdict(err)
+	_, code, message := describeError(err)
 	return append(append([]byte("data: "), errorBody(code, message)...), "\n\n"...)
 }
 

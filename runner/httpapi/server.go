@@ -62,16 +62,16 @@ func New(cfg Config) *Server {
 	s.dog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
 	s.http = &fasthttp.Server{
 		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
-		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: quiet{cfg.Log}, CloseOnShutdown: true,
+		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: httpLogger{cfg.Log}, CloseOnShutdown: true,
 	}
 	s.intake.Configure(s.http)
 	return s
 }
 
-// quiet passes fasthttp's own lines on at debug level.
-type quiet struct{ log *slog.Logger }
+// httpLogger passes fasthttp's own lines on at debug level.
+type httpLogger struct{ log *slog.Logger }
 
-func (q quiet) Printf(format string, args ...any) { q.log.Debug("http", "format", format) }
+func (q httpLogger) Printf(format string, args ...any) { q.log.Debug("http", "format", format) }
 
 // Serve accepts connections until Shutdown. The listener is closed then.
 func (s *Server) Serve(ln net.Listener) error {
@@ -130,7 +130,7 @@ func (s *Server) take(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
 		return body, true
 	case errors.Is(err, relay.ErrBodyTooLarge):
 		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, "request_too_large", "The request's body is too large.")
-	case errors.Is(err, relay.ErrHeld):
+	case errors.Is(err, relay.ErrBuffersFull):
 		s.fail(ctx, fasthttp.StatusServiceUnavailable, "overloaded", "The model's host buffers too many request bodies; try again.")
 	case errors.Is(err, relay.ErrBodySlow):
 		s.fail(ctx, fasthttp.StatusRequestTimeout, "invalid_request", "The request did not come in time.")

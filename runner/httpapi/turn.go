@@ -27,7 +27,7 @@ func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	}
 	room, tenant := e.Room(), string(ctx.Request.Header.Peek(rpc.HeaderTenant))
 	if room.TryAcquire(tenant) {
-		x.room, x.tenant = room, tenant
+		x.slots, x.tenant = room, tenant
 		return true
 	}
 	s.m.waiting.Add(1)
@@ -37,7 +37,7 @@ func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errTurn) })
 	defer limit.Stop()
 	if room.Acquire(life, tenant) == nil {
-		x.room, x.tenant = room, tenant
+		x.slots, x.tenant = room, tenant
 		return true
 	}
 	err := context.Cause(life)

@@ -26,16 +26,16 @@ import (
 
 // Launcher starts engines on this machine. It is safe for concurrent use.
 type Launcher struct {
-	Spawner   *engine.Spawner
-	Ledger    *engine.Ledger
-	Finder    engine.Finder
-	SocketDir string
-	Log       *slog.Logger
-	Media     *mmcache.Server // caches what media encoders make; nil: engines run uncached
-	Meters    *batch.Meters   // of embedding queues; nil: none
-	Patience  time.Duration   // longest an engine may take for a call of such a queue; default 10 min
-	Weights   *weights.Cache  // fetches what is not on this host; nil: nothing is fetched
-	Options   recipe.Options  // load options of the runner's flags
+	Spawner     *engine.Spawner
+	PIDFile     *engine.PIDFile
+	Finder      engine.Finder
+	SocketDir   string
+	Log         *slog.Logger
+	Media       *mmcache.Server // caches what media encoders make; nil: engines run uncached
+	Meters      *batch.Meters   // of embedding queues; nil: none
+	CallTimeout time.Duration   // longest an engine may take for a call of such a queue; default 10 min
+	Weights     *weights.Cache  // fetches what is not on this host; nil: nothing is fetched
+	Options     recipe.Options  // load options of the runner's flags
 	// FixedMemory leaves the memory of engines to the sandbox's own limit, whatever their plans say.
 	FixedMemory bool
 
@@ -80,7 +80,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	}
 	media := l.attach(m, &spec)
 	p, err := engine.Start(ctx, spec, engine.Config{
-		Logger: l.Log, Spawner: l.Spawner, Ledger: l.Ledger, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
+		Logger: l.Log, Spawner: l.Spawner, PIDFile: l.PIDFile, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
 	})
 	if err != nil {
 		media.Detach()
@@ -99,7 +99,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "host_limit", pl.HostLimit, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run := newRunning(p, media)
-	run.files, run.room = f, fairqueue.New(roomOf(r.Family(), pl))
+	run.files, run.slots = f, fairqueue.New(maxConcurrent(r.Family(), pl))
 	if m.Type == policy.Embedding {
 		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
 	}
@@ -119,7 +119,7 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 	delay, _ := opts["batch_delay"].(int64)
 	cfg := batch.Config{
 		Limits:      batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest},
-		Engine:      &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.Patience, 10*time.Minute)},
+		Engine:      &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.CallTimeout, 10*time.Minute)},
 		OutOfMemory: func(text string) bool { return r.Errors.Cause(text) == recipe.CauseOutOfMemory },
 		Delay:       time.Duration(delay) * time.Millisecond, Model: m.ID, Meters: l.Meters, Log: l.Log.With("model", m.ID),
 	}
@@ -180,7 +180,7 @@ type running struct {
 	calls  *relay.Client       // of the queue: a few at a time, none a stream, so its connections are kept by every engine
 	media  *mmcache.Attachment // nil: uncached
 	queue  *batch.Batcher      // nil for models without one
-	room   *fairqueue.Queue    // for the requests that it gets at one time
+	slots  *fairqueue.Queue    // for the requests that it gets at one time
 	files  *files              // that it reads
 }
 
@@ -190,13 +190,13 @@ func (r *running) Embeddings() *batch.Batcher { return r.queue }
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second
 
-// Room is for the requests that the engine gets at one time.
-func (r *running) Room() *fairqueue.Queue { return r.room }
+// Slots is for the requests that the engine gets at one time.
+func (r *running) Slots() *fairqueue.Queue { return r.slots }
 
-// roomOf is how many requests an engine gets at one time; the others wait in the runner, where they cost less than the
+// maxConcurrent is how many requests an engine gets at one time; the others wait in the runner, where they cost less than the
 // engine's threads and files, and take turns by tenant. llama-server gets as many as it computes at once and one to follow: it has only
 // a few threads more, and those are for readings of its state. For others it is a mere bound of their open files.
-func roomOf(family string, p plan.Plan) int {
+func maxConcurrent(family string, p plan.Plan) int {
 	const usual, files = 4, 512
 	if family == "llamacpp" {
 		return cmp.Or(p.Parallel, usual) + 1

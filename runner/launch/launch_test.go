@@ -30,12 +30,12 @@ func newLauncher(t *testing.T) *Launcher {
 	t.Helper()
 	spawner := engine.NewSpawner(nil)
 	t.Cleanup(spawner.Close)
-	ledger, err := engine.OpenLedger(filepath.Join(t.TempDir(), "engines.json"))
+	ledger, err := engine.OpenPIDFile(filepath.Join(t.TempDir(), "engines.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &Launcher{
-		Spawner: spawner, Ledger: ledger, Finder: engine.Finder{Paths: map[string]string{"standin": testenv.Standin(t)}},
+		Spawner: spawner, PIDFile: ledger, Finder: engine.Finder{Paths: map[string]string{"standin": testenv.Standin(t)}},
 		SocketDir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -146,7 +146,7 @@ func TestRoom(t *testing.T) {
 		parallel int
 		want     int
 	}{{"llamacpp", 4, 5}, {"llamacpp", 64, 65}, {"llamacpp", 0, 5}, {"vllm", 4, 512}, {"vllm", 1000, 1000}, {"standin", 0, 512}} {
-		if got := roomOf(c.family, plan.Plan{Parallel: c.parallel}); got != c.want {
+		if got := maxConcurrent(c.family, plan.Plan{Parallel: c.parallel}); got != c.want {
 			t.Errorf("%s, %d at once: %d, want %d", c.family, c.parallel, got, c.want)
 		}
 	}
@@ -205,7 +205,7 @@ func TestCancelledStart(t *testing.T) {
 	if _, err := start(ctx, l, catalog.Model{}, "--load-time 1h --ignore-sigterm"); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	if killed, err := l.Ledger.KillLeftovers(t.Context()); len(killed) > 0 || err != nil {
+	if killed, err := l.PIDFile.KillLeftovers(t.Context()); len(killed) > 0 || err != nil {
 		t.Errorf("left behind: %v %v", killed, err)
 	}
 }

@@ -11,10 +11,10 @@ import (
 
 var _ host.Weights = (*Launcher)(nil)
 
-// placesOf are where a model's weights have to be fetched from; none when all are on this host.
-func placesOf(m *catalog.Model) []weights.Place {
-	var out []weights.Place
-	for _, at := range []weights.Place{{Checkpoint: catalog.ParseCheckpoint(m.Checkpoint), SHA256: m.SHA256}, {Checkpoint: catalog.ParseCheckpoint(m.MMProj)}} {
+// locationsOf are where a model's weights have to be fetched from; none when all are on this host.
+func locationsOf(m *catalog.Model) []weights.Location {
+	var out []weights.Location
+	for _, at := range []weights.Location{{Checkpoint: catalog.ParseCheckpoint(m.Checkpoint), SHA256: m.SHA256}, {Checkpoint: catalog.ParseCheckpoint(m.MMProj)}} {
 		if at.Scheme != catalog.SchemePath {
 			out = append(out, at)
 		}
@@ -24,7 +24,7 @@ func placesOf(m *catalog.Model) []weights.Place {
 
 // There reports whether all files of a model are on this host, or could not be fetched anyway.
 func (l *Launcher) There(m *catalog.Model) bool {
-	for _, at := range placesOf(m) {
+	for _, at := range locationsOf(m) {
 		if l.Weights == nil {
 			return true // the start says what is wrong
 		}
@@ -37,12 +37,12 @@ func (l *Launcher) There(m *catalog.Model) bool {
 
 // Pull fetches the files of a model. Errors are [*host.Error], or the end of ctx.
 func (l *Launcher) Pull(ctx context.Context, m *catalog.Model) error {
-	return pullError(l.Weights.Pull(ctx, placesOf(m)...))
+	return pullError(l.Weights.Pull(ctx, locationsOf(m)...))
 }
 
 // Progress is how many bytes of a model's fetched files are there, of how many.
 func (l *Launcher) Progress(m *catalog.Model) (done, total int64) {
-	return l.Weights.Progress(placesOf(m)...)
+	return l.Weights.Progress(locationsOf(m)...)
 }
 
 // pullError is an error of the weights in words for clients. Clearing the host would not help any of them.
@@ -74,7 +74,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 		path      *string
 		from, sum string
 	}{{&f.checkpoint, m.Checkpoint, m.SHA256}, {&f.mmproj, m.MMProj, ""}} {
-		at := weights.Place{Checkpoint: catalog.ParseCheckpoint(one.from), SHA256: one.sum}
+		at := weights.Location{Checkpoint: catalog.ParseCheckpoint(one.from), SHA256: one.sum}
 		if at.Scheme == catalog.SchemePath {
 			if m.Registered && at.Path != "" && !catalog.Below(at.Path, m.Within) {
 				f.release()
@@ -83,7 +83,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 			*one.path = at.Path
 			continue
 		}
-		h, err := l.holdPlace(ctx, at)
+		h, err := l.holdWeights(ctx, at)
 		if err != nil {
 			f.release()
 			return nil, err
@@ -93,7 +93,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 	return f, nil
 }
 
-func (l *Launcher) holdPlace(ctx context.Context, at weights.Place) (*weights.Hold, error) {
+func (l *Launcher) holdWeights(ctx context.Context, at weights.Location) (*weights.Hold, error) {
 	if l.Weights == nil {
 		return nil, &host.Error{Code: host.CodeLoad, Message: "weights at " + string(at.Scheme) + ":// cannot be fetched by this runner", Final: true}
 	}
@@ -109,7 +109,7 @@ func (f *files) release() {
 
 // path is where a file lies on this host, "" for one that does not.
 func (l *Launcher) path(checkpoint, sha256 string) string {
-	at := weights.Place{Checkpoint: catalog.ParseCheckpoint(checkpoint), SHA256: sha256}
+	at := weights.Location{Checkpoint: catalog.ParseCheckpoint(checkpoint), SHA256: sha256}
 	if at.Scheme == catalog.SchemePath {
 		return at.Path
 	}

@@ -181,8 +181,8 @@ func BenchmarkLookup(b *testing.B) {
 			b.ResetTimer()
 			for b.Loop() {
 				got := x.lookup(b, media, raw, e.Layout)
-				if (got.verdict == verdictHit) != (tier != "miss") {
-					b.Fatal(got.verdict)
+				if (got.result == resultHit) != (tier != "miss") {
+					b.Fatal(got.result)
 				}
 			}
 		})

@@ -41,7 +41,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("node %d has %d of %d entries, %v", i, len(keys), media, err)
 		}
 	}
-	waitFor(t, "their bytes in the ledger", func() bool { return len(all.HGetAll(t.Context(), ledgerKey).Val()) > 0 })
+	waitFor(t, "their bytes in the ledger", func() bool { return len(all.HGetAll(t.Context(), quotaKey).Val()) > 0 })
 	if got := drive(t, testAttachment(t, host()).environ(), args...); got.encodes != 0 || got.answered != media {
 		t.Errorf("second host: %+v", got)
 	}

@@ -108,7 +108,7 @@ func TestCollisions(t *testing.T) {
 			for who, end := range map[string]*engineEnd{"l1": e, "l2": far} {
 				for range 2 {
 					ga, gb := end.lookup(t, c.m, c.a, va.Layout), end.lookup(t, c.m, c.b, vb.Layout)
-					if ga.verdict != verdictHit || gb.verdict != verdictHit || !bytes.Equal(ga.entry.Floats, va.Floats) || !bytes.Equal(gb.entry.Floats, vb.Floats) {
+					if ga.result != resultHit || gb.result != resultHit || !bytes.Equal(ga.entry.Floats, va.Floats) || !bytes.Equal(gb.entry.Floats, vb.Floats) {
 						t.Fatalf("%s: one was served for the other", who)
 					}
 				}
@@ -135,8 +135,8 @@ func TestManyCollisions(t *testing.T) {
 	}
 	for i, p := range pictures {
 		got := e.lookup(t, Media{Image, 5, 2}, p, numbered(0).Layout)
-		if (got.verdict == verdictHit) != (i < maxFields) || (got.entry != nil && !bytes.Equal(got.entry.Floats, numbered(float32(i)).Floats)) {
-			t.Errorf("picture %d: %d", i, got.verdict)
+		if (got.result == resultHit) != (i < maxFields) || (got.entry != nil && !bytes.Equal(got.entry.Floats, numbered(float32(i)).Floats)) {
+			t.Errorf("picture %d: %d", i, got.result)
 		}
 	}
 }

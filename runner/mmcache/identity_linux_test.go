@@ -172,10 +172,10 @@ func TestStarted(t *testing.T) {
 		x := a.dial(t)
 		for range 2 {
 			got := x.lookup(t, m, raw, v.Layout)
-			if got.verdict != verdictMiss || got.ident != (Ident{}) {
+			if got.result != resultMiss || got.ident != (Ident{}) {
 				t.Fatalf("%+v", got)
 			}
-			if got := x.acquire(t, m, got.ident, v.Layout, 1000); got.verdict != verdictBusy {
+			if got := x.acquire(t, m, got.ident, v.Layout, 1000); got.result != resultBusy {
 				t.Fatalf("%+v", got)
 			}
 		}
@@ -195,7 +195,7 @@ func TestStarted(t *testing.T) {
 		t.Fatal("not known after the start")
 	}
 	early.dial(t).insert(t, m, raw, v)
-	waitFor(t, "a hit", func() bool { return early.dial(t).lookup(t, m, raw, v.Layout).verdict == verdictHit })
+	waitFor(t, "a hit", func() bool { return early.dial(t).lookup(t, m, raw, v.Layout).result == resultHit })
 
 	s = newServer(t, quick)
 	e := fakeEncoder(t, "A")
@@ -217,14 +217,14 @@ func TestStarted(t *testing.T) {
 	a.Started()
 	b.Started()
 	a.dial(t).insert(t, m, raw, v)
-	if b.dial(t).lookup(t, m, raw, v.Layout).verdict != verdictMiss {
+	if b.dial(t).lookup(t, m, raw, v.Layout).result != resultMiss {
 		t.Error("one model's output was served to another of the same base names")
 	}
 	writeFile(t, e.Projector, "C")
-	waitFor(t, "a hit of the engine that runs", func() bool { return a.dial(t).lookup(t, m, raw, v.Layout).verdict == verdictHit })
+	waitFor(t, "a hit of the engine that runs", func() bool { return a.dial(t).lookup(t, m, raw, v.Layout).result == resultHit })
 	next := attach(s, e)
 	next.Started()
-	if next.dial(t).lookup(t, m, raw, v.Layout).verdict != verdictMiss {
+	if next.dial(t).lookup(t, m, raw, v.Layout).result != resultMiss {
 		t.Error("an engine with a replaced projector was served the old one's output")
 	}
 }

@@ -39,7 +39,7 @@ type l2 struct {
 	maxValue int64
 	log      *slog.Logger
 	m        *meters
-	ledger   ledger
+	quota    poolQuota
 	reads    [sizeClasses]breaker // by what a read fetches: a large one that is late says nothing of small ones
 	writes   breaker
 
@@ -65,7 +65,7 @@ func sizeClass(bytes int64) int { return min(bits.Len64(uint64(bytes)>>20), size
 func newL2(c Config, codec *Codec, m *meters) *l2 {
 	s := &l2{
 		rdb: c.Redis, codec: codec, ttl: c.TTL, maxValue: c.MaxEntry + c.MaxEntry/64 + 1<<16, log: c.Log, m: m,
-		ledger: ledger{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, writes: breaker{log: c.Log, what: "write to"},
+		quota: poolQuota{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, writes: breaker{log: c.Log, what: "write to"},
 		queue: make(chan put, queueLen), done: make(chan struct{}), refused: map[field]struct{}{},
 	}
 	for i := range s.reads {
@@ -191,7 +191,7 @@ func (s *l2) write(ctx context.Context, batch []put) {
 	cmds, values, puts := []*redis.Cmd{}, [][]byte{}, []put{}
 	for _, p := range batch {
 		v := s.codec.Encode(p.sig, p.id, p.e)
-		if ok, err := s.ledger.room(ctx, int64(len(v))); err != nil || !ok {
+		if ok, err := s.quota.reserve(ctx, int64(len(v))); err != nil || !ok {
 			if err != nil {
 				s.m.redisErrors.Inc()
 				s.writes.record(err)
@@ -231,7 +231,7 @@ func (s *l2) write(ctx context.Context, batch []put) {
 			s.log.Debug("encoder cache entry shared", "key", RedisKey(puts[i].sig, puts[i].id.Key), "bytes", len(values[i]))
 		}
 	}
-	if err := s.ledger.add(ctx, stored); err != nil && failure == nil {
+	if err := s.quota.add(ctx, stored); err != nil && failure == nil {
 		failure = err
 	}
 	s.writes.record(failure)

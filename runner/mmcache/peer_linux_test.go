@@ -77,7 +77,7 @@ func (e *engineEnd) receive(t testing.TB, want Layout) answer {
 		t.Fatal(err)
 	}
 	p := b[headerLen:]
-	a := answer{verdict: verdict(p[0])}
+	a := answer{result: lookupResult(p[0])}
 	a.ident.Key = Key(binary.LittleEndian.Uint64(p[24:]))
 	copy(a.ident.Field[:], p[32:])
 	if oobn > 0 {
@@ -115,11 +115,11 @@ func (e *engineEnd) acquire(t testing.TB, m Media, id Ident, l Layout, waitMS ui
 func (e *engineEnd) insert(t testing.TB, m Media, raw []byte, v *Entry) Ident {
 	t.Helper()
 	a := e.lookup(t, m, raw, v.Layout)
-	if a.verdict != verdictMiss {
-		t.Fatalf("look-up of a new medium: %d", a.verdict)
+	if a.result != resultMiss {
+		t.Fatalf("look-up of a new medium: %d", a.result)
 	}
-	if got := e.acquire(t, m, a.ident, v.Layout, 1000); got.verdict != verdictMiss {
-		t.Fatalf("acquire of a new medium: %d", got.verdict)
+	if got := e.acquire(t, m, a.ident, v.Layout, 1000); got.result != resultMiss {
+		t.Fatalf("acquire of a new medium: %d", got.result)
 	}
 	e.send(t, opStore, item{media: m, layout: v.Layout, ident: a.ident, bytes: uint64(len(v.Floats)), encodeUS: 1000}, 0, v.Floats)
 	return a.ident

@@ -63,30 +63,30 @@ func TestTenants(t *testing.T) {
 	ann, annsRequest := as(byKey, "ann")
 	ben, _ := as(byKey, "ben")
 	id := ann.lookup(t, m, raw, v.Layout).ident
-	if got := ann.acquire(t, m, id, v.Layout, 0); got.verdict != verdictMiss {
-		t.Fatal(got.verdict)
+	if got := ann.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
+		t.Fatal(got.result)
 	}
 	bens := ben.lookup(t, m, raw, v.Layout).ident
 	if bens == id || bens.Key != id.Key {
 		t.Fatal("one field for two tenants, or two keys for one medium")
 	}
-	if got := ben.acquire(t, m, bens, v.Layout, 60_000); got.verdict != verdictMiss {
-		t.Error("a tenant waited for another's encode:", got.verdict)
+	if got := ben.acquire(t, m, bens, v.Layout, 60_000); got.result != resultMiss {
+		t.Error("a tenant waited for another's encode:", got.result)
 	}
 	ann.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats)), encodeUS: 1000}, 0, v.Floats)
-	waitFor(t, "a hit of the same tenant", func() bool { return ann.lookup(t, m, raw, v.Layout).verdict == verdictHit })
+	waitFor(t, "a hit of the same tenant", func() bool { return ann.lookup(t, m, raw, v.Layout).result == resultHit })
 	again, _ := as(byKey, "ann")
-	if got := again.lookup(t, m, raw, v.Layout); got.verdict != verdictHit {
-		t.Error("another request of the same tenant:", got.verdict)
+	if got := again.lookup(t, m, raw, v.Layout); got.result != resultHit {
+		t.Error("another request of the same tenant:", got.result)
 	}
-	if got := ben.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+	if got := ben.lookup(t, m, raw, v.Layout); got.result != resultMiss {
 		t.Error("a tenant was served another's entry")
 	}
 	annsRequest.End()
 	for name, tok := range map[string]token{"over": ann.token, "unknown": {9}, "none": {}} {
 		x := byKey.dial(t)
 		x.token = tok
-		if got := x.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss || got.ident != (Ident{}) {
+		if got := x.lookup(t, m, raw, v.Layout); got.result != resultMiss || got.ident != (Ident{}) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -98,7 +98,7 @@ func TestTenants(t *testing.T) {
 	}
 	x.insert(t, m, raw, v)
 	other, _ := as(shared, "ben")
-	waitFor(t, "a hit of another tenant", func() bool { return other.lookup(t, m, raw, v.Layout).verdict == verdictHit })
+	waitFor(t, "a hit of another tenant", func() bool { return other.lookup(t, m, raw, v.Layout).result == resultHit })
 }
 
 // TestWait: the wait for Redis follows the size of what is fetched, and what size adds is no longer than the encoder's measured time.

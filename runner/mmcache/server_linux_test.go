@@ -79,20 +79,20 @@ func TestLead(t *testing.T) {
 	}
 	leader, other := a.dial(t), a.dial(t)
 	id := leader.lookup(t, m, raw, v.Layout).ident
-	if got := leader.acquire(t, m, id, v.Layout, 0); got.verdict != verdictMiss {
-		t.Fatal(got.verdict)
+	if got := leader.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
+		t.Fatal(got.result)
 	}
-	if got := other.acquire(t, m, id, v.Layout, 30); got.verdict != verdictBusy {
-		t.Fatal("a wait did not end", got.verdict)
+	if got := other.acquire(t, m, id, v.Layout, 30); got.result != resultBusy {
+		t.Fatal("a wait did not end", got.result)
 	}
 	store(other, id) // has no lead: not taken
-	if got := other.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+	if got := other.lookup(t, m, raw, v.Layout); got.result != resultMiss {
 		t.Fatal("an entry of one without the lead was taken")
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if got := other.acquire(t, m, id, v.Layout, 60_000); got.verdict != verdictHit || !bytes.Equal(got.entry.Floats, v.Floats) {
-			t.Errorf("the waiter got %d", got.verdict)
+		if got := other.acquire(t, m, id, v.Layout, 60_000); got.result != resultHit || !bytes.Equal(got.entry.Floats, v.Floats) {
+			t.Errorf("the waiter got %d", got.result)
 		}
 	})
 	time.Sleep(20 * time.Millisecond)
@@ -110,8 +110,8 @@ func TestLead(t *testing.T) {
 		id := leader.lookup(t, m, []byte{1, 2, byte(i)}, v.Layout).ident
 		leader.acquire(t, m, id, v.Layout, 0)
 		wg.Go(func() {
-			if got := other.acquire(t, m, id, v.Layout, 60_000); got.verdict != verdictMiss {
-				t.Errorf("case %d: the waiter got %d", i, got.verdict)
+			if got := other.acquire(t, m, id, v.Layout, 60_000); got.result != resultMiss {
+				t.Errorf("case %d: the waiter got %d", i, got.result)
 			}
 		})
 		time.Sleep(20 * time.Millisecond)
@@ -122,10 +122,10 @@ func TestLead(t *testing.T) {
 	// Nobody waits for a partial encode.
 	id.Field[0]++
 	leader.send(t, opAcquire, item{media: m, layout: v.Layout, ident: id, partial: true}, 0, nil)
-	if got := leader.receive(t, v.Layout); got.verdict != verdictMiss {
-		t.Fatal(got.verdict)
+	if got := leader.receive(t, v.Layout); got.result != resultMiss {
+		t.Fatal(got.result)
 	}
-	if got := other.acquire(t, m, id, v.Layout, 60_000); got.verdict != verdictBusy {
+	if got := other.acquire(t, m, id, v.Layout, 60_000); got.result != resultBusy {
 		t.Error("waited for a partial encode")
 	}
 }
@@ -137,17 +137,17 @@ func TestScope(t *testing.T) {
 	base := Space{Pool: "p", Model: "m", Sig: 1}
 	dialEngine(t, s, base).insert(t, m, raw, v)
 	hit := dialEngine(t, s, base)
-	waitFor(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).verdict == verdictHit })
+	waitFor(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).result == resultHit })
 	for name, sp := range map[string]Space{
 		"pool": {"q", "", "m", Digest{}, 1}, "model": {"p", "", "n", Digest{}, 2},
 		"signature alike": {"p", "", "n", Digest{}, 1}, "encoder": {"p", "", "m", Digest{1}, 1},
 	} {
-		if got := dialEngine(t, s, sp).lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+		if got := dialEngine(t, s, sp).lookup(t, m, raw, v.Layout); got.result != resultMiss {
 			t.Error(name)
 		}
 	}
 	wide := Layout{v.Width * 2, v.Tokens}
-	if got := hit.lookup(t, m, raw, wide); got.verdict != verdictMiss {
+	if got := hit.lookup(t, m, raw, wide); got.result != resultMiss {
 		t.Error("another width")
 	}
 }
@@ -173,14 +173,14 @@ func TestCounts(t *testing.T) {
 	there := dialEngine(t, host(-1), Space{Pool: "main", Model: "file"})
 	waitFor(t, "the write behind", func() bool { return len(rdb.Keys(t.Context(), "mm:0*").Val()) == 1 })
 	for _, e := range []*engineEnd{here, here, there} {
-		if got := e.lookup(t, m, raw, v.Layout); got.verdict != verdictHit {
-			t.Fatal(got.verdict)
+		if got := e.lookup(t, m, raw, v.Layout); got.result != resultHit {
+			t.Fatal(got.result)
 		}
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	want := map[string]pool.Tally{"m": {HitsL1: 2, HitsL2: 1, Misses: 1, SavedSeconds: 3 * 0.001}}
-	if got := pool.Tallies(counters); !reflect.DeepEqual(got, want) || len(counters) != 4 {
+	want := map[string]pool.Stats{"m": {HitsL1: 2, HitsL2: 1, Misses: 1, SavedSeconds: 3 * 0.001}}
+	if got := pool.ReadStats(counters); !reflect.DeepEqual(got, want) || len(counters) != 4 {
 		t.Errorf("%+v of %v, want %+v", got, counters, want)
 	}
 }

@@ -148,13 +148,13 @@ func hashTime(items []item) time.Duration {
 }
 
 func (x *session) hit(a *answer, e *Entry, t tier) {
-	a.verdict, a.entry = verdictHit, e
+	a.result, a.entry = resultHit, e
 	x.a.hit(t, e)
 	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", RedisKey(x.a.space.Sig, a.ident.Key), "bytes", len(e.Floats))
 }
 
-func (x *session) miss(a *answer, v verdict) {
-	a.verdict = v
+func (x *session) miss(a *answer, v lookupResult) {
+	a.result = v
 	x.a.miss()
 }
 
@@ -169,7 +169,7 @@ func (x *session) acquire(r *request) []answer {
 		it, a := r.items[i], &answers[i]
 		a.ident = it.ident
 		if it.ident == (Ident{}) { // its look-up found no identity
-			x.miss(a, verdictBusy)
+			x.miss(a, resultBusy)
 			return
 		}
 		if f, ok := s.flights.lead(it.ident.Field, x, it.partial); !ok {
@@ -184,11 +184,11 @@ func (x *session) acquire(r *request) []answer {
 		}
 		if it.layout.Bytes() > s.cfg.MaxEntry { // nothing to wait for
 			s.flights.land(it.ident.Field, x)
-			x.miss(a, verdictBusy)
+			x.miss(a, resultBusy)
 			return
 		}
 		led = true
-		x.miss(a, verdictMiss)
+		x.miss(a, resultMiss)
 	}
 	for i := range r.items {
 		try(i)
@@ -198,7 +198,7 @@ func (x *session) acquire(r *request) []answer {
 	for i := range r.items {
 		for f := others[i]; f != nil; f = others[i] {
 			if led || f.partial || ctx.Err() != nil {
-				x.miss(&answers[i], verdictBusy)
+				x.miss(&answers[i], resultBusy)
 				break
 			}
 			select {

@@ -181,7 +181,7 @@ func TestRedisFaults(t *testing.T) {
 		if err := rdb.HSet(ctx, name, f, c.value).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if got := e.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+		if got := e.lookup(t, m, raw, v.Layout); got.result != resultMiss {
 			t.Errorf("%s: served", c.name)
 		}
 		if s.m.refused[c.why].Get() != before+1 {
@@ -190,17 +190,17 @@ func TestRedisFaults(t *testing.T) {
 	}
 
 	// The next encode puts a refused value right.
-	if got := e.acquire(t, m, id, v.Layout, 0); got.verdict != verdictMiss {
-		t.Fatal(got.verdict)
+	if got := e.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
+		t.Fatal(got.result)
 	}
 	e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
-	waitFor(t, "the repair", func() bool { return e.lookup(t, m, raw, v.Layout).verdict == verdictHit })
+	waitFor(t, "the repair", func() bool { return e.lookup(t, m, raw, v.Layout).result == resultHit })
 
 	// A frozen, then a dead Redis: misses, in bounded time; and hits again after it is back.
 	srv.Freeze()
 	start := time.Now()
 	for range 8 {
-		if got := e.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+		if got := e.lookup(t, m, raw, v.Layout); got.result != resultMiss {
 			t.Error("frozen: hit")
 		}
 	}
@@ -209,15 +209,15 @@ func TestRedisFaults(t *testing.T) {
 	}
 	srv.Thaw()
 	srv.Kill()
-	if got := e.lookup(t, m, raw, v.Layout); got.verdict != verdictMiss {
+	if got := e.lookup(t, m, raw, v.Layout); got.result != resultMiss {
 		t.Error("dead: hit")
 	}
 	srv.Restart()
 	waitFor(t, "hits after a restart", func() bool {
-		if e.acquire(t, m, id, v.Layout, 0).verdict == verdictMiss {
+		if e.acquire(t, m, id, v.Layout, 0).result == resultMiss {
 			e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
 		}
-		return e.lookup(t, m, raw, v.Layout).verdict == verdictHit
+		return e.lookup(t, m, raw, v.Layout).result == resultHit
 	})
 	if s.m.redisErrors.Get() == 0 {
 		t.Error("no errors were counted")
@@ -229,7 +229,7 @@ func TestQuota(t *testing.T) {
 	size := int64(len(testCodec(t).Encode(3, Ident{}, numbered(0))))
 	s := newServer(t, func(c *Config) { c.Redis, c.Quota = rdb, 3*size+size/2 })
 	// What was written longer ago than the time to live no longer counts.
-	if err := rdb.HSet(t.Context(), ledgerKey, strconv.FormatInt(hour(time.Now().Add(-48*time.Hour)), 10), 1<<40).Err(); err != nil {
+	if err := rdb.HSet(t.Context(), quotaKey, strconv.FormatInt(hour(time.Now().Add(-48*time.Hour)), 10), 1<<40).Err(); err != nil {
 		t.Fatal(err)
 	}
 	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 3})
@@ -238,7 +238,7 @@ func TestQuota(t *testing.T) {
 	}
 	waitFor(t, "refusals", func() bool { return s.m.refused[reasonQuota].Get() == 2 })
 	waitFor(t, "the ledger", func() bool {
-		all := rdb.HGetAll(t.Context(), ledgerKey).Val()
+		all := rdb.HGetAll(t.Context(), quotaKey).Val()
 		return len(all) == 1 && all[strconv.FormatInt(hour(time.Now()), 10)] == strconv.FormatInt(3*size, 10)
 	})
 	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != 3 {
@@ -249,7 +249,7 @@ func TestQuota(t *testing.T) {
 // TestQuotaErrors: what cannot be booked is not written, and is counted.
 func TestQuotaErrors(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
-	if err := rdb.Set(t.Context(), ledgerKey, "not a hash", 0).Err(); err != nil {
+	if err := rdb.Set(t.Context(), quotaKey, "not a hash", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	s := newServer(t, func(c *Config) { c.Redis = rdb })
@@ -281,7 +281,7 @@ func TestMiniRedis(t *testing.T) {
 	v := numbered(4)
 	e.insert(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v)
 	waitFor(t, "a hit", func() bool {
-		return e.lookup(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v.Layout).verdict == verdictHit
+		return e.lookup(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v.Layout).result == resultHit
 	})
 }
 

@@ -34,12 +34,12 @@ const (
 
 const flagPartial = 1
 
-type verdict uint8
+type lookupResult uint8
 
 const (
-	verdictMiss verdict = 0 // to an acquire: encode it, others wait for you
-	verdictHit  verdict = 1
-	verdictBusy verdict = 2 // encode it, for yourself
+	resultMiss lookupResult = 0 // to an acquire: encode it, others wait for you
+	resultHit  lookupResult = 1
+	resultBusy lookupResult = 2 // encode it, for yourself
 )
 
 var errProtocol = errors.New("mmcache: message makes no sense")
@@ -170,9 +170,9 @@ func (r *request) close() {
 
 // An answer to one item; entry is set for a hit.
 type answer struct {
-	verdict verdict
-	ident   Ident
-	entry   *Entry
+	result lookupResult
+	ident  Ident
+	entry  *Entry
 }
 
 // writeReply answers a request. The floats of all hits go into one sealed memory file, which the engine maps.
@@ -184,7 +184,7 @@ func writeReply(c *net.UnixConn, o op, answers []answer) error {
 	var size uint64
 	for i, a := range answers {
 		p := b[headerLen+i*answerLen:]
-		p[0] = byte(a.verdict)
+		p[0] = byte(a.result)
 		binary.LittleEndian.PutUint64(p[24:], uint64(a.ident.Key))
 		copy(p[32:answerLen], a.ident.Field[:])
 		if a.entry == nil {

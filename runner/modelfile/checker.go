@@ -16,8 +16,8 @@ type Checker struct {
 const (
 	// mostSound bounds the memory; what is forgotten is read again.
 	mostSound = 1024
-	// settled is how old a file's date must be for a later change to show in it, on the coarsest file systems in use.
-	settled = 2 * time.Second
+	// mtimeGrain is how old a file's date must be for a later change to show in it, on the coarsest file systems in use.
+	mtimeGrain = 2 * time.Second
 )
 
 // Check is the function Check with a memory.
@@ -35,7 +35,7 @@ func (c *Checker) Check(path string) error {
 	if err := Check(path); err != nil {
 		return err
 	}
-	if time.Since(info.ModTime()) < settled {
+	if time.Since(info.ModTime()) < mtimeGrain {
 		return nil // it may still change without a trace
 	}
 	c.mu.Lock()

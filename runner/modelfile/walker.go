@@ -27,8 +27,8 @@ func (w *walker) fail(reason string) {
 	}
 }
 
-// room reports that the file goes on for n bytes, and counts them as read.
-func (w *walker) room(n uint64) bool {
+// advance reports that the file goes on for n bytes, and counts them as read.
+func (w *walker) advance(n uint64) bool {
 	if n > w.size-w.at {
 		w.fail("it is cut off in its header")
 	}
@@ -54,7 +54,7 @@ func (w *walker) note(err error) {
 func (w *walker) bytes(n uint64) []byte {
 	b := w.buf[:n]
 	clear(b)
-	if w.room(n) {
+	if w.advance(n) {
 		_, err := io.ReadFull(w.r, b)
 		w.note(err)
 	}
@@ -65,7 +65,7 @@ func (w *walker) u32() uint32 { return binary.LittleEndian.Uint32(w.bytes(4)) }
 func (w *walker) u64() uint64 { return binary.LittleEndian.Uint64(w.bytes(8)) }
 
 func (w *walker) skip(n uint64) {
-	if w.room(n) {
+	if w.advance(n) {
 		_, err := w.r.Discard(int(n)) // the file has them, and every caller bounds n
 		w.note(err)
 	}

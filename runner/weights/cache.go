@@ -53,7 +53,7 @@ type Cache struct {
 	work    sync.WaitGroup // pulls
 
 	mu      sync.Mutex // guards all below; held over the disk, never over a source
-	entries map[string]*entry
+	entries map[string]*cachedWeights
 	pulls   map[*pull]struct{}
 	total   int64 // bytes of entries
 	serial  int   // of the names below .pulling
@@ -80,7 +80,7 @@ func Open(cfg Config) (*Cache, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Cache{
-		cfg: cfg, disk: disk{freeBytes, allocate}, ranges: make(chan struct{}, cfg.Ranges), entries: map[string]*entry{}, pulls: map[*pull]struct{}{},
+		cfg: cfg, disk: disk{freeBytes, allocate}, ranges: make(chan struct{}, cfg.Ranges), entries: map[string]*cachedWeights{}, pulls: map[*pull]struct{}{},
 		buffers: sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }},
 	}
 	if cfg.Metrics == nil {
@@ -156,7 +156,7 @@ func (c *Cache) Close() {
 
 // Has reports whether the weights of a place are there for a load that is about to hold them: for Config.Wanted they will
 // not be removed. So loads that wait for each other's slots do not take each other's weights away in turn.
-func (c *Cache) Has(at Place) bool {
+func (c *Cache) Has(at Location) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.wholeLocked(at)
@@ -168,7 +168,7 @@ func (c *Cache) Has(at Place) bool {
 
 // Path is where an engine finds the weights of a place, false when they have to be pulled first. Without a hold they may
 // be removed at any time.
-func (c *Cache) Path(at Place) (string, bool) {
+func (c *Cache) Path(at Location) (string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.wholeLocked(at); e != nil {
@@ -178,7 +178,7 @@ func (c *Cache) Path(at Place) (string, bool) {
 }
 
 // pathOf is what an engine is given of an entry.
-func (c *Cache) pathOf(e *entry) string {
+func (c *Cache) pathOf(e *cachedWeights) string {
 	return filepath.Join(c.dir, e.id, filepath.FromSlash(e.Path))
 }
 
@@ -186,9 +186,9 @@ func (c *Cache) pathOf(e *entry) string {
 type Hold struct {
 	Path string // what an engine is given: a file, or the folder of several
 
-	cache *Cache
-	entry *entry
-	once  sync.Once
+	cache   *Cache
+	weights *cachedWeights
+	once    sync.Once
 }
 
 // holdTries bounds how often an entry may be removed between its pull and its hold.
@@ -196,21 +196,21 @@ const holdTries = 3
 
 // Hold keeps the weights of a place in the cache until Release, pulling them first if need be. Errors are [*Error], or
 // the end of ctx.
-func (c *Cache) Hold(ctx context.Context, at Place) (*Hold, error) {
+func (c *Cache) Hold(ctx context.Context, at Location) (*Hold, error) {
 	for range holdTries {
 		c.mu.Lock()
 		if e := c.wholeLocked(at); e != nil {
 			e.holds++
 			c.touchLocked(e)
 			c.mu.Unlock()
-			return &Hold{Path: c.pathOf(e), cache: c, entry: e}, nil
+			return &Hold{Path: c.pathOf(e), cache: c, weights: e}, nil
 		}
 		c.mu.Unlock()
 		if err := c.Pull(ctx, at); err != nil {
 			return nil, err
 		}
 	}
-	return nil, &Error{Place: at.String(), Kind: ErrFull, Note: "other weights take its room again and again"}
+	return nil, &Error{Location: at.String(), Kind: ErrFull, Note: "other weights take its room again and again"}
 }
 
 // Release ends the hold. Further calls do nothing.
@@ -218,13 +218,13 @@ func (h *Hold) Release() {
 	h.once.Do(func() {
 		h.cache.mu.Lock()
 		defer h.cache.mu.Unlock()
-		h.entry.holds--
-		h.cache.touchLocked(h.entry)
+		h.weights.holds--
+		h.cache.touchLocked(h.weights)
 	})
 }
 
 // touchLocked makes an entry the one used last.
-func (c *Cache) touchLocked(e *entry) {
+func (c *Cache) touchLocked(e *cachedWeights) {
 	e.used = time.Now()
 	if c.entries[e.id] == e {
 		_ = c.root.Chtimes(e.id, e.used, e.used) // only the order after a restart depends on it

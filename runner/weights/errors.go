@@ -28,15 +28,15 @@ var ErrInUse = errors.New("the folder of weights is used by another process")
 
 // An Error is a pull that failed.
 type Error struct {
-	Place string // as the catalogue names it
-	Kind  error  // one of the errors above
-	Note  string // what else a client may know: a file's name, a status, sizes; "" nothing
-	Cause error  // for logs: may name URLs and paths, never secrets; nil none
+	Location string // as the catalogue names it
+	Kind     error  // one of the errors above
+	Note     string // what else a client may know: a file's name, a status, sizes; "" nothing
+	Cause    error  // for logs: may name URLs and paths, never secrets; nil none
 }
 
 // Message is the error in words for clients, without URLs and paths of this host.
 func (e *Error) Message() string {
-	text := e.Place + ": " + e.Kind.Error()
+	text := e.Location + ": " + e.Kind.Error()
 	if e.Note != "" {
 		text += ": " + e.Note
 	}
@@ -60,17 +60,17 @@ func (e *Error) Unwrap() []error {
 }
 
 // failed makes the error of a place's pull out of what went wrong. The end of a wait stays what it is.
-func failed(at Place, err error) error {
+func failed(at Location, err error) error {
 	var e *Error
 	switch {
 	case errors.As(err, &e):
 		own := *e
-		own.Place = at.String()
+		own.Location = at.String()
 		return &own
 	case errors.Is(err, context.Canceled):
 		return err
 	}
-	return &Error{Place: at.String(), Kind: ErrFetch, Cause: err}
+	return &Error{Location: at.String(), Kind: ErrFetch, Cause: err}
 }
 
 // final reports whether trying again is no use.

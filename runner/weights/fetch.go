@@ -59,7 +59,7 @@ func (c *Cache) fetch(ctx context.Context, p *pull, folder *os.Root, files []Fil
 		})
 	}
 	work.Go(func() {
-		if err := c.settle(ctx, targets); err != nil {
+		if err := c.verify(ctx, targets); err != nil {
 			stop(err)
 		}
 	})
@@ -195,8 +195,8 @@ func (c *Cache) persist(ctx context.Context, step func() (moved bool, err error)
 	}
 }
 
-// settle follows the ranges in order: it sums what is written, compares, and makes it durable.
-func (c *Cache) settle(ctx context.Context, targets []*target) error {
+// verify follows the ranges in order: it sums what is written, compares, and makes it durable.
+func (c *Cache) verify(ctx context.Context, targets []*target) error {
 	buf := c.buffers.Get().(*[]byte)
 	defer c.buffers.Put(buf)
 	for _, t := range targets {

@@ -32,7 +32,7 @@ func (f found) size() (n int64) {
 
 // find learns what a place stands for: a file; for one of the shards of a GGUF file all of them; for a folder or a whole
 // repository the files in it that an engine needs.
-func find(ctx context.Context, src Source, at Place) (found, error) {
+func find(ctx context.Context, src Source, at Location) (found, error) {
 	var out found
 	if at.Path != "" {
 		dir, name := path.Split(at.Path)
@@ -63,7 +63,7 @@ func find(ctx context.Context, src Source, at Place) (found, error) {
 func missing(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrDenied) }
 
 // folder is find for a folder; none is the error when there is none.
-func folder(ctx context.Context, src Source, at Place, none error) (found, error) {
+func folder(ctx context.Context, src Source, at Location, none error) (found, error) {
 	files, err := src.List(ctx, at.Checkpoint)
 	if none != nil && (missing(err) || err == nil && len(files) == 0) {
 		return found{}, none
@@ -131,7 +131,7 @@ func needed(files []File) (found, error) {
 }
 
 // valid refuses what cannot be files below one folder of this host, and a checksum that cannot be of all of them.
-func valid(at Place, files []File) error {
+func valid(at Location, files []File) error {
 	unclear := func(format string, args ...any) error {
 		return &Error{Kind: ErrUnclear, Note: fmt.Sprintf(format, args...)}
 	}

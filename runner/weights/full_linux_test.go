@@ -47,7 +47,7 @@ func TestDiskFillsUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.disk = disk
-		err = c.Pull(t.Context(), Place{Checkpoint: catalog.ParseCheckpoint("s3://b/m")})
+		err = c.Pull(t.Context(), Location{Checkpoint: catalog.ParseCheckpoint("s3://b/m")})
 		if !errors.Is(err, ErrFull) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -71,7 +71,7 @@ func TestHalfOfTheDiskByDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.Pull(t.Context(), Place{Checkpoint: catalog.ParseCheckpoint("s3://b/m")}); !errors.Is(err, ErrFull) {
+	if err := c.Pull(t.Context(), Location{Checkpoint: catalog.ParseCheckpoint("s3://b/m")}); !errors.Is(err, ErrFull) {
 		t.Errorf("%v, want ErrFull", err)
 	}
 }

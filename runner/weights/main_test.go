@@ -110,7 +110,7 @@ func (b *bench) fails(text string, want error) *weights.Error {
 	if !errors.Is(err, want) || !errors.As(err, &e) {
 		b.Fatalf("%s: %v, want %v", text, err, want)
 	}
-	if e.Place != text || !strings.HasPrefix(e.Message(), text+": ") || strings.Contains(e.Message(), "http") || strings.Contains(e.Message(), b.cfg.Dir) {
+	if e.Location != text || !strings.HasPrefix(e.Message(), text+": ") || strings.Contains(e.Message(), "http") || strings.Contains(e.Message(), b.cfg.Dir) {
 		b.Errorf("message %q of %+v", e.Message(), e)
 	}
 	b.noSecrets(err.Error())
@@ -152,8 +152,8 @@ func (b *bench) until(what string, ok func() bool) {
 	}
 }
 
-func place(text string) weights.Place {
-	return weights.Place{Checkpoint: catalog.ParseCheckpoint(text)}
+func place(text string) weights.Location {
+	return weights.Location{Checkpoint: catalog.ParseCheckpoint(text)}
 }
 
 // noise is n bytes that depend on a seed alone.

@@ -57,18 +57,18 @@ func TestNeeded(t *testing.T) {
 }
 
 func TestValid(t *testing.T) {
-	sum := Place{SHA256: "00"}
-	for name, at := range map[string]Place{"a": {}, "a/b.c": {}, "é ü": sum} {
+	sum := Location{SHA256: "00"}
+	for name, at := range map[string]Location{"a": {}, "a/b.c": {}, "é ü": sum} {
 		if err := valid(at, []File{{Name: name}}); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 	for _, name := range []string{"", ".", "..", "a/../b", "/a", "a//b", "a/", `a\b`, "a\x00b", "a\nb", manifestName, strings.Repeat("a", 256)} {
-		if valid(Place{}, []File{{Name: name}}) == nil {
+		if valid(Location{}, []File{{Name: name}}) == nil {
 			t.Errorf("%q is a file", name)
 		}
 	}
-	if valid(sum, []File{{Name: "a"}, {Name: "b"}}) == nil || valid(sum, nil) == nil || valid(Place{}, make([]File, MaxFiles+1)) == nil || valid(Place{}, []File{{Name: "a", Size: -1}}) == nil {
+	if valid(sum, []File{{Name: "a"}, {Name: "b"}}) == nil || valid(sum, nil) == nil || valid(Location{}, make([]File, MaxFiles+1)) == nil || valid(Location{}, []File{{Name: "a", Size: -1}}) == nil {
 		t.Error("accepted")
 	}
 }
@@ -92,7 +92,7 @@ func TestDigests(t *testing.T) {
 }
 
 func TestIDs(t *testing.T) {
-	id := func(text string) string { return idOf(Place{Checkpoint: catalog.ParseCheckpoint(text)}) }
+	id := func(text string) string { return idOf(Location{Checkpoint: catalog.ParseCheckpoint(text)}) }
 	a := id("hf://org/Repo-x/d/é m.gguf@v1")
 	if !strings.HasPrefix(a, "hf-org-Repo-x---m.gguf-") || a == id("hf://org/Repo-x/d/é m.gguf") || len(id("s3://b/"+strings.Repeat("a", 900))) > 120 {
 		t.Error(a)

@@ -17,7 +17,7 @@ import (
 // pull is one place being fetched.
 type pull struct {
 	id     string
-	at     Place
+	at     Location
 	cancel context.CancelFunc
 	done   chan struct{} // closed after err is set
 	err    error
@@ -31,7 +31,7 @@ type pull struct {
 
 // Pull brings the weights of some places into the cache; those that are there already cost nothing. It returns when all
 // are there, one has failed, or ctx ends. Errors are [*Error], or the end of ctx.
-func (c *Cache) Pull(ctx context.Context, places ...Place) error {
+func (c *Cache) Pull(ctx context.Context, places ...Location) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
@@ -47,7 +47,7 @@ func (c *Cache) Pull(ctx context.Context, places ...Place) error {
 }
 
 // pullOne joins the pull of a place, or begins it. The last to leave ends it and sees it end.
-func (c *Cache) pullOne(ctx context.Context, at Place) error {
+func (c *Cache) pullOne(ctx context.Context, at Location) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func (c *Cache) pullOne(ctx context.Context, at Place) error {
 	return context.Cause(ctx)
 }
 
-func (c *Cache) joinLocked(at Place) *pull {
-	if p := c.underwayLocked(at); p != nil {
+func (c *Cache) joinLocked(at Location) *pull {
+	if p := c.pullingLocked(at); p != nil {
 		p.wanted++
 		return p
 	}
@@ -107,8 +107,8 @@ func (c *Cache) joinLocked(at Place) *pull {
 	return p
 }
 
-// underwayLocked is the pull of a place that somebody waits for, nil for none.
-func (c *Cache) underwayLocked(at Place) *pull {
+// pullingLocked is the pull of a place that somebody waits for, nil for none.
+func (c *Cache) pullingLocked(at Location) *pull {
 	for p := range c.pulls {
 		if p.at == at && p.wanted > 0 {
 			return p
@@ -119,13 +119,13 @@ func (c *Cache) underwayLocked(at Place) *pull {
 
 // Progress is how many bytes of some places are on the host, of how many; of a place whose source has not told its size
 // yet neither is known, and it counts as nothing.
-func (c *Cache) Progress(places ...Place) (got, size int64) {
+func (c *Cache) Progress(places ...Location) (got, size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, at := range places {
 		if e := c.wholeLocked(at); e != nil {
 			got, size = got+e.bytes, size+e.bytes
-		} else if p := c.underwayLocked(at); p != nil {
+		} else if p := c.pullingLocked(at); p != nil {
 			got, size = got+p.got.Load(), size+p.size.Load()
 		}
 	}
@@ -182,8 +182,8 @@ func (c *Cache) run(ctx context.Context, p *pull) error {
 }
 
 // seal writes the manifest of a folder whose files are complete, and makes all its names durable.
-func seal(folder *os.Root, p *pull, what found) (*entry, error) {
-	e := &entry{id: p.id, bytes: what.size(), manifest: manifest{Place: p.at.String(), Path: what.path}, used: time.Now()}
+func seal(folder *os.Root, p *pull, what found) (*cachedWeights, error) {
+	e := &cachedWeights{id: p.id, bytes: what.size(), manifest: manifest{Location: p.at.String(), Path: what.path}, used: time.Now()}
 	dirs := []string{"."}
 	for _, f := range what.files {
 		e.Files = append(e.Files, record{f.Name, f.Size, f.Digest.String()})
@@ -208,12 +208,12 @@ func seal(folder *os.Root, p *pull, what found) (*entry, error) {
 }
 
 // commit makes a complete folder the entry, in the place of one that was damaged or had another checksum.
-func (c *Cache) commit(e *entry, scratch string) error {
+func (c *Cache) commit(e *cachedWeights, scratch string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.entries[e.id]
 	if _, err := c.root.Lstat(e.id); old == nil && !errors.Is(err, fs.ErrNotExist) {
-		old = &entry{id: e.id, manifest: manifest{Place: e.Place}} // of a manifest that cannot be read
+		old = &cachedWeights{id: e.id, manifest: manifest{Location: e.Location}} // of a manifest that cannot be read
 	}
 	if old != nil {
 		if err := c.removeLocked(old, "replaced"); err != nil {

@@ -305,7 +305,7 @@ func TestPullOfSeveral(t *testing.T) {
 	b := start(t)
 	b.hub.Put("o/r", "m.gguf", noise(9, 1000))
 	b.hub.Put("o/r", "mmproj.gguf", noise(10, 2000))
-	both := []weights.Place{place("hf://o/r/m.gguf"), place("hf://o/r/mmproj.gguf")}
+	both := []weights.Location{place("hf://o/r/m.gguf"), place("hf://o/r/mmproj.gguf")}
 	b.must(b.cache.Pull(t.Context(), both...))
 	if got, size := b.cache.Progress(both...); got != 3000 || size != 3000 {
 		t.Errorf("%d of %d", got, size)

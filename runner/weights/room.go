@@ -63,11 +63,13 @@ func (c *Cache) lackLocked(size int64) (int64, error) {
 }
 
 // idleLocked reports whether nobody holds an entry, nor is about to.
-func (c *Cache) idleLocked(e *entry) bool { return e.holds == 0 && time.Since(e.wanted) > c.cfg.Wanted }
+func (c *Cache) idleLocked(e *cachedWeights) bool {
+	return e.holds == 0 && time.Since(e.wanted) > c.cfg.Wanted
+}
 
 // oldestLocked is the idle entry used longest ago, nil for none.
-func (c *Cache) oldestLocked() *entry {
-	var out *entry
+func (c *Cache) oldestLocked() *cachedWeights {
+	var out *cachedWeights
 	for _, e := range c.entries {
 		if c.idleLocked(e) && (out == nil || e.used.Before(out.used) || e.used.Equal(out.used) && e.id < out.id) {
 			out = e

@@ -8,7 +8,7 @@ import (
 )
 
 // A Place is where weights come from.
-type Place struct {
+type Location struct {
 	catalog.Checkpoint
 	SHA256 string // of its one file, in lower-case hex; "" leaves it to what the source says
 }

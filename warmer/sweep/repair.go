@@ -30,8 +30,8 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// settled reports whether a mend needs no more thought: it was made, or there was nothing to mend after all.
-func settled(err error) bool {
+// isMended reports whether a mend needs no more thought: it was made, or there was nothing to mend after all.
+func isMended(err error) bool {
 	return err == nil || errors.Is(err, state.ErrGone) || errors.Is(err, state.ErrNotOwner)
 }
 
@@ -40,7 +40,7 @@ func (r *run) mended(a Action, err error) error {
 	if err == nil {
 		r.note(a)
 	}
-	if settled(err) {
+	if isMended(err) {
 		return nil
 	}
 	return err

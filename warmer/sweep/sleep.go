@@ -119,7 +119,7 @@ func (r *run) confirm(ctx context.Context, naps []pendingSleep) ([]pendingSleep,
 		switch {
 		case err == nil:
 			r.note(Action{Kind: Sleep, Host: n.host, Reason: "the runner did not confirm", Result: CalledOff})
-		case !settled(err):
+		case !isMended(err):
 			return nil, err
 		}
 	}
@@ -185,7 +185,7 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	case errors.Is(err, state.ErrWanted):
 		a.Result, a.Reason = CalledOff, "work came"
 		return a, nil
-	case settled(err) && err != nil:
+	case isMended(err) && err != nil:
 		return Action{}, nil
 	case err != nil:
 		return Action{}, err
@@ -204,7 +204,7 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 		a.Result, a.Error = Failed, err.Error()
 		err = r.store.EndStop(ctx, n.host, r.ID, n.token, a.Error)
 	}
-	if settled(err) {
+	if isMended(err) {
 		err = nil
 	}
 	return a, err

@@ -36,9 +36,9 @@ type Config struct {
 	// Grace is how long a child may take to end after SIGTERM before its group is killed; default 45 s, more than a
 	// runner's own time to drain.
 	Grace time.Duration
-	// Settle is how long a new child must live for a wake to count as accepted, so that one that cannot start at all is
+	// MinLife is how long a new child must live for a wake to count as accepted, so that one that cannot start at all is
 	// an error with its last words; default 300 ms.
-	Settle time.Duration
+	MinLife time.Duration
 	// Output gets what children write to standard output and error; nil discards it. Writes do not overlap.
 	Output io.Writer
 	// OnExit hears of a child that ended without being asked to, from a goroutine of the driver; nil ignores it. err is
@@ -78,8 +78,8 @@ func New(cfg Config) *Driver {
 	if cfg.Grace <= 0 {
 		cfg.Grace = 45 * time.Second
 	}
-	if cfg.Settle <= 0 {
-		cfg.Settle = 300 * time.Millisecond
+	if cfg.MinLife <= 0 {
+		cfg.MinLife = 300 * time.Millisecond
 	}
 	if cfg.Output == nil {
 		cfg.Output = io.Discard
@@ -101,7 +101,7 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 			return err
 		}
 		if running {
-			return d.settle(ctx, c)
+			return d.awaitMinLife(ctx, c)
 		}
 		select {
 		case <-c.gone: // it was being ended; now a new one may start
@@ -142,10 +142,10 @@ func (d *Driver) start(host catalog.Host) (c *child, running bool, err error) {
 	return c, true, nil
 }
 
-// settle waits until a process has lived for Config.Settle.
-func (d *Driver) settle(ctx context.Context, c *child) error {
+// awaitMinLife waits until a process has lived for Config.Settle.
+func (d *Driver) awaitMinLife(ctx context.Context, c *child) error {
 	select {
-	case <-time.After(d.cfg.Settle):
+	case <-time.After(d.cfg.MinLife):
 		return nil
 	case <-ctx.Done():
 		return nil // started all the same
@@ -156,10 +156,10 @@ func (d *Driver) settle(ctx context.Context, c *child) error {
 	if c.stopping {
 		return fmt.Errorf("%w: host %s was put to sleep meanwhile", power.ErrStopping, c.host)
 	}
-	return fmt.Errorf("%w: the process of host %s ended at once: %s", power.ErrFailed, c.host, c.lastWords())
+	return fmt.Errorf("%w: the process of host %s ended at once: %s", power.ErrFailed, c.host, c.lastOutput())
 }
 
-func (c *child) lastWords() string {
+func (c *child) lastOutput() string {
 	how := "status 0"
 	if c.err != nil {
 		how = c.err.Error()
@@ -193,7 +193,7 @@ func (d *Driver) mind(c *child) {
 		d.cfg.Log.Info("host process ended", "host", c.host)
 		return
 	}
-	d.cfg.Log.Warn("host process ended by itself", "host", c.host, "how", c.lastWords())
+	d.cfg.Log.Warn("host process ended by itself", "host", c.host, "how", c.lastOutput())
 	if d.cfg.OnExit != nil {
 		d.cfg.OnExit(c.host, err)
 	}

@@ -115,7 +115,7 @@ func alive(pid int) bool {
 
 func TestContract(t *testing.T) {
 	waketest.Run(t, func(t *testing.T) waketest.Fixture {
-		d, file := driver(t, local.Config{Settle: 30 * time.Millisecond})
+		d, file := driver(t, local.Config{MinLife: 30 * time.Millisecond})
 		up := 0
 		return waketest.Fixture{
 			Driver: d, Host: host, Starts: func() int { return len(starts(file)) },
@@ -141,7 +141,7 @@ func TestAProgramThatCannotStart(t *testing.T) {
 		"ends at once": {"/bin/sh", "-c", "echo bad flag --frobnicate >&2; exit 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := local.New(local.Config{Settle: 10 * time.Second, Command: func(catalog.Host) (local.Command, error) { return local.Command{Argv: argv}, nil }})
+			d := local.New(local.Config{MinLife: 10 * time.Second, Command: func(catalog.Host) (local.Command, error) { return local.Command{Argv: argv}, nil }})
 			defer d.Close()
 			err := d.Wake(t.Context(), host)
 			if !errors.Is(err, power.ErrFailed) {

@@ -28,8 +28,8 @@ type Fixture struct {
 	Blind bool
 }
 
-// patience bounds every wait of the suite.
-const patience = 30 * time.Second
+// waitLimit bounds every wait of the suite.
+const waitLimit = 30 * time.Second
 
 // Run holds a driver to the contract of power.Driver. Each part gets a fixture of its own.
 func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
@@ -47,7 +47,7 @@ func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
 		{"a strange host is refused", (*suite).strange},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*waitLimit)
 			defer cancel()
 			part.test(&suite{t, ctx, fixture(t)})
 		})
@@ -87,7 +87,7 @@ func (s *suite) becomes(want power.Power) {
 	s.t.Helper()
 	var got power.Power
 	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(waitLimit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		got, err = s.f.Driver.State(s.ctx, s.f.Host)
 		if err == nil && (got == want || s.f.Blind && got == power.Unknown) {
 			return
@@ -101,7 +101,7 @@ func (s *suite) started(want int) {
 	if s.f.Starts == nil {
 		return
 	}
-	for end := time.Now().Add(patience); s.f.Starts() < want && time.Now().Before(end); {
+	for end := time.Now().Add(waitLimit); s.f.Starts() < want && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if got := s.f.Starts(); got != want {
@@ -228,7 +228,7 @@ func (s *suite) endedContext() {
 	}()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		s.t.Fatal("calls outlive their context")
 	}
 }

@@ -25,8 +25,8 @@ type Config struct {
 	// Repeat is the time between two packets while the machine does not answer; default 3 s. A packet may be lost, and one
 	// that comes while the machine is still going down is.
 	Repeat time.Duration
-	// Patience is how long a machine may take to answer a wake, or to go down; default 2 min.
-	Patience time.Duration
+	// StateTimeout is how long a machine may take to answer a wake, or to go down; default 2 min.
+	StateTimeout time.Duration
 	// Probe bounds one look whether the runner's port answers; default 1 s.
 	Probe time.Duration
 }
@@ -42,7 +42,7 @@ func New(cfg Config) *Driver {
 		}
 	}
 	def(&cfg.Repeat, 3*time.Second)
-	def(&cfg.Patience, 2*time.Minute)
+	def(&cfg.StateTimeout, 2*time.Minute)
 	def(&cfg.Probe, time.Second)
 	if cfg.Password == nil {
 		cfg.Password = func(catalog.Host) []byte { return nil }
@@ -76,7 +76,7 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 
 // until repeats do until the host is in the wanted state.
 func (d *Driver) until(ctx context.Context, host catalog.Host, want power.Power, do func() error) error {
-	for end := time.Now().Add(d.cfg.Patience); ; {
+	for end := time.Now().Add(d.cfg.StateTimeout); ; {
 		is, err := d.State(ctx, host)
 		if err != nil || is == want {
 			return err
@@ -88,7 +88,7 @@ func (d *Driver) until(ctx context.Context, host catalog.Host, want power.Power,
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%w: the runner at %s is still %s after %v", power.ErrFailed, host.Address, is, d.cfg.Patience)
+			return fmt.Errorf("%w: the runner at %s is still %s after %v", power.ErrFailed, host.Address, is, d.cfg.StateTimeout)
 		}
 		select {
 		case <-time.After(d.cfg.Repeat):

@@ -137,7 +137,7 @@ func (m *machine) host() catalog.Host {
 }
 
 func (m *machine) config() wol.Config {
-	return wol.Config{Repeat: 10 * time.Millisecond, Patience: 30 * time.Second}
+	return wol.Config{Repeat: 10 * time.Millisecond, StateTimeout: 30 * time.Second}
 }
 
 // withRunner is the driver beside a runner that turns its machine off when the pool put it to sleep, and again if a packet
@@ -202,7 +202,7 @@ func TestLostPacketsAndPassword(t *testing.T) {
 func TestAMachineThatDoesNotAnswer(t *testing.T) {
 	m := newMachine(t, "00")
 	cfg := m.config()
-	cfg.Patience = 50 * time.Millisecond
+	cfg.StateTimeout = 50 * time.Millisecond
 	if err := wol.New(cfg).Wake(t.Context(), m.host()); !errors.Is(err, power.ErrFailed) || !strings.Contains(err.Error(), "still off") {
 		t.Error("wake:", err)
 	}

@@ -123,8 +123,8 @@ func (b *bench) put(key string, content []byte, change ...func(*awss3.PutObjectI
 	b.must(err)
 }
 
-func (b *bench) place(key string) weights.Place {
-	return weights.Place{Checkpoint: catalog.Checkpoint{Scheme: catalog.SchemeS3, Bucket: b.bucket, Path: key}}
+func (b *bench) place(key string) weights.Location {
+	return weights.Location{Checkpoint: catalog.Checkpoint{Scheme: catalog.SchemeS3, Bucket: b.bucket, Path: key}}
 }
 
 func (b *bench) holds(key, file string, want []byte) {
@@ -189,7 +189,7 @@ func (b *bench) multipart(key string, content []byte) {
 }
 
 // fails pulls what cannot be.
-func (b *bench) fails(at weights.Place, want error, words ...string) {
+func (b *bench) fails(at weights.Location, want error, words ...string) {
 	b.Helper()
 	err := b.cache.Pull(b.Context(), at)
 	var e *weights.Error

@@ -105,7 +105,7 @@ func (w *world) next(h *host) {
 			return
 		}
 		l := w.byTicket(h, step.Ticket)
-		if step.Admission.Verdict != policy.Load {
+		if step.Admission.Decision != policy.Load {
 			w.fail("a load was refused: " + step.Admission.Reason.String())
 			return
 		}

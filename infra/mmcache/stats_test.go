@@ -6,12 +6,12 @@ import (
 )
 
 func TestTallies(t *testing.T) {
-	got := Tallies(map[string]float64{
+	got := ReadStats(map[string]float64{
 		CounterOf(CountHitsL1, "eye"): 3, CounterOf(CountHitsL2, "eye"): 2, CounterOf(CountMisses, "eye"): 1, CounterOf(CountSavedSeconds, "eye"): 0.5,
 		CounterOf(CountMisses, "org/ear:q4"): 7,
 		"request_count_total":                9, "of_another_kind:eye": 4, CountHitsL1: 5,
 	})
-	want := map[string]Tally{"eye": {HitsL1: 3, HitsL2: 2, Misses: 1, SavedSeconds: 0.5}, "org/ear:q4": {Misses: 7}}
+	want := map[string]Stats{"eye": {HitsL1: 3, HitsL2: 2, Misses: 1, SavedSeconds: 0.5}, "org/ear:q4": {Misses: 7}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

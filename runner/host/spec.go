@@ -19,21 +19,21 @@ import (
 // quarantine is how long a model that failed twice does not clear the host again.
 const quarantine = 10 * time.Minute
 
-// entry is a ticket's model with all that a load needs.
-type entry struct {
+// loadSpec is a ticket's model with all that a load needs.
+type loadSpec struct {
 	model   *catalog.Model // on the devices that its options select
 	under   *catalog.Catalog
 	recipe  *recipe.Recipe
 	options recipe.Options // effective
 	digest  string         // of what is loaded, so that what was learned of it is not taken for a mended entry's
 	plan    plan.Plan
-	need    int64
+	memory  int64
 	pinned  bool
 	loadPin *bool // what the load says of the pin, nil for nothing
 }
 
-// entryFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > flags > recipe).
-func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
+// specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > flags > recipe).
+func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	h.mu.Lock()
 	under, set := h.catalog, h.settings
 	loadPin := pinAsked(t)
@@ -47,24 +47,24 @@ func (h *Host) entryFor(t state.TicketRecord) (entry, error) {
 	}
 	h.mu.Unlock()
 	if !ok {
-		return entry{}, &Error{Code: "model_not_found", Message: "model " + t.Model + " is not in the catalogue", Final: true, Cause: errUnknown}
+		return loadSpec{}, &Error{Code: "model_not_found", Message: "model " + t.Model + " is not in the catalogue", Final: true, Cause: errUnknown}
 	}
 	rc, ok := under.Recipes[m.Recipe]
 	if !ok {
-		return entry{}, &Error{Code: CodeLoad, Message: "this runner has no recipe " + m.Recipe + "; name a file that has it with --recipes", Final: true, Cause: errUnknown}
+		return loadSpec{}, &Error{Code: CodeLoad, Message: "this runner has no recipe " + m.Recipe + "; name a file that has it with --recipes", Final: true, Cause: errUnknown}
 	}
 	from := h.sources(m, set)
 	from.Request, from.Merge = t.Options, t.Merge
 	load, err := placement.Resolve(m, &rc, from)
 	if err != nil {
-		return entry{}, err
+		return loadSpec{}, err
 	}
-	e := entry{model: load.Model, under: under, recipe: &rc, options: load.Options, digest: load.Digest(), need: m.Memory, pinned: pinned, loadPin: loadPin}
+	e := loadSpec{model: load.Model, under: under, recipe: &rc, options: load.Options, digest: load.Digest(), memory: m.Memory, pinned: pinned, loadPin: loadPin}
 	if e.plan, err = h.planFor(e, set); err != nil {
-		return entry{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
+		return loadSpec{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
 	}
-	if e.need == 0 {
-		e.need = e.plan.Need
+	if e.memory == 0 {
+		e.memory = e.plan.Need
 	}
 	return e, nil
 }
@@ -76,7 +76,7 @@ func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 
 // planFor computes a load's plan. Its share of a device depends on the host's settings and on the catalogue: the least
 // of the budgets of its devices, divided over the language models that may be loaded at once, less what the others need.
-func (h *Host) planFor(e entry, set settings) (plan.Plan, error) {
+func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, error) {
 	var share plan.Share
 	var unknown []string
 	if e.model.Type == policy.LLM {
@@ -100,7 +100,7 @@ func (h *Host) planFor(e entry, set settings) (plan.Plan, error) {
 
 // plainBeside is what each model of another type that may be loaded beside e needs, planned as its own load would plan it,
 // and those of which that is not known: they count as nothing.
-func (h *Host) plainBeside(e entry, set settings) (needs map[policy.Type][]int64, unknown []string) {
+func (h *Host) plainBeside(e loadSpec, set settings) (needs map[policy.Type][]int64, unknown []string) {
 	needs = map[policy.Type][]int64{}
 	for _, m := range e.under.Models {
 		rc, ok := e.under.Recipes[m.Recipe]
@@ -111,7 +111,7 @@ func (h *Host) plainBeside(e entry, set settings) (needs map[policy.Type][]int64
 		if err != nil || !load.Model.Devices.Overlaps(e.model.Devices) {
 			continue
 		}
-		need := h.needOf(load, &rc)
+		need := h.memoryOf(load, &rc)
 		if need == 0 {
 			unknown = append(unknown, m.ID)
 		}
@@ -120,8 +120,8 @@ func (h *Host) plainBeside(e entry, set settings) (needs map[policy.Type][]int64
 	return needs, unknown
 }
 
-// needOf is the memory that a load of a plain model would need, 0 where that is not known or it could not be loaded.
-func (h *Host) needOf(l placement.Load, rc *recipe.Recipe) int64 {
+// memoryOf is the memory that a load of a plain model would need, 0 where that is not known or it could not be loaded.
+func (h *Host) memoryOf(l placement.Load, rc *recipe.Recipe) int64 {
 	if l.Model.Memory > 0 {
 		return l.Model.Memory
 	}
@@ -156,11 +156,11 @@ func pinAsked(t state.TicketRecord) *bool {
 
 // learn remembers what a load takes of this host, so that gateways know it when they place the model next. It returns the
 // host's fields to write. Where the catalogue gives the size there is nothing to learn.
-func (h *Host) learn(e entry, device policy.Devices) map[string]string {
-	if e.need <= 0 || e.model.Memory > 0 {
+func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
+	if e.memory <= 0 || e.model.Memory > 0 {
 		return nil
 	}
-	n := placement.Need{Bytes: e.need, Device: device, Parts: e.plan.Parts(), Of: e.digest}
+	n := placement.Need{Bytes: e.memory, Device: device, Parts: e.plan.Parts(), Of: e.digest}
 	field := placement.NeedField + e.model.ID
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -177,16 +177,16 @@ func (h *Host) learnedLocked() map[string]string {
 	return maps.Clone(h.learned)
 }
 
-// place makes the new model's hold on its slot.
-func (e entry) place(ticket string) *resident {
+// newResident makes the new model's hold on its slot.
+func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
-		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.need, under: e.under, gone: make(chan struct{}),
+		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, under: e.under, gone: make(chan struct{}),
 		model: e.model, checked: e.under, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Lease]struct{}{}, dirty: true,
 	}
 }
 
 // quarantineKey names what failed: the content of a file that is damaged, whichever model it is of, else the load itself.
-func quarantineKey(e entry, err error) string {
+func quarantineKey(e loadSpec, err error) string {
 	if bad, ok := errors.AsType[*engine.LoadError](err); ok && bad.Digest != "" {
 		return bad.Digest
 	}
@@ -194,7 +194,7 @@ func quarantineKey(e entry, err error) string {
 }
 
 // quarantined reports whether a load failed twice for what it fails for now.
-func (h *Host) quarantined(e entry, err error) bool {
+func (h *Host) quarantined(e loadSpec, err error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	till, ok := h.quarantine[quarantineKey(e, err)]
@@ -202,14 +202,14 @@ func (h *Host) quarantined(e entry, err error) bool {
 }
 
 // setQuarantine remembers that a load failed twice.
-func (h *Host) setQuarantine(e entry, err error) {
+func (h *Host) setQuarantine(e loadSpec, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.quarantine[quarantineKey(e, err)] = time.Now().Add(quarantine)
 }
 
 // endQuarantine forgets the failures of a load that works after all.
-func (h *Host) endQuarantine(e entry) {
+func (h *Host) endQuarantine(e loadSpec) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.quarantine, e.digest)

@@ -21,32 +21,32 @@ const markName = "REVEILLE_ENGINE"
 func newMark() string { return markName + "=" + randomHex(16) }
 
 // An entry names one engine process and its group.
-type entry struct {
+type pidRecord struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks since boot
 	Mark  string `json:"mark"`
 }
 
-// ledgerFile is the file's content.
-type ledgerFile struct {
-	Boot    string  `json:"boot"`
-	Engines []entry `json:"engines"`
+// pidFileContent is the file's content.
+type pidFileContent struct {
+	Boot    string      `json:"boot"`
+	Engines []pidRecord `json:"engines"`
 }
 
-// A Ledger is the file in which a runner notes its engines, so that after a kill its next start finds what they left
+// A PIDFile is the file in which a runner notes its engines, so that after a kill its next start finds what they left
 // behind: an engine itself dies with the runner, but not what the engine had started. One runner at a time may use a
-// file. A nil Ledger notes nothing. Safe for concurrent use.
-type Ledger struct {
+// file. A nil PIDFile notes nothing. Safe for concurrent use.
+type PIDFile struct {
 	path string
 
 	mu   sync.Mutex
-	file ledgerFile
+	file pidFileContent
 }
 
-// OpenLedger reads the file at path, which need not exist; its folder must. A file of another boot of the machine, or
+// OpenPIDFile reads the file at path, which need not exist; its folder must. A file of another boot of the machine, or
 // one that does not parse, counts as empty.
-func OpenLedger(path string) (*Ledger, error) {
-	l := &Ledger{path: path}
+func OpenPIDFile(path string) (*PIDFile, error) {
+	l := &PIDFile{path: path}
 	data, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -54,7 +54,7 @@ func OpenLedger(path string) (*Ledger, error) {
 		return nil, fmt.Errorf("engine ledger: %w", err)
 	default:
 		if json.Unmarshal(data, &l.file) != nil || l.file.Boot != bootID() {
-			l.file = ledgerFile{}
+			l.file = pidFileContent{}
 		}
 	}
 	l.file.Boot = bootID()
@@ -66,7 +66,7 @@ func OpenLedger(path string) (*Ledger, error) {
 //
 // A process is killed only if it is certainly meant: the noted leader with the noted start time, or a member of its
 // group that carries its mark.
-func (l *Ledger) KillLeftovers(ctx context.Context) ([]int, error) {
+func (l *PIDFile) KillLeftovers(ctx context.Context) ([]int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var killed []int
@@ -91,7 +91,7 @@ func (l *Ledger) KillLeftovers(ctx context.Context) ([]int, error) {
 }
 
 // alive lists the live processes that are certainly of this entry.
-func (e entry) alive() []int {
+func (e pidRecord) alive() []int {
 	return slices.DeleteFunc(groupMembers(e.PID), func(pid int) bool {
 		leader := pid == e.PID && e.Start != 0 && startTicks(pid) == e.Start
 		return !leader && !hasEnv(pid, e.Mark)
@@ -99,18 +99,18 @@ func (e entry) alive() []int {
 }
 
 // add notes a process. A ledger that cannot be written is logged, not an error: it is the second of two nets.
-func (l *Ledger) add(e entry, log *slog.Logger) {
-	l.change(log, func(list []entry) []entry { return append(list, e) })
+func (l *PIDFile) add(e pidRecord, log *slog.Logger) {
+	l.change(log, func(list []pidRecord) []pidRecord { return append(list, e) })
 }
 
 // remove forgets the process that led group pid.
-func (l *Ledger) remove(pid int, log *slog.Logger) {
-	l.change(log, func(list []entry) []entry {
-		return slices.DeleteFunc(list, func(e entry) bool { return e.PID == pid })
+func (l *PIDFile) remove(pid int, log *slog.Logger) {
+	l.change(log, func(list []pidRecord) []pidRecord {
+		return slices.DeleteFunc(list, func(e pidRecord) bool { return e.PID == pid })
 	})
 }
 
-func (l *Ledger) change(log *slog.Logger, f func([]entry) []entry) {
+func (l *PIDFile) change(log *slog.Logger, f func([]pidRecord) []pidRecord) {
 	if l == nil {
 		return
 	}
@@ -123,7 +123,7 @@ func (l *Ledger) change(log *slog.Logger, f func([]entry) []entry) {
 }
 
 // saveLocked replaces the file in one step.
-func (l *Ledger) saveLocked() error {
+func (l *PIDFile) saveLocked() error {
 	data, err := json.Marshal(l.file)
 	if err != nil {
 		return err

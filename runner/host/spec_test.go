@@ -40,9 +40,9 @@ func planning(t *testing.T, cfg Config, text string) (*Host, *planner) {
 	return h, p
 }
 
-func entryOf(t *testing.T, h *Host, model string) entry {
+func entryOf(t *testing.T, h *Host, model string) loadSpec {
 	t.Helper()
-	e, err := h.entryFor(state.TicketRecord{Model: model})
+	e, err := h.specFor(state.TicketRecord{Model: model})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// entry is a place's weights in the cache. Cache.mu guards holds, used and wanted.
-type entry struct {
+// cachedWeights is a place's weights in the cache. Cache.mu guards holds, used and wanted.
+type cachedWeights struct {
 	id    string // its folder
 	bytes int64
 	manifest
@@ -24,9 +24,9 @@ type entry struct {
 
 // manifest is the content of .weights.json.
 type manifest struct {
-	Place string   `json:"place"`
-	Path  string   `json:"path,omitempty"` // of the file that engines are given, "" for the folder
-	Files []record `json:"files"`
+	Location string   `json:"place"`
+	Path     string   `json:"path,omitempty"` // of the file that engines are given, "" for the folder
+	Files    []record `json:"files"`
 }
 
 type record struct {
@@ -36,7 +36,7 @@ type record struct {
 }
 
 // idOf is the name of a place's folder: readable, and its own.
-func idOf(at Place) string {
+func idOf(at Location) string {
 	sum := sha256.Sum256([]byte(at.String()))
 	readable := strings.Map(func(r rune) rune {
 		switch {
@@ -69,12 +69,12 @@ func (c *Cache) scan() error {
 	return nil
 }
 
-func (c *Cache) readEntry(id string) (*entry, error) {
+func (c *Cache) readEntry(id string) (*cachedWeights, error) {
 	raw, err := c.root.ReadFile(id + "/" + manifestName)
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{id: id}
+	e := &cachedWeights{id: id}
 	if err := json.Unmarshal(raw, &e.manifest); err != nil {
 		return nil, err
 	}
@@ -91,9 +91,9 @@ func (c *Cache) readEntry(id string) (*entry, error) {
 
 // wholeLocked is the entry of a place whose files are all there in their sizes and have the checksum asked for; nil for
 // none.
-func (c *Cache) wholeLocked(at Place) *entry {
+func (c *Cache) wholeLocked(at Location) *cachedWeights {
 	e := c.entries[idOf(at)]
-	if e == nil || e.Place != at.String() {
+	if e == nil || e.Location != at.String() {
 		return nil
 	}
 	for _, f := range e.Files {
@@ -109,7 +109,7 @@ func (c *Cache) wholeLocked(at Place) *entry {
 }
 
 // removeLocked takes an entry out of the cache. It vanishes at once and whole; an engine that reads its files keeps them.
-func (c *Cache) removeLocked(e *entry, why string) error {
+func (c *Cache) removeLocked(e *cachedWeights, why string) error {
 	away := c.scratchLocked(e.id)
 	err := c.root.MkdirAll(pullingName, 0o755)
 	if err == nil {
@@ -120,6 +120,6 @@ func (c *Cache) removeLocked(e *entry, why string) error {
 	}
 	delete(c.entries, e.id)
 	c.total -= e.bytes
-	c.cfg.Log.Info("weights are removed", "place", e.Place, "bytes", e.bytes, "reason", why)
+	c.cfg.Log.Info("weights are removed", "place", e.Location, "bytes", e.bytes, "reason", why)
 	return c.root.RemoveAll(away)
 }

@@ -19,7 +19,7 @@ func TestSettle(t *testing.T) {
 		settle := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			return r.Settle(ctx)
+			return r.AwaitIdle(ctx)
 		}
 		if err := settle(); err != nil {
 			t.Fatal("a gate that was asked nothing:", err)

@@ -19,7 +19,7 @@ func CounterOf(counter, model string) string { return counter + ":" + model }
 func IsCounterOf(name string) bool { return strings.Contains(name, ":") }
 
 // A Tally is what the encoder cache did for one model, or for several, on all hosts.
-type Tally struct {
+type Stats struct {
 	HitsL1       int64   `json:"hits_l1_total"`
 	HitsL2       int64   `json:"hits_l2_total"`
 	Misses       int64   `json:"misses_total"`
@@ -27,16 +27,16 @@ type Tally struct {
 }
 
 // Hits are media served, from wherever.
-func (t Tally) Hits() int64 { return t.HitsL1 + t.HitsL2 }
+func (t Stats) Hits() int64 { return t.HitsL1 + t.HitsL2 }
 
 // Plus is the sum of two tallies.
-func (t Tally) Plus(u Tally) Tally {
-	return Tally{t.HitsL1 + u.HitsL1, t.HitsL2 + u.HitsL2, t.Misses + u.Misses, t.SavedSeconds + u.SavedSeconds}
+func (t Stats) Plus(u Stats) Stats {
+	return Stats{t.HitsL1 + u.HitsL1, t.HitsL2 + u.HitsL2, t.Misses + u.Misses, t.SavedSeconds + u.SavedSeconds}
 }
 
-// Tallies finds the models' tallies among the pool's statistics. Models without media are not in it.
-func Tallies(counters map[string]float64) map[string]Tally {
-	out := map[string]Tally{}
+// ReadStats finds the models' tallies among the pool's statistics. Models without media are not in it.
+func ReadStats(counters map[string]float64) map[string]Stats {
+	out := map[string]Stats{}
 	for name, n := range counters {
 		counter, model, ok := strings.Cut(name, ":") // ids may hold colons, counters do not
 		if !ok {

@@ -14,15 +14,15 @@ import (
 //go:embed lua/used.lua
 var luaUsed string
 
-// ledgerKey is a hash of the bytes written in each hour (hours since 1970): whatever was written longer ago than the
+// quotaKey is a hash of the bytes written in each hour (hours since 1970): whatever was written longer ago than the
 // time to live is gone by itself, so that the sum of the rest bounds what is there.
-const ledgerKey = "mm:used"
+const quotaKey = "mm:used"
 
-const ledgerFresh = 2 * time.Second // how old the sum may be that decides
+const quotaFresh = 2 * time.Second // how old the sum may be that decides
 
-// ledger keeps the entries of all hosts within a number of bytes, give or take what is written by others within
+// poolQuota keeps the entries of all hosts within a number of bytes, give or take what is written by others within
 // ledgerFresh. It has one user at a time.
-type ledger struct {
+type poolQuota struct {
 	rdb   redis.UniversalClient
 	ttl   time.Duration
 	quota int64 // 0: none
@@ -33,13 +33,13 @@ type ledger struct {
 
 func hour(t time.Time) int64 { return t.Unix() / 3600 }
 
-// room reports whether n more bytes fit, and counts them as used until the next look.
-func (l *ledger) room(ctx context.Context, n int64) (bool, error) {
+// reserve reports whether n more bytes fit, and counts them as used until the next look.
+func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	if l.quota <= 0 {
 		return true, nil
 	}
-	if time.Since(l.read) > ledgerFresh {
-		used, err := l.rdb.Eval(ctx, luaUsed, []string{ledgerKey}, hour(time.Now().Add(-l.ttl))).Int64()
+	if time.Since(l.read) > quotaFresh {
+		used, err := l.rdb.Eval(ctx, luaUsed, []string{quotaKey}, hour(time.Now().Add(-l.ttl))).Int64()
 		if err != nil {
 			return false, err
 		}
@@ -54,13 +54,13 @@ func (l *ledger) room(ctx context.Context, n int64) (bool, error) {
 }
 
 // add notes bytes that were written. After an error the bound is loose by n.
-func (l *ledger) add(ctx context.Context, n int64) error {
+func (l *poolQuota) add(ctx context.Context, n int64) error {
 	if n == 0 {
 		return nil
 	}
 	pipe := l.rdb.Pipeline()
-	pipe.HIncrBy(ctx, ledgerKey, strconv.FormatInt(hour(time.Now()), 10), n)
-	pipe.PExpire(ctx, ledgerKey, l.ttl+time.Hour)
+	pipe.HIncrBy(ctx, quotaKey, strconv.FormatInt(hour(time.Now()), 10), n)
+	pipe.PExpire(ctx, quotaKey, l.ttl+time.Hour)
 	_, err := pipe.Exec(ctx)
 	return err
 }

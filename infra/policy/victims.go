@@ -4,7 +4,7 @@ import "slices"
 
 // A tally counts what the residents that stay would hold of the things a newcomer needs: a slot of its type, the NPU or
 // a seat on it, and memory of its devices.
-type tally struct {
+type usage struct {
 	want    *Model
 	limit   int // slots of the type, -1 no limit
 	seats   int // places on the NPU, -1 when want does not use it
@@ -16,16 +16,16 @@ type tally struct {
 	memory [len(deviceNames)]int64
 }
 
-// newTally sets up the limits of h for want with nothing resident. It refuses what h could not take when empty.
-func newTally(h *Host, want *Model) (tally, *Refusal) {
-	t := tally{want: want, limit: h.Limits.Of(want.Type), seats: -1}
-	refuse := func(c Code) (tally, *Refusal) {
-		return tally{}, &Refusal{Code: c, Model: want.ID, Type: want.Type}
+// newUsage sets up the limits of h for want with nothing resident. It refuses what h could not take when empty.
+func newUsage(h *Host, want *Model) (usage, *Refusal) {
+	t := usage{want: want, limit: h.Limits.Of(want.Type), seats: -1}
+	refuse := func(c Code) (usage, *Refusal) {
+		return usage{}, &Refusal{Code: c, Model: want.ID, Type: want.Type}
 	}
 	if missing := want.Devices &^ h.Devices; missing != 0 && h.Devices != 0 {
 		_, r := refuse(NoDevice)
 		r.Device = missing
-		return tally{}, r
+		return usage{}, r
 	}
 	if t.limit == 0 {
 		return refuse(NoSlot)
@@ -50,18 +50,18 @@ func newTally(h *Host, want *Model) (tally, *Refusal) {
 		if want.Memory > t.budget[i] {
 			_, r := refuse(TooLarge)
 			r.Device, r.Need, r.Budget = d.bit, want.Memory, t.budget[i]
-			return tally{}, r
+			return usage{}, r
 		}
 	}
 	return t, nil
 }
 
 // seat reports whether r sits where want would sit on the NPU.
-func (t *tally) seat(r *Resident) bool {
+func (t *usage) seat(r *Resident) bool {
 	return t.seats >= 0 && r.Devices.Has(NPU) && (!t.perType || r.Type == t.want.Type)
 }
 
-func (t *tally) add(r *Resident, sign int) {
+func (t *usage) add(r *Resident, sign int) {
 	if r.Type == t.want.Type {
 		t.slots += sign
 	}
@@ -76,14 +76,14 @@ func (t *tally) add(r *Resident, sign int) {
 }
 
 // fits reports whether want fits beside what was added.
-func (t *tally) fits() bool { return t.slotFits() && t.seatFits() && t.short() < 0 }
+func (t *usage) fits() bool { return t.slotFits() && t.seatFits() && t.short() < 0 }
 
-func (t *tally) slotFits() bool { return t.limit < 0 || t.slots < t.limit }
+func (t *usage) slotFits() bool { return t.limit < 0 || t.slots < t.limit }
 
-func (t *tally) seatFits() bool { return t.seats < 0 || t.seated < t.seats }
+func (t *usage) seatFits() bool { return t.seats < 0 || t.seated < t.seats }
 
 // short is the index of the first device without enough memory, -1 when all have enough.
-func (t *tally) short() int {
+func (t *usage) short() int {
 	for i, b := range t.budget {
 		if b > 0 && t.memory[i] > b-t.want.Memory {
 			return i
@@ -93,7 +93,7 @@ func (t *tally) short() int {
 }
 
 // keep adds r if want still fits beside it.
-func (t *tally) keep(r *Resident) bool {
+func (t *usage) keep(r *Resident) bool {
 	t.add(r, 1)
 	if t.fits() {
 		return true
@@ -103,7 +103,7 @@ func (t *tally) keep(r *Resident) bool {
 }
 
 // pinned is the refusal for a host on which the pinned residents alone leave no room.
-func (t *tally) pinned(residents []Resident) *Refusal {
+func (t *usage) pinned(residents []Resident) *Refusal {
 	r := &Refusal{Code: SlotsPinned, Model: t.want.ID, Type: t.want.Type}
 	var inWay func(*Resident) bool
 	switch short := t.short(); {
@@ -133,7 +133,7 @@ func fixed(r *Resident, want *Model) bool {
 	return r.Pinned && r.State != ModelDraining && r.ID != want.ID
 }
 
-// room returns the residents that must be gone before want is loaded, in byCost order; nil when it fits beside all.
+// findVictims returns the residents that must be gone before want is loaded, in byCost order; nil when it fits beside all.
 //
 // The choice is the one that spares the dearest resident whenever any choice does, then the next dearest, and so on:
 // first that nobody waits for a busy model, then that the most recently used stay. It follows that no victim is
@@ -142,8 +142,8 @@ func fixed(r *Resident, want *Model) bool {
 // whose place is really needed are in the result too, and have to be waited for.
 //
 // Cost: sorting the residents. Without victims nothing is sorted or allocated.
-func room(h *Host, want *Model) ([]Resident, *Refusal) {
-	t, refusal := newTally(h, want)
+func findVictims(h *Host, want *Model) ([]Resident, *Refusal) {
+	t, refusal := newUsage(h, want)
 	if refusal != nil {
 		return nil, refusal
 	}

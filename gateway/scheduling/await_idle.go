@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// settlePoll is how soon Settle notices that all is done.
-const settlePoll = 2 * time.Millisecond
+// idlePoll is how soon Settle notices that all is done.
+const idlePoll = 2 * time.Millisecond
 
-// Settle waits until nothing that requests have begun hangs on this process: nobody waits, no ticket is kept or being
+// AwaitIdle waits until nothing that requests have begun hangs on this process: nobody waits, no ticket is kept or being
 // left, and every host that was to be woken has been asked to wake. It returns ctx's error if that takes longer. What
 // happens meanwhile may begin more; it is for gateways whose process stands still between requests.
-func (g *Gate) Settle(ctx context.Context) error {
-	for !g.settled() {
+func (g *Gate) AwaitIdle(ctx context.Context) error {
+	for !g.idle() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(settlePoll):
+		case <-time.After(idlePoll):
 		}
 	}
 	return nil
 }
 
-func (g *Gate) settled() bool {
+func (g *Gate) idle() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, d := range g.wakes {
