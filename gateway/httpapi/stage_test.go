@@ -180,7 +180,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	return s
 }
 
-// settled checks that every request gave back what it took.
+// released checks that every request gave back what it took.
 func (s *stage) settled() {
 	s.t.Helper()
 	s.until("everything is given back", func() bool {

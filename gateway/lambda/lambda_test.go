@@ -159,7 +159,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// TestStream: an answer's head and each of its events are out before the next is made; the gateway settles before the end.
+// TestStream: an answer's head and each of its events are out before the next is made; the gateway flushes before the end.
 func TestStream(t *testing.T) {
 	next := make(chan struct{})
 	f, steps := serve(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -99,7 +99,7 @@ func avoiding(shunned []string) map[string]string {
 }
 
 // chooseHost decides where the ticket goes. shunned are hosts not to be tried before the moment retry. With an empty host
-// and no verdict the want is to attach only.
+// and no step the attempt is to attach only.
 func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *step) {
 	if _, ok := c.Model(n.model); !ok {
 		return "", refused(api.UnknownModel(n.model))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// idlePoll is how soon Settle notices that all is done.
+// idlePoll is how soon AwaitIdle notices that all is done.
 const idlePoll = 2 * time.Millisecond
 
 // AwaitIdle waits until nothing that requests have begun hangs on this process: nobody waits, no ticket is kept or being

@@ -51,12 +51,12 @@ type Waiter struct {
 	gate    *Gate
 	group   *group
 	entered time.Time
-	done    chan struct{} // closed by settle, which alone writes the outcome
+	done    chan struct{} // closed by finishLocked, which alone writes the outcome
 	ahead   int
 	tenant  Tenant // nil: nobody's
 
 	// Guarded by gate.mu.
-	element  *list.Element // in group.waiters, nil when settled
+	element  *list.Element // in group.waiters, nil when finished
 	timer    *time.Timer
 	finished bool
 

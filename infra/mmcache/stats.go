@@ -18,7 +18,7 @@ func CounterOf(counter, model string) string { return counter + ":" + model }
 // IsCounterOf reports whether a counter of the pool's statistics is one model's.
 func IsCounterOf(name string) bool { return strings.Contains(name, ":") }
 
-// A Tally is what the encoder cache did for one model, or for several, on all hosts.
+// Stats are what the encoder cache did for one model, or for several, on all hosts.
 type Stats struct {
 	HitsL1       int64   `json:"hits_l1_total"`
 	HitsL2       int64   `json:"hits_l2_total"`
@@ -29,12 +29,12 @@ type Stats struct {
 // Hits are media served, from wherever.
 func (t Stats) Hits() int64 { return t.HitsL1 + t.HitsL2 }
 
-// Plus is the sum of two tallies.
+// Plus is the sum of both.
 func (t Stats) Plus(u Stats) Stats {
 	return Stats{t.HitsL1 + u.HitsL1, t.HitsL2 + u.HitsL2, t.Misses + u.Misses, t.SavedSeconds + u.SavedSeconds}
 }
 
-// ReadStats finds the models' tallies among the pool's statistics. Models without media are not in it.
+// ReadStats finds the models' counters among the pool's statistics. Models without media are not in it.
 func ReadStats(counters map[string]float64) map[string]Stats {
 	out := map[string]Stats{}
 	for name, n := range counters {

@@ -8,7 +8,7 @@ import (
 // A Decision says whether a load may begin.
 type Decision string
 
-// The verdicts.
+// The decisions.
 const (
 	Load   Decision = "load"   // stop Evict in order, wait for each process to be gone, then load
 	Wait   Decision = "wait"   // ask again when a model of WaitFor changes

@@ -2,7 +2,7 @@ package policy
 
 import "slices"
 
-// A tally counts what the residents that stay would hold of the things a newcomer needs: a slot of its type, the NPU or
+// usage counts what the residents that stay would hold of the things a newcomer needs: a slot of its type, the NPU or
 // a seat on it, and memory of its devices.
 type usage struct {
 	want    *Model

@@ -125,7 +125,7 @@ func (s *Store) repair(ctx context.Context, host, verb string, limit time.Durati
 	return err
 }
 
-// sleepStep reads a list whose first word is the verdict.
+// sleepStep reads a list whose first word is the status.
 func sleepStep(out any) ([]string, error) {
 	words := toStrings(out)
 	switch {

@@ -127,7 +127,7 @@ func (s *Store) evalWord(ctx context.Context, sc *script, args ...any) error {
 	return errorOf(word)
 }
 
-// evalWords runs a script that answers a list whose first item is its verdict, and returns the rest.
+// evalWords runs a script that answers a list whose first item is its status, and returns the rest.
 func (s *Store) evalWords(ctx context.Context, sc *script, args ...any) ([]string, error) {
 	out, err := s.eval(ctx, sc, args...)
 	if err != nil {

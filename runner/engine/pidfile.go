@@ -98,7 +98,7 @@ func (e pidRecord) alive() []int {
 	})
 }
 
-// add notes a process. A ledger that cannot be written is logged, not an error: it is the second of two nets.
+// add notes a process. A file that cannot be written is logged, not an error: it is the second of two nets.
 func (l *PIDFile) add(e pidRecord, log *slog.Logger) {
 	l.change(log, func(list []pidRecord) []pidRecord { return append(list, e) })
 }

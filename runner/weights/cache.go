@@ -154,7 +154,7 @@ func (c *Cache) Close() {
 	c.release()
 }
 
-// Has reports whether the weights of a place are there for a load that is about to hold them: for Config.Wanted they will
+// Has reports whether the weights of a location are there for a load that is about to hold them: for Config.Wanted they will
 // not be removed. So loads that wait for each other's slots do not take each other's weights away in turn.
 func (c *Cache) Has(at Location) bool {
 	c.mu.Lock()
@@ -166,7 +166,7 @@ func (c *Cache) Has(at Location) bool {
 	return e != nil
 }
 
-// Path is where an engine finds the weights of a place, false when they have to be pulled first. Without a hold they may
+// Path is where an engine finds the weights of a location, false when they have to be pulled first. Without a hold they may
 // be removed at any time.
 func (c *Cache) Path(at Location) (string, bool) {
 	c.mu.Lock()
@@ -194,7 +194,7 @@ type Hold struct {
 // holdTries bounds how often an entry may be removed between its pull and its hold.
 const holdTries = 3
 
-// Hold keeps the weights of a place in the cache until Release, pulling them first if need be. Errors are [*Error], or
+// Hold keeps the weights of a location in the cache until Release, pulling them first if need be. Errors are [*Error], or
 // the end of ctx.
 func (c *Cache) Hold(ctx context.Context, at Location) (*Hold, error) {
 	for range holdTries {

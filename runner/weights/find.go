@@ -13,10 +13,10 @@ import (
 	"unicode"
 )
 
-// MaxFiles bounds the files of one place; a source need not list more than one beyond it.
+// MaxFiles bounds the files of one location; a source need not list more than one beyond it.
 const MaxFiles = 1000
 
-// found is what a place stands for: the files of one model, and which of them an engine is given, "" for their folder.
+// found is what a location stands for: the files of one model, and which of them an engine is given, "" for their folder.
 type found struct {
 	files []File
 	path  string
@@ -30,7 +30,7 @@ func (f found) size() (n int64) {
 	return n
 }
 
-// find learns what a place stands for: a file; for one of the shards of a GGUF file all of them; for a folder or a whole
+// find learns what a location stands for: a file; for one of the shards of a GGUF file all of them; for a folder or a whole
 // repository the files in it that an engine needs.
 func find(ctx context.Context, src Source, at Location) (found, error) {
 	var out found

@@ -117,7 +117,7 @@ func (b *bench) fails(text string, want error) *weights.Error {
 	return e
 }
 
-// holds reads a file of a place through a hold.
+// holds reads a file of a location through a hold.
 func (b *bench) holds(text string, want []byte) {
 	b.Helper()
 	h, err := b.cache.Hold(b.Context(), place(text))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// cachedWeights is a place's weights in the cache. Cache.mu guards holds, used and wanted.
+// cachedWeights is a location's weights in the cache. Cache.mu guards holds, used and wanted.
 type cachedWeights struct {
 	id    string // its folder
 	bytes int64
@@ -35,7 +35,7 @@ type record struct {
 	Digest string `json:"digest,omitempty"` // that it was compared with, as Digest.String
 }
 
-// idOf is the name of a place's folder: readable, and its own.
+// idOf is the name of a location's folder: readable, and its own.
 func idOf(at Location) string {
 	sum := sha256.Sum256([]byte(at.String()))
 	readable := strings.Map(func(r rune) rune {
@@ -89,7 +89,7 @@ func (c *Cache) readEntry(id string) (*cachedWeights, error) {
 	return e, nil
 }
 
-// wholeLocked is the entry of a place whose files are all there in their sizes and have the checksum asked for; nil for
+// wholeLocked is the entry of a location whose files are all there in their sizes and have the checksum asked for; nil for
 // none.
 func (c *Cache) wholeLocked(at Location) *cachedWeights {
 	e := c.entries[idOf(at)]

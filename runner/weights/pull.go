@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// pull is one place being fetched.
+// pull is one location being fetched.
 type pull struct {
 	id     string
 	at     Location
@@ -29,7 +29,7 @@ type pull struct {
 	unwritten int64 // guarded by Cache.mu: bytes that the file system does not count yet
 }
 
-// Pull brings the weights of some places into the cache; those that are there already cost nothing. It returns when all
+// Pull brings the weights of some locations into the cache; those that are there already cost nothing. It returns when all
 // are there, one has failed, or ctx ends. Errors are [*Error], or the end of ctx.
 func (c *Cache) Pull(ctx context.Context, places ...Location) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -46,7 +46,7 @@ func (c *Cache) Pull(ctx context.Context, places ...Location) error {
 	return context.Cause(ctx)
 }
 
-// pullOne joins the pull of a place, or begins it. The last to leave ends it and sees it end.
+// pullOne joins the pull of a location, or begins it. The last to leave ends it and sees it end.
 func (c *Cache) pullOne(ctx context.Context, at Location) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (c *Cache) joinLocked(at Location) *pull {
 	return p
 }
 
-// pullingLocked is the pull of a place that somebody waits for, nil for none.
+// pullingLocked is the pull of a location that somebody waits for, nil for none.
 func (c *Cache) pullingLocked(at Location) *pull {
 	for p := range c.pulls {
 		if p.at == at && p.wanted > 0 {
@@ -117,7 +117,7 @@ func (c *Cache) pullingLocked(at Location) *pull {
 	return nil
 }
 
-// Progress is how many bytes of some places are on the host, of how many; of a place whose source has not told its size
+// Progress is how many bytes of some locations are on the host, of how many; of a location whose source has not told its size
 // yet neither is known, and it counts as nothing.
 func (c *Cache) Progress(places ...Location) (got, size int64) {
 	c.mu.Lock()
@@ -132,10 +132,10 @@ func (c *Cache) Progress(places ...Location) (got, size int64) {
 	return got, size
 }
 
-// findTime bounds one try to learn what a place stands for.
+// findTime bounds one try to learn what a location stands for.
 const findTime = 5 * time.Minute
 
-// run fetches a place into a folder of its own and makes that the entry.
+// run fetches a location into a folder of its own and makes that the entry.
 func (c *Cache) run(ctx context.Context, p *pull) error {
 	src := c.cfg.Sources[p.at.Scheme]
 	if src == nil {

@@ -249,7 +249,7 @@ func TestSeveralFiles(t *testing.T) {
 	}
 }
 
-// Many want one place, some leave: it is fetched once, to its end. When all leave, it ends, and nothing of it is left.
+// Many want one location, some leave: it is fetched once, to its end. When all leave, it ends, and nothing of it is left.
 func TestOnePull(t *testing.T) {
 	b := start(t)
 	content := noise(8, 300<<10)

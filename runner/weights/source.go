@@ -14,7 +14,7 @@ type Location struct {
 }
 
 // A Source finds weights in places of one scheme. Its methods and those of its files are safe for concurrent use; their
-// errors are [*Error], with no place in them, or count as [ErrFetch]. Errors hold no secrets.
+// errors are [*Error], with no location in them, or count as [ErrFetch]. Errors hold no secrets.
 type Source interface {
 	// Stat describes the one file of that name. ErrNotFound: there is none; there may be a folder.
 	Stat(ctx context.Context, at catalog.Checkpoint) (File, error)

@@ -142,7 +142,7 @@ func (d *Driver) start(host catalog.Host) (c *child, running bool, err error) {
 	return c, true, nil
 }
 
-// awaitMinLife waits until a process has lived for Config.Settle.
+// awaitMinLife waits until a process has lived for Config.MinLife.
 func (d *Driver) awaitMinLife(ctx context.Context, c *child) error {
 	select {
 	case <-time.After(d.cfg.MinLife):

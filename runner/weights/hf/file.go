@@ -158,7 +158,7 @@ func (r *remote) open(ctx context.Context, from, n int64) (io.ReadCloser, error)
 	return body, err
 }
 
-// where is where the bytes are now; not at the place that was tried in vain, unless that is so again.
+// where is where the bytes are now; not at the location that was tried in vain, unless that is so again.
 func (r *remote) where(ctx context.Context, vain *url.URL) (told, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
