@@ -14,7 +14,7 @@ import (
 
 // copies is what this gateway saw of the copies of models that may have several. It belongs to one goroutine.
 type copies struct {
-	marks map[place][]mark // newest last, the first at least a window old once there is one
+	marks map[state.Copy][]mark // newest last, the first at least a window old once there is one
 }
 
 // mark is how many requests had ended at a moment.
@@ -25,7 +25,7 @@ type mark struct {
 
 // served notes how many requests to a copy have ended by now, and returns how many of them ended in the window before it;
 // ok is false until the copy has been seen for so long, or again when it was away for as long.
-func (c *copies) served(at place, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
+func (c *copies) served(at state.Copy, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
 	list := c.marks[at]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
 		list = nil
@@ -55,7 +55,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	for i, r := range s.Copies(m.ID) { // the least loaded first
 		f := g.flows.of(r.Host, m.ID)
 		ours := f.open.Load()
-		ended, known := g.copies.served(place{r.Host, m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
+		ended, known := g.copies.served(state.Copy{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
 		if i > 0 || !known || ours == 0 { // another copy's, too early, or another gateway's business
 			continue
 		}

@@ -82,8 +82,8 @@ func TestFurtherCopy(t *testing.T) {
 
 // What a copy serves is told once it was seen for a whole window, and anew when it was away.
 func TestServed(t *testing.T) {
-	c := copies{marks: map[place][]mark{}}
-	at, began := place{"a", "m"}, time.Unix(1000, 0)
+	c := copies{marks: map[state.Copy][]mark{}}
+	at, began := state.Copy{Host: "a", Model: "m"}, time.Unix(1000, 0)
 	for _, tc := range []struct {
 		after time.Duration
 		ended int64

@@ -65,7 +65,7 @@ func New(c Config) *Gate {
 	c = c.withDefaults()
 	g := &Gate{
 		store: c.Store, mirror: c.Mirror, waker: c.Waker, catalog: c.Catalog, cfg: c, id: c.Gateway, log: c.Log,
-		flows: flows{m: map[place]*flow{}}, copies: copies{marks: map[place][]mark{}},
+		flows: flows{m: map[state.Copy]*flow{}}, copies: copies{marks: map[state.Copy][]mark{}},
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, all: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*wakeLease{},
 		learned: estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},

@@ -110,7 +110,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	var out []Unloaded
 	var done []chan state.TicketRecord
 	for _, p := range loadedCopies(s, model) {
-		if host != "" && p.host != host {
+		if host != "" && p.Host != host {
 			continue
 		}
 		ticket, w, err := g.queueUnload(ctx, p, force)
@@ -121,7 +121,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 			continue // it went by itself meanwhile
 		}
 		defer g.unwatch(ticket)
-		out, done = append(out, Unloaded{Host: p.host, Model: p.model}), append(done, w)
+		out, done = append(out, Unloaded{Host: p.Host, Model: p.Model}), append(done, w)
 	}
 	if len(out) == 0 && model != "" {
 		return nil, api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", model)
@@ -140,8 +140,8 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 }
 
 // loadedCopies lists where the model, or with "" every model, is loaded, being loaded or retired on hosts that can be told to unload.
-func loadedCopies(s *state.Snapshot, model string) []place {
-	var out []place
+func loadedCopies(s *state.Snapshot, model string) []state.Copy {
+	var out []state.Copy
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[host]
 		if h.State != "ready" {
@@ -149,8 +149,8 @@ func loadedCopies(s *state.Snapshot, model string) []place {
 		}
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
 			m := h.Models[id]
-			p := place{host, cmp.Or(m.Retired, id)}
-			if (model == "" || p.model == model) && (m.State == "loaded" || m.State == "loading" || m.Retired != "") && !slices.Contains(out, p) {
+			p := state.Copy{Host: host, Model: cmp.Or(m.Retired, id)}
+			if (model == "" || p.Model == model) && (m.State == "loaded" || m.State == "loading" || m.Retired != "") && !slices.Contains(out, p) {
 				out = append(out, p)
 			}
 		}
@@ -159,18 +159,18 @@ func loadedCopies(s *state.Snapshot, model string) []place {
 }
 
 // queueUnload makes the ticket that unloads a model on a host; a nil channel means that the host holds it no more.
-func (g *Gate) queueUnload(ctx context.Context, p place, force bool) (ticket string, done chan state.TicketRecord, err error) {
+func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticket string, done chan state.TicketRecord, err error) {
 	g.mu.Lock()
-	n := loadAttempt{model: p.model, own: true, id: g.operationLocked()}
+	n := loadAttempt{model: p.Model, own: true, id: g.operationLocked()}
 	g.mu.Unlock()
 	if force {
 		n.fields = map[string]string{"force": "1"}
 	}
 	for s := g.mirror.Snapshot(); ; {
-		if !slices.Contains(loadedCopies(s, p.model), p) {
+		if !slices.Contains(loadedCopies(s, p.Model), p) {
 			return "", nil, nil
 		}
-		want := n.want(g.id, p.host, s.Revision, false)
+		want := n.want(g.id, p.Host, s.Revision, false)
 		want.Unload = true
 		got, err := g.store.Acquire(ctx, want)
 		v := n.acquired(time.Now(), got, err)

@@ -111,18 +111,16 @@ const maxFlows = 4096
 
 type flows struct {
 	mu sync.Mutex
-	m  map[place]*flow
+	m  map[state.Copy]*flow
 }
-
-type place struct{ host, model string }
 
 func (c *flows) of(host, model string) *flow {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.m[place{host, model}]
+	f := c.m[state.Copy{Host: host, Model: model}]
 	if f == nil {
 		f = new(flow)
-		c.m[place{host, model}] = f
+		c.m[state.Copy{Host: host, Model: model}] = f
 	}
 	return f
 }
@@ -134,8 +132,8 @@ func (c *flows) prune(s *state.Snapshot) {
 	if len(c.m) <= maxFlows {
 		return
 	}
-	maps.DeleteFunc(c.m, func(p place, f *flow) bool {
-		h := s.Hosts[p.host]
-		return f.open.Load() == 0 && (h == nil || h.Models[p.model] == nil)
+	maps.DeleteFunc(c.m, func(p state.Copy, f *flow) bool {
+		h := s.Hosts[p.Host]
+		return f.open.Load() == 0 && (h == nil || h.Models[p.Model] == nil)
 	})
 }

@@ -9,16 +9,13 @@ import (
 	"reveille/infra/state"
 )
 
-// place is one model on one host.
-type place struct{ host, model string }
-
 // unload queues the unload of every model that is idle past its time. The runner carries it out if the model is still
 // idle then by its own count.
 func (r *run) unload(ctx context.Context) error {
-	done := map[place]bool{}
+	done := map[state.Copy]bool{}
 	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
 		for _, u := range policy.Idle(r.view(s), r.now(s), r.Defaults).Unload {
-			p := place{u.Host, u.Model}
+			p := state.Copy{Host: u.Host, Model: u.Model}
 			if done[p] {
 				continue
 			}
