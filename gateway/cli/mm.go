@@ -12,7 +12,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/config"
-	"reveille/infra/mmcache"
+	"reveille/infra/mmstats"
 	"reveille/infra/state"
 	"reveille/infra/term"
 )
@@ -31,7 +31,7 @@ type mmRow struct {
 	Models    []string `json:"models"`
 	Media     int      `json:"media"`
 	Bytes     int64    `json:"bytes"`
-	mmcache.Stats
+	mmstats.Stats
 }
 
 // Run lists signatures with the models that have them, largest first; then such models as have been counted but have
@@ -43,7 +43,7 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer rdb.Close()
-	usage, err := mmcache.List(ctx, rdb)
+	usage, err := mmstats.List(ctx, rdb)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 		delete(users, u.Signature)
 	}
 	for _, sig := range slices.Sorted(maps.Keys(users)) {
-		if user := users[sig]; user.stats != (mmcache.Stats{}) {
+		if user := users[sig]; user.stats != (mmstats.Stats{}) {
 			rows = append(rows, mmRow{Signature: hex16(sig), Models: user.models, Stats: user.stats})
 		}
 	}
@@ -82,7 +82,7 @@ func hex16(sig uint64) string { return fmt.Sprintf("%016x", sig) }
 // sigUser is who uses a signature, and what the cache did for them together.
 type sigUser struct {
 	models []string
-	stats  mmcache.Stats
+	stats  mmstats.Stats
 }
 
 // signatures are the models of the published catalogue by signature.
@@ -104,7 +104,7 @@ func signatures(ctx context.Context, o state.Options) (map[uint64]sigUser, error
 	if err != nil {
 		return nil, err
 	}
-	tallies := mmcache.ReadStats(counters)
+	tallies := mmstats.ReadStats(counters)
 	out := map[uint64]sigUser{}
 	for _, m := range cat.Models {
 		if m.MMProj != "" {

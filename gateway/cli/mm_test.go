@@ -7,7 +7,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/config"
-	"reveille/infra/mmcache"
+	"reveille/infra/mmstats"
 	"reveille/infra/state"
 	"reveille/testenv"
 )
@@ -42,9 +42,9 @@ func TestMM(t *testing.T) {
 		t.Fatal(err)
 	}
 	counts := state.NewUsageReporter(store)
-	for counter, n := range map[string]float64{mmcache.CountHitsL1: 40, mmcache.CountHitsL2: 2, mmcache.CountMisses: 7} {
-		counts.Count(mmcache.CounterOf(counter, "eye"), n)
-		counts.Count(mmcache.CounterOf(counter, "ear"), 3)
+	for counter, n := range map[string]float64{mmstats.CountHitsL1: 40, mmstats.CountHitsL2: 2, mmstats.CountMisses: 7} {
+		counts.Count(mmstats.CounterOf(counter, "eye"), n)
+		counts.Count(mmstats.CounterOf(counter, "ear"), 3)
 	}
 	if err := counts.Flush(t.Context()); err != nil {
 		t.Fatal(err)

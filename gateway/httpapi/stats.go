@@ -5,7 +5,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"reveille/infra/mmcache"
+	"reveille/infra/mmstats"
 )
 
 // pooled are the pool's statistics that are told even before anything counted: of the last request that any gateway
@@ -29,12 +29,12 @@ func (s *Server) stats(r *request) error {
 		out[name] = int64(0)
 	}
 	for name, n := range counters { // whole numbers look like such in JSON
-		if !mmcache.IsCounterOf(name) {
+		if !mmstats.IsCounterOf(name) {
 			out[name] = n
 		}
 	}
-	var media mmcache.Stats
-	byModel := mmcache.ReadStats(counters)
+	var media mmstats.Stats
+	byModel := mmstats.ReadStats(counters)
 	for _, t := range byModel {
 		media = media.Plus(t)
 	}

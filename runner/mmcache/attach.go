@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
-	pool "reveille/infra/mmcache"
+	"reveille/infra/mmstats"
 )
 
 // The variables of an engine's environment that the interposer reads.
@@ -205,16 +205,16 @@ func (a *Attachment) hit(t tier, e *Entry) {
 	a.hits.Add(1)
 	a.s.m.hits[t].Inc()
 	a.s.m.saved.Add(e.EncodeTime.Seconds())
-	counter := [...]string{tierMemory: pool.CountHitsL1, tierRedis: pool.CountHitsL2}[t]
-	a.s.cfg.Count(pool.CounterOf(counter, a.model), 1)
-	a.s.cfg.Count(pool.CounterOf(pool.CountSavedSeconds, a.model), e.EncodeTime.Seconds())
+	counter := [...]string{tierMemory: mmstats.CountHitsL1, tierRedis: mmstats.CountHitsL2}[t]
+	a.s.cfg.Count(mmstats.CounterOf(counter, a.model), 1)
+	a.s.cfg.Count(mmstats.CounterOf(mmstats.CountSavedSeconds, a.model), e.EncodeTime.Seconds())
 }
 
 // miss counts a medium that the engine is about to encode.
 func (a *Attachment) miss() {
 	a.misses.Add(1)
 	a.s.m.misses.Inc()
-	a.s.cfg.Count(pool.CounterOf(pool.CountMisses, a.model), 1)
+	a.s.cfg.Count(mmstats.CounterOf(mmstats.CountMisses, a.model), 1)
 }
 
 // Detach closes the socket and waits until nothing of it is left. An engine that still runs goes on, uncached. It may

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"reveille/infra/mmcache"
+	"reveille/infra/mmstats"
 	"reveille/infra/state"
 	"reveille/testenv"
 )
@@ -29,7 +29,7 @@ func TestCluster(t *testing.T) {
 	}
 	all := cluster.Client(t)
 	waitFor(t, "all entries in the list", func() bool {
-		usage, err := mmcache.List(t.Context(), all)
+		usage, err := mmstats.List(t.Context(), all)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,7 @@ type Config struct {
 	Dir     string                // where sockets are made; it should be readable by the runner's user alone
 	Log     *slog.Logger
 	Metrics *metrics.Set // gets the cache's metrics; a set of its own when nil
-	// Count adds to a counter of the pool's statistics, see infra/mmcache.Stats; it must not block. Nil counts nothing.
+	// Count adds to a counter of the pool's statistics, see infra/mmstats.Stats; it must not block. Nil counts nothing.
 	Count func(counter string, n float64)
 
 	Bytes      int64         // of floats kept in this process; -1: none

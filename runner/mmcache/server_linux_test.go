@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
-	pool "reveille/infra/mmcache"
+	"reveille/infra/mmstats"
 	"reveille/testenv"
 )
 
@@ -179,8 +179,8 @@ func TestCounts(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	want := map[string]pool.Stats{"m": {HitsL1: 2, HitsL2: 1, Misses: 1, SavedSeconds: 3 * 0.001}}
-	if got := pool.ReadStats(counters); !reflect.DeepEqual(got, want) || len(counters) != 4 {
+	want := map[string]mmstats.Stats{"m": {HitsL1: 2, HitsL2: 1, Misses: 1, SavedSeconds: 3 * 0.001}}
+	if got := mmstats.ReadStats(counters); !reflect.DeepEqual(got, want) || len(counters) != 4 {
 		t.Errorf("%+v of %v, want %+v", got, counters, want)
 	}
 }

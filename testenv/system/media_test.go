@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"reveille/infra/mmcache"
+	"reveille/infra/mmstats"
 	"reveille/testenv"
 )
 
@@ -107,11 +107,11 @@ func tokensOf(a answer) (shown, error) {
 }
 
 // tally is what /stats tells of a model's media.
-func (v *viewer) tally(model string) mmcache.Stats {
+func (v *viewer) tally(model string) mmstats.Stats {
 	v.t.Helper()
 	a := v.get(v.URL + "/v1/stats")
 	var stats struct {
-		Media map[string]mmcache.Stats `json:"media_cache"`
+		Media map[string]mmstats.Stats `json:"media_cache"`
 	}
 	if err := json.Unmarshal(a.body, &stats); err != nil || a.status != http.StatusOK {
 		v.t.Fatalf("/v1/stats: %v %v", a, err)

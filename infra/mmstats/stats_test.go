@@ -1,4 +1,4 @@
-package mmcache
+package mmstats
 
 import (
 	"reflect"

@@ -1,7 +1,7 @@
-// Package mmcache looks at the encoder cache from outside: which models have entries in Redis, how many, and how large
+// Package mmstats looks at the encoder cache from outside: which models have entries in Redis, how many, and how large
 // ([List]); and what the cache did for each model ([ReadStats]). Package runner/mmcache writes both: the entries as hashes
 // mm:<signature>:<key>, both 16 hex digits, the rest as counters of the pool's statistics.
-package mmcache
+package mmstats
 
 import (
 	"cmp"
