@@ -26,13 +26,13 @@ func TestWarmPathIsTrue(t *testing.T) {
 			folders[filepath.Base(dir)] = dir
 		}
 	}
-	named := regexp.MustCompile(`\[(\w+)\.([\w.]+)\]`).FindAllSubmatch(text, -1)
+	named := regexp.MustCompile(`\[(\w+)\.([\w.]+)\]`).FindAllStringSubmatch(string(text), -1)
 	if len(named) == 0 || len(named) > most {
 		t.Errorf("gateway/doc.go names %d functions, want 1 to %d", len(named), most)
 	}
 	known := map[string]map[string]bool{}
 	for _, m := range named {
-		folder, name := string(m[1]), string(m[2])
+		folder, name := m[1], m[2]
 		if known[folder] == nil {
 			known[folder] = functionsIn(t, folders[folder])
 		}
