@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -32,33 +31,31 @@ type exchange struct {
 	after  func()                                 // what is to follow a complete answer; nil nothing
 	load   func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
-	link   relay.Call
-	watch  *relay.Watch
-	waiter atomic.Pointer[scheduling.Waiter] // while it waits at the gate
-	handed bool                              // the body stream finishes the exchange
-	done   bool                              // finish ran
-	open   bool                              // counted among the streams of the model
+	watch *relay.Watch // for the client's leaving
+	admission
+	attempt
+	response
+}
 
-	wait     waitPolicy
-	route    scheduling.Route
-	routed   bool // route is to be used as it is
-	inUse    bool // route counts one of our requests
-	info     scheduling.LoadInfo
-	cold     bool // it waited for a load
-	charged  bool // what load it causes was charged to its account
-	denied   bool // its account had no load left
-	state    string
-	ahead    int
-	refused  refusals
-	resigned bool // signed anew after a runner did not accept a signature
-	repeated bool // after its engine crashed
-
+// attempt is one try at a runner; a request may need several.
+type attempt struct {
+	link      relay.Call
+	inUse     bool     // the route counts one of our requests
+	resigned  bool     // signed anew after a runner did not accept a signature
+	repeated  bool     // after its engine crashed
 	suspected *suspect // a constrained request that an engine may have
 
 	req     relay.Request
 	fields  [8]relay.Field
 	scratch [320]byte // the values of its fields
-	tap     *tap
+}
+
+// response is the answer on its way to the client.
+type response struct {
+	tap    *tap
+	handed bool // the body stream finishes the exchange
+	open   bool // counted among the streams of the model
+	done   bool // finish ran
 }
 
 // infer serves an inference route on the engine's path.

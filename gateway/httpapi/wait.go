@@ -3,6 +3,7 @@ package httpapi
 import (
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -40,6 +41,21 @@ func waitPolicyOf(h *fasthttp.RequestHeader, hold time.Duration) (waitPolicy, er
 		}
 	}
 	return p, nil
+}
+
+// admission is what an exchange goes through until it has a route.
+type admission struct {
+	wait    waitPolicy
+	waiter  atomic.Pointer[scheduling.Waiter] // while it waits at the gate
+	route   scheduling.Route
+	routed  bool // route is to be used as it is
+	info    scheduling.LoadInfo
+	cold    bool   // it waited for a load
+	charged bool   // what load it causes was charged to its account
+	denied  bool   // its account had no load left
+	state   string // of the model when the request came
+	ahead   int    // most requests that were before it in the queue
+	refused refusals
 }
 
 // coldPolicy obeys x-cold-wait for a model that is not loaded: fail and fallback do not wait.
