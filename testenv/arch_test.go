@@ -193,7 +193,7 @@ func TestNoInit(t *testing.T) {
 }
 
 // contract returns the words that a script's leading comment must hold, in any case: what
-// it is given if it is given anything, what it returns, what it keeps true. A prelude is
+// it is given if it is given anything, what it returns, what it keeps true. A library is
 // no operation but what the others begin with.
 func contract(path, script string) []string {
 	var words []string
@@ -202,7 +202,7 @@ func contract(path, script string) []string {
 			words = append(words, given)
 		}
 	}
-	if strings.HasSuffix(path, "/prelude.lua") {
+	if strings.Contains(path, "/lib/") {
 		return words
 	}
 	return append(words, "Returns", "Invariant")

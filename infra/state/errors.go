@@ -49,6 +49,10 @@ func errorOf(word string) error {
 		return ErrNotOwner
 	case "stopping":
 		return ErrStopping
+	case "stale":
+		return ErrStale
+	case "wanted":
+		return ErrWanted
 	case "awake":
 		return ErrAwake
 	}

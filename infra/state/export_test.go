@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -19,11 +20,14 @@ func ParseURL(url string) (*redis.UniversalOptions, error) {
 
 // Sources are the scripts as they are sent to Redis 7, by name.
 func Sources() map[string]string {
-	return map[string]string{
-		"register": registerLua, "beat": beatLua, "model_put": modelPutLua, "model_drop": modelDropLua, "acquire": acquireLua, "renew": renewLua,
-		"leave": leaveLua, "begin": beginLua, "finish": finishLua, "touch": touchLua, "snapshot": snapshotLua, "catalog_put": catalogPutLua,
-		"wake": wakeLua, "claim": claimLua, "host_state": hostStateLua, "sleep": sleepLua, "repair": repairLua, "pulled": pulledLua,
+	out := map[string]string{}
+	files, _ := luaFiles.ReadDir("lua")
+	for _, f := range files {
+		if name, is := strings.CutSuffix(f.Name(), ".lua"); is {
+			out[name] = luaSource(name)
+		}
 	}
+	return out
 }
 
 // Plain reports whether the store found a server that does not know `#!lua`.

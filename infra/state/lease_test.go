@@ -425,11 +425,11 @@ func TestLeasesOutliveNothing(t *testing.T) {
 
 // TestSharedConstants: Lua and Go agree on when a host counts as lost.
 func TestSharedConstants(t *testing.T) {
-	src, err := os.ReadFile(filepath.Join("lua", "prelude.lua"))
+	src, err := os.ReadFile(filepath.Join("lua", "lib", "base.lua"))
 	must(t, err)
 	m := regexp.MustCompile(`local LOST_MS = (\d+)`).FindSubmatch(src)
 	if m == nil {
-		t.Fatal("prelude.lua has no LOST_MS")
+		t.Fatal("base.lua has no LOST_MS")
 	}
 	ms, err := strconv.ParseInt(string(m[1]), 10, 64)
 	must(t, err)

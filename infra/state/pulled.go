@@ -1,12 +1,6 @@
 package state
 
-import (
-	"context"
-	_ "embed" // the script
-)
-
-//go:embed lua/pulled.lua
-var pulledLua string
+import "context"
 
 // Pulled is how far the weights that a load waits for have come.
 type Pulled struct {

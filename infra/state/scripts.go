@@ -2,7 +2,7 @@ package state
 
 import (
 	"context"
-	_ "embed" // the scripts
+	"embed"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -10,56 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-//go:embed lua/prelude.lua
-var preludeLua string
-
-//go:embed lua/register.lua
-var registerLua string
-
-//go:embed lua/beat.lua
-var beatLua string
-
-//go:embed lua/model_put.lua
-var modelPutLua string
-
-//go:embed lua/model_drop.lua
-var modelDropLua string
-
-//go:embed lua/acquire.lua
-var acquireLua string
-
-//go:embed lua/renew.lua
-var renewLua string
-
-//go:embed lua/leave.lua
-var leaveLua string
-
-//go:embed lua/begin.lua
-var beginLua string
-
-//go:embed lua/finish.lua
-var finishLua string
-
-//go:embed lua/touch.lua
-var touchLua string
-
-//go:embed lua/snapshot.lua
-var snapshotLua string
-
-//go:embed lua/record.lua
-var recordLua string
-
-//go:embed lua/catalog_put.lua
-var catalogPutLua string
-
-//go:embed lua/wake.lua
-var wakeLua string
-
-//go:embed lua/claim.lua
-var claimLua string
-
-//go:embed lua/host_state.lua
-var hostStateLua string
+// luaFiles are the operations, lua/NAME.lua, and the functions that they share, lua/lib/NAME.lua.
+//
+//go:embed lua/*.lua lua/lib/*.lua
+var luaFiles embed.FS
 
 const shebang = "#!lua\n"
 
@@ -71,9 +25,22 @@ type script struct {
 	usePlain      atomic.Bool
 }
 
-func newScript(src string) *script {
-	body := preludeLua + "local function operation()\n" + strings.TrimPrefix(src, shebang) + "\nend\nreturn bounded(operation())\n"
-	return &script{modern: redis.NewScript(shebang + body), plain: redis.NewScript(body)}
+// newScript makes the script of an operation, with base and the libraries that it names in front.
+func newScript(name string, libs ...string) *script {
+	var body strings.Builder
+	for _, lib := range append([]string{"base"}, libs...) {
+		body.WriteString(luaSource("lib/"+lib) + "\n")
+	}
+	body.WriteString("local function operation()\n" + strings.TrimPrefix(luaSource(name), shebang) + "\nend\nreturn bounded(operation())\n")
+	return &script{modern: redis.NewScript(shebang + body.String()), plain: redis.NewScript(body.String())}
+}
+
+func luaSource(name string) string {
+	src, err := luaFiles.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic(err) // the files are part of the program
+	}
+	return string(src)
 }
 
 // run calls the script by its digest, sending its text only to a server that does not have it (NOSCRIPT).
@@ -95,15 +62,27 @@ func unknownShebang(err error) bool {
 }
 
 type scripts struct {
-	register, beat, modelPut, modelDrop, acquire, renew, leave, begin, finish, touch, snapshot, catalogPut, wake, claim, hostState, sleep, repair, forget, pulled, record *script
+	register, beat, hostState, forget, repair    *script
+	modelPut, modelDrop, touch                   *script
+	acquire, renew, leave, begin, pulled, finish *script
+	wake, claim                                  *script
+	commitSleep, confirmSleep, cancelSleep       *script
+	stop, endStop                                *script
+	snapshot, record, catalogPut                 *script
 }
 
 func newScripts() scripts {
+	hosts := []string{"tickets", "models", "hosts"}
 	return scripts{
-		register: newScript(registerLua), beat: newScript(beatLua), modelPut: newScript(modelPutLua), modelDrop: newScript(modelDropLua),
-		acquire: newScript(acquireLua), renew: newScript(renewLua), leave: newScript(leaveLua), begin: newScript(beginLua),
-		finish: newScript(finishLua), touch: newScript(touchLua), snapshot: newScript(snapshotLua), catalogPut: newScript(catalogPutLua),
-		wake: newScript(wakeLua), claim: newScript(claimLua), hostState: newScript(hostStateLua),
-		sleep: newScript(sleepLua), repair: newScript(repairLua), forget: newScript(forgetLua), pulled: newScript(pulledLua), record: newScript(recordLua),
+		register: newScript("register", hosts...), beat: newScript("beat", append(hosts, "catalog")...), hostState: newScript("host_state", hosts...),
+		forget: newScript("forget", hosts...), repair: newScript("repair", hosts...),
+		modelPut: newScript("model_put", "models"), modelDrop: newScript("model_drop", "models"), touch: newScript("touch"),
+		acquire: newScript("acquire", hosts...), renew: newScript("renew", hosts...), leave: newScript("leave", "tickets"),
+		begin: newScript("begin", "tickets"), pulled: newScript("pulled"), finish: newScript("finish", "tickets"),
+		wake: newScript("wake", "tickets"), claim: newScript("claim", hosts...),
+		commitSleep: newScript("sleep_commit", "sleeping"), confirmSleep: newScript("sleep_confirm", append(hosts, "sleeping")...),
+		cancelSleep: newScript("sleep_cancel", append(hosts, "sleeping")...),
+		stop:        newScript("sleep_stop", "sleeping"), endStop: newScript("sleep_end", "sleeping"),
+		snapshot: newScript("snapshot", "catalog"), record: newScript("record", "catalog"), catalogPut: newScript("catalog_put"),
 	}
 }

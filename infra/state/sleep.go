@@ -2,19 +2,9 @@ package state
 
 import (
 	"context"
-	_ "embed" // the scripts
 	"errors"
 	"time"
 )
-
-//go:embed lua/sleep.lua
-var sleepLua string
-
-//go:embed lua/repair.lua
-var repairLua string
-
-//go:embed lua/forget.lua
-var forgetLua string
 
 // ErrWanted: work came for the host, which is not to sleep now.
 var ErrWanted = errors.New("host is wanted awake")
@@ -32,7 +22,7 @@ var ErrWanted = errors.New("host is wanted awake")
 // CommitSleep makes a host drain that a snapshot of this revision showed without work, last active at activeMS, and
 // returns the token of the sleep. ErrStale: the pool changed since; ErrWanted: there is work.
 func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error) {
-	words, err := s.sleep(ctx, host, "commit", sweep, "", revision, activeMS, "")
+	words, err := s.evalWords(ctx, s.scripts.commitSleep, host, sweep, WakeLease.Milliseconds(), revision, activeMS)
 	if err != nil || len(words) == 0 {
 		return "", err
 	}
@@ -42,51 +32,43 @@ func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision ui
 // ConfirmSleep says that nothing is open or held on the caller's host, which is draining by the sleep of this token: it is
 // asleep from here on. ErrWanted: work came, and the host is ready again.
 func (s *Store) ConfirmSleep(ctx context.Context, host string, generation uint64, token string) error {
-	_, err := s.sleep(ctx, host, "drained", generation, token, 0, "", "")
+	_, err := s.evalWords(ctx, s.scripts.confirmSleep, host, generation, token)
 	return err
 }
 
 // CancelSleep makes a host ready again whose runner has not confirmed. ErrGone: it has.
 func (s *Store) CancelSleep(ctx context.Context, host, sweep, token string) error {
-	_, err := s.sleep(ctx, host, "cancel", sweep, token, 0, "", "")
+	_, err := s.evalWords(ctx, s.scripts.cancelSleep, host, sweep, token)
 	return err
 }
 
 // BeginStop gives the caller the right to turn the machine of a sleeping host off, for WakeLease. ErrWanted: work came, the
 // host is free to be woken; ErrNotOwner: another turns it off.
 func (s *Store) BeginStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.sleep(ctx, host, "stop", sweep, token, 0, "", "")
+	_, err := s.evalWords(ctx, s.scripts.stop, host, sweep, token, WakeLease.Milliseconds(), "begin")
 	return err
 }
 
 // HoldStop keeps that right for another WakeLease.
 func (s *Store) HoldStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.sleep(ctx, host, "hold", sweep, token, 0, "", "")
+	_, err := s.evalWords(ctx, s.scripts.stop, host, sweep, token, WakeLease.Milliseconds(), "hold")
 	return err
 }
 
 // EndStop gives the right up: the machine is off, or with a failure was not turned off, which a later sweep tries again.
 func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string) error {
-	verb := "done"
+	outcome := "done"
 	if failure != "" {
-		verb = "failed"
+		outcome = "failed"
 	}
-	_, err := s.sleep(ctx, host, verb, sweep, token, 0, "", failure)
+	_, err := s.evalWords(ctx, s.scripts.endStop, host, sweep, token, outcome, failure)
 	return err
 }
 
 // LeaveStop gives the right up before the machine is known to be off: a later sweep goes on.
 func (s *Store) LeaveStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.sleep(ctx, host, "leave", sweep, token, 0, "", "")
+	_, err := s.evalWords(ctx, s.scripts.endStop, host, sweep, token, "leave", "")
 	return err
-}
-
-func (s *Store) sleep(ctx context.Context, host, verb string, who any, token string, revision uint64, activeMS, reason string) ([]string, error) {
-	out, err := s.eval(ctx, s.scripts.sleep, host, verb, who, token, WakeLease.Milliseconds(), revision, activeMS, reason)
-	if err != nil {
-		return nil, err
-	}
-	return sleepStep(out)
 }
 
 // MarkLost writes a host lost whose runner has been silent for twice LostAfter, the second half of it since somebody
@@ -110,31 +92,11 @@ func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration)
 // Forget removes a host that sleeps or is lost and of which nothing was heard for limit. It is the caller's to see that the
 // catalogue does not name it. ErrGone: it is not there; ErrWanted: it is awake, has work, or was heard of since.
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
-	out, err := s.eval(ctx, s.scripts.forget, host, limit.Milliseconds())
-	if err == nil {
-		_, err = sleepStep(out)
-	}
+	_, err := s.evalWords(ctx, s.scripts.forget, host, limit.Milliseconds())
 	return err
 }
 
 func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration) error {
-	out, err := s.eval(ctx, s.scripts.repair, host, verb, limit.Milliseconds())
-	if err == nil {
-		_, err = sleepStep(out)
-	}
+	_, err := s.evalWords(ctx, s.scripts.repair, host, verb, limit.Milliseconds())
 	return err
-}
-
-// sleepStep reads a list whose first word is the status.
-func sleepStep(out any) ([]string, error) {
-	words := toStrings(out)
-	switch {
-	case len(words) == 0:
-		return nil, errors.New("state script answered nothing")
-	case words[0] == "stale":
-		return nil, ErrStale
-	case words[0] == "wanted":
-		return nil, ErrWanted
-	}
-	return words[1:], errorOf(words[0])
 }

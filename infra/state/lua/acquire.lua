@@ -8,7 +8,7 @@
 -- ARGV[12] operation id, '' none: the same id again returns the first ticket  [13] wake lease ms
 -- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped as the new one is made; '' none
 -- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}; wake is the fencing token of the
--- duty to wake the host, '' when it is awake or somebody else's duty. state is an ended one when an operation is repeated
+-- lease to wake the host, '' when it is awake or somebody else has it. state is an ended one when an operation is repeated
 -- late, and `ready` for an unload on a sleeping host, which has nothing left to unload. none: nothing to attach to without a
 -- host, or nothing left to replace.
 -- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; a background load
@@ -29,7 +29,7 @@ local function attach(id, status)
     else
       redis.call('ZADD', P .. 'waiters:' .. id, num(NOW + tonumber(ARGV[7])), gw)
     end
-    if t.kind == 'load' then wake = wake_duty(t.host, gw, ARGV[13]) end
+    if t.kind == 'load' then wake = wake_lease(t.host, gw, ARGV[13]) end
     t = hash(key) -- a host just found lost gives its begun work back
   end
   return cjson.encode({status = status, host = t.host, ticket = id, state = t.state, position = position(t.host, id), wake = wake})

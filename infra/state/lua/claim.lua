@@ -3,7 +3,7 @@
 -- or that an operator wants awake.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] gateway  [4] wake lease ms  [5] 1: an operator wants it awake, whatever is queued
--- Returns the fencing token of the wake duty, '' when the host is awake, another holds the duty or nothing is wanted there.
+-- Returns the fencing token of the wake lease, '' when the host is awake, another holds it or nothing is wanted there.
 -- Invariant: a host is woken for work or by word only: loads that nobody waits for are dropped first.
 local h = ARGV[2]
 local wanted = ARGV[5] == '1'
@@ -18,4 +18,4 @@ for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
   end
 end
 if not wanted then return '' end
-return wake_duty(h, ARGV[3], ARGV[4])
+return wake_lease(h, ARGV[3], ARGV[4])

@@ -3,7 +3,7 @@
 -- KEYS[1] prefix
 -- ARGV[2] gateway  [3] waiter lease ms  [4] wake lease ms  [5…] tickets
 -- Returns JSON array, one item per ticket in order: {ticket, found, fields, position, wake} (found false: the ticket is gone, ask anew).
--- Invariant: a waiter that stops renewing is gone within its lease; a wake duty whose holder died is taken over here.
+-- Invariant: a waiter that stops renewing is gone within its lease; a wake lease whose holder died is taken over here.
 local out = {}
 for i = 5, #ARGV do
   local id = ARGV[i]
@@ -11,7 +11,7 @@ for i = 5, #ARGV do
   local item = {ticket = id, found = t ~= nil, position = 0, wake = ''}
   if t and pending(t.state) then
     redis.call('ZADD', P .. 'waiters:' .. id, num(NOW + tonumber(ARGV[3])), ARGV[2])
-    if t.kind == 'load' then item.wake = wake_duty(t.host, ARGV[2], ARGV[4]) end
+    if t.kind == 'load' then item.wake = wake_lease(t.host, ARGV[2], ARGV[4]) end
     t = hash(P .. 'ticket:' .. id) -- a host just found lost gives its begun work back
     for k, q in ipairs(redis.call('LRANGE', P .. 'queue:' .. t.host, 0, -1)) do if q == id then item.position = k end end
   end

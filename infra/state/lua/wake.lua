@@ -1,10 +1,10 @@
 #!lua
--- wake: the holder of a host's wake duty keeps it, or gives it up with the reason why the host does not come.
+-- wake: the holder of a host's wake lease keeps it, or gives it up with the reason why the host does not come.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] token  [4] verb: renew | leave | failed (refused) | overdue (it did not come)
 -- [5] lease ms (renew)  [6] code (failed, overdue)  [7] message (same)
--- Returns 'ok' | 'lost' (another holds the duty) | 'awake' (the runner has registered: the duty is over).
--- Invariant: only the token's holder speaks for the duty; a failed wake fails the tickets that wait for the host, an overdue one
+-- Returns 'ok' | 'lost' (another holds the lease) | 'awake' (the runner has registered: the lease is over).
+-- Invariant: only the token's holder speaks for the lease; a failed wake fails the tickets that wait for the host, an overdue one
 -- leaves its machine, which may be on, for a sweep to turn off; one that its holder leaves (it goes away itself) is free for
 -- whoever waits.
 local h, key = ARGV[2], P .. 'wake:' .. ARGV[2]

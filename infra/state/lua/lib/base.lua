@@ -1,0 +1,89 @@
+-- Shared by every script of this folder: Go puts it in front of each. Not an operation of its own.
+-- KEYS[1] is the pool's prefix, `rv:{pool}:`; every key a script touches begins with it, so all share one cluster slot.
+-- ARGV[1] is the time in ms since the epoch, or 0 to take Redis' own clock (always, outside simulations).
+local P = KEYS[1]
+local NOW = tonumber(ARGV[1])
+local NOW_US = NOW * 1000
+if NOW == 0 then
+  local t = redis.call('TIME')
+  NOW_US = t[1] * 1000000 + t[2]
+  NOW = math.floor(NOW_US / 1000)
+end
+
+-- LOST_MS is LostAfter of the Go side.
+local LOST_MS = 10000
+
+-- num prints a whole number without an exponent.
+local function num(n) return string.format('%.0f', n) end
+
+-- hash reads a whole hash as a table, nil when the key is missing.
+local function hash(key)
+  local flat = redis.call('HGETALL', key)
+  if #flat == 0 then return nil end
+  local out = {}
+  for i = 1, #flat, 2 do out[flat[i]] = flat[i + 1] end
+  return out
+end
+
+-- given is a number of a counter, 0 for one that no counter has come to: it is more than a day ahead, so somebody wrote it.
+local function given(n)
+  n = tonumber(n) or 0
+  return n > NOW_US + 86400000000 and 0 or n
+end
+
+-- rise moves a counter up: past its last value, the clock in us and floor, so that it rises also after lost data.
+local function rise(key, floor)
+  local n = num(math.max(given(redis.call('GET', key)) + 1, NOW_US, given(floor)))
+  redis.call('SET', key, n)
+  return n
+end
+
+-- changed raises the revision: every decision made on an older snapshot is stale from here on, also on one from before
+-- Redis lost its data.
+local function changed() rise(P .. 'rev', 0) end
+
+-- publish tells all mirrors. Losing an event is harmless: mirrors also poll. The revision goes as text: cjson keeps 14 digits.
+local function publish(event)
+  event.rev = redis.call('GET', P .. 'rev') or '0'
+  redis.call('PUBLISH', P .. 'events', cjson.encode(event))
+end
+
+-- token returns a fencing token: higher than any given before and than floor.
+local function token(floor) return rise(P .. 'token', (floor or 0) + 1) end
+
+-- owner reports whether generation g may write host h: 'ok', 'unknown' (no such host) or 'fenced'.
+local function owner(h, g)
+  local have = redis.call('HGET', P .. 'host:' .. h, 'generation')
+  if not have then return 'unknown' end
+  if have ~= g then return 'fenced' end
+  return 'ok'
+end
+
+-- awake tells a state in which a runner serves the host.
+local function awake(state) return state == 'ready' or state == 'draining' end
+
+-- overdue reports whether nothing was heard of an awake host for too long; seen is its field seen_ms.
+local function overdue(seen) return NOW - tonumber(seen or '0') > LOST_MS end
+
+-- pending tells the state of a ticket that has no outcome yet.
+local function pending(state) return state == 'queued' or state == 'loading' end
+
+-- bounded is a reply, or an error in place of one that would take the caller more than MOST bytes: its texts, and EACH for
+-- every part of a list.
+local MOST, EACH = 32 * 1024 * 1024, 48
+local function weight(v)
+  if type(v) == 'string' then return #v end
+  if type(v) ~= 'table' then return 0 end
+  local flat, text = pcall(table.concat, v) -- a hash: several times faster than part by part
+  if flat then return #text + EACH * #v end
+  local sum = EACH * #v
+  for i = 1, #v do
+    sum = sum + weight(v[i])
+    if sum > MOST then break end
+  end
+  return sum
+end
+local function bounded(reply)
+  if weight(reply) > MOST then return {err = 'TOOLARGE the reply has more than 32 MiB'} end
+  return reply
+end

@@ -1,0 +1,78 @@
+-- Functions on hosts: their end, their sleep, their waking. Needs base, tickets and models.
+
+-- forget_host takes away what only a running runner can hold: model records, NPU, begun work. Loads stay queued for the
+-- next runner of the host; unloads have come true.
+local function forget_host(h)
+  for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
+  set_npu(h, '')
+  requeue(h, '')
+  for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
+    if redis.call('HGET', P .. 'ticket:' .. id, 'kind') == 'unload' then announce(id, close(id, 'ready'), 'ready') end
+  end
+end
+
+-- LEFT_MS is how long after a driver accepted a sleep a machine that nobody saw off may still be going down.
+local LEFT_MS = 120000
+
+-- stopping tells a host whose machine is being turned off: somebody holds its stop, or left it a short while ago after the
+-- driver had accepted. Its runner, which may still live, is not to serve again.
+local function stopping(h)
+  local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'stop_ms', 'left_ms', 'sleep_token')
+  if awake(f[1]) then return false end
+  if f[3] and NOW - tonumber(f[3]) < LEFT_MS then return true end
+  if f[1] ~= 'asleep' or not f[2] then return false end
+  local lease = redis.call('HMGET', P .. 'wake:' .. h, 'token', 'exp_ms')
+  return lease[1] == f[4] and tonumber(lease[2] or '0') >= NOW
+end
+
+-- presumed_lost tells a host that did not beat for LOST_MS and then for LOST_MS more since somebody noticed: the second
+-- wait keeps a Redis that was itself away from declaring every host lost the moment it is back. beat withdraws the notice.
+local function presumed_lost(key, seen, noticed)
+  if not overdue(seen) then return false end
+  if not noticed then redis.call('HSET', key, 'lost_ms', num(NOW)) end
+  return noticed and NOW - tonumber(noticed) > LOST_MS
+end
+
+-- call_off takes back the sleep of a host that drains for one and that its runner has not confirmed: it is ready, as its
+-- runner believes all the time. True when there was such a sleep.
+local function call_off(h, reason)
+  local key, power = P .. 'host:' .. h, P .. 'wake:' .. h
+  local f = redis.call('HMGET', key, 'state', 'sleep_token')
+  if f[1] ~= 'draining' or not f[2] then return false end
+  redis.call('HSET', key, 'state', 'ready')
+  redis.call('HDEL', key, 'sleep_token')
+  if redis.call('HGET', power, 'token') == f[2] then redis.call('DEL', power) end
+  changed()
+  publish({kind = 'host', host = h, state = 'ready', reason = reason})
+  return true
+end
+
+-- wake_lease gives the caller the lease to wake host h when it needs waking and nobody holds the lease: its fencing token,
+-- or ''. A host that is presumed lost needs waking; its runner, should it live, registers anew. One that drains for a sleep
+-- which is not confirmed yet just stays awake.
+local function wake_lease(h, gateway, lease_ms)
+  local key = P .. 'host:' .. h
+  local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms')
+  local state = f[1] or 'asleep'
+  if awake(state) then
+    if not presumed_lost(key, f[2], f[3]) then
+      call_off(h, 'wanted')
+      return ''
+    end
+    forget_host(h)
+    redis.call('HDEL', key, 'generation', 'lost_ms')
+    redis.call('DEL', P .. 'wake:' .. h)
+  end
+  local held = hash(P .. 'wake:' .. h)
+  if held and tonumber(held.exp_ms) >= NOW then return '' end
+  local t = token(held and tonumber(held.token) or 0)
+  redis.call('HSET', P .. 'wake:' .. h, 'owner', gateway, 'token', t, 'exp_ms', num(NOW + tonumber(lease_ms)), 'since_ms', num(NOW))
+  redis.call('PEXPIRE', P .. 'wake:' .. h, 3600000)
+  if state ~= 'waking' then
+    redis.call('SADD', P .. 'hosts', h)
+    redis.call('HSET', key, 'state', 'waking', 'waking_ms', num(NOW))
+    changed()
+    publish({kind = 'host', host = h, state = 'waking'})
+  end
+  return t
+end

@@ -1,0 +1,35 @@
+-- Functions on the records of models. Needs base.
+
+-- drop_model forgets a model of a host: record, LRU place, membership.
+local function drop_model(h, m)
+  local ty = redis.call('HGET', P .. 'model:' .. h .. ':' .. m, 'type')
+  redis.call('DEL', P .. 'model:' .. h .. ':' .. m)
+  redis.call('SREM', P .. 'models:' .. h, m)
+  if ty then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. ty, m) end
+end
+
+-- set_npu records which models hold the NPU of a host; '' is none.
+local function set_npu(h, models)
+  if models == '' then redis.call('DEL', P .. 'npu:' .. h) else redis.call('SET', P .. 'npu:' .. h, models) end
+end
+
+-- put_model writes a record from a table of strings. used_age_ms, if there, becomes used_ms by Redis' clock; the last use
+-- and the LRU place never move back, and a model without one counts as used now.
+-- REQUIRES: fields.type is there (has_type), so that nothing fails after the first write.
+local function put_model(h, m, fields)
+  local key = P .. 'model:' .. h .. ':' .. m
+  local old = redis.call('HMGET', key, 'type', 'used_ms')
+  local used = math.max(tonumber(fields.used_ms or '0'), tonumber(old[2] or '0'))
+  if fields.used_age_ms then used = math.max(used, NOW - math.max(tonumber(fields.used_age_ms), 0)) end
+  if used == 0 then used = NOW end
+  fields.used_age_ms, fields.used_ms = nil, num(used)
+  local flat = {}
+  for k, v in pairs(fields) do flat[#flat + 1] = k; flat[#flat + 1] = v end
+  redis.call('HSET', key, unpack(flat))
+  redis.call('SADD', P .. 'models:' .. h, m)
+  if old[1] and old[1] ~= fields.type then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. old[1], m) end
+  redis.call('ZADD', P .. 'lru:' .. h .. ':' .. fields.type, 'GT', num(used), m)
+end
+
+-- has_type reports whether a record can be written: every one names its type.
+local function has_type(fields) return type(fields) == 'table' and type(fields.type) == 'string' and fields.type ~= '' end

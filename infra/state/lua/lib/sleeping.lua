@@ -1,0 +1,41 @@
+-- Functions on a host's way to sleep, for the scripts sleep_*. Needs base.
+-- From stop to end the sleeper holds the lease of `wake:<h>`, so nobody wakes the host meanwhile; a request that comes is
+-- queued, and a waiter gets the lease to wake when this one ends. Field sleep_token stays until the machine is known to be
+-- off, so that another sweep finishes what a dead one began.
+
+-- has_work tells a host with a model, a load or a ticket.
+local function has_work(h)
+  return redis.call('HEXISTS', P .. 'host:' .. h, 'loading') == 1 or redis.call('SCARD', P .. 'models:' .. h) > 0 or
+    redis.call('LLEN', P .. 'queue:' .. h) > 0 or redis.call('SCARD', P .. 'begun:' .. h) > 0
+end
+
+-- held_by_other reports whether somebody but who holds the lease of the host's power.
+local function held_by_other(h, who)
+  local lease = hash(P .. 'wake:' .. h)
+  return lease and lease.owner ~= who and tonumber(lease.exp_ms or '0') >= NOW
+end
+
+-- take_power takes that lease, free_power gives it back if it is of this sleep.
+local function take_power(h, who, sleep, lease_ms)
+  redis.call('HSET', P .. 'wake:' .. h, 'owner', who, 'token', sleep, 'exp_ms', num(NOW + tonumber(lease_ms)), 'since_ms', num(NOW))
+  redis.call('PEXPIRE', P .. 'wake:' .. h, 3600000)
+end
+local function free_power(h, sleep)
+  if redis.call('HGET', P .. 'wake:' .. h, 'token') == sleep then redis.call('DEL', P .. 'wake:' .. h) end
+end
+
+-- become writes a host's state and tells it.
+local function become(h, state)
+  redis.call('HSET', P .. 'host:' .. h, 'state', state)
+  changed()
+  publish({kind = 'host', host = h, state = state, reason = 'sleep'})
+end
+
+-- not_mine is why who may not go on with a sleep, in a state that it needs: 'gone' (it is over), 'lost' (another holds the
+-- power); nil when nothing is wrong.
+local function not_mine(h, who, sleep, state)
+  local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'sleep_token')
+  if f[2] ~= sleep then return 'gone' end
+  if held_by_other(h, who) then return 'lost' end
+  if f[1] ~= state then return 'gone' end
+end

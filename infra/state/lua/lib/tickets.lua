@@ -1,0 +1,42 @@
+-- Functions on tickets, for the scripts that name them. Needs base.
+
+-- live counts the waiters of a ticket whose lease has not run out, dropping the others.
+local function live(id)
+  redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', '(' .. num(NOW))
+  return redis.call('ZCARD', P .. 'waiters:' .. id)
+end
+
+-- close ends a ticket: out of the queue and of `wanted`, kept for a minute so that late pollers read its outcome.
+-- It returns the ticket as it stood, nil when there is none.
+local function close(id, state)
+  local key = P .. 'ticket:' .. id
+  local t = hash(key)
+  if not t then return nil end
+  redis.call('LREM', P .. 'queue:' .. t.host, 0, id)
+  redis.call('SREM', P .. 'begun:' .. t.host, id)
+  if redis.call('HGET', P .. 'wanted', t.model) == id then redis.call('HDEL', P .. 'wanted', t.model) end
+  if redis.call('HGET', P .. 'host:' .. t.host, 'loading') == id then redis.call('HDEL', P .. 'host:' .. t.host, 'loading') end
+  redis.call('HSET', key, 'state', state, 'ended_ms', num(NOW))
+  redis.call('PEXPIRE', key, 60000)
+  redis.call('PEXPIRE', P .. 'waiters:' .. id, 60000)
+  return t
+end
+
+-- announce tells all mirrors of a ticket that close ended; t is what close returned.
+local function announce(id, t, state)
+  publish({kind = 'ticket', ticket = id, host = t.host, model = t.model, state = state, fields = hash(P .. 'ticket:' .. id)})
+end
+
+-- requeue puts what host h had begun, but for ticket keep, back to the head of its queue.
+local function requeue(h, keep)
+  for _, id in ipairs(redis.call('SMEMBERS', P .. 'begun:' .. h)) do
+    if id ~= keep then
+      redis.call('SREM', P .. 'begun:' .. h, id)
+      if redis.call('HGET', P .. 'ticket:' .. id, 'state') == 'loading' then
+        redis.call('HSET', P .. 'ticket:' .. id, 'state', 'queued')
+        redis.call('LPUSH', P .. 'queue:' .. h, id)
+      end
+    end
+  end
+  redis.call('HDEL', P .. 'host:' .. h, 'loading')
+end
