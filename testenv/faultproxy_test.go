@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 // echo is a server that sends back what it gets, until the test ends.
@@ -74,7 +76,7 @@ func TestFlakyRelays(t *testing.T) {
 	if err := hear(c, long); err != io.EOF {
 		t.Errorf("after half-close: %v", err)
 	}
-	eventually(t, "connection closed", func() bool { return f.Open() == 0 })
+	kit.Eventually(t, "connection closed", func() bool { return f.Open() == 0 })
 }
 
 func TestFlakyPauseAndDelay(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
+
+	"reveille/testenv/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,7 +48,7 @@ func TestRedisFreeze(t *testing.T) {
 		t.Error("answers while frozen")
 	}
 	s.Thaw()
-	eventually(t, "an answer after Thaw", func() bool { return c.Ping(t.Context()).Err() == nil })
+	kit.Eventually(t, "an answer after Thaw", func() bool { return c.Ping(t.Context()).Err() == nil })
 }
 
 func TestMiniRedis(t *testing.T) {
@@ -54,15 +56,5 @@ func TestMiniRedis(t *testing.T) {
 	defer c.Close()
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Error(err)
-	}
-}
-
-// eventually polls until ok holds.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("never happened:", what)
-		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/testenv/kit"
 )
 
 func TestMain(m *testing.M) {
@@ -97,16 +98,6 @@ func (g *gateway) get(path string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if is() {
-			return
-		}
-	}
-	t.Fatal("not in time: " + what)
-}
-
 func openStore(t *testing.T, redis *miniredis.Miniredis) *state.Store {
 	t.Helper()
 	st, err := state.Open(state.Options{URL: "redis://" + redis.Addr(), Pool: "main", Secret: []byte(testSecret), Timeout: 5 * time.Second})
@@ -128,11 +119,11 @@ func TestCatalogue(t *testing.T) {
 			return err == nil && strings.Contains(string(text), `"id":"`+name+`"`)
 		}
 	}
-	until(t, "the catalogue is published", inPool("alpha"))
+	kit.Eventually(t, "the catalogue is published", inPool("alpha"))
 	redis.FlushAll()
-	until(t, "it comes back after a flush", inPool("alpha"))
+	kit.Eventually(t, "it comes back after a flush", inPool("alpha"))
 	g.write("beta")
-	until(t, "the file's change is published", inPool("beta"))
+	kit.Eventually(t, "the file's change is published", inPool("beta"))
 	if status, text := g.get("/v1/models/beta"); status != 200 {
 		t.Errorf("%d %s", status, text)
 	}
@@ -146,7 +137,7 @@ func TestCatalogue(t *testing.T) {
 	if err := st.Set(t.Context(), state.Registered, "user.mine", string(entry)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "a registered model is in force", inPool("user.mine"))
+	kit.Eventually(t, "a registered model is in force", inPool("user.mine"))
 }
 
 // TestTwoFiles: gateways with different files do not overwrite each other's catalogue for ever.
@@ -154,9 +145,9 @@ func TestTwoFiles(t *testing.T) {
 	redis := miniredis.RunT(t)
 	st := openStore(t, redis)
 	start(t, redis, "older")
-	until(t, "one is published", func() bool { v, _, err := st.Catalog(t.Context()); return err == nil && v != "" })
+	kit.Eventually(t, "one is published", func() bool { v, _, err := st.Catalog(t.Context()); return err == nil && v != "" })
 	start(t, redis, "newer")
-	until(t, "the newer is published", func() bool {
+	kit.Eventually(t, "the newer is published", func() bool {
 		_, text, err := st.Catalog(t.Context())
 		return err == nil && strings.Contains(string(text), "newer")
 	})
@@ -171,7 +162,7 @@ func TestTwoFiles(t *testing.T) {
 // TestEnd: a request that waits is told so, and nothing is left behind.
 func TestEnd(t *testing.T) {
 	g := start(t, miniredis.RunT(t), "one")
-	until(t, "it is ready", func() bool { status, _ := g.get("/ready"); return status == 200 })
+	kit.Eventually(t, "it is ready", func() bool { status, _ := g.get("/ready"); return status == 200 })
 	answer := make(chan int, 1)
 	go func() {
 		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -183,7 +174,7 @@ func TestEnd(t *testing.T) {
 		defer resp.Body.Close()
 		answer <- resp.StatusCode
 	}()
-	until(t, "it waits", func() bool { _, text := g.get("/v1/health"); return strings.Contains(text, `"queue_length":1`) })
+	kit.Eventually(t, "it waits", func() bool { _, text := g.get("/v1/health"); return strings.Contains(text, `"queue_length":1`) })
 	g.end()
 	if status := <-answer; status != 503 {
 		t.Errorf("the waiting request got %d", status)

@@ -28,6 +28,7 @@ import (
 	"reveille/infra/state"
 	"reveille/runner/app"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // fasthttp's cleaner of idle workers sleeps up to ten seconds after its server ended, and its clock runs for ever.
@@ -199,15 +200,9 @@ func (p *pool) runner(ctx context.Context, work *sync.WaitGroup, limits string) 
 	})
 }
 
-// until polls for a condition.
-func (p *pool) until(what string, is func() bool) {
+func (p *pool) until(what string, ok func() bool) {
 	p.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if is() {
-			return
-		}
-	}
-	p.t.Fatal("not in time: " + what)
+	kit.Eventually(p.t, what, ok)
 }
 
 // reply is an answer with its JSON body.

@@ -25,6 +25,7 @@ import (
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 const stageModels = `
@@ -52,7 +53,7 @@ type stage struct {
 	mirror *state.Mirror
 	gate   *scheduling.Gate
 	http   *http.Client
-	log    *lockedBuffer
+	log    *kit.Buffer
 
 	runner *httptest.Server
 	verify *rpc.Verifier
@@ -70,23 +71,6 @@ type stage struct {
 type gotten struct {
 	path, contentType, ticket, id, tenant string
 	body                                  []byte
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 type sleeper struct{}
@@ -110,7 +94,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{
-		t: t, verify: rpc.NewVerifier([]byte(testSecret)), loads: map[string]int{}, log: new(lockedBuffer),
+		t: t, verify: rpc.NewVerifier([]byte(testSecret)), loads: map[string]int{}, log: new(kit.Buffer),
 		http: &http.Client{Timeout: time.Minute, Transport: new(http.Transport)},
 	}
 	s.engine = func(w http.ResponseWriter, _ *http.Request) {
@@ -299,14 +283,9 @@ func (s *stage) got() []gotten {
 	return s.seen
 }
 
-func (s *stage) until(what string, is func() bool) {
+func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(3 * time.Millisecond) {
-		if is() {
-			return
-		}
-	}
-	s.t.Fatal("not in time: " + what)
+	kit.Eventually(s.t, what, ok)
 }
 
 // ask sends a request; head holds "Name: value" lines.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 // silent reads a request, sends what it is given, and then nothing until the connection ends.
@@ -182,7 +184,7 @@ func TestAwaitInThePastSeesTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	eventually(t, "the answer is seen", func() bool {
+	kit.Eventually(t, "the answer is seen", func() bool {
 		err := r.Await(time.Now().Add(-time.Second))
 		if err != nil && err != ErrPending {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 func TestReplies(t *testing.T) {
@@ -240,7 +242,7 @@ func TestStaleIdleConnectionIsNotUsed(t *testing.T) {
 		}
 		_ = r.Close()
 		cn := c.idle[0]
-		eventually(t, "the upstream closes", cn.isStale)
+		kit.Eventually(t, "the upstream closes", cn.isStale)
 	}
 }
 
@@ -250,7 +252,7 @@ func TestUnaskedBytesSpoilAnIdleConnection(t *testing.T) {
 	drain(t, c)
 	first := <-u.conns
 	_, _ = io.WriteString(first, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
-	eventually(t, "the bytes come", c.idle[0].isStale)
+	kit.Eventually(t, "the bytes come", c.idle[0].isStale)
 	if body := drain(t, c); body != "ok" {
 		t.Fatal(body)
 	}
@@ -299,9 +301,9 @@ func TestIdleConnectionsAreReaped(t *testing.T) {
 	u := newUpstream(t, always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))
 	c := u.client(t, Config{IdleTimeout: 20 * time.Millisecond})
 	drain(t, c)
-	eventually(t, "idle connections are closed", func() bool { return c.Stats().Idle == 0 })
+	kit.Eventually(t, "idle connections are closed", func() bool { return c.Stats().Idle == 0 })
 	drain(t, c)
-	eventually(t, "idle connections are closed again", func() bool { return c.Stats().Idle == 0 })
+	kit.Eventually(t, "idle connections are closed again", func() bool { return c.Stats().Idle == 0 })
 }
 
 func TestMaxConnsAndClose(t *testing.T) {

@@ -22,16 +22,6 @@ func TestMain(m *testing.M) {
 
 const patience = 10 * time.Second
 
-// eventually polls cond.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
 // upstream serves each connection with serve, which gets a reader that has the requests.
 type upstream struct {
 	ln    net.Listener

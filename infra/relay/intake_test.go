@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"reveille/testenv/kit"
 )
 
 // intakeServer answers with the length of the body that it took, refuses what has the header Refuse by its head, and says
@@ -159,7 +161,7 @@ func TestIntakeMemory(t *testing.T) {
 		}
 	}
 	_ = c.Close()
-	eventually(t, "the body is dropped", func() bool { return in.Buffered() == 0 })
+	kit.Eventually(t, "the body is dropped", func() bool { return in.Buffered() == 0 })
 }
 
 func TestProxiesAreNotCounted(t *testing.T) {

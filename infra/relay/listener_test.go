@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"reveille/testenv/kit"
 )
 
 func listen(t *testing.T, cfg ListenerConfig) *Listener {
@@ -160,7 +162,7 @@ func TestIdleConnectionOutlivesTheWriteTimeout(t *testing.T) {
 			t.Fatalf("idle for %v: %v", idle, err)
 		}
 	}
-	eventually(t, "the one connection to the upstream is idle", func() bool { return c.Stats() == Stats{Idle: 1} }) // it comes back behind the last byte
+	kit.Eventually(t, "the one connection to the upstream is idle", func() bool { return c.Stats() == Stats{Idle: 1} }) // it comes back behind the last byte
 }
 
 func TestRemoteIPGroupsIPv6(t *testing.T) {

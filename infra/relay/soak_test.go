@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"reveille/testenv/kit"
 )
 
 var (
@@ -350,7 +352,7 @@ func TestSoak(t *testing.T) {
 		wg.Go(func() { soakClient(t, addr, end, &n) })
 	}
 	wg.Wait()
-	eventually(t, "all exchanges end", func() bool { return open.Load() == 0 && c.Stats().Active == 0 })
+	kit.Eventually(t, "all exchanges end", func() bool { return open.Load() == 0 && c.Stats().Active == 0 })
 	t.Log("whole " + strconv.FormatInt(n.whole.Load(), 10) + fmt.Sprintf(", cut %d, left %d, refused %d, dialled %d",
 		n.cut.Load(), n.left.Load(), n.refused.Load(), n.dialled.Load()))
 	if n.whole.Load() == 0 {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"reveille/testenv/kit"
 )
 
 func newWatcher(t testing.TB, delay time.Duration) *Watcher {
@@ -56,7 +58,7 @@ func TestDepartures(t *testing.T) {
 				client.send(simpleGet)
 				time.Sleep(20 * time.Millisecond) // before or after the watch begins, by the delay
 				leave(client)
-				eventually(t, "the departure is noticed", func() bool { return gone.Load() > 0 })
+				kit.Eventually(t, "the departure is noticed", func() bool { return gone.Load() > 0 })
 			})
 		}
 	}
@@ -104,7 +106,7 @@ func TestThousandDepartures(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "all departures are noticed", func() bool { return gone.Load() == clients })
+	kit.Eventually(t, "all departures are noticed", func() bool { return gone.Load() == clients })
 }
 
 // A departure ends a stream whose engine is silent, and the engine's connection.

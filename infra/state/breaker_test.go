@@ -15,6 +15,7 @@ import (
 
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // logbook is a log that a test reads while it is written.
@@ -44,7 +45,7 @@ func TestStalledRedis(t *testing.T) {
 	s, err := state.Open(state.Options{URL: "redis://" + relay.Addr, Log: slog.New(slog.NewTextHandler(log, nil))})
 	must(t, err)
 	defer s.Close()
-	eventually(t, "warm", func() bool { return s.Ping(ctx) == nil })
+	kit.Eventually(t, "warm", func() bool { return s.Ping(ctx) == nil })
 	changes := log.lines() // a slow day may have opened it already
 
 	relay.Pause()
@@ -69,7 +70,7 @@ func TestStalledRedis(t *testing.T) {
 	}
 	equal(t, "log lines", log.lines(), changes+1)
 	relay.Resume()
-	eventually(t, "back", func() bool { return s.Ping(ctx) == nil })
+	kit.Eventually(t, "back", func() bool { return s.Ping(ctx) == nil })
 	equal(t, "up", s.Up(), true)
 	equal(t, "log lines", log.lines(), changes+2)
 }

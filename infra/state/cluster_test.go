@@ -12,6 +12,7 @@ import (
 
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // oneNode is a Cluster of one node without TLS, which is up at once.
@@ -19,7 +20,7 @@ func oneNode(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, testenv.StartRedis(t, "--cluster-enabled", "yes").Addr)
 	must(t, b.rdb.ClusterAddSlotsRange(ctx, 0, 16383).Err())
-	eventually(t, "cluster is up", func() bool {
+	kit.Eventually(t, "cluster is up", func() bool {
 		return b.rdb.Set(ctx, "probe", "1", 0).Err() == nil && b.rdb.Del(ctx, "probe").Err() == nil
 	})
 	b.url += "?cluster=true"
@@ -37,7 +38,7 @@ func TestCluster(t *testing.T) {
 	must(t, err)
 	must(t, s.Set(ctx, state.Pins, "m", "1"))
 	m := runMirror(t, s, nil)
-	eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["h"] != nil })
+	kit.Eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["h"] != nil })
 	slot, err := b.rdb.ClusterKeySlot(ctx, prefix).Result()
 	must(t, err)
 	keys, err := b.rdb.Keys(ctx, "*").Result()
@@ -82,7 +83,7 @@ func TestClusterMovesAPool(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "the listener listens", func() bool { return !m.Snapshot().Taken.IsZero() })
+	kit.Eventually(t, "the listener listens", func() bool { return !m.Snapshot().Taken.IsZero() })
 	heard("sync", "")
 
 	g := register(t, s, "h", nil)
@@ -96,7 +97,7 @@ func TestClusterMovesAPool(t *testing.T) {
 	heard("ticket", "m")
 	must(t, s.Set(ctx, state.Pins, "m", "1"))
 	heard("settings", "m")
-	eventually(t, "the mirror has it", func() bool { return m.Snapshot().Hosts["h"].Loading == a.Ticket })
+	kit.Eventually(t, "the mirror has it", func() bool { return m.Snapshot().Hosts["h"].Loading == a.Ticket })
 }
 
 // move gives the slot of a key, with all that is in it, to the node after its owner.
@@ -144,7 +145,7 @@ func TestClusterCallsOnce(t *testing.T) {
 	c, err := state.Client(state.Options{URL: b.url, Timeout: 100 * time.Millisecond})
 	must(t, err)
 	defer c.Close()
-	eventually(t, "the client is connected", func() bool { return c.Ping(ctx).Err() == nil })
+	kit.Eventually(t, "the client is connected", func() bool { return c.Ping(ctx).Err() == nil })
 	const slow = `redis.call('INCR', KEYS[1]) local function ms() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end
 		local till = ms() + 600 while ms() < till do end return 1`
 	calls := map[string]func(key string) error{
@@ -164,10 +165,10 @@ func TestClusterCallsOnce(t *testing.T) {
 		if err := call(key); err == nil || errors.As(err, &answered) {
 			t.Fatalf("%s: %v, want no answer in time", name, err)
 		}
-		eventually(t, "the server answers again", func() bool { return b.rdb.Ping(ctx).Err() == nil })
+		kit.Eventually(t, "the server answers again", func() bool { return b.rdb.Ping(ctx).Err() == nil })
 		if n, err := b.rdb.Get(ctx, key).Int(); n != 1 || err != nil {
 			t.Errorf("%s: took effect %d times, %v", name, n, err)
 		}
-		eventually(t, "the client recovers", func() bool { return c.Ping(ctx).Err() == nil })
+		kit.Eventually(t, "the client recovers", func() bool { return c.Ping(ctx).Err() == nil })
 	}
 }

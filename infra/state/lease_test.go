@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"reveille/infra/state"
+	"reveille/testenv/kit"
 )
 
 // TestWaiterLease: a gateway that stops renewing is forgotten, and a load nobody waits for is not begun (invariants 9, 11).
@@ -154,7 +155,7 @@ func TestLeaveAfterTheEnd(t *testing.T) {
 				left <- e
 			}
 		})
-		eventually(t, "subscribed", func() bool { return len(synced) > 0 })
+		kit.Eventually(t, "subscribed", func() bool { return len(synced) > 0 })
 		g := register(t, s, "h", nil)
 		a := acquire(t, s, want(t, s, "gw", "m", "h"))
 		_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{})
@@ -165,7 +166,7 @@ func TestLeaveAfterTheEnd(t *testing.T) {
 		mark := acquire(t, s, want(t, s, "gw", "mark", "h"))
 		must(t, s.Begin(ctx, "h", g, mark.Ticket))
 		must(t, s.Leave(ctx, "gw", mark.Ticket, false))
-		eventually(t, "both to be heard of", func() bool { return len(left) == 2 })
+		kit.Eventually(t, "both to be heard of", func() bool { return len(left) == 2 })
 		e := <-left
 		equal(t, "who left", e.Gateway+" "+e.Ticket+" "+e.Model+" "+e.Host, "gw "+a.Ticket+" m h")
 		e = <-left

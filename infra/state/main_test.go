@@ -124,17 +124,6 @@ func equal[T comparable](t testing.TB, what string, got, want T) {
 	}
 }
 
-// eventually polls until cond holds.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if cond() {
-			return
-		}
-	}
-	t.Fatal("never: " + what)
-}
-
 // register makes a host ready with loaded models given as id → type.
 func register(t testing.TB, s *state.Store, host string, loaded map[string]string) uint64 {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // runMirror runs a mirror until the test ends.
@@ -42,16 +43,16 @@ func TestMirrorFollowsEvents(t *testing.T) {
 				last = e
 			}
 		})
-		eventually(t, "subscribed", func() bool { mu.Lock(); defer mu.Unlock(); return kinds["sync"] > 0 })
+		kit.Eventually(t, "subscribed", func() bool { mu.Lock(); defer mu.Unlock(); return kinds["sync"] > 0 })
 		changed := m.Changed()
 		g := register(t, s, "h", nil)
-		eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["h"] != nil })
+		kit.Eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["h"] != nil })
 		<-changed
 		a := acquire(t, s, want(t, s, "gw", "m", "h"))
 		_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{Fields: map[string]string{"load_ms": "7"}})
 		must(t, err)
 		must(t, s.Set(ctx, state.Pins, "m", "1"))
-		eventually(t, "all kinds of event", func() bool {
+		kit.Eventually(t, "all kinds of event", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return kinds["host"] > 0 && kinds["ticket"] > 1 && kinds["settings"] > 0
@@ -71,9 +72,9 @@ func TestMirrorRepairsWhatEventsMissed(t *testing.T) {
 	t.Parallel() // it waits for the repair interval
 	b := newBench(t, testenv.MiniRedis(t).Addr())
 	m := runMirror(t, b.patient(), nil)
-	eventually(t, "first snapshot", func() bool { return !m.Snapshot().Taken.IsZero() })
+	kit.Eventually(t, "first snapshot", func() bool { return !m.Snapshot().Taken.IsZero() })
 	must(t, b.rdb.SAdd(ctx, prefix+"hosts", "quiet").Err())
-	eventually(t, "the quiet change", func() bool { return m.Snapshot().Hosts["quiet"] != nil })
+	kit.Eventually(t, "the quiet change", func() bool { return m.Snapshot().Hosts["quiet"] != nil })
 	equal(t, "state of a host without a record", m.Snapshot().Hosts["quiet"].State, "asleep")
 }
 
@@ -89,17 +90,17 @@ func TestMirrorOutlivesRedis(t *testing.T) {
 		}
 	})
 	register(t, s, "before", nil)
-	eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["before"] != nil })
+	kit.Eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["before"] != nil })
 	server.Kill()
 	equal(t, "the mirror keeps its copy", m.Snapshot().Hosts["before"] != nil, true)
 	server.Restart()
-	eventually(t, "subscribed anew", func() bool { return syncs.Load() >= 2 })
-	eventually(t, "the loss is seen", func() bool { return m.Snapshot().Epoch == "" && len(m.Snapshot().Hosts) == 0 })
-	eventually(t, "calls go through", func() bool {
+	kit.Eventually(t, "subscribed anew", func() bool { return syncs.Load() >= 2 })
+	kit.Eventually(t, "the loss is seen", func() bool { return m.Snapshot().Epoch == "" && len(m.Snapshot().Hosts) == 0 })
+	kit.Eventually(t, "calls go through", func() bool {
 		_, _, err := s.Register(ctx, state.HostInfo{Name: "after"})
 		return err == nil
 	})
-	eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["after"] != nil })
+	kit.Eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["after"] != nil })
 }
 
 // TestMirrorNeverGoesBack: of many refreshes at once the current snapshot is never older than one that was returned before.

@@ -11,6 +11,7 @@ import (
 
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // TestTouch: the clock of Redis rules, places never move back, and what is gone stays gone.
@@ -85,7 +86,7 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	}
 	toucher.Count("requests_total", 4)
 	relay.Resume()
-	eventually(t, "sent", func() bool { return toucher.Flush(ctx) == nil })
+	kit.Eventually(t, "sent", func() bool { return toucher.Flush(ctx) == nil })
 	stats, err := direct.Stats(ctx)
 	must(t, err)
 	equal(t, "count", stats["requests_total"], 7)
@@ -107,12 +108,12 @@ func TestUsageReporterRun(t *testing.T) {
 		return stats["n"]
 	}
 	toucher.Count("n", 1)
-	eventually(t, "sent", func() bool { return count() == 1 })
+	kit.Eventually(t, "sent", func() bool { return count() == 1 })
 	for range 100 {
 		wg.Go(func() { toucher.Count("n", 1) })
 	}
 	toucher.Count("n", 1)
-	eventually(t, "sent again", func() bool { return count() == 102 })
+	kit.Eventually(t, "sent again", func() bool { return count() == 102 })
 	toucher.Count("n", 1)
 	stop()
 	wg.Wait()

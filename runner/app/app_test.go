@@ -20,6 +20,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // fasthttp's pool sleeps up to 10 s before it sees that it was stopped, and its clock never ends.
@@ -49,15 +50,6 @@ func running(t *testing.T, s Settings) (addr string, end func() error) {
 		stop()
 		t.Fatal(err)
 		return "", nil
-	}
-}
-
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not in time: " + what)
-		}
 	}
 }
 
@@ -99,7 +91,7 @@ func TestRun(t *testing.T) {
 	_ = resp.Body.Close()
 	http.DefaultClient.CloseIdleConnections()
 	var me *state.HostRecord
-	until(t, "registration", func() bool {
+	kit.Eventually(t, "registration", func() bool {
 		snap, err := store.Snapshot(t.Context())
 		if err != nil || snap.Hosts["h"] == nil {
 			return false
@@ -110,7 +102,7 @@ func TestRun(t *testing.T) {
 	if me.Addr != at || me.Devices != "cpu" {
 		t.Errorf("%+v", me)
 	}
-	until(t, "ticket", func() bool {
+	kit.Eventually(t, "ticket", func() bool {
 		snap, err := store.Snapshot(t.Context())
 		if err != nil {
 			return false
@@ -118,7 +110,7 @@ func TestRun(t *testing.T) {
 		_, err = store.Acquire(t.Context(), state.Want{Gateway: "g", Model: "m", Host: "h", Revision: snap.Revision, Background: true})
 		return err == nil
 	})
-	until(t, "model", func() bool {
+	kit.Eventually(t, "model", func() bool {
 		snap, err := store.Snapshot(t.Context())
 		return err == nil && snap.Hosts["h"].Models["m"] != nil && snap.Hosts["h"].Models["m"].State == "loaded"
 	})
@@ -137,7 +129,7 @@ func TestRun(t *testing.T) {
 	defer rdb.Close()
 	rdb.FlushAll(t.Context()) // what was lost there is on disk
 	_, end = running(t, s)
-	until(t, "second life", func() bool {
+	kit.Eventually(t, "second life", func() bool {
 		snap, err := store.Snapshot(t.Context())
 		return err == nil && snap.Hosts["h"] != nil && snap.Hosts["h"].Generation > before
 	})
@@ -179,7 +171,7 @@ func TestRedisComesLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	until(t, "registration", func() bool {
+	kit.Eventually(t, "registration", func() bool {
 		snap, err := store.Snapshot(t.Context())
 		return err == nil && snap.Hosts["h"] != nil && snap.Hosts["h"].State == "ready"
 	})

@@ -13,6 +13,7 @@ import (
 	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/testenv/imds"
+	"reveille/testenv/kit"
 )
 
 // scaling is an Auto Scaling service that notes which lifecycle actions were completed.
@@ -66,13 +67,13 @@ func TestLifecycle(t *testing.T) {
 	}
 	at, end := running(t, s)
 	launched := "CompleteLifecycleAction reveille-gpu-1 runner-ready i-1 CONTINUE"
-	until(t, "the launch is completed", func() bool { return group.completed() == launched })
+	kit.Eventually(t, "the launch is completed", func() bool { return group.completed() == launched })
 	if st := host(); st != "ready" {
 		t.Errorf("completed when the host was %q", st)
 	}
 	meta.Set(imds.Target, "Terminated")
 	terminated := launched + ", CompleteLifecycleAction reveille-gpu-1 runner-drained i-1 CONTINUE"
-	until(t, "the termination is completed", func() bool { return group.completed() == terminated })
+	kit.Eventually(t, "the termination is completed", func() bool { return group.completed() == terminated })
 	if st := host(); st != "asleep" {
 		t.Errorf("completed when the host was %q", st)
 	}

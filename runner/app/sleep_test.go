@@ -13,6 +13,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // machine is a host whose runner writes a line to a file instead of turning its machine off. The test is the sweep.
@@ -73,8 +74,8 @@ func (m *machine) offs() int {
 // asleep puts the host to sleep and returns the token of the sleep; its machine is still on.
 func (m *machine) asleep() string {
 	m.t.Helper()
-	until(m.t, "the host is up", m.is(policy.Ready))
-	until(m.t, "the commit of a sleep", func() bool {
+	kit.Eventually(m.t, "the host is up", m.is(policy.Ready))
+	kit.Eventually(m.t, "the commit of a sleep", func() bool {
 		s, err := m.store.Snapshot(m.t.Context())
 		m.must(err)
 		_, err = m.store.CommitSleep(m.t.Context(), "h", "sweep", s.Revision, s.Hosts["h"].Fields["active_ms"])
@@ -83,7 +84,7 @@ func (m *machine) asleep() string {
 		}
 		return err == nil
 	})
-	until(m.t, "its confirmation", m.is(policy.Asleep))
+	kit.Eventually(m.t, "its confirmation", m.is(policy.Asleep))
 	return m.host().Fields["sleep_token"]
 }
 
@@ -96,7 +97,7 @@ func TestSleepCommand(t *testing.T) {
 		if token, err := claim(ctx, "g", "h"); err != nil || token == "" {
 			t.Fatalf("the duty to wake: %q, %v", token, err)
 		}
-		until(t, "the host is up again", m.is(policy.Ready))
+		kit.Eventually(t, "the host is up again", m.is(policy.Ready))
 	}
 
 	token := m.asleep()
@@ -115,7 +116,7 @@ func TestSleepCommand(t *testing.T) {
 	token = m.asleep()
 	for round := 1; round <= 2; round++ {
 		m.must(m.store.BeginStop(ctx, "h", "sweep", token))
-		until(t, "the machine is off", func() bool { return m.offs() >= round })
+		kit.Eventually(t, "the machine is off", func() bool { return m.offs() >= round })
 		m.must(m.store.HoldStop(ctx, "h", "sweep", token))
 		m.must(m.store.EndStop(ctx, "h", "sweep", token, "it is still on"))
 	}

@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"reveille/infra/relay"
+	"reveille/testenv/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -446,23 +447,14 @@ func queue(t *testing.T, b *Batcher, e *fake, calls []Call) ([]reply, []error) {
 	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = serve(context.Background(), b, Call{Body: body(t, "first")}) })
-	waitFor(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
+	kit.Eventually(t, "the call", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
 	for i, c := range calls {
 		wg.Go(func() { replies[i], errs[i] = serve(context.Background(), b, c) })
-		waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+2 })
+		kit.Eventually(t, "the jobs", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+2 })
 	}
 	close(e.hold)
 	wg.Wait()
 	return replies, errs
-}
-
-func waitFor(t testing.TB, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(end) {
-			t.Fatal("waited for 10 s")
-		}
-	}
 }
 
 // TestJoined: requests that meet share one call, and each gets its own answer in its own form.
@@ -634,13 +626,13 @@ func TestOutOfMemory(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		e.answer = func(a []byte) []byte {
 			leave()
-			waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == 0 })
+			kit.Eventually(t, "the jobs", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == 0 })
 			return a
 		}
 		if _, err := serve(ctx, b, Call{Body: body(t, texts)}); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.air) == 0 })
+		kit.Eventually(t, "no call under way", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.air) == 0 })
 		if got := b.packer.Ceiling(); got != 1024 {
 			t.Errorf("ceiling %d", got)
 		}
@@ -755,15 +747,15 @@ func TestLeaving(t *testing.T) {
 		wg.Go(func() { _, errs[i] = serve(ctx, b, Call{Body: body(t, text)}) })
 	}
 	start(0, under, "under way")
-	waitFor(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
+	kit.Eventually(t, "the call", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
 	start(1, queued, "queued")
-	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 1 })
+	kit.Eventually(t, "the jobs that wait", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 1 })
 	start(2, t.Context(), "stays")
-	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 2 })
+	kit.Eventually(t, "the jobs that wait", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 2 })
 	leaveQueue()
-	waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 1 })
+	kit.Eventually(t, "the jobs that wait", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.packer.Waiting() == 1 })
 	leaveCall() // the engine is free again, without a value in hold
-	waitFor(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 2 })
+	kit.Eventually(t, "the call", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 2 })
 	close(e.hold)
 	wg.Wait()
 	if !errors.Is(errs[0], context.Canceled) || !errors.Is(errs[1], context.Canceled) || errs[2] != nil {
@@ -787,7 +779,7 @@ func TestClose(t *testing.T) {
 			errs := make([]error, 4)
 			start := func(i int, texts ...string) {
 				wg.Go(func() { _, errs[i] = serve(context.Background(), b, Call{Body: body(t, texts)}) })
-				waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+1 })
+				kit.Eventually(t, "the jobs", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+1 })
 			}
 			start(0, "one batch")
 			start(1, "the other one", "waits")
@@ -826,7 +818,7 @@ func TestDyingEngine(t *testing.T) {
 	errs := make([]error, 2)
 	for i := range errs {
 		wg.Go(func() { _, errs[i] = serve(context.Background(), b, Call{Body: body(t, "x")}) })
-		waitFor(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+1 })
+		kit.Eventually(t, "the jobs", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+1 })
 	}
 	questions := 0
 	e.mute = func() error {
@@ -896,7 +888,7 @@ func TestBuffersAreReleased(t *testing.T) {
 	if err := b.Serve(t.Context(), Call{Body: body(t, "x")}, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { b.buffers.mu.Lock(); defer b.buffers.mu.Unlock(); return len(b.buffers.free) > 0 })
+	kit.Eventually(t, "the buffers", func() bool { b.buffers.mu.Lock(); defer b.buffers.mu.Unlock(); return len(b.buffers.free) > 0 })
 	b.idle.Reset(time.Millisecond)
-	waitFor(t, func() bool { b.buffers.mu.Lock(); defer b.buffers.mu.Unlock(); return len(b.buffers.free) == 0 })
+	kit.Eventually(t, "the buffers", func() bool { b.buffers.mu.Lock(); defer b.buffers.mu.Unlock(); return len(b.buffers.free) == 0 })
 }

@@ -22,6 +22,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/runner/sandbox"
+	"reveille/testenv/kit"
 )
 
 // TestMain plays three roles: the tests, an engine with bad manners, and a runner that can be killed.
@@ -189,21 +190,11 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// eventually polls until ok.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
-}
-
 // pidIn reads the pid a helper wrote to a file.
 func pidIn(t *testing.T, path string) int {
 	t.Helper()
 	var pid int
-	eventually(t, "pid in "+filepath.Base(path), func() bool {
+	kit.Eventually(t, "pid in "+filepath.Base(path), func() bool {
 		b, err := os.ReadFile(path)
 		if err == nil {
 			pid, err = strconv.Atoi(string(b))

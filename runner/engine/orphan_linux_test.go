@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 // A runner is killed with -9: its engine dies with it, and the next start clears away what the engine had started.
@@ -44,7 +46,7 @@ func TestRunnerKilled(t *testing.T) {
 	if err := runner.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the engine of a killed runner is gone", func() bool { return !alive(engine) })
+	kit.Eventually(t, "the engine of a killed runner is gone", func() bool { return !alive(engine) })
 	t.Logf("engine gone %v after the runner was killed", time.Since(killedAt))
 	_ = runner.Wait()
 

@@ -15,6 +15,7 @@ import (
 	"reveille/infra/state"
 	"reveille/runner/host"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -121,14 +122,15 @@ func (b *bench) must(err error) {
 	}
 }
 
-// until waits for a condition.
+// until waits for a condition, and shows the host if it does not come.
 func (b *bench) until(what string, ok func() bool) {
 	b.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			b.Fatalf("not in time: %s; host: %+v", what, b.host.View())
+	defer func() {
+		if b.Failed() {
+			b.Logf("host: %+v", b.host.View())
 		}
-	}
+	}()
+	kit.Eventually(b, what, ok)
 }
 
 // publish makes a text the pool's catalogue.

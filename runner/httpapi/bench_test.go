@@ -27,6 +27,7 @@ import (
 	"reveille/runner/launch"
 	"reveille/runner/plan"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // fasthttp's pool sleeps up to 10 s before it sees that it was stopped, and its clock never ends.
@@ -204,13 +205,15 @@ func (b *bench) must(err error) {
 	}
 }
 
+// until waits for a condition, and shows the host if it does not come.
 func (b *bench) until(what string, ok func() bool) {
 	b.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			b.Fatalf("not in time: %s; host: %+v", what, b.host.View())
+	defer func() {
+		if b.Failed() {
+			b.Logf("host: %+v", b.host.View())
 		}
-	}
+	}()
+	kit.Eventually(b, what, ok)
 }
 
 // load has a model loaded.

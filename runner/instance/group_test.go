@@ -13,6 +13,7 @@ import (
 
 	"reveille/runner/instance"
 	"reveille/testenv/imds"
+	"reveille/testenv/kit"
 )
 
 // cloud fails with what it is given, one call each, and notes what was asked of it.
@@ -86,7 +87,7 @@ func TestCompleteGivesUp(t *testing.T) {
 			g.Log = log.logger()
 			ended := make(chan error, 1)
 			go func() { ended <- g.Complete(ctx, "hook") }()
-			until(t, "a failure is logged", func() bool { return log.count("could not be completed") > 0 })
+			kit.Eventually(t, "a failure is logged", func() bool { return log.count("could not be completed") > 0 })
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v", err)

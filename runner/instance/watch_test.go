@@ -9,6 +9,7 @@ import (
 
 	"reveille/runner/instance"
 	"reveille/testenv/imds"
+	"reveille/testenv/kit"
 )
 
 // watching watches in the background.
@@ -42,7 +43,7 @@ func TestWatch(t *testing.T) {
 			s := imds.Start(t, map[string]string{imds.Target: "InService", "events/recommendations/rebalance": `{"noticeTime":"2030-01-01T00:00:00Z"}`})
 			got, stop := watching(t, s, &journal{})
 			reads := s.Reads(imds.Target)
-			until(t, "some looks without a notice", func() bool { return s.Reads(imds.Target) > reads+3 })
+			kit.Eventually(t, "some looks without a notice", func() bool { return s.Reads(imds.Target) > reads+3 })
 			s.Set(c.path, c.text)
 			select {
 			case n := <-got:
@@ -77,9 +78,9 @@ func TestWatchThroughFailures(t *testing.T) {
 	log := &journal{}
 	s.Break(http.StatusServiceUnavailable)
 	got, stop := watching(t, s, log)
-	until(t, "the failure is logged", func() bool { return log.count("cannot be read") == 1 })
+	kit.Eventually(t, "the failure is logged", func() bool { return log.count("cannot be read") == 1 })
 	s.Break(0)
-	until(t, "the recovery is logged", func() bool { return log.count("can be read again") == 1 })
+	kit.Eventually(t, "the recovery is logged", func() bool { return log.count("can be read again") == 1 })
 	s.Interrupt(time.Now())
 	<-got
 	if err := stop(); err != nil || log.count("level=WARN") != 1 {

@@ -13,6 +13,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // encoded returns what the real encoder of a tower made of a picture.
@@ -175,7 +176,7 @@ func BenchmarkLookup(b *testing.B) {
 			media := Media{Image, 896, 896}
 			if tier != "miss" {
 				x.insert(b, media, raw, e)
-				waitFor(b, "the write behind", func() bool { return s.m.redisWritten.Get() > 0 })
+				kit.Eventually(b, "the write behind", func() bool { return s.m.redisWritten.Get() > 0 })
 			}
 			b.SetBytes(int64(len(raw)))
 			b.ResetTimer()
@@ -211,7 +212,7 @@ func BenchmarkFirstToken(b *testing.B) {
 				l.tokens = 1
 				l.mustAsk(testenv.Picture(0, 640, 480))
 				if tier == "l2" {
-					waitFor(b, "the write behind", func() bool { return s.m.redisWritten.Get() > 0 })
+					kit.Eventually(b, "the write behind", func() bool { return s.m.redisWritten.Get() > 0 })
 				}
 				seed := uint64(0)
 				b.ResetTimer()
@@ -266,13 +267,4 @@ func (a *Attachment) dial(t testing.TB) *engineEnd {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return &engineEnd{c: c}
-}
-
-func waitFor(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not within 20 s: ", what)
-		}
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"reveille/infra/mmstats"
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // TestCluster: entries spread over the nodes of a Redis Cluster with TLS, one host's serve another's, whole requests at a
@@ -28,7 +29,7 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("first host: %+v", got)
 	}
 	all := cluster.Client(t)
-	waitFor(t, "all entries in the list", func() bool {
+	kit.Eventually(t, "all entries in the list", func() bool {
 		usage, err := mmstats.List(t.Context(), all)
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +42,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("node %d has %d of %d entries, %v", i, len(keys), media, err)
 		}
 	}
-	waitFor(t, "their bytes in the ledger", func() bool { return len(all.HGetAll(t.Context(), quotaKey).Val()) > 0 })
+	kit.Eventually(t, "their bytes in the ledger", func() bool { return len(all.HGetAll(t.Context(), quotaKey).Val()) > 0 })
 	if got := drive(t, testAttachment(t, host()).environ(), args...); got.encodes != 0 || got.answered != media {
 		t.Errorf("second host: %+v", got)
 	}

@@ -15,6 +15,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 func same(t *testing.T, what string, got, want answerTokens) {
@@ -68,7 +69,7 @@ func TestEngines(t *testing.T) {
 	}
 	wg.Wait()
 	b.counts("ten at once with a new picture", 9, 1, &cb)
-	waitFor(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 4 })
+	kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 4 })
 	b.stop()
 	one.Close()
 
@@ -105,7 +106,7 @@ func TestEngines(t *testing.T) {
 	if two.m.refused[reasonMAC].Get() != 1 {
 		t.Error("the corrupt entry was not counted")
 	}
-	waitFor(t, "the repair", func() bool { return two.m.redisWritten.Get() > 0 })
+	kit.Eventually(t, "the repair", func() bool { return two.m.redisWritten.Get() > 0 })
 	same(t, "repaired", b.mustAsk(p1), wantTiny)
 	b.counts("repaired", 1, 0, &cb)
 
@@ -154,7 +155,7 @@ func TestAudio(t *testing.T) {
 
 	sig := Sig(ear.Signature())
 	key := RedisKey(sig, keyOf(sig, Media{Audio, testenv.SampleRate, 1}, samples))
-	waitFor(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 2 })
+	kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 2 })
 	if n := rdb.HLen(t.Context(), key).Val(); n != 1 {
 		t.Errorf("%d entries under %s; there are %v", n, key, rdb.Keys(t.Context(), "mm:*:*").Val())
 	}
@@ -236,7 +237,7 @@ func TestLargeTower(t *testing.T) {
 				l.counts("seen", int64(len(pictures)-i), 0, &c)
 			}
 		}
-		waitFor(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 4 })
+		kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 4 })
 		l.stop()
 	}
 }

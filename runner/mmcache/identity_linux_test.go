@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 // fakeEncoder is an encoder whose files are texts in a folder of its own; their names are the same in each.
@@ -180,7 +182,7 @@ func TestStarted(t *testing.T) {
 			}
 		}
 		x.send(t, opStore, item{media: m, layout: v.Layout, bytes: uint64(len(v.Floats))}, 0, v.Floats)
-		waitFor(t, "the store's refusal", func() bool { return s.m.refused[reasonSize].Get() > 0 })
+		kit.Eventually(t, "the store's refusal", func() bool { return s.m.refused[reasonSize].Get() > 0 })
 		if n, _ := s.l1.size(); n != 0 {
 			t.Error("something was kept")
 		}
@@ -195,7 +197,7 @@ func TestStarted(t *testing.T) {
 		t.Fatal("not known after the start")
 	}
 	early.dial(t).insert(t, m, raw, v)
-	waitFor(t, "a hit", func() bool { return early.dial(t).lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit", func() bool { return early.dial(t).lookup(t, m, raw, v.Layout).result == resultHit })
 
 	s = newServer(t, quick)
 	e := fakeEncoder(t, "A")
@@ -221,7 +223,7 @@ func TestStarted(t *testing.T) {
 		t.Error("one model's output was served to another of the same base names")
 	}
 	writeFile(t, e.Projector, "C")
-	waitFor(t, "a hit of the engine that runs", func() bool { return a.dial(t).lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit of the engine that runs", func() bool { return a.dial(t).lookup(t, m, raw, v.Layout).result == resultHit })
 	next := attach(s, e)
 	next.Started()
 	if next.dial(t).lookup(t, m, raw, v.Layout).result != resultMiss {

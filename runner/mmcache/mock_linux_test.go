@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 // sanitize are the flags of a driver that reports every bad access, every leak and undefined step.
@@ -141,7 +143,7 @@ func TestMockEngine(t *testing.T) {
 			if got := first.encodes + second.encodes; got != c.encodes {
 				t.Errorf("%d and %d encodes, want %d in all", first.encodes, second.encodes, c.encodes)
 			}
-			waitFor(t, "the end of all flights", func() bool {
+			kit.Eventually(t, "the end of all flights", func() bool {
 				s.flights.mu.Lock()
 				defer s.flights.mu.Unlock()
 				return len(s.flights.m) == 0

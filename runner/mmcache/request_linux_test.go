@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/testenv/kit"
 )
 
 func TestRequestCounts(t *testing.T) {
@@ -74,7 +75,7 @@ func TestTenants(t *testing.T) {
 		t.Error("a tenant waited for another's encode:", got.result)
 	}
 	ann.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats)), encodeUS: 1000}, 0, v.Floats)
-	waitFor(t, "a hit of the same tenant", func() bool { return ann.lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit of the same tenant", func() bool { return ann.lookup(t, m, raw, v.Layout).result == resultHit })
 	again, _ := as(byKey, "ann")
 	if got := again.lookup(t, m, raw, v.Layout); got.result != resultHit {
 		t.Error("another request of the same tenant:", got.result)
@@ -98,7 +99,7 @@ func TestTenants(t *testing.T) {
 	}
 	x.insert(t, m, raw, v)
 	other, _ := as(shared, "ben")
-	waitFor(t, "a hit of another tenant", func() bool { return other.lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit of another tenant", func() bool { return other.lookup(t, m, raw, v.Layout).result == resultHit })
 }
 
 // TestWait: the wait for Redis follows the size of what is fetched, and what size adds is no longer than the encoder's measured time.

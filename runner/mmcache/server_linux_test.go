@@ -15,6 +15,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/mmstats"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 func TestAttach(t *testing.T) {
@@ -137,7 +138,7 @@ func TestScope(t *testing.T) {
 	base := Space{Pool: "p", Model: "m", Sig: 1}
 	dialEngine(t, s, base).insert(t, m, raw, v)
 	hit := dialEngine(t, s, base)
-	waitFor(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).result == resultHit })
 	for name, sp := range map[string]Space{
 		"pool": {"q", "", "m", Digest{}, 1}, "model": {"p", "", "n", Digest{}, 2},
 		"signature alike": {"p", "", "n", Digest{}, 1}, "encoder": {"p", "", "m", Digest{1}, 1},
@@ -171,7 +172,7 @@ func TestCounts(t *testing.T) {
 	here := dialEngine(t, host(1<<20), Space{Pool: "main", Model: "file"})
 	here.insert(t, m, raw, v)
 	there := dialEngine(t, host(-1), Space{Pool: "main", Model: "file"})
-	waitFor(t, "the write behind", func() bool { return len(rdb.Keys(t.Context(), "mm:0*").Val()) == 1 })
+	kit.Eventually(t, "the write behind", func() bool { return len(rdb.Keys(t.Context(), "mm:0*").Val()) == 1 })
 	for _, e := range []*engineEnd{here, here, there} {
 		if got := e.lookup(t, m, raw, v.Layout); got.result != resultHit {
 			t.Fatal(got.result)
@@ -237,7 +238,7 @@ func TestProtocolErrors(t *testing.T) {
 		if n, err := e.c.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: answered %d bytes, %v", name, n, err)
 		}
-		waitFor(t, name+" is counted", func() bool { return s.m.refused[reasonProtocol].Get() == 1 })
+		kit.Eventually(t, name+" is counted", func() bool { return s.m.refused[reasonProtocol].Get() == 1 })
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // numbered is a small entry that differs from others.
@@ -147,7 +148,7 @@ func TestRedisFaults(t *testing.T) {
 	id := e.insert(t, m, raw, v)
 	name, f := RedisKey(9, id.Key), hex.EncodeToString(id.Field[:])
 	ctx := t.Context()
-	waitFor(t, "the write", func() bool { return rdb.HExists(ctx, name, f).Val() })
+	kit.Eventually(t, "the write", func() bool { return rdb.HExists(ctx, name, f).Val() })
 	good, err := rdb.HGet(ctx, name, f).Bytes()
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +195,7 @@ func TestRedisFaults(t *testing.T) {
 		t.Fatal(got.result)
 	}
 	e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
-	waitFor(t, "the repair", func() bool { return e.lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "the repair", func() bool { return e.lookup(t, m, raw, v.Layout).result == resultHit })
 
 	// A frozen, then a dead Redis: misses, in bounded time; and hits again after it is back.
 	srv.Freeze()
@@ -213,7 +214,7 @@ func TestRedisFaults(t *testing.T) {
 		t.Error("dead: hit")
 	}
 	srv.Restart()
-	waitFor(t, "hits after a restart", func() bool {
+	kit.Eventually(t, "hits after a restart", func() bool {
 		if e.acquire(t, m, id, v.Layout, 0).result == resultMiss {
 			e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
 		}
@@ -236,8 +237,8 @@ func TestQuota(t *testing.T) {
 	for i := range 5 {
 		e.insert(t, Media{Image, 1, 1}, []byte{byte(i)}, numbered(0))
 	}
-	waitFor(t, "refusals", func() bool { return s.m.refused[reasonQuota].Get() == 2 })
-	waitFor(t, "the ledger", func() bool {
+	kit.Eventually(t, "refusals", func() bool { return s.m.refused[reasonQuota].Get() == 2 })
+	kit.Eventually(t, "the ledger", func() bool {
 		all := rdb.HGetAll(t.Context(), quotaKey).Val()
 		return len(all) == 1 && all[strconv.FormatInt(hour(time.Now()), 10)] == strconv.FormatInt(3*size, 10)
 	})
@@ -255,7 +256,7 @@ func TestQuotaErrors(t *testing.T) {
 	s := newServer(t, func(c *Config) { c.Redis = rdb })
 	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 3})
 	e.insert(t, Media{Image, 1, 1}, []byte{1}, numbered(0))
-	waitFor(t, "the error", func() bool { return s.m.redisErrors.Get() > 0 })
+	kit.Eventually(t, "the error", func() bool { return s.m.redisErrors.Get() > 0 })
 	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != 0 {
 		t.Errorf("%d keys", n)
 	}
@@ -280,7 +281,7 @@ func TestMiniRedis(t *testing.T) {
 	e := dialEngine(t, s, Space{Pool: "main", Model: "m"})
 	v := numbered(4)
 	e.insert(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v)
-	waitFor(t, "a hit", func() bool {
+	kit.Eventually(t, "a hit", func() bool {
 		return e.lookup(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v.Layout).result == resultHit
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"reveille/runner/weights"
 	"reveille/runner/weights/hf"
 	"reveille/testenv/hub"
+	"reveille/testenv/kit"
 )
 
 func TestMain(m *testing.M) {
@@ -36,25 +36,7 @@ type bench struct {
 	hub   *hub.Hub
 	cache *weights.Cache
 	cfg   weights.Config
-	log   lockedBuffer
-}
-
-// lockedBuffer is a log that is read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log   kit.Buffer
 }
 
 // start makes a bench whose ranges are small, so that small files have many.
@@ -145,11 +127,7 @@ func (b *bench) left() []string {
 
 func (b *bench) until(what string, ok func() bool) {
 	b.Helper()
-	for end := time.Now().Add(60 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			b.Fatal("not in time: " + what)
-		}
-	}
+	kit.Eventually(b, what, ok)
 }
 
 func place(text string) weights.Location {

@@ -19,6 +19,7 @@ import (
 	"reveille/testenv/aws"
 	"reveille/testenv/calls"
 	"reveille/testenv/hub"
+	"reveille/testenv/kit"
 )
 
 const patience = 60 * time.Second // longest wait for anything that must happen
@@ -48,11 +49,7 @@ func start(t *testing.T, models string, args ...string) *world {
 
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatal("not in time: " + what)
-		}
-	}
+	kit.Eventually(w.t, what, ok)
 }
 
 func (w *world) post(path, body string) calls.Answer {

@@ -16,6 +16,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // The commands of an operator, over a host that nothing else puts to sleep. The engine loads once the command has told of
@@ -119,7 +120,7 @@ func TestForget(t *testing.T) {
 	post("nobody", 404, "unknown_url")
 	state := func(want string) {
 		t.Helper()
-		eventually(t, "the host is "+want, func() bool { return field(t, rdb, "rv:{main}:host:old", "state") == want })
+		kit.Eventually(t, "the host is "+want, func() bool { return field(t, rdb, "rv:{main}:host:old", "state") == want })
 	}
 	state("ready")
 	forget("old", false, "is awake")

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"reveille/testenv/kit"
 )
 
 const twoHosts = `
@@ -54,7 +56,7 @@ func TestFurtherCopyUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "both copies serve", both)
+	kit.Eventually(t, "both copies serve", both)
 	close(done)
 	crowd.Wait()
 	for _, host := range []string{"h0", "h1"} {

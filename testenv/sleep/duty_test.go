@@ -11,6 +11,7 @@ import (
 	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 const (
@@ -86,7 +87,7 @@ func TestHolderKilledBeforeTheDriverIsDone(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal("the driver's command: ", err)
 	}
-	eventually(t, "another calls the driver", func() bool { return lines(p.wakes()) > 0 })
+	kit.Eventually(t, "another calls the driver", func() bool { return lines(p.wakes()) > 0 })
 	p.boot(testenv.Standin(t))
 	p.answered(answers, 2)
 }
@@ -112,7 +113,7 @@ func (p *pool) killHolder(answers map[*gateway]chan calls.Answer) {
 // called waits until the driver's command has written a line to a file.
 func (p *pool) called(file string) {
 	p.t.Helper()
-	eventually(p.t, "the driver is called", func() bool { return lines(file) > 0 })
+	kit.Eventually(p.t, "the driver is called", func() bool { return lines(file) > 0 })
 	p.since = p.number("waking_ms")
 }
 

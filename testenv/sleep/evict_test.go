@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/testenv/kit"
 )
 
 const prices = `
@@ -43,7 +44,7 @@ func TestEvictByCost(t *testing.T) {
 		return policy.Cost.Value(time.Duration(r.load)*time.Millisecond, 2, now.Sub(time.UnixMilli(r.used)))
 	}
 	// The longer both are idle, the less it counts that slow was used first. Once quick is worth less it stays so.
-	eventually(t, "quick is worth less than slow", func() bool {
+	kit.Eventually(t, "quick is worth less than slow", func() bool {
 		now, err := rdb.Time(t.Context()).Result()
 		if err != nil {
 			t.Fatal(err)

@@ -41,16 +41,6 @@ func use(t *testing.T, c *http.Client, base, model string, stream bool) calls.An
 	return a
 }
 
-// eventually waits until look says yes.
-func eventually(t *testing.T, what string, look func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !look(); time.Sleep(glance) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
-
 // field reads a field of a hash, "" when it is not there.
 func field(t *testing.T, rdb *redis.Client, key, name string) string {
 	t.Helper()

@@ -17,6 +17,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 const secret = "a secret of at least thirty-two characters"
@@ -125,7 +126,7 @@ func (p *pool) serve(name string) *gateway {
 	g := &gateway{}
 	flags := []string{"serve", "--addr=127.0.0.1:0", "--models=" + filepath.Join(p.dir, "models.yaml"), "--shutdown-timeout=1s"}
 	g.cmd, g.log = p.spawn(name, "gateway", append(flags, p.flags...)...)
-	eventually(p.t, name+" listens", func() bool {
+	kit.Eventually(p.t, name+" listens", func() bool {
 		text, err := os.ReadFile(g.log)
 		if m := listens.FindSubmatch(text); err == nil && m != nil {
 			g.url = "http://" + string(m[1])

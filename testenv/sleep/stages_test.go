@@ -11,6 +11,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // held is a program that waits until the file gate is there and then is the stand-in engine.
@@ -53,7 +54,7 @@ func TestStagesAreTold(t *testing.T) {
 	if s.state != "unloaded" {
 		t.Errorf("X-Model-State is %q", s.state)
 	}
-	eventually(t, "the status says that the model is loaded", func() bool {
+	kit.Eventually(t, "the status says that the model is loaded", func() bool {
 		st := status(t, c, base)
 		return st["state"] == "loaded" && st["host"] == "box" && st["waited"] == nil
 	})

@@ -11,6 +11,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 const story = `
@@ -31,9 +32,9 @@ func TestStory(t *testing.T) {
 	processes := func() int { return len(s.Processes()) }
 	sleeps := func() {
 		t.Helper()
-		eventually(t, "the model goes", func() bool { return record() == "" })
-		eventually(t, "the host sleeps", func() bool { return host() == "asleep" })
-		eventually(t, "its process ends", func() bool { return processes() == 0 })
+		kit.Eventually(t, "the model goes", func() bool { return record() == "" })
+		kit.Eventually(t, "the host sleeps", func() bool { return host() == "asleep" })
+		kit.Eventually(t, "its process ends", func() bool { return processes() == 0 })
 	}
 
 	first := use(t, c, s.URL, "m", false)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // A machine of the LAN sleeps by the command that its runner executes, once the warmer has put its host to sleep, and is
@@ -34,7 +35,7 @@ func TestWakeOnLAN(t *testing.T) {
 		case <-time.After(2 * patience):
 			t.Fatal("a request has no answer")
 		}
-		eventually(t, "the machine is off", func() bool {
+		kit.Eventually(t, "the machine is off", func() bool {
 			return lines(offs) >= round && field(t, p.rdb, "rv:{main}:host:box", "state") == "asleep" &&
 				field(t, p.rdb, "rv:{main}:host:box", "sleep_token") == ""
 		})

@@ -22,6 +22,7 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/aws"
 	"reveille/testenv/imds"
+	"reveille/testenv/kit"
 )
 
 // render is a template of the stack with values for its variables, as terraform fills it in.
@@ -100,10 +101,10 @@ func TestHostBoots(t *testing.T) {
 	m.metadata.Set("instance-id", *i.InstanceId)
 	m.metadata.Set(imds.Target, "InService")
 	m.boot()
-	eventually(t, "the host registers", func() bool {
+	kit.Within(t, patience, "the host registers", func() bool {
 		return rdb.HGet(t.Context(), "rv:{"+deployment+"}:host:gpu-1", "addr").Val() == m.address+":8090"
 	})
-	eventually(t, "the group's machine is in service", func() bool { return c.lifecycle(group) == "InService" })
+	kit.Within(t, patience, "the group's machine is in service", func() bool { return c.lifecycle(group) == "InService" })
 	m.off()
 
 	program := m.path("/opt/reveille/bin/runner")

@@ -18,6 +18,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/aws"
+	"reveille/testenv/kit"
 )
 
 // deployment is the prefix of all names: name and environment of tests/emulator.tfvars.
@@ -43,16 +44,6 @@ func newCloud(t *testing.T, spec aws.Spec) *cloud {
 	return &cloud{
 		e, t, ec2.NewFromConfig(e.Config()), autoscaling.NewFromConfig(e.Config()),
 		s3.NewFromConfig(e.Config(), func(o *s3.Options) { o.UsePathStyle = true }),
-	}
-}
-
-// eventually waits until look says yes.
-func eventually(t *testing.T, what string, look func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !look(); time.Sleep(glance) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, patience)
-		}
 	}
 }
 
@@ -83,7 +74,7 @@ func (c *cloud) instance(tag, value string) *types.Instance {
 // running waits until a host's instance runs.
 func (c *cloud) running(host string) (i types.Instance) {
 	c.t.Helper()
-	eventually(c.t, host+" runs", func() bool {
+	kit.Within(c.t, patience, host+" runs", func() bool {
 		found := c.instance("Host", host)
 		if found == nil || found.State.Name != types.InstanceStateNameRunning {
 			return false

@@ -25,6 +25,7 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/imds"
+	"reveille/testenv/kit"
 	"reveille/testenv/lambda"
 )
 
@@ -86,7 +87,7 @@ func (s *story) gatewayStarts() {
 	s.gateway = s.play("gateway", *out.Addresses[0].PublicIp, *i) // the emulator's addresses are of 127.0.0.0/8
 	s.gateway.firstBoot(s.cloud.userData(*i))
 	gateway := s.gateway.service("reveille-gateway.service")
-	eventually(s.t, "the gateway is ready", func() bool {
+	kit.Within(s.t, patience, "the gateway is ready", func() bool {
 		select {
 		case <-gateway.Exited():
 			s.t.Fatalf("the gateway ended: %v\n%s", gateway.State(), gateway.Log())
@@ -197,7 +198,7 @@ func (s *story) groupWakes() {
 	if a := <-answer; !a.OK() {
 		s.t.Fatalf("embedding: %v", a)
 	}
-	eventually(s.t, "the group's machine is in service", func() bool { return s.cloud.lifecycle(group) == "InService" })
+	kit.Within(s.t, patience, "the group's machine is in service", func() bool { return s.cloud.lifecycle(group) == "InService" })
 }
 
 // hostsSleep sends the warmer its schedule's event until both hosts sleep: the instance is stopped, the group is empty.
@@ -219,7 +220,7 @@ func (s *story) hostsSleep() {
 		m.off()
 		return true
 	}
-	eventually(s.t, "both hosts sleep", func() bool {
+	kit.Within(s.t, patience, "both hosts sleep", func() bool {
 		r, err := warmer.Invoke([]byte(event))
 		var answer struct{ Actions, Failures *int }
 		if err == nil {
@@ -231,10 +232,10 @@ func (s *story) hostsSleep() {
 		gpu, npu := asleep("gpu-1", s.gpu), asleep("npu-1", s.npu)
 		return gpu && npu
 	})
-	eventually(s.t, "the instance is stopped", func() bool {
+	kit.Within(s.t, patience, "the instance is stopped", func() bool {
 		return s.cloud.instance("Host", "gpu-1").State.Name == types.InstanceStateNameStopped
 	})
-	eventually(s.t, "the group is empty", func() bool {
+	kit.Within(s.t, patience, "the group is empty", func() bool {
 		return s.cloud.lifecycle(deployment+"-npu-1") == "" && s.cloud.instance("Host", "npu-1") == nil
 	})
 	if log := warmer.Log(); !strings.Contains(log, `"Namespace":"Reveille"`) {
@@ -328,14 +329,14 @@ func (s *story) field(record, name string) string {
 // ready waits until a host is.
 func (s *story) ready(host string) {
 	s.t.Helper()
-	eventually(s.t, host+" is ready", func() bool { return s.field("host:"+host, "state") == "ready" })
+	kit.Within(s.t, patience, host+" is ready", func() bool { return s.field("host:"+host, "state") == "ready" })
 }
 
 // step lets a model's engine make one token, once it is loaded.
 func (s *story) step(host, model string) {
 	s.t.Helper()
 	record := "model:" + host + ":" + model
-	eventually(s.t, model+" is loaded", func() bool { return s.field(record, "state") == "loaded" })
+	kit.Within(s.t, patience, model+" is loaded", func() bool { return s.field(record, "state") == "loaded" })
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, strings.TrimSuffix(s.field(record, "backend_url"), "/v1")+"/standin/step", nil)
 	if err != nil {
 		s.t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 const (
@@ -112,7 +114,7 @@ func TestHang(t *testing.T) {
 			if (err != nil) != (kind == "health") {
 				t.Errorf("health: %v", err)
 			}
-			eventually(t, "no call of "+path+" left", func() bool { return s.stats.snapshot().InFlight == 0 })
+			kit.Eventually(t, "no call of "+path+" left", func() bool { return s.stats.snapshot().InFlight == 0 })
 		})
 	}
 }

@@ -11,9 +11,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
+
+	"reveille/testenv/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -65,16 +66,6 @@ func get(t *testing.T, url string, v any) int {
 		t.Fatal(err)
 	}
 	return resp.StatusCode
-}
-
-// eventually polls until ok holds.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("never happened:", what)
-		}
-	}
 }
 
 func TestHealthWhileLoading(t *testing.T) {
@@ -161,10 +152,10 @@ func TestStatsAndCancel(t *testing.T) {
 			resp.Body.Close()
 		}
 	}()
-	eventually(t, "call in flight", func() bool { return s.stats.snapshot().InFlight == 1 })
+	kit.Eventually(t, "call in flight", func() bool { return s.stats.snapshot().InFlight == 1 })
 	leave()
 	<-gone
-	eventually(t, "call cancelled", func() bool {
+	kit.Eventually(t, "call cancelled", func() bool {
 		st := s.stats.snapshot()
 		return st.InFlight == 0 && st.Cancelled == 1 && st.MaxConcurrent == 1 && st.Calls["chat/completions"] == 1
 	})

@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -17,6 +16,7 @@ import (
 	"reveille/infra/power"
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 	"reveille/warmer/app"
 )
 
@@ -43,24 +43,6 @@ func (m *machine) State(context.Context, catalog.Host) (power.Power, error) {
 	return power.Unknown, nil
 }
 
-// output is a writer that a test reads while a warmer writes.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // TestTheTickerPutsAHostToSleep runs a warmer as gateway run does, beside a runner that confirms.
 func TestTheTickerPutsAHostToSleep(t *testing.T) {
 	addr := testenv.Redis(t)
@@ -76,7 +58,7 @@ func TestTheTickerPutsAHostToSleep(t *testing.T) {
 	generation, _, err := store.Register(t.Context(), state.HostInfo{Name: "box", Boot: "b", Addr: "127.0.0.1:1", Devices: "cpu"})
 	must(t, err)
 
-	m, out := &machine{}, &output{}
+	m, out := &machine{}, &kit.Buffer{}
 	w, err := app.New(app.Settings{
 		Redis: config.Redis{RedisURL: "redis://" + addr, Pool: "main"}, RunnerSecret: secret,
 		Sweep: app.Sweep{Idle: time.Minute, HostIdle: 10 * time.Millisecond, Every: 20 * time.Millisecond},

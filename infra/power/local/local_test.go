@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"reveille/infra/power"
 	"reveille/infra/power/local"
 	"reveille/infra/power/waketest"
+	"reveille/testenv/kit"
 )
 
 // TestMain is also the program that the driver starts: the test binary plays a runner when told to.
@@ -94,16 +94,6 @@ func driver(t *testing.T, cfg local.Config, env ...string) (d *local.Driver, fil
 	return d, file
 }
 
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if cond() {
-			return
-		}
-	}
-	t.Fatal("never: " + what)
-}
-
 func alive(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -124,7 +114,7 @@ func TestContract(t *testing.T) {
 				if p != power.On {
 					return
 				}
-				eventually(t, "the runner is up", func() bool {
+				kit.Eventually(t, "the runner is up", func() bool {
 					pids := starts(file)
 					up = len(pids)
 					return up > 0 && (d.PID("local") == 0 || pids[up-1] == d.PID("local"))
@@ -159,10 +149,10 @@ func TestAProgramThatCannotStart(t *testing.T) {
 
 func TestAnUnaskedEndIsTold(t *testing.T) {
 	told := make(chan error, 1)
-	var out safeBuffer
+	var out kit.Buffer
 	d, file := driver(t, local.Config{Output: &out, OnExit: func(h string, err error) { told <- fmt.Errorf("%s: %w", h, err) }})
 	must(t, d.Wake(t.Context(), host))
-	eventually(t, "a start", func() bool { return len(starts(file)) == 1 && strings.Contains(out.String(), "runner up") })
+	kit.Eventually(t, "a start", func() bool { return len(starts(file)) == 1 && strings.Contains(out.String(), "runner up") })
 	must(t, syscall.Kill(d.PID("local"), syscall.SIGKILL))
 	select {
 	case err := <-told:
@@ -173,7 +163,7 @@ func TestAnUnaskedEndIsTold(t *testing.T) {
 		t.Fatal("nothing was told")
 	}
 	must(t, d.Wake(t.Context(), host))
-	eventually(t, "another start", func() bool { return len(starts(file)) == 2 })
+	kit.Eventually(t, "another start", func() bool { return len(starts(file)) == 2 })
 	must(t, d.Sleep(t.Context(), host))
 	select {
 	case err := <-told:
@@ -183,21 +173,21 @@ func TestAnUnaskedEndIsTold(t *testing.T) {
 }
 
 func TestAStubbornChildAndItsGroupAreKilled(t *testing.T) {
-	var out safeBuffer
+	var out kit.Buffer
 	d, file := driver(t, local.Config{Grace: 200 * time.Millisecond, Output: &out}, "STUBBORN=1", "GRANDCHILD=1")
 	must(t, d.Wake(t.Context(), host))
-	eventually(t, "a start", func() bool { return len(starts(file)) == 1 && strings.Contains(out.String(), "runner up") })
+	kit.Eventually(t, "a start", func() bool { return len(starts(file)) == 1 && strings.Contains(out.String(), "runner up") })
 	var grandchild int
 	_, err := fmt.Sscanf(out.String(), "grandchild %d", &grandchild)
 	must(t, err)
 	must(t, d.Sleep(t.Context(), host))
-	eventually(t, "all gone", func() bool { return !alive(starts(file)[0]) && !alive(grandchild) })
+	kit.Eventually(t, "all gone", func() bool { return !alive(starts(file)[0]) && !alive(grandchild) })
 }
 
 func TestASleepGoesOnWithoutItsCaller(t *testing.T) {
 	d, file := driver(t, local.Config{Grace: 300 * time.Millisecond}, "STUBBORN=1")
 	must(t, d.Wake(t.Context(), host))
-	eventually(t, "a start", func() bool { return len(starts(file)) == 1 })
+	kit.Eventually(t, "a start", func() bool { return len(starts(file)) == 1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := d.Sleep(ctx, host); !errors.Is(err, power.ErrStopping) {
@@ -207,7 +197,7 @@ func TestASleepGoesOnWithoutItsCaller(t *testing.T) {
 		t.Fatal("wake of a stopping host:", err)
 	}
 	must(t, d.Wake(t.Context(), host)) // waits for the end of the first
-	eventually(t, "another start", func() bool { return len(starts(file)) == 2 })
+	kit.Eventually(t, "another start", func() bool { return len(starts(file)) == 2 })
 }
 
 func TestCloseEndsAllAndStartsNoMore(t *testing.T) {
@@ -215,7 +205,7 @@ func TestCloseEndsAllAndStartsNoMore(t *testing.T) {
 	for i := range 3 {
 		must(t, d.Wake(t.Context(), catalog.Host{Name: fmt.Sprint("host-", i)}))
 	}
-	eventually(t, "all started", func() bool { return len(starts(file)) == 3 })
+	kit.Eventually(t, "all started", func() bool { return len(starts(file)) == 3 })
 	must(t, d.Close())
 	must(t, d.Close())
 	for _, pid := range starts(file) {
@@ -237,26 +227,9 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	parent.Env = append(os.Environ(), "PLAY=parent", "STARTS="+file)
 	must(t, parent.Start())
 	defer parent.Wait()
-	eventually(t, "a start", func() bool { return len(starts(file)) == 1 })
+	kit.Eventually(t, "a start", func() bool { return len(starts(file)) == 1 })
 	must(t, parent.Process.Kill())
-	eventually(t, "the child is gone", func() bool { return !alive(starts(file)[0]) })
-}
-
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
+	kit.Eventually(t, "the child is gone", func() bool { return !alive(starts(file)[0]) })
 }
 
 func must(t *testing.T, err error) {
