@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -10,11 +11,19 @@ import (
 
 // Check is `gateway check FILE`.
 type Check struct {
-	File string `arg:"" help:"The models file." type:"existingfile"`
+	File   string `arg:"" optional:"" help:"The models file." type:"existingfile"`
+	Schema bool   `help:"Print the JSON Schema of models files, for editors."`
 }
 
 // Run validates the file and explains it. All mistakes are reported in one go.
 func (c *Check) Run(out io.Writer) error {
+	if c.Schema {
+		_, err := io.WriteString(out, catalog.Schema)
+		return err
+	}
+	if c.File == "" {
+		return errors.New("name the models file: gateway check models.yaml")
+	}
 	cat, warnings, err := catalog.Load(c.File)
 	if err != nil {
 		return err

@@ -122,13 +122,20 @@ func TestCheck(t *testing.T) {
 	if err := os.WriteFile(file, []byte("models: {m: {type: llm, recipe: standin, device: cpu}}\nhosts: {here: {driver: local, devices: [cpu]}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&Check{file}).Run(&out); err != nil || !strings.HasSuffix(out.String(), "is valid: 1 models, 1 hosts, 0 warnings\n") {
+	if err := (&Check{File: file}).Run(&out); err != nil || !strings.HasSuffix(out.String(), "is valid: 1 models, 1 hosts, 0 warnings\n") {
 		t.Errorf("%v %s", err, &out)
 	}
 	if err := os.WriteFile(file, []byte("models: {m: {type: nonsense}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&Check{file}).Run(io.Discard); err == nil || !strings.Contains(err.Error(), "nonsense") {
+	if err := (&Check{File: file}).Run(io.Discard); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("%v", err)
+	}
+	out.Reset()
+	if err := (&Check{Schema: true}).Run(&out); err != nil || !json.Valid(out.Bytes()) {
+		t.Errorf("%v %s", err, &out)
+	}
+	if err := (&Check{}).Run(io.Discard); err == nil || !strings.Contains(err.Error(), "name the models file") {
 		t.Errorf("%v", err)
 	}
 }
