@@ -29,7 +29,7 @@ func required(name string, types JSONTypes) Field {
 	return Field{Name: name, Types: types, Needed: true}
 }
 
-// requiredMax is need with a limit on a list's items.
+// requiredMax is required with a limit on a list's items.
 func requiredMax(name string, types JSONTypes, most int) Field {
 	return Field{Name: name, Types: types, Needed: true, Max: most}
 }

@@ -55,8 +55,8 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	return s
 }
 
-// refusal is why a request with these headers may not use the route, nil when it may: with this key. On a gateway without
-// keys everybody has one with both scopes.
+// refusal returns the key of a request with these headers, or the error that bars the request from the route. On a gateway
+// without keys every request gets a key with both scopes.
 func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) (keys.Key, *api.Error) {
 	metrics := hit.Route != nil && hit.Route.Name == "metrics"
 	free := hit.Route != nil && hit.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
@@ -110,8 +110,8 @@ func presentsKey(h *fasthttp.RequestHeader) bool {
 	return len(h.Peek("x-api-key")) > 0 || len(authorization) > 0 && !keys.IsBasic(authorization)
 }
 
-// adminOnly is the refusal of a request without the local admin key, on a gateway without keys, for what could run or read
-// something on the hosts.
+// adminOnly refuses a request without the local admin key, on a gateway without keys, where it could run or read something
+// on the hosts.
 func (s *Server) adminOnly(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) *api.Error {
 	switch {
 	case s.keyOf(h, hit, source).Scopes&keys.Manage != 0:

@@ -21,7 +21,7 @@ type aliasList struct {
 	Aliases []alias `json:"aliases"`
 }
 
-// aliases lists the names set at run time, in order. Those of the catalogue are told with their models.
+// aliases lists the names set at run time, in order. Those of the catalogue are listed with their models.
 func (s *Server) aliases(r *request) error {
 	table, err := s.tables.read(context.Background(), state.Aliases)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Server) aliases(r *request) error {
 	return r.reply(fasthttp.StatusOK, list)
 }
 
-// aliasGet is one of them.
+// aliasGet answers with one of them.
 func (s *Server) aliasGet(r *request) error {
 	table, err := s.tables.read(context.Background(), state.Aliases)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Server) aliasGet(r *request) error {
 	return r.reply(fasthttp.StatusOK, alias{r.hit.ID, target})
 }
 
-// aliasSet gives a model a further name, which must not be anybody's already. The name is in the path or in the body.
+// aliasSet gives a model another name, which must not be in use. The name is in the path or in the body.
 func (s *Server) aliasSet(r *request) error {
 	if _, err := r.fields(); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (s *Server) aliasSet(r *request) error {
 		return err
 	}
 	if !catalog.ValidModelName(name) {
-		return api.New(api.InvalidType, "'alias' must be letters, digits and . _ - in at most two parts divided by a slash, then perhaps a tag.").With("alias")
+		return api.New(api.InvalidType, "'alias' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.").With("alias")
 	}
 	if owner := s.owner(name); owner != "" {
 		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).With("alias")

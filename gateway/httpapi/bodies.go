@@ -6,8 +6,8 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// vet holds a body that the gateway has written itself, or that is for an engine's own path, to the rules of what
-// reaches an engine.
+// vet applies the rules for engine bodies to a body that the gateway has written itself, or that goes to an engine's own
+// path.
 func (c *call) vet(spec *bodycheck.Spec) error {
 	var check bodycheck.Check
 	if err := check.Read(spec, c.body); err != nil {

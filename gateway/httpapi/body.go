@@ -140,7 +140,7 @@ func (s *Server) unknownModel(name string) *api.Error {
 	return api.UnknownModel(name)
 }
 
-// withheld finds a registered model that is not served by a name of it, and tells why.
+// withheld finds a registered model by one of its names and says why it is not served.
 func (s *Server) withheld(name string) (id, why string) {
 	if s.cfg.Withheld == nil {
 		return "", ""

@@ -30,7 +30,7 @@ type request struct {
 
 	began    time.Time
 	taken    relay.Body
-	keepBody bool // the answer's stream needs the body yet, and gives it back
+	keepBody bool // the answer's stream still needs the body and releases it
 }
 
 // handle runs the chain for one request.
@@ -76,7 +76,7 @@ var randomPool = sync.Pool{New: func() any {
 	return mrand.NewChaCha8(seed)
 }}
 
-// fillRandom fills b with random bytes that nobody can foretell from ids seen before.
+// fillRandom fills b with random bytes that cannot be predicted from earlier ids.
 func fillRandom(b []byte) {
 	src := randomPool.Get().(*mrand.ChaCha8)
 	_, _ = src.Read(b)
@@ -183,7 +183,7 @@ func streamType(d api.Dialect) string {
 	return "text/event-stream; charset=utf-8"
 }
 
-// release turns a panic into a 500, so that one request's fault is no other's, and gives the body back.
+// release turns a panic into a 500, so that one request's failure affects no other, and releases the body.
 func (r *request) release() {
 	if v := recover(); v != nil {
 		r.s.log.Error("panic while serving", "request", r.id, "route", r.routeName(), "panic", v, "stack", string(debug.Stack()))

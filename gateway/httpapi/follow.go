@@ -56,7 +56,7 @@ type followed struct {
 	read bool // some of it came, so that its history is not repeated
 }
 
-// followAgain is how long a log that broke off is left alone before it is followed again.
+// followAgain is the pause before a log that broke off is followed again.
 const followAgain = time.Second
 
 // run writes lines until ctx ends or the reader is gone, and waits for its goroutines.

@@ -14,15 +14,16 @@ const (
 )
 
 // reader reads snapshots for listings, one at a time and not too often, so that listings, some of which need no key,
-// cannot load the store with work.
+// cannot overload the store.
 type reader struct {
 	mu    sync.Mutex // held over a read
 	began time.Time  // of the last read
 	err   error      // of the last read
 }
 
-// look is the pool for a listing: read since the listing was asked for where the store answers, so that a client sees
-// what it has caused; else the mirror's copy and the reason. Listings that are asked for during a read share the next.
+// look returns the pool for a listing. Where the store answers, it was read after the listing was requested, so that a
+// client sees the effects of its own calls; otherwise it is the mirror's copy, with the error. Listings requested during a
+// read share the next one.
 func (s *Server) look() (*state.Snapshot, error) {
 	asked := time.Now()
 	s.reader.mu.Lock()

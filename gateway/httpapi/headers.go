@@ -9,7 +9,8 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// modelHeaders sets what every model-bound answer tells about its way. Call it before the head goes out.
+// modelHeaders sets the headers that every answer of a model carries about how it was served. Call it before the head goes
+// out.
 func (x *exchange) modelHeaders() {
 	h := &x.ctx.Response.Header
 	h.Set(api.HeaderModel, x.model.ID)

@@ -244,7 +244,7 @@ func maxModels(snap *state.Snapshot) map[string]int {
 	return out
 }
 
-// countTypes counts models by type, every type being there.
+// countTypes counts models by type; every type is present.
 func countTypes(types []string) map[string]int {
 	out := map[string]int{}
 	for _, t := range policy.Types() {
@@ -285,7 +285,7 @@ func (s *Server) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingMo
 	return out
 }
 
-// ticketState is how far a load is, as API.md section 3 names it.
+// ticketState is a load's state under the name that the API uses.
 func ticketState(h *state.HostRecord, t state.TicketRecord) string {
 	switch {
 	case h.State == "asleep", h.State == "waking":

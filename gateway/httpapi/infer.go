@@ -19,16 +19,16 @@ import (
 	"reveille/infra/rpc"
 )
 
-// exchange is one inference request between the gate and a runner. It belongs to the connection's goroutine: first the
-// handler's, then, for a streamed answer, the body stream's. Only abandon is called by others. It ends with finish,
-// exactly once: by start where the answer is at hand or there is none, else by the close of the body stream.
+// exchange is one inference request between the gate and a runner. It belongs to the connection's goroutine: the handler's
+// and then, for a streamed answer, the body stream's. Only abandon may be called from other goroutines. finish ends it,
+// exactly once: start calls it when the answer is complete or there is none, otherwise closing the body stream does.
 type exchange struct {
 	*call
 	path   []byte                                 // at the engine
-	raw    bool                                   // method and headers go on as they came, and so does the answer
+	raw    bool                                   // method, headers and answer are passed through unchanged
 	answer func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
 	lines  *ollama.Stream                         // turns a stream into another dialect's; nil relays it
-	after  func()                                 // what is to follow a complete answer; nil nothing
+	after  func()                                 // called after a complete answer; nil: nothing
 	load   func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
 	watch *relay.Watch // for the client's leaving
@@ -73,7 +73,7 @@ func (s *Server) infer(path string) handler {
 	}
 }
 
-// prepare makes the body what the engine shall see: it has the canonical name.
+// prepare turns the body into the one that the engine gets: with the model's canonical name.
 func (c *call) prepare() error {
 	if c.hit.Route.Body != api.BodyJSON {
 		return nil
@@ -84,8 +84,8 @@ func (c *call) prepare() error {
 	return nil
 }
 
-// start finds a runner, waiting for a load where it must, and hands the answer over. Until a stream is committed every
-// failure has its true status.
+// start finds a runner, waiting for a load if necessary, and delivers the answer. Until a stream is committed, every
+// failure has its own HTTP status.
 func (x *exchange) start() (err error) {
 	s := x.s
 	if x.wait, err = waitPolicyOf(&x.ctx.Request.Header, s.cfg.Hold); err != nil {
@@ -144,7 +144,7 @@ func (x *exchange) start() (err error) {
 	return e
 }
 
-// limited adds to a refusal by a limit of the key what its answer has to tell.
+// limited sets the headers of an answer that refuses a request because of a limit of its key.
 func (c *call) limited(err error) error {
 	h := &c.ctx.Response.Header
 	h.Set(api.HeaderModel, c.model.ID)
@@ -157,8 +157,8 @@ func isGone(err error) bool {
 	return errors.Is(err, relay.ErrGone) || errors.Is(err, scheduling.ErrLeft)
 }
 
-// reach works until there is an answer, which it has set on the response then, or until a stream has to be committed
-// without one: then it returns that stream.
+// reach runs attempts until there is an answer, which it sets on the response, or until a stream must be committed without
+// one, which it returns.
 func (x *exchange) reach() (*relay.Stream, error) {
 	commit := time.Time{}
 	if x.stream {
@@ -192,7 +192,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 	}
 }
 
-// send sends the request to the route's runner. A runner that could not be reached has not seen it: wait again.
+// send sends the request to the route's runner. A runner that could not be reached has not seen it, so it waits again.
 func (x *exchange) send() (*relay.Response, error) {
 	if x.constrained {
 		x.suspect()
@@ -342,7 +342,7 @@ func (x *exchange) refusal(resp *relay.Response) error {
 	reason := string(resp.Header(rpc.HeaderRefused))
 	switch {
 	case reason == rpc.RefusedAuth && !x.resigned:
-		// The clocks differ, or later calls overtook this one by far: once, with another signature.
+		// The clocks differ, or much later calls overtook this one: try once more, with a new signature.
 		x.resigned, x.routed = true, true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
 			x.s.cfg.Signer.Correct(x.route.Host, ms)
@@ -440,7 +440,7 @@ func (x *exchange) finish(err error) {
 	}
 }
 
-// finishTap reads what the answer told of itself, or notes how it broke off.
+// finishTap records the usage that the answer reported, or logs how the answer broke off.
 func (x *exchange) finishTap(err error) {
 	switch {
 	case err == nil:
@@ -455,14 +455,14 @@ func (x *exchange) finishTap(err error) {
 	x.tap.release()
 }
 
-// asError is what the client is told of an error of the exchange.
+// asError turns an error of the exchange into the one that the client gets.
 func (x *exchange) asError(err error) *api.Error {
 	var e *api.Error
 	var told *relay.EventError
 	switch {
 	case errors.As(err, &e):
 		return e
-	case errors.As(err, &told): // by the engine, or by the runner in the words of our own table
+	case errors.As(err, &told): // from the engine, or from the runner with a code of our own table
 		return api.NormalizeEvent(told.Data, x.route.Host)
 	case errors.Is(err, relay.ErrTimeout):
 		return api.New(api.UpstreamTimeout, "The model did not answer in time.").WithCause(err)

@@ -11,8 +11,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// received leaves a large body unread when the head alone refuses the request, so that the refusal does not wait for it.
-// Of a client that waits for leave to send (Expect) nothing is read before expected.
+// received leaves a large body unread when the request is refused by its head alone, so that the refusal does not wait for
+// the body. From a client that sent Expect: 100-continue, nothing is read before expected.
 func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); n > 0 && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)
@@ -27,8 +27,8 @@ func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) 
 	return c
 }
 
-// expected answers a client that waits for leave to send its body (Expect: 100-continue): the refusals that the headers
-// allow come before the body.
+// expected answers a client that asks before it sends its body (Expect: 100-continue): what the headers alone rule out is
+// refused before the body is sent.
 func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	r := s.newRequest(ctx)
 	err := r.letIn()
@@ -42,7 +42,7 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	return ctx.Response.StatusCode()
 }
 
-// bodyError is what the client is told of an error of the intake.
+// bodyError turns an error of the intake into the one that the client gets.
 func (s *Server) bodyError(err error) error {
 	switch {
 	case err == nil:

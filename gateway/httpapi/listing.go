@@ -44,7 +44,7 @@ type modelList struct {
 	Data   []modelItem `json:"data"`
 }
 
-// models lists the catalogue's models; those that cannot be served for want of their files only with ?show_all.
+// models lists the catalogue's models; those whose files are missing only with ?show_all.
 func (s *Server) models(r *request) error {
 	_, _ = s.look() // states come from the mirror
 	list := modelList{Object: "list", Data: []modelItem{}}

@@ -38,9 +38,9 @@ type loadRequest struct {
 	save    bool
 }
 
-// load loads a model, with options of the request's own, and waits until it is ready; ?wait=false waits only until its
-// load is queued. The options always go along, {} for none: that makes it a load with the very options that are in
-// force for it, where an inference takes the model as it is.
+// load loads a model, with the request's own options, and waits until it is ready; ?wait=false waits only until the load is
+// queued. Options are always passed, {} for none: the model is then loaded with exactly the options in force, whereas an
+// inference request takes it as it is.
 func (s *Server) load(r *request) error {
 	q, err := r.loadRequest()
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Server) load(r *request) error {
 	return r.reply(fasthttp.StatusOK, answer)
 }
 
-// keep writes what is to outlive the load, now that it has come about.
+// keep saves what is to outlive the load, once the load has succeeded.
 func (r *request) keep(q *loadRequest) error {
 	if !q.save {
 		return nil

@@ -32,7 +32,7 @@ func (s *Server) logs(r *request) error {
 			return r.unlessLeft(err)
 		}
 		if err != nil {
-			continue // a host that does not answer is no reason to keep the others' logs back
+			continue // one host without an answer does not hide the others' logs
 		}
 		if resp.Status() == fasthttp.StatusOK {
 			if text, err := resp.AppendBody(nil, maxLog); err == nil {

@@ -151,7 +151,7 @@ func (s *Server) ollamaEmbeddings(r *request) error {
 	return o.embed(text, (*ollama.ResponseWriter).Embedding)
 }
 
-// embed answers with the embeddings of input, which may hold nothing: then the model is loaded and that is all.
+// embed answers with the embeddings of input, which may be empty: then the model is only loaded.
 func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWriter, []byte) ([]byte, error)) (err error) {
 	if o.body, err = o.q.Texts(o.model.ID, input); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	return x.start()
 }
 
-// bare serves a request that asks for no words: it loads the model, or with a keep_alive of 0 unloads it.
+// bare serves a request without a prompt: it loads the model, or with a keep_alive of 0 unloads it.
 func (o *ollamaCall) bare(generate bool) error {
 	switch {
 	case o.keeping && o.keep == 0 && !o.manages():
@@ -257,8 +257,8 @@ func (o *ollamaCall) sendLine(object []byte) {
 // queueLimit bounds the queueing of a load, which waits for the pool's state alone.
 const queueLimit = 10 * time.Second
 
-// loadSized is how the load of a model that is on no host is queued with the context size that the request asks for; nil for
-// none. The request then waits for that load as for any other.
+// loadSized returns a function that queues the load of an unloaded model with the context size that the request asks for,
+// nil if it asks for none. The request then waits for that load as for any other.
 func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 	options, err := o.sized()
 	if err != nil || options == nil {
@@ -276,7 +276,7 @@ func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 }
 
 // sized are the load options of the request's context size, nil for none or where the model's recipe has no such option.
-// The size is everybody's who uses the model, so a key without manage gets the model as it is configured.
+// The size applies to all users of the model, so a key without manage gets the model as it is configured.
 func (o *ollamaCall) sized() (json.RawMessage, error) {
 	const name = "ctx_size"
 	n, err := o.q.Context()
@@ -296,7 +296,7 @@ func (o *ollamaCall) sized() (json.RawMessage, error) {
 // keepLimit bounds what follows an answer because of its keep_alive.
 const keepLimit = time.Minute
 
-// after is what keep_alive asks for once the answer is complete: nobody waits for it. nil is nothing.
+// after returns what keep_alive requires once the answer is complete; no client waits for it. nil is nothing.
 func (o *ollamaCall) after() func() {
 	if !o.keeping {
 		return nil

@@ -40,7 +40,7 @@ type ollamaModel struct {
 	Details ollamaDetails `json:"details"`
 }
 
-// ollamaDetails is what a model's names and place tell of it. What they do not tell is empty.
+// ollamaDetails is what can be derived from a model's names and checkpoint; the rest is empty.
 type ollamaDetails struct {
 	Parent       string   `json:"parent_model"` // always empty
 	Format       string   `json:"format"`       // gguf or safetensors
@@ -99,7 +99,7 @@ func (s *Server) ollamaPS(r *request) error {
 	return r.reply(fasthttp.StatusOK, list)
 }
 
-// farOff is when a model goes that nothing makes go: the dialect has no word for never.
+// farOff is the expiry time shown for a model that never expires: the dialect has no value for never.
 func farOff() time.Time { return time.Now().AddDate(100, 0, 0) }
 
 func (s *Server) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.ModelRecord) ollamaLoaded {
@@ -142,8 +142,8 @@ func ollamaDigest(m *catalog.Model) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// families are the architectures of the recipes whose engine runs one only. Of others the gateway, which need not see
-// their weights, knows none.
+// families are the architectures of the recipes whose engine runs only one. For other recipes the gateway, which may not
+// see the weights, knows none.
 var families = map[string]string{"whispercpp": "whisper", "kokoro": "kokoro"}
 
 func ollamaDetailsOf(m *catalog.Model, w weights) ollamaDetails {
@@ -310,7 +310,7 @@ type ollamaStep struct {
 	Done   int64  `json:"completed,omitempty"` // bytes
 }
 
-// pullLines is the form of the Ollama dialect, which says the same thing again where it has nothing new to say.
+// pullLines is the form of the Ollama dialect, which repeats its last line when there is nothing new.
 type pullLines struct {
 	r      *request
 	digest string

@@ -16,8 +16,8 @@ type pinAnswer struct {
 	Pinned  bool   `json:"pinned"`
 }
 
-// pin keeps a model from ever being chosen to make room, or takes that back, whatever the catalogue says, until another
-// call; also what a load said of the model's pin, which else stands until that copy is unloaded.
+// pin keeps a model from being evicted, or undoes that, whatever the catalogue says, until another call. It also overrides
+// the pin that a load set, which otherwise lasts until that copy is unloaded.
 func (s *Server) pin(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -48,8 +48,8 @@ func (s *Server) pin(r *request) error {
 // pinWait bounds the wait for the runners to take a pin over.
 const pinWait = time.Second
 
-// setPin pins a model, or takes that back, and waits until those who decide by it, the runners that hold it, have said
-// so: a load that follows is decided by the new word.
+// setPin pins or unpins a model and waits until the runners that hold it, which decide by the pin, have confirmed: a load
+// that follows is decided by the new pin.
 func (s *Server) setPin(model string, pinned bool) error {
 	if err := s.tables.set(context.Background(), state.Pins, model, state.PinValue(pinned)); err != nil {
 		return err

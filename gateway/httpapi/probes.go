@@ -54,8 +54,8 @@ const (
 )
 
 // runnerMetrics adds up the metrics of the runners on ready hosts, as reveille_pool_… where theirs are reveille_runner_….
-// Nothing is woken for it, and who does not answer in time is left out, so sums can fall as counters do when their
-// process begins anew; reveille_pool_runners says of how many runners they are.
+// It wakes nothing, and runners that do not answer in time are left out, so sums can fall as counters do when a process
+// restarts; reveille_pool_runners is the number of runners included.
 func (r *request) runnerMetrics() *meter.Sum {
 	var mu sync.Mutex
 	var work sync.WaitGroup

@@ -17,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// What the system tells of this machine. What it does not tell is left out of the answers.
+// What the operating system says about this machine. Unknown values are left out of the answers.
 
 func readCPU() cpuInfo {
 	out := cpuInfo{Name: runtime.GOARCH, Cores: runtime.NumCPU(), Threads: runtime.NumCPU(), Available: true}
@@ -73,8 +73,8 @@ type cpuMeter struct {
 }
 
 const (
-	cpuEvery  = time.Second            // a reading this young is told again
-	cpuSample = 100 * time.Millisecond // the first answer looks at this long
+	cpuEvery  = time.Second            // a reading this recent is reused
+	cpuSample = 100 * time.Millisecond // the first reading takes this long
 )
 
 // read is the share of time since the last reading, in percent; nil when unknown.

@@ -11,8 +11,8 @@ import (
 	"reveille/infra/state"
 )
 
-// statusAnswer is the answer of GET /models/{id}/status. What is not known, or does not apply, is null. Of a load under
-// way it tells what the comments of a stream that waits for it tell.
+// statusAnswer is the answer of GET /models/{id}/status. What is not known, or does not apply, is null. For a load in
+// progress it has the same data as the comments of a stream that waits for it.
 type statusAnswer struct {
 	Model      string   `json:"model"`
 	State      string   `json:"state"`
@@ -24,7 +24,7 @@ type statusAnswer struct {
 	BytesTotal *int64   `json:"bytes_total"`
 }
 
-// modelStatus tells how far a model's load is. It never loads.
+// modelStatus reports the progress of a model's load. It never starts one.
 func (s *Server) modelStatus(r *request) error {
 	m, err := s.modelNamed(r.hit.ID)
 	if err != nil {

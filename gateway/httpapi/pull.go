@@ -28,9 +28,9 @@ type progress struct {
 	Percent float64 `json:"percent"`
 }
 
-// pull makes sure that a model's weights are there. A name that nothing is called is registered first where the body
-// describes a model. Weights that are a path lie on the hosts, or the model cannot be had; others are fetched by the
-// runner of a host, which is woken for it. Nothing is loaded.
+// pull makes sure that a model's weights are there. An unknown name is registered first if the body describes a model.
+// Weights given as a path must already be on the hosts; others are fetched by the runner of a host, which is woken for it.
+// Nothing is loaded.
 func (s *Server) pull(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *request) pull(m *catalog.Model, streams bool, form pullForm) error {
 	return nil
 }
 
-// pullForm is how a client is told of a pull: in the events of the management routes, or in the lines of the Ollama
+// pullForm is the format in which a pull is reported: in the events of the management routes, or in the lines of the Ollama
 // dialect. What a stream holds is appended to b. A form serves one pull and is not for concurrent use.
 type pullForm interface {
 	media() string                              // of a stream

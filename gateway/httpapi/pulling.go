@@ -26,7 +26,7 @@ func (r *request) awaitPull(m *catalog.Model, form pullForm) error {
 	return r.reply(fasthttp.StatusOK, form.answer())
 }
 
-// pullLook is how often a streamed pull looks how far it is.
+// pullLook is how often a streamed pull checks its progress.
 const pullLook = 500 * time.Millisecond
 
 // streamPull answers with a stream until a model's weights are on a host, however long that takes.
@@ -51,8 +51,8 @@ func (r *request) streamPull(m *catalog.Model, form pullForm) error {
 	return nil
 }
 
-// pulling is the body of a streamed pull: a word each time the pull is seen to be further, one that tells nothing new
-// where there is nothing to tell for long, and the last word. fasthttp reads and closes it in one goroutine.
+// pulling is the body of a streamed pull: a message for each observed progress, a keepalive when there has been none for
+// long, and a final message. fasthttp reads and closes it in one goroutine.
 type pulling struct {
 	r      *request
 	model  *catalog.Model

@@ -24,7 +24,7 @@ import (
 	"reveille/runner/modelfile"
 )
 
-// Config of a Server. Gate, Store, Mirror, UsageReporter, Catalog, Signer and Keys are needed.
+// Config of a Server. Gate, Store, Mirror, Usage, Catalog, Signer and Keys are required.
 type Config struct {
 	Gate    *scheduling.Gate
 	Store   *state.Store

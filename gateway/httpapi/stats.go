@@ -8,7 +8,7 @@ import (
 	"reveille/infra/mmstats"
 )
 
-// pooled are the pool's statistics that are told even before anything counted: of the last request that any gateway
+// pooled are the pool's statistics that are shown even before the first count: of the last request that any gateway
 // served, and sums.
 var pooled = [...]string{
 	"time_to_first_token", "tokens_per_second", "input_tokens", "output_tokens", "prompt_tokens", "cache_tokens",

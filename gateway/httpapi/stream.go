@@ -56,7 +56,7 @@ func (x *exchange) sendStream(st *relay.Stream) {
 // comment tells a waiting client how far its model is.
 func (x *exchange) comment(dst []byte) []byte {
 	w := x.waiter.Load()
-	if w == nil { // loaded: the engine thinks
+	if w == nil { // loaded: the engine is working
 		return append(dst, api.Ping...)
 	}
 	st := w.Stage()

@@ -61,7 +61,7 @@ func (s *Server) touch(host, model string) {
 	s.uses.note(host, model)
 }
 
-// stateOf is a model's state in the pool as API.md section 3 names it.
+// stateOf is a model's state in the pool under the name that the API uses.
 func (s *Server) stateOf(model string) string {
 	state := "unloaded"
 	for _, h := range s.cfg.Mirror.Snapshot().Hosts {

@@ -82,7 +82,7 @@ func (s *Server) unloadModel(ctx context.Context, model string, force bool) (gon
 	return gone, err
 }
 
-// ensureGone unloads a model. One that is not loaded has nothing to unload, and that is well.
+// ensureGone unloads a model. It is no error if the model is not loaded.
 func (s *Server) ensureGone(ctx context.Context, model string) error {
 	if _, err := s.unloadModel(ctx, model, false); err != nil && api.As(err).Kind != api.ModelNotLoaded {
 		return err
@@ -90,7 +90,7 @@ func (s *Server) ensureGone(ctx context.Context, model string) error {
 	return nil
 }
 
-// unloadAll is GET /unload: all models, told in a word. HEAD asks whether the route is there and unloads nothing.
+// unloadAll is GET /unload: all models, answered in plain text. HEAD asks whether the route is there and unloads nothing.
 func (s *Server) unloadAll(r *request) error {
 	if !r.hit.Head {
 		ctx, stop := r.clientContext()

@@ -104,7 +104,7 @@ func object(b []byte) []byte {
 	return nil
 }
 
-// note adds what an answer that ended well says of itself to the pool's statistics.
+// note adds the usage that a complete answer reports to the pool's statistics.
 func note(t *state.UsageReporter, began time.Time, tap *tap) {
 	t.Count("request_count_total", 1)
 	if tap.kept == nil {

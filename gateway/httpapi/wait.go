@@ -109,7 +109,7 @@ func (c *call) chargeLoad() error {
 	return c.account.Load()
 }
 
-// begun looks anew whether the model is loaded or on its way, before a request is refused because its key may begin no
+// begun checks again whether the model is loaded or on its way, before a request is refused because its key may start no
 // load: the mirror may be behind.
 func (x *exchange) begun() bool {
 	x.denied = false
@@ -126,15 +126,15 @@ type refusals struct {
 	pause time.Time  // until then nobody is asked
 }
 
-// Pauses between refusals grow from firstPause to maxPause. The first refusal is no reason for one: the mirror was
-// behind, and the gate knows better.
+// Pauses between refusals grow from firstPause to maxPause. The first refusal causes none: the mirror was
+// behind, and the gate has newer data.
 const (
 	firstPause = 20 * time.Millisecond
 	maxPause   = 500 * time.Millisecond
 )
 
-// again sends the exchange back to the gate: no engine saw the request. why is told when the time is over, and at once to
-// HEAD, which may begin no load.
+// again sends the exchange back to the gate: no engine saw the request. why is returned when the time is over, and at once
+// for HEAD, which may start no load.
 func (x *exchange) again(why *api.Error) error {
 	x.leave()
 	if x.hit.Head {
@@ -152,8 +152,8 @@ func (x *exchange) again(why *api.Error) error {
 	return relay.ErrAgain
 }
 
-// ready brings a route: the mirror's for a warm model, else the gate's. It waits until the given time at most, false
-// then; the zero time is no limit but the request's own.
+// ready obtains a route: the mirror's for a warm model, else the gate's. It returns false when there is none by the given
+// time; the zero time leaves only the request's own limit.
 func (x *exchange) ready(until time.Time) (bool, error) {
 	if x.routed {
 		return true, nil

@@ -22,8 +22,8 @@ const (
 	silentAfter = 10 * time.Second       // a store that is away so long ends a wait that had a ticket
 )
 
-// loadAttempt is what a group wants of the pool and how far it got: the decisions of a group, pure. Its methods take what was
-// heard and the present moment, and answer what to do next. No I/O, no clock, no goroutine.
+// loadAttempt is what a group wants from the pool and how far it has got. It makes the group's decisions as pure functions:
+// its methods take what was learned and the current time, and return what to do next. No I/O, no clock, no goroutine.
 //
 // Life: asking (no ticket) → waiting (a ticket) → finished; or from waiting back to asking when the ticket was lost,
 // dropped, or could not be carried out by its host.
@@ -157,8 +157,8 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	return "", refused(n.refusal(p.Refusal))
 }
 
-// holder is the host that has the model or will have it first, "" none. A load on its way comes before a copy that is
-// going: where that copy was, the model may not come back.
+// holder is the host that has the model or will have it first, "" none. A load on its way takes precedence
+// over a copy that is being stopped: the model may not return to that copy's host.
 func holder(s *state.Snapshot, model string) string {
 	if copies := s.Copies(model); len(copies) > 0 {
 		return copies[0].Host
@@ -268,7 +268,7 @@ func (n *loadAttempt) anew(now time.Time) step {
 	return n.again(now)
 }
 
-// learned takes in how the ticket stands.
+// learned processes the ticket's current state.
 func (n *loadAttempt) learned(now time.Time, s state.Standing) step {
 	if s.Ticket != n.ticket {
 		return step{do: rest} // of a ticket given up meanwhile
@@ -303,7 +303,7 @@ func (n *loadAttempt) learned(now time.Time, s state.Standing) step {
 	return step{do: rest}
 }
 
-// onStoreError takes in that the store did not say how the ticket stands.
+// onStoreError handles a failure to read the ticket's state.
 func (n *loadAttempt) onStoreError(now time.Time, err error) step {
 	if n.ticket != "" && now.Sub(n.heard) > silentAfter {
 		return fail(unavailable(err))

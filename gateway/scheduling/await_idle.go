@@ -8,9 +8,9 @@ import (
 // idlePoll is how soon AwaitIdle notices that all is done.
 const idlePoll = 2 * time.Millisecond
 
-// AwaitIdle waits until nothing that requests have begun hangs on this process: nobody waits, no ticket is kept or being
-// left, and every host that was to be woken has been asked to wake. It returns ctx's error if that takes longer. What
-// happens meanwhile may begin more; it is for gateways whose process stands still between requests.
+// AwaitIdle waits until no work that requests have started depends on this process: nobody waits, no ticket is being kept
+// or given up, and every host that was to be woken has been asked to wake. It returns ctx's error if that takes longer. New
+// work may start meanwhile; it is for gateways whose process is frozen between requests.
 func (g *Gate) AwaitIdle(ctx context.Context) error {
 	for !g.idle() {
 		select {

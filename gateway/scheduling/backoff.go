@@ -3,7 +3,7 @@ package scheduling
 import "time"
 
 // backoff keeps, by key, how often something failed in a row and until when it is not tried again: the first free
-// failures cost nothing, each further one a window that doubles from base up to most. It reads no clock. The zero times
+// failures cost nothing, each further one opens a window that doubles from base up to most. It reads no clock. The zero times
 // of an unknown key mean "now".
 type backoff struct {
 	base, most time.Duration

@@ -23,7 +23,7 @@ const (
 )
 
 // Gate decides which runner gets a request and holds requests whose model is not loaded. Its methods are safe for
-// concurrent use. Run must run for tickets to be kept; OnEvent should hear the mirror's events.
+// concurrent use. Run must be running for tickets to be renewed; pass the mirror's events to OnEvent.
 type Gate struct {
 	store   Store
 	mirror  Mirror
@@ -219,7 +219,7 @@ func (g *Gate) OnEvent(e state.Event) {
 	case "sync":
 		g.renewNow()
 	case "host":
-		// The power of a host that went down may be free now: whoever waits for it takes up the duty to wake it.
+		// The power lease of a host that went down may be free now: whoever waits for the host takes the duty to wake it.
 		if e.State == string(policy.Asleep) || e.State == string(policy.Lost) {
 			g.renewNow()
 		}

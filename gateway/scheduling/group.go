@@ -36,7 +36,7 @@ type inbox struct {
 	err      error // the store did not answer
 }
 
-// put takes in a standing; an outcome is not replaced by anything less.
+// put stores a ticket's state; an outcome is never overwritten by an intermediate one.
 func (b *inbox) put(s state.Standing) {
 	if b.standing == nil || b.standing.Ticket != s.Ticket || !b.standing.Record.Done() {
 		b.standing = &s
@@ -51,7 +51,7 @@ func (gr *group) notify() {
 	}
 }
 
-// wait returns when the group is poked, or after d if d is not negative.
+// wait returns when the group is notified, or after d if d is not negative.
 func (gr *group) wait(d time.Duration) {
 	if d < 0 {
 		<-gr.bell
@@ -65,7 +65,7 @@ func (gr *group) wait(d time.Duration) {
 	}
 }
 
-// serve carries out what need decides until the group has its outcome or nobody wants one.
+// serve carries out what the attempt decides until the group has its outcome or nobody wants one.
 func (g *Gate) serve(gr *group) {
 	defer g.work.Done()
 	v := step{do: ask}
@@ -133,9 +133,8 @@ func (g *Gate) leave(ticket string, keep bool) {
 	}
 }
 
-// ask makes one attempt to place and acquire, on a new snapshot: uses of models raise no event, so that the mirror may
-// show them late, and the host whose victim is unused for longest would be the wrong one. It is the only caller of
-// Store.Acquire for the group.
+// ask makes one attempt to place and acquire, on a new snapshot: uses of models raise no event, so the mirror may lag
+// and show the wrong victim as the least recently used. It is the only caller of Store.Acquire for the group.
 func (g *Gate) ask(gr *group) step {
 	s, err := g.mirror.Refresh(g.life)
 	if err != nil {
@@ -194,7 +193,7 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
 	return v
 }
 
-// jitter spreads a pause from a half to one and a half, so that gateways which were refused together part.
+// jitter varies a pause by up to half its length, so that gateways that were refused together do not retry together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 
 // attend reads the inbox and looks at the mirror.
@@ -265,7 +264,7 @@ func (g *Gate) dropTicketLocked(gr *group) {
 	gr.news = inbox{}
 }
 
-// forgetLocked takes a group that is over from the gate.
+// forgetLocked removes a finished group from the gate.
 func (g *Gate) forgetLocked(gr *group) {
 	delete(g.all, gr)
 	if gr.shared {

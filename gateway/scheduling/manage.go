@@ -191,7 +191,7 @@ func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticke
 	}
 }
 
-// watch hears the outcome of a ticket, once. An outcome that came before is read by the next renewal.
+// watch delivers the outcome of a ticket, once. An earlier outcome is found by the next renewal.
 func (g *Gate) watch(ticket string) chan state.TicketRecord {
 	c := make(chan state.TicketRecord, 1)
 	g.mu.Lock()

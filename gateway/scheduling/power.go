@@ -19,7 +19,7 @@ const (
 	stopFor     = 2 * time.Minute        // longest that a driver may take to turn a host off
 )
 
-// WakeHost wakes a host by an operator's word and returns when its runner has registered; at once for one that is awake.
+// WakeHost wakes a host at an operator's request and returns when its runner has registered; at once for one that is awake.
 // The wake goes on when ctx ends. Errors are rows of the error table: unknown_url for a host that nobody knows,
 // no_capacity for one that did not come, state_unavailable; or ctx's.
 func (g *Gate) WakeHost(ctx context.Context, host string) error {
@@ -164,7 +164,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 	return "", busy
 }
 
-// turnOff has the machine of a host turned off whose runner confirmed. What it leaves undone, a sweep does.
+// turnOff turns off the machine of a host whose runner has confirmed. A sweep finishes what it leaves undone.
 func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopFor, fmt.Errorf("not off within %v", stopFor))
 	defer cancel()

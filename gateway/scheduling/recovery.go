@@ -10,7 +10,7 @@ import (
 const rebuildFor = 10 * time.Second
 
 // recoveryHold notices that the store lost its data, and holds loads back until every runner known before has reported what
-// it holds: until then a model may look unloaded that is not, and a host asleep that is awake. It reads no clock.
+// it holds: until then loaded models may look unloaded and awake hosts asleep. It reads no clock.
 type recoveryHold struct {
 	epoch   string
 	ready   map[string]bool // hosts that were ready when last seen whole

@@ -8,8 +8,8 @@ import (
 	"reveille/infra/state"
 )
 
-// Route is a runner that has a model loaded. It is a value; compare Host and Generation to tell whether two mean the
-// same life of a runner.
+// Route is a runner that has a model loaded. It is a value; routes with equal Host and Generation belong to
+// the same registration of a runner.
 type Route struct {
 	Host       string
 	Addr       string // host:port of the runner

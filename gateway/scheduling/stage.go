@@ -94,7 +94,7 @@ func (g *Gate) heldUpByBusy(host string) bool {
 	return h != nil && h.State == "ready" && h.Loading == ""
 }
 
-// stage derives a wait's stage from its group's need and a snapshot.
+// stage derives a wait's stage from its group's attempt and a snapshot.
 func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) Stage {
 	out := Stage{State: StateQueued, Host: n.host, Position: n.position}
 	if n.ticket == "" {
@@ -123,7 +123,7 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 			if t.ID == n.ticket {
 				if t.Pulling && out.State == StateQueued {
 					out.State, out.BytesDone, out.BytesTotal = StatePulling, t.Pulled.Done, t.Pulled.Total
-					return out // what is known of loads says nothing of a network
+					return out // load times say nothing about download times
 				}
 				break
 			}

@@ -22,7 +22,7 @@ type Ask struct {
 	Limit time.Duration
 	// Background starts the load and does not wait for it: the waiter is done at once with model_loading.
 	Background bool
-	// Tenant is on whose account the request waits; nil: nobody's, without limits.
+	// Tenant is the account that the request is charged to; nil: none, without limits.
 	Tenant Tenant
 }
 
@@ -35,7 +35,7 @@ type Tenant interface {
 	Load() error
 }
 
-// LoadInfo says what a waiter's route had cost.
+// LoadInfo says what it took to get a waiter's route.
 type LoadInfo struct {
 	Ticket   string        // "" when the model turned out to be loaded
 	Together int           // how many waiters got this route at this time
@@ -122,7 +122,7 @@ func (g *Gate) finishLocked(w *Waiter, r Route, info LoadInfo, err error) {
 	}
 }
 
-// timeoutLocked is the answer to a wait that ran out: what the load was held up by.
+// timeoutLocked is the error for a wait that timed out: it names what delayed the load.
 func (g *Gate) timeoutLocked(gr *group) error {
 	st := g.stageLocked(gr)
 	switch {

@@ -26,7 +26,7 @@ type Admission struct {
 	Reason   Reason
 }
 
-// admission decides what must happen on h before a load whose victims [room] chose; Reopen is left to the caller.
+// admission decides what must happen on h before a load whose victims findVictims chose; Reopen is left to the caller.
 // h.Residents must be the runner's own truth.
 //
 // Rules 1, 3, 4, 7, 8 and 9 of the design hold in every answer: nothing busy, reserved or pinned is evicted; with Load,
@@ -72,7 +72,7 @@ func admission(h *Host, victims []Resident, refusal *Refusal, fair bool) Admissi
 	return a
 }
 
-// closable reports whether closing r now would move something: it is open and serves requests, and nobody is owed one.
+// closable reports whether closing r now would help: it is open, serves requests and is not reserved.
 func closable(r Resident) bool {
 	return r.State == ModelLoaded && r.InFlight > 0 && !r.Reserved && !r.Closed
 }
@@ -94,8 +94,8 @@ func closedExcept(h *Host, victims []Resident) []string {
 // ByUse order. The retry may start when all of them are gone. A reserved model in drain still serves the request it was
 // loaded for (rule 7).
 //
-// except is left out: the model whose load failed. Pinned models stay: rule 6 asks for every model, but rule 8 lets no
-// one but the operator move a pinned one, and a failing neighbour must not undo what the operator fixed.
+// except is left out: the model whose load failed. Pinned models stay: rule 6 asks for every model, but by rule 8
+// only the operator may move a pinned one, and a failed load of another model must not override that.
 func ClearAll(h Host, except string) (evict, drain []string) {
 	rs := slices.Clone(h.Residents)
 	slices.SortFunc(rs, ByUse)

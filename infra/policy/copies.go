@@ -4,7 +4,7 @@ package policy
 // fewer than want.Max, and queued, the requests waiting at the least loaded copy, exceeds served, the requests that copy
 // completes in fair_after. Copies are thus added one at a time, each only when the last one did not help enough.
 //
-// The first copy is not its business: without any, it is false.
+// It does not decide about the first copy: without any, it is false.
 func WantCopy(s Snapshot, want Model, queued, served int) bool {
 	if queued <= served {
 		return false

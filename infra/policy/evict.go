@@ -25,8 +25,8 @@ func ParseEviction(text string) (Eviction, error) {
 	return "", fmt.Errorf("%q: want lru or cost", text)
 }
 
-// Value is what sparing an idle model is worth: what its reload would cost, reload seconds × the price of its host's hour,
-// over the seconds that it has been unused, as a model is the less likely to be asked for the longer it has not been.
+// Value is what keeping an idle model is worth: the cost of its reload (reload seconds × its host's hourly price) divided by
+// the seconds that it has been unused, since a model unused for longer is less likely to be requested.
 // price 0 counts as 1. It is 0 for LRU, which leaves the choice to the times of use.
 func (e Eviction) Value(reload time.Duration, price float64, unused time.Duration) float64 {
 	if e != Cost {

@@ -35,7 +35,7 @@ type IdlePlan struct {
 
 // Idle decides which models and hosts have been without work for long enough at now.
 //
-// A model goes when it is loaded on a ready host, serves nothing, is owed to nobody, is not pinned, no ticket of the pool
+// A model goes when it is loaded on a ready host, serves nothing, is not reserved, is not pinned, no ticket in the pool
 // is for it, no load waits for its slot, and its last use (the end of its last request) is its idle time ago. A ready
 // host sleeps when it holds no model in any state, no ticket, no load, no open request and no lease, was up for
 // HostMinUp, and had no activity for HostIdle. What has no time of use, or no time of its start, is left alone.

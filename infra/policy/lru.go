@@ -23,9 +23,10 @@ func ByUse(a, b Resident) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
-// byCost orders residents by what taking their place costs: nothing for those already going, then idle ones, then busy
-// ones; among equals what is worth least, which under LRU is all the same, then the longest unused. A busy one that is closed comes before those that are open: completions renew its time of use, and without this
-// a waiting load would close one victim after the other and starve.
+// byCost orders residents by what taking their place costs: nothing for those already stopping, then idle ones, then busy
+// ones; among equals the one of least value (under LRU all have the same), then the longest unused. A busy one that is
+// closed comes before those that are open: completions renew its time of use, and without this a waiting load would close
+// one victim after the other and starve.
 func byCost(a, b Resident) int {
 	if c := cmp.Or(cmp.Compare(cost(a), cost(b)), cmp.Compare(a.Value, b.Value)); c != 0 {
 		return c

@@ -51,7 +51,7 @@ type candidate struct {
 // (Model.On), and a host whose runner has refused it (Model.Refused) is out.
 //
 // avoid maps hosts that must not be taken to the reason, in words. Hosts that hold an open copy of want or a ticket for
-// it are left out: requests for those join them (Routes) or attach to the ticket. A closed or stopping copy does not
+// it are left out: requests for those go to the copy or attach to the ticket. A closed or stopping copy does not
 // count, since requests that come now need a load again.
 //
 // Cost: on each host a pass over its residents, a sort of them if something must go, and the same for each queued ticket.
@@ -91,14 +91,14 @@ func listed(h *Host, list []string) int {
 	return slices.IndexFunc(list, func(e string) bool { return e == h.Name || slices.Contains(h.Labels, e) })
 }
 
-// answer is a host's no; the zero answer is a yes.
+// answer is a host's refusal; the zero answer accepts.
 type answer struct {
 	host    string
 	reason  Reason
 	refusal *Refusal // the host's own, nil for hosts that were not asked
 }
 
-// judge fills in c's rank and what orders it within, or says why the host is out.
+// judge fills in c's rank and its tie-breakers, or says why the host is ruled out.
 func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	h := *c.host
 	if why, ok := avoid[h.Name]; ok {

@@ -24,7 +24,7 @@ type Step struct {
 // Waiting is why a ticket stays in the queue.
 type Waiting struct {
 	Ticket string
-	Heads  bool     // it heads what it waits for: if its Since is zero, it is to be set to the time of this step
+	Heads  bool     // it is first to wait for its models: if its Since is zero, the caller sets it to the time of this step
 	For    []string // models whose place it waits for
 	Behind string   // earlier ticket it must not pass, "" for none
 	Reason Reason

@@ -135,11 +135,11 @@ func fixed(r *Resident, want *Model) bool {
 
 // findVictims returns the residents that must be gone before want is loaded, in byCost order; nil when it fits beside all.
 //
-// The choice is the one that spares the dearest resident whenever any choice does, then the next dearest, and so on:
-// first that nobody waits for a busy model, then that the most recently used stay. It follows that no victim is
-// superfluous, that a model whose departure helps several limits counts for all of them, and that with equal models
-// the least recently used go. Models already going count as gone, so no further victim is taken in their stead; those
-// whose place is really needed are in the result too, and have to be waited for.
+// The choice spares the most valuable resident if any choice can, then the next most valuable, and so on: first so that
+// nothing busy has to be waited for, then so that the most recently used stay. It follows that no victim is superfluous,
+// that a model whose departure helps several limits counts for all of them, and that among equal models the least recently
+// used go. Models already stopping count as gone, so none is taken in their place; those whose place is really needed are
+// in the result too, and must be waited for.
 //
 // Cost: sorting the residents. Without victims nothing is sorted or allocated.
 func findVictims(h *Host, want *Model) ([]Resident, *Refusal) {

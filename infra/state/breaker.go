@@ -14,10 +14,10 @@ import (
 const (
 	breakerFailures = 5               // in a row, before calls are refused at once
 	breakerProbe    = 1 * time.Second // ± 20 %: one call is let through this often while open
-	corruptEvery    = time.Minute     // how often a corrupt store is told of at most
+	corruptEvery    = time.Minute     // at most one log line about a corrupt store in this time
 )
 
-// breaker refuses calls at once while Redis is away, so that nobody waits a time-out for an answer known beforehand.
+// breaker refuses calls at once while Redis is away, so that no call waits for a time-out that is certain.
 // It logs one line a change of state. Safe for concurrent use.
 type breaker struct {
 	log *slog.Logger

@@ -26,9 +26,9 @@ func newClient(o *redis.UniversalOptions) redis.UniversalClient {
 	return c
 }
 
-// once makes a Cluster's client treat lost calls as a single node's client does. By itself it would repeat them, three
-// times, though the first may have taken effect; and it would ask the same node again for a minute, though its slots may
-// have another owner by then. Redirections are followed as ever: a node that redirects has done nothing.
+// once makes a Cluster's client treat lost calls as a single node's client does. By default it would retry them three
+// times, although the first may have taken effect, and keep asking the same node for a minute, although its slots may have
+// moved. Redirections are followed as usual: a node that redirects has done nothing.
 type once struct{ cluster *redis.ClusterClient }
 
 var _ redis.Hook = once{}

@@ -3,7 +3,7 @@
 // decision is either committed whole or refused; this package decides nothing itself.
 //
 // Keys. `{pool}` is a hash tag, so that one pool lives in one slot of a Redis Cluster. All values are plain hashes,
-// sorted sets, sets, lists and strings, which redis-cli alone explains. TTLs collect rubbish and carry no meaning.
+// sorted sets, sets, lists and strings, which redis-cli alone explains. TTLs only remove leftovers and carry no meaning.
 //
 //	key                        Redis type  written by                         TTL    holds
 //	rv:{pool}:epoch            string      register                           -      set once; missing after data loss
@@ -50,8 +50,8 @@
 //	                                                                                 listings; negative: never
 //	rv:{pool}:events           channel     every change                       -      JSON events for mirrors
 //
-// Verbs. sleep commits a host's sleep (sleep_token), has its runner confirm it (drained), begins, holds and ends the stop
-// of its machine (stop_ms); leave ends a stop whose driver accepted while the machine is not known to be off (left_ms): its
+// Verbs. The scripts sleep_* commit a host's sleep (sleep_token), have its runner confirm it, and begin, hold and end the
+// stop of its machine (stop_ms); leave ends a stop whose driver accepted while the machine is not known to be off (left_ms): its
 // runner may not register for two minutes more, and the next sweep goes on with it. repair writes down what nobody is left to write: a
 // host is lost (lost), did not come when it was woken (stranded), or was lost for longer than a wake takes (unseen); after the
 // last two a sleep_token has its machine turned off. forget removes every key of a host that the catalogue does not name.

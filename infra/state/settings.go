@@ -25,8 +25,8 @@ const (
 	IdleTTL      Setting = "idle"       // model → ms, set by keep_alive
 )
 
-// PinValue is an entry of Pins. No two are equal, so that readers see a call that repeats the one before it: it ends what
-// a load said of the model's pin since.
+// PinValue makes an entry of Pins. No two are equal, so that readers notice a call that repeats the one before it: it ends
+// a pin that a load has set since.
 func PinValue(pinned bool) string {
 	if pinned {
 		return "1 " + rand.Text()
@@ -63,7 +63,7 @@ func (s *Store) Get(ctx context.Context, table Setting, name string) (string, er
 	return all[name], err
 }
 
-// All reads a whole table. In place of an entry that is not signed stands the last right one that this Store read, or none.
+// All reads a whole table. An entry that is not signed is replaced by the last valid one that this Store read, if any.
 func (s *Store) All(ctx context.Context, table Setting) (map[string]string, error) {
 	values, macs, readable, err := s.record(ctx, "settings:"+string(table))
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Store) All(ctx context.Context, table Setting) (map[string]string, erro
 // idleKept is how long a warmer's default idle time is told after its last sweep.
 const idleKept = 24 * time.Hour
 
-// maxIdle bounds a default idle time, so that what is reckoned with it stays a date.
+// maxIdle bounds a default idle time, so that times computed with it stay valid.
 const maxIdle = 10 * 365 * 24 * time.Hour
 
 // PutDefaultIdle publishes the time without use after which the warmer unloads models whose catalogue entry gives none;
@@ -104,7 +104,7 @@ func (s *Store) readIdle(ctx context.Context) (string, error) {
 	return text, err
 }
 
-// DefaultIdle reads what PutDefaultIdle published, not known where nothing readable stands there. It is not signed: use
+// DefaultIdle reads what PutDefaultIdle published; known is false where there is nothing readable. It is not signed: use
 // it in listings only.
 func (s *Store) DefaultIdle(ctx context.Context) (idle time.Duration, known bool, err error) {
 	var text string
@@ -152,8 +152,8 @@ func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, 
 	return false, errors.New("the catalogue in Redis changes too often")
 }
 
-// Catalog reads the published catalogue; version "" when there is none. In place of one that is not signed, or older than
-// one read before, stands the last right one that this Store read, or none.
+// Catalog reads the published catalogue; version "" when there is none. One that is not signed, or is older
+// than one read before, is replaced by the last valid one that this Store read, if any.
 func (s *Store) Catalog(ctx context.Context) (version string, catalog []byte, err error) {
 	r, _, _, err := s.readCatalog(ctx)
 	return r.version, []byte(r.json), err

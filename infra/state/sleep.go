@@ -14,12 +14,12 @@ var ErrWanted = errors.New("host is wanted awake")
 //  1. CommitSleep (a sweep): a ready host without model, ticket or lease is draining from here on.
 //  2. ConfirmSleep (its runner, which counts the streams itself): it is asleep; or ready again, with ErrWanted.
 //  3. BeginStop (a sweep) takes the lease of the host's power, HoldStop keeps it while the driver turns the machine off,
-//     EndStop gives it free. A request that comes meanwhile waits for the lease and then has the host woken.
+//     EndStop releases it. A request that comes meanwhile waits for the lease and then has the host woken.
 //
 // Each step may be the last of its process: the host's field sleep_token tells the next sweep what is left to do. From
 // BeginStop to EndStop the record says so (HostRecord.Stopping), for runners that turn their machine off themselves.
 
-// CommitSleep makes a host drain that a snapshot of this revision showed without work, last active at activeMS, and
+// CommitSleep makes a host drain that had no work in the snapshot of this revision and was last active at activeMS, and
 // returns the token of the sleep. ErrStale: the pool changed since; ErrWanted: there is work.
 func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error) {
 	words, err := s.evalWords(ctx, s.scripts.commitSleep, host, sweep, WakeLease.Milliseconds(), revision, activeMS)
@@ -71,26 +71,27 @@ func (s *Store) LeaveStop(ctx context.Context, host, sweep, token string) error 
 	return err
 }
 
-// MarkLost writes a host lost whose runner has been silent for twice LostAfter, the second half of it since somebody
-// noticed: its records go, what it had begun is queued again. ErrGone: it lives, sleeps, or was only just noticed.
+// MarkLost marks as lost a host whose runner has been silent for twice LostAfter, the second half of it since somebody
+// noticed: its records are removed, and what it had begun is queued again. ErrGone: it is alive or asleep, or its silence
+// was only just noticed.
 func (s *Store) MarkLost(ctx context.Context, host string) error {
 	return s.repair(ctx, host, "lost", 0)
 }
 
-// EndStranded writes a host asleep that was to be woken longer than limit ago, never came and is not wanted any more.
-// ErrGone: it is none such.
+// EndStranded marks as asleep a host whose wake began longer than limit ago, that never came and is not wanted any more.
+// ErrGone: the host is not in that state.
 func (s *Store) EndStranded(ctx context.Context, host string, limit time.Duration) error {
 	return s.repair(ctx, host, "stranded", limit)
 }
 
-// EndUnseen writes a host asleep that has been lost, and not heard of for longer than limit, with nothing queued; its
-// machine, which may still run, is left for a sweep to turn off. ErrGone: it is none such.
+// EndUnseen marks as asleep a host that is lost, has not been heard of for longer than limit and has nothing queued; its
+// machine, which may still run, is left for a sweep to turn off. ErrGone: the host is not in that state.
 func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration) error {
 	return s.repair(ctx, host, "unseen", limit)
 }
 
-// Forget removes a host that sleeps or is lost and of which nothing was heard for limit. It is the caller's to see that the
-// catalogue does not name it. ErrGone: it is not there; ErrWanted: it is awake, has work, or was heard of since.
+// Forget removes a host that sleeps or is lost and of which nothing was heard for limit. The caller makes sure that
+// the catalogue does not name it. ErrGone: it is not there; ErrWanted: it is awake, has work, or was heard of since.
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
 	_, err := s.evalWords(ctx, s.scripts.forget, host, limit.Milliseconds())
 	return err

@@ -63,7 +63,7 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 		DialTimeout:   dialTimeout(o, ro), ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
 		ConnMaxIdleTime:       4 * time.Minute, // networks in between forget connections that are silent for longer, without a word
 		ContextTimeoutEnabled: true, PoolSize: 16, DisableIdentity: true,
-		// A managed service's word of its maintenance is not waited for: the client would look its host name up when it is made.
+		// Maintenance notices of managed services are off: the client would resolve its host name when it is made.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}, nil
 }

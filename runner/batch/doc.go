@@ -73,7 +73,7 @@
 // cores. The model's time goes into arithmetic here: even arrays bring at most a fifth. What the queue
 // changes is who waits: with more clients than llama-server has threads, some get no answer for as long as the others keep
 // asking, which its median does not show and its p99 does. Rows of short texts but the last were measured in a run of their
-// own. A call has a price of its own in the stand-in's cost model (5 ms, and 0.1 ms a text, 64 clients): there the queue
+// own. Each call has a fixed cost in the stand-in's cost model (5 ms, and 0.1 ms a text, 64 clients): there the queue
 // reaches 0.96 of one client with arrays of 64, and 0.855 of what the costs alone would allow.
 //
 // The queue's own work on a text (BenchmarkServe) is 10 allocations and 704 bytes for a request by itself, and less than one

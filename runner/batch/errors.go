@@ -32,7 +32,7 @@ const (
 	CodeBadReply    = "bad_engine_reply"        // 502
 )
 
-// Error is an answer of the queue's own. Message may be shown to clients.
+// Error is an error answer made by the queue itself. Message may be shown to clients.
 type Error struct {
 	Status        int
 	Code, Message string

@@ -73,14 +73,14 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 	return x
 }
 
-// boardLocked notes that a flight takes sequences of a job along.
+// boardLocked records that a flight carries sequences of a job.
 func (b *Batcher) boardLocked(j *job, now time.Time) {
 	if j.flights++; j.flights == 1 {
 		b.meters.waited(now.Sub(j.entered))
 	}
 }
 
-// fly carries a batch to its end and gives its room back.
+// fly sends a batch, delivers its answers and releases its room.
 func (b *Batcher) fly(x *flight) {
 	defer b.flights.Done()
 	b.send(x, 0, len(x.items), 1)
@@ -100,8 +100,8 @@ func (b *Batcher) fly(x *flight) {
 	b.dispatchLocked(now, 0)
 }
 
-// send makes the call for the items from..to and delivers what comes of it. try counts from 1 how often they were made fewer
-// for want of memory.
+// send makes the call for the items from..to and delivers what comes of it. try is 1 at first and rises
+// each time that the call was made smaller for lack of memory.
 func (b *Batcher) send(x *flight, from, to, try int) {
 	body := x.verbatim
 	if body == nil {

@@ -16,9 +16,9 @@ const (
 // that its backend fails with.
 func saysMemory(status int) bool { return status >= 500 || status == 424 }
 
-// outOfMemory reports whether an answer says that the engine had too little memory for a call of items at a try. What
-// llama-server says of a graph that it could not allocate, it says of every other failure of a computation too. That is taken
-// for a lack of memory while a smaller call can be tried, and afterwards for what it says.
+// outOfMemory reports whether an answer says that the engine had too little memory for a call of items at a try. llama-server
+// uses one message for a graph that it could not allocate and for every other failed computation. It is treated as a lack of
+// memory as long as a smaller call can be tried, and as any other failure after that.
 func (b *Batcher) outOfMemory(status int, answer []byte, items []Item, try int) bool {
 	if !saysMemory(status) {
 		return false

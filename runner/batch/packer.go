@@ -87,10 +87,10 @@ type Batch struct {
 	began time.Time
 }
 
-// A Packer decides which sequences go into which engine call and when. It is a value machine: it does no I/O, knows no
-// clock and starts nothing. It is not safe for concurrent use.
+// A Packer decides which sequences go into which engine call and when. It is a pure state machine: it does no I/O,
+// reads no clock and starts no goroutine. It is not safe for concurrent use.
 //
-// What it keeps true, whatever comes:
+// Its invariants:
 //   - every sequence of a request that was added and not removed is in exactly one batch, in the request's order;
 //   - a batch has at least one sequence and at most NBatch tokens, and the batches under way have at most Context;
 //   - a batch of several sequences has at most Ceiling tokens;

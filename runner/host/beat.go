@@ -18,7 +18,7 @@ var ErrReplaced = errors.New("another runner has registered as this host")
 
 // beatLoop keeps the host registered and alive in Redis until ctx ends, which is nil, or another runner took its name.
 // What cannot wait for the next beat is done as soon as the mirror shows it: a sweep that wants this host asleep is
-// answered, and a host that rests and is wanted awake registers anew.
+// answered, and a host that is asleep and wanted awake registers anew.
 func (h *Host) beatLoop(ctx context.Context) error {
 	tick := time.NewTicker(h.cfg.Beat)
 	defer tick.Stop()

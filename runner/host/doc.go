@@ -1,4 +1,4 @@
-// Package host is a runner's heart: it owns the models of one host. It takes tickets from the host's queue in Redis,
+// Package host is the core of a runner: it owns the models of one host. It takes tickets from the host's queue in Redis,
 // decides with infra/policy what makes room, starts and stops engines, and counts the open requests of each model,
 // which makes it the one place where busy protection cannot be raced.
 //

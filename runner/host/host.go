@@ -93,7 +93,7 @@ type Host struct {
 	generation uint64     // guarded by redisMu; 0 until registered
 	stale      bool       // guarded by redisMu: Redis lacks something, register anew
 	fenced     bool       // guarded by redisMu: Redis refused the generation
-	silent     bool       // guarded by redisMu: the last word was said
+	silent     bool       // guarded by redisMu: the final state was written
 	registered time.Time  // guarded by redisMu: before the last registration
 	written    time.Time  // guarded by redisMu: before the last write of a model's record
 	unsent     []ending   // guarded by redisMu: outcomes that Redis has not heard

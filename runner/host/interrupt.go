@@ -15,7 +15,7 @@ var ErrInterrupted = errors.New("the host's machine is taken away")
 // elsewhere is the outcome of a load on such a host: another may do better.
 var elsewhere = &Error{Code: "host_interrupted", Message: "The model's host is being taken away; try again.", Final: true, Cause: ErrInterrupted}
 
-// notice is the word that the host's machine is taken away.
+// notice says that the host's machine is being taken away.
 type notice struct {
 	once  sync.Once
 	given chan struct{} // closed after until is set
@@ -34,10 +34,9 @@ func (h *Host) Interrupt(until time.Time) {
 	})
 }
 
-// sitOut is what an interrupted host does besides draining. It begins to turn loads away, and makes grace the time that open
-// requests have; the end of ctx shortens that to Config.DrainTimeout, as for a runner that just stops. The function that
-// it returns is called when the engines are gone, and waits for what is left of the time; of that nothing is left once
-// ctx ends.
+// sitOut does what an interrupted host does besides draining. It starts to refuse loads, and sets grace, the time that open
+// requests have; the end of ctx shortens that to Config.DrainTimeout, as for a runner that just stops. The returned
+// function is called when the engines are gone; it waits for the rest of that time, or until ctx ends.
 func (h *Host) sitOut(ctx, back context.Context) (wait func()) {
 	base, cut := context.WithCancelCause(back)
 	grace, end := context.WithDeadlineCause(base, h.notice.until, ErrInterrupted)

@@ -23,7 +23,7 @@ type load struct {
 	evicted   []string
 }
 
-// claimLocked makes the load the host's one and shuts its victims, in the very step that chose them: a request that
+// claimLocked makes this the host's current load and closes its victims, in the same step that chose them: a request that
 // comes for a victim from here on queues behind this load.
 func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, began: time.Now()}
@@ -44,7 +44,7 @@ func (l *load) holdLocked(list []*resident) {
 	l.closed = append(l.closed, list...)
 }
 
-// endLoadLocked makes room for the next load. What this one shut and did not stop takes requests again.
+// endLoadLocked makes room for the next load. Models that this load closed but did not stop take requests again.
 func (h *Host) endLoadLocked(l *load) {
 	h.loading = nil
 	for _, r := range l.closed {
@@ -179,7 +179,7 @@ func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
 	return h.displace(l, list, "cleared for "+failed.id)
 }
 
-// conclude tells everybody how the load ended.
+// conclude publishes the outcome of the load.
 func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	e := ending{ticket: l.ticket.ID, reserve: r, granted: l.ticket.Options != ""}
 	stops := h.life.Err() != nil

@@ -14,14 +14,14 @@ import (
 // snapshotLag is how much newer than a write a snapshot must be to show it for certain: longer than any call takes.
 const snapshotLag = 2 * time.Second
 
-// loop looks at the queue until ctx ends. A look that has begun is not broken off: back is for its calls.
+// loop looks at the queue until ctx ends. A pass that has begun is not interrupted: its calls use back.
 func (h *Host) loop(ctx, back context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		changed := h.mirror.Changed()
 		again := h.step(back)
-		wait := time.Second // the net under lost events
+		wait := time.Second // in case events were lost
 		if !again.IsZero() {
 			wait = min(wait, max(time.Until(again), time.Millisecond))
 		}
@@ -87,7 +87,7 @@ type queuedLoad struct {
 	spec   loadSpec
 }
 
-// answer deals with tickets that need no slot: unloads, loads of what is loaded already, loads that can't be. The rest
+// answer deals with tickets that need no slot: unloads, loads of what is already loaded, loads that are impossible. The rest
 // is returned in order.
 func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *state.Snapshot) []queuedLoad {
 	seen := snap.Taken
@@ -142,8 +142,8 @@ func (h *Host) residentOf(model string) (*resident, policy.ModelState) {
 	return nil, ""
 }
 
-// satisfy ends a load ticket whose model is loaded as it wants it: a use of it, reserved for those who wait. A request
-// takes the model as it is; an explicit load wants its very options.
+// satisfy ends a load ticket whose model is already loaded as requested: that counts as a use, and the model is reserved for
+// the waiters. A request takes the model as it is; an explicit load needs exactly its options.
 func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bool {
 	h.mu.Lock()
 	r := h.residents[t.Model]

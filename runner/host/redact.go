@@ -16,8 +16,8 @@ var addressOrPath = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>()]+` 
 	`|(?:[A-Za-z]:)?[\p{L}\p{N}_.~@+%-]*(?:[/\\]+[\p{L}\p{N}_.~@+%-]+)+[/\\]*` +
 	`|\b(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\b|\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\](?::\d{1,5})?|\blocalhost\b(?::\d{1,5})?`)
 
-// redact makes an engine's words fit for clients: of a path its last part is left, addresses and URLs go, and it stays
-// one short line.
+// redact makes an engine's message fit for clients: it keeps only the last part of a path, removes addresses and URLs, and
+// returns one short line.
 func redact(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	text = addressOrPath.ReplaceAllStringFunc(text, func(s string) string {

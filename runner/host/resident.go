@@ -152,7 +152,7 @@ func (h *Host) notifyIdleLocked(r *resident) {
 	}
 }
 
-// awaitIdle waits until the model is not busy, or ctx ends. Of a model that is closed for good it stays true.
+// awaitIdle waits until the model is not busy, or ctx ends. A model that is closed for good stays idle from then on.
 func (h *Host) awaitIdle(ctx context.Context, r *resident) error {
 	h.mu.Lock()
 	if !r.busy() {

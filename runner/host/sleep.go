@@ -8,8 +8,8 @@ import (
 	"reveille/infra/state"
 )
 
-// confirmSleep answers a sweep that wants this host asleep: nothing is open here, or work came. After it the host rests:
-// its runner beats on and begins nothing, until its machine is turned off, or a beat says that it is wanted awake.
+// confirmSleep answers a sweep that wants this host asleep: nothing is open here, or work came. The host then is asleep:
+// its runner keeps beating and starts nothing, until its machine is turned off or a beat says that it is wanted awake.
 func (h *Host) confirmSleep(ctx context.Context) {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if me == nil || me.State != string(policy.Draining) || me.Fields["sleep_token"] == "" {

@@ -25,14 +25,15 @@ type loadSpec struct {
 	under   *catalog.Catalog
 	recipe  *recipe.Recipe
 	options recipe.Options // effective
-	digest  string         // of what is loaded, so that what was learned of it is not taken for a mended entry's
+	digest  string         // of what is loaded: what was learned of it does not apply to a changed entry
 	plan    plan.Plan
 	memory  int64
 	pinned  bool
 	loadPin *bool // what the load says of the pin, nil for nothing
 }
 
-// specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > flags > recipe).
+// specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue >
+// run-time settings > flags > recipe).
 func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	h.mu.Lock()
 	under, set := h.catalog, h.settings
@@ -177,7 +178,7 @@ func (h *Host) learnedLocked() map[string]string {
 	return maps.Clone(h.learned)
 }
 
-// newResident makes the new model's hold on its slot.
+// newResident makes the resident that holds the new model's slot.
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
 		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, under: e.under, gone: make(chan struct{}),

@@ -17,8 +17,8 @@ type settings struct {
 	read                 uint64        // the change that they were read after
 }
 
-// refreshSettings reads the run-time tables when an event made them stale. Failing, loads wait for Redis like everything
-// else, and what was read before stands.
+// refreshSettings reads the run-time tables when an event made them stale. If that fails, loads wait for Redis like
+// everything else, and the tables read before stay in force.
 func (h *Host) refreshSettings(ctx context.Context) error {
 	h.mu.Lock()
 	change := h.settingsChange

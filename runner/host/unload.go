@@ -88,8 +88,8 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 	})
 }
 
-// Discard lets an engine go that is not to be trusted any more, as an unload does. The next request for its model has it
-// loaded again. An engine that is not the model's, or that goes already, is left alone. It returns when the model takes no
+// Discard unloads an engine that can no longer be trusted. The next request for its model loads it again. An engine that is
+// not the model's, or that is already going, is left alone. It returns when the model takes no
 // new request, and does not wait.
 func (h *Host) Discard(model string, e Engine, reason string) {
 	h.mu.Lock()
@@ -111,7 +111,7 @@ func (r *resident) idleFor(ms string) bool {
 	return err == nil && !r.busy() && !r.pinned && time.Since(r.used) >= time.Duration(n)*time.Millisecond
 }
 
-// unload lets a model that is shut finish and stops it.
+// unload waits for the open requests of a closed model and stops it.
 func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) error {
 	patience, cancel := h.interruptLimit(ctx, limit)
 	err := h.awaitIdle(patience, r)

@@ -13,7 +13,7 @@ import (
 	"reveille/infra/state"
 )
 
-// repair mends what dead processes left. Each mend is checked once more by the script that makes it.
+// repair fixes what dead processes left. Each fix is checked again by the script that makes it.
 func (r *run) repair(ctx context.Context) error {
 	s, err := r.store.Snapshot(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// isMended reports whether a mend needs no more thought: it was made, or there was nothing to mend after all.
+// isMended reports whether a repair is settled: it was made, or there was nothing to repair after all.
 func isMended(err error) bool {
 	return err == nil || errors.Is(err, state.ErrGone) || errors.Is(err, state.ErrNotOwner)
 }
@@ -46,7 +46,7 @@ func (r *run) mended(a Action, err error) error {
 	return err
 }
 
-// lost writes a silent host down as lost.
+// lost marks a silent host as lost.
 func (r *run) lost(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	stored := h.Fields["state"]
 	if h.State != string(policy.Lost) || stored == h.State {
@@ -77,7 +77,7 @@ func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostReco
 	return nil
 }
 
-// unseen leaves the machine of a host that has long been lost to be turned off: it may run, and nobody would know.
+// unseen marks the machine of a host that has long been lost to be turned off: it may still be running unnoticed.
 func (r *run) unseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.Fields["state"] != string(policy.Lost) || len(h.Queue) > 0 || s.NowMS-h.SeenMS <= r.WakeLimit.Milliseconds() || !r.power.Can(h.Name) {
 		return nil
@@ -104,7 +104,7 @@ func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostReco
 	return r.mended(a, r.store.EndStranded(ctx, h.Name, r.WakeLimit))
 }
 
-// unwoken takes up the wake of a host with loads queued that nobody wakes: whoever had the duty is gone.
+// unwoken wakes a host that has loads queued and that nobody wakes: whoever had the duty is gone.
 func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.State == string(policy.Ready) || h.State == string(policy.Draining) || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
 		return nil
@@ -147,7 +147,7 @@ func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostReco
 	return r.mended(a, err)
 }
 
-// unconfirmed makes a host ready again that drains for a sweep that is gone.
+// unconfirmed makes a host ready again whose drain was begun by a sweep that is gone.
 func (r *run) unconfirmed(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
 	token := h.Fields["sleep_token"]
 	if h.State != string(policy.Draining) || token == "" || r.DryRun {

@@ -27,7 +27,7 @@ const (
 	Wake     Kind = "wake"     // a host is woken for a planned or forgotten load
 	Lost     Kind = "lost"     // a host has been silent for too long
 	Drop     Kind = "drop"     // nobody waits for a load
-	Stranded Kind = "stranded" // a host did not come after its wake, or is lost for long
+	Stranded Kind = "stranded" // a host did not come after its wake, or has been lost for long
 	Forget   Kind = "forget"   // a host that is not in the catalogue was not heard of for long
 	Recall   Kind = "recall"   // a drain whose sweep is gone is taken back
 )
@@ -39,7 +39,7 @@ type Result string
 const (
 	Planned    Result = "planned"    // dry run: nothing was done
 	Queued     Result = "queued"     // a ticket was made
-	Done       Result = "done"       // it is so
+	Done       Result = "done"       // it was done
 	CalledOff  Result = "called off" // work came, or the other side did not agree
 	Refused    Result = "refused"    // no host can take it
 	Unfinished Result = "unfinished" // a machine is on its way down; a later sweep goes on

@@ -1,4 +1,5 @@
-// Package sweep puts to sleep what has no traffic and keeps what is planned: one call of [Run] looks at the pool once.
+// Package sweep unloads idle models, loads planned ones and puts idle hosts to sleep: one call of [Run] is one pass over the
+// pool.
 //
 // In order, a sweep
 //  1. repairs what dead processes left: silent hosts, wakes that nobody carries on, tickets that nobody waits for, sleeps

@@ -25,7 +25,7 @@ func (r *run) warmNow(now time.Time) map[string]bool {
 	return out
 }
 
-// warm queues a load, without anybody to wait for it, of every model that is wanted now and neither loaded nor queued.
+// warm queues a background load of every model that is wanted now and neither loaded nor queued.
 func (r *run) warm(ctx context.Context) error {
 	done := map[string]bool{}
 	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
@@ -77,8 +77,8 @@ func there(s *state.Snapshot, model string) bool {
 	return false
 }
 
-// unfit are the hosts that a planned load is not placed on: those that would have to be woken by a driver that is not
-// here, and those whose wake has just failed.
+// unfit are the hosts on which no planned load is placed: those that would have to be woken by a driver that this process
+// lacks, and those whose wake has just failed.
 func (r *run) unfit(s *state.Snapshot) map[string]string {
 	out := map[string]string{}
 	note := func(name string, rec *state.HostRecord) {

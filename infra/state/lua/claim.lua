@@ -4,7 +4,7 @@
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] gateway  [4] wake lease ms  [5] 1: an operator wants it awake, whatever is queued
 -- Returns the fencing token of the wake lease, '' when the host is awake, another holds it or nothing is wanted there.
--- Invariant: a host is woken for work or by word only: loads that nobody waits for are dropped first.
+-- Invariant: a host is woken only for work or at an operator's request: loads that nobody waits for are dropped first.
 local h = ARGV[2]
 local wanted = ARGV[5] == '1'
 for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do

@@ -1,5 +1,5 @@
 #!lua
--- repair: a sweep writes down what nobody is left to write.
+-- repair: a sweep writes what the process responsible can no longer write.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] verb: lost | stranded | unseen  [4] ms that a wake may take (stranded), that a host is lost (unseen)
 -- lost: the runner has been silent for too long: its records go, what it had begun is queued again, the host is lost.

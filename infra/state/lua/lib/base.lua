@@ -25,7 +25,7 @@ local function hash(key)
   return out
 end
 
--- given is a number of a counter, 0 for one that no counter has come to: it is more than a day ahead, so somebody wrote it.
+-- given is a counter's number, 0 for one more than a day ahead: no counter gets there, so somebody forged it.
 local function given(n)
   n = tonumber(n) or 0
   return n > NOW_US + 86400000000 and 0 or n
@@ -59,13 +59,13 @@ local function owner(h, g)
   return 'ok'
 end
 
--- awake tells a state in which a runner serves the host.
+-- awake reports whether a runner serves a host in this state.
 local function awake(state) return state == 'ready' or state == 'draining' end
 
 -- overdue reports whether nothing was heard of an awake host for too long; seen is its field seen_ms.
 local function overdue(seen) return NOW - tonumber(seen or '0') > LOST_MS end
 
--- pending tells the state of a ticket that has no outcome yet.
+-- pending reports whether a ticket in this state has no outcome yet.
 local function pending(state) return state == 'queued' or state == 'loading' end
 
 -- bounded is a reply, or an error in place of one that would take the caller more than MOST bytes: its texts, and EACH for

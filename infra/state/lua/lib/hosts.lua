@@ -1,7 +1,7 @@
 -- Functions on hosts: their end, their sleep, their waking. Needs base, tickets and models.
 
 -- forget_host takes away what only a running runner can hold: model records, NPU, begun work. Loads stay queued for the
--- next runner of the host; unloads have come true.
+-- next runner of the host; unloads are done, since their models are gone.
 local function forget_host(h)
   for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
   set_npu(h, '')
@@ -14,7 +14,7 @@ end
 -- LEFT_MS is how long after a driver accepted a sleep a machine that nobody saw off may still be going down.
 local LEFT_MS = 120000
 
--- stopping tells a host whose machine is being turned off: somebody holds its stop, or left it a short while ago after the
+-- stopping reports whether a host's machine is being turned off: somebody holds its stop, or left it a short while ago after the
 -- driver had accepted. Its runner, which may still live, is not to serve again.
 local function stopping(h)
   local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'stop_ms', 'left_ms', 'sleep_token')
@@ -25,7 +25,7 @@ local function stopping(h)
   return lease[1] == f[4] and tonumber(lease[2] or '0') >= NOW
 end
 
--- presumed_lost tells a host that did not beat for LOST_MS and then for LOST_MS more since somebody noticed: the second
+-- presumed_lost reports whether a host did not beat for LOST_MS and then for LOST_MS more since somebody noticed: the second
 -- wait keeps a Redis that was itself away from declaring every host lost the moment it is back. beat withdraws the notice.
 local function presumed_lost(key, seen, noticed)
   if not overdue(seen) then return false end
@@ -34,7 +34,7 @@ local function presumed_lost(key, seen, noticed)
 end
 
 -- call_off takes back the sleep of a host that drains for one and that its runner has not confirmed: it is ready, as its
--- runner believes all the time. True when there was such a sleep.
+-- runner has believed all along. True when there was such a sleep.
 local function call_off(h, reason)
   local key, power = P .. 'host:' .. h, P .. 'wake:' .. h
   local f = redis.call('HMGET', key, 'state', 'sleep_token')

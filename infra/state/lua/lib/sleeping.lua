@@ -9,7 +9,7 @@ local function has_work(h)
     redis.call('LLEN', P .. 'queue:' .. h) > 0 or redis.call('SCARD', P .. 'begun:' .. h) > 0
 end
 
--- held_by_other reports whether somebody but who holds the lease of the host's power.
+-- held_by_other reports whether somebody other than `who` holds the host's power lease.
 local function held_by_other(h, who)
   local lease = hash(P .. 'wake:' .. h)
   return lease and lease.owner ~= who and tonumber(lease.exp_ms or '0') >= NOW
@@ -31,8 +31,8 @@ local function become(h, state)
   publish({kind = 'host', host = h, state = state, reason = 'sleep'})
 end
 
--- not_mine is why who may not go on with a sleep, in a state that it needs: 'gone' (it is over), 'lost' (another holds the
--- power); nil when nothing is wrong.
+-- not_mine says why `who` may not go on with a sleep that needs the host in this state: 'gone' (it is over), 'lost' (another
+-- holds the power lease); nil when it may.
 local function not_mine(h, who, sleep, state)
   local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'sleep_token')
   if f[2] ~= sleep then return 'gone' end
