@@ -8,7 +8,7 @@
 //  1. [httpapi.Server.handle] makes the request with its id and finds its route ([api.Match]).
 //  2. [httpapi.request.chain] runs the checks; framing that a proxy could read in another way is refused
 //     ([relay.SmugglingCheck]).
-//  3. [httpapi.request.letIn] checks the origin ([api.Browsers.Check]), then the key and its scope
+//  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope
 //     ([httpapi.Server.refusal], [keys.Set.Find]).
 //  4. [httpapi.request.readBody] takes the body in as it arrives ([relay.Intake.Read]).
 //  5. [httpapi.request.parse] reads it once: [httpapi.call.parseJSON] goes through the members ([jsonscan.Members.Next]),
@@ -20,7 +20,7 @@
 //     ([relay.Watcher.Arm]) and asks the mirror of the pool for a copy of the model ([scheduling.Gate.Route]).
 //  8. [httpapi.exchange.send] counts the request at that copy ([scheduling.Gate.Begin]), notes the use,
 //     signs ([rpc.Signer.Sign]) and sends it over a kept connection ([relay.Client.Start]).
-//  9. [httpapi.exchange.reach] waits for the head of the answer ([relay.Response.Await]) and [httpapi.exchange.judge] decides
+//  9. [httpapi.exchange.reach] waits for the head of the answer ([relay.Response.Await]) and [httpapi.exchange.checkResponse] decides
 //     what it is.
 //  10. [httpapi.exchange.deliver] sets the answer: a stream ([httpapi.exchange.sendStream]) or a body
 //     ([httpapi.exchange.sendBody]).

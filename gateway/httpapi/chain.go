@@ -101,7 +101,7 @@ func (r *request) chain() error {
 		r.ctx.SetStatusCode(fasthttp.StatusNoContent)
 		return nil
 	}
-	if err := r.letIn(); err != nil {
+	if err := r.authorize(); err != nil {
 		return err
 	}
 	if smuggled {
@@ -119,9 +119,9 @@ func (r *request) chain() error {
 	return r.s.handlers[r.hit.Route.Name](r)
 }
 
-// letIn checks what needs no body: where the request comes from, the key, and that there is such a route. It sets the
+// authorize checks what needs no body: where the request comes from, the key, and that there is such a route. It sets the
 // headers that every answer to a page needs.
-func (r *request) letIn() error {
+func (r *request) authorize() error {
 	h := &r.ctx.Request.Header
 	source := sourceOf(h)
 	headers, e := r.s.cfg.Browsers.Check(source)

@@ -24,7 +24,7 @@ func (s *Server) logsStream(r *request) error {
 	ctx, cancel := context.WithCancel(s.life)
 	watch := s.watcher.Arm(r.ctx.Conn(), cancel)
 	asker := &request{s: s, id: r.id} // the request itself is void when the stream runs
-	_, _ = s.look()
+	_, _ = s.freshSnapshot()
 	history := !r.asks("no-history")
 	s.m.answer(r.routeName(), fasthttp.StatusOK)
 	r.ctx.SetStatusCode(fasthttp.StatusOK)

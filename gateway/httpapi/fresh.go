@@ -21,10 +21,10 @@ type reader struct {
 	err   error      // of the last read
 }
 
-// look returns the pool for a listing. Where the store answers, it was read after the listing was requested, so that a
+// freshSnapshot returns the pool for a listing. Where the store answers, it was read after the listing was requested, so that a
 // client sees the effects of its own calls; otherwise it is the mirror's copy, with the error. Listings requested during a
 // read share the next one.
-func (s *Server) look() (*state.Snapshot, error) {
+func (s *Server) freshSnapshot() (*state.Snapshot, error) {
 	asked := time.Now()
 	s.reader.mu.Lock()
 	defer s.reader.mu.Unlock()
@@ -33,13 +33,13 @@ func (s *Server) look() (*state.Snapshot, error) {
 	}
 	time.Sleep(time.Until(s.reader.began.Add(lookEvery)))
 	s.reader.began = time.Now()
-	snap, err := s.lookNow(context.Background())
+	snap, err := s.refreshSnapshot(context.Background())
 	s.reader.err = err
 	return snap, err
 }
 
-// lookNow reads the pool anew: what the caller has just changed is in it.
-func (s *Server) lookNow(ctx context.Context) (*state.Snapshot, error) {
+// refreshSnapshot reads the pool anew: what the caller has just changed is in it.
+func (s *Server) refreshSnapshot(ctx context.Context) (*state.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, freshWait)
 	defer cancel()
 	snap, err := s.cfg.Mirror.Refresh(ctx)

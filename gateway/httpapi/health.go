@@ -78,7 +78,7 @@ type runnerInfo struct {
 // health tells what is loaded, what is being loaded, and what could be. It answers from the mirror while the pool's
 // state is away.
 func (s *Server) health(r *request) error {
-	snap, _ := s.look() // its absence shows in /ready
+	snap, _ := s.freshSnapshot() // its absence shows in /ready
 	cat := s.cfg.Catalog()
 	h := healthReport{
 		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap), Pinned: countTypes(nil),
@@ -99,7 +99,7 @@ func (s *Server) health(r *request) error {
 		h.Queue += n
 	}
 	if !r.manages() {
-		h.veil()
+		h.redact()
 	}
 	return r.reply(fasthttp.StatusOK, h)
 }

@@ -39,11 +39,11 @@ type exchange struct {
 
 // attempt is one try at a runner; a request may need several.
 type attempt struct {
-	link      relay.Call
-	inUse     bool     // the route counts one of our requests
-	resigned  bool     // signed anew after a runner did not accept a signature
-	repeated  bool     // after its engine crashed
-	suspected *suspect // a constrained request that an engine may have
+	link        relay.Call
+	inUse       bool     // the route counts one of our requests
+	signedAgain bool     // signed anew after a runner did not accept a signature
+	repeated    bool     // after its engine crashed
+	suspected   *suspect // a constrained request that an engine may have
 
 	req     relay.Request
 	fields  [8]relay.Field
@@ -128,7 +128,7 @@ func (x *exchange) start() (err error) {
 		return nil
 	case err == nil:
 		return nil
-	case isGone(err):
+	case clientGone(err):
 		x.finish(err) // while it is known that the answer was not complete: start itself reports no error
 		s.log.Debug("client left", "request", x.id, "model", x.model.ID)
 		s.m.answer(x.routeName(), statusGone)
@@ -152,8 +152,8 @@ func (c *call) limited(err error) error {
 	return err
 }
 
-// isGone reports whether an error is the client's own leaving.
-func isGone(err error) bool {
+// clientGone reports whether an error is the client's own leaving.
+func clientGone(err error) bool {
 	return errors.Is(err, relay.ErrGone) || errors.Is(err, scheduling.ErrLeft)
 }
 
@@ -165,7 +165,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 		commit = x.began.Add(x.s.cfg.CommitAfter)
 	}
 	for {
-		ready, err := x.ready(commit)
+		ready, err := x.acquireRoute(commit)
 		if err != nil {
 			return nil, err
 		}
@@ -179,7 +179,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 				return x.events(resp), nil
 			}
 			if err == nil {
-				err = x.judge(resp)
+				err = x.checkResponse(resp)
 			}
 			if err == nil {
 				return nil, x.deliver(resp)
@@ -203,7 +203,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	x.use()
 	s, h := x.s, &x.ctx.Request.Header
 	method := methodOf(h.Method())
-	scope, tenant := "", s.tenant(&x.key)
+	scope, tenant := "", s.tenantID(&x.key)
 	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey {
 		scope = tenant
 	}
@@ -254,8 +254,8 @@ func (x *exchange) send() (*relay.Response, error) {
 	return nil, err
 }
 
-// tenant names the holder of a key to runners; "" where no keys are configured.
-func (s *Server) tenant(key *keys.Key) string {
+// tenantID names the holder of a key to runners; "" where no keys are configured.
+func (s *Server) tenantID(key *keys.Key) string {
 	if !s.cfg.Keys.Configured() {
 		return ""
 	}
@@ -297,9 +297,9 @@ func (x *exchange) leave() {
 // maxErrorBody is how much of a runner's error answer is read.
 const maxErrorBody = 1 << 20
 
-// judge looks at the head of a runner's answer: nil for one to relay, relay.ErrAgain for a refusal, else the error for
+// checkResponse looks at the head of a runner's answer: nil for one to relay, relay.ErrAgain for a refusal, else the error for
 // the client. A runner that refused has shown the request to no engine (infra/rpc).
-func (x *exchange) judge(resp *relay.Response) error {
+func (x *exchange) checkResponse(resp *relay.Response) error {
 	status := resp.Status()
 	switch {
 	case status == rpc.StatusRefused:
@@ -341,9 +341,9 @@ func isPage(resp *relay.Response) bool {
 func (x *exchange) refusal(resp *relay.Response) error {
 	reason := string(resp.Header(rpc.HeaderRefused))
 	switch {
-	case reason == rpc.RefusedAuth && !x.resigned:
+	case reason == rpc.RefusedAuth && !x.signedAgain:
 		// The clocks differ, or much later calls overtook this one: try once more, with a new signature.
-		x.resigned, x.routed = true, true
+		x.signedAgain, x.routed = true, true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
 			x.s.cfg.Signer.Correct(x.route.Host, ms)
 		}
@@ -421,7 +421,7 @@ func (x *exchange) finish(err error) {
 		w.Leave(false)
 	}
 	x.leave()
-	x.unsuspect(isGone(err))
+	x.unsuspect(clientGone(err))
 	if x.open {
 		x.s.uses.stream(x.model.ID, -1)
 	}
@@ -446,7 +446,7 @@ func (x *exchange) finishTap(err error) {
 	case err == nil:
 		note(x.s.cfg.Usage, x.began, x.tap)
 		x.s.cfg.Usage.Served(x.route.Host, x.model.ID)
-	case isGone(err):
+	case clientGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.id, "model", x.model.ID)
 	default:
 		x.s.m.broken.Inc()

@@ -21,7 +21,7 @@ func (s *Server) inspect(path string) handler {
 			}
 			return err
 		}
-		snap, _ := s.look()
+		snap, _ := s.freshSnapshot()
 		copies := snap.Copies(m.ID)
 		if len(copies) == 0 {
 			return notLoaded(m.ID)

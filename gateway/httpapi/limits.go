@@ -31,7 +31,7 @@ func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) 
 // refused before the body is sent.
 func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	r := s.newRequest(ctx)
-	err := r.letIn()
+	err := r.authorize()
 	if err == nil {
 		err = s.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength()))
 	}
@@ -62,7 +62,7 @@ func (s *Server) bodyError(err error) error {
 func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
 	relay.Linger(ctx.Conn())
-	refused := r.letIn() // and the headers that every answer to a page needs
+	refused := r.authorize() // and the headers that every answer to a page needs
 	hasHead := len(ctx.Request.Header.RawHeaders()) > 0
 	var small *fasthttp.ErrSmallBuffer
 	var ne net.Error

@@ -46,7 +46,7 @@ type modelList struct {
 
 // models lists the catalogue's models; those whose files are missing only with ?show_all.
 func (s *Server) models(r *request) error {
-	_, _ = s.look() // states come from the mirror
+	_, _ = s.freshSnapshot() // states come from the mirror
 	list := modelList{Object: "list", Data: []modelItem{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
@@ -63,7 +63,7 @@ func (s *Server) modelOne(r *request) error {
 	if err != nil {
 		return err
 	}
-	_, _ = s.look()
+	_, _ = s.freshSnapshot()
 	return r.reply(fasthttp.StatusOK, r.item(s.cfg.Catalog(), m))
 }
 

@@ -80,7 +80,7 @@ func (s *Server) load(r *request) error {
 	}
 	s.uses.note(route.Host, q.model.ID)
 	answer.Status, answer.Message = "success", "Loaded model: "+q.model.ID
-	snap, _ := s.lookNow(ctx) // so that a listing that follows is exact; the load is done whatever comes of it
+	snap, _ := s.refreshSnapshot(ctx) // so that a listing that follows is exact; the load is done whatever comes of it
 	if h := snap.Hosts[route.Host]; h != nil && h.Models[q.model.ID] != nil {
 		m := h.Models[q.model.ID]
 		answer.Checkpoint, answer.Recipe = cmp.Or(m.Checkpoint, answer.Checkpoint), cmp.Or(m.Recipe, answer.Recipe)

@@ -18,7 +18,7 @@ const maxLog = 8 << 20
 
 // logs answers what the loaded models' engines have written, one after the other.
 func (s *Server) logs(r *request) error {
-	snap, _ := s.look()
+	snap, _ := s.freshSnapshot()
 	var call relay.Call
 	watch := s.watcher.Arm(r.ctx.Conn(), func() { call.Cancel(relay.ErrGone) })
 	defer watch.Stop()
@@ -66,7 +66,7 @@ func (s *Server) logsStreamModel(r *request) error {
 	if err != nil {
 		return err
 	}
-	snap, _ := s.look()
+	snap, _ := s.freshSnapshot()
 	copies := snap.Copies(m.ID)
 	if len(copies) == 0 {
 		return api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", m.ID)

@@ -71,7 +71,7 @@ type ollamaList[T any] struct {
 
 // ollamaTags is GET /api/tags: the models of GET /models.
 func (s *Server) ollamaTags(r *request) error {
-	_, _ = s.look() // states come from the mirror
+	_, _ = s.freshSnapshot() // states come from the mirror
 	list := ollamaList[ollamaTag]{Models: []ollamaTag{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
@@ -86,7 +86,7 @@ func (s *Server) ollamaTags(r *request) error {
 // ollamaPS is GET /api/ps: the loaded models, the most recently used first. Of several copies it tells of the one that
 // was used last.
 func (s *Server) ollamaPS(r *request) error {
-	snap, _ := s.look()
+	snap, _ := s.freshSnapshot()
 	cat := s.cfg.Catalog()
 	list := ollamaList[ollamaLoaded]{Models: []ollamaLoaded{}}
 	seen := map[string]bool{}
@@ -211,7 +211,7 @@ func (s *Server) ollamaShow(r *request) error {
 	if err != nil {
 		return err
 	}
-	_, _ = s.look() // the options in force come from the mirror
+	_, _ = s.freshSnapshot() // the options in force come from the mirror
 	cat := s.cfg.Catalog()
 	options := s.effective(cat, m)
 	w := s.weightsOf(cat, m)

@@ -68,7 +68,7 @@ func (s *Server) optionsGet(r *request) error {
 	if _, err := s.tables.read(context.Background(), state.SavedOptions); err != nil {
 		return storeError(err)
 	}
-	_, _ = s.look()
+	_, _ = s.freshSnapshot()
 	return r.replyOptions(m)
 }
 

@@ -22,7 +22,7 @@ func (s *Server) ready(r *request) error {
 	why := ""
 	if s.draining.Load() {
 		why = "draining"
-	} else if _, err := s.look(); err != nil {
+	} else if _, err := s.freshSnapshot(); err != nil {
 		why = "state_unavailable"
 	}
 	if why != "" {
@@ -61,7 +61,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 	var work sync.WaitGroup
 	sum := &meter.Sum{}
 	runners := 0
-	snap, _ := r.s.look()
+	snap, _ := r.s.freshSnapshot()
 	for _, h := range snap.Hosts {
 		if h.State != "ready" {
 			continue

@@ -30,7 +30,7 @@ func (s *Server) modelStatus(r *request) error {
 	if err != nil {
 		return err
 	}
-	snap, _ := s.look()
+	snap, _ := s.freshSnapshot()
 	out := statusAnswer{Model: m.ID, State: s.stateOf(m.ID), Host: known(holder(snap, m.ID))}
 	if out.State != "loaded" {
 		if st, underway := s.cfg.Gate.StageOf(m.ID); underway {

@@ -130,7 +130,7 @@ func (s *Server) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
 		hosts = append(hosts, h.Devices)
 	}
 	if len(hosts) == 0 {
-		snap, err := s.look()
+		snap, err := s.freshSnapshot()
 		if err != nil {
 			return storeError(err)
 		}

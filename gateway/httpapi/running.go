@@ -26,7 +26,7 @@ var runningStates = map[string]string{"queued": "starting", "pulling": "starting
 
 // running lists the models that have a process, or are about to, by host and name.
 func (s *Server) running(r *request) error {
-	snap, _ := s.look()
+	snap, _ := s.freshSnapshot()
 	cat := s.cfg.Catalog()
 	list := runningList{Running: []runningModel{}}
 	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {

@@ -155,7 +155,7 @@ func (s *Server) configGet(r *request) error {
 	if err != nil {
 		return storeError(err)
 	}
-	snap, _ := s.look()
+	snap, _ := s.freshSnapshot()
 	limits := maxModels(snap)
 	delete(limits, "transcription")
 	out := map[string]any{"max_loaded_models": limits}

@@ -13,9 +13,9 @@ import (
 func (x *exchange) events(resp *relay.Response) *relay.Stream {
 	return relay.NewStream(relay.StreamConfig{
 		Response: resp,
-		Ready:    x.ready,
+		Ready:    x.acquireRoute,
 		Open:     x.send,
-		Check:    x.judgeEvents,
+		Check:    x.checkStreamResponse,
 		Repeat:   x.repeats,
 		Loading:  x.comment,
 		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.hit.Dialect.Ping(),
@@ -25,9 +25,9 @@ func (x *exchange) events(resp *relay.Response) *relay.Stream {
 	})
 }
 
-// judgeEvents is judge for an answer to a stream that is committed: it must be a stream now.
-func (x *exchange) judgeEvents(resp *relay.Response) error {
-	if err := x.judge(resp); err != nil {
+// checkStreamResponse is judge for an answer to a stream that is committed: it must be a stream now.
+func (x *exchange) checkStreamResponse(resp *relay.Response) error {
+	if err := x.checkResponse(resp); err != nil {
 		return err
 	}
 	if !isEvents(resp) {
@@ -68,7 +68,7 @@ func (x *exchange) comment(dst []byte) []byte {
 
 // breakEvent is the error event that ends a stream which broke off.
 func (x *exchange) breakEvent(err error) []byte {
-	if isGone(err) {
+	if clientGone(err) {
 		return nil
 	}
 	x.s.m.streamErrors.Inc()

@@ -63,7 +63,7 @@ type backendInfo struct {
 
 // systemInfo tells what the pool can run. The kind of GPU is not known here, only that a host has one.
 func (s *Server) systemInfo(r *request) error {
-	snap, _ := s.look()
+	snap, _ := s.freshSnapshot()
 	cat := s.cfg.Catalog()
 	have := poolDevices(snap, cat)
 	npu := device{Name: "NPU", Available: have.Has(policy.NPU)}

@@ -78,7 +78,7 @@ func (s *Server) unloadModel(ctx context.Context, model string, force bool) (gon
 			gone = append(gone, u.Model)
 		}
 	}
-	_, _ = s.lookNow(ctx) // the models are gone, whatever comes of it
+	_, _ = s.refreshSnapshot(ctx) // the models are gone, whatever comes of it
 	return gone, err
 }
 

@@ -12,8 +12,8 @@ import (
 // What follows is left out of answers to keys without manage: where something lies on a host, how to reach it, and the
 // command line of its process. Members stay, with empty values, for clients that expect them.
 
-// veil takes out of a report what only managers may see.
-func (h *healthReport) veil() {
+// redact takes out of a report what only managers may see.
+func (h *healthReport) redact() {
 	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
 		for i := range list {
 			m := &list[i]

@@ -109,11 +109,11 @@ func (c *call) chargeLoad() error {
 	return c.account.Load()
 }
 
-// begun checks again whether the model is loaded or on its way, before a request is refused because its key may start no
+// recheckLoading checks again whether the model is loaded or on its way, before a request is refused because its key may start no
 // load: the mirror may be behind.
-func (x *exchange) begun() bool {
+func (x *exchange) recheckLoading() bool {
 	x.denied = false
-	_, err := x.s.look()
+	_, err := x.s.freshSnapshot()
 	x.charged = err == nil && x.s.stateOf(x.model.ID) != "unloaded"
 	return x.charged
 }
@@ -152,9 +152,9 @@ func (x *exchange) again(why *api.Error) error {
 	return relay.ErrAgain
 }
 
-// ready obtains a route: the mirror's for a warm model, else the gate's. It returns false when there is none by the given
+// acquireRoute obtains a route: the mirror's for a warm model, else the gate's. It returns false when there is none by the given
 // time; the zero time leaves only the request's own limit.
-func (x *exchange) ready(until time.Time) (bool, error) {
+func (x *exchange) acquireRoute(until time.Time) (bool, error) {
 	if x.routed {
 		return true, nil
 	}
@@ -170,7 +170,7 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 		var err error
 		ask := scheduling.Ask{Model: x.model.ID, Refused: x.refused.hosts, Limit: max(left, time.Millisecond), Tenant: tenant{x}}
 		w, err = x.s.cfg.Gate.Enter(ask)
-		if x.denied && x.begun() {
+		if x.denied && x.recheckLoading() {
 			w, err = x.s.cfg.Gate.Enter(ask)
 		}
 		if err != nil {

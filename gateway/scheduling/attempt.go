@@ -123,7 +123,7 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		v.Refused = n.model
 	}
 	// An explicit load is no ticket to attach to, but its host will have the model: no second copy elsewhere.
-	there := coming(s, n.model)
+	there := loadingHost(s, n.model)
 	if n.own {
 		there = holder(s, n.model)
 	}
@@ -163,7 +163,7 @@ func holder(s *state.Snapshot, model string) string {
 	if copies := s.Copies(model); len(copies) > 0 {
 		return copies[0].Host
 	}
-	if host := coming(s, model); host != "" {
+	if host := loadingHost(s, model); host != "" {
 		return host
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
@@ -174,9 +174,9 @@ func holder(s *state.Snapshot, model string) string {
 	return ""
 }
 
-// coming is the host that has a load of the model queued or under way, "" none. One that sleeps is woken for it once its
+// loadingHost is the host that has a load of the model queued or under way, "" none. One that sleeps is woken for it once its
 // machine is off.
-func coming(s *state.Snapshot, model string) string {
+func loadingHost(s *state.Snapshot, model string) string {
 	mine := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[name]
@@ -207,12 +207,12 @@ func (n *loadAttempt) refusal(r *policy.Refusal) *api.Error {
 func (n *loadAttempt) want(gateway, host string, revision uint64, background bool) state.Want {
 	return state.Want{
 		Gateway: gateway, Model: n.model, Host: host, Revision: revision, Background: background,
-		Refused: len(n.refused) > 0, Own: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round), Replaces: n.moving,
+		Refused: len(n.refused) > 0, Exclusive: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round), Replaces: n.moving,
 	}
 }
 
-// acquired takes in the store's answer to want.
-func (n *loadAttempt) acquired(now time.Time, got state.Acquired, err error) step {
+// onAcquired takes in the store's answer to want.
+func (n *loadAttempt) onAcquired(now time.Time, got state.Acquired, err error) step {
 	switch {
 	case errors.Is(err, state.ErrStale):
 		return n.again(now)
@@ -235,11 +235,11 @@ func (n *loadAttempt) acquired(now time.Time, got state.Acquired, err error) ste
 	n.refused, n.stale, n.away, n.blocked = nil, 0, 0, nil
 	n.round++
 	n.begun = time.Time{}
-	n.stands(now, got.State, got.Position)
+	n.setTicketState(now, got.State, got.Position)
 	return step{do: rest}
 }
 
-func (n *loadAttempt) stands(now time.Time, st string, position int) {
+func (n *loadAttempt) setTicketState(now time.Time, st string, position int) {
 	n.heard, n.state, n.position = now, st, position
 	if st == "loading" && n.begun.IsZero() {
 		n.begun = now
@@ -261,21 +261,21 @@ func (n *loadAttempt) again(now time.Time) step {
 	return step{do: ask, at: now.Add(min(time.Duration(n.stale)*stalePause, staleMost))}
 }
 
-// anew forgets the ticket and asks for another.
-func (n *loadAttempt) anew(now time.Time) step {
+// restart forgets the ticket and asks for another.
+func (n *loadAttempt) restart(now time.Time) step {
 	n.ticket, n.host, n.state, n.position, n.moving = "", "", "", 0, ""
 	n.round++
 	return n.again(now)
 }
 
-// learned processes the ticket's current state.
-func (n *loadAttempt) learned(now time.Time, s state.Standing) step {
+// onTicketState processes the ticket's current state.
+func (n *loadAttempt) onTicketState(now time.Time, s state.TicketStatus) step {
 	if s.Ticket != n.ticket {
 		return step{do: rest} // of a ticket given up meanwhile
 	}
 	switch {
 	case !s.Found, s.Record.State == "dropped":
-		return n.anew(now)
+		return n.restart(now)
 	case s.Record.State == "ready":
 		host := n.host
 		if s.Record.Host != "" {
@@ -285,21 +285,21 @@ func (n *loadAttempt) learned(now time.Time, s state.Standing) step {
 	case s.Record.State == "failed" && interrupted(s.Record):
 		n.leaving = append(n.leaving, n.host)
 		n.blocked = failure(s.Record, n.own)
-		return n.anew(now)
+		return n.restart(now)
 	case s.Record.State == "failed" && elsewhere(s.Record):
 		n.blocked = noCapacity(n.model, errors.New(s.Record.Message))
-		return n.anew(now)
+		return n.restart(now)
 	case s.Record.State == "failed" && s.Record.Code == api.ModelTooLarge.Code() && shortage(s.Record) != nil:
 		if n.tooLarge == nil {
 			n.tooLarge = map[string]*policy.Refusal{}
 		}
 		n.tooLarge[n.host] = shortage(s.Record)
-		return n.anew(now)
+		return n.restart(now)
 	case s.Record.State == "failed":
 		return fail(failure(s.Record, n.own))
 	}
 	n.away = 0
-	n.stands(now, s.Record.State, s.Position)
+	n.setTicketState(now, s.Record.State, s.Position)
 	return step{do: rest}
 }
 
@@ -327,7 +327,7 @@ func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	switch {
 	case len(s.Copies(n.model)) > 0 && !n.own:
 		old := n.ticket
-		again := n.anew(now)
+		again := n.restart(now)
 		again.leave = old
 		return again
 	case p.Host != "" && p.Reason.Code != policy.LostHost, p.Host == "" && hasCopy(p.Refusal):

@@ -8,10 +8,10 @@ import "time"
 type backoff struct {
 	base, most time.Duration
 	free       int
-	byKey      map[string]*trip
+	byKey      map[string]*failureWindow
 }
 
-type trip struct {
+type failureWindow struct {
 	failures int
 	until    time.Time
 	cause    string // of the last failure: the same cause told twice counts once
@@ -21,7 +21,7 @@ type trip struct {
 func (t *backoff) fail(key, cause string, now time.Time) {
 	e := t.byKey[key]
 	if e == nil {
-		e = &trip{}
+		e = &failureWindow{}
 		t.byKey[key] = e
 	}
 	if e.cause == cause {

@@ -14,7 +14,7 @@ import (
 // Store is what the gate asks of the pool's state; [*state.Store] is one. Calls are bounded by the store itself.
 type Store interface {
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
-	Renew(ctx context.Context, gateway string, tickets ...string) ([]state.Standing, error)
+	Renew(ctx context.Context, gateway string, tickets ...string) ([]state.TicketStatus, error)
 	Leave(ctx context.Context, gateway, ticket string, keep bool) error
 	RenewWake(ctx context.Context, host, token string) error
 	LeaveWake(ctx context.Context, host, token string) error

@@ -73,9 +73,9 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	}
 	g.mu.Lock()
 	now := time.Now()
-	g.rebuild.see(s, now)
+	g.recovery.see(s, now)
 	hosts, _ := g.shunned.open(now)
-	held, operation := g.closed || g.rebuild.waiting(now), g.operationLocked()
+	held, operation := g.closed || g.recovery.waiting(now), g.operationLocked()
 	g.mu.Unlock()
 	p := policy.Place(pool, want, avoiding(hosts))
 	if held || !prompt(p) {

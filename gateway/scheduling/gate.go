@@ -43,21 +43,21 @@ type Gate struct {
 	work  sync.WaitGroup // groups and wake duties
 	renew chan struct{}  // capacity 1: renew now
 
-	mu      sync.Mutex // never held over a call; guards what follows and all groups and waiters
-	closed  bool
-	waiting int    // waiters in all groups
-	serial  uint64 // of operations
-	groups  map[string]*group
-	all     map[*group]struct{}
-	tickets map[string]*group // whose ticket it is
-	watches map[string]chan state.TicketRecord
-	wakes   map[string]*wakeLease
-	learned estimates
-	failed  backoff // loads by model
-	failing map[string]*catalog.Model
-	shunned backoff // starts by host
-	rebuild recoveryHold
-	swaps   swaps
+	mu       sync.Mutex // never held over a call; guards what follows and all groups and waiters
+	closed   bool
+	waiting  int    // waiters in all groups
+	serial   uint64 // of operations
+	groups   map[string]*group
+	all      map[*group]struct{}
+	tickets  map[string]*group // whose ticket it is
+	watches  map[string]chan state.TicketRecord
+	wakes    map[string]*wakeLease
+	learned  estimates
+	failed   backoff // loads by model
+	failing  map[string]*catalog.Model
+	shunned  backoff // starts by host
+	recovery recoveryHold
+	swaps    swaps
 }
 
 // New makes a gate. Run it, or Close it if it never runs.
@@ -69,9 +69,9 @@ func New(c Config) *Gate {
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, all: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*wakeLease{},
 		learned: estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
-		failed:  backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*trip{}},
+		failed:  backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*failureWindow{}},
 		failing: map[string]*catalog.Model{},
-		shunned: backoff{base: time.Second, most: 30 * time.Second, byKey: map[string]*trip{}},
+		shunned: backoff{base: time.Second, most: 30 * time.Second, byKey: map[string]*failureWindow{}},
 	}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.table.Store(&table{})
@@ -233,12 +233,12 @@ func (g *Gate) OnEvent(e state.Event) {
 		if r.State == "ready" && r.Evicted != "" { // heard once; renewals repeat it
 			g.swaps.note(time.Now())
 		}
-		g.deliverLocked(state.Standing{Ticket: e.Ticket, Found: true, Record: r})
+		g.deliverLocked(state.TicketStatus{Ticket: e.Ticket, Found: true, Record: r})
 	}
 }
 
 // deliverLocked passes on how a ticket stands, and learns from tickets that ended.
-func (g *Gate) deliverLocked(s state.Standing) {
+func (g *Gate) deliverLocked(s state.TicketStatus) {
 	r := s.Record
 	now := time.Now()
 	switch {
@@ -312,7 +312,7 @@ func (g *Gate) Close() {
 func (g *Gate) renewAll(ctx context.Context) {
 	s := g.mirror.Snapshot()
 	g.mu.Lock()
-	g.rebuild.see(s, time.Now())
+	g.recovery.see(s, time.Now())
 	ids := make([]string, 0, len(g.tickets)+len(g.watches))
 	for id, gr := range g.tickets {
 		if gr.waiters.Len() > 0 {

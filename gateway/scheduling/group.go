@@ -32,12 +32,12 @@ type group struct {
 
 // inbox holds the last word about a ticket until the group reads it. Guarded by Gate.mu.
 type inbox struct {
-	standing *state.Standing
+	standing *state.TicketStatus
 	err      error // the store did not answer
 }
 
 // put stores a ticket's state; an outcome is never overwritten by an intermediate one.
-func (b *inbox) put(s state.Standing) {
+func (b *inbox) put(s state.TicketStatus) {
 	if b.standing == nil || b.standing.Ticket != s.Ticket || !b.standing.Record.Done() {
 		b.standing = &s
 	}
@@ -82,7 +82,7 @@ func (g *Gate) serve(gr *group) {
 		switch v.do {
 		case rest:
 			gr.wait(-1)
-			v = g.attend(gr)
+			v = g.processInbox(gr)
 		case ask:
 			if d := time.Until(v.at); d > 0 {
 				gr.wait(d)
@@ -142,8 +142,8 @@ func (g *Gate) ask(gr *group) step {
 	}
 	now := time.Now()
 	g.mu.Lock()
-	g.rebuild.see(s, now)
-	if g.rebuild.waiting(now) {
+	g.recovery.see(s, now)
+	if g.recovery.waiting(now) {
 		g.mu.Unlock()
 		return step{do: ask, at: now.Add(staleMost)}
 	}
@@ -170,7 +170,7 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
 		return fail(api.GoingAway())
 	}
 	old := gr.attempt.ticket
-	v := gr.attempt.acquired(now, got, err)
+	v := gr.attempt.onAcquired(now, got, err)
 	if v.do == ask && !v.at.IsZero() {
 		v.at = now.Add(jitter(v.at.Sub(now)))
 	}
@@ -196,8 +196,8 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
 // jitter varies a pause by up to half its length, so that gateways that were refused together do not retry together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 
-// attend reads the inbox and looks at the mirror.
-func (g *Gate) attend(gr *group) step {
+// processInbox reads the inbox and looks at the mirror.
+func (g *Gate) processInbox(gr *group) step {
 	now, snapshot := time.Now(), g.mirror.Snapshot()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -205,7 +205,7 @@ func (g *Gate) attend(gr *group) step {
 	v := step{do: rest}
 	switch news := gr.news; {
 	case news.standing != nil:
-		v = gr.attempt.learned(now, *news.standing)
+		v = gr.attempt.onTicketState(now, *news.standing)
 	case news.err != nil:
 		v = gr.attempt.onStoreError(now, news.err)
 	}
@@ -230,7 +230,7 @@ func (g *Gate) finish(gr *group, v step) (next step, over bool) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.dropTicketLocked(gr)
-			return gr.attempt.anew(time.Now()), false
+			return gr.attempt.restart(time.Now()), false
 		}
 	}
 	var err error

@@ -24,8 +24,8 @@ func TestInterruptedHost(t *testing.T) {
 	}
 	told := func() *loadAttempt {
 		n := &loadAttempt{model: "m0", id: "op"}
-		n.acquired(t0, state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued"}, nil)
-		v := n.learned(t0, state.Standing{Ticket: "t1", Found: true, Record: state.TicketRecord{
+		n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued"}, nil)
+		v := n.onTicketState(t0, state.TicketStatus{Ticket: "t1", Found: true, Record: state.TicketRecord{
 			ID: "t1", State: "failed", Host: "a", Code: "host_interrupted", Message: "going", Fields: map[string]string{},
 		}})
 		if v.do != ask || n.ticket != "" {

@@ -173,7 +173,7 @@ func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticke
 		want := n.want(g.id, p.Host, s.Revision, false)
 		want.Unload = true
 		got, err := g.store.Acquire(ctx, want)
-		v := n.acquired(time.Now(), got, err)
+		v := n.onAcquired(time.Now(), got, err)
 		switch v.do {
 		case rest:
 			return n.ticket, g.watch(n.ticket), nil

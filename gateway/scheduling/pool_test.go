@@ -134,7 +134,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	key := w.Gateway + " " + w.Model
 	p.mu.Lock()
 	p.calls["acquire"]++
-	if p.asking[key]++; p.asking[key] > 1 && !w.Own {
+	if p.asking[key]++; p.asking[key] > 1 && !w.Exclusive {
 		p.doubled = true
 	}
 	takes := max(time.Millisecond, p.slow)
@@ -156,7 +156,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	if t := p.tickets[p.ops[w.Operation]]; t != nil {
 		return p.attachLocked(t, w), nil
 	}
-	if !w.Unload && !w.Own {
+	if !w.Unload && !w.Exclusive {
 		for name, h := range p.hosts {
 			if m := h.Models[w.Model]; m != nil && m.State == "loaded" && h.State == "ready" && !w.Refused {
 				return state.Acquired{Status: "loaded", Host: name}, nil
@@ -186,7 +186,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	if w.Unload {
 		t.rec.Kind = "unload"
 	}
-	if w.Own {
+	if w.Exclusive {
 		t.rec.Fields["own"] = "1"
 	}
 	p.tickets[t.rec.ID] = t
@@ -222,21 +222,21 @@ func (p *pool) dutyLocked(host string) string {
 	return p.duties[host]
 }
 
-func (p *pool) Renew(_ context.Context, gw string, ids ...string) ([]state.Standing, error) {
+func (p *pool) Renew(_ context.Context, gw string, ids ...string) ([]state.TicketStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls["renew"]++
 	if p.down {
 		return nil, state.ErrUnavailable
 	}
-	var out []state.Standing
+	var out []state.TicketStatus
 	for _, id := range ids {
 		t := p.tickets[id]
 		if t == nil {
-			out = append(out, state.Standing{Ticket: id})
+			out = append(out, state.TicketStatus{Ticket: id})
 			continue
 		}
-		s := state.Standing{Ticket: id, Found: true, Record: t.rec, Position: 1}
+		s := state.TicketStatus{Ticket: id, Found: true, Record: t.rec, Position: 1}
 		if !t.rec.Done() {
 			t.waiters[gw] = true
 			s.WakeToken = p.dutyLocked(t.rec.Host)

@@ -20,7 +20,7 @@ func (m mirrorOnly) Refresh(context.Context) (*state.Snapshot, error) { return m
 var t0 = time.Unix(1_700_000_000, 0)
 
 func TestTrips(t *testing.T) {
-	tr := backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*trip{}}
+	tr := backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*failureWindow{}}
 	want := []time.Duration{0, 2, 4, 8, 16, 32, 60, 60}
 	for i, w := range want {
 		tr.fail("k", string(rune('a'+i)), t0)
@@ -120,11 +120,11 @@ func TestNeed(t *testing.T) {
 	queued := state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued", Position: 2}
 	waiting := func() *loadAttempt {
 		n := &loadAttempt{model: "m0", id: "op"}
-		n.acquired(t0, queued, nil)
+		n.onAcquired(t0, queued, nil)
 		return n
 	}
-	standing := func(st string, f func(*state.TicketRecord)) state.Standing {
-		s := state.Standing{Ticket: "t1", Found: true, Record: state.TicketRecord{ID: "t1", State: st, Host: "a", Fields: map[string]string{}}}
+	standing := func(st string, f func(*state.TicketRecord)) state.TicketStatus {
+		s := state.TicketStatus{Ticket: "t1", Found: true, Record: state.TicketRecord{ID: "t1", State: st, Host: "a", Fields: map[string]string{}}}
 		if f != nil {
 			f(&s.Record)
 		}
@@ -136,28 +136,28 @@ func TestNeed(t *testing.T) {
 		want action
 		code string
 	}{
-		"created":           {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, queued, nil) }, rest, ""},
-		"loaded":            {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil) }, finish, ""},
-		"none":              {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{Status: "none"}, nil) }, ask, ""},
-		"stale":             {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, ask, ""},
-		"stale for ever":    {&loadAttempt{stale: staleTries}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
-		"away once":         {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, ask, ""},
-		"away twice":        {&loadAttempt{away: 1}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
-		"a broken script":   {&loadAttempt{}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
-		"away while moving": {&loadAttempt{moving: "t0", ticket: "t0", away: 1}, func(n *loadAttempt) step { return n.acquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
-		"another's news":    {waiting(), func(n *loadAttempt) step { return n.learned(t0, state.Standing{Ticket: "t0"}) }, rest, ""},
-		"gone":              {waiting(), func(n *loadAttempt) step { return n.learned(t0, state.Standing{Ticket: "t1"}) }, ask, ""},
-		"dropped":           {waiting(), func(n *loadAttempt) step { return n.learned(t0, standing("dropped", nil)) }, ask, ""},
-		"loading":           {waiting(), func(n *loadAttempt) step { return n.learned(t0, standing("loading", nil)) }, rest, ""},
-		"ready":             {waiting(), func(n *loadAttempt) step { return n.learned(t0, standing("ready", nil)) }, finish, ""},
+		"created":           {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, queued, nil) }, rest, ""},
+		"loaded":            {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil) }, finish, ""},
+		"none":              {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{Status: "none"}, nil) }, ask, ""},
+		"stale":             {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, ask, ""},
+		"stale for ever":    {&loadAttempt{stale: staleTries}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
+		"away once":         {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, ask, ""},
+		"away twice":        {&loadAttempt{away: 1}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
+		"a broken script":   {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
+		"away while moving": {&loadAttempt{moving: "t0", ticket: "t0", away: 1}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
+		"another's news":    {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, state.TicketStatus{Ticket: "t0"}) }, rest, ""},
+		"gone":              {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}) }, ask, ""},
+		"dropped":           {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, standing("dropped", nil)) }, ask, ""},
+		"loading":           {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, standing("loading", nil)) }, rest, ""},
+		"ready":             {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, standing("ready", nil)) }, finish, ""},
 		"failed": {waiting(), func(n *loadAttempt) step {
-			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
+			return n.onTicketState(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
 		}, finish, "disk_full"},
 		"failed to wake": {waiting(), func(n *loadAttempt) step {
-			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.WakeError = true }))
+			return n.onTicketState(t0, standing("failed", func(r *state.TicketRecord) { r.WakeError = true }))
 		}, ask, ""},
 		"the host goes away": {waiting(), func(n *loadAttempt) step {
-			return n.learned(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "draining" }))
+			return n.onTicketState(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "draining" }))
 		}, ask, ""},
 		"silent for a while":    {waiting(), func(n *loadAttempt) step { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
 		"silent for too long":   {waiting(), func(n *loadAttempt) step { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},
@@ -175,7 +175,7 @@ func TestNeed(t *testing.T) {
 
 	n := waiting()
 	before := n.want("gw", "a", 1, false).Operation
-	n.learned(t0, state.Standing{Ticket: "t1"})
+	n.onTicketState(t0, state.TicketStatus{Ticket: "t1"})
 	if after := n.want("gw", "a", 1, false).Operation; after == before || n.ticket != "" {
 		t.Errorf("a new intent has the operation id of the old one: %s", after)
 	}

@@ -6,8 +6,8 @@ import (
 	"reveille/infra/state"
 )
 
-// rebuildFor bounds how long loads wait for runners to report again after the store lost its data.
-const rebuildFor = 10 * time.Second
+// recoveryTimeout bounds how long loads wait for runners to report again after the store lost its data.
+const recoveryTimeout = 10 * time.Second
 
 // recoveryHold notices that the store lost its data, and holds loads back until every runner known before has reported what
 // it holds: until then loaded models may look unloaded and awake hosts asleep. It reads no clock.
@@ -24,7 +24,7 @@ func (r *recoveryHold) see(s *state.Snapshot, now time.Time) {
 		return
 	}
 	if s.Epoch != r.epoch && r.epoch != "" {
-		r.missing, r.until = r.ready, now.Add(rebuildFor)
+		r.missing, r.until = r.ready, now.Add(recoveryTimeout)
 		r.ready = nil
 	}
 	if s.Epoch != "" || r.epoch != "" {

@@ -38,7 +38,7 @@ func (g *Gate) wakeLocked(host, token string) {
 	go func() {
 		defer g.work.Done()
 		defer stop()
-		g.carryOut(ctx, host, d)
+		g.runWake(ctx, host, d)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.wakes[host] == d {
@@ -47,9 +47,9 @@ func (g *Gate) wakeLocked(host, token string) {
 	}()
 }
 
-// carryOut calls the driver and keeps the duty until the host's runner has registered, the driver refused, the limit
+// runWake calls the driver and keeps the duty until the host's runner has registered, the driver refused, the limit
 // passed, or another gateway has the duty.
-func (g *Gate) carryOut(ctx context.Context, host string, d *wakeLease) {
+func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	token := d.token
 	began := time.Now()
 	g.log.Info("wakes a host", "host", host)

@@ -60,7 +60,7 @@ func Idle(s Snapshot, now time.Time, d Defaults) IdlePlan {
 		for _, r := range idle {
 			p.Unload = append(p.Unload, Unload{h.Name, r.ID, Reason{ModelIdle, "unused for " + since(now, r.Used)}})
 		}
-		if asleepDue(h, now, d) {
+		if sleepDue(h, now, d) {
 			p.Sleep = append(p.Sleep, Sleep{h.Name, Reason{HostIdle, "idle for " + since(now, Use(h.UpSince, h.Active))}})
 		}
 	}
@@ -95,8 +95,8 @@ func unused(r *Resident, now time.Time, byDefault time.Duration) bool {
 	return past(r.Used, now, idle)
 }
 
-// asleepDue reports whether h has nothing to stay awake for.
-func asleepDue(h *Host, now time.Time, d Defaults) bool {
+// sleepDue reports whether h has nothing to stay awake for.
+func sleepDue(h *Host, now time.Time, d Defaults) bool {
 	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.Chores) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
 		!h.UpSince.IsZero() &&
 		past(h.UpSince, now, max(0, d.HostMinUp)) &&

@@ -23,18 +23,18 @@ func ByUse(a, b Resident) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
-// byCost orders residents by what taking their place costs: nothing for those already stopping, then idle ones, then busy
+// byEvictionOrder orders residents by what taking their place costs: nothing for those already stopping, then idle ones, then busy
 // ones; among equals the one of least value (under LRU all have the same), then the longest unused. A busy one that is
 // closed comes before those that are open: completions renew its time of use, and without this a waiting load would close
 // one victim after the other and starve.
-func byCost(a, b Resident) int {
-	if c := cmp.Or(cmp.Compare(cost(a), cost(b)), cmp.Compare(a.Value, b.Value)); c != 0 {
+func byEvictionOrder(a, b Resident) int {
+	if c := cmp.Or(cmp.Compare(evictionClass(a), evictionClass(b)), cmp.Compare(a.Value, b.Value)); c != 0 {
 		return c
 	}
 	return ByUse(a, b)
 }
 
-func cost(r Resident) int {
+func evictionClass(r Resident) int {
 	switch {
 	case r.State == ModelDraining:
 		return 0

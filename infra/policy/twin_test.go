@@ -81,7 +81,7 @@ func TestRoomAgainstTwin(t *testing.T) {
 		h := genHost("h", 8).Draw(t, "host")
 		want := genModel("want").Draw(t, "want")
 		rs := slices.Clone(h.Residents)
-		slices.SortFunc(rs, byCost)
+		slices.SortFunc(rs, byEvictionOrder)
 		best, smallest := twin(h, want, rs)
 
 		got, refusal := findVictims(&h, &want)

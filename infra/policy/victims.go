@@ -171,7 +171,7 @@ func findVictims(h *Host, want *Model) ([]Resident, *Refusal) {
 			victims = append(victims, h.Residents[i])
 		}
 	}
-	slices.SortFunc(victims, byCost)
+	slices.SortFunc(victims, byEvictionOrder)
 	spared := make([]bool, len(victims))
 	for i := len(victims) - 1; i >= 0; i-- {
 		spared[i] = victims[i].ID != want.ID && t.keep(&victims[i])

@@ -126,7 +126,7 @@ func TestAcquireVariants(t *testing.T) {
 		equal(t, "attached to a load under way", fmt.Sprint(third.Status, third.State, third.Position), "attachedloading0")
 
 		w := want(t, s, "gw-1", "m", "h")
-		w.Own, w.Fields = true, map[string]string{"options": `{"ctx_size":1}`, "state": "ready", "kind": "x"}
+		w.Exclusive, w.Fields = true, map[string]string{"options": `{"ctx_size":1}`, "state": "ready", "kind": "x"}
 		own := acquire(t, s, w)
 		equal(t, "own ticket", own.Status, "created")
 		if own.Ticket == first.Ticket {
@@ -162,7 +162,7 @@ func TestOperationRepeated(t *testing.T) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)
 		w := want(t, s, "gw-1", "m", "h")
-		w.Own, w.Operation = true, "op-1"
+		w.Exclusive, w.Operation = true, "op-1"
 		first := acquire(t, s, w)
 		before := b.dump()
 		again := acquire(t, s, w)

@@ -146,7 +146,7 @@ func (h *history) acquire() {
 	h.snaps = append(h.snaps, snap.Revision)
 	w := state.Want{
 		Gateway: pick(h, h.gateways), Model: pick(h, h.models), Host: pick(h, h.hosts), Revision: snap.Revision,
-		Background: h.chance(15), Refused: h.chance(15), Own: h.chance(15), Unload: h.chance(15),
+		Background: h.chance(15), Refused: h.chance(15), Exclusive: h.chance(15), Unload: h.chance(15),
 	}
 	if h.chance(25) {
 		w.Revision = pick(h, h.snaps)
@@ -172,13 +172,13 @@ func (h *history) acquire() {
 			h.fail("a placement on revision %d was taken at %d", w.Revision, snap.Revision)
 		}
 		h.tickets = append(h.tickets, a.Ticket)
-		h.own[a.Ticket] = w.Own || w.Unload
+		h.own[a.Ticket] = w.Exclusive || w.Unload
 	case "attached":
 		if h.own[a.Ticket] {
 			h.fail("attached to an own ticket")
 		}
 	case "loaded":
-		if w.Own || w.Unload || w.Refused || len(snap.Copies(w.Model)) == 0 {
+		if w.Exclusive || w.Unload || w.Refused || len(snap.Copies(w.Model)) == 0 {
 			h.fail("loaded: %v", snap.Copies(w.Model))
 		}
 	}

@@ -19,7 +19,7 @@ type HostInfo struct {
 	Limits     string // as --max-loaded-models
 	Version    string
 	Sandbox    string            // how engines are confined, as JSON
-	Seats      string            // NPU seats as JSON, "" none: then the catalogue's count
+	NPUSeats   string            // NPU seats as JSON, "" none: then the catalogue's count
 	Budget     string            // memory for models by device, "cpu=BYTES gpu=BYTES"; a device without one has no limit
 	Total      string            // memory by device in the same form, where it is known
 	Options    string            // load options of the runner's flags, JSON
@@ -51,7 +51,7 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	}
 	held, _ := json.Marshal(models) // strings always marshal
 	fields := map[string]string{
-		"addr": h.Addr, "addr_mac": s.signer.mac("addr", h.Name, h.Addr), "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.Seats,
+		"addr": h.Addr, "addr_mac": s.signer.mac("addr", h.Name, h.Addr), "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
 		"memory_budget": h.Budget, "memory_total": h.Total, "options": h.Options,
 		"sandbox": h.Sandbox,
 	}
@@ -67,8 +67,8 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	return generation, words[1], err
 }
 
-// Pulse is what a heartbeat brings back.
-type Pulse struct {
+// BeatReply is what a heartbeat brings back.
+type BeatReply struct {
 	Revision uint64
 	Queued   int    // tickets in the host's queue
 	Catalog  string // version of the published catalogue
@@ -76,7 +76,7 @@ type Pulse struct {
 
 // Beat says that the host lives and how many requests are open on each model. ErrUnknownHost: register again, since
 // Redis lost the host, took it for lost, or it had been written asleep and is wanted awake.
-func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, inFlight map[string]int) (Pulse, error) {
+func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, inFlight map[string]int) (BeatReply, error) {
 	args := make([]any, 0, 3+2*len(inFlight))
 	args = append(args, host, generation, flag(active))
 	for m, n := range inFlight {
@@ -84,11 +84,11 @@ func (s *Store) Beat(ctx context.Context, host string, generation uint64, active
 	}
 	words, err := s.evalWords(ctx, s.scripts.beat, args...)
 	if err != nil || len(words) != 3 {
-		return Pulse{}, err
+		return BeatReply{}, err
 	}
 	rev, _ := strconv.ParseUint(words[0], 10, 64)
 	queued, _ := strconv.Atoi(words[1])
-	return Pulse{Revision: rev, Queued: queued, Catalog: words[2]}, nil
+	return BeatReply{Revision: rev, Queued: queued, Catalog: words[2]}, nil
 }
 
 // PutModel writes the record of a model on the caller's host. used is the age of its last use, negative to leave it; the

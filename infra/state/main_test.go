@@ -151,7 +151,7 @@ func acquire(t testing.TB, s *state.Store, w state.Want) state.Acquired {
 	return a
 }
 
-func standing(t testing.TB, s *state.Store, gateway, ticket string) state.Standing {
+func standing(t testing.TB, s *state.Store, gateway, ticket string) state.TicketStatus {
 	t.Helper()
 	st, err := s.Renew(context.Background(), gateway, ticket)
 	must(t, err)

@@ -21,7 +21,7 @@ type Want struct {
 	Revision   uint64            // of that snapshot
 	Background bool              // nobody waits: the ticket is carried out all the same
 	Refused    bool              // the runner just refused a copy that Redis may still call loaded
-	Own        bool              // a ticket of its own (explicit options), not shared with others
+	Exclusive  bool              // a ticket of its own (explicit options), not shared with others
 	Fields     map[string]string // options, force, pinned … for the runner
 	Operation  string            // makes a repeated call return the first ticket; "" none
 	Replaces   string            // ticket on a lost host, dropped as the new one is made; "" none
@@ -46,7 +46,7 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	}
 	var out Acquired
 	err := s.evalJSON(ctx, &out, s.scripts.acquire, w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), flag(w.Background),
-		flag(w.Refused), flag(w.Own), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces)
+		flag(w.Refused), flag(w.Exclusive), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale
 	}
@@ -90,8 +90,8 @@ func (t TicketRecord) Done() bool {
 	return t.State == "ready" || t.State == "failed" || t.State == "dropped"
 }
 
-// Standing is how a ticket that the gateway waits for stands.
-type Standing struct {
+// TicketStatus is how a ticket that the gateway waits for stands.
+type TicketStatus struct {
 	Ticket    string
 	Found     bool // false: dropped long ago, or lost with Redis' data: ask anew
 	Record    TicketRecord
@@ -100,7 +100,7 @@ type Standing struct {
 }
 
 // Renew keeps the gateway's places in tickets and reads how they stand, in the order of the arguments.
-func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([]Standing, error) {
+func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([]TicketStatus, error) {
 	args := make([]any, 0, 3+len(tickets))
 	args = append(args, gateway, WaiterLease.Milliseconds(), WakeLease.Milliseconds())
 	for _, t := range tickets {
@@ -116,9 +116,9 @@ func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([
 	if err := s.evalJSON(ctx, &raw, s.scripts.renew, args...); err != nil {
 		return nil, err
 	}
-	out := make([]Standing, len(raw))
+	out := make([]TicketStatus, len(raw))
 	for i, r := range raw {
-		out[i] = Standing{Ticket: r.Ticket, Found: r.Found, Record: ticketRecord(r.Ticket, r.Fields), Position: r.Position, WakeToken: r.Wake}
+		out[i] = TicketStatus{Ticket: r.Ticket, Found: r.Found, Record: ticketRecord(r.Ticket, r.Fields), Position: r.Position, WakeToken: r.Wake}
 	}
 	return out, nil
 }

@@ -120,7 +120,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	h := host.New(host.Config{
 		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: Version, Sandbox: box.Report(), Labels: p.labels, Devices: p.devices, Limits: p.limits,
 		Budget: p.budget, Totals: map[policy.Devices]int64{policy.CPU: memTotal()},
-		Seats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
+		NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
 		Store: store, Log: log,
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,

@@ -161,7 +161,7 @@ func (b *Batcher) await(ctx context.Context, j *job, own *flight) {
 	id := j.id
 	if own != nil {
 		stop := context.AfterFunc(ctx, func() { b.leave(id, context.Cause(ctx)) })
-		b.fly(own)
+		b.runFlight(own)
 		stop()
 		<-j.done
 		return
@@ -280,7 +280,7 @@ func (b *Batcher) dispatchLocked(now time.Time, id uint64) (own *flight) {
 			own = x
 			continue
 		}
-		go b.fly(x)
+		go b.runFlight(x)
 	}
 	b.shown = b.meters.show(b.shown, loadOf(b.packer))
 	if len(b.jobs) == 0 && len(b.air) == 0 {

@@ -43,7 +43,7 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 	slices.SortStableFunc(x.items, func(p, q Item) int { return cmp.Compare(p.Request, q.Request) })
 	first := b.jobs[x.items[0].Request]
 	if batch.Requests == 1 && len(x.items) == len(first.inputs) {
-		b.boardLocked(first, now)
+		b.attachLocked(first, now)
 		x.copied = append(x.copied, first.body...)
 		x.verbatim = x.copied
 		return x
@@ -52,7 +52,7 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 	for i, it := range x.items {
 		j := b.jobs[it.Request]
 		if i == 0 || x.items[i-1].Request != it.Request {
-			b.boardLocked(j, now)
+			b.attachLocked(j, now)
 		}
 		size += len(j.inputs[it.Index].raw)
 	}
@@ -73,15 +73,15 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 	return x
 }
 
-// boardLocked records that a flight carries sequences of a job.
-func (b *Batcher) boardLocked(j *job, now time.Time) {
+// attachLocked records that a flight carries sequences of a job.
+func (b *Batcher) attachLocked(j *job, now time.Time) {
 	if j.flights++; j.flights == 1 {
 		b.meters.waited(now.Sub(j.entered))
 	}
 }
 
-// fly sends a batch, delivers its answers and releases its room.
-func (b *Batcher) fly(x *flight) {
+// runFlight sends a batch, delivers its answers and releases its room.
+func (b *Batcher) runFlight(x *flight) {
 	defer b.flights.Done()
 	b.send(x, 0, len(x.items), 1)
 	x.cancel(nil)

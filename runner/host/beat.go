@@ -51,7 +51,7 @@ func (h *Host) beat(ctx context.Context) error {
 	}
 	for range 2 { // the second time for a Redis that has just been found to lack the host
 		if h.fenced {
-			if err := h.judgeFence(ctx); err != nil {
+			if err := h.checkFence(ctx); err != nil {
 				return err
 			}
 		}
@@ -96,9 +96,9 @@ func (h *Host) beatLocked(ctx context.Context) error {
 	return nil
 }
 
-// judgeFence finds out why Redis refused this host's generation: a later runner took its name (ErrReplaced), or a
+// checkFence finds out why Redis refused this host's generation: a later runner took its name (ErrReplaced), or a
 // failover brought an older state back, which a new registration mends.
-func (h *Host) judgeFence(ctx context.Context) error {
+func (h *Host) checkFence(ctx context.Context) error {
 	s, err := h.store.Snapshot(ctx)
 	if err != nil {
 		return err
@@ -121,9 +121,9 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	if box, err := json.Marshal(h.cfg.Sandbox); err == nil && h.cfg.Sandbox.Mode != "" {
 		info.Sandbox = string(box)
 	}
-	if h.cfg.Seats != nil {
-		seats, _ := json.Marshal(h.cfg.Seats) // a map of numbers always marshals
-		info.Seats = string(seats)
+	if h.cfg.NPUSeats != nil {
+		seats, _ := json.Marshal(h.cfg.NPUSeats) // a map of numbers always marshals
+		info.NPUSeats = string(seats)
 	}
 	now := time.Now()
 	h.mu.Lock()

@@ -171,7 +171,7 @@ func (b *bench) load(model string) string { b.Helper(); return b.ask(state.Want{
 
 func (b *bench) unload(model string, fields ...string) string {
 	b.Helper()
-	w := state.Want{Model: model, Unload: true, Own: true, Background: true, Fields: map[string]string{}}
+	w := state.Want{Model: model, Unload: true, Exclusive: true, Background: true, Fields: map[string]string{}}
 	for i := 0; i < len(fields); i += 2 {
 		w.Fields[fields[i]] = fields[i+1]
 	}
@@ -179,11 +179,11 @@ func (b *bench) unload(model string, fields ...string) string {
 }
 
 // peek reads a ticket, renewing the gateway's place in it.
-func (b *bench) peek(ticket string) state.Standing {
+func (b *bench) peek(ticket string) state.TicketStatus {
 	b.Helper()
 	st, err := b.store.Renew(context.Background(), "g", ticket)
 	if err != nil || len(st) == 0 {
-		return state.Standing{}
+		return state.TicketStatus{}
 	}
 	return st[0]
 }

@@ -17,21 +17,21 @@ import (
 
 // Config of a Host. Times have defaults where a zero says so.
 type Config struct {
-	Name    string
-	Boot    string // changes with every start
-	Addr    string // where gateways reach this runner
-	Version string
-	Sandbox sandbox.Report // how its engines are confined
-	Labels  []string
-	Devices policy.Devices
-	Limits  policy.Limits
-	Budget  map[policy.Devices]int64   // bytes per device, none: no limit
-	Totals  map[policy.Devices]int64   // bytes that a device has, where that is known
-	Seats   map[policy.Type]int        // NPU seats; nil: those of the host's catalogue entry, else one NPU model
-	Options recipe.Options             // load options from flags and environment, below the pool's run-time settings
-	Recipes func() (recipe.Set, error) // this machine's own, read with each new catalogue; nil: the shipped ones
-	Evict   policy.Eviction            // which idle model goes; default LRU
-	Price   float64                    // of an hour of this host, for policy.Cost; 0 counts as 1
+	Name     string
+	Boot     string // changes with every start
+	Addr     string // where gateways reach this runner
+	Version  string
+	Sandbox  sandbox.Report // how its engines are confined
+	Labels   []string
+	Devices  policy.Devices
+	Limits   policy.Limits
+	Budget   map[policy.Devices]int64   // bytes per device, none: no limit
+	Totals   map[policy.Devices]int64   // bytes that a device has, where that is known
+	NPUSeats map[policy.Type]int        // NPU seats; nil: those of the host's catalogue entry, else one NPU model
+	Options  recipe.Options             // load options from flags and environment, below the pool's run-time settings
+	Recipes  func() (recipe.Set, error) // this machine's own, read with each new catalogue; nil: the shipped ones
+	Evict    policy.Eviction            // which idle model goes; default LRU
+	Price    float64                    // of an hour of this host, for policy.Cost; 0 counts as 1
 
 	FairAfter    time.Duration // a busy victim takes new requests this long; default 2 s
 	DrainTimeout time.Duration // open requests of an unloading model are cut after this; default 30 s

@@ -34,10 +34,10 @@ func (h *Host) Interrupt(until time.Time) {
 	})
 }
 
-// sitOut does what an interrupted host does besides draining. It starts to refuse loads, and sets grace, the time that open
+// drainInterrupted does what an interrupted host does besides draining. It starts to refuse loads, and sets grace, the time that open
 // requests have; the end of ctx shortens that to Config.DrainTimeout, as for a runner that just stops. The returned
 // function is called when the engines are gone; it waits for the rest of that time, or until ctx ends.
-func (h *Host) sitOut(ctx, back context.Context) (wait func()) {
+func (h *Host) drainInterrupted(ctx, back context.Context) (wait func()) {
 	base, cut := context.WithCancelCause(back)
 	grace, end := context.WithDeadlineCause(base, h.notice.until, ErrInterrupted)
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(h.cfg.DrainTimeout, func() { cut(ErrCut) }) })

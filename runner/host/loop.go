@@ -228,8 +228,8 @@ func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 
 // seatsLocked are the NPU seats: those of the runner's flag, else of the host's entry in the catalogue.
 func (h *Host) seatsLocked() map[policy.Type]int {
-	if h.cfg.Seats != nil {
-		return h.cfg.Seats
+	if h.cfg.NPUSeats != nil {
+		return h.cfg.NPUSeats
 	}
 	if known, ok := h.catalog.Host(h.cfg.Name); ok {
 		return known.NPUSeats
@@ -256,7 +256,7 @@ func (h *Host) isInProgress(ticket string) bool {
 	return ok
 }
 
-func (h *Host) take(ticket string) {
+func (h *Host) markInProgress(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inProgress[ticket] = time.Time{}
@@ -265,7 +265,7 @@ func (h *Host) take(ticket string) {
 	}
 }
 
-func (h *Host) untake(ticket string) {
+func (h *Host) unmarkInProgress(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.inProgress, ticket)

@@ -204,6 +204,6 @@ func (h *Host) sendLocked(ctx context.Context, e ending) error {
 
 // finishNow ends a ticket that needs no work.
 func (h *Host) finishNow(ctx context.Context, t state.TicketRecord, out state.Outcome) {
-	h.take(t.ID)
+	h.markInProgress(t.ID)
 	h.finish(ctx, ending{ticket: t.ID, out: out})
 }

@@ -108,7 +108,7 @@ func TestFailedPull(t *testing.T) {
 	b := start(t, with(w))
 	b.ready(b.load("a"))
 	first := b.load("b")
-	second := b.ask(state.Want{Model: "b", Own: true, Background: true, Fields: map[string]string{"options": "{}"}})
+	second := b.ask(state.Want{Model: "b", Exclusive: true, Background: true, Fields: map[string]string{"options": "{}"}})
 	b.pulling(first)
 	b.pulling(second)
 	close(gate)

@@ -11,7 +11,7 @@ import (
 // wantWeights asks for a model's weights alone.
 func (b *bench) wantWeights(model string) string {
 	b.Helper()
-	return b.ask(state.Want{Model: model, Own: true, Fields: map[string]string{"pull_only": "1"}})
+	return b.ask(state.Want{Model: model, Exclusive: true, Fields: map[string]string{"pull_only": "1"}})
 }
 
 // Weights that are wanted alone are pulled, and nothing is loaded or makes room for them.

@@ -49,7 +49,7 @@ func random(t *testing.T, r *rand.Rand) {
 		case n < 30:
 			w := state.Want{Model: pick(), Background: r.IntN(4) == 0}
 			if r.IntN(4) == 0 {
-				w.Own, w.Fields = true, map[string]string{"options": fmt.Sprintf(`{"ctx_size":%d}`, 1+r.IntN(2))}
+				w.Exclusive, w.Fields = true, map[string]string{"options": fmt.Sprintf(`{"ctx_size":%d}`, 1+r.IntN(2))}
 			}
 			tickets = append(tickets, b.ask(w))
 		case n < 35:

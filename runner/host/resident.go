@@ -79,10 +79,10 @@ type Lease struct {
 	Engine Engine
 	Model  *catalog.Model
 
-	host *Host
-	res  *resident
-	cut  func(error) // nil once called
-	look bool        // a read: it keeps the engine, and is no use of it
+	host     *Host
+	res      *resident
+	cut      func(error) // nil once called
+	readOnly bool        // a read: it keeps the engine, and is no use of it
 }
 
 // Acquire admits a request to a model, or says why not: a refusal of infra/rpc. cut, which may be nil, is called at most
@@ -107,7 +107,7 @@ func (h *Host) admit(model string, d reservation, waited int, cut func(error), l
 	if r == nil || r.engine == nil || r.stopping || !r.serves() && !r.reservations.has(d) {
 		return nil, rpc.RefusedNotLoaded
 	}
-	p := &Lease{Engine: r.engine, Model: r.model, host: h, res: r, cut: cut, look: look}
+	p := &Lease{Engine: r.engine, Model: r.model, host: h, res: r, cut: cut, readOnly: look}
 	r.open[p] = struct{}{}
 	p.useLocked()
 	now := time.Now()
@@ -119,7 +119,7 @@ func (h *Host) admit(model string, d reservation, waited int, cut func(error), l
 
 // useLocked notes a use of the model, unless the request only looks.
 func (p *Lease) useLocked() {
-	if !p.look {
+	if !p.readOnly {
 		p.res.used = policy.Use(p.res.used, time.Now())
 		p.host.active = true
 	}

@@ -234,7 +234,7 @@ func TestPinnedModelStays(t *testing.T) {
 	b.must(b.store.Set(t.Context(), state.Pins, "p", "0"))
 	b.until("pin is off", func() bool { return !b.host.View().Models[0].Pinned })
 	b.ready(b.load("q"))
-	b.ready(b.ask(state.Want{Model: "a", Own: true, Fields: map[string]string{"pinned": "1"}}))
+	b.ready(b.ask(state.Want{Model: "a", Exclusive: true, Fields: map[string]string{"pinned": "1"}}))
 	b.failed(b.load("b"), "slots_pinned_error")
 }
 
@@ -255,7 +255,7 @@ func TestOptions(t *testing.T) {
 		for i := 0; i < len(more); i += 2 {
 			f[more[i]] = more[i+1]
 		}
-		return b.ask(state.Want{Model: "a", Own: true, Fields: f})
+		return b.ask(state.Want{Model: "a", Exclusive: true, Fields: f})
 	}
 	b.ready(own(`{"ctx_size":100}`))
 	first := b.engines.of("a").pid
@@ -317,7 +317,7 @@ func TestManyAskForOneModel(t *testing.T) {
 	if len(tickets) != 1 {
 		t.Errorf("%d tickets", len(tickets))
 	}
-	own := b.ask(state.Want{Model: "a", Own: true})
+	own := b.ask(state.Want{Model: "a", Exclusive: true})
 	close(gate)
 	for ticket := range tickets {
 		b.ready(ticket)

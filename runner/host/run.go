@@ -37,7 +37,7 @@ func (h *Host) Run(ctx context.Context) error {
 	sitOut := func() {}
 	if errors.Is(cause, ErrInterrupted) {
 		h.log.Warn("the host's machine is taken away", "cut", h.notice.until)
-		sitOut = h.sitOut(ctx, back)
+		sitOut = h.drainInterrupted(ctx, back)
 	}
 	h.drain(back, cause)
 	sitOut()

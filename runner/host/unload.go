@@ -38,14 +38,14 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 		h.finishNow(ctx, t, failure(&Error{Code: "model_not_loaded", Message: "model " + t.Model + " is not loaded"}))
 	case st == policy.ModelLoading:
 	default:
-		h.take(t.ID)
+		h.markInProgress(t.ID)
 		switch err := h.begin(ctx, t.ID); {
 		case err == nil:
 			h.startUnload(ctx, &t, h.drainTimeout(t.Force), copies...)
 		case endedTicket(err):
 			h.endInProgress(t.ID)
 		default:
-			h.untake(t.ID)
+			h.unmarkInProgress(t.ID)
 		}
 	}
 }

@@ -190,7 +190,7 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	case err != nil:
 		return Action{}, err
 	}
-	err := holding(ctx, r.PowerCall,
+	err := withLease(ctx, r.PowerCall,
 		func(ctx context.Context) error { return r.store.HoldStop(ctx, n.host, r.ID, n.token) },
 		func(ctx context.Context) error { return r.power.Sleep(ctx, n.host) })
 	ctx = context.WithoutCancel(ctx)

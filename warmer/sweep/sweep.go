@@ -198,8 +198,8 @@ func (r *run) note(a Action) {
 	}
 }
 
-// holding calls do while a lease is kept by renew, and cuts it off when the lease is another's.
-func holding(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
+// withLease calls do while a lease is kept by renew, and cuts it off when the lease is another's.
+func withLease(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	done := make(chan struct{})

@@ -386,7 +386,7 @@ warm:
 		},
 		"weights are pulled": func(p *pool) {
 			for _, m := range []string{"chat", "embed"} {
-				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision(), Own: true, Background: true, Fields: map[string]string{"pull_only": "1"}})
+				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision(), Exclusive: true, Background: true, Fields: map[string]string{"pull_only": "1"}})
 				p.must(err)
 			}
 		},
