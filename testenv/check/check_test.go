@@ -270,6 +270,19 @@ func TestSecondTry(t *testing.T) {
 	}
 }
 
+// A request may be refused whose model's engine died after it was let in, although another is being started already.
+func TestRefusedAfterADeath(t *testing.T) {
+	history := []Event{
+		{Kind: HostUp, Host: "h"}, ask(0, "r", "a"), ask(0, "s", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1),
+		at(2, Event{Kind: Granted, Request: "r", Host: "h", Ticket: "1"}), at(2, Event{Kind: Granted, Request: "s", Host: "h", Ticket: "1"}),
+		enter(3, "r", 1, ""), of(4, Died, 1), of(4, Exit, 1), by(4, End, "r"), by(4, Repeat, "r"), spawn(4, "h", "a", 2, "2"),
+		at(5, Event{Kind: Refused, Request: "s", Host: "h", Text: "not_loaded"}),
+	}
+	if got := Check(world, history); got != nil {
+		t.Errorf("%v", got)
+	}
+}
+
 // An ordinary history breaks nothing, and what is open at its end is told.
 func TestFinish(t *testing.T) {
 	c := New(world)

@@ -87,7 +87,8 @@ func (c *Checker) refused(r *request, e Event) {
 	}
 	var last *engine
 	for _, en := range c.engines {
-		if en.host == e.Host && en.model == r.model && (last == nil || en.pid > last.pid) {
+		// One that is being spawned was promised to nobody.
+		if en.host == e.Host && en.model == r.model && en.state != spawning && (last == nil || en.pid > last.pid) {
 			last = en
 		}
 	}
