@@ -74,6 +74,7 @@ func TestCheck(t *testing.T) {
 		{"/v1/rerank", `{"query":"q","documents":["d"],"top_n":9}`, ok, ""},
 		{"/rerank", `{"query":"q","documents":["d"],"top_n":0}`, "invalid_type", "top_n"},
 		{"/v2/rerank", `{"query":"q","documents":["d"],"top_n":-1e99}`, "invalid_type", "top_n"},
+		{"/v1/rerank", `{"query":"q","documents":["d"` + strings.Repeat(`,"d"`, 2048) + `]}`, "invalid_type", "documents"},
 		{"/v1/reranker", `{"query":"","documents":["d"]}`, "missing_required_parameter", "query"},
 		{"/reranking", `{"query":"q","documents":[]}`, "missing_required_parameter", "documents"},
 		{"/api/chat", `{"model":"m"}`, ok, ""},

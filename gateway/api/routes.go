@@ -9,8 +9,9 @@ import (
 
 // Limits of lists in a request.
 const (
-	maxMessages = 10_000
-	maxInputs   = 2048
+	maxMessages  = 10_000
+	maxInputs    = 2048
+	maxDocuments = 2048
 )
 
 var (
@@ -134,7 +135,7 @@ func rerank(path string, mount Mount) Route {
 	return Route{
 		Name: "rerank", Method: "POST", Path: path, Mount: mount, Type: policy.Reranking, Scope: ScopeInfer, Body: BodyJSON,
 		Inference: true, Model: modelField,
-		Fields: []Field{required("query", text), required("documents", list), {Name: "top_n", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Refused: true}},
+		Fields: []Field{required("query", text), requiredMax("documents", list, maxDocuments), {Name: "top_n", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Refused: true}},
 	}
 }
 

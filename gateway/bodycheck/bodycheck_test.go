@@ -121,7 +121,7 @@ func TestParts(t *testing.T) {
 		`{"type":"text","text":"see https://a.test"}`: "",
 		image(png): "",
 		image(strings.ReplaceAll(png, "/", `\/`)):                                                                       "",
-		`{"type":"image_url","image_url":"` + png + `"}`:                                                                "",
+		`{"type":"image_url","image_url":"` + png + `"}`:                                                                refusal, // llama-server takes it for base64
 		`{"image_url":{"detail":"low","url":"` + png + `"},"type":"image_url"}`:                                         "",
 		`{"type":"input_audio","input_audio":{"data":"` + wav + `","format":"wav"}}`:                                    "",
 		`{"type":"input_audio","input_audio":{"data":"data:audio/wav;base64,` + wav + `","format":"wav"}}`:              "",
@@ -253,6 +253,8 @@ func TestFields(t *testing.T) {
 		{"rerank", `{"query":"x","documents":["a",{"text":"b","title":"c"}],"texts":["d"]}`, `{"query":"x","documents":["a",{"text":"b","title":"c"}]}`, ""},
 		{"rerank", `{"query":"x","documents":[{"image_url":"http://a"}]}`, "", "invalid_type"},
 		{"rerank", `{"query":"x","documents":[["a"]]}`, "", "invalid_type"},
+		{"rerank", `{"query":"` + strings.Repeat("a ", 4<<10) + `","documents":["` + strings.Repeat(`","`, 1000) + `"]}`, "", "invalid_type"},
+		{"rerank", `{"documents":["` + strings.Repeat("a ", 3<<20) + `"],"query":"a"}`, "", "invalid_type"},
 		{"rerank", `{"query":"x","documents":[{"text":["a"]}]}`, "", "invalid_type"},
 		{"ollama_chat", `{"messages":[],"id_slot":1}`, "", "unsupported_parameter"},
 		{"ollama_chat", `{"messages":[],"keep_alive":1,"zz":2}`, `{"messages":[],"keep_alive":1,"zz":2}`, ""},

@@ -17,6 +17,8 @@ const (
 	inputSlot
 	embedSlot
 	promptSlot
+	querySlot
+	documentsSlot
 	toolsSlot
 	formatSlot
 	schemaSlot
@@ -118,6 +120,9 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	if e := tooManyPrompts(c.values[promptSlot], len(body)); e != nil {
 		return 0, e
 	}
+	if e := tooMuchToRank(c.values[querySlot], c.values[documentsSlot]); e != nil {
+		return 0, e
+	}
 	if len(c.dropped) == 0 {
 		return 0, nil
 	}
@@ -186,6 +191,18 @@ func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
 	}
 	if n > 1 && n*(size-len(v.Raw)) > maxPromptsCopy {
 		return api.Newf(api.InvalidType, "The request's other fields are too large for %d prompts; send them one by one.", n).With("prompt")
+	}
+	return nil
+}
+
+// maxRanked bounds what an engine reads for a rerank request, in bytes: the documents, each with a copy of the query.
+const maxRanked = 4 << 20
+
+// tooMuchToRank bounds a rerank request. An engine reads the query once more for each document, all of it before it notices
+// that the client left.
+func tooMuchToRank(query, documents jsonscan.Value) *api.Error {
+	if n := documents.Len(); n*len(query.Raw)+len(documents.Raw) > maxRanked {
+		return api.Newf(api.InvalidType, "The query, once for each of the %d documents, and the documents have more than %d MiB; send fewer.", n, maxRanked>>20).With("documents")
 	}
 	return nil
 }

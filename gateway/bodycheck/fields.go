@@ -93,7 +93,7 @@ var specs = map[string]*Spec{
 		"input_type": {kind: text}, "task": {kind: text},
 	}),
 	"rerank": spec(noContent, map[string]rule{
-		"model": {kind: text}, "query": {kind: long}, "documents": {kind: documents}, "top_n": {kind: number, high: math.MaxFloat64},
+		"model": {kind: text}, "query": {kind: long, slot: querySlot}, "documents": {kind: documents, slot: documentsSlot}, "top_n": {kind: number, high: math.MaxFloat64},
 		"return_documents": {kind: anyScalar}, "max_tokens_per_doc": {kind: anyScalar}, "user": {kind: text}, "truncate": {kind: anyScalar},
 	}),
 	"tokenize": spec(noContent, map[string]rule{

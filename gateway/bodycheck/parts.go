@@ -241,8 +241,14 @@ func (p *parts) anything(w *jsonscan.Walk) *api.Error {
 	return nil
 }
 
-// imageURL checks an image: a data: URL, or an object with one.
+// imageURL checks an image: an object with a data: URL, in the Responses dialect the URL alone as well.
 func (p *parts) imageURL(w *jsonscan.Walk) *api.Error {
+	if p.dialect != responses && w.Kind() != jsonscan.Object {
+		if e := p.dataURL(w.Raw()); e != nil {
+			return e
+		}
+		return p.refuse("'image_url' must be an object with a 'url'.")
+	}
 	return p.object(w, "url", []string{"detail"}, (*parts).dataURL)
 }
 

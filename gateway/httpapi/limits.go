@@ -85,9 +85,18 @@ func (r *request) readBody() (err error) {
 		r.s.intake.Finish(r.ctx)
 		return nil
 	}
-	r.taken, err = r.s.intake.Read(r.ctx)
-	return r.s.bodyError(err)
+	if r.taken, err = r.s.intake.Read(r.ctx); err != nil {
+		return r.s.bodyError(err)
+	}
+	if n := len(r.ctx.PostBody()); n > maxManagementBody && !r.hit.Route.Inference {
+		return api.Newf(api.RequestTooLarge, "The request body has %d bytes; this route takes at most %d.", n, maxManagementBody)
+	}
+	return nil
 }
+
+// maxManagementBody bounds the bodies of routes that run no model. They are decoded whole, which takes several times their
+// bytes.
+const maxManagementBody = 1 << 20
 
 // dropBody gives the body's memory back; its bytes are void then. It may be called more than once.
 func (r *request) dropBody() {

@@ -75,3 +75,17 @@ func TestModelsTellTheirContext(t *testing.T) {
 		t.Errorf("options: %s", r.text)
 	}
 }
+
+// Bodies of routes that run no model are decoded whole, so they are small.
+func TestManagementBodies(t *testing.T) {
+	p := newPool(t, "")
+	body := `{"model_name":"one","x":"` + strings.Repeat("x", maxManagementBody) + `"}`
+	for _, path := range []string{"/v1/load", "/v1/unload", "/v1/internal/set", "/api/show"} {
+		if r := p.post(path, body); r.status != 413 {
+			t.Errorf("%s: %d %.200s", path, r.status, r.text)
+		}
+	}
+	if r := p.post("/v1/chat/completions", body); r.status == 413 {
+		t.Errorf("chat: %.200s", r.text)
+	}
+}
