@@ -220,3 +220,15 @@ func TestTicketBeforeItsCatalogue(t *testing.T) {
 	b.publish(strings.Replace(models, "models:", "models:\n  new: {type: llm, recipe: standin, device: cpu}", 1))
 	b.ready(early)
 }
+
+// TestForeignAddress: a host whose record is given another address, such as an earlier one of its own, registers again.
+func TestForeignAddress(t *testing.T) {
+	b := start(t)
+	was := b.host.View().Generation
+	b.must(b.rdb.HSet(t.Context(), "rv:{main}:host:h", "addr", "127.0.0.1:2").Err())
+	b.until("registered again", func() bool { return b.host.View().Generation > was })
+	addr, err := b.rdb.HGet(t.Context(), "rv:{main}:host:h", "addr").Result()
+	if b.must(err); addr != "127.0.0.1:1" {
+		t.Errorf("address %s", addr)
+	}
+}
