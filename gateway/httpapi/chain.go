@@ -125,12 +125,11 @@ func (r *request) authorize() error {
 	h := &r.ctx.Request.Header
 	source := sourceOf(h)
 	headers, e := r.s.cfg.Browsers.Check(source)
-	if e == nil {
-		r.setHeaders(headers)
-		r.key, e = r.s.refusal(h, r.hit, source)
-		r.account = r.key.Account
-	}
 	if e != nil {
+		return e
+	}
+	r.setHeaders(headers)
+	if r.key, e = r.s.refusal(h, r.hit, source); e != nil {
 		return e
 	}
 	r.account = r.key.Account

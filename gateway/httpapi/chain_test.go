@@ -15,7 +15,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// TestOrderOfChecks combines faults two by two: the earlier check of API.md wins.
+// TestOrderOfChecks combines faults two by two: the earlier check wins.
 func TestOrderOfChecks(t *testing.T) {
 	set := keyFile(t, "both-key infer,manage\ninfer-key infer\nmanage-key manage\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set; c.MaxBody = 4096 })

@@ -29,7 +29,7 @@ type Admission struct {
 // admission decides what must happen on h before a load whose victims findVictims chose; Reopen is left to the caller.
 // h.Residents must be the runner's own truth.
 //
-// Rules 1, 3, 4, 7, 8 and 9 of the design hold in every answer: nothing busy, reserved or pinned is evicted; with Load,
+// Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold in every answer: nothing busy, reserved or pinned is evicted; with Load,
 // once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Idle victims are preferred
 // to waiting; models that are already stopping are waited for rather than one more being stopped; with several busy
 // candidates the least recently used is waited for, and once it is closed the choice stays with it until an idle one

@@ -5,5 +5,5 @@
 // snapshot they were given.
 //
 // Who acts on a plan: gateways commit placements through infra/state, a runner carries out admissions on its own host,
-// the warmer carries out idle plans.
+// the warmer carries out idle plans. The rules that comments name by number are in infra/docs/rules.md.
 package policy

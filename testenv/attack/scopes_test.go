@@ -22,7 +22,7 @@ import (
 	"reveille/testenv/calls"
 )
 
-// promised is what API.md says of who may use each route.
+// promised is who may use each route.
 var promised = map[string]string{
 	"everybody": "live ready health_plain",
 	"any key": "metrics health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +

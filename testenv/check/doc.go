@@ -6,7 +6,7 @@
 // an engine lives from its Spawn to its Exit, a request is open from its Enter to its End, whatever a runner or Redis says
 // of them. Events must come in the order in which they happened.
 //
-// [Invariants] lists the promises; the numbers up to 26 are those of the reliability requirements. What a dead gateway wanted
+// [Invariants] lists the promises; the numbers are those of infra/docs/rules.md. What a dead gateway wanted
 // (9) is told as 11, and which victim goes when (5) shows in 6 and 7.
 //
 // Some hold only in quiet times (a partition may well cost a second copy). Disturbed events tell the checker how long to
