@@ -22,7 +22,7 @@ const (
 	text      // of at most 64 KiB
 	long      // a text of any length
 	texts     // a text, or a list of at most maxTexts
-	samplers  // a list of at most maxSamplers texts, or a text of as many letters, each once
+	samplers  // a list of at most maxSamplers of samplerNames, or a text of samplerLetters, each once
 	few       // a list of 1 to 8 texts, of at most 256 bytes in all
 	small     // anything of at most 64 KiB that nests at most 16 levels
 	object    // likewise, an object; members has rules of its members
@@ -46,6 +46,13 @@ const (
 	// An engine runs each of the samplers for every token.
 	maxSamplers = 16
 )
+
+// samplerNames and samplerLetters are llama.cpp's names of its samplers, without "infill" and "i": that sampler compares
+// each token of the vocabulary with each other one, which takes minutes.
+var samplerNames = strings.Fields("dry top_k top-k typ_p typ-p typ typical typical-p top_p top-p nucleus " +
+	"top_n_sigma top-n-sigma min_p min-p temperature temp xtc penalties adaptive_p adaptive-p")
+
+const samplerLetters = "dkypsmtxea"
 
 // rule says what a field may hold.
 type rule struct {
@@ -98,7 +105,7 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 		return r.limit(name, v)
 	case samplers:
 		if !areSamplers(v) {
-			return wrong(name, fmt.Sprintf("a list of at most %d texts or a text of as many letters, each once", maxSamplers))
+			return wrong(name, fmt.Sprintf("a list of at most %d of %s, or a text of the letters %s, each once", maxSamplers, strings.Join(samplerNames, ", "), samplerLetters))
 		}
 	case few:
 		if v.Empty() || v.Len() > 8 || len(v.Raw) > 256 || !isList(v, isText) {
@@ -150,11 +157,13 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 func areSamplers(v jsonscan.Value) bool {
 	if v.Kind == jsonscan.String {
 		letters := v.String()
-		return len(letters) <= maxSamplers && !slices.ContainsFunc([]byte(letters), func(c byte) bool { return strings.Count(letters, string(c)) > 1 })
+		return len(letters) <= len(samplerLetters) && !slices.ContainsFunc([]byte(letters), func(c byte) bool {
+			return strings.IndexByte(samplerLetters, c) < 0 || strings.Count(letters, string(c)) > 1
+		})
 	}
 	var seen []string
 	return len(v.Raw) <= smallBytes && v.Len() <= maxSamplers && isList(v, func(item jsonscan.Value) bool {
-		fresh := isText(item) && !slices.Contains(seen, item.String())
+		fresh := isText(item) && slices.Contains(samplerNames, item.String()) && !slices.Contains(seen, item.String())
 		seen = append(seen, item.String())
 		return fresh
 	})

@@ -80,6 +80,7 @@ func TestBodies(t *testing.T) {
 		`"grammar":"root ::= e root \"x\" | \"y\"\ne ::= f f\nf ::= \"a\"?"`, `"json_schema":{"type":"string","pattern":"^([a-z]|[a-z]|[a-z])*$"}`,
 		`"json_schema":` + tree(`{"type":"object","properties":{"l":{"$ref":"#/$defs/e"},"op":{"const":"+"}},"required":["l","op"]},`),
 		`"samplers":"` + strings.Repeat("e", 6000) + `"`, `"samplers":["dry"` + strings.Repeat(`,"dry"`, 63) + `]`,
+		`"samplers":["infill"],"ignore_eos":true`, `"samplers":["\u0069nfill"]`, `"samplers":["Infill"]`, `"samplers":"ki"`, `"samplers":["no such sampler"]`,
 		`"prompt":["a"` + strings.Repeat(`,"a"`, 30_000) + `]`, `"prompt":["a"` + strings.Repeat(`,"a"`, 100) + `],"stop":["` + strings.Repeat("s", 20_000) + `"]`,
 		`"temperature":1e400`, `"suffix":"\ud800"`, `"temperature":"hot"`,
 	} {
