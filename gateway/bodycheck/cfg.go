@@ -157,7 +157,10 @@ func (g *cfg) recursive() (rules []int32, nests []bool) {
 		if low[r] != index[r] {
 			return
 		}
-		n := slices.Index(open, r)
+		n := len(open) - 1
+		for open[n] != r {
+			n--
+		}
 		cycle := open[n:]
 		open = open[:n]
 		for _, member := range cycle {

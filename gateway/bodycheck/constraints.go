@@ -17,6 +17,9 @@ const (
 	maxChoices     = 500       // values of an enum, alternatives of a schema
 	maxName        = 256       // bytes of a property's name
 	maxPlace       = 2048      // bytes of all names that lead to a part of a schema
+	bytesOfWork    = 64        // bytes of places that reading handles in a unit of work
+	edgeWork       = 4         // for an alternative
+	classWork      = 300       // for a Unicode class of a pattern
 	maxElems       = 1 << 17   // elements of a schema's skeleton
 	maxPattern     = 1024      // bytes of a pattern
 	maxPatternDeep = 16        // groups inside one another
@@ -35,15 +38,21 @@ const (
 type cost struct {
 	quantifiers int // each may be left out or go on: an engine keeps all that are possible side by side
 	copies      int // of what is repeated
-	work        int // that looking for ambiguity took
+	work        int // that reading took, and looking for ambiguity; at most maxWork
 }
+
+// errWork says that a check would take longer than it may.
+var errWork = errors.New("it has too many parts or repetitions, or names that are too long, taken together")
 
 // add adds up a document's cost and refuses more than engines bear.
 func (c *cost) add(more cost) error {
 	c.quantifiers += more.quantifiers
 	c.copies = clamp(c.copies + clamp(more.copies))
 	c.work += more.work
-	if c.quantifiers > maxQuantifiers || c.copies > maxCopies || c.work > maxWork {
+	if c.work > maxWork {
+		return errWork
+	}
+	if c.quantifiers > maxQuantifiers || c.copies > maxCopies {
 		return errors.New("its repetitions are too many, taken together")
 	}
 	return nil

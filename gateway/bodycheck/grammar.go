@@ -79,6 +79,9 @@ func (i *item) alternatives() [][]elem { return append(i.before, i.parts) }
 
 func (i *item) add(o item, times int) {
 	i.copies = max(i.copies, clamp(o.copies*times))
+	if times == 1 && len(o.uses) > len(i.uses) {
+		i.uses, o.uses = o.uses, i.uses // the fewer are copied
+	}
 	for name, n := range o.uses {
 		if i.uses == nil {
 			i.uses = map[string]int{}
@@ -229,6 +232,9 @@ func (g *gbnf) read(text string) error {
 				continue
 			}
 			settle(1)
+			if len(g.names) > maxRules {
+				return errors.New("it has too many rules")
+			}
 			last, has = item{copies: 1, uses: map[string]int{name: 1}, parts: []elem{g.name(name)}}, true
 		}
 	}

@@ -40,17 +40,18 @@ func (s *schemaCheck) document(v jsonscan.Value) error {
 	}
 	w := jsonscan.WalkOf(v.Raw)
 	s.node(&w, "#", schemaNode)
-	if s.err == nil && s.cyclic() {
-		s.err = errors.New("a $ref leads back to itself")
-	}
 	if s.err == nil && s.llama {
 		s.err = s.ambiguous()
+	} else if s.err == nil && s.cyclic() {
+		s.err = errCircle
 	}
 	if s.err != nil {
 		return api.Newf(api.InvalidType, "'%s' has a schema that is not accepted: %v.", s.param, s.err).With(s.param)
 	}
 	return nil
 }
+
+var errCircle = errors.New("a $ref leads back to itself")
 
 // begin notes that a whole schema begins at a place.
 func (s *schemaCheck) begin(place string) {
@@ -74,26 +75,38 @@ func (s *schemaCheck) fail(text string) bool {
 	return false
 }
 
+// pay charges a step of reading that handles some bytes of a place.
+func (s *schemaCheck) pay(step, bytes int) bool {
+	if err := s.spent.add(cost{work: step + bytes/bytesOfWork}); err != nil {
+		return s.fail(err.Error())
+	}
+	return true
+}
+
 func (s *schemaCheck) node(w *jsonscan.Walk, at string, kind nodeKind) bool {
 	if len(at) > maxPlace {
 		return s.fail("its names, inside one another, are too long")
+	}
+	if !s.pay(0, len(at)) {
+		return false
 	}
 	switch w.Kind() {
 	case jsonscan.Array:
 		if s.nodes++; s.nodes > maxNodes {
 			return s.fail("it has too many parts")
 		}
-		i := 0
-		return w.Array(func() bool {
-			i++
-			if kind != dataNode {
-				if i > maxChoices {
-					return s.fail("a list in it is too long")
-				}
-				s.counts[at] = i
+		n := 0
+		ok := w.Array(func() bool {
+			n++
+			if kind != dataNode && n > maxChoices {
+				return s.fail("a list in it is too long")
 			}
-			return s.node(w, at+"/"+strconv.Itoa(i-1), kind)
+			return s.node(w, at+"/"+strconv.Itoa(n-1), kind)
 		})
+		if kind != dataNode && n > 0 {
+			s.counts[at] = n
+		}
+		return ok
 	case jsonscan.Object:
 		if s.nodes++; s.nodes > maxNodes {
 			return s.fail("it has too many parts")
@@ -165,6 +178,9 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 	about := &shape{}
 	s.shapes[at] = about
 	ok := w.Object(func(name []byte) bool {
+		if !s.pay(0, len(at)) {
+			return false
+		}
 		here := at + "/" + string(name)
 		if want, known := keywords[string(name)]; known && !s.lenient && !want.holds(w.Kind()) {
 			return s.fail("'" + string(name) + "' is not " + want.say)
@@ -233,7 +249,11 @@ func (s *schemaCheck) pattern(w *jsonscan.Walk) bool {
 	if !s.llama {
 		return len(v.Raw) <= maxPattern || s.fail("a pattern is too long")
 	}
-	spent, err := checkPattern(v.String(), s.lenient)
+	text := v.String()
+	if !s.pay(len(text)/2+classWork*(strings.Count(text, `\p`)+strings.Count(text, `\P`)), 0) {
+		return false
+	}
+	spent, err := checkPattern(text, s.lenient)
 	if err == nil {
 		err = s.spent.add(spent)
 	}
@@ -250,6 +270,9 @@ func (s *schemaCheck) reference(w *jsonscan.Walk, at string) bool {
 	if ref != "#" && !strings.HasPrefix(ref, "#/") {
 		return s.fail("a $ref does not begin with #/")
 	}
+	if !s.pay(1, 4*(len(s.base)+len(ref))) {
+		return false
+	}
 	place := s.base + ref[1:]
 	s.edges[at] = append(s.edges[at], place, unescaped.Replace(place))
 	s.shapes[at].ref = place
@@ -259,16 +282,16 @@ func (s *schemaCheck) reference(w *jsonscan.Walk, at string) bool {
 // alternatives checks the schemas of allOf, anyOf and oneOf, and notes that the
 // schema at a place is the same as each.
 func (s *schemaCheck) alternatives(w *jsonscan.Walk, at, here string) bool {
-	if w.Kind() == jsonscan.Array {
-		i := 0
-		copied := *w
-		copied.Array(func() bool {
-			s.edges[at] = append(s.edges[at], here+"/"+strconv.Itoa(i))
-			i++
-			return i <= maxChoices
-		})
+	if !s.node(w, here, schemaNode) {
+		return false
 	}
-	return s.node(w, here, schemaNode)
+	for i := range s.counts[here] {
+		if !s.pay(edgeWork, len(here)) {
+			return false
+		}
+		s.edges[at] = append(s.edges[at], here+"/"+strconv.Itoa(i))
+	}
+	return true
 }
 
 func (s *schemaCheck) enum(w *jsonscan.Walk) bool {

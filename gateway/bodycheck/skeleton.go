@@ -2,7 +2,6 @@ package bodycheck
 
 import (
 	"errors"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,10 +24,10 @@ type shape struct {
 func (s *shape) note(name string, w jsonscan.Walk) {
 	switch name {
 	case "type":
-		s.types = textsOf(w.Raw())
+		s.types = textsOf(w)
 	case "required":
 		s.required = map[string]bool{}
-		for _, name := range textsOf(w.Raw()) {
+		for _, name := range textsOf(w) {
 			s.required[name] = true
 		}
 	case "const":
@@ -43,16 +42,21 @@ func (s *shape) note(name string, w jsonscan.Walk) {
 	}
 }
 
-// textsOf returns a string, or the strings of a list.
-func textsOf(v jsonscan.Value) (list []string) {
-	if v.Kind == jsonscan.String {
-		return []string{v.String()}
-	}
-	w := jsonscan.WalkOf(v.Raw)
-	if v.Kind == jsonscan.Array {
+// textsOf returns a string, or the strings of a list before anything that
+// nests: reading that at each level would take time that grows with the square.
+func textsOf(w jsonscan.Walk) (list []string) {
+	switch w.Kind() {
+	case jsonscan.String:
+		return []string{w.Raw().String()}
+	case jsonscan.Array:
 		w.Array(func() bool {
-			if item := w.Raw(); item.Kind == jsonscan.String {
-				list = append(list, item.String())
+			switch w.Kind() {
+			case jsonscan.Array, jsonscan.Object:
+				return false
+			case jsonscan.String:
+				list = append(list, w.Raw().String())
+			default:
+				w.Raw()
 			}
 			return true
 		})
@@ -82,21 +86,44 @@ const (
 type skeleton struct {
 	cfg
 	*schemaCheck
-	placed map[string]elem // rules by place
+	placed map[string]elem   // rules by place
+	leads  map[string]string // references by where they lead
+	ends   map[string]string // places by where following references from them ends
 	any    *elem
+	work   int  // that making it took, at most maxWork
 	lost   bool // a reference leads nowhere
-	large  bool // it has more than maxElems elements
+	large  bool // it has more than maxElems elements, or took too much work
+}
+
+// Work of a step, apart from what it takes for the bytes of a place.
+const (
+	lookWork = 1 // at a place
+	partWork = 5 // that makes a part of the skeleton
+)
+
+// pay charges a step and reports whether there was work left for it.
+func (k *skeleton) pay(step, bytes int) bool {
+	k.work += step + bytes/16
+	return !k.full()
 }
 
 // ambiguous reports schemas that can be read in too many ways.
 func (s *schemaCheck) ambiguous() error {
-	k := skeleton{schemaCheck: s, placed: map[string]elem{}}
+	k := skeleton{schemaCheck: s, placed: map[string]elem{}, leads: map[string]string{}, ends: map[string]string{}}
+	for at, sh := range s.shapes { // where an engine finds what is not written as its place
+		if sh.ref != "" {
+			s.edges[at] = append(s.edges[at], k.resolve(sh.ref))
+		}
+	}
+	if !k.full() && s.cyclic() {
+		return errCircle
+	}
 	roots := make([]int32, 0, len(s.roots))
 	for _, place := range s.roots {
 		roots = append(roots, k.at(place).rule)
 	}
 	if k.full() {
-		return errors.New("it has too many parts")
+		return errWork
 	}
 	if k.lost && !s.lenient {
 		return errors.New("a $ref leads nowhere")
@@ -115,16 +142,16 @@ func (k *skeleton) at(place string) elem {
 		if sh == nil {
 			sh = &shape{}
 		}
-		if !k.full() {
+		if k.pay(partWork, len(place)) {
 			k.define(r, k.ways(place, sh)...)
 		}
 	}
 	return r
 }
 
-// full reports that the skeleton grew beyond its limit, which refuses the schema.
+// full reports that the skeleton grew beyond its limits, which refuses the schema.
 func (k *skeleton) full() bool {
-	k.large = k.large || len(k.elems) > maxElems
+	k.large = k.large || len(k.elems) > maxElems || k.work > maxWork
 	return k.large
 }
 
@@ -137,6 +164,9 @@ func (k *skeleton) ways(place string, s *shape) (all [][]elem) {
 		if n, ok := k.counts[place+name]; ok {
 			var values []string // of alternatives that are no more than these
 			for i := range n {
+				if !k.pay(lookWork, len(place)) {
+					break
+				}
 				one := place + name + "/" + strconv.Itoa(i)
 				if s := k.shapes[one]; s != nil && s.ref == "" && k.counts[one+"/oneOf"]+k.counts[one+"/anyOf"] == 0 && len(s.values) > 0 {
 					values = append(values, s.values...)
@@ -155,37 +185,12 @@ func (k *skeleton) ways(place string, s *shape) (all [][]elem) {
 		types = []string{""}
 	}
 	for _, t := range types {
-		if k.full() {
+		if !k.pay(lookWork, len(place)) {
 			break
 		}
 		all = append(all, k.typed(place, s, t)...)
 	}
 	return all
-}
-
-var (
-	unescaped = strings.NewReplacer("~1", "/", "~0", "~")
-	listItem  = regexp.MustCompile(`/(anyOf|oneOf|allOf|items|prefixItems)/[\s+-]*0*([0-9]+)[^/]*`)
-)
-
-// resolve returns the place of the schema that a reference leads to. Like
-// llama.cpp it takes names as they are and numbers in any form; definitions of
-// inner schemas count as those of the whole.
-func (k *skeleton) resolve(ref string) string {
-	for _, place := range [...]string{ref, unescaped.Replace(ref), listItem.ReplaceAllString(ref, "/$1/$2")} {
-		if k.shapes[place] != nil {
-			return place
-		}
-		if start := strings.Index(place, "/$defs/"); start >= 0 {
-			start += len("/$defs/")
-			end := start + strings.IndexByte(place[start:]+"/", '/')
-			if inner := k.inner[place[:end]] + place[end:]; k.shapes[inner] != nil {
-				return inner
-			}
-		}
-	}
-	k.lost = true
-	return ref
 }
 
 // typed returns the alternatives of a schema for one type, "" for none.
@@ -201,6 +206,9 @@ func (k *skeleton) typed(place string, s *shape, t string) [][]elem {
 			if n, ok := k.counts[place+name]; ok {
 				list := []elem{k.sign('[')}
 				for i := range n {
+					if !k.pay(lookWork, len(place)) {
+						break
+					}
 					if i > 0 {
 						list = append(list, k.sign(','))
 					}
@@ -233,6 +241,9 @@ func (k *skeleton) object(place string, s *shape) []elem {
 	var optional [][]elem
 	named := []span{}
 	for _, f := range k.fields(place, s) {
+		if k.full() {
+			break
+		}
 		pair := []elem{k.literal(`"` + f.name), k.at(f.place)}
 		named = append(named, k.sets[pair[0].set][0])
 		if !f.required {
@@ -284,6 +295,9 @@ type member struct {
 func (k *skeleton) fields(place string, s *shape) (list []member) {
 	add := func(place string, required func(name string) bool) {
 		for _, name := range k.names[place+"/properties"] {
+			if !k.pay(partWork, len(place)+len(name)) {
+				break
+			}
 			list = append(list, member{name, place + "/properties/" + name, required(name)})
 		}
 	}
@@ -292,9 +306,15 @@ func (k *skeleton) fields(place string, s *shape) (list []member) {
 		return list
 	}
 	for i := range k.counts[place+"/allOf"] {
+		if !k.pay(lookWork, len(place)) {
+			break
+		}
 		part := place + "/allOf/" + strconv.Itoa(i)
 		if n, ok := k.counts[part+"/anyOf"]; ok {
 			for j := range n {
+				if !k.pay(lookWork, len(part)) {
+					break
+				}
 				add(k.behind(part+"/anyOf/"+strconv.Itoa(j)), func(string) bool { return false })
 			}
 		} else {
@@ -302,18 +322,6 @@ func (k *skeleton) fields(place string, s *shape) (list []member) {
 		}
 	}
 	return list
-}
-
-// behind follows references.
-func (k *skeleton) behind(place string) string {
-	for range maxLevels {
-		s := k.shapes[place]
-		if s == nil || s.ref == "" {
-			break
-		}
-		place = k.resolve(s.ref)
-	}
-	return place
 }
 
 // value returns the rule of any JSON value.

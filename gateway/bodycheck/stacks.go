@@ -16,7 +16,7 @@ const (
 	maxPaths     = 1 << 19 // that pathLength symbols open
 	pathLength   = 16      // symbols, as many as a long token has
 	newStack     = 6       // transitions that a new stack costs as much as
-	maxWork      = 100_000 // transitions between stacks, some 10 ms
+	maxWork      = 100_000 // transitions between stacks, some 10 ms; reading a document counts in the same unit
 	maxSymbols   = 512     // of a walk
 	maxChosen    = 64      // of these, where several could follow
 	allChoices   = 48      // in vain, of all recursive rules together

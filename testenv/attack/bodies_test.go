@@ -75,6 +75,7 @@ func TestBodies(t *testing.T) {
 		`"n_probs":100000`, `"logprobs":100000`, `"dry_multiplier":1,"dry_penalty_last_n":2147483647`, `"n":100000`, `"id_slot":0`,
 		`"json_schema":{"type":"string","pattern":"^+[a-z]$"}`, `"json_schema":{"type":"array","minItems":9,"maxItems":2,"items":{"type":"string"}}`,
 		`"json_schema":{"type":"integer","minimum":9223372036854775807}`, `"dry_sequence_breakers":["` + strings.Repeat("a", 300) + `"]`,
+		`"json_schema":{"allOf":[{"$ref":"#/allOf/0"}]}`, `"json_schema":{"allOf":[{"$ref":"#/allOf/00"}]}`,
 		`"grammar":"root ::= ` + strings.Repeat(`[^x]* `, 1000) + `"`,
 		`"grammar":"root ::= s \"!\"\ns ::= [a-z ] s? s?"`, `"grammar":"root ::= x* \"!\"\nx ::= [a-z ] | [a-z ] | [a-z ]"`,
 		`"grammar":"root ::= e root \"x\" | \"y\"\ne ::= f f\nf ::= \"a\"?"`, `"json_schema":{"type":"string","pattern":"^([a-z]|[a-z]|[a-z])*$"}`,

@@ -1,0 +1,81 @@
+package bodycheck
+
+import (
+	"regexp"
+	"strings"
+)
+
+var (
+	unescaped = strings.NewReplacer("~1", "/", "~0", "~")
+	listItem  = regexp.MustCompile(`/(anyOf|oneOf|allOf|items|prefixItems)/[\s+-]*0*([0-9]+)[^/]*`)
+)
+
+// resolve returns the place of the schema that a reference leads to. Like
+// llama.cpp it takes names as they are and numbers in any form; definitions of
+// inner schemas count as those of the whole.
+func (k *skeleton) resolve(ref string) string {
+	place, known := k.leads[ref]
+	if !known && k.pay(lookWork, len(ref)) {
+		place = k.lookUp(ref)
+		k.leads[ref] = place
+	}
+	return place
+}
+
+// lookUp tries the forms of a reference, those that cost most last.
+func (k *skeleton) lookUp(ref string) string {
+	if place, ok := k.schemaAt(ref); ok {
+		return place
+	}
+	if strings.Contains(ref, "~") && k.pay(0, 2*len(ref)) {
+		if place, ok := k.schemaAt(unescaped.Replace(ref)); ok {
+			return place
+		}
+	}
+	if (strings.Contains(ref, "Of/") || strings.Contains(ref, "tems/")) && k.pay(0, 16*len(ref)) {
+		if place, ok := k.schemaAt(listItem.ReplaceAllString(ref, "/$1/$2")); ok {
+			return place
+		}
+	}
+	k.lost = true
+	return ref
+}
+
+// schemaAt returns the place of the schema that a reference in one form leads to.
+func (k *skeleton) schemaAt(place string) (string, bool) {
+	if k.shapes[place] != nil {
+		return place, true
+	}
+	start := strings.Index(place, "/$defs/")
+	if start < 0 {
+		return "", false
+	}
+	start += len("/$defs/")
+	end := len(place)
+	if n := strings.IndexByte(place[start:], '/'); n >= 0 {
+		end = start + n
+	}
+	inner := k.inner[place[:end]] + place[end:]
+	return inner, k.shapes[inner] != nil
+}
+
+// behind follows references.
+func (k *skeleton) behind(place string) string {
+	var passed []string
+	for k.pay(lookWork, len(place)) {
+		if end, known := k.ends[place]; known {
+			place = end
+			break
+		}
+		s := k.shapes[place]
+		if s == nil || s.ref == "" {
+			break
+		}
+		passed = append(passed, place)
+		place = k.resolve(s.ref)
+	}
+	for _, p := range passed {
+		k.ends[p] = place
+	}
+	return place
+}

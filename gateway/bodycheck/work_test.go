@@ -1,0 +1,107 @@
+package bodycheck
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"reveille/infra/jsonscan"
+)
+
+// hostile are schemas that are small to send and large to check.
+func hostile() map[string]string {
+	repeat := func(n int, format string) string {
+		parts := make([]string, n)
+		for i := range parts {
+			parts[i] = strings.ReplaceAll(format, "#i", fmt.Sprint(i))
+		}
+		return strings.Join(parts, ",")
+	}
+	long := strings.Repeat("n", 2000)
+	list := strings.Repeat("items/0/", 31) + "items/0"
+	path := "#/$defs/k" + strings.Repeat("/properties/"+list, 5) + "/properties/a"
+	chain := `{"type":"object","properties":{`
+	for i := range 96 {
+		chain += fmt.Sprintf(`"a%d":{"$ref":"%s%d"},`, i, path, i+1)
+	}
+	chain += `"a96":{"type":"object","properties":{"z":{"type":"string"}}}}}`
+	for range 5 {
+		chain = `{"type":"object","properties":{"` + list + `":` + chain + `}}`
+	}
+	members := `{"properties":{` + repeat(200, `"p#i":{}`) + `}}`
+	return map[string]string{
+		"references through a chain": `{"$defs":{"k":` + chain + `,"s":{"$ref":"` + path + `0"}},"properties":{` +
+			repeat(7, `"p#i":{"type":"object","allOf":[`+repeat(490, `{"$ref":"#/$defs/s"}`)+`]}`) + `}}`,
+		"many members of many parts": `{"$defs":{"t":` + members + `},"properties":{` +
+			repeat(7, `"g#i":{"allOf":[`+repeat(490, `{"$ref":"#/$defs/t"}`)+`]}`) + `}}`,
+		"references of many forms":  `{` + repeat(1000, `"a#i":{"$ref":"#/`+strings.Repeat("items/0/", 20)+`#i"}`) + `}`,
+		"members under long names":  `{"` + long + `":{` + repeat(41_000, `"a":1`) + `}}`,
+		"values under long names":   `{"` + long + `":{"const":[` + repeat(120_000, "0") + `]}}`,
+		"references of long places": `{"` + long + `":{` + repeat(20_000, `"$ref":"#/a"`) + `}}`,
+		"alternatives of no schema": `{` + repeat(250, `"a#i":{"anyOf":[`+repeat(499, "1")+`]}`) + `}`,
+		"types inside types":        strings.Repeat(`{"type":`, 90) + `{"a":"` + strings.Repeat(`\"`, 120_000) + `"}` + strings.Repeat("}", 90),
+		"Unicode classes":           `{` + repeat(250, `"pattern":"^`+strings.Repeat(`[^\\pL\\pN]`, 70)+`$"`) + `}`,
+	}
+}
+
+// A schema of at most 256 KiB costs a check a bounded amount of memory, which here stands for time.
+func TestWork(t *testing.T) {
+	const most = 32 << 20
+	for name, text := range hostile() {
+		if len(text) > maxConstraint {
+			t.Errorf("%s: %d bytes", name, len(text))
+		}
+		var before, after runtime.MemStats
+		s := schemaCheck{param: "json_schema", llama: true, lenient: true}
+		runtime.ReadMemStats(&before)
+		err := s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)})
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > most {
+			t.Errorf("%s: %d bytes allocated, error %v", name, n, err)
+		} else {
+			t.Logf("%s: %d bytes allocated, %d work, error %v", name, n, s.spent.work, err)
+		}
+	}
+}
+
+func BenchmarkHostile(b *testing.B) {
+	for name, text := range hostile() {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				s := schemaCheck{param: "json_schema", llama: true, lenient: true}
+				_ = s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)})
+			}
+		})
+	}
+}
+
+// Groups inside one another do not copy the names in them again and again.
+func TestGrammarNames(t *testing.T) {
+	text := "root ::= " + strings.Repeat("(", 60)
+	for i := range maxRules + 1 {
+		text += fmt.Sprintf("a%d ", i)
+	}
+	if err := checkGrammar(text + strings.Repeat(")", 60)); err == nil {
+		t.Error("a grammar of too many names passed")
+	}
+}
+
+// References that lead in a circle are refused in each form in which an engine reads them.
+func TestCircles(t *testing.T) {
+	for _, text := range []string{
+		`{"allOf":[{"$ref":"#/allOf/0"}]}`, `{"allOf":[{"$ref":"#/allOf/00"}]}`, `{"allOf":[{"$ref":"#/allOf/+0x"}]}`,
+		`{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b/allOf/00"}]},"b":{"allOf":[{"$ref":"#/$defs/a/allOf/00"}]}},"$ref":"#/$defs/a"}`,
+		`{"type":"string","allOf":[{"$ref":"#/allOf/00"}]}`, `{"oneOf":[{"$ref":"#/oneOf/00"}]}`,
+	} {
+		s := schemaCheck{param: "json_schema", llama: true}
+		if err := s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)}); err == nil {
+			t.Errorf("%s passed", text)
+		}
+	}
+	s := schemaCheck{param: "json_schema", llama: true}
+	text := `{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"},{"$ref":"#/$defs/b"}]},"b":{"properties":{"x":{"$ref":"#/$defs/a"}}}},"$ref":"#/$defs/a"}`
+	if err := s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)}); err != nil {
+		t.Errorf("recursion through a member: %v", err)
+	}
+}
