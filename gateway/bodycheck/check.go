@@ -142,31 +142,35 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 func (c *Check) look(s *Spec, model func() Model) error {
 	p := parts{dialect: s.dialect}
 	if v := c.values[messagesSlot]; v.Set() {
-		p.param = "messages"
+		p.begin("messages", v)
 		if e := p.messages(v); e != nil {
 			return e
 		}
 	}
 	if v := c.values[systemSlot]; v.Kind == jsonscan.Array {
-		p.param = "system"
+		p.begin("system", v)
 		w := jsonscan.WalkOf(v.Raw)
 		if e := p.list(&w, systemParts); e != nil {
 			return e
 		}
 	} else if v.Set() && v.Kind != jsonscan.String {
 		return wrong([]byte("system"), "a text or a list of blocks")
+	} else if e := unbroken("system", v); e != nil {
+		return e
 	}
 	if v := c.values[inputSlot]; v.Kind == jsonscan.Array {
-		p.param = "input"
+		p.begin("input", v)
 		if e := p.items(v); e != nil {
 			return e
 		}
+	} else if e := unbroken("input", v); e != nil {
+		return e
 	}
 	if v := c.values[embedSlot]; pictured(v) {
 		if m := model(); !m.Llama || !m.Sees {
 			return api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").With("input")
 		}
-		p.param = "input"
+		p.begin("input", v)
 		if e := p.inputs(v); e != nil {
 			return e
 		}

@@ -76,6 +76,10 @@ func (r rule) checkText(name, value []byte) *api.Error {
 	if len(value) > smallBytes {
 		return tooMuch(string(name), "This field may have at most %d bytes.", smallBytes)
 	}
+	var texts run
+	if e := texts.add(string(name), value); e != nil {
+		return e
+	}
 	switch r.kind {
 	case number:
 		n, err := strconv.ParseFloat(string(value), 64)

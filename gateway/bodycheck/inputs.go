@@ -21,6 +21,8 @@ func (p *parts) inputs(v jsonscan.Value) (e *api.Error) {
 			e = p.pictured(&w)
 		} else if item := w.Raw(); !isText(item) && !isMixed(item) {
 			e = wrong([]byte(p.param), "a list of texts, lists of tokens and inputs with pictures")
+		} else {
+			e = unbroken(p.param, item)
 		}
 		return e == nil
 	})
@@ -44,6 +46,9 @@ func (p *parts) pictured(w *jsonscan.Walk) (e *api.Error) {
 	})
 	if members != 2 || prompt.Kind != jsonscan.String || data.Kind != jsonscan.Array {
 		return api.New(api.UnsupportedParameter, "An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data' and nothing else.").With(p.param)
+	}
+	if e := unbroken(p.param, prompt); e != nil {
+		return e
 	}
 	pictures := 0
 	items := jsonscan.WalkOf(data.Raw)

@@ -15,6 +15,13 @@ type parts struct {
 	dialect dialect
 	param   string
 	media   media
+	long    bool // the value is long enough for a run that is too long
+	run     run  // at the end of a content's texts: templates may join its parts
+}
+
+// begin goes on to the value of a parameter.
+func (p *parts) begin(param string, v jsonscan.Value) {
+	p.param, p.long, p.run = param, len(v.Raw) > maxRun, run{}
 }
 
 // maxMessages bounds a dialogue: chat templates take time that grows with the square of its length.
@@ -29,7 +36,7 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 		return api.Newf(api.InvalidType, "'%s' has %d messages; at most %d are accepted.", p.param, v.Len(), maxMessages).With(p.param)
 	}
 	if v.Depth() == 2 && v.HasObject() && !bytes.Contains(v.Raw, []byte(`_url"`)) {
-		return nil // no message holds more than scalars: texts
+		return unbroken(p.param, v) // no message holds more than scalars: texts
 	}
 	return p.eachMember(v, func(w *jsonscan.Walk, name []byte) *api.Error {
 		switch {
@@ -38,7 +45,7 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 		case mediaName(name):
 			return p.refuse("A message may hold media only in its content parts.")
 		}
-		return nil
+		return p.anything(w)
 	})
 }
 
@@ -59,7 +66,7 @@ func (p *parts) items(v jsonscan.Value) *api.Error {
 		if mediaName(name) {
 			return p.refuse("An item may hold media only in its content parts.")
 		}
-		return nil
+		return p.anything(w)
 	})
 }
 
@@ -82,10 +89,10 @@ func (p *parts) eachMember(v jsonscan.Value, check func(w *jsonscan.Walk, name [
 
 // contents checks a content that is a text, absent or a list of parts.
 func (p *parts) contents(w *jsonscan.Walk, allowed map[string]part) *api.Error {
+	p.run = run{}
 	switch w.Kind() {
 	case jsonscan.String, jsonscan.Null:
-		w.Raw()
-		return nil
+		return p.anything(w)
 	case jsonscan.Array:
 		return p.list(w, allowed)
 	}
@@ -203,11 +210,12 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 		switch {
 		case form.member != "" && string(name) == form.member:
 			e = form.check(p, &inner)
-		case string(name) == "tool_use_id" || string(name) == "is_error" || string(name) == "caller":
-		case !plainMembers[string(name)]:
-			e = p.refuse("A content part has a member that is not accepted here.")
 		case string(name) == "text" || string(name) == "refusal":
 			e = p.justText(&inner)
+		case plainMembers[string(name)] || string(name) == "tool_use_id" || string(name) == "is_error" || string(name) == "caller":
+			e = p.anything(&inner)
+		default:
+			e = p.refuse("A content part has a member that is not accepted here.")
 		}
 		return e == nil
 	})
@@ -232,14 +240,14 @@ func (p *parts) justText(w *jsonscan.Walk) *api.Error {
 	if k := w.Kind(); k != jsonscan.String && k != jsonscan.Null {
 		return api.New(api.InvalidType, "A content part's text must be a text.").With(p.param)
 	}
-	w.Raw()
-	return nil
+	v := w.Raw()
+	if !p.long || v.Kind != jsonscan.String {
+		return nil
+	}
+	return p.run.add(p.param, v.Raw[1:len(v.Raw)-1])
 }
 
-func (p *parts) anything(w *jsonscan.Walk) *api.Error {
-	w.Raw()
-	return nil
-}
+func (p *parts) anything(w *jsonscan.Walk) *api.Error { return unbroken(p.param, w.Raw()) }
 
 // imageURL checks an image: an object with a data: URL, in the Responses dialect the URL alone as well.
 func (p *parts) imageURL(w *jsonscan.Walk) *api.Error {
@@ -291,7 +299,7 @@ func (p *parts) textSource(w *jsonscan.Walk) *api.Error {
 		if v.Kind != jsonscan.String {
 			return p.refuse("A document must be a text.")
 		}
-		return nil
+		return unbroken(p.param, v)
 	})
 }
 

@@ -69,6 +69,11 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 	if !v.Set() {
 		return nil
 	}
+	if r.kind != content && !(r.kind == inputs && pictured(v)) { // those may hold media; Finish looks into them
+		if e := unbroken(string(name), v); e != nil {
+			return e
+		}
+	}
 	switch r.kind {
 	case anyScalar:
 		if v.Kind == jsonscan.Array || v.Kind == jsonscan.Object {

@@ -83,6 +83,7 @@ func TestBodies(t *testing.T) {
 		`"samplers":"` + strings.Repeat("e", 6000) + `"`, `"samplers":["dry"` + strings.Repeat(`,"dry"`, 63) + `]`,
 		`"samplers":["infill"],"ignore_eos":true`, `"samplers":["\u0069nfill"]`, `"samplers":["Infill"]`, `"samplers":"ki"`, `"samplers":["no such sampler"]`,
 		`"prompt":["a"` + strings.Repeat(`,"a"`, 30_000) + `]`, `"prompt":["a"` + strings.Repeat(`,"a"`, 100) + `],"stop":["` + strings.Repeat("s", 20_000) + `"]`,
+		`"prompt":"` + strings.Repeat("a", 30_000) + `"`, `"prompt":["` + strings.Repeat(`\u0061`, 30_000) + `"]`,
 		`"temperature":1e400`, `"suffix":"\ud800"`, `"temperature":"hot"`,
 	} {
 		body := `{"model":"see","max_tokens":2,"prompt":"hi",` + field + `}`
@@ -95,6 +96,9 @@ func TestBodies(t *testing.T) {
 		refused(t, pattern, call(t, "POST", s.URL+"/v1/chat/completions", hello[:len(hello)-1]+`,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":`+schema+`}}}`, bearer(inferKey)), 400)
 		refused(t, "Ollama "+pattern, call(t, "POST", s.URL+"/api/chat", `{"model":"see","stream":false,"messages":[{"role":"user","content":"x"}],"format":`+schema+`}`, bearer(inferKey)), 400)
 	}
+	letters := strings.Repeat("a", 30_000)
+	refused(t, "Ollama, a long word", call(t, "POST", s.URL+"/api/chat", `{"model":"see","stream":false,"messages":[{"role":"user","content":"`+letters+`"}]}`, bearer(inferKey)), 400)
+	refused(t, "Ollama, a long word to complete", call(t, "POST", s.URL+"/api/generate", `{"model":"see","stream":false,"prompt":"`+letters+`"}`, bearer(inferKey)), 400)
 	if a := call(t, "POST", s.URL+"/v1/completions", `{"model":"see","max_tokens":8,"prompt":"hi","json_schema":`+tree("")+`}`, bearer(inferKey)); !a.OK() {
 		t.Errorf("a schema that contains itself: %v", a)
 	}

@@ -1,0 +1,164 @@
+package bodycheck
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"reveille/infra/jsonscan"
+)
+
+// TestRunsInTexts: wherever a body holds a text for the engine's tokenizer, too long a run of one kind is refused.
+func TestRunsInTexts(t *testing.T) {
+	for _, tt := range []struct{ route, body string }{
+		{"chat", `{"messages":[{"role":"user","content":"%s"}]}`},
+		{"chat", `{"messages":[{"role":"user","content":"hi"},{"role":"%s","content":"hi"}]}`},
+		{"chat", `{"messages":[{"role":"user","content":[{"type":"text","text":"%s"}]}]}`},
+		{"chat", `{"messages":[{"role":"user","content":[{"type":"text","text":"hi","name":"%s"}]}]}`},
+		{"chat", `{"messages":[{"role":"assistant","content":"%s","tool_calls":[{"function":{"arguments":"{}"}}]}]}`},
+		{"chat", `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"a\":\"%s\"}"}}]}]}`},
+		{"chat", `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"a":{"source":"%s"}}}}]}]}`},
+		{"chat", `{"messages":[{"role":"assistant","content":"","reasoning_content":"%s"}]}`},
+		{"chat", `{"messages":[],"tools":[{"type":"function","function":{"name":"f","description":"%s"}}]}`},
+		{"completions", `{"prompt":"%s"}`},
+		{"completions", `{"prompt":["hi","%s"]}`},
+		{"completions", `{"prompt":[1,"%s"]}`},
+		{"completions", `{"prompt":"","suffix":"%s"}`},
+		{"completions", `{"prompt":"","input_extra":[{"text":"%s"}]}`},
+		{"completions", `{"prompt":"","logit_bias":[["%s",1]]}`},
+		{"responses", `{"input":"%s"}`},
+		{"responses", `{"input":"","instructions":"%s"}`},
+		{"responses", `{"input":[{"type":"message","content":[{"type":"input_text","text":"%s"}]}]}`},
+		{"responses", `{"input":[{"type":"function_call","arguments":"%s"}]}`},
+		{"responses", `{"input":[{"type":"function_call_output","output":"%s"}]}`},
+		{"messages", `{"messages":[{"content":[{"type":"tool_use","input":{"a":"%s"}}]}]}`},
+		{"messages", `{"messages":[{"content":[{"type":"tool_result","content":[{"type":"text","text":"%s"}]}]}]}`},
+		{"messages", `{"messages":[{"content":[{"type":"document","source":{"type":"text","data":"%s"}}]}]}`},
+		{"messages", `{"messages":[{"content":[{"type":"thinking","thinking":"%s"}]}]}`},
+		{"messages", `{"messages":[],"system":"%s"}`},
+		{"count_tokens", `{"messages":[],"system":[{"type":"text","text":"%s"}]}`},
+		{"embeddings", `{"input":"%s"}`},
+		{"embeddings", `{"input":["hi","%s"]}`},
+		{"embeddings", `{"input":[{"prompt_string":"<__media__>%s","multimodal_data":["` + picture(1, 1) + `"]}]}`},
+		{"embeddings", `{"input":["%s",{"prompt_string":"<__media__>","multimodal_data":["` + picture(1, 1) + `"]}]}`},
+		{"rerank", `{"query":"%s","documents":["hi"]}`},
+		{"rerank", `{"query":"hi","documents":["hi",{"text":"%s"}]}`},
+		{"tokenize", `{"content":"%s"}`},
+	} {
+		sees := Model{Llama: true, Sees: true}
+		if _, _, err := check(tt.route, fmt.Appendf(nil, tt.body, strings.Repeat("a", maxRun+1)), sees); code(err) != "invalid_type" || !strings.Contains(err.Error(), "in a row") {
+			t.Errorf("%s %s: %v", tt.route, tt.body, err)
+		}
+		if _, _, err := check(tt.route, fmt.Appendf(nil, tt.body, strings.Repeat("a", maxRun-100)+strings.Repeat(" and", 4000)), sees); err != nil {
+			t.Errorf("%s %s with shorter runs: %v", tt.route, tt.body, err)
+		}
+	}
+}
+
+// TestRunsOfEachKind: characters count, not bytes or escapes; media do not count; parts of one content count together.
+func TestRunsOfEachKind(t *testing.T) {
+	for _, one := range []string{"a", "é", "中", "e\u0301", "7", "٣", " ", "\u3000", `\n`, "!", "。", "😀", `\\`, `\"`, `\u0061`, `\u00e9`, `\ud83d\ude00`, `\u0020`} {
+		size := utf8.RuneCountInString(one)
+		if one[0] == '\\' {
+			size = 1
+		}
+		for n, want := range map[int]string{maxRun / size: "", maxRun/size + 1: "invalid_type"} {
+			body := `{"prompt":"` + strings.Repeat(one, n) + strings.Repeat(" a1! z", 2000) + `"}`
+			if one == " " || one == `\n` || one == "\u3000" || one == `\u0020` {
+				body = strings.Replace(body, " a1! z", "a1! z", -1)
+			}
+			if _, _, err := check("completions", []byte(body), llama); code(err) != want {
+				t.Errorf("%d times %s: %v, want %q", n, one, err, want)
+			}
+		}
+	}
+	half := strings.Repeat("a", maxRun/2+1)
+	for body, want := range map[string]string{
+		`{"messages":[{"content":[{"type":"text","text":"` + half + `"},{"type":"text","text":"` + half + `"}]}]}`:                                            "invalid_type",
+		`{"messages":[{"content":[{"type":"text","text":"` + half + `"},{"type":"text","text":" ` + half + `"}]}]}`:                                           "",
+		`{"messages":[{"content":"` + half + `"},{"content":[{"type":"text","text":"` + half + `"}]}]}`:                                                       "",
+		`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + picture(1, 1) + strings.Repeat("A", 4*maxRun) + `"}}]}]}`: "",
+		`{"prompt":["` + half + `","` + half + `"]}`: "",
+	} {
+		route := "chat"
+		if strings.Contains(body, "prompt") {
+			route = "completions"
+		}
+		if _, _, err := check(route, []byte(body), llama); code(err) != want {
+			t.Errorf("%.60s: %v, want %q", body, err, want)
+		}
+	}
+}
+
+// TestRunsInForms: so are the texts of forms.
+func TestRunsInForms(t *testing.T) {
+	var f Form
+	if err := f.See("prompt", []byte(strings.Repeat("a", maxRun+1))); code(err) != "invalid_type" {
+		t.Error(err)
+	}
+	if err := f.See("prompt", []byte(strings.Repeat("a ", maxRun))); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRunsReadWhole: skipping finds what reading every character finds, wherever a text is divided.
+func TestRunsReadWhole(t *testing.T) {
+	pieces := []string{"a", "bc", " ", "1", "!", "中", "é", `\n`, `\u0061`, `\ud83d\ude00`, `\\`, `\"`, `"`, "\xff", `\`}
+	for seed := range uint64(400) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		var b []byte
+		for len(b) < 40_000 {
+			piece := pieces[random.IntN(len(pieces))]
+			for range 1 + random.IntN(2<<random.IntN(14)) {
+				b = append(b, piece...)
+			}
+		}
+		want, kind, length := true, quote, 0
+		cut := random.IntN(len(b))
+		for _, part := range [][]byte{b[:cut], b[cut:]} {
+			for i := 0; i < len(part); {
+				k, size := kindAt(part[i:])
+				i += size
+				if k != kind || k == quote {
+					kind, length = k, 0
+				}
+				length++
+				want = want && length <= maxRun
+			}
+		}
+		var r run
+		if got := r.read(b[:cut]) && r.read(b[cut:]); got != want {
+			t.Errorf("seed %d: short enough %v, want %v", seed, got, want)
+		}
+	}
+}
+
+// FuzzRuns: no text brings the reading of runs out of bounds.
+func FuzzRuns(f *testing.F) {
+	f.Add([]byte(`a\u00`), uint16(300))
+	f.Fuzz(func(_ *testing.T, b []byte, times uint16) {
+		var r run
+		_ = r.read(bytes.Repeat(b, int(times%1024)))
+	})
+}
+
+// BenchmarkRuns is the search for runs in texts of 1 MB.
+func BenchmarkRuns(b *testing.B) {
+	for name, text := range map[string]string{
+		"English": "The quick brown fox jumps over the lazy dog, and so on. ", "code": `\tif err != nil {\n\t\treturn nil, err\n\t}\n`,
+		"Chinese": "快速的棕色狐狸跳过懒狗，然后继续。", "escapes": `\u0061\u0020`, "runs": strings.Repeat("a", maxRun) + " ", "wide": strings.Repeat("中", maxRun) + " ",
+	} {
+		raw := []byte(`"` + strings.Repeat(text, 1<<20/len(text)) + `"`)
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(raw)))
+			for b.Loop() {
+				if e := unbroken("prompt", jsonscan.Value{Kind: jsonscan.String, Raw: raw}); e != nil {
+					b.Fatal(e)
+				}
+			}
+		})
+	}
+}
