@@ -25,6 +25,9 @@ const (
 	accountID   = 60978
 	// coreLimit turns core dumps off. Unlike 0 it also stops those that the kernel would give to a program (core(5)).
 	coreLimit = 1
+	// stackLimit is the size in bytes of the stacks of engines' threads. llama.cpp's tokenizers recurse for each character
+	// of a long word; glibc's usual 8 MiB end at some 20,000. Only what a thread touches takes memory.
+	stackLimit = 64 << 20
 )
 
 // A Sandbox starts engines confined. It is safe for concurrent use.
@@ -40,7 +43,8 @@ type Sandbox struct {
 }
 
 // New finds out what this machine can do, by trying it on a thread that then ends. It turns core dumps off for this
-// process as well, since its memory holds keys. It fails for a user that does not exist or cannot be changed to.
+// process as well, since its memory holds keys, and raises its stack limit, which engines inherit. It fails for a user that
+// does not exist or cannot be changed to.
 func New(cfg Config) (*Sandbox, error) {
 	if cfg.Mode == "" {
 		cfg.Mode = Auto
@@ -52,6 +56,7 @@ func New(cfg Config) (*Sandbox, error) {
 	if err := s.findUser(); err != nil {
 		return nil, err
 	}
+	growStacks()
 	if cfg.Mode == Off {
 		s.report = newReport(Off, allMissing("switched off", NoNewPrivs))
 		return s, nil
@@ -85,6 +90,17 @@ func New(cfg Config) (*Sandbox, error) {
 		s.report.On = slices.DeleteFunc(s.report.On, func(m string) bool { return m == User })
 	}
 	return s, nil
+}
+
+// growStacks raises the soft stack limit of this process to stackLimit, as far as the hard limit allows. glibc makes it
+// the size of threads' stacks when a program starts; for an unlimited one it takes 2 MiB, so that is lowered.
+func growStacks() {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_STACK, &l) != nil || l.Cur >= stackLimit && l.Cur != unix.RLIM_INFINITY {
+		return
+	}
+	l.Cur = min(stackLimit, l.Max)
+	_ = unix.Setrlimit(unix.RLIMIT_STACK, &l) // within the hard limit
 }
 
 // Report returns what New found.
