@@ -2,6 +2,7 @@ package bodycheck
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +39,28 @@ func (k *skeleton) lookUp(ref string) string {
 		}
 	}
 	k.lost = true
+	k.astray = k.astray || !k.dangles(ref)
 	return ref
+}
+
+// dangles reports whether a reference that leads to no schema leads nowhere for
+// an engine as well: to a definition that is missing. Others may lead to what is
+// no schema by its place, or by a number that wraps around.
+func (k *skeleton) dangles(ref string) bool {
+	end := strings.LastIndexByte(ref, '/')
+	if end < 0 || ref[0] == '/' {
+		return ref[0] == '/' // of no whole schema
+	}
+	name := ref[end+1:]
+	if name == "" || strings.IndexByte(" \t\n\v\f\r+-0123456789", name[0]) >= 0 {
+		return false
+	}
+	for _, list := range [...]string{"/$defs", "/definitions", "/components/schemas"} {
+		if root, ok := strings.CutSuffix(ref[:end], list); ok && slices.Contains(k.roots, root) {
+			return true
+		}
+	}
+	return false
 }
 
 // schemaAt returns the place of the schema that a reference in one form leads to.

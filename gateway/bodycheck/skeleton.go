@@ -92,6 +92,7 @@ type skeleton struct {
 	any    *elem
 	work   int  // that making it took, at most maxWork
 	lost   bool // a reference leads nowhere
+	astray bool // a reference may lead an engine to what is no schema
 	large  bool // it has more than maxElems elements, or took too much work
 }
 
@@ -125,7 +126,7 @@ func (s *schemaCheck) ambiguous() error {
 	if k.full() {
 		return errWork
 	}
-	if k.lost && !s.lenient {
+	if k.astray || k.lost && !s.lenient {
 		return errors.New("a $ref leads nowhere")
 	}
 	_, err := k.check(false, roots...)

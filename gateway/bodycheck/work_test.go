@@ -99,6 +99,16 @@ func TestCircles(t *testing.T) {
 			t.Errorf("%s passed", text)
 		}
 	}
+	for ref, ok := range map[string]bool{
+		"#/$defs/Missing": true, "#/definitions/Missing": true, "#/components/schemas/Missing": true,
+		"#/default/a": false, "#/minimum/a": false, "#/enum/0": false, "#/allOf/-18446744073709551615": false, "#/allOf/\\u000b0": false, "#/$defs/a/default/b": false,
+	} {
+		text := `[{"type":"function","function":{"name":"f","parameters":{"default":{"a":{"$ref":"#/default/a"}},"allOf":[{"type":"object"},{"$ref":"` + strings.ReplaceAll(ref, `\\`, `\`) + `"}]}}}]`
+		s := schemaCheck{param: "tools", llama: true, lenient: true}
+		if err := s.document(jsonscan.Value{Kind: jsonscan.Array, Raw: []byte(text)}); (err == nil) != ok {
+			t.Errorf("a tool with %s: %v", ref, err)
+		}
+	}
 	s := schemaCheck{param: "json_schema", llama: true}
 	text := `{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"},{"$ref":"#/$defs/b"}]},"b":{"properties":{"x":{"$ref":"#/$defs/a"}}}},"$ref":"#/$defs/a"}`
 	if err := s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)}); err != nil {
