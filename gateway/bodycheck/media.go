@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/base64"
-	"encoding/binary"
 	"image"
 	_ "image/gif" // registers the format, as the next ones do
 	_ "image/jpeg"
@@ -24,10 +23,11 @@ const (
 	maxPictures     = 8
 	maxPixels       = 40_000_000 // of a picture
 	maxPixelsAll    = 64_000_000 // of all pictures
+	maxScanned      = 20 * maxPixelsAll
 	maxPictureBytes = 20_000_000 // of all pictures, decoded
 	maxSounds       = 8
 	maxSoundBytes   = 25_000_000 // of all sounds, decoded
-	maxSoundSeconds = 2 * 3600   // of a sound whose header tells
+	maxSoundSeconds = 2 * 3600   // of all sounds whose headers tell
 	maxMP3Bytes     = 10_000_000 // of one without such a header in a message: at 8 kbit/s nearly three hours
 	maxFilmBytes    = 20_000_000
 )
@@ -39,13 +39,15 @@ const headBytes = 1 << 20
 // media counts the media of a request.
 type media struct {
 	pictures, pixels, pictureBytes int
+	scanned                        int // pixels, once for each scan of a progressive file
 	sounds, soundBytes             int
+	soundSeconds                   int
 }
 
 // picture checks a picture in base64 of about encoded bytes: its format is
 // known and its dimensions, which its header tells, are within bounds.
 func (m *media) picture(param string, text *jsonscan.TextReader, encoded int) *api.Error {
-	return m.pictureFile(param, base64.NewDecoder(base64.StdEncoding, text), base64.StdEncoding.DecodedLen(encoded))
+	return m.pictureFile(param, &base64Reader{text: text}, base64.StdEncoding.DecodedLen(encoded))
 }
 
 // pictureFile is picture for a file of size bytes.
@@ -69,20 +71,41 @@ func (m *media) pictureFile(param string, r io.Reader, size int) *api.Error {
 	if m.pixels += c.Width * c.Height; m.pixels > maxPixelsAll {
 		return tooMuch(param, "The pictures of a request may have at most %d megapixels together.", maxPixelsAll/1_000_000)
 	}
-	if form == "png" && checkPNG(bufio.NewReader(io.MultiReader(&seen, r))) != nil {
-		return api.New(api.InvalidType, "A PNG file is damaged, or holds more data than its size needs.").With(param)
+	return m.content(param, form, c.Width*c.Height, bufio.NewReaderSize(io.MultiReader(&seen, r), 16<<10))
+}
+
+// content checks what a decoder would do with a file of a form, beyond the work for its pixels. BMP and WebP files are not
+// read: they have one picture, without passes.
+func (m *media) content(param, form string, pixels int, r *bufio.Reader) *api.Error {
+	var err error
+	switch form {
+	case "png":
+		err = checkPNG(r)
+	case "gif":
+		err = checkGIF(r)
+	case "jpeg":
+		var scans int
+		if scans, err = countScans(r); err == nil {
+			m.scanned += scans * pixels
+		}
+		if m.scanned > maxScanned {
+			return tooMuch(param, "The JPEG files of a request may have at most %d megapixels, counted once for each scan.", maxScanned/1_000_000)
+		}
+	}
+	if err != nil {
+		return api.New(api.InvalidType, "A PNG, JPEG or GIF file is damaged, or holds more data than its size needs.").With(param)
 	}
 	return nil
 }
 
 // sound checks a sound in base64.
 func (m *media) sound(param string, text *jsonscan.TextReader, encoded int) *api.Error {
-	return m.soundFile(param, base64.NewDecoder(base64.StdEncoding, text), base64.StdEncoding.DecodedLen(encoded), false)
+	return m.soundFile(param, &base64Reader{text: text}, base64.StdEncoding.DecodedLen(encoded), false)
 }
 
-// soundFile checks a sound of size bytes. With others, as in uploads, MP3 files
-// and those in formats that are not known here are bounded by the sounds' size
-// alone.
+// soundFile checks a sound of size bytes. With others, as in uploads, Ogg files
+// are accepted as well, and MP3 files and those in formats that are not known
+// here may be as large as sounds may be.
 func (m *media) soundFile(param string, r io.Reader, size int, others bool) *api.Error {
 	m.sounds++
 	m.soundBytes += size
@@ -92,70 +115,47 @@ func (m *media) soundFile(param string, r io.Reader, size int, others bool) *api
 	if m.soundBytes > maxSoundBytes {
 		return tooMuch(param, "The sounds of a request may have at most %d bytes.", maxSoundBytes)
 	}
-	b := bufio.NewReaderSize(r, 4<<10)
+	var refused *api.Error
+	frames := m.mp3Frames(param, size, &refused)
+	b := bufio.NewReaderSize(io.TeeReader(r, frames), 16<<10)
+	if e := m.soundHead(param, b, size, others); e != nil {
+		return e
+	}
+	// What one decoder refuses, engines try as MP3, and that decoder takes its frames from anywhere.
+	if _, err := io.Copy(io.Discard, b); cutShort(err) != nil {
+		return damagedSound(param, "sound")
+	}
+	frames.look(true)
+	return refused
+}
+
+// soundHead checks a sound by its format.
+func (m *media) soundHead(param string, b *bufio.Reader, size int, others bool) *api.Error {
+	tagged, ok := skipTags(b)
+	if !ok {
+		return damagedSound(param, "MP3")
+	}
 	head, _ := b.Peek(42)
+	is := func(form string) bool { return bytes.HasPrefix(head, []byte(form)) }
 	switch {
-	case len(head) >= 12 && string(head[:4]) == "RIFF" && string(head[8:12]) == "WAVE":
-		return wav(param, b, size)
-	case len(head) == 42 && string(head[:4]) == "fLaC":
-		// STREAMINFO: rate in the 20 bits at byte 18, samples in the 36 bits that end at byte 26.
-		v := binary.BigEndian.Uint64(head[18:26])
-		return seconds(param, v>>44, v&(1<<36-1))
-	case len(head) >= 3 && string(head[:3]) == "ID3", len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0:
-		if size > maxMP3Bytes && !others {
+	case is("RIFF") && len(head) >= 12 && string(head[8:12]) == "WAVE" && !tagged:
+		return m.wav(param, b, size)
+	case is("fLaC") && len(head) == 42:
+		return m.flac(param, head, size)
+	case is("OggS") && others:
+		return m.ogg(param, b, size)
+	case is("fLaC"), is("OggS"):
+	case others && (is("RIFX") || is("RF64") || is("riff") || is("FORM")): // relatives of WAV, with lengths in other places
+		return api.New(api.InvalidType, "AIFF, RF64, W64 and RIFX files are not accepted; send the sound as a WAV or FLAC file.").With(param)
+	case others:
+		return nil
+	case tagged, len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0:
+		if size > maxMP3Bytes {
 			return tooMuch(param, "An MP3 file may have at most %d bytes.", maxMP3Bytes)
 		}
 		return nil
 	}
-	if others {
-		return nil
-	}
 	return api.New(api.InvalidType, "A sound must be a WAV, FLAC or MP3 file; this one is none or is damaged.").With(param)
-}
-
-// wav checks a WAV file by its format and the bytes that it has.
-func wav(param string, b *bufio.Reader, size int) *api.Error {
-	damaged := api.New(api.InvalidType, "A WAV file is damaged.").With(param)
-	_, _ = b.Discard(12)
-	for range 64 { // chunks before the format
-		var chunk [8]byte
-		if _, err := io.ReadFull(b, chunk[:]); err != nil {
-			return damaged
-		}
-		length := int64(binary.LittleEndian.Uint32(chunk[4:]))
-		if string(chunk[:4]) != "fmt " {
-			if _, err := io.CopyN(io.Discard, b, min(length+length&1, int64(size))); err != nil {
-				return damaged
-			}
-			continue
-		}
-		var f [16]byte
-		if _, err := io.ReadFull(b, f[:]); err != nil {
-			return damaged
-		}
-		rate, align := uint64(binary.LittleEndian.Uint32(f[4:])), uint64(binary.LittleEndian.Uint16(f[12:]))
-		perSample := uint64(1) // a compressed format may put more than one sample into a byte
-		if format := binary.LittleEndian.Uint16(f[:]); format != 1 && format != 3 && format != 0xFFFE {
-			perSample = 4
-		}
-		if align == 0 {
-			return damaged
-		}
-		return seconds(param, rate, max(1, uint64(size)/align*perSample))
-	}
-	return damaged
-}
-
-// seconds checks how long a sound is. Its rate must be a usual one: engines
-// convert it, so that a low one makes much of little.
-func seconds(param string, rate, samples uint64) *api.Error {
-	if rate < 4000 || rate > 384_000 || samples == 0 {
-		return api.New(api.InvalidType, "A sound's header must tell its length and a sample rate between 4 and 384 kHz.").With(param)
-	}
-	if samples/rate > maxSoundSeconds {
-		return tooMuch(param, "A sound may last at most %d seconds.", maxSoundSeconds)
-	}
-	return nil
 }
 
 // film checks a video in base64: its container and its size.
@@ -168,7 +168,7 @@ func (m *media) film(param string, text *jsonscan.TextReader, encoded int) *api.
 		return tooMuch(param, "The videos of a request may have at most %d bytes.", maxFilmBytes)
 	}
 	var head [12]byte
-	_, _ = io.ReadFull(base64.NewDecoder(base64.StdEncoding, text), head[:])
+	_, _ = io.ReadFull(&base64Reader{text: text}, head[:])
 	switch {
 	case string(head[4:8]) == "ftyp", bytes.HasPrefix(head[:], []byte{0x1A, 0x45, 0xDF, 0xA3}), string(head[:4]) == "RIFF" && string(head[8:]) == "AVI ":
 		return nil

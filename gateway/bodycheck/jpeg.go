@@ -1,0 +1,90 @@
+package bodycheck
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// maxScans is how many scans a progressive JPEG file may have. Encoders make 6 to 20.
+const maxScans = 100
+
+var errJPEG = errors.New("jpeg: its segments are damaged, or it has more scans than encoders make")
+
+// countScans reads the segments of a JPEG file to its end and returns how many times a decoder passes over the whole picture.
+// The data of a scan may be empty, and decoders still visit every block, so a sequential file may hold each component once,
+// and a progressive one at most maxScans scans. A file that is cut short is no error.
+// Source: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, annex B
+func countScans(r *bufio.Reader) (int, error) {
+	var frame byte // its marker, 0 before it
+	scans, components := 0, 0
+	for {
+		marker, err := nextMarker(r)
+		if err != nil || marker == 0xD9 { // end of image
+			return scans, cutShort(err)
+		}
+		if marker == 0x01 || marker == 0xD8 { // without a length
+			continue
+		}
+		var head [2]byte
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return scans, cutShort(err)
+		}
+		length := int(binary.BigEndian.Uint16(head[:])) - len(head)
+		content, err := r.Peek(min(max(length, 0), 6))
+		if err != nil {
+			return scans, cutShort(err)
+		}
+		switch {
+		case length < 0:
+			return 0, errJPEG
+		case marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC: // start of frame
+			if frame != 0 || marker > 0xC2 || length < 6 {
+				return 0, errJPEG
+			}
+			frame, components = marker, int(content[5])
+		case marker == 0xDA: // start of scan
+			if frame == 0 || length < 1 || length != 4+2*int(content[0]) {
+				return 0, errJPEG
+			}
+			scans++
+			components -= int(content[0])
+			if frame == 0xC2 && scans > maxScans || frame != 0xC2 && components < 0 {
+				return 0, errJPEG
+			}
+		}
+		if _, err := r.Discard(length); err != nil {
+			return scans, cutShort(err)
+		}
+	}
+}
+
+// nextMarker skips data to the next marker that starts a segment or ends the picture.
+func nextMarker(r *bufio.Reader) (byte, error) {
+	for {
+		if _, err := r.ReadSlice(0xFF); errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		} else if err != nil {
+			return 0, err
+		}
+		b := byte(0xFF)
+		for b == 0xFF { // fill bytes
+			var err error
+			if b, err = r.ReadByte(); err != nil {
+				return 0, err
+			}
+		}
+		if b != 0 && (b < 0xD0 || b > 0xD7) { // an escaped byte of data, or a restart in it
+			return b, nil
+		}
+	}
+}
+
+// cutShort is err, but nil where a file ends early.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
+}
