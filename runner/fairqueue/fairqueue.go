@@ -8,6 +8,9 @@ import (
 	"sync"
 )
 
+// Limited is an engine that gets a bounded number of requests at one time; a nil queue is no bound.
+type Limited interface{ Slots() *Queue }
+
 // Queue has a fixed number of places. Methods are safe for concurrent use.
 type Queue struct {
 	mu      sync.Mutex

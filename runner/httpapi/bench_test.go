@@ -101,7 +101,7 @@ type fake struct {
 	loop   string
 }
 
-func (f *fake) Room() *fairqueue.Queue { return f.room }
+func (f *fake) Slots() *fairqueue.Queue { return f.room }
 func (f *fake) LoopPath() string       { return f.loop }
 
 func (f *fake) PID() int              { return 1 }

@@ -13,21 +13,18 @@ import (
 	"reveille/runner/fairqueue"
 )
 
-// bounded is an engine that gets so many requests at one time; nil is no bound.
-type bounded interface{ Room() *fairqueue.Queue }
-
 var errTurn = errors.New("the request's turn did not come in time")
 
 // turn waits until the engine has room for a request, which come by tenant. It reports false when there will be
 // none; the request is answered then.
 func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
-	e, ok := x.pass.Engine.(bounded)
-	if !ok || !computes(ctx) || e.Room() == nil {
+	e, ok := x.pass.Engine.(fairqueue.Limited)
+	if !ok || !computes(ctx) || e.Slots() == nil {
 		return true
 	}
-	room, tenant := e.Room(), string(ctx.Request.Header.Peek(rpc.HeaderTenant))
-	if room.TryAcquire(tenant) {
-		x.slots, x.tenant = room, tenant
+	slots, tenant := e.Slots(), string(ctx.Request.Header.Peek(rpc.HeaderTenant))
+	if slots.TryAcquire(tenant) {
+		x.slots, x.tenant = slots, tenant
 		return true
 	}
 	s.m.waiting.Add(1)
@@ -36,8 +33,8 @@ func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	defer cancel(nil)
 	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errTurn) })
 	defer limit.Stop()
-	if room.Acquire(life, tenant) == nil {
-		x.slots, x.tenant = room, tenant
+	if slots.Acquire(life, tenant) == nil {
+		x.slots, x.tenant = slots, tenant
 		return true
 	}
 	err := context.Cause(life)

@@ -44,6 +44,7 @@ type Launcher struct {
 }
 
 var _ host.Engines = (*Launcher)(nil)
+var _ fairqueue.Limited = (*running)(nil)
 
 // Start spawns the engine of a model and waits until it serves. When ctx ends first the engine is killed. On error
 // nothing of it is left, but for a process that not even a kill could end, which is logged. Errors are those of package
