@@ -102,7 +102,7 @@ type fake struct {
 }
 
 func (f *fake) Slots() *fairqueue.Queue { return f.room }
-func (f *fake) LoopPath() string       { return f.loop }
+func (f *fake) LoopPath() string        { return f.loop }
 
 func (f *fake) PID() int              { return 1 }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }
