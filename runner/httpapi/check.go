@@ -55,8 +55,8 @@ func loadOf(p *host.Lease, body []byte) load {
 	return l
 }
 
-// began notes what an engine has to read.
-func (w *watchdog) began(e host.Engine, l load) {
+// began notes what a model's engine has to read, and has its loop watched while it has anything.
+func (w *watchdog) began(model string, e host.Engine, l load) {
 	if l == (load{}) {
 		return
 	}
@@ -64,6 +64,43 @@ func (w *watchdog) began(e host.Engine, l load) {
 	defer w.mu.Unlock()
 	sum := w.loads[e]
 	w.loads[e] = load{sum.bytes + l.bytes, sum.media + l.media}
+	if _, watched := w.watched[e]; !watched && !w.closed {
+		w.watched[e] = struct{}{}
+		w.work.Go(func() { w.watchLoop(model, e) })
+	}
+}
+
+// watchLoop checks an engine's loop at intervals for as long as it has something to read. A request that hangs the loop may
+// be of a client that neither leaves nor runs into a time limit.
+func (w *watchdog) watchLoop(model string, e host.Engine) {
+	tick := time.NewTicker(w.limit)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-e.Done():
+		case <-w.life.Done():
+		}
+		w.mu.Lock()
+		_, busy := w.loads[e]
+		if over := !busy || w.life.Err() != nil || ended(e); over {
+			delete(w.watched, e)
+			w.mu.Unlock()
+			return
+		}
+		w.mu.Unlock()
+		w.checkLoop(model, e)
+	}
+}
+
+// ended reports whether an engine's process has ended.
+func ended(e host.Engine) bool {
+	select {
+	case <-e.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // ended takes back what began noted: at once after an answer, else when the loop must have turned, since it drops what was

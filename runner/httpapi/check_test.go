@@ -110,3 +110,32 @@ func TestCheckAfterTheEnd(t *testing.T) {
 		t.Errorf("without a signature: %+v", a)
 	}
 }
+
+// The loop of an engine that has a request is checked at intervals, although the request's client neither leaves nor runs
+// into a limit of its own.
+func TestLoopIsWatched(t *testing.T) {
+	b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
+	b.load("text")
+	b.engines.fakes[0].loop = "/slots"
+	b.engines.handle = func(conn net.Conn, r *http.Request) {
+		if r.URL.Path == "/slots" { // the loop hangs
+			_, _ = io.Copy(io.Discard, conn)
+			return
+		}
+		if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"); err != nil {
+			return
+		}
+		for {
+			if _, err := io.WriteString(conn, "data: {}\n\n"); err != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if a := b.call("POST", "/v1/chat/completions", "text", `{"stream":true}`); a.status != 200 { // it ends with the engine
+		t.Errorf("%+v", a)
+	}
+	if !b.checked("text") {
+		t.Error("the engine was not ended")
+	}
+}

@@ -113,7 +113,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 	x.load = loadOf(pass, ctx.PostBody())
-	s.dog.began(pass.Engine, x.load)
+	s.dog.began(model, pass.Engine, x.load)
 	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
 	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass, media))
 	endMedia(media, &ctx.Response.Header)

@@ -41,6 +41,7 @@ type watchdog struct {
 	bad     map[host.Engine][]time.Time // of the last badWithin
 	probing map[host.Engine]struct{}
 	loads   map[host.Engine]load          // of engines that have a loop
+	watched map[host.Engine]struct{}      // those whose loop is checked at intervals
 	checks  map[host.Engine]chan struct{} // under way; closed at the end
 }
 
@@ -48,7 +49,7 @@ func newWatchdog(h *host.Host, log *slog.Logger, m *meters, firstByte time.Durat
 	w := &watchdog{
 		host: h, log: log, m: m, limit: max(firstByte, leastProbe),
 		bad: map[host.Engine][]time.Time{}, probing: map[host.Engine]struct{}{},
-		loads: map[host.Engine]load{}, checks: map[host.Engine]chan struct{}{},
+		loads: map[host.Engine]load{}, watched: map[host.Engine]struct{}{}, checks: map[host.Engine]chan struct{}{},
 	}
 	w.life, w.end = context.WithCancel(context.Background())
 	return w

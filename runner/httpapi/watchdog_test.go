@@ -13,6 +13,9 @@ import (
 // one is an engine that is only compared.
 type one struct{ host.Engine }
 
+// Done is never closed.
+func (*one) Done() <-chan struct{} { return nil }
+
 func TestBadReplies(t *testing.T) {
 	t0 := time.Unix(1_700_000_000, 0)
 	for name, tc := range map[string]struct {
@@ -74,7 +77,7 @@ func TestTurnOfALoop(t *testing.T) {
 				return w.loads[e]
 			}
 			for _, l := range tc.give {
-				w.began(e, l)
+				w.began("m", e, l)
 			}
 			if got := given().turn(w.limit); got != tc.want {
 				t.Errorf("%v: %v, want %v", tc.give, got, tc.want)
