@@ -41,7 +41,7 @@ func (r *Response) next(due time.Time) ([]byte, error) {
 		switch err := r.c.fill(wait); {
 		case err == nil:
 			r.silentDue = time.Time{}
-			r.client.heard.Add(1)
+			r.heard()
 		case err == errDue && wait.Equal(r.silentDue):
 			_ = r.fail(ErrTimeout, nil)
 		case err == errDue:

@@ -228,8 +228,8 @@ func (c *Client) Stats() Stats {
 	return Stats{Active: c.active, Idle: len(c.idle)}
 }
 
-// Heard grows whenever bytes of an answer come, on whichever connection: while it stands still the upstream says nothing to
-// anybody.
+// Heard grows whenever bytes of an answer come that is not a probe's, on whichever connection: while it stands still the
+// upstream says nothing to any client.
 func (c *Client) Heard() uint64 { return c.heard.Load() }
 
 // Close closes the idle connections and refuses new exchanges with ErrClosed. Exchanges going on are left to end.

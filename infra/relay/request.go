@@ -28,6 +28,8 @@ type Request struct {
 	FirstByte time.Duration
 	// Silence bounds the wait for each further bytes of the body; 0 is no bound.
 	Silence time.Duration
+	// Probe says that the request is no client's: [Client.Heard] does not count its answer.
+	Probe bool
 }
 
 // Add appends a field.

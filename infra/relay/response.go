@@ -64,9 +64,17 @@ type Response struct {
 	first     time.Duration // for the first bytes of the body; 0 when they came
 	silence   time.Duration
 	silentDue time.Time // the next body bytes must have come by then
+	probe     bool      // what comes is not counted by Client.Heard
 }
 
 var _ fasthttp.BodyWriterTo = (*Response)(nil)
+
+// heard counts bytes that came from the upstream.
+func (r *Response) heard() {
+	if !r.probe {
+		r.client.heard.Add(1)
+	}
+}
 
 // begin takes the response into use for one exchange.
 func (r *Response) begin(client *Client, call *Call, req *Request) {
@@ -82,7 +90,7 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.isJSON, r.limit, r.json = false, 0, jsonText{}
 	r.rest, r.err, r.down = nil, nil, nil
 	r.headDue, r.silentDue = time.Time{}, time.Time{}
-	r.first, r.silence = req.FirstByte, req.Silence
+	r.first, r.silence, r.probe = req.FirstByte, req.Silence, req.Probe
 	r.c.big = false
 }
 
@@ -127,7 +135,7 @@ func (r *Response) Await(until time.Time) error {
 		switch err := r.c.fill(due); err {
 		case nil:
 			r.got = true
-			r.client.heard.Add(1)
+			r.heard()
 		case errDue:
 			if due.Equal(r.headDue) {
 				return r.fail(ErrTimeout, nil)

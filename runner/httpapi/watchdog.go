@@ -185,7 +185,7 @@ var errProbe = errors.New("the probe failed in the engine")
 func (w *watchdog) ask(e host.Engine, method, path string, body []byte, limit time.Duration) error {
 	var call relay.Call
 	defer context.AfterFunc(w.life, func() { call.Cancel(nil) })()
-	req := &relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit}
+	req := &relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit, Probe: true}
 	if body != nil {
 		req.Add("Content-Type", []byte("application/json"))
 	}
