@@ -76,13 +76,19 @@ func TestRow15PausedGateway(t *testing.T) {
 // stopped or loaded twice for it.
 func TestRow17Partition(t *testing.T) {
 	t.Parallel()
-	w, _, _ := front(t, 1, calls.Catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "silent": "reranking, " + calls.Options("--hang infer")}, testenv.Redis(t))
+	redis := testenv.Redis(t)
+	toRedis := testenv.NewFlaky(t, redis)
+	w, _, _ := frontVia(t, 1, calls.Catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "silent": "reranking, " + calls.Options("--hang infer")}, redis, toRedis.Addr)
+	for model := range w.models {
+		w.load(model)
+	}
 	flaky := testenv.NewFlaky(t, w.hget("rv:{main}:host:h", "addr"))
+	toRedis.Pause() // or the runner would see that its record names another address, and register again
 	w.move(flaky.Addr)
 	calls.Eventually(t, patience, "requests take the relay", true, func() bool { w.use("e"); return flaky.Open() > 0 })
 	s := calls.Open(t, w.client, w.url, "a", 100000)
 	silent := later(func() calls.Answer { return w.ask("silent") })
-	calls.Eventually(t, patience, "requests of silent", "1", func() string { return w.field("silent", "in_flight") })
+	calls.Eventually(t, patience, "requests of silent", 1, func() int { return w.inFlight("silent") })
 	before := []int{w.engine("a"), w.engine("e"), w.engine("silent")}
 
 	flaky.Refuse(true)
@@ -90,14 +96,16 @@ func TestRow17Partition(t *testing.T) {
 	calm{status: 502, typ: "server_error", code: "runner_failed", retry: 2}.must(t, "a request that was sent", await(t, "silent", silent))
 	last, err := s.Last()
 	endsWith(t, "stream", last, err, "runner_failed")
-	// From here on nobody listens where the runner is said to be.
+	toRedis.Resume()
+	// Nobody listens where the runner is said to be, until it registers again.
 	nowhere := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
-	w.move(nowhere)
 	var unsent calls.Answer
-	calls.Eventually(t, patience, "a request that cannot be sent", "host_unreachable", func() string { unsent = w.askFor("e", 1); return unsent.Code() })
+	calls.Eventually(t, patience, "a request that cannot be sent", "host_unreachable", func() string {
+		w.move(nowhere)
+		unsent = w.askFor("e", 1)
+		return unsent.Code()
+	})
 	calm{status: 503, typ: "server_error", code: "host_unreachable", retry: 5}.must(t, "a request that could not be sent", unsent)
-	flaky.Refuse(false)
-	w.move(flaky.Addr)
 	w.use("e") // waits until the host can be reached again
 	if after := []int{w.engine("a"), w.engine("e"), w.engine("silent")}; fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("processes %v became %v", before, after)

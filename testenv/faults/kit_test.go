@@ -63,8 +63,14 @@ func start(t *testing.T, models calls.Catalogue, server *testenv.RedisServer, vi
 // front starts a runner and n gateways of their own processes over a Redis.
 func front(t *testing.T, n int, models calls.Catalogue, redisAddr string, args ...string) (w *world, gateways []*testenv.Program, runner *testenv.Program) {
 	t.Helper()
+	return frontVia(t, n, models, redisAddr, redisAddr, args...)
+}
+
+// frontVia is front with a runner that reaches the Redis at another address, such as a relay's.
+func frontVia(t *testing.T, n int, models calls.Catalogue, redisAddr, runnersRedis string, args ...string) (w *world, gateways []*testenv.Program, runner *testenv.Program) {
+	t.Helper()
 	url := "redis://" + redisAddr + "/0"
-	runner, addr := testenv.StartRunner(t, url, secret, "h", t.TempDir(), "--devices=cpu npu")
+	runner, addr := testenv.StartRunner(t, "redis://"+runnersRedis+"/0", secret, "h", t.TempDir(), "--devices=cpu npu")
 	text := models.YAML("hosts:\n  h: {driver: exec, address: \"" + addr + "\", devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n")
 	for range n {
 		gateways = append(gateways, testenv.StartGateway(t, url, secret, text, args...))
@@ -101,6 +107,9 @@ func (w *world) move(addr string) {
 		mac.Write([]byte(part))
 	}
 	if err := w.rdb.HSet(w.t.Context(), "rv:{main}:host:"+w.host, "addr", addr, "addr_mac", hex.EncodeToString(mac.Sum(nil))).Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.rdb.Publish(w.t.Context(), "rv:{main}:events", `{"kind":"host","host":"`+w.host+`","state":"ready"}`).Err(); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -152,6 +161,26 @@ func (w *world) view() (v host.View) {
 		w.t.Fatalf("%v: %v", err, a)
 	}
 	return v
+}
+
+// load loads a model.
+func (w *world) load(model string) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+"/v1/load", strings.NewReader(`{"model_name":"`+model+`"}`))
+	if a := calls.Do(w.client, req, err); !a.OK() {
+		w.t.Fatalf("loading %s: %v", model, a)
+	}
+}
+
+// inFlight is how many requests the runner of a world by front has for a model.
+func (w *world) inFlight(model string) int {
+	w.t.Helper()
+	for _, m := range w.view().Models {
+		if m.ID == model {
+			return m.InFlight
+		}
+	}
+	return 0
 }
 
 // spawns counts the engines that were started for a model.
