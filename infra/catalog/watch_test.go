@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 // watching is a watcher under test: what it tells arrives in channels.
@@ -62,8 +64,6 @@ func (x *watching) write(text string) {
 	}
 }
 
-const patience = 30 * time.Second
-
 func (x *watching) change() Changes {
 	x.t.Helper()
 	select {
@@ -71,7 +71,7 @@ func (x *watching) change() Changes {
 		return c
 	case err := <-x.errs:
 		x.t.Fatalf("error %v instead of a change", err)
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		x.t.Fatal("no change seen")
 	}
 	panic("not reached")
@@ -84,7 +84,7 @@ func (x *watching) err() error {
 		return err
 	case c := <-x.changes:
 		x.t.Fatalf("change %+v instead of an error", c)
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		x.t.Fatal("no error seen")
 	}
 	panic("not reached")

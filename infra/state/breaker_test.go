@@ -1,13 +1,11 @@
 package state_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,35 +16,18 @@ import (
 	"reveille/testenv/kit"
 )
 
-// logbook is a log that a test reads while it is written.
-type logbook struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logbook) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logbook) lines() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), "\n")
-}
-
 // TestStalledRedis (faults 1 and 2): a Redis that does not answer costs a time-out until the breaker opens, then nothing;
 // it is probed, and used as soon as it answers. There is one log line per change.
 func TestStalledRedis(t *testing.T) {
 	t.Parallel()
 	relay := testenv.NewFlaky(t, testenv.Redis(t))
-	log := &logbook{}
+	log := &kit.Buffer{}
 	s, err := state.Open(state.Options{URL: "redis://" + relay.Addr, Log: slog.New(slog.NewTextHandler(log, nil))})
 	must(t, err)
 	defer s.Close()
 	kit.Eventually(t, "warm", func() bool { return s.Ping(ctx) == nil })
-	changes := log.lines() // a slow day may have opened it already
+	lines := func() int { return strings.Count(log.String(), "\n") }
+	changes := lines() // a slow day may have opened it already
 
 	relay.Pause()
 	for i := range 5 {
@@ -68,11 +49,11 @@ func TestStalledRedis(t *testing.T) {
 	if took := time.Since(start); took > 10*time.Second {
 		t.Fatalf("%d calls on an open breaker took %v", calls, took)
 	}
-	equal(t, "log lines", log.lines(), changes+1)
+	equal(t, "log lines", lines(), changes+1)
 	relay.Resume()
 	kit.Eventually(t, "back", func() bool { return s.Ping(ctx) == nil })
 	equal(t, "up", s.Up(), true)
-	equal(t, "log lines", log.lines(), changes+2)
+	equal(t, "log lines", lines(), changes+2)
 }
 
 func TestBreaker(t *testing.T) {

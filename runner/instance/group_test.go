@@ -3,6 +3,7 @@ package instance_test
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -38,7 +39,7 @@ func (c *cloud) CompleteLifecycleAction(_ context.Context, in *autoscaling.Compl
 func group(t *testing.T, c *cloud, data map[string]string) *instance.Group {
 	s := imds.Start(t, data)
 	return &instance.Group{
-		Name: "reveille-gpu-1", Metadata: metadata(t, s.URL), Client: func(context.Context) (instance.API, error) { return c, nil }, Log: (&journal{}).logger(),
+		Name: "reveille-gpu-1", Metadata: metadata(t, s.URL), Client: func(context.Context) (instance.API, error) { return c, nil }, Log: logTo(io.Discard),
 	}
 }
 
@@ -82,12 +83,12 @@ func TestCompleteGivesUp(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			log := &journal{}
+			log := &kit.Buffer{}
 			g := group(t, &cloud{fails: slices.Repeat([]error{refused}, 100)}, c.data)
-			g.Log = log.logger()
+			g.Log = logTo(log)
 			ended := make(chan error, 1)
 			go func() { ended <- g.Complete(ctx, "hook") }()
-			kit.Eventually(t, "a failure is logged", func() bool { return log.count("could not be completed") > 0 })
+			kit.Eventually(t, "a failure is logged", func() bool { return strings.Count(log.String(), "could not be completed") > 0 })
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v", err)

@@ -3,7 +3,9 @@ package instance_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,12 +15,12 @@ import (
 )
 
 // watching watches in the background.
-func watching(t *testing.T, s *imds.Service, log *journal) (got <-chan instance.Notice, stop func() error) {
+func watching(t *testing.T, s *imds.Service, log io.Writer) (got <-chan instance.Notice, stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	notices, ended := make(chan instance.Notice, 1), make(chan error, 1)
 	m := metadata(t, s.URL)
 	go func() {
-		n, err := instance.Watch(ctx, m, 5*time.Millisecond, log.logger())
+		n, err := instance.Watch(ctx, m, 5*time.Millisecond, logTo(log))
 		if err == nil {
 			notices <- n
 		}
@@ -41,7 +43,7 @@ func TestWatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := imds.Start(t, map[string]string{imds.Target: "InService", "events/recommendations/rebalance": `{"noticeTime":"2030-01-01T00:00:00Z"}`})
-			got, stop := watching(t, s, &journal{})
+			got, stop := watching(t, s, &kit.Buffer{})
 			reads := s.Reads(imds.Target)
 			kit.Eventually(t, "some looks without a notice", func() bool { return s.Reads(imds.Target) > reads+3 })
 			s.Set(c.path, c.text)
@@ -65,7 +67,7 @@ func TestNoticeWithoutATime(t *testing.T) {
 	for _, text := range []string{`{"action":"terminate"}`, "soon", `{"time":"tomorrow"}`} {
 		s := imds.Start(t, map[string]string{imds.SpotAction: text})
 		before := time.Now()
-		n, err := instance.Watch(t.Context(), metadata(t, s.URL), 0, (&journal{}).logger())
+		n, err := instance.Watch(t.Context(), metadata(t, s.URL), 0, logTo(io.Discard))
 		if err != nil || n.Reason != instance.Interruption || n.At.Before(before.Add(2*time.Minute)) || n.At.After(time.Now().Add(2*time.Minute)) {
 			t.Errorf("%s: %+v %v", text, n, err)
 		}
@@ -75,16 +77,16 @@ func TestNoticeWithoutATime(t *testing.T) {
 // A service that fails is asked on, and the log says so once.
 func TestWatchThroughFailures(t *testing.T) {
 	s := imds.Start(t, nil)
-	log := &journal{}
+	log := &kit.Buffer{}
 	s.Break(http.StatusServiceUnavailable)
 	got, stop := watching(t, s, log)
-	kit.Eventually(t, "the failure is logged", func() bool { return log.count("cannot be read") == 1 })
+	kit.Eventually(t, "the failure is logged", func() bool { return strings.Count(log.String(), "cannot be read") == 1 })
 	s.Break(0)
-	kit.Eventually(t, "the recovery is logged", func() bool { return log.count("can be read again") == 1 })
+	kit.Eventually(t, "the recovery is logged", func() bool { return strings.Count(log.String(), "can be read again") == 1 })
 	s.Interrupt(time.Now())
 	<-got
-	if err := stop(); err != nil || log.count("level=WARN") != 1 {
-		t.Errorf("%v, %d warnings", err, log.count("level=WARN"))
+	if err := stop(); err != nil || strings.Count(log.String(), "level=WARN") != 1 {
+		t.Errorf("%v, %d warnings", err, strings.Count(log.String(), "level=WARN"))
 	}
 	_, stop = watching(t, imds.Start(t, nil), log)
 	if err := stop(); !errors.Is(err, context.Canceled) {

@@ -8,6 +8,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // TestCrashes has one key crash the engine that another key uses. The other's requests are repeated and answered; after
@@ -56,7 +57,7 @@ func endsEngines(t *testing.T, engine string, attack func(ask func(context.Conte
 	}
 	open := func(want int) {
 		t.Helper()
-		calls.Eventually(t, limit, "open requests at the engine", want, func() int { n, _ := stats(); return n })
+		kit.Becomes(t, "open requests at the engine", want, func() int { n, _ := stats(); return n })
 	}
 	ask := func(name string) func(context.Context) calls.Answer {
 		return func(ctx context.Context) calls.Answer {
@@ -75,7 +76,7 @@ func endsEngines(t *testing.T, engine string, attack func(ask func(context.Conte
 		}
 		open(2)
 		attack(ask("boom"), open)
-		calls.Eventually(t, limit, "requests open at, and made to, the next engine", [2]int{2, 2}, func() [2]int { n, total := stats(); return [2]int{n, total} })
+		kit.Becomes(t, "requests open at, and made to, the next engine", [2]int{2, 2}, func() [2]int { n, total := stats(); return [2]int{n, total} })
 		step()
 		step()
 		for range 2 {
@@ -119,7 +120,7 @@ func TestCrashesAmongKeys(t *testing.T) {
 	}
 	open := func(want int) {
 		t.Helper()
-		calls.Eventually(t, limit, "open requests at the engine", want, func() int {
+		kit.Becomes(t, "open requests at the engine", want, func() int {
 			n, _ := statistics(call(t, "GET", s.URL+"/upstream/m/standin/stats", "", bearer(bothKey)).Body)
 			return n
 		})

@@ -8,6 +8,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // TestLargeEvents publishes events of 136 MiB on a pool's channel. Gateway and runner do not take them into memory, listen again
@@ -27,13 +28,13 @@ func TestLargeEvents(t *testing.T) {
 	}
 	serves := func() {
 		t.Helper()
-		calls.Eventually(t, 2*limit, "an answer", 200, func() int {
+		kit.Becomes(t, "an answer", 200, func() int {
 			return call(t, "POST", g.URL+"/v1/chat/completions", calls.ChatBody("m", 1, false), "x-wait-timeout: 1").Status
 		})
 	}
 	listeners := func() {
 		t.Helper()
-		calls.Eventually(t, 2*limit, "listeners that have read all", 2, func() int {
+		kit.Becomes(t, "listeners that have read all", 2, func() int {
 			return strings.Count(rdb.Do(ctx, "CLIENT", "LIST", "TYPE", "PUBSUB").String(), " omem=0 ")
 		})
 	}

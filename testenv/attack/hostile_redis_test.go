@@ -12,6 +12,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // forgery replaces a key's value with a hostile one; kind is the key's type.
@@ -95,7 +96,7 @@ func TestHostileRedis(t *testing.T) {
 	}
 	serves := func(what string) {
 		t.Helper()
-		calls.Eventually(t, 2*limit, what, 200, func() int { return ask("m").Status })
+		kit.Becomes(t, what, 200, func() int { return ask("m").Status })
 	}
 	serves("before")
 	if a := call(t, "POST", g.URL+"/v1/embeddings", `{"model":"e","input":"x"}`); !a.OK() {

@@ -9,6 +9,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // TestQuotesInEngineLogs has an engine log what clients sent, in several lines and in one that is too long: managers read in
@@ -42,7 +43,7 @@ models:
 		}
 	}
 	var log string
-	calls.Eventually(t, limit, "the last line in the log", true, func() bool {
+	kit.Becomes(t, "the last line in the log", true, func() bool {
 		log = string(call(t, "GET", s.URL+"/logs", "", bearer(manageKey)).Body)
 		return strings.Contains(log, "engine: goes on")
 	})

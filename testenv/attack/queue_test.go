@@ -8,6 +8,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // TestOneKeyFillsTheQueue has one key send more requests than the engine is given at a time. The next place goes to the
@@ -26,7 +27,7 @@ func TestOneKeyFillsTheQueue(t *testing.T) {
 	reported := regexp.MustCompile(`(?m)^reveille_gateway_requests_open (\d+)$`)
 	open := func(want string) {
 		t.Helper()
-		calls.Eventually(t, limit, "open requests at the gateway", want, func() string {
+		kit.Becomes(t, "open requests at the gateway", want, func() string {
 			m := reported.FindSubmatch(call(t, "GET", s.URL+"/metrics", "", bearer(adminKey)).Body)
 			if m == nil {
 				return ""
@@ -43,11 +44,11 @@ func TestOneKeyFillsTheQueue(t *testing.T) {
 	}
 	flood := calls.ChatBody("m", 1, false)
 	ask(first, inferKey, chat, flood)
-	calls.Eventually(t, limit, "the first request at the engine", 1, made("chat/completions"))
+	kit.Becomes(t, "the first request at the engine", 1, made("chat/completions"))
 	for range places - 1 {
 		ask(ctx, inferKey, chat, flood)
 	}
-	calls.Eventually(t, limit, "requests at the engine", places, made("chat/completions"))
+	kit.Becomes(t, "requests at the engine", places, made("chat/completions"))
 	for range more {
 		ask(ctx, inferKey, chat, flood)
 	}
@@ -55,7 +56,7 @@ func TestOneKeyFillsTheQueue(t *testing.T) {
 	ask(ctx, otherKey, completions, `{"model":"m","max_tokens":1,"prompt":"hi"}`)
 	open("523")
 	leave()
-	calls.Eventually(t, limit, "requests of the other key at the engine", 1, made("completions"))
+	kit.Becomes(t, "requests of the other key at the engine", 1, made("completions"))
 	if n := made("chat/completions")(); n != places {
 		t.Errorf("the engine got %d requests of the first key before that of the other, want %d", n, places)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // TestEmbeddedRedisPassword checks that the embedded Redis answers nothing without the password of the state folder, that
@@ -222,17 +223,17 @@ func TestReplayedCatalogue(t *testing.T) {
 	s := testenv.Start(t, testenv.Spec{Redis: server, Models: calls.Catalogue{"m": "llm", "old": "llm"}.YAML(calls.LocalHost)})
 	rdb := s.Redis()
 	const catalogue = "rv:{main}:catalog"
-	calls.Eventually(t, limit, "a signed catalogue", true, func() bool { return rdb.HGet(t.Context(), catalogue, "mac").Val() != "" })
+	kit.Becomes(t, "a signed catalogue", true, func() bool { return rdb.HGet(t.Context(), catalogue, "mac").Val() != "" })
 	old := rdb.HGetAll(t.Context(), catalogue).Val()
 	s.SetModels(calls.Catalogue{"m": "llm"}.YAML(calls.LocalHost))
-	calls.Eventually(t, limit, "the newer catalogue", true, func() bool { return rdb.HGet(t.Context(), catalogue, "version").Val() != old["version"] })
+	kit.Becomes(t, "the newer catalogue", true, func() bool { return rdb.HGet(t.Context(), catalogue, "version").Val() != old["version"] })
 	if err := rdb.HSet(t.Context(), catalogue, old).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if a := call(t, "POST", s.URL+"/v1/chat/completions", calls.ChatBody("m", 1, false)); !a.OK() {
 		t.Error(a)
 	}
-	calls.Eventually(t, limit, "the catalogue published anew", true, func() bool {
+	kit.Becomes(t, "the catalogue published anew", true, func() bool {
 		m := rdb.HGetAll(t.Context(), catalogue).Val()
 		return m["version"] != old["version"] && m["serial"] > old["serial"]
 	})
@@ -275,14 +276,14 @@ func TestForgedOptionsDoNotPlace(t *testing.T) {
 		}
 	}
 	forge("options", "m", `{"choice_backend":"npu"}`)
-	calls.Eventually(t, limit, "the refusal of the options", "settings:options", refusedRecords)
+	kit.Becomes(t, "the refusal of the options", "settings:options", refusedRecords)
 	fresh("with forged options", 200)
 	forge("runtime", "choice", `{"backend":"npu"}`)
-	calls.Eventually(t, limit, "the refusal of both", "settings:options settings:runtime", refusedRecords)
+	kit.Becomes(t, "the refusal of both", "settings:options settings:runtime", refusedRecords)
 	fresh("with forged settings", 200)
 	if a := call(t, "POST", s.URL+"/v1/models/m/options", `{"choice_backend":"npu"}`, bearer(key)); !a.OK() {
 		t.Fatal(a)
 	}
-	calls.Eventually(t, limit, "the options that the owner saved", "settings:runtime", refusedRecords)
+	kit.Becomes(t, "the options that the owner saved", "settings:runtime", refusedRecords)
 	fresh("with the owner's options", 503)
 }

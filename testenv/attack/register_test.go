@@ -6,6 +6,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // TestRegisterNames registers weights under names that an URL, a command line or a template would read as something else.
@@ -61,7 +62,7 @@ func TestTightenedRegisterAllow(t *testing.T) {
 
 	s = start("hf://other")
 	const why = "is registered but not served: its weights do not lie where --register-allow allows them"
-	calls.Eventually(t, limit, "the model is withheld", true, func() bool { return strings.Contains(string(ask(s, "user.far").Body), why) })
+	kit.Becomes(t, "the model is withheld", true, func() bool { return strings.Contains(string(ask(s, "user.far").Body), why) })
 	for _, name := range []string{"user.far", "far"} {
 		a := call(t, "POST", s.URL+"/v1/chat/completions", `{"model":"`+name+`","messages":[{"role":"user","content":"x"}]}`, bearer(inferKey))
 		refused(t, name, a, 404)
@@ -78,7 +79,7 @@ func TestTightenedRegisterAllow(t *testing.T) {
 	s.Stop()
 
 	s = start("hf://lab")
-	calls.Eventually(t, limit, "the model is back", true, func() bool {
+	kit.Becomes(t, "the model is back", true, func() bool {
 		return strings.Contains(string(call(t, "GET", s.URL+"/v1/models?show_all=true", "", bearer(manageKey)).Body), "user.far")
 	})
 	if a := ask(s, "user.gone"); strings.Contains(string(a.Body), why) || a.Status != 404 {

@@ -16,6 +16,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // hostileEngine is the variable that makes this test program an engine that has been taken over: it does what the last
@@ -171,7 +172,7 @@ hosts:
 		if a, did := do(attempt); a.Err != nil || a.Status < 500 || did != "" {
 			t.Errorf("%s: %v", attempt, a)
 		}
-		calls.Eventually(t, limit, "after "+attempt, "ok", func() string { _, did := do("read " + model); return did })
+		kit.Becomes(t, "after "+attempt, "ok", func() string { _, did := do("read " + model); return did })
 	}
 	s.Kill() // the engine dies with its runner
 }

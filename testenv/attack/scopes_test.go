@@ -20,6 +20,7 @@ import (
 	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // promised is who may use each route.
@@ -207,7 +208,7 @@ func TestRightsOfKeys(t *testing.T) {
 		}
 	}
 	ask(ownerKey, "POST", "/api/chat", chat("7200"), 200)
-	calls.Eventually(t, limit, "the idle time that an owner set", "7200000", idle)
+	kit.Becomes(t, "the idle time that an owner set", "7200000", idle)
 
 	ask(ownerKey, "GET", "/upstream/m/health", "", 200)
 	ask(inferKey, "GET", "/logs", "", 403)

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -84,19 +83,4 @@ func (s *Stream) Last() (event string, err error) {
 func (s *Stream) Leave() {
 	s.cancel()
 	s.resp.Body.Close()
-}
-
-// Eventually waits until want is what look returns, for that long at most.
-func Eventually[T any](t testing.TB, limit time.Duration, what string, want T, look func() T) {
-	t.Helper()
-	expected := fmt.Sprint(want)
-	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		got := fmt.Sprint(look())
-		if got == expected {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %s, want %s", what, got, expected)
-		}
-	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // Row 9: an engine dies under a request that has no byte yet: it is loaded again and gets the request again, once. Only its
@@ -24,30 +25,30 @@ func TestRow09EngineKilled(t *testing.T) {
 	w.use("e")
 	s := calls.Open(t, w.client, w.url, "a", 100000)
 	held := later(func() calls.Answer { return w.ask("silent") })
-	calls.Eventually(t, patience, "loaded", []string{"a", "e", "silent"}, w.loaded)
-	calls.Eventually(t, patience, "requests of silent", "1", func() string { return w.field("silent", "in_flight") })
+	kit.Becomes(t, "loaded", []string{"a", "e", "silent"}, w.loaded)
+	kit.Becomes(t, "requests of silent", "1", func() string { return w.field("silent", "in_flight") })
 	first := w.engine("silent")
 	kill(t, first)
-	calls.Eventually(t, patience, "the request is at another engine", true, func() bool {
+	kit.Becomes(t, "the request is at another engine", true, func() bool {
 		now := w.engine("silent")
 		return now != 0 && now != first && w.field("silent", "in_flight") == "1"
 	})
 	kill(t, w.engine("silent"))
 	calm{status: 502, typ: "server_error", code: "engine_crashed", retry: 1}.must(t, "a request without an answer", await(t, "held", held))
-	calls.Eventually(t, patience, "loaded", []string{"a", "e"}, w.loaded)
+	kit.Becomes(t, "loaded", []string{"a", "e"}, w.loaded)
 	if _, err := s.Next(); err != nil {
 		t.Errorf("another model's stream: %v", err)
 	}
 	w.use("e")
 	queued := later(func() calls.Answer { return w.ask("b") })
-	calls.Eventually(t, patience, "queue", 1, w.queued)
+	kit.Becomes(t, "queue", 1, w.queued)
 	kill(t, w.engine("a"))
 	last, err := s.Last()
 	endsWith(t, "stream", last, err, "engine_crashed")
 	if a := await(t, "queued", queued); !a.OK() {
 		t.Errorf("a request that was queued behind the engine: %v", a)
 	}
-	calls.Eventually(t, patience, "loaded", []string{"b", "e"}, w.loaded)
+	kit.Becomes(t, "loaded", []string{"b", "e"}, w.loaded)
 	calls.Open(t, w.client, w.url, "a", 100000).Leave()
 }
 
@@ -77,7 +78,7 @@ func TestRow10EngineHangsAtLoad(t *testing.T) {
 			if n := w.spawns("hung"); n != 2 {
 				t.Errorf("%d starts, want 2", n)
 			}
-			calls.Eventually(t, patience, "engines", 0, func() int { return engines(sys) })
+			kit.Becomes(t, "engines", 0, func() int { return engines(sys) })
 			w.use("e")
 		})
 	}
@@ -107,7 +108,7 @@ func TestRow11EngineDoesNotInfer(t *testing.T) {
 		func() calls.Answer { return w.ask("e") },
 	} {
 		late.must(t, fmt.Sprintf("request %d", i), ask())
-		calls.Eventually(t, patience, "loaded, without the silent engine", []string{"r"}, w.loaded)
+		kit.Becomes(t, "loaded, without the silent engine", []string{"r"}, w.loaded)
 	}
 	w.use("r")
 	if n := w.spawns("a") + w.spawns("e") + w.spawns("r"); n != 3 {
@@ -141,7 +142,7 @@ func TestRow12Garbage(t *testing.T) {
 			t.Errorf("%s: %d starts before the third bad answer, pid %d", kind, n, pid)
 		}
 		bad.must(t, kind+", the third time", ask(kind, false))
-		calls.Eventually(t, patience, "the engine is gone, "+kind, true, func() bool { return w.engine(kind) != pid })
+		kit.Becomes(t, "the engine is gone, "+kind, true, func() bool { return w.engine(kind) != pid })
 		bad.must(t, kind+", restarted", ask(kind, false))
 		if n := w.spawns(kind); n != 2 {
 			t.Errorf("%s: %d starts, want 2", kind, n)
@@ -249,7 +250,7 @@ func TestRow23VictimNeverIdle(t *testing.T) {
 	}
 	s.Leave()
 	w.use("b")
-	calls.Eventually(t, patience, "queue", 0, w.queued)
+	kit.Becomes(t, "queue", 0, w.queued)
 }
 
 // Row 28: a model file that is broken. No engine gets to see it; the host is cleared for it once, and not for every request

@@ -14,6 +14,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // Row 14: a gateway is killed while a model loads for its client. The load goes on, and another gateway's client gets it.
@@ -21,7 +22,7 @@ func TestRow14GatewayKilledMidLoad(t *testing.T) {
 	t.Parallel()
 	w, g, _ := front(t, 2, calls.Catalogue{"a": "llm, " + calls.Options("--load-time 2s"), "b": "llm", "busy": "embedding, " + calls.Options(slow), "e": "embedding"}, testenv.Redis(t))
 	first := later(func() calls.Answer { return w.ask("a") })
-	calls.Eventually(t, patience, "state of a", "loading", func() string { return w.field("a", "state") })
+	kit.Becomes(t, "state of a", "loading", func() string { return w.field("a", "state") })
 	second := later(func() calls.Answer { return w.askAt(g[1].URL, "a") })
 	time.Sleep(100 * time.Millisecond) // it need not have come this far, but mostly has
 	g[0].Kill()
@@ -49,7 +50,7 @@ func TestRow15PausedGateway(t *testing.T) {
 	w, g, _ := front(t, 2, calls.Catalogue{"a": "llm, " + calls.Options(slow), "b": "llm", "c": "llm"}, testenv.Redis(t), "--hold=120s")
 	s := calls.Open(t, w.client, g[1].URL, "a", 100000)
 	held := later(func() calls.Answer { return w.ask("b") })
-	calls.Eventually(t, patience, "queue", 1, w.queued)
+	kit.Becomes(t, "queue", 1, w.queued)
 	g[0].Signal(syscall.SIGSTOP)
 	resume := sync.OnceFunc(func() { g[0].Signal(syscall.SIGCONT) })
 	defer resume()
@@ -62,7 +63,7 @@ func TestRow15PausedGateway(t *testing.T) {
 		t.Errorf("it waited %v for a gateway that sleeps", took)
 	}
 	time.Sleep(max(0, 16*time.Second-time.Since(paused))) // beyond the lease of 15 s
-	calls.Eventually(t, patience, "queue while the gateway sleeps", 0, w.queued)
+	kit.Becomes(t, "queue while the gateway sleeps", 0, w.queued)
 	resume()
 	if a := await(t, "the paused gateway's client", held); !a.OK() {
 		t.Errorf("the paused gateway's client: %v", a)
@@ -85,10 +86,10 @@ func TestRow17Partition(t *testing.T) {
 	flaky := testenv.NewFlaky(t, w.hget("rv:{main}:host:h", "addr"))
 	toRedis.Pause() // or the runner would see that its record names another address, and register again
 	w.move(flaky.Addr)
-	calls.Eventually(t, patience, "requests take the relay", true, func() bool { w.use("e"); return flaky.Open() > 0 })
+	kit.Becomes(t, "requests take the relay", true, func() bool { w.use("e"); return flaky.Open() > 0 })
 	s := calls.Open(t, w.client, w.url, "a", 100000)
 	silent := later(func() calls.Answer { return w.ask("silent") })
-	calls.Eventually(t, patience, "requests of silent", 1, func() int { return w.inFlight("silent") })
+	kit.Becomes(t, "requests of silent", 1, func() int { return w.inFlight("silent") })
 	before := []int{w.engine("a"), w.engine("e"), w.engine("silent")}
 
 	flaky.Refuse(true)
@@ -100,7 +101,7 @@ func TestRow17Partition(t *testing.T) {
 	// Nobody listens where the runner is said to be, until it registers again.
 	nowhere := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	var unsent calls.Answer
-	calls.Eventually(t, patience, "a request that cannot be sent", "host_unreachable", func() string {
+	kit.Becomes(t, "a request that cannot be sent", "host_unreachable", func() string {
 		w.move(nowhere)
 		unsent = w.askFor("e", 1)
 		return unsent.Code()
@@ -127,13 +128,13 @@ func TestRow18ClientsLeaveTheQueue(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		leave = append(leave, cancel)
 		later(func() calls.Answer { return calls.Chat(ctx, w.client, g[i].URL, "b", 1, false) })
-		calls.Eventually(t, patience, "gateways that wait", i+1, waiters)
+		kit.Becomes(t, "gateways that wait", i+1, waiters)
 	}
 	for i, left := range []int{1, 0} {
 		leave[i]()
-		calls.Eventually(t, patience, "gateways that wait", left, waiters)
-		calls.Eventually(t, patience, "queue", left, w.queued)
-		calls.Eventually(t, patience, "a departure is counted", true, func() bool {
+		kit.Becomes(t, "gateways that wait", left, waiters)
+		kit.Becomes(t, "queue", left, w.queued)
+		kit.Becomes(t, "a departure is counted", true, func() bool {
 			return strings.Contains(string(calls.Get(t.Context(), w.client, g[i].URL+"/metrics").Body), `reveille_gateway_answers_total{route="chat",status="499"} 1`)
 		})
 	}
@@ -155,7 +156,7 @@ func TestRow21Herd(t *testing.T) {
 	w, g, _ := front(t, 4, calls.Catalogue{"a": "llm, " + calls.Options("--load-time 1s --tokens 2")}, testenv.Redis(t))
 	client := calls.Client(t, herd)
 	client.Transport.(*http.Transport).DisableKeepAlives = true
-	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*kit.Patience)
 	defer cancel()
 	answers := make([]calls.Answer, herd)
 	began := time.Now()
@@ -180,7 +181,7 @@ func TestRow21Herd(t *testing.T) {
 		t.Errorf("%d spawns, want 1", n)
 	}
 	t.Logf("%d requests in %v, the longest %v, one spawn", herd, took, longest)
-	calls.Eventually(t, patience, "open requests afterwards", "0", func() string { return w.field("a", "in_flight") })
+	kit.Becomes(t, "open requests afterwards", "0", func() string { return w.field("a", "in_flight") })
 }
 
 // Row 31: a gateway that is told to end becomes unready, tells those who wait, lets streams come to their end, and goes
@@ -190,7 +191,7 @@ func TestRow31GatewayTerminated(t *testing.T) {
 	w, g, _ := front(t, 2, calls.Catalogue{"a": "llm, " + calls.Options("--token-delay 20ms --tokens 150"), "b": "llm"}, testenv.Redis(t))
 	s := calls.Open(t, w.client, w.url, "a", 150)
 	held := later(func() calls.Answer { return w.ask("b") })
-	calls.Eventually(t, patience, "queue", 1, w.queued)
+	kit.Becomes(t, "queue", 1, w.queued)
 	g[0].Signal(syscall.SIGTERM)
 	calm{status: 503, typ: "server_error", code: "draining", retry: 1}.must(t, "a request that waits", await(t, "held", held))
 	if a := calls.Get(t.Context(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, w.url+"/ready"); a.Err == nil && a.Status != 503 {
@@ -205,7 +206,7 @@ func TestRow31GatewayTerminated(t *testing.T) {
 		if !g[0].State().Success() {
 			t.Errorf("it ended with %v", g[0].State())
 		}
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		t.Error("it does not end")
 	}
 	if a := w.askAt(g[1].URL, "b"); !a.OK() {

@@ -8,6 +8,7 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/imds"
+	"reveille/testenv/kit"
 )
 
 // spot starts a gateway over two hosts: `spot`, whose machine's metadata service is returned, and `other`, which the
@@ -25,7 +26,7 @@ func spot(t *testing.T, models calls.Catalogue, args ...string) (*world, *imds.S
 	gateway := testenv.StartGateway(t, url, secret, models.YAML("hosts:\n"+host("spot", addr)+host("other", otherAddr)))
 	w := &world{t: t, url: gateway.URL, host: "spot", models: models, client: calls.Client(t, 16), rdb: redisAt(t, redis), log: runner.Log, pid: runner.PID()}
 	for _, name := range []string{"spot", "other"} {
-		calls.Eventually(t, patience, "state of "+name, "ready", func() string { return w.hget("rv:{main}:host:"+name, "state") })
+		kit.Becomes(t, "state of "+name, "ready", func() string { return w.hget("rv:{main}:host:"+name, "state") })
 	}
 	return w, service
 }
@@ -42,10 +43,10 @@ func TestRow26SpotNotice(t *testing.T) {
 		t.Fatalf("e is served by %s", a.Header.Get("x-runner"))
 	}
 	loading := later(func() calls.Answer { return w.ask("r") })
-	calls.Eventually(t, patience, "state of r", "loading", func() string { return w.field("r", "state") })
+	kit.Becomes(t, "state of r", "loading", func() string { return w.field("r", "state") })
 	began := time.Now()
 	service.Interrupt(began.Add(2 * time.Minute))
-	calls.Eventually(t, patience, "state of the host", "draining", func() string { return w.hget("rv:{main}:host:spot", "state") })
+	kit.Becomes(t, "state of the host", "draining", func() string { return w.hget("rv:{main}:host:spot", "state") })
 	t.Logf("draining %v after the notice", time.Since(began))
 	gone := calm{status: 503, typ: "server_error", code: "host_interrupted", retry: 30}
 	gone.must(t, "a request whose load was under way", await(t, "r", loading))
@@ -72,12 +73,12 @@ func TestRow26SpotEnd(t *testing.T) {
 	w, service := spot(t, calls.Catalogue{"a": "llm, hosts: [spot], " + calls.Options(slow), "silent": "reranking, hosts: [spot], " + calls.Options("--hang infer")})
 	s := calls.Open(t, w.client, w.url, "a", 100000)
 	silent := later(func() calls.Answer { return w.ask("silent") })
-	calls.Eventually(t, patience, "requests of silent", "1", func() string { return w.field("silent", "in_flight") })
+	kit.Becomes(t, "requests of silent", "1", func() string { return w.field("silent", "in_flight") })
 	service.Interrupt(time.Now().Add(11 * time.Second))
 	last, err := s.Last()
 	endsWith(t, "stream", last, err, "host_interrupted")
 	calm{status: 503, typ: "server_error", code: "host_interrupted", retry: 30}.must(t, "a request without an answer", await(t, "silent", silent))
-	calls.Eventually(t, patience, "state of the host", "asleep", func() string { return w.hget("rv:{main}:host:spot", "state") })
+	kit.Becomes(t, "state of the host", "asleep", func() string { return w.hget("rv:{main}:host:spot", "state") })
 	if n := len(w.loaded()); n != 0 {
 		t.Errorf("%d models are left", n)
 	}

@@ -24,13 +24,13 @@ import (
 	"reveille/runner/host"
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 const (
-	patience = 60 * time.Second // longest wait for anything that must happen
-	soon     = 5 * time.Second  // longest for an answer that must not wait for anything, on a machine with too much to do
-	slow     = "--token-delay 20ms --tokens 100000"
-	secret   = "faults-faults-faults-faults-fault"
+	soon   = 5 * time.Second // longest for an answer that must not wait for anything, on a machine with too much to do
+	slow   = "--token-delay 20ms --tokens 100000"
+	secret = "faults-faults-faults-faults-fault"
 )
 
 // world is a system with stand-in engines and the eyes of a test on it.
@@ -76,12 +76,12 @@ func frontVia(t *testing.T, n int, models calls.Catalogue, redisAddr, runnersRed
 		gateways = append(gateways, testenv.StartGateway(t, url, secret, text, args...))
 	}
 	w = &world{t: t, url: gateways[0].URL, host: "h", models: models, client: calls.Client(t, 64), rdb: redisAt(t, redisAddr), log: runner.Log, pid: runner.PID()}
-	calls.Eventually(t, patience, "state of the host", "ready", func() string { return w.hget("rv:{main}:host:h", "state") })
+	kit.Becomes(t, "state of the host", "ready", func() string { return w.hget("rv:{main}:host:h", "state") })
 	return w, gateways, runner
 }
 
 func redisAt(t *testing.T, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: patience})
+	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: kit.Patience})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -198,14 +198,14 @@ func (w *world) spawns(model string) int {
 func (w *world) ask(model string) calls.Answer { return w.askAt(w.url, model) }
 
 func (w *world) askAt(base, model string) calls.Answer {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*kit.Patience)
 	defer cancel()
 	return calls.Infer(ctx, w.client, base, w.models.Type(model), model)
 }
 
 // askFor is ask with a client that waits no longer than so many seconds.
 func (w *world) askFor(model string, seconds int) calls.Answer {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*kit.Patience)
 	defer cancel()
 	req, err := calls.Request(ctx, w.url, w.models.Type(model), model)
 	if err == nil {
@@ -237,8 +237,8 @@ func await(t *testing.T, what string, c <-chan calls.Answer) calls.Answer {
 	select {
 	case a := <-c:
 		return a
-	case <-time.After(patience):
-		t.Fatalf("%s: no answer in %v", what, patience)
+	case <-time.After(kit.Patience):
+		t.Fatalf("%s: no answer in %v", what, kit.Patience)
 		return calls.Answer{}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // away is the answer to a cold request without Redis.
@@ -80,20 +81,20 @@ func TestRow01RedisAway(t *testing.T) {
 			}
 
 			tc.heal(w, server, flaky)
-			late := time.Now().Add(patience)
+			late := time.Now().Add(kit.Patience)
 			a := w.ask("cold")
 			for ; !a.OK() && time.Now().Before(late); a = w.ask("cold") {
 				away.must(t, "a cold request afterwards", a)
 				time.Sleep(time.Duration(a.RetryAfter()) * time.Second)
 			}
 			if !a.OK() {
-				t.Errorf("a cold request %v after Redis came back: %v", patience, a)
+				t.Errorf("a cold request %v after Redis came back: %v", kit.Patience, a)
 			}
-			calls.Eventually(t, patience, "processes", before, pids)
+			kit.Becomes(t, "processes", before, pids)
 			if n := w.spawns("a") + w.spawns("e") + w.spawns("cold"); n != 3 {
 				t.Errorf("%d engines were started, want 3: nothing had to be stopped or loaded twice", n)
 			}
-			calls.Eventually(t, patience, "tickets in the queue", 0, w.queued)
+			kit.Becomes(t, "tickets in the queue", 0, w.queued)
 			if _, err := s.Next(); err != nil {
 				t.Errorf("the open stream ended: %v", err)
 			}
@@ -124,7 +125,7 @@ func (w *world) misconfigure() {
 		w.t.Fatal(err)
 	}
 	_ = w.rdb.BgSave(w.t.Context()).Err() // how it ends is asked for next
-	calls.Eventually(w.t, patience, "a write", true, func() bool {
+	kit.Becomes(w.t, "a write", true, func() bool {
 		return redis.HasErrorPrefix(w.rdb.Set(w.t.Context(), "probe", "1", time.Second).Err(), "MISCONF")
 	})
 }
@@ -150,7 +151,7 @@ func TestRow03Failover(t *testing.T) {
 		a, _ := sentinel.GetMasterAddrByName(t.Context(), "main").Result()
 		return strings.Join(a, ":")
 	}
-	calls.Eventually(t, patience, "replicas known to the sentinel", 1, func() int { l, _ := sentinel.Replicas(t.Context(), "main").Result(); return len(l) })
+	kit.Becomes(t, "replicas known to the sentinel", 1, func() int { l, _ := sentinel.Replicas(t.Context(), "main").Result(); return len(l) })
 	linked := func(of, to string) func() bool {
 		c := redisAt(t, of)
 		return func() bool {
@@ -159,7 +160,7 @@ func TestRow03Failover(t *testing.T) {
 			return strings.Contains(info, "role:slave") && strings.Contains(info, "master_port:"+p) && strings.Contains(info, "master_link_status:up")
 		}
 	}
-	calls.Eventually(t, patience, "the replica is in step", true, linked(two.Addr, one.Addr))
+	kit.Becomes(t, "the replica is in step", true, linked(two.Addr, one.Addr))
 
 	w, _ := start(t, calls.Catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "r1": "reranking", "r2": "reranking"}, one, "", "",
 		fmt.Sprintf("--redis-url=redis://127.0.0.1:%d/0?master_name=main", at))
@@ -180,7 +181,7 @@ func TestRow03Failover(t *testing.T) {
 				return
 			}
 			away.must(t, what, a)
-			if time.Since(began) > patience {
+			if time.Since(began) > kit.Patience {
 				t.Fatalf("%s: %v", what, a)
 			}
 			w.use("e")
@@ -190,19 +191,19 @@ func TestRow03Failover(t *testing.T) {
 	if err := sentinel.Failover(t.Context(), "main").Err(); err != nil {
 		t.Fatal(err)
 	}
-	calls.Eventually(t, patience, "primary after the failover", two.Addr, primary)
+	kit.Becomes(t, "primary after the failover", two.Addr, primary)
 	w.use("e")
 	cold("after a failover", "r2")
 	w.rdb = redisAt(t, two.Addr)
-	calls.Eventually(t, patience, "a's process in the new primary", pid, func() int { return w.engine("a") })
+	kit.Becomes(t, "a's process in the new primary", pid, func() int { return w.engine("a") })
 
-	calls.Eventually(t, 2*patience, "the demoted primary is in step", true, linked(one.Addr, two.Addr))
+	kit.Becomes(t, "the demoted primary is in step", true, linked(one.Addr, two.Addr))
 	two.Kill()
 	w.use("e")
 	cold("after the primary was killed", "r1")
-	calls.Eventually(t, patience, "primary after the kill", one.Addr, primary)
+	kit.Becomes(t, "primary after the kill", one.Addr, primary)
 	w.rdb = redisAt(t, one.Addr)
-	calls.Eventually(t, patience, "loaded in the new primary", []string{"a", "e", "r1"}, w.loaded)
+	kit.Becomes(t, "loaded in the new primary", []string{"a", "e", "r1"}, w.loaded)
 	if now := w.engine("a"); now != pid || w.spawns("a") != 1 || w.spawns("e") != 1 {
 		t.Errorf("a's process %d became %d", pid, now)
 	}
@@ -249,7 +250,7 @@ func TestRow07OutcomeLost(t *testing.T) {
 	if a := w.ask("none"); a.OK() { // what is lost shall not be Redis' word that it has no such script yet
 		t.Fatal(a)
 	}
-	store, err := state.Open(state.Options{URL: "redis://" + server.Addr, Secret: []byte(secret), Timeout: patience})
+	store, err := state.Open(state.Options{URL: "redis://" + server.Addr, Secret: []byte(secret), Timeout: kit.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,14 +260,14 @@ func TestRow07OutcomeLost(t *testing.T) {
 	// A gateway that waits for a, and is slow to send its request.
 	const slowcoach = "slowcoach"
 	var place state.Acquired
-	calls.Eventually(t, patience, "a place in the load of a", nil, func() error {
+	kit.Becomes(t, "a place in the load of a", nil, func() error {
 		snap, err := store.Snapshot(t.Context())
 		if err == nil {
 			place, err = store.Acquire(t.Context(), state.Want{Gateway: slowcoach, Model: "a", Host: w.host, Revision: snap.Revision})
 		}
 		return err
 	})
-	calls.Eventually(t, patience, "outcome of the load", "ready", func() string {
+	kit.Becomes(t, "outcome of the load", "ready", func() string {
 		st, err := store.Renew(t.Context(), slowcoach, place.Ticket)
 		if err != nil {
 			t.Fatal(err)
@@ -275,10 +276,10 @@ func TestRow07OutcomeLost(t *testing.T) {
 	})
 	select {
 	case <-lossy.lost:
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		t.Fatal("no reply was lost")
 	}
-	calls.Eventually(t, patience, "registered anew", true, func() bool { return w.view().Generation > registered })
+	kit.Becomes(t, "registered anew", true, func() bool { return w.view().Generation > registered })
 	if m := w.view().Models; len(m) != 1 || m[0].Reserved != 1 {
 		t.Errorf("the runner holds %+v, want a kept for one", m)
 	}

@@ -3,13 +3,14 @@ package kit
 
 import (
 	"bytes"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 )
 
 // Patience is the longest that a test waits for what must happen.
-const Patience = time.Minute
+const Patience = 2 * time.Minute
 
 // Eventually asks ok again and again until it holds, and fails the test if that takes longer than [Patience].
 func Eventually(t testing.TB, what string, ok func() bool) {
@@ -20,13 +21,30 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 // Within is [Eventually] with a bound of its own.
 func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
+	if !holds(bound, ok) {
+		t.Fatalf("not within %v: %s", bound, what)
+	}
+}
+
+// Becomes is [Eventually] for a value: it waits until look returns want, or what prints as want does.
+func Becomes[T any](t testing.TB, what string, want T, look func() T) {
+	t.Helper()
+	var got string
+	if !holds(Patience, func() bool { got = fmt.Sprint(look()); return got == fmt.Sprint(want) }) {
+		t.Fatalf("%s: %s after %v, want %v", what, got, Patience, want)
+	}
+}
+
+// holds waits until ok holds, and reports whether it did within the bound.
+func holds(bound time.Duration, ok func() bool) bool {
 	pause := time.Millisecond
 	for end := time.Now().Add(bound); !ok(); time.Sleep(pause) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", bound, what)
+			return false
 		}
 		pause = min(2*pause, 20*time.Millisecond)
 	}
+	return true
 }
 
 // Buffer keeps what is written to it, such as a log. It is safe for concurrent use.

@@ -13,7 +13,7 @@ import (
 
 	"reveille/infra/state"
 	"reveille/testenv"
-	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // TestFailover (faults 3 and 6): a replica that lags is promoted while clients are at work. They come to it by
@@ -60,7 +60,7 @@ func newPair(t *testing.T) *pair {
 	p.link = testenv.NewFlaky(t, p.first.Addr)
 	p.second = testenv.StartRedis(t, "--replicaof", strings.Replace(p.link.Addr, ":", " ", 1))
 	p.one, p.two = redisAt(t, p.first.Addr), redisAt(t, p.second.Addr)
-	calls.Eventually(t, patience, "the replica is in step", true, func() bool {
+	kit.Becomes(t, "the replica is in step", true, func() bool {
 		return strings.Contains(p.two.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
 	p.primary = p.first.Addr
@@ -68,7 +68,7 @@ func newPair(t *testing.T) *pair {
 }
 
 func redisAt(t testing.TB, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: patience})
+	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: kit.Patience})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -118,7 +118,7 @@ func (p *pair) await() {
 	if err := conn.Set(p.t.Context(), "mark", "1", 0).Err(); err != nil {
 		p.t.Fatal(err)
 	}
-	if n, err := conn.Wait(p.t.Context(), 1, patience/2).Result(); n != 1 || err != nil {
+	if n, err := conn.Wait(p.t.Context(), 1, kit.Patience/2).Result(); n != 1 || err != nil {
 		p.t.Fatalf("%d replicas are in step, %v", n, err)
 	}
 }

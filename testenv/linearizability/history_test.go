@@ -17,6 +17,7 @@ import (
 
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 var (
@@ -32,11 +33,10 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	patience = 60 * time.Second // longest for anything that must happen
-	pools    = 3
-	cuts     = 6               // of all connections in a history
-	extra    = 20              // histories at most to see what must be seen
-	timeout  = 5 * time.Second // of a call: a slow day is not what this is about
+	pools   = 3
+	cuts    = 6               // of all connections in a history
+	extra   = 20              // histories at most to see what must be seen
+	timeout = 5 * time.Second // of a call: a slow day is not what this is about
 )
 
 // clients of a pool: gateways, runners and a sweep.
@@ -183,7 +183,7 @@ func collect(t *testing.T, one func(t *testing.T, round, length int) *history, k
 	missing := func() []string {
 		return slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return told[k] > 0 })
 	}
-	impatient := func() bool { return time.Since(began) > patience }
+	impatient := func() bool { return time.Since(began) > kit.Patience }
 	length := *length
 	for round := 0; judged < *rounds || len(missing()) > 0 && judged < *rounds+extra && !impatient(); round++ {
 		ok := t.Run(fmt.Sprint("round", round), func(t *testing.T) {

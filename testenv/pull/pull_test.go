@@ -22,8 +22,6 @@ import (
 	"reveille/testenv/kit"
 )
 
-const patience = 60 * time.Second // longest wait for anything that must happen
-
 // world is a running system and the hub that it fetches from.
 type world struct {
 	*testenv.System
@@ -203,7 +201,7 @@ hosts: {local: {driver: local, devices: [cpu]}}
 		return e
 	}
 	told := regexp.MustCompile(`^: loading model=far state=pulling host=local waited=\d+ position=1 bytes_done=[1-9]\d* bytes_total=100000$`)
-	for end := time.Now().Add(patience); !told.MatchString(next()); {
+	for end := time.Now().Add(kit.Patience); !told.MatchString(next()); {
 		if time.Now().After(end) {
 			t.Fatal("no comment tells the bytes")
 		}

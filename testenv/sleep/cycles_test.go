@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 // moments are the steps of going to sleep at which a request may come. Those of waking follow from the request.
@@ -100,7 +102,7 @@ func TestNothingIsLostInSleepCycles(t *testing.T) {
 			for left.Add(-1) >= 0 && !t.Failed() {
 				moment := moments[rand.N(len(moments))]
 				late := make(chan struct{})
-				timer := time.AfterFunc(patience, func() { close(late) })
+				timer := time.AfterFunc(kit.Patience, func() { close(late) })
 				var e step
 				var ok bool
 				e, at, ok = told.next(at, late, func(e step) bool { return e.Host == host && e.reached(moment) })

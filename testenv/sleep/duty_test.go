@@ -48,7 +48,7 @@ func (p *pool) expectAll(g *gateway, c <-chan calls.Answer) {
 			if !a.OK() {
 				p.t.Errorf("%s: %v", g.url, a)
 			}
-		case <-time.After(2 * patience):
+		case <-time.After(2 * kit.Patience):
 			p.t.Fatal("a request has no answer")
 		}
 	}
@@ -103,7 +103,7 @@ func (p *pool) killHolder(answers map[*gateway]chan calls.Answer) {
 	for range p.count(g, crowd) {
 		select {
 		case <-answers[g]:
-		case <-time.After(patience):
+		case <-time.After(kit.Patience):
 			p.t.Fatal("a request to a dead gateway goes on")
 		}
 	}

@@ -14,11 +14,11 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 const (
-	patience = 2 * time.Minute       // longest wait for anything that must happen
-	glance   = 10 * time.Millisecond // between two looks
+	glance = 10 * time.Millisecond // between two looks
 )
 
 // client is of the tests' own: it keeps as many connections as they want, and no connection of an earlier system.
@@ -26,7 +26,7 @@ func client(t *testing.T) *http.Client { return calls.Client(t, 1024) }
 
 // chat asks a model, once. It may be called from any goroutine.
 func chat(ctx context.Context, c *http.Client, base, model string, stream bool) calls.Answer {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, 2*kit.Patience)
 	defer cancel()
 	return calls.Chat(ctx, c, base, model, 4, stream)
 }
@@ -52,7 +52,7 @@ func field(t *testing.T, rdb *redis.Client, key, name string) string {
 }
 
 func connect(t *testing.T, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: patience, ReadTimeout: patience, WriteTimeout: patience})
+	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: kit.Patience, ReadTimeout: kit.Patience, WriteTimeout: kit.Patience})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -145,7 +145,7 @@ func (j *journal) here() int {
 func (j *journal) expect(t *testing.T, steps ...string) {
 	t.Helper()
 	late := make(chan struct{})
-	defer time.AfterFunc(patience, func() { close(late) }).Stop()
+	defer time.AfterFunc(kit.Patience, func() { close(late) }).Stop()
 	at := 0
 	for _, want := range steps {
 		_, after, ok := j.next(at, late, func(e step) bool { return e.String() == want })

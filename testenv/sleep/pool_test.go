@@ -106,7 +106,7 @@ func (p *pool) spawn(name, program string, args ...string) (*exec.Cmd, string) {
 	}
 	p.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		kill := time.AfterFunc(kit.Patience, func() { _ = cmd.Process.Kill() })
 		defer kill.Stop()
 		_ = cmd.Wait()
 		text, _ := os.ReadFile(log)

@@ -32,7 +32,7 @@ func TestWakeOnLAN(t *testing.T) {
 			if !a.OK() {
 				t.Fatal(a)
 			}
-		case <-time.After(2 * patience):
+		case <-time.After(2 * kit.Patience):
 			t.Fatal("a request has no answer")
 		}
 		kit.Eventually(t, "the machine is off", func() bool {
@@ -96,7 +96,7 @@ func (m *magic) wait(t *testing.T) {
 	t.Helper()
 	select {
 	case <-m.heard:
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		t.Fatal("no magic packet came")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"reveille/testenv"
-	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // aftermath is how long requests may still be refused for a kill once another process is in the place: Redis' state is
@@ -127,7 +127,7 @@ func (p *pool) killRunner() {
 	p.mourn(death{what: "runner"})
 	p.end("runner", runner)
 	for _, e := range orphans {
-		calls.Eventually(p.t, 15*time.Second, "alive after its runner: "+e.String(), false, e.Alive)
+		kit.Becomes(p.t, "alive after its runner: "+e.String(), false, e.Alive)
 	}
 	fresh := p.startRunner()
 	p.victims.Lock()
@@ -161,7 +161,7 @@ func (p *pool) killEngine() {
 		before := crashes(runner)
 		p.mourn(death{what: "engine"})
 		_ = syscall.Kill(victim.PID, syscall.SIGKILL)
-		calls.Eventually(p.t, patience, "alive after it was killed: "+victim.String(), false, victim.Alive)
+		kit.Becomes(p.t, "alive after it was killed: "+victim.String(), false, victim.Alive)
 		for heard := time.Now().Add(5 * time.Second); time.Now().Before(heard); time.Sleep(50 * time.Millisecond) {
 			if crashes(runner) > before {
 				p.replaced()

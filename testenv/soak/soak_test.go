@@ -22,6 +22,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 var minutes = flag.Float64("minutes", 0, "how long to soak")
@@ -250,11 +251,11 @@ func (p *pool) settle() {
 		return "no " + name
 	}
 	for _, g := range []*testenv.Program{p.steady, p.victims.gateway} {
-		calls.Eventually(t, patience, "open requests of a gateway", "0", func() string { return gauge(g.URL, "reveille_gateway_requests_open") })
+		kit.Becomes(t, "open requests of a gateway", "0", func() string { return gauge(g.URL, "reveille_gateway_requests_open") })
 	}
 	key := func(kind string) string { return "rv:{main}:" + kind + ":h" }
-	calls.Eventually(t, patience, "tickets in the queue", 0, func() int64 { n, _ := p.rdb.LLen(t.Context(), key("queue")).Result(); return n })
-	calls.Eventually(t, patience, "models with requests", nil, func() (busy []string) {
+	kit.Becomes(t, "tickets in the queue", 0, func() int64 { n, _ := p.rdb.LLen(t.Context(), key("queue")).Result(); return n })
+	kit.Becomes(t, "models with requests", nil, func() (busy []string) {
 		for _, m := range p.rdb.SMembers(t.Context(), key("models")).Val() {
 			if n := p.rdb.HGet(t.Context(), key("model")+":"+m, "in_flight").Val(); n != "0" && n != "" {
 				busy = append(busy, m+": "+n)
@@ -271,9 +272,9 @@ func (p *pool) settle() {
 	if a := calls.Post(t.Context(), p.http, p.steady.URL+"/v1/unload", "{}"); a.Status != http.StatusOK {
 		t.Errorf("unload in the end: %v", a)
 	}
-	calls.Eventually(t, patience, "engines in the end", 0, func() int { return len(engines(p.victims.runner.PID())) })
+	kit.Becomes(t, "engines in the end", 0, func() int { return len(engines(p.victims.runner.PID())) })
 	for e := range p.engines {
-		calls.Eventually(t, patience, "alive in the end: "+e.String(), false, e.Alive)
+		kit.Becomes(t, "alive in the end: "+e.String(), false, e.Alive)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // TestCluster tells the whole story over a Redis Cluster with TLS, as a serverless cache is one: gateway, runner and warmer
@@ -57,9 +58,9 @@ func TestCluster(t *testing.T) {
 		if a := w.ask("b"); a.err != nil || a.status != http.StatusOK {
 			t.Error(a)
 		}
-		eventually(t, "loaded", []string{"b", "e"}, w.loaded)
+		kit.Becomes(t, "loaded", []string{"b", "e"}, w.loaded)
 		// The subscriber is on a node that has none of the pool's keys.
-		eventually(t, "events not heard", []string{}, func() []string { return heard.missing("a loaded", "e loaded", "a unloaded", "b loading", "b loaded") })
+		kit.Becomes(t, "events not heard", []string{}, func() []string { return heard.missing("a loaded", "e loaded", "a unloaded", "b loading", "b loaded") })
 	})
 	t.Run("health", func(t *testing.T) {
 		for _, path := range []string{"/health", "/ready", "/v1/health"} {
@@ -94,10 +95,10 @@ func TestCluster(t *testing.T) {
 		patient := catalog()
 		w.SetModels("defaults: {idle: 300ms}\n" + models.yaml())
 		host := func() string { return w.rdb.HGet(t.Context(), "rv:{main}:host:local", "state").Val() }
-		eventually(t, "host", "asleep", host)
-		eventually(t, "processes", 0, func() int { return len(w.Processes()) })
+		kit.Becomes(t, "host", "asleep", host)
+		kit.Becomes(t, "processes", 0, func() int { return len(w.Processes()) })
 		w.SetModels(models.yaml())
-		eventually(t, "catalogue", patient, catalog)
+		kit.Becomes(t, "catalogue", patient, catalog)
 		if a := w.ask("b"); a.err != nil || a.status != http.StatusOK || host() != "ready" {
 			t.Errorf("%v, the host is %s", a, host())
 		}
@@ -107,11 +108,11 @@ func TestCluster(t *testing.T) {
 		cluster.Kill(at)
 		w.use("b") // from the mirror
 		cluster.Restart(at)
-		eventually(t, "loaded", []string{"b"}, w.loadedNow)
+		kit.Becomes(t, "loaded", []string{"b"}, w.loadedNow)
 		if now := w.pid("b"); now != pid {
 			t.Errorf("the engine is process %d, it was %d", now, pid)
 		}
-		eventually(t, "ready", http.StatusOK, func() int { return do(w.get("/ready")).status })
+		kit.Becomes(t, "ready", http.StatusOK, func() int { return do(w.get("/ready")).status })
 		w.use("a") // a swap
 	})
 }
@@ -128,7 +129,7 @@ func (w *world) loadedNow() []string {
 // command runs a program on the cluster and returns what it printed.
 func command(t *testing.T, cluster *testenv.RedisCluster, program string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*kit.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, testenv.Build(t, program), args...)
 	cmd.Env = append(os.Environ(), "REVEILLE_REDIS_URL="+cluster.URL()+"?"+testenv.PatientCalls, "SSL_CERT_FILE="+cluster.Authority)

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"reveille/testenv/kit"
 )
 
 // embedding is a stand-in's model whose engine has the given flags.
@@ -99,7 +101,7 @@ func (w *world) wantMetrics(model string, want map[string]float64) {
 		}
 		return strings.Join(out, "")
 	}
-	eventually(w.t, "metrics of "+model, lines(want), func() string {
+	kit.Becomes(w.t, "metrics of "+model, lines(want), func() string {
 		got := map[string]float64{}
 		for name, value := range w.queueMetrics() {
 			if of, name, _ := strings.Cut(name, " "); of == model {
@@ -165,7 +167,7 @@ func TestEmbeddingQueueGauges(t *testing.T) {
 	w.use("other")
 	gauges := func(pending, inFlight, active float64) {
 		t.Helper()
-		eventually(t, "pending, in flight, active", [3]float64{pending, inFlight, active}, func() [3]float64 {
+		kit.Becomes(t, "pending, in flight, active", [3]float64{pending, inFlight, active}, func() [3]float64 {
 			m := w.queueMetrics()
 			return [3]float64{m["stuck pending_tokens"], m["stuck in_flight_tokens"], m["stuck active_batches"]}
 		})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 func TestHundredFirstRequestsMakeOneLoad(t *testing.T) {
@@ -40,9 +41,9 @@ func TestClientLeavesLoading(t *testing.T) {
 	t.Parallel()
 	w := start(t, catalogue{"a": "llm, " + options("--load-time 1s"), "b": "llm"})
 	_, leave := w.later("a")
-	eventually(t, "state of a", "loading", func() string { return w.field("a", "state") })
+	kit.Becomes(t, "state of a", "loading", func() string { return w.field("a", "state") })
 	leave()
-	eventually(t, "loaded", []string{"a"}, w.loaded)
+	kit.Becomes(t, "loaded", []string{"a"}, w.loaded)
 	began := time.Now()
 	w.use("b")
 	if took := time.Since(began); took > 10*time.Second {
@@ -55,14 +56,14 @@ func TestClientLeavesStreaming(t *testing.T) {
 	w := start(t, catalogue{"a": "llm, " + options(slow), "silent": "embedding, " + options("--hang infer")})
 	s := w.chat("a", 100000)
 	s.leave()
-	eventually(t, "calls of a cancelled", 1, func() int { return w.stats("a").Cancelled })
-	eventually(t, "a's open requests", "0", func() string { return w.field("a", "in_flight") })
+	kit.Becomes(t, "calls of a cancelled", 1, func() int { return w.stats("a").Cancelled })
+	kit.Becomes(t, "a's open requests", "0", func() string { return w.field("a", "in_flight") })
 
 	_, leave := w.later("silent") // not a byte will ever come
-	eventually(t, "silent is loaded", []string{"a", "silent"}, w.loaded)
-	eventually(t, "calls of silent", 1, func() int { return w.stats("silent").InFlight })
+	kit.Becomes(t, "silent is loaded", []string{"a", "silent"}, w.loaded)
+	kit.Becomes(t, "calls of silent", 1, func() int { return w.stats("silent").InFlight })
 	leave()
-	eventually(t, "calls of silent cancelled", 1, func() int { return w.stats("silent").Cancelled })
+	kit.Becomes(t, "calls of silent cancelled", 1, func() int { return w.stats("silent").Cancelled })
 }
 
 // An engine that dies in the middle of a stream ends it with an error event; the next request loads the model again.
@@ -75,7 +76,7 @@ func TestEngineKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	endsWithError(t, s, "engine_crashed")
-	eventually(t, "record of a", "", func() string { return w.field("a", "state") })
+	kit.Becomes(t, "record of a", "", func() string { return w.field("a", "state") })
 	again := w.chat("a", 100000)
 	if now := w.pid("a"); now == pid || now == 0 {
 		t.Errorf("process %d after %d", now, pid)
@@ -113,8 +114,8 @@ func TestRunnerKilled(t *testing.T) {
 	w.use("e")
 	s := w.chat("a", 100000)
 	silent, _ := w.later("silent")
-	eventually(t, "loaded", []string{"a", "e", "silent"}, w.loaded)
-	eventually(t, "calls of silent", 1, func() int { return w.stats("silent").InFlight })
+	kit.Becomes(t, "loaded", []string{"a", "e", "silent"}, w.loaded)
+	kit.Becomes(t, "calls of silent", 1, func() int { return w.stats("silent").InFlight })
 	runner := w.runner()
 	engines := testenv.Descendants(runner.PID)
 	if len(engines) != 3 {
@@ -124,7 +125,7 @@ func TestRunnerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range engines {
-		eventually(t, fmt.Sprint("alive: ", e), false, e.Alive)
+		kit.Becomes(t, fmt.Sprint("alive: ", e), false, e.Alive)
 	}
 	endsWithError(t, s, "runner_failed")
 	select {
@@ -132,11 +133,11 @@ func TestRunnerKilled(t *testing.T) {
 		if a.status != http.StatusBadGateway || a.code() != "runner_failed" || a.header.Get("Retry-After") == "" {
 			t.Errorf("a request that was sent and not answered: %v", a)
 		}
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		t.Error("a request that was sent hears nothing of the runner's death")
 	}
 	// Its last sockets close with its last thread: only then is no request sent to it any more.
-	eventually(t, "entry of the runner's process", true, func() bool { _, err := os.Stat(fmt.Sprint("/proc/", runner.PID)); return err != nil })
+	kit.Becomes(t, "entry of the runner's process", true, func() bool { _, err := os.Stat(fmt.Sprint("/proc/", runner.PID)); return err != nil })
 	began := time.Now()
 	w.use("e")
 	t.Logf("served %v after the runner's death", time.Since(began))
@@ -166,14 +167,14 @@ func TestRedisKilledAndBackEmpty(t *testing.T) {
 	if resp := do(w.get("/v1/health")); resp.status != http.StatusOK {
 		t.Errorf("health without Redis: %v", resp)
 	}
-	eventually(t, "/ready without Redis", http.StatusServiceUnavailable, func() int { return do(w.get("/ready")).status })
+	kit.Becomes(t, "/ready without Redis", http.StatusServiceUnavailable, func() int { return do(w.get("/ready")).status })
 	w.use("e")
 
 	server.Restart()
-	eventually(t, "processes after Redis came back", before, pids)
-	eventually(t, "a cold request after Redis came back", http.StatusOK, func() int { return w.ask("cold").status })
+	kit.Becomes(t, "processes after Redis came back", before, pids)
+	kit.Becomes(t, "a cold request after Redis came back", http.StatusOK, func() int { return w.ask("cold").status })
 	w.use("e")
-	eventually(t, "/ready with Redis", http.StatusOK, func() int { return do(w.get("/ready")).status })
+	kit.Becomes(t, "/ready with Redis", http.StatusOK, func() int { return do(w.get("/ready")).status })
 	if now := pids(); !slices.Equal(now, before) {
 		t.Errorf("processes %v, before %v", now, before)
 	}
@@ -192,17 +193,17 @@ func TestFlushAll(t *testing.T) {
 	w.use("e")
 	s := w.chat("a", 100000)
 	waiting, _ := w.later("b")
-	eventually(t, "queue", []string{"b"}, w.queued)
+	kit.Becomes(t, "queue", []string{"b"}, w.queued)
 	pids := func() []int { return []int{w.pid("a"), w.pid("e")} }
 	before := pids()
 	if err := w.rdb.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	w.use("e")
-	eventually(t, "processes after FLUSHALL", before, pids)
+	kit.Becomes(t, "processes after FLUSHALL", before, pids)
 	s.leave()
 	w.await("the request that waited over FLUSHALL", waiting)
-	eventually(t, "loaded", []string{"b", "e"}, w.loaded)
+	kit.Becomes(t, "loaded", []string{"b", "e"}, w.loaded)
 	if n := w.loads("a") + w.loads("e"); n != 2 {
 		t.Errorf("%d loads of a and e, want 2", n)
 	}

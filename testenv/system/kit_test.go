@@ -21,12 +21,12 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 const (
-	patience = 30 * time.Second       // longest wait for anything that must happen
-	glance   = 10 * time.Millisecond  // between two looks
-	firm     = 400 * time.Millisecond // a state that must not change is looked at this long
+	glance = 10 * time.Millisecond  // between two looks
+	firm   = 400 * time.Millisecond // a state that must not change is looked at this long
 )
 
 // slow are flags of a stand-in that streams for as long as a test wants.
@@ -63,7 +63,7 @@ func refused(t *testing.T, models catalogue, args ...string) string {
 	if err := os.WriteFile(file, []byte(models.yaml()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 	defer cancel()
 	args = append([]string{"run", "--addr=127.0.0.1:0", "--redis-listen=127.0.0.1:0", "--state-dir=" + t.TempDir(), "--models=" + file}, args...)
 	out, err := exec.CommandContext(ctx, testenv.Build(t, "gateway"), args...).CombinedOutput()
@@ -167,7 +167,7 @@ func do(req *http.Request) answer {
 // ask uses a model and returns the answer.
 func (w *world) ask(model string) answer {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*kit.Patience)
 	defer cancel()
 	return do(w.request(ctx, model))
 }
@@ -185,7 +185,7 @@ func (w *world) use(model string) answer {
 // later makes a request in the background; the answer comes on the channel. cancel makes the client go away.
 func (w *world) later(model string) (got <-chan answer, cancel context.CancelFunc) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*kit.Patience)
 	w.t.Cleanup(cancel)
 	req := w.request(ctx, model)
 	c := make(chan answer, 1)
@@ -202,8 +202,8 @@ func (w *world) await(what string, c <-chan answer) answer {
 			w.t.Fatalf("%s: %v", what, a)
 		}
 		return a
-	case <-time.After(patience):
-		w.t.Fatalf("%s: no answer in %v", what, patience)
+	case <-time.After(kit.Patience):
+		w.t.Fatalf("%s: no answer in %v", what, kit.Patience)
 		return answer{}
 	}
 }
@@ -211,7 +211,7 @@ func (w *world) await(what string, c <-chan answer) answer {
 // manage makes a management call with a JSON body and the admin key.
 func (w *world) manage(path, body string) answer {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*kit.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -223,21 +223,6 @@ func (w *world) manage(path, body string) answer {
 	}
 	req.Header.Set("Authorization", "Bearer "+key)
 	return do(req)
-}
-
-// eventually waits until want is what look returns.
-func eventually[T any](t *testing.T, what string, want T, look func() T) {
-	t.Helper()
-	expected := fmt.Sprint(want)
-	for deadline := time.Now().Add(patience); ; time.Sleep(glance) {
-		got := fmt.Sprint(look())
-		if got == expected {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %s, want %s", what, got, expected)
-		}
-	}
 }
 
 // stays checks that what look returns is want now and stays so for a while.

@@ -16,6 +16,7 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/aws"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 	"reveille/testenv/lambda"
 )
 
@@ -70,7 +71,7 @@ func (f *function) post(ctx context.Context, model string, tokens int, stream bo
 // ask asks a model without a stream and reads the answer.
 func (f *function) ask(model string) answer {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(f.t.Context(), 2*kit.Patience)
 	defer cancel()
 	resp, err := f.post(ctx, model, 2, false)
 	if err != nil {
@@ -84,7 +85,7 @@ func (f *function) ask(model string) answer {
 // chat opens a stream and returns when the model has begun to answer, which it does with the role alone.
 func (f *function) chat(model string, tokens int) *stream {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), 4*patience)
+	ctx, cancel := context.WithTimeout(f.t.Context(), 4*kit.Patience)
 	f.t.Cleanup(cancel)
 	resp, err := f.post(ctx, model, tokens, true)
 	if err != nil {
@@ -167,11 +168,11 @@ func TestLambda(t *testing.T) {
 		endsWithError(t, s, "engine_crashed")
 	})
 	t.Run("client_gone", func(t *testing.T) {
-		eventually(t, "record of a", "", func() string { return f.field("a", "state") })
+		kit.Becomes(t, "record of a", "", func() string { return f.field("a", "state") })
 		f.chat("a", 2).leave()
 		f.step("a")
 		f.step("a") // the answer is made to its end
-		eventually(t, "busy environments", 0, f.Busy)
+		kit.Becomes(t, "busy environments", 0, f.Busy)
 		if n := f.stats("a").Cancelled; n != 0 {
 			t.Errorf("%d calls were cancelled: Lambda tells of no client that left", n)
 		}

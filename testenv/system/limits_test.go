@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"reveille/testenv/kit"
 )
 
 // types in the order of --max-loaded-models.
@@ -58,7 +60,7 @@ func TestRule01Limits(t *testing.T) {
 				if got := a.header.Get("x-evicted"); got != evicted {
 					t.Fatalf("step %d, %s: x-evicted %q, want %q", step, model, got, evicted)
 				}
-				eventually(t, fmt.Sprintf("step %d, %s: order of %s", step, model, typ), twin[typ], func() []string { return w.lru(typ) })
+				kit.Becomes(t, fmt.Sprintf("step %d, %s: order of %s", step, model, typ), twin[typ], func() []string { return w.lru(typ) })
 				tick()
 			}
 			var want []string
@@ -66,7 +68,7 @@ func TestRule01Limits(t *testing.T) {
 				want = append(want, list...)
 			}
 			slices.Sort(want)
-			eventually(t, "loaded in the end", want, w.loaded)
+			kit.Becomes(t, "loaded in the end", want, w.loaded)
 		})
 	}
 }
@@ -104,11 +106,11 @@ func TestRule02UseTimes(t *testing.T) {
 	tick()
 	order := func() []string { return w.lru("llm") }
 	s := w.chat("a", 30)
-	eventually(t, "order once a is in use", []string{"b", "a"}, order)
+	kit.Becomes(t, "order once a is in use", []string{"b", "a"}, order)
 	w.use("b")
-	eventually(t, "order after b was used meanwhile", []string{"a", "b"}, order)
+	kit.Becomes(t, "order after b was used meanwhile", []string{"a", "b"}, order)
 	s.whole()
-	eventually(t, "order after the end of the use of a", []string{"b", "a"}, order)
+	kit.Becomes(t, "order after the end of the use of a", []string{"b", "a"}, order)
 	if got := w.use("c").header.Get("x-evicted"); got != "b" {
 		t.Errorf("evicted %q, want b", got)
 	}

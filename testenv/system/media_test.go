@@ -18,6 +18,7 @@ import (
 
 	"reveille/infra/mmstats"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // engineTime bounds one request to the real engine, its load on a slow machine included.
@@ -121,7 +122,7 @@ func (v *viewer) tally(model string) mmstats.Stats {
 
 func (v *viewer) get(url string) answer {
 	v.t.Helper()
-	ctx, cancel := context.WithTimeout(v.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(v.t.Context(), kit.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -177,15 +178,15 @@ func TestMedia(t *testing.T) {
 	step("ten_at_once_with_a_new_picture", func() {
 		v.crowd("tiny-vision", p3, third)
 		// Three pictures were encoded in all, and one was seen before.
-		eventually(v.t, "hits and misses in /stats", [2]int64{1 + 9, 3}, func() [2]int64 {
+		kit.Becomes(v.t, "hits and misses in /stats", [2]int64{1 + 9, 3}, func() [2]int64 {
 			n := v.tally("tiny-vision")
 			return [2]int64{n.Hits(), n.Misses}
 		})
 	})
 	step("another_host", func() {
-		eventually(v.t, "entries in Redis", 4, func() int { return len(v.entries("")) })
+		kit.Becomes(v.t, "entries in Redis", 4, func() int { return len(v.entries("")) })
 		equal(v.show("tiny-vision-far", seen, p1), tiny)
-		eventually(v.t, "hits in Redis", int64(1), func() int64 { return v.tally("tiny-vision-far").HitsL2 })
+		kit.Becomes(v.t, "hits in Redis", int64(1), func() int64 { return v.tally("tiny-vision-far").HitsL2 })
 	})
 	step("sounds", func() {
 		sound, _ := testenv.Sound(1, 1)
@@ -204,7 +205,7 @@ func TestMedia(t *testing.T) {
 		if n := v.metric(`reveille_mm_refused_total{reason="mac"}`); n != "1" {
 			v.t.Errorf("%s entries refused for their MAC, want 1", n)
 		}
-		eventually(v.t, "entries repaired", 1, func() int { return v.repaired(sig, before) })
+		kit.Becomes(v.t, "entries repaired", 1, func() int { return v.repaired(sig, before) })
 		equal(v.show("tiny-vision-far", "hit=2, miss=0", p1, p2), two)
 	})
 	step("Redis_stopped", func() {
@@ -240,7 +241,7 @@ func (v *viewer) killRunner(model string, picture []byte) {
 	}
 	waiting := make(chan answer, 1)
 	go func() { waiting <- v.chatMedia(model, 6, picture) }()
-	eventually(v.t, "open requests", "1", func() string { return v.field(model, "in_flight") })
+	kit.Becomes(v.t, "open requests", "1", func() string { return v.field(model, "in_flight") })
 	if err := syscall.Kill(runner.PID, syscall.SIGKILL); err != nil {
 		v.t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func (v *viewer) killRunner(model string, picture []byte) {
 		v.t.Error("the open request got no answer")
 	}
 	for _, e := range engines {
-		eventually(v.t, "life of "+e.String(), false, e.Alive)
+		kit.Becomes(v.t, "life of "+e.String(), false, e.Alive)
 	}
 }
 
@@ -273,7 +274,7 @@ func (v *viewer) runnerOf(host string) testenv.Process {
 // signature is a model's, as `gateway mm` tells it.
 func (v *viewer) signature(model string) string {
 	v.t.Helper()
-	ctx, cancel := context.WithTimeout(v.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(v.t.Context(), kit.Patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url=redis://:"+v.RedisPassword()+"@"+v.RedisAddr+"/0").Output()
 	var rows []struct {

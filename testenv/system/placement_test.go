@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 const fleetSecret = "fleet-fleet-fleet-fleet-fleet-fl"
@@ -44,7 +45,7 @@ func fleet(t *testing.T, models catalogue, tail string, hosts map[string][]strin
 	t.Cleanup(func() { _ = rdb.Close() })
 	w := &world{System: &testenv.System{URL: g.URL, RedisAddr: server.Addr}, t: t, rdb: rdb, types: models.types(), key: key}
 	for name := range hosts {
-		eventually(t, "state of "+name, "ready", func() string { return w.of(name, "state") })
+		kit.Becomes(t, "state of "+name, "ready", func() string { return w.of(name, "state") })
 	}
 	return w
 }
@@ -167,7 +168,7 @@ func TestVictimsOfSeveralHosts(t *testing.T) {
 		}
 		return at("a", "m") > at("b", "n")
 	}
-	eventually(t, "m was used after n", true, used)
+	kit.Becomes(t, "m was used after n", true, used)
 	tick()
 	if a := w.use("o"); a.header.Get("x-runner") != "b" || a.header.Get("x-evicted") != "n" {
 		t.Errorf("o went to %s and evicted %q, want b and n", a.header.Get("x-runner"), a.header.Get("x-evicted"))
@@ -217,19 +218,19 @@ func TestBackendDecidesTheDevice(t *testing.T) {
 		return got
 	}
 	w.use("n")
-	eventually(t, "on the NPU", "n", npu)
+	kit.Becomes(t, "on the NPU", "n", npu)
 	if got := load(`{"model_name":"w","choice_backend":"npu","save_options":true}`).Device; got != "npu" {
 		t.Errorf("the load says device %q", got)
 	}
-	eventually(t, "on the NPU after a load for it", "w", npu)
-	eventually(t, "record of n", "", func() string { return device("n") })
+	kit.Becomes(t, "on the NPU after a load for it", "w", npu)
+	kit.Becomes(t, "record of n", "", func() string { return device("n") })
 
 	w.use("n") // takes it back
-	eventually(t, "on the NPU", "n", npu)
+	kit.Becomes(t, "on the NPU", "n", npu)
 	if a := w.use("w"); a.header.Get("x-evicted") != "n" {
 		t.Errorf("a request with saved options evicted %q", a.header.Get("x-evicted"))
 	}
-	eventually(t, "on the NPU by saved options", "w", npu)
+	kit.Becomes(t, "on the NPU by saved options", "w", npu)
 	if got := device("w"); got != "npu" {
 		t.Errorf("device of w is %q", got)
 	}
@@ -263,7 +264,7 @@ func TestSeatsOfTheModelsFile(t *testing.T) {
 	if a := w.use("a1"); a.header.Get("x-evicted") != "" {
 		t.Errorf("with a seat for each, audio evicted %q", a.header.Get("x-evicted"))
 	}
-	eventually(t, "on the NPU of a", "a1,l1", npu("a"))
+	kit.Becomes(t, "on the NPU of a", "a1,l1", npu("a"))
 	if a := w.ask("e1"); a.status != http.StatusServiceUnavailable {
 		t.Errorf("a type without a seat: %v", a)
 	}
@@ -271,5 +272,5 @@ func TestSeatsOfTheModelsFile(t *testing.T) {
 	if a := w.ask("a2"); a.status != http.StatusServiceUnavailable {
 		t.Errorf("the flag gives audio no seat: %v", a)
 	}
-	eventually(t, "on the NPU of b", "l2", npu("b"))
+	kit.Becomes(t, "on the NPU of b", "l2", npu("b"))
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // A text, an embedding and a reranking model are loaded in every order on the real engine: all answer at once, each has
@@ -57,7 +58,7 @@ func TestPlansInEveryOrder(t *testing.T) {
 		if a := w.manage("/unload", ""); a.status != http.StatusOK {
 			t.Fatalf("unload: %v", a)
 		}
-		eventually(t, "loaded", []string{}, w.loaded)
+		kit.Becomes(t, "loaded", []string{}, w.loaded)
 	}
 	if len(seen) != len(kinds) {
 		t.Errorf("plans: %v", seen)

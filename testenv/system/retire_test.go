@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // edit replaces the models file and has it read at once.
@@ -39,7 +40,7 @@ func (w *world) stepped(model string) (s *stream, retired string) {
 // retired waits until a copy only finishes its requests.
 func (w *world) retired(record, model string) {
 	w.t.Helper()
-	eventually(w.t, "former copy", model+" draining", func() string { return w.field(record, "retired") + " " + w.field(record, "state") })
+	kit.Becomes(w.t, "former copy", model+" draining", func() string { return w.field(record, "retired") + " " + w.field(record, "state") })
 }
 
 // A stream that is open when its model's entry changes ends whole, however short the drain timeout; new requests get the
@@ -85,7 +86,7 @@ func TestChangedEntryServesBesideOpenStreams(t *testing.T) {
 
 	w.step(old)
 	s.whole()
-	eventually(t, "record of the former copy", "", func() string { return w.field(old, "state") })
+	kit.Becomes(t, "record of the former copy", "", func() string { return w.field(old, "state") })
 	if w.use("a"); w.pid("a") != fresh {
 		t.Error("the new copy went as well")
 	}
@@ -126,7 +127,7 @@ func TestChangedEntryWaitsForRoom(t *testing.T) {
 			w.edit(catalogue{"a": c.fields + options("--tokens 3")}.yaml())
 			w.retired(old, "a")
 			got, _ := w.later("a")
-			eventually(t, "queue", []string{"a"}, w.queued)
+			kit.Becomes(t, "queue", []string{"a"}, w.queued)
 			stays(t, "former copy's process", true, func() bool { return alive(w.pid(old)) })
 			if n := w.loads("a"); n != 1 {
 				t.Errorf("%d loads while there is no room", n)
@@ -211,7 +212,7 @@ func TestRemovedEntry(t *testing.T) {
 	}
 	w.step(old)
 	s.whole()
-	eventually(t, "records", []string{"c"}, w.loaded)
+	kit.Becomes(t, "records", []string{"c"}, w.loaded)
 }
 
 // Who waited for a load that an edit overtakes is served by it; the model then goes for its new entry.
@@ -219,12 +220,12 @@ func TestEntryChangesDuringTheLoad(t *testing.T) {
 	t.Parallel()
 	w := start(t, catalogue{"a": "llm, " + options("--load-time 1500ms"), "b": "llm"})
 	got, _ := w.later("a")
-	eventually(t, "state of a", "loading", func() string { return w.field("a", "state") })
+	kit.Becomes(t, "state of a", "loading", func() string { return w.field("a", "state") })
 	w.edit(catalogue{"a": "llm, " + options("--tokens 3"), "new": "embedding"}.yaml())
 	w.types["new"] = "embedding"
-	eventually(t, "the new catalogue", true, func() bool { return w.ask("new").status != http.StatusNotFound })
+	kit.Becomes(t, "the new catalogue", true, func() bool { return w.ask("new").status != http.StatusNotFound })
 	w.await("a", got)
-	eventually(t, "record of the former entry", "", func() string { return w.field("a", "state") })
+	kit.Becomes(t, "record of the former entry", "", func() string { return w.field("a", "state") })
 	w.use("a")
 	if got := w.field("a", "options"); !strings.Contains(got, "--tokens 3") || w.loads("a") != 2 {
 		t.Errorf("served with %s after %d loads", got, w.loads("a"))
@@ -249,5 +250,5 @@ func TestChangedEntryOnTheRealEngine(t *testing.T) {
 		t.Errorf("the former copy's process is %d, the new one's command %s", w.pid(old), w.field("gemma-3-270m", "cmd"))
 	}
 	busy.whole()
-	eventually(t, "record of the former copy", "", func() string { return w.field(old, "state") })
+	kit.Becomes(t, "record of the former copy", "", func() string { return w.field(old, "state") })
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 // Rule 3: one NPU model on a host, whatever its type and however many slots are free.
@@ -31,7 +33,7 @@ func TestRule03OneModelOnTheNPU(t *testing.T) {
 		if got := w.use(step.model).header.Get("x-evicted"); got != step.evicts {
 			t.Errorf("%s evicted %q, want %q", step.model, got, step.evicts)
 		}
-		eventually(t, "loaded after "+step.model, step.loaded, w.loaded)
+		kit.Becomes(t, "loaded after "+step.model, step.loaded, w.loaded)
 		if strings.HasPrefix(step.model, "npu") {
 			if got := w.rdb.Get(t.Context(), "rv:{main}:npu:local").Val(); got != step.model {
 				t.Errorf("npu:local is %q, want %q", got, step.model)
@@ -47,11 +49,11 @@ func TestRule03BusyNPUIsWaitedFor(t *testing.T) {
 	}, "--max-loaded-models=3")
 	s := w.chat("npu-llm", 60)
 	got, _ := w.later("npu-embed")
-	eventually(t, "queue", []string{"npu-embed"}, w.queued)
+	kit.Becomes(t, "queue", []string{"npu-embed"}, w.queued)
 	stays(t, "loaded while the NPU is busy", []string{"npu-llm"}, w.loaded)
 	s.whole()
 	w.await("npu-embed", got)
-	eventually(t, "loaded", []string{"npu-embed"}, w.loaded)
+	kit.Becomes(t, "loaded", []string{"npu-embed"}, w.loaded)
 }
 
 func TestRule03Seats(t *testing.T) {
@@ -62,14 +64,14 @@ func TestRule03Seats(t *testing.T) {
 	}, "--max-loaded-models=3")
 	w.use("npu-llm")
 	w.use("npu-embed")
-	eventually(t, "both seats taken", []string{"npu-embed", "npu-llm"}, w.loaded)
+	kit.Becomes(t, "both seats taken", []string{"npu-embed", "npu-llm"}, w.loaded)
 	if got := w.use("npu-llm-2").header.Get("x-evicted"); got != "npu-llm" {
 		t.Errorf("evicted %q, want the other llm", got)
 	}
 	if a := w.ask("npu-audio"); a.status < 500 || a.code() == "" {
 		t.Errorf("no seat for its type: %v", a)
 	}
-	eventually(t, "loaded in the end", []string{"npu-embed", "npu-llm-2"}, w.loaded)
+	kit.Becomes(t, "loaded in the end", []string{"npu-embed", "npu-llm-2"}, w.loaded)
 }
 
 // Rule 4: a busy model is not evicted, the load waits.
@@ -79,7 +81,7 @@ func TestRule04BusyStays(t *testing.T) {
 	s := w.chat("a", 80)
 	pid := w.pid("a")
 	got, _ := w.later("b")
-	eventually(t, "queue", []string{"b"}, w.queued)
+	kit.Becomes(t, "queue", []string{"b"}, w.queued)
 	stays(t, "a's process", pid, func() int { return w.pid("a") })
 	done := s.drain()
 	a := w.await("b", got)
@@ -123,7 +125,7 @@ func TestRule04SteadyTrafficCannotStarveALoad(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "a is busy", true, func() bool { return w.stats("a").InFlight >= 2 })
+	kit.Becomes(t, "a is busy", true, func() bool { return w.stats("a").InFlight >= 2 })
 	got, _ := w.later("b")
 	w.await("b", got)
 	close(stop)
@@ -147,7 +149,7 @@ func TestRule05FirstComeFirstServed(t *testing.T) {
 	for i, m := range later {
 		c, _ := w.later(m)
 		got = append(got, c)
-		eventually(t, "queue", later[:i+1], w.queued)
+		kit.Becomes(t, "queue", later[:i+1], w.queued)
 	}
 	s.leave()
 	for i, c := range got {
@@ -166,12 +168,12 @@ func TestRule05Passing(t *testing.T) {
 	}, "--fair-after=100ms")
 	s := w.chat("a", 20000)
 	b, _ := w.later("b")
-	eventually(t, "queue", []string{"b"}, w.queued)
+	kit.Becomes(t, "queue", []string{"b"}, w.queued)
 	for i := range 8 {
 		w.use([]string{"e1", "e2"}[i%2])
 	}
 	ninth, _ := w.later("e1")
-	eventually(t, "queue", []string{"b", "e1"}, w.queued)
+	kit.Becomes(t, "queue", []string{"b", "e1"}, w.queued)
 	stays(t, "queue behind a load that was passed often enough", []string{"b", "e1"}, w.queued)
 	s.leave()
 	w.await("b", b)
@@ -204,7 +206,7 @@ func TestRule06FailedLoadClearsAndRetries(t *testing.T) {
 	}, "--max-loaded-models=3")
 	w.use("x")
 	busy, _ := w.later("e")
-	eventually(t, "e is busy", true, func() bool { return w.pid("e") > 0 && w.stats("e").InFlight == 1 })
+	kit.Becomes(t, "e is busy", true, func() bool { return w.pid("e") > 0 && w.stats("e").InFlight == 1 })
 	a := w.use("f")
 	select {
 	case got := <-busy:
@@ -214,7 +216,7 @@ func TestRule06FailedLoadClearsAndRetries(t *testing.T) {
 	default:
 		t.Error("a busy model was cleared away")
 	}
-	eventually(t, "loaded after the second try", []string{"f"}, w.loaded)
+	kit.Becomes(t, "loaded after the second try", []string{"f"}, w.loaded)
 	evicted := strings.Split(a.header.Get("x-evicted"), ",")
 	if slices.Sort(evicted); !slices.Equal(evicted, []string{"e", "x"}) {
 		t.Errorf("x-evicted %v, want e and x", evicted)
@@ -230,7 +232,7 @@ func TestRule06FailedLoadClearsAndRetries(t *testing.T) {
 	if n := w.loads("broken"); n != 2 {
 		t.Errorf("%d starts of broken, want 2", n)
 	}
-	eventually(t, "loaded after two failures", []string(nil), w.loaded)
+	kit.Becomes(t, "loaded after two failures", []string(nil), w.loaded)
 	w.use("x") // comes back with its next request
 }
 
@@ -282,7 +284,7 @@ func TestRule07LoadedForARequestServesIt(t *testing.T) {
 	for _, m := range names {
 		waiting[m] = 4
 	}
-	eventually(t, "requests that wait", waiting, w.waiting)
+	kit.Becomes(t, "requests that wait", waiting, w.waiting)
 	held.cancel()
 	for m, list := range got {
 		for _, c := range list {
@@ -302,10 +304,10 @@ func TestRule07TicketOfNobodyIsDropped(t *testing.T) {
 	w := start(t, catalogue{"a": "llm, " + options(slow), "b": "llm"})
 	s := w.chat("a", 20000)
 	_, leave := w.later("b")
-	eventually(t, "queue", []string{"b"}, w.queued)
+	kit.Becomes(t, "queue", []string{"b"}, w.queued)
 	began := time.Now()
 	leave()
-	eventually(t, "queue after the client left", nil, w.queued)
+	kit.Becomes(t, "queue after the client left", nil, w.queued)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("noticed after %v", took)
 	}
@@ -341,7 +343,7 @@ func TestRule08Pins(t *testing.T) {
 	if a := w.manage("/v1/internal/pin", `{"model_name":"b","pinned":true}`); a.status != http.StatusOK {
 		t.Fatalf("pin: %v", a)
 	}
-	eventually(t, "pinned", "1", func() string { return w.field("b", "pinned") })
+	kit.Becomes(t, "pinned", "1", func() string { return w.field("b", "pinned") })
 	refusedBy(w.ask("c"), http.StatusServiceUnavailable)
 }
 
@@ -368,9 +370,9 @@ func TestRule09MemoryBudget(t *testing.T) {
 			t.Errorf("the refusal lacks the number %d: %s", n, a.message())
 		}
 	}
-	eventually(t, "loaded after the refusal", []string{"b", "c"}, w.loaded)
+	kit.Becomes(t, "loaded after the refusal", []string{"b", "c"}, w.loaded)
 	w.use("big")
-	eventually(t, "loaded", []string{"big"}, w.loaded)
+	kit.Becomes(t, "loaded", []string{"big"}, w.loaded)
 }
 
 // Rule 10: request > saved > catalogue > recipe; other options reload.

@@ -12,6 +12,7 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // Ctrl-C in the middle of everything: a stream, a load, a request in the queue. System.Stop checks what is left: nothing.
@@ -23,9 +24,9 @@ func TestStopInTheMiddle(t *testing.T) {
 	w.use("stubborn")
 	s := w.chat("a", 100000)
 	queued, _ := w.later("b")
-	eventually(t, "queue", []string{"b"}, w.queued)
+	kit.Becomes(t, "queue", []string{"b"}, w.queued)
 	loading, _ := w.later("e")
-	eventually(t, "state of e", "loading", func() string { return w.field("e", "state") })
+	kit.Becomes(t, "state of e", "loading", func() string { return w.field("e", "state") })
 	done := s.drain()
 	w.Stop()
 	for what, c := range map[string]<-chan answer{"queued": queued, "loading": loading} {
@@ -34,7 +35,7 @@ func TestStopInTheMiddle(t *testing.T) {
 			if a.status != http.StatusServiceUnavailable || a.code() != "draining" || a.header.Get("Retry-After") == "" {
 				t.Errorf("%s: %v", what, a)
 			}
-		case <-time.After(patience):
+		case <-time.After(kit.Patience):
 			t.Errorf("%s: no answer", what)
 		}
 	}
@@ -55,7 +56,7 @@ func TestInterruptsOfABackgroundJob(t *testing.T) {
 	job := testenv.StartProgram(t, "job", "/bin/sh", "-c", `trap "" INT; exec "$@"`, "sh", testenv.Build(t, "gateway"),
 		"run", "--addr=127.0.0.1:0", "--models="+file, "--state-dir="+t.TempDir(), "--redis-listen=127.0.0.1:0", "--engines-dir="+engines, "--shutdown-timeout=1h", "--drain-timeout=1h")
 	url := job.Await(regexp.MustCompile(`at (http://\S+)/v1`))[1]
-	calls.Eventually(t, patience, "health", http.StatusOK, func() int { return calls.Get(t.Context(), http.DefaultClient, url+"/health").Status })
+	kit.Becomes(t, "health", http.StatusOK, func() int { return calls.Get(t.Context(), http.DefaultClient, url+"/health").Status })
 	s := calls.Open(t, calls.Client(t, 1), url, "a", 100000)
 	family := testenv.Descendants(job.PID())
 	job.Signal(syscall.SIGINT)
@@ -66,11 +67,11 @@ func TestInterruptsOfABackgroundJob(t *testing.T) {
 	job.Signal(syscall.SIGINT)
 	select {
 	case <-job.Exited():
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		t.Fatal("it goes on after the second SIGINT")
 	}
 	for _, p := range family {
-		calls.Eventually(t, patience, "process "+p.String(), false, p.Alive)
+		kit.Becomes(t, "process "+p.String(), false, p.Alive)
 	}
 }
 
@@ -86,7 +87,7 @@ func TestGatewayKilled(t *testing.T) {
 	w.chat("a", 100000)
 	w.later("b")
 	w.later("e")
-	eventually(t, "state of e", "loading", func() string { return w.field("e", "state") })
+	kit.Becomes(t, "state of e", "loading", func() string { return w.field("e", "state") })
 	if n := len(w.Processes()); n != 4 {
 		t.Errorf("%d processes, want a runner and three engines: %v", n, w.Processes())
 	}
@@ -111,8 +112,8 @@ func TestReloadOfTheModelsFile(t *testing.T) {
 	if err := syscall.Kill(w.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a request to the new model", http.StatusOK, func() int { return w.ask("new").status })
-	eventually(t, "record of the changed model", "", func() string { return w.field("e", "state") })
+	kit.Becomes(t, "a request to the new model", http.StatusOK, func() int { return w.ask("new").status })
+	kit.Becomes(t, "record of the changed model", "", func() string { return w.field("e", "state") })
 	w.use("e")
 	if w.pid("a") != pid {
 		t.Error("the unchanged model's process was replaced")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // The story on the real engine, told by the official openai client: one process runs all cases in order over
@@ -57,7 +58,7 @@ func documents(t *testing.T, s *testenv.System) {
 	w := &world{System: s, t: t, rdb: s.Redis(), types: map[string]string{"gemma-3-270m": "llm", "gemma-3-270m-twin": "llm"}}
 	busy := w.chat("gemma-3-270m", 3500)
 	_, leave := w.later("gemma-3-270m-twin")
-	eventually(t, "queue", []string{"gemma-3-270m-twin"}, w.queued)
+	kit.Becomes(t, "queue", []string{"gemma-3-270m-twin"}, w.queued)
 	defer busy.leave()
 	defer leave()
 	files, err := filepath.Glob(filepath.Join(testenv.Root(t), "infra", "docs", "*.md"))
@@ -84,7 +85,7 @@ func runLines(t *testing.T, s *testenv.System, files ...string) {
 				continue
 			}
 			ran++
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 			out, err := exec.CommandContext(ctx, "sh", "-c", here.Replace(exports+line)).CombinedOutput()
 			cancel()
 			text := strings.TrimSpace(string(out))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // stream is a streamed chat that a test reads at its own pace. Until then it keeps the model busy, as the engine goes on.
@@ -40,7 +41,7 @@ func (w *world) chat(model string, tokens int) *stream {
 // open sends a streamed chat and returns with the head of its answer.
 func (w *world) open(model string, tokens int) *stream {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 10*patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*kit.Patience)
 	w.t.Cleanup(cancel)
 	body := fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"hi"}]}`, model, tokens)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+"/v1/chat/completions", strings.NewReader(body))

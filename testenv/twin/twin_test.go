@@ -16,11 +16,11 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 const (
 	briefly  = 250              // steps of a history where nothing else is asked for
-	patience = 60 * time.Second // longest for one call
 	settling = 10 * time.Second // longest until what a call did is told
 	memory   = 40               // calls that a failure shows
 )
@@ -221,7 +221,7 @@ func (p *pair) post(path, body string) calls.Answer {
 // happens on a machine that has too much to do: every call may be repeated.
 func (p *pair) call(do func(context.Context) calls.Answer) calls.Answer {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), kit.Patience)
 	defer cancel()
 	for p.repeated = false; ; p.repeated = true {
 		a := do(ctx)
