@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
+	"math"
 	"net"
 	"strconv"
 
@@ -16,11 +18,12 @@ import (
 func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); n > 0 && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)
+		hit := match(h)
 		_, e := s.cfg.Browsers.Check(source)
 		if e == nil {
-			_, e = s.refusal(h, match(h), source)
+			_, e = s.refusal(h, hit, source)
 		}
-		if e != nil || s.intake.Fits(n) != nil {
+		if e != nil || s.intake.Fits(n, maxBody(hit.Route)) != nil {
 			relay.SkipBody(h)
 		}
 	}
@@ -33,7 +36,7 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	r := s.newRequest(ctx)
 	err := r.authorize()
 	if err == nil {
-		err = s.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength()))
+		err = r.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength(), maxBody(r.hit.Route)))
 	}
 	if err == nil {
 		return fasthttp.StatusContinue
@@ -43,12 +46,13 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 }
 
 // bodyError turns an error of the intake into the one that the client gets.
-func (s *Server) bodyError(err error) error {
+func (r *request) bodyError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, relay.ErrBodyTooLarge):
-		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", s.cfg.MaxBody)
+		most := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.hit.Route), math.MaxInt))
+		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", most)
 	case errors.Is(err, relay.ErrBuffersFull):
 		return api.New(api.Overloaded, "Too many request bodies are buffered; try again.")
 	case errors.Is(err, relay.ErrBodySlow):
@@ -85,18 +89,21 @@ func (r *request) readBody() (err error) {
 		r.s.intake.Finish(r.ctx)
 		return nil
 	}
-	if r.taken, err = r.s.intake.Read(r.ctx); err != nil {
-		return r.s.bodyError(err)
-	}
-	if n := len(r.ctx.PostBody()); n > maxManagementBody && !r.hit.Route.Inference {
-		return api.Newf(api.RequestTooLarge, "The request body has %d bytes; this route takes at most %d.", n, maxManagementBody)
-	}
-	return nil
+	r.taken, err = r.s.intake.Read(r.ctx, maxBody(r.hit.Route))
+	return r.bodyError(err)
 }
 
 // maxManagementBody bounds the bodies of routes that run no model. They are decoded whole, which takes several times their
 // bytes.
 const maxManagementBody = 1 << 20
+
+// maxBody is a route's own bound of bodies, 0 for none but the gateway's.
+func maxBody(route *api.Route) int {
+	if route == nil || route.Inference {
+		return 0
+	}
+	return maxManagementBody
+}
 
 // dropBody gives the body's memory back; its bytes are void then. It may be called more than once.
 func (r *request) dropBody() {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -87,5 +88,15 @@ func TestManagementBodies(t *testing.T) {
 	}
 	if r := p.post("/v1/chat/completions", body); r.status == 413 {
 		t.Errorf("chat: %.200s", r.text)
+	}
+	s := newStage(t)
+	for _, q := range []string{ // none of the announced bytes is waited for, and of chunks only so many are read
+		fmt.Sprintf("Content-Length: %d\r\n\r\n", maxManagementBody+1),
+		fmt.Sprintf("Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", maxManagementBody+1),
+		fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", maxManagementBody+1, strings.Repeat("x", maxManagementBody+1)),
+	} {
+		if r := s.dial().say("POST /v1/load HTTP/1.1\r\nHost: localhost\r\n" + q); r.status != 413 || !strings.Contains(r.text, strconv.Itoa(maxManagementBody)) {
+			t.Errorf("%.60q: %d %.200s", q, r.status, r.text)
+		}
 	}
 }

@@ -2,9 +2,11 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/bits"
 	"net"
 	"strconv"
@@ -25,7 +27,7 @@ var (
 
 // IntakeConfig holds the limits of an Intake.
 type IntakeConfig struct {
-	// MaxBody bounds one body, in bytes; 0 is no bound of its own.
+	// MaxBody bounds every body, in bytes; 0 is no bound.
 	MaxBody int
 	// MaxHeld bounds the buffers of all bodies together, in bytes; 0 is no bound.
 	MaxHeld int64
@@ -84,9 +86,10 @@ func (b *Body) Drop() {
 	b.buf = nil
 }
 
-// Fits reports whether a body of n bytes is within the limits now: ErrBodyTooLarge or ErrHeld if it is not.
-func (in *Intake) Fits(n int) error {
-	if in.cfg.MaxBody > 0 && n > in.cfg.MaxBody {
+// Fits reports whether a body of n bytes is within the limits now and has at most so many bytes, 0 being no bound of its own:
+// ErrBodyTooLarge or ErrBuffersFull if it is not.
+func (in *Intake) Fits(n, most int) error {
+	if most = in.bound(most); n > most {
 		return ErrBodyTooLarge
 	}
 	if in.cfg.MaxHeld > 0 && n > 0 && in.buffered.Load()+int64(n) > in.cfg.MaxHeld {
@@ -95,21 +98,27 @@ func (in *Intake) Fits(n int) error {
 	return nil
 }
 
-// Read reads the request's body; ctx.PostBody is all of it then. The caller must Drop it, at the latest when the request ends.
-func (in *Intake) Read(ctx *fasthttp.RequestCtx) (Body, error) {
+// bound is the smaller of a body's own bound and MaxBody; 0 is none.
+func (in *Intake) bound(most int) int {
+	return min(cmp.Or(most, math.MaxInt-1), cmp.Or(in.cfg.MaxBody, math.MaxInt-1))
+}
+
+// Read reads the request's body, of at most so many bytes, 0 being no bound of its own; ctx.PostBody is all of it then. The
+// caller must Drop it, at the latest when the request ends.
+func (in *Intake) Read(ctx *fasthttp.RequestCtx, most int) (Body, error) {
 	src := ctx.RequestBodyStream()
 	if src == nil {
 		return Body{}, nil
 	}
 	if n := skipped(ctx); n > 0 {
 		cut(ctx)
-		if err := in.Fits(n); err != nil {
+		if err := in.Fits(n, most); err != nil {
 			return Body{}, err
 		}
 		return Body{}, ErrBuffersFull // the limit that refused the head has gone meanwhile
 	}
 	b := Body{in: in, ctx: ctx}
-	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength())
+	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.bound(most))
 	if err != nil {
 		cut(ctx)
 		b.Drop()
@@ -122,15 +131,15 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx) (Body, error) {
 	return b, nil
 }
 
-// fill reads a body of size bytes, or of chunks where size is negative.
-func (in *Intake) fill(b *Body, src io.Reader, size int) (n int, err error) {
-	if err := in.Fits(size); err != nil {
+// fill reads a body of size bytes, or of chunks where size is negative, of at most so many bytes.
+func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error) {
+	if err := in.Fits(size, most); err != nil {
 		return 0, err
 	}
 	var began, due time.Time // until the second read, fasthttp's deadline for the head holds
 	for reads := 0; size < 0 || n < size; reads++ {
 		if b.buf == nil || n == len(*b.buf) {
-			if err := in.grow(b, n, size); err != nil {
+			if err := in.grow(b, n, size, most); err != nil {
 				return n, err
 			}
 		}
@@ -152,7 +161,7 @@ func (in *Intake) fill(b *Body, src io.Reader, size int) (n int, err error) {
 		} else if err != nil {
 			return n, in.failure(err, due)
 		}
-		if in.cfg.MaxBody > 0 && n > in.cfg.MaxBody {
+		if n > most {
 			return n, ErrBodyTooLarge
 		}
 	}
@@ -185,7 +194,7 @@ const (
 
 // grow makes room behind the n bytes that came. Few bytes are copied, since steps are large, but never more than 32 times
 // what came is taken. The room is counted before it is allocated.
-func (in *Intake) grow(b *Body, n, size int) error {
+func (in *Intake) grow(b *Body, n, size, most int) error {
 	room := otherSteps * n
 	switch {
 	case n == 0 && size < 0:
@@ -195,10 +204,7 @@ func (in *Intake) grow(b *Body, n, size int) error {
 	case size >= 0 && size <= lastStep*n:
 		room = size
 	}
-	if in.cfg.MaxBody > 0 {
-		room = min(room, in.cfg.MaxBody+1) // chunks: the byte too many shows
-	}
-	room = bodySize(room)
+	room = bodySize(min(room, most+1)) // chunks: the byte too many shows
 	more := int64(room)
 	if b.buf != nil {
 		more -= int64(n)

@@ -124,7 +124,7 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 
 // take reads the body of a request whose head was accepted; otherwise it has answered.
 func (s *Server) take(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
-	body, err := s.intake.Read(ctx)
+	body, err := s.intake.Read(ctx, 0)
 	switch {
 	case err == nil:
 		return body, true
