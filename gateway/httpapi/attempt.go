@@ -1,0 +1,193 @@
+package httpapi
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"reveille/gateway/api"
+	"reveille/gateway/keys"
+	"reveille/infra/catalog"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+)
+
+// attempt is one try at a runner; a request may need several.
+type attempt struct {
+	link        relay.Call
+	inUse       bool     // the route counts one of our requests
+	signedAgain bool     // signed anew after a runner did not accept a signature
+	repeated    bool     // after its engine crashed
+	suspected   *suspect // a constrained request that an engine may have
+
+	req     relay.Request
+	fields  [8]relay.Field
+	scratch [320]byte // the values of its fields
+}
+
+// send sends the request to the route's runner. A runner that could not be reached has not seen it, so it waits again.
+func (x *exchange) send() (*relay.Response, error) {
+	if x.constrained {
+		x.suspect()
+	}
+	if err := x.barred(); err != nil { // since it began to wait
+		return nil, err
+	}
+	x.use()
+	s, h := x.s, &x.ctx.Request.Header
+	method := methodOf(h.Method())
+	scope, tenant := "", s.tenantID(&x.key)
+	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey {
+		scope = tenant
+	}
+	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})
+	// FirstByte and Silence are the last resort against a runner that hangs: its own limits come first.
+	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
+	values := x.scratch[:0]
+	add := func(name, value string) {
+		n := len(values)
+		values = append(values, value...)
+		x.req.Add(name, values[n:])
+	}
+	add(rpc.HeaderAuth, sign)
+	add(rpc.HeaderModel, x.model.ID)
+	add(rpc.HeaderRequest, x.id)
+	if scope != "" {
+		add(rpc.HeaderScope, scope)
+	}
+	if tenant != "" {
+		add(rpc.HeaderTenant, tenant)
+	}
+	if x.info.Ticket != "" {
+		add(rpc.HeaderTicket, x.info.Ticket)
+		if x.info.Together > 1 {
+			add(rpc.HeaderWaited, strconv.Itoa(x.info.Together))
+		}
+	}
+	if x.hit.Route.Body == api.BodyJSON {
+		x.req.Add("Content-Type", jsonType) // whatever the client called it
+	} else if v := h.ContentType(); len(v) > 0 {
+		x.req.Add("Content-Type", v)
+	}
+	if v := h.Peek("Accept"); len(v) > 0 {
+		x.req.Add("Accept", v)
+	}
+	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.key.High {
+		x.req.Add(rpc.HeaderPriority, v)
+	}
+	resp, err := s.clients.of(x.route.Addr, s.cfg.Mirror.Snapshot).Start(&x.link, &x.req)
+	if err == nil {
+		return resp, nil
+	}
+	var re *relay.Error
+	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
+		s.log.Warn("runner not reached", "host", x.route.Host, "request", x.id, "error", err)
+		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
+	}
+	return nil, err
+}
+
+// tenantID names the holder of a key to runners; "" where no keys are configured.
+func (s *Server) tenantID(key *keys.Key) string {
+	if !s.cfg.Keys.Configured() {
+		return ""
+	}
+	if name, known := s.tenants.Load(key.Account); known {
+		return name.(string)
+	}
+	name := s.cfg.Signer.Scope(key.Digest)
+	s.tenants.Store(key.Account, name)
+	return name
+}
+
+var jsonType = []byte("application/json")
+
+// use counts the request at its route and notes the use of the model; HEAD is no use.
+func (x *exchange) use() {
+	if x.inUse {
+		return
+	}
+	x.inUse = true
+	x.s.cfg.Gate.Begin(x.route, x.model.ID)
+	x.touch()
+}
+
+func (x *exchange) touch() {
+	if !x.hit.Head {
+		x.s.touch(x.route.Host, x.model.ID)
+	}
+}
+
+// leave takes back what use did.
+func (x *exchange) leave() {
+	if x.inUse {
+		x.inUse = false
+		x.s.cfg.Gate.End(x.route, x.model.ID)
+		x.touch()
+	}
+}
+
+// maxErrorBody is how much of a runner's error answer is read.
+const maxErrorBody = 1 << 20
+
+// checkResponse looks at the head of a runner's answer: nil for one to relay, relay.ErrAgain for a refusal, else the error for
+// the client. A runner that refused has shown the request to no engine (infra/rpc).
+func (x *exchange) checkResponse(resp *relay.Response) error {
+	status := resp.Status()
+	switch {
+	case status == rpc.StatusRefused:
+		return x.refusal(resp)
+	case status == api.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == api.EngineCrashed.Code():
+		return x.crashed(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))
+	case x.raw && status < 500: // an engine's 5xx may quote its own code
+		return nil
+	case status < 300 && isPage(resp):
+		return api.NotUnderstood().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))
+	case status < 300:
+		return nil
+	case status < 400: // a client that follows it would show its key there
+		return api.NotUnderstood().WithCause(fmt.Errorf("a redirect to %.100q", resp.Header("Location")))
+	}
+	body, err := resp.AppendBody(nil, maxErrorBody)
+	if err != nil {
+		body = nil
+	}
+	e := api.NormalizeError(status, body, x.route.Host)
+	if code := resp.Header(rpc.HeaderCode); len(code) > 0 {
+		if k, ok := api.KindOf(string(code), status); ok {
+			return api.New(k, e.Message)
+		}
+	}
+	return e
+}
+
+// isPage reports an answer in the form of a web page, as web servers and proxies give; no engine does.
+func isPage(resp *relay.Response) bool {
+	media, _, _ := bytes.Cut(resp.ContentType(), []byte(";"))
+	switch strings.ToLower(string(bytes.TrimSpace(media))) {
+	case "text/html", "application/xhtml+xml", "image/svg+xml":
+		return true
+	}
+	return false
+}
+
+func (x *exchange) refusal(resp *relay.Response) error {
+	reason := string(resp.Header(rpc.HeaderRefused))
+	switch {
+	case reason == rpc.RefusedAuth && !x.signedAgain:
+		// The clocks differ, or much later calls overtook this one: try once more, with a new signature.
+		x.signedAgain, x.routed = true, true
+		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
+			x.s.cfg.Signer.Correct(x.route.Host, ms)
+		}
+		return relay.ErrAgain
+	case reason == rpc.RefusedAuth:
+		return api.New(api.InternalError, "The model's host does not accept this gateway.").
+			WithCause(errors.New("runner " + x.route.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
+	case reason == rpc.RefusedHost:
+		return x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again."))
+	}
+	return x.again(api.Newf(api.ModelLoading, "The model '%s' is not ready yet; try again.", x.model.ID))
+}
