@@ -16,34 +16,34 @@ var errGIF = errors.New("gif: its data is damaged, or more than its size needs")
 func checkGIF(r *bufio.Reader) error {
 	var head [13]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return cutShort(err)
+		return ignoreEnd(err)
 	}
 	if err := skipTable(r, head[10]); err != nil {
-		return cutShort(err)
+		return ignoreEnd(err)
 	}
 	for {
 		kind, err := r.ReadByte()
 		if err != nil || kind == 0x3B { // the end, without a frame
-			return cutShort(err)
+			return ignoreEnd(err)
 		}
 		switch kind {
 		case 0x21: // extension
 			if _, err := r.ReadByte(); err != nil {
-				return cutShort(err)
+				return ignoreEnd(err)
 			}
 			if _, err := io.Copy(io.Discard, &subBlocks{r: r}); err != nil {
-				return cutShort(err)
+				return ignoreEnd(err)
 			}
 		case 0x2C: // frame
 			var frame [9]byte
 			if _, err := io.ReadFull(r, frame[:]); err != nil {
-				return cutShort(err)
+				return ignoreEnd(err)
 			}
 			if err := skipTable(r, frame[8]); err != nil {
-				return cutShort(err)
+				return ignoreEnd(err)
 			}
 			pixels := int(binary.LittleEndian.Uint16(frame[4:])) * int(binary.LittleEndian.Uint16(frame[6:]))
-			return cutShort(checkLZW(r, 2*pixels+1<<16))
+			return ignoreEnd(checkLZW(r, 2*pixels+1<<16))
 		default:
 			return errGIF
 		}

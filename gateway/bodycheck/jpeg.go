@@ -22,19 +22,19 @@ func countScans(r *bufio.Reader) (int, error) {
 	for {
 		marker, err := nextMarker(r)
 		if err != nil || marker == 0xD9 { // end of image
-			return scans, cutShort(err)
+			return scans, ignoreEnd(err)
 		}
 		if marker == 0x01 || marker == 0xD8 { // without a length
 			continue
 		}
 		var head [2]byte
 		if _, err := io.ReadFull(r, head[:]); err != nil {
-			return scans, cutShort(err)
+			return scans, ignoreEnd(err)
 		}
 		length := int(binary.BigEndian.Uint16(head[:])) - len(head)
 		content, err := r.Peek(min(max(length, 0), 6))
 		if err != nil {
-			return scans, cutShort(err)
+			return scans, ignoreEnd(err)
 		}
 		switch {
 		case length < 0:
@@ -55,7 +55,7 @@ func countScans(r *bufio.Reader) (int, error) {
 			}
 		}
 		if _, err := r.Discard(length); err != nil {
-			return scans, cutShort(err)
+			return scans, ignoreEnd(err)
 		}
 	}
 }
@@ -79,12 +79,4 @@ func nextMarker(r *bufio.Reader) (byte, error) {
 			return b, nil
 		}
 	}
-}
-
-// cutShort is err, but nil where a file ends early.
-func cutShort(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
-	}
-	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"image"
 	_ "image/gif" // registers the format, as the next ones do
 	_ "image/jpeg"
@@ -122,7 +123,7 @@ func (m *media) soundFile(param string, r io.Reader, size int, others bool) *api
 		return e
 	}
 	// What one decoder refuses, engines try as MP3, and that decoder takes its frames from anywhere.
-	if _, err := io.Copy(io.Discard, b); cutShort(err) != nil {
+	if _, err := io.Copy(io.Discard, b); ignoreEnd(err) != nil {
 		return damagedSound(param, "sound")
 	}
 	frames.look(true)
@@ -201,4 +202,12 @@ func size(name, value []byte) *api.Error {
 		return wrong(name, "auto, or width and height as in 512x512, of at most 40 megapixels")
 	}
 	return nil
+}
+
+// ignoreEnd returns err, or nil where a file ends early: what is there has been checked.
+func ignoreEnd(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
 }

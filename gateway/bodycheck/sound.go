@@ -136,7 +136,7 @@ func (m *media) ogg(param string, r io.Reader, size int) *api.Error {
 			}
 		}
 	}}
-	if _, err := io.Copy(&s, r); cutShort(err) != nil {
+	if _, err := io.Copy(&s, r); ignoreEnd(err) != nil {
 		return damagedSound(param, "Ogg")
 	}
 	s.look(true)

@@ -97,7 +97,7 @@ func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
 	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.began, Now: time.Now, Load: load}
 }
 
-// serve starts an exchange whose answer is told in Ollama's form.
+// serve starts an exchange and answers in Ollama's format.
 func (o *ollamaCall) serve(path string, generate bool) error {
 	load, err := o.loadSized()
 	if err != nil {

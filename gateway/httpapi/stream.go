@@ -25,7 +25,7 @@ func (x *exchange) events(resp *relay.Response) *relay.Stream {
 	})
 }
 
-// checkStreamResponse is judge for an answer to a stream that is committed: it must be a stream now.
+// checkStreamResponse is checkResponse for a request whose stream is committed: the answer must be a stream now.
 func (x *exchange) checkStreamResponse(resp *relay.Response) error {
 	if err := x.checkResponse(resp); err != nil {
 		return err

@@ -42,8 +42,8 @@ func (u *uses) note(host, model string) {
 	at.Store(now)
 }
 
-// usageLate is how much later than it was a use may stand in a record: its age is taken off Redis' clock only when the
-// word of it arrives there, and that word may take as long as a call may.
+// usageLate bounds how much too late a record dates a use: the gateway reports the use's age, Redis subtracts it from its own
+// clock when the report arrives, and a report may be on its way as long as a call may last.
 const usageLate = 200 * time.Millisecond
 
 // Each snapshot tells the difference between the store's clock and this machine's anew, less the time that its reply took.

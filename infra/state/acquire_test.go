@@ -229,7 +229,7 @@ func TestReplacedTicket(t *testing.T) {
 		equal(t, "one that moves too late", acquire(t, s, other).Status, "none")
 		next := acquire(t, s, want(t, s, "gw-3", "m", "near"))
 		if next.Status != "created" || next.Ticket == moved.Ticket {
-			t.Fatalf("a newcomer is sent to %+v, of which the load has ended", next)
+			t.Fatalf("a newcomer is sent to %+v, whose load has ended", next)
 		}
 	})
 }

@@ -72,7 +72,7 @@ func (c *eventConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// scan follows the stream: replies are header lines, some of which announce a string.
+// scan follows the stream, which consists of header lines; some announce a string that follows.
 func (c *eventConn) scan(b []byte) error {
 	for len(b) > 0 {
 		n := min(c.skip, len(b))

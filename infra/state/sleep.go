@@ -90,8 +90,8 @@ func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration)
 	return s.repair(ctx, host, "unseen", limit)
 }
 
-// Forget removes a host that sleeps or is lost and of which nothing was heard for limit. The caller makes sure that
-// the catalogue does not name it. ErrGone: it is not there; ErrWanted: it is awake, has work, or was heard of since.
+// Forget removes a host that sleeps or is lost and has been silent for limit. The caller makes sure that the catalogue does
+// not name it. ErrGone: it is not there; ErrWanted: it is awake, has work, or was heard of since.
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
 	_, err := s.evalWords(ctx, s.scripts.forget, host, limit.Milliseconds())
 	return err
