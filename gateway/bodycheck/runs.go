@@ -3,6 +3,7 @@ package bodycheck
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -14,6 +15,16 @@ import (
 // maxRun is the most characters of one kind in a row that a text may have. llama.cpp splits texts with std::regex, which
 // recurses for each character of a match: some 20,000 letters fill a thread's stack of 8 MiB.
 const maxRun = 16 << 10
+
+// maxUnbroken is the most bytes, as JSON, that a text may have between two breaks: tokenizers such as bloom's match up to the
+// next break, whatever the kinds of characters.
+const maxUnbroken = 100_000
+
+// breaks are the characters besides white space at which those tokenizers split a text.
+const (
+	asciiBreaks = "(|.,!?)"
+	otherBreaks = "…。，、।۔،"
+)
 
 // charKind is a kind of character that tokenizers match runs of.
 type charKind uint8
@@ -93,8 +104,9 @@ func escapedUnit(b []byte) (rune, bool) {
 
 // run is the run of characters of one kind at the end of a text.
 type run struct {
-	kind   charKind
-	length int
+	kind     charKind
+	length   int
+	unbroken int // bytes since the last break
 }
 
 // jump is how many bytes skip searches for a change of kind.
@@ -126,6 +138,49 @@ func (r *run) read(b []byte) bool {
 		}
 	}
 	return true
+}
+
+// broken goes on with b as read does, and reports whether there is a break soon enough everywhere.
+func (r *run) broken(b []byte) bool {
+	for len(b) > 0 {
+		far := min(maxUnbroken-r.unbroken, len(b))
+		at := lastBreak(b[:far])
+		if at < 0 && far < len(b) {
+			return false
+		}
+		if at < 0 {
+			r.unbroken += far
+			return true
+		}
+		b, r.unbroken = b[at+1:], 0
+	}
+	return true
+}
+
+// lastBreak returns where the last break in b ends, or -1. It need not find a break behind others.
+func lastBreak(b []byte) int {
+	if at := bytes.LastIndexAny(b, " "+asciiBreaks); at >= 0 {
+		return at
+	}
+	last := -1
+	for i := 0; i < len(b); {
+		n := bytes.IndexByte(b[i:], '\\')
+		if n < 0 {
+			break
+		}
+		i += n
+		kind, size := escapeKind(b[i:])
+		unit, ok := escapedUnit(b[i:])
+		if kind == blank || ok && strings.ContainsRune(otherBreaks, unit) {
+			last = i + size - 1
+		}
+		i += size
+	}
+	if at := bytes.LastIndexAny(b, otherBreaks); at > last {
+		_, size := utf8.DecodeRune(b[at:])
+		return at + size - 1
+	}
+	return last
 }
 
 // kindChange returns where in b, which may begin and end inside a character, a character follows one of another kind, or -1.
@@ -160,6 +215,9 @@ func unbroken(param string, v jsonscan.Value) *api.Error {
 
 // add reads b and refuses too long a run.
 func (r *run) add(param string, b []byte) *api.Error {
+	if !r.broken(b) {
+		return api.Newf(api.InvalidType, "'%s' has more than %d bytes in a row without white space and punctuation, which can crash a tokenizer; break them up.", param, maxUnbroken).With(param)
+	}
 	if r.read(b) {
 		return nil
 	}

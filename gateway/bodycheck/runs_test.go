@@ -60,7 +60,7 @@ func TestRunsInTexts(t *testing.T) {
 
 // TestRunsOfEachKind: characters count, not bytes or escapes; media do not count; parts of one content count together.
 func TestRunsOfEachKind(t *testing.T) {
-	for _, one := range []string{"a", "é", "中", "e\u0301", "7", "٣", " ", "\u3000", `\n`, "!", "。", "😀", `\\`, `\"`, `\u0061`, `\u00e9`, `\ud83d\ude00`, `\u0020`} {
+	for _, one := range []string{"a", "é", "中", "e\u0301", "7", "٣", " ", "\u3000", `\n`, "!", "。", "😀", `\\`, `\"`, `\u0061`, `\u00e9`, `\u0020`} {
 		size := utf8.RuneCountInString(one)
 		if one[0] == '\\' {
 			size = 1
@@ -89,6 +89,27 @@ func TestRunsOfEachKind(t *testing.T) {
 		}
 		if _, _, err := check(route, []byte(body), llama); code(err) != want {
 			t.Errorf("%.60s: %v, want %q", body, err, want)
+		}
+	}
+}
+
+// TestUnbrokenTexts: a text has a break now and then, whatever else it has: white space or common punctuation, escaped or not.
+func TestUnbrokenTexts(t *testing.T) {
+	for _, filler := range []string{"a1", "é1", `\\n1`, `\\\\u30021`, `a\"`, `\u00611`, `\ud83d\ude001`, ";a", "-_a"} {
+		n := maxUnbroken / len(filler)
+		for _, brk := range []string{" ", `\n`, `\t`, `\u0020`, `\u3000`, `\u3002`, "。", "，", "…", "।", "۔", "،", ".", ",", "!", "?", "(", ")", "|"} {
+			body := `{"prompt":"` + strings.Repeat(filler, n-9) + brk + strings.Repeat(filler, n-9) + brk + `a"}`
+			if _, _, err := check("completions", []byte(body), llama); err != nil {
+				t.Errorf("%s with %s: %v", filler, brk, err)
+			}
+		}
+		for _, body := range []string{
+			`{"prompt":". ` + strings.Repeat(filler, n+2) + ` ."}`,
+			`{"prompt":["` + strings.Repeat("a. ", 40_000) + strings.Repeat(filler, n+2) + `"]}`,
+		} {
+			if _, _, err := check("completions", []byte(body), llama); code(err) != "invalid_type" || !strings.Contains(err.Error(), "without white space") {
+				t.Errorf("%s: %v", filler, err)
+			}
 		}
 	}
 }
@@ -128,6 +149,20 @@ func TestRunsReadWhole(t *testing.T) {
 				length++
 				want = want && length <= maxRun
 			}
+		}
+		breaks, since := true, 0
+		for _, part := range [][]byte{b[:cut], b[cut:]} {
+			for i := 0; i < len(part); {
+				kind, size := kindAt(part[i:])
+				since += size
+				if breaks = breaks && since <= maxUnbroken; kind == blank || part[i] == '!' {
+					since = 0
+				}
+				i += size
+			}
+		}
+		if got := new(run); got.broken(b[:cut]) && got.broken(b[cut:]) != breaks {
+			t.Errorf("seed %d: broken %v, want %v", seed, !breaks, breaks)
 		}
 		var r run
 		if got := r.read(b[:cut]) && r.read(b[cut:]); got != want {
