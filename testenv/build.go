@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"reveille/testenv/kit"
 )
 
 // Build compiles one of the module's programs and returns the binary's path. pkg is
@@ -57,7 +59,7 @@ var builds sync.Map
 
 func goBuild(root, pkg string) (string, error) {
 	args := []string{"build"}
-	if raceEnabled {
+	if kit.Race {
 		args = append(args, "-race")
 	}
 	return replace(binaries(root), path.Base(pkg), root, func(fresh string) *exec.Cmd {
@@ -95,7 +97,7 @@ const interposer = "libreveille_mm.so"
 // binaries is the folder of this process's programs. Runners look for engines beside
 // themselves, so programs with and without the race detector do not share one.
 func binaries(root string) string {
-	if raceEnabled {
+	if kit.Race {
 		return filepath.Join(root, ".cache", "testbin", "race")
 	}
 	return filepath.Join(root, ".cache", "testbin")

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"reveille/testenv/kit"
 )
 
 var (
@@ -34,9 +36,11 @@ func TestSeeds(t *testing.T) {
 	}
 	n := *seeds
 	if n == 0 {
-		n = manySeeds
-		if testing.Short() {
+		switch n = 1000; {
+		case testing.Short():
 			n = 20
+		case kit.Race: // it makes each ten times as slow
+			n = 60
 		}
 	}
 	var next, failures atomic.Int64

@@ -1,6 +1,0 @@
-//go:build !race
-
-package sim
-
-// manySeeds is how many seeds TestSeeds runs.
-const manySeeds = 1000
