@@ -66,9 +66,9 @@ type loadingModel struct {
 }
 
 type runnerInfo struct {
-	ID      string `json:"id"`
-	State   string `json:"state"`
-	Devices string `json:"devices"`
+	ID      string           `json:"id"`
+	State   policy.HostState `json:"state"`
+	Devices string           `json:"devices"`
 	// Sandbox says how the host's engines are confined: mode, the measures that are on, and the missing ones with the
 	// reason. Absent for a host that has not registered.
 	Sandbox         json.RawMessage `json:"sandbox,omitempty"`
@@ -106,7 +106,7 @@ func (s *Server) health(r *request) error {
 
 // loaded lists the copies that are ready to serve, the most recently used first.
 func (s *Server) loaded(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
-	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.State == "loaded" })
+	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.State == policy.ModelLoaded })
 }
 
 // retired lists the copies of former catalogue entries, in the same order.
@@ -118,7 +118,7 @@ func (s *Server) copies(snap *state.Snapshot, cat *catalog.Catalog, match func(*
 	out := []loadedModel{}
 	for _, h := range snap.Hosts {
 		for _, m := range h.Models {
-			if match(m) && h.State == "ready" {
+			if match(m) && h.State == policy.Ready {
 				out = append(out, s.loadedModel(snap, cat, h, m))
 			}
 		}
@@ -288,14 +288,12 @@ func (s *Server) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingMo
 // ticketState is a load's state under the name that the API uses.
 func ticketState(h *state.HostRecord, t state.TicketRecord) string {
 	switch {
-	case h.State == "asleep", h.State == "waking":
+	case h.State == policy.Asleep, h.State == policy.Waking:
 		return "waking"
 	case t.Pulling:
 		return "pulling"
-	case t.State != "loading":
+	case t.State != state.TicketLoading:
 		return "queued"
-	case h.Models[t.Model] != nil && h.Models[t.Model].State == "pulling":
-		return "pulling"
 	}
 	return "loading"
 }
@@ -304,7 +302,7 @@ func ticketState(h *state.HostRecord, t state.TicketRecord) string {
 func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
 	found := map[string]runnerInfo{}
 	for _, h := range cat.Hosts {
-		found[h.Name] = runnerInfo{ID: h.Name, State: "asleep", Devices: h.Devices.String()}
+		found[h.Name] = runnerInfo{ID: h.Name, State: policy.Asleep, Devices: h.Devices.String()}
 	}
 	for name, h := range snap.Hosts {
 		devices := h.Devices

@@ -52,7 +52,7 @@ func everyLoaded(snap *state.Snapshot) []*state.ModelRecord {
 	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
 		h := snap.Hosts[host]
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
-			if m := h.Models[id]; m.State == "loaded" && h.State == "ready" {
+			if m := h.Loaded(id); m != nil {
 				out = append(out, m)
 			}
 		}

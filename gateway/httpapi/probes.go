@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/infra/meter"
+	"reveille/infra/policy"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 )
@@ -63,7 +64,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 	runners := 0
 	snap, _ := r.s.freshSnapshot()
 	for _, h := range snap.Hosts {
-		if h.State != "ready" {
+		if h.State != policy.Ready {
 			continue
 		}
 		work.Go(func() {

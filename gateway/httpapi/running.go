@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"reveille/infra/policy"
+
 	"github.com/valyala/fasthttp"
 )
 
@@ -22,7 +24,7 @@ type runningList struct {
 }
 
 // runningStates are this list's words for a model's states.
-var runningStates = map[string]string{"queued": "starting", "pulling": "starting", "loading": "starting", "loaded": "ready", "draining": "stopping"}
+var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting", policy.ModelLoaded: "ready", policy.ModelDraining: "stopping"}
 
 // running lists the models that have a process, or are about to, by host and name.
 func (s *Server) running(r *request) error {

@@ -66,10 +66,10 @@ func (s *Server) stateOf(model string) string {
 	state := "unloaded"
 	for _, h := range s.cfg.Mirror.Snapshot().Hosts {
 		if m := h.Models[model]; m != nil {
-			if m.State == "loaded" && h.State == "ready" {
+			if h.Loaded(model) != nil {
 				return "loaded"
 			}
-			state = m.State
+			state = string(m.State)
 		}
 		for _, t := range h.Queue {
 			if t.Model == model && t.Kind == "load" && state == "unloaded" {

@@ -42,7 +42,7 @@ type loadAttempt struct {
 
 	ticket   string
 	host     string
-	state    string // queued or loading
+	state    state.TicketState // TicketQueued or TicketLoading
 	position int
 	begun    time.Time // when the load was first seen under way
 	heard    time.Time // last word of the store about the ticket
@@ -106,7 +106,7 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	}
 	avoid := avoiding(shunned)
 	for _, name := range n.leaving {
-		if h := s.Hosts[name]; h != nil && (h.State == string(policy.Draining) || h.State == string(policy.Ready)) {
+		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being taken away"
 		}
 	}
@@ -167,7 +167,7 @@ func holder(s *state.Snapshot, model string) string {
 		return host
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
-		if h := s.Hosts[name]; (h.State == "ready" || h.State == "waking") && h.Models[model] != nil {
+		if h := s.Hosts[name]; (h.State == policy.Ready || h.State == policy.Waking) && h.Models[model] != nil {
 			return name
 		}
 	}
@@ -180,7 +180,7 @@ func loadingHost(s *state.Snapshot, model string) string {
 	mine := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[name]
-		comes := h.State == "ready" || h.State == "waking" || h.State == "asleep"
+		comes := h.State == policy.Ready || h.State == policy.Waking || h.State == policy.Asleep
 		if comes && slices.ContainsFunc(h.Queue, mine) {
 			return name
 		}
@@ -239,12 +239,12 @@ func (n *loadAttempt) onAcquired(now time.Time, got state.Acquired, err error) s
 	return step{do: rest}
 }
 
-func (n *loadAttempt) setTicketState(now time.Time, st string, position int) {
+func (n *loadAttempt) setTicketState(now time.Time, st state.TicketState, position int) {
 	n.heard, n.state, n.position = now, st, position
-	if st == "loading" && n.begun.IsZero() {
+	if st == state.TicketLoading && n.begun.IsZero() {
 		n.begun = now
 	}
-	if st != "loading" {
+	if st != state.TicketLoading {
 		n.begun = time.Time{}
 	}
 }
@@ -274,28 +274,28 @@ func (n *loadAttempt) onTicketState(now time.Time, s state.TicketStatus) step {
 		return step{do: rest} // of a ticket given up meanwhile
 	}
 	switch {
-	case !s.Found, s.Record.State == "dropped":
+	case !s.Found, s.Record.State == state.TicketDropped:
 		return n.restart(now)
-	case s.Record.State == "ready":
+	case s.Record.State == state.TicketReady:
 		host := n.host
 		if s.Record.Host != "" {
 			host = s.Record.Host
 		}
 		return step{do: finish, host: host, record: s.Record}
-	case s.Record.State == "failed" && interrupted(s.Record):
+	case s.Record.State == state.TicketFailed && interrupted(s.Record):
 		n.leaving = append(n.leaving, n.host)
 		n.blocked = failure(s.Record, n.own)
 		return n.restart(now)
-	case s.Record.State == "failed" && elsewhere(s.Record):
+	case s.Record.State == state.TicketFailed && elsewhere(s.Record):
 		n.blocked = noCapacity(n.model, errors.New(s.Record.Message))
 		return n.restart(now)
-	case s.Record.State == "failed" && s.Record.Code == api.ModelTooLarge.Code() && shortage(s.Record) != nil:
+	case s.Record.State == state.TicketFailed && s.Record.Code == api.ModelTooLarge.Code() && shortage(s.Record) != nil:
 		if n.tooLarge == nil {
 			n.tooLarge = map[string]*policy.Refusal{}
 		}
 		n.tooLarge[n.host] = shortage(s.Record)
 		return n.restart(now)
-	case s.Record.State == "failed":
+	case s.Record.State == state.TicketFailed:
 		return fail(failure(s.Record, n.own))
 	}
 	n.away = 0
@@ -315,7 +315,7 @@ func (n *loadAttempt) onStoreError(now time.Time, err error) step {
 // for the host to come back.
 func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) step {
 	h := s.Hosts[n.host]
-	if n.ticket == "" || n.moving != "" || h == nil || h.State != string(policy.Lost) {
+	if n.ticket == "" || n.moving != "" || h == nil || h.State != policy.Lost {
 		return step{do: rest}
 	}
 	avoid := map[string]string{n.host: "lost"}

@@ -41,7 +41,7 @@ func shortage(r state.TicketRecord) *policy.Refusal {
 // loadFailed reports whether a ticket failed in a way that a repeat is likely to share and that costs the host
 // something, so that repeats are spaced out. A missing file or a refusal costs nothing.
 func loadFailed(r state.TicketRecord) bool {
-	return r.State == "failed" && !elsewhere(r) &&
+	return r.State == state.TicketFailed && !elsewhere(r) &&
 		slices.Contains([]string{api.ModelLoadError.Code(), api.LoadTimeout.Code(), api.EngineOutOfMemory.Code(), api.EngineCrashed.Code()}, r.Code)
 }
 

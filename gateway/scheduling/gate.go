@@ -230,7 +230,7 @@ func (g *Gate) OnEvent(e state.Event) {
 		r := e.Record()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if r.State == "ready" && r.Evicted != "" { // heard once; renewals repeat it
+		if r.State == state.TicketReady && r.Evicted != "" { // heard once; renewals repeat it
 			g.swaps.note(time.Now())
 		}
 		g.deliverLocked(state.TicketStatus{Ticket: e.Ticket, Found: true, Record: r})
@@ -243,13 +243,13 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 	now := time.Now()
 	switch {
 	case !s.Found || r.Kind == "unload":
-	case r.State == "ready":
+	case r.State == state.TicketReady:
 		smooth(g.learned.load, r.Model, time.Duration(r.LoadMS)*time.Millisecond)
 		g.failed.pass(r.Model)
 		delete(g.failing, r.Model)
 		g.shunned.pass(r.Host)
-	case r.State == "failed" && interrupted(r):
-	case r.State == "failed" && elsewhere(r):
+	case r.State == state.TicketFailed && interrupted(r):
+	case r.State == state.TicketFailed && elsewhere(r):
 		// One failed wake ends all tickets of the host at one moment.
 		g.shunned.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), now)
 	case loadFailed(r):

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -12,7 +13,7 @@ import (
 // that is the answer, at once.
 func TestInterruptedHost(t *testing.T) {
 	c := testCatalog(t)
-	host := func(name, st string) *state.HostRecord {
+	host := func(name string, st policy.HostState) *state.HostRecord {
 		return &state.HostRecord{Name: name, State: st, Devices: "cpu npu", Limits: "1", Models: map[string]*state.ModelRecord{}}
 	}
 	snap := func(hosts ...*state.HostRecord) *state.Snapshot {

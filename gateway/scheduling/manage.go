@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -129,7 +130,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	for i := range out {
 		select {
 		case r := <-done[i]:
-			if r.State == "failed" && r.Code != api.ModelNotLoaded.Code() {
+			if r.State == state.TicketFailed && r.Code != api.ModelNotLoaded.Code() {
 				out[i].Err = failure(r, true)
 			}
 		case <-ctx.Done():
@@ -144,13 +145,13 @@ func loadedCopies(s *state.Snapshot, model string) []state.Copy {
 	var out []state.Copy
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[host]
-		if h.State != "ready" {
+		if h.State != policy.Ready {
 			continue
 		}
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
 			m := h.Models[id]
 			p := state.Copy{Host: host, Model: cmp.Or(m.Retired, id)}
-			if (model == "" || p.Model == model) && (m.State == "loaded" || m.State == "loading" || m.Retired != "") && !slices.Contains(out, p) {
+			if (model == "" || p.Model == model) && (m.State == policy.ModelLoaded || m.State == policy.ModelLoading || m.Retired != "") && !slices.Contains(out, p) {
 				out = append(out, p)
 			}
 		}

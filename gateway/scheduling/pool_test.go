@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"reveille/infra/catalog"
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -62,7 +63,7 @@ func newPool(hosts ...string) *pool {
 	return p
 }
 
-func (p *pool) host(name, st string) {
+func (p *pool) host(name string, st policy.HostState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rev++
@@ -75,12 +76,12 @@ func (p *pool) host(name, st string) {
 	}
 }
 
-func (p *pool) setState(host, st string) {
+func (p *pool) setState(host string, st policy.HostState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rev++
 	p.hosts[host].State = st
-	if st == "ready" {
+	if st == policy.Ready {
 		p.hosts[host].Addr = host + ":1"
 	}
 }
@@ -310,7 +311,7 @@ func (p *pool) FailWake(_ context.Context, host, token, code, message string) er
 }
 
 // endLocked gives a ticket its outcome and takes it from its queue.
-func (p *pool) endLocked(t *fakeTicket, st string, fields map[string]string) state.Event {
+func (p *pool) endLocked(t *fakeTicket, st state.TicketState, fields map[string]string) state.Event {
 	maps.Copy(t.rec.Fields, fields)
 	f := t.rec.Fields
 	t.rec.State, t.rec.Code, t.rec.Message, t.rec.WakeError, t.rec.Evicted = st, f["code"], f["message"], f["wake_failed"] == "1", f["evicted"]
@@ -321,7 +322,7 @@ func (p *pool) endLocked(t *fakeTicket, st string, fields map[string]string) sta
 		h.Loading = ""
 	}
 	p.rev++
-	return state.Event{Kind: "ticket", Ticket: t.rec.ID, Host: t.rec.Host, Model: t.rec.Model, State: st, Fields: maps.Clone(f)}
+	return state.Event{Kind: "ticket", Ticket: t.rec.ID, Host: t.rec.Host, Model: t.rec.Model, State: string(st), Fields: maps.Clone(f)}
 }
 
 func (p *pool) publish(events ...state.Event) {
@@ -387,10 +388,10 @@ func (p *pool) carryOutOne(ctx context.Context, host string) bool {
 	if p.outcome != nil {
 		maps.Copy(fields, p.outcome(model, attempt))
 	}
-	st := "ready"
+	st := state.TicketReady
 	switch {
 	case fields["code"] != "":
-		st = "failed"
+		st = state.TicketFailed
 	case unload:
 		delete(h.Models, model)
 	default:

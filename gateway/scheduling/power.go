@@ -36,7 +36,7 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 		}
 		h := s.Hosts[host]
 		switch {
-		case h != nil && h.State == string(policy.Ready):
+		case h != nil && h.State == policy.Ready:
 			return nil
 		case first && h != nil:
 			failed = h.Fields["failed_ms"]
@@ -74,9 +74,9 @@ func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 		return unavailable(err)
 	}
 	switch h := s.Hosts[host]; {
-	case h == nil || h.State == string(policy.Asleep):
+	case h == nil || h.State == policy.Asleep:
 		return nil
-	case h.State != string(policy.Ready):
+	case h.State != policy.Ready:
 		return api.Newf(api.ModelBusyConflict, "The host '%s' is %s.", host, h.State)
 	}
 	gone, err := g.unload(ctx, host, "", force)
@@ -130,7 +130,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 			return "", unavailable(err)
 		}
 		h := s.Hosts[host]
-		if h == nil || h.State != string(policy.Ready) || try == commitTries {
+		if h == nil || h.State != policy.Ready || try == commitTries {
 			return "", busy
 		}
 		switch token, err = g.store.CommitSleep(ctx, host, g.id, s.Revision, h.Fields["active_ms"]); {
@@ -150,7 +150,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 			switch h := s.Hosts[host]; {
 			case h == nil || h.Fields["sleep_token"] != token:
 				return "", busy
-			case h.State == string(policy.Asleep):
+			case h.State == policy.Asleep:
 				return token, nil
 			}
 		}

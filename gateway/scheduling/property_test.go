@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"reveille/infra/policy"
+
 	"pgregory.net/rapid"
 )
 
@@ -107,7 +109,7 @@ func play(t *testing.T, acts []act) string {
 				p.outcome = func(string, int) map[string]string { return map[string]string{"code": code} }
 			})
 		case loseHost:
-			p.setState([]string{"a", "b"}[a.n%2], []string{"lost", "asleep", "ready"}[a.n%3])
+			p.setState([]string{"a", "b"}[a.n%2], []policy.HostState{"lost", "asleep", "ready"}[a.n%3])
 		case wakeFails:
 			p.set(func() { wakeWorks = a.n%2 == 0 })
 		case storeAway:

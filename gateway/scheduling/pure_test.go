@@ -123,7 +123,7 @@ func TestNeed(t *testing.T) {
 		n.onAcquired(t0, queued, nil)
 		return n
 	}
-	standing := func(st string, f func(*state.TicketRecord)) state.TicketStatus {
+	standing := func(st state.TicketState, f func(*state.TicketRecord)) state.TicketStatus {
 		s := state.TicketStatus{Ticket: "t1", Found: true, Record: state.TicketRecord{ID: "t1", State: st, Host: "a", Fields: map[string]string{}}}
 		if f != nil {
 			f(&s.Record)

@@ -3,6 +3,7 @@ package scheduling
 import (
 	"time"
 
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -34,7 +35,7 @@ func (r *recoveryHold) see(s *state.Snapshot, now time.Time) {
 		r.ready = map[string]bool{}
 	}
 	for name, h := range s.Hosts {
-		if h.State == "ready" {
+		if h.State == policy.Ready {
 			r.ready[name] = true
 			delete(r.missing, name)
 		} else {

@@ -3,6 +3,7 @@ package scheduling
 import (
 	"time"
 
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -63,7 +64,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time
 	for name, h := range s.Hosts {
 		position := 0
 		for _, t := range h.Queue {
-			if t.State != "loading" {
+			if t.State != state.TicketLoading {
 				position++
 			}
 			if t.Kind != "load" || t.Model != model || out != nil && (t.Created > oldest.Created || t.Created == oldest.Created && t.ID > oldest.ID) {
@@ -78,7 +79,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time
 	since := func(ms int64) time.Duration {
 		return max(0, time.Duration(s.NowMS-ms)*time.Millisecond+now.Sub(s.Taken))
 	}
-	if out.state == "loading" {
+	if out.state == state.TicketLoading {
 		out.begun = now.Add(-since(number(oldest.Fields["begun_ms"])))
 	}
 	return out, since(oldest.Created)
@@ -91,7 +92,7 @@ func (g *Gate) stageLocked(gr *group) Stage {
 // heldUpByBusy reports whether a host is up and loads nothing, so that what is queued there waits for busy models.
 func (g *Gate) heldUpByBusy(host string) bool {
 	h := g.mirror.Snapshot().Hosts[host]
-	return h != nil && h.State == "ready" && h.Loading == ""
+	return h != nil && h.State == policy.Ready && h.Loading == ""
 }
 
 // stage derives a wait's stage from its group's attempt and a snapshot.
@@ -102,7 +103,7 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 	}
 	own := known.load[n.model]
 	h := s.Hosts[n.host]
-	if n.state == "loading" {
+	if n.state == state.TicketLoading {
 		out.State, out.Position, out.Loading = StateLoading, 0, now.Sub(n.begun)
 		if own > 0 {
 			out.ETA = max(time.Second, own-out.Loading)
@@ -110,10 +111,10 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 		return out
 	}
 	var before time.Duration
-	if h == nil || h.State == "asleep" || h.State == "waking" {
+	if h == nil || h.State == policy.Asleep || h.State == policy.Waking {
 		out.State = StateWaking
 		before = known.wake[n.host]
-		if h != nil && h.State == "waking" && before > 0 {
+		if h != nil && h.State == policy.Waking && before > 0 {
 			woken := time.Duration(s.NowMS-number(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
 			before = max(time.Second, before-woken)
 		}

@@ -36,7 +36,7 @@ func TestStageOf(t *testing.T) {
 
 // The oldest of a model's loads counts, and its times are by the store's clock.
 func TestPending(t *testing.T) {
-	ticket := func(id, kind, model, st string, created int64) state.TicketRecord {
+	ticket := func(id, kind, model string, st state.TicketState, created int64) state.TicketRecord {
 		return state.TicketRecord{ID: id, Kind: kind, Model: model, State: st, Created: created, Fields: map[string]string{"begun_ms": "70000"}}
 	}
 	s := &state.Snapshot{NowMS: 100_000, Taken: t0, Hosts: map[string]*state.HostRecord{

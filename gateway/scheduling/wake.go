@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -115,7 +116,7 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 // awake reports whether the mirror shows the host up: then the store is asked at once.
 func (g *Gate) awake(host string) bool {
 	h := g.mirror.Snapshot().Hosts[host]
-	return h != nil && h.State == "ready"
+	return h != nil && h.State == policy.Ready
 }
 
 // wakeFailed gives the duty up with the reason. Should the store not hear of it, the duty's lease ends and another

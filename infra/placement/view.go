@@ -26,7 +26,7 @@ func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		rec := s.Hosts[name]
 		known, inCatalog := v.Catalog.Host(name)
-		if rec.State == string(policy.Asleep) && rec.Driver == "" && !inCatalog {
+		if rec.State == policy.Asleep && rec.Driver == "" && !inCatalog {
 			continue
 		}
 		out.Hosts = append(out.Hosts, v.host(s, rec, known))
@@ -44,7 +44,7 @@ func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 // host is one host; known is its catalogue entry, nil for none.
 func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
 	h := policy.Host{
-		Name: rec.Name, State: policy.HostState(rec.State), Labels: rec.Labels, Limits: policy.Uniform(1),
+		Name: rec.Name, State: rec.State, Labels: rec.Labels, Limits: policy.Uniform(1),
 		Budget: ParseMemory(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
 		// A generation is a token given at registration, and tokens are never behind the clock in microseconds.
 		UpSince: stamp(int64(rec.Generation / 1000)),
@@ -91,7 +91,7 @@ func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host
 func (v View) resident(m *state.ModelRecord) policy.Resident {
 	d, _ := policy.ParseDevices(m.Device)
 	r := policy.Resident{
-		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: policy.ModelState(m.State), Pinned: m.Pinned,
+		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
 		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory,
 	}
 	if m.Retired != "" && m.InFlight > 0 { // as its runner sees it: no slot that is about to be free

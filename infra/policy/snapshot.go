@@ -19,11 +19,9 @@ type ModelState string
 
 // The states of a model on a host.
 const (
-	ModelQueued   ModelState = "queued"
 	ModelLoading  ModelState = "loading"
 	ModelLoaded   ModelState = "loaded"
 	ModelDraining ModelState = "draining"
-	ModelFailed   ModelState = "failed"
 )
 
 // Model is what a decision needs to know of a catalogue entry.

@@ -175,7 +175,7 @@ func TestOperationRepeated(t *testing.T) {
 		must(t, s.SetHostState(ctx, "h", g, "asleep"))
 		before = b.dump()
 		again = acquire(t, s, w)
-		equal(t, "a repetition after the end", again.Ticket+again.State+again.WakeToken, first.Ticket+"ready")
+		equal(t, "a repetition after the end", again.Ticket+string(again.State)+again.WakeToken, first.Ticket+"ready")
 		equal(t, "state after a late repetition", b.dump(), before)
 	})
 }
@@ -254,7 +254,7 @@ func TestUnloadWakesNothing(t *testing.T) {
 			equal(t, "an unload of a host gone to sleep", standing(t, s, "gw", u.Ticket).Record.State, "ready")
 		}
 		late := unload()
-		equal(t, "an unload on a sleeping host", late.Status+late.State+late.WakeToken, "createdready")
+		equal(t, "an unload on a sleeping host", late.Status+string(late.State)+late.WakeToken, "createdready")
 		equal(t, "host state", b.field("host:h", "state"), "asleep")
 		equal(t, "queue", b.content(prefix+"queue:h"), "")
 	})
@@ -297,12 +297,12 @@ func TestWakeDuty(t *testing.T) {
 		must(t, s.FailWake(ctx, "h", next, "no_capacity", "sold out"))
 		for _, id := range []string{ticket, other.Ticket} {
 			r := standing(t, s, "gw-1", id).Record
-			equal(t, "outcome", r.State+r.Code, "failedno_capacity")
+			equal(t, "outcome", string(r.State)+r.Code, "failedno_capacity")
 			equal(t, "wake error", r.WakeError, true)
 		}
 		snap, err := s.Snapshot(ctx)
 		must(t, err)
-		equal(t, "host", snap.Hosts["h"].State+" "+snap.Hosts["h"].Error, "asleep sold out")
+		equal(t, "host", string(snap.Hosts["h"].State)+" "+snap.Hosts["h"].Error, "asleep sold out")
 		if acquire(t, s, want(t, s, "gw-3", "m", "h")).WakeToken == "" {
 			t.Fatal("a new want after a failed wake got no duty")
 		}

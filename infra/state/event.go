@@ -28,7 +28,7 @@ type Event struct {
 // Record is the ticket that a ticket event of an end carries.
 func (e Event) Record() TicketRecord {
 	r := ticketRecord(e.Ticket, e.Fields)
-	r.State, r.Host, r.Model = e.State, e.Host, e.Model
+	r.State, r.Host, r.Model = TicketState(e.State), e.Host, e.Model
 	return r
 }
 

@@ -94,7 +94,7 @@ func TestEveryScript(t *testing.T) {
 		w := want(t, s, "gw-1", "m/a", "gpu-1")
 		w.Unload = true
 		u := acquire(t, s, w)
-		equal(t, "unload", u.Status+" "+u.State, "created queued")
+		equal(t, "unload", u.Status+" "+string(u.State), "created queued")
 		must(t, s.Begin(ctx, "gpu-1", g, u.Ticket))
 		snap, err = s.Snapshot(ctx)
 		must(t, err)
@@ -117,7 +117,7 @@ func TestEveryScript(t *testing.T) {
 		a = acquire(t, s, want(t, s, "gw-1", "m/b", "gpu-1"))
 		must(t, s.FailWake(ctx, "gpu-1", a.WakeToken, "no_capacity", "none left"))
 		st = standing(t, s, "gw-1", a.Ticket)
-		equal(t, "outcome of a failed wake", st.Record.State+" "+st.Record.Code+" "+st.Record.Message, "failed no_capacity none left")
+		equal(t, "outcome of a failed wake", string(st.Record.State)+" "+st.Record.Code+" "+st.Record.Message, "failed no_capacity none left")
 		equal(t, "wake error", st.Record.WakeError, true)
 		if err := s.FailWake(ctx, "gpu-1", a.WakeToken, "x", "y"); !errors.Is(err, state.ErrNotOwner) {
 			t.Fatal("failing twice:", err)

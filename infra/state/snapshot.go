@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"reveille/infra/policy"
 )
 
 // LostAfter is how long a host may go without a heartbeat before readers take it for lost.
@@ -30,7 +32,7 @@ type Snapshot struct {
 // HostRecord is a host as Redis holds it.
 type HostRecord struct {
 	Name       string
-	State      string // asleep, waking, ready, draining; lost when a ready host has no heartbeat
+	State      policy.HostState // Lost when a ready host has no heartbeat
 	Addr       string
 	Devices    string
 	Labels     []string
@@ -50,7 +52,7 @@ type HostRecord struct {
 // Stopping identifies the stop that is under way on a sleeping host's machine, "" for none. A stop whose sweep died is
 // told of until the next one.
 func (h *HostRecord) Stopping() string {
-	if h.State != "asleep" {
+	if h.State != policy.Asleep {
 		return ""
 	}
 	return h.Fields["stop_ms"]
@@ -58,7 +60,7 @@ func (h *HostRecord) Stopping() string {
 
 // PowerOffPending reports whether the host sleeps and its machine is not known to be off.
 func (h *HostRecord) PowerOffPending() bool {
-	return h.State == "asleep" && h.Fields["sleep_token"] != ""
+	return h.State == policy.Asleep && h.Fields["sleep_token"] != ""
 }
 
 // ModelRecord is a model on a host as its runner wrote it.
@@ -66,7 +68,7 @@ type ModelRecord struct {
 	ID         string // of the record; a retired copy's is no model's
 	Host       string
 	Retired    string // model whose former catalogue entry it runs: it only finishes its requests; "" for other copies
-	State      string // loading, loaded, draining, failed
+	State      policy.ModelState
 	Type       string
 	Recipe     string
 	Device     string
@@ -181,7 +183,7 @@ func fields(v any) map[string]string {
 
 func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 	h := &HostRecord{
-		Name: name, State: f["state"], Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"],
+		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"],
 		Driver: f["driver"], Error: cut(f["error"]), Loading: f["loading"], Generation: uint64(atoi(f["generation"])),
 		SeenMS: atoi(f["seen_ms"]), ActiveMS: atoi(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
 	}
@@ -189,17 +191,17 @@ func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 		h.Labels = strings.Split(f["labels"], ",")
 	}
 	if h.State == "" {
-		h.State = "asleep"
+		h.State = policy.Asleep
 	}
-	if (h.State == "ready" || h.State == "draining") && now-h.SeenMS > LostAfter.Milliseconds() {
-		h.State = "lost"
+	if (h.State == policy.Ready || h.State == policy.Draining) && now-h.SeenMS > LostAfter.Milliseconds() {
+		h.State = policy.Lost
 	}
 	return h
 }
 
 func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	m := &ModelRecord{
-		ID: id, Host: host, Retired: f["retired"], State: f["state"], Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
+		ID: id, Host: host, Retired: f["retired"], State: policy.ModelState(f["state"]), Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
 		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(atoi(f["pid"])), InFlight: int(atoi(f["in_flight"])),
 		LoadedMS: atoi(f["loaded_ms"]), UsedMS: atoi(f["used_ms"]), LoadMS: atoi(f["load_ms"]), Memory: atoi(f["memory"]),
 		Pinned: f["pinned"] == "1", LoadPin: f["load_pin"] == "1", Fields: f,
@@ -210,12 +212,20 @@ func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	return m
 }
 
+// Loaded returns the record of a model that is loaded on the host, nil unless the host is ready.
+func (h *HostRecord) Loaded(model string) *ModelRecord {
+	if m := h.Models[model]; m != nil && m.State == policy.ModelLoaded && h.State == policy.Ready {
+		return m
+	}
+	return nil
+}
+
 // Copies returns the records of a model that are loaded on ready hosts with an address, fewest open requests first, then
 // by host name.
 func (s *Snapshot) Copies(model string) []*ModelRecord {
 	var out []*ModelRecord
 	for _, h := range s.Hosts {
-		if m := h.Models[model]; m != nil && m.State == "loaded" && h.State == "ready" && h.Addr != "" {
+		if m := h.Loaded(model); m != nil && h.Addr != "" {
 			out = append(out, m)
 		}
 	}

@@ -29,12 +29,12 @@ type Want struct {
 
 // Acquired is Redis' answer to a Want.
 type Acquired struct {
-	Status    string `json:"status"` // loaded, attached, created, none (nothing to attach to, or nothing to replace)
-	Host      string `json:"host"`
-	Ticket    string `json:"ticket"`
-	State     string `json:"state"`    // queued or loading; ready for an unload where nothing is loaded; an end when an operation is repeated late
-	Position  int    `json:"position"` // in the host's queue from 1, 0 when loading
-	WakeToken string `json:"wake"`     // the caller has the duty to wake the host; "" not
+	Status    string      `json:"status"` // loaded, attached, created, none (nothing to attach to, or nothing to replace)
+	Host      string      `json:"host"`
+	Ticket    string      `json:"ticket"`
+	State     TicketState `json:"state"`    // TicketReady for an unload where nothing is loaded; an outcome when an operation is repeated late
+	Position  int         `json:"position"` // in the host's queue from 1, 0 when loading
+	WakeToken string      `json:"wake"`     // the caller has the duty to wake the host; "" not
 }
 
 // Acquire attaches the gateway to the one load ticket for a model, or makes it. ErrStale: the placement was made on an
@@ -53,13 +53,25 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	return out, err
 }
 
+// TicketState is where a ticket is in its life.
+type TicketState string
+
+// The states of a ticket; the last three are its outcome.
+const (
+	TicketQueued  TicketState = "queued"
+	TicketLoading TicketState = "loading"
+	TicketReady   TicketState = "ready"
+	TicketFailed  TicketState = "failed"
+	TicketDropped TicketState = "dropped"
+)
+
 // TicketRecord is a ticket as Redis holds it.
 type TicketRecord struct {
 	ID        string
 	Kind      string // load or unload
 	Model     string
 	Host      string
-	State     string // queued, loading, ready, failed, dropped
+	State     TicketState
 	Code      string // of the error table, when failed
 	Message   string
 	Evicted   string // comma-separated, evicted for it
@@ -78,7 +90,7 @@ type TicketRecord struct {
 
 func ticketRecord(id string, f map[string]string) TicketRecord {
 	return TicketRecord{
-		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: f["state"], Code: f["code"], Message: cut(f["message"]),
+		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: TicketState(f["state"]), Code: f["code"], Message: cut(f["message"]),
 		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", Merge: f["merge_args"] == "1", WakeError: f["wake_failed"] == "1",
 		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: atoi(f["bytes_done"]), Total: atoi(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
 		LoadMS: atoi(f["load_ms"]), Created: atoi(f["created_ms"]), Waiters: int(atoi(f["waiters"])), Fields: f,
@@ -87,7 +99,7 @@ func ticketRecord(id string, f map[string]string) TicketRecord {
 
 // Done reports whether the ticket has its outcome.
 func (t TicketRecord) Done() bool {
-	return t.State == "ready" || t.State == "failed" || t.State == "dropped"
+	return t.State == TicketReady || t.State == TicketFailed || t.State == TicketDropped
 }
 
 // TicketStatus is how a ticket that the gateway waits for stands.

@@ -63,7 +63,7 @@ func TestLifecycle(t *testing.T) {
 		if err != nil || snap.Hosts["h"] == nil {
 			return ""
 		}
-		return snap.Hosts["h"].State
+		return string(snap.Hosts["h"].State)
 	}
 	at, end := running(t, s)
 	launched := "CompleteLifecycleAction reveille-gpu-1 runner-ready i-1 CONTINUE"

@@ -62,7 +62,7 @@ func (m *machine) host() *state.HostRecord {
 }
 
 func (m *machine) is(want policy.HostState) func() bool {
-	return func() bool { return m.host().State == string(want) }
+	return func() bool { return m.host().State == want }
 }
 
 // offs is how often the machine went off.
@@ -130,8 +130,9 @@ func TestSleepCommand(t *testing.T) {
 func TestStopToFollow(t *testing.T) {
 	s := &sleeper{host: "h", boot: "mine", log: slog.New(slog.DiscardHandler)}
 	for name, tc := range map[string]struct {
-		state, boot, stop string
-		want              string
+		state      policy.HostState
+		boot, stop string
+		want       string
 	}{
 		"a stop":        {"asleep", "mine", "7", "7"},
 		"no stop":       {"asleep", "mine", "", ""},

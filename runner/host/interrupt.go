@@ -69,7 +69,7 @@ func (h *Host) turnAway(ctx, back context.Context) {
 			for _, t := range me.Queue {
 				copies := h.copies(t.Model)
 				switch {
-				case t.State != "queued" || h.isInProgress(t.ID):
+				case t.State != state.TicketQueued || h.isInProgress(t.ID):
 				case t.Kind == "load":
 					h.finishNow(back, t, failure(elsewhere))
 				case len(copies) == 0:

@@ -15,7 +15,7 @@ func (b *bench) state() string {
 	if err != nil || s.Hosts["h"] == nil {
 		return ""
 	}
-	return s.Hosts["h"].State
+	return string(s.Hosts["h"].State)
 }
 
 // A host whose machine is taken away drains and stays draining: what it serves goes on, all else is sent elsewhere at once.

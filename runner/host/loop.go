@@ -97,10 +97,10 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 		switch {
 		case h.isInProgress(t.ID):
 			continue
-		case t.State == "loading": // Redis believes that it is being carried out here
+		case t.State == state.TicketLoading: // Redis believes that it is being carried out here
 			h.disown(t.ID, seen)
 			continue
-		case t.State != "queued":
+		case t.State != state.TicketQueued:
 			continue
 		case t.Kind == "unload":
 			h.answerUnload(ctx, t)

@@ -12,7 +12,7 @@ import (
 // its runner keeps beating and starts nothing, until its machine is turned off or a beat says that it is wanted awake.
 func (h *Host) confirmSleep(ctx context.Context) {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
-	if me == nil || me.State != string(policy.Draining) || me.Fields["sleep_token"] == "" {
+	if me == nil || me.State != policy.Draining || me.Fields["sleep_token"] == "" {
 		return
 	}
 	h.mu.Lock()
@@ -37,11 +37,11 @@ func (h *Host) confirmSleep(ctx context.Context) {
 // wanted reports whether the mirror shows the host about to be woken: a beat is then told to register anew.
 func (h *Host) wanted() bool {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
-	return me != nil && me.State == string(policy.Waking)
+	return me != nil && me.State == policy.Waking
 }
 
 // resting reports whether Redis holds the host asleep, or about to be woken: then nothing may begin before this runner
 // has registered anew.
 func resting(me *state.HostRecord) bool {
-	return me.State == string(policy.Asleep) || me.State == string(policy.Waking)
+	return me.State == policy.Asleep || me.State == policy.Waking
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/policy"
 	"reveille/infra/state"
 	"reveille/runner/host"
 )
@@ -14,7 +15,7 @@ import (
 func TestSleepAndRecallDoNotWaitForABeat(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		b := startOn(t, addr, func(c *host.Config) { c.Beat = time.Hour })
-		in := func(want string) func() bool {
+		in := func(want policy.HostState) func() bool {
 			return func() bool {
 				s, err := b.store.Snapshot(t.Context())
 				if err != nil {

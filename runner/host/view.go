@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"reveille/infra/policy"
 	"reveille/runner/plan"
 )
 
@@ -24,19 +25,19 @@ type View struct {
 
 // ModelView is a model that holds a slot.
 type ModelView struct {
-	ID       string    `json:"id"`
-	Type     string    `json:"type"`
-	State    string    `json:"state"`
-	Closed   bool      `json:"closed"`
-	Pinned   bool      `json:"pinned"`
-	Retired  bool      `json:"retired,omitempty"` // its entry changed: it only finishes its requests
-	InFlight int       `json:"in_flight"`
-	Reserved int       `json:"reserved"`
-	PID      int       `json:"pid"`
-	Used     time.Time `json:"used"`
-	Memory   int64     `json:"memory"`
-	Plan     plan.Plan `json:"plan"`
-	Command  string    `json:"cmd"`
+	ID       string            `json:"id"`
+	Type     string            `json:"type"`
+	State    policy.ModelState `json:"state"`
+	Closed   bool              `json:"closed"`
+	Pinned   bool              `json:"pinned"`
+	Retired  bool              `json:"retired,omitempty"` // its entry changed: it only finishes its requests
+	InFlight int               `json:"in_flight"`
+	Reserved int               `json:"reserved"`
+	PID      int               `json:"pid"`
+	Used     time.Time         `json:"used"`
+	Memory   int64             `json:"memory"`
+	Plan     plan.Plan         `json:"plan"`
+	Command  string            `json:"cmd"`
 }
 
 // View describes the host now, models by name.
@@ -53,7 +54,7 @@ func (h *Host) View() View {
 	}
 	for _, r := range h.residents {
 		m := ModelView{
-			ID: r.id, Type: string(r.model.Type), State: string(r.state), Closed: r.closed, Retired: r.retired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: r.reservations.count(),
+			ID: r.id, Type: string(r.model.Type), State: r.state, Closed: r.closed, Retired: r.retired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: r.reservations.count(),
 			Used: r.used, Memory: r.memory, Plan: r.plan,
 		}
 		if r.engine != nil {

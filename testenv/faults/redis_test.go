@@ -272,7 +272,7 @@ func TestRow07OutcomeLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return st[0].Record.State
+		return string(st[0].Record.State)
 	})
 	select {
 	case <-lossy.lost:

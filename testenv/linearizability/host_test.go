@@ -185,13 +185,13 @@ func (snapshot) call(ctx context.Context, s *state.Store) (answer, error) {
 	}
 	records := map[string]string{}
 	for m, r := range me.Models {
-		records[m] = r.State
+		records[m] = string(r.State)
 	}
 	out.state, out.records, out.generation = me.Fields["state"], list(records), me.Generation
 	out.sleep, out.active = number(me.Fields["sleep_token"]), me.Fields["active_ms"]
 	for _, t := range me.Queue {
 		out.queue = append(out.queue, number(t.ID))
-		out.rest += describe(t.Model, t.State, t.Waiters)
+		out.rest += describe(t.Model, string(t.State), t.Waiters)
 	}
 	return out, nil
 }

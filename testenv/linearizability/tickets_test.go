@@ -28,7 +28,7 @@ func (a acquire) call(ctx context.Context, s *state.Store) (answer, error) {
 	if errors.Is(err, state.ErrStale) {
 		return answer{verdict: "stale"}, nil
 	}
-	return answer{verdict: got.Status, ticket: number(got.Ticket), fence: number(got.WakeToken), position: got.Position, state: got.State}, err
+	return answer{verdict: got.Status, ticket: number(got.Ticket), fence: number(got.WakeToken), position: got.Position, state: string(got.State)}, err
 }
 
 func (a acquire) apply(p *pool, at moment) answer {
@@ -83,7 +83,7 @@ func (r renew) call(ctx context.Context, s *state.Store) (answer, error) {
 	case !got[0].Found:
 		return answer{verdict: "gone"}, nil
 	}
-	return answer{verdict: "found", fence: number(got[0].WakeToken), position: got[0].Position, state: got[0].Record.State}, nil
+	return answer{verdict: "found", fence: number(got[0].WakeToken), position: got[0].Position, state: string(got[0].Record.State)}, nil
 }
 
 func (r renew) apply(p *pool, at moment) answer {

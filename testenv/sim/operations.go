@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"reveille/gateway/scheduling"
+	"reveille/infra/policy"
 	"reveille/infra/power"
 	"reveille/infra/state"
 	"reveille/runner/engine"
@@ -241,7 +242,7 @@ func (w *world) idle(s Step) {
 		}
 		for _, r := range w.runners {
 			h := snap.Hosts[r.name]
-			if h == nil || h.State != "ready" || h.Models[model] == nil || h.Models[model].State != "loaded" {
+			if h == nil || h.State != policy.Ready || h.Models[model] == nil || h.Models[model].State != "loaded" {
 				continue
 			}
 			w.record(check.Event{Kind: check.Unload, Host: r.name, Model: model, For: s.For})

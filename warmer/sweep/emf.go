@@ -30,7 +30,7 @@ func secondsOf(name string, s float64) metric { return metric{name, "Seconds", s
 func (r Report) Metrics(w io.Writer) error {
 	pool := struct{ ready, models, inFlight, queued, requests, on float64 }{}
 	for _, h := range r.Hosts {
-		if h.State == string(policy.Ready) {
+		if h.State == policy.Ready {
 			pool.ready++
 		}
 		if h.PowerOffPending {
@@ -46,7 +46,7 @@ func (r Report) Metrics(w io.Writer) error {
 		count("Queued", pool.queued), count("RequestsTotal", pool.requests), count("FailedActions", r.Failures()), count("PowerOffPending", pool.on))
 	for _, h := range r.Hosts {
 		ready := 0
-		if h.State == string(policy.Ready) {
+		if h.State == policy.Ready {
 			ready = 1
 		}
 		err = errors.Join(err, r.line(w, []string{"Host", h.Name},
@@ -55,7 +55,7 @@ func (r Report) Metrics(w io.Writer) error {
 	}
 	for _, m := range r.Models {
 		loaded := 0
-		if m.State == string(policy.ModelLoaded) {
+		if m.State == policy.ModelLoaded {
 			loaded = 1
 		}
 		err = errors.Join(err, r.line(w, []string{"Model", m.Name, "Host", m.Host},

@@ -48,8 +48,8 @@ func (r *run) mended(a Action, err error) error {
 
 // lost marks a silent host as lost.
 func (r *run) lost(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
-	stored := h.Fields["state"]
-	if h.State != string(policy.Lost) || stored == h.State {
+	stored := policy.HostState(h.Fields["state"])
+	if h.State != policy.Lost || stored == h.State {
 		return nil
 	}
 	a := Action{Kind: Lost, Host: h.Name, Reason: "silent for " + age(s, h.SeenMS), Result: Done}
@@ -63,7 +63,7 @@ func (r *run) lost(ctx context.Context, s *state.Snapshot, h *state.HostRecord) 
 // unwaited drops queued loads that nobody waits for. A load that has just been made has its waiter from the start.
 func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
 	for _, t := range h.Queue {
-		if t.Kind != "load" || t.State != "queued" || t.Waiters > 0 || t.Fields["background"] == "1" {
+		if t.Kind != "load" || t.State != state.TicketQueued || t.Waiters > 0 || t.Fields["background"] == "1" {
 			continue
 		}
 		a := Action{Kind: Drop, Host: h.Name, Model: t.Model, Reason: "nobody waits for ticket " + t.ID, Result: Done}
@@ -93,7 +93,7 @@ func (r *run) unseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord
 // stranded ends the wake of a host that did not come and is not wanted any more.
 func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	began := number(h.Fields["waking_ms"])
-	if h.State != string(policy.Waking) || len(h.Queue) > 0 || s.NowMS-began <= r.WakeLimit.Milliseconds() {
+	if h.State != policy.Waking || len(h.Queue) > 0 || s.NowMS-began <= r.WakeLimit.Milliseconds() {
 		return nil
 	}
 	a := Action{Kind: Stranded, Host: h.Name, Reason: "waking for " + age(s, began) + " and not wanted any more", Result: Done}
@@ -106,7 +106,7 @@ func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostReco
 
 // unwoken wakes a host that has loads queued and that nobody wakes: whoever had the duty is gone.
 func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
-	if h.State == string(policy.Ready) || h.State == string(policy.Draining) || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
+	if h.State == policy.Ready || h.State == policy.Draining || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
 		return nil
 	}
 	if r.DryRun {
@@ -116,7 +116,7 @@ func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecor
 	if err != nil || token == "" {
 		return err
 	}
-	if began := number(h.Fields["waking_ms"]); h.State == string(policy.Waking) && s.NowMS-began > r.WakeLimit.Milliseconds() {
+	if began := number(h.Fields["waking_ms"]); h.State == policy.Waking && s.NowMS-began > r.WakeLimit.Milliseconds() {
 		why := fmt.Sprintf("no word from the host within %v", r.WakeLimit)
 		return r.mended(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.EndOverdueWake(ctx, h.Name, token, noCapacity, why))
 	}
@@ -130,9 +130,9 @@ func wanted(t state.TicketRecord) bool {
 
 // departed forgets a host that left the catalogue, or a machine of a group that is off, once nothing was heard of it for long.
 func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
-	asleep := h.State == string(policy.Asleep) && !(h.PowerOffPending() && r.power.Can(h.Name))
+	asleep := h.State == policy.Asleep && !(h.PowerOffPending() && r.power.Can(h.Name))
 	heard := max(h.SeenMS, number(h.Fields["waking_ms"]), number(h.Fields["failed_ms"]))
-	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != string(policy.Lost) || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
+	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != policy.Lost || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
 		return nil
 	}
 	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalogue and not heard of for " + age(s, heard), Result: Done}
@@ -150,7 +150,7 @@ func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostReco
 // unconfirmed makes a host ready again whose drain was begun by a sweep that is gone.
 func (r *run) unconfirmed(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
 	token := h.Fields["sleep_token"]
-	if h.State != string(policy.Draining) || token == "" || r.DryRun {
+	if h.State != policy.Draining || token == "" || r.DryRun {
 		return nil
 	}
 	return r.mended(Action{Kind: Recall, Host: h.Name, Reason: "its sleep was begun by a sweep that is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))

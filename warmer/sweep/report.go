@@ -58,26 +58,26 @@ type Action struct {
 
 // Host is the traffic of one host at the end of a sweep.
 type Host struct {
-	Name     string  `json:"host"`
-	State    string  `json:"state"`
-	Models   int     `json:"models"`
-	InFlight int     `json:"in_flight"`
-	Queued   int     `json:"queued"`
-	Requests float64 `json:"requests_total"` // answered since the pool's beginning
-	Idle     float64 `json:"idle_seconds"`   // since its last activity; 0 while it sleeps or serves
-	Up       float64 `json:"up_seconds"`     // since its registration; 0 while it sleeps
+	Name     string           `json:"host"`
+	State    policy.HostState `json:"state"`
+	Models   int              `json:"models"`
+	InFlight int              `json:"in_flight"`
+	Queued   int              `json:"queued"`
+	Requests float64          `json:"requests_total"` // answered since the pool's beginning
+	Idle     float64          `json:"idle_seconds"`   // since its last activity; 0 while it sleeps or serves
+	Up       float64          `json:"up_seconds"`     // since its registration; 0 while it sleeps
 
 	PowerOffPending bool `json:"power_off_pending"` // it sleeps, and its machine is not known to be off
 }
 
 // Model is the traffic of a model on a host at the end of a sweep.
 type Model struct {
-	Name     string  `json:"model"`
-	Host     string  `json:"host"`
-	State    string  `json:"state"` // unloaded: it has served there before
-	InFlight int     `json:"in_flight"`
-	Requests float64 `json:"requests_total"` // answered since the pool's beginning
-	Idle     float64 `json:"idle_seconds"`   // since its last use; 0 while it serves or is unloaded
+	Name     string            `json:"model"`
+	Host     string            `json:"host"`
+	State    policy.ModelState `json:"state"` // unloaded: it has served there before
+	InFlight int               `json:"in_flight"`
+	Requests float64           `json:"requests_total"` // answered since the pool's beginning
+	Idle     float64           `json:"idle_seconds"`   // since its last use; 0 while it serves or is unloaded
 }
 
 // Report is what a sweep found and did. Times are by the state store's clock.
@@ -165,7 +165,7 @@ func (r *run) observe(ctx context.Context) error {
 	for _, name := range hosts {
 		h := s.Hosts[name]
 		if h == nil {
-			h = &state.HostRecord{Name: name, State: string(policy.Asleep)}
+			h = &state.HostRecord{Name: name, State: policy.Asleep}
 		}
 		r.observeHost(s, h, requests)
 	}
@@ -208,7 +208,7 @@ func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[s
 		out.InFlight += m.InFlight
 		r.report.Models = append(r.report.Models, m)
 	}
-	if h.State == string(policy.Ready) || h.State == string(policy.Draining) {
+	if h.State == policy.Ready || h.State == policy.Draining {
 		out.Idle, out.Up = since(h.ActiveMS, out.InFlight > 0), since(int64(h.Generation/1000), false)
 	}
 	r.report.Hosts = append(r.report.Hosts, out)

@@ -97,7 +97,7 @@ func (r *run) confirm(ctx context.Context, naps []pendingSleep) ([]pendingSleep,
 			return nil, err
 		}
 		for _, host := range slices.Sorted(maps.Keys(pending)) {
-			if h := s.Hosts[host]; h == nil || h.Fields["sleep_token"] != pending[host].token || h.State != string(policy.Draining) && h.State != string(policy.Asleep) {
+			if h := s.Hosts[host]; h == nil || h.Fields["sleep_token"] != pending[host].token || h.State != policy.Draining && h.State != policy.Asleep {
 				r.note(Action{Kind: Sleep, Host: host, Reason: "work came", Result: CalledOff})
 				delete(pending, host)
 			}
@@ -132,7 +132,7 @@ func (r *run) confirm(ctx context.Context, naps []pendingSleep) ([]pendingSleep,
 
 func anyDraining(s *state.Snapshot, pending map[string]pendingSleep) bool {
 	for host := range pending {
-		if s.Hosts[host].State == string(policy.Draining) {
+		if s.Hosts[host].State == policy.Draining {
 			return true
 		}
 	}
@@ -144,7 +144,7 @@ func (r *run) sleeping(s *state.Snapshot, mine map[string]pendingSleep) []pendin
 	var out []pendingSleep
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
 		token := s.Hosts[host].Fields["sleep_token"]
-		if s.Hosts[host].State != string(policy.Asleep) || token == "" || !r.power.Can(host) {
+		if s.Hosts[host].State != policy.Asleep || token == "" || !r.power.Can(host) {
 			continue
 		}
 		n, ok := mine[host]

@@ -65,7 +65,7 @@ func (r *run) warm(ctx context.Context) error {
 // there reports whether the model is loaded or on its way on some host.
 func there(s *state.Snapshot, model string) bool {
 	for _, h := range s.Hosts {
-		if m := h.Models[model]; m != nil && h.State == string(policy.Ready) && (m.State == string(policy.ModelLoaded) || m.State == string(policy.ModelLoading)) {
+		if m := h.Models[model]; m != nil && h.State == policy.Ready && (m.State == policy.ModelLoaded || m.State == policy.ModelLoading) {
 			return true
 		}
 		for _, t := range h.Queue {
@@ -83,7 +83,7 @@ func (r *run) unfit(s *state.Snapshot) map[string]string {
 	out := map[string]string{}
 	note := func(name string, rec *state.HostRecord) {
 		switch {
-		case rec != nil && (rec.State == string(policy.Ready) || rec.State == string(policy.Draining)):
+		case rec != nil && (rec.State == policy.Ready || rec.State == policy.Draining):
 		case !r.power.Can(name):
 			out[name] = "no driver for it here"
 		case rec != nil && s.NowMS-number(rec.Fields["failed_ms"]) < shun.Milliseconds():

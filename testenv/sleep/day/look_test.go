@@ -52,7 +52,7 @@ func (s *scripts) look(h *host) string {
 	if _, err := pipe.Exec(ctx); !errors.Is(err, redis.Nil) { // of a key that is not there
 		s.must("look", err)
 	}
-	p := pictured{state: st.Val(), npu: holder.Val()}
+	p := pictured{state: policy.HostState(st.Val()), npu: holder.Val()}
 	for _, id := range members.Val() {
 		known := "unknown"
 		if c := states[id]; c != nil {
@@ -95,7 +95,7 @@ func (s *scripts) lookAtAll() {
 
 // pictured is a host as it is compared.
 type pictured struct {
-	state     string
+	state     policy.HostState
 	residents []string
 	queue     []string // models of tickets that have not begun, in order
 	npu       string
@@ -104,13 +104,13 @@ type pictured struct {
 func (p pictured) String() string {
 	slices.Sort(p.residents)
 	if p.state == "" {
-		p.state = string(policy.Asleep) // nobody has written it yet
+		p.state = policy.Asleep // nobody has written it yet
 	}
 	return fmt.Sprintf("%s holds [%s] queues [%s] npu %q", p.state, strings.Join(p.residents, " "), strings.Join(p.queue, " "), p.npu)
 }
 
 func picture(h *host) string {
-	p := pictured{state: string(h.State), npu: npu(h)}
+	p := pictured{state: h.State, npu: npu(h)}
 	for _, r := range h.Residents {
 		p.residents = append(p.residents, r.ID+"="+string(r.State))
 	}
@@ -123,7 +123,7 @@ func picture(h *host) string {
 func recorded(r *state.HostRecord) pictured {
 	p := pictured{state: r.State}
 	for id, m := range r.Models {
-		p.residents = append(p.residents, id+"="+m.State)
+		p.residents = append(p.residents, id+"="+string(m.State))
 	}
 	for _, t := range r.Queue {
 		if t.State == "queued" {
