@@ -188,3 +188,89 @@ func (g *cfg) recursive() (rules []int32, nests []bool) {
 	}
 	return rules, nests
 }
+
+// nullable returns by rule whether it matches the empty text.
+func (g *cfg) nullable() []bool {
+	type alternative struct {
+		rule int32
+		left int // elements that are not known to match it
+	}
+	var alternatives []alternative
+	users := make([][]int, len(g.rules)) // the alternatives that an element is in
+	empty := make([]bool, len(g.rules))
+	var found []int32
+	mark := func(r int32) {
+		if !empty[r] {
+			empty[r] = true
+			found = append(found, r)
+		}
+	}
+	for r, starts := range g.rules {
+		for _, at := range starts {
+			if at < 0 {
+				mark(int32(r))
+				continue
+			}
+			end := at
+			for g.elems[end].rule >= 0 && !g.elems[end].last {
+				end++
+			}
+			if g.elems[end].rule < 0 {
+				continue // a terminal
+			}
+			for i := at; i <= end; i++ {
+				users[g.elems[i].rule] = append(users[g.elems[i].rule], len(alternatives))
+			}
+			alternatives = append(alternatives, alternative{int32(r), int(end - at + 1)})
+		}
+	}
+	for len(found) > 0 {
+		r := found[len(found)-1]
+		found = found[:len(found)-1]
+		for _, a := range users[r] {
+			if alternatives[a].left--; alternatives[a].left == 0 {
+				mark(alternatives[a].rule)
+			}
+		}
+	}
+	return empty
+}
+
+// begins reports whether no rule can begin with itself, and all ways down to what rules can begin with are few. llama.cpp
+// looks for such rules along every one of these ways, and does not find those that can begin with an element which matches
+// the empty text by other rules only.
+func (g *cfg) begins() bool {
+	const open = -1
+	empty := g.nullable()
+	steps := make([]int, len(g.rules)) // of all ways down, 0 while not known
+	total := 0
+	var visit func(r int32) bool
+	visit = func(r int32) bool {
+		if steps[r] != 0 {
+			return steps[r] != open
+		}
+		steps[r] = open
+		sum := 1
+		for _, i := range g.rules[r] {
+			for ; i >= 0 && g.elems[i].rule >= 0; i++ {
+				next := g.elems[i].rule
+				if !visit(next) {
+					return false
+				}
+				sum = clamp(sum + steps[next])
+				if !empty[next] || g.elems[i].last {
+					break
+				}
+			}
+		}
+		steps[r] = sum
+		total = clamp(total + sum)
+		return total <= maxBegins
+	}
+	for r := range g.rules {
+		if !visit(int32(r)) {
+			return false
+		}
+	}
+	return true
+}

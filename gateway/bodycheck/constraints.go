@@ -13,6 +13,7 @@ const (
 	maxConstraint  = 256 << 10 // bytes of all tools, of a schema, of a grammar
 	maxLevels      = 100       // of nesting of a schema
 	maxNodes       = 4000      // objects and lists of a schema
+	maxTypes       = 8         // of a list of types
 	maxProperties  = 200       // of an object
 	maxChoices     = 500       // values of an enum, alternatives of a schema
 	maxName        = 256       // bytes of a property's name

@@ -97,7 +97,7 @@ var specs = map[string]*Spec{
 		"return_documents": {kind: anyScalar}, "max_tokens_per_doc": {kind: anyScalar}, "user": {kind: text}, "truncate": {kind: anyScalar},
 	}),
 	"tokenize": spec(noContent, map[string]rule{
-		"model": {kind: text}, "content": {kind: mixed}, "add_special": {kind: boolean}, "add_special_tokens": {kind: boolean},
+		"model": {kind: text}, "content": {kind: mixed, bytes: maxToSplit}, "add_special": {kind: boolean}, "add_special_tokens": {kind: boolean},
 		"parse_special": {kind: boolean}, "with_pieces": {kind: boolean},
 	}),
 	"detokenize": spec(noContent, map[string]rule{"model": {kind: text}, "tokens": {kind: tokens}}),

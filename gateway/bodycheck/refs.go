@@ -1,40 +1,37 @@
 package bodycheck
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
 
-var (
-	unescaped = strings.NewReplacer("~1", "/", "~0", "~")
-	listItem  = regexp.MustCompile(`/(anyOf|oneOf|allOf|items|prefixItems)/[\s+-]*0*([0-9]+)[^/]*`)
-)
+var unescaped = strings.NewReplacer("~1", "/", "~0", "~")
+
+// maxCopied bounds what the references of a document lead to: llama.cpp writes that out once for each spelling of a reference.
+const maxCopied = maxConstraint
 
 // resolve returns the place of the schema that a reference leads to. Like
-// llama.cpp it takes names as they are and numbers in any form; definitions of
-// inner schemas count as those of the whole.
+// llama.cpp it takes names as they are; definitions of inner schemas count as
+// those of the whole.
 func (k *skeleton) resolve(ref string) string {
 	place, known := k.leads[ref]
 	if !known && k.pay(lookWork, len(ref)) {
 		place = k.lookUp(ref)
 		k.leads[ref] = place
+		if s := k.shapes[place]; s != nil {
+			k.copied += s.size + s.size/64*len(ref) // its rules have names that begin with the reference
+		}
 	}
 	return place
 }
 
-// lookUp tries the forms of a reference, those that cost most last.
+// lookUp tries the forms of a reference. A number has one form here and any in an engine; with others it leads astray.
 func (k *skeleton) lookUp(ref string) string {
 	if place, ok := k.schemaAt(ref); ok {
 		return place
 	}
 	if strings.Contains(ref, "~") && k.pay(0, 2*len(ref)) {
 		if place, ok := k.schemaAt(unescaped.Replace(ref)); ok {
-			return place
-		}
-	}
-	if (strings.Contains(ref, "Of/") || strings.Contains(ref, "tems/")) && k.pay(0, 16*len(ref)) {
-		if place, ok := k.schemaAt(listItem.ReplaceAllString(ref, "/$1/$2")); ok {
 			return place
 		}
 	}

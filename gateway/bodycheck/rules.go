@@ -41,6 +41,7 @@ const (
 
 const (
 	smallBytes = 64 << 10
+	maxToSplit = 1 << 20 // bytes of a text to be tokenized: an engine takes 120 bytes for each to show its pieces
 	smallDepth = 16
 	maxTexts   = 64
 	// An engine runs each of the samplers for every token.
@@ -58,6 +59,7 @@ const samplerLetters = "dkypsmtxea"
 type rule struct {
 	kind      kind
 	low, high float64 // of a number
+	bytes     int     // at most, as JSON; 0 is no bound of its own
 	slot      slot    // where Finish finds the value
 	members   map[string]rule
 	drops     string // JSON of a value that is taken out of the body, as if the field were not known; "" for none
@@ -68,6 +70,9 @@ func between(low, high float64) rule { return rule{kind: number, low: low, high:
 func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 	if !v.Set() {
 		return nil
+	}
+	if r.bytes > 0 && len(v.Raw) > r.bytes {
+		return api.Newf(api.InvalidType, "'%s' may have at most %d bytes.", name, r.bytes).With(string(name))
 	}
 	if r.kind != content && !(r.kind == inputs && pictured(v)) { // those may hold media; Finish looks into them
 		if e := unbroken(string(name), v); e != nil {

@@ -177,6 +177,7 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 	}
 	about := &shape{}
 	s.shapes[at] = about
+	begin := w.Offset()
 	ok := w.Object(func(name []byte) bool {
 		if !s.pay(0, len(at)) {
 			return false
@@ -189,6 +190,8 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 		switch string(name) {
 		case "pattern":
 			return s.pattern(w)
+		case "type":
+			return s.types(w, here)
 		case "$ref":
 			return s.reference(w, at)
 		case "allOf", "anyOf", "oneOf":
@@ -223,6 +226,7 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 	if !ok {
 		return false
 	}
+	about.size = w.Offset() - begin
 	low[2], high[2] = max(low[2], low[3]), min(high[2], high[3])
 	for i := range low {
 		if low[i] > high[i] {
@@ -258,6 +262,24 @@ func (s *schemaCheck) pattern(w *jsonscan.Walk) bool {
 		err = s.spent.add(spent)
 	}
 	return err == nil || s.fail("a pattern is not accepted: "+err.Error())
+}
+
+// types checks a type or a list of types: engines read a schema once for each item of the list, and for each that is no text
+// once more whatever its type.
+func (s *schemaCheck) types(w *jsonscan.Walk, at string) bool {
+	if w.Kind() != jsonscan.Array || !s.llama {
+		return s.node(w, at, schemaNode)
+	}
+	seen := map[string]bool{}
+	return w.Array(func() bool {
+		text := w.Kind() == jsonscan.String
+		v := w.Raw()
+		if !text || seen[v.String()] || len(seen) == maxTypes {
+			return s.fail("a list of types has something else than the names of types, or one twice")
+		}
+		seen[v.String()] = true
+		return true
+	})
 }
 
 // reference notes what the $ref of the schema at a place leads to.

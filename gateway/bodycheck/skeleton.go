@@ -12,6 +12,7 @@ import (
 // shape is what of a schema decides in how many ways a text can be read. The
 // shapes of its properties, items and alternatives stand at their own places.
 type shape struct {
+	size     int    // bytes
 	ref      string // the place that it refers to
 	types    []string
 	values   []string // of const and enum, as JSON
@@ -91,6 +92,7 @@ type skeleton struct {
 	ends   map[string]string // places by where following references from them ends
 	any    *elem
 	work   int  // that making it took, at most maxWork
+	copied int  // bytes of what references lead to
 	lost   bool // a reference leads nowhere
 	astray bool // a reference may lead an engine to what is no schema
 	large  bool // it has more than maxElems elements, or took too much work
@@ -152,7 +154,7 @@ func (k *skeleton) at(place string) elem {
 
 // full reports that the skeleton grew beyond its limits, which refuses the schema.
 func (k *skeleton) full() bool {
-	k.large = k.large || len(k.elems) > maxElems || k.work > maxWork
+	k.large = k.large || len(k.elems) > maxElems || k.work > maxWork || k.copied > maxCopied
 	return k.large
 }
 

@@ -17,6 +17,7 @@ const (
 	pathLength   = 16      // symbols, as many as a long token has
 	newStack     = 6       // transitions that a new stack costs as much as
 	maxWork      = 100_000 // transitions between stacks, some 10 ms; reading a document counts in the same unit
+	maxBegins    = 1 << 20 // steps from all rules to what they can begin with
 	maxSymbols   = 512     // of a walk
 	maxChosen    = 64      // of these, where several could follow
 	allChoices   = 48      // in vain, of all recursive rules together
@@ -57,6 +58,9 @@ type ways struct {
 // be read in too many ways. paths says that symbols are characters. It returns
 // what the check cost.
 func (g *cfg) check(paths bool, roots ...int32) (work int, err error) {
+	if !g.begins() {
+		return 0, errWays
+	}
 	rules, nests := g.recursive()
 	w := ways{cfg: g, paths: paths, nests: nests, numbers: make(map[stack]int32, 1024), work: maxWork, random: rand.New(rand.NewPCG(1, 2))}
 	w.push(-1, -1)

@@ -35,6 +35,14 @@ func TestAmbiguousGrammars(t *testing.T) {
 	for i := range 30 {
 		doubling += fmt.Sprintf("r%d ::= r%d r%d | r%d \"x\"\n", i, i+1, i+1, i+1)
 	}
+	same := "root ::= a0\n"
+	for i := range 40 {
+		same += fmt.Sprintf("a%d ::= a%d | a%d\n", i, i+1, i+1)
+	}
+	busy := ""
+	for i := range 200 {
+		busy += fmt.Sprintf("r%d ::= \"(\" r%d \")\" | \"[\" r%d \"]\" | \"{\" r%d \"}\" | \"a\"\n", i, i, i, i)
+	}
 	for g, ok := range map[string]bool{
 		jsonGrammar:    true,
 		programGrammar: true,
@@ -45,30 +53,33 @@ func TestAmbiguousGrammars(t *testing.T) {
 		`root ::= [a-zA-Z]+ ([ \t\n] [あ-ん一-鿿]+)*`: true,
 		"root ::= (\"1. \" move \" \" move \"\\n\")+\nmove ::= ([NBKQR] [a-h]? [1-8]? \"x\"? [a-h] [1-8] | ([a-h] \"x\")? [a-h] [1-8] (\"=\" [NBQR])? | \"O-O\" \"-O\"?) [+#]?": true,
 		"root ::= \"<\" name (\" \" name \"=\\\"\" [^\"<]* \"\\\"\")* (\"/>\" | \">\" (root | [^<])* \"</\" name \">\")\nname ::= [a-z]+":                                       true,
-		`root ::= <think> (!</think>)* </think> .*`:                                        true,
-		`root ::= ` + strings.Repeat(`[a-z]* `, 5):                                         true,
-		`root ::= ` + strings.Repeat(`[a-z]* `, 16):                                        false,
-		`root ::= ` + strings.Repeat(`[a-z]{0,512} `, 8):                                   false,
-		"root ::= x* \"!\"\nx ::= [a-z] | [a-z]":                                           true, // 2 ways for each letter: 80 ms for a token
-		"root ::= x* \"!\"\nx ::= [a-z] | [a-z] | [a-z]":                                   false,
-		"root ::= s \"!\"\ns ::= [a-z ] s? s?":                                             false,
-		"root ::= s \"!\"\ns ::= [a-z] s s | [a-z]":                                        false,
-		"root ::= s \"!\"\ns ::= [a-z] (s)*":                                               false,
-		"root ::= s \"!\"\ns ::= \"a\" (\"a\" s)? (\"a\" s)?":                              false,
-		"root ::= s \"!\"\ns ::= \"a\" (\"b\" s)? (\"b\" s)?":                              false,
-		"root ::= a \"!\"\na ::= [a-z] b? a?\nb ::= [a-z] a? b?":                           false,
-		"root ::= s\ns ::= \"(\" s \")\" | \"(\" s \")\" \"x\"? | \"y\"":                   false,
-		"root ::= s\ns ::= \"{left:\" s \",op:+}\" | \"{left:\" s \",op:-}\" | \"x\"":      false,
-		"root ::= s \"!\"\ns ::= \"z\" s? s? | d\nd ::= [a-y]+ | [b-x]+ | [c-w]+ | [d-v]+": false, // many letters, after some z
-		"root ::= s \"!\"\ns ::= [a-z]{2} s? s?":                                           false,
-		"root ::= s\ns ::= <[5]> s <[6]> | <[5]> s <[7]> | <[8]>":                          false,
-		"root ::= s \"!\" # a line ends here\rs ::= [a-z ] s? s?":                          false,
-		"root ::= s \"!\"\ns ::= [a-z ] s? s?\n#\x00\ns ::= \"a\"":                         false,
-		"root ::= e root \"x\" | \"y\"\ne ::= f f\nf ::= \"a\"?":                           false, // begins with itself, which the engine does not see
-		doubling + "r30 ::= \"a\"?":                                                        false,
-		`root ::= "` + strings.Repeat("ab", 5000) + `"{0,512}`:                             false,
-		`root ::= "` + strings.Repeat("ab", 50_000) + `"`:                                  false,
-		`root ::= [\x61-z] [^\x00-\U0010FFFF]? [\u00e9\U0001F600-] [] [^] "" "\t\r\n"`:     true,
+		`root ::= <think> (!</think>)* </think> .*`:                                                                  true,
+		`root ::= ` + strings.Repeat(`[a-z]* `, 5):                                                                   true,
+		`root ::= ` + strings.Repeat(`[a-z]* `, 16):                                                                  false,
+		`root ::= ` + strings.Repeat(`[a-z]{0,512} `, 8):                                                             false,
+		"root ::= x* \"!\"\nx ::= [a-z] | [a-z]":                                                                     true, // 2 ways for each letter: 80 ms for a token
+		"root ::= x* \"!\"\nx ::= [a-z] | [a-z] | [a-z]":                                                             false,
+		"root ::= s \"!\"\ns ::= [a-z ] s? s?":                                                                       false,
+		"root ::= s \"!\"\ns ::= [a-z] s s | [a-z]":                                                                  false,
+		"root ::= s \"!\"\ns ::= [a-z] (s)*":                                                                         false,
+		"root ::= s \"!\"\ns ::= \"a\" (\"a\" s)? (\"a\" s)?":                                                        false,
+		"root ::= s \"!\"\ns ::= \"a\" (\"b\" s)? (\"b\" s)?":                                                        false,
+		"root ::= a \"!\"\na ::= [a-z] b? a?\nb ::= [a-z] a? b?":                                                     false,
+		"root ::= s\ns ::= \"(\" s \")\" | \"(\" s \")\" \"x\"? | \"y\"":                                             false,
+		"root ::= s\ns ::= \"{left:\" s \",op:+}\" | \"{left:\" s \",op:-}\" | \"x\"":                                false,
+		"root ::= s \"!\"\ns ::= \"z\" s? s? | d\nd ::= [a-y]+ | [b-x]+ | [c-w]+ | [d-v]+":                           false, // many letters, after some z
+		"root ::= s \"!\"\ns ::= [a-z]{2} s? s?":                                                                     false,
+		"root ::= s\ns ::= <[5]> s <[6]> | <[5]> s <[7]> | <[8]>":                                                    false,
+		"root ::= s \"!\" # a line ends here\rs ::= [a-z ] s? s?":                                                    false,
+		"root ::= s \"!\"\ns ::= [a-z ] s? s?\n#\x00\ns ::= \"a\"":                                                   false,
+		"root ::= e root \"x\" | \"y\"\ne ::= f f\nf ::= \"a\"?":                                                     false, // begins with itself, which the engine does not see
+		"root ::= \"" + strings.Repeat("x", 60) + "\" y\n" + busy + "y ::= e y \"a\" | \"b\"\ne ::= f\nf ::= \"x\"?": false, // likewise, far from where walks begin
+		busy + "root ::= r0":                                                           true,
+		same + "a40 ::= \"x\"":                                                         false, // 2^40 ways down
+		doubling + "r30 ::= \"a\"?":                                                    false,
+		`root ::= "` + strings.Repeat("ab", 5000) + `"{0,512}`:                         false,
+		`root ::= "` + strings.Repeat("ab", 50_000) + `"`:                              false,
+		`root ::= [\x61-z] [^\x00-\U0010FFFF]? [\u00e9\U0001F600-] [] [^] "" "\t\r\n"`: true,
 	} {
 		if err := checkGrammar(g); (err == nil) != ok {
 			t.Errorf("%.80s: %v", g, err)
@@ -95,6 +106,22 @@ func TestRecursiveSchemas(t *testing.T) {
 	}
 	object := func(properties, required string) string {
 		return `{"type":"object","properties":{` + properties + `},"required":[` + required + `],"additionalProperties":false}`
+	}
+	nested := func(levels int, inner string, referred bool) string {
+		place, more := "#/$defs/e", ""
+		for i := range levels {
+			place += "/properties/a"
+			if referred {
+				more += fmt.Sprintf(`,"r%d":{"$ref":%q}`, i, place)
+			}
+		}
+		return `{"properties":{"a":` + strings.Repeat(`{"properties":{"a":`, levels-1) + inner + strings.Repeat("}}", levels-1) + more + `}}`
+	}
+	shared := func(n int) (text string) {
+		for i := range n {
+			text += fmt.Sprintf(`"a%d":{"anyOf":[{"$ref":"#/$defs/a%d"},{"$ref":"#/$defs/a%d"}]},`, i, i+1, i+1)
+		}
+		return text
 	}
 	const e = `{"$ref":"#/$defs/e"}`
 	doubling := ""
@@ -129,7 +156,15 @@ func TestRecursiveSchemas(t *testing.T) {
 		whole("e", `"e":{"anyOf":[{"const":1,"oneOf":[`+object(`"l":`+e, `"l"`)+`]},`+object(`"l":`+e, `"l"`)+`]}`):                                                                                                  false,
 		whole("d0", doubling+`"d30":{"type":"string"}`):                                                                                                                                                              false,
 		`{"type":"object","properties":{"a":{"type":"object","$defs":{"e":{"anyOf":[` + object(`"l":`+e, `"l"`) + `,` + object(`"l":`+e+`,"r":{}`, `"l","r"`) + `]}}},"b":` + e + `}}`:                               false, // definitions inside
-		whole("e", `"e":{"anyOf":[`+object(`"a":{"$ref":"#/$defs/e/anyOf/00"}`, `"a"`)+`,`+object(`"a":{"$ref":"#/$defs/e/anyOf/1x"}`, `"a"`)+`]}`):                                                                  true,
+		whole("e", `"e":{"anyOf":[`+object(`"a":{"$ref":"#/$defs/e/anyOf/0"}`, `"a"`)+`,{"type":"string"}]}`):                                                                                                        true,
+		whole("e", `"e":{"anyOf":[`+object(`"a":{"$ref":"#/$defs/e/anyOf/00"}`, `"a"`)+`,{"type":"string"}]}`):                                                                                                       false, // engines take numbers in any form, and each as another reference
+		`{"type":["object",null],"properties":{"a":{}}}`:                                                                                                                                                             false,
+		`{"type":[["object"]],"properties":{"a":{}}}`:                                                                                                                                                                false,
+		`{"type":["object","object"],"properties":{"a":{}}}`:                                                                                                                                                         false,
+		`{"type":["object","null","array","string","number","integer","boolean"],"properties":{"a":{}}}`:                                                                                                             true,
+		whole("e", `"e":`+nested(40, `{"type":"string","description":"`+strings.Repeat("x", 8000)+`"}`, true)):                                                                                                       false, // all levels, by references
+		whole("e", `"e":`+nested(40, `{"type":"string","description":"`+strings.Repeat("x", 8000)+`"}`, false)):                                                                                                      true,
+		whole("a0", shared(40)+`"a40":{"type":"string"}`):                                                                                                                                                            false, // 2^40 ways down
 		whole("f", `"f":{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/f/anyOf/00"}},{"type":"array","items":{"$ref":"#/$defs/g/anyOf/ +1x"}}]},
 			"g":{"anyOf":[{},{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/g/anyOf/01"}},{"type":"array","items":[{"$ref":"#/$defs/g/anyOf/1"}]}]}]}`): false,
 		whole("a~1b", `"a~1b":{"type":"object"},"c/d":{"$ref":"#/$defs/c~1d/properties/x","properties":{"x":{}}}`):                                  true,

@@ -27,6 +27,9 @@ func (w *Walk) Kind() Kind {
 	return k
 }
 
+// Offset returns how many bytes the walk has gone through.
+func (w *Walk) Offset() int { return w.i }
+
 // Raw passes the value and returns it.
 func (w *Walk) Raw() Value {
 	kind := w.Kind()
