@@ -3,16 +3,20 @@ package bodycheck
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"io"
-	"slices"
 )
 
-// base64Reader reads the bytes that text holds in base64, with line ends or without. base64.NewDecoder looks at each letter for
-// line ends, which takes as long as everything else that is done for a picture.
+// errLineEnd: engines read base64 up to the first line end, so what follows would be checked and not read.
+var errLineEnd = errors.New("a line end in base64")
+
+// base64Reader reads the bytes that text holds in base64, without line ends. base64.NewDecoder skips those, for which it
+// looks at each letter: that takes as long as everything else that is done for a picture.
 type base64Reader struct {
 	text    io.Reader
 	letters [8 << 10]byte
-	have    int // letters
+	have    int  // letters
+	padded  bool // the last one decoded was padding, so there are no more
 	decoded [6 << 10]byte
 	bytes   []byte // of decoded, unread
 	err     error
@@ -35,10 +39,18 @@ func (b *base64Reader) fill() {
 	n, err := b.text.Read(b.letters[b.have:])
 	added := b.letters[b.have : b.have+n]
 	if bytes.IndexByte(added, '\n') >= 0 || bytes.IndexByte(added, '\r') >= 0 {
-		n = len(slices.DeleteFunc(added, func(c byte) bool { return c == '\n' || c == '\r' }))
+		b.err = errLineEnd
+		return
 	}
 	b.have += n
 	groups := b.have / 4 * 4
+	if b.padded && b.have > 0 {
+		b.err = base64.CorruptInputError(0)
+		return
+	}
+	if groups > 0 {
+		b.padded = b.letters[groups-1] == '='
+	}
 	m, err2 := base64.StdEncoding.Decode(b.decoded[:], b.letters[:groups])
 	b.bytes = b.decoded[:m]
 	b.have = copy(b.letters[:], b.letters[groups:b.have])

@@ -28,9 +28,14 @@ func checkGIF(r *bufio.Reader) error {
 		}
 		switch kind {
 		case 0x21: // extension
-			if _, err := r.ReadByte(); err != nil {
+			head, err := r.Peek(2)
+			if err != nil {
 				return ignoreEnd(err)
 			}
+			if head[0] == 0xF9 && head[1] != 4 { // decoders go on in various places behind a graphic control of another size
+				return errGIF
+			}
+			_, _ = r.Discard(1)
 			if _, err := io.Copy(io.Discard, &subBlocks{r: r}); err != nil {
 				return ignoreEnd(err)
 			}

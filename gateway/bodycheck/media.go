@@ -6,10 +6,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"image"
+	"image/color"
 	_ "image/gif" // registers the format, as the next ones do
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
+	"slices"
 	"strconv"
 
 	_ "golang.org/x/image/bmp"
@@ -21,16 +23,16 @@ import (
 
 // Limits of the media of one request.
 const (
-	maxPictures     = 8
-	maxPixels       = 40_000_000 // of a picture
-	maxPixelsAll    = 64_000_000 // of all pictures
-	maxScanned      = 20 * maxPixelsAll
-	maxPictureBytes = 20_000_000 // of all pictures, decoded
-	maxSounds       = 8
-	maxSoundBytes   = 25_000_000 // of all sounds, decoded
-	maxSoundSeconds = 2 * 3600   // of all sounds whose headers tell
-	maxMP3Bytes     = 10_000_000 // of one without such a header in a message: at 8 kbit/s nearly three hours
-	maxFilmBytes    = 20_000_000
+	maxPictures       = 8
+	maxPixels         = 40_000_000 // of a picture
+	maxPixelsAll      = 64_000_000 // of all pictures
+	maxScanned        = 20 * maxPixelsAll
+	maxPictureBytes   = 20_000_000 // of all pictures, decoded
+	maxSounds         = 8
+	maxSoundBytes     = 25_000_000 // of all sounds, decoded
+	maxSoundSeconds   = 2 * 3600   // of all sounds of a form
+	maxMessageSeconds = 1800       // of all sounds of messages, which engines hold whole as numbers
+	maxFilmBytes      = 20_000_000
 )
 
 // headBytes is how much of a file is read for its dimensions. A JPEG may have
@@ -63,13 +65,22 @@ func (m *media) pictureFile(param string, r io.Reader, size int) *api.Error {
 	}
 	var seen bytes.Buffer
 	c, form, err := image.DecodeConfig(io.TeeReader(io.LimitReader(r, headBytes), &seen))
+	if errors.Is(err, errLineEnd) {
+		return lineEnd(param)
+	}
 	if err != nil || c.Width <= 0 || c.Height <= 0 {
 		return api.New(api.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").With(param)
 	}
 	if c.Width > maxPixels || c.Height > maxPixels || c.Width*c.Height > maxPixels {
 		return tooMuch(param, "A picture may have at most %d megapixels.", maxPixels/1_000_000)
 	}
-	if m.pixels += c.Width * c.Height; m.pixels > maxPixelsAll {
+	pixels := c.Width * c.Height
+	if c.ColorModel == color.NRGBA64Model || c.ColorModel == color.RGBA64Model || c.ColorModel == color.Gray16Model {
+		if pixels *= 2; pixels > maxPixels { // 16 bits for each sample
+			return tooMuch(param, "A picture of 16 bits may have at most %d megapixels.", maxPixels/2_000_000)
+		}
+	}
+	if m.pixels += pixels; m.pixels > maxPixelsAll {
 		return tooMuch(param, "The pictures of a request may have at most %d megapixels together.", maxPixelsAll/1_000_000)
 	}
 	return m.content(param, form, c.Width*c.Height, bufio.NewReaderSize(io.MultiReader(&seen, r), 16<<10))
@@ -86,12 +97,19 @@ func (m *media) content(param, form string, pixels int, r *bufio.Reader) *api.Er
 		err = checkGIF(r)
 	case "jpeg":
 		var scans int
-		if scans, err = countScans(r); err == nil {
+		var progressive bool
+		if scans, progressive, err = countScans(r); err == nil {
 			m.scanned += scans * pixels
+		}
+		if progressive && 2*pixels > maxPixels {
+			return tooMuch(param, "A progressive JPEG file may have at most %d megapixels.", maxPixels/2_000_000)
 		}
 		if m.scanned > maxScanned {
 			return tooMuch(param, "The JPEG files of a request may have at most %d megapixels, counted once for each scan.", maxScanned/1_000_000)
 		}
+	}
+	if errors.Is(err, errLineEnd) {
+		return lineEnd(param)
 	}
 	if err != nil {
 		return api.New(api.InvalidType, "A PNG, JPEG or GIF file is damaged, or holds more data than its size needs.").With(param)
@@ -99,39 +117,42 @@ func (m *media) content(param, form string, pixels int, r *bufio.Reader) *api.Er
 	return nil
 }
 
-// sound checks a sound in base64.
+// sound checks a sound in base64: a WAV or an MP3 file, the formats of OpenAI's API. Nothing that a decoder could refuse as
+// the one and then read as something else is accepted.
 func (m *media) sound(param string, text *jsonscan.TextReader, encoded int) *api.Error {
-	return m.soundFile(param, &base64Reader{text: text}, base64.StdEncoding.DecodedLen(encoded), false)
-}
-
-// soundFile checks a sound of size bytes. With others, as in uploads, Ogg files
-// are accepted as well, and MP3 files and those in formats that are not known
-// here may be as large as sounds may be.
-func (m *media) soundFile(param string, r io.Reader, size int, others bool) *api.Error {
-	m.sounds++
-	m.soundBytes += size
-	if m.sounds > maxSounds {
-		return tooMuch(param, "A request may hold at most %d sounds.", maxSounds)
-	}
-	if m.soundBytes > maxSoundBytes {
-		return tooMuch(param, "The sounds of a request may have at most %d bytes.", maxSoundBytes)
-	}
-	var refused *api.Error
-	frames := m.mp3Frames(param, size, &refused)
-	b := bufio.NewReaderSize(io.TeeReader(r, frames), 16<<10)
-	if e := m.soundHead(param, b, size, others); e != nil {
+	size := base64.StdEncoding.DecodedLen(encoded)
+	if e := m.countSound(param, size); e != nil {
 		return e
 	}
-	// What one decoder refuses, engines try as MP3, and that decoder takes its frames from anywhere.
-	if _, err := io.Copy(io.Discard, b); ignoreEnd(err) != nil {
-		return damagedSound(param, "sound")
+	b := bufio.NewReaderSize(&base64Reader{text: text}, 16<<10)
+	head, err := b.Peek(12)
+	switch {
+	case errors.Is(err, errLineEnd):
+		return lineEnd(param)
+	case err == nil && string(head[:4]) == "RIFF" && string(head[8:]) == "WAVE":
+		return m.wav(param, b, size, maxMessageSeconds)
+	case err == nil && (string(head[:3]) == "ID3" || head[0] == 0xFF && head[1]&0xE0 == 0xE0):
+		if tagged, ok := skipTags(b); !ok || tagged && isSound(b) {
+			return damagedSound(param, "MP3")
+		}
+		return m.mp3(param, b, size, maxMessageSeconds)
 	}
-	frames.look(true)
-	return refused
+	return api.New(api.InvalidType, "A sound must be a WAV or MP3 file; this one is neither or is damaged.").With(param)
 }
 
-// soundHead checks a sound by its format.
-func (m *media) soundHead(param string, b *bufio.Reader, size int, others bool) *api.Error {
+// isSound reports whether a file of another format than MP3 begins, as behind tags that its decoder skips as well.
+func isSound(b *bufio.Reader) bool {
+	head, _ := b.Peek(4)
+	return slices.Contains([]string{"RIFF", "RIFX", "RF64", "riff", "FORM", "fLaC", "OggS"}, string(head))
+}
+
+// upload checks a sound in a form. Engines read more formats there; those that are not known here are bounded by their bytes
+// alone.
+func (m *media) upload(param string, r io.Reader, size int) *api.Error {
+	if e := m.countSound(param, size); e != nil {
+		return e
+	}
+	b := bufio.NewReaderSize(r, 16<<10)
 	tagged, ok := skipTags(b)
 	if !ok {
 		return damagedSound(param, "MP3")
@@ -140,23 +161,37 @@ func (m *media) soundHead(param string, b *bufio.Reader, size int, others bool) 
 	is := func(form string) bool { return bytes.HasPrefix(head, []byte(form)) }
 	switch {
 	case is("RIFF") && len(head) >= 12 && string(head[8:12]) == "WAVE" && !tagged:
-		return m.wav(param, b, size)
-	case is("fLaC") && len(head) == 42:
-		return m.flac(param, head, size)
-	case is("OggS") && others:
-		return m.ogg(param, b, size)
-	case is("fLaC"), is("OggS"):
-	case others && (is("RIFX") || is("RF64") || is("riff") || is("FORM")): // relatives of WAV, with lengths in other places
+		return m.wav(param, b, size, maxSoundSeconds)
+	case is("RIFF"), is("RIFX"), is("RF64"), is("riff"), is("FORM"): // WAV's relatives, with lengths in other places
 		return api.New(api.InvalidType, "AIFF, RF64, W64 and RIFX files are not accepted; send the sound as a WAV or FLAC file.").With(param)
-	case others:
-		return nil
-	case tagged, len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0:
-		if size > maxMP3Bytes {
-			return tooMuch(param, "An MP3 file may have at most %d bytes.", maxMP3Bytes)
+	case is("fLaC"):
+		if len(head) < 42 {
+			return damagedSound(param, "FLAC")
 		}
-		return nil
+		if e := m.flac(param, head, size); e != nil {
+			return e
+		}
+	case is("OggS"):
+		return m.ogg(param, b, size)
 	}
-	return api.New(api.InvalidType, "A sound must be a WAV, FLAC or MP3 file; this one is none or is damaged.").With(param)
+	return m.mp3(param, b, size, maxSoundSeconds) // decoders take frames from anything
+}
+
+// countSound counts a sound of size bytes.
+func (m *media) countSound(param string, size int) *api.Error {
+	m.sounds++
+	m.soundBytes += size
+	if m.sounds > maxSounds {
+		return tooMuch(param, "A request may hold at most %d sounds.", maxSounds)
+	}
+	if m.soundBytes > maxSoundBytes {
+		return tooMuch(param, "The sounds of a request may have at most %d bytes.", maxSoundBytes)
+	}
+	return nil
+}
+
+func lineEnd(param string) *api.Error {
+	return api.New(api.InvalidType, "Base64 must have no line ends here: engines read it to the first one.").With(param)
 }
 
 // film checks a video in base64: its container and its size.

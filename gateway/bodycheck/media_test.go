@@ -9,10 +9,15 @@ import (
 	"image/color/palette"
 	"image/gif"
 	"image/jpeg"
+	"image/png"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 // jpegFile is a grey JPEG file with the given start of frame and number of scans, each with a little data.
@@ -25,6 +30,18 @@ func jpegFile(frame byte, side uint16, scans int) []byte {
 		file = append(file, "\xff\xda\x00\x08\x01\x01\x00\x01\x3f\x10data\xff\x00\xff\xd0more\xff\xff"...)
 	}
 	return append(file, "\xff\xd9\xff\xda\xff\xda behind the end \xff\xda"...)
+}
+
+// withControl puts a graphic control extension with the given blocks before the frame of a GIF file.
+func withControl(file []byte, blocks string) []byte {
+	return slices.Concat(file[:19], []byte("\x21\xf9"+blocks), file[19:])
+}
+
+// deepPNG is a PNG file of side x side pixels of 16 bits.
+func deepPNG(side int) []byte {
+	var b bytes.Buffer
+	_ = png.Encode(&b, image.NewGray16(image.Rect(0, 0, side, side)))
+	return b.Bytes()
 }
 
 // gifFile is a GIF file of one frame of side x side pixels with n pixels of data.
@@ -68,7 +85,7 @@ func TestPictureWork(t *testing.T) {
 		"JPEG, cut short":                    {[][]byte{sequential.Bytes()[:700]}, true},
 		"JPEG, grey":                         {[][]byte{jpegFile(0xC0, 6320, 1)}, true},
 		"JPEG, grey, the component twice":    {[][]byte{jpegFile(0xC0, 640, 2)}, false},
-		"JPEG, progressive":                  {[][]byte{jpegFile(0xC2, 6320, 20)}, true},
+		"JPEG, progressive":                  {[][]byte{jpegFile(0xC2, 4400, 20)}, true},
 		"JPEG, progressive, small":           {[][]byte{jpegFile(0xC2, 640, 100)}, true},
 		"JPEG, progressive, too many scans":  {[][]byte{jpegFile(0xC2, 64, 101)}, false},
 		"JPEG, progressive, large and many":  {[][]byte{jpegFile(0xC2, 6320, 40)}, false},
@@ -80,6 +97,11 @@ func TestPictureWork(t *testing.T) {
 		"GIF, one colour":                    {[][]byte{gifFile(900, 900*900)}, true},
 		"GIF, pixels behind its last one":    {[][]byte{gifFile(10, 400_000)}, false},
 		"GIF, a code that is not yet known":  {[][]byte{append(gifFile(10, 0)[:19+9+11], "\x01\x3c\x00\x3b"...)}, false},
+		"GIF, a graphic control":             {[][]byte{withControl(gifFile(10, 100), "\x04\x00\x00\x00\x00\x00")}, true},
+		"GIF, one of another size":           {[][]byte{withControl(gifFile(10, 100), "\x03\x00\x00\x00\x00")}, false},
+		"PNG, 16 bits":                       {[][]byte{deepPNG(4400)}, true},
+		"PNG, 16 bits, too large":            {[][]byte{deepPNG(4500)}, false},
+		"JPEG, progressive, too large":       {[][]byte{jpegFile(0xC2, 4500, 2)}, false},
 		"GIF, no frame before its end":       {[][]byte{append(gifFile(10, 100)[:19], 0x3B)}, true},
 		"GIF, something else than a segment": {[][]byte{append(gifFile(10, 100)[:19], 0x55, 0)}, false},
 	} {
@@ -146,7 +168,7 @@ func TestSoundLength(t *testing.T) {
 		"MP3":                                  {mp3File("", "", 5), true, true},
 		"MP3, true":                            {mp3File("", frames("Xing", 50), 50), true, true},
 		"MP3, true, tagged":                    {mp3File(id3+id3, frames("Info", 50), 50), true, true},
-		"MP3, tells nothing":                   {mp3File("", "Xing\x00\x00\x00\x0e\x7f\xff\xff\xff", 3), true, true},
+		"MP3, tells nothing":                   {mp3File("", "Xing\x00\x00\x00\x0e\x7f\xff\xff\xff", 3), false, false},
 		"MP3, no frame around the mark":        {mp3File("", "x"+frames("Xing", 1e6), 3), true, true},
 		"MP3, lie":                             {mp3File("", frames("Xing", 300_000), 3), false, false},
 		"MP3, lie, Info":                       {mp3File("", frames("Info", 300_000), 3), false, false},
@@ -156,16 +178,16 @@ func TestSoundLength(t *testing.T) {
 		"MP3, too long":                        {mp3File("", frames("Xing", 60_000_000), 90_000), false, false},
 		"MP3, a tag longer than the file":      {mp3File("ID3\x04\x00\x00\x7f\x7f\x7f\x7f", "", 3), false, false},
 		"MP3, tags without end":                {[]byte(strings.Repeat(id3, 17)), false, false},
-		"FLAC":                                 {flacFile(16_000, 1, 160_000, 9_000), true, true},
-		"FLAC, silence":                        {flacFile(16_000, 1, 16_000*3600, 20_000), true, true},
-		"FLAC, tagged":                         {append([]byte(id3), flacFile(16_000, 1, 160_000, 9_000)...), true, true},
+		"FLAC":                                 {flacFile(16_000, 1, 160_000, 9_000), false, true},
+		"FLAC, silence":                        {flacFile(16_000, 1, 16_000*3600, 20_000), false, false},
+		"FLAC, tagged":                         {append([]byte(id3), flacFile(16_000, 1, 160_000, 9_000)...), false, true},
 		"FLAC, lie":                            {flacFile(384_000, 8, 7200*384_000, 243), false, false},
 		"FLAC, lie, tagged":                    {append([]byte(id3), flacFile(384_000, 8, 7200*384_000, 243)...), false, false},
 		"FLAC, samples of all channels":        {flacFile(48_000, 8, 13_000_000, 9_000), false, false},
 		"WAV":                                  {wavFile(8_000, [3]uint32{8_000, 1, 8}), true, true},
 		"WAV, two formats":                     {wavFile(8_000, [3]uint32{16_000, 2, 16}, [3]uint32{1, 1, 8}), false, false},
 		"WAV, a frame larger than its samples": {wavFile(9_000_000, [3]uint32{1_000, 65_535, 8}), false, false},
-		"WAV, an MP3 file behind":              {mp3File(string(wavFile(50, [3]uint32{8_000, 1, 8})), frames("Xing", 300_000), 3), false, false},
+		"WAV, an MP3 file behind":              {mp3File(string(wavFile(50, [3]uint32{8_000, 1, 8})), frames("Xing", 300_000), 3), true, true},
 		"WAV, no data":                         {wavFile(0, [3]uint32{8_000, 1, 8})[:36], false, false},
 		"Ogg":                                  {oggFile(48_000, 4_800_000, 9_000), false, true},
 		"Ogg, no position":                     {oggFile(48_000, 1<<64-1, 9_000), false, true},
@@ -182,19 +204,33 @@ func TestSoundLength(t *testing.T) {
 			if upload {
 				want = tt.upload
 			}
-			var m media
-			if err := m.soundFile("file", bytes.NewReader(tt.file), len(tt.file), upload); (err == nil) != want {
+			if err := soundError(tt.file, upload); (err == nil) != want {
 				t.Errorf("%s, upload %t: %v", name, upload, err)
 			}
 		}
 	}
 	var m media
-	hour := flacFile(16_000, 1, 16_000*3600, 20_000)
+	hour := flacFile(16_000, 1, 16_000*3600, 1_800_000)
 	for i, ok := range []bool{true, true, false} {
-		if err := m.soundFile("file", bytes.NewReader(hour), len(hour), false); (err == nil) != ok {
+		if err := m.upload("file", bytes.NewReader(hour), len(hour)); (err == nil) != ok {
 			t.Errorf("hour %d: %v", i+1, err)
 		}
 	}
+}
+
+// soundError checks a sound in a form, or in a message.
+func soundError(file []byte, upload bool) error {
+	var err *api.Error
+	if upload {
+		err = new(media).upload("file", bytes.NewReader(file), len(file))
+	} else {
+		text := jsonscan.Value{Kind: jsonscan.String, Raw: []byte(`"` + b64(file) + `"`)}
+		err = new(media).sound("data", text.TextReader(), len(text.Raw))
+	}
+	if err == nil {
+		return nil
+	}
+	return err
 }
 
 // TestMediaInRequests: the checks above stand before an engine.
@@ -212,7 +248,7 @@ func TestMediaInRequests(t *testing.T) {
 	}
 }
 
-// TestBase64Reader: it reads what base64.NewDecoder reads, and fails where that fails.
+// TestBase64Reader: it reads what base64.NewDecoder reads, and fails where that fails, and at line ends.
 func TestBase64Reader(t *testing.T) {
 	whole := make([]byte, 20_000)
 	for i := range whole {
@@ -221,8 +257,11 @@ func TestBase64Reader(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 4, 100, 6143, 6144, 6145, 12288, 20_000} {
 		text := b64(whole[:n])
 		lines := strings.ReplaceAll(text, "A", "A\r\n")
-		for _, tt := range []string{text, lines, text + "\n", text + "A", text + "!AAA", text + "==", strings.TrimRight(text, "="), "\n" + text} {
+		for _, tt := range []string{text, lines, text + "\n", text + "A", text + "!AAA", text + "AAAA", text + "==", strings.TrimRight(text, "="), "\n" + text} {
 			want, wantErr := io.ReadAll(base64.NewDecoder(base64.StdEncoding, strings.NewReader(tt)))
+			if strings.ContainsAny(tt, "\r\n") {
+				wantErr = errLineEnd
+			}
 			for _, r := range []io.Reader{strings.NewReader(tt), iotest.OneByteReader(strings.NewReader(tt)), iotest.DataErrReader(strings.NewReader(tt))} {
 				got, err := io.ReadAll(&base64Reader{text: r})
 				if (err == nil) != (wantErr == nil) || err == nil && !bytes.Equal(got, want) {

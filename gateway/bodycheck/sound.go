@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 
 	"reveille/gateway/api"
@@ -14,19 +15,26 @@ const (
 	maxFLACSamples = 4 * maxSoundBytes // of a FLAC file, over its channels; twice as many as an ADPCM file may hold
 	samplesPerByte = 6554              // at most: a FLAC frame of 10 bytes may hold 65,535; packets of Vorbis and Opus hold less
 	maxTags        = 16                // ID3v2 tags before a sound
+	leastBytes     = 500               // of a FLAC file for a second: a frame of silence takes 10 bytes and may last for one
+	chance         = 5                 // seconds of MPEG frames that other data may hold by chance
+	shortest       = 20                // of a second is the least that a sound lasts
+	maxTrim        = 2 * 4095          // samples that an MP3 file may tell decoders to leave out, and their own delay
 )
 
-// seconds adds the length of a sound to those of the request. Its rate must be a usual one: engines convert it, so that a low
-// one makes much of little.
-func (m *media) seconds(param string, rate, samples uint64) *api.Error {
+// seconds adds the length of a sound to those of the request, which may last so long together. Its rate must be a usual one:
+// engines convert it, so that a low one makes much of little. llama-server ends itself over a sound of one sample.
+func (m *media) seconds(param string, rate, samples uint64, most int) *api.Error {
 	if rate < 4000 || rate > 384_000 || samples == 0 {
 		return api.New(api.InvalidType, "A sound's header must tell its length and a sample rate between 4 and 384 kHz.").With(param)
 	}
-	if samples/rate > maxSoundSeconds {
-		return tooMuch(param, "A sound may last at most %d seconds.", maxSoundSeconds)
+	if samples < rate/shortest {
+		return tooMuch(param, "A sound must last at least %d milliseconds.", 1000/shortest)
 	}
-	if m.soundSeconds += int(samples / rate); m.soundSeconds > maxSoundSeconds {
-		return tooMuch(param, "The sounds of a request may last at most %d seconds together.", maxSoundSeconds)
+	if samples/rate > uint64(most) {
+		return tooMuch(param, "A sound may last at most %d seconds here.", most)
+	}
+	if m.soundSeconds += int(samples / rate); m.soundSeconds > most {
+		return tooMuch(param, "The sounds of a request may last at most %d seconds together.", most)
 	}
 	return nil
 }
@@ -55,47 +63,84 @@ func skipTags(b *bufio.Reader) (tagged, ok bool) {
 	return tagged, false
 }
 
-// wav checks a WAV file by its last format before its data, and by the bytes that it has.
-func (m *media) wav(param string, b *bufio.Reader, size int) *api.Error {
-	var rate, perFrame, frames uint64
-	_, _ = b.Discard(12)
+// wav checks a WAV file by its format, which stands once before its data, and by the data that it has. Decoders have no reason
+// to refuse what it accepts.
+func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
+	riff, err := b.Peek(12)
+	if err != nil || binary.LittleEndian.Uint32(riff[4:]) < 36 {
+		return damagedSound(param, "WAV")
+	}
+	_, _ = b.Discard(len(riff))
+	left := int64(size - len(riff))
+	var rate, perFrame uint64
 	for range 64 { // chunks before the data
 		var chunk [8]byte
 		if _, err := io.ReadFull(b, chunk[:]); err != nil {
 			break
 		}
+		left -= int64(len(chunk))
 		length := int64(binary.LittleEndian.Uint32(chunk[4:]))
 		switch string(chunk[:4]) {
 		case "data":
 			if perFrame == 0 {
 				return damagedSound(param, "WAV")
 			}
-			return m.seconds(param, rate, frames)
+			return m.wavData(param, b, rate, perFrame, min(length, left), most)
 		case "fmt ":
-			f, err := b.Peek(int(min(length, 18)))
-			// A decoder reads 16 bytes, then the length of an extension, which must lie inside the chunk.
-			if err != nil || length < 16 || length == 17 || length > 16 && length < 18+int64(binary.LittleEndian.Uint16(f[16:])) {
+			var f [40]byte
+			if perFrame != 0 || length < 16 || length > int64(len(f)) {
 				return damagedSound(param, "WAV")
 			}
-			rate, perFrame = uint64(binary.LittleEndian.Uint32(f[4:])), uint64(binary.LittleEndian.Uint16(f[12:]))
-			channels := uint64(binary.LittleEndian.Uint16(f[2:]))
-			// Some decoders take the frame's size from its samples.
-			if n := channels * uint64(binary.LittleEndian.Uint16(f[14:])) / 8; n > 0 {
-				perFrame = min(perFrame, n)
-			}
-			if perFrame == 0 {
+			if _, err := io.ReadFull(b, f[:length]); err != nil {
 				return damagedSound(param, "WAV")
 			}
-			frames = max(1, uint64(size)/perFrame)
-			if format := binary.LittleEndian.Uint16(f); format != 1 && format != 3 && format != 0xFFFE {
-				frames = max(1, 2*uint64(size)/max(1, channels)) // ADPCM has half a byte for a sample
+			var e *api.Error
+			if rate, perFrame, e = wavFormat(param, f[:length]); e != nil {
+				return e
 			}
+			length, left = length&1, left-length
 		}
-		if _, err := io.CopyN(io.Discard, b, length+length&1); err != nil {
+		n, err := io.CopyN(io.Discard, b, length+length&1)
+		if left -= n; err != nil {
 			break
 		}
 	}
 	return damagedSound(param, "WAV")
+}
+
+// wavData checks how long the data of a WAV file lasts: as many bytes as its chunk announces, or as there are.
+func (m *media) wavData(param string, b *bufio.Reader, rate, perFrame uint64, length int64, most int) *api.Error {
+	n, err := io.CopyN(io.Discard, b, length)
+	switch {
+	case errors.Is(err, errLineEnd):
+		return lineEnd(param)
+	case ignoreEnd(err) != nil:
+		return damagedSound(param, "WAV")
+	}
+	return m.seconds(param, rate, uint64(n)/perFrame, most)
+}
+
+// wavFormat returns the sample rate and the bytes for the samples of all channels that a format tells.
+// Source: Microsoft, Multimedia Programming Interface and Data Specifications 1.0; mmreg.h, WAVEFORMATEXTENSIBLE
+func wavFormat(param string, f []byte) (rate, perFrame uint64, e *api.Error) {
+	const integers, floats, extensible = 1, 3, 0xFFFE
+	format, channels, bits := binary.LittleEndian.Uint16(f), uint64(binary.LittleEndian.Uint16(f[2:])), uint64(binary.LittleEndian.Uint16(f[14:]))
+	rate, perFrame = uint64(binary.LittleEndian.Uint32(f[4:])), uint64(binary.LittleEndian.Uint16(f[12:]))
+	extension := 0
+	if len(f) >= 18 {
+		extension = int(binary.LittleEndian.Uint16(f[16:]))
+	}
+	if len(f) == 17 || len(f) >= 18 && 18+extension != len(f) {
+		return 0, 0, damagedSound(param, "WAV")
+	}
+	if format == extensible && len(f) == 40 {
+		format = binary.LittleEndian.Uint16(f[24:])
+	}
+	sized := format == integers && (bits == 8 || bits == 16 || bits == 24 || bits == 32) || format == floats && (bits == 32 || bits == 64)
+	if !sized || channels == 0 || channels > 8 || perFrame != channels*bits/8 {
+		return 0, 0, api.New(api.InvalidType, "A WAV file must have integers of 8 to 32 bits, or floats, on at most 8 channels.").With(param)
+	}
+	return rate, perFrame, nil
 }
 
 // flac checks a FLAC file by what its first block, STREAMINFO, announces.
@@ -106,10 +151,13 @@ func (m *media) flac(param string, head []byte, size int) *api.Error {
 	if samples > uint64(size)*samplesPerByte {
 		return damagedSound(param, "FLAC")
 	}
+	if rate > 0 && samples/rate > uint64(60+size/leastBytes) {
+		return tooMuch(param, "A FLAC file must have at least %d bytes for each second, but for a minute.", leastBytes)
+	}
 	if samples*channels > maxFLACSamples {
 		return tooMuch(param, "A FLAC file may have at most %d samples.", maxFLACSamples)
 	}
-	return m.seconds(param, rate, samples)
+	return m.seconds(param, rate, samples, maxSoundSeconds)
 }
 
 // ogg checks an Ogg file by the highest position that a page tells, and by the lowest rate that a stream tells.
@@ -146,81 +194,85 @@ func (m *media) ogg(param string, r io.Reader, size int) *api.Error {
 	if rate == 0 || end == 0 { // a codec that no engine here sizes buffers for
 		return nil
 	}
-	return m.seconds(param, rate, end)
+	return m.seconds(param, rate, end, maxSoundSeconds)
 }
 
-// mp3Frames returns a scanner that checks how many frames an MP3 file of size bytes announces. The header that tells lies in the
+// mp3 checks how long the frames in a file of size bytes can last, and how long the file tells that they last.
+func (m *media) mp3(param string, b *bufio.Reader, size, most int) *api.Error {
+	var meter mp3Meter
+	var refused *api.Error
+	told := m.mp3Told(param, size, most, &refused)
+	_, err := io.Copy(io.MultiWriter(&meter, told), b)
+	told.look(true)
+	rate, samples := meter.end()
+	switch {
+	case errors.Is(err, errLineEnd):
+		return lineEnd(param)
+	case ignoreEnd(err) != nil, meter.freeForm:
+		return damagedSound(param, "MP3")
+	case refused != nil:
+		return refused
+	case most == maxSoundSeconds && (samples == 0 || samples < rate*chance):
+		return nil
+	}
+	return m.seconds(param, rate, samples, most)
+}
+
+// mp3Told returns a scanner that checks how many frames an MP3 file of size bytes announces. The header that tells lies in the
 // first frame that a decoder takes, which may stand behind anything else, so it is looked for everywhere.
-func (m *media) mp3Frames(param string, size int, refused **api.Error) *scanner {
+func (m *media) mp3Told(param string, size, most int, refused **api.Error) *scanner {
 	return &scanner{marks: []string{"Xing", "Info", "VBRI"}, found: func(before, at []byte) {
 		vbri := at[0] == 'V'
 		frames := uint64(binary.BigEndian.Uint32(at[8:]))
 		if vbri {
 			frames = uint64(binary.BigEndian.Uint32(at[14:]))
 		}
-		if *refused != nil || !vbri && at[7]&1 == 0 || frames == 0 || frames == 1<<32-1 { // it tells nothing
+		h, ok := mp3Frame(before, vbri)
+		if *refused != nil || !ok {
 			return
 		}
-		rate, samples, least, ok := mp3Frame(before, vbri)
+		bitrate := 8_000
+		if h.first() || h.layer() == 1 {
+			bitrate = 32_000
+		}
+		rate, samples := uint64(h.rate()), uint64(h.samples())
 		switch {
-		case !ok:
-		case frames > uint64(size)/least+2:
+		case !vbri && at[7]&1 == 0 || frames == 1<<32-1, frames > uint64(size/(h.samples()/8*bitrate/h.rate())+2):
 			*refused = damagedSound(param, "MP3")
-		default:
-			*refused = m.seconds(param, rate, frames*samples)
+		case frames*samples > rate*uint64(most):
+			*refused = tooMuch(param, "A sound may last at most %d seconds here.", most)
+		case frames*samples < maxTrim+rate/shortest:
+			*refused = tooMuch(param, "An MP3 file that tells how long it is must last at least %d samples.", maxTrim+int(rate)/shortest)
 		}
 	}}
 }
 
-// mp3Frame finds the MPEG header of the frame whose announcement begins behind before. It returns the frame's rate and samples
-// and the least bytes that such a frame has.
-// Source: ISO 11172-3, 2.4.1, and 13818-3
-func mp3Frame(before []byte, vbri bool) (rate, samples, least uint64, ok bool) {
+// mp3Frame finds the header of the frame whose announcement begins behind before.
+func mp3Frame(before []byte, vbri bool) (h mpegHeader, ok bool) {
 	for _, back := range []int{13, 15, 21, 23, 36, 38} { // the header, a checksum or none, and the side information
 		if len(before) < back {
 			continue
 		}
-		h := before[len(before)-back:]
-		layer := 4 - h[1]>>1&3 // 4 is none
-		if h[0] != 0xFF || h[1]&0xF0 != 0xF0 && h[1]&0xFE != 0xE2 || layer == 4 || h[2]>>4 == 15 || h[2]>>2&3 == 3 {
+		if h, ok = mpegAt(before[len(before)-back:]); !ok {
 			continue
 		}
-		first, mono := h[1]&8 != 0, h[3]>>6 == 3 // MPEG-1
 		side := 17
-		if first && !mono {
+		if h.first() && !h.mono() {
 			side = 32
-		} else if !first && mono {
+		} else if !h.first() && h.mono() {
 			side = 9
 		}
 		if vbri {
 			side = 32
 		}
-		if h[1]&1 == 0 && !vbri {
+		if h.checksum() && !vbri {
 			side += 2
 		}
-		if 4+side != back {
-			continue
+		if mpegHeaderSize+side == back {
+			return h, true
 		}
-		rate, samples = []uint64{44_100, 48_000, 32_000}[h[2]>>2&3], 1152
-		bitrate := uint64(8_000)
-		if !first {
-			rate /= 2
-			if h[1]&0x10 == 0 { // MPEG-2.5
-				rate /= 2
-			}
-		}
-		if first || layer == 1 {
-			bitrate = 32_000
-		}
-		switch {
-		case layer == 1:
-			samples = 384
-		case layer == 3 && !first:
-			samples = 576
-		}
-		return rate, samples, samples / 8 * bitrate / rate, true
 	}
-	return 0, 0, 0, false
+	return h, false
 }
 
 // What a scanner shows of the text around a mark.
