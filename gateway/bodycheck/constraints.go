@@ -13,6 +13,8 @@ const (
 	maxConstraint  = 256 << 10 // bytes of all tools, of a schema, of a grammar
 	maxLevels      = 100       // of nesting of a schema
 	maxNodes       = 4000      // objects and lists of a schema
+	maxVisits      = 20_000    // of a schema and of what it refers to, by an engine that turns it into a grammar
+	maxAlike       = 1000      // names of a schema that become one in a grammar; an engine compares all of them
 	maxTypes       = 8         // of a list of types
 	maxProperties  = 200       // of an object
 	maxChoices     = 500       // values of an enum, alternatives of a schema

@@ -151,6 +151,9 @@ func oggFile(rate uint32, position uint64, size int) []byte {
 	return append(binary.LittleEndian.AppendUint64(append(file, "OggS\x00\x04"...), position), make([]byte, 50)...)
 }
 
+// oneSample is a WAV file of one sample, over which llama-server ends itself.
+var oneSample = []byte("RIFF\x26\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x80\x3e\x00\x00\x00\x7d\x00\x00\x02\x00\x10\x00data\x02\x00\x00\x00\x01\x00")
+
 // TestSoundLength: a file announces no more than it can hold, and no more than a request may.
 func TestSoundLength(t *testing.T) {
 	frames := func(mark string, n uint32) string {
@@ -188,6 +191,15 @@ func TestSoundLength(t *testing.T) {
 		"WAV, two formats":                     {wavFile(8_000, [3]uint32{16_000, 2, 16}, [3]uint32{1, 1, 8}), false, false},
 		"WAV, a frame larger than its samples": {wavFile(9_000_000, [3]uint32{1_000, 65_535, 8}), false, false},
 		"WAV, an MP3 file behind":              {mp3File(string(wavFile(50, [3]uint32{8_000, 1, 8})), frames("Xing", 300_000), 3), true, true},
+		"WAV, one sample":                      {oneSample, false, false},
+		"WAV, ADPCM":                           {bytes.Replace(wavFile(8_000, [3]uint32{8_000, 1, 8}), []byte("\x10\x00\x00\x00\x01\x00"), []byte("\x10\x00\x00\x00\x11\x00"), 1), false, false},
+		"WAV, data announced as less":          {bytes.Replace(wavFile(8_000, [3]uint32{8_000, 1, 8}), []byte("data\xff\xff\xff\xff"), []byte("data\x01\x00\x00\x00"), 1), false, false},
+		"MP3, less than decoders leave out":    {mp3File("", frames("Info", 7), 50), false, false},
+		"MP3, one frame":                       {mp3File("", "", 0), false, true},
+		"MP3, frames without a bit rate":       {bytes.Repeat([]byte("\xff\xf5\x08\xc0"), 1000), false, false},
+		"MP3, these inside others":             {append(mp3File("", "", 50), bytes.Repeat([]byte("\xff\xf5\x08\xc0\x00\x00\x00"), 20)...), false, false},
+		"MP3, half an hour and more":           {mp3File("", "", 69_000), false, true},
+		"MP3, of a low rate first":             {append(bytes.Repeat(append([]byte("\xff\xe3\x88\xc4"), make([]byte, 572)...), 3), mp3File("", "", 20_000)...), false, true},
 		"WAV, no data":                         {wavFile(0, [3]uint32{8_000, 1, 8})[:36], false, false},
 		"Ogg":                                  {oggFile(48_000, 4_800_000, 9_000), false, true},
 		"Ogg, no position":                     {oggFile(48_000, 1<<64-1, 9_000), false, true},
@@ -235,11 +247,15 @@ func soundError(file []byte, upload bool) error {
 
 // TestMediaInRequests: the checks above stand before an engine.
 func TestMediaInRequests(t *testing.T) {
+	lines := func(file []byte) string { return b64(file)[:62] + `\n` + b64(file)[62:] }
 	for name, part := range map[string]string{
-		"MP3":  `{"type":"input_audio","input_audio":{"format":"mp3","data":"` + b64(mp3File("", "Xing\x00\x00\x00\x01\x00\x04\x93\xe0", 3)) + `"}}`,
-		"FLAC": `{"type":"input_audio","input_audio":{"format":"flac","data":"` + b64(flacFile(384_000, 8, 7200*384_000, 243)) + `"}}`,
-		"JPEG": `{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,` + b64(jpegFile(0xC2, 6320, 2000)) + `"}}`,
-		"GIF":  `{"type":"image_url","image_url":{"url":"data:image/gif;base64,` + b64(gifFile(10, 400_000)) + `"}}`,
+		"MP3":                    `{"type":"input_audio","input_audio":{"format":"mp3","data":"` + b64(mp3File("", "Xing\x00\x00\x00\x01\x00\x04\x93\xe0", 3)) + `"}}`,
+		"FLAC":                   `{"type":"input_audio","input_audio":{"format":"flac","data":"` + b64(flacFile(384_000, 8, 7200*384_000, 243)) + `"}}`,
+		"line ends in a sound":   `{"type":"input_audio","input_audio":{"format":"wav","data":"` + lines(wavFile(16_000, [3]uint32{16_000, 2, 16})) + `"}}`,
+		"line ends in a picture": `{"type":"image_url","image_url":{"url":"data:image/gif;base64,` + lines(gifFile(10, 100)) + `"}}`,
+		"one sample":             `{"type":"input_audio","input_audio":{"format":"wav","data":"` + b64(oneSample) + `"}}`,
+		"JPEG":                   `{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,` + b64(jpegFile(0xC2, 6320, 2000)) + `"}}`,
+		"GIF":                    `{"type":"image_url","image_url":{"url":"data:image/gif;base64,` + b64(gifFile(10, 400_000)) + `"}}`,
 	} {
 		_, _, err := check("chat", []byte(`{"messages":[{"role":"user","content":[`+part+`]}]}`), llama)
 		if got := code(err); got != "invalid_type" {

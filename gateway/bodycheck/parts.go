@@ -15,6 +15,7 @@ type parts struct {
 	dialect dialect
 	param   string
 	media   media
+	calls   int  // of tools, in messages
 	long    bool // the value is long enough for a run that is too long
 	run     run  // at the end of a content's texts: templates may join its parts
 }
@@ -44,6 +45,12 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 			return p.contents(w, p.allowed())
 		case mediaName(name):
 			return p.refuse("A message may hold media only in its content parts.")
+		case string(name) == "tool_calls":
+			v := w.Raw()
+			if p.calls += v.Len(); p.calls > maxMessages {
+				return tooMuch(p.param, "The messages of a request may hold at most %d tool calls.", maxMessages)
+			}
+			return unbroken(p.param, v)
 		}
 		return p.anything(w)
 	})

@@ -20,6 +20,7 @@ func (k *skeleton) resolve(ref string) string {
 		k.leads[ref] = place
 		if s := k.shapes[place]; s != nil {
 			k.copied += s.size + s.size/64*len(ref) // its rules have names that begin with the reference
+			k.referred = append(k.referred, place)
 		}
 	}
 	return place

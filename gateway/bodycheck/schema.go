@@ -29,6 +29,7 @@ type schemaCheck struct {
 	names  map[string][]string // of the properties, by the place of what holds them
 	counts map[string]int      // of the items of lists, by place
 	roots  []string            // places of whole schemas
+	alike  map[string]int      // properties by the name that their rule has
 	inner  map[string]string   // places of the definitions of inner schemas, by those that they would have at the root
 }
 
@@ -121,6 +122,9 @@ func (s *schemaCheck) node(w *jsonscan.Walk, at string, kind nodeKind) bool {
 			}
 			if kind == namesNode {
 				s.names[at] = append(s.names[at], string(name))
+				if !s.alone(at, name) {
+					return s.fail("it has too many names of properties that engines cannot tell apart; use letters and digits of ASCII")
+				}
 				if as := s.base + "/$defs/" + string(name); strings.HasSuffix(at, "/$defs") && s.inner[as] == "" {
 					s.inner[as] = at + "/" + string(name)
 				}
@@ -136,6 +140,29 @@ func (s *schemaCheck) node(w *jsonscan.Walk, at string, kind nodeKind) bool {
 	}
 	w.Raw()
 	return true
+}
+
+var ruleNames = strings.NewReplacer("/properties/", "-", "/anyOf/", "-", "/oneOf/", "-", "/", "-")
+
+// alone counts names that become the same name of a rule in a grammar, where every run of other characters than ASCII letters,
+// digits and hyphens is one hyphen, and reports whether they are few enough.
+func (s *schemaCheck) alone(at string, name []byte) bool {
+	if !s.llama {
+		return true
+	}
+	var rule []byte
+	for _, c := range []byte(ruleNames.Replace(at + "/" + string(name))) {
+		if c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || c == '-' {
+			rule = append(rule, c)
+		} else if n := len(rule); n == 0 || rule[n-1] != '_' {
+			rule = append(rule, '_')
+		}
+	}
+	if s.alike == nil {
+		s.alike = map[string]int{}
+	}
+	s.alike[string(rule)]++
+	return s.alike[string(rule)] <= maxAlike
 }
 
 // kinds are the JSON types that a keyword's value may have.

@@ -87,15 +87,18 @@ const (
 type skeleton struct {
 	cfg
 	*schemaCheck
-	placed map[string]elem   // rules by place
-	leads  map[string]string // references by where they lead
-	ends   map[string]string // places by where following references from them ends
-	any    *elem
-	work   int  // that making it took, at most maxWork
-	copied int  // bytes of what references lead to
-	lost   bool // a reference leads nowhere
-	astray bool // a reference may lead an engine to what is no schema
-	large  bool // it has more than maxElems elements, or took too much work
+	placed   map[string]elem   // rules by place
+	leads    map[string]string // references by where they lead
+	ends     map[string]string // places by where following references from them ends
+	any      *elem
+	work     int            // that making it took, at most maxWork
+	copied   int            // bytes of what references lead to
+	weighs   map[string]int // visits by place, visiting while they are not known
+	visits   int
+	referred []string // places that references lead to, once for each spelling
+	lost     bool     // a reference leads nowhere
+	astray   bool     // a reference may lead an engine to what is no schema
+	large    bool     // it has more than maxElems elements, or took too much work
 }
 
 // Work of a step, apart from what it takes for the bytes of a place.
@@ -112,7 +115,7 @@ func (k *skeleton) pay(step, bytes int) bool {
 
 // ambiguous reports schemas that can be read in too many ways.
 func (s *schemaCheck) ambiguous() error {
-	k := skeleton{schemaCheck: s, placed: map[string]elem{}, leads: map[string]string{}, ends: map[string]string{}}
+	k := skeleton{schemaCheck: s, placed: map[string]elem{}, weighs: map[string]int{}, leads: map[string]string{}, ends: map[string]string{}}
 	for at, sh := range s.shapes { // where an engine finds what is not written as its place
 		if sh.ref != "" {
 			s.edges[at] = append(s.edges[at], k.resolve(sh.ref))
@@ -124,6 +127,12 @@ func (s *schemaCheck) ambiguous() error {
 	roots := make([]int32, 0, len(s.roots))
 	for _, place := range s.roots {
 		roots = append(roots, k.at(place).rule)
+	}
+	for _, place := range s.roots {
+		k.visits += k.weigh(place)
+	}
+	for i := 0; i < len(k.referred) && !k.full(); i++ { // weighing may find more
+		k.visits += k.weigh(k.referred[i])
 	}
 	if k.full() {
 		return errWork
@@ -154,7 +163,7 @@ func (k *skeleton) at(place string) elem {
 
 // full reports that the skeleton grew beyond its limits, which refuses the schema.
 func (k *skeleton) full() bool {
-	k.large = k.large || len(k.elems) > maxElems || k.work > maxWork || k.copied > maxCopied
+	k.large = k.large || len(k.elems) > maxElems || k.work > maxWork || k.copied > maxCopied || k.visits > maxVisits
 	return k.large
 }
 
@@ -286,6 +295,43 @@ func (k *skeleton) object(place string, s *shape) []elem {
 		all = append(all, k.group(some, nil))
 	}
 	return append(all, k.sign('}'))
+}
+
+const visiting = -1
+
+// weigh returns how many schemas llama.cpp's converter visits for the one at a place: those of an allOf anew for each time that
+// it is reached, those behind other references only once for each spelling, which is counted there. It is more than
+// maxVisits where visits have no end.
+func (k *skeleton) weigh(place string) int {
+	if n, known := k.weighs[place]; known {
+		if n == visiting {
+			return maxVisits + 1
+		}
+		return n
+	}
+	sum := 1
+	s := k.shapes[place]
+	if s == nil || !k.pay(partWork, len(place)) {
+		return sum
+	}
+	k.weighs[place] = visiting
+	add := func(at string) { sum = clamp(sum + k.weigh(at)) }
+	if s.ref != "" {
+		k.resolve(s.ref)
+	} else {
+		for _, f := range k.fields(place, s) {
+			add(f.place)
+		}
+		for _, name := range [...]string{"/oneOf", "/anyOf", "/items", "/prefixItems"} {
+			for i := range k.counts[place+name] {
+				add(place + name + "/" + strconv.Itoa(i))
+			}
+		}
+		add(place + "/items")
+		add(place + "/additionalProperties")
+	}
+	k.weighs[place] = sum
+	return sum
 }
 
 // member is a property of an object.

@@ -117,6 +117,20 @@ func TestRecursiveSchemas(t *testing.T) {
 		}
 		return `{"properties":{"a":` + strings.Repeat(`{"properties":{"a":`, levels-1) + inner + strings.Repeat("}}", levels-1) + more + `}}`
 	}
+	alike := func(n int, of string) (text string) {
+		if of[0] == '"' {
+			of = `{"properties":{` + of + `}}`
+		}
+		for i := range n {
+			text += fmt.Sprintf(`,"%c":%s`, 0x4E00+i, of)
+		}
+		return text[1:]
+	}
+	copies := ""
+	for i := range 12 {
+		next := fmt.Sprintf(`{"$ref":"#/$defs/d%d"}`, i+1)
+		copies += fmt.Sprintf(`"d%d":{"properties":{"a":{"allOf":[%s,%s,%s]}}},`, i, next, next, next)
+	}
 	shared := func(n int) (text string) {
 		for i := range n {
 			text += fmt.Sprintf(`"a%d":{"anyOf":[{"$ref":"#/$defs/a%d"},{"$ref":"#/$defs/a%d"}]},`, i, i+1, i+1)
@@ -164,6 +178,11 @@ func TestRecursiveSchemas(t *testing.T) {
 		`{"type":["object","null","array","string","number","integer","boolean"],"properties":{"a":{}}}`:                                                                                                             true,
 		whole("e", `"e":`+nested(40, `{"type":"string","description":"`+strings.Repeat("x", 8000)+`"}`, true)):                                                                                                       false, // all levels, by references
 		whole("e", `"e":`+nested(40, `{"type":"string","description":"`+strings.Repeat("x", 8000)+`"}`, false)):                                                                                                      true,
+		whole("d0", copies+`"d12":{"type":"string"}`):                                                                                                                                                                false, // 3^12 visits of what allOf copies
+		whole("d", `"d":{"properties":{"a":{"allOf":[{"$ref":"#/$defs/d"}]}}}`):                                                                                                                                      false, // without end
+		`{"properties":{"a":{"allOf":[{"properties":{"x":{"type":"string"}}},{"$ref":"#/$defs/b"}]}},"$defs":{"b":{"properties":{"y":{"$ref":"#"}}}}}`:                                                               true,
+		`{"properties":{` + alike(30, alike(33, `{"type":"string"}`)) + `}}`:                                                                                                                                         true, // all 990 of the inner ones have one name
+		`{"properties":{` + alike(31, alike(33, `{"type":"string"}`)) + `}}`:                                                                                                                                         false,
 		whole("a0", shared(40)+`"a40":{"type":"string"}`):                                                                                                                                                            false, // 2^40 ways down
 		whole("f", `"f":{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/f/anyOf/00"}},{"type":"array","items":{"$ref":"#/$defs/g/anyOf/ +1x"}}]},
 			"g":{"anyOf":[{},{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/g/anyOf/01"}},{"type":"array","items":[{"$ref":"#/$defs/g/anyOf/1"}]}]}]}`): false,
