@@ -17,10 +17,6 @@ import (
 	"reveille/testenv/kit"
 )
 
-const (
-	glance = 10 * time.Millisecond // between two looks
-)
-
 // client is of the tests' own: it keeps as many connections as they want, and no connection of an earlier system.
 func client(t *testing.T) *http.Client { return calls.Client(t, 1024) }
 
