@@ -68,6 +68,15 @@ func TestBodies(t *testing.T) {
 		refused(t, "Ollama", call(t, "POST", s.URL+"/api/chat", `{"model":"see","messages":[{"role":"user","content":"x","images":["`+u+`"]}]}`, bearer(inferKey)), 400)
 	}
 
+	for _, data := range []string{ // one sample ends llama-server; engines read base64 to the first line end
+		"UklGRiYAAABXQVZFZm10IBAAAAABAAEAgD4AAAB9AAACABAAZGF0YQIAAAABAA==", `UklGRiYAAABXQVZFZm10IBAAAAABAAEAgD4AAAB9AAACABAAZGF0YQB9AAAB\nAAAA`,
+	} {
+		body := `{"model":"see","max_tokens":2,"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"format":"wav","data":"` + data + `"}}]}]}`
+		for key, path := range map[string]string{inferKey: "/v1/chat/completions", ownerKey: "/upstream/see/v1/chat/completions"} {
+			refused(t, path+" "+data, call(t, "POST", s.URL+path, body, bearer(key)), 400)
+		}
+	}
+
 	parens := strings.Repeat("(", 30_000) + `\"a\"` + strings.Repeat(")", 30_000)
 	for _, field := range []string{
 		`"grammar":"root ::= ` + parens + `"`, `"grammar":"root ::= \"a\"{2,1}"`, `"grammar":"root ::= (\"a\"{0,40}){0,40}"`,
@@ -80,6 +89,10 @@ func TestBodies(t *testing.T) {
 		`"grammar":"root ::= s \"!\"\ns ::= [a-z ] s? s?"`, `"grammar":"root ::= x* \"!\"\nx ::= [a-z ] | [a-z ] | [a-z ]"`,
 		`"grammar":"root ::= e root \"x\" | \"y\"\ne ::= f f\nf ::= \"a\"?"`, `"json_schema":{"type":"string","pattern":"^([a-z]|[a-z]|[a-z])*$"}`,
 		`"json_schema":` + tree(`{"type":"object","properties":{"l":{"$ref":"#/$defs/e"},"op":{"const":"+"}},"required":["l","op"]},`),
+		`"json_schema":` + levels(12, `{"type":["object",null,null],"properties":{"a":`, "}}"), `"json_schema":` + levels(12, `{"type":[["object","object"]],"properties":{"a":`, "}}"),
+		`"json_schema":{"$ref":"#/$defs/d0","$defs":{` + steps(12, `"d%d":{"properties":{"a":{"allOf":[{"$ref":"#/$defs/d%[2]d"},{"$ref":"#/$defs/d%[2]d"},{"$ref":"#/$defs/d%[2]d"}]}}},`) + `"d12":{}}}`,
+		`"json_schema":{"items":[{}],"properties":{"a":{"$ref":"#/items/0"},"b":{"$ref":"#/items/00"}}}`,
+		`"grammar":"root ::= a0\n` + steps(30, `a%d ::= a%[2]d | a%[2]d\n`) + `a30 ::= \"x\""`,
 		`"samplers":"` + strings.Repeat("e", 6000) + `"`, `"samplers":["dry"` + strings.Repeat(`,"dry"`, 63) + `]`,
 		`"samplers":["infill"],"ignore_eos":true`, `"samplers":["\u0069nfill"]`, `"samplers":["Infill"]`, `"samplers":"ki"`, `"samplers":["no such sampler"]`,
 		`"prompt":["a"` + strings.Repeat(`,"a"`, 30_000) + `]`, `"prompt":["a"` + strings.Repeat(`,"a"`, 100) + `],"stop":["` + strings.Repeat("s", 20_000) + `"]`,
@@ -127,4 +140,17 @@ func TestBodies(t *testing.T) {
 func tree(further string) string {
 	return `{"type":"object","properties":{"root":{"$ref":"#/$defs/e"}},"required":["root"],"$defs":{"e":{"anyOf":[` + further +
 		`{"type":"object","properties":{"l":{"$ref":"#/$defs/e"},"op":{"const":"-"}},"required":["l","op"]},{"type":"number"}]}}}`
+}
+
+// levels is a schema of so many levels.
+func levels(n int, before, after string) string {
+	return strings.Repeat(before, n) + `{"type":"string"}` + strings.Repeat(after, n)
+}
+
+// steps is a format for each number below n and the number behind it.
+func steps(n int, format string) (text string) {
+	for i := range n {
+		text += fmt.Sprintf(format, i, i+1)
+	}
+	return text
 }
