@@ -162,7 +162,7 @@ func (m *media) upload(param string, r io.Reader, size int) *api.Error {
 	switch {
 	case is("RIFF") && len(head) >= 12 && string(head[8:12]) == "WAVE" && !tagged:
 		return m.wav(param, b, size, maxSoundSeconds)
-	case is("RIFF"), is("RIFX"), is("RF64"), is("riff"), is("FORM"): // WAV's relatives, with lengths in other places
+	case tagged && is("RIFF"), is("RIFX"), is("RF64"), is("riff"), is("FORM"): // WAV's relatives, with lengths in other places
 		return api.New(api.InvalidType, "AIFF, RF64, W64 and RIFX files are not accepted; send the sound as a WAV or FLAC file.").With(param)
 	case is("fLaC"):
 		if len(head) < 42 {
