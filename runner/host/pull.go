@@ -44,6 +44,9 @@ func (h *Host) ensureWeights(ctx context.Context, t state.TicketRecord, m *catal
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if _, over := h.inProgress[t.ID]; over {
+		return false // its pull has failed since the ticket was looked at
+	}
 	p := h.pulls[pullKey(m)]
 	if p == nil {
 		p = &pull{model: m, tickets: map[string]struct{}{}}

@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"reveille/infra/catalog"
@@ -97,6 +98,41 @@ func TestPullComesBeforeTheDecision(t *testing.T) {
 			t.Errorf("%d pulls, %d starts", w.count("b"), b.engines.starts("b"))
 		}
 	})
+}
+
+// lateWeights are weights whose next look, once armed, is held up by late.
+type lateWeights struct {
+	*weights
+	armed atomic.Bool
+	late  func()
+}
+
+func (w *lateWeights) There(m *catalog.Model) bool {
+	there := w.weights.There(m)
+	if m.ID == "b" && w.armed.CompareAndSwap(true, false) {
+		w.late()
+	}
+	return there
+}
+
+// A ticket whose pull fails while the queue is looked through does not begin another one.
+func TestPullFailsDuringALook(t *testing.T) {
+	w := &lateWeights{weights: newWeights("b")}
+	gate := make(chan struct{})
+	w.gates["b"] = gate
+	w.fails["b"] = []error{&host.Error{Code: "disk_full", Message: "no room", Final: true}}
+	b := start(t, func(c *host.Config) { c.Weights = w })
+	ticket := b.load("b")
+	b.pulling(ticket)
+	w.late = func() {
+		close(gate)
+		b.failed(ticket, "disk_full")
+	}
+	w.armed.Store(true)
+	b.ready(b.load("e")) // has the queue looked through
+	if w.armed.Load() || w.count("b") != 1 {
+		t.Errorf("%d pulls, want 1", w.count("b"))
+	}
 }
 
 // A pull that fails fails all who wait for it, and moves nothing; the next to ask pulls anew.
