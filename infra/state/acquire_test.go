@@ -109,6 +109,23 @@ func TestRevisionNeverReturns(t *testing.T) {
 	})
 }
 
+// TestTicketNumbersAfterLostData: a gateway never gets the number of a ticket again for another, even from a Redis that lost
+// its data and whose clock is behind: it could not tell the two apart.
+func TestTicketNumbersAfterLostData(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		register(t, s, "h", nil)
+		first := acquire(t, s, want(t, s, "gw", "m", "h"))
+		must(t, b.rdb.FlushAll(ctx).Err())
+		b.after(-time.Second)
+		register(t, s, "h", nil)
+		second := acquire(t, s, want(t, s, "gw", "other", "h"))
+		if second.Ticket <= first.Ticket { // of as many digits
+			t.Errorf("ticket %s after ticket %s", second.Ticket, first.Ticket)
+		}
+	})
+}
+
 func TestAcquireVariants(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,6 +38,7 @@ type Store struct {
 	signer  *signer
 	breaker breaker
 	timeout time.Duration
+	newest  atomic.Uint64 // highest ticket that Acquire returned
 	now     func() int64
 	log     *slog.Logger
 }

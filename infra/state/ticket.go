@@ -37,8 +37,8 @@ type Acquired struct {
 	WakeToken string      `json:"wake"`     // the caller has the duty to wake the host; "" not
 }
 
-// Acquire attaches the gateway to the one load ticket for a model, or makes it. ErrStale: the placement was made on an
-// old snapshot, nothing changed.
+// Acquire attaches the gateway to the one load ticket for a model, or makes it, with a higher number than every ticket that
+// this Store got before, also after Redis lost its data. ErrStale: the placement was made on an old snapshot, nothing changed.
 func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	kind := "load"
 	if w.Unload {
@@ -46,11 +46,20 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	}
 	var out Acquired
 	err := s.evalJSON(ctx, &out, s.scripts.acquire, w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), flag(w.Background),
-		flag(w.Refused), flag(w.Exclusive), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces)
+		flag(w.Refused), flag(w.Exclusive), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load())
+	s.noteTicket(out.Ticket)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale
 	}
 	return out, err
+}
+
+// noteTicket keeps the highest ticket.
+func (s *Store) noteTicket(id string) {
+	n, _ := strconv.ParseUint(id, 10, 64) // 0 for none
+	for old := s.newest.Load(); n > old && !s.newest.CompareAndSwap(old, n); {
+		old = s.newest.Load()
+	}
 }
 
 // TicketState is where a ticket is in its life.

@@ -7,6 +7,7 @@
 -- ARGV[10] 1 for a ticket of its own (explicit options), never shared  [11] ticket fields, JSON object of strings
 -- ARGV[12] operation id, '' none: the same id again returns the first ticket  [13] wake lease ms
 -- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped as the new one is made; '' none
+-- ARGV[15] highest ticket that the gateway knows, 0 none: a new one is higher, also after lost data
 -- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}; wake is the fencing token of the
 -- lease to wake the host, '' when it is awake or somebody else has it. state is an ended one when an operation is repeated
 -- late, and `ready` for an unload on a sleeping host, which has nothing left to unload. none: nothing to attach to without a
@@ -59,7 +60,7 @@ if h == '' or old ~= '' and not (replaced and pending(replaced.state)) then retu
 if ARGV[6] ~= (redis.call('GET', P .. 'rev') or '0') then return cjson.encode({status = 'stale'}) end
 
 if replaced then close(old, 'dropped') end
-local id = token(0)
+local id = token(tonumber(ARGV[15]))
 local key = P .. 'ticket:' .. id
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 redis.call('HSET', key, 'kind', kind, 'model', m, 'host', h, 'state', 'queued', 'created_ms', num(NOW), 'background', replaced and replaced.background == '1' and '1' or ARGV[8])
