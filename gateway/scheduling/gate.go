@@ -257,6 +257,9 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 		g.failing[r.Model], _ = g.catalog().Model(r.Model)
 	}
 	if gr := g.tickets[s.Ticket]; gr != nil {
+		if s.Found && r.Model != gr.model {
+			s = state.TicketStatus{Ticket: s.Ticket} // lost: a store that was thrown back gave its number again
+		}
 		gr.news.put(s)
 		gr.notify()
 	}

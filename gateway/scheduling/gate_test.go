@@ -71,6 +71,21 @@ func TestOutcomeWithoutEvents(t *testing.T) {
 	})
 }
 
+// A store that a failover threw back may give a ticket's number again, to another gateway for another model: its outcome is
+// none of those who wait here.
+func TestTicketOfAnotherModel(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		r := start(t, p, nil)
+		w := enter(t, r.Gate, Ask{Model: "m0"})
+		time.Sleep(100 * time.Millisecond)
+		p.publish(state.Event{Kind: "ticket", Ticket: "t1", Host: "a", Model: "m1", State: "failed", Fields: map[string]string{"code": "model_load_error"}})
+		if route, _, err := w.Result(); err != nil || route.Host != "a" {
+			t.Fatalf("%+v, %v", route, err)
+		}
+	})
+}
+
 func TestStaleMirrorStillFindsTheLoadedCopy(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
