@@ -20,6 +20,7 @@ type machine struct {
 	ignore int           // so many sleeps are accepted and have no effect
 	linger time.Duration // how much longer the next way down takes
 	mute   bool          // it came up without a runner
+	barred bool          // it ignored a sleep, and the pool may take it for going down: its runner may not register
 }
 
 // set changes a machine.
@@ -67,7 +68,7 @@ func (d machines) find(host catalog.Host) *runner {
 func (d machines) Wake(_ context.Context, host catalog.Host) error {
 	r, m := d.find(host), &d.find(host).machine
 	m.mu.Lock()
-	was, refused, mute, deaf := m.power, m.refuse > 0, m.mute, m.deaf > 0
+	was, refused, mute, barred, deaf := m.power, m.refuse > 0, m.mute, m.barred, m.deaf > 0
 	switch {
 	case refused:
 		m.refuse--
@@ -86,8 +87,11 @@ func (d machines) Wake(_ context.Context, host catalog.Host) error {
 		return power.ErrStopping
 	case was == power.On && mute:
 		d.w.record(check.Event{Kind: check.WakeFailed, Host: r.name})
-	case was == power.On: // its runner may have ended
-		r.start()
+	case was == power.On:
+		if barred && r.current() != nil {
+			d.w.record(check.Event{Kind: check.WakeFailed, Host: r.name})
+		}
+		r.start() // it may have ended
 	case was == power.Off:
 		took := time.Duration(200+chance(d.w.scenario.Seed, "wake", r.name, d.w.serial("wake"+r.name))%3000) * time.Millisecond
 		time.AfterFunc(took, func() { r.booted(!deaf) })
@@ -117,13 +121,14 @@ func (d machines) Sleep(_ context.Context, host catalog.Host) error {
 	}
 	if m.power == power.On && m.ignore > 0 {
 		m.ignore--
+		m.barred = true
 		m.mu.Unlock()
 		d.w.record(check.Event{Kind: check.WakeFailed, Host: r.name}) // until it is told again: its runner may not serve
 		return nil
 	}
 	goes := m.power == power.On
 	if goes {
-		m.power = power.Stopping
+		m.power, m.barred = power.Stopping, false
 		took += m.linger
 		m.linger = 0
 	}

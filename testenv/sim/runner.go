@@ -96,6 +96,7 @@ func (r *runner) start() {
 		Generation: r.generation, Store: store, Engines: l.engines, Recipes: func() (recipe.Set, error) { return shipped(), nil },
 		OnRegister: func(g uint64) {
 			r.w.record(check.Event{Kind: check.Registered, Host: r.name, Value: g})
+			r.machine.set(func(m *machine) { m.barred = false })
 			r.mu.Lock()
 			r.generation = max(r.generation, g)
 			r.mu.Unlock()
