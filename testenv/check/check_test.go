@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 	"time"
@@ -35,6 +36,13 @@ func constrained(s float64, id, model string) Event {
 
 func spawn(s float64, host, model string, pid int, ticket string, queue ...Ticket) Event {
 	return at(s, Event{Kind: Spawn, Host: host, Model: model, PID: pid, Ticket: ticket, View: &View{Queue: queue}})
+}
+
+// reload is a spawn for a ticket of its own.
+func reload(s float64, host, model string, pid int, ticket string) Event {
+	e := spawn(s, host, model, pid, ticket)
+	e.Text = "explicit"
+	return e
 }
 
 func of(s float64, k Kind, pid int) Event { return at(s, Event{Kind: k, PID: pid}) }
@@ -85,6 +93,13 @@ func TestEachPromise(t *testing.T) {
 			of(3, StopBegin, 1), of(4, Exit, 1), at(5, Event{Kind: Refused, Request: "r", Host: "h", Text: "not_loaded"}),
 		}},
 		{"two spawns", 10, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), spawn(1, "two", "a", 2, "2")}},
+		{"explicit load beside a copy", 10, []Event{
+			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), at(3, Event{Kind: Ask, Request: "s", Model: "a", Text: "explicit"}), reload(4, "two", "a", 2, "2"),
+		}},
+		{"explicit load after the copy of its host", 10, []Event{
+			ask(0, "r", "a"), spawn(1, "two", "a", 1, "1"), of(2, Ready, 1), of(3, StopBegin, 1), of(3, Exit, 1), ask(3, "s", "a"), spawn(4, "h", "a", 2, "2"), of(5, Ready, 2),
+			at(9, Event{Kind: Ask, Request: "t", Model: "a", Text: "explicit"}), reload(10, "two", "a", 3, "3"),
+		}},
 		{"unwanted", 11, []Event{ask(0, "r", "a"), at(1, Event{Kind: Outcome, Request: "r", Text: "left"}), spawn(40, "h", "a", 1, "1")}},
 		{"dead gateway", 11, []Event{ask(0, "r", "a"), at(1, Event{Kind: GatewayEnd, Gateway: "g"}), at(2, Event{Kind: Outcome, Request: "r", Text: "reset"}), spawn(40, "h", "a", 1, "1")}},
 		{"third try", 12, []Event{
@@ -267,6 +282,32 @@ func TestSecondTry(t *testing.T) {
 	}
 	if got := Check(world, history); got != nil {
 		t.Errorf("%v", got)
+	}
+}
+
+// A fault left two copies, and one of them is loaded with other options. That breaks nothing, whether the copy is stopped for it
+// or dies before that, and whether the load needs a second try.
+func TestReloadOfOneCopy(t *testing.T) {
+	copies := []Event{
+		{Kind: HostUp, Host: "h"}, {Kind: HostUp, Host: "two"}, {Kind: Disturbed, For: 10 * time.Second},
+		ask(0, "r", "a"), ask(0, "s", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), spawn(2, "two", "a", 2, "2"), of(3, Ready, 2),
+		at(20, Event{Kind: Ask, Request: "t", Model: "a", Text: "explicit"}),
+	}
+	stopped := at(21, Event{Kind: StopBegin, PID: 1, View: &View{Loading: "a"}})
+	for _, c := range []struct {
+		name string
+		ends []Event
+	}{
+		{"stopped", []Event{stopped, of(22, Exit, 1)}},
+		{"died", []Event{of(22, Died, 1), of(22, Exit, 1)}},
+		{"died a moment before", []Event{of(19, Died, 1), of(19, Exit, 1)}},
+	} {
+		again := []Event{reload(23, "h", "a", 3, "3"), of(24, Failed, 3), reload(25, "h", "a", 4, "3")}
+		history := slices.Concat(copies, c.ends, again)
+		slices.SortStableFunc(history, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+		if got := Check(world, history); got != nil {
+			t.Errorf("%s: %v", c.name, got)
+		}
 	}
 }
 

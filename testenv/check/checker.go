@@ -86,7 +86,6 @@ type hostLog struct {
 	failedNow  bool                     // the load under way has failed once
 	clears     string                   // model whose start failed last, for which the host may be cleared; "" once another starts
 	unknown    bool                     // Redis lost what it knew of the host while that was not up: its machine may run
-	reloads    string                   // model that is stopped to be started with other options
 	loading    string                   // model whose load is under way
 	began      time.Duration            // when that was first seen
 	idle       bool                     // nothing is under way on it
@@ -112,6 +111,7 @@ type want struct {
 	last       time.Duration // when the last one went
 	background int           // loads without a waiter that may be queued
 	explicit   int           // loads with tickets of their own that may be queued
+	since      time.Duration // when the first of those was asked for
 }
 
 // New makes a checker.

@@ -13,6 +13,9 @@ const maxOvertaken = policy.MaxOvertaken
 // leftWithin is how soon the pool knows that a client left.
 const leftWithin = 2 * time.Second
 
+// recordsGone is how soon Redis has no record of a process that ended.
+const recordsGone = 2 * time.Second
+
 // chosenWithin is how soon an idle victim is stopped once it was chosen.
 const chosenWithin = time.Second
 
@@ -54,7 +57,7 @@ func (c *Checker) spawn(e Event) {
 	if c.Calm() {
 		c.judge(10)
 	}
-	if len(copies) > 0 && c.Calm() && h.reloads != e.Model {
+	if len(copies) > 0 && c.Calm() && !c.reload(e) {
 		c.broken(10, "host %s starts %s, which %s has with process %d", e.Host, e.Model, copies[0].host, copies[0].pid)
 	}
 	// The second try of a load follows from the first: it left the queue while somebody waited.
@@ -78,6 +81,21 @@ func (c *Checker) spawn(e Event) {
 	c.engines[e.PID] = en
 }
 
+// reload reports whether a process starts for an explicit load, on a host that had the model when the load was asked for, as
+// far as the pool could know: its copy may have died before it was stopped. Another copy, which a fault left, stays.
+func (c *Checker) reload(e Event) bool {
+	if e.Text != "explicit" {
+		return false
+	}
+	since := c.want(e.Model).since - recordsGone
+	for _, en := range c.engines {
+		if en.host == e.Host && en.model == e.Model && (en.state != gone || en.exited >= since) {
+			return true
+		}
+	}
+	return false
+}
+
 // beganLoad is when the load of a model began that is now under way: its victims go first.
 func (h *hostLog) beganLoad(model string, now time.Duration) time.Duration {
 	if h.loading != model {
@@ -88,7 +106,7 @@ func (h *hostLog) beganLoad(model string, now time.Duration) time.Duration {
 
 // attempt counts the starts for one ticket.
 func (c *Checker) attempt(h *hostLog, e Event) {
-	h.failedNow, h.clears, h.reloads = false, "", ""
+	h.failedNow, h.clears = false, ""
 	if e.Ticket == "" {
 		return
 	}
@@ -159,9 +177,6 @@ func (c *Checker) engine(en *engine, e Event) {
 	case StopBegin:
 		if e.View != nil {
 			h.beganLoad(e.View.Loading, e.At)
-			if e.View.Loading == en.model {
-				h.reloads = en.model
-			}
 		}
 		if c.stop(h, en, e); en.state != gone {
 			en.state = stopping

@@ -18,7 +18,7 @@ const (
 	HostStops  Kind = "host-stops"  // Host: its runner begins to stop in order
 	HostDown   Kind = "host-down"   // Host: its runner ended, its engines are dead or about to die
 	Registered Kind = "registered"  // Host, Value: the generation it got
-	Spawn      Kind = "spawn"       // Host, Model, PID, Ticket ("" unknown), View with Queue: a process starts
+	Spawn      Kind = "spawn"       // Host, Model, PID, Ticket ("" unknown), View with Queue: a process starts; Text "explicit": for a ticket of its own
 	Ready      Kind = "ready"       // PID: it serves
 	Failed     Kind = "load-failed" // PID, Text: the start failed, the process is gone; "file" for a file not found
 	StopBegin  Kind = "stop-begin"  // PID, View with Residents: its runner begins to stop it

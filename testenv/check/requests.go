@@ -18,7 +18,9 @@ func (c *Checker) request(e Event) {
 		c.requests[e.Request] = r
 		switch w := c.want(r.model); {
 		case r.explicit:
-			w.explicit++
+			if w.explicit++; w.explicit == 1 {
+				w.since = e.At
+			}
 		case r.background:
 			w.background++
 		default:

@@ -45,12 +45,12 @@ func (c *Checker) sample(e Event) {
 		return
 	}
 	for _, r := range v.Records {
-		if en := c.engines[r.PID]; r.PID != 0 && en != nil && en.state == gone && e.At-en.exited > 2*time.Second {
+		if en := c.engines[r.PID]; r.PID != 0 && en != nil && en.state == gone && e.At-en.exited > recordsGone {
 			c.broken(18, "Redis holds %s on %s with process %d, which ended %v ago", r.Model, e.Host, r.PID, e.At-en.exited)
 		}
 	}
 	for _, en := range c.engines {
-		if since := e.At - en.exited; en.host == e.Host && en.state == gone && since > 2*time.Second && since < 3*time.Second {
+		if since := e.At - en.exited; en.host == e.Host && en.state == gone && since > recordsGone && since < recordsGone+time.Second {
 			c.judge(18)
 		}
 		for id := range en.open {

@@ -66,7 +66,11 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 	f := &fake{e: e, model: m.ID, pid: e.w.nextPID(), done: make(chan struct{})}
 	e.live[f.pid] = f
 	e.mu.Unlock()
-	e.w.record(check.Event{Kind: check.Spawn, Host: e.host, Model: m.ID, PID: f.pid, Ticket: e.core.View().Ticket, View: &check.View{Queue: e.w.queue(e.host)}})
+	ticket, mark := e.core.View().Ticket, ""
+	if e.w.redis.HGet(prefix+"ticket:"+ticket, "options") != "" {
+		mark = "explicit"
+	}
+	e.w.record(check.Event{Kind: check.Spawn, Host: e.host, Model: m.ID, PID: f.pid, Ticket: ticket, Text: mark, View: &check.View{Queue: e.w.queue(e.host)}})
 	err := e.w.orders.next(e.host, m.ID)
 	n := chance(e.w.scenario.Seed, "load", e.host, m.ID, e.w.serial("load"+e.host+m.ID))
 	took := time.Duration(20+n%1500) * time.Millisecond
