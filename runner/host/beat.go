@@ -55,6 +55,7 @@ func (h *Host) beat(ctx context.Context) error {
 				return err
 			}
 		}
+		h.compareAddrLocked()
 		if h.stale {
 			if err := h.registerLocked(ctx); err != nil {
 				return err
@@ -70,6 +71,17 @@ func (h *Host) beat(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// compareAddrLocked has the host registered again when its record names another address: an earlier one is signed too, so
+// gateways would send requests there. redisMu is held.
+func (h *Host) compareAddrLocked() {
+	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
+	if h.stale || me == nil || resting(me) || me.Generation != h.generation || me.Fields["addr"] == h.cfg.Addr {
+		return
+	}
+	h.log.Warn("this host's record in Redis names another address, registering again")
+	h.stale = true
 }
 
 func (h *Host) beatLocked(ctx context.Context) error {

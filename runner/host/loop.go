@@ -45,7 +45,7 @@ func (h *Host) step(ctx context.Context) time.Time {
 	}
 	h.dismissOutdated(ctx)
 	h.publishDirty(ctx)
-	h.compareRecord(me, snap.Taken)
+	h.compareRecords(me.Models, snap.Taken)
 	h.prune(me.Queue, snap.Taken)
 	loads := h.answer(ctx, me.Queue, snap)
 	return h.next(ctx, loads, time.Now())

@@ -70,24 +70,18 @@ func (h *Host) disown(ticket string, seen time.Time) {
 	}
 }
 
-// compareRecord makes the host register anew when its record in Redis names other models than it has, as after a failover
-// to an older state with the same generation, or another address: an earlier one is signed too, so gateways would send
-// requests there. seen is when the record was read.
-func (h *Host) compareRecord(me *state.HostRecord, seen time.Time) {
+// compareRecords makes the host register anew when Redis holds other models for it than it has: a failover brought back
+// an older state in which its generation is the same. seen is when the records were read.
+func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale || !seen.After(h.written.Add(snapshotLag)) {
 		return
 	}
-	if me.Generation == h.generation && me.Fields["addr"] != h.cfg.Addr {
-		h.log.Warn("this host's record in Redis names another address, registering again")
-		h.stale = true
-		return
-	}
 	h.mu.Lock()
-	same := len(me.Models) == len(h.residents)
+	same := len(records) == len(h.residents)
 	for id, r := range h.residents {
-		rec := me.Models[id]
+		rec := records[id]
 		same = same && (r.dirty || rec != nil && (r.engine == nil || rec.PID == r.engine.PID()))
 	}
 	h.mu.Unlock()
