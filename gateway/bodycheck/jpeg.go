@@ -23,19 +23,19 @@ func countScans(r *bufio.Reader) (scans int, progressive bool, err error) {
 	for {
 		marker, err := nextMarker(r)
 		if err != nil || marker == 0xD9 { // end of image
-			return scans, frame == 0xC2, ignoreEnd(err)
+			return scans, progressive, ignoreEnd(err)
 		}
 		if marker == 0x01 || marker == 0xD8 { // without a length
 			continue
 		}
 		var head [2]byte
 		if _, err := io.ReadFull(r, head[:]); err != nil {
-			return scans, frame == 0xC2, ignoreEnd(err)
+			return scans, progressive, ignoreEnd(err)
 		}
 		length := int(binary.BigEndian.Uint16(head[:])) - len(head)
 		content, err := r.Peek(min(max(length, 0), 6))
 		if err != nil {
-			return scans, frame == 0xC2, ignoreEnd(err)
+			return scans, progressive, ignoreEnd(err)
 		}
 		switch {
 		case length < 0:
@@ -45,18 +45,19 @@ func countScans(r *bufio.Reader) (scans int, progressive bool, err error) {
 				return 0, false, errJPEG
 			}
 			frame, components = marker, int(content[5])
+			progressive = frame == 0xC2
 		case marker == 0xDA: // start of scan
 			if frame == 0 || length < 1 || length != 4+2*int(content[0]) {
 				return 0, false, errJPEG
 			}
 			scans++
 			components -= int(content[0])
-			if frame == 0xC2 && scans > maxScans || frame != 0xC2 && components < 0 {
+			if progressive && scans > maxScans || !progressive && components < 0 {
 				return 0, false, errJPEG
 			}
 		}
 		if _, err := r.Discard(length); err != nil {
-			return scans, frame == 0xC2, ignoreEnd(err)
+			return scans, progressive, ignoreEnd(err)
 		}
 	}
 }

@@ -200,6 +200,7 @@ func TestSoundLength(t *testing.T) {
 		"MP3, these inside others":             {append(mp3File("", "", 50), bytes.Repeat([]byte("\xff\xf5\x08\xc0\x00\x00\x00"), 20)...), false, false},
 		"MP3, half an hour and more":           {mp3File("", "", 69_000), false, true},
 		"MP3, of a low rate first":             {append(bytes.Repeat(append([]byte("\xff\xe3\x88\xc4"), make([]byte, 572)...), 3), mp3File("", "", 20_000)...), false, true},
+		"WAV, a format of odd length":          {bytes.Replace(bytes.Replace(wavFile(8_000, [3]uint32{8_000, 1, 8}), []byte("fmt \x10"), []byte("fmt \x13"), 1), []byte("data"), []byte("\x01\x00\x00\x00\x00data"), 1), false, false},
 		"WAV, no data":                         {wavFile(0, [3]uint32{8_000, 1, 8})[:36], false, false},
 		"Ogg":                                  {oggFile(48_000, 4_800_000, 9_000), false, true},
 		"Ogg, no position":                     {oggFile(48_000, 1<<64-1, 9_000), false, true},

@@ -88,7 +88,7 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 			return m.wavData(param, b, rate, perFrame, min(length, left), most)
 		case "fmt ":
 			var f [40]byte
-			if perFrame != 0 || length < 16 || length > int64(len(f)) {
+			if perFrame != 0 || length < 16 || length > int64(len(f)) || length&1 != 0 {
 				return damagedSound(param, "WAV")
 			}
 			if _, err := io.ReadFull(b, f[:length]); err != nil {
@@ -98,7 +98,7 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 			if rate, perFrame, e = wavFormat(param, f[:length]); e != nil {
 				return e
 			}
-			length, left = length&1, left-length
+			length, left = 0, left-length
 		}
 		n, err := io.CopyN(io.Discard, b, length+length&1)
 		if left -= n; err != nil {
