@@ -195,6 +195,9 @@ func TestEmbedding(t *testing.T) {
 				t.Fatalf("%v\n%s", err, l.log())
 			}
 			answers = append(answers, got)
+			if s != nil { // the engine answers without waiting for the cache to take the outputs
+				kit.Eventually(t, "the outputs in memory", func() bool { n, _ := s.l1.size(); return n == 1 })
+			}
 		}
 		if s != nil {
 			l.counts("two requests with one picture", 1, 1, new([2]int64))
