@@ -99,12 +99,13 @@ type fake struct {
 	conns  map[net.Conn]struct{}
 	room   *fairqueue.Queue
 	loop   string
+	pid    int
 }
 
 func (f *fake) Slots() *fairqueue.Queue { return f.room }
 func (f *fake) LoopPath() string        { return f.loop }
 
-func (f *fake) PID() int              { return 1 }
+func (f *fake) PID() int              { return f.pid }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }
 func (f *fake) APIKey() string        { return "engine-key" }
 func (f *fake) Command() string       { return "fake" }

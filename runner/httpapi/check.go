@@ -1,14 +1,11 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
-	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/host"
 )
@@ -150,24 +147,6 @@ func (w *watchdog) checkLoop(model string, e host.Engine) {
 	}
 	w.mu.Unlock()
 	<-done
-}
-
-// probeLoop ends an engine whose loop does not answer. Whether others hear of the engine does not count: its threads for
-// connections answer errors and readings while the loop hangs, and its loop can answer whenever it turns.
-func (w *watchdog) probeLoop(model string, e host.Engine, path string, limit time.Duration) {
-	err := w.ask(e, "GET", path, nil, limit)
-	switch {
-	case err == nil, errors.Is(err, errProbe), w.life.Err() != nil:
-	case errors.Is(err, relay.ErrTimeout):
-		w.endSilent(model, e, err)
-	default: // it is about to end, or to refuse connections for lack of files
-		ctx, cancel := context.WithTimeout(w.life, leastProbe)
-		defer cancel()
-		select {
-		case <-e.Done():
-		case <-ctx.Done():
-		}
-	}
 }
 
 // check answers a gateway that suspects a model's engine of hanging or of having crashed.

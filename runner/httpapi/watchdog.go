@@ -20,6 +20,7 @@ const (
 	sameReply = time.Second // those of one batch come together and are one answer
 
 	leastProbe = 2 * time.Second  // a probe may take this long, or as long as a first byte
+	maxProbe   = 1 << 20          // bytes of its answer
 	killLimit  = 30 * time.Second // for an engine to be gone
 )
 
@@ -146,7 +147,7 @@ func probe(t policy.Type, model string) (path string, body []byte) {
 // examine ends an engine that does not answer a probe, unless others hear of it meanwhile: then it is only busy.
 func (w *watchdog) examine(p *host.Lease, path string, body []byte) {
 	heard := p.Engine.Client().Heard()
-	err := w.ask(p.Engine, "POST", path, body, w.limit)
+	_, err := w.ask(p.Engine, "POST", path, body, w.limit)
 	switch {
 	case err == nil, w.life.Err() != nil:
 		return
@@ -181,8 +182,8 @@ func (w *watchdog) endSilent(model string, e host.Engine, cause error) {
 var errProbe = errors.New("the probe failed in the engine")
 
 // ask makes one request of the watchdog's own and waits for an answer until the limit. Any answer will do but that the
-// engine failed.
-func (w *watchdog) ask(e host.Engine, method, path string, body []byte, limit time.Duration) error {
+// engine failed, also one with a body that is cut or longer than maxProbe: then none of it is returned.
+func (w *watchdog) ask(e host.Engine, method, path string, body []byte, limit time.Duration) (answer []byte, err error) {
 	var call relay.Call
 	defer context.AfterFunc(w.life, func() { call.Cancel(nil) })()
 	req := &relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit, Probe: true}
@@ -194,11 +195,14 @@ func (w *watchdog) ask(e host.Engine, method, path string, body []byte, limit ti
 	}
 	resp, err := e.Client().Do(&call, req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Close()
 	if resp.Status() == 500 {
-		return errProbe
+		return nil, errProbe
 	}
-	return nil
+	if answer, err = resp.AppendBody(nil, maxProbe); err != nil {
+		return nil, nil
+	}
+	return answer, nil
 }

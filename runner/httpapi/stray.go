@@ -1,0 +1,111 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
+
+	"reveille/infra/relay"
+	"reveille/runner/host"
+)
+
+const (
+	strayTick  = time.Second // between two looks at an engine's CPU time
+	strayShare = 0.5         // of a core: an idle engine takes next to nothing, a stray thread all of one
+)
+
+var errStray = errors.New("it computes, although no slot is at work and no answer goes out")
+
+// probeLoop ends an engine whose loop does not answer in the time of a turn, and one whose loop turns idly for that long while
+// another of its threads computes and nobody gets an answer. Such a thread reads a grammar, a template or a picture
+// that keeps it busy for ever; the end of its request does not stop it.
+//
+// For the loop it does not count whether others hear of the engine: its threads for connections answer errors and
+// readings while the loop hangs. The last thing that probeLoop does is to hear from the loop.
+func (w *watchdog) probeLoop(model string, e host.Engine, path string, limit time.Duration) {
+	began := time.Now()
+	var at time.Time
+	var used float64
+	var heard uint64
+	for {
+		idle, err := w.idle(e, path, limit)
+		if errors.Is(err, relay.ErrTimeout) {
+			w.endSilent(model, e, err)
+			return
+		}
+		if err != nil {
+			w.awaitEnd(e, err)
+			return
+		}
+		now, cpu := time.Now(), cpuTime(e)
+		switch {
+		case !idle, cpu < 0:
+			return
+		case at.IsZero(): // nothing to compare with
+		case cpu-used < strayShare*now.Sub(at).Seconds(), e.Client().Heard() != heard:
+			return
+		case now.Sub(began) >= limit:
+			w.endSilent(model, e, errStray)
+			return
+		}
+		at, used, heard = now, cpu, e.Client().Heard()
+		if !w.sleep(e, strayTick) {
+			return
+		}
+	}
+}
+
+// awaitEnd gives an engine that refused a connection, which may be about to end, a moment to do so.
+func (w *watchdog) awaitEnd(e host.Engine, err error) {
+	if !errors.Is(err, errProbe) {
+		w.sleep(e, leastProbe)
+	}
+}
+
+// sleep waits, and reports whether the engine and the watchdog lived on meanwhile.
+func (w *watchdog) sleep(e host.Engine, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(w.life, d)
+	defer cancel()
+	select {
+	case <-e.Done():
+		return false
+	case <-ctx.Done():
+		return w.life.Err() == nil
+	}
+}
+
+// idle hears from an engine's loop, and reports whether it says that none of its slots is at work.
+func (w *watchdog) idle(e host.Engine, path string, limit time.Duration) (bool, error) {
+	body, err := w.ask(e, "GET", path, nil, limit)
+	if err != nil {
+		return false, err
+	}
+	var slots []struct {
+		Processing *bool `json:"is_processing"`
+	}
+	if json.Unmarshal(body, &slots) != nil || len(slots) == 0 {
+		return false, nil
+	}
+	for _, s := range slots {
+		if s.Processing == nil || *s.Processing {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// cpuTime is what an engine's process has taken so far, in seconds; negative where the system does not tell.
+func cpuTime(e host.Engine) float64 {
+	p, err := process.NewProcess(int32(e.PID()))
+	if err != nil {
+		return -1
+	}
+	t, err := p.Times()
+	if err != nil {
+		return -1
+	}
+	return t.User + t.System
+}

@@ -1,0 +1,80 @@
+package httpapi_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"reveille/runner/httpapi"
+	"reveille/testenv/kit"
+)
+
+// spin starts a process that keeps a core busy for as long as the test runs.
+func spin(t *testing.T) (pid int) {
+	c := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Wait() }) // the context ends before
+	return c.Process.Pid
+}
+
+// An engine that computes outside its loop, for nobody, is ended. One that computes for its slots, that answers others or
+// that rests is not.
+func TestStrayThread(t *testing.T) {
+	const idle, working = `[{"id":0,"is_processing":false},{"id":1,"is_processing":false}]`, `[{"is_processing":false},{"is_processing":true}]`
+	for name, c := range map[string]struct {
+		slots    string
+		computes bool
+		answers  bool // others, all the time
+		ended    bool
+	}{
+		"stray":              {slots: idle, computes: true, ended: true},
+		"for a slot":         {slots: working, computes: true},
+		"for others":         {slots: idle, computes: true, answers: true},
+		"rests":              {slots: idle},
+		"says other things":  {slots: `{"is_processing":false}`, computes: true},
+		"says it of no slot": {slots: `[{"id":0}]`, computes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
+			b.load("text")
+			f := b.engines.fakes[0]
+			f.loop = "/slots"
+			if c.computes {
+				f.pid = spin(t)
+			}
+			b.engines.handle = func(conn net.Conn, r *http.Request) {
+				if r.URL.Path == "/slots" {
+					_, _ = io.WriteString(conn, sized("application/json", c.slots))
+					return
+				}
+				_, _ = io.WriteString(conn, sized("application/json", "{}"))
+			}
+			if c.answers {
+				chatter, stop := context.WithCancel(t.Context())
+				var talk sync.WaitGroup
+				talk.Go(func() {
+					for chatter.Err() == nil {
+						b.call("POST", "/tokenize", "text", "{}")
+					}
+				})
+				defer talk.Wait()
+				defer stop()
+			}
+			if c.ended {
+				kit.Eventually(t, "the end of the engine", func() bool { return b.checked("text") })
+				return
+			}
+			if b.checked("text") {
+				t.Error("the engine was ended")
+			}
+		})
+	}
+}
