@@ -221,8 +221,9 @@ type form struct {
 }
 
 type backendForm struct {
-	Devices names `yaml:"devices"`
-	Flags   names `yaml:"flags"`
+	Devices names             `yaml:"devices"`
+	Flags   names             `yaml:"flags"`
+	Env     map[string]string `yaml:"env"`
 }
 
 type readyForm struct {
@@ -275,7 +276,7 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 		r.TypeFlags = overlay(r.TypeFlags, map[policy.Type][]string{policy.Type(t): flags})
 	}
 	for name, b := range f.Backends {
-		r.Backends = overlay(r.Backends, map[string]Backend{name: {c.devices(b.Devices), b.Flags}})
+		r.Backends = overlay(r.Backends, map[string]Backend{name: {c.devices(b.Devices), b.Flags, b.Env}})
 	}
 	return errors.Join(c.errs...)
 }

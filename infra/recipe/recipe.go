@@ -154,6 +154,8 @@ type Group []string
 type Backend struct {
 	Devices policy.Devices `json:"devices"`
 	Flags   []string       `json:"flags,omitempty"` // {backend_flags}
+	// Env is added to the child's environment after the recipe's own; its values may hold placeholders as well.
+	Env map[string]string `json:"env,omitempty"`
 }
 
 // Ready says when a load is complete: when the health path answers Status (default 200), or, where Log is set, when a

@@ -90,11 +90,15 @@ func (v *validator) command() {
 			v.placeholders("command", a)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(v.r.Env)) {
+	v.env(v.r.Env)
+}
+
+func (v *validator) env(vars map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		if !envNameRE.MatchString(name) {
 			v.fail("env %q is not a variable's name", name)
 		}
-		v.placeholders("env "+name, v.r.Env[name])
+		v.placeholders("env "+name, vars[name])
 	}
 }
 
@@ -142,6 +146,7 @@ func (v *validator) kinds() {
 		if r.Backends[name].Devices == 0 {
 			v.fail("backend %s has no devices", name)
 		}
+		v.env(r.Backends[name].Env)
 	}
 	if spec, ok := r.Options[r.BackendOption]; r.BackendOption != "" && (!ok || spec.Kind != KindString) {
 		v.fail("backend_option %s is not an option of kind string", r.BackendOption)

@@ -35,6 +35,10 @@ type Spec struct {
 
 func (s *Spec) onSocket() bool { return s.Recipe.Listen == recipe.ListenSocket }
 
+func (s *Spec) backend() recipe.Backend {
+	return s.Recipe.Backends[s.Recipe.Backend(s.Options, s.Devices)]
+}
+
 // values are what the placeholders of the recipe stand for.
 func (s *Spec) values() (recipe.Values, error) {
 	options, err := s.Recipe.OptionArgs(s.Options)
@@ -52,7 +56,7 @@ func (s *Spec) values() (recipe.Values, error) {
 		"socket":        {s.Socket},
 		"api_key":       {s.APIKey},
 		"type_flags":    s.Recipe.TypeFlags[s.Type],
-		"backend_flags": s.Recipe.Backends[s.Recipe.Backend(s.Options, s.Devices)].Flags,
+		"backend_flags": s.backend().Flags,
 		"options":       options,
 	})
 	switch s.Type {
@@ -125,7 +129,10 @@ func Environ(s Spec, base []string) ([]string, error) {
 			env[name] = val
 		}
 	}
-	for name, text := range s.Recipe.Env {
+	vars := map[string]string{}
+	maps.Copy(vars, s.Recipe.Env)
+	maps.Copy(vars, s.backend().Env)
+	for name, text := range vars {
 		val, ok, err := recipe.ExpandString(text, v)
 		if err != nil {
 			return nil, fmt.Errorf("recipe %s: env %s: %w", s.Recipe.Name, name, err)
