@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -108,9 +109,13 @@ func NoModel() *Error {
 	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").With("model")
 }
 
-// UnknownModel is the answer to a name nothing is called.
-func UnknownModel(name string) *Error {
-	return Newf(ModelNotFound, "The model '%s' does not exist.", clip(name, 200)).With("model")
+// UnknownModel is the answer to a name nothing is called; similar are ids of models that may be meant.
+func UnknownModel(name string, similar ...string) *Error {
+	text := fmt.Sprintf("The model '%s' does not exist.", clip(name, 200))
+	if len(similar) > 0 {
+		text += fmt.Sprintf(" Did you mean '%s'?", strings.Join(similar, "' or '"))
+	}
+	return New(ModelNotFound, text).With("model")
 }
 
 // NotAllowed is the answer to a known path with the wrong method; allow is the

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ type Hit struct {
 	ID      string  // what {id} stands for, decoded; for upstream see [SplitUpstream]
 	Tail    string  // the same as it stands in the path
 	Allow   string  // value of the Allow header
+	Path    string  // of the request, for an unknown path
 }
 
 // Err returns the refusal of a hit without a route, nil for one with a route.
@@ -26,7 +28,26 @@ func (h Hit) Err() *Error {
 	case h.Allow != "":
 		return NotAllowed(h.Allow)
 	}
-	return New(UnknownURL, "There is no such path on this server.")
+	text := fmt.Sprintf("There is no path '%s' on this server.", clip(h.Path, 200))
+	if near := likely(h.Path); near != "" {
+		text += fmt.Sprintf(" Did you mean '%s'?", clip(near, 200))
+	}
+	return New(UnknownURL, text)
+}
+
+// likely returns a path that is served and looks like an unknown one: the same without double slashes, and with or without
+// the beginning that base URLs differ in. "" for none.
+func likely(path string) string {
+	for strings.Contains(path, "//") {
+		path = strings.ReplaceAll(path, "//", "/")
+	}
+	bare := strings.TrimPrefix(path, "/api")
+	for _, p := range []string{path, "/v1" + path, strings.TrimPrefix(path, "/v1"), bare, "/v1" + bare} {
+		if h := Match("GET", p); len(p) > 1 && (h.Route != nil || h.Allow != "") {
+			return p
+		}
+	}
+	return ""
 }
 
 // Acts reports whether the route changes what is loaded even by GET, which a
@@ -65,7 +86,7 @@ func Match(method, path string) Hit {
 		}
 		return t.hit(method, id, raw)
 	}
-	return Hit{Dialect: unknownDialect(trimmed, mount)}
+	return Hit{Dialect: unknownDialect(trimmed, mount), Path: path}
 }
 
 // SplitUpstream divides the tail of an upstream path into a model's name and

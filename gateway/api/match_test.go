@@ -27,6 +27,7 @@ func TestRouteTable(t *testing.T) {
 		scope               Scope
 		id                  string
 	}{
+		{"root", "GET", "/", Bare, OpenAI, "", free, ""},
 		{"live", "GET", "/live", both, Lemonade, "", free, ""},
 		{"ready", "GET", "/ready", both, Lemonade, "", free, ""},
 		{"health_plain", "GET", "/health", Bare, Lemonade, "", free, ""},
@@ -183,7 +184,6 @@ func TestMatchRefusals(t *testing.T) {
 		{"GET", "/v1/internal/nothing", "", Lemonade, 404, false},
 		{"GET", "/internal/nothing", "", Lemonade, 404, false},
 		{"GET", "/v1/responses/resp_1", "", Responses, 404, false},
-		{"GET", "/", "", OpenAI, 404, false},
 		{"GET", "", "", OpenAI, 404, false},
 		{"GET", "/v1", "", OpenAI, 404, false},
 		{"GET", "/v1/", "", OpenAI, 404, false},
@@ -205,6 +205,33 @@ func TestMatchRefusals(t *testing.T) {
 		}
 		if h.Allow != tt.allow || h.Dialect != tt.dialect || status != tt.status || h.Head != tt.head {
 			t.Errorf("%s %s: %+v, status %d", tt.method, tt.path, h, status)
+		}
+	}
+}
+
+func TestUnknownPaths(t *testing.T) {
+	const none = " on this server."
+	for path, want := range map[string]string{
+		"/v1/v1/chat/completions":       "/v1/chat/completions",
+		"/chat/completions":             "/v1/chat/completions",
+		"//v1//embeddings":              "/v1/embeddings",
+		"/v1/api/tags":                  "/api/tags",
+		"/api/chat/completions":         "/v1/chat/completions",
+		"/nothing":                      "",
+		"/v1":                           "",
+		"/" + strings.Repeat("/", 5000): "",
+	} {
+		e := Match("POST", path).Err()
+		if e == nil || e.Status != 404 {
+			t.Errorf("%.100s: %v", path, e)
+			continue
+		}
+		_, near, _ := strings.Cut(e.Message, none)
+		if want != "" {
+			want = " Did you mean '" + want + "'?"
+		}
+		if near != want || len(e.Message) > 500 {
+			t.Errorf("%.100s: %s", path, e.Message)
 		}
 	}
 }

@@ -45,6 +45,7 @@ const both = Prefixed | Bare
 // once and never changed.
 var routes = compiled([]Route{
 	// Probes.
+	{Name: "root", Method: "GET", Path: "/", Mount: Bare},
 	{Name: "live", Method: "GET", Path: "/live", Mount: both, Dialect: Lemonade},
 	{Name: "ready", Method: "GET", Path: "/ready", Mount: both, Dialect: Lemonade},
 	{Name: "health_plain", Method: "GET", Path: "/health", Mount: Bare, Dialect: Lemonade},

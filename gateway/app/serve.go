@@ -25,9 +25,6 @@ import (
 	"reveille/infra/state"
 )
 
-// Version is the program's version, set by the build.
-var Version = "dev"
-
 // ServeSettings are the flags of `gateway serve`.
 type ServeSettings struct {
 	config.Redis
@@ -106,7 +103,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	pressure.Adopt(p.memory)
 	gauge := pressure.New(p.memory, nil)
 	srv = httpapi.New(httpapi.Config{
-		Gate: gate, Store: store, Mirror: mirror, Usage: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: Version,
+		Gate: gate, Store: store, Mirror: mirror, Usage: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: config.Version(),
 		Overlay: models.reloadRegistered, Withheld: models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxHeldBytes: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate,
 		MaxConns: s.MaxConns, PerAddress: p.intake.PerAddress, Proxies: p.intake.Proxies, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics,

@@ -92,6 +92,17 @@ func TestErrorsAreTold(t *testing.T) {
 	}
 }
 
+func TestURLs(t *testing.T) {
+	r, _ := gateway(t, 404, `{"error":{"message":"heard"}}`)
+	address := strings.TrimPrefix(r.URL, "http://")
+	for _, url := range []string{r.URL, r.URL + "/", r.URL + "/v1", r.URL + "/v1/", address, address + "/v1"} {
+		r.URL = url
+		if err := (&PS{Remote: r}).Run(t.Context(), io.Discard); err == nil || err.Error() != "heard" {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 func TestPS(t *testing.T) {
 	r, _ := gateway(t, 200, `{"all_models_loaded":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":7,"recipe":"llamacpp","is_busy":true,"pinned":true}],
 		"models_retired":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":5,"recipe":"llamacpp","is_busy":true}],

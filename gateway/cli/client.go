@@ -47,6 +47,15 @@ func (r Remote) key(u *url.URL) string {
 	return strings.TrimSpace(string(data))
 }
 
+// base is the gateway's URL without a path; a missing scheme is http, and a client's base URL that ends with /v1 will do.
+func (r Remote) base() string {
+	u := strings.TrimSuffix(strings.TrimRight(r.URL, "/"), "/v1")
+	if !strings.Contains(u, "://") {
+		u = "http://" + u
+	}
+	return u
+}
+
 // call makes one request and decodes the answer into v. An error answer becomes an error with its message.
 func (r Remote) call(ctx context.Context, method, path string, body, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
@@ -59,7 +68,7 @@ func (r Remote) call(ctx context.Context, method, path string, body, v any) erro
 		}
 		in = bytes.NewReader(data)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(r.URL, "/")+path, in)
+	req, err := http.NewRequestWithContext(ctx, method, r.base()+path, in)
 	if err != nil {
 		return err
 	}
@@ -68,7 +77,7 @@ func (r Remote) call(ctx context.Context, method, path string, body, v any) erro
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("no gateway answers at %s: %w", r.URL, err)
+		return fmt.Errorf("no gateway answers at %s: %w", r.base(), err)
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)

@@ -137,7 +137,7 @@ func (s *Server) unknownModel(name string) *api.Error {
 	if id, why := s.withheld(name); why != "" {
 		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).With("model")
 	}
-	return api.UnknownModel(name)
+	return api.UnknownModel(name, s.names().Similar(name)...)
 }
 
 // withheld finds a registered model by one of its names and says why it is not served.

@@ -4,6 +4,7 @@ package httpapi
 // model and wake nothing.
 func (s *Server) managementRoutes() map[string]handler {
 	return map[string]handler{
+		"root":         s.root,
 		"live":         s.live,
 		"ready":        s.ready,
 		"health_plain": s.live,

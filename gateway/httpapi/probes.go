@@ -15,6 +15,12 @@ import (
 	"reveille/infra/rpc"
 )
 
+// root answers what Ollama's clients look for before they use a server.
+func (s *Server) root(r *request) error {
+	r.send(fasthttp.StatusOK, "text/plain; charset=utf-8", []byte("Ollama is running"))
+	return nil
+}
+
 // live answers that the process serves; it touches nothing.
 func (s *Server) live(r *request) error { return r.reply(fasthttp.StatusOK, okStatus) }
 

@@ -17,7 +17,7 @@ import (
 func (s *Server) upstream(r *request) error {
 	id, rest, found := api.SplitUpstream(r.hit.Tail, s.isName)
 	if !found {
-		return api.UnknownModel(r.hit.ID)
+		return s.unknownModel(r.hit.ID)
 	}
 	model, err := s.modelNamed(id)
 	if err != nil {

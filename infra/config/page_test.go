@@ -35,7 +35,7 @@ func TestConfigurationPage(t *testing.T) {
 	}
 	var page strings.Builder
 	page.WriteString(preface)
-	seen := map[string]bool{"help": true}
+	seen := map[string]bool{"help": true, "version": true}
 	for _, section := range []struct {
 		title, about string
 		settings     any

@@ -20,11 +20,11 @@ var unprefixed = []string{"HF_ENDPOINT", "HF_TOKEN"}
 // Parse fills settings, a pointer to a program's settings or to a struct of its commands, from the command line args
 // (without the program's name), the environment, and the defaults, in this order of precedence. A setting's variable is
 // EnvPrefix and its flag's name in upper snake case; an empty one counts as not set. The result runs the command.
-// With --help, Parse prints the help and ends the program. Errors name the flag or the variable.
+// With --help or --version, Parse prints the help or the version and ends the program. Errors name the flag or the variable.
 func Parse(settings any, name, description string, args []string, options ...kong.Option) (*kong.Context, error) {
 	parser, err := kong.New(settings, append([]kong.Option{
 		kong.Name(name), kong.Description(description), kong.PostBuild(withoutEnvironment), kong.ValueFormatter(describe),
-		kong.ConfigureHelp(kong.HelpOptions{WrapUpperBound: 120}),
+		kong.ConfigureHelp(kong.HelpOptions{WrapUpperBound: 120}), kong.Embed(&versionFlag{}), kong.Vars{"version": Version()},
 	}, options...)...)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func fromEnvironment(settings any, c *kong.Context) error {
 		if plain := strings.TrimPrefix(name, EnvPrefix); value == "" && slices.Contains(unprefixed, plain) {
 			value = os.Getenv(plain)
 		}
-		if value == "" || given[f] || f.Name == "help" {
+		if value == "" || given[f] || isCommand(f.Name) {
 			continue
 		}
 		// One at a time, so that an error tells its variable.
@@ -76,6 +76,9 @@ func fromEnvironment(settings any, c *kong.Context) error {
 	}
 	return nil
 }
+
+// isCommand reports whether a flag asks for something to print and sets nothing.
+func isCommand(flag string) bool { return flag == "help" || flag == "version" }
 
 // cause is the parser's own error, without the library's words about Go's fields and types.
 func cause(err error) error {
@@ -94,7 +97,7 @@ func variable(v *kong.Value) string {
 
 // describe is a setting's help text.
 func describe(v *kong.Value) string {
-	if v.Flag == nil || v.Name == "help" {
+	if v.Flag == nil || isCommand(v.Name) {
 		return v.Help
 	}
 	return strings.TrimSuffix(v.Help, ".") + " ($" + variable(v) + ")."

@@ -25,7 +25,7 @@ import (
 
 // promised is who may use each route.
 var promised = map[string]string{
-	"everybody": "live ready health_plain",
+	"everybody": "root live ready health_plain",
 	"any key": "metrics health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +
 		"ollama_version ollama_tags ollama_ps ollama_show running",
 	"infer": "chat completions responses embeddings transcriptions translations speech image_generations image_edits image_variations " +

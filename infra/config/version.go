@@ -1,0 +1,29 @@
+package config
+
+import (
+	"runtime/debug"
+
+	"github.com/alecthomas/kong"
+)
+
+// Version is the commit that the program was built from, with "+changes" where files were changed, or "dev" where the build
+// does not tell.
+func Version() string {
+	version, changed := "dev", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision" && s.Value != "":
+				version = s.Value[:min(len(s.Value), 12)]
+			case s.Key == "vcs.modified" && s.Value == "true":
+				changed = "+changes"
+			}
+		}
+	}
+	return version + changed
+}
+
+// versionFlag is a flag of every program.
+type versionFlag struct {
+	Version kong.VersionFlag `help:"Print the version and exit."`
+}
