@@ -117,7 +117,7 @@ func (s RunSettings) checkHost() error {
 	if s.Host == "" {
 		return nil
 	}
-	c, _, err := catalog.Load(s.Models)
+	c, err := s.catalog()
 	if err != nil {
 		return err
 	}
@@ -125,6 +125,15 @@ func (s RunSettings) checkHost() error {
 		return fmt.Errorf("--host %s: %s has no host of that name with the driver local", s.Host, s.Models)
 	}
 	return nil
+}
+
+// catalog reads the models file.
+func (s RunSettings) catalog() (*catalog.Catalog, error) {
+	c, _, err := catalog.Load(s.Models)
+	if err != nil {
+		return nil, err
+	}
+	return c.WithLocalHost(), nil
 }
 
 // wakeAll starts the local hosts, so that the first request need not wait for them.
@@ -136,7 +145,7 @@ func (s RunSettings) wakeAll(ctx context.Context, d power.Driver, log *slog.Logg
 
 // wakeLocal starts the local host of that name, or with "" all local hosts of the models file.
 func (s RunSettings) wakeLocal(ctx context.Context, d power.Driver, name string) error {
-	c, _, err := catalog.Load(s.Models)
+	c, err := s.catalog()
 	if err != nil {
 		return err
 	}
@@ -241,14 +250,23 @@ func keptSecret(dir, name string) (string, error) {
 	return secret, nil
 }
 
+const exampleModel = `    models:
+      my-model:
+        checkpoint: /path/to/model.gguf
+        device: gpu  # or cpu
+`
+
 // greet prints where the gateway is and what to try. redis is the embedded one's address, "" for a Redis of its own, whose
 // URL may hold a password.
 func (s RunSettings) greet(out io.Writer, addr, redis string) {
-	c, _, err := catalog.Load(s.Models)
+	c, err := s.catalog()
 	if err != nil {
 		return
 	}
 	fmt.Fprintf(out, "\nReveille serves %d models at http://%s/v1\n\n", len(c.Models), addr)
+	if len(c.Models) == 0 {
+		fmt.Fprintf(out, "  Add models to %s; it is read again at once. For example:\n\n%s", s.Models, exampleModel)
+	}
 	tries := 0
 	try := func(path, body string) {
 		if tries++; tries <= 3 {

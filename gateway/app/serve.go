@@ -77,6 +77,12 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	for _, w := range warnings {
 		log.Warn("models file", "warning", w.String())
 	}
+	inForce := func(c *catalog.Catalog) *catalog.Catalog {
+		if _, run := drivers[catalog.DriverLocal]; run {
+			return c.WithLocalHost()
+		}
+		return c
+	}
 	ln, err := listen()
 	if err != nil {
 		return err
@@ -89,7 +95,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	defer store.Close()
 
 	// 1. What is kept in memory: the catalogue, the mirror of the pool, the gate.
-	models := newModels(file, store, p.register, log)
+	models := newModels(inForce(file), store, p.register, log)
 	signer := rpc.NewSigner(secret)
 	var gate *scheduling.Gate
 	var srv *httpapi.Server
@@ -115,7 +121,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopBack()
-	watcher := catalog.NewWatcher(s.Models, time.Second, file, models.setFile, func(err error) { log.Error("models file stays as it was", "error", err) })
+	watcher := catalog.NewWatcher(s.Models, time.Second, file, func(c *catalog.Catalog, _ catalog.Changes, w catalog.Warnings) { models.setFile(inForce(c), w) }, func(err error) { log.Error("models file stays as it was", "error", err) })
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -24,6 +25,9 @@ type checker struct {
 
 func check(d *draft, r *report) {
 	c := checker{report: r, d: d, owners: map[string]*Model{}}
+	for _, m := range d.Models {
+		c.fillIn(m)
+	}
 	c.names()
 	for _, m := range d.Models {
 		c.model(m, modelPath(m.ID))
@@ -36,6 +40,18 @@ func check(d *draft, r *report) {
 	for i, w := range d.Warm {
 		c.warmup(&w, yamlPath("warm").index(i))
 		d.Warm[i] = w
+	}
+}
+
+// fillIn sets what an entry of the models file may leave out: it is an LLM, and a GGUF file is llama.cpp's.
+func (c *checker) fillIn(m *Model) {
+	const gguf = "llamacpp"
+	if m.Registered {
+		return
+	}
+	m.Type = cmp.Or(m.Type, policy.LLM)
+	if _, ok := c.d.Recipes[gguf]; ok && m.Recipe == "" && strings.HasSuffix(strings.ToLower(m.Checkpoint), ".gguf") {
+		m.Recipe = gguf
 	}
 }
 
@@ -147,7 +163,7 @@ func (c *checker) recipe(m *Model, p yamlPath) (rec recipe.Recipe, ok bool) {
 	case c.d.brokenRecipes[m.Recipe]:
 		return rec, false
 	case m.Recipe == "":
-		c.add(p, "", "recipe is missing")
+		c.add(p, "only a checkpoint whose name ends in .gguf needs none", "recipe is missing")
 	case !ok:
 		c.add(p, didYouMean(m.Recipe, slices.Sorted(maps.Keys(c.d.Recipes))), "unknown recipe %q", clip(m.Recipe))
 	}

@@ -45,6 +45,17 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	return &out, nil
 }
 
+// WithLocalHost returns the catalogue with this machine as its only host, "local", where it names no host; else c itself.
+func (c *Catalog) WithLocalHost() *Catalog {
+	if len(c.Hosts) > 0 {
+		return c
+	}
+	out := *c
+	out.Hosts = []*Host{{Name: "local", Driver: DriverLocal}}
+	out.seal()
+	return &out
+}
+
 // clone returns a copy that may be checked, which writes to it, without a change to the original.
 func (m *Model) clone() *Model {
 	out := *m

@@ -29,3 +29,15 @@ func TestSimilar(t *testing.T) {
 		}
 	}
 }
+
+func TestShortEntry(t *testing.T) {
+	c, _, err := Parse("models.yaml", []byte("models: {a: {checkpoint: /m/A.GGUF}, b: {type: embedding, checkpoint: b.gguf, recipe: vllm}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]string{"a": "llm llamacpp", "b": "embedding vllm"} {
+		if m, _ := c.Model(id); string(m.Type)+" "+m.Recipe != want {
+			t.Errorf("%s: %s %s", id, m.Type, m.Recipe)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -29,7 +30,7 @@ func Parse(settings any, name, description string, args []string, options ...kon
 	if err != nil {
 		return nil, err
 	}
-	c, err := parser.Parse(joinLimits(args))
+	c, err := parser.Parse(joinValues(joinLimits(args)))
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +48,27 @@ func MustParse(settings any, name, description string, options ...kong.Option) *
 		os.Exit(2)
 	}
 	return c
+}
+
+// negative is a number or a duration below zero.
+var negative = regexp.MustCompile(`^-[0-9.]+[a-z0-9.]*$`)
+
+// joinValues joins a value that begins with a hyphen to its flag, so that neither it nor arguments for an engine need "=".
+func joinValues(args []string) []string {
+	var out []string
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if a == "--" {
+			return append(out, args[i:]...)
+		}
+		if next := i + 1; next < len(args) && strings.HasPrefix(a, "--") && !strings.Contains(a, "=") &&
+			(negative.MatchString(args[next]) || strings.HasSuffix(a, "-args") && strings.HasPrefix(args[next], "-")) {
+			a += "=" + args[next]
+			i++
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // fromEnvironment sets the command's flags that are not on its command line.

@@ -22,6 +22,20 @@ func TestMaxLoadedModelsWithoutQuotes(t *testing.T) {
 			t.Errorf("%s: %q, %q, %v", line, flags.MaxLoadedModels, flags.Host, err)
 		}
 	}
+	for args, want := range map[string]string{
+		"--idle -1s --host a":          "--idle=-1s --host a",
+		"--ctx-size -1":                "--ctx-size=-1",
+		"--llamacpp-args --no-mmap -x": "--llamacpp-args=--no-mmap -x",
+		"--json --url x":               "--json --url x",
+		"--url -v":                     "--url -v",
+		"ps -- --idle -1s":             "ps -- --idle -1s",
+		"--idle":                       "--idle",
+		"--idle=-1s -1":                "--idle=-1s -1",
+	} {
+		if got := strings.Join(joinValues(strings.Fields(args)), " "); got != want {
+			t.Errorf("%s: %s", args, got)
+		}
+	}
 	same := []string{"--max-loaded-models", "x", "--max-loaded-models"}
 	if got := joinLimits(same); !slices.Equal(got, same) {
 		t.Errorf("%q became %q", same, got)

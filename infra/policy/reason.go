@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -137,6 +138,9 @@ func (r *Refusal) Error() string {
 	case NoDevice:
 		return fmt.Sprintf("model %s needs device %s", r.Model, r.Device)
 	case NoHost:
+		if len(r.Hosts) > 0 && !slices.ContainsFunc(r.Hosts, func(h HostRefusal) bool { return h.Reason.Code != NoDevice }) {
+			return fmt.Sprintf("no host can take it: %s", r.Hosts[0].Reason.Detail)
+		}
 		return fmt.Sprintf("no host can take model %s now", r.Model)
 	}
 	return fmt.Sprintf("model %s refused: %s", r.Model, r.Code)

@@ -52,7 +52,7 @@ func (f Finder) Find(r *recipe.Recipe, backend string) (string, error) {
 	if p, err := exec.LookPath(name); err == nil {
 		return program(p)
 	}
-	return "", fmt.Errorf("%w: %s (recipe %s) is not beside this program nor in PATH", ErrNoProgram, name, r.Name)
+	return "", fmt.Errorf("%w: %s (recipe %s) is not beside this program nor in PATH; install it, or name its folder with --engines-dir", ErrNoProgram, name, r.Name)
 }
 
 // program checks that path is an executable file and returns it absolute.
