@@ -42,6 +42,9 @@ type Check struct {
 
 	// Constrained is set by Finish for a body that asks for constrained output.
 	Constrained bool
+	// AnyObject is set by Finish for a body for llama.cpp that asks for a JSON object without a schema. llama.cpp then
+	// constrains nothing: it needs a schema.
+	AnyObject bool
 }
 
 // See takes in a top-level member. The last of several of one name wins, as

@@ -84,6 +84,7 @@ func (c *Check) constraints(model func() Model) error {
 		if at.slot == schemaSlot || hasSchema(v) {
 			c.Constrained = true
 		}
+		c.AnyObject = c.AnyObject || at.slot == formatSlot && model().Llama && wantsAnyObject(v)
 		if e := tooLarge(at.param, v); e != nil {
 			return e
 		}
@@ -115,6 +116,22 @@ func hasSchema(v jsonscan.Value) bool {
 		return true
 	})
 	return !plain
+}
+
+// wantsAnyObject reports whether a format is json_object without a schema.
+func wantsAnyObject(v jsonscan.Value) bool {
+	object, schema := false, false
+	w := jsonscan.WalkOf(v.Raw)
+	w.Object(func(name []byte) bool {
+		switch string(name) {
+		case "type":
+			object = oneOf(w.Raw(), []string{"json_object"})
+		case "schema":
+			schema = true
+		}
+		return true
+	})
+	return object && !schema
 }
 
 func tooLarge(param string, v jsonscan.Value) *api.Error {

@@ -139,6 +139,21 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
+func TestAnyObject(t *testing.T) {
+	for format, want := range map[string]bool{
+		`{"type":"json_object"}`: true, `{"type":"json\u005fobject"}`: true, `{"schema":{"type":"object"},"type":"json_object"}`: false,
+		`{"type":"text"}`: false, `{"type":"json_object","type":"text"}`: false, `{"type":"json_schema","json_schema":{"schema":{}}}`: false, `null`: false,
+	} {
+		body := []byte(`{"messages":[{}],"response_format":` + format + `}`)
+		if c, _, err := check("chat", body, llama); err != nil || c.AnyObject != want {
+			t.Errorf("%s: %v, %v", format, c.AnyObject, err)
+		}
+		if c, _, err := check("chat", body, Model{}); err != nil || c.AnyObject {
+			t.Errorf("%s, another engine: %v, %v", format, c.AnyObject, err)
+		}
+	}
+}
+
 // Checkers of patterns and grammars end, whatever they read.
 func FuzzConstraints(f *testing.F) {
 	f.Add("^(a|b){1,4}[^x]*$")

@@ -60,6 +60,12 @@ def format_is_a_schema():
 
 
 @case
+def format_is_any_object():
+    a = client.chat(LLM, HELLO, format="json", options={"temperature": 0, "num_predict": 16})
+    assert a.message.content.lstrip().startswith("{"), a
+
+
+@case
 def context_size_is_that_of_the_load():
     client.generate(LLM, "", keep_alive=0)
     same(LLM + ":latest" in running(), False)

@@ -105,6 +105,12 @@ def streamed_chat():
 
 
 @case
+def a_json_object_is_one():
+    a = say(LLM, tokens=16, response_format={"type": "json_object"}).choices[0].message.content
+    assert a.lstrip().startswith("{"), a
+
+
+@case
 def streamed_bytes():
     body = {"model": LLM, "stream": True, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
     with http.stream("POST", V1 + "/chat/completions", json=body) as r:
