@@ -1,9 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
-	"slices"
-
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
 	"reveille/infra/jsonscan"
@@ -28,13 +25,10 @@ func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 	c.s.m.droppedFields.Add(dropped)
 	c.constrained = check.Constrained
 	if check.AnyObject {
-		c.body = append(slices.Clip(c.body[:bytes.LastIndexByte(c.body, '}')]), anyObject...)
+		c.body, err = jsonscan.Set(c.body, "response_format", []byte(`{"type":"json_object","schema":{"type":"object"}}`))
 	}
-	return nil
+	return err
 }
-
-// anyObject replaces a body's last brace. Of two members of one name the last counts.
-const anyObject = `,"response_format":{"type":"json_object","schema":{"type":"object"}}}`
 
 // engine is what the check of a body needs to know of the model.
 func (c *call) engine() bodycheck.Model {
