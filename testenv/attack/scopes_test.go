@@ -109,7 +109,7 @@ func TestScopes(t *testing.T) {
 		}
 	}
 	t.Log(n, "requests")
-	for _, path := range []string{"/v1/nothing", "/", "/upstream", "/internal", "/v1/internal/hosts/m"} { // a key comes before the route
+	for _, path := range []string{"/v1/nothing", "/upstream", "/internal", "/v1/internal/hosts/m"} { // a key comes before the route
 		for _, a := range askers {
 			want := 404
 			if !strings.Contains(a.may, "any key") {
