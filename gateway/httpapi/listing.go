@@ -54,6 +54,9 @@ func (s *Server) models(r *request) error {
 			list.Data = append(list.Data, item)
 		}
 	}
+	if r.fromAnthropic() {
+		return r.reply(fasthttp.StatusOK, anthropicListing(list.Data))
+	}
 	return r.reply(fasthttp.StatusOK, list)
 }
 
@@ -64,7 +67,11 @@ func (s *Server) modelOne(r *request) error {
 		return err
 	}
 	_, _ = s.freshSnapshot()
-	return r.reply(fasthttp.StatusOK, r.item(s.cfg.Catalog(), m))
+	item := r.item(s.cfg.Catalog(), m)
+	if r.fromAnthropic() {
+		return r.reply(fasthttp.StatusOK, anthropicItem(item))
+	}
+	return r.reply(fasthttp.StatusOK, item)
 }
 
 func (r *request) item(cat *catalog.Catalog, m *catalog.Model) modelItem {

@@ -39,6 +39,12 @@ func TestOllama(t *testing.T) {
 	cases(t, "ollama_story.py", testenv.Start(t, testenv.Spec{Models: "testenv/local/models.yaml"}).URL)
 }
 
+// The same of the official anthropic client.
+func TestAnthropic(t *testing.T) {
+	testenv.Engines(t)
+	cases(t, "anthropic_story.py", testenv.Start(t, testenv.Spec{Models: "testenv/local/models.yaml"}).URL)
+}
+
 // cases runs a script, each case of it as a subtest.
 func cases(t *testing.T, name, url string) {
 	for _, o := range script(t, name, url) {
