@@ -9,7 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
-	"reveille/gateway/ollama"
+	"reveille/gateway/completion"
 	"reveille/gateway/scheduling"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
@@ -23,7 +23,7 @@ type exchange struct {
 	path   []byte                                 // at the engine
 	raw    bool                                   // method, headers and answer are passed through unchanged
 	answer func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
-	lines  *ollama.Stream                         // turns a stream into another dialect's; nil relays it
+	into   *completion.Stream                     // turns a stream into another dialect's; nil relays it
 	after  func()                                 // called after a complete answer; nil: nothing
 	load   func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
@@ -189,7 +189,7 @@ func (x *exchange) deliver(resp *relay.Response) error {
 		x.sendStream(x.events(resp))
 		return nil
 	}
-	if x.lines != nil {
+	if x.into != nil {
 		return errNoStream()
 	}
 	x.modelHeaders()

@@ -3,8 +3,6 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"strconv"
 	"time"
 
@@ -106,27 +104,11 @@ func (o *ollamaCall) serve(path string, generate bool) error {
 	x := &exchange{call: o.call, path: []byte(path), after: o.after(), load: load}
 	f := o.form(generate, x)
 	if o.stream {
-		x.lines = ollama.NewStream(f)
+		x.into = ollama.NewStream(f)
 	} else {
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, f.Answer) }
 	}
 	return x.start()
-}
-
-// sendTranslated answers with what a function makes of the engine's answer.
-func (x *exchange) sendTranslated(resp *relay.Response, tell func([]byte) ([]byte, error)) error {
-	raw, err := resp.AppendBody(nil, maxBuffered)
-	if err != nil {
-		return err
-	}
-	told, err := tell(raw)
-	switch {
-	case errors.Is(err, ollama.ErrAnswer):
-		return api.NotUnderstood().WithCause(err)
-	case err != nil:
-		return err
-	}
-	return x.sendJSON(json.RawMessage(told), raw)
 }
 
 // ollamaEmbed serves /api/embed.
@@ -363,63 +345,3 @@ func (s *Server) setIdle(ctx context.Context, model, ms string) error {
 	}
 	return s.tables.set(ctx, state.IdleTTL, model, ms)
 }
-
-// translation is the body of a stream that is told in lines.
-type translation struct {
-	*tap
-	lines *ollama.Stream
-	w     io.Writer // of WriteTo
-	buf   []byte
-	rest  []byte // of buf, not read yet
-	over  bool
-}
-
-// Read gives out lines.
-func (t *translation) Read(p []byte) (int, error) {
-	var events [4 << 10]byte
-	for len(t.rest) == 0 {
-		if t.over {
-			return 0, io.EOF
-		}
-		n, err := t.tap.Read(events[:])
-		t.buf = t.lines.Append(t.buf[:0], events[:n])
-		if err == io.EOF {
-			t.buf, t.over = t.lines.End(t.buf), true
-		} else if err != nil {
-			return 0, err
-		}
-		t.rest = t.buf
-	}
-	n := copy(p, t.rest)
-	t.rest = t.rest[n:]
-	return n, nil
-}
-
-// WriteTo writes lines as they come about.
-func (t *translation) WriteTo(w io.Writer) (int64, error) {
-	t.w = w
-	n, err := t.tap.WriteTo(progressWriter{t})
-	if err != nil {
-		return n, err
-	}
-	if t.buf = t.lines.End(t.buf[:0]); len(t.buf) > 0 {
-		_, err = w.Write(t.buf)
-	}
-	return n, err
-}
-
-// progressWriter takes in events and writes lines.
-type progressWriter struct{ t *translation }
-
-func (l progressWriter) Write(events []byte) (int, error) {
-	t := l.t
-	if t.buf = t.lines.Append(t.buf[:0], events); len(t.buf) > 0 {
-		if _, err := t.w.Write(t.buf); err != nil {
-			return 0, err
-		}
-	}
-	return len(events), nil
-}
-
-// Flush passes on what a relayed response asks for before it waits.
-func (l progressWriter) Flush() error { return teeTail{w: l.t.w}.Flush() }

@@ -46,8 +46,8 @@ var _ fasthttp.BodyWriterTo = (*tap)(nil)
 // out at once where the first bytes are still to come.
 func (x *exchange) sendBody(from source, size int) {
 	x.tap = &tap{source: from, x: x}
-	if x.lines != nil {
-		x.ctx.Response.SetBodyStream(&translation{tap: x.tap, lines: x.lines}, size)
+	if x.into != nil {
+		x.ctx.Response.SetBodyStream(&translation{tap: x.tap, to: x.into}, size)
 	} else {
 		x.ctx.Response.SetBodyStream(x.tap, size)
 	}

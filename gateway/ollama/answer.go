@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"time"
+
+	"reveille/gateway/completion"
 )
 
 // A Form is what an answer is told in.
@@ -15,9 +17,6 @@ type ResponseWriter struct {
 	Now      func() time.Time
 	Load     func() time.Duration // time that the request waited for its model, asked for when the answer is complete
 }
-
-// ErrAnswer: an engine's answer is not one of OpenAI's.
-var ErrAnswer = errors.New("the answer is not a completion")
 
 // line is one object of an answer.
 type line struct {
@@ -73,48 +72,22 @@ func (f *ResponseWriter) Ended(reason string) []byte {
 	return appendLine(nil, l)
 }
 
-// completion is an answer of an engine, or one event of its stream.
-type completion struct {
-	Choices []struct {
-		Message said   `json:"message"`
-		Delta   said   `json:"delta"`
-		Text    string `json:"text"`
-		Reason  string `json:"finish_reason"`
-	} `json:"choices"`
-	Usage *struct {
-		Prompt     int64 `json:"prompt_tokens"`
-		Completion int64 `json:"completion_tokens"`
-	} `json:"usage"`
-	Timings *struct {
-		PromptMS float64 `json:"prompt_ms"`
-		OutputMS float64 `json:"predicted_ms"`
-	} `json:"timings"`
-	Error json.RawMessage `json:"error"`
-}
-
-type said struct {
-	Content   string       `json:"content"`
-	Reasoning string       `json:"reasoning_content"`
-	Thinking  string       `json:"reasoning"` // vLLM's name for it
-	ToolCalls []openAICall `json:"tool_calls"`
-}
-
 // Answer turns an engine's whole answer into Ollama's.
 func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
-	var c completion
-	if err := json.Unmarshal(engine, &c); err != nil || len(c.Choices) == 0 {
-		return nil, errors.Join(ErrAnswer, err)
+	c, err := completion.Parse(engine)
+	if err != nil {
+		return nil, err
 	}
-	s := Stream{form: f}
+	s := words{form: f}
 	choice := c.Choices[0]
-	s.note(&c)
-	l := f.line(part{choice.Message.Content + choice.Text, choice.Message.Reasoning + choice.Message.Thinking, toolCalls(choice.Message.ToolCalls)})
+	s.note(c)
+	l := f.line(part{choice.Message.Content + choice.Text, choice.Message.Thought(), toolCalls(choice.Message.ToolCalls)})
 	s.close(&l)
 	return bytes.TrimSuffix(appendLine(nil, l), []byte("\n")), nil
 }
 
 // toolCalls turns OpenAI's calls into Ollama's, whose arguments are an object.
-func toolCalls(in []openAICall) []ToolCall {
+func toolCalls(in []completion.Call) []ToolCall {
 	var out []ToolCall
 	for i, c := range in {
 		raw := json.RawMessage(c.Function.Arguments)
@@ -184,12 +157,12 @@ func vectors(engine []byte) ([]json.RawMessage, *embedded, error) {
 		return []json.RawMessage{}, &e, nil
 	}
 	if err := json.Unmarshal(engine, &e); err != nil || len(e.Data) == 0 {
-		return nil, nil, errors.Join(ErrAnswer, err)
+		return nil, nil, errors.Join(completion.ErrAnswer, err)
 	}
 	list := make([]json.RawMessage, len(e.Data))
 	for _, d := range e.Data {
 		if d.Index < 0 || d.Index >= len(list) || list[d.Index] != nil || len(d.Embedding) == 0 {
-			return nil, nil, ErrAnswer
+			return nil, nil, completion.ErrAnswer
 		}
 		list[d.Index] = d.Embedding
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/gateway/completion"
 	"reveille/gateway/ollama"
 )
 
@@ -55,7 +56,7 @@ func TestAnswer(t *testing.T) {
 		})
 	}
 	for _, engine := range []string{``, `[]`, `{}`, `{"choices":[]}`, `<html>`} {
-		if _, err := form(false).Answer([]byte(engine)); !errors.Is(err, ollama.ErrAnswer) {
+		if _, err := form(false).Answer([]byte(engine)); !errors.Is(err, completion.ErrAnswer) {
 			t.Errorf("%q: %v", engine, err)
 		}
 	}
@@ -85,7 +86,7 @@ func TestEmbeddings(t *testing.T) {
 		same(t, got, want)
 	}
 	for _, engine := range []string{`{}`, `{"data":[]}`, `{"data":[{"index":1,"embedding":[5]}]}`, `{"data":[{"index":0,"embedding":[5]},{"index":0,"embedding":[5]}]}`, `{"data":[{}]}`} {
-		if _, err := form(false).Embeddings([]byte(engine)); !errors.Is(err, ollama.ErrAnswer) {
+		if _, err := form(false).Embeddings([]byte(engine)); !errors.Is(err, completion.ErrAnswer) {
 			t.Errorf("%s: %v", engine, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/gateway/completion"
 )
 
 // Paths of an engine.
@@ -239,23 +240,11 @@ func (q *Request) Texts(model string, input json.RawMessage) (body []byte, err e
 }
 
 type openAIMessage struct {
-	Role       string       `json:"role"`
-	Content    any          `json:"content"`
-	Reasoning  string       `json:"reasoning_content,omitempty"`
-	ToolCalls  []openAICall `json:"tool_calls,omitempty"`
-	ToolCallID string       `json:"tool_call_id,omitempty"`
-}
-
-type openAICall struct {
-	Index    int            `json:"index"`
-	ID       string         `json:"id"`
-	Type     string         `json:"type"`
-	Function openAIFunction `json:"function"`
-}
-
-type openAIFunction struct {
-	Name      string `json:"name"`
-	Arguments string `json:"arguments"` // JSON text
+	Role       string            `json:"role"`
+	Content    any               `json:"content"`
+	Reasoning  string            `json:"reasoning_content,omitempty"`
+	ToolCalls  []completion.Call `json:"tool_calls,omitempty"`
+	ToolCallID string            `json:"tool_call_id,omitempty"`
 }
 
 type openAIPart struct {
@@ -268,7 +257,7 @@ type openAIPart struct {
 // which they can be the result of.
 func engineMessages(in []Message) ([]openAIMessage, error) {
 	out := make([]openAIMessage, 0, len(in))
-	var open []openAICall // without a result yet
+	var open []completion.Call // without a result yet
 	calls := 0
 	for _, m := range in {
 		o := openAIMessage{Role: m.Role, Content: m.Content, Reasoning: m.Thinking}
@@ -291,7 +280,7 @@ func engineMessages(in []Message) ([]openAIMessage, error) {
 				c.ID = fmt.Sprintf("call_%d", calls)
 			}
 			calls++
-			call := openAICall{Index: i, ID: c.ID, Type: "function", Function: openAIFunction{c.Function.Name, argumentsText(c.Function.Arguments)}}
+			call := completion.Call{Index: i, ID: c.ID, Type: "function", Function: completion.Function{Name: c.Function.Name, Arguments: argumentsText(c.Function.Arguments)}}
 			o.ToolCalls = append(o.ToolCalls, call)
 			open = append(open, call)
 		}
@@ -304,7 +293,7 @@ func engineMessages(in []Message) ([]openAIMessage, error) {
 }
 
 // resultOf is the id of the call that a message is the result of, and the calls that are open without it.
-func resultOf(m Message, open []openAICall) (id string, rest []openAICall) {
+func resultOf(m Message, open []completion.Call) (id string, rest []completion.Call) {
 	if m.ToolCallID != "" || len(open) == 0 {
 		return m.ToolCallID, open
 	}

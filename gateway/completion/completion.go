@@ -1,0 +1,76 @@
+// Package completion reads what engines answer to chats and prompts, in OpenAI's form: whole answers, and event streams. The
+// translators to other dialects (gateway/ollama, gateway/responses) build on it. It does no I/O.
+package completion
+
+import (
+	"encoding/json"
+	"errors"
+)
+
+// ErrAnswer: an engine's answer is not one of OpenAI's.
+var ErrAnswer = errors.New("the answer is not a completion")
+
+// Completion is a whole answer, or one event of a stream.
+type Completion struct {
+	Choices []Choice `json:"choices"`
+	Usage   *Usage   `json:"usage"`
+	Timings *struct {
+		PromptMS float64 `json:"prompt_ms"`
+		OutputMS float64 `json:"predicted_ms"`
+	} `json:"timings"`
+	Error json.RawMessage `json:"error"`
+}
+
+// Choice is what the model said: Message in a whole answer, Delta in a stream, Text in either for a prompt.
+type Choice struct {
+	Message Said   `json:"message"`
+	Delta   Said   `json:"delta"`
+	Text    string `json:"text"`
+	Reason  string `json:"finish_reason"`
+}
+
+// Usage counts tokens.
+type Usage struct {
+	Prompt        int64 `json:"prompt_tokens"`
+	Output        int64 `json:"completion_tokens"`
+	PromptDetails struct {
+		Cached int64 `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+	OutputDetails struct {
+		Reasoning int64 `json:"reasoning_tokens"`
+	} `json:"completion_tokens_details"`
+}
+
+// Said is a message, or a part of one.
+type Said struct {
+	Content   string `json:"content"`
+	Reasoning string `json:"reasoning_content"`
+	Thinking  string `json:"reasoning"` // vLLM's name for it
+	ToolCalls []Call `json:"tool_calls"`
+}
+
+// Call is a call of a tool. In a stream its pieces share an index: the name comes first, the arguments bit by bit.
+type Call struct {
+	Index    int      `json:"index"`
+	ID       string   `json:"id"`
+	Type     string   `json:"type"`
+	Function Function `json:"function"`
+}
+
+// Function is what a call names.
+type Function struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"` // JSON text
+}
+
+// Parse reads a whole answer, which has at least one choice. Its error is ErrAnswer.
+func Parse(engine []byte) (*Completion, error) {
+	var c Completion
+	if err := json.Unmarshal(engine, &c); err != nil || len(c.Choices) == 0 {
+		return nil, errors.Join(ErrAnswer, err)
+	}
+	return &c, nil
+}
+
+// Thought is the part of a message that the model does not mean as its answer.
+func (s *Said) Thought() string { return s.Reasoning + s.Thinking }

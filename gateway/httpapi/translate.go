@@ -1,0 +1,87 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+
+	"reveille/gateway/api"
+	"reveille/gateway/completion"
+	"reveille/infra/relay"
+)
+
+// sendTranslated answers with what a function makes of the engine's answer.
+func (x *exchange) sendTranslated(resp *relay.Response, tell func([]byte) ([]byte, error)) error {
+	raw, err := resp.AppendBody(nil, maxBuffered)
+	if err != nil {
+		return err
+	}
+	told, err := tell(raw)
+	switch {
+	case errors.Is(err, completion.ErrAnswer):
+		return api.NotUnderstood().WithCause(err)
+	case err != nil:
+		return err
+	}
+	return x.sendJSON(json.RawMessage(told), raw)
+}
+
+// translation is the body of a stream that is told in another dialect.
+type translation struct {
+	*tap
+	to   *completion.Stream
+	w    io.Writer // of WriteTo
+	buf  []byte
+	rest []byte // of buf, not read yet
+	over bool
+}
+
+// Read gives out the translation.
+func (t *translation) Read(p []byte) (int, error) {
+	var events [4 << 10]byte
+	for len(t.rest) == 0 {
+		if t.over {
+			return 0, io.EOF
+		}
+		n, err := t.tap.Read(events[:])
+		t.buf = t.to.Append(t.buf[:0], events[:n])
+		if err == io.EOF {
+			t.buf, t.over = t.to.End(t.buf), true
+		} else if err != nil {
+			return 0, err
+		}
+		t.rest = t.buf
+	}
+	n := copy(p, t.rest)
+	t.rest = t.rest[n:]
+	return n, nil
+}
+
+// WriteTo writes the translation as it comes about.
+func (t *translation) WriteTo(w io.Writer) (int64, error) {
+	t.w = w
+	n, err := t.tap.WriteTo(progressWriter{t})
+	if err != nil {
+		return n, err
+	}
+	if t.buf = t.to.End(t.buf[:0]); len(t.buf) > 0 {
+		_, err = w.Write(t.buf)
+	}
+	return n, err
+}
+
+// progressWriter takes in events and writes the translation.
+type progressWriter struct{ t *translation }
+
+func (l progressWriter) Write(events []byte) (int, error) {
+	t := l.t
+	if t.buf = t.to.Append(t.buf[:0], events); len(t.buf) > 0 {
+		if _, err := t.w.Write(t.buf); err != nil {
+			return 0, err
+		}
+	}
+	return len(events), nil
+}
+
+// Flush passes on what a relayed response asks for before it waits.
+func (l progressWriter) Flush() error { return teeTail{w: l.t.w}.Flush() }
