@@ -200,6 +200,8 @@ func TestParts(t *testing.T) {
 		{"embeddings", `{"input":[{"type":"image_url","image_url":{"url":"http://a"}}]}`, refusal},
 		{"embeddings", `{"input":[[1,2],[3]]}`, ""},
 		{"tokenize", `{"content":[{"url":"http://a"}]}`, refusal},
+		{"chat", `{"messages":[{"tool_calls":[` + strings.Repeat("{},", maxMessages-1) + `{}]}]}`, ""},
+		{"chat", `{"messages":[{"tool_calls":[` + strings.Repeat("{},", maxMessages-1) + `{}]},{"tool_calls":[{}]}]}`, "invalid_type"},
 	} {
 		_, _, err := check(tt.route, []byte(tt.body), llama)
 		if got := code(err); got != tt.want {

@@ -47,7 +47,7 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 			return p.refuse("A message may hold media only in its content parts.")
 		case string(name) == "tool_calls":
 			v := w.Raw()
-			if p.calls += v.Len(); p.calls > maxMessages {
+			if isList(v, func(jsonscan.Value) bool { p.calls++; return p.calls <= maxMessages }); p.calls > maxMessages {
 				return tooMuch(p.param, "The messages of a request may hold at most %d tool calls.", maxMessages)
 			}
 			return unbroken(p.param, v)
