@@ -82,11 +82,8 @@ func (d Dialect) Status(e *Error) int {
 
 // Body returns the JSON body e has in this dialect, without a final newline.
 func (d Dialect) Body(e *Error, requestID string) []byte {
-	message := e.Message
-	if message == "" {
-		message = statusText(e.Status)
-	}
-	object := openAIError{Message: message, Type: e.Type, Param: orNull(e.Param), Code: orNull(e.Code)}
+	object := e.object()
+	message := object.Message
 	switch d {
 	case Anthropic:
 		return encode(anthropicBody{"error", anthropicError{anthropicType(e), message}, requestID})
@@ -98,6 +95,15 @@ func (d Dialect) Body(e *Error, requestID string) []byte {
 	return encode(openAIBody{object})
 }
 
+// object is the error as OpenAI's dialect has it.
+func (e *Error) object() openAIError {
+	message := e.Message
+	if message == "" {
+		message = statusText(e.Status)
+	}
+	return openAIError{Message: message, Type: e.Type, Param: orNull(e.Param), Code: orNull(e.Code)}
+}
+
 // StreamError returns the bytes that end a stream which has begun: one error
 // event, or one line for Ollama. No final event may follow it.
 func (d Dialect) StreamError(e *Error, requestID string) []byte {
@@ -105,10 +111,26 @@ func (d Dialect) StreamError(e *Error, requestID string) []byte {
 	switch d {
 	case Ollama:
 		return append(body, '\n')
-	case Anthropic, Responses:
+	case Responses:
+		return frame("event: error\ndata: ", e.Event(0))
+	case Anthropic:
 		return frame("event: error\ndata: ", body)
 	}
 	return frame("data: ", body)
+}
+
+// responsesEvent tells an error twice: clients look in either place.
+type responsesEvent struct {
+	Type     string `json:"type"`
+	Sequence int    `json:"sequence_number"`
+	openAIError
+	Error openAIError `json:"error"`
+}
+
+// Event is the data of the error event in a stream of [Responses].
+func (e *Error) Event(sequence int) []byte {
+	object := e.object()
+	return encode(responsesEvent{"error", sequence, object, object})
 }
 
 // Ping is what keeps a stream alive in which events have come, nil for a comment.

@@ -66,7 +66,7 @@ func TestStreamError(t *testing.T) {
 	body := `{"error":{"message":"m","type":"server_error","param":null,"code":"engine_crashed"}}`
 	tests := map[Dialect]string{
 		OpenAI:    "data: " + body + "\n\n",
-		Responses: "event: error\ndata: " + body + "\n\n",
+		Responses: "event: error\ndata: " + `{"type":"error","sequence_number":0,"message":"m","param":null,"code":"engine_crashed",` + body[1:] + "\n\n",
 		Anthropic: "event: error\ndata: " + `{"type":"error","error":{"type":"api_error","message":"m"},"request_id":"r"}` + "\n\n",
 		Ollama:    `{"error":"m"}` + "\n",
 	}

@@ -14,7 +14,6 @@ const (
 	noSlot slot = iota
 	messagesSlot
 	systemSlot
-	inputSlot
 	embedSlot
 	promptSlot
 	querySlot
@@ -23,7 +22,6 @@ const (
 	formatSlot
 	schemaSlot
 	grammarSlot
-	textSlot
 	outputSlot
 	slots
 )
@@ -159,14 +157,6 @@ func (c *Check) look(s *Spec, model func() Model) error {
 	} else if v.Set() && v.Kind != jsonscan.String {
 		return wrong([]byte("system"), "a text or a list of blocks")
 	} else if e := unbroken("system", v); e != nil {
-		return e
-	}
-	if v := c.values[inputSlot]; v.Kind == jsonscan.Array {
-		p.begin("input", v)
-		if e := p.items(v); e != nil {
-			return e
-		}
-	} else if e := unbroken("input", v); e != nil {
 		return e
 	}
 	if v := c.values[embedSlot]; pictured(v) {

@@ -76,7 +76,7 @@ func (c *Check) constraints(model func() Model) error {
 	for _, at := range [...]struct {
 		slot  slot
 		param string
-	}{{formatSlot, "response_format"}, {schemaSlot, "json_schema"}, {textSlot, "text"}, {outputSlot, "output_config"}} {
+	}{{formatSlot, "response_format"}, {schemaSlot, "json_schema"}, {outputSlot, "output_config"}} {
 		v := c.values[at.slot]
 		if !v.Set() || v.Kind != jsonscan.Object {
 			continue

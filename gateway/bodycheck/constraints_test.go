@@ -109,7 +109,6 @@ func TestSchemas(t *testing.T) {
 		for route, format := range map[string]string{
 			"chat":        `{"messages":[{}],"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":%s}}}`,
 			"completions": `{"prompt":"x","json_schema":%s}`,
-			"responses":   `{"input":"x","text":{"format":{"type":"json_schema","schema":%s}}}`,
 			"messages":    `{"messages":[{}],"tools":[{"name":"f","input_schema":%s}]}`,
 		} {
 			c, _, err := check(route, fmt.Appendf(nil, format, s), llama)

@@ -55,7 +55,6 @@ const (
 	noContent dialect = iota
 	openAI
 	anthropic
-	responses
 )
 
 // Spec is the rules of a route. It is shared and never changed.
@@ -79,11 +78,7 @@ var specs = map[string]*Spec{
 	"completions": spec(noContent, sampling, map[string]rule{
 		"prompt": {kind: prompts, slot: promptSlot}, "suffix": {kind: long}, "input_prefix": {kind: long}, "input_suffix": {kind: long}, "input_extra": {kind: small},
 	}),
-	"responses": spec(responses, sampling, chatting, map[string]rule{
-		"input": {kind: content, slot: inputSlot}, "instructions": {kind: long}, "max_output_tokens": between(-1, int32Max),
-		"max_tool_calls": between(0, int32Max), "text": {kind: schema, slot: textSlot}, "truncation": {kind: text}, "include": {kind: texts},
-		"background": {kind: boolean}, "previous_response_id": {kind: text},
-	}),
+	"responses":   translated,
 	"ollama_chat": translated, "ollama_generate": translated, "ollama_embed": translated, "ollama_embeddings": translated,
 	"messages":     anthropicSpec,
 	"count_tokens": anthropicSpec,

@@ -56,27 +56,6 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 	})
 }
 
-// items checks the input of the Responses dialect.
-func (p *parts) items(v jsonscan.Value) *api.Error {
-	return p.eachMember(v, func(w *jsonscan.Walk, name []byte) *api.Error {
-		switch string(name) {
-		case "content", "summary":
-			return p.contents(w, responsesParts)
-		case "output":
-			return p.contents(w, toolOutput)
-		case "type":
-			if !oneOf(w.Raw(), itemTypes) {
-				return p.refuse("An item's type is not accepted here.")
-			}
-			return nil
-		}
-		if mediaName(name) {
-			return p.refuse("An item may hold media only in its content parts.")
-		}
-		return p.anything(w)
-	})
-}
-
 // eachMember calls check at each member of each object in the list v, until it
 // returns an error. An item that is no object is refused.
 func (p *parts) eachMember(v jsonscan.Value, check func(w *jsonscan.Walk, name []byte) *api.Error) (e *api.Error) {
@@ -122,12 +101,6 @@ var (
 		"input_audio": {"input_audio", (*parts).audio},
 		"input_video": {"input_video", (*parts).video},
 	}
-	responsesParts = map[string]part{
-		"input_text": textPart, "output_text": textPart, "text": textPart, "refusal": textPart, "summary_text": textPart, "reasoning_text": textPart,
-		"input_image": {"image_url", (*parts).imageURL},
-		"input_audio": {"input_audio", (*parts).audio},
-	}
-	toolOutput  = map[string]part{"input_text": textPart, "output_text": textPart, "text": textPart}
 	systemParts = map[string]part{"text": textPart}
 	resultParts = map[string]part{
 		"text":     textPart,
@@ -136,8 +109,6 @@ var (
 	}
 
 	sourceTypes = []string{"image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif", "image/bmp", "text/plain"}
-
-	itemTypes = []string{"message", "function_call", "function_call_output", "reasoning"}
 
 	// plainMembers are what parts may hold besides: nothing in them is fetched or decoded.
 	plainMembers = map[string]bool{
@@ -256,9 +227,9 @@ func (p *parts) justText(w *jsonscan.Walk) *api.Error {
 
 func (p *parts) anything(w *jsonscan.Walk) *api.Error { return unbroken(p.param, w.Raw()) }
 
-// imageURL checks an image: an object with a data: URL, in the Responses dialect the URL alone as well.
+// imageURL checks an image: an object with a data: URL.
 func (p *parts) imageURL(w *jsonscan.Walk) *api.Error {
-	if p.dialect != responses && w.Kind() != jsonscan.Object {
+	if w.Kind() != jsonscan.Object {
 		if e := p.dataURL(w.Raw()); e != nil {
 			return e
 		}

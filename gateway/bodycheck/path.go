@@ -11,7 +11,6 @@ import (
 var enginePaths = map[string]*Spec{
 	"chat/completions": specs["chat"], "chat/completions/input_tokens": specs["chat"], "apply-template": specs["chat"],
 	"completion": specs["completions"], "completions": specs["completions"], "infill": specs["completions"],
-	"responses": specs["responses"], "responses/input_tokens": specs["responses"],
 	"messages": specs["messages"], "messages/count_tokens": specs["messages"],
 	"embedding": specs["embeddings"], "embeddings": specs["embeddings"], "tokenize": specs["tokenize"], "detokenize": specs["detokenize"],
 	"rerank": engineRerank, "reranking": engineRerank, "audio/speech": specs["speech"], "images/generations": specs["image_generations"],
@@ -24,7 +23,7 @@ var engineRerank = spec(noContent, specs["rerank"].rules, map[string]rule{"top_n
 // checked: they take what the paths above take, or more, or name files to open.
 var closedPaths = map[string]bool{
 	"invocations": true, "pooling": true, "classify": true, "score": true, "inference/v1/generate": true, "generate": true,
-	"chat/completions/batch": true, "responses/render": true, "messages/render": true, "generative_scoring": true, "cohere/v2/chat": true, "embed": true,
+	"chat/completions/batch": true, "responses": true, "responses/input_tokens": true, "responses/render": true, "messages/render": true, "generative_scoring": true, "cohere/v2/chat": true, "embed": true,
 	"sdapi/v1/txt2img": true, "sdapi/v1/img2img": true, "sdcpp/v1/img_gen": true, "sdcpp/v1/vid_gen": true,
 	"load": true, "load_lora_adapter": true, "unload_lora_adapter": true, "collective_rpc": true, "update_weights": true,
 	"api/chat": true, "api/generate": true, "api/embed": true, "api/embeddings": true, "render": true, "chat/completions/render": true, "completions/render": true,

@@ -185,7 +185,7 @@ var (
 	// keywords are those that engines read without looking at the type first.
 	keywords = map[string]kinds{
 		"type": {[3]jsonscan.Kind{jsonscan.String, jsonscan.Array}, "a text or a list"}, "$ref": aText, "pattern": aText,
-		"format":    {[3]jsonscan.Kind{jsonscan.String, jsonscan.Object}, "a text"}, // an object: the format of the Responses dialect
+		"format":    {[3]jsonscan.Kind{jsonscan.String, jsonscan.Object}, "a text"}, // an object: the format of Anthropic's dialect
 		"minLength": aNumber, "maxLength": aNumber, "minItems": aNumber, "maxItems": aNumber,
 		"minimum": aNumber, "maximum": aNumber, "exclusiveMinimum": aNumber, "exclusiveMaximum": aNumber,
 		"enum": aList, "allOf": aList, "anyOf": aList, "oneOf": aList,

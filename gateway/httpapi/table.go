@@ -29,7 +29,7 @@ func (s *Server) inferenceRoutes() map[string]handler {
 	return map[string]handler{
 		"chat":              s.infer("/v1/chat/completions"),
 		"completions":       s.infer("/v1/completions"),
-		"responses":         s.infer("/v1/responses"),
+		"responses":         s.responses,
 		"messages":          s.infer("/v1/messages"),
 		"count_tokens":      s.infer("/v1/messages/count_tokens"),
 		"embeddings":        s.embeddings,

@@ -45,6 +45,12 @@ func TestAnthropic(t *testing.T) {
 	cases(t, "anthropic_story.py", testenv.Start(t, testenv.Spec{Models: "testenv/local/models.yaml"}).URL)
 }
 
+// The same of the Responses API.
+func TestResponses(t *testing.T) {
+	testenv.Engines(t)
+	cases(t, "responses_story.py", testenv.Start(t, testenv.Spec{Models: "testenv/local/models.yaml"}).URL)
+}
+
 // cases runs a script, each case of it as a subtest.
 func cases(t *testing.T, name, url string) {
 	for _, o := range script(t, name, url) {

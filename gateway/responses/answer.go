@@ -1,0 +1,152 @@
+package responses
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"reveille/gateway/completion"
+)
+
+// A ResponseWriter encodes the answer to a request.
+type ResponseWriter struct {
+	ID    string // unlike that of any other answer
+	Model string
+	Began time.Time
+	Now   func() time.Time
+	Echo  Echo // of the request
+}
+
+// Answer turns an engine's whole answer into a response. The error is completion.ErrAnswer.
+func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
+	c, err := completion.Parse(engine)
+	if err != nil {
+		return nil, err
+	}
+	said := &c.Choices[0].Message
+	for i := range said.ToolCalls {
+		said.ToolCalls[i].Index = i
+	}
+	c.Choices[0].Delta = *said
+	s := state{form: f}
+	s.Event(nil, c)
+	s.finish(nil)
+	return s.response(s.status()), nil
+}
+
+// status is what became of a response or an item.
+type status string
+
+const (
+	inProgress status = "in_progress"
+	completed  status = "completed"
+	incomplete status = "incomplete"
+	failed     status = "failed"
+)
+
+type response struct {
+	ID         string        `json:"id"`
+	Object     string        `json:"object"`
+	CreatedAt  int64         `json:"created_at"`
+	Completed  *int64        `json:"completed_at"`
+	Status     status        `json:"status"`
+	Background bool          `json:"background"`
+	Error      *failure      `json:"error"`
+	Incomplete *incompletion `json:"incomplete_details"`
+	Model      string        `json:"model"`
+	Output     []*item       `json:"output"`
+	Previous   *string       `json:"previous_response_id"`
+	Store      bool          `json:"store"`
+	Tier       string        `json:"service_tier"`
+	Usage      *usage        `json:"usage"`
+}
+
+type failure struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+type incompletion struct {
+	Reason string `json:"reason"`
+}
+
+type usage struct {
+	Input        int64 `json:"input_tokens"`
+	InputDetails struct {
+		Cached  int64 `json:"cached_tokens"`
+		Written int64 `json:"cache_write_tokens"` // what engines keep is not counted
+	} `json:"input_tokens_details"`
+	Output        int64 `json:"output_tokens"`
+	OutputDetails struct {
+		Reasoning int64 `json:"reasoning_tokens"`
+	} `json:"output_tokens_details"`
+	Total int64 `json:"total_tokens"`
+}
+
+// item is an item of the output.
+type item struct {
+	ID      string `json:"id"`
+	Type    string `json:"type"`
+	Status  status `json:"status"`
+	Role    string `json:"role,omitempty"`
+	Content []part `json:"content,omitzero"`
+	Summary []part `json:"summary,omitzero"`
+	*call
+
+	index int    // in the output
+	text  []byte // content or arguments so far
+}
+
+// call is the part of an item that calls a function.
+type call struct {
+	ID        string `json:"call_id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+type part struct {
+	Type        string     `json:"type"`
+	Text        string     `json:"text"`
+	Annotations []struct{} `json:"annotations,omitzero"`
+	Logprobs    []struct{} `json:"logprobs,omitzero"`
+}
+
+// response is the response so far, in one line.
+func (s *state) response(is status) []byte {
+	r := response{
+		ID: "resp_" + s.form.ID, Object: "response", CreatedAt: s.form.Began.Unix(), Status: is, Model: s.form.Model, Output: s.items, Tier: "default",
+	}
+	if r.Output == nil {
+		r.Output = []*item{}
+	}
+	switch is {
+	case completed:
+		now := s.form.Now().Unix()
+		r.Completed = &now
+	case incomplete:
+		r.Incomplete = &incompletion{s.cutBy()}
+	case failed:
+		r.Error = &s.failure
+	}
+	if u := s.usage; u != nil {
+		r.Usage = &usage{Input: u.Prompt, Output: u.Output, Total: u.Prompt + u.Output}
+		r.Usage.InputDetails.Cached = u.PromptDetails.Cached
+		r.Usage.OutputDetails.Reasoning = u.OutputDetails.Reasoning
+	}
+	text := encode(r)
+	if len(s.form.Echo) == 0 {
+		return text
+	}
+	return append(append(append(text[:len(text)-1], ','), s.form.Echo...), '}')
+}
+
+// encode writes v in one line, without a line end.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return []byte("{}") // never: texts, numbers and valid JSON
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}

@@ -1,0 +1,252 @@
+package responses
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"reveille/gateway/api"
+	"reveille/gateway/completion"
+)
+
+// NewStream makes a stream that answers with the events of a response.
+func NewStream(f *ResponseWriter) *completion.Stream { return completion.NewStream(&state{form: f}) }
+
+// state is a response that is being made from the events of a completion: texts, thoughts and calls become items of the output.
+// One item of text or thoughts is open at a time; calls stay open to the end, for an engine may write several side by side.
+type state struct {
+	form     *ResponseWriter
+	sequence int
+	begun    bool
+	items    []*item
+	open     *item         // of text or thoughts; nil for none
+	calls    map[int]*item // by the engine's index
+	reason   string        // why the engine ended
+	usage    *completion.Usage
+	failure  failure
+}
+
+// event is an event of a stream. Which members it has depends on its type.
+type event struct {
+	Type      string          `json:"type"`
+	Sequence  int             `json:"sequence_number"`
+	Response  json.RawMessage `json:"response,omitempty"`
+	Output    *int            `json:"output_index,omitempty"`
+	ItemID    string          `json:"item_id,omitempty"`
+	Content   *int            `json:"content_index,omitempty"`
+	Item      *item           `json:"item,omitempty"`
+	Part      *part           `json:"part,omitempty"`
+	Delta     *string         `json:"delta,omitempty"`
+	Text      *string         `json:"text,omitempty"`
+	Name      string          `json:"name,omitempty"`
+	Arguments *string         `json:"arguments,omitempty"`
+	Logprobs  []struct{}      `json:"logprobs,omitzero"`
+}
+
+// send appends an event.
+func (s *state) send(dst []byte, e event) []byte {
+	e.Sequence = s.sequence
+	return s.frame(dst, e.Type, encode(e))
+}
+
+func (s *state) frame(dst []byte, kind string, data []byte) []byte {
+	s.sequence++
+	dst = append(append(append(dst, "event: "...), kind...), "\ndata: "...)
+	return append(append(dst, data...), "\n\n"...)
+}
+
+// Comment passes a comment on.
+func (s *state) Comment(dst, text []byte) []byte { return append(append(dst, text...), "\n\n"...) }
+
+// Event appends what an event of the completion adds to the response.
+func (s *state) Event(dst []byte, c *completion.Completion) []byte {
+	if !s.begun {
+		s.begun = true
+		for _, kind := range [...]string{"response.created", "response.in_progress"} {
+			dst = s.send(dst, event{Type: kind, Response: s.response(inProgress)})
+		}
+	}
+	if c.Usage != nil {
+		s.usage = c.Usage
+	}
+	if len(c.Choices) == 0 {
+		return dst
+	}
+	choice := &c.Choices[0]
+	dst = s.say(dst, "reasoning", choice.Delta.Thought())
+	dst = s.say(dst, "message", choice.Delta.Content)
+	for _, c := range choice.Delta.ToolCalls {
+		dst = s.call(dst, c)
+	}
+	if choice.Reason != "" {
+		s.reason = choice.Reason
+	}
+	return dst
+}
+
+// say adds to the open item, which is one of that type afterwards.
+func (s *state) say(dst []byte, kind, text string) []byte {
+	if text == "" {
+		return dst
+	}
+	if s.open != nil && s.open.Type != kind {
+		dst = s.close(dst, s.open, completed)
+	}
+	if s.open == nil {
+		it := &item{Type: kind, Content: []part{}}
+		if kind == "message" {
+			it.Role = "assistant"
+		} else {
+			it.Summary = []part{}
+		}
+		dst = s.add(dst, it)
+		s.open = it
+		dst = s.send(dst, event{Type: "response.content_part.added", Output: &it.index, ItemID: it.ID, Content: new(int), Part: it.part("")})
+	}
+	it := s.open
+	it.text = append(it.text, text...)
+	e := event{Type: it.textEvent() + ".delta", Output: &it.index, ItemID: it.ID, Content: new(int), Delta: &text}
+	if kind == "message" {
+		e.Logprobs = []struct{}{}
+	}
+	return s.send(dst, e)
+}
+
+// call takes in a piece of a call.
+func (s *state) call(dst []byte, c completion.Call) []byte {
+	it := s.calls[c.Index]
+	if it == nil {
+		if s.open != nil {
+			dst = s.close(dst, s.open, completed)
+		}
+		if c.ID == "" {
+			c.ID = fmt.Sprintf("call_%s%d", s.form.ID, len(s.items))
+		}
+		it = &item{Type: "function_call", call: &call{ID: c.ID, Name: c.Function.Name}}
+		if s.calls == nil {
+			s.calls = map[int]*item{}
+		}
+		s.calls[c.Index] = it
+		dst = s.add(dst, it)
+	} else {
+		it.Name += c.Function.Name
+	}
+	return s.argue(dst, it, c.Function.Arguments)
+}
+
+// argue adds to the arguments of a call.
+func (s *state) argue(dst []byte, it *item, text string) []byte {
+	if text == "" {
+		return dst
+	}
+	it.text = append(it.text, text...)
+	return s.send(dst, event{Type: "response.function_call_arguments.delta", Output: &it.index, ItemID: it.ID, Delta: &text})
+}
+
+// idPrefixes begin the ids of items.
+var idPrefixes = map[string]string{"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
+
+// add begins an item.
+func (s *state) add(dst []byte, it *item) []byte {
+	it.index = len(s.items)
+	it.ID = fmt.Sprintf("%s%s%d", idPrefixes[it.Type], s.form.ID, it.index)
+	it.Status = inProgress
+	s.items = append(s.items, it)
+	return s.send(dst, event{Type: "response.output_item.added", Output: &it.index, Item: it})
+}
+
+// close ends an item.
+func (s *state) close(dst []byte, it *item, is status) []byte {
+	if it.call != nil {
+		if len(it.text) == 0 && is == completed {
+			dst = s.argue(dst, it, "{}")
+		}
+		it.Arguments = string(it.text)
+		dst = s.send(dst, event{Type: "response.function_call_arguments.done", Output: &it.index, ItemID: it.ID, Name: it.Name, Arguments: &it.Arguments})
+	} else {
+		p := it.part(string(it.text))
+		it.Content = append(it.Content, *p)
+		dst = s.send(dst, event{Type: it.textEvent() + ".done", Output: &it.index, ItemID: it.ID, Content: new(int), Text: &p.Text, Logprobs: p.Logprobs})
+		dst = s.send(dst, event{Type: "response.content_part.done", Output: &it.index, ItemID: it.ID, Content: new(int), Part: p})
+		s.open = nil
+	}
+	it.Status, it.text = is, nil
+	return s.send(dst, event{Type: "response.output_item.done", Output: &it.index, Item: it})
+}
+
+// part is the only part of an item.
+func (it *item) part(text string) *part {
+	if it.Type == "reasoning" {
+		return &part{Type: "reasoning_text", Text: text}
+	}
+	return &part{Type: "output_text", Text: text, Annotations: []struct{}{}, Logprobs: []struct{}{}}
+}
+
+func (it *item) textEvent() string {
+	if it.Type == "reasoning" {
+		return "response.reasoning_text"
+	}
+	return "response.output_text"
+}
+
+// cutBy says why the response is incomplete, "" for one that is not.
+func (s *state) cutBy() string {
+	switch s.reason {
+	case "length":
+		return "max_output_tokens"
+	case "content_filter":
+		return s.reason
+	}
+	return ""
+}
+
+// status is the status of the response when the engine has ended.
+func (s *state) status() status {
+	if s.cutBy() != "" {
+		return incomplete
+	}
+	return completed
+}
+
+// finish ends all items.
+func (s *state) finish(dst []byte) []byte {
+	for _, it := range s.items {
+		if it.Status == inProgress {
+			dst = s.close(dst, it, s.status())
+		}
+	}
+	return dst
+}
+
+// End appends the end of the response.
+func (s *state) End(dst []byte) []byte {
+	if !s.begun {
+		return s.Fail(dst, nil)
+	}
+	dst = s.finish(dst)
+	is := s.status()
+	return s.send(dst, event{Type: "response." + string(is), Response: s.response(is)})
+}
+
+// Fail appends an error event, at which most clients stop, and the end of the response for the others.
+func (s *state) Fail(dst, data []byte) []byte {
+	var told struct {
+		Error struct {
+			Message, Type string
+			Param, Code   any // texts, or null
+		}
+	}
+	e := api.NotUnderstood()
+	if json.Unmarshal(data, &told) == nil && told.Error.Message != "" {
+		e = &api.Error{Message: told.Error.Message, Type: told.Error.Type}
+		e.Param, _ = told.Error.Param.(string)
+		e.Code, _ = told.Error.Code.(string)
+	}
+	for _, it := range s.items {
+		if it.Status == inProgress {
+			it.Status = incomplete
+		}
+	}
+	s.failure = failure{Code: e.Code, Message: e.Message}
+	dst = s.frame(dst, "error", e.Event(s.sequence))
+	return s.send(dst, event{Type: "response.failed", Response: s.response(failed)})
+}
