@@ -201,7 +201,7 @@ func TestErrorEvents(t *testing.T) {
 		"of an engine, in two": {chatPath, chatLive, engine[:40] + "BREATH" + engine[40:], overflow},
 		"of a runner":          {chatPath, chatLive, runner, `{"error":{"message":"The model was unloaded.","type":"server_error","param":null,"code":"draining"}}` + "\n\n"},
 		"for Anthropic":        {"/v1/messages", messages, runner, `"error":{"type":"overloaded_error","message":"The model was unloaded."}`},
-		"for Responses":        {"/v1/responses", `{"model":"chat","input":"x","stream":true}`, runner, "event: error\ndata: "},
+		"for Responses":        {"/v1/responses", `{"model":"chat","input":"x","stream":true}`, runner, `"error":{"message":"The model was unloaded.","type":"server_error","param":null,"code":"draining"}}` + "\n\nevent: response.failed\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
@@ -214,7 +214,7 @@ func TestErrorEvents(t *testing.T) {
 				sse(end)(w, r)
 			})
 			r := s.ask("POST", c.path, c.body)
-			if !strings.HasPrefix(r.text, one) || !strings.Contains(r.text, c.want) || strings.Contains(r.text, "DONE") || strings.Contains(r.text, "10.1.2.3") {
+			if begins := strings.HasPrefix(r.text, one) || strings.HasPrefix(r.text, "event: response.created\n"); !begins || !strings.Contains(r.text, c.want) || strings.Contains(r.text, "DONE") || strings.Contains(r.text, "10.1.2.3") {
 				t.Errorf("%q", r.text)
 			}
 		})

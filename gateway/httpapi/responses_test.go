@@ -1,0 +1,159 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+	"reveille/testenv"
+	"reveille/testenv/kit"
+)
+
+// A response says what the same chat says, whole and as a stream.
+func TestResponses(t *testing.T) {
+	p := newPool(t, "1")
+	openAI := p.want(200, p.chat("one"))
+	want := openAI.list("choices")[0]["message"].(map[string]any)["content"]
+	const body = `{"model":"uno","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]`
+	said := func(output any) any {
+		list, _ := output.([]any)
+		if len(list) != 1 {
+			t.Fatalf("output %v", output)
+		}
+		return list[0].(map[string]any)["content"].([]any)[0].(map[string]any)["text"]
+	}
+	r := p.want(200, p.post("/v1/responses", body+`}`))
+	if r.json["object"] != "response" || r.json["status"] != "completed" || r.json["model"] != "one" || r.json["store"] != false || r.header.Get("X-Model") != "one" {
+		t.Errorf("%s", r.text)
+	}
+	if got := said(r.json["output"]); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	stream := p.want(200, p.post("/v1/responses", body+`,"max_output_tokens":3,"stream":true}`))
+	text, last := "", map[string]any{}
+	for block := range strings.SplitSeq(strings.TrimSuffix(stream.text, "\n\n"), "\n\n") {
+		_, data, _ := strings.Cut(block, "\ndata: ")
+		if err := json.Unmarshal([]byte(data), &last); err != nil {
+			t.Fatalf("%q: %v", block, err)
+		}
+		if last["type"] == "response.output_text.delta" {
+			text += last["delta"].(string)
+		}
+	}
+	end, _ := last["response"].(map[string]any)
+	if last["type"] != "response.incomplete" || end["status"] != "incomplete" || text == "" || said(end["output"]) != text || !strings.HasPrefix(want.(string), text) {
+		t.Errorf("%q, want the beginning of %q, ended with %v", text, want, last)
+	}
+	if u := p.get("/v1/stats").text; !strings.Contains(u, `"input_tokens":`) {
+		t.Errorf("stats: %s", u)
+	}
+}
+
+// The engine gets a chat with the members that chats have, of the model's own name.
+func TestResponsesAreChats(t *testing.T) {
+	s := newStage(t).warm("chat").serve(sse(one, last, end))
+	const body = `{"model":"nick","instructions":"i","input":"hi","max_output_tokens":7,"store":true,"zz":1,"text":{"format":{"type":"json_object"}},"stream":true}`
+	r := s.ask("POST", "/v1/responses", body)
+	if r.status != 200 || r.header.Get("Content-Type") != "text/event-stream; charset=utf-8" || !strings.Contains(r.text, `"input_tokens":11`) {
+		t.Errorf("%d %v %s", r.status, r.header, r.text)
+	}
+	const want = `{"model":"chat","stream":true,"stream_options":{"include_usage":true},"max_tokens":7,"messages":[{"role":"system","content":"i"},{"role":"user","content":"hi"}],"response_format":{"type":"json_object"}}`
+	if got := s.got(); len(got) != 1 || got[0].path != chatPath || string(got[0].body) != want {
+		t.Errorf("%+v", got)
+	}
+	s.until("the usage was read", func() bool { return s.stat("input_tokens") == 11 && s.stat("output_tokens") == 22 })
+}
+
+func TestResponsesErrors(t *testing.T) {
+	p := newPool(t, "")
+	for body, param := range map[string]string{
+		`"input":""`:                                 "input",
+		`"input":[{"role":"user"}]`:                  "input",
+		`"input":"a","previous_response_id":"r"`:     "previous_response_id",
+		`"input":"a","id_slot":1`:                    "id_slot",
+		`"input":"a","text":{"format":{"type":"x"}}`: "text.format",
+		`"input":[{"role":"user","content":[{"type":"input_image","image_url":"http://a"}]}]`: "input",
+		`"input":"a","stream":true,"tools":[{"type":"mcp"}]`:                                  "tools",
+	} {
+		r := p.post("/v1/responses", `{"model":"one",`+body+`}`)
+		e, _ := r.json["error"].(map[string]any)
+		if r.status != 400 || e["param"] != param || e["message"] == "" || e["code"] == nil {
+			t.Errorf("%s: %d %s", body, r.status, r.text)
+		}
+	}
+}
+
+// While a model loads, a stream has comments; the events begin with the answer.
+func TestResponsesStreamWaits(t *testing.T) {
+	const body = `{"model":"chat","input":"hi","stream":true}`
+	s := newStage(t, eager).serve(sse(one, end))
+	release := make(chan struct{})
+	s.loading(func(string) state.Outcome { <-release; return state.Outcome{} })
+	resp := s.open(t.Context(), "POST", "/v1/responses", body)
+	text := readUntil(t, resp.Body, ": loading model=chat state=loading")
+	close(release)
+	if text += s.read(resp).text; strings.Count(text, "event: response.created\n") != 1 || !strings.Contains(text, "event: response.completed\ndata: ") || strings.Contains(text, "[DONE]") {
+		t.Errorf("%q", text)
+	}
+	s = newStage(t).warm("chat")
+	for _, stream := range []string{"true", "false"} {
+		if r := s.ask("POST", "/v1/responses", strings.Replace(body, "true", stream, 1)); r.status != http.StatusBadGateway {
+			t.Errorf("no completion: %d %q", r.status, r.text)
+		}
+	}
+}
+
+// The official client takes calls, thoughts, truncated and broken answers for what they are.
+func TestResponsesOfficialClient(t *testing.T) {
+	const chunk, close = `data: {"choices":[{"delta":`, "}]}\n\n"
+	streams := map[string][]string{
+		"call": {
+			chunk + `{"role":"assistant","content":null,"reasoning_content":"He wants"}` + close, chunk + `{"reasoning_content":" the weather."}` + close,
+			chunk + `{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"weather","arguments":"{\"ci"}}]}` + close,
+			chunk + `{"tool_calls":[{"index":1,"id":"c2","type":"function","function":{"name":"time","arguments":""}}]}` + close,
+			chunk + `{"tool_calls":[{"index":0,"function":{"arguments":"ty\":\"Rome\"}"}}]}` + close,
+			chunk + `{},"finish_reason":"tool_calls"` + close, last, end,
+		},
+		"length": {one, chunk + `{},"finish_reason":"length"` + close, last, end},
+		"broken": {one, "break"},
+	}
+	whole := map[string]string{
+		"call": `{"message":{"content":null,"reasoning_content":"He wants the weather.","tool_calls":[{"id":"c1","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Rome\"}"}},
+			{"id":"c2","type":"function","function":{"name":"time","arguments":""}}]},"finish_reason":"tool_calls"}`,
+		"length": `{"message":{"content":"a"},"finish_reason":"length"}`,
+	}
+	s := newStage(t).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			Stream   bool
+			Messages []struct{ Content string }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			t.Error(err)
+			return
+		}
+		name := q.Messages[len(q.Messages)-1].Content
+		switch {
+		case q.Stream:
+			sse(streams[name]...)(w, r)
+		case whole[name] == "":
+			w.WriteHeader(http.StatusInternalServerError)
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"choices":[`+whole[name]+`],"usage":{"prompt_tokens":11,"completion_tokens":22}}`)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, testenv.Python(t), "-B", filepath.Join("testdata", "responses.py"), "http://"+s.addr)
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "ok\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
