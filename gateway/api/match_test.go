@@ -62,6 +62,7 @@ func TestRouteTable(t *testing.T) {
 		{"chat", "POST", "/chat/completions", Prefixed, OpenAI, policy.LLM, infer, ""},
 		{"completions", "POST", "/completions", Prefixed, OpenAI, policy.LLM, infer, ""},
 		{"responses", "POST", "/responses", Prefixed, Responses, policy.LLM, infer, ""},
+		{"input_tokens", "POST", "/responses/input_tokens", Prefixed, Responses, policy.LLM, infer, ""},
 		{"embeddings", "POST", "/embeddings", Prefixed, OpenAI, policy.Embedding, infer, ""},
 		{"transcriptions", "POST", "/audio/transcriptions", Prefixed, OpenAI, policy.Audio, infer, ""},
 		{"translations", "POST", "/audio/translations", Prefixed, OpenAI, policy.Audio, infer, ""},

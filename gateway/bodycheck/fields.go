@@ -78,7 +78,7 @@ var specs = map[string]*Spec{
 	"completions": spec(noContent, sampling, map[string]rule{
 		"prompt": {kind: prompts, slot: promptSlot}, "suffix": {kind: long}, "input_prefix": {kind: long}, "input_suffix": {kind: long}, "input_extra": {kind: small},
 	}),
-	"responses":   translated,
+	"responses": translated, "input_tokens": translated,
 	"ollama_chat": translated, "ollama_generate": translated, "ollama_embed": translated, "ollama_embeddings": translated,
 	"messages":     anthropicSpec,
 	"count_tokens": anthropicSpec,

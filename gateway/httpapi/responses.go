@@ -11,16 +11,10 @@ import (
 
 // responses serves /v1/responses: a chat of an engine, told as a response.
 func (s *Server) responses(r *request) error {
-	c, err := r.parse()
+	f := &responses.ResponseWriter{ID: rand.Text(), Began: r.began, Now: time.Now}
+	c, err := r.asChat(f)
 	if err != nil {
 		return err
-	}
-	f := &responses.ResponseWriter{ID: rand.Text(), Model: c.model.ID, Began: c.began, Now: time.Now}
-	if c.body, f.Echo, err = responses.Translate(c.body, c.model.ID, c.stream); err != nil {
-		return err
-	}
-	if err := c.vet(bodycheck.ForRoute("chat")); err != nil {
-		return responses.Asked(err)
 	}
 	x := &exchange{call: c, path: []byte(responses.ChatPath)}
 	if c.stream {
@@ -29,4 +23,31 @@ func (s *Server) responses(r *request) error {
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, f.Answer) }
 	}
 	return x.start()
+}
+
+// inputTokens serves /v1/responses/input_tokens.
+func (s *Server) inputTokens(r *request) error {
+	c, err := r.asChat(&responses.ResponseWriter{})
+	if err != nil {
+		return err
+	}
+	x := &exchange{call: c, path: []byte(responses.InputTokensPath)}
+	x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, responses.InputTokens) }
+	return x.start()
+}
+
+// asChat checks the body of a request and turns it into a chat, whose answer f encodes.
+func (r *request) asChat(f *responses.ResponseWriter) (*call, error) {
+	c, err := r.parse()
+	if err != nil {
+		return nil, err
+	}
+	f.Model = c.model.ID
+	if c.body, f.Echo, err = responses.Translate(c.body, c.model.ID, c.stream); err != nil {
+		return nil, err
+	}
+	if err := c.vet(bodycheck.ForRoute("chat")); err != nil {
+		return nil, responses.Asked(err)
+	}
+	return c, nil
 }

@@ -71,6 +71,23 @@ func TestResponsesAreChats(t *testing.T) {
 	s.until("the usage was read", func() bool { return s.stat("input_tokens") == 11 && s.stat("output_tokens") == 22 })
 }
 
+func TestInputTokens(t *testing.T) {
+	const body = `{"model":"chat","input":"hi","instructions":"i","stream":true}`
+	s := newStage(t).warm("chat").serve(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"object":"x","input_tokens":7}`)
+	})
+	if r := s.ask("POST", "/v1/responses/input_tokens", body); r.status != 200 || r.text != `{"object":"response.input_tokens","input_tokens":7}` {
+		t.Errorf("%d %s", r.status, r.text)
+	}
+	if got := s.got(); len(got) != 1 || got[0].path != chatPath+"/input_tokens" || !strings.Contains(string(got[0].body), `"role":"system"`) {
+		t.Errorf("%+v", got)
+	}
+	s.serve(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{}`) })
+	if r := s.ask("POST", "/v1/responses/input_tokens", body); r.status != http.StatusBadGateway {
+		t.Errorf("%d %s", r.status, r.text)
+	}
+}
+
 func TestResponsesErrors(t *testing.T) {
 	p := newPool(t, "")
 	for body, param := range map[string]string{

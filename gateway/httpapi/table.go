@@ -30,6 +30,7 @@ func (s *Server) inferenceRoutes() map[string]handler {
 		"chat":              s.infer("/v1/chat/completions"),
 		"completions":       s.infer("/v1/completions"),
 		"responses":         s.responses,
+		"input_tokens":      s.inputTokens,
 		"messages":          s.infer("/v1/messages"),
 		"count_tokens":      s.infer("/v1/messages/count_tokens"),
 		"embeddings":        s.embeddings,

@@ -3,6 +3,7 @@ package responses
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"reveille/gateway/completion"
@@ -32,6 +33,19 @@ func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
 	s.Event(nil, c)
 	s.finish(nil)
 	return s.response(s.status()), nil
+}
+
+// InputTokens turns an engine's count of a chat's tokens into that of a request. The error is completion.ErrAnswer.
+func InputTokens(engine []byte) ([]byte, error) {
+	var count struct {
+		Object string `json:"object"`
+		Input  *int64 `json:"input_tokens"`
+	}
+	if err := json.Unmarshal(engine, &count); err != nil || count.Input == nil {
+		return nil, errors.Join(completion.ErrAnswer, err)
+	}
+	count.Object = "response.input_tokens"
+	return encode(count), nil
 }
 
 // status is what became of a response or an item.

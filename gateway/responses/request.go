@@ -9,8 +9,11 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// ChatPath is the engine's path for what Translate writes.
-const ChatPath = "/v1/chat/completions"
+// Paths of an engine for what Translate writes.
+const (
+	ChatPath        = "/v1/chat/completions"
+	InputTokensPath = "/v1/chat/completions/input_tokens"
+)
 
 // object holds members of an object by name; of several of one name the last counts.
 type object map[string]jsonscan.Value

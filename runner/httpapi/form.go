@@ -37,7 +37,7 @@ func formOf(path string) form {
 	switch path {
 	case "/chat/completions", "/completions", "/responses", "/messages":
 		return proseForm
-	case "/messages/count_tokens", "/embeddings", "/rerank", "/reranking", "/images/generations", "/images/edits", "/images/variations",
+	case "/messages/count_tokens", "/chat/completions/input_tokens", "/embeddings", "/rerank", "/reranking", "/images/generations", "/images/edits", "/images/variations",
 		"/tokenize", "/detokenize":
 		return jsonForm
 	case "/audio/transcriptions", "/audio/translations", "/audio/speech":

@@ -52,5 +52,5 @@ func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
 // behind those that do.
 func computes(ctx *fasthttp.RequestCtx) bool {
 	path := string(ctx.Path())
-	return ctx.IsPost() && !strings.HasSuffix(path, "tokenize") && !strings.HasSuffix(path, "/count_tokens")
+	return ctx.IsPost() && !strings.HasSuffix(path, "tokenize") && !strings.HasSuffix(path, "/count_tokens") && !strings.HasSuffix(path, "/input_tokens")
 }

@@ -122,7 +122,7 @@ func TestPatience(t *testing.T) {
 
 func TestFormOf(t *testing.T) {
 	for path, want := range map[string]form{
-		"/v1/chat/completions": proseForm, "/completions": proseForm, "/v1/messages": proseForm, "/v1/messages/count_tokens": jsonForm,
+		"/v1/chat/completions": proseForm, "/completions": proseForm, "/v1/messages": proseForm, "/v1/messages/count_tokens": jsonForm, "/v1/chat/completions/input_tokens": jsonForm,
 		"/v2/rerank": jsonForm, "/v1/embeddings": jsonForm, "/v1/audio/speech": noPage, "/": anyForm, "/v1/models": anyForm, "/slots": anyForm,
 		"/chat": anyForm, "/v1/chat/completions/more": anyForm,
 	} {

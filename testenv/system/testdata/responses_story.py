@@ -94,6 +94,13 @@ def a_stream_says_the_same():
 
 
 @case
+def input_tokens():
+    count = client.responses.input_tokens.count(model=LLM, input="Hello", instructions="Be brief.")
+    same(count.object, "response.input_tokens")
+    same(count.input_tokens, ask("Hello", instructions="Be brief.").usage.input_tokens)
+
+
+@case
 def its_output_is_input_again():
     first = ask("Say a word.")
     turns = [{"role": "user", "content": "Say a word."}] + [o.model_dump() for o in first.output]
