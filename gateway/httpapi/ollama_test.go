@@ -71,7 +71,8 @@ func TestOllamaKeepAlive(t *testing.T) {
 		t.Errorf("%s", r.text)
 	}
 	record := func() *state.ModelRecord { return p.mirror.Snapshot().Hosts["here"].Models["two"] }
-	if m := record(); m == nil || m.State != "loaded" || !strings.Contains(p.get("/v1/health").text, "1024") {
+	p.until("the mirror has the model loaded", func() bool { m := record(); return m != nil && m.State == "loaded" })
+	if m := record(); m == nil || !strings.Contains(p.get("/v1/health").text, "1024") {
 		t.Errorf("%+v, %s", m, p.get("/v1/health").text)
 	}
 	idle := func() string { return p.server.tables.of(state.IdleTTL)["two"] }

@@ -142,7 +142,11 @@ func (s *state) response(is status) []byte {
 	case failed:
 		r.Error = &s.failure
 	}
-	if u := s.usage; u != nil {
+	u := s.usage
+	if u == nil && (is == completed || is == incomplete) {
+		u = &completion.Usage{} // clients want one
+	}
+	if u != nil {
 		r.Usage = &usage{Input: u.Prompt, Output: u.Output, Total: u.Prompt + u.Output}
 		r.Usage.InputDetails.Cached = u.PromptDetails.Cached
 		r.Usage.OutputDetails.Reasoning = u.OutputDetails.Reasoning

@@ -88,8 +88,8 @@ var members = func() map[string]bool {
 	return names
 }()
 
-// maxEcho is the longest member that answers repeat, in bytes: they do so three times in a stream.
-const maxEcho = 256 << 10
+// maxEcho is the longest member that answers repeat, in bytes: they do so three times in a stream. A longer one counts as absent.
+const maxEcho = 64 << 10
 
 // Echo is the part of a request that its answers repeat: members of an object, as JSON in one line.
 type Echo []byte

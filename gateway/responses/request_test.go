@@ -111,6 +111,18 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// Answers repeat members of the request in one line, and have something in place of the others.
+func TestEcho(t *testing.T) {
+	_, echo, err := translate(`{"input":"a","temperature":0.5,"instructions":"`+strings.Repeat("i ", 40<<10)+`","metadata":{
+		"a": "b"},"tools":[{"type":"function","name":"f"},{"type":"web_search"}],"text":{"format":{"type":"json_object"}},"max_output_tokens":5}`, false)
+	if err != nil || strings.Contains(string(echo), "\n") {
+		t.Fatalf("%s, %v", echo, err)
+	}
+	same(t, []byte("{"+string(echo)+"}"), `{"instructions":null,"max_output_tokens":5,"max_tool_calls":null,"metadata":{"a":"b"},"parallel_tool_calls":true,"prompt_cache_key":null,
+		"reasoning":{"effort":null,"summary":null},"safety_identifier":null,"temperature":0.5,"text":{"format":{"type":"json_object"}},"tool_choice":"auto",
+		"tools":[{"type":"function","name":"f"},{"type":"web_search"}],"top_p":null,"truncation":"disabled","user":null}`)
+}
+
 func TestRefused(t *testing.T) {
 	deep := strings.Repeat("[", 900) + strings.Repeat("]", 900)
 	for body, param := range map[string]string{

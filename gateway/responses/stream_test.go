@@ -293,7 +293,7 @@ func TestAnswer(t *testing.T) {
 		"previous_response_id":null,"store":false,"service_tier":"default","metadata":{},
 		"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":3,"cache_write_tokens":0},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":1},"total_tokens":7}}`)
 	if got, err = writer().Answer([]byte(`{"choices":[{"message":{"content":null},"finish_reason":"length"}]}`)); err != nil ||
-		!strings.Contains(string(got), `"status":"incomplete","background":false,"error":null,"incomplete_details":{"reason":"max_output_tokens"},"model":"m","output":[]`) {
+		!strings.Contains(string(got), `"status":"incomplete","background":false,"error":null,"incomplete_details":{"reason":"max_output_tokens"},"model":"m","output":[]`) || !strings.Contains(string(got), `"total_tokens":0`) {
 		t.Errorf("%s, %v", got, err)
 	}
 	for _, engine := range []string{``, `[]`, `{}`, `{"choices":[]}`, `<html>`} {
