@@ -3,6 +3,7 @@
 package completion
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 )
@@ -72,5 +73,5 @@ func Parse(engine []byte) (*Completion, error) {
 	return &c, nil
 }
 
-// Thought is the part of a message that the model does not mean as its answer.
-func (s *Said) Thought() string { return s.Reasoning + s.Thinking }
+// Thought is the part of a message that the model does not mean as its answer. Some engines tell it under both names.
+func (s *Said) Thought() string { return cmp.Or(s.Reasoning, s.Thinking) }

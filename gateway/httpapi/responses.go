@@ -22,7 +22,7 @@ func (s *Server) responses(r *request) error {
 	} else {
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, f.Answer) }
 	}
-	return x.start()
+	return responses.Asked(x.start())
 }
 
 // inputTokens serves /v1/responses/input_tokens.
@@ -33,7 +33,7 @@ func (s *Server) inputTokens(r *request) error {
 	}
 	x := &exchange{call: c, path: []byte(responses.InputTokensPath)}
 	x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, responses.InputTokens) }
-	return x.start()
+	return responses.Asked(x.start())
 }
 
 // asChat checks the body of a request and turns it into a chat, whose answer f encodes.

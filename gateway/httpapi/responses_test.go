@@ -107,6 +107,18 @@ func TestResponsesErrors(t *testing.T) {
 	}
 }
 
+// An engine's error about its chat names the request's own member.
+func TestResponsesEngineErrors(t *testing.T) {
+	s := newStage(t).warm("chat").serve(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, `{"error":{"code":500,"message":"image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"}}`)
+	})
+	r := s.ask("POST", "/v1/responses", `{"model":"chat","input":"hi"}`)
+	if e, _ := r.json["error"].(map[string]any); r.status != 400 || e["param"] != "input" {
+		t.Errorf("%d %s", r.status, r.text)
+	}
+}
+
 // While a model loads, a stream has comments; the events begin with the answer.
 func TestResponsesStreamWaits(t *testing.T) {
 	const body = `{"model":"chat","input":"hi","stream":true}`

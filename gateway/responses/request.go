@@ -164,8 +164,11 @@ func wrong(name string, kind jsonscan.Kind) error {
 	return api.Newf(api.InvalidType, "'%s' must be a JSON %s.", name, kind).With(name)
 }
 
-// Asked names members of the request in an error about its chat.
+// Asked names members of the request in an error about its chat. nil stays nil.
 func Asked(err error) error {
+	if err == nil {
+		return nil
+	}
 	e := api.As(err)
 	for chat, own := range map[string]string{"messages": "input", "response_format": "text", "max_tokens": "max_output_tokens"} {
 		if e.Param == chat {

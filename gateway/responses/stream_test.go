@@ -280,7 +280,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 }
 
 func TestAnswer(t *testing.T) {
-	got, err := writer().Answer([]byte(`{"choices":[{"message":{"content":"hi <b>","reasoning":"hm","tool_calls":[{"id":"c","function":{"name":"f","arguments":""}},{"function":{"name":"g","arguments":"{}"}}]},
+	got, err := writer().Answer([]byte(`{"choices":[{"message":{"content":"hi <b>","reasoning":"hm","reasoning_content":"hm","tool_calls":[{"id":"c","function":{"name":"f","arguments":""}},{"function":{"name":"g","arguments":"{}"}}]},
 		"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3},"completion_tokens_details":{"reasoning_tokens":1}}}`))
 	if err != nil {
 		t.Fatal(err)
