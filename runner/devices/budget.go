@@ -1,0 +1,55 @@
+package devices
+
+import "reveille/infra/policy"
+
+// leastMargin is what is left of a GPU's own memory at least: a driver and an engine's context take up to half of it.
+const leastMargin = 1 << 30
+
+// Totals are the bytes of memory of the processor and of the GPUs that engines use, where they are known. For GPUs it is
+// their sum: llama-server splits a model over all of them.
+func (f Found) Totals() map[policy.Devices]int64 {
+	out := map[policy.Devices]int64{}
+	for _, d := range f.used() {
+		kind, _ := policy.ParseDevices(d.Kind)
+		out[kind] += d.Total
+	}
+	return out
+}
+
+// Budget is how many bytes models may take by default: 80 % of the main memory and each GPU's own but for the larger of 10 %
+// and leastMargin, summed up, as llama-server splits a model over all GPUs. The rest is for drivers and others. A GPU that uses the main memory gets up to
+// four fifths of the processor's 80 %, and the processor what it leaves, so that both together stay within it. Kinds of
+// device that the host is not to use count as absent.
+func (f Found) Budget(has policy.Devices) map[policy.Devices]int64 {
+	out := map[policy.Devices]int64{}
+	for _, d := range f.used() { // the processor is the first
+		switch own := d.Total - d.Shared; {
+		case d.Kind == cpu:
+			out[policy.CPU] = d.Total / 5 * 4
+		case has.Has(policy.GPU):
+			lent := min(d.Shared/10*9, out[policy.CPU]/5*4)
+			out[policy.GPU] += max(own-max(own/10, leastMargin), 0) + lent
+			out[policy.CPU] -= lent
+		}
+	}
+	return out
+}
+
+// used are the processor and the GPUs whose memory is known and counts: of all that have their own alone, else of the one
+// with the most. As llama-server does, it passes over a processor's GPU beside a card.
+func (f Found) used() (out []Device) {
+	var largest Device
+	for _, d := range f.Devices {
+		switch {
+		case d.Total == 0 || d.Kind == npu:
+		case d.Shared == 0:
+			out = append(out, d)
+		case d.Total > largest.Total:
+			largest = d
+		}
+	}
+	if largest.Total > 0 && (len(out) == 0 || out[len(out)-1].Kind == cpu) {
+		out = append(out, largest)
+	}
+	return out
+}

@@ -1,0 +1,66 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+)
+
+// Command runs the programs that [Detect] asks.
+type Command struct {
+	Limit time.Duration                 // time for each; 0 is 10 s
+	Env   func(program string) []string // environment of a program; nil passes on this process's
+}
+
+// maxOutput is how much of a program's output is read, in bytes.
+const maxOutput = 64 << 10
+
+// Run returns the standard output of a program, its first 64 KiB, also beside the error of one that fails. It returns
+// within the limit and a second: a program that even SIGKILL does not end, as nvidia-smi while its driver hangs, is left
+// behind.
+func (c Command) Run(ctx context.Context, program string, args ...string) ([]byte, error) {
+	limit := c.Limit
+	if limit <= 0 {
+		limit = 10 * time.Second // eight GPUs without a persistent driver take as long
+	}
+	program, err := exec.LookPath(program)
+	if err != nil {
+		return nil, errors.New("is not installed")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("does not end within %v", limit))
+	type result struct {
+		out []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program, args...)
+		if c.Env != nil {
+			cmd.Env = c.Env(program)
+		}
+		var out head
+		cmd.Stdout, cmd.WaitDelay = &out, time.Second/2
+		err := cmd.Run()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		done <- result{out.kept, err}
+	}()
+	select {
+	case r := <-done:
+		return r.out, r.err
+	case <-time.After(limit + time.Second):
+		return nil, context.Cause(ctx)
+	}
+}
+
+// head keeps the first maxOutput bytes of what is written to it.
+type head struct{ kept []byte }
+
+func (h *head) Write(p []byte) (int, error) {
+	h.kept = append(h.kept, p[:min(len(p), maxOutput-len(h.kept))]...)
+	return len(p), nil
+}

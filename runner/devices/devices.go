@@ -1,0 +1,159 @@
+package devices
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/term"
+)
+
+// Bounds of what is taken from the sources.
+const (
+	maxDevices = 64  // of a machine
+	maxName    = 64  // bytes of a device's name
+	maxReason  = 160 // bytes of a reason
+)
+
+// The kinds of device, as package policy writes them.
+const (
+	cpu = "cpu"
+	gpu = "gpu"
+	npu = "npu"
+)
+
+// A Device is one device of a machine. Its texts are on one line and short. Sizes are in bytes, 0 where the source does not
+// tell.
+type Device struct {
+	Kind   string `json:"kind"`            // cpu, gpu or npu
+	Index  int    `json:"index"`           // among those of its kind, from 0
+	Name   string `json:"name,omitempty"`  // as its source calls it
+	Total  int64  `json:"total,omitempty"` // memory that it can use
+	Free   int64  `json:"free,omitempty"`
+	Shared int64  `json:"shared,omitempty"` // part of Total that is the machine's main memory as well
+	Source string `json:"source"`           // who told of it
+}
+
+// Found is what a machine has, and what was looked for in vain.
+type Found struct {
+	Devices []Device `json:"devices"`
+	Missing []string `json:"missing,omitempty"` // "KIND: SOURCE: reason; …", of the sources that were asked in vain
+}
+
+// Config says how to look. The zero value finds a processor and nothing else.
+type Config struct {
+	Kinds  policy.Devices // kinds to look for besides the processor
+	Memory int64          // of the machine, in bytes
+	Apple  bool           // the machine has Apple's own processor
+	Files  fs.FS          // the system's files: os.DirFS("/")
+	// LlamaServer is the program's path; where it is empty, NoServer says why.
+	LlamaServer, NoServer string
+	// Run runs a program and returns what it prints, in bounded time and size: see [Command]. The name nvidia-smi is looked
+	// for in PATH.
+	Run func(ctx context.Context, program string, args ...string) ([]byte, error)
+}
+
+// Detect looks for the devices of this machine. It takes at most the time limit of each of two commands.
+func Detect(ctx context.Context, cfg Config) Found {
+	f := Found{Devices: []Device{{Kind: cpu, Total: cfg.Memory, Source: "system"}}}
+	if cfg.Kinds.Has(policy.GPU) {
+		f.add(gpu, cfg.gpus(ctx))
+	}
+	if cfg.Kinds.Has(policy.NPU) {
+		f.add(npu, cfg.npus())
+	}
+	return f
+}
+
+// answer is what sources tell of one kind: devices, and why some knew none.
+type answer struct {
+	devices []Device
+	reasons []string
+}
+
+func (a *answer) no(source, reason string) { a.reasons = append(a.reasons, source+": "+reason) }
+
+func (f *Found) add(kind string, a answer) {
+	if len(a.reasons) > 0 {
+		f.Missing = append(f.Missing, term.Line(kind+": "+strings.Join(a.reasons, "; "), 4*maxReason))
+	}
+	for i, d := range a.devices[:min(len(a.devices), maxDevices)] {
+		d.Kind, d.Index, d.Name, d.Source = kind, i, term.Line(d.Name, maxName), term.Line(d.Source, maxName)
+		d.Free = min(d.Free, d.Total)
+		f.Devices = append(f.Devices, d)
+	}
+}
+
+// gpus asks one source after the other until one knows a GPU. One of which only the system tells, and which has no memory of
+// its own, as most desktop processors have one, counts where llama-server cannot be asked: else the main memory stays the
+// processor's.
+func (c *Config) gpus(ctx context.Context) (a answer) {
+	listed, err := c.llamaServer(ctx)
+	if len(listed) > 0 {
+		return answer{devices: listed}
+	}
+	integrated := err != nil // may count
+	if err == nil {
+		a.no(sourceLlama, "lists none")
+	} else {
+		a.no(sourceLlama, term.Line(err.Error(), maxReason))
+	}
+	if found, err := c.nvidiaSMI(ctx); err != nil {
+		a.no(sourceSMI, term.Line(err.Error(), maxReason))
+	} else if a.devices = found; len(found) > 0 {
+		return a
+	}
+	for _, card := range c.amdCards() {
+		if card.Shared == 0 || integrated {
+			a.devices = append(a.devices, card)
+		}
+	}
+	if c.Apple && integrated {
+		a.devices = append(a.devices, Device{Name: "Apple", Total: c.Memory / 3 * 2, Shared: c.Memory / 3 * 2, Source: "system"}) // what macOS lends it at least
+	}
+	if len(a.devices) == 0 {
+		a.devices = c.gpuNodes()
+	}
+	if len(a.devices) == 0 {
+		a.no("device files", "none")
+	}
+	return a
+}
+
+// Kinds are the kinds of device that were found.
+func (f Found) Kinds() (d policy.Devices) {
+	for _, one := range f.Devices {
+		kind, _ := policy.ParseDevices(one.Kind)
+		d |= kind
+	}
+	return d
+}
+
+// String says it on one line, equal devices together: "cpu 62.7 GiB; gpu 2 × NVIDIA GeForce RTX 3090 23.6 GiB (llama-server)".
+func (f Found) String() string {
+	var out []string
+	for left := f.Devices; len(left) > 0; {
+		d, n := left[0], 1
+		for n < len(left) && left[n].Kind == d.Kind && left[n].Name == d.Name && left[n].Total == d.Total && left[n].Source == d.Source {
+			n++
+		}
+		words := []string{d.Kind}
+		if n > 1 {
+			words = append(words, fmt.Sprintf("%d ×", n))
+		}
+		if d.Name != "" {
+			words = append(words, d.Name)
+		}
+		if d.Total > 0 {
+			words = append(words, catalog.FormatSize(d.Total))
+		}
+		if d.Kind != cpu {
+			words = append(words, "("+d.Source+")")
+		}
+		out, left = append(out, strings.Join(words, " ")), left[n:]
+	}
+	return strings.Join(out, "; ")
+}

@@ -1,0 +1,112 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const sourceLlama = "llama-server"
+
+// deviceLine is a GPU of `llama-server --list-devices`: "  CUDA0: NVIDIA GeForce RTX 3090 (24135 MiB, 23846 MiB free)". Lines
+// of processors, BLAS libraries and other machines (RPC) are none.
+var deviceLine = regexp.MustCompile(`^\s+((CUDA|ROCm|MUSA|SYCL|Vulkan|GPUOpenCL|MTL|Metal)\d*): (.+) \((\d{1,9}) MiB, (\d{1,9}) MiB free\)\s*$`)
+
+// llamaServer asks the engine itself; nil without an error: it runs, and lists no GPU.
+func (c *Config) llamaServer(ctx context.Context) ([]Device, error) {
+	if c.LlamaServer == "" {
+		return nil, errors.New(c.NoServer)
+	}
+	text, err := c.Run(ctx, c.LlamaServer, "--list-devices")
+	if err != nil {
+		return nil, err
+	}
+	listed, err := parseListDevices(string(text))
+	if err != nil {
+		return nil, err
+	}
+	cards := c.amdCards()
+	for i := range listed {
+		listed[i].Shared = c.shared(&listed[i], cards)
+	}
+	return listed, nil
+}
+
+// parseListDevices reads what `llama-server --list-devices` prints. A build with several backends lists a GPU under each:
+// those of Vulkan and OpenCL are left out where the vendor's own backend has GPUs, which the engine prefers.
+func parseListDevices(text string) ([]Device, error) {
+	_, list, ok := strings.Cut("\n"+text, "\nAvailable devices:")
+	if !ok {
+		return nil, errors.New("--list-devices prints no list")
+	}
+	var out, portable []Device
+	for line := range strings.Lines(list) {
+		m := deviceLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		d := Device{Name: m[3], Total: mebibytes(m[4]), Free: mebibytes(m[5]), Source: sourceLlama}
+		if m[2] == "Vulkan" || m[2] == "GPUOpenCL" {
+			portable = append(portable, d)
+		} else {
+			out = append(out, d)
+		}
+	}
+	own := out
+	for _, d := range portable {
+		if !slices.ContainsFunc(own, func(o Device) bool { return vendor(o.Name) == vendor(d.Name) }) {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
+// vendor is who makes a GPU of that name, "" for others.
+func vendor(name string) string {
+	for _, v := range [...]struct{ word, vendor string }{
+		{"NVIDIA", nvidia}, {"GeForce", nvidia}, {"Quadro", nvidia}, {"Tesla", nvidia},
+		{"AMD", amd}, {"Radeon", amd}, {"Intel", intel}, {"Apple", apple},
+	} {
+		if strings.Contains(name, v.word) {
+			return v.vendor
+		}
+	}
+	return ""
+}
+
+const (
+	nvidia = "nvidia"
+	amd    = "amd"
+	intel  = "intel"
+	apple  = "apple"
+)
+
+var (
+	// intelCard are Intel's GPUs with memory of their own; the others are part of a processor.
+	intelCard = regexp.MustCompile(`(?i)Arc(\(TM\))? (Pro )?[AB]\d|Data Center|DG1`)
+	// nvidiaSoC are NVIDIA's chips whose GPU has no memory of its own: DGX Spark and the Jetsons.
+	nvidiaSoC = regexp.MustCompile(`GB10\b|Orin|Thor|Xavier|Tegra`)
+)
+
+// shared is the part of a GPU's memory that is the machine's main memory. A name tells it of Apple, Intel and NVIDIA. AMD's
+// processors set a part of the memory aside for their GPU, which the system then does not count as its own; amdgpu calls it
+// VRAM, as that of a card, and what goes beyond it is shared.
+func (c *Config) shared(d *Device, cards []Device) int64 {
+	switch v := vendor(d.Name); {
+	case v == apple, v == intel && !intelCard.MatchString(d.Name), v == nvidia && nvidiaSoC.MatchString(d.Name):
+		return d.Total
+	case v == amd:
+		own := int64(-1)
+		for _, card := range cards {
+			if vram := card.Total - card.Shared; vram <= d.Total+d.Total/50 {
+				own = max(own, vram)
+			}
+		}
+		if rest := d.Total - own; own >= 0 && rest > d.Total/20 {
+			return rest
+		}
+	}
+	return 0
+}
