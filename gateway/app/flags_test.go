@@ -11,18 +11,19 @@ import (
 	runner "reveille/runner/app"
 )
 
-// The runner that gateway run starts has the labels of its flag besides those of the file, and --host names the host.
+// The runner that gateway run starts has the labels of its flag besides those of the file, and the file's memory after the
+// flag's, so that it counts; --host names the host.
 func TestRunPassesLabelsAndHost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "models.yaml")
 	if err := os.WriteFile(file, []byte("hosts:\n  a: {driver: local, devices: cpu}\n  b: {driver: local, devices: cpu}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := RunSettings{Front: Front{Models: file}, HostSettings: runner.HostSettings{Host: "a", Labels: "fast, big"}}
+	s := RunSettings{Front: Front{Models: file}, HostSettings: runner.HostSettings{Host: "a", Labels: "fast, big", MemoryBudget: "cpu=1GiB gpu=1GiB"}}
 	if err := s.checkHost(); err != nil {
 		t.Error(err)
 	}
-	c, err := s.hostCommand(catalog.Host{Name: "a", Labels: []string{"own"}})
-	if err != nil || !slices.Contains(c.Argv, "--labels=own,fast,big") || !slices.Contains(c.Argv, "--host=a") {
+	c, err := s.hostCommand(catalog.Host{Name: "a", Labels: []string{"own"}, Memory: map[string]int64{"gpu": 1 << 31, "npu": 5}})
+	if err != nil || !slices.Contains(c.Argv, "--labels=own,fast,big") || !slices.Contains(c.Argv, "--host=a") || !slices.Contains(c.Argv, "--memory-budget=cpu=1GiB gpu=1GiB gpu=2147483648 npu=5") {
 		t.Errorf("%q, %v", c.Argv, err)
 	}
 	if _, err := s.hostCommand(catalog.Host{Name: "b"}); err == nil {

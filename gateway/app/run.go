@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -193,7 +194,11 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	if len(h.NPUSeats) == 0 { // else the runner reads them in the catalogue
 		add("npu-seats", s.NPUSeats)
 	}
-	add("memory-budget", s.MemoryBudget)
+	memory := strings.Fields(s.MemoryBudget)
+	for _, kind := range slices.Sorted(maps.Keys(h.Memory)) {
+		memory = append(memory, fmt.Sprintf("%s=%d", kind, h.Memory[kind])) // the last one counts
+	}
+	add("memory-budget", strings.Join(memory, " "))
 	add("sandbox", s.Sandbox)
 	add("engine-user", s.EngineUser)
 	add("engine-memory", s.EngineMemory)

@@ -26,6 +26,7 @@ func (c *checker) host(h *Host, p yamlPath) {
 		c.add(p.child("address"), `host:port of the runner, such as "192.0.2.10:8090"`, "bad address %q", clip(h.Address))
 	}
 	c.seats(h, p.child("npu_seats"))
+	c.memory(h, p.child("memory"))
 	if !slices.Contains(drivers, h.Driver) {
 		var names []string
 		for _, d := range drivers {
@@ -103,6 +104,21 @@ func (c *checker) seats(h *Host, p yamlPath) {
 	}
 	if len(h.NPUSeats) > 0 && !h.Has(policy.NPU) {
 		c.add(p, "", "seats of an NPU that the host does not have")
+	}
+}
+
+func (c *checker) memory(h *Host, p yamlPath) {
+	kinds := []string{"cpu", "gpu", "npu"}
+	for _, name := range slices.Sorted(maps.Keys(h.Memory)) {
+		d, _ := policy.ParseDevices(name)
+		switch at := p.child(name); {
+		case !slices.Contains(kinds, name):
+			c.add(at, didYouMean(name, kinds), "unknown device %q", clip(name))
+		case h.Memory[name] == 0 && !c.blamed(at):
+			c.add(at, "such as 24GiB", "a size above 0 is missing")
+		case !h.Has(d):
+			c.add(at, "", "memory of a device that the host does not have: %s", name)
+		}
 	}
 }
 

@@ -28,6 +28,9 @@ type Host struct {
 	Driver Driver `json:"driver"`
 	// Devices are what it has. Empty, which only the driver local may be, leaves it to the runner to find out.
 	Devices policy.Devices `json:"-"`
+	// Memory is how many bytes models may take by kind of device (cpu, gpu, npu). A kind that is not named is left to the
+	// runner.
+	Memory map[string]int64 `json:"memory,omitempty"`
 	// Labels are further names that models may use; several hosts may share one.
 	Labels []string `json:"labels,omitempty"`
 	// MAC is the hardware address that the driver wol wakes.

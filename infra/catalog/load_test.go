@@ -106,7 +106,7 @@ hosts:
   b: {driver: asg, group: g, devices: [cpu, gpu, npu], labels: [zone-b], npu_seats: {llm: 1, audio: 2}}
   hands: {driver: exec, devices: cpu, commands: {wake: [on, "now"], sleep: [off], state: ask}}
   lan: {driver: wol, mac: "00:11:22:33:44:55", broadcast: "192.0.2.255:9", devices: cpu}
-  here: {driver: local}
+  here: {driver: local, memory: {cpu: 24GiB, gpu: 1000}}
 `)
 	m, _ := c.Model("big/model:q4")
 	if m.Devices != policy.GPU || m.Memory != 3<<29 || m.MMCache != MMCacheNone || m.Description != "two\nlines\n" ||
@@ -140,6 +140,9 @@ hosts:
 		t.Errorf("%+v", h)
 	}
 	if h, _ := c.Host("hands"); !slices.Equal(h.Commands.State, []string{"ask"}) {
+		t.Errorf("%+v", h)
+	}
+	if h, _ := c.Host("here"); len(h.Memory) != 2 || h.Memory["cpu"] != 24<<30 || h.Memory["gpu"] != 1000 {
 		t.Errorf("%+v", h)
 	}
 	if r, _ := c.Model("r"); r.Devices != policy.CPU {

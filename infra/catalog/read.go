@@ -106,6 +106,16 @@ func (r *reader) host(name string, n ast.Node, p yamlPath) *Host {
 	r.object(n, p, schema{
 		{"driver", r.text(&driver)},
 		{"devices", r.devices(&h.Devices)},
+		{"memory", func(n ast.Node, p yamlPath) {
+			r.each(n, p, func(f field, at yamlPath) {
+				var size int64
+				r.size(&size)(f.value, at)
+				if h.Memory == nil {
+					h.Memory = map[string]int64{}
+				}
+				h.Memory[f.key] = size
+			})
+		}},
 		{"labels", r.texts(&h.Labels)},
 		{"mac", r.text(&h.MAC)},
 		{"broadcast", r.text(&h.Broadcast)},

@@ -53,7 +53,7 @@ func TestSchema(t *testing.T) {
 		"model: {}", "models: [a]", "models: {a: {}}", "models: {a: {type: llm, recipe: x, ctx_size: 1}}", "models: {a: {type: chat, recipe: x}}",
 		"models: {a: {type: llm, recipe: x, idle: 5}}", "models: {a: {type: llm, recipe: x, memory: 4G}}", "models: {a: {type: llm, recipe: x, pin: maybe}}",
 		"models: {a: {type: llm, recipe: x, device: tpu}}", "hosts: {a: {driver: ssh}}", "hosts: {a: {driver: asg, max: 0}}",
-		"hosts: {a: {driver: local, npu_seats: {chat: 1}}}", "warm: [{model: a}]", "defaults: {idle: soon}", "recipes: {a: {comand: [x]}}",
+		"hosts: {a: {driver: local, npu_seats: {chat: 1}}}", "hosts: {a: {driver: local, memory: {tpu: 1GiB}}}", "warm: [{model: a}]", "defaults: {idle: soon}", "recipes: {a: {comand: [x]}}",
 	} {
 		if fits(bad) == nil {
 			t.Errorf("%s fits the schema", bad)

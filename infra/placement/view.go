@@ -34,8 +34,19 @@ func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	for _, h := range v.Catalog.Hosts {
 		if _, there := s.Hosts[h.Name]; !there {
 			out.Hosts = append(out.Hosts, policy.Host{
-				Name: h.Name, Labels: h.Labels, State: policy.Asleep, Devices: h.Devices, Limits: policy.Uniform(1), NPUSeats: h.NPUSeats,
+				Name: h.Name, Labels: h.Labels, State: policy.Asleep, Devices: h.Devices, Limits: policy.Uniform(1), NPUSeats: h.NPUSeats, Budget: memoryOf(h),
 			})
+		}
+	}
+	return out
+}
+
+// memoryOf is the memory that a host's entry gives to models.
+func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
+	out := map[policy.Devices]int64{}
+	for name, n := range h.Memory {
+		if d, err := policy.ParseDevices(name); err == nil {
+			out[d] = n
 		}
 	}
 	return out

@@ -70,3 +70,19 @@ func TestRetiredCopiesAreBusy(t *testing.T) {
 		t.Errorf("done: %+v", got)
 	}
 }
+
+// The models file tells the memory of a host that has not registered yet; then its runner does.
+func TestMemoryOfTheModelsFile(t *testing.T) {
+	c, _, err := catalog.Parse("models.yaml", []byte("hosts:\n  a: {driver: exec, devices: [cpu, gpu], memory: {gpu: 80GiB}, commands: {wake: [on], sleep: [off]}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, s := placement.View{Catalog: c}, &state.Snapshot{NowMS: 1}
+	if got := v.Pool(s).Hosts[0].Budget; len(got) != 1 || got[policy.GPU] != 80<<30 {
+		t.Errorf("%v", got)
+	}
+	s.Hosts = map[string]*state.HostRecord{"a": {Name: "a", State: "ready", Fields: map[string]string{"memory_budget": "cpu=5"}}}
+	if got := v.Pool(s).Hosts[0].Budget; len(got) != 1 || got[policy.CPU] != 5 {
+		t.Errorf("%v", got)
+	}
+}
