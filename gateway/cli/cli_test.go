@@ -107,7 +107,9 @@ func TestPS(t *testing.T) {
 	r, _ := gateway(t, 200, `{"all_models_loaded":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":7,"recipe":"llamacpp","is_busy":true,"pinned":true}],
 		"models_retired":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":5,"recipe":"llamacpp","is_busy":true}],
 		"models_loading":[{"model_name":"two","type":"embedding","state":"queued","waiting":3}],"runners":[{"id":"here","state":"ready","devices":"cpu npu",
-		"sandbox":{"mode":"auto","on":["files"],"missing":{"pids":"why","memory":"why"}}}]}`)
+		"sandbox":{"mode":"auto","on":["files"],"missing":{"pids":"why","memory":"why"}},
+		"found":{"devices":[{"kind":"cpu","total":34359738368,"source":"system"},{"kind":"gpu","name":"A\nPU \u001b[2J","total":1073741824,"source":"llama-server"},
+		{"kind":"gpu","index":1,"name":"A\nPU \u001b[2J","total":1073741824,"source":"llama-server"}],"missing":["npu: device files: none"]}}]}`)
 	var out bytes.Buffer
 	if err := (&PS{Remote: r}).Run(t.Context(), &out); err != nil {
 		t.Fatal(err)
@@ -115,6 +117,9 @@ func TestPS(t *testing.T) {
 	want := strings.Join([]string{
 		"HOST  STATE  DEVICES  MODELS  SANDBOX",
 		"here  ready  cpu npu  2       auto, without memory pids",
+		"",
+		"HOST  FOUND                                               NOT FOUND",
+		"here  cpu 32 GiB; gpu 2 × A PU  [2J 1 GiB (llama-server)  npu: device files: none",
 		"",
 		"MODEL  TYPE       STATE    HOST  DEVICE  RECIPE    PID  USED  NOTE",
 		"one    llm        busy     here  cpu     llamacpp  7    -     pinned",

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"reveille/infra/term"
+	"reveille/runner/devices"
 )
 
 // PS is `gateway ps`.
@@ -41,8 +42,12 @@ type health struct {
 			Mode    string            `json:"mode"`
 			Missing map[string]string `json:"missing"`
 		} `json:"sandbox"`
+		Found devices.Found `json:"found"`
 	} `json:"runners"`
 }
+
+// maxFound is how much of a host's devices is shown, in bytes.
+const maxFound = 2000
 
 type modelCopy struct {
 	Name     string  `json:"model_name"`
@@ -102,6 +107,12 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 			r.State += ", not known to be off"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.ID, r.State, r.Devices, on[r.ID], box)
+	}
+	for i, r := range h.Runners {
+		if i == 0 {
+			fmt.Fprintln(w, "\nHOST\tFOUND\tNOT FOUND")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", r.ID, term.Line(r.Found.String(), maxFound), term.Line(strings.Join(r.Found.Missing, "; "), maxFound))
 	}
 	fmt.Fprintln(w, "\nMODEL\tTYPE\tSTATE\tHOST\tDEVICE\tRECIPE\tPID\tUSED\tNOTE")
 	row := func(m modelCopy, state, note string) {

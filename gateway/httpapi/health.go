@@ -13,6 +13,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/runner/devices"
 )
 
 // healthReport is the answer of GET /health.
@@ -71,9 +72,15 @@ type runnerInfo struct {
 	Devices string           `json:"devices"`
 	// Sandbox says how the host's engines are confined: mode, the measures that are on, and the missing ones with the
 	// reason. Absent for a host that has not registered.
-	Sandbox         json.RawMessage `json:"sandbox,omitempty"`
-	PowerOffPending bool            `json:"power_off_pending,omitempty"` // it sleeps, and its machine is not known to be off
+	Sandbox json.RawMessage `json:"sandbox,omitempty"`
+	// Found lists the devices that the host's runner found, and what it did not find. Absent for a host that has not
+	// registered.
+	Found           *devices.Found `json:"found,omitempty"`
+	PowerOffPending bool           `json:"power_off_pending,omitempty"` // it sleeps, and its machine is not known to be off
 }
+
+// maxFound is more than a runner writes of its devices, in bytes.
+const maxFound = 64 << 10
 
 // health tells what is loaded, what is being loaded, and what could be. It answers from the mirror while the pool's
 // state is away.
@@ -305,13 +312,19 @@ func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
 		found[h.Name] = runnerInfo{ID: h.Name, State: policy.Asleep, Devices: h.Devices.String()}
 	}
 	for name, h := range snap.Hosts {
-		devices := h.Devices
-		if devices == "" {
-			devices = found[name].Devices
+		kinds := h.Devices
+		if kinds == "" {
+			kinds = found[name].Devices
 		}
-		info := runnerInfo{ID: name, State: h.State, Devices: devices, PowerOffPending: h.PowerOffPending()}
+		info := runnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending()}
 		if box := []byte(h.Fields["sandbox"]); json.Valid(box) {
 			info.Sandbox = box
+		}
+		if text := h.Fields["found"]; text != "" && len(text) <= maxFound {
+			var has devices.Found
+			if json.Unmarshal([]byte(text), &has) == nil {
+				info.Found = &has
+			}
 		}
 		found[name] = info
 	}

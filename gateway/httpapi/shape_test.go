@@ -58,11 +58,15 @@ const (
 func TestHealthShape(t *testing.T) {
 	p := newPool(t, "3 2")
 	empty := p.want(200, p.get("/v1/health"))
-	for _, r := range empty.list("runners") { // what the sandbox holds depends on the machine
+	for _, r := range empty.list("runners") { // what these hold depends on the machine
 		if box, _ := r["sandbox"].(map[string]any); box["mode"] == nil {
 			t.Errorf("sandbox of %v: %v", r["id"], r["sandbox"])
 		}
+		if found, _ := r["found"].(map[string]any); found["devices"] == nil {
+			t.Errorf("found of %v: %v", r["id"], r["found"])
+		}
 		delete(r, "sandbox")
+		delete(r, "found")
 	}
 	empty.has(t, "status=string", "version=string", "model_loaded=null", "checkpoint_loaded=null", "all_models_loaded=[]", "max_models="+typesShape,
 		"pinned_models="+typesShape, "telemetry={enabled:bool}", "models_loading=[]", "queue_length=number", "runners="+runnersShape)

@@ -30,10 +30,10 @@ func (h *healthReport) redact() {
 	veilRunners(h.Runners)
 }
 
-// veilRunners takes out how engines are confined, which names paths and users.
+// veilRunners takes out how engines are confined, which names paths and users, and what their machines have.
 func veilRunners(runners []runnerInfo) {
 	for i := range runners {
-		runners[i].Sandbox = nil
+		runners[i].Sandbox, runners[i].Found = nil, nil
 	}
 }
 

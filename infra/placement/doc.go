@@ -2,5 +2,6 @@
 // the warmer share this one view of the pool, and runners resolve the options and devices of a load with it.
 //
 // What a runner publishes of its host's memory is in the fields of the host's hash: memory_budget and memory_total
-// ("cpu=BYTES gpu=BYTES"), options (its flags, as JSON), and need:<model>, a [Need] as JSON.
+// ("cpu=BYTES gpu=BYTES"), found (its devices one by one, as JSON, for people), options (its flags, as JSON), and need:<model>,
+// a [Need] as JSON.
 package placement

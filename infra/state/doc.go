@@ -20,7 +20,8 @@
 //	                                       host that sleeps or is lost); sleep,      lost_ms: somebody noticed missing
 //	                                       repair, forget: see Verbs                 beats; sleep_token, stop_ms, left_ms: its
 //	                                                                                 sleep, its machine is turned off;
-//	                                                                                 memory_budget, memory_total, options,
+//	                                                                                 memory_budget, memory_total, found,
+//	                                                                                 options,
 //	                                                                                 need:<m>: see package placement; addr_mac: of
 //	                                                                                 addr
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host

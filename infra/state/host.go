@@ -22,6 +22,7 @@ type HostInfo struct {
 	NPUSeats   string            // NPU seats as JSON, "" none: then the catalogue's count
 	Budget     string            // memory for models by device, "cpu=BYTES gpu=BYTES"; a device without one has no limit
 	Total      string            // memory by device in the same form, where it is known
+	Found      string            // each device that the machine has, as JSON, "" unknown
 	Options    string            // load options of the runner's flags, JSON
 	Learned    map[string]string // further fields: what loads taught, see Outcome
 	Generation uint64            // highest generation that the runner knows of, 0 at its first start
@@ -53,7 +54,7 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	fields := map[string]string{
 		"addr": h.Addr, "addr_mac": s.signer.mac("addr", h.Name, h.Addr), "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
 		"memory_budget": h.Budget, "memory_total": h.Total, "options": h.Options,
-		"sandbox": h.Sandbox,
+		"sandbox": h.Sandbox, "found": h.Found,
 	}
 	maps.Copy(fields, h.Learned)
 	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), string(held), h.NPU, h.Loading, h.Owned)

@@ -117,9 +117,10 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer m.close()
 	fence := fenceFile(filepath.Join(s.StateDir, "fence-"+p.name))
 	boot := rand.Text()
+	hardware := detect(ctx, s.HostSettings, p, log)
 	h := host.New(host.Config{
-		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: Version, Sandbox: box.Report(), Labels: p.labels, Devices: p.devices, Limits: p.limits,
-		Budget: p.budget, Totals: map[policy.Devices]int64{policy.CPU: memTotal()},
+		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: Version, Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
+		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
 		Store: store, Log: log,
@@ -146,7 +147,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		stop(err)
 		served <- err
 	}()
-	log.Info("runner listens", "addr", ln.Addr().String(), "devices", p.devices.String(), "max_loaded_models", p.limits.String())
+	log.Info("runner listens", "addr", ln.Addr().String(), "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())
 	if ready != nil {
 		ready(ln.Addr().String())
 	}

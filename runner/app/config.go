@@ -35,10 +35,10 @@ type Settings struct {
 type HostSettings struct {
 	Host            string        `help:"Name of this host in the pool; default the machine's name." placeholder:"NAME"`
 	RunnerAddr      string        `help:"Address that gateways reach this runner at; port 0 takes a free one." default:"${runner_addr}"`
-	Devices         string        `help:"Devices of this host: cpu, gpu, npu; default detected." placeholder:"LIST"`
+	Devices         string        `help:"Devices of this host: cpu, gpu, npu; default those that llama-server, nvidia-smi or the system's files tell of." placeholder:"LIST"`
 	Labels          string        `help:"Labels that a model's hosts list may name, with commas." placeholder:"LIST"`
 	MaxLoadedModels string        `help:"Models loaded at once: one number for every type, or a quoted list in the order llm embedding reranking audio image tts (filled with 1); -1 is no limit." default:"1"`
-	MemoryBudget    string        `help:"Memory for models per device, such as \"cpu=24GiB gpu=20GiB\"; default none for gpu and npu, 80 % of the machine's for cpu." placeholder:"LIST"`
+	MemoryBudget    string        `help:"Memory for models per device, such as \"cpu=24GiB gpu=20GiB\"; default 80 % of the machine's for cpu, 90 % of what is found for gpu, none for npu; a gpu that uses the machine's memory takes its part out of the 80 %." placeholder:"LIST"`
 	NPUSeats        string        `name:"npu-seats" help:"NPU models at once per type, such as \"llm=1 audio=1\"; default one NPU model in all." placeholder:"LIST"`
 	CtxSize         int           `help:"Context of llamacpp models in tokens, -1 automatic; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	LlamacppArgs    string        `help:"More arguments for llama-server." placeholder:"ARGS"`
@@ -68,10 +68,10 @@ type HostSettings struct {
 // parsed are the settings of a host, checked.
 type parsed struct {
 	name    string
-	devices policy.Devices
+	devices policy.Devices // 0: those that are found
 	labels  []string
 	limits  policy.Limits
-	budget  map[policy.Devices]int64
+	budget  map[policy.Devices]int64 // over the default
 	seats   map[policy.Type]int
 	options recipe.Options
 
@@ -120,8 +120,6 @@ func (s HostSettings) parse() (parsed, error) {
 	note(dialable(s.RunnerAddr))
 	if p.devices, err = policy.ParseDevices(s.Devices); err != nil {
 		note(fmt.Errorf("--devices: %w", err))
-	} else if p.devices == 0 {
-		p.devices = detect()
 	}
 	for _, label := range strings.FieldsFunc(s.Labels, func(r rune) bool { return r == ' ' || r == ',' }) {
 		if !catalog.ValidHostName(label) {
@@ -229,12 +227,9 @@ func dialable(addr string) error {
 	return nil
 }
 
-// budget reads "cpu=24GiB gpu=20GiB" over the default of 80 % of the machine's memory for cpu.
+// budget reads "cpu=24GiB gpu=20GiB".
 func budget(text string) (map[policy.Devices]int64, error) {
 	out := map[policy.Devices]int64{}
-	if total := memTotal(); total > 0 {
-		out[policy.CPU] = total / 5 * 4
-	}
 	for name, value := range pairs(text) {
 		d, err := policy.ParseDevices(name)
 		if err != nil || d != policy.CPU && d != policy.GPU && d != policy.NPU {

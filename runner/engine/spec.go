@@ -123,12 +123,7 @@ func Environ(s Spec, base []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	env := map[string]string{}
-	for _, kv := range base {
-		if name, val, ok := strings.Cut(kv, "="); ok && slices.Contains(passedOn, name) {
-			env[name] = val
-		}
-	}
+	env := inherited(base)
 	vars := map[string]string{}
 	maps.Copy(vars, s.Recipe.Env)
 	maps.Copy(vars, s.backend().Env)
@@ -142,11 +137,32 @@ func Environ(s Spec, base []string) ([]string, error) {
 		}
 	}
 	maps.Copy(env, s.Env)
+	return sorted(env), nil
+}
+
+// QueryEnviron returns the environment, as sorted NAME=value texts, of a program that is asked about this machine: the part
+// of base that engines get, and where the program's libraries lie.
+func QueryEnviron(program string, base []string) []string {
+	return withLibraries(sorted(inherited(base)), program)
+}
+
+// inherited is the part of the runner's environment that engines get.
+func inherited(base []string) map[string]string {
+	env := map[string]string{}
+	for _, kv := range base {
+		if name, val, ok := strings.Cut(kv, "="); ok && slices.Contains(passedOn, name) {
+			env[name] = val
+		}
+	}
+	return env
+}
+
+func sorted(env map[string]string) []string {
 	out := make([]string, 0, len(env))
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		out = append(out, name+"="+env[name])
 	}
-	return out, nil
+	return out
 }
 
 // BaseURL is the root of the engine's HTTP interface, without a slash at the end. For an engine on a socket the host

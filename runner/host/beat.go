@@ -126,9 +126,9 @@ func (h *Host) checkFence(ctx context.Context) error {
 // registerLocked writes everything the host holds, as a new generation, and the outcomes that had to wait. redisMu is held.
 // A host that shuts down says so again.
 func (h *Host) registerLocked(ctx context.Context) error {
+	h.detectAgainLocked(ctx)
 	info := state.HostInfo{
-		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, Devices: h.cfg.Devices.String(), Labels: strings.Join(h.cfg.Labels, ","),
-		Version: h.cfg.Version, Budget: placement.FormatMemory(h.cfg.Budget), Total: placement.FormatMemory(h.cfg.Totals), Options: h.cfg.Options.Canonical(),
+		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, Labels: strings.Join(h.cfg.Labels, ","), Version: h.cfg.Version, Options: h.cfg.Options.Canonical(),
 	}
 	if box, err := json.Marshal(h.cfg.Sandbox); err == nil && h.cfg.Sandbox.Mode != "" {
 		info.Sandbox = string(box)
@@ -143,6 +143,11 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	info.Generation = max(h.generation, h.highest)
 	if !h.registered.IsZero() {
 		info.Owned = h.generation
+	}
+	has := h.hardware
+	info.Devices, info.Budget, info.Total = has.Devices.String(), placement.FormatMemory(has.Budget), placement.FormatMemory(has.Totals)
+	if found, err := json.Marshal(has.Found); err == nil && len(has.Found.Devices) > 0 {
+		info.Found = string(found)
 	}
 	info.Limits, info.Learned = h.settings.limits.String(), h.learnedLocked()
 	for _, r := range h.residents {

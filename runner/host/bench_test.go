@@ -65,8 +65,9 @@ func startOn(t *testing.T, addr string, change ...func(*host.Config)) *bench {
 	b.store = b.open(2 * time.Second)
 	b.publish(models)
 	b.cfg = host.Config{
-		Name: "h", Boot: "boot-1", Addr: "127.0.0.1:1", Devices: policy.CPU | policy.NPU, Limits: policy.Uniform(1),
-		Budget: map[policy.Devices]int64{policy.CPU: 100_000}, FairAfter: 50 * time.Millisecond, DrainTimeout: time.Second, Reserve: 300 * time.Millisecond,
+		Name: "h", Boot: "boot-1", Addr: "127.0.0.1:1", Limits: policy.Uniform(1),
+		Hardware:  host.Hardware{Devices: policy.CPU | policy.NPU, Budget: map[policy.Devices]int64{policy.CPU: 100_000}},
+		FairAfter: 50 * time.Millisecond, DrainTimeout: time.Second, Reserve: 300 * time.Millisecond,
 		ClearTimeout: 10 * time.Second, Beat: 50 * time.Millisecond, Store: b.open(2 * time.Second), Engines: b.engines,
 	}
 	for _, c := range change {

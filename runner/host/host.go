@@ -11,6 +11,7 @@ import (
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/infra/state"
+	"reveille/runner/devices"
 	"reveille/runner/plan"
 	"reveille/runner/sandbox"
 )
@@ -23,10 +24,11 @@ type Config struct {
 	Version  string
 	Sandbox  sandbox.Report // how its engines are confined
 	Labels   []string
-	Devices  policy.Devices
 	Limits   policy.Limits
-	Budget   map[policy.Devices]int64   // bytes per device, none: no limit
-	Totals   map[policy.Devices]int64   // bytes that a device has, where that is known
+	Hardware // what this machine has at the start
+	// Detect looks again, when the host wakes without a new start of its runner; nil leaves it at Hardware. It ends in bounded
+	// time.
+	Detect   func(context.Context) Hardware
 	NPUSeats map[policy.Type]int        // NPU seats; nil: those of the host's catalogue entry, else one NPU model
 	Options  recipe.Options             // load options from flags and environment, below the pool's run-time settings
 	Recipes  func() (recipe.Set, error) // this machine's own, read with each new catalogue; nil: the shipped ones
@@ -47,6 +49,14 @@ type Config struct {
 	Engines    Engines
 	Weights    Weights // nil: all files are on this host
 	Log        *slog.Logger
+}
+
+// Hardware is what a host has and what models may take of it.
+type Hardware struct {
+	Devices policy.Devices
+	Budget  map[policy.Devices]int64 // bytes per kind of device, none: no limit
+	Totals  map[policy.Devices]int64 // bytes that the devices of a kind have, where that is known
+	Found   devices.Found            // each device, and what was not found
 }
 
 // Engine is one running engine as a host sees it.
@@ -104,6 +114,7 @@ type Host struct {
 	refusedCatalog string    // version that could not be understood
 	lookedCatalog  string    // version that the pool told of at the last look
 	looked         time.Time // when that was
+	hardware       Hardware
 	settings       settings
 	settingsChange uint64               // counts the changes heard of
 	residents      map[string]*resident // by resident.key
@@ -153,7 +164,7 @@ func New(cfg Config) *Host {
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, inProgress: map[string]time.Time{},
-		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, settings: settings{limits: cfg.Limits},
+		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())

@@ -205,7 +205,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 // viewLocked is the host as the policy sees it.
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	v := policy.Host{
-		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.cfg.Devices, Limits: h.settings.limits, Budget: h.cfg.Budget, NPUSeats: h.seatsLocked(),
+		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.hardware.Devices, Limits: h.settings.limits, Budget: h.hardware.Budget, NPUSeats: h.seatsLocked(),
 	}
 	for _, r := range h.residents {
 		one := r.view()

@@ -166,7 +166,7 @@ func TestVictimBySetting(t *testing.T) {
 		{"but not for ever", policy.Cost, []*resident{loaded("slow", time.Minute, 10*time.Hour), loaded("quick", time.Second, time.Minute)}, "slow"},
 		{"equal costs go by use", policy.Cost, []*resident{loaded("older", time.Second, time.Hour), loaded("newer", time.Second, time.Minute)}, "older"},
 	} {
-		h := New(Config{Name: "h", Devices: policy.CPU, Limits: policy.Uniform(2), Evict: c.evict, Price: 3})
+		h := New(Config{Name: "h", Hardware: Hardware{Devices: policy.CPU}, Limits: policy.Uniform(2), Evict: c.evict, Price: 3})
 		for _, r := range c.residents {
 			h.residents[r.id] = r
 		}

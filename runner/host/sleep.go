@@ -45,3 +45,15 @@ func (h *Host) wanted() bool {
 func resting(me *state.HostRecord) bool {
 	return me.State == policy.Asleep || me.State == policy.Waking
 }
+
+// detectAgainLocked looks for devices when a host that slept wakes: its machine may have changed. redisMu is held.
+func (h *Host) detectAgainLocked(ctx context.Context) {
+	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
+	if h.cfg.Detect == nil || h.registered.IsZero() || me == nil || !resting(me) {
+		return
+	}
+	found := h.cfg.Detect(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hardware = found
+}

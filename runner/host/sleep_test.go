@@ -1,12 +1,15 @@
 package host_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/runner/devices"
 	"reveille/runner/host"
 )
 
@@ -14,7 +17,17 @@ import (
 // test beats in its place.
 func TestSleepAndRecallDoNotWaitForABeat(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
-		b := startOn(t, addr, func(c *host.Config) { c.Beat = time.Hour })
+		looks := 0 // under the host's lock
+		b := startOn(t, addr, func(c *host.Config) {
+			c.Beat = time.Hour
+			c.Detect = func(context.Context) host.Hardware {
+				looks++
+				return host.Hardware{
+					Devices: policy.CPU, Budget: map[policy.Devices]int64{policy.CPU: int64(looks) << 20}, Totals: map[policy.Devices]int64{policy.CPU: 1 << 30},
+					Found: devices.Found{Devices: []devices.Device{{Kind: "cpu", Total: 1 << 30, Source: "system"}}},
+				}
+			}
+		})
 		in := func(want policy.HostState) func() bool {
 			return func() bool {
 				s, err := b.store.Snapshot(t.Context())
@@ -49,6 +62,13 @@ func TestSleepAndRecallDoNotWaitForABeat(t *testing.T) {
 			b.ready(ticket)
 			if now := b.host.View().Generation; now <= first {
 				t.Errorf("round %d: generation %d after %d", round, now, first)
+			}
+			s, err = b.store.Snapshot(t.Context())
+			b.must(err)
+			f := s.Hosts["h"].Fields
+			if s.Hosts["h"].Devices != "cpu" || f["memory_budget"] != fmt.Sprintf("cpu=%d", (round+1)<<20) || f["memory_total"] != "cpu=1073741824" ||
+				f["found"] != `{"devices":[{"kind":"cpu","index":0,"total":1073741824,"source":"system"}]}` {
+				t.Errorf("round %d: devices %q, %q", round, s.Hosts["h"].Devices, f)
 			}
 			b.outcome(b.unload("a"))
 		}

@@ -85,12 +85,15 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, error) {
 		needs, unknown = h.plainBeside(e, set)
 		share = plan.ShareOf(0, set.limits.Of(policy.LLM), h.pagedBeside(e.model), plan.Beside(set.limits, needs))
 	}
-	for d, budget := range h.cfg.Budget {
+	h.mu.Lock()
+	hardware := h.hardware
+	h.mu.Unlock()
+	for d, budget := range hardware.Budget {
 		if e.model.Devices.Overlaps(d) && (share.Budget == 0 || budget < share.Budget) {
 			share.Budget = budget
 		}
 	}
-	share.Total = h.cfg.Totals[e.model.Devices] // of several devices it would not be clear whose
+	share.Total = hardware.Totals[e.model.Devices] // of several devices it would not be clear whose
 	p, err := h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
 	if err == nil && len(unknown) > 0 && share.Budget > 0 && e.model.Memory == 0 {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is not known before the weights are here: "+

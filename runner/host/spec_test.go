@@ -59,7 +59,7 @@ models:
 
 // A share is of the limits that count now, which are those set at run time.
 func TestShareHeedsRuntimeLimits(t *testing.T) {
-	h, p := planning(t, Config{Limits: policy.Uniform(1), Budget: map[policy.Devices]int64{policy.CPU: 1000}}, neighbours)
+	h, p := planning(t, Config{Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 1000}}}, neighbours)
 	h.settings.limits = policy.Uniform(4)
 	if entryOf(t, h, "a"); p.shares["a"].Paged != 4 {
 		t.Errorf("%+v", p.shares["a"])
@@ -82,7 +82,7 @@ func TestNeighboursArePlannedAsTheyLoad(t *testing.T) {
 // A share counts what is known of the neighbours on its devices, and the plan says of which nothing is.
 func TestNeighboursOfUnknownSize(t *testing.T) {
 	h, p := planning(t, Config{
-		Limits: policy.Uniform(1), Budget: map[policy.Devices]int64{policy.CPU: 1000}, Totals: map[policy.Devices]int64{policy.CPU: 1250},
+		Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 1000}, Totals: map[policy.Devices]int64{policy.CPU: 1250}},
 	}, neighbours)
 	for _, size := range []int64{0, 50} {
 		p.need["e"] = size
@@ -95,7 +95,7 @@ func TestNeighboursOfUnknownSize(t *testing.T) {
 			t.Errorf("e of %d bytes: %q", size, said)
 		}
 	}
-	h.cfg.Budget = nil
+	h.hardware.Budget = nil
 	p.need["e"] = 0
 	if e := entryOf(t, h, "a"); e.plan.Warnings != nil {
 		t.Errorf("without a budget: %q", e.plan.Warnings)

@@ -46,7 +46,7 @@ func (h *Host) View() View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	v := View{
-		Host: h.cfg.Name, Devices: h.cfg.Devices.String(), Limits: h.settings.limits.String(), Generation: generation, Draining: h.draining,
+		Host: h.cfg.Name, Devices: h.hardware.Devices.String(), Limits: h.settings.limits.String(), Generation: generation, Draining: h.draining,
 		Models: make([]ModelView, 0, len(h.residents)), Stats: h.stats,
 	}
 	if h.loading != nil {

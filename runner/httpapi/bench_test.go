@@ -162,7 +162,7 @@ func start(t *testing.T, change ...func(*httpapi.Config)) *bench {
 		Spawner: spawner, Finder: engine.Finder{Paths: map[string]string{"standin": testenv.Standin(t)}}, SocketDir: t.TempDir(), Log: quiet,
 	}
 	b.host = host.New(host.Config{
-		Name: "h", Boot: "1", Devices: policy.CPU, Limits: policy.Uniform(1), Beat: 50 * time.Millisecond, Reserve: 100 * time.Millisecond,
+		Name: "h", Boot: "1", Hardware: host.Hardware{Devices: policy.CPU}, Limits: policy.Uniform(1), Beat: 50 * time.Millisecond, Reserve: 100 * time.Millisecond,
 		DrainTimeout: 20 * time.Second, Store: open(), Engines: b.engines, Log: quiet,
 	})
 	ctx, stop := context.WithCancel(context.Background())

@@ -91,7 +91,8 @@ func (r *runner) start() {
 	}
 	l.store = store
 	l.host = host.New(host.Config{
-		Name: r.name, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Devices: policy.CPU | policy.NPU, Limits: r.limits, Budget: r.budget,
+		Name: r.name, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Limits: r.limits,
+		Hardware:  host.Hardware{Devices: policy.CPU | policy.NPU, Budget: r.budget},
 		FairAfter: fairAfter, DrainTimeout: drainTimeout, Reserve: reserve, ClearTimeout: clearTimeout,
 		Generation: r.generation, Store: store, Engines: l.engines, Recipes: func() (recipe.Set, error) { return shipped(), nil },
 		OnRegister: func(g uint64) {

@@ -1,0 +1,55 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"os"
+	"runtime"
+
+	"github.com/shirou/gopsutil/v4/mem"
+
+	"reveille/infra/placement"
+	"reveille/infra/policy"
+	"reveille/runner/devices"
+	"reveille/runner/engine"
+	"reveille/runner/host"
+)
+
+// detect finds out what this machine has, and says so. The flags overrule: kinds of device that --devices leaves out are not
+// looked for.
+func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) host.Hardware {
+	cfg := devices.Config{
+		Kinds: p.devices, Memory: memTotal(), Apple: runtime.GOOS == "darwin" && runtime.GOARCH == "arm64", Files: os.DirFS("/"),
+		Run: devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}.Run,
+	}
+	if p.devices == 0 {
+		cfg.Kinds = policy.GPU | policy.NPU
+	}
+	recipes, err := s.recipes()
+	if err == nil {
+		llamacpp := recipes["llamacpp"]
+		cfg.LlamaServer, err = engine.Finder{Dirs: s.EnginesDir}.Find(&llamacpp, llamacpp.Backend(p.options, 0))
+	}
+	if err != nil {
+		cfg.NoServer = err.Error()
+	}
+	found := devices.Detect(ctx, cfg)
+	has := p.devices
+	if has == 0 {
+		has = found.Kinds()
+	}
+	budget := found.Budget(has)
+	maps.Copy(budget, p.budget)
+	log.Info("devices of this machine", "found", found.String(), "missing", found.Missing, "budget", placement.FormatMemory(budget))
+	return host.Hardware{Devices: has, Budget: budget, Totals: found.Totals(), Found: found}
+}
+
+// memTotal is the machine's memory in bytes, 0 where the system does not tell.
+func memTotal() int64 {
+	m, err := mem.VirtualMemory()
+	if err != nil {
+		return 0
+	}
+	return int64(m.Total)
+}
