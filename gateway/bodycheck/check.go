@@ -1,6 +1,7 @@
 package bodycheck
 
 import (
+	"encoding/base64"
 	"slices"
 
 	"reveille/gateway/api"
@@ -38,11 +39,15 @@ type Check struct {
 	dropped []field
 	err     *api.Error
 
+	mediaBytes int // decoded
+
 	// Constrained is set by Finish for a body that asks for constrained output.
 	Constrained bool
 	// AnyObject is set by Finish for a body for llama.cpp that asks for a JSON object without a schema. llama.cpp then
 	// constrains nothing: it needs a schema.
 	AnyObject bool
+	// TextBytes is set by Finish: the bytes of the body without its media, for each of its prompts.
+	TextBytes int
 }
 
 // See takes in a top-level member. The last of several of one name wins, as
@@ -124,6 +129,10 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	if e := tooMuchToRank(c.values[querySlot], c.values[documentsSlot]); e != nil {
 		return 0, e
 	}
+	c.TextBytes = len(body) - base64.StdEncoding.EncodedLen(c.mediaBytes)
+	if v := c.values[promptSlot]; isMany(v) {
+		c.TextBytes /= max(v.Len(), 1)
+	}
 	if len(c.dropped) == 0 {
 		return 0, nil
 	}
@@ -159,6 +168,7 @@ func (c *Check) look(s *Spec, model func() Model) error {
 	} else if e := unbroken("system", v); e != nil {
 		return e
 	}
+	c.mediaBytes = p.media.pictureBytes + p.media.soundBytes
 	if v := c.values[embedSlot]; pictured(v) {
 		if m := model(); !m.Llama || !m.Sees {
 			return api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").With("input")
@@ -176,11 +186,16 @@ const (
 	maxPromptsCopy = 1 << 20 // bytes that engines keep once for each prompt, together
 )
 
+// isMany reports whether v is a list of prompts, and not the tokens of one.
+func isMany(v jsonscan.Value) bool {
+	return isList(v, func(item jsonscan.Value) bool { return item.Kind != jsonscan.Number })
+}
+
 // tooManyPrompts bounds a list of prompts. An engine makes a task of each, with a copy of all other fields of the body, of
 // which size is the length.
 func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
-	if v.Kind != jsonscan.Array || !isList(v, func(item jsonscan.Value) bool { return item.Kind != jsonscan.Number }) {
-		return nil // one prompt
+	if !isMany(v) {
+		return nil
 	}
 	n := v.Len()
 	if n > maxPrompts {

@@ -25,6 +25,7 @@ import (
 const (
 	maxPictures       = 8
 	maxPixels         = 40_000_000 // of a picture
+	maxAspect         = 200        // of a picture's longer side to the shorter: encoders that keep the ratio make ever more patches of it
 	maxPixelsAll      = 64_000_000 // of all pictures
 	maxScanned        = 20 * maxPixelsAll
 	maxPictureBytes   = 20_000_000 // of all pictures, decoded
@@ -73,6 +74,9 @@ func (m *media) pictureFile(param string, r io.Reader, size int) *api.Error {
 	}
 	if c.Width > maxPixels || c.Height > maxPixels || c.Width*c.Height > maxPixels {
 		return tooMuch(param, "A picture may have at most %d megapixels.", maxPixels/1_000_000)
+	}
+	if long, short := max(c.Width, c.Height), min(c.Width, c.Height); long > maxAspect*short {
+		return tooMuch(param, "A picture's longer side may be at most %d times the shorter.", maxAspect)
 	}
 	pixels := c.Width * c.Height
 	if c.ColorModel == color.NRGBA64Model || c.ColorModel == color.RGBA64Model || c.ColorModel == color.Gray16Model {

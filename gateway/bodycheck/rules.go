@@ -24,6 +24,7 @@ const (
 	texts     // a text, or a list of at most maxTexts
 	samplers  // a list of at most maxSamplers of samplerNames, or a text of samplerLetters, each once
 	few       // a list of 1 to 8 texts, of at most 256 bytes in all
+	biases    // an object of numbers by token, or a list of pairs of a token or text and a number, of at most 64 KiB
 	small     // anything of at most 64 KiB that nests at most 16 levels
 	object    // likewise, an object; members has rules of its members
 	prompts   // a text, tokens and texts, or a list of such
@@ -121,6 +122,11 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 		if v.Empty() || v.Len() > 8 || len(v.Raw) > 256 || !isList(v, isText) {
 			return wrong(name, "a list of 1 to 8 short texts")
 		}
+	case biases:
+		if !areBiases(v) {
+			return wrong(name, fmt.Sprintf("an object of biases by token, or a list of pairs of a token and its bias; biases are false or from -%d to %d", maxBias, maxBias))
+		}
+		return r.limit(name, v)
 	case small:
 		return r.limit(name, v)
 	case object:
@@ -177,6 +183,35 @@ func areSamplers(v jsonscan.Value) bool {
 		seen = append(seen, item.String())
 		return fresh
 	})
+}
+
+// maxBias bounds a bias. As a float of 32 bits a large one is infinite, and a token that both a bias and a grammar decide is
+// then not a number: the engine picks what the grammar forbids, and ends.
+const maxBias = 1_000_000
+
+func areBiases(v jsonscan.Value) bool {
+	w := jsonscan.WalkOf(v.Raw)
+	switch v.Kind {
+	case jsonscan.Object:
+		return w.Object(func([]byte) bool { return isBias(w.Raw()) })
+	case jsonscan.Array:
+		return w.Array(func() bool {
+			n := 0
+			return isList(w.Raw(), func(item jsonscan.Value) bool {
+				n++
+				return n == 1 && (isText(item) || isToken(item)) || n == 2 && isBias(item)
+			}) && n == 2
+		})
+	}
+	return false
+}
+
+func isBias(v jsonscan.Value) bool {
+	if v.Kind == jsonscan.Bool {
+		return true
+	}
+	x, err := strconv.ParseFloat(string(v.Raw), 64)
+	return v.Kind == jsonscan.Number && err == nil && x >= -maxBias && x <= maxBias
 }
 
 // checkMembers holds the members of an object to rules of their own.

@@ -20,6 +20,10 @@ const maxRun = 16 << 10
 // next break, whatever the kinds of characters.
 const maxUnbroken = 100_000
 
+// maxNesting is how many brackets a text may open without closing them. Engines read texts that hold JSON, such as the
+// arguments of calls, by recursion; some 50,000 levels fill a thread's stack of 64 MiB.
+const maxNesting = 10_000
+
 // breaks are the characters besides white space at which those tokenizers split a text.
 const (
 	asciiBreaks = "(|.,!?)"
@@ -107,6 +111,33 @@ type run struct {
 	kind     charKind
 	length   int
 	unbroken int // bytes since the last break
+	nesting  int // open brackets
+}
+
+// nests goes on with b as read does, and reports whether few enough brackets are open everywhere.
+func (r *run) nests(b []byte) bool {
+	for {
+		n := bytes.IndexAny(b, `[]{}\`)
+		if n < 0 {
+			return true
+		}
+		c, size := rune(b[n]), 1
+		if c == '\\' {
+			size = 2
+			if unit, ok := escapedUnit(b[n:]); ok {
+				c, size = unit, 6
+			}
+		}
+		switch c {
+		case '[', '{':
+			if r.nesting++; r.nesting > maxNesting {
+				return false
+			}
+		case ']', '}':
+			r.nesting = max(r.nesting-1, 0)
+		}
+		b = b[min(n+size, len(b)):]
+	}
 }
 
 // jump is how many bytes skip searches for a change of kind.
@@ -217,6 +248,9 @@ func unbroken(param string, v jsonscan.Value) *api.Error {
 func (r *run) add(param string, b []byte) *api.Error {
 	if !r.broken(b) {
 		return api.Newf(api.InvalidType, "'%s' has more than %d bytes in a row without white space and punctuation, which can crash a tokenizer; break them up.", param, maxUnbroken).With(param)
+	}
+	if !r.nests(b) {
+		return api.Newf(api.InvalidType, "'%s' opens more than %d brackets without closing them, which can crash a parser.", param, maxNesting).With(param)
 	}
 	if r.read(b) {
 		return nil

@@ -50,6 +50,15 @@ func TestRunsInTexts(t *testing.T) {
 		if _, _, err := check(tt.route, fmt.Appendf(nil, tt.body, strings.Repeat("a", maxRun-100)+strings.Repeat(" and", 4000)), sees); err != nil {
 			t.Errorf("%s %s with shorter runs: %v", tt.route, tt.body, err)
 		}
+		for _, open := range []string{"[ ", "{ ", `\u005b `, `\u007B `} {
+			body := fmt.Appendf(nil, tt.body, strings.Repeat(open, maxNesting+1))
+			if _, _, err := check(tt.route, body, sees); code(err) != "invalid_type" || !strings.Contains(err.Error(), "brackets") {
+				t.Errorf("%s %s with %q: %v", tt.route, tt.body, open, err)
+			}
+		}
+		if _, _, err := check(tt.route, fmt.Appendf(nil, tt.body, strings.Repeat("[ ", maxNesting-100)+strings.Repeat("] [", 4000)+strings.Repeat(`\\[ ]`, 4000)), sees); err != nil {
+			t.Errorf("%s %s with fewer brackets: %v", tt.route, tt.body, err)
+		}
 	}
 }
 

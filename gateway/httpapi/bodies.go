@@ -1,9 +1,13 @@
 package httpapi
 
 import (
+	"cmp"
+
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
+	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
+	"reveille/infra/policy"
 )
 
 // vet applies the rules for engine bodies to a body that the gateway has written itself, or that goes to an engine's own
@@ -24,10 +28,33 @@ func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 	}
 	c.s.m.droppedFields.Add(dropped)
 	c.constrained = check.Constrained
+	if err := c.s.fits(c.model, check.TextBytes); err != nil {
+		return err
+	}
 	if check.AnyObject {
 		c.body, err = jsonscan.Set(c.body, "response_format", []byte(`{"type":"json_object","schema":{"type":"object"}}`))
 	}
 	return err
+}
+
+const (
+	freeText    = 512 << 10 // bytes of text that every model gets: constraints, tools and such are among them
+	tokenText   = 16        // further bytes for each token of the context: texts have 2 to 6, escaped ones up to 12
+	longContext = 1 << 20   // tokens, for a model whose context is not known
+)
+
+// fits refuses a text that cannot fit a model's context. Engines read all of it before they notice, and templates and tokenizers
+// take time that can grow with the square.
+func (s *Server) fits(m *catalog.Model, text int) error {
+	if text <= freeText || m.Type != policy.LLM {
+		return nil
+	}
+	cat := s.cfg.Catalog()
+	_, context := s.contextOf(m, s.weightsOf(cat, m), s.effective(cat, m))
+	if int64(text) > freeText+tokenText*cmp.Or(context, longContext) {
+		return api.Newf(api.ContextLengthExceeded, "The request has %d bytes of text, far more than the model's context can hold.", text)
+	}
+	return nil
 }
 
 // engine is what the check of a body needs to know of the model.
