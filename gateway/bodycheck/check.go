@@ -46,7 +46,7 @@ type Check struct {
 	// AnyObject is set by Finish for a body for llama.cpp that asks for a JSON object without a schema. llama.cpp then
 	// constrains nothing: it needs a schema.
 	AnyObject bool
-	// TextBytes is set by Finish: the bytes of the body without its media, for each of its prompts.
+	// TextBytes is set by Finish: the bytes of an engine's body without its media and constraints, for each of its prompts.
 	TextBytes int
 }
 
@@ -129,9 +129,8 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	if e := tooMuchToRank(c.values[querySlot], c.values[documentsSlot]); e != nil {
 		return 0, e
 	}
-	c.TextBytes = len(body) - base64.StdEncoding.EncodedLen(c.mediaBytes)
-	if v := c.values[promptSlot]; isMany(v) {
-		c.TextBytes /= max(v.Len(), 1)
+	if !s.translated {
+		c.countText(len(body))
 	}
 	if len(c.dropped) == 0 {
 		return 0, nil
@@ -146,6 +145,17 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	}
 	jsonscan.Blank(body, places)
 	return len(places), nil
+}
+
+// countText sets TextBytes for a body of size bytes.
+func (c *Check) countText(size int) {
+	c.TextBytes = size - base64.StdEncoding.EncodedLen(c.mediaBytes)
+	for _, s := range [...]slot{toolsSlot, formatSlot, schemaSlot, grammarSlot, outputSlot} { // bounded by maxConstraint each
+		c.TextBytes -= len(c.values[s].Raw)
+	}
+	if v := c.values[promptSlot]; isMany(v) {
+		c.TextBytes /= max(v.Len(), 1)
+	}
 }
 
 // look checks content, tools and constraints.

@@ -47,6 +47,13 @@ func TestTextBytes(t *testing.T) {
 			t.Errorf("%.60s: %d, %v", body, c.TextBytes, err)
 		}
 	}
+	for route, body := range map[string]string{ // the engine's bodies are yet to be written
+		"ollama_chat": `{"messages":[{"content":"","images":["` + media + `"]}]}`, "responses": `{"input":"` + text + `"}`,
+	} {
+		if c, _, err := check(route, []byte(body), llama); err != nil || c.TextBytes != 0 {
+			t.Errorf("%s: %d, %v", route, c.TextBytes, err)
+		}
+	}
 	if c, _, err := check("completions", []byte(`{"prompt":["`+text+`","`+text+`"]}`), llama); err != nil || c.TextBytes < 6000 || c.TextBytes > 6100 {
 		t.Errorf("two prompts: %d, %v", c.TextBytes, err)
 	}

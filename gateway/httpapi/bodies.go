@@ -28,7 +28,7 @@ func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 	}
 	c.s.m.droppedFields.Add(dropped)
 	c.constrained = check.Constrained
-	if err := c.s.fits(c.model, check.TextBytes); err != nil {
+	if err := c.s.fits(c.model, check.TextBytes, c.context); err != nil {
 		return err
 	}
 	if check.AnyObject {
@@ -38,20 +38,20 @@ func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 }
 
 const (
-	freeText    = 512 << 10 // bytes of text that every model gets: constraints, tools and such are among them
-	tokenText   = 16        // further bytes for each token of the context: texts have 2 to 6, escaped ones up to 12
-	longContext = 1 << 20   // tokens, for a model whose context is not known
+	freeText    = 64 << 10 // bytes of text that every model gets
+	tokenText   = 16       // further bytes for each token of the context: texts have 2 to 6, escaped ones up to 12
+	longContext = 1 << 20  // tokens, for a model whose context is not known
 )
 
-// fits refuses a text that cannot fit a model's context. Engines read all of it before they notice, and templates and tokenizers
+// fits refuses a text that cannot fit a model's context, or the one that a load for the request asks for. Engines read all of it before they notice, and templates and tokenizers
 // take time that can grow with the square.
-func (s *Server) fits(m *catalog.Model, text int) error {
+func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
 	if text <= freeText || m.Type != policy.LLM {
 		return nil
 	}
 	cat := s.cfg.Catalog()
-	_, context := s.contextOf(m, s.weightsOf(cat, m), s.effective(cat, m))
-	if int64(text) > freeText+tokenText*cmp.Or(context, longContext) {
+	context, most := s.contextOf(m, s.weightsOf(cat, m), s.effective(cat, m))
+	if int64(text) > freeText+tokenText*max(asked, cmp.Or(context, most, longContext)) {
 		return api.Newf(api.ContextLengthExceeded, "The request has %d bytes of text, far more than the model's context can hold.", text)
 	}
 	return nil

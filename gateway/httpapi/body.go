@@ -19,6 +19,8 @@ type call struct {
 	asked string // the name that the client used
 	body  []byte // what the engine gets
 
+	context int64 // tokens that a load for the request asks for, 0 for none
+
 	constrained bool // the body constrains the output by a grammar, a schema or tools
 }
 

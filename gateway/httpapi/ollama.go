@@ -37,6 +37,11 @@ func (r *request) ollamaCall() (*ollamaCall, error) {
 	if o.q, err = ollama.Parse(c.body); err != nil {
 		return nil, err
 	}
+	if o.manages() {
+		if c.context, err = o.q.Context(); err != nil {
+			return nil, err
+		}
+	}
 	o.keep, o.keeping, err = o.q.KeepAlive()
 	return o, err
 }
