@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -19,7 +18,7 @@ var errTurn = errors.New("the request's turn did not come in time")
 // none; the request is answered then.
 func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	e, ok := x.pass.Engine.(fairqueue.Limited)
-	if !ok || !computes(ctx) || e.Slots() == nil {
+	if !ok || reads(ctx) || e.Slots() == nil {
 		return true
 	}
 	slots, tenant := e.Slots(), string(ctx.Request.Header.Peek(rpc.HeaderTenant))
@@ -48,9 +47,6 @@ func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	return false
 }
 
-// computes reports whether a request makes the engine compute. Readings of its state, and counts of tokens, do not wait
-// behind those that do.
-func computes(ctx *fasthttp.RequestCtx) bool {
-	path := string(ctx.Path())
-	return ctx.IsPost() && !strings.HasSuffix(path, "tokenize") && !strings.HasSuffix(path, "/count_tokens") && !strings.HasSuffix(path, "/input_tokens")
-}
+// reads reports whether a request only reads the engine's state, which does not wait. All others compute: a template or a
+// tokenizer works on their bodies, if not the model.
+func reads(ctx *fasthttp.RequestCtx) bool { return ctx.IsGet() || ctx.IsHead() }
