@@ -14,7 +14,7 @@ import (
 
 const (
 	strayTick  = time.Second // between two looks at an engine's CPU time
-	strayShare = 0.5         // of a core: an idle engine takes next to nothing, a stray thread all of one
+	strayShare = 0.1         // of a core: an idle engine takes next to nothing, a stray thread what a busy machine leaves of one
 )
 
 var errStray = errors.New("it computes, although no slot is at work and no answer goes out")

@@ -7,8 +7,11 @@ import (
 	"net/http"
 	"os/exec"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
 
 	"reveille/runner/httpapi"
 	"reveille/testenv/kit"
@@ -24,6 +27,30 @@ func spin(t *testing.T) (pid int) {
 	return c.Process.Pid
 }
 
+// hold lets a process have a share of a core on average, as a busy machine would.
+func hold(t *testing.T, pid int, share float64) {
+	began := time.Now()
+	var work sync.WaitGroup
+	work.Go(func() {
+		for ; t.Context().Err() == nil; time.Sleep(10 * time.Millisecond) {
+			p, err := process.NewProcess(int32(pid))
+			if err != nil {
+				return
+			}
+			used, err := p.Times()
+			if err != nil {
+				return
+			}
+			signal := syscall.SIGSTOP
+			if used.User+used.System < share*time.Since(began).Seconds() {
+				signal = syscall.SIGCONT
+			}
+			_ = syscall.Kill(pid, signal)
+		}
+	})
+	t.Cleanup(work.Wait) // before that of spin, until which the pid is nobody else's
+}
+
 // An engine that computes outside its loop, for nobody, is ended. One that computes for its slots, that answers others or
 // that rests is not.
 func TestStrayThread(t *testing.T) {
@@ -31,10 +58,12 @@ func TestStrayThread(t *testing.T) {
 	for name, c := range map[string]struct {
 		slots    string
 		computes bool
-		answers  bool // others, all the time
+		share    float64 // of a core that it gets, 0 for all that there is
+		answers  bool    // others, all the time
 		ended    bool
 	}{
 		"stray":              {slots: idle, computes: true, ended: true},
+		"on a busy machine":  {slots: idle, computes: true, share: 0.2, ended: true},
 		"for a slot":         {slots: working, computes: true},
 		"for others":         {slots: idle, computes: true, answers: true},
 		"rests":              {slots: idle},
@@ -53,6 +82,9 @@ func TestStrayThread(t *testing.T) {
 			f.loop = "/slots"
 			if c.computes {
 				f.pid = spin(t)
+				if c.share > 0 {
+					hold(t, f.pid, c.share)
+				}
 			}
 			b.engines.handle = func(conn net.Conn, r *http.Request) {
 				if r.URL.Path == "/slots" {
