@@ -285,7 +285,7 @@ func (x *exchange) asError(err error) *api.Error {
 	case errors.Is(err, relay.ErrTimeout):
 		return api.New(api.UpstreamTimeout, "The model did not answer in time.").WithCause(err)
 	case errors.Is(err, relay.ErrTooLarge):
-		return api.New(api.InvalidRequest, "The answer is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
+		return api.New(api.InvalidRequest, "The answer is too long or nests too deep: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
 	case errors.Is(err, relay.ErrBadReply):
 		return api.NotUnderstood().WithCause(err)
 	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):

@@ -89,14 +89,23 @@ func (r *Response) vet(data []byte) bool {
 		}
 	}
 	if !r.json.feed(data) || r.phase == phaseEnded && !r.json.whole() {
-		_ = r.fail(ErrBadReply, errJSON)
+		_ = r.rejectJSON(&r.json)
 		return false
 	}
 	return true
 }
 
-// HoldJSON makes a body that is not one JSON text an ErrBadReply, and, unless most is 0, one of more than most bytes an
-// ErrTooLarge. It reads up to limit bytes ahead, so that a fault within them is known before the head is passed on, as is
+// rejectJSON ends an exchange whose answer holds the text j, which is not JSON or nests too deep.
+func (r *Response) rejectJSON(j *jsonText) error {
+	if j.state == jsonDeep { // by what the request asked for, as it is with one that is too long
+		r.rest = nil
+		return r.fail(ErrTooLarge, errDepth)
+	}
+	return r.Reject(errJSON)
+}
+
+// HoldJSON makes a body that is not one JSON text an ErrBadReply, and one that nests too deep or, unless most is 0, has more
+// than most bytes an ErrTooLarge. It reads up to limit bytes ahead, so that a fault within them is known before the head is passed on, as is
 // a Content-Length above most. A body of unknown length whose fault shows later is passed on up to the fault; then its
 // chunked body ends without a last chunk and the connection closes, so that a client never takes it for complete. At most
 // limit bytes are held. Its errors are those of a read.

@@ -15,7 +15,7 @@ var (
 	ErrBroken = errors.New("upstream connection broke")
 	// ErrBadReply: the answer is not HTTP/1.x, or its framing or an event breaks a rule.
 	ErrBadReply = errors.New("bad upstream reply")
-	// ErrTooLarge: the answer, or a line of its stream, is longer than the limit for it.
+	// ErrTooLarge: the answer, or a line of its stream, is longer than the limit for it, or its JSON nests too deep.
 	ErrTooLarge = errors.New("upstream reply too large")
 	// ErrTimeout: the head or the body did not begin within Request.FirstByte, a body fell silent for Request.Silence,
 	// or the upstream stopped taking the request.

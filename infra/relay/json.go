@@ -6,9 +6,12 @@ import (
 	"math/bits"
 )
 
-var errJSON = errors.New("not JSON")
+var (
+	errJSON  = errors.New("not JSON")
+	errDepth = errors.New("nesting too deep")
+)
 
-// maxDepth is how deep arrays and objects may be nested in an answer.
+// maxDepth is how deep arrays and objects may be nested in an answer. What a request makes a model write may nest deeper.
 const maxDepth = 512
 
 // The states of a JSON text, and behind them what is to be done instead of going to another state at once.
@@ -43,7 +46,8 @@ const (
 	jsonN
 	jsonNu
 	jsonNul
-	jsonBad
+	jsonBad  // not JSON
+	jsonDeep // too deep, whatever follows
 
 	jsonStates
 
@@ -61,7 +65,7 @@ const (
 var jsonSteps = func() (steps [jsonStates][256]uint8) {
 	for s := range steps {
 		for c := range steps[s] {
-			steps[s][c] = jsonBad
+			steps[s][c] = max(jsonBad, uint8(s))
 		}
 	}
 	on := func(state uint8, chars string, next uint8) {
@@ -144,7 +148,7 @@ type jsonText struct {
 	object [maxDepth / 64]uint64 // bit i: what encloses at depth i+1 is an object
 }
 
-// feed takes the next piece; false means that the text is not JSON, and stays.
+// feed takes the next piece; false means that the text is not JSON or nests too deep, and stays.
 func (j *jsonText) feed(p []byte) bool {
 	state := j.state
 	for i := 0; i < len(p); i++ {
@@ -158,7 +162,7 @@ func (j *jsonText) feed(p []byte) bool {
 		}
 	}
 	j.state = state
-	return state != jsonBad
+	return state < jsonBad
 }
 
 // do carries out what a byte asks for and returns the next state.
@@ -192,7 +196,7 @@ func (j *jsonText) do(what uint8) uint8 {
 
 func (j *jsonText) enter(object bool) uint8 {
 	if j.depth == maxDepth {
-		return jsonBad
+		return jsonDeep
 	}
 	at, bit := j.depth/64, uint64(1)<<(j.depth%64)
 	j.depth++

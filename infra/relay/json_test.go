@@ -136,6 +136,7 @@ func BenchmarkJSONText(b *testing.B) {
 func TestHoldJSON(t *testing.T) {
 	const limit = 64 << 10
 	long := `{"text":"` + strings.Repeat("long ", limit/4) + `"}`
+	deep := `{"content":[{"input":` + strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth) + `}]}`
 	sized := func(body string) string {
 		return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}
@@ -164,6 +165,10 @@ func TestHoldJSON(t *testing.T) {
 		{name: "longer, within the limit", reply: sized(long[:limit/2])},
 		{name: "too long", reply: sized(`"` + strings.Repeat("x", 4*limit) + `"`)},
 		{name: "too long, chunked", reply: chunked(`"`, strings.Repeat("x", 2*limit), strings.Repeat("x", 2*limit), `"`), cut: true},
+		{name: "too deep", reply: sized(deep)},
+		{name: "too deep, chunked", reply: chunked(deep[:100], deep[100:])},
+		{name: "too deep behind the limit", reply: sized(`[` + long + `,` + deep + `]`), cut: true},
+		{name: "not JSON, then deep", reply: sized(`}` + deep)},
 		{name: "long and incomplete", reply: sized(long[:len(long)-1]), cut: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -183,7 +188,7 @@ func TestHoldJSON(t *testing.T) {
 				body, err = r.AppendBody(nil, 1<<30)
 			}
 			kind := ErrBadReply
-			if strings.HasPrefix(tc.name, "too long") {
+			if strings.HasPrefix(tc.name, "too ") {
 				kind = ErrTooLarge
 			}
 			if good := tc.body != ""; good && (err != nil || string(body) != tc.body) || !good && !errors.Is(err, kind) {
@@ -206,6 +211,7 @@ func TestStreamOfJSON(t *testing.T) {
 		"good":       {chunk("data: {}\n\n") + chunk("data: [DONE]\n\n") + "0\r\n\r\n", "", "data: {}\n\ndata: [DONE]\n\n"},
 		"one is bad": {chunk("data: {}\n\ndata: {\"choices\": [{\n\n"), "", "data: {}\n\ndata: {\"error\"}\n\n"},
 		"in pieces":  {chunk("data: {}\n\n") + chunk("data: {\"a"), chunk("\": x\n\n"), "data: {}\n\ndata: {\"a\n\ndata: {\"error\"}\n\n"},
+		"too deep":   {chunk("data: {}\n\ndata: " + strings.Repeat("[", maxDepth+1)), "", "data: {}\n\ndata: {\"error\"}\n\n"},
 		"unfinished": {chunk("data: {}\n\n") + chunk("data: {\"a"), "0\r\n\r\n", "data: {}\n\ndata: {\"a\n\ndata: {\"error\"}\n\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -227,7 +233,11 @@ func TestStreamOfJSON(t *testing.T) {
 			if err != nil || string(data) != tc.want {
 				t.Errorf("%q, %v; want %q", data, err, tc.want)
 			}
-			if err := <-ended; (err != nil) != (name != "good") || err != nil && !errors.Is(err, ErrBadReply) {
+			kind := ErrBadReply
+			if name == "too deep" {
+				kind = ErrTooLarge
+			}
+			if err := <-ended; (err != nil) != (name != "good") || err != nil && !errors.Is(err, kind) {
 				t.Errorf("ended with %v", err)
 			}
 			close(script)

@@ -44,8 +44,8 @@ type StreamConfig struct {
 	// Errors says that an event whose data is an object with an error ends the stream with an *EventError, instead of being
 	// relayed.
 	Errors bool
-	// JSON says that events hold JSON, or [DONE]. Another is an ErrBadReply, and none of it that came with the bytes that
-	// show this is relayed.
+	// JSON says that events hold JSON, or [DONE]. Another is an ErrBadReply, one that nests too deep an ErrTooLarge, and none
+	// of it that came with the bytes that show this is relayed.
 	JSON bool
 	// MaxLine is the longest line relayed, in bytes; default DefaultMaxLine. A longer one is an ErrTooLarge.
 	MaxLine int
@@ -221,7 +221,7 @@ func (s *Stream) relay() ([]byte, error) {
 				return s.pinged(), nil
 			}
 		case err == io.EOF && s.cfg.JSON && !s.vetted.whole():
-			return nil, s.resp.Reject(errJSON)
+			return nil, s.resp.rejectJSON(&s.vetted.data)
 		case err != nil:
 			return nil, err
 		default:
@@ -229,7 +229,7 @@ func (s *Stream) relay() ([]byte, error) {
 			if s.cfg.JSON {
 				good, ok := s.vetted.take(b)
 				if b = b[:good]; !ok {
-					_ = s.resp.Reject(errJSON) // for the next read
+					_ = s.resp.rejectJSON(&s.vetted.data) // for the next read
 				}
 			}
 			if i := s.errorAt(b); i >= 0 {

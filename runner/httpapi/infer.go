@@ -202,7 +202,7 @@ func describeError(err error) (status int, code, message string) {
 	case errors.Is(err, relay.ErrTimeout):
 		return fasthttp.StatusGatewayTimeout, "upstream_timeout", "The engine did not answer in time."
 	case errors.Is(err, relay.ErrTooLarge): // by what the request asked for, and no fault of the engine
-		return fasthttp.StatusBadRequest, "invalid_request", "The answer is longer than 16 MiB: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
+		return fasthttp.StatusBadRequest, "invalid_request", "The answer is longer than 16 MiB or nests too deep: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
 	case errors.Is(err, relay.ErrBadReply):
 		return fasthttp.StatusBadGateway, "bad_engine_reply", "The engine's answer could not be understood."
 	}

@@ -117,11 +117,12 @@ func TestRow11EngineDoesNotInfer(t *testing.T) {
 }
 
 // Row 12: an engine that answers with something that is no answer. What shows at once is told with a status, what shows
-// later ends a stream with an error event. An answer over 16 MiB is the request's fault. The third time in a minute the engine is restarted.
+// later ends a stream with an error event. An answer over 16 MiB, or one that nests
+// too deep, is the request's fault. The third time in a minute the engine is restarted.
 func TestRow12Garbage(t *testing.T) {
 	t.Parallel()
 	kinds := []string{"framing", "content-type", "json"}
-	models := calls.Catalogue{"line": "llm, " + calls.Options("--garbage line")}
+	models := calls.Catalogue{"line": "llm, " + calls.Options("--garbage line"), "depth": "llm, " + calls.Options("--garbage depth")}
 	for _, kind := range kinds {
 		models[kind] = "llm, " + calls.Options("--garbage "+kind)
 	}
@@ -149,13 +150,15 @@ func TestRow12Garbage(t *testing.T) {
 		}
 	}
 	tooLarge := calm{status: 400, typ: "invalid_request_error", code: "invalid_request", final: true}
-	for range 4 { // over 16 MiB: the request's fault, and no reason to restart the engine
-		tooLarge.must(t, "an answer too large", ask("line", false))
-	}
-	a := ask("line", true)
-	endsWith(t, "a stream too large", a.LastEvent(), a.Err, "invalid_request")
-	if n := w.spawns("line"); n != 1 {
-		t.Errorf("%d starts for answers that are too large, want 1", n)
+	for _, kind := range []string{"line", "depth"} { // the request's fault, and no reason to restart the engine
+		for range 4 {
+			tooLarge.must(t, kind, ask(kind, false))
+		}
+		a := ask(kind, true)
+		endsWith(t, kind+", stream", a.LastEvent(), a.Err, "invalid_request")
+		if n := w.spawns(kind); n != 1 {
+			t.Errorf("%s: %d starts, want 1", kind, n)
+		}
 	}
 }
 
