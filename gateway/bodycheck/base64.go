@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+
+	"reveille/gateway/api"
 )
 
 // errLineEnd: engines read base64 up to the first line end, so what follows would be checked and not read.
@@ -20,6 +22,14 @@ type base64Reader struct {
 	decoded [6 << 10]byte
 	bytes   []byte // of decoded, unread
 	err     error
+}
+
+// cause returns e, the error of what was read from b, or where that ends at a line end, the error that says so. nil stays nil.
+func (b *base64Reader) cause(param string, e *api.Error) *api.Error {
+	if e != nil && b.err == errLineEnd {
+		return api.New(api.InvalidType, "Base64 must have no line ends here: engines read it to the first one.").With(param)
+	}
+	return e
 }
 
 func (b *base64Reader) Read(p []byte) (int, error) {

@@ -28,12 +28,11 @@ const (
 	maxAspect         = 200        // of a picture's longer side to the shorter: encoders that keep the ratio make ever more patches of it
 	maxPixelsAll      = 64_000_000 // of all pictures
 	maxScanned        = 20 * maxPixelsAll
-	maxPictureBytes   = 20_000_000 // of all pictures, decoded
+	maxPictureBytes   = 20_000_000 // of all pictures and videos, decoded
 	maxSounds         = 8
 	maxSoundBytes     = 25_000_000 // of all sounds, decoded
 	maxSoundSeconds   = 2 * 3600   // of all sounds of a form
 	maxMessageSeconds = 1800       // of all sounds of messages, which engines hold whole as numbers
-	maxFilmBytes      = 20_000_000
 )
 
 // headBytes is how much of a file is read for its dimensions. A JPEG may have
@@ -42,33 +41,43 @@ const headBytes = 1 << 20
 
 // media counts the media of a request.
 type media struct {
-	pictures, pixels, pictureBytes int
-	scanned                        int // pixels, once for each scan of a progressive file
-	sounds, soundBytes             int
-	soundSeconds                   int
+	pictures     tally // and videos, which cost an engine as much
+	pixels       int
+	scanned      int // pixels, once for each scan of a progressive file
+	sounds       tally
+	soundSeconds int
+}
+
+// tally counts files of one sort.
+type tally struct{ files, bytes int }
+
+// add counts a file of size bytes and checks that there are at most files and bytes of what the sort is called.
+func (t *tally) add(param, what string, size, files, bytes int) *api.Error {
+	t.files++
+	t.bytes += size
+	if t.files > files {
+		return tooMuch(param, "A request may hold at most %d "+what+".", files)
+	}
+	if t.bytes > bytes {
+		return tooMuch(param, "The "+what+" of a request may have at most %d bytes.", bytes)
+	}
+	return nil
 }
 
 // picture checks a picture in base64 of about encoded bytes: its format is
 // known and its dimensions, which its header tells, are within bounds.
 func (m *media) picture(param string, text *jsonscan.TextReader, encoded int) *api.Error {
-	return m.pictureFile(param, &base64Reader{text: text}, base64.StdEncoding.DecodedLen(encoded))
+	r := &base64Reader{text: text}
+	return r.cause(param, m.pictureFile(param, r, base64.StdEncoding.DecodedLen(encoded)))
 }
 
 // pictureFile is picture for a file of size bytes.
 func (m *media) pictureFile(param string, r io.Reader, size int) *api.Error {
-	m.pictures++
-	m.pictureBytes += size
-	if m.pictures > maxPictures {
-		return tooMuch(param, "A request may hold at most %d pictures.", maxPictures)
-	}
-	if m.pictureBytes > maxPictureBytes {
-		return tooMuch(param, "The pictures of a request may have at most %d bytes.", maxPictureBytes)
+	if e := m.pictures.add(param, "pictures", size, maxPictures, maxPictureBytes); e != nil {
+		return e
 	}
 	var seen bytes.Buffer
 	c, form, err := image.DecodeConfig(io.TeeReader(io.LimitReader(r, headBytes), &seen))
-	if errors.Is(err, errLineEnd) {
-		return lineEnd(param)
-	}
 	if err != nil || c.Width <= 0 || c.Height <= 0 {
 		return api.New(api.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").With(param)
 	}
@@ -112,9 +121,6 @@ func (m *media) content(param, form string, pixels int, r *bufio.Reader) *api.Er
 			return tooMuch(param, "The JPEG files of a request may have at most %d megapixels, counted once for each scan.", maxScanned/1_000_000)
 		}
 	}
-	if errors.Is(err, errLineEnd) {
-		return lineEnd(param)
-	}
 	if err != nil {
 		return api.New(api.InvalidType, "A PNG, JPEG or GIF file is damaged, or holds more data than its size needs.").With(param)
 	}
@@ -124,15 +130,18 @@ func (m *media) content(param, form string, pixels int, r *bufio.Reader) *api.Er
 // sound checks a sound in base64: a WAV or an MP3 file, the formats of OpenAI's API. Nothing that a decoder could refuse as
 // the one and then read as something else is accepted.
 func (m *media) sound(param string, text *jsonscan.TextReader, encoded int) *api.Error {
-	size := base64.StdEncoding.DecodedLen(encoded)
+	r := &base64Reader{text: text}
+	return r.cause(param, m.soundFile(param, r, base64.StdEncoding.DecodedLen(encoded)))
+}
+
+// soundFile is sound for a file of size bytes.
+func (m *media) soundFile(param string, r io.Reader, size int) *api.Error {
 	if e := m.countSound(param, size); e != nil {
 		return e
 	}
-	b := bufio.NewReaderSize(&base64Reader{text: text}, 16<<10)
+	b := bufio.NewReaderSize(r, 16<<10)
 	head, err := b.Peek(12)
 	switch {
-	case errors.Is(err, errLineEnd):
-		return lineEnd(param)
 	case err == nil && string(head[:4]) == "RIFF" && string(head[8:]) == "WAVE":
 		return m.wav(param, b, size, maxMessageSeconds)
 	case err == nil && (string(head[:3]) == "ID3" || head[0] == 0xFF && head[1]&0xE0 == 0xE0):
@@ -181,31 +190,14 @@ func (m *media) upload(param string, r io.Reader, size int) *api.Error {
 	return m.mp3(param, b, size, maxSoundSeconds) // decoders take frames from anything
 }
 
-// countSound counts a sound of size bytes.
 func (m *media) countSound(param string, size int) *api.Error {
-	m.sounds++
-	m.soundBytes += size
-	if m.sounds > maxSounds {
-		return tooMuch(param, "A request may hold at most %d sounds.", maxSounds)
-	}
-	if m.soundBytes > maxSoundBytes {
-		return tooMuch(param, "The sounds of a request may have at most %d bytes.", maxSoundBytes)
-	}
-	return nil
-}
-
-func lineEnd(param string) *api.Error {
-	return api.New(api.InvalidType, "Base64 must have no line ends here: engines read it to the first one.").With(param)
+	return m.sounds.add(param, "sounds", size, maxSounds, maxSoundBytes)
 }
 
 // film checks a video in base64: its container and its size.
 func (m *media) film(param string, text *jsonscan.TextReader, encoded int) *api.Error {
-	m.pictures++ // each costs an engine as much as pictures do
-	if m.pictures > maxPictures {
-		return tooMuch(param, "A request may hold at most %d pictures and videos.", maxPictures)
-	}
-	if m.pictureBytes += base64.StdEncoding.DecodedLen(encoded); m.pictureBytes > maxFilmBytes {
-		return tooMuch(param, "The videos of a request may have at most %d bytes.", maxFilmBytes)
+	if e := m.pictures.add(param, "pictures and videos", base64.StdEncoding.DecodedLen(encoded), maxPictures, maxPictureBytes); e != nil {
+		return e
 	}
 	var head [12]byte
 	_, _ = io.ReadFull(&base64Reader{text: text}, head[:])

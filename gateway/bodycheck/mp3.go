@@ -60,6 +60,9 @@ var bitRates = map[bool][4][15]int{
 	},
 }
 
+// lowestBitRate is that of the frame's version and layer, in bit/s.
+func (h mpegHeader) lowestBitRate() int { return bitRates[h.first()][h.layer()][1] * 1000 }
+
 // padding is how many bytes the frame has besides those that its bit rate tells.
 func (h mpegHeader) padding() int {
 	switch {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"io"
 
 	"reveille/gateway/api"
@@ -111,10 +110,7 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 // wavData checks how long the data of a WAV file lasts: as many bytes as its chunk announces, or as there are.
 func (m *media) wavData(param string, b *bufio.Reader, rate, perFrame uint64, length int64, most int) *api.Error {
 	n, err := io.CopyN(io.Discard, b, length)
-	switch {
-	case errors.Is(err, errLineEnd):
-		return lineEnd(param)
-	case ignoreEnd(err) != nil:
+	if ignoreEnd(err) != nil {
 		return damagedSound(param, "WAV")
 	}
 	return m.seconds(param, rate, uint64(n)/perFrame, most)
@@ -206,8 +202,6 @@ func (m *media) mp3(param string, b *bufio.Reader, size, most int) *api.Error {
 	told.look(true)
 	rate, samples := meter.end()
 	switch {
-	case errors.Is(err, errLineEnd):
-		return lineEnd(param)
 	case ignoreEnd(err) != nil, meter.freeForm:
 		return damagedSound(param, "MP3")
 	case refused != nil:
@@ -231,13 +225,9 @@ func (m *media) mp3Told(param string, size, most int, refused **api.Error) *scan
 		if *refused != nil || !ok {
 			return
 		}
-		bitrate := 8_000
-		if h.first() || h.layer() == 1 {
-			bitrate = 32_000
-		}
 		rate, samples := uint64(h.rate()), uint64(h.samples())
 		switch {
-		case !vbri && at[7]&1 == 0 || frames == 1<<32-1, frames > uint64(size/(h.samples()/8*bitrate/h.rate())+2):
+		case !vbri && at[7]&1 == 0 || frames == 1<<32-1, frames > uint64(size/(h.samples()/8*h.lowestBitRate()/h.rate())+2):
 			*refused = damagedSound(param, "MP3")
 		case frames*samples > rate*uint64(most):
 			*refused = tooMuch(param, "A sound may last at most %d seconds here.", most)
