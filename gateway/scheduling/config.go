@@ -8,6 +8,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
+	"reveille/infra/power"
 	"reveille/infra/state"
 )
 
@@ -24,10 +25,8 @@ type Store interface {
 	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
 	CancelSleep(ctx context.Context, host, sweep, token string) error
 	BeginStop(ctx context.Context, host, sweep, token string) error
-	HoldStop(ctx context.Context, host, sweep, token string) error
-	EndStop(ctx context.Context, host, sweep, token, failure string) error
+	power.StopStore
 	Forget(ctx context.Context, host string, limit time.Duration) error
-	LeaveStop(ctx context.Context, host, sweep, token string) error
 }
 
 // Mirror is the gate's view of the pool; [*state.Mirror] is one.

@@ -3,7 +3,6 @@ package scheduling
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"reveille/gateway/api"
@@ -166,8 +165,6 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 
 // turnOff turns off the machine of a host whose runner has confirmed. A sweep finishes what it leaves undone.
 func (g *Gate) turnOff(ctx context.Context, host, token string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, stopFor, fmt.Errorf("not off within %v", stopFor))
-	defer cancel()
 	switch err := g.store.BeginStop(ctx, host, g.id, token); {
 	case errors.Is(err, state.ErrWanted):
 		return api.Newf(api.ModelBusyConflict, "Work came for the host '%s'.", host)
@@ -176,36 +173,14 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	case err != nil:
 		return unavailable(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- g.cfg.Stopper.Sleep(ctx, host) }()
-	hold := time.NewTicker(wakeRenew)
-	defer hold.Stop()
-	for {
-		select {
-		case <-hold.C:
-			if err := g.store.HoldStop(ctx, host, g.id, token); errors.Is(err, state.ErrNotOwner) || errors.Is(err, state.ErrGone) {
-				cancel() // another has the power of the host by now
-			}
-		case err := <-done:
-			var told error
-			after := context.WithoutCancel(ctx)
-			switch {
-			case err == nil:
-				told = g.store.EndStop(after, host, g.id, token, "")
-			case power.Unfinished(err):
-				told = g.store.LeaveStop(after, host, g.id, token)
-			default:
-				told = g.store.EndStop(after, host, g.id, token, err.Error())
-			}
-			if told != nil {
-				g.log.Debug("end of a stop", "host", host, "error", told)
-			}
-			if err != nil {
-				return api.Newf(api.NoCapacity, "The host '%s' sleeps, but is not known to be off; a sweep of the warmer tries again.", host).WithCause(err)
-			}
-			return nil
-		}
+	failure, err := power.TurnOff(ctx, g.store, host, g.id, token, stopFor, g.cfg.Stopper.Sleep)
+	if err != nil {
+		g.log.Debug("end of a stop", "host", host, "error", err)
 	}
+	if failure != nil {
+		return api.Newf(api.NoCapacity, "The host '%s' sleeps, but is not known to be off; a sweep of the warmer tries again.", host).WithCause(failure)
+	}
+	return nil
 }
 
 // pause waits; the error is the context's.

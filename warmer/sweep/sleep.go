@@ -190,19 +190,12 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	case err != nil:
 		return Action{}, err
 	}
-	err := withLease(ctx, r.PowerCall,
-		func(ctx context.Context) error { return r.store.HoldStop(ctx, n.host, r.ID, n.token) },
-		func(ctx context.Context) error { return r.power.Sleep(ctx, n.host) })
-	ctx = context.WithoutCancel(ctx)
-	switch {
-	case err == nil:
-		err = r.store.EndStop(ctx, n.host, r.ID, n.token, "")
-	case power.Unfinished(err):
-		a.Result, a.Error = Unfinished, err.Error()
-		err = r.store.LeaveStop(ctx, n.host, r.ID, n.token)
-	default:
-		a.Result, a.Error = Failed, err.Error()
-		err = r.store.EndStop(ctx, n.host, r.ID, n.token, a.Error)
+	failure, err := power.TurnOff(ctx, r.store, n.host, r.ID, n.token, r.PowerCall, r.power.Sleep)
+	if failure != nil {
+		a.Result, a.Error = Failed, failure.Error()
+		if power.Unfinished(failure) {
+			a.Result = Unfinished
+		}
 	}
 	if isMended(err) {
 		err = nil

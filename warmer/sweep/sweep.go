@@ -24,6 +24,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
+	"reveille/infra/power"
 	"reveille/infra/state"
 )
 
@@ -42,9 +43,7 @@ type Store interface {
 	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
 	CancelSleep(ctx context.Context, host, sweep, token string) error
 	BeginStop(ctx context.Context, host, sweep, token string) error
-	HoldStop(ctx context.Context, host, sweep, token string) error
-	EndStop(ctx context.Context, host, sweep, token, failure string) error
-	LeaveStop(ctx context.Context, host, sweep, token string) error
+	power.StopStore
 	MarkLost(ctx context.Context, host string) error
 	EndStranded(ctx context.Context, host string, limit time.Duration) error
 	EndUnseen(ctx context.Context, host string, limit time.Duration) error
@@ -196,32 +195,4 @@ func (r *run) note(a Action) {
 	if !r.DryRun {
 		r.log.Info("sweep", "action", a.Kind, "host", a.Host, "model", a.Model, "result", a.Result, "reason", a.Reason, "error", a.Error)
 	}
-}
-
-// withLease calls do while a lease is kept by renew, and cuts it off when the lease is another's.
-func withLease(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	done := make(chan struct{})
-	kept := make(chan struct{})
-	go func() {
-		defer close(kept)
-		tick := time.NewTicker(state.WakeLease / 3)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				if err := renew(ctx); errors.Is(err, state.ErrNotOwner) || errors.Is(err, state.ErrGone) {
-					cancel()
-					return
-				}
-			}
-		}
-	}()
-	err := do(ctx)
-	close(done)
-	<-kept
-	return err
 }

@@ -102,7 +102,7 @@ func (r *run) unfit(s *state.Snapshot) map[string]string {
 // wakeHost carries out a duty to wake a host. When the driver accepted, the duty's lease is left to end: the runner
 // registers, or whoever waits then, a gateway or the next sweep, takes over.
 func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
-	err := withLease(ctx, r.PowerCall, func(ctx context.Context) error {
+	err := power.WithLease(ctx, r.PowerCall, func(ctx context.Context) error {
 		err := r.store.RenewWake(ctx, host, token)
 		if errors.Is(err, state.ErrAwake) {
 			return state.ErrGone // nothing is left to wake

@@ -1,0 +1,64 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// StopStore is what TurnOff asks of the pool's state; *state.Store is one.
+type StopStore interface {
+	HoldStop(ctx context.Context, host, owner, token string) error
+	EndStop(ctx context.Context, host, owner, token, failure string) error
+	LeaveStop(ctx context.Context, host, owner, token string) error
+}
+
+// TurnOff turns off the machine of a host whose stop owner has begun (state.Store.BeginStop). It keeps the host's power lease
+// while sleep works, for at most limit, and then releases it; a later sweep goes on with what was not finished. failure is
+// sleep's error, told the store's as the lease was released, also where it is another's by then.
+func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (failure, told error) {
+	failure = WithLease(ctx, limit,
+		func(ctx context.Context) error { return store.HoldStop(ctx, host, owner, token) },
+		func(ctx context.Context) error { return sleep(ctx, host) })
+	ctx = context.WithoutCancel(ctx)
+	switch {
+	case failure == nil:
+		told = store.EndStop(ctx, host, owner, token, "")
+	case Unfinished(failure):
+		told = store.LeaveStop(ctx, host, owner, token)
+	default:
+		told = store.EndStop(ctx, host, owner, token, failure.Error())
+	}
+	return failure, told
+}
+
+// WithLease calls do, for at most limit, while a lease of state.WakeLease is kept by renew, and cuts it off when the lease is
+// another's.
+func WithLease(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	done := make(chan struct{})
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		tick := time.NewTicker(state.WakeLease / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				if err := renew(ctx); errors.Is(err, state.ErrNotOwner) || errors.Is(err, state.ErrGone) {
+					cancel()
+					return
+				}
+			}
+		}
+	}()
+	err := do(ctx)
+	close(done)
+	<-kept
+	return err
+}
