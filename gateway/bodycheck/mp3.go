@@ -90,8 +90,7 @@ func (h mpegHeader) follows(b []byte) bool {
 }
 
 const (
-	mostFrame    = 1729 // bytes of a frame whose header tells a bit rate
-	mostFreeForm = 2304 // of another, as far as decoders look
+	mostFreeForm = 2304 // bytes of a frame without a bit rate, as far as decoders look
 	mp3Ahead     = 2*mostFreeForm + 8
 	mp3Window    = 64 << 10
 )

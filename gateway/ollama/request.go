@@ -18,7 +18,6 @@ import (
 const (
 	ChatPath       = "/v1/chat/completions"
 	CompletionPath = "/v1/completions"
-	EmbeddingsPath = "/v1/embeddings"
 )
 
 // A Request is a request in Ollama's form.

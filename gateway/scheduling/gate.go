@@ -78,9 +78,6 @@ func New(c Config) *Gate {
 	return g
 }
 
-// ID is this gateway's name in the pool.
-func (g *Gate) ID() string { return g.id }
-
 // Enter joins the requests that wait for a model, and begins its load if none is under way. The error is a refusal at
 // once: queue_full, overloaded, model_backoff, model_not_found or draining, or the tenant's.
 func (g *Gate) Enter(a Ask) (*Waiter, error) {

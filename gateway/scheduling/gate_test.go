@@ -493,7 +493,7 @@ func TestUnload(t *testing.T) {
 		p := newPool("a", "b")
 		r := start(t, p, nil)
 		_, err := r.Unload(t.Context(), "m0", false)
-		if !errors.Is(err, ErrNotLoaded) {
+		if !errors.Is(err, api.ModelNotLoaded) {
 			t.Fatalf("got %v", err)
 		}
 		if out, err := r.Unload(t.Context(), "", false); err != nil || len(out) != 0 {

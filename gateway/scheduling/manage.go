@@ -14,9 +14,6 @@ import (
 	"reveille/infra/state"
 )
 
-// ErrNotLoaded: no host holds the model that was to be unloaded. It is the table's model_not_loaded.
-var ErrNotLoaded error = api.ModelNotLoaded
-
 // LoadAsk is a management call to load a model, with options of its own.
 type LoadAsk struct {
 	Model   string          // canonical id
@@ -94,7 +91,7 @@ type Unloaded struct {
 }
 
 // Unload unloads a model from every host that holds it, or with model "" all models, and waits until they are gone.
-// force cuts open requests. The results are in the order of hosts and models; the error is ErrNotLoaded for a model
+// force cuts open requests. The results are in the order of hosts and models; the error is api.ModelNotLoaded for a model
 // that no host holds, state_unavailable, or ctx's: then the unloads that were queued go on.
 func (g *Gate) Unload(ctx context.Context, model string, force bool) ([]Unloaded, error) {
 	return g.unload(ctx, "", model, force)

@@ -169,7 +169,7 @@ func TestAgainstTheStore(t *testing.T) {
 		if err != nil || len(out) != 2 {
 			t.Fatalf("%v %v", out, err)
 		}
-		if _, err := gates[0].Unload(t.Context(), "one", false); !errors.Is(err, scheduling.ErrNotLoaded) {
+		if _, err := gates[0].Unload(t.Context(), "one", false); !errors.Is(err, api.ModelNotLoaded) {
 			t.Fatalf("got %v", err)
 		}
 	})

@@ -26,11 +26,6 @@ type ModelChanges struct {
 	Update []string
 }
 
-// Empty reports whether nothing changed.
-func (c Changes) Empty() bool {
-	return len(c.Added)+len(c.Removed)+len(c.Changed)+len(c.Hosts) == 0 && !c.Defaults && !c.Warm
-}
-
 // Diff compares two catalogues. A nil one counts as empty.
 func Diff(old, new *Catalog) Changes {
 	if old == nil {

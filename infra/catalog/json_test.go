@@ -69,7 +69,7 @@ func TestRoundTrip(t *testing.T) {
 		if !bytes.Equal(text, again) || back.Version != c.Version {
 			t.Fatalf("written %s\nread    %s", text, again)
 		}
-		if d := Diff(c, back); !d.Empty() {
+		if d := Diff(c, back); !isEmpty(d) {
 			t.Fatalf("what was read back differs: %+v", d)
 		}
 		for i, m := range c.Models {

@@ -130,7 +130,7 @@ func TestWatcherPolls(t *testing.T) {
 func TestWatcherReloads(t *testing.T) {
 	x := watch(t, time.Hour, oneModel)
 	x.Reload()
-	if c := x.change(); !c.Empty() {
+	if c := x.change(); !isEmpty(c) {
 		t.Errorf("nothing changed, but %+v", c)
 	}
 	x.write("models: [")

@@ -20,13 +20,12 @@ type Admission struct {
 	Decision Decision
 	Evict    []string // idle victims to stop before the load, in order; only with Load
 	Close    []string // busy victims that take no new request from now on; only with Wait
-	Reopen   []string // closed models that are not victims any more
 	WaitFor  []string // busy or stopping models whose place is needed; only with Wait
 	Refusal  *Refusal // only with Refuse
 	Reason   Reason
 }
 
-// admission decides what must happen on h before a load whose victims findVictims chose; Reopen is left to the caller.
+// admission decides what must happen on h before a load whose victims findVictims chose.
 // h.Residents must be the runner's own truth.
 //
 // Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold in every answer: nothing busy, reserved or pinned is evicted; with Load,

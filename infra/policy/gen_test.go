@@ -110,10 +110,14 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 	})
 }
 
+// admitted is an admission with the closed models that are not victims any more.
+type admitted struct {
+	Admission
+	Reopen []string
+}
+
 // admit is the admission of a single load that has waited so long, as Next decides it for each load of a queue.
-func admit(h Host, want Model, waited, fairAfter time.Duration) Admission {
+func admit(h Host, want Model, waited, fairAfter time.Duration) admitted {
 	victims, refusal := findVictims(&h, &want)
-	a := admission(&h, victims, refusal, waited >= fairAfter)
-	a.Reopen = closedExcept(&h, victims)
-	return a
+	return admitted{admission(&h, victims, refusal, waited >= fairAfter), closedExcept(&h, victims)}
 }

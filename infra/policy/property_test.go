@@ -70,7 +70,7 @@ func TestAdmitKeepsTheRules(t *testing.T) {
 		want := genModel("want").Draw(t, "want")
 		waited := time.Duration(rapid.IntRange(0, 3).Draw(t, "waited")) * time.Second
 		a := admit(h, want, waited, 2*time.Second)
-		checkAdmission(t, h, want, a)
+		checkAdmission(t, h, want, a.Admission)
 		for _, id := range a.Close {
 			r := find(h.Residents, id)
 			if waited < 2*time.Second || r.Reserved || r.InFlight == 0 || r.Closed || !slices.Contains(a.WaitFor, id) {

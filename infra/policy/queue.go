@@ -13,7 +13,7 @@ const MaxOvertaken = 8
 // Again.
 type Step struct {
 	Ticket    string    // the ticket to start or to refuse now; "" for none
-	Admission Admission // of Ticket: Load or Refuse. Its Close and Reopen are empty, those of the step count
+	Admission Admission // of Ticket: Load or Refuse. Its Close is empty, that of the step counts
 	Overtakes []string  // tickets that Ticket goes before: each one's Overtaken grows by one
 	Close     []string  // models that take no new request from now on
 	Reopen    []string  // closed models that nobody waits for any more

@@ -51,7 +51,7 @@ func (g *stage) event(l line) {
 		a := admit(*h, m, g.dur(l.opts["waited"]), g.fair)
 		g.admission(a)
 		if a.Decision == Load {
-			g.begin(h, m, a)
+			g.begin(h, m, a.Admission)
 			h.Loading = ""
 			r := g.resident(h, m.ID)
 			r.State, r.Reserved = ModelLoaded, false
@@ -121,7 +121,7 @@ func (g *stage) next(h *Host) {
 		return
 	}
 	fmt.Fprintf(&g.out, "%s: ", s.Ticket)
-	g.admission(s.Admission)
+	g.admission(admitted{Admission: s.Admission})
 	g.print("overtakes", s.Overtakes)
 	i := slices.IndexFunc(h.Queue, func(t Ticket) bool { return t.ID == s.Ticket })
 	m := h.Queue[i].Model
@@ -180,7 +180,7 @@ func applyIdle(s Snapshot, p IdlePlan) {
 	}
 }
 
-func (g *stage) admission(a Admission) {
+func (g *stage) admission(a admitted) {
 	fmt.Fprintf(&g.out, "%s (%s)\n", a.Decision, a.Reason)
 	g.print("evict", a.Evict)
 	g.print("close", a.Close)

@@ -102,7 +102,6 @@ type Host struct {
 	UpSince   time.Time
 	InFlight  int // open requests over all models
 	Leases    int // wake duties and reservations that hold the host awake
-	WakeETA   time.Duration
 }
 
 // Snapshot is the pool at one revision.

@@ -59,7 +59,7 @@ func TestWarmPathDoesNotAllocate(t *testing.T) {
 			req := &Request{Method: "POST", Path: []byte("/v1/chat/completions"), Body: make([]byte, 1024)}
 			req.Add("Content-Type", []byte("application/json"))
 			one := func() {
-				call.Reset()
+				call = Call{}
 				r, err := c.Do(&call, req)
 				if err != nil {
 					t.Fatal(err)

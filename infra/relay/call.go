@@ -41,13 +41,6 @@ func (c *Call) Cause() error {
 	return c.cause
 }
 
-// Reset makes a Call usable for a new exchange. It must not run while an exchange uses the Call.
-func (c *Call) Reset() {
-	c.mu.Lock()
-	c.cause, c.conn = nil, nil
-	c.mu.Unlock()
-}
-
 // bind makes Cancel close cn; false means the call was cancelled before.
 func (c *Call) bind(cn *conn) bool {
 	if c == nil {

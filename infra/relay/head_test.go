@@ -55,11 +55,11 @@ func answerIn(t *testing.T, raw []byte, n int) (o outcome) {
 	err := r.Await(time.Time{})
 	if o.atHead = err != nil; !o.atHead {
 		o.status, o.ctype, o.size, o.framing = r.Status(), string(r.ContentType()), r.Size(), r.framing
-		r.EachHeader(func(name, value []byte) {
+		for name, value := range r.header.All() {
 			if bytes.ContainsAny(name, "\r\n") || bytes.ContainsAny(value, "\r\n") {
 				t.Fatalf("field %q: %q breaks out of its line", name, value)
 			}
-		})
+		}
 		var b []byte
 		b, err = r.AppendBody(nil, 1<<20)
 		o.body = string(b)

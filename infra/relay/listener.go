@@ -32,10 +32,9 @@ type Listener struct {
 	net.Listener
 	cfg ListenerConfig
 
-	mu      sync.Mutex
-	open    int
-	perIP   map[netip.Addr]int
-	refused atomic.Int64
+	mu    sync.Mutex
+	open  int
+	perIP map[netip.Addr]int
 }
 
 // NewListener wraps ln.
@@ -61,7 +60,6 @@ func (l *Listener) Accept() (net.Conn, error) {
 			ip = netip.Addr{} // not counted
 		}
 		if !l.enter(ip) {
-			l.refused.Add(1)
 			if len(l.cfg.Refusal) > 0 {
 				_ = nc.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 				_, _ = nc.Write(l.cfg.Refusal)
@@ -72,16 +70,6 @@ func (l *Listener) Accept() (net.Conn, error) {
 		return &serverConn{Conn: nc, l: l, ip: ip, timeout: l.cfg.WriteTimeout}, nil
 	}
 }
-
-// Open is the number of connections open now; Refused that of connections refused so far.
-func (l *Listener) Open() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.open
-}
-
-// Refused is the number of connections refused so far.
-func (l *Listener) Refused() int64 { return l.refused.Load() }
 
 func (l *Listener) enter(ip netip.Addr) bool {
 	l.mu.Lock()

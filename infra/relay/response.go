@@ -231,13 +231,6 @@ func (r *Response) ContentType() []byte { return r.header.ContentType() }
 // "Retry-After". It is valid until Close.
 func (r *Response) Header(name string) []byte { return r.header.Peek(name) }
 
-// EachHeader calls fn for each header field. Copy only what the caller's allow-list names; the bytes are valid in fn.
-func (r *Response) EachHeader(fn func(name, value []byte)) {
-	for k, v := range r.header.All() {
-		fn(k, v)
-	}
-}
-
 // Size is the length of the body in bytes, or -1 where only its end will tell. For HEAD it is the length announced.
 func (r *Response) Size() int {
 	if n := r.header.ContentLength(); n >= 0 {

@@ -13,6 +13,11 @@ import (
 // Client is the store's own connection pool.
 func (s *Store) Client() redis.UniversalClient { return s.rdb }
 
+// Ping is a call that changes nothing.
+func (s *Store) Ping(ctx context.Context) error {
+	return s.guard(ctx, func(ctx context.Context) error { return s.rdb.Ping(ctx).Err() })
+}
+
 // ParseURL is how Open reads Options.URL.
 func ParseURL(url string) (*redis.UniversalOptions, error) {
 	return universalOptions(Options{URL: url})

@@ -74,11 +74,6 @@ func (s *Store) Close() error { return s.rdb.Close() }
 // Up reports whether the last calls reached Redis. It makes no call.
 func (s *Store) Up() bool { return s.breaker.up() }
 
-// Ping asks Redis for a sign of life.
-func (s *Store) Ping(ctx context.Context) error {
-	return s.guard(ctx, func(ctx context.Context) error { return s.rdb.Ping(ctx).Err() })
-}
-
 // guard runs one call under the breaker and the time-out.
 func (s *Store) guard(ctx context.Context, call func(context.Context) error) error {
 	if !s.breaker.allow() {

@@ -97,9 +97,6 @@ func newTimer(f func()) *time.Timer {
 	return t
 }
 
-// Limits are the effective ones.
-func (b *Batcher) Limits() Limits { return b.cfg.Limits }
-
 // Close ends the queue: engine calls are cancelled, and requests fail with ErrUnsent, or with ErrCut where a sequence of
 // theirs was sent. It returns when no engine call is left.
 func (b *Batcher) Close() {

@@ -185,11 +185,8 @@ func (f *Packer) OutOfMemory(failed, cut int) { f.ceiling.outOfMemory(failed, cu
 // Ceiling is the most tokens that several sequences have in one batch: NBatch, or what the engine's memory allows.
 func (f *Packer) Ceiling() int { return f.ceiling.now }
 
-// Pending is the number of tokens that wait, Waiting that of requests with a sequence that waits.
+// Pending is the number of tokens that wait.
 func (f *Packer) Pending() int { return f.pending }
-
-// Waiting is the number of requests with a sequence that waits.
-func (f *Packer) Waiting() int { return len(f.byID) }
 
 // InFlight is the number of tokens under way, Active that of batches.
 func (f *Packer) InFlight() (tokens, batches int) { return f.inFlight, f.active }

@@ -104,8 +104,8 @@ func (m *machine) check(t *rapid.T) {
 	for id, tokens := range m.queued {
 		pending += sum1(tokens[m.next[id]:])
 	}
-	if got := m.packer.Pending(); got != pending || m.packer.Waiting() != len(m.queued) {
-		t.Fatalf("pending %d of %d requests, want %d of %d", got, m.packer.Waiting(), pending, len(m.queued))
+	if got := m.packer.Pending(); got != pending || len(m.packer.byID) != len(m.queued) {
+		t.Fatalf("pending %d of %d requests, want %d of %d", got, len(m.packer.byID), pending, len(m.queued))
 	}
 }
 
@@ -464,7 +464,7 @@ func TestCeilingBoundsBatches(t *testing.T) {
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{40, 900, 40}}, now)
 	f.Add(2, &Request{Priority: Normal, Tokens: repeat(4, 40)}, now)
 	var sizes []int
-	for f.Waiting() > 0 {
+	for len(f.byID) > 0 {
 		b, _ := f.Next(now)
 		if b == nil {
 			t.Fatalf("nothing goes: %v", sizes)

@@ -74,8 +74,8 @@ func TestLedgerSparesStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, file := range map[string]pidFileContent{
-		"another start time and mark": {Boot: bootID(), Engines: []pidRecord{{p.PID(), p.StartTicks() + 1, newMark()}}},
-		"another boot":                {Boot: "x", Engines: []pidRecord{{p.PID(), p.StartTicks(), newMark()}}},
+		"another start time and mark": {Boot: bootID(), Engines: []pidRecord{{p.PID(), p.ticks + 1, newMark()}}},
+		"another boot":                {Boot: "x", Engines: []pidRecord{{p.PID(), p.ticks, newMark()}}},
 	} {
 		path := filepath.Join(t.TempDir(), "engines.json")
 		data, _ := json.Marshal(file)
@@ -112,7 +112,7 @@ func TestLedgerFollowsProcesses(t *testing.T) {
 		return f.Engines
 	}
 	p := start(t, testSpec(), cfg)
-	if got := noted(); len(got) != 1 || got[0].PID != p.PID() || got[0].Start != p.StartTicks() {
+	if got := noted(); len(got) != 1 || got[0].PID != p.PID() || got[0].Start != p.ticks {
 		t.Errorf("noted %+v", got)
 	}
 	if err := p.Stop(within(t)); err != nil {

@@ -222,13 +222,6 @@ func sound(err error, path string) error {
 // PID returns the engine's process id; it is also its process group's.
 func (p *Process) PID() int { return p.pid }
 
-// StartTicks returns the process's start time in clock ticks since boot, which with the pid names it for good; 0 where
-// the system does not tell.
-func (p *Process) StartTicks() uint64 { return p.ticks }
-
-// StartedAt returns when the process was spawned.
-func (p *Process) StartedAt() time.Time { return p.started }
-
 // ReadyAt returns when the load was complete; ok is false before that and for one that never was.
 func (p *Process) ReadyAt() (t time.Time, ok bool) {
 	select {

@@ -29,11 +29,11 @@ func TestLifeOfAnEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	at, ok := p.ReadyAt()
-	if !ok || at.Sub(p.StartedAt()) < 200*time.Millisecond {
-		t.Errorf("ready after %v", at.Sub(p.StartedAt()))
+	if !ok || at.Sub(p.started) < 200*time.Millisecond {
+		t.Errorf("ready after %v", at.Sub(p.started))
 	}
-	if s, ok := readStat(p.PID()); !ok || s.start != p.StartTicks() || s.pgrp != p.PID() {
-		t.Errorf("stat = %+v, want start %d and a group of its own, %d", s, p.StartTicks(), p.PID())
+	if s, ok := readStat(p.PID()); !ok || s.start != p.ticks || s.pgrp != p.PID() {
+		t.Errorf("stat = %+v, want start %d and a group of its own, %d", s, p.ticks, p.PID())
 	}
 	if len(p.APIKey()) != 64 {
 		t.Errorf("key of %d characters", len(p.APIKey()))

@@ -17,7 +17,6 @@ const (
 	headerLen  = 16 // of an answer
 	itemLen    = 72
 	answerLen  = 64
-	identLen   = 40
 	maxMedia   = 64
 	replyBit   = 0x80
 	floatAlign = 64 // of each medium's floats in a reply

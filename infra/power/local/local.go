@@ -249,16 +249,6 @@ func (d *Driver) State(_ context.Context, host catalog.Host) (power.Power, error
 	return power.On, nil
 }
 
-// PID is the process id of the host's process, 0 for none.
-func (d *Driver) PID(host string) int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if c := d.children[host]; c != nil {
-		return c.cmd.Process.Pid
-	}
-	return 0
-}
-
 // Close ends all processes and returns when they are gone, which takes Config.Grace at most and a little more. The
 // driver starts nothing after it. Calling it again waits, too.
 func (d *Driver) Close() error {
