@@ -23,6 +23,7 @@ type Program struct {
 	t      testing.TB
 	name   string
 	log    string // file
+	tmp    string // the processes' folder for temporary files
 	cmd    *exec.Cmd
 	exited <-chan struct{}
 }
@@ -36,7 +37,18 @@ func StartProgram(t testing.TB, name, binary string, args ...string) *Program {
 // StartProgramEnv is StartProgram with variables of the environment, NAME=VALUE, over the test's.
 func StartProgramEnv(t testing.TB, env []string, name, binary string, args ...string) *Program {
 	t.Helper()
-	p := &Program{t: t, name: name, log: filepath.Join(t.ArtifactDir(), fmt.Sprintf("%s-%d.log", name, time.Now().UnixNano()))}
+	p := launch(t, env, name, binary, args...)
+	t.Cleanup(func() {
+		p.Kill()
+		p.judge()
+	})
+	return p
+}
+
+// launch starts a program that its caller ends.
+func launch(t testing.TB, env []string, name, binary string, args ...string) *Program {
+	t.Helper()
+	p := &Program{t: t, name: name, log: filepath.Join(t.ArtifactDir(), fmt.Sprintf("%s-%d.log", name, time.Now().UnixNano())), tmp: shortTemp(t)}
 	out, err := os.Create(p.log)
 	if err != nil {
 		t.Fatal("testenv:", err)
@@ -44,14 +56,24 @@ func StartProgramEnv(t testing.TB, env []string, name, binary string, args ...st
 	defer out.Close()
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Dir = Root(t)
-	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "REVEILLE_") }), "TMPDIR="+shortTemp(t))
+	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "REVEILLE_") }), "TMPDIR="+p.tmp)
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	if p.exited, err = startChild(p.cmd); err != nil {
 		t.Fatalf("testenv: %s: %v", name, err)
 	}
-	t.Cleanup(p.end)
 	return p
+}
+
+// shortTemp makes a folder with a short name: socket paths are bounded.
+func shortTemp(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rv")
+	if err != nil {
+		t.Fatal("testenv:", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 var listens = regexp.MustCompile(`msg="(?:gateway|runner) listens" (?:host=\S+ )?addr=(\S+)`)
@@ -146,13 +168,12 @@ func (p *Program) Kill() {
 	<-p.exited
 }
 
-// end is the program's part of the test's end.
-func (p *Program) end() {
-	p.Kill()
+// judge looks at what a program that has ended wrote, and shows the end of it if the test failed.
+func (p *Program) judge() {
 	log := p.Log()
 	checkLog(p.t, p.name, log, secretsOf(p.cmd.Args, p.cmd.Env))
 	if p.t.Failed() {
 		lines := strings.Split(strings.TrimSpace(log), "\n")
-		p.t.Logf("the end of %s:\n%s", p.log, strings.Join(lines[max(0, len(lines)-logTail/2):], "\n"))
+		p.t.Logf("the end of %s:\n%s", p.log, strings.Join(lines[max(0, len(lines)-logTail):], "\n"))
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -39,20 +38,15 @@ type Spec struct {
 	Patient bool
 }
 
-// System is a running `gateway run`, a process of its own with all that it starts: a runner, engines, an embedded Redis.
-// Its methods must not be called at the same time.
+// System is a running `gateway run` with all that it starts: a runner, engines, an embedded Redis. Its methods must not be
+// called at the same time.
 type System struct {
-	URL       string // http://127.0.0.1:PORT
+	*Program
 	RedisAddr string // host:port where redis-cli finds the pool; of a Cluster, one node's
 	StateDir  string // what --state-dir names
 
-	t      testing.TB
 	spec   Spec
-	log    string // file
 	models string // file
-	tmp    string // the processes' folder for temporary files
-	cmd    *exec.Cmd
-	exited <-chan struct{} // closed when cmd was reaped
 }
 
 // Start runs `gateway run` on free ports and returns when GET /health is 200. The models' paths are relative to the
@@ -61,7 +55,7 @@ type System struct {
 func Start(t testing.TB, spec Spec) *System {
 	t.Helper()
 	root, gateway := Root(t), Build(t, "gateway")
-	s := &System{t: t, spec: spec, StateDir: t.TempDir(), models: filepath.Join(root, spec.Models), log: filepath.Join(t.ArtifactDir(), "gateway.log"), tmp: shortTemp(t)}
+	s := &System{Program: &Program{t: t}, spec: spec, StateDir: t.TempDir(), models: filepath.Join(root, spec.Models)}
 	engines := filepath.Join(t.TempDir(), "engines")
 	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(Standin(t), filepath.Join(engines, "standin"))); err != nil {
 		t.Fatal("testenv:", err)
@@ -74,7 +68,7 @@ func Start(t testing.TB, spec Spec) *System {
 		"run", "--addr", "127.0.0.1:0", "--models", s.models, "--state-dir", s.StateDir,
 		"--engines-dir", engines, "--engines-dir", filepath.Join(root, ".cache", "engines", "llama-server", "bin"),
 	}
-	env := []string{"TMPDIR=" + s.tmp}
+	var env []string
 	calls := ""
 	if spec.Patient {
 		calls = PatientCalls
@@ -88,41 +82,13 @@ func Start(t testing.TB, spec Spec) *System {
 	default:
 		args = append(args, "--redis-listen", "127.0.0.1:0")
 	}
-	s.cmd = exec.Command(gateway, append(args, spec.Args...)...)
-	s.cmd.Dir = root
-	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "REVEILLE_") }), env...)
-	out, err := os.Create(s.log)
-	if err != nil {
-		t.Fatal("testenv:", err)
-	}
-	defer out.Close()
-	s.cmd.Stdout, s.cmd.Stderr = out, out
-	if s.exited, err = startChild(s.cmd); err != nil {
-		t.Fatal("testenv: gateway run:", err)
-	}
-	t.Cleanup(s.end)
+	s.Program = launch(t, env, "gateway-run", gateway, append(args, spec.Args...)...)
+	t.Cleanup(func() {
+		s.Stop()
+		s.judge()
+	})
 	s.awaitHealth()
 	return s
-}
-
-// shortTemp makes a folder with a short name: socket paths are bounded.
-func shortTemp(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "rv")
-	if err != nil {
-		t.Fatal("testenv:", err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
-// Log returns what the gateway and its runner have written.
-func (s *System) Log() string {
-	text, err := os.ReadFile(s.log)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text)
 }
 
 // AdminKey is the key that a system without API keys made for itself.
@@ -143,9 +109,6 @@ func (s *System) SetModels(text string) {
 		s.t.Fatal("testenv:", err)
 	}
 }
-
-// PID is the number of the gateway's process.
-func (s *System) PID() int { return s.cmd.Process.Pid }
 
 // Processes returns all processes that the gateway has started, directly or not, and that still run.
 func (s *System) Processes() []Process { return Descendants(s.PID()) }
@@ -209,13 +172,12 @@ func (s *System) Stop() {
 		return
 	}
 	family := s.Processes()
-	_ = s.cmd.Process.Signal(os.Interrupt)
+	s.Signal(syscall.SIGINT)
 	select {
 	case <-s.exited:
 	case <-time.After(systemStop):
 		s.t.Errorf("testenv: gateway run has not ended %v after SIGINT", systemStop)
-		_ = s.cmd.Process.Kill()
-		<-s.exited
+		s.Program.Kill()
 	}
 	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
 		s.t.Errorf("testenv: gateway run after SIGINT: %v", s.cmd.ProcessState)
@@ -233,8 +195,7 @@ func (s *System) Stop() {
 func (s *System) Kill() {
 	s.t.Helper()
 	family := s.Processes()
-	_ = s.cmd.Process.Signal(syscall.SIGKILL)
-	<-s.exited
+	s.Program.Kill()
 	s.gone(family)
 }
 
@@ -244,17 +205,6 @@ func (s *System) ended() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// end is the system's part of the test's end.
-func (s *System) end() {
-	s.Stop()
-	log := s.Log()
-	checkLog(s.t, "gateway run", log, secretsOf(s.cmd.Args, s.cmd.Env))
-	if s.t.Failed() {
-		lines := strings.Split(strings.TrimSpace(log), "\n")
-		s.t.Logf("the end of %s:\n%s", s.log, strings.Join(lines[max(0, len(lines)-logTail):], "\n"))
 	}
 }
 

@@ -154,11 +154,14 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	if err != nil {
 		body = nil
 	}
-	e := api.NormalizeError(status, body, x.route.Host)
-	if code := resp.Header(rpc.HeaderCode); len(code) > 0 {
-		if k, ok := api.KindOf(string(code), status); ok {
-			return api.New(k, e.Message)
-		}
+	return toldError(resp, body, x.route.Host)
+}
+
+// toldError is the error for the client that a runner's answer tells, its engine's or its own.
+func toldError(resp *relay.Response, body []byte, host string) *api.Error {
+	e := api.NormalizeError(resp.Status(), body, host)
+	if k, ok := api.KindOf(string(resp.Header(rpc.HeaderCode)), resp.Status()); ok {
+		return api.New(k, e.Message)
 	}
 	return e
 }

@@ -1,6 +1,10 @@
 package httpapi
 
-import "github.com/valyala/fasthttp"
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+)
 
 type hostAnswer struct {
 	Status  string `json:"status"`
@@ -10,12 +14,7 @@ type hostAnswer struct {
 
 // hostWake is POST /internal/hosts/{id}/wake: it answers when the host is awake.
 func (s *Server) hostWake(r *request) error {
-	ctx, stop := r.clientContext()
-	defer stop()
-	if err := s.cfg.Gate.WakeHost(ctx, r.hit.ID); err != nil {
-		return r.unlessLeft(err)
-	}
-	return r.reply(fasthttp.StatusOK, hostAnswer{"success", "Host is awake", r.hit.ID})
+	return r.operate("Host is awake", s.cfg.Gate.WakeHost)
 }
 
 // hostSleep is POST /internal/hosts/{id}/sleep: the host's models are unloaded, and it answers when the host is off. With
@@ -25,20 +24,20 @@ func (s *Server) hostSleep(r *request) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := r.clientContext()
-	defer stop()
-	if err := s.cfg.Gate.SleepHost(ctx, r.hit.ID, force); err != nil {
-		return r.unlessLeft(err)
-	}
-	return r.reply(fasthttp.StatusOK, hostAnswer{"success", "Host sleeps", r.hit.ID})
+	return r.operate("Host sleeps", func(ctx context.Context, host string) error { return s.cfg.Gate.SleepHost(ctx, host, force) })
 }
 
 // hostForget is POST /internal/hosts/{id}/forget: a host that is not in the catalogue, and asleep or lost, leaves the pool.
 func (s *Server) hostForget(r *request) error {
+	return r.operate("Host is forgotten", s.cfg.Gate.ForgetHost)
+}
+
+// operate does something with the path's host, and answers with what has become of it.
+func (r *request) operate(outcome string, do func(ctx context.Context, host string) error) error {
 	ctx, stop := r.clientContext()
 	defer stop()
-	if err := s.cfg.Gate.ForgetHost(ctx, r.hit.ID); err != nil {
+	if err := do(ctx, r.hit.ID); err != nil {
 		return r.unlessLeft(err)
 	}
-	return r.reply(fasthttp.StatusOK, hostAnswer{"success", "Host is forgotten", r.hit.ID})
+	return r.reply(fasthttp.StatusOK, hostAnswer{"success", outcome, r.hit.ID})
 }

@@ -5,7 +5,6 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/infra/relay"
-	"reveille/infra/rpc"
 )
 
 // maxInspected bounds an engine's description of itself.
@@ -44,11 +43,8 @@ func (s *Server) inspect(path string) handler {
 		if err != nil {
 			return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").WithCause(err)
 		}
-		if status := resp.Status(); status >= 400 {
-			if k, known := api.KindOf(string(resp.Header(rpc.HeaderCode)), status); known {
-				return api.New(k, api.NormalizeError(status, body, copies[0].Host).Message)
-			}
-			return api.NormalizeError(status, body, copies[0].Host)
+		if resp.Status() >= 400 {
+			return toldError(resp, body, copies[0].Host)
 		}
 		r.send(resp.Status(), "application/json; charset=utf-8", body)
 		return nil

@@ -50,9 +50,13 @@ func (c *call) rawReply(contentType string, body []byte) {
 func (c *call) breakFraming(contentType string) {
 	c.w.Header().Set("Content-Type", contentType)
 	c.w.WriteHeader(http.StatusOK)
-	rc := http.NewResponseController(c.w)
-	_ = rc.Flush() // sends the header, chunked, as the length is not known
-	conn, buf, err := rc.Hijack()
+	_ = http.NewResponseController(c.w).Flush() // sends the header, chunked, as the length is not known
+	breakChunks(c.w)
+}
+
+// breakChunks takes a connection over and sends a chunk whose size is no number.
+func breakChunks(w http.ResponseWriter) {
+	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
@@ -76,13 +80,6 @@ func (st *stream) spoil() {
 		}
 		st.raw([]byte("\"}\n\n"))
 	case "framing":
-		rc := http.NewResponseController(st.c.w)
-		conn, buf, err := rc.Hijack()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		_, _ = buf.WriteString("chunk?\r\nno chunk size above\r\n")
-		_ = buf.Flush()
+		breakChunks(st.c.w)
 	}
 }

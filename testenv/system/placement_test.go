@@ -43,7 +43,7 @@ func fleet(t *testing.T, models catalogue, tail string, hosts map[string][]strin
 	g := testenv.StartGateway(t, url, fleetSecret, text, "--admin-key="+key)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
-	w := &world{System: &testenv.System{URL: g.URL, RedisAddr: server.Addr}, t: t, rdb: rdb, types: models.types(), key: key}
+	w := &world{System: &testenv.System{Program: g, RedisAddr: server.Addr}, t: t, rdb: rdb, types: models.types(), key: key}
 	for name := range hosts {
 		kit.Becomes(t, "state of "+name, "ready", func() string { return w.of(name, "state") })
 	}

@@ -88,9 +88,7 @@ func TestGatewayKilled(t *testing.T) {
 	w.later("b")
 	w.later("e")
 	kit.Becomes(t, "state of e", "loading", func() string { return w.field("e", "state") })
-	if n := len(w.Processes()); n != 4 {
-		t.Errorf("%d processes, want a runner and three engines: %v", n, w.Processes())
-	}
+	kit.Becomes(t, "number of processes, of a runner and three engines", 4, func() int { return len(w.Processes()) })
 	first.Kill()
 
 	second := testenv.Start(t, testenv.Spec{Models: models.yaml(), Redis: server})
