@@ -52,7 +52,7 @@ func ServeLambda(ctx context.Context, s LambdaSettings, drivers Drivers, log *sl
 	}
 	ln := lambda.NewListener()
 	listen := func() (net.Listener, error) { return ln, nil }
-	return serve(ctx, s.ServeSettings, listen, drivers, log, func(p parts) {
+	return serve(ctx, s.ServeSettings, listen, drivers, log, func(p *parts) {
 		g := &lambdaGateway{parts: p, copies: copies, log: log}
 		g.warmUp(ctx)
 		go lambda.New(ln, g, log).Run(ctx) // ends with the process
@@ -90,7 +90,7 @@ func (s *LambdaSettings) fetch(ctx context.Context, dir string) (*lambda.Copies,
 
 // lambdaGateway is a gateway whose process stands still between requests.
 type lambdaGateway struct {
-	parts
+	*parts
 	copies *lambda.Copies
 	log    *slog.Logger
 }

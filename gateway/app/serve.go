@@ -13,15 +13,10 @@ import (
 	"syscall"
 	"time"
 
-	"reveille/gateway/httpapi"
-	"reveille/gateway/keys"
-	"reveille/gateway/pressure"
-	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
 	"reveille/infra/power"
-	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -34,6 +29,29 @@ type ServeSettings struct {
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 }
 
+// parse checks the settings, logs the warnings of the models file, and reports all mistakes in one go.
+func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
+	p, err := s.Front.parse()
+	errs := []error{err}
+	p.secret, err = config.Secret(s.RunnerSecret)
+	errs = append(errs, err)
+	var warnings catalog.Warnings
+	p.file, warnings, err = catalog.Load(s.Models)
+	errs = append(errs, err)
+	p.evict, err = policy.ParseEviction(s.Evict)
+	errs = append(errs, err)
+	if s.FairAfter < 0 {
+		errs = append(errs, fmt.Errorf("--fair-after %v: want a duration above 0, such as 2s", s.FairAfter))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return p, err
+	}
+	for _, w := range warnings {
+		log.Warn("models file", "warning", w.String())
+	}
+	return p, nil
+}
+
 // Drivers makes the wake drivers of a gateway.
 type Drivers map[catalog.Driver]power.Driver
 
@@ -42,130 +60,89 @@ type Drivers map[catalog.Driver]power.Driver
 // --shutdown-timeout, touches are flushed, leases are handed back.
 func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logger, ready func(addr string)) error {
 	listen := func() (net.Listener, error) { return new(net.ListenConfig).Listen(ctx, "tcp", s.Addr) }
-	return serve(ctx, s, listen, drivers, log, func(p parts) {
+	return serve(ctx, s, listen, drivers, log, func(p *parts) {
 		if ready != nil {
 			ready(p.addr)
 		}
 	})
 }
 
-// parts are what a gateway that serves is made of.
-type parts struct {
-	addr    string
-	store   *state.Store
-	mirror  *state.Mirror
-	gate    *scheduling.Gate
-	usage   *state.UsageReporter
-	front   *httpapi.Server
-	keys    *keys.Set
-	watcher *catalog.Watcher // of the models file
-}
-
 // serve is Serve on a listener, which it closes.
-func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, error), drivers Drivers, log *slog.Logger, ready func(parts)) error {
-	p, err := s.parse()
-	secret, err2 := config.Secret(s.RunnerSecret)
-	file, warnings, err3 := catalog.Load(s.Models)
-	evict, err4 := policy.ParseEviction(s.Evict)
-	var err5 error
-	if s.FairAfter < 0 {
-		err5 = fmt.Errorf("--fair-after %v: want a duration above 0, such as 2s", s.FairAfter)
-	}
-	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
+func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, error), drivers Drivers, log *slog.Logger, ready func(*parts)) error {
+	p, err := s.parse(log)
+	if err != nil {
 		return err
-	}
-	for _, w := range warnings {
-		log.Warn("models file", "warning", w.String())
-	}
-	inForce := func(c *catalog.Catalog) *catalog.Catalog {
-		if _, run := drivers[catalog.DriverLocal]; run {
-			return c.WithLocalHost()
-		}
-		return c
 	}
 	ln, err := listen()
 	if err != nil {
 		return err
 	}
 	defer ln.Close()
-	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Secret: secret, Log: log})
+	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Secret: p.secret, Log: log})
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-
-	// 1. What is kept in memory: the catalogue, the mirror of the pool, the gate.
-	models := newModels(inForce(file), store, p.register, log)
-	signer := rpc.NewSigner(secret)
-	var gate *scheduling.Gate
-	var srv *httpapi.Server
-	mirror := state.NewMirror(store, func(e state.Event) { gate.OnEvent(e); models.onEvent(e); srv.OnEvent(e) })
-	power := power.NewSet(power.SetConfig{Catalog: models.get, Drivers: drivers, Log: log})
-	gate = scheduling.New(scheduling.Config{
-		Store: store, Mirror: mirror, Catalog: models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: evict, MaxPerModel: s.MaxWaiting, Log: log,
-		Waker: power, Stopper: power,
-	})
-	toucher := state.NewUsageReporter(store)
-	pressure.Adopt(p.memory)
-	gauge := pressure.New(p.memory, nil)
-	srv = httpapi.New(httpapi.Config{
-		Gate: gate, Store: store, Mirror: mirror, Usage: toucher, Catalog: models.get, Signer: signer, Keys: p.keys, Log: log, Version: config.Version(),
-		Overlay: models.reloadRegistered, Withheld: models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
-		MaxBody: p.maxBody, MaxHeldBytes: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate,
-		MaxConns: s.MaxConns, PerAddress: p.intake.PerAddress, Proxies: p.intake.Proxies, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics,
-		Memory: gauge,
-	})
-
-	// 2. What runs behind the requests, until after the last of them.
-	back, stopBack := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stopBack()
-	watcher := catalog.NewWatcher(s.Models, time.Second, file, func(c *catalog.Catalog, _ catalog.Changes, w catalog.Warnings) { models.setFile(inForce(c), w) }, func(err error) { log.Error("models file stays as it was", "error", err) })
+	g := assemble(s, p, store, drivers, log)
+	g.addr = ln.Addr().String()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	wg.Go(func() { mirror.Run(back) })
-	wg.Go(func() { toucher.Run(back) })
-	wg.Go(func() { gauge.Run(back) })
-	wg.Go(func() { models.run(back, func() string { return mirror.Snapshot().Catalog }) })
-	wg.Go(func() { _ = watcher.Run(back) }) // ends with back
-	wg.Go(func() { p.keys.Watch(back, 5*time.Second, log) })
-	wg.Go(func() {
-		for {
-			select {
-			case <-back.Done():
-				return
-			case <-hup:
-				watcher.Reload()
-			}
-		}
-	})
-	gateCtx, stopGate := context.WithCancel(back)
-	gateDone := make(chan struct{})
-	go func() { defer close(gateDone); gate.Run(gateCtx) }()
-	defer func() { stopGate(); <-gateDone }()
 
-	// 3. The front.
+	// What runs behind the requests, until after the last of them.
+	back := context.WithoutCancel(ctx)
+	stopBack := background(back, g.mirror.Run, g.usage.Run, g.gauge.Run,
+		func(ctx context.Context) { g.models.run(ctx, func() string { return g.mirror.Snapshot().Catalog }) },
+		func(ctx context.Context) { _ = g.watcher.Run(ctx) }, // ends with ctx
+		func(ctx context.Context) { g.keys.Watch(ctx, 5*time.Second, log) },
+		func(ctx context.Context) { reload(ctx, hup, g.watcher) })
+	defer stopBack()
+	stopGate := background(back, func(ctx context.Context) { _ = g.gate.Run(ctx) }) // ends with ctx
+	defer stopGate()
+
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
-	log.Info("gateway listens", "addr", ln.Addr().String(), "models", len(file.Models))
-	ready(parts{ln.Addr().String(), store, mirror, gate, toucher, srv, p.keys, watcher})
+	go func() { served <- g.front.Serve(ln) }()
+	log.Info("gateway listens", "addr", g.addr, "models", len(p.file.Models))
+	ready(g)
 	select {
 	case err := <-served:
 		return fmt.Errorf("listener: %w", err)
 	case <-ctx.Done():
 	}
 
-	// 4. The end, front first.
+	// The end, front first.
 	log.Info("gateway drains")
-	srv.Drain()
+	g.front.Drain()
 	stopGate()
-	<-gateDone
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ShutdownTimeout)
+	end, cancel := context.WithTimeout(back, s.ShutdownTimeout)
 	defer cancel()
-	if err := srv.Shutdown(end); err != nil {
+	if err := g.front.Shutdown(end); err != nil {
 		log.Warn("open requests were cut", "error", err)
 	}
 	return <-served
+}
+
+// background runs functions until stop is called, which waits for the end of each. stop may be called again.
+func background(ctx context.Context, run ...func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for _, f := range run {
+		wg.Go(func() { f(ctx) })
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// reload has the models file read at each signal until ctx ends.
+func reload(ctx context.Context, hup <-chan os.Signal, watcher *catalog.Watcher) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+			watcher.Reload()
+		}
+	}
 }

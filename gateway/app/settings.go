@@ -14,6 +14,7 @@ import (
 	"reveille/gateway/quota"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
+	"reveille/infra/policy"
 )
 
 // Front are the flags of the gateway itself.
@@ -54,6 +55,10 @@ type parsed struct {
 	maxBody  int // bytes
 	intake   config.Limits
 	memory   int64 // bytes, 0 no limit
+
+	secret []byte // of the pool's runners
+	file   *catalog.Catalog
+	evict  policy.Eviction
 }
 
 func (f Front) parse() (parsed, error) {

@@ -1,0 +1,61 @@
+package app
+
+import (
+	"log/slog"
+	"time"
+
+	"reveille/gateway/httpapi"
+	"reveille/gateway/keys"
+	"reveille/gateway/pressure"
+	"reveille/gateway/scheduling"
+	"reveille/infra/catalog"
+	"reveille/infra/config"
+	"reveille/infra/power"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+)
+
+// parts are what a gateway that serves is made of.
+type parts struct {
+	addr    string // where it listens
+	store   *state.Store
+	models  *models
+	mirror  *state.Mirror
+	gate    *scheduling.Gate
+	usage   *state.UsageReporter
+	gauge   *pressure.Gauge
+	front   *httpapi.Server
+	keys    *keys.Set
+	watcher *catalog.Watcher // of the models file
+}
+
+// assemble makes the parts, none of which runs yet.
+func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, log *slog.Logger) *parts {
+	inForce := func(c *catalog.Catalog) *catalog.Catalog {
+		if _, run := drivers[catalog.DriverLocal]; run {
+			return c.WithLocalHost()
+		}
+		return c
+	}
+	g := &parts{store: store, models: newModels(inForce(p.file), store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
+	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
+	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file,
+		func(c *catalog.Catalog, _ catalog.Changes, w catalog.Warnings) { g.models.setFile(inForce(c), w) },
+		func(err error) { log.Error("models file stays as it was", "error", err) })
+	signer := rpc.NewSigner(p.secret)
+	power := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Log: log})
+	g.gate = scheduling.New(scheduling.Config{
+		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
+		Waker: power, Stopper: power,
+	})
+	pressure.Adopt(p.memory)
+	g.gauge = pressure.New(p.memory, nil)
+	g.front = httpapi.New(httpapi.Config{
+		Gate: g.gate, Store: store, Mirror: g.mirror, Usage: g.usage, Catalog: g.models.get, Signer: signer, Keys: p.keys, Log: log, Version: config.Version(),
+		Overlay: g.models.reloadRegistered, Withheld: g.models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
+		MaxBody: p.maxBody, MaxHeldBytes: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate,
+		MaxConns: s.MaxConns, PerAddress: p.intake.PerAddress, Proxies: p.intake.Proxies, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics,
+		Memory: g.gauge,
+	})
+	return g
+}
