@@ -91,13 +91,12 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 
 	// What runs behind the requests, until after the last of them.
 	back := context.WithoutCancel(ctx)
-	stopBack := background(back, g.mirror.Run, g.usage.Run, g.gauge.Run,
+	stopBack := background(back, g.mirror.Run, g.usage.Run, g.gauge.Run, g.watcher.Run,
 		func(ctx context.Context) { g.models.run(ctx, func() string { return g.mirror.Snapshot().Catalog }) },
-		func(ctx context.Context) { _ = g.watcher.Run(ctx) }, // ends with ctx
 		func(ctx context.Context) { g.keys.Watch(ctx, 5*time.Second, log) },
 		func(ctx context.Context) { reload(ctx, hup, g.watcher) })
 	defer stopBack()
-	stopGate := background(back, func(ctx context.Context) { _ = g.gate.Run(ctx) }) // ends with ctx
+	stopGate := background(back, g.gate.Run)
 	defer stopGate()
 
 	served := make(chan error, 1)

@@ -159,7 +159,7 @@ func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 	p.url = "http://" + ln.Addr().String()
 	work.Go(func() { p.mirror.Run(ctx) })
 	work.Go(func() { toucher.Run(ctx) })
-	work.Go(func() { _ = p.gate.Run(ctx) })
+	work.Go(func() { p.gate.Run(ctx) })
 	work.Go(func() { _ = p.server.Serve(ln) })
 	if limits != "" {
 		p.runner(ctx, &work, limits)

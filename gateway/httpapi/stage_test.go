@@ -141,7 +141,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	}
 	work.Go(func() { s.mirror.Run(ctx) })
 	work.Go(func() { toucher.Run(ctx) })
-	work.Go(func() { _ = s.gate.Run(ctx) })
+	work.Go(func() { s.gate.Run(ctx) })
 	work.Go(func() { _ = s.server.Serve(ln) })
 	work.Go(func() { s.host(ctx) })
 	t.Cleanup(func() {

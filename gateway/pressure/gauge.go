@@ -8,7 +8,7 @@ import (
 )
 
 // Gauge samples the memory of this process. Reading it costs next to nothing. It is safe for concurrent use; a nil one is
-// always Calm.
+// always Normal.
 type Gauge struct {
 	limit int64
 	read  func() int64

@@ -278,14 +278,14 @@ func (g *Gate) renewNow() {
 
 // Run keeps the gate's tickets until ctx ends. Then it refuses and ends all waits with draining, gives its tickets up,
 // and returns when nothing of it runs any more. Call it once.
-func (g *Gate) Run(ctx context.Context) error {
+func (g *Gate) Run(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			g.Close()
-			return nil
+			return
 		case <-tick.C:
 			g.moreCopies(ctx)
 		case <-g.renew:

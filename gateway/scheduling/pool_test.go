@@ -471,7 +471,7 @@ func start(t *testing.T, p *pool, change func(*Config)) *rig {
 	p.gates = append(p.gates, r.Gate)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = r.Run(ctx) })
+	wg.Go(func() { r.Run(ctx) })
 	if first {
 		for _, h := range []string{"a", "b"} {
 			if p.hosts[h] != nil {

@@ -74,7 +74,7 @@ func (s *system) gate() *scheduling.Gate {
 	g = scheduling.New(scheduling.Config{Store: st, Mirror: m, Catalog: func() *catalog.Catalog { return s.cat }, Waker: s, Hold: time.Minute})
 	s.t.Cleanup(func() { g.Close() })
 	s.work.Go(func() { m.Run(s.ctx) })
-	s.work.Go(func() { _ = g.Run(s.ctx) })
+	s.work.Go(func() { g.Run(s.ctx) })
 	return g
 }
 

@@ -47,19 +47,19 @@ func (w *Watcher) Reload() {
 	}
 }
 
-// Run watches until ctx ends, and returns its error. It may be called once. The first look is at once, so that a change
+// Run watches until ctx ends. It may be called once. The first look is at once, so that a change
 // between the loading of the current catalogue and the start of Run is not missed.
 //
 // A look reads the whole file and compares its hash: the file is small, and neither its time nor its size tells a second
 // change within one tick of the file system's clock. A half-written file is at worst reported and then read again.
-func (w *Watcher) Run(ctx context.Context) error {
+func (w *Watcher) Run(ctx context.Context) {
 	tick := time.NewTicker(w.interval)
 	defer tick.Stop()
 	for wished := false; ; {
 		w.look(wished)
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return
 		case <-tick.C:
 			wished = false
 		case <-w.reload:

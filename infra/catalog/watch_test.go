@@ -34,13 +34,11 @@ func watch(t *testing.T, interval time.Duration, text string) *watching {
 	x.Watcher = NewWatcher(x.path, interval, current,
 		func(_ *Catalog, c Changes, _ Warnings) { x.changes <- c }, func(err error) { x.errs <- err })
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- x.Run(ctx) }()
+	done := make(chan struct{})
+	go func() { defer close(done); x.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v", err)
-		}
+		<-done
 		select {
 		case c := <-x.changes:
 			t.Errorf("one change too many: %+v", c)

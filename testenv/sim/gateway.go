@@ -70,7 +70,7 @@ func (g *gateway) start() {
 	g.w.work.Go(func() {
 		var wg sync.WaitGroup
 		wg.Go(func() { l.mirror.Run(ctx) })
-		wg.Go(func() { _ = l.gate.Run(ctx) })
+		wg.Go(func() { l.gate.Run(ctx) })
 		wg.Go(func() { l.toucher.Run(ctx) })
 		wg.Go(func() { l.publish(ctx, g.w) })
 		wg.Wait()
