@@ -85,17 +85,8 @@ func (f Front) parse() (parsed, error) {
 	} else if !keyed && slices.Contains(f.CORSOrigins, "*") {
 		errs = append(errs, errors.New("--cors-origins *: without API keys (--api-keys-file or --admin-key) every web page could control the gateway; name the origins instead"))
 	}
-	size := func(flag, text string, most int64) int64 {
-		n, err := catalog.ParseSize(text)
-		if err == nil && (n < 1 || n > most) {
-			err = fmt.Errorf("%s is out of range", text)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-		return n
-	}
-	p.maxBody = int(size("max-body", f.MaxBody, math.MaxInt32))
+	maxBody, err := config.Size("max-body", f.MaxBody, math.MaxInt32)
+	p.maxBody, errs = int(maxBody), append(errs, err)
 	if p.intake, err = f.Intake.Parse(); err != nil {
 		errs = append(errs, err)
 	}

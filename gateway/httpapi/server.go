@@ -134,16 +134,11 @@ func New(cfg Config) *Server {
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.received, ExpectHandler: s.expected,
 		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,
-		SecureErrorLogMessage: true, Logger: httpLogger{cfg.Log}, CloseOnShutdown: true,
+		SecureErrorLogMessage: true, Logger: relay.HTTPLogger{Log: cfg.Log}, CloseOnShutdown: true,
 	}
 	s.intake.Configure(s.http)
 	return s
 }
-
-// httpLogger keeps fasthttp's own lines, which tell of broken connections, at debug level and without their arguments.
-type httpLogger struct{ log *slog.Logger }
-
-func (q httpLogger) Printf(format string, _ ...any) { q.log.Debug("http", "line", format) }
 
 // Serve accepts connections until Shutdown. Call it once.
 func (s *Server) Serve(ln net.Listener) error {

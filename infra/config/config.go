@@ -72,21 +72,14 @@ type Limits struct {
 func (i Intake) Parse() (Limits, error) {
 	l := Limits{ReadTimeout: i.ReadTimeout, PerAddress: i.MaxConnsPerAddress}
 	var errs []error
-	size := func(flag, text string, most int64) int64 {
-		if text == "" {
-			return 0
-		}
-		n, err := catalog.ParseSize(text)
-		if err == nil && (n < 1 || n > most) {
-			err = fmt.Errorf("%s is out of range", text)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-		return n
+	if i.MaxHeld != "" {
+		n, err := Size("max-held", i.MaxHeld, math.MaxInt64)
+		l.MaxHeld, errs = n, append(errs, err)
 	}
-	l.MaxHeld = size("max-held", i.MaxHeld, math.MaxInt64)
-	l.MinRate = int(size("min-rate", i.MinRate, math.MaxInt32))
+	if i.MinRate != "" {
+		n, err := Size("min-rate", i.MinRate, math.MaxInt32)
+		l.MinRate, errs = int(n), append(errs, err)
+	}
 	if l.ReadTimeout < 0 {
 		errs = append(errs, errors.New("--read-timeout: must not be negative"))
 	}
@@ -104,6 +97,18 @@ func (i Intake) Parse() (Limits, error) {
 		l.Proxies = append(l.Proxies, p.Masked())
 	}
 	return l, errors.Join(errs...)
+}
+
+// Size reads the text of a flag as a size from 1 to most bytes.
+func Size(flag, text string, most int64) (int64, error) {
+	n, err := catalog.ParseSize(text)
+	if err == nil && (n < 1 || n > most) {
+		err = fmt.Errorf("%s is out of range", text)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("--%s: %w", flag, err)
+	}
+	return n, nil
 }
 
 // joinLimits joins the numbers that follow --max-loaded-models as words of their own to its value, so that a list and -1 need

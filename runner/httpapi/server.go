@@ -62,16 +62,11 @@ func New(cfg Config) *Server {
 	s.dog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
 	s.http = &fasthttp.Server{
 		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
-		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: httpLogger{cfg.Log}, CloseOnShutdown: true,
+		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: relay.HTTPLogger{Log: cfg.Log}, CloseOnShutdown: true,
 	}
 	s.intake.Configure(s.http)
 	return s
 }
-
-// httpLogger passes fasthttp's own lines on at debug level.
-type httpLogger struct{ log *slog.Logger }
-
-func (q httpLogger) Printf(format string, args ...any) { q.log.Debug("http", "format", format) }
 
 // Serve accepts connections until Shutdown. The listener is closed then.
 func (s *Server) Serve(ln net.Listener) error {

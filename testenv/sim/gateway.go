@@ -132,7 +132,5 @@ func (g *gateway) stop() {
 }
 
 func (g *gateway) startAfter(d time.Duration) {
-	time.AfterFunc(d, func() {
-		g.start()
-	})
+	time.AfterFunc(d, g.start)
 }

@@ -45,28 +45,12 @@ var operations = map[Op]func(*world, Step){
 	Missing: func(w *world, s Step) {
 		w.orders.add(hostName(s.Host), modelNames[s.Model-1], s.N, &engine.LoadError{Kind: engine.ErrFileNotFound})
 	},
-	Crash: func(w *world, s Step) {
-		w.disturb(s.For+settle, "crash")
-		w.host(s.Host).crash()
-		w.host(s.Host).startAfter(s.For)
-	},
-	Stop: func(w *world, s Step) {
-		w.disturb(drainTimeout+s.For+settle, "stop")
-		w.host(s.Host).stop()
-		w.host(s.Host).startAfter(s.For)
-	},
-	GateCrash: func(w *world, s Step) {
-		w.disturb(s.For+settle, "gate-crash")
-		w.gateway(s.Gateway).crash()
-		w.gateway(s.Gateway).startAfter(s.For)
-	},
-	GateStop: func(w *world, s Step) {
-		w.disturb(s.For+settle, "gate-stop")
-		w.gateway(s.Gateway).stop()
-		w.gateway(s.Gateway).startAfter(s.For)
-	},
-	Cut:   func(w *world, s Step) { w.trouble(s, func(l *link) { l.sever(true) }) },
-	Stall: func(w *world, s Step) { w.trouble(s, (*link).stall) },
+	Crash:     func(w *world, s Step) { w.restart(s, 0, w.host(s.Host).crash, w.host(s.Host).startAfter) },
+	Stop:      func(w *world, s Step) { w.restart(s, drainTimeout, w.host(s.Host).stop, w.host(s.Host).startAfter) },
+	GateCrash: func(w *world, s Step) { w.restart(s, 0, w.gateway(s.Gateway).crash, w.gateway(s.Gateway).startAfter) },
+	GateStop:  func(w *world, s Step) { w.restart(s, 0, w.gateway(s.Gateway).stop, w.gateway(s.Gateway).startAfter) },
+	Cut:       func(w *world, s Step) { w.trouble(s, func(l *link) { l.sever(true) }) },
+	Stall:     func(w *world, s Step) { w.trouble(s, (*link).stall) },
 	Lose: func(w *world, s Step) {
 		w.disturb(settle, "lose")
 		if l := w.linkOf(s); l != nil {
@@ -82,15 +66,7 @@ var operations = map[Op]func(*world, Step){
 		}
 	},
 	Part: func(w *world, s Step) {
-		w.disturb(s.For+settle, "part")
-		pair := [2]int{s.Gateway, s.Host}
-		set := func(on bool) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.parts[pair] = on
-		}
-		set(true)
-		time.AfterFunc(s.For, func() { set(false) })
+		w.during(s, func(on bool) { w.parts[[2]int{s.Gateway, s.Host}] = on })
 	},
 	Flush: func(w *world, _ Step) {
 		w.disturb(settle, "flush")
@@ -100,16 +76,7 @@ var operations = map[Op]func(*world, Step){
 	},
 	Remember: (*world).rememberState,
 	Failover: (*world).failover,
-	Refuse: func(w *world, s Step) {
-		w.disturb(s.For+settle, "refuse")
-		set := func(on bool) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.refusing = on
-		}
-		set(true)
-		time.AfterFunc(s.For, func() { set(false) })
-	},
+	Refuse:   func(w *world, s Step) { w.during(s, func(on bool) { w.refusing = on }) },
 	Clock: func(w *world, s Step) {
 		w.disturb(max(s.For, -s.For)+settle, "clock")
 		w.mu.Lock()
@@ -196,6 +163,25 @@ func (w *world) linkOf(s Step) *link {
 		return l.link
 	}
 	return nil
+}
+
+// restart ends a process and brings it back after the step's time; ending takes at most as long as given.
+func (w *world) restart(s Step, ending time.Duration, end func(), startAfter func(time.Duration)) {
+	w.disturb(ending+s.For+settle, string(s.Op))
+	end()
+	startAfter(s.For)
+}
+
+// during switches something on for the step's time.
+func (w *world) during(s Step, set func(on bool)) {
+	w.disturb(s.For+settle, string(s.Op))
+	locked := func(on bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		set(on)
+	}
+	locked(true)
+	time.AfterFunc(s.For, func() { locked(false) })
 }
 
 func (w *world) trouble(s Step, do func(*link)) {

@@ -35,6 +35,15 @@ func isMended(err error) bool {
 	return err == nil || errors.Is(err, state.ErrGone) || errors.Is(err, state.ErrNotOwner)
 }
 
+// mend makes a repair and notes it; a dry run only notes it.
+func (r *run) mend(a Action, fix func() error) error {
+	if r.DryRun {
+		r.note(a)
+		return nil
+	}
+	return r.mended(a, fix())
+}
+
 // mended notes a mend that was made.
 func (r *run) mended(a Action, err error) error {
 	if err == nil {
@@ -53,11 +62,7 @@ func (r *run) lost(ctx context.Context, s *state.Snapshot, h *state.HostRecord) 
 		return nil
 	}
 	a := Action{Kind: Lost, Host: h.Name, Reason: "silent for " + age(s, h.SeenMS), Result: Done}
-	if r.DryRun {
-		r.note(a)
-		return nil
-	}
-	return r.mended(a, r.store.MarkLost(ctx, h.Name))
+	return r.mend(a, func() error { return r.store.MarkLost(ctx, h.Name) })
 }
 
 // unwaited drops queued loads that nobody waits for. A load that has just been made has its waiter from the start.
@@ -83,11 +88,7 @@ func (r *run) unseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord
 		return nil
 	}
 	a := Action{Kind: Stranded, Host: h.Name, Reason: "lost for " + age(s, h.SeenMS) + " and not wanted", Result: Done}
-	if r.DryRun {
-		r.note(a)
-		return nil
-	}
-	return r.mended(a, r.store.EndUnseen(ctx, h.Name, r.WakeLimit))
+	return r.mend(a, func() error { return r.store.EndUnseen(ctx, h.Name, r.WakeLimit) })
 }
 
 // stranded ends the wake of a host that did not come and is not wanted any more.
@@ -97,11 +98,7 @@ func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostReco
 		return nil
 	}
 	a := Action{Kind: Stranded, Host: h.Name, Reason: "waking for " + age(s, began) + " and not wanted any more", Result: Done}
-	if r.DryRun {
-		r.note(a)
-		return nil
-	}
-	return r.mended(a, r.store.EndStranded(ctx, h.Name, r.WakeLimit))
+	return r.mend(a, func() error { return r.store.EndStranded(ctx, h.Name, r.WakeLimit) })
 }
 
 // unwoken wakes a host that has loads queued and that nobody wakes: whoever had the duty is gone.
@@ -136,15 +133,11 @@ func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostReco
 		return nil
 	}
 	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalogue and not heard of for " + age(s, heard), Result: Done}
-	if r.DryRun {
-		r.note(a)
-		return nil
-	}
-	err := r.store.Forget(ctx, h.Name, r.ForgetAfter)
+	err := r.mend(a, func() error { return r.store.Forget(ctx, h.Name, r.ForgetAfter) })
 	if errors.Is(err, state.ErrWanted) {
 		return nil
 	}
-	return r.mended(a, err)
+	return err
 }
 
 // unconfirmed makes a host ready again whose drain was begun by a sweep that is gone.

@@ -59,11 +59,7 @@ func New(cfg Config) *Driver {
 // Wake sees to it that the group has a machine or is getting one. power.ErrNoCapacity: AWS has none to give; the group's
 // size is then what it was.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
-	api, err := d.client(ctx, host)
-	if err != nil {
-		return err
-	}
-	g, err := group(ctx, api, host)
+	api, g, err := d.group(ctx, host)
 	if err != nil {
 		return err
 	}
@@ -124,11 +120,7 @@ func (d *Driver) watch(ctx context.Context, api API, host catalog.Host, since ti
 
 // Sleep ends the host's machine and lowers the group's size with it, so that no other takes its place.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
-	api, err := d.client(ctx, host)
-	if err != nil {
-		return err
-	}
-	g, err := group(ctx, api, host)
+	api, g, err := d.group(ctx, host)
 	if err != nil {
 		return err
 	}
@@ -166,11 +158,7 @@ func leaving(i types.Instance) bool {
 
 // State tells the state of the host's machine, or of the group's first one.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
-	api, err := d.client(ctx, host)
-	if err != nil {
-		return power.Unknown, err
-	}
-	g, err := group(ctx, api, host)
+	_, g, err := d.group(ctx, host)
 	if err != nil {
 		return power.Unknown, err
 	}
@@ -192,12 +180,14 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	return p, nil
 }
 
-func (d *Driver) client(ctx context.Context, host catalog.Host) (API, error) {
+// group makes a client of the host's region and looks its group up.
+func (d *Driver) group(ctx context.Context, host catalog.Host) (API, *types.AutoScalingGroup, error) {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", power.ErrDenied, err)
+		return nil, nil, fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
-	return api, nil
+	g, err := group(ctx, api, host)
+	return api, g, err
 }
 
 func group(ctx context.Context, api API, host catalog.Host) (*types.AutoScalingGroup, error) {

@@ -1,0 +1,10 @@
+package relay
+
+import "log/slog"
+
+// HTTPLogger is a fasthttp.Logger that keeps fasthttp's own lines, which tell of broken connections, at debug level and
+// without their arguments.
+type HTTPLogger struct{ Log *slog.Logger }
+
+// Printf logs a line.
+func (q HTTPLogger) Printf(format string, _ ...any) { q.Log.Debug("http", "line", format) }
