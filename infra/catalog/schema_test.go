@@ -85,6 +85,10 @@ func TestSchemaHasEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	fields, err := os.ReadFile(filepath.Join("..", "recipe", "recipe.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	field := regexp.MustCompile(`\{"(\w+)", `)
 	for name, c := range map[string]struct {
 		schema       json.RawMessage
@@ -94,7 +98,7 @@ func TestSchemaHasEveryField(t *testing.T) {
 		"model":  {s.Defs["model"], string(reader), "func (r *reader) model(", field},
 		"host":   {s.Defs["host"], string(reader), "func (r *reader) host(", field},
 		"warm":   {s.Defs["warm"], string(reader), "func (r *reader) warm(", field},
-		"recipe": {s.Defs["recipe"], string(parser), "type form struct", regexp.MustCompile("`yaml:\"(\\w+)\"`")},
+		"recipe": {s.Defs["recipe"], string(parser), "type form struct", regexp.MustCompile("`(?:yaml|json):\"(\\w+)(?:,\\w+)?\"`")},
 		"file":   {top, string(reader), "func (r *reader) file(", field},
 	} {
 		_, code, found := strings.Cut(c.code, c.begins)
@@ -102,11 +106,15 @@ func TestSchemaHasEveryField(t *testing.T) {
 		if !found || !ended {
 			t.Fatalf("%s: no %q", name, c.begins)
 		}
-		if name == "file" { // its section defaults is read apart
-			_, more, _ := strings.Cut(string(reader), "func (r *reader) defaults(")
-			more, _, _ = strings.Cut(more, "\n}\n")
-			code += more
+		more := ""
+		switch name {
+		case "file": // its section defaults is read apart
+			_, more, _ = strings.Cut(string(reader), "func (r *reader) defaults(")
+		case "recipe": // the form has only what is written in another way
+			_, more, _ = strings.Cut(string(fields), "type Recipe struct")
 		}
+		more, _, _ = strings.Cut(more, "\n}\n")
+		code += more
 		var known []string
 		for _, m := range c.field.FindAllStringSubmatch(code, -1) {
 			known = append(known, m[1])

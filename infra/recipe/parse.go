@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
-	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -101,46 +101,10 @@ func (s Set) With(over map[string]Recipe) (Set, error) {
 // and Options single entries are replaced. Neither argument is changed.
 func Merge(base, override Recipe) Recipe {
 	r := base
-	set(&r.Name, override.Name)
-	set(&r.Inherit, override.Inherit)
-	set(&r.Devices, override.Devices)
-	set(&r.BackendOption, override.BackendOption)
-	set(&r.HealthPath, override.HealthPath)
-	set(&r.Listen, override.Listen)
-	set(&r.Checkpoint, override.Checkpoint)
-	set(&r.LoadTimeout, override.LoadTimeout)
-	set(&r.StallTimeout, override.StallTimeout)
-	set(&r.StopGrace, override.StopGrace)
-	set(&r.EncoderCache, override.EncoderCache)
-	set(&r.Connections, override.Connections)
-	if override.Fields != nil {
-		r.Fields = override.Fields
+	mergeInto(reflect.ValueOf(&r).Elem(), reflect.ValueOf(override))
+	if override.Command != nil { // what the base's registration was given for is not what runs
+		r.Registration = override.Registration
 	}
-	set(&r.Abbreviations, override.Abbreviations)
-	set(&r.Sandbox.Files, override.Sandbox.Files)
-	set(&r.Sandbox.Network, override.Sandbox.Network)
-	set(&r.Sandbox.Pids, override.Sandbox.Pids)
-	setSlice(&r.Sandbox.Read, override.Sandbox.Read)
-	setSlice(&r.Sandbox.Write, override.Sandbox.Write)
-	set(&r.Ready.Status, override.Ready.Status)
-	set(&r.Ready.Log, override.Ready.Log)
-	setSlice(&r.Command, override.Command)
-	setSlice(&r.Types, override.Types)
-	setSlice(&r.ReservedArgs, override.ReservedArgs)
-	if override.AllowedArgs != nil {
-		r.AllowedArgs = maps.Clone(override.AllowedArgs)
-	}
-	if r.Registration = override.Registration; r.Registration == "" {
-		r.Registration = base.Registration
-		if override.Command != nil { // what the base's registration was given for is not what runs
-			r.Registration = ""
-		}
-	}
-	setSlice(&r.Errors.FileNotFound, override.Errors.FileNotFound)
-	setSlice(&r.Errors.OutOfMemory, override.Errors.OutOfMemory)
-	setSlice(&r.Errors.Unsupported, override.Errors.Unsupported)
-	setSlice(&r.Redact, override.Redact)
-	set(&r.LogLine, override.LogLine)
 	r.Env = overlay(base.Env, override.Env)
 	r.Backends = overlay(base.Backends, override.Backends)
 	r.TypeFlags = overlay(base.TypeFlags, override.TypeFlags)
@@ -148,16 +112,16 @@ func Merge(base, override Recipe) Recipe {
 	return r
 }
 
-func set[T comparable](dst *T, v T) {
-	var zero T
-	if v != zero {
-		*dst = v
-	}
-}
-
-func setSlice[T any](dst *[]T, v []T) {
-	if v != nil {
-		*dst = slices.Clone(v)
+// mergeInto sets the fields of dst, a struct, that src sets; of those that are structs, single fields.
+func mergeInto(dst, src reflect.Value) {
+	for i := range dst.NumField() {
+		switch to, from := dst.Field(i), src.Field(i); {
+		case from.IsZero():
+		case from.Kind() == reflect.Struct:
+			mergeInto(to, from)
+		default:
+			to.Set(from)
+		}
 	}
 }
 
@@ -191,34 +155,21 @@ func (n *names) UnmarshalYAML(unmarshal func(any) error) error {
 
 // form is a recipe as it is written.
 type form struct {
-	Inherit       string                 `yaml:"inherit"`
-	Command       []names                `yaml:"command"`
-	Env           map[string]string      `yaml:"env"`
-	Devices       names                  `yaml:"devices"`
-	BackendOption string                 `yaml:"backend_option"`
-	Backends      map[string]backendForm `yaml:"backends"`
-	Types         names                  `yaml:"types"`
-	TypeFlags     map[string]names       `yaml:"type_flags"`
-	HealthPath    string                 `yaml:"health_path"`
-	Ready         readyForm              `yaml:"ready"`
-	Listen        string                 `yaml:"listen"`
-	Checkpoint    string                 `yaml:"checkpoint"`
-	Options       map[string]OptionSpec  `yaml:"options"`
-	ReservedArgs  names                  `yaml:"reserved_args"`
-	AllowedArgs   map[string]OptionSpec  `yaml:"allowed_args"`
-	Registration  string                 `yaml:"registration"`
-	Abbreviations bool                   `yaml:"abbreviations"`
-	Errors        errorsForm             `yaml:"errors"`
-	Redact        names                  `yaml:"redact"`
-	LogLine       string                 `yaml:"log_line"`
-	LoadTimeout   time.Duration          `yaml:"load_timeout"`
-	StallTimeout  time.Duration          `yaml:"stall_timeout"`
-	StopGrace     time.Duration          `yaml:"stop_grace"`
-	EncoderCache  string                 `yaml:"encoder_cache"`
-	Connections   string                 `yaml:"connections"`
-	Fields        []string               `yaml:"fields"`
-	Sandbox       Sandbox                `yaml:"sandbox"`
+	Plain        plain                  `yaml:",inline"`
+	Command      []names                `yaml:"command"`
+	Devices      names                  `yaml:"devices"`
+	Backends     map[string]backendForm `yaml:"backends"`
+	Types        names                  `yaml:"types"`
+	TypeFlags    map[string]names       `yaml:"type_flags"`
+	Ready        readyForm              `yaml:"ready"`
+	ReservedArgs names                  `yaml:"reserved_args"`
+	Errors       errorsForm             `yaml:"errors"`
+	Redact       names                  `yaml:"redact"`
+	LogLine      string                 `yaml:"log_line"`
 }
+
+// plain are the fields of a recipe that are written as they are.
+type plain Recipe
 
 type backendForm struct {
 	Devices names             `yaml:"devices"`
@@ -245,20 +196,12 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 		return err
 	}
 	var c converter
-	*r = Recipe{
-		Inherit: f.Inherit, Env: f.Env, BackendOption: f.BackendOption, HealthPath: f.HealthPath, Listen: f.Listen,
-		Checkpoint: f.Checkpoint, Options: f.Options, ReservedArgs: f.ReservedArgs, AllowedArgs: f.AllowedArgs, Registration: f.Registration,
-		Abbreviations: f.Abbreviations, LoadTimeout: f.LoadTimeout, StallTimeout: f.StallTimeout, StopGrace: f.StopGrace, EncoderCache: f.EncoderCache, Connections: f.Connections,
-		Fields:  f.Fields,
-		Sandbox: f.Sandbox,
-		Devices: c.devices(f.Devices),
-		Ready:   Ready{Status: f.Ready.Status},
-		Redact:  c.patterns(f.Redact),
-		Errors: ErrorPatterns{
-			FileNotFound: c.patterns(f.Errors.FileNotFound),
-			OutOfMemory:  c.patterns(f.Errors.OutOfMemory),
-			Unsupported:  c.patterns(f.Errors.Unsupported),
-		},
+	*r = Recipe(f.Plain)
+	r.ReservedArgs, r.Devices, r.Redact, r.Ready.Status = f.ReservedArgs, c.devices(f.Devices), c.patterns(f.Redact), f.Ready.Status
+	r.Errors = ErrorPatterns{
+		FileNotFound: c.patterns(f.Errors.FileNotFound),
+		OutOfMemory:  c.patterns(f.Errors.OutOfMemory),
+		Unsupported:  c.patterns(f.Errors.Unsupported),
 	}
 	if f.Ready.Log != "" {
 		r.Ready.Log = c.patterns(names{f.Ready.Log})[0]

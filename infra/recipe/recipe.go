@@ -21,35 +21,37 @@ const (
 // A Recipe tells how to run one kind of engine. The zero value of a field means "not said": [Merge] leaves the base's
 // value in place, and the methods fall back to the documented default.
 //
+// Fields that YAML writes in other ways than JSON stand in [form].
+//
 // A complete recipe survives JSON, if [Recipe.Validate] is called on what was read: it restores the kinds of number.
 type Recipe struct {
 	// Name is the recipe's name in models.yaml and in the API. It is set by [Set.With] and by [Parse].
-	Name string `json:"name"`
+	Name string `json:"name" yaml:"-"`
 	// Inherit names the recipe whose fields this one starts from; empty for a recipe of its own.
 	Inherit string `json:"inherit,omitempty"`
 	// Root is the recipe at which the inheritance begins, empty for a recipe of its own. It is set by [Set.With]; read it
 	// through [Recipe.Family].
-	Root string `json:"root,omitempty"`
+	Root string `json:"root,omitempty" yaml:"-"`
 	// Command is the program and its arguments; the first argument of the first group is the program.
-	Command []Group `json:"command,omitempty"`
+	Command []Group `json:"command,omitempty" yaml:"-"`
 	// Env is added to the child's environment; values may hold placeholders, and a variable whose placeholder has no
 	// value is left out.
 	Env map[string]string `json:"env,omitempty"`
 	// Devices is what a model uses when neither the model nor a backend says otherwise; empty only for a recipe whose
 	// models must say it themselves.
-	Devices policy.Devices `json:"devices,omitempty"`
+	Devices policy.Devices `json:"devices,omitempty" yaml:"-"`
 	// BackendOption is the option that selects one of Backends ("llamacpp_backend"); empty when there is no choice.
 	BackendOption string `json:"backend_option,omitempty"`
 	// Backends maps a backend's name to the devices it uses and the flags that select it.
-	Backends map[string]Backend `json:"backends,omitempty"`
+	Backends map[string]Backend `json:"backends,omitempty" yaml:"-"`
 	// Types are the classes of model the engine can serve.
-	Types []policy.Type `json:"types,omitempty"`
+	Types []policy.Type `json:"types,omitempty" yaml:"-"`
 	// TypeFlags are the arguments added for a model of a type ({type_flags}).
-	TypeFlags map[policy.Type][]string `json:"type_flags,omitempty"`
+	TypeFlags map[policy.Type][]string `json:"type_flags,omitempty" yaml:"-"`
 	// HealthPath is the HTTP path polled while loading. It begins with a slash.
 	HealthPath string `json:"health_path,omitempty"`
 	// Ready says when a load is complete.
-	Ready Ready `json:"ready,omitzero"`
+	Ready Ready `json:"ready,omitzero" yaml:"-"`
 	// Listen is where the engine accepts requests: [ListenPort] (default) or [ListenSocket].
 	Listen string `json:"listen,omitempty"`
 	// Checkpoint is what {model} must be on the host: [CheckpointFile] (default), [CheckpointPath], or
@@ -58,7 +60,7 @@ type Recipe struct {
 	// Options are the load options the engine takes, by name.
 	Options map[string]OptionSpec `json:"options,omitempty"`
 	// ReservedArgs are flags that no option of kind args may hold, whoever sets it, since the runner sets them itself.
-	ReservedArgs []string `json:"reserved_args,omitempty"`
+	ReservedArgs []string `json:"reserved_args,omitempty" yaml:"-"`
 	// AllowedArgs are the only flags that options of kind args may hold when they come from [Outside]. The key lists the
 	// spellings of a flag, divided by spaces; the value says what may follow it: a number in a range, one of a list of
 	// words, or, for [KindBool], nothing. A recipe that gives the field replaces the whole map of the one it inherits from.
@@ -70,11 +72,11 @@ type Recipe struct {
 	// as well. It cannot be unset by an override.
 	Abbreviations bool `json:"abbreviations,omitempty"`
 	// Errors recognises causes of failure in log lines.
-	Errors ErrorPatterns `json:"errors,omitzero"`
+	Errors ErrorPatterns `json:"errors,omitzero" yaml:"-"`
 	// Redact matches what a serving engine's log lines quote of requests, see [Redactor].
-	Redact []*regexp.Regexp `json:"redact,omitempty"`
+	Redact []*regexp.Regexp `json:"redact,omitempty" yaml:"-"`
 	// LogLine matches every log line that the engine itself begins; other lines go on with what it quotes. See [Redactor].
-	LogLine *regexp.Regexp `json:"log_line,omitempty"`
+	LogLine *regexp.Regexp `json:"log_line,omitempty" yaml:"-"`
 	// LoadTimeout bounds a whole load, StallTimeout the part of it without health or log progress, StopGrace the time
 	// between SIGTERM and SIGKILL. Read them through [Recipe.Times].
 	LoadTimeout  time.Duration `json:"load_timeout,omitempty"`
