@@ -37,12 +37,6 @@ func (r *Request) Add(name string, value []byte) {
 	r.Fields = append(r.Fields, Field{name, value})
 }
 
-// Reset clears the request and keeps its memory.
-func (r *Request) Reset() {
-	clear(r.Fields)
-	*r = Request{Fields: r.Fields[:0]}
-}
-
 // appendHead appends the head of the request to b. The answer is false when a part of it could break out of its place.
 // single: the connection serves no other request.
 func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) {

@@ -59,18 +59,9 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer unlock()
 
 	// 1. What an earlier runner of this host left behind.
-	ledger, err := engine.OpenPIDFile(filepath.Join(s.StateDir, "engines-"+p.name+".json"))
+	ledger, err := endLeftovers(ctx, filepath.Join(s.StateDir, "engines-"+p.name+".json"), log)
 	if err != nil {
 		return err
-	}
-	clean, cancel := context.WithTimeout(ctx, 30*time.Second)
-	killed, err := ledger.KillLeftovers(clean)
-	cancel()
-	if err != nil {
-		return fmt.Errorf("engines of an earlier runner: %w", err)
-	}
-	if len(killed) > 0 {
-		log.Warn("engines of an earlier runner were ended", "pids", killed)
 	}
 
 	// 2. The listener, so that the address that is registered answers.
@@ -159,6 +150,23 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		log.Warn("open connections were closed", "error", err)
 	}
 	return errors.Join(hostErr, <-served)
+}
+
+// endLeftovers ends the engines that an earlier runner with the same ledger left behind.
+func endLeftovers(ctx context.Context, path string, log *slog.Logger) (ledger *engine.PIDFile, err error) {
+	if ledger, err = engine.OpenPIDFile(path); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	killed, err := ledger.KillLeftovers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("engines of an earlier runner: %w", err)
+	}
+	if len(killed) > 0 {
+		log.Warn("engines of an earlier runner were ended", "pids", killed)
+	}
+	return ledger, nil
 }
 
 // fenceFile keeps the highest generation on disk, so that it rises even after Redis lost its data.
