@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"errors"
 	"strconv"
 	"time"
@@ -185,7 +184,7 @@ func (x *exchange) deliver(resp *relay.Response) error {
 		_ = resp.Close()
 		return err
 	}
-	if !x.raw && resp.Status() == fasthttp.StatusOK && isEvents(resp) {
+	if !x.raw && resp.Status() == fasthttp.StatusOK && resp.IsEvents() {
 		x.sendStream(x.events(resp))
 		return nil
 	}
@@ -208,10 +207,6 @@ func (x *exchange) deliver(resp *relay.Response) error {
 
 // relayed are the headers of an engine's answer that go on to the client besides its type and length.
 var relayed = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
-
-func isEvents(resp *relay.Response) bool {
-	return bytes.HasPrefix(resp.ContentType(), []byte("text/event-stream"))
-}
 
 // left is called by the watcher when the client went away.
 func (x *exchange) left() { x.abandon(relay.ErrGone) }

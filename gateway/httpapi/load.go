@@ -62,10 +62,7 @@ func (s *Server) load(r *request) error {
 	}
 	route, info, err := s.cfg.Gate.Load(ctx, ask)
 	if err != nil {
-		if r.left(err) {
-			return nil
-		}
-		return err
+		return r.unlessLeft(err)
 	}
 	if err := r.keep(q); err != nil {
 		return err

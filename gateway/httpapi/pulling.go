@@ -18,10 +18,7 @@ func (r *request) awaitPull(m *catalog.Model, form pullForm) error {
 	ctx, stop := r.clientContext()
 	defer stop()
 	if err := r.s.cfg.Gate.Pull(ctx, m.ID); err != nil {
-		if r.left(err) {
-			return nil
-		}
-		return err
+		return r.unlessLeft(err)
 	}
 	return r.reply(fasthttp.StatusOK, form.answer())
 }

@@ -30,7 +30,7 @@ func (x *exchange) checkStreamResponse(resp *relay.Response) error {
 	if err := x.checkResponse(resp); err != nil {
 		return err
 	}
-	if !isEvents(resp) {
+	if !resp.IsEvents() {
 		return errNoStream()
 	}
 	return nil

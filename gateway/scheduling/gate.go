@@ -345,9 +345,3 @@ func (g *Gate) renewAll(ctx context.Context) {
 		g.mu.Unlock()
 	}
 }
-
-// number reads a whole number, 0 for anything else.
-func number(s string) int64 {
-	n, _ := strconv.ParseInt(s, 10, 64)
-	return n
-}

@@ -37,7 +37,7 @@ func (g *Gate) Load(ctx context.Context, a LoadAsk) (Route, LoadInfo, error) {
 		fields["merge_args"] = "1"
 	}
 	if a.Pinned != nil {
-		fields["pinned"] = bit(*a.Pinned)
+		fields["pinned"] = state.Flag(*a.Pinned)
 	}
 	return g.own(ctx, a.Model, fields, a.Wait)
 }
@@ -202,11 +202,4 @@ func (g *Gate) unwatch(ticket string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.watches, ticket)
-}
-
-func bit(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
 }

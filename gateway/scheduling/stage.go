@@ -80,7 +80,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time
 		return max(0, time.Duration(s.NowMS-ms)*time.Millisecond+now.Sub(s.Taken))
 	}
 	if out.state == state.TicketLoading {
-		out.begun = now.Add(-since(number(oldest.Fields["begun_ms"])))
+		out.begun = now.Add(-since(state.Number(oldest.Fields["begun_ms"])))
 	}
 	return out, since(oldest.Created)
 }
@@ -115,7 +115,7 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 		out.State = StateWaking
 		before = known.wake[n.host]
 		if h != nil && h.State == policy.Waking && before > 0 {
-			woken := time.Duration(s.NowMS-number(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
+			woken := time.Duration(s.NowMS-state.Number(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
 			before = max(time.Second, before-woken)
 		}
 	}

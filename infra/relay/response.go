@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"time"
@@ -226,6 +227,11 @@ func (r *Response) Status() int {
 
 // ContentType is the value of Content-Type, nil without one. It is valid until Close.
 func (r *Response) ContentType() []byte { return r.header.ContentType() }
+
+// IsEvents reports whether the answer is a stream of events.
+func (r *Response) IsEvents() bool {
+	return bytes.HasPrefix(r.ContentType(), []byte("text/event-stream"))
+}
 
 // Header is the first value of a header field, nil without one, found without allocating where name is spelled as in
 // "Retry-After". It is valid until Close.

@@ -79,7 +79,7 @@ type BeatReply struct {
 // Redis lost the host, took it for lost, or it had been written asleep and is wanted awake.
 func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, inFlight map[string]int) (BeatReply, error) {
 	args := make([]any, 0, 3+2*len(inFlight))
-	args = append(args, host, generation, flag(active))
+	args = append(args, host, generation, Flag(active))
 	for m, n := range inFlight {
 		args = append(args, m, n)
 	}
@@ -107,7 +107,7 @@ func (s *Store) PutModel(ctx context.Context, host string, generation uint64, m 
 
 // DropModel removes a model whose process is gone. reason is for people; evicted counts it as an eviction.
 func (s *Store) DropModel(ctx context.Context, host string, generation uint64, model, npu, reason string, evicted bool) error {
-	return s.evalWord(ctx, s.scripts.modelDrop, host, generation, model, npu, reason, flag(evicted))
+	return s.evalWord(ctx, s.scripts.modelDrop, host, generation, model, npu, reason, Flag(evicted))
 }
 
 // Begin takes a ticket out of the host's queue; repeating it is harmless. ErrDropped: nobody waits for it any more;

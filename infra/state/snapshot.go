@@ -99,7 +99,7 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	}
 	hosts := list(top[4])
 	out := &Snapshot{
-		Revision: uint64(atoi(text(top[0]))), NowMS: atoi(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
+		Revision: uint64(Number(text(top[0]))), NowMS: Number(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
 		Hosts: make(map[string]*HostRecord, len(hosts)), Saved: s.admitted(SavedOptions, top[5]), Runtime: s.admitted(Runtime, top[6]),
 	}
 	named := true
@@ -184,8 +184,8 @@ func fields(v any) map[string]string {
 func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 	h := &HostRecord{
 		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"],
-		Driver: f["driver"], Error: cut(f["error"]), Loading: f["loading"], Generation: uint64(atoi(f["generation"])),
-		SeenMS: atoi(f["seen_ms"]), ActiveMS: atoi(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
+		Driver: f["driver"], Error: cut(f["error"]), Loading: f["loading"], Generation: uint64(Number(f["generation"])),
+		SeenMS: Number(f["seen_ms"]), ActiveMS: Number(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
 	}
 	if f["labels"] != "" {
 		h.Labels = strings.Split(f["labels"], ",")
@@ -202,8 +202,8 @@ func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	m := &ModelRecord{
 		ID: id, Host: host, Retired: f["retired"], State: policy.ModelState(f["state"]), Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
-		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(atoi(f["pid"])), InFlight: int(atoi(f["in_flight"])),
-		LoadedMS: atoi(f["loaded_ms"]), UsedMS: atoi(f["used_ms"]), LoadMS: atoi(f["load_ms"]), Memory: atoi(f["memory"]),
+		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(Number(f["pid"])), InFlight: int(Number(f["in_flight"])),
+		LoadedMS: Number(f["loaded_ms"]), UsedMS: Number(f["used_ms"]), LoadMS: Number(f["load_ms"]), Memory: Number(f["memory"]),
 		Pinned: f["pinned"] == "1", LoadPin: f["load_pin"] == "1", Fields: f,
 	}
 	if json.Valid([]byte(f["options"])) {

@@ -168,7 +168,8 @@ func object(m map[string]string) string {
 	return string(b)
 }
 
-func flag(b bool) string {
+// Flag is how a record says yes or no.
+func Flag(b bool) string {
 	if b {
 		return "1"
 	}

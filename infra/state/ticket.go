@@ -45,8 +45,8 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 		kind = "unload"
 	}
 	var out Acquired
-	err := s.evalJSON(ctx, &out, s.scripts.acquire, w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), flag(w.Background),
-		flag(w.Refused), flag(w.Exclusive), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load())
+	err := s.evalJSON(ctx, &out, s.scripts.acquire, w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), Flag(w.Background),
+		Flag(w.Refused), Flag(w.Exclusive), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load())
 	s.noteTicket(out.Ticket)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale
@@ -101,8 +101,8 @@ func ticketRecord(id string, f map[string]string) TicketRecord {
 	return TicketRecord{
 		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: TicketState(f["state"]), Code: f["code"], Message: cut(f["message"]),
 		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", Merge: f["merge_args"] == "1", WakeError: f["wake_failed"] == "1",
-		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: atoi(f["bytes_done"]), Total: atoi(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
-		LoadMS: atoi(f["load_ms"]), Created: atoi(f["created_ms"]), Waiters: int(atoi(f["waiters"])), Fields: f,
+		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: Number(f["bytes_done"]), Total: Number(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
+		LoadMS: Number(f["load_ms"]), Created: Number(f["created_ms"]), Waiters: int(Number(f["waiters"])), Fields: f,
 	}
 }
 
@@ -147,7 +147,7 @@ func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([
 // Leave gives up the gateway's place in a ticket. The ticket is dropped when it was the last waiter and its load has
 // not begun; keep makes the load go on without a waiter.
 func (s *Store) Leave(ctx context.Context, gateway, ticket string, keep bool) error {
-	_, err := s.eval(ctx, s.scripts.leave, gateway, ticket, flag(keep))
+	_, err := s.eval(ctx, s.scripts.leave, gateway, ticket, Flag(keep))
 	return err
 }
 
@@ -185,12 +185,13 @@ func (s *Store) ForceWake(ctx context.Context, gateway, host string) (token stri
 }
 
 func (s *Store) claim(ctx context.Context, gateway, host string, called bool) (token string, err error) {
-	out, err := s.eval(ctx, s.scripts.claim, host, gateway, WakeLease.Milliseconds(), flag(called))
+	out, err := s.eval(ctx, s.scripts.claim, host, gateway, WakeLease.Milliseconds(), Flag(called))
 	token, _ = out.(string)
 	return token, err
 }
 
-func atoi(s string) int64 {
+// Number reads a whole number of a record, 0 for anything else.
+func Number(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n
 }

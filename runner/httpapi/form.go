@@ -56,7 +56,7 @@ func vet(ctx *fasthttp.RequestCtx, f form, resp *relay.Response) error {
 	switch {
 	case f == noPage && bytes.EqualFold(kind, []byte("text/html")):
 		return resp.Reject(errForm)
-	case f < jsonForm || isEvents(resp):
+	case f < jsonForm || resp.IsEvents():
 		return nil
 	case len(kind) > 0 && !bytes.EqualFold(kind, []byte("application/json")):
 		return resp.Reject(errForm)
@@ -66,10 +66,6 @@ func vet(ctx *fasthttp.RequestCtx, f form, resp *relay.Response) error {
 		most = relay.DefaultMaxLine
 	}
 	return resp.HoldJSON(maxBufferedJSON, most)
-}
-
-func isEvents(resp *relay.Response) bool {
-	return bytes.HasPrefix(resp.ContentType(), []byte("text/event-stream"))
 }
 
 // streams reports whether a request asks for its answer piece by piece. Inside a text the quotes would be escaped.

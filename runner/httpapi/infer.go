@@ -129,7 +129,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 	handed = true
-	if isEvents(resp) && resp.Status() == fasthttp.StatusOK {
+	if resp.IsEvents() && resp.Status() == fasthttp.StatusOK {
 		relay.NewStream(relay.StreamConfig{
 			Response: resp, JSON: good >= jsonForm,
 			OnBreak: lastEvent,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"reveille/infra/policy"
@@ -93,7 +92,7 @@ func (r *run) unseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord
 
 // stranded ends the wake of a host that did not come and is not wanted any more.
 func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
-	began := number(h.Fields["waking_ms"])
+	began := state.Number(h.Fields["waking_ms"])
 	if h.State != policy.Waking || len(h.Queue) > 0 || s.NowMS-began <= r.WakeLimit.Milliseconds() {
 		return nil
 	}
@@ -113,7 +112,7 @@ func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecor
 	if err != nil || token == "" {
 		return err
 	}
-	if began := number(h.Fields["waking_ms"]); h.State == policy.Waking && s.NowMS-began > r.WakeLimit.Milliseconds() {
+	if began := state.Number(h.Fields["waking_ms"]); h.State == policy.Waking && s.NowMS-began > r.WakeLimit.Milliseconds() {
 		why := fmt.Sprintf("no word from the host within %v", r.WakeLimit)
 		return r.mended(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.EndOverdueWake(ctx, h.Name, token, noCapacity, why))
 	}
@@ -128,7 +127,7 @@ func wanted(t state.TicketRecord) bool {
 // departed forgets a host that left the catalogue, or a machine of a group that is off, once nothing was heard of it for long.
 func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	asleep := h.State == policy.Asleep && !(h.PowerOffPending() && r.power.Can(h.Name))
-	heard := max(h.SeenMS, number(h.Fields["waking_ms"]), number(h.Fields["failed_ms"]))
+	heard := max(h.SeenMS, state.Number(h.Fields["waking_ms"]), state.Number(h.Fields["failed_ms"]))
 	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != policy.Lost || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
 		return nil
 	}
@@ -155,9 +154,4 @@ func age(s *state.Snapshot, ms int64) string {
 		return "ever"
 	}
 	return (time.Duration(s.NowMS-ms) * time.Millisecond).Round(time.Second).String()
-}
-
-func number(text string) int64 {
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return n
 }

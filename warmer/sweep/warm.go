@@ -86,7 +86,7 @@ func (r *run) unfit(s *state.Snapshot) map[string]string {
 		case rec != nil && (rec.State == policy.Ready || rec.State == policy.Draining):
 		case !r.power.Can(name):
 			out[name] = "no driver for it here"
-		case rec != nil && s.NowMS-number(rec.Fields["failed_ms"]) < shun.Milliseconds():
+		case rec != nil && s.NowMS-state.Number(rec.Fields["failed_ms"]) < shun.Milliseconds():
 			out[name] = "its wake has just failed"
 		}
 	}
