@@ -40,7 +40,7 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, lo
 	g := &parts{store: store, models: newModels(inForce(p.file), store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
 	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file,
-		func(c *catalog.Catalog, _ catalog.Changes, w catalog.Warnings) { g.models.setFile(inForce(c), w) },
+		func(c *catalog.Catalog, w catalog.Warnings) { g.models.setFile(inForce(c), w) },
 		func(err error) { log.Error("models file stays as it was", "error", err) })
 	signer := rpc.NewSigner(p.secret)
 	power := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Log: log})

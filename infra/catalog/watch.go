@@ -12,7 +12,7 @@ type Watcher struct {
 	path     string
 	interval time.Duration
 	reload   chan struct{} // holds at most one wish that Run has not begun to fulfil; never closed
-	onChange func(*Catalog, Changes, Warnings)
+	onChange func(*Catalog, Warnings)
 	onError  func(error)
 
 	// The rest belongs to Run.
@@ -22,13 +22,11 @@ type Watcher struct {
 }
 
 // NewWatcher returns a watcher of the file at path that looks every interval (1 s when it is not above 0). current is
-// the catalogue in force as it was loaded from the file (without registered models), against which changes are told; nil
-// for none yet.
+// the catalogue in force as it was loaded from the file (without registered models); nil for none yet.
 //
-// onChange gets every new good catalogue, with what differs from the one before and what Load warns of. onError gets the
-// error of a file that cannot be read or used, once for each new text of the file. After Reload one of the two is called
-// in any case, with no changes where there are none. Both run on Run's goroutine, one after the other.
-func NewWatcher(path string, interval time.Duration, current *Catalog, onChange func(*Catalog, Changes, Warnings), onError func(error)) *Watcher {
+// onChange gets every new good catalogue, with what Load warns of. onError gets the error of a file that cannot be read or
+// used, once for each new text of the file. After Reload one of the two is called in any case. Both run on Run's goroutine, one after the other.
+func NewWatcher(path string, interval time.Duration, current *Catalog, onChange func(*Catalog, Warnings), onError func(error)) *Watcher {
 	if interval <= 0 {
 		interval = time.Second
 	}
@@ -92,7 +90,6 @@ func (w *Watcher) look(wished bool) {
 	if w.current != nil && w.current.Version == c.Version && !wished {
 		return
 	}
-	changes := Diff(w.current, c)
 	w.current = c
-	w.onChange(c, changes, warnings)
+	w.onChange(c, warnings)
 }

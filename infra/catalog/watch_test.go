@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,20 +20,20 @@ type watching struct {
 	*Watcher
 	t       *testing.T
 	path    string
-	changes chan Changes
+	changes chan []string // ids of the models
 	errs    chan error
 }
 
 func watch(t *testing.T, interval time.Duration, text string) *watching {
 	t.Helper()
-	x := &watching{t: t, path: filepath.Join(t.TempDir(), "models.yaml"), changes: make(chan Changes, 10), errs: make(chan error, 10)}
+	x := &watching{t: t, path: filepath.Join(t.TempDir(), "models.yaml"), changes: make(chan []string, 10), errs: make(chan error, 10)}
 	x.write(text)
 	current, _, err := Load(x.path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	x.Watcher = NewWatcher(x.path, interval, current,
-		func(_ *Catalog, c Changes, _ Warnings) { x.changes <- c }, func(err error) { x.errs <- err })
+		func(c *Catalog, _ Warnings) { x.changes <- slices.Sorted(maps.Keys(c.index.byID)) }, func(err error) { x.errs <- err })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); x.Run(ctx) }()
@@ -62,7 +63,7 @@ func (x *watching) write(text string) {
 	}
 }
 
-func (x *watching) change() Changes {
+func (x *watching) change() []string {
 	x.t.Helper()
 	select {
 	case c := <-x.changes:
@@ -96,11 +97,11 @@ const (
 func TestWatcherPolls(t *testing.T) {
 	x := watch(t, time.Millisecond, oneModel)
 	x.write(twoModels)
-	if c := x.change(); !slices.Equal(c.Added, []string{"b"}) || len(c.Changed) != 0 {
-		t.Errorf("added: %+v", c)
+	if c := x.change(); !slices.Equal(c, []string{"a", "b"}) {
+		t.Errorf("added: %q", c)
 	}
 
-	// A wrong file is told once, and the last good catalogue stays what changes are told against.
+	// A wrong file is told once, and the last good catalogue stays in force.
 	x.write(strings.Replace(twoModels, "llm", "lm", 1))
 	var problems Problems
 	if err := x.err(); !errors.As(err, &problems) || problems[0].Line != 2 {
@@ -113,23 +114,23 @@ func TestWatcherPolls(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	x.write(oneModel)
-	if c := x.change(); !slices.Equal(c.Removed, []string{"b"}) {
-		t.Errorf("removed: %+v", c)
+	if c := x.change(); !slices.Equal(c, []string{"a"}) {
+		t.Errorf("removed: %q", c)
 	}
 
 	// Another text with the same meaning is no change.
 	x.write("# a comment\n" + oneModel)
 	x.write(twoModels)
-	if c := x.change(); !slices.Equal(c.Added, []string{"b"}) {
-		t.Errorf("added again: %+v", c)
+	if c := x.change(); !slices.Equal(c, []string{"a", "b"}) {
+		t.Errorf("added again: %q", c)
 	}
 }
 
 func TestWatcherReloads(t *testing.T) {
 	x := watch(t, time.Hour, oneModel)
 	x.Reload()
-	if c := x.change(); !isEmpty(c) {
-		t.Errorf("nothing changed, but %+v", c)
+	if c := x.change(); !slices.Equal(c, []string{"a"}) {
+		t.Errorf("nothing changed, but %q", c)
 	}
 	x.write("models: [")
 	x.Reload()
@@ -140,8 +141,8 @@ func TestWatcherReloads(t *testing.T) {
 	}
 	x.write(twoModels)
 	x.Reload()
-	if c := x.change(); !slices.Equal(c.Added, []string{"b"}) {
-		t.Errorf("added: %+v", c)
+	if c := x.change(); !slices.Equal(c, []string{"a", "b"}) {
+		t.Errorf("added: %q", c)
 	}
 }
 
