@@ -105,7 +105,7 @@ func validValue(value []byte) error {
 	if len(value) == 0 {
 		return fail(0, "value expected")
 	}
-	end, _, err := skipValue(value, 0, 1)
+	end, _, err := skipValue(value, 0)
 	if err != nil {
 		return err
 	}

@@ -60,8 +60,7 @@ type Members struct {
 	value            Value  // of it
 	gap, start, stop int    // end of the byte before the member, start and end of its value
 
-	closed bool // the closing brace was read
-	count  int  // members read
+	count int // members read
 }
 
 // Open returns the members of a document. Its error is a [*SyntaxError].
@@ -114,7 +113,7 @@ func (m *Members) step() (more bool, err error) {
 	case i == len(b):
 		return false, fail(i, "object is not closed")
 	case b[i] == '}':
-		m.pos, m.closed = i+1, true
+		m.pos = i + 1
 		if i = skipSpace(b, i+1); i < len(b) {
 			return false, fail(i, "text after the object")
 		}
@@ -147,7 +146,7 @@ func (m *Members) step() (more bool, err error) {
 	if !ok {
 		return false, fail(i, "value expected")
 	}
-	end, in, err := skipValue(b, i, 1)
+	end, in, err := skipValue(b, i)
 	if err != nil {
 		return false, err
 	}

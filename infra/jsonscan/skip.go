@@ -5,15 +5,15 @@ import (
 	"strconv"
 )
 
-// skipValue validates the value that begins at b[i], inside depth open
-// containers, and returns the index behind it and what was seen of it when it
+// skipValue validates the value that begins at b[i], inside one open
+// container, and returns the index behind it and what was seen of it when it
 // is a container.
-func skipValue(b []byte, i, depth int) (end int, in inside, err error) {
+func skipValue(b []byte, i int) (end int, in inside, err error) {
 	if b[i] != '{' && b[i] != '[' {
 		end, err = skipScalar(b, i)
 		return end, inside{}, err
 	}
-	return skipContainer(b, i, depth)
+	return skipContainer(b, i)
 }
 
 // inside is what is known of a container without reading it again.
@@ -37,9 +37,9 @@ func (n *nesting) push(depth int, object bool) {
 
 func (n *nesting) object(depth int) bool { return n[depth>>6]>>(depth&63)&1 != 0 }
 
-// skipContainer validates the object or array that begins at b[i]. It keeps
+// skipContainer validates the object or array that begins at b[i], inside one open container. It keeps
 // its own stack, so hostile nesting costs no goroutine stack.
-func skipContainer(b []byte, i, outer int) (end int, in inside, err error) {
+func skipContainer(b []byte, i int) (end int, in inside, err error) {
 	var open nesting
 	depth := 0 // containers open inside the value, this one included
 	for {
@@ -49,7 +49,7 @@ func skipContainer(b []byte, i, outer int) (end int, in inside, err error) {
 		}
 		c := b[i]
 		if c == '{' || c == '[' {
-			if outer+depth == MaxDepth {
+			if 1+depth == MaxDepth {
 				return 0, in, fail(i, "nesting too deep")
 			}
 			open.push(depth, c == '{')

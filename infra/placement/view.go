@@ -22,7 +22,7 @@ type View struct {
 // Pool is the pool as decisions see it. Hosts that the catalogue names and the store does not are asleep; sleeping hosts
 // that nobody knows how to wake are left out. What a host's runner said goes before what the catalogue says.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
-	out := policy.Snapshot{Revision: s.Revision, Now: time.UnixMilli(s.NowMS)}
+	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS)}
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		rec := s.Hosts[name]
 		known, inCatalog := v.Catalog.Host(name)

@@ -104,9 +104,8 @@ type Host struct {
 	Leases    int // wake duties and reservations that hold the host awake
 }
 
-// Snapshot is the pool at one revision.
+// Snapshot is the pool at one time.
 type Snapshot struct {
-	Revision uint64
-	Now      time.Time // the state store's clock when the snapshot was taken
-	Hosts    []Host
+	Now   time.Time // the state store's clock when the snapshot was taken
+	Hosts []Host
 }

@@ -73,7 +73,6 @@ type Stream struct {
 	cfg     StreamConfig
 	resp    *Response
 	phase   streamPhase
-	waited  bool // for the answer, so Check is due
 	ev      events
 	vetted  jsonEvents // where events hold JSON
 	comment time.Time  // of the next loading comment
@@ -99,9 +98,9 @@ func NewStream(cfg StreamConfig) *Stream {
 	s := &Stream{cfg: cfg, resp: cfg.Response}
 	switch {
 	case s.resp == nil:
-		s.phase, s.waited = streamHold, true
+		s.phase = streamHold
 	case s.resp.Status() == 0:
-		s.phase, s.waited = streamAwait, true
+		s.phase = streamAwait
 	default:
 		s.phase = streamRelay
 	}

@@ -77,7 +77,6 @@ type ModelRecord struct {
 	Command    string
 	PID        int
 	InFlight   int
-	LoadedMS   int64
 	UsedMS     int64
 	LoadMS     int64
 	Memory     int64
@@ -203,7 +202,7 @@ func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	m := &ModelRecord{
 		ID: id, Host: host, Retired: f["retired"], State: policy.ModelState(f["state"]), Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
 		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(Number(f["pid"])), InFlight: int(Number(f["in_flight"])),
-		LoadedMS: Number(f["loaded_ms"]), UsedMS: Number(f["used_ms"]), LoadMS: Number(f["load_ms"]), Memory: Number(f["memory"]),
+		UsedMS: Number(f["used_ms"]), LoadMS: Number(f["load_ms"]), Memory: Number(f["memory"]),
 		Pinned: f["pinned"] == "1", LoadPin: f["load_pin"] == "1", Fields: f,
 	}
 	if json.Valid([]byte(f["options"])) {
