@@ -29,9 +29,6 @@ import (
 	"reveille/runner/launch"
 )
 
-// Version is the program's version, set by the build.
-var Version = "dev"
-
 // ErrRunning: a runner of this host name already uses the state folder.
 var ErrRunning = errors.New("another runner of this host is running; stop it first, or give this one another --host or --state-dir")
 
@@ -40,11 +37,8 @@ var ErrRunning = errors.New("another runner of this host is running; stop it fir
 // trying to register. On a machine that is taken away the host drains before ctx ends. Order of the end: no new requests,
 // open ones end or are cut, engines are stopped, the host is written asleep, the listener closes.
 func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string)) error {
-	p, err := s.HostSettings.parse()
-	secret, err2 := config.Secret(s.RunnerSecret)
-	off, err3 := sleepCommand(s.SleepCommand)
-	limits, err4 := s.Intake.Parse()
-	if err := errors.Join(err, err2, err3, err4, s.InstanceSettings.parse()); err != nil {
+	p, err := s.parse()
+	if err != nil {
 		return err
 	}
 	log = log.With("host", p.name)
@@ -70,13 +64,28 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return fmt.Errorf("--runner-addr: %w", err)
 	}
 	defer ln.Close()
-	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Secret: secret, Log: log})
+	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Secret: p.secret, Log: log})
 	if err != nil {
 		return err
 	}
 	defer store.Close()
 
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
+	return runHost(ctx, s, p, ledger, ln, store, log, ready)
+}
+
+// parse checks the settings; all mistakes are reported in one go.
+func (s Settings) parse() (p parsed, err error) {
+	p, err = s.HostSettings.parse()
+	var err2, err3, err4 error
+	p.secret, err2 = config.Secret(s.RunnerSecret)
+	p.sleep, err3 = sleepCommand(s.SleepCommand)
+	p.intake, err4 = s.Intake.Parse()
+	return p, errors.Join(err, err2, err3, err4, s.InstanceSettings.parse())
+}
+
+// runHost makes a host with all that its engines need, and its server on ln, and runs them until ctx ends.
+func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, ln net.Listener, store *state.Store, log *slog.Logger, ready func(addr string)) error {
 	box, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
 		return err
@@ -89,7 +98,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	}
 	defer os.RemoveAll(sockets)
 	set := metrics.NewSet()
-	media, endMedia, err := mediaCache(s, p, secret, sockets, store, set, log)
+	media, endMedia, err := mediaCache(s, p, sockets, store, set, log)
 	if err != nil {
 		return err
 	}
@@ -110,7 +119,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	boot := rand.Text()
 	hardware := detect(ctx, s.HostSettings, p, log)
 	h := host.New(host.Config{
-		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: Version, Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
+		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: config.Version(), Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
@@ -118,30 +127,33 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,
 	})
 	srv := httpapi.New(httpapi.Config{
-		Name: p.name, Host: h, Secret: secret, Log: log, FirstByte: s.FirstByte, Metrics: set,
-		Intake:   relay.IntakeConfig{MaxHeld: limits.MaxHeld, ReadTimeout: limits.ReadTimeout, MinRate: limits.MinRate},
-		Listener: relay.ListenerConfig{MaxConnsPerIP: limits.PerAddress, Proxies: limits.Proxies},
+		Name: p.name, Host: h, Secret: p.secret, Log: log, FirstByte: s.FirstByte, Metrics: set,
+		Intake:   relay.IntakeConfig{MaxHeld: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate},
+		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies},
 	})
+	power := &sleeper{host: p.name, boot: boot, argv: p.sleep, mirror: h.Mirror(), log: log}
+	return serve(ctx, srv, ln, power, m, h, log, func() {
+		log.Info("runner listens", "addr", ln.Addr().String(), "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())
+		if ready != nil {
+			ready(ln.Addr().String())
+		}
+	})
+}
 
+// serve runs a host and its server until ctx ends, then ends them. listening is called once requests are accepted.
+func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener, power *sleeper, m *cloudMachine, h *host.Host, log *slog.Logger, listening func()) error {
 	served := make(chan error, 1)
 	run, stop := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer stop(nil)
-	if len(off) > 0 {
-		power := sleeper{host: p.name, boot: boot, argv: off, mirror: h.Mirror(), log: log}
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		defer stop(nil)
-		wg.Go(func() { power.run(run) })
-	}
+	wg.Go(func() { power.run(run) })
 	go func() {
 		err := srv.Serve(ln)
 		stop(err)
 		served <- err
 	}()
-	log.Info("runner listens", "addr", ln.Addr().String(), "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())
-	if ready != nil {
-		ready(ln.Addr().String())
-	}
+	listening()
 	hostErr := m.run(run, h)
 
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)

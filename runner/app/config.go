@@ -79,6 +79,11 @@ type parsed struct {
 
 	// What mmcache.Config takes: 0 is the default, -1 none or no limit.
 	mediaBytes, mediaQuota, mediaEntry int64
+
+	// What Settings has besides those of the host.
+	secret []byte
+	sleep  []string // command that turns this machine off, nil for none
+	intake config.Limits
 }
 
 // recipes are the shipped ones with those of the file.

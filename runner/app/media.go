@@ -16,7 +16,7 @@ import (
 
 // mediaCache is the host's encoder cache, nil where engines cannot be attached: they then run uncached. What it did is
 // counted in the pool's statistics. end closes it and all that belongs to it.
-func mediaCache(s Settings, p parsed, secret []byte, dir string, store *state.Store, set *metrics.Set, log *slog.Logger) (cache *mmcache.Server, end func(), err error) {
+func mediaCache(s Settings, p parsed, dir string, store *state.Store, set *metrics.Set, log *slog.Logger) (cache *mmcache.Server, end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
@@ -35,7 +35,7 @@ func mediaCache(s Settings, p parsed, secret []byte, dir string, store *state.St
 	}
 	counters := state.NewUsageReporter(store)
 	cache, err = mmcache.New(mmcache.Config{
-		Pool: s.Pool, Secret: secret, Redis: rdb, Library: lib, Dir: dir, Log: log, Metrics: set, Count: counters.Count,
+		Pool: s.Pool, Secret: p.secret, Redis: rdb, Library: lib, Dir: dir, Log: log, Metrics: set, Count: counters.Count,
 		Bytes: p.mediaBytes, Quota: p.mediaQuota, MaxEntry: p.mediaEntry, TTL: s.MMTTL, LookupWait: s.MMLookupWait,
 	})
 	if err != nil {

@@ -30,9 +30,12 @@ func sleepCommand(text string) ([]string, error) {
 	return argv, nil
 }
 
-// run watches the pool until ctx ends, and with it a command under way. A command that fails is logged; the sweep notices
+// run watches the pool until ctx ends, and with it a command under way; without a command it does nothing. A command that fails is logged; the sweep notices
 // that the machine is still on, and its next stop runs the command again.
 func (s *sleeper) run(ctx context.Context) {
+	if len(s.argv) == 0 {
+		return
+	}
 	power := exec.New(0)
 	self := catalog.Host{Name: s.host, Commands: &catalog.Commands{Sleep: s.argv}}
 	for done := ""; ; {
