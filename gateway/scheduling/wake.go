@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	wakeRenew = 5 * time.Second        // a duty's lease is three times as long
+	wakeRenew = state.WakeLease / 3
 	wakePoll  = 500 * time.Millisecond // how soon the end of a wake is noticed once the driver is done
 )
 

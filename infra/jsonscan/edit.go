@@ -8,7 +8,7 @@ func Set(body []byte, key string, value []byte) ([]byte, error) {
 	if err := validValue(value); err != nil {
 		return nil, err
 	}
-	m, err := open(body)
+	m, err := Open(body)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func SetString(body []byte, key, text string) ([]byte, error) {
 // often it occurs. The other members stay as they are. The error is a
 // [*SyntaxError].
 func Remove(body []byte, key string) ([]byte, error) {
-	m, err := open(body)
+	m, err := Open(body)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func fail(offset int, reason string) error { return &SyntaxError{Offset: offset,
 func Scan(body []byte, keys []string, out []Value) error {
 	out = out[:len(keys)]
 	clear(out)
-	m, err := open(body)
+	m, err := Open(body)
 	if err != nil {
 		return err
 	}
@@ -63,9 +63,6 @@ type Members struct {
 	count int // members read
 }
 
-// Open returns the members of a document. Its error is a [*SyntaxError].
-func Open(body []byte) (Members, error) { return open(body) }
-
 // Name returns the member's name, unescaped. It is a part of the body unless
 // the body spells it with escapes.
 func (m *Members) Name() []byte {
@@ -85,8 +82,8 @@ func (m *Members) Err() error { return m.err }
 // Span returns where the member stands, for [Blank].
 func (m *Members) Span() Span { return Span{from: m.gap, to: m.stop, n: m.count} }
 
-// open reads up to the opening brace.
-func open(body []byte) (Members, error) {
+// Open returns the members of a document, of which it has read the opening brace. Its error is a [*SyntaxError].
+func Open(body []byte) (Members, error) {
 	i := skipSpace(body, 0)
 	if i == len(body) {
 		return Members{}, fail(i, "body is empty")
