@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"reveille/infra/catalog"
@@ -65,7 +64,7 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 	if c.JSON {
 		return print(out, rows)
 	}
-	w := tabwriter.NewWriter(term.Writer(out), 0, 4, 2, ' ', 0)
+	w := term.Table(out)
 	fmt.Fprintln(w, "SIGNATURE\tMEDIA\tSIZE\tHITS\tMISSES\tMODELS")
 	for _, r := range rows {
 		models := strings.Join(r.Models, ", ")

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"reveille/infra/term"
@@ -96,7 +95,7 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 	for _, m := range slices.Concat(h.Models, h.Retired) {
 		on[m.Runner]++
 	}
-	w := tabwriter.NewWriter(term.Writer(out), 0, 4, 2, ' ', 0)
+	w := term.Table(out)
 	fmt.Fprintln(w, "HOST\tSTATE\tDEVICES\tMODELS\tSANDBOX")
 	for _, r := range h.Runners {
 		box := r.Sandbox.Mode
@@ -143,7 +142,7 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 
 // plans prints the plan of each loaded model.
 func (h health) plans(out io.Writer) error {
-	w := tabwriter.NewWriter(term.Writer(out), 0, 4, 2, ' ', 0)
+	w := term.Table(out)
 	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tNEED\tSHARE\tWHY")
 	for _, m := range h.Models {
 		p := m.Plan

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"io"
 	"strings"
+	"text/tabwriter"
 	"unicode"
 )
 
@@ -12,6 +13,9 @@ import (
 // and of characters that change the direction of writing. Names and states of a pool come from hosts and from Redis,
 // whose writers are not trusted. A character must not be split between two writes.
 func Writer(w io.Writer) io.Writer { return writer{w} }
+
+// Table returns a writer of a table, columns divided by tabs, that prints as [Writer] does. Flush ends the table.
+func Table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(Writer(w), 0, 0, 2, ' ', 0) }
 
 type writer struct{ w io.Writer }
 

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"reveille/infra/policy"
@@ -104,7 +103,7 @@ func (r Report) Failures() int {
 
 // Table writes the report for people: what was done and why, then the traffic.
 func (r Report) Table(w io.Writer) error {
-	t := tabwriter.NewWriter(term.Writer(w), 0, 8, 2, ' ', 0)
+	t := term.Table(w)
 	if len(r.Actions) == 0 {
 		fmt.Fprintln(t, "nothing to do")
 	} else {
