@@ -1,7 +1,6 @@
 package api
 
 import (
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -28,22 +27,22 @@ func (h Hit) Err() *Error {
 	case h.Allow != "":
 		return NotAllowed(h.Allow)
 	}
-	text := fmt.Sprintf("There is no path '%s' on this server.", clip(h.Path, 200))
+	text := "There is no such path on this server."
 	if near := likely(h.Path); near != "" {
-		text += fmt.Sprintf(" Did you mean '%s'?", clip(near, 200))
+		text += " Did you mean '" + near + "'?"
 	}
 	return New(UnknownURL, text)
 }
 
 // likely returns a path that is served and looks like an unknown one: the same without double slashes, and with or without
-// the beginning that base URLs differ in. "" for none.
+// the beginning that base URLs differ in. It repeats no id of the path. "" for none.
 func likely(path string) string {
 	for strings.Contains(path, "//") {
 		path = strings.ReplaceAll(path, "//", "/")
 	}
 	bare := strings.TrimPrefix(path, "/api")
 	for _, p := range []string{path, "/v1" + path, strings.TrimPrefix(path, "/v1"), bare, "/v1" + bare} {
-		if h := Match("GET", p); len(p) > 1 && (h.Route != nil || h.Allow != "") {
+		if h := Match("GET", p); len(p) > 1 && h.ID == "" && (h.Route != nil || h.Allow != "") {
 			return p
 		}
 	}

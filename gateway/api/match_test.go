@@ -218,6 +218,7 @@ func TestUnknownPaths(t *testing.T) {
 		"//v1//embeddings":              "/v1/embeddings",
 		"/v1/api/tags":                  "/api/tags",
 		"/api/chat/completions":         "/v1/chat/completions",
+		"/v1/v1/models/secret":          "",
 		"/nothing":                      "",
 		"/v1":                           "",
 		"/" + strings.Repeat("/", 5000): "",

@@ -164,7 +164,7 @@ func TestAbsoluteTargets(t *testing.T) {
 	here := strings.TrimPrefix(s.URL, "http://")
 	for target, want := range map[string]int{
 		s.URL + "/v1/models": 200, "HTTP://LOCALHOST/v1/models?x=http://y": 200, "http://localhost.:1/v1/models/": 200, "http://[::1]/v1/models": 200,
-		s.URL + "/v1/nothing": 404, s.URL: 404, s.URL + "?a=/v1/models": 404, s.URL + "/v1/load": 405,
+		s.URL + "/v1/nothing": 404, s.URL: 200, s.URL + "?a=/v1/models": 200, s.URL + "/v1/load": 405,
 		"http://evil.example/v1/models": 403, "http://localhost@evil.example/v1/models": 403, "http://evil.example@localhost/v1/models": 403, "http:///v1/models": 403,
 		"http://localhost.evil.example/v1/models": 403, "https://evil.example": 403, "http://evil.example/http://localhost/v1/models": 403, "http://localhost:80:80/v1/models": 403,
 		"http://%6cocalhost/v1/models": 403, "http://evil.example?http://localhost/v1/models": 403, "http://evil.example#@localhost/v1/models": 403,
