@@ -32,7 +32,7 @@ func (w *watchdog) probeLoop(model string, e host.Engine, path string, limit tim
 	var heard uint64
 	for {
 		idle, err := w.idle(e, path, limit)
-		if errors.Is(err, relay.ErrTimeout) {
+		if errors.Is(err, relay.ErrTimeout) && w.life.Err() == nil {
 			w.endSilent(model, e, err)
 			return
 		}
