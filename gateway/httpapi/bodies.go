@@ -43,8 +43,8 @@ const (
 	longContext = 1 << 20  // tokens, for a model whose context is not known
 )
 
-// fits refuses a text that cannot fit a model's context, or the one that a load for the request asks for. Engines read all of it before they notice, and templates and tokenizers
-// take time that can grow with the square.
+// fits refuses a text that cannot fit a model's context, or the one that a load for the request asks for. Engines read all of
+// it before they notice, and templates and tokenizers take time that can grow with the square.
 func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
 	if text <= freeText || m.Type != policy.LLM {
 		return nil

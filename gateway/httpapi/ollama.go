@@ -37,10 +37,12 @@ func (r *request) ollamaCall() (*ollamaCall, error) {
 	if o.q, err = ollama.Parse(c.body); err != nil {
 		return nil, err
 	}
-	if o.manages() {
-		if c.context, err = o.q.Context(); err != nil {
-			return nil, err
-		}
+	size, err := o.q.Context()
+	if err != nil {
+		return nil, err
+	}
+	if o.manages() { // it applies to all users of the model
+		o.context = size
 	}
 	o.keep, o.keeping, err = o.q.KeepAlive()
 	return o, err
@@ -266,14 +268,13 @@ func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 // The size applies to all users of the model, so a key without manage gets the model as it is configured.
 func (o *ollamaCall) sized() (json.RawMessage, error) {
 	const name = "ctx_size"
-	n, err := o.q.Context()
-	if err != nil || n == 0 || !o.manages() {
-		return nil, err
+	if o.context == 0 {
+		return nil, nil
 	}
 	if _, has := o.s.cfg.Catalog().Recipes[o.model.Recipe].Options[name]; !has {
 		return nil, nil
 	}
-	options, err := o.s.optionsOf(o.model, map[string]json.RawMessage{name: json.RawMessage(strconv.FormatInt(n, 10))})
+	options, err := o.s.optionsOf(o.model, map[string]json.RawMessage{name: json.RawMessage(strconv.FormatInt(o.context, 10))})
 	if err != nil {
 		return nil, err
 	}
