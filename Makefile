@@ -98,12 +98,16 @@ days: need-go need-redis ## Play DAYS days of a pool by LRU and by cost on a rea
 soak: need-go need-python need-redis fetch ## Mixed traffic for MINUTES while one process is killed every 30 s; prints a report
 	go test ./testenv/soak -count=1 -timeout 0 -v -args -minutes=$(MINUTES) | grep -vE ' +time=|^=== '
 
+# A target that only ran into the end of FUZZTIME passes: before Go 1.27, go test takes its own deadline for a failure at
+# times (golang/go#75804). It writes no failing input then.
 .PHONY: fuzz
 fuzz: need-go ## Run each fuzz target for FUZZTIME, even if one fails
-	@count=0; failed=(); \
+	@mkdir -p .cache; count=0; failed=(); \
 	while IFS=: read -r file func; do \
 		name="$${file%/*} $${func#func }"; echo "== $$name"; count=$$((count + 1)); \
-		go test "./$${file%/*}" -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) || failed+=("$$name"); \
+		go test "./$${file%/*}" -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) 2>&1 | tee .cache/fuzz.txt || \
+			{ grep -qE '^ +context deadline exceeded$$' .cache/fuzz.txt && ! grep -q 'Failing input' .cache/fuzz.txt; } || \
+			failed+=("$$name"); \
 	done < <(grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' $(SOURCES) | sort); \
 	echo "fuzz: $$count targets, $${#failed[@]} failed"; \
 	if (($${#failed[@]})); then printf 'FAILED: %s\n' "$${failed[@]}"; exit 1; fi

@@ -38,7 +38,7 @@ var headParsers = sync.Pool{New: func() any {
 // same way; its errors never quote the head.
 func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
 	http11 := bytes.HasPrefix(head, []byte("HTTP/1.1 "))
-	if !http11 && !bytes.HasPrefix(head, []byte("HTTP/1.0 ")) || !crlfOnly(head) {
+	if !http11 && !bytes.HasPrefix(head, []byte("HTTP/1.0 ")) || !hasStatus(head[len("HTTP/1.1 "):]) || !crlfOnly(head) {
 		return errHead
 	}
 	p := headParsers.Get().(*headParser)
@@ -49,7 +49,7 @@ func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
 	p.src = nil
 	headParsers.Put(p)
 	switch {
-	case err != nil || !whole || h.StatusCode() < 100:
+	case err != nil || !whole:
 		return errHead
 	case h.ContentLength() == -1 && hasField(head, "content-length"):
 		return errHead // both framings: whoever reads the other one sees another body
@@ -57,6 +57,14 @@ func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
 		return errHead
 	}
 	return nil
+}
+
+// hasStatus reports whether b begins with a status from 100 to 999. fasthttp takes 000 for 200.
+func hasStatus(b []byte) bool {
+	if len(b) < 4 || b[0] == '0' || b[3] != ' ' && b[3] != '\r' {
+		return false
+	}
+	return !bytes.ContainsFunc(b[:3], func(c rune) bool { return c < '0' || c > '9' })
 }
 
 // headEnd is the length of the head at the start of b, or 0 while its end is not there. from bytes were searched before.
