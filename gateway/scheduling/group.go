@@ -133,33 +133,67 @@ func (g *Gate) leave(ticket string, keep bool) {
 	}
 }
 
-// ask makes one attempt to place and acquire, on a new snapshot: uses of models raise no event, so the mirror may lag
-// and show the wrong victim as the least recently used. It is the only caller of Store.Acquire for the group.
+// ask makes one attempt to place and acquire. It is the only caller of Store.Acquire for the group.
 func (g *Gate) ask(gr *group) step {
-	s, err := g.mirror.Refresh(g.life)
+	s, host, v, err := g.place(gr)
 	if err != nil {
 		return g.acquired(gr, state.Acquired{}, err)
 	}
-	now := time.Now()
-	g.mu.Lock()
-	g.recovery.see(s, now)
-	if g.recovery.waiting(now) {
-		g.mu.Unlock()
-		return step{do: ask, at: now.Add(staleMost)}
-	}
-	shunned, retry := g.shunned.open(now)
-	host, v := gr.attempt.chooseHost(s, g.catalog(), shunned, retry)
 	if v != nil {
-		g.mu.Unlock()
 		return *v
 	}
-	want := gr.attempt.want(g.id, host, s.Revision, gr.waiters.Len() == 0)
+	g.mu.Lock()
+	want := gr.attempt.want(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
 	g.mu.Unlock()
 	got, err := g.store.Acquire(g.life, want)
 	if want.Background {
 		g.renewNow() // somebody may have come meanwhile who has no place in the ticket yet
 	}
 	return g.acquired(gr, got, err)
+}
+
+// placeTries is how many hosts of a large pool are looked at anew for one decision.
+const placeTries = 3
+
+// place chooses a host by what was just read: uses of models raise no event, so the mirror may lag and show the wrong victim as
+// the least recently used. Of a large pool only the chosen host is read anew, and then the choice is made again; what it
+// refuses or postpones, it does with the whole pool in view. A step is returned in place of a host.
+func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err error) {
+	s = g.mirror.Snapshot()
+	whole := !s.Large()
+	for try := 0; ; try++ {
+		switch {
+		case whole:
+			s, err = g.mirror.Refresh(g.life)
+		case host != "":
+			s, err = g.mirror.RefreshHosts(g.life, []string{host}, gr.model)
+		}
+		if err != nil {
+			return nil, "", nil, err
+		}
+		chosen, v := g.chooseOn(s, gr)
+		switch {
+		case v != nil && !whole && (v.do == ask || v.err != nil):
+			whole = true
+			continue
+		case v != nil || whole || chosen == host || try == placeTries:
+			return s, chosen, v, nil
+		}
+		host = chosen
+	}
+}
+
+// chooseOn makes the attempt's choice on a snapshot.
+func (g *Gate) chooseOn(s *state.Snapshot, gr *group) (host string, v *step) {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.recovery.see(s, now)
+	if g.recovery.waiting(now) {
+		return "", &step{do: ask, at: now.Add(staleMost)}
+	}
+	shunned, retry := g.shunned.open(now)
+	return gr.attempt.chooseHost(s, g.catalog(), shunned, retry)
 }
 
 func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
@@ -276,7 +310,7 @@ func (g *Gate) forgetLocked(gr *group) {
 func (g *Gate) routeTo(host, model string) (Route, bool) {
 	h := g.mirror.Snapshot().Hosts[host]
 	if h == nil || h.Addr == "" {
-		s, err := g.mirror.Refresh(g.life)
+		s, err := g.mirror.RefreshHosts(g.life, []string{host})
 		if err != nil || s.Hosts[host] == nil || s.Hosts[host].Addr == "" {
 			return Route{}, false
 		}

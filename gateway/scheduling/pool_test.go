@@ -116,6 +116,10 @@ func (p *pool) Refresh(context.Context) (*state.Snapshot, error) {
 	return p.kept, nil
 }
 
+func (p *pool) RefreshHosts(ctx context.Context, _ []string, _ ...string) (*state.Snapshot, error) {
+	return p.Refresh(ctx)
+}
+
 func (p *pool) copyLocked() *state.Snapshot {
 	s := &state.Snapshot{Revision: p.rev, Epoch: p.epoch, NowMS: time.Now().UnixMilli(), Taken: time.Now(), Hosts: map[string]*state.HostRecord{}}
 	for name, h := range p.hosts {

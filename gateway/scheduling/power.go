@@ -29,7 +29,7 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 	defer cancel()
 	failed := ""
 	for first := true; ; first = false {
-		s, err := g.mirror.Refresh(ctx)
+		s, err := g.mirror.RefreshHosts(ctx, []string{host})
 		if err != nil {
 			return unavailable(err)
 		}
@@ -68,7 +68,7 @@ func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	if g.cfg.Stopper == nil {
 		return api.New(api.NotSupported, "This gateway turns no host off.")
 	}
-	s, err := g.mirror.Refresh(ctx)
+	s, err := g.mirror.RefreshHosts(ctx, []string{host})
 	if err != nil {
 		return unavailable(err)
 	}
@@ -108,7 +108,7 @@ func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	case err != nil:
 		return unavailable(err)
 	}
-	_, _ = g.mirror.Refresh(ctx) // it polls, too
+	_, _ = g.mirror.RefreshHosts(ctx, []string{host}) // it polls, too
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (g *Gate) known(host string) error {
 func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err error) {
 	busy := api.Newf(api.ModelBusyConflict, "Work came for the host '%s'.", host)
 	for try := 0; token == ""; try++ {
-		s, err := g.mirror.Refresh(ctx)
+		s, err := g.mirror.RefreshHosts(ctx, []string{host})
 		if err != nil {
 			return "", unavailable(err)
 		}
@@ -132,7 +132,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 		if h == nil || h.State != policy.Ready || try == commitTries {
 			return "", busy
 		}
-		switch token, err = g.store.CommitSleep(ctx, host, g.id, s.Revision, h.Fields["active_ms"]); {
+		switch token, err = g.store.CommitSleep(ctx, host, g.id, s.RevisionOf(host, ""), h.Fields["active_ms"]); {
 		case errors.Is(err, state.ErrWanted):
 			return "", busy
 		case errors.Is(err, state.ErrStale):
@@ -144,7 +144,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 		}
 	}
 	for end := time.Now().Add(confirmFor); time.Now().Before(end); {
-		s, err := g.mirror.Refresh(ctx)
+		s, err := g.mirror.RefreshHosts(ctx, []string{host})
 		if err == nil {
 			switch h := s.Hosts[host]; {
 			case h == nil || h.Fields["sleep_token"] != token:

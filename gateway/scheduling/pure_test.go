@@ -16,6 +16,9 @@ type mirrorOnly struct{ s *state.Snapshot }
 
 func (m mirrorOnly) Snapshot() *state.Snapshot                        { return m.s }
 func (m mirrorOnly) Refresh(context.Context) (*state.Snapshot, error) { return m.s, nil }
+func (m mirrorOnly) RefreshHosts(context.Context, []string, ...string) (*state.Snapshot, error) {
+	return m.s, nil
+}
 
 var t0 = time.Unix(1_700_000_000, 0)
 

@@ -30,7 +30,7 @@ func TestSingleFlight(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						a, err := s.Acquire(ctx, state.Want{Gateway: fmt.Sprint("gw-", g), Model: "m", Host: "h", Revision: snap.Revision})
+						a, err := s.Acquire(ctx, state.Want{Gateway: fmt.Sprint("gw-", g), Model: "m", Host: "h", Revision: snap.RevisionOf("h", "m")})
 						if errors.Is(err, state.ErrStale) {
 							continue
 						}
@@ -75,11 +75,21 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 			"a model gone":  func() { must(t, s.DropModel(ctx, "h", g, "x", "", "", false)) },
 			"another load":  func() { acquire(t, s, want(t, s, "gw-2", "other", "h")) },
 			"a host state":  func() { must(t, s.SetHostState(ctx, "h", g, "draining")) },
-			"a registering": func() { register(t, s, "h2", nil) },
-			"lost data":     func() { must(t, b.rdb.FlushAll(ctx).Err()); register(t, s, "h", nil) },
+			"its load elsewhere": func() {
+				w := want(t, s, "gw-2", "m", "h2")
+				w.Exclusive = true
+				acquire(t, s, w)
+			},
+			"its model elsewhere": func() { register(t, s, "h3", map[string]string{"m": "llm"}) },
+			"a catalogue": func() {
+				_, err := s.PutCatalog(ctx, "v2", []byte(`{"models":[]}`), nil)
+				must(t, err)
+			},
+			"lost data": func() { must(t, b.rdb.FlushAll(ctx).Err()); register(t, s, "h", nil) },
 		}
-		for _, name := range []string{"a model record", "a model gone", "another load", "a host state", "a registering", "lost data"} {
+		for _, name := range []string{"a model record", "a model gone", "another load", "a host state", "its load elsewhere", "its model elsewhere", "a catalogue", "lost data"} {
 			w := want(t, s, "gw-1", "m", "h")
+			w.Refused = true // although it is loaded on h3
 			changes[name]()
 			before := b.dump()
 			_, err := s.Acquire(ctx, w)
@@ -88,7 +98,10 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 			}
 			equal(t, "state after "+name, b.dump(), before)
 		}
-		equal(t, "retried", acquire(t, s, want(t, s, "gw-1", "m", "h")).Status, "created")
+		w := want(t, s, "gw-1", "m", "h")
+		register(t, s, "h2", map[string]string{"n": "llm"})
+		acquire(t, s, want(t, s, "gw-2", "o", "h2"))
+		equal(t, "placed while another host changed", acquire(t, s, w).Status, "created")
 	})
 }
 

@@ -7,9 +7,13 @@
 //
 //	key                        Redis type  written by                         TTL    holds
 //	rv:{pool}:epoch            string      register                           -      set once; missing after data loss
-//	rv:{pool}:rev              string      every script that changes a        -      revision: plans made on an older
-//	                                       decision's input                          one are refused as stale; never
-//	                                                                                 behind the clock in microseconds
+//	rv:{pool}:rev              string      every script that changes a        -      revision: it rises with every change;
+//	                                       decision's input                          never behind the clock in microseconds
+//	rv:{pool}:revs             hash        the same                           -      rev when something last changed that
+//	                                                                                 decisions depend on: on a host (h:<h>),
+//	                                                                                 where a model is or will be (m:<m>), about
+//	                                                                                 all (pool); plans made on older ones are
+//	                                                                                 refused as stale
 //	rv:{pool}:token            string      acquire, register                  -      last fencing token, never behind
 //	                                                                                 the clock in microseconds
 //	rv:{pool}:hosts            set         register, catalog_put, acquire,    -      host names
@@ -25,6 +29,7 @@
 //	                                                                                 need:<m>: see package placement; addr_mac: of
 //	                                                                                 addr
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
+//	rv:{pool}:copies:<m>       set         the host's runner                  -      hosts with a record of the model
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
 //	                                                                                 backend_url, pid, in_flight …;
 //	                                                                                 of <m>~<pid>, a copy whose catalogue
@@ -49,7 +54,9 @@
 //	                                                                                 copy: served:<h>:<m>
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
 //	                                                                                 listings; negative: never
-//	rv:{pool}:events           channel     every change                       -      JSON events for mirrors
+//	rv:{pool}:events           channel     every change                       -      JSON events for the mirrors of gateways
+//	rv:{pool}:events:host:<h>  channel     changes of a host                  -      the same for the host's runner
+//	rv:{pool}:events:pool      channel     other changes                      -      the same for all runners
 //
 // Verbs. The scripts sleep_* commit a host's sleep (sleep_token), have its runner confirm it, and begin, hold and end the
 // stop of its machine (stop_ms); leave ends a stop whose driver accepted while the machine is not known to be off (left_ms): its

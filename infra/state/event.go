@@ -32,11 +32,15 @@ func (e Event) Record() TicketRecord {
 	return r
 }
 
-// Listen calls handle for every event until ctx ends, from one goroutine. After each (re)connection it first calls
-// handle with an event of kind "sync". It returns when ctx ends.
-func (s *Store) Listen(ctx context.Context, handle func(Event)) {
+// Listen calls handle for every event until ctx ends, from one goroutine; with a host only for those of the host and of the
+// whole pool. After each (re)connection it first calls handle with an event of kind "sync". It returns when ctx ends.
+func (s *Store) Listen(ctx context.Context, host string, handle func(Event)) {
+	channels := []string{s.keys.events()}
+	if host != "" {
+		channels = []string{s.keys.poolEvents(), s.keys.hostEvents(host)}
+	}
 	for ctx.Err() == nil {
-		s.listenOnce(ctx, handle)
+		s.listenOnce(ctx, channels, handle)
 		select {
 		case <-ctx.Done():
 		case <-time.After(200 * time.Millisecond):
@@ -46,17 +50,19 @@ func (s *Store) Listen(ctx context.Context, handle func(Event)) {
 
 // listenOnce subscribes and delivers until the connection breaks. go-redis would reconnect silently; here a break ends
 // the subscription, so that the caller learns that events may be missing.
-func (s *Store) listenOnce(ctx context.Context, handle func(Event)) {
+func (s *Store) listenOnce(ctx context.Context, channels []string, handle func(Event)) {
 	ctx = subscribing(ctx)
-	sub := s.rdb.Subscribe(ctx, s.keys.events())
+	sub := s.rdb.Subscribe(ctx, channels...)
 	closed := context.AfterFunc(ctx, func() { _ = sub.Close() })
 	defer func() {
 		if closed() {
 			_ = sub.Close()
 		}
 	}()
-	if _, err := sub.ReceiveTimeout(ctx, 2*time.Second); err != nil {
-		return
+	for range channels { // each is confirmed
+		if _, err := sub.ReceiveTimeout(ctx, 2*time.Second); err != nil {
+			return
+		}
 	}
 	handle(Event{Kind: "sync"})
 	for asked := false; ; {

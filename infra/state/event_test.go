@@ -36,7 +36,7 @@ func largeEvents(b *bench) {
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer cancel()
-	listening.Go(func() { s.Listen(ctx, func(e state.Event) { events <- e }) })
+	listening.Go(func() { s.Listen(ctx, "", func(e state.Event) { events <- e }) })
 	publish := func(kind string, size int) {
 		must(t, b.rdb.Publish(ctx, prefix+"events", `{"kind":"`+kind+`","reason":"`+strings.Repeat("x", size)+`"}`).Err())
 	}

@@ -143,11 +143,13 @@ func (h *history) step() {
 func (h *history) acquire() {
 	snap, err := h.s.Snapshot(ctx)
 	must(h.t, err)
-	h.snaps = append(h.snaps, snap.Revision)
 	w := state.Want{
-		Gateway: pick(h, h.gateways), Model: pick(h, h.models), Host: pick(h, h.hosts), Revision: snap.Revision,
+		Gateway: pick(h, h.gateways), Model: pick(h, h.models), Host: pick(h, h.hosts),
 		Background: h.chance(15), Refused: h.chance(15), Exclusive: h.chance(15), Unload: h.chance(15),
 	}
+	now := snap.RevisionOf(w.Host, w.Model)
+	w.Revision = now
+	h.snaps = append(h.snaps, now)
 	if h.chance(25) {
 		w.Revision = pick(h, h.snaps)
 	}
@@ -168,8 +170,8 @@ func (h *history) acquire() {
 	}
 	switch a.Status {
 	case "created":
-		if w.Revision != snap.Revision {
-			h.fail("a placement on revision %d was taken at %d", w.Revision, snap.Revision)
+		if w.Revision != now {
+			h.fail("a placement on revision %d was taken at %d", w.Revision, now)
 		}
 		h.tickets = append(h.tickets, a.Ticket)
 		h.own[a.Ticket] = w.Exclusive || w.Unload

@@ -48,22 +48,56 @@ func (h *history) picture() *picture {
 	return p
 }
 
-// inputs is what decisions are made on: whenever it changes, the revision must rise.
-func (p *picture) inputs() string {
+// inputs is what decisions about a host are made on: whenever it changes, the host's revision must rise.
+func (p *picture) inputs(host string) string {
 	var out strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(p.hashes)) {
 		f := p.hashes[k]
 		switch {
-		case strings.HasPrefix(k, "host:"):
+		case k == "host:"+host:
 			fmt.Fprintln(&out, k, f["state"], f["loading"])
-		case strings.HasPrefix(k, "model:"):
+		case strings.HasPrefix(k, "model:"+host+":"):
 			fmt.Fprintln(&out, k, f["state"], f["type"])
-		case strings.HasPrefix(k, "ticket:"):
+		case strings.HasPrefix(k, "ticket:") && f["host"] == host:
 			fmt.Fprintln(&out, k, f["state"])
 		}
 	}
-	fmt.Fprintln(&out, p.lists, p.hashes["wanted"], p.hashes["catalog"]["version"])
+	fmt.Fprintln(&out, p.lists["queue:"+host], p.hashes["catalog"]["version"])
 	return out.String()
+}
+
+// places are where a model is loaded or its load is queued: whenever there is a new one, the model's revision must rise.
+func (p *picture) places(model string) []string {
+	var out []string
+	for k, f := range p.hashes {
+		if strings.HasPrefix(k, "ticket:") && f["kind"] == "load" && f["model"] == model && (f["state"] == "queued" || f["state"] == "loading") ||
+			strings.HasPrefix(k, "model:") && strings.HasSuffix(k, ":"+model) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// checkRevisions compares with what the last check saw.
+func (h *history) checkRevisions(p *picture) {
+	h.t.Helper()
+	was, is := h.seen.hashes["revs"], p.hashes["revs"]
+	if was["pool"] != is["pool"] {
+		return
+	}
+	for _, host := range h.hosts {
+		if was["h:"+host] == is["h:"+host] && h.seen.inputs(host) != p.inputs(host) {
+			h.fail("inputs of decisions about %s changed under one revision from\n%s\nto\n%s", host, h.seen.inputs(host), p.inputs(host))
+		}
+	}
+	for _, model := range h.models {
+		before := h.seen.places(model)
+		for _, place := range p.places(model) {
+			if was["m:"+model] == is["m:"+model] && !slices.Contains(before, place) {
+				h.fail("model %s came to %s under one revision", model, place)
+			}
+		}
+	}
 }
 
 // check compares Redis with every invariant of DESIGN.md in this folder.
@@ -80,8 +114,8 @@ func (h *history) check() {
 		}
 		h.highest[counter] = max(h.highest[counter], n)
 	}
-	if h.seen != nil && p.strings["rev"] == h.seen.strings["rev"] && p.inputs() != h.seen.inputs() {
-		h.fail("inputs of decisions changed under one revision from\n%s\nto\n%s", h.seen.inputs(), p.inputs())
+	if h.seen != nil {
+		h.checkRevisions(p)
 	}
 	h.seen = p
 }
@@ -171,6 +205,11 @@ func (h *history) checkHosts(p *picture) {
 		}
 		slices.Sort(records)
 		slices.Sort(ranked)
+		for _, m := range h.models {
+			if slices.Contains(p.sets["copies:"+m], name) != slices.Contains(models, m) {
+				h.fail("%s: models %v, copies of %s %v", name, models, m, p.sets["copies:"+m])
+			}
+		}
 		if !slices.Equal(records, models) || !slices.Equal(ranked, models) {
 			h.fail("%s: models %v, records %v, LRU %v", name, models, records, ranked)
 		}

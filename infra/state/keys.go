@@ -9,6 +9,8 @@ type keys struct{ prefix string }
 func newKeys(pool string) keys { return keys{prefix: "rv:{" + pool + "}:"} }
 
 func (k keys) events() string              { return k.prefix + "events" }
+func (k keys) poolEvents() string          { return k.prefix + "events:pool" }
+func (k keys) hostEvents(h string) string  { return k.prefix + "events:host:" + h }
 func (k keys) idle() string                { return k.prefix + "idle" }
 func (k keys) settings(name string) string { return k.prefix + "settings:" + name }
 

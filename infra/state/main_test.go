@@ -141,7 +141,7 @@ func want(t testing.TB, s *state.Store, gateway, model, host string) state.Want 
 	t.Helper()
 	snap, err := s.Snapshot(context.Background())
 	must(t, err)
-	return state.Want{Gateway: gateway, Model: model, Host: host, Revision: snap.Revision}
+	return state.Want{Gateway: gateway, Model: model, Host: host, Revision: snap.RevisionOf(host, model)}
 }
 
 func acquire(t testing.TB, s *state.Store, w state.Want) state.Acquired {

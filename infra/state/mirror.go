@@ -1,39 +1,58 @@
 package state
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// repairEvery is how often a mirror reads a snapshot although no event asked for it.
+// repairEvery is how often a mirror reads what no event asked for: a pool of at most pageHosts hosts, or as many hosts of a
+// larger one.
 const repairEvery = 5 * time.Second
 
-// Mirror is a copy of the pool in memory, kept by events and repaired by periodic snapshots. Reading it never waits.
-// It is safe for concurrent use; run Run in one goroutine.
+// Mirror is a copy of the pool in memory, or of one host. An event has it read the host again that the event names; each host is
+// also read at intervals, in case events were lost. Reading it never waits. It is safe for concurrent use; run Run in one goroutine.
 type Mirror struct {
 	store *Store
+	host  string // the only one, "" for all
 	onEvt func(Event)
 
 	current atomic.Pointer[Snapshot]
-	dirty   chan struct{} // capacity 1: a refresh is due
+	dirty   chan struct{} // capacity 1: something is due
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced with every new snapshot
-	begun   uint64        // refreshes begun
-	newest  uint64        // the refresh that current came from
+	changed chan struct{}     // closed and replaced with every new snapshot
+	begun   uint64            // reads begun
+	whole   uint64            // the newest read of the whole pool
+	parts   map[string]uint64 // newer reads of hosts and of models' revisions, by the name of the revision
+	unnamed int               // hosts of the pool that have no proper name
+
+	due      map[string]bool // hosts to be read
+	models   map[string]bool // models whose revisions are to be read
+	dueWhole bool
 }
 
-// NewMirror makes a mirror. onEvent, if not nil, hears every event (kinds of Event, "sync" included) from one goroutine
-// and must not block.
-func NewMirror(store *Store, onEvent func(Event)) *Mirror {
-	m := &Mirror{store: store, onEvt: onEvent, dirty: make(chan struct{}, 1), changed: make(chan struct{})}
-	m.current.Store(&Snapshot{Hosts: map[string]*HostRecord{}})
+// NewMirror makes a mirror of the pool. onEvent, if not nil, hears every event (kinds of Event, "sync" included) from one
+// goroutine and must not block.
+func NewMirror(store *Store, onEvent func(Event)) *Mirror { return NewHostMirror(store, "", onEvent) }
+
+// NewHostMirror makes a mirror of one host, which hears only the events of that host and of the whole pool.
+func NewHostMirror(store *Store, host string, onEvent func(Event)) *Mirror {
+	m := &Mirror{
+		store: store, host: host, onEvt: onEvent, dirty: make(chan struct{}, 1), changed: make(chan struct{}),
+		parts: map[string]uint64{}, due: map[string]bool{}, models: map[string]bool{},
+	}
+	m.current.Store(&Snapshot{Hosts: map[string]*HostRecord{}, revisions: map[string]uint64{}})
 	return m
 }
 
-// Snapshot is the newest copy; before the first it is empty with Taken zero.
+// Snapshot is the newest copy; before the first it is empty with Taken zero. It may join hosts that were read at different
+// times; Taken and NowMS are those of the last read.
 func (m *Mirror) Snapshot() *Snapshot { return m.current.Load() }
 
 // Changed returns a channel that is closed when a snapshot newer than the present one is there.
@@ -43,41 +62,111 @@ func (m *Mirror) Changed() <-chan struct{} {
 	return m.changed
 }
 
-// Refresh reads a snapshot and returns it, or one that is newer still. Of refreshes that overlap, the one begun last
-// stays current: clocks and revisions cannot order them, since both may go back when another Redis takes over.
+// Refresh reads everything and returns a snapshot in which no host is older than that. Of reads that overlap, the one begun
+// last counts for each host: clocks and revisions cannot order them, since both may go back when another Redis takes over.
 func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
-	m.mu.Lock()
-	m.begun++
-	turn := m.begun
-	m.mu.Unlock()
+	if m.host != "" {
+		return m.RefreshHosts(ctx, []string{m.host})
+	}
+	turn := m.begin()
 	s, err := m.store.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
+	return m.takeWhole(turn, s), nil
+}
+
+// RefreshHosts is Refresh for some hosts, and for the revisions of some models.
+func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...string) (*Snapshot, error) {
+	turn := m.begin()
+	s, err := m.store.SnapshotOf(ctx, hosts, models)
+	if err != nil {
+		return nil, err
+	}
+	return m.takePart(turn, s), nil
+}
+
+func (m *Mirror) begin() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if turn < m.newest {
-		return m.current.Load(), nil
+	m.begun++
+	return m.begun
+}
+
+// takeWhole takes over a read of the whole pool, but for the hosts that a read begun later has shown.
+func (m *Mirror) takeWhole(turn uint64, s *Snapshot) *Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.current.Load()
+	if turn < m.whole {
+		return old
 	}
-	m.newest = turn
+	m.whole, m.unnamed = turn, s.count-len(s.Hosts)
+	for name, read := range m.parts {
+		if read < turn {
+			delete(m.parts, name)
+			continue
+		}
+		s.take(old, name)
+	}
+	m.publishLocked(s)
+	return s
+}
+
+// takePart takes over a read of some hosts and revisions.
+func (m *Mirror) takePart(turn uint64, part *Snapshot) *Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.current.Load()
+	s := *part
+	s.Saved, s.Runtime = old.Saved, old.Runtime
+	s.Hosts, s.revisions = maps.Clone(old.Hosts), maps.Clone(old.revisions)
+	for name := range part.revisions {
+		if turn > max(m.whole, m.parts[name]) {
+			m.parts[name] = turn
+			s.take(part, name)
+		}
+	}
+	if m.host == "" && (s.count-len(s.Hosts) != m.unnamed || s.Epoch != old.Epoch) {
+		m.dueWhole = true
+		m.notify()
+	}
+	m.publishLocked(&s)
+	return &s
+}
+
+// take takes over from another snapshot what a revision is of: a host, or only the revision.
+func (s *Snapshot) take(from *Snapshot, revision string) {
+	s.revisions[revision] = from.revisions[revision]
+	host, is := strings.CutPrefix(revision, ofHost)
+	if !is {
+		return
+	}
+	if h := from.Hosts[host]; h != nil {
+		s.Hosts[host] = h
+	} else {
+		delete(s.Hosts, host)
+	}
+}
+
+func (m *Mirror) publishLocked(s *Snapshot) {
 	m.current.Store(s)
 	close(m.changed)
 	m.changed = make(chan struct{})
-	return s, nil
 }
 
 // Run keeps the mirror until ctx ends.
 func (m *Mirror) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		m.store.Listen(ctx, func(e Event) {
+		m.store.Listen(ctx, m.host, func(e Event) {
 			if m.onEvt != nil {
 				m.onEvt(e)
 			}
-			m.notify()
+			m.heard(e)
 		})
 	})
-	m.notify()
+	m.readAll()
 	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
 	for {
@@ -86,9 +175,81 @@ func (m *Mirror) Run(ctx context.Context) {
 			wg.Wait()
 			return
 		case <-tick.C:
+			m.repair()
 		case <-m.dirty:
 		}
-		_, _ = m.Refresh(ctx) // the breaker logs; the next event, tick or reconnection tries again
+		m.readDue(ctx)
+	}
+}
+
+// heard notes what an event makes due.
+func (m *Mirror) heard(e Event) {
+	switch {
+	case e.Kind == "sync", e.Kind == "settings" && m.host == "":
+		m.readAll()
+	case e.Kind == "settings": // none of a host's
+	default:
+		m.mu.Lock()
+		if m.host != "" {
+			m.due[m.host] = true // a change of the catalogue shows with any host
+		} else if e.Host == "" {
+			m.dueWhole = true
+		} else {
+			m.due[e.Host] = true
+			if e.Model != "" {
+				m.models[e.Model] = true
+			}
+		}
+		m.notify()
+		m.mu.Unlock()
+	}
+}
+
+// readAll makes everything due.
+func (m *Mirror) readAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dueWhole = true
+	m.notify()
+}
+
+// repair makes due what is to be read at an interval: a small pool whole, of a large one the hosts that were not read for
+// longest.
+func (m *Mirror) repair() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	hosts := m.current.Load().Hosts
+	if m.host != "" || len(hosts) <= pageHosts {
+		m.dueWhole = true
+		return
+	}
+	names := slices.Collect(maps.Keys(hosts))
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(m.parts[ofHost+a], m.parts[ofHost+b]) })
+	for _, name := range names[:pageHosts] {
+		m.due[name] = true
+	}
+}
+
+// readDue reads what is due. The breaker logs errors; what is due stays so, and the next event, tick or reconnection tries again.
+func (m *Mirror) readDue(ctx context.Context) {
+	m.mu.Lock()
+	whole := m.dueWhole || m.host == "" && len(m.due) > pageHosts
+	hosts, models := slices.Collect(maps.Keys(m.due)), slices.Collect(maps.Keys(m.models))
+	clear(m.due)
+	clear(m.models)
+	m.dueWhole = false
+	m.mu.Unlock()
+	var err error
+	switch {
+	case whole:
+		_, err = m.Refresh(ctx)
+	case len(hosts) > 0:
+		_, err = m.RefreshHosts(ctx, hosts, models...)
+	}
+	if err != nil {
+		m.mu.Lock()
+		m.dueWhole = true
+		m.mu.Unlock()
 	}
 }
 

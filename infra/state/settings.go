@@ -49,8 +49,7 @@ func (s *Store) Set(ctx context.Context, table Setting, name, value string) erro
 				p.HSet(ctx, key, name, value)
 				p.HSet(ctx, key+":mac", name, s.signer.mac("settings", string(table), name, value))
 			}
-			event, _ := json.Marshal(Event{Kind: "settings", State: string(table), Model: name})
-			p.Publish(ctx, s.keys.events(), event)
+			s.publish(ctx, p, Event{Kind: "settings", State: string(table), Model: name})
 			return nil
 		})
 		return err
@@ -90,9 +89,19 @@ func (s *Store) PutDefaultIdle(ctx context.Context, idle time.Duration) error {
 		if err != nil || was == next {
 			return err
 		}
-		event, _ := json.Marshal(Event{Kind: "settings", State: "idle"})
-		return s.rdb.Publish(ctx, s.keys.events(), event).Err()
+		_, err = s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			s.publish(ctx, p, Event{Kind: "settings", State: "idle"})
+			return nil
+		})
+		return err
 	})
+}
+
+// publish tells all mirrors.
+func (s *Store) publish(ctx context.Context, p redis.Pipeliner, e Event) {
+	text, _ := json.Marshal(e)
+	p.Publish(ctx, s.keys.events(), text)
+	p.Publish(ctx, s.keys.poolEvents(), text)
 }
 
 // readIdle reads the default idle time, "" for none and for what is no string.

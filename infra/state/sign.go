@@ -165,7 +165,13 @@ func (s *signer) admitAddrs(hosts map[string]*HostRecord) {
 			h.Addr = s.addrs[name]
 		}
 	}
-	for record := range s.refused { // of hosts that are gone
+}
+
+// forgetHosts forgets what was refused of hosts that are gone.
+func (s *signer) forgetHosts(hosts map[string]*HostRecord) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for record := range s.refused {
 		if name, is := strings.CutPrefix(record, "host:"); is && hosts[name] == nil {
 			delete(s.refused, record)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,9 +18,10 @@ import (
 // LostAfter is how long a host may go without a heartbeat before readers take it for lost.
 const LostAfter = 10 * time.Second
 
-// Snapshot is the pool at one revision. It is shared: do not change it.
+// Snapshot is the pool, or a part of it. Each host is as it was at one moment; hosts that were read together are of the same
+// one. It is shared: do not change it.
 type Snapshot struct {
-	Revision uint64
+	Revision uint64 // it rises with every change in the pool; decisions carry RevisionOf
 	Epoch    string // "" when Redis holds no data of this pool
 	Catalog  string // version of the published catalogue
 	NowMS    int64  // Redis' clock when it was taken
@@ -27,6 +29,27 @@ type Snapshot struct {
 	Hosts    map[string]*HostRecord
 	Saved    map[string]string // the table SavedOptions; signed, see Store.All
 	Runtime  map[string]string // the table Runtime, likewise
+
+	count     int  // hosts of the pool, those that are not in Hosts included
+	misnamed  bool // a name was left out
+	revisions map[string]uint64
+}
+
+// Names of revisions: of what is about the whole pool, and the prefixes of a host's and of a model's.
+const (
+	ofPool  = "pool"
+	ofHost  = "h:"
+	ofModel = "m:"
+)
+
+// RevisionOf is the revision that a decision carries: it has risen since if anything has changed on the host, or if the model
+// was loaded, or its load was queued, anywhere. Model "" is for decisions about a host alone. In a Snapshot that no Store has
+// made, it is Revision.
+func (s *Snapshot) RevisionOf(host, model string) uint64 {
+	if s.revisions == nil {
+		return s.Revision
+	}
+	return max(s.revisions[ofPool], s.revisions[ofHost+host], s.revisions[ofModel+model])
 }
 
 // HostRecord is a host as Redis holds it.
@@ -86,43 +109,94 @@ type ModelRecord struct {
 	Fields     map[string]string
 }
 
-// Snapshot reads the pool in one step.
+// Reads of many hosts go in pages of pageHosts, so that no script takes long: about 5 µs for each empty host.
+const pageHosts = 200
+
+// Large reports whether the pool has more hosts than are read at once: a decision then reads only the hosts that it is about.
+func (s *Snapshot) Large() bool { return len(s.Hosts) > pageHosts }
+
+// Snapshot reads the pool.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
-	reply, err := s.eval(ctx, s.scripts.snapshot, maxRecord)
+	out, top, err := s.readSnapshot(ctx, "")
 	if err != nil {
-		return nil, fmt.Errorf("snapshot: %w", err)
+		return nil, err
 	}
-	top := list(reply)
-	if len(top) != 7 {
-		return nil, fmt.Errorf("snapshot: a reply of %d parts, not 7", len(top))
+	out.Saved, out.Runtime = s.admitted(SavedOptions, top[8]), s.admitted(Runtime, top[9])
+	var further []string
+	for _, name := range list(top[7]) {
+		if isName(text(name)) {
+			further = append(further, text(name))
+		} else {
+			out.misnamed = true
+		}
 	}
-	hosts := list(top[4])
-	out := &Snapshot{
+	for hosts := range slices.Chunk(further, pageHosts) {
+		page, err := s.SnapshotOf(ctx, hosts, nil)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(out.Hosts, page.Hosts)
+		maps.Copy(out.revisions, page.revisions)
+		out.misnamed = out.misnamed || page.misnamed
+	}
+	s.signer.judgeNames(!out.misnamed)
+	s.signer.forgetHosts(out.Hosts)
+	return out, nil
+}
+
+// SnapshotOf reads some hosts of the pool, at most pageHosts, in one step, and the revisions of some models. It has no tables.
+func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapshot, error) {
+	args := make([]any, 0, 1+len(hosts)+len(models))
+	args = append(args, len(hosts))
+	for _, name := range slices.Concat(hosts, models) {
+		args = append(args, name)
+	}
+	out, _, err := s.readSnapshot(ctx, args...)
+	if err == nil && out.misnamed {
+		s.signer.judgeNames(false)
+	}
+	return out, err
+}
+
+// readSnapshot runs the script, and returns also the parts of its reply.
+func (s *Store) readSnapshot(ctx context.Context, hosts ...any) (out *Snapshot, top []any, err error) {
+	reply, err := s.eval(ctx, s.scripts.snapshot, append([]any{maxRecord, pageHosts}, hosts...)...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("snapshot: %w", err)
+	}
+	top = list(reply)
+	if len(top) != 10 {
+		return nil, nil, fmt.Errorf("snapshot: a reply of %d parts, not 10", len(top))
+	}
+	out = &Snapshot{
 		Revision: uint64(Number(text(top[0]))), NowMS: Number(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
-		Hosts: make(map[string]*HostRecord, len(hosts)), Saved: s.admitted(SavedOptions, top[5]), Runtime: s.admitted(Runtime, top[6]),
+		Hosts: make(map[string]*HostRecord, len(list(top[5]))),
+		count: int(Number(text(top[4]))), revisions: map[string]uint64{},
 	}
-	named := true
-	for _, h := range hosts {
+	for name, rev := range fields(top[6]) {
+		out.revisions[name] = uint64(Number(rev))
+	}
+	for _, h := range list(top[5]) {
 		parts := list(h)
 		if len(parts) != 4 {
-			return nil, fmt.Errorf("snapshot: a host of %d parts, not 4", len(parts))
+			return nil, nil, fmt.Errorf("snapshot: a host of %d parts, not 4", len(parts))
 		}
 		name := text(parts[0])
 		if !isName(name) {
-			named = false
+			out.misnamed = true
 			continue
 		}
 		host := hostRecord(name, fields(parts[1]), out.NowMS)
 		for m := range slices.Chunk(list(parts[2]), 2) {
 			if f, id := fields(m[1]), text(m[0]); !isName(id) {
-				named = false
+				out.misnamed = true
 			} else if len(f) > 0 {
 				host.Models[id] = modelRecord(name, id, f)
 			}
 		}
 		for t := range slices.Chunk(list(parts[3]), 3) {
 			if f, id := fields(t[2]), text(t[0]); !isName(id) || f["model"] != "" && !isName(f["model"]) {
-				named = false
+				out.misnamed = true
 			} else if len(f) > 0 {
 				f["waiters"] = text(t[1])
 				host.Queue = append(host.Queue, ticketRecord(id, f))
@@ -130,9 +204,8 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 		}
 		out.Hosts[name] = host
 	}
-	s.signer.judgeNames(named)
 	s.signer.admitAddrs(out.Hosts)
-	return out, nil
+	return out, top, nil
 }
 
 const (

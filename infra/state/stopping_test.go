@@ -37,7 +37,7 @@ func TestDyingRunnerDoesNotRegister(t *testing.T) {
 				info.Generation, info.Owned = g, g
 				snap, err := s.Snapshot(ctx)
 				must(b.t, err)
-				token, err := s.CommitSleep(ctx, "h", "sweep", snap.Revision, snap.Hosts["h"].Fields["active_ms"])
+				token, err := s.CommitSleep(ctx, "h", "sweep", snap.RevisionOf("h", ""), snap.Hosts["h"].Fields["active_ms"])
 				must(b.t, err)
 				must(b.t, s.ConfirmSleep(ctx, "h", g, token))
 				must(b.t, s.BeginStop(ctx, "h", "sweep", token))

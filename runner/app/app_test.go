@@ -107,7 +107,7 @@ func TestRun(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		_, err = store.Acquire(t.Context(), state.Want{Gateway: "g", Model: "m", Host: "h", Revision: snap.Revision, Background: true})
+		_, err = store.Acquire(t.Context(), state.Want{Gateway: "g", Model: "m", Host: "h", Revision: snap.RevisionOf("h", "m"), Background: true})
 		return err == nil
 	})
 	kit.Eventually(t, "model", func() bool {

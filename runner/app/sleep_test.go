@@ -78,7 +78,7 @@ func (m *machine) asleep() string {
 	kit.Eventually(m.t, "the commit of a sleep", func() bool {
 		s, err := m.store.Snapshot(m.t.Context())
 		m.must(err)
-		_, err = m.store.CommitSleep(m.t.Context(), "h", "sweep", s.Revision, s.Hosts["h"].Fields["active_ms"])
+		_, err = m.store.CommitSleep(m.t.Context(), "h", "sweep", s.RevisionOf("h", ""), s.Hosts["h"].Fields["active_ms"])
 		if err != nil && !errors.Is(err, state.ErrStale) && !errors.Is(err, state.ErrWanted) { // a ticket is still to end
 			m.t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestSleepCommand(t *testing.T) {
 	token := m.asleep()
 	s, err := m.store.Snapshot(ctx)
 	m.must(err)
-	_, err = m.store.Acquire(ctx, state.Want{Gateway: "g", Model: "m", Host: "h", Revision: s.Revision, Background: true})
+	_, err = m.store.Acquire(ctx, state.Want{Gateway: "g", Model: "m", Host: "h", Revision: s.RevisionOf("h", "m"), Background: true})
 	m.must(err)
 	if err := m.store.BeginStop(ctx, "h", "sweep", token); !errors.Is(err, state.ErrWanted) {
 		t.Error("a stop of a host that is wanted:", err)

@@ -111,7 +111,7 @@ func (h *Host) beatLocked(ctx context.Context) error {
 // checkFence finds out why Redis refused this host's generation: a later runner took its name (ErrReplaced), or a
 // failover brought an older state back, which a new registration mends.
 func (h *Host) checkFence(ctx context.Context) error {
-	s, err := h.store.Snapshot(ctx)
+	s, err := h.store.SnapshotOf(ctx, []string{h.cfg.Name}, nil)
 	if err != nil {
 		return err
 	}

@@ -169,11 +169,11 @@ func New(cfg Config) *Host {
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())
 	h.over, h.endOver = context.WithCancel(context.Background())
-	h.mirror = state.NewMirror(cfg.Store, h.onEvent)
+	h.mirror = state.NewHostMirror(cfg.Store, cfg.Name, h.onEvent)
 	return h
 }
 
-// Mirror is the host's view of the pool, which Run keeps up to date.
+// Mirror is the host's view of itself in the pool, which Run keeps up to date.
 func (h *Host) Mirror() *state.Mirror { return h.mirror }
 
 // onEvent hears the pool's events. Those of tickets come to the loop through the mirror.

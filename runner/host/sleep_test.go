@@ -46,7 +46,7 @@ func TestSleepAndRecallDoNotWaitForABeat(t *testing.T) {
 				}
 				s, err := b.store.Snapshot(t.Context())
 				b.must(err)
-				_, err = b.store.CommitSleep(t.Context(), "h", "sweep", s.Revision, s.Hosts["h"].Fields["active_ms"])
+				_, err = b.store.CommitSleep(t.Context(), "h", "sweep", s.RevisionOf("h", ""), s.Hosts["h"].Fields["active_ms"])
 				if err != nil && !errors.Is(err, state.ErrStale) {
 					t.Fatal(err)
 				}

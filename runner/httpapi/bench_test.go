@@ -223,7 +223,7 @@ func (b *bench) load(model string) {
 	b.until("ticket for "+model, func() bool {
 		s, err := b.store.Snapshot(b.Context())
 		b.must(err)
-		_, err = b.store.Acquire(b.Context(), state.Want{Gateway: "g", Model: model, Host: "h", Revision: s.Revision, Background: true})
+		_, err = b.store.Acquire(b.Context(), state.Want{Gateway: "g", Model: model, Host: "h", Revision: s.RevisionOf("h", model), Background: true})
 		return err == nil
 	})
 	b.until(model+" is loaded", func() bool {

@@ -263,7 +263,7 @@ func TestRow07OutcomeLost(t *testing.T) {
 	kit.Becomes(t, "a place in the load of a", nil, func() error {
 		snap, err := store.Snapshot(t.Context())
 		if err == nil {
-			place, err = store.Acquire(t.Context(), state.Want{Gateway: slowcoach, Model: "a", Host: w.host, Revision: snap.Revision})
+			place, err = store.Acquire(t.Context(), state.Want{Gateway: slowcoach, Model: "a", Host: w.host, Revision: snap.RevisionOf(w.host, "a")})
 		}
 		return err
 	})

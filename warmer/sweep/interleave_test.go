@@ -195,7 +195,7 @@ type world struct {
 func (w *world) ask() {
 	s, err := w.store.Snapshot(ctx)
 	w.must(err)
-	a, err := w.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: s.Revision})
+	a, err := w.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: s.RevisionOf("box", "chat")})
 	w.must(err) // nothing runs beside: the revision holds
 	if a.Status == "loaded" {
 		w.served++

@@ -329,7 +329,7 @@ func (p *pool) want(gateway, model, host string) state.Acquired {
 	for range 20 {
 		s, err := p.store.Snapshot(ctx)
 		p.must(err)
-		a, err := p.store.Acquire(ctx, state.Want{Gateway: gateway, Model: model, Host: host, Revision: s.Revision})
+		a, err := p.store.Acquire(ctx, state.Want{Gateway: gateway, Model: model, Host: host, Revision: s.RevisionOf(host, model)})
 		if !errors.Is(err, state.ErrStale) {
 			p.must(err)
 			return a

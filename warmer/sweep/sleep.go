@@ -67,7 +67,7 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 				r.note(Action{Kind: Sleep, Host: p.Host, Reason: p.Reason.String()})
 				continue
 			}
-			token, err := r.store.CommitSleep(ctx, p.Host, r.ID, s.Revision, s.Hosts[p.Host].Fields["active_ms"])
+			token, err := r.store.CommitSleep(ctx, p.Host, r.ID, s.RevisionOf(p.Host, ""), s.Hosts[p.Host].Fields["active_ms"])
 			if errors.Is(err, state.ErrWanted) {
 				done[p.Host] = true
 				continue

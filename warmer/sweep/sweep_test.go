@@ -69,7 +69,7 @@ func TestWhatStays(t *testing.T) {
 			return settings
 		},
 		"a load of it is queued": func(p *pool) sweep.Settings {
-			_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Host: "box", Revision: p.revision(), Refused: true, Background: true})
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Refused: true, Background: true})
 			p.must(err)
 			return settings
 		},
@@ -93,10 +93,10 @@ func TestWhatStays(t *testing.T) {
 	})
 }
 
-func (p *pool) revision() uint64 {
+func (p *pool) revision(host, model string) uint64 {
 	s, err := p.store.Snapshot(ctx)
 	p.must(err)
-	return s.Revision
+	return s.RevisionOf(host, model)
 }
 
 // dump is every key with its content.
@@ -236,7 +236,7 @@ func TestWorkAtEachStep(t *testing.T) {
 func (p *pool) commit() string {
 	p.t.Helper()
 	p.boot("box")
-	token, err := p.store.CommitSleep(ctx, "box", "s", p.revision(), p.field("host:box", "active_ms"))
+	token, err := p.store.CommitSleep(ctx, "box", "s", p.revision("box", "chat"), p.field("host:box", "active_ms"))
 	p.must(err)
 	return token
 }
@@ -257,7 +257,7 @@ func TestACommitIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, p *pool) {
 				p.boot("box")
-				rev, active := p.revision(), p.field("host:box", "active_ms")
+				rev, active := p.revision("box", "chat"), p.field("host:box", "active_ms")
 				tc.change(p)
 				before := p.dump()
 				if _, err := p.store.CommitSleep(ctx, "box", "s", rev, active); !errors.Is(err, tc.want) {
@@ -379,14 +379,14 @@ warm:
 		"the unload is queued": func(*pool) {}, // by the sweep itself
 		"the unload is under way": func(p *pool) {
 			gen := p.boxes["box"].gen
-			got, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Unload: true, Host: "box", Revision: p.revision(), Background: true})
+			got, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Unload: true, Host: "box", Revision: p.revision("box", "chat"), Background: true})
 			p.must(err)
 			p.must(p.store.Begin(ctx, "box", gen, got.Ticket))
 			p.must(p.store.PutModel(ctx, "box", gen, state.ModelPut{ID: "chat", Fields: map[string]string{"type": "llm", "state": "draining"}}, -1, ""))
 		},
 		"weights are pulled": func(p *pool) {
 			for _, m := range []string{"chat", "embed"} {
-				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision(), Exclusive: true, Background: true, Fields: map[string]string{"pull_only": "1"}})
+				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision("box", m), Exclusive: true, Background: true, Fields: map[string]string{"pull_only": "1"}})
 				p.must(err)
 			}
 		},

@@ -44,7 +44,7 @@ func (r *run) warm(ctx context.Context) error {
 			var got state.Acquired
 			if p.Refusal == nil && !r.DryRun {
 				var err error
-				got, err = r.store.Acquire(ctx, state.Want{Gateway: r.ID, Model: m.ID, Host: p.Host, Revision: s.Revision, Background: true})
+				got, err = r.store.Acquire(ctx, state.Want{Gateway: r.ID, Model: m.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, m.ID), Background: true})
 				if err != nil {
 					return true, err
 				}

@@ -2,7 +2,7 @@
 -- acquire: a gateway wants a model loaded (or unloaded) and attaches to the one ticket for it.
 -- KEYS[1] prefix
 -- ARGV[2] gateway  [3] model  [4] kind: load | unload  [5] placement: host chosen by policy, '' to attach only
--- ARGV[6] revision of the snapshot that placement was made on  [7] waiter lease ms  [8] 1 background: no waiter
+-- ARGV[6] revision of host and model in the snapshot that placement was made on  [7] waiter lease ms  [8] 1 background: no waiter
 -- ARGV[9] 1 to make a ticket even if a copy is recorded as loaded (the runner just refused it)
 -- ARGV[10] 1 for a ticket of its own (explicit options), never shared  [11] ticket fields, JSON object of strings
 -- ARGV[12] operation id, '' none: the same id again returns the first ticket  [13] wake lease ms
@@ -48,7 +48,7 @@ end
 local shared = kind == 'load' and not own
 if shared then
   if ARGV[9] ~= '1' then
-    for _, host in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
+    for _, host in ipairs(redis.call('SMEMBERS', P .. 'copies:' .. m)) do
       if loaded_on(host) then return cjson.encode({status = 'loaded', host = host}) end
     end
   end
@@ -57,7 +57,7 @@ if shared then
 end
 local replaced = old ~= '' and hash(P .. 'ticket:' .. old)
 if h == '' or old ~= '' and not (replaced and pending(replaced.state)) then return cjson.encode({status = 'none'}) end
-if ARGV[6] ~= (redis.call('GET', P .. 'rev') or '0') then return cjson.encode({status = 'stale'}) end
+if ARGV[6] ~= revision(h, m) then return cjson.encode({status = 'stale'}) end
 
 if replaced then close(old, 'dropped') end
 local id = token(tonumber(ARGV[15]))
@@ -68,8 +68,11 @@ redis.call('RPUSH', P .. 'queue:' .. h, id)
 redis.call('SADD', P .. 'hosts', h)
 if shared then redis.call('HSET', P .. 'wanted', m, id) end
 if ARGV[12] ~= '' then redis.call('SET', P .. 'op:' .. ARGV[12], id, 'PX', 60000) end
-changed()
-if replaced then announce(old, replaced, 'dropped') end
+changed(h, kind == 'load' and m)
+if replaced then
+  changed(replaced.host)
+  announce(old, replaced, 'dropped')
+end
 local state = redis.call('HGET', P .. 'host:' .. h, 'state')
 if kind == 'unload' and not awake(state) and state ~= 'waking' then
   announce(id, close(id, 'ready'), 'ready')

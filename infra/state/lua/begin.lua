@@ -21,7 +21,7 @@ if t.kind == 'load' then
   if other and other ~= id then return 'busy' end
   if t.background ~= '1' and live(id) == 0 then
     close(id, 'dropped')
-    changed()
+    changed(h)
     announce(id, t, 'dropped')
     return 'dropped'
   end
@@ -30,6 +30,6 @@ end
 redis.call('LREM', P .. 'queue:' .. h, 0, id)
 redis.call('SADD', P .. 'begun:' .. h, id)
 redis.call('HSET', key, 'state', 'loading', 'begun_ms', num(NOW))
-changed()
+changed(h)
 publish({kind = 'ticket', ticket = id, host = h, model = t.model, state = 'loading'})
 return 'begun'

@@ -8,7 +8,7 @@
 for i = 7, #ARGV, 2 do
   local key = P .. 'host:' .. ARGV[i]
   redis.call('SADD', P .. 'hosts', ARGV[i])
-  if redis.call('HSETNX', key, 'state', 'asleep') == 1 then changed() end
+  if redis.call('HSETNX', key, 'state', 'asleep') == 1 then changed(ARGV[i]) end
   redis.call('HSET', key, 'driver', ARGV[i + 1])
 end
 local have = redis.pcall('HGET', P .. 'catalog', 'mac')

@@ -13,7 +13,7 @@ for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
     wanted = true
   elseif f[1] == 'load' then
     local t = close(id, 'dropped')
-    changed()
+    changed(h)
     announce(id, t, 'dropped')
   end
 end

@@ -26,7 +26,7 @@ live(id)
 local out = redis.call('ZRANGE', P .. 'waiters:' .. id, 0, -1)
 close(id, ARGV[5])
 if t.kind == 'load' and ARGV[5] == 'ready' and fields.cold == '1' then redis.call('HINCRBY', P .. 'stats', 'cold_starts_total', 1) end
-changed()
+changed(h)
 announce(id, t, ARGV[5])
 table.insert(out, 1, 'ok')
 return out

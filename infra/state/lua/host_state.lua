@@ -13,7 +13,7 @@ local was = redis.call('HGET', key, 'state')
 if not awake(was) then return state == 'asleep' and 'ok' or 'unknown' end
 if was == state then return 'ok' end
 redis.call('HSET', key, 'state', state)
-changed()
+changed(h)
 if state == 'asleep' then
   forget_host(h)
   for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do

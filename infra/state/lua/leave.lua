@@ -16,7 +16,7 @@ if ARGV[4] == '1' and pending(t.state) then
 end
 if t.state == 'queued' and t.background ~= '1' and live(id) == 0 then
   close(id, 'dropped')
-  changed()
+  changed(t.host)
   announce(id, t, 'dropped')
   return 'dropped'
 end

@@ -10,6 +10,6 @@ if o ~= 'ok' then return o end
 drop_model(h, m)
 set_npu(h, ARGV[5])
 if ARGV[7] == '1' then redis.call('HINCRBY', P .. 'stats', 'evictions_total', 1) end
-changed()
+changed(h)
 publish({kind = 'model', host = h, model = m, state = 'unloaded', reason = ARGV[6]})
 return 'ok'

@@ -12,6 +12,6 @@ if o ~= 'ok' then return o end
 if not has_type(fields) then return 'no type' end
 put_model(h, m, fields)
 set_npu(h, ARGV[6])
-changed()
+changed(h, (fields.retired or '') == '' and m)
 publish({kind = 'model', host = h, model = m, state = fields.state})
 return 'ok'

@@ -33,8 +33,11 @@ if t and t.host == h and t.kind == 'load' and pending(t.state) then
   redis.call('HSET', key, 'loading', loading)
 end
 redis.call('SADD', P .. 'hosts', h)
-for _, m in ipairs(models) do put_model(h, m.id, m.fields) end
 set_npu(h, ARGV[7])
-changed()
+changed(h)
+for _, m in ipairs(models) do
+  put_model(h, m.id, m.fields)
+  changed(h, (m.fields.retired or '') == '' and m.id)
+end
 publish({kind = 'host', host = h, state = 'ready'})
 return {'ok', generation, redis.call('GET', P .. 'epoch')}

@@ -13,7 +13,7 @@ local h, key = ARGV[2], P .. 'host:' .. ARGV[2]
 local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms', 'waking_ms')
 local function become(new, reason)
   redis.call('HSET', key, 'state', new, 'error', reason)
-  changed()
+  changed(h)
   publish({kind = 'host', host = h, state = new, reason = reason})
 end
 if ARGV[3] == 'lost' then

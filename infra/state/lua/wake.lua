@@ -18,13 +18,13 @@ end
 redis.call('DEL', key)
 if ARGV[4] == 'leave' then
   redis.call('HSET', P .. 'host:' .. h, 'state', 'asleep')
-  changed()
+  changed(h)
   publish({kind = 'host', host = h, state = 'asleep', reason = 'left'})
   return 'ok'
 end
 redis.call('HSET', P .. 'host:' .. h, 'state', 'asleep', 'error', ARGV[7], 'failed_ms', num(NOW))
 if ARGV[4] == 'overdue' then redis.call('HSET', P .. 'host:' .. h, 'sleep_token', token(tonumber(ARGV[3]))) end
-changed()
+changed(h)
 for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
   local t = close(id, 'failed')
   if t then

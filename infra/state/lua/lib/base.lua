@@ -38,14 +38,29 @@ local function rise(key, floor)
   return n
 end
 
--- changed raises the revision: every decision made on an older snapshot is stale from here on, also on one from before
--- Redis lost its data.
-local function changed() rise(P .. 'rev', 0) end
+-- changed raises the revision, and notes it for host h, for model m, or with neither for the whole pool: every decision about
+-- them that was made on an older snapshot is stale from here on, also on one from before Redis lost its data.
+local function changed(h, m)
+  local rev = rise(P .. 'rev', 0)
+  if h then redis.call('HSET', P .. 'revs', 'h:' .. h, rev) end
+  if m then redis.call('HSET', P .. 'revs', 'm:' .. m, rev) end
+  if not h and not m then redis.call('HSET', P .. 'revs', 'pool', rev) end
+end
 
--- publish tells all mirrors. Losing an event is harmless: mirrors also poll. The revision goes as text: cjson keeps 14 digits.
+-- revision is what a decision about host h, and about model m unless it is '', depends on.
+local function revision(h, m)
+  local newest = 0
+  for _, rev in ipairs(redis.call('HMGET', P .. 'revs', 'pool', 'h:' .. h, 'm:' .. m)) do newest = math.max(newest, tonumber(rev or '0') or 0) end
+  return num(newest)
+end
+
+-- publish tells the mirrors of gateways, and those of the runner that the event is for, or of all runners. Losing an event is
+-- harmless: mirrors also poll. The revision goes as text: cjson keeps 14 digits.
 local function publish(event)
   event.rev = redis.call('GET', P .. 'rev') or '0'
-  redis.call('PUBLISH', P .. 'events', cjson.encode(event))
+  local text = cjson.encode(event)
+  redis.call('PUBLISH', P .. 'events', text)
+  redis.call('PUBLISH', P .. (event.host and 'events:host:' .. event.host or 'events:pool'), text)
 end
 
 -- token returns a fencing token: higher than any given before and than floor.

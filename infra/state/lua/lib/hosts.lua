@@ -42,7 +42,7 @@ local function call_off(h, reason)
   redis.call('HSET', key, 'state', 'ready')
   redis.call('HDEL', key, 'sleep_token')
   if redis.call('HGET', power, 'token') == f[2] then redis.call('DEL', power) end
-  changed()
+  changed(h)
   publish({kind = 'host', host = h, state = 'ready', reason = reason})
   return true
 end
@@ -71,7 +71,7 @@ local function wake_lease(h, gateway, lease_ms)
   if state ~= 'waking' then
     redis.call('SADD', P .. 'hosts', h)
     redis.call('HSET', key, 'state', 'waking', 'waking_ms', num(NOW))
-    changed()
+    changed(h)
     publish({kind = 'host', host = h, state = 'waking'})
   end
   return t

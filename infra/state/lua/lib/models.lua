@@ -5,6 +5,7 @@ local function drop_model(h, m)
   local ty = redis.call('HGET', P .. 'model:' .. h .. ':' .. m, 'type')
   redis.call('DEL', P .. 'model:' .. h .. ':' .. m)
   redis.call('SREM', P .. 'models:' .. h, m)
+  redis.call('SREM', P .. 'copies:' .. m, h)
   if ty then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. ty, m) end
 end
 
@@ -27,6 +28,7 @@ local function put_model(h, m, fields)
   for k, v in pairs(fields) do flat[#flat + 1] = k; flat[#flat + 1] = v end
   redis.call('HSET', key, unpack(flat))
   redis.call('SADD', P .. 'models:' .. h, m)
+  redis.call('SADD', P .. 'copies:' .. m, h)
   if old[1] and old[1] ~= fields.type then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. old[1], m) end
   redis.call('ZADD', P .. 'lru:' .. h .. ':' .. fields.type, 'GT', num(used), m)
 end

@@ -27,7 +27,7 @@ end
 -- become writes a host's state and tells it.
 local function become(h, state)
   redis.call('HSET', P .. 'host:' .. h, 'state', state)
-  changed()
+  changed(h)
   publish({kind = 'host', host = h, state = state, reason = 'sleep'})
 end
 
