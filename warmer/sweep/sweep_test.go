@@ -246,7 +246,7 @@ func TestACommitIsRefused(t *testing.T) {
 		change func(*pool)
 		want   error
 	}{
-		"the pool changed": {func(p *pool) { p.want("gw", "chat", "far") }, state.ErrStale},
+		"the host changed": {func(p *pool) { p.want("gw", "chat", "box") }, state.ErrStale},
 		"a request since":  {func(p *pool) { p.must(p.rdb.HSet(ctx, "rv:{main}:host:box", "active_ms", "1").Err()) }, state.ErrStale},
 		"silent":           {func(p *pool) { p.clock.Add(11_000) }, state.ErrStale},
 		"a model came":     {func(p *pool) { p.must(p.rdb.SAdd(ctx, "rv:{main}:models:box", "m").Err()) }, state.ErrWanted},
