@@ -22,6 +22,7 @@ FIRST             ?= 1
 STEPS             ?= 200
 MINUTES           ?= 20
 DAYS              ?= 20
+HOSTS             ?= 10,100,1000
 DIST              ?= dist
 DIST_ARCHES       ?= arm64 amd64
 CC_arm64          ?= $(if $(filter aarch64,$(shell uname -m)),cc,aarch64-linux-gnu-gcc)
@@ -47,7 +48,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), MINUTES (soak), PARTS and those of its parts (night)'
+	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
 
 .PHONY: run
 run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
@@ -93,6 +94,10 @@ sim: need-go ## Run SEEDS seeds of the simulator from FIRST on, STEPS steps each
 .PHONY: days
 days: need-go need-redis ## Play DAYS days of a pool by LRU and by cost on a real Redis and print the table
 	REVEILLE_DAY_SEEDS=$(DAYS) REVEILLE_DAY_HOURS=24 go test ./testenv/sleep/day -run '^TestScripts$$' -count=1 -timeout 0 -v | grep -vE '^=== '
+
+.PHONY: fleet
+fleet: need-go need-redis ## Measure what the pool's state costs with HOSTS hosts (10,100,1000) and print a table (minutes)
+	go test ./testenv/fleet -count=1 -timeout 0 -v -args -hosts=$(HOSTS) | grep -vE '^=== |^redis:'
 
 .PHONY: soak
 soak: need-go need-python need-redis fetch ## Mixed traffic for MINUTES while one process is killed every 30 s; prints a report

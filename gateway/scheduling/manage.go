@@ -101,7 +101,16 @@ func (g *Gate) Unload(ctx context.Context, model string, force bool) ([]Unloaded
 func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Unloaded, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Hold, api.New(api.QueueTimeout, "The models are not unloaded yet."))
 	defer cancel()
-	s, err := g.mirror.Refresh(ctx)
+	var s *state.Snapshot
+	var err error
+	switch {
+	case model != "":
+		s, err = g.mirror.RefreshHosts(ctx, nil, model)
+	case host != "":
+		s, err = g.mirror.RefreshHosts(ctx, []string{host})
+	default:
+		s, err = g.mirror.Refresh(ctx)
+	}
 	if err != nil {
 		return nil, unavailable(err)
 	}

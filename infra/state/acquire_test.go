@@ -72,9 +72,9 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 			"a model record": func() {
 				must(t, s.PutModel(ctx, "h", g, state.ModelPut{ID: "x", Fields: map[string]string{"type": "llm"}}, 0, ""))
 			},
-			"a model gone":  func() { must(t, s.DropModel(ctx, "h", g, "x", "", "", false)) },
-			"another load":  func() { acquire(t, s, want(t, s, "gw-2", "other", "h")) },
-			"a host state":  func() { must(t, s.SetHostState(ctx, "h", g, "draining")) },
+			"a model gone": func() { must(t, s.DropModel(ctx, "h", g, "x", "", "", false)) },
+			"another load": func() { acquire(t, s, want(t, s, "gw-2", "other", "h")) },
+			"a host state": func() { must(t, s.SetHostState(ctx, "h", g, "draining")) },
 			"its load elsewhere": func() {
 				w := want(t, s, "gw-2", "m", "h2")
 				w.Exclusive = true

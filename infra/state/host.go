@@ -70,8 +70,7 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 
 // BeatReply is what a heartbeat brings back.
 type BeatReply struct {
-	Revision uint64
-	Queued   int    // tickets in the host's queue
+	Revision uint64 // of the host, see Snapshot.RevisionOf
 	Catalog  string // version of the published catalogue
 }
 
@@ -84,12 +83,11 @@ func (s *Store) Beat(ctx context.Context, host string, generation uint64, active
 		args = append(args, m, n)
 	}
 	words, err := s.evalWords(ctx, s.scripts.beat, args...)
-	if err != nil || len(words) != 3 {
+	if err != nil || len(words) != 2 {
 		return BeatReply{}, err
 	}
 	rev, _ := strconv.ParseUint(words[0], 10, 64)
-	queued, _ := strconv.Atoi(words[1])
-	return BeatReply{Revision: rev, Queued: queued, Catalog: words[2]}, nil
+	return BeatReply{Revision: rev, Catalog: words[1]}, nil
 }
 
 // PutModel writes the record of a model on the caller's host. used is the age of its last use, negative to leave it; the

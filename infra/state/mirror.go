@@ -11,12 +11,14 @@ import (
 	"time"
 )
 
-// repairEvery is how often a mirror reads what no event asked for: a pool of at most pageHosts hosts, or as many hosts of a
-// larger one.
-const repairEvery = 5 * time.Second
+// Events may be lost, so a mirror also looks by itself.
+const (
+	repairEvery = 5 * time.Second // at a small pool; at what has changed in a large one
+	rereadEvery = time.Minute     // at each host of a large pool, and at the only one of a host's mirror
+)
 
-// Mirror is a copy of the pool in memory, or of one host. An event has it read the host again that the event names; each host is
-// also read at intervals, in case events were lost. Reading it never waits. It is safe for concurrent use; run Run in one goroutine.
+// Mirror is a copy of the pool in memory, or of one host. An event has it read the host again that the event names; what an event
+// was lost of is found at intervals. Reading it never waits. It is safe for concurrent use; run Run in one goroutine.
 type Mirror struct {
 	store *Store
 	host  string // the only one, "" for all
@@ -76,7 +78,7 @@ func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 	return m.takeWhole(turn, s), nil
 }
 
-// RefreshHosts is Refresh for some hosts, and for the revisions of some models.
+// RefreshHosts is Refresh for some hosts, and for those that have copies of some models.
 func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...string) (*Snapshot, error) {
 	turn := m.begin()
 	s, err := m.store.SnapshotOf(ctx, hosts, models)
@@ -167,7 +169,11 @@ func (m *Mirror) Run(ctx context.Context) {
 		})
 	})
 	m.readAll()
-	tick := time.NewTicker(repairEvery)
+	every := repairEvery
+	if m.host != "" {
+		every = rereadEvery
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -175,7 +181,7 @@ func (m *Mirror) Run(ctx context.Context) {
 			wg.Wait()
 			return
 		case <-tick.C:
-			m.repair()
+			m.repair(ctx)
 		case <-m.dirty:
 		}
 		m.readDue(ctx)
@@ -213,20 +219,34 @@ func (m *Mirror) readAll() {
 	m.notify()
 }
 
-// repair makes due what is to be read at an interval: a small pool whole, of a large one the hosts that were not read for
-// longest.
-func (m *Mirror) repair() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	hosts := m.current.Load().Hosts
-	if m.host != "" || len(hosts) <= pageHosts {
-		m.dueWhole = true
+// Expect has a host's mirror read the host again if that has another revision than the one given, which a beat brought.
+func (m *Mirror) Expect(revision uint64) {
+	if m.Snapshot().RevisionOf(m.host, "") != revision {
+		m.readAll()
+	}
+}
+
+// repair makes due what is to be read at an interval: a small pool whole; of a large one the hosts that have changed, and in turn
+// all others, whose times and counts of open requests change without a revision.
+func (m *Mirror) repair(ctx context.Context) {
+	s := m.Snapshot()
+	if !s.Large() {
+		m.readAll()
 		return
 	}
-	names := slices.Collect(maps.Keys(hosts))
-	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(m.parts[ofHost+a], m.parts[ofHost+b]) })
-	for _, name := range names[:pageHosts] {
-		m.due[name] = true
+	hosts, revisions, err := m.store.revisions(ctx)
+	if err != nil || revisions[ofPool] != s.revisions[ofPool] || len(hosts) != len(s.Hosts) {
+		m.readAll()
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	slices.SortFunc(hosts, func(a, b string) int { return cmp.Compare(m.parts[ofHost+a], m.parts[ofHost+b]) })
+	turn := 1 + len(hosts)*int(repairEvery)/int(rereadEvery)
+	for i, host := range hosts {
+		if i < turn || s.Hosts[host] == nil || revisions[ofHost+host] != s.revisions[ofHost+host] {
+			m.due[host] = true
+		}
 	}
 }
 

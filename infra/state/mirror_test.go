@@ -78,6 +78,62 @@ func TestMirrorRepairsWhatEventsMissed(t *testing.T) {
 	equal(t, "state of a host without a record", m.Snapshot().Hosts["quiet"].State, "asleep")
 }
 
+// TestLargeMirrorRepairsWhatEventsMissed: the same of a pool whose hosts are not all read at each interval.
+func TestLargeMirrorRepairsWhatEventsMissed(t *testing.T) {
+	t.Parallel() // it waits for the repair interval
+	b := newBench(t, testenv.MiniRedis(t).Addr())
+	s := b.patient()
+	for i := range 40 {
+		register(t, s, fmt.Sprint("h", i), nil)
+	}
+	m := runMirror(t, s, nil)
+	kit.Eventually(t, "first snapshot", func() bool { return m.Snapshot().Large() })
+	must(t, b.rdb.HSet(ctx, prefix+"host:h7", "error", "changed").Err())
+	must(t, b.rdb.HSet(ctx, prefix+"revs", "h:h7", m.Snapshot().Revision+1).Err())
+	kit.Eventually(t, "a change without an event", func() bool { return m.Snapshot().Hosts["h7"].Error == "changed" })
+	must(t, b.rdb.SAdd(ctx, prefix+"hosts", "quiet").Err())
+	must(t, b.rdb.SRem(ctx, prefix+"hosts", "h8").Err())
+	kit.Eventually(t, "a host that came and one that went", func() bool {
+		hosts := m.Snapshot().Hosts
+		return hosts["quiet"] != nil && hosts["h8"] == nil
+	})
+}
+
+// TestHostMirror: it knows its host alone, and hears of no other.
+func TestHostMirror(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.patient()
+		register(t, s, "far", nil)
+		g := register(t, s, "h", nil)
+		var heard atomic.Int32
+		m := state.NewHostMirror(s, "h", func(e state.Event) {
+			if e.Host == "far" {
+				t.Errorf("heard of another host: %+v", e)
+			}
+			heard.Add(1)
+		})
+		live, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { m.Run(live) })
+		t.Cleanup(func() { stop(); wg.Wait() })
+		kit.Eventually(t, "first snapshot", func() bool { return heard.Load() > 0 && m.Snapshot().Hosts["h"] != nil })
+		acquire(t, s, want(t, s, "gw", "m", "far"))
+		acquire(t, s, want(t, s, "gw", "n", "h"))
+		kit.Eventually(t, "a ticket in the mirror", func() bool { return len(m.Snapshot().Hosts["h"].Queue) == 1 })
+		equal(t, "hosts", len(m.Snapshot().Hosts), 1)
+		before := heard.Load()
+		must(t, s.Set(ctx, state.Pins, "m", "1"))
+		kit.Eventually(t, "a change of the settings", func() bool { return heard.Load() > before })
+
+		must(t, b.rdb.HSet(ctx, prefix+"host:h", "error", "changed").Err()) // without an event
+		must(t, b.rdb.HSet(ctx, prefix+"revs", "h:h", m.Snapshot().Revision+1).Err())
+		beat, err := s.Beat(ctx, "h", g, false, nil)
+		must(t, err)
+		m.Expect(beat.Revision)
+		kit.Eventually(t, "what the beat told of", func() bool { return m.Snapshot().Hosts["h"].Error == "changed" })
+	})
+}
+
 // TestMirrorOutlivesRedis: Redis is killed and comes back empty at the same address.
 func TestMirrorOutlivesRedis(t *testing.T) {
 	server := testenv.StartRedis(t)
@@ -117,15 +173,20 @@ func TestMirrorNeverGoesBack(t *testing.T) {
 				if err := s.PutModel(ctx, "h", g, state.ModelPut{ID: "m", Fields: map[string]string{"type": "llm", "pid": fmt.Sprint(i)}}, 0, ""); err != nil {
 					t.Error(err)
 				}
-				snap, err := m.Refresh(ctx)
+				refresh := m.Refresh
+				if i%2 == 1 {
+					refresh = func(ctx context.Context) (*state.Snapshot, error) { return m.RefreshHosts(ctx, []string{"h"}) }
+				}
+				snap, err := refresh(ctx)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				if snap.Revision <= last {
-					t.Errorf("revision %d after %d and a write", snap.Revision, last)
+				now := snap.RevisionOf("h", "")
+				if now <= last {
+					t.Errorf("revision %d after %d and a write", now, last)
 				}
-				last = snap.Revision
+				last = now
 			}
 		})
 	}

@@ -112,25 +112,17 @@ type ModelRecord struct {
 // Reads of many hosts go in pages of pageHosts, so that no script takes long: about 5 µs for each empty host.
 const pageHosts = 200
 
-// Large reports whether the pool has more hosts than are read at once: a decision then reads only the hosts that it is about.
-func (s *Snapshot) Large() bool { return len(s.Hosts) > pageHosts }
+// Large reports whether the pool has so many hosts that a decision reads only those that it is about.
+func (s *Snapshot) Large() bool { return len(s.Hosts) > 32 }
 
 // Snapshot reads the pool.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
-	out, top, err := s.readSnapshot(ctx, "")
+	out, top, err := s.readSnapshot(ctx, pageHosts, "")
 	if err != nil {
 		return nil, err
 	}
 	out.Saved, out.Runtime = s.admitted(SavedOptions, top[8]), s.admitted(Runtime, top[9])
-	var further []string
-	for _, name := range list(top[7]) {
-		if isName(text(name)) {
-			further = append(further, text(name))
-		} else {
-			out.misnamed = true
-		}
-	}
-	for hosts := range slices.Chunk(further, pageHosts) {
+	for hosts := range slices.Chunk(names(top[7], out), pageHosts) {
 		page, err := s.SnapshotOf(ctx, hosts, nil)
 		if err != nil {
 			return nil, err
@@ -144,23 +136,45 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return out, nil
 }
 
-// SnapshotOf reads some hosts of the pool, at most pageHosts, in one step, and the revisions of some models. It has no tables.
+// SnapshotOf reads some hosts of the pool and those that have copies of some models, at most pageHosts in all, in one step. It has
+// no tables.
 func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapshot, error) {
 	args := make([]any, 0, 1+len(hosts)+len(models))
 	args = append(args, len(hosts))
 	for _, name := range slices.Concat(hosts, models) {
 		args = append(args, name)
 	}
-	out, _, err := s.readSnapshot(ctx, args...)
+	out, _, err := s.readSnapshot(ctx, pageHosts, args...)
 	if err == nil && out.misnamed {
 		s.signer.judgeNames(false)
 	}
 	return out, err
 }
 
-// readSnapshot runs the script, and returns also the parts of its reply.
-func (s *Store) readSnapshot(ctx context.Context, hosts ...any) (out *Snapshot, top []any, err error) {
-	reply, err := s.eval(ctx, s.scripts.snapshot, append([]any{maxRecord, pageHosts}, hosts...)...)
+// revisions reads the names of all hosts, and all revisions.
+func (s *Store) revisions(ctx context.Context) (hosts []string, revisions map[string]uint64, err error) {
+	out, top, err := s.readSnapshot(ctx, 0, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	return names(top[7], out), out.revisions, nil
+}
+
+// names are the proper ones of a list.
+func names(reply any, out *Snapshot) (proper []string) {
+	for _, v := range list(reply) {
+		if name := text(v); isName(name) {
+			proper = append(proper, name)
+		} else {
+			out.misnamed = true
+		}
+	}
+	return proper
+}
+
+// readSnapshot runs the script, for at most page hosts, and returns also the parts of its reply.
+func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *Snapshot, top []any, err error) {
+	reply, err := s.eval(ctx, s.scripts.snapshot, append([]any{maxRecord, page}, hosts...)...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("snapshot: %w", err)
 	}

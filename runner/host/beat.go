@@ -102,6 +102,7 @@ func (h *Host) beatLocked(ctx context.Context) error {
 		h.mu.Unlock()
 		return err
 	}
+	h.mirror.Expect(pulse.Revision)
 	if pulse.Catalog != version {
 		h.notify()
 	}

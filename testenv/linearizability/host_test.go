@@ -53,7 +53,7 @@ func (b beat) call(ctx context.Context, s *state.Store) (answer, error) {
 	pulse, err := s.Beat(ctx, host, b.Generation, false, nil)
 	out, err := verdict(err)
 	if out.verdict == "ok" {
-		out.revision, out.position = pulse.Revision, pulse.Queued
+		out.revision = pulse.Revision
 	}
 	return out, err
 }
@@ -67,7 +67,7 @@ func (b beat) apply(p *pool, at moment) answer {
 		return answer{verdict: o}
 	}
 	p.seen, p.noticed = at.now, 0
-	return answer{verdict: "ok", revision: p.revision, position: len(p.queue)}
+	return answer{verdict: "ok", revision: p.revision}
 }
 
 // put: a runner writes a record, which takes a slot.

@@ -33,8 +33,8 @@ func drops(generation uint64, model string) told {
 }
 
 // beats is how a revision is heard of.
-func beats(generation, revision uint64, queued int) told {
-	return told{event: beat{generation}, answer: answer{verdict: "ok", revision: revision, position: queued}}
+func beats(generation, revision uint64) told {
+	return told{event: beat{generation}, answer: answer{verdict: "ok", revision: revision}}
 }
 
 func begins(generation, ticket uint64, verdict string) told {
@@ -74,17 +74,17 @@ func TestModel(t *testing.T) {
 		name                 string
 		before, right, wrong []told
 	}{
-		{"a model has one ticket", []told{registers(10, ""), beats(10, 20, 0), asks("g1", "m1", 20, "created", 21, 1), beats(10, 30, 1)},
+		{"a model has one ticket", []told{registers(10, ""), beats(10, 20), asks("g1", "m1", 20, "created", 21, 1), beats(10, 30)},
 			[]told{asks("g2", "m1", 30, "attached", 21, 1)},
 			[]told{asks("g2", "m1", 30, "created", 31, 2)}},
-		{"a placement on an old revision is refused", []told{registers(10, ""), beats(10, 20, 0), puts(10, "m2", "ok")},
+		{"a placement on an old revision is refused", []told{registers(10, ""), beats(10, 20), puts(10, "m2", "ok")},
 			[]told{asks("g1", "m1", 20, "stale", 0, 0)},
 			[]told{asks("g1", "m1", 20, "created", 21, 1)}},
-		{"one load at a time", []told{registers(10, ""), beats(10, 20, 0), asks("g1", "m1", 20, "created", 21, 1), begins(10, 21, "ok"),
-			beats(10, 30, 0), asks("g1", "m2", 30, "created", 31, 1)},
+		{"one load at a time", []told{registers(10, ""), beats(10, 20), asks("g1", "m1", 20, "created", 21, 1), begins(10, 21, "ok"),
+			beats(10, 30), asks("g1", "m2", 30, "created", 31, 1)},
 			[]told{begins(10, 31, "busy")},
 			[]told{begins(10, 31, "ok")}},
-		{"a wait ends with its lease", []told{registers(5_000_000, "").at(5_000), beats(5_000_000, 5_000_000, 0).at(5_000),
+		{"a wait ends with its lease", []told{registers(5_000_000, "").at(5_000), beats(5_000_000, 5_000_000).at(5_000),
 			asks("g1", "m1", 5_000_000, "created", 5_000_001, 1).at(5_000)},
 			[]told{begins(5_000_000, 5_000_001, "dropped").at(20_001)},
 			[]told{begins(5_000_000, 5_000_001, "dropped").at(20_000)}},
@@ -139,10 +139,10 @@ func TestModel(t *testing.T) {
 		{"a fence that a failover lost is refused", []told{registers(10, ""), synced, registers(11, ""), failed, sees(20, 10, "")},
 			[]told{puts(11, "m1", "fenced"), puts(10, "m1", "ok"), registers(12, "")},
 			[]told{puts(11, "m1", "ok")}},
-		{"revisions rise above those that a failover lost", []told{registers(10, ""), beats(10, 20, 0), synced, puts(10, "m1", "ok"), beats(10, 30, 0), failed,
+		{"revisions rise above those that a failover lost", []told{registers(10, ""), beats(10, 20), synced, puts(10, "m1", "ok"), beats(10, 30), failed,
 			sees(20, 10, ""), puts(10, "m2", "ok")},
-			[]told{beats(10, 31, 0), asks("g1", "m1", 30, "stale", 0, 0)},
-			[]told{beats(10, 30, 0)}},
+			[]told{beats(10, 31), asks("g1", "m1", 30, "stale", 0, 0)},
+			[]told{beats(10, 30)}},
 		{"slots are counted again from the next registration on", []told{registers(10, "m1=loaded"), synced, drops(10, "m1"), puts(10, "m2", "ok"), failed,
 			sees(20, 10, "m1=loaded"), puts(10, "m2", "ok"), puts(10, "m3", "ok")},
 			[]told{registers(31, "m2=loaded m3=loaded")},

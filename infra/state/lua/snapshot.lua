@@ -2,14 +2,15 @@
 -- snapshot: what decisions and mirrors need, of the whole pool or of some hosts.
 -- KEYS[1] prefix
 -- ARGV[2] most bytes of a signed table  [3] most hosts that are described  [4] number of hosts asked for, '' for all of the pool
--- ARGV[5…] those hosts, then models whose revisions are asked for
+-- ARGV[5…] those hosts, then models: the hosts that have a copy of them are asked for too
 -- Returns {rev, now in ms, epoch, version of the catalogue, number of hosts, hosts, revisions, further hosts, saved options, run-time settings}.
 -- A host is {name, fields, models, tickets}; models are id, fields, … and tickets id, waiters, fields, …, in their order: what has begun,
 -- the load first, then the queue. Fields are as HGETALL has them, none for a record that is gone. A host that is asked for and not in
 -- the pool is left out. Revisions are name, number, … of `pool`, `h:` hosts and `m:` models. Further hosts are the names of those that
--- were too many. The last two are signed tables, as record returns them, and {} where hosts are named.
+-- were too many. The last two are signed tables, as record returns them, and {} where hosts are named or none are to be described.
 -- Invariant: reads only, all in one step.
 local all = ARGV[4] == ''
+local tables = all and ARGV[3] ~= '0'
 local names, further, revs, count = {}, {}, {}, redis.call('SCARD', P .. 'hosts')
 if all then
   for i, h in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
@@ -17,11 +18,19 @@ if all then
   end
   revs = redis.call('HGETALL', P .. 'revs')
 else
-  local asked = {'pool'}
+  local asked, known = {'pool'}, {}
+  local function ask(h)
+    if known[h] or #names == tonumber(ARGV[3]) then return end
+    known[h], asked[#asked + 1] = true, 'h:' .. h
+    if redis.call('SISMEMBER', P .. 'hosts', h) == 1 then names[#names + 1] = h end
+  end
   for i = 5, #ARGV do
-    local host = i < 5 + tonumber(ARGV[4])
-    if host and redis.call('SISMEMBER', P .. 'hosts', ARGV[i]) == 1 then names[#names + 1] = ARGV[i] end
-    asked[#asked + 1] = (host and 'h:' or 'm:') .. ARGV[i]
+    if i < 5 + tonumber(ARGV[4]) then
+      ask(ARGV[i])
+    else
+      asked[#asked + 1] = 'm:' .. ARGV[i]
+      for _, h in ipairs(redis.call('SMEMBERS', P .. 'copies:' .. ARGV[i])) do ask(h) end
+    end
   end
   for i, rev in ipairs(redis.call('HMGET', P .. 'revs', unpack(asked))) do
     revs[2 * i - 1], revs[2 * i] = asked[i], rev or '0'
@@ -46,4 +55,4 @@ for i, h in ipairs(names) do
   hosts[i] = {h, redis.call('HGETALL', P .. 'host:' .. h), models, tickets}
 end
 return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', catalogue(), count, hosts, revs, further,
-  all and signed('settings:options', ARGV[2]) or {}, all and signed('settings:runtime', ARGV[2]) or {}}
+  tables and signed('settings:options', ARGV[2]) or {}, tables and signed('settings:runtime', ARGV[2]) or {}}

@@ -1,0 +1,381 @@
+package fleet
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"reveille/gateway/scheduling"
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/relay"
+	"reveille/infra/state"
+	"reveille/runner/host"
+	"reveille/runner/plan"
+	"reveille/testenv"
+	"reveille/testenv/kit"
+)
+
+var (
+	hostCounts = flag.String("hosts", "", "numbers of hosts, separated by commas; empty: 5 and 50, without the minute of loads")
+	rate       = flag.Int("rate", 100, "cold loads a second in the minute of loads")
+)
+
+const (
+	gateways = 5
+	models   = 200
+	oneByOne = 100 // cold loads that are measured one after the other
+	rest     = 10 * time.Second
+	steady   = time.Minute
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// row is what one size of pool costs.
+type row struct {
+	hosts int
+
+	register    time.Duration // all hosts start at once, until every gateway's mirror has all
+	restCalls   float64       // Redis commands a second at rest, those inside scripts included
+	restCPU     float64       // of a core
+	loadCalls   float64       // Redis commands of a cold load and the unload behind it
+	loadCPU     float64       // ms of Redis for both
+	latency     time.Duration // median from Enter to a route, engines starting at once
+	steadyP99   time.Duration // the same at the rate
+	steadyCPU   float64       // of a core
+	failed      int           // loads that were refused
+	replacement time.Duration // from an empty Redis until all hosts are registered again
+}
+
+func TestFleet(t *testing.T) {
+	short := *hostCounts == ""
+	counts := []int{5, 50}
+	if !short {
+		counts = nil
+		for text := range strings.SplitSeq(*hostCounts, ",") {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1 {
+				t.Fatalf("-hosts: %q is no number of hosts", text)
+			}
+			counts = append(counts, n)
+		}
+	}
+	var rows []row
+	for _, n := range counts {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { rows = append(rows, measure(t, n, short)) })
+	}
+	if t.Failed() {
+		return
+	}
+	printTable(rows)
+	first, last := rows[0], rows[len(rows)-1]
+	if most := 1.5 * first.loadCalls; last.loadCalls > most {
+		t.Errorf("a cold load takes %.0f Redis commands with %d hosts, at most %.0f by those with %d", last.loadCalls, last.hosts, most, first.hosts)
+	}
+	if each := last.restCalls / float64(last.hosts); each > 20 {
+		t.Errorf("a host takes %.0f Redis commands a second at rest", each)
+	}
+}
+
+func printTable(rows []row) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "hosts\tregister\tat rest: commands/s\tof a core\tcold load and unload: commands\tms of Redis\tlatency\tat the rate: p99\tof a core\trefused\tback after data loss\t")
+	for _, r := range rows {
+		fmt.Fprintf(w, "%d\t%v\t%.0f\t%.1f %%\t%.0f\t%.2f\t%v\t%v\t%.1f %%\t%d\t%v\t\n", r.hosts, r.register.Round(time.Millisecond), r.restCalls, 100*r.restCPU,
+			r.loadCalls, r.loadCPU, r.latency.Round(100*time.Microsecond), r.steadyP99.Round(100*time.Microsecond), 100*r.steadyCPU, r.failed, r.replacement.Round(time.Millisecond))
+	}
+	_ = w.Flush()
+}
+
+// measure runs one pool.
+func measure(t *testing.T, n int, short bool) row {
+	f := start(t, n)
+	out := row{hosts: n, register: f.started}
+
+	time.Sleep(time.Second) // what registering leaves behind
+	span := rest
+	if short {
+		span = 2 * time.Second
+	}
+	before := f.usage()
+	time.Sleep(span)
+	after := f.usage()
+	out.restCalls, out.restCPU = after.perSecond(before)
+
+	var waits []time.Duration
+	before = f.usage()
+	for i := range oneByOne {
+		wait, err := f.load(t.Context(), f.gates[i%gateways], fmt.Sprint("m", i))
+		if err != nil {
+			t.Fatal("cold load:", err)
+		}
+		waits = append(waits, wait)
+	}
+	after = f.usage()
+	took := after.at.Sub(before.at).Seconds()
+	out.loadCalls = (after.calls - before.calls - out.restCalls*took) / oneByOne
+	out.loadCPU = 1000 * (after.cpu - before.cpu - out.restCPU*took) / oneByOne
+	out.latency = quantile(waits, 0.5)
+
+	if !short {
+		before = f.usage()
+		waits, out.failed = f.steady(t.Context())
+		_, out.steadyCPU = f.usage().perSecond(before)
+		out.steadyP99 = quantile(waits, 0.99)
+	}
+
+	lost := f.gates[0].mirror.Snapshot().Epoch
+	f.redis.Kill()
+	f.redis.Restart()
+	began := time.Now()
+	f.awaitHosts(lost)
+	out.replacement = time.Since(began)
+	return out
+}
+
+func quantile(waits []time.Duration, q float64) time.Duration {
+	if len(waits) == 0 {
+		return 0
+	}
+	slices.Sort(waits)
+	return waits[min(len(waits)-1, int(q*float64(len(waits))))]
+}
+
+// fleet is a pool of hosts and gateways over one redis-server.
+type fleet struct {
+	t       *testing.T
+	redis   *testenv.RedisServer
+	rdb     *redis.Client
+	hosts   map[string]*host.Host
+	gates   []*gateway
+	started time.Duration
+	models  *catalog.Catalog
+}
+
+type gateway struct {
+	name   string
+	gate   *scheduling.Gate
+	mirror *state.Mirror
+}
+
+func start(t *testing.T, n int) *fleet {
+	f := &fleet{t: t, redis: testenv.StartRedis(t, "--save", ""), hosts: map[string]*host.Host{}}
+	f.rdb = redis.NewClient(&redis.Options{Addr: f.redis.Addr})
+	t.Cleanup(func() { _ = f.rdb.Close() })
+	f.publish()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		work.Wait()
+	})
+	began := time.Now()
+	for i := range gateways {
+		g := &gateway{name: fmt.Sprint("gateway", i)}
+		store := f.open()
+		g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e) })
+		g.gate = scheduling.New(scheduling.Config{
+			Store: store, Mirror: g.mirror, Waker: nobody{}, Catalog: func() *catalog.Catalog { return f.models }, Gateway: g.name,
+		})
+		f.gates = append(f.gates, g)
+		work.Go(func() { g.mirror.Run(ctx) })
+		work.Go(func() { g.gate.Run(ctx) })
+	}
+	for i := range n {
+		name := fmt.Sprintf("host%04d", i)
+		h := host.New(host.Config{
+			Name: name, Boot: name, Addr: name + ":1", Limits: policy.Uniform(4), Hardware: host.Hardware{Devices: policy.CPU},
+			Store: f.open(), Engines: engines{}, Recipes: func() (recipe.Set, error) { return recipe.Shipped(), nil },
+		})
+		f.hosts[name] = h
+		work.Go(func() { _ = h.Run(ctx) })
+	}
+	f.awaitHosts("")
+	f.started = time.Since(began)
+	return f
+}
+
+func (f *fleet) open() *state.Store {
+	s, err := state.Open(state.Options{URL: "redis://" + f.redis.Addr, Timeout: 10 * time.Second})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// publish makes the catalogue.
+func (f *fleet) publish() {
+	var text strings.Builder
+	text.WriteString("models:\n")
+	for i := range models {
+		fmt.Fprintf(&text, "  m%d: {type: llm, recipe: standin, device: cpu, memory: 10}\n", i)
+	}
+	c, _, err := catalog.Parse("models.yaml", []byte(text.String()))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.models = c
+	raw, err := c.Marshal()
+	if err == nil {
+		_, err = f.open().PutCatalog(context.Background(), c.Version, raw, nil)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// awaitHosts waits until every gateway's mirror shows all hosts ready, in another epoch than the one that was lost.
+func (f *fleet) awaitHosts(lost string) {
+	f.t.Helper()
+	for _, g := range f.gates {
+		kit.Within(f.t, time.Minute, "all hosts are registered", func() bool {
+			ready := 0
+			for _, h := range g.mirror.Snapshot().Hosts {
+				if h.State == policy.Ready {
+					ready++
+				}
+			}
+			epoch := g.mirror.Snapshot().Epoch
+			return ready == len(f.hosts) && epoch != "" && epoch != lost
+		})
+	}
+}
+
+// usage is what Redis has done since its start.
+type usage struct {
+	at    time.Time
+	calls float64
+	cpu   float64 // seconds
+}
+
+func (f *fleet) usage() usage {
+	info := f.rdb.InfoMap(context.Background(), "stats", "cpu")
+	if info.Err() != nil {
+		f.t.Fatal(info.Err())
+	}
+	read := func(section, name string) float64 {
+		v, err := strconv.ParseFloat(info.Item(section, name), 64)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return v
+	}
+	return usage{time.Now(), read("Stats", "total_commands_processed"), read("CPU", "used_cpu_user") + read("CPU", "used_cpu_sys")}
+}
+
+func (u usage) perSecond(before usage) (calls, cpu float64) {
+	took := u.at.Sub(before.at).Seconds()
+	return (u.calls - before.calls) / took, (u.cpu - before.cpu) / took
+}
+
+// load has a model loaded, sends it a request and has it unloaded, and returns how long the request waited.
+func (f *fleet) load(ctx context.Context, g *gateway, model string) (time.Duration, error) {
+	began := time.Now()
+	w, err := g.gate.Enter(scheduling.Ask{Model: model})
+	if err != nil {
+		return 0, err
+	}
+	<-w.Done()
+	wait := time.Since(began)
+	route, info, err := w.Result()
+	if err != nil {
+		return 0, err
+	}
+	lease, refused := f.hosts[route.Host].Acquire(model, info.Ticket, g.name, info.Together, func(error) {})
+	if lease == nil {
+		return 0, fmt.Errorf("the request was refused: %s", refused)
+	}
+	lease.Leave()
+	_, err = g.gate.Unload(ctx, model, false)
+	return wait, err
+}
+
+// steady has models loaded at the rate, each by another gateway than the last, and returns how long requests waited.
+func (f *fleet) steady(ctx context.Context) (waits []time.Duration, failed int) {
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	idle := make(chan string, models)
+	for _, i := range rand.Perm(models) {
+		idle <- fmt.Sprint("m", i)
+	}
+	tick := time.NewTicker(time.Second / time.Duration(*rate))
+	defer tick.Stop()
+	end := time.Now().Add(steady)
+	for i := 0; time.Now().Before(end); i++ {
+		<-tick.C
+		model := <-idle
+		work.Go(func() {
+			wait, err := f.load(ctx, f.gates[i%gateways], model)
+			idle <- model
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				if failed++; failed == 1 {
+					f.t.Log("a load failed:", err)
+				}
+				return
+			}
+			waits = append(waits, wait)
+		})
+	}
+	work.Wait()
+	return waits, failed
+}
+
+// nobody wakes hosts: all are awake.
+type nobody struct{}
+
+func (nobody) Wake(context.Context, string) error { return nil }
+
+// engines start at once.
+type engines struct{}
+
+func (engines) Plan(*catalog.Model, *recipe.Recipe, recipe.Options, plan.Share) (plan.Plan, error) {
+	return plan.Plan{}, nil
+}
+
+func (engines) Start(_ context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan) (host.Engine, error) {
+	return &engine{model: m.ID, pid: int(pids.Add(1)), done: make(chan struct{}), client: relay.New(relay.Config{Addr: "127.0.0.1:1"})}, nil
+}
+
+var pids atomic.Int64
+
+type engine struct {
+	model  string
+	pid    int
+	done   chan struct{}
+	once   sync.Once
+	client *relay.Client
+}
+
+func (e *engine) PID() int              { return e.pid }
+func (e *engine) BaseURL() string       { return "http://127.0.0.1:1" }
+func (e *engine) APIKey() string        { return "" }
+func (e *engine) Command() string       { return "none" }
+func (e *engine) Done() <-chan struct{} { return e.done }
+func (e *engine) Err() error            { return nil }
+func (e *engine) Client() *relay.Client { return e.client }
+
+func (e *engine) Stop(context.Context) error {
+	e.once.Do(func() {
+		e.client.Close()
+		close(e.done)
+	})
+	return nil
+}
