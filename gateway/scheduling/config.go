@@ -35,7 +35,7 @@ type Mirror interface {
 	Snapshot() *state.Snapshot
 	// Refresh reads a new one.
 	Refresh(ctx context.Context) (*state.Snapshot, error)
-	// RefreshHosts reads some hosts anew, and those that have copies of some models.
+	// RefreshHosts reads some hosts anew, and those that have copies or loads of some models.
 	RefreshHosts(ctx context.Context, hosts []string, models ...string) (*state.Snapshot, error)
 }
 

@@ -66,6 +66,10 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	if queued <= served {
 		return
 	}
+	s, err := g.mirror.RefreshHosts(ctx, nil, m.ID)
+	if err != nil {
+		return // the next look decides anew
+	}
 	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
 	pool, want := v.Pool(s), v.Model(s, m.ID, "", false)
 	if !policy.WantCopy(pool, want, queued, served) {
@@ -86,7 +90,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
-		return // the next look decides anew
+		return // likewise
 	case err != nil:
 		g.log.Warn("further copy", "model", m.ID, "host", p.Host, "error", err)
 		return

@@ -177,7 +177,7 @@ func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticke
 		if !slices.Contains(loadedCopies(s, p.Model), p) {
 			return "", nil, nil
 		}
-		want := n.want(g.id, p.Host, s.RevisionOf(p.Host, p.Model), false)
+		want := n.want(g.id, p.Host, s.RevisionOf(p.Host, ""), false)
 		want.Unload = true
 		got, err := g.store.Acquire(ctx, want)
 		v := n.onAcquired(time.Now(), got, err)
@@ -192,7 +192,7 @@ func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticke
 		case <-ctx.Done():
 			return "", nil, context.Cause(ctx)
 		}
-		if s, err = g.mirror.RefreshHosts(ctx, []string{p.Host}, p.Model); err != nil {
+		if s, err = g.mirror.RefreshHosts(ctx, []string{p.Host}); err != nil {
 			return "", nil, unavailable(err)
 		}
 	}

@@ -29,7 +29,8 @@
 //	                                                                                 need:<m>: see package placement; addr_mac: of
 //	                                                                                 addr
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
-//	rv:{pool}:copies:<m>       set         the host's runner                  -      hosts with a record of the model
+//	rv:{pool}:copies:<m>       set         acquire, the host's runner, what   -      hosts with a record of the model or a
+//	                                       ends tickets                              load of it, and some that had one
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
 //	                                                                                 backend_url, pid, in_flight …;
 //	                                                                                 of <m>~<pid>, a copy whose catalogue

@@ -148,6 +148,9 @@ func (h *history) acquire() {
 		Background: h.chance(15), Refused: h.chance(15), Exclusive: h.chance(15), Unload: h.chance(15),
 	}
 	now := snap.RevisionOf(w.Host, w.Model)
+	if w.Unload {
+		now = snap.RevisionOf(w.Host, "")
+	}
 	w.Revision = now
 	h.snaps = append(h.snaps, now)
 	if h.chance(25) {

@@ -206,8 +206,14 @@ func (h *history) checkHosts(p *picture) {
 		slices.Sort(records)
 		slices.Sort(ranked)
 		for _, m := range h.models {
-			if slices.Contains(p.sets["copies:"+m], name) != slices.Contains(models, m) {
-				h.fail("%s: models %v, copies of %s %v", name, models, m, p.sets["copies:"+m])
+			for _, place := range p.places(m) {
+				at := p.hashes[place]["host"]
+				if strings.HasPrefix(place, "model:") {
+					at = strings.TrimSuffix(strings.TrimPrefix(place, "model:"), ":"+m)
+				}
+				if !slices.Contains(p.sets["copies:"+m], at) {
+					h.fail("%s is not among the copies of %s: %v", place, m, p.sets["copies:"+m])
+				}
 			}
 		}
 		if !slices.Equal(records, models) || !slices.Equal(ranked, models) {

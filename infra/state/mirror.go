@@ -17,7 +17,8 @@ const (
 	rereadEvery = time.Minute     // at each host of a large pool, and at the only one of a host's mirror
 )
 
-// Mirror is a copy of the pool in memory, or of one host. An event has it read the host again that the event names; what an event
+// Mirror is a copy of the pool in memory, or of one host. The revision of a model in it is never newer than the records of the
+// hosts that have the model, so a decision made on hosts that were read at different times is refused if they contradict each other. An event has it read the host again that the event names; what an event
 // was lost of is found at intervals. Reading it never waits. It is safe for concurrent use; run Run in one goroutine.
 type Mirror struct {
 	store *Store
@@ -35,7 +36,6 @@ type Mirror struct {
 	unnamed int               // hosts of the pool that have no proper name
 
 	due      map[string]bool // hosts to be read
-	models   map[string]bool // models whose revisions are to be read
 	dueWhole bool
 }
 
@@ -47,7 +47,7 @@ func NewMirror(store *Store, onEvent func(Event)) *Mirror { return NewHostMirror
 func NewHostMirror(store *Store, host string, onEvent func(Event)) *Mirror {
 	m := &Mirror{
 		store: store, host: host, onEvt: onEvent, dirty: make(chan struct{}, 1), changed: make(chan struct{}),
-		parts: map[string]uint64{}, due: map[string]bool{}, models: map[string]bool{},
+		parts: map[string]uint64{}, due: map[string]bool{},
 	}
 	m.current.Store(&Snapshot{Hosts: map[string]*HostRecord{}, revisions: map[string]uint64{}})
 	return m
@@ -78,7 +78,8 @@ func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 	return m.takeWhole(turn, s), nil
 }
 
-// RefreshHosts is Refresh for some hosts, and for those that have copies of some models.
+// RefreshHosts is Refresh for some hosts, and for those that have copies or loads of some models. Only after one of the two do
+// decisions on these models carry a revision that is not stale.
 func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...string) (*Snapshot, error) {
 	turn := m.begin()
 	s, err := m.store.SnapshotOf(ctx, hosts, models)
@@ -104,12 +105,16 @@ func (m *Mirror) takeWhole(turn uint64, s *Snapshot) *Snapshot {
 		return old
 	}
 	m.whole, m.unnamed = turn, s.count-len(s.Hosts)
-	for name, read := range m.parts {
-		if read < turn {
-			delete(m.parts, name)
-			continue
-		}
+	maps.DeleteFunc(m.parts, func(_ string, read uint64) bool { return read < turn })
+	for name := range m.parts {
 		s.take(old, name)
+	}
+	if len(m.parts) > 0 {
+		for name, rev := range s.revisions {
+			if strings.HasPrefix(name, ofModel) {
+				s.revisions[name] = min(rev, old.revisions[name])
+			}
+		}
 	}
 	m.publishLocked(s)
 	return s
@@ -123,8 +128,14 @@ func (m *Mirror) takePart(turn uint64, part *Snapshot) *Snapshot {
 	s := *part
 	s.Saved, s.Runtime = old.Saved, old.Runtime
 	s.Hosts, s.revisions = maps.Clone(old.Hosts), maps.Clone(old.revisions)
+	all := true
 	for name := range part.revisions {
-		if turn > max(m.whole, m.parts[name]) {
+		if !strings.HasPrefix(name, ofModel) && !m.isNewLocked(turn, name) {
+			all = false
+		}
+	}
+	for name := range part.revisions {
+		if m.isNewLocked(turn, name) && (all || !strings.HasPrefix(name, ofModel)) {
 			m.parts[name] = turn
 			s.take(part, name)
 		}
@@ -135,6 +146,11 @@ func (m *Mirror) takePart(turn uint64, part *Snapshot) *Snapshot {
 	}
 	m.publishLocked(&s)
 	return &s
+}
+
+// isNewLocked reports whether a read of what a revision is of was begun after the one that is shown.
+func (m *Mirror) isNewLocked(turn uint64, revision string) bool {
+	return turn > max(m.whole, m.parts[revision])
 }
 
 // take takes over from another snapshot what a revision is of: a host, or only the revision.
@@ -202,9 +218,6 @@ func (m *Mirror) heard(e Event) {
 			m.dueWhole = true
 		} else {
 			m.due[e.Host] = true
-			if e.Model != "" {
-				m.models[e.Model] = true
-			}
 		}
 		m.notify()
 		m.mu.Unlock()
@@ -254,9 +267,8 @@ func (m *Mirror) repair(ctx context.Context) {
 func (m *Mirror) readDue(ctx context.Context) {
 	m.mu.Lock()
 	whole := m.dueWhole || m.host == "" && len(m.due) > pageHosts
-	hosts, models := slices.Collect(maps.Keys(m.due)), slices.Collect(maps.Keys(m.models))
+	hosts := slices.Collect(maps.Keys(m.due))
 	clear(m.due)
-	clear(m.models)
 	m.dueWhole = false
 	m.mu.Unlock()
 	var err error
@@ -264,7 +276,7 @@ func (m *Mirror) readDue(ctx context.Context) {
 	case whole:
 		_, err = m.Refresh(ctx)
 	case len(hosts) > 0:
-		_, err = m.RefreshHosts(ctx, hosts, models...)
+		_, err = m.RefreshHosts(ctx, hosts)
 	}
 	if err != nil {
 		m.mu.Lock()

@@ -72,14 +72,15 @@ type scripts struct {
 }
 
 func newScripts() scripts {
-	hosts := []string{"tickets", "models", "hosts"}
+	tickets := []string{"models", "tickets"}
+	hosts := append(tickets, "hosts")
 	return scripts{
 		register: newScript("register", hosts...), beat: newScript("beat", append(hosts, "catalog")...), hostState: newScript("host_state", hosts...),
 		forget: newScript("forget", hosts...), repair: newScript("repair", hosts...),
 		modelPut: newScript("model_put", "models"), modelDrop: newScript("model_drop", "models"), touch: newScript("touch"),
-		acquire: newScript("acquire", hosts...), renew: newScript("renew", hosts...), leave: newScript("leave", "tickets"),
-		begin: newScript("begin", "tickets"), pulled: newScript("pulled"), finish: newScript("finish", "tickets"),
-		wake: newScript("wake", "tickets"), claim: newScript("claim", hosts...),
+		acquire: newScript("acquire", hosts...), renew: newScript("renew", hosts...), leave: newScript("leave", tickets...),
+		begin: newScript("begin", tickets...), pulled: newScript("pulled"), finish: newScript("finish", tickets...),
+		wake: newScript("wake", tickets...), claim: newScript("claim", hosts...),
 		commitSleep: newScript("sleep_commit", "sleeping"), confirmSleep: newScript("sleep_confirm", append(hosts, "sleeping")...),
 		cancelSleep: newScript("sleep_cancel", append(hosts, "sleeping")...),
 		stop:        newScript("sleep_stop", "sleeping"), endStop: newScript("sleep_end", "sleeping"),

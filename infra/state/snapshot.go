@@ -136,8 +136,8 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return out, nil
 }
 
-// SnapshotOf reads some hosts of the pool and those that have copies of some models, at most pageHosts in all, in one step. It has
-// no tables.
+// SnapshotOf reads some hosts of the pool and those that have copies or loads of some models, at most pageHosts in all, in one step.
+// It has no tables.
 func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapshot, error) {
 	args := make([]any, 0, 1+len(hosts)+len(models))
 	args = append(args, len(hosts))

@@ -233,7 +233,7 @@ func (w *world) idle(s Step) {
 			}
 			w.record(check.Event{Kind: check.Unload, Host: r.name, Model: model, For: s.For})
 			_, _ = w.operator.Acquire(ctx, state.Want{
-				Gateway: "sweep", Model: model, Unload: true, Host: r.name, Revision: snap.RevisionOf(r.name, model), Background: true,
+				Gateway: "sweep", Model: model, Unload: true, Host: r.name, Revision: snap.RevisionOf(r.name, ""), Background: true,
 				Fields: map[string]string{"only_idle_ms": strconv.FormatInt(s.For.Milliseconds(), 10)},
 			})
 			return

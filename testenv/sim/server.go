@@ -17,7 +17,7 @@ import (
 
 // scripts runs the pool's scripts on the embedded Redis, one after the other, in one Lua state that outlives a call: the
 // embedded Redis makes a new one for each, which is most of what a call costs there. Half of all calls are snapshots that
-// several mirrors take at one instant, of a pool that has not changed in between: those get the reply of the first.
+// several mirrors take at one instant, of a pool that has not changed in between: those of the same hosts get the reply of the first.
 //
 // Invariant: a reply is reused only while no other script ran, the pool was not edited, and the clock stands still. All
 // else that clients write (settings) is in no snapshot.
@@ -34,16 +34,16 @@ type scripts struct {
 	out     bytes.Buffer // receives its answers
 	in      *bufio.Reader
 
-	snapshot string    // digest
-	reply    []byte    // to the snapshot, as it goes over the wire; nil: none that may be reused
-	at       time.Time // of reply
+	snapshot string            // digest
+	replies  map[string][]byte // to snapshots that may be reused, as they go over the wire, by their arguments
+	at       time.Time         // of the replies
 }
 
 // texts are compiled scripts by text: worlds share them.
 var texts sync.Map // string → *lua.FunctionProto
 
 func newScripts(srv *server.Server) *scripts {
-	s := &scripts{srv: srv, lua: lua.NewState(), known: map[string]*lua.LFunction{}}
+	s := &scripts{srv: srv, lua: lua.NewState(), known: map[string]*lua.LFunction{}, replies: map[string][]byte{}}
 	s.inner = server.NewPeer(bufio.NewWriter(&s.out))
 	s.in = bufio.NewReader(&s.out)
 	luajson.Loader(s.lua)
@@ -57,8 +57,13 @@ func newScripts(srv *server.Server) *scripts {
 func (s *scripts) eval(c *server.Peer, now time.Time, cmd string, args []string, declined func(refusal string, effects uint64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	reply := s.reply
-	if cmd != "EVALSHA" || args[0] != s.snapshot || reply == nil || !now.Equal(s.at) {
+	reads, asked := cmd == "EVALSHA" && args[0] == s.snapshot, strings.Join(args, "\x00")
+	if !reads || !now.Equal(s.at) {
+		clear(s.replies)
+	}
+	s.at = now
+	reply := s.replies[asked]
+	if reply == nil {
 		s.effects = 0
 		reply = s.run(cmd, args)
 		if refusal := refusal(reply); refusal != "" {
@@ -66,9 +71,8 @@ func (s *scripts) eval(c *server.Peer, now time.Time, cmd string, args []string,
 		}
 	}
 	c.Block(func(w *server.Writer) { w.WriteRaw(string(reply)) })
-	s.reply, s.at = nil, now
-	if cmd == "EVALSHA" && args[0] == s.snapshot && reply[0] == '*' {
-		s.reply = reply
+	if reads && reply[0] == '*' {
+		s.replies[asked] = reply
 	}
 }
 
@@ -76,7 +80,7 @@ func (s *scripts) eval(c *server.Peer, now time.Time, cmd string, args []string,
 func (s *scripts) edited() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reply = nil
+	clear(s.replies)
 }
 
 // run runs a script and returns its reply as it goes over the wire.

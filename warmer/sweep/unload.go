@@ -22,7 +22,7 @@ func (r *run) unload(ctx context.Context) error {
 			a := Action{Kind: Unload, Host: u.Host, Model: u.Model, Reason: u.Reason.String(), Result: Queued}
 			if !r.DryRun {
 				_, err := r.store.Acquire(ctx, state.Want{
-					Gateway: r.ID, Model: u.Model, Unload: true, Host: u.Host, Revision: s.RevisionOf(u.Host, u.Model), Background: true,
+					Gateway: r.ID, Model: u.Model, Unload: true, Host: u.Host, Revision: s.RevisionOf(u.Host, ""), Background: true,
 					Fields: map[string]string{"only_idle_ms": strconv.FormatInt(r.idleTime(u.Model).Milliseconds(), 10)},
 				})
 				if err != nil {

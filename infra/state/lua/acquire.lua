@@ -2,7 +2,7 @@
 -- acquire: a gateway wants a model loaded (or unloaded) and attaches to the one ticket for it.
 -- KEYS[1] prefix
 -- ARGV[2] gateway  [3] model  [4] kind: load | unload  [5] placement: host chosen by policy, '' to attach only
--- ARGV[6] revision of host and model in the snapshot that placement was made on  [7] waiter lease ms  [8] 1 background: no waiter
+-- ARGV[6] revision of host and, for a load, model in the snapshot that placement was made on  [7] waiter lease ms  [8] 1 background: no waiter
 -- ARGV[9] 1 to make a ticket even if a copy is recorded as loaded (the runner just refused it)
 -- ARGV[10] 1 for a ticket of its own (explicit options), never shared  [11] ticket fields, JSON object of strings
 -- ARGV[12] operation id, '' none: the same id again returns the first ticket  [13] wake lease ms
@@ -57,7 +57,7 @@ if shared then
 end
 local replaced = old ~= '' and hash(P .. 'ticket:' .. old)
 if h == '' or old ~= '' and not (replaced and pending(replaced.state)) then return cjson.encode({status = 'none'}) end
-if ARGV[6] ~= revision(h, m) then return cjson.encode({status = 'stale'}) end
+if ARGV[6] ~= revision(h, kind == 'load' and m or '') then return cjson.encode({status = 'stale'}) end
 
 if replaced then close(old, 'dropped') end
 local id = token(tonumber(ARGV[15]))
@@ -66,6 +66,7 @@ for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 redis.call('HSET', key, 'kind', kind, 'model', m, 'host', h, 'state', 'queued', 'created_ms', num(NOW), 'background', replaced and replaced.background == '1' and '1' or ARGV[8])
 redis.call('RPUSH', P .. 'queue:' .. h, id)
 redis.call('SADD', P .. 'hosts', h)
+if kind == 'load' then redis.call('SADD', P .. 'copies:' .. m, h) end
 if shared then redis.call('HSET', P .. 'wanted', m, id) end
 if ARGV[12] ~= '' then redis.call('SET', P .. 'op:' .. ARGV[12], id, 'PX', 60000) end
 changed(h, kind == 'load' and m)

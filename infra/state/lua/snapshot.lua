@@ -2,7 +2,7 @@
 -- snapshot: what decisions and mirrors need, of the whole pool or of some hosts.
 -- KEYS[1] prefix
 -- ARGV[2] most bytes of a signed table  [3] most hosts that are described  [4] number of hosts asked for, '' for all of the pool
--- ARGV[5…] those hosts, then models: the hosts that have a copy of them are asked for too
+-- ARGV[5…] those hosts, then models: the hosts that have a copy or a load of them are asked for too
 -- Returns {rev, now in ms, epoch, version of the catalogue, number of hosts, hosts, revisions, further hosts, saved options, run-time settings}.
 -- A host is {name, fields, models, tickets}; models are id, fields, … and tickets id, waiters, fields, …, in their order: what has begun,
 -- the load first, then the queue. Fields are as HGETALL has them, none for a record that is gone. A host that is asked for and not in

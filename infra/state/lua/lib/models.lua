@@ -1,11 +1,17 @@
 -- Functions on the records of models. Needs base.
 
+-- left notes that a host has no record of a model, or no load of it, any more. While anything is queued there, which may be
+-- a load of it, the host stays among those that are read for the model.
+local function left(h, m)
+  if redis.call('EXISTS', P .. 'model:' .. h .. ':' .. m, P .. 'queue:' .. h, P .. 'begun:' .. h) == 0 then redis.call('SREM', P .. 'copies:' .. m, h) end
+end
+
 -- drop_model forgets a model of a host: record, LRU place, membership.
 local function drop_model(h, m)
   local ty = redis.call('HGET', P .. 'model:' .. h .. ':' .. m, 'type')
   redis.call('DEL', P .. 'model:' .. h .. ':' .. m)
   redis.call('SREM', P .. 'models:' .. h, m)
-  redis.call('SREM', P .. 'copies:' .. m, h)
+  left(h, m)
   if ty then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. ty, m) end
 end
 

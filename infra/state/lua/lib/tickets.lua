@@ -1,4 +1,4 @@
--- Functions on tickets, for the scripts that name them. Needs base.
+-- Functions on tickets, for the scripts that name them. Needs base and models.
 
 -- live counts the waiters of a ticket whose lease has not run out, dropping the others.
 local function live(id)
@@ -19,6 +19,7 @@ local function close(id, state)
   redis.call('HSET', key, 'state', state, 'ended_ms', num(NOW))
   redis.call('PEXPIRE', key, 60000)
   redis.call('PEXPIRE', P .. 'waiters:' .. id, 60000)
+  left(t.host, t.model)
   return t
 end
 
