@@ -102,7 +102,7 @@ func TestHostileRedis(t *testing.T) {
 	if a := call(t, "POST", g.URL+"/v1/embeddings", `{"model":"e","input":"x"}`); !a.OK() {
 		t.Fatal(a)
 	}
-	read := []string{"catalog", "host:h", "hosts", "model:h:m", "models:h", "queue:h", "settings:idle", "settings:options", "stats", "rev"} // by a sweep
+	read := []string{"catalog", "host:h", "hosts", "model:h:m", "models:h", "queue:h", "settings:idle", "settings:options", "stats", "rev", "revs"} // by a sweep
 	keys := rdb.Keys(ctx, "*").Val()
 	for _, k := range append(slices.Clone(read), "begun:h", "wanted", "wake:h", "settings:options:mac", "settings:runtime", "settings:pins", "settings:aliases", "settings:registered", "npu:h") {
 		if k = "rv:{main}:" + k; !slices.Contains(keys, k) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,6 +59,8 @@ type row struct {
 	steadyP99   time.Duration // the same at the rate
 	steadyCPU   float64       // of a core
 	failed      int           // loads that were refused
+	newcomers   time.Duration // gateways' worth of mirrors that start at once, until all of them have all hosts
+	mirror      float64       // MB of one of them
 	replacement time.Duration // from an empty Redis until all hosts are registered again
 }
 
@@ -93,10 +96,10 @@ func TestFleet(t *testing.T) {
 
 func printTable(rows []row) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "hosts\tregister\tat rest: commands/s\tof a core\tcold load and unload: commands\tms of Redis\tlatency\tat the rate: p99\tof a core\trefused\tback after data loss\t")
+	fmt.Fprintln(w, "hosts\tregister\tat rest: commands/s\tof a core\tcold load and unload: commands\tms of Redis\tlatency\tat the rate: p99\tof a core\trefused\tnew gateways\tmirror\tback after data loss\t")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%d\t%v\t%.0f\t%.1f %%\t%.0f\t%.2f\t%v\t%v\t%.1f %%\t%d\t%v\t\n", r.hosts, r.register.Round(time.Millisecond), r.restCalls, 100*r.restCPU,
-			r.loadCalls, r.loadCPU, r.latency.Round(100*time.Microsecond), r.steadyP99.Round(100*time.Microsecond), 100*r.steadyCPU, r.failed, r.replacement.Round(time.Millisecond))
+		fmt.Fprintf(w, "%d\t%v\t%.0f\t%.1f %%\t%.0f\t%.2f\t%v\t%v\t%.1f %%\t%d\t%v\t%.1f MB\t%v\t\n", r.hosts, r.register.Round(time.Millisecond), r.restCalls, 100*r.restCPU,
+			r.loadCalls, r.loadCPU, r.latency.Round(100*time.Microsecond), r.steadyP99.Round(100*time.Microsecond), 100*r.steadyCPU, r.failed, r.newcomers.Round(time.Millisecond), r.mirror, r.replacement.Round(time.Millisecond))
 	}
 	_ = w.Flush()
 }
@@ -137,6 +140,8 @@ func measure(t *testing.T, n int, short bool) row {
 		_, out.steadyCPU = f.usage().perSecond(before)
 		out.steadyP99 = quantile(waits, 0.99)
 	}
+
+	out.newcomers, out.mirror = f.newcomers()
 
 	lost := f.gates[0].mirror.Snapshot().Epoch
 	f.redis.Kill()
@@ -238,6 +243,37 @@ func (f *fleet) publish() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+}
+
+// newcomers starts further mirrors at once, and returns when they have all hosts and what one of them takes in MB.
+func (f *fleet) newcomers() (took time.Duration, mb float64) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	before := heap()
+	began := time.Now()
+	var all []*state.Mirror
+	for range gateways {
+		m := state.NewMirror(f.open(), nil)
+		all = append(all, m)
+		work.Go(func() { m.Run(ctx) })
+	}
+	for _, m := range all {
+		kit.Within(f.t, time.Minute, "a new mirror has all hosts", func() bool { return len(m.Snapshot().Hosts) == len(f.hosts) })
+	}
+	took = time.Since(began)
+	mb = (heap() - before) / gateways / 1e6
+	runtime.KeepAlive(all)
+	return took, mb
+}
+
+// heap is what is in use, in bytes.
+func heap() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
 }
 
 // awaitHosts waits until every gateway's mirror shows all hosts ready, in another epoch than the one that was lost.
