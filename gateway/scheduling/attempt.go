@@ -2,7 +2,6 @@ package scheduling
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -32,12 +31,14 @@ type loadAttempt struct {
 	own    bool              // a management call's own ticket
 	fields map[string]string // for the runner; nil for shared tickets
 	evict  policy.Eviction
+	cache  *placement.HostCache
 	id     string // unique in the pool, the stem of operation ids
 
 	refused []string // hosts that refused a copy which the store may call loaded; until the first ticket
 	round   int      // part of the operation id: a new intent is a new operation
 	stale   int      // placements refused in a row
 	away    int      // calls without an answer in a row
+	changed []string // hosts that changed while a placement on them was made; until the next ticket
 	moving  string   // ticket on a lost host that is to be replaced, "" none
 
 	ticket   string
@@ -113,7 +114,7 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if n.moving != "" {
 		avoid[n.host] = "lost"
 	}
-	v := placement.View{Catalog: c, Evict: n.evict}
+	v := placement.View{Catalog: c, Evict: n.evict, Hosts: n.cache}
 	if len(n.refused) > 0 {
 		for _, other := range s.Copies(n.model) {
 			if !slices.Contains(n.refused, other.Host) {
@@ -133,7 +134,16 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	case there != "" && avoid[there] == "" && r == nil:
 		return there, nil
 	}
-	p := policy.Place(v.Pool(s), n.wanted(s, v), avoid)
+	pool, want := v.Pool(s), n.wanted(s, v)
+	p := policy.Place(pool, want, avoid)
+	if slices.Contains(n.changed, p.Host) { // others place there, too: another host that is as good has no rivals
+		for _, name := range n.changed {
+			avoid[name] = "changes too fast"
+		}
+		if other := policy.Place(pool, want, avoid); other.Host != "" && other.Reason.Code == p.Reason.Code {
+			p = other
+		}
+	}
 	if p.Host != "" {
 		n.blocked = nil
 		return p.Host, nil
@@ -166,26 +176,29 @@ func holder(s *state.Snapshot, model string) string {
 	if host := loadingHost(s, model); host != "" {
 		return host
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
-		if h := s.Hosts[name]; (h.State == policy.Ready || h.State == policy.Waking) && h.Models[model] != nil {
-			return name
-		}
-	}
-	return ""
+	return firstHost(s, func(h *state.HostRecord) bool {
+		return (h.State == policy.Ready || h.State == policy.Waking) && h.Models[model] != nil
+	})
 }
 
 // loadingHost is the host that has a load of the model queued or under way, "" none. One that sleeps is woken for it once its
 // machine is off.
 func loadingHost(s *state.Snapshot, model string) string {
 	mine := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
-	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
-		h := s.Hosts[name]
+	return firstHost(s, func(h *state.HostRecord) bool {
 		comes := h.State == policy.Ready || h.State == policy.Waking || h.State == policy.Asleep
-		if comes && slices.ContainsFunc(h.Queue, mine) {
-			return name
+		return comes && slices.ContainsFunc(h.Queue, mine)
+	})
+}
+
+// firstHost is the first of the hosts that are meant, by name; "" none.
+func firstHost(s *state.Snapshot, meant func(*state.HostRecord) bool) (first string) {
+	for name, h := range s.Hosts {
+		if (first == "" || name < first) && meant(h) {
+			first = name
 		}
 	}
-	return ""
+	return first
 }
 
 func (n *loadAttempt) refusal(r *policy.Refusal) *api.Error {
@@ -232,7 +245,7 @@ func (n *loadAttempt) onAcquired(now time.Time, got state.Acquired, err error) s
 		return step{do: finish, host: got.Host, leave: n.moving}
 	}
 	n.ticket, n.host, n.moving = got.Ticket, got.Host, ""
-	n.refused, n.stale, n.away, n.blocked = nil, 0, 0, nil
+	n.refused, n.stale, n.away, n.blocked, n.changed = nil, 0, 0, nil, nil
 	n.round++
 	n.begun = time.Time{}
 	n.setTicketState(now, got.State, got.Position)
@@ -322,7 +335,7 @@ func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	for _, name := range shunned {
 		avoid[name] = startFailed
 	}
-	v := placement.View{Catalog: c, Evict: n.evict}
+	v := placement.View{Catalog: c, Evict: n.evict, Hosts: n.cache}
 	p := policy.Place(v.Pool(s), n.wanted(s, v), avoid)
 	switch {
 	case len(s.Copies(n.model)) > 0 && !n.own:

@@ -70,7 +70,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	if err != nil {
 		return // the next look decides anew
 	}
-	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
+	v := placement.View{Catalog: c, Evict: g.cfg.Evict, Hosts: &g.cache}
 	pool, want := v.Pool(s), v.Model(s, m.ID, "", false)
 	if !policy.WantCopy(pool, want, queued, served) {
 		return

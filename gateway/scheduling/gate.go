@@ -13,6 +13,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/infra/catalog"
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -42,6 +43,7 @@ type Gate struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup // groups and wake duties
 	renew chan struct{}  // capacity 1: renew now
+	cache placement.HostCache
 
 	mu       sync.Mutex // never held over a call; guards what follows and all groups and waiters
 	closed   bool
@@ -155,7 +157,7 @@ func (g *Gate) admitLocked(a Ask, gr *group) error {
 }
 
 func (g *Gate) newGroupLocked(n loadAttempt, shared, start bool) *group {
-	n.id, n.evict = g.operationLocked(), g.cfg.Evict
+	n.id, n.evict, n.cache = g.operationLocked(), g.cfg.Evict, &g.cache
 	gr := &group{
 		model: n.model, shared: shared, bell: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), attempt: n,
 	}

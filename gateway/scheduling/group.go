@@ -144,43 +144,47 @@ func (g *Gate) ask(gr *group) step {
 	}
 	g.mu.Lock()
 	want := gr.attempt.want(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
+	if h := s.Hosts[host]; gr.attempt.stale >= strictTries && h != nil {
+		want.HostState, want.Revision = h.State, s.RevisionOf("", gr.model)
+	}
 	g.mu.Unlock()
 	got, err := g.store.Acquire(g.life, want)
 	if want.Background {
 		g.renewNow() // somebody may have come meanwhile who has no place in the ticket yet
 	}
+	if errors.Is(err, state.ErrStale) {
+		g.mu.Lock()
+		gr.attempt.changed = append(gr.attempt.changed, host)
+		g.mu.Unlock()
+	}
 	return g.acquired(gr, got, err)
 }
 
-// placeTries is how many hosts of a large pool are looked at anew for one decision.
-const placeTries = 3
+// strictTries is how many placements in a row may be refused because their host has changed. Then the host need only be in the
+// same state: what has to go for a load is its runner's decision anyway.
+const strictTries = 2
 
 // place chooses a host by what was just read: uses of models raise no event, so the mirror may lag and show the wrong victim as
 // the least recently used. Of a large pool only the chosen host is read anew, and then the choice is made again; what it
 // refuses or postpones, it does with the whole pool in view. A step is returned in place of a host.
 func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err error) {
 	s = g.mirror.Snapshot()
-	whole := !s.Large()
-	for try := 0; ; try++ {
-		switch {
-		case whole:
-			s, err = g.mirror.Refresh(g.life)
-		case host != "":
-			s, err = g.mirror.RefreshHosts(g.life, []string{host}, gr.model)
+	if s.Large() {
+		if host, v = g.chooseOn(s, gr); v == nil {
+			if s, err = g.mirror.RefreshHosts(g.life, []string{host}, gr.model); err != nil {
+				return nil, "", nil, err
+			}
+			host, v = g.chooseOn(s, gr)
 		}
-		if err != nil {
-			return nil, "", nil, err
+		if v == nil || v.do != ask && v.err == nil {
+			return s, host, v, nil
 		}
-		chosen, v := g.chooseOn(s, gr)
-		switch {
-		case v != nil && !whole && (v.do == ask || v.err != nil):
-			whole = true
-			continue
-		case v != nil || whole || chosen == host || try == placeTries:
-			return s, chosen, v, nil
-		}
-		host = chosen
 	}
+	if s, err = g.mirror.Refresh(g.life); err != nil {
+		return nil, "", nil, err
+	}
+	host, v = g.chooseOn(s, gr)
+	return s, host, v, nil
 }
 
 // chooseOn makes the attempt's choice on a snapshot.

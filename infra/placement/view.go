@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"reveille/infra/catalog"
@@ -17,19 +18,45 @@ type View struct {
 	Catalog *catalog.Catalog
 	Evict   policy.Eviction // what idle models are worth
 	Refused string          // a model whose recorded copies count as closed, "" none
+	Hosts   *HostCache      // spares Pool work from call to call; nil: none
+}
+
+// HostCache keeps what Pool has made of hosts' records. Records are replaced, not changed, so it holds for as long as a
+// record is in the snapshot. The zero value is ready; it is safe for concurrent use.
+type HostCache struct {
+	mu      sync.Mutex
+	catalog *catalog.Catalog // under which hosts were made
+	hosts   map[*state.HostRecord]policy.Host
+}
+
+// host is View.host, from the cache where that depends on the record and the catalogue alone.
+func (c *HostCache) host(v View, s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
+	if c == nil || v.Refused != "" || v.Evict == policy.Cost || len(rec.Queue) > 0 {
+		return v.host(s, rec, known)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.catalog != v.Catalog || len(c.hosts) > 2*len(s.Hosts)+16 {
+		c.catalog, c.hosts = v.Catalog, make(map[*state.HostRecord]policy.Host, len(s.Hosts))
+	}
+	h, there := c.hosts[rec]
+	if !there {
+		h = v.host(s, rec, known)
+		c.hosts[rec] = h
+	}
+	return h
 }
 
 // Pool is the pool as decisions see it. Hosts that the catalogue names and the store does not are asleep; sleeping hosts
-// that nobody knows how to wake are left out. What a host's runner said goes before what the catalogue says.
+// that nobody knows how to wake are left out. What a host's runner said goes before what the catalogue says. The hosts are in no order.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
-	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS)}
-	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
-		rec := s.Hosts[name]
+	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS), Hosts: make([]policy.Host, 0, len(s.Hosts))}
+	for name, rec := range s.Hosts {
 		known, inCatalog := v.Catalog.Host(name)
 		if rec.State == policy.Asleep && rec.Driver == "" && !inCatalog {
 			continue
 		}
-		out.Hosts = append(out.Hosts, v.host(s, rec, known))
+		out.Hosts = append(out.Hosts, v.Hosts.host(v, s, rec, known))
 	}
 	for _, h := range v.Catalog.Hosts {
 		if _, there := s.Hosts[h.Name]; !there {
@@ -139,12 +166,25 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 	if l, err := Resolve(m, rc, v.sources(s, nil, id, options, merge)); err == nil {
 		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, l)
 	}
+	ways := map[string]*way{} // by the options of a host's runner, which many share
 	for name, rec := range s.Hosts {
-		l, err := Resolve(m, rc, v.sources(s, rec, id, options, merge))
-		if err != nil {
-			break // of the options themselves: the runner says what is wrong with them
+		flags := rec.Fields["options"]
+		w := ways[flags]
+		if w == nil {
+			l, err := Resolve(m, rc, v.sources(s, rec, id, options, merge))
+			if err != nil {
+				break // of the options themselves: the runner says what is wrong with them
+			}
+			w = &way{load: l, digest: l.Digest(), least: memoryNeed(s, nil, l)}
+			ways[flags] = w
 		}
-		if n := (policy.Need{Devices: l.Model.Devices, Memory: memoryNeed(s, rec, l)}); n.Devices != out.Devices || n.Memory != out.Memory {
+		n := policy.Need{Devices: w.load.Model.Devices, Memory: w.least}
+		if w.load.Model.Memory == 0 {
+			if found := readNeed(rec, id, w.digest); found.Bytes > 0 {
+				n.Memory = found.Bytes
+			}
+		}
+		if n.Devices != out.Devices || n.Memory != out.Memory {
 			if out.On == nil {
 				out.On = map[string]policy.Need{}
 			}
@@ -152,6 +192,13 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 		}
 	}
 	return out
+}
+
+// way is how hosts whose runners have the same options load a model.
+type way struct {
+	load   Load
+	digest string
+	least  int64 // bytes that it takes as far as is known without the host's own runner, 0 unknown
 }
 
 func (v View) modelAndRecipe(id string) (*catalog.Model, *recipe.Recipe, bool) {

@@ -153,6 +153,10 @@ func (h *history) acquire() {
 	}
 	w.Revision = now
 	h.snaps = append(h.snaps, now)
+	if rec := snap.Hosts[w.Host]; rec != nil && !w.Unload && h.chance(15) {
+		now = snap.RevisionOf("", w.Model)
+		w.Revision, w.HostState = now, rec.State
+	}
 	if h.chance(25) {
 		w.Revision = pick(h, h.snaps)
 	}

@@ -43,7 +43,7 @@ const (
 )
 
 // RevisionOf is the revision that a decision carries: it has risen since if anything has changed on the host, or if the model
-// was loaded, or its load was queued, anywhere. Model "" is for decisions about a host alone. In a Snapshot that no Store has
+// was loaded, or its load was queued, anywhere. "" is for decisions about one of the two alone. In a Snapshot that no Store has
 // made, it is Revision.
 func (s *Snapshot) RevisionOf(host, model string) uint64 {
 	if s.revisions == nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strconv"
 	"time"
+
+	"reveille/infra/policy"
 )
 
 // Leases of a gateway, renewed by Renew. A gateway that stops renewing is forgotten when they end.
@@ -18,7 +20,8 @@ type Want struct {
 	Model      string
 	Unload     bool              // the ticket unloads instead of loading
 	Host       string            // placement decided on a snapshot; "" only attaches
-	Revision   uint64            // of that snapshot
+	Revision   uint64            // of host and model in that snapshot, see Snapshot.RevisionOf; of the host alone for an unload
+	HostState  policy.HostState  // for a host that changes too fast: it must be in this state, and Revision is of the model alone; "" none
 	Background bool              // nobody waits: the ticket is carried out all the same
 	Refused    bool              // the runner just refused a copy that Redis may still call loaded
 	Exclusive  bool              // a ticket of its own (explicit options), not shared with others
@@ -46,7 +49,7 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	}
 	var out Acquired
 	err := s.evalJSON(ctx, &out, s.scripts.acquire, w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), Flag(w.Background),
-		Flag(w.Refused), Flag(w.Exclusive), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load())
+		Flag(w.Refused), Flag(w.Exclusive), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState))
 	s.noteTicket(out.Ticket)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale

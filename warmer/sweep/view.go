@@ -1,7 +1,9 @@
 package sweep
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"reveille/infra/placement"
@@ -28,6 +30,7 @@ func idleTimes(table map[string]string) map[string]time.Duration {
 // view is the pool as decisions read it, with the idle times that count now.
 func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	out := placement.View{Catalog: r.catalog}.Pool(s)
+	slices.SortFunc(out.Hosts, func(a, b policy.Host) int { return strings.Compare(a.Name, b.Name) })
 	out.Now = r.now(s)
 	warm := r.warmNow(out.Now)
 	for i := range out.Hosts {

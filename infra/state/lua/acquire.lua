@@ -8,6 +8,7 @@
 -- ARGV[12] operation id, '' none: the same id again returns the first ticket  [13] wake lease ms
 -- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped as the new one is made; '' none
 -- ARGV[15] highest ticket that the gateway knows, 0 none: a new one is higher, also after lost data
+-- ARGV[16] state that the host must be in; then ARGV[6] is of the model alone. '' none
 -- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}; wake is the fencing token of the
 -- lease to wake the host, '' when it is awake or somebody else has it. state is an ended one when an operation is repeated
 -- late, and `ready` for an unload on a sleeping host, which has nothing left to unload. none: nothing to attach to without a
@@ -57,7 +58,8 @@ if shared then
 end
 local replaced = old ~= '' and hash(P .. 'ticket:' .. old)
 if h == '' or old ~= '' and not (replaced and pending(replaced.state)) then return cjson.encode({status = 'none'}) end
-if ARGV[6] ~= revision(h, kind == 'load' and m or '') then return cjson.encode({status = 'stale'}) end
+local state = redis.call('HGET', P .. 'host:' .. h, 'state') or 'asleep'
+if ARGV[6] ~= revision(ARGV[16] == '' and h or '', kind == 'load' and m or '') or ARGV[16] ~= '' and ARGV[16] ~= state then return cjson.encode({status = 'stale'}) end
 
 if replaced then close(old, 'dropped') end
 local id = token(tonumber(ARGV[15]))
@@ -74,7 +76,6 @@ if replaced then
   changed(replaced.host)
   announce(old, replaced, 'dropped')
 end
-local state = redis.call('HGET', P .. 'host:' .. h, 'state')
 if kind == 'unload' and not awake(state) and state ~= 'waking' then
   announce(id, close(id, 'ready'), 'ready')
 else

@@ -47,7 +47,7 @@ local function changed(h, m)
   if not h and not m then redis.call('HSET', P .. 'revs', 'pool', rev) end
 end
 
--- revision is what a decision about host h, and about model m unless it is '', depends on.
+-- revision is what a decision about host h and model m depends on, where '' is none.
 local function revision(h, m)
   local newest = 0
   for _, rev in ipairs(redis.call('HMGET', P .. 'revs', 'pool', 'h:' .. h, 'm:' .. m)) do newest = math.max(newest, tonumber(rev or '0') or 0) end
