@@ -29,15 +29,29 @@ type HostCache struct {
 	hosts   map[*state.HostRecord]policy.Host
 }
 
-// host is View.host, from the cache where that depends on the record and the catalogue alone.
-func (c *HostCache) host(v View, s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
-	if c == nil || v.Refused != "" || v.Evict == policy.Cost || len(rec.Queue) > 0 {
-		return v.host(s, rec, known)
+// begin locks the cache for one Pool, or returns nil where what hosts are like depends on more than their records and the
+// catalogue.
+func (c *HostCache) begin(v View, s *state.Snapshot) *HostCache {
+	if c == nil || v.Refused != "" || v.Evict == policy.Cost {
+		return nil
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.catalog != v.Catalog || len(c.hosts) > 2*len(s.Hosts)+16 {
 		c.catalog, c.hosts = v.Catalog, make(map[*state.HostRecord]policy.Host, len(s.Hosts))
+	}
+	return c
+}
+
+func (c *HostCache) end() {
+	if c != nil {
+		c.mu.Unlock()
+	}
+}
+
+// host is View.host. A queue depends on more than the record.
+func (c *HostCache) host(v View, s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
+	if c == nil || len(rec.Queue) > 0 {
+		return v.host(s, rec, known)
 	}
 	h, there := c.hosts[rec]
 	if !there {
@@ -51,12 +65,14 @@ func (c *HostCache) host(v View, s *state.Snapshot, rec *state.HostRecord, known
 // that nobody knows how to wake are left out. What a host's runner said goes before what the catalogue says. The hosts are in no order.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS), Hosts: make([]policy.Host, 0, len(s.Hosts))}
+	cache := v.Hosts.begin(v, s)
+	defer cache.end()
 	for name, rec := range s.Hosts {
 		known, inCatalog := v.Catalog.Host(name)
 		if rec.State == policy.Asleep && rec.Driver == "" && !inCatalog {
 			continue
 		}
-		out.Hosts = append(out.Hosts, v.Hosts.host(v, s, rec, known))
+		out.Hosts = append(out.Hosts, cache.host(v, s, rec, known))
 	}
 	for _, h := range v.Catalog.Hosts {
 		if _, there := s.Hosts[h.Name]; !there {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -19,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
@@ -338,7 +340,9 @@ func (f *fleet) load(ctx context.Context, g *gateway, model string) (time.Durati
 		return 0, fmt.Errorf("the request was refused: %s", refused)
 	}
 	lease.Leave()
-	_, err = g.gate.Unload(ctx, model, false)
+	if _, err = g.gate.Unload(ctx, model, false); errors.Is(err, api.ModelNotLoaded) { // another load has evicted it
+		err = nil
+	}
 	return wait, err
 }
 
