@@ -9,7 +9,9 @@ import (
 )
 
 const (
-	lookEvery = 2 * time.Millisecond   // least time between two reads for listings
+	lookEvery = 2 * time.Millisecond // least time between two reads for listings
+	lookShare = 5                    // a read that took longer is followed by a pause of so many times that, at most lookMost
+	lookMost  = 100 * time.Millisecond
 	freshWait = 300 * time.Millisecond // longest a listing waits for the store
 )
 
@@ -18,6 +20,7 @@ const (
 type reader struct {
 	mu    sync.Mutex // held over a read
 	began time.Time  // of the last read
+	next  time.Time  // earliest begin of another
 	err   error      // of the last read
 }
 
@@ -31,9 +34,10 @@ func (s *Server) freshSnapshot() (*state.Snapshot, error) {
 	if s.reader.began.After(asked) {
 		return s.cfg.Mirror.Snapshot(), s.reader.err
 	}
-	time.Sleep(time.Until(s.reader.began.Add(lookEvery)))
+	time.Sleep(time.Until(s.reader.next))
 	s.reader.began = time.Now()
 	snap, err := s.refreshSnapshot(context.Background())
+	s.reader.next = time.Now().Add(max(lookEvery, min(lookMost, lookShare*time.Since(s.reader.began))))
 	s.reader.err = err
 	return snap, err
 }

@@ -13,8 +13,9 @@ import (
 
 // Events may be lost, so a mirror also looks by itself.
 const (
-	repairEvery = 5 * time.Second // at a small pool; at what has changed in a large one
-	rereadEvery = time.Minute     // at each host of a large pool, and at the only one of a host's mirror
+	repairEvery = 5 * time.Second  // at a small pool; at what has changed in a large one
+	rereadEvery = time.Minute      // at each host of a large pool
+	hostEvery   = 15 * time.Second // at the host of a host's mirror, which beats also tell of changes
 )
 
 // Mirror is a copy of the pool in memory, or of one host. The revision of a model in it is never newer than the records of the
@@ -187,7 +188,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	m.readAll()
 	every := repairEvery
 	if m.host != "" {
-		every = rereadEvery
+		every = hostEvery
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
