@@ -77,6 +77,7 @@ type Route struct {
 	Scope     Scope
 	Body      BodyKind
 	Inference bool    // runs a model, so it waits, counts and is relayed
+	CanStream bool    // the answer may be a stream of events or lines, which can be held open before it begins
 	Streams   bool    // an absent stream field means true
 	Acts      bool    // changes what is loaded, also by GET
 	Model     Field   // where the model's name is; its Name is "" when it is not in the body

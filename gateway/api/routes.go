@@ -80,9 +80,9 @@ var routes = compiled([]Route{
 	// OpenAI.
 	{Name: "models", Method: "GET", Path: "/models", Mount: both, Scope: ScopeAny},
 	{Name: "model", Method: "GET", Path: "/models/{id}", Mount: Prefixed, Scope: ScopeAny},
-	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
-	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("prompt", textOrList)}},
-	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
+	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
+	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{required("prompt", textOrList)}},
+	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
 	{Name: "input_tokens", Method: "POST", Path: "/responses/input_tokens", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
 	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxInputs)}},
 	{Name: "transcriptions", Method: "POST", Path: "/audio/transcriptions", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
@@ -95,7 +95,7 @@ var routes = compiled([]Route{
 	{Name: "detokenize", Method: "POST", Path: "/detokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("tokens", list)}},
 
 	// Anthropic.
-	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, maxMessages)}},
+	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, maxMessages)}},
 	{Name: "count_tokens", Method: "POST", Path: "/messages/count_tokens", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
 
 	// Rerank.
@@ -109,8 +109,8 @@ var routes = compiled([]Route{
 	{Name: "ollama_tags", Method: "GET", Path: "/api/tags", Mount: Bare, Dialect: Ollama, Scope: ScopeAny},
 	{Name: "ollama_ps", Method: "GET", Path: "/api/ps", Mount: Bare, Dialect: Ollama, Scope: ScopeAny},
 	{Name: "ollama_show", Method: "POST", Path: "/api/show", Mount: Bare, Dialect: Ollama, Scope: ScopeAny, Body: BodyJSON, Model: modelOrName},
-	{Name: "ollama_chat", Method: "POST", Path: "/api/chat", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Streams: true, Model: modelField, Fields: []Field{{Name: "messages", Types: list, Max: maxMessages}}},
-	{Name: "ollama_generate", Method: "POST", Path: "/api/generate", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Streams: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
+	{Name: "ollama_chat", Method: "POST", Path: "/api/chat", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Streams: true, Model: modelField, Fields: []Field{{Name: "messages", Types: list, Max: maxMessages}}},
+	{Name: "ollama_generate", Method: "POST", Path: "/api/generate", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Streams: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_embed", Method: "POST", Path: "/api/embed", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "input", Types: textOrList, Max: maxInputs}}},
 	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_pull", Method: "POST", Path: "/api/pull", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Body: BodyJSON, Streams: true, Model: modelOrName},

@@ -76,7 +76,7 @@ func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name str
 	if m.Err() != nil {
 		return "", invalidJSON(m.Err())
 	}
-	c.stream = route.Stream(values[:]) && streams[route.Name]
+	c.stream = route.CanStream && route.Stream(values[:])
 	if e := route.Check(values[:]); e != nil {
 		return "", e
 	}

@@ -116,7 +116,7 @@ func (r *request) chain() error {
 	if err := r.readBody(); err != nil {
 		return err
 	}
-	return r.s.handlers[r.hit.Route.Name](r)
+	return r.s.handlers[r.hit.Route.Name](r.s, r)
 }
 
 // authorize checks what needs no body: where the request comes from, the key, and that there is such a route. It sets the

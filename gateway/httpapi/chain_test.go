@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"regexp"
@@ -287,7 +288,8 @@ func TestConnectionLimit(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	s := newStage(t).warm("chat")
-	s.server.handlers["live"] = func(*request) error { panic("boom") }
+	s.server.handlers = maps.Clone(handlers)
+	s.server.handlers["live"] = func(*Server, *request) error { panic("boom") }
 	c := s.dial()
 	if r := c.say("GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"); r.status != 500 || r.json["status"] != "error" {
 		t.Errorf("%d %s", r.status, r.text)
@@ -296,7 +298,7 @@ func TestPanics(t *testing.T) {
 		t.Errorf("after a panic: %d", r.status)
 	}
 	// In the delivery of an answer, when everything is taken.
-	s.server.handlers["chat"] = func(r *request) error {
+	s.server.handlers["chat"] = func(_ *Server, r *request) error {
 		cl, err := r.parse()
 		if err != nil {
 			return err

@@ -52,3 +52,22 @@ func (s *Server) refreshSnapshot(ctx context.Context) (*state.Snapshot, error) {
 	}
 	return snap, nil
 }
+
+// stateOf is a model's state in the pool under the name that the API uses.
+func (s *Server) stateOf(model string) string {
+	state := "unloaded"
+	for _, h := range s.cfg.Mirror.Snapshot().Hosts {
+		if m := h.Models[model]; m != nil {
+			if h.Loaded(model) != nil {
+				return "loaded"
+			}
+			state = string(m.State)
+		}
+		for _, t := range h.Queue {
+			if t.Model == model && t.Kind == "load" && state == "unloaded" {
+				state = ticketState(h, t)
+			}
+		}
+	}
+	return state
+}

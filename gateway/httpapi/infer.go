@@ -41,9 +41,9 @@ type response struct {
 }
 
 // infer serves an inference route on the engine's path.
-func (s *Server) infer(path string) handler {
+func infer(path string) handler {
 	at := []byte(path)
-	return func(r *request) error {
+	return func(_ *Server, r *request) error {
 		c, err := r.parse()
 		if err != nil {
 			return err

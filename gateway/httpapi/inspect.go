@@ -11,8 +11,8 @@ import (
 const maxInspected = 16 << 20
 
 // inspect passes an engine's description of itself on. It never loads a model.
-func (s *Server) inspect(path string) handler {
-	return func(r *request) error {
+func inspect(path string) handler {
+	return func(s *Server, r *request) error {
 		m, err := s.modelNamed(r.query("model"))
 		if err != nil {
 			if e := api.As(err); e.Kind == api.MissingRequiredParameter {

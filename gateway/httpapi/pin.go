@@ -2,9 +2,10 @@ package httpapi
 
 import (
 	"context"
-	"github.com/valyala/fasthttp"
 	"slices"
 	"time"
+
+	"github.com/valyala/fasthttp"
 
 	"reveille/infra/state"
 )

@@ -94,7 +94,7 @@ type Server struct {
 	http     *fasthttp.Server
 	watcher  *relay.Watcher
 	clients  clients
-	handlers map[string]handler
+	handlers map[string]handler // the package's, but in tests
 	draining atomic.Bool
 	intake   *relay.Intake
 	under    inflight
@@ -117,20 +117,16 @@ type Server struct {
 	work sync.WaitGroup
 }
 
-// handler serves one route of the table. An error is answered in the dialect of the path.
-type handler func(*request) error
-
 // New makes a server.
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{
 		cfg: cfg, log: cfg.Log, watcher: relay.NewWatcher(0), set: metrics.NewSet(),
-		tables: newTables(cfg.Store), started: time.Now(),
+		tables: newTables(cfg.Store), started: time.Now(), handlers: handlers,
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Mirror, cfg.Memory)
-	s.handlers = s.table()
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.received, ExpectHandler: s.expected,
 		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,

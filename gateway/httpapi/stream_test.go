@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -276,7 +277,8 @@ func (faulty) WriteTo(io.Writer) (int64, error) { panic("boom") }
 
 func TestPanicInAStream(t *testing.T) {
 	s := newStage(t).warm("chat")
-	s.server.handlers["chat"] = func(r *request) error {
+	s.server.handlers = maps.Clone(handlers)
+	s.server.handlers["chat"] = func(_ *Server, r *request) error {
 		c, err := r.parse()
 		if err != nil {
 			return err

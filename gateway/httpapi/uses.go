@@ -101,3 +101,9 @@ func (u *uses) streaming(model string) bool {
 	defer u.mu.RUnlock()
 	return u.streams[model] > 0
 }
+
+// touch notes a use of a model.
+func (s *Server) touch(host, model string) {
+	s.cfg.Usage.Touch(host, model)
+	s.uses.note(host, model)
+}

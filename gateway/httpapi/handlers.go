@@ -1,0 +1,97 @@
+package httpapi
+
+import "reveille/gateway/api"
+
+// handler serves one route of the table. An error is answered in the dialect of the path.
+type handler func(*Server, *request) error
+
+// handlers are those of the routes, by the route table's name.
+var handlers = map[string]handler{
+	// Routes that run models.
+	"chat":              infer("/v1/chat/completions"),
+	"completions":       infer("/v1/completions"),
+	"responses":         (*Server).responses,
+	"input_tokens":      (*Server).inputTokens,
+	"messages":          infer("/v1/messages"),
+	"count_tokens":      infer("/v1/messages/count_tokens"),
+	"embeddings":        (*Server).embeddings,
+	"rerank":            (*Server).rerank,
+	"transcriptions":    infer("/v1/audio/transcriptions"),
+	"translations":      infer("/v1/audio/translations"),
+	"speech":            infer("/v1/audio/speech"),
+	"image_generations": infer("/v1/images/generations"),
+	"image_edits":       infer("/v1/images/edits"),
+	"image_variations":  infer("/v1/images/variations"),
+	"tokenize":          infer("/tokenize"),
+	"detokenize":        infer("/detokenize"),
+	"ollama_chat":       (*Server).ollamaChat,
+	"ollama_generate":   (*Server).ollamaGenerate,
+	"ollama_embed":      (*Server).ollamaEmbed,
+	"ollama_embeddings": (*Server).ollamaEmbeddings,
+
+	// Probes, listings, management and operator routes. Those that only read make no use of a model and wake nothing.
+	"root":         (*Server).root,
+	"live":         (*Server).live,
+	"ready":        (*Server).ready,
+	"health_plain": (*Server).live,
+	"metrics":      (*Server).metrics,
+	"health":       (*Server).health,
+
+	"load":           (*Server).load,
+	"unload":         (*Server).unload,
+	"unload_all":     (*Server).unloadAll,
+	"api_unload_all": (*Server).apiUnloadAll,
+	"api_unload":     (*Server).apiUnload,
+	"pin":            (*Server).pin,
+
+	"host_wake":   (*Server).hostWake,
+	"host_forget": (*Server).hostForget,
+	"host_sleep":  (*Server).hostSleep,
+
+	"models":         (*Server).models,
+	"model":          (*Server).modelOne,
+	"model_status":   (*Server).modelStatus,
+	"register":       (*Server).register,
+	"pull":           (*Server).pull,
+	"delete":         (*Server).deleteModel,
+	"options_get":    (*Server).optionsGet,
+	"options_set":    (*Server).optionsSet,
+	"options_delete": (*Server).optionsDelete,
+
+	"config_set":    (*Server).configSet,
+	"config_get":    (*Server).configGet,
+	"aliases":       (*Server).aliases,
+	"alias_get":     (*Server).aliasGet,
+	"alias_set":     (*Server).aliasSet,
+	"alias_set_one": (*Server).aliasSet,
+	"alias_delete":  (*Server).aliasDelete,
+
+	"stats":        (*Server).stats,
+	"system_info":  (*Server).systemInfo,
+	"system_stats": (*Server).systemStats,
+
+	"running":           (*Server).running,
+	"logs":              (*Server).logs,
+	"logs_stream":       (*Server).logsStream,
+	"logs_stream_model": (*Server).logsStreamModel,
+	"upstream":          (*Server).upstream,
+	"props":             inspect("/props"),
+	"slots":             inspect("/slots"),
+
+	"ollama_version": (*Server).ollamaVersion,
+	"ollama_tags":    (*Server).ollamaTags,
+	"ollama_ps":      (*Server).ollamaPS,
+	"ollama_show":    (*Server).ollamaShow,
+	"ollama_pull":    (*Server).ollamaPull,
+	"ollama_delete":  (*Server).ollamaDelete,
+
+	// Those of Ollama that mean nothing here.
+	"ollama_create": notServed,
+	"ollama_copy":   notServed,
+	"ollama_push":   notServed,
+	"ollama_blobs":  notServed,
+}
+
+func notServed(*Server, *request) error {
+	return api.New(api.NotSupported, "This route is known but not served by this gateway.")
+}
