@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -62,8 +63,8 @@ func (p *pool) playHost(name string) uint64 {
 // putLoaded writes the record of a loaded model that was last used an age ago.
 func (p *pool) putLoaded(host string, gen uint64, id string, age time.Duration, fields map[string]string) {
 	p.t.Helper()
-	fields["state"], fields["type"] = "loaded", "llm"
-	if err := p.store.PutModel(p.t.Context(), host, gen, state.ModelPut{ID: id, Fields: fields}, age, ""); err != nil {
+	fields["state"], fields["type"], fields["used_age_ms"] = "loaded", "llm", strconv.FormatInt(age.Milliseconds(), 10)
+	if err := p.store.PutModels(p.t.Context(), host, gen, []state.ModelPut{{ID: id, Fields: fields}}, ""); err != nil {
 		p.t.Fatal(err)
 	}
 }

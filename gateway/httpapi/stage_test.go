@@ -207,8 +207,8 @@ func (s *stage) host(ctx context.Context) {
 }
 
 func (s *stage) put(ctx context.Context, model string) {
-	fields := map[string]string{"type": "llm", "state": "loaded", "device": "cpu"}
-	_ = s.store.PutModel(ctx, "here", s.gen, state.ModelPut{ID: model, Fields: fields}, 0, "")
+	fields := map[string]string{"type": "llm", "state": "loaded", "device": "cpu", "used_age_ms": "0"}
+	_ = s.store.PutModels(ctx, "here", s.gen, []state.ModelPut{{ID: model, Fields: fields}}, "")
 }
 
 // warm has models loaded.

@@ -126,7 +126,7 @@ func (s *system) carryOut(st *state.Store, host string, gen uint64, t state.Tick
 		s.loads[t.Model]++
 		s.mu.Unlock()
 		time.Sleep(50 * time.Millisecond)
-		_ = st.PutModel(s.ctx, host, gen, state.ModelPut{ID: t.Model, Fields: map[string]string{"type": "llm", "state": "loaded", "device": "cpu"}}, 0, "")
+		_ = st.PutModels(s.ctx, host, gen, []state.ModelPut{{ID: t.Model, Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded", "device": "cpu"}}}, "")
 	}
 	_, _ = st.Finish(s.ctx, host, gen, t.ID, out)
 }

@@ -70,7 +70,7 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 		g := register(t, s, "h", map[string]string{"old": "llm"})
 		changes := map[string]func(){
 			"a model record": func() {
-				must(t, s.PutModel(ctx, "h", g, state.ModelPut{ID: "x", Fields: map[string]string{"type": "llm"}}, 0, ""))
+				must(t, s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "x", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}, ""))
 			},
 			"a model gone": func() { must(t, s.DropModel(ctx, "h", g, "x", "", "", false)) },
 			"another load": func() { acquire(t, s, want(t, s, "gw-2", "other", "h")) },
@@ -359,7 +359,7 @@ func TestSleepWithWorkQueued(t *testing.T) {
 		must(t, s.SetHostState(ctx, "h", g, "asleep"))
 		equal(t, "records of a sleeping host", b.content(prefix+"models:h")+b.content(prefix+"lru:h:llm")+b.content(prefix+"model:h:old"), "")
 		equal(t, "the begun load heads the queue", b.content(prefix+"queue:h"), fmt.Sprintf("list [%s %s]", begun.Ticket, a.Ticket))
-		if err := s.PutModel(ctx, "h", g, state.ModelPut{ID: "m", Fields: map[string]string{"type": "llm"}}, 0, ""); !errors.Is(err, state.ErrUnknownHost) {
+		if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}, ""); !errors.Is(err, state.ErrUnknownHost) {
 			t.Fatal("a record on a sleeping host:", err)
 		}
 		if err := s.Begin(ctx, "h", g, a.Ticket); !errors.Is(err, state.ErrUnknownHost) {

@@ -273,7 +273,11 @@ func (h *history) finish() {
 	if id == "" || h.chance(20) {
 		id = h.someTicket()
 	}
-	_, err := h.s.Finish(ctx, name, r.generation, id, state.Outcome{Failed: h.chance(30), Fields: map[string]string{"load_ms": "1"}})
+	out := state.Outcome{Failed: h.chance(30), Fields: map[string]string{"load_ms": "1"}}
+	if h.chance(30) {
+		out.Models = []state.ModelPut{h.record()}
+	}
+	_, err := h.s.Finish(ctx, name, r.generation, id, out)
 	h.note("finish %s %s: %v", name, id, err)
 	h.allowed(err, state.ErrGone, state.ErrFenced, state.ErrUnknownHost)
 	if id == r.loading {
@@ -290,7 +294,10 @@ func (h *history) record() state.ModelPut {
 func (h *history) put() {
 	name, r := h.someRunner()
 	m := h.record()
-	err := h.s.PutModel(ctx, name, r.generation, m, time.Duration(h.rng.IntN(3)-1)*time.Second, "")
+	if age := h.rng.IntN(3) - 1; age >= 0 {
+		m.Fields["used_age_ms"] = fmt.Sprint(1000 * age)
+	}
+	err := h.s.PutModels(ctx, name, r.generation, []state.ModelPut{m}, "")
 	h.note("put %s %v: %v", name, m, err)
 	h.allowed(err, state.ErrFenced, state.ErrUnknownHost)
 }

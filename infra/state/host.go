@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"strconv"
-	"time"
 )
 
 // HostInfo is what a runner says of its host when it registers. All values are its own.
@@ -42,22 +41,13 @@ type ModelPut struct {
 // generation: a fencing token that all its later writes carry. It is repeated whenever Redis lost the host; ErrFenced: a
 // later boot has taken the host since.
 func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, epoch string, err error) {
-	type put struct {
-		ID     string            `json:"id"`
-		Fields map[string]string `json:"fields"`
-	}
-	models := make([]put, 0, len(h.Models))
-	for _, m := range h.Models {
-		models = append(models, put(m))
-	}
-	held, _ := json.Marshal(models) // strings always marshal
 	fields := map[string]string{
 		"addr": h.Addr, "addr_mac": s.signer.mac("addr", h.Name, h.Addr), "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
 		"memory_budget": h.Budget, "memory_total": h.Total, "options": h.Options,
 		"sandbox": h.Sandbox, "found": h.Found,
 	}
 	maps.Copy(fields, h.Learned)
-	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), string(held), h.NPU, h.Loading, h.Owned)
+	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), records(h.Models), h.NPU, h.Loading, h.Owned)
 	if err != nil {
 		return 0, "", err
 	}
@@ -90,17 +80,24 @@ func (s *Store) Beat(ctx context.Context, host string, generation uint64, active
 	return BeatReply{Revision: rev, Catalog: words[1]}, nil
 }
 
-// PutModel writes the record of a model on the caller's host. used is the age of its last use, negative to leave it; the
-// last use never moves back. ErrUnknownHost: also for a host that is not awake.
-func (s *Store) PutModel(ctx context.Context, host string, generation uint64, m ModelPut, used time.Duration, npu string) error {
-	fields := make(map[string]string, len(m.Fields)+1)
-	for k, v := range m.Fields {
-		fields[k] = v
+// PutModels writes records of models on the caller's host; npu are the models on its NPU, comma-separated. A last use never moves
+// back. ErrUnknownHost: also for a host that is not awake.
+func (s *Store) PutModels(ctx context.Context, host string, generation uint64, models []ModelPut, npu string) error {
+	return s.evalWord(ctx, s.scripts.modelPut, host, generation, records(models), npu)
+}
+
+// records is how scripts take records.
+func records(models []ModelPut) string {
+	type record struct {
+		ID     string            `json:"id"`
+		Fields map[string]string `json:"fields"`
 	}
-	if used >= 0 {
-		fields["used_age_ms"] = strconv.FormatInt(used.Milliseconds(), 10)
+	out := make([]record, 0, len(models))
+	for _, m := range models {
+		out = append(out, record(m))
 	}
-	return s.evalWord(ctx, s.scripts.modelPut, host, generation, m.ID, object(fields), npu)
+	text, _ := json.Marshal(out) // strings always marshal
+	return string(text)
 }
 
 // DropModel removes a model whose process is gone. reason is for people; evicted counts it as an eviction.
@@ -119,8 +116,11 @@ type Outcome struct {
 	Failed bool
 	Fields map[string]string // code, message, evicted, load_ms, cold
 
-	// Learned are fields of the host that are written in the same step: whoever hears the outcome finds them.
+	// Learned are fields of the host that are written in the same step, and Models records, with which NPU are the models on
+	// its NPU: whoever hears the outcome finds them.
 	Learned map[string]string
+	Models  []ModelPut
+	NPU     string
 }
 
 // Finish ends a ticket and returns the gateways that still wait for it. ErrGone: it had ended before; when it had ended
@@ -130,7 +130,7 @@ func (s *Store) Finish(ctx context.Context, host string, generation uint64, tick
 	if o.Failed {
 		st = "failed"
 	}
-	return s.evalWords(ctx, s.scripts.finish, host, generation, ticket, st, object(o.Fields), object(o.Learned))
+	return s.evalWords(ctx, s.scripts.finish, host, generation, ticket, st, object(o.Fields), object(o.Learned), records(o.Models), o.NPU)
 }
 
 // SetHostState says that the host is draining, ready again (a drain called off), or asleep with all its models gone.

@@ -189,7 +189,7 @@ func TestFencedWritersChangeNothing(t *testing.T) {
 			_, finish := s.Finish(ctx, host, g, a.Ticket, state.Outcome{})
 			return map[string]error{
 				"beat": beat, "finish": finish,
-				"put":   s.PutModel(ctx, host, g, state.ModelPut{ID: "m", Fields: map[string]string{"type": "llm"}}, 0, "m"),
+				"put":   s.PutModels(ctx, host, g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}, "m"),
 				"drop":  s.DropModel(ctx, host, g, "m", "", "", true),
 				"begin": s.Begin(ctx, host, g, a.Ticket),
 				"state": s.SetHostState(ctx, host, g, "asleep"),
@@ -216,7 +216,7 @@ func TestFencedWritersChangeNothing(t *testing.T) {
 		if err := s.Begin(ctx, "h2", g, a.Ticket); !errors.Is(err, state.ErrGone) {
 			t.Error("beginning another host's ticket:", err)
 		}
-		if err := s.PutModel(ctx, "h2", g, state.ModelPut{ID: "m"}, 0, ""); err == nil {
+		if err := s.PutModels(ctx, "h2", g, []state.ModelPut{{ID: "m"}}, ""); err == nil {
 			t.Error("a record without a type was written")
 		}
 		if _, _, err := s.Register(ctx, state.HostInfo{Name: "h2", Models: []state.ModelPut{{ID: "m"}}}); err == nil {

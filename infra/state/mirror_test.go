@@ -170,7 +170,7 @@ func TestMirrorNeverGoesBack(t *testing.T) {
 		wg.Go(func() {
 			var last uint64
 			for i := range 50 {
-				if err := s.PutModel(ctx, "h", g, state.ModelPut{ID: "m", Fields: map[string]string{"type": "llm", "pid": fmt.Sprint(i)}}, 0, ""); err != nil {
+				if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "pid": fmt.Sprint(i)}}}, ""); err != nil {
 					t.Error(err)
 				}
 				refresh := m.Refresh

@@ -57,7 +57,7 @@ func TestEveryScript(t *testing.T) {
 		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket))
 		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket)) // its answer was lost
 		equal(t, "loading", b.field("host:gpu-1", "loading"), a.Ticket)
-		must(t, s.PutModel(ctx, "gpu-1", g, state.ModelPut{ID: "m/a", Fields: map[string]string{"type": "llm", "state": "loading"}}, 0, ""))
+		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loading"}}}, ""))
 		snap, err := s.Snapshot(ctx)
 		must(t, err)
 		equal(t, "revision of the beat", p.Revision < snap.Revision, true)
@@ -68,7 +68,7 @@ func TestEveryScript(t *testing.T) {
 		equal(t, "labels", strings.Join(host.Labels, "+"), "a+b")
 		equal(t, "model", host.Models["m/a"].State, "loading")
 
-		must(t, s.PutModel(ctx, "gpu-1", g, state.ModelPut{ID: "m/a", Fields: map[string]string{"type": "llm", "state": "loaded", "options": `{"ctx_size":8}`}}, 0, "m/a"))
+		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded", "options": `{"ctx_size":8}`}}}, "m/a"))
 		waiters, err := s.Finish(ctx, "gpu-1", g, a.Ticket, state.Outcome{Fields: map[string]string{"load_ms": "42", "cold": "1"}})
 		must(t, err)
 		equal(t, "waiters", strings.Join(waiters, ","), "gw-1")
@@ -189,7 +189,7 @@ func TestOutOfMemoryHasNoEffect(t *testing.T) {
 	if _, err := s.Acquire(ctx, w); !errors.Is(err, state.ErrUnavailable) {
 		t.Fatal("acquire:", err)
 	}
-	if err := s.PutModel(ctx, "h", g, state.ModelPut{ID: "m", Fields: map[string]string{"type": "llm"}}, 0, ""); !errors.Is(err, state.ErrUnavailable) {
+	if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}, ""); !errors.Is(err, state.ErrUnavailable) {
 		t.Fatal("put:", err)
 	}
 	must(t, b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())

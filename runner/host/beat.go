@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strconv"
 	"strings"
 	"time"
 
@@ -153,9 +152,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	info.Limits, info.Learned = h.settings.limits.String(), h.learnedLocked()
 	for _, r := range h.residents {
 		r.dirty = false
-		put := h.recordLocked(r)
-		put.Fields["used_age_ms"] = strconv.FormatInt(now.Sub(r.used).Milliseconds(), 10)
-		info.Models = append(info.Models, put)
+		info.Models = append(info.Models, h.recordLocked(r))
 	}
 	info.NPU = h.npuLocked()
 	if h.loading != nil && h.loading.begun {

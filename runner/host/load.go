@@ -204,7 +204,6 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	if len(l.evicted) > 0 {
 		e.out.Fields["evicted"] = strings.Join(l.evicted, ",")
 	}
-	h.publishDirty(ctx)
 	if err == nil || !stops { // else the runner stops, and the ticket goes back to the queue for its successor
 		h.finish(ctx, e)
 	}

@@ -158,7 +158,6 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bo
 	}
 	took := r.took
 	h.mu.Unlock()
-	h.publishDirty(ctx)
 	out := state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(took.Milliseconds(), 10), "cold": "0"}}
 	h.finish(ctx, ending{ticket: t.ID, out: out, reserve: r, granted: t.Options != ""})
 	return true

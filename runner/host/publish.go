@@ -96,7 +96,7 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 	f := map[string]string{
 		"state": string(r.state), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
 		"checkpoint": r.model.Checkpoint, "in_flight": strconv.Itoa(len(r.open)), "pinned": "0", "load_pin": "0", "memory": strconv.FormatInt(r.memory, 10),
-		"options": r.options.Canonical(), "ticket": r.ticket,
+		"options": r.options.Canonical(), "ticket": r.ticket, "used_age_ms": strconv.FormatInt(time.Since(r.used).Milliseconds(), 10),
 	}
 	if raw, err := json.Marshal(r.plan); err == nil {
 		f["plan"] = string(raw)
@@ -147,29 +147,26 @@ func (h *Host) publishDirtyLocked(ctx context.Context) {
 	if h.stale {
 		return
 	}
-	type write struct {
-		put  state.ModelPut
-		used time.Duration
+	models, npu := h.takeDirtyLocked()
+	if len(models) > 0 {
+		h.noteLocked(h.store.PutModels(ctx, h.cfg.Name, h.generation, models, npu))
 	}
-	var writes []write
+}
+
+// takeDirtyLocked returns the records that are to be written now, and the models on the NPU. redisMu is held.
+func (h *Host) takeDirtyLocked() (models []state.ModelPut, npu string) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, r := range h.residents {
 		if r.dirty {
 			r.dirty = false
-			writes = append(writes, write{h.recordLocked(r), time.Since(r.used)})
+			models = append(models, h.recordLocked(r))
 		}
 	}
-	npu := h.npuLocked()
-	h.mu.Unlock()
-	if len(writes) > 0 {
+	if len(models) > 0 {
 		h.written = time.Now()
 	}
-	for _, w := range writes {
-		if err := h.store.PutModel(ctx, h.cfg.Name, h.generation, w.put, w.used, npu); err != nil {
-			h.noteLocked(err)
-			return
-		}
-	}
+	return models, h.npuLocked()
 }
 
 // finish tells Redis a ticket's outcome, now or with the next registration.
@@ -186,8 +183,10 @@ func (h *Host) finish(ctx context.Context, e ending) {
 	h.unsent = append(h.unsent, e)
 }
 
-// sendLocked publishes a ticket's outcome and reserves the model for those who still wait. redisMu is held.
+// sendLocked publishes a ticket's outcome, with the records that changed, and reserves the model for those who still wait.
+// redisMu is held.
 func (h *Host) sendLocked(ctx context.Context, e ending) error {
+	e.out.Models, e.out.NPU = h.takeDirtyLocked()
 	waiting, err := h.store.Finish(ctx, h.cfg.Name, h.generation, e.ticket, e.out)
 	if err != nil && !errors.Is(err, state.ErrGone) {
 		return err

@@ -77,7 +77,7 @@ type put struct {
 }
 
 func (r put) call(ctx context.Context, s *state.Store) (answer, error) {
-	return verdict(s.PutModel(ctx, host, r.Generation, modelPut(r.Model, r.State), 0, ""))
+	return verdict(s.PutModels(ctx, host, r.Generation, []state.ModelPut{modelPut(r.Model, r.State)}, ""))
 }
 
 func (r put) apply(p *pool, at moment) answer {

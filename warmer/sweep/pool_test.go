@@ -218,7 +218,7 @@ func (p *pool) workLocked(name string, b *box) {
 			p.must(p.store.DropModel(ctx, name, b.gen, t.Model, "", "unloaded", false))
 		} else {
 			b.models[t.Model] = true
-			p.must(p.store.PutModel(ctx, name, b.gen, state.ModelPut{ID: t.Model, Fields: map[string]string{"type": "llm", "state": "loaded"}}, 0, ""))
+			p.must(p.store.PutModels(ctx, name, b.gen, []state.ModelPut{{ID: t.Model, Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded"}}}, ""))
 		}
 		_, err := p.store.Finish(ctx, name, b.gen, t.ID, state.Outcome{})
 		p.must(err)

@@ -61,11 +61,11 @@ func TestWhatStays(t *testing.T) {
 			return settings
 		},
 		"pinned": func(p *pool) sweep.Settings {
-			p.must(p.store.PutModel(ctx, "box", p.boxes["box"].gen, state.ModelPut{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "pinned": "1"}}, -1, ""))
+			p.must(p.store.PutModels(ctx, "box", p.boxes["box"].gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "pinned": "1"}}}, ""))
 			return settings
 		},
 		"busy": func(p *pool) sweep.Settings {
-			p.must(p.store.PutModel(ctx, "box", p.boxes["box"].gen, state.ModelPut{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "in_flight": "1"}}, -1, ""))
+			p.must(p.store.PutModels(ctx, "box", p.boxes["box"].gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "in_flight": "1"}}}, ""))
 			return settings
 		},
 		"a load of it is queued": func(p *pool) sweep.Settings {
@@ -382,7 +382,7 @@ warm:
 			got, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Unload: true, Host: "box", Revision: p.revision("box", "chat"), Background: true})
 			p.must(err)
 			p.must(p.store.Begin(ctx, "box", gen, got.Ticket))
-			p.must(p.store.PutModel(ctx, "box", gen, state.ModelPut{ID: "chat", Fields: map[string]string{"type": "llm", "state": "draining"}}, -1, ""))
+			p.must(p.store.PutModels(ctx, "box", gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "draining"}}}, ""))
 		},
 		"weights are pulled": func(p *pool) {
 			for _, m := range []string{"chat", "embed"} {

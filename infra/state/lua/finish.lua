@@ -3,14 +3,21 @@
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket  [5] state: ready | failed  [6] fields, JSON object of strings (code, message, evicted, load_ms, …)
 -- ARGV[7] host fields that come with it, JSON object of strings: what the load taught of its need
--- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'}.
+-- ARGV[8] records that are written with it, as model_put takes them  [9] NPU holders of the host, where there are records
+-- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'} | {'no type'}.
 -- A ticket that ended so before is 'gone', with those who waited then and whose lease still runs: the first answer may
 -- have been lost. One that ended otherwise, or is not there, is 'gone' without any.
 -- Invariant: a ticket ends once; the first outcome stays.
-local h, id, fields = ARGV[2], ARGV[4], cjson.decode(ARGV[6])
+local h, id, fields, models = ARGV[2], ARGV[4], cjson.decode(ARGV[6]), cjson.decode(ARGV[8])
 local key = P .. 'ticket:' .. id
 local o = owner(h, ARGV[3])
+if o == 'ok' and #models > 0 and not awake(redis.call('HGET', P .. 'host:' .. h, 'state')) then o = 'unknown' end
 if o ~= 'ok' then return {o} end
+if not has_types(models) then return {'no type'} end
+if #models > 0 then
+  put_models(h, models, ARGV[9])
+  for _, m in ipairs(models) do publish({kind = 'model', host = h, model = m.id, state = m.fields.state}) end
+end
 local t = hash(key)
 if not t or t.host ~= h then return {'gone'} end
 if t.state == ARGV[5] then

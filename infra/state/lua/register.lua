@@ -9,7 +9,7 @@
 -- Invariant: from here on only this generation writes the host; records of an earlier one are gone, and what was begun
 -- but is not under way here (ARGV[8]) stands at the head of the queue again.
 local h, boot, fields, models, loading = ARGV[2], ARGV[3], cjson.decode(ARGV[5]), cjson.decode(ARGV[6]), ARGV[8]
-for _, m in ipairs(models) do if not has_type(m.fields) then return {'no type'} end end
+if not has_types(models) then return {'no type'} end
 local key = P .. 'host:' .. h
 if stopping(h) and redis.call('HGET', key, 'boot') == boot then return {'stopping'} end
 local last = tonumber(redis.call('HGET', key, 'generation') or '0')
@@ -33,11 +33,6 @@ if t and t.host == h and t.kind == 'load' and pending(t.state) then
   redis.call('HSET', key, 'loading', loading)
 end
 redis.call('SADD', P .. 'hosts', h)
-set_npu(h, ARGV[7])
-changed(h)
-for _, m in ipairs(models) do
-  put_model(h, m.id, m.fields)
-  changed(h, (m.fields.retired or '') == '' and m.id)
-end
+put_models(h, models, ARGV[7])
 publish({kind = 'host', host = h, state = 'ready'})
 return {'ok', generation, redis.call('GET', P .. 'epoch')}

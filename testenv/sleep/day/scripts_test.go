@@ -164,9 +164,9 @@ func (s *scripts) begin(l *load) {
 
 func (s *scripts) put(l *load, st policy.ModelState) {
 	m := s.w.catalog[l.model]
-	s.must("record", s.store.PutModel(s.t.Context(), l.host.Name, s.gen[l.host.Name], state.ModelPut{
-		ID: m.ID, Fields: map[string]string{"type": string(m.Type), "state": string(st), "device": m.Devices.String()},
-	}, 0, npu(l.host)))
+	s.must("record", s.store.PutModels(s.t.Context(), l.host.Name, s.gen[l.host.Name], []state.ModelPut{{
+		ID: m.ID, Fields: map[string]string{"used_age_ms": "0", "type": string(m.Type), "state": string(st), "device": m.Devices.String()},
+	}}, npu(l.host)))
 }
 
 // npu names what is on the NPU of a host.

@@ -22,7 +22,7 @@ end
 
 -- put_model writes a record from a table of strings. used_age_ms, if there, becomes used_ms by Redis' clock; the last use
 -- and the LRU place never move back, and a model without one counts as used now.
--- REQUIRES: fields.type is there (has_type), so that nothing fails after the first write.
+-- REQUIRES: fields.type is there (has_types), so that nothing fails after the first write.
 local function put_model(h, m, fields)
   local key = P .. 'model:' .. h .. ':' .. m
   local old = redis.call('HMGET', key, 'type', 'used_ms')
@@ -39,5 +39,20 @@ local function put_model(h, m, fields)
   redis.call('ZADD', P .. 'lru:' .. h .. ':' .. fields.type, 'GT', num(used), m)
 end
 
--- has_type reports whether a record can be written: every one names its type.
-local function has_type(fields) return type(fields) == 'table' and type(fields.type) == 'string' and fields.type ~= '' end
+-- has_types reports whether records can be written: every one names its type.
+local function has_types(models)
+  for _, m in ipairs(models) do
+    if type(m.fields) ~= 'table' or type(m.fields.type) ~= 'string' or m.fields.type == '' then return false end
+  end
+  return true
+end
+
+-- put_models writes records, each {id, fields}, and which models hold the NPU. REQUIRES: has_types.
+local function put_models(h, models, npu)
+  set_npu(h, npu)
+  changed(h)
+  for _, m in ipairs(models) do
+    put_model(h, m.id, m.fields)
+    if (m.fields.retired or '') == '' then changed(h, m.id) end
+  end
+end
