@@ -254,6 +254,9 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 		return false
 	}
 	about.size = w.Offset() - begin
+	if slices.Contains(about.types, "integer") && noWhole(low[2], low[3], high[2], high[3]) {
+		return s.fail("no whole number lies within its bounds")
+	}
 	low[2], high[2] = max(low[2], low[3]), min(high[2], high[3])
 	for i := range low {
 		if low[i] > high[i] {
@@ -270,6 +273,18 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 		}
 	}
 	return true
+}
+
+// noWhole reports whether llama.cpp finds no whole number from low or above over to high or below under: it cuts fractions off, and
+// an exclusive bound counts only where there is no other. Its grammar then has classes such as [4-3].
+func noWhole(low, over, high, under float64) bool {
+	if low = math.Trunc(low); math.IsInf(low, 0) {
+		low = math.Trunc(over) + 1
+	}
+	if high = math.Trunc(high); math.IsInf(high, 0) {
+		high = math.Trunc(under) - 1
+	}
+	return low > high
 }
 
 func (s *schemaCheck) pattern(w *jsonscan.Walk) bool {
