@@ -24,6 +24,14 @@ const (
 	schemaSlot
 	grammarSlot
 	outputSlot
+	temperatureSlot
+	spreadSlot
+	drySlot
+	biasSlot
+	budgetSlot
+	thinkingBudgetSlot
+	thinkingSlot
+	choiceSlot
 	slots
 )
 
@@ -39,7 +47,8 @@ type Check struct {
 	dropped []field
 	err     *api.Error
 
-	mediaBytes int // decoded
+	mediaBytes int  // decoded
+	shaped     bool // a grammar or a schema constrains the whole answer
 
 	// Constrained is set by Finish for a body that asks for constrained output.
 	Constrained bool
