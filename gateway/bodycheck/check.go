@@ -1,6 +1,7 @@
 package bodycheck
 
 import (
+	"bytes"
 	"encoding/base64"
 	"slices"
 
@@ -205,6 +206,10 @@ const (
 	maxPromptsCopy = 1 << 20 // bytes that engines keep once for each prompt, together
 )
 
+// maxInputs bounds what one request has embedded or ranked, as OpenAI's API does. An engine makes a task of each, and holds all
+// their results at once: 100 bytes and more for each number of an embedding.
+const maxInputs = 2048
+
 // isMany reports whether v is a list of prompts, and not the tokens of one.
 func isMany(v jsonscan.Value) bool {
 	return isList(v, func(item jsonscan.Value) bool { return item.Kind != jsonscan.Number })
@@ -229,11 +234,19 @@ func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
 // maxRanked bounds what an engine reads for a rerank request, in bytes: the documents, each with a copy of the query.
 const maxRanked = 4 << 20
 
+// documentMark stands for the document in the templates of rerankers. Engines put in the query first, so that the document
+// stands for a mark in the query as well.
+const documentMark = "{document}"
+
 // tooMuchToRank bounds a rerank request. An engine reads the query once more for each document, all of it before it notices
 // that the client left.
 func tooMuchToRank(query, documents jsonscan.Value) *api.Error {
-	if n := documents.Len(); n*len(query.Raw)+len(documents.Raw) > maxRanked {
-		return api.Newf(api.InvalidType, "The query, once for each of the %d documents, and the documents have more than %d MiB; send fewer.", n, maxRanked>>20).With("documents")
+	n, times := documents.Len(), 1+bytes.Count(query.Bytes(), []byte(documentMark))
+	if n > maxInputs {
+		return tooMuch("documents", "A request may have at most %d documents.", maxInputs)
+	}
+	if n*len(query.Raw)+times*len(documents.Raw) > maxRanked {
+		return api.Newf(api.InvalidType, "The query, once for each of the %d documents, and the documents, once more for each %s in the query, have more than %d MiB; send fewer.", n, documentMark, maxRanked>>20).With("documents")
 	}
 	return nil
 }
