@@ -16,6 +16,7 @@ type kind uint8
 
 const (
 	anyScalar kind = iota // text, number or boolean
+	elsewhere             // nothing: it stands in another place
 	boolean
 	number    // between low and high
 	boolOrNum // likewise
@@ -93,6 +94,8 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 			return wrong(name, "a text, a number or a boolean")
 		}
 		return r.limit(name, v)
+	case elsewhere:
+		return api.Newf(api.UnsupportedParameter, "'%s' would replace what the request holds in its own place, and is not accepted.", name).With(string(name))
 	case boolean:
 		if v.Kind != jsonscan.Bool {
 			return wrong(name, "a boolean")
