@@ -33,6 +33,7 @@ const (
 	thinkingBudgetSlot
 	thinkingSlot
 	choiceSlot
+	promptedSlot
 	slots
 )
 
@@ -175,6 +176,9 @@ func (c *Check) look(s *Spec, model func() Model) error {
 		p.begin("messages", v)
 		if e := p.messages(v); e != nil {
 			return e
+		}
+		if unprompted := c.values[promptedSlot]; p.last && (p.ended || unprompted.Kind == jsonscan.Bool && !unprompted.Bool()) && model().Llama {
+			return api.New(api.UnsupportedParameter, "Behind pictures and sounds there must be a text, or the beginning of an answer: some engines end over a prompt that ends with one.").With("messages")
 		}
 	}
 	if v := c.values[systemSlot]; v.Kind == jsonscan.Array {

@@ -17,6 +17,8 @@ type parts struct {
 	media   media
 	calls   int  // of tools, in messages
 	turns   int  // messages, as engines count them
+	last    bool // no text follows the last media
+	ended   bool // the last message is the assistant's
 	long    bool // the value is long enough for a run that is too long
 	run     run  // at the end of a content's texts: templates may join its parts
 }
@@ -48,6 +50,10 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 		switch {
 		case string(name) == "content":
 			return p.contents(w, p.allowed())
+		case string(name) == "role":
+			v := w.Raw()
+			p.ended = oneOf(v, []string{"assistant"})
+			return unbroken(p.param, v)
 		case mediaName(name):
 			return p.refuse("A message may hold media only in its content parts.")
 		case string(name) == "tool_calls":
@@ -98,7 +104,11 @@ func (p *parts) contents(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	p.run = run{}
 	switch w.Kind() {
 	case jsonscan.String, jsonscan.Null:
-		return p.anything(w)
+		v := w.Raw()
+		if p.last {
+			p.follows(v)
+		}
+		return unbroken(p.param, v)
 	case jsonscan.Array:
 		return p.list(w, allowed)
 	}
@@ -218,8 +228,13 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 		members++
 		switch {
 		case form.member != "" && string(name) == form.member:
+			before := p.media.files()
 			e = form.check(p, &inner)
+			p.last = p.last || p.media.files() > before && kind != "tool_result"
 		case string(name) == "text" || string(name) == "refusal":
+			if ahead := inner; p.last && form.member == "" {
+				p.follows(ahead.Raw())
+			}
 			e = p.justText(&inner)
 		case plainMembers[string(name)] || string(name) == "tool_use_id" || string(name) == "is_error" || string(name) == "caller":
 			e = p.anything(&inner)
@@ -232,6 +247,11 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 		return api.Newf(api.MissingRequiredParameter, "A content part lacks its '%s'.", form.member).With(p.param)
 	}
 	return e
+}
+
+// follows takes in a text behind the media so far.
+func (p *parts) follows(v jsonscan.Value) {
+	p.last = len(bytes.TrimSpace(v.Bytes())) == 0
 }
 
 // maxMembers bounds the members of a part.
