@@ -29,6 +29,7 @@ type schemaCheck struct {
 	names  map[string][]string // of the properties, by the place of what holds them
 	counts map[string]int      // of the items of lists, by place
 	roots  []string            // places of whole schemas
+	bases  map[string]string   // of references, where the schema begins to which they are relative
 	alike  map[string]int      // properties by the name that their rule has
 	inner  map[string]string   // places of the definitions of inner schemas, by those that they would have at the root
 }
@@ -36,6 +37,7 @@ type schemaCheck struct {
 func (s *schemaCheck) document(v jsonscan.Value) error {
 	s.edges = map[string][]string{}
 	s.shapes, s.names, s.counts, s.inner = map[string]*shape{}, map[string][]string{}, map[string]int{}, map[string]string{}
+	s.bases = map[string]string{}
 	if s.param == "json_schema" {
 		s.begin("#")
 	}
@@ -340,6 +342,7 @@ func (s *schemaCheck) reference(w *jsonscan.Walk, at string) bool {
 	place := s.base + ref[1:]
 	s.edges[at] = append(s.edges[at], place, unescaped.Replace(place))
 	s.shapes[at].ref = place
+	s.bases[place] = s.base
 	return true
 }
 
