@@ -87,8 +87,10 @@ func asGrammar(p string) string {
 			}
 			_, n := utf8.DecodeRuneInString(p[i:])
 			text := p[i : i+n]
-			if code := hexEscape.FindString(p[from:]); i > from && code != "" { // the engine reads it in its grammar
-				n, text = len(code)-1, code
+			if i > from {
+				if code := hexEscape.FindString(p[from:]); code != "" { // the engine reads it in its grammar
+					n, text = len(code)-1, code
+				}
 			}
 			i += n
 			if text == `"` || text == `\` {
