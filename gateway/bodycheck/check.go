@@ -34,6 +34,7 @@ const (
 	thinkingSlot
 	choiceSlot
 	promptedSlot
+	continuedSlot
 	slots
 )
 
@@ -51,6 +52,7 @@ type Check struct {
 
 	mediaBytes int  // decoded
 	shaped     bool // a grammar or a schema constrains the whole answer
+	formatted  bool // a schema does
 
 	// Constrained is set by Finish for a body that asks for constrained output.
 	Constrained bool

@@ -82,7 +82,7 @@ func (c *Check) constraints(model func() Model) error {
 			continue
 		}
 		if at.slot == schemaSlot || hasSchema(v) {
-			c.Constrained, c.shaped = true, true
+			c.Constrained, c.shaped, c.formatted = true, true, true
 		}
 		c.AnyObject = c.AnyObject || at.slot == formatSlot && model().Llama && wantsAnyObject(v)
 		if e := tooLarge(at.param, v); e != nil {

@@ -1,6 +1,7 @@
 package bodycheck
 
 import (
+	"regexp"
 	"strconv"
 
 	"reveille/gateway/api"
@@ -34,14 +35,34 @@ func (c *Check) deadEnds() *api.Error {
 			return refuse("reasoning_budget_tokens", "A budget for thinking is not accepted together with a grammar, a schema or a forced call of a tool: its end would be forced where they forbid it.")
 		}
 	}
+	if (c.formatted || c.forced()) && tokenLike.Match(c.begun()) {
+		return api.New(api.UnsupportedParameter, "An answer that is to go on may not hold '<' or '[A' where a schema or a forced call of a tool constrains it: "+
+			"a token that ends answers would end the engine.").With("messages")
+	}
+	return nil
+}
+
+// tokenLike matches in JSON what the names of tokens that end an answer begin with, as in <|im_end|>, </s> and [EOS].
+var tokenLike = regexp.MustCompile(`<|\[[A-Z]|\\u003|\\u005`)
+
+// begun returns the last message, as JSON, if the answer goes on with it. An engine then reads its text by the grammar.
+func (c *Check) begun() []byte {
+	var last jsonscan.Value
+	w := jsonscan.WalkOf(c.values[messagesSlot].Raw)
+	w.Array(func() bool { last = w.Raw(); return true })
+	if v := c.values[continuedSlot]; v.Set() && !(v.Kind == jsonscan.Bool && !v.Bool()) || has(last, "role", "assistant") {
+		return last.Raw
+	}
 	return nil
 }
 
 // fromTheStart reports whether the whole answer is constrained, and not only the calls of tools in it.
-func (c *Check) fromTheStart() bool {
+func (c *Check) fromTheStart() bool { return c.shaped || c.forced() }
+
+// forced reports whether the answer has to be a call of a tool.
+func (c *Check) forced() bool {
 	choice := c.values[choiceSlot]
-	forced := oneOf(choice, []string{"required"}) || isType(choice, "any") || isType(choice, "tool")
-	return c.shaped || forced
+	return oneOf(choice, []string{"required"}) || isType(choice, "any") || isType(choice, "tool")
 }
 
 // bans reports whether one of the biases is a boolean: false bans a token.
@@ -61,13 +82,16 @@ func bans(v jsonscan.Value) (found bool) {
 }
 
 // isType reports whether v is an object of a type.
-func isType(v jsonscan.Value, want string) (is bool) {
+func isType(v jsonscan.Value, want string) bool { return has(v, "type", want) }
+
+// has reports whether v is an object with a member of a value.
+func has(v jsonscan.Value, member, want string) (is bool) {
 	if v.Kind != jsonscan.Object {
 		return false
 	}
 	w := jsonscan.WalkOf(v.Raw)
 	w.Object(func(name []byte) bool {
-		if value := w.Raw(); string(name) == "type" {
+		if value := w.Raw(); string(name) == member {
 			is = oneOf(value, []string{want})
 		}
 		return true

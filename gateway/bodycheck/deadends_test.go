@@ -38,3 +38,42 @@ func TestDeadEnds(t *testing.T) {
 		}
 	}
 }
+
+// What an assistant said last is read by the grammar that is to go on with it. A token that ends answers ends the engine there.
+func TestTextsToGoOnWith(t *testing.T) {
+	const (
+		refusal = "unsupported_parameter"
+		format  = `,"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"integer"}}}`
+		tools   = `,"tools":[{"type":"function","function":{"name":"f"}}]`
+		user    = `{"role":"user","content":"<eos> [EOS]"},`
+	)
+	assistant := func(content string) string { return user + `{"role":"assistant","content":` + content + `}` }
+	for _, tt := range []struct{ messages, rest, want string }{
+		{assistant(`"<eos>"`), "", ""},
+		{assistant(`"<eos>"`), format, refusal},
+		{assistant(`"{\"a\":\"<|im_end|>"`), format, refusal},
+		{assistant(`"\u003ceos>"`), format, refusal},
+		{assistant(`"[EOS]"`), format, refusal},
+		{assistant(`[{"type":"text","text":"</s>"}]`), format, refusal},
+		{user + `{"role":"assistant","content":"","reasoning_content":"</s>"}`, format, refusal},
+		{assistant(`"<eos>"`), `,"json_schema":{"type":"integer"}`, refusal},
+		{assistant(`"<eos>"`), tools + `,"tool_choice":"required"`, refusal},
+		{assistant(`"<eos>"`), tools, ""},
+		{assistant(`"<eos>"`), `,"grammar":"root ::= \"a\""`, ""}, // which does not read it
+		{assistant(`"[{\"a\":1"`), format, ""},
+		{assistant(`[{"type":"text","text":"{\"a\":["}]`), format, ""},
+		{assistant(`"<eos>"`) + "," + user[:len(user)-1], format, ""},
+		{user[:len(user)-1], format, ""},
+		{user[:len(user)-1], format + `,"continue_final_message":true`, refusal},
+		{user[:len(user)-1], format + `,"continue_final_message":"content"`, refusal},
+		{user[:len(user)-1], format + `,"continue_final_message":false`, ""},
+	} {
+		body := `{"messages":[` + tt.messages + `]` + tt.rest + `}`
+		if _, _, err := check("chat", []byte(body), llama); code(err) != tt.want {
+			t.Errorf("%s: %v, want %q", body, err, tt.want)
+		}
+		if _, _, err := check("chat", []byte(body), Model{}); err != nil {
+			t.Errorf("%s, of another engine: %v", body, err)
+		}
+	}
+}
