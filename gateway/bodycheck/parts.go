@@ -44,6 +44,9 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 		return e
 	}
 	if v.Depth() == 2 && v.HasObject() && !bytes.Contains(v.Raw, []byte(`_url"`)) {
+		if e := p.steep(v); e != nil {
+			return e
+		}
 		return unbroken(p.param, v) // no message holds more than scalars: texts
 	}
 	return p.eachMember(v, func(w *jsonscan.Walk, name []byte) *api.Error {
@@ -61,6 +64,9 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 			n := 0
 			isList(v, func(jsonscan.Value) bool { n++; return n <= maxCalls })
 			if e := p.count(0, n); e != nil {
+				return e
+			}
+			if e := p.steep(v); e != nil {
 				return e
 			}
 			return unbroken(p.param, v)
@@ -108,6 +114,9 @@ func (p *parts) contents(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 		if p.last {
 			p.follows(v)
 		}
+		if e := p.steep(v); e != nil {
+			return e
+		}
 		return unbroken(p.param, v)
 	case jsonscan.Array:
 		return p.list(w, allowed)
@@ -150,7 +159,13 @@ var (
 // anthropicParts are those of a message; its tool results hold resultParts.
 var anthropicParts = func() map[string]part {
 	all := maps.Clone(resultParts)
-	all["tool_use"] = part{"input", (*parts).anything}
+	all["tool_use"] = part{"input", func(p *parts, w *jsonscan.Walk) *api.Error {
+		v := w.Raw()
+		if e := p.steep(v); e != nil {
+			return e
+		}
+		return unbroken(p.param, v)
+	}}
 	all["tool_result"] = part{"content", func(p *parts, w *jsonscan.Walk) *api.Error { return p.contents(w, resultParts) }}
 	all["thinking"] = part{"thinking", (*parts).justText}
 	all["redacted_thinking"] = part{"data", (*parts).justText}
@@ -235,7 +250,12 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 			if ahead := inner; p.last && form.member == "" {
 				p.follows(ahead.Raw())
 			}
-			e = p.justText(&inner)
+			if ahead := inner; e == nil {
+				e = p.steep(ahead.Raw())
+			}
+			if e == nil {
+				e = p.justText(&inner)
+			}
 		case plainMembers[string(name)] || string(name) == "tool_use_id" || string(name) == "is_error" || string(name) == "caller":
 			e = p.anything(&inner)
 		default:
