@@ -263,13 +263,6 @@ func TestFields(t *testing.T) {
 		{"rerank", `{"query":"` + strings.Repeat("{document}", 100) + `","documents":["` + strings.Repeat("a ", 30_000) + `"]}`, "", "invalid_type"},
 		{"rerank", `{"query":"` + strings.Repeat(`{d\u006fcument}`, 100) + `","documents":["` + strings.Repeat("a ", 30_000) + `"]}`, "", "invalid_type"},
 		{"rerank", `{"query":"{document}?","documents":["a"]}`, `{"query":"{document}?","documents":["a"]}`, ""},
-		{"rerank", `{"query":"","documents":["` + strings.Repeat(`","`, maxInputs) + `"]}`, "", "invalid_type"},
-		{"embeddings", `{"input":["` + strings.Repeat(`","`, maxInputs-1) + `"]}`, `{"input":["` + strings.Repeat(`","`, maxInputs-1) + `"]}`, ""},
-		{"embeddings", `{"input":["` + strings.Repeat(`","`, maxInputs) + `"]}`, "", "invalid_type"},
-		{"embeddings", `{"input":[` + strings.Repeat(`[1],`, maxInputs) + `[1]]}`, "", "invalid_type"},
-		{"embeddings", `{"content":["` + strings.Repeat(`","`, maxInputs) + `"]}`, "", "invalid_type"},
-		{"embeddings", `{"content":[{}]}`, "", "unsupported_parameter"},
-		{"embeddings", `{"input":[` + strings.Repeat(`1,`, maxInputs) + `1]}`, `{"input":[` + strings.Repeat(`1,`, maxInputs) + `1]}`, ""},
 		{"ollama_chat", `{"messages":[],"id_slot":1}`, "", "unsupported_parameter"},
 		{"ollama_chat", `{"messages":[],"keep_alive":1,"zz":2}`, `{"messages":[],"keep_alive":1,"zz":2}`, ""},
 	} {

@@ -212,10 +212,6 @@ const (
 	maxPromptsCopy = 1 << 20 // bytes that engines keep once for each prompt, together
 )
 
-// maxInputs bounds what one request has embedded or ranked, as OpenAI's API does. An engine makes a task of each, and holds all
-// their results at once: 100 bytes and more for each number of an embedding.
-const maxInputs = 2048
-
 // isMany reports whether v is a list of prompts, and not the tokens of one.
 func isMany(v jsonscan.Value) bool {
 	return isList(v, func(item jsonscan.Value) bool { return item.Kind != jsonscan.Number })
@@ -248,9 +244,6 @@ const documentMark = "{document}"
 // that the client left.
 func tooMuchToRank(query, documents jsonscan.Value) *api.Error {
 	n, times := documents.Len(), 1+bytes.Count(query.Bytes(), []byte(documentMark))
-	if n > maxInputs {
-		return tooMuch("documents", "A request may have at most %d documents.", maxInputs)
-	}
 	if n*len(query.Raw)+times*len(documents.Raw) > maxRanked {
 		return api.Newf(api.InvalidType, "The query, once for each of the %d documents, and the documents, once more for each %s in the query, have more than %d MiB; send fewer.", n, documentMark, maxRanked>>20).With("documents")
 	}

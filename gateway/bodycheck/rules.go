@@ -147,15 +147,11 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 			return e
 		}
 		return r.checkMembers(name, v)
-	case inputs, prompts:
-		if v.Len() > maxInputs && isMany(v) {
-			return tooMuch(string(name), "A request may have at most %d inputs.", maxInputs)
+	case inputs:
+		if !pictured(v) {
+			return rule{kind: prompts}.checkTokens(name, v)
 		}
-		if r.kind == inputs && pictured(v) {
-			return nil
-		}
-		return rule{kind: prompts}.checkTokens(name, v)
-	case mixed, tokens:
+	case prompts, mixed, tokens:
 		return r.checkTokens(name, v)
 	case imageText, imageSize:
 		if v.Kind != jsonscan.String {
