@@ -165,8 +165,8 @@ func (p *pool) infer(ctx context.Context, base, model string, tokens int, stream
 	return calls.Infer(ctx, p.http, base, typ, model)
 }
 
-// unparsed is what llama-server says, with status 500, of the rare random text that its parser of chats does not take.
-const unparsed = "does not match the expected"
+// unparsed is told of the rare random text that llama-server's parser of chats does not take.
+const unparsed = "does not have the form of its chat template"
 
 // note counts a request's one outcome.
 func (p *pool) note(model string, a calls.Answer, gateway *testenv.Program, leaves bool) {
