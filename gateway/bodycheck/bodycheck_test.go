@@ -194,8 +194,14 @@ func TestParts(t *testing.T) {
 		{"embeddings", `{"input":[{"type":"image_url","image_url":{"url":"http://a"}}]}`, refusal},
 		{"embeddings", `{"input":[[1,2],[3]]}`, ""},
 		{"tokenize", `{"content":[{"url":"http://a"}]}`, refusal},
-		{"chat", `{"messages":[{"tool_calls":[` + strings.Repeat("{},", maxMessages-1) + `{}]}]}`, ""},
-		{"chat", `{"messages":[{"tool_calls":[` + strings.Repeat("{},", maxMessages-1) + `{}]},{"tool_calls":[{}]}]}`, "invalid_type"},
+		{"chat", `{"messages":[{"tool_calls":[` + strings.Repeat("{},", maxCalls-1) + `{}]}]}`, ""},
+		{"chat", `{"messages":[{"tool_calls":[` + strings.Repeat("{},", maxCalls-1) + `{}]},{"tool_calls":[{}]}]}`, "invalid_type"},
+		{"chat", `{"messages":[` + strings.Repeat("{},", maxMessages-1) + `{}]}`, ""},
+		{"chat", `{"messages":[` + strings.Repeat("{},", maxMessages) + `{}]}`, "invalid_type"},
+		{"messages", `{"messages":[{"content":[` + strings.Repeat(`{"type":"tool_use","input":{}},`, maxCalls-1) + `{"type":"tool_use","input":{}}]}]}`, ""},
+		{"messages", `{"messages":[{"content":[` + strings.Repeat(`{"type":"tool_use","input":{}},`, maxCalls) + `{"type":"tool_use","input":{}}]}]}`, "invalid_type"},
+		{"messages", `{"messages":[{"content":[` + strings.Repeat(`{"type":"tool_result","content":""},`, maxMessages-1) + `{"type":"tool_result","content":""}]}]}`, "invalid_type"},
+		{"messages", `{"messages":[{"content":[` + strings.Repeat(`{"type":"tool_result","content":""},`, maxMessages-2) + `{"type":"tool_result","content":""}]}]}`, ""},
 	} {
 		_, _, err := check(tt.route, []byte(tt.body), llama)
 		if got := code(err); got != tt.want {
@@ -242,6 +248,8 @@ func TestFields(t *testing.T) {
 		{"chat", `{"messages":[{}],"stop":["a",5]}`, "", "invalid_type"},
 		{"chat", `{"messages":[{}],"json_schema":true}`, "", "invalid_type"},
 		{"chat", `{"messages":[{}],"chat_template_kwargs":{"enable_thinking":"zz"}}`, "", "invalid_type"},
+		{"chat", `{"messages":[{}],"chat_template_kwargs":{"messages":[{"role":"user"}]}}`, "", "unsupported_parameter"},
+		{"messages", `{"messages":[{}],"chat_template_kwargs":{"x":1,"t\u006fols":[{}]}}`, "", "unsupported_parameter"},
 		{"chat", `{"messages":[{}],"chat_template_kwargs":{"enable_thinking":true,"x":[1]}}`, `{"messages":[{}],"chat_template_kwargs":{"enable_thinking":true,"x":[1]}}`, ""},
 		{"chat", `{"messages":[{}],"stream_options":{"include_usage":1}}`, "", "invalid_type"},
 		{"chat", `{"messages":[{}],"dry_sequence_breakers":[]}`, "", "invalid_type"},
@@ -252,6 +260,9 @@ func TestFields(t *testing.T) {
 		{"rerank", `{"query":"` + strings.Repeat("a ", 4<<10) + `","documents":["` + strings.Repeat(`","`, 1000) + `"]}`, "", "invalid_type"},
 		{"rerank", `{"documents":["` + strings.Repeat("a ", 3<<20) + `"],"query":"a"}`, "", "invalid_type"},
 		{"rerank", `{"query":"x","documents":[{"text":["a"]}]}`, "", "invalid_type"},
+		{"rerank", `{"query":"` + strings.Repeat("{document}", 100) + `","documents":["` + strings.Repeat("a ", 30_000) + `"]}`, "", "invalid_type"},
+		{"rerank", `{"query":"` + strings.Repeat(`{d\u006fcument}`, 100) + `","documents":["` + strings.Repeat("a ", 30_000) + `"]}`, "", "invalid_type"},
+		{"rerank", `{"query":"{document}?","documents":["a"]}`, `{"query":"{document}?","documents":["a"]}`, ""},
 		{"ollama_chat", `{"messages":[],"id_slot":1}`, "", "unsupported_parameter"},
 		{"ollama_chat", `{"messages":[],"keep_alive":1,"zz":2}`, `{"messages":[],"keep_alive":1,"zz":2}`, ""},
 	} {

@@ -1,6 +1,7 @@
 package bodycheck
 
 import (
+	"bytes"
 	"encoding/base64"
 	"slices"
 
@@ -24,6 +25,16 @@ const (
 	schemaSlot
 	grammarSlot
 	outputSlot
+	temperatureSlot
+	spreadSlot
+	drySlot
+	biasSlot
+	budgetSlot
+	thinkingBudgetSlot
+	thinkingSlot
+	choiceSlot
+	promptedSlot
+	continuedSlot
 	slots
 )
 
@@ -39,7 +50,9 @@ type Check struct {
 	dropped []field
 	err     *api.Error
 
-	mediaBytes int // decoded
+	mediaBytes int  // decoded
+	shaped     bool // a grammar or a schema constrains the whole answer
+	formatted  bool // a schema does
 
 	// Constrained is set by Finish for a body that asks for constrained output.
 	Constrained bool
@@ -166,6 +179,9 @@ func (c *Check) look(s *Spec, model func() Model) error {
 		if e := p.messages(v); e != nil {
 			return e
 		}
+		if unprompted := c.values[promptedSlot]; p.last && (p.ended || unprompted.Kind == jsonscan.Bool && !unprompted.Bool()) && model().Llama {
+			return api.New(api.UnsupportedParameter, "Behind pictures and sounds there must be a text, or the beginning of an answer: some engines end over a prompt that ends with one.").With("messages")
+		}
 	}
 	if v := c.values[systemSlot]; v.Kind == jsonscan.Array {
 		p.begin("system", v)
@@ -220,11 +236,16 @@ func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
 // maxRanked bounds what an engine reads for a rerank request, in bytes: the documents, each with a copy of the query.
 const maxRanked = 4 << 20
 
+// documentMark stands for the document in the templates of rerankers. Engines put in the query first, so that the document
+// stands for a mark in the query as well.
+const documentMark = "{document}"
+
 // tooMuchToRank bounds a rerank request. An engine reads the query once more for each document, all of it before it notices
 // that the client left.
 func tooMuchToRank(query, documents jsonscan.Value) *api.Error {
-	if n := documents.Len(); n*len(query.Raw)+len(documents.Raw) > maxRanked {
-		return api.Newf(api.InvalidType, "The query, once for each of the %d documents, and the documents have more than %d MiB; send fewer.", n, maxRanked>>20).With("documents")
+	n, times := documents.Len(), 1+bytes.Count(query.Bytes(), []byte(documentMark))
+	if n*len(query.Raw)+times*len(documents.Raw) > maxRanked {
+		return api.Newf(api.InvalidType, "The query, once for each of the %d documents, and the documents, once more for each %s in the query, have more than %d MiB; send fewer.", n, documentMark, maxRanked>>20).With("documents")
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (c *Check) constraints(model func() Model) error {
 			continue
 		}
 		if at.slot == schemaSlot || hasSchema(v) {
-			c.Constrained = true
+			c.Constrained, c.shaped, c.formatted = true, true, true
 		}
 		c.AnyObject = c.AnyObject || at.slot == formatSlot && model().Llama && wantsAnyObject(v)
 		if e := tooLarge(at.param, v); e != nil {
@@ -94,12 +94,17 @@ func (c *Check) constraints(model func() Model) error {
 		}
 	}
 	if v := c.values[grammarSlot]; v.Set() && !v.Empty() {
-		c.Constrained = true
+		c.Constrained, c.shaped = true, true
 		if e := tooLarge("grammar", v); e != nil {
 			return e
 		}
 		if err := checkGrammar(v.String()); err != nil {
 			return api.Newf(api.InvalidType, "'grammar' is not accepted: %v.", err).With("grammar")
+		}
+	}
+	if c.Constrained && model().Llama {
+		if e := c.deadEnds(); e != nil {
+			return e
 		}
 	}
 	return nil

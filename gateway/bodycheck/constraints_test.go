@@ -167,3 +167,36 @@ func FuzzConstraints(f *testing.F) {
 		_ = checkGrammar(text)
 	})
 }
+
+// A class or a number that no text can hold.
+func TestNothingToGoOnWith(t *testing.T) {
+	const invalid = "invalid_type"
+	for g, ok := range map[string]bool{
+		`root ::= "\x00"`: false, `root ::= "a\x00"`: false, `root ::= "\u0000"`: false, `root ::= [\x00]`: false, `root ::= [b-a]`: false, `root ::= [^\x00-\U0010FFFF]`: false,
+		`root ::= [^\x01-\U0010FFFF]`: false, `root ::= "\U00110000"`: false, `root ::= [\U00110000-\U00120000]`: false, `root ::= <[1]> "a"`: false, `root ::= <eos>`: false,
+		`root ::= [\x00-\x01]`: true, `root ::= [^\x00]`: true, `root ::= [b-aa]`: true, `root ::= !<[1]> "a"`: true, "root ::= !<eos>*": true, `root ::= !<a> <b>`: false, `root ::= <think> .* </think>`: true, `root ::= <think|>`: false, `root ::= "" | "a"`: true, "root ::= []": true,
+	} {
+		if err := checkGrammar(g); (err == nil) != ok {
+			t.Errorf("%s: %v", g, err)
+		}
+	}
+	for s, want := range map[string]string{
+		`{"type":"integer","minimum":4,"exclusiveMaximum":4}`: invalid, `{"type":"integer","exclusiveMinimum":4,"exclusiveMaximum":4}`: invalid, `{"type":"integer","exclusiveMinimum":4,"maximum":4}`: invalid,
+		`{"type":"integer","exclusiveMinimum":4,"exclusiveMaximum":5}`: invalid, `{"type":["null","integer"],"exclusiveMinimum":-1,"exclusiveMaximum":0}`: invalid,
+		`{"items":{"type":"integer","minimum":-3.5,"exclusiveMaximum":-3}}`: invalid,
+		`{"type":"integer","exclusiveMinimum":4,"exclusiveMaximum":6}`:      "", `{"type":"integer","minimum":4,"maximum":4}`: "", `{"type":"integer","minimum":4,"exclusiveMinimum":9,"maximum":9}`: "",
+		`{"type":"integer","exclusiveMinimum":0}`: "", `{"type":"integer","exclusiveMaximum":0}`: "", `{"type":"number","minimum":4,"exclusiveMaximum":5}`: "", `{"type":"number","minimum":0.1,"exclusiveMaximum":0.9}`: "",
+		`{"pattern":"^[^\u0001-􏿿]$"}`: invalid, `{"pattern":"^\u0000$"}`: invalid, `{"pattern":"^(a|[^\u0001-􏿿])b$"}`: invalid, `{"pattern":"^[^\u0001]$"}`: "",
+	} {
+		if _, _, err := check("completions", []byte(`{"prompt":"a","json_schema":`+s+`}`), llama); code(err) != want {
+			t.Errorf("%s: %v, want %q", s, err, want)
+		}
+	}
+	for p, ok := range map[string]bool{ // of tools
+		`^\x00$`: false, `^a\u0000$`: false, `^[\x00]$`: false, `^\x41\u00e9$`: true, `^[^\x00-\x1f]$`: true, `^\t\x$`: false,
+	} {
+		if _, err := checkPattern(p, true); (err == nil) != ok {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+}

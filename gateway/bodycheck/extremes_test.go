@@ -10,12 +10,13 @@ import (
 // then picks what the grammar forbids, and ends.
 func TestInfiniteLogits(t *testing.T) {
 	for field, want := range map[string]string{
-		`"logit_bias":[[1,1e6],["a",-1000000],[2,false]]`: "", `"logit_bias":{"1":-100,"2":5.5}`: "", `"logit_bias":{}`: "", `"logit_bias":[]`: "", `"logit_bias":null`: "",
+		`"logit_bias":[[1,1e6],["a",-1000000]]`: "", `"logit_bias":{"1":-100,"2":5.5}`: "", `"logit_bias":{}`: "", `"logit_bias":[]`: "", `"logit_bias":null`: "",
 		`"logit_bias":[[1,1e39]]`: "invalid_type", `"logit_bias":[[1,1e300]]`: "invalid_type", `"logit_bias":{"1":1e7}`: "invalid_type", `"logit_bias":[[1,-1e39]]`: "invalid_type",
 		`"logit_bias":[[1,"1e39"]]`: "invalid_type", `"logit_bias":[[1,2,1e39]]`: "invalid_type", `"logit_bias":[[1]]`: "invalid_type", `"logit_bias":[[-1,1]]`: "invalid_type",
 		`"logit_bias":[{"a":1}]`: "invalid_type", `"logit_bias":7`: "invalid_type", `"logit_bias":"1"`: "invalid_type", `"logit_bias":{"1":[1]}`: "invalid_type",
 		`"repeat_penalty":0`: "invalid_value", `"repeat_penalty":1e-300`: "invalid_value", `"repeat_penalty":0.5`: "",
-		`"dry_multiplier":1e9`: "invalid_value", `"dry_multiplier":0.8`: "", `"dry_base":1e9`: "invalid_value", `"dry_base":1.75`: "",
+		`"dry_multiplier":1e9`: "invalid_value", `"dry_multiplier":0`: "", `"dry_base":1e9`: "invalid_value", `"dry_base":1.75`: "",
+		`"temperature":1e-40`: "invalid_type", `"temperature":1e-8`: "", `"temperature":0`: "", `"temperature":-1`: "", `"typical_p":-1`: "invalid_type", `"dynatemp_exponent":-1`: "invalid_type",
 	} {
 		body := `{"prompt":"x","grammar":"root ::= \"a\"",` + field + `}`
 		if _, _, err := check("completions", []byte(body), llama); code(err) != want && !(want == "invalid_value" && err != nil) {

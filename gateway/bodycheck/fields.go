@@ -11,6 +11,7 @@ const (
 	ring     = 1 << 17 // bounds what an engine allocates as many entries for
 	topMost  = 20      // probabilities for each token
 	mostRuns = 16      // answers to one request
+	coldest  = 1e-10   // temperature above 0: scores are divided by it, and have to stay finite as floats of 32 bits
 )
 
 // sampling are the fields that steer how text is generated. Engines of the
@@ -18,22 +19,22 @@ const (
 // would undo an owner's --no-cache-prompt, which keeps keys from testing guesses of others' prompts.
 var sampling = map[string]rule{
 	"model": {kind: text}, "stream": {kind: boolean}, "stream_options": {kind: object, members: map[string]rule{"include_usage": {kind: boolean}}},
-	"temperature": between(-real, real), "top_p": between(-real, real), "top_k": between(-1, int32Max), "min_p": between(-real, real),
+	"temperature": {kind: number, low: -real, high: real, least: coldest, slot: temperatureSlot}, "top_p": between(-real, real), "top_k": between(-1, int32Max), "min_p": between(-real, real),
 	"top_n_sigma": between(-real, real), "xtc_probability": between(-real, real), "xtc_threshold": between(-real, real),
-	"typical_p": between(-real, real), "dynatemp_range": between(-real, real), "dynatemp_exponent": between(-real, real),
+	"typical_p": between(0, real), "dynatemp_range": between(-real, real).in(spreadSlot), "dynatemp_exponent": between(0, 100),
 	"repeat_last_n": between(-1, ring), "repeat_penalty": between(0.01, real), "presence_penalty": between(-real, real),
-	"frequency_penalty": between(-real, real), "dry_multiplier": between(0, 100), "dry_base": between(-100, 100),
+	"frequency_penalty": between(-real, real), "dry_multiplier": between(0, 100).in(drySlot), "dry_base": between(-100, 100),
 	"dry_allowed_length": between(0, ring), "dry_penalty_last_n": between(-1, ring), "dry_sequence_breakers": {kind: few},
 	"mirostat": between(0, 2), "mirostat_tau": between(-real, real), "mirostat_eta": between(-real, real),
 	"adaptive_target": between(-real, real), "adaptive_decay": between(0, 0.99), "min_keep": between(0, ring),
-	"samplers": {kind: samplers}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: biases}, "ignore_eos": {kind: boolean},
+	"samplers": {kind: samplers}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: biases, slot: biasSlot}, "ignore_eos": {kind: boolean},
 	"stop": {kind: texts}, "n": between(1, mostRuns), "n_cmpl": between(1, mostRuns), "best_of": between(1, mostRuns),
 	"n_probs": between(0, topMost), "logprobs": {kind: boolOrNum, high: topMost}, "top_logprobs": between(0, topMost),
 	"post_sampling_probs": {kind: boolean}, "max_tokens": between(-1, int32Max), "max_completion_tokens": between(-1, int32Max),
 	"n_predict": between(-1, int32Max), "n_keep": between(-1, int32Max), "n_discard": between(0, int32Max), "n_indent": between(0, ring),
 	"t_max_predict_ms": between(-1, int32Max), "cache_prompt": {kind: boolean, drops: "true"}, "timings_per_token": {kind: boolean},
 	"return_progress": {kind: boolean}, "return_tokens": {kind: boolean}, "echo": {kind: boolean},
-	"reasoning_format": {kind: text}, "reasoning_budget_tokens": between(-1, int32Max), "thinking_budget_tokens": between(-1, int32Max),
+	"reasoning_format": {kind: text}, "reasoning_budget_tokens": between(-1, int32Max).in(budgetSlot), "thinking_budget_tokens": between(-1, int32Max).in(thinkingBudgetSlot),
 	"grammar": {kind: grammar, slot: grammarSlot}, "json_schema": {kind: schema, slot: schemaSlot},
 	"response_format": {kind: schema, slot: formatSlot},
 	// For the provider's own use: engines pass over them.
@@ -43,9 +44,9 @@ var sampling = map[string]rule{
 
 // chatting are the fields of routes that take a dialogue.
 var chatting = map[string]rule{
-	"messages": {kind: content, slot: messagesSlot}, "tools": {kind: tools, slot: toolsSlot}, "tool_choice": {kind: small},
+	"messages": {kind: content, slot: messagesSlot}, "tools": {kind: tools, slot: toolsSlot}, "tool_choice": {kind: small, slot: choiceSlot},
 	"parallel_tool_calls": {kind: boolean}, "reasoning_effort": {kind: text}, "reasoning": {kind: small}, "enable_thinking": {kind: boolean},
-	"chat_template_kwargs": {kind: object, members: map[string]rule{"enable_thinking": {kind: boolean}}}, "add_generation_prompt": {kind: boolean}, "continue_final_message": {kind: anyScalar},
+	"chat_template_kwargs": {kind: object, members: map[string]rule{"enable_thinking": {kind: boolean}, "messages": {kind: elsewhere}, "tools": {kind: elsewhere}}}, "add_generation_prompt": {kind: boolean, slot: promptedSlot}, "continue_final_message": {kind: anyScalar, slot: continuedSlot},
 }
 
 // dialect says in which form a route's content is.
@@ -112,7 +113,7 @@ var specs = map[string]*Spec{
 var translated = &Spec{translated: true}
 
 var anthropicSpec = spec(anthropic, sampling, chatting, map[string]rule{
-	"system": {kind: content, slot: systemSlot}, "stop_sequences": {kind: texts}, "thinking": {kind: small},
+	"system": {kind: content, slot: systemSlot}, "stop_sequences": {kind: texts}, "thinking": {kind: small, slot: thinkingSlot},
 	"output_config": {kind: schema, slot: outputSlot},
 })
 

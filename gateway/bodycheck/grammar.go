@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -39,7 +40,8 @@ type gbnf struct {
 	cur   *gbnfRule
 	spent cost
 
-	literals int // bytes of literals, character classes and tokens
+	literals int  // bytes of literals, character classes and tokens
+	blocked  bool // a terminal stands for no character that a text can hold
 }
 
 // gbnfRule is a rule: how often its parts are repeated at most, and the rules
@@ -52,6 +54,10 @@ type gbnfRule struct {
 	state    int // of weight: 0 not begun, 1 under way, 2 done
 	weight   int
 }
+
+// thinkToken matches the tokens that a grammar may ask for. Others may be unknown to the model, or end the answer, which the
+// engine allows only where the grammar ends.
+var thinkToken = regexp.MustCompile(`^</?(think|thinking|thought|reasoning)>$`)
 
 var gbnfCount = regexp.MustCompile(`^\{\s*([0-9]{1,9})?\s*(,\s*([0-9]{1,9})?\s*)?\}`)
 
@@ -97,6 +103,7 @@ func clamp(n int) int { return min(n, math.MaxInt32) }
 func (g *gbnf) read(text string) error {
 	stack := []item{{copies: 1}} // the rule and the groups that are open
 	last, has := item{}, false   // what a quantifier would follow
+	not := false                 // a "!" was read
 	settle := func(times int) {
 		if has {
 			stack[len(stack)-1].add(last, times)
@@ -133,11 +140,19 @@ func (g *gbnf) read(text string) error {
 			if g.literals += n; g.literals > maxLiterals {
 				return errors.New("its literals and character classes are too long, taken together")
 			}
+			if c == '<' && !not && !thinkToken.MatchString(rest[:n]) {
+				return errors.New("only the tokens around thinking may be named, or any behind '!'; write the text of others as a literal")
+			}
 			last, has = item{copies: 1, parts: g.atom(rest[:n])}, true
+			if g.blocked {
+				return errors.New("it has a character, or a class of characters, that no text can hold")
+			}
 			i += n
+			not = false
 		case '!': // part of a token that follows
 			settle(1)
 			i++
+			not = true
 		case '.':
 			settle(1)
 			last, has = item{copies: 1, parts: g.atom(".")}, true
@@ -262,7 +277,7 @@ func (g *gbnf) atom(text string) (parts []elem) {
 	case '"':
 		for i := 1; i < len(text)-1; {
 			c, n := gbnfChar(text[i:])
-			parts = append(parts, g.terminal(text[i:i+n], func() []span { return []span{{c, c}} }))
+			parts = append(parts, g.legible(text[i:i+n], func() []span { return []span{{c, c}} }))
 			i += n
 		}
 		return parts
@@ -270,9 +285,19 @@ func (g *gbnf) atom(text string) (parts []elem) {
 		if text == "[]" || text == "[^]" {
 			return nil // as for the engine
 		}
-		return []elem{g.terminal(text, func() []span { return gbnfClass(text[1 : len(text)-1]) })}
+		return []elem{g.legible(text, func() []span { return gbnfClass(text[1 : len(text)-1]) })}
 	}
 	return []elem{g.terminal(".", func() []span { return []span{{0, unicode.MaxRune}} })}
+}
+
+// legible is terminal for what has to stand for at least one character besides NUL. Where an engine has no character to go on
+// with, it takes any token, and ends if that is one that ends the answer.
+func (g *gbnf) legible(text string, spans func() []span) elem {
+	e := g.terminal(text, spans)
+	g.blocked = g.blocked || !slices.ContainsFunc(g.sets[e.set], func(s span) bool {
+		return max(s.low, 1) <= min(s.high, unicode.MaxRune)
+	})
+	return e
 }
 
 // gbnfClass returns the symbols of a character class.

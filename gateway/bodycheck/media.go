@@ -48,6 +48,9 @@ type media struct {
 	soundSeconds int
 }
 
+// files is how many files there were.
+func (m *media) files() int { return m.pictures.files + m.sounds.files }
+
 // tally counts files of one sort.
 type tally struct{ files, bytes int }
 

@@ -308,3 +308,44 @@ func BenchmarkMedia(b *testing.B) {
 		})
 	}
 }
+
+// The pinned llama-server ends by an assertion over a prompt that ends with a sound, or with a picture of some models.
+func TestPromptsThatEndWithMedia(t *testing.T) {
+	const (
+		refusal = "unsupported_parameter"
+		off     = `,"add_generation_prompt":false`
+	)
+	sound := `{"type":"input_audio","input_audio":{"data":"` + b64(sound(8000, 1)) + `","format":"wav"}}`
+	image := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + picture(10, 10) + `"}}`
+	block := `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + picture(10, 10) + `"}}`
+	text := func(text string) string { return `{"type":"text","text":"` + text + `"}` }
+	user := func(parts string) string { return `{"role":"user","content":[` + parts + `]}` }
+	assistant := func(content string) string { return `,{"role":"assistant","content":` + content + `}` }
+	for _, tt := range []struct{ route, messages, rest, want string }{
+		{"chat", user(text("x") + "," + sound), "", ""},
+		{"chat", user(text("x") + "," + sound), off, refusal},
+		{"chat", user(image), off, refusal},
+		{"chat", user(sound + "," + text("x")), off, ""},
+		{"chat", user(sound + "," + text(` \n\u0009`)), off, refusal},
+		{"chat", user(sound) + assistant(`"x"`), "", ""},
+		{"chat", user(sound) + assistant(`""`), "", refusal},
+		{"chat", user(sound) + assistant(`[]`), "", refusal},
+		{"chat", user(sound) + assistant(`null`), "", refusal},
+		{"chat", user(sound+","+text("x")) + assistant(`""`), "", ""},
+		{"chat", user(sound) + assistant(`""`) + "," + user(text("")), "", ""},
+		{"chat", user(sound) + assistant(`""`) + "," + user(text("x")), off, ""},
+		{"chat", user(text("x")) + assistant(`""`), off, ""},
+		{"chat", `{"content":[` + sound + `],"role":"assistant"}`, "", refusal},
+		{"messages", user(block) + assistant(`""`), "", refusal},
+		{"messages", user(`{"type":"tool_result","content":[`+block+","+text("x")+`]}`) + assistant(`""`), "", ""},
+		{"messages", user(`{"type":"tool_result","content":[`+text("x")+","+block+`]}`) + assistant(`""`), "", refusal},
+	} {
+		body := `{"messages":[` + tt.messages + `]` + tt.rest + `}`
+		if _, _, err := check(tt.route, []byte(body), llama); code(err) != tt.want {
+			t.Errorf("%s, %.40s…%s: %v, want %q", tt.route, tt.messages, tt.rest, err, tt.want)
+		}
+		if _, _, err := check(tt.route, []byte(body), Model{}); err != nil {
+			t.Errorf("%.40s…%s, of another engine: %v", tt.messages, tt.rest, err)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 var (
 	lookaround = regexp.MustCompile(`\(\?[^:]`)
 	unicodeEsc = regexp.MustCompile(`\\u[0-9a-fA-F]{4}`)
+	hexEscape  = regexp.MustCompile(`^\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})`)
 )
 
 // checkPattern accepts what llama.cpp's converter of patterns survives: it
@@ -47,11 +48,11 @@ func checkPattern(p string, lenient bool) (cost, error) {
 		return cost{}, err
 	}
 	spent := costOf(re)
+	g := newGrammar()
+	if err := g.read(asGrammar(p)); err != nil {
+		return cost{}, err
+	}
 	if spent.quantifiers > 0 {
-		g := newGrammar()
-		if err := g.read(asGrammar(p)); err != nil {
-			return cost{}, err
-		}
 		spent.work, err = g.check(true, g.name("root").rule)
 	}
 	return spent, err
@@ -86,6 +87,11 @@ func asGrammar(p string) string {
 			}
 			_, n := utf8.DecodeRuneInString(p[i:])
 			text := p[i : i+n]
+			if i > from {
+				if code := hexEscape.FindString(p[from:]); code != "" { // the engine reads it in its grammar
+					n, text = len(code)-1, code
+				}
+			}
 			i += n
 			if text == `"` || text == `\` {
 				text = `\` + text

@@ -10,6 +10,10 @@ var unescaped = strings.NewReplacer("~1", "/", "~0", "~")
 // maxCopied bounds what the references of a document lead to: llama.cpp writes that out once for each spelling of a reference.
 const maxCopied = maxConstraint
 
+// maxPassed bounds the bytes that are passed on the way to what references lead to. llama.cpp copies the whole schema for each
+// reference, and then once more for each step what lies behind it: some 16 ns a byte.
+const maxPassed = 256 << 20
+
 // resolve returns the place of the schema that a reference leads to. Like
 // llama.cpp it takes names as they are; definitions of inner schemas count as
 // those of the whole.
@@ -18,6 +22,9 @@ func (k *skeleton) resolve(ref string) string {
 	if !known && k.pay(lookWork, len(ref)) {
 		place = k.lookUp(ref)
 		k.leads[ref] = place
+		if base := k.bases[ref]; k.shapes[base] != nil {
+			k.passed += k.shapes[base].size * (1 + strings.Count(ref[len(base):], "/"))
+		}
 		if s := k.shapes[place]; s != nil {
 			k.copied += s.size + s.size/64*len(ref) // its rules have names that begin with the reference
 			k.referred = append(k.referred, place)

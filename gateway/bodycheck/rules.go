@@ -16,6 +16,7 @@ type kind uint8
 
 const (
 	anyScalar kind = iota // text, number or boolean
+	elsewhere             // nothing: it stands in another place
 	boolean
 	number    // between low and high
 	boolOrNum // likewise
@@ -61,12 +62,19 @@ type rule struct {
 	kind      kind
 	low, high float64 // of a number
 	bytes     int     // at most, as JSON; 0 is no bound of its own
+	least     float64 // of a number above 0
 	slot      slot    // where Finish finds the value
 	members   map[string]rule
 	drops     string // JSON of a value that is taken out of the body, as if the field were not known; "" for none
 }
 
 func between(low, high float64) rule { return rule{kind: number, low: low, high: high} }
+
+// in keeps the value for Finish.
+func (r rule) in(s slot) rule {
+	r.slot = s
+	return r
+}
 
 func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 	if !v.Set() {
@@ -86,6 +94,8 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 			return wrong(name, "a text, a number or a boolean")
 		}
 		return r.limit(name, v)
+	case elsewhere:
+		return api.Newf(api.UnsupportedParameter, "'%s' would replace what the request holds in its own place, and is not accepted.", name).With(string(name))
 	case boolean:
 		if v.Kind != jsonscan.Bool {
 			return wrong(name, "a boolean")
@@ -317,6 +327,9 @@ func (r rule) inRange(name []byte, v jsonscan.Value) *api.Error {
 	}
 	if err != nil || f < r.low || f > r.high {
 		return r.outside(name)
+	}
+	if f > 0 && f < r.least {
+		return api.Newf(api.InvalidType, "'%s' must not lie between 0 and %g.", name, r.least).With(string(name))
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ type schemaCheck struct {
 	names  map[string][]string // of the properties, by the place of what holds them
 	counts map[string]int      // of the items of lists, by place
 	roots  []string            // places of whole schemas
+	bases  map[string]string   // of references, where the schema begins to which they are relative
 	alike  map[string]int      // properties by the name that their rule has
 	inner  map[string]string   // places of the definitions of inner schemas, by those that they would have at the root
 }
@@ -36,6 +37,7 @@ type schemaCheck struct {
 func (s *schemaCheck) document(v jsonscan.Value) error {
 	s.edges = map[string][]string{}
 	s.shapes, s.names, s.counts, s.inner = map[string]*shape{}, map[string][]string{}, map[string]int{}, map[string]string{}
+	s.bases = map[string]string{}
 	if s.param == "json_schema" {
 		s.begin("#")
 	}
@@ -254,6 +256,9 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 		return false
 	}
 	about.size = w.Offset() - begin
+	if slices.Contains(about.types, "integer") && noWhole(low[2], low[3], high[2], high[3]) {
+		return s.fail("no whole number lies within its bounds")
+	}
 	low[2], high[2] = max(low[2], low[3]), min(high[2], high[3])
 	for i := range low {
 		if low[i] > high[i] {
@@ -270,6 +275,18 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 		}
 	}
 	return true
+}
+
+// noWhole reports whether llama.cpp finds no whole number from low or above over to high or below under: it cuts fractions off, and
+// an exclusive bound counts only where there is no other. Its grammar then has classes such as [4-3].
+func noWhole(low, over, high, under float64) bool {
+	if low = math.Trunc(low); math.IsInf(low, 0) {
+		low = math.Trunc(over) + 1
+	}
+	if high = math.Trunc(high); math.IsInf(high, 0) {
+		high = math.Trunc(under) - 1
+	}
+	return low > high
 }
 
 func (s *schemaCheck) pattern(w *jsonscan.Walk) bool {
@@ -325,6 +342,7 @@ func (s *schemaCheck) reference(w *jsonscan.Walk, at string) bool {
 	place := s.base + ref[1:]
 	s.edges[at] = append(s.edges[at], place, unescaped.Replace(place))
 	s.shapes[at].ref = place
+	s.bases[place] = s.base
 	return true
 }
 

@@ -93,6 +93,7 @@ type skeleton struct {
 	any      *elem
 	work     int            // that making it took, at most maxWork
 	copied   int            // bytes of what references lead to
+	passed   int            // bytes on the way there
 	weighs   map[string]int // visits by place, visiting while they are not known
 	visits   int
 	referred []string // places that references lead to, once for each spelling
@@ -163,7 +164,7 @@ func (k *skeleton) at(place string) elem {
 
 // full reports that the skeleton grew beyond its limits, which refuses the schema.
 func (k *skeleton) full() bool {
-	k.large = k.large || len(k.elems) > maxElems || k.work > maxWork || k.copied > maxCopied || k.visits > maxVisits
+	k.large = k.large || len(k.elems) > maxElems || k.work > maxWork || k.copied > maxCopied || k.passed > maxPassed || k.visits > maxVisits
 	return k.large
 }
 

@@ -116,3 +116,42 @@ func TestCircles(t *testing.T) {
 		t.Errorf("recursion through a member: %v", err)
 	}
 }
+
+// An engine copies a schema for each reference, and what lies behind each step of it.
+func TestStepsOfReferences(t *testing.T) {
+	steep := func(refs, steps, values int) string {
+		inner, all := `"default":[0`+strings.Repeat(",0", values)+`]`, ""
+		for i := range refs {
+			inner += fmt.Sprintf(`,"x%d":{}`, i)
+			all += fmt.Sprintf(`,{"$ref":"#%s/x%d"}`, strings.Repeat("/if", steps), i)
+		}
+		return `"anyOf":[` + all[1:] + `],` + strings.Repeat(`"if":{`, steps) + inner + strings.Repeat("}", steps)
+	}
+	flat := func(refs, bytes int) string {
+		defs, all := "", ""
+		for i := range refs {
+			defs += fmt.Sprintf(`,"x%d":{"description":%q}`, i, strings.Repeat("a ", bytes/2))
+			all += fmt.Sprintf(`,"p%d":{"$ref":"#/$defs/x%d"}`, i, i)
+		}
+		return `"properties":{` + all[1:] + `},"$defs":{` + defs[1:] + `}`
+	}
+	for _, tt := range []struct {
+		schema string
+		want   string
+	}{
+		{steep(200, 90, 20_000), "invalid_type"}, // 100 KB, which took 11 s
+		{steep(100, 50, 2000), ""},
+		{flat(100, 1000), ""}, // as clients send them
+	} {
+		for body, route := range map[string]string{
+			`{"prompt":"a","json_schema":{` + tt.schema + `}}`:                                                                       "completions",
+			`{"messages":[],"response_format":{"type":"json_schema","json_schema":{"schema":{` + tt.schema + `}}}}`:                  "chat",
+			`{"messages":[],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object",` + tt.schema + `}}}]}`: "chat",
+			`{"messages":[],"tools":[{"name":"f","input_schema":{"type":"object",` + tt.schema + `}}]}`:                              "messages",
+		} {
+			if _, _, err := check(route, []byte(body), llama); code(err) != tt.want {
+				t.Errorf("%s, %d bytes, %.60s: %v, want %q", route, len(body), body, err, tt.want)
+			}
+		}
+	}
+}

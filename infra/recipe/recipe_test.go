@@ -356,6 +356,9 @@ private
 private end of a line that was cut
 1.10.049.018 W common_sampler_types_from_names: unable to match sampler by name 'private
 private'
+1.10.255.143 E anthropic string not as expected: x-anthropic-billing-header: cch=private
+1.10.302.733 E slot     iterate: id  0 | task 7 | got exception: Unexpected empty grammar stack after accepting piece: private (99)
+1.10.302.734 E Tool call mismatch: prev='private' new='private'
 1.11.565.348 I slot launch_slot_: id  0 | task 7 | processing task
 /src/ggml/src/ggml.c:1234: GGML_ASSERT(a->ne[0] == b->ne[0]) failed
 #1  0x00007f0000000000 in ggml_abort ()

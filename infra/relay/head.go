@@ -38,7 +38,7 @@ var headParsers = sync.Pool{New: func() any {
 // same way; its errors never quote the head.
 func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
 	http11 := bytes.HasPrefix(head, []byte("HTTP/1.1 "))
-	if !http11 && !bytes.HasPrefix(head, []byte("HTTP/1.0 ")) || !hasStatus(head[len("HTTP/1.1 "):]) || !crlfOnly(head) {
+	if !http11 && !bytes.HasPrefix(head, []byte("HTTP/1.0 ")) || !hasStatus(head[len("HTTP/1.1 "):]) || !plainLines(head) {
 		return errHead
 	}
 	p := headParsers.Get().(*headParser)
@@ -76,11 +76,15 @@ func headEnd(b []byte, from int) int {
 	return 0
 }
 
-// crlfOnly reports that each line ends in CRLF and that neither byte stands anywhere else.
-func crlfOnly(head []byte) bool {
+// plainLines reports that each line ends in CRLF, that neither byte stands anywhere else, and that no white space stands
+// before a field's colon: some parsers take it for a part of the name.
+func plainLines(head []byte) bool {
 	for len(head) > 0 {
 		i := bytes.IndexByte(head, '\n')
 		if i <= 0 || bytes.IndexByte(head[:i], '\r') != i-1 {
+			return false
+		}
+		if colon := bytes.IndexByte(head[:i], ':'); colon > 0 && (head[colon-1] == ' ' || head[colon-1] == '\t') {
 			return false
 		}
 		head = head[i+1:]

@@ -26,8 +26,9 @@ const (
 	// coreLimit turns core dumps off. Unlike 0 it also stops those that the kernel would give to a program (core(5)).
 	coreLimit = 1
 	// stackLimit is the size in bytes of the stacks of engines' threads. llama.cpp's tokenizers recurse for each character
-	// of a long word; glibc's usual 8 MiB end at some 20,000. Only what a thread touches takes memory.
-	stackLimit = 64 << 20
+	// of a long word, and its parsers for each bracket and space of an answer; glibc's usual 8 MiB end at some 20,000. Only what a
+	// thread touches takes memory.
+	stackLimit = 256 << 20
 )
 
 // A Sandbox starts engines confined. It is safe for concurrent use.
