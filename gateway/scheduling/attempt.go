@@ -105,6 +105,10 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if _, ok := c.Model(n.model); !ok {
 		return "", refused(api.UnknownModel(n.model))
 	}
+	if h := s.Hosts[n.host]; n.moving != "" && h != nil && (h.State == policy.Ready || h.State == policy.Draining) {
+		n.moving = "" // it is back
+		return "", &step{do: rest}
+	}
 	avoid := avoiding(shunned)
 	for _, name := range n.leaving {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -144,7 +145,7 @@ func (g *Gate) ask(gr *group) step {
 	}
 	g.mu.Lock()
 	want := gr.attempt.want(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
-	if h := s.Hosts[host]; gr.attempt.stale >= strictTries && h != nil {
+	if h := s.Hosts[host]; gr.attempt.stale >= strictTries && h != nil && h.State != policy.Lost {
 		want.HostState, want.Revision = h.State, s.RevisionOf("", gr.model)
 	}
 	g.mu.Unlock()
@@ -164,19 +165,28 @@ func (g *Gate) ask(gr *group) step {
 // same state: what has to go for a load is its runner's decision anyway.
 const strictTries = 2
 
+// placeTries is how many hosts of a large pool are looked at for one decision.
+const placeTries = 3
+
 // place chooses a host by what was just read: uses of models raise no event, so the mirror may lag and show the wrong victim as
 // the least recently used. Of a large pool only the chosen host is read anew, and then the choice is made again; what it
-// refuses or postpones, it does with the whole pool in view. A step is returned in place of a host.
+// refuses or postpones, or changes its mind about, it decides with the whole pool in view. A step is returned in place of a host.
 func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err error) {
-	s = g.mirror.Snapshot()
-	if s.Large() {
-		if host, v = g.chooseOn(s, gr); v == nil {
+	if s = g.mirror.Snapshot(); s.Large() {
+		host, v = g.chooseOn(s, gr)
+		for range placeTries {
+			if v != nil || host == "" {
+				break
+			}
 			if s, err = g.mirror.RefreshHosts(g.life, []string{host}, gr.model); err != nil {
 				return nil, "", nil, err
 			}
-			host, v = g.chooseOn(s, gr)
+			read := host
+			if host, v = g.chooseOn(s, gr); host == read && v == nil {
+				return s, host, nil, nil
+			}
 		}
-		if v == nil || v.do != ask && v.err == nil {
+		if v != nil && v.do != ask && v.err == nil {
 			return s, host, v, nil
 		}
 	}

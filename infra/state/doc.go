@@ -30,7 +30,7 @@
 //	                                                                                 addr
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner, what   -      hosts with a record of the model or a
-//	                                       ends tickets                              load of it, and some that had one
+//	                                       ends tickets                              ticket of it
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
 //	                                                                                 backend_url, pid, in_flight …;
 //	                                                                                 of <m>~<pid>, a copy whose catalogue

@@ -206,14 +206,14 @@ func (h *history) checkHosts(p *picture) {
 		slices.Sort(records)
 		slices.Sort(ranked)
 		for _, m := range h.models {
-			for _, place := range p.places(m) {
-				at := p.hashes[place]["host"]
-				if strings.HasPrefix(place, "model:") {
-					at = strings.TrimSuffix(strings.TrimPrefix(place, "model:"), ":"+m)
-				}
-				if !slices.Contains(p.sets["copies:"+m], at) {
-					h.fail("%s is not among the copies of %s: %v", place, m, p.sets["copies:"+m])
-				}
+			has := p.hashes["model:"+name+":"+m] != nil || slices.ContainsFunc(slices.Concat(p.lists["queue:"+name], begun), func(id string) bool {
+				return p.hashes["ticket:"+id]["model"] == m
+			})
+			load := slices.ContainsFunc(p.places(m), func(place string) bool {
+				return place == "model:"+name+":"+m || p.hashes[place]["host"] == name
+			})
+			if listed := slices.Contains(p.sets["copies:"+m], name); load && !listed || listed && !has {
+				h.fail("%s: models %v, copies of %s %v", name, models, m, p.sets["copies:"+m])
 			}
 		}
 		if !slices.Equal(records, models) || !slices.Equal(ranked, models) {

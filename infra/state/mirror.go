@@ -1,42 +1,44 @@
 package state
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"reveille/infra/policy"
 )
 
 // Events may be lost, so a mirror also looks by itself.
 const (
 	repairEvery = 5 * time.Second  // at a small pool; at what has changed in a large one
-	rereadEvery = time.Minute      // at each host of a large pool
-	hostEvery   = 15 * time.Second // at the host of a host's mirror, which beats also tell of changes
+	rereadEvery = time.Minute      // at the whole of a large pool
+	hostEvery   = 15 * time.Second // at the host of a host's mirror, of whose changes beats tell, too
 )
 
-// Mirror is a copy of the pool in memory, or of one host. The revision of a model in it is never newer than the records of the
-// hosts that have the model, so a decision made on hosts that were read at different times is refused if they contradict each other. An event has it read the host again that the event names; what an event
+// Mirror is a copy of the pool in memory, or of one host. An event has it read the host again that the event names; what an event
 // was lost of is found at intervals. Reading it never waits. It is safe for concurrent use; run Run in one goroutine.
+//
+// It reads one at a time, so what it read last is newest, and a model's revision is never newer than the records of the hosts
+// that have the model: decisions on hosts that were read at different times are refused where those contradict each other.
 type Mirror struct {
-	store *Store
-	host  string // the only one, "" for all
-	onEvt func(Event)
+	store   *Store
+	host    string // the only one, "" for all
+	onEvt   func(Event)
+	reading chan struct{} // capacity 1: held over a read
 
 	current atomic.Pointer[Snapshot]
 	dirty   chan struct{} // capacity 1: something is due
 
-	mu      sync.Mutex
-	changed chan struct{}     // closed and replaced with every new snapshot
-	begun   uint64            // reads begun
-	whole   uint64            // the newest read of the whole pool
-	parts   map[string]uint64 // newer reads of hosts and of models' revisions, by the name of the revision
-	unnamed int               // hosts of the pool that have no proper name
-
-	due      map[string]bool // hosts to be read
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced with every new snapshot
+	begun    uint64        // reads of everything that have begun
+	ended    uint64        // the last of them that has ended well
+	whole    time.Time     // when that was
+	unnamed  int           // hosts of the pool that have no proper name
+	due      map[string]bool
 	dueWhole bool
 }
 
@@ -47,8 +49,7 @@ func NewMirror(store *Store, onEvent func(Event)) *Mirror { return NewHostMirror
 // NewHostMirror makes a mirror of one host, which hears only the events of that host and of the whole pool.
 func NewHostMirror(store *Store, host string, onEvent func(Event)) *Mirror {
 	m := &Mirror{
-		store: store, host: host, onEvt: onEvent, dirty: make(chan struct{}, 1), changed: make(chan struct{}),
-		parts: map[string]uint64{}, due: map[string]bool{},
+		store: store, host: host, onEvt: onEvent, reading: make(chan struct{}, 1), dirty: make(chan struct{}, 1), changed: make(chan struct{}), due: map[string]bool{},
 	}
 	m.current.Store(&Snapshot{Hosts: map[string]*HostRecord{}, revisions: map[string]uint64{}})
 	return m
@@ -65,107 +66,84 @@ func (m *Mirror) Changed() <-chan struct{} {
 	return m.changed
 }
 
-// Refresh reads everything and returns a snapshot in which no host is older than that. Of reads that overlap, the one begun
-// last counts for each host: clocks and revisions cannot order them, since both may go back when another Redis takes over.
+// Refresh reads everything and returns a snapshot in which nothing is older than the call. Calls during a read share the
+// next one.
 func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 	if m.host != "" {
 		return m.RefreshHosts(ctx, []string{m.host})
 	}
-	turn := m.begin()
-	s, err := m.store.Snapshot(ctx)
-	if err != nil {
-		return nil, err
+	m.mu.Lock()
+	asked := m.begun
+	m.mu.Unlock()
+	select {
+	case m.reading <- struct{}{}:
+		defer func() { <-m.reading }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	return m.takeWhole(turn, s), nil
+	m.mu.Lock()
+	shared := m.ended > asked
+	m.mu.Unlock()
+	if shared {
+		return m.Snapshot(), nil
+	}
+	return m.readWhole(ctx)
 }
 
 // RefreshHosts is Refresh for some hosts, and for those that have copies or loads of some models. Only after one of the two do
 // decisions on these models carry a revision that is not stale.
 func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...string) (*Snapshot, error) {
-	turn := m.begin()
-	s, err := m.store.SnapshotOf(ctx, hosts, models)
+	select {
+	case m.reading <- struct{}{}:
+		defer func() { <-m.reading }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	part, err := m.store.SnapshotOf(ctx, hosts, models)
 	if err != nil {
 		return nil, err
 	}
-	return m.takePart(turn, s), nil
-}
-
-func (m *Mirror) begin() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.begun++
-	return m.begun
-}
-
-// takeWhole takes over a read of the whole pool, but for the hosts that a read begun later has shown.
-func (m *Mirror) takeWhole(turn uint64, s *Snapshot) *Snapshot {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	old := m.current.Load()
-	if turn < m.whole {
-		return old
+	old := m.Snapshot()
+	if m.host == "" && part.Epoch != old.Epoch {
+		return m.readWhole(ctx) // the pool is another one, or was never read
 	}
-	m.whole, m.unnamed = turn, s.count-len(s.Hosts)
-	maps.DeleteFunc(m.parts, func(_ string, read uint64) bool { return read < turn })
-	for name := range m.parts {
-		s.take(old, name)
-	}
-	if len(m.parts) > 0 {
-		for name, rev := range s.revisions {
-			if strings.HasPrefix(name, ofModel) {
-				s.revisions[name] = min(rev, old.revisions[name])
-			}
-		}
-	}
-	m.publishLocked(s)
-	return s
-}
-
-// takePart takes over a read of some hosts and revisions.
-func (m *Mirror) takePart(turn uint64, part *Snapshot) *Snapshot {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	old := m.current.Load()
 	s := *part
 	s.Saved, s.Runtime = old.Saved, old.Runtime
 	s.Hosts, s.revisions = maps.Clone(old.Hosts), maps.Clone(old.revisions)
-	all := true
-	for name := range part.revisions {
-		if !strings.HasPrefix(name, ofModel) && !m.isNewLocked(turn, name) {
-			all = false
+	maps.Copy(s.revisions, part.revisions)
+	for _, host := range part.asked {
+		if h := part.Hosts[host]; h != nil {
+			s.Hosts[host] = h
+		} else {
+			delete(s.Hosts, host)
+			delete(s.revisions, ofHost+host)
 		}
 	}
-	for name := range part.revisions {
-		if m.isNewLocked(turn, name) && (all || !strings.HasPrefix(name, ofModel)) {
-			m.parts[name] = turn
-			s.take(part, name)
-		}
-	}
-	if m.host == "" && (s.count-len(s.Hosts) != m.unnamed || s.Epoch != old.Epoch) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.host == "" && s.count-len(s.Hosts) != m.unnamed {
 		m.dueWhole = true
 		m.notify()
 	}
 	m.publishLocked(&s)
-	return &s
+	return &s, nil
 }
 
-// isNewLocked reports whether a read of what a revision is of was begun after the one that is shown.
-func (m *Mirror) isNewLocked(turn uint64, revision string) bool {
-	return turn > max(m.whole, m.parts[revision])
-}
-
-// take takes over from another snapshot what a revision is of: a host, or only the revision.
-func (s *Snapshot) take(from *Snapshot, revision string) {
-	s.revisions[revision] = from.revisions[revision]
-	host, is := strings.CutPrefix(revision, ofHost)
-	if !is {
-		return
+// readWhole reads the whole pool. The caller holds reading.
+func (m *Mirror) readWhole(ctx context.Context) (*Snapshot, error) {
+	m.mu.Lock()
+	m.begun++
+	turn := m.begun
+	m.mu.Unlock()
+	s, err := m.store.Snapshot(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if h := from.Hosts[host]; h != nil {
-		s.Hosts[host] = h
-	} else {
-		delete(s.Hosts, host)
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ended, m.whole, m.unnamed = turn, time.Now(), s.count-len(s.Hosts)
+	m.publishLocked(s)
+	return s, nil
 }
 
 func (m *Mirror) publishLocked(s *Snapshot) {
@@ -208,20 +186,18 @@ func (m *Mirror) Run(ctx context.Context) {
 // heard notes what an event makes due.
 func (m *Mirror) heard(e Event) {
 	switch {
-	case e.Kind == "sync", e.Kind == "settings" && m.host == "":
+	case e.Kind == "sync", e.Host == "" && m.host == "":
 		m.readAll()
-	case e.Kind == "settings": // none of a host's
-	default:
+	case m.host != "" && e.Kind == "settings": // none of a host's
+	case m.host != "" || isName(e.Host):
 		m.mu.Lock()
+		defer m.mu.Unlock()
 		if m.host != "" {
 			m.due[m.host] = true // a change of the catalogue shows with any host
-		} else if e.Host == "" {
-			m.dueWhole = true
 		} else {
 			m.due[e.Host] = true
 		}
 		m.notify()
-		m.mu.Unlock()
 	}
 }
 
@@ -240,31 +216,32 @@ func (m *Mirror) Expect(revision uint64) {
 	}
 }
 
-// repair makes due what is to be read at an interval: a small pool whole; of a large one the hosts that have changed, and in turn
-// all others, whose times and counts of open requests change without a revision.
+// repair makes due what is to be read at an interval: a small pool whole; of a large one the hosts that have changed, were lost or
+// are back, and less often all of it, since uses and counts of open requests change without a revision.
 func (m *Mirror) repair(ctx context.Context) {
 	s := m.Snapshot()
-	if !s.Large() {
+	m.mu.Lock()
+	recent := time.Since(m.whole) < rereadEvery
+	m.mu.Unlock()
+	if !s.Large() || !recent {
 		m.readAll()
 		return
 	}
-	hosts, revisions, err := m.store.revisions(ctx)
-	if err != nil || revisions[ofPool] != s.revisions[ofPool] || len(hosts) != len(s.Hosts) {
+	now, err := m.store.pulses(ctx)
+	if err != nil || now.epoch != s.Epoch || now.revisions[ofPool] != s.revisions[ofPool] || len(now.hosts) != len(s.Hosts) {
 		m.readAll()
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	slices.SortFunc(hosts, func(a, b string) int { return cmp.Compare(m.parts[ofHost+a], m.parts[ofHost+b]) })
-	turn := 1 + len(hosts)*int(repairEvery)/int(rereadEvery)
-	for i, host := range hosts {
-		if i < turn || s.Hosts[host] == nil || revisions[ofHost+host] != s.revisions[ofHost+host] {
+	for host, state := range now.hosts {
+		if h := s.Hosts[host]; h == nil || (h.State == policy.Lost) != (state == policy.Lost) || now.revisions[ofHost+host] != s.revisions[ofHost+host] {
 			m.due[host] = true
 		}
 	}
 }
 
-// readDue reads what is due. The breaker logs errors; what is due stays so, and the next event, tick or reconnection tries again.
+// readDue reads what is due. The breaker logs errors; then all is due at the next event, tick or reconnection.
 func (m *Mirror) readDue(ctx context.Context) {
 	m.mu.Lock()
 	whole := m.dueWhole || m.host == "" && len(m.due) > pageHosts

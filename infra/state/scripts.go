@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -73,16 +74,16 @@ type scripts struct {
 
 func newScripts() scripts {
 	tickets := []string{"models", "tickets"}
-	hosts := append(tickets, "hosts")
+	hosts := slices.Concat(tickets, []string{"hosts"})
 	return scripts{
-		register: newScript("register", hosts...), beat: newScript("beat", append(hosts, "catalog")...), hostState: newScript("host_state", hosts...),
+		register: newScript("register", hosts...), beat: newScript("beat", slices.Concat(hosts, []string{"catalog"})...), hostState: newScript("host_state", hosts...),
 		forget: newScript("forget", hosts...), repair: newScript("repair", hosts...),
 		modelPut: newScript("model_put", "models"), modelDrop: newScript("model_drop", "models"), touch: newScript("touch"),
 		acquire: newScript("acquire", hosts...), renew: newScript("renew", hosts...), leave: newScript("leave", tickets...),
 		begin: newScript("begin", tickets...), pulled: newScript("pulled"), finish: newScript("finish", tickets...),
 		wake: newScript("wake", tickets...), claim: newScript("claim", hosts...),
-		commitSleep: newScript("sleep_commit", "sleeping"), confirmSleep: newScript("sleep_confirm", append(hosts, "sleeping")...),
-		cancelSleep: newScript("sleep_cancel", append(hosts, "sleeping")...),
+		commitSleep: newScript("sleep_commit", "sleeping"), confirmSleep: newScript("sleep_confirm", slices.Concat(hosts, []string{"sleeping"})...),
+		cancelSleep: newScript("sleep_cancel", slices.Concat(hosts, []string{"sleeping"})...),
 		stop:        newScript("sleep_stop", "sleeping"), endStop: newScript("sleep_end", "sleeping"),
 		snapshot: newScript("snapshot", "catalog"), record: newScript("record", "catalog"), catalogPut: newScript("catalog_put"),
 	}

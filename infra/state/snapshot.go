@@ -30,8 +30,9 @@ type Snapshot struct {
 	Saved    map[string]string // the table SavedOptions; signed, see Store.All
 	Runtime  map[string]string // the table Runtime, likewise
 
-	count     int  // hosts of the pool, those that are not in Hosts included
-	misnamed  bool // a name was left out
+	count     int      // hosts of the pool, those that are not in Hosts included
+	asked     []string // hosts that a part of the pool was read of
+	misnamed  bool     // a name was left out
 	revisions map[string]uint64
 }
 
@@ -151,13 +152,25 @@ func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapsh
 	return out, err
 }
 
-// revisions reads the names of all hosts, and all revisions.
-func (s *Store) revisions(ctx context.Context) (hosts []string, revisions map[string]uint64, err error) {
+// pulses is what tells whether hosts are to be read again.
+type pulses struct {
+	epoch     string
+	hosts     map[string]policy.HostState // Lost, or any other
+	revisions map[string]uint64
+}
+
+func (s *Store) pulses(ctx context.Context) (pulses, error) {
 	out, top, err := s.readSnapshot(ctx, 0, "")
 	if err != nil {
-		return nil, nil, err
+		return pulses{}, err
 	}
-	return names(top[7], out), out.revisions, nil
+	p := pulses{epoch: out.Epoch, hosts: map[string]policy.HostState{}, revisions: out.revisions}
+	for part := range slices.Chunk(list(top[7]), 3) {
+		if name := text(part[0]); len(part) == 3 && isName(name) {
+			p.hosts[name] = hostRecord(name, map[string]string{"state": text(part[1]), "seen_ms": text(part[2])}, out.NowMS).State
+		}
+	}
+	return p, nil
 }
 
 // names are the proper ones of a list.
@@ -189,6 +202,9 @@ func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *
 	}
 	for name, rev := range fields(top[6]) {
 		out.revisions[name] = uint64(Number(rev))
+		if host, is := strings.CutPrefix(name, ofHost); is {
+			out.asked = append(out.asked, host)
+		}
 	}
 	for _, h := range list(top[5]) {
 		parts := list(h)

@@ -221,7 +221,10 @@ func (s stop) apply(p *pool, at moment) answer {
 		return answer{verdict: "gone"}
 	case s.Verb == "hold", s.Verb == "stop" && !p.busy():
 		p.hold(s.Sweep, s.Token, at)
-		p.stopping = p.stopping || s.Verb == "stop"
+		if s.Verb == "stop" {
+			p.stopping = true
+			p.changed(at)
+		}
 		return answer{verdict: "ok"}
 	}
 	if p.power.token == s.Token {
@@ -239,6 +242,7 @@ func (s stop) apply(p *pool, at moment) answer {
 	if s.Verb == "done" {
 		p.sleep = 0
 	}
+	p.changed(at)
 	return answer{verdict: "ok"}
 }
 

@@ -7,7 +7,7 @@
 -- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'} | {'no type'}.
 -- A ticket that ended so before is 'gone', with those who waited then and whose lease still runs: the first answer may
 -- have been lost. One that ended otherwise, or is not there, is 'gone' without any.
--- Invariant: a ticket ends once; the first outcome stays.
+-- Invariant: a ticket ends once; the first outcome stays. Records are written also for a ticket that is gone.
 local h, id, fields, models = ARGV[2], ARGV[4], cjson.decode(ARGV[6]), cjson.decode(ARGV[8])
 local key = P .. 'ticket:' .. id
 local o = owner(h, ARGV[3])

@@ -20,5 +20,6 @@ if outcome == 'done' then
 elseif outcome == 'failed' then
   redis.call('HSET', key, 'error', ARGV[6])
 end
+changed(h)
 publish({kind = 'host', host = h, state = 'asleep', reason = outcome})
 return {'ok', sleep}

@@ -17,6 +17,7 @@ end
 take_power(h, who, sleep, ARGV[5])
 if ARGV[6] == 'begin' then
   redis.call('HSET', P .. 'host:' .. h, 'stop_ms', num(NOW))
+  changed(h)
   publish({kind = 'host', host = h, state = 'asleep', reason = 'stop'})
 end
 return {'ok', sleep}

@@ -7,14 +7,19 @@
 -- A host is {name, fields, models, tickets}; models are id, fields, … and tickets id, waiters, fields, …, in their order: what has begun,
 -- the load first, then the queue. Fields are as HGETALL has them, none for a record that is gone. A host that is asked for and not in
 -- the pool is left out. Revisions are name, number, … of `pool`, `h:` hosts and `m:` models. Further hosts are the names of those that
--- were too many. The last two are signed tables, as record returns them, and {} where hosts are named or none are to be described.
+-- were too many; where none are to be described, name, state, seen_ms, … of each. The last two are signed tables, as record returns them, and {} where hosts are named or none are to be described.
 -- Invariant: reads only, all in one step.
 local all = ARGV[4] == ''
 local tables = all and ARGV[3] ~= '0'
 local names, further, revs, count = {}, {}, {}, redis.call('SCARD', P .. 'hosts')
 if all then
   for i, h in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
-    if i <= tonumber(ARGV[3]) then names[i] = h else further[#further + 1] = h end
+    if i <= tonumber(ARGV[3]) then names[i] = h
+    elseif tables then further[#further + 1] = h
+    else
+      local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'seen_ms')
+      for _, v in ipairs({h, f[1] or '', f[2] or ''}) do further[#further + 1] = v end
+    end
   end
   revs = redis.call('HGETALL', P .. 'revs')
 else
@@ -28,8 +33,9 @@ else
     if i < 5 + tonumber(ARGV[4]) then
       ask(ARGV[i])
     else
-      asked[#asked + 1] = 'm:' .. ARGV[i]
-      for _, h in ipairs(redis.call('SMEMBERS', P .. 'copies:' .. ARGV[i])) do ask(h) end
+      local at = redis.call('SMEMBERS', P .. 'copies:' .. ARGV[i])
+      for _, h in ipairs(at) do ask(h) end
+      if #names < tonumber(ARGV[3]) then asked[#asked + 1] = 'm:' .. ARGV[i] end -- else some may be missing
     end
   end
   for i, rev in ipairs(redis.call('HMGET', P .. 'revs', unpack(asked))) do

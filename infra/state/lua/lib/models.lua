@@ -1,9 +1,14 @@
 -- Functions on the records of models. Needs base.
 
--- left notes that a host has no record of a model, or no load of it, any more. While anything is queued there, which may be
--- a load of it, the host stays among those that are read for the model.
+-- left takes a host out of those that have a model when it has neither a record nor a ticket of it any more.
 local function left(h, m)
-  if redis.call('EXISTS', P .. 'model:' .. h .. ':' .. m, P .. 'queue:' .. h, P .. 'begun:' .. h) == 0 then redis.call('SREM', P .. 'copies:' .. m, h) end
+  if redis.call('EXISTS', P .. 'model:' .. h .. ':' .. m) == 1 then return end
+  for _, ids in ipairs({redis.call('LRANGE', P .. 'queue:' .. h, 0, -1), redis.call('SMEMBERS', P .. 'begun:' .. h)}) do
+    for _, id in ipairs(ids) do
+      if redis.call('HGET', P .. 'ticket:' .. id, 'model') == m then return end
+    end
+  end
+  redis.call('SREM', P .. 'copies:' .. m, h)
 end
 
 -- drop_model forgets a model of a host: record, LRU place, membership.
@@ -34,7 +39,7 @@ local function put_model(h, m, fields)
   for k, v in pairs(fields) do flat[#flat + 1] = k; flat[#flat + 1] = v end
   redis.call('HSET', key, unpack(flat))
   redis.call('SADD', P .. 'models:' .. h, m)
-  redis.call('SADD', P .. 'copies:' .. m, h)
+  if (fields.retired or '') == '' then redis.call('SADD', P .. 'copies:' .. m, h) end
   if old[1] and old[1] ~= fields.type then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. old[1], m) end
   redis.call('ZADD', P .. 'lru:' .. h .. ':' .. fields.type, 'GT', num(used), m)
 end
