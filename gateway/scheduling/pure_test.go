@@ -3,6 +3,8 @@ package scheduling
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,11 +99,12 @@ func TestView(t *testing.T) {
 		"woken": {Name: "woken", State: "asleep", Driver: "wol", Devices: "?", Limits: "?", Seats: "?"},
 	}}
 	v := placement.View{Catalog: c, Refused: "m0"}.Pool(s)
+	slices.SortFunc(v.Hosts, func(a, b policy.Host) int { return strings.Compare(a.Name, b.Name) })
 	var names []string
 	for _, h := range v.Hosts {
 		names = append(names, h.Name)
 	}
-	if len(names) != 3 || names[0] != "a" || names[1] != "woken" || names[2] != "b" {
+	if len(names) != 3 || names[0] != "a" || names[1] != "b" || names[2] != "woken" {
 		t.Fatalf("hosts %v", names)
 	}
 	a := v.Hosts[0]
@@ -114,7 +117,7 @@ func TestView(t *testing.T) {
 	if r := a.Residents[0]; !r.Closed || !r.Pinned || r.Devices != policy.NPU || r.Memory != 5 {
 		t.Errorf("resident: %+v", r)
 	}
-	if v.Hosts[1].Limits != policy.Uniform(1) || v.Hosts[2].State != policy.Asleep {
+	if v.Hosts[2].Limits != policy.Uniform(1) || v.Hosts[1].State != policy.Asleep {
 		t.Errorf("%+v", v.Hosts[1:])
 	}
 }
