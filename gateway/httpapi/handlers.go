@@ -92,6 +92,14 @@ var handlers = map[string]handler{
 	"ollama_blobs":  notServed,
 }
 
+func init() {
+	for _, r := range api.Routes() {
+		if handlers[r.Name] == nil {
+			panic("httpapi: there is no handler for the route " + r.Name)
+		}
+	}
+}
+
 func notServed(*Server, *request) error {
 	return api.New(api.NotSupported, "This route is known but not served by this gateway.")
 }

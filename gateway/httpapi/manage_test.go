@@ -13,13 +13,8 @@ import (
 	"reveille/gateway/api"
 )
 
-// Every route of the table has a handler, and every handler has a route.
-func TestEveryRouteHasAHandler(t *testing.T) {
-	for _, route := range api.Routes() {
-		if handlers[route.Name] == nil {
-			t.Errorf("route %s has no handler", route.Name)
-		}
-	}
+// Every handler has a route; that every route has a handler is checked at the start.
+func TestEveryHandlerHasARoute(t *testing.T) {
 	for name := range handlers {
 		if !slices.ContainsFunc(api.Routes(), func(r api.Route) bool { return r.Name == name }) {
 			t.Errorf("handler %s serves no route", name)

@@ -11,10 +11,10 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestLargeEvents publishes events of 136 MiB on a pool's channel. Gateway and runner do not take them into memory, listen again
+// TestLargeEvents publishes events of 136 MiB on a pool's channels, those of gateways and of runners. Gateway and runner do not take them into memory, listen again
 // and serve.
 func TestLargeEvents(t *testing.T) {
-	const channel, growth = "rv:{main}:events", 64 << 20
+	const growth = 64 << 20
 	server := testenv.StartRedis(t)
 	url, secret := "redis://"+server.Addr+"/0", strings.Repeat("s", 32)
 	g := testenv.StartGateway(t, url, secret, calls.Catalogue{"m": "llm"}.YAML(""))
@@ -43,8 +43,10 @@ func TestLargeEvents(t *testing.T) {
 	event := `{"kind":"host","host":"h","state":"` + strings.Repeat("x", 136<<20) + `"}`
 	for range 3 {
 		listeners()
-		if n := rdb.Publish(ctx, channel, event).Val(); n != 2 {
-			t.Errorf("%d processes were sent an event, want 2", n)
+		for _, channel := range []string{"rv:{main}:events", "rv:{main}:events:pool"} {
+			if n := rdb.Publish(ctx, channel, event).Val(); n != 1 {
+				t.Errorf("%d processes were sent an event on %s, want 1", n, channel)
+			}
 		}
 	}
 	listeners()

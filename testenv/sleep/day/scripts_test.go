@@ -84,14 +84,14 @@ func (s *scripts) alive(h *host) {
 	}
 }
 
-// revision is the pool's, which a placement names.
-func (s *scripts) revision() uint64 {
+// snapshot is the pool as decisions see it.
+func (s *scripts) snapshot() *state.Snapshot {
 	s.t.Helper()
-	n, err := s.rdb.Get(s.t.Context(), prefix+"rev").Uint64()
-	if !errors.Is(err, redis.Nil) {
-		s.must("revision", err)
+	snap, err := s.store.Snapshot(s.t.Context())
+	if err != nil {
+		s.must("snapshot", err)
 	}
-	return n
+	return snap
 }
 
 func (s *scripts) place(l *load) {
@@ -99,7 +99,7 @@ func (s *scripts) place(l *load) {
 	s.alive(l.host)
 	model := s.w.catalog[l.model].ID
 	want := state.Want{
-		Gateway: gateway, Model: model, Host: l.host.Name, Revision: s.revision(), Operation: l.id, Background: true,
+		Gateway: gateway, Model: model, Host: l.host.Name, Revision: s.snapshot().RevisionOf(l.host.Name, model), Operation: l.id, Background: true,
 		Refused: slices.ContainsFunc(s.w.hosts, func(h *host) bool { return resident(h, model) != nil }), // by a copy that is closed
 	}
 	got, err := s.store.Acquire(s.t.Context(), want)
@@ -122,7 +122,7 @@ func (s *scripts) place(l *load) {
 // attach asks for a ticket that is there: its gateway repeats the call, whose revision is old by now, and another gateway
 // wants the same model. Both find the ticket, get no duty, and change nothing.
 func (s *scripts) attach(want state.Want, ticket string) {
-	before := s.revision()
+	before := s.snapshot().Revision
 	other := state.Want{Gateway: "other", Model: want.Model, Background: true, Refused: want.Refused}
 	for _, w := range []state.Want{want, other} { // 26, 10
 		again, err := s.store.Acquire(s.t.Context(), w)
@@ -131,7 +131,7 @@ func (s *scripts) attach(want state.Want, ticket string) {
 			s.t.Fatalf("%s attaches to %+v, not to %s", w.Gateway, again, ticket)
 		}
 	}
-	if now := s.revision(); now != before {
+	if now := s.snapshot().Revision; now != before {
 		s.t.Fatalf("attaching moved the revision from %d to %d", before, now)
 	}
 }
@@ -197,7 +197,7 @@ func (s *scripts) asleep(h *host) {
 	s.changed = append(s.changed, h)
 	ctx := s.t.Context()
 	s.alive(h)
-	revision := s.revision()
+	revision := s.snapshot().RevisionOf(h.Name, "")
 	active, err := s.rdb.HGet(ctx, prefix+"host:"+h.Name, "active_ms").Result()
 	s.must("last activity", err)
 	token, err := s.store.CommitSleep(ctx, h.Name, "sweep", revision, active)
