@@ -92,12 +92,14 @@ var handlers = map[string]handler{
 	"ollama_blobs":  notServed,
 }
 
-func init() {
+// served returns the handlers. Every route has one.
+func served() map[string]handler {
 	for _, r := range api.Routes() {
 		if handlers[r.Name] == nil {
 			panic("httpapi: there is no handler for the route " + r.Name)
 		}
 	}
+	return handlers
 }
 
 func notServed(*Server, *request) error {

@@ -122,7 +122,7 @@ func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{
 		cfg: cfg, log: cfg.Log, watcher: relay.NewWatcher(0), set: metrics.NewSet(),
-		tables: newTables(cfg.Store), started: time.Now(), handlers: handlers,
+		tables: newTables(cfg.Store), started: time.Now(), handlers: served(),
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
