@@ -34,8 +34,12 @@ func Shipped() Set {
 
 // Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. It
 // refuses unknown fields with their line. What it returns is not complete yet: see [Set.With].
-func Parse(data []byte) (map[string]Recipe, error) {
-	var out map[string]Recipe
+func Parse(data []byte) (out map[string]Recipe, err error) {
+	defer func() {
+		if v := recover(); v != nil { // of go-yaml v1.19.2: a tag where a list should be
+			out, err = nil, fmt.Errorf("recipes: the text cannot be read as YAML: %v", v)
+		}
+	}()
 	if err := yaml.UnmarshalWithOptions(data, &out, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("recipes: %w", err)
 	}
