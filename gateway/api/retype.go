@@ -140,7 +140,6 @@ var requestFaults = []fault{
 	{ContextLengthExceeded, []string{"exceed", "context size"}, ""},
 	{ContextLengthExceeded, []string{"exceed", "context length"}, ""},
 	{ContextLengthExceeded, []string{"exceed", "context window"}, ""},
-	{ContextLengthExceeded, []string{"context size has been exceeded"}, ""},
 	{ContextLengthExceeded, []string{"maximum context length"}, ""},
 	{ContextLengthExceeded, []string{"larger than the max context size"}, ""},
 	{ContextLengthExceeded, []string{"too large to process", "batch size"}, ""},
@@ -183,6 +182,8 @@ var requestFaults = []fault{
 var engineFaults = []fault{
 	{EngineOutOfMemory, []string{"bad_alloc"}, "The model's engine has no memory left for this request."},
 	{ModelLoading, []string{"loading model"}, ""},
+	// llama-server's word when the sequences that share its context have filled it. One that is too long by itself is refused at its start.
+	{Overloaded, []string{"context size has been exceeded"}, "Other requests use the model's context; there is no room beside them now."},
 	{BadEngineReply, []string{"output that does not match the expected"}, "The model's output does not have the form of its chat template; another seed or prompt may help."},
 }
 
@@ -210,14 +211,14 @@ func classify(status int, r reply) (k Kind, answer int, certain bool, say string
 		return k, status, true, "" // a runner speaks our own table
 	}
 	text := strings.ToLower(r.message + "\n" + r.typ)
+	if f, ok := find(engineFaults, text); ok && status >= 500 {
+		return f.kind, f.kind.Status(), true, f.message(r.message)
+	}
 	if f, ok := find(requestFaults, text); ok {
 		if status >= 500 {
 			status = http.StatusBadRequest
 		}
 		return f.kind, status, true, f.message(r.message)
-	}
-	if f, ok := find(engineFaults, text); ok && status >= 500 {
-		return f.kind, f.kind.Status(), true, f.message(r.message)
 	}
 	if status >= 500 && oom.Says(r.message) {
 		return EngineOutOfMemory, EngineOutOfMemory.Status(), true, ""

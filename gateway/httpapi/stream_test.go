@@ -190,7 +190,7 @@ func TestStreamErrors(t *testing.T) {
 func TestErrorEvents(t *testing.T) {
 	const (
 		engine   = `data: {"error":{"code":500,"message":"Context size has been exceeded at 10.1.2.3:8080.","type":"server_error"}}` + "\n\n"
-		overflow = `"type":"invalid_request_error","param":null,"code":"context_length_exceeded"}}` + "\n\n"
+		full     = `"type":"server_error","param":null,"code":"overloaded"}}` + "\n\n"
 		runner   = `data: {"error":{"code":"draining","message":"The model was unloaded.","param":null,"type":"server_error"}}` + "\n\n"
 		messages = `{"model":"chat","messages":[{}],"max_tokens":5,"stream":true}`
 	)
@@ -198,8 +198,8 @@ func TestErrorEvents(t *testing.T) {
 		path, body, events string
 		want               string
 	}{
-		"of an engine":         {chatPath, chatLive, engine, overflow},
-		"of an engine, in two": {chatPath, chatLive, engine[:40] + "BREATH" + engine[40:], overflow},
+		"of an engine":         {chatPath, chatLive, engine, full},
+		"of an engine, in two": {chatPath, chatLive, engine[:40] + "BREATH" + engine[40:], full},
 		"of a runner":          {chatPath, chatLive, runner, `{"error":{"message":"The model was unloaded.","type":"server_error","param":null,"code":"draining"}}` + "\n\n"},
 		"for Anthropic":        {"/v1/messages", messages, runner, `"error":{"type":"overloaded_error","message":"The model was unloaded."}`},
 		"for Responses":        {"/v1/responses", `{"model":"chat","input":"x","stream":true}`, runner, `"error":{"message":"The model was unloaded.","type":"server_error","param":null,"code":"draining"}}` + "\n\nevent: response.failed\n"},

@@ -160,18 +160,16 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 // Plan computes how a model is to be scheduled from its own files. Its projector's weights count as well.
 func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error) {
 	o := plan.OptionsOf(r, m.Type, m.Devices, m.Memory, opts)
+	if m.MMProj != "" {
+		o.Media = true
+		if info, err := os.Stat(l.path(m.MMProj, "")); err == nil {
+			o.Projector = info.Size()
+		}
+	}
 	if err := o.Validate(); err != nil {
 		return plan.Plan{}, err
 	}
-	p := l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s)
-	if m.MMProj != "" {
-		if info, err := os.Stat(l.path(m.MMProj, "")); err == nil {
-			p.AddProjector(info.Size(), p.Need > 0 && m.Memory == 0)
-		} else {
-			p.HostLimit = 0
-		}
-	}
-	return p, nil
+	return l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s), nil
 }
 
 // running is an engine that serves.

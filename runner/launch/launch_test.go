@@ -289,13 +289,14 @@ func TestPlan(t *testing.T) {
 		t.Errorf("llm: %+v", text)
 	}
 	projector := files.Reranker // any file: its size counts
-	if seeing := make(catalog.Model{Type: policy.LLM, Checkpoint: files.Gemma, MMProj: projector}, opts); seeing.Need != text.Need+size(projector) {
-		t.Errorf("with a projector of %d bytes %d, without %d", size(projector), seeing.Need, text.Need)
+	if seeing := make(catalog.Model{Type: policy.LLM, Checkpoint: files.Gemma, MMProj: projector}, opts); seeing.WeightsBytes != text.WeightsBytes+size(projector) ||
+		seeing.Need <= text.Need+size(projector) || !seeing.Divided || seeing.Longest != text.Longest {
+		t.Errorf("with a projector of %d bytes %+v, without %+v", size(projector), seeing, text)
 	}
 	if text.HostLimit < text.Need+8<<30 {
 		t.Errorf("host limit %d of a need of %d", text.HostLimit, text.Need)
 	}
-	if absent := make(catalog.Model{Type: policy.LLM, Checkpoint: files.Gemma, MMProj: "/none"}, opts); absent.HostLimit != 0 || absent.Need != text.Need {
+	if absent := make(catalog.Model{Type: policy.LLM, Checkpoint: files.Gemma, MMProj: "/none"}, opts); absent.HostLimit != 0 || absent.WeightsBytes != text.WeightsBytes || !absent.Divided {
 		t.Errorf("with a projector that is not here: %+v", absent)
 	}
 	if embed := make(catalog.Model{Type: policy.Embedding, Checkpoint: files.MiniLM}, nil); embed.Kind != plan.Plain || embed.KVBytes != 0 || embed.Longest != 512 {

@@ -36,7 +36,7 @@ var attentionOnly = map[string]bool{
 // counts weights, cache and buffers twice: weights that are repacked for a processor stand beside the mapped file, and the
 // other two are estimates.
 func (p *Plan) limit(m *Meta, o *Options) int64 {
-	if !o.Tuned || !attentionOnly[m.Arch] || p.WeightsBytes == 0 {
+	if !o.Tuned || !attentionOnly[m.Arch] || m.Weights == 0 || o.Media && o.Projector == 0 {
 		return 0
 	}
 	context, physical := float64(p.Context), float64(p.Physical)
@@ -57,21 +57,13 @@ func (p *Plan) limit(m *Meta, o *Options) int64 {
 		each := float64(m.Windowed.bytes(o.CacheK, o.CacheV)) * window
 		sum += cache + each*float64(p.Parallel)*min(checkpoints, float64(p.Longest/spacing+2))
 	}
+	if o.Media {
+		sum += mediaMargin + mediaBytes*float64(p.Parallel+1)
+	}
 	if sum > math.MaxInt64/4 {
 		return 0
 	}
 	return int64(sum)
-}
-
-// AddProjector adds a model's projector: its weights, unless what the model needs is not computed, and what encoding takes.
-func (p *Plan) AddProjector(weights int64, counted bool) {
-	if counted {
-		p.WeightsBytes += weights
-		p.Need += weights
-	}
-	if p.HostLimit > 0 {
-		p.HostLimit += 2*weights + mediaMargin + mediaBytes*int64(p.Parallel+1)
-	}
 }
 
 // llamacpp is the shipped recipe.

@@ -79,13 +79,17 @@ func TestHostLimit(t *testing.T) {
 		t.Errorf("of a small embedding model: %d", got)
 	}
 
-	p := Plan{Need: 5, WeightsBytes: 3, HostLimit: 7, Parallel: 2}
-	p.AddProjector(100, true)
-	if p.Need != 105 || p.WeightsBytes != 103 || p.HostLimit != 207+mediaMargin+3*mediaBytes {
-		t.Errorf("with a projector: %+v", p)
+	r := set["llamacpp"]
+	with := func(media bool, projector int64) Plan {
+		o := OptionsOf(&r, policy.LLM, policy.CPU, 0, recipe.Options{"ctx_size": int64(1024), "llamacpp_args": "-np 4"})
+		o.Media, o.Projector = media, projector
+		return Make(gemma, o, Share{})
 	}
-	p = Plan{Need: 5}
-	if p.AddProjector(100, false); p.Need != 5 || p.HostLimit != 0 {
-		t.Errorf("with a projector, of unknown need: %+v", p)
+	text, seeing := with(false, 0), with(true, 100)
+	if least := text.HostLimit + 200 + mediaMargin + 5*mediaBytes; seeing.HostLimit < least || seeing.HostLimit > least+gib {
+		t.Errorf("with a projector: %d, want a little above %d", seeing.HostLimit, least)
+	}
+	if got := with(true, 0).HostLimit; got != 0 {
+		t.Errorf("with a projector of unknown size: %d, want none", got)
 	}
 }

@@ -101,7 +101,7 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 func (p *Plan) overrules(engine, option string) bool {
 	switch engine {
 	case "llamacpp":
-		return p.Kind == Plain && option == "n_batch"
+		return p.Kind == Plain && option == "n_batch" || p.Divided && (option == "kv_unified" || option == "ctx_size")
 	case "vllm":
 		return option == "ctx_size"
 	case "tei":
@@ -125,12 +125,12 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 	}
 	switch engine {
 	case "llamacpp":
-		set("ctx_size", p.Context)
+		set("ctx_size", p.Context) // of all sequences together
 		set("n_batch", p.NBatch)
 		set("n_ubatch", p.Physical)
 		set("n_parallel", p.Parallel)
 		if p.Parallel > 1 {
-			v["kv_unified"] = true // one pool for all sequences, each of any length up to it
+			v["kv_unified"] = !p.Divided // one pool for all sequences, each of any length up to it
 		}
 		if p.Kind == Plain && p.Physical > 0 {
 			// n_batch is the runner's packing capacity. llama-server takes no more than a physical batch of embeddings at a

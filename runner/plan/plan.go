@@ -48,6 +48,9 @@ type Options struct {
 	Fraction bool
 	// Scaled says that arguments may stretch the model's positions.
 	Scaled bool
+	// Media says that the model has a projector, of Projector bytes: it reads pictures or sounds. 0 is unknown.
+	Media     bool
+	Projector int64
 	// Memory overrides the share, in bytes.
 	Memory int64
 	// Tuned says that the engine's memory follows from the plan: no unknown part is added to it.
@@ -72,6 +75,10 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
+// divided reports whether each sequence must have its own part of the pool: pictures that find no room in one that others
+// have filled end llama-server.
+func (o *Options) divided() bool { return o.Engine == "llamacpp" && o.Media }
+
 // A Plan is how one load of a model is scheduled. Sizes are bytes, lengths tokens.
 type Plan struct {
 	Kind Kind `json:"kind"`
@@ -81,8 +88,10 @@ type Plan struct {
 	NUBatch  int `json:"n_ubatch"` // largest single sequence (plain), physical batch (paged)
 	Physical int `json:"physical"` // what the engine computes in one go
 	Parallel int `json:"parallel"` // sequences at once
-	Blocks   int `json:"blocks"`   // of the KV pool
-	Longest  int `json:"longest"`  // of one sequence, 0 unknown
+	// Divided says that each sequence has its own part of the pool, where else all share it.
+	Divided bool `json:"divided,omitempty"`
+	Blocks  int  `json:"blocks"`  // of the KV pool
+	Longest int  `json:"longest"` // of one sequence, 0 unknown
 	// Positions is the model's own bound of a sequence, 0 unknown.
 	Positions int `json:"positions,omitempty"`
 
@@ -106,12 +115,19 @@ type Plan struct {
 // Make computes the plan of a load. It is a function of its arguments alone.
 func Make(m Meta, o Options, s Share) Plan {
 	p := Plan{WeightsBytes: m.Weights, Positions: m.Positions, Budget: s.Budget, Total: s.Total, Share: s.of(o.Memory)}
+	if m.Weights > 0 {
+		p.WeightsBytes += o.Projector
+	}
 	switch {
 	case o.Type != policy.LLM:
 		p.plain(&m, &o, fmt.Sprintf("models of type %s have no KV pool", o.Type))
 	case m.Format == "":
 		p.plain(&m, &o, "no metadata: no KV pool is planned, the engine's own settings count")
 		p.Context, p.NBatch, p.NUBatch, p.Physical, p.Parallel = max(o.Context, 0), o.NBatch, o.NUBatch, o.NUBatch, o.Parallel
+		if p.Divided {
+			p.Parallel = orInt(o.Parallel, 1)
+			p.Context *= p.Parallel
+		}
 		p.Longest = 0
 		p.ComputeBytes = p.WeightsBytes / 5
 	case !m.kept():
@@ -167,6 +183,10 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 		p.Context = p.NBatch
 	}
 	p.Parallel = orInt(o.Parallel, plainParallel)
+	if p.Divided = o.divided(); p.Divided {
+		p.Parallel = orInt(o.Parallel, max(min(p.Context/p.NUBatch, plainParallel), 1))
+		p.Context = max(p.Context, p.Parallel*p.NUBatch)
+	}
 	p.Longest = p.NUBatch
 	if m.Positions > 0 {
 		p.Longest = min(p.Longest, m.Positions)
@@ -203,6 +223,7 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	p.NBatch = orInt(o.NBatch, usualBatch(o))
 	p.NUBatch = min(orInt(o.NUBatch, defaultUBatch), p.NBatch)
 	p.Physical = p.NUBatch
+	p.Divided = o.divided()
 	p.KVBytesPerToken = p.kv(m, 1)
 	p.ComputeBytes = fixedBytes + buffers(m, p.Physical, p.Parallel)
 	whole := m.Positions
@@ -220,6 +241,9 @@ func (p *Plan) paged(m *Meta, o *Options) {
 		}
 	}
 	p.Longest = p.Context
+	if p.Divided {
+		p.divide(m, o)
+	}
 	if stretched := o.Context > 0 && (m.Scaled || o.Scaled); whole > 0 && !stretched {
 		p.Longest = min(p.Longest, whole)
 	}
@@ -233,15 +257,37 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	}
 }
 
+// divide gives each sequence its own part of the pool: the context that was asked for, or an equal part of the one that fills
+// the share. Where nobody said how many sequences, there are only as many as the share holds of such a context, or of the
+// usual one.
+func (p *Plan) divide(m *Meta, o *Options) {
+	filled := o.Context <= 0 && o.Context != WholeContext && p.Share > 0
+	for whole := p.Context; ; p.Parallel-- {
+		enough := true
+		if filled {
+			p.fill(m, o, m.Positions)
+			p.Longest = max(p.Context/p.Parallel/contextStep, 1) * contextStep
+			enough = p.Longest >= min(p.Context, defaultContext)
+		} else {
+			p.Longest = (whole + contextStep - 1) / contextStep * contextStep
+			enough = p.Share <= 0 || p.WeightsBytes+p.ComputeBytes+p.kv(m, p.Longest*p.Parallel) <= p.Share
+		}
+		p.Context = p.Longest * p.Parallel
+		if enough || p.Parallel == 1 || o.Parallel > 0 {
+			return
+		}
+	}
+}
+
 // fill takes the largest context that fits the share, up to what the model can use: on llama-server its own context,
-// which all sequences share, elsewhere that for each sequence. A processor is not given more than a few usual contexts:
+// which all sequences share, elsewhere, and where the pool is divided, that for each sequence. A processor is not given more than a few usual contexts:
 // its engine writes to the whole pool while it loads.
 func (p *Plan) fill(m *Meta, o *Options, whole int) {
 	most := whole
 	switch {
 	case whole == 0:
 		most = defaultContext
-	case o.Engine != "llamacpp":
+	case o.Engine != "llamacpp" || p.Divided:
 		most = whole * p.Parallel
 	}
 	if o.Devices == policy.CPU {
@@ -270,7 +316,11 @@ func (p *Plan) fill(m *Meta, o *Options, whole int) {
 func (p *Plan) kv(m *Meta, tokens int) int64 {
 	windowed := tokens
 	if m.Window > 0 { // each sequence keeps its window and the batch that is being computed
-		windowed = min(tokens, m.Window*p.Parallel+p.Physical)
+		windowed = m.Window*p.Parallel + p.Physical
+		if p.Divided {
+			windowed = (m.Window + p.Physical) * p.Parallel
+		}
+		windowed = min(tokens, windowed)
 	}
 	return m.Cache.bytes(p.CacheK, p.CacheV)*int64(tokens) + m.Windowed.bytes(p.CacheK, p.CacheV)*int64(windowed)
 }

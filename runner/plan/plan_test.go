@@ -111,6 +111,42 @@ func TestMake(t *testing.T) {
 				t.Errorf("%+v", p)
 			}
 		}},
+		{"pictures", gemma, Options{Type: policy.LLM, Engine: "llamacpp", Context: 4000, Media: true, Projector: gib}, Share{}, func(t *testing.T, p Plan) {
+			// As llama-server counts: 3 layers of 4 × 4096 cells and 15 of 4 × (512 + 512).
+			if !p.Divided || p.Context != 4*4096 || p.Longest != 4096 || p.Parallel != 4 || p.KVBytes != 108<<20 || p.WeightsBytes != gemma.Weights+gib {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"pictures, a share for two sequences", gemma, Options{Type: policy.LLM, Engine: "llamacpp", Context: 32_768, Media: true}, ShareOf(600<<20, 1, 0, 0), func(t *testing.T, p Plan) {
+			if p.Longest != 32_768 || p.Parallel != 2 || p.Context != 2*32_768 || p.Need > p.Share {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"pictures, the share filled", gemma, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "llamacpp", Context: -1, Media: true}, ShareOf(gib, 1, 0, 0), func(t *testing.T, p Plan) {
+			if p.Parallel != 4 || p.Longest < defaultContext || p.Context != 4*p.Longest || p.Need > p.Share {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"pictures, one sequence", gemma, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "llamacpp", Context: -1, Media: true}, ShareOf(400<<20, 1, 0, 0), func(t *testing.T, p Plan) {
+			if p.Parallel != 1 || p.Longest < defaultContext || p.Longest != p.Context || p.Need > p.Share {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"pictures, as many sequences as asked for", gemma, Options{Type: policy.LLM, Engine: "llamacpp", Context: 32_768, Parallel: 8, Media: true}, ShareOf(gib, 1, 0, 0), func(t *testing.T, p Plan) {
+			if p.Parallel != 8 || p.Longest != 32_768 || len(p.Warnings) != 1 {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"embeddings of pictures", gemma, Options{Type: policy.Embedding, Engine: "llamacpp", Context: 8192, NUBatch: 2048, Media: true}, Share{}, func(t *testing.T, p Plan) {
+			if !p.Divided || p.Parallel != 4 || p.Context != 8192 {
+				t.Errorf("%+v", p)
+			}
+		}},
+		{"pictures, no metadata", Meta{Weights: 1000}, Options{Type: policy.LLM, Engine: "llamacpp", Media: true}, Share{}, func(t *testing.T, p Plan) {
+			if p.Parallel != 1 {
+				t.Errorf("%+v", p)
+			}
+		}},
 		{"no metadata", Meta{Weights: 1000}, Options{Type: policy.LLM, Engine: "vllm", Context: -1}, ShareOf(8*gib, 1, 0, 0), func(t *testing.T, p Plan) {
 			if p.Kind != Plain || p.Context != 0 || p.NBatch != 0 || !strings.Contains(p.Reason, "no metadata") {
 				t.Errorf("%+v", p)
@@ -169,6 +205,7 @@ func TestPlansAreSane(t *testing.T) {
 			Type: rapid.SampledFrom(policy.Types()).Draw(t, "type"), Engine: rapid.SampledFrom([]string{"llamacpp", "vllm"}).Draw(t, "engine"),
 			Devices: rapid.SampledFrom([]policy.Devices{policy.CPU, policy.GPU}).Draw(t, "device"), Context: rapid.SampledFrom([]int{-1, 0, WholeContext, 5000}).Draw(t, "context"),
 			NBatch: rapid.IntRange(0, 9000).Draw(t, "n_batch"), NUBatch: rapid.IntRange(0, 9000).Draw(t, "n_ubatch"),
+			Parallel: rapid.IntRange(0, 9).Draw(t, "parallel"), Media: rapid.Bool().Draw(t, "media"), Projector: rapid.Int64Range(0, 1<<32).Draw(t, "projector"),
 		}
 		p := Make(m, o, ShareOf(rapid.Int64Range(0, 1<<42).Draw(t, "budget"), rapid.IntRange(-1, 5).Draw(t, "limit"), 1, 0))
 		if p.Need < 0 || p.KVBytes < 0 || p.Context < 0 || p.NUBatch > p.NBatch || p.Physical > p.NBatch || p.Kind == Plain && p.KVBytes != 0 {
@@ -176,6 +213,9 @@ func TestPlansAreSane(t *testing.T) {
 		}
 		if p.Kind == Paged && o.Context <= 0 && o.Context != WholeContext && p.Share > 0 && p.Need > p.Share && p.Context > leastContext {
 			t.Fatalf("over its share: %+v", p)
+		}
+		if p.Divided && m.Format != "" && p.Longest*p.Parallel > p.Context {
+			t.Fatalf("sequences longer than their part: %+v", p)
 		}
 		if p.Kind == Plain && (p.Context < p.NBatch || p.Longest > p.Physical) {
 			t.Fatalf("sizes contradict: %+v", p)
@@ -201,6 +241,7 @@ func TestGolden(t *testing.T) {
 	}{
 		{"llamacpp-gemma", "llamacpp", gemma, policy.LLM, policy.CPU, map[string]any{"ctx_size": 4096, "llamacpp_args": "-np 4"}, ShareOf(16*gib, 1, 0, 0)},
 		{"llamacpp-gemma-automatic", "llamacpp", gemma, policy.LLM, policy.GPU, nil, ShareOf(2*gib, 2, 0, 0)},
+		{"llamacpp-gemma-vision", "llamacpp", gemma, policy.LLM, policy.CPU, map[string]any{"ctx_size": 4096, "kv_unified": true}, ShareOf(16*gib, 1, 0, 0)},
 		{"llamacpp-gemma-q8", "llamacpp", gemma, policy.LLM, policy.GPU, map[string]any{"ctx_size": 0, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}, Share{}},
 		{"llamacpp-minilm", "llamacpp", minilm, policy.Embedding, policy.CPU, nil, ShareOf(16*gib, 1, 0, 0)},
 		{"llamacpp-minilm-gpu", "llamacpp", minilm, policy.Embedding, policy.GPU, map[string]any{"n_batch": 4096}, Share{}},
@@ -220,7 +261,7 @@ func TestGolden(t *testing.T) {
 		{"tei-unknown", "tei", Meta{}, policy.Embedding, policy.GPU, nil, Share{}},
 	} {
 		t.Run(tt.file, func(t *testing.T) {
-			argv, p := command(t, set[tt.recipe], tt.meta, tt.typ, tt.device, tt.request, tt.share)
+			argv, p := command(t, set[tt.recipe], tt.meta, tt.typ, tt.device, tt.request, tt.share, strings.HasSuffix(tt.file, "-vision"))
 			text, err := json.MarshalIndent(p, "", "  ")
 			if err != nil {
 				t.Fatal(err)
@@ -231,14 +272,18 @@ func TestGolden(t *testing.T) {
 }
 
 // command is the command line of a load as it is planned with the owner's options, and the plan.
-func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.Devices, owner map[string]any, s Share) (argv []string, p Plan) {
+func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.Devices, owner map[string]any, s Share, media bool) (argv []string, p Plan) {
 	t.Helper()
 	given, err := r.ParseOptions(owner, recipe.Owner)
 	if err != nil {
 		t.Fatal(err)
 	}
 	opts := r.Effective(recipe.Layers{Catalogue: given})
-	p = Make(m, OptionsOf(&r, typ, d, 0, opts), s)
+	o := OptionsOf(&r, typ, d, 0, opts)
+	if o.Media = media; media {
+		o.Projector = gib
+	}
+	p = Make(m, o, s)
 	argv, err = engine.Argv(engine.Spec{
 		Recipe: r, Model: "m", Checkpoint: "/models/m", Type: typ, Devices: d, Options: p.Apply(&r, opts), Owner: []recipe.Options{given}, Host: "127.0.0.1", Port: 8001,
 	})
@@ -264,9 +309,9 @@ func TestInheritedRecipes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		argv, p := command(t, set[name], load.meta, load.typ, policy.GPU, load.request, ShareOf(80*gib, 2, 0, 0))
+		argv, p := command(t, set[name], load.meta, load.typ, policy.GPU, load.request, ShareOf(80*gib, 2, 0, 0), false)
 		for _, heir := range []string{"child", "grandchild"} {
-			got, planned := command(t, set[heir], load.meta, load.typ, policy.GPU, load.request, ShareOf(80*gib, 2, 0, 0))
+			got, planned := command(t, set[heir], load.meta, load.typ, policy.GPU, load.request, ShareOf(80*gib, 2, 0, 0), false)
 			if !slices.Equal(got, argv) || !reflect.DeepEqual(planned, p) {
 				t.Errorf("%s of %s:\n%q\n%+v\nwant\n%q\n%+v", heir, name, got, planned, argv, p)
 			}
@@ -291,7 +336,7 @@ func TestLongest(t *testing.T) {
 		{"stretched by arguments", llama8b, map[string]any{"ctx_size": 200_000, "vllm_args": `--hf-overrides {}`}, "200000"},
 		{"stretched, but nobody asked", stretched, nil, "131072"},
 	} {
-		argv, _ := command(t, r, tt.meta, policy.LLM, policy.GPU, tt.request, ShareOf(800*gib, 1, 0, 0))
+		argv, _ := command(t, r, tt.meta, policy.LLM, policy.GPU, tt.request, ShareOf(800*gib, 1, 0, 0), false)
 		if i := slices.Index(argv, "--max-model-len"); i < 0 || argv[i+1] != tt.want {
 			t.Errorf("%s: %q, want %s", tt.name, argv, tt.want)
 		}
@@ -314,7 +359,7 @@ func TestFractionOfTheDevice(t *testing.T) {
 		{"set by arguments", map[string]any{"vllm_args": "--gpu-memory-utilization=0.8"}, Share{Budget: 70 * gib, Paged: 1}, false},
 		{"bytes instead", map[string]any{"kv_cache_bytes": -1}, Share{Budget: 70 * gib, Paged: 1}, false},
 	} {
-		_, p := command(t, r, llama8b, policy.LLM, policy.GPU, tt.request, tt.share)
+		_, p := command(t, r, llama8b, policy.LLM, policy.GPU, tt.request, tt.share, false)
 		if warned := strings.Contains(strings.Join(p.Warnings, "\n"), "gpu_memory_utilization"); warned != tt.warned {
 			t.Errorf("%s: %q", tt.name, p.Warnings)
 		}

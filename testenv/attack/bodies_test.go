@@ -1,7 +1,6 @@
 package attack
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -27,21 +26,8 @@ func TestBodies(t *testing.T) {
 			t.Fatalf("the model does not serve: %v", a)
 		}
 	}
-	pids := func() string {
-		t.Helper()
-		var health struct {
-			All []struct {
-				PID int `json:"pid"`
-			} `json:"all_models_loaded"`
-		}
-		a := call(t, "GET", s.URL+"/v1/health", "", bearer(ownerKey))
-		if err := json.Unmarshal(a.Body, &health); err != nil || len(health.All) != 1 || health.All[0].PID == 0 {
-			t.Fatalf("health: %v", a)
-		}
-		return fmt.Sprint(health.All)
-	}
 	serves()
-	before := pids()
+	before := pids(t, s.URL, 1)
 
 	url := fetched.URL + "/x"
 	escaped := strings.ReplaceAll(strings.Replace(url, "http", `\u0068ttp`, 1), "/", `\/`)
@@ -130,7 +116,7 @@ func TestBodies(t *testing.T) {
 		}
 	}
 	serves()
-	if after := pids(); after != before {
+	if after := pids(t, s.URL, 1); after != before {
 		t.Errorf("the engine was replaced: %s, before %s", after, before)
 	}
 }

@@ -69,6 +69,23 @@ func callWithin(ctx context.Context, t *testing.T, method, url, body string, hea
 	return calls.Do(calls.Client(t, 1), req, nil)
 }
 
+// pids are the processes of n engines, as the owner's key reads them.
+func pids(t *testing.T, url string, n int) string {
+	t.Helper()
+	var health struct {
+		All []struct {
+			PID int `json:"pid"`
+		} `json:"all_models_loaded"`
+	}
+	a := call(t, "GET", url+"/v1/health", "", bearer(ownerKey))
+	err := json.Unmarshal(a.Body, &health)
+	text := fmt.Sprint(health.All)
+	if err != nil || len(health.All) != n || strings.Contains(text, "{0}") {
+		t.Fatalf("health: %v", a)
+	}
+	return text
+}
+
 // bearer is the header that presents a key.
 func bearer(key string) string { return "Authorization: Bearer " + key }
 
