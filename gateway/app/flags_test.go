@@ -29,6 +29,20 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 	if _, err := s.hostCommand(catalog.Host{Name: "b"}); err == nil {
 		t.Error("another host is started in spite of --host")
 	}
+	if err := os.WriteFile(file, []byte("models: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s.Host = "desk"; s.checkHost() != nil {
+		t.Error("a models file without hosts has no host of any name")
+	}
+	for _, bad := range []string{"a/b", "../x", "-a"} {
+		if s.Host = bad; s.checkHost() == nil {
+			t.Errorf("--host %s is accepted", bad)
+		}
+	}
+	if err := os.WriteFile(file, []byte("hosts:\n  a: {driver: local, devices: cpu}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s.Host = "c"
 	if err := s.checkHost(); err == nil || !strings.Contains(err.Error(), "--host c") {
 		t.Errorf("%v", err)

@@ -32,10 +32,10 @@ type parts struct {
 // assemble makes the parts, none of which runs yet.
 func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, log *slog.Logger) *parts {
 	inForce := func(c *catalog.Catalog) *catalog.Catalog {
-		if _, run := drivers[catalog.DriverLocal]; run {
-			return c.WithLocalHost()
+		if s.localHost == "" {
+			return c
 		}
-		return c
+		return c.WithLocalHost(s.localHost)
 	}
 	g := &parts{store: store, models: newModels(inForce(p.file), store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })

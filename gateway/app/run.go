@@ -88,7 +88,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		OnExit: func(host string, _ error) { keep.again(back, host) },
 	})
 	defer hosts.Close()
-	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict}
+	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, localHost: s.localHost()}
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts
@@ -113,10 +113,16 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	return err
 }
 
+// localHost is this machine's name where the models file names no host.
+func (s RunSettings) localHost() string { return cmp.Or(s.Host, "local") }
+
 // checkHost wants --host, where it is given, to be a local host of the models file: the one that this program runs.
 func (s RunSettings) checkHost() error {
 	if s.Host == "" {
 		return nil
+	}
+	if !catalog.ValidHostName(s.Host) {
+		return fmt.Errorf("--host %q: want at most 64 letters, digits and . _ -, the first a letter or digit", s.Host)
 	}
 	c, err := s.catalog()
 	if err != nil {
@@ -134,7 +140,7 @@ func (s RunSettings) catalog() (*catalog.Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.WithLocalHost(), nil
+	return c.WithLocalHost(s.localHost()), nil
 }
 
 // wakeAll starts the local hosts, so that the first request need not wait for them.

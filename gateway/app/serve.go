@@ -27,6 +27,9 @@ type ServeSettings struct {
 	Front
 	FairAfter time.Duration `help:"A model that may have several copies gets one more while more requests wait for a copy than it serves in this time." default:"2s"`
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
+
+	// localHost is this machine's name as the only host where the models file names none; "" where this program runs no host.
+	localHost string `kong:"-"`
 }
 
 // parse checks the settings, logs the warnings of the models file, and reports all mistakes in one go.

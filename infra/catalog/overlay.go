@@ -45,13 +45,13 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	return &out, nil
 }
 
-// WithLocalHost returns the catalogue with this machine as its only host, "local", where it names no host; else c itself.
-func (c *Catalog) WithLocalHost() *Catalog {
+// WithLocalHost returns the catalogue with this machine as its only host, of that name, where it names no host; else c itself.
+func (c *Catalog) WithLocalHost(name string) *Catalog {
 	if len(c.Hosts) > 0 {
 		return c
 	}
 	out := *c
-	out.Hosts = []*Host{{Name: "local", Driver: DriverLocal}}
+	out.Hosts = []*Host{{Name: name, Driver: DriverLocal}}
 	out.seal()
 	return &out
 }

@@ -33,7 +33,7 @@ type Settings struct {
 
 // HostSettings are the flags that describe the host; gateway run has them too.
 type HostSettings struct {
-	Host            string        `help:"Name of this host in the pool; default the machine's name." placeholder:"NAME"`
+	Host            string        `help:"Name of this host in the pool; default the machine's name, or with gateway run all local hosts of the models file." placeholder:"NAME"`
 	RunnerAddr      string        `help:"Address that gateways reach this runner at; port 0 takes a free one." default:"${runner_addr}"`
 	Devices         string        `help:"Devices of this host: cpu, gpu, npu; default those that llama-server, nvidia-smi or the system's files tell of." placeholder:"LIST"`
 	Labels          string        `help:"Labels that a model's hosts list may name, with commas." placeholder:"LIST"`
