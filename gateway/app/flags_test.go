@@ -48,3 +48,23 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A models file without hosts has this machine with the labels of the flag; a model that names another host is an error.
+func TestLocalHostHasTheLabels(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "models.yaml")
+	if err := os.WriteFile(file, []byte("models:\n  m: {recipe: standin, type: llm, device: cpu, hosts: [fast]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := RunSettings{Front: Front{Models: file}, HostSettings: runner.HostSettings{Labels: "slow fast"}}
+	c, err := s.catalog()
+	if err != nil || len(c.Hosts) != 1 || c.Hosts[0].Name != "local" {
+		t.Fatal(err)
+	}
+	if cmd, err := s.hostCommand(*c.Hosts[0]); err != nil || !slices.Contains(cmd.Argv, "--labels=slow,fast") {
+		t.Errorf("%q, %v", cmd.Argv, err)
+	}
+	s.Labels = "slow"
+	if _, err := s.catalog(); err == nil || !strings.Contains(err.Error(), `"fast"`) {
+		t.Errorf("%v", err)
+	}
+}

@@ -31,17 +31,19 @@ type parts struct {
 
 // assemble makes the parts, none of which runs yet.
 func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, log *slog.Logger) *parts {
-	inForce := func(c *catalog.Catalog) *catalog.Catalog {
-		if s.localHost == "" {
-			return c
-		}
-		return c.WithLocalHost(s.localHost)
-	}
-	g := &parts{store: store, models: newModels(inForce(p.file), store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
+	g := &parts{store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
-	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file,
-		func(c *catalog.Catalog, w catalog.Warnings) { g.models.setFile(inForce(c), w) },
-		func(err error) { log.Error("models file stays as it was", "error", err) })
+	refuse := func(err error) { log.Error("models file stays as it was", "error", err) }
+	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Warnings) {
+		if s.complete != nil {
+			var err error
+			if c, err = s.complete(c); err != nil {
+				refuse(err)
+				return
+			}
+		}
+		g.models.setFile(c, w)
+	}, refuse)
 	signer := rpc.NewSigner(p.secret)
 	power := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Log: log})
 	g.gate = scheduling.New(scheduling.Config{

@@ -88,7 +88,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		OnExit: func(host string, _ error) { keep.again(back, host) },
 	})
 	defer hosts.Close()
-	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, localHost: s.localHost()}
+	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts
@@ -113,8 +113,15 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	return err
 }
 
-// localHost is this machine's name where the models file names no host.
-func (s RunSettings) localHost() string { return cmp.Or(s.Host, "local") }
+// withLocalHost makes this machine the only host where the models file names none.
+func (s RunSettings) withLocalHost(c *catalog.Catalog) (*catalog.Catalog, error) {
+	return c.WithLocalHost(cmp.Or(s.Host, "local"), s.labels()...)
+}
+
+// labels are those of --labels.
+func (s RunSettings) labels() []string {
+	return strings.FieldsFunc(s.Labels, func(r rune) bool { return r == ' ' || r == ',' })
+}
 
 // checkHost wants --host, where it is given, to be a local host of the models file: the one that this program runs.
 func (s RunSettings) checkHost() error {
@@ -140,7 +147,7 @@ func (s RunSettings) catalog() (*catalog.Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.WithLocalHost(s.localHost()), nil
+	return s.withLocalHost(c)
 }
 
 // wakeAll starts the local hosts, so that the first request need not wait for them.
@@ -196,7 +203,13 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 		devices = s.Devices
 	}
 	add("devices", devices)
-	add("labels", strings.Join(append(slices.Clone(h.Labels), strings.FieldsFunc(s.Labels, func(r rune) bool { return r == ' ' || r == ',' })...), ","))
+	labels := slices.Clone(h.Labels)
+	for _, l := range s.labels() {
+		if !slices.Contains(labels, l) {
+			labels = append(labels, l)
+		}
+	}
+	add("labels", strings.Join(labels, ","))
 	if len(h.NPUSeats) == 0 { // else the runner reads them in the catalogue
 		add("npu-seats", s.NPUSeats)
 	}

@@ -28,8 +28,8 @@ type ServeSettings struct {
 	FairAfter time.Duration `help:"A model that may have several copies gets one more while more requests wait for a copy than it serves in this time." default:"2s"`
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 
-	// localHost is this machine's name as the only host where the models file names none; "" where this program runs no host.
-	localHost string `kong:"-"`
+	// complete, if not nil, adds what this program knows of the pool besides the models file.
+	complete func(*catalog.Catalog) (*catalog.Catalog, error) `kong:"-"`
 }
 
 // parse checks the settings, logs the warnings of the models file, and reports all mistakes in one go.
@@ -40,6 +40,9 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 	errs = append(errs, err)
 	var warnings catalog.Warnings
 	p.file, warnings, err = catalog.Load(s.Models)
+	if err == nil && s.complete != nil {
+		p.file, err = s.complete(p.file)
+	}
 	errs = append(errs, err)
 	p.evict, err = policy.ParseEviction(s.Evict)
 	errs = append(errs, err)

@@ -45,15 +45,15 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	return &out, nil
 }
 
-// WithLocalHost returns the catalogue with this machine as its only host, of that name, where it names no host; else c itself.
-func (c *Catalog) WithLocalHost(name string) *Catalog {
+// WithLocalHost returns the catalogue with this machine as its only host where it names no host; else c itself. The error,
+// of type [Problems], says which models name another host.
+func (c *Catalog) WithLocalHost(name string, labels ...string) (*Catalog, error) {
 	if len(c.Hosts) > 0 {
-		return c
+		return c, nil
 	}
 	out := *c
-	out.Hosts = []*Host{{Name: name, Driver: DriverLocal}}
-	out.seal()
-	return &out
+	out.Hosts = []*Host{{Name: name, Driver: DriverLocal, Labels: labels}}
+	return out.With()
 }
 
 // clone returns a copy that may be checked, which writes to it, without a change to the original.
