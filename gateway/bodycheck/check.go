@@ -28,6 +28,8 @@ const (
 	temperatureSlot
 	spreadSlot
 	drySlot
+	excludeSlot
+	thresholdSlot
 	biasSlot
 	budgetSlot
 	thinkingBudgetSlot

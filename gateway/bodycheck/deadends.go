@@ -8,6 +8,9 @@ import (
 	"reveille/infra/jsonscan"
 )
 
+// leastThreshold is above what llama.cpp's numbers take for 0, the probability of a token that a grammar forbids.
+const leastThreshold = 1e-6
+
 // deadEnds refuses what can leave a constrained answer without a token to go on with. llama.cpp gives every token that it does
 // not want a score of minus infinity. Where a grammar allows only such tokens it takes any, which the request's samplers
 // choose, and ends itself if that one ends the answer.
@@ -26,6 +29,9 @@ func (c *Check) deadEnds() *api.Error {
 	}
 	if number(drySlot, 0) > 0 {
 		return refuse("dry_multiplier", "'dry_multiplier' is not accepted together with a grammar, a schema or tools: its penalties grow without bounds.")
+	}
+	if number(excludeSlot, 0) > 0 && number(thresholdSlot, 1) < leastThreshold {
+		return refuse("xtc_threshold", "Together with a grammar, a schema or tools 'xtc_threshold' must be at least 0.000001: below that, tokens that they forbid count as likely ones.")
 	}
 	if spread := number(spreadSlot, 0); spread > 0 && number(temperatureSlot, 0)-spread < coldest {
 		return refuse("dynatemp_range", "Together with a grammar, a schema or tools 'temperature' must be above 'dynatemp_range'.")

@@ -20,7 +20,7 @@ const (
 var sampling = map[string]rule{
 	"model": {kind: text}, "stream": {kind: boolean}, "stream_options": {kind: object, members: map[string]rule{"include_usage": {kind: boolean}}},
 	"temperature": {kind: number, low: -real, high: real, least: coldest, slot: temperatureSlot}, "top_p": between(-real, real), "top_k": between(-1, int32Max), "min_p": between(-real, real),
-	"top_n_sigma": between(-real, real), "xtc_probability": between(-real, real), "xtc_threshold": between(-real, real),
+	"top_n_sigma": between(-real, real), "xtc_probability": between(-real, real).in(excludeSlot), "xtc_threshold": between(-real, real).in(thresholdSlot),
 	"typical_p": between(0, real), "dynatemp_range": between(-real, real).in(spreadSlot), "dynatemp_exponent": between(0, 100),
 	"repeat_last_n": between(-1, ring), "repeat_penalty": between(0.01, real), "presence_penalty": between(-real, real),
 	"frequency_penalty": between(-real, real), "dry_multiplier": between(0, 100).in(drySlot), "dry_base": between(-100, 100),

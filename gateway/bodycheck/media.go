@@ -205,7 +205,9 @@ func (m *media) film(param string, text *jsonscan.TextReader, encoded int) *api.
 	var head [12]byte
 	_, _ = io.ReadFull(&base64Reader{text: text}, head[:])
 	switch {
-	case string(head[4:8]) == "ftyp", bytes.HasPrefix(head[:], []byte{0x1A, 0x45, 0xDF, 0xA3}), string(head[:4]) == "RIFF" && string(head[8:]) == "AVI ":
+	// A box of that size alone: llama-server first tries all that it reads as a picture, and formats without a mark at their
+	// beginning would hold sizes that nobody has checked.
+	case string(head[:3]) == "\x00\x00\x00" && string(head[4:8]) == "ftyp", bytes.HasPrefix(head[:], []byte{0x1A, 0x45, 0xDF, 0xA3}), string(head[:4]) == "RIFF" && string(head[8:]) == "AVI ":
 		return nil
 	}
 	return api.New(api.InvalidType, "A video must be an MP4, WebM, Matroska or AVI file; this one is none or is damaged.").With(param)

@@ -349,3 +349,26 @@ func TestPromptsThatEndWithMedia(t *testing.T) {
 		}
 	}
 }
+
+// What llama-server reads as a picture although it is called a video has a size that nobody checked.
+func TestVideos(t *testing.T) {
+	for name, tt := range map[string]struct {
+		head string
+		ok   bool
+	}{
+		"MP4":           {"\x00\x00\x00\x20ftypisom", true},
+		"Matroska":      {"\x1a\x45\xdf\xa3\x01\x00\x00\x00\x00\x00\x00\x23", true},
+		"AVI":           {"RIFF\x00\x00\x00\x00AVI ", true},
+		"TGA":           {"\x04\x00\x02\x00ftyp\x00\x00\x00\x00", false},
+		"TGA, coloured": {"\x00\x01\x01\x00ftyp\x18\x00\x00\x00", false},
+		"Softimage PIC": {"\x53\x80\xf6\x34ftyp\x00\x00\x00\x00", false},
+		"PNM":           {"P6\n#ftyp\n80", false},
+		"short":         {"\x00\x00\x00\x20ft", false},
+		"nothing":       {"", false},
+	} {
+		text := jsonscan.Value{Kind: jsonscan.String, Raw: []byte(`"` + b64([]byte(tt.head)) + `"`)}
+		if err := new(media).film("messages", text.TextReader(), len(text.Raw)-2); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

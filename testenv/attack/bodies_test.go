@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"testing"
@@ -60,6 +61,14 @@ func TestBodies(t *testing.T) {
 		body := `{"model":"see","max_tokens":2,"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"format":"wav","data":"` + data + `"}}]}]}`
 		for key, path := range map[string]string{inferKey: "/v1/chat/completions", ownerKey: "/upstream/see/v1/chat/completions"} {
 			refused(t, path+" "+data, call(t, "POST", s.URL+path, body, bearer(key)), 400)
+		}
+	}
+
+	for _, head := range []string{"\x53\x80\xf6\x34ftyp", "\x00\x01\x02\x00ftyp", "P6\n#ftyp\n"} { // pictures to llama-server, the first ends it
+		data := base64.StdEncoding.EncodeToString([]byte(head + strings.Repeat("\x00", 80) + "PICT\x00\x40\x00\x40" + strings.Repeat("\x00", 9) + "\x07" + strings.Repeat("\x00", 42)))
+		body := `{"model":"see","max_tokens":2,"messages":[{"role":"user","content":[{"type":"input_video","input_video":{"data":"` + data + `"}}]}]}`
+		for key, path := range map[string]string{inferKey: "/v1/chat/completions", ownerKey: "/upstream/see/v1/chat/completions"} {
+			refused(t, path+" a video that is a picture", call(t, "POST", s.URL+path, body, bearer(key)), 400)
 		}
 	}
 
