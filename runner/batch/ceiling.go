@@ -11,7 +11,8 @@ const (
 // then remembers what worked, so that later batches do not climb down again. It is never below leastTokens or above n_batch.
 //
 //   - Calls of failed tokens ran out of memory, those cut to cut tokens did not: the ceiling becomes cut. If a call of
-//     at least cut and less than failed tokens had worked before, the ceiling becomes the size of that call: only a raise failed.
+//     at least cut and less than failed tokens had worked before, or full batches under such a ceiling, the ceiling becomes that
+//     size: only a raise failed.
 //   - After 16 full batches that worked, the ceiling rises by an eighth. Each raise that fails doubles the 16, up to 1024;
 //     a raise that works resets it.
 //
@@ -21,7 +22,7 @@ const (
 type ceiling struct {
 	nBatch int
 	now    int
-	proven int // largest call that worked since the ceiling last fell
+	proven int // largest call that worked since the ceiling last fell, or ceiling that full batches worked under
 	full   int // full batches that worked since the ceiling last changed
 	needed int // of them before the next raise
 }
@@ -40,7 +41,7 @@ func (c *ceiling) worked(tokens int, full bool) {
 		return
 	}
 	if c.full++; c.full >= c.needed {
-		c.full = 0
+		c.full, c.proven = 0, max(c.proven, c.now) // texts of these sizes filled no more of it
 		c.now = min(c.nBatch, c.now+max(1, c.now/raiseShare))
 	}
 }

@@ -405,10 +405,11 @@ func TestCeiling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nBatch := rapid.IntRange(leastTokens, 1<<16).Draw(t, "n_batch")
 		c := newCeiling(nBatch)
+		text := rapid.SampledFrom([]int{1, 25, leastTokens}).Draw(t, "tokens of a text")
 		// failures plays full batches and returns how many of them were too large.
 		failures := func(memory, batches int) (n int) {
 			for range batches {
-				size := c.now
+				size := c.now / text * text
 				if size <= memory {
 					c.worked(size, true)
 					continue
@@ -420,7 +421,7 @@ func TestCeiling(t *testing.T) {
 						t.Fatalf("%d is not reached from %d", memory, c.now)
 					}
 					s.learn(size, smaller(size, try))
-					size = s.learned
+					size = s.learned / text * text
 				}
 				c.outOfMemory(s.failed, s.learned)
 				if c.now > nBatch || c.now < leastTokens {
