@@ -11,6 +11,9 @@ import (
 // leastThreshold is above what llama.cpp's numbers take for 0, the probability of a token that a grammar forbids.
 const leastThreshold = 1e-6
 
+// leastSpread keeps the coldest temperature of a range away from 0, which llama.cpp computes with floats of 32 bits.
+const leastSpread = 0.01
+
 // deadEnds refuses what can leave a constrained answer without a token to go on with. llama.cpp gives every token that it does
 // not want a score of minus infinity. Where a grammar allows only such tokens it takes any, which the request's samplers
 // choose, and ends itself if that one ends the answer.
@@ -33,8 +36,8 @@ func (c *Check) deadEnds() *api.Error {
 	if number(excludeSlot, 0) > 0 && number(thresholdSlot, 1) < leastThreshold {
 		return refuse("xtc_threshold", "Together with a grammar, a schema or tools 'xtc_threshold' must be at least 0.000001: below that, tokens that they forbid count as likely ones.")
 	}
-	if spread := number(spreadSlot, 0); spread > 0 && number(temperatureSlot, 0)-spread < coldest {
-		return refuse("dynatemp_range", "Together with a grammar, a schema or tools 'temperature' must be above 'dynatemp_range'.")
+	if spread := number(spreadSlot, 0); spread > 0 && number(temperatureSlot, 0)-spread < leastSpread {
+		return refuse("dynatemp_range", "Together with a grammar, a schema or tools 'temperature' must be at least 0.01 above 'dynatemp_range'.")
 	}
 	if max(number(budgetSlot, -1), number(thinkingBudgetSlot, -1)) >= 0 || isType(c.values[thinkingSlot], "enabled") {
 		if c.fromTheStart() {
