@@ -188,7 +188,7 @@ func encode(v any) []byte {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic("wire: " + err.Error()) // structs of strings always encode
+		panic("api: " + err.Error()) // structs of strings always encode
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

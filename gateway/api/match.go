@@ -181,7 +181,7 @@ func or(r, fallback *Route) *Route {
 func (n *node) add(r *Route) {
 	place := map[string]**Route{"GET": &n.get, "POST": &n.post, "DELETE": &n.del, anyMethod: &n.any}[r.Method]
 	if place == nil || *place != nil {
-		panic("wire: route " + r.Method + " " + r.Path + " is wrong or there twice")
+		panic("api: route " + r.Method + " " + r.Path + " has an unknown method or is a duplicate")
 	}
 	if *place = r; n.allow == "" || r.Method == "POST" {
 		n.dialect = r.Dialect

@@ -13,10 +13,10 @@ type Scope uint8
 // The scopes, from open to closed.
 const (
 	ScopeFree   Scope = iota // no key
-	ScopeAny                 // a key of either scope: reads
+	ScopeAny                 // a key of either scope
 	ScopeInfer               // a key with infer
 	ScopeManage              // a key with manage
-	ScopeAdmin               // the same, and on a gateway without keys its local admin key: it could run or read what is on the hosts
+	ScopeAdmin               // a key with manage; without configured keys the local admin key, since the route could run programs or read files on a host
 )
 
 // BodyKind is what a route does with a request body.

@@ -29,8 +29,8 @@ func splitTarget(target []byte) (authority, path []byte) {
 	return rest[:end], rest[end:]
 }
 
-// sourceOf is what a request says of where it comes from. A target in absolute form without an authority stands for an
-// authority that no host is called.
+// sourceOf is what a request says of where it comes from. A target in absolute form without an authority maps
+// to an authority that is no host's name, so it is refused.
 func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	s := api.Source{Host: string(h.Host())}
 	if target := h.RequestURI(); len(target) > 0 && target[0] != '/' {
@@ -79,7 +79,7 @@ func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Sour
 			return keys.Key{}, api.New(api.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
 		}
 	case hit.Route != nil && hit.Route.Scope == api.ScopeAdmin:
-		if e := s.adminOnly(h, hit, source); e != nil {
+		if e := s.needsLocalAdmin(h, hit, source); e != nil {
 			return keys.Key{}, e
 		}
 	case hit.Acts() && source.Unmarked() && !presentsKey(h):
@@ -110,9 +110,9 @@ func presentsKey(h *fasthttp.RequestHeader) bool {
 	return len(h.Peek("x-api-key")) > 0 || len(authorization) > 0 && !keys.IsBasic(authorization)
 }
 
-// adminOnly refuses a request without the local admin key, on a gateway without keys, where it could run or read something
-// on the hosts.
-func (s *Server) adminOnly(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) *api.Error {
+// needsLocalAdmin refuses a request without the local admin key, on a gateway without keys, where the route could run programs
+// or read files on the hosts.
+func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) *api.Error {
 	switch {
 	case s.keyOf(h, hit, source).Scopes&keys.Manage != 0:
 		return nil
@@ -127,13 +127,14 @@ func (s *Server) adminOnly(h *fasthttp.RequestHeader, hit api.Hit, source api.So
 // manages reports whether the request's key has the scope manage.
 func (r *request) manages() bool { return r.key.Scopes&keys.Manage != 0 }
 
-// adminOnly is the same for a route where only some requests need the key.
-func (r *request) adminOnly() error {
+// needsLocalAdmin refuses a request without the local admin key on a gateway without keys. It is for routes on which only some
+// requests need it; where keys are configured, the route's scope was checked already.
+func (r *request) needsLocalAdmin() error {
 	if r.s.cfg.Keys.Configured() {
-		return nil // the route's scope was checked
+		return nil
 	}
 	h := &r.ctx.Request.Header
-	if e := r.s.adminOnly(h, r.hit, sourceOf(h)); e != nil {
+	if e := r.s.needsLocalAdmin(h, r.hit, sourceOf(h)); e != nil {
 		return e
 	}
 	return nil

@@ -47,7 +47,7 @@ func (s *Server) load(r *request) error {
 		return err
 	}
 	if q.save {
-		if err := r.adminOnly(); err != nil {
+		if err := r.needsLocalAdmin(); err != nil {
 			return err
 		}
 	}

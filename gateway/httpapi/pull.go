@@ -42,7 +42,7 @@ func (s *Server) pull(r *request) error {
 	}
 	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0
 	if described {
-		if err := r.adminOnly(); err != nil {
+		if err := r.needsLocalAdmin(); err != nil {
 			return err
 		}
 	}

@@ -28,8 +28,8 @@ type suspect struct {
 }
 
 // suspects are the constrained requests of one engine. While there are any, its runner is asked at intervals, and when a
-// client leaves, whether the engine still computes. A runner ends an engine that does not; the requests that are open then
-// hear of a crash, and those whose clients have left may be its cause as well.
+// client leaves, whether the engine still computes. A runner kills an engine that does not. Open requests then fail
+// as after a crash; requests whose clients have already left are suspects, too.
 type suspects struct {
 	host   state.HostRecord // name and address
 	model  string

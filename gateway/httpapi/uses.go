@@ -47,8 +47,8 @@ func (u *uses) note(host, model string) {
 const usageLate = 200 * time.Millisecond
 
 // Each snapshot tells the difference between the store's clock and this machine's anew, less the time that its reply took.
-// A difference taken over is kept while it may be the same one, so that a use has one time: until another is larger by
-// moreAhead, whose reply was faster by that, or smaller by lessAhead, which no reply takes.
+// The estimate is kept so that the time of a use does not move. It is replaced only by one that is larger by moreAhead (its
+// reply was that much faster) or smaller by lessAhead (no reply takes that long, so a clock was set).
 const (
 	moreAhead = usageLate / 2
 	lessAhead = 2 * time.Second

@@ -130,7 +130,7 @@ func (g *Gate) leave(ticket string, keep bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
 	defer cancel()
 	if err := g.store.Leave(ctx, g.id, ticket, keep); err != nil {
-		g.log.Debug("leave a ticket", "ticket", ticket, "error", err)
+		g.log.Debug("could not leave ticket", "ticket", ticket, "error", err)
 	}
 }
 

@@ -53,7 +53,7 @@ func (g *Gate) wakeLocked(host, token string) {
 func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	token := d.token
 	began := time.Now()
-	g.log.Info("wakes a host", "host", host)
+	g.log.Info("waking host", "host", host)
 	inner, cancel := context.WithCancel(ctx)
 	result := make(chan error, 1)
 	g.work.Add(1)
@@ -139,6 +139,6 @@ func (g *Gate) leaveWake(host, token string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
 	defer cancel()
 	if err := g.store.LeaveWake(ctx, host, token); err != nil {
-		g.log.Debug("hand back a wake", "host", host, "error", err)
+		g.log.Debug("could not hand back the power lease", "host", host, "error", err)
 	}
 }

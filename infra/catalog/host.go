@@ -14,7 +14,7 @@ const (
 	DriverLocal Driver = "local" // a process on the gateway's own machine
 	DriverWoL   Driver = "wol"   // Wake-on-LAN
 	DriverEC2   Driver = "ec2"   // one EC2 instance that is started and stopped
-	DriverASG   Driver = "asg"   // an Auto Scaling group whose desired size is moved between 0 and Max
+	DriverASG   Driver = "asg"   // an Auto Scaling group that is set to one machine or none
 	DriverExec  Driver = "exec"  // the operator's own commands
 )
 
@@ -40,7 +40,8 @@ type Host struct {
 	Broadcast string `json:"broadcast,omitempty"`
 	// Address is the runner's host:port; empty when the runner says it at registration.
 	Address string `json:"address,omitempty"`
-	// Group is the Auto Scaling group of the driver asg, and Max the most machines it may have (1 or more).
+	// Group is the Auto Scaling group of the driver asg, and Max the most machines that it is meant to have (1 or more), which is
+	// shown and not enforced.
 	Group string `json:"group,omitempty"`
 	Max   int    `json:"max,omitempty"`
 	// Instance is the instance id of the driver ec2.

@@ -40,12 +40,10 @@ type candidate struct {
 	used     time.Time // last use of the one of its victims that was used last, zero without victims
 }
 
-// Place chooses the host for a new copy of want. The order: an awake host with a free slot and no queue; an awake host
-// whose victims are idle; one where they are already on their way out and serve nobody any more; an awake host where that
-// will be so after the loads queued there; a sleeping or waking host; one that is about to sleep; an awake host on which it
-// must wait, the one with the fewest queued loads first, then the one whose victims serve the fewest requests; a lost host. Within each step the model's own list of hosts decides (its
-// entries are names or labels), then the value of what has to go (Eviction.Value; all the same under LRU), then the host
-// whose victims have been unused for longest, then a waking host goes before one asleep, then the name.
+// Place chooses the host for a new copy of want, in the order of the ranks above. Among hosts on which it must wait, the one
+// with the fewest queued loads goes first, then the one whose victims serve the fewest requests. Ties are broken by the
+// model's own list of hosts (its entries are names or labels), then by the value of what has to go (Eviction.Value; all the
+// same under LRU), then by how long the victims have been unused, then a waking host goes before one asleep, then by name.
 //
 // Only hosts whose devices and memory can hold the model count: on each host it is judged by what it takes there
 // (Model.On), and a host whose runner has refused it (Model.Refused) is out.

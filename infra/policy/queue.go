@@ -38,13 +38,13 @@ type earlier struct {
 
 // Next decides which ticket of h.Queue starts now.
 //
-// The first that need not wait starts, with these limits on going before others (rule 5): it is of another type than all
-// tickets before it; once it is loaded none of them needs more models gone than now, and none waits for it; none has been
-// overtaken MaxOvertaken times. Nothing starts while a load is under way. A ticket that can never be served is refused
-// wherever it stands and whatever is loading.
+// The first ticket that can load without waiting starts. It may overtake earlier tickets only if (rule 5) its type differs from
+// all of theirs, loading it does not raise the number of models that any of them must evict, none of them would have to evict it,
+// and none has been overtaken MaxOvertaken times. Nothing starts while a load is under way. A ticket that can never be served
+// is refused wherever it stands and whatever is loading.
 //
-// Every ticket that waits for models and not behind another heads its wait; from fairAfter after its Since on, its busy
-// victims are closed (rule 4). A model that is closed and that no such ticket waits for is reopened, also when the ticket
+// A ticket that waits for models, and not behind another ticket, heads its wait (Heads). From fairAfter after its Since on,
+// its busy victims are closed (rule 4). A closed model that no such ticket waits for is reopened, also when the ticket
 // has been dropped.
 //
 // A ticket for a model that is resident is a reload; tickets that the resident copy satisfies must be taken out of the

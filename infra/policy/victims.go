@@ -133,7 +133,7 @@ func fixed(r *Resident, want *Model) bool {
 	return r.Pinned && r.State != ModelDraining && r.ID != want.ID
 }
 
-// findVictims returns the residents that must be gone before want is loaded, in byCost order; nil when it fits beside all.
+// findVictims returns the residents that must be gone before want is loaded, in byEvictionOrder order; nil when it fits beside all.
 //
 // The choice spares the most valuable resident if any choice can, then the next most valuable, and so on: first so that
 // nothing busy has to be waited for, then so that the most recently used stay. It follows that no victim is superfluous,

@@ -15,9 +15,9 @@ type StopStore interface {
 	LeaveStop(ctx context.Context, host, owner, token string) error
 }
 
-// TurnOff turns off the machine of a host whose stop owner has begun (state.Store.BeginStop). It keeps the host's power lease
-// while sleep works, for at most limit, and then releases it; a later sweep goes on with what was not finished. failure is
-// sleep's error, told the store's as the lease was released, also where it is another's by then.
+// TurnOff turns off a host's machine. owner must have begun the stop (state.Store.BeginStop). TurnOff renews the host's power
+// lease while sleep runs, for at most limit, and then releases it; a later sweep continues what was not finished. failure is the
+// error of sleep; told is that of the store when the lease was released, which may have passed to another owner.
 func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (failure, told error) {
 	failure = WithLease(ctx, limit,
 		func(ctx context.Context) error { return store.HoldStop(ctx, host, owner, token) },

@@ -136,7 +136,7 @@ const (
 
 // Values of [Recipe.EncoderCache].
 const (
-	EncoderInterpose = "interpose" // the engine reaches its encoder through dynamic symbols of libmtmd, which can be stood before
+	EncoderInterpose = "interpose" // the engine reaches its encoder through dynamic symbols of libmtmd, which a preloaded library can interpose
 	EncoderNone      = "none"      // every medium is encoded
 )
 

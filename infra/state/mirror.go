@@ -15,11 +15,11 @@ import (
 const (
 	repairEvery = 5 * time.Second  // at a small pool; at what has changed in a large one
 	rereadEvery = time.Minute      // at the whole of a large pool
-	hostEvery   = 15 * time.Second // at the host of a host's mirror, of whose changes beats tell, too
+	hostEvery   = 15 * time.Second // at the host of a host's mirror; its beats tell of changes, too
 )
 
-// Mirror is a copy of the pool in memory, or of one host. An event has it read the host again that the event names; what an event
-// was lost of is found at intervals. Reading it never waits. It is safe for concurrent use; run Run in one goroutine.
+// Mirror is a copy of the pool in memory, or of one host. On an event it reads the host again that the event names; changes
+// whose event was lost are found by polling. Reading the mirror never waits. It is safe for concurrent use; run Run in one goroutine.
 //
 // It reads one at a time, so what it read last is newest, and a model's revision is never newer than the records of the hosts
 // that have the model: decisions on hosts that were read at different times are refused where those contradict each other.

@@ -246,8 +246,7 @@ func (h *Host) closeLocked(ids []string, closed bool) {
 	}
 }
 
-// A ticket is taken from when this host works on it until a snapshot shows for certain that Redis heard the outcome.
-
+// isInProgress reports whether this host works on a ticket, or has ended it and no snapshot has shown yet that Redis knows.
 func (h *Host) isInProgress(ticket string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

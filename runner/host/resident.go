@@ -55,8 +55,8 @@ func (r *resident) retired() bool { return r.key != r.id }
 // serves reports whether the model takes requests of everybody.
 func (r *resident) serves() bool { return r.state == policy.ModelLoaded && !r.closed && !r.stopping }
 
-// view is the resident as a decision sees it. What the load under way holds is as good as going. A retired copy is not: it
-// may serve for an hour, so idle models are evicted rather than waiting for it.
+// view is the resident as a decision sees it. A model that the current load is going to stop is shown as draining. A retired
+// copy is shown as loaded while it is busy: it may serve for an hour, so idle models are evicted rather than waiting for it.
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
 		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),

@@ -193,8 +193,8 @@ const idleConn = 3 * time.Second
 func (r *running) Slots() *fairqueue.Queue { return r.slots }
 
 // maxConcurrent is how many requests an engine gets at one time; the others wait in the runner, where they cost less than the
-// engine's threads and files, and take turns by tenant. llama-server gets as many as it computes at once and one to follow: it has only
-// a few threads more, and those are for readings of its state. For others it is a mere bound of their open files.
+// engine's threads and files, and take turns by tenant. llama-server gets as many as it computes at once and one that waits to
+// start; its few other threads are kept for readings of its state. For other engines it only bounds their open files.
 func maxConcurrent(family string, p plan.Plan) int {
 	const usual, files = 4, 512
 	if family == "llamacpp" {

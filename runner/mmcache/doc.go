@@ -9,7 +9,7 @@
 //	mm:used                hash, expires   hour since 1970 → bytes written in it, for the quota
 //
 // What the cache did is counted in metrics for the host, in the pool's statistics for each model ([Config.Count]), and
-// for one request where it can be told ([Attachment.Request]).
+// for one request where it can be told ([Attachment.Begin]).
 //
 // What is promised:
 //

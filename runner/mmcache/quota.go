@@ -21,7 +21,7 @@ const quotaKey = "mm:used"
 const quotaFresh = 2 * time.Second // how old the sum may be that decides
 
 // poolQuota keeps the entries of all hosts within a number of bytes, give or take what is written by others within
-// ledgerFresh. It has one user at a time.
+// quotaFresh. It has one user at a time.
 type poolQuota struct {
 	rdb   redis.UniversalClient
 	ttl   time.Duration

@@ -96,8 +96,8 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	return out
 }
 
-// overrules reports whether the plan's value of an option goes before what somebody set: that bounds the queue of the runner,
-// and the engine has a bound of its own beyond which it does not start, or lowers what it is told.
+// overrules reports whether the plan's value of an option replaces a configured one: the configured value means something else
+// to the runner (the size of its batches, the context of one sequence), or is more than the engine accepts.
 func (p *Plan) overrules(engine, option string) bool {
 	switch engine {
 	case "llamacpp":

@@ -117,7 +117,7 @@ func (p *pool) spawn(name, program string, args ...string) (*exec.Cmd, string) {
 	return cmd, log
 }
 
-var wakes = regexp.MustCompile(`(?m)^time=(\S+) .*msg="wakes a host" host=box`)
+var wakes = regexp.MustCompile(`(?m)^time=(\S+) .*msg="waking host" host=box`)
 
 var listens = regexp.MustCompile(`msg="gateway listens" addr=(\S+)`)
 

@@ -161,7 +161,7 @@ func lastLine(out []byte) string {
 	text := bytes.TrimSpace(out)
 	line := string(text[bytes.LastIndexByte(text, '\n')+1:])
 	if line == "" {
-		return "it said nothing"
+		return "(no output)"
 	}
 	return strings.ToValidUTF8(line, "?")
 }

@@ -51,7 +51,7 @@ func TestStatuses(t *testing.T) {
 	}{
 		"success":            {[]string{"true"}, nil, ""},
 		"no capacity":        {[]string{"sh", "-c", "echo full >&2; exit 69"}, power.ErrNoCapacity, "full"},
-		"try again":          {[]string{"sh", "-c", "exit 75"}, power.ErrThrottled, "it said nothing"},
+		"try again":          {[]string{"sh", "-c", "exit 75"}, power.ErrThrottled, "(no output)"},
 		"failure":            {[]string{"sh", "-c", "echo a; echo last words; exit 3"}, power.ErrFailed, "exit status 3: last words"},
 		"no such program":    {[]string{"/nonexistent/x"}, power.ErrFailed, "/nonexistent/x"},
 		"killed":             {[]string{"sh", "-c", "kill -9 $$"}, power.ErrFailed, "killed"},
