@@ -137,7 +137,11 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 
 // attach gives an engine whose recipe and model allow it the encoder cache. Without one it runs all the same.
 func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachment {
-	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderInterpose || !mmcache.Wanted(m) {
+	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderInterpose || m.MMProj == "" {
+		return nil
+	}
+	spec.Env = l.Media.Env()
+	if m.MMCache == catalog.MMCacheNone {
 		return nil
 	}
 	argv, err := engine.Argv(*spec)

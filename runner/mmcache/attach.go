@@ -187,13 +187,16 @@ func (s *Server) listen(model string, sp Space, begin func(*Attachment)) (*Attac
 
 // Env is what the engine's environment needs.
 func (a *Attachment) Env() map[string]string {
-	return map[string]string{
-		EnvPreload:  a.s.cfg.Library,
-		EnvSocket:   a.path,
-		EnvLookupMS: strconv.FormatInt(a.s.cfg.LookupWait.Milliseconds(), 10),
-		EnvEncodeMS: strconv.FormatInt(a.s.cfg.EncodeWait.Milliseconds(), 10),
-	}
+	env := a.s.Env()
+	env[EnvSocket] = a.path
+	env[EnvLookupMS] = strconv.FormatInt(a.s.cfg.LookupWait.Milliseconds(), 10)
+	env[EnvEncodeMS] = strconv.FormatInt(a.s.cfg.EncodeWait.Milliseconds(), 10)
+	return env
 }
+
+// Env is what the environment of an engine needs that reads media and is not attached: the interposer then caches nothing,
+// and only names media so that llama-server's cache of prompts does not take one for another.
+func (s *Server) Env() map[string]string { return map[string]string{EnvPreload: s.cfg.Library} }
 
 // Counts are media served from the cache and media encoded, of all the engine's requests so far; [Attachment.Begin] tells
 // one request's share. A medium that occurs twice in a request counts once. Media that the engine took

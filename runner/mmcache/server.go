@@ -10,8 +10,6 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/redis/go-redis/v9"
-
-	"reveille/infra/catalog"
 )
 
 // Defaults of [Config].
@@ -130,6 +128,3 @@ func (s *Server) Close() {
 		<-s.l2.done
 	}
 }
-
-// Wanted reports whether a model's encoder outputs are cached at all: it has a projector and its scope is not none.
-func Wanted(m *catalog.Model) bool { return m.MMProj != "" && m.MMCache != catalog.MMCacheNone }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"reveille/infra/catalog"
 	"reveille/infra/mmstats"
 	"reveille/testenv"
 	"reveille/testenv/kit"
@@ -55,18 +54,6 @@ func TestAttach(t *testing.T) {
 	s.Close()
 	if _, err := s.Attach(m, e); !errors.Is(err, ErrClosed) {
 		t.Error(err)
-	}
-	for _, c := range []struct {
-		m    catalog.Model
-		want bool
-	}{
-		{catalog.Model{MMProj: "p", MMCache: catalog.MMCachePool}, true},
-		{catalog.Model{MMProj: "p", MMCache: catalog.MMCacheNone}, false},
-		{catalog.Model{MMCache: catalog.MMCachePool}, false},
-	} {
-		if Wanted(&c.m) != c.want {
-			t.Errorf("%+v", c.m)
-		}
 	}
 }
 

@@ -40,6 +40,7 @@ EXPORT int32_t llama_model_n_embd(const void *model) {
 EXPORT int32_t mtmd_tokenize(void *ctx, void *out, const void *text, const void **bitmaps, size_t n) {
     const struct mm_real *real = mm_real();
     if (!real->tokenize) return 2; /* libmtmd's code for failure */
+    mm_name(bitmaps, n);
     int32_t rc = real->tokenize(ctx, out, text, bitmaps, n);
     if (rc != 0 || !real->complete) return rc;
     for (size_t i = 0, size = real->chunks_size(out); i < size; i++) mm_forget(real->chunks_get(out, i));

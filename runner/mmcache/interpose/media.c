@@ -1,7 +1,6 @@
 /* What is known of each medium of the requests at hand, and which chunk belongs to which.
  *
- * A chunk is known by its address: its id, which the engine derives from the file with a hash anyone can collide, is
- * only a second opinion. Chunks are made by a tokenize or by a copy, and both come through this library, so that an
+ * A chunk is known by its address: its id is only a second opinion. Chunks are made by a tokenize or by a copy, and both come through this library, so that an
  * address never stands for an older chunk. */
 #define _GNU_SOURCE
 #include "media.h"

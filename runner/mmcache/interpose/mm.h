@@ -27,6 +27,7 @@ struct mm_real {
     uint32_t (*bitmap_get_ny)(const void *);
     bool (*bitmap_is_audio)(const void *);
     const char *(*bitmap_get_id)(const void *);
+    void (*bitmap_set_id)(void *, const char *);
     size_t (*chunks_size)(const void *);
     const void *(*chunks_get)(const void *, size_t);
     void (*chunks_free)(void *);
@@ -108,6 +109,10 @@ bool mm_tell(int conn, const struct mm_request *q);   /* without an answer, neve
 int mm_memory(void);                                  /* a new memory file, or -1 */
 bool mm_write(int fd, const void *data, size_t n, uint64_t offset);
 bool mm_seal(int fd, uint64_t size);                  /* gives it its size for good */
+
+/* name.c: what the engine calls a medium. */
+void mm_name(const void **bitmaps, size_t n); /* before a tokenize */
+void mm_siphash(const uint64_t key[2], const void *data, size_t n, uint64_t out[2]);
 
 /* media.c: what is known of each medium, and which chunk belongs to which. */
 struct mm_media;

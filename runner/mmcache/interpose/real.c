@@ -82,6 +82,7 @@ static void probe(void) {
     single &= find("mtmd_get_output_embd", &real.get_output_embd);
     single &= find("mtmd_free", &real.free_ctx);
     find("mtmd_encode", &real.encode);
+    find("mtmd_bitmap_set_id", &real.bitmap_set_id);
     if (!find("mtmd_get_audio_sample_rate", &real.audio_sample_rate)) find("mtmd_get_audio_bitrate", &real.audio_sample_rate);
     bool inp = find("llama_model_n_embd_inp", &real.n_embd_inp);
     inp |= find("llama_model_n_embd", &real.n_embd);

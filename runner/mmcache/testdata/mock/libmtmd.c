@@ -70,6 +70,11 @@ uint32_t mtmd_bitmap_get_nx(const void *b) { return ((const struct bitmap *)b)->
 uint32_t mtmd_bitmap_get_ny(const void *b) { return ((const struct bitmap *)b)->ny; }
 bool mtmd_bitmap_is_audio(const void *b) { return ((const struct bitmap *)b)->audio; }
 const char *mtmd_bitmap_get_id(const void *b) { return ((const struct bitmap *)b)->id; }
+void mtmd_bitmap_set_id(void *b, const char *id) {
+    struct bitmap *to = b;
+    memset(to->id, 0, sizeof to->id);
+    strncpy(to->id, id, sizeof to->id - 1);
+}
 int mtmd_get_audio_sample_rate(void *ctx) { return ctx ? 16000 : -1; }
 
 void *mock_chunks(void) { return calloc(1, sizeof(struct chunks)); }

@@ -34,6 +34,7 @@ uint32_t mtmd_bitmap_get_nx(const void *);
 uint32_t mtmd_bitmap_get_ny(const void *);
 bool mtmd_bitmap_is_audio(const void *);
 const char *mtmd_bitmap_get_id(const void *);
+void mtmd_bitmap_set_id(void *, const char *);
 size_t mtmd_input_chunks_size(const void *);
 const void *mtmd_input_chunks_get(const void *, size_t);
 void mtmd_input_chunks_free(void *);
