@@ -16,7 +16,7 @@ const (
 	Responses         // OpenAI, with named events in its streams
 	Anthropic
 	Ollama
-	Lemonade
+	Lemonade // the management API of Lemonade Server: /load, /unload, /pull, /internal/set and others
 )
 
 // String names the dialect.

@@ -33,7 +33,7 @@ func (s *Server) logsStream(r *request) error {
 	r.ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
 		defer watch.Stop()
 		defer cancel()
-		f := &follower{asker: asker, history: history, lines: make(chan []byte, 64), ended: make(chan followed), open: map[copyKey]int{}}
+		f := &follower{asker: asker, history: history, lines: make(chan []byte, 64), ended: make(chan followed), open: map[state.Copy]int{}}
 		f.run(ctx, w)
 	})
 	return nil
@@ -46,12 +46,12 @@ type follower struct {
 	lines   chan []byte
 	ended   chan followed // of a log that broke off
 	work    sync.WaitGroup
-	open    map[copyKey]int // process ids of the engines that are followed, so that a new engine is followed anew
+	open    map[state.Copy]int // process ids of the engines that are followed, so that a new engine is followed anew
 }
 
 // followed is one engine whose log was followed.
 type followed struct {
-	copyKey
+	state.Copy
 	pid  int
 	read bool // some of it came, so that its history is not repeated
 }
@@ -85,8 +85,8 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer) {
 				again, waiting = nil, false
 				known, broken = broken, nil
 				for _, e := range known {
-					if f.open[e.copyKey] == e.pid {
-						delete(f.open, e.copyKey)
+					if f.open[e.Copy] == e.pid {
+						delete(f.open, e.Copy)
 					}
 				}
 			case line := <-f.lines:
@@ -103,11 +103,11 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer) {
 // read.
 func (f *follower) join(ctx context.Context, snap *state.Snapshot, known []followed) {
 	for _, m := range everyLoaded(snap) {
-		e := followed{copyKey{m.Host, m.ID}, m.PID, true}
-		if pid, there := f.open[e.copyKey]; there && pid == m.PID {
+		e := followed{state.Copy{Host: m.Host, Model: m.ID}, m.PID, true}
+		if pid, there := f.open[e.Copy]; there && pid == m.PID {
 			continue
 		}
-		f.open[e.copyKey] = m.PID
+		f.open[e.Copy] = m.PID
 		host, path := snap.Hosts[m.Host], logPath(m.ID, f.history && !slices.Contains(known, e))
 		f.work.Go(func() {
 			e.read = f.follow(ctx, host, m.ID, path)

@@ -84,7 +84,7 @@ func (r *request) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
 	}
 	out.Context, out.MaxContext = s.contextOf(m, w, out.Options)
 	if !r.manages() {
-		out.Checkpoint, out.Options = openCheckpoint(out.Checkpoint), openOptions(out.Options)
+		out.Checkpoint, out.Options = redactCheckpoint(out.Checkpoint), redactOptions(out.Options)
 	}
 	return out
 }

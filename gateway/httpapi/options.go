@@ -54,7 +54,7 @@ func (r *request) replyOptions(m *catalog.Model) error {
 		out.Context = &n
 	}
 	if !r.manages() {
-		out.Saved, out.Effective, out.Defaults = openOptions(out.Saved), openOptions(out.Effective), openOptions(out.Defaults)
+		out.Saved, out.Effective, out.Defaults = redactOptions(out.Saved), redactOptions(out.Effective), redactOptions(out.Defaults)
 	}
 	return r.reply(fasthttp.StatusOK, out)
 }

@@ -162,7 +162,7 @@ func (s *Server) configGet(r *request) error {
 	for name, value := range table {
 		if _, known := runtimeSettings[name]; known && json.Valid([]byte(value)) {
 			if out[name] = json.RawMessage(value); !r.manages() {
-				out[name] = openSetting(json.RawMessage(value))
+				out[name] = redactSetting(json.RawMessage(value))
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func (s *Server) systemInfo(r *request) error {
 		out.Recipes[name] = recipeReport(&rc, have, inUse[name])
 	}
 	if !r.manages() {
-		veilRunners(out.Runners)
+		redactRunners(out.Runners)
 	}
 	return r.reply(fasthttp.StatusOK, out)
 }

@@ -12,26 +12,23 @@ import (
 // it. The zero value is ready; methods are safe for concurrent use.
 type uses struct {
 	mu      sync.RWMutex
-	last    map[copyKey]*atomic.Int64 // µs since the epoch on this machine's clock; an entry stays once made
-	streams map[string]int            // open streams by model
+	last    map[state.Copy]*atomic.Int64 // µs since the epoch on this machine's clock; an entry stays once made
+	streams map[string]int               // open streams by model
 
 	ahead atomic.Pointer[int64] // µs by which the store's clock is ahead of this machine's; nil before the first listing
 }
 
-// copyKey names a model on a host.
-type copyKey struct{ host, model string }
-
 // note records a use now.
 func (u *uses) note(host, model string) {
 	now := time.Now().UnixMicro()
-	key := copyKey{host, model}
+	key := state.Copy{Host: host, Model: model}
 	u.mu.RLock()
 	at := u.last[key]
 	u.mu.RUnlock()
 	if at == nil {
 		u.mu.Lock()
 		if u.last == nil {
-			u.last = map[copyKey]*atomic.Int64{}
+			u.last = map[state.Copy]*atomic.Int64{}
 		}
 		if at = u.last[key]; at == nil {
 			at = new(atomic.Int64)
@@ -71,7 +68,7 @@ func (u *uses) aheadBy(snap *state.Snapshot) int64 {
 func (u *uses) lastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (at int64, own bool) {
 	told := m.UsedMS * 1000
 	u.mu.RLock()
-	noted := u.last[copyKey{host, m.ID}]
+	noted := u.last[state.Copy{Host: host, Model: m.ID}]
 	u.mu.RUnlock()
 	if noted == nil {
 		return told, false

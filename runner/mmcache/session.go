@@ -158,8 +158,8 @@ func (x *session) miss(a *answer, v lookupResult) {
 	x.a.miss()
 }
 
-// acquire is asked just before an encode. Each medium is answered with the entry that came since, with the lead, or,
-// when another leads and does not land in time, with leave to encode for oneself.
+// acquire answers what an engine asks just before it encodes. Each medium gets its entry, if that has come meanwhile; else the
+// right to encode it for all; else, when another session encodes it and does not end in time, permission to encode it for itself.
 func (x *session) acquire(r *request) []answer {
 	s := x.a.s
 	answers := make([]answer, len(r.items))

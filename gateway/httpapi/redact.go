@@ -17,36 +17,36 @@ func (h *healthReport) redact() {
 	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
 		for i := range list {
 			m := &list[i]
-			m.Checkpoint, m.BackendURL, m.PID, m.Plan = openCheckpoint(m.Checkpoint), "", 0, nil
+			m.Checkpoint, m.BackendURL, m.PID, m.Plan = redactCheckpoint(m.Checkpoint), "", 0, nil
 			var o recipe.Options
 			_ = json.Unmarshal(m.Options, &o) // what is no object comes out as an empty one
-			m.Options = json.RawMessage(openOptions(o).Canonical())
+			m.Options = json.RawMessage(redactOptions(o).Canonical())
 		}
 	}
 	if h.Checkpoint != nil { // the first one's: it was taken out there
 		h.Checkpoint = &h.Loaded[0].Checkpoint
 	}
 	h.Refused = nil
-	veilRunners(h.Runners)
+	redactRunners(h.Runners)
 }
 
-// veilRunners takes out how engines are confined, which names paths and users, and what their machines have.
-func veilRunners(runners []runnerInfo) {
+// redactRunners takes out how engines are confined, which names paths and users, and what their machines have.
+func redactRunners(runners []runnerInfo) {
 	for i := range runners {
 		runners[i].Sandbox, runners[i].Found = nil, nil
 	}
 }
 
-// openCheckpoint is a public repository's checkpoint as it is, and of other places the last part.
-func openCheckpoint(checkpoint string) string {
+// redactCheckpoint is a public repository's checkpoint as it is, and of other places the last part.
+func redactCheckpoint(checkpoint string) string {
 	if catalog.ParseCheckpoint(checkpoint).Scheme == catalog.SchemeHF {
 		return checkpoint
 	}
 	return weightsName(checkpoint)
 }
 
-// openOptions empties arguments and the texts that may hold paths or addresses.
-func openOptions(o recipe.Options) recipe.Options {
+// redactOptions empties arguments and the texts that may hold paths or addresses.
+func redactOptions(o recipe.Options) recipe.Options {
 	out := maps.Clone(o)
 	for name, v := range out {
 		if text, is := v.(string); is && (name == "args" || strings.HasSuffix(name, "_args") || strings.ContainsAny(text, `/\:`)) {
@@ -56,11 +56,11 @@ func openOptions(o recipe.Options) recipe.Options {
 	return out
 }
 
-// openSetting is openOptions for a run-time setting, which may be a number or an object.
-func openSetting(value json.RawMessage) json.RawMessage {
+// redactSetting is redactOptions for a run-time setting, which may be a number or an object.
+func redactSetting(value json.RawMessage) json.RawMessage {
 	var o recipe.Options
 	if json.Unmarshal(value, &o) != nil || o == nil {
 		return value
 	}
-	return json.RawMessage(openOptions(o).Canonical())
+	return json.RawMessage(redactOptions(o).Canonical())
 }
