@@ -66,7 +66,7 @@ type Config struct {
 
 	Hold      time.Duration // longest a request waits for a cold model; default 300 s
 	FairAfter time.Duration // a copy whose queue is longer than it serves in this time wants another beside it; default 2 s
-	WakeLimit time.Duration // longest from the duty to wake a host to its registration; default 10 min
+	WakeLimit time.Duration // longest from the start of a host's wake to its registration; default 10 min
 
 	Evict policy.Eviction // how idle models are weighed where one has to go; default LRU
 

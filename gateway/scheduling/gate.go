@@ -218,7 +218,7 @@ func (g *Gate) OnEvent(e state.Event) {
 	case "sync":
 		g.renewNow()
 	case "host":
-		// The power lease of a host that went down may be free now: whoever waits for the host takes the duty to wake it.
+		// The power lease of a host that went down may be free now: a gateway with requests for the host takes it and wakes the host.
 		if e.State == string(policy.Asleep) || e.State == string(policy.Lost) {
 			g.renewNow()
 		}

@@ -23,7 +23,7 @@ type wakeLease struct {
 	asked bool // the driver has answered; guarded by Gate.mu
 }
 
-// wakeLocked takes up the duty to wake a host; a newer token takes the place of an older one.
+// wakeLocked starts to wake a host under its power lease; a newer token takes the place of an older one.
 func (g *Gate) wakeLocked(host, token string) {
 	old := g.wakes[host]
 	if g.closed || old != nil && old.token == token {
@@ -48,8 +48,8 @@ func (g *Gate) wakeLocked(host, token string) {
 	}()
 }
 
-// runWake calls the driver and keeps the duty until the host's runner has registered, the driver refused, the limit
-// passed, or another gateway has the duty.
+// runWake calls the driver and keeps the power lease until the host's runner has registered, the driver refused, the limit
+// passed, or another gateway has the lease.
 func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	token := d.token
 	began := time.Now()
@@ -107,7 +107,7 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 			g.log.Info("host is awake", "host", host, "took", took)
 			return
 		case errors.Is(err, state.ErrNotOwner):
-			g.log.Info("the duty to wake a host passed to another gateway", "host", host)
+			g.log.Info("the power lease passed to another gateway", "host", host)
 			return
 		}
 	}
@@ -119,7 +119,7 @@ func (g *Gate) awake(host string) bool {
 	return h != nil && h.State == policy.Ready
 }
 
-// wakeFailed gives the duty up with the reason. Should the store not hear of it, the duty's lease ends and another
+// wakeFailed gives the power lease up with the reason. Should the store not hear of it, the lease ends and another
 // gateway tries.
 func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host, token, code, message string) error, cause error) {
 	code := api.NoCapacity.Code()
@@ -134,7 +134,7 @@ func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host
 	}
 }
 
-// leaveWake hands a duty back because this gateway goes away.
+// leaveWake hands a power lease back because this gateway goes away.
 func (g *Gate) leaveWake(host, token string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
 	defer cancel()

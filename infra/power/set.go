@@ -35,7 +35,7 @@ type SetConfig struct {
 
 // Set is all hosts of a catalogue with their drivers. It is safe for concurrent use and holds nothing to close.
 //
-// It is the one retry loop of a wake, for all who wait for the host (its caller holds the duty to wake it): throttled
+// It is the one retry loop of a wake, for all who wait for the host (its caller holds the host's power lease): throttled
 // calls are made again after 1, 2, 4 … 30 s, those for hosts that are still stopping after 1, 2, 4, 4 … s. A refusal for lack of capacity is
 // returned at once instead: the caller then tries the next host of the model's list within the same held requests, and
 // comes back to this one after a pause of its own; repeating here would hold those requests on a host that cannot come.

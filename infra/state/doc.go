@@ -45,7 +45,7 @@
 //	rv:{pool}:waiters:<id>     sorted set  acquire, renew, leave              60 s   gateway by end of its lease in ms
 //	                                                                          after
 //	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket
-//	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake        1 h    duty to wake: owner, token, exp_ms
+//	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake        1 h    power lease: owner, token, exp_ms
 //	rv:{pool}:op:<id>          string      acquire, touch                     60 s   operation done: the ticket it made
 //	rv:{pool}:catalog          hash        catalog_put                        -      version, json, serial, mac
 //	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models

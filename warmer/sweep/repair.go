@@ -100,13 +100,13 @@ func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostReco
 	return r.mend(a, func() error { return r.store.EndStranded(ctx, h.Name, r.WakeLimit) })
 }
 
-// unwoken wakes a host that has loads queued and that nobody wakes: whoever had the duty is gone.
+// unwoken wakes a host that has loads queued and that nobody wakes: the holder of its power lease is gone.
 func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.State == policy.Ready || h.State == policy.Draining || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
 		return nil
 	}
 	if r.DryRun {
-		return nil // whether somebody has the duty is known only by asking for it
+		return nil // whether somebody has the lease is known only by asking for it
 	}
 	token, err := r.store.ClaimWake(ctx, r.ID, h.Name)
 	if err != nil || token == "" {

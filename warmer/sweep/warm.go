@@ -99,7 +99,7 @@ func (r *run) unfit(s *state.Snapshot) map[string]string {
 	return out
 }
 
-// wakeHost carries out a duty to wake a host. When the driver accepted, the duty's lease is left to end: the runner
+// wakeHost wakes a host under its power lease. When the driver accepted, the lease is left to end: the runner
 // registers, or whoever waits then, a gateway or the next sweep, takes over.
 func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 	err := power.WithLease(ctx, r.PowerCall, func(ctx context.Context) error {
@@ -117,7 +117,7 @@ func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 			if power.Unfinished(err) {
 				end = r.store.EndOverdueWake
 			}
-			_ = end(ctx, host, token, noCapacity, err.Error()) // refused: the duty is another's by now
+			_ = end(ctx, host, token, noCapacity, err.Error()) // refused: another holds the lease by now
 		}
 	}
 	r.note(a)
