@@ -19,20 +19,12 @@ const (
 	Lemonade // the management API of Lemonade Server: /load, /unload, /pull, /internal/set and others
 )
 
-// String names the dialect.
-func (d Dialect) String() string {
-	switch d {
-	case Responses:
-		return "responses"
-	case Anthropic:
-		return "anthropic"
-	case Ollama:
-		return "ollama"
-	case Lemonade:
-		return "lemonade"
-	}
-	return "openai"
+var dialectNames = [...]string{
+	OpenAI: "openai", Responses: "responses", Anthropic: "anthropic", Ollama: "ollama", Lemonade: "lemonade",
 }
+
+// String names the dialect.
+func (d Dialect) String() string { return dialectNames[d] }
 
 // ContentType is the media type of the dialect's error bodies.
 const ContentType = "application/json; charset=utf-8"

@@ -16,7 +16,7 @@ func Set(body []byte, key string, value []byte) ([]byte, error) {
 	out := make([]byte, 0, len(body)+len(key)+len(value)+8)
 	copied := 0
 	for m.Next() {
-		if sameText(m.key, m.escaped, key) {
+		if string(m.Name()) == key {
 			out = append(out, body[copied:m.start]...)
 			out = append(out, value...)
 			copied = m.stop
@@ -55,7 +55,7 @@ func Remove(body []byte, key string) ([]byte, error) {
 	kept, end := 0, m.pos
 	for m.Next() {
 		end = m.stop
-		if sameText(m.key, m.escaped, key) {
+		if string(m.Name()) == key {
 			continue
 		}
 		if kept > 0 {

@@ -25,7 +25,8 @@ func fail(offset int, reason string) error { return &SyntaxError{Offset: offset,
 // keys[i], the zero Value when there is none. out must be at least as long as
 // keys. The error is a [*SyntaxError]; out is then not to be used.
 //
-// Scan does not allocate unless it fails. The values are parts of body.
+// Scan does not allocate unless it fails or a name has escapes. The values are
+// parts of body.
 func Scan(body []byte, keys []string, out []Value) error {
 	out = out[:len(keys)]
 	clear(out)
@@ -34,8 +35,9 @@ func Scan(body []byte, keys []string, out []Value) error {
 		return err
 	}
 	for m.Next() {
+		name := m.Name()
 		for i, key := range keys {
-			if sameText(m.key, m.escaped, key) {
+			if string(name) == key {
 				out[i] = m.value
 				break
 			}

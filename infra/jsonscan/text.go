@@ -1,7 +1,9 @@
 package jsonscan
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"math/bits"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -25,10 +27,10 @@ func special(w uint64) uint64 {
 	return (low | backslash) &^ w & highs
 }
 
-// skipPlain returns the index of the first quote, backslash or control
+// SkipPlain returns the index of the first quote, backslash or control
 // character of b at or after i, or len(b), and whether a byte outside ASCII
 // was passed on the way.
-func skipPlain(b []byte, i int) (end int, wide bool) {
+func SkipPlain(b []byte, i int) (end int, wide bool) {
 	var seen uint64
 	for ; i+32 <= len(b); i += 32 {
 		p := b[i : i+32 : i+32]
@@ -67,7 +69,7 @@ func skipString(b []byte, i int) (end int, err error) {
 	i++
 	wide := false
 	for {
-		next, w := skipPlain(b, i)
+		next, w := SkipPlain(b, i)
 		wide = wide || w
 		i = next
 		if i == len(b) {
@@ -196,53 +198,18 @@ func unescape(text []byte) []byte {
 	return out
 }
 
-// sameText reports whether the inside of a valid string spells want once
-// unescaped. It does not allocate.
-func sameText(text []byte, escaped bool, want string) bool {
-	if !escaped {
-		return string(text) == want
-	}
-	for i := 0; i < len(text); {
-		if text[i] != '\\' {
-			if want == "" || want[0] != text[i] {
-				return false
-			}
-			want = want[1:]
-			i++
-			continue
-		}
-		var r rune
-		r, i = unescapeAt(text, i)
-		var buf [utf8.UTFMax]byte
-		n := utf8.EncodeRune(buf[:], r)
-		if len(want) < n || want[:n] != string(buf[:n]) {
-			return false
-		}
-		want = want[n:]
-	}
-	return want == ""
-}
-
 // AppendQuote appends s to dst as a JSON string. Bytes that are not UTF-8
 // become U+FFFD.
 func AppendQuote(dst []byte, s string) []byte {
-	const digits = "0123456789abcdef"
-	dst = append(dst, '"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			dst = append(dst, '\\', byte(r))
-		case r == '\n':
-			dst = append(dst, '\\', 'n')
-		case r == '\r':
-			dst = append(dst, '\\', 'r')
-		case r == '\t':
-			dst = append(dst, '\\', 't')
-		case r < 0x20:
-			dst = append(dst, '\\', 'u', '0', '0', digits[r>>4], digits[r&15])
-		default:
-			dst = utf8.AppendRune(dst, r)
-		}
-	}
-	return append(dst, '"')
+	quoted, _ := Marshal(s) // no error: a text always encodes
+	return append(dst, quoted...)
+}
+
+// Marshal is [json.Marshal], but leaves <, > and & readable.
+func Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }

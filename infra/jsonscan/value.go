@@ -19,23 +19,14 @@ const (
 	Object
 )
 
+var kindNames = [...]string{
+	Absent: "absent", Null: "null", Bool: "boolean", Number: "number", String: "string", Array: "array", Object: "object",
+}
+
 // String names the kind as an error message would.
 func (k Kind) String() string {
-	switch k {
-	case Absent:
-		return "absent"
-	case Null:
-		return "null"
-	case Bool:
-		return "boolean"
-	case Number:
-		return "number"
-	case String:
-		return "string"
-	case Array:
-		return "array"
-	case Object:
-		return "object"
+	if int(k) < len(kindNames) {
+		return kindNames[k]
 	}
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }

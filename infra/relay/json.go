@@ -1,9 +1,9 @@
 package relay
 
 import (
-	"encoding/binary"
 	"errors"
-	"math/bits"
+
+	"reveille/infra/jsonscan"
 )
 
 var (
@@ -153,7 +153,7 @@ func (j *jsonText) feed(p []byte) bool {
 	state := j.state
 	for i := 0; i < len(p); i++ {
 		if state == jsonString {
-			if i += plainRun(p[i:]); i == len(p) {
+			if i, _ = jsonscan.SkipPlain(p, i); i == len(p) {
 				break
 			}
 		}
@@ -228,24 +228,3 @@ func (j *jsonText) whole() bool {
 func (j *jsonText) empty() bool { return j.state == jsonValue && j.depth == 0 }
 
 func space(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
-
-// plainRun is how many bytes p begins with that neither end a string nor mean anything in it, eight at a time: texts and
-// pictures are nearly all of an answer.
-func plainRun(p []byte) int {
-	const ones = 0x0101010101010101
-	i := 0
-	for ; len(p)-i >= 8; i += 8 {
-		x := binary.LittleEndian.Uint64(p[i:])
-		quote, slash := x^ones*'"', x^ones*'\\'
-		// The lowest byte marked is one of the three kinds; marks above it may be wrong, as a borrow passes through.
-		if marks := ((quote-ones)&^quote | (slash-ones)&^slash | (x-ones*' ')&^x) & (ones << 7); marks != 0 {
-			return i + bits.TrailingZeros64(marks)/8
-		}
-	}
-	for ; i < len(p); i++ {
-		if c := p[i]; c == '"' || c == '\\' || c < ' ' {
-			break
-		}
-	}
-	return i
-}
