@@ -1,9 +1,9 @@
 package api
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
+
+	"reveille/infra/jsonscan"
 )
 
 // Dialect is the family of clients a path belongs to; it decides the shape of
@@ -176,11 +176,9 @@ func orNull(s string) *string {
 
 // encode writes v as JSON, leaving <, > and & readable.
 func encode(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	text, err := jsonscan.Marshal(v)
+	if err != nil {
 		panic("api: " + err.Error()) // structs of strings always encode
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return text
 }

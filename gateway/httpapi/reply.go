@@ -15,13 +15,11 @@ import (
 
 // reply answers with a JSON document.
 func (r *request) reply(status int, v any) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	body, err := jsonscan.Marshal(v)
+	if err != nil {
 		return err
 	}
-	r.send(status, "application/json; charset=utf-8", bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+	r.send(status, "application/json; charset=utf-8", body)
 	return nil
 }
 

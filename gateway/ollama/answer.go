@@ -1,12 +1,12 @@
 package ollama
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"time"
 
 	"reveille/gateway/completion"
+	"reveille/infra/jsonscan"
 )
 
 // A Form is what an answer is told in.
@@ -83,7 +83,7 @@ func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
 	s.note(c)
 	l := f.line(part{choice.Message.Content + choice.Text, choice.Message.Thought(), toolCalls(choice.Message.ToolCalls)})
 	s.close(&l)
-	return bytes.TrimSuffix(appendLine(nil, l), []byte("\n")), nil
+	return jsonscan.Marshal(l)
 }
 
 // toolCalls turns OpenAI's calls into Ollama's, whose arguments are an object.
@@ -103,13 +103,11 @@ func toolCalls(in []completion.Call) []ToolCall {
 
 // appendLine appends an object and a line's end.
 func appendLine(dst []byte, l line) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(l); err != nil {
+	text, err := jsonscan.Marshal(l)
+	if err != nil {
 		return dst // never: texts, numbers and valid JSON
 	}
-	return append(dst, b.Bytes()...)
+	return append(append(dst, text...), '\n')
 }
 
 // embedded is an engine's answer to an embedding request.

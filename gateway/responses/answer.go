@@ -1,12 +1,12 @@
 package responses
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"time"
 
 	"reveille/gateway/completion"
+	"reveille/infra/jsonscan"
 )
 
 // A ResponseWriter encodes the answer to a request.
@@ -160,11 +160,9 @@ func (s *state) response(is status) []byte {
 
 // encode writes v in one line, without a line end.
 func encode(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	text, err := jsonscan.Marshal(v)
+	if err != nil {
 		return []byte("{}") // never: texts, numbers and valid JSON
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return text
 }

@@ -8,18 +8,17 @@ import (
 	"fmt"
 	"time"
 
+	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
 )
 
 // Marshal writes the catalogue as JSON, the form in which it is published. Equal catalogues give equal bytes.
 func (c *Catalog) Marshal() ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // recipes hold < > & in their patterns
-	if err := enc.Encode(c); err != nil {
+	text, err := jsonscan.Marshal(c) // recipes hold < > & in their patterns
+	if err != nil {
 		return nil, fmt.Errorf("catalog: marshal: %w", err)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	return text, nil
 }
 
 // Unmarshal reads what Marshal wrote and checks it as Parse checks a file, so that a damaged or foreign text is refused

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"reveille/infra/jsonscan"
 )
 
 // The kinds of option.
@@ -66,13 +68,11 @@ func (o Options) Canonical() string {
 	if o == nil {
 		o = Options{}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(map[string]any(o)); err != nil {
+	text, err := jsonscan.Marshal(map[string]any(o))
+	if err != nil {
 		panic("recipe: options that are not normalised: " + err.Error())
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return string(text)
 }
 
 // Equal reports whether two normalised sets of options are the same.
