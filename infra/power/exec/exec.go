@@ -7,7 +7,6 @@
 package exec
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -103,8 +102,8 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	return power.Unknown, fmt.Errorf("%w: %s: %w", power.ErrFailed, host.Commands.State[0], err)
 }
 
-// run runs one command to its end.
-func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) ([]byte, error) {
+// run runs one command to its end and returns the end of its output.
+func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) (*power.Tail, error) {
 	if len(argv) == 0 {
 		return nil, errors.New("the command is empty")
 	}
@@ -115,7 +114,7 @@ func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) ([]b
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // a command may leave something running that holds its output
-	out := &tail{}
+	out := &power.Tail{}
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
@@ -124,7 +123,7 @@ func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) ([]b
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return out.buf, err
+	return out, err
 }
 
 // turn waits for the commands of a host that run, and returns what ends the turn.
@@ -144,22 +143,8 @@ func (d *Driver) turn(ctx context.Context, host string) (end func(), err error) 
 	}
 }
 
-// tailBytes is how much of a command's last output is kept for its error.
-const tailBytes = 1024
-
-type tail struct{ buf []byte }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.buf = append(t.buf, p...)
-	if over := len(t.buf) - tailBytes; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func lastLine(out []byte) string {
-	text := bytes.TrimSpace(out)
-	line := string(text[bytes.LastIndexByte(text, '\n')+1:])
+func lastLine(out *power.Tail) string {
+	line := out.LastLine()
 	if line == "" {
 		return "(no output)"
 	}

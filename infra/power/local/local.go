@@ -64,7 +64,7 @@ type Driver struct {
 type child struct {
 	host string
 	cmd  *exec.Cmd
-	tail *tail
+	tail *power.Tail
 	gone chan struct{} // closed when it is reaped and no longer in Driver.children
 	err  error         // how it ended; read after gone
 
@@ -128,7 +128,7 @@ func (d *Driver) start(host catalog.Host) (c *child, running bool, err error) {
 	if len(what.Argv) == 0 {
 		return nil, false, fmt.Errorf("%w: no command to start host %s with", power.ErrFailed, host.Name)
 	}
-	c = &child{host: host.Name, cmd: exec.Command(what.Argv[0], what.Argv[1:]...), tail: &tail{}, gone: make(chan struct{})}
+	c = &child{host: host.Name, cmd: exec.Command(what.Argv[0], what.Argv[1:]...), tail: &power.Tail{}, gone: make(chan struct{})}
 	c.cmd.Env, c.cmd.Dir = what.Env, what.Dir
 	out := io.MultiWriter(c.tail, d.output)
 	c.cmd.Stdout, c.cmd.Stderr = out, out
@@ -164,7 +164,7 @@ func (c *child) lastOutput() string {
 	if c.err != nil {
 		how = c.err.Error()
 	}
-	if words := c.tail.String(); words != "" {
+	if words := c.tail.LastLine(); words != "" {
 		how += ": " + words
 	}
 	return how
