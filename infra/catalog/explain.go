@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -148,21 +149,16 @@ func (p *printer) table(rows [][]string) {
 			keep = append(keep, i)
 		}
 	}
-	var b strings.Builder
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		for _, i := range keep {
-			cell := row[i]
-			if cell == "" {
-				cell = "-"
-			}
-			fmt.Fprint(tw, strings.ReplaceAll(cell, "\t", " "), "\t")
-		}
-		fmt.Fprintln(tw)
-	}
-	tw.Flush()
 	p.printf("\n")
-	for line := range strings.Lines(b.String()) {
-		p.printf("%s\n", strings.TrimRight(line, " \n"))
+	tw := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		var cells []string
+		for _, i := range keep {
+			cells = append(cells, strings.ReplaceAll(cmp.Or(row[i], "-"), "\t", " "))
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	if p.err == nil {
+		p.err = tw.Flush()
 	}
 }

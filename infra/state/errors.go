@@ -30,31 +30,25 @@ var (
 	ErrAwake = errors.New("host is awake")
 )
 
-// errorOf turns a script's word into an error, nil for ok.
+// wordErrors are the errors that the words of scripts stand for, nil for success.
+var wordErrors = map[string]error{
+	"ok": nil, "begun": nil,
+	"fenced":   ErrFenced,
+	"unknown":  ErrUnknownHost,
+	"gone":     ErrGone,
+	"dropped":  ErrDropped,
+	"busy":     ErrBusy,
+	"lost":     ErrNotOwner,
+	"stopping": ErrStopping,
+	"stale":    ErrStale,
+	"wanted":   ErrWanted,
+	"awake":    ErrAwake,
+}
+
+// errorOf turns a script's word into an error, nil for success.
 func errorOf(word string) error {
-	switch word {
-	case "ok", "begun":
-		return nil
-	case "fenced":
-		return ErrFenced
-	case "unknown":
-		return ErrUnknownHost
-	case "gone":
-		return ErrGone
-	case "dropped":
-		return ErrDropped
-	case "busy":
-		return ErrBusy
-	case "lost":
-		return ErrNotOwner
-	case "stopping":
-		return ErrStopping
-	case "stale":
-		return ErrStale
-	case "wanted":
-		return ErrWanted
-	case "awake":
-		return ErrAwake
+	if err, known := wordErrors[word]; known {
+		return err
 	}
 	return errors.New("state script answered " + word)
 }
