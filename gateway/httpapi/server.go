@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -62,28 +63,17 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	def(&c.Hold, 300*time.Second)
-	def(&c.CommitAfter, 5*time.Second)
-	def(&c.Keepalive, 5*time.Second)
-	def(&c.CheckEvery, 15*time.Second)
-	def(&c.FirstByte, 30*time.Minute)
-	if c.MaxBody <= 0 {
-		c.MaxBody = 64 << 20
-	}
-	if c.MaxHeldBytes <= 0 {
-		c.MaxHeldBytes = 1 << 30
-	}
+	c.Hold = cmp.Or(max(c.Hold, 0), 300*time.Second)
+	c.CommitAfter = cmp.Or(max(c.CommitAfter, 0), 5*time.Second)
+	c.Keepalive = cmp.Or(max(c.Keepalive, 0), 5*time.Second)
+	c.CheckEvery = cmp.Or(max(c.CheckEvery, 0), 15*time.Second)
+	c.FirstByte = cmp.Or(max(c.FirstByte, 0), 30*time.Minute)
+	c.MaxBody = cmp.Or(max(c.MaxBody, 0), 64<<20)
+	c.MaxHeldBytes = cmp.Or(max(c.MaxHeldBytes, 0), 1<<30)
 	if c.Browsers == nil {
 		c.Browsers, _ = api.NewBrowsers(nil, nil, true) // fails only by its lists
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }
 

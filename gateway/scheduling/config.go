@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"log/slog"
@@ -77,25 +78,12 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	set := func(d *time.Duration, def time.Duration) {
-		if *d <= 0 {
-			*d = def
-		}
-	}
-	set(&c.Hold, 300*time.Second)
-	set(&c.WakeLimit, 10*time.Minute)
-	set(&c.FairAfter, 2*time.Second)
-	if c.Gateway == "" {
-		c.Gateway = "gw-" + rand.Text()
-	}
-	if c.MaxPerModel <= 0 {
-		c.MaxPerModel = 10_000
-	}
-	if c.MaxTotal <= 0 {
-		c.MaxTotal = 20_000
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Hold = cmp.Or(max(c.Hold, 0), 300*time.Second)
+	c.WakeLimit = cmp.Or(max(c.WakeLimit, 0), 10*time.Minute)
+	c.FairAfter = cmp.Or(max(c.FairAfter, 0), 2*time.Second)
+	c.Gateway = cmp.Or(c.Gateway, "gw-"+rand.Text())
+	c.MaxPerModel = cmp.Or(max(c.MaxPerModel, 0), 10_000)
+	c.MaxTotal = cmp.Or(max(c.MaxTotal, 0), 20_000)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }

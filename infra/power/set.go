@@ -1,6 +1,7 @@
 package power
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,15 +44,9 @@ type Set struct{ cfg SetConfig }
 
 // NewSet makes a Set.
 func NewSet(cfg SetConfig) *Set {
-	if cfg.CallTimeout <= 0 {
-		cfg.CallTimeout = callTimeout
-	}
-	if cfg.Pause <= 0 {
-		cfg.Pause = firstPause
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.CallTimeout = cmp.Or(max(cfg.CallTimeout, 0), callTimeout)
+	cfg.Pause = cmp.Or(max(cfg.Pause, 0), firstPause)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Set{cfg}
 }
 

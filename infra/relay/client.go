@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"sync"
@@ -48,27 +49,17 @@ type Client struct {
 
 // New makes a client; it dials nothing yet.
 func New(cfg Config) *Client {
-	if cfg.Network == "" {
-		cfg.Network = "tcp"
-	}
+	cfg.Network = cmp.Or(cfg.Network, "tcp")
 	if cfg.Host == "" {
 		cfg.Host = cfg.Addr
 		if cfg.Network == "unix" {
 			cfg.Host = "localhost"
 		}
 	}
-	if cfg.ConnectTimeout <= 0 {
-		cfg.ConnectTimeout = time.Second
-	}
-	if cfg.IdleTimeout <= 0 {
-		cfg.IdleTimeout = 25 * time.Second
-	}
-	if cfg.WriteTimeout <= 0 {
-		cfg.WriteTimeout = 30 * time.Second
-	}
-	if cfg.MaxIdle <= 0 {
-		cfg.MaxIdle = 128
-	}
+	cfg.ConnectTimeout = cmp.Or(max(cfg.ConnectTimeout, 0), time.Second)
+	cfg.IdleTimeout = cmp.Or(max(cfg.IdleTimeout, 0), 25*time.Second)
+	cfg.WriteTimeout = cmp.Or(max(cfg.WriteTimeout, 0), 30*time.Second)
+	cfg.MaxIdle = cmp.Or(max(cfg.MaxIdle, 0), 128)
 	if cfg.Dial == nil {
 		network, addr := cfg.Network, cfg.Addr
 		cfg.Dial = func(ctx context.Context) (net.Conn, error) {

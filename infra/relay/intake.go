@@ -48,12 +48,8 @@ type Intake struct {
 
 // NewIntake makes an Intake.
 func NewIntake(cfg IntakeConfig) *Intake {
-	if cfg.ReadTimeout <= 0 {
-		cfg.ReadTimeout = 30 * time.Second
-	}
-	if cfg.MinRate <= 0 {
-		cfg.MinRate = 64 << 10
-	}
+	cfg.ReadTimeout = cmp.Or(max(cfg.ReadTimeout, 0), 30*time.Second)
+	cfg.MinRate = cmp.Or(max(cfg.MinRate, 0), 64<<10)
 	return &Intake{cfg: cfg}
 }
 

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"io"
 	"net"
 	"net/netip"
@@ -39,9 +40,7 @@ type Listener struct {
 
 // NewListener wraps ln.
 func NewListener(ln net.Listener, cfg ListenerConfig) *Listener {
-	if cfg.WriteTimeout == 0 {
-		cfg.WriteTimeout = 30 * time.Second
-	}
+	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 30*time.Second)
 	return &Listener{Listener: ln, cfg: cfg, perIP: make(map[netip.Addr]int)}
 }
 

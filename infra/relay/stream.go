@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -89,12 +90,8 @@ var _ fasthttp.BodyWriterTo = (*Stream)(nil)
 
 // NewStream makes a stream; it does nothing until it is read. Close closes the response too.
 func NewStream(cfg StreamConfig) *Stream {
-	if cfg.Every <= 0 {
-		cfg.Every = 5 * time.Second
-	}
-	if cfg.MaxLine <= 0 {
-		cfg.MaxLine = DefaultMaxLine
-	}
+	cfg.Every = cmp.Or(max(cfg.Every, 0), 5*time.Second)
+	cfg.MaxLine = cmp.Or(max(cfg.MaxLine, 0), DefaultMaxLine)
 	s := &Stream{cfg: cfg, resp: cfg.Response}
 	switch {
 	case s.resp == nil:

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,15 +48,11 @@ const defaultTimeout = 150 * time.Millisecond
 
 // Open makes a Store. It does not wait for Redis: the first call does. Close it when done.
 func Open(o Options) (*Store, error) {
-	if o.Pool == "" {
-		o.Pool = "main"
-	}
+	o.Pool = cmp.Or(o.Pool, "main")
 	if !validPool(o.Pool) {
 		return nil, fmt.Errorf("pool %q: braces, colons and white space are not allowed", o.Pool)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	uo, err := universalOptions(o)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -23,15 +24,9 @@ type Limits struct {
 
 // WithDefaults fills in what is zero.
 func (l Limits) WithDefaults() Limits {
-	if l.NBatch == 0 {
-		l.NBatch = DefaultNBatch
-	}
-	if l.NUBatch == 0 {
-		l.NUBatch = l.NBatch
-	}
-	if l.Context == 0 {
-		l.Context = contextFactor * l.NBatch
-	}
+	l.NBatch = cmp.Or(l.NBatch, DefaultNBatch)
+	l.NUBatch = cmp.Or(l.NUBatch, l.NBatch)
+	l.Context = cmp.Or(l.Context, contextFactor*l.NBatch)
 	return l
 }
 

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -144,20 +145,13 @@ type Stats struct {
 
 // New makes a host. It holds nothing until Run.
 func New(cfg Config) *Host {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	def(&cfg.FairAfter, 2*time.Second)
-	def(&cfg.DrainTimeout, 30*time.Second)
-	def(&cfg.RetireTimeout, time.Hour)
-	def(&cfg.Reserve, 15*time.Second)
-	def(&cfg.ClearTimeout, 300*time.Second)
-	def(&cfg.Beat, time.Second)
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.FairAfter = cmp.Or(max(cfg.FairAfter, 0), 2*time.Second)
+	cfg.DrainTimeout = cmp.Or(max(cfg.DrainTimeout, 0), 30*time.Second)
+	cfg.RetireTimeout = cmp.Or(max(cfg.RetireTimeout, 0), time.Hour)
+	cfg.Reserve = cmp.Or(max(cfg.Reserve, 0), 15*time.Second)
+	cfg.ClearTimeout = cmp.Or(max(cfg.ClearTimeout, 0), 300*time.Second)
+	cfg.Beat = cmp.Or(max(cfg.Beat, 0), time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Recipes == nil {
 		cfg.Recipes = func() (recipe.Set, error) { return recipe.Shipped(), nil }
 	}

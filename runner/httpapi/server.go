@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,12 +52,8 @@ type Server struct {
 
 // New makes a server.
 func New(cfg Config) *Server {
-	if cfg.FirstByte <= 0 {
-		cfg.FirstByte = DefaultFirstByte
-	}
-	if cfg.Metrics == nil {
-		cfg.Metrics = metrics.NewSet()
-	}
+	cfg.FirstByte = cmp.Or(max(cfg.FirstByte, 0), DefaultFirstByte)
+	cfg.Metrics = cmp.Or(cfg.Metrics, metrics.NewSet())
 	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), intake: relay.NewIntake(cfg.Intake), set: cfg.Metrics}
 	s.m = newMeters(s.set, cfg.Host)
 	s.dog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)

@@ -1,6 +1,7 @@
 package mmcache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,26 +50,13 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	set := func(v *int64, d int64) {
-		if *v == 0 {
-			*v = d
-		}
-		*v = max(*v, 0)
-	}
-	set(&c.Bytes, DefaultBytes)
-	set(&c.Quota, DefaultQuota)
-	set(&c.MaxEntry, DefaultMaxEntry)
-	for _, d := range []struct {
-		v *time.Duration
-		d time.Duration
-	}{{&c.TTL, DefaultTTL}, {&c.LookupWait, DefaultLookupWait}, {&c.EncodeWait, DefaultEncodeWait}} {
-		if *d.v <= 0 {
-			*d.v = d.d
-		}
-	}
-	if c.Metrics == nil {
-		c.Metrics = metrics.NewSet()
-	}
+	c.Bytes = max(cmp.Or(c.Bytes, DefaultBytes), 0)
+	c.Quota = max(cmp.Or(c.Quota, DefaultQuota), 0)
+	c.MaxEntry = max(cmp.Or(c.MaxEntry, DefaultMaxEntry), 0)
+	c.TTL = cmp.Or(max(c.TTL, 0), DefaultTTL)
+	c.LookupWait = cmp.Or(max(c.LookupWait, 0), DefaultLookupWait)
+	c.EncodeWait = cmp.Or(max(c.EncodeWait, 0), DefaultEncodeWait)
+	c.Metrics = cmp.Or(c.Metrics, metrics.NewSet())
 	if c.Count == nil {
 		c.Count = func(string, float64) {}
 	}

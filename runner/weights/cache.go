@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -68,24 +69,20 @@ type disk struct {
 // Open takes a cache's folder into possession, clears away what pulls left behind that did not end, and reads what is
 // there. ErrInUse: another process has it. Close gives it back.
 func Open(cfg Config) (*Cache, error) {
-	setDefault(&cfg.Margin, 512<<20)
-	setDefault(&cfg.Ranges, 8)
-	setDefault(&cfg.Range, 16<<20)
-	setDefault(&cfg.Stall, 30*time.Second)
-	setDefault(&cfg.Tries, 6)
-	setDefault(&cfg.Pause, 500*time.Millisecond)
-	setDefault(&cfg.Limit, 6*time.Hour)
-	setDefault(&cfg.Wanted, 10*time.Second)
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Margin = cmp.Or(max(cfg.Margin, 0), 512<<20)
+	cfg.Ranges = cmp.Or(max(cfg.Ranges, 0), 8)
+	cfg.Range = cmp.Or(max(cfg.Range, 0), 16<<20)
+	cfg.Stall = cmp.Or(max(cfg.Stall, 0), 30*time.Second)
+	cfg.Tries = cmp.Or(max(cfg.Tries, 0), 6)
+	cfg.Pause = cmp.Or(max(cfg.Pause, 0), 500*time.Millisecond)
+	cfg.Limit = cmp.Or(max(cfg.Limit, 0), 6*time.Hour)
+	cfg.Wanted = cmp.Or(max(cfg.Wanted, 0), 10*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	c := &Cache{
 		cfg: cfg, disk: disk{freeBytes, allocate}, ranges: make(chan struct{}, cfg.Ranges), entries: map[string]*cachedWeights{}, pulls: map[*pull]struct{}{},
 		buffers: sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }},
 	}
-	if cfg.Metrics == nil {
-		cfg.Metrics = metrics.NewSet()
-	}
+	cfg.Metrics = cmp.Or(cfg.Metrics, metrics.NewSet())
 	c.life, c.end = context.WithCancel(context.Background())
 	var err error
 	if c.dir, err = filepath.Abs(cfg.Dir); err != nil {
@@ -111,12 +108,6 @@ func Open(cfg Config) (*Cache, error) {
 	}
 	c.m = newMeters(cfg.Metrics, c)
 	return c, nil
-}
-
-func setDefault[T int | int64 | time.Duration](v *T, to T) {
-	if *v <= 0 {
-		*v = to
-	}
 }
 
 // possess takes the folder's lock, and then what is in it.

@@ -15,6 +15,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -81,21 +82,14 @@ type Settings struct {
 
 func (s Settings) withDefaults() Settings {
 	set := func(d *time.Duration, def, most time.Duration) {
-		if *d <= 0 {
-			*d = def
-		}
-		*d = min(*d, most)
+		*d = min(cmp.Or(max(*d, 0), def), most)
 	}
 	set(&s.Confirm, 10*time.Second, 12*time.Second) // within the lease that the commit took
 	set(&s.PowerCall, time.Minute, 10*time.Minute)
 	set(&s.WakeLimit, 10*time.Minute, 24*time.Hour)
 	set(&s.ForgetAfter, 24*time.Hour, 10*365*24*time.Hour)
-	if s.Location == nil {
-		s.Location = time.Local
-	}
-	if s.ID == "" {
-		s.ID = "sweep-" + rand.Text()
-	}
+	s.Location = cmp.Or(s.Location, time.Local)
+	s.ID = cmp.Or(s.ID, "sweep-"+rand.Text())
 	return s
 }
 
@@ -118,9 +112,7 @@ type run struct {
 // in the report alone.
 func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	s = s.withDefaults()
-	if d.Log == nil {
-		d.Log = slog.New(slog.DiscardHandler)
-	}
+	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	r := &run{Settings: s, store: d.Store, log: d.Log, report: &Report{Pool: s.Pool, DryRun: s.DryRun}}
 	err := r.prepare(ctx, d)
 	for _, step := range []func(context.Context) error{r.repair, r.unload, r.warm, r.sleep, r.observe} {

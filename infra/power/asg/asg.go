@@ -3,6 +3,7 @@
 package asg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,12 +48,8 @@ type Driver struct{ cfg Config }
 
 // New makes a driver.
 func New(cfg Config) *Driver {
-	if cfg.Watch <= 0 {
-		cfg.Watch = 45 * time.Second
-	}
-	if cfg.Poll <= 0 {
-		cfg.Poll = 3 * time.Second
-	}
+	cfg.Watch = cmp.Or(max(cfg.Watch, 0), 45*time.Second)
+	cfg.Poll = cmp.Or(max(cfg.Poll, 0), 3*time.Second)
 	return &Driver{cfg}
 }
 

@@ -6,6 +6,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,18 +76,10 @@ type child struct {
 
 // New makes a driver without children.
 func New(cfg Config) *Driver {
-	if cfg.Grace <= 0 {
-		cfg.Grace = 45 * time.Second
-	}
-	if cfg.MinLife <= 0 {
-		cfg.MinLife = 300 * time.Millisecond
-	}
-	if cfg.Output == nil {
-		cfg.Output = io.Discard
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Grace = cmp.Or(max(cfg.Grace, 0), 45*time.Second)
+	cfg.MinLife = cmp.Or(max(cfg.MinLife, 0), 300*time.Millisecond)
+	cfg.Output = cmp.Or(cfg.Output, io.Discard)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Driver{
 		cfg: cfg, spawner: newSpawner(), output: &shared{w: cfg.Output}, children: map[string]*child{},
 	}

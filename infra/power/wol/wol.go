@@ -36,14 +36,9 @@ type Driver struct{ cfg Config }
 
 // New makes a driver.
 func New(cfg Config) *Driver {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	def(&cfg.Repeat, 3*time.Second)
-	def(&cfg.StateTimeout, 2*time.Minute)
-	def(&cfg.Probe, time.Second)
+	cfg.Repeat = cmp.Or(max(cfg.Repeat, 0), 3*time.Second)
+	cfg.StateTimeout = cmp.Or(max(cfg.StateTimeout, 0), 2*time.Minute)
+	cfg.Probe = cmp.Or(max(cfg.Probe, 0), time.Second)
 	if cfg.Password == nil {
 		cfg.Password = func(catalog.Host) []byte { return nil }
 	}
