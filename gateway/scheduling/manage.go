@@ -187,10 +187,8 @@ func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticke
 		case finish:
 			return "", nil, v.err
 		}
-		select {
-		case <-time.After(jitter(max(time.Until(v.at), time.Millisecond))):
-		case <-ctx.Done():
-			return "", nil, context.Cause(ctx)
+		if err := pause(ctx, jitter(max(time.Until(v.at), time.Millisecond))); err != nil {
+			return "", nil, err
 		}
 		if s, err = g.mirror.RefreshHosts(ctx, []string{p.Host}); err != nil {
 			return "", nil, unavailable(err)

@@ -185,10 +185,8 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 
 // pause waits; the error is the context's.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -185,11 +185,9 @@ func (c *Cache) persist(ctx context.Context, step func() (moved bool, err error)
 			return err
 		}
 		c.cfg.Log.Debug("source failed, trying again", "error", err)
-		pause := time.NewTimer(min(c.cfg.Pause<<min(tries-1, 16), maxPause))
 		select {
-		case <-pause.C:
+		case <-time.After(min(c.cfg.Pause<<min(tries-1, 16), maxPause)):
 		case <-ctx.Done():
-			pause.Stop()
 			return context.Cause(ctx)
 		}
 	}
