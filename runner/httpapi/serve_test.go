@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"testing"
@@ -507,9 +508,13 @@ func (b *bench) hanging(first string) <-chan answer {
 		close(began)
 		_, _ = io.Copy(io.Discard, conn)
 	}
-	got := make(chan answer, 1)
-	go func() { got <- b.call("POST", chat, "fake", "{}") }()
+	got, arrived := make(chan answer, 1), make(chan struct{})
+	ctx := httptrace.WithClientTrace(b.Context(), &httptrace.ClientTrace{GotFirstResponseByte: func() { close(arrived) }})
+	go func() { got <- b.do(b.request(ctx, "POST", chat, "fake", "{}")) }()
 	<-began
+	if first != "" {
+		<-arrived
+	}
 	return got
 }
 
