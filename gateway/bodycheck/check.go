@@ -29,6 +29,7 @@ const (
 	spreadSlot
 	drySlot
 	excludeSlot
+	endlessSlot
 	thresholdSlot
 	biasSlot
 	budgetSlot

@@ -30,6 +30,9 @@ func (c *Check) deadEnds() *api.Error {
 	if bans(c.values[biasSlot]) {
 		return refuse("logit_bias", "A token may not be banned by 'false' where a grammar, a schema or tools constrain the answer; use a bias such as -100.")
 	}
+	if v := c.values[endlessSlot]; v.Kind == jsonscan.Bool && v.Bool() {
+		return refuse("ignore_eos", "'ignore_eos' is not accepted together with a grammar, a schema or tools, which end.")
+	}
 	if number(drySlot, 0) > 0 {
 		return refuse("dry_multiplier", "'dry_multiplier' is not accepted together with a grammar, a schema or tools: its penalties grow without bounds.")
 	}

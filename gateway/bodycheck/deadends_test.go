@@ -17,6 +17,7 @@ func TestDeadEnds(t *testing.T) {
 		a + `,"dry_multiplier":0.8`: refusal, tools + `,"dry_multiplier":0.8`: refusal, a + `,"dry_multiplier":0,"dry_base":2`: "", `"dry_multiplier":0.8`: "",
 		a + `,"xtc_probability":0.1`: "", a + `,"xtc_threshold":0`: "", a + `,"xtc_probability":0,"xtc_threshold":-1`: "", a + `,"xtc_probability":0.1,"xtc_threshold":0.1`: "",
 		a + `,"xtc_probability":1,"xtc_threshold":0`: refusal, tools + `,"xtc_probability":1,"xtc_threshold":-1`: refusal, format + `,"xtc_probability":1e-9,"xtc_threshold":1e-60`: refusal, `"xtc_probability":1,"xtc_threshold":0`: "",
+		a + `,"ignore_eos":true`: refusal, tools + `,"ignore_eos":true`: refusal, a + `,"ignore_eos":false`: "", `"ignore_eos":true`: "",
 		a + `,"dynatemp_range":0.5`: refusal, a + `,"dynatemp_range":0.5,"temperature":0.5`: refusal, a + `,"dynatemp_range":0.5,"temperature":0.8`: "", a + `,"dynatemp_range":0.9999999998,"temperature":1`: refusal, `"dynatemp_range":0.5`: "", a + `,"dynatemp_range":0`: "",
 		a + `,"reasoning_budget_tokens":0`: refusal, a + `,"reasoning_budget_tokens":-1`: "", format + `,"thinking_budget_tokens":5`: refusal,
 		tools + `,"reasoning_budget_tokens":5`: "", tools + `,"tool_choice":"required","reasoning_budget_tokens":5`: refusal, tools + `,"tool_choice":"auto","reasoning_budget_tokens":5`: "",

@@ -2,6 +2,7 @@ package bodycheck
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,7 @@ const (
 	text      // of at most 64 KiB
 	long      // a text of any length
 	texts     // a text, or a list of at most maxTexts
-	samplers  // a list of at most maxSamplers of samplerNames, or a text of samplerLetters, each once
+	samplers  // a list of at most maxSamplers of samplerNames, or a text of samplerLetters, each sampler once
 	few       // a list of 1 to 8 texts, of at most 256 bytes in all
 	biases    // an object of numbers by token, or a list of pairs of a token or text and a number, of at most 64 KiB
 	small     // anything of at most 64 KiB that nests at most 16 levels
@@ -50,10 +51,13 @@ const (
 	maxSamplers = 16
 )
 
-// samplerNames and samplerLetters are llama.cpp's names of its samplers, without "infill" and "i": that sampler compares
+// samplerNames, each with the one that means the same, and samplerLetters are llama.cpp's names of its samplers, without "infill" and "i": that sampler compares
 // each token of the vocabulary with each other one, which takes minutes.
-var samplerNames = strings.Fields("dry top_k top-k typ_p typ-p typ typical typical-p top_p top-p nucleus " +
-	"top_n_sigma top-n-sigma min_p min-p temperature temp xtc penalties adaptive_p adaptive-p")
+var samplerNames = map[string]string{
+	"dry": "dry", "top_k": "top_k", "top-k": "top_k", "typ_p": "typ_p", "typ-p": "typ_p", "typ": "typ_p", "typical": "typ_p", "typical-p": "typ_p",
+	"top_p": "top_p", "top-p": "top_p", "nucleus": "top_p", "top_n_sigma": "top_n_sigma", "top-n-sigma": "top_n_sigma", "min_p": "min_p", "min-p": "min_p",
+	"temperature": "temperature", "temp": "temperature", "xtc": "xtc", "penalties": "penalties", "adaptive_p": "adaptive_p", "adaptive-p": "adaptive_p",
+}
 
 const samplerLetters = "dkypsmtxea"
 
@@ -126,7 +130,7 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 		return r.limit(name, v)
 	case samplers:
 		if !areSamplers(v) {
-			return wrong(name, fmt.Sprintf("a list of at most %d of %s, or a text of the letters %s, each once", maxSamplers, strings.Join(samplerNames, ", "), samplerLetters))
+			return wrong(name, fmt.Sprintf("a list of at most %d of %s, or a text of the letters %s, each sampler once", maxSamplers, strings.Join(slices.Sorted(maps.Keys(samplerNames)), ", "), samplerLetters))
 		}
 	case few:
 		if v.Empty() || v.Len() > 8 || len(v.Raw) > 256 || !isList(v, isText) {
@@ -187,10 +191,11 @@ func areSamplers(v jsonscan.Value) bool {
 			return strings.IndexByte(samplerLetters, c) < 0 || strings.Count(letters, string(c)) > 1
 		})
 	}
-	var seen []string
+	seen := map[string]bool{} // one that runs twice takes numbers beyond those of 32 bits
 	return len(v.Raw) <= smallBytes && v.Len() <= maxSamplers && isList(v, func(item jsonscan.Value) bool {
-		fresh := isText(item) && slices.Contains(samplerNames, item.String()) && !slices.Contains(seen, item.String())
-		seen = append(seen, item.String())
+		name, known := samplerNames[item.String()]
+		fresh := isText(item) && known && !seen[name]
+		seen[name] = true
 		return fresh
 	})
 }

@@ -1,7 +1,6 @@
 package bodycheck
 
 import (
-	"strings"
 	"testing"
 
 	"reveille/infra/jsonscan"
@@ -11,27 +10,29 @@ func TestSamplers(t *testing.T) {
 	for text, ok := range map[string]bool{
 		`["penalties","dry","top_n_sigma","top_k","typ_p","top_p","min_p","xtc","temperature"]`: true,
 		`["top-k","nucleus","typ","min-p","temp","adaptive_p"]`:                                 true,
-		`["` + strings.Join(samplerNames[:maxSamplers], `","`) + `"]`:                           true,
-		`"` + samplerLetters + `"`: true,
-		`""`:                       true,
-		`[]`:                       true,
-		`["infill"]`:               false,
-		`["top_k","infill"]`:       false,
-		`["\u0069nfill"]`:          false,
-		`["INFILL"]`:               false,
-		`["infill "]`:              false,
-		`["top_k\u0000"]`:          false,
-		`["xyz"]`:                  false,
-		`[""]`:                     false,
-		`["k"]`:                    false,
-		`"i"`:                      false,
-		`"ki"`:                     false,
-		`"k\u0069"`:                false,
-		`"kk"`:                     false,
-		`"k,"`:                     false,
-		`"kK"`:                     false,
-		`{"top_k":1}`:              false,
-		`5`:                        false,
+		`["temperature","top_k","temp"]`:                                                        false,
+		`["nucleus","top-p"]`:                                                                   false,
+		`["typ_p","typical"]`:                                                                   false,
+		`"` + samplerLetters + `"`:                                                              true,
+		`""`:                                                                                    true,
+		`[]`:                                                                                    true,
+		`["infill"]`:                                                                            false,
+		`["top_k","infill"]`:                                                                    false,
+		`["\u0069nfill"]`:                                                                       false,
+		`["INFILL"]`:                                                                            false,
+		`["infill "]`:                                                                           false,
+		`["top_k\u0000"]`:                                                                       false,
+		`["xyz"]`:                                                                               false,
+		`[""]`:                                                                                  false,
+		`["k"]`:                                                                                 false,
+		`"i"`:                                                                                   false,
+		`"ki"`:                                                                                  false,
+		`"k\u0069"`:                                                                             false,
+		`"kk"`:                                                                                  false,
+		`"k,"`:                                                                                  false,
+		`"kK"`:                                                                                  false,
+		`{"top_k":1}`:                                                                           false,
+		`5`:                                                                                     false,
 	} {
 		w := jsonscan.WalkOf([]byte(text))
 		if got := areSamplers(w.Raw()); got != ok {
