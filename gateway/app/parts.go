@@ -35,12 +35,10 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, lo
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
 	refuse := func(err error) { log.Error("models file stays as it was", "error", err) }
 	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Warnings) {
-		if s.complete != nil {
-			var err error
-			if c, err = s.complete(c); err != nil {
-				refuse(err)
-				return
-			}
+		c, err := s.completed(c)
+		if err != nil {
+			refuse(err)
+			return
 		}
 		g.models.setFile(c, w)
 	}, refuse)

@@ -32,6 +32,14 @@ type ServeSettings struct {
 	complete func(*catalog.Catalog) (*catalog.Catalog, error) `kong:"-"`
 }
 
+// completed is a models file's catalogue with what this program knows besides it.
+func (s ServeSettings) completed(c *catalog.Catalog) (*catalog.Catalog, error) {
+	if s.complete == nil {
+		return c, nil
+	}
+	return s.complete(c)
+}
+
 // parse checks the settings, logs the warnings of the models file, and reports all mistakes in one go.
 func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 	p, err := s.Front.parse()
@@ -40,8 +48,8 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 	errs = append(errs, err)
 	var warnings catalog.Warnings
 	p.file, warnings, err = catalog.Load(s.Models)
-	if err == nil && s.complete != nil {
-		p.file, err = s.complete(p.file)
+	if err == nil {
+		p.file, err = s.completed(p.file)
 	}
 	errs = append(errs, err)
 	p.evict, err = policy.ParseEviction(s.Evict)

@@ -51,8 +51,8 @@ const (
 	maxSamplers = 16
 )
 
-// samplerNames, each with the one that means the same, and samplerLetters are llama.cpp's names of its samplers, without "infill" and "i": that sampler compares
-// each token of the vocabulary with each other one, which takes minutes.
+// samplerNames are llama.cpp's names of its samplers, each with the one that means the same, and samplerLetters its letters for
+// them, without "infill" and "i": that sampler compares each token of the vocabulary with each other one, which takes minutes.
 var samplerNames = map[string]string{
 	"dry": "dry", "top_k": "top_k", "top-k": "top_k", "typ_p": "typ_p", "typ-p": "typ_p", "typ": "typ_p", "typical": "typ_p", "typical-p": "typ_p",
 	"top_p": "top_p", "top-p": "top_p", "nucleus": "top_p", "top_n_sigma": "top_n_sigma", "top-n-sigma": "top_n_sigma", "min_p": "min_p", "min-p": "min_p",

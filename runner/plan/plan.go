@@ -280,8 +280,8 @@ func (p *Plan) divide(m *Meta, o *Options) {
 }
 
 // fill takes the largest context that fits the share, up to what the model can use: on llama-server its own context,
-// which all sequences share, elsewhere, and where the pool is divided, that for each sequence. A processor is not given more than a few usual contexts:
-// its engine writes to the whole pool while it loads.
+// which all sequences share; elsewhere, and where the pool is divided, that for each sequence. A processor is not given more
+// than a few usual contexts: its engine writes to the whole pool while it loads.
 func (p *Plan) fill(m *Meta, o *Options, whole int) {
 	most := whole
 	switch {
