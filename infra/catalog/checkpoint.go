@@ -107,11 +107,20 @@ func (c Checkpoint) stableID() string {
 	return baseName(c.Path)
 }
 
-// shardRE and quantRE recognise parts of weight file names: name-Q4_K_M-00001-of-00003.gguf.
 var (
-	shardRE = regexp.MustCompile(`-\d{5}-of-\d{5}$`)
+	shardRE = regexp.MustCompile(`(?s)^(.*)-\d{5}-of-(\d{5})(\.[^.]*)?$`)
 	quantRE = regexp.MustCompile(`(?i)[-._]((?:ud-)?i?q\d[a-z0-9_]*|tq\d_\d|bf16|fp?16|fp?32|fp8|mxfp4[a-z0-9_]*)$`)
 )
+
+// CutShard splits the name of one file of a split model: of "name-Q4_K_M-00001-of-00003.gguf" it returns the prefix
+// "name-Q4_K_M", the number of files "00003" and the extension ".gguf". ok is false for any other name.
+func CutShard(name string) (prefix, count, ext string, ok bool) {
+	m := shardRE.FindStringSubmatch(name)
+	if m == nil {
+		return "", "", "", false
+	}
+	return m[1], m[2], m[3], true
+}
 
 // Names are what a client may call the checkpoint: "org/repo", and "org/repo:quant" where the file's name tells its
 // quantisation. A checkpoint outside a registry has none.
@@ -121,10 +130,12 @@ func (c Checkpoint) Names() []string {
 	}
 	names := []string{c.Repo}
 	base := baseName(c.Path)
-	if i := strings.LastIndexByte(base, '.'); i > 0 {
+	if prefix, _, _, ok := CutShard(base); ok {
+		base = prefix
+	} else if i := strings.LastIndexByte(base, '.'); i > 0 {
 		base = base[:i]
 	}
-	if m := quantRE.FindStringSubmatch(shardRE.ReplaceAllString(base, "")); m != nil {
+	if m := quantRE.FindStringSubmatch(base); m != nil {
 		names = append(names, c.Repo+":"+m[1])
 	}
 	return names

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
+	"reveille/infra/catalog"
 	"reveille/infra/recipe"
 	"reveille/runner/sandbox"
 )
@@ -45,8 +45,6 @@ func jail(s Spec, argv, env []string, dir string) sandbox.Jail {
 	return j
 }
 
-var shardRE = regexp.MustCompile(`-\d{5}-of-(\d{5}\.gguf)$`)
-
 // modelFiles are the files that a checkpoint stands for: all parts of a split GGUF file, a folder with the files that its
 // links name in the folder "blobs" of the Hugging Face cache; none for what is no path.
 func modelFiles(path string) []string {
@@ -72,8 +70,8 @@ func modelFiles(path string) []string {
 		}
 		return out
 	}
-	if m := shardRE.FindStringSubmatchIndex(path); m != nil {
-		parts, _ := filepath.Glob(globEscape(path[:m[0]]) + "-[0-9][0-9][0-9][0-9][0-9]-of-" + path[m[2]:m[3]])
+	if prefix, count, ext, ok := catalog.CutShard(path); ok && ext == ".gguf" {
+		parts, _ := filepath.Glob(globEscape(prefix) + "-[0-9][0-9][0-9][0-9][0-9]-of-" + count + ext)
 		out = append(out, parts...)
 	}
 	return out

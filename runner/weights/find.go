@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"reveille/infra/catalog"
 )
 
 // MaxFiles bounds the files of one location; a source need not list more than one beyond it.
@@ -78,19 +79,16 @@ func folder(ctx context.Context, src Source, at Location, none error) (found, er
 	return out, err
 }
 
-// shard is the name of a part of a GGUF file that was split.
-var shard = regexp.MustCompile(`^(.*)-\d{5}-of-(\d{5})\.gguf$`)
-
-// shards are the names of all parts of a split GGUF file, whichever is named; for another file its name alone.
+// shards returns the names of all parts of a split GGUF file, given any of them; for another file its name alone.
 func shards(name string) []string {
-	m := shard.FindStringSubmatch(name)
-	if m == nil {
+	prefix, digits, ext, ok := catalog.CutShard(name)
+	if !ok || ext != ".gguf" {
 		return []string{name}
 	}
-	count, _ := strconv.Atoi(m[2]) // five digits
+	count, _ := strconv.Atoi(digits) // five of them
 	names := make([]string, 0, min(count, MaxFiles+1))
 	for i := 1; i <= min(count, MaxFiles+1); i++ {
-		names = append(names, fmt.Sprintf("%s-%05d-of-%s.gguf", m[1], i, m[2]))
+		names = append(names, fmt.Sprintf("%s-%05d-of-%s.gguf", prefix, i, digits))
 	}
 	if !slices.Contains(names, name) { // part 7 of 3
 		return []string{name}
