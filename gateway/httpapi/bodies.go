@@ -8,6 +8,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 )
 
 // vet applies the rules for engine bodies to a body that the gateway has written itself, or that goes to an engine's own
@@ -60,7 +61,7 @@ func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
 // engine is what the check of a body needs to know of the model.
 func (c *call) engine() bodycheck.Model {
 	r := c.s.cfg.Catalog().Recipes[c.model.Recipe]
-	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == "llamacpp", Sees: c.model.MMProj != ""}
+	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == recipe.LlamaCpp, Sees: c.model.MMProj != ""}
 }
 
 // checkForm checks the fields and files of a form for models of sounds or pictures.

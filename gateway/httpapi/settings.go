@@ -20,7 +20,7 @@ import (
 var runtimeSettings = map[string]func(json.RawMessage) string{
 	"max_loaded_models": checkLimits,
 	"ctx_size":          checkContext,
-	"llamacpp":          checkBackend,
+	recipe.LlamaCpp:     checkBackend,
 	"whispercpp":        checkBackend,
 	"sdcpp":             checkBackend,
 	"flm":               checkBackend,
@@ -60,7 +60,7 @@ func checkContext(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &n) != nil {
 		return "want a whole number of tokens, or -1 for automatic"
 	}
-	llamacpp := recipe.Shipped()["llamacpp"]
+	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
 	var oe *recipe.OptionError
 	if errors.As(recipe.CheckOptions(&llamacpp, recipe.Options{"ctx_size": n}, recipe.Outside), &oe) {
 		return oe.Reason

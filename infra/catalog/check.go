@@ -45,13 +45,12 @@ func check(d *draft, r *report) {
 
 // fillIn sets what an entry of the models file may leave out: it is an LLM, and a GGUF file is llama.cpp's.
 func (c *checker) fillIn(m *Model) {
-	const gguf = "llamacpp"
 	if m.Registered {
 		return
 	}
 	m.Type = cmp.Or(m.Type, policy.LLM)
-	if _, ok := c.d.Recipes[gguf]; ok && m.Recipe == "" && strings.HasSuffix(strings.ToLower(m.Checkpoint), ".gguf") {
-		m.Recipe = gguf
+	if _, ok := c.d.Recipes[recipe.LlamaCpp]; ok && m.Recipe == "" && strings.HasSuffix(strings.ToLower(m.Checkpoint), ".gguf") {
+		m.Recipe = recipe.LlamaCpp
 	}
 }
 

@@ -18,6 +18,13 @@ const (
 	DefaultStopGrace    = 10 * time.Second
 )
 
+// Shipped recipes that Go code treats specially, always by [Recipe.Family].
+const (
+	LlamaCpp = "llamacpp"
+	VLLM     = "vllm"
+	TEI      = "tei"
+)
+
 // A Recipe tells how to run one kind of engine. The zero value of a field means "not said": [Merge] leaves the base's
 // value in place, and the methods fall back to the documented default.
 //

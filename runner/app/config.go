@@ -197,7 +197,7 @@ func (s HostSettings) options() (recipe.Options, error) {
 	if s.LlamacppBackend != "" {
 		raw["llamacpp_backend"] = s.LlamacppBackend
 	}
-	llamacpp := recipe.Shipped()["llamacpp"]
+	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
 	parsed, err := llamacpp.ParseOptions(raw, recipe.Owner)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"reveille/infra/placement"
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 	"reveille/runner/devices"
 	"reveille/runner/engine"
 	"reveille/runner/host"
@@ -28,7 +29,7 @@ func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) hos
 	}
 	recipes, err := s.recipes()
 	if err == nil {
-		llamacpp := recipes["llamacpp"]
+		llamacpp := recipes[recipe.LlamaCpp]
 		cfg.LlamaServer, err = engine.Finder{Dirs: s.EnginesDir}.Find(&llamacpp, llamacpp.Backend(p.options, 0))
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"reveille/infra/recipe"
 	"reveille/infra/relay"
 )
 
@@ -41,19 +42,19 @@ type Dialect string
 
 // The dialects.
 const (
-	LlamaCpp Dialect = "llamacpp" // llama-server, and the stand-in of the tests
-	VLLM     Dialect = "vllm"
-	TEI      Dialect = "tei"
+	LlamaCpp Dialect = recipe.LlamaCpp // llama-server, and the stand-in of the tests
+	VLLM     Dialect = recipe.VLLM
+	TEI      Dialect = recipe.TEI
 )
 
 // DialectOf returns the dialect of a recipe's engine; ok is false for one that has none.
-func DialectOf(recipe string) (d Dialect, ok bool) {
-	switch recipe {
-	case "llamacpp", "standin":
+func DialectOf(family string) (d Dialect, ok bool) {
+	switch family {
+	case recipe.LlamaCpp, "standin":
 		return LlamaCpp, true
-	case "vllm":
+	case recipe.VLLM:
 		return VLLM, true
-	case "tei":
+	case recipe.TEI:
 		return TEI, true
 	}
 	return "", false

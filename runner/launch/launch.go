@@ -201,7 +201,7 @@ func (r *running) Slots() *fairqueue.Queue { return r.slots }
 // start; its few other threads are kept for readings of its state. For other engines it only bounds their open files.
 func maxConcurrent(family string, p plan.Plan) int {
 	const usual, files = 4, 512
-	if family == "llamacpp" {
+	if family == recipe.LlamaCpp {
 		return cmp.Or(p.Parallel, usual) + 1
 	}
 	return max(files, p.Parallel)
@@ -212,7 +212,7 @@ func maxConcurrent(family string, p plan.Plan) int {
 func (r *running) LoopPath() string {
 	rc := r.Spec().Recipe
 	switch rc.Family() {
-	case "llamacpp", "standin":
+	case recipe.LlamaCpp, "standin":
 		return "/slots"
 	}
 	return ""

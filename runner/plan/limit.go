@@ -67,12 +67,12 @@ func (p *Plan) limit(m *Meta, o *Options) int64 {
 }
 
 // llamacpp is the shipped recipe.
-var llamacpp = sync.OnceValue(func() recipe.Recipe { return recipe.Shipped()["llamacpp"] })
+var llamacpp = sync.OnceValue(func() recipe.Recipe { return recipe.Shipped()[recipe.LlamaCpp] })
 
 // tuned reports whether llama-server is run as the shipped recipe does, with extra arguments whose effect on its memory is
 // known.
 func tuned(r *recipe.Recipe, opts recipe.Options) bool {
-	if r.Family() != "llamacpp" {
+	if r.Family() != recipe.LlamaCpp {
 		return false
 	}
 	shipped := llamacpp()

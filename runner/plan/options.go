@@ -59,7 +59,7 @@ func (o *Options) heed(args []string) {
 			o.Scaled = true
 		}
 	}
-	if o.Engine == "vllm" {
+	if o.Engine == recipe.VLLM {
 		o.CacheV = o.CacheK
 	}
 }
@@ -100,11 +100,11 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 // to the runner (the size of its batches, the context of one sequence), or is more than the engine accepts.
 func (p *Plan) overrules(engine, option string) bool {
 	switch engine {
-	case "llamacpp":
+	case recipe.LlamaCpp:
 		return p.Kind == Plain && option == "n_batch" || p.Divided && (option == "kv_unified" || option == "ctx_size")
-	case "vllm":
+	case recipe.VLLM:
 		return option == "ctx_size"
-	case "tei":
+	case recipe.TEI:
 		return option == "n_batch"
 	}
 	return false
@@ -124,7 +124,7 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 		}
 	}
 	switch engine {
-	case "llamacpp":
+	case recipe.LlamaCpp:
 		set("ctx_size", p.Context) // of all sequences together
 		set("n_batch", p.NBatch)
 		set("n_ubatch", p.Physical)
@@ -137,7 +137,7 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 			// time and would lower its own to that with a warning.
 			v["n_batch"] = int64(p.Physical)
 		}
-	case "vllm":
+	case recipe.VLLM:
 		switch {
 		case p.Kind == Paged:
 			set("ctx_size", p.Longest)
@@ -154,7 +154,7 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 		case p.Longest > 0:
 			v["ctx_size"] = nil // tokens in flight are not the length of a sequence, which the engine knows
 		}
-	case "tei":
+	case recipe.TEI:
 		if p.Positions > 0 {
 			set("n_batch", p.Physical)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 )
 
 // A Kind is how an engine schedules a model.
@@ -77,7 +78,7 @@ func (o Options) Validate() error {
 
 // divided reports whether each sequence must have its own part of the pool: pictures that find no room in one that others
 // have filled end llama-server.
-func (o *Options) divided() bool { return o.Engine == "llamacpp" && o.Media }
+func (o *Options) divided() bool { return o.Engine == recipe.LlamaCpp && o.Media }
 
 // A Plan is how one load of a model is scheduled. Sizes are bytes, lengths tokens.
 type Plan struct {
@@ -142,7 +143,7 @@ func Make(m Meta, o Options, s Share) Plan {
 		p.Need = o.Memory
 	case p.WeightsBytes == 0:
 		p.Need = 0 // nothing is known
-	case p.Kind == Paged && o.Engine == "vllm" && !o.ExactKV:
+	case p.Kind == Paged && o.Engine == recipe.VLLM && !o.ExactKV:
 		p.Need = max(p.Need, p.Share) // it takes what it may
 	}
 	p.HostLimit = p.limit(&m, &o)
@@ -193,7 +194,7 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 	}
 	p.Physical = p.NUBatch
 	switch {
-	case o.Engine == "tei":
+	case o.Engine == recipe.TEI:
 		p.Physical = max(p.NBatch, m.Positions) // with less than the longest sequence it does not start
 	case o.Devices == policy.CPU && o.NUBatch == 0:
 		p.Physical = min(p.NUBatch, max(cpuUBatch, p.Longest))
@@ -209,7 +210,7 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 // usualBatch is how many tokens of prompts a paged model reads between two looks at whose client has left. llama-server on
 // a processor reads them no faster in larger batches than its physical one (measured), and each takes seconds.
 func usualBatch(o *Options) int {
-	if o.Engine == "llamacpp" && o.Devices == policy.CPU {
+	if o.Engine == recipe.LlamaCpp && o.Devices == policy.CPU {
 		return max(cpuUBatch, o.NUBatch)
 	}
 	return defaultBatch
@@ -252,7 +253,7 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	if need := p.WeightsBytes + p.KVBytes + p.ComputeBytes; p.Share > 0 && need > p.Share {
 		p.warn("needs %d bytes, more than its share of %d: others make room for it", need, p.Share)
 	}
-	if o.Engine == "vllm" && !o.Fraction && !o.ExactKV && p.Share > 0 && p.Budget > 0 && p.Total == 0 {
+	if o.Engine == recipe.VLLM && !o.Fraction && !o.ExactKV && p.Share > 0 && p.Budget > 0 && p.Total == 0 {
 		p.warn("the memory of the device is not known: gpu_memory_utilization is the share's part of the budget, %d bytes", p.Budget)
 	}
 }
@@ -287,7 +288,7 @@ func (p *Plan) fill(m *Meta, o *Options, whole int) {
 	switch {
 	case whole == 0:
 		most = defaultContext
-	case o.Engine != "llamacpp" || p.Divided:
+	case o.Engine != recipe.LlamaCpp || p.Divided:
 		most = whole * p.Parallel
 	}
 	if o.Devices == policy.CPU {
