@@ -273,7 +273,7 @@ func (f *Packer) form(now time.Time) *Batch {
 	var took [priorities]bool
 	took[first] = p.take(&f.rings[first]) // the head's own turn, before a higher class fills the batch
 	for class := range priorities {
-		took[class] = p.turns(&f.rings[class]) || took[class]
+		took[class] = p.roundRobin(&f.rings[class]) || took[class]
 	}
 	for class := range priorities {
 		if f.rings[class].head == nil || took[class] {
@@ -299,9 +299,9 @@ type packing struct {
 	foreign  bool // something was left because of its group
 }
 
-// turns gives the requests of a ring their turns until nothing that is left fits. Who could not take a turn keeps the
-// place, which is nearer to the head than that of any who could.
-func (p *packing) turns(r *ring) (took bool) {
+// roundRobin takes a sequence of each request of a ring in turn until nothing that is left fits. A request that did not fit
+// keeps its place, nearer to the head than any that did.
+func (p *packing) roundRobin(r *ring) (took bool) {
 	var kept []*Request
 	for r.head != nil && p.left > 0 && len(kept) < misses {
 		if p.take(r) {

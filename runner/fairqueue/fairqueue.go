@@ -1,5 +1,5 @@
-// Package fairqueue bounds how many requests run at one time. The others wait, and the next place goes to the tenant that
-// has the fewest: a tenant that sends thousands of requests delays its own.
+// Package fairqueue bounds how many requests run at a time. The others wait, and the next permit goes to the tenant that
+// holds the fewest: a tenant that sends thousands of requests delays its own.
 package fairqueue
 
 import (
@@ -8,29 +8,29 @@ import (
 	"sync"
 )
 
-// Limited is an engine that gets a bounded number of requests at one time; a nil queue is no bound.
-type Limited interface{ Slots() *Queue }
+// Limited is an engine that takes a bounded number of requests at a time; a nil queue means no bound.
+type Limited interface{ Permits() *Queue }
 
-// Queue has a fixed number of places. Methods are safe for concurrent use.
+// Queue has a fixed number of permits, one for each request that runs. Methods are safe for concurrent use.
 type Queue struct {
 	mu      sync.Mutex
 	free    int // 0 while anyone waits
 	tenants map[string]*tenant
-	turns   list.List // of *tenant: those that wait, the next among equals first
+	waiting list.List // of *tenant with waiters; among tenants with equally many permits the first is next
 }
 
-// tenant is one that has a place or waits for one.
+// tenant is one that holds permits or waits for one.
 type tenant struct {
 	name    string
 	running int
-	waiting list.List     // of chan struct{}, closed when the waiter has a place; in the order of arrival
-	turn    *list.Element // in turns, nil while none waits
+	waiters list.List     // of chan struct{}, closed when the waiter has a permit; in order of arrival
+	element *list.Element // in Queue.waiting, nil without waiters
 }
 
-// New makes a queue with n places.
+// New makes a queue with n permits.
 func New(n int) *Queue { return &Queue{free: n, tenants: map[string]*tenant{}} }
 
-// TryAcquire takes a place for a tenant if one is free.
+// TryAcquire takes a permit for a tenant if one is free.
 func (q *Queue) TryAcquire(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -42,7 +42,7 @@ func (q *Queue) TryAcquire(name string) bool {
 	return true
 }
 
-// Acquire takes a place for a tenant, waiting for its turn. The error is ctx's cause; no place is taken then.
+// Acquire takes a permit for a tenant, waiting until one is free. When ctx ends first, it takes none and returns ctx's cause.
 func (q *Queue) Acquire(ctx context.Context, name string) error {
 	if q.TryAcquire(name) {
 		return nil
@@ -50,11 +50,11 @@ func (q *Queue) Acquire(ctx context.Context, name string) error {
 	q.mu.Lock()
 	t := q.tenantLocked(name)
 	ready := make(chan struct{})
-	at := t.waiting.PushBack(ready)
-	if t.turn == nil {
-		t.turn = q.turns.PushBack(t)
+	at := t.waiters.PushBack(ready)
+	if t.element == nil {
+		t.element = q.waiting.PushBack(t)
 	}
-	q.dispatchLocked() // a place may have become free since
+	q.dispatchLocked() // a permit may have become free since
 	q.mu.Unlock()
 	select {
 	case <-ready:
@@ -67,13 +67,13 @@ func (q *Queue) Acquire(ctx context.Context, name string) error {
 	case <-ready: // at the same moment
 		q.releaseLocked(t)
 	default:
-		t.waiting.Remove(at)
+		t.waiters.Remove(at)
 		q.tidyLocked(t)
 	}
 	return context.Cause(ctx)
 }
 
-// Release gives a tenant's place back.
+// Release returns a tenant's permit.
 func (q *Queue) Release(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -82,25 +82,25 @@ func (q *Queue) Release(name string) {
 
 func (q *Queue) releaseLocked(t *tenant) {
 	q.free++
-	q.dispatchLocked() // while the request that ended still counts for its tenant: the place goes to another if one waits
+	q.dispatchLocked() // while the request that ended still counts for its tenant: the permit goes to another tenant if one waits
 	t.running--
 	q.tidyLocked(t)
 }
 
-// dispatchLocked gives free places to those that wait.
+// dispatchLocked gives free permits to waiters.
 func (q *Queue) dispatchLocked() {
-	for q.free > 0 && q.turns.Len() > 0 {
-		next := q.turns.Front()
+	for q.free > 0 && q.waiting.Len() > 0 {
+		next := q.waiting.Front()
 		for e := next.Next(); e != nil; e = e.Next() {
 			if e.Value.(*tenant).running < next.Value.(*tenant).running {
 				next = e
 			}
 		}
 		t := next.Value.(*tenant)
-		close(t.waiting.Remove(t.waiting.Front()).(chan struct{}))
+		close(t.waiters.Remove(t.waiters.Front()).(chan struct{}))
 		t.running++
 		q.free--
-		q.turns.MoveToBack(next)
+		q.waiting.MoveToBack(next)
 		q.tidyLocked(t)
 	}
 }
@@ -114,14 +114,14 @@ func (q *Queue) tenantLocked(name string) *tenant {
 	return t
 }
 
-// tidyLocked takes a tenant out of the turns when it waits no more, and forgets it when it has no place either.
+// tidyLocked removes a tenant from waiting when it has no waiters, and forgets it when it holds no permit either.
 func (q *Queue) tidyLocked(t *tenant) {
-	if t.waiting.Len() > 0 {
+	if t.waiters.Len() > 0 {
 		return
 	}
-	if t.turn != nil {
-		q.turns.Remove(t.turn)
-		t.turn = nil
+	if t.element != nil {
+		q.waiting.Remove(t.element)
+		t.element = nil
 	}
 	if t.running == 0 {
 		delete(q.tenants, t.name)

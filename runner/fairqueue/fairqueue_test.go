@@ -9,15 +9,15 @@ import (
 	"testing/synctest"
 )
 
-// trace has requests arrive one after the other while all places are taken, lets each end in turn, and tells in which order
-// they ran. A space is a request that leaves before its turn comes.
-func trace(t *testing.T, places int, running, arrivals string) string {
+// trace has requests arrive one after the other while all permits are taken, lets each end in turn, and returns the order
+// in which they ran.
+func trace(t *testing.T, permits int, running, arrivals string) string {
 	var order strings.Builder
 	synctest.Test(t, func(t *testing.T) {
-		q := New(places)
+		q := New(permits)
 		for _, name := range running {
 			if !q.TryAcquire(string(name)) {
-				t.Fatal("no free place")
+				t.Fatal("no free permit")
 			}
 		}
 		var mu sync.Mutex
@@ -41,8 +41,8 @@ func trace(t *testing.T, places int, running, arrivals string) string {
 			q.Release(ran[n])
 			synctest.Wait()
 		}
-		if q.free != places || len(q.tenants) != 0 || q.turns.Len() != 0 {
-			t.Errorf("%d places free, %d tenants, %d turns after all have ended", q.free, len(q.tenants), q.turns.Len())
+		if q.free != permits || len(q.tenants) != 0 || q.waiting.Len() != 0 {
+			t.Errorf("%d permits free, %d tenants, %d waiting after all have ended", q.free, len(q.tenants), q.waiting.Len())
 		}
 	})
 	return order.String()
@@ -50,17 +50,17 @@ func trace(t *testing.T, places int, running, arrivals string) string {
 
 func TestTurns(t *testing.T) {
 	for name, c := range map[string]struct {
-		places                  int
+		permits                 int
 		running, arrivals, want string
 	}{
-		"one tenant, in order of arrival":  {1, "a", "aaa", "aaa"},
-		"a late tenant is the next":        {1, "a", "aaaab", "baaaa"},
-		"turns":                            {1, "c", "aaaabbb", "abababa"},
-		"no tenant at all":                 {1, "-", "--", "--"},
-		"who has fewer places is the next": {3, "aab", "aabb", "baab"},
-		"more places than tenants need":    {4, "aaaa", "aabc", "bcaa"},
+		"one tenant, in order of arrival":   {1, "a", "aaa", "aaa"},
+		"a late tenant is the next":         {1, "a", "aaaab", "baaaa"},
+		"turns":                             {1, "c", "aaaabbb", "abababa"},
+		"no tenant at all":                  {1, "-", "--", "--"},
+		"who has fewer permits is the next": {3, "aab", "aabb", "baab"},
+		"more permits than tenants need":    {4, "aaaa", "aabc", "bcaa"},
 	} {
-		if got := trace(t, c.places, c.running, c.arrivals); got != c.want {
+		if got := trace(t, c.permits, c.running, c.arrivals); got != c.want {
 			t.Errorf("%s: ran %s, want %s", name, got, c.want)
 		}
 	}
@@ -89,17 +89,17 @@ func TestLeave(t *testing.T) {
 		}
 		q.Release("b")
 		if !q.TryAcquire("c") || q.TryAcquire("c") {
-			t.Error("a place was lost or won")
+			t.Error("a permit was lost or won")
 		}
 	})
 }
 
-// However requests come, wait and leave, no more than there are places run, and no place is lost.
-func TestPlacesUnderLoad(t *testing.T) {
-	const places = 3
-	q := New(places)
+// However requests come, wait and leave, no more than there are permits run, and no permit is lost.
+func TestPermitsUnderLoad(t *testing.T) {
+	const permits = 3
+	q := New(permits)
 	var work sync.WaitGroup
-	running := make(chan struct{}, places)
+	running := make(chan struct{}, permits)
 	for n := range 200 {
 		work.Go(func() {
 			name := string(rune('a' + n%5))
@@ -115,13 +115,13 @@ func TestPlacesUnderLoad(t *testing.T) {
 			case running <- struct{}{}:
 				<-running
 			default:
-				t.Error("more requests than places")
+				t.Error("more requests than permits")
 			}
 			q.Release(name)
 		})
 	}
 	work.Wait()
-	if q.free != places || len(q.tenants) != 0 || q.turns.Len() != 0 {
-		t.Errorf("%d places free, %d tenants, %d turns after all have ended", q.free, len(q.tenants), q.turns.Len())
+	if q.free != permits || len(q.tenants) != 0 || q.waiting.Len() != 0 {
+		t.Errorf("%d permits free, %d tenants, %d waiting after all have ended", q.free, len(q.tenants), q.waiting.Len())
 	}
 }

@@ -90,20 +90,20 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe,
 }
 
 type fake struct {
-	ln     net.Listener
-	client *relay.Client
-	done   chan struct{}
-	once   sync.Once
-	wg     sync.WaitGroup
-	mu     sync.Mutex
-	conns  map[net.Conn]struct{}
-	room   *fairqueue.Queue
-	loop   string
-	pid    int
+	ln      net.Listener
+	client  *relay.Client
+	done    chan struct{}
+	once    sync.Once
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	conns   map[net.Conn]struct{}
+	permits *fairqueue.Queue
+	loop    string
+	pid     int
 }
 
-func (f *fake) Slots() *fairqueue.Queue { return f.room }
-func (f *fake) LoopPath() string        { return f.loop }
+func (f *fake) Permits() *fairqueue.Queue { return f.permits }
+func (f *fake) LoopPath() string          { return f.loop }
 
 func (f *fake) PID() int              { return f.pid }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }

@@ -11,7 +11,7 @@ import (
 )
 
 // A looping engine computes for all its requests in one loop, as llama-server does. LoopPath is a path (GET) that the loop
-// itself answers between two turns, without a slot; "" where there is none.
+// itself answers between two iterations, without computing a sequence; "" where there is none.
 type looping interface{ LoopPath() string }
 
 func loopPath(e host.Engine) string {
@@ -25,15 +25,15 @@ func loopPath(e host.Engine) string {
 type load struct{ bytes, media int }
 
 // readBy is how many bytes of prompts the slowest engine that is not taken for hung reads in --first-byte. An engine that
-// reads a batch of 2,048 tokens does not turn meanwhile.
+// reads a batch of 2,048 tokens is in one iteration meanwhile.
 const readBy = 8 << 10
 
-// turn is how long an engine's loop may take for one turn, given the first-byte limit and what it has to read.
-func (l load) turn(firstByte time.Duration) time.Duration {
+// iteration is how long one iteration of an engine's loop may take, given the first-byte limit and what it has to read.
+func (l load) iteration(firstByte time.Duration) time.Duration {
 	if l.media > 0 {
-		return LongAnswer * firstByte // an encoder without a GPU may take minutes for the pictures of one turn
+		return LongAnswer * firstByte // an encoder without a GPU may take minutes for the pictures of one iteration
 	}
-	most := 2 * firstByte // a turn reads one batch at most, however long the prompts are
+	most := 2 * firstByte // an iteration reads one batch at most, however long the prompts are
 	if l.bytes >= 2*readBy {
 		return most
 	}
@@ -100,14 +100,14 @@ func ended(e host.Engine) bool {
 	}
 }
 
-// ended takes back what began noted: at once after an answer, else when the loop must have turned, since it drops what was
-// abandoned only between turns.
+// ended takes back what began noted: at once after an answer, else when an iteration must have ended, since the loop drops
+// what was abandoned only between iterations.
 func (w *watchdog) ended(e host.Engine, l load, complete bool) {
 	if l == (load{}) {
 		return
 	}
 	if !complete {
-		time.AfterFunc(load{bytes: 2 * readBy, media: l.media}.turn(w.limit), func() { w.ended(e, l, true) })
+		time.AfterFunc(load{bytes: 2 * readBy, media: l.media}.iteration(w.limit), func() { w.ended(e, l, true) })
 		return
 	}
 	w.mu.Lock()
@@ -120,7 +120,7 @@ func (w *watchdog) ended(e host.Engine, l load, complete bool) {
 	w.loads[e] = sum
 }
 
-// checkLoop waits until the engine's loop has answered, or is ended because it did not in the time of a turn. Callers that
+// checkLoop waits until the engine's loop has answered, or is ended because it did not in the time of an iteration. Callers that
 // come during a check share it: an answer that is still out proves life after they came.
 func (w *watchdog) checkLoop(model string, e host.Engine) {
 	path := loopPath(e)
@@ -132,11 +132,11 @@ func (w *watchdog) checkLoop(model string, e host.Engine) {
 		w.mu.Unlock()
 		return
 	}
-	done, under := w.checks[e]
-	if !under {
+	done, running := w.checks[e]
+	if !running {
 		done = make(chan struct{})
 		w.checks[e] = done
-		limit := w.loads[e].turn(w.limit)
+		limit := w.loads[e].iteration(w.limit)
 		w.work.Go(func() {
 			defer close(done)
 			w.probeLoop(model, e, path, limit)

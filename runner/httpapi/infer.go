@@ -21,16 +21,16 @@ import (
 // exchange is one admitted request. Its end (finish) leaves the engine and stops the watch, exactly once, wherever the
 // answer broke off.
 type exchange struct {
-	s      *Server
-	pass   *host.Lease
-	watch  *relay.Watch
-	call   relay.Call
-	stop   atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
-	slots  *fairqueue.Queue                        // in which it has a place, nil for none
-	tenant string                                  // whose place that is
-	load   load                                    // that the engine was given
-	began  time.Time
-	once   sync.Once
+	s       *Server
+	pass    *host.Lease
+	watch   *relay.Watch
+	call    relay.Call
+	stop    atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
+	permits *fairqueue.Queue                        // that it holds a permit of, nil for none
+	tenant  string                                  // that holds it
+	load    load                                    // that the engine was given
+	began   time.Time
+	once    sync.Once
 }
 
 // cancel ends the exchange, whatever it waits for.
@@ -57,8 +57,8 @@ var errUnanswered = errors.New("the handler ended without an answer")
 func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
-		if x.slots != nil {
-			x.slots.Release(x.tenant)
+		if x.permits != nil {
+			x.permits.Release(x.tenant)
 		}
 		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
 		x.s.dog.observe(x.pass, err) // while the pass holds: whoever sees that the request is over sees what came of it
@@ -109,7 +109,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 
-	if !s.turn(ctx, x) {
+	if !s.acquirePermit(ctx, x) {
 		return
 	}
 	x.load = loadOf(pass, ctx.PostBody())

@@ -248,7 +248,7 @@ func TestForms(t *testing.T) {
 func TestTurns(t *testing.T) {
 	b := start(t)
 	b.load("fake")
-	b.engines.fakes[0].room = fairqueue.New(1)
+	b.engines.fakes[0].permits = fairqueue.New(1)
 	seen, next := make(chan string, 10), make(chan struct{})
 	b.engines.handle = func(c net.Conn, r *http.Request) {
 		if r.Method == "POST" && r.URL.Path == chat {
@@ -312,11 +312,11 @@ func TestTurns(t *testing.T) {
 	b.until("no request is open", func() bool { return b.open() == 0 })
 }
 
-// A tenant with many requests delays its own: the next turn is that of who waits and has no place.
+// A tenant with many requests delays its own: the next permit goes to a waiting tenant that has none.
 func TestTurnsByTenant(t *testing.T) {
 	b := start(t)
 	b.load("fake")
-	b.engines.fakes[0].room = fairqueue.New(1)
+	b.engines.fakes[0].permits = fairqueue.New(1)
 	seen, next := make(chan string, 10), make(chan struct{})
 	b.engines.handle = func(c net.Conn, r *http.Request) {
 		seen <- r.URL.RawQuery
@@ -343,10 +343,10 @@ func TestTurnsByTenant(t *testing.T) {
 	}
 }
 
-func TestTurnThatNeverComes(t *testing.T) {
+func TestPermitThatNeverComes(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
 	b.load("fake")
-	b.engines.fakes[0].room = fairqueue.New(0)
+	b.engines.fakes[0].permits = fairqueue.New(0)
 	if a := b.call("POST", chat, "fake", "{}"); a.status != 504 || a.header.Get(rpc.HeaderCode) != "queue_timeout" {
 		t.Errorf("%+v", a)
 	}

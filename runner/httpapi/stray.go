@@ -17,9 +17,9 @@ const (
 	strayShare = 0.1         // of a core: an idle engine takes next to nothing, a stray thread what a busy machine leaves of one
 )
 
-var errStray = errors.New("it computes, although no slot is at work and no answer goes out")
+var errStray = errors.New("it computes, although no sequence is in work and no answer goes out")
 
-// probeLoop ends an engine whose loop does not answer in the time of a turn, and one whose loop turns idly for that long while
+// probeLoop ends an engine whose loop does not answer in the time of an iteration, and one whose loop idles for that long while
 // another of its threads computes and nobody gets an answer. Such a thread reads a grammar, a template or a picture
 // that keeps it busy for ever; the end of its request does not stop it.
 //
@@ -77,7 +77,7 @@ func (w *watchdog) sleep(e host.Engine, d time.Duration) bool {
 	}
 }
 
-// idle hears from an engine's loop, and reports whether it says that none of its slots is at work.
+// idle asks an engine's loop, and reports whether it computes none of its sequences (slots, as llama-server calls them).
 func (w *watchdog) idle(e host.Engine, path string, limit time.Duration) (bool, error) {
 	body, err := w.ask(e, "GET", path, nil, limit)
 	if err != nil {

@@ -54,7 +54,7 @@ func TestBadReplies(t *testing.T) {
 
 // What an engine's loop may take for a turn follows what its requests give it to read. An abandoned request counts until the
 // loop must have dropped it.
-func TestTurnOfALoop(t *testing.T) {
+func TestIterationOfALoop(t *testing.T) {
 	const second = time.Second
 	for _, tc := range []struct {
 		give []load
@@ -79,7 +79,7 @@ func TestTurnOfALoop(t *testing.T) {
 			for _, l := range tc.give {
 				w.began("m", e, l)
 			}
-			if got := given().turn(w.limit); got != tc.want {
+			if got := given().iteration(w.limit); got != tc.want {
 				t.Errorf("%v: %v, want %v", tc.give, got, tc.want)
 			}
 			for i, l := range tc.give {

@@ -100,7 +100,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "host_limit", pl.HostLimit, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run := newRunning(p, media)
-	run.files, run.slots = f, fairqueue.New(maxConcurrent(r.Family(), pl))
+	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
 	if m.Type == policy.Embedding {
 		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
 	}
@@ -179,12 +179,12 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 // running is an engine that serves.
 type running struct {
 	*engine.Process
-	client *relay.Client
-	calls  *relay.Client       // of the queue: a few at a time, none a stream, so its connections are kept by every engine
-	media  *mmcache.Attachment // nil: uncached
-	queue  *batch.Batcher      // nil for models without one
-	slots  *fairqueue.Queue    // for the requests that it gets at one time
-	files  *files              // that it reads
+	client  *relay.Client
+	calls   *relay.Client       // of the queue: a few at a time, none a stream, so its connections are kept by every engine
+	media   *mmcache.Attachment // nil: uncached
+	queue   *batch.Batcher      // nil for models without one
+	permits *fairqueue.Queue    // of the requests that it gets at a time
+	files   *files              // that it reads
 }
 
 // Embeddings is the queue of the model's embedding requests, nil for none.
@@ -193,10 +193,10 @@ func (r *running) Embeddings() *batch.Batcher { return r.queue }
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second
 
-// Slots is for the requests that the engine gets at one time.
-func (r *running) Slots() *fairqueue.Queue { return r.slots }
+// Permits bounds the requests that the engine gets at a time.
+func (r *running) Permits() *fairqueue.Queue { return r.permits }
 
-// maxConcurrent is how many requests an engine gets at one time; the others wait in the runner, where they cost less than the
+// maxConcurrent is how many requests an engine gets at a time; the others wait in the runner, where they cost less than the
 // engine's threads and files, and take turns by tenant. llama-server gets as many as it computes at once and one that waits to
 // start; its few other threads are kept for readings of its state. For other engines it only bounds their open files.
 func maxConcurrent(family string, p plan.Plan) int {
@@ -207,7 +207,7 @@ func maxConcurrent(family string, p plan.Plan) int {
 	return max(files, p.Parallel)
 }
 
-// LoopPath is the path (GET) that the engine's loop answers itself, between the turns in which it computes for all requests;
+// LoopPath is the path (GET) that the engine's loop answers itself, between the iterations in which it computes for all requests;
 // "" for an engine of which no such path is known.
 func (r *running) LoopPath() string {
 	rc := r.Spec().Recipe

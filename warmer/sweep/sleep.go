@@ -160,12 +160,12 @@ func (r *run) sleeping(s *state.Snapshot, mine map[string]pendingSleep) []pendin
 func (r *run) stop(ctx context.Context, naps []pendingSleep) error {
 	results := make([]Action, len(naps))
 	errs := make([]error, len(naps))
-	turn := make(chan struct{}, stopsAtOnce)
+	sem := make(chan struct{}, stopsAtOnce)
 	var wg sync.WaitGroup
 	for i, n := range naps {
 		wg.Go(func() {
-			turn <- struct{}{}
-			defer func() { <-turn }()
+			sem <- struct{}{}
+			defer func() { <-sem }()
 			results[i], errs[i] = r.stopOne(ctx, n)
 		})
 	}

@@ -34,7 +34,7 @@ type Driver struct {
 	timeout time.Duration
 
 	mu    sync.Mutex
-	turns map[string]chan struct{} // by host, capacity 1: filled while a command of the host runs
+	locks map[string]chan struct{} // by host, capacity 1: full while a command of the host runs
 }
 
 // New makes a driver whose commands are killed, with their process group, after timeout (60 s when it is not above 0).
@@ -42,7 +42,7 @@ func New(timeout time.Duration) *Driver {
 	if timeout <= 0 {
 		timeout = time.Minute
 	}
-	return &Driver{timeout: timeout, turns: map[string]chan struct{}{}}
+	return &Driver{timeout: timeout, locks: map[string]chan struct{}{}}
 }
 
 // Wake runs the host's wake command, unless its state command says that it is on.
@@ -59,11 +59,11 @@ func (d *Driver) change(ctx context.Context, host catalog.Host, to power.Power) 
 	if host.Commands == nil {
 		return fmt.Errorf("%w: %s has no commands", power.ErrUnknownHost, host.Name)
 	}
-	end, err := d.turn(ctx, host.Name)
+	unlock, err := d.lock(ctx, host.Name)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer unlock()
 	if is, err := d.State(ctx, host); err != nil || is == to {
 		return err
 	}
@@ -126,13 +126,13 @@ func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) (*po
 	return out, err
 }
 
-// turn waits for the commands of a host that run, and returns what ends the turn.
-func (d *Driver) turn(ctx context.Context, host string) (end func(), err error) {
+// lock waits until no command of a host runs, and keeps others from starting until unlock is called.
+func (d *Driver) lock(ctx context.Context, host string) (unlock func(), err error) {
 	d.mu.Lock()
-	c := d.turns[host]
+	c := d.locks[host]
 	if c == nil {
 		c = make(chan struct{}, 1)
-		d.turns[host] = c
+		d.locks[host] = c
 	}
 	d.mu.Unlock()
 	select {

@@ -12,12 +12,12 @@ import (
 	"reveille/runner/httpapi"
 )
 
-// Whatever an engine computes from a request's body takes a turn, also where no slot is needed: templates and tokenizers run in
+// Whatever an engine computes from a request's body needs a permit, also where no sequence is computed: templates and tokenizers run in
 // its threads for connections.
-func TestWhatTakesATurn(t *testing.T) {
+func TestWhatNeedsAPermit(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.FirstByte = 20 * time.Millisecond })
 	b.load("fake")
-	b.engines.fakes[0].room = fairqueue.New(0)
+	b.engines.fakes[0].permits = fairqueue.New(0)
 	b.engines.handle = func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, sized("application/json", "{}")) }
 	for _, path := range []string{
 		"/tokenize", "/v1/tokenize", "/detokenize", "/apply-template", "/v1/messages/count_tokens", "/v1/chat/completions/input_tokens", "/v1/responses/input_tokens", "/infill",
@@ -29,10 +29,10 @@ func TestWhatTakesATurn(t *testing.T) {
 }
 
 // Readings of an engine's state do not wait.
-func TestWhatTakesNoTurn(t *testing.T) {
+func TestWhatNeedsNoPermit(t *testing.T) {
 	b := start(t)
 	b.load("fake")
-	b.engines.fakes[0].room = fairqueue.New(0)
+	b.engines.fakes[0].permits = fairqueue.New(0)
 	b.engines.handle = func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, sized("application/json", "{}")) }
 	for _, path := range []string{"/health", "/props", "/slots", "/metrics", "/v1/models"} {
 		for _, method := range []string{"GET", "HEAD"} {

@@ -12,34 +12,33 @@ import (
 	"reveille/runner/fairqueue"
 )
 
-var errTurn = errors.New("the request's turn did not come in time")
+var errQueueTimeout = errors.New("the engine had no permit for the request in time")
 
-// turn waits until the engine has room for a request, which come by tenant. It reports false when there will be
-// none; the request is answered then.
-func (s *Server) turn(ctx *fasthttp.RequestCtx, x *exchange) bool {
+// acquirePermit waits until the engine may get the request. false: it may not, and the client has its answer.
+func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	e, ok := x.pass.Engine.(fairqueue.Limited)
-	if !ok || reads(ctx) || e.Slots() == nil {
+	if !ok || reads(ctx) || e.Permits() == nil {
 		return true
 	}
-	slots, tenant := e.Slots(), string(ctx.Request.Header.Peek(rpc.HeaderTenant))
-	if slots.TryAcquire(tenant) {
-		x.slots, x.tenant = slots, tenant
+	permits, tenant := e.Permits(), string(ctx.Request.Header.Peek(rpc.HeaderTenant))
+	if permits.TryAcquire(tenant) {
+		x.permits, x.tenant = permits, tenant
 		return true
 	}
 	s.m.waiting.Add(1)
 	defer s.m.waiting.Add(-1)
 	life, cancel := x.life()
 	defer cancel(nil)
-	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errTurn) })
+	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
 	defer limit.Stop()
-	if slots.Acquire(life, tenant) == nil {
-		x.slots, x.tenant = slots, tenant
+	if permits.Acquire(life, tenant) == nil {
+		x.permits, x.tenant = permits, tenant
 		return true
 	}
 	err := context.Cause(life)
 	x.finish(err)
 	switch {
-	case errors.Is(err, errTurn):
+	case errors.Is(err, errQueueTimeout):
 		s.fail(ctx, fasthttp.StatusGatewayTimeout, "queue_timeout", "The model was busy with other requests for too long.")
 	case !errors.Is(err, relay.ErrGone): // else nobody is there to be answered
 		s.engineFailed(ctx, err)
