@@ -17,7 +17,7 @@ var prefixes = []string{"/v1", "/v0", "/api/v1", "/api/v0"}
 func TestRouteTable(t *testing.T) {
 	type scope = Scope
 	const (
-		free, reads, infer, manage, admin scope = ScopeFree, ScopeAny, ScopeInfer, ScopeManage, ScopeAdmin
+		free, reads, infer, manage, admin scope = ScopeFree, ScopeAnyKey, ScopeInfer, ScopeManage, ScopeAdmin
 	)
 	want := []struct {
 		route, method, path string // a path that leads there

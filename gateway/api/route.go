@@ -13,7 +13,7 @@ type Scope uint8
 // The scopes, from open to closed.
 const (
 	ScopeFree   Scope = iota // no key
-	ScopeAny                 // a key of either scope
+	ScopeAnyKey              // a key, whatever its scope
 	ScopeInfer               // a key with infer
 	ScopeManage              // a key with manage
 	ScopeAdmin               // a key with manage; without configured keys the local admin key, since the route could run programs or read files on a host

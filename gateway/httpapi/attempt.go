@@ -17,7 +17,7 @@ import (
 // attempt is one try at a runner; a request may need several.
 type attempt struct {
 	link        relay.Call
-	inUse       bool     // the route counts one of our requests
+	inUse       bool     // the endpoint counts one of our requests
 	signedAgain bool     // signed anew after a runner did not accept a signature
 	repeated    bool     // after its engine crashed
 	suspected   *suspect // a constrained request that an engine may have
@@ -27,7 +27,7 @@ type attempt struct {
 	scratch [320]byte // the values of its fields
 }
 
-// send sends the request to the route's runner. A runner that could not be reached has not seen it, so it waits again.
+// send sends the request to its endpoint. A runner that could not be reached has not seen it, so it waits again.
 func (x *exchange) send() (*relay.Response, error) {
 	if x.constrained {
 		x.suspect()
@@ -42,7 +42,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey {
 		scope = tenant
 	}
-	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.route.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})
+	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})
 	// FirstByte and Silence are the last resort against a runner that hangs: its own limits come first.
 	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
 	values := x.scratch[:0]
@@ -62,8 +62,8 @@ func (x *exchange) send() (*relay.Response, error) {
 	}
 	if x.info.Ticket != "" {
 		add(rpc.HeaderTicket, x.info.Ticket)
-		if x.info.Together > 1 {
-			add(rpc.HeaderWaited, strconv.Itoa(x.info.Together))
+		if x.info.Waiters > 1 {
+			add(rpc.HeaderWaiters, strconv.Itoa(x.info.Waiters))
 		}
 	}
 	if x.hit.Route.Body == api.BodyJSON {
@@ -77,13 +77,13 @@ func (x *exchange) send() (*relay.Response, error) {
 	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.key.High {
 		x.req.Add(rpc.HeaderPriority, v)
 	}
-	resp, err := s.clients.of(x.route.Addr, s.cfg.Mirror.Snapshot).Start(&x.link, &x.req)
+	resp, err := s.clients.of(x.endpoint.Addr, s.cfg.Mirror.Snapshot).Start(&x.link, &x.req)
 	if err == nil {
 		return resp, nil
 	}
 	var re *relay.Error
 	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
-		s.log.Warn("runner not reached", "host", x.route.Host, "request", x.id, "error", err)
+		s.log.Warn("runner not reached", "host", x.endpoint.Host, "request", x.id, "error", err)
 		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
 	}
 	return nil, err
@@ -104,19 +104,19 @@ func (s *Server) tenantID(key *keys.Key) string {
 
 var jsonType = []byte("application/json")
 
-// use counts the request at its route and notes the use of the model; HEAD is no use.
+// use counts the request at its endpoint and notes the use of the model; HEAD is no use.
 func (x *exchange) use() {
 	if x.inUse {
 		return
 	}
 	x.inUse = true
-	x.s.cfg.Gate.Begin(x.route, x.model.ID)
+	x.s.cfg.Gate.Begin(x.endpoint, x.model.ID)
 	x.touch()
 }
 
 func (x *exchange) touch() {
 	if !x.hit.Head {
-		x.s.touch(x.route.Host, x.model.ID)
+		x.s.touch(x.endpoint.Host, x.model.ID)
 	}
 }
 
@@ -124,7 +124,7 @@ func (x *exchange) touch() {
 func (x *exchange) leave() {
 	if x.inUse {
 		x.inUse = false
-		x.s.cfg.Gate.End(x.route, x.model.ID)
+		x.s.cfg.Gate.End(x.endpoint, x.model.ID)
 		x.touch()
 	}
 }
@@ -154,7 +154,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	if err != nil {
 		body = nil
 	}
-	return toldError(resp, body, x.route.Host)
+	return toldError(resp, body, x.endpoint.Host)
 }
 
 // toldError is the error for the client that a runner's answer tells, its engine's or its own.
@@ -181,14 +181,14 @@ func (x *exchange) refusal(resp *relay.Response) error {
 	switch {
 	case reason == rpc.RefusedAuth && !x.signedAgain:
 		// The clocks differ, or much later calls overtook this one: try once more, with a new signature.
-		x.signedAgain, x.routed = true, true
+		x.signedAgain, x.hasEndpoint = true, true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
-			x.s.cfg.Signer.Correct(x.route.Host, ms)
+			x.s.cfg.Signer.Correct(x.endpoint.Host, ms)
 		}
 		return relay.ErrAgain
 	case reason == rpc.RefusedAuth:
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
-			WithCause(errors.New("runner " + x.route.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
+			WithCause(errors.New("runner " + x.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
 	case reason == rpc.RefusedHost:
 		return x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again."))
 	}

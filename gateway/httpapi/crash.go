@@ -30,7 +30,7 @@ func (x *exchange) crashed(e *api.Error) error {
 	if x.repeated || x.wait.policy == "fail" || x.s.draining.Load() {
 		return e
 	}
-	x.s.log.Info("engine crashed, repeating a request", "request", x.id, "model", x.model.ID, "host", x.route.Host)
+	x.s.log.Info("engine crashed, repeating a request", "request", x.id, "model", x.model.ID, "host", x.endpoint.Host)
 	x.repeated = true
 	x.charged = true // the load that replaces the engine is not on this request's account
 	return x.again(e)

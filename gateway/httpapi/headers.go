@@ -15,7 +15,7 @@ func (x *exchange) modelHeaders() {
 	h := &x.ctx.Response.Header
 	h.Set(api.HeaderModel, x.model.ID)
 	h.Set(api.HeaderModelState, x.state)
-	host, waited, load := x.route.Host, x.info.Waited, time.Duration(0)
+	host, waited, load := x.endpoint.Host, x.info.Waited, time.Duration(0)
 	if w := x.waiter.Load(); w != nil { // a stream that begins before its model is ready
 		st := w.Stage()
 		host = st.Host

@@ -14,9 +14,9 @@ import (
 	"reveille/infra/rpc"
 )
 
-// exchange is one inference request between the gate and a runner. It belongs to the connection's goroutine: the handler's
-// and then, for a streamed answer, the body stream's. Only abandon may be called from other goroutines. finish ends it,
-// exactly once: start calls it when the answer is complete or there is none, otherwise closing the body stream does.
+// exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then, for
+// a streamed response, the body stream's. Only abandon may be called from other goroutines. finish ends it, exactly once:
+// start calls it when the response is complete or there is none, otherwise closing the body stream does.
 type exchange struct {
 	*call
 	path   []byte                                 // at the engine
@@ -27,7 +27,7 @@ type exchange struct {
 	load   func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
 	watch *relay.Watch // for the client's leaving
-	admission
+	routing
 	attempt
 	response
 }
@@ -83,7 +83,7 @@ func (x *exchange) start() (err error) {
 		return x.limited(err)
 	}
 	s.m.open.Add(1)
-	s.under.add(x)
+	s.inflight.add(x)
 	x.watch = s.watcher.Arm(x.ctx.Conn(), x.left)
 	defer func() {
 		if !x.handed { // a panic ends here too
@@ -91,7 +91,7 @@ func (x *exchange) start() (err error) {
 		}
 	}()
 
-	if x.route, x.routed = s.cfg.Gate.Route(x.model.ID); x.routed {
+	if x.endpoint, x.hasEndpoint = s.cfg.Gate.Endpoint(x.model.ID); x.hasEndpoint {
 		x.state = "loaded"
 	} else if x.state = s.stateOf(x.model.ID); x.hit.Head {
 		err = notLoaded(x.model.ID)
@@ -147,7 +147,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 		commit = x.began.Add(x.s.cfg.CommitAfter)
 	}
 	for {
-		ready, err := x.acquireRoute(commit)
+		ready, err := x.acquireEndpoint(commit)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +229,7 @@ func (x *exchange) finish(err error) {
 	}
 	x.done = true
 	x.watch.Stop()
-	x.s.under.remove(x)
+	x.s.inflight.remove(x)
 	if w := x.waiter.Swap(nil); w != nil {
 		w.Leave(false)
 	}
@@ -258,7 +258,7 @@ func (x *exchange) finishTap(err error) {
 	switch {
 	case err == nil:
 		note(x.s.cfg.Usage, x.began, x.tap)
-		x.s.cfg.Usage.Served(x.route.Host, x.model.ID)
+		x.s.cfg.Usage.Served(x.endpoint.Host, x.model.ID)
 	case clientGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.id, "model", x.model.ID)
 	default:
@@ -276,7 +276,7 @@ func (x *exchange) asError(err error) *api.Error {
 	case errors.As(err, &e):
 		return e
 	case errors.As(err, &told): // from the engine, or from the runner with a code of our own table
-		return api.NormalizeEvent(told.Data, x.route.Host)
+		return api.NormalizeEvent(told.Data, x.endpoint.Host)
 	case errors.Is(err, relay.ErrTimeout):
 		return api.New(api.UpstreamTimeout, "The model did not answer in time.").WithCause(err)
 	case errors.Is(err, relay.ErrTooLarge):

@@ -128,7 +128,7 @@ func TestPatience(t *testing.T) {
 		t.Errorf("Anthropic: %d %s", r.status, r.text)
 	}
 	close(release)
-	s.until("loaded in the end", func() bool { _, ok := s.gate.Route("chat"); return ok })
+	s.until("loaded in the end", func() bool { _, ok := s.gate.Endpoint("chat"); return ok })
 	if r := s.ask("POST", chatPath, chatBody, "x-cold-wait: fail", "x-wait-timeout: 0"); r.status != 200 {
 		t.Errorf("a warm model waits for nothing: %d %s", r.status, r.text)
 	}

@@ -2,32 +2,32 @@ package httpapi
 
 import "sync"
 
-// inflight are the open exchanges, so that the end of the server can cut them. The zero value is ready.
+// inflight is the set of open exchanges, which the server cuts when it ends. The zero value is ready.
 type inflight struct {
 	mu  sync.Mutex
 	all map[*exchange]struct{}
 }
 
-func (u *inflight) add(x *exchange) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.all == nil {
-		u.all = map[*exchange]struct{}{}
+func (f *inflight) add(x *exchange) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all == nil {
+		f.all = map[*exchange]struct{}{}
 	}
-	u.all[x] = struct{}{}
+	f.all[x] = struct{}{}
 }
 
-func (u *inflight) remove(x *exchange) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.all, x)
+func (f *inflight) remove(x *exchange) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.all, x)
 }
 
 // cut ends every open exchange with cause.
-func (u *inflight) cut(cause error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for x := range u.all {
+func (f *inflight) cut(cause error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for x := range f.all {
 		x.abandon(cause)
 	}
 }

@@ -60,7 +60,7 @@ func (s *Server) load(r *request) error {
 	ask := scheduling.LoadAsk{
 		Model: q.model.ID, Options: json.RawMessage(q.options.Canonical()), Merge: q.merge, Pinned: q.pinned, Wait: r.query("wait") != "false",
 	}
-	route, info, err := s.cfg.Gate.Load(ctx, ask)
+	endpoint, info, err := s.cfg.Gate.Load(ctx, ask)
 	if err != nil {
 		return r.unlessLeft(err)
 	}
@@ -71,14 +71,14 @@ func (s *Server) load(r *request) error {
 		Status: "loading", Message: "Model " + q.model.ID + " is being loaded", Name: q.model.ID, Checkpoint: q.model.Checkpoint,
 		Recipe: q.model.Recipe, Type: string(q.model.Type), Device: q.model.Devices.String(), LoadMS: info.LoadMS,
 	}
-	r.loadHeaders(q.model.ID, was, route, info)
+	r.loadHeaders(q.model.ID, was, endpoint, info)
 	if !ask.Wait {
 		return r.reply(fasthttp.StatusAccepted, answer)
 	}
-	s.uses.note(route.Host, q.model.ID)
+	s.uses.note(endpoint.Host, q.model.ID)
 	answer.Status, answer.Message = "success", "Loaded model: "+q.model.ID
 	snap, _ := s.refreshSnapshot(ctx) // so that a listing that follows is exact; the load is done whatever comes of it
-	if h := snap.Hosts[route.Host]; h != nil && h.Models[q.model.ID] != nil {
+	if h := snap.Hosts[endpoint.Host]; h != nil && h.Models[q.model.ID] != nil {
 		m := h.Models[q.model.ID]
 		answer.Checkpoint, answer.Recipe = cmp.Or(m.Checkpoint, answer.Checkpoint), cmp.Or(m.Recipe, answer.Recipe)
 		answer.Device, answer.LoadMS = cmp.Or(m.Device, answer.Device), m.LoadMS
@@ -103,12 +103,12 @@ func (r *request) keep(q *loadRequest) error {
 	return r.s.tables.set(context.Background(), state.SavedOptions, q.model.ID, saved.Canonical())
 }
 
-func (r *request) loadHeaders(model, was string, route scheduling.Route, info scheduling.LoadInfo) {
+func (r *request) loadHeaders(model, was string, endpoint scheduling.Endpoint, info scheduling.LoadInfo) {
 	h := &r.ctx.Response.Header
 	h.Set(api.HeaderModel, model)
 	h.Set(api.HeaderModelState, was)
-	if route.Host != "" {
-		h.Set(api.HeaderRunner, route.Host)
+	if endpoint.Host != "" {
+		h.Set(api.HeaderRunner, endpoint.Host)
 	}
 	if info.Cold {
 		h.Set(api.HeaderColdStart, "1")

@@ -204,7 +204,7 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 		return o.limited(err)
 	}
 	defer o.account.End()
-	if _, warm := o.s.cfg.Gate.Route(o.model.ID); !warm {
+	if _, warm := o.s.cfg.Gate.Endpoint(o.model.ID); !warm {
 		options, err := o.sized()
 		if err != nil {
 			return err

@@ -80,7 +80,7 @@ func TestStatusTellsWhatCommentsTell(t *testing.T) {
 		if err := s.store.DropModel(t.Context(), "here", s.gen, model, "", "test", false); err != nil {
 			t.Fatal(err)
 		}
-		s.until(model+" is gone", func() bool { _, there := s.gate.Route(model); return !there })
+		s.until(model+" is gone", func() bool { _, there := s.gate.Endpoint(model); return !there })
 	}
 
 	s.serve(sse(one, last, end))

@@ -150,7 +150,7 @@ func TestKeyLeaves(t *testing.T) {
 	<-gone
 	s.settled()
 	close(hold)
-	s.until("it is loaded", func() bool { _, warm := s.gate.Route("chat"); return warm })
+	s.until("it is loaded", func() bool { _, warm := s.gate.Endpoint("chat"); return warm })
 
 	s.serve(sse("data: {}\n\n", pause))
 	ctx, leave = context.WithCancel(t.Context())

@@ -87,7 +87,7 @@ type Server struct {
 	handlers map[string]handler // the package's, but in tests
 	draining atomic.Bool
 	intake   *relay.Intake
-	under    inflight
+	inflight inflight
 	set      *metrics.Set
 	m        meters
 	uses     uses
@@ -139,7 +139,7 @@ func (s *Server) Drain() { s.draining.Store(true) }
 
 // Cut ends all open inference requests with a reason: streams with an error event, others with its status. New ones are
 // served.
-func (s *Server) Cut(why *api.Error) { s.under.cut(why) }
+func (s *Server) Cut(why *api.Error) { s.inflight.cut(why) }
 
 // cutFor is how long requests that were cut may take to tell their clients.
 const cutFor = 2 * time.Second
@@ -151,7 +151,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()
 	err := s.http.ShutdownWithContext(ctx)
 	if ctx.Err() != nil && err != nil {
-		s.under.cut(api.GoingAway())
+		s.inflight.cut(api.GoingAway())
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutFor)
 		_ = s.http.ShutdownWithContext(last) // tells of the listener, which is closed already
 		cancel()

@@ -168,9 +168,9 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 func (s *stage) settled() {
 	s.t.Helper()
 	s.until("everything is given back", func() bool {
-		s.server.under.mu.Lock()
-		open := len(s.server.under.all)
-		s.server.under.mu.Unlock()
+		s.server.inflight.mu.Lock()
+		open := len(s.server.inflight.all)
+		s.server.inflight.mu.Unlock()
 		busy := 0
 		for _, m := range []string{"chat", "spare", "vec", "cut", "rank", "norm", "ears"} {
 			busy += s.gate.InFlight("here", m)
@@ -216,7 +216,7 @@ func (s *stage) warm(models ...string) *stage {
 	s.t.Helper()
 	for _, m := range models {
 		s.put(s.t.Context(), m)
-		s.until(m+" is loaded", func() bool { _, ok := s.gate.Route(m); return ok })
+		s.until(m+" is loaded", func() bool { _, ok := s.gate.Endpoint(m); return ok })
 	}
 	return s
 }

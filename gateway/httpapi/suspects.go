@@ -50,12 +50,12 @@ type suspectList struct {
 	changed  chan struct{} // closed when those should look again; nil while none waits
 }
 
-// suspect notes that the exchange's request, a constrained one, is sent to its route. A key that may have caused a crash
+// suspect notes that the exchange's request, a constrained one, is sent to its endpoint. A key that may have caused a crash
 // waits until the engine has no constrained request of its rivals, so that another crash tells them apart.
 func (x *exchange) suspect() {
 	x.unsuspect(false)
 	l := &x.s.suspects
-	p := &suspect{engine: engineName(x.route, x.model.ID), account: x.account, request: x.id}
+	p := &suspect{engine: engineName(x.endpoint, x.model.ID), account: x.account, request: x.id}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if x.hasRivalLocked(p) {
@@ -77,7 +77,7 @@ func (x *exchange) suspect() {
 func (x *exchange) watchLocked(engine string) *suspects {
 	s, l := x.s, &x.s.suspects
 	e := &suspects{
-		host: state.HostRecord{Name: x.route.Host, Addr: x.route.Addr}, model: x.model.ID, engine: engine, wake: make(chan struct{}, 1),
+		host: state.HostRecord{Name: x.endpoint.Host, Addr: x.endpoint.Addr}, model: x.model.ID, engine: engine, wake: make(chan struct{}, 1),
 		open: map[*suspect]struct{}{}, left: map[*quota.Account]*suspect{},
 	}
 	if l.byEngine == nil {
@@ -265,5 +265,5 @@ func (s *Server) lastCrash(e *suspects) (time.Time, error) {
 	return time.Now().Add(-time.Duration(*check.CrashedMS) * time.Millisecond), nil
 }
 
-// engineName names the engine that serves a model at a route.
-func engineName(r scheduling.Route, model string) string { return r.Host + "/" + model }
+// engineName names the engine that serves a model at an endpoint.
+func engineName(r scheduling.Endpoint, model string) string { return r.Host + "/" + model }

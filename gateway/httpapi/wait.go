@@ -43,19 +43,19 @@ func waitPolicyOf(h *fasthttp.RequestHeader, hold time.Duration) (waitPolicy, er
 	return p, nil
 }
 
-// admission is what an exchange goes through until it has a route.
-type admission struct {
-	wait    waitPolicy
-	waiter  atomic.Pointer[scheduling.Waiter] // while it waits at the gate
-	route   scheduling.Route
-	routed  bool // route is to be used as it is
-	info    scheduling.LoadInfo
-	cold    bool   // it waited for a load
-	charged bool   // what load it causes was charged to its account
-	denied  bool   // its account had no load left
-	state   string // of the model when the request came
-	ahead   int    // most requests that were before it in the queue
-	refused refusals
+// routing is an exchange's way to an endpoint: how long it may wait, what it waits for, and what came of it.
+type routing struct {
+	wait        waitPolicy
+	waiter      atomic.Pointer[scheduling.Waiter] // while it waits at the gate
+	endpoint    scheduling.Endpoint
+	hasEndpoint bool // endpoint is the one to send to next
+	info        scheduling.LoadInfo
+	cold        bool   // it waited for a load
+	charged     bool   // the load that it causes was charged to its account
+	denied      bool   // its account had no load left
+	state       string // of the model when the request came
+	ahead       int    // most requests that were before it in the queue
+	refused     refusals
 }
 
 // coldPolicy obeys x-cold-wait for a model that is not loaded: fail and fallback do not wait.
@@ -64,12 +64,12 @@ func (x *exchange) coldPolicy() error {
 	switch x.wait.policy {
 	case "fallback":
 		for _, id := range x.model.Fallback {
-			route, warm := gate.Route(id)
+			endpoint, warm := gate.Endpoint(id)
 			m, known := x.s.cfg.Catalog().Model(id)
 			if !warm || !known || m.Type != x.model.Type {
 				continue
 			}
-			x.model, x.state, x.route, x.routed = m, "loaded", route, true
+			x.model, x.state, x.endpoint, x.hasEndpoint = m, "loaded", endpoint, true
 			return x.rename()
 		}
 	case "fail":
@@ -140,11 +140,11 @@ func (x *exchange) again(why *api.Error) error {
 	if x.hit.Head {
 		return why
 	}
-	x.routed = false
+	x.hasEndpoint = false
 	x.info.Ticket = ""
 	x.refused.why = why
-	if !slices.Contains(x.refused.hosts, x.route.Host) {
-		x.refused.hosts = append(x.refused.hosts, x.route.Host)
+	if !slices.Contains(x.refused.hosts, x.endpoint.Host) {
+		x.refused.hosts = append(x.refused.hosts, x.endpoint.Host)
 	}
 	if x.refused.n++; x.refused.n > 1 {
 		x.refused.pause = time.Now().Add(min(maxPause, firstPause<<min(x.refused.n-2, 10)))
@@ -152,10 +152,10 @@ func (x *exchange) again(why *api.Error) error {
 	return relay.ErrAgain
 }
 
-// acquireRoute obtains a route: the mirror's for a warm model, else the gate's. It returns false when there is none by the given
-// time; the zero time leaves only the request's own limit.
-func (x *exchange) acquireRoute(until time.Time) (bool, error) {
-	if x.routed {
+// acquireEndpoint obtains an endpoint: from the mirror for a warm model, else from the gate. It returns false when there is
+// none by the given time; the zero time leaves only the request's own limit.
+func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
+	if x.hasEndpoint {
 		return true, nil
 	}
 	if in, err := x.pause(until); !in || err != nil {
@@ -186,7 +186,7 @@ func (x *exchange) acquireRoute(until time.Time) (bool, error) {
 	if in := waitFor(w.Done(), until); !in {
 		return false, nil
 	}
-	route, info, err := w.Result()
+	endpoint, info, err := w.Result()
 	x.waiter.Store(nil)
 	waited := x.info.Waited + info.Waited
 	if err != nil {
@@ -196,7 +196,7 @@ func (x *exchange) acquireRoute(until time.Time) (bool, error) {
 		}
 		return false, err
 	}
-	x.route, x.info, x.routed = route, info, true
+	x.endpoint, x.info, x.hasEndpoint = endpoint, info, true
 	x.info.Waited = waited
 	x.cold = info.Cold
 	return true, nil

@@ -41,12 +41,12 @@ type loadAttempt struct {
 	changed []string // hosts that changed while a placement on them was made; until the next ticket
 	moving  string   // ticket on a lost host that is to be replaced, "" none
 
-	ticket   string
-	host     string
-	state    state.TicketState // TicketQueued or TicketLoading
-	position int
-	begun    time.Time // when the load was first seen under way
-	heard    time.Time // last word of the store about the ticket
+	ticket       string
+	host         string
+	state        state.TicketState // TicketQueued or TicketLoading
+	position     int
+	loadingSince time.Time // when state was first TicketLoading, zero before
+	heard        time.Time // last word of the store about the ticket
 
 	blocked *api.Error // why no host can be tried now, for those whose time runs out meanwhile
 	leaving []string   // hosts that said that they are being taken away
@@ -251,18 +251,18 @@ func (n *loadAttempt) onAcquired(now time.Time, got state.Acquired, err error) s
 	n.ticket, n.host, n.moving = got.Ticket, got.Host, ""
 	n.refused, n.stale, n.away, n.blocked, n.changed = nil, 0, 0, nil, nil
 	n.round++
-	n.begun = time.Time{}
+	n.loadingSince = time.Time{}
 	n.setTicketState(now, got.State, got.Position)
 	return step{do: rest}
 }
 
 func (n *loadAttempt) setTicketState(now time.Time, st state.TicketState, position int) {
 	n.heard, n.state, n.position = now, st, position
-	if st == state.TicketLoading && n.begun.IsZero() {
-		n.begun = now
+	if st == state.TicketLoading && n.loadingSince.IsZero() {
+		n.loadingSince = now
 	}
 	if st != state.TicketLoading {
-		n.begun = time.Time{}
+		n.loadingSince = time.Time{}
 	}
 }
 

@@ -51,9 +51,9 @@ func TestFurtherCopy(t *testing.T) {
 					change = nil
 				}
 				r := start(t, p, change)
-				at, ok := r.Route("m0")
+				at, ok := r.Endpoint("m0")
 				if !ok || at.Host != "a" {
-					t.Fatalf("route %+v", at)
+					t.Fatalf("endpoint %+v", at)
 				}
 				for range tc.open {
 					r.Begin(at, "m0")
@@ -72,7 +72,7 @@ func TestFurtherCopy(t *testing.T) {
 				if n := r.loadsOf("m0"); (n == 1) != tc.want || n > 1 {
 					t.Fatalf("%d further copies, want one: %v", n, tc.want)
 				}
-				if next, ok := r.Route("m0"); tc.want && (!ok || next.Host != "b") {
+				if next, ok := r.Endpoint("m0"); tc.want && (!ok || next.Host != "b") {
 					t.Errorf("the next request goes to %+v, not to the new copy", next)
 				}
 			})

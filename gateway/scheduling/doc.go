@@ -1,7 +1,7 @@
 // Package scheduling is everything between "the model is known" and "here is the runner to send to".
 //
-// A [Gate] answers warm requests from a mirror of the pool ([Gate.Route]): no I/O, no allocation, no lock that another
-// request could hold for long. A request that finds no route enters the gate ([Gate.Enter]) and gets a [Waiter]. All
+// A [Gate] answers warm requests from a mirror of the pool ([Gate.Endpoint]): no I/O, no allocation, no lock that another
+// request could hold for long. A request that finds no endpoint enters the gate ([Gate.Enter]) and gets a [Waiter]. All
 // waiters of one model form a group; a group attaches to one ticket in the state store, keeps it alive while somebody
 // waits, and hands its outcome to every waiter in the order of arrival. The gate also wakes a host
 // when the store gave this gateway its power lease, and makes the tickets of management calls ([Gate.Load], [Gate.Unload]).

@@ -302,7 +302,7 @@ func (g *Gate) Close() {
 	g.mu.Lock()
 	g.closed = true
 	for gr := range g.all {
-		g.finishAllLocked(gr, Route{}, LoadInfo{}, api.GoingAway())
+		g.finishAllLocked(gr, Endpoint{}, LoadInfo{}, api.GoingAway())
 		gr.notify()
 	}
 	g.mu.Unlock()

@@ -39,9 +39,9 @@ func TestManyWaitersOneLoad(t *testing.T) {
 			ws = append(ws, enter(t, r.Gate, Ask{Model: "m0"}))
 		}
 		for i, w := range ws {
-			route, info, err := w.Result()
-			if err != nil || route.Host != "a" || route.Addr != "a:1" || route.Generation != 7 {
-				t.Fatalf("waiter %d: %+v, %v", i, route, err)
+			endpoint, info, err := w.Result()
+			if err != nil || endpoint.Host != "a" || endpoint.Addr != "a:1" || endpoint.Generation != 7 {
+				t.Fatalf("waiter %d: %+v, %v", i, endpoint, err)
 			}
 			if !info.Cold || info.LoadMS != 2000 || info.Waited < 2*time.Second || w.Ahead() != i {
 				t.Fatalf("waiter %d: %+v ahead %d", i, info, w.Ahead())
@@ -53,8 +53,8 @@ func TestManyWaitersOneLoad(t *testing.T) {
 		if r.loadsOf("m0") != 1 {
 			t.Errorf("%d loads, want 1", r.loadsOf("m0"))
 		}
-		if route, ok := r.Route("m0"); !ok || route.Host != "a" {
-			t.Errorf("no warm route after the load: %+v", route)
+		if endpoint, ok := r.Endpoint("m0"); !ok || endpoint.Host != "a" {
+			t.Errorf("no warm endpoint after the load: %+v", endpoint)
 		}
 	})
 }
@@ -80,8 +80,8 @@ func TestTicketOfAnotherModel(t *testing.T) {
 		w := enter(t, r.Gate, Ask{Model: "m0"})
 		time.Sleep(100 * time.Millisecond)
 		p.publish(state.Event{Kind: "ticket", Ticket: "t1", Host: "a", Model: "m1", State: "failed", Fields: map[string]string{"code": "model_load_error"}})
-		if route, _, err := w.Result(); err != nil || route.Host != "a" {
-			t.Fatalf("%+v, %v", route, err)
+		if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "a" {
+			t.Fatalf("%+v, %v", endpoint, err)
 		}
 	})
 }
@@ -92,12 +92,12 @@ func TestStaleMirrorStillFindsTheLoadedCopy(t *testing.T) {
 		r.Snapshot()
 		r.set(func() { r.behind = true })
 		r.loaded("a", "m0", 0)
-		if _, ok := r.Route("m0"); ok {
+		if _, ok := r.Endpoint("m0"); ok {
 			t.Fatal("the mirror was meant to be behind")
 		}
-		route, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
-		if err != nil || route.Host != "a" || info.Cold {
-			t.Fatalf("%+v %+v %v", route, info, err)
+		endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		if err != nil || endpoint.Host != "a" || info.Cold {
+			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
 	})
 }
@@ -123,9 +123,9 @@ func TestRefusedMakesATicket(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
 		r.loaded("a", "m0", 0)
-		route, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
-		if err != nil || route.Host != "a" || info.Ticket == "" {
-			t.Fatalf("%+v %+v %v", route, info, err)
+		endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
+		if err != nil || endpoint.Host != "a" || info.Ticket == "" {
+			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
 	})
 }
@@ -136,9 +136,9 @@ func TestRefusedByOneHostGoesToAnother(t *testing.T) {
 		r := start(t, newPool("a", "b"), nil)
 		r.loaded("a", "m0", 0)
 		r.loaded("b", "m0", 0)
-		route, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
-		if err != nil || route.Host != "b" || info.Ticket != "" {
-			t.Fatalf("%+v %+v %v", route, info, err)
+		endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
+		if err != nil || endpoint.Host != "b" || info.Ticket != "" {
+			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestBackgroundStartsTheLoad(t *testing.T) {
 		_, _, err := w.Result()
 		wantKind(t, err, api.ModelLoading)
 		time.Sleep(5 * time.Second)
-		if _, ok := r.Route("m0"); !ok {
+		if _, ok := r.Endpoint("m0"); !ok {
 			t.Error("not loaded")
 		}
 	})
@@ -242,9 +242,9 @@ func TestLoadsWaitForRunnersToReportAgain(t *testing.T) {
 		w := enter(t, r.Gate, Ask{Model: "m0"})
 		time.Sleep(3 * time.Second)
 		p.set(func() { p.hosts["b"] = b; p.rev++ })
-		route, _, err := w.Result()
-		if err != nil || route.Host != "b" || p.loadsOf("m0") != 0 {
-			t.Fatalf("%+v, %v, %d loads: loaded a second time", route, err, p.loadsOf("m0"))
+		endpoint, _, err := w.Result()
+		if err != nil || endpoint.Host != "b" || p.loadsOf("m0") != 0 {
+			t.Fatalf("%+v, %v, %d loads: loaded a second time", endpoint, err, p.loadsOf("m0"))
 		}
 	})
 }
@@ -274,7 +274,7 @@ func TestStoreAway(t *testing.T) {
 		w := enter(t, r.Gate, Ask{Model: "m1"})
 		time.Sleep(100 * time.Millisecond)
 		r.set(func() { r.down, r.slow = true, 150*time.Millisecond }) // as long as a call may take
-		if _, ok := r.Route("m0"); !ok {
+		if _, ok := r.Endpoint("m0"); !ok {
 			t.Error("warm traffic ends with the store")
 		}
 		_, info, err := enter(t, r.Gate, Ask{Model: "m2"}).Result()
@@ -462,9 +462,9 @@ func TestManagedLoad(t *testing.T) {
 		r := start(t, p, nil)
 		r.loaded("b", "m0", 0)
 		pin := true
-		route, info, err := r.Load(t.Context(), LoadAsk{Model: "m0", Options: []byte(`{"ctx_size":4096}`), Merge: true, Pinned: &pin, Wait: true})
-		if err != nil || route.Host != "b" || info.Ticket == "" {
-			t.Fatalf("%+v %+v %v", route, info, err)
+		endpoint, info, err := r.Load(t.Context(), LoadAsk{Model: "m0", Options: []byte(`{"ctx_size":4096}`), Merge: true, Pinned: &pin, Wait: true})
+		if err != nil || endpoint.Host != "b" || info.Ticket == "" {
+			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
 		var f map[string]string
 		p.set(func() { f = maps.Clone(p.tickets[info.Ticket].rec.Fields) })
@@ -476,7 +476,7 @@ func TestManagedLoad(t *testing.T) {
 			t.Fatalf("not waiting: %v after %v", err, time.Since(began))
 		}
 		time.Sleep(10 * time.Second)
-		if _, ok := r.Route("m1"); !ok {
+		if _, ok := r.Endpoint("m1"); !ok {
 			t.Error("a queued load was not carried out")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -527,9 +527,9 @@ func TestLostHostMovesItsTicket(t *testing.T) {
 		time.Sleep(time.Second)
 		p.setState("a", "lost")
 		for _, w := range []*Waiter{w1, w2} {
-			route, _, err := w.Result()
-			if err != nil || route.Host != "b" {
-				t.Fatalf("%+v %v", route, err)
+			endpoint, _, err := w.Result()
+			if err != nil || endpoint.Host != "b" {
+				t.Fatalf("%+v %v", endpoint, err)
 			}
 		}
 		if p.loadsOf("m0") != 2 {
@@ -553,9 +553,9 @@ func TestLostHostsBackgroundLoadIsMovedOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		p.setState("b", "ready")
 		for i, r := range []*rig{r1, r2, r1} {
-			route, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
-			if err != nil || route.Host != "b" || p.loadsOf("m0") != i+1 {
-				t.Fatalf("request %d: %+v %+v %v after %d loads, want one more for each", i, route, info, err, p.loadsOf("m0"))
+			endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+			if err != nil || endpoint.Host != "b" || p.loadsOf("m0") != i+1 {
+				t.Fatalf("request %d: %+v %+v %v after %d loads, want one more for each", i, endpoint, info, err, p.loadsOf("m0"))
 			}
 			p.set(func() { delete(p.hosts["b"].Models, "m0"); p.rev++ }) // evicted
 		}
@@ -574,8 +574,8 @@ func TestLostOnlyHostIsWaitedFor(t *testing.T) {
 		p.setState("a", "lost")
 		time.Sleep(30 * time.Second)
 		p.setState("a", "ready")
-		if route, _, err := w.Result(); err != nil || route.Host != "a" {
-			t.Fatalf("%+v %v", route, err)
+		if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "a" {
+			t.Fatalf("%+v %v", endpoint, err)
 		}
 	})
 }

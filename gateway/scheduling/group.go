@@ -271,10 +271,10 @@ func (g *Gate) processInbox(gr *group) step {
 // finish hands the outcome to all waiters, first come first served. A ready model whose host has no address any more is
 // asked for anew.
 func (g *Gate) finish(gr *group, v step) (next step, over bool) {
-	var r Route
+	var r Endpoint
 	if v.err == nil {
 		ok := false
-		if r, ok = g.routeTo(v.host, gr.model); !ok {
+		if r, ok = g.endpointOn(v.host, gr.model); !ok {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.dropTicketLocked(gr)
@@ -292,14 +292,14 @@ func (g *Gate) finish(gr *group, v step) (next step, over bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	info.Together = gr.waiters.Len()
+	info.Waiters = gr.waiters.Len()
 	g.finishAllLocked(gr, r, info, err)
 	g.dropTicketLocked(gr)
 	g.forgetLocked(gr)
 	return step{}, true
 }
 
-func (g *Gate) finishAllLocked(gr *group, r Route, info LoadInfo, err error) {
+func (g *Gate) finishAllLocked(gr *group, r Endpoint, info LoadInfo, err error) {
 	for e := gr.waiters.Front(); e != nil; e = gr.waiters.Front() {
 		g.finishLocked(e.Value.(*Waiter), r, info, err)
 	}
@@ -320,15 +320,15 @@ func (g *Gate) forgetLocked(gr *group) {
 	}
 }
 
-// routeTo is the route to a model on a host that just got it, which the mirror's model records may not show yet.
-func (g *Gate) routeTo(host, model string) (Route, bool) {
+// endpointOn is the endpoint of a model on a host that just loaded it, which the mirror's model records may not show yet.
+func (g *Gate) endpointOn(host, model string) (Endpoint, bool) {
 	h := g.mirror.Snapshot().Hosts[host]
 	if h == nil || h.Addr == "" {
 		s, err := g.mirror.RefreshHosts(g.life, []string{host})
 		if err != nil || s.Hosts[host] == nil || s.Hosts[host].Addr == "" {
-			return Route{}, false
+			return Endpoint{}, false
 		}
 		h = s.Hosts[host]
 	}
-	return Route{Host: host, Addr: h.Addr, Generation: h.Generation, flow: g.flows.of(host, model)}, true
+	return Endpoint{Host: host, Addr: h.Addr, Generation: h.Generation, flow: g.flows.of(host, model)}, true
 }

@@ -24,10 +24,10 @@ type LoadAsk struct {
 }
 
 // Load makes a ticket of its own for the model, on the host that holds it or where it is placed, and waits until it is
-// ready (or queued). Route and info are set when it waited. A load goes on when ctx ends or the gate's hold is over.
-func (g *Gate) Load(ctx context.Context, a LoadAsk) (Route, LoadInfo, error) {
+// ready (or queued). Endpoint and info are set when it waited. A load goes on when ctx ends or the gate's hold is over.
+func (g *Gate) Load(ctx context.Context, a LoadAsk) (Endpoint, LoadInfo, error) {
 	if _, ok := g.catalog().Model(a.Model); !ok {
-		return Route{}, LoadInfo{}, api.UnknownModel(a.Model)
+		return Endpoint{}, LoadInfo{}, api.UnknownModel(a.Model)
 	}
 	fields := map[string]string{}
 	if len(a.Options) > 0 {
@@ -54,11 +54,11 @@ func (g *Gate) Pull(ctx context.Context, model string) error {
 }
 
 // own makes a ticket of its own and waits for its end, or only until it is queued.
-func (g *Gate) own(ctx context.Context, model string, fields map[string]string, wait bool) (Route, LoadInfo, error) {
+func (g *Gate) own(ctx context.Context, model string, fields map[string]string, wait bool) (Endpoint, LoadInfo, error) {
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		return Route{}, LoadInfo{}, api.GoingAway()
+		return Endpoint{}, LoadInfo{}, api.GoingAway()
 	}
 	gr := g.newGroupLocked(loadAttempt{model: model, own: true, fields: fields}, false, false)
 	w := g.joinLocked(gr, g.cfg.Hold)
@@ -72,7 +72,7 @@ func (g *Gate) own(ctx context.Context, model string, fields map[string]string, 
 	case <-w.Done():
 	case <-queued:
 		w.Leave(true)
-		return Route{}, LoadInfo{}, nil
+		return Endpoint{}, LoadInfo{}, nil
 	case <-ctx.Done():
 		w.Leave(true)
 	}

@@ -145,7 +145,7 @@ func play(t *testing.T, acts []act) string {
 		}
 		r, info, err := h.w.Result()
 		if (err == nil) != (r.Addr != "") {
-			return fmt.Sprintf("waiter %d: route %+v with error %v", i, r, err)
+			return fmt.Sprintf("waiter %d: endpoint %+v with error %v", i, r, err)
 		}
 		if info.Waited > h.limit+time.Second {
 			return fmt.Sprintf("waiter %d: outcome after %v of %v", i, info.Waited, h.limit)

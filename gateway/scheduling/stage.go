@@ -80,7 +80,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time
 		return max(0, time.Duration(s.NowMS-ms)*time.Millisecond+now.Sub(s.Taken))
 	}
 	if out.state == state.TicketLoading {
-		out.begun = now.Add(-since(state.Number(oldest.Fields["begun_ms"])))
+		out.loadingSince = now.Add(-since(state.Number(oldest.Fields["begun_ms"])))
 	}
 	return out, since(oldest.Created)
 }
@@ -104,7 +104,7 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 	own := known.load[n.model]
 	h := s.Hosts[n.host]
 	if n.state == state.TicketLoading {
-		out.State, out.Position, out.Loading = StateLoading, 0, now.Sub(n.begun)
+		out.State, out.Position, out.Loading = StateLoading, 0, now.Sub(n.loadingSince)
 		if own > 0 {
 			out.ETA = max(time.Second, own-out.Loading)
 		}

@@ -45,12 +45,12 @@ func TestPending(t *testing.T) {
 		"c": {Queue: []state.TicketRecord{ticket("5", "load", "m", "queued", 50_000)}},
 	}}
 	n, waited := pending(s, "m", t0.Add(time.Second))
-	if n == nil || n.ticket != "4" || n.host != "b" || n.state != "loading" || n.position != 0 || waited != 51*time.Second || !n.begun.Equal(t0.Add(-30*time.Second)) {
+	if n == nil || n.ticket != "4" || n.host != "b" || n.state != "loading" || n.position != 0 || waited != 51*time.Second || !n.loadingSince.Equal(t0.Add(-30*time.Second)) {
 		t.Errorf("got %+v after %v", n, waited)
 	}
 	delete(s.Hosts, "b")
 	delete(s.Hosts, "c")
-	if n, waited := pending(s, "m", t0); n == nil || n.ticket != "3" || n.position != 2 || waited != 40*time.Second || !n.begun.IsZero() {
+	if n, waited := pending(s, "m", t0); n == nil || n.ticket != "3" || n.position != 2 || waited != 40*time.Second || !n.loadingSince.IsZero() {
 		t.Errorf("got %+v after %v", n, waited)
 	}
 	if n, _ := pending(s, "nobody", t0); n != nil {

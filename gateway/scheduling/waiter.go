@@ -11,7 +11,7 @@ import (
 // ErrLeft is the outcome of a waiter that called Leave before it had another.
 var ErrLeft = errors.New("the waiter left")
 
-// Ask is one request for a model that has no route.
+// Ask is one request for a model that has no endpoint.
 type Ask struct {
 	// Model is the canonical id; it must be in the catalogue.
 	Model string
@@ -35,17 +35,17 @@ type Tenant interface {
 	Load() error
 }
 
-// LoadInfo says what it took to get a waiter's route.
+// LoadInfo says what it took to get a waiter's endpoint.
 type LoadInfo struct {
-	Ticket   string        // "" when the model turned out to be loaded
-	Together int           // how many waiters got this route at this time
-	Cold     bool          // the runner loaded the model for this ticket
-	LoadMS   int64         // how long that took
-	Evicted  []string      // models that had to go for it
-	Waited   time.Duration // since Enter
+	Ticket  string        // "" when the model turned out to be loaded
+	Waiters int           // how many got this endpoint at the same time, this one included
+	Cold    bool          // the runner loaded the model for this ticket
+	LoadMS  int64         // how long that took
+	Evicted []string      // models that had to go for it
+	Waited  time.Duration // since Enter
 }
 
-// A Waiter is one request held until its model is ready. It has exactly one outcome: a route, an error, or ErrLeft.
+// A Waiter is one request held until its model is ready. It has exactly one outcome: an endpoint, an error, or ErrLeft.
 // Methods are safe for concurrent use.
 type Waiter struct {
 	gate    *Gate
@@ -61,18 +61,18 @@ type Waiter struct {
 	finished bool
 
 	// Written before done is closed, read only after.
-	route Route
-	info  LoadInfo
-	err   error
+	endpoint Endpoint
+	info     LoadInfo
+	err      error
 }
 
 // Done returns a channel that is closed when the outcome is there.
 func (w *Waiter) Done() <-chan struct{} { return w.done }
 
 // Result is the outcome; call it after Done is closed (before, it waits).
-func (w *Waiter) Result() (Route, LoadInfo, error) {
+func (w *Waiter) Result() (Endpoint, LoadInfo, error) {
 	<-w.done
-	return w.route, w.info, w.err
+	return w.endpoint, w.info, w.err
 }
 
 // Ahead is how many requests for the model waited at this gateway when this one came.
@@ -87,7 +87,7 @@ func (w *Waiter) Leave(keep bool) {
 		return
 	}
 	w.group.keep = w.group.keep || keep
-	w.gate.finishLocked(w, Route{}, LoadInfo{}, ErrLeft)
+	w.gate.finishLocked(w, Endpoint{}, LoadInfo{}, ErrLeft)
 }
 
 // expire ends a wait whose time is over; the load goes on.
@@ -98,18 +98,18 @@ func (w *Waiter) expire() {
 		return
 	}
 	w.group.keep = true
-	w.gate.finishLocked(w, Route{}, LoadInfo{}, w.gate.timeoutLocked(w.group))
+	w.gate.finishLocked(w, Endpoint{}, LoadInfo{}, w.gate.timeoutLocked(w.group))
 }
 
 // finishLocked gives w its outcome unless it has one. Every outcome passes here.
-func (g *Gate) finishLocked(w *Waiter, r Route, info LoadInfo, err error) {
+func (g *Gate) finishLocked(w *Waiter, r Endpoint, info LoadInfo, err error) {
 	if w.finished {
 		return
 	}
 	w.finished = true
 	w.timer.Stop()
 	info.Waited = time.Since(w.entered)
-	w.route, w.info, w.err = r, info, err
+	w.endpoint, w.info, w.err = r, info, err
 	w.group.waiters.Remove(w.element)
 	w.element = nil
 	g.waiting--

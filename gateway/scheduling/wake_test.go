@@ -38,8 +38,8 @@ func TestWakesTheHostOnce(t *testing.T) {
 			t.Errorf("stage %+v", s)
 		}
 		for _, w := range []*Waiter{w, w2} {
-			if route, _, err := w.Result(); err != nil || route.Host != "a" || route.Addr != "a:1" {
-				t.Fatalf("%+v %v", route, err)
+			if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "a" || endpoint.Addr != "a:1" {
+				t.Fatalf("%+v %v", endpoint, err)
 			}
 		}
 		if wakes.Load() != 1 {
@@ -73,8 +73,8 @@ func TestWakesAsSoonAsTheStopIsOver(t *testing.T) {
 		if st := p.Snapshot().Hosts["a"].State; st == "asleep" {
 			t.Errorf("the host is still %s after %v", st, time.Since(began))
 		}
-		if route, _, err := w.Result(); err != nil || route.Host != "a" {
-			t.Fatalf("%+v %v", route, err)
+		if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "a" {
+			t.Fatalf("%+v %v", endpoint, err)
 		}
 	})
 }
@@ -101,8 +101,8 @@ func TestClosingGateHandsItsWakeBack(t *testing.T) {
 		if st := p.Snapshot().Hosts["a"].State; st != "ready" {
 			t.Errorf("the host is %s", st)
 		}
-		if route, _, err := w.Result(); err != nil || route.Host != "a" {
-			t.Fatalf("%+v %v", route, err)
+		if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "a" {
+			t.Fatalf("%+v %v", endpoint, err)
 		}
 	})
 }
@@ -121,8 +121,8 @@ func TestRefusedWakeGoesToTheNextHost(t *testing.T) {
 		})
 		ws := []*Waiter{enter(t, r.Gate, Ask{Model: "m0"}), enter(t, r.Gate, Ask{Model: "m1"})}
 		for _, w := range ws {
-			if route, _, err := w.Result(); err != nil || route.Host != "b" {
-				t.Fatalf("%+v %v", route, err)
+			if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "b" {
+				t.Fatalf("%+v %v", endpoint, err)
 			}
 		}
 	})
@@ -168,9 +168,9 @@ func TestHostThatNeverComes(t *testing.T) {
 				return nil
 			})
 		})
-		route, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
-		if err != nil || route.Host != "b" || info.Waited < time.Minute {
-			t.Fatalf("%+v %+v %v", route, info, err)
+		endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		if err != nil || endpoint.Host != "b" || info.Waited < time.Minute {
+			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
 	})
 }

@@ -31,7 +31,7 @@ type Catalog struct {
 type Defaults struct {
 	// Idle is the idle time of models without one of their own; nil leaves it to the warmer.
 	Idle *time.Duration `json:"-"`
-	// Models are the ids used for requests that name no model, by the type that the endpoint needs.
+	// Models are the ids used for requests that name no model, by the type that the route needs.
 	Models map[policy.Type]string `json:"models,omitempty"`
 }
 

@@ -122,7 +122,7 @@ func (c *Catalog) WithNames(extra map[string]string) *Catalog {
 	return &out
 }
 
-// Default is the id of the model for requests that name none, at an endpoint of type t; ok is false when the operator
+// Default is the id of the model for requests that name none, at a route of type t; ok is false when the operator
 // set none.
 func (c *Catalog) Default(t policy.Type) (id string, ok bool) {
 	id, ok = c.Defaults.Models[t]

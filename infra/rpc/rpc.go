@@ -20,7 +20,7 @@ const (
 	HeaderAuth     = "X-Reveille-Auth"    // signature, request
 	HeaderModel    = "X-Reveille-Model"   // canonical model id, request
 	HeaderTicket   = "X-Reveille-Ticket"  // ticket whose reservation the request uses, request, may be absent
-	HeaderWaited   = "X-Reveille-Waited"  // how many requests the gateway sends with the ticket, itself included, request, absent for one
+	HeaderWaiters  = "X-Reveille-Waited"  // how many requests the gateway sends with the ticket, itself included, request, absent for one
 	HeaderPriority = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
 	HeaderRead     = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
 	HeaderScope    = "X-Reveille-Scope"   // whose encoder cache the request uses (Signer.Scope), request, signed, absent where all share it

@@ -46,17 +46,17 @@ type Batcher struct {
 	log     *slog.Logger
 	buffers buffers
 	spare   sync.Pool // of *job
-	flights sync.WaitGroup
+	runs    sync.WaitGroup
 
-	mu     sync.Mutex
-	packer *Packer
-	jobs   map[uint64]*job // requests that have not all of their embeddings yet
-	air    map[*flight]struct{}
-	lastID uint64
-	wake   *time.Timer // asks the packer again
-	idle   *time.Timer // releases the buffers
-	shown  load        // what the gauges hold of this queue
-	closed bool
+	mu       sync.Mutex
+	packer   *Packer
+	jobs     map[uint64]*job // requests that have not all of their embeddings yet
+	inFlight map[*batchRun]struct{}
+	lastID   uint64
+	wake     *time.Timer // asks the packer again
+	idle     *time.Timer // releases the buffers
+	shown    load        // what the gauges hold of this queue
+	closed   bool
 }
 
 // New makes the queue of an engine that serves. It asks the engine for the special tokens of its model, which bounds
@@ -78,7 +78,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 		return nil, fmt.Errorf("the engine's tokenizer: %w", err)
 	}
 	b := &Batcher{
-		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, packer: NewPacker(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, air: map[*flight]struct{}{},
+		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, packer: NewPacker(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, inFlight: map[*batchRun]struct{}{},
 	}
 	b.shown = b.meters.show(load{}, loadOf(b.packer))
 	b.wake = newTimer(b.dispatch)
@@ -102,14 +102,14 @@ func (b *Batcher) Close() {
 	b.mu.Lock()
 	b.closed = true
 	b.wake.Stop()
-	for x := range b.air {
+	for x := range b.inFlight {
 		x.cancel(ErrCut)
 	}
 	b.mu.Unlock()
-	b.flights.Wait() // which know what they sent, and end the requests that they carry
+	b.runs.Wait() // which know what they sent, and end their own requests
 	b.mu.Lock()
 	for id, j := range b.jobs {
-		b.failLocked(id, lost(j.flights > 0))
+		b.failLocked(id, lost(j.runs > 0))
 	}
 	b.shown = b.meters.show(b.shown, load{})
 	b.mu.Unlock()
@@ -151,13 +151,13 @@ func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 	return j.write(w)
 }
 
-// await waits until a job has ended, because of ctx at the latest. own is its own flight, which is carried out here:
+// await waits until a job has ended, because of ctx at the latest. own is the run of its own batch, which is executed here:
 // a lone request changes goroutines for nothing.
-func (b *Batcher) await(ctx context.Context, j *job, own *flight) {
+func (b *Batcher) await(ctx context.Context, j *job, own *batchRun) {
 	id := j.id
 	if own != nil {
 		stop := context.AfterFunc(ctx, func() { b.leave(id, context.Cause(ctx)) })
-		b.runFlight(own)
+		b.execute(own)
 		stop()
 		<-j.done
 		return
@@ -170,8 +170,8 @@ func (b *Batcher) await(ctx context.Context, j *job, own *flight) {
 	}
 }
 
-// enter queues a job. Where it has a batch to itself at once, that is the caller's to fly.
-func (b *Batcher) enter(j *job, p Priority) (own *flight, err error) {
+// enter queues a job. Where it gets a batch to itself at once, the caller executes its run.
+func (b *Batcher) enter(j *job, p Priority) (own *batchRun, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -204,7 +204,7 @@ func (b *Batcher) takeJob() *job {
 	return &job{done: make(chan struct{}, 1)}
 }
 
-// finish gives back what a job holds. No flight knows it any more.
+// finish gives back what a job holds. No run refers to it any more.
 func (b *Batcher) finish(j *job) {
 	for _, a := range j.answers {
 		if a.refs.Add(-1) == 0 {
@@ -215,7 +215,7 @@ func (b *Batcher) finish(j *job) {
 	b.spare.Put(j)
 }
 
-// failLocked ends a job with an error: its sequences leave the queue, and flights that carry nothing else are cancelled.
+// failLocked ends a job with an error: its sequences leave the queue, and runs that are for no other job are cancelled.
 func (b *Batcher) failLocked(id uint64, err error) {
 	j := b.jobs[id]
 	if j == nil {
@@ -224,7 +224,7 @@ func (b *Batcher) failLocked(id uint64, err error) {
 	b.packer.Remove(id)
 	j.err = err
 	b.endLocked(j)
-	for x := range b.air {
+	for x := range b.inFlight {
 		if !b.wantedLocked(x) {
 			x.cancel(errUnwanted)
 		}
@@ -239,8 +239,8 @@ func (b *Batcher) endLocked(j *job) {
 	j.done <- struct{}{}
 }
 
-// wantedLocked reports whether anybody waits for something of a flight.
-func (b *Batcher) wantedLocked(x *flight) bool {
+// wantedLocked reports whether anybody waits for something of a run.
+func (b *Batcher) wantedLocked(x *batchRun) bool {
 	for i := range x.items {
 		if b.jobs[x.items[i].Request] != nil {
 			return true
@@ -257,8 +257,8 @@ func (b *Batcher) dispatch() {
 }
 
 // dispatchLocked starts the batches that are due, but for one that is all of the request id and nothing else: the caller
-// must fly that.
-func (b *Batcher) dispatchLocked(now time.Time, id uint64) (own *flight) {
+// must execute that.
+func (b *Batcher) dispatchLocked(now time.Time, id uint64) (own *batchRun) {
 	if b.closed {
 		return nil
 	}
@@ -271,15 +271,15 @@ func (b *Batcher) dispatchLocked(now time.Time, id uint64) (own *flight) {
 			break
 		}
 		x := b.prepareLocked(batch, now)
-		b.flights.Add(1)
+		b.runs.Add(1)
 		if x.verbatim != nil && x.items[0].Request == id {
 			own = x
 			continue
 		}
-		go b.runFlight(x)
+		go b.execute(x)
 	}
 	b.shown = b.meters.show(b.shown, loadOf(b.packer))
-	if len(b.jobs) == 0 && len(b.air) == 0 {
+	if len(b.jobs) == 0 && len(b.inFlight) == 0 {
 		b.idle.Reset(idleRelease)
 	}
 	return own

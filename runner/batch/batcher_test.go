@@ -632,7 +632,7 @@ func TestOutOfMemory(t *testing.T) {
 		if _, err := serve(ctx, b, Call{Body: body(t, texts)}); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		kit.Eventually(t, "no call under way", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.air) == 0 })
+		kit.Eventually(t, "no call under way", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.inFlight) == 0 })
 		if got := b.packer.Ceiling(); got != 1024 {
 			t.Errorf("ceiling %d", got)
 		}

@@ -16,7 +16,7 @@ type job struct {
 	parsed
 	id      uint64
 	entered time.Time
-	flights int // that took sequences of it along
+	runs    int // that sent sequences of it
 	request Request
 	counts  []int
 	results [][]byte // parts of answers, as the engine wrote them
@@ -32,7 +32,7 @@ type job struct {
 // answer is an engine's answer that jobs hold parts of.
 type answer struct {
 	body []byte
-	refs atomic.Int32 // of jobs, and of the flight while it reads it
+	refs atomic.Int32 // of jobs, and of the run while it reads it
 }
 
 // size makes room for n sequences.

@@ -66,7 +66,7 @@ func excerpt(text []byte) string {
 	return string(text)
 }
 
-// shortage is what a flight found out about the engine's memory.
+// shortage is what a run found out about the engine's memory.
 type shortage struct {
 	limit int // largest call to try from now on; 0: none was too large
 	// unclear counts parts that say nothing of other batches: a single sequence was too large, or there was no embedding for

@@ -155,7 +155,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 		info.Models = append(info.Models, h.recordLocked(r))
 	}
 	info.NPU = h.npuLocked()
-	if h.loading != nil && h.loading.begun {
+	if h.loading != nil && h.loading.recorded {
 		info.Loading = h.loading.ticket.ID
 	}
 	h.mu.Unlock()

@@ -40,7 +40,7 @@ func BenchmarkCatalogEdit(b *testing.B) {
 		id := fmt.Sprintf("m%03d", i)
 		m, _ := h.catalog.Model(id)
 		r := h.catalog.Recipes[m.Recipe]
-		e := loadSpec{model: m, under: h.catalog, recipe: &r}
+		e := loadSpec{model: m, catalog: h.catalog, recipe: &r}
 		h.residents[id] = e.newResident("")
 		h.residents[id].state = policy.ModelLoaded
 	}

@@ -16,7 +16,7 @@ type load struct {
 	ticket    state.TicketRecord
 	spec      loadSpec
 	overtakes []string
-	begun     bool        // guarded by Host.mu: Redis knows of it
+	recorded  bool        // guarded by Host.mu: Redis has it as the load in progress
 	victims   []*resident // stopped before it
 	closed    []*resident // guarded by Host.mu: victims, and what a clearing shut
 	began     time.Time
@@ -63,7 +63,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 		return
 	}
 	h.mu.Lock()
-	l.begun = true
+	l.recorded = true
 	for _, id := range l.overtakes {
 		if h.waits[id] == nil {
 			h.waits[id] = &wait{}
@@ -91,7 +91,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 	h.conclude(ctx, l, r, err)
 }
 
-// abandon undoes a claim whose ticket could not be begun: nobody wants it any more, or Redis is away.
+// abandon drops a load that could not begin in Redis: nobody wants its ticket any more, or Redis is away.
 func (h *Host) abandon(ctx context.Context, l *load, err error) {
 	h.log.Info("load not begun", "model", l.spec.model.ID, "ticket", l.ticket.ID, "reason", err)
 	h.mu.Lock()

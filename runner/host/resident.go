@@ -20,7 +20,7 @@ type resident struct {
 	options recipe.Options
 	plan    plan.Plan
 	memory  int64
-	under   *catalog.Catalog // the catalogue that it was started under
+	catalog *catalog.Catalog // that it was loaded from
 	gone    chan struct{}    // closed when the process has ended and the slot is free
 
 	key          string // among the host's residents and in Redis: id, or another once it is retired

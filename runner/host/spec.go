@@ -22,7 +22,7 @@ const quarantine = 10 * time.Minute
 // loadSpec is a ticket's model with all that a load needs.
 type loadSpec struct {
 	model   *catalog.Model // on the devices that its options select
-	under   *catalog.Catalog
+	catalog *catalog.Catalog
 	recipe  *recipe.Recipe
 	options recipe.Options // effective
 	digest  string         // of what is loaded: what was learned of it does not apply to a changed entry
@@ -36,13 +36,13 @@ type loadSpec struct {
 // run-time settings > flags > recipe).
 func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	h.mu.Lock()
-	under, set := h.catalog, h.settings
+	cat, set := h.catalog, h.settings
 	loadPin := pinAsked(t)
 	if r := h.residents[t.Model]; loadPin == nil && t.Options != "" && r != nil && r.state == policy.ModelLoaded {
 		loadPin = r.loadPin // loaded anew with other options, it stays as it is
 	}
 	pinned := false
-	m, ok := under.Model(t.Model)
+	m, ok := cat.Model(t.Model)
 	if ok {
 		pinned = h.pinnedLocked(m, loadPin)
 	}
@@ -50,7 +50,7 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	if !ok {
 		return loadSpec{}, &Error{Code: "model_not_found", Message: "model " + t.Model + " is not in the catalogue", Final: true, Cause: errUnknown}
 	}
-	rc, ok := under.Recipes[m.Recipe]
+	rc, ok := cat.Recipes[m.Recipe]
 	if !ok {
 		return loadSpec{}, &Error{Code: CodeLoad, Message: "this runner has no recipe " + m.Recipe + "; name a file that has it with --recipes", Final: true, Cause: errUnknown}
 	}
@@ -60,7 +60,7 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	if err != nil {
 		return loadSpec{}, err
 	}
-	e := loadSpec{model: load.Model, under: under, recipe: &rc, options: load.Options, digest: load.Digest(), memory: m.Memory, pinned: pinned, loadPin: loadPin}
+	e := loadSpec{model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: m.Memory, pinned: pinned, loadPin: loadPin}
 	if e.plan, err = h.planFor(e, set); err != nil {
 		return loadSpec{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
 	}
@@ -106,8 +106,8 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, error) {
 // and those of which that is not known: they count as nothing.
 func (h *Host) plainBeside(e loadSpec, set settings) (needs map[policy.Type][]int64, unknown []string) {
 	needs = map[policy.Type][]int64{}
-	for _, m := range e.under.Models {
-		rc, ok := e.under.Recipes[m.Recipe]
+	for _, m := range e.catalog.Models {
+		rc, ok := e.catalog.Recipes[m.Recipe]
 		if m.Type == policy.LLM || !ok {
 			continue
 		}
@@ -184,8 +184,8 @@ func (h *Host) learnedLocked() map[string]string {
 // newResident makes the resident that holds the new model's slot.
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
-		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, under: e.under, gone: make(chan struct{}),
-		model: e.model, checked: e.under, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Lease]struct{}{}, dirty: true,
+		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, catalog: e.catalog, gone: make(chan struct{}),
+		model: e.model, checked: e.catalog, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Lease]struct{}{}, dirty: true,
 	}
 }
 

@@ -154,7 +154,7 @@ func (h *Host) compareEntries() map[*resident]bool {
 	}
 	h.mu.Unlock()
 	for r := range outdated {
-		outdated[r] = catalog.Outdated(r.under, current, r.id)
+		outdated[r] = catalog.Outdated(r.catalog, current, r.id)
 	}
 	return outdated
 }

@@ -94,7 +94,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if h := &ctx.Request.Header; len(h.Peek(rpc.HeaderRead)) > 0 {
 		pass, refused = s.cfg.Host.AcquireRead(model, x.cancel)
 	} else {
-		pass, refused = s.cfg.Host.Acquire(model, string(h.Peek(rpc.HeaderTicket)), gateway, waited(h), x.cancel)
+		pass, refused = s.cfg.Host.Acquire(model, string(h.Peek(rpc.HeaderTicket)), gateway, waiters(h), x.cancel)
 	}
 	if refused != "" {
 		s.m.refused.Inc()
@@ -221,8 +221,8 @@ func errorBody(code, message string) []byte {
 	return body
 }
 
-// waited is how many requests a gateway says that it sends with a ticket.
-func waited(h *fasthttp.RequestHeader) int {
-	n, _ := strconv.ParseUint(string(h.Peek(rpc.HeaderWaited)), 10, 16)
+// waiters is how many requests a gateway says that it sends with a ticket.
+func waiters(h *fasthttp.RequestHeader) int {
+	n, _ := strconv.ParseUint(string(h.Peek(rpc.HeaderWaiters)), 10, 16)
 	return int(n)
 }

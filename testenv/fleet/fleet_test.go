@@ -335,7 +335,7 @@ func (f *fleet) load(ctx context.Context, g *gateway, model string) (time.Durati
 	if err != nil {
 		return 0, err
 	}
-	lease, refused := f.hosts[route.Host].Acquire(model, info.Ticket, g.name, info.Together, func(error) {})
+	lease, refused := f.hosts[route.Host].Acquire(model, info.Ticket, g.name, info.Waiters, func(error) {})
 	if lease == nil {
 		return 0, fmt.Errorf("the request was refused: %s", refused)
 	}

@@ -66,7 +66,7 @@ func (c *client) run() string {
 	if err := c.barred(); err != nil {
 		return code(err)
 	}
-	route, warm := c.life.gate.Route(c.model)
+	endpoint, warm := c.life.gate.Endpoint(c.model)
 	var load scheduling.LoadInfo
 	var why string
 	for {
@@ -82,42 +82,42 @@ func (c *client) run() string {
 			if err != nil {
 				return code(err)
 			}
-			route, load = r, info
+			endpoint, load = r, info
 		}
-		again, text := c.send(route, load)
+		again, text := c.send(endpoint, load)
 		if !again {
 			return text
 		}
 		why, warm, load = text, false, scheduling.LoadInfo{}
-		if !slices.Contains(c.refusedBy, route.Host) {
-			c.refusedBy = append(c.refusedBy, route.Host)
+		if !slices.Contains(c.refusedBy, endpoint.Host) {
+			c.refusedBy = append(c.refusedBy, endpoint.Host)
 		}
 		c.refused++
 	}
 }
 
 // wait waits at the gate.
-func (c *client) wait(left time.Duration) (scheduling.Route, scheduling.LoadInfo, error) {
+func (c *client) wait(left time.Duration) (scheduling.Endpoint, scheduling.LoadInfo, error) {
 	select {
 	case <-c.life.dead:
-		return scheduling.Route{}, scheduling.LoadInfo{}, errReset
+		return scheduling.Endpoint{}, scheduling.LoadInfo{}, errReset
 	default:
 	}
 	waiter, err := c.life.gate.Enter(scheduling.Ask{Model: c.model, Refused: c.refusedBy, Limit: left})
 	if err != nil {
-		return scheduling.Route{}, scheduling.LoadInfo{}, err
+		return scheduling.Endpoint{}, scheduling.LoadInfo{}, err
 	}
 	select {
 	case <-waiter.Done():
 	case <-c.leave:
 		waiter.Leave(false)
-		return scheduling.Route{}, scheduling.LoadInfo{}, errLeft
+		return scheduling.Endpoint{}, scheduling.LoadInfo{}, errLeft
 	case <-c.life.dead:
-		return scheduling.Route{}, scheduling.LoadInfo{}, errReset
+		return scheduling.Endpoint{}, scheduling.LoadInfo{}, errReset
 	}
 	select {
 	case <-c.life.dead: // what it was told then reached nobody
-		return scheduling.Route{}, scheduling.LoadInfo{}, errReset
+		return scheduling.Endpoint{}, scheduling.LoadInfo{}, errReset
 	default:
 	}
 	return waiter.Result()
@@ -126,37 +126,37 @@ func (c *client) wait(left time.Duration) (scheduling.Route, scheduling.LoadInfo
 var errReset = errors.New("reset")
 
 // send sends the request to a runner; again when no engine saw it.
-func (c *client) send(route scheduling.Route, load scheduling.LoadInfo) (again bool, outcome string) {
+func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (again bool, outcome string) {
 	if err := c.barred(); err != nil { // since it began to wait
 		return false, code(err)
 	}
 	gate := c.life.gate
-	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: route.Host, Ticket: load.Ticket})
-	gate.Begin(route, c.model)
-	c.life.toucher.Touch(route.Host, c.model)
+	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: endpoint.Host, Ticket: load.Ticket})
+	gate.Begin(endpoint, c.model)
+	c.life.toucher.Touch(endpoint.Host, c.model)
 	defer func() {
-		gate.End(route, c.model)
-		c.life.toucher.Touch(route.Host, c.model)
+		gate.End(endpoint, c.model)
+		c.life.toucher.Touch(endpoint.Host, c.model)
 	}()
 	time.Sleep(time.Duration(1+chance(c.w.scenario.Seed, "net", c.id)%5) * time.Millisecond)
-	r := c.w.runner(route.Addr)
+	r := c.w.runner(endpoint.Addr)
 	if r == nil || c.w.parted(c.life.n, r.n) {
-		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: route.Host, Text: "unreachable"})
+		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: endpoint.Host, Text: "unreachable"})
 		return true, "host_unreachable"
 	}
 	life, conn := r.connect()
 	if life == nil {
-		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: route.Host, Text: "unreachable"})
+		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: endpoint.Host, Text: "unreachable"})
 		return true, "host_unreachable"
 	}
 	defer life.disconnect(conn)
 	cut := make(chan struct{}, 1)
-	pass, reason := life.host.Acquire(c.model, load.Ticket, c.life.id, load.Together, func(error) {
+	pass, reason := life.host.Acquire(c.model, load.Ticket, c.life.id, load.Waiters, func(error) {
 		c.w.record(check.Event{Kind: check.Cut, Request: c.id})
 		cut <- struct{}{}
 	})
 	if reason != "" {
-		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: route.Host, Text: reason})
+		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: endpoint.Host, Text: reason})
 		return true, api.ModelLoading.Code()
 	}
 	c.w.record(check.Event{Kind: check.Enter, Request: c.id, PID: pass.Engine.PID(), View: c.w.loading(life)})
@@ -165,7 +165,7 @@ func (c *client) send(route scheduling.Route, load scheduling.LoadInfo) (again b
 	c.w.record(check.Event{Kind: check.End, Request: c.id})
 	pass.Leave()
 	if outcome == api.EngineCrashed.Code() {
-		return c.crashed(route, sent, answered), outcome
+		return c.crashed(endpoint, sent, answered), outcome
 	}
 	return false, outcome
 }
@@ -224,9 +224,9 @@ func (c *client) barred() error {
 }
 
 // crashed reports whether the request is to be sent once more, as its engine died (gateway/httpapi does the same).
-func (c *client) crashed(route scheduling.Route, sent time.Time, answered bool) bool {
+func (c *client) crashed(endpoint scheduling.Endpoint, sent time.Time, answered bool) bool {
 	if c.constrained {
-		c.life.crashes.Note(route.Host+"/"+c.model, sent, time.Now(), noKeys)
+		c.life.crashes.Note(endpoint.Host+"/"+c.model, sent, time.Now(), noKeys)
 		return false
 	}
 	select {

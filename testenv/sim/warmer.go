@@ -17,10 +17,10 @@ import (
 type warmer struct {
 	w *world
 
-	mu    sync.Mutex
-	link  *link // nil before the first sweep, and after a kill
-	store *state.Store
-	under map[int]context.CancelFunc // sweeps under way, by number
+	mu     sync.Mutex
+	link   *link // nil before the first sweep, and after a kill
+	store  *state.Store
+	sweeps map[int]context.CancelFunc // in progress, by number
 }
 
 // run sweeps until the world ends.
@@ -55,18 +55,18 @@ func (m *warmer) begin(n int) (context.Context, *state.Store) {
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	m.under[n] = cancel
+	m.sweeps[n] = cancel
 	return ctx, m.store
 }
 
 func (m *warmer) over(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.under[n]()
-	delete(m.under, n)
+	m.sweeps[n]()
+	delete(m.sweeps, n)
 }
 
-// end ends the sweeps under way: told to, or without a word.
+// end ends the sweeps in progress. Unless told, they lose Redis as well.
 func (m *warmer) end(told bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -75,7 +75,7 @@ func (m *warmer) end(told bool) {
 		_ = m.store.Close()
 		m.link = nil
 	}
-	for _, cancel := range m.under {
+	for _, cancel := range m.sweeps {
 		cancel()
 	}
 }

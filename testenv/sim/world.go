@@ -88,7 +88,7 @@ func newWorld(s Scenario) (*world, error) {
 		Models: checked(cat), Limits: limits, Budgets: budgets, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease, Catalogue: named,
 		Sweep: s.Sweep, WakeLimit: wakeLimit, ForgetAfter: forgetAfter, Barred: quota.CrashWindow,
 	})
-	w.warmer = &warmer{w: w, under: map[int]context.CancelFunc{}}
+	w.warmer = &warmer{w: w, sweeps: map[int]context.CancelFunc{}}
 	w.redis.ClockTTL(true)
 	if c, err := w.redis.Dial(); err != nil { // starts the server
 		return nil, err

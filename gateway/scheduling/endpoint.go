@@ -8,9 +8,9 @@ import (
 	"reveille/infra/state"
 )
 
-// Route is a runner that has a model loaded. It is a value; routes with equal Host and Generation belong to
-// the same registration of a runner.
-type Route struct {
+// Endpoint is where a request for a model is sent: a runner that has the model loaded. It is a value; endpoints with equal
+// Host and Generation belong to the same registration of a runner.
+type Endpoint struct {
 	Host       string
 	Addr       string // host:port of the runner
 	Generation uint64 // of the runner's registration
@@ -18,15 +18,15 @@ type Route struct {
 	flow *flow // of this gateway's requests to the model there
 }
 
-// table is the routes of one snapshot, by model. It never changes.
+// table holds the endpoints of one snapshot by model. It never changes.
 type table struct {
 	from   *state.Snapshot
 	copies map[string][]loadedCopy
 }
 
 type loadedCopy struct {
-	route  Route
-	others int64 // open requests that the runner counted when the snapshot was taken and that were not ours
+	endpoint Endpoint
+	others   int64 // open requests that the runner counted when the snapshot was taken and that were not ours
 }
 
 // buildTable indexes a snapshot. flowOf returns the counters of this gateway's requests to a model on a host.
@@ -43,8 +43,8 @@ func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table
 				host := s.Hosts[m.Host]
 				ours := flowOf(m.Host, id)
 				list = append(list, loadedCopy{
-					route:  Route{Host: m.Host, Addr: host.Addr, Generation: host.Generation, flow: ours},
-					others: max(0, int64(m.InFlight)-ours.open.Load()),
+					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, Generation: host.Generation, flow: ours},
+					others:   max(0, int64(m.InFlight)-ours.open.Load()),
 				})
 			}
 			t.copies[id] = list
@@ -54,23 +54,23 @@ func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table
 }
 
 // pick is the copy with the fewest open requests: ours now, and the others' at the time of the snapshot.
-func (t *table) pick(model string) (Route, bool) {
+func (t *table) pick(model string) (Endpoint, bool) {
 	list := t.copies[model]
 	if len(list) == 0 {
-		return Route{}, false
+		return Endpoint{}, false
 	}
-	best, least := 0, list[0].others+list[0].route.flow.open.Load()
+	best, least := 0, list[0].others+list[0].endpoint.flow.open.Load()
 	for i := 1; i < len(list); i++ {
-		if n := list[i].others + list[i].route.flow.open.Load(); n < least {
+		if n := list[i].others + list[i].endpoint.flow.open.Load(); n < least {
 			best, least = i, n
 		}
 	}
-	return list[best].route, true
+	return list[best].endpoint, true
 }
 
-// Route returns the loaded copy of a model that has the fewest open requests; ok is false when there is none. It makes
+// Endpoint returns the loaded copy of a model that has the fewest open requests; ok is false when there is none. It makes
 // no call and goes on working while the store is away.
-func (g *Gate) Route(model string) (r Route, ok bool) {
+func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
 	t := g.table.Load()
 	if s := g.mirror.Snapshot(); t.from != s && g.building.TryLock() {
 		// One request builds the new table; those that come meanwhile use the old one rather than wait.
@@ -83,10 +83,10 @@ func (g *Gate) Route(model string) (r Route, ok bool) {
 }
 
 // Begin counts a request to the model as open. Every Begin needs one End with the same arguments.
-func (g *Gate) Begin(r Route, model string) { g.flow(r, model).open.Add(1) }
+func (g *Gate) Begin(r Endpoint, model string) { g.flow(r, model).open.Add(1) }
 
 // End takes back one Begin.
-func (g *Gate) End(r Route, model string) {
+func (g *Gate) End(r Endpoint, model string) {
 	f := g.flow(r, model)
 	f.ended.Add(1)
 	f.open.Add(-1)
@@ -95,7 +95,7 @@ func (g *Gate) End(r Route, model string) {
 // InFlight is how many requests of this gateway to the model on the host are open.
 func (g *Gate) InFlight(host, model string) int { return int(g.flows.of(host, model).open.Load()) }
 
-func (g *Gate) flow(r Route, model string) *flow {
+func (g *Gate) flow(r Endpoint, model string) *flow {
 	if r.flow != nil {
 		return r.flow
 	}

@@ -12,8 +12,9 @@ import (
 	"reveille/infra/relay"
 )
 
-// flight is a batch on its way. It holds copies of all it needs of the requests, which may end before it does.
-type flight struct {
+// batchRun is a batch in flight: one engine call, or several where it is split. It holds copies of all it needs of the
+// requests, which may end before it does.
+type batchRun struct {
 	batch  *Batch
 	items  []Item  // those of one request stand together, in its order
 	inputs []input // of items, parts of copied; not there while verbatim is
@@ -21,7 +22,7 @@ type flight struct {
 	copied []byte
 	// verbatim is the only request's own body, sent as it is.
 	verbatim []byte
-	// seen: the engine saw a call of this flight, if only in part.
+	// seen: the engine saw a call of this run, if only in part.
 	seen bool
 	// whole: the engine computed all items in one call.
 	whole  bool
@@ -31,10 +32,10 @@ type flight struct {
 }
 
 // prepareLocked copies what a batch needs.
-func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
-	x := &flight{batch: batch, items: batch.Items, copied: b.buffers.take()}
+func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *batchRun {
+	x := &batchRun{batch: batch, items: batch.Items, copied: b.buffers.take()}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
-	b.air[x] = struct{}{}
+	b.inFlight[x] = struct{}{}
 	b.meters.formed(batch, b.cfg.Limits)
 	if b.log.Enabled(x.ctx, slog.LevelDebug) {
 		b.log.Debug("embedding batch", "rule", string(batch.Rule), "tokens", batch.Tokens, "sequences", len(batch.Items),
@@ -73,22 +74,22 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *flight {
 	return x
 }
 
-// attachLocked records that a flight carries sequences of a job.
+// attachLocked records that a run sends sequences of a job.
 func (b *Batcher) attachLocked(j *job, now time.Time) {
-	if j.flights++; j.flights == 1 {
+	if j.runs++; j.runs == 1 {
 		b.meters.waited(now.Sub(j.entered))
 	}
 }
 
-// runFlight sends a batch, delivers its answers and releases its room.
-func (b *Batcher) runFlight(x *flight) {
-	defer b.flights.Done()
+// execute sends a batch, delivers its answers and releases its room.
+func (b *Batcher) execute(x *batchRun) {
+	defer b.runs.Done()
 	b.send(x, 0, len(x.items), 1)
 	x.cancel(nil)
 	b.buffers.give(x.copied)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.air, x)
+	delete(b.inFlight, x)
 	switch {
 	case x.short.failed > 0:
 		b.packer.OutOfMemory(x.short.failed, x.short.learned)
@@ -102,7 +103,7 @@ func (b *Batcher) runFlight(x *flight) {
 
 // send makes the call for the items from..to and delivers what comes of it. try is 1 at first and rises
 // each time that the call was made smaller for lack of memory.
-func (b *Batcher) send(x *flight, from, to, try int) {
+func (b *Batcher) send(x *batchRun, from, to, try int) {
 	body := x.verbatim
 	if body == nil {
 		body = x.head.appendBody(b.buffers.take(), x.inputs[from:to])
@@ -167,7 +168,7 @@ func blamesRequest(status int) bool {
 
 // isolate sends items of several requests again, half of the requests in each call, so that in the end only those at fault
 // are refused.
-func (b *Batcher) isolate(x *flight, from, to, try int) {
+func (b *Batcher) isolate(x *batchRun, from, to, try int) {
 	middle := from + half(x.items[from:to])
 	for _, part := range [...][2]int{{from, middle}, {middle, to}} {
 		if b.wanted(x.items[part[0]:part[1]]) {
@@ -188,7 +189,7 @@ func half(items []Item) int {
 }
 
 // retry sends items for which the engine's memory was too small in smaller calls.
-func (b *Batcher) retry(x *flight, from, to, try int, reason []byte) {
+func (b *Batcher) retry(x *batchRun, from, to, try int, reason []byte) {
 	if x.verbatim != nil { // its inputs are needed one by one now
 		x.head.parse(x.verbatim)
 		x.inputs, x.verbatim = x.head.inputs, nil
@@ -227,12 +228,12 @@ func (b *Batcher) wanted(items []Item) bool {
 }
 
 // lose ends the jobs of items, of which the engine saw nothing in this call.
-func (b *Batcher) lose(x *flight, items []Item) {
+func (b *Batcher) lose(x *batchRun, items []Item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, it := range items {
 		if j := b.jobs[it.Request]; j != nil {
-			b.failLocked(it.Request, lost(x.seen || j.flights > 1))
+			b.failLocked(it.Request, lost(x.seen || j.runs > 1))
 		}
 	}
 }
@@ -247,7 +248,7 @@ func (b *Batcher) fail(items []Item, err error) {
 }
 
 // deliver gives the jobs their parts of an answer.
-func (b *Batcher) deliver(x *flight, items []Item, a *answer) {
+func (b *Batcher) deliver(x *batchRun, items []Item, a *answer) {
 	found := make([][]byte, len(items))
 	if err := readAnswer(a.body, found); err != nil {
 		b.fail(items, badReply(err))

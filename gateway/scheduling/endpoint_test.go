@@ -11,18 +11,18 @@ func TestRouteTakesTheLeastLoadedCopy(t *testing.T) {
 		r := start(t, newPool("a", "b"), nil)
 		r.loaded("a", "m0", 5)
 		r.loaded("b", "m0", 3)
-		if _, ok := r.Route("m1"); ok {
-			t.Error("a route to a model that is not loaded")
+		if _, ok := r.Endpoint("m1"); ok {
+			t.Error("an endpoint for a model that is not loaded")
 		}
-		var routes []Route
+		var endpoints []Endpoint
 		hosts := ""
 		for range 6 {
-			route, ok := r.Route("m0")
+			endpoint, ok := r.Endpoint("m0")
 			if !ok {
-				t.Fatal("no route")
+				t.Fatal("no endpoint")
 			}
-			r.Begin(route, "m0")
-			routes, hosts = append(routes, route), hosts+route.Host
+			r.Begin(endpoint, "m0")
+			endpoints, hosts = append(endpoints, endpoint), hosts+endpoint.Host
 		}
 		if hosts != "bbbaba" {
 			t.Errorf("went to %s", hosts)
@@ -30,8 +30,8 @@ func TestRouteTakesTheLeastLoadedCopy(t *testing.T) {
 		if n := r.InFlight("b", "m0"); n != 4 {
 			t.Errorf("%d open on b", n)
 		}
-		for _, route := range routes {
-			r.End(Route{Host: route.Host}, "m0") // a route that was built elsewhere counts in the same place
+		for _, endpoint := range endpoints {
+			r.End(Endpoint{Host: endpoint.Host}, "m0") // an endpoint that was built elsewhere counts in the same place
 		}
 		if n := r.InFlight("a", "m0") + r.InFlight("b", "m0"); n != 0 {
 			t.Errorf("%d open after the end", n)
@@ -43,12 +43,12 @@ func TestRouteFollowsTheMirror(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
 		r.loaded("a", "m0", 0)
-		if _, ok := r.Route("m0"); !ok {
-			t.Fatal("no route")
+		if _, ok := r.Endpoint("m0"); !ok {
+			t.Fatal("no endpoint")
 		}
 		r.setState("a", "draining")
-		if route, ok := r.Route("m0"); ok {
-			t.Fatalf("route to a draining host: %+v", route)
+		if endpoint, ok := r.Endpoint("m0"); ok {
+			t.Fatalf("endpoint on a draining host: %+v", endpoint)
 		}
 	})
 }
@@ -60,12 +60,12 @@ func TestOwnRequestsAreNotCountedTwice(t *testing.T) {
 	p.loaded("a", "m0", 0)
 	p.loaded("b", "m0", 0)
 	for range 4 {
-		g.Begin(Route{Host: "a"}, "m0")
+		g.Begin(Endpoint{Host: "a"}, "m0")
 	}
-	g.Begin(Route{Host: "b"}, "m0")
+	g.Begin(Endpoint{Host: "b"}, "m0")
 	p.loaded("a", "m0", 4) // the runners have counted them by now
 	p.loaded("b", "m0", 5)
-	if r, _ := g.Route("m0"); r.Host != "a" {
+	if r, _ := g.Endpoint("m0"); r.Host != "a" {
 		t.Errorf("went to %s, which has the other gateways' requests too", r.Host)
 	}
 }
@@ -87,9 +87,9 @@ func big(t testing.TB) *Gate {
 
 func TestWarmRouteDoesNotAllocate(t *testing.T) {
 	g := big(t)
-	g.Route("m1")
+	g.Endpoint("m1")
 	if n := testing.AllocsPerRun(1000, func() {
-		r, _ := g.Route("m1")
+		r, _ := g.Endpoint("m1")
 		g.Begin(r, "m1")
 		g.End(r, "m1")
 	}); n != 0 {
@@ -106,7 +106,7 @@ func TestRoutesBesideNewSnapshots(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 500 {
-				if r, ok := g.Route("m0"); ok {
+				if r, ok := g.Endpoint("m0"); ok {
 					g.Begin(r, "m0")
 					g.End(r, "m0")
 				}
@@ -129,7 +129,7 @@ func BenchmarkRoute(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			r, _ := g.Route("m1")
+			r, _ := g.Endpoint("m1")
 			g.Begin(r, "m1")
 			g.End(r, "m1")
 		}
