@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// startChild starts cmd so that the kernel kills it when this process ends, however
+// StartChild starts cmd so that the kernel kills it when this process ends, however
 // that happens; a test binary that is killed then leaves nothing behind. The returned
 // channel is closed when the child has ended and was reaped.
-func startChild(cmd *exec.Cmd) (<-chan struct{}, error) {
+func StartChild(cmd *exec.Cmd) (<-chan struct{}, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}

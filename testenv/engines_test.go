@@ -26,7 +26,7 @@ func llama(t *testing.T, args ...string) string {
 		append([]string{"--host", "127.0.0.1", "--port", fmt.Sprint(port), "--device", "none", "-c", "2048", "-np", "1"}, args...)...)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
-	exited, err := startChild(cmd)
+	exited, err := StartChild(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}

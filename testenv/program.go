@@ -59,7 +59,7 @@ func launch(t testing.TB, env []string, name, binary string, args ...string) *Pr
 	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "REVEILLE_") }), "TMPDIR="+p.tmp)
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	if p.exited, err = startChild(p.cmd); err != nil {
+	if p.exited, err = StartChild(p.cmd); err != nil {
 		t.Fatalf("testenv: %s: %v", name, err)
 	}
 	return p

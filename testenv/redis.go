@@ -131,7 +131,7 @@ func (s *RedisServer) start() error {
 		"--dir", s.dir, "--logfile", logfile, "--daemonize", "no",
 	}, append(listen, s.args...)...)
 	cmd := exec.Command(s.binary, args...)
-	exited, err := startChild(cmd)
+	exited, err := StartChild(cmd)
 	if err != nil {
 		return err
 	}

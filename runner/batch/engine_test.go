@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -46,18 +45,9 @@ func start(t testing.TB, program string, args ...string) *process {
 	cmd := exec.Command(program, append(args, "--host", socket)...)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error), make(chan struct{})
-	go func() {
-		defer close(ended)
-		runtime.LockOSThread() // the death signal follows the thread that started the process
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ended, err := testenv.StartChild(cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
 	client := relay.New(relay.Config{Network: "unix", Addr: socket})

@@ -13,6 +13,7 @@ import (
 
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/testenv/kit"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -72,7 +73,7 @@ func TestArgv(t *testing.T) {
 			for _, kv := range env {
 				got += "env " + kv + "\n"
 			}
-			golden(t, filepath.Join("testdata", "argv", tt.file+".txt"), got)
+			kit.Golden(t, *update, filepath.Join("testdata", "argv", tt.file+".txt"), got)
 		})
 	}
 	if !*update {
@@ -81,23 +82,6 @@ func TestArgv(t *testing.T) {
 				t.Errorf("recipe %s has no golden file", r.Name)
 			}
 		}
-	}
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil || got != string(want) {
-		t.Errorf("%s: %v\ngot\n%s\nwant\n%s", path, err, got, want)
 	}
 }
 

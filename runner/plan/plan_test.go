@@ -3,7 +3,6 @@ package plan
 import (
 	"encoding/json"
 	"flag"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/runner/engine"
+	"reveille/testenv/kit"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -266,7 +266,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, filepath.Join("testdata", "argv", tt.file+".txt"), strings.Join(argv, "\n")+"\n\n"+string(text)+"\n")
+			kit.Golden(t, *update, filepath.Join("testdata", "argv", tt.file+".txt"), strings.Join(argv, "\n")+"\n\n"+string(text)+"\n")
 		})
 	}
 }
@@ -363,22 +363,5 @@ func TestFractionOfTheDevice(t *testing.T) {
 		if warned := strings.Contains(strings.Join(p.Warnings, "\n"), "gpu_memory_utilization"); warned != tt.warned {
 			t.Errorf("%s: %q", tt.name, p.Warnings)
 		}
-	}
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil || got != string(want) {
-		t.Errorf("%s: %v\ngot\n%s\nwant\n%s", path, err, got, want)
 	}
 }

@@ -4,6 +4,8 @@ package kit
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -45,6 +47,24 @@ func holds(bound time.Duration, ok func() bool) bool {
 		pause = min(2*pause, 20*time.Millisecond)
 	}
 	return true
+}
+
+// Golden compares got with the file at path, or writes got there on update.
+func Golden(t testing.TB, update bool, path, got string) {
+	t.Helper()
+	if update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || got != string(want) {
+		t.Errorf("%s: %v\ngot\n%s\nwant\n%s", path, err, got, want)
+	}
 }
 
 // Buffer keeps what is written to it, such as a log. It is safe for concurrent use.

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
 
@@ -22,7 +23,7 @@ import (
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.StartRedisCluster(t)
-	models := catalogue{"a": "llm, " + options("--load-time 200ms"), "b": "llm", "e": "embedding"}
+	models := catalogue{"a": "llm, " + calls.Options("--load-time 200ms"), "b": "llm", "e": "embedding"}
 	s := testenv.Start(t, testenv.Spec{
 		Models: models.yaml(), Cluster: cluster, Patient: true, Args: []string{"--idle=1h", "--host-idle=1s", "--host-min-up=1s", "--every=100ms"},
 	})

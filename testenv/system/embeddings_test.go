@@ -12,11 +12,12 @@ import (
 	"strings"
 	"testing"
 
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
 
 // embedding is a stand-in's model whose engine has the given flags.
-func embedding(args string) string { return "embedding, " + options(args) }
+func embedding(args string) string { return "embedding, " + calls.Options(args) }
 
 // embed asks a model for the embeddings of texts.
 func (w *world) embed(ctx context.Context, model string, texts ...string) answer {

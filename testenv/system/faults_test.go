@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
 
 func TestHundredFirstRequestsMakeOneLoad(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options("--load-time 500ms")})
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--load-time 500ms")})
 	var got []<-chan answer
 	for range 100 {
 		c, _ := w.later("a")
@@ -39,7 +40,7 @@ func TestHundredFirstRequestsMakeOneLoad(t *testing.T) {
 // A client that leaves while its model loads does not end the load, and what was loaded owes it nothing.
 func TestClientLeavesLoading(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options("--load-time 1s"), "b": "llm"})
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--load-time 1s"), "b": "llm"})
 	_, leave := w.later("a")
 	kit.Becomes(t, "state of a", "loading", func() string { return w.field("a", "state") })
 	leave()
@@ -53,7 +54,7 @@ func TestClientLeavesLoading(t *testing.T) {
 
 func TestClientLeavesStreaming(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options(slow), "silent": "embedding, " + options("--hang infer")})
+	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "silent": "embedding, " + calls.Options("--hang infer")})
 	s := w.chat("a", 100000)
 	s.leave()
 	kit.Becomes(t, "calls of a cancelled", 1, func() int { return w.stats("a").Cancelled })
@@ -69,7 +70,7 @@ func TestClientLeavesStreaming(t *testing.T) {
 // An engine that dies in the middle of a stream ends it with an error event; the next request loads the model again.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options(slow)})
+	w := start(t, catalogue{"a": "llm, " + calls.Options(slow)})
 	s := w.chat("a", 100000)
 	pid := w.pid("a")
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -110,7 +111,7 @@ func (w *world) runner() testenv.Process {
 // The engines of a runner that is killed die with it; open requests hear of it; the next request wakes the host again.
 func TestRunnerKilled(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options(slow), "e": "embedding", "silent": "reranking, " + options("--hang infer")})
+	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "silent": "reranking, " + calls.Options("--hang infer")})
 	w.use("e")
 	s := w.chat("a", 100000)
 	silent, _ := w.later("silent")
@@ -150,7 +151,7 @@ func TestRunnerKilled(t *testing.T) {
 // nothing that was loaded is lost.
 func TestRedisKilledAndBackEmpty(t *testing.T) {
 	t.Parallel()
-	w, server := startWithRedis(t, catalogue{"a": "llm, " + options(slow), "e": "embedding", "cold": "reranking"})
+	w, server := startWithRedis(t, catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "cold": "reranking"})
 	w.use("e")
 	s := w.chat("a", 100000)
 	pids := func() []int { return []int{w.pid("a"), w.pid("e")} }
@@ -189,7 +190,7 @@ func TestRedisKilledAndBackEmpty(t *testing.T) {
 
 func TestFlushAll(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options(slow), "b": "llm", "e": "embedding"})
+	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "b": "llm", "e": "embedding"})
 	w.use("e")
 	s := w.chat("a", 100000)
 	waiting, _ := w.later("b")

@@ -81,23 +81,9 @@ type catalogue map[string]string
 const hostFields = "host"
 
 func (c catalogue) yaml() string {
-	var b strings.Builder
-	b.WriteString("models:\n")
-	for _, name := range slices.Sorted(maps.Keys(c)) {
-		if name == hostFields {
-			continue
-		}
-		fields := c[name]
-		if !strings.Contains(fields, "device:") {
-			fields += ", device: cpu"
-		}
-		if !strings.Contains(fields, "recipe:") {
-			fields += ", recipe: standin"
-		}
-		fmt.Fprintf(&b, "  %s: {type: %s}\n", name, fields)
-	}
-	fmt.Fprintf(&b, "hosts:\n  local: {driver: local, devices: [cpu, npu]%s}\n", c[hostFields])
-	return b.String()
+	models := calls.Catalogue(maps.Clone(c))
+	delete(models, hostFields)
+	return models.YAML(fmt.Sprintf("hosts:\n  local: {driver: local, devices: [cpu, npu]%s}\n", c[hostFields]))
 }
 
 func (c catalogue) types() map[string]string {
@@ -107,9 +93,6 @@ func (c catalogue) types() map[string]string {
 	}
 	return out
 }
-
-// options is the field of a model that passes flags to its stand-in.
-func options(args string) string { return fmt.Sprintf("options: {args: %q}", args) }
 
 // answer is a finished HTTP exchange.
 type answer struct {

@@ -116,7 +116,7 @@ func (f *function) event(s *stream) string {
 // TestLambda: the gateway as terraform's gateway_mode "lambda" runs it. One function, each step goes on from the one before.
 func TestLambda(t *testing.T) {
 	t.Parallel()
-	f := startFunction(t, catalogue{"a": "llm, " + options("--step"), "b": "llm"}, time.Minute)
+	f := startFunction(t, catalogue{"a": "llm, " + calls.Options("--step"), "b": "llm"}, time.Minute)
 
 	t.Run("keys", func(t *testing.T) {
 		for key, want := range map[string]int{"": http.StatusUnauthorized, "another": http.StatusUnauthorized, lambdaKey: http.StatusOK} {
@@ -198,7 +198,7 @@ func TestLambda(t *testing.T) {
 // TestLambdaTimeIsOver: before Lambda ends the process, the gateway ends the answer.
 func TestLambdaTimeIsOver(t *testing.T) {
 	t.Parallel()
-	f := startFunction(t, catalogue{"a": "llm, " + options("--step")}, 12*time.Second)
+	f := startFunction(t, catalogue{"a": "llm, " + calls.Options("--step")}, 12*time.Second)
 	resp, err := f.post(t.Context(), "a", 3, true)
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
 
@@ -99,7 +100,7 @@ func TestRule01RefusedLimits(t *testing.T) {
 // Rule 2: a use counts at its start and at its end.
 func TestRule02UseTimes(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options("--token-delay 20ms --tokens 40"), "b": "llm", "c": "llm"}, "--max-loaded-models=2")
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--token-delay 20ms --tokens 40"), "b": "llm", "c": "llm"}, "--max-loaded-models=2")
 	w.use("a")
 	tick()
 	w.use("b")

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
 
@@ -47,9 +48,9 @@ func (w *world) retired(record, model string) {
 // new entry beside it. What lists models shows the new copy alone, what operators look at shows both.
 func TestChangedEntryServesBesideOpenStreams(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options("--step")}, "--max-loaded-models=2", "--drain-timeout=100ms")
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--step")}, "--max-loaded-models=2", "--drain-timeout=100ms")
 	s, old := w.stepped("a")
-	changed := catalogue{"a": "llm, " + options("--tokens 3")}
+	changed := catalogue{"a": "llm, " + calls.Options("--tokens 3")}
 	w.edit(changed.yaml())
 	w.retired(old, "a")
 	if a := w.use("a"); a.header.Get("x-evicted") != "" {
@@ -122,9 +123,9 @@ func TestChangedEntryWaitsForRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := start(t, catalogue{"a": c.fields + options("--step")}, c.flag, "--drain-timeout=100ms", "--fair-after=100ms")
+			w := start(t, catalogue{"a": c.fields + calls.Options("--step")}, c.flag, "--drain-timeout=100ms", "--fair-after=100ms")
 			s, old := w.stepped("a")
-			w.edit(catalogue{"a": c.fields + options("--tokens 3")}.yaml())
+			w.edit(catalogue{"a": c.fields + calls.Options("--tokens 3")}.yaml())
 			w.retired(old, "a")
 			got, _ := w.later("a")
 			kit.Becomes(t, "queue", []string{"a"}, w.queued)
@@ -145,7 +146,7 @@ func TestChangedEntryWaitsForRoom(t *testing.T) {
 // The retire timeout bounds how long a former copy may go on.
 func TestRetireTimeout(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options("--step")}, "--retire-timeout=1s")
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--step")}, "--retire-timeout=1s")
 	s, old := w.stepped("a")
 	w.edit(catalogue{"a": "llm"}.yaml())
 	w.retired(old, "a")
@@ -166,13 +167,13 @@ func (w *world) cut(s *stream) {
 // An unload of the model, or of all, ends its former copies as well, whether a new one is loaded or not.
 func TestUnloadEndsRetiredCopies(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options("--step"), "b": "llm"}, "--max-loaded-models=3", "--drain-timeout=100ms")
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--step"), "b": "llm"}, "--max-loaded-models=3", "--drain-timeout=100ms")
 	for i, body := range []string{`{"model_name":"a"}`, `{"model_name":"a","force":true}`, `{}`} {
 		s, first := w.stepped("a")
-		w.edit(catalogue{"a": "llm, " + options(fmt.Sprint("--step --tokens 1", i)), "b": "llm"}.yaml())
+		w.edit(catalogue{"a": "llm, " + calls.Options(fmt.Sprint("--step --tokens 1", i)), "b": "llm"}.yaml())
 		w.retired(first, "a")
 		s2, second := w.stepped("a")
-		w.edit(catalogue{"a": "llm, " + options(fmt.Sprint("--step --tokens 2", i)), "b": "llm"}.yaml())
+		w.edit(catalogue{"a": "llm, " + calls.Options(fmt.Sprint("--step --tokens 2", i)), "b": "llm"}.yaml())
 		w.retired(second, "a")
 		if i > 0 {
 			if a := w.manage("/v1/load", `{"model_name":"a"}`); a.status != http.StatusOK {
@@ -199,7 +200,7 @@ func TestUnloadEndsRetiredCopies(t *testing.T) {
 // An entry that is taken out: its stream goes on, its name is unknown, and others find a slot as beside any busy model.
 func TestRemovedEntry(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, pin: true, " + options("--step"), "b": "llm", "c": "llm"}, "--max-loaded-models=2", "--drain-timeout=100ms")
+	w := start(t, catalogue{"a": "llm, pin: true, " + calls.Options("--step"), "b": "llm", "c": "llm"}, "--max-loaded-models=2", "--drain-timeout=100ms")
 	s, old := w.stepped("a")
 	w.edit(catalogue{"b": "llm", "c": "llm"}.yaml())
 	w.retired(old, "a")
@@ -218,10 +219,10 @@ func TestRemovedEntry(t *testing.T) {
 // Who waited for a load that an edit overtakes is served by it; the model then goes for its new entry.
 func TestEntryChangesDuringTheLoad(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options("--load-time 1500ms"), "b": "llm"})
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--load-time 1500ms"), "b": "llm"})
 	got, _ := w.later("a")
 	kit.Becomes(t, "state of a", "loading", func() string { return w.field("a", "state") })
-	w.edit(catalogue{"a": "llm, " + options("--tokens 3"), "new": "embedding"}.yaml())
+	w.edit(catalogue{"a": "llm, " + calls.Options("--tokens 3"), "new": "embedding"}.yaml())
 	w.types["new"] = "embedding"
 	kit.Becomes(t, "the new catalogue", true, func() bool { return w.ask("new").status != http.StatusNotFound })
 	w.await("a", got)

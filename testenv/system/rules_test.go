@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
 
@@ -45,7 +46,7 @@ func TestRule03OneModelOnTheNPU(t *testing.T) {
 func TestRule03BusyNPUIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := start(t, catalogue{
-		"npu-llm": "llm, device: npu, " + options(slow), "npu-embed": "embedding, device: npu",
+		"npu-llm": "llm, device: npu, " + calls.Options(slow), "npu-embed": "embedding, device: npu",
 	}, "--max-loaded-models=3")
 	s := w.chat("npu-llm", 60)
 	got, _ := w.later("npu-embed")
@@ -77,7 +78,7 @@ func TestRule03Seats(t *testing.T) {
 // Rule 4: a busy model is not evicted, the load waits.
 func TestRule04BusyStays(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options(slow), "b": "llm"}, "--fair-after=100ms")
+	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "b": "llm"}, "--fair-after=100ms")
 	s := w.chat("a", 80)
 	pid := w.pid("a")
 	got, _ := w.later("b")
@@ -102,7 +103,7 @@ func TestRule04BusyStays(t *testing.T) {
 // Rule 4: a victim that never gets idle stops taking new requests after fair_after; they queue behind the newcomer.
 func TestRule04SteadyTrafficCannotStarveALoad(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options("--token-delay 5ms --tokens 60"), "b": "llm"}, "--fair-after=300ms")
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--token-delay 5ms --tokens 60"), "b": "llm"}, "--fair-after=300ms")
 	w.use("a")
 	stop := make(chan struct{})
 	var traffic sync.WaitGroup
@@ -138,7 +139,7 @@ func TestRule04SteadyTrafficCannotStarveALoad(t *testing.T) {
 // Rule 5: loads are first come first served.
 func TestRule05FirstComeFirstServed(t *testing.T) {
 	t.Parallel()
-	models := catalogue{"a": "llm, " + options(slow)}
+	models := catalogue{"a": "llm, " + calls.Options(slow)}
 	later := []string{"z", "m", "b", "q"}
 	for _, m := range later {
 		models[m] = "llm"
@@ -164,7 +165,7 @@ func TestRule05FirstComeFirstServed(t *testing.T) {
 func TestRule05Passing(t *testing.T) {
 	t.Parallel()
 	w := start(t, catalogue{
-		"a": "llm, " + options(slow), "b": "llm", "e1": "embedding", "e2": "embedding",
+		"a": "llm, " + calls.Options(slow), "b": "llm", "e1": "embedding", "e2": "embedding",
 	}, "--fair-after=100ms")
 	s := w.chat("a", 20000)
 	b, _ := w.later("b")
@@ -201,8 +202,8 @@ func begun(log string) []string {
 func TestRule06FailedLoadClearsAndRetries(t *testing.T) {
 	t.Parallel()
 	w := start(t, catalogue{
-		"x": "llm", "e": "embedding, " + options("--call-cost 1500ms"), "f": "llm, " + options("--fail-load 1"),
-		"broken": "audio, " + options("--fail-load -1"),
+		"x": "llm", "e": "embedding, " + calls.Options("--call-cost 1500ms"), "f": "llm, " + calls.Options("--fail-load 1"),
+		"broken": "audio, " + calls.Options("--fail-load -1"),
 	}, "--max-loaded-models=3")
 	w.use("x")
 	busy, _ := w.later("e")
@@ -240,7 +241,7 @@ func TestRule06FailedLoadClearsAndRetries(t *testing.T) {
 func TestRule06MissingFile(t *testing.T) {
 	t.Parallel()
 	w := start(t, catalogue{
-		"x": "llm", "e": "embedding", "y": "llm, " + options("--need-file /nonexistent/weights.gguf"), "real": "llm, recipe: llamacpp, checkpoint: /nonexistent/real.gguf",
+		"x": "llm", "e": "embedding", "y": "llm, " + calls.Options("--need-file /nonexistent/weights.gguf"), "real": "llm, recipe: llamacpp, checkpoint: /nonexistent/real.gguf",
 	}, "--max-loaded-models=3")
 	w.use("x")
 	w.use("e")
@@ -268,9 +269,9 @@ func TestRule07LoadedForARequestServesIt(t *testing.T) {
 	var names []string
 	for i := range 5 {
 		names = append(names, fmt.Sprintf("m%d", i))
-		models[names[i]] = "llm, " + options("--token-delay 1ms")
+		models[names[i]] = "llm, " + calls.Options("--token-delay 1ms")
 	}
-	models["first"] = "llm, " + options(slow)
+	models["first"] = "llm, " + calls.Options(slow)
 	w := start(t, models, "--fair-after=50ms")
 	held := w.chat("first", 20000) // no slot is free before all wait
 	got := map[string][]<-chan answer{}
@@ -301,7 +302,7 @@ func TestRule07LoadedForARequestServesIt(t *testing.T) {
 // Rule 7: a ticket whose waiters all left is dropped unless its load has begun.
 func TestRule07TicketOfNobodyIsDropped(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options(slow), "b": "llm"})
+	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "b": "llm"})
 	s := w.chat("a", 20000)
 	_, leave := w.later("b")
 	kit.Becomes(t, "queue", []string{"b"}, w.queued)

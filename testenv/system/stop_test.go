@@ -19,7 +19,7 @@ import (
 func TestStopInTheMiddle(t *testing.T) {
 	t.Parallel()
 	w := start(t, catalogue{
-		"a": "llm, " + options(slow), "b": "llm", "e": "embedding, " + options("--load-time 30s"), "stubborn": "reranking, " + options("--ignore-sigterm"),
+		"a": "llm, " + calls.Options(slow), "b": "llm", "e": "embedding, " + calls.Options("--load-time 30s"), "stubborn": "reranking, " + calls.Options("--ignore-sigterm"),
 	}, "--shutdown-timeout=2s", "--drain-timeout=1s")
 	w.use("stubborn")
 	s := w.chat("a", 100000)
@@ -49,7 +49,7 @@ func TestStopInTheMiddle(t *testing.T) {
 func TestInterruptsOfABackgroundJob(t *testing.T) {
 	t.Parallel()
 	file, engines := filepath.Join(t.TempDir(), "models.yaml"), t.TempDir()
-	err := errors.Join(os.WriteFile(file, []byte(catalogue{"a": "llm, " + options(slow)}.yaml()), 0o600), os.Symlink(testenv.Standin(t), filepath.Join(engines, "standin")))
+	err := errors.Join(os.WriteFile(file, []byte(catalogue{"a": "llm, " + calls.Options(slow)}.yaml()), 0o600), os.Symlink(testenv.Standin(t), filepath.Join(engines, "standin")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestInterruptsOfABackgroundJob(t *testing.T) {
 func TestGatewayKilled(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
-	models := catalogue{"a": "llm, " + options(slow), "b": "llm", "e": "embedding, " + options("--load-time 5s"), "i": "image"}
+	models := catalogue{"a": "llm, " + calls.Options(slow), "b": "llm", "e": "embedding, " + calls.Options("--load-time 5s"), "i": "image"}
 	first := testenv.Start(t, testenv.Spec{Models: models.yaml(), Redis: server})
 	w := &world{System: first, t: t, rdb: first.Redis(), types: models.types()}
 	w.use("i")
@@ -100,11 +100,11 @@ func TestGatewayKilled(t *testing.T) {
 // SIGHUP and a change on disk reload the models file without touching unchanged models.
 func TestReloadOfTheModelsFile(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + options(slow), "e": "embedding"})
+	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding"})
 	w.use("e")
 	s := w.chat("a", 100000)
 	pid := w.pid("a")
-	changed := catalogue{"a": "llm, " + options(slow), "e": "embedding, " + options("--call-cost 1ms"), "new": "reranking"}
+	changed := catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding, " + calls.Options("--call-cost 1ms"), "new": "reranking"}
 	w.types = changed.types()
 	w.SetModels(changed.yaml())
 	if err := syscall.Kill(w.PID(), syscall.SIGHUP); err != nil {
