@@ -10,7 +10,7 @@ import (
 	"reveille/gateway/pressure"
 )
 
-// splitTarget divides a request target: the authority of its absolute form, empty for others, and its path with the query.
+// splitTarget splits a request target into the authority of its absolute form, empty otherwise, and its path with the query.
 func splitTarget(target []byte) (authority, path []byte) {
 	if len(target) == 0 || target[0] == '/' {
 		return nil, target
@@ -29,8 +29,8 @@ func splitTarget(target []byte) (authority, path []byte) {
 	return rest[:end], rest[end:]
 }
 
-// sourceOf is what a request says of where it comes from. A target in absolute form without an authority maps
-// to an authority that is no host's name, so it is refused.
+// sourceOf returns the headers that say where a request comes from. A target in absolute form without an authority gets an
+// authority that is no host's name, so it is refused.
 func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	s := api.Source{Host: string(h.Host())}
 	if target := h.RequestURI(); len(target) > 0 && target[0] != '/' {
@@ -94,8 +94,8 @@ func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Sour
 	return key, nil
 }
 
-// keyOf finds the key that a request presents. Browsers add Basic credentials by themselves, so they do not count where a
-// page of another origin could have sent the request: marked as such, or a GET that changes something and is not marked.
+// keyOf finds a request's key. Browsers add Basic credentials by themselves, so these do not count if a page of another origin
+// could have sent the request: one marked as such, or an unmarked GET that changes something.
 func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
 	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {
@@ -104,7 +104,7 @@ func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.Hit, source api.Source
 	return s.cfg.Keys.Find(keys.From(authorization, h.Peek("x-api-key")))
 }
 
-// presentsKey reports whether a request has a key, right or wrong, in a header that pages cannot send without a preflight.
+// presentsKey reports whether a request has a key, valid or not, in a header that pages cannot send without a preflight.
 func presentsKey(h *fasthttp.RequestHeader) bool {
 	authorization := h.Peek("Authorization")
 	return len(h.Peek("x-api-key")) > 0 || len(authorization) > 0 && !keys.IsBasic(authorization)

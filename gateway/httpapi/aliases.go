@@ -92,7 +92,7 @@ func (s *Server) owner(name string) string {
 	return ""
 }
 
-// aliasDelete takes a name away again.
+// aliasDelete removes a name.
 func (s *Server) aliasDelete(r *request) error {
 	table, err := s.tables.read(context.Background(), state.Aliases)
 	if err != nil {
@@ -111,7 +111,7 @@ func unknownAlias(name string) error {
 	return api.Newf(api.ModelNotFound, "There is no alias '%.200s'.", name).With("alias")
 }
 
-// aliased is the catalogue with the names set at run time, and what it was made of.
+// aliased is the catalogue with the names set at run time, and its sources.
 type aliased struct {
 	cat, of *catalog.Catalog
 	tables  *map[state.Setting]map[string]string

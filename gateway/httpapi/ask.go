@@ -11,7 +11,7 @@ import (
 	"reveille/infra/state"
 )
 
-// askWait bounds a call to a runner that must answer from memory.
+// askWait bounds a call that a runner answers from memory.
 const askWait = 10 * time.Second
 
 // ask calls a runner with GET and waits at most askWait for the first byte of its answer. With a model the call goes to
@@ -20,7 +20,7 @@ func (r *request) ask(call *relay.Call, host *state.HostRecord, path, model stri
 	return r.askFor(call, host, path, model, askWait)
 }
 
-// askFor is ask with a bound of its own on the wait for the first byte, 0 for none.
+// askFor is ask with another limit for the wait, 0 for none.
 func (r *request) askFor(call *relay.Call, host *state.HostRecord, path, model string, firstByte time.Duration) (*relay.Response, error) {
 	return r.s.askRunner(call, host, path, model, r.id, firstByte)
 }
@@ -63,5 +63,5 @@ func (s *Server) askRunner(call *relay.Call, host *state.HostRecord, path, model
 	}
 }
 
-// errNotThere: the runner does not hold the model.
+// errNotThere means that the runner does not hold the model.
 var errNotThere = errors.New("the model is not loaded on the host")

@@ -20,7 +20,7 @@ type attempt struct {
 	inUse       bool     // the endpoint counts one of our requests
 	signedAgain bool     // signed anew after a runner did not accept a signature
 	repeated    bool     // after its engine crashed
-	suspected   *suspect // a constrained request that an engine may have
+	suspected   *suspect // a constrained request that an engine may hold
 
 	req     relay.Request
 	fields  [8]relay.Field
@@ -32,7 +32,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	if x.constrained {
 		x.suspect()
 	}
-	if err := x.barred(); err != nil { // since it began to wait
+	if err := x.barred(); err != nil { // meanwhile
 		return nil, err
 	}
 	x.use()
@@ -120,7 +120,7 @@ func (x *exchange) touch() {
 	}
 }
 
-// leave takes back what use did.
+// leave undoes use.
 func (x *exchange) leave() {
 	if x.inUse {
 		x.inUse = false
@@ -132,8 +132,8 @@ func (x *exchange) leave() {
 // maxErrorBody is how much of a runner's error answer is read.
 const maxErrorBody = 1 << 20
 
-// checkResponse looks at the head of a runner's answer: nil for one to relay, relay.ErrAgain for a refusal, else the error for
-// the client. A runner that refused has shown the request to no engine (infra/rpc).
+// checkResponse checks the head of a runner's answer: nil means relay it, relay.ErrAgain that the runner refused, any other
+// error is for the client. A runner that refuses has not shown the request to an engine (infra/rpc).
 func (x *exchange) checkResponse(resp *relay.Response) error {
 	status := resp.Status()
 	switch {
@@ -157,7 +157,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	return toldError(resp, body, x.endpoint.Host)
 }
 
-// toldError is the error for the client that a runner's answer tells, its engine's or its own.
+// toldError is the client's error for a runner's error answer, its engine's or its own.
 func toldError(resp *relay.Response, body []byte, host string) *api.Error {
 	e := api.NormalizeError(resp.Status(), body, host)
 	if k, ok := api.KindOf(string(resp.Header(rpc.HeaderCode)), resp.Status()); ok {
@@ -166,7 +166,7 @@ func toldError(resp *relay.Response, body []byte, host string) *api.Error {
 	return e
 }
 
-// isPage reports an answer in the form of a web page, as web servers and proxies give; no engine does.
+// isPage reports whether an answer is a web page, as from a web server or proxy; no engine sends one.
 func isPage(resp *relay.Response) bool {
 	media, _, _ := bytes.Cut(resp.ContentType(), []byte(";"))
 	switch strings.ToLower(string(bytes.TrimSpace(media))) {
@@ -180,7 +180,7 @@ func (x *exchange) refusal(resp *relay.Response) error {
 	reason := string(resp.Header(rpc.HeaderRefused))
 	switch {
 	case reason == rpc.RefusedAuth && !x.signedAgain:
-		// The clocks differ, or much later calls overtook this one: try once more, with a new signature.
+		// The clocks differ, or much later calls overtook this one: try once more with a new signature.
 		x.signedAgain, x.hasEndpoint = true, true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
 			x.s.cfg.Signer.Correct(x.endpoint.Host, ms)

@@ -11,8 +11,7 @@ import (
 	"reveille/infra/recipe"
 )
 
-// vet applies the rules for engine bodies to a body that the gateway has written itself, or that goes to an engine's own
-// path.
+// vet applies the rules for engine bodies to a body that the gateway wrote itself, or that goes to an engine's own path.
 func (c *call) vet(spec *bodycheck.Spec) error {
 	var check bodycheck.Check
 	if err := check.Read(spec, c.body); err != nil {
@@ -21,7 +20,7 @@ func (c *call) vet(spec *bodycheck.Spec) error {
 	return c.finishCheck(&check, spec)
 }
 
-// finishCheck ends the check of a body whose members were all seen.
+// finishCheck ends the check of a body after all its members were seen.
 func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 	dropped, err := check.Finish(spec, c.body, c.engine)
 	if err != nil {
@@ -44,8 +43,8 @@ const (
 	longContext = 1 << 20  // tokens, for a model whose context is not known
 )
 
-// fits refuses a text that cannot fit a model's context, or the one that a load for the request asks for. Engines read all of
-// it before they notice, and templates and tokenizers take time that can grow with the square.
+// fits refuses a text that cannot fit into a model's context, or into that of a load that the request asks for. Engines read all
+// of it before they notice, and templates and tokenizers may take time quadratic in its length.
 func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
 	if text <= freeText || m.Type != policy.LLM {
 		return nil
@@ -58,7 +57,7 @@ func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
 	return nil
 }
 
-// engine is what the check of a body needs to know of the model.
+// engine describes the model for the check of a body.
 func (c *call) engine() bodycheck.Model {
 	r := c.s.cfg.Catalog().Recipes[c.model.Recipe]
 	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == recipe.LlamaCpp, Sees: c.model.MMProj != ""}

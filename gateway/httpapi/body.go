@@ -142,7 +142,7 @@ func (s *Server) unknownModel(name string) *api.Error {
 	return api.UnknownModel(name, s.names().Similar(name)...)
 }
 
-// withheld finds a registered model by one of its names and says why it is not served.
+// withheld finds a registered model by one of its names and returns why it is not served.
 func (s *Server) withheld(name string) (id, why string) {
 	if s.cfg.Withheld == nil {
 		return "", ""

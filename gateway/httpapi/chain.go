@@ -17,14 +17,14 @@ import (
 	"reveille/infra/relay"
 )
 
-// request is one request on its way through the chain.
+// request is one request in the chain.
 type request struct {
 	s   *Server
 	ctx *fasthttp.RequestCtx
 	id  string
 	hit api.Hit
 
-	key     keys.Key       // on a gateway without keys one with every right and no account
+	key     keys.Key       // without configured keys, one with every scope and no account
 	account *quota.Account // of its key; nil without keys
 	stream  bool           // it asked for a stream, on a route that has them
 
@@ -52,14 +52,14 @@ func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 	return r
 }
 
-// match finds the route. What it returns holds no bytes of h.
+// match finds the route. The result does not alias h.
 func match(h *fasthttp.RequestHeader) api.Hit {
 	_, path := splitTarget(h.RequestURI())
 	path, _, _ = bytes.Cut(path, []byte("?"))
 	return api.Match(methodOf(h.Method()), string(path))
 }
 
-// methodOf is a method as a string, without a copy for the usual ones.
+// methodOf is a method as a string, without an allocation for the usual ones.
 func methodOf(m []byte) string {
 	switch string(m) {
 	case "POST":
@@ -89,7 +89,7 @@ func (r *request) chain() error {
 	if r.s.cfg.Memory.Step() >= pressure.CloseConns {
 		r.ctx.SetConnectionClose()
 	}
-	smuggled := relay.SmugglingCheck(r.ctx) // closes the connection, whatever the answer will be
+	smuggled := relay.SmugglingCheck(r.ctx) // closes the connection, whatever the answer
 	if r.ctx.IsOptions() && !smuggled {
 		headers, err := r.s.cfg.Browsers.Check(sourceOf(h))
 		if err != nil {
@@ -119,8 +119,8 @@ func (r *request) chain() error {
 	return r.s.handlers[r.hit.Route.Name](r.s, r)
 }
 
-// authorize checks what needs no body: where the request comes from, the key, and that there is such a route. It sets the
-// headers that every answer to a page needs.
+// authorize makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the headers
+// that every answer to a web page needs.
 func (r *request) authorize() error {
 	h := &r.ctx.Request.Header
 	source := sourceOf(h)
@@ -142,8 +142,8 @@ func (r *request) setHeaders(headers []api.Header) {
 	}
 }
 
-// fail answers with an error in the dialect of the path. The log is told its code and cause: a message may quote what
-// a client or an engine wrote.
+// fail answers with an error in the dialect of the path. It logs the code and the cause but not the message, which may quote a
+// client or an engine.
 func (r *request) fail(err error) {
 	e := api.As(err)
 	if e.Kind == api.SlotsPinnedConflict && r.hit.Route.Inference { // of a load with options of its own

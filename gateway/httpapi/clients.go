@@ -14,8 +14,7 @@ type clients struct {
 	byAddr atomic.Pointer[map[string]*relay.Client]
 }
 
-// of returns the client for a runner's address. When it makes one, it closes those for addresses at which the pool has no
-// host any more.
+// of returns the client for a runner's address. When it makes one, it closes those for addresses that no host has any more.
 func (c *clients) of(addr string, pool func() *state.Snapshot) *relay.Client {
 	if cl := c.known(addr); cl != nil {
 		return cl

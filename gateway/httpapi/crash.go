@@ -9,7 +9,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// barred refuses a constrained request of a key whose constrained requests crashed engines.
+// barred returns an error for a constrained request of a key whose constrained requests crashed engines.
 func (x *exchange) barred() error {
 	if !x.constrained {
 		return nil
@@ -17,11 +17,11 @@ func (x *exchange) barred() error {
 	return x.s.crashes.Check(x.account, time.Now())
 }
 
-// crashed handles the death of an engine that had the request and gave no byte of an answer. It returns relay.ErrAgain
-// where the request is to be repeated, else e for the client.
+// crashed handles an engine that died with the request before the first byte of an answer. It returns relay.ErrAgain to repeat
+// the request, otherwise e for the client.
 //
-// What the dead engine did with the request is lost with it, so the request is repeated, once (invariant 23). A
-// constrained request may have been the cause: it is never repeated.
+// The dead engine's work on the request is lost, so the request is repeated, once (invariant 23). A constrained request may have
+// been the cause: it is never repeated.
 func (x *exchange) crashed(e *api.Error) error {
 	if x.constrained {
 		x.s.blame(x.suspected)
@@ -36,7 +36,7 @@ func (x *exchange) crashed(e *api.Error) error {
 	return x.again(e)
 }
 
-// blame notes that an engine crashed with a constrained request. One crash counts once, however often it is noted.
+// blame records that an engine crashed with a constrained request. Each crash counts once, however often it is reported.
 func (s *Server) blame(p *suspect) {
 	if p == nil {
 		return
@@ -47,7 +47,7 @@ func (s *Server) blame(p *suspect) {
 	}
 }
 
-// repeats is asked when a stream broke off before its first event.
+// repeats decides about a stream that broke off before its first event.
 func (x *exchange) repeats(err error) bool {
 	e := x.asError(err)
 	return errors.Is(e, api.EngineCrashed) && errors.Is(x.crashed(e), relay.ErrAgain)

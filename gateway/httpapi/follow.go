@@ -14,8 +14,8 @@ import (
 	"reveille/infra/state"
 )
 
-// logsStream follows the logs of all engines, those that start later included, until the reader leaves. Each line is
-// led by its model.
+// logsStream follows the logs of all engines, including those that start later, until the reader leaves. Each line begins with
+// its model.
 func (s *Server) logsStream(r *request) error {
 	if r.hit.Head {
 		r.send(fasthttp.StatusOK, textPlain, nil)
@@ -23,7 +23,7 @@ func (s *Server) logsStream(r *request) error {
 	}
 	ctx, cancel := context.WithCancel(s.life)
 	watch := s.watcher.Arm(r.ctx.Conn(), cancel)
-	asker := &request{s: s, id: r.id} // the request itself is void when the stream runs
+	asker := &request{s: s, id: r.id} // the request is recycled before the stream runs
 	_, _ = s.freshSnapshot()
 	history := !r.asks("no-history")
 	s.m.answer(r.routeName(), fasthttp.StatusOK)
@@ -39,21 +39,21 @@ func (s *Server) logsStream(r *request) error {
 	return nil
 }
 
-// follower joins the logs of engines into one. run's goroutine owns open and the writer; one goroutine a copy reads.
+// follower merges the logs of engines. run's goroutine owns open and the writer; one goroutine per copy reads.
 type follower struct {
 	asker   *request
-	history bool // begin with what was written before; engines that start later are told from their start
+	history bool // include earlier lines; engines that start later are followed from their start
 	lines   chan []byte
 	ended   chan followed // of a log that broke off
 	work    sync.WaitGroup
-	open    map[state.Copy]int // process ids of the engines that are followed, so that a new engine is followed anew
+	open    map[state.Copy]int // process ids of the followed engines, to notice a new engine
 }
 
 // followed is one engine whose log was followed.
 type followed struct {
 	state.Copy
 	pid  int
-	read bool // some of it came, so that its history is not repeated
+	read bool // some of it was read, so its history is not repeated
 }
 
 // followAgain is the pause before a log that broke off is followed again.
@@ -99,8 +99,7 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer) {
 	}
 }
 
-// join follows the engines that are not followed yet. Of those in known, which broke off, it does not repeat what was
-// read.
+// join follows the engines that are not followed yet. For those in known, which broke off, it does not repeat what was read.
 func (f *follower) join(ctx context.Context, snap *state.Snapshot, known []followed) {
 	for _, m := range everyLoaded(snap) {
 		e := followed{state.Copy{Host: m.Host, Model: m.ID}, m.PID, true}

@@ -10,7 +10,7 @@ import (
 
 const (
 	lookEvery = 2 * time.Millisecond // least time between two reads for listings
-	lookShare = 5                    // a read that took longer is followed by a pause of so many times that, at most lookMost
+	lookShare = 5                    // a slower read is followed by a pause of so many times its duration, at most lookMost
 	lookMost  = 100 * time.Millisecond
 	freshWait = 300 * time.Millisecond // longest a listing waits for the store
 )
@@ -20,13 +20,13 @@ const (
 type reader struct {
 	mu    sync.Mutex // held over a read
 	began time.Time  // of the last read
-	next  time.Time  // earliest begin of another
+	next  time.Time  // earliest start of the next
 	err   error      // of the last read
 }
 
-// freshSnapshot returns the pool for a listing. Where the store answers, it was read after the listing was requested, so that a
-// client sees the effects of its own calls; otherwise it is the mirror's copy, with the error. Listings requested during a
-// read share the next one.
+// freshSnapshot returns a snapshot for a listing. If the store answers, it was read after the listing was requested, so that a
+// client sees the effects of its own calls; otherwise it is the mirror's copy, with the error. Listings requested during a read
+// share the next one.
 func (s *Server) freshSnapshot() (*state.Snapshot, error) {
 	asked := time.Now()
 	s.reader.mu.Lock()
@@ -42,7 +42,7 @@ func (s *Server) freshSnapshot() (*state.Snapshot, error) {
 	return snap, err
 }
 
-// refreshSnapshot reads the pool anew: what the caller has just changed is in it.
+// refreshSnapshot reads a new snapshot, which includes the caller's changes.
 func (s *Server) refreshSnapshot(ctx context.Context) (*state.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, freshWait)
 	defer cancel()
@@ -53,7 +53,7 @@ func (s *Server) refreshSnapshot(ctx context.Context) (*state.Snapshot, error) {
 	return snap, nil
 }
 
-// stateOf is a model's state in the pool under the name that the API uses.
+// stateOf is a model's state in the pool by the API's name for it.
 func (s *Server) stateOf(model string) string {
 	state := "unloaded"
 	for _, h := range s.cfg.Mirror.Snapshot().Hosts {

@@ -85,7 +85,7 @@ var handlers = map[string]handler{
 	"ollama_pull":    (*Server).ollamaPull,
 	"ollama_delete":  (*Server).ollamaDelete,
 
-	// Those of Ollama that mean nothing here.
+	// Routes of Ollama without a meaning here.
 	"ollama_create": notServed,
 	"ollama_copy":   notServed,
 	"ollama_push":   notServed,

@@ -76,14 +76,14 @@ type runnerInfo struct {
 	// Found lists the devices that the host's runner found, and what it did not find. Absent for a host that has not
 	// registered.
 	Found           *devices.Found `json:"found,omitempty"`
-	PowerOffPending bool           `json:"power_off_pending,omitempty"` // it sleeps, and its machine is not known to be off
+	PowerOffPending bool           `json:"power_off_pending,omitempty"` // asleep, but its machine may still be on
 }
 
-// maxFound is more than a runner writes of its devices, in bytes.
+// maxFound bounds a runner's description of its devices, in bytes.
 const maxFound = 64 << 10
 
-// health tells what is loaded, what is being loaded, and what could be. It answers from the mirror while the pool's
-// state is away.
+// health reports what is loaded, what is being loaded, and what could be. While the pool's state is away, it answers from the
+// mirror.
 func (s *Server) health(r *request) error {
 	snap, _ := s.freshSnapshot() // its absence shows in /ready
 	cat := s.cfg.Catalog()
@@ -143,7 +143,7 @@ func (s *Server) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *stat
 		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.isPinned(cat, m), Streaming: s.uses.streaming(m.ID), PID: m.PID,
 		Runner: h.Name, LoadMS: m.LoadMS,
 	}
-	// What a runner counted at its last beat may hold requests of ours that ended since.
+	// A runner's count from its last beat may include requests of ours that have ended since.
 	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)
 	if out.Options == nil {
 		out.Options = json.RawMessage("{}")
@@ -160,7 +160,7 @@ func (s *Server) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *stat
 
 func seconds(ms int64) float64 { return float64(ms) / 1000 }
 
-// isPinned is what the load of the copy said, else a management call, else the catalogue, else what the runner wrote.
+// isPinned follows the copy's load, else a management call, else the catalogue, else the runner's record.
 func (s *Server) isPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 	if m.LoadPin {
 		return m.Pinned
@@ -189,8 +189,8 @@ func (s *Server) pinnedBy(m *catalog.Model) string {
 	return ""
 }
 
-// idleTime is how long a model may be without use before the warmer unloads it, under 0 for ever: by the catalogue's warm
-// list, keep_alive, the catalogue's idle times, or the warmer's own.
+// idleTime is how long a model may be unused before the warmer unloads it, below 0 for ever: by the catalogue's warm list,
+// keep_alive, the catalogue's idle times, or the warmer's default.
 func (s *Server) idleTime(cat *catalog.Catalog, id string) (d time.Duration, known bool) {
 	if keptWarm(cat, id) {
 		return -1, true
@@ -208,7 +208,7 @@ func keptWarm(cat *catalog.Catalog, id string) bool {
 	return slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) })
 }
 
-// configuredIdle is idleTime without what keep_alive set.
+// configuredIdle is idleTime without keep_alive.
 func (s *Server) configuredIdle(cat *catalog.Catalog, id string) (d time.Duration, known bool) {
 	if keptWarm(cat, id) {
 		return -1, true
@@ -224,7 +224,7 @@ func (s *Server) configuredIdle(cat *catalog.Catalog, id string) (d time.Duratio
 	return 0, false
 }
 
-// maxModels is the slots of each type: the largest of the hosts' limits, 1 while no host has told its own.
+// maxModels is the slots of each type: the largest of the hosts' limits, 1 while no host has reported one.
 func maxModels(snap *state.Snapshot) map[string]int {
 	limits := []policy.Limits{}
 	for _, h := range snap.Hosts {
@@ -292,7 +292,7 @@ func (s *Server) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingMo
 	return out
 }
 
-// ticketState is a load's state under the name that the API uses.
+// ticketState is a load's state by the API's name for it.
 func ticketState(h *state.HostRecord, t state.TicketRecord) string {
 	switch {
 	case h.State == policy.Asleep, h.State == policy.Waking:
@@ -305,7 +305,7 @@ func ticketState(h *state.HostRecord, t state.TicketRecord) string {
 	return "loading"
 }
 
-// runnersOf lists the pool's hosts by name, those that never registered included.
+// runnersOf lists the pool's hosts by name, including those that never registered.
 func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
 	found := map[string]runnerInfo{}
 	for _, h := range cat.Hosts {

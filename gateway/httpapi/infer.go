@@ -20,7 +20,7 @@ import (
 type exchange struct {
 	*call
 	path   []byte                                 // at the engine
-	raw    bool                                   // method, headers and answer are passed through unchanged
+	raw    bool                                   // pass method, headers and answer through unchanged
 	answer func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
 	into   *completion.Stream                     // turns a stream into another dialect's; nil relays it
 	after  func()                                 // called after a complete answer; nil: nothing
@@ -55,7 +55,7 @@ func infer(path string) handler {
 	}
 }
 
-// prepare turns the body into the one that the engine gets: with the model's canonical name.
+// prepare puts the model's canonical name into the body, as the engine gets it.
 func (c *call) prepare() error {
 	if c.hit.Route.Body != api.BodyJSON {
 		return nil
@@ -126,7 +126,7 @@ func (x *exchange) start() (err error) {
 	return e
 }
 
-// limited sets the headers of an answer that refuses a request because of a limit of its key.
+// limited sets the headers of a refusal because of a limit of the key.
 func (c *call) limited(err error) error {
 	h := &c.ctx.Response.Header
 	h.Set(api.HeaderModel, c.model.ID)
@@ -134,13 +134,13 @@ func (c *call) limited(err error) error {
 	return err
 }
 
-// clientGone reports whether an error is the client's own leaving.
+// clientGone reports whether an error means that the client left.
 func clientGone(err error) bool {
 	return errors.Is(err, relay.ErrGone) || errors.Is(err, scheduling.ErrLeft)
 }
 
-// reach runs attempts until there is an answer, which it sets on the response, or until a stream must be committed without
-// one, which it returns.
+// reach makes attempts until there is an answer, which it sets on the response, or until a stream has to be committed without
+// one; it returns that stream.
 func (x *exchange) reach() (*relay.Stream, error) {
 	commit := time.Time{}
 	if x.stream {
@@ -211,7 +211,7 @@ var relayed = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
 // left is called by the watcher when the client went away.
 func (x *exchange) left() { x.abandon(relay.ErrGone) }
 
-// abandon ends the exchange from outside, whatever it waits for.
+// abandon ends the exchange from another goroutine, whatever it waits for.
 func (x *exchange) abandon(cause error) {
 	x.link.Cancel(cause)
 	if w := x.waiter.Load(); w != nil {
@@ -268,7 +268,7 @@ func (x *exchange) finishTap(err error) {
 	x.tap.release()
 }
 
-// asError turns an error of the exchange into the one that the client gets.
+// asError maps an error of the exchange to the client's error.
 func (x *exchange) asError(err error) *api.Error {
 	var e *api.Error
 	var told *relay.EventError

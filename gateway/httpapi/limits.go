@@ -13,8 +13,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// received leaves a large body unread when the request is refused by its head alone, so that the refusal does not wait for
-// the body. From a client that sent Expect: 100-continue, nothing is read before expected.
+// received leaves a large body unread if the head alone gets the request refused, so that the refusal does not wait for the body.
+// From a client that sent Expect: 100-continue it reads nothing before expected.
 func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); n > 0 && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)
@@ -30,8 +30,8 @@ func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) 
 	return c
 }
 
-// expected answers a client that asks before it sends its body (Expect: 100-continue): what the headers alone rule out is
-// refused before the body is sent.
+// expected answers a client that asks before it sends its body (Expect: 100-continue), and refuses what the headers alone rule
+// out.
 func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	r := s.newRequest(ctx)
 	err := r.authorize()
@@ -45,7 +45,7 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	return ctx.Response.StatusCode()
 }
 
-// bodyError turns an error of the intake into the one that the client gets.
+// bodyError maps an error of the intake to the client's error.
 func (r *request) bodyError(err error) error {
 	switch {
 	case err == nil:
@@ -61,8 +61,8 @@ func (r *request) bodyError(err error) error {
 	return api.New(api.InvalidRequest, "The request's body ended early or is not well formed.").WithCause(err)
 }
 
-// unreadable answers a request whose head could not be read: too large, broken, or too slow. The connection ends with the
-// answer; what the client still sends is read for a while, so that the answer reaches it.
+// unreadable answers a request whose head could not be read: too large, broken, or too slow. The connection ends with the answer;
+// the gateway keeps reading for a while, so that the answer reaches the client.
 func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
 	relay.Linger(ctx.Conn())
@@ -83,7 +83,7 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.SetConnectionClose()
 }
 
-// readBody reads the body of a request that may use its route, if the route takes one.
+// readBody reads the body of an authorised request, if its route takes one.
 func (r *request) readBody() (err error) {
 	if r.hit.Route.Body == api.BodyNone {
 		r.s.intake.Finish(r.ctx)
@@ -93,11 +93,11 @@ func (r *request) readBody() (err error) {
 	return r.bodyError(err)
 }
 
-// maxManagementBody bounds the bodies of routes that run no model. They are decoded whole, which takes several times their
-// bytes.
+// maxManagementBody bounds the bodies of routes that run no model. They are decoded as a whole, which takes several times their
+// size.
 const maxManagementBody = 1 << 20
 
-// maxBody is a route's own bound of bodies, 0 for none but the gateway's.
+// maxBody is a route's own limit for bodies, 0 for just the gateway's.
 func maxBody(route *api.Route) int {
 	if route == nil || route.Inference {
 		return 0
@@ -105,13 +105,13 @@ func maxBody(route *api.Route) int {
 	return maxManagementBody
 }
 
-// dropBody gives the body's memory back; its bytes are void then. It may be called more than once.
+// dropBody frees the body's memory; its bytes are invalid after it. It may be called more than once.
 func (r *request) dropBody() {
 	r.taken.Drop()
 	r.keepBody = false
 }
 
-// tooManyConns is what a connection over the limit is told.
+// tooManyConns is the answer to a connection over the limit.
 func tooManyConns() []byte {
 	e := api.New(api.Overloaded, "Too many connections are open.")
 	body := api.OpenAI.Body(e, "")

@@ -15,7 +15,7 @@ import (
 	"reveille/infra/state"
 )
 
-// modelItem is a model as listings tell it.
+// modelItem is a model in a listing.
 type modelItem struct {
 	ID         string         `json:"id"`
 	Object     string         `json:"object"`
@@ -89,11 +89,11 @@ func (r *request) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
 	return out
 }
 
-// servable reports whether a model can be asked for: its weights are there, or are fetched for its first request.
+// servable reports whether a model can be requested: its weights are present, or its first request fetches them.
 func servable(m *catalog.Model, there bool) bool { return there || remote(m) }
 
-// contextOf is the longest sequence that a model takes, and that it was trained for, in tokens; 0 unknown. The first is
-// told by the plan of a loaded copy, else by the options; the second by the plan or the model's file.
+// contextOf is the longest sequence that a model takes, and the one that it was trained for, in tokens; 0 unknown. The first
+// comes from the plan of a loaded copy, else from the options; the second from the plan or the model's file.
 func (s *Server) contextOf(m *catalog.Model, w weights, o recipe.Options) (now, most int64) {
 	now = contextAsked(o)
 	most = w.context
@@ -108,13 +108,13 @@ func (s *Server) contextOf(m *catalog.Model, w weights, o recipe.Options) (now, 
 	return now, max(now, most)
 }
 
-// contextAsked is the context that options ask for, in tokens; 0 where they leave it open.
+// contextAsked is the context that options set, in tokens; 0 if they leave it open.
 func contextAsked(o recipe.Options) int64 {
 	n, _ := o["ctx_size"].(int64)
 	return max(n, 0)
 }
 
-// planContext is what a runner's plan of a load tells of a model's context, in tokens; 0 unknown.
+// planContext is the part of a runner's plan about a model's context, in tokens; 0 unknown.
 type planContext struct {
 	Longest   int64 `json:"longest"`   // sequence that the loaded copy takes
 	Positions int64 `json:"positions"` // that the model was trained for
@@ -129,13 +129,13 @@ func planOf(rec *state.ModelRecord) planContext {
 	return p
 }
 
-// remote reports whether a model's weights lie elsewhere: its first request has them fetched.
+// remote reports whether a model's weights are stored elsewhere, so that its first request fetches them.
 func remote(m *catalog.Model) bool {
 	return catalog.ParseCheckpoint(m.Checkpoint).Scheme != catalog.SchemePath
 }
 
-// weights is what this gateway knows of a model's files. They lie on the hosts; a gateway sees them only where it runs
-// on the same machine.
+// weights is what this gateway knows of a model's files. They are on the hosts; a gateway sees them only if it runs on the same
+// machine.
 type weights struct {
 	there   bool
 	folder  bool // they are files in a folder
@@ -175,8 +175,7 @@ func (s *Server) weightsOf(cat *catalog.Catalog, m *catalog.Model) weights {
 	return w
 }
 
-// elsewhere reports whether a model whose weights are a path may run on a machine other than this one, which is then
-// taken to have them.
+// elsewhere reports whether a model whose weights are a path may run on another machine. Its weights then count as present.
 func elsewhere(cat *catalog.Catalog, m *catalog.Model) bool {
 	if remote(m) {
 		return false

@@ -77,7 +77,7 @@ func (s *Server) load(r *request) error {
 	}
 	s.uses.note(endpoint.Host, q.model.ID)
 	answer.Status, answer.Message = "success", "Loaded model: "+q.model.ID
-	snap, _ := s.refreshSnapshot(ctx) // so that a listing that follows is exact; the load is done whatever comes of it
+	snap, _ := s.refreshSnapshot(ctx) // so that a later listing is exact; an error does not undo the load
 	if h := snap.Hosts[endpoint.Host]; h != nil && h.Models[q.model.ID] != nil {
 		m := h.Models[q.model.ID]
 		answer.Checkpoint, answer.Recipe = cmp.Or(m.Checkpoint, answer.Checkpoint), cmp.Or(m.Recipe, answer.Recipe)
@@ -86,7 +86,7 @@ func (s *Server) load(r *request) error {
 	return r.reply(fasthttp.StatusOK, answer)
 }
 
-// keep saves what is to outlive the load, once the load has succeeded.
+// keep saves what outlives the load, once the load has succeeded.
 func (r *request) keep(q *loadRequest) error {
 	if !q.save {
 		return nil
@@ -144,14 +144,14 @@ func (r *request) loadRequest() (*loadRequest, error) {
 	if q.pinned, err = flagOf(m, "pinned"); err != nil {
 		return nil, err
 	}
-	delete(m, "pinned") // those that a recipe could take for options of its own
+	delete(m, "pinned") // a recipe could take these for its own options
 	delete(m, "merge_args")
 	q.options, err = r.s.optionsOf(q.model, m)
 	return q, err
 }
 
-// optionsOf finds the load options among the members of a body and checks them by the model's recipe. Members that no
-// recipe knows are passed over, as in every request; a null for another recipe's option asks for nothing.
+// optionsOf finds the load options among the members of a body and checks them against the model's recipe. It ignores members
+// that no recipe knows, as in every request, and a null for another recipe's option.
 func (s *Server) optionsOf(m *catalog.Model, body map[string]json.RawMessage) (recipe.Options, error) {
 	cat := s.cfg.Catalog()
 	rc, there := cat.Recipes[m.Recipe]
@@ -195,7 +195,7 @@ func isOption(cat *catalog.Catalog, name string) bool {
 	return false
 }
 
-// optionError is the first of ParseOptions' complaints as the client gets it.
+// optionError turns the first of ParseOptions' complaints into the client's error.
 func optionError(err error, own map[string]recipe.OptionSpec) *api.Error {
 	var oe *recipe.OptionError
 	if !errors.As(err, &oe) {

@@ -48,7 +48,7 @@ func (r *request) ollamaCall() (*ollamaCall, error) {
 	return o, err
 }
 
-// ollamaChat serves /api/chat: a chat of an engine, told in lines. Without messages it loads the model, or unloads it.
+// ollamaChat serves /api/chat: an engine's chat, streamed as lines. Without messages it loads or unloads the model.
 func (s *Server) ollamaChat(r *request) error {
 	o, err := r.ollamaCall()
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Server) ollamaGenerate(r *request) error {
 	return o.serve(path, true)
 }
 
-// form is what the answer is told in. x is the exchange that brings it, nil for none.
+// form is the format of the answer. x is the exchange that brings it, nil for none.
 func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
 	name := o.asked
 	if name == "" {
@@ -243,7 +243,7 @@ func (o *ollamaCall) sendLine(object []byte) {
 	o.send(fasthttp.StatusOK, contentType, object)
 }
 
-// queueLimit bounds the queueing of a load, which waits for the pool's state alone.
+// queueLimit bounds the queueing of a load, which waits only for the pool's state.
 const queueLimit = 10 * time.Second
 
 // loadSized returns a function that queues the load of an unloaded model with the context size that the request asks for,
@@ -264,8 +264,8 @@ func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 	}, nil
 }
 
-// sized are the load options of the request's context size, nil for none or where the model's recipe has no such option.
-// The size applies to all users of the model, so a key without manage gets the model as it is configured.
+// sized returns the load options for the request's context size, nil for none or if the model's recipe has no such option. The
+// size applies to all users of the model, so a key without manage gets the model as configured.
 func (o *ollamaCall) sized() (json.RawMessage, error) {
 	const name = "ctx_size"
 	if o.context == 0 {
@@ -281,10 +281,10 @@ func (o *ollamaCall) sized() (json.RawMessage, error) {
 	return json.RawMessage(options.Canonical()), nil
 }
 
-// keepLimit bounds what follows an answer because of its keep_alive.
+// keepLimit bounds the work after an answer for its keep_alive.
 const keepLimit = time.Minute
 
-// after returns what keep_alive requires once the answer is complete; no client waits for it. nil is nothing.
+// after returns the work that keep_alive requires once the answer is complete, nil for none. No client waits for it.
 func (o *ollamaCall) after() func() {
 	if !o.keeping {
 		return nil
@@ -310,7 +310,7 @@ func (o *ollamaCall) after() func() {
 	}
 }
 
-// keepAlive unloads a model, or sets how long it may be without use, below 0 for ever.
+// keepAlive unloads a model, or sets how long it may be unused, below 0 for ever.
 func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) error {
 	if d == 0 {
 		return s.ensureGone(ctx, model)

@@ -17,12 +17,12 @@ type optionsAnswer struct {
 	Name      string         `json:"model_name"`
 	Recipe    string         `json:"recipe"`
 	Saved     recipe.Options `json:"saved"`
-	Effective recipe.Options `json:"effective"` // those in force while it is loaded, else those of the next load
-	Defaults  recipe.Options `json:"defaults"`  // what counts without saved ones; a host's flags are not known here
+	Effective recipe.Options `json:"effective"` // of the loaded model, else of the next load
+	Defaults  recipe.Options `json:"defaults"`  // without the saved ones; a host's flags are not known here
 	Context   *int64         `json:"resolved_ctx_size"`
 }
 
-// saved are the options stored for a model, empty for none.
+// saved returns the options stored for a model, empty for none.
 func (s *Server) saved(id string) recipe.Options {
 	o := recipe.Options{}
 	if text := s.tables.of(state.SavedOptions)[id]; text != "" && json.Unmarshal([]byte(text), &o) != nil {
@@ -31,7 +31,7 @@ func (s *Server) saved(id string) recipe.Options {
 	return o
 }
 
-// effective are the options of a model that count now.
+// effective returns a model's options in force.
 func (s *Server) effective(cat *catalog.Catalog, m *catalog.Model) recipe.Options {
 	if copies := s.cfg.Mirror.Snapshot().Copies(m.ID); len(copies) > 0 && len(copies[0].Options) > 0 {
 		var o recipe.Options
@@ -59,7 +59,7 @@ func (r *request) replyOptions(m *catalog.Model) error {
 	return r.reply(fasthttp.StatusOK, out)
 }
 
-// optionsGet tells a model's options.
+// optionsGet returns a model's options.
 func (s *Server) optionsGet(r *request) error {
 	m, err := s.modelNamed(r.hit.ID)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Server) optionsGet(r *request) error {
 	return r.replyOptions(m)
 }
 
-// optionsSet saves options for a model's next loads. Those it does not name stay; null removes one.
+// optionsSet saves options for a model's next loads. Others stay; null removes one.
 func (s *Server) optionsSet(r *request) error {
 	if _, err := r.fields(); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (s *Server) optionsSet(r *request) error {
 	return r.saveOptions(m, next)
 }
 
-// optionsDelete forgets a model's saved options.
+// optionsDelete deletes a model's saved options.
 func (s *Server) optionsDelete(r *request) error {
 	m, err := s.modelNamed(r.hit.ID)
 	if err != nil {

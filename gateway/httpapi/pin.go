@@ -17,8 +17,8 @@ type pinAnswer struct {
 	Pinned  bool   `json:"pinned"`
 }
 
-// pin keeps a model from being evicted, or undoes that, whatever the catalogue says, until another call. It also overrides
-// the pin that a load set, which otherwise lasts until that copy is unloaded.
+// pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load, which otherwise
+// lasts until that copy is unloaded.
 func (s *Server) pin(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -46,11 +46,11 @@ func (s *Server) pin(r *request) error {
 	return r.reply(fasthttp.StatusOK, pinAnswer{"success", message, model.ID, *pinned})
 }
 
-// pinWait bounds the wait for the runners to take a pin over.
+// pinWait bounds the wait for the runners to apply a pin.
 const pinWait = time.Second
 
-// setPin pins or unpins a model and waits until the runners that hold it, which decide by the pin, have confirmed: a load
-// that follows is decided by the new pin.
+// setPin pins or unpins a model and waits until the runners that hold it have confirmed, so that the new pin applies to the next
+// load.
 func (s *Server) setPin(model string, pinned bool) error {
 	if err := s.tables.set(context.Background(), state.Pins, model, state.PinValue(pinned)); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (s *Server) setPin(model string, pinned bool) error {
 		select {
 		case <-changed:
 		case <-due.C:
-			return nil // a runner that is away hears of it when it is back
+			return nil // a runner that is away applies it when it is back
 		}
 	}
 }

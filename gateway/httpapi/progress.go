@@ -11,8 +11,8 @@ import (
 	"reveille/infra/state"
 )
 
-// statusAnswer is the answer of GET /models/{id}/status. What is not known, or does not apply, is null. For a load in
-// progress it has the same data as the comments of a stream that waits for it.
+// statusAnswer is the answer of GET /models/{id}/status. Values that are unknown or do not apply are null. For a load in progress
+// it has the same data as the comments of a stream that waits for it.
 type statusAnswer struct {
 	Model      string   `json:"model"`
 	State      string   `json:"state"`
@@ -33,7 +33,7 @@ func (s *Server) modelStatus(r *request) error {
 	snap, _ := s.freshSnapshot()
 	out := statusAnswer{Model: m.ID, State: s.stateOf(m.ID), Host: known(holder(snap, m.ID))}
 	if out.State != "loaded" {
-		if st, underway := s.cfg.Gate.StageOf(m.ID); underway {
+		if st, loading := s.cfg.Gate.StageOf(m.ID); loading {
 			waited := st.Waited.Truncate(time.Millisecond).Seconds()
 			out.State, out.Host, out.Waited = st.State, known(st.Host), &waited
 			out.Position, out.ETA = known(st.Position), known(api.Seconds(st.ETA))
@@ -46,7 +46,7 @@ func (s *Server) modelStatus(r *request) error {
 	return r.reply(fasthttp.StatusOK, out)
 }
 
-// known is nil for a zero value, which stands for what nobody knows.
+// known returns nil for a zero value, which means unknown.
 func known[T comparable](v T) *T {
 	var unknown T
 	if v == unknown {
@@ -55,7 +55,7 @@ func known[T comparable](v T) *T {
 	return &v
 }
 
-// holder is the host that holds a model, one that serves it first; "" for none.
+// holder is the host that holds a model, preferably one that serves it; "" for none.
 func holder(snap *state.Snapshot, model string) string {
 	if copies := snap.Copies(model); len(copies) > 0 {
 		return copies[0].Host

@@ -90,16 +90,16 @@ func (r *request) pull(m *catalog.Model, streams bool, form pullForm) error {
 	return nil
 }
 
-// pullForm is the format in which a pull is reported: in the events of the management routes, or in the lines of the Ollama
-// dialect. What a stream holds is appended to b. A form serves one pull and is not for concurrent use.
+// pullForm is the format of a pull's messages: the events of the management routes, or the lines of the Ollama dialect. Methods
+// append messages to b. A form serves one pull and is not safe for concurrent use.
 type pullForm interface {
 	media() string                              // of a stream
-	begun(b []byte) []byte                      // before all else
-	further(b []byte, done, total int64) []byte // bytes that are there, of a total that may be unknown: 0
-	unchanged(b []byte) []byte                  // there is nothing new, and the line is to be kept alive
-	failed(b []byte, err error) []byte          // the last word
-	done(b []byte) []byte                       // the last word
-	answer() any                                // to a call that wants no stream
+	begun(b []byte) []byte                      // first message
+	further(b []byte, done, total int64) []byte // progress in bytes; total is 0 if unknown
+	unchanged(b []byte) []byte                  // keepalive without progress
+	failed(b []byte, err error) []byte          // last message
+	done(b []byte) []byte                       // last message
+	answer() any                                // of a call without a stream
 }
 
 // pullEvents is the form of the management routes.
@@ -164,8 +164,7 @@ func (s *Server) deleteModel(r *request) error {
 	return r.reply(fasthttp.StatusOK, doneAnswer{"success", "Deleted model: " + m.ID})
 }
 
-// remove unloads a model, and forgets it if it was registered. Files that the operator's catalogue names are the
-// operator's: they stay.
+// remove unloads a model, and deletes its registration if it has one. It leaves the files of the operator's catalogue alone.
 func (r *request) remove(m *catalog.Model) error {
 	ctx, stop := r.clientContext()
 	defer stop()
@@ -178,7 +177,7 @@ func (r *request) remove(m *catalog.Model) error {
 	return nil
 }
 
-// forget takes a registered model out of the catalogue.
+// forget removes a registered model from the catalogue.
 func (s *Server) forget(id string) error {
 	if err := s.cfg.Store.Set(context.Background(), state.Registered, id, ""); err != nil {
 		return storeError(err)

@@ -35,7 +35,7 @@ func (r *request) streamPull(m *catalog.Model, form pullForm) error {
 	p.watch = r.s.watcher.Arm(r.ctx.Conn(), func() { cancel(relay.ErrGone) })
 	go func() {
 		err := r.s.cfg.Gate.Pull(ctx, m.ID)
-		for errors.Is(err, api.ModelLoading) && ctx.Err() == nil { // the wait is over, the pull is not
+		for errors.Is(err, api.ModelLoading) && ctx.Err() == nil { // the wait timed out, the pull goes on
 			err = r.s.cfg.Gate.Pull(ctx, m.ID)
 		}
 		p.done <- err
@@ -60,12 +60,12 @@ type pulling struct {
 	cancel context.CancelCauseFunc
 
 	buf         []byte
-	told        time.Time // when something was last told
-	last, total int64     // bytes that were told
+	told        time.Time // time of the last message
+	last, total int64     // bytes in the last message
 	over        bool
 }
 
-// Read gives out what there is to tell, and waits for it.
+// Read returns the next message, and waits for it.
 func (p *pulling) Read(b []byte) (int, error) {
 	for len(p.buf) == 0 {
 		if p.over {
@@ -84,7 +84,7 @@ func (p *pulling) Read(b []byte) (int, error) {
 }
 
 func (p *pulling) progress() {
-	if st, underway := p.r.s.cfg.Gate.StageOf(p.model.ID); underway && st.BytesTotal > 0 && st.BytesDone != p.last {
+	if st, loading := p.r.s.cfg.Gate.StageOf(p.model.ID); loading && st.BytesTotal > 0 && st.BytesDone != p.last {
 		p.last, p.total = st.BytesDone, st.BytesTotal
 		p.buf, p.told = p.form.further(p.buf, p.last, p.total), time.Now()
 	} else if time.Since(p.told) >= p.r.s.cfg.Keepalive {
@@ -95,7 +95,7 @@ func (p *pulling) progress() {
 func (p *pulling) end(err error) {
 	p.over = true
 	switch {
-	case errors.Is(err, relay.ErrGone): // nobody is there to be told
+	case errors.Is(err, relay.ErrGone): // the client is gone
 	case err != nil:
 		p.buf = p.form.failed(p.buf, err)
 	default:

@@ -60,7 +60,7 @@ func (s *Server) register(r *request) error {
 	return r.reply(fasthttp.StatusOK, registerAnswer{"success", name.String(), m.ID, r.item(cat, m)})
 }
 
-// admit checks a registration, keeps it, and puts it in force.
+// admit checks a registration, stores it, and applies it.
 func (s *Server) admit(name string, reg registration) (*catalog.Model, error) {
 	if s.cfg.Overlay == nil {
 		return nil, api.New(api.NotSupported, "Models cannot be registered at this gateway.")
@@ -118,8 +118,8 @@ func (s *Server) admit(name string, reg registration) (*catalog.Model, error) {
 	return out, nil
 }
 
-// pickBackend selects the recipe's backend for a model whose registration says nothing of devices, where no host has
-// those that the recipe asks for: the first backend, by name, that some host can run.
+// pickBackend selects a backend for a model whose registration names no devices if no host has the recipe's: the first backend by
+// name that some host can run.
 func (s *Server) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
 	rc, known := cat.Recipes[m.Recipe]
 	if !known || m.Devices != 0 || rc.BackendOption == "" || m.Options[rc.BackendOption] != nil {
@@ -158,7 +158,7 @@ func (s *Server) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
 	return nil
 }
 
-// refusedEntry is the first of the catalogue's complaints about an entry.
+// refusedEntry is the catalogue's first problem with an entry.
 func refusedEntry(err error) *api.Error {
 	var problems catalog.Problems
 	if errors.As(err, &problems) && len(problems) > 0 {

@@ -23,7 +23,7 @@ func (r *request) reply(status int, v any) error {
 	return nil
 }
 
-// send answers with a body that is at hand as a whole.
+// send answers with a complete body.
 func (r *request) send(status int, contentType string, body []byte) {
 	r.s.m.answer(r.routeName(), status)
 	r.ctx.SetStatusCode(status)
@@ -34,8 +34,8 @@ func (r *request) send(status int, contentType string, body []byte) {
 // textPlain is the media type of answers for people.
 const textPlain = "text/plain; charset=utf-8"
 
-// fields checks a JSON body and the fields that the route table names. A body that may be absent counts as {}. The
-// values are in the order of the route's keys, behind them those of more.
+// fields checks a JSON body and the fields that the route table names. An optional body that is absent counts as {}. The values
+// are in the order of the route's keys, followed by those of more.
 func (r *request) fields(more ...string) ([]jsonscan.Value, error) {
 	route, body := r.hit.Route, r.body()
 	keys := append(append(make([]string, 0, len(route.Keys())+len(more)), route.Keys()...), more...)
@@ -49,7 +49,7 @@ func (r *request) fields(more ...string) ([]jsonscan.Value, error) {
 	return values, nil
 }
 
-// body is the request's JSON body, {} for an absent one that may be absent.
+// body is the request's JSON body, {} for an optional one that is absent.
 func (r *request) body() []byte {
 	body := r.ctx.PostBody()
 	if r.hit.Route.Body == api.BodyOptional && len(bytes.TrimSpace(body)) == 0 {
@@ -119,8 +119,8 @@ func (s *Server) modelNamed(name string) (*catalog.Model, error) {
 	return s.resolve(name, &api.Route{})
 }
 
-// clientContext is a context that ends when the client leaves, with relay.ErrGone as its cause. The stop must be called
-// before the handler returns.
+// clientContext is a context that ends when the client leaves, with relay.ErrGone as its cause. Call stop before the handler
+// returns.
 func (r *request) clientContext() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	watch := r.s.watcher.Arm(r.ctx.Conn(), func() { cancel(relay.ErrGone) })
@@ -130,7 +130,7 @@ func (r *request) clientContext() (ctx context.Context, stop func()) {
 	}
 }
 
-// left deals with an error of a client's own leaving: nobody reads the answer. It reports whether err was that.
+// left reports whether err means that the client left, and handles it: nobody reads the answer.
 func (r *request) left(err error) bool {
 	if !errors.Is(err, relay.ErrGone) {
 		return false
@@ -144,7 +144,7 @@ func (r *request) left(err error) bool {
 // statusGone is logged and counted for clients that left; no client sees it.
 const statusGone = 499
 
-// storeError is what a client is told when the pool's state could not be read or written.
+// storeError is the client's error when the pool's state could not be read or written.
 func storeError(err error) error {
 	if errors.Is(err, state.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		return api.New(api.StateUnavailable, "The pool's state is not available at the moment; try again.").WithCause(err)
@@ -155,7 +155,7 @@ func storeError(err error) error {
 // query is a parameter of the request's query.
 func (r *request) query(name string) string { return string(r.ctx.QueryArgs().Peek(name)) }
 
-// asks reports whether a parameter of the query is set, "false" and "0" not counting.
+// asks reports whether a query parameter is set to anything but "false" and "0".
 func (r *request) asks(name string) bool {
 	if !r.ctx.QueryArgs().Has(name) {
 		return false

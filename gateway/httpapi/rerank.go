@@ -39,7 +39,7 @@ func (d *document) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(text.Raw, &d.text)
 }
 
-// rerankRequest is the part of a rerank request that the gateway itself carries out.
+// rerankRequest is the part of a rerank request that the gateway handles.
 type rerankRequest struct {
 	texts  []string
 	topN   float64 // 0: all
@@ -178,7 +178,7 @@ func (x *exchange) sendRerank(resp *relay.Response, q rerankRequest) error {
 		out.Results = out.Results[:int(q.topN)]
 	}
 	for i := range out.Results {
-		out.Results[i].Document = nil // an engine's own
+		out.Results[i].Document = nil // the engine's own
 		if q.giving {
 			out.Results[i].Document = &documentText{q.texts[out.Results[i].Index]}
 		}

@@ -15,8 +15,8 @@ import (
 	"reveille/infra/state"
 )
 
-// runtimeSettings are the settings that may be changed at run time, each with the check of its value. They are kept in
-// the pool's table of run-time settings, one entry each, as JSON.
+// runtimeSettings are the settings that can be changed at run time, with the checks of their values. The pool's table of
+// run-time settings holds them as JSON.
 var runtimeSettings = map[string]func(json.RawMessage) string{
 	"max_loaded_models": checkLimits,
 	"ctx_size":          checkContext,
@@ -26,7 +26,7 @@ var runtimeSettings = map[string]func(json.RawMessage) string{
 	"flm":               checkBackend,
 }
 
-// checkLimits wants a limit for all types, or an object of limits by type.
+// checkLimits checks for a limit for all types, or an object of limits by type.
 func checkLimits(raw json.RawMessage) string {
 	var n int
 	if json.Unmarshal(raw, &n) == nil {
@@ -54,7 +54,7 @@ func checkLimit(n int) string {
 	return ""
 }
 
-// checkContext wants what llamacpp takes, whose range is the widest. Recipes with a narrower one leave out what they refuse.
+// checkContext checks ctx_size by llamacpp's range, which is the widest. Recipes with a narrower range ignore values outside it.
 func checkContext(raw json.RawMessage) string {
 	var n int64
 	if json.Unmarshal(raw, &n) != nil {
@@ -68,7 +68,7 @@ func checkContext(raw json.RawMessage) string {
 	return ""
 }
 
-// checkBackend wants an object with backend and args.
+// checkBackend checks for an object with backend and args.
 func checkBackend(raw json.RawMessage) string {
 	var by map[string]*string
 	if json.Unmarshal(raw, &by) != nil || by == nil {
@@ -82,7 +82,7 @@ func checkBackend(raw json.RawMessage) string {
 	return ""
 }
 
-// checkEngine wants of {backend, args} what every recipe that takes them as options accepts from outside.
+// checkEngine checks {backend, args} by every recipe that has them as options, as values from outside.
 func (s *Server) checkEngine(name string, raw json.RawMessage) string {
 	var by map[string]*string
 	if json.Unmarshal(raw, &by) != nil {
@@ -110,7 +110,7 @@ type configSetAnswer struct {
 	Updated []string `json:"updated"`
 }
 
-// configSet changes run-time settings; null takes one back. Nothing is changed when any of them is not acceptable.
+// configSet changes run-time settings; null removes one. If any value is invalid, nothing changes.
 func (s *Server) configSet(r *request) error {
 	if _, err := r.fields(); err != nil {
 		return err
@@ -148,8 +148,7 @@ func (s *Server) configSet(r *request) error {
 	return r.reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, names...)})
 }
 
-// configGet tells the run-time settings: those that were set, and the limits in force where none was. Only managers see
-// engines' arguments.
+// configGet returns the run-time settings, and the limits in force if none are set. Only managers see engines' arguments.
 func (s *Server) configGet(r *request) error {
 	table, err := s.tables.read(context.Background(), state.Runtime)
 	if err != nil {

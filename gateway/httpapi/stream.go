@@ -8,8 +8,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// events makes the stream that carries the exchange from here on: over the answer where there is one, else over the
-// rest of the wait, with comments for the client.
+// events makes the stream that carries the exchange from here on: over the answer if there is one, otherwise over the rest of
+// the wait, with comments for the client.
 func (x *exchange) events(resp *relay.Response) *relay.Stream {
 	return relay.NewStream(relay.StreamConfig{
 		Response: resp,
@@ -53,7 +53,7 @@ func (x *exchange) sendStream(st *relay.Stream) {
 	x.sendBody(st, -1)
 }
 
-// comment tells a waiting client how far its model is.
+// comment reports the progress of the load to a waiting client.
 func (x *exchange) comment(dst []byte) []byte {
 	w := x.waiter.Load()
 	if w == nil { // loaded: the engine is working

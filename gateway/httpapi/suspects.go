@@ -15,10 +15,10 @@ import (
 	"reveille/infra/state"
 )
 
-// turnWait bounds how long a request waits for rivals' requests to end.
-const turnWait = 15 * time.Second
+// rivalWait bounds how long a request waits for rivals' requests to end.
+const rivalWait = 15 * time.Second
 
-// suspect is a constrained request that an engine has, or had when its client left.
+// suspect is a constrained request that an engine holds, or held when its client left.
 type suspect struct {
 	engine  string
 	at      *suspects // nil before it is sent
@@ -27,9 +27,9 @@ type suspect struct {
 	sent    time.Time
 }
 
-// suspects are the constrained requests of one engine. While there are any, its runner is asked at intervals, and when a
-// client leaves, whether the engine still computes. A runner kills an engine that does not. Open requests then fail
-// as after a crash; requests whose clients have already left are suspects, too.
+// suspects are the constrained requests of one engine. While there are any, the gateway asks the engine's runner at intervals,
+// and whenever a client leaves, whether the engine still computes. The runner kills one that does not. Open requests then
+// fail as after a crash; requests whose clients have already left are suspects, too.
 type suspects struct {
 	host   state.HostRecord // name and address
 	model  string
@@ -39,19 +39,19 @@ type suspects struct {
 	// guarded by suspectList.mu
 	open     map[*suspect]struct{}
 	left     map[*quota.Account]*suspect // the first of each key since the last check
-	checking map[*quota.Account]*suspect // those of left that the check under way is for
+	checking map[*quota.Account]*suspect // the part of left that the check in progress covers
 }
 
 // suspectList holds the suspects of all engines. The zero value is ready; it is safe for concurrent use.
 type suspectList struct {
 	mu       sync.Mutex
 	byEngine map[string]*suspects
-	waiting  []*suspect    // for rivals' requests to end, in the order of arrival
-	changed  chan struct{} // closed when those should look again; nil while none waits
+	waiting  []*suspect    // for rivals' requests to end, in order of arrival
+	changed  chan struct{} // closed when they should look again; nil while none waits
 }
 
-// suspect notes that the exchange's request, a constrained one, is sent to its endpoint. A key that may have caused a crash
-// waits until the engine has no constrained request of its rivals, so that another crash tells them apart.
+// suspect records that the exchange's constrained request is sent to its endpoint. A key that may have caused a crash first
+// waits until the engine holds no constrained request of a rival, so that another crash tells them apart.
 func (x *exchange) suspect() {
 	x.unsuspect(false)
 	l := &x.s.suspects
@@ -59,7 +59,7 @@ func (x *exchange) suspect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if x.hasRivalLocked(p) {
-		x.awaitTurnLocked(p)
+		x.awaitRivalsLocked(p)
 	}
 	if x.s.life.Err() != nil || x.link.Cause() != nil {
 		return
@@ -88,12 +88,12 @@ func (x *exchange) watchLocked(engine string) *suspects {
 	return e
 }
 
-// awaitTurnLocked waits until p has no rival at its engine and none that came before it, its client leaves, the server shuts down,
-// or turnWait has passed: nobody is refused for what a rival does. It gives up the lock meanwhile.
-func (x *exchange) awaitTurnLocked(p *suspect) {
+// awaitRivalsLocked waits until no rival of p is at the engine or ahead of p, its client leaves, the server shuts down, or
+// rivalWait has passed: nobody is refused for what a rival does. It releases the lock meanwhile.
+func (x *exchange) awaitRivalsLocked(p *suspect) {
 	l := &x.s.suspects
 	l.waiting = append(l.waiting, p)
-	timeout := time.NewTimer(turnWait)
+	timeout := time.NewTimer(rivalWait)
 	defer timeout.Stop()
 	for over := false; !over && x.link.Cause() == nil && x.hasRivalLocked(p); {
 		if l.changed == nil {
@@ -114,7 +114,7 @@ func (x *exchange) awaitTurnLocked(p *suspect) {
 	l.changedLocked()
 }
 
-// hasRivalLocked reports whether the engine has a request of a rival of p's key, or one waits for it before p.
+// hasRivalLocked reports whether a request of a rival of p's key is at the engine or waits ahead of p.
 func (x *exchange) hasRivalLocked(p *suspect) bool {
 	rivals := x.s.crashes.Rivals(p.account, time.Now())
 	if len(rivals) == 0 {
@@ -137,7 +137,7 @@ func (x *exchange) hasRivalLocked(p *suspect) bool {
 	return false
 }
 
-// lookAgain has the waiting requests look whether they may go on.
+// lookAgain makes the waiting requests check whether they may go on.
 func (l *suspectList) lookAgain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +151,7 @@ func (l *suspectList) changedLocked() {
 	}
 }
 
-// unsuspect notes that the engine is done with the request, or that its client left before.
+// unsuspect records that the engine is done with the request, or that its client left before.
 func (x *exchange) unsuspect(clientLeft bool) {
 	p := x.suspected
 	if p == nil {
@@ -175,7 +175,7 @@ func (x *exchange) unsuspect(clientLeft bool) {
 	}
 }
 
-// keys are those whose constrained requests an engine has or, when their clients left, may still have.
+// keys returns the keys whose constrained requests the engine holds, or may still hold after their clients left.
 func (l *suspectList) keys(e *suspects) []*quota.Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,7 +234,7 @@ func (l *suspectList) checked(e *suspects) {
 	l.changedLocked()
 }
 
-// take takes out those whose clients have left. over: there is nobody to suspect any more, and e is forgotten.
+// take removes the suspects whose clients have left and returns them. over: no suspect is left, and e is forgotten.
 func (l *suspectList) take(e *suspects) (left map[*quota.Account]*suspect, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,7 +245,7 @@ func (l *suspectList) take(e *suspects) (left map[*quota.Account]*suspect, over 
 	return left, over
 }
 
-// lastCrash has an engine's runner check it, and returns when it last crashed, the zero time for not in the last minutes.
+// lastCrash has an engine's runner check it and returns when it last crashed, the zero time if not in the last minutes.
 func (s *Server) lastCrash(e *suspects) (time.Time, error) {
 	var call relay.Call
 	defer context.AfterFunc(s.life, func() { call.Cancel(nil) })()

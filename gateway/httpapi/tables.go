@@ -11,10 +11,10 @@ import (
 	"reveille/infra/state"
 )
 
-// tablesEvery is how often the run-time tables are read although no event asked for it.
+// tablesEvery is how often the run-time tables are read without an event.
 const tablesEvery = 5 * time.Second
 
-// settingTables are those that this package reads.
+// settingTables are the tables that this package reads.
 var settingTables = [...]state.Setting{state.SavedOptions, state.Pins, state.Aliases, state.Runtime, state.IdleTTL}
 
 // tables is a copy of the pool's run-time tables. Reading it never waits; run run in one goroutine.
@@ -22,7 +22,7 @@ type tables struct {
 	store *state.Store
 	dirty chan struct{} // capacity 1: read now
 
-	mu  sync.Mutex // held over every read and write of the store, so that an older answer never replaces a newer one
+	mu  sync.Mutex // held during every read and write of the store, so that an older answer never replaces a newer one
 	cur atomic.Pointer[map[state.Setting]map[string]string]
 
 	idle atomic.Pointer[time.Duration] // the warmer's default idle time as last read; nil: not known
@@ -37,7 +37,7 @@ func newTables(store *state.Store) *tables {
 // of is a table as last read. It is shared: do not change it.
 func (t *tables) of(name state.Setting) map[string]string { return (*t.cur.Load())[name] }
 
-// read reads a table anew and returns it; with an error, the copy at hand.
+// read reads a table again and returns it; with an error, the previous copy.
 func (t *tables) read(ctx context.Context, name state.Setting) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,7 +50,7 @@ func (t *tables) readLocked(ctx context.Context, name state.Setting) (map[string
 		return t.of(name), err
 	}
 	if old, read := (*t.cur.Load())[name]; read && maps.Equal(old, got) {
-		return old, nil // who made something of the tables need not make it anew
+		return old, nil // values derived from the old table stay valid
 	}
 	next := maps.Clone(*t.cur.Load())
 	next[name] = got
@@ -58,7 +58,7 @@ func (t *tables) readLocked(ctx context.Context, name state.Setting) (map[string
 	return got, nil
 }
 
-// set writes one entry, "" removes it, and has it in the copy when it returns.
+// set writes one entry, or removes it for "", in the store and in the copy.
 func (t *tables) set(ctx context.Context, name state.Setting, key, value string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +75,7 @@ func (t *tables) set(ctx context.Context, name state.Setting, key, value string)
 // readIdle reads the warmer's default idle time.
 func (t *tables) readIdle(ctx context.Context) {
 	switch idle, known, err := t.store.DefaultIdle(ctx); {
-	case err != nil: // what was read before stands
+	case err != nil: // keep the previous value
 	case known:
 		t.idle.Store(&idle)
 	default:
@@ -111,7 +111,7 @@ func (t *tables) run(ctx context.Context) {
 	}
 }
 
-// OnEvent takes in an event of the pool: have the mirror's events passed on to it. It never blocks.
+// OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
 func (s *Server) OnEvent(e state.Event) {
 	if e.Kind == "settings" || e.Kind == "sync" {
 		s.tables.notify()

@@ -12,19 +12,19 @@ import (
 	"reveille/infra/relay"
 )
 
-// What is kept of an answer to read its usage from: engines put it into the first or the last object.
+// How much of an answer is kept for its usage: engines put it into the first or the last object.
 const (
 	headSize = 512
 	tailSize = 4 << 10
 )
 
-// source is what a tap listens to: a relayed response or stream.
+// source is a relayed response or stream.
 type source interface {
 	io.ReadCloser
 	io.WriterTo
 }
 
-// tap passes a body on and keeps its first and last bytes and the time of its first.
+// tap passes a body on and records its first and last bytes and the time of its first byte.
 type tap struct {
 	source
 	x     *exchange
@@ -32,7 +32,7 @@ type tap struct {
 	kept  *excerpt // nil before the first byte and after release
 }
 
-// excerpt is the two ends of an answer.
+// excerpt holds both ends of an answer.
 type excerpt struct {
 	head, tail []byte
 	store      [headSize + tailSize]byte
@@ -56,7 +56,7 @@ func (x *exchange) sendBody(from source, size int) {
 	x.ctx.Response.ImmediateHeaderFlush = ok && size < 0 && resp.Buffered() == 0
 }
 
-// SupportsBodyWriteTo tells fasthttp that WriteTo may stand in for Read.
+// SupportsBodyWriteTo tells fasthttp that it may use WriteTo instead of Read.
 func (t *tap) SupportsBodyWriteTo() bool { return true }
 
 // Read passes bytes on.
@@ -81,7 +81,7 @@ func (t *tap) recover(err *error) {
 	}
 }
 
-// teeTail passes writes on, and Flush too, so that a body that trickles in is not held back.
+// teeTail passes writes on, and Flush too, so that a slow body is not held back.
 type teeTail struct {
 	t *tap
 	w io.Writer
@@ -93,7 +93,7 @@ func (tt teeTail) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush passes on what a relayed response asks for before it waits.
+// Flush flushes the client's connection, as a relayed response asks before it waits.
 func (tt teeTail) Flush() error {
 	if f, ok := tt.w.(interface{ Flush() error }); ok {
 		return f.Flush()
@@ -105,10 +105,10 @@ func (t *tap) keep(p []byte) {
 	if len(p) == 0 {
 		return
 	}
-	if t.first.IsZero() && p[0] != ':' { // a comment is no answer
+	if t.first.IsZero() && p[0] != ':' { // a comment is not part of the answer
 		t.first = time.Now()
 		if t.x != nil {
-			t.x.dropBody() // it is not sent again
+			t.x.dropBody() // the request cannot be sent again
 		}
 	}
 	if t.kept == nil {
@@ -126,7 +126,7 @@ func (t *tap) keep(p []byte) {
 	k.tail = append(k.tail, p...)
 }
 
-// release gives the memory back; the tap is dead then.
+// release frees the memory; the tap must not be used after it.
 func (t *tap) release() {
 	if t.kept != nil {
 		excerpts.Put(t.kept)

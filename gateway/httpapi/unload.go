@@ -21,8 +21,7 @@ type unloadAllAnswer struct {
 	Unloaded []string `json:"unloaded"`
 }
 
-// unload unloads the model that the body names, or with none all of them. A body that cannot be understood unloads
-// nothing.
+// unload unloads the model that the body names, or all models if it names none. An invalid body unloads nothing.
 func (s *Server) unload(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -64,7 +63,7 @@ func (r *request) unlessLeft(err error) error {
 	return err
 }
 
-// unloadModel unloads a model, or with "" all, and names those that went. When it returns, the mirror knows.
+// unloadModel unloads a model, or all for "", and returns the names of those unloaded. When it returns, the mirror is up to date.
 func (s *Server) unloadModel(ctx context.Context, model string, force bool) (gone []string, err error) {
 	done, err := s.cfg.Gate.Unload(ctx, model, force)
 	if err != nil {
@@ -78,7 +77,7 @@ func (s *Server) unloadModel(ctx context.Context, model string, force bool) (gon
 			gone = append(gone, u.Model)
 		}
 	}
-	_, _ = s.refreshSnapshot(ctx) // the models are gone, whatever comes of it
+	_, _ = s.refreshSnapshot(ctx) // the models are gone even if this fails
 	return gone, err
 }
 

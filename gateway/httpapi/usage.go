@@ -9,7 +9,7 @@ import (
 	"reveille/infra/state"
 )
 
-// usage is what an engine says of one answer.
+// usage is an engine's usage report for one answer.
 type usage struct {
 	Input, Output, Cached int64
 	PerSecond             float64
@@ -19,7 +19,7 @@ type usage struct {
 // readUsage finds usage and timings at the ends of an answer.
 func readUsage(head, tail []byte) (u usage, ok bool) {
 	u, ok = usageIn(tail)
-	if u.Input == 0 && u.Cached == 0 { // embeddings tell first, Anthropic's streams tell the input first
+	if u.Input == 0 && u.Cached == 0 { // embeddings report it first, as do Anthropic's streams for the input
 		if first, there := usageIn(head); there {
 			u.Input, u.Cached, ok = first.Input, first.Cached, true
 			u.Output = max(u.Output, first.Output)
@@ -57,7 +57,7 @@ func usageIn(part []byte) (u usage, ok bool) {
 	return u, hasUsage || hasTimings
 }
 
-// whole is a whole number that is not negative, 0 for anything else.
+// whole parses a non-negative integer, 0 for anything else.
 func whole(v jsonscan.Value) int64 {
 	if v.Kind != jsonscan.Number {
 		return 0
@@ -69,7 +69,7 @@ func whole(v jsonscan.Value) int64 {
 	return n
 }
 
-// lastObject reads members of the object behind the last occurrence of key that has an object behind it.
+// lastObject reads members of the object after the last occurrence of key that is followed by an object.
 func lastObject(part []byte, key string, names []string, out []jsonscan.Value) bool {
 	for {
 		i := bytes.LastIndex(part, []byte(key))
@@ -83,8 +83,7 @@ func lastObject(part []byte, key string, names []string, out []jsonscan.Value) b
 	}
 }
 
-// object is the JSON object that b begins with, nil for none or one that is cut off. Texts with braces in them are not
-// expected in it.
+// object is the JSON object at the start of b, nil for none or an incomplete one. It must not hold texts with braces.
 func object(b []byte) []byte {
 	depth := 0
 	for i, c := range b {
@@ -104,7 +103,7 @@ func object(b []byte) []byte {
 	return nil
 }
 
-// note adds the usage that a complete answer reports to the pool's statistics.
+// note adds a complete answer's usage to the pool's statistics.
 func note(t *state.UsageReporter, began time.Time, tap *tap) {
 	t.Count("request_count_total", 1)
 	if tap.kept == nil {

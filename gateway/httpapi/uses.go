@@ -8,17 +8,17 @@ import (
 	"reveille/infra/state"
 )
 
-// uses is what this gateway itself knows of models in use: it is told in listings before the pool's state has heard of
-// it. The zero value is ready; methods are safe for concurrent use.
+// uses records this gateway's own uses of models, which listings show before they reach the pool's state. The zero value is
+// ready; methods are safe for concurrent use.
 type uses struct {
 	mu      sync.RWMutex
-	last    map[state.Copy]*atomic.Int64 // µs since the epoch on this machine's clock; an entry stays once made
+	last    map[state.Copy]*atomic.Int64 // µs since the epoch on this machine's clock; entries are never removed
 	streams map[string]int               // open streams by model
 
 	ahead atomic.Pointer[int64] // µs by which the store's clock is ahead of this machine's; nil before the first listing
 }
 
-// note records a use now.
+// note records a use at this moment.
 func (u *uses) note(host, model string) {
 	now := time.Now().UnixMicro()
 	key := state.Copy{Host: host, Model: model}
@@ -40,12 +40,12 @@ func (u *uses) note(host, model string) {
 }
 
 // usageLate bounds how much too late a record dates a use: the gateway reports the use's age, Redis subtracts it from its own
-// clock when the report arrives, and a report may be on its way as long as a call may last.
+// clock when the report arrives, and a report may take as long as a call may last.
 const usageLate = 200 * time.Millisecond
 
-// Each snapshot tells the difference between the store's clock and this machine's anew, less the time that its reply took.
-// The estimate is kept so that the time of a use does not move. It is replaced only by one that is larger by moreAhead (its
-// reply was that much faster) or smaller by lessAhead (no reply takes that long, so a clock was set).
+// Each snapshot gives a new estimate of the difference between the store's clock and this machine's, too small by the time that
+// its reply took. The estimate is kept so that the time of a use does not change. Only an estimate larger by moreAhead (its reply
+// was that much faster) or smaller by lessAhead (no reply takes that long, so a clock was set) replaces it.
 const (
 	moreAhead = usageLate / 2
 	lessAhead = 2 * time.Second
@@ -62,9 +62,8 @@ func (u *uses) aheadBy(snap *state.Snapshot) int64 {
 	return now
 }
 
-// lastOn is the last use of a model's copy in µs on the clock of the snapshot. This gateway's own account of it goes
-// before the record's unless the record knows of a later use, so that uses through one gateway are listed in their order
-// however soon they follow each other.
+// lastOn is the last use of a model's copy in µs on the snapshot's clock. This gateway's own record takes precedence unless the
+// pool's has a later use, so that uses through one gateway are listed in order, however close together.
 func (u *uses) lastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (at int64, own bool) {
 	told := m.UsedMS * 1000
 	u.mu.RLock()
@@ -99,7 +98,7 @@ func (u *uses) streaming(model string) bool {
 	return u.streams[model] > 0
 }
 
-// touch notes a use of a model.
+// touch records a use of a model.
 func (s *Server) touch(host, model string) {
 	s.cfg.Usage.Touch(host, model)
 	s.uses.note(host, model)

@@ -50,11 +50,11 @@ type routing struct {
 	endpoint    scheduling.Endpoint
 	hasEndpoint bool // endpoint is the one to send to next
 	info        scheduling.LoadInfo
-	cold        bool   // it waited for a load
+	cold        bool   // a load was waited for
 	charged     bool   // the load that it causes was charged to its account
 	denied      bool   // its account had no load left
 	state       string // of the model when the request came
-	ahead       int    // most requests that were before it in the queue
+	ahead       int    // requests ahead in the queue, at most
 	refused     refusals
 }
 
@@ -84,8 +84,8 @@ func (x *exchange) coldPolicy() error {
 	return nil // none is loaded: wait like any other
 }
 
-// tenant is the key on whose account an exchange waits. However often it goes back to the gate, it is charged one load, and
-// none where somebody else's is under way.
+// tenant is the key on whose account an exchange waits. It is charged at most one load, however often the exchange goes back
+// to the gate, and none where a load is already in progress.
 type tenant struct{ x *exchange }
 
 func (t tenant) Wait() error { return t.x.account.Wait() }
@@ -109,8 +109,8 @@ func (c *call) chargeLoad() error {
 	return c.account.Load()
 }
 
-// recheckLoading checks again whether the model is loaded or on its way, before a request is refused because its key may start no
-// load: the mirror may be behind.
+// recheckLoading checks again whether the model is loaded or on its way, before a request is refused because its key has no
+// load left: the mirror may be behind.
 func (x *exchange) recheckLoading() bool {
 	x.denied = false
 	_, err := x.s.freshSnapshot()
@@ -118,12 +118,12 @@ func (x *exchange) recheckLoading() bool {
 	return x.charged
 }
 
-// refusals are the runners' answers that sent the exchange back to the gate.
+// refusals counts the runners' refusals that sent the exchange back to the gate.
 type refusals struct {
 	n     int
-	hosts []string   // that gave them
+	hosts []string   // that refused
 	why   *api.Error // the last one, for the client if there is no time for another try
-	pause time.Time  // until then nobody is asked
+	pause time.Time  // no try before then
 }
 
 // Pauses between refusals grow from firstPause to maxPause. The first refusal causes none: the mirror was
@@ -133,8 +133,8 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// again sends the exchange back to the gate: no engine saw the request. why is returned when the time is over, and at once
-// for HEAD, which may start no load.
+// again sends the exchange back to the gate: no engine saw the request. The client gets why when its time is over, and at
+// once for HEAD, which may start no load.
 func (x *exchange) again(why *api.Error) error {
 	x.leave()
 	if x.hit.Head {
@@ -212,11 +212,11 @@ func (x *exchange) pause(until time.Time) (bool, error) {
 	if !in {
 		d = max(0, time.Until(until))
 	}
-	time.Sleep(d) // at most maxPause, after which the client's leaving is noticed
+	time.Sleep(d) // at most maxPause, so a client that leaves is noticed soon
 	return in, x.link.Cause()
 }
 
-// waitFor waits for done until the given time, the zero time being no limit.
+// waitFor waits for done until the given time; the zero time means no limit.
 func waitFor(done <-chan struct{}, until time.Time) bool {
 	if until.IsZero() {
 		<-done

@@ -15,14 +15,14 @@ import (
 
 const (
 	staleTries  = 32                     // placements refused as stale, or missed, in a row before a group gives up
-	stalePause  = 10 * time.Millisecond  // grows with each up to …
-	staleMost   = 200 * time.Millisecond // … this, before jitter
-	awayTries   = 2                      // calls to a store that does not answer: the reply may just have been lost
-	silentAfter = 10 * time.Second       // a store that is away so long ends a wait that had a ticket
+	stalePause  = 10 * time.Millisecond  // first pause between them; grows up to
+	staleMost   = 200 * time.Millisecond // this, before jitter
+	awayTries   = 2                      // calls to a store that does not answer: just the reply may have been lost
+	silentAfter = 10 * time.Second       // a store that is away for longer ends a wait that had a ticket
 )
 
-// loadAttempt is what a group wants from the pool and how far it has got. It makes the group's decisions as pure functions:
-// its methods take what was learned and the current time, and return what to do next. No I/O, no clock, no goroutine.
+// loadAttempt is a group's state machine: what it wants from the pool and how far it has got. Its methods are pure: they take
+// what was learned and the current time, and return the next step. No I/O, no clock, no goroutine.
 //
 // Life: asking (no ticket) → waiting (a ticket) → finished; or from waiting back to asking when the ticket was lost,
 // dropped, or could not be carried out by its host.
@@ -48,13 +48,13 @@ type loadAttempt struct {
 	loadingSince time.Time // when state was first TicketLoading, zero before
 	heard        time.Time // last word of the store about the ticket
 
-	blocked *api.Error // why no host can be tried now, for those whose time runs out meanwhile
-	leaving []string   // hosts that said that they are being taken away
+	blocked *api.Error // why no host can be tried now, for waiters that time out meanwhile
+	leaving []string   // hosts that reported that they are being taken away
 
 	tooLarge map[string]*policy.Refusal // by host: its runner said that its memory can never hold this load
 }
 
-// wanted is the model as it is to be placed, on a snapshot under a catalogue.
+// wanted is the model to place, as a snapshot and a catalogue describe it.
 func (n *loadAttempt) wanted(s *state.Snapshot, v placement.View) policy.Model {
 	m := v.Model(s, n.model, n.fields["options"], n.fields["merge_args"] == "1")
 	m.Refused = n.tooLarge
@@ -64,7 +64,7 @@ func (n *loadAttempt) wanted(s *state.Snapshot, v placement.View) policy.Model {
 type action int
 
 const (
-	rest   action = iota // wait to hear more
+	rest   action = iota // wait for news
 	ask                  // place and acquire, not before at
 	finish               // the group has its outcome: err, or the copy on host
 )
@@ -90,7 +90,7 @@ func refused(err *api.Error) *step {
 // startFailed is why a shunned host is avoided.
 const startFailed = "failed to start a short while ago"
 
-// avoiding is what policy.Place is told of shunned hosts; the caller may add to it.
+// avoiding lists the shunned hosts for policy.Place; the caller may add to it.
 func avoiding(shunned []string) map[string]string {
 	avoid := make(map[string]string, len(shunned)+1)
 	for _, h := range shunned {
@@ -99,8 +99,8 @@ func avoiding(shunned []string) map[string]string {
 	return avoid
 }
 
-// chooseHost decides where the ticket goes. shunned are hosts not to be tried before the moment retry. With an empty host
-// and no step the attempt is to attach only.
+// chooseHost decides where the ticket goes. Hosts in shunned are not tried before retry. An empty host without a step means
+// attach only.
 func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *step) {
 	if _, ok := c.Model(n.model); !ok {
 		return "", refused(api.UnknownModel(n.model))
@@ -127,20 +127,20 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		}
 		v.Refused = n.model
 	}
-	// An explicit load is no ticket to attach to, but its host will have the model: no second copy elsewhere.
+	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere.
 	there := loadingHost(s, n.model)
 	if n.own {
 		there = holder(s, n.model)
 	}
 	switch r := n.tooLarge[there]; {
-	case n.own && r != nil: // the copy that is there stays, and is not to get a second one beside it
+	case n.own && r != nil: // the existing copy stays and gets no second one beside it
 		return "", refused(n.refusal(r))
 	case there != "" && avoid[there] == "" && r == nil:
 		return there, nil
 	}
 	pool, want := v.Pool(s), n.wanted(s, v)
 	p := policy.Place(pool, want, avoid)
-	if slices.Contains(n.changed, p.Host) { // others place there, too: another host that is as good has no rivals
+	if slices.Contains(n.changed, p.Host) { // others place there, too: an equally good host has no rivals
 		for _, name := range n.changed {
 			avoid[name] = "changes too fast"
 		}
@@ -171,8 +171,8 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	return "", refused(n.refusal(p.Refusal))
 }
 
-// holder is the host that has the model or will have it first, "" none. A load on its way takes precedence
-// over a copy that is being stopped: the model may not return to that copy's host.
+// holder is the host that has the model or will have it first, "" for none. A load on its way takes precedence over a copy
+// that is being stopped: the model may not return to that copy's host.
 func holder(s *state.Snapshot, model string) string {
 	if copies := s.Copies(model); len(copies) > 0 {
 		return copies[0].Host
@@ -185,8 +185,8 @@ func holder(s *state.Snapshot, model string) string {
 	})
 }
 
-// loadingHost is the host that has a load of the model queued or under way, "" none. One that sleeps is woken for it once its
-// machine is off.
+// loadingHost is the host with a load of the model queued or in progress, "" for none. A sleeping host is woken for it once
+// its machine is off.
 func loadingHost(s *state.Snapshot, model string) string {
 	mine := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
 	return firstHost(s, func(h *state.HostRecord) bool {
@@ -195,7 +195,7 @@ func loadingHost(s *state.Snapshot, model string) string {
 	})
 }
 
-// firstHost is the first of the hosts that are meant, by name; "" none.
+// firstHost is the first matching host by name, "" for none.
 func firstHost(s *state.Snapshot, meant func(*state.HostRecord) bool) (first string) {
 	for name, h := range s.Hosts {
 		if (first == "" || name < first) && meant(h) {
@@ -220,7 +220,7 @@ func (n *loadAttempt) refusal(r *policy.Refusal) *api.Error {
 	return api.New(api.NoCapacity, r.Error()).WithCause(cause)
 }
 
-// want is the call to make for a placement on that revision.
+// want is the store call for a placement on that revision.
 func (n *loadAttempt) want(gateway, host string, revision uint64, background bool) state.Want {
 	return state.Want{
 		Gateway: gateway, Model: n.model, Host: host, Revision: revision, Background: background,
@@ -228,13 +228,13 @@ func (n *loadAttempt) want(gateway, host string, revision uint64, background boo
 	}
 }
 
-// onAcquired takes in the store's answer to want.
+// onAcquired processes the store's answer to want.
 func (n *loadAttempt) onAcquired(now time.Time, got state.Acquired, err error) step {
 	switch {
 	case errors.Is(err, state.ErrStale):
 		return n.again(now)
 	case n.moving != "" && (err != nil || got.Status == "none"):
-		n.moving = "" // the old ticket is as good as before, or its end is about to be heard
+		n.moving = "" // the old ticket is as good as before, or news of its end is coming
 		return step{do: rest}
 	case err == nil && got.Status == "none":
 		return n.again(now)
@@ -266,7 +266,7 @@ func (n *loadAttempt) setTicketState(now time.Time, st state.TicketState, positi
 	}
 }
 
-// again asks on a new snapshot, a little later each time.
+// again asks again on a new snapshot, a little later each time.
 func (n *loadAttempt) again(now time.Time) step {
 	if n.stale++; n.stale > staleTries {
 		if n.moving != "" {
@@ -288,7 +288,7 @@ func (n *loadAttempt) restart(now time.Time) step {
 // onTicketState processes the ticket's current state.
 func (n *loadAttempt) onTicketState(now time.Time, s state.TicketStatus) step {
 	if s.Ticket != n.ticket {
-		return step{do: rest} // of a ticket given up meanwhile
+		return step{do: rest} // a ticket given up meanwhile
 	}
 	switch {
 	case !s.Found, s.Record.State == state.TicketDropped:
@@ -328,8 +328,8 @@ func (n *loadAttempt) onStoreError(now time.Time, err error) step {
 	return step{do: rest}
 }
 
-// onSnapshot takes in a snapshot: a ticket whose host is lost moves to another host, if there is one; otherwise it waits
-// for the host to come back.
+// onSnapshot processes a snapshot: a ticket whose host is lost moves to another host if there is one, and otherwise waits for
+// the host to come back.
 func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) step {
 	h := s.Hosts[n.host]
 	if n.ticket == "" || n.moving != "" || h == nil || h.State != policy.Lost {
@@ -354,7 +354,7 @@ func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	return step{do: rest}
 }
 
-// hasCopy reports whether some host was refused because it has a ticket for the model or the model itself.
+// hasCopy reports whether some host was ruled out because it has the model or a ticket for it.
 func hasCopy(r *policy.Refusal) bool {
 	return slices.ContainsFunc(r.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.HasCopy })
 }

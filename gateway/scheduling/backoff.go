@@ -2,9 +2,9 @@ package scheduling
 
 import "time"
 
-// backoff keeps, by key, how often something failed in a row and until when it is not tried again: the first free
-// failures cost nothing, each further one opens a window that doubles from base up to most. It reads no clock. The zero times
-// of an unknown key mean "now".
+// backoff keeps, by key, how often something failed in a row and when it may be tried again: the first free failures cost
+// nothing, each further one opens a window that doubles from base up to most. It reads no clock. The zero times of an unknown
+// key mean "now".
 type backoff struct {
 	base, most time.Duration
 	free       int
@@ -14,10 +14,10 @@ type backoff struct {
 type failureWindow struct {
 	failures int
 	until    time.Time
-	cause    string // of the last failure: the same cause told twice counts once
+	cause    string // of the last failure: the same cause reported twice counts once
 }
 
-// fail notes a failure. cause identifies it, since one failure is heard of on several ways.
+// fail records a failure. cause identifies it, since one failure is reported in several ways.
 func (t *backoff) fail(key, cause string, now time.Time) {
 	e := t.byKey[key]
 	if e == nil {
@@ -41,7 +41,7 @@ func (t *backoff) fail(key, cause string, now time.Time) {
 // pass forgets the failures of a key.
 func (t *backoff) pass(key string) { delete(t.byKey, key) }
 
-// left is how long the key's window is still open, 0 when it is not.
+// left is how long the key's window stays open, 0 if it is closed.
 func (t *backoff) left(key string, now time.Time) time.Duration {
 	if e := t.byKey[key]; e != nil {
 		return max(0, e.until.Sub(now))

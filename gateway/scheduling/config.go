@@ -13,7 +13,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Store is what the gate asks of the pool's state; [*state.Store] is one. Calls are bounded by the store itself.
+// Store is the part of the pool's state that the gate uses; [*state.Store] is one. Calls are bounded by the store itself.
 type Store interface {
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
 	Renew(ctx context.Context, gateway string, tickets ...string) ([]state.TicketStatus, error)
@@ -36,7 +36,7 @@ type Mirror interface {
 	Snapshot() *state.Snapshot
 	// Refresh reads a new one.
 	Refresh(ctx context.Context) (*state.Snapshot, error)
-	// RefreshHosts reads some hosts anew, and those that have copies or loads of some models.
+	// RefreshHosts reads some hosts again, and all hosts with copies or loads of some models.
 	RefreshHosts(ctx context.Context, hosts []string, models ...string) (*state.Snapshot, error)
 }
 
@@ -66,10 +66,10 @@ type Config struct {
 	Gateway string // id of this process in the pool, unique; default: random
 
 	Hold      time.Duration // longest a request waits for a cold model; default 300 s
-	FairAfter time.Duration // a copy whose queue is longer than it serves in this time wants another beside it; default 2 s
+	FairAfter time.Duration // a copy whose queue takes longer than this gets another copy beside it; default 2 s
 	WakeLimit time.Duration // longest from the start of a host's wake to its registration; default 10 min
 
-	Evict policy.Eviction // how idle models are weighed where one has to go; default LRU
+	Evict policy.Eviction // how idle models are compared when one must be evicted; default LRU
 
 	MaxPerModel int // most waiters of one model, above: queue_full; default 10,000
 	MaxTotal    int // most waiters in all, above: overloaded; default 20,000

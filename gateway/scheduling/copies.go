@@ -12,9 +12,9 @@ import (
 	"reveille/infra/state"
 )
 
-// copies is what this gateway saw of the copies of models that may have several. It belongs to one goroutine.
+// copies tracks the copies of models that may have several. It belongs to one goroutine.
 type copies struct {
-	marks map[state.Copy][]mark // newest last, the first at least a window old once there is one
+	marks map[state.Copy][]mark // newest last; the first is at least a window old once one is
 }
 
 // mark is how many requests had ended at a moment.
@@ -23,8 +23,8 @@ type mark struct {
 	ended int64
 }
 
-// served notes how many requests to a copy have ended by now, and returns how many of them ended in the window before it;
-// ok is false until the copy has been seen for so long, or again when it was away for as long.
+// served records how many requests to a copy have ended by now, and returns how many of them ended in the last window; ok is
+// false until the copy has been observed for a whole window, and again after it was away for one.
 func (c *copies) served(at state.Copy, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
 	list := c.marks[at]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
@@ -40,7 +40,7 @@ func (c *copies) served(at state.Copy, ended int64, now time.Time, window time.D
 
 // moreCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
 // Config.FairAfter, where the catalogue allows one and a host can take it without waiting. Nobody waits for it: requests go
-// to the copies that are there, and to the new one once the mirror shows it. An idle copy goes as any idle model.
+// to the copies that are there, and to the new one once the mirror shows it. An idle copy is evicted like any idle model.
 func (g *Gate) moreCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
 	for _, m := range c.Models {
@@ -56,12 +56,12 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 		f := g.flows.of(r.Host, m.ID)
 		ours := f.open.Load()
 		ended, known := g.copies.served(state.Copy{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
-		if i > 0 || !known || ours == 0 { // another copy's, too early, or another gateway's business
+		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's business
 			continue
 		}
 		open := max(ours, int64(r.InFlight))
 		queued = int(open) - atOnce(r)
-		served = int(ended * open / ours) // as if the other gateways' requests fared like ours
+		served = int(ended * open / ours) // assumes that the other gateways' requests fare like ours
 	}
 	if queued <= served {
 		return
@@ -103,7 +103,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	}
 }
 
-// prompt reports whether a placement waits for nothing busy: a copy that did would come when it is not needed any more.
+// prompt reports whether a placement waits for no busy model: a copy that did would come too late to help.
 func prompt(p policy.Placement) bool {
 	switch p.Reason.Code {
 	case policy.FreeSlot, policy.IdleVictim, policy.Stopping, policy.AfterQueue, policy.WakeHost, policy.WakingHost:
@@ -117,6 +117,6 @@ func atOnce(r *state.ModelRecord) int {
 	var plan struct {
 		Parallel int `json:"parallel"`
 	}
-	_ = json.Unmarshal([]byte(r.Fields["plan"]), &plan) // unreadable: not said
+	_ = json.Unmarshal([]byte(r.Fields["plan"]), &plan) // unreadable means unknown
 	return max(1, plan.Parallel)
 }

@@ -26,7 +26,7 @@ type table struct {
 
 type loadedCopy struct {
 	endpoint Endpoint
-	others   int64 // open requests that the runner counted when the snapshot was taken and that were not ours
+	others   int64 // open requests of other gateways when the snapshot was taken
 }
 
 // buildTable indexes a snapshot. flowOf returns the counters of this gateway's requests to a model on a host.
@@ -73,7 +73,7 @@ func (t *table) pick(model string) (Endpoint, bool) {
 func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
 	t := g.table.Load()
 	if s := g.mirror.Snapshot(); t.from != s && g.building.TryLock() {
-		// One request builds the new table; those that come meanwhile use the old one rather than wait.
+		// One request builds the new table; others use the old one meanwhile rather than wait.
 		g.flows.prune(s)
 		t = buildTable(s, g.flows.of)
 		g.table.Store(t)
@@ -102,11 +102,11 @@ func (g *Gate) flow(r Endpoint, model string) *flow {
 	return g.flows.of(r.Host, model)
 }
 
-// flow counts the requests of this gateway to a model on a host: those that are open, and those that have ended.
+// flow counts the requests of this gateway to a model on a host: open ones and ended ones.
 type flow struct{ open, ended atomic.Int64 }
 
-// flows are this gateway's requests by host and model. A flow stays, so that pointers to it may be kept, until there are
-// more than maxFlows: then those without requests whose copies are gone are dropped.
+// flows counts this gateway's requests by host and model. A flow stays, so that pointers to it may be kept, until there are
+// more than maxFlows: then idle flows whose copies are gone are dropped.
 const maxFlows = 4096
 
 type flows struct {
@@ -125,7 +125,7 @@ func (c *flows) of(host, model string) *flow {
 	return f
 }
 
-// prune drops flows that nobody needs if there are many.
+// prune drops unneeded flows if there are many.
 func (c *flows) prune(s *state.Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,11 +22,11 @@ func elsewhere(r state.TicketRecord) bool {
 	return r.WakeError || interrupted(r) || slices.Contains([]string{api.Draining.Code(), api.HostUnreachable.Code()}, r.Code)
 }
 
-// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host answers at
-// once, and is not shunned for it: whoever has nowhere else to go is told that.
+// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host answers at once and
+// is not shunned for it: a request with nowhere else to go gets this error.
 func interrupted(r state.TicketRecord) bool { return r.Code == api.HostInterrupted.Code() }
 
-// shortage is a runner's refusal for want of memory, nil where it gives no figures.
+// shortage is a runner's refusal for lack of memory, nil if it gives no figures.
 func shortage(r state.TicketRecord) *policy.Refusal {
 	device, err := policy.ParseDevices(r.Fields["device"])
 	out := &policy.Refusal{
@@ -45,8 +45,8 @@ func loadFailed(r state.TicketRecord) bool {
 		slices.Contains([]string{api.ModelLoadError.Code(), api.LoadTimeout.Code(), api.EngineOutOfMemory.Code(), api.EngineCrashed.Code()}, r.Code)
 }
 
-// failure is the answer to those who waited for a ticket that failed. conflict chooses the 409 row of a code that has
-// one: management calls.
+// failure is the error for the waiters of a ticket that failed. conflict selects the 409 row of a code that has one, for
+// management calls.
 func failure(r state.TicketRecord, conflict bool) *api.Error {
 	message := r.Message
 	if message == "" {

@@ -20,7 +20,7 @@ import (
 
 const (
 	renewEvery = time.Second // how often tickets are renewed and read, in case their events were lost
-	renewBatch = 128         // tickets a call, so that one call never holds the store up
+	renewBatch = 128         // tickets per call, so that one call never blocks the store for long
 )
 
 // Gate decides which runner gets a request and holds requests whose model is not loaded. Its methods are safe for
@@ -39,9 +39,9 @@ type Gate struct {
 	flows    flows
 	copies   copies // belongs to Run
 
-	life  context.Context // ends with Run: of calls and goroutines that outlive the request which caused them
+	life  context.Context // ends with Run: for calls and goroutines that outlive the request that caused them
 	end   context.CancelFunc
-	work  sync.WaitGroup // groups and wake duties
+	work  sync.WaitGroup // groups and wake leases
 	renew chan struct{}  // capacity 1: renew now
 	cache placement.HostCache
 
@@ -80,8 +80,8 @@ func New(c Config) *Gate {
 	return g
 }
 
-// Enter joins the requests that wait for a model, and begins its load if none is under way. The error is a refusal at
-// once: queue_full, overloaded, model_backoff, model_not_found or draining, or the tenant's.
+// Enter joins the requests that wait for a model, and starts its load if none is in progress. The error is an immediate
+// refusal: queue_full, overloaded, model_backoff, model_not_found or draining, or the tenant's.
 func (g *Gate) Enter(a Ask) (*Waiter, error) {
 	m, ok := g.catalog().Model(a.Model)
 	if !ok {
@@ -131,7 +131,7 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 	return w, nil
 }
 
-// admitLocked charges a tenant for a request that joins a group, nil for one that begins it.
+// admitLocked charges a tenant for a request that joins a group; a nil group means that it starts one.
 func (g *Gate) admitLocked(a Ask, gr *group) error {
 	if a.Tenant == nil {
 		return nil
@@ -212,31 +212,31 @@ func (g *Gate) Waiting() map[string]int {
 	return out
 }
 
-// OnEvent takes in an event of the pool. It never blocks.
+// OnEvent processes an event of the pool. It never blocks.
 func (g *Gate) OnEvent(e state.Event) {
 	switch e.Kind {
 	case "sync":
 		g.renewNow()
 	case "host":
-		// The power lease of a host that went down may be free now: a gateway with requests for the host takes it and wakes the host.
+		// The power lease of a host that went down may be free now: a gateway with requests for the host can take it and wake it.
 		if e.State == string(policy.Asleep) || e.State == string(policy.Lost) {
 			g.renewNow()
 		}
 	case "ticket":
 		if e.State == "queued" {
-			return // whoever queued it knows more: its position
+			return // the gateway that queued it knows more: its position
 		}
 		r := e.Record()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if r.State == state.TicketReady && r.Evicted != "" { // heard once; renewals repeat it
+		if r.State == state.TicketReady && r.Evicted != "" { // counted once; renewals repeat it
 			g.swaps.note(time.Now())
 		}
 		g.deliverLocked(state.TicketStatus{Ticket: e.Ticket, Found: true, Record: r})
 	}
 }
 
-// deliverLocked passes on how a ticket stands, and learns from tickets that ended.
+// deliverLocked passes on a ticket's state, and learns from tickets that ended.
 func (g *Gate) deliverLocked(s state.TicketStatus) {
 	r := s.Record
 	now := time.Now()
@@ -249,7 +249,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 		g.shunned.pass(r.Host)
 	case r.State == state.TicketFailed && interrupted(r):
 	case r.State == state.TicketFailed && elsewhere(r):
-		// One failed wake ends all tickets of the host at one moment.
+		// One failed wake ends all tickets of the host at once.
 		g.shunned.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), now)
 	case loadFailed(r):
 		g.failed.fail(r.Model, s.Ticket, now)
@@ -257,7 +257,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 	}
 	if gr := g.tickets[s.Ticket]; gr != nil {
 		if s.Found && r.Model != gr.model {
-			s = state.TicketStatus{Ticket: s.Ticket} // lost: a store that was thrown back gave its number again
+			s = state.TicketStatus{Ticket: s.Ticket} // lost: a store that lost writes has reused its number
 		}
 		gr.news.put(s)
 		gr.notify()
@@ -266,7 +266,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 		if !s.Found {
 			r = state.TicketRecord{ID: s.Ticket, State: "dropped"}
 		}
-		w <- r // capacity 1, and the watch ends with its first word
+		w <- r // capacity 1, and the watch ends with its first value
 		delete(g.watches, s.Ticket)
 	}
 }
@@ -278,8 +278,8 @@ func (g *Gate) renewNow() {
 	}
 }
 
-// Run keeps the gate's tickets until ctx ends. Then it refuses and ends all waits with draining, gives its tickets up,
-// and returns when nothing of it runs any more. Call it once.
+// Run renews the gate's tickets until ctx ends. Then it ends all waits with draining, gives up its tickets, and returns when
+// all its goroutines have ended. Call it once.
 func (g *Gate) Run(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -310,7 +310,7 @@ func (g *Gate) Close() {
 	g.work.Wait()
 }
 
-// renewAll renews and reads every ticket that somebody here waits for.
+// renewAll renews and reads every ticket with waiters here.
 func (g *Gate) renewAll(ctx context.Context) {
 	s := g.mirror.Snapshot()
 	g.mu.Lock()

@@ -13,11 +13,11 @@ import (
 	"reveille/infra/state"
 )
 
-// leaveFor bounds the last call of a group, which is made although its gate may be closing.
+// leaveFor bounds a group's last call, which it makes even if its gate is closing.
 const leaveFor = time.Second
 
-// group is all requests of this gateway for one model, served by one goroutine (serve). Fields are guarded by Gate.mu,
-// but for those that never change.
+// group is all requests of this gateway for one model, served by one goroutine (serve). Gate.mu guards its fields, except
+// those that never change.
 type group struct {
 	model  string
 	shared bool          // found by model in Gate.groups; a management call's group is its own
@@ -25,8 +25,8 @@ type group struct {
 	queued chan struct{} // closed by serve at the first ticket
 
 	waiters *list.List // of *Waiter, in order of arrival
-	keep    bool       // the load is to go on when all have left
-	start   time.Time  // until then the group also lives without a waiter, to get a load started; zero: no such duty
+	keep    bool       // the load goes on when all have left
+	start   time.Time  // until then the group lives even without waiters, to get a load started; zero: it does not
 	attempt loadAttempt
 	news    inbox
 }
@@ -37,7 +37,7 @@ type inbox struct {
 	err      error // the store did not answer
 }
 
-// put stores a ticket's state; an outcome is never overwritten by an intermediate one.
+// put stores a ticket's state; an intermediate state never overwrites an outcome.
 func (b *inbox) put(s state.TicketStatus) {
 	if b.standing == nil || b.standing.Ticket != s.Ticket || !b.standing.Record.Done() {
 		b.standing = &s
@@ -66,7 +66,7 @@ func (gr *group) wait(d time.Duration) {
 	}
 }
 
-// serve carries out what the attempt decides until the group has its outcome or nobody wants one.
+// serve executes the attempt's steps until the group has its outcome or nobody wants one.
 func (g *Gate) serve(gr *group) {
 	defer g.work.Done()
 	v := step{do: ask}
@@ -99,9 +99,8 @@ func (g *Gate) serve(gr *group) {
 	}
 }
 
-// onEmpty ends a group that nobody waits in: it leaves its ticket and goes. While it leaves, the group stays where new
-// requests find it, so that a newcomer never attaches to the ticket that is being left: then again is true and the
-// group asks anew.
+// onEmpty ends a group with no waiters: it releases its ticket. Meanwhile new requests still find the group, so that none
+// attaches to the ticket being released; if one came, again is true and the group asks for a new ticket.
 func (g *Gate) onEmpty(gr *group) (again, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,7 +124,7 @@ func (g *Gate) onEmpty(gr *group) (again, over bool) {
 	}
 }
 
-// leave gives up this gateway's place in a ticket. If the call fails, the place's lease ends by itself.
+// leave removes this gateway from a ticket's waiters. If the call fails, its lease on the ticket ends by itself.
 func (g *Gate) leave(ticket string, keep bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
 	defer cancel()
@@ -151,7 +150,7 @@ func (g *Gate) ask(gr *group) step {
 	g.mu.Unlock()
 	got, err := g.store.Acquire(g.life, want)
 	if want.Background {
-		g.renewNow() // somebody may have come meanwhile who has no place in the ticket yet
+		g.renewNow() // a waiter that came meanwhile may not be in the ticket yet
 	}
 	if errors.Is(err, state.ErrStale) {
 		g.mu.Lock()
@@ -161,16 +160,16 @@ func (g *Gate) ask(gr *group) step {
 	return g.acquired(gr, got, err)
 }
 
-// strictTries is how many placements in a row may be refused because their host has changed. Then the host need only be in the
-// same state: what has to go for a load is its runner's decision anyway.
+// strictTries is how many placements in a row may be refused because their host has changed. After that the host need only be
+// in the same state: the runner decides anyway what to evict.
 const strictTries = 2
 
-// placeTries is how many hosts of a large pool are looked at for one decision.
+// placeTries is how many hosts of a large pool are read for one decision.
 const placeTries = 3
 
-// place chooses a host by what was just read: uses of models raise no event, so the mirror may lag and show the wrong victim as
-// the least recently used. Of a large pool only the chosen host is read anew, and then the choice is made again; what it
-// refuses or postpones, or changes its mind about, it decides with the whole pool in view. A step is returned in place of a host.
+// place chooses a host from fresh data: uses of models raise no event, so the mirror may lag and show the wrong model as the
+// least recently used. In a large pool it refreshes only the chosen host and chooses again; it refreshes the whole pool to
+// refuse or postpone, or when the choice keeps changing. It returns a step in place of a host.
 func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err error) {
 	if s = g.mirror.Snapshot(); s.Large() {
 		host, v = g.chooseOn(s, gr)
@@ -244,7 +243,7 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
 // jitter varies a pause by up to half its length, so that gateways that were refused together do not retry together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 
-// processInbox reads the inbox and looks at the mirror.
+// processInbox processes the inbox and the mirror's snapshot.
 func (g *Gate) processInbox(gr *group) step {
 	now, snapshot := time.Now(), g.mirror.Snapshot()
 	g.mu.Lock()
@@ -268,8 +267,8 @@ func (g *Gate) processInbox(gr *group) step {
 	return v
 }
 
-// finish hands the outcome to all waiters, first come first served. A ready model whose host has no address any more is
-// asked for anew.
+// finish delivers the outcome to all waiters in order of arrival. If the ready model's host has no address any more, it asks
+// again.
 func (g *Gate) finish(gr *group, v step) (next step, over bool) {
 	var r Endpoint
 	if v.err == nil {

@@ -14,17 +14,17 @@ import (
 	"reveille/infra/state"
 )
 
-// LoadAsk is a management call to load a model, with options of its own.
+// LoadAsk is a management call to load a model with its own options.
 type LoadAsk struct {
 	Model   string          // canonical id
 	Options json.RawMessage // object of load options as the request had them; empty for none
-	Merge   bool            // arguments of the options are added to those of the layers below
+	Merge   bool            // the options' arguments are added to those of the layers below
 	Pinned  *bool           // nil leaves it as it is
 	Wait    bool            // wait until the model is ready; otherwise return when the load is queued
 }
 
-// Load makes a ticket of its own for the model, on the host that holds it or where it is placed, and waits until it is
-// ready (or queued). Endpoint and info are set when it waited. A load goes on when ctx ends or the gate's hold is over.
+// Load makes a separate ticket for the model, on the host that holds it or where it is placed, and waits until the model is
+// ready (or queued). Endpoint and info are set if it waited. The load goes on when ctx ends or the gate's hold is over.
 func (g *Gate) Load(ctx context.Context, a LoadAsk) (Endpoint, LoadInfo, error) {
 	if _, ok := g.catalog().Model(a.Model); !ok {
 		return Endpoint{}, LoadInfo{}, api.UnknownModel(a.Model)
@@ -42,9 +42,9 @@ func (g *Gate) Load(ctx context.Context, a LoadAsk) (Endpoint, LoadInfo, error) 
 	return g.own(ctx, a.Model, fields, a.Wait)
 }
 
-// Pull has the weights of a model brought onto the host that has it or will have it, else onto the one where it would be
-// placed now, and waits until they are there. Nothing is loaded or moved aside for it. A pull goes on when ctx ends or
-// the gate's hold is over: then the error is model_loading.
+// Pull has a model's weights fetched by the host that has it or will have it, else by the one where it would be placed now,
+// and waits for the end. Nothing is loaded or evicted. When ctx ends or the gate's hold is over, the pull goes on and the
+// error is model_loading.
 func (g *Gate) Pull(ctx context.Context, model string) error {
 	if _, ok := g.catalog().Model(model); !ok {
 		return api.UnknownModel(model)
@@ -53,7 +53,7 @@ func (g *Gate) Pull(ctx context.Context, model string) error {
 	return err
 }
 
-// own makes a ticket of its own and waits for its end, or only until it is queued.
+// own makes a separate ticket and waits for its end, or only until it is queued.
 func (g *Gate) own(ctx context.Context, model string, fields map[string]string, wait bool) (Endpoint, LoadInfo, error) {
 	g.mu.Lock()
 	if g.closed {
@@ -90,14 +90,14 @@ type Unloaded struct {
 	Err   error // nil: gone
 }
 
-// Unload unloads a model from every host that holds it, or with model "" all models, and waits until they are gone.
-// force cuts open requests. The results are in the order of hosts and models; the error is api.ModelNotLoaded for a model
-// that no host holds, state_unavailable, or ctx's: then the unloads that were queued go on.
+// Unload unloads a model, or all models if model is "", from every host that holds it, and waits until they are gone. force
+// cuts open requests. The results are in order of hosts and models. The error is api.ModelNotLoaded for a model that no host
+// holds, state_unavailable, or ctx's; queued unloads go on then.
 func (g *Gate) Unload(ctx context.Context, model string, force bool) ([]Unloaded, error) {
 	return g.unload(ctx, "", model, force)
 }
 
-// unload is Unload on one host, or with host "" on all.
+// unload is Unload on one host, or on all if host is "".
 func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Unloaded, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Hold, api.New(api.QueueTimeout, "The models are not unloaded yet."))
 	defer cancel()
@@ -125,7 +125,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 			return out, err
 		}
 		if w == nil {
-			continue // it went by itself meanwhile
+			continue // already gone
 		}
 		defer g.unwatch(ticket)
 		out, done = append(out, Unloaded{Host: p.Host, Model: p.Model}), append(done, w)
@@ -146,7 +146,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	return out, nil
 }
 
-// loadedCopies lists where the model, or with "" every model, is loaded, being loaded or retired on hosts that can be told to unload.
+// loadedCopies lists where the model, or every model for "", is loaded, loading or retired on hosts that can unload it.
 func loadedCopies(s *state.Snapshot, model string) []state.Copy {
 	var out []state.Copy
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
@@ -165,7 +165,7 @@ func loadedCopies(s *state.Snapshot, model string) []state.Copy {
 	return out
 }
 
-// queueUnload makes the ticket that unloads a model on a host; a nil channel means that the host holds it no more.
+// queueUnload makes the ticket that unloads a model on a host; a nil channel means that the host no longer holds it.
 func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticket string, done chan state.TicketRecord, err error) {
 	g.mu.Lock()
 	n := loadAttempt{model: p.Model, own: true, id: g.operationLocked()}
@@ -196,7 +196,7 @@ func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticke
 	}
 }
 
-// watch delivers the outcome of a ticket, once. An earlier outcome is found by the next renewal.
+// watch delivers the outcome of a ticket once. The next renewal finds an outcome from before the call.
 func (g *Gate) watch(ticket string) chan state.TicketRecord {
 	c := make(chan state.TicketRecord, 1)
 	g.mu.Lock()

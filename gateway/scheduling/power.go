@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	powerPoll   = 200 * time.Millisecond // between two looks at a host that is to wake or to sleep
-	commitTries = 20                     // decisions to sleep that the pool overtook
-	confirmFor  = 10 * time.Second       // longest until a runner confirms, within the lease that the commit took
+	powerPoll   = 200 * time.Millisecond // between reads of a host that is to wake or to sleep
+	commitTries = 20                     // decisions to sleep that became stale
+	confirmFor  = 10 * time.Second       // longest wait for a runner to confirm, within the lease taken by the commit
 	stopFor     = 2 * time.Minute        // longest that a driver may take to turn a host off
 )
 
-// WakeHost wakes a host at an operator's request and returns when its runner has registered; at once for one that is awake.
-// The wake goes on when ctx ends. Errors are rows of the error table: unknown_url for a host that nobody knows,
-// no_capacity for one that did not come, state_unavailable; or ctx's.
+// WakeHost wakes a host at an operator's request and returns when its runner has registered, at once if it is awake. The wake
+// goes on when ctx ends. Errors are rows of the error table: unknown_url for an unknown host, no_capacity for one that did not
+// come up, state_unavailable; or ctx's.
 func (g *Gate) WakeHost(ctx context.Context, host string) error {
 	if err := g.known(host); err != nil {
 		return err
@@ -57,10 +57,10 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 	}
 }
 
-// SleepHost puts a host to sleep by an operator's word: its models are unloaded, open requests to them end first unless
-// force cuts them, its runner confirms, and its driver turns it off. It returns when that is done; at once for a host
-// that sleeps. Errors are rows of the error table: unknown_url for a host that nobody knows, model_busy (409) when work
-// came or the host is on its way up, state_unavailable, not_supported without a driver here; or ctx's.
+// SleepHost puts a host to sleep at an operator's request: open requests end, unless force cuts them, its models are unloaded,
+// its runner confirms, and its driver turns it off. It returns when that is done, at once if the host sleeps. Errors are rows
+// of the error table: unknown_url for an unknown host, model_busy (409) if work came or the host is waking,
+// state_unavailable, not_supported without a driver here; or ctx's.
 func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	if err := g.known(host); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	return g.turnOff(ctx, host, token)
 }
 
-// ForgetHost removes a host from the pool by an operator's word. Errors are rows of the error table: unknown_url for a host
-// that nobody knows, model_busy (409) for one that the catalogue names, that is awake or has work, state_unavailable.
+// ForgetHost removes a host from the pool at an operator's request. Errors are rows of the error table: unknown_url for an
+// unknown host, model_busy (409) for one that the catalogue names, that is awake or has work, state_unavailable.
 func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	if _, listed := g.catalog().Host(host); listed {
 		return api.Newf(api.ModelBusyConflict, "The host '%s' is in the catalogue: remove it there first.", host)
@@ -112,7 +112,7 @@ func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	return nil
 }
 
-// known refuses a host that neither the catalogue nor the pool names.
+// known returns an error for a host that neither the catalogue nor the pool names.
 func (g *Gate) known(host string) error {
 	if _, ok := g.catalog().Host(host); !ok && g.mirror.Snapshot().Hosts[host] == nil {
 		return api.Newf(api.UnknownURL, "There is no host '%s'.", host)
@@ -120,7 +120,7 @@ func (g *Gate) known(host string) error {
 	return nil
 }
 
-// commitSleep makes an empty host drain and waits until its runner confirmed.
+// commitSleep makes an empty host drain and waits until its runner has confirmed.
 func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err error) {
 	busy := api.Newf(api.ModelBusyConflict, "Work came for the host '%s'.", host)
 	for try := 0; token == ""; try++ {

@@ -7,19 +7,19 @@ import (
 	"reveille/infra/state"
 )
 
-// recoveryTimeout bounds how long loads wait for runners to report again after the store lost its data.
+// recoveryTimeout bounds how long loads wait for runners to register again after the store lost its data.
 const recoveryTimeout = 10 * time.Second
 
-// recoveryHold notices that the store lost its data, and holds loads back until every runner known before has reported what
-// it holds: until then loaded models may look unloaded and awake hosts asleep. It reads no clock.
+// recoveryHold detects that the store lost its data, and holds loads back until every runner known before has registered
+// again: until then loaded models may look unloaded and awake hosts asleep. It reads no clock.
 type recoveryHold struct {
 	epoch   string
 	ready   map[string]bool // hosts that were ready when last seen whole
-	missing map[string]bool // of those, the ones that have not reported since
+	missing map[string]bool // the ones of ready that have not registered since
 	until   time.Time
 }
 
-// see takes in a snapshot; one that was never filled is passed over.
+// see processes a snapshot and ignores an empty one.
 func (r *recoveryHold) see(s *state.Snapshot, now time.Time) {
 	if s.Taken.IsZero() {
 		return
@@ -44,5 +44,5 @@ func (r *recoveryHold) see(s *state.Snapshot, now time.Time) {
 	}
 }
 
-// waiting reports whether loads are to be held back.
+// waiting reports whether to hold loads back.
 func (r *recoveryHold) waiting(now time.Time) bool { return len(r.missing) > 0 && now.Before(r.until) }

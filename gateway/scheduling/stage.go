@@ -9,26 +9,26 @@ import (
 
 // The states of a wait.
 const (
-	StateQueued  = "queued"  // behind other loads, or behind requests to models that have to go
+	StateQueued  = "queued"  // behind other loads, or behind requests to its victims
 	StateWaking  = "waking"  // its host is starting
 	StatePulling = "pulling" // its weights are being fetched
 	StateLoading = "loading" // its engine is starting
 )
 
-// Stage is how far a wait is, for people.
+// Stage is the progress of a wait, as clients see it.
 type Stage struct {
 	State    string
 	Host     string        // "" while none is chosen
 	Waited   time.Duration // since Enter
 	Loading  time.Duration // since its engine began to start; 0 before
-	Position int           // in the host's queue from 1; 0 when its load is under way or it has no place yet
+	Position int           // in the host's queue from 1; 0 when its load is in progress or it has no place yet
 	ETA      time.Duration // estimate of what is left; 0 when unknown
 
 	// Of the weights that are being fetched, in bytes; 0 when unknown.
 	BytesDone, BytesTotal int64
 }
 
-// Stage tells how far the wait is. It makes no call.
+// Stage returns the progress of the wait. It makes no call.
 func (w *Waiter) Stage() Stage {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
@@ -37,8 +37,8 @@ func (w *Waiter) Stage() Stage {
 	return s
 }
 
-// StageOf tells how far the load of a model is that anybody in the pool waits for, as its waiters are told; ok is false
-// when none is on its way. Waited is the longest wait for it. It makes no call.
+// StageOf returns the progress of a model's load that anyone in the pool waits for, as its waiters see it; ok is false if there
+// is none. Waited is the longest wait for it. It makes no call.
 func (g *Gate) StageOf(model string) (s Stage, ok bool) {
 	snap, now := g.mirror.Snapshot(), time.Now()
 	asked, waited := pending(snap, model, now)
@@ -56,8 +56,7 @@ func (g *Gate) StageOf(model string) (s Stage, ok bool) {
 	return s, ok
 }
 
-// pending is the oldest load of a model that a snapshot shows, as its waiters see it, and for how long it has been
-// asked for; nil for none.
+// pending returns a model's oldest load in a snapshot, as its waiters see it, and how long ago it was requested; nil for none.
 func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time.Duration) {
 	var out *loadAttempt
 	var oldest state.TicketRecord
@@ -89,7 +88,7 @@ func (g *Gate) stageLocked(gr *group) Stage {
 	return stage(&gr.attempt, g.mirror.Snapshot(), &g.learned, time.Now())
 }
 
-// heldUpByBusy reports whether a host is up and loads nothing, so that what is queued there waits for busy models.
+// heldUpByBusy reports whether a host is up and loads nothing, which means that its queue waits for busy models.
 func (g *Gate) heldUpByBusy(host string) bool {
 	h := g.mirror.Snapshot().Hosts[host]
 	return h != nil && h.State == policy.Ready && h.Loading == ""
@@ -143,7 +142,7 @@ type estimates struct {
 	wake map[string]time.Duration
 }
 
-// smooth mixes a new duration into the average kept under key: the newest counts a third.
+// smooth updates the moving average kept under key: the new duration counts a third.
 func smooth(m map[string]time.Duration, key string, d time.Duration) {
 	if d <= 0 {
 		return

@@ -2,14 +2,14 @@ package scheduling
 
 import "time"
 
-// swaps counts the loads for which another model had to go: in all, and by second over the last minute.
+// swaps counts the loads that evicted another model: in total, and per second over the last minute.
 type swaps struct {
 	total  uint64
 	newest int64 // second since the epoch
 	last   [60]int
 }
 
-// move drops what is older than a minute before now.
+// move drops the counts from more than a minute before now.
 func (s *swaps) move(now time.Time) {
 	second := now.Unix()
 	for n := min(second-s.newest, int64(len(s.last))); n > 0; n-- {
@@ -32,7 +32,7 @@ func (s *swaps) minute(now time.Time) (n int) {
 	return n
 }
 
-// Swaps is how many loads of the pool evicted another model since this gateway listens, and how many in the last minute.
+// Swaps is how many of the pool's loads evicted another model since this gateway started, and in the last minute.
 func (g *Gate) Swaps() (total uint64, lastMinute int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

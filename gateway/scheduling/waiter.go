@@ -8,30 +8,29 @@ import (
 	"reveille/gateway/api"
 )
 
-// ErrLeft is the outcome of a waiter that called Leave before it had another.
+// ErrLeft is the outcome of a waiter that called Leave before it had an outcome.
 var ErrLeft = errors.New("the waiter left")
 
 // Ask is one request for a model that has no endpoint.
 type Ask struct {
 	// Model is the canonical id; it must be in the catalogue.
 	Model string
-	// Refused names the hosts that did not serve this request, although the mirror and the store may still call the model
-	// loaded there.
+	// Refused names the hosts that refused this request, even if the mirror and the store still show the model loaded there.
 	Refused []string
 	// Limit shortens the wait. 0, or more than the gate's hold, is the hold.
 	Limit time.Duration
-	// Background starts the load and does not wait for it: the waiter is done at once with model_loading.
+	// Background starts the load without waiting for it: the waiter ends at once with model_loading.
 	Background bool
-	// Tenant is the account that the request is charged to; nil: none, without limits.
+	// Tenant is the account that the request is charged to; nil means no account and no limits.
 	Tenant Tenant
 }
 
-// Tenant is one of those who share a gateway. Its methods are called with the gate's lock held and must not block.
+// Tenant is an account with limits. Its methods are called with the gate's lock held and must not block.
 type Tenant interface {
-	// Wait takes a place among the requests that wait, which Leave gives back, or says why there is none.
+	// Wait counts a waiting request, until Leave, or returns why no more may wait.
 	Wait() error
 	Leave()
-	// Load takes one of the loads that the tenant may begin, or says why there is none.
+	// Load counts a load that the tenant starts, or returns why it may not.
 	Load() error
 }
 
@@ -41,7 +40,7 @@ type LoadInfo struct {
 	Waiters int           // how many got this endpoint at the same time, this one included
 	Cold    bool          // the runner loaded the model for this ticket
 	LoadMS  int64         // how long that took
-	Evicted []string      // models that had to go for it
+	Evicted []string      // models evicted for it
 	Waited  time.Duration // since Enter
 }
 
@@ -75,11 +74,11 @@ func (w *Waiter) Result() (Endpoint, LoadInfo, error) {
 	return w.endpoint, w.info, w.err
 }
 
-// Ahead is how many requests for the model waited at this gateway when this one came.
+// Ahead is how many requests for the model were waiting at this gateway when this one arrived.
 func (w *Waiter) Ahead() int { return w.ahead }
 
-// Leave gives the wait up. keep lets the load go on even when nobody else waits for it. The first outcome stays, so
-// that Leave after Done does nothing.
+// Leave gives up the wait. keep lets the load go on even if nobody else waits for it. The first outcome stays, so Leave after
+// Done does nothing.
 func (w *Waiter) Leave(keep bool) {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
@@ -90,7 +89,7 @@ func (w *Waiter) Leave(keep bool) {
 	w.gate.finishLocked(w, Endpoint{}, LoadInfo{}, ErrLeft)
 }
 
-// expire ends a wait whose time is over; the load goes on.
+// expire ends a wait that timed out; the load goes on.
 func (w *Waiter) expire() {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
@@ -101,7 +100,7 @@ func (w *Waiter) expire() {
 	w.gate.finishLocked(w, Endpoint{}, LoadInfo{}, w.gate.timeoutLocked(w.group))
 }
 
-// finishLocked gives w its outcome unless it has one. Every outcome passes here.
+// finishLocked sets w's outcome unless it has one. Nothing else sets outcomes.
 func (g *Gate) finishLocked(w *Waiter, r Endpoint, info LoadInfo, err error) {
 	if w.finished {
 		return

@@ -13,21 +13,21 @@ import (
 
 const (
 	wakeRenew = state.WakeLease / 3
-	wakePoll  = 500 * time.Millisecond // how soon the end of a wake is noticed once the driver is done
+	wakePoll  = 500 * time.Millisecond // between checks for the end of a wake once the driver is done
 )
 
-// wakeLease is a wake that this gateway carries out. It belongs to no request: those that caused it may all be gone.
+// wakeLease is a wake that this gateway performs. It belongs to no request: all that caused it may be gone.
 type wakeLease struct {
 	token string
 	stop  context.CancelFunc
 	asked bool // the driver has answered; guarded by Gate.mu
 }
 
-// wakeLocked starts to wake a host under its power lease; a newer token takes the place of an older one.
+// wakeLocked starts to wake a host under its power lease; a newer token replaces an older one.
 func (g *Gate) wakeLocked(host, token string) {
 	old := g.wakes[host]
 	if g.closed || old != nil && old.token == token {
-		return // what a closing gate does not take up, another does when the lease ends
+		return // when the lease ends, another gateway takes over
 	}
 	if old != nil {
 		old.stop()
@@ -48,8 +48,8 @@ func (g *Gate) wakeLocked(host, token string) {
 	}()
 }
 
-// runWake calls the driver and keeps the power lease until the host's runner has registered, the driver refused, the limit
-// passed, or another gateway has the lease.
+// runWake calls the driver and renews the power lease until the host's runner has registered, the driver has refused, the
+// limit has passed, or another gateway has the lease.
 func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	token := d.token
 	began := time.Now()
@@ -113,14 +113,13 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	}
 }
 
-// awake reports whether the mirror shows the host up: then the store is asked at once.
+// awake reports whether the mirror shows the host up; the caller then asks the store at once.
 func (g *Gate) awake(host string) bool {
 	h := g.mirror.Snapshot().Hosts[host]
 	return h != nil && h.State == policy.Ready
 }
 
-// wakeFailed gives the power lease up with the reason. Should the store not hear of it, the lease ends and another
-// gateway tries.
+// wakeFailed releases the power lease with the reason. If the call fails, the lease expires and another gateway tries.
 func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host, token, code, message string) error, cause error) {
 	code := api.NoCapacity.Code()
 	if e, ok := errors.AsType[*api.Error](cause); ok {

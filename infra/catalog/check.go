@@ -13,13 +13,13 @@ import (
 	"reveille/infra/recipe"
 )
 
-// checker decides whether the parts of a draft make sense together. It also puts the draft into its final form: names
-// become ids, options are normalised, devices filled in. Doing so twice changes nothing more.
+// checker checks that the parts of a draft are consistent, and completes the draft: names become ids, options are normalised,
+// devices filled in. It is idempotent.
 type checker struct {
 	*report
 	d      *draft
 	owners map[string]*Model // id or alias -> model
-	// unjudged is set when a model's devices could not be told: then no host can be called useless.
+	// unjudged is set if a model's devices are unknown: then no host can be called useless.
 	unjudged bool
 }
 
@@ -43,7 +43,7 @@ func check(d *draft, r *report) {
 	}
 }
 
-// fillIn sets what an entry of the models file may leave out: it is an LLM, and a GGUF file is llama.cpp's.
+// fillIn sets the defaults of an entry of the models file: type llm, and recipe llamacpp for a GGUF file.
 func (c *checker) fillIn(m *Model) {
 	if m.Registered {
 		return
@@ -56,7 +56,7 @@ func (c *checker) fillIn(m *Model) {
 
 func modelPath(id string) yamlPath { return yamlPath("models").child(id) }
 
-// names gives each name its one owner.
+// names checks that each name has one owner.
 func (c *checker) names() {
 	for _, m := range c.d.Models {
 		if !ValidModelName(m.ID) {
@@ -85,7 +85,7 @@ func (c *checker) names() {
 	}
 }
 
-// known returns the model that a reference names, and notes a problem when there is none.
+// known returns the model that a reference names, or reports a problem.
 func (c *checker) known(p yamlPath, name string) *Model {
 	m := c.owners[name]
 	if m == nil {
@@ -154,7 +154,7 @@ func (c *checker) typeOK(p yamlPath, t string) bool {
 	return false
 }
 
-// recipe looks a model's recipe up; ok is false when it has none that can be asked.
+// recipe looks up a model's recipe; ok is false if there is no usable one.
 func (c *checker) recipe(m *Model, p yamlPath) (rec recipe.Recipe, ok bool) {
 	p = p.child("recipe")
 	rec, ok = c.d.Recipes[m.Recipe]
@@ -257,7 +257,7 @@ func (c *checker) byBackend(m *Model) (hosts []*Host, option string) {
 	return nil, ""
 }
 
-// placement checks that every model has a host and every host a model. Without hosts there is nothing to say.
+// placement checks that every model has a host and every host a model. Without hosts it checks nothing.
 func (c *checker) placement() {
 	if len(c.d.Hosts) == 0 {
 		return
@@ -340,7 +340,7 @@ func (c *checker) warmup(w *Warmup, p yamlPath) {
 	}
 }
 
-// blamed reports whether a problem with p or a part of it was noted already.
+// blamed reports whether there already is a problem with p or a part of it.
 func (c *checker) blamed(p yamlPath) bool {
 	path := p.String()
 	return slices.ContainsFunc(c.problems, func(x Problem) bool {

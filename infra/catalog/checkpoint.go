@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// Scheme is the kind of place where a checkpoint lies.
+// Scheme is where a checkpoint is stored.
 type Scheme string
 
 // The schemes.
@@ -16,7 +16,7 @@ const (
 	SchemeHF   Scheme = "hf"
 )
 
-// A Checkpoint is the place of a model's weights, taken apart.
+// A Checkpoint is the parsed location of a model's weights.
 type Checkpoint struct {
 	Scheme Scheme
 	// Path is the path for SchemePath, the key for SchemeS3, and the file inside the repository for SchemeHF, where it
@@ -48,8 +48,7 @@ func (c Checkpoint) String() string {
 	return text
 }
 
-// ParseCheckpoint takes a checkpoint apart. It never fails: a text with a known scheme but missing parts comes back with
-// those parts empty, which a catalogue refuses.
+// ParseCheckpoint parses a checkpoint. It never fails: missing parts of a known scheme are empty, which a catalogue refuses.
 func ParseCheckpoint(s string) Checkpoint {
 	if rest, ok := strings.CutPrefix(s, "s3://"); ok {
 		bucket, key, _ := strings.Cut(rest, "/")
@@ -68,7 +67,7 @@ func ParseCheckpoint(s string) Checkpoint {
 	return Checkpoint{Scheme: SchemePath, Path: s}
 }
 
-// wrong tells what is wrong with c, "" when nothing is.
+// wrong says what is wrong with c, "" for nothing.
 func (c Checkpoint) wrong() string {
 	if strings.ContainsFunc(c.Bucket+c.Repo+c.Path+c.Revision, unicode.IsControl) {
 		return "holds a control character"
@@ -122,8 +121,8 @@ func CutShard(name string) (prefix, count, ext string, ok bool) {
 	return m[1], m[2], m[3], true
 }
 
-// Names are what a client may call the checkpoint: "org/repo", and "org/repo:quant" where the file's name tells its
-// quantisation. A checkpoint outside a registry has none.
+// Names are the names that clients may use for the checkpoint: "org/repo", and "org/repo:quant" if the file's name shows its
+// quantisation. Only hf:// checkpoints have names.
 func (c Checkpoint) Names() []string {
 	if c.Repo == "" {
 		return nil

@@ -20,11 +20,11 @@ const (
 	HeaderAuth     = "X-Reveille-Auth"    // signature, request
 	HeaderModel    = "X-Reveille-Model"   // canonical model id, request
 	HeaderTicket   = "X-Reveille-Ticket"  // ticket whose reservation the request uses, request, may be absent
-	HeaderWaiters  = "X-Reveille-Waited"  // how many requests the gateway sends with the ticket, itself included, request, absent for one
+	HeaderWaiters  = "X-Reveille-Waited"  // how many requests waited for the ticket at the gateway, this one included, request, absent for one
 	HeaderPriority = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
 	HeaderRead     = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
 	HeaderScope    = "X-Reveille-Scope"   // whose encoder cache the request uses (Signer.Scope), request, signed, absent where all share it
-	HeaderTenant   = "X-Reveille-Tenant"  // whose turn at the engine it is (Signer.Scope of the request's key), request, not signed, absent without keys
+	HeaderTenant   = "X-Reveille-Tenant"  // for fairness at the engine (Signer.Scope of the request's key), request, not signed, absent without keys
 	HeaderRequest  = "X-Request-Id"       // for logs, request
 	HeaderRefused  = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
 	HeaderMedia    = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent

@@ -18,7 +18,7 @@ import (
 	"reveille/runner/plan"
 )
 
-// Settings are a runner's settings. They carry no values of their own until config.Parse has filled them in.
+// Settings are a runner's settings, filled in by config.Parse.
 type Settings struct {
 	config.Redis
 	config.Log
@@ -68,25 +68,25 @@ type HostSettings struct {
 // parsed are the settings of a host, checked.
 type parsed struct {
 	name    string
-	devices policy.Devices // 0: those that are found
+	devices policy.Devices // 0: detected
 	labels  []string
 	limits  policy.Limits
 	budget  map[policy.Devices]int64 // over the default
 	seats   map[policy.Type]int
 	options recipe.Options
 
-	engineMemory int64 // most bytes of an engine, 0 where the machine's memory is not known
+	engineMemory int64 // most bytes of an engine, 0 if the machine's memory is unknown
 
-	// What mmcache.Config takes: 0 is the default, -1 none or no limit.
+	// In the terms of mmcache.Config: 0 is the default, -1 none or no limit.
 	mediaBytes, mediaQuota, mediaEntry int64
 
-	// What Settings has besides those of the host.
+	// From Settings, beyond those of the host.
 	secret []byte
 	sleep  []string // command that turns this machine off, nil for none
 	intake config.Limits
 }
 
-// recipes are the shipped ones with those of the file.
+// recipes returns the shipped recipes and those of the file.
 func (s HostSettings) recipes() (recipe.Set, error) {
 	if s.Recipes == "" {
 		return recipe.Shipped(), nil
@@ -178,7 +178,7 @@ func (s HostSettings) parse() (parsed, error) {
 	return p, errors.Join(errs...)
 }
 
-// options are the load options that the flags give, checked by the recipe that takes them.
+// options returns the load options given as flags, checked by the recipe that takes them.
 func (s HostSettings) options() (recipe.Options, error) {
 	raw := map[string]any{}
 	number := func(name string, n int) {
@@ -202,10 +202,10 @@ func (s HostSettings) options() (recipe.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parsed, plan.OptionsOf(&llamacpp, policy.Embedding, 0, 0, parsed).Validate() // as every model that embeds would be refused
+	return parsed, plan.OptionsOf(&llamacpp, policy.Embedding, 0, 0, parsed).Validate() // otherwise every embedding model would be refused
 }
 
-// mediaBytes reads a flag into what mmcache.Config takes: 0 is the default there, and -1 none.
+// mediaBytes parses a flag into a value of mmcache.Config, where 0 is the default and -1 none.
 func mediaBytes(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
@@ -220,7 +220,7 @@ func mediaBytes(flag, text string) (int64, error) {
 	return n, nil
 }
 
-// dialable refuses an address that gateways could not reach: what is listened on is also what they are told.
+// dialable refuses an address that gateways could not reach: the runner registers the address that it listens on.
 func dialable(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

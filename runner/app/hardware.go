@@ -17,8 +17,8 @@ import (
 	"reveille/runner/host"
 )
 
-// detect finds out what this machine has, and says so. The flags overrule: kinds of device that --devices leaves out are not
-// looked for.
+// detect finds and logs this machine's devices. Flags take precedence: it does not look for kinds of device that --devices leaves
+// out.
 func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) host.Hardware {
 	cfg := devices.Config{
 		Kinds: p.devices, Memory: memTotal(), Apple: runtime.GOOS == "darwin" && runtime.GOARCH == "arm64", Files: os.DirFS("/"),

@@ -21,7 +21,7 @@ const idleRelease = 30 * time.Second
 // Config of a Batcher. Engine is needed.
 type Config struct {
 	Limits Limits        // zeroes mean their defaults
-	Delay  time.Duration // longest an idle engine waits for company of a request; usually 0
+	Delay  time.Duration // longest that a request waits for others while the engine is idle; usually 0
 	Engine Engine
 	Model  string     // label of the metrics
 	Words  *WordPiece // counts tokens in process where it is exact; nil: the engine is asked
@@ -50,17 +50,16 @@ type Batcher struct {
 
 	mu       sync.Mutex
 	packer   *Packer
-	jobs     map[uint64]*job // requests that have not all of their embeddings yet
+	jobs     map[uint64]*job // requests that lack embeddings
 	inFlight map[*batchRun]struct{}
 	lastID   uint64
 	wake     *time.Timer // asks the packer again
 	idle     *time.Timer // releases the buffers
-	shown    load        // what the gauges hold of this queue
+	shown    load        // this queue's share of the gauges
 	closed   bool
 }
 
-// New makes the queue of an engine that serves. It asks the engine for the special tokens of its model, which bounds
-// its time by ctx.
+// New makes the queue of a running engine. It asks the engine for the special tokens of its model, within ctx.
 func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	cfg.Limits = cfg.Limits.WithDefaults()
 	if err := cfg.Limits.Validate(); err != nil {
@@ -96,8 +95,8 @@ func newTimer(f func()) *time.Timer {
 	return t
 }
 
-// Close ends the queue: engine calls are cancelled, and requests fail with ErrUnsent, or with ErrCut where a sequence of
-// theirs was sent. It returns when no engine call is left.
+// Close ends the queue: engine calls are cancelled, and requests fail with ErrUnsent, or with ErrCut if a sequence of theirs
+// was sent. It returns when no engine call is left.
 func (b *Batcher) Close() {
 	b.mu.Lock()
 	b.closed = true
@@ -106,7 +105,7 @@ func (b *Batcher) Close() {
 		x.cancel(ErrCut)
 	}
 	b.mu.Unlock()
-	b.runs.Wait() // which know what they sent, and end their own requests
+	b.runs.Wait() // they know what they sent, and end their own requests
 	b.mu.Lock()
 	for id, j := range b.jobs {
 		b.failLocked(id, lost(j.runs > 0))
@@ -117,10 +116,9 @@ func (b *Batcher) Close() {
 	b.buffers.release()
 }
 
-// Serve answers one request: on success the body of the answer was written to w, with status 200 meant. Nothing was
-// written in case of an error, which is ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or what
-// Engine.Embed failed with after the engine saw the call. When ctx ends, the request's sequences leave the queue, and an
-// engine call that nobody else waits for is cancelled.
+// Serve answers one request: it writes the body of a 200 answer to w. On error it has written nothing; the error is
+// ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or that of an Engine.Embed call that the engine
+// saw. When ctx ends, the request's sequences leave the queue, and an engine call that nobody else waits for is cancelled.
 func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 	j := b.takeJob()
 	defer b.finish(j)
@@ -151,8 +149,8 @@ func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 	return j.write(w)
 }
 
-// await waits until a job has ended, because of ctx at the latest. own is the run of its own batch, which is executed here:
-// a lone request changes goroutines for nothing.
+// await waits until a job has ended, at the latest when ctx ends. own is the run of the job's own batch; await executes it to
+// save a lone request a change of goroutines.
 func (b *Batcher) await(ctx context.Context, j *job, own *batchRun) {
 	id := j.id
 	if own != nil {
@@ -239,7 +237,7 @@ func (b *Batcher) endLocked(j *job) {
 	j.done <- struct{}{}
 }
 
-// wantedLocked reports whether anybody waits for something of a run.
+// wantedLocked reports whether any job still waits for a run.
 func (b *Batcher) wantedLocked(x *batchRun) bool {
 	for i := range x.items {
 		if b.jobs[x.items[i].Request] != nil {
@@ -249,15 +247,15 @@ func (b *Batcher) wantedLocked(x *batchRun) bool {
 	return false
 }
 
-// dispatch asks the packer anew, after the time it had named.
+// dispatch asks the packer again, at the time that it named.
 func (b *Batcher) dispatch() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dispatchLocked(time.Now(), 0)
 }
 
-// dispatchLocked starts the batches that are due, but for one that is all of the request id and nothing else: the caller
-// must execute that.
+// dispatchLocked starts the batches that are due, except one that is exactly the request id: it returns that one's run, and
+// the caller must execute it.
 func (b *Batcher) dispatchLocked(now time.Time, id uint64) (own *batchRun) {
 	if b.closed {
 		return nil

@@ -770,7 +770,7 @@ func TestLeaving(t *testing.T) {
 func TestClose(t *testing.T) {
 	for name, c := range map[string]struct {
 		deaf bool
-		want error // of a request that is under way as a whole
+		want error // of a request that is in flight as a whole
 	}{"calls are cancelled": {false, ErrCut}, "calls are answered all the same": {true, nil}} {
 		t.Run(name, func(t *testing.T) {
 			e := &fake{hold: make(chan struct{}), deaf: c.deaf}

@@ -7,9 +7,9 @@
 //
 //   - n_batch is how much is packed into one engine call. Larger means fewer calls, and longer ones.
 //   - n_ubatch is the largest single sequence. It is no more than n_batch, and the model's own positions bound it too.
-//   - context is the sum of what is under way. Twice n_batch lets a full batch be sent while another is computed.
+//   - context is the sum of what is in flight. Twice n_batch lets a full batch be sent while another is computed.
 //
-// Choose n_batch by how long a call may take: a single text that arrives while one is under way waits for its end. On a
+// Choose n_batch by how long a call may take: a single text that arrives while one is in flight waits for its end. On a
 // processor 512 to 2048 is enough, since a call costs little there; on a GPU take what its memory allows, since a call has
 // a cost of its own.
 //

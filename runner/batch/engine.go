@@ -13,8 +13,8 @@ import (
 
 // An Engine embeds. It must be safe for concurrent use, and return soon after ctx ends.
 type Engine interface {
-	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the answer to dst. An error
-	// means that there is no answer; a *relay.Error that was not Sent, that the engine saw nothing of the call.
+	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the answer to dst. An error means
+	// that there is no answer; a *relay.Error without Sent means that the engine saw nothing of the call.
 	Embed(ctx context.Context, body, dst []byte) (status int, answer []byte, err error)
 	// Tokens counts the tokens of a text, with or without the special ones that the model adds.
 	Tokens(ctx context.Context, text []byte, special bool) (int, error)
@@ -32,12 +32,12 @@ type HTTP struct {
 	Key       string        // Bearer token; empty: none
 	Model     string        // the engine's name for the model
 	Dialect   Dialect       // how it counts tokens
-	FirstByte time.Duration // longest wait for an answer, and for more of one that has begun; 0 no limit
+	FirstByte time.Duration // longest wait for an answer, and between its parts; 0 no limit
 }
 
 var _ Engine = (*HTTP)(nil)
 
-// A Dialect is an engine's way of counting tokens. Engines without one cannot be batched for.
+// A Dialect is an engine's way of counting tokens. Requests for an engine without one cannot be batched.
 type Dialect string
 
 // The dialects.

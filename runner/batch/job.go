@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// pieceSize is how much of an answer is put together, in bytes, before it is written.
+// pieceSize is how many bytes of an answer are buffered before they are written.
 const pieceSize = 32 << 10
 
-// job is one request on its way. Batcher.mu guards it from enter until done.
+// job is one request being served. Batcher.mu guards it from enter until done.
 type job struct {
 	parsed
 	id      uint64
@@ -20,12 +20,12 @@ type job struct {
 	request Request
 	counts  []int
 	results [][]byte // parts of answers, as the engine wrote them
-	left    int      // results that are missing
+	left    int      // missing results
 	answers []*answer
-	whole   []byte // the engine's answer to this very request, which is then the result
+	whole   []byte // the engine's answer to a verbatim body, which is the result as it is
 	err     error
-	piece   []byte        // memory of write
-	raw     []byte        // the same
+	piece   []byte        // buffer of write
+	raw     []byte        // buffer of write
 	done    chan struct{} // capacity 1: holds a value once the job has ended
 }
 
@@ -43,7 +43,7 @@ func (j *job) size(n int) {
 	j.left = n
 }
 
-// reset forgets everything but memory.
+// reset clears everything but keeps the buffers.
 func (j *job) reset() {
 	clear(j.inputs)
 	clear(j.results)
@@ -54,7 +54,7 @@ func (j *job) reset() {
 	}
 }
 
-// keep notes that a part of a is among the results.
+// keep records that the results hold a part of a.
 func (j *job) keep(a *answer) {
 	if !slices.Contains(j.answers, a) {
 		a.refs.Add(1)
@@ -91,7 +91,7 @@ func (j *job) write(w io.Writer) error {
 		b = strconv.AppendInt(b, int64(i), 10)
 		b = append(b, `,"embedding":`...)
 		if e[0] == '"' && !j.base64 {
-			j.raw, _ = appendRaw(j.raw[:0], e) // deliver has decoded it before: it can be
+			j.raw, _ = appendRaw(j.raw[:0], e) // cannot fail: deliver has decoded it before
 			b = appendNumbers(b, j.raw)
 		} else {
 			b = append(b, e...)

@@ -9,14 +9,14 @@ import (
 // Defaults of Limits.
 const (
 	DefaultNBatch = 2048
-	contextFactor = 2 // two batches can be under way
+	contextFactor = 2 // two batches can be in flight
 )
 
-// Limits bound what is packed and what is under way. All are in tokens, special ones included, but NSeqMax.
+// Limits bound what is packed and what is in flight. All are in tokens, special ones included, but NSeqMax.
 type Limits struct {
 	NBatch  int // packing capacity of one engine call; default DefaultNBatch
 	NUBatch int // largest single sequence; default NBatch
-	Context int // sum of what is under way; default twice NBatch
+	Context int // sum of what is in flight; default twice NBatch
 	NSeqMax int // what the engine was told of sequences; only reported, packing is not bound by it
 	// Positions is the model's own bound of a sequence, 0 when unknown.
 	Positions int
@@ -59,5 +59,5 @@ func (l Limits) Longest() int {
 	return l.NUBatch
 }
 
-// active is how many batches may be under way at once.
+// active is how many batches may be in flight at once.
 func (l Limits) active() int { return max(1, l.Context/l.NBatch) }

@@ -12,13 +12,13 @@ const (
 	mostTries = 6
 )
 
-// saysMemory reports whether an answer of a status is searched for those words. Text Embeddings Inference says 424 of all
-// that its backend fails with.
+// saysMemory reports whether to search an answer of this status for those words. Text Embeddings Inference answers 424 to
+// every failure of its backend.
 func saysMemory(status int) bool { return status >= 500 || status == 424 }
 
-// outOfMemory reports whether an answer says that the engine had too little memory for a call of items at a try. llama-server
-// uses one message for a graph that it could not allocate and for every other failed computation. It is treated as a lack of
-// memory as long as a smaller call can be tried, and as any other failure after that.
+// outOfMemory reports whether an answer means that the engine ran out of memory for a call of items at a try. llama-server uses
+// one message for a graph that it could not allocate and for every other failed computation. It counts as out of memory while
+// a smaller call can be tried, and as any other failure after that.
 func (b *Batcher) outOfMemory(status int, answer []byte, items []Item, try int) bool {
 	if !saysMemory(status) {
 		return false
@@ -26,20 +26,20 @@ func (b *Batcher) outOfMemory(status int, answer []byte, items []Item, try int) 
 	return b.cfg.OutOfMemory(string(answer)) || divisible(items, try) && bytes.Contains(answer, []byte(`"Compute error."`))
 }
 
-// divisible reports whether items, for which the engine's memory was too small at a try, can be sent in smaller calls.
+// divisible reports whether items that ran out of memory at a try can be sent in smaller calls.
 func divisible(items []Item, try int) bool {
 	return try < mostTries && len(items) > 1 && sum(items) > leastTokens
 }
 
-// smaller is the most tokens of the calls that replace one of tokens tokens which failed at a try: half of them, or less
-// where halves would not reach leastTokens by the last try.
+// smaller is the most tokens per call after one of tokens tokens failed at a try: half, or less if halving would not reach
+// leastTokens by the last try.
 func smaller(tokens, try int) int {
 	all := float64(tokens)
 	step := math.Pow(all/leastTokens, 1/float64(mostTries-try))
 	return max(leastTokens, int(math.Round(all/max(2, step))))
 }
 
-// run is how many items from the first on have at most tokens tokens together; a longer first one is a run of its own.
+// run is how many items from the first on have at most tokens tokens in total; a longer first item counts alone.
 func run(items []Item, tokens int) int {
 	total := 0
 	for i, it := range items {
@@ -66,31 +66,31 @@ func excerpt(text []byte) string {
 	return string(text)
 }
 
-// shortage is what a run found out about the engine's memory.
+// shortage is what a batchRun learned about the engine's memory.
 type shortage struct {
-	limit int // largest call to try from now on; 0: none was too large
-	// unclear counts parts that say nothing of other batches: a single sequence was too large, or there was no embedding for
-	// another reason. Clients could otherwise keep everybody's batches small with sequences that never fit.
+	limit int // largest call to try from now on; 0: no limit yet
+	// unclear counts parts that say nothing about other batches: a single sequence was too large, or the embedding failed for
+	// another reason. Otherwise clients could keep everyone's batches small with sequences that never fit.
 	unclear int
 	// The smallest call that was too large without such a part, 0 for none, and the size that it was cut to.
 	failed, learned int
 }
 
-// cut notes that from now on calls have at most tokens tokens.
+// cut limits calls to tokens tokens from now on.
 func (s *shortage) cut(tokens int) {
 	if s.limit == 0 || tokens < s.limit {
 		s.limit = tokens
 	}
 }
 
-// learn notes that a call of tokens tokens was too large, and calls of at most cut tokens took its place.
+// learn records that a call of tokens tokens was too large and was replaced by calls of at most cut tokens.
 func (s *shortage) learn(tokens, cut int) {
 	if s.failed == 0 || tokens < s.failed {
 		s.failed, s.learned = tokens, cut
 	}
 }
 
-// exhausted notes that items were too large and could not be divided further.
+// exhausted records that items were too large and could not be split further.
 func (s *shortage) exhausted(items []Item) {
 	if len(items) == 1 {
 		s.unclear++

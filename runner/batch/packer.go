@@ -32,26 +32,26 @@ type Rule string
 
 // The rules.
 const (
-	RuleIdle  Rule = "idle"  // the engine was idle: what was there
-	RuleFull  Rule = "full"  // n_batch, or as much of it as the engine's memory allows, is used up, or nothing that waits fits into the rest
+	RuleIdle  Rule = "idle"  // the engine was idle: everything that waited
+	RuleFull  Rule = "full"  // n_batch, or the part that the engine's memory allows, is used up, or nothing that waits fits into the rest
 	RuleRoom  Rule = "room"  // the context's rest is used up
-	RuleGroup Rule = "group" // what else waits has other parameters and cannot share the call
+	RuleGroup Rule = "group" // the rest of the queue has other parameters and cannot share the call
 )
 
 const (
-	// gatherShare bounds the wait for clients of a shared batch to come back, as a share of the time the batch took.
+	// gatherShare bounds the wait for the clients of a shared batch to return, as a share of the batch's duration.
 	gatherShare = 8
 	// gatherMost bounds the same wait absolutely.
 	gatherMost = 5 * time.Millisecond
-	// gatherRest is how many batches go without that wait after one in which it was in vain.
+	// gatherRest is how many batches skip that wait after it was in vain.
 	gatherRest = 8
-	// passedOver is how many batches may go by a lower priority before its oldest request has the first place in one.
+	// passedOver is how many batches may skip a lower priority before its oldest request goes first.
 	passedOver = 8
 	// misses bounds the search for a sequence that fits into the rest of a batch.
 	misses = 64
 )
 
-// A Request is what Packer knows of a request.
+// A Request is the packer's view of a request.
 type Request struct {
 	Priority Priority
 	Group    string // only requests of one group share an engine call
@@ -70,17 +70,17 @@ type Item struct {
 	Tokens  int
 }
 
-// A Batch is one engine call to be made. Its room is taken until Done.
+// A Batch is one engine call to make. It takes room in the context until Done.
 type Batch struct {
 	ID       uint64
 	Group    string
-	Items    []Item // sequences of one request in its order, requests in the order of their turns
+	Items    []Item // in round-robin order; sequences of one request in its order
 	Tokens   int
 	Requests int // different requests in it
 	Rule     Rule
 
-	// What was the case when it was formed, itself not counted in.
-	Pending  int // tokens that waited, its own among them
+	// The state when it was formed, without the batch itself.
+	Pending  int // tokens that waited, its own included
 	InFlight int
 	Room     int
 
@@ -92,19 +92,19 @@ type Batch struct {
 //
 // Its invariants:
 //   - every sequence of a request that was added and not removed is in exactly one batch, in the request's order;
-//   - a batch has at least one sequence and at most NBatch tokens, and the batches under way have at most Context;
+//   - a batch has at least one sequence and at most NBatch tokens, and the batches in flight have at most Context;
 //   - a batch of several sequences has at most Ceiling tokens;
-//   - while anything waits, a batch is under way or Next names a moment at which there will be one.
+//   - while anything waits, a batch is in flight or Next names a moment at which there will be one.
 //
-// Turns: requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a
-// single text are both in the next batch. What is too long for the rest of a batch keeps its place, and what stands at
-// the head is never passed by for want of room in the context: then everybody waits. Higher priorities go first, but
-// after passedOver batches without any of it a lower one has the first place.
+// Order: requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a single text
+// are both in the next batch. A sequence that does not fit into a batch keeps its place. If the head of the queue does not fit
+// into the context, everything waits. Higher priorities go first, but a lower one goes first after passedOver batches without
+// any of its sequences.
 //
-// When: an idle engine is used at once. While a batch is under way another is begun only when it would be full, so that
-// batches grow by queueing and by nothing else. Clients that shared a batch tend to come back together: after such a
-// batch the engine waits for them, for at most an eighth of the time that the batch took; where fewer than half came it is
-// not tried again for a while. A request that was alone in its batch is never waited for.
+// Time: an idle engine is used at once. While a batch is in flight another starts only when it would be full, so that batches
+// grow only by queueing. Clients that shared a batch tend to come back together: after such a batch the engine waits for them,
+// for at most an eighth of the batch's duration. If fewer than half of them come, the next batches skip that wait. A request
+// that was alone in its batch is never waited for.
 type Packer struct {
 	limits  Limits
 	delay   time.Duration
@@ -114,23 +114,23 @@ type Packer struct {
 	byID     map[uint64]*Request
 	skipped  [priorities]int // batches since the class had a sequence in one, while it waited
 	pending  int             // tokens that wait
-	inFlight int             // tokens under way
-	active   int             // batches under way
+	inFlight int             // tokens in flight
+	active   int             // batches in flight
 	lastID   uint64
-	since    time.Time // the queue has not been empty since
+	since    time.Time // when the queue was last empty
 
 	gatherTill time.Time
 	gatherFor  int // requests to wait for
-	resting    int // batches until waiting is tried again
+	resting    int // batches left that skip the wait
 }
 
-// NewPacker makes a packer of valid limits. delay is how long the oldest request may wait for company when the engine
-// is idle, usually 0.
+// NewPacker makes a packer; l must be valid. delay is how long the oldest request may wait for others while the engine is idle,
+// usually 0.
 func NewPacker(l Limits, delay time.Duration) *Packer {
 	return &Packer{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*Request{}}
 }
 
-// Add queues a request under an id that is not in use. A request without sequences is not kept.
+// Add queues a request under an unused id. It ignores a request without sequences.
 func (f *Packer) Add(id uint64, r *Request, now time.Time) {
 	if len(r.Tokens) == 0 {
 		return
@@ -146,7 +146,7 @@ func (f *Packer) Add(id uint64, r *Request, now time.Time) {
 	f.rings[r.Priority].push(r)
 }
 
-// Remove takes the sequences of a request that still wait out of the queue and returns how many they were.
+// Remove removes a request's waiting sequences from the queue and returns their number.
 func (f *Packer) Remove(id uint64) int {
 	r := f.byID[id]
 	if r == nil {
@@ -161,7 +161,7 @@ func (f *Packer) Remove(id uint64) int {
 	return n
 }
 
-// Done gives back the room of a batch that took its time until now.
+// Done releases the room of a batch that ended now.
 func (f *Packer) Done(b *Batch, now time.Time) {
 	f.inFlight -= b.Tokens
 	f.active--
@@ -175,24 +175,24 @@ func (f *Packer) Done(b *Batch, now time.Time) {
 	}
 }
 
-// Worked learns that the engine computed a batch in one call.
+// Worked records that the engine computed a batch in one call.
 func (f *Packer) Worked(b *Batch) { f.ceiling.worked(b.Tokens, b.Rule == RuleFull) }
 
-// OutOfMemory learns that calls of failed tokens or more had too little memory and were divided into calls of at most cut
-// tokens. Don't tell it of failures that one sequence by itself explains: they say nothing of other batches.
+// OutOfMemory records that calls of failed tokens or more ran out of memory and were split into calls of at most cut tokens. Do
+// not report failures that a single sequence explains: they say nothing about other batches.
 func (f *Packer) OutOfMemory(failed, cut int) { f.ceiling.outOfMemory(failed, cut) }
 
-// Ceiling is the most tokens that several sequences have in one batch: NBatch, or what the engine's memory allows.
+// Ceiling is the most tokens of a batch of several sequences: NBatch, or less if the engine's memory is too small.
 func (f *Packer) Ceiling() int { return f.ceiling.now }
 
 // Pending is the number of tokens that wait.
 func (f *Packer) Pending() int { return f.pending }
 
-// InFlight is the number of tokens under way, Active that of batches.
+// InFlight is the number of tokens in flight, Active that of batches.
 func (f *Packer) InFlight() (tokens, batches int) { return f.inFlight, f.active }
 
-// Next returns the batch to send now, or nil. With nil, again says when to ask anew if nothing happens before; the zero
-// time means that only an Add or a Done can change the answer.
+// Next returns the batch to send now, or nil. With nil, again is when to ask again at the latest; the zero time means that only
+// an Add or a Done can change the answer.
 func (f *Packer) Next(now time.Time) (b *Batch, again time.Time) {
 	if len(f.byID) == 0 || f.active >= f.limits.active() {
 		return nil, time.Time{}
@@ -214,7 +214,7 @@ func (f *Packer) Next(now time.Time) (b *Batch, again time.Time) {
 	return f.form(now), time.Time{}
 }
 
-// holdTill is the moment until which an idle engine is not used yet.
+// holdTill is the time until which an idle engine stays unused.
 func (f *Packer) holdTill(now time.Time) time.Time {
 	var till time.Time
 	if f.delay > 0 {
@@ -244,7 +244,7 @@ func (f *Packer) waits() bool {
 	return head.Tokens[head.next] > f.limits.Context-f.inFlight
 }
 
-// firstClass is the priority whose head goes first: the highest that waits, unless one was passed over for too long.
+// firstClass is the priority whose head goes first: the highest that waits, unless a lower one was skipped too often.
 func (f *Packer) firstClass() Priority {
 	first := priorities
 	for p := range priorities {
@@ -259,7 +259,7 @@ func (f *Packer) firstClass() Priority {
 	return first
 }
 
-// form packs a batch. REQUIRES: something waits and its head fits into the context's rest.
+// form packs a batch. REQUIRES: the queue is not empty and its head fits into the rest of the context.
 func (f *Packer) form(now time.Time) *Batch {
 	f.gatherTill = time.Time{}
 	f.lastID++
@@ -271,7 +271,7 @@ func (f *Packer) form(now time.Time) *Batch {
 	b.Items = make([]Item, 0, min(len(f.byID), misses))
 	p := packing{f: f, b: b, left: capacity}
 	var took [priorities]bool
-	took[first] = p.take(&f.rings[first]) // the head's own turn, before a higher class fills the batch
+	took[first] = p.take(&f.rings[first]) // the head, before a higher class fills the batch
 	for class := range priorities {
 		took[class] = p.roundRobin(&f.rings[class]) || took[class]
 	}
@@ -296,7 +296,7 @@ type packing struct {
 	b        *Batch
 	left     int // tokens
 	requests int
-	foreign  bool // something was left because of its group
+	foreign  bool // a sequence was left out because of its group
 }
 
 // roundRobin takes a sequence of each request of a ring in turn until nothing that is left fits. A request that did not fit
@@ -344,7 +344,7 @@ func (p *packing) take(ring *ring) bool {
 	return true
 }
 
-// rule names what set the batch's size, given what it might have held.
+// rule returns what limited the batch's size, given its capacity.
 func (p *packing) rule(capacity int) Rule {
 	switch {
 	case len(p.f.byID) == 0:
@@ -357,7 +357,7 @@ func (p *packing) rule(capacity int) Rule {
 	return RuleFull
 }
 
-// ring is a queue of requests that can leave it anywhere.
+// ring is a queue with removal from any position.
 type ring struct{ head, tail *Request }
 
 func (q *ring) push(r *Request) {

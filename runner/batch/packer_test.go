@@ -94,7 +94,7 @@ func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 	}
 	m.flying = append(m.flying, b)
 	if len(m.flying) > m.limits.active() {
-		t.Fatalf("%d batches under way", len(m.flying))
+		t.Fatalf("%d batches in flight", len(m.flying))
 	}
 	return true, time.Time{}
 }
@@ -125,7 +125,7 @@ func (m *machine) drain(t *rapid.T) {
 		case again.After(m.now):
 			m.now = again
 		default:
-			t.Fatalf("%d requests wait, nothing is under way and Next names no time (%v, now %v)", len(m.queued), again, m.now)
+			t.Fatalf("%d requests wait, nothing is in flight and Next names no time (%v, now %v)", len(m.queued), again, m.now)
 		}
 	}
 }
@@ -210,7 +210,7 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 	for id := range uint64(5) {
 		add(2+id, 10)
 		if b, _ := f.Next(now); b != nil {
-			t.Fatalf("a second batch of %d tokens beside one under way", b.Tokens)
+			t.Fatalf("a second batch of %d tokens beside one in flight", b.Tokens)
 		}
 	}
 	for id := range uint64(5) {

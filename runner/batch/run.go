@@ -16,13 +16,13 @@ import (
 // requests, which may end before it does.
 type batchRun struct {
 	batch  *Batch
-	items  []Item  // those of one request stand together, in its order
-	inputs []input // of items, parts of copied; not there while verbatim is
+	items  []Item  // grouped by request, in the request's order
+	inputs []input // of items, parts of copied; nil if verbatim is set
 	head   parsed  // model and dimensions of the call
 	copied []byte
-	// verbatim is the only request's own body, sent as it is.
+	// verbatim is the body of the only request, sent unchanged.
 	verbatim []byte
-	// seen: the engine saw a call of this run, if only in part.
+	// seen: the engine saw at least a part of a call of this run.
 	seen bool
 	// whole: the engine computed all items in one call.
 	whole  bool
@@ -31,7 +31,7 @@ type batchRun struct {
 	cancel context.CancelCauseFunc
 }
 
-// prepareLocked copies what a batch needs.
+// prepareLocked makes the run of a batch.
 func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *batchRun {
 	x := &batchRun{batch: batch, items: batch.Items, copied: b.buffers.take()}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
@@ -101,8 +101,8 @@ func (b *Batcher) execute(x *batchRun) {
 	b.dispatchLocked(now, 0)
 }
 
-// send makes the call for the items from..to and delivers what comes of it. try is 1 at first and rises
-// each time that the call was made smaller for lack of memory.
+// send makes the call for items[from:to] and delivers the result. try is 1 at first and rises each time that the call is split
+// for lack of memory.
 func (b *Batcher) send(x *batchRun, from, to, try int) {
 	body := x.verbatim
 	if body == nil {
@@ -146,10 +146,10 @@ func (b *Batcher) send(x *batchRun, from, to, try int) {
 	}
 }
 
-// awaitEngine returns when an engine on which a call broke off answers again or cannot be reached. The connections of one that dies
-// close one by one: what is sent on the last of them is lost, and could not be sent elsewhere.
+// awaitEngine returns when an engine whose connection broke during a call answers again or cannot be reached. The connections
+// of a dying engine close one by one: a call sent on the last of them would be lost and could not be sent elsewhere.
 func (b *Batcher) awaitEngine(ctx context.Context) {
-	const most = 10 // questions
+	const most = 10 // tries
 	for range most {
 		if _, err := b.cfg.Engine.Tokens(ctx, []byte("a"), true); !errors.Is(err, relay.ErrBroken) {
 			return
@@ -157,7 +157,7 @@ func (b *Batcher) awaitEngine(ctx context.Context) {
 	}
 }
 
-// blamesRequest reports whether a status may be one request's fault, so that others in its call could do without it.
+// blamesRequest reports whether a status may be one request's fault, so that the others may succeed without it.
 func blamesRequest(status int) bool {
 	switch status {
 	case 401, 403, 408, 429: // the runner's own doing, or the engine's state
@@ -166,8 +166,8 @@ func blamesRequest(status int) bool {
 	return status/100 == 4 || status == 500
 }
 
-// isolate sends items of several requests again, half of the requests in each call, so that in the end only those at fault
-// are refused.
+// isolate sends items of several requests again, half of the requests in each call, so that in the end only the requests at
+// fault fail.
 func (b *Batcher) isolate(x *batchRun, from, to, try int) {
 	middle := from + half(x.items[from:to])
 	for _, part := range [...][2]int{{from, middle}, {middle, to}} {
@@ -177,7 +177,7 @@ func (b *Batcher) isolate(x *batchRun, from, to, try int) {
 	}
 }
 
-// half is the number of items of the first half of their requests, which are at least two.
+// half is the number of items of the first half of the requests. There are at least two.
 func half(items []Item) int {
 	var starts []int // of requests but the first
 	for i := 1; i < len(items); i++ {
@@ -188,7 +188,7 @@ func half(items []Item) int {
 	return starts[len(starts)/2]
 }
 
-// retry sends items for which the engine's memory was too small in smaller calls.
+// retry sends items in smaller calls after the engine ran out of memory.
 func (b *Batcher) retry(x *batchRun, from, to, try int, reason []byte) {
 	if x.verbatim != nil { // its inputs are needed one by one now
 		x.head.parse(x.verbatim)
@@ -227,7 +227,7 @@ func (b *Batcher) wanted(items []Item) bool {
 	return slices.ContainsFunc(items, func(it Item) bool { return b.jobs[it.Request] != nil })
 }
 
-// lose ends the jobs of items, of which the engine saw nothing in this call.
+// lose fails the jobs of items that the engine did not see in this call.
 func (b *Batcher) lose(x *batchRun, items []Item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -238,7 +238,7 @@ func (b *Batcher) lose(x *batchRun, items []Item) {
 	}
 }
 
-// fail ends the jobs of items.
+// fail fails the jobs of items.
 func (b *Batcher) fail(items []Item, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -247,7 +247,7 @@ func (b *Batcher) fail(items []Item, err error) {
 	}
 }
 
-// deliver gives the jobs their parts of an answer.
+// deliver distributes an answer to the jobs.
 func (b *Batcher) deliver(x *batchRun, items []Item, a *answer) {
 	found := make([][]byte, len(items))
 	if err := readAnswer(a.body, found); err != nil {

@@ -15,9 +15,9 @@ import (
 // ErrReplaced: another runner has registered this host's name.
 var ErrReplaced = errors.New("another runner has registered as this host")
 
-// beatLoop keeps the host registered and alive in Redis until ctx ends, which is nil, or another runner took its name.
-// What cannot wait for the next beat is done as soon as the mirror shows it: a sweep that wants this host asleep is
-// answered, and a host that is asleep and wanted awake registers anew.
+// beatLoop keeps the host registered and alive in Redis until ctx ends, returning nil, or until another runner takes its name.
+// It does not wait for the next beat to answer a sweep that wants this host asleep, or to register again when a host that is
+// asleep is wanted awake.
 func (h *Host) beatLoop(ctx context.Context) error {
 	tick := time.NewTicker(h.cfg.Beat)
 	defer tick.Stop()

@@ -92,9 +92,9 @@ type Host struct {
 	mirror *state.Mirror
 
 	wake    chan struct{}           // capacity 1: the loop has something to look at
-	work    sync.WaitGroup          // the load under way and unloads
+	work    sync.WaitGroup          // the load in progress and unloads
 	watches sync.WaitGroup          // one for each engine, until it is gone
-	life    context.Context         // ends a load under way when the host drains
+	life    context.Context         // ends a load in progress when the host drains
 	endLife context.CancelCauseFunc // called by drain
 	over    context.Context         // ends the watch over engines that cannot be ended
 	endOver context.CancelFunc      // called by drain, last of all
@@ -120,7 +120,7 @@ type Host struct {
 	settingsChange uint64               // counts the changes heard of
 	residents      map[string]*resident // by resident.key
 	loading        *load
-	pulls          map[string]*pull     // under way, by pullKey
+	pulls          map[string]*pull     // in progress, by pullKey
 	waits          map[string]*wait     // tickets of the queue that wait, by id
 	inProgress     map[string]time.Time // tickets that this host works on (zero), or whose outcome Redis heard then
 	learned        map[string]string    // fields of the host in Redis: what loads taught of their needs

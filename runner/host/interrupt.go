@@ -23,7 +23,7 @@ type notice struct {
 }
 
 // Interrupt tells the host that its machine is taken away. From here on it drains: it takes no request and begins no
-// load; loads that are queued here, under way, or still come fail with host_interrupted, so that other hosts get them.
+// load; loads that are queued here, in progress, or still come fail with host_interrupted, so that other hosts get them.
 // Open requests may go on until the given time, then they are cut with ErrInterrupted, and Run returns. Until then the
 // host stays draining even when nothing is open: to wake it would be of no use. Interrupt does not wait; only the first
 // call counts.

@@ -11,20 +11,20 @@ import (
 	"reveille/infra/state"
 )
 
-// load is the one load under way on the host.
+// load is the one load in progress on the host.
 type load struct {
 	ticket    state.TicketRecord
 	spec      loadSpec
 	overtakes []string
 	recorded  bool        // guarded by Host.mu: Redis has it as the load in progress
-	victims   []*resident // stopped before it
-	closed    []*resident // guarded by Host.mu: victims, and what a clearing shut
+	victims   []*resident // to stop first
+	closed    []*resident // guarded by Host.mu: victims, and models closed to clear the host
 	began     time.Time
 	evicted   []string
 }
 
-// claimLocked makes this the host's current load and closes its victims, in the same step that chose them: a request that
-// comes for a victim from here on queues behind this load.
+// claimLocked makes this the host's current load and closes its victims, in the same critical section that chose them: from
+// here on a request for a victim queues behind this load.
 func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, began: time.Now()}
 	for _, id := range s.Admission.Evict {
@@ -36,7 +36,7 @@ func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	return l
 }
 
-// holdLocked shuts models until the load ends or they are gone.
+// holdLocked closes models until the load ends or they are gone.
 func (l *load) holdLocked(list []*resident) {
 	for _, r := range list {
 		r.closed, r.closedByLoad, r.dirty = true, true, true
@@ -44,7 +44,7 @@ func (l *load) holdLocked(list []*resident) {
 	l.closed = append(l.closed, list...)
 }
 
-// endLoadLocked makes room for the next load. Models that this load closed but did not stop take requests again.
+// endLoadLocked allows the next load. Models that this load closed but did not stop take requests again.
 func (h *Host) endLoadLocked(l *load) {
 	h.loading = nil
 	for _, r := range l.closed {
@@ -55,7 +55,7 @@ func (h *Host) endLoadLocked(l *load) {
 	}
 }
 
-// runLoad carries out a load that was claimed, to its end.
+// runLoad performs a claimed load.
 func (h *Host) runLoad(ctx context.Context, l *load) {
 	defer h.notify()
 	if err := h.begin(ctx, l.ticket.ID); err != nil {
@@ -106,8 +106,8 @@ func (h *Host) abandon(ctx context.Context, l *load, err error) {
 	h.publishDirty(ctx)
 }
 
-// displace stops models that the load holds, one after the other, and waits for each process to be gone; busy ones are
-// waited for within Config.ClearTimeout.
+// displace stops models that the load holds, one after the other, and waits for each process to end. It waits for busy ones
+// for at most Config.ClearTimeout.
 func (h *Host) displace(l *load, list []*resident, reason string) error {
 	ctx, cancel := context.WithTimeout(h.life, h.cfg.ClearTimeout)
 	defer cancel()
@@ -126,7 +126,7 @@ func (h *Host) displace(l *load, list []*resident, reason string) error {
 	return nil
 }
 
-// attempts starts the engine; where that fails, once more on a host that was cleared (rule 6).
+// attempts starts the engine; if that fails, it clears the host and tries once more (rule 6).
 func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 	err := h.attempt(ctx, l, r)
 	if err == nil {
@@ -158,13 +158,13 @@ func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 	}
 	h.stats.Loads++
 	r.engine, r.took, r.loaded = e, time.Since(began), time.Now()
-	r.reserveLocked(l.ticket) // not to be evicted before it is known who waits for it
+	r.reserveLocked(l.ticket) // not evicted before its waiters are known
 	r.state = policy.ModelLoaded
 	h.watches.Go(func() { h.watch(ctx, r, e) })
 	return nil
 }
 
-// clear empties the host after a failed load: idle models first, busy ones when they are done.
+// clear empties the host after a failed load: idle models first, busy ones as they become idle.
 func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
 	h.mu.Lock()
 	h.stats.Clears++
@@ -184,7 +184,7 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	e := ending{ticket: l.ticket.ID, reserve: r, granted: l.ticket.Options != ""}
 	stops := h.life.Err() != nil
 	if err != nil && errors.Is(context.Cause(h.life), ErrInterrupted) {
-		err, stops = elsewhere, false // its successor may come late: who waits asks another host
+		err, stops = elsewhere, false // its successor may come late: waiters ask another host
 	}
 	h.mu.Lock()
 	if err == nil && r.stopping && h.life.Err() == nil {

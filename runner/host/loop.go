@@ -237,7 +237,7 @@ func (h *Host) seatsLocked() map[policy.Type]int {
 }
 
 // closeLocked shuts models for a load that waits for them, or opens them again; those that are going, or that the load
-// under way holds, stay as they are.
+// in progress holds, stay as they are.
 func (h *Host) closeLocked(ids []string, closed bool) {
 	for _, id := range ids {
 		if r := h.residents[id]; r != nil && r.state == policy.ModelLoaded && !r.closedByLoad && r.closed != closed {

@@ -60,7 +60,7 @@ func (h *Host) begin(ctx context.Context, ticket string) error {
 	return err
 }
 
-// disown makes Redis give back a ticket that it believes under way here and that is not: a failover lost its outcome.
+// disown makes Redis take back a ticket that it believes to be loading here and that is not: a failover lost its outcome.
 func (h *Host) disown(ticket string, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()

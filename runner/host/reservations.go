@@ -21,10 +21,10 @@ type pending struct {
 	until    time.Time
 }
 
-// arrived takes in one of waited requests.
-func (p pending) arrived(waited int, now time.Time) pending {
+// arrived counts the arrival of one of several waiters.
+func (p pending) arrived(waiters int, now time.Time) pending {
 	if p.requests == 0 {
-		p.requests = max(waited, 1)
+		p.requests = max(waiters, 1)
 	}
 	p.requests--
 	if soon := now.Add(arriveWithin); p.until.IsZero() || soon.Before(p.until) {
@@ -65,9 +65,9 @@ func (d *reservations) ask(ticket string) {
 
 // use takes in one of the requests that waited at a reservation's gateway. It returns when the reservation expires now, the
 // zero time if that did not change.
-func (d *reservations) use(x reservation, waited int, now time.Time) (expires time.Time) {
+func (d *reservations) use(x reservation, waiters int, now time.Time) (expires time.Time) {
 	if was, ok := d.due[x]; ok {
-		p := was.arrived(waited, now)
+		p := was.arrived(waiters, now)
 		if p.requests == 0 {
 			delete(d.due, x)
 		} else {
@@ -79,7 +79,7 @@ func (d *reservations) use(x reservation, waited int, now time.Time) (expires ti
 	}
 	if came := d.asking[x.ticket]; came != nil {
 		if p, ok := came[x.gateway]; !ok || p.requests > 0 {
-			came[x.gateway] = p.arrived(waited, now)
+			came[x.gateway] = p.arrived(waiters, now)
 		}
 	}
 	return expires

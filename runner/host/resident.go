@@ -12,8 +12,8 @@ import (
 	"reveille/runner/plan"
 )
 
-// resident is a model that holds a slot: loading, loaded, or on its way out. Host.mu guards every field but those that
-// never change.
+// resident is a model that holds a slot: loading, loaded, or being stopped. Host.mu guards every field except those that never
+// change.
 type resident struct {
 	id      string // of its model
 	recipe  *recipe.Recipe
@@ -27,36 +27,36 @@ type resident struct {
 	model        *catalog.Model
 	checked      *catalog.Catalog // the newest catalogue that it was compared with
 	state        policy.ModelState
-	closed       bool // takes no new request: a load waits for its slot, or it is going
-	closedByLoad bool // closed by the load under way, which alone opens it again
-	stopping     bool // nobody enters any more, not even those it is reserved for: its engine is stopped, or dead
+	closed       bool // takes no new request: a load waits for its slot, or it is being stopped
+	closedByLoad bool // closed by the load in progress, which alone opens it again
+	stopping     bool // takes no request at all, not even a reserved one: its engine is being stopped, or dead
 	pinned       bool
-	loadPin      *bool  // what a load said of the pin, until this copy goes or a management call says otherwise; nil: nothing
+	loadPin      *bool  // a load's pin setting, until this copy ends or a management call changes it; nil: none
 	engine       Engine // nil while loading
 	used         time.Time
 	loaded       time.Time
 	took         time.Duration // of the load
-	ticket       string        // the last load that it satisfied
+	ticket       string        // of the last load that it satisfied
 
 	open         map[*Lease]struct{}
 	reservations reservations
 	idle         []chan struct{} // closed when the model is not busy any more
 
-	reason   string // why it goes
-	eviction bool   // it goes for another model
-	dirty    bool   // its record in Redis is to be written
+	reason   string // why it is stopped
+	eviction bool   // it is stopped for another model
+	dirty    bool   // its record in Redis must be written
 }
 
 func (r *resident) busy() bool { return len(r.open) > 0 || r.reservations.any() }
 
-// retired reports whether it runs an entry of its model that the catalogue no longer has, and only finishes its requests.
+// retired reports whether its catalogue entry is outdated, so that it only finishes its requests.
 func (r *resident) retired() bool { return r.key != r.id }
 
-// serves reports whether the model takes requests of everybody.
+// serves reports whether the model takes any request.
 func (r *resident) serves() bool { return r.state == policy.ModelLoaded && !r.closed && !r.stopping }
 
-// view is the resident as a decision sees it. A model that the current load is going to stop is shown as draining. A retired
-// copy is shown as loaded while it is busy: it may serve for an hour, so idle models are evicted rather than waiting for it.
+// view is the resident as package policy sees it. A victim of the current load is shown as draining. A retired copy is shown as
+// loaded while it is busy: it may serve for an hour, so policy evicts idle models rather than wait for it.
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
 		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
@@ -71,7 +71,7 @@ func (r *resident) view() policy.Resident {
 	return v
 }
 
-// ErrCut is the cause given to requests that are cut by an unload.
+// ErrCut is the cause of requests that an unload cuts.
 var ErrCut = errors.New("model is being unloaded")
 
 // Lease is one request's right to use an engine. The engine is not stopped before Leave, unless the request was cut.
@@ -82,22 +82,22 @@ type Lease struct {
 	host     *Host
 	res      *resident
 	cut      func(error) // nil once called
-	readOnly bool        // a read: it keeps the engine, and is no use of it
+	readOnly bool        // keeps the engine without counting as a use of it
 }
 
 // Acquire admits a request to a model, or says why not: a refusal of infra/rpc. cut, which may be nil, is called at most
 // once and from another goroutine, when the request must end early. ticket and gateway name the load that the request
-// waited for, waited how many of the gateway's requests did; 0 is one.
-func (h *Host) Acquire(model, ticket, gateway string, waited int, cut func(error)) (*Lease, string) {
-	return h.admit(model, reservation{ticket, gateway}, waited, cut, false)
+// waited for, and waiters is how many of the gateway's requests did; 0 means 1.
+func (h *Host) Acquire(model, ticket, gateway string, waiters int, cut func(error)) (*Lease, string) {
+	return h.admit(model, reservation{ticket, gateway}, waiters, cut, false)
 }
 
-// AcquireRead admits a request that only reads an engine's state: the model is kept while it lasts, and its time of use stays.
+// AcquireRead admits a request that only reads an engine's state: it keeps the model loaded, but does not count as a use.
 func (h *Host) AcquireRead(model string, cut func(error)) (*Lease, string) {
 	return h.admit(model, reservation{}, 0, cut, true)
 }
 
-func (h *Host) admit(model string, d reservation, waited int, cut func(error), look bool) (*Lease, string) {
+func (h *Host) admit(model string, d reservation, waiters int, cut func(error), look bool) (*Lease, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.draining {
@@ -111,13 +111,13 @@ func (h *Host) admit(model string, d reservation, waited int, cut func(error), l
 	r.open[p] = struct{}{}
 	p.useLocked()
 	now := time.Now()
-	if until := r.reservations.use(d, waited, now); !until.IsZero() {
+	if until := r.reservations.use(d, waiters, now); !until.IsZero() {
 		h.expireAfter(r, until.Sub(now))
 	}
 	return p, ""
 }
 
-// useLocked notes a use of the model, unless the request only looks.
+// useLocked records a use of the model, unless the request only reads.
 func (p *Lease) useLocked() {
 	if !p.readOnly {
 		p.res.used = policy.Use(p.res.used, time.Now())
@@ -125,7 +125,7 @@ func (p *Lease) useLocked() {
 	}
 }
 
-// Leave ends the request. Calling it again does nothing.
+// Leave ends the request. Further calls do nothing.
 func (p *Lease) Leave() {
 	h := p.host
 	h.mu.Lock()
@@ -138,7 +138,7 @@ func (p *Lease) Leave() {
 	h.notifyIdleLocked(p.res)
 }
 
-// notifyIdleLocked tells those who wait for the model to be free that it is.
+// notifyIdleLocked wakes those that wait for the model to become idle.
 func (h *Host) notifyIdleLocked(r *resident) {
 	if r.busy() {
 		return
@@ -170,7 +170,7 @@ func (h *Host) awaitIdle(ctx context.Context, r *resident) error {
 	}
 }
 
-// cutAll ends the open requests of a model and lets no other in.
+// cutAll ends the open requests of a model and admits no others.
 func (h *Host) cutAll(r *resident, cause error) {
 	h.mu.Lock()
 	r.stopping = true

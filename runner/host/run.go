@@ -64,7 +64,7 @@ func (h *Host) drain(ctx context.Context, cause error) {
 	h.endLife(cause)
 	h.writeState(ctx, replaced, policy.Draining)
 	h.startUnload(ctx, nil, h.drainTimeout(replaced), all...)
-	h.work.Wait() // also for the load under way, which ends in a failure, or just made it
+	h.work.Wait() // also for the load in progress, which ends in a failure, or just made it
 	h.mu.Lock()
 	rest := h.residentsLocked()
 	h.mu.Unlock()

@@ -19,17 +19,17 @@ import (
 // quarantine is how long a model that failed twice does not clear the host again.
 const quarantine = 10 * time.Minute
 
-// loadSpec is a ticket's model with all that a load needs.
+// loadSpec is a ticket's model and everything that loading it needs.
 type loadSpec struct {
 	model   *catalog.Model // on the devices that its options select
 	catalog *catalog.Catalog
 	recipe  *recipe.Recipe
 	options recipe.Options // effective
-	digest  string         // of what is loaded: what was learned of it does not apply to a changed entry
+	digest  string         // of what is loaded: a changed entry does not inherit what was learned
 	plan    plan.Plan
 	memory  int64
 	pinned  bool
-	loadPin *bool // what the load says of the pin, nil for nothing
+	loadPin *bool // the load's own pin setting, nil for none
 }
 
 // specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue >
@@ -39,7 +39,7 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	cat, set := h.catalog, h.settings
 	loadPin := pinAsked(t)
 	if r := h.residents[t.Model]; loadPin == nil && t.Options != "" && r != nil && r.state == policy.ModelLoaded {
-		loadPin = r.loadPin // loaded anew with other options, it stays as it is
+		loadPin = r.loadPin // a reload with other options keeps the pin
 	}
 	pinned := false
 	m, ok := cat.Model(t.Model)
@@ -70,13 +70,13 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	return e, nil
 }
 
-// sources are those of a model's options but a request.
+// sources are the layers of a model's options below a request's.
 func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 	return placement.Sources{Saved: set.saved[m.ID], Runtime: set.runtime, Flags: h.cfg.Options}
 }
 
-// planFor computes a load's plan. Its share of a device depends on the host's settings and on the catalogue: the least
-// of the budgets of its devices, divided over the language models that may be loaded at once, less what the others need.
+// planFor computes a load's plan. Its share of a device depends on the host's settings and on the catalogue: the smallest
+// budget of its devices, less what other models need, divided by the number of language models that may be loaded at once.
 func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, error) {
 	var share plan.Share
 	var unknown []string
@@ -93,7 +93,7 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, error) {
 			share.Budget = budget
 		}
 	}
-	share.Total = hardware.Totals[e.model.Devices] // of several devices it would not be clear whose
+	share.Total = hardware.Totals[e.model.Devices] // ambiguous for several devices
 	p, err := h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
 	if err == nil && len(unknown) > 0 && share.Budget > 0 && e.model.Memory == 0 {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is not known before the weights are here: "+
@@ -102,8 +102,8 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, error) {
 	return p, err
 }
 
-// plainBeside is what each model of another type that may be loaded beside e needs, planned as its own load would plan it,
-// and those of which that is not known: they count as nothing.
+// plainBeside returns the memory needs of the models of other types that may be loaded beside e, each planned as its own load
+// would plan it, and the models whose need is unknown: they count as nothing.
 func (h *Host) plainBeside(e loadSpec, set settings) (needs map[policy.Type][]int64, unknown []string) {
 	needs = map[policy.Type][]int64{}
 	for _, m := range e.catalog.Models {
@@ -124,7 +124,7 @@ func (h *Host) plainBeside(e loadSpec, set settings) (needs map[policy.Type][]in
 	return needs, unknown
 }
 
-// memoryOf is the memory that a load of a plain model would need, 0 where that is not known or it could not be loaded.
+// memoryOf is the memory that a plain model needs, 0 if that is unknown or it cannot be loaded.
 func (h *Host) memoryOf(l placement.Load, rc *recipe.Recipe) int64 {
 	if l.Model.Memory > 0 {
 		return l.Model.Memory
@@ -136,7 +136,7 @@ func (h *Host) memoryOf(l placement.Load, rc *recipe.Recipe) int64 {
 	return p.Need
 }
 
-// pagedBeside counts the language models on the devices of m, itself not counted in.
+// pagedBeside counts the language models on the devices of m, m excluded.
 func (h *Host) pagedBeside(m *catalog.Model) (loaded int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,7 +148,7 @@ func (h *Host) pagedBeside(m *catalog.Model) (loaded int) {
 	return loaded
 }
 
-// pinAsked is what a load itself says of its model's pin, nil for nothing.
+// pinAsked is the pin setting of a load, nil for none.
 func pinAsked(t state.TicketRecord) *bool {
 	v, asked := t.Fields["pinned"]
 	if !asked {
@@ -158,8 +158,8 @@ func pinAsked(t state.TicketRecord) *bool {
 	return &pinned
 }
 
-// learn remembers what a load takes of this host, so that gateways know it when they place the model next. It returns the
-// host's fields to write. Where the catalogue gives the size there is nothing to learn.
+// learn records a load's memory use on this host, so that gateways know it when they place the model next. It returns the
+// host's fields to write. If the catalogue gives the size, there is nothing to learn.
 func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 	if e.memory <= 0 || e.model.Memory > 0 {
 		return nil
@@ -172,7 +172,7 @@ func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 	return map[string]string{field: n.String()}
 }
 
-// learnedLocked is all that is known of models that the catalogue still has.
+// learnedLocked is what was learned of models that are still in the catalogue.
 func (h *Host) learnedLocked() map[string]string {
 	maps.DeleteFunc(h.learned, func(field, _ string) bool {
 		_, there := h.catalog.Model(strings.TrimPrefix(field, placement.NeedField))
@@ -181,7 +181,7 @@ func (h *Host) learnedLocked() map[string]string {
 	return maps.Clone(h.learned)
 }
 
-// newResident makes the resident that holds the new model's slot.
+// newResident makes the resident that takes the new model's slot.
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
 		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, catalog: e.catalog, gone: make(chan struct{}),
@@ -189,7 +189,7 @@ func (e loadSpec) newResident(ticket string) *resident {
 	}
 }
 
-// quarantineKey names what failed: the content of a file that is damaged, whichever model it is of, else the load itself.
+// quarantineKey identifies what failed: a damaged file by its content, whichever model uses it, else the load itself.
 func quarantineKey(e loadSpec, err error) string {
 	if bad, ok := errors.AsType[*engine.LoadError](err); ok && bad.Digest != "" {
 		return bad.Digest
@@ -197,7 +197,7 @@ func quarantineKey(e loadSpec, err error) string {
 	return e.digest
 }
 
-// quarantined reports whether a load failed twice for what it fails for now.
+// quarantined reports whether a load failed twice with the cause of this failure.
 func (h *Host) quarantined(e loadSpec, err error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,7 +205,7 @@ func (h *Host) quarantined(e loadSpec, err error) bool {
 	return ok && time.Now().Before(till)
 }
 
-// setQuarantine remembers that a load failed twice.
+// setQuarantine records that a load failed twice.
 func (h *Host) setQuarantine(e loadSpec, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 type settings struct {
 	saved, pins, runtime map[string]string
 	limits               policy.Limits // the flags' with the run-time ones over them
-	read                 uint64        // the change that they were read after
+	read                 uint64        // the change after which they were read
 }
 
-// refreshSettings reads the run-time tables when an event made them stale. If that fails, loads wait for Redis like
-// everything else, and the tables read before stay in force.
+// refreshSettings reads the run-time tables after an event made them stale. If that fails, loads wait for Redis like everything
+// else, and the previous tables stay in force.
 func (h *Host) refreshSettings(ctx context.Context) error {
 	h.mu.Lock()
 	change := h.settingsChange
@@ -42,7 +42,7 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	h.mu.Lock()
 	was := h.settings.limits
 	for _, r := range h.residents {
-		if h.settings.pins[r.id] != pins[r.id] { // a call that is newer than the load
+		if h.settings.pins[r.id] != pins[r.id] { // the call is newer than the load
 			r.dirty, r.loadPin = r.dirty || r.loadPin != nil, nil
 		}
 	}
@@ -63,8 +63,7 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	return nil
 }
 
-// pinnedLocked says whether a model is pinned: by its load where that says so, else by a management call, else by the
-// catalogue.
+// pinnedLocked reports whether a model is pinned: by its load's own setting, else by a management call, else by the catalogue.
 func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
 	if load != nil {
 		return *load
@@ -75,9 +74,8 @@ func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
 	return m.Pin
 }
 
-// refreshCatalog reads the published catalogue when its version is not the one held. One that cannot be understood is
-// passed over; one that the store refuses is looked at again after a beat. Models whose entry needs no other engine get
-// their new entry.
+// refreshCatalog reads the published catalogue if its version has changed. It skips one that it cannot parse, and reads one that
+// the store refuses again after a beat. Models whose entry needs no other engine get their new entry.
 func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	h.mu.Lock()
 	same := version == "" || version == h.catalog.Version || version == h.refusedCatalog ||
@@ -92,7 +90,7 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	}
 	h.mu.Lock()
 	h.lookedCatalog, h.looked = version, time.Now()
-	same = published == "" || published == h.catalog.Version // the store goes on with the one that was right
+	same = published == "" || published == h.catalog.Version // the store keeps the last valid one
 	h.mu.Unlock()
 	if same {
 		return nil
@@ -110,14 +108,14 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 		h.log.Error("catalogue not understood, the one before stays", "version", published, "error", err)
 		return nil
 	}
-	next.Recipes = own // what is executed is never read from Redis
+	next.Recipes = own // commands never come from Redis
 	h.catalog, h.refusedCatalog = next, ""
 	h.log.Info("catalogue read", "version", next.Version, "models", len(next.Models))
 	return nil
 }
 
-// dismissOutdated retires models whose entry changed in a way that needs another engine, or is gone; the others get their
-// new entry. A model that is loading is looked at when it is loaded and has served those that it was loaded for.
+// dismissOutdated retires models whose entry is gone or changed in a way that needs another engine; the others get their new
+// entry. It checks a model that is loading once it is loaded and has served its waiters.
 func (h *Host) dismissOutdated(ctx context.Context) {
 	outdated := h.compareEntries()
 	var gone []*resident
@@ -140,9 +138,8 @@ func (h *Host) dismissOutdated(ctx context.Context) {
 	}
 }
 
-// compareEntries says of each loaded model that is not reserved and was not compared with the catalogue yet whether it is
-// outdated. Comparing takes its time, so the host is not locked meanwhile; only the loop, which calls this, changes the
-// catalogue.
+// compareEntries reports which loaded models are outdated, among those that are not reserved and were not yet compared with the
+// catalogue. Comparing is slow, so it does not hold the lock; only the loop, which calls this, changes the catalogue.
 func (h *Host) compareEntries() map[*resident]bool {
 	outdated := map[*resident]bool{}
 	h.mu.Lock()

@@ -18,7 +18,7 @@ type View struct {
 	Generation uint64      `json:"generation"`
 	Draining   bool        `json:"draining"`
 	Loading    string      `json:"loading,omitempty"` // model
-	Ticket     string      `json:"ticket,omitempty"`  // of the load under way
+	Ticket     string      `json:"ticket,omitempty"`  // of the load in progress
 	Models     []ModelView `json:"models"`
 	Stats      Stats       `json:"stats"`
 }

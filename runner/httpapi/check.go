@@ -21,11 +21,11 @@ func loopPath(e host.Engine) string {
 	return ""
 }
 
-// load is what requests give an engine's loop to read.
+// load is the input that requests give an engine's loop to read.
 type load struct{ bytes, media int }
 
-// readBy is how many bytes of prompts the slowest engine that is not taken for hung reads in --first-byte. An engine that
-// reads a batch of 2,048 tokens is in one iteration meanwhile.
+// readBy is how many prompt bytes an engine must read within --first-byte to count as alive. A batch of 2,048 tokens takes one
+// iteration.
 const readBy = 8 << 10
 
 // iteration is how long one iteration of an engine's loop may take, given the first-byte limit and what it has to read.
@@ -40,7 +40,7 @@ func (l load) iteration(firstByte time.Duration) time.Duration {
 	return min(firstByte/4+firstByte*time.Duration(l.bytes)/readBy, most)
 }
 
-// loadOf is what a request gives the engine's loop to read, nothing for an engine without one.
+// loadOf is the input of one request, zero for an engine without a loop.
 func loadOf(p *host.Lease, body []byte) load {
 	if loopPath(p.Engine) == "" {
 		return load{}
@@ -52,7 +52,7 @@ func loadOf(p *host.Lease, body []byte) load {
 	return l
 }
 
-// began notes what a model's engine has to read, and has its loop watched while it has anything.
+// began adds to an engine's load, and has its loop watched while it has any.
 func (w *watchdog) began(model string, e host.Engine, l load) {
 	if l == (load{}) {
 		return
@@ -67,8 +67,8 @@ func (w *watchdog) began(model string, e host.Engine, l load) {
 	}
 }
 
-// watchLoop checks an engine's loop at intervals for as long as it has something to read. A request that hangs the loop may
-// be of a client that neither leaves nor runs into a time limit.
+// watchLoop checks an engine's loop at intervals while it has a load. The client of a request that hangs the loop may neither
+// leave nor time out.
 func (w *watchdog) watchLoop(model string, e host.Engine) {
 	tick := time.NewTicker(w.limit)
 	defer tick.Stop()
@@ -100,8 +100,8 @@ func ended(e host.Engine) bool {
 	}
 }
 
-// ended takes back what began noted: at once after an answer, else when an iteration must have ended, since the loop drops
-// what was abandoned only between iterations.
+// ended undoes began: at once after a complete answer, otherwise after the longest iteration, since the loop drops abandoned
+// requests only between iterations.
 func (w *watchdog) ended(e host.Engine, l load, complete bool) {
 	if l == (load{}) {
 		return
@@ -120,8 +120,8 @@ func (w *watchdog) ended(e host.Engine, l load, complete bool) {
 	w.loads[e] = sum
 }
 
-// checkLoop waits until the engine's loop has answered, or is ended because it did not in the time of an iteration. Callers that
-// come during a check share it: an answer that is still out proves life after they came.
+// checkLoop returns when the engine's loop has answered, or when the engine was ended because its loop did not within the time
+// of an iteration. Callers share a check in progress: its answer, still to come, proves life after their call.
 func (w *watchdog) checkLoop(model string, e host.Engine) {
 	path := loopPath(e)
 	if path == "" {

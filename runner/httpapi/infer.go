@@ -18,17 +18,17 @@ import (
 	"reveille/runner/mmcache"
 )
 
-// exchange is one admitted request. Its end (finish) leaves the engine and stops the watch, exactly once, wherever the
-// answer broke off.
+// exchange is one admitted request and its response. finish ends it exactly once, wherever the answer breaks off: it releases
+// the engine and stops the watch.
 type exchange struct {
 	s       *Server
 	pass    *host.Lease
 	watch   *relay.Watch
 	call    relay.Call
-	stop    atomic.Pointer[context.CancelCauseFunc] // of the wait in a queue, nil while there is none
-	permits *fairqueue.Queue                        // that it holds a permit of, nil for none
-	tenant  string                                  // that holds it
-	load    load                                    // that the engine was given
+	stop    atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
+	permits *fairqueue.Queue                        // the queue of its permit, nil for none
+	tenant  string                                  // the permit's holder
+	load    load                                    // what it gave the engine to read
 	began   time.Time
 	once    sync.Once
 }
@@ -41,17 +41,17 @@ func (x *exchange) cancel(cause error) {
 	}
 }
 
-// life is what a wait in a queue lasts: until the exchange is cancelled, with its cause, or until cancel is called.
+// life returns the context of a wait in a queue. It ends when the exchange is cancelled, with that cause, or by cancel.
 func (x *exchange) life() (life context.Context, cancel context.CancelCauseFunc) {
 	life, cancel = context.WithCancelCause(context.Background())
 	x.stop.Store(&cancel)
-	if cause := x.call.Cause(); cause != nil { // it came before there was anything to stop
+	if cause := x.call.Cause(); cause != nil { // cancelled before x.stop was set
 		cancel(cause)
 	}
 	return life, cancel
 }
 
-// errUnanswered ends an exchange whose handler broke off.
+// errUnanswered ends an exchange whose handler panicked.
 var errUnanswered = errors.New("the handler ended without an answer")
 
 func (x *exchange) finish(err error) {
@@ -61,7 +61,7 @@ func (x *exchange) finish(err error) {
 			x.permits.Release(x.tenant)
 		}
 		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
-		x.s.dog.observe(x.pass, err) // while the pass holds: whoever sees that the request is over sees what came of it
+		x.s.dog.observe(x.pass, err) // before Leave: whoever sees that the request is over sees its outcome
 		x.pass.Leave()
 		x.s.m.open.Add(-1)
 		x.s.m.seconds.UpdateDuration(x.began)
@@ -141,7 +141,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	resp.SendTo(ctx)
 }
 
-// engineRequest is what an engine gets: method, path, body and content type as they came, with the engine's own key.
+// engineRequest is the request to the engine: method, path, body and content type as received, with the engine's own key.
 func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Lease, media *mmcache.Request) *relay.Request {
 	req := &relay.Request{
 		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(),
@@ -162,8 +162,8 @@ func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Lease, media
 	return req
 }
 
-// LongAnswer is how many times the limit of a first byte an answer may take that is not streamed, since its first byte
-// comes when the last of it was made.
+// LongAnswer times the first-byte limit is how long an answer that is not streamed may take: its first byte comes when all of
+// it is computed.
 const LongAnswer = 5
 
 // firstByteLimit is how long an engine may take for the first byte of an answer, by the limit for a short prompt. A longer
@@ -177,7 +177,7 @@ func firstByteLimit(firstByte time.Duration, body []byte) time.Duration {
 	return min(firstByte+firstByte*time.Duration(len(body)/short), most)
 }
 
-// engineFailed answers a request whose engine gave no answer. An engine that never saw it makes it a refusal.
+// engineFailed answers a request whose engine gave no answer. If the engine never saw it, the answer is a refusal.
 func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, err error) {
 	var re *relay.Error
 	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
@@ -201,7 +201,7 @@ func describeError(err error) (status int, code, message string) {
 		return fasthttp.StatusServiceUnavailable, "host_interrupted", "The model's host was taken away before the answer was complete."
 	case errors.Is(err, relay.ErrTimeout):
 		return fasthttp.StatusGatewayTimeout, "upstream_timeout", "The engine did not answer in time."
-	case errors.Is(err, relay.ErrTooLarge): // by what the request asked for, and no fault of the engine
+	case errors.Is(err, relay.ErrTooLarge): // caused by the request, not the engine
 		return fasthttp.StatusBadRequest, "invalid_request", "The answer is longer than 16 MiB or nests too deep: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
 	case errors.Is(err, relay.ErrBadReply):
 		return fasthttp.StatusBadGateway, "bad_engine_reply", "The engine's answer could not be understood."
@@ -209,8 +209,8 @@ func describeError(err error) (status int, code, message string) {
 	return fasthttp.StatusBadGateway, "engine_crashed", "The engine ended before its answer was complete."
 }
 
-// lastEvent is the event that ends a broken stream. Its form is OpenAI's, whatever the path: the gateway tells the client in
-// the path's own.
+// lastEvent is the event that ends a broken stream, in OpenAI's format whatever the path: the gateway translates it to the
+// path's dialect.
 func lastEvent(err error) []byte {
 	_, code, message := describeError(err)
 	return append(append([]byte("data: "), errorBody(code, message)...), "\n\n"...)
@@ -221,7 +221,7 @@ func errorBody(code, message string) []byte {
 	return body
 }
 
-// waiters is how many requests a gateway says that it sends with a ticket.
+// waiters reads how many requests a gateway sends with a ticket.
 func waiters(h *fasthttp.RequestHeader) int {
 	n, _ := strconv.ParseUint(string(h.Peek(rpc.HeaderWaiters)), 10, 16)
 	return int(n)

@@ -14,7 +14,8 @@ import (
 
 var errQueueTimeout = errors.New("the engine had no permit for the request in time")
 
-// acquirePermit waits until the engine may get the request. false: it may not, and the client has its answer.
+// acquirePermit waits for a permit to send the request to the engine. It returns false if there is none; the request is
+// answered then.
 func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	e, ok := x.pass.Engine.(fairqueue.Limited)
 	if !ok || reads(ctx) || e.Permits() == nil {
@@ -40,7 +41,7 @@ func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	switch {
 	case errors.Is(err, errQueueTimeout):
 		s.fail(ctx, fasthttp.StatusGatewayTimeout, "queue_timeout", "The model was busy with other requests for too long.")
-	case !errors.Is(err, relay.ErrGone): // else nobody is there to be answered
+	case !errors.Is(err, relay.ErrGone): // else the client is gone
 		s.engineFailed(ctx, err)
 	}
 	return false

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	strayTick  = time.Second // between two looks at an engine's CPU time
-	strayShare = 0.1         // of a core: an idle engine takes next to nothing, a stray thread what a busy machine leaves of one
+	strayTick  = time.Second // between two readings of an engine's CPU time
+	strayShare = 0.1         // of a core: an idle engine uses next to nothing, a stray thread what a busy machine leaves it
 )
 
 var errStray = errors.New("it computes, although no sequence is in work and no answer goes out")
@@ -23,8 +23,8 @@ var errStray = errors.New("it computes, although no sequence is in work and no a
 // another of its threads computes and nobody gets an answer. Such a thread reads a grammar, a template or a picture
 // that keeps it busy for ever; the end of its request does not stop it.
 //
-// For the loop it does not count whether others hear of the engine: its threads for connections answer errors and
-// readings while the loop hangs. The last thing that probeLoop does is to hear from the loop.
+// That other requests get answers says nothing about the loop: the threads for connections answer errors and reads while the
+// loop hangs. So probeLoop always asks the loop itself.
 func (w *watchdog) probeLoop(model string, e host.Engine, path string, limit time.Duration) {
 	began := time.Now()
 	var at time.Time
@@ -58,14 +58,14 @@ func (w *watchdog) probeLoop(model string, e host.Engine, path string, limit tim
 	}
 }
 
-// awaitEnd gives an engine that refused a connection, which may be about to end, a moment to do so.
+// awaitEnd gives an engine that refused a connection a moment to end.
 func (w *watchdog) awaitEnd(e host.Engine, err error) {
 	if !errors.Is(err, errProbe) {
 		w.sleep(e, leastProbe)
 	}
 }
 
-// sleep waits, and reports whether the engine and the watchdog lived on meanwhile.
+// sleep waits, and reports whether the engine and the watchdog are still alive.
 func (w *watchdog) sleep(e host.Engine, d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(w.life, d)
 	defer cancel()
@@ -97,7 +97,7 @@ func (w *watchdog) idle(e host.Engine, path string, limit time.Duration) (bool, 
 	return true, nil
 }
 
-// cpuTime is what an engine's process has taken so far, in seconds; negative where the system does not tell.
+// cpuTime is the CPU time of an engine's process in seconds, negative where the system does not tell.
 func cpuTime(e host.Engine) float64 {
 	p, err := process.NewProcess(int32(e.PID()))
 	if err != nil {

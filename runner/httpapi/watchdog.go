@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	badMost   = 3           // answers of an engine that could not be understood …
-	badWithin = time.Minute // … in this time, and it is restarted
-	sameReply = time.Second // those of one batch come together and are one answer
+	badMost   = 3           // restart an engine after so many bad answers
+	badWithin = time.Minute // within this time
+	sameReply = time.Second // bad answers so close together come from one batch and count once
 
 	leastProbe = 2 * time.Second  // a probe may take this long, or as long as a first byte
 	maxProbe   = 1 << 20          // bytes of its answer
 	killLimit  = 30 * time.Second // for an engine to be gone
 )
 
-// watchdog looks after engines that live and yet do not serve. It restarts those that talk nonsense, once their open
-// requests are done, and probes those that fall silent: one that does not even answer the least request is ended at once.
-// The next request for the model loads it again.
+// watchdog finds engines that run but do not serve. It restarts an engine that sends bad answers, once its open requests are
+// done, and probes one that falls silent: if it does not even answer a minimal request, it is ended at once. The next request
+// for the model loads it again.
 type watchdog struct {
 	host  *host.Host
 	log   *slog.Logger
@@ -42,8 +42,8 @@ type watchdog struct {
 	bad     map[host.Engine][]time.Time // of the last badWithin
 	probing map[host.Engine]struct{}
 	loads   map[host.Engine]load          // of engines that have a loop
-	watched map[host.Engine]struct{}      // those whose loop is checked at intervals
-	checks  map[host.Engine]chan struct{} // under way; closed at the end
+	watched map[host.Engine]struct{}      // engines whose loop is checked at intervals
+	checks  map[host.Engine]chan struct{} // in progress; closed at the end
 }
 
 func newWatchdog(h *host.Host, log *slog.Logger, m *meters, firstByte time.Duration) *watchdog {
@@ -65,7 +65,7 @@ func (w *watchdog) close() {
 	w.work.Wait()
 }
 
-// observe takes in how an exchange with an engine ended. It does not wait for what it begins.
+// observe processes the end of an exchange with an engine. It does not block.
 func (w *watchdog) observe(p *host.Lease, err error) {
 	var own *batch.Error
 	switch {
@@ -80,8 +80,8 @@ func (w *watchdog) observe(p *host.Lease, err error) {
 	}
 }
 
-// badReply notes an answer that could not be understood and reports whether the engine has given too many. A shared one
-// may be noted by each request that it was for.
+// badReply records a bad answer and reports whether the engine has given too many. Each request of a batch may report the same
+// answer.
 func (w *watchdog) badReply(e host.Engine, now time.Time, shared bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +106,7 @@ func (w *watchdog) badReply(e host.Engine, now time.Time, shared bool) bool {
 	return true
 }
 
-// suspect probes an engine that did not answer in time, unless a probe is under way.
+// suspect probes an engine that did not answer in time, unless a probe is in progress.
 func (w *watchdog) suspect(p *host.Lease) {
 	path, body := probe(p.Model.Type, p.Model.ID)
 	if path == "" {
@@ -126,12 +126,12 @@ func (w *watchdog) suspect(p *host.Lease) {
 	})
 }
 
-// probe is the least work that an engine of a type can be asked for, "" where there is none that costs next to nothing.
+// probe is a minimal request for an engine of a type, "" if every request is expensive.
 func probe(t policy.Type, model string) (path string, body []byte) {
 	var q map[string]any
 	switch t {
 	case policy.LLM:
-		path, q = "/v1/completions", map[string]any{"prompt": ".", "max_tokens": 1, "temperature": 0} // no template that could refuse it
+		path, q = "/v1/completions", map[string]any{"prompt": ".", "max_tokens": 1, "temperature": 0} // without a template, which could refuse it
 	case policy.Embedding:
 		path, q = "/v1/embeddings", map[string]any{"input": "."}
 	case policy.Reranking:
@@ -144,7 +144,7 @@ func probe(t policy.Type, model string) (path string, body []byte) {
 	return path, body
 }
 
-// examine ends an engine that does not answer a probe, unless others hear of it meanwhile: then it is only busy.
+// examine ends an engine that does not answer a probe, unless it answers others meanwhile: then it is only busy.
 func (w *watchdog) examine(p *host.Lease, path string, body []byte) {
 	heard := p.Engine.Client().Heard()
 	_, err := w.ask(p.Engine, "POST", path, body, w.limit)
@@ -158,7 +158,7 @@ func (w *watchdog) examine(p *host.Lease, path string, body []byte) {
 	w.endSilent(p.Model.ID, p.Engine, err)
 }
 
-// endSilent ends an engine that does not serve. To its host and its requests that is a crash.
+// endSilent ends an engine that does not serve. Its host and its requests see a crash.
 func (w *watchdog) endSilent(model string, e host.Engine, cause error) {
 	select {
 	case <-e.Done():
@@ -171,18 +171,18 @@ func (w *watchdog) endSilent(model string, e host.Engine, cause error) {
 	defer cancel()
 	end := e.Stop
 	if k, ok := e.(interface{ Kill(context.Context) error }); ok {
-		end = k.Kill // it would not hear a polite word
+		end = k.Kill // it would not react to SIGTERM
 	}
 	if err := end(ctx); err != nil {
 		w.log.Error("engine does not end", "model", model, "error", err)
 	}
 }
 
-// errProbe: the engine answered that it failed at the least of all requests.
+// errProbe means that the engine answered a probe with an error of its own.
 var errProbe = errors.New("the probe failed in the engine")
 
-// ask makes one request of the watchdog's own and waits for an answer until the limit. Any answer will do but that the
-// engine failed, also one with a body that is cut or longer than maxProbe: then none of it is returned.
+// ask sends one request and waits until the limit for an answer. Any answer except an engine failure will do. A body that is
+// cut or longer than maxProbe is not returned.
 func (w *watchdog) ask(e host.Engine, method, path string, body []byte, limit time.Duration) (answer []byte, err error) {
 	var call relay.Call
 	defer context.AfterFunc(w.life, func() { call.Cancel(nil) })()

@@ -1,5 +1,5 @@
 // Package launch turns catalogue entries into running engines: it finds the program, checks the files, spawns and waits
-// until the engine serves. It is what runner/host means by Engines.
+// until the engine serves. It implements host.Engines.
 package launch
 
 import (
@@ -31,12 +31,12 @@ type Launcher struct {
 	Finder      engine.Finder
 	SocketDir   string
 	Log         *slog.Logger
-	Media       *mmcache.Server // caches what media encoders make; nil: engines run uncached
+	Media       *mmcache.Server // caches the output of media encoders; nil: engines run uncached
 	Meters      *batch.Meters   // of embedding queues; nil: none
 	CallTimeout time.Duration   // longest an engine may take for a call of such a queue; default 10 min
-	Weights     *weights.Cache  // fetches what is not on this host; nil: nothing is fetched
+	Weights     *weights.Cache  // fetches missing weights; nil: nothing is fetched
 	Options     recipe.Options  // load options of the runner's flags
-	// FixedMemory leaves the memory of engines to the sandbox's own limit, whatever their plans say.
+	// FixedMemory leaves engines' memory to the sandbox's limit, whatever their plans say.
 	FixedMemory bool
 
 	plans plan.Reader
@@ -46,9 +46,9 @@ type Launcher struct {
 var _ host.Engines = (*Launcher)(nil)
 var _ fairqueue.Limited = (*running)(nil)
 
-// Start spawns the engine of a model and waits until it serves. When ctx ends first the engine is killed. On error
-// nothing of it is left, but for a process that not even a kill could end, which is logged. Errors are those of package
-// engine, or *host.Error.
+// Start spawns the engine of a model and waits until it serves. If ctx ends first, the engine is killed. On error nothing of it
+// is left, except a process that even SIGKILL could not end, which is logged. Errors are those of package engine, or
+// *host.Error.
 func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan) (host.Engine, error) {
 	f, err := l.hold(ctx, m)
 	if err != nil {
@@ -62,7 +62,7 @@ func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	return e, nil
 }
 
-// start is Start with the model's files on this host. An engine that it returns releases them at its end.
+// start is Start with the model's files on this host. The engine releases them when it ends.
 func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, f *files) (host.Engine, error) {
 	var err error
 	spec := engine.Spec{
@@ -108,7 +108,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	return run, nil
 }
 
-// queue makes the queue of an embedding model, nil for an engine that cannot count tokens: its requests are then relayed.
+// queue makes the queue of an embedding model. It is nil for an engine that cannot count tokens: requests are then relayed.
 func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) *batch.Batcher {
 	dialect, ok := batch.DialectOf(r.Family())
 	if !ok {
@@ -135,7 +135,7 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 	return q
 }
 
-// attach gives an engine whose recipe and model allow it the encoder cache. Without one it runs all the same.
+// attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without.
 func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachment {
 	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderInterpose || m.MMProj == "" {
 		return nil
@@ -146,7 +146,7 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 	}
 	argv, err := engine.Argv(*spec)
 	if err != nil {
-		return nil // the start says so
+		return nil // logged at the start
 	}
 	env, err := engine.Environ(*spec, os.Environ())
 	if err != nil {
@@ -161,7 +161,7 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 	return a
 }
 
-// Plan computes how a model is to be scheduled from its own files. Its projector's weights count as well.
+// Plan computes a model's plan from its files, the projector's weights included.
 func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error) {
 	o := plan.OptionsOf(r, m.Type, m.Devices, m.Memory, opts)
 	if m.MMProj != "" {
@@ -180,11 +180,11 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 type running struct {
 	*engine.Process
 	client  *relay.Client
-	calls   *relay.Client       // of the queue: a few at a time, none a stream, so its connections are kept by every engine
+	calls   *relay.Client       // the queue's: few calls at a time and no streams, so every engine keeps its connections
 	media   *mmcache.Attachment // nil: uncached
 	queue   *batch.Batcher      // nil for models without one
-	permits *fairqueue.Queue    // of the requests that it gets at a time
-	files   *files              // that it reads
+	permits *fairqueue.Queue    // bounds its concurrent requests
+	files   *files              // held for it
 }
 
 // Embeddings is the queue of the model's embedding requests, nil for none.
@@ -193,12 +193,12 @@ func (r *running) Embeddings() *batch.Batcher { return r.queue }
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second
 
-// Permits bounds the requests that the engine gets at a time.
+// Permits bounds the engine's concurrent requests.
 func (r *running) Permits() *fairqueue.Queue { return r.permits }
 
-// maxConcurrent is how many requests an engine gets at a time; the others wait in the runner, where they cost less than the
-// engine's threads and files, and take turns by tenant. llama-server gets as many as it computes at once and one that waits to
-// start; its few other threads are kept for readings of its state. For other engines it only bounds their open files.
+// maxConcurrent is how many requests an engine gets at a time. The others wait in the runner, where they cost less than in the
+// engine and take turns by tenant. llama-server gets as many as it computes at once and one more, ready to start; its few other
+// threads stay free for reads of its state. For other engines it only bounds their open files.
 func maxConcurrent(family string, p plan.Plan) int {
 	const usual, files = 4, 512
 	if family == recipe.LlamaCpp {
@@ -207,8 +207,8 @@ func maxConcurrent(family string, p plan.Plan) int {
 	return max(files, p.Parallel)
 }
 
-// LoopPath is the path (GET) that the engine's loop answers itself, between the iterations in which it computes for all requests;
-// "" for an engine of which no such path is known.
+// LoopPath is the path (GET) that the engine's loop answers itself, between the iterations in which it computes for all
+// requests; "" if no such path is known.
 func (r *running) LoopPath() string {
 	rc := r.Spec().Recipe
 	switch rc.Family() {
@@ -222,7 +222,7 @@ func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 	s := p.Spec()
 	cfg := relay.Config{
 		Addr:           strings.TrimPrefix(p.BaseURL(), "http://"),
-		ConnectTimeout: 5 * time.Second, // a first try that met a full backlog is made again after a second
+		ConnectTimeout: 5 * time.Second, // the kernel retries after a second if the backlog was full
 		IdleTimeout:    idleConn,
 	}
 	if s.Recipe.Listen == recipe.ListenSocket {
@@ -245,7 +245,7 @@ func (r *running) closeAtEnd() {
 	r.files.release()
 }
 
-// Command is the engine's command line for people; the key in it is left out.
+// Command is the engine's command line for display, without its key.
 func (r *running) Command() string {
 	args := make([]string, 0, len(r.Argv()))
 	for _, a := range r.Argv() {
@@ -257,7 +257,7 @@ func (r *running) Command() string {
 	return strings.Join(args, " ")
 }
 
-// Media is the engine's part of the encoder cache, nil where it has none.
+// Media is the engine's attachment to the encoder cache, nil if it has none.
 func (r *running) Media() *mmcache.Attachment { return r.media }
 
 // Client reaches the engine. It is closed when the engine has ended.

@@ -13,9 +13,9 @@ import (
 
 // Host memory that llama-server uses besides what is planned.
 const (
-	promptCache = 8 << 30 // of prompts whose slot another one took, unless --cache-ram says otherwise
-	checkpoints = 32      // of a slot's windowed cache, at most …
-	spacing     = 8192    // … one in so many tokens, and two more
+	promptCache = 8 << 30 // of prompts that lost their sequence to another, unless --cache-ram says otherwise
+	checkpoints = 32      // of a sequence's windowed cache, at most:
+	spacing     = 8192    // one in so many tokens, and two more
 	baseMargin  = 4 << 30 // libraries, grammars, bodies, fragmentation
 	gpuMargin   = 8 << 30 // contexts and staging buffers of GPU drivers
 	mediaMargin = 4 << 30 // buffers of a media encoder
@@ -32,9 +32,8 @@ var attentionOnly = map[string]bool{
 	"jina-bert-v2": true, "jina-bert-v3": true, "modern-bert": true,
 }
 
-// limit is the most host memory that the engine of a plan uses while it is well, in bytes; 0 where that is not known. It
-// counts weights, cache and buffers twice: weights that are repacked for a processor stand beside the mapped file, and the
-// other two are estimates.
+// limit is the most host memory in bytes that a plan's engine uses while it is healthy, 0 if unknown. It counts weights, cache
+// and buffers twice: weights repacked for a CPU exist beside the mapped file, and the other two are estimates.
 func (p *Plan) limit(m *Meta, o *Options) int64 {
 	if !o.Tuned || !attentionOnly[m.Arch] || m.Weights == 0 || o.Media && o.Projector == 0 {
 		return 0
@@ -69,7 +68,7 @@ func (p *Plan) limit(m *Meta, o *Options) int64 {
 // llamacpp is the shipped recipe.
 var llamacpp = sync.OnceValue(func() recipe.Recipe { return recipe.Shipped()[recipe.LlamaCpp] })
 
-// tuned reports whether llama-server is run as the shipped recipe does, with extra arguments whose effect on its memory is
+// tuned reports whether llama-server runs as in the shipped recipe, with no extra arguments but those whose effect on memory is
 // known.
 func tuned(r *recipe.Recipe, opts recipe.Options) bool {
 	if r.Family() != recipe.LlamaCpp {
@@ -99,7 +98,7 @@ func tuned(r *recipe.Recipe, opts recipe.Options) bool {
 	return true
 }
 
-// mebibytes reads a number of MiB that is not below 0.
+// mebibytes parses a non-negative number of MiB.
 func mebibytes(text string) *int64 {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || n < 0 {

@@ -10,8 +10,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// OptionsOf reads what a plan heeds from effective load options, the texts of extra arguments included: an argument
-// there has the last word with the engine, and so with the plan.
+// OptionsOf reads the options that matter to a plan from effective load options, extra arguments included: an extra argument
+// overrides an option for the engine, and so for the plan.
 func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
 	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory, Tuned: tuned(r, opts)}
 	if o.Context = number(opts["ctx_size"]); opts["ctx_size"] == int64(0) {
@@ -28,7 +28,7 @@ func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, 
 	return o
 }
 
-// heed takes the last value of each argument that matters.
+// heed applies the last value of each argument that matters.
 func (o *Options) heed(args []string) {
 	for i := 0; i < len(args); i++ {
 		flag, value, joined := strings.Cut(args[i], "=")
@@ -64,9 +64,8 @@ func (o *Options) heed(args []string) {
 	}
 }
 
-// Apply returns the effective options with the plan's values in place of those that nobody set, and of those that are the
-// runner's alone; nil is for the engine to choose. Options that the recipe does not have are left out, and so is what extra
-// arguments say.
+// Apply returns the effective options with the plan's values for options that are unset or the runner's alone; nil leaves the
+// choice to the engine. It leaves out options that the recipe does not have or that extra arguments set.
 func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	out := maps.Clone(opts)
 	if out == nil {
@@ -96,8 +95,8 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	return out
 }
 
-// overrules reports whether the plan's value of an option replaces a configured one: the configured value means something else
-// to the runner (the size of its batches, the context of one sequence), or is more than the engine accepts.
+// overrules reports whether the plan's value replaces a configured one: the configured value means something else to the runner
+// (the size of its batches, the context of one sequence), or is more than the engine accepts.
 func (p *Plan) overrules(engine, option string) bool {
 	switch engine {
 	case recipe.LlamaCpp:
@@ -115,7 +114,7 @@ var short = map[string]string{
 	"--batch-size": "-b", "--ubatch-size": "-ub", "--parallel": "-np", "--kv-unified": "-kvu", "--cache-type-k": "-ctk", "--cache-type-v": "-ctv",
 }
 
-// values are the plan as options of an engine.
+// values returns the plan as options of an engine.
 func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 	v := recipe.Options{}
 	set := func(name string, n int) {

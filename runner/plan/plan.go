@@ -18,23 +18,23 @@ const (
 )
 
 const (
-	defaultContext  = 8192     // tokens of a paged model, where neither an option nor a budget says how many
-	leastContext    = 4096     // tokens that a paged model is given although its share is too small
+	defaultContext  = 8192     // tokens of a paged model, if neither an option nor a budget sets it
+	leastContext    = 4096     // tokens of a paged model, even if its share is too small
 	defaultParallel = 4        // sequences of a paged model
 	plainParallel   = 64       // sequences of a plain model
 	defaultBatch    = 2048     // tokens
 	defaultUBatch   = 512      // tokens of a paged model
-	cpuUBatch       = 512      // tokens; attention over a larger batch costs a processor more than the call saves
-	blockTokens     = 16       // of the engines that page by blocks
+	cpuUBatch       = 512      // tokens; attention over a larger batch costs a CPU more than the call saves
+	blockTokens     = 16       // per block, on engines that page by blocks
 	contextStep     = 256      // tokens that contexts are rounded down to
 	fixedBytes      = 64 << 20 // of any engine process
 )
 
-// Options are the load options that a plan heeds. Zero means "not said".
+// Options are the load options that matter to a plan. Zero means unset.
 type Options struct {
 	Type    policy.Type
 	Devices policy.Devices
-	// Engine is the family of flags: the name of a shipped recipe. It decides what the engine does by itself.
+	// Engine is the recipe's family, see recipe.Recipe.Family. It determines what the engine does by itself.
 	Engine string
 
 	Context  int // tokens; -1 automatic, WholeContext the model's own
@@ -43,27 +43,27 @@ type Options struct {
 	Parallel int
 	// CacheK and CacheV are the types of the cache's elements, default f16.
 	CacheK, CacheV string
-	// ExactKV says that the engine is told the size of its KV pool in bytes, where it would else take all of its share.
+	// ExactKV means that the engine gets the size of its KV pool in bytes; otherwise it takes all of its share.
 	ExactKV bool
-	// Fraction says that somebody set the part of the device's memory that the engine may take.
+	// Fraction means that the engine's part of the device's memory is configured.
 	Fraction bool
-	// Scaled says that arguments may stretch the model's positions.
+	// Scaled means that arguments may stretch the model's positions.
 	Scaled bool
-	// Media says that the model has a projector, of Projector bytes: it reads pictures or sounds. 0 is unknown.
+	// Media means that the model has a projector for pictures or sounds, of Projector bytes; 0 is unknown.
 	Media     bool
 	Projector int64
 	// Memory overrides the share, in bytes.
 	Memory int64
-	// Tuned says that the engine's memory follows from the plan: no unknown part is added to it.
+	// Tuned means that the engine's memory follows from the plan, without an unknown part.
 	Tuned bool
-	// PromptCache is the bound of the engine's cache of prompts in bytes, nil for its own.
+	// PromptCache bounds the engine's prompt cache in bytes, nil for the engine's default.
 	PromptCache *int64
 }
 
 // WholeContext in Options.Context asks for all the positions a model has.
 const WholeContext = -2
 
-// Validate reports sizes that were asked for and contradict each other: n_batch ≥ n_ubatch, and for a model that embeds
+// Validate reports configured sizes that contradict each other: n_batch ≥ n_ubatch, and for a model that embeds
 // context ≥ n_batch.
 func (o Options) Validate() error {
 	var errs []error
@@ -76,8 +76,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// divided reports whether each sequence must have its own part of the pool: pictures that find no room in one that others
-// have filled end llama-server.
+// divided reports whether each sequence must have its own part of the pool: llama-server ends when pictures find no room in a
+// pool that others have filled.
 func (o *Options) divided() bool { return o.Engine == recipe.LlamaCpp && o.Media }
 
 // A Plan is how one load of a model is scheduled. Sizes are bytes, lengths tokens.
@@ -89,7 +89,7 @@ type Plan struct {
 	NUBatch  int `json:"n_ubatch"` // largest single sequence (plain), physical batch (paged)
 	Physical int `json:"physical"` // what the engine computes in one go
 	Parallel int `json:"parallel"` // sequences at once
-	// Divided says that each sequence has its own part of the pool, where else all share it.
+	// Divided means that each sequence has its own part of the pool; otherwise all share it.
 	Divided bool `json:"divided,omitempty"`
 	Blocks  int  `json:"blocks"`  // of the KV pool
 	Longest int  `json:"longest"` // of one sequence, 0 unknown
@@ -113,7 +113,7 @@ type Plan struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Make computes the plan of a load. It is a function of its arguments alone.
+// Make computes the plan of a load. It is a pure function.
 func Make(m Meta, o Options, s Share) Plan {
 	p := Plan{WeightsBytes: m.Weights, Positions: m.Positions, Budget: s.Budget, Total: s.Total, Share: s.of(o.Memory)}
 	if m.Weights > 0 {
@@ -150,7 +150,7 @@ func Make(m Meta, o Options, s Share) Plan {
 	return p
 }
 
-// Parts says what Need is made of, in bytes; "" where it was not computed.
+// Parts lists the parts of Need in bytes, "" if Need was not computed.
 func (p *Plan) Parts() string {
 	if p.WeightsBytes == 0 || p.Need != p.WeightsBytes+p.KVBytes+p.ComputeBytes {
 		return ""
@@ -165,7 +165,7 @@ func (p *Plan) warn(format string, args ...any) {
 // plain plans a model without a KV pool.
 func (p *Plan) plain(m *Meta, o *Options, reason string) {
 	p.Kind, p.Reason = Plain, reason
-	usual := max(defaultBatch, o.NUBatch) // what is not said gives way to what is
+	usual := max(defaultBatch, o.NUBatch) // a configured value overrides a default
 	if o.Context > 0 {
 		usual = min(usual, o.Context)
 	}
@@ -207,8 +207,8 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 	}
 }
 
-// usualBatch is how many tokens of prompts a paged model reads between two looks at whose client has left. llama-server on
-// a processor reads them no faster in larger batches than its physical one (measured), and each takes seconds.
+// usualBatch is how many prompt tokens a paged model reads between two checks for clients that left. On a CPU llama-server reads
+// them no faster in batches larger than its physical one (measured), and each takes seconds.
 func usualBatch(o *Options) int {
 	if o.Engine == recipe.LlamaCpp && o.Devices == policy.CPU {
 		return max(cpuUBatch, o.NUBatch)
@@ -258,9 +258,9 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	}
 }
 
-// divide gives each sequence its own part of the pool: the context that was asked for, or an equal part of the one that fills
-// the share. Where nobody said how many sequences, there are only as many as the share holds of such a context, or of the
-// usual one.
+// divide gives each sequence its own part of the pool: the configured context, or an equal part of the one that fills the share.
+// If the number of sequences is not configured, there are only as many as fit into the share with such a context, or the usual
+// one.
 func (p *Plan) divide(m *Meta, o *Options) {
 	filled := o.Context <= 0 && o.Context != WholeContext && p.Share > 0
 	for whole := p.Context; ; p.Parallel-- {
@@ -280,9 +280,9 @@ func (p *Plan) divide(m *Meta, o *Options) {
 	}
 }
 
-// fill takes the largest context that fits the share, up to what the model can use: on llama-server its own context,
-// which all sequences share; elsewhere, and where the pool is divided, that for each sequence. A processor is not given more
-// than a few usual contexts: its engine writes to the whole pool while it loads.
+// fill chooses the largest context that fits the share, up to what the model can use: on llama-server the model's own context,
+// which all sequences share; elsewhere, and in a divided pool, that much for each sequence. On a CPU it is at most a few usual
+// contexts, since the engine writes to the whole pool while it loads.
 func (p *Plan) fill(m *Meta, o *Options, whole int) {
 	most := whole
 	switch {
@@ -326,8 +326,8 @@ func (p *Plan) kv(m *Meta, tokens int) int64 {
 	return m.Cache.bytes(p.CacheK, p.CacheV)*int64(tokens) + m.Windowed.bytes(p.CacheK, p.CacheV)*int64(windowed)
 }
 
-// buffers estimates what an engine computes in: the activations of a physical batch with its attention mask, and the
-// logits of as many sequences as generate.
+// buffers estimates an engine's compute buffers: the activations of a physical batch with its attention mask, and the logits of
+// the generating sequences.
 func buffers(m *Meta, physical, generate int) int64 {
 	const perHidden = 24 // activations of a token that live together, in widths of the model
 	perToken := int64(m.Hidden)*perHidden + int64(physical)

@@ -47,7 +47,7 @@ type Cache struct {
 	root    *os.Root
 	lock    *os.File
 	disk    disk
-	ranges  chan struct{} // capacity Config.Ranges: the reads under way
+	ranges  chan struct{} // capacity Config.Ranges: the reads in progress
 	buffers sync.Pool     // of *[]byte
 	life    context.Context
 	end     context.CancelFunc
@@ -136,7 +136,7 @@ func (c *Cache) release() {
 	_ = c.root.Close()
 }
 
-// Close ends the pulls under way and gives the folder back. Holds may be released afterwards.
+// Close ends the pulls in progress and gives the folder back. Holds may be released afterwards.
 func (c *Cache) Close() {
 	c.end()
 	c.work.Wait()

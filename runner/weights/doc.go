@@ -7,7 +7,7 @@
 // On disk, below the cache's folder:
 //
 //	.lock                   held by the process that owns the cache
-//	.pulling/…              pulls under way; what is there at the start is rubbish
+//	.pulling/…              pulls in progress; what is there at the start is rubbish
 //	ENTRY/.weights.json     what the entry holds and where it came from
 //	ENTRY/…                 its files, under the names that their source gave them
 //

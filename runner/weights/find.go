@@ -17,7 +17,7 @@ import (
 // MaxFiles bounds the files of one location; a source need not list more than one beyond it.
 const MaxFiles = 1000
 
-// found is what a location stands for: the files of one model, and which of them an engine is given, "" for their folder.
+// found is the content of a location: the files of one model, and the path that the engine gets, "" for their folder.
 type found struct {
 	files []File
 	path  string
@@ -31,8 +31,8 @@ func (f found) size() (n int64) {
 	return n
 }
 
-// find learns what a location stands for: a file; for one of the shards of a GGUF file all of them; for a folder or a whole
-// repository the files in it that an engine needs.
+// find lists the files of a location: the file itself; for a shard of a GGUF file, all shards; for a folder or a whole
+// repository, the files in it that an engine needs.
 func find(ctx context.Context, src Source, at Location) (found, error) {
 	var out found
 	if at.Path != "" {
@@ -60,7 +60,7 @@ func find(ctx context.Context, src Source, at Location) (found, error) {
 	return folder(ctx, src, at, nil)
 }
 
-// missing reports whether a name may be no file. S3 denies what is not there to those who may not list the whole bucket.
+// missing reports whether a name may not exist. S3 denies access to missing keys without permission to list the bucket.
 func missing(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrDenied) }
 
 // folder is find for a folder; none is the error when there is none.
@@ -96,11 +96,11 @@ func shards(name string) []string {
 	return names
 }
 
-// otherForms are the endings of weights that a folder with safetensors holds a second time for other programs.
+// otherForms are the extensions of weights that a folder with safetensors repeats in other formats.
 var otherForms = []string{".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".gguf"}
 
-// needed leaves of a folder what an engine needs: no hidden files and, beside safetensors, no weights in other forms. Of
-// a folder of GGUF files it is the one file.
+// needed filters a folder for the files that an engine needs: no hidden files and, beside safetensors, no weights in other
+// formats. Of a folder with a single GGUF file it is that file.
 func needed(files []File) (found, error) {
 	ending := func(end string) func(File) bool {
 		return func(f File) bool { return strings.HasSuffix(strings.ToLower(f.Name), end) }
@@ -128,7 +128,7 @@ func needed(files []File) (found, error) {
 	return found{files: files[single : single+1], path: names[0]}, nil
 }
 
-// valid refuses what cannot be files below one folder of this host, and a checksum that cannot be of all of them.
+// valid refuses names that cannot be files below one folder of this host, and a checksum for more than one file.
 func valid(at Location, files []File) error {
 	unclear := func(format string, args ...any) error {
 		return &Error{Kind: ErrUnclear, Note: fmt.Sprintf(format, args...)}
