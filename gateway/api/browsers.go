@@ -69,7 +69,7 @@ func NewBrowsers(origins, hosts []string, checkHost bool) (*Browsers, error) {
 	return b, errors.Join(errs...)
 }
 
-// Source is what the head of a request says about where it comes from.
+// Source is the part of a request's head that says where it comes from.
 type Source struct {
 	Target   string   // authority of a request target in absolute form, "" for others
 	Host     string   // the Host header

@@ -22,7 +22,7 @@ type LoadingComment struct {
 	BytesDone, BytesTotal int64 // of the weights; shown when the total is known
 }
 
-// Seconds is an estimate as clients are told it: whole seconds, rounded up.
+// Seconds is an estimate as clients see it: whole seconds, rounded up.
 func Seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // Append appends the comment, as an event stream's bytes, to dst.

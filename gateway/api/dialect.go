@@ -111,7 +111,7 @@ func (d Dialect) StreamError(e *Error, requestID string) []byte {
 	return frame("data: ", body)
 }
 
-// responsesEvent tells an error twice: clients look in either place.
+// responsesEvent reports an error in two places, since clients look in either.
 type responsesEvent struct {
 	Type     string `json:"type"`
 	Sequence int    `json:"sequence_number"`
@@ -125,7 +125,7 @@ func (e *Error) Event(sequence int) []byte {
 	return encode(responsesEvent{"error", sequence, object, object})
 }
 
-// Ping is what keeps a stream alive in which events have come, nil for a comment.
+// Ping is the keepalive of a stream that has had events, nil for a comment.
 func (d Dialect) Ping() []byte {
 	if d == Anthropic {
 		return anthropicPing

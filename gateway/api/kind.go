@@ -87,7 +87,7 @@ type row struct {
 	code    string
 	status  int
 	typ     string
-	noRetry bool          // the same request fails again: clients are told not to repeat it
+	noRetry bool          // the same request fails again: clients should not repeat it
 	retry   time.Duration // when a repeat is worth while, unless the error knows better; 0 is no advice
 }
 

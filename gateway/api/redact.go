@@ -23,7 +23,7 @@ var (
 		`\b[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+[A-Za-z]{2,}:\d{1,5}\b|` +
 		`\b[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+:\d{2,5}\b|\b[A-Za-z]+\d+:\d{4,5}\b`)
 
-	// paths are absolute ones; the first group is what stands in front.
+	// paths are absolute ones; the first group is the text before.
 	paths = regexp.MustCompile(`(^|[\s"'` + "`" + `(\[=:,])((?:~?/[\w.@+%~-]+)+/?|[A-Za-z]:\\[^\s"']+)`)
 
 	// sources are places in source files.
@@ -33,7 +33,7 @@ var (
 // maxMessage bounds an engine's message in bytes.
 const maxMessage = 2000
 
-// Redact removes from an engine's message what tells where the engine runs.
+// Redact removes from an engine's message what shows where the engine runs.
 // hide are words to remove besides, the longest first; inside a longer word they stay, as a host may be called h.
 func Redact(message string, hide ...string) string {
 	if !utf8.ValidString(message) {
@@ -61,7 +61,7 @@ func Redact(message string, hide ...string) string {
 	return clip(strings.TrimSpace(message), maxMessage)
 }
 
-// hideWord replaces word where it stands by itself.
+// hideWord replaces word where it is a whole word.
 func hideWord(message, word string) string {
 	var b strings.Builder
 	for rest := message; word != ""; {
@@ -87,7 +87,7 @@ func hideWord(message, word string) string {
 	return message
 }
 
-// part reports whether a word goes on with r.
+// part reports whether r can continue a word.
 func part(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
 
 // redactPath replaces a match of paths unless it is a path of this API or one

@@ -62,7 +62,7 @@ func NormalizeEvent(data []byte, hide ...string) *Error {
 	return NormalizeError(status, data, hide...)
 }
 
-// reply is what an engine said.
+// reply is an engine's error.
 type reply struct {
 	message, typ, code, param string
 }

@@ -7,7 +7,7 @@ import (
 	"reveille/infra/policy"
 )
 
-// Scope is what a key must be good for to use a route.
+// Scope is the scope that a key must have to use a route.
 type Scope uint8
 
 // The scopes, from open to closed.
@@ -19,7 +19,7 @@ const (
 	ScopeAdmin               // a key with manage; without configured keys the local admin key, since the route could run programs or read files on a host
 )
 
-// BodyKind is what a route does with a request body.
+// BodyKind is how a route treats a request body.
 type BodyKind uint8
 
 // The kinds of body.

@@ -28,7 +28,7 @@ type LambdaSettings struct {
 const (
 	initTime     = 8 * time.Second         // to read what AWS keeps; Lambda allows 10 s until the first event is asked for
 	copiesFresh  = 5 * time.Minute         // how old the models file and the API keys may be when a request comes
-	beginTime    = 5 * time.Second         // longest that reading them anew may hold a request up
+	beginTime    = 5 * time.Second         // longest that reading them again may delay a request
 	lookTime     = 1500 * time.Millisecond // longest wait for a snapshot of the pool before a request
 	flushTimeout = 5 * time.Second         // longest that what was begun behind a request may hold its answer's end up
 )

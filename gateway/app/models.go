@@ -38,7 +38,7 @@ func newModels(file *catalog.Catalog, store *state.Store, allow catalog.Register
 	return m
 }
 
-// withheld tells why a registered model is not in force, "" if it is or if none of that name is registered.
+// withheld says why a registered model is not in force, "" if it is or if there is no such model.
 func (m *models) withheld(id string) string { return (*m.left.Load())[id] }
 
 // get is the catalogue in force; never nil.

@@ -15,7 +15,7 @@ import (
 	"reveille/infra/state"
 )
 
-// parts are what a gateway that serves is made of.
+// parts are the parts of a serving gateway.
 type parts struct {
 	addr    string // where it listens
 	store   *state.Store
@@ -29,7 +29,7 @@ type parts struct {
 	watcher *catalog.Watcher // of the models file
 }
 
-// assemble makes the parts, none of which runs yet.
+// assemble makes the parts and starts none of them.
 func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, log *slog.Logger) *parts {
 	g := &parts{store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })

@@ -22,7 +22,7 @@ type Completion struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// Choice is what the model said: Message in a whole answer, Delta in a stream, Text in either for a prompt.
+// Choice is the model's output: Message in a whole answer, Delta in a stream, Text in either for a prompt.
 type Choice struct {
 	Message Said   `json:"message"`
 	Delta   Said   `json:"delta"`
@@ -58,7 +58,7 @@ type Call struct {
 	Function Function `json:"function"`
 }
 
-// Function is what a call names.
+// Function is the function of a call.
 type Function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"` // JSON text
@@ -73,5 +73,5 @@ func Parse(engine []byte) (*Completion, error) {
 	return &c, nil
 }
 
-// Thought is the part of a message that the model does not mean as its answer. Some engines tell it under both names.
+// Thought is a message's reasoning, which is not part of the answer. Some engines send it under both names.
 func (s *Said) Thought() string { return cmp.Or(s.Reasoning, s.Thinking) }

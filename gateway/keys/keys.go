@@ -26,7 +26,7 @@ import (
 	"reveille/gateway/quota"
 )
 
-// Scopes is what a key is good for.
+// Scopes is what a key may do.
 type Scopes uint8
 
 // The scopes.
@@ -102,7 +102,7 @@ func (s *Set) readLocked() error {
 	return nil
 }
 
-// line is what the file says of a key.
+// line is a key's line in the file.
 type line struct {
 	scopes Scopes
 	high   bool

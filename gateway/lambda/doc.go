@@ -8,5 +8,5 @@
 // brought up to date before each request, and what it does behind its requests is done before an answer's last byte
 // ([Gateway]). Lambda says when an event's time is over; shortly before, what is still open is ended in order.
 //
-// Lambda does not tell that a client has left: the answer is made to its end.
+// Lambda does not report that a client has left: the answer is computed to its end.
 package lambda

@@ -19,7 +19,7 @@ const (
 	servedWait = 5 * time.Second // longest that the server may take between an answer's last byte and its end
 )
 
-// Gateway is what a Function asks of the gateway behind it.
+// Gateway is the gateway behind a Function.
 type Gateway interface {
 	// Begin brings up to date what may have changed while nothing ran. It is called before each request and must be
 	// bounded; whatever it cannot reach stays as it was.
@@ -80,7 +80,7 @@ func (f *Function) Handle(ctx context.Context, ev *events.LambdaFunctionURLReque
 	return out, nil
 }
 
-// BrokenAnswer is the error of an answer that ended before its end. Its name is what Lambda counts.
+// BrokenAnswer is the error of a truncated answer. Lambda counts errors by this name.
 type BrokenAnswer struct{ Cause error }
 
 func (e *BrokenAnswer) Error() string { return "the answer broke off: " + e.Cause.Error() }

@@ -9,7 +9,7 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// A Form is what an answer is told in.
+// A Form is the format of an answer.
 type ResponseWriter struct {
 	Model    string // as the client called it
 	Generate bool   // of /api/generate, else of /api/chat
@@ -48,7 +48,7 @@ type counts struct {
 	OutputTime  time.Duration `json:"eval_duration"`
 }
 
-// part is what a model said, in one go or in a part.
+// part is a model's output, whole or a part of it.
 type part struct {
 	content, thinking string
 	calls             []ToolCall

@@ -16,7 +16,7 @@ type words struct {
 	usage  counts
 }
 
-// NewStream makes a stream that is told in a form.
+// NewStream makes a stream in a form.
 func NewStream(f *ResponseWriter) *completion.Stream { return completion.NewStream(&words{form: f}) }
 
 // Comment appends an object without words.
@@ -52,7 +52,7 @@ func (s *words) Event(dst []byte, c *completion.Completion) []byte {
 	return appendLine(dst, s.form.line(w))
 }
 
-// note keeps what an answer or event tells of itself.
+// note records the metadata of an answer or event.
 func (s *words) note(c *completion.Completion) {
 	if len(c.Choices) > 0 && c.Choices[0].Reason != "" {
 		s.reason = c.Choices[0].Reason

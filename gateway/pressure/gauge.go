@@ -64,7 +64,7 @@ func (g *Gauge) Bytes() (used, limit int64) {
 	return g.used.Load(), g.limit
 }
 
-// inUse is what the process cannot do without, in bytes.
+// inUse is the memory that the process cannot free, in bytes.
 func inUse() int64 {
 	s := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"}, {Name: "/gc/heap/live:bytes"},

@@ -1,6 +1,6 @@
 package pressure
 
-// Step is what a gateway gives up.
+// Step is how much a gateway gives up.
 type Step int32
 
 // The steps, each of which includes the one before.

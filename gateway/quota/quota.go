@@ -64,7 +64,7 @@ func count(s string) (int, error) {
 	return int(n), nil
 }
 
-// IsLimit reports whether a word names a limit, well written or not.
+// IsLimit reports whether a word names a limit, valid or not.
 func IsLimit(word string) bool {
 	name, _, is := strings.Cut(word, "=")
 	return is && (name == "requests" || name == "loads" || name == "open" || name == "waiting")

@@ -48,7 +48,7 @@ func InputTokens(engine []byte) ([]byte, error) {
 	return encode(count), nil
 }
 
-// status is what became of a response or an item.
+// status is the outcome of a response or an item.
 type status string
 
 const (

@@ -201,7 +201,7 @@ func (d *dialogue) writeSystem() {
 	d.out = append(append(append(d.out, `{"role":"system","content":"`...), text...), `"}`...)
 }
 
-// inner is what stands between the quotes of a text.
+// inner is the content between the quotes of a text.
 func inner(text jsonscan.Value) []byte { return text.Raw[1 : len(text.Raw)-1] }
 
 func refuse(format string, args ...any) error {

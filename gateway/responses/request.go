@@ -138,7 +138,7 @@ func Translate(body []byte, model string, stream bool) (chat []byte, echo Echo, 
 	return append(chat, '}'), echo, nil
 }
 
-// member appends a member, of which name needs no escapes, behind another one.
+// member appends a member after another one; its name must need no escapes.
 func member(dst []byte, name string, v jsonscan.Value) []byte {
 	dst = append(append(append(dst, `,"`...), name...), `":`...)
 	return append(dst, v.Raw...)

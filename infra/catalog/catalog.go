@@ -101,7 +101,7 @@ func (c *Catalog) Idle(m *Model) (d time.Duration, ok bool) {
 	return 0, false
 }
 
-// Policy is what package policy needs to know of m. An idle time of 0 becomes the shortest there is, as policy reads 0 as
+// Policy is m as package policy sees it. An idle time of 0 becomes the shortest possible one, as policy reads 0 as
 // "not said".
 func (c *Catalog) Policy(m *Model) policy.Model {
 	idle, set := c.Idle(m)

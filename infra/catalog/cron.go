@@ -11,7 +11,7 @@ import (
 // A Schedule is a set of minutes, written in the five fields of cron: minute, hour, day of month, month, day of week.
 // A field is "*", a number, a range "1-5", a list "1,3" or a step "*/15", "10-40/5"; months and weekdays may be named
 // ("jan", "mon"), and Sunday is 0 or 7. As in cron, when both day fields are restricted a day needs to match only one.
-// The fields are read in the location of the time that is asked about. The zero Schedule never fires.
+// The fields are in the time zone of the time passed in. The zero Schedule never fires.
 type Schedule struct {
 	text                          string
 	minute, hour, dom, month, dow uint64 // bit n: value n fires

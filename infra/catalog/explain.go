@@ -141,7 +141,7 @@ func (p *printer) printf(format string, args ...any) {
 	}
 }
 
-// table writes rows in aligned columns, without those that are empty below the head, after an empty line.
+// table writes rows in aligned columns, without empty columns, after an empty line.
 func (p *printer) table(rows [][]string) {
 	var keep []int
 	for i := range rows[0] {

@@ -69,5 +69,5 @@ type Commands struct {
 // Answers reports whether name is the host's own or one of its labels.
 func (h *Host) Answers(name string) bool { return h.Name == name || slices.Contains(h.Labels, name) }
 
-// Has reports whether the host has all of the devices; one whose devices nobody knows yet may have any.
+// Has reports whether the host has all of the devices; a host with unknown devices may have any.
 func (h *Host) Has(d policy.Devices) bool { return h.Devices == 0 || h.Devices.Has(d) }

@@ -51,11 +51,11 @@ type Model struct {
 	Memory int64 `json:"memory,omitempty"`
 	// MMCache is the scope in which encoder outputs are shared.
 	MMCache MMCache `json:"mm_cache"`
-	// Dimensions tells that embeddings may be cut to the length a request asks for.
+	// Dimensions means that embeddings may be cut to the length that a request asks for.
 	Dimensions bool `json:"dimensions,omitempty"`
-	// NormalizeScores tells that rerank scores are mapped to 0..1 before they are sent.
+	// NormalizeScores means that rerank scores are mapped to 0..1 before they are sent.
 	NormalizeScores bool `json:"normalize_scores,omitempty"`
-	// Registered tells that the entry came through the API and not from the models file: its options may only tune, and
+	// Registered means that the entry came through the API and not from the models file: its options may only tune, and
 	// its weights lie where the operator lets registered models lie.
 	Registered bool `json:"registered,omitempty"`
 	// Within are the folders that the weights of a registered model must lie in where they are paths: see [Below].

@@ -9,14 +9,14 @@ import (
 	"reveille/infra/policy"
 )
 
-// NotFoundError tells that no model answers to a name.
+// NotFoundError means that a name belongs to no model.
 type NotFoundError struct {
 	Name string // as it was asked for, cut when it is overlong
 }
 
 func (e *NotFoundError) Error() string { return fmt.Sprintf("no model is named %q", e.Name) }
 
-// AmbiguousError tells that a name fits several models equally well.
+// AmbiguousError means that a name fits several models equally well.
 type AmbiguousError struct {
 	Name       string
 	Candidates []string // ids, sorted; at least two
@@ -26,7 +26,7 @@ func (e *AmbiguousError) Error() string {
 	return fmt.Sprintf("%q may be any of the models %s", e.Name, strings.Join(e.Candidates, ", "))
 }
 
-// index is what names are looked up in; built once, read only.
+// index is the lookup table for names; built once, read only.
 type index struct {
 	byID        map[string]*Model
 	hosts       map[string]*Host

@@ -66,7 +66,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// look reads the file and tells what it found when that is news, or when it was wished for.
+// look reads the file and reports the result if it is new, or on request.
 func (w *Watcher) look(wished bool) {
 	data, err := readBounded(w.path)
 	if err != nil {

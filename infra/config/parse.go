@@ -90,7 +90,7 @@ func fromEnvironment(settings any, c *kong.Context) error {
 		if value == "" || given[f] || isCommand(f.Name) {
 			continue
 		}
-		// One at a time, so that an error tells its variable.
+		// One at a time, so that an error names its variable.
 		err := env.ParseWithOptions(settings, env.Options{Prefix: EnvPrefix, UseFieldNameByDefault: true, Environment: map[string]string{name: value}})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, cause(err))

@@ -4,7 +4,7 @@
 // top-level members; [Set] and [Remove] rewrite one member and leave every
 // other byte alone; [Members] walks them all, [Blank] takes some out in place,
 // and [Walk] reads values inside those that were validated; [Multipart] does for form bodies what Scan does for JSON.
-// The body then travels on to an engine as it came. [Marshal] is for what is written anew.
+// The body then goes to an engine unchanged. [Marshal] is for new documents.
 //
 // What counts as valid is what [encoding/json.Valid] accepts, narrowed five
 // ways: the document is one object, it is UTF-8 throughout, it nests at most

@@ -84,7 +84,7 @@ func (m *Members) Err() error { return m.err }
 // Span returns where the member stands, for [Blank].
 func (m *Members) Span() Span { return Span{from: m.gap, to: m.stop, n: m.count} }
 
-// Open returns the members of a document, of which it has read the opening brace. Its error is a [*SyntaxError].
+// Open returns the members of a document after reading its opening brace. Its error is a [*SyntaxError].
 func Open(body []byte) (Members, error) {
 	i := skipSpace(body, 0)
 	if i == len(body) {

@@ -16,7 +16,7 @@ func skipValue(b []byte, i int) (end int, in inside, err error) {
 	return skipContainer(b, i)
 }
 
-// inside is what is known of a container without reading it again.
+// inside is what is known about a container without reading it again.
 type inside struct {
 	items   int  // of its own
 	depth   int  // levels of containers, itself included

@@ -13,7 +13,7 @@ import (
 // NeedField is the prefix of a host's fields that hold the needs its runner knows, by model.
 const NeedField = "need:"
 
-// Need is what a runner knows of the memory that a load takes on its host, from the model's own files.
+// Need is a runner's estimate of the memory that a load takes on its host, from the model's files.
 type Need struct {
 	Bytes  int64          `json:"bytes"`
 	Device policy.Devices `json:"-"`
@@ -34,7 +34,7 @@ func (n Need) String() string {
 	return string(text)
 }
 
-// readNeed is what a host's runner knows of a load of a model, by the load's digest; zero when it knows nothing.
+// readNeed is the estimate of a host's runner for a load of a model, by the load's digest; zero if there is none.
 func readNeed(h *state.HostRecord, model, digest string) Need {
 	text := h.Fields[NeedField+model]
 	if text == "" {

@@ -27,7 +27,7 @@ type Sources struct {
 
 // Resolve merges a model's options (request > saved > catalogue > run-time settings > flags > recipe) and sets its devices
 // to those that the options select. Gateway, warmer and runner all use it, so that a model is booked on the devices that
-// its engine uses. The error tells of options that are no JSON object; m is not changed.
+// its engine uses. The error reports options that are not a JSON object; m is not changed.
 func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
 	saved, err := options(from.Saved)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"reveille/infra/state"
 )
 
-// StopStore is what TurnOff asks of the pool's state; *state.Store is one.
+// StopStore is the part of the pool's state that TurnOff uses; *state.Store implements it.
 type StopStore interface {
 	HoldStop(ctx context.Context, host, owner, token string) error
 	EndStop(ctx context.Context, host, owner, token, failure string) error

@@ -1,6 +1,6 @@
 // Package power turns hosts on and off. A [Driver] knows one way of doing so (a local process, a command, Wake-on-LAN, EC2,
 // an Auto Scaling group), each in a package of its own below this one; a [Set] chooses the driver of a host by the
-// catalogue and is what gateways and the warmer call.
+// catalogue; gateways and the warmer call it.
 //
 // A driver moves power, nothing else. That a host is ready is told by its runner's registration in Redis, never by a
 // driver; that it may be turned off is decided by the warmer after the runner said that nothing is open. Who calls a
@@ -14,16 +14,16 @@ import (
 	"reveille/infra/catalog"
 )
 
-// Power is what a driver knows of a host.
+// Power is a host's power state as its driver sees it.
 type Power string
 
-// The powers. Starting and Stopping are told by drivers that can tell them; others skip to On and Off.
+// The power states. Only some drivers report Starting and Stopping; others skip to On and Off.
 const (
 	Off      Power = "off"
 	Starting Power = "starting"
 	On       Power = "on"
 	Stopping Power = "stopping"
-	Unknown  Power = "unknown" // the driver cannot tell
+	Unknown  Power = "unknown" // the driver does not know
 )
 
 // Driver turns hosts on and off. All methods are idempotent and safe for concurrent use, for one host and for many, and
@@ -37,6 +37,6 @@ type Driver interface {
 	Wake(ctx context.Context, host catalog.Host) error
 	// Sleep asks that the host be off. It returns when the request was accepted: nil also for a host that is off.
 	Sleep(ctx context.Context, host catalog.Host) error
-	// State tells the host's power now; Unknown where the driver cannot tell.
+	// State returns the host's power state, Unknown if the driver does not know it.
 	State(ctx context.Context, host catalog.Host) (Power, error)
 }

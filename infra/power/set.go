@@ -20,7 +20,7 @@ const (
 	longLook    = 4 * time.Second // longest between two looks whether a host that is stopping is off
 )
 
-// SetConfig is what a Set needs. Catalog and Drivers are needed.
+// SetConfig configures a Set. Catalog and Drivers are required.
 type SetConfig struct {
 	// Catalog is the catalogue in force. It is called for every operation and must not return nil.
 	Catalog func() *catalog.Catalog
@@ -78,7 +78,7 @@ func (s *Set) Sleep(ctx context.Context, host string) error {
 	}
 }
 
-// State tells the host's power.
+// State returns the host's power state.
 func (s *Set) State(ctx context.Context, host string) (Power, error) {
 	d, h, err := s.find(host)
 	if err != nil {

@@ -40,7 +40,7 @@ func (r *Recipe) Effective(l Layers) Options {
 				continue
 			}
 			if below, _ := out[name].(string); merge && spec.Kind == KindArgs && below != "" {
-				text, _ := v.(string) // else a layer that nobody checked
+				text, _ := v.(string) // otherwise an unchecked layer
 				v = strings.TrimSpace(below + " " + text)
 			}
 			out[name] = v

@@ -26,7 +26,7 @@ const (
 	KindDuration = "duration" // as Go writes it, "300ms"; in [Recipe.AllowedArgs] only
 )
 
-// Origin says whose word options are.
+// Origin is where options come from.
 type Origin bool
 
 // The origins.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// fixedPlaceholders are those that do not come from options.
+// fixedPlaceholders are the placeholders that do not come from options.
 var fixedPlaceholders = []string{
 	"model", "llm_model", "mmproj", "media_marker", "alias", "type", "host", "port", "socket", "api_key", "type_flags", "backend_flags", "options",
 }

@@ -176,7 +176,7 @@ func (r *Response) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SupportsBodyWriteTo tells fasthttp that WriteTo may stand in for Read.
+// SupportsBodyWriteTo tells fasthttp that it may use WriteTo instead of Read.
 func (r *Response) SupportsBodyWriteTo() bool { return true }
 
 // WriteTo writes the body to w, straight from the buffer that the socket was read into. Several chunks of the upstream
@@ -256,7 +256,7 @@ func (r *Response) Close() error {
 	return nil
 }
 
-// outcome is what OnEnd is told.
+// outcome is the argument of OnEnd.
 func (r *Response) outcome() error {
 	switch {
 	case r.down != nil:

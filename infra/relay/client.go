@@ -69,7 +69,7 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg}
 }
 
-// Do sends the request and waits for the head of the answer. call may be nil where nobody needs to cancel. On success
+// Do sends the request and waits for the head of the answer. call may be nil if nobody needs to cancel. On success
 // the caller must Close the response; on error there is none. Errors are *Error, or ErrBadRequest.
 func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 	r, err := c.Start(call, req)

@@ -63,7 +63,7 @@ func rawConn(nc net.Conn) syscall.RawConn {
 	return nil
 }
 
-// unread is what has been read from the socket and not used yet.
+// unread holds bytes read from the socket and not used yet.
 func (c *conn) unread() []byte {
 	if c.buf == nil {
 		return nil
@@ -167,7 +167,7 @@ func (c *conn) result() (int, error) {
 	return max(c.n, 0), c.err
 }
 
-// isStale reports that an idle connection was closed by the upstream, or holds bytes nobody asked for.
+// isStale reports that an idle connection was closed by the upstream, or holds unexpected bytes.
 func (c *conn) isStale() bool {
 	if c.raw == nil || !rawReads {
 		return false

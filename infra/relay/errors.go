@@ -41,7 +41,7 @@ var (
 type Error struct {
 	// Kind is one of the kinds above.
 	Kind error
-	// Cause is what lay beneath, or nil. It never quotes bytes of the answer.
+	// Cause is the underlying error, or nil. It never quotes bytes of the answer.
 	Cause error
 	// Sent reports that at least one request byte may have reached the upstream. While it is false the request can
 	// safely be sent elsewhere.

@@ -52,7 +52,7 @@ func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
 	case err != nil || !whole:
 		return errHead
 	case h.ContentLength() == -1 && hasField(head, "content-length"):
-		return errHead // both framings: whoever reads the other one sees another body
+		return errHead // both framings: a reader of the other one sees another body
 	case !http11 && hasField(head, "transfer-encoding"):
 		return errHead
 	}

@@ -167,7 +167,7 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 	return n, nil
 }
 
-// due is when the next bytes of a body must be there of which n have come since began.
+// due is when the next bytes of a body must arrive, of which n have arrived since began.
 func (in *Intake) due(began, now time.Time, n int) time.Time {
 	byRate := began.Add(in.cfg.ReadTimeout + time.Duration(float64(n)/float64(in.cfg.MinRate)*float64(time.Second)))
 	return earlier(byRate, now.Add(in.cfg.ReadTimeout))
@@ -219,7 +219,7 @@ func (in *Intake) grow(b *Body, n, size, most int) error {
 }
 
 const (
-	drainBytes = 64 << 10    // of a body that nobody wants are read, so that the connection survives
+	drainBytes = 64 << 10    // of an unwanted body are read, to keep the connection usable
 	drainFor   = time.Second // that takes at most
 )
 

@@ -335,7 +335,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SupportsBodyWriteTo tells fasthttp that WriteTo may stand in for Read.
+// SupportsBodyWriteTo tells fasthttp that it may use WriteTo instead of Read.
 func (s *Stream) SupportsBodyWriteTo() bool { return true }
 
 // WriteTo writes the stream to w, each time all the bytes that are there.

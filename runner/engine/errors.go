@@ -38,7 +38,7 @@ var (
 type LoadError struct {
 	Kind   error // one of the errors of a load above
 	Detail string
-	Digest string     // of ErrCorrupt: tells the file's content from any other
+	Digest string     // of ErrCorrupt: identifies the file's content
 	Exit   *ExitError // how the process ended; nil when it was never started
 }
 

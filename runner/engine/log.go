@@ -56,7 +56,7 @@ func (l *Log) append(text string, now time.Time) {
 	for ch := range l.subs {
 		select {
 		case ch <- line:
-		default: // too slow: the gap in N tells
+		default: // too slow: a gap in N shows it
 		}
 	}
 }

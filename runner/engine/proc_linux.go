@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// procStat is the part of /proc/<pid>/stat that tells processes apart.
+// procStat is the part of /proc/<pid>/stat that distinguishes processes.
 type procStat struct {
 	state byte   // 'Z' and 'X' are dead
 	pgrp  int    // process group

@@ -44,7 +44,7 @@ func (s State) String() string {
 	return [...]string{"loading", "ready", "stopping", "exited"}[s]
 }
 
-// Config is what processes need besides their [Spec]. Logger and Spawner are required.
+// Config configures processes besides their [Spec]. Logger and Spawner are required.
 type Config struct {
 	Logger   *slog.Logger // gets an engine's lines at debug level
 	Spawner  *Spawner

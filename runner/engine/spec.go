@@ -39,7 +39,7 @@ func (s *Spec) backend() recipe.Backend {
 	return s.Recipe.Backends[s.Recipe.Backend(s.Options, s.Devices)]
 }
 
-// values are what the placeholders of the recipe stand for.
+// values are the values of the recipe's placeholders.
 func (s *Spec) values() (recipe.Values, error) {
 	options, err := s.Recipe.OptionArgs(s.Options)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s Spec) BaseURL() string {
 	return "http://" + net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
 }
 
-// HealthURL is what is polled while loading, "" for an engine that is watched by its log alone.
+// HealthURL is polled during a load; it is "" for an engine that is watched only by its log.
 func (s Spec) HealthURL() string {
 	if s.Recipe.HealthPath == "" || s.Recipe.Ready.Log != nil {
 		return ""

@@ -81,7 +81,7 @@ func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 // errUnknown: the catalogue that this host has read has no such model.
 var errUnknown = errors.New("not in the catalogue")
 
-// errStale: Redis lacks what this host holds, nothing is written before it has registered anew.
+// errStale: Redis lacks some of this host's state; nothing is written before it has registered again.
 var errStale = fmt.Errorf("%w: the host is not registered", state.ErrUnavailable)
 
 // endedTicket reports that Redis no longer has the ticket to be carried out.

@@ -52,7 +52,7 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Hardware is what a host has and what models may take of it.
+// Hardware is a host's devices and how much of them models may use.
 type Hardware struct {
 	Devices policy.Devices
 	Budget  map[policy.Devices]int64 // bytes per kind of device, none: no limit
@@ -102,7 +102,7 @@ type Host struct {
 
 	redisMu    sync.Mutex // held over every write that carries the generation; taken before mu
 	generation uint64     // guarded by redisMu; 0 until registered
-	stale      bool       // guarded by redisMu: Redis lacks something, register anew
+	stale      bool       // guarded by redisMu: Redis lacks something, register again
 	fenced     bool       // guarded by redisMu: Redis refused the generation
 	silent     bool       // guarded by redisMu: the final state was written
 	registered time.Time  // guarded by redisMu: before the last registration
@@ -132,7 +132,7 @@ type Host struct {
 	crashed        map[string]time.Time // by model: when its engine last crashed, see Crashed
 }
 
-// wait is what the loop remembers of a ticket that waits.
+// wait is what the loop knows of a waiting ticket.
 type wait struct {
 	since     time.Time // when it came to head its wait, zero before
 	overtaken int

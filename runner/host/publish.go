@@ -32,7 +32,7 @@ func (h *Host) gen() uint64 {
 	return h.generation
 }
 
-// noteWrite remembers that Redis may lack something, so that the next beat registers anew.
+// noteWrite records that Redis may lack something, so that the next beat registers again.
 func (h *Host) noteWrite(err error) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -169,7 +169,7 @@ func (h *Host) takeDirtyLocked() (models []state.ModelPut, npu string) {
 	return models, h.npuLocked()
 }
 
-// finish tells Redis a ticket's outcome, now or with the next registration.
+// finish reports a ticket's outcome to Redis, now or with the next registration.
 func (h *Host) finish(ctx context.Context, e ending) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()

@@ -14,7 +14,7 @@ import (
 // Weights brings the files of models onto the host. That happens before a load is decided on: a load that cannot have its
 // files moves nothing aside, other loads pass it meanwhile, and its plan and its need are those of the files themselves.
 type Weights interface {
-	// There reports whether a model has nothing to be pulled. It asks nobody but this host.
+	// There reports whether a model needs no pull. It asks only this host.
 	There(m *catalog.Model) bool
 	// Pull fetches what a model lacks. It ends in bounded time, and with ctx. Errors are as those of Engines.Start.
 	Pull(ctx context.Context, m *catalog.Model) error

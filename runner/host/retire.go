@@ -38,7 +38,7 @@ func (h *Host) retire(ctx context.Context, r *resident) {
 	h.startUnload(ctx, nil, h.cfg.RetireTimeout, r)
 }
 
-// copies are the residents of a model: its own, and those that are retired.
+// copies returns the residents of a model: the current one and the retired ones.
 func (h *Host) copies(model string) []*resident {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -34,7 +34,7 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	h.notify()
 }
 
-// wanted reports whether the mirror shows the host about to be woken: a beat is then told to register anew.
+// wanted reports whether the mirror shows the host about to be woken: the next beat then registers again.
 func (h *Host) wanted() bool {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	return me != nil && me.State == policy.Waking

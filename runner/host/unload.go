@@ -120,7 +120,7 @@ func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) err
 		h.log.Warn("open requests are cut", "model", r.id, "limit", limit, "reason", err)
 		h.cutAll(r, err)
 		wait, cancel := context.WithTimeout(ctx, errorEventGrace)
-		_ = h.awaitIdle(wait, r) // those that hear it write their last event; the rest die with the engine
+		_ = h.awaitIdle(wait, r) // requests that notice write their last event; the rest die with the engine
 		cancel()
 	}
 	return h.stop(ctx, r, "unloaded", false)
@@ -162,7 +162,7 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 		h.noteCrashLocked(r.id, time.Now())
 	}
 	r.stopping = true
-	r.reservations = reservations{} // nobody can be served any more; those who wait ask for another load
+	r.reservations = reservations{} // it serves nobody any more; its waiters ask for another load
 	h.notifyIdleLocked(r)
 	h.mu.Unlock()
 	if crashed {

@@ -67,7 +67,7 @@ type files struct {
 	holds              []*weights.Hold
 }
 
-// hold finds a model's files, fetching those that were removed since their pull.
+// hold finds a model's files, and fetches those removed since their pull.
 func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 	f := &files{}
 	for _, one := range []struct {

@@ -1,6 +1,6 @@
 package plan
 
-// Meta is what is known of a model from its own files. The zero value is a model of which nothing is known.
+// Meta is the metadata in a model's files. The zero value means that nothing is known.
 type Meta struct {
 	Format  string `json:"format,omitempty"` // "gguf" or "safetensors"
 	Arch    string `json:"arch,omitempty"`

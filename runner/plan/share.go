@@ -16,7 +16,7 @@ type Share struct {
 }
 
 // ShareOf divides a device. limit is how many paged models may be loaded at once, -1 for no limit; loaded is how many
-// are, the one to be planned not counted. plain is what the plain models that may be loaded beside them need.
+// are, without the one being planned. plain is the need of the plain models that may be loaded beside them.
 func ShareOf(budget int64, limit, loaded int, plain int64) Share {
 	if limit < 0 {
 		limit = loaded + 1

@@ -21,7 +21,7 @@ type cgroups struct {
 	unified      bool
 }
 
-// findCgroups looks for groups that this process may make. reason tells what stands against it.
+// findCgroups looks for a place where this process may make groups. reason says why there is none.
 func findCgroups() (c cgroups, reason string) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	mounts, err2 := os.ReadFile("/proc/self/mountinfo")

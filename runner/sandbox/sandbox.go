@@ -53,7 +53,7 @@ type Config struct {
 	Log     *slog.Logger // hears of engines that get less than the report says; required
 }
 
-// A Jail says what one engine may do besides what all may. The zero value allows the least.
+// A Jail is what one engine may do beyond what all may. The zero value allows the least.
 type Jail struct {
 	Program   string   // absolute path
 	Read      []string // files and folders to read

@@ -271,7 +271,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 	return release, nil
 }
 
-// limited is what an error of control groups means: a warning, but for strict.
+// limited turns an error of control groups into a warning, except in strict mode.
 func (s *Sandbox) limited(err error) error {
 	switch {
 	case err == nil:
@@ -283,7 +283,7 @@ func (s *Sandbox) limited(err error) error {
 	return nil
 }
 
-// confine restricts this thread to the jail and tells cmd whose process it is to be.
+// confine restricts this thread to the jail and sets the user of cmd.
 func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	// Both may be refused by a sandbox around the runner; New has reported that.

@@ -32,7 +32,7 @@ type Config struct {
 
 	Ranges int           // read at a time, of all pulls together; default 8
 	Range  int64         // bytes of one; default 16 MiB
-	Stall  time.Duration // a range that brings nothing for so long is broken off and asked for anew; default 30 s
+	Stall  time.Duration // a range that makes no progress for so long is requested again; default 30 s
 	Tries  int           // failures in a row, without a byte between them, that end a pull; default 6
 	Pause  time.Duration // before the second try, doubled with each; default 500 ms, at most 15 s
 	Limit  time.Duration // of a whole pull; default 6 h
@@ -60,7 +60,7 @@ type Cache struct {
 	serial  int   // of the names below .pulling
 }
 
-// disk is what the cache asks of the file system beside its files.
+// disk is what the cache needs of the file system besides its files.
 type disk struct {
 	free     func(dir string) (int64, error)
 	allocate func(f *os.File, size int64) error
@@ -168,7 +168,7 @@ func (c *Cache) Path(at Location) (string, bool) {
 	return "", false
 }
 
-// pathOf is what an engine is given of an entry.
+// pathOf is the path of an entry for its engine.
 func (c *Cache) pathOf(e *cachedWeights) string {
 	return filepath.Join(c.dir, e.id, filepath.FromSlash(e.Path))
 }

@@ -28,7 +28,7 @@ const (
 // nvme is the polynomial of CRC-64/NVME, reflected.
 const nvme = 0x9a6c9329ac4bc9b5
 
-// A Digest is what a file's bytes come to. The zero Digest says nothing.
+// A Digest is a checksum of a file. The zero Digest means unknown.
 type Digest struct {
 	Algorithm Algorithm
 	Sum       string // lower-case hex
@@ -65,7 +65,7 @@ func (d Digest) hash(size int64) hash.Hash {
 	return nil
 }
 
-// compare tells whether the bytes that h has seen are those that d promises.
+// compare checks the bytes that h has seen against d.
 func (d Digest) compare(name string, h hash.Hash) error {
 	if got := hex.EncodeToString(h.Sum(nil)); got != d.Sum {
 		return &Error{Kind: ErrDigest, Note: name, Cause: fmt.Errorf("%s is %s, want %s", d.Algorithm, got, d.Sum)}

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeBytes is what an unprivileged process may still write in the file system of a folder.
+// freeBytes is how much an unprivileged process may still write in the file system of a folder.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -33,7 +33,7 @@ func allocate(f *os.File, size int64) error {
 	}
 }
 
-// isFull reports whether a write failed for want of room.
+// isFull reports whether a write failed because the disk is full.
 func isFull(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
 }

@@ -9,13 +9,13 @@ import (
 var (
 	// ErrNotFound: there is no such bucket, repository, revision or file.
 	ErrNotFound = errors.New("it is not there")
-	// ErrDenied: the source wants credentials that it was not given, or refuses those that it was.
+	// ErrDenied: the source needs credentials, or refuses the given ones.
 	ErrDenied = errors.New("access denied")
 	// ErrUnclear: what is there is not the files of one model, or cannot be files on this host.
 	ErrUnclear = errors.New("it does not name one model")
 	// ErrFull: neither the disk nor the cache's bound leaves room, nor would they without all entries that are idle.
 	ErrFull = errors.New("there is no room for it on the disk")
-	// ErrDigest: the bytes that came are not those that were promised.
+	// ErrDigest: the received bytes do not match their checksum.
 	ErrDigest = errors.New("its bytes do not match their checksum")
 	// ErrChanged: the source has other bytes now than when the pull began.
 	ErrChanged = errors.New("it changed while it was fetched")

@@ -9,7 +9,7 @@ import (
 // meters count what is pulled.
 type meters struct {
 	bytes    *metrics.Counter // written, also by pulls that fail later
-	failures *metrics.Counter // pulls that failed while somebody waited
+	failures *metrics.Counter // pulls that failed while callers waited
 	seconds  *meter.Histogram // of pulls that succeeded
 }
 

@@ -107,7 +107,7 @@ func (c *Cache) joinLocked(at Location) *pull {
 	return p
 }
 
-// pullingLocked is the pull of a location that somebody waits for, nil for none.
+// pullingLocked is the pull of a location that has waiting callers, nil for none.
 func (c *Cache) pullingLocked(at Location) *pull {
 	for p := range c.pulls {
 		if p.at == at && p.wanted > 0 {

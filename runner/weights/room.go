@@ -62,7 +62,7 @@ func (c *Cache) lackLocked(size int64) (int64, error) {
 	return max(ofBound, ofDisk), nil
 }
 
-// idleLocked reports whether nobody holds an entry, nor is about to.
+// idleLocked reports whether an entry is not held and not about to be.
 func (c *Cache) idleLocked(e *cachedWeights) bool {
 	return e.holds == 0 && time.Since(e.wanted) > c.cfg.Wanted
 }

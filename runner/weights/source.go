@@ -23,7 +23,7 @@ type Source interface {
 	List(ctx context.Context, at catalog.Checkpoint) ([]File, error)
 }
 
-// A File is what a source says of one file.
+// A File is a source's description of one file.
 type File struct {
 	Name   string // below its folder, with slashes
 	Size   int64

@@ -49,7 +49,7 @@ func (s Sweep) Validate() error {
 	return nil
 }
 
-// Deps is what a warmer works with beside its settings.
+// Deps are a warmer's dependencies.
 type Deps struct {
 	Drivers map[catalog.Driver]power.Driver // by the name that the catalogue's hosts give
 	Lambda  bool                            // the process is an AWS Lambda function, whose role bounds what it may turn on and off

@@ -15,7 +15,7 @@ type Event struct {
 	Type   string `json:"detail-type"`
 }
 
-// Answer is what an invocation returns.
+// Answer is the result of an invocation.
 type Answer struct {
 	Actions  int `json:"actions"`
 	Failures int `json:"failures"`

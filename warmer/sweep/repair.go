@@ -64,7 +64,7 @@ func (r *run) lost(ctx context.Context, s *state.Snapshot, h *state.HostRecord) 
 	return r.mend(a, func() error { return r.store.MarkLost(ctx, h.Name) })
 }
 
-// unwaited drops queued loads that nobody waits for. A load that has just been made has its waiter from the start.
+// unwaited drops queued loads without waiters. A new load has its waiter from the start.
 func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
 	for _, t := range h.Queue {
 		if t.Kind != "load" || t.State != state.TicketQueued || t.Waiters > 0 || t.Fields["background"] == "1" {
@@ -100,13 +100,13 @@ func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostReco
 	return r.mend(a, func() error { return r.store.EndStranded(ctx, h.Name, r.WakeLimit) })
 }
 
-// unwoken wakes a host that has loads queued and that nobody wakes: the holder of its power lease is gone.
+// unwoken wakes a host that has queued loads and whose power lease's holder is gone.
 func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.State == policy.Ready || h.State == policy.Draining || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
 		return nil
 	}
 	if r.DryRun {
-		return nil // whether somebody has the lease is known only by asking for it
+		return nil // only an attempt to take the lease shows whether it is held
 	}
 	token, err := r.store.ClaimWake(ctx, r.ID, h.Name)
 	if err != nil || token == "" {

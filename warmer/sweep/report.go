@@ -15,7 +15,7 @@ import (
 	"reveille/infra/term"
 )
 
-// Kind is what an action is about.
+// Kind is the kind of an action.
 type Kind string
 
 // The kinds of actions.
@@ -31,7 +31,7 @@ const (
 	Recall   Kind = "recall"   // a drain whose sweep is gone is taken back
 )
 
-// Result is what became of an action.
+// Result is the outcome of an action.
 type Result string
 
 // The results.
@@ -79,7 +79,7 @@ type Model struct {
 	Idle     float64           `json:"idle_seconds"`   // since its last use; 0 while it serves or is unloaded
 }
 
-// Report is what a sweep found and did. Times are by the state store's clock.
+// Report is the findings and actions of a sweep. Times are by the state store's clock.
 type Report struct {
 	At       time.Time          `json:"at"`
 	Pool     string             `json:"pool"`

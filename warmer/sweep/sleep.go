@@ -77,7 +77,7 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 			}
 			done[p.Host] = true
 			naps = append(naps, pendingSleep{p.Host, token, p.Reason.String()})
-			return true, nil // the commit has changed the pool: decide anew
+			return true, nil // the commit has changed the pool: decide again
 		}
 		return false, nil
 	})

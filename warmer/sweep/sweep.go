@@ -29,7 +29,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Store is what a sweep asks of the pool's state; *state.Store is one. Calls are bounded by the store itself.
+// Store is the part of the pool's state that a sweep uses; *state.Store implements it and bounds its calls itself.
 type Store interface {
 	Snapshot(ctx context.Context) (*state.Snapshot, error)
 	Catalog(ctx context.Context) (version string, catalog []byte, err error)
@@ -60,7 +60,7 @@ type Power interface {
 	Sleep(ctx context.Context, host string) error // nil: off; power.ErrStopping: on its way when ctx ended
 }
 
-// Deps is what a sweep works with. Store and Power are needed.
+// Deps are a sweep's dependencies. Store and Power are required.
 type Deps struct {
 	Store Store
 	Power func(*catalog.Catalog) Power // the hosts of a catalogue with their drivers

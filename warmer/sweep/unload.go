@@ -32,7 +32,7 @@ func (r *run) unload(ctx context.Context) error {
 			done[p] = true
 			r.note(a)
 			if !r.DryRun {
-				return true, nil // the ticket has changed the pool: decide anew
+				return true, nil // the ticket has changed the pool: decide again
 			}
 		}
 		return false, nil

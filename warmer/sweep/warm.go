@@ -55,7 +55,7 @@ func (r *run) warm(ctx context.Context) error {
 				r.wakeHost(ctx, got.Host, got.WakeToken, "wanted warm")
 			}
 			if got.Status != "" {
-				return true, nil // the pool has changed: decide anew
+				return true, nil // the pool has changed: decide again
 			}
 		}
 		return false, nil

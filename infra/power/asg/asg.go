@@ -21,7 +21,7 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// API is what the driver calls; *autoscaling.Client is one.
+// API is the part of AWS that the driver calls; *autoscaling.Client implements it.
 type API interface {
 	DescribeAutoScalingGroups(context.Context, *autoscaling.DescribeAutoScalingGroupsInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
 	DescribeScalingActivities(context.Context, *autoscaling.DescribeScalingActivitiesInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeScalingActivitiesOutput, error)
@@ -153,7 +153,7 @@ func leaving(i types.Instance) bool {
 	return strings.HasPrefix(string(i.LifecycleState), "Terminat") || strings.HasPrefix(string(i.LifecycleState), "Detach")
 }
 
-// State tells the state of the host's machine, or of the group's first one.
+// State returns the state of the host's machine, or of the group's first one.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	_, g, err := d.group(ctx, host)
 	if err != nil {

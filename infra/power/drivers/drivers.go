@@ -36,7 +36,7 @@ func Remote() map[catalog.Driver]power.Driver {
 	}
 }
 
-// sdkAttempts leaves repeats to power.Set, but for one lost connection.
+// sdkAttempts leaves retries to power.Set, except for one lost connection.
 const sdkAttempts = 2
 
 // account keeps AWS's settings by region, with the credentials they cache.

@@ -15,7 +15,7 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// API is what the driver calls; *ec2.Client is one.
+// API is the part of AWS that the driver calls; *ec2.Client implements it.
 type API interface {
 	StartInstances(context.Context, *ec2.StartInstancesInput, ...func(*ec2.Options)) (*ec2.StartInstancesOutput, error)
 	StopInstances(context.Context, *ec2.StopInstancesInput, ...func(*ec2.Options)) (*ec2.StopInstancesOutput, error)
@@ -88,7 +88,7 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	}
 }
 
-// State tells the instance's state; one that is terminated is off for good.
+// State returns the instance's state; a terminated one is off for good.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// Command is what is started for a host.
+// Command is the command that is started for a host.
 type Command struct {
 	Argv []string // program and arguments; never a shell's text
 	Env  []string // KEY=value, the whole environment; nil inherits this process's
@@ -125,7 +125,7 @@ func (d *Driver) start(host catalog.Host) (c *child, running bool, err error) {
 	c.cmd.Env, c.cmd.Dir = what.Env, what.Dir
 	out := io.MultiWriter(c.tail, d.output)
 	c.cmd.Stdout, c.cmd.Stderr = out, out
-	c.cmd.WaitDelay = 2 * time.Second // for whoever inherited the pipe and outlived the group
+	c.cmd.WaitDelay = 2 * time.Second // for processes that inherited the pipe and outlived the group
 	if err := d.spawner.start(c.cmd); err != nil {
 		return nil, false, fmt.Errorf("%w: start host %s: %w", power.ErrFailed, host.Name, err)
 	}

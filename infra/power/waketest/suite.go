@@ -82,7 +82,7 @@ func (s *suite) play(p power.Power) {
 	}
 }
 
-// becomes waits until the driver tells a state.
+// becomes waits until the driver reports a state.
 func (s *suite) becomes(want power.Power) {
 	s.t.Helper()
 	var got power.Power

@@ -32,7 +32,7 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 	return weights.File{Name: path.Base(at.Path), Size: found.size, Digest: digest(found.etag), Open: f.open}, nil
 }
 
-// told is what the hub says of a file.
+// told is the hub's answer about a file.
 type told struct {
 	size   int64
 	etag   string   // "" none
@@ -66,7 +66,7 @@ func (s *Source) locate(ctx context.Context, page *url.URL) (told, error) {
 			continue
 		}
 		t.direct = next
-		if t.size < 0 { // a mirror that leaves the store to tell
+		if t.size < 0 { // from a mirror; the store knows the size
 			if resp, err = s.follow(ctx, http.MethodHead, next, ""); err != nil {
 				return told{}, err
 			}
@@ -88,7 +88,7 @@ func sized(t told, at *url.URL) error {
 	return nil
 }
 
-// size is the file's size by an answer of the hub, -1 when it does not tell. The length of a redirect is its own.
+// size is the file's size by an answer of the hub, -1 if unknown. A redirect's length is that of its own body.
 func size(resp *http.Response) int64 {
 	if n, err := strconv.ParseInt(resp.Header.Get("X-Linked-Size"), 10, 64); err == nil && n >= 0 {
 		return n
@@ -99,7 +99,7 @@ func size(resp *http.Response) int64 {
 	return -1
 }
 
-// etag is the file's checksum by an answer of the hub, "" when it does not tell. That of a redirect is its own.
+// etag is the file's checksum by an answer of the hub, "" if unknown. A redirect's ETag is that of its own body.
 func etag(resp *http.Response) string {
 	v := resp.Header.Get("X-Linked-Etag")
 	if v == "" && resp.StatusCode == http.StatusOK {

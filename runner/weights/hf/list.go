@@ -58,7 +58,7 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 	return out, nil
 }
 
-// folder is what the paths below a folder begin with.
+// folder is the prefix of the paths below a folder.
 func folder(path string) string {
 	if path == "" {
 		return ""

@@ -24,7 +24,7 @@ import (
 	"reveille/runner/weights"
 )
 
-// API is what a source asks of S3; [awss3.Client] is one.
+// API is the part of S3 that a source calls; [awss3.Client] implements it.
 type API interface {
 	HeadObject(context.Context, *awss3.HeadObjectInput, ...func(*awss3.Options)) (*awss3.HeadObjectOutput, error)
 	GetObject(context.Context, *awss3.GetObjectInput, ...func(*awss3.Options)) (*awss3.GetObjectOutput, error)
@@ -41,7 +41,7 @@ type Source struct {
 
 var _ weights.Source = (*Source)(nil)
 
-// New makes a source. client is called when the first object is asked for, and again while it fails.
+// New makes a source. It calls client at the first request for an object, and again while it fails.
 func New(client func(context.Context) (API, error)) *Source { return &Source{client: client} }
 
 // Client makes a client for AWS's settings. Ranges have no checksum of their own, so none is asked for; stores that are
@@ -157,7 +157,7 @@ func digest(h *awss3.HeadObjectOutput) weights.Digest {
 	return weights.Digest{}
 }
 
-// refused tells errors of S3 apart.
+// refused classifies errors of S3.
 func refused(verb string, at catalog.Checkpoint, err error) error {
 	if ctxErr := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded); ctxErr {
 		return err

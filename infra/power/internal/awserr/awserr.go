@@ -1,4 +1,4 @@
-// Package awserr tells errors of AWS apart in the words of package power.
+// Package awserr maps errors of AWS to those of package power.
 package awserr
 
 import (
