@@ -17,7 +17,7 @@ const (
 	strayShare = 0.1         // of a core: an idle engine uses next to nothing, a stray thread what a busy machine leaves it
 )
 
-var errStray = errors.New("it computes, although no sequence is in work and no answer goes out")
+var errStray = errors.New("it computes, although no sequence is in progress and no answer goes out")
 
 // probeLoop ends an engine whose loop does not answer in the time of an iteration, and one whose loop idles for that long while
 // another of its threads computes and nobody gets an answer. Such a thread reads a grammar, a template or a picture
