@@ -11,6 +11,7 @@ import (
 	"image/jpeg"
 	"image/png"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -144,6 +145,19 @@ func wavFile(size int, formats ...[3]uint32) []byte {
 	return append(append(file, "data\xff\xff\xff\xff"...), make([]byte, size)...)
 }
 
+// floatFile is a WAV file of floats of one or two words, a second of silence with the values at its end.
+func floatFile(words uint32, values ...float32) []byte {
+	file := bytes.Replace(wavFile(8_000*4*int(words), [3]uint32{8_000, 4 * words, 32 * words}), []byte("\x10\x00\x00\x00\x01\x00"), []byte("\x10\x00\x00\x00\x03\x00"), 1)
+	for _, v := range values {
+		if words == 1 {
+			file = binary.LittleEndian.AppendUint32(file, math.Float32bits(v))
+		} else {
+			file = binary.LittleEndian.AppendUint64(file, math.Float64bits(float64(v)))
+		}
+	}
+	return file
+}
+
 // oggFile is an Ogg file with the head of a Vorbis stream and a page at a position, filled up to size bytes.
 func oggFile(rate uint32, position uint64, size int) []byte {
 	file := []byte("OggS\x00\x02" + strings.Repeat("\x00", 20) + "\x01\x1e\x01vorbis\x00\x00\x00\x00\x01")
@@ -200,6 +214,12 @@ func TestSoundLength(t *testing.T) {
 		"MP3, these inside others":             {append(mp3File("", "", 50), bytes.Repeat([]byte("\xff\xf5\x08\xc0\x00\x00\x00"), 20)...), false, false},
 		"MP3, half an hour and more":           {mp3File("", "", 69_000), false, true},
 		"MP3, of a low rate first":             {append(bytes.Repeat(append([]byte("\xff\xe3\x88\xc4"), make([]byte, 572)...), 3), mp3File("", "", 20_000)...), false, true},
+		"WAV, floats":                          {floatFile(1, 0.5, -maxSample), true, true},
+		"WAV, a float that is no number":       {floatFile(1, float32(math.NaN())), false, false},
+		"WAV, an infinite float":               {floatFile(1, 0, float32(math.Inf(-1))), false, false},
+		"WAV, a large float":                   {floatFile(1, 3.3e38), false, false},
+		"WAV, floats of 64 bits":               {floatFile(2, 1), true, true},
+		"WAV, a large float of 64 bits":        {floatFile(2, 17), false, false},
 		"WAV, a format of odd length":          {bytes.Replace(bytes.Replace(wavFile(8_000, [3]uint32{8_000, 1, 8}), []byte("fmt \x10"), []byte("fmt \x13"), 1), []byte("data"), []byte("\x01\x00\x00\x00\x00data"), 1), false, false},
 		"WAV, no data":                         {wavFile(0, [3]uint32{8_000, 1, 8})[:36], false, false},
 		"Ogg":                                  {oggFile(48_000, 4_800_000, 9_000), false, true},
@@ -327,6 +347,7 @@ func TestPromptsThatEndWithMedia(t *testing.T) {
 		{"chat", user(image), off, refusal},
 		{"chat", user(sound + "," + text("x")), off, ""},
 		{"chat", user(sound + "," + text(` \n\u0009`)), off, refusal},
+		{"chat", user(sound + `,{"type":"text","text":"","refusal":"x"}`), off, refusal},
 		{"chat", user(sound) + assistant(`"x"`), "", ""},
 		{"chat", user(sound) + assistant(`""`), "", refusal},
 		{"chat", user(sound) + assistant(`[]`), "", refusal},

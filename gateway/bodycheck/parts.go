@@ -61,9 +61,7 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 			return p.refuse("A message may hold media only in its content parts.")
 		case string(name) == "tool_calls":
 			v := w.Raw()
-			n := 0
-			isList(v, func(jsonscan.Value) bool { n++; return n <= maxCalls })
-			if e := p.count(0, n); e != nil {
+			if e := p.count(0, length(v, maxCalls)); e != nil {
 				return e
 			}
 			if e := p.steep(v); e != nil {
@@ -86,6 +84,12 @@ func (p *parts) count(turns, calls int) *api.Error {
 		return tooMuch(p.param, "The messages of a request may hold at most %d tool calls.", maxCalls)
 	}
 	return nil
+}
+
+// length is the number of items of a list, which it counts no further than one beyond most; 0 for anything else.
+func length(v jsonscan.Value, most int) (n int) {
+	isList(v, func(jsonscan.Value) bool { n++; return n <= most })
+	return n
 }
 
 // eachMember calls check at each member of each object in the list v, until it
@@ -247,7 +251,7 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 			e = form.check(p, &inner)
 			p.last = p.last || p.media.files() > before && kind != "tool_result"
 		case string(name) == "text" || string(name) == "refusal":
-			if ahead := inner; p.last && form.member == "" {
+			if ahead := inner; p.last && form.member == "" && string(name) == "text" { // engines leave out a refusal
 				p.follows(ahead.Raw())
 			}
 			if ahead := inner; e == nil {

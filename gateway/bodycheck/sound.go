@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"math"
 
 	"reveille/gateway/api"
 )
@@ -71,7 +72,7 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 	}
 	_, _ = b.Discard(len(riff))
 	left := int64(size - len(riff))
-	var rate, perFrame uint64
+	var f wavFormat
 	for range 64 { // chunks before the data
 		var chunk [8]byte
 		if _, err := io.ReadFull(b, chunk[:]); err != nil {
@@ -81,20 +82,20 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 		length := int64(binary.LittleEndian.Uint32(chunk[4:]))
 		switch string(chunk[:4]) {
 		case "data":
-			if perFrame == 0 {
+			if f.perFrame == 0 {
 				return damagedSound(param, "WAV")
 			}
-			return m.wavData(param, b, rate, perFrame, min(length, left), most)
+			return m.wavData(param, b, f, min(length, left), most)
 		case "fmt ":
-			var f [40]byte
-			if perFrame != 0 || length < 16 || length > int64(len(f)) || length&1 != 0 {
+			var text [40]byte
+			if f.perFrame != 0 || length < 16 || length > int64(len(text)) || length&1 != 0 {
 				return damagedSound(param, "WAV")
 			}
-			if _, err := io.ReadFull(b, f[:length]); err != nil {
+			if _, err := io.ReadFull(b, text[:length]); err != nil {
 				return damagedSound(param, "WAV")
 			}
 			var e *api.Error
-			if rate, perFrame, e = wavFormat(param, f[:length]); e != nil {
+			if f, e = readWAVFormat(param, text[:length]); e != nil {
 				return e
 			}
 			length, left = 0, left-length
@@ -107,36 +108,97 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 	return damagedSound(param, "WAV")
 }
 
-// wavData checks how long the data of a WAV file lasts: as many bytes as its chunk announces, or as there are.
-func (m *media) wavData(param string, b *bufio.Reader, rate, perFrame uint64, length int64, most int) *api.Error {
-	n, err := io.CopyN(io.Discard, b, length)
-	if ignoreEnd(err) != nil {
+// wavData checks the samples of a WAV file, and how long they last: as many bytes as their chunk announces, or as there are.
+func (m *media) wavData(param string, b *bufio.Reader, f wavFormat, length int64, most int) *api.Error {
+	samples := floats{bytes: f.floatBytes}
+	n, err := io.CopyN(&samples, b, length)
+	switch {
+	case samples.loud:
+		return api.Newf(api.InvalidType, "The samples of a WAV file of floats must be between -%d and %d.", maxSample, maxSample).With(param)
+	case ignoreEnd(err) != nil:
 		return damagedSound(param, "WAV")
 	}
-	return m.seconds(param, rate, uint64(n)/perFrame, most)
+	return m.seconds(param, f.rate, uint64(n)/f.perFrame, most)
 }
 
-// wavFormat returns the sample rate and the bytes for the samples of all channels that a format tells.
+// maxSample is the largest float that a sample may be; full scale is 1. What is not finite, or has no finite square, makes an
+// engine's encoder write NaN into the cache that all requests share, where it spoils the answers to later ones.
+const maxSample = 16
+
+// floats is a writer that looks for samples beyond maxSample.
+type floats struct {
+	bytes   int // of a sample, 0 for samples that are no floats
+	loud    bool
+	partial []byte
+}
+
+func (s *floats) Write(p []byte) (int, error) {
+	if s.bytes == 0 {
+		return len(p), nil
+	}
+	n := len(p)
+	if have := len(s.partial); have > 0 {
+		take := min(s.bytes-have, len(p))
+		s.partial, p = append(s.partial, p[:take]...), p[take:]
+		if len(s.partial) == s.bytes {
+			s.check(s.partial)
+			s.partial = s.partial[:0]
+		}
+	}
+	whole := len(p) - len(p)%s.bytes
+	s.check(p[:whole])
+	s.partial = append(s.partial, p[whole:]...)
+	if s.loud {
+		return n, io.ErrShortWrite
+	}
+	return n, nil
+}
+
+// check looks at whole samples.
+func (s *floats) check(p []byte) {
+	for ; len(p) > 0; p = p[s.bytes:] {
+		v := float64(math.Float32frombits(binary.LittleEndian.Uint32(p)))
+		if s.bytes == 8 {
+			v = math.Float64frombits(binary.LittleEndian.Uint64(p))
+		}
+		if !(math.Abs(v) <= maxSample) { // NaN is no number's match
+			s.loud = true
+			return
+		}
+	}
+}
+
+// wavFormat is the format of a WAV file's samples.
+type wavFormat struct {
+	rate       uint64
+	perFrame   uint64 // bytes of the samples of all channels
+	floatBytes int    // of a sample that is a float, 0 for integers
+}
+
+// readWAVFormat reads the chunk of a WAV file that describes its samples.
 // Source: Microsoft, Multimedia Programming Interface and Data Specifications 1.0; mmreg.h, WAVEFORMATEXTENSIBLE
-func wavFormat(param string, f []byte) (rate, perFrame uint64, e *api.Error) {
+func readWAVFormat(param string, f []byte) (out wavFormat, e *api.Error) {
 	const integers, floats, extensible = 1, 3, 0xFFFE
 	format, channels, bits := binary.LittleEndian.Uint16(f), uint64(binary.LittleEndian.Uint16(f[2:])), uint64(binary.LittleEndian.Uint16(f[14:]))
-	rate, perFrame = uint64(binary.LittleEndian.Uint32(f[4:])), uint64(binary.LittleEndian.Uint16(f[12:]))
+	out.rate, out.perFrame = uint64(binary.LittleEndian.Uint32(f[4:])), uint64(binary.LittleEndian.Uint16(f[12:]))
 	extension := 0
 	if len(f) >= 18 {
 		extension = int(binary.LittleEndian.Uint16(f[16:]))
 	}
 	if len(f) == 17 || len(f) >= 18 && 18+extension != len(f) {
-		return 0, 0, damagedSound(param, "WAV")
+		return out, damagedSound(param, "WAV")
 	}
 	if format == extensible && len(f) == 40 {
 		format = binary.LittleEndian.Uint16(f[24:])
 	}
 	sized := format == integers && (bits == 8 || bits == 16 || bits == 24 || bits == 32) || format == floats && (bits == 32 || bits == 64)
-	if !sized || channels == 0 || channels > 8 || perFrame != channels*bits/8 {
-		return 0, 0, api.New(api.InvalidType, "A WAV file must have integers of 8 to 32 bits, or floats, on at most 8 channels.").With(param)
+	if !sized || channels == 0 || channels > 8 || out.perFrame != channels*bits/8 {
+		return out, api.New(api.InvalidType, "A WAV file must have integers of 8 to 32 bits, or floats, on at most 8 channels.").With(param)
 	}
-	return rate, perFrame, nil
+	if format == floats {
+		out.floatBytes = int(bits / 8)
+	}
+	return out, nil
 }
 
 // flac checks a FLAC file by what its first block, STREAMINFO, announces.

@@ -79,6 +79,22 @@ func post(path string, n int, headers ...string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n", path, n, strings.Join(append(headers, ""), "\r\n"))
 }
 
+// TestListsOfNothing: a body of empty tool calls in Ollama's form takes no more memory than any other of its size.
+func TestListsOfNothing(t *testing.T) {
+	s := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"m": "llm"}.YAML(calls.LocalHost), Args: []string{withKeys(t)}})
+	chat := func(list string) calls.Answer {
+		return call(t, "POST", s.URL+"/api/chat", `{"model":"m","stream":false,"messages":[{"role":"assistant","tool_calls":[`+list+`]},{"role":"user","content":"x"}]}`, bearer(inferKey))
+	}
+	if a := chat("{}"); !a.OK() {
+		t.Fatal(a)
+	}
+	before, most := rss(t, s.PID()), 12*6<<20
+	refused(t, "two million tool calls", chat(strings.Repeat("{},", 2_000_000)+"{}"), 400)
+	if grown := memory(t, s.PID(), "VmHWM:") - before; grown > int64(most) {
+		t.Errorf("the gateway's memory grew by %d MiB", grown>>20)
+	}
+}
+
 // TestAnnouncedBodies announces a gigabyte to gateway and runner and sends a byte of each body.
 func TestAnnouncedBodies(t *testing.T) {
 	s := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"m": "llm"}.YAML(calls.LocalHost), Args: []string{withKeys(t)}})
