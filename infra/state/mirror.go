@@ -47,6 +47,9 @@ type Mirror struct {
 	dueWhole bool
 }
 
+// maxCarried is the most bytes of a host in an event; scripts carry fewer.
+const maxCarried = 128 << 10
+
 // arrival is the last event that carries a host.
 type arrival struct {
 	event Event
@@ -211,7 +214,7 @@ func (m *Mirror) heard(e Event) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		switch {
-		case host == e.Host && len(e.Carries) > 0:
+		case host == e.Host && len(e.Carries) > 0 && len(e.Carries) <= maxCarried && m.Snapshot().Hosts[host] != nil: // a host that is new is read
 			m.arrived[host] = arrival{e, time.Now()}
 			delete(m.due, host)
 		case e.More: // and the last event tells all
