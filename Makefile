@@ -48,7 +48,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
+	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
 
 .PHONY: run
 run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
@@ -96,8 +96,9 @@ days: need-go need-redis ## Play DAYS days of a pool by LRU and by cost on a rea
 	REVEILLE_DAY_SEEDS=$(DAYS) REVEILLE_DAY_HOURS=24 go test ./testenv/sleep/day -run '^TestScripts$$' -count=1 -timeout 0 -v | grep -vE '^=== '
 
 .PHONY: fleet
-fleet: need-go need-redis ## Measure what the pool's state costs with HOSTS hosts (10,100,1000) and print a table (minutes)
-	go test ./testenv/fleet -count=1 -timeout 0 -v -args -hosts=$(HOSTS) | grep -vE '^=== |^redis:'
+fleet: need-go need-redis ## Measure what the pool's state costs with HOSTS hosts (10,100,1000), print a table and draw it in .cache/fleet.svg (minutes)
+	@mkdir -p .cache
+	go test ./testenv/fleet -count=1 -timeout 0 -v -args -hosts=$(HOSTS) -plot=$(CURDIR)/.cache/fleet.svg $(ARGS) | grep -vE '^=== |^redis:'
 
 .PHONY: soak
 soak: need-go need-python need-redis fetch ## Mixed traffic for MINUTES while one process is killed every 30 s; prints a report

@@ -10,16 +10,16 @@
 //	rv:{pool}:rev              string      every script that changes a        -      revision: it rises with every change;
 //	                                       decision's input                          never behind the clock in microseconds
 //	rv:{pool}:revs             hash        the same                           -      rev when something last changed that
-//	                                                                                 decisions depend on: on a host (h:<h>),
-//	                                                                                 where a model is or will be (m:<m>), about
-//	                                                                                 all (pool); plans made on older ones are
-//	                                                                                 refused as stale
+//	                                                                                 decisions depend on: where a model is or
+//	                                                                                 will be (m:<m>), about all (pool); a host's
+//	                                                                                 is in its record. Plans made on older ones
+//	                                                                                 are refused as stale
 //	rv:{pool}:token            string      acquire, register                  -      last fencing token, never behind
 //	                                                                                 the clock in microseconds
 //	rv:{pool}:hosts            set         register, catalog_put, acquire,    -      host names
 //	                                       forget
 //	rv:{pool}:host:<h>         hash        register, beat, host_state, touch, -      state, devices, addr, generation,
-//	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading;
+//	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading, rev;
 //	                                       renew, claim and wake (state of a         waking_ms, failed_ms, error: its wake;
 //	                                       host that sleeps or is lost); sleep,      lost_ms: somebody noticed missing
 //	                                       repair, forget: see Verbs                 beats; sleep_token, stop_ms, left_ms: its
@@ -55,7 +55,8 @@
 //	                                                                                 copy: served:<h>:<m>
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
 //	                                                                                 listings; negative: never
-//	rv:{pool}:events           channel     every change                       -      JSON events for the mirrors of gateways
+//	rv:{pool}:events           channel     every change                       -      JSON events for the mirrors of gateways;
+//	                                                                                 the last of a change carries its host
 //	rv:{pool}:events:host:<h>  channel     changes of a host                  -      the same for the host's runner
 //	rv:{pool}:events:pool      channel     other changes                      -      the same for all runners
 //

@@ -23,6 +23,9 @@ type Event struct {
 	Gateway string            `json:"gateway"`
 	Version string            `json:"version"`
 	Fields  map[string]string `json:"fields"` // of a ticket that ended
+
+	Carries json.RawMessage `json:"carries"` // the host as it is after the change, for mirrors
+	More    bool            `json:"more"`    // another event of the same change follows
 }
 
 // Record is the ticket that a ticket event of an end carries.

@@ -54,3 +54,11 @@ func (b *Breaker) Record(err error) error { return b.record(err) }
 func (s *Store) Guard(ctx context.Context, call func(context.Context) error) error {
 	return s.guard(ctx, call)
 }
+
+// Hear tells a mirror of an event, Look has it look for what it missed, and CatchUp does what is due.
+func (m *Mirror) Hear(e Event)                { m.heard(e) }
+func (m *Mirror) Look(ctx context.Context)    { m.repair(ctx) }
+func (m *Mirror) CatchUp(ctx context.Context) { m.readDue(ctx) }
+
+// OwnRevision is the revision of the host alone.
+func (h *HostRecord) OwnRevision() uint64 { return h.revision }

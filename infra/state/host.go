@@ -58,26 +58,19 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	return generation, words[1], err
 }
 
-// BeatReply is what a heartbeat brings back.
-type BeatReply struct {
-	Revision uint64 // of the host, see Snapshot.RevisionOf
-	Catalog  string // version of the published catalogue
-}
-
-// Beat says that the host lives and how many requests are open on each model. ErrUnknownHost: register again, since
-// Redis lost the host, took it for lost, or it had been written asleep and is wanted awake.
-func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, inFlight map[string]int) (BeatReply, error) {
+// Beat says that the host lives and how many requests are open on each model, and returns the host's revision.
+// ErrUnknownHost: register again, since Redis lost the host, took it for lost, or it had been written asleep and is wanted awake.
+func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, inFlight map[string]int) (revision uint64, err error) {
 	args := make([]any, 0, 3+2*len(inFlight))
 	args = append(args, host, generation, Flag(active))
 	for m, n := range inFlight {
 		args = append(args, m, n)
 	}
 	words, err := s.evalWords(ctx, s.scripts.beat, args...)
-	if err != nil || len(words) != 2 {
-		return BeatReply{}, err
+	if err != nil || len(words) != 1 {
+		return 0, err
 	}
-	rev, _ := strconv.ParseUint(words[0], 10, 64)
-	return BeatReply{Revision: rev, Catalog: words[1]}, nil
+	return uint64(Number(words[0])), nil
 }
 
 // PutModels writes records of models on the caller's host; npu are the models on its NPU, comma-separated. A last use never moves

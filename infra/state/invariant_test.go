@@ -86,7 +86,7 @@ func (h *history) checkRevisions(p *picture) {
 		return
 	}
 	for _, host := range h.hosts {
-		if was["h:"+host] == is["h:"+host] && h.seen.inputs(host) != p.inputs(host) {
+		if h.seen.hashes["host:"+host]["rev"] == p.hashes["host:"+host]["rev"] && h.seen.inputs(host) != p.inputs(host) {
 			h.fail("inputs of decisions about %s changed under one revision from\n%s\nto\n%s", host, h.seen.inputs(host), p.inputs(host))
 		}
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -13,33 +14,46 @@ import (
 
 // Events may be lost, so a mirror also looks by itself.
 const (
-	repairEvery = 5 * time.Second  // at a small pool; at what has changed in a large one
-	rereadEvery = time.Minute      // at the whole of a large pool
-	hostEvery   = 15 * time.Second // at the host of a host's mirror; its beats tell of changes, too
+	repairEvery = 5 * time.Second  // at a small pool
+	pulsesEvery = 15 * time.Second // at what has changed in a large one
+	rereadEvery = 3 * time.Minute  // at the whole of a large pool
+	hostEvery   = 30 * time.Second // at the host of a host's mirror; its beats tell of changes, too
 )
 
-// Mirror is a copy of the pool in memory, or of one host. On an event it reads the host again that the event names; changes
-// whose event was lost are found by polling. Reading the mirror never waits. It is safe for concurrent use; run Run in one goroutine.
+// Mirror is a copy of the pool in memory, or of one host. It takes over the host that an event carries, or reads the one that it
+// names; changes whose event was lost are found by polling. Reading the mirror never waits. It is safe for concurrent use; run Run
+// in one goroutine.
 //
-// It reads one at a time, so what it read last is newest, and a model's revision is never newer than the records of the hosts
-// that have the model: decisions on hosts that were read at different times are refused where those contradict each other.
+// It reads one at a time, and takes over no host that is older than its own, so what came last is newest, and a model's revision
+// is never newer than the records of the hosts that have the model: decisions on hosts that were read at different times are
+// refused where those contradict each other.
 type Mirror struct {
 	store   *Store
 	host    string // the only one, "" for all
 	onEvt   func(Event)
-	reading chan struct{} // capacity 1: held over a read
+	reading chan struct{} // capacity 1: held over a read, and while events are taken over
 
 	current atomic.Pointer[Snapshot]
 	dirty   chan struct{} // capacity 1: something is due
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced with every new snapshot
-	begun    uint64        // reads of everything that have begun
-	ended    uint64        // the last of them that has ended well
-	whole    time.Time     // when that was
-	unnamed  int           // hosts of the pool that have no proper name
-	due      map[string]bool
+	changed  chan struct{}      // closed and replaced with every new snapshot
+	begun    uint64             // reads of everything that have begun
+	ended    uint64             // the last of them that has ended well
+	whole    time.Time          // when that was
+	unnamed  int                // hosts of the pool that have no proper name
+	due      map[string]bool    // hosts to read
+	arrived  map[string]arrival // hosts that events carry
 	dueWhole bool
+}
+
+// maxCarried is the most bytes of a host in an event; scripts carry fewer.
+const maxCarried = 128 << 10
+
+// arrival is the last event that carries a host.
+type arrival struct {
+	event Event
+	at    time.Time
 }
 
 // NewMirror makes a mirror of the pool. onEvent, if not nil, hears every event (kinds of Event, "sync" included) from one
@@ -49,7 +63,8 @@ func NewMirror(store *Store, onEvent func(Event)) *Mirror { return NewHostMirror
 // NewHostMirror makes a mirror of one host, which hears only the events of that host and of the whole pool.
 func NewHostMirror(store *Store, host string, onEvent func(Event)) *Mirror {
 	m := &Mirror{
-		store: store, host: host, onEvt: onEvent, reading: make(chan struct{}, 1), dirty: make(chan struct{}, 1), changed: make(chan struct{}), due: map[string]bool{},
+		store: store, host: host, onEvt: onEvent, reading: make(chan struct{}, 1), dirty: make(chan struct{}, 1), changed: make(chan struct{}),
+		due: map[string]bool{}, arrived: map[string]arrival{},
 	}
 	m.current.Store(&Snapshot{Hosts: map[string]*HostRecord{}, revisions: map[string]uint64{}})
 	return m
@@ -111,13 +126,9 @@ func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...str
 	s.Saved, s.Runtime = old.Saved, old.Runtime
 	s.Hosts, s.revisions = maps.Clone(old.Hosts), maps.Clone(old.revisions)
 	maps.Copy(s.revisions, part.revisions)
-	for _, host := range part.asked {
-		if h := part.Hosts[host]; h != nil {
-			s.Hosts[host] = h
-		} else {
-			delete(s.Hosts, host)
-			delete(s.revisions, ofHost+host)
-		}
+	maps.Copy(s.Hosts, part.Hosts)
+	for _, host := range part.gone {
+		delete(s.Hosts, host)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,22 +175,31 @@ func (m *Mirror) Run(ctx context.Context) {
 		})
 	})
 	m.readAll()
-	every := repairEvery
-	if m.host != "" {
-		every = hostEvery
-	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	look := time.NewTimer(m.every())
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			wg.Wait()
 			return
-		case <-tick.C:
+		case <-look.C:
 			m.repair(ctx)
+			look.Reset(m.every())
 		case <-m.dirty:
 		}
 		m.readDue(ctx)
+	}
+}
+
+// every is the time between looks.
+func (m *Mirror) every() time.Duration {
+	switch {
+	case m.host != "":
+		return hostEvery
+	case m.Snapshot().Large():
+		return pulsesEvery
+	default:
+		return repairEvery
 	}
 }
 
@@ -190,12 +210,18 @@ func (m *Mirror) heard(e Event) {
 		m.readAll()
 	case m.host != "" && e.Kind == "settings": // none of a host's
 	case m.host != "" || isName(e.Host):
+		host := cmp.Or(m.host, e.Host) // a change of the catalogue shows with any host
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.host != "" {
-			m.due[m.host] = true // a change of the catalogue shows with any host
-		} else {
-			m.due[e.Host] = true
+		switch {
+		case host == e.Host && len(e.Carries) > 0 && len(e.Carries) <= maxCarried && m.Snapshot().Hosts[host] != nil: // a host that is new is read
+			m.arrived[host] = arrival{e, time.Now()}
+			delete(m.due, host)
+		case e.More: // and the last event tells all
+			return
+		default:
+			m.due[host] = true
+			delete(m.arrived, host)
 		}
 		m.notify()
 	}
@@ -211,7 +237,7 @@ func (m *Mirror) readAll() {
 
 // Expect has a host's mirror read the host again if that has another revision than the one given, which a beat brought.
 func (m *Mirror) Expect(revision uint64) {
-	if m.Snapshot().RevisionOf(m.host, "") != revision {
+	if h := m.Snapshot().Hosts[m.host]; h == nil || h.revision != revision {
 		m.readAll()
 	}
 }
@@ -228,27 +254,32 @@ func (m *Mirror) repair(ctx context.Context) {
 		return
 	}
 	now, err := m.store.pulses(ctx)
-	if err != nil || now.epoch != s.Epoch || now.revisions[ofPool] != s.revisions[ofPool] || len(now.hosts) != len(s.Hosts) {
+	if err != nil || now.epoch != s.Epoch || now.pool != s.revisions[ofPool] || len(now.hosts) != len(s.Hosts) {
 		m.readAll()
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for host, state := range now.hosts {
-		if h := s.Hosts[host]; h == nil || (h.State == policy.Lost) != (state == policy.Lost) || now.revisions[ofHost+host] != s.revisions[ofHost+host] {
+	for host, is := range now.hosts {
+		if h := s.Hosts[host]; h == nil || (h.State == policy.Lost) != (is.State == policy.Lost) || h.revision != is.revision {
 			m.due[host] = true
 		}
 	}
 }
 
-// readDue reads what is due. The breaker logs errors; then all is due at the next event, tick or reconnection.
+// readDue takes over the hosts that events carry and reads what is due. The breaker logs errors; then all is due at the next
+// event, look or reconnection.
 func (m *Mirror) readDue(ctx context.Context) {
 	m.mu.Lock()
 	whole := m.dueWhole || m.host == "" && len(m.due) > pageHosts
-	hosts := slices.Collect(maps.Keys(m.due))
+	hosts, arrived := slices.Collect(maps.Keys(m.due)), maps.Clone(m.arrived)
 	clear(m.due)
+	clear(m.arrived)
 	m.dueWhole = false
 	m.mu.Unlock()
+	if !whole && len(arrived) > 0 {
+		whole = !m.takeOver(ctx, arrived)
+	}
 	var err error
 	switch {
 	case whole:
@@ -261,6 +292,37 @@ func (m *Mirror) readDue(ctx context.Context) {
 		m.dueWhole = true
 		m.mu.Unlock()
 	}
+}
+
+// takeOver makes the hosts that events carry part of the snapshot, unless it has newer ones. It reports whether that could be
+// done: not with events of another pool than the one that was read, as after Redis lost its data.
+func (m *Mirror) takeOver(ctx context.Context, arrived map[string]arrival) bool {
+	select {
+	case m.reading <- struct{}{}:
+		defer func() { <-m.reading }()
+	case <-ctx.Done():
+		return true
+	}
+	old := m.Snapshot()
+	s := *old
+	s.Hosts = maps.Clone(old.Hosts)
+	for name, a := range arrived {
+		part, err := m.store.carried(a.event)
+		if err != nil || part.Epoch != old.Epoch || old.Taken.IsZero() {
+			return false
+		}
+		if h := part.Hosts[name]; h != nil && h.newer(old.Hosts[name]) {
+			s.Hosts[name] = h
+			s.Revision = max(s.Revision, a.event.Rev)
+			if part.NowMS > s.NowMS {
+				s.NowMS, s.Taken, s.Catalog = part.NowMS, a.at, part.Catalog
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.publishLocked(&s)
+	return true
 }
 
 func (m *Mirror) notify() {

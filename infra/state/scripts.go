@@ -26,13 +26,13 @@ type script struct {
 	usePlain      atomic.Bool
 }
 
-// newScript makes the script of an operation, with base and the libraries that it names in front.
+// newScript makes the script of an operation, with base and the libraries that it names in front. Its events are published last.
 func newScript(name string, libs ...string) *script {
 	var body strings.Builder
 	for _, lib := range append([]string{"base"}, libs...) {
 		body.WriteString(luaSource("lib/"+lib) + "\n")
 	}
-	body.WriteString("local function operation()\n" + strings.TrimPrefix(luaSource(name), shebang) + "\nend\nreturn bounded(operation())\n")
+	body.WriteString("local function operation()\n" + strings.TrimPrefix(luaSource(name), shebang) + "\nend\nlocal reply = operation()\nflush()\nreturn bounded(reply)\n")
 	return &script{modern: redis.NewScript(shebang + body.String()), plain: redis.NewScript(body.String())}
 }
 
@@ -76,7 +76,7 @@ func newScripts() scripts {
 	tickets := []string{"models", "tickets"}
 	hosts := slices.Concat(tickets, []string{"hosts"})
 	return scripts{
-		register: newScript("register", hosts...), beat: newScript("beat", slices.Concat(hosts, []string{"catalog"})...), hostState: newScript("host_state", hosts...),
+		register: newScript("register", hosts...), beat: newScript("beat", hosts...), hostState: newScript("host_state", hosts...),
 		forget: newScript("forget", hosts...), repair: newScript("repair", hosts...),
 		modelPut: newScript("model_put", "models"), modelDrop: newScript("model_drop", "models"), touch: newScript("touch"),
 		acquire: newScript("acquire", hosts...), renew: newScript("renew", hosts...), leave: newScript("leave", tickets...),

@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,15 +32,14 @@ type Snapshot struct {
 	Runtime  map[string]string // the table Runtime, likewise
 
 	count     int      // hosts of the pool, those that are not in Hosts included
-	asked     []string // hosts that a part of the pool was read of
+	gone      []string // hosts that were asked for and are not in the pool
 	misnamed  bool     // a name was left out
 	revisions map[string]uint64
 }
 
-// Names of revisions: of what is about the whole pool, and the prefixes of a host's and of a model's.
+// Names of revisions: of what is about the whole pool, and the prefix of a model's. A host's is in its record.
 const (
 	ofPool  = "pool"
-	ofHost  = "h:"
 	ofModel = "m:"
 )
 
@@ -50,7 +50,11 @@ func (s *Snapshot) RevisionOf(host, model string) uint64 {
 	if s.revisions == nil {
 		return s.Revision
 	}
-	return max(s.revisions[ofPool], s.revisions[ofHost+host], s.revisions[ofModel+model])
+	revision := max(s.revisions[ofPool], s.revisions[ofModel+model])
+	if h := s.Hosts[host]; h != nil {
+		revision = max(revision, h.revision)
+	}
+	return revision
 }
 
 // HostRecord is a host as Redis holds it.
@@ -71,6 +75,14 @@ type HostRecord struct {
 	Models     map[string]*ModelRecord
 	Queue      []TicketRecord // what has begun (the load first), then what has not, in order
 	Fields     map[string]string
+
+	revision uint64
+	readMS   int64 // Redis' clock when it was read
+}
+
+// newer reports whether h is as the host was later than other, nil if that is not known, or at the same time.
+func (h *HostRecord) newer(other *HostRecord) bool {
+	return other == nil || h.revision > other.revision || h.revision == other.revision && h.readMS >= other.readMS
 }
 
 // Stopping identifies the stop that is under way on a sleeping host's machine, "" for none. A stop whose sweep died is
@@ -154,9 +166,9 @@ func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapsh
 
 // pulses is what tells whether hosts are to be read again.
 type pulses struct {
-	epoch     string
-	hosts     map[string]policy.HostState // Lost, or any other
-	revisions map[string]uint64
+	epoch string
+	pool  uint64                 // its revision
+	hosts map[string]*HostRecord // with State (Lost, or any other) and revision alone
 }
 
 func (s *Store) pulses(ctx context.Context) (pulses, error) {
@@ -164,10 +176,10 @@ func (s *Store) pulses(ctx context.Context) (pulses, error) {
 	if err != nil {
 		return pulses{}, err
 	}
-	p := pulses{epoch: out.Epoch, hosts: map[string]policy.HostState{}, revisions: out.revisions}
-	for part := range slices.Chunk(list(top[7]), 3) {
-		if name := text(part[0]); len(part) == 3 && isName(name) {
-			p.hosts[name] = hostRecord(name, map[string]string{"state": text(part[1]), "seen_ms": text(part[2])}, out.NowMS).State
+	p := pulses{epoch: out.Epoch, pool: out.revisions[ofPool], hosts: map[string]*HostRecord{}}
+	for part := range slices.Chunk(list(top[7]), 4) {
+		if name := text(part[0]); len(part) == 4 && isName(name) {
+			p.hosts[name] = hostRecord(name, map[string]string{"state": text(part[1]), "seen_ms": text(part[2]), "rev": text(part[3])}, out.NowMS)
 		}
 	}
 	return p, nil
@@ -202,40 +214,75 @@ func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *
 	}
 	for name, rev := range fields(top[6]) {
 		out.revisions[name] = uint64(Number(rev))
-		if host, is := strings.CutPrefix(name, ofHost); is {
-			out.asked = append(out.asked, host)
-		}
 	}
 	for _, h := range list(top[5]) {
-		parts := list(h)
-		if len(parts) != 4 {
-			return nil, nil, fmt.Errorf("snapshot: a host of %d parts, not 4", len(parts))
+		if err := out.add(list(h)); err != nil {
+			return nil, nil, fmt.Errorf("snapshot: %w", err)
 		}
-		name := text(parts[0])
-		if !isName(name) {
-			out.misnamed = true
-			continue
-		}
-		host := hostRecord(name, fields(parts[1]), out.NowMS)
-		for m := range slices.Chunk(list(parts[2]), 2) {
-			if f, id := fields(m[1]), text(m[0]); !isName(id) {
-				out.misnamed = true
-			} else if len(f) > 0 {
-				host.Models[id] = modelRecord(name, id, f)
-			}
-		}
-		for t := range slices.Chunk(list(parts[3]), 3) {
-			if f, id := fields(t[2]), text(t[0]); !isName(id) || f["model"] != "" && !isName(f["model"]) {
-				out.misnamed = true
-			} else if len(f) > 0 {
-				f["waiters"] = text(t[1])
-				host.Queue = append(host.Queue, ticketRecord(id, f))
-			}
-		}
-		out.Hosts[name] = host
 	}
 	s.signer.admitAddrs(out.Hosts)
 	return out, top, nil
+}
+
+// add adds a host as scripts describe it.
+func (s *Snapshot) add(parts []any) error {
+	if len(parts) == 1 {
+		s.gone = append(s.gone, text(parts[0]))
+		return nil
+	}
+	if len(parts) != 4 {
+		return fmt.Errorf("a host of %d parts, not 4", len(parts))
+	}
+	name := text(parts[0])
+	if !isName(name) {
+		s.misnamed = true
+		return nil
+	}
+	host := hostRecord(name, fields(parts[1]), s.NowMS)
+	for m := range slices.Chunk(list(parts[2]), 2) {
+		if len(m) < 2 {
+			return errors.New("a model without fields")
+		}
+		if f, id := fields(m[1]), text(m[0]); !isName(id) {
+			s.misnamed = true
+		} else if len(f) > 0 {
+			host.Models[id] = modelRecord(name, id, f)
+		}
+	}
+	for t := range slices.Chunk(list(parts[3]), 3) {
+		if len(t) < 3 {
+			return errors.New("a ticket without fields")
+		}
+		if f, id := fields(t[2]), text(t[0]); !isName(id) || f["model"] != "" && !isName(f["model"]) {
+			s.misnamed = true
+		} else if len(f) > 0 {
+			f["waiters"] = text(t[1])
+			host.Queue = append(host.Queue, ticketRecord(id, f))
+		}
+	}
+	s.Hosts[name] = host
+	return nil
+}
+
+// carried is the part of the pool that an event carries: its host, without revisions of the pool and of models.
+func (s *Store) carried(e Event) (*Snapshot, error) {
+	var reply any
+	if err := json.Unmarshal(e.Carries, &reply); err != nil {
+		return nil, err
+	}
+	top := list(reply)
+	if len(top) != 4 {
+		return nil, fmt.Errorf("an event carries %d parts, not 4", len(top))
+	}
+	out := &Snapshot{NowMS: Number(text(top[0])), Epoch: text(top[1]), Catalog: text(top[2]), Hosts: map[string]*HostRecord{}}
+	if err := out.add(list(top[3])); err != nil {
+		return nil, err
+	}
+	s.signer.admitAddrs(out.Hosts)
+	if out.misnamed {
+		s.signer.judgeNames(false)
+	}
+	return out, nil
 }
 
 const (
@@ -269,6 +316,8 @@ func text(v any) string {
 		return v
 	case int64:
 		return strconv.FormatInt(v, 10)
+	case float64: // in JSON
+		return strconv.FormatInt(int64(v), 10)
 	}
 	return ""
 }
@@ -288,6 +337,7 @@ func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"],
 		Driver: f["driver"], Error: cut(f["error"]), Loading: f["loading"], Generation: uint64(Number(f["generation"])),
 		SeenMS: Number(f["seen_ms"]), ActiveMS: Number(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
+		revision: uint64(Number(f["rev"])), readMS: now,
 	}
 	if f["labels"] != "" {
 		h.Labels = strings.Split(f["labels"], ",")

@@ -92,19 +92,15 @@ func (h *Host) beatLocked(ctx context.Context) error {
 		open[id] = len(r.open)
 		active = active || len(r.open) > 0
 	}
-	version := h.catalog.Version
 	h.mu.Unlock()
-	pulse, err := h.store.Beat(ctx, h.cfg.Name, h.generation, active, open)
+	revision, err := h.store.Beat(ctx, h.cfg.Name, h.generation, active, open)
 	if err != nil {
 		h.mu.Lock()
 		h.active = h.active || active
 		h.mu.Unlock()
 		return err
 	}
-	h.mirror.Expect(pulse.Revision)
-	if pulse.Catalog != version {
-		h.notify()
-	}
+	h.mirror.Expect(revision)
 	return nil
 }
 

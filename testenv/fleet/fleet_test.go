@@ -36,6 +36,8 @@ import (
 var (
 	hostCounts = flag.String("hosts", "", "numbers of hosts, separated by commas; empty: 5 and 50, without the minute of loads")
 	rate       = flag.Int("rate", 100, "cold loads a second in the minute of loads")
+	inCluster  = flag.Bool("cluster", false, "a Redis Cluster of three nodes with TLS in place of one server")
+	plotFile   = flag.String("plot", "", "file to draw the table in, as SVG")
 )
 
 const (
@@ -80,13 +82,20 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	var rows []row
+	s := startServer(t) // one: a process learns once whom it trusts for TLS
 	for _, n := range counts {
-		t.Run(fmt.Sprint(n), func(t *testing.T) { rows = append(rows, measure(t, n, short)) })
+		t.Run(fmt.Sprint(n), func(t *testing.T) { rows = append(rows, measure(t, s, n, short)) })
 	}
 	if t.Failed() {
 		return
 	}
 	printTable(rows)
+	if *plotFile != "" {
+		if err := os.WriteFile(*plotFile, plot(rows), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("drawn in", *plotFile)
+	}
 	first, last := rows[0], rows[len(rows)-1]
 	if most := 1.5 * first.loadCalls; last.loadCalls > most {
 		t.Errorf("a cold load takes %.0f Redis commands with %d hosts, at most %.0f by those with %d", last.loadCalls, last.hosts, most, first.hosts)
@@ -107,8 +116,8 @@ func printTable(rows []row) {
 }
 
 // measure runs one pool.
-func measure(t *testing.T, n int, short bool) row {
-	f := start(t, n)
+func measure(t *testing.T, s server, n int, short bool) row {
+	f := start(t, s, n)
 	out := row{hosts: n, register: f.started}
 
 	time.Sleep(time.Second) // what registering leaves behind
@@ -146,8 +155,7 @@ func measure(t *testing.T, n int, short bool) row {
 	out.newcomers, out.mirror = f.newcomers()
 
 	lost := f.gates[0].mirror.Snapshot().Epoch
-	f.redis.Kill()
-	f.redis.Restart()
+	f.server.empty()
 	began := time.Now()
 	f.awaitHosts(lost)
 	out.replacement = time.Since(began)
@@ -162,11 +170,39 @@ func quantile(waits []time.Duration, q float64) time.Duration {
 	return waits[min(len(waits)-1, int(q*float64(len(waits))))]
 }
 
-// fleet is a pool of hosts and gateways over one redis-server.
+// server is a redis-server or a cluster.
+type server struct {
+	url   string
+	nodes []*redis.Client
+	empty func() // ends it, and starts it without data
+}
+
+func startServer(t *testing.T) server {
+	if !*inCluster {
+		s := testenv.StartRedis(t, "--save", "")
+		c := redis.NewClient(&redis.Options{Addr: s.Addr})
+		t.Cleanup(func() { _ = c.Close() })
+		return server{"redis://" + s.Addr, []*redis.Client{c}, func() { s.Kill(); s.Restart() }}
+	}
+	c := testenv.StartRedisCluster(t)
+	t.Setenv("SSL_CERT_FILE", c.Authority)
+	s := server{url: c.URL()}
+	for i := range c.Addrs {
+		s.nodes = append(s.nodes, c.Node(t, i))
+	}
+	s.empty = func() {
+		for i := range c.Addrs {
+			c.Kill(i)
+			c.Restart(i)
+		}
+	}
+	return s
+}
+
+// fleet is a pool of hosts and gateways over one Redis.
 type fleet struct {
 	t       *testing.T
-	redis   *testenv.RedisServer
-	rdb     *redis.Client
+	server  server
 	hosts   map[string]*host.Host
 	gates   []*gateway
 	started time.Duration
@@ -179,10 +215,11 @@ type gateway struct {
 	mirror *state.Mirror
 }
 
-func start(t *testing.T, n int) *fleet {
-	f := &fleet{t: t, redis: testenv.StartRedis(t, "--save", ""), hosts: map[string]*host.Host{}}
-	f.rdb = redis.NewClient(&redis.Options{Addr: f.redis.Addr})
-	t.Cleanup(func() { _ = f.rdb.Close() })
+func start(t *testing.T, s server, n int) *fleet {
+	f := &fleet{t: t, server: s, hosts: map[string]*host.Host{}}
+	for _, node := range s.nodes {
+		kit.Eventually(t, "the last pool is gone", func() bool { return node.FlushAll(t.Context()).Err() == nil })
+	}
 	f.publish()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -218,7 +255,7 @@ func start(t *testing.T, n int) *fleet {
 }
 
 func (f *fleet) open() *state.Store {
-	s, err := state.Open(state.Options{URL: "redis://" + f.redis.Addr, Timeout: 10 * time.Second})
+	s, err := state.Open(state.Options{URL: f.server.url, Timeout: 10 * time.Second})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -295,7 +332,7 @@ func (f *fleet) awaitHosts(lost string) {
 	}
 }
 
-// usage is what Redis has done since its start.
+// usage is what Redis has done since its start, all nodes together.
 type usage struct {
 	at    time.Time
 	calls float64
@@ -303,18 +340,23 @@ type usage struct {
 }
 
 func (f *fleet) usage() usage {
-	info := f.rdb.InfoMap(context.Background(), "stats", "cpu")
-	if info.Err() != nil {
-		f.t.Fatal(info.Err())
-	}
-	read := func(section, name string) float64 {
-		v, err := strconv.ParseFloat(info.Item(section, name), 64)
-		if err != nil {
-			f.t.Fatal(err)
+	sum := usage{at: time.Now()}
+	for _, node := range f.server.nodes {
+		info := node.InfoMap(context.Background(), "stats", "cpu")
+		if info.Err() != nil {
+			f.t.Fatal(info.Err())
 		}
-		return v
+		read := func(section, name string) float64 {
+			v, err := strconv.ParseFloat(info.Item(section, name), 64)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			return v
+		}
+		sum.calls += read("Stats", "total_commands_processed")
+		sum.cpu += read("CPU", "used_cpu_user") + read("CPU", "used_cpu_sys")
 	}
-	return usage{time.Now(), read("Stats", "total_commands_processed"), read("CPU", "used_cpu_user") + read("CPU", "used_cpu_sys")}
+	return sum
 }
 
 func (u usage) perSecond(before usage) (calls, cpu float64) {

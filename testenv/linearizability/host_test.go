@@ -50,10 +50,10 @@ func (r register) apply(p *pool, at moment) answer {
 type beat struct{ Generation uint64 }
 
 func (b beat) call(ctx context.Context, s *state.Store) (answer, error) {
-	pulse, err := s.Beat(ctx, host, b.Generation, false, nil)
+	revision, err := s.Beat(ctx, host, b.Generation, false, nil)
 	out, err := verdict(err)
 	if out.verdict == "ok" {
-		out.revision = pulse.Revision
+		out.revision = revision
 	}
 	return out, err
 }

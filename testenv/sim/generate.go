@@ -152,7 +152,7 @@ func (g *generator) request() Step {
 
 // faults are what an operator hopes not to see; those that stand here twice are drawn as often.
 var faults = []Op{
-	Crash, Crash, Stop, GateCrash, GateCrash, GateStop, Cut, Cut, Stall, Stall, Lose, Lose, Lose, Slow, Part, Flush, Remember, Remember,
+	Crash, Crash, Stop, GateCrash, GateCrash, GateStop, Cut, Cut, Stall, Stall, Lose, Lose, Lose, Slow, Garble, Garble, Part, Flush, Remember, Remember,
 	Failover, Failover, Failover, Refuse, Clock, NoWake, Deaf, Ignore, Linger, SweepLose, Depart,
 }
 
@@ -177,7 +177,7 @@ func (g *generator) fault() Step {
 		s.Gateway, s.For = g.gateway(), g.upTo(140*time.Millisecond)
 	case Part:
 		s.Gateway, s.Host = g.gateway(), g.host()
-	case Cut, Stall, Lose:
+	case Cut, Stall, Lose, Garble:
 		if g.IntN(2) == 0 {
 			s.Host = g.host()
 		} else {
@@ -185,6 +185,9 @@ func (g *generator) fault() Step {
 		}
 		if s.Op == Lose {
 			s.N, s.Skip, s.For = 1+g.IntN(3), g.IntN(4), 0
+		}
+		if s.Op == Garble {
+			s.For = 0
 		}
 	case Flush, Remember, Failover:
 		s.For = 0

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -20,6 +21,7 @@ type link struct {
 	stalled bool
 	cut     bool // refuses connections
 	dead    bool // its process is gone
+	garbled bool // events are lost, doubled and out of order
 	lose    int  // so many more replies are lost, with their connections
 	skip    int  // after so many more that arrive
 	latency time.Duration
@@ -105,11 +107,18 @@ func (l *link) loseReplies(n, skip int) {
 	l.mu.Unlock()
 }
 
+// garble makes every fourth event get lost, one in four come twice, and one in four after the next one.
+func (l *link) garble() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.garbled = true
+}
+
 // heal ends cuts and stalls; what was held back is delivered, also of connections whose process gave them up.
 func (l *link) heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cut, l.stalled, l.lose = false, false, 0
+	l.cut, l.stalled, l.garbled, l.lose = false, false, false, 0
 	for c := range l.conns {
 		if out := c.out; len(out) > 0 {
 			c.out = nil
@@ -136,8 +145,11 @@ type conn struct {
 	carrier  bool   // a goroutine delivers late
 	err      error
 	closed   bool
-	listens  bool // carries a subscription, whose messages are no replies
-	greeted  bool // the greeting is over
+	listens  bool   // carries a subscription, whose messages are no replies
+	partial  []byte // the beginning of a message, while events are garbled
+	held     []byte // an event that comes after the next one
+	events   int    // that came while they were garbled
+	greeted  bool   // the greeting is over
 	deadline time.Time
 }
 
@@ -191,7 +203,7 @@ func (c *conn) pump() {
 			if reply {
 				c.link.skip--
 			}
-			c.in = append(c.in, b[:n]...)
+			c.in = append(c.in, c.heardLocked(b[:n])...)
 		}
 		if err != nil {
 			c.failLocked(err)
@@ -202,6 +214,57 @@ func (c *conn) pump() {
 			return
 		}
 	}
+}
+
+// heardLocked is what the process hears of what Redis sent.
+func (c *conn) heardLocked(b []byte) (out []byte) {
+	c.partial = append(c.partial, b...)
+	if !c.listens || !c.link.garbled {
+		out = append(c.held, c.partial...)
+		c.held, c.partial = nil, nil
+		return out
+	}
+	for m := message(c.partial); m != nil; m = message(c.partial) {
+		c.partial = c.partial[len(m):]
+		if !bytes.Contains(m, []byte("\r\nmessage\r\n")) {
+			out = append(out, m...)
+			continue
+		}
+		switch c.events++; c.events % 4 {
+		case 0: // lost
+		case 1:
+			out = append(append(out, m...), m...)
+		case 2:
+			c.held = bytes.Clone(m)
+		case 3:
+			out = append(append(out, m...), c.held...)
+			c.held = nil
+		}
+	}
+	return out
+}
+
+// message is the first whole message that b begins with, nil if there is none yet.
+func message(b []byte) []byte {
+	rest := b
+	for parts := 1; parts > 0; parts-- {
+		header, after, whole := bytes.Cut(rest, []byte("\r\n"))
+		if !whole || len(header) == 0 {
+			return nil
+		}
+		n, _ := strconv.Atoi(string(header[1:]))
+		switch header[0] {
+		case '*', '>':
+			parts += n
+		case '$':
+			if len(after) < n+2 {
+				return nil
+			}
+			after = after[n+2:]
+		}
+		rest = after
+	}
+	return b[:len(b)-len(rest)]
 }
 
 // Read implements net.Conn.

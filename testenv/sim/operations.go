@@ -57,6 +57,11 @@ var operations = map[Op]func(*world, Step){
 			l.loseReplies(s.N, s.Skip)
 		}
 	},
+	Garble: func(w *world, s Step) {
+		if l := w.linkOf(s); l != nil {
+			l.garble()
+		}
+	},
 	Slow: func(w *world, s Step) {
 		if l := w.gateway(s.Gateway).current(); l != nil {
 			w.disturb(settle, "slow")

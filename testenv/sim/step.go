@@ -32,6 +32,7 @@ const (
 	Stall     Op = "stall"       // Gateway or Host, For: what is sent either way waits
 	Lose      Op = "lose"        // Gateway or Host, N replies of Redis, after Skip others
 	Slow      Op = "slow"        // Gateway, For (latency)
+	Garble    Op = "garble"      // Gateway or Host: events are lost, doubled and out of order
 	Part      Op = "part"        // Gateway, Host, For: no way from one to the other
 	Flush     Op = "flush"       // Redis loses everything
 	Remember  Op = "remember"    // what a replica has

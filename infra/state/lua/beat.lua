@@ -2,12 +2,12 @@
 -- beat: a runner says that it lives, and how many requests are open on each model.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] 1 when any request is or was open since the last beat, else 0  [5…] model, open requests, …
--- Returns {'ok', revision of the host, catalogue version} | {'fenced'} | {'unknown'} (register again: Redis lost the host,
+-- Returns {'ok', revision of the host} | {'fenced'} | {'unknown'} (register again: Redis lost the host,
 -- took it for lost, or it had been written asleep and is wanted awake).
 -- Invariant: changes no decision input but in-flight counts and times, so the revision stays.
 local h = ARGV[2]
 local key = P .. 'host:' .. h
-local f = redis.call('HMGET', key, 'generation', 'state', 'lost_ms')
+local f = redis.call('HMGET', key, 'generation', 'state', 'lost_ms', 'rev')
 if not f[1] then return {'unknown'} end
 if f[1] ~= ARGV[3] then return {'fenced'} end
 if f[2] == 'waking' and not stopping(h) then return {'unknown'} end
@@ -21,4 +21,4 @@ for i = 5, #ARGV, 2 do
   local model = P .. 'model:' .. h .. ':' .. ARGV[i]
   if redis.call('EXISTS', model) == 1 then redis.call('HSET', model, 'in_flight', ARGV[i + 1]) end
 end
-return {'ok', revision(h, ''), catalogue()}
+return {'ok', f[4] or '0'}

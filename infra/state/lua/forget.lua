@@ -17,7 +17,6 @@ forget_host(h)
 for _, ty in ipairs({'llm', 'embedding', 'reranking', 'audio', 'image', 'tts'}) do redis.call('DEL', P .. 'lru:' .. h .. ':' .. ty) end
 redis.call('DEL', key, power, P .. 'models:' .. h)
 redis.call('SREM', P .. 'hosts', h)
-redis.call('HDEL', P .. 'revs', 'h:' .. h)
 changed()
 publish({kind = 'host', host = h, state = 'forgotten'})
 return {'ok'}

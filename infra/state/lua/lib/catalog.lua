@@ -1,10 +1,4 @@
--- Functions on the published catalogue and on signed records. Needs base.
-
--- catalogue is the version of the published catalogue, '' for none, and for a key that somebody made another type.
-local function catalogue()
-  local v = redis.pcall('HGET', P .. 'catalog', 'version')
-  return type(v) == 'string' and v or ''
-end
+-- Functions on signed records. Needs base.
 
 -- signed reads a record and the MACs of its fields in one step: {fields, MACs}, each as HGETALL has them, none for what is
 -- missing; {} for what is no hash or has more bytes than most.

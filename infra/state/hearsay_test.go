@@ -1,0 +1,144 @@
+package state_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+	"reveille/testenv"
+	"reveille/testenv/kit"
+)
+
+// TestMirrorByHearsay plays random histories before a mirror whose events are lost, doubled and out of order. Whatever it hears,
+// a host that it has under Redis' revision is as Redis has it, and its hosts only go forward; it hears of each change, and a look
+// finds what it did not hear of.
+func TestMirrorByHearsay(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint("miniredis/", seed), func(t *testing.T) { hearsay(newBench(t, testenv.MiniRedis(t).Addr()), seed, 150) })
+	}
+	t.Run("redis", func(t *testing.T) { hearsay(newBench(t, testenv.Redis(t)), 9, 300) })
+}
+
+func hearsay(b *bench, seed uint64, steps int) {
+	h := newHistory(b, seed)
+	m := state.NewMirror(h.s, nil)
+	events := make(chan state.Event, 1000)
+	live, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer cancel()
+	listening.Go(func() { b.patient().Listen(live, "", func(e state.Event) { events <- e }) })
+	m.Hear(<-events)
+	m.CatchUp(ctx)
+
+	var late []state.Event
+	carried, read := 0, 0
+	for step := range steps {
+		before := m.Snapshot()
+		h.step()
+		must(h.t, h.rdb.Publish(ctx, prefix+"events", `{"kind":"mark","host":"none"}`).Err())
+		for e := range events {
+			if e.Kind == "mark" {
+				break
+			}
+			switch {
+			case len(e.Carries) > 0:
+				carried++
+			case e.Host != "" && !e.More:
+				read++
+			}
+			switch n := h.rng.IntN(100); {
+			case n < 15: // lost
+				continue
+			case n < 35:
+				late = append(late, e)
+				continue
+			case n < 45:
+				late = append(late, e)
+			}
+			m.Hear(e)
+		}
+		for len(late) > 0 && h.chance(50) {
+			i := h.rng.IntN(len(late))
+			m.Hear(late[i])
+			late = slices.Delete(late, i, i+1)
+		}
+		if h.chance(80) {
+			m.CatchUp(ctx)
+		}
+		whole := h.chance(5)
+		if whole || step == steps-1 {
+			late = nil
+			m.Look(ctx)
+			m.CatchUp(ctx)
+		}
+		compare(h, before, m.Snapshot(), step == steps-1)
+	}
+	if carried < 10*read {
+		h.t.Errorf("%d events carried their host, %d did not", carried, read)
+	}
+}
+
+// compare judges a mirror, which is to have all that Redis has if it has looked.
+func compare(h *history, before, mirror *state.Snapshot, looked bool) {
+	h.t.Helper()
+	now, err := h.s.Snapshot(ctx)
+	must(h.t, err)
+	for name, host := range mirror.Hosts {
+		is := now.Hosts[name]
+		if is != nil && is.OwnRevision() == host.OwnRevision() && mirror.Epoch == now.Epoch && known(host) != known(is) {
+			h.fail("under revision %d the mirror has\n%s\nand Redis\n%s", host.OwnRevision(), known(host), known(is))
+		}
+		if was := before.Hosts[name]; was != nil && before.Epoch == mirror.Epoch && host.OwnRevision() < was.OwnRevision() {
+			h.fail("the mirror's %s went back from revision %d to %d", name, was.OwnRevision(), host.OwnRevision())
+		}
+		if looked && is == nil {
+			h.fail("%s is gone", name)
+		}
+	}
+	if !looked {
+		return
+	}
+	for name, is := range now.Hosts {
+		if host := mirror.Hosts[name]; host == nil || known(host) != known(is) {
+			h.fail("after a look %s is not as Redis has it", name)
+		}
+	}
+}
+
+// known is what decisions on a host are made of.
+func known(h *state.HostRecord) string {
+	var out strings.Builder
+	fmt.Fprintln(&out, h.Fields["state"], h.Addr, h.Generation, h.Loading)
+	for _, id := range slices.Sorted(maps.Keys(h.Models)) {
+		fmt.Fprintln(&out, id, h.Models[id].State, h.Models[id].Type)
+	}
+	for _, ticket := range h.Queue {
+		fmt.Fprintln(&out, ticket.ID, ticket.Kind, ticket.Model, ticket.State)
+	}
+	return out.String()
+}
+
+// TestForgedEvents: an event of somebody without the pool's secret changes no address, and adds no host.
+func TestForgedEvents(t *testing.T) {
+	b := newBench(t, testenv.Redis(t))
+	s := b.open(state.Options{URL: b.url, Timeout: 2 * time.Second, Secret: []byte("secret")})
+	_, _, err := s.Register(ctx, state.HostInfo{Name: "h", Addr: "right:1"})
+	must(t, err)
+	m := runMirror(t, s, nil)
+	kit.Eventually(t, "first snapshot", func() bool { return m.Snapshot().Hosts["h"] != nil })
+	epoch := m.Snapshot().Epoch
+	for _, host := range []string{"new", "h"} {
+		forged := fmt.Sprintf(`{"kind":"host","host":%q,"carries":["9","%s","",[%q,["rev","99999999999999999","state","draining","addr","wrong:1","seen_ms","9"],[],[]]]}`, host, epoch, host)
+		must(t, b.rdb.Publish(ctx, prefix+"events", forged).Err())
+	}
+	kit.Eventually(t, "the forged event is heard", func() bool { return m.Snapshot().Hosts["h"].Fields["addr"] == "wrong:1" })
+	equal(t, "address", m.Snapshot().Hosts["h"].Addr, "right:1")
+	equal(t, "hosts", len(m.Snapshot().Hosts), 1)
+}
