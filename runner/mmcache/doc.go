@@ -24,7 +24,7 @@
 //   - A fault is a miss and a count, never an error: Redis away or slow, an entry that is changed, cut, too large, of
 //     another shape or another pool's; a runner that is frozen or dead; a libmtmd that is unknown.
 //   - Every wait has an end, see interpose/README.md. Redis is written behind; what does not fit the queue is not written.
-//   - One medium is encoded once at a time on a host: others wait for the result (flight.go).
+//   - One medium is encoded once at a time on a host: others wait for the result (encodings.go).
 //
 // What is not: entries do not name the processor, its driver or system libraries. A pool whose hosts differ in these may
 // give one host floats that another computed, equal but for rounding; `mm_cache: none` keeps a model out of it. Bytes of the

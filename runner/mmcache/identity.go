@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"reveille/infra/catalog"
 )
 
 // An Encoder is what makes a model's encoder outputs on this host: its files, and how the engine was told to run.
@@ -114,24 +116,21 @@ func (e Encoder) libraries(program string) []string {
 	return nil
 }
 
-var (
-	libraryName = regexp.MustCompile(`^lib(mtmd|llama|ggml)[a-z0-9_-]*\.so(\.[0-9.]+)?$`)
-	splitName   = regexp.MustCompile(`^(.*-)(\d{5})(-of-)(\d{5})(\.gguf)$`)
-)
+var libraryName = regexp.MustCompile(`^lib(mtmd|llama|ggml)[a-z0-9_-]*\.so(\.[0-9.]+)?$`)
 
 // splitParts are the files of a split GGUF file, of which path is any; path alone for a file that is not split.
 func splitParts(path string) ([]string, error) {
-	f := splitName.FindStringSubmatch(path)
-	if f == nil {
+	prefix, count, ext, ok := catalog.CutShard(path)
+	if !ok || ext != ".gguf" {
 		return []string{path}, nil
 	}
-	n, _ := strconv.Atoi(f[4]) // five digits
+	n, _ := strconv.Atoi(count) // five digits
 	if n == 0 || n > 1000 {
 		return nil, fmt.Errorf("%s: a split file has 1 to 1000 parts", path)
 	}
 	out := make([]string, n)
 	for i := range out {
-		out[i] = fmt.Sprintf("%s%05d%s%s%s", f[1], i+1, f[3], f[4], f[5])
+		out[i] = fmt.Sprintf("%s-%05d-of-%s%s", prefix, i+1, count, ext)
 	}
 	return out, nil
 }

@@ -144,10 +144,10 @@ func TestMockEngine(t *testing.T) {
 			if got := first.encodes + second.encodes; got != c.encodes {
 				t.Errorf("%d and %d encodes, want %d in all", first.encodes, second.encodes, c.encodes)
 			}
-			kit.Eventually(t, "the end of all flights", func() bool {
-				s.flights.mu.Lock()
-				defer s.flights.mu.Unlock()
-				return len(s.flights.m) == 0
+			kit.Eventually(t, "the end of all encodings", func() bool {
+				s.encodings.mu.Lock()
+				defer s.encodings.mu.Unlock()
+				return len(s.encodings.m) == 0
 			})
 		})
 	}

@@ -65,14 +65,14 @@ func (c Config) withDefaults() Config {
 
 // A Server caches encoder outputs for the engines of one runner. It is safe for concurrent use.
 type Server struct {
-	cfg     Config
-	l1      *lru
-	l2      *l2 // nil without Redis
-	m       *meters
-	flights flights
-	digests digests
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
+	cfg       Config
+	l1        *lru
+	l2        *l2 // nil without Redis
+	m         *meters
+	encodings encodings
+	digests   digests
+	ctx       context.Context // ends with Close
+	cancel    context.CancelFunc
 
 	mu       sync.Mutex
 	closed   bool

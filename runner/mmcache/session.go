@@ -35,7 +35,7 @@ func (x *session) run() {
 	defer func() {
 		x.cancel()
 		_ = x.conn.Close()
-		x.a.s.flights.leave(x)
+		x.a.s.encodings.endAll(x)
 		x.a.mu.Lock()
 		delete(x.a.open, x)
 		x.a.mu.Unlock()
@@ -71,7 +71,7 @@ func (x *session) handle(r *request) error {
 		return x.store(r)
 	}
 	for _, it := range r.items { // opAbandon
-		x.a.s.flights.land(it.ident.Field, x)
+		x.a.s.encodings.end(it.ident.Field, x)
 	}
 	return nil
 }
@@ -163,8 +163,8 @@ func (x *session) miss(a *answer, v lookupResult) {
 func (x *session) acquire(r *request) []answer {
 	s := x.a.s
 	answers := make([]answer, len(r.items))
-	others := map[int]*flight{}
-	led := false
+	others := map[int]*encoding{}
+	encodes := false
 	try := func(i int) {
 		it, a := r.items[i], &answers[i]
 		a.ident = it.ident
@@ -172,22 +172,22 @@ func (x *session) acquire(r *request) []answer {
 			x.miss(a, resultBusy)
 			return
 		}
-		if f, ok := s.flights.lead(it.ident.Field, x, it.partial); !ok {
-			others[i] = f
+		if other, ok := s.encodings.begin(it.ident.Field, x, it.partial); !ok {
+			others[i] = other
 			return
 		}
 		delete(others, i)
 		if e := s.l1.get(it.ident.Field); e != nil && e.Bytes() == it.layout.Bytes() {
-			s.flights.land(it.ident.Field, x)
+			s.encodings.end(it.ident.Field, x)
 			x.hit(a, e, tierMemory)
 			return
 		}
 		if it.layout.Bytes() > s.cfg.MaxEntry { // nothing to wait for
-			s.flights.land(it.ident.Field, x)
+			s.encodings.end(it.ident.Field, x)
 			x.miss(a, resultBusy)
 			return
 		}
-		led = true
+		encodes = true
 		x.miss(a, resultMiss)
 	}
 	for i := range r.items {
@@ -196,13 +196,13 @@ func (x *session) acquire(r *request) []answer {
 	ctx, cancel := context.WithTimeout(x.ctx, min(time.Duration(r.waitMS)*time.Millisecond, maxWait))
 	defer cancel()
 	for i := range r.items {
-		for f := others[i]; f != nil; f = others[i] {
-			if led || f.partial || ctx.Err() != nil {
+		for other := others[i]; other != nil; other = others[i] {
+			if encodes || other.partial || ctx.Err() != nil {
 				x.miss(&answers[i], resultBusy)
 				break
 			}
 			select {
-			case <-f.done:
+			case <-other.done:
 				try(i)
 			case <-ctx.Done():
 			}
@@ -211,16 +211,16 @@ func (x *session) acquire(r *request) []answer {
 	return answers
 }
 
-// store keeps an encoder's output, here at once and in Redis soon. Only who was given the lead may.
+// store keeps an encoder's output, here at once and in Redis soon, if the session was given the right to encode it.
 func (x *session) store(r *request) error {
 	s := x.a.s
 	it := r.items[0]
-	defer s.flights.land(it.ident.Field, x)
+	defer s.encodings.end(it.ident.Field, x)
 	size := it.layout.Bytes()
 	if r.file == nil || len(r.items) != 1 || int64(it.bytes) != size {
 		return errProtocol
 	}
-	if size > s.cfg.MaxEntry || !s.flights.leads(it.ident.Field, x) {
+	if size > s.cfg.MaxEntry || !s.encodings.has(it.ident.Field, x) {
 		s.m.refused[reasonSize].Inc()
 		return nil
 	}
