@@ -14,8 +14,8 @@ const recoveryTimeout = 10 * time.Second
 // again: until then loaded models may look unloaded and awake hosts asleep. It reads no clock.
 type recoveryHold struct {
 	epoch   string
-	ready   map[string]bool // hosts that were ready when last seen whole
-	missing map[string]bool // the ones of ready that have not registered since
+	last    *state.Snapshot // that was seen
+	missing map[string]bool // hosts that were ready before and have not registered since
 	until   time.Time
 }
 
@@ -25,21 +25,20 @@ func (r *recoveryHold) see(s *state.Snapshot, now time.Time) {
 		return
 	}
 	if s.Epoch != r.epoch && r.epoch != "" {
-		r.missing, r.until = r.ready, now.Add(recoveryTimeout)
-		r.ready = nil
+		r.missing, r.until = map[string]bool{}, now.Add(recoveryTimeout)
+		for name, h := range r.last.Hosts {
+			if h.State == policy.Ready {
+				r.missing[name] = true
+			}
+		}
 	}
 	if s.Epoch != "" || r.epoch != "" {
 		r.epoch = s.Epoch
 	}
-	if r.ready == nil {
-		r.ready = map[string]bool{}
-	}
-	for name, h := range s.Hosts {
-		if h.State == policy.Ready {
-			r.ready[name] = true
+	r.last = s
+	for name := range r.missing {
+		if h := s.Hosts[name]; h != nil && h.State == policy.Ready {
 			delete(r.missing, name)
-		} else {
-			delete(r.ready, name)
 		}
 	}
 }

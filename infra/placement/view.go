@@ -184,7 +184,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 	}
 	ways := map[string]*way{} // by the options of a host's runner, which many share
 	for name, rec := range s.Hosts {
-		flags := rec.Fields["options"]
+		flags := rec.Options
 		w := ways[flags]
 		if w == nil {
 			l, err := Resolve(m, rc, v.sources(s, rec, id, options, merge))
@@ -230,7 +230,7 @@ func (v View) modelAndRecipe(id string) (*catalog.Model, *recipe.Recipe, bool) {
 func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request string, merge bool) Sources {
 	from := Sources{Saved: s.Saved[id], Runtime: s.Runtime, Request: request, Merge: merge}
 	if rec != nil {
-		from.Flags, _ = options(rec.Fields["options"]) // unreadable: none
+		from.Flags, _ = options(rec.Options) // unreadable: none
 	}
 	return from
 }

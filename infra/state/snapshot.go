@@ -66,6 +66,7 @@ type HostRecord struct {
 	Labels     []string
 	Limits     string
 	Seats      string // JSON, "" none
+	Options    string // load options of the runner's flags, JSON
 	Driver     string
 	Error      string // why the last wake failed
 	Loading    string // ticket whose load is under way
@@ -334,7 +335,7 @@ func fields(v any) map[string]string {
 
 func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 	h := &HostRecord{
-		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"],
+		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"], Options: f["options"],
 		Driver: f["driver"], Error: cut(f["error"]), Loading: f["loading"], Generation: uint64(Number(f["generation"])),
 		SeenMS: Number(f["seen_ms"]), ActiveMS: Number(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
 		revision: uint64(Number(f["rev"])), readMS: now,
