@@ -11,9 +11,6 @@ import (
 	"time"
 )
 
-// Patience is the longest that a test waits for what must happen.
-const Patience = 2 * time.Minute
-
 // Eventually asks ok again and again until it holds, and fails the test if that takes longer than [Patience].
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
