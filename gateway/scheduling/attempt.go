@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -99,6 +100,35 @@ func avoiding(shunned []string) map[string]string {
 	return avoid
 }
 
+// freeLooks and freeHosts bound the search for a free slot in a large pool: so often at so many hosts.
+const (
+	freeLooks = 4
+	freeHosts = 64
+)
+
+// freeHost is a host of a large pool with a free slot, "" if none is found soon. No host is better than one with a free slot,
+// unless the model has a list of hosts, so the others need not be looked at.
+func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string) string {
+	if m, _ := v.Catalog.Model(n.model); !s.Large() || len(m.Hosts) > 0 {
+		return ""
+	}
+	avoid = maps.Clone(avoid)
+	for _, name := range n.changed {
+		avoid[name] = "changes too fast"
+	}
+	looks := 0
+	for names := range slices.Chunk(s.Names(), freeHosts) {
+		v.Only = names
+		if p := policy.Place(v.Pool(s), n.wanted(s, v), avoid); p.Reason.Code == policy.FreeSlot {
+			return p.Host
+		}
+		if looks++; looks == freeLooks {
+			break
+		}
+	}
+	return ""
+}
+
 // chooseHost decides where the ticket goes. Hosts in shunned are not tried before retry. An empty host without a step means
 // attach only.
 func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *step) {
@@ -137,6 +167,10 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		return "", refused(n.refusal(r))
 	case there != "" && avoid[there] == "" && r == nil:
 		return there, nil
+	}
+	if host := n.freeHost(s, v, avoid); host != "" {
+		n.blocked = nil
+		return host, nil
 	}
 	pool, want := v.Pool(s), n.wanted(s, v)
 	p := policy.Place(pool, want, avoid)

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"encoding/json"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -19,7 +20,11 @@ type View struct {
 	Evict   policy.Eviction // what idle models are worth
 	Refused string          // a model whose recorded copies count as closed, "" none
 	Hosts   *HostCache      // spares Pool work from call to call; nil: none
+	Only    []string        // hosts to look at, nil: all, and those that the catalogue alone names
 }
+
+// spread is policy.Snapshot.Spread in a large pool: few enough that hosts behind the first can sleep.
+const spread = 16
 
 // HostCache keeps what Pool has made of hosts' records. Records are replaced, not changed, so it holds for as long as a
 // record is in the snapshot. The zero value is ready; it is safe for concurrent use.
@@ -65,9 +70,12 @@ func (c *HostCache) host(v View, s *state.Snapshot, rec *state.HostRecord, known
 // that nobody knows how to wake are left out. What a host's runner said goes before what the catalogue says. The hosts are in no order.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS), Hosts: make([]policy.Host, 0, len(s.Hosts))}
+	if s.Large() {
+		out.Spread = spread
+	}
 	cache := v.Hosts.begin(v, s)
 	defer cache.end()
-	for name, rec := range s.Hosts {
+	for name, rec := range v.records(s) {
 		known, inCatalog := v.Catalog.Host(name)
 		if rec.State == policy.Asleep && rec.Driver == "" && !inCatalog {
 			continue
@@ -75,13 +83,27 @@ func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 		out.Hosts = append(out.Hosts, cache.host(v, s, rec, known))
 	}
 	for _, h := range v.Catalog.Hosts {
-		if _, there := s.Hosts[h.Name]; !there {
+		if _, there := s.Hosts[h.Name]; !there && v.Only == nil {
 			out.Hosts = append(out.Hosts, policy.Host{
 				Name: h.Name, Labels: h.Labels, State: policy.Asleep, Devices: h.Devices, Limits: policy.Uniform(1), NPUSeats: h.NPUSeats, Budget: memoryOf(h),
 			})
 		}
 	}
 	return out
+}
+
+// records are the hosts to look at.
+func (v View) records(s *state.Snapshot) iter.Seq2[string, *state.HostRecord] {
+	if v.Only == nil {
+		return maps.All(s.Hosts)
+	}
+	return func(yield func(string, *state.HostRecord) bool) {
+		for _, name := range v.Only {
+			if rec := s.Hosts[name]; rec != nil && !yield(name, rec) {
+				return
+			}
+		}
+	}
 }
 
 // memoryOf is the memory that a host's entry gives to models.
@@ -183,7 +205,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, l)
 	}
 	ways := map[string]*way{} // by the options of a host's runner, which many share
-	for name, rec := range s.Hosts {
+	for name, rec := range v.records(s) {
 		flags := rec.Options
 		w := ways[flags]
 		if w == nil {

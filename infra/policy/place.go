@@ -2,8 +2,11 @@ package policy
 
 import (
 	"cmp"
+	"hash/fnv"
+	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -43,7 +46,8 @@ type candidate struct {
 // Place chooses the host for a new copy of want, in the order of the ranks above. Among hosts on which it must wait, the one
 // with the fewest queued loads goes first, then the one whose victims serve the fewest requests. Ties are broken by the
 // model's own list of hosts (its entries are names or labels), then by the value of what has to go (Eviction.Value; all the
-// same under LRU), then by how long the victims have been unused, then a waking host goes before one asleep, then by name.
+// same under LRU), then by how long the victims have been unused, then a waking host goes before one asleep, then by name; or, with
+// Snapshot.Spread, the one of the first hosts by name that a hash of both names prefers, always the same one for a model.
 //
 // Only hosts whose devices and memory can hold the model count: on each host it is judged by what it takes there
 // (Model.On), and a host whose runner has refused it (Model.Refused) is out.
@@ -55,7 +59,7 @@ type candidate struct {
 // Cost: on each host a pass over its residents, a sort of them if something must go, and the same for each queued ticket.
 func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	var (
-		best    candidate
+		best    []candidate // equally good ones, the first by name
 		refused []answer
 	)
 	for i := range s.Hosts {
@@ -70,15 +74,46 @@ func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 			refused = append(refused, v)
 			continue
 		}
-		if best.host == nil || c.compare(&best) < 0 {
-			best = c
+		d := -1
+		if len(best) > 0 {
+			d = c.compare(&best[0])
+		}
+		if d < 0 {
+			best = best[:0]
+		}
+		if d <= 0 {
+			best = insertByName(best, c, max(1, s.Spread))
 		}
 	}
-	if best.host == nil {
+	if len(best) == 0 {
 		r := refuse(&want, refused)
 		return Placement{Reason: r.Reason(), Refusal: r}
 	}
-	return Placement{Host: best.host.Name, Wake: best.host.State != Ready, Reason: best.reason()}
+	c := preferred(best, want.ID)
+	return Placement{Host: c.host.Name, Wake: c.host.State != Ready, Reason: c.reason()}
+}
+
+// insertByName puts c in its place, and keeps the first candidates by name, most at a time.
+func insertByName(all []candidate, c candidate, most int) []candidate {
+	i, _ := slices.BinarySearchFunc(all, c, func(a, b candidate) int { return strings.Compare(a.host.Name, b.host.Name) })
+	if i == most {
+		return all
+	}
+	return slices.Insert(all[:min(len(all), most-1)], i, c)
+}
+
+// preferred is the candidate that the hash of its host's name and the model's prefers: other models prefer others, and the
+// choice stays when other hosts come or go (rendezvous hashing).
+func preferred(all []candidate, model string) candidate {
+	if len(all) == 1 {
+		return all[0]
+	}
+	hash := func(c candidate) uint64 {
+		f := fnv.New64a()
+		_, _ = io.WriteString(f, model+"\x00"+c.host.Name) // never fails
+		return f.Sum64()
+	}
+	return slices.MinFunc(all, func(a, b candidate) int { return cmp.Compare(hash(a), hash(b)) })
 }
 
 // listed is the position of h in a model's list of hosts, 0 for every host when the list is empty, -1 for not in it.
@@ -177,7 +212,7 @@ func copyOn(h *Host, id string) string {
 	return ""
 }
 
-// compare orders candidates, the better one first.
+// compare orders candidates, the better one first; 0 for equally good ones.
 func (c *candidate) compare(o *candidate) int {
 	if d := cmp.Compare(c.rank, o.rank); d != 0 {
 		return d
@@ -192,7 +227,6 @@ func (c *candidate) compare(o *candidate) int {
 		cmp.Compare(c.value, o.value),
 		c.used.Compare(o.used),
 		cmp.Compare(c.asleep(), o.asleep()),
-		cmp.Compare(c.host.Name, o.host.Name),
 	)
 }
 

@@ -108,4 +108,8 @@ type Host struct {
 type Snapshot struct {
 	Now   time.Time // the state store's clock when the snapshot was taken
 	Hosts []Host
+
+	// Spread has models choose among so many equally good hosts, those that are first by name: gateways that decide at once would
+	// all choose the first. 0 and 1: the first.
+	Spread int
 }

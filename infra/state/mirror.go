@@ -126,10 +126,18 @@ func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...str
 	s.Saved, s.Runtime = old.Saved, old.Runtime
 	s.Hosts, s.revisions = maps.Clone(old.Hosts), maps.Clone(old.revisions)
 	maps.Copy(s.revisions, part.revisions)
-	maps.Copy(s.Hosts, part.Hosts)
+	s.names = old.names
+	for name, h := range part.Hosts {
+		if s.Hosts[name] == nil {
+			s.names = nil
+		}
+		s.Hosts[name] = h
+	}
 	for _, host := range part.gone {
 		delete(s.Hosts, host)
+		s.names = nil
 	}
+	s.names = s.Names()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.host == "" && s.count-len(s.Hosts) != m.unnamed {
@@ -311,7 +319,7 @@ func (m *Mirror) takeOver(ctx context.Context, arrived map[string]arrival) bool 
 		if err != nil || part.Epoch != old.Epoch || old.Taken.IsZero() {
 			return false
 		}
-		if h := part.Hosts[name]; h != nil && h.newer(old.Hosts[name]) {
+		if h, was := part.Hosts[name], old.Hosts[name]; h != nil && was != nil && h.newer(was) {
 			s.Hosts[name] = h
 			s.Revision = max(s.Revision, a.event.Rev)
 			if part.NowMS > s.NowMS {

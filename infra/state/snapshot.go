@@ -33,6 +33,7 @@ type Snapshot struct {
 
 	count     int      // hosts of the pool, those that are not in Hosts included
 	gone      []string // hosts that were asked for and are not in the pool
+	names     []string // of Hosts, in order; nil: not known
 	misnamed  bool     // a name was left out
 	revisions map[string]uint64
 }
@@ -81,9 +82,9 @@ type HostRecord struct {
 	readMS   int64 // Redis' clock when it was read
 }
 
-// newer reports whether h is as the host was later than other, nil if that is not known, or at the same time.
+// newer reports whether h is as the host was later than other, or at the same time.
 func (h *HostRecord) newer(other *HostRecord) bool {
-	return other == nil || h.revision > other.revision || h.revision == other.revision && h.readMS >= other.readMS
+	return h.revision > other.revision || h.revision == other.revision && h.readMS >= other.readMS
 }
 
 // Stopping identifies the stop that is under way on a sleeping host's machine, "" for none. A stop whose sweep died is
@@ -129,6 +130,14 @@ const pageHosts = 200
 // Large reports whether the pool has so many hosts that a decision reads only those that it is about.
 func (s *Snapshot) Large() bool { return len(s.Hosts) > 32 }
 
+// Names are the names of the hosts in order. Do not change them.
+func (s *Snapshot) Names() []string {
+	if s.names != nil {
+		return s.names
+	}
+	return slices.Sorted(maps.Keys(s.Hosts))
+}
+
 // Snapshot reads the pool.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	out, top, err := s.readSnapshot(ctx, pageHosts, "")
@@ -145,6 +154,7 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 		maps.Copy(out.revisions, page.revisions)
 		out.misnamed = out.misnamed || page.misnamed
 	}
+	out.names = out.Names()
 	s.signer.judgeNames(!out.misnamed)
 	s.signer.forgetHosts(out.Hosts)
 	return out, nil
