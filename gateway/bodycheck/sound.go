@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"math"
 
@@ -110,10 +111,9 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 
 // wavData checks the samples of a WAV file, and how long they last: as many bytes as their chunk announces, or as there are.
 func (m *media) wavData(param string, b *bufio.Reader, f wavFormat, length int64, most int) *api.Error {
-	samples := floats{bytes: f.floatBytes}
-	n, err := io.CopyN(&samples, b, length)
+	n, err := io.CopyN(&floats{bytes: f.floatBytes}, b, length)
 	switch {
-	case samples.loud:
+	case errors.Is(err, errLoud):
 		return api.Newf(api.InvalidType, "The samples of a WAV file of floats must be between -%d and %d.", maxSample, maxSample).With(param)
 	case ignoreEnd(err) != nil:
 		return damagedSound(param, "WAV")
@@ -125,11 +125,13 @@ func (m *media) wavData(param string, b *bufio.Reader, f wavFormat, length int64
 // engine's encoder write NaN into the cache that all requests share, where it spoils the answers to later ones.
 const maxSample = 16
 
+// errLoud is the error of writing a sample beyond maxSample.
+var errLoud = errors.New("a sample is too loud, or no number")
+
 // floats is a writer that looks for samples beyond maxSample.
 type floats struct {
-	bytes   int // of a sample, 0 for samples that are no floats
-	loud    bool
-	partial []byte
+	bytes   int    // of a sample, 0 for samples that are no floats
+	partial []byte // the beginning of a sample
 }
 
 func (s *floats) Write(p []byte) (int, error) {
@@ -140,32 +142,29 @@ func (s *floats) Write(p []byte) (int, error) {
 	if have := len(s.partial); have > 0 {
 		take := min(s.bytes-have, len(p))
 		s.partial, p = append(s.partial, p[:take]...), p[take:]
-		if len(s.partial) == s.bytes {
-			s.check(s.partial)
-			s.partial = s.partial[:0]
+		if len(s.partial) < s.bytes {
+			return n, nil
+		}
+		if s.loud(s.partial) {
+			return 0, errLoud
+		}
+		s.partial = s.partial[:0]
+	}
+	for ; len(p) >= s.bytes; p = p[s.bytes:] {
+		if s.loud(p) {
+			return 0, errLoud
 		}
 	}
-	whole := len(p) - len(p)%s.bytes
-	s.check(p[:whole])
-	s.partial = append(s.partial, p[whole:]...)
-	if s.loud {
-		return n, io.ErrShortWrite
-	}
+	s.partial = append(s.partial, p...)
 	return n, nil
 }
 
-// check looks at whole samples.
-func (s *floats) check(p []byte) {
-	for ; len(p) > 0; p = p[s.bytes:] {
-		v := float64(math.Float32frombits(binary.LittleEndian.Uint32(p)))
-		if s.bytes == 8 {
-			v = math.Float64frombits(binary.LittleEndian.Uint64(p))
-		}
-		if !(math.Abs(v) <= maxSample) { // NaN is no number's match
-			s.loud = true
-			return
-		}
+// loud reports whether the sample that p begins with is beyond maxSample, or no number.
+func (s *floats) loud(p []byte) bool {
+	if s.bytes == 8 {
+		return !(math.Abs(math.Float64frombits(binary.LittleEndian.Uint64(p))) <= maxSample)
 	}
+	return !(math.Abs(float64(math.Float32frombits(binary.LittleEndian.Uint32(p)))) <= maxSample)
 }
 
 // wavFormat is the format of a WAV file's samples.

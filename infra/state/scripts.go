@@ -85,6 +85,6 @@ func newScripts() scripts {
 		commitSleep: newScript("sleep_commit", "sleeping"), confirmSleep: newScript("sleep_confirm", slices.Concat(hosts, []string{"sleeping"})...),
 		cancelSleep: newScript("sleep_cancel", slices.Concat(hosts, []string{"sleeping"})...),
 		stop:        newScript("sleep_stop", "sleeping"), endStop: newScript("sleep_end", "sleeping"),
-		snapshot: newScript("snapshot", "catalog"), record: newScript("record", "catalog"), catalogPut: newScript("catalog_put"),
+		snapshot: newScript("snapshot", "signed"), record: newScript("record", "signed"), catalogPut: newScript("catalog_put"),
 	}
 }
