@@ -1,5 +1,5 @@
-// Package launch turns catalogue entries into running engines: it finds the program, checks the files, spawns and waits
-// until the engine serves. It implements host.Engines.
+// Package launch turns catalogue entries into running engines: it finds the program, checks the files, starts the
+// process and waits until the engine serves. It implements host.Engines.
 package launch
 
 import (
@@ -31,12 +31,12 @@ type Launcher struct {
 	Finder      engine.Finder
 	SocketDir   string
 	Log         *slog.Logger
-	Media       *mmcache.Server // caches the output of media encoders; nil: engines run uncached
+	Media       *mmcache.Server // caches the output of media encoders; nil means no cache
 	Meters      *batch.Meters   // of embedding queues; nil: none
-	CallTimeout time.Duration   // longest an engine may take for a call of such a queue; default 10 min
-	Weights     *weights.Cache  // fetches missing weights; nil: nothing is fetched
-	Options     recipe.Options  // load options of the runner's flags
-	// FixedMemory leaves engines' memory to the sandbox's limit, whatever their plans say.
+	CallTimeout time.Duration   // longest that a call from such a queue may take; default 10 min
+	Weights     *weights.Cache  // fetches missing weights; nil disables fetching
+	Options     recipe.Options  // load options from the runner's flags
+	// FixedMemory keeps the sandbox's memory limit for every engine, whatever its plan says.
 	FixedMemory bool
 
 	plans plan.Reader
@@ -46,9 +46,9 @@ type Launcher struct {
 var _ host.Engines = (*Launcher)(nil)
 var _ fairqueue.Limited = (*running)(nil)
 
-// Start spawns the engine of a model and waits until it serves. If ctx ends first, the engine is killed. On error nothing of it
-// is left, except a process that even SIGKILL could not end, which is logged. Errors are those of package engine, or
-// *host.Error.
+// Start starts the engine of a model and waits until it serves. If ctx ends first, the engine is killed. A failed start
+// leaves nothing behind, except a process that even SIGKILL could not end, which is logged. Errors come from package
+// engine or are *host.Error.
 func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan) (host.Engine, error) {
 	f, err := l.hold(ctx, m)
 	if err != nil {
@@ -62,7 +62,7 @@ func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	return e, nil
 }
 
-// start is Start with the model's files on this host. The engine releases them when it ends.
+// start is Start for a model whose files are on this host. The engine releases the files when it ends.
 func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, f *files) (host.Engine, error) {
 	var err error
 	spec := engine.Spec{
@@ -91,7 +91,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		if stuck := p.Kill(stop); stuck != nil {
-			l.Log.Error("engine of a failed load does not end", "model", m.ID, "pid", p.PID(), "error", stuck)
+			l.Log.Error("engine still runs after its load failed", "model", m.ID, "pid", p.PID(), "error", stuck)
 		}
 		media.Detach()
 		return nil, err
@@ -108,7 +108,8 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	return run, nil
 }
 
-// queue makes the queue of an embedding model. It is nil for an engine that cannot count tokens: requests are then relayed.
+// queue creates the queue of an embedding model. It returns nil for an engine that cannot count tokens, whose requests
+// are then relayed.
 func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) *batch.Batcher {
 	dialect, ok := batch.DialectOf(r.Family())
 	if !ok {
@@ -135,7 +136,7 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 	return q
 }
 
-// attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without.
+// attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without it.
 func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachment {
 	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderInterpose || m.MMProj == "" {
 		return nil
@@ -146,7 +147,7 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 	}
 	argv, err := engine.Argv(*spec)
 	if err != nil {
-		return nil // logged at the start
+		return nil // the start logged it
 	}
 	env, err := engine.Environ(*spec, os.Environ())
 	if err != nil {
@@ -161,7 +162,7 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 	return a
 }
 
-// Plan computes a model's plan from its files, the projector's weights included.
+// Plan computes a model's plan from its files, including the projector's weights.
 func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error) {
 	o := plan.OptionsOf(r, m.Type, m.Devices, m.Memory, opts)
 	if m.MMProj != "" {
@@ -176,29 +177,29 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 	return l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s), nil
 }
 
-// running is an engine that serves.
+// running is an engine in service.
 type running struct {
 	*engine.Process
 	client  *relay.Client
-	calls   *relay.Client       // the queue's: few calls at a time and no streams, so every engine keeps its connections
+	calls   *relay.Client       // the queue's own: few calls at a time and no streams, so connections to every engine are kept
 	media   *mmcache.Attachment // nil: uncached
 	queue   *batch.Batcher      // nil for models without one
 	permits *fairqueue.Queue    // bounds its concurrent requests
-	files   *files              // held for it
+	files   *files              // held while the engine runs
 }
 
-// Embeddings is the queue of the model's embedding requests, nil for none.
+// Embeddings returns the queue of the model's embedding requests, or nil if it has none.
 func (r *running) Embeddings() *batch.Batcher { return r.queue }
 
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second
 
-// Permits bounds the engine's concurrent requests.
+// Permits returns the queue that bounds the engine's concurrent requests.
 func (r *running) Permits() *fairqueue.Queue { return r.permits }
 
-// maxConcurrent is how many requests an engine gets at a time. The others wait in the runner, where they cost less than in the
-// engine and take turns by tenant. llama-server gets as many as it computes at once and one more, ready to start; its few other
-// threads stay free for reads of its state. For other engines it only bounds their open files.
+// maxConcurrent returns how many requests an engine gets at a time. The others wait in the runner, where they cost less
+// and take turns by tenant. llama-server gets as many as it computes at once, plus one that is ready to start; its few
+// other threads stay free for reads of its state. For other engines the limit only bounds their open files.
 func maxConcurrent(family string, p plan.Plan) int {
 	const usual, files = 4, 512
 	if family == recipe.LlamaCpp {
@@ -207,8 +208,8 @@ func maxConcurrent(family string, p plan.Plan) int {
 	return max(files, p.Parallel)
 }
 
-// LoopPath is the path (GET) that the engine's loop answers itself, between the iterations in which it computes for all
-// requests; "" if no such path is known.
+// LoopPath returns the path (GET) that the engine answers from its main loop, between the iterations that compute all
+// requests, or "" if no such path is known.
 func (r *running) LoopPath() string {
 	rc := r.Spec().Recipe
 	switch rc.Family() {
@@ -222,7 +223,7 @@ func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 	s := p.Spec()
 	cfg := relay.Config{
 		Addr:           strings.TrimPrefix(p.BaseURL(), "http://"),
-		ConnectTimeout: 5 * time.Second, // the kernel retries after a second if the backlog was full
+		ConnectTimeout: 5 * time.Second, // if the backlog is full, the kernel retries after a second
 		IdleTimeout:    idleConn,
 	}
 	if s.Recipe.Listen == recipe.ListenSocket {
@@ -233,7 +234,7 @@ func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 	return &running{Process: p, client: relay.New(cfg), calls: kept, media: media}
 }
 
-// closeAtEnd closes what belongs to the engine when it has ended.
+// closeAtEnd waits until the engine has ended, then closes its resources.
 func (r *running) closeAtEnd() {
 	<-r.Done()
 	if r.queue != nil {
@@ -245,7 +246,7 @@ func (r *running) closeAtEnd() {
 	r.files.release()
 }
 
-// Command is the engine's command line for display, without its key.
+// Command returns the engine's command line for display, without its key.
 func (r *running) Command() string {
 	args := make([]string, 0, len(r.Argv()))
 	for _, a := range r.Argv() {
@@ -257,8 +258,8 @@ func (r *running) Command() string {
 	return strings.Join(args, " ")
 }
 
-// Media is the engine's attachment to the encoder cache, nil if it has none.
+// Media returns the engine's attachment to the encoder cache, or nil if it has none.
 func (r *running) Media() *mmcache.Attachment { return r.media }
 
-// Client reaches the engine. It is closed when the engine has ended.
+// Client returns the client for the engine. It is closed once the engine has ended.
 func (r *running) Client() *relay.Client { return r.client }

@@ -40,7 +40,7 @@ func newLauncher(t *testing.T) *Launcher {
 	}
 }
 
-// start starts the stand-in with arguments of its own.
+// start starts the stand-in with extra arguments.
 func start(ctx context.Context, l *Launcher, m catalog.Model, args string) (host.Engine, error) {
 	r := recipe.Shipped()["standin"]
 	m.ID, m.Type, m.Devices = "m", policy.LLM, policy.CPU
@@ -84,7 +84,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// An engine may use what its plan says, unless the limit is the owner's.
+// An engine may use the memory of its plan, unless the owner set the limit.
 func TestMemoryLimit(t *testing.T) {
 	box, err := sandbox.New(sandbox.Config{Mode: sandbox.Auto, Memory: 8 << 30, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -113,7 +113,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// Only an engine that is known to be good at it gets several requests on one connection.
+// Only engines known to handle it well get several requests on one connection.
 func TestConnections(t *testing.T) {
 	l := newLauncher(t)
 	for connections, idle := range map[string]int{"": 0, recipe.ConnectionsSingle: 0, recipe.ConnectionsKept: 1} {
@@ -197,7 +197,7 @@ func TestFailedStarts(t *testing.T) {
 	}
 }
 
-// The end of ctx ends a load, and the engine with it.
+// When ctx ends, the load stops and the engine is killed.
 func TestCancelledStart(t *testing.T) {
 	l := newLauncher(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -210,7 +210,7 @@ func TestCancelledStart(t *testing.T) {
 	}
 }
 
-// An embedding model has a queue where its recipe's family says how to count tokens; where not, the log says so.
+// An embedding model gets a queue if its recipe's family can count tokens; otherwise the log says that it cannot.
 func TestQueueByFamily(t *testing.T) {
 	l := newLauncher(t)
 	var log bytes.Buffer
@@ -239,7 +239,7 @@ func TestQueueByFamily(t *testing.T) {
 	}
 }
 
-// What batch_delay says is the delay of the queue, as the log shows.
+// batch_delay sets the delay of the queue, as logged.
 func TestBatchDelay(t *testing.T) {
 	l := newLauncher(t)
 	var log bytes.Buffer

@@ -11,7 +11,7 @@ import (
 
 var _ host.Weights = (*Launcher)(nil)
 
-// locationsOf are where a model's weights have to be fetched from; none when all are on this host.
+// locationsOf returns the locations of a model's weights that have to be fetched; files named by a host path do not.
 func locationsOf(m *catalog.Model) []weights.Location {
 	var out []weights.Location
 	for _, at := range []weights.Location{{Checkpoint: catalog.ParseCheckpoint(m.Checkpoint), SHA256: m.SHA256}, {Checkpoint: catalog.ParseCheckpoint(m.MMProj)}} {
@@ -22,11 +22,11 @@ func locationsOf(m *catalog.Model) []weights.Location {
 	return out
 }
 
-// There reports whether all files of a model are on this host, or could not be fetched anyway.
+// There reports whether all files of a model are on this host, or cannot be fetched anyway.
 func (l *Launcher) There(m *catalog.Model) bool {
 	for _, at := range locationsOf(m) {
 		if l.Weights == nil {
-			return true // the start says what is wrong
+			return true // Start reports the error
 		}
 		if !l.Weights.Has(at) {
 			return false
@@ -35,17 +35,17 @@ func (l *Launcher) There(m *catalog.Model) bool {
 	return true
 }
 
-// Pull fetches the files of a model. Errors are [*host.Error], or the end of ctx.
+// Pull fetches the files of a model. Errors are [*host.Error], or the error of ctx.
 func (l *Launcher) Pull(ctx context.Context, m *catalog.Model) error {
 	return pullError(l.Weights.Pull(ctx, locationsOf(m)...))
 }
 
-// Progress is how many bytes of a model's fetched files are there, of how many.
+// Progress returns how many bytes of a model's files have been fetched, and how many there are in total.
 func (l *Launcher) Progress(m *catalog.Model) (done, total int64) {
 	return l.Weights.Progress(locationsOf(m)...)
 }
 
-// pullError is an error of the weights in words for clients. Clearing the host would not help any of them.
+// pullError turns a weights error into one for clients. It is final, as evicting other models would not help.
 func pullError(err error) error {
 	var e *weights.Error
 	if !errors.As(err, &e) {
@@ -61,13 +61,13 @@ func pullError(err error) error {
 	return out
 }
 
-// files are a model's files on this host, kept there until release.
+// files are a model's files on this host, protected from removal until release.
 type files struct {
 	checkpoint, mmproj string
 	holds              []*weights.Hold
 }
 
-// hold finds a model's files, and fetches those removed since their pull.
+// hold finds a model's files and fetches those removed since they were pulled.
 func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 	f := &files{}
 	for _, one := range []struct {
@@ -107,7 +107,7 @@ func (f *files) release() {
 	}
 }
 
-// path is where a file lies on this host, "" for one that does not.
+// path returns the path of a file on this host, or "" if it is not there.
 func (l *Launcher) path(checkpoint, sha256 string) string {
 	at := weights.Location{Checkpoint: catalog.ParseCheckpoint(checkpoint), SHA256: sha256}
 	if at.Scheme == catalog.SchemePath {

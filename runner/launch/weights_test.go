@@ -19,7 +19,7 @@ import (
 	"reveille/testenv/hub"
 )
 
-// reading is a recipe of the stand-in that needs its model's files.
+// reading returns a recipe of the stand-in that needs its model's files.
 func reading() recipe.Recipe {
 	r := recipe.Shipped()["standin"]
 	r.Checkpoint = recipe.CheckpointPath
@@ -47,7 +47,7 @@ func fetching(t *testing.T, most int64) (*Launcher, *hub.Hub) {
 	return l, h
 }
 
-// A model's files and its projector's are fetched, given to the engine, and kept for as long as it runs.
+// A model's files, including its projector's, are fetched, passed to the engine and kept while it runs.
 func TestFetchedWeights(t *testing.T) {
 	l, h := fetching(t, 2500)
 	for _, name := range []string{"a.bin", "mmproj-a.bin", "b.bin"} {
@@ -81,7 +81,7 @@ func TestFetchedWeights(t *testing.T) {
 	if err := e.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Millisecond) { // its end lets them go
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Millisecond) { // its end releases the files
 		if err := l.Pull(t.Context(), &b); err == nil {
 			break
 		} else if time.Now().After(end) {
@@ -92,7 +92,7 @@ func TestFetchedWeights(t *testing.T) {
 		t.Error("both fit where one does")
 	}
 
-	// A start fetches what was removed since, and lets go what a failed start held.
+	// A start fetches files removed since the pull, and a failed start releases what it held.
 	broken := r
 	broken.Command = append(r.Command, recipe.Group{"--fail-load", "-1"})
 	for range 2 {
@@ -124,7 +124,7 @@ func TestWeightsThatCannotBeFetched(t *testing.T) {
 	}
 }
 
-// The plan of a model whose weights were fetched is that of its file.
+// The plan of a model with fetched weights is the plan of its file.
 func TestPlanOfFetchedWeights(t *testing.T) {
 	l, h := fetching(t, 0)
 	raw, err := os.ReadFile(testenv.Models(t).MiniLM)

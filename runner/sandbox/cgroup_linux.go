@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// cgroupPrefix begins the names of engines' control groups.
+// cgroupPrefix starts the name of every engine's control group.
 const cgroupPrefix = "reveille-engine-"
 
-// cgroups are the folders in which this runner makes control groups for its engines; "" for none. In the unified
-// hierarchy (version 2) both are the same.
+// cgroups holds the folders in which this runner creates control groups for its engines, or "" where it cannot. In the
+// unified hierarchy (version 2) both folders are the same.
 type cgroups struct {
 	memory, pids string
 	unified      bool
 }
 
-// findCgroups looks for a place where this process may make groups. reason says why there is none.
+// findCgroups looks for folders in which this process may create control groups. reason explains any that are missing.
 func findCgroups() (c cgroups, reason string) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
@@ -40,7 +40,7 @@ func findCgroups() (c cgroups, reason string) {
 		c.memory = writable(cgroupDir(string(own), string(mounts), "memory"))
 		c.pids = writable(cgroupDir(string(own), string(mounts), "pids"))
 	}
-	for _, base := range []string{c.memory, c.pids} { // of runners that were killed; a group in use stays
+	for _, base := range []string{c.memory, c.pids} { // remove groups left by killed runners; those in use stay
 		if base == "" {
 			continue
 		}
@@ -49,10 +49,11 @@ func findCgroups() (c cgroups, reason string) {
 			_ = os.Remove(dir)
 		}
 	}
-	return c, "the runner may make no control groups"
+	return c, "the runner may not create control groups"
 }
 
-// cgroupDir is the folder of the process's own group: of a controller of version 1, or of version 2 for "".
+// cgroupDir returns the folder of this process's own group: for a version 1 controller, or for version 2 if controller
+// is "".
 func cgroupDir(own, mounts, controller string) string {
 	var group string
 	for line := range strings.Lines(own) {
@@ -73,7 +74,7 @@ func cgroupDir(own, mounts, controller string) string {
 			continue
 		}
 		if controller == "" && f[sep+1] == "cgroup2" || controller != "" && f[sep+1] == "cgroup" && listed(f[sep+3], ",", controller) {
-			rel, err := filepath.Rel(f[3], group) // the mount may show a part of the hierarchy
+			rel, err := filepath.Rel(f[3], group) // the mount may show only part of the hierarchy
 			if err != nil || strings.HasPrefix(rel, "..") {
 				rel = "."
 			}
@@ -97,8 +98,8 @@ func has(dir, file, controller string) bool {
 	return listed(string(b), " ", controller)
 }
 
-// delegate lets groups below dir have limits. A group with processes of its own cannot: the runner moves to one below,
-// if it is alone there.
+// delegate enables limits for groups below dir. A group that contains processes cannot do that, so the runner moves
+// itself into a child group if it is the only process there.
 func delegate(dir string) (reason string) {
 	if has(dir, "cgroup.subtree_control", "memory") && writable(dir) != "" {
 		return ""
@@ -107,12 +108,12 @@ func delegate(dir string) (reason string) {
 	if err := enable(); err == nil {
 		return ""
 	} else if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
-		return "the runner's control group is not its own (systemd: Delegate=yes)"
+		return "the runner's control group is not delegated to it (systemd: Delegate=yes)"
 	}
 	members, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	self := strconv.Itoa(os.Getpid())
 	if strings.TrimSpace(string(members)) != self {
-		return "other processes share the runner's control group (systemd: a service of its own with Delegate=yes)"
+		return "other processes share the runner's control group (systemd: use a separate service with Delegate=yes)"
 	}
 	leaf := filepath.Join(dir, "reveille-runner")
 	err := os.Mkdir(leaf, 0o755)
@@ -128,7 +129,7 @@ func delegate(dir string) (reason string) {
 	return ""
 }
 
-// writable is dir if groups can be made there, else "".
+// writable returns dir if groups can be created in it, otherwise "".
 func writable(dir string) string {
 	if dir == "" {
 		return ""
@@ -145,7 +146,7 @@ func write(dir, file, text string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)
 }
 
-// cause is an error without the path in it.
+// cause returns the text of an error without its path.
 func cause(err error) string {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -154,13 +155,13 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// A group holds one engine.
+// A group is the control group of one engine.
 type group struct {
 	dirs   []string
-	thread bool // version 1: a thread can enter by itself, and what it forks is born inside
+	thread bool // version 1: a single thread can join, and its children start inside the group
 }
 
-// newGroup makes the control group of one engine. On error the group has what could be made.
+// newGroup creates the control group of one engine. On error it also returns what it could create.
 func (c cgroups) newGroup(memory int64, pids int) (*group, error) {
 	g := &group{thread: !c.unified}
 	name := cgroupPrefix + strconv.Itoa(os.Getpid()) + "-" + rand.Text()[:8]
@@ -189,10 +190,10 @@ func (c cgroups) newGroup(memory int64, pids int) (*group, error) {
 	return g, errors.Join(errs...)
 }
 
-// enterThread puts the calling thread into the group, where the kernel lets threads enter alone.
+// enterThread moves the calling thread into the group, if the kernel lets single threads join.
 func (g *group) enterThread() error { return g.put(g.thread, "tasks", "0") }
 
-// enter puts a process into the group that its thread could not enter before.
+// enter moves a process into the group, if enterThread could not.
 func (g *group) enter(pid int) error { return g.put(!g.thread, "cgroup.procs", strconv.Itoa(pid)) }
 
 func (g *group) put(can bool, file, who string) error {
@@ -205,7 +206,7 @@ func (g *group) put(can bool, file, who string) error {
 	return errors.Join(errs...)
 }
 
-// remove removes the group of an engine that is gone. The kernel may hold it for a moment.
+// remove deletes the group of an engine that has ended. The kernel may keep the group busy for a moment.
 func (g *group) remove() {
 	for _, dir := range g.dirs {
 		for range 50 {

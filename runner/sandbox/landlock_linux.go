@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files that libraries and drivers read. What a machine lacks is left out. Of /etc it is what holds no secret.
+// Files that libraries and drivers read. Paths missing on a machine are skipped. From /etc only files without secrets
+// are listed.
 var system = []string{
 	"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/proc", "/sys",
 	"/nix/store", "/gnu/store", "/run/opengl-driver", "/opt/rocm*", "/opt/amdgpu*", "/opt/nvidia", "/opt/intel", "/opt/xilinx",
@@ -27,7 +28,7 @@ var devices = []string{
 	"/dev/dri", "/dev/nvidia*", "/dev/kfd", "/dev/accel", "/dev/dxg",
 }
 
-// Rights, as far as the kernel knows them.
+// Access rights; those that the kernel does not know are dropped.
 const (
 	rightsFile  = unix.LANDLOCK_ACCESS_FS_READ_FILE
 	rightsRead  = rightsFile | unix.LANDLOCK_ACCESS_FS_READ_DIR | unix.LANDLOCK_ACCESS_FS_EXECUTE
@@ -37,18 +38,18 @@ const (
 		unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
 		unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
-	// Of a rule for something that is no folder the kernel takes these alone.
+	// The kernel accepts only these rights in a rule for anything other than a folder.
 	rightsOfFiles = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | rightsFile | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
 		unix.LANDLOCK_ACCESS_FS_IOCTL_DEV | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
 )
 
-// Interface versions from which on the kernel restricts more than files.
+// Versions of the interface that first restrict more than files.
 const (
 	abiNet     = 4 // Linux 6.7
 	abiSignals = 6 // Linux 6.12
 )
 
-// landlockABI is the kernel's version of the interface, 0 without one.
+// landlockABI returns the kernel's version of the interface, or 0 if it has none.
 func landlockABI() int {
 	v, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if e != 0 {
@@ -57,7 +58,7 @@ func landlockABI() int {
 	return int(v)
 }
 
-// fileRights are the rights on files that a version restricts.
+// fileRights returns the file rights that a version of the interface can restrict.
 func fileRights(abi int) uint64 {
 	switch {
 	case abi >= 9:
@@ -72,13 +73,13 @@ func fileRights(abi int) uint64 {
 	return 1<<13 - 1
 }
 
-// ruleset is a Landlock ruleset that is being made.
+// ruleset is a Landlock ruleset under construction.
 type ruleset struct {
 	fd   int
 	attr unix.LandlockRulesetAttr
 }
 
-// newRuleset makes the ruleset of a jail with all its rules.
+// newRuleset builds the complete ruleset of a jail.
 func (s *Sandbox) newRuleset(j Jail) (*ruleset, error) {
 	var r ruleset
 	if !j.OpenFiles {
@@ -124,7 +125,7 @@ func (r *ruleset) port(port int) error {
 	return nil
 }
 
-// path allows access to a file or to all beneath a folder. A missing one is left out.
+// path allows access to a file, or to everything below a folder. A missing path is skipped.
 func (r *ruleset) path(path string, access uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -151,7 +152,7 @@ func (r *ruleset) path(path string, access uint64) error {
 	return nil
 }
 
-// fileRules adds what a jail may reach.
+// fileRules adds the files that a jail may access.
 func (s *Sandbox) fileRules(r *ruleset, j Jail) error {
 	var errs []error
 	add := func(access uint64, patterns ...string) {
@@ -196,7 +197,7 @@ func (s *Sandbox) fileRules(r *ruleset, j Jail) error {
 
 var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace
 
-// programFolders are where the program and its libraries lie, through links as well.
+// programFolders returns the folders of the program and its libraries, including those that links point to.
 func (j Jail) programFolders() []string {
 	dirs := append([]string(nil), j.Libraries...)
 	if j.Program != "" {
@@ -208,7 +209,7 @@ func (j Jail) programFolders() []string {
 	return dirs
 }
 
-// exposes reports whether a folder is, or holds, one whose content engines must not see.
+// exposes reports whether a folder is, or contains, one that engines must not see.
 func (s *Sandbox) exposes(dir string) bool {
 	dir = realPath(dir)
 	for _, private := range s.private {
@@ -220,7 +221,7 @@ func (s *Sandbox) exposes(dir string) bool {
 	return dir == "/"
 }
 
-// realPath is path absolute and without links, as far as it exists.
+// realPath makes path absolute and resolves its links, as far as the path exists.
 func realPath(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
@@ -231,7 +232,7 @@ func realPath(path string) string {
 	return path
 }
 
-// enforce restricts this thread and all that it will start. no_new_privs must be set.
+// enforce restricts this thread and everything it starts. It requires no_new_privs.
 func (r *ruleset) enforce() error {
 	if r == nil {
 		return nil

@@ -1,8 +1,8 @@
-// Package sandbox confines engine processes. On Linux each engine is forked by a thread of its own that has given up,
-// for itself and all that it forks, what engines do not need: new privileges, capabilities, files other than the
-// model's, the network, system calls that only attacks use. There is no launcher program, so the engine's process is the
-// runner's own child from the start. Limits of memory and processes are set by control groups where the runner may make
-// some. Elsewhere [New] reports every measure as missing.
+// Package sandbox confines engine processes. On Linux each engine is forked by a dedicated thread. Before the fork that
+// thread gives up, for itself and its children, everything that engines do not need: new privileges, capabilities,
+// files other than the model's, the network, and system calls that only attacks use. There is no launcher program, so
+// the engine is the runner's own child from the start. Control groups limit memory and processes where the runner may
+// create them. On other systems [New] reports every measure as missing.
 //
 // infra/adr/0018-engines-in-a-sandbox.md lists what each measure needs and what is not covered.
 package sandbox
@@ -16,69 +16,71 @@ import (
 	"strings"
 )
 
-// Modes.
+// Sandbox modes.
 const (
-	Auto   = "auto"   // what the machine can do
-	Off    = "off"    // no_new_privs alone
-	Strict = "strict" // no engine starts where a measure is missing
+	Auto   = "auto"   // every measure that the machine supports
+	Off    = "off"    // only no_new_privs
+	Strict = "strict" // refuse to start engines if a measure is missing
 )
 
-// Measures, in the order of reports.
+// Measures, in the order in which they are reported.
 const (
 	NoNewPrivs   = "no_new_privs"
-	User         = "user"         // a user of their own, where the runner is root
+	User         = "user"         // a separate user, if the runner is root
 	Capabilities = "capabilities" // none
 	Files        = "files"        // the model's, the program's and the system's
-	Network      = "network"      // none but the port that the engine listens on
-	Signals      = "signals"      // only to itself
-	Syscalls     = "syscalls"     // not those that only attacks use
-	Memory       = "memory"       // limit by control group
-	Pids         = "pids"         // limit by control group
+	Network      = "network"      // only the port that the engine listens on
+	Signals      = "signals"      // only to the engine itself
+	Syscalls     = "syscalls"     // no system calls that only attacks use
+	Memory       = "memory"       // limited by a control group
+	Pids         = "pids"         // limited by a control group
 	CoreDumps    = "core_dumps"   // off
 )
 
 var measures = []string{NoNewPrivs, User, Capabilities, Files, Network, Signals, Syscalls, Memory, Pids, CoreDumps}
 
-// ErrMissing refuses an engine in strict mode.
-var ErrMissing = errors.New("this machine cannot sandbox engines as --sandbox strict demands")
+// ErrMissing means that strict mode refuses to start an engine because a measure is missing.
+var ErrMissing = errors.New("this machine cannot sandbox engines as --sandbox strict requires")
 
 // Config configures a [Sandbox].
 type Config struct {
 	Mode string // Auto, Off or Strict
-	// User is an account name, or UID or UID:GID, for all engines of a runner that is root. When empty, engines whose
-	// files a user of their own can read get one: the account "reveille-engine", else user and group 60978.
+	// User is the account name, UID or UID:GID that all engines run as; it requires a runner that is root. If empty, an
+	// engine whose files are readable to another user runs as account "reveille-engine" or, without that account, as
+	// user and group 60978.
 	User    string
-	Memory  int64        // most bytes one engine may use; 0 is no limit
-	Private []string     // folders whose content no engine may see, such as the runner's state folder
-	Log     *slog.Logger // hears of engines that get less than the report says; required
+	Memory  int64        // most bytes one engine may use; 0 means no limit
+	Private []string     // folders that no engine may see into, such as the runner's state folder
+	Log     *slog.Logger // receives a warning for each engine that gets less than the report says; required
 }
 
-// A Jail is what one engine may do beyond what all may. The zero value allows the least.
+// A Jail lists what one engine may do beyond what all engines may. The zero value allows the least.
 type Jail struct {
 	Program   string   // absolute path
 	Read      []string // files and folders to read
-	Write     []string // files and folders to change; missing ones are left out
+	Write     []string // files and folders to change; missing ones are skipped
 	Libraries []string // folders of shared libraries
-	Sockets   []string // unix sockets to connect to; they are given to the engine's user
-	Dir       string   // private folder, given to the engine's user
+	Sockets   []string // unix sockets to connect to; the engine's user becomes their owner
+	Dir       string   // private folder; the engine's user becomes its owner
 	Port      int      // TCP port to listen on, 0 for none
-	OpenFiles bool     // no restriction of files, and no user of its own unless Config.User names one
-	OpenNet   bool     // no restriction of the network
-	Memory    int64    // most bytes where that is less than Config.Memory, 0 for that alone
+	OpenFiles bool     // no file restrictions, and no separate user unless Config.User names one
+	OpenNet   bool     // no network restrictions
+	Memory    int64    // most bytes, if less than Config.Memory; 0 means Config.Memory
 	Pids      int      // most processes and threads; DefaultPids when 0
 }
 
-// DefaultPids is the most processes and threads of an engine: room for the thread pools of large machines.
+// DefaultPids is the default limit on an engine's processes and threads. It leaves room for thread pools on large
+// machines.
 const DefaultPids = 4096
 
-// A Report says which measures hold on this machine.
+// A Report says which measures are in force on this machine.
 type Report struct {
 	Mode    string            `json:"mode"`
 	On      []string          `json:"on"`
 	Missing map[string]string `json:"missing,omitempty"` // measure to reason
 }
 
-// newReport divides the measures; those not in missing are on.
+// newReport lists every measure that is not in missing as active.
 func newReport(mode string, missing map[string]string) Report {
 	r := Report{Mode: mode, On: []string{}, Missing: missing}
 	for _, m := range measures {
@@ -89,7 +91,7 @@ func newReport(mode string, missing map[string]string) Report {
 	return r
 }
 
-// allMissing reports every measure but those named as missing for one reason.
+// allMissing reports every measure except those in but as missing, for the same reason.
 func allMissing(reason string, but ...string) map[string]string {
 	out := map[string]string{}
 	for _, m := range measures {
@@ -100,7 +102,7 @@ func allMissing(reason string, but ...string) map[string]string {
 	return out
 }
 
-// Check returns an error that wraps [ErrMissing] when the mode is strict and a measure is missing.
+// Check returns an error that wraps [ErrMissing] if the mode is strict and a measure is missing.
 func (r Report) Check() error {
 	if r.Mode != Strict || len(r.Missing) == 0 {
 		return nil

@@ -18,34 +18,34 @@ import (
 )
 
 const (
-	// umask lets an engine's files be read by its own user alone.
+	// umask lets only the engine's own user read the files it creates.
 	umask = 0o077
-	// accountName is the account of engines when the machine has it; accountID is their user and group when not.
+	// Engines run as account accountName if the machine has it, otherwise with user and group accountID.
 	accountName = "reveille-engine"
 	accountID   = 60978
-	// coreLimit turns core dumps off. Unlike 0 it also stops those that the kernel would give to a program (core(5)).
+	// coreLimit turns core dumps off. Unlike 0 it also stops dumps that the kernel pipes to a program (core(5)).
 	coreLimit = 1
-	// stackLimit is the size in bytes of the stacks of engines' threads. llama.cpp's tokenizers recurse for each character
-	// of a long word, and its parsers for each bracket and space of an answer; glibc's usual 8 MiB end at some 20,000. Only what a
-	// thread touches takes memory.
+	// stackLimit is the stack size of engine threads in bytes. llama.cpp's tokenizers recurse for each character of a
+	// long word, and its parsers for each bracket and space of an answer. glibc's usual 8 MiB overflow at some 20,000
+	// levels. Memory is used only for the pages that a thread touches.
 	stackLimit = 256 << 20
 )
 
-// A Sandbox starts engines confined. It is safe for concurrent use.
+// A Sandbox starts confined engines. It is safe for concurrent use.
 type Sandbox struct {
 	cfg     Config
 	report  Report
-	abi     int // of Landlock, 0 for none
+	abi     int // Landlock version; 0 for none
 	seccomp bool
 	groups  cgroups
-	uid     uint32 // of engines, 0 for the runner's own
+	uid     uint32 // of engines; 0 means the runner's own
 	gid     uint32
 	private []string
 }
 
-// New finds out what this machine can do, by trying it on a thread that then ends. It turns core dumps off for this
-// process as well, since its memory holds keys, and raises its stack limit, which engines inherit. It fails for a user that
-// does not exist or cannot be changed to.
+// New probes what this machine supports by trying it on a short-lived thread. It also turns core dumps off for this
+// process, whose memory holds keys, and raises its stack limit, which engines inherit. It fails if the user does not
+// exist or the runner cannot switch to it.
 func New(cfg Config) (*Sandbox, error) {
 	if cfg.Mode == "" {
 		cfg.Mode = Auto
@@ -75,7 +75,7 @@ func New(cfg Config) (*Sandbox, error) {
 	if s.groups, reason = findCgroups(); s.groups.memory == "" || cfg.Memory <= 0 {
 		missing[Memory] = reason
 		if s.groups.memory != "" {
-			missing[Memory] = "the machine's memory is not known: set a limit"
+			missing[Memory] = "the machine's memory size is unknown: set a limit"
 		}
 	}
 	if s.groups.pids == "" {
@@ -87,27 +87,28 @@ func New(cfg Config) (*Sandbox, error) {
 		missing[CoreDumps] = "the limit cannot be set"
 	}
 	s.report = newReport(cfg.Mode, missing)
-	if os.Getuid() != 0 { // nothing to give up
+	if os.Getuid() != 0 { // nothing to drop
 		s.report.On = slices.DeleteFunc(s.report.On, func(m string) bool { return m == User })
 	}
 	return s, nil
 }
 
-// growStacks raises the soft stack limit of this process to stackLimit, as far as the hard limit allows. glibc makes it
-// the size of threads' stacks when a program starts; for an unlimited one it takes 2 MiB, so that is lowered.
+// growStacks raises this process's soft stack limit to stackLimit, as far as the hard limit allows. glibc takes it as
+// the size of thread stacks when a program starts. It also lowers an unlimited soft limit, which glibc would treat as 2
+// MiB.
 func growStacks() {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_STACK, &l) != nil || l.Cur >= stackLimit && l.Cur != unix.RLIM_INFINITY {
 		return
 	}
 	l.Cur = min(stackLimit, l.Max)
-	_ = unix.Setrlimit(unix.RLIMIT_STACK, &l) // within the hard limit
+	_ = unix.Setrlimit(unix.RLIMIT_STACK, &l) // allowed, as it is within the hard limit
 }
 
-// Report returns what New found.
+// Report returns the result of New's probe.
 func (s *Sandbox) Report() Report { return s.report }
 
-// findUser finds the user of engines.
+// findUser looks up the user that engines run as.
 func (s *Sandbox) findUser() error {
 	if os.Getuid() != 0 {
 		if s.cfg.User != "" {
@@ -146,7 +147,7 @@ func (s *Sandbox) setUser(uid, gid string) error {
 	return nil
 }
 
-// probe tries an empty jail on a thread and notes what did not hold.
+// probe tries an empty jail on a thread and records which measures failed.
 func (s *Sandbox) probe(missing map[string]string) {
 	done := make(chan struct{})
 	onThread(func() {
@@ -187,7 +188,7 @@ func (s *Sandbox) probe(missing map[string]string) {
 	<-done
 }
 
-// refused reports whether this thread is refused a socket, or a connection by it.
+// refused reports whether this thread may not create a socket, or connect with it.
 func refused(kind int, connect bool) bool {
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -201,7 +202,7 @@ func refused(kind int, connect bool) bool {
 	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
 
-// onThread runs f on a thread of its own, which ends with f: what f sets for its thread stays there. It is never the
+// onThread runs f on a new thread that ends with f, so the thread's settings end with it too. The thread is never the
 // main thread, which cannot end.
 func onThread(f func()) {
 	go func() {
@@ -209,7 +210,7 @@ func onThread(f func()) {
 		if unix.Gettid() == unix.Getpid() {
 			moved := make(chan struct{})
 			onThread(func() { close(moved); f() })
-			<-moved // this goroutine holds the main thread until the other one has its own
+			<-moved // keep the main thread occupied until f has another thread
 			runtime.UnlockOSThread()
 			return
 		}
@@ -217,9 +218,9 @@ func onThread(f func()) {
 	}()
 }
 
-// Start starts cmd in the jail, in a process group of its own, to be killed when this process ends. It returns when the
-// program runs. The process is killed as well when quit is closed. release must be called when the process has ended; it is
-// never nil.
+// Start starts cmd in the jail, in a process group of its own, and returns once the program runs. The engine is killed
+// when this process ends or quit is closed. The caller must call release after the process has ended; release is never
+// nil.
 func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release func(), err error) {
 	if err := s.report.Check(); err != nil {
 		return func() {}, err
@@ -251,7 +252,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 		}
 		started <- err
 		if err == nil {
-			select { // the kernel ties the engine's life to the thread that forked it
+			select { // the kernel kills the engine when the thread that forked it ends
 			case <-over:
 			case <-quit:
 			}
@@ -271,13 +272,13 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 	return release, nil
 }
 
-// limited turns an error of control groups into a warning, except in strict mode.
+// limited logs a control group error as a warning and drops it, except in strict mode.
 func (s *Sandbox) limited(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case s.cfg.Mode == Strict:
-		return fmt.Errorf("control group of the engine: %s", cause(err))
+		return fmt.Errorf("engine's control group: %s", cause(err))
 	}
 	s.cfg.Log.Warn("engine runs without its limits", "error", err)
 	return nil
@@ -286,7 +287,7 @@ func (s *Sandbox) limited(err error) error {
 // confine restricts this thread to the jail and sets the user of cmd.
 func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// Both may be refused by a sandbox around the runner; New has reported that.
+	// A sandbox around the runner may refuse both; New has reported that.
 	if unix.Unshare(unix.CLONE_FS) == nil {
 		unix.Umask(umask)
 	}
@@ -328,7 +329,7 @@ func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 	return nil
 }
 
-// become makes cmd run as the engines' user, if that user can read what the jail names.
+// become makes cmd run as the engine user, if that user can read the files that the jail names.
 func (s *Sandbox) become(cmd *exec.Cmd, j Jail) error {
 	groups := deviceGroups()
 	given := slices.Clone(j.Sockets)
@@ -337,13 +338,13 @@ func (s *Sandbox) become(cmd *exec.Cmd, j Jail) error {
 	}
 	for _, path := range given {
 		if parent := filepath.Dir(path); parent != os.TempDir() {
-			if err := os.Chmod(parent, 0o711); err != nil { // its names are random
+			if err := os.Chmod(parent, 0o711); err != nil { // its file names are random
 				return err
 			}
 		}
 	}
 	if err := readableBy(s.uid, s.gid, append([]string{j.Program}, j.Read...), given); err != nil {
-		return fmt.Errorf("user %d of engines: %w", s.uid, err)
+		return fmt.Errorf("engine user %d: %w", s.uid, err)
 	}
 	for _, path := range given {
 		if err := os.Chown(path, int(s.uid), int(s.gid)); err != nil {
@@ -357,7 +358,7 @@ func (s *Sandbox) become(cmd *exec.Cmd, j Jail) error {
 	return nil
 }
 
-// readableBy opens files, and finds others, as another user would. It runs on a thread that ends.
+// readableBy checks, as another user, that it can open some files and find others. It must run on a thread that ends.
 func readableBy(uid, gid uint32, open, find []string) error {
 	none := [1]uint32{}
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, uintptr(unsafe.Pointer(&none)), 0); e != 0 {
@@ -388,7 +389,7 @@ func readableBy(uid, gid uint32, open, find []string) error {
 	return nil
 }
 
-// deviceGroups are the groups that the machine gives its GPUs and NPUs to.
+// deviceGroups returns the groups that own the machine's GPUs and NPUs.
 func deviceGroups() []uint32 {
 	var out []uint32
 	for _, pattern := range []string{"/dev/dri/*", "/dev/nvidia*", "/dev/kfd", "/dev/accel/*"} {
@@ -403,19 +404,19 @@ func deviceGroups() []uint32 {
 	return out
 }
 
-// dropCapabilities makes programs that this thread starts have none, whoever runs them. An engine that has to run as root
-// may read files that root could: Landlock says which.
+// dropCapabilities leaves programs that this thread starts without capabilities, whatever user runs them. With
+// readFiles an engine that has to run as root keeps root's right to read files, within Landlock's limits.
 func dropCapabilities(readFiles bool) error {
 	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 	if unix.Geteuid() != 0 {
-		return nil // without privileges to gain, the bounding set gives nothing
+		return nil // an unprivileged process cannot gain anything from the bounding set
 	}
 	for c := 0; c <= 63; c++ {
 		if readFiles && c == unix.CAP_DAC_READ_SEARCH {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); errors.Is(err, unix.EINVAL) {
-			break // past the kernel's last
+			break // past the kernel's last capability
 		} else if err != nil {
 			return fmt.Errorf("bounding set: %w", err)
 		}

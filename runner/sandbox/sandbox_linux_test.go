@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain is also the program that tries to leave its sandbox.
+// TestMain also acts as the program that tries to escape from its sandbox.
 func TestMain(m *testing.M) {
 	if text := os.Getenv("SANDBOX_TEST_TRY"); text != "" {
 		var w world
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runner starts an engine, prints its number and user, and waits to be killed.
+// runner starts an engine, prints its PID and user, and waits to be killed.
 func runner() {
 	s, err := New(Config{Mode: Auto, Memory: 1 << 30, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -65,7 +65,7 @@ func runner() {
 	select {}
 }
 
-// world is what the confined program is told of.
+// world tells the confined program about its surroundings.
 type world struct {
 	Only                             []string
 	Model, Other, Secret, Dir, Sock  string
@@ -73,7 +73,7 @@ type world struct {
 	SetUID                           string
 }
 
-// attempts return nil when the program could do what they are named for.
+// attempts maps a name to a function that tries it and returns nil on success.
 var attempts = map[string]func(w world) error{
 	"read model":     func(w world) error { _, err := os.ReadFile(w.Model); return err },
 	"read device":    func(world) error { f, err := os.OpenFile("/dev/null", os.O_RDWR, 0); _ = f.Close(); return err },
@@ -185,7 +185,7 @@ var attempts = map[string]func(w world) error{
 	},
 }
 
-// allowed are the attempts that an engine needs; "root" is allowed only where its files are root's alone.
+// allowed lists the attempts that must succeed. "root" may be allowed only if the engine's files belong to root.
 var allowed = []string{"read model", "read device", "read proc", "write own", "listen own", "runner socket", "exec", "thread"}
 
 func loopback(port int) unix.Sockaddr {
@@ -220,7 +220,7 @@ func call(number, a, b uintptr) error {
 	return nil
 }
 
-// notFound is nil when a name server was asked.
+// notFound returns nil if a name server answered.
 func notFound(err error) error {
 	var e *net.DNSError
 	if err == nil || errors.As(err, &e) && e.IsNotFound {
@@ -243,7 +243,7 @@ func newBox(t *testing.T, cfg Config) *Sandbox {
 	return s
 }
 
-// needs skips a test of a measure that this machine lacks.
+// needs skips a test that requires a measure this machine lacks.
 func needs(t *testing.T, s *Sandbox, measures ...string) {
 	t.Helper()
 	for _, m := range measures {
@@ -253,7 +253,8 @@ func needs(t *testing.T, s *Sandbox, measures ...string) {
 	}
 }
 
-// scene makes files, servers and a program that tries to leave the jail. open lets every user read them.
+// scene creates files, servers and a program that tries to escape from the jail. With open every user can read the
+// files.
 func scene(t *testing.T, open bool) (world, Jail) {
 	t.Helper()
 	top, err := os.MkdirTemp("", "rvbox")
@@ -272,7 +273,7 @@ func scene(t *testing.T, open bool) (world, Jail) {
 	err = errors.Join(err, os.Chmod(top, mode), os.Mkdir(at("run", "own"), 0o700), copyFile("/proc/self/exe", at("bin", "engine"), 0o755), copyFile("/usr/bin/id", at("bin", "id"), 0o755))
 	err = errors.Join(err, os.Chmod(at("bin", "id"), 0o755|os.ModeSetuid))
 	for _, f := range []string{"models/m.gguf", "models/other.gguf", "state/secret"} {
-		err = errors.Join(err, os.WriteFile(at(f), []byte("content"), 0o644)) // by its mode everybody may read it
+		err = errors.Join(err, os.WriteFile(at(f), []byte("content"), 0o644)) // the mode alone lets everyone read it
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -306,7 +307,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// canary is a server that nobody may reach.
+// canary starts a server that nobody may reach.
 func canary(t *testing.T, network string) int {
 	t.Helper()
 	if network == "udp" {
@@ -336,7 +337,7 @@ func canary(t *testing.T, network string) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// try runs the program in the jail and returns what became of each attempt, and how it ended.
+// try runs the program in the jail and returns the result of each attempt, and the exit error.
 func try(t *testing.T, s *Sandbox, w world, j Jail) (map[string]string, error) {
 	t.Helper()
 	text, _ := json.Marshal(w)
@@ -366,8 +367,8 @@ func try(t *testing.T, s *Sandbox, w world, j Jail) (map[string]string, error) {
 	return got, ended
 }
 
-// TestJail lets a program try everything that an engine needs and everything that it must not be able to do: once where its
-// own user can read its files, once where root alone can.
+// TestJail lets a program try everything that an engine needs and everything that must be blocked: once with files that
+// its own user can read, once with files that only root can read.
 func TestJail(t *testing.T) {
 	for _, open := range []bool{true, false} {
 		t.Run(map[bool]string{true: "own user", false: "runner's user"}[open], func(t *testing.T) {
@@ -395,7 +396,7 @@ func TestJail(t *testing.T) {
 	}
 }
 
-// TestJailOpen gives an engine what its recipe asks for.
+// TestJailOpen checks that an engine gets the open files and network that its recipe asks for.
 func TestJailOpen(t *testing.T) {
 	w, j := scene(t, false)
 	s := newBox(t, Config{})
@@ -421,7 +422,7 @@ func TestJailOpen(t *testing.T) {
 	}
 }
 
-// TestLimits ends an engine that takes more memory than it may, and refuses one more processes.
+// TestLimits kills an engine that exceeds its memory limit and refuses processes beyond the limit.
 func TestLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		all, own int64
@@ -459,26 +460,26 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// left checks that no control group stays.
+// left checks that no control group remains.
 func left(t *testing.T, s *Sandbox) {
 	t.Helper()
 	for _, base := range []string{s.groups.memory, s.groups.pids} {
 		if found, _ := filepath.Glob(filepath.Join(globEscape(base), cgroupPrefix+strconv.Itoa(os.Getpid())+"*")); base != "" && len(found) > 0 {
-			t.Errorf("control groups stay: %v", found)
+			t.Errorf("control groups remain: %v", found)
 		}
 	}
 }
 
-// TestStrict refuses to start anything where a measure is missing.
+// TestStrict refuses to start anything if a measure is missing.
 func TestStrict(t *testing.T) {
-	s := newBox(t, Config{Mode: Strict}) // without a limit of memory
+	s := newBox(t, Config{Mode: Strict}) // without a memory limit
 	cmd := exec.Command("/bin/true")
 	if _, err := s.Start(cmd, Jail{Program: "/bin/true"}, nil); !errors.Is(err, ErrMissing) || cmd.Process != nil {
 		t.Errorf("started: %v", err)
 	}
 }
 
-// TestOff leaves an engine what the runner has, but for privileges to gain.
+// TestOff removes nothing from an engine but the ability to gain privileges.
 func TestOff(t *testing.T) {
 	w, j := scene(t, false)
 	s := newBox(t, Config{Mode: Off})
@@ -489,7 +490,7 @@ func TestOff(t *testing.T) {
 	}
 }
 
-// TestKilledRunner checks that an engine of another user dies with its runner, and by its runner's signals.
+// TestKilledRunner checks that an engine with another user dies with its runner, and that the runner can signal it.
 func TestKilledRunner(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "SANDBOX_TEST_RUNNER=1")
@@ -510,7 +511,7 @@ func TestKilledRunner(t *testing.T) {
 	for end := time.Now().Add(20 * time.Second); pid > 0 && syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
 		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if strings.Contains(string(stat), ") Z ") {
-			break // dead, and not ours to reap
+			break // dead; another process reaps it
 		}
 		if time.Now().After(end) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -519,16 +520,16 @@ func TestKilledRunner(t *testing.T) {
 	}
 }
 
-// TestUser refuses users that engines cannot have.
+// TestUser rejects users that engines cannot run as.
 func TestUser(t *testing.T) {
 	for _, name := range []string{"root", "0", "0:5", "nobody-here", "-1", "1:x"} {
 		if _, err := New(Config{User: name, Mode: Auto}); err == nil {
-			t.Errorf("%q was taken", name)
+			t.Errorf("%q was accepted", name)
 		}
 	}
 }
 
-// BenchmarkStart measures what the sandbox adds to the start of a process.
+// BenchmarkStart measures the sandbox's overhead when starting a process.
 func BenchmarkStart(b *testing.B) {
 	for _, mode := range []string{Off, Auto} {
 		b.Run(mode, func(b *testing.B) {
@@ -564,7 +565,7 @@ func TestCgroupDir(t *testing.T) {
 	}
 }
 
-// TestEnterUnified checks what is written to control groups of version 2.
+// TestEnterUnified checks what is written to version 2 control groups.
 func TestEnterUnified(t *testing.T) {
 	dir := t.TempDir()
 	g, err := cgroups{memory: dir, pids: dir, unified: true}.newGroup(1<<30, 40)

@@ -18,10 +18,10 @@ func New(cfg Config) (*Sandbox, error) {
 	return &Sandbox{report: newReport(cfg.Mode, allMissing("needs Linux"))}, nil
 }
 
-// Report returns what New found.
+// Report returns the report, in which every measure is missing.
 func (s *Sandbox) Report() Report { return s.report }
 
-// Start starts cmd in a process group of its own, or fails in strict mode. release is never nil.
+// Start starts cmd in a process group of its own; in strict mode it fails. release is never nil.
 func (s *Sandbox) Start(cmd *exec.Cmd, _ Jail, _ <-chan struct{}) (release func(), err error) {
 	if err := s.report.Check(); err != nil {
 		return func() {}, err

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// denied are system calls that no engine makes and that attacks on the kernel, on other processes or on this filter do.
-// io_uring makes system calls that no filter sees.
+// denied lists system calls that no engine makes, but that attacks on the kernel, on other processes or on this filter
+// do. It includes io_uring, whose operations bypass every filter.
 var denied = []uint32{
 	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
@@ -29,15 +29,16 @@ const (
 	absent = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 )
 
-// Offsets in struct seccomp_data. Arguments are 64 bits wide; both processors are little-endian, so the low half is first.
+// Offsets in struct seccomp_data. Arguments are 64 bits wide; both architectures are little-endian, so the low half
+// comes first.
 const (
 	offNumber = 0
 	offArch   = 4
 	offArgs   = 16
 )
 
-// filter is the program for engines. Sockets of the internet: none, TCP alone (which Landlock restricts further), or
-// all. Calls of the 32-bit and x32 interfaces, whose numbers differ, are refused whole.
+// filter builds the seccomp program for engines. It allows no internet sockets, TCP alone (inet; Landlock restricts it
+// further) or all (open). All calls through the 32-bit and x32 interfaces are refused, as their numbers differ.
 func filter(inet, open bool) []unix.SockFilter {
 	arch := uint32(unix.AUDIT_ARCH_X86_64)
 	if runtime.GOARCH == "arm64" {
@@ -48,7 +49,7 @@ func filter(inet, open bool) []unix.SockFilter {
 	arg := func(i uint32) unix.SockFilter { return load(offArgs + 8*i) }
 	and := func(k uint32) unix.SockFilter { return stmt(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, k) }
 	ret := func(k uint32) unix.SockFilter { return stmt(unix.BPF_RET|unix.BPF_K, k) }
-	// jump skips yes instructions when A equals k, no instructions when not.
+	// jump skips yes instructions if A equals k, otherwise no instructions.
 	jump := func(k uint32, yes, no int) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(yes), Jf: uint8(no), K: k}
 	}
@@ -57,7 +58,7 @@ func filter(inet, open bool) []unix.SockFilter {
 	}
 	allow := ret(unix.SECCOMP_RET_ALLOW)
 	p := []unix.SockFilter{load(offArch), jump(arch, 1, 0), ret(refuse), load(offNumber), over(0x40000000, 0, 1), ret(refuse)}
-	// when runs body, which must end in a return, for one system call.
+	// when runs body for one system call. body must end in a return.
 	when := func(number uint32, body ...unix.SockFilter) {
 		p = append(p, jump(number, 0, len(body)))
 		p = append(p, body...)
@@ -65,24 +66,24 @@ func filter(inet, open bool) []unix.SockFilter {
 	for _, n := range denied {
 		when(n, ret(refuse))
 	}
-	when(unix.SYS_CLONE3, ret(absent)) // its flags lie in memory; C libraries fall back to clone
+	when(unix.SYS_CLONE3, ret(absent)) // a filter cannot see its flags, which lie in memory; C libraries fall back to clone
 	when(unix.SYS_CLONE, arg(0), and(newNamespace), jump(0, 0, 1), allow, ret(refuse))
 	if !open {
 		internet := []unix.SockFilter{ret(refuse)}
 		if inet {
 			internet = []unix.SockFilter{
 				arg(1), and(0xf), jump(unix.SOCK_STREAM, 1, 0), ret(refuse),
-				arg(2), jump(0, 1, 0), jump(unix.IPPROTO_TCP, 0, 1), allow, ret(refuse), // MPTCP and SCTP pass by Landlock
+				arg(2), jump(0, 1, 0), jump(unix.IPPROTO_TCP, 0, 1), allow, ret(refuse), // MPTCP and SCTP would bypass Landlock
 			}
 		}
 		body := []unix.SockFilter{
 			arg(0), jump(unix.AF_UNIX, 0, 1), allow,
-			jump(unix.AF_NETLINK, 0, 4), // addresses of interfaces, and what libudev hears of devices
+			jump(unix.AF_NETLINK, 0, 4), // for interface addresses and libudev's device events
 			arg(2), jump(unix.NETLINK_ROUTE, 1, 0), jump(unix.NETLINK_KOBJECT_UEVENT, 0, 1), allow,
 			arg(0), jump(unix.AF_INET, 2, 0), jump(unix.AF_INET6, 1, 0), ret(refuse),
 		}
 		when(unix.SYS_SOCKET, append(body, internet...)...)
-		// TCP Fast Open connects without connect.
+		// TCP Fast Open connects without the connect call.
 		for call, flags := range map[uint32]uint32{unix.SYS_SENDTO: 3, unix.SYS_SENDMSG: 2, unix.SYS_SENDMMSG: 3} {
 			when(call, arg(flags), and(unix.MSG_FASTOPEN), jump(0, 0, 1), allow, ret(refuse))
 		}
@@ -90,7 +91,7 @@ func filter(inet, open bool) []unix.SockFilter {
 	return append(p, allow)
 }
 
-// seccomp installs the filter for this thread and all that it will start. no_new_privs must be set.
+// seccomp installs the filter for this thread and everything it starts. It requires no_new_privs.
 func seccomp(inet, open bool) error {
 	f := filter(inet, open)
 	prog := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStacks: engines start with large stacks in every mode; an owner's larger limit stays.
+// TestStacks checks that engines start with large stacks in every mode, and that an owner's larger limit is kept.
 func TestStacks(t *testing.T) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_STACK, &before); err != nil {
