@@ -17,9 +17,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// BenchmarkHop sends 1 KB there and 1 KB back, BenchmarkStream 1 KB there and 64 paced-by-nothing chunks back, straight
-// to the upstream, through fasthttp's own client, and through this package. Client and upstream are in the same process,
-// so cpu-µs/op is that of all three; compare it with direct's.
+// BenchmarkHop sends 1 KB each way; BenchmarkStream sends 1 KB and gets back 64 chunks without pauses. Both run
+// straight to the upstream, through fasthttp's own client, and through this package. Client and upstream share the
+// process, so cpu-µs/op covers all three; compare it with that of direct.
 func BenchmarkHop(b *testing.B) {
 	reply := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1024\r\n\r\n" + strings.Repeat("x", 1024)
 	benchHops(b, []string{reply}, func(br *bufio.Reader) error {
@@ -52,7 +52,7 @@ func BenchmarkStream(b *testing.B) {
 	})
 }
 
-// findHead peeks at the head in br.
+// findHead returns the head at the start of br without consuming it.
 func findHead(br *bufio.Reader) []byte {
 	for n := 1; ; n = br.Buffered() + 1 {
 		if _, err := br.Peek(n); err != nil {
@@ -144,7 +144,7 @@ func benchProxy(b *testing.B, kind, up string) string {
 		ln = NewListener(ln, ListenerConfig{})
 	} else {
 		c := &fasthttp.HostClient{Addr: up, StreamResponseBody: true, MaxConns: 1024, ReadBufferSize: 16 << 10,
-			Dial: func(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }} // the default one starts a goroutine that stays
+			Dial: func(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }} // the default dialer starts a goroutine that stays
 		s.Handler = func(ctx *fasthttp.RequestCtx) {
 			ctx.Request.Header.Del("Connection")
 			if err := c.Do(&ctx.Request, &ctx.Response); err != nil {
@@ -181,7 +181,7 @@ func benchLoad(b *testing.B, addr string, conns int, read func(*bufio.Reader) er
 		c := <-clients
 		defer func() { clients <- c }()
 		for i := 0; pb.Next(); i++ {
-			if i%64 == 0 { // no wait without an end, and no timer in each exchange
+			if i%64 == 0 { // bounds every wait without setting a timer in each exchange
 				_ = c.SetDeadline(time.Now().Add(time.Minute))
 			}
 			if _, err := c.Write(msg); err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// next returns the next bytes of the body, all that is there, valid until the following call. It returns io.EOF at the
-// proper end and errDue when due came first (the zero time never does).
+// next returns all body bytes available, and waits if there are none. They are valid until the following call. It
+// returns io.EOF at the proper end, and errDue if due passed first; the zero time never passes.
 func (r *Response) next(due time.Time) ([]byte, error) {
 	if b := r.rest; len(b) > 0 {
 		r.rest = nil
@@ -57,7 +57,7 @@ func (r *Response) next(due time.Time) ([]byte, error) {
 	}
 }
 
-// decode takes body bytes off b, which are unread ones, and notices the end of the body.
+// decode removes the framing from unread bytes b and notices the end of the body.
 func (r *Response) decode(b []byte) []byte {
 	data := r.unframe(b)
 	if len(data) > 0 {
@@ -69,7 +69,7 @@ func (r *Response) decode(b []byte) []byte {
 	return data
 }
 
-// bound is how long the next bytes of the body may take, 0 for no bound.
+// bound returns how long the next bytes of the body may take; 0 means no bound.
 func (r *Response) bound() time.Duration {
 	if r.first > 0 {
 		return r.first
@@ -77,7 +77,8 @@ func (r *Response) bound() time.Duration {
 	return r.silence
 }
 
-// vet checks the next bytes of a body that must be JSON. Bytes that show it to be none fail the exchange.
+// vet checks the next bytes of a body that must be JSON. Bytes that break the JSON or exceed the limit fail the
+// exchange.
 func (r *Response) vet(data []byte) bool {
 	if !r.isJSON {
 		return true
@@ -95,20 +96,21 @@ func (r *Response) vet(data []byte) bool {
 	return true
 }
 
-// rejectJSON ends an exchange whose answer holds the text j, which is not JSON or nests too deep.
+// rejectJSON ends an exchange whose answer contains the text j, which is not JSON or nests too deep.
 func (r *Response) rejectJSON(j *jsonText) error {
-	if j.state == jsonDeep { // by what the request asked for, as it is with one that is too long
+	if j.state == jsonDeep { // the request asked for it, as for an answer that is too long
 		r.rest = nil
 		return r.fail(ErrTooLarge, errDepth)
 	}
 	return r.Reject(errJSON)
 }
 
-// HoldJSON makes a body that is not one JSON text an ErrBadReply, and one that nests too deep or, unless most is 0, has more
-// than most bytes an ErrTooLarge. It reads up to limit bytes ahead, so that a fault within them is known before the head is passed on, as is
-// a Content-Length above most. A body of unknown length whose fault shows later is passed on up to the fault; then its
-// chunked body ends without a last chunk and the connection closes, so that a client never takes it for complete. At most
-// limit bytes are held. Its errors are those of a read.
+// HoldJSON requires the body to be one JSON text. It returns ErrBadReply if it is not, and ErrTooLarge if it nests too
+// deep or, unless most is 0, has more than most bytes. It reads at least limit bytes ahead, and less than one buffer
+// more, so that it finds faults within them, and a Content-Length above most, before the head is passed on. A body
+// whose fault comes later is passed on up to the fault. If its length was not announced, its chunked body then ends
+// without a last chunk and the connection closes, so that no client takes it for complete. Other errors are those of a
+// read.
 func (r *Response) HoldJSON(limit, most int) error {
 	r.isJSON = true
 	if most > 0 {
@@ -122,7 +124,7 @@ func (r *Response) HoldJSON(limit, most int) error {
 		return r.err
 	}
 	if r.Buffered(); r.phase != phaseBody {
-		return r.err // most bodies came with their heads: no byte is moved
+		return r.err // most bodies came with their heads, so nothing is copied
 	}
 	held := make([]byte, 0, min(limit, max(r.Size(), smallBuffer)))
 	for len(held) < limit {
@@ -138,7 +140,7 @@ func (r *Response) HoldJSON(limit, most int) error {
 	return nil
 }
 
-// unframe takes body bytes off b as they were meant.
+// unframe removes the framing from b.
 func (r *Response) unframe(b []byte) []byte {
 	switch r.framing {
 	case frameLength:
@@ -164,8 +166,8 @@ func (r *Response) unframe(b []byte) []byte {
 	return b
 }
 
-// Read gives out the bytes of the body that are there and waits only when there are none. Its error is io.EOF only at
-// the body's proper end.
+// Read returns the body bytes that are available and waits only if there are none. Its error is io.EOF only at the
+// body's proper end.
 func (r *Response) Read(p []byte) (int, error) {
 	b, err := r.next(time.Time{})
 	if err != nil {
@@ -176,17 +178,17 @@ func (r *Response) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SupportsBodyWriteTo tells fasthttp that it may use WriteTo instead of Read.
+// SupportsBodyWriteTo tells fasthttp to use WriteTo instead of Read.
 func (r *Response) SupportsBodyWriteTo() bool { return true }
 
-// WriteTo writes the body to w, straight from the buffer that the socket was read into. Several chunks of the upstream
-// that came together are one write; none waits for another.
+// WriteTo writes the body to w, straight from the buffer that was read from the socket. Chunks that arrived together
+// are written together; none waits for another.
 func (r *Response) WriteTo(w io.Writer) (int64, error) {
 	f, _ := w.(flusher)
 	var total int64
 	for {
 		if f != nil && total > 0 && r.Buffered() == 0 {
-			// About to wait: what the client should have must not lie in w.
+			// Flush before waiting, so that w holds nothing back from the client.
 			if err := f.Flush(); err != nil {
 				return total, r.downFailed(err)
 			}
@@ -207,13 +209,13 @@ func (r *Response) WriteTo(w io.Writer) (int64, error) {
 
 type flusher interface{ Flush() error }
 
-// downFailed notes that the client could not be written to.
+// downFailed records that writing to the client failed.
 func (r *Response) downFailed(err error) error {
 	r.down = fmt.Errorf("%w: %w", ErrGone, err)
 	return r.down
 }
 
-// AppendBody appends the rest of the body to dst. A body longer than limit bytes is an ErrTooLarge.
+// AppendBody appends the rest of the body to dst. It returns ErrTooLarge for a body longer than limit bytes.
 func (r *Response) AppendBody(dst []byte, limit int) ([]byte, error) {
 	for total := 0; ; {
 		b, err := r.next(time.Time{})
@@ -229,8 +231,8 @@ func (r *Response) AppendBody(dst []byte, limit int) ([]byte, error) {
 	}
 }
 
-// Close ends the exchange. The connection is kept for another one if the body was read to its proper end and nothing
-// came behind it; else it is closed, which is how an upstream learns that nobody listens any more.
+// Close ends the exchange. It keeps the connection if the body was read to its proper end and nothing followed it.
+// Otherwise it closes the connection, which tells the upstream that nobody is listening any more.
 func (r *Response) Close() error {
 	if r.phase == phaseClosed {
 		return nil
@@ -245,7 +247,7 @@ func (r *Response) Close() error {
 		reuse = false
 	}
 	if reuse {
-		client.release(c) // r may serve another exchange from here on
+		client.release(c) // from here on r may serve another exchange
 	} else {
 		_ = c.nc.Close()
 		client.release(nil)
@@ -256,7 +258,7 @@ func (r *Response) Close() error {
 	return nil
 }
 
-// outcome is the argument of OnEnd.
+// outcome returns the argument for OnEnd.
 func (r *Response) outcome() error {
 	switch {
 	case r.down != nil:

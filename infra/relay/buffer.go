@@ -3,12 +3,12 @@ package relay
 import "sync"
 
 const (
-	smallBuffer = 16 << 10 // a head, and the body of most answers
-	bigBuffer   = 64 << 10 // bodies that fill a small one
+	smallBuffer = 16 << 10 // fits a head, and the body of most answers
+	bigBuffer   = 64 << 10 // for bodies that fill a small one
 )
 
-// Buffers are shared by all clients of the process: a connection owns one only while it holds unread bytes, so an idle
-// connection and a silent stream own none.
+// All clients of the process share these buffers. A connection has one only while it holds unread bytes, so idle
+// connections and silent streams have none.
 var (
 	smallBuffers = sync.Pool{New: func() any { b := make([]byte, smallBuffer); return &b }}
 	bigBuffers   = sync.Pool{New: func() any { b := make([]byte, bigBuffer); return &b }}

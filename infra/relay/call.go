@@ -2,18 +2,18 @@ package relay
 
 import "sync"
 
-// Call is the switch with which another goroutine ends one exchange, whatever it waits for. The zero value is ready.
-// A Call outlives the exchange it is used for and serves one exchange at a time; it must not be copied.
+// Call lets another goroutine end one exchange, whatever the exchange is waiting for. The zero value is ready to use. A
+// Call outlives its exchange and serves one exchange at a time. It must not be copied.
 type Call struct {
 	mu    sync.Mutex
 	cause error
 	conn  *conn
 }
 
-// Cancel ends the exchange by closing its upstream connection; Do, Await and Read then return an error that matches
-// ErrCancelled and cause (nil means ErrGone). Only the first cause counts. An exchange started later with the same Call
-// fails at once, until Reset. Safe from any goroutine and harmless after the exchange ended.
-// A dial in progress is not cut short; it is bounded by Config.ConnectTimeout.
+// Cancel ends the exchange by closing its upstream connection. Do, Await and Read then return an error that matches
+// ErrCancelled and cause (nil means ErrGone). Only the first cause counts. Until Reset, a new exchange with the same
+// Call fails at once. Cancel is safe from any goroutine and harmless after the exchange has ended. It does not
+// interrupt a dial in progress, which Config.ConnectTimeout bounds.
 func (c *Call) Cancel(cause error) {
 	if cause == nil {
 		cause = ErrGone
@@ -25,13 +25,13 @@ func (c *Call) Cancel(cause error) {
 	}
 	c.cause = cause
 	if c.conn != nil {
-		// Closing under the lock: unbind cannot hand the connection back to the pool, and so to another call,
-		// between the test and the close.
+		// Close under the lock: between the test and the close, unbind cannot return the connection to the pool, where
+		// another call could get it.
 		_ = c.conn.nc.Close()
 	}
 }
 
-// Cause is the cause given to Cancel, or nil.
+// Cause returns the cause given to Cancel, or nil.
 func (c *Call) Cause() error {
 	if c == nil {
 		return nil
@@ -41,7 +41,7 @@ func (c *Call) Cause() error {
 	return c.cause
 }
 
-// bind makes Cancel close cn; false means the call was cancelled before.
+// bind makes Cancel close cn. It returns false if the call was already cancelled.
 func (c *Call) bind(cn *conn) bool {
 	if c == nil {
 		return true
@@ -55,7 +55,7 @@ func (c *Call) bind(cn *conn) bool {
 	return true
 }
 
-// unbind ends the hold of Cancel on the connection; false means Cancel has closed it.
+// unbind detaches the connection from Cancel. It returns false if Cancel has closed it.
 func (c *Call) unbind() bool {
 	if c == nil {
 		return true

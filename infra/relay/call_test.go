@@ -15,7 +15,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// silent reads a request, sends what it is given, and then nothing until the connection ends.
+// silent reads a request, sends reply, and then sends nothing until the connection ends.
 func silent(reply string, ended chan<- struct{}) func(net.Conn, *bufio.Reader) {
 	return func(nc net.Conn, br *bufio.Reader) {
 		if head, _ := readRequest(br); head == "" {
@@ -64,7 +64,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// A cancel that races with the end of the exchange must never hit the exchange that has the connection next.
+// A cancel that races with the end of its exchange must never hit the next exchange on that connection.
 func TestCancelRace(t *testing.T) {
 	c := newUpstream(t, always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")).client(t, Config{})
 	var wg sync.WaitGroup
@@ -172,11 +172,11 @@ func TestAwaitIsResumable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Await(time.Now()); err != nil {
-		t.Fatal("an answer that is there:", err)
+		t.Fatal("an answer that has arrived:", err)
 	}
 }
 
-// A limit in the past is a look at what is there, and must see it.
+// A limit in the past polls for an answer, and must see one that has arrived.
 func TestAwaitInThePastSeesTheAnswer(t *testing.T) {
 	c := newUpstream(t, always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")).client(t, Config{})
 	r, err := c.Start(nil, get("/"))
@@ -196,7 +196,7 @@ func TestAwaitInThePastSeesTheAnswer(t *testing.T) {
 	}
 }
 
-// An upstream that refuses a long request answers before it has read it, and closes.
+// An upstream that refuses a long request answers before reading all of it, and closes.
 func TestEarlyAnswer(t *testing.T) {
 	c := newUpstream(t, func(nc net.Conn, br *bufio.Reader) {
 		_, _ = br.ReadString('\n')
@@ -206,7 +206,7 @@ func TestEarlyAnswer(t *testing.T) {
 	req := &Request{Method: "POST", Path: []byte("/"), Body: []byte(strings.Repeat("x", 32<<20))}
 	r, err := c.Do(nil, req)
 	if err != nil {
-		// The reset may overtake the answer on a real network; then the failure must be the honest one.
+		// On a real network the reset may overtake the answer. Then the error must say that the connection broke.
 		if e := (*Error)(nil); !errors.As(err, &e) || !errors.Is(err, ErrBroken) || !e.Sent {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// An upstream that stops reading must not hold a sender for ever.
+// An upstream that stops reading must not block a sender forever.
 func TestStalledUpstream(t *testing.T) {
 	ended := make(chan struct{})
 	defer close(ended)
@@ -231,7 +231,7 @@ func TestStalledUpstream(t *testing.T) {
 	checkError(t, err, ErrTimeout, false)
 }
 
-// An engine has as long for the first byte as it was given (fault 11): two minutes by default. In virtual time.
+// An engine has its full time to send the first byte (fault 11), two minutes by default. Runs in virtual time.
 func TestFirstByteByTheClock(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reply string
@@ -242,7 +242,7 @@ func TestFirstByteByTheClock(t *testing.T) {
 			go func() {
 				br := bufio.NewReader(far)
 				_, _ = readRequest(br)
-				if tc.reply != "" { // an empty write to a pipe is a read of nothing
+				if tc.reply != "" { // a pipe's reader sees an empty write as an empty read
 					_, _ = io.WriteString(far, tc.reply)
 				}
 				_, _ = io.Copy(io.Discard, br)

@@ -3,7 +3,7 @@ package relay
 import "errors"
 
 const (
-	maxChunkLine = 512       // a size line with its extensions
+	maxChunkLine = 512       // a size line including its extensions
 	maxTrailers  = 16 << 10  // all trailer lines of one body
 	maxChunkSize = 1<<62 - 1 // keeps the size an int64 while digits are added
 )
@@ -27,17 +27,17 @@ const (
 	chunkDone
 )
 
-// chunkDecoder takes chunked framing off a byte stream that comes in pieces of any size. It is strict: hexadecimal
-// sizes without blanks, CRLF everywhere, bounded lines. Its state between pieces is a few words, so no byte of the
-// stream ever has to be kept for a later piece.
+// chunkDecoder removes chunked framing from a byte stream that arrives in pieces of any size. It is strict: hexadecimal
+// sizes without blanks, CRLF everywhere, bounded lines. Its state between pieces is a few words, so it never has to
+// keep bytes of the stream for the next piece.
 type chunkDecoder struct {
 	state chunkState
-	left  int64 // data bytes left of this chunk, or the size read so far
+	left  int64 // data bytes left in this chunk, or the size read so far
 	line  int   // bytes in this size line, or in all trailers
 }
 
-// decode takes the next piece of the stream. It returns the data bytes found, moved together inside b where they came in
-// several chunks, and how many bytes of b belonged to the body; less than len(b) only when the body ended before.
+// decode takes the next piece of the stream. It returns the data bytes found, moved together inside b if they came in
+// several chunks, and how many bytes of b belonged to the body. used is less than len(b) only if the body ended before.
 func (d *chunkDecoder) decode(b []byte) (data []byte, used int, err error) {
 	start, end := 0, 0 // data is b[start:end]
 	for i := 0; i < len(b); {
@@ -68,7 +68,7 @@ func (d *chunkDecoder) decode(b []byte) (data []byte, used int, err error) {
 	return b[start:end], len(b), nil
 }
 
-// frame takes one byte that is not data; false means it breaks the framing.
+// frame takes one byte that is not data. It returns false if the byte breaks the framing.
 func (d *chunkDecoder) frame(c byte) bool {
 	switch d.state {
 	case chunkSizeFirst, chunkSize:
@@ -133,13 +133,13 @@ func (d *chunkDecoder) frame(c byte) bool {
 	return false
 }
 
-// longer counts a byte of the line against its limit.
+// longer counts one byte of the line and reports whether it is within the limit.
 func (d *chunkDecoder) longer(limit int) bool {
 	d.line++
 	return d.line <= limit
 }
 
-// plain reports a byte that may stand in an extension or a trailer.
+// plain reports whether a byte may appear in an extension or a trailer.
 func plain(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f }
 
 func unhex(c byte) (byte, bool) {

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// decodeIn feeds raw in pieces of the sizes that cut gives.
+// decodeIn feeds raw in pieces whose sizes come from cut.
 func decodeIn(raw []byte, cut func(left int) int) (data []byte, used int, d chunkDecoder, err error) {
 	for used < len(raw) && d.state != chunkDone {
 		piece := bytes.Clone(raw[used : used+cut(len(raw)-used)])
@@ -76,7 +76,7 @@ func TestBadChunks(t *testing.T) {
 	}
 }
 
-// The result must not depend on how the stream was cut, and what we accept a lenient decoder must read the same way.
+// The result must not depend on how the stream is cut, and a lenient decoder must read what we accept in the same way.
 func FuzzChunks(f *testing.F) {
 	f.Add([]byte("3\r\nabc\r\n0\r\n\r\n"), uint8(1))
 	f.Add([]byte("3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nT: x\r\n\r\nHTTP/1.1"), uint8(2))

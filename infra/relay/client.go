@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Config describes one upstream. The zero value of every field but Addr means its default.
+// Config describes one upstream. A zero field means its default; Addr is required.
 type Config struct {
 	// Network is "tcp" (default) or "unix".
 	Network string
@@ -17,37 +17,37 @@ type Config struct {
 	Addr string
 	// Host is sent as the Host header; default Addr, and "localhost" for a unix socket.
 	Host string
-	// Dial replaces the dialling of Network and Addr, for TLS for example. It must end when ctx does.
+	// Dial replaces dialling Network and Addr, for example to add TLS. It must return when ctx ends.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// ConnectTimeout bounds a dial; default 1 s.
 	ConnectTimeout time.Duration
-	// IdleTimeout is how long an unused connection is kept; default 25 s. Keep it well below the upstream's own: a request
-	// that meets the upstream's close on the wire is lost, and is not sent again.
+	// IdleTimeout is how long an unused connection is kept; default 25 s. Keep it well below the upstream's own
+	// timeout: a request that crosses the upstream's close is lost and not sent again.
 	IdleTimeout time.Duration
-	// WriteTimeout is how long the upstream may take no byte of a long request; default 30 s.
+	// WriteTimeout is how long the upstream may go without accepting a byte of a long request; default 30 s.
 	WriteTimeout time.Duration
-	// Single gives every request a connection of its own and says so to the upstream (Connection: close).
+	// Single gives each request its own connection and tells the upstream so (Connection: close).
 	Single bool
-	// MaxIdle is how many unused connections are kept; default 128.
+	// MaxIdle bounds the unused connections kept; default 128.
 	MaxIdle int
-	// MaxConns bounds the exchanges at one time; 0 is no bound.
+	// MaxConns bounds concurrent exchanges; 0 means no bound.
 	MaxConns int
 }
 
-// Client speaks HTTP/1.1 to one upstream over pooled connections. It never sends a request twice: a request is given to
-// another connection only when the first one took no byte of it. Safe for concurrent use.
+// Client speaks HTTP/1.1 to one upstream over pooled connections. It never sends a request twice: it moves a request to
+// another connection only if the first one took no byte of it. It is safe for concurrent use.
 type Client struct {
 	cfg   Config
 	heard atomic.Uint64
 
 	mu     sync.Mutex
-	idle   []*conn // the last one was used last
+	idle   []*conn // most recently used last
 	active int
 	closed bool
 	reaper *time.Timer // runs while idle is not empty
 }
 
-// New makes a client; it dials nothing yet.
+// New creates a client. It does not dial yet.
 func New(cfg Config) *Client {
 	cfg.Network = cmp.Or(cfg.Network, "tcp")
 	if cfg.Host == "" {
@@ -69,8 +69,8 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg}
 }
 
-// Do sends the request and waits for the head of the answer. call may be nil if nobody needs to cancel. On success
-// the caller must Close the response; on error there is none. Errors are *Error, or ErrBadRequest.
+// Do sends the request and waits for the head of the answer. call may be nil if nobody needs to cancel. On success the
+// caller must Close the response; on error there is none. Errors are *Error or ErrBadRequest.
 func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 	r, err := c.Start(call, req)
 	if err != nil {
@@ -83,7 +83,8 @@ func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 	return r, nil
 }
 
-// Start sends the request and returns without waiting for the answer: call Await next, and Close in the end.
+// Start sends the request and returns without waiting for the answer. The caller must then call Await, and finally
+// Close.
 func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 	buf := takeBuffer(false)
 	defer giveBuffer(buf)
@@ -104,7 +105,7 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 			return r, nil
 		}
 		if n == 0 && reused && call.Cause() == nil {
-			// The upstream closed the idle connection after it was looked at, and the socket took nothing.
+			// The upstream closed the idle connection after the check, and the socket accepted nothing.
 			_ = r.Close()
 			continue
 		}
@@ -167,7 +168,7 @@ func (c *Client) dial() (*conn, error) {
 	return newConn(nc), nil
 }
 
-// release ends an exchange. cn goes back to the pool; nil where there is nothing to keep.
+// release ends an exchange and returns cn to the pool; cn is nil if there is nothing to keep.
 func (c *Client) release(cn *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +189,7 @@ func (c *Client) release(cn *conn) {
 	}
 }
 
-// reap closes connections that were idle too long and comes again while some are left.
+// reap closes connections that were idle too long, and reschedules itself while some are left.
 func (c *Client) reap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,24 +207,24 @@ func (c *Client) reap() {
 	}
 }
 
-// Stats are the numbers of a client's connections.
+// Stats counts a client's connections.
 type Stats struct {
-	// Active is the number of exchanges going on, Idle that of unused connections.
+	// Active is the number of exchanges in progress, Idle the number of unused connections.
 	Active, Idle int
 }
 
-// Stats counts the connections now.
+// Stats returns the current counts.
 func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return Stats{Active: c.active, Idle: len(c.idle)}
 }
 
-// Heard grows whenever bytes of an answer come that is not a probe's, on whichever connection: while it stands still the
-// upstream says nothing to any client.
+// Heard grows whenever bytes of an answer, other than a probe's, arrive on any connection. While it stands still, the
+// upstream sends nothing to any client.
 func (c *Client) Heard() uint64 { return c.heard.Load() }
 
-// Close closes the idle connections and refuses new exchanges with ErrClosed. Exchanges going on are left to end.
+// Close closes the idle connections and makes new exchanges fail with ErrClosed. Exchanges in progress continue.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,7 +23,7 @@ func TestReplies(t *testing.T) {
 		status              int
 		body                string
 		reuse               bool
-		kind                error // of Do, or of reading
+		kind                error // of Do, or of reading the body
 	}{
 		{"length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 200, "hello", true, nil},
 		{"empty", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, "", true, nil},
@@ -84,7 +84,7 @@ func TestReplies(t *testing.T) {
 				serve = once(tc.reply)
 			}
 			c := newUpstream(t, serve).client(t, Config{})
-			for range 2 { // the second time on the pooled connection, where there is one
+			for range 2 { // the second time on the pooled connection, if there is one
 				req := get("/")
 				req.Method = tc.method
 				r, err := c.Do(nil, req)
@@ -127,7 +127,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-// checkError wants a failure after the request was sent.
+// checkError checks for a failure of this kind after the request was sent.
 func checkError(t *testing.T, err, kind error, got bool) {
 	t.Helper()
 	var e *Error
@@ -204,7 +204,7 @@ func TestUnreachable(t *testing.T) {
 	_ = ln.Close()
 	c := New(Config{Addr: addr, MaxConns: 1})
 	defer c.Close()
-	for range 3 { // a failed dial must not hold its place
+	for range 3 { // a failed dial must not keep its slot
 		_, err = c.Do(nil, get("/"))
 		var e *Error
 		if !errors.As(err, &e) || !errors.Is(err, ErrUnreachable) || e.Sent || e.Got {
@@ -213,7 +213,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// A runner that cannot be reached is given up after a second (fault 17). In virtual time.
+// An unreachable runner fails a request after one second (fault 17). Runs in virtual time.
 func TestUnreachableByTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{Addr: "nowhere:1", Dial: func(ctx context.Context) (net.Conn, error) {

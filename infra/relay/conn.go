@@ -11,29 +11,29 @@ import (
 
 var (
 	errDue  = errors.New("due")         // conn.fill reached its time limit
-	errFull = errors.New("buffer full") // conn.fill has no room
+	errFull = errors.New("buffer full") // conn.fill has no space left
 )
 
-// conn is one upstream connection with the bytes read from it but not yet used. It belongs to one goroutine at a time;
-// the only thing another goroutine may do is close nc (Call.Cancel).
+// conn is one upstream connection and the bytes read from it but not yet used. It belongs to one goroutine at a time;
+// another goroutine may only close nc (Call.Cancel).
 type conn struct {
 	nc  net.Conn
-	raw syscall.RawConn // nil when nc is no plain socket, such as TLS
+	raw syscall.RawConn // nil if nc is not a plain socket, for example TLS
 
 	buf    *[]byte // nil while there is nothing unread
 	lo, hi int     // unread is (*buf)[lo:hi]
 	big    bool    // the next buffer is a big one
 
 	readFn func(fd uintptr) bool // c.tryRead, made once
-	nowFn  func(fd uintptr)      // the same for readNow
+	nowFn  func(fd uintptr)      // c.readNow's callback, made once
 	peekFn func(fd uintptr)      // c.tryPeek, made once
 	n      int                   // result of readFn and nowFn
 	err    error                 // result of readFn and nowFn
 	stale  bool                  // result of peekFn
 	peeked [1]byte
 
-	// Deadlines work as lazy timers: one that is set early enough stays as it is, and one that fires too early is
-	// set anew. So a stream of many short waits touches the runtime's timers rarely.
+	// Deadlines are lazy: one that is early enough stays, and one that fires too early is set again. A stream of many
+	// short waits therefore rarely touches the runtime's timers.
 	readDue, writeDue time.Time
 
 	idleSince time.Time
@@ -50,7 +50,7 @@ func newConn(nc net.Conn) *conn {
 	return c
 }
 
-// rawConn is the socket under nc, or nil where bytes on the socket are not the bytes of the stream.
+// rawConn returns the socket under nc, or nil if its bytes are not those of the stream.
 func rawConn(nc net.Conn) syscall.RawConn {
 	switch nc := nc.(type) {
 	case *net.TCPConn:
@@ -63,7 +63,7 @@ func rawConn(nc net.Conn) syscall.RawConn {
 	return nil
 }
 
-// unread holds bytes read from the socket and not used yet.
+// unread returns bytes read from the socket and not used yet.
 func (c *conn) unread() []byte {
 	if c.buf == nil {
 		return nil
@@ -71,7 +71,7 @@ func (c *conn) unread() []byte {
 	return (*c.buf)[c.lo:c.hi]
 }
 
-// drop gives the buffer back, with whatever is unread in it.
+// drop returns the buffer to the pool and discards any unread bytes.
 func (c *conn) drop() {
 	if c.buf != nil {
 		giveBuffer(c.buf)
@@ -80,8 +80,8 @@ func (c *conn) drop() {
 	c.lo, c.hi = 0, 0
 }
 
-// fill waits for bytes and adds them to the unread ones. It returns io.EOF at an orderly end, errDue when due passed
-// (the zero time is never) with nothing there to read, and errFull when the buffer has no room left.
+// fill waits for bytes and appends them to the unread ones. It returns io.EOF at an orderly end, errDue if due passed
+// and nothing can be read (the zero time never passes), and errFull if the buffer is full.
 func (c *conn) fill(due time.Time) error {
 	if c.lo == c.hi {
 		c.drop()
@@ -101,12 +101,12 @@ func (c *conn) fill(due time.Time) error {
 		n, err := c.read()
 		late := errors.Is(err, os.ErrDeadlineExceeded)
 		if late && !due.IsZero() && !time.Now().Before(due) {
-			// The deadline that fired stays set; the next fill that needs a later one moves it.
+			// The expired deadline stays set. The next fill that needs a later one moves it.
 			n, err = c.readNow()
 			late = false
 		}
 		if n > 0 {
-			// A read that takes all the room there is: more is likely to follow.
+			// If a read fills the buffer, more is likely to follow.
 			c.big = c.hi+n == len(*c.buf)
 			c.hi += n
 			return nil
@@ -125,7 +125,7 @@ func (c *conn) setReadDue(due time.Time) error {
 	return c.nc.SetReadDeadline(due)
 }
 
-// read does one read into the free part of the buffer, taking a buffer if there is none.
+// read reads once into the free part of the buffer, and takes a buffer if there is none.
 func (c *conn) read() (int, error) {
 	if c.raw != nil && rawReads {
 		c.n, c.err = 0, nil
@@ -144,7 +144,8 @@ func (c *conn) read() (int, error) {
 	return n, err
 }
 
-// readNow reads what is there once a deadline has passed, when read would not even look. Nothing there is errDue.
+// readNow reads what has arrived once the deadline has passed, since read would fail without trying. It returns errDue
+// if nothing has.
 func (c *conn) readNow() (int, error) {
 	if c.raw == nil || !rawReads {
 		return 0, errDue
@@ -159,7 +160,7 @@ func (c *conn) readNow() (int, error) {
 	return c.result()
 }
 
-// result is that of tryRead in the terms of io.Reader.
+// result returns the result of tryRead as an io.Reader would.
 func (c *conn) result() (int, error) {
 	if c.n <= 0 && c.err == nil {
 		return 0, io.EOF
@@ -167,22 +168,22 @@ func (c *conn) result() (int, error) {
 	return max(c.n, 0), c.err
 }
 
-// isStale reports that an idle connection was closed by the upstream, or holds unexpected bytes.
+// isStale reports whether the upstream has closed an idle connection, or sent unexpected bytes on it.
 func (c *conn) isStale() bool {
 	if c.raw == nil || !rawReads {
 		return false
 	}
-	c.stale = true // stays when Control fails: the connection is closed
+	c.stale = true // stale unless Control succeeds, so that the connection is closed
 	_ = c.raw.Control(c.peekFn)
 	return c.stale
 }
 
-// write sends head and body, as one write where the body fits into the room behind head. n counts bytes the socket took.
-// The socket has at least half of timeout to take each piece of a long body.
+// write sends head and body, in one write if the body fits into the space behind head. n counts the bytes that the
+// socket took. The socket has at least half of timeout for each piece of a long body.
 func (c *conn) write(head, body []byte, timeout time.Duration) (n int64, err error) {
 	const piece = 4 << 20
 	small := len(body) <= cap(head)-len(head)
-	if !small || !c.writeDue.IsZero() { // a small request into an empty socket buffer does not block
+	if !small || !c.writeDue.IsZero() { // a small request cannot block on an empty socket buffer
 		if err := c.armWrite(timeout); err != nil {
 			return 0, err
 		}

@@ -4,10 +4,10 @@ package relay
 
 import "syscall"
 
-// rawReads: sockets are read by hand, so that a connection waiting for bytes owns no buffer.
+// rawReads says that sockets are read by hand, so that a connection waiting for bytes holds no buffer.
 const rawReads = true
 
-// tryRead reads once without blocking. False tells the runtime's poller to wait for the socket and to call again.
+// tryRead reads once without blocking. False makes the runtime's poller wait for the socket and call again.
 func (c *conn) tryRead(fd uintptr) bool {
 	if c.buf == nil {
 		c.buf = takeBuffer(c.big)
@@ -24,7 +24,7 @@ func (c *conn) tryRead(fd uintptr) bool {
 	return c.err != syscall.EAGAIN
 }
 
-// tryPeek looks whether an idle connection is still open and silent.
+// tryPeek checks whether an idle connection is still open and silent.
 func (c *conn) tryPeek(fd uintptr) {
 	for {
 		_, _, err := syscall.Recvfrom(int(fd), c.peeked[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

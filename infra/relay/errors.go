@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// The kinds of failure. Every failed exchange is reported as an *Error that matches exactly one of them with errors.Is.
+// Kinds of failure. Every failed exchange returns an *Error that matches exactly one of them with errors.Is.
 var (
 	// ErrUnreachable: no connection could be made, so the upstream never saw the request.
 	ErrUnreachable = errors.New("upstream unreachable")
 	// ErrBusy: Config.MaxConns connections are in use; nothing was sent.
 	ErrBusy = errors.New("too many upstream connections")
-	// ErrBroken: the connection ended after the request, or a part of it, was sent.
+	// ErrBroken: the connection ended after all or part of the request was sent.
 	ErrBroken = errors.New("upstream connection broke")
-	// ErrBadReply: the answer is not HTTP/1.x, or its framing or an event breaks a rule.
+	// ErrBadReply: the answer is not HTTP/1.x, or its framing or one of its events is malformed.
 	ErrBadReply = errors.New("bad upstream reply")
-	// ErrTooLarge: the answer, or a line of its stream, is longer than the limit for it, or its JSON nests too deep.
+	// ErrTooLarge: the answer, or a line of its stream, exceeds its limit, or its JSON nests too deep.
 	ErrTooLarge = errors.New("upstream reply too large")
-	// ErrTimeout: the head or the body did not begin within Request.FirstByte, a body fell silent for Request.Silence,
-	// or the upstream stopped taking the request.
+	// ErrTimeout: the head or the body did not begin within Request.FirstByte, the body was silent for Request.Silence,
+	// or the upstream stopped accepting the request.
 	ErrTimeout = errors.New("upstream timed out")
-	// ErrCancelled: Call.Cancel was called; the error matches the cause given there as well.
+	// ErrCancelled: Call.Cancel was called. The error also matches the cause given to Cancel.
 	ErrCancelled = errors.New("call cancelled")
 	// ErrClosed: the Client was closed; nothing was sent.
 	ErrClosed = errors.New("client closed")
@@ -29,24 +29,24 @@ var (
 var (
 	// ErrGone is the cause for cancelling a call whose client has left. A failed write to the client matches it too.
 	ErrGone = errors.New("client gone")
-	// ErrPending is what Response.Await returns at its time limit: there is no answer yet, and Await may be called again.
+	// ErrPending: Response.Await reached its time limit without an answer. Await may be called again.
 	ErrPending = errors.New("no answer yet")
-	// ErrAgain, returned by StreamConfig.Open or StreamConfig.Check, sends a held stream back to waiting in Ready.
+	// ErrAgain, returned by StreamConfig.Open or StreamConfig.Check, sends a held stream back to Ready.
 	ErrAgain = errors.New("wait again")
-	// ErrBadRequest: the Request holds bytes that may not stand in a request line or a header; nothing was sent.
+	// ErrBadRequest: the Request holds bytes that are not allowed in a request line or a header. Nothing was sent.
 	ErrBadRequest = errors.New("request cannot be written")
 )
 
-// Error says how an exchange failed and how far it came.
+// Error says how an exchange failed and how far it got.
 type Error struct {
 	// Kind is one of the kinds above.
 	Kind error
 	// Cause is the underlying error, or nil. It never quotes bytes of the answer.
 	Cause error
-	// Sent reports that at least one request byte may have reached the upstream. While it is false the request can
+	// Sent reports that at least one byte of the request may have reached the upstream. If it is false, the request can
 	// safely be sent elsewhere.
 	Sent bool
-	// Got reports that at least one byte of an answer came.
+	// Got reports that at least one byte of an answer arrived.
 	Got bool
 }
 
@@ -62,7 +62,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives errors.Is and errors.As both the kind and the cause.
+// Unwrap returns the kind and the cause for errors.Is and errors.As.
 func (e *Error) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{e.Kind}

@@ -2,7 +2,7 @@ package relay
 
 import "bytes"
 
-// doneText is the one text besides JSON that an event may hold.
+// doneText is the only event data that need not be JSON.
 const doneText = "[DONE]"
 
 type lineState uint8
@@ -13,16 +13,17 @@ const (
 	lineData                   // within data
 )
 
-// jsonEvents checks that what each event of a stream holds is JSON, or the text that ends a stream. It keeps none of it.
+// jsonEvents checks that the data of each event in a stream is JSON or doneText. It stores none of the data.
 type jsonEvents struct {
 	line   lineState
 	name   int  // bytes of "data:" that the line began with
-	cr     bool // the last byte was a CR, to which an LF may belong
-	ending int  // bytes of doneText that the event's data began with
+	cr     bool // the last byte was a CR; an LF may still belong to it
+	ending int  // bytes of doneText matched at the start of the event's data
 	data   jsonText
 }
 
-// take follows p. It returns how much of p comes before the event that p shows to be bad, or len(p) and true.
+// take checks the next bytes p. It returns how many of them precede the first bad event, or len(p) and true if none is
+// bad.
 func (e *jsonEvents) take(p []byte) (good int, ok bool) {
 	for i := 0; i < len(p); {
 		c := p[i]
@@ -57,7 +58,7 @@ func (e *jsonEvents) take(p []byte) (good int, ok bool) {
 	return len(p), true
 }
 
-// whole reports that the event, as far as it came, may end.
+// whole reports whether the event may end here.
 func (e *jsonEvents) whole() bool {
 	return e.ending == len(doneText) || e.ending <= 1 && (e.data.empty() || e.data.whole())
 }
@@ -72,14 +73,14 @@ func (e *jsonEvents) begin(c byte) {
 	}
 }
 
-// endLine ends a line that was not blank. Lines of data are lines of one text.
+// endLine ends a line that is not blank. The data lines of an event form one text.
 func (e *jsonEvents) endLine() bool {
 	ok := e.line != lineData || e.feed([]byte{'\n'})
 	e.line, e.name = lineStart, 0
 	return ok
 }
 
-// feed takes a piece of data. A bracket may begin an array as well as doneText.
+// feed takes a piece of data. A bracket may start an array or doneText.
 func (e *jsonEvents) feed(p []byte) bool {
 	for i, c := range p {
 		switch {
@@ -102,7 +103,7 @@ func (e *jsonEvents) feed(p []byte) bool {
 	return true
 }
 
-// lineRun is how many bytes p begins with that are of one line.
+// lineRun returns how many leading bytes of p belong to one line.
 func lineRun(p []byte) int {
 	n := bytes.IndexByte(p, '\n')
 	if n < 0 {

@@ -13,7 +13,7 @@ import (
 
 var errHead = errors.New("malformed response head")
 
-// headParser lets fasthttp parse a head that lies in memory.
+// headParser lets fasthttp parse a head in memory.
 type headParser struct {
 	src []byte
 	br  *bufio.Reader
@@ -34,8 +34,8 @@ var headParsers = sync.Pool{New: func() any {
 	return p
 }}
 
-// parseHead parses one whole head, which ends at the end of head. It takes only what every HTTP parser would read the
-// same way; its errors never quote the head.
+// parseHead parses one complete head, which must end at the end of head. It accepts only what every HTTP parser would
+// read in the same way. Its errors never quote the head.
 func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
 	http11 := bytes.HasPrefix(head, []byte("HTTP/1.1 "))
 	if !http11 && !bytes.HasPrefix(head, []byte("HTTP/1.0 ")) || !hasStatus(head[len("HTTP/1.1 "):]) || !plainLines(head) {
@@ -52,14 +52,14 @@ func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
 	case err != nil || !whole:
 		return errHead
 	case h.ContentLength() == -1 && hasField(head, "content-length"):
-		return errHead // both framings: a reader of the other one sees another body
+		return errHead // both framings: a reader that uses the other one sees another body
 	case !http11 && hasField(head, "transfer-encoding"):
 		return errHead
 	}
 	return nil
 }
 
-// hasStatus reports whether b begins with a status from 100 to 999. fasthttp takes 000 for 200.
+// hasStatus reports whether b starts with a status from 100 to 999. fasthttp reads 000 as 200.
 func hasStatus(b []byte) bool {
 	if len(b) < 4 || b[0] == '0' || b[3] != ' ' && b[3] != '\r' {
 		return false
@@ -67,7 +67,8 @@ func hasStatus(b []byte) bool {
 	return !bytes.ContainsFunc(b[:3], func(c rune) bool { return c < '0' || c > '9' })
 }
 
-// headEnd is the length of the head at the start of b, or 0 while its end is not there. from bytes were searched before.
+// headEnd returns the length of the head at the start of b, or 0 if it is incomplete. The first from bytes were already
+// searched.
 func headEnd(b []byte, from int) int {
 	from = max(from-3, 0)
 	if i := bytes.Index(b[from:], []byte("\r\n\r\n")); i >= 0 {
@@ -76,8 +77,8 @@ func headEnd(b []byte, from int) int {
 	return 0
 }
 
-// plainLines reports that each line ends in CRLF, that neither byte stands anywhere else, and that no white space stands
-// before a field's colon: some parsers take it for a part of the name.
+// plainLines reports whether every line ends in CRLF, CR and LF appear nowhere else, and no white space precedes a
+// field's colon, since some parsers take it as part of the name.
 func plainLines(head []byte) bool {
 	for len(head) > 0 {
 		i := bytes.IndexByte(head, '\n')
@@ -92,8 +93,8 @@ func plainLines(head []byte) bool {
 	return true
 }
 
-// saysClose looks for the option "close" in all Connection fields of a head. fasthttp knows only the plain word, and
-// lets a later field take it back.
+// saysClose looks for the option "close" in all Connection fields of a head. fasthttp recognises only the plain word,
+// and lets a later field override it.
 func saysClose(head []byte) bool {
 	for v := range fieldValues(head, "connection") {
 		for len(v) > 0 {
@@ -107,7 +108,7 @@ func saysClose(head []byte) bool {
 	return false
 }
 
-// hasField reports whether a line of the header block names the field; lower is in lower case.
+// hasField reports whether the header block has the field; lower is its name in lower case.
 func hasField(block []byte, lower string) bool {
 	for range fieldValues(block, lower) {
 		return true
@@ -115,7 +116,7 @@ func hasField(block []byte, lower string) bool {
 	return false
 }
 
-// fieldValues gives what stands behind the colon of each line that names the field; lower is in lower case.
+// fieldValues yields what follows the colon in each line of the field; lower is its name in lower case.
 func fieldValues(block []byte, lower string) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(block) > 0 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// piecesConn gives its bytes out in pieces of n, then io.EOF.
+// piecesConn returns its bytes in pieces of n, then io.EOF.
 type piecesConn struct {
 	net.Conn
 	rest []byte
@@ -31,19 +31,19 @@ func (c *piecesConn) SetReadDeadline(time.Time) error { return nil }
 
 func (c *piecesConn) Close() error { return nil }
 
-// outcome is all that an exchange tells of an answer.
+// outcome is everything that an exchange reveals about an answer.
 type outcome struct {
 	status  int
 	ctype   string
 	size    int
 	body    string
-	kind    error // nil where the body came to its proper end
-	atHead  bool  // the head already failed
+	kind    error // nil if the body ended properly
+	atHead  bool  // the exchange failed before its body
 	reused  bool
 	framing framing
 }
 
-// answerIn reads raw as an answer that comes in pieces of n bytes.
+// answerIn reads raw as an answer that arrives in pieces of n bytes.
 func answerIn(t *testing.T, raw []byte, n int) (o outcome) {
 	client := New(Config{Addr: "127.0.0.1:1"})
 	defer client.Close()
@@ -81,8 +81,8 @@ func answerIn(t *testing.T, raw []byte, n int) (o outcome) {
 	return o
 }
 
-// An answer must not depend on how it was cut, and where net/http takes it too, it must be the same one: two readings of
-// one head are how bodies are smuggled.
+// The result must not depend on how the answer is cut. If net/http accepts it too, both must agree, since two readings
+// of one head allow smuggling.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 5\r\n\r\nhello",
@@ -98,11 +98,11 @@ func FuzzHead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, n uint8) {
 		if len(raw) > 8<<10 {
-			return // a head too long for the buffer fails at a place that depends on the cut
+			return // where a head too long for the buffer fails depends on the cut
 		}
 		got := answerIn(t, raw, len(raw)+1)
 		cut := answerIn(t, raw, int(n)+1)
-		cut.reused = got.reused // bytes behind the body may not have been read yet; isStale will see them
+		cut.reused = got.reused // bytes after the body may be unread so far; isStale will see them
 		if got != cut {
 			t.Fatalf("whole: %+v; in pieces of %d: %+v", got, int(n)+1, cut)
 		}
@@ -115,7 +115,7 @@ func FuzzHead(f *testing.F) {
 			std, err = http.ReadResponse(br, nil)
 		}
 		if err != nil {
-			return // stricter than we are
+			return // net/http is stricter
 		}
 		body, err := io.ReadAll(std.Body)
 		if std.StatusCode != got.status || !std.Close != got.reused && br.Buffered() == 0 && got.kind == nil && err == nil {

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Two goroutines of fasthttp outlive their use: the clock for the Date header, and the cleaner of the client that the
-// benchmarks compare with, which sleeps for ten seconds between its rounds.
+// Two of fasthttp's goroutines outlive their use: the clock for the Date header, and the cleaner of the client in the
+// benchmarks, which sleeps for ten seconds between rounds.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 
 const patience = 10 * time.Second
 
-// upstream serves each connection with serve, which gets a reader that has the requests.
+// upstream runs serve on each connection, with a reader for the requests.
 type upstream struct {
 	ln    net.Listener
 	serve func(nc net.Conn, br *bufio.Reader)
@@ -79,7 +79,7 @@ func readRequest(br *bufio.Reader) (head, body string) {
 	return req.Header.String(), string(req.Body())
 }
 
-// always answers each request of a connection with the same bytes.
+// always answers every request on a connection with the same bytes.
 func always(reply string) func(net.Conn, *bufio.Reader) {
 	return func(nc net.Conn, br *bufio.Reader) {
 		for {
@@ -103,7 +103,7 @@ func once(reply string) func(net.Conn, *bufio.Reader) {
 
 func get(path string) *Request { return &Request{Method: "GET", Path: []byte(path)} }
 
-// frontend is a fasthttp server behind a Listener.
+// frontend starts a fasthttp server behind a Listener and returns its address.
 func frontend(t testing.TB, cfg ListenerConfig, handler fasthttp.RequestHandler) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -133,7 +133,7 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// rawClient speaks to a frontend byte by byte.
+// rawClient talks to a frontend byte by byte.
 type rawClient struct {
 	net.Conn
 	t  testing.TB
@@ -158,7 +158,7 @@ func (c *rawClient) send(s string) {
 	}
 }
 
-// until reads up to and with the bytes end.
+// until reads up to and including end.
 func (c *rawClient) until(end string) string {
 	c.t.Helper()
 	var b strings.Builder

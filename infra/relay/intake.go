@@ -17,51 +17,52 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Errors of Intake.Read. The connection is closed after the answer.
+// Errors of Intake.Read. The connection closes after the answer.
 var (
 	ErrBodyTooLarge = fasthttp.ErrBodyTooLarge
 	ErrBodySlow     = errors.New("the body arrives too slowly")
-	ErrBodyBroken   = errors.New("the body ended early, or its chunks are broken")
-	ErrBuffersFull  = errors.New("too many bytes of request bodies are held")
+	ErrBodyBroken   = errors.New("the body ended early, or its chunks are malformed")
+	ErrBuffersFull  = errors.New("too many request bytes are buffered")
 )
 
 // IntakeConfig holds the limits of an Intake.
 type IntakeConfig struct {
-	// MaxBody bounds every body, in bytes; 0 is no bound.
+	// MaxBody bounds every body, in bytes; 0 means no bound.
 	MaxBody int
-	// MaxHeld bounds the buffers of all bodies together, in bytes; 0 is no bound.
+	// MaxHeld bounds the buffers of all bodies together, in bytes; 0 means no bound.
 	MaxHeld int64
-	// ReadTimeout bounds the arrival of a head, each pause in a body, and how far a body may lag behind MinRate; default 30 s.
+	// ReadTimeout bounds the arrival of a head, each pause in a body, and how far a body may fall behind MinRate;
+	// default 30 s.
 	ReadTimeout time.Duration
-	// MinRate is what a body has to arrive with, in bytes a second; default 64 KiB/s. A body of n bytes may take ReadTimeout
-	// and n/MinRate seconds.
+	// MinRate is the least rate of a body, in bytes a second; default 64 KiB/s. A body of n bytes may take ReadTimeout
+	// plus n/MinRate seconds.
 	MinRate int
 }
 
-// Intake reads request bodies for a fasthttp server as they arrive: nothing is read before the handler asks for it, and
-// memory follows the bytes that came, not the Content-Length. A handler calls Read when the head has been accepted, and
-// Finish before it returns in any case. An Intake is safe for concurrent use.
+// Intake reads request bodies for a fasthttp server. It reads nothing before the handler asks for it, and its memory
+// follows the bytes that arrived, not the Content-Length. A handler calls Read after accepting the head, and in any
+// case Finish before it returns. An Intake is safe for concurrent use.
 type Intake struct {
 	cfg      IntakeConfig
 	buffered atomic.Int64
 }
 
-// NewIntake makes an Intake.
+// NewIntake creates an Intake.
 func NewIntake(cfg IntakeConfig) *Intake {
 	cfg.ReadTimeout = cmp.Or(max(cfg.ReadTimeout, 0), 30*time.Second)
 	cfg.MinRate = cmp.Or(max(cfg.MinRate, 0), 64<<10)
 	return &Intake{cfg: cfg}
 }
 
-// Configure sets the options of s that the intake of bodies needs: s hands requests over with their bodies unread, forms
-// included. MaxRequestBodySize is only how much of a body fasthttp reads ahead; it takes no 0.
+// Configure sets the options of s that an Intake requires: s passes requests on with their bodies unread, forms
+// included. MaxRequestBodySize only bounds what fasthttp reads ahead; it may not be 0.
 func (in *Intake) Configure(s *fasthttp.Server) {
 	s.StreamRequestBody, s.DisablePreParseMultipartForm = true, true
 	s.MaxRequestBodySize = 1
 	s.ReadTimeout = in.cfg.ReadTimeout
 }
 
-// Buffered is how many bytes of buffers hold bodies now.
+// Buffered returns the bytes of all buffers in use.
 func (in *Intake) Buffered() int64 { return in.buffered.Load() }
 
 // Body is a request's body in a buffer of an Intake. The zero Body is empty.
@@ -71,7 +72,7 @@ type Body struct {
 	buf *[]byte
 }
 
-// Drop gives the buffer back; the request's body is empty then, and slices of it are void. It may be called twice.
+// Drop returns the buffer. The request's body is then empty, and slices of it are invalid. Drop may be called twice.
 func (b *Body) Drop() {
 	if b.buf == nil {
 		return
@@ -82,8 +83,8 @@ func (b *Body) Drop() {
 	b.buf = nil
 }
 
-// Fits reports whether a body of n bytes is within the limits now and has at most so many bytes, 0 being no bound of its own:
-// ErrBodyTooLarge or ErrBuffersFull if it is not.
+// Fits returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody or
+// most (0 for no bound of its own), and ErrBuffersFull if the buffers are full.
 func (in *Intake) Fits(n, most int) error {
 	if most = in.bound(most); n > most {
 		return ErrBodyTooLarge
@@ -94,13 +95,13 @@ func (in *Intake) Fits(n, most int) error {
 	return nil
 }
 
-// bound is the smaller of a body's own bound and MaxBody; 0 is none.
+// bound returns the smaller of most and MaxBody; either may be 0 for no bound.
 func (in *Intake) bound(most int) int {
 	return min(cmp.Or(most, math.MaxInt-1), cmp.Or(in.cfg.MaxBody, math.MaxInt-1))
 }
 
-// Read reads the request's body, of at most so many bytes, 0 being no bound of its own; ctx.PostBody is all of it then. The
-// caller must Drop it, at the latest when the request ends.
+// Read reads the request's body into ctx.PostBody. most is the body's own bound in bytes, or 0. The caller must Drop
+// the Body, at the latest when the request ends.
 func (in *Intake) Read(ctx *fasthttp.RequestCtx, most int) (Body, error) {
 	src := ctx.RequestBodyStream()
 	if src == nil {
@@ -111,7 +112,7 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx, most int) (Body, error) {
 		if err := in.Fits(n, most); err != nil {
 			return Body{}, err
 		}
-		return Body{}, ErrBuffersFull // the limit that refused the head has gone meanwhile
+		return Body{}, ErrBuffersFull // the limit that refused the head no longer does
 	}
 	b := Body{in: in, ctx: ctx}
 	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.bound(most))
@@ -127,12 +128,12 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx, most int) (Body, error) {
 	return b, nil
 }
 
-// fill reads a body of size bytes, or of chunks where size is negative, of at most so many bytes.
+// fill reads a body of size bytes, or chunks if size is negative, of at most most bytes.
 func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error) {
 	if err := in.Fits(size, most); err != nil {
 		return 0, err
 	}
-	var began, due time.Time // until the second read, fasthttp's deadline for the head holds
+	var began, due time.Time // fasthttp's deadline for the head applies until the second read
 	for reads := 0; size < 0 || n < size; reads++ {
 		if b.buf == nil || n == len(*b.buf) {
 			if err := in.grow(b, n, size, most); err != nil {
@@ -167,13 +168,13 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 	return n, nil
 }
 
-// due is when the next bytes of a body must arrive, of which n have arrived since began.
+// due returns when the next bytes of a body must arrive, given n bytes since began.
 func (in *Intake) due(began, now time.Time, n int) time.Time {
 	byRate := began.Add(in.cfg.ReadTimeout + time.Duration(float64(n)/float64(in.cfg.MinRate)*float64(time.Second)))
 	return earlier(byRate, now.Add(in.cfg.ReadTimeout))
 }
 
-// failure says what a failed read means. Of an error within a chunk's frame fasthttp hides the cause.
+// failure maps a failed read to an error of Read. fasthttp hides the cause of errors within a chunk's framing.
 func (in *Intake) failure(err error, due time.Time) error {
 	var ne net.Error
 	if errors.As(err, &ne) && ne.Timeout() || !due.IsZero() && !time.Now().Before(due) {
@@ -183,13 +184,13 @@ func (in *Intake) failure(err error, due time.Time) error {
 }
 
 const (
-	firstPiece = 64 << 10 // bytes that a body gets before anything of it came
-	lastStep   = 32       // times what came: a body no larger than that gets its whole size
-	otherSteps = 8        // times what came: what a larger one gets
+	firstPiece = 64 << 10 // first buffer, before any byte of the body arrived
+	lastStep   = 32       // a body up to this multiple of the bytes that arrived gets a buffer of its full size
+	otherSteps = 8        // a larger body gets a buffer of this multiple
 )
 
-// grow makes room behind the n bytes that came. Few bytes are copied, since steps are large, but never more than 32 times
-// what came is taken. The room is counted before it is allocated.
+// grow makes room after the first n bytes. Its steps are large, so little is copied, but never above 32 times the bytes
+// that arrived. The room is counted before it is allocated.
 func (in *Intake) grow(b *Body, n, size, most int) error {
 	room := otherSteps * n
 	switch {
@@ -200,7 +201,7 @@ func (in *Intake) grow(b *Body, n, size, most int) error {
 	case size >= 0 && size <= lastStep*n:
 		room = size
 	}
-	room = bodySize(min(room, most+1)) // chunks: the byte too many shows
+	room = bodySize(min(room, most+1)) // one byte more reveals chunks that exceed most
 	more := int64(room)
 	if b.buf != nil {
 		more -= int64(n)
@@ -219,19 +220,19 @@ func (in *Intake) grow(b *Body, n, size, most int) error {
 }
 
 const (
-	drainBytes = 64 << 10    // of an unwanted body are read, to keep the connection usable
-	drainFor   = time.Second // that takes at most
+	drainBytes = 64 << 10    // how much of an unwanted body is read to keep the connection usable
+	drainFor   = time.Second // how long that may take
 )
 
-// SkipBody makes fasthttp leave a body where it is, so that the answer to a head that is refused does not wait for the
-// first byte. It is for HeaderReceived. Small bodies are not skipped, since Finish reads those.
+// SkipBody makes fasthttp leave a body unread, so that refusing a request by its head does not wait for the first body
+// byte. Use it as HeaderReceived. It skips no small bodies, since Finish reads those.
 func SkipBody(h *fasthttp.RequestHeader) {
 	if n := h.ContentLength(); n > drainBytes {
 		h.SetContentLength(0)
 	}
 }
 
-// skipped is the length of a body that SkipBody left unread, 0 for none.
+// skipped returns the length of a body that SkipBody left unread, or 0 if there is none.
 func skipped(ctx *fasthttp.RequestCtx) int {
 	h := &ctx.Request.Header
 	if h.ContentLength() != 0 {
@@ -245,12 +246,12 @@ func skipped(ctx *fasthttp.RequestCtx) int {
 	return 0
 }
 
-// Finish leaves the connection ready for the next request: a small body that was not read is read now; behind a larger
-// one, or one that does not come at once, the connection is closed after the answer.
+// Finish leaves the connection ready for the next request. It reads a small unread body now. If the body is larger, or
+// does not arrive at once, the connection closes after the answer.
 func (in *Intake) Finish(ctx *fasthttp.RequestCtx) {
 	src := ctx.RequestBodyStream()
 	if src == nil {
-		return // it was read, or there is none
+		return // already read, or none
 	}
 	size := ctx.Request.Header.ContentLength()
 	if size == 0 && skipped(ctx) == 0 {
@@ -261,7 +262,7 @@ func (in *Intake) Finish(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// readOff reads a body to its end and reports whether that was near.
+// readOff reads the rest of a body within the drain limits and reports whether it reached the end.
 func readOff(ctx *fasthttp.RequestCtx, src io.Reader, size int) bool {
 	if ctx.Conn().SetReadDeadline(time.Now().Add(drainFor)) != nil {
 		return false
@@ -280,7 +281,8 @@ func readOff(ctx *fasthttp.RequestCtx, src io.Reader, size int) bool {
 	return false
 }
 
-// cut closes the connection after the answer, which what the client still sends does not spoil.
+// cut closes the connection after the answer, and lingers so that the answer is not lost if the client is still
+// sending.
 func cut(ctx *fasthttp.RequestCtx) {
 	ctx.Request.ResetBody()
 	ctx.SetConnectionClose()
@@ -289,13 +291,13 @@ func cut(ctx *fasthttp.RequestCtx) {
 
 const (
 	minBody = 2 << 10 // the smallest buffer of a body
-	maxBody = 4 << 20 // the largest one that is kept for another body
+	maxBody = 4 << 20 // the largest one kept for reuse
 )
 
-// bodyBuffers keep buffers for bodies, by powers of two from minBody.
+// bodyBuffers pools buffers for bodies, by powers of two from minBody.
 var bodyBuffers [12]sync.Pool
 
-// bodySize is the length of the buffer that n bytes get.
+// bodySize returns the length of the buffer for n bytes.
 func bodySize(n int) int {
 	if n > maxBody {
 		return n
@@ -303,7 +305,7 @@ func bodySize(n int) int {
 	return max(1<<bits.Len(uint(n-1)), minBody)
 }
 
-// takeBody returns a buffer of n bytes, which bodySize gave.
+// takeBody returns a buffer of n bytes; n comes from bodySize.
 func takeBody(n int) *[]byte {
 	if n <= maxBody {
 		if b, ok := bodyBuffers[bits.Len(uint(n/minBody))-1].Get().(*[]byte); ok {

@@ -14,8 +14,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// intakeServer answers with the length of the body that it took, refuses what has the header Refuse by its head, and says
-// what became of other bodies.
+// intakeServer answers with the length and sum of the body that it read, refuses requests with the header Refuse by
+// their heads, and reports the errors of other bodies.
 func intakeServer(t *testing.T, cfg IntakeConfig) (*Intake, string) {
 	t.Helper()
 	in := NewIntake(cfg)
@@ -63,7 +63,7 @@ func intakeServer(t *testing.T, cfg IntakeConfig) (*Intake, string) {
 		}
 		<-done
 		if n := in.Buffered(); n != 0 {
-			t.Errorf("%d bytes are held in the end", n)
+			t.Errorf("%d bytes are still held", n)
 		}
 	})
 	return in, ln.Addr().String()
@@ -101,7 +101,7 @@ func TestIntakeSizes(t *testing.T) {
 func TestIntakeRefusals(t *testing.T) {
 	for name, tc := range map[string]struct {
 		send  string
-		shut  bool // the client ends its half then
+		shut  bool // the client then closes its half
 		want  string
 		stays bool // the connection serves another request
 	}{
@@ -146,7 +146,7 @@ func TestIntakeRefusals(t *testing.T) {
 	}
 }
 
-// TestIntakeMemory: what is held follows what has come.
+// TestIntakeMemory checks that the memory held follows the bytes that arrived.
 func TestIntakeMemory(t *testing.T) {
 	in, addr := intakeServer(t, IntakeConfig{MaxBody: 64 << 20})
 	c := dialRaw(t, addr)
@@ -155,9 +155,9 @@ func TestIntakeMemory(t *testing.T) {
 	for _, n := range []int{1, 1000, 63_000, 5000, 500_000, 3_000_000} {
 		c.send(strings.Repeat("x", n))
 		sent += n
-		time.Sleep(20 * time.Millisecond) // more is held later, never less
+		time.Sleep(20 * time.Millisecond) // memory can only grow later
 		if held := in.Buffered(); held > int64(max(firstPiece, lastStep*sent)) {
-			t.Fatalf("%d bytes are held for %d that came", held, sent)
+			t.Fatalf("%d bytes are held for %d that arrived", held, sent)
 		}
 	}
 	_ = c.Close()

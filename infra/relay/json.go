@@ -11,32 +11,32 @@ var (
 	errDepth = errors.New("nesting too deep")
 )
 
-// maxDepth is how deep arrays and objects may be nested in an answer. What a request makes a model write may nest deeper.
+// maxDepth bounds the nesting of arrays and objects in an answer. A client can ask a model for deeper ones.
 const maxDepth = 512
 
-// The states of a JSON text, and behind them what is to be done instead of going to another state at once.
+// States of a JSON text, followed by actions that choose the next state.
 const (
 	jsonValue     = iota // before a value
 	jsonFirst            // before the first value of an array, or its end
 	jsonFirstName        // before the first name of an object, or its end
 	jsonName             // before a name
-	jsonColon            // behind a name
-	jsonAfter            // behind a value
+	jsonColon            // after a name
+	jsonAfter            // after a value
 	jsonString           // within a string
-	jsonEscape           // behind its backslash
+	jsonEscape           // after its backslash
 	jsonHex              // before the four digits of \u, then after each of them
 	jsonHex1
 	jsonHex2
 	jsonHex3
-	jsonMinus    // behind the sign of a number
-	jsonZero     // behind its leading zero
+	jsonMinus    // after the sign of a number
+	jsonZero     // after its leading zero
 	jsonDigits   // within its digits
-	jsonPoint    // behind its point
-	jsonFraction // within the digits behind the point
-	jsonExponent // behind its e
-	jsonSign     // behind the sign of its exponent
+	jsonPoint    // after its point
+	jsonFraction // within its fraction
+	jsonExponent // after its e
+	jsonSign     // after the sign of its exponent
 	jsonPower    // within the digits of its exponent
-	jsonT        // behind the letters of true, false and null
+	jsonT        // after the letters of true, false and null
 	jsonTr
 	jsonTru
 	jsonF
@@ -47,13 +47,13 @@ const (
 	jsonNu
 	jsonNul
 	jsonBad  // not JSON
-	jsonDeep // too deep, whatever follows
+	jsonDeep // nests too deep; stays in this state
 
 	jsonStates
 
 	doText   = iota // begin a string
 	doName          // begin a name
-	doQuote         // end either
+	doQuote         // end a string or name
 	doObject        // enter an object
 	doArray         // enter an array
 	doLeave         // leave an object
@@ -61,7 +61,7 @@ const (
 	doComma
 )
 
-// jsonSteps is, by state and byte, the next state or what to do.
+// jsonSteps gives the next state, or the action, for each state and byte.
 var jsonSteps = func() (steps [jsonStates][256]uint8) {
 	for s := range steps {
 		for c := range steps[s] {
@@ -139,16 +139,16 @@ var jsonSteps = func() (steps [jsonStates][256]uint8) {
 	return steps
 }()
 
-// jsonText checks a JSON text (RFC 8259, of any encoding) that comes in pieces of any size, and keeps none of it. The zero
-// value is before a text.
+// jsonText checks a JSON text (RFC 8259, in any encoding) that arrives in pieces of any size. It stores none of it. The
+// zero value is ready for a text.
 type jsonText struct {
 	state  uint8
 	named  bool // the string is a name
 	depth  int
-	object [maxDepth / 64]uint64 // bit i: what encloses at depth i+1 is an object
+	object [maxDepth / 64]uint64 // bit i: the container at depth i+1 is an object
 }
 
-// feed takes the next piece; false means that the text is not JSON or nests too deep, and stays.
+// feed takes the next piece. It returns false, from then on, if the text is not JSON or nests too deep.
 func (j *jsonText) feed(p []byte) bool {
 	state := j.state
 	for i := 0; i < len(p); i++ {
@@ -165,7 +165,7 @@ func (j *jsonText) feed(p []byte) bool {
 	return state < jsonBad
 }
 
-// do carries out what a byte asks for and returns the next state.
+// do performs an action and returns the next state.
 func (j *jsonText) do(what uint8) uint8 {
 	switch what {
 	case doText, doName:
@@ -208,14 +208,14 @@ func (j *jsonText) enter(object bool) uint8 {
 	return jsonFirst
 }
 
-// inObject reports that what encloses is an object.
+// inObject reports whether the innermost container is an object.
 // REQUIRES: depth > 0.
 func (j *jsonText) inObject() bool {
 	at := j.depth - 1
 	return j.object[at/64]>>(at%64)&1 == 1
 }
 
-// whole reports that what was fed is a whole JSON text.
+// whole reports whether the input so far is a complete JSON text.
 func (j *jsonText) whole() bool {
 	switch j.state {
 	case jsonAfter, jsonZero, jsonDigits, jsonFraction, jsonPower:
@@ -224,7 +224,7 @@ func (j *jsonText) whole() bool {
 	return false
 }
 
-// empty reports that nothing but white space was fed.
+// empty reports whether the input so far is only white space.
 func (j *jsonText) empty() bool { return j.state == jsonValue && j.depth == 0 }
 
 func space(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// checkInPieces feeds a text in pieces, of which each byte of cuts gives a length.
+// checkInPieces feeds a text in pieces; the bytes of cuts are their lengths.
 func checkInPieces(text, cuts []byte) bool {
 	var j jsonText
 	for _, n := range cuts {
@@ -21,7 +21,7 @@ func checkInPieces(text, cuts []byte) bool {
 	return j.feed(text) && j.whole()
 }
 
-// FuzzJSON compares the check with encoding/json, its naive twin, in any pieces.
+// FuzzJSON compares the check, for any pieces, with encoding/json.
 func FuzzJSON(f *testing.F) {
 	for _, text := range []string{
 		``, ` `, `{}`, `[]`, `[[],{}]`, `{"a":1}`, `{"a":{"b":[1,2.5,-3e+7,true,false,null,"\u00e9\n\\"]}}`, ` [ 1 , 2 ] `, `0`, `-0`, `01`, `1.`, `.5`, `1e`, `1e5`, `-`,
@@ -40,7 +40,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// Texts that are nearly JSON, in all ways of being cut in two.
+// Texts that are almost JSON, cut in two at every position.
 func TestJSONDamaged(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	whole := []byte(`{"id":"x-1","choices":[{"index":0,"message":{"role":"assistant","content":"A \"quoted\" text, 0123456789 \u00fc\n"},"p":-1.5e-3}],"ok":true,"n":null,"empty":[{},[]]}`)
@@ -49,7 +49,7 @@ func TestJSONDamaged(t *testing.T) {
 			t.Fatalf("cut at %d", at)
 		}
 		if checkInPieces(whole[:at], nil) {
-			t.Errorf("cut off at %d: taken for whole", at)
+			t.Errorf("cut off at %d: accepted as complete", at)
 		}
 		damaged := bytes.Clone(whole)
 		damaged[at] = byte(rng.IntN(256))
@@ -59,17 +59,17 @@ func TestJSONDamaged(t *testing.T) {
 	}
 	deep := strings.Repeat(`{"a":[`, maxDepth/2) + strings.Repeat(`]}`, maxDepth/2)
 	if !checkInPieces([]byte(deep), nil) {
-		t.Error("the deepest allowed is refused")
+		t.Error("the deepest allowed text was refused")
 	}
 	if checkInPieces([]byte("["+deep+"]"), nil) {
-		t.Error("deeper than allowed is taken")
+		t.Error("a text deeper than allowed was accepted")
 	}
 }
 
 func TestEventsOfJSON(t *testing.T) {
 	for _, tc := range []struct {
 		name, stream string
-		good         string // what may go on; the stream itself where all is well
+		good         string // the part that may be relayed; all of the stream if empty
 	}{
 		{name: "openai", stream: "data: {\"a\":1}\n\ndata: [DONE]\n\n"},
 		{name: "anthropic", stream: "event: message_start\ndata: {\"a\":1}\n\nevent: ping\ndata: {}\n\n"},
@@ -131,7 +131,7 @@ func BenchmarkJSONText(b *testing.B) {
 	}
 }
 
-// A body that is not one JSON text is told from its start where it is short, and cut where it is long. Its connection is
+// A short body that is not one JSON text is refused before its head is passed on; a long one is cut. Its connection is
 // not used again.
 func TestHoldJSON(t *testing.T) {
 	const limit = 64 << 10
@@ -149,8 +149,8 @@ func TestHoldJSON(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name, reply string
-		body        string // whole, where all is well
-		cut         bool   // what is wrong shows behind the limit
+		body        string // complete, if nothing is wrong
+		cut         bool   // the fault comes after the limit
 	}{
 		{name: "sized", reply: sized(`{"a":1}`), body: `{"a":1}`},
 		{name: "chunked", reply: chunked(`{"a"`, `:1}`), body: `{"a":1}`},
@@ -205,7 +205,7 @@ func TestHoldJSON(t *testing.T) {
 	}
 }
 
-// An event that is no JSON ends the stream with an error, and is not seen where it came in one piece.
+// An event that is not JSON ends the stream with an error. If it came in one piece, none of it is relayed.
 func TestStreamOfJSON(t *testing.T) {
 	for name, tc := range map[string]struct{ sent, then, want string }{
 		"good":       {chunk("data: {}\n\n") + chunk("data: [DONE]\n\n") + "0\r\n\r\n", "", "data: {}\n\ndata: [DONE]\n\n"},

@@ -13,22 +13,24 @@ import (
 
 // ListenerConfig holds the limits of a Listener.
 type ListenerConfig struct {
-	// WriteTimeout bounds the writing of each 64 KiB to a client, so that one who stops reading is shed while a long
-	// answer may take as long as it takes; default 30 s, and a write may be cut after 7/8 of it. Negative is no bound.
+	// WriteTimeout bounds the write of each 64 KiB to a client, so that a client that stops reading is dropped while a
+	// long answer may take as long as it needs. Default 30 s; a write may be cut after 7/8 of it. Negative means no
+	// bound.
 	WriteTimeout time.Duration
-	// MaxConns bounds the open connections, MaxConnsPerIP those from one address (for IPv6: one /64); 0 is no bound.
+	// MaxConns bounds the open connections, MaxConnsPerIP those from one address (one /64 for IPv6); 0 means no bound.
 	MaxConns, MaxConnsPerIP int
-	// Proxies are addresses that MaxConnsPerIP does not bound, since many clients come from each.
+	// Proxies lists addresses exempt from MaxConnsPerIP, since many clients share each of them.
 	Proxies []netip.Prefix
-	// Refusal is written, as far as the socket takes it, to a connection over a limit before it is closed.
+	// Refusal is sent, as far as the socket accepts it, on a connection over a limit before it closes.
 	Refusal []byte
 }
 
-// Listener wraps a listener so that fasthttp's connections have a deadline on each write and are counted. fasthttp's own
-// limits per address hide the socket from Watcher, and its WriteTimeout bounds the whole answer; leave both off.
+// Listener wraps a listener so that fasthttp's connections have a deadline on each write and are counted. Leave
+// fasthttp's own limits off: those per address hide the socket from Watcher, and its WriteTimeout bounds the whole
+// answer.
 //
-// Its connections do not offer ReadFrom: sendfile and splice would run under one deadline however long they take, and
-// relayed bodies do not use them.
+// The connections do not offer ReadFrom. sendfile and splice would run under a single deadline however long they take,
+// and relayed bodies do not use them.
 type Listener struct {
 	net.Listener
 	cfg ListenerConfig
@@ -44,7 +46,7 @@ func NewListener(ln net.Listener, cfg ListenerConfig) *Listener {
 	return &Listener{Listener: ln, cfg: cfg, perIP: make(map[netip.Addr]int)}
 }
 
-// Accept returns the next connection within the limits; others are refused and closed.
+// Accept returns the next connection within the limits. It refuses and closes others.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		nc, err := l.Listener.Accept()
@@ -97,7 +99,7 @@ func (l *Listener) leave(ip netip.Addr) {
 	}
 }
 
-// remoteIP is the address to count by, invalid where there is none (unix sockets).
+// remoteIP returns the address to count by, or an invalid one for unix sockets.
 func remoteIP(nc net.Conn) netip.Addr {
 	ta, ok := nc.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -112,7 +114,7 @@ func remoteIP(nc net.Conn) netip.Addr {
 	return ip
 }
 
-// serverConn is a client's connection. Writes come from one goroutine at a time, as net/http's and fasthttp's do.
+// serverConn is a client's connection. Only one goroutine writes at a time, as with net/http and fasthttp.
 type serverConn struct {
 	net.Conn
 	l       *Listener
@@ -123,14 +125,14 @@ type serverConn struct {
 	closed  atomic.Bool
 }
 
-// A connection that is closed while unread bytes lie in it is reset, and a client that is still sending loses the answer
-// that told it to stop. Such a connection lingers: it ends its own half and reads on for a while.
+// Closing a connection with unread bytes resets it, and a client that is still sending loses the answer that told it to
+// stop. Such a connection lingers: it closes its own half and reads on for a while.
 const (
 	lingerFor   = 2 * time.Second
 	lingerBytes = 16 << 20
 )
 
-// Linger makes a connection of a Listener linger when it is closed, where the client may still be sending.
+// Linger makes a Listener's connection linger on close, for clients that may still be sending.
 func Linger(nc net.Conn) {
 	for nc != nil {
 		if c, ok := nc.(*serverConn); ok {
@@ -145,11 +147,11 @@ func Linger(nc net.Conn) {
 	}
 }
 
-// writePiece is how much of a long write is put under one deadline.
+// writePiece is how many bytes of a long write share one deadline.
 const writePiece = 64 << 10
 
-// Write writes each piece of p under a deadline of its own, so a client that reads a long answer slowly is not shed for
-// its length. Setting a deadline costs more than reading the clock, so one serves until an eighth of it has passed.
+// Write gives each piece of p its own deadline, so that a client that slowly reads a long answer is not dropped.
+// Setting a deadline costs more than reading the clock, so each deadline is kept until an eighth of it has passed.
 func (c *serverConn) Write(p []byte) (n int, err error) {
 	if c.timeout <= 0 {
 		return c.Conn.Write(p)
@@ -168,7 +170,7 @@ func (c *serverConn) Write(p []byte) (n int, err error) {
 	}
 }
 
-// SetDeadline sets the read deadline only: the write deadline belongs to Write, unless that has none.
+// SetDeadline sets only the read deadline: Write owns the write deadline, unless writes are unbounded.
 func (c *serverConn) SetDeadline(t time.Time) error {
 	if c.timeout > 0 {
 		return c.Conn.SetReadDeadline(t)
@@ -176,7 +178,7 @@ func (c *serverConn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// SetWriteDeadline does nothing: the write deadline belongs to Write, unless that has none.
+// SetWriteDeadline does nothing: Write owns the write deadline, unless writes are unbounded.
 func (c *serverConn) SetWriteDeadline(t time.Time) error {
 	if c.timeout > 0 {
 		return nil
@@ -184,10 +186,10 @@ func (c *serverConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// NetConn is the socket, for Watcher.
+// NetConn returns the socket, for Watcher.
 func (c *serverConn) NetConn() net.Conn { return c.Conn }
 
-// Close closes the connection, after lingering where Linger asked for it, and counts it off, once.
+// Close closes the connection, lingering if Linger asked for it, and uncounts it once.
 func (c *serverConn) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return net.ErrClosed

@@ -94,16 +94,16 @@ func TestStalledReaderIsShed(t *testing.T) {
 	}
 }
 
-// A client that reads slowly is not shed, however long it takes.
+// A client that reads slowly is not dropped, however long it takes.
 func TestSlowReaderIsNotShed(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	const timeout = 2 * time.Second
 	l := listen(t, ListenerConfig{WriteTimeout: timeout})
 	slow := dialRaw(t, l.Addr().String())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range 8 { // longer than the timeout in all
+		for range 8 { // in total longer than the timeout
 			_, _ = io.CopyN(io.Discard, slow.br, 8<<20)
 			time.Sleep(timeout / 6)
 		}
@@ -114,9 +114,9 @@ func TestSlowReaderIsNotShed(t *testing.T) {
 	<-done
 }
 
-// One long write, such as that of an answer kept in memory, is bounded by the client's pauses and not by its length.
+// One long write, such as an answer kept in memory, is bounded by the client's pauses, not by its length.
 func TestSlowReaderOfOneLongWriteIsNotShed(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	const timeout, size, parts = 2 * time.Second, 64 << 20, 16
 	l := listen(t, ListenerConfig{WriteTimeout: timeout})
 	slow := dialRaw(t, l.Addr().String())
@@ -128,7 +128,7 @@ func TestSlowReaderOfOneLongWriteIsNotShed(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range parts { // longer than the timeout in all
+		for range parts { // in total longer than the timeout
 			_, _ = io.CopyN(io.Discard, slow.br, size/parts)
 			time.Sleep(timeout / 12)
 		}
@@ -139,7 +139,7 @@ func TestSlowReaderOfOneLongWriteIsNotShed(t *testing.T) {
 	<-done
 }
 
-// The deadline of an old write must not cut an answer on a connection that was kept alive longer than that.
+// An old write's deadline must not cut an answer on a connection that was idle for longer.
 func TestIdleConnectionOutlivesTheWriteTimeout(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	body := strings.Repeat("x", 100<<10)

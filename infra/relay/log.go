@@ -2,7 +2,7 @@ package relay
 
 import "log/slog"
 
-// HTTPLogger is a fasthttp.Logger that keeps fasthttp's own lines, which tell of broken connections, at debug level and
+// HTTPLogger is a fasthttp.Logger that logs fasthttp's own lines, which report broken connections, at debug level and
 // without their arguments.
 type HTTPLogger struct{ Log *slog.Logger }
 

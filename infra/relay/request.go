@@ -11,24 +11,24 @@ type Field struct {
 	Value []byte
 }
 
-// Request is one request to an upstream. Nothing of it is kept after Start or Do returned, so its slices may belong to
-// the client's request. A Request can be used again.
+// Request is one request to an upstream. Nothing of it is kept after Start or Do returns, so its slices may belong to
+// the client's request. A Request can be reused.
 type Request struct {
 	// Method is a token such as "POST".
 	Method string
 	// Path is the request target in origin form, with its query: "/v1/models?limit=2".
 	Path []byte
-	// Fields are written in this order and nothing else is copied from anywhere, so they are the caller's allow-list.
-	// Host, Content-Length, Transfer-Encoding and Connection are written by Client and must not be among them.
+	// Fields are written in this order. Nothing else is copied, so they are the caller's allow-list. Client writes
+	// Host, Content-Length, Transfer-Encoding and Connection, which must not be among them.
 	Fields []Field
 	// Body is sent with a Content-Length.
 	Body []byte
-	// FirstByte bounds the wait for the whole head of the answer, counted from the end of sending, and that for the first
-	// bytes of its body, counted from the head; 0 is no bound.
+	// FirstByte bounds the wait for the complete head, counted from the end of sending, and the wait for the first
+	// bytes of the body, counted from the head; 0 means no bound.
 	FirstByte time.Duration
-	// Silence bounds the wait for each further bytes of the body; 0 is no bound.
+	// Silence bounds each further wait for bytes of the body; 0 means no bound.
 	Silence time.Duration
-	// Probe says that the request is no client's: [Client.Heard] does not count its answer.
+	// Probe marks a request that does not come from a client: [Client.Heard] does not count its answer.
 	Probe bool
 }
 
@@ -37,8 +37,8 @@ func (r *Request) Add(name string, value []byte) {
 	r.Fields = append(r.Fields, Field{name, value})
 }
 
-// appendHead appends the head of the request to b. The answer is false when a part of it could break out of its place.
-// single: the connection serves no other request.
+// appendHead appends the head of the request to b. It returns false if a part contains bytes that could break the head.
+// single says that the connection serves no other request.
 func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) {
 	if !isToken(r.Method) || !isTarget(r.Path) {
 		return b, false
@@ -68,7 +68,7 @@ func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) 
 	return append(b, "\r\n\r\n"...), true
 }
 
-// ownField reports a field that only Client writes.
+// ownField reports whether only Client may write the field.
 func ownField(name string) bool {
 	switch len(name) {
 	case len("Host"):
@@ -121,7 +121,7 @@ func isValue(v []byte) bool {
 	return true
 }
 
-// equalFold compares s with lower, which is lower-case ASCII.
+// equalFold reports whether s equals lower, which is lower-case ASCII, in any case.
 func equalFold[S string | []byte](s S, lower string) bool {
 	if len(s) != len(lower) {
 		return false

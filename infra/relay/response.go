@@ -13,10 +13,10 @@ type phase uint8
 
 const (
 	phaseClosed  phase = iota // given back; the connection may serve another exchange
-	phasePending              // the request was sent, the head has not come
+	phasePending              // the request was sent, the head has not arrived
 	phaseBody                 // body bytes follow
-	phaseEnded                // the body came to its proper end
-	phaseFailed               // err says how
+	phaseEnded                // the body ended properly
+	phaseFailed               // err holds the reason
 )
 
 type framing uint8
@@ -27,16 +27,17 @@ const (
 	frameClose
 )
 
-const maxInterim = 16 // 1xx heads before the real one
+const maxInterim = 16 // 1xx heads before the final one
 
-// Response is one answer of an upstream, or the wait for it. It belongs to one goroutine at a time (only Call.Cancel
-// comes from others), must be closed exactly once, and is dead after that: its memory serves the next exchange.
+// Response is one answer of an upstream, or the wait for it. It belongs to one goroutine at a time; only Call.Cancel
+// may come from others. It must be closed exactly once and not be used after that, as its memory serves the next
+// exchange.
 //
-// As the body stream of a fasthttp response (SendTo, or SetBodyStream with Size) it is written by the goroutine of the
+// As the body stream of a fasthttp response (SendTo, or SetBodyStream with Size), it is written by the goroutine of the
 // client's connection, without a pipe, and closed by fasthttp.
 type Response struct {
-	// OnEnd, if set, is called once by Close with the outcome: nil when the body was read to its proper end, else an
-	// error. It matches ErrGone when the client could not be written to.
+	// OnEnd, if set, is called once by Close with the outcome: nil if the body was read to its proper end, otherwise an
+	// error. The error matches ErrGone if writing to the client failed.
 	OnEnd func(error)
 
 	c      *conn
@@ -51,33 +52,33 @@ type Response struct {
 	wasSent bool
 	got     bool
 	interim int
-	scanned int   // bytes searched for the end of the head
-	left    int64 // of a body with a length
+	scanned int   // head bytes already searched for its end
+	left    int64 // bytes left of a body with a Content-Length
 	chunks  chunkDecoder
-	isJSON  bool     // the body is checked
-	limit   int64    // where it is: one more than the bytes of it that may still come; 0 is no bound
-	json    jsonText // as far as it was decoded
-	rest    []byte   // decoded bytes that were not given out
+	isJSON  bool     // check that the body is JSON
+	limit   int64    // if it is: body bytes that may still arrive, plus one; 0 means no bound
+	json    jsonText // check of the body decoded so far
+	rest    []byte   // decoded bytes not yet returned
 	err     error    // in phaseFailed
-	down    error    // from writing to the client
+	down    error    // error of writing to the client
 
-	headDue   time.Time     // the head must have come by then
-	first     time.Duration // for the first bytes of the body; 0 when they came
+	headDue   time.Time     // when the head must have arrived
+	first     time.Duration // limit for the first bytes of the body; 0 once they arrived
 	silence   time.Duration
-	silentDue time.Time // the next body bytes must have come by then
-	probe     bool      // what comes is not counted by Client.Heard
+	silentDue time.Time // when the next body bytes must have arrived
+	probe     bool      // Client.Heard does not count this answer
 }
 
 var _ fasthttp.BodyWriterTo = (*Response)(nil)
 
-// heard counts bytes that came from the upstream.
+// heard counts bytes from the upstream.
 func (r *Response) heard() {
 	if !r.probe {
 		r.client.heard.Add(1)
 	}
 }
 
-// begin takes the response into use for one exchange.
+// begin prepares the response for one exchange.
 func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.OnEnd = nil
 	r.client, r.call = client, call
@@ -95,7 +96,7 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.c.big = false
 }
 
-// sent starts the clock of the first byte.
+// sent starts the timer for the first byte.
 func (r *Response) sent(firstByte time.Duration) {
 	r.wasSent = true
 	if firstByte > 0 {
@@ -103,15 +104,15 @@ func (r *Response) sent(firstByte time.Duration) {
 	}
 }
 
-// writeFailed decides what a request that could not be written in whole means. Nil: the upstream refused it early, and
-// its answer is there.
+// writeFailed handles a request that could not be sent completely. It returns nil if the upstream refused it early and
+// its answer has arrived.
 func (r *Response) writeFailed(n int64, cause error) error {
 	r.reuse = false
 	r.wasSent = n > 0
 	if n == 0 {
 		return r.fail(ErrUnreachable, cause)
 	}
-	// An upstream that closes after a refusal leaves its answer in the receive buffer.
+	// An upstream that closes after refusing leaves its answer in the receive buffer.
 	const look = 50 * time.Millisecond
 	if r.Await(time.Now().Add(look)) == nil && r.Status() >= 400 {
 		return nil
@@ -122,8 +123,8 @@ func (r *Response) writeFailed(n int64, cause error) error {
 	return r.fail(ErrBroken, cause)
 }
 
-// Await waits for the head of the answer until the given time, the zero time being no limit but Request.FirstByte.
-// It returns ErrPending when that time came first; then it may be called again. Any other error is final.
+// Await waits for the head of the answer until the given time; with the zero time only Request.FirstByte bounds the
+// wait. It returns ErrPending if the given time came first, and may then be called again. Any other error is final.
 func (r *Response) Await(until time.Time) error {
 	for r.phase == phasePending {
 		if err := r.takeHead(); err != nil {
@@ -154,7 +155,7 @@ func (r *Response) Await(until time.Time) error {
 	return r.err
 }
 
-// takeHead takes a head off the unread bytes if a whole one is there, and skips interim ones.
+// takeHead takes a complete head from the unread bytes, if there is one, and skips interim heads.
 func (r *Response) takeHead() error {
 	for {
 		b := r.c.unread()
@@ -181,7 +182,7 @@ func (r *Response) takeHead() error {
 	}
 }
 
-// frame decides where the body ends. closes: the head says that the connection does.
+// frame decides where the body ends. closes says that the head announces the end of the connection.
 func (r *Response) frame(status int, closes bool) {
 	if closes || r.header.ConnectionClose() {
 		r.reuse = false
@@ -200,7 +201,8 @@ func (r *Response) frame(status int, closes bool) {
 	}
 }
 
-// fail ends the exchange with an error; a cancelled call says so whatever it was that its closed connection led to.
+// fail ends the exchange with an error. If the call was cancelled, that is the error, whatever closing the connection
+// led to.
 func (r *Response) fail(kind, cause error) error {
 	if c := r.call.Cause(); c != nil {
 		kind, cause = ErrCancelled, c
@@ -210,14 +212,14 @@ func (r *Response) fail(kind, cause error) error {
 	return r.err
 }
 
-// Reject ends an exchange whose answer is not what it should be, as one with a bad reply: it returns an ErrBadReply with
-// the cause, and so does whoever reads on. The connection is not used again.
+// Reject ends an exchange whose answer is wrong. It returns an ErrBadReply with the cause, and so does every further
+// read. The connection is not used again.
 func (r *Response) Reject(cause error) error {
 	r.rest = nil
 	return r.fail(ErrBadReply, cause)
 }
 
-// Status is the status code, 0 while there is no answer.
+// Status returns the status code, or 0 before the answer.
 func (r *Response) Status() int {
 	if r.phase == phasePending {
 		return 0
@@ -225,7 +227,7 @@ func (r *Response) Status() int {
 	return r.header.StatusCode()
 }
 
-// ContentType is the value of Content-Type, nil without one. It is valid until Close.
+// ContentType returns the value of Content-Type, or nil without one. It is valid until Close.
 func (r *Response) ContentType() []byte { return r.header.ContentType() }
 
 // IsEvents reports whether the answer is a stream of events.
@@ -233,11 +235,12 @@ func (r *Response) IsEvents() bool {
 	return bytes.HasPrefix(r.ContentType(), []byte("text/event-stream"))
 }
 
-// Header is the first value of a header field, nil without one, found without allocating where name is spelled as in
-// "Retry-After". It is valid until Close.
+// Header returns the first value of a header field, or nil without one. It does not allocate if name is spelled like
+// "Retry-After". The value is valid until Close.
 func (r *Response) Header(name string) []byte { return r.header.Peek(name) }
 
-// Size is the length of the body in bytes, or -1 where only its end will tell. For HEAD it is the length announced.
+// Size returns the length of the body in bytes, or -1 if it is not known in advance. For HEAD it is the announced
+// length.
 func (r *Response) Size() int {
 	if n := r.header.ContentLength(); n >= 0 {
 		return n
@@ -248,19 +251,19 @@ func (r *Response) Size() int {
 	return -1
 }
 
-// Buffered is the number of body bytes, at least, that can be read without waiting; 0 only where none can.
+// Buffered returns at least how many body bytes can be read without waiting; 0 means none.
 func (r *Response) Buffered() int {
 	if len(r.rest) == 0 && r.phase == phaseBody {
 		if b := r.c.unread(); len(b) > 0 {
-			r.rest = r.decode(b) // framing without data is nothing that a reader could have
+			r.rest = r.decode(b) // framing without data is nothing to read
 		}
 	}
 	return len(r.rest)
 }
 
-// SendTo makes the answer that of ctx: status, content type and body. Other fields are the caller's to copy. fasthttp
-// closes the response when the body was written, or could not be. The head goes out at once where the body is a stream
-// whose first bytes are not there yet.
+// SendTo makes the response the answer of ctx: status, content type and body. The caller copies other fields. fasthttp
+// closes the response once the body was written or the write failed. If the first bytes of a body stream have not
+// arrived yet, the head is sent at once.
 func (r *Response) SendTo(ctx *fasthttp.RequestCtx) {
 	ctx.SetStatusCode(r.Status())
 	if ct := r.ContentType(); len(ct) > 0 {

@@ -28,10 +28,10 @@ var (
 	soakClients = flag.Int("relay.soakclients", 32, "clients of TestSoak at one time")
 )
 
-// soakPatience is for one exchange. Whatever the load of the machine, a longer one means lost bytes or a lost wake-up.
+// soakPatience bounds one exchange. Even under heavy load, exceeding it means lost bytes or a lost wake-up.
 const soakPatience = time.Minute
 
-// soakText is what bodies are cut from, so that a byte out of place is noticed.
+// soakText is the text that bodies are cut from, so that a misplaced byte is noticed.
 var soakText = func() []byte {
 	r := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, 4<<20)
@@ -46,7 +46,7 @@ func soakBody(seed uint64, size int) []byte {
 	return soakText[at : at+size]
 }
 
-// soakSize prefers sizes at which something changes: nothing, the buffers, the pieces.
+// soakSize prefers sizes at limits: zero, the buffers, the pieces.
 func soakSize(r *rand.Rand) int {
 	switch r.IntN(8) {
 	case 0:
@@ -61,8 +61,8 @@ func soakSize(r *rand.Rand) int {
 	return 1 + r.IntN(3000)
 }
 
-// soakUpstream answers what the request's path asks for: /kind/seed/size/cut. It checks each request's body, writes in
-// pieces of random sizes, stops at cut, and closes some connections after an answer, announced or not.
+// soakUpstream answers as the request's path says: /kind/seed/size/cut. It checks each request's body, writes in pieces
+// of random sizes, stops at cut, and closes some connections after an answer, announced or not.
 func soakUpstream(t *testing.T) func(net.Conn, *bufio.Reader) {
 	return func(nc net.Conn, br *bufio.Reader) {
 		r := rand.New(rand.NewPCG(rand.Uint64(), 3))
@@ -84,7 +84,7 @@ func soakUpstream(t *testing.T) func(net.Conn, *bufio.Reader) {
 				return
 			}
 			if !bytes.Equal(got, soakBody(seed, sent)) {
-				t.Errorf("request body of %d bytes instead of %d, or other ones", len(got), sent)
+				t.Errorf("request body of %d bytes, want %d with the right content", len(got), sent)
 				return
 			}
 			out := soakReply(r, kind, soakBody(seed, size))
@@ -115,7 +115,8 @@ func soakUpstream(t *testing.T) func(net.Conn, *bufio.Reader) {
 	}
 }
 
-// soakReply is an answer with body: with a length, chunked, as an event stream, or delimited by the connection's end.
+// soakReply returns an answer with body: with a length, chunked, as an event stream, or delimited by the connection's
+// end.
 func soakReply(r *rand.Rand, kind string, body []byte) []byte {
 	var out []byte
 	if r.IntN(10) == 0 {
@@ -150,7 +151,7 @@ func soakEvents(body []byte) []byte {
 	return out
 }
 
-// soakHandler relays as the gateway does: a watch over each client, a call for each exchange, streams where asked.
+// soakHandler relays as the gateway does: a watch per client, a call per exchange, and streams if asked for.
 func soakHandler(c *Client, w *Watcher, open *atomic.Int64) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		if SmugglingCheck(ctx) {
@@ -173,7 +174,7 @@ func soakHandler(c *Client, w *Watcher, open *atomic.Int64) fasthttp.RequestHand
 		switch ctx.Path()[1] {
 		case 'e':
 			if ctx.Request.Header.Peek("Held") != nil {
-				// The request's memory is gone when the stream opens, so it keeps its own.
+				// The request's memory is gone when the stream opens, so keep a copy.
 				req.Path, req.Body = bytes.Clone(req.Path), bytes.Clone(req.Body)
 				NewStream(StreamConfig{
 					Ready: func(time.Time) (bool, error) { return true, call.Cause() },
@@ -215,7 +216,7 @@ func soakHandler(c *Client, w *Watcher, open *atomic.Int64) fasthttp.RequestHand
 
 type soakCounts struct{ whole, cut, left, refused, dialled atomic.Int64 }
 
-// soakClient runs exchanges until end. Every wait is bounded; a wait that ends by its bound is the failure looked for.
+// soakClient runs exchanges until end. Every wait is bounded; reaching a bound is the failure this test looks for.
 func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 4))
 	var nc net.Conn
@@ -276,7 +277,7 @@ func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		if resp.StatusCode == fasthttp.StatusBadGateway {
-			n.refused.Add(1) // the upstream closed the connection as the request came, or cut the head
+			n.refused.Add(1) // the upstream closed the connection as the request arrived, or cut the head
 			continue
 		}
 		want := soakBody(seed, size)
@@ -286,7 +287,7 @@ func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 		}
 		if err == nil {
 			if !bytes.Equal(body, want) {
-				t.Errorf("kind %s: %d bytes instead of %d, or other ones", kind, len(body), len(want))
+				t.Errorf("kind %s: %d bytes, want %d with the right content", kind, len(body), len(want))
 				return
 			}
 			n.whole.Add(1)
@@ -295,7 +296,7 @@ func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 			}
 			continue
 		}
-		// A held stream that fails to open, or any answer the upstream cut, ends early, but with no wrong byte.
+		// A held stream that fails to open, and any answer the upstream cut, ends early but without a wrong byte.
 		if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) || !bytes.HasPrefix(want, body) {
 			soakFailed(t, fmt.Sprintf("kind %s cut %d: %d bytes of %d", kind, cut, len(body), len(want)), err)
 			return
@@ -305,7 +306,7 @@ func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 	}
 }
 
-// soakStrip takes the comments out of an event stream.
+// soakStrip removes the comments from an event stream.
 func soakStrip(b []byte, whole bool) []byte {
 	for _, c := range []string{": loading\n\n", ": ping\n\n"} {
 		b = bytes.ReplaceAll(b, []byte(c), nil)
@@ -320,7 +321,7 @@ func soakStrip(b []byte, whole bool) []byte {
 
 var soakDump sync.Once
 
-// soakFailed reports a failure, and where everybody stood when a wait reached its bound.
+// soakFailed reports a failure, with all goroutines' stacks if a wait reached its bound.
 func soakFailed(t *testing.T, what string, err error) {
 	t.Helper()
 	t.Errorf("%s: %v", what, err)
@@ -332,14 +333,14 @@ func soakFailed(t *testing.T, what string, err error) {
 	}
 }
 
-// Bytes that arrive are the bytes that were sent, whatever is cut, closed or left, and nobody waits for what never comes.
-// With -relay.soak it runs longer.
+// The bytes that arrive are the bytes that were sent, whatever is cut, closed or left, and nobody waits for something
+// that never comes. Use -relay.soak for a longer run.
 func TestSoak(t *testing.T) {
 	var n soakCounts
 	var open atomic.Int64
 	u := newUpstream(t, soakUpstream(t))
 	go func() {
-		for range u.conns { // newUpstream's record of them is bounded
+		for range u.conns { // drain newUpstream's record of them, which is bounded
 		}
 	}()
 	c := u.client(t, Config{MaxIdle: 64, IdleTimeout: 5 * time.Millisecond})
@@ -356,6 +357,6 @@ func TestSoak(t *testing.T) {
 	t.Log("whole " + strconv.FormatInt(n.whole.Load(), 10) + fmt.Sprintf(", cut %d, left %d, refused %d, dialled %d",
 		n.cut.Load(), n.left.Load(), n.refused.Load(), n.dialled.Load()))
 	if n.whole.Load() == 0 {
-		t.Error("no answer came whole")
+		t.Error("no answer was complete")
 	}
 }

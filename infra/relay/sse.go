@@ -2,14 +2,14 @@ package relay
 
 import "bytes"
 
-// events follows the bytes of an event stream: whether they end where a comment or another event may be put in, and how
-// long the line is that they end in.
+// events tracks whether an event stream is between two events, where a comment or another event may be inserted, and
+// the length of its current line.
 type events struct {
-	tail [4]byte // the last bytes, the newest at the end; zero before the first one
+	tail [4]byte // the last bytes, newest last; zero before the first one
 	line int
 }
 
-// take follows p and returns the length of the longest line seen up to now that p took part in.
+// take reads p and returns the length so far of the longest line that p is part of.
 func (e *events) take(p []byte) (longest int) {
 	if len(p) >= len(e.tail) {
 		copy(e.tail[:], p[len(p)-len(e.tail):])
@@ -29,16 +29,16 @@ func (e *events) take(p []byte) (longest int) {
 	}
 }
 
-// boundary reports that an event ended here, or that there was none yet.
+// boundary reports whether an event ended here, or none has started yet.
 func (e *events) boundary() bool {
 	t := string(e.tail[:])
 	return t[3] == 0 || t[2:] == "\n\n" || t == "\r\n\r\n" || t[2:] == "\r\r"
 }
 
-// begun reports that there was something.
+// begun reports whether any byte has passed.
 func (e *events) begun() bool { return e.tail[3] != 0 }
 
-// appendBoundary appends what is missing to end the event that the stream stopped in.
+// appendBoundary appends what is needed to end the current event.
 func (e *events) appendBoundary(b []byte) []byte {
 	switch {
 	case e.boundary():

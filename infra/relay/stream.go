@@ -11,49 +11,49 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// DefaultMaxLine is the longest line of an event stream that is taken for sane.
+// DefaultMaxLine is the default limit on a line of an event stream.
 const DefaultMaxLine = 16 << 20
 
 var errLine = errors.New("event stream line too long")
 
-// StreamConfig says what a Stream does. All functions are called by the goroutine that reads the stream, which for a
-// fasthttp body is that of the client's connection; they must not block longer than said.
+// StreamConfig configures a Stream. The goroutine that reads the stream calls all functions; for a fasthttp body that
+// is the one of the client's connection. They must not block longer than stated.
 type StreamConfig struct {
-	// Response is the exchange to relay, answered or still pending. Nil: Ready and Open bring one.
+	// Response is the exchange to relay, answered or still pending. If it is nil, Ready and Open provide one.
 	Response *Response
-	// Ready waits until a request can be sent, at most until the given time: true then, false at that time. An error
-	// ends the stream. It should end early with ErrGone when the client leaves.
+	// Ready waits until a request can be sent. It returns true then, or false if the given time comes first. An error
+	// ends the stream. It should return early with ErrGone if the client leaves.
 	Ready func(until time.Time) (bool, error)
-	// Open sends the request (Client.Start); the stream owns what it returns. ErrAgain means back to Ready, any other
+	// Open sends the request (Client.Start); the stream owns what it returns. ErrAgain goes back to Ready, any other
 	// error ends the stream. It may block as long as a dial.
 	Open func() (*Response, error)
-	// Check, if set, judges an answer that the stream waited for before any of its body is relayed: ErrAgain closes it
-	// and goes back to Ready, any other error ends the stream.
+	// Check, if set, judges an answer that the stream waited for, before any of its body is relayed. ErrAgain closes
+	// the answer and goes back to Ready, any other error ends the stream.
 	Check func(*Response) error
-	// Repeat, if set, is asked when the answer ends with err before any byte of it was relayed; true closes it and goes
-	// back to Ready.
+	// Repeat, if set, is called when the answer ends with err before any byte of it was relayed. True closes the answer
+	// and goes back to Ready.
 	Repeat func(err error) bool
 	// Loading appends a comment for the client to dst while there is no answer, such as ": loading 40%\n\n".
 	// Default ": loading\n\n".
 	Loading func(dst []byte) []byte
-	// Every is the time between such comments, the first one coming at once; default 5 s.
+	// Every is the time between Loading comments; default 5 s. The first one is sent at once.
 	Every time.Duration
-	// Keepalive is the silence after which a ping is sent, if the stream stands between two events; 0 is never.
+	// Keepalive is the silence after which a ping is sent, if the stream is between two events; 0 means never.
 	Keepalive time.Duration
-	// Ping is what is sent then, once an event was relayed; default ": ping\n\n", which is also sent before.
+	// Ping is the ping sent after the first event; default ": ping\n\n", which is always used before it.
 	Ping []byte
-	// Errors says that an event whose data is an object with an error ends the stream with an *EventError, instead of being
+	// Errors makes an event whose data is an object with an error end the stream with an *EventError. The event is not
 	// relayed.
 	Errors bool
-	// JSON says that events hold JSON, or [DONE]. Another is an ErrBadReply, one that nests too deep an ErrTooLarge, and none
-	// of it that came with the bytes that show this is relayed.
+	// JSON says that events hold JSON, or [DONE]. Anything else is an ErrBadReply, or an ErrTooLarge if it nests too
+	// deep. The bytes of such an event that arrive together with the fault are not relayed.
 	JSON bool
-	// MaxLine is the longest line relayed, in bytes; default DefaultMaxLine. A longer one is an ErrTooLarge.
+	// MaxLine is the longest line relayed, in bytes; default DefaultMaxLine. A longer line is an ErrTooLarge.
 	MaxLine int
-	// OnBreak gives the last bytes for a stream that ends with err, an error event; they stand between two events.
-	// Nil bytes, or no OnBreak: the client's chunked body is cut. It is not called when the client left.
+	// OnBreak returns the last bytes, an error event, for a stream that ends with err. They are sent between two
+	// events. If it is not set or returns nil, the client's chunked body is cut. It is not called if the client left.
 	OnBreak func(err error) []byte
-	// OnEnd is called once by Close: nil when the upstream's body was relayed to its proper end.
+	// OnEnd is called once by Close, with nil if the upstream's body was relayed to its proper end.
 	OnEnd func(err error)
 }
 
@@ -63,32 +63,32 @@ const (
 	streamHold  streamPhase = iota // in Ready
 	streamOpen                     // Open comes next
 	streamAwait                    // the request was sent
-	streamRelay                    // the answer's body
-	streamOver                     // last, then end
+	streamRelay                    // relaying the answer's body
+	streamOver                     // last is sent, then end
 )
 
-// Stream is an event stream for one client: keep-alive comments while a model loads and while the engine thinks, then
-// the engine's events as they come, and an error event where that breaks off. It needs no goroutine or timer of its own:
-// every wait ends at the time of the next comment. It belongs to one goroutine at a time.
+// Stream is an event stream for one client: keep-alive comments while a model loads and while the engine is silent,
+// then the engine's events as they arrive, and an error event if they break off. It needs no goroutine or timer of its
+// own, since every wait ends when the next comment is due. It belongs to one goroutine at a time.
 type Stream struct {
 	cfg     StreamConfig
 	resp    *Response
 	phase   streamPhase
 	ev      events
-	vetted  jsonEvents // where events hold JSON
-	comment time.Time  // of the next loading comment
-	ping    time.Time  // of the next ping; zero until the stream waits
+	vetted  jsonEvents // checks events that hold JSON
+	comment time.Time  // when the next loading comment is due
+	ping    time.Time  // when the next ping is due; zero until the stream waits
 	scratch []byte
-	bad     []byte // of an event with an error
+	bad     []byte // start of an event with an error
 	rest    []byte // not yet given out by Read
-	end     error  // in streamOver: what the reader gets
+	end     error  // in streamOver: the error for the reader
 	err     error  // for OnEnd
 	closed  bool
 }
 
 var _ fasthttp.BodyWriterTo = (*Stream)(nil)
 
-// NewStream makes a stream; it does nothing until it is read. Close closes the response too.
+// NewStream creates a stream. It does nothing until it is read. Close also closes the response.
 func NewStream(cfg StreamConfig) *Stream {
 	cfg.Every = cmp.Or(max(cfg.Every, 0), 5*time.Second)
 	cfg.MaxLine = cmp.Or(max(cfg.MaxLine, 0), DefaultMaxLine)
@@ -104,16 +104,16 @@ func NewStream(cfg StreamConfig) *Stream {
 	return s
 }
 
-// SendTo makes the stream the body of ctx, with status 200 and the content type of event streams.
+// SendTo makes the stream the body of ctx, with status 200 and content type text/event-stream.
 func (s *Stream) SendTo(ctx *fasthttp.RequestCtx) {
 	ctx.SetStatusCode(fasthttp.StatusOK)
 	ctx.SetContentType("text/event-stream")
 	ctx.Response.SetBodyStream(s, -1)
-	// While there is no answer the first comment carries the head.
+	// Before an answer, the first comment carries the head.
 	ctx.Response.ImmediateHeaderFlush = s.phase == streamRelay && s.resp.Buffered() == 0
 }
 
-// step returns the next bytes for the client, valid until the following call, or why there are none any more.
+// step returns the next bytes for the client, valid until the following call, or the error that ends the stream.
 func (s *Stream) step() ([]byte, error) {
 	for {
 		var err error
@@ -148,7 +148,7 @@ func (s *Stream) step() ([]byte, error) {
 	}
 }
 
-// hold takes one step towards an answer, at most until the next comment is due.
+// hold waits for an answer, at most until the next comment is due.
 func (s *Stream) hold() error {
 	switch s.phase {
 	case streamHold:
@@ -182,7 +182,7 @@ func (s *Stream) hold() error {
 	return nil
 }
 
-// again goes back to waiting if err asks for it.
+// again goes back to Ready if err asks for it.
 func (s *Stream) again(err error) error {
 	if !errors.Is(err, ErrAgain) || s.cfg.Ready == nil {
 		return err
@@ -252,7 +252,7 @@ func (s *Stream) loading() []byte {
 	return s.scratch
 }
 
-// pinged is the next ping.
+// pinged returns the next ping.
 func (s *Stream) pinged() []byte {
 	if s.cfg.Ping != nil && s.ev.begun() {
 		return s.cfg.Ping
@@ -266,8 +266,8 @@ var (
 	eventEnd   = []byte("\n\n")
 )
 
-// errorAt is where an event with an error begins in the next bytes, below 0 for nowhere. Engines write events whole, so one
-// that begins in the middle of these and ends in others is found too, but not one whose first line is in two pieces.
+// errorAt returns where an event with an error starts in b, or a negative number if none does. Engines write whole
+// events, so it finds one that starts in b and ends in later bytes, but not one whose first line is split.
 func (s *Stream) errorAt(b []byte) int {
 	if !s.cfg.Errors {
 		return -1
@@ -280,11 +280,11 @@ func (s *Stream) errorAt(b []byte) int {
 }
 
 const (
-	maxErrorEvent  = 64 << 10        // bytes of an event with an error that are read
-	errorEventWait = 5 * time.Second // for its end
+	maxErrorEvent  = 64 << 10        // most bytes read of an event with an error
+	errorEventWait = 5 * time.Second // longest wait for its end
 )
 
-// badEvent reads an event with an error to its end and is that error.
+// badEvent reads an event with an error to its end and returns it as an error.
 func (s *Stream) badEvent() error {
 	until := time.Now().Add(errorEventWait)
 	for len(s.bad) < maxErrorEvent && !bytes.Contains(s.bad, eventEnd) {
@@ -298,14 +298,14 @@ func (s *Stream) badEvent() error {
 	return &EventError{Data: bytes.TrimSpace(data[min(len(data), len("data: ")):])}
 }
 
-// EventError is an error that an upstream told in an event of its stream.
+// EventError is an error that an upstream reported in an event of its stream.
 type EventError struct {
-	Data []byte // the event's: JSON text, if the upstream is sane
+	Data []byte // data of the event; JSON from a sane upstream
 }
 
 func (e *EventError) Error() string { return fmt.Sprintf("error event: %.200q", e.Data) }
 
-// broke ends the stream with err and returns the last bytes for the client, if there are any.
+// broke ends the stream with err and returns the last bytes for the client, if any.
 func (s *Stream) broke(err error) []byte {
 	s.phase, s.err, s.end = streamOver, err, err
 	if s.cfg.OnBreak == nil || errors.Is(err, ErrGone) {
@@ -320,8 +320,8 @@ func (s *Stream) broke(err error) []byte {
 	return s.scratch
 }
 
-// Read gives out the next bytes, or waits for some. Its error is io.EOF at the upstream's proper end, and after the
-// bytes of OnBreak.
+// Read returns the next bytes, and waits if there are none. Its error is io.EOF at the upstream's proper end, and after
+// the bytes of OnBreak.
 func (s *Stream) Read(p []byte) (int, error) {
 	for len(s.rest) == 0 {
 		b, err := s.step()
@@ -335,10 +335,10 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SupportsBodyWriteTo tells fasthttp that it may use WriteTo instead of Read.
+// SupportsBodyWriteTo tells fasthttp to use WriteTo instead of Read.
 func (s *Stream) SupportsBodyWriteTo() bool { return true }
 
-// WriteTo writes the stream to w, each time all the bytes that are there.
+// WriteTo writes the stream to w, all available bytes at a time.
 func (s *Stream) WriteTo(w io.Writer) (int64, error) {
 	var total int64
 	for {

@@ -24,7 +24,8 @@ func appendChunk(b []byte, s string) []byte {
 	return append(append(b, hex[n>>12&15], hex[n>>8&15], hex[n>>4&15], hex[n&15], '\r', '\n'), s+"\r\n"...)
 }
 
-// scripted is an upstream that writes each string it is sent and closes the connection at the end of the channel.
+// scripted is an upstream that writes each string it receives from script, and closes the connection at the end of the
+// channel.
 func scripted(script <-chan string) func(net.Conn, *bufio.Reader) {
 	return func(nc net.Conn, br *bufio.Reader) {
 		if head, _ := readRequest(br); head == "" {
@@ -36,7 +37,7 @@ func scripted(script <-chan string) func(net.Conn, *bufio.Reader) {
 	}
 }
 
-// streaming serves GET with a Stream over an upstream that does what script says.
+// streaming serves GET with a Stream whose upstream follows script.
 func streaming(t *testing.T, script <-chan string, cfg StreamConfig) *rawClient {
 	c := newUpstream(t, scripted(script)).client(t, Config{})
 	addr := frontend(t, ListenerConfig{}, func(ctx *fasthttp.RequestCtx) {
@@ -66,7 +67,7 @@ func TestNoChunkIsHeldBack(t *testing.T) {
 	ended := make(chan error, 1)
 	client := streaming(t, script, StreamConfig{OnEnd: func(err error) { ended <- err }})
 	script <- sseHead
-	client.until("\r\n\r\n") // the head comes before the first event does
+	client.until("\r\n\r\n") // the head comes before the first event
 	for _, ev := range []string{"data: a\n\n", "data: b\n\n", "dat", "a: c\n\n"} {
 		script <- chunk(ev)
 		client.until(ev + "\r\n")
@@ -134,7 +135,7 @@ func TestBreakBecomesAnErrorEvent(t *testing.T) {
 			if err := <-ended; !errors.Is(err, tc.kind) {
 				t.Fatal(err)
 			}
-			client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n") // the client's connection is good for another
+			client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n") // the client's connection is still usable
 			client.until("HTTP/1.1 502")
 		})
 	}
@@ -151,7 +152,7 @@ func TestBreakWithoutHookCutsTheBody(t *testing.T) {
 	}
 }
 
-// A plain response whose upstream breaks is cut as well: fewer bytes than announced, or no last chunk.
+// A plain response whose upstream breaks is also cut: fewer bytes than announced, or no last chunk.
 func TestBrokenResponseIsCut(t *testing.T) {
 	for _, reply := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", sseHead + chunk("abc")} {
 		c := newUpstream(t, once(reply)).client(t, Config{})
@@ -241,7 +242,7 @@ func TestHeldStreamEndsWithReason(t *testing.T) {
 	}
 }
 
-// A chunk's size line that came with the head is nothing to wait behind: the head goes out, and pings go on.
+// A chunk's size line that came with the head is no data: the head is sent, and pings continue.
 func TestHeadWithoutDataIsNotHeldBack(t *testing.T) {
 	for name, send := range map[string]func(*Response, *fasthttp.RequestCtx){
 		"response": func(r *Response, ctx *fasthttp.RequestCtx) { r.SendTo(ctx) },
@@ -275,7 +276,7 @@ func TestHeadWithoutDataIsNotHeldBack(t *testing.T) {
 	}
 }
 
-// Looking whether bytes are there must not lose any, nor change what the answer is.
+// Checking for available bytes must not lose any, or change the answer.
 func TestBufferedKeepsTheBody(t *testing.T) {
 	const reply = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 	for name, read := range map[string]func(*Response) (string, error){
@@ -316,7 +317,7 @@ func TestBufferedKeepsTheBody(t *testing.T) {
 	}
 }
 
-// Whatever way the bytes come in pieces, the boundary is that of the whole.
+// However the bytes are cut, the boundary is that of the whole.
 func TestEventsOfAnyCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching("([ab]|\n|\r\n){0,30}").Draw(t, "text")
@@ -332,7 +333,7 @@ func TestEventsOfAnyCut(t *testing.T) {
 			t.Fatalf("%q: boundary %v", text, e.boundary())
 		}
 		for _, line := range strings.Split(text, "\n") {
-			longest -= max(0, len(line)-longest) // a longer line would make it negative
+			longest -= max(0, len(line)-longest) // otherwise a longer line would make it negative
 		}
 		if longest < 0 {
 			t.Fatalf("%q: a line was missed", text)

@@ -11,14 +11,14 @@ import (
 const DefaultWatchDelay = 250 * time.Millisecond
 
 // Watcher notices clients that leave while their request is served. fasthttp does not look at a connection between
-// reading a request and writing its answer, so a request that waits, or streams from a silent engine, would outlive its
-// client.
+// reading a request and writing its answer. Without a watch, a request that waits, or streams from a silent engine,
+// would outlive its client.
 //
-// On Linux all watched sockets are in one epoll set, asked only for the peer's half of the connection being closed
-// (EPOLLRDHUP), and one goroutine sleeps on that set in the runtime's poller. So a watch reads nothing, sets no
-// deadline, works when pipelined bytes lie in the socket, leaves keep-alive as it was and costs no goroutine. A client
-// that closes only its sending half counts as gone, as in net/http. Elsewhere, and for a connection that is no socket,
-// a watch does nothing: a lost client is then noticed by a failed write.
+// On Linux all watched sockets are in one epoll set, which only reports that the peer closed its half of the connection
+// (EPOLLRDHUP). One goroutine waits on that set in the runtime's poller. A watch therefore reads nothing, sets no
+// deadline, works with pipelined bytes in the socket, does not affect keep-alive and costs no goroutine. A client that
+// closes only its sending half counts as gone, as in net/http. On other systems, and for a connection that is not a
+// socket, a watch does nothing, and only a failed write reveals a lost client.
 //
 // A request shorter than the delay costs setting and stopping a timer. A Watcher is safe for concurrent use.
 type Watcher struct {
@@ -31,7 +31,7 @@ type Watcher struct {
 	closed  bool
 }
 
-// NewWatcher makes a watcher; delay 0 means DefaultWatchDelay. Close it when no request is served any more.
+// NewWatcher creates a watcher; delay 0 means DefaultWatchDelay. Close it when no request is being served any more.
 func NewWatcher(delay time.Duration) *Watcher {
 	if delay <= 0 {
 		delay = DefaultWatchDelay
@@ -43,18 +43,18 @@ type watchState uint8
 
 const (
 	watchOff   watchState = iota
-	watchArmed            // the timer runs
+	watchArmed            // the timer is running
 	watchOn               // the socket is in the set
 	watchFired            // the client left
 )
 
-// Watch is the watch over one request.
+// Watch watches one request's client.
 type Watch struct {
 	w     *Watcher
 	timer *time.Timer
 
-	// mu is held while the socket is touched and while onGone runs, so that Stop waits for both. Watcher.mu may be
-	// taken under it, never the other way round.
+	// mu is held while the socket is used and while onGone runs, so that Stop waits for both. Watcher.mu may be taken
+	// under it, never the other way round.
 	mu     sync.Mutex
 	state  watchState
 	id     int64
@@ -70,8 +70,8 @@ var watchPool = sync.Pool{New: func() any {
 	return t
 }}
 
-// Arm begins a watch over conn, which may be wrapped by types with a NetConn method. onGone is called at most once, on
-// the watcher's goroutine: it must be quick (Call.Cancel is) and must not call Stop. A client that has left before is
+// Arm starts a watch on conn, which may be wrapped by types with a NetConn method. onGone is called at most once, on
+// the watcher's goroutine. It must be quick (Call.Cancel is) and must not call Stop. A client that has already left is
 // noticed after the delay. The caller must Stop the watch before conn is closed or serves its next request.
 func (w *Watcher) Arm(conn net.Conn, onGone func()) *Watch {
 	t := watchPool.Get().(*Watch)
@@ -82,8 +82,8 @@ func (w *Watcher) Arm(conn net.Conn, onGone func()) *Watch {
 	return t
 }
 
-// Stop ends the watch; after it returned onGone is not running and will not run. Stop a watch exactly once: its memory
-// serves the next one. On a nil Watch it does nothing.
+// Stop ends the watch. After it returns, onGone is not running and will not run. Stop a watch exactly once, as its
+// memory serves the next one. It does nothing on a nil Watch.
 func (t *Watch) Stop() {
 	if t == nil {
 		return
@@ -96,8 +96,8 @@ func (t *Watch) Stop() {
 	watchPool.Put(t)
 }
 
-// start puts the socket into the set. A timer that fired while its watch was stopped may start the next one early,
-// which does no harm.
+// start adds the socket to the set. A timer that fires while its watch is being stopped may start the next watch early,
+// which is harmless.
 func (t *Watch) start() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,7 +112,8 @@ func (t *Watch) start() {
 	}
 }
 
-// leave takes the socket out of the set. t.mu is held.
+// leave removes the socket from the set.
+// REQUIRES: t.mu is held.
 func (t *Watch) leave() {
 	if t.state != watchOn {
 		return
@@ -125,7 +126,7 @@ func (t *Watch) leave() {
 	poll.remove(t.raw)
 }
 
-// gone is called by the poller for a socket whose peer has closed.
+// The poller calls gone for a socket whose peer has closed.
 func (w *Watcher) gone(id int64) {
 	w.mu.Lock()
 	t := w.watches[id]
@@ -136,14 +137,15 @@ func (w *Watcher) gone(id int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.w != w || t.state != watchOn || t.id != id {
-		return // stopped meanwhile, and perhaps used again
+		return // stopped meanwhile, and perhaps reused
 	}
 	t.leave()
 	t.state = watchFired
 	t.onGone()
 }
 
-// join adds t, whose lock is held, to the set.
+// join adds t to the set.
+// REQUIRES: t.mu is held.
 func (w *Watcher) join(t *Watch) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,7 +169,7 @@ func (w *Watcher) isClosed() bool {
 	return w.closed
 }
 
-// Close ends all watching and waits for the watcher's goroutine. Watches still have to be stopped.
+// Close ends all watching and waits for the watcher's goroutine. Watches must still be stopped.
 func (w *Watcher) Close() {
 	w.mu.Lock()
 	w.closed = true
@@ -176,9 +178,9 @@ func (w *Watcher) Close() {
 	poll.close()
 }
 
-// socketOf looks through wrappers for the socket of conn.
+// socketOf returns the socket of conn, looking through wrappers.
 func socketOf(conn net.Conn) syscall.RawConn {
-	for range 8 { // no chain of wrappers is longer; a cycle would be
+	for range 8 { // bounds a cycle; no real chain of wrappers is longer
 		if n, ok := conn.(interface{ NetConn() net.Conn }); ok {
 			conn = n.NetConn()
 			continue

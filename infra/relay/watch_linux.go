@@ -5,14 +5,14 @@ import (
 	"syscall"
 )
 
-// poller is an epoll set and the goroutine that sleeps on it. A copy shares both.
+// poller is an epoll set and the goroutine that waits on it. Copies share both.
 type poller struct {
 	file *os.File // the set itself, known to the runtime's poller
 	raw  syscall.RawConn
 	done chan struct{}
 }
 
-// open makes the set and starts the goroutine, the first time.
+// open creates the set and starts the goroutine on the first call.
 func (p *poller) open(gone func(id int64)) bool {
 	if p.file != nil {
 		return true
@@ -58,7 +58,7 @@ func (*poller) run(raw syscall.RawConn, done chan<- struct{}, gone func(id int64
 	}
 }
 
-// add watches a socket for its peer closing. The kernel drops it from the set when it is closed, and a late event
+// add watches a socket for its peer closing. The kernel drops the socket from the set when it is closed; a late event
 // carries an id that is not used again.
 func (p poller) add(sock syscall.RawConn, id int64) bool {
 	return p.control(sock, syscall.EPOLL_CTL_ADD, &syscall.EpollEvent{
@@ -70,7 +70,7 @@ func (p poller) remove(sock syscall.RawConn) {
 	p.control(sock, syscall.EPOLL_CTL_DEL, nil)
 }
 
-// control runs with both descriptors held open.
+// control calls EPOLL_CTL while both descriptors are kept open.
 func (p poller) control(sock syscall.RawConn, op int, ev *syscall.EpollEvent) bool {
 	ok := false
 	_ = p.raw.Control(func(set uintptr) {

@@ -46,7 +46,7 @@ func TestDepartures(t *testing.T) {
 		"close":      func(c *rawClient) { _ = c.Close() },
 		"half-close": func(c *rawClient) { _ = c.Conn.(*net.TCPConn).CloseWrite() },
 		"reset":      func(c *rawClient) { _ = c.Conn.(*net.TCPConn).SetLinger(0); _ = c.Close() },
-		// Pipelined bytes lie before the FIN.
+		// Pipelined bytes precede the FIN.
 		"pipelined": func(c *rawClient) { c.send(simpleGet); _ = c.Close() },
 	} {
 		for _, delay := range []time.Duration{time.Millisecond, 100 * time.Millisecond} {
@@ -56,7 +56,7 @@ func TestDepartures(t *testing.T) {
 				defer close(finish)
 				client := dialRaw(t, held(t, newWatcher(t, delay), &gone, finish))
 				client.send(simpleGet)
-				time.Sleep(20 * time.Millisecond) // before or after the watch begins, by the delay
+				time.Sleep(20 * time.Millisecond) // before or after the watch starts, depending on the delay
 				leave(client)
 				kit.Eventually(t, "the departure is noticed", func() bool { return gone.Load() > 0 })
 			})
@@ -71,7 +71,7 @@ func TestKeepAliveAfterWatching(t *testing.T) {
 	client.send(simpleGet + simpleGet) // pipelined
 	time.Sleep(50 * time.Millisecond)
 	if gone.Load() != 0 {
-		t.Fatal("a client that is there was called gone")
+		t.Fatal("a present client was reported gone")
 	}
 	close(finish)
 	for i := range 20 {
@@ -82,7 +82,7 @@ func TestKeepAliveAfterWatching(t *testing.T) {
 	}
 	client.until("\r\n\r\n")
 	if gone.Load() != 0 {
-		t.Fatal("a client that is there was called gone")
+		t.Fatal("a present client was reported gone")
 	}
 }
 
@@ -109,7 +109,7 @@ func TestThousandDepartures(t *testing.T) {
 	kit.Eventually(t, "all departures are noticed", func() bool { return gone.Load() == clients })
 }
 
-// A departure ends a stream whose engine is silent, and the engine's connection.
+// When the client leaves, a stream with a silent engine ends, and so does the engine's connection.
 func TestDepartureCancelsTheUpstream(t *testing.T) {
 	ended := make(chan struct{}, 1)
 	outcome := make(chan error, 1)
@@ -143,7 +143,7 @@ func TestDepartureCancelsTheUpstream(t *testing.T) {
 	}
 }
 
-// Arming and stopping at any moment around the delay and the departure.
+// Arms and stops watches at any moment around the delay and the departure.
 func TestWatchChurn(t *testing.T) {
 	w := newWatcher(t, 100*time.Microsecond)
 	var wg sync.WaitGroup
@@ -233,7 +233,7 @@ func TestWatchUnixSocketAndPipe(t *testing.T) {
 	(*Watch)(nil).Stop()
 }
 
-// The watch must leave the read deadline of the server alone: an idle connection still ends by it.
+// The watch must not change the server's read deadline: an idle connection still times out.
 func TestWatchLeavesDeadlines(t *testing.T) {
 	w := newWatcher(t, time.Millisecond)
 	server, client := socketPair(t)
