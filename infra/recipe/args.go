@@ -11,12 +11,12 @@ import (
 	"unicode"
 )
 
-// MaxArgs is the longest text of an option of kind args, in bytes.
+// MaxArgs bounds the text of an option of kind args, in bytes.
 const MaxArgs = 8192
 
-// SplitArgs cuts a text into arguments as a POSIX shell would do with words, single quotes, double quotes and
-// backslashes, and with nothing else: no variables, globs, operators or comments. Control characters other than spaces
-// and tabs between words are refused.
+// SplitArgs splits a text into arguments like a POSIX shell, but supports only words, single quotes, double quotes and
+// backslashes: no variables, globs, operators or comments. It refuses control characters other than spaces and tabs
+// between words.
 func SplitArgs(s string) ([]string, error) {
 	if len(s) > MaxArgs {
 		return nil, fmt.Errorf("longer than %d bytes", MaxArgs)
@@ -34,7 +34,7 @@ func SplitArgs(s string) ([]string, error) {
 		}
 		switch {
 		case escape:
-			// Inside double quotes a backslash only protects a quote or a backslash.
+			// Inside double quotes a backslash escapes only a quote or a backslash.
 			if quote == '"' && r != '"' && r != '\\' {
 				word.WriteByte('\\')
 			}
@@ -70,8 +70,8 @@ func SplitArgs(s string) ([]string, error) {
 	return out, nil
 }
 
-// reservedIn returns the first argument that is a reserved flag, in the forms --flag and --flag=value, with underscores
-// for hyphens, or abbreviated where the engine would complete it; "" when there is none.
+// reservedIn returns the first argument that is a reserved flag, or "" if there is none. It recognises the forms --flag
+// and --flag=value, underscores for hyphens, and abbreviations if the engine completes them.
 func (r *Recipe) reservedIn(args []string) string {
 	for _, a := range args {
 		flag, _, _ := strings.Cut(a, "=")
@@ -91,8 +91,8 @@ func (r *Recipe) reservedIn(args []string) string {
 	return ""
 }
 
-// refusedIn says why arguments may not come from [Outside], "" when they may: each must be a flag of AllowedArgs in one
-// of its spellings, with a value of its own where it takes one, behind it or joined by "=".
+// refusedIn returns why arguments may not come from [Outside], or "" if they may. Each must be a flag of AllowedArgs in
+// one of its spellings. If the flag takes a value, an allowed one must follow, as the next argument or joined by "=".
 func (r *Recipe) refusedIn(args []string) (reason string) {
 	for i := 0; i < len(args); i++ {
 		flag, value, joined := strings.Cut(args[i], "=")
@@ -120,10 +120,10 @@ func (r *Recipe) refusedIn(args []string) (reason string) {
 	return ""
 }
 
-// Tunes reports whether arguments are all among AllowedArgs.
+// Tunes reports whether all arguments are among AllowedArgs.
 func (r *Recipe) Tunes(args []string) bool { return r.refusedIn(args) == "" }
 
-// allowed finds a flag among AllowedArgs; long ones may be written with underscores for hyphens.
+// allowed finds a flag among AllowedArgs. A long flag may be written with underscores for hyphens.
 func (r *Recipe) allowed(flag string) (OptionSpec, bool) {
 	if strings.HasPrefix(flag, "--") {
 		flag = strings.ReplaceAll(flag, "_", "-")
@@ -136,14 +136,14 @@ func (r *Recipe) allowed(flag string) (OptionSpec, bool) {
 	return OptionSpec{}, false
 }
 
-// Numbers as all engines read them.
+// Numbers that all engines read in the same way.
 var (
 	intRE      = regexp.MustCompile(`^-?[0-9]{1,15}$`)
 	floatRE    = regexp.MustCompile(`^-?[0-9]{1,15}(\.[0-9]{1,15})?(e-?[0-9]{1,2})?$`)
 	durationRE = regexp.MustCompile(`^[0-9]{1,9}(ns|us|ms|s|m|h)$`)
 )
 
-// refusedText says why a text may not be the value of an allowed flag, "" when it may.
+// refusedText returns why a text may not be the value of an allowed flag, or "" if it may.
 func (s OptionSpec) refusedText(text string) string {
 	switch s.Kind {
 	case KindInt, KindFloat:
@@ -168,9 +168,9 @@ func (s OptionSpec) refusedText(text string) string {
 	return ""
 }
 
-// CheckEffective is the last check of effective options, made just before they become a command line, whoever merged
-// them. owner are the layers that the models file and the runner's flags gave. Words of theirs may stand where they put
-// them; whatever else the options hold must be allowed from [Outside]. Mistakes come as from [Recipe.ParseOptions].
+// CheckEffective checks effective options one last time, just before they become a command line, whoever merged them.
+// owner holds the layers from the models file and the runner's flags, whose arguments are accepted as they stand.
+// Everything else must be allowed from [Outside]. Mistakes are reported as by [Recipe.ParseOptions].
 func (r *Recipe) CheckEffective(opts Options, owner ...Options) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(opts)) {
@@ -185,7 +185,7 @@ func (r *Recipe) CheckEffective(opts Options, owner ...Options) error {
 		}
 		_, reason := spec.normalise(opts[name], r, from)
 		if text, ok := opts[name].(string); reason == "" && ok && spec.Kind == KindArgs {
-			args, _ := SplitArgs(text) // normalise has split it
+			args, _ := SplitArgs(text) // cannot fail after normalise
 			reason = r.refusedBeside(args, name, owner)
 		}
 		if reason != "" {
@@ -195,7 +195,7 @@ func (r *Recipe) CheckEffective(opts Options, owner ...Options) error {
 	return errors.Join(errs...)
 }
 
-// refusedBeside is refusedIn of what args hold besides the owner's own sequences of an option.
+// refusedBeside is refusedIn for the arguments outside the owner's own sequences.
 func (r *Recipe) refusedBeside(args []string, option string, owner []Options) string {
 	for _, o := range owner {
 		text, _ := o[option].(string)

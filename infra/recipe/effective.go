@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// Layers are the sources of load options, highest priority first; the recipe's own defaults come below all of them.
-// Each holds normalised options and may be nil.
+// Layers are the sources of load options, highest priority first. The recipe's own defaults rank below all of them.
+// Each layer holds normalised options and may be nil.
 type Layers struct {
-	Request   Options // of this load; nil values skip the saved one
+	Request   Options // for this load; a nil value skips the saved one
 	Saved     Options // stored for the model
 	Catalogue Options // models.yaml
-	Runner    Options // flags and environment; options of other recipes are passed over
+	Runner    Options // flags and environment; options of other recipes are ignored
 }
 
 // Effective merges the layers by priority and returns every option that has a value. A nil in the request skips the
-// saved value of that option, so that the catalogue's or a lower one counts. A layer with merge_args puts its own
-// arguments behind those of the layers below it (later flags win in the engines that have an opinion).
+// saved value of that option, so that the catalogue or a lower layer decides. A layer with merge_args appends its
+// arguments to those of the layers below it; in engines that accept a flag twice, the later one wins.
 func (r *Recipe) Effective(l Layers) Options {
 	saved := l.Saved.Clone()
 	for name, v := range l.Request {
@@ -40,7 +40,7 @@ func (r *Recipe) Effective(l Layers) Options {
 				continue
 			}
 			if below, _ := out[name].(string); merge && spec.Kind == KindArgs && below != "" {
-				text, _ := v.(string) // otherwise an unchecked layer
+				text, _ := v.(string) // always text, unless a layer was not checked
 				v = strings.TrimSpace(below + " " + text)
 			}
 			out[name] = v
@@ -49,8 +49,8 @@ func (r *Recipe) Effective(l Layers) Options {
 	return out
 }
 
-// OptionArgs turns effective options into arguments ({options}): those with a flag in the order of their names, then
-// the split texts of kind args, so that they can override. Automatic values and false leave nothing.
+// OptionArgs turns effective options into arguments ({options}). Options with a flag come first, in the order of their
+// names; the split texts of kind args follow, so that they can override. Automatic values and false add nothing.
 func (r *Recipe) OptionArgs(opts Options) ([]string, error) {
 	var flags, extra []string
 	for _, name := range slices.Sorted(maps.Keys(opts)) {
@@ -77,7 +77,7 @@ func (r *Recipe) OptionArgs(opts Options) ([]string, error) {
 	return append(flags, extra...), nil
 }
 
-// OptionValues returns the values of options for placeholders; automatic ones have none.
+// OptionValues returns the values of options for placeholders. Automatic options have none.
 func (r *Recipe) OptionValues(opts Options) Values {
 	out := make(Values, len(opts))
 	for name, v := range opts {
@@ -88,7 +88,7 @@ func (r *Recipe) OptionValues(opts Options) Values {
 	return out
 }
 
-// text writes a value as an engine reads it, "" for an automatic one.
+// text formats a value for an engine, or returns "" for an automatic one.
 func (s OptionSpec) text(v any) string {
 	switch v := v.(type) {
 	case int64:

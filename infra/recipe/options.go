@@ -15,7 +15,7 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// The kinds of option.
+// Kinds of option.
 const (
 	KindInt    = "int"    // int64
 	KindFloat  = "float"  // float64
@@ -26,19 +26,19 @@ const (
 	KindDuration = "duration" // as Go writes it, "300ms"; in [Recipe.AllowedArgs] only
 )
 
-// Origin is where options come from.
+// Origin says where options come from.
 type Origin bool
 
-// The origins.
+// Origins.
 const (
-	// Owner is who runs the programs: the models file, and the flags and environment of the runner.
+	// Owner is the operator: the models file, and the runner's flags and environment.
 	Owner Origin = true
-	// Outside is everybody else: requests, registered models, and whatever lies in Redis, saved options and settings alike.
-	// It may only tune: numbers, switches and words of fixed lists.
+	// Outside is everyone else: requests, registered models, and everything in Redis, including saved options and
+	// settings. It may only tune: numbers, switches and words from fixed lists.
 	Outside Origin = false
 )
 
-// MergeArgs is the one option that every recipe with an option of kind args takes: a layer that sets it true adds its
+// MergeArgs is an option of every recipe that has an option of kind args. A layer that sets it to true appends its
 // arguments to those of the layers below instead of replacing them. It is never part of effective options.
 const MergeArgs = "merge_args"
 
@@ -46,24 +46,24 @@ const MergeArgs = "merge_args"
 type OptionSpec struct {
 	Kind    string   `yaml:"kind" json:"kind"`
 	Default any      `yaml:"default" json:"default,omitempty"`
-	Min     *float64 `yaml:"min" json:"min,omitempty"` // least number allowed; no bound when nil
+	Min     *float64 `yaml:"min" json:"min,omitempty"` // least number allowed; nil means no bound
 	Max     *float64 `yaml:"max" json:"max,omitempty"`
-	// Auto is the value, allowed besides the range, that leaves the choice to the runner or the engine: the flag is
-	// then not given.
+	// Auto is a value, allowed in addition to the range, that leaves the choice to the runner or the engine: the flag
+	// is then omitted.
 	Auto *float64 `yaml:"auto" json:"auto,omitempty"`
-	// Values are the only texts allowed for a string; any when empty.
+	// Values lists the texts allowed for a string; empty allows any.
 	Values []string `yaml:"values" json:"values,omitempty"`
-	// Flag comes before the value in {options}; for a bool it is given alone when the value is true. Without a flag
-	// the value is there for placeholders and for the runner only. Options of kind args have none.
+	// Flag precedes the value in {options}; for a bool it is given alone if the value is true. Without a flag the value
+	// is only available to placeholders and the runner. Options of kind args have no flag.
 	Flag string `yaml:"flag" json:"flag,omitempty"`
 }
 
-// Options are load options by name. Normalised ones, as [Recipe.ParseOptions] and [Options.UnmarshalJSON] make, hold
-// int64, float64, string, bool, or nil for "no saved value, please".
+// Options are load options by name. Normalised options, as made by [Recipe.ParseOptions] and [Options.UnmarshalJSON],
+// hold int64, float64, string, bool, or nil for "ignore the saved value".
 type Options map[string]any
 
-// Canonical returns the one JSON text of o: keys sorted, no spaces, nothing escaped for HTML. Options that mean the
-// same have the same text.
+// Canonical returns the canonical JSON of o: sorted keys, no spaces, no HTML escapes. Options with the same meaning
+// have the same text.
 func (o Options) Canonical() string {
 	if o == nil {
 		o = Options{}
@@ -78,10 +78,10 @@ func (o Options) Canonical() string {
 // Equal reports whether two normalised sets of options are the same.
 func (o Options) Equal(p Options) bool { return o.Canonical() == p.Canonical() }
 
-// Clone returns a copy that shares nothing with o.
+// Clone returns an independent copy of o.
 func (o Options) Clone() Options { return maps.Clone(o) }
 
-// UnmarshalJSON reads an object of scalars; whole numbers become int64, other numbers float64.
+// UnmarshalJSON reads an object of scalars. Whole numbers become int64, other numbers float64.
 func (o *Options) UnmarshalJSON(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -110,24 +110,24 @@ func (o *Options) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// An OptionError says which option was refused and why. Reason never repeats the value in full.
+// An OptionError says which option was refused and why. Reason never repeats the complete value.
 type OptionError struct {
 	Name, Reason string
 }
 
 func (e *OptionError) Error() string { return "option " + e.Name + ": " + e.Reason }
 
-// CheckOptions reports every mistake in opts as an [*OptionError], joined; nil when there is none.
+// CheckOptions reports every mistake in opts as an [*OptionError], joined, or nil if there is none.
 func CheckOptions(r *Recipe, opts Options, from Origin) error {
 	_, err := r.ParseOptions(opts, from)
 	return err
 }
 
-// ParseOptions checks options against the recipe and against what their origin allows, and returns them normalised. All
-// mistakes are reported at once, in the order of the names, each as an [*OptionError]. A nil value is kept.
+// ParseOptions checks options against the recipe and their origin, and returns them normalised. It reports all mistakes
+// at once, in the order of the names, each as an [*OptionError]. It keeps a nil value.
 //
-// From [Outside], options of kind args may hold [Recipe.AllowedArgs] alone, no positional words among them, and options
-// of kind string one of their values.
+// From [Outside], options of kind args may hold only [Recipe.AllowedArgs], without positional words, and options of
+// kind string only one of their listed values.
 func (r *Recipe) ParseOptions(in map[string]any, from Origin) (Options, error) {
 	out := make(Options, len(in))
 	var errs []error
@@ -163,7 +163,7 @@ func (r *Recipe) takesArgs() bool {
 	return false
 }
 
-// normalise checks one value; reason is empty when it is right.
+// normalise checks one value. reason is empty if the value is valid.
 func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason string) {
 	switch s.Kind {
 	case KindInt:
@@ -243,7 +243,7 @@ func (s OptionSpec) checkRange(f float64) string {
 	return ""
 }
 
-// asInt accepts every Go number that JSON and YAML decoders make, as long as it is whole and exact.
+// asInt accepts every Go number type of JSON and YAML decoders if the value is whole and exact.
 func asInt(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int:
@@ -276,5 +276,5 @@ func asFloat(v any) (float64, bool) {
 	return 0, false
 }
 
-// number writes a bound without an exponent.
+// number formats a bound without an exponent.
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

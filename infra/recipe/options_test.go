@@ -24,7 +24,7 @@ func TestParseOptions(t *testing.T) {
 	for _, tt := range []struct {
 		name, recipe, option string
 		in                   any
-		want                 any    // nil: refused
+		want                 any    // nil if refused
 		reason               string // part of the refusal
 	}{
 		{"int", "llamacpp", "ctx_size", 4096, int64(4096), ""},
@@ -87,7 +87,7 @@ func TestAllOptionMistakesAtOnce(t *testing.T) {
 	}
 }
 
-// Every argument of the API's list is refused in every way an engine would understand it.
+// Every reserved argument of API.md is refused in every form an engine would understand.
 func TestReservedArgs(t *testing.T) {
 	llama := shipped(t, "llamacpp")
 	for _, flag := range strings.Fields("-m --model --port --host --ctx-size -c -ngl --jinja --mmproj --embeddings " +
@@ -138,7 +138,7 @@ func TestSplitArgs(t *testing.T) {
 	}
 }
 
-// Any arguments survive being quoted and split again.
+// Any arguments survive quoting and splitting.
 func TestSplitArgsOfQuoted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(rapid.StringMatching(`[ -~äß]{0,12}`), 0, 6).Draw(t, "args")
@@ -198,7 +198,7 @@ func TestEffective(t *testing.T) {
 	}
 }
 
-// What is effective can be stored as JSON, read back, checked and merged again without a change.
+// Effective options can be stored as JSON, read back, checked and merged again without a change.
 func TestOptionsRoundTrip(t *testing.T) {
 	r := shipped(t, "sd-cpp")
 	rapid.Check(t, func(t *rapid.T) {
@@ -297,7 +297,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Nothing from outside holds a word that the recipe's list does not allow, in any spelling an engine would understand.
+// Options from outside hold no word that the recipe's list does not allow, in any spelling an engine would understand.
 func TestAllowedArgs(t *testing.T) {
 	for _, tt := range []struct {
 		recipe, option, text, reason string // reason is part of the refusal; "" for what is allowed
@@ -332,7 +332,7 @@ func TestAllowedArgs(t *testing.T) {
 		{"vllm", "vllm_args", "--enforce", "models file"},
 		{"vllm", "vllm_args", "--hf-overrides.x y", "models file"},
 		{"vllm", "vllm_args", "-O3", "models file"},
-		{"vllm", "vllm_args", "--swap-space 4", "models file"}, // the release named in the list does not know these
+		{"vllm", "vllm_args", "--swap-space 4", "models file"}, // unknown to the release named in the list
 		{"vllm", "vllm_args", "--max-seq-len-to-capture 8192", "models file"},
 		{"vllm", "vllm_args", "-q gguf", "want one of"},
 		{"sd-cpp", "sdcpp_args", "--cache-preset fast", "models file"},
@@ -348,7 +348,7 @@ func TestAllowedArgs(t *testing.T) {
 			t.Errorf("%s %q: %v, want %q", tt.recipe, tt.text, err, tt.reason)
 		}
 	}
-	// What the file's owner may use nobody else may.
+	// Flags that only the file's owner may use.
 	for name, flags := range map[string]string{
 		"llamacpp": "-m --model -md --model-draft --spec-draft-model -mv --model-vocoder --embd-gemma-default --gpt-oss-20b-default --fim-qwen-7b-spec " +
 			"--spec-default --reuse-port --props -v --verbose -lv --log-file --metrics --slots --lora --lora-scaled --control-vector --rpc --host --port --path " +
@@ -386,7 +386,7 @@ func TestAllowedArgs(t *testing.T) {
 	}
 }
 
-// The owner's words may stand beside allowed ones, and nothing else may.
+// The owner's words may stand next to allowed ones, and nothing else may.
 func TestCheckEffective(t *testing.T) {
 	r := shipped(t, "llamacpp")
 	owner := []Options{{"llamacpp_args": "--tags /l.gguf -np 2"}, {"llamacpp_args": "--chat-template 'a b'"}, nil}
@@ -402,7 +402,7 @@ func TestCheckEffective(t *testing.T) {
 	}
 }
 
-// TestNumbersAreBounded: no number of the shipped recipes is without a range that a program can reckon with.
+// TestNumbersAreBounded checks that every number in the shipped recipes has a range that fits in calculations.
 func TestNumbersAreBounded(t *testing.T) {
 	const most = 1 << 50
 	for id, r := range Shipped() {

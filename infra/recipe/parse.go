@@ -20,7 +20,7 @@ var shippedYAML []byte
 // A Set holds complete recipes by name.
 type Set map[string]Recipe
 
-// Shipped returns the recipes that come with the program. The set is the caller's own.
+// Shipped returns the recipes embedded in the program. The caller owns the set.
 func Shipped() Set {
 	over, err := Parse(shippedYAML)
 	if err == nil {
@@ -33,10 +33,10 @@ func Shipped() Set {
 }
 
 // Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. It
-// refuses unknown fields with their line. What it returns is not complete yet: see [Set.With].
+// refuses unknown fields with their line number. The recipes it returns are not complete yet: see [Set.With].
 func Parse(data []byte) (out map[string]Recipe, err error) {
 	defer func() {
-		if v := recover(); v != nil { // of go-yaml v1.19.2: a tag where a list should be
+		if v := recover(); v != nil { // go-yaml v1.19.2 panics on a tag where it expects a list
 			out, err = nil, fmt.Errorf("recipes: the text cannot be read as YAML: %v", v)
 		}
 	}()
@@ -50,8 +50,8 @@ func Parse(data []byte) (out map[string]Recipe, err error) {
 	return out, nil
 }
 
-// With returns a set in which each recipe of over was laid over the one of its name, or over the one it inherits from,
-// or stands alone. s is not changed. All mistakes of all recipes are reported at once, by name.
+// With returns a copy of s in which each recipe of over overrides the one of its name or the one it inherits from, or
+// is added. All mistakes of all recipes are reported at once, by name.
 func (s Set) With(over map[string]Recipe) (Set, error) {
 	out := maps.Clone(s)
 	if out == nil {
@@ -101,12 +101,12 @@ func (s Set) With(over map[string]Recipe) (Set, error) {
 	return out, nil
 }
 
-// Merge lays override over base: a field that override sets replaces the base's; of the maps Env, Backends, TypeFlags
-// and Options single entries are replaced. Neither argument is changed.
+// Merge applies override to base. A field that override sets replaces the base's; in the maps Env, Backends, TypeFlags
+// and Options it replaces single entries. Neither argument is changed.
 func Merge(base, override Recipe) Recipe {
 	r := base
 	mergeInto(reflect.ValueOf(&r).Elem(), reflect.ValueOf(override))
-	if override.Command != nil { // what the base's registration was given for is not what runs
+	if override.Command != nil { // the base's registration was granted for another command
 		r.Registration = override.Registration
 	}
 	r.Env = overlay(base.Env, override.Env)
@@ -116,7 +116,7 @@ func Merge(base, override Recipe) Recipe {
 	return r
 }
 
-// mergeInto sets the fields of dst, a struct, that src sets; of those that are structs, single fields.
+// mergeInto copies the fields that src sets to dst, a struct; for fields that are structs, single fields.
 func mergeInto(dst, src reflect.Value) {
 	for i := range dst.NumField() {
 		switch to, from := dst.Field(i), src.Field(i); {
@@ -139,7 +139,7 @@ func overlay[K comparable, V any](base, over map[K]V) map[K]V {
 	return out
 }
 
-// names is a list that may be written as one text.
+// names is a list of texts; YAML may give a single text.
 type names []string
 
 // UnmarshalYAML accepts a text or a list of texts.
@@ -157,7 +157,7 @@ func (n *names) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// form is a recipe as it is written.
+// form is a recipe as written in YAML.
 type form struct {
 	Plain        plain                  `yaml:",inline"`
 	Command      []names                `yaml:"command"`
@@ -172,7 +172,7 @@ type form struct {
 	LogLine      string                 `yaml:"log_line"`
 }
 
-// plain are the fields of a recipe that are written as they are.
+// plain has the fields of a recipe that YAML writes as they are.
 type plain Recipe
 
 type backendForm struct {
@@ -192,8 +192,8 @@ type errorsForm struct {
 	Unsupported  names `yaml:"unsupported"`
 }
 
-// UnmarshalYAML reads the written form, so that a Recipe can also be a field of a larger document. Mistakes that can
-// be seen in a part of a recipe (a device, a pattern) are reported here, all at once.
+// UnmarshalYAML reads the written form, so that a Recipe can also be a field of a larger document. Mistakes visible
+// within one field (a device, a pattern) are reported here, all at once.
 func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 	var f form
 	if err := unmarshal(&f); err != nil {
@@ -228,7 +228,7 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 	return errors.Join(c.errs...)
 }
 
-// converter collects mistakes while parts are converted.
+// converter collects mistakes while converting fields.
 type converter struct{ errs []error }
 
 func (c *converter) devices(list names) policy.Devices {

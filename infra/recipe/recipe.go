@@ -11,7 +11,7 @@ import (
 	"reveille/infra/policy"
 )
 
-// Defaults of a recipe that names no times of its own.
+// Defaults for a recipe without times of its own.
 const (
 	DefaultLoadTimeout  = 300 * time.Second
 	DefaultStallTimeout = 60 * time.Second
@@ -25,94 +25,94 @@ const (
 	TEI      = "tei"
 )
 
-// A Recipe tells how to run one kind of engine. The zero value of a field means "not said": [Merge] leaves the base's
-// value in place, and the methods fall back to the documented default.
+// A Recipe says how to run one kind of engine. The zero value of a field means "not set": [Merge] keeps the base's
+// value, and the methods use the documented default.
 //
-// Fields that YAML writes in other ways than JSON stand in [form].
+// [form] holds the fields that YAML writes differently from JSON.
 //
-// A complete recipe survives JSON, if [Recipe.Validate] is called on what was read: it restores the kinds of number.
+// A complete recipe survives JSON if [Recipe.Validate] is called after reading it, which restores the kinds of number.
 type Recipe struct {
-	// Name is the recipe's name in models.yaml and in the API. It is set by [Set.With] and by [Parse].
+	// Name is the recipe's name in models.yaml and in the API. [Set.With] and [Parse] set it.
 	Name string `json:"name" yaml:"-"`
-	// Inherit names the recipe whose fields this one starts from; empty for a recipe of its own.
+	// Inherit names the recipe that this one starts from; empty for an independent recipe.
 	Inherit string `json:"inherit,omitempty"`
-	// Root is the recipe at which the inheritance begins, empty for a recipe of its own. It is set by [Set.With]; read it
+	// Root is the recipe at the root of the inheritance; empty for an independent recipe. [Set.With] sets it; read it
 	// through [Recipe.Family].
 	Root string `json:"root,omitempty" yaml:"-"`
 	// Command is the program and its arguments; the first argument of the first group is the program.
 	Command []Group `json:"command,omitempty" yaml:"-"`
-	// Env is added to the child's environment; values may hold placeholders, and a variable whose placeholder has no
-	// value is left out.
+	// Env is added to the engine's environment. Values may hold placeholders; a variable whose placeholder has no value
+	// is left out.
 	Env map[string]string `json:"env,omitempty"`
-	// Devices is what a model uses when neither the model nor a backend says otherwise; empty only for a recipe whose
-	// models must say it themselves.
+	// Devices is what a model uses if neither the model nor a backend says otherwise. If it is empty, every model must
+	// name its devices.
 	Devices policy.Devices `json:"devices,omitempty" yaml:"-"`
-	// BackendOption is the option that selects one of Backends ("llamacpp_backend"); empty when there is no choice.
+	// BackendOption is the option that selects one of Backends ("llamacpp_backend"); empty if there is no choice.
 	BackendOption string `json:"backend_option,omitempty"`
 	// Backends maps a backend's name to the devices it uses and the flags that select it.
 	Backends map[string]Backend `json:"backends,omitempty" yaml:"-"`
-	// Types are the classes of model the engine can serve.
+	// Types are the types of model that the engine can serve.
 	Types []policy.Type `json:"types,omitempty" yaml:"-"`
-	// TypeFlags are the arguments added for a model of a type ({type_flags}).
+	// TypeFlags are the arguments added for each type of model ({type_flags}).
 	TypeFlags map[policy.Type][]string `json:"type_flags,omitempty" yaml:"-"`
-	// HealthPath is the HTTP path polled while loading. It begins with a slash.
+	// HealthPath is the HTTP path polled while loading. It starts with a slash.
 	HealthPath string `json:"health_path,omitempty"`
 	// Ready says when a load is complete.
 	Ready Ready `json:"ready,omitzero" yaml:"-"`
-	// Listen is where the engine accepts requests: [ListenPort] (default) or [ListenSocket].
+	// Listen says where the engine accepts requests: [ListenPort] (default) or [ListenSocket].
 	Listen string `json:"listen,omitempty"`
-	// Checkpoint is what {model} must be on the host: [CheckpointFile] (default), [CheckpointPath], or
-	// [CheckpointAny] for engines that take names of their own.
+	// Checkpoint says what {model} must be on the host: [CheckpointFile] (default), [CheckpointPath], or
+	// [CheckpointAny] for engines with model names of their own.
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Options are the load options the engine takes, by name.
 	Options map[string]OptionSpec `json:"options,omitempty"`
-	// ReservedArgs are flags that no option of kind args may hold, whoever sets it, since the runner sets them itself.
+	// ReservedArgs are flags that the runner sets itself. No option of kind args may hold them, whoever sets it.
 	ReservedArgs []string `json:"reserved_args,omitempty" yaml:"-"`
-	// AllowedArgs are the only flags that options of kind args may hold when they come from [Outside]. The key lists the
-	// spellings of a flag, divided by spaces; the value says what may follow it: a number in a range, one of a list of
-	// words, or, for [KindBool], nothing. A recipe that gives the field replaces the whole map of the one it inherits from.
+	// AllowedArgs are the only flags that options of kind args may hold if they come from [Outside]. The key lists the
+	// spellings of a flag, separated by spaces. The value says what may follow the flag: a number in a range, one of a
+	// list of words, or, for [KindBool], nothing. A recipe that sets the field replaces the whole inherited map.
 	AllowedArgs map[string]OptionSpec `json:"allowed_args,omitempty"`
 	// Registration says whether models registered through the API may name this recipe: [RegistrationAllow] or
-	// [RegistrationDeny]. Empty denies it to a recipe with a command of its own.
+	// [RegistrationDeny]. If it is empty, a recipe with its own command denies it.
 	Registration string `json:"registration,omitempty"`
-	// Abbreviations says that the engine completes abbreviated long flags, so that those of reserved ones are reserved
-	// as well. It cannot be unset by an override.
+	// Abbreviations says that the engine completes abbreviated long flags, so that abbreviations of reserved flags are
+	// reserved too. An override cannot unset it.
 	Abbreviations bool `json:"abbreviations,omitempty"`
 	// Errors recognises causes of failure in log lines.
 	Errors ErrorPatterns `json:"errors,omitzero" yaml:"-"`
-	// Redact matches what a serving engine's log lines quote of requests, see [Redactor].
+	// Redact matches what a serving engine's log lines quote from requests, see [Redactor].
 	Redact []*regexp.Regexp `json:"redact,omitempty" yaml:"-"`
-	// LogLine matches every log line that the engine itself begins; other lines go on with what it quotes. See [Redactor].
+	// LogLine matches every log line that the engine itself starts; other lines continue a quote. See [Redactor].
 	LogLine *regexp.Regexp `json:"log_line,omitempty" yaml:"-"`
-	// LoadTimeout bounds a whole load, StallTimeout the part of it without health or log progress, StopGrace the time
+	// LoadTimeout bounds a whole load, StallTimeout any period of it without health or log progress, StopGrace the time
 	// between SIGTERM and SIGKILL. Read them through [Recipe.Times].
 	LoadTimeout  time.Duration `json:"load_timeout,omitempty"`
 	StallTimeout time.Duration `json:"stall_timeout,omitempty"`
 	StopGrace    time.Duration `json:"stop_grace,omitempty"`
-	// EncoderCache names the way the engine's media encoder is cached: [EncoderInterpose], or [EncoderNone], which empty
-	// means as well.
+	// EncoderCache says how to cache the engine's media encoder: [EncoderInterpose], or [EncoderNone], the default.
 	EncoderCache string `json:"encoder_cache,omitempty"`
-	// Connections says whether the engine's server is good at serving several requests on one connection:
-	// [ConnectionsKept], or [ConnectionsSingle], which empty means as well.
+	// Connections says whether the engine's server handles several requests on one connection well: [ConnectionsKept],
+	// or [ConnectionsSingle], the default.
 	Connections string `json:"connections,omitempty"`
-	// Fields are top-level fields of a request's body that pass to the engine besides those that pass to every engine.
+	// Fields are top-level fields of a request's body that are passed to this engine, in addition to those passed to
+	// every engine.
 	Fields []string `json:"fields,omitempty"`
-	// Sandbox says what the engine needs that engines do not get otherwise.
+	// Sandbox lists what the engine needs beyond what every engine gets.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
 }
 
-// Sandbox says what an engine needs besides the model's files, its own program and libraries, the system's, GPU and NPU
-// devices, a private temporary folder and the port it listens on. Paths are absolute or begin with "~/"; those that a
-// machine lacks are left out.
+// Sandbox lists what an engine needs in addition to the model's files, its own program and libraries, the system's
+// libraries, GPU and NPU devices, a private temporary folder and the port it listens on. Paths are absolute or start
+// with "~/"; those missing on a machine are skipped.
 type Sandbox struct {
-	// Files is [SandboxOwn], or [SandboxOpen] for all files that its user may use. Empty means SandboxOwn.
+	// Files is [SandboxOwn] (default), or [SandboxOpen] for all files that its user may access.
 	Files string `json:"files,omitempty" yaml:"files"`
-	// Network is [SandboxOwn] for the port alone, or [SandboxOpen]. Empty means SandboxOwn.
+	// Network is [SandboxOwn] (default) for only the port, or [SandboxOpen].
 	Network string `json:"network,omitempty" yaml:"network"`
-	// Read and Write are further files and folders.
+	// Read and Write are additional files and folders.
 	Read  []string `json:"read,omitempty" yaml:"read"`
 	Write []string `json:"write,omitempty" yaml:"write"`
-	// Pids is the most processes and threads; 0 is the runner's default.
+	// Pids bounds its processes and threads; 0 means the runner's default.
 	Pids int `json:"pids,omitempty" yaml:"pids"`
 }
 
@@ -143,38 +143,38 @@ const (
 
 // Values of [Recipe.EncoderCache].
 const (
-	EncoderInterpose = "interpose" // the engine reaches its encoder through dynamic symbols of libmtmd, which a preloaded library can interpose
-	EncoderNone      = "none"      // every medium is encoded
+	EncoderInterpose = "interpose" // libmtmd exports the encoder as dynamic symbols, which a preloaded library can interpose
+	EncoderNone      = "none"      // every image or sound is encoded anew
 )
 
 // Values of [Recipe.Connections].
 const (
-	// ConnectionsSingle gives each request a connection of its own. A server that binds a thread to a connection, as those
-	// built on cpp-httplib do (llama-server, whisper-server, sd-server), lets the connections beyond its threads wait for
-	// as long as the others are kept, and may close one behind a stream without saying so.
+	// ConnectionsSingle gives each request its own connection. Servers built on cpp-httplib (llama-server,
+	// whisper-server, sd-server) bind a thread to each connection. Connections beyond their threads wait as long as the
+	// others are kept, and the server may close a connection after a stream without announcing it.
 	ConnectionsSingle = "single"
 	ConnectionsKept   = "kept" // HTTP/1.1 as usual
 )
 
-// A Group is a run of arguments that are kept or left out together.
+// A Group is a list of arguments that are kept or left out together.
 type Group []string
 
 // A Backend is one way an engine can compute.
 type Backend struct {
 	Devices policy.Devices `json:"devices"`
 	Flags   []string       `json:"flags,omitempty"` // {backend_flags}
-	// Env is added to the child's environment after the recipe's own; its values may hold placeholders as well.
+	// Env is added to the engine's environment after the recipe's own. Its values may hold placeholders.
 	Env map[string]string `json:"env,omitempty"`
 }
 
-// Ready says when a load is complete: when the health path answers Status (default 200), or, where Log is set, when a
-// line of the log matches it, whatever the health path says.
+// Ready says when a load is complete. If Log is set, a matching log line decides, whatever the health path answers.
+// Otherwise the health path must answer Status (default 200).
 type Ready struct {
 	Status int            `json:"status,omitempty"`
 	Log    *regexp.Regexp `json:"log,omitempty"`
 }
 
-// ErrorPatterns recognise causes of failure in lines of an engine's log. OutOfMemory adds to the words that package oom knows.
+// ErrorPatterns match causes of failure in an engine's log. OutOfMemory adds to the patterns of package oom.
 type ErrorPatterns struct {
 	FileNotFound []*regexp.Regexp `json:"file_not_found,omitempty"`
 	OutOfMemory  []*regexp.Regexp `json:"out_of_memory,omitempty"`
@@ -184,7 +184,7 @@ type ErrorPatterns struct {
 // A Cause is a reason for a failed load that an engine's log names.
 type Cause string
 
-// The causes.
+// Causes.
 const (
 	CauseUnknown      Cause = ""
 	CauseFileNotFound Cause = "file not found"
@@ -192,8 +192,8 @@ const (
 	CauseUnsupported  Cause = "unsupported"
 )
 
-// Cause returns what a log line gives as the cause of failure, [CauseUnknown] for an ordinary line. Out of memory is
-// looked for first: engines that run out of memory often end with a general "failed to load" line.
+// Cause returns the cause of failure that a log line names, or [CauseUnknown] for an ordinary line. It checks for out
+// of memory first, since engines that run out of memory often end with a general "failed to load" line.
 func (p ErrorPatterns) Cause(line string) Cause {
 	match := func(list []*regexp.Regexp) bool {
 		return slices.ContainsFunc(list, func(re *regexp.Regexp) bool { return re.MatchString(line) })
@@ -209,15 +209,15 @@ func (p ErrorPatterns) Cause(line string) Cause {
 	return CauseUnknown
 }
 
-// MediaMarker stands for a picture in the text of an input to embed. llama-server would make up one of its own at each start,
-// so that the text of a message does not hold it by chance; embedding servers take no messages.
+// MediaMarker stands for a picture in an embedding input. llama-server would otherwise pick a random marker at each
+// start, so that no message contains it by chance; embedding servers take no messages.
 const MediaMarker = "<__media__>"
 
-// Family names the kind of engine: the recipe at the root of the inheritance, for most recipes the recipe itself. What is
-// known of an engine's flags and answers is known by family.
+// Family names the kind of engine: the recipe at the root of the inheritance, for most recipes the recipe itself. What
+// the code knows about an engine's flags and answers goes by family.
 func (r *Recipe) Family() string { return cmp.Or(r.Root, r.Name) }
 
-// Program is the name or path of the engine's program, "" for a recipe without a command.
+// Program returns the name or path of the engine's program, or "" for a recipe without a command.
 func (r *Recipe) Program() string {
 	if len(r.Command) == 0 || len(r.Command[0]) == 0 {
 		return ""
@@ -228,8 +228,8 @@ func (r *Recipe) Program() string {
 // Serves reports whether the engine can serve models of type t.
 func (r *Recipe) Serves(t policy.Type) bool { return slices.Contains(r.Types, t) }
 
-// Backend returns the name of the backend that opts select. When they select none and the model's own devices are
-// exactly those of the backend of that name ("cpu", "npu"), it is that one; else "".
+// Backend returns the name of the backend that opts select. If they select none, it returns the name of the model's own
+// devices ("cpu", "npu") if a backend of that name uses exactly those, otherwise "".
 func (r *Recipe) Backend(opts Options, model policy.Devices) string {
 	if r.BackendOption == "" {
 		return ""
@@ -243,8 +243,8 @@ func (r *Recipe) Backend(opts Options, model policy.Devices) string {
 	return ""
 }
 
-// DevicesFor returns the devices a model uses: those of the backend that opts select, else the model's own, else the
-// recipe's.
+// DevicesFor returns the devices that a model uses: those of the backend selected by opts, else the model's own, else
+// the recipe's.
 func (r *Recipe) DevicesFor(opts Options, model policy.Devices) policy.Devices {
 	if name, ok := opts[r.BackendOption].(string); ok && r.BackendOption != "" {
 		if b, ok := r.Backends[name]; ok {
@@ -268,11 +268,11 @@ func (r *Recipe) Times() (load, stall, stop time.Duration) {
 	return pick(r.LoadTimeout, DefaultLoadTimeout), pick(r.StallTimeout, DefaultStallTimeout), pick(r.StopGrace, DefaultStopGrace)
 }
 
-// UsesKey reports whether the engine is given an API key, in its command or in its environment.
+// UsesKey reports whether the command or environment passes an API key to the engine.
 func (r *Recipe) UsesKey() bool { return r.uses("api_key") }
 
-// NeedsFile reports whether a model's weights must be a file or folder of the host: the engine is told where they lie, and
-// has no names of its own for them.
+// NeedsFile reports whether a model's weights must be a file or folder on the host: the engine gets their path and has
+// no names of its own for them.
 func (r *Recipe) NeedsFile() bool {
 	return r.Checkpoint != CheckpointAny && (r.uses("model") || r.uses("llm_model"))
 }

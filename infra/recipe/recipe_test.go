@@ -42,7 +42,7 @@ func TestShippedRecipes(t *testing.T) {
 		if r.Name != name || r.Devices != w.devices || !slices.Equal(r.Types, w.types) {
 			t.Errorf("%s: name %q, devices %q, types %v; want %q, %v", name, r.Name, r.Devices, r.Types, w.devices, w.types)
 		}
-		// What these read from a model's folder may name a library to load.
+		// These read configuration from a model's folder that may name a library to load.
 		if loads := name == "ryzenai-llm" || strings.HasPrefix(name, "oga-"); r.Registrable() == loads {
 			t.Errorf("%s: registrable %v", name, r.Registrable())
 		}
@@ -118,7 +118,7 @@ my-llama: {inherit: llamacpp, devices: [cpu, gpu], types: llm, type_flags: {llm:
 		t.Error("the base set was changed")
 	}
 
-	// my-llama keeps flags of types it no longer has: said in words.
+	// my-llama keeps flags of types it no longer has; the error must say so.
 	if _, err = base.With(over); err == nil || !strings.Contains(err.Error(), `recipe my-llama: type_flags of "embedding"`) {
 		t.Errorf("err = %v", err)
 	}
@@ -139,7 +139,7 @@ func TestInheritFollowsOverrides(t *testing.T) {
 	}
 }
 
-// A recipe is of the family at the root of what it inherits from, however deep, and an override keeps its family.
+// A recipe belongs to the family at the root of its inheritance, however deep; an override keeps its family.
 func TestFamily(t *testing.T) {
 	over, err := Parse([]byte("a: {inherit: b}\nb: {inherit: llamacpp}\nvllm: {stop_grace: 1s}\ntei: {inherit: vllm, types: embedding}\n"))
 	if err != nil {
@@ -246,7 +246,7 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// The catalogue is published as JSON, recipes included.
+// The catalogue is published as JSON, including recipes.
 func TestRecipesSurviveJSON(t *testing.T) {
 	for name, want := range Shipped() {
 		data, err := json.Marshal(want)
@@ -336,7 +336,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestRedactor reads what the pinned llama-server wrote while it served, with what clients had sent marked as private.
+// TestRedactor reads a log that the pinned llama-server wrote while serving, with client content marked as private.
 func TestRedactor(t *testing.T) {
 	const timeless = `root ::= private (
   | "private" [a-z]

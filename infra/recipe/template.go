@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Values are what placeholders stand for; a name with no values, or with one empty one, has none.
+// Values maps placeholders to their values. A placeholder without values, or with a single empty one, has no value.
 type Values map[string][]string
 
 func (v Values) lookup(name string) []string {
@@ -19,7 +19,7 @@ func (v Values) lookup(name string) []string {
 
 var placeholderRE = regexp.MustCompile(`\{([a-z][a-z0-9_-]*)\}`)
 
-// placeholders lists the names used in s, in order.
+// placeholders lists the names of the placeholders in s, in order.
 func placeholders(s string) []string {
 	var out []string
 	for _, m := range placeholderRE.FindAllStringSubmatch(s, -1) {
@@ -28,9 +28,9 @@ func placeholders(s string) []string {
 	return out
 }
 
-// Expand turns argument groups into an argument vector. Groups with a placeholder that has no value are left out. A
-// value is put in as it is: braces inside a value are never expanded again. A placeholder with several values must be
-// an argument of its own; anything else is an error.
+// Expand turns argument groups into an argument vector. It leaves out groups with a placeholder that has no value. It
+// never expands braces inside a value. A placeholder with several values must be an argument of its own; anything else
+// is an error.
 func Expand(groups []Group, v Values) ([]string, error) {
 	var out []string
 	for _, g := range groups {
@@ -64,7 +64,8 @@ func expandGroup(g Group, v Values) (args []string, ok bool, err error) {
 	return args, true, nil
 }
 
-// ExpandString replaces the placeholders of one text, each by its only value. ok is false when one has no value.
+// ExpandString replaces the placeholders in a text, each of which must have at most one value. ok is false if one has
+// no value.
 func ExpandString(s string, v Values) (out string, ok bool, err error) {
 	var b strings.Builder
 	last := 0

@@ -21,7 +21,7 @@ var (
 	envNameRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Validate reports every mistake of a complete recipe at once, and writes normalised defaults into Options.
+// Validate reports every mistake of a complete recipe at once, and normalises the defaults in Options.
 func (r *Recipe) Validate() error {
 	v := validator{r: r}
 	v.names()
@@ -61,7 +61,7 @@ func (v *validator) names() {
 	v.oneOf("connections", v.r.Connections, ConnectionsSingle, ConnectionsKept)
 	for _, f := range v.r.Fields {
 		if !fieldRE.MatchString(f) {
-			v.fail("fields: %q is no name of a field: want lower-case letters, digits and underscores, at most 64", f)
+			v.fail("fields: %q is not a field name: want lower-case letters, digits and underscores, at most 64", f)
 		}
 	}
 	v.oneOf("sandbox.files", v.r.Sandbox.Files, SandboxOwn, SandboxOpen)
@@ -182,8 +182,8 @@ func (v *validator) options() {
 	}
 }
 
-// allowedArgs refuses entries that would let a text through as it is: what follows a flag is a number in a range, one of
-// a list of words, or nothing.
+// allowedArgs refuses entries that would pass arbitrary text to the engine: only a number in a range, one of a list of
+// words, or nothing may follow a flag.
 func (v *validator) allowedArgs() {
 	seen := map[string]bool{}
 	for _, key := range slices.Sorted(maps.Keys(v.r.AllowedArgs)) {
@@ -194,7 +194,7 @@ func (v *validator) allowedArgs() {
 		}
 		for _, flag := range flags {
 			if !flagRE.MatchString(flag) || seen[flag] {
-				v.fail("allowed_args: %q is not a flag, or there twice", flag)
+				v.fail("allowed_args: %q is not a flag, or is listed twice", flag)
 			}
 			seen[flag] = true
 			if reserved := v.r.reservedIn([]string{flag}); reserved != "" {
