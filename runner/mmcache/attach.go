@@ -20,7 +20,7 @@ import (
 	"reveille/infra/mmstats"
 )
 
-// The variables of an engine's environment that the interposer reads.
+// Environment variables that the interposer reads.
 const (
 	EnvPreload  = "LD_PRELOAD"
 	EnvSocket   = "REVEILLE_MM_SOCKET"
@@ -31,15 +31,16 @@ const (
 // LibraryName is the interposer's file name.
 const LibraryName = "libreveille_mm.so"
 
-// releaseName is its name among what `make dist` builds.
+// releaseName is the interposer's file name in a release (make dist).
 const releaseName = "libreveille_mm_linux_" + runtime.GOARCH + ".so"
 
-// ErrNoInterposer says that engines cannot be attached here: the library was not built, or this system has no use for
-// it. They run as well without, only uncached.
+// ErrNoInterposer means that engines cannot be attached: the library was not built, or this system does not support it.
+// Engines also run without it, but uncached.
 var ErrNoInterposer = errors.New("mmcache: no interposer")
 
-// FindLibrary returns the path of the interposer in the first of dirs that has it, or ErrNoInterposer. The Makefile
-// puts it beside the programs; under its name in a release, which tells the architecture, it is found as well.
+// FindLibrary returns the path of the interposer in the first of dirs that contains it, or ErrNoInterposer. The
+// Makefile puts it next to the programs. The name it has in a release, which includes the architecture, is accepted
+// too.
 func FindLibrary(dirs ...string) (string, error) {
 	if !supported {
 		return "", fmt.Errorf("%w: not on this system", ErrNoInterposer)
@@ -58,20 +59,20 @@ func FindLibrary(dirs ...string) (string, error) {
 	return "", fmt.Errorf("%w: %s was not built (it needs a C compiler)", ErrNoInterposer, LibraryName)
 }
 
-// An Attachment is the cache of one engine process: a socket that speaks for one model only, whatever the engine says.
-// It is safe for concurrent use.
+// An Attachment is the cache of one engine process. Its socket serves only one model, whatever the engine says. It is
+// safe for concurrent use.
 type Attachment struct {
 	s     *Server
-	model string // id, under which is counted
+	model string // id under which media are counted
 	byKey bool   // tenants share nothing
 	path  string
 	ln    *net.UnixListener
 
 	files   []encoderFile
-	started chan bool     // says once whether the files are those that the engine has read
+	started chan bool     // receives once whether the files are those that the engine has read
 	decided chan struct{} // closed when space and known are final
 	space   Space
-	known   bool // whether space is complete; if not, nothing is looked up or kept
+	known   bool // whether space is complete; if not, nothing is looked up or stored
 	ctx     context.Context
 	cancel  context.CancelFunc
 
@@ -87,12 +88,12 @@ type Attachment struct {
 
 const (
 	maxSessions = 64                    // of one engine
-	acceptPause = 20 * time.Millisecond // after a connection that could not be taken
+	acceptPause = 20 * time.Millisecond // after failing to accept a connection
 )
 
-// Attach makes the socket for an engine of model m that is about to start as e says. It fails with ErrNoInterposer where
-// engines cannot be attached, and with another error when a file of the encoder cannot be looked at. Call Started when the
-// engine serves, and Detach when it is gone.
+// Attach creates the socket for an engine of model m that is about to start as e describes. It returns ErrNoInterposer
+// if engines cannot be attached, and another error if an encoder file cannot be inspected. Call Started when the engine
+// serves, and Detach when it has ended.
 func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	if !supported || s.cfg.Library == "" {
 		return nil, ErrNoInterposer
@@ -110,8 +111,8 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	})
 }
 
-// identify computes the digest of the encoder beside the engine's start, and takes it when the engine has read just the
-// files that were hashed.
+// identify computes the encoder's digest while the engine starts. It accepts the digest only if the engine has read the
+// same files.
 func (a *Attachment) identify(e Encoder) {
 	defer close(a.decided)
 	began := time.Now()
@@ -135,15 +136,15 @@ func (a *Attachment) identify(e Encoder) {
 	}
 }
 
-// Started says that the engine has read its files and serves. Nothing is cached before. A file that changed since Attach
-// keeps the engine uncached for good; changes from now on do not matter to it. It may be called once, and on nil.
+// Started says that the engine has read its files and serves. Nothing is cached before. If a file changed since Attach,
+// the engine stays uncached; later changes do not affect it. Started may be called once, and on nil.
 func (a *Attachment) Started() {
 	if a != nil {
 		a.started <- unchanged(a.files)
 	}
 }
 
-// identity is the engine's space, once it is known. It waits for that no longer than ctx.
+// identity returns the engine's space, and false if the space is not known. It waits for the decision until ctx ends.
 func (a *Attachment) identity(ctx context.Context) (Space, bool) {
 	select {
 	case <-a.decided:
@@ -153,7 +154,7 @@ func (a *Attachment) identity(ctx context.Context) (Space, bool) {
 	}
 }
 
-// listen makes an attachment and has begin start what decides its identity.
+// listen creates an attachment; begin starts whatever decides its identity.
 func (s *Server) listen(model string, sp Space, begin func(*Attachment)) (*Attachment, error) {
 	var name [6]byte
 	_, _ = rand.Read(name[:]) // never fails
@@ -185,7 +186,7 @@ func (s *Server) listen(model string, sp Space, begin func(*Attachment)) (*Attac
 	return a, nil
 }
 
-// Env is what the engine's environment needs.
+// Env returns the environment variables to add for the engine.
 func (a *Attachment) Env() map[string]string {
 	env := a.s.Env()
 	env[EnvSocket] = a.path
@@ -194,16 +195,16 @@ func (a *Attachment) Env() map[string]string {
 	return env
 }
 
-// Env is what the environment of an engine needs that reads media and is not attached: the interposer then caches nothing,
-// and only names media so that llama-server's cache of prompts does not take one for another.
+// Env returns the environment variables to add for an engine that reads media but is not attached. The interposer then
+// caches nothing; it only names media so that llama-server's prompt cache does not mistake one for another.
 func (s *Server) Env() map[string]string { return map[string]string{EnvPreload: s.cfg.Library} }
 
-// Counts are media served from the cache and media encoded, of all the engine's requests so far; [Attachment.Begin] tells
-// one request's share. A medium that occurs twice in a request counts once. Media that the engine took
-// from its own prompt cache are neither.
+// Counts returns how many media all of the engine's requests so far have taken from the cache, and how many were
+// encoded; [Attachment.Begin] gives one request's share. A medium that occurs twice in a request counts once. Media
+// that the engine took from its own prompt cache are not counted.
 func (a *Attachment) Counts() (hits, misses int64) { return a.hits.Load(), a.misses.Load() }
 
-// hit counts a medium that was served.
+// hit counts a medium served from the cache.
 func (a *Attachment) hit(t tier, e *Entry) {
 	a.hits.Add(1)
 	a.s.m.hits[t].Inc()
@@ -220,8 +221,8 @@ func (a *Attachment) miss() {
 	a.s.cfg.Count(mmstats.CounterOf(mmstats.CountMisses, a.model), 1)
 }
 
-// Detach closes the socket and waits until nothing of it is left. An engine that still runs goes on, uncached. It may
-// be called more than once, and on nil.
+// Detach closes the socket and waits until its goroutines have ended. An engine that is still running continues
+// uncached. Detach may be called more than once, and on nil.
 func (a *Attachment) Detach() {
 	if a == nil {
 		return
@@ -249,7 +250,7 @@ func (a *Attachment) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			select { // descriptors are short: requests go uncached meanwhile
+			select { // out of descriptors, perhaps: requests go uncached meanwhile
 			case <-a.s.ctx.Done():
 			case <-time.After(acceptPause):
 			}

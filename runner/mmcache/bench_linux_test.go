@@ -16,7 +16,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// encoded returns what the real encoder of a tower made of a picture.
+// encoded returns the output of a tower's real encoder for a picture.
 func encoded(b *testing.B, m *catalog.Model) *Entry {
 	b.Helper()
 	s := newServer(b, nil)
@@ -37,7 +37,7 @@ func tower896(b *testing.B) *catalog.Model {
 	return &big
 }
 
-// BenchmarkPacking compares ways to pack the floats of a real encoder. The table is in doc.go.
+// BenchmarkPacking compares ways to pack the floats of a real encoder. doc.go has the table.
 func BenchmarkPacking(b *testing.B) {
 	e := encoded(b, tower896(b))
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
@@ -86,7 +86,7 @@ func BenchmarkPacking(b *testing.B) {
 	}
 }
 
-// half turns 32-bit floats into 16-bit ones, rounding towards zero: good enough to see sizes.
+// half turns 32-bit floats into 16-bit floats, rounding towards zero: good enough to compare sizes.
 func half(f []byte) []byte {
 	out := make([]byte, len(f)/2)
 	for i := 0; i < len(f); i += 4 {
@@ -110,7 +110,7 @@ func split16(b []byte) []byte {
 	return out
 }
 
-// BenchmarkCodec measures a whole value, MAC included.
+// BenchmarkCodec measures a complete value, including its MAC.
 func BenchmarkCodec(b *testing.B) {
 	c, err := NewCodec([]byte("s"), 1<<26)
 	if err != nil {
@@ -136,7 +136,7 @@ func BenchmarkCodec(b *testing.B) {
 	})
 }
 
-// randomEntry is noise with the spread of an encoder's output.
+// randomEntry returns noise with the spread of an encoder's output.
 func randomEntry(tokens, width uint32) *Entry {
 	r := rand.New(rand.NewPCG(1, 1))
 	e := &Entry{Layout: Layout{Width: width, Tokens: []uint32{tokens}}, EncodeTime: time.Second}
@@ -147,7 +147,7 @@ func randomEntry(tokens, width uint32) *Entry {
 	return e
 }
 
-// BenchmarkHash is the price of a key and a digest, per MiB of media.
+// BenchmarkHash measures a key and a digest per MiB of media.
 func BenchmarkHash(b *testing.B) {
 	raw := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	buf := make([]byte, hashBuffer)
@@ -159,8 +159,8 @@ func BenchmarkHash(b *testing.B) {
 	}
 }
 
-// BenchmarkLookup is a look-up as an engine sees it, without its own copy of the picture: 2.3 MiB of pixels in, the
-// 640 KiB of an 896-pixel tower out.
+// BenchmarkLookup measures a look-up as an engine sees it, without the engine's own copy of the picture: 2.3 MiB of
+// pixels in, the 640 KiB of an 896-pixel tower out.
 func BenchmarkLookup(b *testing.B) {
 	for _, tier := range []string{"l1", "l2", "miss"} {
 		b.Run(tier, func(b *testing.B) {
@@ -190,7 +190,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstToken is what a client sees: a real engine, one picture, one token.
+// BenchmarkFirstToken measures what a client sees: a real engine, one picture, one token.
 func BenchmarkFirstToken(b *testing.B) {
 	small, _ := visionModels(b)
 	for _, m := range []struct {
@@ -237,13 +237,13 @@ func BenchmarkFirstToken(b *testing.B) {
 	}
 }
 
-// An engineEnd speaks the engine's part of the protocol from Go.
+// An engineEnd speaks the engine's side of the protocol in Go.
 type engineEnd struct {
 	c     *net.UnixConn
 	token token // of the request it serves
 }
 
-// identified makes an attachment whose space is complete.
+// identified completes an attachment's space.
 func identified(a *Attachment) {
 	a.known = true
 	close(a.decided)

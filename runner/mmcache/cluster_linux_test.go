@@ -10,12 +10,13 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestCluster: entries spread over the nodes of a Redis Cluster with TLS, one host's serve another's, whole requests at a
-// time, and the list of what is there finds them on every node.
+// TestCluster checks that entries spread over the nodes of a Redis Cluster with TLS, that one host's entries serve
+// another, all of a request at once, and that the list of entries finds them on every node.
 func TestCluster(t *testing.T) {
 	cluster := testenv.StartRedisCluster(t)
 	host := func() *Server {
-		// The system's own test trusts the authority; the roots of this process are read once, perhaps before.
+		// The certificate is not verified here: this process reads its root certificates only once, perhaps before this
+		// test. The system's own test trusts the authority.
 		rdb, err := state.Client(state.Options{URL: cluster.URL() + "?skip_verify=true", Timeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)

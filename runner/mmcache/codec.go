@@ -11,10 +11,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// An Entry is an encoder's output for one medium. It is never changed once made.
+// An Entry is an encoder's output for one medium. It is immutable.
 type Entry struct {
 	Layout
-	Floats     []byte        // little-endian 32-bit floats, all chunks one after the other
+	Floats     []byte        // little-endian 32-bit floats, all chunks in a row
 	EncodeTime time.Duration // what a hit saves
 }
 
@@ -38,7 +38,7 @@ const (
 	macSize     = sha256.Size
 )
 
-// Why a value was refused. A refused value is a miss.
+// Reasons for refusing a value. A refused value is a miss.
 var (
 	errTruncated = errors.New("truncated")
 	errMAC       = errors.New("wrong MAC")
@@ -47,18 +47,18 @@ var (
 	errPacked    = errors.New("corrupt floats")
 )
 
-// macLabel parts the cache's key from other uses of the runner secret.
+// macLabel separates the cache's key from other uses of the runner secret.
 const macLabel = "reveille encoder cache v1"
 
-// A Codec turns entries into values for Redis and back. It is safe for concurrent use.
+// A Codec encodes entries as values for Redis and decodes them. It is safe for concurrent use.
 type Codec struct {
 	key [sha256.Size]byte
 	enc *zstd.Encoder
 	dec *zstd.Decoder
 }
 
-// NewCodec makes a codec whose MAC key is derived from the pool's runner secret. Floats of more than maxBytes are
-// refused.
+// NewCodec creates a codec whose MAC key is derived from the pool's runner secret. It refuses entries with more than
+// maxBytes of floats.
 func NewCodec(secret []byte, maxBytes int64) (*Codec, error) {
 	c := &Codec{}
 	m := hmac.New(sha256.New, secret)
@@ -81,7 +81,7 @@ func (c *Codec) mac(sig Sig, id Ident, body []byte) []byte {
 	return m.Sum(nil)
 }
 
-// Encode returns the value for an entry under an identity.
+// Encode returns the value of an entry for an identity.
 func (c *Codec) Encode(sig Sig, id Ident, e *Entry) []byte {
 	n := fixedHeader + 4*len(e.Tokens)
 	v := make([]byte, fixedHeader, n+len(e.Floats)+macSize)
@@ -96,8 +96,9 @@ func (c *Codec) Encode(sig Sig, id Ident, e *Entry) []byte {
 	return append(v, c.mac(sig, id, v)...)
 }
 
-// Decode returns the entry in a value. The value must carry this pool's MAC for just this identity and have the wanted
-// layout. It reads no byte of the payload before the MAC is known to be right, and makes no more than the layout says.
+// Decode returns the entry in a value. The value must carry this pool's MAC for exactly this identity and have the
+// wanted layout. Decode reads no byte of the payload before it has checked the MAC, and allocates no more than the
+// layout requires.
 func (c *Codec) Decode(sig Sig, id Ident, want Layout, v []byte) (*Entry, error) {
 	if len(v) < fixedHeader+macSize {
 		return nil, errTruncated
@@ -131,8 +132,8 @@ func (c *Codec) Decode(sig Sig, id Ident, want Layout, v []byte) (*Entry, error)
 	}, nil
 }
 
-// split puts the bytes of 32-bit values into four planes, by their place in the value: signs and exponents of floats
-// resemble each other, their last bytes do not.
+// split distributes the bytes of 32-bit values over four planes, by their position in the value: signs and exponents of
+// floats resemble each other, their last bytes do not.
 func split(b []byte) []byte {
 	n := len(b) / 4
 	out := make([]byte, 4*n)
@@ -144,7 +145,7 @@ func split(b []byte) []byte {
 	return out
 }
 
-// join undoes split.
+// join reverses split.
 func join(planes []byte) []byte {
 	n := len(planes) / 4
 	out := make([]byte, 4*n)

@@ -12,7 +12,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// secret is xxh3's default one.
+// secret is xxh3's default secret.
 var secret = func() []byte {
 	b, _ := hex.DecodeString("b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221" +
 		"b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8" +
@@ -23,11 +23,11 @@ var secret = func() []byte {
 
 func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
-// zeroProduct makes two pictures of 5x2 pixels with one key: eight bytes of each equal those of the secret that they
-// are mixed with, so that the eight after them are multiplied by zero.
+// zeroProduct returns two pictures of 5x2 pixels with the same key. Eight bytes of each equal the secret bytes that
+// they are mixed with, so the next eight bytes are multiplied by zero.
 func zeroProduct() (m Media, a, b []byte) {
 	a = make([]byte, 30)
-	copy(a[14:22], secret[16:24]) // byte 34 of what is hashed, 16 before its end
+	copy(a[14:22], secret[16:24]) // byte 34 of the hashed input, 16 before its end
 	b = bytes.Clone(a)
 	copy(a[22:], "victim's")
 	copy(b[22:], "attacker")
@@ -54,9 +54,9 @@ func accumulate(data []byte) [8]uint64 {
 	return acc
 }
 
-// second makes another picture with the victim's key: 128 chosen bytes bring the hash's state to the victim's, and the
-// rest is the victim's. In the first 64 the low halves cancel the secret, in the others the high ones: no product is
-// left, and the free halves add up to anything.
+// second returns another picture with the victim's key. 128 chosen bytes bring the hash's state to the victim's, and
+// the rest is the victim's. In the first 64 bytes the low halves cancel the secret, in the others the high halves:
+// every product is zero, and the free halves can add up to any value.
 func second(sig Sig, m Media, victim []byte) []byte {
 	header := m.Header(sig)
 	in := append(header[:], victim...)
@@ -68,11 +68,11 @@ func second(sig Sig, m Media, victim []byte) []byte {
 	}
 	want, have := accumulate(in[:at]), accumulate(other[:at-128])
 	for i := range 8 {
-		delta := want[i^1] - have[i^1] // lane i^1 gets the data of lane i
+		delta := want[i^1] - have[i^1] // lane i^1 takes the data of lane i
 		k1, k2 := le64(secret[8*6+8*i:]), le64(secret[8*7+8*i:])
 		low := uint64(uint32(delta) - uint32(k1))
 		first := k1 & 0xffffffff
-		// first + low carries at most one into the high half
+		// first + low carries at most one into the high half.
 		high := uint64(uint32(delta>>32) - uint32((first+low)>>32) - uint32(k2>>32))
 		binary.LittleEndian.PutUint64(other[at-128+8*i:], first|high<<32)
 		binary.LittleEndian.PutUint64(other[at-64+8*i:], k2&^0xffffffff|low)
@@ -80,7 +80,7 @@ func second(sig Sig, m Media, victim []byte) []byte {
 	return other[headerSize:]
 }
 
-// TestCollisions: two pictures with one key are two entries, and neither is served for the other.
+// TestCollisions checks that two pictures with one key get two entries, and that neither is served for the other.
 func TestCollisions(t *testing.T) {
 	const sig = Sig(0xfe68198d4121f969)
 	long := bytes.Repeat([]byte("a picture of somebody else's cat "), 256*256*3/33+1)[:256*256*3]
@@ -118,7 +118,7 @@ func TestCollisions(t *testing.T) {
 	}
 }
 
-// TestManyCollisions: a ninth picture under one key is not shared, and pushes out none.
+// TestManyCollisions checks that a ninth picture under one key is not shared and displaces no other.
 func TestManyCollisions(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
 	s := newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 })

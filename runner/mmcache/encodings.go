@@ -2,11 +2,11 @@ package mmcache
 
 import "sync"
 
-// encodings knows which media are being encoded on this host, so that others wait for the result. It is safe for
+// encodings records which media this host is encoding, so that other sessions wait for the result. It is safe for
 // concurrent use.
 //
-// No session waits while it encodes anything, so waits cannot form a circle; and none waits for a partial encoding, which ends
-// only with a later encode, perhaps one of the waiter's own thread.
+// A session never waits while it is encoding, so waits cannot form a cycle. No session waits for a partial encoding,
+// which ends only with a later encode, perhaps one on the waiter's own thread.
 type encodings struct {
 	mu sync.Mutex
 	m  map[field]*encoding
@@ -15,10 +15,10 @@ type encodings struct {
 type encoding struct {
 	by      *session
 	partial bool
-	done    chan struct{} // closed by whoever takes the encoding out of the map
+	done    chan struct{} // closed by whoever removes the encoding from the map
 }
 
-// begin notes that s encodes f, or returns the encoding by another session.
+// begin records that s encodes f and returns true, or returns the encoding by another session and false.
 func (n *encodings) begin(f field, s *session, partial bool) (*encoding, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -21,11 +21,11 @@ import (
 func same(t *testing.T, what string, got, want answerTokens) {
 	t.Helper()
 	if !reflect.DeepEqual(got.Tokens, want.Tokens) {
-		t.Errorf("%s: the answer is another than without a cache:\n%v\n%v", what, got.Tokens, want.Tokens)
+		t.Errorf("%s: the answer differs from the one without a cache:\n%v\n%v", what, got.Tokens, want.Tokens)
 	}
 }
 
-// TestEngines runs stock llama-servers of two hidden sizes, on two hosts that share one Redis.
+// TestEngines runs stock llama-servers of two hidden sizes on two hosts that share one Redis.
 func TestEngines(t *testing.T) {
 	library(t)
 	gemma, tiny := visionModels(t)
@@ -61,7 +61,7 @@ func TestEngines(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			// Requests that share a batch round differently: the first token is what the picture decides.
+			// Requests that share a batch round differently; the picture decides only the first token.
 			if got.Tokens[0].Token != wantNew.Tokens[0].Token {
 				t.Errorf("concurrent: %v, want %v", got.Tokens, wantNew.Tokens)
 			}
@@ -73,7 +73,7 @@ func TestEngines(t *testing.T) {
 	b.stop()
 	one.Close()
 
-	// The runner again, and a second host that keeps nothing of its own.
+	// A restarted runner, and a second host without a memory tier.
 	again := newServer(t, func(c *Config) { c.Redis = rdb })
 	b = startLlama(t, tiny, again, "-np 2 -t 1")
 	cb = [2]int64{}
@@ -117,7 +117,7 @@ func TestEngines(t *testing.T) {
 		t.Errorf("the interposer complained:\n%s", log)
 	}
 
-	// Without a runner: uncached, after one line.
+	// Without a runner the engine runs uncached and logs one line.
 	b.a.Detach()
 	for range 5 {
 		same(t, "without a runner", b.mustAsk(p1), wantTiny)
@@ -127,7 +127,7 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// TestAudio: sounds of a stock llama-server with an audio tower, one of which is too long for a single chunk.
+// TestAudio sends sounds to a stock llama-server with an audio tower. One of them is too long for a single chunk.
 func TestAudio(t *testing.T) {
 	library(t)
 	files := testenv.Models(t)
@@ -139,7 +139,7 @@ func TestAudio(t *testing.T) {
 	want, wantTwo := off.mustAsk(short), off.mustAsk(short, long)
 	off.stop()
 	if reflect.DeepEqual(want.Tokens, wantTwo.Tokens) {
-		t.Error("the engine is deaf: the test proves nothing")
+		t.Error("the engine ignores audio: the test proves nothing")
 	}
 
 	rdb := redisClient(t, testenv.Redis(t))
@@ -168,7 +168,7 @@ func TestAudio(t *testing.T) {
 	}
 }
 
-// TestEmbedding: pictures in embedding requests take the same path.
+// TestEmbedding checks that pictures in embedding requests take the same path.
 func TestEmbedding(t *testing.T) {
 	library(t)
 	_, tiny := visionModels(t)
@@ -195,7 +195,7 @@ func TestEmbedding(t *testing.T) {
 				t.Fatalf("%v\n%s", err, l.log())
 			}
 			answers = append(answers, got)
-			if s != nil { // the engine answers without waiting for the cache to take the outputs
+			if s != nil { // the engine answers before the cache has taken the outputs
 				kit.Eventually(t, "the outputs in memory", func() bool { n, _ := s.l1.size(); return n == 1 })
 			}
 		}
@@ -211,7 +211,8 @@ func TestEmbedding(t *testing.T) {
 	}
 }
 
-// TestLargeTower repeats the comparison at 896 pixels. It takes half a minute and runs where MMCACHE_LONG_TESTS is set.
+// TestLargeTower repeats the comparison at 896 pixels. It takes half a minute and runs only with MMCACHE_LONG_TESTS
+// set.
 func TestLargeTower(t *testing.T) {
 	if os.Getenv("MMCACHE_LONG_TESTS") == "" {
 		t.Skip("MMCACHE_LONG_TESTS is not set")
@@ -248,7 +249,7 @@ func TestLargeTower(t *testing.T) {
 func TestFindLibrary(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := FindLibrary(dir); err == nil {
-		t.Error("found what is not there")
+		t.Error("found an entry that does not exist")
 	}
 	if err := os.WriteFile(filepath.Join(dir, LibraryName), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -18,11 +18,11 @@ import (
 	"time"
 )
 
-// cutter stands between engines and a server and ends each conversation after a random number of bytes.
+// cutter is a proxy between engines and a server that ends each conversation after a random number of bytes.
 type cutter struct {
 	ln     *net.UnixListener
 	to     string
-	flip   bool // change a byte instead of ending
+	flip   bool // change a byte instead of ending the conversation
 	cuts   atomic.Int64
 	wg     sync.WaitGroup
 	mu     sync.Mutex
@@ -79,7 +79,7 @@ func (c *cutter) relay(engine *net.UnixConn) {
 	var wg sync.WaitGroup
 	one := func(dst, src *net.UnixConn, limit int) {
 		full := c.copy(dst, src, limit)
-		if full && stall { // says nothing more, and does not hang up either
+		if full && stall { // go silent without closing
 			select {
 			case <-c.closed:
 			case <-time.After(time.Second):
@@ -93,7 +93,7 @@ func (c *cutter) relay(engine *net.UnixConn) {
 	wg.Wait()
 }
 
-// copy passes up to limit bytes with their descriptors and reports whether it was the limit that ended it.
+// copy passes on up to limit bytes with their descriptors and reports whether it stopped at the limit.
 func (c *cutter) copy(dst, src *net.UnixConn, limit int) bool {
 	b, oob := make([]byte, 4096), make([]byte, 256)
 	for {
@@ -123,7 +123,7 @@ func (c *cutter) copy(dst, src *net.UnixConn, limit int) bool {
 	}
 }
 
-// TestTruncations cuts 1,000 conversations at random places: every request is answered, and rightly.
+// TestTruncations cuts 1,000 conversations at random places. Every request must get a correct answer.
 func TestTruncations(t *testing.T) {
 	s := newServer(t, nil)
 	a := testAttachment(t, s)
@@ -140,7 +140,7 @@ func TestTruncations(t *testing.T) {
 	t.Logf("%d conversations cut, %d encodes", cut.cuts.Load(), n)
 }
 
-// TestFlippedBytes changes one byte of each conversation: what is answered may be wrong then, but everything is.
+// TestFlippedBytes changes one byte of each conversation. Every request must get an answer, if perhaps a wrong one.
 func TestFlippedBytes(t *testing.T) {
 	s := newServer(t, nil)
 	a := testAttachment(t, s)
@@ -156,7 +156,7 @@ func TestFlippedBytes(t *testing.T) {
 	}
 }
 
-// runnerMain is a runner that can be killed: it says where its socket is, and how many encodes it allowed.
+// runnerMain is a runner that can be killed. It prints the path of its socket and how many encodes it allowed.
 func runnerMain() {
 	dir, err := os.MkdirTemp("", "mm")
 	if err != nil {
@@ -179,7 +179,7 @@ func runnerMain() {
 	}
 }
 
-// startRunner starts a runnerMain and returns its socket and the lines it says.
+// startRunner starts a runnerMain and returns its socket and its output.
 func startRunner(t *testing.T) (*exec.Cmd, string, *bufio.Scanner) {
 	t.Helper()
 	self, err := os.Executable()
@@ -208,7 +208,7 @@ func startRunner(t *testing.T) (*exec.Cmd, string, *bufio.Scanner) {
 	return cmd, path, lines
 }
 
-// TestRunnerKilled: the runner dies by SIGKILL while one engine encodes and another waits for the result.
+// TestRunnerKilled kills the runner with SIGKILL while one engine encodes and another waits for the result.
 func TestRunnerKilled(t *testing.T) {
 	driver(t)
 	runner, path, lines := startRunner(t)
@@ -221,7 +221,7 @@ func TestRunnerKilled(t *testing.T) {
 	}
 	start := time.Now()
 	wg.Go(func() { waiter = drive(t, env, "requests=3") })
-	time.Sleep(500 * time.Millisecond) // it waits by now, or will find nobody
+	time.Sleep(500 * time.Millisecond) // by now it waits, or will find no runner
 	if err := runner.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -230,11 +230,11 @@ func TestRunnerKilled(t *testing.T) {
 		t.Errorf("leader %+v, waiter %+v", leader, waiter)
 	}
 	if d := time.Since(start); d > 50*time.Second {
-		t.Errorf("took %v: somebody waited for the dead", d)
+		t.Errorf("took %v: an engine waited for the dead runner", d)
 	}
 }
 
-// TestRunnerFrozen: a runner that is stopped costs an engine a few look-up times, not more.
+// TestRunnerFrozen checks that a stopped runner costs an engine no more than a few look-up times.
 func TestRunnerFrozen(t *testing.T) {
 	driver(t)
 	runner, path, _ := startRunner(t)

@@ -19,25 +19,25 @@ import (
 	"reveille/infra/catalog"
 )
 
-// An Encoder is what makes a model's encoder outputs on this host: its files, and how the engine was told to run.
+// An Encoder describes what computes a model's encoder outputs on this host: its files, and how the engine is run.
 type Encoder struct {
 	Projector string   // path of the projector file
 	Program   string   // path of the engine's program
-	Argv      []string // of the engine, the program first
+	Argv      []string // of the engine, starting with the program
 	Env       []string // of the engine, NAME=value
 }
 
-// Digest is the part of an entry's identity that says what computed it.
+// Digest is the part of an entry's identity that says which encoder computed it.
 type Digest = [sha256.Size]byte
 
-// fileState is what the file system says of a file. Every write and every replacement changes it, given that the file was
-// not written within clockTick before it was read.
+// fileState is a file's state in the file system. Every write and every replacement changes it, unless the file was
+// written less than clockTick before the state was read.
 type fileState struct {
 	dev, ino           uint64
 	size, mtime, ctime int64 // ctime and mtime in ns
 }
 
-// clockTick is the resolution of a file system's times, and then some.
+// clockTick is longer than the resolution of a file system's times.
 const clockTick = 50 * time.Millisecond
 
 // encoderFile is one file that an encoder's output depends on.
@@ -46,8 +46,8 @@ type encoderFile struct {
 	state       fileState
 }
 
-// files finds what the encoder consists of: the projector with all parts of a split one, the engine's program and its
-// own libraries. System libraries and drivers are not among them.
+// files lists the encoder's files: the projector with all parts of a split one, the engine's program and its own
+// libraries. System libraries and drivers are not included.
 func (e Encoder) files() ([]encoderFile, error) {
 	var out []encoderFile
 	add := func(label, path string) error {
@@ -82,8 +82,8 @@ func (e Encoder) files() ([]encoderFile, error) {
 	return out, nil
 }
 
-// libraries are those of llama.cpp in the first folder that holds its libmtmd; none for a program that is linked with it
-// statically.
+// libraries lists those of llama.cpp in the first folder that contains its libmtmd, or none for a statically linked
+// program.
 func (e Encoder) libraries(program string) []string {
 	dir := filepath.Dir(program)
 	dirs := []string{dir}
@@ -118,13 +118,13 @@ func (e Encoder) libraries(program string) []string {
 
 var libraryName = regexp.MustCompile(`^lib(mtmd|llama|ggml)[a-z0-9_-]*\.so(\.[0-9.]+)?$`)
 
-// splitParts are the files of a split GGUF file, of which path is any; path alone for a file that is not split.
+// splitParts lists all parts of a split GGUF file, given any of them, or only path for a file that is not split.
 func splitParts(path string) ([]string, error) {
 	prefix, count, ext, ok := catalog.CutShard(path)
 	if !ok || ext != ".gguf" {
 		return []string{path}, nil
 	}
-	n, _ := strconv.Atoi(count) // five digits
+	n, _ := strconv.Atoi(count) // always five digits
 	if n == 0 || n > 1000 {
 		return nil, fmt.Errorf("%s: a split file has 1 to 1000 parts", path)
 	}
@@ -135,7 +135,8 @@ func splitParts(path string) ([]string, error) {
 	return out, nil
 }
 
-// settledState is the state of a regular file. When the file was written just now it waits until a later write would show.
+// settledState returns the state of a regular file. If the file was written just now, it first waits until a later
+// write would change the state.
 func settledState(path string) (fileState, error) {
 	for again := false; ; again = true {
 		info, err := os.Stat(path)
@@ -157,7 +158,7 @@ func settledState(path string) (fileState, error) {
 	}
 }
 
-// unchanged reports whether all files are still what they were.
+// unchanged reports whether all files are still in their recorded state.
 func unchanged(files []encoderFile) bool {
 	for _, f := range files {
 		info, err := os.Stat(f.path)
@@ -171,7 +172,7 @@ func unchanged(files []encoderFile) bool {
 	return true
 }
 
-// digest is the SHA-256 over the files' contents and over what else changes the encoder's numbers.
+// digest returns the SHA-256 over the files' contents and everything else that affects the encoder's numbers.
 func (e Encoder) digest(ctx context.Context, d *digests, files []encoderFile) (Digest, error) {
 	h := sha256.New()
 	for _, f := range files {
@@ -193,7 +194,7 @@ func (e Encoder) digest(ctx context.Context, d *digests, files []encoderFile) (D
 	return Digest(h.Sum(nil)), nil
 }
 
-// writePart writes a tagged, length-prefixed part, so that no two lists of parts are the same bytes.
+// writePart writes a tagged, length-prefixed part, so that different lists of parts never produce the same bytes.
 func writePart(h hash.Hash, tag byte, data []byte) {
 	var p [9]byte
 	p[0] = tag
@@ -202,8 +203,8 @@ func writePart(h hash.Hash, tag byte, data []byte) {
 	_, _ = h.Write(data)
 }
 
-// textOnly are the engine's arguments that do not reach its encoder, with the number of values that follow each. All
-// others are part of an entry's identity, so that an unknown one costs sharing and never a wrong answer.
+// textOnly lists the engine's arguments that do not reach its encoder, with the number of values that follow each. All
+// others are part of an entry's identity, so that an unknown argument reduces sharing but never causes a wrong answer.
 var textOnly = map[string]int{
 	"--model": 1, "-m": 1, "--mmproj": 1, "-mm": 1, "--alias": 1, "-a": 1, "--host": 1, "--port": 1, "--ctx-size": 1, "-c": 1,
 	"--batch-size": 1, "-b": 1, "--ubatch-size": 1, "-ub": 1, "--parallel": 1, "-np": 1, "--kv-unified": 0, "-kvu": 0,
@@ -211,7 +212,7 @@ var textOnly = map[string]int{
 	"--slot-save-path": 1, "--gpu-layers": 1, "-ngl": 1,
 }
 
-// encoderArgs are the arguments that may change what the encoder computes, in their order.
+// encoderArgs returns the arguments that may change what the encoder computes, in order.
 func encoderArgs(argv []string) []string {
 	var out []string
 	for i := 1; i < len(argv); i++ {
@@ -227,7 +228,7 @@ func encoderArgs(argv []string) []string {
 	return out
 }
 
-// digests remembers files' contents by path and state. It is safe for concurrent use.
+// digests caches the digests of files by path and state. It is safe for concurrent use.
 type digests struct {
 	mu sync.Mutex
 	m  map[string]fileDigest
@@ -243,7 +244,7 @@ const (
 	digestChunk = 1 << 20
 )
 
-// of is the SHA-256 of a file's content, which must be in the state that f says from the first byte read to the last.
+// of returns the SHA-256 of a file's content. It fails unless the file stays in state f while it is read.
 func (d *digests) of(ctx context.Context, f encoderFile) (Digest, error) {
 	d.mu.Lock()
 	known, ok := d.m[f.path]

@@ -12,7 +12,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// fakeEncoder is an encoder whose files are texts in a folder of its own; their names are the same in each.
+// fakeEncoder returns an encoder whose files are texts in a separate folder, with the same names each time.
 func fakeEncoder(t testing.TB, projector string) Encoder {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,14 +47,15 @@ func digestOf(t testing.TB, d *digests, e Encoder) Digest {
 	return sum
 }
 
-// TestEncoderDigest: the same contents are the same encoder wherever they lie, and any other content is another.
+// TestEncoderDigest checks that equal contents in any place are the same encoder, and that any other content is
+// another.
 func TestEncoderDigest(t *testing.T) {
 	var d digests
 	base := digestOf(t, &d, fakeEncoder(t, "A"))
 	moved := fakeEncoder(t, "A")
 	moved.Argv = append(moved.Argv, "--ctx-size", "9", "-ub=7", "--kv-unified")
 	if digestOf(t, &d, moved) != base {
-		t.Error("another folder, port or context is another encoder")
+		t.Error("another folder, port or context changed the digest")
 	}
 	for name, change := range map[string]func(*Encoder){
 		"projector": func(e *Encoder) { writeFile(t, e.Projector, "B") },
@@ -85,7 +86,7 @@ func TestEncoderDigest(t *testing.T) {
 	} {
 		e := fakeEncoder(t, "A")
 		if digestOf(t, &d, e) != base {
-			t.Fatal("not the same before the change")
+			t.Fatal("digests differ before the change")
 		}
 		if change(&e); digestOf(t, &d, e) == base {
 			t.Error(name, "changed and the digest did not")
@@ -94,7 +95,7 @@ func TestEncoderDigest(t *testing.T) {
 	other := fakeEncoder(t, "A")
 	writeFile(t, filepath.Join(filepath.Dir(other.Program), "libother.so"), "another")
 	if digestOf(t, &d, other) != base {
-		t.Error("a library of something else counts")
+		t.Error("an unrelated library changed the digest")
 	}
 }
 
@@ -141,12 +142,12 @@ func TestDigestChangesUnderRead(t *testing.T) {
 	}
 	writeFile(t, e.Projector, "B")
 	if _, err := e.digest(t.Context(), &digests{}, files); err == nil {
-		t.Error("hashed another state than was looked at")
+		t.Error("hashed another state than the recorded one")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := fakeEncoder(t, "A").digest(ctx, &digests{}, files); err == nil {
-		t.Error("a cancelled digest was finished")
+		t.Error("a cancelled digest was completed")
 	}
 }
 
@@ -158,8 +159,8 @@ func TestEncoderArgs(t *testing.T) {
 	}
 }
 
-// TestStarted: nothing is served or kept before the engine runs and its files are known, and nothing ever when one of
-// them changed while it started.
+// TestStarted checks that nothing is served or stored before the engine runs and its files are known, and never if one
+// of them changed while the engine started.
 func TestStarted(t *testing.T) {
 	m, v, raw := Media{Image, 1, 1}, numbered(1), []byte{1, 2, 3}
 	attach := func(s *Server, e Encoder) *Attachment {
@@ -184,7 +185,7 @@ func TestStarted(t *testing.T) {
 		x.send(t, opStore, item{media: m, layout: v.Layout, bytes: uint64(len(v.Floats))}, 0, v.Floats)
 		kit.Eventually(t, "the store's refusal", func() bool { return s.m.refused[reasonSize].Get() > 0 })
 		if n, _ := s.l1.size(); n != 0 {
-			t.Error("something was kept")
+			t.Error("something was stored")
 		}
 	}
 	quick := func(c *Config) { c.Library, c.LookupWait = "/lib/"+LibraryName, 20*time.Millisecond }
@@ -205,15 +206,15 @@ func TestStarted(t *testing.T) {
 	writeFile(t, e.Projector, "B")
 	changed.Started()
 	if _, ok := changed.identity(t.Context()); ok {
-		t.Fatal("a file that changed during the start was taken")
+		t.Fatal("a file that changed during the start was accepted")
 	}
 	uncached(s, changed)
 	if s.m.refused[reasonIdentity].Get() != 2 {
 		t.Error("not counted")
 	}
 
-	// The same base names with other contents are another encoder, and a file replaced under a running engine is the
-	// old one to it and a new one to the next.
+	// The same file names with other contents are another encoder. A file replaced under a running engine is still the
+	// old one for that engine, and a new one for the next.
 	s = newServer(t, func(c *Config) { c.Library = "/lib/" + LibraryName })
 	a, b := attach(s, e), attach(s, fakeEncoder(t, "A"))
 	a.Started()

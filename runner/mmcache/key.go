@@ -10,22 +10,23 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// A Sig is a model's signature: infra/catalog computes it from the model's stable id, once a load.
+// A Sig is a model's signature. infra/catalog computes it from the model's stable id, once per load.
 type Sig uint64
 
-// A Key is the 64-bit half of a medium's identity: it finds an entry and proves nothing.
+// A Key is the 64-bit part of a medium's identity: it finds an entry but proves nothing.
 type Key uint64
 
-// A Kind is what a medium is.
+// A Kind is the kind of a medium.
 type Kind uint8
 
-// The kinds, with their numbers in the header.
+// Kinds, with their numbers in the header.
 const (
 	Image Kind = 1 // RGB8, row by row
 	Audio Kind = 2 // 32-bit little-endian floats, one channel
 )
 
-// Media describes raw media bytes. A and B are width and height of an image, sample rate and channels of a sound.
+// Media describes raw media bytes. A and B are the width and height of an image, or the sample rate and channels of a
+// sound.
 type Media struct {
 	Kind Kind
 	A, B uint32
@@ -36,7 +37,7 @@ const (
 	headerSize    = 20
 )
 
-// Header is what a key hashes before the media bytes.
+// Header returns what a key hashes before the media bytes.
 func (m Media) Header(sig Sig) [headerSize]byte {
 	h := [headerSize]byte{0: headerVersion, 1: byte(m.Kind)}
 	binary.LittleEndian.PutUint32(h[4:], m.A)
@@ -45,24 +46,24 @@ func (m Media) Header(sig Sig) [headerSize]byte {
 	return h
 }
 
-// RedisKey is the name of the hash that holds the entries of a key.
+// RedisKey returns the name of the hash that holds the entries of a key.
 func RedisKey(sig Sig, k Key) string { return fmt.Sprintf("mm:%016x:%016x", uint64(sig), uint64(k)) }
 
-// A Layout is the shape of an encoder's output for one medium: Width floats a token, and the tokens of each chunk (a
-// medium is one chunk, or several slices).
+// A Layout is the shape of an encoder's output for one medium: Width is the floats per token, Tokens the tokens of each
+// chunk (a medium is one chunk, or several slices).
 type Layout struct {
 	Width  uint32
 	Tokens []uint32
 }
 
-// Limits of a layout; what is beyond them is not cached.
+// Limits of a layout. Anything beyond them is not cached.
 const (
 	maxWidth  = 1 << 16
 	maxTokens = 1 << 20
 	maxChunks = 4096
 )
 
-// Bytes is the size of the floats, 0 for a layout that cannot be.
+// Bytes returns the size of the floats, or 0 for an impossible layout.
 func (l Layout) Bytes() int64 {
 	var sum int64
 	if l.Width == 0 || l.Width > maxWidth || len(l.Tokens) == 0 || len(l.Tokens) > maxChunks {
@@ -77,12 +78,13 @@ func (l Layout) Bytes() int64 {
 	return sum * int64(l.Width) * 4
 }
 
-// A Space is what shares entries: media of one Space are encoded alike and may be known to each other's senders.
+// A Space is a scope within which entries are shared: media of one Space are encoded alike and may be known to each
+// other's senders.
 type Space struct {
-	Pool    string // nothing is shared between pools
+	Pool    string // pools share nothing
 	Scope   string // tenant, "" for what all requests share
-	Model   string // stable id, projector included
-	Encoder Digest // content of the projector, the engine's build and what else changes the encoder's numbers
+	Model   string // stable id, including the projector
+	Encoder Digest // content of the projector, the engine's build and everything else that affects the encoder's numbers
 	Sig     Sig    // of Model
 }
 
@@ -92,11 +94,11 @@ type Ident struct {
 	Field [sha256.Size]byte
 }
 
-// identFormat is the version in the strong digest; another one parts old entries from new.
+// identFormat is the version in the strong digest. A new version separates new entries from old ones.
 const identFormat = 2
 
-// Ident makes the identity of a medium from its key and the SHA-256 of its raw bytes. Its field is a SHA-256 over all
-// that must agree before a result may be reused.
+// Ident returns the identity of a medium, given its key and the SHA-256 of its raw bytes. The field is a SHA-256 over
+// everything that must agree before a result may be reused.
 func (s Space) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Ident {
 	h := sha256.New()
 	part := func(tag byte, data []byte) { writePart(h, tag, data) }

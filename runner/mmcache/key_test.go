@@ -16,7 +16,7 @@ import (
 	"reveille/infra/catalog"
 )
 
-// keyOf is the key of a medium: xxh3-64, seed 0, over the header and the raw bytes.
+// keyOf returns the key of a medium: xxh3-64, seed 0, over the header and the raw bytes.
 func keyOf(sig Sig, m Media, raw []byte) Key {
 	h := m.Header(sig)
 	x := xxh3.New()
@@ -25,8 +25,8 @@ func keyOf(sig Sig, m Media, raw []byte) Key {
 	return Key(x.Sum64())
 }
 
-// TestKeyVectors pins signatures, headers and keys: pools of different versions share them. The file was made with
-// another implementation of xxh3.
+// TestKeyVectors pins signatures, headers and keys, since pools of different versions share them. Another
+// implementation of xxh3 produced the file.
 func TestKeyVectors(t *testing.T) {
 	text, err := os.ReadFile("testdata/keys.tsv")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestKeyVectors(t *testing.T) {
 	}
 }
 
-// modelOf is a model with a stable id.
+// modelOf returns a model with a stable id.
 func modelOf(id string) *catalog.Model {
 	checkpoint, mmproj, _ := strings.Cut(id, "+")
 	if strings.Contains(checkpoint, "/") {
@@ -113,7 +113,8 @@ func (s sample) ident() Ident {
 	return s.space.Ident(keyOf(s.space.Sig, s.media, s.raw), s.media, sha256.Sum256(s.raw), s.layout)
 }
 
-// TestIdentProperty: equal input, equal identity, whatever ran before; and any difference at all, another field.
+// TestIdentProperty checks that equal inputs have equal identities, whatever ran before, and that any difference yields
+// another field.
 func TestIdentProperty(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		a, b := drawSample(r, "a"), drawSample(r, "b")
@@ -143,7 +144,7 @@ func FuzzKey(f *testing.F) {
 			t.Fatalf("%x %v", k, err)
 		}
 		if sig != other && k == keyOf(Sig(other), m, raw) {
-			t.Fatal("two models, one key") // true of some input, which chance will not find
+			t.Fatal("two models, one key") // true for some input, which chance will not find
 		}
 	})
 }

@@ -23,15 +23,15 @@ var (
 )
 
 const (
-	maxFields    = 8        // of one key's hash
+	maxFields    = 8        // fields per key's hash
 	queueLen     = 256      // entries waiting to be written ...
-	queueBytes   = 64 << 20 // ... and their floats; what exceeds either is not written
+	queueBytes   = 64 << 20 // ... and their floats; what exceeds either limit is not written
 	putsAtOnce   = 16       // in one pipeline
 	writeTimeout = 2 * time.Second
 )
 
-// l2 is the part of the cache that all hosts share. Every failure is a miss, or a write that did not happen, and a
-// count. Reads are bounded by their context, writes happen behind. It is safe for concurrent use.
+// l2 is the tier that all hosts share. Every failure is counted, and is a miss or a dropped write. Contexts bound
+// reads; writes are asynchronous. It is safe for concurrent use.
 type l2 struct {
 	rdb      redis.UniversalClient
 	codec    *Codec
@@ -40,7 +40,7 @@ type l2 struct {
 	log      *slog.Logger
 	m        *meters
 	quota    poolQuota
-	reads    [sizeClasses]breaker // by what a read fetches: a large one that is late says nothing of small ones
+	reads    [sizeClasses]breaker // by size of the read: a late large one says nothing about small ones
 	writes   breaker
 
 	queue  chan put
@@ -48,7 +48,7 @@ type l2 struct {
 	done   chan struct{} // closed by run
 
 	mu      sync.Mutex
-	refused map[field]struct{} // values to be replaced: they were read and found wrong
+	refused map[field]struct{} // values to replace: they were read and found invalid
 }
 
 type put struct {
@@ -57,7 +57,7 @@ type put struct {
 	e   *Entry
 }
 
-// sizeClasses part reads by their size: below 1 MiB, 2 MiB, 4 MiB and so on.
+// sizeClasses is the number of read sizes told apart: below 1 MiB, 2 MiB, 4 MiB and so on.
 const sizeClasses = 8
 
 func sizeClass(bytes int64) int { return min(bits.Len64(uint64(bytes)>>20), sizeClasses-1) }
@@ -75,7 +75,7 @@ func newL2(c Config, codec *Codec, m *meters) *l2 {
 	return s
 }
 
-// get reads entries in one pipeline; those that are missing or refused are nil.
+// get reads entries in one pipeline. Missing or refused entries are nil.
 func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []*Entry {
 	out := make([]*Entry, len(ids))
 	var size int64
@@ -134,7 +134,7 @@ func (s *l2) refuse(id Ident, r reason) {
 	s.refused[id.Field] = struct{}{}
 }
 
-// put writes an entry some time soon, or not at all.
+// put queues an entry to be written, or drops it if the queue is full.
 func (s *l2) put(sig Sig, id Ident, e *Entry) {
 	n := int64(len(e.Floats))
 	if s.queued.Add(n) > queueBytes {
@@ -150,7 +150,7 @@ func (s *l2) put(sig Sig, id Ident, e *Entry) {
 	}
 }
 
-// run writes what is queued until ctx ends. What is queued then is lost.
+// run writes queued entries until ctx ends. Entries queued then are lost.
 func (s *l2) run(ctx context.Context) {
 	defer close(s.done)
 	for {

@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// field is the strong half of an identity: it names the model, too, and so is enough for everything in this process.
+// field is the strong part of an identity. It covers the model too, and so suffices within this process.
 type field = [sha256.Size]byte
 
-// lru keeps the entries used last within a number of bytes. It is safe for concurrent use.
+// lru keeps the most recently used entries within a number of bytes. It is safe for concurrent use.
 type lru struct {
 	limit int64
 
 	mu    sync.Mutex
 	bytes int64
-	order *list.List // of *lruItem, used last in front
+	order *list.List // of *lruItem, most recently used first
 	items map[field]*list.Element
 }
 
@@ -24,7 +24,7 @@ type lruItem struct {
 	entry *Entry
 }
 
-// entryOverhead is what an entry costs besides its floats.
+// entryOverhead is the memory of an entry besides its floats, in bytes.
 const entryOverhead = 512
 
 func newLRU(limit int64) *lru {
@@ -44,7 +44,7 @@ func (l *lru) get(f field) *Entry {
 	return el.Value.(*lruItem).entry
 }
 
-// put remembers an entry; one that exceeds the limit by itself is not kept, and neither forgets others.
+// put stores an entry. An entry that exceeds the limit by itself is not stored and evicts no others.
 func (l *lru) put(f field, e *Entry) {
 	if e.cost() > l.limit {
 		return

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealedFile makes a memory file of the parts, each padded to a multiple of align, that nobody can change any more: who
-// maps it cannot be made to fault. The caller closes it.
+// sealedFile returns a memory file of the parts, each padded to a multiple of align. Nobody can change it any more, so
+// mapping it cannot lead to faults. The caller closes it.
 func sealedFile(parts [][]byte, align int) (*os.File, error) {
 	fd, err := unix.MemfdCreate("reveille-mm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -34,5 +34,5 @@ func sealedFile(parts [][]byte, align int) (*os.File, error) {
 	return f, nil
 }
 
-// supported reports whether engines of this system can share memory with the runner in the way the cache needs.
+// supported reports whether engines on this system can share memory with the runner as the cache requires.
 const supported = true

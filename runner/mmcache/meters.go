@@ -6,25 +6,25 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 )
 
-// A reason for which an entry was refused.
+// A reason says why an entry was refused.
 type reason int
 
 const (
-	reasonSize     reason = iota // larger than any right entry
-	reasonTrunc                  // shorter than any right entry
+	reasonSize     reason = iota // larger than any valid entry
+	reasonTrunc                  // shorter than any valid entry
 	reasonMAC                    // not made by this pool for this medium
 	reasonFormat                 // of another version
-	reasonShape                  // not what this model makes of this medium
+	reasonShape                  // not the shape this model produces for this medium
 	reasonPacked                 // floats that do not unpack
 	reasonFields                 // the key's hash is full
 	reasonQuota                  // the pool's share of Redis is full
-	reasonQueue                  // too many writes behind
-	reasonIdentity               // what the engine's encoder consists of, or whose request it is, is not known
-	reasonProtocol               // an engine's message that makes no sense
+	reasonQueue                  // too many queued writes
+	reasonIdentity               // the engine's encoder, or the tenant of the request, is unknown
+	reasonProtocol               // a malformed message from an engine
 	reasons
 )
 
-// String is the reason as a metric label.
+// String returns the reason as a metric label.
 func (r reason) String() string {
 	return [...]string{"size", "truncated", "mac", "format", "shape", "corrupt", "fields", "quota", "queue", "identity", "protocol"}[r]
 }
@@ -43,16 +43,16 @@ func reasonOf(err error) reason {
 	return reasonPacked
 }
 
-// A tier is where a hit was found.
+// A tier says where a hit was found.
 type tier int
 
 const (
-	tierMemory tier = iota // of this process
+	tierMemory tier = iota // in this process
 	tierRedis
 	tiers
 )
 
-// meters count what the cache does, for all models together.
+// meters count the cache's work for all models together.
 type meters struct {
 	lookups, misses, stores              *metrics.Counter
 	hits                                 [tiers]*metrics.Counter

@@ -16,7 +16,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// sanitize are the flags of a driver that reports every bad access, every leak and undefined step.
+// sanitize makes a driver report invalid accesses, leaks and undefined behaviour.
 var sanitize = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"}
 
 var (
@@ -36,7 +36,7 @@ func driver(t testing.TB) string {
 		compile(t, filepath.Join(dir, "libllama.so"), shared, "testdata/mock/libllama.c")
 		compile(t, filepath.Join(dir, "libmtmd.so"), shared, "testdata/mock/libmtmd.c")
 		compile(t, filepath.Join(dir, LibraryName), shared, "interpose/*.c")
-		// Linked first, it stands where LD_PRELOAD puts it, and the sanitizer's own library may come before.
+		// Linking it first gives it the place of LD_PRELOAD, and lets the sanitizer's own library come before.
 		compile(t, filepath.Join(dir, "driver"), append([]string{
 			"-L" + dir, "-Wl,-rpath," + dir, "-Wl,--no-as-needed",
 			"testdata/mock/driver.c", filepath.Join(dir, LibraryName), filepath.Join(dir, "libmtmd.so"), filepath.Join(dir, "libllama.so"),
@@ -49,10 +49,11 @@ func driver(t testing.TB) string {
 	return filepath.Join(driverDir, "driver")
 }
 
-// tested is what a driver reports.
+// tested is a driver's report.
 type tested struct{ answered, encodes, wrong int }
 
-// drive runs the driver against a socket ("" for none); it must end well and say nothing to the sanitizers.
+// drive runs the driver with a socket, or without one if it is "". The driver must exit with 0 and without sanitizer
+// reports.
 func drive(t testing.TB, env []string, args ...string) tested {
 	t.Helper()
 	cmd := exec.Command(driver(t), args...)
@@ -81,7 +82,7 @@ func drive(t testing.TB, env []string, args ...string) tested {
 	return r
 }
 
-// environ is the environment for an attachment, short of LD_PRELOAD, which the driver does not need.
+// environ returns an attachment's environment without LD_PRELOAD, which the driver does not need.
 func (a *Attachment) environ(more ...string) []string {
 	env := a.Env()
 	out := []string{EnvPreload + "="}
@@ -153,7 +154,7 @@ func TestMockEngine(t *testing.T) {
 	}
 }
 
-// TestMockStandsAside runs engines that cannot be cached, or have nobody to ask.
+// TestMockStandsAside runs engines that cannot be cached, or that have no runner to ask.
 func TestMockStandsAside(t *testing.T) {
 	s := newServer(t, nil)
 	a := testAttachment(t, s)
@@ -178,7 +179,8 @@ func TestMockStandsAside(t *testing.T) {
 	}
 }
 
-// TestMockConcurrent: ten requests at once with one new medium make one encode, within a process and over two.
+// TestMockConcurrent sends ten concurrent requests with one new medium. They cause one encode, within a process and
+// across two.
 func TestMockConcurrent(t *testing.T) {
 	s := newServer(t, nil)
 	a, b := testAttachment(t, s), testAttachment(t, s)
@@ -199,7 +201,7 @@ func TestMockConcurrent(t *testing.T) {
 	}
 }
 
-// TestMockModels: the same pictures to two models of different width and to two of equal width.
+// TestMockModels sends the same pictures to two models of different width and to two of equal width.
 func TestMockModels(t *testing.T) {
 	s := newServer(t, nil)
 	for i, width := range []int{16, 24, 16} {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// rawRequest is the bytes of a request of one medium.
+// rawRequest returns the bytes of a request for one medium.
 func rawRequest(o op, it item, waitMS uint32) []byte {
 	b := make([]byte, requestLen+itemLen)
 	binary.LittleEndian.PutUint32(b, wireMagic)
@@ -43,7 +43,7 @@ func (e *engineEnd) send(t testing.TB, o op, it item, waitMS uint32, data []byte
 	e.raw(t, b, data)
 }
 
-// raw sends any bytes, with a file of data unless that is nil.
+// raw sends any bytes, with a file of data unless data is nil.
 func (e *engineEnd) raw(t testing.TB, message, data []byte) {
 	t.Helper()
 	if len(message) == 0 {
@@ -63,7 +63,7 @@ func (e *engineEnd) raw(t testing.TB, message, data []byte) {
 	}
 }
 
-// receive reads an answer to one medium and its floats.
+// receive reads the answer for one medium and its floats.
 func (e *engineEnd) receive(t testing.TB, want Layout) answer {
 	t.Helper()
 	_ = e.c.SetReadDeadline(time.Now().Add(30 * time.Second))
@@ -111,7 +111,7 @@ func (e *engineEnd) acquire(t testing.TB, m Media, id Ident, l Layout, waitMS ui
 	return e.receive(t, l)
 }
 
-// insert is a look-up that misses, the lead, and the result.
+// insert performs a look-up that misses, takes the lead, and stores the result.
 func (e *engineEnd) insert(t testing.TB, m Media, raw []byte, v *Entry) Ident {
 	t.Helper()
 	a := e.lookup(t, m, raw, v.Layout)

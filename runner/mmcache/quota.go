@@ -14,18 +14,18 @@ import (
 //go:embed lua/used.lua
 var luaUsed string
 
-// quotaKey is a hash of the bytes written in each hour (hours since 1970): whatever was written longer ago than the
-// time to live is gone by itself, so that the sum of the rest bounds what is there.
+// quotaKey is a hash of the bytes written in each hour (hours since 1970). Whatever was written longer ago than the
+// time to live has expired, so the sum of the rest is an upper bound.
 const quotaKey = "mm:used"
 
-const quotaFresh = 2 * time.Second // how old the sum may be that decides
+const quotaFresh = 2 * time.Second // greatest age of the sum used for a decision
 
-// poolQuota keeps the entries of all hosts within a number of bytes, give or take what is written by others within
-// quotaFresh. It has one user at a time.
+// poolQuota keeps the entries of all hosts within a number of bytes, apart from what others write within quotaFresh. It
+// is not safe for concurrent use.
 type poolQuota struct {
 	rdb   redis.UniversalClient
 	ttl   time.Duration
-	quota int64 // 0: none
+	quota int64 // 0 means no limit
 
 	used int64
 	read time.Time
@@ -33,7 +33,7 @@ type poolQuota struct {
 
 func hour(t time.Time) int64 { return t.Unix() / 3600 }
 
-// reserve reports whether n more bytes fit, and counts them as used until the next look.
+// reserve reports whether n more bytes fit. If they do, it counts them as used until it next reads the sum.
 func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	if l.quota <= 0 {
 		return true, nil
@@ -53,7 +53,7 @@ func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	return true, nil
 }
 
-// add notes bytes that were written. After an error the bound is loose by n.
+// add records bytes that were written. If it fails, the bound is too low by n.
 func (l *poolQuota) add(ctx context.Context, n int64) error {
 	if n == 0 {
 		return nil
@@ -70,15 +70,15 @@ const (
 	breakerPause    = time.Second
 )
 
-// breaker spares callers the wait for a Redis that is away, and logs one line a change of state. It is safe for
+// breaker spares callers the wait for an unreachable Redis, and logs one line per change of state. It is safe for
 // concurrent use.
 type breaker struct {
 	log  *slog.Logger
-	what string // it is for
+	what string // completes "encoder cache can ... Redis"
 
 	mu       sync.Mutex
 	failures int
-	until    time.Time // one caller may try again after this
+	until    time.Time // after this, one caller may try again
 }
 
 func (b *breaker) allow() bool {

@@ -26,10 +26,10 @@ import (
 	"reveille/testenv"
 )
 
-// cFlags are those of the Makefile.
+// cFlags are the Makefile's flags.
 var cFlags = []string{"-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread"}
 
-// compile builds a shared library or program from C files, with flags besides cFlags.
+// compile builds a shared library or program from C files, with flags in addition to cFlags.
 func compile(t testing.TB, out string, flags []string, sources ...string) string {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
@@ -50,7 +50,7 @@ func compile(t testing.TB, out string, flags []string, sources ...string) string
 	return out
 }
 
-// library builds the interposer once.
+// library builds the interposer once and returns its path.
 func library(t testing.TB) string {
 	t.Helper()
 	libraryOnce.Do(func() {
@@ -71,7 +71,7 @@ var (
 	libraryPath string // removed by TestMain
 )
 
-// socketDir is a folder whose path is short enough for a socket.
+// socketDir returns a folder with a path short enough for sockets.
 func socketDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mm")
@@ -89,7 +89,7 @@ func redisClient(t testing.TB, addr string) *redis.Client {
 	return c
 }
 
-// newServer is a server whose waits are long enough for a slow day.
+// newServer returns a server whose waits allow for a slow machine.
 func newServer(t testing.TB, change func(*Config)) *Server {
 	t.Helper()
 	c := Config{
@@ -118,10 +118,10 @@ type llama struct {
 	t      testing.TB
 	p      *engine.Process
 	a      *Attachment
-	tokens int // of an answer
+	tokens int // per answer
 }
 
-// startLlama starts the pinned engine. Without a server it runs uncached.
+// startLlama starts the pinned engine, uncached if s is nil.
 func startLlama(t testing.TB, m *catalog.Model, s *Server, args string) *llama {
 	t.Helper()
 	r := recipe.Shipped()["llamacpp"]
@@ -224,7 +224,7 @@ func (l *llama) ask(media ...[]byte) (answerTokens, error) {
 	return out, json.Unmarshal(got.Choices[0].Logprobs.Content, &out.Tokens)
 }
 
-// call posts a body, or gets a path.
+// call posts a body, or gets a path if there is none.
 func (l *llama) call(path string, body []byte) ([]byte, error) {
 	method := http.MethodPost
 	if body == nil {
@@ -260,7 +260,7 @@ func (l *llama) mustAsk(media ...[]byte) answerTokens {
 	return a
 }
 
-// counts checks what the attachment counted since the last call.
+// counts checks what the attachment has counted since the last call.
 func (l *llama) counts(what string, hits, misses int64, before *[2]int64) {
 	l.t.Helper()
 	h, m := l.a.Counts()

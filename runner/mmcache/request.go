@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// HeaderToken carries [Request.Token] to an attached engine. The interposer reads it from the engine's socket; the engine
-// itself does not know it.
+// HeaderToken carries [Request.Token] to an attached engine. The interposer reads it from the engine's socket; the
+// engine itself does not know it.
 const HeaderToken = "X-Reveille-Media"
 
-// token names one request while it is in its engine. Nobody but the runner and the engine knows it, so that a header
-// that a client puts into a body names nothing.
+// token identifies one request while it is in its engine. Only the runner and the engine know it, so a header that a
+// client puts in a body identifies nothing.
 type token [16]byte
 
 // A Request is one request in an attached engine.
@@ -24,16 +24,16 @@ type Request struct {
 	hits, misses int64
 }
 
-// requests are those in the engine of an attachment.
+// requests tracks the requests in an attachment's engine.
 type requests struct {
 	mu      sync.Mutex
 	scopes  map[token]string
-	open    int    // that are counted
-	crowded uint64 // rises when one begins while another is open
+	open    int    // counted ones
+	crowded uint64 // incremented when one starts while another is open
 }
 
-// Begin announces a request of the tenant scope, "" for none, before the engine sees it. counted: it may have media. End it
-// when the engine's first byte is there or the request failed.
+// Begin announces a request before the engine sees it. scope is its tenant, or ""; counted says that it may have media.
+// End it when the engine's first byte has arrived or the request has failed.
 func (a *Attachment) Begin(scope string, counted bool) *Request {
 	q := &Request{a: a, counted: counted}
 	r := &a.requests
@@ -58,7 +58,8 @@ func (a *Attachment) Begin(scope string, counted bool) *Request {
 	return q
 }
 
-// Token is the value of HeaderToken for the engine; nil where the engine's requests need not be told apart, and on nil.
+// Token returns the value of HeaderToken for the engine. It is nil if the engine's requests need no token, and on a nil
+// Request.
 func (q *Request) Token() []byte {
 	if q == nil || !q.a.byKey {
 		return nil
@@ -66,9 +67,8 @@ func (q *Request) Token() []byte {
 	return hex.AppendEncode(nil, q.token[:])
 }
 
-// End returns the media of this request that were served from the cache and that were encoded, and whether that is exact,
-// which it is when no other request with media was in the engine at any moment since Begin. It may be called once, and
-// on nil.
+// End returns how many of this request's media came from the cache, and how many were encoded. exact is false if
+// another request with media was in the engine at any moment since Begin. End may be called once, and on nil.
 func (q *Request) End() (hits, misses int64, exact bool) {
 	if q == nil {
 		return 0, 0, false
@@ -85,8 +85,8 @@ func (q *Request) End() (hits, misses int64, exact bool) {
 	return hits - q.hits, misses - q.misses, q.alone && r.crowded == q.crowded
 }
 
-// scopeOf is the tenant of the request that an engine names by its token. Where tenants share nothing, a request that is
-// not known has no tenant, and its media are neither looked up nor kept.
+// scopeOf returns the tenant of the request that a token identifies. If tenants share nothing and the token is unknown,
+// it returns false, and the media are neither looked up nor stored.
 func (a *Attachment) scopeOf(t token) (scope string, ok bool) {
 	if !a.byKey {
 		return "", true

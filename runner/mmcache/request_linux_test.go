@@ -35,8 +35,8 @@ func TestRequestCounts(t *testing.T) {
 	check("none", nil, 0, 0, false)
 }
 
-// TestTenants: each tenant has its own entries and waits for its own encodes; a look-up for a request that is over, was
-// never there, or is not named gets nothing and leaves nothing.
+// TestTenants checks that each tenant has its own entries and waits only for its own encodes. A look-up for a request
+// that has ended, never existed, or is not named finds nothing and stores nothing.
 func TestTenants(t *testing.T) {
 	m, v, raw := Media{Image, 1, 1}, numbered(1), []byte{1, 2, 3}
 	s := newServer(t, func(c *Config) { c.Library, c.LookupWait = "/lib/"+LibraryName, 200*time.Millisecond })
@@ -102,7 +102,8 @@ func TestTenants(t *testing.T) {
 	kit.Eventually(t, "a hit of another tenant", func() bool { return other.lookup(t, m, raw, v.Layout).result == resultHit })
 }
 
-// TestWait: the wait for Redis follows the size of what is fetched, and what size adds is no longer than the encoder's measured time.
+// TestWait checks that the wait for Redis follows the size of the read, and that size adds no more than the encoder's
+// measured time.
 func TestWait(t *testing.T) {
 	a := &Attachment{s: newServer(t, func(c *Config) { c.LookupWait = 50 * time.Millisecond })}
 	const mib = 1 << 20
@@ -127,7 +128,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestLateReads: reads of large entries that come too late stop such reads for a while, and no others.
+// TestLateReads checks that late reads of large entries stop only reads of that size for a while.
 func TestLateReads(t *testing.T) {
 	s := newL2(Config{Log: slog.New(slog.DiscardHandler)}, nil, nil)
 	for range breakerFailures {

@@ -23,30 +23,31 @@ const (
 	DefaultEncodeWait = 15 * time.Second
 )
 
-// MaxLookupWait is the longest wait for a look-up that engines take from a [Config]; for a longer one they wait the default.
+// MaxLookupWait is the longest look-up wait that engines accept from a [Config]; with a longer one they use the
+// default.
 const MaxLookupWait = 10 * time.Second
 
 // MaxEntryLimit is the largest [Config.MaxEntry].
 const MaxEntryLimit = 1 << 30
 
-// Config is what a [Server] needs. Log is required; other zero values mean the defaults.
+// Config configures a [Server]. Log is required; other zero values mean the defaults.
 type Config struct {
 	Pool    string                // scope of the entries
 	Secret  []byte                // the pool's runner secret
-	Redis   redis.UniversalClient // where entries are shared; nil: they are not. It stays the caller's to close
+	Redis   redis.UniversalClient // shares entries between hosts, nil does not; the caller closes it
 	Library string                // path of the interposer, see [FindLibrary]
-	Dir     string                // where sockets are made; it should be readable by the runner's user alone
+	Dir     string                // folder for sockets; only the runner's user should be able to read it
 	Log     *slog.Logger
-	Metrics *metrics.Set // gets the cache's metrics; a set of its own when nil
-	// Count adds to a counter of the pool's statistics, see infra/mmstats.Stats; it must not block. Nil counts nothing.
+	Metrics *metrics.Set // receives the cache's metrics; nil means a separate set
+	// Count adds to a counter of the pool's statistics, see infra/mmstats.Stats. It must not block. Nil counts nothing.
 	Count func(counter string, n float64)
 
-	Bytes      int64         // of floats kept in this process; -1: none
+	Bytes      int64         // of floats in this process's memory; -1 means none
 	TTL        time.Duration // of entries in Redis
-	Quota      int64         // bytes of all values in Redis, whoever wrote them; -1: no limit
+	Quota      int64         // bytes of all values in Redis, from all hosts; -1 means no limit
 	MaxEntry   int64         // bytes of one medium's floats; larger ones are not cached
-	LookupWait time.Duration // how long an engine waits for a look-up, besides 4 ms a MiB of media and 32 ms a MiB of outputs
-	EncodeWait time.Duration // how long an engine waits for another's encode of the same medium
+	LookupWait time.Duration // longest wait of an engine for a look-up, plus 4 ms per MiB of media and 32 ms per MiB of outputs
+	EncodeWait time.Duration // longest wait of an engine for another's encode of the same medium
 }
 
 func (c Config) withDefaults() Config {
@@ -79,10 +80,10 @@ type Server struct {
 	attached map[*Attachment]struct{}
 }
 
-// ErrClosed says that the server was closed.
+// ErrClosed means that the server was closed.
 var ErrClosed = errors.New("mmcache: server is closed")
 
-// New makes a server. Close it to end its goroutines.
+// New starts a server. Close ends its goroutines.
 func New(cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
 	codec, err := NewCodec(cfg.Secret, cfg.MaxEntry)
@@ -99,7 +100,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Close detaches every engine and ends the server's goroutines. Entries that wait to be written are lost.
+// Close detaches every engine and ends the server's goroutines. Entries waiting to be written are lost.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true

@@ -57,7 +57,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestLead walks through who may encode, wait and store.
+// TestLead checks who may encode, wait and store.
 func TestLead(t *testing.T) {
 	s := newServer(t, nil)
 	a := testAttachment(t, s)
@@ -73,9 +73,9 @@ func TestLead(t *testing.T) {
 	if got := other.acquire(t, m, id, v.Layout, 30); got.result != resultBusy {
 		t.Fatal("a wait did not end", got.result)
 	}
-	store(other, id) // has no lead: not taken
+	store(other, id) // has no lead: refused
 	if got := other.lookup(t, m, raw, v.Layout); got.result != resultMiss {
-		t.Fatal("an entry of one without the lead was taken")
+		t.Fatal("an entry was accepted from a session without the lead")
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -87,7 +87,7 @@ func TestLead(t *testing.T) {
 	store(leader, id)
 	wg.Wait()
 
-	// A leader that gives up, and one that dies, pass the lead on.
+	// A leader that gives up, and one that dies, pass on the lead.
 	for i, end := range []func(*engineEnd, Ident){
 		func(e *engineEnd, id Ident) {
 			e.send(t, opAbandon, item{media: m, layout: v.Layout, ident: id}, 0, nil)
@@ -118,7 +118,7 @@ func TestLead(t *testing.T) {
 	}
 }
 
-// TestScope: a model's entries are not another's, nor another pool's, nor those of another encoder.
+// TestScope checks that models, pools and encoders share no entries.
 func TestScope(t *testing.T) {
 	s := newServer(t, nil)
 	m, raw, v := Media{Image, 1, 1}, []byte{1, 2, 3}, numbered(1)
@@ -140,7 +140,7 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// TestCounts: what happened to a model's media is in the pool's statistics under its id.
+// TestCounts checks the pool's statistics for a model's media.
 func TestCounts(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
 	var mu sync.Mutex
@@ -173,7 +173,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// FuzzSession sends anything to a server.
+// FuzzSession sends arbitrary bytes to a server.
 func FuzzSession(f *testing.F) {
 	v := numbered(1)
 	for o := opLookup; o <= opAbandon; o++ {
@@ -183,7 +183,7 @@ func FuzzSession(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, file bool) {
 		s := newServer(t, func(c *Config) { c.MaxEntry = 1 << 20 })
 		e := dialEngine(t, s, Space{})
-		if len(data) >= headerLen { // waits are not what is tested
+		if len(data) >= headerLen { // waits are not under test
 			binary.LittleEndian.PutUint32(data[8:], 1)
 		}
 		var floats []byte
@@ -203,7 +203,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// TestProtocolErrors: what makes no sense ends the conversation, and is counted.
+// TestProtocolErrors checks that a malformed message ends the conversation and is counted.
 func TestProtocolErrors(t *testing.T) {
 	v := numbered(1)
 	good := rawRequest(opLookup, item{media: Media{Image, 1, 1}, layout: v.Layout, bytes: 3}, 1)
@@ -229,7 +229,7 @@ func TestProtocolErrors(t *testing.T) {
 	}
 }
 
-// TestManyConnections: an engine cannot open more than its share.
+// TestManyConnections checks that an engine cannot open more connections than its share.
 func TestManyConnections(t *testing.T) {
 	a := testAttachment(t, newServer(t, nil))
 	var last *engineEnd

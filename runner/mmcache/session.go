@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	replyWait  = time.Second // for an engine to take an answer
+	replyWait  = time.Second // for an engine to receive an answer
 	hashBuffer = 256 << 10
 	maxWait    = 10 * time.Minute
 )
 
-// session is one connection of an engine. One goroutine runs it; what it leads ends with it.
+// session is one connection of an engine. One goroutine runs it; the encodes that it leads end with it.
 type session struct {
 	a      *Attachment
 	conn   *net.UnixConn
@@ -81,7 +81,7 @@ func (x *session) reply(o op, answers []answer) error {
 	return writeReply(x.conn, o, answers)
 }
 
-// lookup hashes the media and finds their entries, first here, then all others in Redis at once.
+// lookup hashes the media and finds their entries, first in memory, then all others in Redis at once.
 func (x *session) lookup(r *request) ([]answer, error) {
 	s := x.a.s
 	if r.file == nil {
@@ -96,7 +96,7 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	space, known := x.a.identity(ctx)
 	scope, ok := x.a.scopeOf(r.token)
 	space.Scope = scope
-	if !known || !ok { // identities stay zero: nothing is looked up, waited for or kept
+	if !known || !ok { // identities stay zero: nothing is looked up, waited for or stored
 		s.m.refused[reasonIdentity].Add(len(r.items))
 		return answers, nil
 	}
@@ -138,7 +138,7 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	return answers, nil
 }
 
-// hashTime is what the engine grants for the hashing of media: 4 ms a MiB.
+// hashTime returns the time that the engine allows for hashing media: 4 ms per MiB.
 func hashTime(items []item) time.Duration {
 	var bytes uint64
 	for _, it := range items {
@@ -158,8 +158,9 @@ func (x *session) miss(a *answer, v lookupResult) {
 	x.a.miss()
 }
 
-// acquire answers what an engine asks just before it encodes. Each medium gets its entry, if that has come meanwhile; else the
-// right to encode it for all; else, when another session encodes it and does not end in time, permission to encode it for itself.
+// acquire answers an engine that is about to encode. Each medium gets its entry if that has arrived meanwhile, or else
+// the right to encode it for all sessions. If another session is encoding it and does not finish in time, the engine
+// may encode it for itself.
 func (x *session) acquire(r *request) []answer {
 	s := x.a.s
 	answers := make([]answer, len(r.items))
@@ -211,7 +212,7 @@ func (x *session) acquire(r *request) []answer {
 	return answers
 }
 
-// store keeps an encoder's output, here at once and in Redis soon, if the session was given the right to encode it.
+// store keeps an encoder's output, in memory at once and in Redis soon, if the session has the right to encode it.
 func (x *session) store(r *request) error {
 	s := x.a.s
 	it := r.items[0]

@@ -18,7 +18,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// numbered is a small entry that differs from others.
+// numbered returns a small entry that differs by v.
 func numbered(v float32) *Entry {
 	e := &Entry{Layout: Layout{Width: 16, Tokens: []uint32{2, 1}}, EncodeTime: time.Second}
 	for range e.Bytes() / 4 {
@@ -48,14 +48,14 @@ func TestCodecProperty(t *testing.T) {
 		if err != nil || !bytes.Equal(got.Floats, e.Floats) || got.EncodeTime != e.EncodeTime {
 			t.Fatalf("%v", err)
 		}
-		// Any other byte, any other length, any other place: refused.
+		// A changed byte, another length or another place is refused.
 		bad := bytes.Clone(v)
 		bad[rapid.IntRange(0, len(v)-1).Draw(r, "at")] ^= byte(rapid.IntRange(1, 255).Draw(r, "flip"))
 		if _, err := c.Decode(7, id, e.Layout, bad); err == nil {
-			t.Fatal("a changed value was taken")
+			t.Fatal("a changed value was accepted")
 		}
 		if _, err := c.Decode(7, id, e.Layout, v[:rapid.IntRange(0, len(v)-1).Draw(r, "cut")]); err == nil {
-			t.Fatal("a cut value was taken")
+			t.Fatal("a cut value was accepted")
 		}
 		if _, err := c.Decode(8, id, e.Layout, v); !errors.Is(err, errMAC) {
 			t.Fatalf("another model's value: %v", err)
@@ -73,7 +73,7 @@ func TestCodecProperty(t *testing.T) {
 	})
 }
 
-// FuzzDecode signs whatever comes, so that the parts behind the MAC are reached.
+// FuzzDecode signs every input, to reach the code after the MAC check.
 func FuzzDecode(f *testing.F) {
 	c := testCodec(f)
 	e := numbered(1)
@@ -88,7 +88,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestDecodeBomb: a value that unpacks to more than its layout is refused, without the memory for it.
+// TestDecodeBomb checks that a value that unpacks to more than its layout is refused without allocating memory for it.
 func TestDecodeBomb(t *testing.T) {
 	c := testCodec(t)
 	big := &Entry{Layout: Layout{Width: 1 << 16, Tokens: []uint32{1 << 10}}} // 256 MiB of zeroes
@@ -106,14 +106,14 @@ func TestDecodeBomb(t *testing.T) {
 func TestLRUProperty(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		l := newLRU(10 * (entryOverhead + 100))
-		var order []byte // used last at the end
+		var order []byte // most recently used last
 		for range rapid.IntRange(1, 60).Draw(r, "steps") {
 			k := rapid.ByteRange(0, 20).Draw(r, "key")
 			if rapid.Bool().Draw(r, "put") {
 				l.put(field{k}, &Entry{Floats: make([]byte, 100)})
 			} else if l.get(field{k}) == nil {
 				if bytes.IndexByte(order, k) >= 0 {
-					t.Fatal("forgot what was used lately")
+					t.Fatal("evicted a recently used entry")
 				}
 				continue
 			}
@@ -132,11 +132,11 @@ func TestLRUProperty(t *testing.T) {
 	l.put(field{1}, &Entry{Floats: make([]byte, 100)})
 	l.put(field{2}, &Entry{Floats: make([]byte, 2000)})
 	if l.get(field{1}) == nil || l.get(field{2}) != nil {
-		t.Error("an entry larger than all there is pushed out others")
+		t.Error("an entry above the limit evicted others")
 	}
 }
 
-// TestRedisFaults: whatever is wrong with an entry or with Redis is a miss and a count.
+// TestRedisFaults checks that every fault of an entry or of Redis is a miss and is counted.
 func TestRedisFaults(t *testing.T) {
 	srv := testenv.StartRedis(t)
 	rdb := redisClient(t, srv.Addr)
@@ -190,14 +190,14 @@ func TestRedisFaults(t *testing.T) {
 		}
 	}
 
-	// The next encode puts a refused value right.
+	// The next encode replaces a refused value.
 	if got := e.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
 		t.Fatal(got.result)
 	}
 	e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
 	kit.Eventually(t, "the repair", func() bool { return e.lookup(t, m, raw, v.Layout).result == resultHit })
 
-	// A frozen, then a dead Redis: misses, in bounded time; and hits again after it is back.
+	// A frozen, then a dead Redis: misses in bounded time, and hits again after it returns.
 	srv.Freeze()
 	start := time.Now()
 	for range 8 {
@@ -229,7 +229,7 @@ func TestQuota(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
 	size := int64(len(testCodec(t).Encode(3, Ident{}, numbered(0))))
 	s := newServer(t, func(c *Config) { c.Redis, c.Quota = rdb, 3*size+size/2 })
-	// What was written longer ago than the time to live no longer counts.
+	// Bytes written longer ago than the time to live no longer count.
 	if err := rdb.HSet(t.Context(), quotaKey, strconv.FormatInt(hour(time.Now().Add(-48*time.Hour)), 10), 1<<40).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestQuotaErrors: what cannot be booked is not written, and is counted.
+// TestQuotaErrors checks that a write whose bytes cannot be reserved is dropped and counted.
 func TestQuotaErrors(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
 	if err := rdb.Set(t.Context(), quotaKey, "not a hash", 0).Err(); err != nil {
@@ -262,7 +262,7 @@ func TestQuotaErrors(t *testing.T) {
 	}
 }
 
-// TestOnePipeline: all media of a request are one round trip to Redis.
+// TestOnePipeline checks that all media of a request take one round trip to Redis.
 func TestOnePipeline(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
 	trips := &counter{}
@@ -274,7 +274,7 @@ func TestOnePipeline(t *testing.T) {
 	}
 }
 
-// TestMiniRedis: the embedded Redis runs the same scripts.
+// TestMiniRedis checks that the embedded Redis runs the same scripts.
 func TestMiniRedis(t *testing.T) {
 	rdb := redisClient(t, testenv.MiniRedis(t).Addr())
 	s := newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 })

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	fetchMiB = 32 * time.Millisecond // for a MiB of floats: a quarter of what 1 Gbit/s carries
+	fetchMiB = 32 * time.Millisecond // per MiB of floats: a quarter of the speed of 1 Gbit/s
 	maxFetch = 10 * time.Second
 )
 
-// fetchTime is what a look-up may take for the size of what it fetches.
+// fetchTime returns the time that a look-up may take for the size of what it fetches.
 func fetchTime(bytes int64) time.Duration { return min(time.Duration(bytes>>20)*fetchMiB, maxFetch) }
 
-// outputs is the size of the floats of all items.
+// outputs returns the size of the floats of all items.
 func outputs(items []item) (bytes int64) {
 	for _, it := range items {
 		bytes += it.layout.Bytes()
@@ -22,8 +22,8 @@ func outputs(items []item) (bytes int64) {
 	return bytes
 }
 
-// encodeCost is what an engine's encoder takes, measured: a running mean in ns a byte of floats. It is safe for concurrent
-// use; of updates at the same time one may be lost.
+// encodeCost is the measured time of an engine's encoder: a running mean in ns per byte of floats. It is safe for
+// concurrent use; of concurrent updates one may be lost.
 type encodeCost struct{ bits atomic.Uint64 }
 
 func (c *encodeCost) observe(e *Entry) {
@@ -37,13 +37,13 @@ func (c *encodeCost) observe(e *Entry) {
 	c.bits.Store(math.Float64bits(rate))
 }
 
-// of is what encoding so many bytes of floats takes, 0 while nothing was measured.
+// of returns the time to encode so many bytes of floats, or 0 before the first measurement.
 func (c *encodeCost) of(bytes int64) time.Duration {
 	return time.Duration(math.Float64frombits(c.bits.Load()) * float64(bytes))
 }
 
-// worth is how long Redis may take for so many bytes of floats: the configured wait, and for their size what the encoder
-// would take at most.
+// worth returns how long Redis may take for so many bytes of floats: the configured wait plus a time for their size,
+// which is at most the encoder's.
 func (a *Attachment) worth(bytes int64) time.Duration {
 	fetch := fetchTime(bytes)
 	if cost := a.cost.of(bytes); cost > 0 {

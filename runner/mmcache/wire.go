@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// The messages of PROTOCOL.md.
+// Messages of PROTOCOL.md.
 const (
 	wireMagic  = 0x324d4d52
 	requestLen = 32 // header of a request
@@ -19,7 +19,7 @@ const (
 	answerLen  = 64
 	maxMedia   = 64
 	replyBit   = 0x80
-	floatAlign = 64 // of each medium's floats in a reply
+	floatAlign = 64 // alignment of each medium's floats in a reply
 )
 
 type op uint8
@@ -36,12 +36,12 @@ const flagPartial = 1
 type lookupResult uint8
 
 const (
-	resultMiss lookupResult = 0 // to an acquire: encode it, others wait for you
+	resultMiss lookupResult = 0 // in answer to an acquire: encode it, others wait for you
 	resultHit  lookupResult = 1
-	resultBusy lookupResult = 2 // encode it, for yourself
+	resultBusy lookupResult = 2 // encode it, but only for yourself
 )
 
-var errProtocol = errors.New("mmcache: message makes no sense")
+var errProtocol = errors.New("mmcache: malformed message")
 
 type item struct {
 	media         Media
@@ -57,10 +57,10 @@ type request struct {
 	waitMS uint32
 	token  token
 	items  []item
-	file   *os.File // what came along, nil for nothing; the receiver closes it
+	file   *os.File // descriptor received with the message, or nil; the receiver closes it
 }
 
-// readRequest reads one message. io.EOF means that the engine ended the conversation between two.
+// readRequest reads one message. It returns io.EOF if the engine ended the conversation between messages.
 func readRequest(c *net.UnixConn) (*request, error) {
 	var h [requestLen]byte
 	r := &request{}
@@ -119,7 +119,7 @@ func noEOF(err error) error {
 	return err
 }
 
-// fill reads len(b) bytes. The first descriptor that comes along becomes r.file; more are closed.
+// fill reads len(b) bytes. The first descriptor received becomes r.file; others are closed.
 func (r *request) fill(c *net.UnixConn, b []byte) error {
 	oob := make([]byte, syscall.CmsgSpace(4*4))
 	for got := 0; got < len(b); {
@@ -174,7 +174,7 @@ type answer struct {
 	entry  *Entry
 }
 
-// writeReply answers a request. The floats of all hits go into one sealed memory file, which the engine maps.
+// writeReply answers a request. It passes the floats of all hits in one sealed memory file, which the engine maps.
 func writeReply(c *net.UnixConn, o op, answers []answer) error {
 	b := make([]byte, headerLen+len(answers)*answerLen)
 	binary.LittleEndian.PutUint32(b, wireMagic)

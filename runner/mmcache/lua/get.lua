@@ -1,10 +1,10 @@
--- Reads one entry unless it is larger than any right one can be.
+-- Reads one entry unless it is larger than any valid one.
 --
 -- KEYS[1]  mm:<signature>:<key>
 -- ARGV[1]  field
 -- ARGV[2]  most bytes
 --
--- Returns the value; false when there is none; the value's length, a number, when it is too large.
+-- Returns the value; false if there is none; the value's length, a number, if it is too large.
 -- Invariant: reads only.
 local n = redis.call('HSTRLEN', KEYS[1], ARGV[1])
 if n > tonumber(ARGV[2]) then

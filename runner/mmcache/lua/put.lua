@@ -5,10 +5,10 @@
 -- ARGV[2]  value
 -- ARGV[3]  time to live of the hash, ms
 -- ARGV[4]  most fields of a hash
--- ARGV[5]  1 to replace a value under this field that its owners refused, else 0
+-- ARGV[5]  1 to replace a value that a reader refused, else 0
 --
--- Returns 1 when the value was stored, 0 when there was one, -1 when the hash is full.
--- Invariant: a field's value is never overwritten unless its owner refused it, and no other field is touched.
+-- Returns 1 if the value was stored, 0 if the field already has one, -1 if the hash is full.
+-- Invariant: a field's value is overwritten only if a reader refused it, and no other field is touched.
 local there = redis.call('HEXISTS', KEYS[1], ARGV[1])
 if there == 1 and ARGV[5] ~= '1' then
   return 0

@@ -1,4 +1,4 @@
--- Sums what was written in the last hours and drops the counts of earlier ones, and what is no count.
+-- Sums the bytes written in recent hours, and deletes the counts of earlier hours and malformed fields.
 --
 -- KEYS[1]  mm:used
 -- ARGV[1]  oldest hour that counts, in hours since 1970
