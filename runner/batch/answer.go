@@ -15,8 +15,8 @@ var (
 	errValues = errors.New("the engine's answer holds a value that is not a finite number")
 )
 
-// readAnswer finds the embeddings of an engine's answer, as they are written, in the order of the inputs. The slices
-// are parts of body. It fails unless each of the len(out) indexes is there exactly once.
+// readAnswer finds the embeddings in an engine's answer, unparsed and in the order of the inputs. The slices are parts
+// of body. It fails unless each of the len(out) indexes occurs exactly once.
 func readAnswer(body []byte, out [][]byte) error {
 	clear(out)
 	s := scanner{b: body}
@@ -110,7 +110,7 @@ func readItem(s *scanner) (index int, embedding []byte, err error) {
 	}
 }
 
-// numbers returns a list that holds no other list, nil and unmoved where the next value is none.
+// numbers returns a list that contains no other list. If the next value is not one, it returns nil and does not move.
 func (s *scanner) numbers() []byte {
 	n := bytes.IndexByte(s.b[s.i:], ']')
 	if n < 0 || bytes.IndexByte(s.b[s.i+1:s.i+n], '[') >= 0 || bytes.IndexByte(s.b[s.i:s.i+n], '"') >= 0 {
@@ -121,8 +121,8 @@ func (s *scanner) numbers() []byte {
 	return v
 }
 
-// unusable reports whether an embedding, a JSON list of numbers or base64 text, has none or not only finite values.
-// Engines write null, NaN or Infinity for others. scratch is memory to use, which is returned.
+// unusable reports whether an embedding, a JSON list of numbers or base64 text, is empty or has a value that is not
+// finite. Engines write null, NaN or Infinity for such values. scratch is reusable memory, which is returned.
 func unusable(scratch, embedding []byte) ([]byte, bool) {
 	if embedding[0] != '"' {
 		return scratch, !finite(embedding)
@@ -140,7 +140,7 @@ func unusable(scratch, embedding []byte) ([]byte, bool) {
 	return scratch, false
 }
 
-// finite reports whether a JSON value is a list of at least one number, each of which a float32 can hold.
+// finite reports whether a JSON value is a list of at least one number, all of which fit in a float32.
 func finite(list []byte) bool {
 	s := scanner{b: list}
 	if s.take('[') != nil {
@@ -157,15 +157,15 @@ func finite(list []byte) bool {
 	}
 }
 
-// appendRaw decodes base64 text that stands in quotes.
+// appendRaw decodes quoted base64 text.
 func appendRaw(dst, quoted []byte) ([]byte, error) {
 	return base64.StdEncoding.AppendDecode(dst, quoted[1:len(quoted)-1])
 }
 
-// appendBase64 writes an embedding that is a finite list of numbers in base64 form: little-endian float32.
+// appendBase64 writes an embedding, given as a list of finite numbers, as base64 of little-endian float32 values.
 func appendBase64(dst, embedding []byte) []byte {
 	var values []float32
-	_ = json.Unmarshal(embedding, &values) // a finite list always does
+	_ = json.Unmarshal(embedding, &values) // cannot fail for a finite list
 	raw := make([]byte, 0, 4*len(values))
 	for _, v := range values {
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
@@ -175,7 +175,8 @@ func appendBase64(dst, embedding []byte) []byte {
 	return append(dst, '"')
 }
 
-// appendNumbers writes little-endian float32 values as a list of numbers, each the shortest that reads as the same float32.
+// appendNumbers writes little-endian float32 values as a list of numbers, each in the shortest form that reads back as
+// the same float32.
 func appendNumbers(dst, raw []byte) []byte {
 	dst = append(dst, '[')
 	for i := 0; i+4 <= len(raw); i += 4 {

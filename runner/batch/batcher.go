@@ -15,30 +15,30 @@ import (
 	"reveille/infra/oom"
 )
 
-// idleRelease is how long a queue is idle before its buffers are given back.
+// idleRelease is how long a queue must be idle before it releases its buffers.
 const idleRelease = 30 * time.Second
 
-// Config of a Batcher. Engine is needed.
+// Config of a Batcher. Engine is required.
 type Config struct {
-	Limits Limits        // zeroes mean their defaults
-	Delay  time.Duration // longest that a request waits for others while the engine is idle; usually 0
+	Limits Limits        // zeroes mean the defaults
+	Delay  time.Duration // longest time that a request waits for others while the engine is idle; usually 0
 	Engine Engine
 	Model  string     // label of the metrics
-	Words  *WordPiece // counts tokens in process where it is exact; nil: the engine is asked
-	// OutOfMemory recognises an engine's error text; nil is oom.Says.
+	Words  *WordPiece // counts tokens in process where it is exact; nil asks the engine
+	// OutOfMemory recognises an engine's error text; nil means oom.Says.
 	OutOfMemory func(text string) bool
-	Meters      *Meters // nil: none are kept
+	Meters      *Meters // nil means no metrics
 	Log         *slog.Logger
 }
 
 // Call is one embedding request.
 type Call struct {
-	Body     []byte // an OpenAI embeddings request; not kept after Serve returned
+	Body     []byte // an OpenAI embeddings request; not kept after Serve returns
 	Priority Priority
 }
 
-// A Batcher is the one queue of a loaded model's embedding requests. Make it with New and end it with Close. It is safe
-// for concurrent use.
+// A Batcher is the queue of all embedding requests for a loaded model. Create it with New and end it with Close. It is
+// safe for concurrent use.
 type Batcher struct {
 	cfg     Config
 	counter *counter
@@ -50,16 +50,17 @@ type Batcher struct {
 
 	mu       sync.Mutex
 	packer   *Packer
-	jobs     map[uint64]*job // requests that lack embeddings
+	jobs     map[uint64]*job // requests that still lack embeddings
 	inFlight map[*batchRun]struct{}
 	lastID   uint64
-	wake     *time.Timer // asks the packer again
+	wake     *time.Timer // calls the packer again
 	idle     *time.Timer // releases the buffers
 	shown    load        // this queue's share of the gauges
 	closed   bool
 }
 
-// New makes the queue of a running engine. It asks the engine for the special tokens of its model, within ctx.
+// New creates the queue of a running engine. It asks the engine how many special tokens its model adds; ctx bounds the
+// wait.
 func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	cfg.Limits = cfg.Limits.WithDefaults()
 	if err := cfg.Limits.Validate(); err != nil {
@@ -88,15 +89,15 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	return b, nil
 }
 
-// newTimer makes a timer that does not run.
+// newTimer returns a stopped timer.
 func newTimer(f func()) *time.Timer {
 	t := time.AfterFunc(time.Hour, f)
 	t.Stop()
 	return t
 }
 
-// Close ends the queue: engine calls are cancelled, and requests fail with ErrUnsent, or with ErrCut if a sequence of theirs
-// was sent. It returns when no engine call is left.
+// Close ends the queue. It cancels engine calls. Requests fail with ErrCut if a sequence of theirs was sent, otherwise
+// with ErrUnsent. Close returns when no engine call is left.
 func (b *Batcher) Close() {
 	b.mu.Lock()
 	b.closed = true
@@ -105,7 +106,7 @@ func (b *Batcher) Close() {
 		x.cancel(ErrCut)
 	}
 	b.mu.Unlock()
-	b.runs.Wait() // they know what they sent, and end their own requests
+	b.runs.Wait() // the runs know what they sent and end their own requests
 	b.mu.Lock()
 	for id, j := range b.jobs {
 		b.failLocked(id, lost(j.runs > 0))
@@ -116,9 +117,10 @@ func (b *Batcher) Close() {
 	b.buffers.release()
 }
 
-// Serve answers one request: it writes the body of a 200 answer to w. On error it has written nothing; the error is
-// ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or that of an Engine.Embed call that the engine
-// saw. When ctx ends, the request's sequences leave the queue, and an engine call that nobody else waits for is cancelled.
+// Serve answers one request by writing the body of a 200 answer to w. On error it has written nothing. The error is
+// ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or the error of an Engine.Embed call that
+// reached the engine. When ctx ends, the request's sequences leave the queue, and an engine call that serves only this
+// request is cancelled.
 func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 	j := b.takeJob()
 	defer b.finish(j)
@@ -149,8 +151,8 @@ func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 	return j.write(w)
 }
 
-// await waits until a job has ended, at the latest when ctx ends. own is the run of the job's own batch; await executes it to
-// save a lone request a change of goroutines.
+// await waits until a job or ctx ends. own is the run of the job's own batch, if any; await executes it itself, to save
+// a lone request a goroutine switch.
 func (b *Batcher) await(ctx context.Context, j *job, own *batchRun) {
 	id := j.id
 	if own != nil {
@@ -168,7 +170,7 @@ func (b *Batcher) await(ctx context.Context, j *job, own *batchRun) {
 	}
 }
 
-// enter queues a job. Where it gets a batch to itself at once, the caller executes its run.
+// enter queues a job. If the job gets a batch of its own at once, enter returns its run, which the caller must execute.
 func (b *Batcher) enter(j *job, p Priority) (own *batchRun, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,7 +187,7 @@ func (b *Batcher) enter(j *job, p Priority) (own *batchRun, err error) {
 	return b.dispatchLocked(now, j.id), nil
 }
 
-// leave ends a job whose client is gone, if it has not ended.
+// leave ends a job whose client has left, unless it has already ended.
 func (b *Batcher) leave(id uint64, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -202,7 +204,7 @@ func (b *Batcher) takeJob() *job {
 	return &job{done: make(chan struct{}, 1)}
 }
 
-// finish gives back what a job holds. No run refers to it any more.
+// finish releases what a job holds. No run refers to the job any more.
 func (b *Batcher) finish(j *job) {
 	for _, a := range j.answers {
 		if a.refs.Add(-1) == 0 {
@@ -213,7 +215,7 @@ func (b *Batcher) finish(j *job) {
 	b.spare.Put(j)
 }
 
-// failLocked ends a job with an error: its sequences leave the queue, and runs that are for no other job are cancelled.
+// failLocked ends a job with an error. Its sequences leave the queue, and runs that serve no other job are cancelled.
 func (b *Batcher) failLocked(id uint64, err error) {
 	j := b.jobs[id]
 	if j == nil {
@@ -231,7 +233,7 @@ func (b *Batcher) failLocked(id uint64, err error) {
 
 var errUnwanted = errors.New("nobody waits for the answer")
 
-// endLocked tells a job's owner that it has ended.
+// endLocked notifies a job's owner that the job has ended.
 func (b *Batcher) endLocked(j *job) {
 	delete(b.jobs, j.id)
 	j.done <- struct{}{}
@@ -247,15 +249,15 @@ func (b *Batcher) wantedLocked(x *batchRun) bool {
 	return false
 }
 
-// dispatch asks the packer again, at the time that it named.
+// dispatch asks the packer again, at the time it named.
 func (b *Batcher) dispatch() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dispatchLocked(time.Now(), 0)
 }
 
-// dispatchLocked starts the batches that are due, except one that is exactly the request id: it returns that one's run, and
-// the caller must execute it.
+// dispatchLocked starts the batches that are due. If one of them consists of exactly the request id, it returns that
+// batch's run instead, which the caller must execute.
 func (b *Batcher) dispatchLocked(now time.Time, id uint64) (own *batchRun) {
 	if b.closed {
 		return nil

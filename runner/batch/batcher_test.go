@@ -26,24 +26,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is an engine in memory. The embedding of a text says which text it is; a token is a byte, and the model adds two.
+// fake is an engine in memory. The embedding of a text identifies the text. A token is a byte, and the model adds two.
 type fake struct {
 	limits Limits
-	oom    int                 // more tokens in a call are out of memory; 0 no limit
-	poison string              // a call with this text is refused as a whole
-	status int                 // of refusals and of what is out of memory; 0: 400 and 500
+	oom    int                 // calls with more tokens run out of memory; 0 means no limit
+	poison string              // a call with this text is refused completely
+	status int                 // of refusals and of calls that ran out of memory; 0 means 400 and 500
 	words  string              // for a lack of memory; "" llama.cpp's
-	coy    bool                // it refuses to tokenize the empty text
+	coy    bool                // refuses to tokenize the empty text
 	hold   chan struct{}       // if set, calls wait for a value or the end of ctx
-	deaf   bool                // it answers a call that was cancelled
+	deaf   bool                // answers a call that was cancelled
 	broken error               // if set, calls fail
-	mute   func() error        // if set, what questions for tokens fail with
+	mute   func() error        // if set, the error of tokenizer calls
 	answer func([]byte) []byte // if set, changes answers
 
 	mu       sync.Mutex
 	calls    [][]string
 	inFlight int
-	bad      []string // broken promises
+	bad      []string // violated promises
 }
 
 const fakeSpecials = 2
@@ -109,7 +109,7 @@ func (f *fake) Embed(ctx context.Context, body, dst []byte) (int, []byte, error)
 	return 200, append(dst, out...), nil
 }
 
-// fakeInputs reads any form of input as texts; a list of tokens is its JSON text.
+// fakeInputs reads any form of input as texts; the text of a list of tokens is its JSON.
 func fakeInputs(raw json.RawMessage) (out []string) {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
@@ -136,7 +136,7 @@ func fakeTokens(in string) int {
 	return len(in) + fakeSpecials
 }
 
-// fakeVector depends on the text alone.
+// fakeVector depends only on the text.
 func fakeVector(text string) []float32 {
 	r := rand.New(rand.NewPCG(uint64(len(text)), hash(text)))
 	v := make([]float32, 4)
@@ -153,7 +153,7 @@ func hash(s string) (h uint64) {
 	return h
 }
 
-// fakeAnswer lists the embeddings backwards: order is by index.
+// fakeAnswer lists the embeddings backwards, since only the index gives the order.
 func fakeAnswer(inputs []string, coded bool) []byte {
 	type item struct {
 		Object    string `json:"object"`
@@ -183,7 +183,7 @@ func newBatcher(t testing.TB, e Engine, l Limits) *Batcher {
 	return b
 }
 
-// reply is an answer decoded.
+// reply is a decoded answer.
 type reply struct {
 	Object string
 	Model  string
@@ -223,7 +223,7 @@ func body(t testing.TB, input any, more ...any) []byte {
 	return raw
 }
 
-// check compares an answer with what the engine gives for each text by itself, bit for bit.
+// check compares an answer, bit for bit, with the engine's embedding of each text alone.
 func (r reply) check(texts []string, coded bool) error {
 	if len(r.Data) != len(texts) {
 		return fmt.Errorf("%d embeddings for %d texts", len(r.Data), len(texts))
@@ -252,7 +252,7 @@ func (r reply) check(texts []string, coded bool) error {
 	return nil
 }
 
-// TestServeHistories: many clients, sizes, failures and departures at once; every answer is the naive one.
+// TestServeHistories mixes many clients, sizes, failures and departures. Every answer must equal the naive one.
 func TestServeHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := Limits{NBatch: rapid.IntRange(70, 300).Draw(rt, "n_batch")}.WithDefaults()
@@ -301,7 +301,7 @@ func TestServeHistories(t *testing.T) {
 					if !errors.As(err, &own) || own.Code != CodeTooLong {
 						errs <- fmt.Errorf("too long: %w", err)
 					}
-				case errors.As(err, &own) && own.Code == CodeOutOfMemory && e.oom > 0: // four tries were not enough
+				case errors.As(err, &own) && own.Code == CodeOutOfMemory && e.oom > 0: // the last try was too large as well
 				case poisoned:
 					if !errors.As(err, &engine) || engine.Status != 400 {
 						errs <- fmt.Errorf("poisoned: %v", err)
@@ -376,7 +376,7 @@ func TestForms(t *testing.T) {
 				if err := replies[0].check(tt.texts, tt.coded); err != nil {
 					t.Error(err)
 				}
-				if u := replies[0].Usage.Prompt; u != tt.tokens && u != 0 { // the fake's own is 0, where the request had its own call
+				if u := replies[0].Usage.Prompt; u != tt.tokens && u != 0 { // the fake reports 0 for a request that had its own call
 					t.Errorf("usage %d, want %d", u, tt.tokens)
 				}
 				if len(e.bad) > 0 {
@@ -420,7 +420,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestTenThousandInputs: one request over many batches.
+// TestTenThousandInputs sends one request that needs many batches.
 func TestTenThousandInputs(t *testing.T) {
 	e := &fake{limits: Limits{}.WithDefaults()}
 	b := newBatcher(t, e, Limits{})
@@ -440,7 +440,8 @@ func TestTenThousandInputs(t *testing.T) {
 	}
 }
 
-// queue starts a request that the engine holds, then all others, which meet in the queue, and lets the engine go on.
+// queue starts a request that the engine holds, then all others, which gather in the queue, and then releases the
+// engine.
 func queue(t *testing.T, b *Batcher, e *fake, calls []Call) ([]reply, []error) {
 	t.Helper()
 	e.hold = make(chan struct{})
@@ -457,7 +458,7 @@ func queue(t *testing.T, b *Batcher, e *fake, calls []Call) ([]reply, []error) {
 	return replies, errs
 }
 
-// TestJoined: requests that meet share one call, and each gets its own answer in its own form.
+// TestJoined checks that queued requests share one call and that each gets its own answer in its own form.
 func TestJoined(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{})
@@ -485,7 +486,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// TestGroups: requests with other parameters do not share a call.
+// TestGroups checks that requests with different parameters do not share a call.
 func TestGroups(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{})
@@ -500,7 +501,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestPoison: what the engine refuses hurts the request it came with and no other.
+// TestPoison checks that an engine's refusal affects only the request at fault.
 func TestPoison(t *testing.T) {
 	e := &fake{poison: "poison"}
 	b := newBatcher(t, e, Limits{})
@@ -514,7 +515,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestIsolation: of many requests in a refused call the one at fault is found in halves.
+// TestIsolation checks that the request at fault in a refused call is found by halving.
 func TestIsolation(t *testing.T) {
 	const clients = 64
 	run := func(t *testing.T, e *fake) (replies []reply, errs []error) {
@@ -648,8 +649,9 @@ func TestOutOfMemory(t *testing.T) {
 	})
 }
 
-// TestMemoryIsRemembered: full batches come one after the other at an engine whose memory holds less than n_batch. Whatever the
-// sizes are, only few calls are too large after the first batch, and each text gets what it gets by itself, bit for bit.
+// TestMemoryIsRemembered sends full batches, one after the other, to an engine whose memory holds less than n_batch.
+// Whatever the sizes, only a few calls are too large after the first batch, and each text gets the same embedding as
+// alone, bit for bit.
 func TestMemoryIsRemembered(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const rounds = 20
@@ -688,14 +690,16 @@ func TestMemoryIsRemembered(t *testing.T) {
 				first = tooLarge()
 			}
 		}
-		// A raise by an eighth is at hand after 16 full batches; at most every 16th of them is too large, and then in one call.
+		// A raise by an eighth comes after 16 full batches, so at most every 16th batch is too large, and then in one
+		// call.
 		if n, batches := tooLarge()-first, len(e.calls); n > 2+batches/raiseAfter {
 			rt.Fatalf("%d of %d calls were too large after the first batch, which had %d", n, batches, first)
 		}
 	})
 }
 
-// TestComputeError: llama-server's words for a graph that it could not allocate, and for other failures of a computation.
+// TestComputeError covers llama-server's message for a graph that it could not allocate, and for other failures of a
+// computation.
 func TestComputeError(t *testing.T) {
 	const words = `{"error":{"code":500,"message":"Compute error.","type":"server_error"}}`
 	texts := []string{strings.Repeat("a", 98), strings.Repeat("b", 98), strings.Repeat("c", 98), strings.Repeat("d", 98)}
@@ -723,7 +727,7 @@ func TestComputeError(t *testing.T) {
 	})
 }
 
-// TestClientErrorQuotesMemory: a refusal that quotes a text is no lack of memory.
+// TestClientErrorQuotesMemory checks that a refusal that quotes a text does not count as out of memory.
 func TestClientErrorQuotesMemory(t *testing.T) {
 	for _, status := range []int{400, 413, 422} {
 		e := &fake{oom: 1, status: status, words: `{"error":"CUDA error: out of memory is not a text that I like"}`}
@@ -735,7 +739,8 @@ func TestClientErrorQuotesMemory(t *testing.T) {
 	}
 }
 
-// TestLeaving: a client that leaves takes its sequences along, and a call that nobody else waits for is cancelled.
+// TestLeaving checks that a client that leaves takes its sequences with it, and that a call that serves nobody else is
+// cancelled.
 func TestLeaving(t *testing.T) {
 	e := &fake{hold: make(chan struct{})}
 	b := newBatcher(t, e, Limits{})
@@ -754,7 +759,7 @@ func TestLeaving(t *testing.T) {
 	kit.Eventually(t, "the jobs that wait", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.packer.byID) == 2 })
 	leaveQueue()
 	kit.Eventually(t, "the jobs that wait", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.packer.byID) == 1 })
-	leaveCall() // the engine is free again, without a value in hold
+	leaveCall() // the engine is free again, without a value from hold
 	kit.Eventually(t, "the call", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 2 })
 	close(e.hold)
 	wg.Wait()
@@ -766,11 +771,11 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// TestClose: the end of a queue tells requests of which something was sent from others.
+// TestClose checks that closing a queue tells requests that were partly sent from others.
 func TestClose(t *testing.T) {
 	for name, c := range map[string]struct {
 		deaf bool
-		want error // of a request that is in flight as a whole
+		want error // for a request that is completely in flight
 	}{"calls are cancelled": {false, ErrCut}, "calls are answered all the same": {true, nil}} {
 		t.Run(name, func(t *testing.T) {
 			e := &fake{hold: make(chan struct{}), deaf: c.deaf}
@@ -796,7 +801,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestEngineOutOfReach: a request can be made elsewhere unless a sequence of it was sent.
+// TestEngineOutOfReach checks that a request may be made elsewhere unless a sequence of it was sent.
 func TestEngineOutOfReach(t *testing.T) {
 	e := &fake{broken: &relay.Error{Kind: relay.ErrUnreachable}}
 	b := newBatcher(t, e, Limits{NBatch: 10})
@@ -810,7 +815,7 @@ func TestEngineOutOfReach(t *testing.T) {
 	}
 }
 
-// TestDyingEngine: after a call that broke off nothing more is sent before the engine answers, or cannot be reached.
+// TestDyingEngine checks that after a broken call nothing is sent until the engine answers or cannot be reached.
 func TestDyingEngine(t *testing.T) {
 	e := &fake{hold: make(chan struct{}), broken: &relay.Error{Kind: relay.ErrBroken, Sent: true}}
 	b := newBatcher(t, e, Limits{})
@@ -834,7 +839,7 @@ func TestDyingEngine(t *testing.T) {
 	}
 }
 
-// TestBadAnswers: only whole answers with finite values are given on.
+// TestBadAnswers checks that only complete answers with finite values are passed on.
 func TestBadAnswers(t *testing.T) {
 	for name, change := range map[string]func([]byte) []byte{
 		"not JSON":     func([]byte) []byte { return []byte("oops") },
@@ -882,7 +887,7 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// TestBuffersAreReleased: an idle queue keeps no memory.
+// TestBuffersAreReleased checks that an idle queue keeps no memory.
 func TestBuffersAreReleased(t *testing.T) {
 	b := newBatcher(t, &fake{}, Limits{})
 	if err := b.Serve(t.Context(), Call{Body: body(t, "x")}, io.Discard); err != nil {

@@ -25,7 +25,7 @@ var (
 	threads = flag.Int("batch.threads", 0, "threads of the real engine; 0 leaves it to the engine, 1 suffers least from other work on the machine")
 )
 
-// result is what closed-loop clients did.
+// result is the outcome of closed-loop clients.
 type result struct {
 	texts    int // answered within the window
 	sent     int // answered at all
@@ -35,9 +35,9 @@ type result struct {
 
 func (r result) rate() float64 { return float64(r.texts) / r.took.Seconds() }
 
-// drive lets clients send for a while, each its next request when the last one is answered. What is answered in d counts,
-// after a fifth of d that does not. The times are those of all requests that were open in d, to the end of each: a server
-// that leaves clients waiting shows it.
+// drive lets clients send requests for a while, each the next one as soon as the last is answered. It counts what is
+// answered within d, after a warm-up of d/5. Times are those of all requests that were open within d, up to the end of
+// each, so that they show a server that leaves clients waiting.
 func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send func(body []byte) error) result {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -72,7 +72,7 @@ func drive(t testing.TB, clients int, d time.Duration, bodies [][]byte, send fun
 	return result{texts: int(texts.Load()), sent: int(sent.Load()), took: d, p50: all[len(all)/2], p99: all[len(all)*99/100]}
 }
 
-// bodies are requests of one text each; the length in words is drawn between from and to.
+// bodies returns requests of one text each, with a random length between from and to words.
 func bodies(t testing.TB, n, from, to int) [][]byte {
 	t.Helper()
 	words := strings.Fields("the quick brown fox jumps over lazy dog while seven green boats sail under old stone bridges near quiet river towns and people sing about summer rain winter snow mountain light")
@@ -88,7 +88,7 @@ func bodies(t testing.TB, n, from, to int) [][]byte {
 	return out
 }
 
-// joined are the texts of single requests in requests of n each.
+// joined combines the texts of single requests into requests of n each.
 func joined(t testing.TB, single [][]byte, n int) (out [][]byte) {
 	t.Helper()
 	for part := range slices.Chunk(single, n) {
@@ -119,9 +119,9 @@ func direct(t testing.TB, p *process) func([]byte) error {
 	}
 }
 
-// BenchmarkCostModel is an engine with a fixed cost of 5 ms a call and 0.1 ms an input under 64 clients with one short
-// text each, against the ideal: one client with calls of 64 texts, measured in turns with it. of_formula is the share of
-// what the costs alone would allow.
+// BenchmarkCostModel uses an engine with a fixed cost of 5 ms a call and 0.1 ms an input. It compares 64 clients with
+// one short text each with the ideal, one client with calls of 64 texts, in alternating windows. of_formula is the
+// share of what the costs alone would allow.
 func BenchmarkCostModel(b *testing.B) {
 	p := standin(b, "--call-cost", "5ms", "--input-cost", "100us")
 	q := newBatcher(b, p, Limits{})
@@ -140,7 +140,7 @@ func BenchmarkCostModel(b *testing.B) {
 	b.ReportMetric(rate/formula, "of_formula")
 }
 
-// decodes are llama-server's batches so far.
+// decodes returns how many batches llama-server has computed.
 func (p *process) decodes(t testing.TB) int {
 	t.Helper()
 	_, body, err := p.get("/metrics")
@@ -155,10 +155,10 @@ func (p *process) decodes(t testing.TB) int {
 	return n
 }
 
-// BenchmarkRealModel compares, side by side, llama-server with its defaults, with the flags of a plan, and behind a
-// queue, under the same clients; and the most that batching can bring: one client that asks the second for as many texts at
-// once as there are clients. Windows of the four alternate, and ratios are medians over windows that follow each
-// other, so that what else the machine does is there for all.
+// BenchmarkRealModel compares, under the same clients, llama-server with its defaults, with the flags of a plan, and
+// behind a queue. The fourth variant is the most that batching can achieve: one client that asks the second variant for
+// as many texts at once as there are clients. Windows of the four alternate, and ratios are medians over successive
+// windows, so that other load on the machine affects all of them.
 func BenchmarkRealModel(b *testing.B) {
 	clients, kinds, sizes := []int{1, 8, 64}, []string{"short"}, []int{2048}
 	if *matrix {
@@ -203,7 +203,7 @@ func BenchmarkRealModel(b *testing.B) {
 	}
 }
 
-// variants are what compare compares, in the order of a round.
+// variants are the four variants, in the order of a round.
 var variants = [4]string{"plain", "flags", "queue", "arrays"}
 
 // cell is one comparison: medians of each variant over the rounds.
@@ -211,8 +211,8 @@ type cell struct {
 	n, clients int
 	kind       string
 	rate       [len(variants)]float64 // texts a second
-	p50, p99   [len(variants)]float64 // ms
-	calls      [len(variants)]float64 // of the model, for a thousand texts
+	p50, p99   [len(variants)]float64 // in ms
+	calls      [len(variants)]float64 // model evaluations per thousand texts
 	of         [len(variants)]float64 // the queue's rate as a share of each
 }
 
@@ -220,8 +220,8 @@ func compare(b *testing.B, c cell, texts [][]byte, plain, tuned, ours *process, 
 	servers := [len(variants)]*process{plain, tuned, ours, tuned}
 	senders := [len(variants)]func([]byte) error{direct(b, plain), direct(b, tuned), batched(b, q), direct(b, tuned)}
 	requests := [len(variants)][][]byte{texts, texts, texts, joined(b, texts, c.clients)}
-	// Each client is answered a few times in a window, and there are as many as take about half a minute in all, but two at
-	// least: an hour for the whole matrix on two cores.
+	// Each client gets a few answers in a window. There are enough windows for about half a minute in total, at least
+	// two: an hour for the whole matrix on two cores.
 	window := min(max(800*time.Millisecond, 4*round(b, c.clients, texts, senders[0])), time.Minute)
 	rounds := min(max(int(20*time.Second/(time.Duration(len(variants))*window)), 2), 9)
 	var rates, p50s, p99s, shares [len(variants)][]float64
@@ -259,7 +259,7 @@ func compare(b *testing.B, c cell, texts [][]byte, plain, tuned, ours *process, 
 	return c
 }
 
-// round is how long it takes until each of as many clients has an answer.
+// round returns how long it takes until every client has an answer.
 func round(b *testing.B, clients int, bodies [][]byte, send func([]byte) error) time.Duration {
 	b.Helper()
 	began := time.Now()
@@ -275,19 +275,19 @@ func round(b *testing.B, clients int, bodies [][]byte, send func([]byte) error) 
 	return time.Since(began)
 }
 
-// median sorts values.
+// median sorts values and returns the middle one.
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
-// BenchmarkServe is the queue's own cost of a text: alone, and where 64 clients share calls.
+// BenchmarkServe measures the queue's own cost per text: for a lone request, and for 64 clients that share calls.
 func BenchmarkServe(b *testing.B) {
 	for _, clients := range []int{1, 64} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
 			e := instant{}
 			if clients > 1 {
-				e.took = 2 * time.Millisecond // so that clients meet
+				e.took = 2 * time.Millisecond // so that clients share calls
 			}
 			q := newBatcher(b, e, Limits{})
 			raw := body(b, "the quick brown fox")
@@ -310,8 +310,8 @@ func BenchmarkServe(b *testing.B) {
 	}
 }
 
-// BenchmarkNaive is the work on a text of BenchmarkServe done the plain way: every body decoded and encoded by encoding/json,
-// nothing kept. The queue's allocations are measured against it.
+// BenchmarkNaive does the same work as BenchmarkServe in the plain way: encoding/json decodes and encodes every body,
+// and no buffers are kept. It is the baseline for the queue's allocations.
 func BenchmarkNaive(b *testing.B) {
 	type call struct {
 		Model string   `json:"model"`
@@ -346,7 +346,7 @@ func BenchmarkNaive(b *testing.B) {
 	}
 }
 
-// instant answers every call with as many embeddings as it has inputs, after a time.
+// instant answers every call with an embedding for each input, after a delay.
 type instant struct{ took time.Duration }
 
 func (instant) Tokens(context.Context, []byte, bool) (int, error) { return 6, nil }
@@ -366,7 +366,7 @@ func (e instant) Embed(_ context.Context, body, dst []byte) (int, []byte, error)
 	return 200, append(dst, `]}`...), nil
 }
 
-// BenchmarkForm is forming batches of 64 single texts.
+// BenchmarkForm measures forming batches of 64 single texts.
 func BenchmarkForm(b *testing.B) {
 	f, now := NewPacker(Limits{}.WithDefaults(), 0), time.Unix(0, 0)
 	requests := make([]Request, 64)

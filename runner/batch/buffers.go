@@ -3,11 +3,11 @@ package batch
 import "sync"
 
 const (
-	keptBuffers = 16       // at most
-	keptBytes   = 16 << 20 // capacity of one that is kept, at most
+	keptBuffers = 16       // most buffers kept
+	keptBytes   = 16 << 20 // largest capacity of a kept buffer
 )
 
-// buffers is a pool of byte slices that can be emptied. The zero value is ready.
+// buffers is a pool of byte slices that can be emptied. The zero value is ready to use.
 type buffers struct {
 	mu   sync.Mutex
 	free [][]byte
@@ -27,7 +27,7 @@ func (p *buffers) take() []byte {
 	return b[:0]
 }
 
-// give takes a slice back that nobody uses any more.
+// give returns a slice that nobody uses any more.
 func (p *buffers) give(b []byte) {
 	if cap(b) == 0 || cap(b) > keptBytes {
 		return
@@ -39,7 +39,7 @@ func (p *buffers) give(b []byte) {
 	}
 }
 
-// release drops all slices that are not taken.
+// release drops all slices in the pool.
 func (p *buffers) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

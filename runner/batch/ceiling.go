@@ -7,29 +7,30 @@ const (
 	raiseAfter, raiseAtMost = 16, 1024
 )
 
-// A ceiling is the most tokens that are packed into one engine call. It is n_batch until a call runs out of memory, and
-// then remembers what worked, so that later batches do not climb down again. It is never below leastTokens or above n_batch.
+// A ceiling is the most tokens that are packed into one engine call. It starts at n_batch. When a call runs out of
+// memory, it remembers the size that worked, so that later batches need not find it again. It is always between
+// leastTokens and n_batch.
 //
-//   - Calls of failed tokens ran out of memory, those cut to cut tokens did not: the ceiling becomes cut. If a call of
-//     at least cut and less than failed tokens had worked before, or full batches under such a ceiling, the ceiling becomes that
-//     size: only a raise failed.
-//   - After 16 full batches that worked, the ceiling rises by an eighth. Each raise that fails doubles the 16, up to 1024;
-//     a raise that works resets it.
+//   - Calls of failed tokens ran out of memory and were cut to calls of cut tokens, which worked: the ceiling becomes cut.
+//     If a call of at least cut and less than failed tokens had worked before, or full batches under such a ceiling, the
+//     ceiling becomes that size, since only a raise failed.
+//   - After 16 full batches that worked, the ceiling rises by an eighth. Each failed raise doubles the 16, up to 1024; a
+//     successful raise resets it.
 //
-// Memory may become free again, so the ceiling must rise; a raise that fails wastes one call and may end a fragile engine,
-// so it must rise slowly. One wasted call in 16 costs at most 6 %, and where memory stays short soon next to nothing. From 64
-// back to 2048 takes 30 raises, which is 480 full batches.
+// The ceiling must rise because memory may become free again. It must rise slowly because a failed raise wastes one
+// call and may end a fragile engine. One wasted call in 16 costs at most 6 %, and soon next to nothing if memory stays
+// short. From 64 back to 2048 takes 30 raises, that is 480 full batches.
 type ceiling struct {
 	nBatch int
 	now    int
-	proven int // largest call that worked since the ceiling last fell, or ceiling that full batches worked under
+	proven int // largest call, or ceiling of full batches, that worked since the ceiling last fell
 	full   int // full batches that worked since the ceiling last changed
-	needed int // of them before the next raise
+	needed int // how many are needed before the next raise
 }
 
 func newCeiling(nBatch int) ceiling { return ceiling{nBatch: nBatch, now: nBatch, needed: raiseAfter} }
 
-// worked learns from a call of one batch; full says that the batch could not hold more.
+// worked records that a batch worked in one call; full says that the batch could not hold more.
 func (c *ceiling) worked(tokens int, full bool) {
 	if tokens > c.now { // one long sequence, or a batch from before the ceiling fell
 		return
@@ -41,12 +42,12 @@ func (c *ceiling) worked(tokens int, full bool) {
 		return
 	}
 	if c.full++; c.full >= c.needed {
-		c.full, c.proven = 0, max(c.proven, c.now) // texts of these sizes filled no more of it
+		c.full, c.proven = 0, max(c.proven, c.now) // texts of these sizes could not fill it further
 		c.now = min(c.nBatch, c.now+max(1, c.now/raiseShare))
 	}
 }
 
-// outOfMemory learns from a batch: calls of failed tokens or more ran out of memory, smaller ones were cut to cut tokens.
+// outOfMemory records that calls of failed tokens or more ran out of memory and were cut to calls of cut tokens.
 func (c *ceiling) outOfMemory(failed, cut int) {
 	c.full = 0
 	if cut <= c.proven && c.proven < failed {

@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// askAtOnce bounds the questions to an engine's tokenizer for one request.
+	// askAtOnce bounds the concurrent tokenizer calls of one request.
 	askAtOnce = 4
-	// remembered is how many texts a generation of the cache holds. There are two.
+	// remembered is the number of texts in each of the cache's two generations.
 	remembered = 16 << 10
 )
 
-// counter counts the tokens of texts as the model sees them: in process where that is exact, else from memory, else by
-// asking the engine. It is safe for concurrent use.
+// counter counts the tokens of texts as the model sees them: in process where that is exact, otherwise from the cache
+// or by asking the engine. It is safe for concurrent use.
 type counter struct {
 	engine   Engine
-	words    *WordPiece // nil: ask
+	words    *WordPiece // nil means always ask
 	specials int        // tokens that the model adds to a text
 
 	mu       sync.Mutex
 	now, old map[xxh3.Uint128]int32 // texts by hash; old is dropped when now is full
 }
 
-// newCounter learns how many special tokens the model adds and checks that words, if there are any, agree with it.
+// newCounter learns how many special tokens the model adds, and uses words only if it agrees with the engine.
 func newCounter(ctx context.Context, e Engine, words *WordPiece) (*counter, error) {
 	c := &counter{engine: e, now: map[xxh3.Uint128]int32{}}
 	var err error
@@ -47,8 +47,8 @@ func newCounter(ctx context.Context, e Engine, words *WordPiece) (*counter, erro
 	return c, nil
 }
 
-// specialTokens is how many tokens the model adds to a text: those of the empty one, or of another where the engine
-// refuses that.
+// specialTokens returns how many tokens the model adds to a text. It tokenizes the empty text, or another one if the
+// engine refuses that.
 func specialTokens(ctx context.Context, e Engine) (int, error) {
 	n, err := e.Tokens(ctx, nil, true)
 	var refusal *EngineError
@@ -64,7 +64,7 @@ func specialTokens(ctx context.Context, e Engine) (int, error) {
 	return all - own, err
 }
 
-// count writes the tokens of each input to out, at least 1 for each.
+// count writes the number of tokens of each input to out, at least 1.
 func (c *counter) count(ctx context.Context, inputs []input, out []int) error {
 	var ask []int
 	for i := range inputs {
@@ -91,7 +91,7 @@ func (c *counter) count(ctx context.Context, inputs []input, out []int) error {
 	return c.askAll(ctx, inputs, out, ask)
 }
 
-// askAll asks the engine for the inputs named by ask, some at once.
+// askAll asks the engine about the inputs listed in ask, several at a time.
 func (c *counter) askAll(ctx context.Context, inputs []input, out, ask []int) error {
 	one := func(i int) error {
 		n, err := c.engine.Tokens(ctx, inputs[i].text, true)

@@ -1,50 +1,52 @@
-// Package batch is the one queue of a loaded model's embedding requests. It packs what waits into engine calls by tokens,
+// Package batch queues all embedding requests of a loaded model. It packs waiting requests into engine calls by tokens,
 // and gives every request its own answer: in order, each sequence exactly once, through splits, retries and departures.
 //
 // # Sizes
 //
-// All are in tokens as the model sees them, its special ones included.
+// All sizes are in tokens as the model sees them, including its special ones.
 //
-//   - n_batch is how much is packed into one engine call. Larger means fewer calls, and longer ones.
-//   - n_ubatch is the largest single sequence. It is no more than n_batch, and the model's own positions bound it too.
-//   - context is the sum of what is in flight. Twice n_batch lets a full batch be sent while another is computed.
+//   - n_batch bounds what is packed into one engine call. A larger one means fewer but longer calls.
+//   - n_ubatch bounds a single sequence. It is at most n_batch; the model's own positions are another bound.
+//   - context bounds the total in flight. Twice n_batch lets a full batch be sent while another is computed.
 //
-// Choose n_batch by how long a call may take: a single text that arrives while one is in flight waits for its end. On a
-// processor 512 to 2048 is enough, since a call costs little there; on a GPU take what its memory allows, since a call has
-// a cost of its own.
+// Choose n_batch by how long a call may take, since a single text that arrives while a call is in flight waits for its
+// end. On a processor 512 to 2048 is enough, since a call costs little there. On a GPU use what its memory allows,
+// since each call has a cost of its own.
 //
 // # When a call is made
 //
-// See [Packer]. In short: an idle engine is used at once, and batches grow by queueing alone. A request that has the
-// engine to itself is passed on and answered byte for byte as it came. A shared call asks for base64, which is a quarter of
-// the bytes and next to no work for the engine; who wants numbers gets the shortest that read as the same float32.
+// See [Packer]. In short: an idle engine is used at once, and batches grow only by queueing. A request that has the
+// engine to itself is passed on and answered byte for byte. A shared call asks for base64, which takes a quarter of the
+// bytes and almost no work in the engine. Clients that want numbers get the shortest ones that read back as the same
+// float32.
 //
 // # Token counts
 //
-// They decide what fits, and are each request's usage. For BERT's vocabularies plain ASCII text is counted in process
-// ([WordPiece]), which [New] checks against the engine; other text is counted by the engine's /tokenize, and remembered.
-// Requests that cannot be joined, for their form or for a member other than model, input, encoding_format, dimensions and
-// user, and those for engines that cannot count, are left to the caller (ErrNotBatched).
+// Token counts decide what fits and give each request's usage. With BERT vocabularies, plain ASCII text is counted in
+// process ([WordPiece]), which [New] checks against the engine. The engine's /tokenize counts other text, and the
+// counts are cached. Requests that cannot be joined, because of their form or a member other than model, input,
+// encoding_format, dimensions and user, and requests for engines that cannot count, are left to the caller
+// (ErrNotBatched).
 //
 // # Errors
 //
-//   - 400 context_length_exceeded: an input is longer than the longest sequence. The message has its index and both
-//     numbers; nothing of the request was sent. Shorten the input, or raise n_ubatch where the model has the positions.
-//   - 503 engine_out_of_memory: the engine had no memory for a call, nor for halves of it down to 64 tokens in at most 6
-//     tries. Lower n_batch. The engine stays in use, and later batches begin at the size that worked, see ceiling.
-//   - 502 bad_engine_reply: the engine's answer lacks an embedding or holds a value that is not finite.
-//   - An engine that refuses a call of several requests is asked again for each half of them, and so on, so that only the
-//     one at fault is refused, with the engine's own answer: in about 2·log2(n) calls for one of n. That is for 4xx and 500;
-//     401, 403, 408, 429 and what else says something of the engine, such as 503, are the answer to all of them.
-//   - When the engine ends, requests of which nothing was sent fail with ErrUnsent and can be made elsewhere; others fail
-//     with ErrCut, or with what their call failed with.
+//   - 400 context_length_exceeded: an input is longer than the longest sequence. The message gives its index and both
+//     numbers; nothing of the request was sent. Shorten the input, or raise n_ubatch if the model has the positions.
+//   - 503 engine_out_of_memory: the engine had no memory for a call, nor for smaller ones down to 64 tokens in at most
+//     6 tries. Lower n_batch. The engine stays in use, and later batches start at the size that worked, see ceiling.
+//   - 502 bad_engine_reply: the engine's answer lacks an embedding or contains a value that is not finite.
+//   - If an engine refuses a call of several requests with 4xx or 500, each half of them is sent again, and so on, so
+//     that only the request at fault is refused, with the engine's own answer. That takes about 2·log2(n) calls for one
+//     of n. 401, 403, 408, 429 and statuses that describe the engine, such as 503, are the answer to all of them.
+//   - When the engine ends, requests of which nothing was sent fail with ErrUnsent and can be made elsewhere. Others
+//     fail with ErrCut or the error of their call.
 //
 // # Measured
 //
-// MiniLM on llama-server, two cores shared with the clients and taken by others for a part of the time, closed-loop clients
-// with one text a request (bench.svg; "arrays" is one client with as many texts a request as there are clients elsewhere,
-// which is the most that batching can bring). Medians of texts a second, p99 in ms over all requests that were open in a
-// window, model evaluations for a thousand texts:
+// MiniLM on llama-server, on two cores shared with the clients and partly with other work, and closed-loop clients with
+// one text a request (bench.svg). "arrays" is one client that sends as many texts a request as there are clients
+// elsewhere, which is the most that batching can achieve. The columns are medians of texts a second, p99 in ms over all
+// requests that were open in a window, and model evaluations per thousand texts:
 //
 //	texts  clients n_batch | plain flags queue arrays |  plain  flags  queue | plain flags queue | queue of plain
 //	short        1     256 |    96    83    99     90 |     25     34     24 |  1000  1000  1000 |     1.06
@@ -69,19 +71,19 @@
 //	mixed        8    8192 |    10    10    11     12 |   2836   4042   1443 |   333   316   406 |     1.11
 //	mixed       64    8192 |    10    12    10     12 |  23326  37292   9465 |   325   264   281 |     1.08
 //
-// Rates differ from one window to the next by a tenth and more; where a row's rates are below its neighbours', others had the
-// cores. The model's time goes into arithmetic here: even arrays bring at most a fifth. What the queue
-// changes is who waits: with more clients than llama-server has threads, some get no answer for as long as the others keep
-// asking, which its median does not show and its p99 does. Rows of short texts but the last were measured in a run of their
-// own. Each call has a fixed cost in the stand-in's cost model (5 ms, and 0.1 ms a text, 64 clients): there the queue
+// Rates vary by a tenth and more between windows; where a row's rates are below its neighbours', other work had the
+// cores. Here the model's time goes into arithmetic: even arrays gain at most a fifth. What the queue changes is who
+// waits. With more clients than llama-server has threads, some get no answer for as long as the others keep asking,
+// which shows in its p99 but not in its median. The rows of short texts, except the last, were measured in a separate
+// run. In the stand-in's cost model each call has a fixed cost (5 ms, plus 0.1 ms a text, 64 clients). There the queue
 // reaches 0.96 of one client with arrays of 64, and 0.855 of what the costs alone would allow.
 //
-// The queue's own work on a text (BenchmarkServe) is 10 allocations and 704 bytes for a request by itself, and less than one
-// and 145 bytes where 64 share a call; decoding and encoding by encoding/json (BenchmarkNaive) takes 39 and 23, 1.9 KB and
-// 1.6 KB.
+// The queue's own work per text (BenchmarkServe) is 10 allocations and 704 bytes for a lone request, and less than one
+// allocation and 145 bytes if 64 share a call. Decoding and encoding with encoding/json (BenchmarkNaive) takes 39 and
+// 23 allocations, 1.9 KB and 1.6 KB.
 //
 // # Concurrency
 //
-// One mutex guards a queue; it is never held over I/O. Each batch is one goroutine, which works on copies of its requests:
-// a request may end, by a departure for example, before the call that carries it does.
+// One mutex guards a queue; it is never held during I/O. Each batch is one goroutine, which works on copies of its
+// requests, since a request may end, for example when its client leaves, before the call that carries it.
 package batch

@@ -11,16 +11,16 @@ import (
 	"reveille/infra/relay"
 )
 
-// An Engine embeds. It must be safe for concurrent use, and return soon after ctx ends.
+// An Engine computes embeddings. It must be safe for concurrent use, and return soon after ctx ends.
 type Engine interface {
-	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the answer to dst. An error means
-	// that there is no answer; a *relay.Error without Sent means that the engine saw nothing of the call.
+	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the answer to dst. An error
+	// means that there is no answer; a *relay.Error without Sent means that the call did not reach the engine.
 	Embed(ctx context.Context, body, dst []byte) (status int, answer []byte, err error)
 	// Tokens counts the tokens of a text, with or without the special ones that the model adds.
 	Tokens(ctx context.Context, text []byte, special bool) (int, error)
 }
 
-// unseen reports that the engine saw nothing of a call that failed with err.
+// unseen reports whether a call that failed with err did not reach the engine.
 func unseen(err error) bool {
 	var re *relay.Error
 	return errors.As(err, &re) && !re.Sent
@@ -29,25 +29,25 @@ func unseen(err error) bool {
 // HTTP is an engine behind its own HTTP interface.
 type HTTP struct {
 	Client    *relay.Client
-	Key       string        // Bearer token; empty: none
+	Key       string        // bearer token; empty means none
 	Model     string        // the engine's name for the model
 	Dialect   Dialect       // how it counts tokens
-	FirstByte time.Duration // longest wait for an answer, and between its parts; 0 no limit
+	FirstByte time.Duration // longest wait for an answer and between its parts; 0 means no limit
 }
 
 var _ Engine = (*HTTP)(nil)
 
-// A Dialect is an engine's way of counting tokens. Requests for an engine without one cannot be batched.
+// A Dialect is an engine's API for counting tokens. Requests to an engine without one cannot be batched.
 type Dialect string
 
-// The dialects.
+// Dialects.
 const (
-	LlamaCpp Dialect = recipe.LlamaCpp // llama-server, and the stand-in of the tests
+	LlamaCpp Dialect = recipe.LlamaCpp // llama-server and the tests' stand-in
 	VLLM     Dialect = recipe.VLLM
 	TEI      Dialect = recipe.TEI
 )
 
-// DialectOf returns the dialect of a recipe's engine; ok is false for one that has none.
+// DialectOf returns the dialect of a recipe's engine; ok is false if it has none.
 func DialectOf(family string) (d Dialect, ok bool) {
 	switch family {
 	case recipe.LlamaCpp, "standin":
@@ -96,7 +96,7 @@ func (e *HTTP) Tokens(ctx context.Context, text []byte, special bool) (int, erro
 	return e.count(answer)
 }
 
-// count reads an answer to /tokenize.
+// count reads the answer of /tokenize.
 func (e *HTTP) count(answer []byte) (int, error) {
 	var n int
 	var err error

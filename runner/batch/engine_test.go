@@ -37,7 +37,7 @@ type process struct {
 
 func start(t testing.TB, program string, args ...string) *process {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "rv") // short: a socket's path has little room
+	dir, err := os.MkdirTemp("", "rv") // socket paths must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func standin(t testing.TB, args ...string) *process {
 	return start(t, testenv.Standin(t), args...)
 }
 
-// sizes are the embedding calls that a stand-in has seen, by number of inputs.
+// sizes returns how many embedding calls with each number of inputs a stand-in has seen, and the most tokens in a call.
 func (p *process) sizes(t testing.TB) (calls map[int]int, most int) {
 	t.Helper()
 	_, body, err := p.get("/standin/stats")
@@ -120,7 +120,7 @@ func words(t testing.TB) *WordPiece {
 	return NewWordPiece(tokens)
 }
 
-// TestNaiveTwin: what many clients get at once is, bit for bit, what each text gets by itself.
+// TestNaiveTwin checks that concurrent clients get, bit for bit, the embedding of each text alone.
 func TestNaiveTwin(t *testing.T) {
 	p := standin(t)
 	b := newBatcher(t, p, Limits{NBatch: 256})
@@ -169,7 +169,8 @@ func floats(t *testing.T, raw json.RawMessage) (v []float32) {
 	return v
 }
 
-// TestOutOfMemoryOfAnEngine: the sizes that the engine sees are halves, the result is complete, and the size is remembered.
+// TestOutOfMemoryOfAnEngine checks that the engine sees halved calls, that the result is complete, and that the size is
+// remembered.
 func TestOutOfMemoryOfAnEngine(t *testing.T) {
 	p := standin(t, "--oom-over", "300")
 	b := newBatcher(t, p, Limits{NBatch: 1024})
@@ -197,8 +198,8 @@ func TestOutOfMemoryOfAnEngine(t *testing.T) {
 	}
 }
 
-// TestRealModel: packed embeddings point where those made one by one do, in every form, and tokens are counted as the
-// model does.
+// TestRealModel checks that packed embeddings point in the same direction as single ones, in every form, and that
+// tokens are counted as the model does.
 func TestRealModel(t *testing.T) {
 	p := minilm(t, "-b", "512", "-ub", "512", "-np", "64", "-c", "4096", "-kvu")
 	b, err := New(t.Context(), Config{Limits: Limits{Positions: 512}, Engine: p, Words: words(t)})
@@ -311,7 +312,7 @@ func cosine(a, b []float64) float64 {
 	return dot / math.Sqrt(x*y)
 }
 
-// TestStalledEngine: an engine that falls silent inside an answer does not hold the queue.
+// TestStalledEngine checks that an engine that falls silent within an answer does not block the queue.
 func TestStalledEngine(t *testing.T) {
 	release := make(chan struct{})
 	var calls atomic.Int32
@@ -343,7 +344,8 @@ func TestStalledEngine(t *testing.T) {
 	}
 }
 
-// TestSpecialTokens: they are learnt from an engine that refuses the empty text too, as Text Embeddings Inference does.
+// TestSpecialTokens checks that they are also learnt from an engine that refuses the empty text, as Text Embeddings
+// Inference does.
 func TestSpecialTokens(t *testing.T) {
 	for _, coy := range []bool{false, true} {
 		if b := newBatcher(t, &fake{coy: coy}, Limits{}); b.counter.specials != fakeSpecials {
@@ -352,7 +354,7 @@ func TestSpecialTokens(t *testing.T) {
 	}
 }
 
-// TestTokenizeRequests: each dialect says whether special tokens count.
+// TestTokenizeRequests checks how each dialect asks for special tokens.
 func TestTokenizeRequests(t *testing.T) {
 	bodies := make(chan string, 1)
 	answers := map[Dialect]string{LlamaCpp: `{"tokens":[1,2]}`, VLLM: `{"count":2}`, TEI: `[[{"id":1},{"id":2}]]`}

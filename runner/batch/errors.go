@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// ErrNotBatched: the request has a form that is not joined with others. Nothing was sent: the caller relays it as it is,
-// and the engine answers for it.
+// ErrNotBatched: the request has a form that cannot be joined with others. Nothing was sent: the caller relays it
+// unchanged, and the engine answers it.
 var ErrNotBatched = errors.New("not an embedding request that can share a call")
 
-// What becomes of requests whose engine ends, or cannot be reached.
+// Errors of requests whose engine ends or cannot be reached.
 var (
-	// ErrUnsent: the engine saw nothing of the request, which can safely be made elsewhere.
+	// ErrUnsent: the engine received nothing of the request, which can safely be made elsewhere.
 	ErrUnsent = errors.New("the engine ended before any of the request was sent to it")
-	// ErrCut: a part of the request was sent, or may have been.
+	// ErrCut: all or part of the request was sent, or may have been.
 	ErrCut = errors.New("the engine ended before the request was answered")
 )
 
-// lost is the one of the two for a request of which a part may have been sent, or not.
+// lost returns ErrCut if part of the request may have been sent, otherwise ErrUnsent.
 func lost(sent bool) error {
 	if sent {
 		return ErrCut
@@ -25,23 +25,23 @@ func lost(sent bool) error {
 	return ErrUnsent
 }
 
-// Codes of an Error, of the error table.
+// Codes of an Error, as in the error table.
 const (
 	CodeTooLong     = "context_length_exceeded" // 400
 	CodeOutOfMemory = "engine_out_of_memory"    // 503
 	CodeBadReply    = "bad_engine_reply"        // 502
 )
 
-// Error is an error answer made by the queue itself. Message may be shown to clients.
+// Error is an error answer from the queue itself. Message may be shown to clients.
 type Error struct {
 	Status        int
 	Code, Message string
 }
 
-// Error is the message.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// EngineError is an engine's answer that is not an embedding, to be passed on as it is.
+// EngineError is an engine's answer that is not an embedding. It is passed on unchanged.
 type EngineError struct {
 	Status int
 	Body   []byte

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzParse: what is taken apart is valid JSON with as many inputs as it says, and so is the call that is made of it.
+// FuzzParse checks that every parsed request is valid JSON with the reported number of inputs, and that the call made
+// from it is too.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		`{"input":"a"}`, `{"model":"m","input":["a","\u00e9\n",[1,2]],"encoding_format":"base64","user":{"y":[1]},"dimensions":8}`, `{"input":[1,-2]}`,
@@ -36,7 +37,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzReadAnswer: embeddings that are found are parts of the answer and can be written out again.
+// FuzzReadAnswer checks that the embeddings found are parts of the answer and can be written again.
 func FuzzReadAnswer(f *testing.F) {
 	f.Add(fakeAnswer([]string{"a", "b"}, false), 2)
 	f.Add(fakeAnswer([]string{"a"}, true), 1)

@@ -16,23 +16,23 @@ type job struct {
 	parsed
 	id      uint64
 	entered time.Time
-	runs    int // that sent sequences of it
+	runs    int // runs that sent sequences of it
 	request Request
 	counts  []int
-	results [][]byte // parts of answers, as the engine wrote them
-	left    int      // missing results
+	results [][]byte // parts of answers, unparsed
+	left    int      // number of missing results
 	answers []*answer
-	whole   []byte // the engine's answer to a verbatim body, which is the result as it is
+	whole   []byte // the engine's answer to a verbatim body, used unchanged as the result
 	err     error
 	piece   []byte        // buffer of write
 	raw     []byte        // buffer of write
 	done    chan struct{} // capacity 1: holds a value once the job has ended
 }
 
-// answer is an engine's answer that jobs hold parts of.
+// answer is an engine's answer; jobs hold parts of it.
 type answer struct {
 	body []byte
-	refs atomic.Int32 // of jobs, and of the run while it reads it
+	refs atomic.Int32 // one per job, and one for the run while it reads it
 }
 
 // size makes room for n sequences.
@@ -62,7 +62,7 @@ func (j *job) keep(a *answer) {
 	}
 }
 
-// recode turns results into base64 where the engine wrote numbers although it was asked for base64.
+// recode converts results to base64 if the engine wrote numbers although base64 was requested.
 func (j *job) recode() {
 	for i, e := range j.results {
 		if e[0] != '"' {
@@ -91,7 +91,7 @@ func (j *job) write(w io.Writer) error {
 		b = strconv.AppendInt(b, int64(i), 10)
 		b = append(b, `,"embedding":`...)
 		if e[0] == '"' && !j.base64 {
-			j.raw, _ = appendRaw(j.raw[:0], e) // cannot fail: deliver has decoded it before
+			j.raw, _ = appendRaw(j.raw[:0], e) // cannot fail: deliver has already decoded it
 			b = appendNumbers(b, j.raw)
 		} else {
 			b = append(b, e...)

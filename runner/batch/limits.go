@@ -9,16 +9,16 @@ import (
 // Defaults of Limits.
 const (
 	DefaultNBatch = 2048
-	contextFactor = 2 // two batches can be in flight
+	contextFactor = 2 // allows two batches in flight
 )
 
-// Limits bound what is packed and what is in flight. All are in tokens, special ones included, but NSeqMax.
+// Limits bound what is packed and what is in flight. All except NSeqMax are in tokens, including special ones.
 type Limits struct {
 	NBatch  int // packing capacity of one engine call; default DefaultNBatch
 	NUBatch int // largest single sequence; default NBatch
-	Context int // sum of what is in flight; default twice NBatch
-	NSeqMax int // what the engine was told of sequences; only reported, packing is not bound by it
-	// Positions is the model's own bound of a sequence, 0 when unknown.
+	Context int // bound on all tokens in flight; default twice NBatch
+	NSeqMax int // the engine's setting for sequences; reported only, packing ignores it
+	// Positions is the model's own bound on a sequence; 0 means unknown.
 	Positions int
 }
 
@@ -30,7 +30,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Validate reports every rule that l breaks, defaults filled in: NBatch > 0, NBatch ≥ NUBatch > 0, Context ≥ NBatch.
+// Validate reports every rule that l breaks, after filling in defaults: NBatch > 0, NBatch ≥ NUBatch > 0, Context ≥
+// NBatch.
 func (l Limits) Validate() error {
 	var errs []error
 	if l.NBatch <= 0 {
@@ -59,5 +60,5 @@ func (l Limits) Longest() int {
 	return l.NUBatch
 }
 
-// active is how many batches may be in flight at once.
+// active returns how many batches may be in flight at once.
 func (l Limits) active() int { return max(1, l.Context/l.NBatch) }

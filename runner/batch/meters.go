@@ -11,7 +11,7 @@ import (
 	"reveille/infra/meter"
 )
 
-// Meters are the metrics of all queues of a runner, by model. Make them with NewMeters, once for a set. They are safe for
+// Meters are the metrics of a runner's queues, by model. Create them with NewMeters, once per set. They are safe for
 // concurrent use.
 type Meters struct {
 	set *metrics.Set
@@ -20,20 +20,20 @@ type Meters struct {
 	models map[string]*meters
 }
 
-// NewMeters makes meters that register a model's metrics in set when its first queue is made.
+// NewMeters creates meters that register a model's metrics in set when its first queue is created.
 func NewMeters(set *metrics.Set) *Meters {
 	return &Meters{set: set, models: map[string]*meters{}}
 }
 
-// meters are one model's metrics. They outlive its queues: a counter goes on where the model is loaded again.
+// meters are one model's metrics. They outlive its queues: counters continue when the model is loaded again.
 type meters struct {
 	batches, sequences, oomRetries, oomFailures *metrics.Counter
 	tokens, fill, context, wait, oomTokens      *meter.Histogram
 
-	pending, inFlight, active, ceiling atomic.Int64 // over the model's queues
+	pending, inFlight, active, ceiling atomic.Int64 // totals of the model's queues
 }
 
-// of are the metrics of a model.
+// of returns the metrics of a model.
 func (m *Meters) of(model string) *meters {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,7 +63,7 @@ func (m *Meters) of(model string) *meters {
 	return of
 }
 
-// load is what the gauges hold of a queue.
+// load is one queue's share of the gauges.
 type load struct{ pending, inFlight, active, ceiling int }
 
 func loadOf(f *Packer) load {
@@ -72,7 +72,7 @@ func loadOf(f *Packer) load {
 	return l
 }
 
-// show brings the gauges from what they held of a queue to what it has now.
+// show moves the gauges from a queue's previous share to its current one.
 func (m *meters) show(was, now load) load {
 	for _, g := range [...]struct {
 		v       *atomic.Int64
@@ -100,7 +100,7 @@ func (m *meters) formed(b *Batch, l Limits) {
 // waited counts a request's time until its first batch.
 func (m *meters) waited(d time.Duration) { m.wait.Update(d.Seconds()) }
 
-// retried counts a smaller call after one that was too large.
+// retried counts a smaller call made because a larger one failed.
 func (m *meters) retried(tokens int) {
 	m.oomRetries.Inc()
 	m.oomTokens.Update(float64(tokens))

@@ -8,7 +8,7 @@ import (
 // A Priority orders requests. Lower ones are not starved: see Packer.
 type Priority uint8
 
-// The priorities, the first to go first.
+// Priorities, highest first.
 const (
 	High Priority = iota
 	Normal
@@ -30,11 +30,11 @@ func ParsePriority(s string) Priority {
 // A Rule says what set a batch's size.
 type Rule string
 
-// The rules.
+// Rules.
 const (
-	RuleIdle  Rule = "idle"  // the engine was idle: everything that waited
-	RuleFull  Rule = "full"  // n_batch, or the part that the engine's memory allows, is used up, or nothing that waits fits into the rest
-	RuleRoom  Rule = "room"  // the context's rest is used up
+	RuleIdle  Rule = "idle"  // the engine was idle: the batch has everything that was waiting
+	RuleFull  Rule = "full"  // n_batch, or the part that the engine's memory allows, is used up, or nothing waiting fits into the rest
+	RuleRoom  Rule = "room"  // the rest of the context is used up
 	RuleGroup Rule = "group" // the rest of the queue has other parameters and cannot share the call
 )
 
@@ -55,10 +55,10 @@ const (
 type Request struct {
 	Priority Priority
 	Group    string // only requests of one group share an engine call
-	Tokens   []int  // of each sequence; each at least 1 and at most Limits.NUBatch. Packer keeps the slice.
+	Tokens   []int  // of each sequence, each between 1 and Limits.NUBatch; Packer keeps the slice
 
 	id            uint64
-	next          int    // first sequence that waits
+	next          int    // first sequence still waiting
 	batch         uint64 // last batch it had a sequence in
 	before, after *Request
 }
@@ -70,7 +70,7 @@ type Item struct {
 	Tokens  int
 }
 
-// A Batch is one engine call to make. It takes room in the context until Done.
+// A Batch is one engine call to make. It takes up context until Done.
 type Batch struct {
 	ID       uint64
 	Group    string
@@ -79,8 +79,8 @@ type Batch struct {
 	Requests int // different requests in it
 	Rule     Rule
 
-	// The state when it was formed, without the batch itself.
-	Pending  int // tokens that waited, its own included
+	// State when the batch was formed, without the batch itself.
+	Pending  int // tokens that were waiting, including its own
 	InFlight int
 	Room     int
 
@@ -113,7 +113,7 @@ type Packer struct {
 	rings    [priorities]ring
 	byID     map[uint64]*Request
 	skipped  [priorities]int // batches since the class had a sequence in one, while it waited
-	pending  int             // tokens that wait
+	pending  int             // tokens waiting
 	inFlight int             // tokens in flight
 	active   int             // batches in flight
 	lastID   uint64
@@ -124,8 +124,8 @@ type Packer struct {
 	resting    int // batches left that skip the wait
 }
 
-// NewPacker makes a packer; l must be valid. delay is how long the oldest request may wait for others while the engine is idle,
-// usually 0.
+// NewPacker creates a packer; l must be valid. delay is how long the oldest request may wait for others while the
+// engine is idle, usually 0.
 func NewPacker(l Limits, delay time.Duration) *Packer {
 	return &Packer{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*Request{}}
 }
@@ -182,13 +182,13 @@ func (f *Packer) Worked(b *Batch) { f.ceiling.worked(b.Tokens, b.Rule == RuleFul
 // not report failures that a single sequence explains: they say nothing about other batches.
 func (f *Packer) OutOfMemory(failed, cut int) { f.ceiling.outOfMemory(failed, cut) }
 
-// Ceiling is the most tokens of a batch of several sequences: NBatch, or less if the engine's memory is too small.
+// Ceiling returns the most tokens in a batch of several sequences: NBatch, or less if the engine's memory is too small.
 func (f *Packer) Ceiling() int { return f.ceiling.now }
 
-// Pending is the number of tokens that wait.
+// Pending returns the number of tokens waiting.
 func (f *Packer) Pending() int { return f.pending }
 
-// InFlight is the number of tokens in flight, Active that of batches.
+// InFlight returns the numbers of tokens and of batches in flight.
 func (f *Packer) InFlight() (tokens, batches int) { return f.inFlight, f.active }
 
 // Next returns the batch to send now, or nil. With nil, again is when to ask again at the latest; the zero time means that only
@@ -214,7 +214,7 @@ func (f *Packer) Next(now time.Time) (b *Batch, again time.Time) {
 	return f.form(now), time.Time{}
 }
 
-// holdTill is the time until which an idle engine stays unused.
+// holdTill returns the time until which an idle engine stays unused.
 func (f *Packer) holdTill(now time.Time) time.Time {
 	var till time.Time
 	if f.delay > 0 {
@@ -244,7 +244,8 @@ func (f *Packer) waits() bool {
 	return head.Tokens[head.next] > f.limits.Context-f.inFlight
 }
 
-// firstClass is the priority whose head goes first: the highest that waits, unless a lower one was skipped too often.
+// firstClass returns the priority whose head goes first: the highest one waiting, unless a lower one was skipped too
+// often.
 func (f *Packer) firstClass() Priority {
 	first := priorities
 	for p := range priorities {
@@ -266,7 +267,7 @@ func (f *Packer) form(now time.Time) *Batch {
 	b := &Batch{ID: f.lastID, Pending: f.pending, InFlight: f.inFlight, Room: f.limits.Context - f.inFlight, began: now}
 	first := f.firstClass()
 	head := f.rings[first].head
-	capacity := max(min(f.ceiling.now, b.Room), head.Tokens[head.next]) // a longer sequence than the ceiling goes alone
+	capacity := max(min(f.ceiling.now, b.Room), head.Tokens[head.next]) // a sequence longer than the ceiling goes alone
 	b.Group = head.Group
 	b.Items = make([]Item, 0, min(len(f.byID), misses))
 	p := packing{f: f, b: b, left: capacity}
@@ -296,11 +297,11 @@ type packing struct {
 	b        *Batch
 	left     int // tokens
 	requests int
-	foreign  bool // a sequence was left out because of its group
+	foreign  bool // a sequence was left out because it is in another group
 }
 
-// roundRobin takes a sequence of each request of a ring in turn until nothing that is left fits. A request that did not fit
-// keeps its place, nearer to the head than any that did.
+// roundRobin takes a sequence from each request of a ring in turn until nothing left fits. A request that did not fit
+// keeps its place ahead of those that did.
 func (p *packing) roundRobin(r *ring) (took bool) {
 	var kept []*Request
 	for r.head != nil && p.left > 0 && len(kept) < misses {
@@ -317,7 +318,8 @@ func (p *packing) roundRobin(r *ring) (took bool) {
 	return took
 }
 
-// take moves the next sequence of the ring's head into the batch, and the head to the end of its ring or out of it.
+// take moves the next sequence of the ring's head into the batch, and the head to the end of its ring, or out of the
+// ring if nothing of it is left.
 func (p *packing) take(ring *ring) bool {
 	r := ring.head
 	if r.Group != p.b.Group {

@@ -109,7 +109,7 @@ func (m *machine) check(t *rapid.T) {
 	}
 }
 
-// drain ends what flies and waits as told until nothing is left: progress.
+// drain ends batches and waits as told until nothing is left: progress.
 func (m *machine) drain(t *rapid.T) {
 	for steps := 0; len(m.queued) > 0 || len(m.flying) > 0; steps++ {
 		if steps > 10_000 {
@@ -179,7 +179,7 @@ func sortedIDs(m map[uint64][]int) []uint64 {
 
 func repeat(n, tokens int) []int { return slices.Repeat([]int{tokens}, n) }
 
-// TestTenThousandAndOne: a single text is in the very next batch, however much another request has queued.
+// TestTenThousandAndOne checks that a single text is in the very next batch, however much another request has queued.
 func TestTenThousandAndOne(t *testing.T) {
 	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: repeat(10_000, 10)}, now)
@@ -205,7 +205,7 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 	add(1, 10)
 	lone, _ := f.Next(now)
 	if lone == nil || lone.Rule != RuleIdle {
-		t.Fatalf("a lone request waits: %+v", lone)
+		t.Fatalf("a lone request has to wait: %+v", lone)
 	}
 	for id := range uint64(5) {
 		add(2+id, 10)
@@ -223,11 +223,11 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 	f.Done(lone, now)
 	f.Done(b, now)
 	if f.Pending() != 0 {
-		t.Error("something is left")
+		t.Error("tokens or batches are left")
 	}
 }
 
-// TestPriorities: higher goes first, lower is not starved.
+// TestPriorities checks that higher priorities go first and lower ones are not starved.
 func TestPriorities(t *testing.T) {
 	f, now := NewPacker(Limits{NBatch: 10, NUBatch: 10, Context: 10}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Low, Tokens: repeat(100, 10)}, now)
@@ -244,7 +244,7 @@ func TestPriorities(t *testing.T) {
 	}
 }
 
-// TestNoPassing: what waits for room at the head is not passed by smaller ones for ever.
+// TestNoPassing checks that smaller requests do not pass a waiting head forever.
 func TestNoPassing(t *testing.T) {
 	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{60}}, now)
@@ -262,8 +262,8 @@ func TestNoPassing(t *testing.T) {
 	}
 }
 
-// TestGathering: clients of a shared batch are waited for, a client that was alone is not, and a wait in vain is not
-// repeated at once.
+// TestGathering checks that the engine waits for clients of a shared batch, but not for a client that was alone, and
+// does not repeat a vain wait at once.
 func TestGathering(t *testing.T) {
 	f, now := NewPacker(Limits{NBatch: 1000, NUBatch: 100, Context: 2000}, 0), time.Unix(100, 0)
 	id := uint64(0)
@@ -299,7 +299,7 @@ func TestGathering(t *testing.T) {
 	_, again = f.Next(now)
 	now = again
 	if b, _ = f.Next(now); b == nil || b.Requests != 1 {
-		t.Fatalf("the wait has no end: %+v", b)
+		t.Fatalf("the wait never ends: %+v", b)
 	}
 	add(3)
 	f.Done(b, now.Add(time.Second))
@@ -345,7 +345,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSmaller: from any size the last try has leastTokens, and no try has more than half of what failed before.
+// TestSmaller checks that from any size the last try has leastTokens, and that no try has more than half of what failed
+// before.
 func TestSmaller(t *testing.T) {
 	ladder := func(tokens int) (sizes []int) {
 		for try := 1; try < mostTries && tokens > leastTokens; try++ {
@@ -399,14 +400,14 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestCeiling: what a queue learns of its engine's memory. The engine computes calls of up to memory tokens; full batches come
-// one after the other, and those that are too large are cut as the queue cuts them.
+// TestCeiling checks what a queue learns about its engine's memory. The engine computes calls of up to memory tokens.
+// Full batches follow one another, and those that are too large are cut as the queue cuts them.
 func TestCeiling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nBatch := rapid.IntRange(leastTokens, 1<<16).Draw(t, "n_batch")
 		c := newCeiling(nBatch)
 		text := rapid.SampledFrom([]int{1, 25, leastTokens}).Draw(t, "tokens of a text")
-		// failures plays full batches and returns how many of them were too large.
+		// failures plays full batches and returns how many were too large.
 		failures := func(memory, batches int) (n int) {
 			for range batches {
 				size := c.now / text * text
@@ -434,8 +435,8 @@ func TestCeiling(t *testing.T) {
 		if n := failures(memory, raiseAfter); n > 1 {
 			t.Fatalf("memory %d: %d of the first %d batches failed", memory, n, raiseAfter)
 		}
-		// The raises that fail become rare: some before the size is found, one at each doubling of the batches between them, and
-		// one in raiseAtMost then.
+		// Failed raises become rare: a few until the size is found, one for each doubling of the batches between them,
+		// then one every raiseAtMost batches.
 		const long = 20_000
 		const found, doublings = 2, 7
 		if n := failures(memory, long); n > found+doublings+long/raiseAtMost {
@@ -444,7 +445,7 @@ func TestCeiling(t *testing.T) {
 		if memory < nBatch && c.now < memory*7/8-1 {
 			t.Fatalf("ceiling %d after %d batches with memory for %d", c.now, long, memory)
 		}
-		// Less memory costs a failure or two, and then as above. All of it is used again when it is free.
+		// Less memory costs a failure or two, and then the same applies. When memory is free again, all of it is used.
 		less := rapid.IntRange(leastTokens, memory).Draw(t, "less memory")
 		if n := failures(less, raiseAfter); n > 3 {
 			t.Fatalf("memory %d after %d: %d failures", less, memory, n)
@@ -455,7 +456,8 @@ func TestCeiling(t *testing.T) {
 	})
 }
 
-// TestCeilingBoundsBatches: sequences share a batch up to the ceiling; a longer one goes alone, and is not starved.
+// TestCeilingBoundsBatches checks that sequences share a batch up to the ceiling, and that a longer one goes alone and
+// is not starved.
 func TestCeilingBoundsBatches(t *testing.T) {
 	f, now := NewPacker(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
 	f.OutOfMemory(1000, 100)

@@ -16,7 +16,7 @@ const (
 
 var colours = [len(variants)]string{"#888888", "#d08000", "#0060c0", "#60a060"}
 
-// A measure is what a column of panels shows.
+// A measure is the quantity that a column of panels shows.
 type measure struct {
 	name  string
 	value func(c *cell) [len(variants)]float64
@@ -28,8 +28,8 @@ var measures = []measure{
 	{"p99, ms", func(c *cell) [len(variants)]float64 { return c.p99 }},
 }
 
-// draw makes an SVG: a row of panels for each length of texts and number of clients, a column for each measure, n_batch
-// to the right on a logarithmic scale, values upwards from 0.
+// draw returns an SVG with a row of panels for each text length and number of clients, and a column for each measure.
+// The x axis is n_batch on a logarithmic scale; the y axis starts at 0.
 func draw(cells []cell) []byte {
 	type key struct {
 		kind    string
@@ -90,7 +90,7 @@ func panel(b *bytes.Buffer, x, y float64, cells []cell, value func(*cell) [len(v
 	b.WriteByte('\n')
 }
 
-// table is the same in text: plain, flags, queue and arrays in each column.
+// table formats the same values as text: plain, flags, queue and arrays in each column.
 func table(cells []cell) string {
 	var b strings.Builder
 	const line = "%-6s %7v %7v  %-24s %-28s %-28s %-20s %-20s\n"
@@ -108,7 +108,7 @@ func table(cells []cell) string {
 	return b.String()
 }
 
-// The drawing holds every value of every variant once, inside its panel, and the table a line for each cell.
+// The drawing shows every value of every variant once, inside its panel, and the table has a line for each cell.
 func TestDraw(t *testing.T) {
 	var cells []cell
 	for _, n := range []int{256, 2048, 8192} {

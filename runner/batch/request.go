@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// parsed is an embedding request taken apart. Its slices are parts of the body.
+// parsed is a parsed embedding request. Its slices are parts of the body.
 type parsed struct {
 	body       []byte
-	model      []byte // the member's value as written, nil without one
+	model      []byte // the raw value; nil without one
 	dimensions []byte // the same
 	inputs     []input
 	base64     bool
@@ -19,13 +19,13 @@ type parsed struct {
 type input struct {
 	raw    []byte // JSON: a string or a list of whole numbers
 	text   []byte // of a string, decoded; may share raw
-	count  int    // of a list
+	count  int    // length of a list
 	tokens bool   // it is a list
 }
 
-// parse takes a request apart. ok is false for one that cannot be joined with others: not valid, with an input of another
-// form, with a member twice, or with one that is not OpenAI's, which may change what a call or its answer means. Whoever is
-// to answer it decides what that means.
+// parse parses a request. ok is false if the request cannot be joined with others: it is invalid, has an input of
+// another form, a duplicate member, or a member outside OpenAI's API, which may change the meaning of a call or its
+// answer. Whoever answers such a request decides what that means.
 func (p *parsed) parse(body []byte) (ok bool) {
 	*p = parsed{body: body, inputs: p.inputs[:0]}
 	s := scanner{b: body}
@@ -79,7 +79,7 @@ func (p *parsed) parse(body []byte) (ok bool) {
 			default:
 				return false
 			}
-		case "user": // means nothing to an engine
+		case "user": // engines ignore it
 		default:
 			return false
 		}
@@ -144,7 +144,7 @@ func (p *parsed) one(s *scanner) bool {
 	return false
 }
 
-// decode returns the text of a JSON string; that of one without escapes is a part of it.
+// decode returns the text of a JSON string, without copying if it has no escapes.
 func decode(raw []byte) (text []byte, ok bool) {
 	inner := raw[1 : len(raw)-1]
 	if bytes.IndexByte(inner, '\\') >= 0 {
@@ -162,11 +162,11 @@ func decode(raw []byte) (text []byte, ok bool) {
 	return inner, utf8.Valid(inner)
 }
 
-// group is the same for requests that one engine call can carry.
+// group returns equal texts for requests that can share an engine call.
 func (p *parsed) group() string { return string(p.dimensions) }
 
-// appendBody writes an engine call for inputs, which all belong to requests of p's group. It asks for base64, which costs
-// an engine far less to write than numbers do; job.write turns it into numbers for those who want them.
+// appendBody writes an engine call for inputs, which all belong to requests of p's group. It asks for base64, which is
+// much cheaper for an engine to write than numbers; job.write turns it into numbers for clients that want them.
 func (p *parsed) appendBody(dst []byte, inputs []input) []byte {
 	dst = append(dst, '{')
 	if p.model != nil {

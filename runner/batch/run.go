@@ -12,8 +12,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// batchRun is a batch in flight: one engine call, or several where it is split. It holds copies of all it needs of the
-// requests, which may end before it does.
+// batchRun is a batch in flight: one engine call, or several if it is split. It holds copies of everything it needs
+// from the requests, which may end before it does.
 type batchRun struct {
 	batch  *Batch
 	items  []Item  // grouped by request, in the request's order
@@ -22,16 +22,16 @@ type batchRun struct {
 	copied []byte
 	// verbatim is the body of the only request, sent unchanged.
 	verbatim []byte
-	// seen: the engine saw at least a part of a call of this run.
+	// seen says that at least part of a call of this run reached the engine.
 	seen bool
-	// whole: the engine computed all items in one call.
+	// whole says that the engine computed all items in one call.
 	whole  bool
 	short  shortage
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
-// prepareLocked makes the run of a batch.
+// prepareLocked creates the run of a batch.
 func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *batchRun {
 	x := &batchRun{batch: batch, items: batch.Items, copied: b.buffers.take()}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
@@ -81,7 +81,7 @@ func (b *Batcher) attachLocked(j *job, now time.Time) {
 	}
 }
 
-// execute sends a batch, delivers its answers and releases its room.
+// execute sends a batch, delivers its answers and releases its share of the context.
 func (b *Batcher) execute(x *batchRun) {
 	defer b.runs.Done()
 	b.send(x, 0, len(x.items), 1)
@@ -101,8 +101,8 @@ func (b *Batcher) execute(x *batchRun) {
 	b.dispatchLocked(now, 0)
 }
 
-// send makes the call for items[from:to] and delivers the result. try is 1 at first and rises each time that the call is split
-// for lack of memory.
+// send makes the call for items[from:to] and delivers the result. try starts at 1 and increases each time the call is
+// split for lack of memory.
 func (b *Batcher) send(x *batchRun, from, to, try int) {
 	body := x.verbatim
 	if body == nil {
@@ -146,8 +146,9 @@ func (b *Batcher) send(x *batchRun, from, to, try int) {
 	}
 }
 
-// awaitEngine returns when an engine whose connection broke during a call answers again or cannot be reached. The connections
-// of a dying engine close one by one: a call sent on the last of them would be lost and could not be sent elsewhere.
+// awaitEngine waits until an engine whose connection broke during a call answers again or cannot be reached. A dying
+// engine's connections close one by one, and a call sent on the last of them would be lost and could not be sent
+// elsewhere.
 func (b *Batcher) awaitEngine(ctx context.Context) {
 	const most = 10 // tries
 	for range most {
@@ -160,13 +161,13 @@ func (b *Batcher) awaitEngine(ctx context.Context) {
 // blamesRequest reports whether a status may be one request's fault, so that the others may succeed without it.
 func blamesRequest(status int) bool {
 	switch status {
-	case 401, 403, 408, 429: // the runner's own doing, or the engine's state
+	case 401, 403, 408, 429: // caused by the runner or the engine's state
 		return false
 	}
 	return status/100 == 4 || status == 500
 }
 
-// isolate sends items of several requests again, half of the requests in each call, so that in the end only the requests at
+// isolate sends items of several requests again, with half of the requests in each call, until only the requests at
 // fault fail.
 func (b *Batcher) isolate(x *batchRun, from, to, try int) {
 	middle := from + half(x.items[from:to])
@@ -177,9 +178,9 @@ func (b *Batcher) isolate(x *batchRun, from, to, try int) {
 	}
 }
 
-// half is the number of items of the first half of the requests. There are at least two.
+// half returns the number of items in the first half of the requests, of which there are at least two.
 func half(items []Item) int {
-	var starts []int // of requests but the first
+	var starts []int // of every request but the first
 	for i := 1; i < len(items); i++ {
 		if items[i].Request != items[i-1].Request {
 			starts = append(starts, i)
@@ -190,7 +191,7 @@ func half(items []Item) int {
 
 // retry sends items in smaller calls after the engine ran out of memory.
 func (b *Batcher) retry(x *batchRun, from, to, try int, reason []byte) {
-	if x.verbatim != nil { // its inputs are needed one by one now
+	if x.verbatim != nil { // its inputs are now needed one by one
 		x.head.parse(x.verbatim)
 		x.inputs, x.verbatim = x.head.inputs, nil
 	}
@@ -227,7 +228,7 @@ func (b *Batcher) wanted(items []Item) bool {
 	return slices.ContainsFunc(items, func(it Item) bool { return b.jobs[it.Request] != nil })
 }
 
-// lose fails the jobs of items that the engine did not see in this call.
+// lose fails the jobs of items whose call did not reach the engine.
 func (b *Batcher) lose(x *batchRun, items []Item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,16 +6,16 @@ import (
 	"strconv"
 )
 
-var errSyntax = errors.New("not the JSON that was expected")
+var errSyntax = errors.New("unexpected JSON")
 
-// scanner walks JSON text without decoding it. It checks structure as far as it walks and leaves the inside of values
-// that it skips to whoever reads them.
+// scanner walks JSON text without decoding it. It checks the structure as far as it walks; whoever reads a skipped
+// value checks its inside.
 type scanner struct {
 	b []byte
 	i int
 }
 
-// peek returns the next byte that is no space, 0 at the end.
+// peek returns the next byte that is not white space, or 0 at the end.
 func (s *scanner) peek() byte {
 	for s.i < len(s.b) {
 		switch c := s.b[s.i]; c {
@@ -28,7 +28,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// take moves past c, which must be next.
+// take moves past c, which must be the next byte.
 func (s *scanner) take(c byte) error {
 	if s.peek() != c {
 		return errSyntax
@@ -37,8 +37,8 @@ func (s *scanner) take(c byte) error {
 	return nil
 }
 
-// more moves to the next element of an array or object: past a comma, or past the closing byte, which ends it. first
-// says that nothing has been read yet.
+// more moves to the next element of an array or object: past a comma, or past the closing byte. It returns false at the
+// closing byte. first says that nothing has been read yet.
 func (s *scanner) more(first bool, closing byte) (bool, error) {
 	switch c := s.peek(); {
 	case c == closing:
@@ -56,7 +56,7 @@ func (s *scanner) more(first bool, closing byte) (bool, error) {
 	return false, errSyntax
 }
 
-// str returns the next string with its quotes, as it is written.
+// str returns the next string unparsed, with its quotes.
 func (s *scanner) str() ([]byte, error) {
 	if s.peek() != '"' {
 		return nil, errSyntax
@@ -79,7 +79,7 @@ func (s *scanner) str() ([]byte, error) {
 	}
 }
 
-// key returns the next member's name without quotes and moves past its colon. Names with escapes are refused: they
+// key returns the next member's name without quotes and moves past its colon. It refuses names with escapes, which
 // could hide a known one.
 func (s *scanner) key() ([]byte, error) {
 	k, err := s.str()
@@ -89,7 +89,7 @@ func (s *scanner) key() ([]byte, error) {
 	return k[1 : len(k)-1], s.take(':')
 }
 
-// value returns the next value as it is written.
+// value returns the next value unparsed.
 func (s *scanner) value() ([]byte, error) {
 	c := s.peek()
 	start := s.i
@@ -125,7 +125,7 @@ func (s *scanner) value() ([]byte, error) {
 	return s.b[start:s.i], nil
 }
 
-// skip moves past c and reports whether it was there.
+// skip moves past c if it is next, and reports whether it was.
 func (s *scanner) skip(c byte) bool {
 	if s.i == len(s.b) || s.b[s.i] != c {
 		return false
@@ -149,9 +149,9 @@ func (s *scanner) integer() bool {
 	return s.digits() && (s.b[start] != '0' || s.i == start+1)
 }
 
-// number moves past a number and reports whether it was one that a float32 can hold.
+// number moves past a number and reports whether it was one that fits in a float32.
 func (s *scanner) number() bool {
-	const small = 38 // bytes: less are less than 10^38, which a float32 holds
+	const small = 38 // bytes; a shorter number is below 10^38, which fits in a float32
 	start := s.i
 	s.skip('-')
 	if !s.integer() || s.skip('.') && !s.digits() {
@@ -173,5 +173,5 @@ func (s *scanner) number() bool {
 	return err == nil
 }
 
-// end reports that nothing but spaces follows.
+// end reports whether only white space follows.
 func (s *scanner) end() bool { return s.peek() == 0 && s.i == len(s.b) }

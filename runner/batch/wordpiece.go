@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// WordPiece counts the tokens of plain ASCII texts as BERT's tokenizer makes them of a vocabulary. It is exact or says
-// that it cannot tell; it is immutable and so safe for concurrent use.
+// WordPiece counts the tokens of plain ASCII texts as BERT's tokenizer would with its vocabulary. It is exact or says
+// that it cannot tell. It is immutable and so safe for concurrent use.
 type WordPiece struct {
 	vocabulary map[string]struct{} // words begin with wordStart, other pieces do not
-	brackets   map[string]struct{} // entries such as [CLS], which a text may name
-	longest    int                 // bytes of the longest entry
+	brackets   map[string]struct{} // entries such as [CLS], which a text may contain
+	longest    int                 // length of the longest entry in bytes
 }
 
-// wordStart marks the pieces that begin a word (U+2581).
+// wordStart marks pieces that begin a word (U+2581).
 const wordStart = "▁"
 
-// NewWordPiece makes a counter of a vocabulary whose pieces that begin a word are marked with U+2581.
+// NewWordPiece creates a counter for a vocabulary in which U+2581 marks the pieces that begin a word.
 func NewWordPiece(tokens []string) *WordPiece {
 	w := &WordPiece{vocabulary: make(map[string]struct{}, len(tokens)), brackets: map[string]struct{}{}}
 	for _, t := range tokens {
@@ -29,8 +29,8 @@ func NewWordPiece(tokens []string) *WordPiece {
 	return w
 }
 
-// Count returns the number of tokens of text without those that the model adds. ok is false for a text that holds
-// anything but printable ASCII and common spaces, or the name of a special token.
+// Count returns the number of tokens in text, without those that the model adds. ok is false if text contains anything
+// but printable ASCII and common spaces, or the name of a special token.
 func (w *WordPiece) Count(text []byte) (n int, ok bool) {
 	if !w.plain(text) {
 		return 0, false
@@ -51,7 +51,7 @@ func (w *WordPiece) Count(text []byte) (n int, ok bool) {
 			word = append(word, c+'a'-'A')
 		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
 			word = append(word, c)
-		default: // punctuation and symbols are words of their own
+		default: // punctuation and symbols are separate words
 			flush()
 			word = append(word, c)
 			flush()
@@ -80,8 +80,8 @@ func (w *WordPiece) plain(text []byte) bool {
 	return true
 }
 
-// pieces is the number of tokens of one word, marked as such: the longest entries from the left, or one unknown token
-// for the whole word where that does not work out.
+// pieces returns the number of tokens in one marked word: the longest entries from the left, or one unknown token for
+// the whole word if that fails.
 func (w *WordPiece) pieces(word []byte) (n int) {
 	for i := 0; i < len(word); n++ {
 		end := min(len(word), i+w.longest)
