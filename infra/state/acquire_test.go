@@ -12,8 +12,8 @@ import (
 	"reveille/infra/state"
 )
 
-// TestSingleFlight: sixteen gateways want one cold model of a sleeping host at once, each retrying what is stale. There is
-// one ticket, one wake duty, and everybody waits for it.
+// TestSingleFlight lets sixteen gateways want the same cold model on a sleeping host at once, each retrying when stale.
+// There must be one ticket and one wake lease, and all of them wait for that ticket.
 func TestSingleFlight(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -63,7 +63,7 @@ func TestSingleFlight(t *testing.T) {
 	})
 }
 
-// TestStalePlacementChangesNothing, whatever made it stale.
+// TestStalePlacementChangesNothing covers every cause of staleness.
 func TestStalePlacementChangesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -105,7 +105,7 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 	})
 }
 
-// TestRevisionNeverReturns: a revision of a pool that was emptied is not reached again by the next one.
+// TestRevisionNeverReturns checks that a pool that was emptied never reuses a revision.
 func TestRevisionNeverReturns(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -116,14 +116,14 @@ func TestRevisionNeverReturns(t *testing.T) {
 		for i := range 5 {
 			register(t, s, fmt.Sprint("h", i), nil)
 			if _, err := s.Acquire(ctx, w); !errors.Is(err, state.ErrStale) {
-				t.Fatal("a placement from before the data were lost:", err)
+				t.Fatal("a placement from before the data loss:", err)
 			}
 		}
 	})
 }
 
-// TestTicketNumbersAfterLostData: a gateway never gets the number of a ticket again for another, even from a Redis that lost
-// its data and whose clock is behind: it could not tell the two apart.
+// TestTicketNumbersAfterLostData checks that a gateway never gets a ticket number twice, even from a Redis that lost
+// its data and whose clock is behind: the gateway could not tell the two tickets apart.
 func TestTicketNumbersAfterLostData(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -133,7 +133,7 @@ func TestTicketNumbersAfterLostData(t *testing.T) {
 		b.after(-time.Second)
 		register(t, s, "h", nil)
 		second := acquire(t, s, want(t, s, "gw", "other", "h"))
-		if second.Ticket <= first.Ticket { // of as many digits
+		if second.Ticket <= first.Ticket { // both have the same number of digits
 			t.Errorf("ticket %s after ticket %s", second.Ticket, first.Ticket)
 		}
 	})
@@ -147,20 +147,20 @@ func TestAcquireVariants(t *testing.T) {
 		equal(t, "nothing to attach to", acquire(t, s, state.Want{Gateway: "gw-1", Model: "m"}).Status, "none")
 
 		first := acquire(t, s, want(t, s, "gw-1", "m", "h"))
-		equal(t, "wake duty of an awake host", first.WakeToken, "")
+		equal(t, "wake lease of an awake host", first.WakeToken, "")
 		equal(t, "stage", fmt.Sprint(first.State, first.Position), "queued1")
 		second := acquire(t, s, state.Want{Gateway: "gw-2", Model: "m", Host: "elsewhere", Revision: 1})
 		equal(t, "attached, whatever its placement", second.Status+second.Ticket, "attached"+first.Ticket)
 		must(t, s.Begin(ctx, "h", g, first.Ticket))
 		third := acquire(t, s, state.Want{Gateway: "gw-3", Model: "m"})
-		equal(t, "attached to a load under way", fmt.Sprint(third.Status, third.State, third.Position), "attachedloading0")
+		equal(t, "attached to a load in progress", fmt.Sprint(third.Status, third.State, third.Position), "attachedloading0")
 
 		w := want(t, s, "gw-1", "m", "h")
 		w.Exclusive, w.Fields = true, map[string]string{"options": `{"ctx_size":1}`, "state": "ready", "kind": "x"}
 		own := acquire(t, s, w)
 		equal(t, "own ticket", own.Status, "created")
 		if own.Ticket == first.Ticket {
-			t.Fatal("an own ticket is shared")
+			t.Fatal("an exclusive ticket is shared")
 		}
 		equal(t, "fields cannot rewrite a ticket", b.field("ticket:"+own.Ticket, "state")+b.field("ticket:"+own.Ticket, "kind"), "queuedload")
 		equal(t, "shared ticket", b.field("wanted", "m"), first.Ticket)
@@ -186,7 +186,8 @@ func TestAcquireVariants(t *testing.T) {
 	})
 }
 
-// TestOperationRepeated: a call whose answer was lost returns the first ticket and changes nothing more.
+// TestOperationRepeated checks that repeating a call whose answer was lost returns the first ticket and changes
+// nothing.
 func TestOperationRepeated(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -210,8 +211,8 @@ func TestOperationRepeated(t *testing.T) {
 	})
 }
 
-// TestReplacedTicket: the load of a lost host moves to another. The new ticket is the model's only one, stays a background
-// load, and who asks later never meets the old one or, once it has ended, the new one.
+// TestReplacedTicket moves the load of a lost host to another. The new ticket is the model's only one and stays a
+// background load. Later requests never get the old ticket or, once it has ended, the new one.
 func TestReplacedTicket(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -264,7 +265,7 @@ func TestReplacedTicket(t *testing.T) {
 	})
 }
 
-// TestUnloadWakesNothing: an unload on a sleeping host has come true already.
+// TestUnloadWakesNothing checks that an unload on a sleeping host is already done.
 func TestUnloadWakesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -290,7 +291,8 @@ func TestUnloadWakesNothing(t *testing.T) {
 	})
 }
 
-// TestWakeDuty is given to one gateway, passed on when its lease ends, and fails the waiters when it fails.
+// TestWakeDuty checks that one gateway gets the wake lease, that it passes on when it expires, and that a failed wake
+// fails the waiters.
 func TestWakeDuty(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -307,19 +309,19 @@ func TestWakeDuty(t *testing.T) {
 		b.after(state.WakeLease - time.Second)
 		must(t, s.RenewWake(ctx, "h", duties[0]))
 		b.after(state.WakeLease - time.Second)
-		equal(t, "duty while renewed", standing(t, s, "gw-1", ticket).WakeToken, "")
+		equal(t, "lease while renewed", standing(t, s, "gw-1", ticket).WakeToken, "")
 		b.after(state.WakeLease)
 		next := standing(t, s, "gw-1", ticket).WakeToken
 		if next == "" || next <= duties[0] {
-			t.Fatalf("the duty did not pass on with a higher token: %q after %q", next, duties[0])
+			t.Fatalf("the lease did not pass on with a higher token: %q after %q", next, duties[0])
 		}
-		equal(t, "duty for a third", standing(t, s, "gw-2", ticket).WakeToken, "")
+		equal(t, "lease for a third", standing(t, s, "gw-2", ticket).WakeToken, "")
 		if err := s.RenewWake(ctx, "h", duties[0]); !errors.Is(err, state.ErrNotOwner) {
-			t.Fatal("renewing by the one whose lease ended:", err)
+			t.Fatal("renewing after the lease expired:", err)
 		}
 		before := b.dump()
 		if err := s.FailWake(ctx, "h", duties[0], "c", "m"); !errors.Is(err, state.ErrNotOwner) {
-			t.Fatal("failing by the one whose lease ended:", err)
+			t.Fatal("failing after the lease expired:", err)
 		}
 		equal(t, "state after a fenced failure", b.dump(), before)
 
@@ -334,12 +336,12 @@ func TestWakeDuty(t *testing.T) {
 		must(t, err)
 		equal(t, "host", string(snap.Hosts["h"].State)+" "+snap.Hosts["h"].Error, "asleep sold out")
 		if acquire(t, s, want(t, s, "gw-3", "m", "h")).WakeToken == "" {
-			t.Fatal("a new want after a failed wake got no duty")
+			t.Fatal("a new want after a failed wake got no wake lease")
 		}
 
 		g := register(t, s, "h", nil)
 		if err := s.FailWake(ctx, "h", next, "c", "m"); !errors.Is(err, state.ErrAwake) {
-			t.Fatal("failing to wake a host that is there:", err)
+			t.Fatal("failing to wake a host that is awake:", err)
 		}
 		must(t, s.SetHostState(ctx, "h", g, "draining"))
 		if err := s.RenewWake(ctx, "h", next); !errors.Is(err, state.ErrAwake) {
@@ -348,7 +350,8 @@ func TestWakeDuty(t *testing.T) {
 	})
 }
 
-// TestSleepWithWorkQueued: whoever waits when a host goes to sleep wakes it again, and a repeated good-bye does not undo that.
+// TestSleepWithWorkQueued checks that a waiter wakes a host again that goes to sleep, and that a repeated `asleep` does
+// not undo that.
 func TestSleepWithWorkQueued(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -363,25 +366,26 @@ func TestSleepWithWorkQueued(t *testing.T) {
 			t.Fatal("a record on a sleeping host:", err)
 		}
 		if err := s.Begin(ctx, "h", g, a.Ticket); !errors.Is(err, state.ErrUnknownHost) {
-			t.Fatal("a load begun on a sleeping host:", err)
+			t.Fatal("beginning a load on a sleeping host:", err)
 		}
 		_, err := s.Beat(ctx, "h", g, false, nil)
 		must(t, err)
 		if standing(t, s, "gw-1", a.Ticket).WakeToken == "" {
-			t.Fatal("the waiter got no duty to wake the host again")
+			t.Fatal("the waiter got no lease to wake the host again")
 		}
 		must(t, s.SetHostState(ctx, "h", g, "asleep"))
 		equal(t, "host state", b.field("host:h", "state"), "waking")
-		equal(t, "duty for a second", standing(t, s, "gw-2", a.Ticket).WakeToken, "")
+		equal(t, "lease for a second", standing(t, s, "gw-2", a.Ticket).WakeToken, "")
 		if _, err := s.Beat(ctx, "h", g, false, nil); !errors.Is(err, state.ErrUnknownHost) {
-			t.Fatal("a runner that lives on is not asked to register when its host is wanted:", err)
+			t.Fatal("a live runner is not asked to register when its host is wanted:", err)
 		}
 		register(t, s, "h", nil)
 		equal(t, "queue kept", b.content(prefix+"queue:h"), fmt.Sprintf("list [%s %s]", begun.Ticket, a.Ticket))
 	})
 }
 
-// TestClaimWake: a background load whose gateway died is still carried out; a load nobody waits for wakes nothing.
+// TestClaimWake checks that a background load whose gateway died is still carried out, and that a load without waiters
+// wakes nothing.
 func TestClaimWake(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -389,17 +393,17 @@ func TestClaimWake(t *testing.T) {
 		b.after(time.Minute)
 		token, err := s.ClaimWake(ctx, "gw-1", "h")
 		must(t, err)
-		equal(t, "duty for nothing", token, "")
+		equal(t, "lease for nothing", token, "")
 		equal(t, "a load without waiters", standing(t, s, "gw-1", abandoned.Ticket).Record.State, "dropped")
 
 		w := want(t, s, "gw-dead", "m", "h")
 		w.Background = true
 		if acquire(t, s, w).WakeToken == "" {
-			t.Fatal("no duty, though the one for m0 has run out")
+			t.Fatal("no lease, although the one for m0 has expired")
 		}
 		token, err = s.ClaimWake(ctx, "gw-1", "h")
 		must(t, err)
-		equal(t, "duty that another holds", token, "")
+		equal(t, "lease that another holds", token, "")
 		b.after(2 * state.WakeLease)
 		var tokens []string
 		for i := range 4 {
@@ -413,11 +417,11 @@ func TestClaimWake(t *testing.T) {
 		register(t, s, "h", nil)
 		token, err = s.ClaimWake(ctx, "gw-1", "h")
 		must(t, err)
-		equal(t, "duty for an awake host", token, "")
+		equal(t, "lease for an awake host", token, "")
 	})
 }
 
-// TestLargeRecords: long queues and wide hashes fit the scripts' limits.
+// TestLargeRecords checks that long queues and large hashes fit the scripts' limits.
 func TestLargeRecords(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()

@@ -8,7 +8,7 @@ import (
 	"reveille/testenv"
 )
 
-// Benchmarks run against a redis-server of their own, over loopback.
+// Benchmarks use their own redis-server over loopback.
 
 func benchStore(b *testing.B, hosts, models int) *state.Store {
 	b.Helper()
@@ -76,7 +76,7 @@ func BenchmarkTouch(b *testing.B) {
 	}
 }
 
-func BenchmarkNote(b *testing.B) { // what a warm request pays
+func BenchmarkNote(b *testing.B) { // the cost for a warm request
 	s := benchStore(b, 1, 1)
 	toucher := state.NewUsageReporter(s)
 	for b.Loop() {

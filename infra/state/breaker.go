@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	breakerFailures = 5               // in a row, before calls are refused at once
-	breakerProbe    = 1 * time.Second // ± 20 %: one call is let through this often while open
-	corruptEvery    = time.Minute     // at most one log line about a corrupt store in this time
+	breakerFailures = 5               // failures in a row before calls are refused at once
+	breakerProbe    = 1 * time.Second // ± 20 %: while open, one call per interval is let through
+	corruptEvery    = time.Minute     // at most one log line about a corrupt store per interval
 )
 
-// breaker refuses calls at once while Redis is away, so that no call waits for a time-out that is certain.
-// It logs one line a change of state. Safe for concurrent use.
+// breaker refuses calls at once while Redis is unreachable, so that no call waits for a certain timeout. It logs one
+// line per change of state. It is safe for concurrent use.
 type breaker struct {
 	log *slog.Logger
 
@@ -26,10 +26,10 @@ type breaker struct {
 	failures int
 	open     bool
 	probeAt  time.Time
-	told     time.Time // when the log was last told of a corrupt store
+	told     time.Time // last log line about a corrupt store
 }
 
-// allow reports whether a call may go out. While open, one call each probe interval does.
+// allow reports whether a call may go out. While the breaker is open, one call per probe interval may.
 func (b *breaker) allow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,8 +44,8 @@ func (b *breaker) allow() bool {
 	return true
 }
 
-// record learns a call's outcome and returns the error that callers see: nil, redis.Nil, or one that is ErrUnavailable and,
-// where Redis took the call and failed in it, ErrCorrupt.
+// record records a call's outcome and returns the error for the caller: nil, redis.Nil, or an error that is
+// ErrUnavailable. It is also ErrCorrupt if Redis accepted the call and failed in it.
 func (b *breaker) record(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +67,7 @@ func (b *breaker) record(err error) error {
 	return b.corruptLocked(err)
 }
 
-// corrupt is the error of a call that was answered with what nobody can use.
+// corrupt returns the error for a call with an unusable answer.
 func (b *breaker) corrupt(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,14 +94,14 @@ type unavailableError struct{ cause error }
 func (e *unavailableError) Error() string   { return ErrUnavailable.Error() + ": " + e.cause.Error() }
 func (e *unavailableError) Unwrap() []error { return []error{ErrUnavailable, e.cause} }
 
-// unavailable tells a Redis that cannot take the call from one that answered it.
+// unavailable reports whether err means that Redis could not take the call, rather than answered it.
 func unavailable(err error) bool {
 	if errors.Is(err, redis.Nil) {
 		return false
 	}
 	var re redis.Error
 	if !errors.As(err, &re) {
-		return true // time-outs, refused connections, an exhausted pool
+		return true // timeouts, refused connections, an exhausted pool
 	}
 	for _, p := range []string{"READONLY", "OOM", "MISCONF", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS",
 		"ERR max number of clients", "NOAUTH", "WRONGPASS", "NOPERM", "NOSCRIPT"} {

@@ -16,8 +16,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestStalledRedis (faults 1 and 2): a Redis that does not answer costs a time-out until the breaker opens, then nothing;
-// it is probed, and used as soon as it answers. There is one log line per change.
+// TestStalledRedis (faults 1 and 2) checks that a Redis that does not answer costs timeouts until the breaker opens,
+// and then nothing. It is probed, and used as soon as it answers. There is one log line per change.
 func TestStalledRedis(t *testing.T) {
 	t.Parallel()
 	relay := testenv.NewFlaky(t, testenv.Redis(t))
@@ -27,7 +27,7 @@ func TestStalledRedis(t *testing.T) {
 	defer s.Close()
 	kit.Eventually(t, "warm", func() bool { return s.Ping(ctx) == nil })
 	lines := func() int { return strings.Count(log.String(), "\n") }
-	changes := lines() // a slow day may have opened it already
+	changes := lines() // on a slow machine it may already have opened
 
 	relay.Pause()
 	for i := range 5 {
@@ -63,7 +63,7 @@ func TestBreaker(t *testing.T) {
 	for range 4 {
 		b.Record(lost)
 	}
-	b.Record(redis.Nil) // an answer: four in a row are forgotten
+	b.Record(redis.Nil) // an answer resets the four failures in a row
 	for range 4 {
 		if err := b.Record(lost); !errors.Is(err, state.ErrUnavailable) || !errors.Is(err, lost) {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func TestBreaker(t *testing.T) {
 	equal(t, "allowed after an answer", b.Allow(), true)
 }
 
-// TestCallersEndIsNotRedisFault: calls whose own context ends do not open the breaker.
+// TestCallersEndIsNotRedisFault checks that calls whose own context ends do not open the breaker.
 func TestCallersEndIsNotRedisFault(t *testing.T) {
 	relay := testenv.NewFlaky(t, testenv.Redis(t))
 	s, err := state.Open(state.Options{URL: "redis://" + relay.Addr, Timeout: 10 * time.Second})

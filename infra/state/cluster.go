@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newClient makes the client that the options are for: of one node, of a Cluster, of what Sentinels name.
+// newClient returns the client that the options require: for one node, a Cluster, or a primary named by Sentinels.
 func newClient(o *redis.UniversalOptions) redis.UniversalClient {
 	if !o.IsClusterMode {
 		c := redis.NewUniversalClient(o)
@@ -15,7 +15,7 @@ func newClient(o *redis.UniversalOptions) redis.UniversalClient {
 		return c
 	}
 	co := o.Cluster()
-	co.DisableRoutingPolicies = true // calls here name their keys; the first would wait for the table of all commands
+	co.DisableRoutingPolicies = true // calls here name their keys; the policies would make the first call wait for the table of all commands
 	co.NewClient = func(node *redis.Options) *redis.Client {
 		c := redis.NewClient(node)
 		c.AddHook(bound{})
@@ -27,13 +27,13 @@ func newClient(o *redis.UniversalOptions) redis.UniversalClient {
 }
 
 // once makes a Cluster's client treat lost calls as a single node's client does. By default it would retry them three
-// times, although the first may have taken effect, and keep asking the same node for a minute, although its slots may have
-// moved. Redirections are followed as usual: a node that redirects has done nothing.
+// times, although the first may have taken effect, and would keep asking the same node for a minute, although its slots
+// may have moved. Redirections are still followed, since a node that redirects has done nothing.
 type once struct{ cluster *redis.ClusterClient }
 
 var _ redis.Hook = once{}
 
-// DialHook implements redis.Hook; connections are made as ever.
+// DialHook implements redis.Hook without changing anything.
 func (once) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements redis.Hook.
@@ -54,7 +54,7 @@ func (o once) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// learn asks who has which slots when a node gave no answer. It does not wait.
+// learn refreshes the slot table if a node gave no answer. It does not wait.
 func (o once) learn(ctx context.Context, err error) error {
 	var answered redis.Error
 	if err != nil && !errors.As(err, &answered) {
@@ -63,8 +63,8 @@ func (o once) learn(ctx context.Context, err error) error {
 	return err
 }
 
-// single is a command that is sent once.
+// single is a command that is sent only once.
 type single struct{ redis.Cmder }
 
-// NoRetry tells the client so.
+// NoRetry tells the client not to repeat the command.
 func (single) NoRetry() bool { return true }

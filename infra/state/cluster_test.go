@@ -15,7 +15,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// oneNode is a Cluster of one node without TLS, which is up at once.
+// oneNode returns a Cluster of one node without TLS, which starts at once.
 func oneNode(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, testenv.StartRedis(t, "--cluster-enabled", "yes").Addr)
@@ -27,7 +27,8 @@ func oneNode(t *testing.T) *bench {
 	return b
 }
 
-// TestCluster: scripts name their keys by prefix alone; all of them share the pool's slot, so a Cluster takes them.
+// TestCluster checks that a Cluster accepts scripts that name only the prefix of their keys, since all keys share the
+// pool's slot.
 func TestCluster(t *testing.T) {
 	b := oneNode(t)
 	s := b.open(state.Options{URL: b.url, Pool: "main", Now: func() int64 { return b.now }})
@@ -55,8 +56,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestClusterMovesAPool: three nodes with TLS. A pool's slot goes from one to another under a store and a listener that
-// stay: scripts, transactions and events go on at its new owner.
+// TestClusterMovesAPool moves a pool's slot between three nodes with TLS, while a store and a listener stay connected.
+// Scripts, transactions and events must continue at the new owner.
 func TestClusterMovesAPool(t *testing.T) {
 	c := testenv.StartRedisCluster(t)
 	all := c.Client(t)
@@ -66,7 +67,8 @@ func TestClusterMovesAPool(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}
-	// The programs' own test trusts the authority; the roots of this process are read once, perhaps before.
+	// The certificate is not verified here: this process reads its root certificates only once, perhaps before this
+	// test. The programs' own test trusts the authority.
 	s, other := open(c.EndpointURL()+"&skip_verify=true"), open(c.URL()+"?skip_verify=true")
 	events := make(chan state.Event, 1000)
 	m := runMirror(t, other, func(e state.Event) { events <- e })
@@ -100,7 +102,7 @@ func TestClusterMovesAPool(t *testing.T) {
 	kit.Eventually(t, "the mirror has it", func() bool { return m.Snapshot().Hosts["h"].Loading == a.Ticket })
 }
 
-// move gives the slot of a key, with all that is in it, to the node after its owner.
+// move moves the slot of a key, with all its content, to the node after its owner.
 func move(t *testing.T, c *testenv.RedisCluster, all *redis.ClusterClient, key string) (from, to string) {
 	t.Helper()
 	slot, err := all.ClusterKeySlot(ctx, key).Result()
@@ -138,8 +140,8 @@ func move(t *testing.T, c *testenv.RedisCluster, all *redis.ClusterClient, key s
 	return from, to
 }
 
-// TestClusterCallsOnce: a call whose answer did not come in time may have taken effect, so nobody but its caller may
-// repeat it, on a Cluster as on a single node.
+// TestClusterCallsOnce checks that only the caller repeats a call without a timely answer, on a Cluster as on a single
+// node, since the call may have taken effect.
 func TestClusterCallsOnce(t *testing.T) {
 	b := oneNode(t)
 	c, err := state.Client(state.Options{URL: b.url, Timeout: 100 * time.Millisecond})

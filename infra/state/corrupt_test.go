@@ -12,8 +12,8 @@ import (
 	"reveille/testenv"
 )
 
-// TestCorrupt: a key of another type, a reply that is too large, and names that are none are refused in words, and the
-// pool is as before once they are gone.
+// TestCorrupt checks that a key of another type, a reply that is too large, and invalid names are refused with a
+// reason, and that the pool recovers once they are gone.
 func TestCorrupt(t *testing.T) {
 	var log bytes.Buffer
 	s, err := state.Open(state.Options{URL: "redis://" + testenv.Redis(t), Timeout: 5 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -43,7 +43,7 @@ func TestCorrupt(t *testing.T) {
 	corrupt("a set that is a string", snapshot())
 	must(t, rdb.Rename(ctx, "kept", models).Err())
 	if n := strings.Count(log.String(), "state store is corrupt"); n != 1 {
-		t.Errorf("the log tells of it %d times:\n%s", n, log.String())
+		t.Errorf("logged %d times:\n%s", n, log.String())
 	}
 
 	for _, name := range []string{strings.Repeat("n", 257), "a\nb", "a\xff", ""} {
@@ -67,12 +67,12 @@ func TestCorrupt(t *testing.T) {
 	}
 }
 
-// TestForgedCounters: numbers far ahead of the clock, which no counter has come to, do not become the pool's.
+// TestForgedCounters checks that the pool does not adopt numbers far ahead of the clock, which no counter reaches.
 func TestForgedCounters(t *testing.T) {
 	s, err := state.Open(state.Options{URL: "redis://" + testenv.Redis(t), Timeout: 5 * time.Second})
 	must(t, err)
 	defer s.Close()
-	const forged = "9223372036854775808" // 2^63: Redis's scripts count no further there
+	const forged = "9223372036854775808" // 2^63, where Redis's scripts stop counting
 	for _, key := range []string{"token", "rev"} {
 		must(t, s.Client().Set(ctx, "rv:{main}:"+key, forged, 0).Err())
 	}

@@ -1,9 +1,10 @@
-// Package state is the pool's shared memory in Redis: hosts, models, tickets, LRU order, NPU holders, the catalogue and
-// the counters. Every change is one Lua script (folder lua, one file an operation, each with its contract on top), so a
-// decision is either committed whole or refused; this package decides nothing itself.
+// Package state is the pool's shared state in Redis: hosts, models, tickets, LRU order, NPU holders, the catalogue and
+// the counters. Every change is one Lua script (folder lua, one file per operation, each with its contract at the top),
+// so a decision is either committed completely or refused. This package makes no decisions itself.
 //
 // Keys. `{pool}` is a hash tag, so that one pool lives in one slot of a Redis Cluster. All values are plain hashes,
-// sorted sets, sets, lists and strings, which redis-cli alone explains. TTLs only remove leftovers and carry no meaning.
+// sorted sets, sets, lists and strings, which redis-cli alone can explain. TTLs only remove leftovers and carry no
+// meaning.
 //
 //	key                        Redis type  written by                         TTL    holds
 //	rv:{pool}:epoch            string      register                           -      set once; missing after data loss
@@ -60,20 +61,23 @@
 //	rv:{pool}:events:host:<h>  channel     changes of a host                  -      the same for the host's runner
 //	rv:{pool}:events:pool      channel     other changes                      -      the same for all runners
 //
-// Verbs. The scripts sleep_* commit a host's sleep (sleep_token), have its runner confirm it, and begin, hold and end the
-// stop of its machine (stop_ms); leave ends a stop whose driver accepted while the machine is not known to be off (left_ms): its
-// runner may not register for two minutes more, and the next sweep goes on with it. repair writes down what nobody is left to write: a
-// host is lost (lost), did not come when it was woken (stranded), or was lost for longer than a wake takes (unseen); after the
-// last two a sleep_token has its machine turned off. forget removes every key of a host that the catalogue does not name.
+// Verbs. The scripts sleep_* commit a host's sleep (sleep_token), have its runner confirm it, and begin, hold and end
+// the stop of its machine (stop_ms). The outcome leave ends a stop whose driver accepted while the machine is not known
+// to be off (left_ms): its runner may not register for two more minutes, and the next sweep continues it. repair writes
+// what nobody else is left to write: a host is lost (lost), did not start when woken (stranded), or was lost for longer
+// than a wake takes (unseen); after the last two, a sleep_token has its machine turned off. forget removes every key of
+// a host that the catalogue does not name.
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its
-// generation and are refused (ErrFenced) once another runner registered the host.
+// generation and are refused (ErrFenced) once another runner has registered the host.
 //
-// Redis is not trusted: whoever can write it may disturb the pool, but not have anything executed or read. The catalogue,
-// the settings and the hosts' addresses carry an HMAC-SHA256 under a key derived from the runner secret, over the pool, the
-// kind, the key and the content; readers keep what they last found right in place of what is not signed. The catalogue's
-// serial rises, and no reader goes back to a lower one. See infra/adr/0015-redis-is-not-trusted.md.
+// Redis is not trusted: whoever can write to it may disturb the pool, but cannot have anything executed or read. The
+// catalogue, the settings and the hosts' addresses carry an HMAC-SHA256 under a key derived from the runner secret,
+// over the pool, the kind, the key and the content. In place of a record without a valid MAC, readers keep the last
+// valid one. The catalogue's serial rises, and no reader goes back to a lower one. See
+// infra/adr/0015-redis-is-not-trusted.md.
 //
-// Redis away: calls end within Options.Timeout with ErrUnavailable, and a breaker answers at once while it stays away.
-// Redis emptied: runners are told by their next beat that they are unknown and register with all they hold.
+// If Redis is unreachable, calls end within Options.Timeout with ErrUnavailable, and a breaker refuses calls at once
+// until it returns. If Redis is emptied, the next beat tells runners that they are unknown, and they register with
+// everything they hold.
 package state

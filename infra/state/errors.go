@@ -4,33 +4,33 @@ import "errors"
 
 // Errors of the store. Test with errors.Is.
 var (
-	// ErrUnavailable: Redis did not answer in time, refused, or the breaker is open. Nothing is known of the effect of a
-	// call that had been sent; scripts with an operation id may be repeated.
+	// ErrUnavailable: Redis did not answer in time or refused, or the breaker is open. A call that was sent may or may
+	// not have taken effect; scripts with an operation id may be repeated.
 	ErrUnavailable = errors.New("state store unavailable")
-	// ErrCorrupt: Redis holds what an operation cannot work with: a key of another type, a field that is no number, more
-	// than a reply may have. It is ErrUnavailable as well; the same call works once the keys are mended.
+	// ErrCorrupt: Redis holds data that an operation cannot use: a key of another type, a field that is not a number,
+	// or a reply that is too large. It is also ErrUnavailable. The same call works once the keys are repaired.
 	ErrCorrupt = errors.New("state store is corrupt")
-	// ErrFenced: another runner has registered this host since; the caller may write it no more.
+	// ErrFenced: another runner has since registered this host, so the caller may no longer write it.
 	ErrFenced = errors.New("fenced: another generation owns the host")
-	// ErrUnknownHost: Redis has no record of the host (it was emptied): register again.
+	// ErrUnknownHost: Redis has no record of the host, for example because it was emptied. Register again.
 	ErrUnknownHost = errors.New("host is not registered")
-	// ErrStale: the pool changed since the snapshot that a placement was made on; take a new one.
+	// ErrStale: the pool has changed since the placement's snapshot. Take a new one.
 	ErrStale = errors.New("stale: the pool changed since the snapshot")
 	// ErrGone: the ticket ended, was dropped, or was lost with Redis' data.
 	ErrGone = errors.New("ticket is gone")
-	// ErrDropped: nobody waits for the ticket any more.
-	ErrDropped = errors.New("ticket was dropped: nobody waits for it")
-	// ErrBusy: another load is under way on the host.
-	ErrBusy = errors.New("another load is under way on the host")
-	// ErrNotOwner: another holds the wake duty.
-	ErrNotOwner = errors.New("wake duty is held by another")
-	// ErrStopping: the machine of the caller's host was told to go off and is not known to be off.
+	// ErrDropped: the ticket was dropped because nobody waits for it any more.
+	ErrDropped = errors.New("ticket was dropped: nobody is waiting for it")
+	// ErrBusy: another load is in progress on the host.
+	ErrBusy = errors.New("another load is in progress on the host")
+	// ErrNotOwner: another holder has the wake lease.
+	ErrNotOwner = errors.New("wake lease is held by another")
+	// ErrStopping: the caller's machine is being turned off and is not known to be off yet.
 	ErrStopping = errors.New("host is being turned off")
-	// ErrAwake: the host's runner has registered, there is nothing left to wake.
+	// ErrAwake: the host's runner has registered, so there is nothing left to wake.
 	ErrAwake = errors.New("host is awake")
 )
 
-// wordErrors are the errors that the words of scripts stand for, nil for success.
+// wordErrors maps the words that scripts return to errors; nil means success.
 var wordErrors = map[string]error{
 	"ok": nil, "begun": nil,
 	"fenced":   ErrFenced,
@@ -45,7 +45,7 @@ var wordErrors = map[string]error{
 	"awake":    ErrAwake,
 }
 
-// errorOf turns a script's word into an error, nil for success.
+// errorOf turns a script's word into an error, or nil for success.
 func errorOf(word string) error {
 	if err, known := wordErrors[word]; known {
 		return err

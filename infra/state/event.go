@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Event is one change of the pool as its script published it. Events are hints: they may be lost, and whoever listens
-// also polls.
+// Event is one change of the pool as its script published it. Events are hints: they may be lost, so listeners also
+// poll.
 type Event struct {
 	Kind    string            `json:"kind"` // ticket, model, host, catalog, leave, settings, pulled; "sync" (ours): events may have been missed
 	Rev     uint64            `json:"rev,string"`
@@ -24,19 +24,20 @@ type Event struct {
 	Version string            `json:"version"`
 	Fields  map[string]string `json:"fields"` // of a ticket that ended
 
-	Carries json.RawMessage `json:"carries"` // the host as it is after the change, for mirrors
+	Carries json.RawMessage `json:"carries"` // the host after the change, for mirrors
 	More    bool            `json:"more"`    // another event of the same change follows
 }
 
-// Record is the ticket that a ticket event of an end carries.
+// Record returns the ticket of an event that reports its end.
 func (e Event) Record() TicketRecord {
 	r := ticketRecord(e.Ticket, e.Fields)
 	r.State, r.Host, r.Model = TicketState(e.State), e.Host, e.Model
 	return r
 }
 
-// Listen calls handle for every event until ctx ends, from one goroutine; with a host only for those of the host and of the
-// whole pool. After each (re)connection it first calls handle with an event of kind "sync". It returns when ctx ends.
+// Listen calls handle for every event until ctx ends, always from the same goroutine. With a host it delivers only the
+// events of that host and of the whole pool. After each (re)connection it first calls handle with an event of kind
+// "sync". It returns when ctx ends.
 func (s *Store) Listen(ctx context.Context, host string, handle func(Event)) {
 	channels := []string{s.keys.events()}
 	if host != "" {
@@ -51,8 +52,8 @@ func (s *Store) Listen(ctx context.Context, host string, handle func(Event)) {
 	}
 }
 
-// listenOnce subscribes and delivers until the connection breaks. go-redis would reconnect silently; here a break ends
-// the subscription, so that the caller learns that events may be missing.
+// listenOnce subscribes and delivers events until the connection breaks. go-redis would reconnect silently; here a
+// break ends the subscription, so that the caller learns that events may be missing.
 func (s *Store) listenOnce(ctx context.Context, channels []string, handle func(Event)) {
 	ctx = subscribing(ctx)
 	sub := s.rdb.Subscribe(ctx, channels...)
@@ -74,11 +75,11 @@ func (s *Store) listenOnce(ctx context.Context, channels []string, handle func(E
 		var large *eventError
 		switch {
 		case errors.As(err, &large):
-			_ = s.breaker.corrupt(err) // which tells the log
+			_ = s.breaker.corrupt(err) // logs it
 			return
 		case errors.As(err, &ne) && ne.Timeout():
 			if asked || sub.Ping(ctx) != nil {
-				return // a peer that is gone without a word answers no ping either
+				return // a silently dead peer does not answer a ping either
 			}
 			asked = true
 		case err != nil:

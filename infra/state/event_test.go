@@ -12,8 +12,8 @@ import (
 	"reveille/infra/state"
 )
 
-// TestLargeEvents: events that are larger than any of the pool's are not read. The subscription starts again, which it says as
-// ever, and the log tells of it once.
+// TestLargeEvents checks that events larger than any of the pool's own are not read. The subscription starts again,
+// with its usual "sync", and the log reports it once.
 func TestLargeEvents(t *testing.T) {
 	onBoth(t, largeEvents)
 	t.Run("cluster", func(t *testing.T) { largeEvents(oneNode(t)) })

@@ -10,15 +10,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxEvent is the most bytes that an event may have. The pool's own have a few hundred.
+// maxEvent bounds an event in bytes. The pool's own have a few hundred.
 const maxEvent = 1 << 20
 
-// bound is a hook of clients of one node. It bounds the connections that subscriptions make.
+// bound is a hook for clients of one node that bounds the connections of subscriptions.
 type bound struct{}
 
 var _ redis.Hook = bound{}
 
-type subscribes struct{} // key of the value that marks a subscription's context
+type subscribes struct{} // context key that marks a subscription's context
 
 // subscribing marks ctx as the context of a subscription.
 func subscribing(ctx context.Context) context.Context {
@@ -44,19 +44,19 @@ func (bound) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 	return next
 }
 
-// eventError reports a reply that announces too much.
+// eventError reports a reply that announces too much data.
 type eventError struct{ header string }
 
 func (e *eventError) Error() string {
 	return fmt.Sprintf("an event announces more than %d bytes, so no program of the pool published it: it begins with %.24q", maxEvent, e.header)
 }
 
-// eventConn is a connection of a subscription. Reads fail from the first reply on that announces more than maxEvent bytes or
-// items, before the client library sees its header: the library allocates what a header announces.
+// eventConn is a subscription's connection. After the first reply that announces more than maxEvent bytes or items, all
+// reads fail, before the client library sees the reply's header: the library allocates what a header announces.
 type eventConn struct {
 	net.Conn
-	line []byte // of a header, as far as it came
-	skip int    // bytes of a string that are still to come
+	line []byte // the header received so far
+	skip int    // bytes of a string still to come
 	err  error  // of every further read
 }
 
@@ -72,7 +72,7 @@ func (c *eventConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// scan follows the stream, which consists of header lines; some announce a string that follows.
+// scan parses the stream, which consists of header lines; some announce a string that follows.
 func (c *eventConn) scan(b []byte) error {
 	for len(b) > 0 {
 		n := min(c.skip, len(b))
@@ -92,7 +92,7 @@ func (c *eventConn) scan(b []byte) error {
 	return nil
 }
 
-// announced learns from a header how many bytes follow.
+// announced parses a header for how many bytes follow.
 func (c *eventConn) announced() error {
 	if len(c.line) == 0 || bytes.IndexByte([]byte("$=!*~>%|"), c.line[0]) < 0 {
 		return nil

@@ -8,22 +8,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Internals that the tests of package state_test look at.
+// Internals for the tests in package state_test.
 
-// Client is the store's own connection pool.
+// Client returns the store's own connection pool.
 func (s *Store) Client() redis.UniversalClient { return s.rdb }
 
-// Ping is a call that changes nothing.
+// Ping makes a call that changes nothing.
 func (s *Store) Ping(ctx context.Context) error {
 	return s.guard(ctx, func(ctx context.Context) error { return s.rdb.Ping(ctx).Err() })
 }
 
-// ParseURL is how Open reads Options.URL.
+// ParseURL parses Options.URL as Open does.
 func ParseURL(url string) (*redis.UniversalOptions, error) {
 	return universalOptions(Options{URL: url})
 }
 
-// Sources are the scripts as they are sent to Redis 7, by name.
+// Sources returns the scripts as they are sent to Redis 7, by name.
 func Sources() map[string]string {
 	out := map[string]string{}
 	files, _ := luaFiles.ReadDir("lua")
@@ -38,27 +38,27 @@ func Sources() map[string]string {
 // Plain reports whether the store found a server that does not know `#!lua`.
 func (s *Store) Plain() bool { return s.scripts.snapshot.usePlain.Load() }
 
-// Breaker is a breaker on its own.
+// Breaker is a breaker by itself.
 type Breaker = breaker
 
-// NewBreaker makes a closed one.
+// NewBreaker returns a closed breaker.
 func NewBreaker(log *slog.Logger) *Breaker { return &breaker{log: log} }
 
 // Allow asks to make a call.
 func (b *Breaker) Allow() bool { return b.allow() }
 
-// Record notes an outcome.
+// Record records an outcome.
 func (b *Breaker) Record(err error) error { return b.record(err) }
 
-// Guard runs a call as every call of the store is run.
+// Guard makes a call in the same way as every call of the store.
 func (s *Store) Guard(ctx context.Context, call func(context.Context) error) error {
 	return s.guard(ctx, call)
 }
 
-// Hear tells a mirror of an event, Look has it look for what it missed, and CatchUp does what is due.
+// Hear passes an event to a mirror, Look makes it look for events it missed, and CatchUp reads what is due.
 func (m *Mirror) Hear(e Event)                { m.heard(e) }
 func (m *Mirror) Look(ctx context.Context)    { m.repair(ctx) }
 func (m *Mirror) CatchUp(ctx context.Context) { m.readDue(ctx) }
 
-// OwnRevision is the revision of the host alone.
+// OwnRevision returns the revision of the host alone.
 func (h *HostRecord) OwnRevision() uint64 { return h.revision }

@@ -15,9 +15,9 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestMirrorByHearsay plays random histories before a mirror whose events are lost, doubled and out of order. Whatever it hears,
-// a host that it has under Redis' revision is as Redis has it, and its hosts only go forward; it hears of each change, and a look
-// finds what it did not hear of.
+// TestMirrorByHearsay plays random histories to a mirror whose events are lost, duplicated and reordered. Whatever the
+// mirror receives, a host that it has with Redis' revision equals the one in Redis, and its hosts only go forward.
+// Every change is published, and a look finds changes whose events were lost.
 func TestMirrorByHearsay(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("miniredis/", seed), func(t *testing.T) { hearsay(newBench(t, testenv.MiniRedis(t).Addr()), seed, 150) })
@@ -85,7 +85,7 @@ func hearsay(b *bench, seed uint64, steps int) {
 	}
 }
 
-// compare judges a mirror, which is to have all that Redis has if it has looked.
+// compare checks a mirror. If it has looked, it must have everything that Redis has.
 func compare(h *history, before, mirror *state.Snapshot, looked bool) {
 	h.t.Helper()
 	now, err := h.s.Snapshot(ctx)
@@ -112,7 +112,7 @@ func compare(h *history, before, mirror *state.Snapshot, looked bool) {
 	}
 }
 
-// known is what decisions on a host are made of.
+// known returns what decisions about a host depend on.
 func known(h *state.HostRecord) string {
 	var out strings.Builder
 	fmt.Fprintln(&out, h.Fields["state"], h.Addr, h.Generation, h.Loading)
@@ -125,7 +125,7 @@ func known(h *state.HostRecord) string {
 	return out.String()
 }
 
-// TestForgedEvents: an event of somebody without the pool's secret changes no address, and adds no host.
+// TestForgedEvents checks that an event from somebody without the pool's secret changes no address and adds no host.
 func TestForgedEvents(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	s := b.open(state.Options{URL: b.url, Timeout: 2 * time.Second, Secret: []byte("secret")})

@@ -14,7 +14,7 @@ import (
 	"reveille/testenv"
 )
 
-// TestHistories plays random histories of gateways and runners through the real scripts under a clock of the test's own
+// TestHistories plays random histories of gateways and runners through the real scripts, under the test's own clock,
 // and checks the package's invariants after every step. A failure names its seed. REVEILLE_HISTORY_SEEDS and
 // REVEILLE_HISTORY_STEPS make it longer; REVEILLE_HISTORY_SEED replays one.
 func TestHistories(t *testing.T) {
@@ -54,10 +54,10 @@ type history struct {
 	runners                 map[string]*runner
 	tickets                 []string                   // every ticket ever made
 	own                     map[string]bool            // tickets that are not shared
-	snaps                   []uint64                   // revisions seen, to place on old ones
-	duties                  map[string]*duty           // the wake duty of a host as it was last given
-	old                     map[string]map[string]bool // duties that ended, by host
-	seen                    *picture                   // after the last step
+	snaps                   []uint64                   // revisions seen, for placements on old ones
+	duties                  map[string]*duty           // latest wake lease of each host
+	old                     map[string]map[string]bool // expired wake leases by host
+	seen                    *picture                   // keys after the last step
 	highest                 map[string]uint64          // rev, token, and generation by host
 }
 
@@ -106,7 +106,7 @@ func (h *history) fail(format string, args ...any) {
 	h.t.Fatalf(format, args...)
 }
 
-// allowed fails on an error that is none of these.
+// allowed fails on an error that is not among these.
 func (h *history) allowed(err error, among ...error) bool {
 	h.t.Helper()
 	if err == nil {
@@ -194,21 +194,21 @@ func (h *history) acquire() {
 	h.given(a.Host, a.WakeToken)
 }
 
-// given checks a wake duty that a gateway received: nobody else may hold one.
+// given checks a wake lease that a gateway received: nobody else may hold one.
 func (h *history) given(host, token string) {
 	if token == "" {
 		return
 	}
 	if d := h.duties[host]; d != nil {
 		if d.exp >= h.now {
-			h.fail("two have the duty to wake %s: %s until %d, and %s", host, d.token, d.exp, token)
+			h.fail("two hold the wake lease of %s: %s until %d, and %s", host, d.token, d.exp, token)
 		}
 		h.old[host][d.token] = true
 	}
 	h.duties[host] = &duty{token, h.now + state.WakeLease.Milliseconds()}
 }
 
-// ended: nobody has the duty to wake a host any more.
+// ended records that nobody holds the wake lease of a host any more.
 func (h *history) ended(host string) {
 	if d := h.duties[host]; d != nil {
 		h.old[host][d.token] = true
@@ -321,7 +321,7 @@ func (h *history) beat() {
 
 func (h *history) register() {
 	name, r := h.someRunner()
-	if h.chance(60) { // killed and started again
+	if h.chance(60) { // killed and restarted
 		r.boot++
 		r.loading = ""
 	}
@@ -351,7 +351,7 @@ func (h *history) hostState() {
 	h.allowed(err, state.ErrFenced, state.ErrUnknownHost)
 }
 
-// wake renews or fails a duty: mostly the one that is held, sometimes one that ended, which must have no effect.
+// wake renews or fails a wake lease: usually the current one, sometimes an expired one, which must have no effect.
 func (h *history) wake() {
 	name := pick(h, h.hosts)
 	for token := range h.old[name] {
@@ -360,7 +360,7 @@ func (h *history) wake() {
 		if !h.allowed(err, state.ErrNotOwner, state.ErrAwake) && h.dump() == before {
 			break
 		}
-		h.fail("the holder of an old duty %s had an effect", token)
+		h.fail("the holder of an old lease %s had an effect", token)
 	}
 	d := h.duties[name]
 	if d == nil {
@@ -398,11 +398,11 @@ func (h *history) touch() {
 }
 
 func (h *history) passTime() {
-	h.after(time.Duration(h.rng.IntN(12_000)-1_000) * time.Millisecond) // now and then back
+	h.after(time.Duration(h.rng.IntN(12_000)-1_000) * time.Millisecond) // sometimes backwards
 	h.note("time")
 }
 
-// silence: no runner beats for so long that waiters take their hosts for lost.
+// silence stops all heartbeats for so long that waiters consider their hosts lost.
 func (h *history) silence() {
 	h.note("silence")
 	for range 2 {

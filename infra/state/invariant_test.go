@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// picture is all of a pool's keys as they stand, without the prefix.
+// picture holds all keys of a pool, without the prefix.
 type picture struct {
 	hashes  map[string]map[string]string
 	lists   map[string][]string
@@ -48,7 +48,7 @@ func (h *history) picture() *picture {
 	return p
 }
 
-// inputs is what decisions about a host are made on: whenever it changes, the host's revision must rise.
+// inputs returns what decisions about a host depend on. Whenever it changes, the host's revision must rise.
 func (p *picture) inputs(host string) string {
 	var out strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(p.hashes)) {
@@ -66,7 +66,8 @@ func (p *picture) inputs(host string) string {
 	return out.String()
 }
 
-// places are where a model is loaded or its load is queued: whenever there is a new one, the model's revision must rise.
+// places returns where a model is loaded or its load is queued. Whenever there is a new place, the model's revision
+// must rise.
 func (p *picture) places(model string) []string {
 	var out []string
 	for k, f := range p.hashes {
@@ -78,7 +79,7 @@ func (p *picture) places(model string) []string {
 	return out
 }
 
-// checkRevisions compares with what the last check saw.
+// checkRevisions compares with the previous check.
 func (h *history) checkRevisions(p *picture) {
 	h.t.Helper()
 	was, is := h.seen.hashes["revs"], p.hashes["revs"]
@@ -100,7 +101,7 @@ func (h *history) checkRevisions(p *picture) {
 	}
 }
 
-// check compares Redis with every invariant of DESIGN.md in this folder.
+// check checks Redis against every invariant in DESIGN.md of this folder.
 func (h *history) check() {
 	h.t.Helper()
 	p := h.picture()
@@ -109,7 +110,7 @@ func (h *history) check() {
 	h.checkSnapshot(p)
 	for _, counter := range []string{"rev", "token"} {
 		n, err := strconv.ParseUint(p.strings[counter], 10, 64)
-		if err == nil && n < h.highest[counter] { // none: emptied, nothing written since
+		if err == nil && n < h.highest[counter] { // missing: emptied, nothing written since
 			h.fail("%s fell from %d to %d", counter, h.highest[counter], n)
 		}
 		h.highest[counter] = max(h.highest[counter], n)
@@ -139,7 +140,7 @@ func (h *history) checkTickets(p *picture) {
 		case t["state"] == "loading" && (queued != 0 || begun != 1):
 			h.fail("begun ticket %s is %d times in the queue, %d times begun", id, queued, begun)
 		case t["state"] == "loading" && t["kind"] == "load" && p.hashes["host:"+t["host"]]["loading"] != id:
-			h.fail("load %s is under way but not its host's", id)
+			h.fail("load %s is in progress but is not its host's", id)
 		case !pending && queued+begun != 0:
 			h.fail("ended ticket %s is in a queue", id)
 		case pending && ttl >= 0:
@@ -222,7 +223,7 @@ func (h *history) checkHosts(p *picture) {
 	}
 }
 
-// checkSnapshot: a snapshot shows what the keys hold.
+// checkSnapshot checks that a snapshot shows the content of the keys.
 func (h *history) checkSnapshot(p *picture) {
 	h.t.Helper()
 	snap, err := h.s.Snapshot(ctx)
@@ -237,7 +238,7 @@ func (h *history) checkSnapshot(p *picture) {
 			h.fail("snapshot of %s: %+v", name, host)
 		}
 		if host.Loading != "" && host.Queue[0].ID != host.Loading {
-			h.fail("the load under way does not head the queue of %s", name)
+			h.fail("the load in progress does not head the queue of %s", name)
 		}
 	}
 }

@@ -2,8 +2,8 @@ package state
 
 import "strings"
 
-// keys spells the keys of one pool. Lua scripts get the prefix and build on it; this file and the table in doc.go are
-// the only other places where a key's form is written.
+// keys builds the keys of one pool. Lua scripts receive the prefix and build on it; the form of a key is written only
+// there, in this file and in the table in doc.go.
 type keys struct{ prefix string }
 
 func newKeys(pool string) keys { return keys{prefix: "rv:{" + pool + "}:"} }
@@ -14,7 +14,7 @@ func (k keys) hostEvents(h string) string  { return k.prefix + "events:host:" + 
 func (k keys) idle() string                { return k.prefix + "idle" }
 func (k keys) settings(name string) string { return k.prefix + "settings:" + name }
 
-// validPool refuses names that would break the hash tag.
+// validPool rejects names that would break the hash tag.
 func validPool(pool string) bool {
 	return pool != "" && !strings.ContainsAny(pool, "{}: \t\r\n")
 }

@@ -10,7 +10,7 @@ import (
 	"reveille/infra/state"
 )
 
-// keyTable reads the rows of the table in doc.go: a pattern of the key and its Redis type.
+// keyTable reads the table in doc.go: a pattern for each key, and its Redis type.
 func keyTable(t *testing.T) map[*regexp.Regexp]string {
 	t.Helper()
 	src, err := os.ReadFile("doc.go")
@@ -25,8 +25,8 @@ func keyTable(t *testing.T) map[*regexp.Regexp]string {
 	return table
 }
 
-// TestKeyTable: after a busy scenario every key matches one row of the table in doc.go, by name and type, and every row
-// was used.
+// TestKeyTable checks that after a busy scenario every key matches one row of the table in doc.go, by name and type,
+// and that every row was used.
 func TestKeyTable(t *testing.T) {
 	table := keyTable(t)
 	used := map[*regexp.Regexp]bool{}

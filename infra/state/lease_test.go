@@ -15,7 +15,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestWaiterLease: a gateway that stops renewing is forgotten, and a load nobody waits for is not begun (invariants 9, 11).
+// TestWaiterLease checks that a gateway that stops renewing is forgotten, and that a load without waiters is not begun
+// (invariants 9, 11).
 func TestWaiterLease(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -45,7 +46,7 @@ func TestWaiterLease(t *testing.T) {
 	})
 }
 
-// TestLeave (invariant 11, ollama/ollama#8398): a waiter that leaves takes nothing from those who stay.
+// TestLeave (invariant 11, ollama/ollama#8398) checks that a waiter that leaves affects no other waiter.
 func TestLeave(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -91,8 +92,8 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestFinishAgain (reliability row 7): a runner that lost the answer to its finish hears again who waits, so that it can
-// keep the model for them and for nobody else. The repeat changes nothing (invariant 26).
+// TestFinishAgain (reliability row 7) checks that a runner that lost the answer to its finish is told again who waits,
+// so that it can keep the model for exactly those. The repeat changes nothing (invariant 26).
 func TestFinishAgain(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -128,7 +129,7 @@ func TestFinishAgain(t *testing.T) {
 		equal(t, "waiters of no ticket", finish("h", g, "1", ready), "")
 
 		must(t, s.Leave(ctx, "gw-2", ticket, false))
-		g = register(t, s, "h", map[string]string{"m": "llm"}) // what a runner does that lost an answer
+		g = register(t, s, "h", map[string]string{"m": "llm"}) // as a runner does after a lost answer
 		equal(t, "waiters, when one has left", finish("h", g, ticket, ready), "gw-1 gw-3")
 		b.after(state.WaiterLease + time.Second)
 		equal(t, "waiters, when their leases are over", finish("h", g, ticket, ready), "")
@@ -141,7 +142,8 @@ func TestFinishAgain(t *testing.T) {
 	})
 }
 
-// TestLeaveAfterTheEnd: who leaves when the load has ended, but before it heard so, is not waited for (row 19).
+// TestLeaveAfterTheEnd checks that a model does not wait for a gateway that left after the load ended but before the
+// gateway heard so (row 19).
 func TestLeaveAfterTheEnd(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.patient()
@@ -198,7 +200,7 @@ func TestFencedWritersChangeNothing(t *testing.T) {
 		before := b.dump()
 		for name, err := range writes(old, "h") {
 			if !errors.Is(err, state.ErrFenced) {
-				t.Errorf("%s by an old generation: %v", name, err)
+				t.Errorf("%s with an old generation: %v", name, err)
 			}
 		}
 		for name, err := range writes(old, "nowhere") {
@@ -226,8 +228,9 @@ func TestFencedWritersChangeNothing(t *testing.T) {
 	})
 }
 
-// TestLateRegistration (invariant 16): a registration that was under way for long, or of a runner that was replaced, takes
-// nothing from a later boot. One whose first answer was lost, and one after Redis fell back to an older state, are taken.
+// TestLateRegistration (invariant 16) checks that a late registration, or one by a replaced runner, takes nothing from
+// a later boot. A registration whose first answer was lost, and one after Redis fell back to an older state, are
+// accepted.
 func TestLateRegistration(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -250,12 +253,13 @@ func TestLateRegistration(t *testing.T) {
 			t.Errorf("after a lost answer: generation %d after %d, %v", g, lost, err)
 		}
 		if _, err := again("boot-3", lost+1e9); err != nil {
-			t.Error("with a generation that Redis has forgotten:", err)
+			t.Error("with a generation unknown to Redis:", err)
 		}
 	})
 }
 
-// TestOneLoadAtATime (invariant 4): a second load cannot begin, and every begun ticket survives its runner's death.
+// TestOneLoadAtATime (invariant 4) checks that a second load cannot begin, and that every begun ticket survives its
+// runner's death.
 func TestOneLoadAtATime(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -269,11 +273,11 @@ func TestOneLoadAtATime(t *testing.T) {
 		must(t, s.Begin(ctx, "h", g, unload.Ticket))
 		before := b.dump()
 		if err := s.Begin(ctx, "h", g, second.Ticket); !errors.Is(err, state.ErrBusy) {
-			t.Fatal("a second load beside the first:", err)
+			t.Fatal("a second load during the first:", err)
 		}
 		equal(t, "state after the refusal", b.dump(), before)
 
-		g = register(t, s, "h", nil) // killed, started again
+		g = register(t, s, "h", nil) // killed and restarted
 		snap, err := s.Snapshot(ctx)
 		must(t, err)
 		h := snap.Hosts["h"]
@@ -291,7 +295,7 @@ func TestOneLoadAtATime(t *testing.T) {
 	})
 }
 
-// TestFlush (fault 4): Redis loses everything; runners are told, register what they hold, and tokens still rise.
+// TestFlush (fault 4) empties Redis. Runners are told, register what they hold, and tokens still rise.
 func TestFlush(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -329,7 +333,8 @@ func TestFlush(t *testing.T) {
 	})
 }
 
-// TestRegisterAgainWhileLoading: Redis lost the host for a moment only; the load goes on as the same ticket.
+// TestRegisterAgainWhileLoading checks that a load continues under the same ticket if Redis loses the host only for a
+// moment.
 func TestRegisterAgainWhileLoading(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -346,7 +351,8 @@ func TestRegisterAgainWhileLoading(t *testing.T) {
 	})
 }
 
-// TestLostHost (fault 8): the host of a queued load dies. Its copies are routes no more, and the wait ends in a wake.
+// TestLostHost (fault 8) loses the host of a queued load. Its copies are no longer routes, and the wait leads to a
+// wake.
 func TestLostHost(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -361,17 +367,17 @@ func TestLostHost(t *testing.T) {
 		equal(t, "state", snap.Hosts["h"].State, "lost")
 		equal(t, "copies", len(snap.Copies("m")), 0)
 		equal(t, "a copy on a lost host", acquire(t, s, state.Want{Gateway: "gw", Model: "m"}).Status, "none")
-		equal(t, "duty at the first notice", standing(t, s, "gw", queued.Ticket).WakeToken, "")
+		equal(t, "lease at the first notice", standing(t, s, "gw", queued.Ticket).WakeToken, "")
 
-		// It was Redis that was away: the host beats again and nothing happened.
+		// Only Redis was away: the host beats again and nothing happens.
 		_, err = s.Beat(ctx, "h", g, false, nil)
 		must(t, err)
 		b.after(state.LostAfter - time.Second)
-		equal(t, "duty for a host that beats", standing(t, s, "gw", queued.Ticket).WakeToken, "")
+		equal(t, "lease for a host that beats", standing(t, s, "gw", queued.Ticket).WakeToken, "")
 		equal(t, "a copy on a host that beats", acquire(t, s, state.Want{Gateway: "gw", Model: "m"}).Status, "loaded")
 
 		b.after(state.LostAfter)
-		equal(t, "duty at the second notice", standing(t, s, "gw", queued.Ticket).WakeToken, "")
+		equal(t, "lease at the second notice", standing(t, s, "gw", queued.Ticket).WakeToken, "")
 		b.after(state.LostAfter + time.Second)
 		st, err := s.Renew(ctx, "gw", queued.Ticket, begun.Ticket)
 		must(t, err)
@@ -382,9 +388,9 @@ func TestLostHost(t *testing.T) {
 		equal(t, "the queued load", fmt.Sprint(standing(t, s, "gw", queued.Ticket).Position), "2")
 		equal(t, "records", b.content(prefix+"models:h"), "")
 
-		// The runner lived after all: it is told to register, and goes on with its load.
+		// The runner is alive after all: it is told to register, and continues its load.
 		if _, err := s.Finish(ctx, "h", g, begun.Ticket, state.Outcome{}); !errors.Is(err, state.ErrUnknownHost) {
-			t.Fatal("finish by a runner taken for lost:", err)
+			t.Fatal("finish by a runner considered lost:", err)
 		}
 		_, _, err = s.Register(ctx, state.HostInfo{Name: "h", Boot: "boot-1", Generation: g, Loading: begun.Ticket})
 		must(t, err)
@@ -396,7 +402,8 @@ func TestLostHost(t *testing.T) {
 	})
 }
 
-// TestLeasesOutliveNothing: what has ended is collected a minute later, and late calls do not bring it back to stay.
+// TestLeasesOutliveNothing checks that what has ended is removed a minute later, and that late calls do not bring it
+// back for good.
 func TestLeasesOutliveNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -407,7 +414,7 @@ func TestLeasesOutliveNothing(t *testing.T) {
 		_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{})
 		must(t, err)
 		w.Background = false
-		acquire(t, s, w) // a late repetition, now as a waiter
+		acquire(t, s, w) // a late repeat, now as a waiter
 		standing(t, s, "gw-2", a.Ticket)
 		must(t, s.Leave(ctx, "gw-2", a.Ticket, true))
 		for _, kind := range []string{"ticket:", "waiters:", "op:"} {
@@ -417,14 +424,14 @@ func TestLeasesOutliveNothing(t *testing.T) {
 				ttl, err := b.rdb.PTTL(ctx, k).Result()
 				must(t, err)
 				if ttl <= 0 || ttl > time.Minute {
-					t.Errorf("%s stays for %v", k, ttl)
+					t.Errorf("%s remains for %v", k, ttl)
 				}
 			}
 		}
 	})
 }
 
-// TestSharedConstants: Lua and Go agree on when a host counts as lost.
+// TestSharedConstants checks that Lua and Go agree on when a host counts as lost.
 func TestSharedConstants(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join("lua", "lib", "base.lua"))
 	must(t, err)

@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LogLibrary sends what the Redis library logs by itself (every failed connection, to standard error unless told
-// otherwise) to log at debug level; what matters of it, this package logs once per change. It acts on the whole process
-// and is not safe beside open stores: call it from main before the first Open.
+// LogLibrary sends the Redis library's own log (every failed connection, by default to standard error) to log at debug
+// level. This package logs what matters once per change. LogLibrary affects the whole process and must not run while
+// stores are open: call it from main before the first Open.
 func LogLibrary(log *slog.Logger) { redis.SetLogger(libraryLog{log}) }
 
 type libraryLog struct{ log *slog.Logger }

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is one Redis, real or embedded, with a clock of the test's own.
+// bench is one Redis, real or embedded, with the test's own clock.
 type bench struct {
 	t   *testing.T
 	url string
@@ -28,7 +28,7 @@ type bench struct {
 
 const prefix = "rv:{main}:"
 
-// onBoth runs a test against redis-server and against the embedded Redis.
+// onBoth runs a test with redis-server and with the embedded Redis.
 func onBoth(t *testing.T, test func(*bench)) {
 	t.Helper()
 	t.Run("redis", func(t *testing.T) { test(newBench(t, testenv.Redis(t))) })
@@ -41,7 +41,7 @@ func newBench(t *testing.T, addr string) *bench {
 	return b
 }
 
-// store opens a store whose scripts see the bench's clock.
+// store opens a store whose scripts use the bench's clock.
 func (b *bench) store() *state.Store {
 	return b.open(state.Options{URL: b.url, Now: func() int64 { return b.now }})
 }
@@ -49,7 +49,7 @@ func (b *bench) store() *state.Store {
 func (b *bench) open(o state.Options) *state.Store {
 	b.t.Helper()
 	if o.Timeout == 0 {
-		o.Timeout = 10 * time.Second // a slow day is not what most tests are about
+		o.Timeout = 10 * time.Second // most tests are not about slow machines
 	}
 	s, err := state.Open(o)
 	must(b.t, err)
@@ -59,7 +59,7 @@ func (b *bench) open(o state.Options) *state.Store {
 
 func (b *bench) after(d time.Duration) { b.now += d.Milliseconds() }
 
-// dump is every key with its content, comparable.
+// dump returns every key with its content, in a comparable form.
 func (b *bench) dump() string {
 	b.t.Helper()
 	ctx := context.Background()
@@ -100,7 +100,7 @@ func (b *bench) content(key string) string {
 	return fmt.Sprint(typ, " ", v)
 }
 
-// field reads a field of a hash, "" when it is missing.
+// field returns a field of a hash, "" if it is missing.
 func (b *bench) field(key, field string) string {
 	b.t.Helper()
 	v, err := b.rdb.HGet(context.Background(), prefix+key, field).Result()
@@ -124,7 +124,7 @@ func equal[T comparable](t testing.TB, what string, got, want T) {
 	}
 }
 
-// register makes a host ready with loaded models given as id → type.
+// register makes a host ready with loaded models, given as id → type.
 func register(t testing.TB, s *state.Store, host string, loaded map[string]string) uint64 {
 	t.Helper()
 	info := state.HostInfo{Name: host, Boot: "boot-1", Addr: host + ":9000", Devices: "cpu gpu"}
@@ -136,7 +136,7 @@ func register(t testing.TB, s *state.Store, host string, loaded map[string]strin
 	return g
 }
 
-// want is a load placed on host by a gateway on the newest snapshot.
+// want returns a gateway's load of a model, placed on host by the newest snapshot.
 func want(t testing.TB, s *state.Store, gateway, model, host string) state.Want {
 	t.Helper()
 	snap, err := s.Snapshot(context.Background())

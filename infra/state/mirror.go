@@ -12,55 +12,55 @@ import (
 	"reveille/infra/policy"
 )
 
-// Events may be lost, so a mirror also looks by itself.
+// Events may be lost, so a mirror also polls at these intervals.
 const (
-	repairEvery = 5 * time.Second  // at a small pool
-	pulsesEvery = 15 * time.Second // at what has changed in a large one
-	rereadEvery = 3 * time.Minute  // at the whole of a large pool
-	hostEvery   = 30 * time.Second // at the host of a host's mirror; its beats tell of changes, too
+	repairEvery = 5 * time.Second  // reads a small pool
+	pulsesEvery = 15 * time.Second // reads what has changed in a large one
+	rereadEvery = 3 * time.Minute  // reads all of a large pool
+	hostEvery   = 30 * time.Second // reads the host of a host's mirror, whose beats also report changes
 )
 
-// Mirror is a copy of the pool in memory, or of one host. It takes over the host that an event carries, or reads the one that it
-// names; changes whose event was lost are found by polling. Reading the mirror never waits. It is safe for concurrent use; run Run
-// in one goroutine.
+// Mirror is a copy of the pool, or of one host, in memory. It takes over hosts that events carry and reads hosts that
+// events only name; polling finds changes whose events were lost. Reading the mirror never waits. It is safe for
+// concurrent use; run Run in one goroutine.
 //
-// It reads one at a time, and takes over no host that is older than its own, so what came last is newest, and a model's revision
-// is never newer than the records of the hosts that have the model: decisions on hosts that were read at different times are
-// refused where those contradict each other.
+// It performs one read at a time and takes over no host older than its own, so the last result is the newest. A model's
+// revision is never newer than the records of the hosts that have the model, so a decision based on hosts that were
+// read at different times is refused if they contradict each other.
 type Mirror struct {
 	store   *Store
 	host    string // the only one, "" for all
 	onEvt   func(Event)
-	reading chan struct{} // capacity 1: held over a read, and while events are taken over
+	reading chan struct{} // capacity 1: held during a read, and while events are taken over
 
 	current atomic.Pointer[Snapshot]
 	dirty   chan struct{} // capacity 1: something is due
 
 	mu       sync.Mutex
 	changed  chan struct{}      // closed and replaced with every new snapshot
-	begun    uint64             // reads of everything that have begun
-	ended    uint64             // the last of them that has ended well
-	whole    time.Time          // when that was
-	unnamed  int                // hosts of the pool that have no proper name
+	begun    uint64             // number of complete reads started
+	ended    uint64             // the last of them that succeeded
+	whole    time.Time          // when it did
+	unnamed  int                // hosts in the pool without a valid name
 	due      map[string]bool    // hosts to read
-	arrived  map[string]arrival // hosts that events carry
+	arrived  map[string]arrival // hosts carried by events
 	dueWhole bool
 }
 
-// maxCarried is the most bytes of a host in an event; scripts carry fewer.
+// maxCarried bounds a host carried by an event, in bytes; scripts carry less.
 const maxCarried = 128 << 10
 
-// arrival is the last event that carries a host.
+// arrival is the last event that carried a host.
 type arrival struct {
 	event Event
 	at    time.Time
 }
 
-// NewMirror makes a mirror of the pool. onEvent, if not nil, hears every event (kinds of Event, "sync" included) from one
-// goroutine and must not block.
+// NewMirror creates a mirror of the pool. onEvent, if not nil, receives every event (kinds of Event, and "sync") on one
+// goroutine. It must not block.
 func NewMirror(store *Store, onEvent func(Event)) *Mirror { return NewHostMirror(store, "", onEvent) }
 
-// NewHostMirror makes a mirror of one host, which hears only the events of that host and of the whole pool.
+// NewHostMirror creates a mirror of one host, which receives only the events of that host and of the whole pool.
 func NewHostMirror(store *Store, host string, onEvent func(Event)) *Mirror {
 	m := &Mirror{
 		store: store, host: host, onEvt: onEvent, reading: make(chan struct{}, 1), dirty: make(chan struct{}, 1), changed: make(chan struct{}),
@@ -70,19 +70,19 @@ func NewHostMirror(store *Store, host string, onEvent func(Event)) *Mirror {
 	return m
 }
 
-// Snapshot is the newest copy; before the first it is empty with Taken zero. It may join hosts that were read at different
-// times; Taken and NowMS are those of the last read.
+// Snapshot returns the newest copy; before the first one it is empty with a zero Taken. It may combine hosts that were
+// read at different times; Taken and NowMS are those of the last read.
 func (m *Mirror) Snapshot() *Snapshot { return m.current.Load() }
 
-// Changed returns a channel that is closed when a snapshot newer than the present one is there.
+// Changed returns a channel that is closed once there is a snapshot newer than the current one.
 func (m *Mirror) Changed() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.changed
 }
 
-// Refresh reads everything and returns a snapshot in which nothing is older than the call. Calls during a read share the
-// next one.
+// Refresh reads everything and returns a snapshot in which nothing is older than the call. Calls during a read share
+// the next one.
 func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 	if m.host != "" {
 		return m.RefreshHosts(ctx, []string{m.host})
@@ -105,8 +105,8 @@ func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 	return m.readWhole(ctx)
 }
 
-// RefreshHosts is Refresh for some hosts, and for those that have copies or loads of some models. Only after one of the two do
-// decisions on these models carry a revision that is not stale.
+// RefreshHosts is Refresh for some hosts, and for those that have copies or loads of some models. Only after one of the
+// two does a decision about these models carry a revision that is not stale.
 func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...string) (*Snapshot, error) {
 	select {
 	case m.reading <- struct{}{}:
@@ -120,7 +120,7 @@ func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...str
 	}
 	old := m.Snapshot()
 	if m.host == "" && part.Epoch != old.Epoch {
-		return m.readWhole(ctx) // the pool is another one, or was never read
+		return m.readWhole(ctx) // it is another pool now, or was never read
 	}
 	s := *part
 	s.Saved, s.Runtime = old.Saved, old.Runtime
@@ -148,7 +148,8 @@ func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...str
 	return &s, nil
 }
 
-// readWhole reads the whole pool. The caller holds reading.
+// readWhole reads the whole pool.
+// REQUIRES: the caller holds reading.
 func (m *Mirror) readWhole(ctx context.Context) (*Snapshot, error) {
 	m.mu.Lock()
 	m.begun++
@@ -171,7 +172,7 @@ func (m *Mirror) publishLocked(s *Snapshot) {
 	m.changed = make(chan struct{})
 }
 
-// Run keeps the mirror until ctx ends.
+// Run updates the mirror until ctx ends.
 func (m *Mirror) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -199,7 +200,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 }
 
-// every is the time between looks.
+// every returns the polling interval.
 func (m *Mirror) every() time.Duration {
 	switch {
 	case m.host != "":
@@ -211,21 +212,21 @@ func (m *Mirror) every() time.Duration {
 	}
 }
 
-// heard notes what an event makes due.
+// heard records what an event makes due.
 func (m *Mirror) heard(e Event) {
 	switch {
 	case e.Kind == "sync", e.Host == "" && m.host == "":
 		m.readAll()
-	case m.host != "" && e.Kind == "settings": // none of a host's
+	case m.host != "" && e.Kind == "settings": // affects no host
 	case m.host != "" || isName(e.Host):
-		host := cmp.Or(m.host, e.Host) // a change of the catalogue shows with any host
+		host := cmp.Or(m.host, e.Host) // any host's event shows a change of the catalogue
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		switch {
-		case host == e.Host && len(e.Carries) > 0 && len(e.Carries) <= maxCarried && m.Snapshot().Hosts[host] != nil: // a host that is new is read
+		case host == e.Host && len(e.Carries) > 0 && len(e.Carries) <= maxCarried && m.Snapshot().Hosts[host] != nil: // a new host is read
 			m.arrived[host] = arrival{e, time.Now()}
 			delete(m.due, host)
-		case e.More: // and the last event tells all
+		case e.More: // the last event of the change has everything
 			return
 		default:
 			m.due[host] = true
@@ -243,15 +244,16 @@ func (m *Mirror) readAll() {
 	m.notify()
 }
 
-// Expect has a host's mirror read the host again if that has another revision than the one given, which a beat brought.
+// Expect makes a host's mirror read the host again if its revision is not the given one, which a beat returned.
 func (m *Mirror) Expect(revision uint64) {
 	if h := m.Snapshot().Hosts[m.host]; h == nil || h.revision != revision {
 		m.readAll()
 	}
 }
 
-// repair makes due what is to be read at an interval: a small pool whole; of a large one the hosts that have changed, were lost or
-// are back, and less often all of it, since uses and counts of open requests change without a revision.
+// repair makes due what is read periodically. A small pool is read completely. Of a large pool it reads the hosts that
+// have changed, were lost or have returned, and less often everything, since uses and counts of open requests change
+// without a revision.
 func (m *Mirror) repair(ctx context.Context) {
 	s := m.Snapshot()
 	m.mu.Lock()
@@ -275,8 +277,8 @@ func (m *Mirror) repair(ctx context.Context) {
 	}
 }
 
-// readDue takes over the hosts that events carry and reads what is due. The breaker logs errors; then all is due at the next
-// event, look or reconnection.
+// readDue takes over the hosts that events carry and reads what is due. The breaker logs errors; everything is then due
+// at the next event, poll or reconnection.
 func (m *Mirror) readDue(ctx context.Context) {
 	m.mu.Lock()
 	whole := m.dueWhole || m.host == "" && len(m.due) > pageHosts
@@ -302,8 +304,8 @@ func (m *Mirror) readDue(ctx context.Context) {
 	}
 }
 
-// takeOver makes the hosts that events carry part of the snapshot, unless it has newer ones. It reports whether that could be
-// done: not with events of another pool than the one that was read, as after Redis lost its data.
+// takeOver puts the hosts that events carry into the snapshot, unless it has newer ones. It returns false if the events
+// are from another pool than the one that was read, as after Redis lost its data.
 func (m *Mirror) takeOver(ctx context.Context, arrived map[string]arrival) bool {
 	select {
 	case m.reading <- struct{}{}:

@@ -28,7 +28,8 @@ func (b *bench) patient() *state.Store {
 	return b.open(state.Options{URL: b.url, Timeout: 2 * time.Second})
 }
 
-// TestMirrorFollowsEvents: a change shows up long before the periodic repair, and an end carries its fields.
+// TestMirrorFollowsEvents checks that a change shows up long before the periodic repair, and that a ticket's end
+// carries its fields.
 func TestMirrorFollowsEvents(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.patient()
@@ -67,9 +68,9 @@ func TestMirrorFollowsEvents(t *testing.T) {
 	})
 }
 
-// TestMirrorRepairsWhatEventsMissed: a change that nobody published is found by the periodic snapshot.
+// TestMirrorRepairsWhatEventsMissed checks that the periodic read finds an unpublished change.
 func TestMirrorRepairsWhatEventsMissed(t *testing.T) {
-	t.Parallel() // it waits for the repair interval
+	t.Parallel() // mostly waits for the repair interval
 	b := newBench(t, testenv.MiniRedis(t).Addr())
 	m := runMirror(t, b.patient(), nil)
 	kit.Eventually(t, "first snapshot", func() bool { return !m.Snapshot().Taken.IsZero() })
@@ -78,9 +79,9 @@ func TestMirrorRepairsWhatEventsMissed(t *testing.T) {
 	equal(t, "state of a host without a record", m.Snapshot().Hosts["quiet"].State, "asleep")
 }
 
-// TestLargeMirrorRepairsWhatEventsMissed: the same of a pool whose hosts are not all read at each interval.
+// TestLargeMirrorRepairsWhatEventsMissed checks the same for a pool whose hosts are not all read each time.
 func TestLargeMirrorRepairsWhatEventsMissed(t *testing.T) {
-	t.Parallel() // it waits for the repair interval
+	t.Parallel() // mostly waits for the repair interval
 	b := newBench(t, testenv.MiniRedis(t).Addr())
 	s := b.patient()
 	for i := range 40 {
@@ -98,7 +99,7 @@ func TestLargeMirrorRepairsWhatEventsMissed(t *testing.T) {
 	})
 }
 
-// TestHostMirror: it knows its host alone, and hears of no other.
+// TestHostMirror checks that a host's mirror knows only its host and receives no other host's events.
 func TestHostMirror(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.patient()
@@ -107,7 +108,7 @@ func TestHostMirror(t *testing.T) {
 		var heard atomic.Int32
 		m := state.NewHostMirror(s, "h", func(e state.Event) {
 			if e.Host == "far" {
-				t.Errorf("heard of another host: %+v", e)
+				t.Errorf("received an event of another host: %+v", e)
 			}
 			heard.Add(1)
 		})
@@ -132,7 +133,7 @@ func TestHostMirror(t *testing.T) {
 	})
 }
 
-// TestMirrorOutlivesRedis: Redis is killed and comes back empty at the same address.
+// TestMirrorOutlivesRedis kills Redis, which returns empty at the same address.
 func TestMirrorOutlivesRedis(t *testing.T) {
 	server := testenv.StartRedis(t)
 	b := newBench(t, server.Addr)
@@ -157,7 +158,8 @@ func TestMirrorOutlivesRedis(t *testing.T) {
 	kit.Eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["after"] != nil })
 }
 
-// TestMirrorNeverGoesBack: of many refreshes at once the current snapshot is never older than one that was returned before.
+// TestMirrorNeverGoesBack checks that with concurrent refreshes the current snapshot is never older than one already
+// returned.
 func TestMirrorNeverGoesBack(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	s := b.patient()

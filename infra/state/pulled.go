@@ -2,13 +2,13 @@ package state
 
 import "context"
 
-// Pulled is how far the weights that a load waits for have come.
+// Pulled is the download progress of the weights that a load waits for.
 type Pulled struct {
-	Done, Total int64 // bytes; Total is 0 while it is not known
+	Done, Total int64 // bytes; Total is 0 if unknown
 }
 
-// PutPulled says how far the weights that a queued load waits for have come, nil that it waits for none (any more).
-// ErrGone: the ticket is not queued on that host.
+// PutPulled records the progress of the weights that a queued load waits for; nil means that it waits for none (any
+// more). ErrGone: the ticket is not queued on that host.
 func (s *Store) PutPulled(ctx context.Context, host string, generation uint64, ticket string, p *Pulled) error {
 	if p == nil {
 		return s.evalWord(ctx, s.scripts.pulled, host, generation, ticket, "", 0)

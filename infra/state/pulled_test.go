@@ -7,7 +7,7 @@ import (
 	"reveille/infra/state"
 )
 
-// How far a pull is belongs to a ticket that waits in the queue of the caller's host, and moves no decision.
+// A pull's progress belongs to a ticket in the queue of the caller's host, and affects no decision.
 func TestPulled(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -26,7 +26,7 @@ func TestPulled(t *testing.T) {
 				t.Errorf("%+v at revision %d, want %+v at %d", q, snap.Revision, far, before.Revision)
 			}
 			if st := standing(t, s, "gw", a.Ticket); !st.Record.Pulling || st.Record.Pulled != far {
-				t.Errorf("its waiter hears %+v", st.Record)
+				t.Errorf("its waiter gets %+v", st.Record)
 			}
 		}
 		refused := func(what string, err, want error) {

@@ -11,22 +11,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// luaFiles are the operations, lua/NAME.lua, and the functions that they share, lua/lib/NAME.lua.
+// luaFiles holds the operations, lua/NAME.lua, and the functions they share, lua/lib/NAME.lua.
 //
 //go:embed lua/*.lua lua/lib/*.lua
 var luaFiles embed.FS
 
 const shebang = "#!lua\n"
 
-// script is one operation, whose reply is bounded. On Redis 7 and later it starts with `#!lua`, so that a server out of
-// memory or without its replicas refuses it before its first effect; servers that do not know the line (miniredis, Redis
-// 6) get it without.
+// script is one operation with a bounded reply. On Redis 7 and later it starts with `#!lua`, so that a server that is
+// out of memory or lacks its replicas refuses it before its first effect. Servers that do not know that line
+// (miniredis, Redis 6) get the script without it.
 type script struct {
 	modern, plain *redis.Script
 	usePlain      atomic.Bool
 }
 
-// newScript makes the script of an operation, with base and the libraries that it names in front. Its events are published last.
+// newScript builds the script of an operation from base, the named libraries and its file. It publishes the operation's
+// events last.
 func newScript(name string, libs ...string) *script {
 	var body strings.Builder
 	for _, lib := range append([]string{"base"}, libs...) {
@@ -44,7 +45,7 @@ func luaSource(name string) string {
 	return string(src)
 }
 
-// run calls the script by its digest, sending its text only to a server that does not have it (NOSCRIPT).
+// run calls the script by its digest, and sends its text only to a server that does not have it (NOSCRIPT).
 func (s *script) run(ctx context.Context, c redis.Scripter, prefix string, args ...any) *redis.Cmd {
 	if !s.usePlain.Load() {
 		cmd := s.modern.Run(ctx, c, []string{prefix}, args...)
@@ -56,7 +57,7 @@ func (s *script) run(ctx context.Context, c redis.Scripter, prefix string, args 
 	return s.plain.Run(ctx, c, []string{prefix}, args...)
 }
 
-// unknownShebang tells a compile error at the first line from all other errors: nothing ran.
+// unknownShebang reports whether err is a compile error in the first line, which means that nothing ran.
 func unknownShebang(err error) bool {
 	var re redis.Error
 	return err != nil && errors.As(err, &re) && (strings.Contains(err.Error(), "compiling script") || strings.Contains(err.Error(), "unexpected symbol") || strings.Contains(err.Error(), "parse error"))

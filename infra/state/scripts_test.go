@@ -13,7 +13,7 @@ import (
 
 var ctx = context.Background()
 
-// TestEveryScript walks one load and one unload through every operation.
+// TestEveryScript takes one load and one unload through every operation.
 func TestEveryScript(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -36,7 +36,7 @@ func TestEveryScript(t *testing.T) {
 		equal(t, "status", a.Status, "created")
 		equal(t, "position", a.Position, 1)
 		if a.WakeToken == "" {
-			t.Fatal("the first to want a sleeping host got no wake duty")
+			t.Fatal("the first to want a sleeping host got no wake lease")
 		}
 		must(t, s.RenewWake(ctx, "gpu-1", a.WakeToken))
 		equal(t, "host state", b.field("host:gpu-1", "state"), "waking")
@@ -54,7 +54,7 @@ func TestEveryScript(t *testing.T) {
 		revision, err := s.Beat(ctx, "gpu-1", g, true, map[string]int{"m/a": 1})
 		must(t, err)
 		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket))
-		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket)) // its answer was lost
+		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket)) // as if its answer was lost
 		equal(t, "loading", b.field("host:gpu-1", "loading"), a.Ticket)
 		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loading"}}}, ""))
 		snap, err := s.Snapshot(ctx)
@@ -62,7 +62,7 @@ func TestEveryScript(t *testing.T) {
 		equal(t, "catalogue version", snap.Catalog, "v1")
 		equal(t, "revision of the beat", revision < snap.Revision, true)
 		host := snap.Hosts["gpu-1"]
-		equal(t, "load under way", host.Loading, a.Ticket)
+		equal(t, "load in progress", host.Loading, a.Ticket)
 		equal(t, "head of the queue", host.Queue[0].State, "loading")
 		equal(t, "waiters", host.Queue[0].Waiters, 1)
 		equal(t, "labels", strings.Join(host.Labels, "+"), "a+b")
@@ -149,7 +149,7 @@ func TestSettings(t *testing.T) {
 	})
 }
 
-// TestScriptsAreReloaded: a Redis that forgot the scripts gets them again (NOSCRIPT).
+// TestScriptsAreReloaded checks that a Redis that lost the scripts gets them again (NOSCRIPT).
 func TestScriptsAreReloaded(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		s := b.store()
@@ -161,7 +161,8 @@ func TestScriptsAreReloaded(t *testing.T) {
 	})
 }
 
-// TestShebang: redis-server gets scripts that it can refuse before their first effect, the embedded one plain ones.
+// TestShebang checks that redis-server gets scripts that it can refuse before their first effect, and the embedded
+// Redis plain ones.
 func TestShebang(t *testing.T) {
 	s := newBench(t, testenv.Redis(t)).store()
 	_, err := s.Snapshot(ctx)
@@ -178,7 +179,7 @@ func TestShebang(t *testing.T) {
 	}
 }
 
-// TestOutOfMemoryHasNoEffect: a full Redis refuses scripts before their first write (reliability row 5).
+// TestOutOfMemoryHasNoEffect checks that a full Redis refuses scripts before their first write (reliability row 5).
 func TestOutOfMemoryHasNoEffect(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	s := b.store()
@@ -197,7 +198,7 @@ func TestOutOfMemoryHasNoEffect(t *testing.T) {
 	equal(t, "status once there is room", acquire(t, s, w).Status, "created")
 }
 
-// TestReadOnlyReplica: a demoted primary refuses without effect.
+// TestReadOnlyReplica checks that a demoted primary refuses without effect.
 func TestReadOnlyReplica(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	s := b.store()
@@ -213,7 +214,7 @@ func TestReadOnlyReplica(t *testing.T) {
 	equal(t, "status once promoted", acquire(t, s, w).Status, "created")
 }
 
-// TestClock: without Options.Now the scripts take Redis' time.
+// TestClock checks that scripts use Redis' time without Options.Now.
 func TestClock(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t := b.t
@@ -234,7 +235,7 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// TestPoolsShareARedis: two pools do not see each other, and all keys of one carry its hash tag.
+// TestPoolsShareARedis checks that two pools do not see each other, and that all keys of a pool carry its hash tag.
 func TestPoolsShareARedis(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t := b.t

@@ -12,21 +12,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Setting names one of the pool's run-time tables: small hashes that management calls write and everybody reads.
+// A Setting names one of the pool's run-time tables: small hashes that management calls write and every process reads.
 type Setting string
 
-// The run-time tables.
+// Run-time tables.
 const (
 	SavedOptions Setting = "options"    // model → JSON of options saved by /load
-	Pins         Setting = "pins"       // model → a PinValue: pinned or not, whatever the catalogue says
+	Pins         Setting = "pins"       // model → a PinValue: pinned or not, overriding the catalogue
 	Aliases      Setting = "aliases"    // alias → model
 	Registered   Setting = "registered" // model → JSON of a model registered at run time
 	Runtime      Setting = "runtime"    // max_loaded_models, ctx_size, … of /internal/set
 	IdleTTL      Setting = "idle"       // model → ms, set by keep_alive
 )
 
-// PinValue makes an entry of Pins. No two are equal, so that readers notice a call that repeats the one before it: it ends
-// a pin that a load has set since.
+// PinValue returns an entry for Pins. No two are equal, so that readers notice a repeated call, which ends a pin that a
+// load has set since.
 func PinValue(pinned bool) string {
 	if pinned {
 		return "1 " + rand.Text()
@@ -37,7 +37,7 @@ func PinValue(pinned bool) string {
 // PinnedBy reports whether an entry of Pins pins its model.
 func PinnedBy(value string) bool { return strings.HasPrefix(value, "1") }
 
-// Set writes one entry, "" removes it, and tells all mirrors.
+// Set writes one entry, or removes it if value is "", and notifies all mirrors.
 func (s *Store) Set(ctx context.Context, table Setting, name, value string) error {
 	key := s.keys.settings(string(table))
 	return s.guard(ctx, func(ctx context.Context) error {
@@ -56,13 +56,14 @@ func (s *Store) Set(ctx context.Context, table Setting, name, value string) erro
 	})
 }
 
-// Get reads one entry, "" when there is none. See All for entries that are not signed.
+// Get reads one entry, or "" if there is none. See All for unsigned entries.
 func (s *Store) Get(ctx context.Context, table Setting, name string) (string, error) {
 	all, err := s.All(ctx, table)
 	return all[name], err
 }
 
-// All reads a whole table. An entry that is not signed is replaced by the last valid one that this Store read, if any.
+// All reads a whole table. Each entry with an invalid signature is replaced by the last valid one that this Store read,
+// if any.
 func (s *Store) All(ctx context.Context, table Setting) (map[string]string, error) {
 	values, macs, readable, err := s.record(ctx, "settings:"+string(table))
 	if err != nil {
@@ -71,14 +72,14 @@ func (s *Store) All(ctx context.Context, table Setting) (map[string]string, erro
 	return s.signer.admitTable(table, values, macs, readable), nil
 }
 
-// idleKept is how long a warmer's default idle time is told after its last sweep.
+// idleKept is how long a warmer's default idle time stays published after its last sweep.
 const idleKept = 24 * time.Hour
 
 // maxIdle bounds a default idle time, so that times computed with it stay valid.
 const maxIdle = 10 * 365 * 24 * time.Hour
 
-// PutDefaultIdle publishes the time without use after which the warmer unloads models whose catalogue entry gives none;
-// negative: never. A change is told to all mirrors.
+// PutDefaultIdle publishes the idle time after which the warmer unloads models whose catalogue entry has none; negative
+// means never. It notifies all mirrors of a change.
 func (s *Store) PutDefaultIdle(ctx context.Context, idle time.Duration) error {
 	next := strconv.FormatInt(max(idle, -time.Millisecond).Milliseconds(), 10)
 	return s.guard(ctx, func(ctx context.Context) error {
@@ -97,14 +98,14 @@ func (s *Store) PutDefaultIdle(ctx context.Context, idle time.Duration) error {
 	})
 }
 
-// publish tells all mirrors.
+// publish notifies all mirrors.
 func (s *Store) publish(ctx context.Context, p redis.Pipeliner, e Event) {
 	text, _ := json.Marshal(e)
 	p.Publish(ctx, s.keys.events(), text)
 	p.Publish(ctx, s.keys.poolEvents(), text)
 }
 
-// readIdle reads the default idle time, "" for none and for what is no string.
+// readIdle reads the default idle time, or "" if there is none or the key is not a string.
 func (s *Store) readIdle(ctx context.Context) (string, error) {
 	text, err := s.rdb.GetRange(ctx, s.keys.idle(), 0, 31).Result()
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {
@@ -113,8 +114,8 @@ func (s *Store) readIdle(ctx context.Context) (string, error) {
 	return text, err
 }
 
-// DefaultIdle reads what PutDefaultIdle published; known is false where there is nothing readable. It is not signed: use
-// it in listings only.
+// DefaultIdle returns what PutDefaultIdle published; known is false if there is nothing readable. The value is not
+// signed: use it only in listings.
 func (s *Store) DefaultIdle(ctx context.Context) (idle time.Duration, known bool, err error) {
 	var text string
 	err = s.guard(ctx, func(ctx context.Context) error {
@@ -129,11 +130,11 @@ func (s *Store) DefaultIdle(ctx context.Context) (idle time.Duration, known bool
 	return time.Duration(max(ms, -1)) * time.Millisecond, true, nil
 }
 
-// publishTries is how often a publication is tried anew because another gateway's came between.
+// publishTries bounds the attempts to publish when other gateways publish at the same time.
 const publishTries = 4
 
-// PutCatalog publishes the catalogue. wakeable maps the hosts that have a driver to its name. It reports whether the
-// version is new, or stands in place of a record that was refused.
+// PutCatalog publishes the catalogue. wakeable maps each host that has a driver to the driver's name. It reports
+// whether the version is new or replaced a refused record.
 func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, wakeable map[string]string) (bool, error) {
 	for range publishTries {
 		have, right, present, err := s.readCatalog(ctx)
@@ -154,27 +155,27 @@ func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, 
 			return false, err
 		}
 		if out != int64(-1) {
-			s.signer.admitCatalog(next, true) // nobody takes it back to an older one
+			s.signer.admitCatalog(next, true) // never accept an older one from now on
 			return out == int64(1), nil
 		}
 	}
 	return false, errors.New("the catalogue in Redis changes too often")
 }
 
-// Catalog reads the published catalogue; version "" when there is none. One that is not signed, or is older
-// than one read before, is replaced by the last valid one that this Store read, if any.
+// Catalog reads the published catalogue; version is "" if there is none. A catalogue with an invalid signature, or
+// older than one read before, is replaced by the last valid one that this Store read, if any.
 func (s *Store) Catalog(ctx context.Context) (version string, catalog []byte, err error) {
 	r, _, _, err := s.readCatalog(ctx)
 	return r.version, []byte(r.json), err
 }
 
-// readCatalog returns the record to act on, whether that is the one in Redis, and the MAC that stands there.
+// readCatalog returns the record to use, whether it is the one in Redis, and the MAC in Redis.
 func (s *Store) readCatalog(ctx context.Context) (r catalogRecord, right bool, present string, err error) {
 	m, _, readable, err := s.record(ctx, "catalog")
 	if err != nil {
 		return catalogRecord{}, false, "", err
 	}
-	serial, _ := strconv.ParseUint(m["serial"], 10, 64) // a wrong one is not signed
+	serial, _ := strconv.ParseUint(m["serial"], 10, 64) // a wrong one fails the signature
 	r, right = s.signer.admitCatalog(catalogRecord{m["version"], m["json"], serial, m["mac"]}, readable)
 	return r, right, m["mac"], nil
 }

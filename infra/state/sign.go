@@ -12,12 +12,12 @@ import (
 	"sync"
 )
 
-// maxRecord is the most bytes of a signed record, a settings table or the catalogue, that are read from Redis.
+// maxRecord bounds the signed records (settings tables and the catalogue) read from Redis, in bytes.
 const maxRecord = 16 << 20
 
-// signer makes and checks the MACs of what others act on: the catalogue, the settings tables, the addresses of hosts. It
-// remembers what it last found right, so that a record which somebody without the secret wrote changes nothing. It is safe
-// for concurrent use.
+// signer makes and checks the MACs of records that others act on: the catalogue, the settings tables, the addresses of
+// hosts. It remembers the last valid ones, so that a record written without the secret changes nothing. It is safe for
+// concurrent use.
 type signer struct {
 	key        []byte
 	pool       string
@@ -25,11 +25,11 @@ type signer struct {
 	report     func(record, reason string) // a record is refused, or with reason "" right again
 
 	mu      sync.Mutex
-	refused map[string]bool                    // records, by name
-	count   uint64                             // times that a record began to be refused
-	catalog catalogRecord                      // last right one
-	tables  map[Setting]map[string]signedValue // last right entries
-	addrs   map[string]string                  // last right address of each host
+	refused map[string]bool                    // refused records by name
+	count   uint64                             // how often a record began to be refused
+	catalog catalogRecord                      // last valid one
+	tables  map[Setting]map[string]signedValue // last valid entries
+	addrs   map[string]string                  // last valid address of each host
 }
 
 func newSigner(secret []byte, pool string, unverified bool, report func(record, reason string)) *signer {
@@ -41,7 +41,7 @@ func newSigner(secret []byte, pool string, unverified bool, report func(record, 
 	}
 }
 
-// mac is the MAC of a record's parts: what it is, its key, and its content. The pool is always one of them.
+// mac returns the MAC of a record's parts: its kind, its key and its content. The pool is always included.
 func (s *signer) mac(parts ...string) string {
 	m := hmac.New(sha256.New, s.key)
 	var n [8]byte
@@ -53,12 +53,12 @@ func (s *signer) mac(parts ...string) string {
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// ok reports whether mac is that of parts.
+// ok reports whether mac is the MAC of parts.
 func (s *signer) ok(mac string, parts ...string) bool {
 	return s.unverified || hmac.Equal([]byte(mac), []byte(s.mac(parts...)))
 }
 
-// judgeLocked keeps account of refused records; reason "" is a right one.
+// judgeLocked updates the list of refused records; reason "" accepts the record.
 func (s *signer) judgeLocked(record, reason string) {
 	if was := s.refused[record]; was == (reason != "") {
 		return
@@ -72,11 +72,11 @@ func (s *signer) judgeLocked(record, reason string) {
 	s.report(record, reason)
 }
 
-// Why a record is refused.
+// Reasons for refusing a record.
 const (
 	reasonMAC   = "it is not signed with this pool's runner secret"
 	reasonOlder = "it is older than one that was read before"
-	reasonForm  = "it is no hash, or too large"
+	reasonForm  = "it is not a hash, or too large"
 	reasonName  = "a name of a host, model or ticket is too long or not printable"
 )
 
@@ -90,7 +90,7 @@ func (s *signer) signCatalog(version, json string, serial uint64) catalogRecord 
 	return catalogRecord{version, json, serial, s.mac("catalog", decimal(serial), version, json)}
 }
 
-// admitCatalog judges what Redis holds and returns the record to act on: that, or else the last right one.
+// admitCatalog checks the catalogue in Redis. It returns the record to use: that one, or else the last valid one.
 func (s *signer) admitCatalog(r catalogRecord, readable bool) (out catalogRecord, right bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +113,8 @@ func (s *signer) admitCatalog(r catalogRecord, readable bool) (out catalogRecord
 	return r, true
 }
 
-// admitTable judges a settings table and returns what to act on: right entries, and in place of each wrong one the last
-// right one, if there was any.
+// admitTable checks a settings table. It returns the valid entries, and for each invalid one the last valid one, if
+// any.
 func (s *signer) admitTable(table Setting, values, macs map[string]string, readable bool) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *signer) admitTable(table Setting, values, macs map[string]string, reada
 	for name, value := range values {
 		e := signedValue{value, macs[name]}
 		was, known := last[name]
-		if known && e == was || s.ok(e.mac, "settings", string(table), name, value) { // snapshots read the same entries over and over
+		if known && e == was || s.ok(e.mac, "settings", string(table), name, value) { // most reads return the same entries again
 			right[name] = e
 		} else if reason = reasonMAC; known {
 			right[name] = was
@@ -138,7 +138,7 @@ func (s *signer) admitTable(table Setting, values, macs map[string]string, reada
 	return valuesOf(right)
 }
 
-// signedValue is one of a settings table with its MAC.
+// signedValue is an entry of a settings table with its MAC.
 type signedValue struct{ value, mac string }
 
 func valuesOf(table map[string]signedValue) map[string]string {
@@ -149,8 +149,8 @@ func valuesOf(table map[string]signedValue) map[string]string {
 	return out
 }
 
-// admitAddrs judges the addresses of a pool's hosts and leaves in each record the one to act on: that which is there, else
-// the last right one, else none.
+// admitAddrs checks the addresses of a pool's hosts and leaves in each record the one to use: the present one if it is
+// valid, else the last valid one, else none.
 func (s *signer) admitAddrs(hosts map[string]*HostRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +167,7 @@ func (s *signer) admitAddrs(hosts map[string]*HostRecord) {
 	}
 }
 
-// forgetHosts forgets what was refused of hosts that are gone.
+// forgetHosts drops what is known about hosts that are gone.
 func (s *signer) forgetHosts(hosts map[string]*HostRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *signer) forgetHosts(hosts map[string]*HostRecord) {
 	}
 }
 
-// judgeNames judges whether every host, model and ticket of a snapshot has a name.
+// judgeNames records whether every host, model and ticket of a snapshot has a valid name.
 func (s *signer) judgeNames(right bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,15 +189,16 @@ func (s *signer) judgeNames(right bool) {
 	s.judgeLocked("names", reason)
 }
 
-// lastSerial is the highest serial of a right catalogue.
+// lastSerial returns the highest serial of a valid catalogue.
 func (s *signer) lastSerial() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.catalog.serial
 }
 
-// Refused lists the records of Redis that the last look refused, sorted by name: "catalog", "settings:TABLE",
-// "host:NAME" (its address) and "names" (of hosts, models and tickets). total counts how often a record began to be refused.
+// Refused lists the records in Redis that the last read refused, sorted by name: "catalog", "settings:TABLE",
+// "host:NAME" (its address) and "names" (of hosts, models and tickets). total counts how often a record began to be
+// refused.
 func (s *Store) Refused() (records []string, total uint64) {
 	s.signer.mu.Lock()
 	defer s.signer.mu.Unlock()
@@ -210,13 +211,14 @@ func (s *Store) reportRefused(record, reason string) {
 		record = strings.ToValidUTF8(record[:128], "") + "…"
 	}
 	if reason == "" {
-		s.log.Info("record in Redis is right again", "record", record)
+		s.log.Info("record in Redis is valid again", "record", record)
 		return
 	}
-	s.log.Error("record in Redis is refused, what was read before it counts", "record", record, "reason", reason)
+	s.log.Error("record in Redis is refused; the last valid one stays in use", "record", record, "reason", reason)
 }
 
-// record reads a hash, and its MACs where they are a hash of their own. readable is false for what is no hash or too large.
+// record reads a hash, and its MACs if they are in a separate hash. readable is false if it is not a hash or is too
+// large.
 func (s *Store) record(ctx context.Context, key string) (values, macs map[string]string, readable bool, err error) {
 	out, err := s.eval(ctx, s.scripts.record, key, maxRecord)
 	if err != nil {
@@ -226,7 +228,7 @@ func (s *Store) record(ctx context.Context, key string) (values, macs map[string
 	return values, macs, readable, nil
 }
 
-// signedTable reads what the function signed of the scripts returns.
+// signedTable parses the result of the Lua function signed.
 func signedTable(reply any) (values, macs map[string]string, readable bool) {
 	parts := list(reply)
 	if len(parts) != 2 {
@@ -235,7 +237,7 @@ func signedTable(reply any) (values, macs map[string]string, readable bool) {
 	return fields(parts[0]), fields(parts[1]), true
 }
 
-// admitted is what to act on of a settings table that a script returned.
+// admitted returns the entries to use from a settings table that a script returned.
 func (s *Store) admitted(table Setting, reply any) map[string]string {
 	values, macs, readable := signedTable(reply)
 	return s.signer.admitTable(table, values, macs, readable)

@@ -12,8 +12,8 @@ import (
 	"reveille/infra/state"
 )
 
-// A Redis that never answers costs each of five calls 150 ms and the later ones nothing, apart from one call that probes it
-// every second, give or take a fifth (faults 1 and 2). In virtual time.
+// A Redis that never answers costs 150 ms for each of five calls and then nothing, apart from one probe every second,
+// give or take a fifth (faults 1 and 2). Runs in virtual time.
 func TestSilentRedisByTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, probe = 150 * time.Millisecond, time.Second

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// ErrWanted: work came for the host, which is not to sleep now.
+// ErrWanted: work has arrived for the host, so it must not sleep now.
 var ErrWanted = errors.New("host is wanted awake")
 
-// A host goes to sleep in steps, each refused (ErrGone) once the sleep is over, whoever ended it:
+// A host goes to sleep in steps. Each is refused (ErrGone) once the sleep is over, whoever ended it:
 //
-//  1. CommitSleep (a sweep): a ready host without model, ticket or lease is draining from here on.
-//  2. ConfirmSleep (its runner, which counts the streams itself): it is asleep; or ready again, with ErrWanted.
-//  3. BeginStop (a sweep) takes the lease of the host's power, HoldStop keeps it while the driver turns the machine off,
-//     EndStop releases it. A request that comes meanwhile waits for the lease and then has the host woken.
+//  1. CommitSleep (a sweep): a ready host without models, tickets or leases starts draining.
+//  2. ConfirmSleep (its runner, which counts the streams itself): it is asleep, or ready again with ErrWanted.
+//  3. BeginStop (a sweep) takes the lease on the host's power, HoldStop keeps it while the driver turns the machine off,
+//     EndStop releases it. A request that arrives meanwhile waits for the lease and then has the host woken.
 //
-// Each step may be the last of its process: the host's field sleep_token tells the next sweep what is left to do. From
+// A process may die after any step: the host's field sleep_token tells the next sweep what is left to do. From
 // BeginStop to EndStop the record says so (HostRecord.Stopping), for runners that turn their machine off themselves.
 
-// CommitSleep makes a host drain that had no work in the snapshot of this revision and was last active at activeMS, and
-// returns the token of the sleep. ErrStale: the pool changed since; ErrWanted: there is work.
+// CommitSleep makes a host drain that had no work in the snapshot of this revision and was last active at activeMS. It
+// returns the token of the sleep. ErrStale: the pool has changed since. ErrWanted: there is work.
 func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error) {
 	words, err := s.evalWords(ctx, s.scripts.commitSleep, host, sweep, WakeLease.Milliseconds(), revision, activeMS)
 	if err != nil || len(words) == 0 {
@@ -29,21 +29,21 @@ func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision ui
 	return words[0], nil
 }
 
-// ConfirmSleep says that nothing is open or held on the caller's host, which is draining by the sleep of this token: it is
-// asleep from here on. ErrWanted: work came, and the host is ready again.
+// ConfirmSleep reports that nothing is open or held on the caller's host, which is draining for the sleep of this
+// token. From here on the host is asleep. ErrWanted: work arrived, and the host is ready again.
 func (s *Store) ConfirmSleep(ctx context.Context, host string, generation uint64, token string) error {
 	_, err := s.evalWords(ctx, s.scripts.confirmSleep, host, generation, token)
 	return err
 }
 
-// CancelSleep makes a host ready again whose runner has not confirmed. ErrGone: it has.
+// CancelSleep makes a host ready again if its runner has not confirmed the sleep. ErrGone: it has.
 func (s *Store) CancelSleep(ctx context.Context, host, sweep, token string) error {
 	_, err := s.evalWords(ctx, s.scripts.cancelSleep, host, sweep, token)
 	return err
 }
 
-// BeginStop gives the caller the right to turn the machine of a sleeping host off, for WakeLease. ErrWanted: work came, the
-// host is free to be woken; ErrNotOwner: another turns it off.
+// BeginStop gives the caller the right to turn off a sleeping host's machine, for WakeLease. ErrWanted: work arrived,
+// the host may be woken. ErrNotOwner: another sweep is turning it off.
 func (s *Store) BeginStop(ctx context.Context, host, sweep, token string) error {
 	_, err := s.evalWords(ctx, s.scripts.stop, host, sweep, token, WakeLease.Milliseconds(), "begin")
 	return err
@@ -55,7 +55,8 @@ func (s *Store) HoldStop(ctx context.Context, host, sweep, token string) error {
 	return err
 }
 
-// EndStop gives the right up: the machine is off, or with a failure was not turned off, which a later sweep tries again.
+// EndStop gives up that right. The machine is off, or, if failure is set, could not be turned off; a later sweep tries
+// again.
 func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string) error {
 	outcome := "done"
 	if failure != "" {
@@ -65,33 +66,33 @@ func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string)
 	return err
 }
 
-// LeaveStop gives the right up before the machine is known to be off: a later sweep goes on.
+// LeaveStop gives up that right before the machine is known to be off. A later sweep continues.
 func (s *Store) LeaveStop(ctx context.Context, host, sweep, token string) error {
 	_, err := s.evalWords(ctx, s.scripts.endStop, host, sweep, token, "leave", "")
 	return err
 }
 
-// MarkLost marks as lost a host whose runner has been silent for twice LostAfter, the second half of it since somebody
-// noticed: its records are removed, and what it had begun is queued again. ErrGone: it is alive or asleep, or its silence
-// was only just noticed.
+// MarkLost marks as lost a host whose runner has been silent for twice LostAfter, the second half since a caller
+// noticed. Its records are removed and its begun work is queued again. ErrGone: it is alive or asleep, or its silence
+// has only just been noticed.
 func (s *Store) MarkLost(ctx context.Context, host string) error {
 	return s.repair(ctx, host, "lost", 0)
 }
 
-// EndStranded marks as asleep a host whose wake began longer than limit ago, that never came and is not wanted any more.
-// ErrGone: the host is not in that state.
+// EndStranded marks as asleep a host whose wake began longer than limit ago, that never registered and is no longer
+// wanted. ErrGone: the host is not in that state.
 func (s *Store) EndStranded(ctx context.Context, host string, limit time.Duration) error {
 	return s.repair(ctx, host, "stranded", limit)
 }
 
-// EndUnseen marks as asleep a host that is lost, has not been heard of for longer than limit and has nothing queued; its
+// EndUnseen marks as asleep a host that is lost, has been silent for longer than limit and has nothing queued. Its
 // machine, which may still run, is left for a sweep to turn off. ErrGone: the host is not in that state.
 func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration) error {
 	return s.repair(ctx, host, "unseen", limit)
 }
 
-// Forget removes a host that sleeps or is lost and has been silent for limit. The caller makes sure that the catalogue does
-// not name it. ErrGone: it is not there; ErrWanted: it is awake, has work, or was heard of since.
+// Forget removes a host that is asleep or lost and has been silent for limit. The caller makes sure that the catalogue
+// does not name it. ErrGone: it does not exist. ErrWanted: it is awake, has work, or has shown a sign of life since.
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
 	_, err := s.evalWords(ctx, s.scripts.forget, host, limit.Milliseconds())
 	return err

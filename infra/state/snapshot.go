@@ -16,37 +16,37 @@ import (
 	"reveille/infra/policy"
 )
 
-// LostAfter is how long a host may go without a heartbeat before readers take it for lost.
+// LostAfter is how long a host may go without a heartbeat before readers consider it lost.
 const LostAfter = 10 * time.Second
 
-// Snapshot is the pool, or a part of it. Each host is as it was at one moment; hosts that were read together are of the same
-// one. It is shared: do not change it.
+// Snapshot is the pool, or a part of it. Each host is shown as of one moment; hosts that were read together share it. A
+// Snapshot is shared: do not change it.
 type Snapshot struct {
-	Revision uint64 // it rises with every change in the pool; decisions carry RevisionOf
+	Revision uint64 // rises with every change in the pool; decisions carry RevisionOf
 	Epoch    string // "" when Redis holds no data of this pool
 	Catalog  string // version of the published catalogue
-	NowMS    int64  // Redis' clock when it was taken
+	NowMS    int64  // Redis' clock at the snapshot
 	Taken    time.Time
 	Hosts    map[string]*HostRecord
 	Saved    map[string]string // the table SavedOptions; signed, see Store.All
 	Runtime  map[string]string // the table Runtime, likewise
 
-	count     int      // hosts of the pool, those that are not in Hosts included
-	gone      []string // hosts that were asked for and are not in the pool
-	names     []string // of Hosts, in order; nil: not known
-	misnamed  bool     // a name was left out
+	count     int      // number of hosts in the pool, including those not in Hosts
+	gone      []string // requested hosts that are not in the pool
+	names     []string // of Hosts, in order; nil if unknown
+	misnamed  bool     // a name was dropped as invalid
 	revisions map[string]uint64
 }
 
-// Names of revisions: of what is about the whole pool, and the prefix of a model's. A host's is in its record.
+// Name of the whole pool's revision, and prefix of a model's. A host's revision is in its record.
 const (
 	ofPool  = "pool"
 	ofModel = "m:"
 )
 
-// RevisionOf is the revision that a decision carries: it has risen since if anything has changed on the host, or if the model
-// was loaded, or its load was queued, anywhere. "" is for decisions about one of the two alone. In a Snapshot that no Store has
-// made, it is Revision.
+// RevisionOf returns the revision that a decision carries. It rises if anything changes on the host, or if the model is
+// loaded, or its load queued, anywhere. Pass "" for decisions about only one of the two. In a Snapshot that does not
+// come from a Store it returns Revision.
 func (s *Snapshot) RevisionOf(host, model string) uint64 {
 	if s.revisions == nil {
 		return s.Revision
@@ -61,34 +61,34 @@ func (s *Snapshot) RevisionOf(host, model string) uint64 {
 // HostRecord is a host as Redis holds it.
 type HostRecord struct {
 	Name       string
-	State      policy.HostState // Lost when a ready host has no heartbeat
+	State      policy.HostState // Lost if a ready host has no heartbeat
 	Addr       string
 	Devices    string
 	Labels     []string
 	Limits     string
 	Seats      string // JSON, "" none
-	Options    string // load options of the runner's flags, JSON
+	Options    string // load options from the runner's flags, JSON
 	Driver     string
 	Error      string // why the last wake failed
-	Loading    string // ticket whose load is under way
+	Loading    string // ticket whose load is in progress
 	Generation uint64
 	SeenMS     int64
 	ActiveMS   int64
 	Models     map[string]*ModelRecord
-	Queue      []TicketRecord // what has begun (the load first), then what has not, in order
+	Queue      []TicketRecord // begun tickets (the load first), then queued ones, in order
 	Fields     map[string]string
 
 	revision uint64
 	readMS   int64 // Redis' clock when it was read
 }
 
-// newer reports whether h is as the host was later than other, or at the same time.
+// newer reports whether h is not older than other.
 func (h *HostRecord) newer(other *HostRecord) bool {
 	return h.revision > other.revision || h.revision == other.revision && h.readMS >= other.readMS
 }
 
-// Stopping identifies the stop that is under way on a sleeping host's machine, "" for none. A stop whose sweep died is
-// told of until the next one.
+// Stopping identifies the stop in progress on a sleeping host's machine, "" if there is none. If its sweep died, the
+// stop is reported until the next one.
 func (h *HostRecord) Stopping() string {
 	if h.State != policy.Asleep {
 		return ""
@@ -101,9 +101,9 @@ func (h *HostRecord) PowerOffPending() bool {
 	return h.State == policy.Asleep && h.Fields["sleep_token"] != ""
 }
 
-// ModelRecord is a model on a host as its runner wrote it.
+// ModelRecord is a model on a host, as its runner wrote it.
 type ModelRecord struct {
-	ID         string // of the record; a retired copy's is no model's
+	ID         string // of the record; that of a retired copy is not a model's
 	Host       string
 	Retired    string // model whose former catalogue entry it runs: it only finishes its requests; "" for other copies
 	State      policy.ModelState
@@ -119,18 +119,18 @@ type ModelRecord struct {
 	LoadMS     int64
 	Memory     int64
 	Pinned     bool
-	LoadPin    bool            // Pinned is what its load said: it ends with this copy
+	LoadPin    bool            // the load set Pinned, so it ends with this copy
 	Options    json.RawMessage // object of the options in force
 	Fields     map[string]string
 }
 
-// Reads of many hosts go in pages of pageHosts, so that no script takes long: about 5 µs for each empty host.
+// Hosts are read in pages of pageHosts, so that no script takes long: an empty host takes about 5 µs.
 const pageHosts = 200
 
-// Large reports whether the pool has so many hosts that a decision reads only those that it is about.
+// Large reports whether the pool has so many hosts that a decision should read only those it is about.
 func (s *Snapshot) Large() bool { return len(s.Hosts) > 32 }
 
-// Names are the names of the hosts in order. Do not change them.
+// Names returns the names of the hosts in order. Do not change the slice.
 func (s *Snapshot) Names() []string {
 	if s.names != nil {
 		return s.names
@@ -160,8 +160,8 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return out, nil
 }
 
-// SnapshotOf reads some hosts of the pool and those that have copies or loads of some models, at most pageHosts in all, in one step.
-// It has no tables.
+// SnapshotOf reads some hosts of the pool and those that have copies or loads of some models, at most pageHosts in
+// total, in one step. It reads no tables.
 func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapshot, error) {
 	args := make([]any, 0, 1+len(hosts)+len(models))
 	args = append(args, len(hosts))
@@ -175,11 +175,11 @@ func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapsh
 	return out, err
 }
 
-// pulses is what tells whether hosts are to be read again.
+// pulses tells which hosts must be read again.
 type pulses struct {
 	epoch string
 	pool  uint64                 // its revision
-	hosts map[string]*HostRecord // with State (Lost, or any other) and revision alone
+	hosts map[string]*HostRecord // with only State (Lost or not) and revision
 }
 
 func (s *Store) pulses(ctx context.Context) (pulses, error) {
@@ -196,7 +196,7 @@ func (s *Store) pulses(ctx context.Context) (pulses, error) {
 	return p, nil
 }
 
-// names are the proper ones of a list.
+// names returns the valid names of a list.
 func names(reply any, out *Snapshot) (proper []string) {
 	for _, v := range list(reply) {
 		if name := text(v); isName(name) {
@@ -208,7 +208,7 @@ func names(reply any, out *Snapshot) (proper []string) {
 	return proper
 }
 
-// readSnapshot runs the script, for at most page hosts, and returns also the parts of its reply.
+// readSnapshot runs the script, for at most page hosts, and also returns the parts of its reply.
 func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *Snapshot, top []any, err error) {
 	reply, err := s.eval(ctx, s.scripts.snapshot, append([]any{maxRecord, page}, hosts...)...)
 	if err != nil {
@@ -216,7 +216,7 @@ func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *
 	}
 	top = list(reply)
 	if len(top) != 10 {
-		return nil, nil, fmt.Errorf("snapshot: a reply of %d parts, not 10", len(top))
+		return nil, nil, fmt.Errorf("snapshot: a reply of %d parts, want 10", len(top))
 	}
 	out = &Snapshot{
 		Revision: uint64(Number(text(top[0]))), NowMS: Number(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
@@ -235,14 +235,14 @@ func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *
 	return out, top, nil
 }
 
-// add adds a host as scripts describe it.
+// add adds a host as described by scripts.
 func (s *Snapshot) add(parts []any) error {
 	if len(parts) == 1 {
 		s.gone = append(s.gone, text(parts[0]))
 		return nil
 	}
 	if len(parts) != 4 {
-		return fmt.Errorf("a host of %d parts, not 4", len(parts))
+		return fmt.Errorf("a host of %d parts, want 4", len(parts))
 	}
 	name := text(parts[0])
 	if !isName(name) {
@@ -275,7 +275,8 @@ func (s *Snapshot) add(parts []any) error {
 	return nil
 }
 
-// carried is the part of the pool that an event carries: its host, without revisions of the pool and of models.
+// carried returns the part of the pool that an event carries: its host, without the revisions of the pool and of
+// models.
 func (s *Store) carried(e Event) (*Snapshot, error) {
 	var reply any
 	if err := json.Unmarshal(e.Carries, &reply); err != nil {
@@ -283,7 +284,7 @@ func (s *Store) carried(e Event) (*Snapshot, error) {
 	}
 	top := list(reply)
 	if len(top) != 4 {
-		return nil, fmt.Errorf("an event carries %d parts, not 4", len(top))
+		return nil, fmt.Errorf("an event carries %d parts, want 4", len(top))
 	}
 	out := &Snapshot{NowMS: Number(text(top[0])), Epoch: text(top[1]), Catalog: text(top[2]), Hosts: map[string]*HostRecord{}}
 	if err := out.add(list(top[3])); err != nil {
@@ -301,12 +302,12 @@ const (
 	maxText = 4 << 10 // bytes of a text for people
 )
 
-// isName reports whether a text may be a name: it is printed in logs.
+// isName reports whether a text may be a name; names are printed in logs.
 func isName(s string) bool {
 	return s != "" && len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// cut is a text for people, not longer than maxText.
+// cut limits a text for people to maxText.
 func cut(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText] + "…"
@@ -314,7 +315,7 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// list, text and fields read parts of a script's reply; what is of another kind is empty.
+// list, text and fields read parts of a script's reply; a part of the wrong type is empty.
 
 func list(v any) []any {
 	l, _ := v.([]any)
@@ -327,13 +328,13 @@ func text(v any) string {
 		return v
 	case int64:
 		return strconv.FormatInt(v, 10)
-	case float64: // in JSON
+	case float64: // JSON numbers
 		return strconv.FormatInt(int64(v), 10)
 	}
 	return ""
 }
 
-// fields is a hash that came as name, value, name, value.
+// fields returns a hash given as name, value, name, value.
 func fields(v any) map[string]string {
 	flat := list(v)
 	out := make(map[string]string, len(flat)/2)
@@ -375,7 +376,7 @@ func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	return m
 }
 
-// Loaded returns the record of a model that is loaded on the host, nil unless the host is ready.
+// Loaded returns the record of a model that is loaded on the host, or nil unless the host is ready.
 func (h *HostRecord) Loaded(model string) *ModelRecord {
 	if m := h.Models[model]; m != nil && m.State == policy.ModelLoaded && h.State == policy.Ready {
 		return m
@@ -383,8 +384,8 @@ func (h *HostRecord) Loaded(model string) *ModelRecord {
 	return nil
 }
 
-// Copies returns the records of a model that are loaded on ready hosts with an address, fewest open requests first, then
-// by host name.
+// Copies returns the records of a model that are loaded on ready hosts with an address, those with the fewest open
+// requests first, then by host name.
 func (s *Snapshot) Copies(model string) []*ModelRecord {
 	var out []*ModelRecord
 	for _, h := range s.Hosts {

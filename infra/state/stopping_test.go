@@ -9,8 +9,8 @@ import (
 	"reveille/infra/state"
 )
 
-// A request between an accepted sleep and the machine's end finds no host: the runner that is dying does not register, and
-// the duty to wake stays with its holder until the machine is off or another boot comes.
+// A request between an accepted sleep and the machine's end finds no host: the dying runner does not register, and the
+// wake lease stays with its holder until the machine is off or another boot registers.
 func TestDyingRunnerDoesNotRegister(t *testing.T) {
 	ctx := context.Background()
 	for name, end := range map[string]func(*bench, *state.Store, string) (boot string){

@@ -18,20 +18,20 @@ import (
 type Options struct {
 	URL     string        // redis://, rediss:// or unix://; several hosts separated by commas, or ?cluster=true, are a Cluster; ?master_name= a Sentinel
 	Pool    string        // the deployment's name; default "main"
-	Secret  []byte        // the pool's runner secret: what others act on is signed with it, see Store.Refused
-	Timeout time.Duration // of one call; default: the URL's read_timeout, or else 150 ms
+	Secret  []byte        // the pool's runner secret; signs what others act on, see Store.Refused
+	Timeout time.Duration // per call; default: the URL's read_timeout, or else 150 ms
 	Log     *slog.Logger  // default: discard
-	Now     func() int64  // ms since the epoch for scripts, simulations only; nil: Redis' own clock
+	Now     func() int64  // ms since the epoch for scripts, simulations only; nil means Redis' own clock
 
-	// Unverified takes records however they are signed: for programs that only show them.
+	// Unverified accepts records whatever their signature, for programs that only display them.
 	Unverified bool
 
-	// Dial makes the connections, whatever host the URL names; simulations only. nil: over the network.
+	// Dial makes the connections, whatever host the URL names; simulations only. Nil uses the network.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
 
-// Store is the pool's state in Redis. It is safe for concurrent use. Calls end within Options.Timeout; a Redis that
-// cannot answer is ErrUnavailable.
+// Store is the pool's state in Redis. It is safe for concurrent use. Calls end within Options.Timeout. They return
+// ErrUnavailable if Redis cannot answer.
 type Store struct {
 	rdb     redis.UniversalClient
 	keys    keys
@@ -46,7 +46,7 @@ type Store struct {
 
 const defaultTimeout = 150 * time.Millisecond
 
-// Open makes a Store. It does not wait for Redis: the first call does. Close it when done.
+// Open creates a Store. It does not wait for Redis: the first call does. The caller must Close it.
 func Open(o Options) (*Store, error) {
 	o.Pool = cmp.Or(o.Pool, "main")
 	if !validPool(o.Pool) {
@@ -71,7 +71,7 @@ func (s *Store) Close() error { return s.rdb.Close() }
 // Up reports whether the last calls reached Redis. It makes no call.
 func (s *Store) Up() bool { return s.breaker.up() }
 
-// guard runs one call under the breaker and the time-out.
+// guard runs one call with the breaker and the timeout.
 func (s *Store) guard(ctx context.Context, call func(context.Context) error) error {
 	if !s.breaker.allow() {
 		return ErrUnavailable
@@ -80,18 +80,19 @@ func (s *Store) guard(ctx context.Context, call func(context.Context) error) err
 	defer cancel()
 	err := call(limited)
 	if err != nil && over(ctx) {
-		return &unavailableError{err} // the caller's end says nothing of Redis
+		return &unavailableError{err} // the caller's end says nothing about Redis
 	}
 	return s.breaker.record(err)
 }
 
-// over reports whether ctx has ended. A connection's deadline, taken from ctx, may fire a moment before its timer does.
+// over reports whether ctx has ended. A connection's deadline, taken from ctx, may fire a moment before ctx's own
+// timer.
 func over(ctx context.Context) bool {
 	at, limited := ctx.Deadline()
 	return ctx.Err() != nil || limited && !time.Now().Before(at)
 }
 
-// eval runs one script with the time put in front of its arguments.
+// eval runs one script, with the time as its first argument.
 func (s *Store) eval(ctx context.Context, sc *script, args ...any) (any, error) {
 	now := int64(0)
 	if s.now != nil {
@@ -103,7 +104,7 @@ func (s *Store) eval(ctx context.Context, sc *script, args ...any) (any, error) 
 		var err error
 		out, err = sc.run(ctx, s.rdb, s.keys.prefix, args...).Result()
 		if redis.HasErrorPrefix(err, "READONLY") {
-			// A primary was demoted. It refused before any effect and its connection is dropped: ask its successor.
+			// A demoted primary refused before any effect, and its connection was dropped: ask its successor.
 			out, err = sc.run(ctx, s.rdb, s.keys.prefix, args...).Result()
 		}
 		return err
@@ -111,7 +112,7 @@ func (s *Store) eval(ctx context.Context, sc *script, args ...any) (any, error) 
 	return out, err
 }
 
-// evalWord runs a script that answers one word.
+// evalWord runs a script that returns one word.
 func (s *Store) evalWord(ctx context.Context, sc *script, args ...any) error {
 	out, err := s.eval(ctx, sc, args...)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *Store) evalWord(ctx context.Context, sc *script, args ...any) error {
 	return errorOf(word)
 }
 
-// evalWords runs a script that answers a list whose first item is its status, and returns the rest.
+// evalWords runs a script that returns a list whose first item is its status, and returns the rest.
 func (s *Store) evalWords(ctx context.Context, sc *script, args ...any) ([]string, error) {
 	out, err := s.eval(ctx, sc, args...)
 	if err != nil {
@@ -129,12 +130,12 @@ func (s *Store) evalWords(ctx context.Context, sc *script, args ...any) ([]strin
 	}
 	words := toStrings(out)
 	if len(words) == 0 {
-		return nil, errors.New("state script answered nothing")
+		return nil, errors.New("state script returned an empty list")
 	}
 	return words[1:], errorOf(words[0])
 }
 
-// evalJSON runs a script that answers JSON and decodes it into v.
+// evalJSON runs a script that returns JSON and decodes it into v.
 func (s *Store) evalJSON(ctx context.Context, v any, sc *script, args ...any) error {
 	out, err := s.eval(ctx, sc, args...)
 	if err != nil {
@@ -142,7 +143,7 @@ func (s *Store) evalJSON(ctx context.Context, v any, sc *script, args ...any) er
 	}
 	text, _ := out.(string)
 	if err := json.Unmarshal([]byte(text), v); err != nil {
-		return fmt.Errorf("state script answered no JSON: %w", err)
+		return fmt.Errorf("state script returned invalid JSON: %w", err)
 	}
 	return nil
 }
@@ -156,16 +157,16 @@ func toStrings(v any) []string {
 	return out
 }
 
-// object is JSON of a map of strings, `{}` for none: what scripts decode.
+// object encodes a map of strings as JSON for scripts, `{}` if it is empty.
 func object(m map[string]string) string {
 	if len(m) == 0 {
 		return "{}"
 	}
-	b, _ := json.Marshal(m) // a map of strings always marshals
+	b, _ := json.Marshal(m) // cannot fail for a map of strings
 	return string(b)
 }
 
-// Flag is how a record says yes or no.
+// Flag encodes a bool as records store it.
 func Flag(b bool) string {
 	if b {
 		return "1"

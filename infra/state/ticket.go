@@ -8,40 +8,41 @@ import (
 	"reveille/infra/policy"
 )
 
-// Leases of a gateway, renewed by Renew. A gateway that stops renewing is forgotten when they end.
+// Leases of a gateway, renewed by Renew. A gateway that stops renewing is forgotten when they expire.
 const (
 	WaiterLease = 15 * time.Second
 	WakeLease   = 15 * time.Second
 )
 
-// Want is what a gateway asks for.
+// Want is a gateway's request for a ticket.
 type Want struct {
 	Gateway    string
 	Model      string
 	Unload     bool              // the ticket unloads instead of loading
 	Host       string            // placement decided on a snapshot; "" only attaches
-	Revision   uint64            // of host and model in that snapshot, see Snapshot.RevisionOf; of the host alone for an unload
+	Revision   uint64            // of host and model in that snapshot, see Snapshot.RevisionOf; for an unload, of the host alone
 	HostState  policy.HostState  // for a host that changes too fast: it must be in this state, and Revision is of the model alone; "" none
-	Background bool              // nobody waits: the ticket is carried out all the same
-	Refused    bool              // the runner just refused a copy that Redis may still call loaded
-	Exclusive  bool              // a ticket of its own (explicit options), not shared with others
+	Background bool              // nobody waits: the ticket is carried out anyway
+	Refused    bool              // the runner just refused a copy that Redis may still show as loaded
+	Exclusive  bool              // an exclusive ticket (explicit options), not shared with others
 	Fields     map[string]string // options, force, pinned … for the runner
 	Operation  string            // makes a repeated call return the first ticket; "" none
 	Replaces   string            // ticket on a lost host, dropped as the new one is made; "" none
 }
 
-// Acquired is Redis' answer to a Want.
+// Acquired is the result of a Want.
 type Acquired struct {
 	Status    string      `json:"status"` // loaded, attached, created, none (nothing to attach to, or nothing to replace)
 	Host      string      `json:"host"`
 	Ticket    string      `json:"ticket"`
-	State     TicketState `json:"state"`    // TicketReady for an unload where nothing is loaded; an outcome when an operation is repeated late
-	Position  int         `json:"position"` // in the host's queue from 1, 0 when loading
-	WakeToken string      `json:"wake"`     // the caller has the duty to wake the host; "" not
+	State     TicketState `json:"state"`    // TicketReady for an unload where nothing is loaded; final if an operation is repeated late
+	Position  int         `json:"position"` // in the host's queue from 1; 0 when loading
+	WakeToken string      `json:"wake"`     // the caller holds the lease to wake the host; "" if not
 }
 
-// Acquire attaches the gateway to the one load ticket for a model, or makes it, with a higher number than every ticket that
-// this Store got before, also after Redis lost its data. ErrStale: the placement was made on an old snapshot, nothing changed.
+// Acquire attaches the gateway to the single load ticket for a model, or creates one. A new ticket's number is higher
+// than that of every ticket this Store got before, even after Redis lost its data. ErrStale: the placement was made on
+// an old snapshot, and nothing changed.
 func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	kind := "load"
 	if w.Unload {
@@ -57,7 +58,7 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	return out, err
 }
 
-// noteTicket keeps the highest ticket.
+// noteTicket records the highest ticket.
 func (s *Store) noteTicket(id string) {
 	n, _ := strconv.ParseUint(id, 10, 64) // 0 for none
 	for old := s.newest.Load(); n > old && !s.newest.CompareAndSwap(old, n); {
@@ -65,10 +66,10 @@ func (s *Store) noteTicket(id string) {
 	}
 }
 
-// TicketState is where a ticket is in its life.
+// TicketState is a state in the life of a ticket.
 type TicketState string
 
-// The states of a ticket; the last three are its outcome.
+// States of a ticket; the last three are outcomes.
 const (
 	TicketQueued  TicketState = "queued"
 	TicketLoading TicketState = "loading"
@@ -84,19 +85,19 @@ type TicketRecord struct {
 	Model     string
 	Host      string
 	State     TicketState
-	Code      string // of the error table, when failed
+	Code      string // of the error table, if it failed
 	Message   string
-	Evicted   string // comma-separated, evicted for it
+	Evicted   string // models evicted for it, comma-separated
 	Options   string // JSON of the request's options
 	Force     bool
 	Merge     bool
 	WakeError bool // the host could not be woken
 	LoadMS    int64
 	Created   int64 // ms since the epoch
-	Waiters   int   // gateways that wait; known in snapshots only
-	Pulling   bool  // queued, and its weights are on their way: Pulled says how far
+	Waiters   int   // waiting gateways; known only in snapshots
+	Pulling   bool  // queued while its weights are downloaded; Pulled has the progress
 	Pulled    Pulled
-	PullOnly  bool // its model's weights are wanted on the host, and no load of them
+	PullOnly  bool // only the weights are wanted on the host, not a load
 	Fields    map[string]string
 }
 
@@ -109,21 +110,21 @@ func ticketRecord(id string, f map[string]string) TicketRecord {
 	}
 }
 
-// Done reports whether the ticket has its outcome.
+// Done reports whether the ticket has an outcome.
 func (t TicketRecord) Done() bool {
 	return t.State == TicketReady || t.State == TicketFailed || t.State == TicketDropped
 }
 
-// TicketStatus is how a ticket that the gateway waits for stands.
+// TicketStatus is the state of a ticket that the gateway waits for.
 type TicketStatus struct {
 	Ticket    string
-	Found     bool // false: dropped long ago, or lost with Redis' data: ask anew
+	Found     bool // false: dropped long ago, or lost with Redis' data; acquire again
 	Record    TicketRecord
 	Position  int
-	WakeToken string // the duty to wake the host has passed to the caller
+	WakeToken string // the lease to wake the host has passed to the caller
 }
 
-// Renew keeps the gateway's places in tickets and reads how they stand, in the order of the arguments.
+// Renew keeps the gateway's places in tickets and returns their states, in the order of the arguments.
 func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([]TicketStatus, error) {
 	args := make([]any, 0, 3+len(tickets))
 	args = append(args, gateway, WaiterLease.Milliseconds(), WakeLease.Milliseconds())
@@ -147,37 +148,37 @@ func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([
 	return out, nil
 }
 
-// Leave gives up the gateway's place in a ticket. The ticket is dropped when it was the last waiter and its load has
-// not begun; keep makes the load go on without a waiter.
+// Leave gives up the gateway's place in a ticket. If it was the last waiter and the load has not begun, the ticket is
+// dropped, unless keep makes the load continue without a waiter.
 func (s *Store) Leave(ctx context.Context, gateway, ticket string, keep bool) error {
 	_, err := s.eval(ctx, s.scripts.leave, gateway, ticket, Flag(keep))
 	return err
 }
 
-// RenewWake keeps the duty to wake a host. ErrAwake: done; ErrNotOwner: another took over.
+// RenewWake keeps the lease to wake a host. ErrAwake: the host is awake. ErrNotOwner: another has taken over.
 func (s *Store) RenewWake(ctx context.Context, host, token string) error {
 	return s.evalWord(ctx, s.scripts.wake, host, token, "renew", WakeLease.Milliseconds(), "", "")
 }
 
-// LeaveWake hands the duty to wake a host back: whoever waits for the host takes it up. ErrAwake: it was done;
-// ErrNotOwner: another had it.
+// LeaveWake returns the lease to wake a host, so that anyone who waits for the host can take it. ErrAwake: the host is
+// awake. ErrNotOwner: another has the lease.
 func (s *Store) LeaveWake(ctx context.Context, host, token string) error {
 	return s.evalWord(ctx, s.scripts.wake, host, token, "leave", 0, "", "")
 }
 
-// FailWake gives up the duty to wake a host with the reason; tickets waiting for the host fail with it.
+// FailWake gives up the lease to wake a host and records the reason. Tickets that wait for the host fail with it.
 func (s *Store) FailWake(ctx context.Context, host, token, code, message string) error {
 	return s.evalWord(ctx, s.scripts.wake, host, token, "failed", 0, code, message)
 }
 
-// EndOverdueWake is FailWake for a host whose wake was not refused: its machine may be on, and a sweep turns it off.
+// EndOverdueWake is FailWake for a wake that was not refused: the machine may be on, so a sweep turns it off.
 func (s *Store) EndOverdueWake(ctx context.Context, host, token, code, message string) error {
 	return s.evalWord(ctx, s.scripts.wake, host, token, "overdue", 0, code, message)
 }
 
-// ClaimWake offers to wake a host that is not awake but has loads queued, for the case that whoever had the duty is gone.
-// It returns the token of the duty, "" when the host is awake, another has the duty, or nothing is wanted there; loads
-// that nobody waits for are dropped.
+// ClaimWake offers to wake a host that is not awake but has loads queued, in case the previous lease holder is gone. It
+// returns the token of the wake lease, or "" if the host is awake, another has the lease, or nothing is wanted there.
+// It drops loads without waiters.
 func (s *Store) ClaimWake(ctx context.Context, gateway, host string) (token string, err error) {
 	return s.claim(ctx, gateway, host, false)
 }
@@ -193,7 +194,7 @@ func (s *Store) claim(ctx context.Context, gateway, host string, called bool) (t
 	return token, err
 }
 
-// Number reads a whole number of a record, 0 for anything else.
+// Number parses a whole number of a record, or returns 0 for anything else.
 func Number(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n

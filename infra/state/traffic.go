@@ -12,20 +12,20 @@ import (
 // Copy is a model on a host.
 type Copy struct{ Host, Model string }
 
-// servedPrefix begins the names of the counters of UsageReporter.Served.
+// servedPrefix starts the names of the counters of UsageReporter.Served.
 const servedPrefix = "served:"
 
-// servedBy is the counter of a copy: served:<host>:<model>. No host's name has a colon.
+// servedBy returns the name of a copy's counter, served:<host>:<model>. Host names have no colon.
 func servedBy(c Copy) string { return servedPrefix + c.Host + ":" + c.Model }
 
-// Stats reads the pool's counters but for those of Traffic.
+// Stats returns the pool's counters except those of Traffic.
 func (s *Store) Stats(ctx context.Context) (map[string]float64, error) {
 	counters, err := s.counters(ctx)
 	maps.DeleteFunc(counters, func(name string, _ float64) bool { return strings.HasPrefix(name, servedPrefix) })
 	return counters, err
 }
 
-// Traffic reads how many requests each model has answered on each host, since the pool's beginning.
+// Traffic returns how many requests each model has answered on each host since the pool was created.
 func (s *Store) Traffic(ctx context.Context) (map[Copy]float64, error) {
 	counters, err := s.counters(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ func TestTraffic(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		toucher := state.NewUsageReporter(s)
-		for range 2 { // what a second batch brings is added
+		for range 2 { // a second batch adds to the first
 			toucher.Count("requests", 1)
 			toucher.Served("h", "org/model:tag")
 			toucher.Served("h", "org/model:tag")

@@ -19,12 +19,12 @@ var errURL = errors.New("redis URL: want redis://[user:password@]host:port[,host
 
 const defaultPort = "6379"
 
-// Bounds of the URL's read_timeout. Leases of 15 s are renewed every 5 s: a renewal that took longer than 10 s would come
-// too late.
+// Bounds of the URL's read_timeout. Leases of 15 s are renewed every 5 s, so a renewal that took longer than 10 s would
+// be too late.
 const minTimeout, maxTimeout = 10 * time.Millisecond, 10 * time.Second
 
-// universalOptions reads the URL. ReadTimeout of the result is the time of one call: Options.Timeout, or else the URL's
-// read_timeout, or else 150 ms. The error never holds any of the URL, since it may carry a password.
+// universalOptions parses the URL. The result's ReadTimeout bounds one call: Options.Timeout, or else the URL's
+// read_timeout, or else 150 ms. Errors never quote the URL, which may contain a password.
 func universalOptions(o Options) (*redis.UniversalOptions, error) {
 	single, more, err := splitHosts(o.URL)
 	if err != nil {
@@ -58,17 +58,17 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 	return &redis.UniversalOptions{
 		Addrs: append([]string{ro.Addr}, more...), MasterName: master, DB: ro.DB, Username: ro.Username, Password: ro.Password, TLSConfig: ro.TLSConfig,
 		Dialer: dialer(o, ro), IsClusterMode: cluster,
-		MaxRetries:    -1, // a lost reply is repeated only by callers with an operation id
-		DialerRetries: 1,  // a refused connection is an answer; the breaker paces what comes next
+		MaxRetries:    -1, // only callers with an operation id may repeat after a lost reply
+		DialerRetries: 1,  // a refused connection is an answer; the breaker paces later attempts
 		DialTimeout:   dialTimeout(o, ro), ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
-		ConnMaxIdleTime:       4 * time.Minute, // networks in between forget connections that are silent for longer, without a word
+		ConnMaxIdleTime:       4 * time.Minute, // networks on the path silently drop connections that are idle for longer
 		ContextTimeoutEnabled: true, PoolSize: 16, DisableIdentity: true,
-		// Maintenance notices of managed services are off: the client would resolve its host name when it is made.
+		// Maintenance notices of managed services are off, since the client would resolve its host name at creation.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}, nil
 }
 
-// splitHosts takes all hosts but the first out of a URL: what is left is one that URL parsers know.
+// splitHosts removes all hosts but the first from a URL, so that URL parsers accept the rest.
 func splitHosts(raw string) (single string, more []string, err error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok {
@@ -98,8 +98,8 @@ func splitHosts(raw string) (single string, more []string, err error) {
 	return scheme + "://" + user + list[0] + tail, more, nil
 }
 
-// Client makes a plain client for keys outside the pool's scripts, such as the encoder cache's, with the bounds of a
-// Store's own: no repeats, Options.Timeout a call. The caller closes it.
+// Client returns a plain client for keys outside the pool's scripts, such as the encoder cache's. It has a Store's
+// bounds: no repeats, and Options.Timeout per call. The caller closes it.
 func Client(o Options) (redis.UniversalClient, error) {
 	uo, err := universalOptions(o)
 	if err != nil {
@@ -108,8 +108,8 @@ func Client(o Options) (redis.UniversalClient, error) {
 	return newClient(uo), nil
 }
 
-// dialTimeout bounds the making of a connection. No call waits for that longer than for its answer; what comes later serves
-// the next. A handshake of TLS takes its time where many are made at once.
+// dialTimeout bounds making a connection. A call waits for a connection no longer than for its answer; a connection
+// that comes later serves the next call. TLS handshakes take long when there are many at once.
 func dialTimeout(o Options, ro *redis.Options) time.Duration {
 	if ro.TLSConfig != nil {
 		return max(o.Timeout, 5*time.Second)
@@ -117,7 +117,7 @@ func dialTimeout(o Options, ro *redis.Options) time.Duration {
 	return max(o.Timeout, time.Second)
 }
 
-// dialer is set for a Dial of the caller's own and for unix sockets, which the universal client cannot name otherwise.
+// dialer returns the caller's own Dial, or one for unix sockets, which the universal client cannot name otherwise.
 func dialer(o Options, ro *redis.Options) func(context.Context, string, string) (net.Conn, error) {
 	if o.Dial != nil {
 		return func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) }

@@ -70,7 +70,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// The URL's read_timeout bounds a call, unless the program sets a bound of its own; it is between 10 ms and 10 s.
+// The URL's read_timeout bounds a call, unless the program sets its own bound. It must be between 10 ms and 10 s.
 func TestReadTimeoutOfURL(t *testing.T) {
 	for _, tt := range []struct {
 		query string
@@ -110,7 +110,7 @@ func TestBadURLsKeepTheirPassword(t *testing.T) {
 		if err == nil {
 			t.Errorf("%q was accepted", url)
 		} else if strings.Contains(err.Error(), "canary") {
-			t.Errorf("the error of %q tells the password: %v", url, err)
+			t.Errorf("the error of %q quotes the password: %v", url, err)
 		}
 	}
 	s, err := state.Open(state.Options{URL: "redis://u:canary@127.0.0.1:1"})

@@ -10,22 +10,23 @@ import (
 	"time"
 )
 
-// flushEvery bounds how long a use waits in memory before Redis hears of it.
+// flushEvery bounds how long a use stays in memory before it is sent to Redis.
 const flushEvery = 100 * time.Millisecond
 
-// UsageReporter coalesces uses of models and counters and sends them behind the requests, so that no request waits for Redis.
-// Methods are safe for concurrent use and Touch, Served, Count and Set never block on I/O; run Run in one goroutine.
+// UsageReporter batches uses of models and counters and sends them in the background, so that no request waits for
+// Redis. All methods are safe for concurrent use. Touch, Served, Count and Set never block on I/O; run Run in one
+// goroutine.
 type UsageReporter struct {
 	store *Store
 
-	sending sync.Mutex // held over a Flush
+	sending sync.Mutex // held during a Flush
 	unsent  *batch     // guarded by sending: sent, answer unknown
 
 	mu    sync.Mutex
 	noted *batch
 }
 
-// batch is sent as one operation. Repeated under its id it counts once.
+// batch is sent as one operation. Repeated with the same id it counts once.
 type batch struct {
 	id       string
 	uses     map[Copy]time.Time
@@ -40,12 +41,12 @@ func newBatch() *batch {
 	}
 }
 
-// NewUsageReporter makes a UsageReporter for the store.
+// NewUsageReporter creates a UsageReporter for the store.
 func NewUsageReporter(store *Store) *UsageReporter {
 	return &UsageReporter{store: store, noted: newBatch()}
 }
 
-// Touch notes a use of a model on a host now.
+// Touch records a use of a model on a host now.
 func (t *UsageReporter) Touch(host, model string) {
 	now := time.Now()
 	t.mu.Lock()
@@ -60,7 +61,7 @@ func (t *UsageReporter) Served(host, model string) {
 	t.mu.Unlock()
 }
 
-// Count adds to a counter of the pool's statistics. A number that is not finite is passed over.
+// Count adds to a counter of the pool's statistics. It ignores a number that is not finite.
 func (t *UsageReporter) Count(name string, n float64) {
 	if math.IsNaN(n) || math.IsInf(n, 0) {
 		return
@@ -70,8 +71,8 @@ func (t *UsageReporter) Count(name string, n float64) {
 	t.mu.Unlock()
 }
 
-// Set notes the latest value of a field of the pool's statistics, which must not be a counter's name. A number that is
-// not finite is passed over.
+// Set records the latest value of a field of the pool's statistics, which must not have a counter's name. It ignores a
+// number that is not finite.
 func (t *UsageReporter) Set(name string, v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return
@@ -81,7 +82,7 @@ func (t *UsageReporter) Set(name string, v float64) {
 	t.mu.Unlock()
 }
 
-// Run sends what was noted every 100 ms until ctx ends, then once more.
+// Run sends what was recorded every 100 ms until ctx ends, then once more.
 func (t *UsageReporter) Run(ctx context.Context) {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -93,17 +94,17 @@ func (t *UsageReporter) Run(ctx context.Context) {
 			_ = t.Flush(last)
 			return
 		case <-tick.C:
-			_ = t.Flush(ctx) // kept, and the breaker logs
+			_ = t.Flush(ctx) // kept for the next; the breaker logs
 		}
 	}
 }
 
-// Flush sends what was noted so far. What Redis did not take is kept for the next Flush; a minute after an unknown
-// outcome the same counts may count twice.
+// Flush sends what was recorded so far. What Redis did not accept is kept for the next Flush. If an outcome stays
+// unknown for more than a minute, the same counts may count twice.
 func (t *UsageReporter) Flush(ctx context.Context) error {
 	t.sending.Lock()
 	defer t.sending.Unlock()
-	for range 2 { // at most what is left over and what was noted since
+	for range 2 { // at most what is left over and what was recorded since
 		if t.unsent == nil {
 			t.unsent = t.take()
 		}
@@ -112,7 +113,7 @@ func (t *UsageReporter) Flush(ctx context.Context) error {
 		}
 		if err := t.send(ctx, t.unsent); err != nil {
 			if !errors.Is(err, ErrUnavailable) {
-				t.unsent = nil // Redis answered that it will never take this
+				t.unsent = nil // Redis will never accept this
 			}
 			return err
 		}
@@ -121,7 +122,7 @@ func (t *UsageReporter) Flush(ctx context.Context) error {
 	return nil
 }
 
-// take returns what was noted since the last take, nil for nothing.
+// take returns what was recorded since the last take, or nil if nothing was.
 func (t *UsageReporter) take() *batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()

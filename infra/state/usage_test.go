@@ -14,7 +14,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestTouch: the clock of Redis rules, places never move back, and what is gone stays gone.
+// TestTouch checks that Redis' clock decides, that LRU places never move back, and that what is gone stays gone.
 func TestTouch(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -58,7 +58,8 @@ func TestTouch(t *testing.T) {
 	})
 }
 
-// TestUsageReporterKeepsWhatFailed: nothing is lost while Redis is away, and an answer that was lost counts once.
+// TestUsageReporterKeepsWhatFailed checks that nothing is lost while Redis is away, and that a batch whose answer was
+// lost counts once.
 func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	direct := b.patient()
@@ -76,7 +77,7 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	toucher.Set("latest", 0.5)
 	toucher.Touch("h", "m")
 
-	relay.Pause() // the request gets through when it ends; the answer comes too late
+	relay.Pause() // the request gets through when the pause ends; the answer comes too late
 	toucher.Touch("h", "m")
 	toucher.Count("requests_total", 2)
 	for range 3 {
@@ -94,7 +95,7 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	equal(t, "the latest value", stats["latest"], 0.5)
 }
 
-// TestUsageReporterRun sends by itself, and once more at its end.
+// TestUsageReporterRun checks that Run sends periodically, and once more at its end.
 func TestUsageReporterRun(t *testing.T) {
 	b := newBench(t, testenv.MiniRedis(t).Addr())
 	s := b.patient()

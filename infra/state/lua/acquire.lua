@@ -1,20 +1,20 @@
 #!lua
--- acquire: a gateway wants a model loaded (or unloaded) and attaches to the one ticket for it.
+-- acquire: a gateway wants a model loaded (or unloaded) and attaches to the single ticket for it.
 -- KEYS[1] prefix
 -- ARGV[2] gateway  [3] model  [4] kind: load | unload  [5] placement: host chosen by policy, '' to attach only
--- ARGV[6] revision of host and, for a load, model in the snapshot that placement was made on  [7] waiter lease ms  [8] 1 background: no waiter
--- ARGV[9] 1 to make a ticket even if a copy is recorded as loaded (the runner just refused it)
--- ARGV[10] 1 for a ticket of its own (explicit options), never shared  [11] ticket fields, JSON object of strings
--- ARGV[12] operation id, '' none: the same id again returns the first ticket  [13] wake lease ms
--- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped as the new one is made; '' none
--- ARGV[15] highest ticket that the gateway knows, 0 none: a new one is higher, also after lost data
--- ARGV[16] state that the host must be in; then ARGV[6] is of the model alone. '' none
--- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}; wake is the fencing token of the
--- lease to wake the host, '' when it is awake or somebody else has it. state is an ended one when an operation is repeated
--- late, and `ready` for an unload on a sleeping host, which has nothing left to unload. none: nothing to attach to without a
--- host, or nothing left to replace.
--- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; a background load
--- stays one in its replacement.
+-- ARGV[6] revision of host and, for a load, model in the snapshot of the placement  [7] waiter lease ms  [8] 1 background: no waiter
+-- ARGV[9] 1 to create a ticket even if a copy is recorded as loaded (the runner has just refused it)
+-- ARGV[10] 1 for an exclusive ticket (explicit options), never shared  [11] ticket fields, JSON object of strings
+-- ARGV[12] operation id, '' none: repeating an id returns the first ticket  [13] wake lease ms
+-- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped when the new one is created; '' none
+-- ARGV[15] highest ticket that the gateway knows, 0 none: a new one is higher, even after data loss
+-- ARGV[16] state that the host must be in; ARGV[6] then covers only the model. '' none
+-- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}. wake is the fencing token of the
+-- lease to wake the host, '' if the host is awake or somebody else has the lease. state is final if an operation is repeated
+-- late, and `ready` for an unload on a sleeping host, which has nothing to unload. none: no host given and nothing to attach to,
+-- or nothing to replace.
+-- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; the replacement of a
+-- background load is one too.
 local gw, m, kind, h = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local background, own, fields, old = ARGV[8] == '1', ARGV[10] == '1', cjson.decode(ARGV[11]), ARGV[14]
 
@@ -32,7 +32,7 @@ local function attach(id, status)
       redis.call('ZADD', P .. 'waiters:' .. id, num(NOW + tonumber(ARGV[7])), gw)
     end
     if t.kind == 'load' then wake = wake_lease(t.host, gw, ARGV[13]) end
-    t = hash(key) -- a host just found lost gives its begun work back
+    t = hash(key) -- losing the host just now requeued its begun work
   end
   return cjson.encode({status = status, host = t.host, ticket = id, state = t.state, position = position(t.host, id), wake = wake})
 end

@@ -1,10 +1,10 @@
 #!lua
--- beat: a runner says that it lives, and how many requests are open on each model.
+-- beat: a runner reports that it is alive, and how many requests are open on each model.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] generation  [4] 1 when any request is or was open since the last beat, else 0  [5…] model, open requests, …
+-- ARGV[2] host  [3] generation  [4] 1 if any request is open or was open since the last beat, else 0  [5…] model, open requests, …
 -- Returns {'ok', revision of the host} | {'fenced'} | {'unknown'} (register again: Redis lost the host,
--- took it for lost, or it had been written asleep and is wanted awake).
--- Invariant: changes no decision input but in-flight counts and times, so the revision stays.
+-- considered it lost, or recorded it as asleep and now wants it awake).
+-- Invariant: changes no decision input except in-flight counts and times, so the revision stays.
 local h = ARGV[2]
 local key = P .. 'host:' .. h
 local f = redis.call('HMGET', key, 'generation', 'state', 'lost_ms', 'rev')

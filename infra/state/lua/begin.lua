@@ -2,9 +2,9 @@
 -- begin: a runner takes a ticket out of its queue to carry it out.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket
--- Returns 'begun' | 'dropped' (nobody waits any more) | 'gone' | 'busy' (another load is under way) | 'fenced' | 'unknown'.
--- A ticket that had begun begins again: the first answer may have been lost.
--- Invariant: at most one load per host is under way (host field `loading`); a ticket leaves the queue once.
+-- Returns 'begun' | 'dropped' (nobody waits any more) | 'gone' | 'busy' (another load is in progress) | 'fenced' | 'unknown'.
+-- Repeating it for a begun ticket returns 'begun' again, since the first answer may have been lost.
+-- Invariant: at most one load per host is in progress (host field `loading`); a ticket leaves the queue once.
 local h, id = ARGV[2], ARGV[4]
 local host, key = P .. 'host:' .. h, P .. 'ticket:' .. ARGV[4]
 local o = owner(h, ARGV[3])

@@ -1,10 +1,11 @@
 #!lua
--- claim: somebody offers to wake a host whose queue may have nobody left to wake for it (a background load whose gateway died),
--- or that an operator wants awake.
+-- claim: a gateway offers to wake a host that an operator wants awake, or whose queue may have no gateway left to wake
+-- it
+-- (a background load whose gateway died).
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] gateway  [4] wake lease ms  [5] 1: an operator wants it awake, whatever is queued
--- Returns the fencing token of the wake lease, '' when the host is awake, another holds it or nothing is wanted there.
--- Invariant: a host is woken only for work or at an operator's request: loads that nobody waits for are dropped first.
+-- Returns the fencing token of the wake lease, '' if the host is awake, another holds the lease or nothing is wanted there.
+-- Invariant: a host is woken only for work or at an operator's request; loads without waiters are dropped first.
 local h = ARGV[2]
 local wanted = ARGV[5] == '1'
 for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do

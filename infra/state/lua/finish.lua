@@ -2,12 +2,12 @@
 -- finish: a runner ends a ticket it had begun (or refuses one that it never began).
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket  [5] state: ready | failed  [6] fields, JSON object of strings (code, message, evicted, load_ms, …)
--- ARGV[7] host fields that come with it, JSON object of strings: what the load taught of its need
--- ARGV[8] records that are written with it, as model_put takes them  [9] NPU holders of the host, where there are records
+-- ARGV[7] host fields to write too, JSON object of strings: what the load taught about its memory need
+-- ARGV[8] records to write too, as for model_put  [9] NPU holders of the host, if there are records
 -- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'} | {'no type'}.
--- A ticket that ended so before is 'gone', with those who waited then and whose lease still runs: the first answer may
--- have been lost. One that ended otherwise, or is not there, is 'gone' without any.
--- Invariant: a ticket ends once; the first outcome stays. Records are written also for a ticket that is gone.
+-- A ticket that already ended in the same way is 'gone', with the gateways that waited then and whose leases still run, since the
+-- first answer may have been lost. One that ended otherwise, or does not exist, is 'gone' without gateways.
+-- Invariant: a ticket ends once; the first outcome stays. Records are written even if the ticket is gone.
 local h, id, fields, models = ARGV[2], ARGV[4], cjson.decode(ARGV[6]), cjson.decode(ARGV[8])
 local key = P .. 'ticket:' .. id
 local o = owner(h, ARGV[3])

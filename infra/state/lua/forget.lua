@@ -1,10 +1,10 @@
 #!lua
 -- forget: a host that the catalogue no longer names leaves the pool.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] ms for which nothing was heard of it, 0 for an operator's word
--- Returns {'ok'} | {'gone'} (it is not there) | {'wanted'} (it is awake or on its way up, work is queued, somebody turns it
--- on or off, or it was heard of since).
--- Invariant: nothing that names the host stays but the counters of the pool.
+-- ARGV[2] host  [3] ms without a sign of life, 0 at an operator's request
+-- Returns {'ok'} | {'gone'} (it does not exist) | {'wanted'} (it is awake or waking, work is queued, somebody is turning it
+-- on or off, or it has shown a sign of life since).
+-- Invariant: nothing that names the host remains except the pool's counters.
 local h, key, power = ARGV[2], P .. 'host:' .. ARGV[2], P .. 'wake:' .. ARGV[2]
 if redis.call('SISMEMBER', P .. 'hosts', h) == 0 then return {'gone'} end
 local f = redis.call('HMGET', key, 'state', 'seen_ms', 'waking_ms', 'failed_ms')

@@ -1,10 +1,10 @@
 #!lua
--- host_state: a runner that leaves in order says so, or takes it back while it still drains.
+-- host_state: a runner that shuts down in order reports so, or cancels that while it is still draining.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] state: ready | draining | asleep
--- Returns 'ok' | 'fenced' | 'unknown' (register again: also for ready and draining of a host that is not awake).
--- Invariant: an asleep host has no model records; of its queue stays what somebody waits for, who wakes it again, or what
--- is to be loaded in the background. A repeated `asleep` does not undo a wake that has begun.
+-- Returns 'ok' | 'fenced' | 'unknown' (register again; also for ready and draining on a host that is not awake).
+-- Invariant: an asleep host has no model records. Its queue keeps loads that somebody waits for, who wakes it again, and
+-- background loads. Repeating `asleep` does not undo a wake that has begun.
 local h, state = ARGV[2], ARGV[4]
 local key = P .. 'host:' .. h
 local o = owner(h, ARGV[3])

@@ -1,10 +1,10 @@
 #!lua
--- leave: the last request of a gateway that waited for a ticket is gone.
+-- leave: the last request of a gateway that waited for a ticket has gone.
 -- KEYS[1] prefix
--- ARGV[2] gateway  [3] ticket  [4] 1 when the load is to go on without a waiter (a wait that ran out)
--- Returns 'left' (also of a ticket that has ended: the model that was loaded for it need not wait for the gateway) |
--- 'dropped' | 'gone' (it is not there, or has ended and the gateway had no place in it).
--- Invariant: a load that another waiter wants, a background load and a load that has begun are never dropped.
+-- ARGV[2] gateway  [3] ticket  [4] 1 if the load should continue without a waiter (its wait timed out)
+-- Returns 'left' (also for a ticket that has ended: its model need not wait for the gateway) |
+-- 'dropped' | 'gone' (the ticket does not exist, or has ended and the gateway had no place in it).
+-- Invariant: a load with another waiter, a background load and a begun load are never dropped.
 local id = ARGV[3]
 local t = hash(P .. 'ticket:' .. id)
 if not t then return 'gone' end

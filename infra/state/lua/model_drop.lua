@@ -1,9 +1,9 @@
 #!lua
--- model_drop: a runner saw the model's process gone.
+-- model_drop: a runner found that the model's process has ended.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] generation  [4] model  [5] NPU holders left, '' none  [6] reason  [7] 1 when it was an eviction
+-- ARGV[2] host  [3] generation  [4] model  [5] remaining NPU holders, '' none  [6] reason  [7] 1 for an eviction
 -- Returns 'ok' | 'fenced' | 'unknown'.
--- Invariant: a slot is free in Redis only after its process ended.
+-- Invariant: a slot becomes free in Redis only after its process has ended.
 local h, m = ARGV[2], ARGV[4]
 local o = owner(h, ARGV[3])
 if o ~= 'ok' then return o end

@@ -1,9 +1,9 @@
 #!lua
--- model_put: a runner writes the records of models it is loading, has loaded or is draining.
+-- model_put: a runner writes the records of models that it is loading, has loaded or is draining.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] generation  [4] models, JSON array of {id, fields} (type is needed; used_age_ms, if there, becomes used_ms)
+-- ARGV[2] host  [3] generation  [4] models, JSON array of {id, fields} (type is required; used_age_ms, if given, becomes used_ms)
 -- ARGV[5] NPU holders of the host, '' none
--- Returns 'ok' | 'fenced' | 'unknown' (also of a host that is not awake) | 'no type'.
+-- Returns 'ok' | 'fenced' | 'unknown' (also for a host that is not awake) | 'no type'.
 -- Invariant: only the host's own generation writes; the LRU place never moves back.
 local h, models = ARGV[2], cjson.decode(ARGV[4])
 local o = owner(h, ARGV[3])

@@ -1,9 +1,9 @@
 #!lua
--- pulled: a runner says how far the weights that a queued load waits for have come.
+-- pulled: a runner reports the progress of the weights that a queued load waits for.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] generation  [4] ticket  [5] bytes on the host, '' when the load waits for no weights (any more)
--- ARGV[6] bytes in all, 0 while that is not known
--- Returns 'ok' | 'gone' (there is no such ticket in the host's queue, or its load has begun) | 'fenced' | 'unknown'.
+-- ARGV[2] host  [3] generation  [4] ticket  [5] bytes on the host, '' if the load waits for no weights (any more)
+-- ARGV[6] bytes in total, 0 if unknown
+-- Returns 'ok' | 'gone' (the host's queue has no such ticket, or its load has begun) | 'fenced' | 'unknown'.
 -- Invariant: changes no decision input, so the revision stays.
 local h, id = ARGV[2], ARGV[4]
 local key = P .. 'ticket:' .. id

@@ -2,12 +2,12 @@
 -- register: a runner takes over its host's records, at boot and whenever Redis lost them.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] boot id  [4] highest generation the runner knows  [5] host fields, JSON object of strings
--- ARGV[6] models held, JSON array of {id, fields}  [7] NPU holders, '' none  [8] ticket whose load is under way here, ''
--- ARGV[9] last generation that this boot had, 0 at its first registration
--- Returns {'ok', generation, epoch} | {'no type'} (a model without one) | {'fenced'} (a later boot has registered since, so
--- that this call comes too late or from a runner that was replaced) | {'stopping'} (its machine was told to go off); nothing changed but after 'ok'.
--- Invariant: from here on only this generation writes the host; records of an earlier one are gone, and what was begun
--- but is not under way here (ARGV[8]) stands at the head of the queue again.
+-- ARGV[6] models held, JSON array of {id, fields}  [7] NPU holders, '' none  [8] ticket whose load is in progress here, ''
+-- ARGV[9] last generation of this boot, 0 at its first registration
+-- Returns {'ok', generation, epoch} | {'no type'} (a model has none) | {'fenced'} (a later boot has registered since, so
+-- this call is late or its runner was replaced) | {'stopping'} (its machine is being turned off). Only 'ok' changes anything.
+-- Invariant: from here on only this generation writes the host; records of earlier ones are gone, and work that was begun
+-- but is not in progress here (ARGV[8]) is back at the head of the queue.
 local h, boot, fields, models, loading = ARGV[2], ARGV[3], cjson.decode(ARGV[5]), cjson.decode(ARGV[6]), ARGV[8]
 if not has_types(models) then return {'no type'} end
 local key = P .. 'host:' .. h

@@ -1,8 +1,8 @@
 #!lua
--- renew: a gateway keeps its places in the tickets it waits for and reads how they stand.
+-- renew: a gateway keeps its places in the tickets it waits for and reads their state.
 -- KEYS[1] prefix
 -- ARGV[2] gateway  [3] waiter lease ms  [4] wake lease ms  [5…] tickets
--- Returns JSON array, one item per ticket in order: {ticket, found, fields, position, wake} (found false: the ticket is gone, ask anew).
+-- Returns JSON array, one item per ticket in order: {ticket, found, fields, position, wake} (found false: the ticket is gone, acquire again).
 -- Invariant: a waiter that stops renewing is gone within its lease; a wake lease whose holder died is taken over here.
 local out = {}
 for i = 5, #ARGV do
@@ -12,7 +12,7 @@ for i = 5, #ARGV do
   if t and pending(t.state) then
     redis.call('ZADD', P .. 'waiters:' .. id, num(NOW + tonumber(ARGV[3])), ARGV[2])
     if t.kind == 'load' then item.wake = wake_lease(t.host, ARGV[2], ARGV[4]) end
-    t = hash(P .. 'ticket:' .. id) -- a host just found lost gives its begun work back
+    t = hash(P .. 'ticket:' .. id) -- losing the host just now requeued its begun work
     for k, q in ipairs(redis.call('LRANGE', P .. 'queue:' .. t.host, 0, -1)) do if q == id then item.position = k end end
   end
   item.fields = t

@@ -1,14 +1,14 @@
 #!lua
--- repair: a sweep writes what the process responsible can no longer write.
+-- repair: a sweep writes what the responsible process can no longer write.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] verb: lost | stranded | unseen  [4] ms that a wake may take (stranded), that a host is lost (unseen)
--- lost: the runner has been silent for too long: its records go, what it had begun is queued again, the host is lost.
--- stranded: the host was to be woken, did not come in its time, and nobody wants it any more: it is asleep, and as its
--- machine may be up without a runner, a sleep is left to finish (sleep_token).
--- unseen: the host has been lost for that long and has nothing queued: it is asleep, and a sleep is left to finish, since
+-- ARGV[2] host  [3] verb: lost | stranded | unseen  [4] ms that a wake may take (stranded), or that the host has been lost (unseen)
+-- lost: the runner has been silent for too long. Its records are removed, its begun work is queued again, the host is lost.
+-- stranded: the host was to be woken, did not register in time, and nobody wants it any more. It is asleep. As its machine may
+-- be up without a runner, a sleep remains to be finished (sleep_token).
+-- unseen: the host has been lost for that long and has nothing queued. It is asleep, and a sleep remains to be finished, since
 -- its machine may still run.
 -- Returns {'ok'} | {'gone'} (nothing to repair).
--- Invariant: a host whose runner may still come or is wanted is left alone.
+-- Invariant: a host whose runner may still register, or that is wanted, is left alone.
 local h, key = ARGV[2], P .. 'host:' .. ARGV[2]
 local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms', 'waking_ms')
 local function become(new, reason)

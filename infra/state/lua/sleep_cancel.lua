@@ -1,5 +1,5 @@
 #!lua
--- sleep_cancel: a sweep takes back a sleep that no runner has confirmed.
+-- sleep_cancel: a sweep cancels a sleep that no runner has confirmed.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] id of the sweep  [4] token of the sleep
 -- Returns {'ok', token} | {'gone'} (this sleep is over, or confirmed) | {'lost'} (another holds the power lease).

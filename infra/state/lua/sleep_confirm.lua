@@ -1,15 +1,15 @@
 #!lua
--- sleep_confirm: a draining host's runner says that nothing is open there: the host is asleep.
+-- sleep_confirm: a draining host's runner reports that nothing is open there, and the host is asleep.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] token of the sleep
--- Returns {'ok', token} | {'wanted'} (work came: the host is ready again) | {'gone'} (this sleep is over) | {'fenced'} | {'unknown'}.
--- Invariant: a host that sleeps has no models, no work and no NPU.
+-- Returns {'ok', token} | {'wanted'} (work arrived: the host is ready again) | {'gone'} (this sleep is over) | {'fenced'} | {'unknown'}.
+-- Invariant: a host that sleeps has no models, no work and no NPU holders.
 local h, sleep = ARGV[2], ARGV[4]
 local o = owner(h, ARGV[3])
 if o ~= 'ok' then return {o} end
 local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'sleep_token')
 if f[2] ~= sleep then return {'gone'} end
-if f[1] == 'asleep' then return {'ok', sleep} end -- its answer was lost
+if f[1] == 'asleep' then return {'ok', sleep} end -- the first answer was lost
 if f[1] ~= 'draining' then return {'gone'} end
 if has_work(h) then
   call_off(h, 'wanted')

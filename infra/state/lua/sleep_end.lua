@@ -1,10 +1,10 @@
 #!lua
--- sleep_end: a sweep gives up the right to turn a host's machine off.
+-- sleep_end: a sweep gives up the right to turn off a host's machine.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] id of the sweep  [4] token of the sleep
--- ARGV[5] 'done' (it is off) | 'failed' (its driver refused) | 'leave' (it was told to go off and is not known to be off)  [6] reason (failed)
+-- ARGV[5] 'done' (it is off) | 'failed' (its driver refused) | 'leave' (its driver accepted; it is not known to be off)  [6] reason (failed)
 -- Returns {'ok', token} | {'gone'} (this sleep is over) | {'lost'} (another holds the power lease).
--- Invariant: after 'done' nothing is left of the sleep; after the others another sweep goes on with it.
+-- Invariant: after 'done' nothing is left of the sleep; after the others another sweep continues it.
 local h, sleep, outcome = ARGV[2], ARGV[4], ARGV[5]
 local key = P .. 'host:' .. h
 local wrong = not_mine(h, ARGV[3], sleep, 'asleep')

@@ -1,13 +1,13 @@
 #!lua
--- snapshot: what decisions and mirrors need, of the whole pool or of some hosts.
+-- snapshot: reads what decisions and mirrors need, about the whole pool or some hosts.
 -- KEYS[1] prefix
--- ARGV[2] most bytes of a signed table  [3] most hosts that are described  [4] number of hosts asked for, '' for all of the pool
--- ARGV[5…] those hosts, then models: the hosts that have a copy or a load of them are asked for too
--- Returns {rev, now in ms, epoch, version of the catalogue, number of hosts, hosts, revisions, further hosts, saved options, run-time settings}.
--- Hosts are as describe has them; of one that is asked for and not in the pool, the name. Revisions are name, number, … of `pool` and
--- `m:` models; a host's is its field rev. Further hosts are the names of those that were too many; where none are to be described,
--- name, state, seen_ms, rev, … of each. The last two are signed tables, as record returns them, and {} where hosts are named or none
--- are to be described.
+-- ARGV[2] most bytes of a signed table  [3] most hosts to describe  [4] number of requested hosts, '' for the whole pool
+-- ARGV[5…] those hosts, then models: hosts with a copy or a load of them are included
+-- Returns {rev, now in ms, epoch, version of the catalogue, number of hosts, hosts, revisions, other hosts, saved options, run-time settings}.
+-- Hosts are as from describe; a requested host that is not in the pool is only its name. Revisions are name, number, … for `pool`
+-- and `m:` models; a host's is its field rev. Other hosts are the names of those beyond the limit; if ARGV[3] is 0, they are
+-- name, state, seen_ms, rev, … of each. The last two are signed tables, as from record, and {} if hosts are requested or ARGV[3]
+-- is 0.
 -- Invariant: reads only, all in one step.
 local all = ARGV[4] == ''
 local tables = all and ARGV[3] ~= '0'
@@ -33,7 +33,7 @@ else
       ask(ARGV[i])
     else
       for _, h in ipairs(redis.call('SMEMBERS', P .. 'copies:' .. ARGV[i])) do ask(h) end
-      if #names < tonumber(ARGV[3]) then asked[#asked + 1] = 'm:' .. ARGV[i] end -- else some may be missing
+      if #names < tonumber(ARGV[3]) then asked[#asked + 1] = 'm:' .. ARGV[i] end -- otherwise some may be missing
     end
   end
   for i, rev in ipairs(redis.call('HMGET', P .. 'revs', unpack(asked))) do

@@ -1,9 +1,9 @@
 #!lua
--- touch: a gateway reports uses of models, coalesced, behind the requests.
+-- touch: a gateway reports uses of models, batched and after the requests.
 -- KEYS[1] prefix
--- ARGV[2] operation id: the same id again within a minute changes nothing  [3] number of uses  [4] number of fields to set  then per use: host, model, age ms  then pairs: statistics field, value  then pairs: statistics field, increment
--- Returns the number of uses that were recorded (a model that is gone is passed over).
--- Invariant: Redis' clock rules (the age is taken off it), an LRU place never moves back, and no record is brought to life.
+-- ARGV[2] operation id: repeating an id within a minute changes nothing  [3] number of uses  [4] number of fields to set  then per use: host, model, age ms  then pairs: statistics field, value  then pairs: statistics field, increment
+-- Returns the number of uses that were recorded (uses of a model that is gone are skipped).
+-- Invariant: times are by Redis' clock, less the age; an LRU place never moves back, and no record is recreated.
 local n, sets, done = tonumber(ARGV[3]), tonumber(ARGV[4]), 0
 if not redis.call('SET', P .. 'op:' .. ARGV[2], 'touch', 'NX', 'PX', 60000) then return 0 end
 for i = 0, n - 1 do

@@ -1,6 +1,6 @@
--- Shared by every script of this folder: Go puts it in front of each. Not an operation of its own.
--- KEYS[1] is the pool's prefix, `rv:{pool}:`; every key a script touches begins with it, so all share one cluster slot.
--- ARGV[1] is the time in ms since the epoch, or 0 to take Redis' own clock (always, outside simulations).
+-- Code shared by every script in this folder. Go puts it in front of each; it is not an operation.
+-- KEYS[1] is the pool's prefix, `rv:{pool}:`. Every key that a script touches starts with it, so all share one cluster slot.
+-- ARGV[1] is the time in ms since the epoch, or 0 to use Redis' own clock (always, outside simulations).
 local P = KEYS[1]
 local NOW = tonumber(ARGV[1])
 local NOW_US = NOW * 1000
@@ -10,13 +10,13 @@ if NOW == 0 then
   NOW = math.floor(NOW_US / 1000)
 end
 
--- LOST_MS is LostAfter of the Go side.
+-- LOST_MS equals LostAfter in Go.
 local LOST_MS = 10000
 
--- num prints a whole number without an exponent.
+-- num formats a whole number without an exponent.
 local function num(n) return string.format('%.0f', n) end
 
--- hash reads a whole hash as a table, nil when the key is missing.
+-- hash returns a whole hash as a table, or nil if the key does not exist.
 local function hash(key)
   local flat = redis.call('HGETALL', key)
   if #flat == 0 then return nil end
@@ -25,21 +25,22 @@ local function hash(key)
   return out
 end
 
--- given is a counter's number, 0 for one more than a day ahead: no counter gets there, so somebody forged it.
+-- given returns a counter's number, or 0 if it is more than a day ahead of the clock, since it must then be forged.
 local function given(n)
   n = tonumber(n) or 0
   return n > NOW_US + 86400000000 and 0 or n
 end
 
--- rise moves a counter up: past its last value, the clock in us and floor, so that it rises also after lost data.
+-- rise raises a counter above its last value, and to at least the clock in µs and floor, so that it rises even after
+-- data loss.
 local function rise(key, floor)
   local n = num(math.max(given(redis.call('GET', key)) + 1, NOW_US, given(floor)))
   redis.call('SET', key, n)
   return n
 end
 
--- changed raises the revision, and notes it for host h, for model m, or with neither for the whole pool: every decision about
--- them that was made on an older snapshot is stale from here on, also on one from before Redis lost its data.
+-- changed raises the revision and records it for host h, for model m, or with neither for the whole pool. From then on,
+-- every decision about them that was made on an older snapshot is stale, even one from before Redis lost its data.
 local function changed(h, m)
   local rev = rise(P .. 'rev', 0)
   if h then redis.call('HSET', P .. 'host:' .. h, 'rev', rev) end
@@ -47,7 +48,7 @@ local function changed(h, m)
   if not h and not m then redis.call('HSET', P .. 'revs', 'pool', rev) end
 end
 
--- revision is what a decision about host h and model m depends on, where '' is none.
+-- revision returns the revision that a decision about host h and model m depends on; '' means none.
 local function revision(h, m)
   local revs = redis.call('HMGET', P .. 'revs', 'pool', 'm:' .. m)
   revs[3] = h ~= '' and redis.call('HGET', P .. 'host:' .. h, 'rev')
@@ -56,13 +57,13 @@ local function revision(h, m)
   return num(newest)
 end
 
--- bounded is a reply, or an error in place of one that would take the caller more than MOST bytes: its texts, and EACH for
--- every part of a list.
+-- bounded returns the reply, or an error if the reply would take the caller more than MOST bytes: its texts, plus EACH
+-- for every element of a list.
 local MOST, EACH = 32 * 1024 * 1024, 48
 local function weight(v)
   if type(v) == 'string' then return #v end
   if type(v) ~= 'table' then return 0 end
-  local flat, text = pcall(table.concat, v) -- a hash: several times faster than part by part
+  local flat, text = pcall(table.concat, v) -- a flat list: several times faster than element by element
   if flat then return #text + EACH * #v end
   local sum = EACH * #v
   for i = 1, #v do
@@ -76,15 +77,15 @@ local function bounded(reply)
   return reply
 end
 
--- catalogue is the version of the published catalogue, '' for none, and for a key that somebody made another type.
+-- catalogue returns the version of the published catalogue, or '' if there is none or the key has the wrong type.
 local function catalogue()
   local v = redis.pcall('HGET', P .. 'catalog', 'version')
   return type(v) == 'string' and v or ''
 end
 
--- describe is host h as mirrors hold it, {name, fields, models, tickets}: models are id, fields, … and tickets id, waiters,
--- fields, …, in their order: what has begun, the load first, then the queue. Fields are as HGETALL has them, none for a
--- record that is gone. nil for a host with more than `most` models and tickets.
+-- describe returns host h as mirrors store it: {name, fields, models, tickets}. models is id, fields, …; tickets is id,
+-- waiters, fields, … in order: begun ones, the load first, then the queue. Fields are as from HGETALL, empty for a
+-- record that is gone. It returns nil for a host with more than `most` models and tickets.
 local function describe(h, most)
   local fields, loading = redis.call('HGETALL', P .. 'host:' .. h), nil
   for i = 1, #fields, 2 do if fields[i] == 'loading' then loading = fields[i + 1] end end
@@ -105,14 +106,15 @@ local function describe(h, most)
   return {h, fields, models, tickets}
 end
 
--- publish has flush tell the mirrors of gateways, and those of the runner that the event is for, or of all runners. Losing an
--- event is harmless: mirrors also poll.
+-- publish queues an event for flush, for the mirrors of all gateways and of the runner on its host (of all runners, if
+-- the event names no host). A lost event is harmless, since mirrors also poll.
 local events = {}
 local function publish(event) events[#events + 1] = event end
 
--- flush publishes the events of this script, after its last effect. The last one about a host carries the host, {now, epoch,
--- catalogue, host}, so that no mirror has to read it, unless that is too much (CARRIED models and tickets, or bytes) or the
--- host is gone; those before it say that more comes. The revision goes as text: cjson keeps 14 digits.
+-- flush publishes the events of this script, after its last effect. The last event about a host carries the host, {now,
+-- epoch, catalogue, host}, so that mirrors need not read it, unless it is too large (CARRIED models and tickets, or
+-- CARRIED_BYTES) or the host is gone. The events before it say that more follow. The revision is sent as text, since
+-- cjson keeps only 14 digits.
 local CARRIED, CARRIED_BYTES = 32, 16 * 1024
 local function flush()
   if #events == 0 then return end
@@ -123,7 +125,7 @@ local function flush()
     if event.host and last[event.host] ~= i then
       event.more = true
     elseif event.host then
-      local ok, host = pcall(describe, event.host, CARRIED) -- all has happened: no error now
+      local ok, host = pcall(describe, event.host, CARRIED) -- all effects have happened, so there must be no error now
       if ok and host and #host[2] > 0 and weight(host) <= CARRIED_BYTES then event.carries = {num(NOW), top[2] or '', catalogue(), host} end
     end
     local text = cjson.encode(event)
@@ -132,10 +134,10 @@ local function flush()
   end
 end
 
--- token returns a fencing token: higher than any given before and than floor.
+-- token returns a fencing token above floor and every earlier token.
 local function token(floor) return rise(P .. 'token', (floor or 0) + 1) end
 
--- owner reports whether generation g may write host h: 'ok', 'unknown' (no such host) or 'fenced'.
+-- owner returns whether generation g may write host h: 'ok', 'unknown' (no such host) or 'fenced'.
 local function owner(h, g)
   local have = redis.call('HGET', P .. 'host:' .. h, 'generation')
   if not have then return 'unknown' end
@@ -146,7 +148,7 @@ end
 -- awake reports whether a runner serves a host in this state.
 local function awake(state) return state == 'ready' or state == 'draining' end
 
--- overdue reports whether nothing was heard of an awake host for too long; seen is its field seen_ms.
+-- overdue reports whether an awake host has been silent for too long; seen is its field seen_ms.
 local function overdue(seen) return NOW - tonumber(seen or '0') > LOST_MS end
 
 -- pending reports whether a ticket in this state has no outcome yet.

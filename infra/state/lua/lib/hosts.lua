@@ -1,7 +1,7 @@
--- Functions on hosts: their end, their sleep, their waking. Needs base, tickets and models.
+-- Functions on hosts: their end, sleep and wake. Requires base, tickets and models.
 
--- forget_host takes away what only a running runner can hold: model records, NPU, begun work. Loads stay queued for the
--- next runner of the host; unloads are done, since their models are gone.
+-- forget_host removes what only a running runner can hold: model records, NPU, begun work. Loads stay queued for the
+-- host's next runner; unloads end as done, since their models are gone.
 local function forget_host(h)
   for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
   set_npu(h, '')
@@ -11,11 +11,11 @@ local function forget_host(h)
   end
 end
 
--- LEFT_MS is how long after a driver accepted a sleep a machine that nobody saw off may still be going down.
+-- LEFT_MS is how long after a driver accepted a sleep a machine that nobody saw turned off may still be shutting down.
 local LEFT_MS = 120000
 
--- stopping reports whether a host's machine is being turned off: somebody holds its stop, or left it a short while ago after the
--- driver had accepted. Its runner, which may still live, is not to serve again.
+-- stopping reports whether a host's machine is being turned off: a sweep holds its stop, or left it a short while ago
+-- after the driver had accepted. Its runner, which may still be alive, must not serve again.
 local function stopping(h)
   local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'stop_ms', 'left_ms', 'sleep_token')
   if awake(f[1]) then return false end
@@ -25,16 +25,17 @@ local function stopping(h)
   return lease[1] == f[4] and tonumber(lease[2] or '0') >= NOW
 end
 
--- presumed_lost reports whether a host did not beat for LOST_MS and then for LOST_MS more since somebody noticed: the second
--- wait keeps a Redis that was itself away from declaring every host lost the moment it is back. beat withdraws the notice.
+-- presumed_lost reports whether a host did not beat for LOST_MS, and then for LOST_MS more after a caller noticed.
+-- Without the second wait, a Redis that was itself unreachable would declare every host lost on its return. beat clears
+-- the notice.
 local function presumed_lost(key, seen, noticed)
   if not overdue(seen) then return false end
   if not noticed then redis.call('HSET', key, 'lost_ms', num(NOW)) end
   return noticed and NOW - tonumber(noticed) > LOST_MS
 end
 
--- call_off takes back the sleep of a host that drains for one and that its runner has not confirmed: it is ready, as its
--- runner has believed all along. True when there was such a sleep.
+-- call_off cancels the sleep of a host that is draining for it, if its runner has not confirmed. The host is ready
+-- again, as its runner has believed all along. It returns whether there was such a sleep.
 local function call_off(h, reason)
   local key, power = P .. 'host:' .. h, P .. 'wake:' .. h
   local f = redis.call('HMGET', key, 'state', 'sleep_token')
@@ -47,9 +48,9 @@ local function call_off(h, reason)
   return true
 end
 
--- wake_lease gives the caller the lease to wake host h when it needs waking and nobody holds the lease: its fencing token,
--- or ''. A host that is presumed lost needs waking; its runner, should it live, registers anew. One that drains for a sleep
--- which is not confirmed yet just stays awake.
+-- wake_lease gives the caller the lease to wake host h if the host needs waking and nobody holds the lease. It returns
+-- the fencing token or ''. A host that is presumed lost needs waking; if its runner is alive, it registers again. A
+-- host that drains for a sleep that is not confirmed yet just stays awake.
 local function wake_lease(h, gateway, lease_ms)
   local key = P .. 'host:' .. h
   local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms')

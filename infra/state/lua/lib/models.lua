@@ -1,6 +1,6 @@
--- Functions on the records of models. Needs base.
+-- Functions on the records of models. Requires base.
 
--- left takes a host out of those that have a model when it has neither a record nor a ticket of it any more.
+-- left removes a host from the copies of a model if it has neither a record nor a ticket of it any more.
 local function left(h, m)
   if redis.call('EXISTS', P .. 'model:' .. h .. ':' .. m) == 1 then return end
   for _, ids in ipairs({redis.call('LRANGE', P .. 'queue:' .. h, 0, -1), redis.call('SMEMBERS', P .. 'begun:' .. h)}) do
@@ -11,7 +11,7 @@ local function left(h, m)
   redis.call('SREM', P .. 'copies:' .. m, h)
 end
 
--- drop_model forgets a model of a host: record, LRU place, membership.
+-- drop_model removes a model from a host: record, LRU place, membership.
 local function drop_model(h, m)
   local ty = redis.call('HGET', P .. 'model:' .. h .. ':' .. m, 'type')
   redis.call('DEL', P .. 'model:' .. h .. ':' .. m)
@@ -20,14 +20,14 @@ local function drop_model(h, m)
   if ty then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. ty, m) end
 end
 
--- set_npu records which models hold the NPU of a host; '' is none.
+-- set_npu records which models hold a host's NPU; '' means none.
 local function set_npu(h, models)
   if models == '' then redis.call('DEL', P .. 'npu:' .. h) else redis.call('SET', P .. 'npu:' .. h, models) end
 end
 
--- put_model writes a record from a table of strings. used_age_ms, if there, becomes used_ms by Redis' clock; the last use
--- and the LRU place never move back, and a model without one counts as used now.
--- REQUIRES: fields.type is there (has_types), so that nothing fails after the first write.
+-- put_model writes a record from a table of strings. used_age_ms, if given, becomes used_ms by Redis' clock. The last
+-- use and the LRU place never move back; a model without a last use counts as used now.
+-- REQUIRES: fields.type (has_types), so that nothing fails after the first write.
 local function put_model(h, m, fields)
   local key = P .. 'model:' .. h .. ':' .. m
   local old = redis.call('HMGET', key, 'type', 'used_ms')
@@ -44,7 +44,7 @@ local function put_model(h, m, fields)
   redis.call('ZADD', P .. 'lru:' .. h .. ':' .. fields.type, 'GT', num(used), m)
 end
 
--- has_types reports whether records can be written: every one names its type.
+-- has_types reports whether every record has a type and so can be written.
 local function has_types(models)
   for _, m in ipairs(models) do
     if type(m.fields) ~= 'table' or type(m.fields.type) ~= 'string' or m.fields.type == '' then return false end

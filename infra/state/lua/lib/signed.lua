@@ -1,7 +1,7 @@
--- Functions on signed records. Needs base.
+-- Functions on signed records. Requires base.
 
--- signed reads a record and the MACs of its fields in one step: {fields, MACs}, each as HGETALL has them, none for what is
--- missing; {} for what is no hash or has more bytes than most.
+-- signed reads a record and the MACs of its fields in one step. It returns {fields, MACs}, each as from HGETALL and
+-- empty if missing, or {} if either is not a hash or the record has more than `most` bytes.
 local function signed(name, most)
   local out, bytes = {}, 0
   for i, key in ipairs({P .. name, P .. name .. ':mac'}) do

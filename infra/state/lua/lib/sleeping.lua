@@ -1,9 +1,9 @@
--- Functions on a host's way to sleep, for the scripts sleep_*. Needs base.
--- From stop to end the sleeper holds the lease of `wake:<h>`, so nobody wakes the host meanwhile; a request that comes is
--- queued, and a waiter gets the lease to wake when this one ends. Field sleep_token stays until the machine is known to be
--- off, so that another sweep finishes what a dead one began.
+-- Functions on a host's way to sleep, for the scripts sleep_*. Requires base. From stop to end the sleeper holds the
+-- lease `wake:<h>`, so nobody wakes the host meanwhile. A request that arrives is queued, and its waiter gets the wake
+-- lease when this one ends. The field sleep_token stays until the machine is known to be off, so that another sweep can
+-- finish what a dead one began.
 
--- has_work tells a host with a model, a load or a ticket.
+-- has_work reports whether a host has a model, a load or a ticket.
 local function has_work(h)
   return redis.call('HEXISTS', P .. 'host:' .. h, 'loading') == 1 or redis.call('SCARD', P .. 'models:' .. h) > 0 or
     redis.call('LLEN', P .. 'queue:' .. h) > 0 or redis.call('SCARD', P .. 'begun:' .. h) > 0
@@ -15,7 +15,7 @@ local function held_by_other(h, who)
   return lease and lease.owner ~= who and tonumber(lease.exp_ms or '0') >= NOW
 end
 
--- take_power takes that lease, free_power gives it back if it is of this sleep.
+-- take_power takes that lease; free_power releases it if it belongs to this sleep.
 local function take_power(h, who, sleep, lease_ms)
   redis.call('HSET', P .. 'wake:' .. h, 'owner', who, 'token', sleep, 'exp_ms', num(NOW + tonumber(lease_ms)), 'since_ms', num(NOW))
   redis.call('PEXPIRE', P .. 'wake:' .. h, 3600000)
@@ -24,15 +24,15 @@ local function free_power(h, sleep)
   if redis.call('HGET', P .. 'wake:' .. h, 'token') == sleep then redis.call('DEL', P .. 'wake:' .. h) end
 end
 
--- become writes a host's state and tells it.
+-- become sets a host's state and publishes it.
 local function become(h, state)
   redis.call('HSET', P .. 'host:' .. h, 'state', state)
   changed(h)
   publish({kind = 'host', host = h, state = state, reason = 'sleep'})
 end
 
--- not_mine says why `who` may not go on with a sleep that needs the host in this state: 'gone' (it is over), 'lost' (another
--- holds the power lease); nil when it may.
+-- not_mine returns why `who` may not continue a sleep that needs the host in this state: 'gone' (it is over) or 'lost'
+-- (another holds the power lease). It returns nil if `who` may.
 local function not_mine(h, who, sleep, state)
   local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'sleep_token')
   if f[2] ~= sleep then return 'gone' end

@@ -1,13 +1,13 @@
--- Functions on tickets, for the scripts that name them. Needs base and models.
+-- Functions on tickets. Requires base and models.
 
--- live counts the waiters of a ticket whose lease has not run out, dropping the others.
+-- live counts the waiters of a ticket with a current lease and removes the others.
 local function live(id)
   redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', '(' .. num(NOW))
   return redis.call('ZCARD', P .. 'waiters:' .. id)
 end
 
--- close ends a ticket: out of the queue and of `wanted`, kept for a minute so that late pollers read its outcome.
--- It returns the ticket as it stood, nil when there is none.
+-- close ends a ticket. It takes the ticket out of the queue and of `wanted`, and keeps it for a minute so that late
+-- pollers can read its outcome. It returns the ticket as it was before, or nil if there is none.
 local function close(id, state)
   local key = P .. 'ticket:' .. id
   local t = hash(key)
@@ -23,12 +23,12 @@ local function close(id, state)
   return t
 end
 
--- announce tells all mirrors of a ticket that close ended; t is what close returned.
+-- announce publishes a ticket that close ended; t is what close returned.
 local function announce(id, t, state)
   publish({kind = 'ticket', ticket = id, host = t.host, model = t.model, state = state, fields = hash(P .. 'ticket:' .. id)})
 end
 
--- requeue puts what host h had begun, but for ticket keep, back to the head of its queue.
+-- requeue returns everything that host h had begun, except ticket keep, to the head of its queue.
 local function requeue(h, keep)
   for _, id in ipairs(redis.call('SMEMBERS', P .. 'begun:' .. h)) do
     if id ~= keep then
