@@ -8,13 +8,13 @@
 //
 //	key                        Redis type  written by                         TTL    holds
 //	rv:{pool}:epoch            string      register                           -      set once; missing after data loss
-//	rv:{pool}:rev              string      every script that changes a        -      revision: it rises with every change;
+//	rv:{pool}:rev              string      every script that changes a        -      revision: rises with every change,
 //	                                       decision's input                          never behind the clock in microseconds
-//	rv:{pool}:revs             hash        the same                           -      rev when something last changed that
-//	                                                                                 decisions depend on: where a model is or
-//	                                                                                 will be (m:<m>), about all (pool); a host's
-//	                                                                                 is in its record. Plans made on older ones
-//	                                                                                 are refused as stale
+//	rv:{pool}:revs             hash        the same                           -      rev of the last change that decisions depend
+//	                                                                                 on: where a model is or will be (m:<m>), or
+//	                                                                                 the whole pool (pool); a host's is in its
+//	                                                                                 record. Plans based on older ones are
+//	                                                                                 refused as stale
 //	rv:{pool}:token            string      acquire, register                  -      last fencing token, never behind
 //	                                                                                 the clock in microseconds
 //	rv:{pool}:hosts            set         register, catalog_put, acquire,    -      host names
@@ -22,42 +22,42 @@
 //	rv:{pool}:host:<h>         hash        register, beat, host_state, touch, -      state, devices, addr, generation,
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading, rev;
 //	                                       renew, claim and wake (state of a         waking_ms, failed_ms, error: its wake;
-//	                                       host that sleeps or is lost); sleep,      lost_ms: somebody noticed missing
-//	                                       repair, forget: see Verbs                 beats; sleep_token, stop_ms, left_ms: its
-//	                                                                                 sleep, its machine is turned off;
+//	                                       host that sleeps or is lost); sleep,      lost_ms: when missing beats were
+//	                                       repair, forget: see Verbs                 noticed; sleep_token, stop_ms, left_ms: its
+//	                                                                                 sleep and the stop of its machine;
 //	                                                                                 memory_budget, memory_total, found,
 //	                                                                                 options,
-//	                                                                                 need:<m>: see package placement; addr_mac: of
-//	                                                                                 addr
+//	                                                                                 need:<m>: see package placement; addr_mac:
+//	                                                                                 MAC of addr
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
-//	rv:{pool}:copies:<m>       set         acquire, the host's runner, what   -      hosts with a record of the model or a
-//	                                       ends tickets                              ticket of it
+//	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
+//	                                       whatever ends tickets                     ticket for it
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
 //	                                                                                 backend_url, pid, in_flight …;
-//	                                                                                 of <m>~<pid>, a copy whose catalogue
-//	                                                                                 entry changed: retired, its model
+//	                                                                                 for <m>~<pid>, a copy whose catalogue entry
+//	                                                                                 changed: retired, its model
 //	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner, touch           -      model by last use in ms
 //	rv:{pool}:npu:<h>          string      the host's runner                  -      model (or models) on the NPU
 //	rv:{pool}:queue:<h>        list        acquire, begin, leave, register    -      tickets not begun, in order
 //	rv:{pool}:begun:<h>        set         begin, finish, register            -      tickets begun and not ended: one load
 //	                                                                                 (field loading), any unloads
 //	rv:{pool}:ticket:<id>      hash        acquire, begin, finish, leave,     60 s   one load or unload, kept a minute
-//	                                                         pulled           after  after its end
+//	                                       pulled                             after  after its end
 //	rv:{pool}:waiters:<id>     sorted set  acquire, renew, leave              60 s   gateway by end of its lease in ms
 //	                                                                          after
 //	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket
 //	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake        1 h    power lease: owner, token, exp_ms
-//	rv:{pool}:op:<id>          string      acquire, touch                     60 s   operation done: the ticket it made
+//	rv:{pool}:op:<id>          string      acquire, touch                     60 s   completed operation: its ticket
 //	rv:{pool}:catalog          hash        catalog_put                        -      version, json, serial, mac
 //	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models
 //	                                                                                 registered at run time
 //	rv:{pool}:settings:<name>:mac hash     Settings                           -      MAC of each entry
-//	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; of requests by
-//	                                                                                 copy: served:<h>:<m>
+//	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; requests per copy:
+//	                                                                                 served:<h>:<m>
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
 //	                                                                                 listings; negative: never
 //	rv:{pool}:events           channel     every change                       -      JSON events for the mirrors of gateways;
-//	                                                                                 the last of a change carries its host
+//	                                                                                 the last one of a change carries its host
 //	rv:{pool}:events:host:<h>  channel     changes of a host                  -      the same for the host's runner
 //	rv:{pool}:events:pool      channel     other changes                      -      the same for all runners
 //
