@@ -15,9 +15,10 @@ type StopStore interface {
 	LeaveStop(ctx context.Context, host, owner, token string) error
 }
 
-// TurnOff turns off a host's machine. owner must have begun the stop (state.Store.BeginStop). TurnOff renews the host's power
-// lease while sleep runs, for at most limit, and then releases it; a later sweep continues what was not finished. failure is the
-// error of sleep; told is that of the store when the lease was released, which may have passed to another owner.
+// TurnOff turns off a host's machine. owner must have begun the stop (state.Store.BeginStop). TurnOff renews the host's
+// power lease while sleep runs, for at most limit, and then releases the lease; a later sweep continues an unfinished
+// stop. failure is the error of sleep. told is the store's error when releasing the lease, which may have passed to
+// another owner.
 func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (failure, told error) {
 	failure = WithLease(ctx, limit,
 		func(ctx context.Context) error { return store.HoldStop(ctx, host, owner, token) },
@@ -34,8 +35,8 @@ func TurnOff(ctx context.Context, store StopStore, host, owner, token string, li
 	return failure, told
 }
 
-// WithLease calls do, for at most limit, while a lease of state.WakeLease is kept by renew, and cuts it off when the lease is
-// another's.
+// WithLease calls do, for at most limit, while renew keeps a lease of state.WakeLease. It cancels do if another holder
+// takes the lease.
 func WithLease(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

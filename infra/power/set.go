@@ -12,37 +12,38 @@ import (
 	"reveille/infra/catalog"
 )
 
-// Backoff between the calls of a Set that are repeated, and how long it repeats them.
+// Bounds on the retries of a Set.
 const (
 	firstPause  = time.Second
 	longPause   = 30 * time.Second
 	callTimeout = 60 * time.Second
-	longLook    = 4 * time.Second // longest between two looks whether a host that is stopping is off
+	longLook    = 4 * time.Second // longest pause between two checks whether a stopping host is off
 )
 
 // SetConfig configures a Set. Catalog and Drivers are required.
 type SetConfig struct {
-	// Catalog is the catalogue in force. It is called for every operation and must not return nil.
+	// Catalog returns the current catalogue. It is called for every operation and must not return nil.
 	Catalog func() *catalog.Catalog
-	// Drivers by the name that the catalogue's hosts give. It is not changed after NewSet.
+	// Drivers maps the driver names in the catalogue's hosts to drivers. It is not changed after NewSet.
 	Drivers map[catalog.Driver]Driver
-	// CallTimeout bounds how long a call is repeated that was throttled, or that is to end a host still starting; default
-	// 60 s. A host that is stopping is waited for until the caller's context ends.
+	// CallTimeout bounds the retries of a call that was throttled, or of a Sleep for a host that is still starting;
+	// default 60 s. For a host that is stopping, retries continue until the caller's context ends.
 	CallTimeout time.Duration
-	// Pause is the first pause between two calls, doubled up to 30 s; default 1 s.
+	// Pause is the first pause between two attempts, doubled up to 30 s; default 1 s.
 	Pause time.Duration
 	Log   *slog.Logger // default: discard
 }
 
-// Set is all hosts of a catalogue with their drivers. It is safe for concurrent use and holds nothing to close.
+// Set is all hosts of a catalogue with their drivers. It is safe for concurrent use and has nothing to close.
 //
-// It is the one retry loop of a wake, for all who wait for the host (its caller holds the host's power lease): throttled
-// calls are made again after 1, 2, 4 … 30 s, those for hosts that are still stopping after 1, 2, 4, 4 … s. A refusal for lack of capacity is
-// returned at once instead: the caller then tries the next host of the model's list within the same held requests, and
-// comes back to this one after a pause of its own; repeating here would hold those requests on a host that cannot come.
+// It is the only retry loop of a wake, on behalf of everyone who waits for the host (its caller holds the host's power
+// lease). It retries throttled calls after 1, 2, 4 … 30 s, and calls for hosts that are still stopping after 1, 2, 4, 4
+// … s. It returns a refusal for lack of capacity at once, so that the caller can try the next host of the model's list
+// for the same held requests and return to this host after a pause of its own. Retrying here would keep those requests
+// waiting for a host that cannot start.
 type Set struct{ cfg SetConfig }
 
-// NewSet makes a Set.
+// NewSet creates a Set.
 func NewSet(cfg SetConfig) *Set {
 	cfg.CallTimeout = cmp.Or(max(cfg.CallTimeout, 0), callTimeout)
 	cfg.Pause = cmp.Or(max(cfg.Pause, 0), firstPause)
@@ -50,13 +51,14 @@ func NewSet(cfg SetConfig) *Set {
 	return &Set{cfg}
 }
 
-// Wake asks the host's driver to turn it on, and returns when the driver accepted or refused.
+// Wake asks the host's driver to turn the host on, and returns when the driver has accepted or refused.
 func (s *Set) Wake(ctx context.Context, host string) error {
 	return s.repeat(ctx, host, "wake", func(d Driver, h catalog.Host) error { return d.Wake(ctx, h) })
 }
 
-// Sleep asks the host's driver to turn it off, and returns when the driver says that it is off, or refused; at once after
-// the driver accepted where it cannot tell. ErrStopping: the driver accepted, and the host was not off when ctx ended.
+// Sleep asks the host's driver to turn the host off. It returns when the driver refuses or reports that the host is
+// off, or, if the driver cannot tell, as soon as it accepts. ErrStopping: the driver accepted, but the host was not off
+// when ctx ended.
 func (s *Set) Sleep(ctx context.Context, host string) error {
 	err := s.repeat(ctx, host, "sleep", func(d Driver, h catalog.Host) error { return d.Sleep(ctx, h) })
 	if err != nil {
@@ -87,13 +89,13 @@ func (s *Set) State(ctx context.Context, host string) (Power, error) {
 	return d.State(ctx, h)
 }
 
-// Can reports whether the host can be turned on and off here: the catalogue knows it and its driver is there.
+// Can reports whether the host can be turned on and off here: it is in the catalogue and its driver is available.
 func (s *Set) Can(host string) bool {
 	_, _, err := s.find(host)
 	return err == nil
 }
 
-// repeat makes one call until it is accepted or refused for good.
+// repeat repeats a call until it is accepted or finally refused.
 func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, catalog.Host) error) error {
 	began, pause := time.Now(), s.cfg.Pause
 	for {
@@ -109,7 +111,7 @@ func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, c
 			}
 			return err
 		}
-		s.cfg.Log.Info("driver is asked again", "host", host, "verb", verb, "pause", pause, "error", err)
+		s.cfg.Log.Info("retrying the driver", "host", host, "verb", verb, "pause", pause, "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -121,7 +123,7 @@ func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, c
 	}
 }
 
-// find returns a host's entry and driver. A member of an Auto Scaling group goes by `entry.instance`, such as
+// find returns a host's entry and driver. A member of an Auto Scaling group is named `entry.instance`, for example
 // gpu.i-0123456789abcdef0: it has its group's entry with its own instance.
 func (s *Set) find(host string) (Driver, catalog.Host, error) {
 	c := s.cfg.Catalog()
@@ -139,7 +141,7 @@ func (s *Set) find(host string) (Driver, catalog.Host, error) {
 	}
 	d := s.cfg.Drivers[entry.Driver]
 	if d == nil {
-		return nil, catalog.Host{}, fmt.Errorf("%w: %s wants driver %s", ErrNoDriver, host, entry.Driver)
+		return nil, catalog.Host{}, fmt.Errorf("%w: %s requires driver %s", ErrNoDriver, host, entry.Driver)
 	}
 	return d, *entry, nil
 }

@@ -21,10 +21,10 @@ hosts:
   lan: {driver: wol, mac: "00:11:22:33:44:55", devices: [cpu]}
 `
 
-// script is a driver that answers with its errors in order, then nil.
+// script is a driver that returns its errors in order, then nil.
 type script struct {
 	off   bool // after an accepted sleep
-	lasts int  // looks at which it is still stopping
+	lasts int  // number of checks at which it is still stopping
 	errs  []error
 	calls []catalog.Host
 }
@@ -113,7 +113,7 @@ func TestSetEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A machine that takes 40 s to go off, as clouds' do, is turned on again within 4 s of that.
+// A machine that takes 40 s to turn off, as in clouds, is turned on again within 4 s of that.
 func TestSetWakesSoonAfterAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, err := catalog.Parse("models.yaml", []byte(hosts))
@@ -129,7 +129,7 @@ func TestSetWakesSoonAfterAStop(t *testing.T) {
 	})
 }
 
-// slow is a driver whose host is stopping as long as the function says.
+// slow is a driver whose host is stopping as long as the function returns true.
 type slow func() bool
 
 func (d slow) Wake(context.Context, catalog.Host) error {

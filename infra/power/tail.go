@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// tailBytes is how much a Tail keeps.
+// tailBytes is the number of bytes that a Tail keeps.
 const tailBytes = 1024
 
-// Tail is a writer that keeps the end of what a process puts out. It is safe for concurrent use.
+// Tail is a writer that keeps the end of a process's output. It is safe for concurrent use.
 type Tail struct {
 	mu  sync.Mutex
 	buf []byte
@@ -24,7 +24,7 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// LastLine is the last line that is not empty, "" without one.
+// LastLine returns the last line that is not empty, or "" if there is none.
 func (t *Tail) LastLine() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

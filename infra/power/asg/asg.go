@@ -1,5 +1,5 @@
-// Package asg is the wake driver for hosts that an Auto Scaling group launches: awake is a desired capacity of one more,
-// asleep one less. What a group keeps in its warm pool is AWS's to use and to fill.
+// Package asg is the power driver for hosts that an Auto Scaling group launches: Wake raises the desired capacity by
+// one, Sleep lowers it by one. AWS manages the group's warm pool.
 package asg
 
 import (
@@ -21,7 +21,7 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// API is the part of AWS that the driver calls; *autoscaling.Client implements it.
+// API lists the AWS calls of the driver; *autoscaling.Client implements it.
 type API interface {
 	DescribeAutoScalingGroups(context.Context, *autoscaling.DescribeAutoScalingGroupsInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
 	DescribeScalingActivities(context.Context, *autoscaling.DescribeScalingActivitiesInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeScalingActivitiesOutput, error)
@@ -29,32 +29,32 @@ type API interface {
 	TerminateInstanceInAutoScalingGroup(context.Context, *autoscaling.TerminateInstanceInAutoScalingGroupInput, ...func(*autoscaling.Options)) (*autoscaling.TerminateInstanceInAutoScalingGroupOutput, error)
 }
 
-// Config of a Driver. Client is needed.
+// Config of a Driver. Client is required.
 type Config struct {
-	// Client is the API of a region, "" for that of the environment. It is called for every operation.
+	// Client returns the API of a region; "" means the environment's region. It is called for every operation.
 	Client func(ctx context.Context, region string) (API, error)
-	// Watch is how long a wake looks whether the group really gets a machine: it accepts any size and fails later.
+	// Watch is how long Wake checks that the group really gets a machine, since AWS accepts any size and fails later.
 	// Default 45 s.
 	Watch time.Duration
-	// Poll is the time between two looks; default 3 s.
+	// Poll is the time between two checks; default 3 s.
 	Poll time.Duration
 }
 
-// Driver moves the desired capacity of groups. It holds nothing to close.
+// Driver changes the desired capacity of groups. It has nothing to close.
 //
-// A catalogue entry stands for its group's first machine; an entry with an Instance is that member of the group, which is
-// the one that goes when it sleeps.
+// A catalogue entry stands for its group's first machine. An entry with an Instance is that member of the group, and
+// Sleep ends exactly that machine.
 type Driver struct{ cfg Config }
 
-// New makes a driver.
+// New creates a driver.
 func New(cfg Config) *Driver {
 	cfg.Watch = cmp.Or(max(cfg.Watch, 0), 45*time.Second)
 	cfg.Poll = cmp.Or(max(cfg.Poll, 0), 3*time.Second)
 	return &Driver{cfg}
 }
 
-// Wake sees to it that the group has a machine or is getting one. power.ErrNoCapacity: AWS has none to give; the group's
-// size is then what it was.
+// Wake makes sure that the group has a machine or is getting one. power.ErrNoCapacity: AWS has none available; the
+// group's size is then restored.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	api, g, err := d.group(ctx, host)
 	if err != nil {
@@ -64,7 +64,7 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 		return nil
 	}
 	if aws.ToInt32(g.MaxSize) < 1 {
-		return fmt.Errorf("%w: group %s may have no machine (its maximum is 0)", power.ErrNoCapacity, host.Group)
+		return fmt.Errorf("%w: group %s allows no machine (its maximum is 0)", power.ErrNoCapacity, host.Group)
 	}
 	began := time.Now().Add(-time.Minute) // AWS's clock may be behind ours
 	if err := resize(ctx, api, host, 1); err != nil {
@@ -79,7 +79,8 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return err
 }
 
-// watch looks until the group has a machine, an activity of it failed, or Config.Watch passed, which is as good as a yes.
+// watch waits until the group has a machine, one of its activities fails, or Config.Watch has passed, which counts as
+// success.
 func (d *Driver) watch(ctx context.Context, api API, host catalog.Host, since time.Time) error {
 	for end := time.Now().Add(d.cfg.Watch); time.Now().Before(end); {
 		g, err := group(ctx, api, host)
@@ -115,7 +116,7 @@ func (d *Driver) watch(ctx context.Context, api API, host catalog.Host, since ti
 	return nil
 }
 
-// Sleep ends the host's machine and lowers the group's size with it, so that no other takes its place.
+// Sleep ends the host's machine and lowers the group's size with it, so that it is not replaced.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	api, g, err := d.group(ctx, host)
 	if err != nil {
@@ -126,7 +127,7 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 		case n == 0:
 			return nil
 		case n > 1:
-			return fmt.Errorf("%w: group %s has %d machines and the idle one is not named", power.ErrFailed, host.Group, n)
+			return fmt.Errorf("%w: group %s has %d machines but the idle one was not named", power.ErrFailed, host.Group, n)
 		}
 		return resize(ctx, api, host, 0)
 	}
@@ -139,7 +140,7 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	return awserr.Classify("TerminateInstanceInAutoScalingGroup", err)
 }
 
-// has reports whether a machine is in the group and not on its way out.
+// has reports whether a machine is in the group and not terminating.
 func has(g *types.AutoScalingGroup, instance string) bool {
 	for _, i := range g.Instances {
 		if aws.ToString(i.InstanceId) == instance {
@@ -153,7 +154,7 @@ func leaving(i types.Instance) bool {
 	return strings.HasPrefix(string(i.LifecycleState), "Terminat") || strings.HasPrefix(string(i.LifecycleState), "Detach")
 }
 
-// State returns the state of the host's machine, or of the group's first one.
+// State returns the state of the host's machine, or of the group's first machine.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	_, g, err := d.group(ctx, host)
 	if err != nil {
@@ -177,7 +178,7 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	return p, nil
 }
 
-// group makes a client of the host's region and looks its group up.
+// group creates a client for the host's region and describes its group.
 func (d *Driver) group(ctx context.Context, host catalog.Host) (API, *types.AutoScalingGroup, error) {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
@@ -193,12 +194,12 @@ func group(ctx context.Context, api API, host catalog.Host) (*types.AutoScalingG
 		return nil, awserr.Classify("DescribeAutoScalingGroups", err)
 	}
 	if len(out.AutoScalingGroups) == 0 {
-		return nil, fmt.Errorf("%w: group %s is not there", power.ErrUnknownHost, host.Group)
+		return nil, fmt.Errorf("%w: group %s does not exist", power.ErrUnknownHost, host.Group)
 	}
 	return &out.AutoScalingGroups[0], nil
 }
 
-// resize sets the desired capacity at once, whatever the group's cooldown.
+// resize sets the desired capacity at once, ignoring the group's cooldown.
 func resize(ctx context.Context, api API, host catalog.Host, n int32) error {
 	_, err := api.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
 		AutoScalingGroupName: &host.Group, DesiredCapacity: &n, HonorCooldown: aws.Bool(false),

@@ -22,7 +22,7 @@ import (
 
 var host = catalog.Host{Name: "gpu", Driver: catalog.DriverASG, Group: "reveille-gpu", Max: 4}
 
-// cloud is one group as the service keeps it; each look at it lets time pass.
+// cloud is one group as the service stores it; each read advances its time.
 type cloud struct {
 	mu       sync.Mutex
 	desired  int32
@@ -51,7 +51,7 @@ func (c *cloud) DescribeAutoScalingGroups(_ context.Context, in *autoscaling.Des
 	return out, nil
 }
 
-// passLocked moves every machine on by a step and launches what is missing.
+// passLocked advances every machine by one step and launches missing ones.
 func (c *cloud) passLocked() {
 	var left []types.Instance
 	alive := int32(0)
@@ -121,7 +121,7 @@ func TestContract(t *testing.T) {
 		c := &cloud{max: 4}
 		t.Cleanup(func() {
 			if c.cooldown {
-				t.Error("the group's cooldown was honoured")
+				t.Error("a resize waited for the group's cooldown")
 			}
 		})
 		return waketest.Fixture{
@@ -147,15 +147,15 @@ func TestNoMachineToGive(t *testing.T) {
 			t.Error("wake:", err)
 		}
 		if c.desired != 0 {
-			t.Error("the group goes on trying for", c.desired)
+			t.Error("the group still tries to get", c.desired)
 		}
 	}
 	if err := driver(&cloud{}).Wake(t.Context(), host); !errors.Is(err, power.ErrNoCapacity) {
-		t.Error("wake of a group that may have none:", err)
+		t.Error("wake of a group that allows no machine:", err)
 	}
 }
 
-// TestTheIdleMemberGoes puts one of three machines to sleep: that one ends, and none takes its place.
+// TestTheIdleMemberGoes puts one of three machines to sleep. That machine ends and is not replaced.
 func TestTheIdleMemberGoes(t *testing.T) {
 	c := &cloud{max: 4, desired: 3}
 	c.passLocked()

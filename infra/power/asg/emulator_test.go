@@ -19,7 +19,7 @@ import (
 	"reveille/testenv/aws"
 )
 
-// region is the driver over an emulator.
+// region is the driver with an emulator.
 type region struct {
 	t      *testing.T
 	cloud  *aws.Emulator
@@ -43,7 +43,7 @@ func emulator(t *testing.T) *region {
 	return r
 }
 
-// group makes an empty group with a warm pool and returns its host.
+// group creates an empty group with a warm pool and returns its host.
 func (r *region) group(name string, most int32) catalog.Host {
 	r.t.Helper()
 	template, version, zero := "runner", "$Latest", int32(0)
@@ -60,7 +60,7 @@ func (r *region) group(name string, most int32) catalog.Host {
 	return catalog.Host{Name: name, Driver: catalog.DriverASG, Group: name, Max: int(most)}
 }
 
-// look reads a group.
+// look describes a group.
 func (r *region) look(name string) types.AutoScalingGroup {
 	r.t.Helper()
 	out, err := r.groups.DescribeAutoScalingGroups(r.t.Context(), &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
@@ -70,7 +70,7 @@ func (r *region) look(name string) types.AutoScalingGroup {
 	return out.AutoScalingGroups[0]
 }
 
-// launched is how many machines a group ever had.
+// launched returns how many machines a group has ever had.
 func (r *region) launched(name string) int {
 	r.t.Helper()
 	tag := "tag:aws:autoscaling:groupName"
@@ -119,7 +119,7 @@ func (r *region) refusals(t *testing.T) {
 	r.cloud.SoldOut(true)
 	expect("wake without capacity", r.driver.Wake(ctx, h), power.ErrNoCapacity)
 	if n := *r.look("gpu").DesiredCapacity; n != 0 {
-		t.Errorf("the group goes on trying for %d", n)
+		t.Errorf("the group still tries to get %d", n)
 	}
 	r.cloud.SoldOut(false)
 
@@ -133,7 +133,7 @@ func (r *region) refusals(t *testing.T) {
 		t.Errorf("%d machines launched, want 1", n)
 	}
 
-	// Of three, the idle one goes, and the group does not replace it.
+	// Of three machines the idle one ends, and the group does not replace it.
 	three := int32(3)
 	if _, err := r.groups.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{AutoScalingGroupName: &h.Group, DesiredCapacity: &three}); err != nil {
 		t.Fatal(err)
@@ -148,14 +148,14 @@ func (r *region) refusals(t *testing.T) {
 	expect("sleep of one that is gone", r.driver.Sleep(ctx, idle), nil)
 	g := r.look("gpu")
 	if *g.DesiredCapacity != 2 || len(g.Instances) != 2 {
-		t.Errorf("%d wanted, %d there, of three before", *g.DesiredCapacity, len(g.Instances))
+		t.Errorf("%d wanted, %d present, of three before", *g.DesiredCapacity, len(g.Instances))
 	}
 	for _, i := range g.Instances {
 		if *i.InstanceId == idle.Instance {
-			t.Error("another machine than the idle one went")
+			t.Error("a machine other than the idle one ended")
 		}
 	}
 	if p, err := r.driver.State(ctx, idle); p != power.Off || err != nil {
-		t.Error("state of the one that went: ", p, err)
+		t.Error("state of the ended machine: ", p, err)
 	}
 }

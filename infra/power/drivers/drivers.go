@@ -1,4 +1,4 @@
-// Package drivers puts the wake drivers together that need nothing of their program: all but the local one.
+// Package drivers constructs every power driver except local, which needs settings of its program.
 package drivers
 
 import (
@@ -18,8 +18,8 @@ import (
 	"reveille/infra/power/wol"
 )
 
-// Remote are the drivers exec, wol, ec2 and asg. AWS's settings and credentials are those of the environment, looked for
-// when a host of the driver is first woken or put to sleep.
+// Remote returns the drivers exec, wol, ec2 and asg. AWS's settings and credentials come from the environment, and are
+// read when a host of the driver is first woken or put to sleep.
 func Remote() map[catalog.Driver]power.Driver {
 	a := &account{regions: map[string]aws.Config{}}
 	return map[catalog.Driver]power.Driver{
@@ -39,7 +39,7 @@ func Remote() map[catalog.Driver]power.Driver {
 // sdkAttempts leaves retries to power.Set, except for one lost connection.
 const sdkAttempts = 2
 
-// account keeps AWS's settings by region, with the credentials they cache.
+// account caches AWS's settings by region, including the credentials they hold.
 type account struct {
 	mu      sync.Mutex
 	regions map[string]aws.Config

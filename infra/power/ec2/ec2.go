@@ -1,4 +1,4 @@
-// Package ec2 is the wake driver for hosts that are one EC2 instance each, stopped while they sleep.
+// Package ec2 is the power driver for hosts that are one EC2 instance each, stopped while asleep.
 package ec2
 
 import (
@@ -15,26 +15,26 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// API is the part of AWS that the driver calls; *ec2.Client implements it.
+// API lists the AWS calls of the driver; *ec2.Client implements it.
 type API interface {
 	StartInstances(context.Context, *ec2.StartInstancesInput, ...func(*ec2.Options)) (*ec2.StartInstancesOutput, error)
 	StopInstances(context.Context, *ec2.StopInstancesInput, ...func(*ec2.Options)) (*ec2.StopInstancesOutput, error)
 	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
 }
 
-// Config of a Driver. Client is needed.
+// Config of a Driver. Client is required.
 type Config struct {
-	// Client is the API of a region, "" for that of the environment. It is called for every operation.
+	// Client returns the API of a region; "" means the environment's region. It is called for every operation.
 	Client func(ctx context.Context, region string) (API, error)
 }
 
-// Driver starts and stops instances. It holds nothing to close.
+// Driver starts and stops instances. It has nothing to close.
 type Driver struct{ cfg Config }
 
-// New makes a driver.
+// New creates a driver.
 func New(cfg Config) *Driver { return &Driver{cfg} }
 
-// Wake starts the host's instance. power.ErrStopping: it must have stopped first.
+// Wake starts the host's instance. power.ErrStopping: the instance must finish stopping first.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
@@ -56,8 +56,8 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	}
 }
 
-// Sleep stops the host's instance, or has it hibernate where the catalogue says so and it can. power.ErrStarting: it must
-// have started first.
+// Sleep stops the host's instance, or hibernates it if the catalogue says so and the instance can. power.ErrStarting:
+// the instance must finish starting first.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
@@ -83,12 +83,12 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 		return err
 	case state == types.InstanceStateNamePending || state == types.InstanceStateNameRunning:
 		return fmt.Errorf("%w: instance %s is %s", power.ErrStarting, host.Instance, state)
-	default: // on its way down, or off
+	default: // stopping, or off
 		return nil
 	}
 }
 
-// State returns the instance's state; a terminated one is off for good.
+// State returns the instance's state; a terminated one is Off for good.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
@@ -120,5 +120,5 @@ func (d *Driver) look(ctx context.Context, api API, host catalog.Host) (types.In
 			}
 		}
 	}
-	return "", fmt.Errorf("%w: instance %s is not there", power.ErrUnknownHost, host.Instance)
+	return "", fmt.Errorf("%w: instance %s does not exist", power.ErrUnknownHost, host.Instance)
 }

@@ -24,12 +24,12 @@ const id = "i-0123456789abcdef0"
 
 var host = catalog.Host{Name: "gpu-1", Driver: catalog.DriverEC2, Instance: id}
 
-// cloud speaks the part of EC2's query protocol that the driver uses, for one instance.
+// cloud implements, for one instance, the part of EC2's query protocol that the driver uses.
 type cloud struct {
 	mu      sync.Mutex
 	state   string
 	starts  int
-	refuse  map[string]string // answer an action with this error code, once each
+	refuse  map[string]string // answer an action with this error code once
 	seen    []url.Values
 	refused int
 }
@@ -79,7 +79,7 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `<%[1]sResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><instancesSet/></%[1]sResponse>`, action)
 }
 
-// moveOn lets time pass for the instance.
+// moveOn advances the instance's time.
 func (c *cloud) moveOn() {
 	switch c.state {
 	case "pending":
@@ -92,7 +92,7 @@ func (c *cloud) moveOn() {
 func (c *cloud) fail(w http.ResponseWriter, code string) {
 	status := http.StatusBadRequest
 	if code == "InsufficientInstanceCapacity" || code == "InternalError" {
-		status = http.StatusInternalServerError // as EC2 answers them
+		status = http.StatusInternalServerError // as EC2 does
 	}
 	c.refused++
 	w.WriteHeader(status)

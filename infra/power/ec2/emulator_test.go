@@ -16,7 +16,7 @@ import (
 	"reveille/testenv/aws"
 )
 
-// cloudlet is the driver over an emulator.
+// cloudlet is the driver with an emulator.
 type cloudlet struct {
 	t      *testing.T
 	cloud  *aws.Emulator
@@ -33,7 +33,7 @@ func emulator(t *testing.T) *cloudlet {
 	return &cloudlet{t, cloud, api, ec2.New(ec2.Config{Client: func(context.Context, string) (ec2.API, error) { return api, nil }})}
 }
 
-// machine launches an instance and returns its host, stopped.
+// machine launches an instance, stops it and returns its host.
 func (c *cloudlet) machine() catalog.Host {
 	c.t.Helper()
 	one := int32(1)
@@ -86,7 +86,7 @@ func (c *cloudlet) contract(t *testing.T) {
 	})
 }
 
-// patient repeats what power.Set repeats: a sleep of a machine that is still starting.
+// patient retries what power.Set retries: the sleep of a machine that is still starting.
 type patient struct{ *ec2.Driver }
 
 func (p patient) Sleep(ctx context.Context, h catalog.Host) error {
@@ -143,7 +143,7 @@ func (c *cloudlet) refusals(t *testing.T) {
 	c.becomes(h, power.Off)
 }
 
-// listing is a catalogue with one host of an instance.
+// listing returns a catalogue with one host for an instance.
 func listing(t *testing.T, instance string) *catalog.Catalog {
 	c, _, err := catalog.Parse("models.yaml", []byte("models: {m: {type: llm, recipe: standin, device: gpu}}\nhosts: {gpu-1: {driver: ec2, instance: "+instance+", devices: [gpu]}}\n"))
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package exec is the wake driver for hosts that the operator's own commands turn on and off. Commands are argument
+// Package exec is the power driver for hosts that the operator's own commands turn on and off. Commands are argument
 // vectors, started without a shell, with the host's name and address in REVEILLE_HOST and REVEILLE_ADDRESS.
 //
-// Status 0 is success. Status 69 (EX_UNAVAILABLE) means no capacity, 75 (EX_TEMPFAIL) try again soon, any other a
-// failure. A state command says on by status 0 and off by any other; with one, commands are not called for what is so
-// already.
+// Status 0 is success. Status 69 (EX_UNAVAILABLE) means no capacity, 75 (EX_TEMPFAIL) means try again soon, and any
+// other is a failure. A state command reports on by status 0 and off by any other. With a state command, a wake or
+// sleep command does not run if the host is already on or off.
 package exec
 
 import (
@@ -23,13 +23,13 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// Statuses with a meaning of their own, as sysexits.h numbers them.
+// Statuses with a special meaning, numbered as in sysexits.h.
 const (
 	exUnavailable = 69
 	exTempFail    = 75
 )
 
-// Driver runs commands, one at a time for a host.
+// Driver runs commands, one at a time per host.
 type Driver struct {
 	timeout time.Duration
 
@@ -37,7 +37,7 @@ type Driver struct {
 	locks map[string]chan struct{} // by host, capacity 1: full while a command of the host runs
 }
 
-// New makes a driver whose commands are killed, with their process group, after timeout (60 s when it is not above 0).
+// New creates a driver. It kills commands, with their process group, after timeout (60 s if timeout is not above 0).
 func New(timeout time.Duration) *Driver {
 	if timeout <= 0 {
 		timeout = time.Minute
@@ -86,7 +86,7 @@ func (d *Driver) change(ctx context.Context, host catalog.Host, to power.Power) 
 	return fmt.Errorf("%w: %s: %w: %s", power.ErrFailed, argv[0], err, lastLine(out))
 }
 
-// State runs the host's state command; Unknown for a host without one.
+// State runs the host's state command, or returns Unknown for a host without one.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	if host.Commands == nil || len(host.Commands.State) == 0 {
 		return power.Unknown, nil
@@ -102,7 +102,7 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	return power.Unknown, fmt.Errorf("%w: %s: %w", power.ErrFailed, host.Commands.State[0], err)
 }
 
-// run runs one command to its end and returns the end of its output.
+// run runs one command until it exits and returns the end of its output.
 func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) (*power.Tail, error) {
 	if len(argv) == 0 {
 		return nil, errors.New("the command is empty")
@@ -113,7 +113,7 @@ func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) (*po
 	cmd.Env = append(os.Environ(), "REVEILLE_HOST="+host.Name, "REVEILLE_ADDRESS="+host.Address)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // a command may leave something running that holds its output
+	cmd.WaitDelay = time.Second // a child left by the command may hold its output open
 	out := &power.Tail{}
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()
@@ -126,7 +126,7 @@ func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) (*po
 	return out, err
 }
 
-// lock waits until no command of a host runs, and keeps others from starting until unlock is called.
+// lock waits until no command of a host is running, and prevents others from starting until unlock is called.
 func (d *Driver) lock(ctx context.Context, host string) (unlock func(), err error) {
 	d.mu.Lock()
 	c := d.locks[host]

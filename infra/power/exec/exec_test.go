@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// machine is a host that is on while a file is there; each wake adds a line to another.
+// machine returns a host that is on while a file exists; each wake adds a line to the file starts.
 func machine(t *testing.T) (host catalog.Host, starts string) {
 	dir := t.TempDir()
 	on, starts := filepath.Join(dir, "on"), filepath.Join(dir, "starts")

@@ -1,6 +1,6 @@
 package local
 
-// PID is the process id of the host's process, 0 for none.
+// PID returns the id of the host's process, or 0 if it has none.
 func (d *Driver) PID(host string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

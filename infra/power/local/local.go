@@ -1,8 +1,8 @@
-// Package local is the wake driver for hosts that are processes on this machine: a runner is started to wake its host and
-// ended to put it to sleep. `gateway run` starts its own binary again with it.
+// Package local is the power driver for hosts that are processes on this machine: it starts a runner to wake its host
+// and ends the runner to put the host to sleep. `gateway run` uses it to start its own binary again.
 //
-// A child lives in a process group of its own and dies with its parent (on Linux, whatever ends the parent). Its end is
-// noticed at once, and what is left of its group is ended with it.
+// A child has its own process group and dies with its parent (on Linux, however the parent ends). The driver notices
+// its end at once, and ends what is left of its group.
 package local
 
 import (
@@ -23,27 +23,27 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// Command is the command that is started for a host.
+// Command is the command to start for a host.
 type Command struct {
-	Argv []string // program and arguments; never a shell's text
+	Argv []string // program and arguments, not text for a shell
 	Env  []string // KEY=value, the whole environment; nil inherits this process's
 	Dir  string   // working folder, "" this process's
 }
 
-// Config of a Driver. Command is needed.
+// Config of a Driver. Command is required.
 type Config struct {
-	// Command says what to start for a host. It is called at each start.
+	// Command returns the command to start for a host. It is called at each start.
 	Command func(catalog.Host) (Command, error)
-	// Grace is how long a child may take to end after SIGTERM before its group is killed; default 45 s, more than a
-	// runner's own time to drain.
+	// Grace is how long a child may take to exit after SIGTERM before its group is killed; default 45 s, more than a
+	// runner's own drain time.
 	Grace time.Duration
-	// MinLife is how long a new child must live for a wake to count as accepted, so that one that cannot start at all is
-	// an error with its last words; default 300 ms.
+	// MinLife is how long a new child must live for Wake to succeed, so that a child that cannot start is an error with
+	// its last output; default 300 ms.
 	MinLife time.Duration
-	// Output gets what children write to standard output and error; nil discards it. Writes do not overlap.
+	// Output receives what children write to standard output and error; nil discards it. Writes do not overlap.
 	Output io.Writer
-	// OnExit hears of a child that ended without being asked to, from a goroutine of the driver; nil ignores it. err is
-	// nil for status 0. The driver holds nothing then: OnExit may wake the host again.
+	// OnExit is called on a goroutine of the driver when a child exits without being asked to; nil ignores that. err is
+	// nil for status 0. The driver has already removed the child, so OnExit may wake the host again.
 	OnExit func(host string, err error)
 	Log    *slog.Logger // default: discard
 }
@@ -58,7 +58,7 @@ type Driver struct {
 	children map[string]*child // by host, from the start until reaped
 	closed   bool
 
-	work sync.WaitGroup // one per child, until its end was told
+	work sync.WaitGroup // one per child, until its exit was reported
 }
 
 // child is one process.
@@ -66,15 +66,15 @@ type child struct {
 	host string
 	cmd  *exec.Cmd
 	tail *power.Tail
-	gone chan struct{} // closed when it is reaped and no longer in Driver.children
+	gone chan struct{} // closed once it is reaped and removed from Driver.children
 	err  error         // how it ended; read after gone
 
-	stopping bool        // guarded by Driver.mu: it was told to end
-	ended    bool        // guarded by Driver.mu: its process has ended; its number may soon be another's
-	kill     *time.Timer // guarded by Driver.mu: the end of its grace
+	stopping bool        // guarded by Driver.mu: it was asked to exit
+	ended    bool        // guarded by Driver.mu: its process has ended, so its PID may soon be reused
+	kill     *time.Timer // guarded by Driver.mu: fires when its grace period ends
 }
 
-// New makes a driver without children.
+// New creates a driver without children.
 func New(cfg Config) *Driver {
 	cfg.Grace = cmp.Or(max(cfg.Grace, 0), 45*time.Second)
 	cfg.MinLife = cmp.Or(max(cfg.MinLife, 0), 300*time.Millisecond)
@@ -85,8 +85,8 @@ func New(cfg Config) *Driver {
 	}
 }
 
-// Wake starts the host's process unless it runs. One that is being ended is waited for first. power.ErrFailed, with its
-// last words: it could not be started, or ended at once.
+// Wake starts the host's process unless it is running. If one is stopping, Wake waits for its end first.
+// power.ErrFailed, with its last output: the process could not be started or exited at once.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	for {
 		c, running, err := d.start(host)
@@ -97,14 +97,14 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 			return d.awaitMinLife(ctx, c)
 		}
 		select {
-		case <-c.gone: // it was being ended; now a new one may start
+		case <-c.gone: // it was stopping; now a new one may start
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", power.ErrStopping, context.Cause(ctx))
 		}
 	}
 }
 
-// start returns the host's process, making it if there is none; running is false for one that is being ended.
+// start returns the host's process and creates it if there is none; running is false if the process is stopping.
 func (d *Driver) start(host catalog.Host) (c *child, running bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,7 +119,7 @@ func (d *Driver) start(host catalog.Host) (c *child, running bool, err error) {
 		return nil, false, err
 	}
 	if len(what.Argv) == 0 {
-		return nil, false, fmt.Errorf("%w: no command to start host %s with", power.ErrFailed, host.Name)
+		return nil, false, fmt.Errorf("%w: no command to start host %s", power.ErrFailed, host.Name)
 	}
 	c = &child{host: host.Name, cmd: exec.Command(what.Argv[0], what.Argv[1:]...), tail: &power.Tail{}, gone: make(chan struct{})}
 	c.cmd.Env, c.cmd.Dir = what.Env, what.Dir
@@ -141,7 +141,7 @@ func (d *Driver) awaitMinLife(ctx context.Context, c *child) error {
 	case <-time.After(d.cfg.MinLife):
 		return nil
 	case <-ctx.Done():
-		return nil // started all the same
+		return nil // started anyway
 	case <-c.gone:
 	}
 	d.mu.Lock()
@@ -163,7 +163,7 @@ func (c *child) lastOutput() string {
 	return how
 }
 
-// mind waits for a process to end, ends what is left of its group and forgets it.
+// mind waits for a process to exit, ends what is left of its group and removes it.
 func (d *Driver) mind(c *child) {
 	err := reap(c.cmd, func() {
 		d.mu.Lock()
@@ -192,8 +192,8 @@ func (d *Driver) mind(c *child) {
 	}
 }
 
-// Sleep ends the host's process and returns when it is gone. When ctx ends first the process is ended all the same,
-// within Config.Grace.
+// Sleep ends the host's process and returns once it is gone. If ctx ends first, the process still ends, within
+// Config.Grace.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	d.mu.Lock()
 	c := d.children[host.Name]
@@ -212,7 +212,7 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	}
 }
 
-// endLocked asks a process to end, once, and sees to its end after the grace.
+// endLocked asks a process to exit, once, and kills it after the grace period.
 func (d *Driver) endLocked(c *child) {
 	if c.stopping || c.ended {
 		return
@@ -223,13 +223,13 @@ func (d *Driver) endLocked(c *child) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if !c.ended {
-			d.cfg.Log.Warn("host process does not end, killed", "host", c.host)
+			d.cfg.Log.Warn("host process did not exit, killing it", "host", c.host)
 			_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
 		}
 	})
 }
 
-// State is On for a running process, Stopping for one that was told to end, Off for none.
+// State returns On for a running process, Stopping for one that was asked to exit, Off for none.
 func (d *Driver) State(_ context.Context, host catalog.Host) (power.Power, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -242,8 +242,8 @@ func (d *Driver) State(_ context.Context, host catalog.Host) (power.Power, error
 	return power.On, nil
 }
 
-// Close ends all processes and returns when they are gone, which takes Config.Grace at most and a little more. The
-// driver starts nothing after it. Calling it again waits, too.
+// Close ends all processes and returns once they are gone, which takes little more than Config.Grace at most. The
+// driver starts nothing afterwards. Another call waits as well.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	first := !d.closed

@@ -24,7 +24,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestMain is also the program that the driver starts: the test binary plays a runner when told to.
+// TestMain also acts as the program that the driver starts: the test binary plays a runner when asked to.
 func TestMain(m *testing.M) {
 	switch os.Getenv("PLAY") {
 	case "runner":
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// playRunner notes its start in a file and waits for SIGTERM, or ignores it.
+// playRunner records its start in a file and waits for SIGTERM, or ignores it.
 func playRunner() {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -60,7 +60,7 @@ func playRunner() {
 	}
 }
 
-// playParent starts a child by the driver and hangs until it is killed.
+// playParent starts a child with the driver and hangs until it is killed.
 func playParent() {
 	d := local.New(local.Config{Output: os.Stdout, Command: func(catalog.Host) (local.Command, error) {
 		return local.Command{Argv: []string{os.Args[0]}, Env: append(os.Environ(), "PLAY=runner")}, nil
@@ -73,7 +73,7 @@ func playParent() {
 
 var host = catalog.Host{Name: "local", Driver: catalog.DriverLocal}
 
-// starts reads the pids of the runners that were started.
+// starts reads the PIDs of the runners that were started.
 func starts(file string) (pids []int) {
 	b, _ := os.ReadFile(file)
 	for _, line := range strings.Fields(string(b)) {
@@ -109,7 +109,7 @@ func TestContract(t *testing.T) {
 		up := 0
 		return waketest.Fixture{
 			Driver: d, Host: host, Starts: func() int { return len(starts(file)) },
-			// A runner is up when it has said so: before that SIGTERM ends it before it can count itself.
+			// Wait until the runner reports that it is up: an earlier SIGTERM would end it before it can count itself.
 			Play: func(p power.Power) {
 				if p != power.On {
 					return
@@ -138,7 +138,7 @@ func TestAProgramThatCannotStart(t *testing.T) {
 				t.Fatal("wake:", err)
 			}
 			if name == "ends at once" && !strings.Contains(err.Error(), "exit status 3: bad flag --frobnicate") {
-				t.Error("no last words in:", err)
+				t.Error("no last output in:", err)
 			}
 			if p, _ := d.State(t.Context(), host); p != power.Off {
 				t.Error("state:", p)
@@ -160,14 +160,14 @@ func TestAnUnaskedEndIsTold(t *testing.T) {
 			t.Error("told", err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("nothing was told")
+		t.Fatal("the exit was not reported")
 	}
 	must(t, d.Wake(t.Context(), host))
 	kit.Eventually(t, "another start", func() bool { return len(starts(file)) == 2 })
 	must(t, d.Sleep(t.Context(), host))
 	select {
 	case err := <-told:
-		t.Error("a sleep was told as an end of its own:", err)
+		t.Error("a sleep was reported as an unexpected exit:", err)
 	default:
 	}
 }
@@ -210,7 +210,7 @@ func TestCloseEndsAllAndStartsNoMore(t *testing.T) {
 	must(t, d.Close())
 	for _, pid := range starts(file) {
 		if alive(pid) {
-			t.Error("a child is left:", pid)
+			t.Error("a child remains:", pid)
 		}
 	}
 	if err := d.Wake(t.Context(), host); !errors.Is(err, power.ErrClosed) {

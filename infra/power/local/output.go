@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// shared lets children write to one writer, one at a time. It never fails: a full disk must not stop a host.
+// shared lets children share one writer, one write at a time. It never fails: a full disk must not stop a host.
 type shared struct {
 	mu sync.Mutex
 	w  io.Writer

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawner starts children from one thread that it keeps: the kernel sends the parent-death signal when the thread that
-// forked ends, and Go ends threads as it likes.
+// spawner starts children from one thread that it keeps: the kernel sends the parent-death signal when the forking
+// thread ends, and Go may end threads at any time.
 type spawner struct {
 	jobs chan func()   // unbuffered; closed by close
-	done chan struct{} // closed when the thread is given up
+	done chan struct{} // closed when the thread is released
 }
 
 func newSpawner() *spawner {
@@ -27,7 +27,7 @@ func newSpawner() *spawner {
 	return s
 }
 
-// start starts cmd in a process group of its own, killed with this process.
+// start starts cmd in its own process group. The kernel kills it when this process ends.
 func (s *spawner) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	result := make(chan error, 1)
@@ -35,14 +35,14 @@ func (s *spawner) start(cmd *exec.Cmd) error {
 	return <-result
 }
 
-// close gives the thread up; children that are left are killed by the kernel. No start may follow.
+// close releases the thread; the kernel kills any remaining children. No start may follow.
 func (s *spawner) close() {
 	close(s.jobs)
 	<-s.done
 }
 
-// reap waits for the child's end, ends what is left of its group and collects its status. ended is called while its
-// number is still its own.
+// reap waits for the child's end, ends what is left of its group and collects its status. ended is called while the PID
+// still belongs to the child.
 func reap(cmd *exec.Cmd, ended func()) error {
 	for unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}

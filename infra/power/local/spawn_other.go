@@ -12,7 +12,7 @@ type spawner struct{}
 
 func newSpawner() *spawner { return &spawner{} }
 
-// start starts cmd in a process group of its own.
+// start starts cmd in its own process group.
 func (*spawner) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd.Start()
@@ -20,7 +20,8 @@ func (*spawner) start(cmd *exec.Cmd) error {
 
 func (*spawner) close() {}
 
-// reap waits for the child's end and ends what is left of its group; here its number may be another's for a moment.
+// reap waits for the child's end and ends what is left of its group. Here the PID may belong to another process for a
+// moment.
 func reap(cmd *exec.Cmd, ended func()) error {
 	err := cmd.Wait()
 	ended()

@@ -1,5 +1,5 @@
-// Package waketest is the contract of wake drivers as tests: every driver runs [Run] against the real thing or the
-// nearest there is.
+// Package waketest tests the contract of power drivers: every driver runs [Run] against the real platform or the
+// closest substitute.
 package waketest
 
 import (
@@ -13,36 +13,36 @@ import (
 	"reveille/infra/power"
 )
 
-// Fixture is a driver with a host to try it on. Fields but Driver and Host may be left empty.
+// Fixture is a driver with a host to test it on. Fields other than Driver and Host are optional.
 type Fixture struct {
 	Driver power.Driver
-	Host   catalog.Host // off at first
-	// Play does what is not the driver's: the machine that comes up after a wake, the runner that turns its machine off.
-	// It is called after each accepted wake (On) and sleep (Off).
+	Host   catalog.Host // initially off
+	// Play does what the driver does not: it boots the machine after a wake, or acts as the runner that turns its
+	// machine off. It is called after each accepted wake (On) and sleep (Off).
 	Play func(power.Power)
-	// Starts counts how often the host was really turned on.
+	// Starts returns how often the host was really turned on.
 	Starts func() int
 	// Strange is a host that the driver must refuse with power.ErrUnknownHost.
 	Strange *catalog.Host
-	// Blind: the driver cannot tell a host's state, which is then always power.Unknown.
+	// Blind says that the driver cannot tell a host's state, which is then always power.Unknown.
 	Blind bool
 }
 
 // waitLimit bounds every wait of the suite.
 const waitLimit = 30 * time.Second
 
-// Run holds a driver to the contract of power.Driver. Each part gets a fixture of its own.
+// Run checks a driver against the contract of power.Driver. Each part gets its own fixture.
 func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
 	for _, part := range []struct {
 		name string
 		test func(*suite)
 	}{
-		{"a host that is off sleeps already", (*suite).sleepsAlready},
+		{"a host that is off is already asleep", (*suite).sleepsAlready},
 		{"wake and sleep, again and again", (*suite).cycles},
-		{"a wake repeated starts once", (*suite).wakesOnce},
-		{"a wake right after a sleep comes through", (*suite).wakeAfterSleep},
-		{"a sleep that was left is ordered again until the host is off", (*suite).leftSleep},
-		{"calls at once", (*suite).atOnce},
+		{"a repeated wake starts once", (*suite).wakesOnce},
+		{"a wake right after a sleep succeeds", (*suite).wakeAfterSleep},
+		{"an abandoned sleep is repeated until the host is off", (*suite).leftSleep},
+		{"concurrent calls", (*suite).atOnce},
 		{"an ended context ends the call", (*suite).endedContext},
 		{"a strange host is refused", (*suite).strange},
 	} {
@@ -136,7 +136,7 @@ func (s *suite) wakesOnce() {
 	s.started(1)
 }
 
-// again makes a call until the host is no longer on its way down, as callers do.
+// again repeats a call until the host is no longer shutting down, as callers do.
 func (s *suite) again(call func(context.Context, catalog.Host) error) error {
 	for {
 		err := call(s.ctx, s.f.Host)
@@ -159,14 +159,14 @@ func (s *suite) wakeAfterSleep() {
 	s.started(2)
 }
 
-// leftSleep does what sweeps do about a machine that they left before it was off, or that runs unseen.
+// leftSleep does what sweeps do with a machine that they left before it was off, or that runs unnoticed.
 func (s *suite) leftSleep() {
 	s.wake()
 	s.becomes(power.On)
 	order := func(ctx context.Context) {
 		s.t.Helper()
 		if err := s.f.Driver.Sleep(ctx, s.f.Host); err != nil && !power.Unfinished(err) {
-			s.t.Fatal("sleep that is left: ", err)
+			s.t.Fatal("abandoned sleep: ", err)
 		}
 	}
 	gone, cancel := context.WithCancel(s.ctx)
@@ -198,7 +198,7 @@ func (s *suite) atOnce() {
 				verb, call = "sleep", s.f.Driver.Sleep
 			}
 			if err := s.again(call); err != nil {
-				s.t.Errorf("%s among others: %v", verb, err)
+				s.t.Errorf("concurrent %s: %v", verb, err)
 			}
 		})
 	}
@@ -222,7 +222,7 @@ func (s *suite) endedContext() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.f.Driver.Wake(ctx, s.f.Host) // may have been accepted all the same
+		_ = s.f.Driver.Wake(ctx, s.f.Host) // may have been accepted anyway
 		_ = s.f.Driver.Sleep(ctx, s.f.Host)
 		_, _ = s.f.Driver.State(ctx, s.f.Host)
 	}()
@@ -235,11 +235,11 @@ func (s *suite) endedContext() {
 
 func (s *suite) strange() {
 	if s.f.Strange == nil {
-		s.t.Skip("every name is a host to this driver")
+		s.t.Skip("this driver accepts every name")
 	}
 	for verb, call := range map[string]func(context.Context, catalog.Host) error{"wake": s.f.Driver.Wake, "sleep": s.f.Driver.Sleep} {
 		if err := call(s.ctx, *s.f.Strange); !errors.Is(err, power.ErrUnknownHost) {
-			s.t.Errorf("%s of a strange host: %v, want wake.ErrUnknownHost", verb, err)
+			s.t.Errorf("%s of a strange host: %v, want power.ErrUnknownHost", verb, err)
 		}
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// Packet is the magic packet for a hardware address of 6 bytes: six bytes FF, the address 16 times, and the SecureOn
-// password, which is empty or of 4 or 6 bytes.
+// Packet returns the magic packet for a hardware address of 6 bytes: six FF bytes, the address 16 times, and the
+// SecureOn password of 0, 4 or 6 bytes.
 func Packet(mac net.HardwareAddr, password []byte) ([]byte, error) {
 	if len(mac) != 6 {
 		return nil, errors.New("a hardware address has 6 bytes")

@@ -1,5 +1,6 @@
-// Package wol is the wake driver for machines in the same network that Wake-on-LAN turns on. Nothing turns such a machine
-// off from outside: its runner does so itself, by the command of its setting --sleep-command, once a stop has begun.
+// Package wol is the power driver for machines in the same network that are turned on by Wake-on-LAN. Nothing can turn
+// such a machine off from outside. Its runner does so with the command in its setting --sleep-command, once a stop has
+// begun.
 package wol
 
 import (
@@ -15,26 +16,26 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// everybody is where packets go unless the catalogue says otherwise.
+// everybody is the packets' destination unless the catalogue sets another.
 const everybody = "255.255.255.255:9"
 
 // Config of a Driver. A zero value means the default.
 type Config struct {
-	// Password is a host's SecureOn password of 4 or 6 bytes; default none.
+	// Password returns a host's SecureOn password of 4 or 6 bytes; default none.
 	Password func(catalog.Host) []byte
-	// Repeat is the time between two packets while the machine does not answer; default 3 s. A packet may be lost, and one
-	// that comes while the machine is still going down is.
+	// Repeat is the time between two packets until the machine answers; default 3 s. Packets may be lost, and a packet
+	// that arrives while the machine is still shutting down has no effect.
 	Repeat time.Duration
-	// StateTimeout is how long a machine may take to answer a wake, or to go down; default 2 min.
+	// StateTimeout bounds how long a machine may take to answer a wake, or to shut down; default 2 min.
 	StateTimeout time.Duration
-	// Probe bounds one look whether the runner's port answers; default 1 s.
+	// Probe bounds one check whether the runner's port answers; default 1 s.
 	Probe time.Duration
 }
 
-// Driver sends magic packets. It holds nothing to close.
+// Driver sends magic packets. It has nothing to close.
 type Driver struct{ cfg Config }
 
-// New makes a driver.
+// New creates a driver.
 func New(cfg Config) *Driver {
 	cfg.Repeat = cmp.Or(max(cfg.Repeat, 0), 3*time.Second)
 	cfg.StateTimeout = cmp.Or(max(cfg.StateTimeout, 0), 2*time.Minute)
@@ -45,8 +46,8 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg}
 }
 
-// Wake sends magic packets until the runner's port answers. A host whose address the catalogue does not give gets one
-// packet, and its registration alone tells that it came.
+// Wake sends magic packets until the runner's port answers. If the catalogue has no address for the host, it sends one
+// packet, and only the host's registration shows that the packet arrived.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	mac, err := net.ParseMAC(host.MAC)
 	if err != nil {
@@ -60,8 +61,8 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return d.until(ctx, host, power.On, func() error { return d.send(ctx, target, packet) })
 }
 
-// Sleep waits until the machine is off: its runner turns it off. power.ErrFailed: it stays on. A host whose address the
-// catalogue does not give is taken for off.
+// Sleep waits until the machine is off, which its runner does. power.ErrFailed: the machine stays on. A host without an
+// address in the catalogue counts as off.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	if _, err := net.ParseMAC(host.MAC); err != nil {
 		return fmt.Errorf("%w: %w", power.ErrUnknownHost, err)
@@ -103,7 +104,7 @@ func (d *Driver) send(ctx context.Context, target string, packet []byte) error {
 	return err
 }
 
-// State is On when the runner's port answers, Off when it does not, Unknown without an address.
+// State returns On if the runner's port answers, Off if it does not, Unknown without an address.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	if host.Address == "" {
 		return power.Unknown, nil

@@ -51,13 +51,13 @@ func TestPacket(t *testing.T) {
 	}
 }
 
-// machine listens for its magic packet, byte by byte, and turns itself on: its runner's port answers then.
+// machine listens for its magic packet, compares every byte, and turns itself on: its runner's port then answers.
 type machine struct {
 	t      *testing.T
 	packet []byte
 	udp    net.PacketConn
 	addr   string
-	deaf   int // packets that get lost
+	deaf   int // number of packets to lose
 
 	mu     sync.Mutex
 	runner net.Listener
@@ -140,8 +140,8 @@ func (m *machine) config() wol.Config {
 	return wol.Config{Repeat: 10 * time.Millisecond, StateTimeout: 30 * time.Second}
 }
 
-// withRunner is the driver beside a runner that turns its machine off when the pool put it to sleep, and again if a packet
-// of another call has turned it on meanwhile.
+// withRunner is the driver together with a runner that turns its machine off when the pool has put it to sleep, and
+// again if a packet from another call has turned it on meanwhile.
 type withRunner struct {
 	*wol.Driver
 	m *machine
@@ -230,7 +230,7 @@ func TestAHostWithoutAddress(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("no packet came")
+			t.Fatal("no packet arrived")
 		}
 	}
 	if p, err := d.State(t.Context(), h); p != power.Unknown || err != nil {
@@ -245,6 +245,6 @@ func TestBroadcastIsTheDefault(t *testing.T) {
 	h := catalog.Host{Name: "box", MAC: mac}
 	err := wol.New(wol.Config{}).Wake(t.Context(), h)
 	if err != nil && !strings.Contains(err.Error(), "unreachable") && !strings.Contains(err.Error(), "permitted") {
-		t.Error("a broadcast is not even tried:", err)
+		t.Error("no broadcast was attempted:", err)
 	}
 }

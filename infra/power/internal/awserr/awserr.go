@@ -1,4 +1,4 @@
-// Package awserr maps errors of AWS to those of package power.
+// Package awserr maps AWS errors to those of package power.
 package awserr
 
 import (
@@ -11,7 +11,7 @@ import (
 	"reveille/infra/power"
 )
 
-// codes are the error codes of EC2 and Auto Scaling with a meaning of their own.
+// codes maps error codes of EC2 and Auto Scaling to the errors of package power that they mean.
 var codes = map[string]error{
 	"InsufficientInstanceCapacity":         power.ErrNoCapacity,
 	"InsufficientHostCapacity":             power.ErrNoCapacity,
@@ -50,7 +50,8 @@ var codes = map[string]error{
 	"UnrecognizedClientException": power.ErrDenied,
 }
 
-// Classify wraps an error of AWS with the error of package power that it is; any other is power.ErrFailed. nil stays nil.
+// Classify wraps an AWS error with the matching error of package power, power.ErrFailed if none matches. It returns nil
+// for nil.
 func Classify(op string, err error) error {
 	if err == nil {
 		return nil
@@ -62,7 +63,7 @@ func Classify(op string, err error) error {
 	return fmt.Errorf("%s: %w: %w", op, kind, err)
 }
 
-// Code is AWS's code of an error, "" for one that did not come from AWS.
+// Code returns the AWS code of an error, or "" if the error did not come from AWS.
 func Code(err error) string {
 	if e, ok := errors.AsType[smithy.APIError](err); ok {
 		return e.ErrorCode()
@@ -70,7 +71,7 @@ func Code(err error) string {
 	return ""
 }
 
-// LacksCapacity reports whether the words of a failed scaling activity say that AWS has no machine to give.
+// LacksCapacity reports whether the message of a failed scaling activity says that AWS has no machine available.
 func LacksCapacity(message string) bool {
 	m := strings.ToLower(message)
 	for _, words := range []string{"insufficient capacity", "insufficientinstancecapacity", "do not have sufficient", "vcpu capacity", "limit exceeded", "spot capacity", "no spot capacity"} {
