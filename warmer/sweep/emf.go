@@ -9,10 +9,10 @@ import (
 	"reveille/infra/policy"
 )
 
-// Namespace is where the metrics of sweeps are found in CloudWatch.
+// Namespace is the CloudWatch namespace of the sweeps' metrics.
 const Namespace = "Reveille"
 
-// A metric is a number with its name in CloudWatch.
+// A metric is a number with its CloudWatch name.
 type metric struct {
 	name  string
 	unit  string
@@ -23,10 +23,10 @@ func count[N int | float64](name string, n N) metric { return metric{name, "Coun
 
 func secondsOf(name string, s float64) metric { return metric{name, "Seconds", s} }
 
-// Metrics writes the report in CloudWatch's embedded metric format: one JSON line for the pool, one for each host and one
-// for each model that is loaded on a host or has served there. CloudWatch makes metrics of such lines in a Lambda
-// function's log without a call to it. Those whose name ends in Total only rise: their difference is the traffic between
-// two sweeps.
+// Metrics writes the report in CloudWatch's embedded metric format: one JSON line for the pool, one for each host and
+// one for each model that is loaded on a host or has served there. CloudWatch turns such lines in a Lambda function's
+// log into metrics without an API call. Metrics whose name ends in Total only rise: their difference is the traffic
+// between two sweeps.
 func (r Report) Metrics(w io.Writer) error {
 	pool := struct{ ready, models, inFlight, queued, requests, on float64 }{}
 	for _, h := range r.Hosts {
@@ -64,7 +64,7 @@ func (r Report) Metrics(w io.Writer) error {
 	return err
 }
 
-// line writes metrics of the pool, or of the part of it that further dimensions, as name, value, …, name.
+// line writes metrics of the pool, or of the part of it selected by further dimensions (name, value, …, name).
 func (r Report) line(w io.Writer, dimensions []string, metrics ...metric) error {
 	type named struct {
 		Name string `json:"Name"`

@@ -8,7 +8,8 @@ import (
 	"reveille/infra/state"
 )
 
-// A host outside the catalogue is forgotten a day after it was last heard of; one of the catalogue, or with work, is not.
+// A host outside the catalogue is forgotten a day after its last sign of life; a host in the catalogue, or with work,
+// is not.
 func TestForget(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")

@@ -16,15 +16,16 @@ import (
 	"reveille/warmer/sweep"
 )
 
-// errKilled ends a sweep the way a kill does: every later call of it fails.
+// errKilled ends a sweep as a kill does: all its later calls fail.
 var errKilled = errors.New("killed")
 
-// stepped is a store that lets the rest of the world act between any two calls of a sweep, and kills it at one of them.
+// stepped is a store that lets other processes act between any two calls of a sweep, and kills the sweep at one of
+// them.
 type stepped struct {
 	*state.Store
 	between func()
 	began   func() // called when the sweep got the right to turn a machine off
-	killAt  int    // the call that does not happen; 0 none
+	killAt  int    // number of the call that fails; 0 for none
 	calls   int
 }
 
@@ -127,7 +128,7 @@ func (s *stepped) MarkLost(ctx context.Context, host string) error {
 	return s.Store.MarkLost(ctx, host)
 }
 
-// steppedPower lets the world act, or kills the sweep, around the driver's calls.
+// steppedPower lets other processes act, or kills the sweep, around the driver's calls.
 type steppedPower struct {
 	switches
 	s *stepped
@@ -191,12 +192,12 @@ type world struct {
 	served  int
 }
 
-// ask is a client's request for a cold model: it attaches or makes a ticket and takes up a duty to wake.
+// ask is a client's request for a cold model: it attaches to or creates a ticket, and takes a wake lease.
 func (w *world) ask() {
 	s, err := w.store.Snapshot(ctx)
 	w.must(err)
 	a, err := w.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: s.RevisionOf("box", "chat")})
-	w.must(err) // nothing runs beside: the revision holds
+	w.must(err) // nothing runs concurrently, so the revision holds
 	if a.Status == "loaded" {
 		w.served++
 		return
@@ -211,7 +212,7 @@ func (w *world) duty(token string) {
 	}
 }
 
-// renew is what the gateway does every few seconds.
+// renew does what the gateway does every few seconds.
 func (w *world) renew() {
 	for id := range w.waiting {
 		st, err := w.store.Renew(ctx, "gw", id)
@@ -230,8 +231,9 @@ func (w *world) renew() {
 	}
 }
 
-// TestNoRequestIsLost lets sweeps, kills of sweeps, runners, clients and time take random turns: between any two steps of
-// a sweep anything may happen. Every request is served in the end, and no machine is turned off with a model on it.
+// TestNoRequestIsLost lets sweeps, kills of sweeps, runners, clients and time take random turns: anything may happen
+// between two steps of a sweep. Every request must be served in the end, and no machine may be turned off with a model
+// on it.
 func TestNoRequestIsLost(t *testing.T) {
 	addr := testenv.Redis(t)
 	short := settings
@@ -242,7 +244,7 @@ func TestNoRequestIsLost(t *testing.T) {
 		w := &world{pool: newPool(rt, addr, models), waiting: map[string]bool{}}
 		defer w.close()
 		w.must(w.rdb.FlushAll(ctx).Err())
-		w.publish(strings.Replace(models, "defaults: {idle: 10m}", "", 1)) // the sweep's idle time counts
+		w.publish(strings.Replace(models, "defaults: {idle: 10m}", "", 1)) // so that the sweep's idle time counts
 		asked := 1
 		w.ask()
 		act := func() {
@@ -256,7 +258,7 @@ func TestNoRequestIsLost(t *testing.T) {
 				w.renew()
 			case 13:
 				w.after(time.Duration(rapid.IntRange(1, 20).Draw(rt, "seconds")) * time.Second)
-				w.renew() // a gateway that lives keeps its leases
+				w.renew() // a live gateway keeps its leases
 			}
 		}
 		w.onOff = func(string) { act(); act() }
@@ -269,7 +271,7 @@ func TestNoRequestIsLost(t *testing.T) {
 			act()
 		}
 		w.onOff = nil
-		for range 12 { // leases of dead sweeps end, all else is a matter of turns
+		for range 12 { // until the leases of dead sweeps expire; everything else needs only turns
 			w.after(4 * time.Second)
 			w.renew()
 			w.work()

@@ -39,14 +39,14 @@ hosts:
 
 var settings = sweep.Settings{Pool: "main", Defaults: policy.Defaults{Idle: 10 * time.Minute, HostIdle: 15 * time.Minute, HostMinUp: 5 * time.Minute}, Location: time.UTC}
 
-// fatal is what testing.T and rapid.T share.
+// fatal is the common part of testing.T and rapid.T.
 type fatal interface {
 	Helper()
 	Fatal(...any)
 	Fatalf(string, ...any)
 }
 
-// pool is a Redis with a clock of the test's own, the machines of its hosts and the runners on them.
+// pool is a Redis with the test's own clock, the machines of its hosts and the runners on them.
 type pool struct {
 	t       fatal
 	rdb     *redis.Client
@@ -58,13 +58,13 @@ type pool struct {
 	boxes  map[string]*box
 	wakes  int
 	sleeps int
-	refuse error        // the answer of the driver to a wake
+	refuse error        // the driver's answer to a wake
 	onOff  func(string) // called while a machine is being turned off
-	wrong  string       // what must never happen and did
-	fence  int64        // when the right to turn the machine off was last given, 0 not watched
+	wrong  string       // the first violation found
+	fence  int64        // when the right to turn the machine off was last given; 0 if not watched
 }
 
-// box is one machine; its runner, when on, plays the part of package runner/host.
+// box is one machine; its runner, when on, acts like package runner/host.
 type box struct {
 	on     bool
 	gen    uint64
@@ -99,7 +99,7 @@ func (p *pool) publish(text string) {
 	p.catalog = c
 }
 
-// onBoth runs a test on redis-server and on the embedded Redis.
+// onBoth runs a test with redis-server and with the embedded Redis.
 func onBoth(t *testing.T, test func(*testing.T, *pool)) {
 	for name, addr := range map[string]func(*testing.T) string{
 		"redis":     func(t *testing.T) string { return testenv.Redis(t) },
@@ -122,7 +122,7 @@ func (p *pool) must(err error) {
 	}
 }
 
-// after moves the clock; what runs has beaten meanwhile.
+// after moves the clock; running runners have sent beats meanwhile.
 func (p *pool) after(d time.Duration) {
 	p.clock.Add(d.Milliseconds())
 	p.beat()
@@ -185,7 +185,7 @@ func (p *pool) bootLocked(name string, loaded ...string) {
 	p.registerLocked(name, b)
 }
 
-// work lets the runners look at Redis once, as theirs do after each event and beat.
+// work lets the runners read Redis once, as real ones do after each event and beat.
 func (p *pool) work() {
 	p.t.Helper()
 	p.mu.Lock()
@@ -248,7 +248,7 @@ func (p *pool) living() (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// switches is the power of the pool's machines as a sweep sees them.
+// switches is the power of the pool's machines, as a sweep sees it.
 type switches struct{ p *pool }
 
 func (w switches) Can(host string) bool { return host == "box" }
@@ -265,7 +265,7 @@ func (w switches) Wake(_ context.Context, host string) error {
 	return nil
 }
 
-// Sleep turns a machine off. That nothing is open on it is what all of this is about.
+// Sleep turns a machine off. The point of these tests is that nothing is open on it then.
 func (w switches) Sleep(_ context.Context, host string) error {
 	p := w.p
 	if p.onOff != nil {
@@ -292,7 +292,7 @@ func (p *pool) deps(store sweep.Store) sweep.Deps {
 	return sweep.Deps{Store: store, Power: func(*catalog.Catalog) sweep.Power { return switches{p} }}
 }
 
-// sweep sweeps while the runners live.
+// sweep runs a sweep while the runners work.
 func (p *pool) sweep(s sweep.Settings) sweep.Report {
 	p.t.Helper()
 	defer p.living()()
@@ -302,7 +302,7 @@ func (p *pool) sweep(s sweep.Settings) sweep.Report {
 	return r
 }
 
-// sweepAlone sweeps while the runners look elsewhere.
+// sweepAlone runs a sweep while the runners do nothing.
 func (p *pool) sweepAlone(s sweep.Settings) sweep.Report {
 	p.t.Helper()
 	r, err := sweep.Run(ctx, p.deps(p.store), s)
@@ -310,7 +310,7 @@ func (p *pool) sweepAlone(s sweep.Settings) sweep.Report {
 	return r
 }
 
-// told is a report in short: one word per action.
+// told summarises a report, one word per action.
 func told(r sweep.Report) string {
 	var out []string
 	for _, a := range r.Actions {
@@ -335,7 +335,7 @@ func (p *pool) want(gateway, model, host string) state.Acquired {
 			return a
 		}
 	}
-	p.t.Fatal("the pool never holds still")
+	p.t.Fatal("the pool never settles")
 	return state.Acquired{}
 }
 

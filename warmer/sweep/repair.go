@@ -12,7 +12,7 @@ import (
 	"reveille/infra/state"
 )
 
-// repair fixes what dead processes left. Each fix is checked again by the script that makes it.
+// repair fixes what dead processes left behind. Each fix is checked again by its script.
 func (r *run) repair(ctx context.Context) error {
 	s, err := r.store.Snapshot(ctx)
 	if err != nil {
@@ -29,12 +29,12 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// isMended reports whether a repair is settled: it was made, or there was nothing to repair after all.
+// isMended reports whether a repair is settled: it was made, or turned out not to be needed.
 func isMended(err error) bool {
 	return err == nil || errors.Is(err, state.ErrGone) || errors.Is(err, state.ErrNotOwner)
 }
 
-// mend makes a repair and notes it; a dry run only notes it.
+// mend makes a repair and records it; a dry run only records it.
 func (r *run) mend(a Action, fix func() error) error {
 	if r.DryRun {
 		r.note(a)
@@ -43,7 +43,7 @@ func (r *run) mend(a Action, fix func() error) error {
 	return r.mended(a, fix())
 }
 
-// mended notes a mend that was made.
+// mended records a repair that was made.
 func (r *run) mended(a Action, err error) error {
 	if err == nil {
 		r.note(a)
@@ -81,7 +81,7 @@ func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostReco
 	return nil
 }
 
-// unseen marks the machine of a host that has long been lost to be turned off: it may still be running unnoticed.
+// unseen marks the machine of a host that has long been lost as to be turned off, since it may still be running.
 func (r *run) unseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.Fields["state"] != string(policy.Lost) || len(h.Queue) > 0 || s.NowMS-h.SeenMS <= r.WakeLimit.Milliseconds() || !r.power.Can(h.Name) {
 		return nil
@@ -90,7 +90,7 @@ func (r *run) unseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord
 	return r.mend(a, func() error { return r.store.EndUnseen(ctx, h.Name, r.WakeLimit) })
 }
 
-// stranded ends the wake of a host that did not come and is not wanted any more.
+// stranded ends the wake of a host that did not register and is no longer wanted.
 func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	began := state.Number(h.Fields["waking_ms"])
 	if h.State != policy.Waking || len(h.Queue) > 0 || s.NowMS-began <= r.WakeLimit.Milliseconds() {
@@ -100,7 +100,7 @@ func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostReco
 	return r.mend(a, func() error { return r.store.EndStranded(ctx, h.Name, r.WakeLimit) })
 }
 
-// unwoken wakes a host that has queued loads and whose power lease's holder is gone.
+// unwoken wakes a host that has queued loads if its power lease has expired.
 func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.State == policy.Ready || h.State == policy.Draining || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
 		return nil
@@ -124,7 +124,8 @@ func wanted(t state.TicketRecord) bool {
 	return t.Kind == "load" && (t.Waiters > 0 || t.Fields["background"] == "1")
 }
 
-// departed forgets a host that left the catalogue, or a machine of a group that is off, once nothing was heard of it for long.
+// departed forgets a host that left the catalogue, or a group's machine that is off, after a long time without a sign
+// of life.
 func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	asleep := h.State == policy.Asleep && !(h.PowerOffPending() && r.power.Can(h.Name))
 	heard := max(h.SeenMS, state.Number(h.Fields["waking_ms"]), state.Number(h.Fields["failed_ms"]))
@@ -139,7 +140,7 @@ func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostReco
 	return err
 }
 
-// unconfirmed makes a host ready again whose drain was begun by a sweep that is gone.
+// unconfirmed makes a host ready again if the sweep that began its drain is gone.
 func (r *run) unconfirmed(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
 	token := h.Fields["sleep_token"]
 	if h.State != policy.Draining || token == "" || r.DryRun {
@@ -148,7 +149,7 @@ func (r *run) unconfirmed(ctx context.Context, _ *state.Snapshot, h *state.HostR
 	return r.mended(Action{Kind: Recall, Host: h.Name, Reason: "its sleep was begun by a sweep that is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
 }
 
-// age is the time since a stamp in ms, "ever" for 0.
+// age returns the time since a timestamp in ms, or "ever" for 0.
 func age(s *state.Snapshot, ms int64) string {
 	if ms == 0 {
 		return "ever"

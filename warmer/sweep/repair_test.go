@@ -90,7 +90,7 @@ func TestRepairs(t *testing.T) {
 	})
 }
 
-// stubborn is a machine that goes off by the order of this number alone.
+// stubborn is a machine that is off after the number of orders in obeys.
 type stubborn struct{ orders, obeys int }
 
 func (d *stubborn) Wake(context.Context, catalog.Host) error { return nil }
@@ -104,7 +104,7 @@ func (d *stubborn) State(context.Context, catalog.Host) (power.Power, error) {
 	return power.Off, nil
 }
 
-// A machine of which nothing is heard is told to go off by each sweep, until its driver says that it is.
+// A machine without any sign of life is told to turn off by each sweep until its driver reports that it is off.
 func TestMachinesThatRunUnseen(t *testing.T) {
 	for name, begin := range map[string]func(*pool){
 		"its runner fell silent": func(p *pool) {

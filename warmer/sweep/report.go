@@ -18,34 +18,34 @@ import (
 // Kind is the kind of an action.
 type Kind string
 
-// The kinds of actions.
+// Kinds of actions.
 const (
-	Unload   Kind = "unload"   // a model is idle past its time
+	Unload   Kind = "unload"   // a model has been idle for too long
 	Sleep    Kind = "sleep"    // a host has no work
-	Warm     Kind = "warm"     // a model is planned to be loaded now
-	Wake     Kind = "wake"     // a host is woken for a planned or forgotten load
+	Warm     Kind = "warm"     // a model is scheduled to be loaded now
+	Wake     Kind = "wake"     // a host is woken for a scheduled or abandoned load
 	Lost     Kind = "lost"     // a host has been silent for too long
 	Drop     Kind = "drop"     // nobody waits for a load
-	Stranded Kind = "stranded" // a host did not come after its wake, or has been lost for long
-	Forget   Kind = "forget"   // a host that is not in the catalogue was not heard of for long
-	Recall   Kind = "recall"   // a drain whose sweep is gone is taken back
+	Stranded Kind = "stranded" // a host did not register after its wake, or has been lost for long
+	Forget   Kind = "forget"   // a host outside the catalogue has shown no sign of life for long
+	Recall   Kind = "recall"   // a drain whose sweep is gone is cancelled
 )
 
 // Result is the outcome of an action.
 type Result string
 
-// The results.
+// Results.
 const (
 	Planned    Result = "planned"    // dry run: nothing was done
-	Queued     Result = "queued"     // a ticket was made
+	Queued     Result = "queued"     // a ticket was created
 	Done       Result = "done"       // it was done
-	CalledOff  Result = "called off" // work came, or the other side did not agree
+	CalledOff  Result = "called off" // work arrived, or the other side did not agree
 	Refused    Result = "refused"    // no host can take it
-	Unfinished Result = "unfinished" // a machine is on its way down; a later sweep goes on
+	Unfinished Result = "unfinished" // a machine is shutting down; a later sweep continues
 	Failed     Result = "failed"     // see Error; a later sweep tries again
 )
 
-// Action is one thing that a sweep did, or would do, and why.
+// Action is one thing that a sweep did or would do, and why.
 type Action struct {
 	Kind   Kind   `json:"action"`
 	Host   string `json:"host,omitempty"`
@@ -62,35 +62,35 @@ type Host struct {
 	Models   int              `json:"models"`
 	InFlight int              `json:"in_flight"`
 	Queued   int              `json:"queued"`
-	Requests float64          `json:"requests_total"` // answered since the pool's beginning
-	Idle     float64          `json:"idle_seconds"`   // since its last activity; 0 while it sleeps or serves
-	Up       float64          `json:"up_seconds"`     // since its registration; 0 while it sleeps
+	Requests float64          `json:"requests_total"` // answered since the pool was created
+	Idle     float64          `json:"idle_seconds"`   // since its last activity; 0 while it is asleep or serving
+	Up       float64          `json:"up_seconds"`     // since its registration; 0 while it is asleep
 
-	PowerOffPending bool `json:"power_off_pending"` // it sleeps, and its machine is not known to be off
+	PowerOffPending bool `json:"power_off_pending"` // it is asleep, and its machine is not known to be off
 }
 
 // Model is the traffic of a model on a host at the end of a sweep.
 type Model struct {
 	Name     string            `json:"model"`
 	Host     string            `json:"host"`
-	State    policy.ModelState `json:"state"` // unloaded: it has served there before
+	State    policy.ModelState `json:"state"` // unloaded means that it has served there before
 	InFlight int               `json:"in_flight"`
-	Requests float64           `json:"requests_total"` // answered since the pool's beginning
-	Idle     float64           `json:"idle_seconds"`   // since its last use; 0 while it serves or is unloaded
+	Requests float64           `json:"requests_total"` // answered since the pool was created
+	Idle     float64           `json:"idle_seconds"`   // since its last use; 0 while it is serving or unloaded
 }
 
-// Report is the findings and actions of a sweep. Times are by the state store's clock.
+// Report lists the findings and actions of a sweep. Times are by the state store's clock.
 type Report struct {
 	At       time.Time          `json:"at"`
 	Pool     string             `json:"pool"`
 	DryRun   bool               `json:"dry_run"`
 	Actions  []Action           `json:"actions"`
 	Hosts    []Host             `json:"hosts"`
-	Models   []Model            `json:"models"`             // those loaded, and those that have served and may be loaded again
-	Counters map[string]float64 `json:"counters,omitempty"` // of the pool, since its beginning
+	Models   []Model            `json:"models"`             // loaded ones, and those that have served and may be loaded again
+	Counters map[string]float64 `json:"counters,omitempty"` // of the pool, since it was created
 }
 
-// Failures is the number of actions that failed.
+// Failures returns the number of failed actions.
 func (r Report) Failures() int {
 	n := 0
 	for _, a := range r.Actions {
@@ -101,7 +101,7 @@ func (r Report) Failures() int {
 	return n
 }
 
-// Table writes the report for people: what was done and why, then the traffic.
+// Table writes the report for people: actions and reasons, then the traffic.
 func (r Report) Table(w io.Writer) error {
 	t := term.Table(w)
 	if len(r.Actions) == 0 {
@@ -133,7 +133,7 @@ func (r Report) Table(w io.Writer) error {
 
 func dash(s string) string { return cmp.Or(s, "-") }
 
-// oneLine keeps a driver's words from breaking the table.
+// oneLine keeps a driver's message from breaking the table.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func span(seconds float64) string {
@@ -143,7 +143,7 @@ func span(seconds float64) string {
 	return (time.Duration(seconds) * time.Second).String()
 }
 
-// observe puts the traffic into the report.
+// observe adds the traffic to the report.
 func (r *run) observe(ctx context.Context) error {
 	s, err := r.store.Snapshot(ctx)
 	if err != nil {
@@ -172,7 +172,7 @@ func (r *run) observe(ctx context.Context) error {
 	return err
 }
 
-// observeHost puts the traffic of a host and its models into the report.
+// observeHost adds the traffic of a host and its models to the report.
 func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[state.Copy]float64) {
 	since := func(ms int64, busy bool) float64 {
 		if ms <= 0 || busy {
@@ -183,7 +183,7 @@ func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[s
 	out := Host{Name: h.Name, State: h.State, Models: len(h.Models), Queued: len(h.Queue), PowerOffPending: h.PowerOffPending()}
 	var models []string
 	for id, rec := range h.Models {
-		if rec.Retired != "" { // a process, and no model of its own
+		if rec.Retired != "" { // a process that is not a model of its own
 			out.InFlight += rec.InFlight
 			continue
 		}

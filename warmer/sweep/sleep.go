@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	confirmPoll = 200 * time.Millisecond // how often it is looked whether runners confirmed
-	stopsAtOnce = 8                      // drivers called at the same time
+	confirmPoll = 200 * time.Millisecond // pause between checks whether runners have confirmed
+	stopsAtOnce = 8                      // number of concurrent driver calls
 	handBackFor = 2 * time.Second        // for all hosts together
 )
 
-// pendingSleep is a host on its way to sleep.
+// pendingSleep is a host going to sleep.
 type pendingSleep struct{ host, token, reason string }
 
 // sleep puts idle hosts to sleep and finishes what an earlier sweep began.
@@ -40,20 +40,20 @@ func (r *run) sleep(ctx context.Context) error {
 	return r.stop(ctx, asleep)
 }
 
-// handBack gives up what a sweep holds that is told to end: drains are taken back, and the power of hosts whose runner
-// confirmed is free, for whoever wants them awake or turns their machine off next. Without it their leases would end by
-// themselves, later.
+// handBack releases what an interrupted sweep holds. It cancels drains, and frees the power of hosts whose runner has
+// confirmed, for anyone who wants them awake or turns their machine off next. Without it, the leases would only end
+// when they expire.
 func (r *run) handBack(ctx context.Context, naps []pendingSleep) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackFor)
 	defer cancel()
 	for _, n := range naps {
-		if r.store.CancelSleep(ctx, n.host, r.ID, n.token) != nil { // it does not drain any more
-			_ = r.store.LeaveStop(ctx, n.host, r.ID, n.token) // refused: it is over
+		if r.store.CancelSleep(ctx, n.host, r.ID, n.token) != nil { // it is no longer draining
+			_ = r.store.LeaveStop(ctx, n.host, r.ID, n.token) // an error means that the sleep is over
 		}
 	}
 }
 
-// commit makes the idle hosts drain. A host that nobody here could turn off or on stays up.
+// commit makes the idle hosts drain. A host that cannot be turned off or on from here stays up.
 func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 	var naps []pendingSleep
 	done := map[string]bool{}
@@ -84,8 +84,9 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 	return naps, err
 }
 
-// confirm waits for the runners of draining hosts to say that nothing is open, and returns the hosts that sleep: these,
-// and those whose machine an earlier sweep did not turn off. A host whose runner does not confirm is made ready again.
+// confirm waits for the runners of draining hosts to report that nothing is open. It returns the hosts that are asleep,
+// including those whose machine an earlier sweep did not turn off. A host whose runner does not confirm becomes ready
+// again.
 func (r *run) confirm(ctx context.Context, naps []pendingSleep) ([]pendingSleep, error) {
 	pending := map[string]pendingSleep{}
 	for _, n := range naps {
@@ -139,7 +140,7 @@ func anyDraining(s *state.Snapshot, pending map[string]pendingSleep) bool {
 	return false
 }
 
-// sleeping lists the hosts that sleep and whose machine is still to be turned off.
+// sleeping lists the hosts that are asleep and whose machine must still be turned off.
 func (r *run) sleeping(s *state.Snapshot, mine map[string]pendingSleep) []pendingSleep {
 	var out []pendingSleep
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
@@ -156,7 +157,7 @@ func (r *run) sleeping(s *state.Snapshot, mine map[string]pendingSleep) []pendin
 	return out
 }
 
-// stop has the machines of sleeping hosts turned off, several at once.
+// stop has the machines of sleeping hosts turned off, several concurrently.
 func (r *run) stop(ctx context.Context, naps []pendingSleep) error {
 	results := make([]Action, len(naps))
 	errs := make([]error, len(naps))
@@ -178,7 +179,8 @@ func (r *run) stop(ctx context.Context, naps []pendingSleep) error {
 	return errors.Join(errs...)
 }
 
-// stopOne turns one machine off, unless its host is wanted again or another sweep does so. The error is the store's.
+// stopOne turns one machine off, unless its host is wanted again or another sweep is doing so. The error is the
+// store's.
 func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	a := Action{Kind: Sleep, Host: n.host, Reason: n.reason, Result: Done}
 	switch err := r.store.BeginStop(ctx, n.host, r.ID, n.token); {

@@ -1,17 +1,16 @@
-// Package sweep unloads idle models, loads planned ones and puts idle hosts to sleep: one call of [Run] is one pass over the
-// pool.
+// Package sweep unloads idle models, loads scheduled ones and puts idle hosts to sleep. One call of [Run] is one pass
+// over the pool.
 //
-// In order, a sweep
-//  1. repairs what dead processes left: silent hosts, wakes that nobody carries on, tickets that nobody waits for, sleeps
-//     half done;
-//  2. queues unloads of models idle past their time, for their runners to carry out, who check once more;
+// A sweep, in order,
+//  1. repairs what dead processes left behind: silent hosts, abandoned wakes, tickets without waiters, unfinished sleeps;
+//  2. queues unloads of models that have been idle for too long; their runners check again and carry them out;
 //  3. queues loads that the catalogue's warm list wants now, waking hosts for them;
-//  4. puts hosts to sleep that have no work (see package state for the steps), and has their drivers turn them off once
-//     their runners confirmed.
+//  4. puts hosts without work to sleep (see package state for the steps), and has their drivers turn them off once their
+//     runners have confirmed.
 //
-// What is idle is decided by policy.Idle, where a load goes by policy.Place; each decision is committed by a script that
-// refuses it when the pool has changed since. So sweeps may run at once and may be killed at any point: whatever step was
-// the last, the next sweep finds the pool as a whole and goes on from there.
+// policy.Idle decides what is idle, and policy.Place where a load goes. Each decision is committed by a script that
+// refuses it if the pool has changed since. Sweeps may therefore run concurrently and be killed at any point: the next
+// sweep finds a consistent pool and continues from there.
 package sweep
 
 import (
@@ -29,7 +28,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Store is the part of the pool's state that a sweep uses; *state.Store implements it and bounds its calls itself.
+// Store is the part of the pool's state that a sweep uses; *state.Store implements it and bounds its own calls.
 type Store interface {
 	Snapshot(ctx context.Context) (*state.Snapshot, error)
 	Catalog(ctx context.Context) (version string, catalog []byte, err error)
@@ -53,29 +52,29 @@ type Store interface {
 	Traffic(ctx context.Context) (map[state.Copy]float64, error)
 }
 
-// Power turns hosts on and off; *power.Set is one.
+// Power turns hosts on and off; *power.Set implements it.
 type Power interface {
-	Can(host string) bool // whether it can do so for this host
+	Can(host string) bool // whether it can turn this host on and off
 	Wake(ctx context.Context, host string) error
-	Sleep(ctx context.Context, host string) error // nil: off; power.ErrStopping: on its way when ctx ended
+	Sleep(ctx context.Context, host string) error // nil: off; power.ErrStopping: shutting down when ctx ended
 }
 
 // Deps are a sweep's dependencies. Store and Power are required.
 type Deps struct {
 	Store Store
-	Power func(*catalog.Catalog) Power // the hosts of a catalogue with their drivers
+	Power func(*catalog.Catalog) Power // hosts of a catalogue with their drivers
 	Log   *slog.Logger                 // default: discard
 }
 
-// Settings of a sweep. A zero value elsewhere than in Defaults means the default.
+// Settings of a sweep. A zero value means the default, except in Defaults.
 type Settings struct {
 	policy.Defaults
 	Pool        string         // named in the report
 	DryRun      bool           // decide and report, change nothing
-	Confirm     time.Duration  // how long a runner may take to confirm that it is drained; default 10 s, at most 12 s
+	Confirm     time.Duration  // how long a runner may take to confirm its drain; default 10 s, at most 12 s
 	PowerCall   time.Duration  // how long a driver may take for one host; default 60 s
-	WakeLimit   time.Duration  // a host that did not come this long after its wake began has failed, one that is lost so long is turned off; default 10 min
-	ForgetAfter time.Duration  // a host outside the catalogue that sleeps or is lost so long is forgotten; default 24 h
+	WakeLimit   time.Duration  // a host that has not registered this long after its wake began has failed, one that has been lost this long is turned off; default 10 min
+	ForgetAfter time.Duration  // a host outside the catalogue that has been asleep or lost this long is forgotten; default 24 h
 	Location    *time.Location // of the schedules; default local time
 	ID          string         // of this sweep, unique in the pool; default random
 }
@@ -84,7 +83,7 @@ func (s Settings) withDefaults() Settings {
 	set := func(d *time.Duration, def, most time.Duration) {
 		*d = min(cmp.Or(max(*d, 0), def), most)
 	}
-	set(&s.Confirm, 10*time.Second, 12*time.Second) // within the lease that the commit took
+	set(&s.Confirm, 10*time.Second, 12*time.Second) // within the lease taken by the commit
 	set(&s.PowerCall, time.Minute, 10*time.Minute)
 	set(&s.WakeLimit, 10*time.Minute, 24*time.Hour)
 	set(&s.ForgetAfter, 24*time.Hour, 10*365*24*time.Hour)
@@ -93,10 +92,11 @@ func (s Settings) withDefaults() Settings {
 	return s
 }
 
-// staleTries is how often a decision is made anew because the pool changed under it, before it is left to the next sweep.
+// staleTries bounds how often a decision is repeated because the pool changed meanwhile, before it is left to the next
+// sweep.
 const staleTries = 5
 
-// run is one sweep. It belongs to one goroutine; what runs beside it is waited for within a step.
+// run is one sweep. It belongs to one goroutine; each step waits for the goroutines that it starts.
 type run struct {
 	Settings
 	store   Store
@@ -107,9 +107,9 @@ type run struct {
 	report  *Report
 }
 
-// Run makes one sweep. The report tells what was done, or with DryRun would be done, and why; it is there also with an
-// error, which tells why the sweep is not whole: the state store is away, or ctx ended. What one host or model refuses is
-// in the report alone.
+// Run makes one sweep. The report lists what was done (with DryRun, what would be done) and why. It is also valid with
+// an error, which says why the sweep is incomplete: the state store is unavailable, or ctx ended. What a single host or
+// model refuses is only in the report.
 func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	s = s.withDefaults()
 	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
@@ -151,7 +151,7 @@ func (r *run) prepare(ctx context.Context, d Deps) error {
 }
 
 // decided makes decisions and commits them one by one, each on a fresh snapshot. next decides and commits one, and
-// reports whether there is more to do; state.ErrStale makes it decide again.
+// reports whether there is more to do. After state.ErrStale it is called again.
 func (r *run) decided(ctx context.Context, next func(*state.Snapshot) (more bool, err error)) error {
 	for stale := 0; ; {
 		s, err := r.store.Snapshot(ctx)
@@ -162,7 +162,7 @@ func (r *run) decided(ctx context.Context, next func(*state.Snapshot) (more bool
 		switch {
 		case errors.Is(err, state.ErrStale):
 			if stale++; stale == staleTries {
-				r.log.Info("the pool changes too often, the rest is left to the next sweep")
+				r.log.Info("the pool changes too often; leaving the rest to the next sweep")
 				return nil
 			}
 		case err != nil:
@@ -175,10 +175,10 @@ func (r *run) decided(ctx context.Context, next func(*state.Snapshot) (more bool
 	}
 }
 
-// now is the store's clock at a snapshot, in the schedules' place.
+// now returns the store's clock at the snapshot, in the time zone of the schedules.
 func (r *run) now(s *state.Snapshot) time.Time { return time.UnixMilli(s.NowMS).In(r.Location) }
 
-// note puts an action into the report and the log.
+// note adds an action to the report and the log.
 func (r *run) note(a Action) {
 	if r.DryRun {
 		a.Result = Planned

@@ -86,7 +86,7 @@ func TestWhatStays(t *testing.T) {
 	}
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.mu.Lock()
-		p.bootLocked("far") // its driver is not here
+		p.bootLocked("far") // its driver is not available here
 		p.mu.Unlock()
 		p.after(time.Hour)
 		equal(t, "a host that nobody here can wake", told(p.sweep(settings)), "")
@@ -99,7 +99,7 @@ func (p *pool) revision(host, model string) uint64 {
 	return s.RevisionOf(host, model)
 }
 
-// dump is every key with its content.
+// dump returns every key with its content.
 func (p *pool) dump() string {
 	keys, err := p.rdb.Keys(ctx, "*").Result()
 	p.must(err)
@@ -176,7 +176,7 @@ func TestWorkAtEachStep(t *testing.T) {
 			token := p.commit()
 			a := p.want("gw", "chat", "box")
 			equal(t, "duty", a.WakeToken, "")
-			equal(t, "state", p.field("host:box", "state"), "ready") // the request calls the sleep off
+			equal(t, "state", p.field("host:box", "state"), "ready") // the request cancels the sleep
 			if err := p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token); !errors.Is(err, state.ErrGone) {
 				t.Fatal("confirm:", err)
 			}
@@ -189,13 +189,13 @@ func TestWorkAtEachStep(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
 			token := p.commit()
 			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token))
-			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token)) // its answer was lost
+			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token)) // as if its answer was lost
 			a := p.want("gw", "chat", "box")
 			equal(t, "duty while the sweep holds the power", a.WakeToken, "")
 			if err := p.store.BeginStop(ctx, "box", "s", token); !errors.Is(err, state.ErrWanted) {
 				t.Fatal("stop:", err)
 			}
-			served(p, a) // the runner lives: it registers by its next beat
+			served(p, a) // the runner is alive: it registers at its next beat
 			equal(t, "state", p.field("host:box", "state"), "ready")
 		})
 	})
@@ -223,7 +223,7 @@ func TestWorkAtEachStep(t *testing.T) {
 			p.sweep(settings)
 			a := p.want("gw", "chat", "box")
 			if a.WakeToken == "" {
-				t.Fatal("no duty to wake")
+				t.Fatal("no wake lease")
 			}
 			p.must(switches{p}.Wake(ctx, "box"))
 			served(p, a)
@@ -232,7 +232,7 @@ func TestWorkAtEachStep(t *testing.T) {
 	})
 }
 
-// commit makes box drain by the sweep "s".
+// commit makes box drain for the sweep "s".
 func (p *pool) commit() string {
 	p.t.Helper()
 	p.boot("box")
@@ -277,7 +277,7 @@ func TestARunnerThatDoesNotConfirm(t *testing.T) {
 		p.after(time.Hour)
 		impatient := settings
 		impatient.Confirm = 300 * time.Millisecond
-		r, err := sweep.Run(ctx, p.deps(p.store), impatient) // nobody works
+		r, err := sweep.Run(ctx, p.deps(p.store), impatient) // no runner works
 		p.must(err)
 		equal(t, "sweep", told(r), "sleep box called-off")
 		equal(t, "state", p.field("host:box", "state"), "ready")
@@ -307,7 +307,7 @@ func TestADriverThatFails(t *testing.T) {
 	})
 }
 
-// brokenPower refuses to turn machines off while broken.
+// brokenPower refuses to turn machines off while it is broken.
 type brokenPower struct {
 	switches
 	broken *bool
@@ -361,8 +361,8 @@ func TestPlannedWarmth(t *testing.T) {
 	})
 }
 
-// A planned load goes where a model is about to go, and wakes no other host for it: the unload that is queued or under way
-// is no load that it would have to wait for. Nor is a pull of weights.
+// A scheduled load goes where a model is about to be unloaded, and wakes no other host: neither the unload, queued or
+// in progress, nor a pull of weights is a load that it would have to wait for.
 func TestPlannedWarmthTakesTheSlotThatIsFreed(t *testing.T) {
 	const two = `
 models:

@@ -9,8 +9,8 @@ import (
 	"reveille/infra/state"
 )
 
-// unload queues the unload of every model that is idle past its time. The runner carries it out if the model is still
-// idle then by its own count.
+// unload queues the unload of every model that has been idle for too long. The runner carries it out if the model is
+// still idle by its own count.
 func (r *run) unload(ctx context.Context) error {
 	done := map[state.Copy]bool{}
 	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
@@ -39,7 +39,7 @@ func (r *run) unload(ctx context.Context) error {
 	})
 }
 
-// idleTime is the time without use that let the model go.
+// idleTime returns the idle time after which the model is unloaded.
 func (r *run) idleTime(model string) time.Duration {
 	catalogue := time.Duration(0)
 	if m, ok := r.catalog.Model(model); ok {

@@ -11,7 +11,7 @@ import (
 	"reveille/infra/state"
 )
 
-// idleTimes reads the idle times set at run time: model → ms, negative for never. An unreadable one counts as not set.
+// idleTimes parses the idle times set at run time: model → ms, negative for never. An invalid one counts as not set.
 func idleTimes(table map[string]string) map[string]time.Duration {
 	out := make(map[string]time.Duration, len(table))
 	for model, text := range table {
@@ -27,7 +27,7 @@ func idleTimes(table map[string]string) map[string]time.Duration {
 	return out
 }
 
-// view is the pool as decisions read it, with the idle times that count now.
+// view returns the pool as decisions read it, with the current idle times.
 func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	out := placement.View{Catalog: r.catalog}.Pool(s)
 	slices.SortFunc(out.Hosts, func(a, b policy.Host) int { return strings.Compare(a.Name, b.Name) })
@@ -45,7 +45,7 @@ func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	return out
 }
 
-// idle is a model's idle time, by what was set at run time and else the catalogue's.
+// idle returns a model's idle time: the one set at run time, or else the catalogue's.
 func (r *run) idle(model string, catalogue time.Duration) time.Duration {
 	if keep, set := r.keep[model]; set {
 		return keep

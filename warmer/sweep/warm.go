@@ -11,10 +11,10 @@ import (
 	"reveille/infra/state"
 )
 
-// shun is how long a host whose wake failed is left out of planned loads.
+// shun is how long scheduled loads avoid a host whose wake failed.
 const shun = 2 * time.Minute
 
-// warmNow are the models that the catalogue's warm list wants loaded at now.
+// warmNow returns the models that the catalogue's warm list wants loaded at now.
 func (r *run) warmNow(now time.Time) map[string]bool {
 	out := map[string]bool{}
 	for _, w := range r.catalog.Warm {
@@ -62,7 +62,7 @@ func (r *run) warm(ctx context.Context) error {
 	})
 }
 
-// there reports whether the model is loaded or on its way on some host.
+// there reports whether the model is loaded, being loaded or queued on some host.
 func there(s *state.Snapshot, model string) bool {
 	for _, h := range s.Hosts {
 		if m := h.Models[model]; m != nil && h.State == policy.Ready && (m.State == policy.ModelLoaded || m.State == policy.ModelLoading) {
@@ -77,15 +77,15 @@ func there(s *state.Snapshot, model string) bool {
 	return false
 }
 
-// unfit are the hosts on which no planned load is placed: those that would have to be woken by a driver that this process
-// lacks, and those whose wake has just failed.
+// unfit returns the hosts that get no scheduled load, with the reason: those that would have to be woken by a driver
+// that this process lacks, and those whose wake has just failed.
 func (r *run) unfit(s *state.Snapshot) map[string]string {
 	out := map[string]string{}
 	note := func(name string, rec *state.HostRecord) {
 		switch {
 		case rec != nil && (rec.State == policy.Ready || rec.State == policy.Draining):
 		case !r.power.Can(name):
-			out[name] = "no driver for it here"
+			out[name] = "no driver for it in this process"
 		case rec != nil && s.NowMS-state.Number(rec.Fields["failed_ms"]) < shun.Milliseconds():
 			out[name] = "its wake has just failed"
 		}
@@ -99,13 +99,13 @@ func (r *run) unfit(s *state.Snapshot) map[string]string {
 	return out
 }
 
-// wakeHost wakes a host under its power lease. When the driver accepted, the lease is left to end: the runner
-// registers, or whoever waits then, a gateway or the next sweep, takes over.
+// wakeHost wakes a host under its power lease. If the driver accepts, the lease is left to expire: either the runner
+// registers, or whoever then waits, a gateway or the next sweep, takes over.
 func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 	err := power.WithLease(ctx, r.PowerCall, func(ctx context.Context) error {
 		err := r.store.RenewWake(ctx, host, token)
 		if errors.Is(err, state.ErrAwake) {
-			return state.ErrGone // nothing is left to wake
+			return state.ErrGone // nothing left to wake
 		}
 		return err
 	}, func(ctx context.Context) error { return r.power.Wake(ctx, host) })
@@ -117,11 +117,11 @@ func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 			if power.Unfinished(err) {
 				end = r.store.EndOverdueWake
 			}
-			_ = end(ctx, host, token, noCapacity, err.Error()) // refused: another holds the lease by now
+			_ = end(ctx, host, token, noCapacity, err.Error()) // an error means that another holds the lease by now
 		}
 	}
 	r.note(a)
 }
 
-// noCapacity is the code of the error table for a host that could not be woken.
+// noCapacity is the error table's code for a host that could not be woken.
 const noCapacity = "no_capacity"
