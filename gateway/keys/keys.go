@@ -1,9 +1,10 @@
-// Package keys checks API keys. A key is known by its SHA-256 alone: it is looked up by that digest, so that no compare
-// depends on secret bytes, and an unknown, a withdrawn and a missing key take the same path to the same answer.
+// Package keys checks API keys. A key is stored and looked up only by its SHA-256 digest, so that no comparison depends
+// on secret bytes, and unknown, withdrawn and missing keys take the same path to the same answer.
 //
-// The file of keys has one key a line: the key, or sha256: and the 64 hex digits of its digest; then its scopes, infer
-// and manage, separated by commas (infer alone when absent); then limits such as requests=60/m (package quota) and
-// priority=high if the key may use that; then a name for people. Blank lines and lines that begin with # are passed over. The file is read again when it changes.
+// The key file has one key per line: the key, or sha256: and the 64 hex digits of its digest; then its scopes, infer
+// and manage, separated by commas (default infer); then limits such as requests=60/m (package quota), and priority=high
+// if the key may use that; then a name for people. Blank lines and lines that start with # are ignored. The file is
+// read again when it changes.
 package keys
 
 import (
@@ -26,10 +27,10 @@ import (
 	"reveille/gateway/quota"
 )
 
-// Scopes is what a key may do.
+// Scopes is a set of permissions of a key.
 type Scopes uint8
 
-// The scopes.
+// Scopes of a key.
 const (
 	Infer Scopes = 1 << iota
 	Manage
@@ -37,15 +38,15 @@ const (
 
 type digest [sha256.Size]byte
 
-// Key is a key in force.
+// Key is a valid key.
 type Key struct {
 	Digest  [sha256.Size]byte // of its text
 	Scopes  Scopes
-	High    bool           // it may use the priority high
-	Account *quota.Account // stays while the key does, however often the file is read
+	High    bool           // may use the priority high
+	Account *quota.Account // kept as long as the key, however often the file is read
 }
 
-// Set is the keys in force. It is safe for concurrent use; the zero value knows no key and is open.
+// Set is the set of valid keys. It is safe for concurrent use. The zero value has no keys and is open.
 type Set struct {
 	path  string
 	admin string
@@ -53,12 +54,12 @@ type Set struct {
 	each  quota.Limits
 	keys  atomic.Pointer[map[digest]Key]
 
-	mu   sync.Mutex // held over a look at the file
+	mu   sync.Mutex // held while reading the file
 	seen string     // the text last read
 }
 
-// Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes. each are the limits of
-// every key whose line names no other.
+// Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes. each are the limits
+// of every key whose line sets no others.
 func Open(path, admin string, each quota.Limits) (*Set, error) {
 	s := &Set{path: path, admin: admin, each: each}
 	s.mu.Lock()
@@ -109,7 +110,7 @@ type line struct {
 	limits quota.Limits
 }
 
-// parse reads lines; errors name lines and never quote them.
+// parse parses the file. Errors give line numbers but never quote a line.
 func parse(data []byte, each quota.Limits, into map[digest]line) error {
 	var errs []error
 	sc := bufio.NewScanner(bytes.NewReader(data))
@@ -143,10 +144,10 @@ func parse(data []byte, each quota.Limits, into map[digest]line) error {
 			}
 			words = words[1:]
 		}
-		for _, word := range words { // limits may stand within the name
+		for _, word := range words { // limits may appear within the name
 			switch {
 			case word == "infer" || word == "manage" || word == "infer,manage" || word == "manage,infer":
-				errs = append(errs, fmt.Errorf("line %d: scopes stand right behind the key", n))
+				errs = append(errs, fmt.Errorf("line %d: scopes must directly follow the key", n))
 			case strings.HasPrefix(word, priority):
 				if l.high = word == priority+"high"; !l.high {
 					errs = append(errs, fmt.Errorf("line %d: priority: want priority=high or nothing", n))
@@ -162,11 +163,11 @@ func parse(data []byte, each quota.Limits, into map[digest]line) error {
 	return errors.Join(append(errs, sc.Err())...)
 }
 
-// priority begins the word that lets a key use the priority high.
+// priority starts the word that lets a key use the priority high.
 const priority = "priority="
 
-// AddLocal adds a key with both scopes for what needs a key even where none is configured. It does not count as
-// configured. Call it before the set is used.
+// AddLocal adds a key with both scopes, for parts of the program that need a key even if none is configured. It does
+// not count as configured. Call it before the set is used.
 func (s *Set) AddLocal(key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +178,8 @@ func (s *Set) AddLocal(key string) error {
 // HasLocal reports whether AddLocal was called.
 func (s *Set) HasLocal() bool { return s.local != "" }
 
-// Configured reports whether an operator gave keys. Without any, what cannot run or read anything on the hosts is open.
+// Configured reports whether an operator has configured keys. Without any, everything is open that cannot run or read
+// anything on the hosts.
 func (s *Set) Configured() bool { return s.path != "" || s.admin != "" }
 
 // Find returns a key; an unknown one has no scopes.
@@ -189,8 +191,8 @@ func (s *Set) Find(key []byte) Key {
 	return (*keys)[sha256.Sum256(key)]
 }
 
-// Watch reads the file again whenever it changed, looking every interval (so a withdrawn key ends within it), until ctx
-// ends. A file that cannot be read leaves the keys as they are.
+// Watch checks the file every interval until ctx ends and reads it again if it has changed, so a withdrawn key stays
+// valid for at most interval. If the file cannot be read, the keys stay as they are.
 func (s *Set) Watch(ctx context.Context, interval time.Duration, log *slog.Logger) {
 	if s.path == "" {
 		return
@@ -207,7 +209,7 @@ func (s *Set) Watch(ctx context.Context, interval time.Duration, log *slog.Logge
 	}
 }
 
-// Look reads the file again if it has changed. A file that cannot be read leaves the keys as they are.
+// Look reads the file again if it has changed. If the file cannot be read, the keys stay as they are.
 func (s *Set) Look(log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,14 +218,14 @@ func (s *Set) Look(log *slog.Logger) {
 		return
 	}
 	if err := s.readLocked(); err != nil {
-		log.Error("api keys stay as they are", "error", err)
+		log.Error("keeping the present api keys", "error", err)
 		return
 	}
-	log.Info("api keys read again", "keys", len(*s.keys.Load()))
+	log.Info("api keys reloaded", "keys", len(*s.keys.Load()))
 }
 
-// From finds the key of a request: `Authorization: Bearer KEY`, `x-api-key: KEY`, or HTTP Basic with the key as
-// password. nil when there is none.
+// From returns the key of a request: `Authorization: Bearer KEY`, `x-api-key: KEY`, or HTTP Basic with the key as
+// password. It returns nil if there is none.
 func From(authorization, apiKey []byte) []byte {
 	if len(apiKey) > 0 {
 		return apiKey
@@ -253,14 +255,14 @@ func IsBasic(authorization []byte) bool {
 	return bytes.EqualFold(scheme, []byte("Basic"))
 }
 
-// New makes a key: "rv_" and 32 random bytes.
+// New generates a key: "rv_" followed by 32 random bytes, encoded.
 func New() string {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return "rv_" + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// Digest is the form of a key that the file of keys may hold in its place.
+// Digest returns the form of a key that the key file may hold instead of the key.
 func Digest(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return "sha256:" + hex.EncodeToString(sum[:])

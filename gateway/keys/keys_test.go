@@ -16,7 +16,7 @@ import (
 	"reveille/gateway/quota"
 )
 
-// write replaces the file whole: one that is half written would be read as such.
+// write replaces the file atomically, since a partly written file would be read as it is.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
@@ -71,7 +71,7 @@ func TestLimits(t *testing.T) {
 	s.Look(slog.New(slog.DiscardHandler))
 	again := s.Find([]byte("low")).Account
 	if again != low || again.Begin() == nil || again.Wait() != nil {
-		t.Error("an account is another one, or was emptied, after the file was read again")
+		t.Error("an account was replaced or reset when the file was read again")
 	}
 	if s.Find([]byte("plain")).Account != nil {
 		t.Error("a withdrawn key has an account")
@@ -103,7 +103,7 @@ func TestWatchWithdrawsAKey(t *testing.T) {
 	write(t, path, "two\n")
 	for deadline := time.Now().Add(10 * time.Second); s.Find([]byte("one")).Scopes != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the key is still good")
+			t.Fatal("the key is still valid")
 		}
 	}
 	write(t, path, "two bad-scope\n")

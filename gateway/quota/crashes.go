@@ -9,16 +9,17 @@ import (
 )
 
 const (
-	// CrashWindow is the time in which two crashes bar a key from constrained output, and how long it stays barred.
+	// CrashWindow is the time within which two crashes bar a key from constrained output, and how long the key stays
+	// barred.
 	CrashWindow = 10 * time.Minute
 
-	maxCrashes = 64 // remembered at a time
+	maxCrashes = 64 // crashes remembered
 )
 
-// Crashes is a gateway's record of engines that died, or were ended because they hung, while they had constrained requests
-// (grammar, JSON schema, tools). A key is barred from them for [CrashWindow] when two crashes within that time have it, and
-// no other key, in common. Requests without a key share the account nil. The zero value has seen none. Methods are safe for
-// concurrent use.
+// Crashes records engines that died, or were killed because they hung, while they had constrained requests (grammar,
+// JSON schema, tools). If two crashes within [CrashWindow] have exactly one key in common, that key is barred from such
+// requests for [CrashWindow]. Requests without a key share the account nil. The zero value has recorded none. Methods
+// are safe for concurrent use.
 type Crashes struct {
 	mu     sync.Mutex
 	recent []crash // oldest first, at most maxCrashes
@@ -28,11 +29,11 @@ type Crashes struct {
 type crash struct {
 	engine string
 	at     time.Time
-	keys   []*Account // one of them caused it; only the barred one where there is one
+	keys   []*Account // one of them caused it; only the barred one if there is one
 }
 
-// Note records that an engine died, unless it died since the given request was sent and that is on record. keys are those
-// whose constrained requests it had. It returns the key that is barred for it, if any.
+// Note records that an engine died, unless a crash since the given request was sent is already recorded. keys are the
+// owners of the engine's constrained requests. Note returns the key that is barred for it, if any.
 func (c *Crashes) Note(engine string, sent, now time.Time, keys []*Account) (barred *Account, is bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +56,7 @@ func (c *Crashes) Note(engine string, sent, now time.Time, keys []*Account) (bar
 	return nil, false
 }
 
-// barLocked bars a key, and clears the others of the crashes that it explains.
+// barLocked bars a key, and clears the other keys of the crashes that it explains.
 func (c *Crashes) barLocked(key *Account, now time.Time) {
 	if c.barred == nil {
 		c.barred = map[*Account]time.Time{}
@@ -77,7 +78,7 @@ func (c *Crashes) forgetLocked(now time.Time) {
 	}
 }
 
-// common are the keys of a that b has as well.
+// common returns the keys that a and b share.
 func common(a, b []*Account) (both []*Account) {
 	for _, key := range a {
 		if slices.Contains(b, key) {
@@ -87,8 +88,8 @@ func common(a, b []*Account) (both []*Account) {
 	return both
 }
 
-// Rivals are the keys that have crashes of the last [CrashWindow] in common with the given one, where it is open which of
-// them caused the crash.
+// Rivals returns the other keys of the given key's crashes within the last [CrashWindow] whose cause is still
+// undecided.
 func (c *Crashes) Rivals(key *Account, now time.Time) (rivals []*Account) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

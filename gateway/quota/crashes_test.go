@@ -50,7 +50,7 @@ func TestCrashes(t *testing.T) {
 			}
 			barred, is := k.Note(one.engine, at(one.sent), at(one.t), keys)
 			if is && k.Check(barred, at(one.t)) == nil {
-				t.Errorf("%s: a key is said to be barred and is not", name)
+				t.Errorf("%s: Note reported a barred key that is not barred", name)
 			}
 		}
 		for _, m := range c.free {

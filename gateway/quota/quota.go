@@ -1,8 +1,8 @@
-// Package quota is the account of one API key at one gateway: how many requests the key may make in a time and have open
-// at once, how many of them may wait for a model, and how many loads they may begin.
+// Package quota is the account of one API key at one gateway: how many requests the key may make per time and have open
+// at once, how many of them may wait for a model, and how many loads they may start.
 //
-// Each gateway counts by itself, so that no request waits for another machine: behind K gateways that share the requests a
-// key gets up to K times its limits, and never more.
+// Each gateway counts by itself, so that no request waits for another machine. Behind K gateways that share the
+// requests, a key gets at most K times its limits.
 package quota
 
 import (
@@ -18,22 +18,22 @@ import (
 	"reveille/gateway/api"
 )
 
-// Limits are those of a key. The zero value of each is no limit.
+// Limits are the limits of a key. A zero field means no limit.
 type Limits struct {
 	Requests Rate // inference requests
-	Loads    Rate // loads that its requests begin
-	Open     int  // requests at one time
-	Waiting  int  // requests at one time that wait for a model to be loaded
+	Loads    Rate // loads that its requests start
+	Open     int  // concurrent requests
+	Waiting  int  // concurrent requests that wait for a model to be loaded
 }
 
-// Rate is N in a time. They may come all at once; each is free again when its part of the time has passed. The zero value
-// is no limit.
+// Rate is N per time, with a burst of N: each use becomes free again after its share of the time. The zero value is no
+// limit.
 type Rate struct {
 	N   int
 	Per time.Duration
 }
 
-// String is the form that [ParseRate] reads; of no limit it is empty.
+// String returns the form that [ParseRate] reads, or "" for no limit.
 func (r Rate) String() string {
 	for name, per := range units {
 		if r.N > 0 && r.Per == per {
@@ -45,7 +45,7 @@ func (r Rate) String() string {
 
 var units = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 
-// ParseRate reads N/s, N/m or N/h, N being at least 1.
+// ParseRate parses N/s, N/m or N/h with N at least 1.
 func ParseRate(s string) (Rate, error) {
 	n, unit, _ := strings.Cut(s, "/")
 	r := Rate{Per: units[unit]}
@@ -64,13 +64,13 @@ func count(s string) (int, error) {
 	return int(n), nil
 }
 
-// IsLimit reports whether a word names a limit, valid or not.
+// IsLimit reports whether a word has the form of a limit, valid or not.
 func IsLimit(word string) bool {
 	name, _, is := strings.Cut(word, "=")
 	return is && (name == "requests" || name == "loads" || name == "open" || name == "waiting")
 }
 
-// Set reads one limit as it is written, such as requests=60/m, loads=20/h, open=8 or waiting=100. Errors do not quote it.
+// Set parses one limit, such as requests=60/m, loads=20/h, open=8 or waiting=100. Errors do not quote it.
 func (l *Limits) Set(word string) (err error) {
 	name, value, _ := strings.Cut(word, "=")
 	switch name {
@@ -91,7 +91,7 @@ func (l *Limits) Set(word string) (err error) {
 	return nil
 }
 
-// Account counts what a key does. A nil Account has no limits. Methods are safe for concurrent use and never block.
+// Account counts the use of a key. A nil Account has no limits. Methods are safe for concurrent use and never block.
 type Account struct {
 	terms   atomic.Pointer[terms]
 	open    atomic.Int64
@@ -101,17 +101,17 @@ type Account struct {
 // terms are limits with their buckets.
 type terms struct {
 	Limits
-	requests, loads *rate.Limiter // nil: no limit
+	requests, loads *rate.Limiter // nil means no limit
 }
 
-// New opens an account.
+// New creates an account.
 func New(l Limits) *Account {
 	a := &Account{}
 	a.Change(l)
 	return a
 }
 
-// Change sets other limits. A bucket whose rate stays is left as full as it is. It is for one caller at a time.
+// Change sets new limits. A bucket whose rate is unchanged keeps its level. It must not be called concurrently.
 func (a *Account) Change(l Limits) {
 	t, old := &terms{Limits: l}, a.terms.Load()
 	if old == nil {
@@ -132,7 +132,7 @@ func bucket(r, was Rate, old *rate.Limiter) *rate.Limiter {
 	return rate.NewLimiter(rate.Every(r.Per/time.Duration(r.N)), r.N)
 }
 
-// Begin counts a request, or refuses it with rate_limit_exceeded. What was counted ends with End.
+// Begin counts a request, or refuses it with rate_limit_exceeded. After success, the caller must call End.
 func (a *Account) Begin() error {
 	if a == nil {
 		return nil
@@ -155,8 +155,8 @@ func (a *Account) End() {
 	}
 }
 
-// Wait counts a request that waits for a model to be loaded, or refuses it with queue_full. What was counted ends with
-// Leave.
+// Wait counts a request that waits for a model to be loaded, or refuses it with queue_full. After success, the caller
+// must call Leave.
 func (a *Account) Wait() error {
 	if a == nil {
 		return nil
@@ -174,7 +174,7 @@ func (a *Account) Leave() {
 	}
 }
 
-// Load counts a load that a request begins, or refuses it with rate_limit_exceeded.
+// Load counts a load that a request starts, or refuses it with rate_limit_exceeded.
 func (a *Account) Load() error {
 	if a == nil {
 		return nil
@@ -186,7 +186,7 @@ func (a *Account) Load() error {
 	return nil
 }
 
-// enter counts one more unless there are as many as may be; most 0 is no limit.
+// enter increments n unless it has reached most; 0 means no limit.
 func enter(n *atomic.Int64, most int) bool {
 	for {
 		now := n.Load()
@@ -199,7 +199,7 @@ func enter(n *atomic.Int64, most int) bool {
 	}
 }
 
-// take takes one of a bucket, or says when there may be one. A refusal leaves the bucket as it is.
+// take takes one from a bucket, or returns how long until there may be one. A refusal leaves the bucket unchanged.
 func take(b *rate.Limiter) time.Duration {
 	now := time.Now()
 	if b == nil || b.AllowN(now, 1) {

@@ -75,7 +75,7 @@ func TestNoAccount(t *testing.T) {
 	}
 }
 
-// However many come at once, no more than the limit are let in.
+// However many arrive at once, no more than the limit are admitted.
 func TestTogether(t *testing.T) {
 	a := New(Limits{Open: 5})
 	var in, most atomic.Int64
@@ -97,7 +97,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// Refusals cost nothing, however many there are at once: what is due is let in.
+// Refusals cost nothing, however many there are at once: whatever is due is admitted.
 func TestRefusalsTogether(t *testing.T) {
 	a := New(Limits{Requests: Rate{1, time.Hour}})
 	fine(t, a.Begin())
