@@ -169,7 +169,7 @@ func (s OptionSpec) refusedText(text string) string {
 }
 
 // CheckEffective checks effective options one last time, just before they become a command line, whoever merged them.
-// owner holds the layers from the models file and the runner's flags, whose arguments are accepted as they stand.
+// owner holds the layers from the models file and the runner's flags, whose values are accepted as they stand.
 // Everything else must be allowed from [Outside]. Mistakes are reported as by [Recipe.ParseOptions].
 func (r *Recipe) CheckEffective(opts Options, owner ...Options) error {
 	var errs []error

@@ -300,7 +300,7 @@ func FuzzParse(f *testing.F) {
 // Options from outside hold no word that the recipe's list does not allow, in any spelling an engine would understand.
 func TestAllowedArgs(t *testing.T) {
 	for _, tt := range []struct {
-		recipe, option, text, reason string // reason is part of the refusal; "" for what is allowed
+		recipe, option, text, reason string // reason is part of the refusal, "" if allowed
 	}{
 		{"llamacpp", "llamacpp_args", "", ""},
 		{"llamacpp", "llamacpp_args", "-np 4 -fa on --no-mmap --cache_reuse=256 --seed -1 --temp 0.7 '--top-k' \"40\"", ""},

@@ -52,7 +52,7 @@ func TestCancel(t *testing.T) {
 			select {
 			case <-ended:
 			case <-time.After(patience):
-				t.Fatal("the upstream was not told")
+				t.Fatal("the upstream was not notified")
 			}
 			if _, err := c.Do(&call, get("/")); !errors.Is(err, crash) {
 				t.Fatal("a cancelled call was used:", err)

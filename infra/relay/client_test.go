@@ -266,7 +266,7 @@ func TestSingle(t *testing.T) {
 		heads <- head
 		_, _ = io.WriteString(nc, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		if n, _ := br.Read(make([]byte, 1)); n > 0 {
-			t.Error("a second request came on one connection")
+			t.Error("a second request arrived on the same connection")
 		}
 	})
 	c := u.client(t, Config{Single: true})

@@ -16,7 +16,7 @@ const (
 // jsonEvents checks that the data of each event in a stream is JSON or doneText. It stores none of the data.
 type jsonEvents struct {
 	line   lineState
-	name   int  // bytes of "data:" that the line began with
+	name   int  // bytes of "data:" matched at the start of the line
 	cr     bool // the last byte was a CR; an LF may still belong to it
 	ending int  // bytes of doneText matched at the start of the event's data
 	data   jsonText

@@ -189,7 +189,7 @@ func (c *serverConn) SetWriteDeadline(t time.Time) error {
 // NetConn returns the socket, for Watcher.
 func (c *serverConn) NetConn() net.Conn { return c.Conn }
 
-// Close closes the connection, lingering if Linger asked for it, and uncounts it once.
+// Close closes the connection, lingering if Linger asked for it, and removes it from the counts, once.
 func (c *serverConn) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return net.ErrClosed

@@ -70,7 +70,7 @@ func (p poller) remove(sock syscall.RawConn) {
 	p.control(sock, syscall.EPOLL_CTL_DEL, nil)
 }
 
-// control calls EPOLL_CTL while both descriptors are kept open.
+// control changes the set while both descriptors are kept open.
 func (p poller) control(sock syscall.RawConn, op int, ev *syscall.EpollEvent) bool {
 	ok := false
 	_ = p.raw.Control(func(set uintptr) {

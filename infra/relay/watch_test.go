@@ -136,7 +136,7 @@ func TestDepartureCancelsTheUpstream(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(patience):
-		t.Fatal("the upstream was not told")
+		t.Fatal("the upstream was not notified")
 	}
 	if err := <-outcome; err == nil || !strings.Contains(err.Error(), "client gone") {
 		t.Fatal(err)

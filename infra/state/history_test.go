@@ -178,7 +178,7 @@ func (h *history) acquire() {
 	switch a.Status {
 	case "created":
 		if w.Revision != now {
-			h.fail("a placement on revision %d was taken at %d", w.Revision, now)
+			h.fail("a placement on revision %d was accepted at %d", w.Revision, now)
 		}
 		h.tickets = append(h.tickets, a.Ticket)
 		h.own[a.Ticket] = w.Exclusive || w.Unload

@@ -18,10 +18,10 @@ type HostInfo struct {
 	Limits     string // in the form of --max-loaded-models
 	Version    string
 	Sandbox    string            // how engines are confined, as JSON
-	NPUSeats   string            // NPU seats as JSON, "" none: then the catalogue's count
+	NPUSeats   string            // NPU seats as JSON; "" means the catalogue's count
 	Budget     string            // memory for models by device, "cpu=BYTES gpu=BYTES"; a device not listed has no limit
 	Total      string            // memory by device in the same form, if known
-	Found      string            // each device that the machine has, as JSON, "" unknown
+	Found      string            // the machine's devices as JSON, "" if unknown
 	Options    string            // load options from the runner's flags, JSON
 	Learned    map[string]string // additional fields learned from loads, see Outcome
 	Generation uint64            // highest generation that the runner knows, 0 at its first start
@@ -34,7 +34,7 @@ type HostInfo struct {
 // ModelPut is a record of a model on a host, as its runner writes it.
 type ModelPut struct {
 	ID     string
-	Fields map[string]string // as in the key table of this package; "type" is needed, used_age_ms becomes used_ms
+	Fields map[string]string // as in the key table of this package; "type" is required, used_age_ms becomes used_ms
 }
 
 // Register makes the caller the owner of its host's records, replacing those of an earlier generation. It returns the

@@ -95,7 +95,7 @@ func (h *history) checkRevisions(p *picture) {
 		before := h.seen.places(model)
 		for _, place := range p.places(model) {
 			if was["m:"+model] == is["m:"+model] && !slices.Contains(before, place) {
-				h.fail("model %s came to %s under one revision", model, place)
+				h.fail("model %s appeared on %s without a new revision", model, place)
 			}
 		}
 	}
@@ -146,7 +146,7 @@ func (h *history) checkTickets(p *picture) {
 		case pending && ttl >= 0:
 			h.fail("ticket %s expires before its end", id)
 		case !pending && ttl < 0:
-			h.fail("ended ticket %s stays for ever", id)
+			h.fail("ended ticket %s is never removed", id)
 		}
 		if pending && !h.own[id] {
 			if other := shared[t["model"]]; other != "" {

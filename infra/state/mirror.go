@@ -29,7 +29,7 @@ const (
 // read at different times is refused if they contradict each other.
 type Mirror struct {
 	store   *Store
-	host    string // the only one, "" for all
+	host    string // the only host, "" for all
 	onEvt   func(Event)
 	reading chan struct{} // capacity 1: held during a read, and while events are taken over
 

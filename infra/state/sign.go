@@ -22,7 +22,7 @@ type signer struct {
 	key        []byte
 	pool       string
 	unverified bool
-	report     func(record, reason string) // a record is refused, or with reason "" right again
+	report     func(record, reason string) // reports a refused record, or with reason "" one that is valid again
 
 	mu      sync.Mutex
 	refused map[string]bool                    // refused records by name

@@ -23,7 +23,7 @@ const LostAfter = 10 * time.Second
 // Snapshot is shared: do not change it.
 type Snapshot struct {
 	Revision uint64 // rises with every change in the pool; decisions carry RevisionOf
-	Epoch    string // "" when Redis holds no data of this pool
+	Epoch    string // "" if Redis has no data of this pool
 	Catalog  string // version of the published catalogue
 	NowMS    int64  // Redis' clock at the snapshot
 	Taken    time.Time
@@ -66,7 +66,7 @@ type HostRecord struct {
 	Devices    string
 	Labels     []string
 	Limits     string
-	Seats      string // JSON, "" none
+	Seats      string // JSON, "" if none
 	Options    string // load options from the runner's flags, JSON
 	Driver     string
 	Error      string // why the last wake failed
@@ -105,7 +105,7 @@ func (h *HostRecord) PowerOffPending() bool {
 type ModelRecord struct {
 	ID         string // of the record; that of a retired copy is not a model's
 	Host       string
-	Retired    string // model whose former catalogue entry it runs: it only finishes its requests; "" for other copies
+	Retired    string // model whose former catalogue entry it runs, only to finish its requests; "" for other copies
 	State      policy.ModelState
 	Type       string
 	Recipe     string

@@ -19,15 +19,15 @@ type Want struct {
 	Gateway    string
 	Model      string
 	Unload     bool              // the ticket unloads instead of loading
-	Host       string            // placement decided on a snapshot; "" only attaches
+	Host       string            // placement decided on a snapshot; "" to attach only
 	Revision   uint64            // of host and model in that snapshot, see Snapshot.RevisionOf; for an unload, of the host alone
-	HostState  policy.HostState  // for a host that changes too fast: it must be in this state, and Revision is of the model alone; "" none
+	HostState  policy.HostState  // for a host that changes too fast: it must be in this state, and Revision covers only the model; "" if any
 	Background bool              // nobody waits: the ticket is carried out anyway
 	Refused    bool              // the runner just refused a copy that Redis may still show as loaded
 	Exclusive  bool              // an exclusive ticket (explicit options), not shared with others
 	Fields     map[string]string // options, force, pinned … for the runner
-	Operation  string            // makes a repeated call return the first ticket; "" none
-	Replaces   string            // ticket on a lost host, dropped as the new one is made; "" none
+	Operation  string            // operation id: a repeated call returns the first ticket; "" if none
+	Replaces   string            // ticket on a lost host, dropped when the new one is created; "" if none
 }
 
 // Acquired is the result of a Want.

@@ -22,7 +22,7 @@ func TestParseURL(t *testing.T) {
 		db      int
 		master  string
 		cluster bool
-		tls     string // server name, "-" none
+		tls     string // server name, "-" if none
 		client  string
 	}{
 		{url: "redis://localhost", addrs: []string{"localhost:6379"}, tls: "-", client: "single"},

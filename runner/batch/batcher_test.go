@@ -32,7 +32,7 @@ type fake struct {
 	oom    int                 // calls with more tokens run out of memory; 0 means no limit
 	poison string              // a call with this text is refused completely
 	status int                 // of refusals and of calls that ran out of memory; 0 means 400 and 500
-	words  string              // for a lack of memory; "" llama.cpp's
+	words  string              // message when out of memory; "" means llama.cpp's
 	coy    bool                // refuses to tokenize the empty text
 	hold   chan struct{}       // if set, calls wait for a value or the end of ctx
 	deaf   bool                // answers a call that was cancelled

@@ -22,7 +22,7 @@ type Limits struct {
 	Positions int
 }
 
-// WithDefaults fills in what is zero.
+// WithDefaults replaces zero fields by their defaults.
 func (l Limits) WithDefaults() Limits {
 	l.NBatch = cmp.Or(l.NBatch, DefaultNBatch)
 	l.NUBatch = cmp.Or(l.NUBatch, l.NBatch)
@@ -52,7 +52,7 @@ func (l Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Longest is the longest sequence that can be embedded.
+// Longest returns the length of the longest sequence that can be embedded.
 func (l Limits) Longest() int {
 	if l.Positions > 0 {
 		return min(l.NUBatch, l.Positions)

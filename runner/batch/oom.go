@@ -31,15 +31,15 @@ func divisible(items []Item, try int) bool {
 	return try < mostTries && len(items) > 1 && sum(items) > leastTokens
 }
 
-// smaller is the most tokens per call after one of tokens tokens failed at a try: half, or less if halving would not reach
-// leastTokens by the last try.
+// smaller returns the most tokens per call after a call of tokens tokens failed at a try: half, or less if halving would
+// not reach leastTokens by the last try.
 func smaller(tokens, try int) int {
 	all := float64(tokens)
 	step := math.Pow(all/leastTokens, 1/float64(mostTries-try))
 	return max(leastTokens, int(math.Round(all/max(2, step))))
 }
 
-// run is how many items from the first on have at most tokens tokens in total; a longer first item counts alone.
+// run returns how many leading items have at most tokens tokens in total; a first item above that counts alone.
 func run(items []Item, tokens int) int {
 	total := 0
 	for i, it := range items {
@@ -57,7 +57,7 @@ func sum(items []Item) (tokens int) {
 	return tokens
 }
 
-// excerpt is the beginning of an engine's error text.
+// excerpt returns the beginning of an engine's error text.
 func excerpt(text []byte) string {
 	const most = 200
 	if len(text) > most {

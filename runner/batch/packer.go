@@ -43,7 +43,7 @@ const (
 	gatherShare = 8
 	// gatherMost bounds the same wait absolutely.
 	gatherMost = 5 * time.Millisecond
-	// gatherRest is how many batches skip that wait after it was in vain.
+	// gatherRest is how many batches skip that wait after a futile one.
 	gatherRest = 8
 	// passedOver is how many batches may skip a lower priority before its oldest request goes first.
 	passedOver = 8

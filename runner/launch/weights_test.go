@@ -76,7 +76,7 @@ func TestFetchedWeights(t *testing.T) {
 	}
 	var refused *host.Error
 	if err := l.Pull(t.Context(), &b); !errors.As(err, &refused) || refused.Code != "disk_full" || !refused.Final || !l.There(&a) {
-		t.Errorf("room taken from a running engine: %v", err)
+		t.Errorf("files of a running engine were evicted: %v", err)
 	}
 	if err := e.Stop(t.Context()); err != nil {
 		t.Fatal(err)

@@ -201,7 +201,7 @@ func startRunner(t *testing.T) (*exec.Cmd, string, *bufio.Scanner) {
 	})
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
-		t.Fatal("the runner said nothing")
+		t.Fatal("the runner printed nothing")
 	}
 	path := lines.Text()
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(path)) })

@@ -82,7 +82,7 @@ func (l Layout) Bytes() int64 {
 // other's senders.
 type Space struct {
 	Pool    string // pools share nothing
-	Scope   string // tenant, "" for what all requests share
+	Scope   string // tenant, "" if all requests share entries
 	Model   string // stable id, including the projector
 	Encoder Digest // content of the projector, the engine's build and everything else that affects the encoder's numbers
 	Sig     Sig    // of Model

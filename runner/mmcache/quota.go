@@ -53,7 +53,7 @@ func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	return true, nil
 }
 
-// add records bytes that were written. If it fails, the bound is too low by n.
+// add records bytes that were written. If it fails, the counted sum is too low by n.
 func (l *poolQuota) add(ctx context.Context, n int64) error {
 	if n == 0 {
 		return nil

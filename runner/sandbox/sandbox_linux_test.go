@@ -490,7 +490,7 @@ func TestOff(t *testing.T) {
 	}
 }
 
-// TestKilledRunner checks that an engine with another user dies with its runner, and that the runner can signal it.
+// TestKilledRunner checks that an engine of another user dies with its runner.
 func TestKilledRunner(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "SANDBOX_TEST_RUNNER=1")

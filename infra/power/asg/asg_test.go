@@ -29,7 +29,7 @@ type cloud struct {
 	max      int32
 	members  []types.Instance
 	launched int
-	empty    string // why AWS has no machine, "" when it has
+	empty    string // why AWS has no machine, "" if it has one
 	failed   []types.Activity
 	refuse   error
 	cooldown bool // a call honoured the cooldown

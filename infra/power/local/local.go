@@ -27,7 +27,7 @@ var _ power.Driver = (*Driver)(nil)
 type Command struct {
 	Argv []string // program and arguments, not text for a shell
 	Env  []string // KEY=value, the whole environment; nil inherits this process's
-	Dir  string   // working folder, "" this process's
+	Dir  string   // working folder, "" means this process's
 }
 
 // Config of a Driver. Command is required.

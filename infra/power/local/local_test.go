@@ -157,7 +157,7 @@ func TestAnUnaskedEndIsTold(t *testing.T) {
 	select {
 	case err := <-told:
 		if !strings.Contains(err.Error(), "local: signal: killed") {
-			t.Error("told", err)
+			t.Error("unexpected exit:", err)
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("the exit was not reported")

@@ -107,7 +107,7 @@ func (m *machine) listen() {
 func (m *machine) onLocked() {
 	ln, err := net.Listen("tcp", m.addr)
 	if err != nil {
-		m.t.Error("the runner's port was taken:", err)
+		m.t.Error("the runner's port is in use:", err)
 		return
 	}
 	m.runner = ln
