@@ -106,11 +106,11 @@ func (r *Response) rejectJSON(j *jsonText) error {
 }
 
 // HoldJSON requires the body to be one JSON text. It returns ErrBadReply if it is not, and ErrTooLarge if it nests too
-// deep or, unless most is 0, has more than most bytes. It reads at least limit bytes ahead, and less than one buffer
-// more, so that it finds faults within them, and a Content-Length above most, before the head is passed on. A body
-// whose fault comes later is passed on up to the fault. If its length was not announced, its chunked body then ends
-// without a last chunk and the connection closes, so that no client takes it for complete. Other errors are those of a
-// read.
+// deep or, unless most is 0, has more than most bytes. It first reads limit bytes of the body, and up to one buffer
+// more, or all of a shorter body. It so finds faults within them, and a Content-Length above most, before the head is
+// passed on. A body whose fault comes later is passed on up to the fault. If its length was not announced, its chunked
+// body then ends without a last chunk and the connection closes, so that no client takes it for complete. Other errors
+// are those of a read.
 func (r *Response) HoldJSON(limit, most int) error {
 	r.isJSON = true
 	if most > 0 {
