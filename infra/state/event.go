@@ -70,7 +70,7 @@ func (s *Store) listenOnce(ctx context.Context, channels []string, handle func(E
 	}
 	handle(Event{Kind: "sync"})
 	for asked := false; ; {
-		msg, err := sub.ReceiveTimeout(ctx, 5*time.Second)
+		msg, err := sub.ReceiveTimeout(ctx, 15*time.Second)
 		var ne net.Error
 		var large *eventError
 		switch {
