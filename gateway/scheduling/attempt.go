@@ -41,6 +41,7 @@ type loadAttempt struct {
 	away    int      // calls without an answer in a row
 	changed []string // hosts that changed while a placement on them was made; until the next ticket
 	moving  string   // ticket on a lost host that is to be replaced, "" none
+	began   string   // host of a ticket that the store lost, "" none; until the next ticket
 
 	ticket       string
 	host         string
@@ -168,6 +169,10 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	case there != "" && avoid[there] == "" && r == nil:
 		return there, nil
 	}
+	// The store came back with older data: the host may be carrying out the ticket all the same, and another would load a second copy.
+	if h := s.Hosts[n.began]; h != nil && h.State == policy.Ready && avoid[n.began] == "" && n.tooLarge[n.began] == nil {
+		return n.began, nil
+	}
 	if host := n.freeHost(s, v, avoid); host != "" {
 		n.blocked = nil
 		return host, nil
@@ -283,7 +288,7 @@ func (n *loadAttempt) onAcquired(now time.Time, got state.Acquired, err error) s
 		return step{do: finish, host: got.Host, leave: n.moving}
 	}
 	n.ticket, n.host, n.moving = got.Ticket, got.Host, ""
-	n.refused, n.stale, n.away, n.blocked, n.changed = nil, 0, 0, nil, nil
+	n.refused, n.stale, n.away, n.blocked, n.changed, n.began = nil, 0, 0, nil, nil, ""
 	n.round++
 	n.loadingSince = time.Time{}
 	n.setTicketState(now, got.State, got.Position)
@@ -325,7 +330,10 @@ func (n *loadAttempt) onTicketState(now time.Time, s state.TicketStatus) step {
 		return step{do: rest} // a ticket given up meanwhile
 	}
 	switch {
-	case !s.Found, s.Record.State == state.TicketDropped:
+	case !s.Found:
+		n.began = n.host
+		return n.restart(now)
+	case s.Record.State == state.TicketDropped:
 		return n.restart(now)
 	case s.Record.State == state.TicketReady:
 		host := n.host

@@ -9,20 +9,22 @@ import (
 	"reveille/infra/state"
 )
 
+func emptyHost(name string, st policy.HostState) *state.HostRecord {
+	return &state.HostRecord{Name: name, State: st, Devices: "cpu npu", Limits: "1", Models: map[string]*state.ModelRecord{}}
+}
+
+func snapshotWith(hosts ...*state.HostRecord) *state.Snapshot {
+	s := &state.Snapshot{Revision: 1, NowMS: t0.UnixMilli(), Taken: t0, Hosts: map[string]*state.HostRecord{}}
+	for _, h := range hosts {
+		s.Hosts[h.Name] = h
+	}
+	return s
+}
+
 // A host that is being taken away is not asked again by the same group. Another host gets the model; where there is none,
 // that is the answer, at once.
 func TestInterruptedHost(t *testing.T) {
 	c := testCatalog(t)
-	host := func(name string, st policy.HostState) *state.HostRecord {
-		return &state.HostRecord{Name: name, State: st, Devices: "cpu npu", Limits: "1", Models: map[string]*state.ModelRecord{}}
-	}
-	snap := func(hosts ...*state.HostRecord) *state.Snapshot {
-		s := &state.Snapshot{Revision: 1, NowMS: t0.UnixMilli(), Taken: t0, Hosts: map[string]*state.HostRecord{}}
-		for _, h := range hosts {
-			s.Hosts[h.Name] = h
-		}
-		return s
-	}
 	told := func() *loadAttempt {
 		n := &loadAttempt{model: "m0", id: "op"}
 		n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued"}, nil)
@@ -35,24 +37,49 @@ func TestInterruptedHost(t *testing.T) {
 		return n
 	}
 	n := told()
-	if host, v := n.chooseHost(snap(host("a", "draining"), host("b", "ready")), c, nil, time.Time{}); host != "b" || v != nil {
+	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "ready")), c, nil, time.Time{}); host != "b" || v != nil {
 		t.Errorf("placed on %q, %+v", host, v)
 	}
 	n = told()
-	_, v := n.chooseHost(snap(host("a", "draining"), host("b", "asleep")), c, []string{"b"}, t0.Add(time.Second))
+	_, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "asleep")), c, []string{"b"}, t0.Add(time.Second))
 	if v == nil || v.do != ask || !v.at.Equal(t0.Add(time.Second)) {
 		t.Errorf("with another host that may come: %+v", v)
 	}
 	n = told()
 	n.leaving = append(n.leaving, "b") // the catalogue's other host
-	_, v = n.chooseHost(snap(host("a", "draining"), host("b", "draining")), c, nil, time.Time{})
+	_, v = n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "draining")), c, nil, time.Time{})
 	if v == nil || v.do != finish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
 		t.Errorf("with no other host: %+v", v)
 	}
-	if host, v := n.chooseHost(snap(host("a", "asleep"), host("b", "draining")), c, nil, time.Time{}); host != "a" || v != nil {
+	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "asleep"), emptyHost("b", "draining")), c, nil, time.Time{}); host != "a" || v != nil {
 		t.Errorf("a machine that is gone can come again: %q, %+v", host, v)
 	}
 	if !slices.Contains(n.leaving, "a") {
 		t.Error(n.leaving)
+	}
+}
+
+// A ticket that Redis has lost is asked for again at its host, which may be loading the model; elsewhere it would be a second copy.
+func TestLostTicket(t *testing.T) {
+	c := testCatalog(t)
+	n := &loadAttempt{model: "m0", id: "op"}
+	n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t1", Host: "b", State: "queued"}, nil)
+	if v := n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}); v.do != ask {
+		t.Fatalf("%+v", v)
+	}
+	both := snapshotWith(emptyHost("a", "ready"), emptyHost("b", "ready"))
+	if host, _ := n.chooseHost(both, c, nil, time.Time{}); host != "b" {
+		t.Errorf("placed on %q", host)
+	}
+	if host, _ := n.chooseHost(both, c, []string{"b"}, time.Time{}); host != "a" {
+		t.Errorf("placed on %q, whose engines do not start", host)
+	}
+	if host, _ := n.chooseHost(snapshotWith(emptyHost("a", "ready"), emptyHost("b", "lost")), c, nil, time.Time{}); host != "a" {
+		t.Errorf("placed on %q, which is lost", host)
+	}
+	n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t2", Host: "b", State: "queued"}, nil)
+	n.onTicketState(t0, state.TicketStatus{Ticket: "t2", Found: true, Record: state.TicketRecord{ID: "t2", State: "dropped"}})
+	if host, _ := n.chooseHost(both, c, nil, time.Time{}); host != "a" {
+		t.Errorf("placed on %q after its ticket was dropped", host)
 	}
 }

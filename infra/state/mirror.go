@@ -183,7 +183,7 @@ func (m *Mirror) Run(ctx context.Context) {
 			m.heard(e)
 		})
 	})
-	m.readAll()
+	m.ReadAgain()
 	look := time.NewTimer(m.every())
 	defer look.Stop()
 	for {
@@ -216,7 +216,7 @@ func (m *Mirror) every() time.Duration {
 func (m *Mirror) heard(e Event) {
 	switch {
 	case e.Kind == "sync", e.Host == "" && m.host == "":
-		m.readAll()
+		m.ReadAgain()
 	case m.host != "" && e.Kind == "settings": // affects no host
 	case m.host != "" || isName(e.Host):
 		host := cmp.Or(m.host, e.Host) // any host's event shows a change of the catalogue
@@ -236,8 +236,8 @@ func (m *Mirror) heard(e Event) {
 	}
 }
 
-// readAll makes everything due.
-func (m *Mirror) readAll() {
+// ReadAgain has Run read everything soon.
+func (m *Mirror) ReadAgain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dueWhole = true
@@ -247,7 +247,7 @@ func (m *Mirror) readAll() {
 // Expect makes a host's mirror read the host again if its revision is not the given one, which a beat returned.
 func (m *Mirror) Expect(revision uint64) {
 	if h := m.Snapshot().Hosts[m.host]; h == nil || h.revision != revision {
-		m.readAll()
+		m.ReadAgain()
 	}
 }
 
@@ -260,12 +260,12 @@ func (m *Mirror) repair(ctx context.Context) {
 	recent := time.Since(m.whole) < rereadEvery
 	m.mu.Unlock()
 	if !s.Large() || !recent {
-		m.readAll()
+		m.ReadAgain()
 		return
 	}
 	now, err := m.store.pulses(ctx)
 	if err != nil || now.epoch != s.Epoch || now.pool != s.revisions[ofPool] || len(now.hosts) != len(s.Hosts) {
-		m.readAll()
+		m.ReadAgain()
 		return
 	}
 	m.mu.Lock()

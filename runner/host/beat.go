@@ -101,6 +101,9 @@ func (h *Host) beatLocked(ctx context.Context) error {
 		return err
 	}
 	h.mirror.Expect(revision)
+	if h.unsure.Swap(false) {
+		h.mirror.ReadAgain()
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"reveille/infra/catalog"
@@ -108,6 +109,8 @@ type Host struct {
 	registered time.Time  // guarded by redisMu: before the last registration
 	written    time.Time  // guarded by redisMu: before the last write of a model's record
 	unsent     []ending   // guarded by redisMu: outcomes that Redis has not heard
+
+	unsure atomic.Bool // Redis shows what is older than a write just made: the next beat looks whether that lasts
 
 	mu             sync.Mutex // guards all below, and every resident
 	highest        uint64     // of the tickets worked on: Redis may lose data and must number on from there

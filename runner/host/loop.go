@@ -96,6 +96,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 	for _, t := range queue {
 		switch {
 		case h.isInProgress(t.ID):
+			h.expectEnd(t.ID)
 			continue
 		case t.State == state.TicketLoading: // Redis believes that it is being carried out here
 			h.disown(t.ID, seen)
@@ -252,6 +253,15 @@ func (h *Host) isInProgress(ticket string) bool {
 	defer h.mu.Unlock()
 	_, ok := h.inProgress[ticket]
 	return ok
+}
+
+// expectEnd has the host look again for a ticket of the queue whose outcome it has told: a failover may have lost that.
+func (h *Host) expectEnd(ticket string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.inProgress[ticket].IsZero() {
+		h.unsure.Store(true)
+	}
 }
 
 func (h *Host) markInProgress(ticket string) {

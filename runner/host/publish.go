@@ -64,9 +64,14 @@ func (h *Host) begin(ctx context.Context, ticket string) error {
 func (h *Host) disown(ticket string, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if !h.stale && seen.After(h.registered.Add(snapshotLag)) {
+	if h.stale {
+		return
+	}
+	if seen.After(h.registered.Add(snapshotLag)) {
 		h.log.Warn("Redis holds a ticket under way that is not, registering again", "ticket", ticket)
 		h.stale = true
+	} else {
+		h.unsure.Store(true)
 	}
 }
 
@@ -75,7 +80,7 @@ func (h *Host) disown(ticket string, seen time.Time) {
 func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale || !seen.After(h.written.Add(snapshotLag)) {
+	if h.stale {
 		return
 	}
 	h.mu.Lock()
@@ -85,7 +90,10 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 		same = same && (r.dirty || rec != nil && (r.engine == nil || rec.PID == r.engine.PID()))
 	}
 	h.mu.Unlock()
-	if !same {
+	switch sure := seen.After(h.written.Add(snapshotLag)); {
+	case !same && !sure:
+		h.unsure.Store(true)
+	case !same:
 		h.log.Warn("Redis holds other models for this host than it has, registering again")
 		h.stale = true
 	}

@@ -9,6 +9,7 @@ import (
 	"reveille/infra/state"
 	"reveille/runner/host"
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // Redis emptied in the middle of a load: engines stay, the load ends, all is registered again.
@@ -230,5 +231,20 @@ func TestForeignAddress(t *testing.T) {
 	addr, err := b.rdb.HGet(t.Context(), "rv:{main}:host:h", "addr").Result()
 	if b.must(err); addr != "127.0.0.1:1" {
 		t.Errorf("address %s", addr)
+	}
+}
+
+// A failover that lost a record which was written a moment before: the host does not wait for its next look at everything.
+func TestLostRecordIsToldAgain(t *testing.T) {
+	b := start(t)
+	ctx := t.Context()
+	before, err := b.rdb.HGetAll(ctx, "rv:{main}:host:h").Result()
+	b.must(err)
+	b.ready(b.load("a"))
+	b.must(b.rdb.Del(ctx, "rv:{main}:model:h:a", "rv:{main}:models:h").Err())
+	b.must(b.rdb.HSet(ctx, "rv:{main}:host:h", "rev", before["rev"]).Err())
+	kit.Within(t, 20*time.Second, "the record is there again", func() bool { return b.record("a") != nil })
+	if n := b.engines.starts("a"); n != 1 {
+		t.Errorf("a was started %d times", n)
 	}
 }

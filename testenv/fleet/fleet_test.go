@@ -46,6 +46,10 @@ const (
 	oneByOne = 100 // cold loads that are measured one after the other
 	rest     = 10 * time.Second
 	steady   = time.Minute
+
+	outageLoads = 100
+	loadTakes   = 300 * time.Millisecond // of an engine, while Redis crashes
+	staleness   = 200 * time.Millisecond // of the data of a replica that takes over
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -54,18 +58,31 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type row struct {
 	hosts int
 
-	register    time.Duration // all hosts start at once, until every gateway's mirror has all
-	restCalls   float64       // Redis commands a second at rest, those inside scripts included
-	restCPU     float64       // of a core
-	loadCalls   float64       // Redis commands of a cold load and the unload behind it
-	loadCPU     float64       // ms of Redis for both
-	latency     time.Duration // median from Enter to a route, engines starting at once
-	steadyP99   time.Duration // the same at the rate
-	steadyCPU   float64       // of a core
-	failed      int           // loads that were refused
-	newcomers   time.Duration // gateways' worth of mirrors that start at once, until all of them have all hosts
-	mirror      float64       // MB of one of them
-	replacement time.Duration // from an empty Redis until all hosts are registered again
+	register  time.Duration // all hosts start at once, until every gateway's mirror has all
+	restCalls float64       // Redis commands a second at rest, those inside scripts included
+	restCPU   float64       // of a core
+	loadCalls float64       // Redis commands of a cold load and the unload behind it
+	loadCPU   float64       // ms of Redis for both
+	latency   time.Duration // median from Enter to a route, engines starting at once
+	steadyP99 time.Duration // the same at the rate
+	steadyCPU float64       // of a core
+	failed    int           // loads that were refused
+	newcomers time.Duration // gateways' worth of mirrors that start at once, until all of them have all hosts
+	mirror    float64       // MB of one of them
+	emptied   outage        // Redis killed and back without data
+	older     outage        // Redis killed and back with the data of some time before, as a replica has them
+}
+
+// outage is what a crash of Redis did to loads that were asked for while it was away, and shortly before and after.
+type outage struct {
+	back          time.Duration // from the kill until every host has beaten again
+	known         time.Duration // from then until Redis has the engines that run, not before all loads have ended
+	refused       int           // loads that were refused meanwhile, and asked for again
+	lost, doubled int           // loads without an answer after half a minute, models with an engine too many
+}
+
+func (o outage) String() string {
+	return fmt.Sprintf("%v, engines known %v, %d refused, %d lost, %d doubled", o.back.Round(time.Millisecond), o.known.Round(time.Millisecond), o.refused, o.lost, o.doubled)
 }
 
 func TestFleet(t *testing.T) {
@@ -107,10 +124,10 @@ func TestFleet(t *testing.T) {
 
 func printTable(rows []row) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "hosts\tregister\tat rest: commands/s\tof a core\tcold load and unload: commands\tms of Redis\tlatency\tat the rate: p99\tof a core\trefused\tnew gateways\tmirror\tback after data loss\t")
+	fmt.Fprintln(w, "hosts\tregister\tat rest: commands/s\tof a core\tcold load and unload: commands\tms of Redis\tlatency\tat the rate: p99\tof a core\trefused\tnew gateways\tmirror\tRedis emptied: back\tRedis with older data: back\t")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%d\t%v\t%.0f\t%.1f %%\t%.0f\t%.2f\t%v\t%v\t%.1f %%\t%d\t%v\t%.1f MB\t%v\t\n", r.hosts, r.register.Round(time.Millisecond), r.restCalls, 100*r.restCPU,
-			r.loadCalls, r.loadCPU, r.latency.Round(100*time.Microsecond), r.steadyP99.Round(100*time.Microsecond), 100*r.steadyCPU, r.failed, r.newcomers.Round(time.Millisecond), r.mirror, r.replacement.Round(time.Millisecond))
+		fmt.Fprintf(w, "%d\t%v\t%.0f\t%.1f %%\t%.0f\t%.2f\t%v\t%v\t%.1f %%\t%d\t%v\t%.1f MB\t%v\t%v\t\n", r.hosts, r.register.Round(time.Millisecond), r.restCalls, 100*r.restCPU,
+			r.loadCalls, r.loadCPU, r.latency.Round(100*time.Microsecond), r.steadyP99.Round(100*time.Microsecond), 100*r.steadyCPU, r.failed, r.newcomers.Round(time.Millisecond), r.mirror, r.emptied, r.older)
 	}
 	_ = w.Flush()
 }
@@ -154,11 +171,12 @@ func measure(t *testing.T, s server, n int, short bool) row {
 
 	out.newcomers, out.mirror = f.newcomers()
 
-	lost := f.gates[0].mirror.Snapshot().Epoch
-	f.server.empty()
-	began := time.Now()
-	f.awaitHosts(lost)
-	out.replacement = time.Since(began)
+	out.emptied = f.crash(func() { f.server.restart() })
+	f.server.save(t)
+	out.older = f.crash(func() {
+		time.Sleep(staleness)
+		f.server.restart()
+	})
 	return out
 }
 
@@ -172,9 +190,17 @@ func quantile(waits []time.Duration, q float64) time.Duration {
 
 // server is a redis-server or a cluster.
 type server struct {
-	url   string
-	nodes []*redis.Client
-	empty func() // ends it, and starts it without data
+	url     string
+	nodes   []*redis.Client
+	restart func() // kills it, and starts it with the data of the last save
+}
+
+func (s server) save(t *testing.T) {
+	for _, node := range s.nodes {
+		if err := node.Save(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func startServer(t *testing.T) server {
@@ -182,7 +208,7 @@ func startServer(t *testing.T) server {
 		s := testenv.StartRedis(t, "--save", "")
 		c := redis.NewClient(&redis.Options{Addr: s.Addr})
 		t.Cleanup(func() { _ = c.Close() })
-		return server{"redis://" + s.Addr, []*redis.Client{c}, func() { s.Kill(); s.Restart() }}
+		return server{"redis://" + s.Addr, []*redis.Client{c}, s.Restart}
 	}
 	c := testenv.StartRedisCluster(t)
 	t.Setenv("SSL_CERT_FILE", c.Authority)
@@ -190,7 +216,7 @@ func startServer(t *testing.T) server {
 	for i := range c.Addrs {
 		s.nodes = append(s.nodes, c.Node(t, i))
 	}
-	s.empty = func() {
+	s.restart = func() {
 		for i := range c.Addrs {
 			c.Kill(i)
 			c.Restart(i)
@@ -207,6 +233,7 @@ type fleet struct {
 	gates   []*gateway
 	started time.Duration
 	models  *catalog.Catalog
+	engines engines
 }
 
 type gateway struct {
@@ -220,6 +247,7 @@ func start(t *testing.T, s server, n int) *fleet {
 	for _, node := range s.nodes {
 		kit.Eventually(t, "the last pool is gone", func() bool { return node.FlushAll(t.Context()).Err() == nil })
 	}
+	s.save(t)
 	f.publish()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -228,6 +256,7 @@ func start(t *testing.T, s server, n int) *fleet {
 		cancel()
 		work.Wait()
 	})
+	recipes := recipe.Shipped()
 	began := time.Now()
 	for i := range gateways {
 		g := &gateway{name: fmt.Sprint("gateway", i)}
@@ -244,12 +273,12 @@ func start(t *testing.T, s server, n int) *fleet {
 		name := fmt.Sprintf("host%04d", i)
 		h := host.New(host.Config{
 			Name: name, Boot: name, Addr: name + ":1", Limits: policy.Uniform(4), Hardware: host.Hardware{Devices: policy.CPU},
-			Store: f.open(), Engines: engines{}, Recipes: func() (recipe.Set, error) { return recipe.Shipped(), nil },
+			Store: f.open(), Engines: &f.engines, Recipes: func() (recipe.Set, error) { return recipes, nil },
 		})
 		f.hosts[name] = h
 		work.Go(func() { _ = h.Run(ctx) })
 	}
-	f.awaitHosts("")
+	f.awaitHosts()
 	f.started = time.Since(began)
 	return f
 }
@@ -315,8 +344,8 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// awaitHosts waits until every gateway's mirror shows all hosts ready, in another epoch than the one that was lost.
-func (f *fleet) awaitHosts(lost string) {
+// awaitHosts waits until every gateway's mirror shows all hosts ready.
+func (f *fleet) awaitHosts() {
 	f.t.Helper()
 	for _, g := range f.gates {
 		kit.Within(f.t, time.Minute, "all hosts are registered", func() bool {
@@ -326,8 +355,7 @@ func (f *fleet) awaitHosts(lost string) {
 					ready++
 				}
 			}
-			epoch := g.mirror.Snapshot().Epoch
-			return ready == len(f.hosts) && epoch != "" && epoch != lost
+			return ready == len(f.hosts)
 		})
 	}
 }
@@ -364,14 +392,100 @@ func (u usage) perSecond(before usage) (calls, cpu float64) {
 	return (u.calls - before.calls) / took, (u.cpu - before.cpu) / took
 }
 
+// crash has models loaded while Redis crashes in their midst, and waits until all is well again. It leaves the models loaded.
+func (f *fleet) crash(crash func()) (out outage) {
+	f.engines.takes.Store(int64(loadTakes))
+	defer f.engines.takes.Store(0)
+	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
+	defer cancel()
+	var refused, failed atomic.Int64
+	var work sync.WaitGroup
+	for i := range outageLoads {
+		work.Go(func() {
+			time.Sleep(time.Duration(i) * 2 * time.Second / outageLoads)
+			for {
+				_, err := f.use(ctx, f.gates[i%gateways], fmt.Sprint("m", i))
+				if err == nil {
+					return
+				}
+				if refused.Add(1) == 1 {
+					f.t.Log("a load was refused:", err)
+				}
+				select {
+				case <-time.After(200 * time.Millisecond):
+				case <-ctx.Done():
+					failed.Add(1)
+					f.t.Log("a load was lost:", err)
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	began := time.Now()
+	crash()
+	read := func() map[string]*state.HostRecord {
+		s, err := f.gates[0].mirror.Refresh(f.t.Context())
+		if err != nil {
+			return nil
+		}
+		return s.Hosts
+	}
+	kit.Within(f.t, time.Minute, "all hosts have beaten again", func() bool {
+		hosts := read()
+		for _, h := range hosts {
+			if h.State != policy.Ready || h.SeenMS < began.UnixMilli() {
+				return false
+			}
+		}
+		return len(hosts) == len(f.hosts)
+	})
+	out.back = time.Since(began)
+	work.Wait()
+	kit.Within(f.t, time.Minute, "Redis has the engines that run", func() bool {
+		known := 0
+		for _, h := range read() {
+			known += len(h.Models)
+		}
+		return known == f.engines.count()
+	})
+	out.known = time.Since(began)
+	out.refused, out.lost = int(refused.Load()), int(failed.Load())
+	out.doubled = f.engines.doubled()
+	for i := range outageLoads {
+		if _, err := f.gates[0].gate.Unload(f.t.Context(), fmt.Sprint("m", i), false); err != nil && !errors.Is(err, api.ModelNotLoaded) {
+			f.t.Error("after a crash:", err)
+		}
+	}
+	kit.Within(f.t, time.Minute, "no engine is left", func() bool { return f.engines.count() == 0 })
+	return out
+}
+
 // load has a model loaded, sends it a request and has it unloaded, and returns how long the request waited.
 func (f *fleet) load(ctx context.Context, g *gateway, model string) (time.Duration, error) {
+	wait, err := f.use(ctx, g, model)
+	if err != nil {
+		return 0, err
+	}
+	if _, err = g.gate.Unload(ctx, model, false); errors.Is(err, api.ModelNotLoaded) { // another load has evicted it
+		err = nil
+	}
+	return wait, err
+}
+
+// use sends a model a request, and returns how long that waited for the model.
+func (f *fleet) use(ctx context.Context, g *gateway, model string) (time.Duration, error) {
 	began := time.Now()
 	w, err := g.gate.Enter(scheduling.Ask{Model: model})
 	if err != nil {
 		return 0, err
 	}
-	<-w.Done()
+	select {
+	case <-w.Done():
+	case <-ctx.Done():
+		w.Leave(false)
+		return 0, context.Cause(ctx)
+	}
 	wait := time.Since(began)
 	route, info, err := w.Result()
 	if err != nil {
@@ -382,10 +496,7 @@ func (f *fleet) load(ctx context.Context, g *gateway, model string) (time.Durati
 		return 0, fmt.Errorf("the request was refused: %s", refused)
 	}
 	lease.Leave()
-	if _, err = g.gate.Unload(ctx, model, false); errors.Is(err, api.ModelNotLoaded) { // another load has evicted it
-		err = nil
-	}
-	return wait, err
+	return wait, nil
 }
 
 // steady has models loaded at the rate, each by another gateway than the last, and returns how long requests waited.
@@ -425,20 +536,62 @@ type nobody struct{}
 
 func (nobody) Wake(context.Context, string) error { return nil }
 
-// engines start at once.
-type engines struct{}
+// engines start at once, or take some time.
+type engines struct {
+	takes atomic.Int64 // ns
 
-func (engines) Plan(*catalog.Model, *recipe.Recipe, recipe.Options, plan.Share) (plan.Plan, error) {
+	mu      sync.Mutex
+	running map[string]int // engines by model
+}
+
+func (*engines) Plan(*catalog.Model, *recipe.Recipe, recipe.Options, plan.Share) (plan.Plan, error) {
 	return plan.Plan{}, nil
 }
 
-func (engines) Start(_ context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan) (host.Engine, error) {
-	return &engine{model: m.ID, pid: int(pids.Add(1)), done: make(chan struct{}), client: relay.New(relay.Config{Addr: "127.0.0.1:1"})}, nil
+func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan) (host.Engine, error) {
+	select {
+	case <-time.After(time.Duration(e.takes.Load())):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	e.note(m.ID, 1)
+	return &engine{of: e, model: m.ID, pid: int(pids.Add(1)), done: make(chan struct{}), client: relay.New(relay.Config{Addr: "127.0.0.1:1"})}, nil
+}
+
+func (e *engines) note(model string, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running == nil {
+		e.running = map[string]int{}
+	}
+	e.running[model] += n
+}
+
+func (e *engines) count() (sum int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range e.running {
+		sum += n
+	}
+	return sum
+}
+
+// doubled is how many models have more than one engine.
+func (e *engines) doubled() (models int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range e.running {
+		if n > 1 {
+			models++
+		}
+	}
+	return models
 }
 
 var pids atomic.Int64
 
 type engine struct {
+	of     *engines
 	model  string
 	pid    int
 	done   chan struct{}
@@ -457,6 +610,7 @@ func (e *engine) Client() *relay.Client { return e.client }
 func (e *engine) Stop(context.Context) error {
 	e.once.Do(func() {
 		e.client.Close()
+		e.of.note(e.model, -1)
 		close(e.done)
 	})
 	return nil
