@@ -108,8 +108,9 @@ const (
 )
 
 // freeHost is a host of a large pool with a free slot, "" if none is found soon. No host is better than one with a free slot,
-// unless the model has a list of hosts, so the others need not be looked at.
-func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string) string {
+// unless the model has a list of hosts, so the others need not be looked at. It stays with read, the host that was just read for
+// this choice, if that has one.
+func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string, read string) string {
 	if m, _ := v.Catalog.Model(n.model); !s.Large() || len(m.Hosts) > 0 {
 		return ""
 	}
@@ -117,11 +118,20 @@ func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	for _, name := range n.changed {
 		avoid[name] = "changes too fast"
 	}
-	looks := 0
-	for names := range slices.Chunk(s.Names(), freeHosts) {
+	free := func(names []string) string {
 		v.Only = names
 		if p := policy.Place(v.Pool(s), n.wanted(s, v), avoid); p.Reason.Code == policy.FreeSlot {
 			return p.Host
+		}
+		return ""
+	}
+	if read != "" && free([]string{read}) != "" {
+		return read
+	}
+	looks := 0
+	for names := range slices.Chunk(s.Names(), freeHosts) {
+		if host := free(names); host != "" {
+			return host
 		}
 		if looks++; looks == freeLooks {
 			break
@@ -130,9 +140,9 @@ func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	return ""
 }
 
-// chooseHost decides where the ticket goes. Hosts in shunned are not tried before retry. An empty host without a step means
-// attach only.
-func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time) (host string, out *step) {
+// chooseHost decides where the ticket goes. Hosts in shunned are not tried before retry. read is the host of an earlier choice that
+// was read since, "" for none. An empty host without a step means attach only.
+func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time, read string) (host string, out *step) {
 	if _, ok := c.Model(n.model); !ok {
 		return "", refused(api.UnknownModel(n.model))
 	}
@@ -173,7 +183,7 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if h := s.Hosts[n.began]; h != nil && h.State == policy.Ready && avoid[n.began] == "" && n.tooLarge[n.began] == nil {
 		return n.began, nil
 	}
-	if host := n.freeHost(s, v, avoid); host != "" {
+	if host := n.freeHost(s, v, avoid, read); host != "" {
 		n.blocked = nil
 		return host, nil
 	}

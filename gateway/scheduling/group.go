@@ -172,7 +172,7 @@ const placeTries = 3
 // refuse or postpone, or when the choice keeps changing. It returns a step in place of a host.
 func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err error) {
 	if s = g.mirror.Snapshot(); s.Large() {
-		host, v = g.chooseOn(s, gr)
+		host, v = g.chooseOn(s, gr, "")
 		for range placeTries {
 			if v != nil || host == "" {
 				break
@@ -181,7 +181,7 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err er
 				return nil, "", nil, err
 			}
 			read := host
-			if host, v = g.chooseOn(s, gr); host == read && v == nil {
+			if host, v = g.chooseOn(s, gr, read); host == read && v == nil {
 				return s, host, nil, nil
 			}
 		}
@@ -192,12 +192,12 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err er
 	if s, err = g.mirror.Refresh(g.life); err != nil {
 		return nil, "", nil, err
 	}
-	host, v = g.chooseOn(s, gr)
+	host, v = g.chooseOn(s, gr, "")
 	return s, host, v, nil
 }
 
-// chooseOn makes the attempt's choice on a snapshot.
-func (g *Gate) chooseOn(s *state.Snapshot, gr *group) (host string, v *step) {
+// chooseOn makes the attempt's choice on a snapshot in which host read, "" for none, was read for it.
+func (g *Gate) chooseOn(s *state.Snapshot, gr *group, read string) (host string, v *step) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -206,7 +206,7 @@ func (g *Gate) chooseOn(s *state.Snapshot, gr *group) (host string, v *step) {
 		return "", &step{do: ask, at: now.Add(staleMost)}
 	}
 	shunned, retry := g.shunned.open(now)
-	return gr.attempt.chooseHost(s, g.catalog(), shunned, retry)
+	return gr.attempt.chooseHost(s, g.catalog(), shunned, retry, read)
 }
 
 func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {

@@ -37,21 +37,21 @@ func TestInterruptedHost(t *testing.T) {
 		return n
 	}
 	n := told()
-	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "ready")), c, nil, time.Time{}); host != "b" || v != nil {
+	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "ready")), c, nil, time.Time{}, ""); host != "b" || v != nil {
 		t.Errorf("placed on %q, %+v", host, v)
 	}
 	n = told()
-	_, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "asleep")), c, []string{"b"}, t0.Add(time.Second))
+	_, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "asleep")), c, []string{"b"}, t0.Add(time.Second), "")
 	if v == nil || v.do != ask || !v.at.Equal(t0.Add(time.Second)) {
 		t.Errorf("with another host that may come: %+v", v)
 	}
 	n = told()
 	n.leaving = append(n.leaving, "b") // the catalogue's other host
-	_, v = n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "draining")), c, nil, time.Time{})
+	_, v = n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "draining")), c, nil, time.Time{}, "")
 	if v == nil || v.do != finish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
 		t.Errorf("with no other host: %+v", v)
 	}
-	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "asleep"), emptyHost("b", "draining")), c, nil, time.Time{}); host != "a" || v != nil {
+	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "asleep"), emptyHost("b", "draining")), c, nil, time.Time{}, ""); host != "a" || v != nil {
 		t.Errorf("a machine that is gone can come again: %q, %+v", host, v)
 	}
 	if !slices.Contains(n.leaving, "a") {
@@ -68,18 +68,18 @@ func TestLostTicket(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	both := snapshotWith(emptyHost("a", "ready"), emptyHost("b", "ready"))
-	if host, _ := n.chooseHost(both, c, nil, time.Time{}); host != "b" {
+	if host, _ := n.chooseHost(both, c, nil, time.Time{}, ""); host != "b" {
 		t.Errorf("placed on %q", host)
 	}
-	if host, _ := n.chooseHost(both, c, []string{"b"}, time.Time{}); host != "a" {
+	if host, _ := n.chooseHost(both, c, []string{"b"}, time.Time{}, ""); host != "a" {
 		t.Errorf("placed on %q, whose engines do not start", host)
 	}
-	if host, _ := n.chooseHost(snapshotWith(emptyHost("a", "ready"), emptyHost("b", "lost")), c, nil, time.Time{}); host != "a" {
+	if host, _ := n.chooseHost(snapshotWith(emptyHost("a", "ready"), emptyHost("b", "lost")), c, nil, time.Time{}, ""); host != "a" {
 		t.Errorf("placed on %q, which is lost", host)
 	}
 	n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t2", Host: "b", State: "queued"}, nil)
 	n.onTicketState(t0, state.TicketStatus{Ticket: "t2", Found: true, Record: state.TicketRecord{ID: "t2", State: "dropped"}})
-	if host, _ := n.chooseHost(both, c, nil, time.Time{}); host != "a" {
+	if host, _ := n.chooseHost(both, c, nil, time.Time{}, ""); host != "a" {
 		t.Errorf("placed on %q after its ticket was dropped", host)
 	}
 }

@@ -34,21 +34,28 @@ func TestLargePoolSpreads(t *testing.T) {
 	chosen := map[string]bool{}
 	for i := range 40 {
 		n := &loadAttempt{model: fmt.Sprint("m", i)}
-		host, v := n.chooseHost(s, c, nil, time.Time{})
+		host, v := n.chooseHost(s, c, nil, time.Time{}, "")
 		if v != nil || host < "h070" || host > "h085" {
 			t.Fatalf("%s goes to %q, %+v", n.model, host, v)
 		}
-		if again, _ := n.chooseHost(s, c, nil, time.Time{}); again != host {
+		if again, _ := n.chooseHost(s, c, nil, time.Time{}, ""); again != host {
 			t.Errorf("%s goes to %s and then to %s", n.model, host, again)
 		}
 		chosen[host] = true
 		n.changed = []string{host}
-		if other, _ := n.chooseHost(s, c, nil, time.Time{}); other == host || other < "h070" || other > "h086" {
+		if other, _ := n.chooseHost(s, c, nil, time.Time{}, ""); other == host || other < "h070" || other > "h086" {
 			t.Errorf("%s goes to %s although %s changes too fast", n.model, other, host)
 		}
-		if other, _ := n.chooseHost(s, c, []string{host}, time.Time{}); other == host {
+		if other, _ := n.chooseHost(s, c, []string{host}, time.Time{}, ""); other == host {
 			t.Errorf("%s goes to %s, which is avoided", n.model, other)
 		}
+	}
+	stays := &loadAttempt{model: "m0"}
+	if host, _ := stays.chooseHost(s, c, nil, time.Time{}, "h399"); host != "h399" {
+		t.Errorf("a host that was read and has a free slot is left for %s", host)
+	}
+	if host, _ := stays.chooseHost(s, c, nil, time.Time{}, "h010"); host < "h070" {
+		t.Errorf("%s has no free slot", host)
 	}
 	if len(chosen) < 10 {
 		t.Errorf("40 models went to %d hosts", len(chosen))
@@ -58,7 +65,7 @@ func TestLargePoolSpreads(t *testing.T) {
 	}
 	s.Hosts["h333"].Models["other"].UsedMS--
 	n := &loadAttempt{model: "m1"}
-	if host, v := n.chooseHost(s, c, nil, time.Time{}); v != nil || host != "h333" {
+	if host, v := n.chooseHost(s, c, nil, time.Time{}, ""); v != nil || host != "h333" {
 		t.Errorf("without a free slot it goes to %q, %+v, not where the victim was used longest ago", host, v)
 	}
 	if names := s.Names(); len(names) != hosts || !slices.IsSorted(names) {

@@ -24,7 +24,7 @@ func TestWeightsAloneTakeNoSlot(t *testing.T) {
 		}
 	}
 	n := &loadAttempt{model: "m1", id: "op"}
-	if host, v := n.chooseHost(s, c, nil, t0); host != "b" || v != nil {
+	if host, v := n.chooseHost(s, c, nil, t0, ""); host != "b" || v != nil {
 		t.Errorf("placed on %q, %+v", host, v)
 	}
 }

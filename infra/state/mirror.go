@@ -45,6 +45,18 @@ type Mirror struct {
 	due      map[string]bool    // hosts to read
 	arrived  map[string]arrival // hosts carried by events
 	dueWhole bool
+	next     *hostRead // of hosts that callers wait for, not begun; nil for none
+}
+
+// readMost bounds the hosts and models that calls read together, so that they stay far below pageHosts with the models' copies.
+const readMost = 64
+
+// hostRead is one read of some hosts for all who asked while the last read was in progress.
+type hostRead struct {
+	hosts, models map[string]bool
+	done          chan struct{}
+	s             *Snapshot // and err: set before done is closed
+	err           error
 }
 
 // maxCarried bounds a host carried by an event, in bytes; scripts carry less.
@@ -106,14 +118,45 @@ func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 }
 
 // RefreshHosts is Refresh for some hosts, and for those that have copies or loads of some models. Only after one of the
-// two does a decision about these models carry a revision that is not stale.
+// two does a decision about these models carry a revision that is not stale. Calls during a read share the next one.
 func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...string) (*Snapshot, error) {
+	m.mu.Lock()
+	r := m.next
+	if r == nil || len(r.hosts)+len(r.models)+len(hosts)+len(models) > readMost {
+		r = &hostRead{hosts: map[string]bool{}, models: map[string]bool{}, done: make(chan struct{})}
+		m.next = r
+		go m.readTogether(context.WithoutCancel(ctx), r)
+	}
+	for _, host := range hosts {
+		r.hosts[host] = true
+	}
+	for _, model := range models {
+		r.models[model] = true
+	}
+	m.mu.Unlock()
 	select {
-	case m.reading <- struct{}{}:
-		defer func() { <-m.reading }()
+	case <-r.done:
+		return r.s, r.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// readTogether carries out a read when those before it have ended. The store bounds how long each takes.
+func (m *Mirror) readTogether(ctx context.Context, r *hostRead) {
+	m.reading <- struct{}{}
+	defer func() { <-m.reading }()
+	m.mu.Lock()
+	if m.next == r {
+		m.next = nil
+	}
+	m.mu.Unlock()
+	r.s, r.err = m.readHosts(ctx, slices.Collect(maps.Keys(r.hosts)), slices.Collect(maps.Keys(r.models)))
+	close(r.done)
+}
+
+// readHosts reads some hosts. The caller holds reading.
+func (m *Mirror) readHosts(ctx context.Context, hosts, models []string) (*Snapshot, error) {
 	part, err := m.store.SnapshotOf(ctx, hosts, models)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,8 @@ package state_test
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -156,6 +158,40 @@ func TestMirrorOutlivesRedis(t *testing.T) {
 		return err == nil
 	})
 	kit.Eventually(t, "host in the mirror", func() bool { return m.Snapshot().Hosts["after"] != nil })
+}
+
+// TestMirrorReadsTogether: calls that come while Redis takes its time share one read, and each gets its host.
+func TestMirrorReadsTogether(t *testing.T) {
+	server := testenv.StartRedis(t)
+	b := newBench(t, server.Addr)
+	s := b.open(state.Options{URL: b.url})
+	host := func(i int) string { return fmt.Sprint("h", i) }
+	for i := range 40 {
+		register(t, s, host(i), nil)
+	}
+	m := state.NewMirror(s, nil)
+	_, err := m.Refresh(ctx)
+	must(t, err)
+	must(t, b.rdb.ConfigResetStat(ctx).Err())
+	server.Freeze()
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			snap, err := m.RefreshHosts(ctx, []string{host(i)})
+			if err != nil || snap.Hosts[host(i)] == nil {
+				t.Errorf("%s: %v", host(i), err)
+			}
+		})
+	}
+	time.Sleep(200 * time.Millisecond) // most have asked
+	server.Thaw()
+	wg.Wait()
+	stats := b.rdb.Info(ctx, "commandstats").Val()
+	_, scripts, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+	scripts, _, _ = strings.Cut(scripts, ",")
+	if n, err := strconv.Atoi(scripts); err != nil || n < 1 || n > 10 {
+		t.Errorf("40 calls took %q scripts, %v", scripts, err)
+	}
 }
 
 // TestMirrorNeverGoesBack checks that with concurrent refreshes the current snapshot is never older than one already
