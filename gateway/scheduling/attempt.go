@@ -114,10 +114,6 @@ func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	if m, _ := v.Catalog.Model(n.model); !s.Large() || len(m.Hosts) > 0 {
 		return ""
 	}
-	avoid = maps.Clone(avoid)
-	for _, name := range n.changed {
-		avoid[name] = "changes too fast"
-	}
 	free := func(names []string) string {
 		v.Only = names
 		if p := policy.Place(v.Pool(s), n.wanted(s, v), avoid); p.Reason.Code == policy.FreeSlot {
@@ -183,17 +179,18 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if h := s.Hosts[n.began]; h != nil && h.State == policy.Ready && avoid[n.began] == "" && n.tooLarge[n.began] == nil {
 		return n.began, nil
 	}
-	if host := n.freeHost(s, v, avoid, read); host != "" {
+	quiet := maps.Clone(avoid) // without hosts where others place, too
+	for _, name := range n.changed {
+		quiet[name] = "changes too fast"
+	}
+	if host := n.freeHost(s, v, quiet, read); host != "" {
 		n.blocked = nil
 		return host, nil
 	}
 	pool, want := v.Pool(s), n.wanted(s, v)
 	p := policy.Place(pool, want, avoid)
-	if slices.Contains(n.changed, p.Host) { // others place there, too: an equally good host has no rivals
-		for _, name := range n.changed {
-			avoid[name] = "changes too fast"
-		}
-		if other := policy.Place(pool, want, avoid); other.Host != "" && other.Reason.Code == p.Reason.Code {
+	if slices.Contains(n.changed, p.Host) {
+		if other := policy.Place(pool, want, quiet); other.Host != "" && other.Reason.Code == p.Reason.Code {
 			p = other
 		}
 	}
