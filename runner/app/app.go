@@ -46,7 +46,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return fmt.Errorf("state folder: %w", err)
 	}
 
-	unlock, err := lock(filepath.Join(s.StateDir, "lock-"+p.name))
+	unlock, err := Lock(filepath.Join(s.StateDir, "lock-"+p.name))
 	if err != nil {
 		return fmt.Errorf("host %s, state folder %s: %w", p.name, s.StateDir, err)
 	}

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock takes the state folder's lock for one host. The kernel gives it free when the process ends, however that happens.
-func lock(path string) (unlock func(), err error) {
+// Lock takes a lock of the state folder, or returns [ErrRunning]. The kernel gives it free when the process ends, however that happens.
+func Lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("state folder: %w", err)

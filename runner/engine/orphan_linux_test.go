@@ -73,11 +73,15 @@ func TestLedgerSparesStrangers(t *testing.T) {
 	if err := p.EnsureReady(within(t)); err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
+	here, own := folderID(dir), []pidRecord{{p.PID(), p.ticks, newMark()}}
 	for name, file := range map[string]pidFileContent{
-		"another start time and mark": {Boot: bootID(), Engines: []pidRecord{{p.PID(), p.ticks + 1, newMark()}}},
-		"another boot":                {Boot: "x", Engines: []pidRecord{{p.PID(), p.ticks, newMark()}}},
+		"another start time and mark": {Boot: bootID(), Folder: here, Engines: []pidRecord{{p.PID(), p.ticks + 1, newMark()}}},
+		"another boot":                {Boot: "x", Folder: here, Engines: own},
+		"a copied folder":             {Boot: bootID(), Folder: folderID(t.TempDir()), Engines: own},
+		"a runner that is alive":      {Boot: bootID(), Folder: here, Owner: pidRecord{PID: os.Getpid(), Start: startTicks(os.Getpid())}, Engines: own},
 	} {
-		path := filepath.Join(t.TempDir(), "engines.json")
+		path := filepath.Join(dir, "engines.json")
 		data, _ := json.Marshal(file)
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)

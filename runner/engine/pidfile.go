@@ -20,7 +20,7 @@ const markName = "REVEILLE_ENGINE"
 
 func newMark() string { return markName + "=" + randomHex(16) }
 
-// An entry names one engine process and its group.
+// A pidRecord names one engine process and its group.
 type pidRecord struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks since boot
@@ -30,7 +30,22 @@ type pidRecord struct {
 // pidFileContent is the file's content.
 type pidFileContent struct {
 	Boot    string      `json:"boot"`
+	Folder  string      `json:"folder"` // that it was written in: a copy names another runner's engines
+	Owner   pidRecord   `json:"owner"`  // the runner
 	Engines []pidRecord `json:"engines"`
+}
+
+// folderID names a folder of this machine, wherever it is moved.
+func folderID(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
 // A PIDFile is the file in which a runner notes its engines, so that after a kill its next start finds what they left
@@ -43,9 +58,10 @@ type PIDFile struct {
 	file pidFileContent
 }
 
-// OpenPIDFile reads the file at path, which need not exist; its folder must. A file of another boot of the machine, or
-// one that does not parse, counts as empty.
+// OpenPIDFile reads the file at path, which need not exist; its folder must. A file of another boot of the machine or
+// another folder, one whose runner is alive, and one that does not parse count as empty.
 func OpenPIDFile(path string) (*PIDFile, error) {
+	folder := folderID(filepath.Dir(path))
 	l := &PIDFile{path: path}
 	data, err := os.ReadFile(path)
 	switch {
@@ -53,11 +69,12 @@ func OpenPIDFile(path string) (*PIDFile, error) {
 	case err != nil:
 		return nil, fmt.Errorf("engine ledger: %w", err)
 	default:
-		if json.Unmarshal(data, &l.file) != nil || l.file.Boot != bootID() {
+		if f := &l.file; json.Unmarshal(data, f) != nil || f.Boot != bootID() || f.Folder != folder || f.Owner.leads() {
 			l.file = pidFileContent{}
 		}
 	}
-	l.file.Boot = bootID()
+	l.file.Boot, l.file.Folder = bootID(), folder
+	l.file.Owner = pidRecord{PID: os.Getpid(), Start: startTicks(os.Getpid())}
 	return l, nil
 }
 
@@ -93,10 +110,12 @@ func (l *PIDFile) KillLeftovers(ctx context.Context) ([]int, error) {
 // alive lists the live processes that are certainly of this entry.
 func (e pidRecord) alive() []int {
 	return slices.DeleteFunc(groupMembers(e.PID), func(pid int) bool {
-		leader := pid == e.PID && e.Start != 0 && startTicks(pid) == e.Start
-		return !leader && !hasEnv(pid, e.Mark)
+		return (pid != e.PID || !e.leads()) && !hasEnv(pid, e.Mark)
 	})
 }
+
+// leads reports whether the process that the entry names is alive.
+func (e pidRecord) leads() bool { return e.Start != 0 && startTicks(e.PID) == e.Start }
 
 // add notes a process. A file that cannot be written is logged, not an error: it is the second of two nets.
 func (l *PIDFile) add(e pidRecord, log *slog.Logger) {

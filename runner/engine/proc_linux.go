@@ -43,6 +43,9 @@ func parseStat(line string) (procStat, bool) {
 // startTicks returns the start time of a live process, 0 when it is unknown.
 func startTicks(pid int) uint64 {
 	s, _ := readStat(pid)
+	if s.dead() {
+		return 0
+	}
 	return s.start
 }
 
