@@ -53,21 +53,28 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
+	unlock, err := runner.Lock(filepath.Join(s.StateDir, "gateway.lock"))
+	if errors.Is(err, runner.ErrRunning) {
+		near, _ := config.ReadRunning(s.StateDir)
+		return fmt.Errorf("state folder %s: another gateway run uses it (%s); stop it first, or give this one another --state-dir", s.StateDir, cmp.Or(near.URL, "it is starting"))
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if s.RunnerSecret == "" {
-		var err error
 		if s.RunnerSecret, err = keptSecret(s.StateDir, "runner-secret"); err != nil {
 			return err
 		}
 	}
 	if !s.keyed() {
-		var err error
 		if s.localKey, err = keptSecret(s.StateDir, cli.AdminKeyFile); err != nil {
 			return err
 		}
 	}
 	embedded := ""
 	if s.RedisURL == "" {
-		password, err := keptSecret(s.StateDir, redisPassword)
+		password, err := keptSecret(s.StateDir, config.RedisPassword)
 		if err != nil {
 			return err
 		}
@@ -92,7 +99,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts
-	sweeper, err := warmer.New(warmer.Settings{Redis: serve.Redis, Log: s.Log, Sweep: s.Sweep, RunnerSecret: s.RunnerSecret}, warmer.Deps{Drivers: all, Log: log})
+	sweeper, err := warmer.New(warmer.Settings{NearRedis: config.NearRedis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Sweep: s.Sweep, RunnerSecret: s.RunnerSecret}, warmer.Deps{Drivers: all, Log: log})
 	if err != nil {
 		stop()
 		return err
@@ -102,11 +109,18 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
+	forget := func() {}
 	err = Serve(ctx, serve, all, log, func(addr string) {
+		if remove, err := (config.Running{URL: "http://" + addr, Pool: s.Pool, Redis: embedded}).Note(s.StateDir); err != nil {
+			log.Warn("commands will not find this gateway by its state folder", "error", err)
+		} else {
+			forget = remove
+		}
 		wg.Go(func() { s.wakeAll(back, hosts, log) })
 		wg.Go(func() { _ = sweeper.Run(back) }) // ends with back
 		s.greet(out, addr, embedded)
 	})
+	forget()
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
@@ -249,9 +263,6 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	return local.Command{Argv: argv, Env: env}, nil
 }
 
-// redisPassword is the file of the embedded Redis' password in the state folder.
-const redisPassword = "redis-password"
-
 // keptSecret reads a secret of the state folder, or makes it at the first start. Only the owner can read it afterwards.
 func keptSecret(dir, name string) (string, error) {
 	path := filepath.Join(dir, name)
@@ -320,7 +331,7 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 			if host = " -h " + host; host == " -h 127.0.0.1" {
 				host = "" // redis-cli's own default
 			}
-			hint = fmt.Sprintf("  REDISCLI_AUTH=$(cat %s) redis-cli%s -p %s KEYS 'rv:*'\n", shellWord(filepath.Join(s.StateDir, redisPassword)), host, port)
+			hint = fmt.Sprintf("  REDISCLI_AUTH=$(cat %s) redis-cli%s -p %s KEYS 'rv:*'\n", shellWord(filepath.Join(s.StateDir, config.RedisPassword)), host, port)
 		}
 	}
 	fmt.Fprintf(out, "\n%s  Ctrl-C ends everything\n\n", hint)

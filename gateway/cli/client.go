@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,11 +15,13 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"reveille/infra/config"
 )
 
 // Remote says which gateway a command talks to.
 type Remote struct {
-	URL      string        `help:"The gateway." default:"http://127.0.0.1:8080"`
+	URL      string        `help:"The gateway. Default: the gateway run with this --state-dir, else http://127.0.0.1:8080." placeholder:"URL"`
 	APIKey   string        `help:"Key with the scope manage. Without it, the admin key of gateway run is used at a loopback address." placeholder:"KEY"`
 	StateDir string        `help:"State folder of gateway run, where its admin key is." default:".reveille"`
 	Timeout  time.Duration `help:"Longest to wait for an answer." default:"10m"`
@@ -47,9 +50,13 @@ func (r Remote) key(u *url.URL) string {
 	return strings.TrimSpace(string(data))
 }
 
-// base is the gateway's URL without a path; a missing scheme is http, and a client's base URL that ends with /v1 will do.
+// base is the gateway's URL without a path, by default that of the state folder; a missing scheme is http, and a client's base URL that ends with /v1 will do.
 func (r Remote) base() string {
 	u := strings.TrimSuffix(strings.TrimRight(r.URL, "/"), "/v1")
+	if u == "" {
+		near, _ := config.ReadRunning(r.StateDir) // one that cannot be read is as none: the error of the call names the address
+		u = cmp.Or(near.URL, "http://127.0.0.1:8080")
+	}
 	if !strings.Contains(u, "://") {
 		u = "http://" + u
 	}

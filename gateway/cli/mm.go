@@ -18,7 +18,7 @@ import (
 
 // MM is `gateway mm`: what the encoder cache holds in Redis, and how often it spared an encode.
 type MM struct {
-	config.Redis
+	config.NearRedis
 	JSON bool `help:"Print it as JSON."`
 }
 
@@ -36,7 +36,11 @@ type mmRow struct {
 // Run lists signatures with the models that have them, largest first; then such models as have been counted but have
 // nothing in Redis any more.
 func (c *MM) Run(ctx context.Context, out io.Writer) error {
-	o := state.Options{URL: c.RedisURL, Pool: c.Pool, Timeout: mmTimeout, Unverified: true}
+	redis, err := c.Find()
+	if err != nil {
+		return err
+	}
+	o := state.Options{URL: redis.RedisURL, Pool: redis.Pool, Timeout: mmTimeout, Unverified: true}
 	rdb, err := state.Client(o)
 	if err != nil {
 		return err

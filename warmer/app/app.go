@@ -21,7 +21,7 @@ import (
 
 // Settings are a warmer's flags. They carry no values of their own until config.Parse has filled them in.
 type Settings struct {
-	config.Redis
+	config.NearRedis
 	config.Log
 	Sweep
 	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalogue is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are." placeholder:"TEXT"`
@@ -69,7 +69,12 @@ const storeTimeout = 2 * time.Second
 
 // New makes a warmer. It does not wait for Redis. Close it when done.
 func New(s Settings, d Deps) (*Warmer, error) {
-	o := state.Options{URL: s.RedisURL, Pool: s.Pool, Timeout: storeTimeout, Log: d.Log}
+	redis, err := s.Find()
+	if err != nil {
+		return nil, err
+	}
+	s.Pool = redis.Pool
+	o := state.Options{URL: redis.RedisURL, Pool: redis.Pool, Timeout: storeTimeout, Log: d.Log}
 	if s.RunnerSecret == "" {
 		// The catalogue is then whatever stands in Redis, so nothing that it says is executed or called.
 		o.Unverified, d.Drivers = true, maps.Clone(d.Drivers)
@@ -80,7 +85,6 @@ func New(s Settings, d Deps) (*Warmer, error) {
 			d.Log.Warn("hosts are not turned on or off: the catalogue cannot be verified without --runner-secret")
 		}
 	} else {
-		var err error
 		if o.Secret, err = config.Secret(s.RunnerSecret); err != nil {
 			return nil, err
 		}

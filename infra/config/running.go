@@ -1,0 +1,96 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Running is what a gateway run notes in its state folder for the commands beside it. It holds no secret.
+type Running struct {
+	URL   string `json:"url"`   // of the gateway
+	Pool  string `json:"pool"`  //
+	Redis string `json:"redis"` // host:port of the embedded Redis, "" for another one
+}
+
+// Files of the state folder.
+const (
+	runningFile   = "gateway.json"
+	RedisPassword = "redis-password" // of the embedded Redis
+)
+
+// ReadRunning returns the note in a state folder, the zero value where there is none.
+func ReadRunning(stateDir string) (r Running, err error) {
+	data, err := os.ReadFile(filepath.Join(stateDir, runningFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err != nil {
+		return Running{}, fmt.Errorf("state folder %s: %s: %w", stateDir, runningFile, err)
+	}
+	return r, nil
+}
+
+// Note writes r into a state folder; remove takes it out again.
+func (r Running) Note(stateDir string) (remove func(), err error) {
+	path := filepath.Join(stateDir, runningFile)
+	data, err := json.Marshal(r)
+	if err == nil {
+		err = os.WriteFile(path, append(data, '\n'), 0o600)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	return func() { _ = os.Remove(path) }, nil
+}
+
+// NearRedis is [Redis] for programs that find the one of a gateway run beside them.
+type NearRedis struct {
+	RedisURL string `help:"Redis of the pool. Default: that of the gateway run with this --state-dir, else redis://127.0.0.1:6379/0." placeholder:"URL"`
+	Pool     string `help:"Name of the deployment. Default: as the Redis." placeholder:"NAME"`
+	StateDir string `help:"State folder of gateway run." default:".reveille"`
+}
+
+// Find fills in what was not given.
+func (n NearRedis) Find() (Redis, error) {
+	r := Redis{n.RedisURL, n.Pool}
+	if r.RedisURL == "" {
+		near, err := ReadRunning(n.StateDir)
+		if err != nil {
+			return r, err
+		}
+		r.RedisURL = defaultRedis
+		switch {
+		case near.Redis != "":
+			password, err := os.ReadFile(filepath.Join(n.StateDir, RedisPassword))
+			if err != nil {
+				return r, fmt.Errorf("state folder: %w", err)
+			}
+			at := url.URL{Scheme: "redis", User: url.UserPassword("", strings.TrimSpace(string(password))), Host: near.Redis, Path: "/0"}
+			r.RedisURL = at.String()
+		case near.URL != "":
+			return r, fmt.Errorf("the gateway of %s has a Redis of its own: name it with --redis-url", n.StateDir)
+		}
+		if r.Pool == "" {
+			r.Pool = near.Pool
+		}
+	}
+	if r.Pool == "" {
+		r.Pool = defaultPool
+	}
+	return r, nil
+}
+
+// Defaults of [Redis].
+const (
+	defaultRedis = "redis://127.0.0.1:6379/0"
+	defaultPool  = "main"
+)
