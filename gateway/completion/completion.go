@@ -20,6 +20,8 @@ type Completion struct {
 		OutputMS float64 `json:"predicted_ms"`
 	} `json:"timings"`
 	Error json.RawMessage `json:"error"`
+
+	Raw []byte `json:"-"` // of an event; valid while a sink has it
 }
 
 // Choice is the model's output: Message in a whole answer, Delta in a stream, Text in either for a prompt.

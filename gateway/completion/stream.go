@@ -93,5 +93,6 @@ func (s *Stream) line(dst, text []byte) []byte {
 		s.cut = true
 		return dst
 	}
+	c.Raw = data
 	return s.sink.Event(dst, &c)
 }

@@ -9,7 +9,7 @@ type handler func(*Server, *request) error
 var handlers = map[string]handler{
 	// Routes that run models.
 	"chat":              infer("/v1/chat/completions"),
-	"completions":       infer("/v1/completions"),
+	"completions":       (*Server).completions,
 	"responses":         (*Server).responses,
 	"input_tokens":      (*Server).inputTokens,
 	"messages":          infer("/v1/messages"),

@@ -35,7 +35,7 @@ func formOf(path string) form {
 		}
 	}
 	switch path {
-	case "/chat/completions", "/completions", "/responses", "/messages":
+	case "/chat/completions", "/completions", "/infill", "/responses", "/messages":
 		return proseForm
 	case "/messages/count_tokens", "/chat/completions/input_tokens", "/embeddings", "/rerank", "/reranking", "/images/generations", "/images/edits", "/images/variations",
 		"/tokenize", "/detokenize":

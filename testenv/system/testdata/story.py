@@ -143,6 +143,28 @@ def completion():
 
 
 @case
+def completions_have_log_probabilities_and_an_echo():
+    asked = dict(model=LLM, prompt="The sea is", temperature=0, max_tokens=3)
+    a = client.completions.create(**asked, logprobs=2).choices[0]
+    p = a.logprobs
+    same("".join(p.tokens), a.text)
+    same(len(p.token_logprobs), 3)
+    same(p.text_offset, [sum(map(len, p.tokens[:i])) for i in range(3)])
+    for token, alternatives in zip(p.tokens, p.top_logprobs):
+        same(len(alternatives), 2)
+        assert max(alternatives, key=alternatives.get) == token, alternatives
+    chunks = list(client.completions.create(**asked, logprobs=2, stream=True))
+    same([t for c in chunks for t in (c.choices[0].logprobs.tokens if c.choices[0].logprobs else [])], p.tokens)
+    same(client.completions.create(**asked, echo=True).choices[0].text, "The sea is" + a.text)
+    for more in (dict(echo=True, logprobs=1), dict(suffix=" and deep.")):  # the engine has no probabilities of prompts, the model no mark of a gap
+        try:
+            client.completions.create(**asked, **more)
+            raise AssertionError(more)
+        except openai.BadRequestError as e:
+            same(e.code, "unsupported_parameter")
+
+
+@case
 def embeddings():
     texts = ["A cat sat on the mat.", "A kitten lay on the rug.", "The tax report is due in April."]
     cat, kitten, tax = (e.embedding for e in client.embeddings.create(model=EMBED, input=texts).data)

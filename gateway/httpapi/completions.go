@@ -1,0 +1,36 @@
+package httpapi
+
+import (
+	"reveille/gateway/legacy"
+	"reveille/infra/relay"
+)
+
+// completions serves text completions. llama-server's are translated where they differ from OpenAI's.
+func (s *Server) completions(r *request) error {
+	c, err := r.parse()
+	if err != nil {
+		return err
+	}
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	x := &exchange{call: c, path: completionsPath}
+	if !c.engine().Llama {
+		return x.start()
+	}
+	q, err := legacy.Translate(c.body)
+	if err != nil {
+		return err
+	}
+	q.ID, q.Model, q.Created = c.id, c.model.ID, c.began.Unix()
+	switch c.body, x.path = q.Body, []byte(q.Path); {
+	case q.Plain:
+	case c.stream:
+		x.into = legacy.NewStream(q)
+	default:
+		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, q.Answer) }
+	}
+	return x.start()
+}
+
+var completionsPath = []byte(legacy.Path)
