@@ -10,7 +10,7 @@ import (
 // Limits of lists in a request.
 const (
 	maxMessages  = 10_000
-	maxInputs    = 2048
+	MaxInputs    = 2048 // of an embedding request
 	maxDocuments = 2048
 )
 
@@ -84,7 +84,7 @@ var routes = compiled([]Route{
 	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{required("prompt", textOrList)}},
 	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
 	{Name: "input_tokens", Method: "POST", Path: "/responses/input_tokens", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
-	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxInputs)}},
+	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, MaxInputs)}},
 	{Name: "transcriptions", Method: "POST", Path: "/audio/transcriptions", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
 	{Name: "translations", Method: "POST", Path: "/audio/translations", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
 	{Name: "speech", Method: "POST", Path: "/audio/speech", Mount: Prefixed, Type: policy.TTS, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("input", text), required("voice", text)}},
@@ -97,6 +97,12 @@ var routes = compiled([]Route{
 	// Anthropic.
 	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, maxMessages)}},
 	{Name: "count_tokens", Method: "POST", Path: "/messages/count_tokens", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
+
+	// Embeddings of Text Embeddings Inference and of Cohere.
+	{Name: "tei_embed", Method: "POST", Path: "/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("inputs", textOrList, MaxInputs), {Name: "prompt_name", Refused: true}}},
+	{Name: "tei_embed_sparse", Method: "POST", Path: "/embed_sparse", Mount: Bare, Scope: ScopeAnyKey},
+	{Name: "tei_info", Method: "GET", Path: "/info", Mount: Bare, Scope: ScopeAnyKey},
+	{Name: "cohere_embed", Method: "POST", Path: "/v2/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("texts", list, MaxInputs), {Name: "images", Refused: true}, {Name: "inputs", Refused: true}}},
 
 	// Rerank.
 	rerank("/rerank", both),
@@ -111,7 +117,7 @@ var routes = compiled([]Route{
 	{Name: "ollama_show", Method: "POST", Path: "/api/show", Mount: Bare, Dialect: Ollama, Scope: ScopeAnyKey, Body: BodyJSON, Model: modelOrName},
 	{Name: "ollama_chat", Method: "POST", Path: "/api/chat", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Streams: true, Model: modelField, Fields: []Field{{Name: "messages", Types: list, Max: maxMessages}}},
 	{Name: "ollama_generate", Method: "POST", Path: "/api/generate", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Streams: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
-	{Name: "ollama_embed", Method: "POST", Path: "/api/embed", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "input", Types: textOrList, Max: maxInputs}}},
+	{Name: "ollama_embed", Method: "POST", Path: "/api/embed", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "input", Types: textOrList, Max: MaxInputs}}},
 	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_pull", Method: "POST", Path: "/api/pull", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Body: BodyJSON, Streams: true, Model: modelOrName},
 	{Name: "ollama_delete", Method: "DELETE", Path: "/api/delete", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Model: modelOrName},
@@ -137,7 +143,10 @@ func rerank(path string, mount Mount) Route {
 	return Route{
 		Name: "rerank", Method: "POST", Path: path, Mount: mount, Type: policy.Reranking, Scope: ScopeInfer, Body: BodyJSON,
 		Inference: true, Model: modelField,
-		Fields: []Field{required("query", text), requiredMax("documents", list, maxDocuments), {Name: "top_n", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Refused: true}},
+		Fields: []Field{
+			required("query", text), {Name: "documents", Alt: "texts", Types: list, Needed: true, Max: maxDocuments},
+			{Name: "top_n", Alt: "top_k", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Types: number, Min1: true},
+		},
 	}
 }
 

@@ -86,11 +86,13 @@ var specs = map[string]*Spec{
 	"embeddings": spec(noContent, map[string]rule{
 		"model": {kind: text}, "input": {kind: inputs, slot: embedSlot}, "content": {kind: prompts}, "encoding_format": {kind: text}, "dimensions": between(0, int32Max),
 		"embd_normalize": between(-1, int32Max), "user": {kind: text}, "truncate": {kind: anyScalar}, "normalize": {kind: boolean},
-		"input_type": {kind: text}, "task": {kind: text},
+		"input_type": {kind: text}, "task": {kind: text}, "output_dimension": between(0, int32Max), "output_dtype": {kind: text},
 	}),
-	"rerank": spec(noContent, map[string]rule{
-		"model": {kind: text}, "query": {kind: long, slot: querySlot}, "documents": {kind: documents, slot: documentsSlot}, "top_n": {kind: number, high: math.MaxFloat64},
-		"return_documents": {kind: anyScalar}, "max_tokens_per_doc": {kind: anyScalar}, "user": {kind: text}, "truncate": {kind: anyScalar},
+	"tei_embed": translated, "cohere_embed": translated,
+	"rerank": spec(noContent, ranking, map[string]rule{
+		"texts": {kind: documents, slot: documentsSlot}, "top_n": {kind: number, high: math.MaxFloat64}, "top_k": {kind: number, high: math.MaxFloat64},
+		"return_documents": {kind: anyScalar}, "return_text": {kind: anyScalar}, "raw_scores": {kind: anyScalar}, "truncation": {kind: anyScalar},
+		"max_tokens_per_doc": {kind: anyScalar},
 	}),
 	"tokenize": spec(noContent, map[string]rule{
 		"model": {kind: text}, "content": {kind: mixed, bytes: maxToSplit}, "add_special": {kind: boolean}, "add_special_tokens": {kind: boolean},
@@ -116,6 +118,12 @@ var anthropicSpec = spec(anthropic, sampling, chatting, map[string]rule{
 	"system": {kind: content, slot: systemSlot}, "stop_sequences": {kind: texts}, "thinking": {kind: small, slot: thinkingSlot},
 	"output_config": {kind: schema, slot: outputSlot},
 })
+
+// ranking are the fields of rerank requests that engines get.
+var ranking = map[string]rule{
+	"model": {kind: text}, "query": {kind: long, slot: querySlot}, "documents": {kind: documents, slot: documentsSlot}, "user": {kind: text},
+	"truncate": {kind: anyScalar},
+}
 
 // refused are fields that reach into an engine others share: its slots, files,
 // adapters and parsers, or that make it fetch or run something.

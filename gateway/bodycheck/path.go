@@ -17,7 +17,9 @@ var enginePaths = map[string]*Spec{
 }
 
 // engineRerank is for engines, which turn top_n into a count; the gateway's own route applies it by itself.
-var engineRerank = spec(noContent, specs["rerank"].rules, map[string]rule{"top_n": between(1, int32Max)})
+var engineRerank = spec(noContent, ranking, map[string]rule{
+	"top_n": between(1, int32Max), "return_documents": {kind: anyScalar}, "max_tokens_per_doc": {kind: anyScalar},
+})
 
 // closedPaths are paths of engines whose bodies are in forms that are not
 // checked: they take what the paths above take, or more, or name files to open.

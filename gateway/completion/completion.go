@@ -77,3 +77,26 @@ func Parse(engine []byte) (*Completion, error) {
 
 // Thought is a message's reasoning, which is not part of the answer. Some engines send it under both names.
 func (s *Said) Thought() string { return cmp.Or(s.Reasoning, s.Thinking) }
+
+// Vectors reads an answer to an embedding request: the embeddings in the order of the inputs, and the tokens of these. Its
+// error is ErrAnswer.
+func Vectors(engine []byte) ([]json.RawMessage, int64, error) {
+	var e struct {
+		Data []struct {
+			Index     int             `json:"index"`
+			Embedding json.RawMessage `json:"embedding"`
+		} `json:"data"`
+		Usage Usage `json:"usage"`
+	}
+	if err := json.Unmarshal(engine, &e); err != nil || len(e.Data) == 0 {
+		return nil, 0, errors.Join(ErrAnswer, err)
+	}
+	list := make([]json.RawMessage, len(e.Data))
+	for _, d := range e.Data {
+		if d.Index < 0 || d.Index >= len(list) || list[d.Index] != nil || len(d.Embedding) == 0 {
+			return nil, 0, ErrAnswer
+		}
+		list[d.Index] = d.Embedding
+	}
+	return list, e.Usage.Prompt, nil
+}

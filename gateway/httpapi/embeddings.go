@@ -37,9 +37,15 @@ func (s *Server) embeddings(r *request) error {
 // dimensions is the length that a request asks for, 0 for the model's own, and whether it wants base64. With a length the
 // engine is asked for neither.
 func (c *call) dimensions() (n int, b64 bool, err error) {
-	var v [2]jsonscan.Value
-	if err := jsonscan.Scan(c.body, []string{"dimensions", "encoding_format"}, v[:]); err != nil {
+	var v [4]jsonscan.Value
+	if err := jsonscan.Scan(c.body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype"}, v[:]); err != nil {
 		return 0, false, invalidJSON(err)
+	}
+	if !v[0].Set() {
+		v[0] = v[2] // Voyage's name
+	}
+	if v[3].Set() && v[3].String() != "float" {
+		return 0, false, api.New(api.UnsupportedParameter, "'output_dtype' can only be float.").With("output_dtype")
 	}
 	if e := encodingFormat(v[1]); e != nil {
 		return 0, false, e
@@ -54,7 +60,7 @@ func (c *call) dimensions() (n int, b64 bool, err error) {
 	if v[0].Kind != jsonscan.Number || json.Unmarshal(v[0].Raw, &n) != nil || n < 1 {
 		return 0, false, api.New(api.InvalidType, "'dimensions' must be a whole number of at least 1.").With("dimensions")
 	}
-	for _, key := range []string{"dimensions", "encoding_format"} {
+	for _, key := range []string{"dimensions", "encoding_format", "output_dimension"} {
 		if c.body, err = jsonscan.Remove(c.body, key); err != nil {
 			return 0, false, invalidJSON(err)
 		}
@@ -83,6 +89,18 @@ func (x *exchange) sendCut(resp *relay.Response, n int, b64 bool) error {
 		return err
 	}
 	return x.sendJSON(doc, raw)
+}
+
+// cutTo cuts the embeddings of an answer to n dimensions, 0 for all.
+func cutTo(raw []byte, n int) ([]byte, error) {
+	if n == 0 {
+		return raw, nil
+	}
+	doc, err := cutAnswer(raw, n, false)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(doc)
 }
 
 // cutAnswer cuts the embeddings of an answer to n dimensions and normalises them.

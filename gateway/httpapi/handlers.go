@@ -28,6 +28,8 @@ var handlers = map[string]handler{
 	"ollama_generate":   (*Server).ollamaGenerate,
 	"ollama_embed":      (*Server).ollamaEmbed,
 	"ollama_embeddings": (*Server).ollamaEmbeddings,
+	"tei_embed":         (*Server).teiEmbed,
+	"cohere_embed":      (*Server).cohereEmbed,
 
 	// Probes, listings, management and operator routes. Those that only read make no use of a model and wake nothing.
 	"root":         (*Server).root,
@@ -85,11 +87,14 @@ var handlers = map[string]handler{
 	"ollama_pull":    (*Server).ollamaPull,
 	"ollama_delete":  (*Server).ollamaDelete,
 
-	// Routes of Ollama without a meaning here.
-	"ollama_create": notServed,
-	"ollama_copy":   notServed,
-	"ollama_push":   notServed,
-	"ollama_blobs":  notServed,
+	"tei_info": (*Server).teiInfo,
+
+	// Routes of other dialects without a meaning here.
+	"tei_embed_sparse": notServed,
+	"ollama_create":    notServed,
+	"ollama_copy":      notServed,
+	"ollama_push":      notServed,
+	"ollama_blobs":     notServed,
 }
 
 // served returns the handlers. Every route has one.

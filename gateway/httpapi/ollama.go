@@ -166,14 +166,8 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	f := o.form(false, x)
 	x.answer = func(x *exchange, resp *relay.Response) error {
 		return x.sendTranslated(resp, func(raw []byte) ([]byte, error) {
-			if n > 0 {
-				doc, err := cutAnswer(raw, n, false)
-				if err != nil {
-					return nil, err
-				}
-				if raw, err = json.Marshal(doc); err != nil {
-					return nil, err
-				}
+			if raw, err = cutTo(raw, n); err != nil {
+				return nil, err
 			}
 			return tell(f, raw)
 		})

@@ -44,36 +44,81 @@ type rerankRequest struct {
 	texts  []string
 	topN   float64 // 0: all
 	giving bool    // with the documents
+	form   rerankForm
+	raw    bool // scores as the engine gives them, in the form of Text Embeddings Inference
 }
 
-var rerankKeys = []string{"documents", "top_n", "return_documents"}
+// rerankForm is whose form the answer has.
+type rerankForm uint8
 
-// readRerank reads it from a body that the route has checked: documents is a list, top_n a number of at least 1.
+const (
+	cohereForm rerankForm = iota // also Jina's
+	teiForm                      // Text Embeddings Inference: texts in place of documents
+	voyageForm                   // top_k and truncation
+)
+
+var rerankKeys = []string{"documents", "top_n", "return_documents", "texts", "top_k", "return_text", "raw_scores", "truncation", "max_tokens_per_doc"}
+
+// readRerank reads it from a body that the route has checked: documents or texts is a list, top_n or top_k a number of at
+// least 1.
 func readRerank(body []byte) (q rerankRequest, err error) {
-	var v [3]jsonscan.Value
+	var v [9]jsonscan.Value
 	if err := jsonscan.Scan(body, rerankKeys, v[:]); err != nil {
 		return q, invalidJSON(err)
 	}
+	list, top, name := v[0], v[1], "documents"
+	switch {
+	case v[3].Set() && list.Set():
+		return q, api.New(api.InvalidRequest, "'texts' and 'documents' are two names of the same; send one.").With("texts")
+	case v[3].Set():
+		q.form, list, name = teiForm, v[3], "texts"
+	case v[4].Set() || v[7].Set():
+		q.form = voyageForm
+	}
 	var documents []document
-	if json.Unmarshal(v[0].Raw, &documents) != nil {
-		return q, api.New(api.InvalidType, "Each document must be a text or an object with a 'text'.").With("documents")
+	if json.Unmarshal(list.Raw, &documents) != nil {
+		return q, api.New(api.InvalidType, "Each document must be a text or an object with a 'text'.").With(name)
 	}
 	q.texts = make([]string, len(documents))
 	for i, d := range documents {
 		q.texts[i] = d.text
 	}
-	if v[1].Set() {
-		if q.topN, err = strconv.ParseFloat(string(v[1].Raw), 64); err != nil {
+	if !top.Set() {
+		top = v[4]
+	}
+	if top.Set() {
+		if q.topN, err = strconv.ParseFloat(string(top.Raw), 64); err != nil {
 			q.topN = 0 // too large to read is all of them
 		} else if q.topN != math.Trunc(q.topN) {
 			return q, api.New(api.InvalidType, "'top_n' must be a whole number of at least 1.").With("top_n")
 		}
 	}
-	if v[2].Set() && v[2].Kind != jsonscan.Bool {
-		return q, api.New(api.InvalidType, "'return_documents' must be true or false.").With("return_documents")
+	for _, i := range [...]int{2, 5, 6, 7} {
+		if v[i].Set() && v[i].Kind != jsonscan.Bool {
+			return q, api.Newf(api.InvalidType, "'%s' must be true or false.", rerankKeys[i]).With(rerankKeys[i])
+		}
 	}
-	q.giving = v[2].Bool()
-	return q, nil
+	q.giving, q.raw = v[2].Bool() || v[5].Bool(), v[6].Bool()
+	return q, q.fit(v[8])
+}
+
+// fit refuses documents that may have more tokens than the request allows: nothing here cuts them. A token has at least a
+// byte.
+func (q rerankRequest) fit(limit jsonscan.Value) error {
+	const name = "max_tokens_per_doc"
+	if !limit.Set() {
+		return nil
+	}
+	most, err := strconv.ParseFloat(string(limit.Raw), 64)
+	if err != nil {
+		return nil // too large to read
+	}
+	for i, text := range q.texts {
+		if float64(len(text)) > most {
+			return api.Newf(api.UnsupportedParameter, "Document %d has %d bytes, so it may have more than %v tokens, and documents are not cut here; shorten it or leave '%s' out.", i, len(text), most, name).With(name)
+		}
+	}
+	return nil
 }
 
 type rerankResult struct {
@@ -133,15 +178,16 @@ func engineDocuments(body []byte, texts []string, model string) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	for _, edit := range []func([]byte) ([]byte, error){
-		func(b []byte) ([]byte, error) { return jsonscan.Set(b, "documents", list) },
-		func(b []byte) ([]byte, error) { return jsonscan.SetString(b, "model", model) },
-		func(b []byte) ([]byte, error) { return jsonscan.Remove(b, "top_n") },
-		func(b []byte) ([]byte, error) { return jsonscan.Remove(b, "return_documents") },
-	} {
-		if body, err = edit(body); err != nil {
-			return nil, invalidJSON(err)
+	if body, err = jsonscan.SetString(body, "model", model); err == nil {
+		body, err = jsonscan.Set(body, "documents", list)
+	}
+	for _, key := range rerankKeys[1:] {
+		if err == nil {
+			body, err = jsonscan.Remove(body, key)
 		}
+	}
+	if err != nil {
+		return nil, invalidJSON(err)
 	}
 	return body, nil
 }
@@ -166,7 +212,7 @@ func (x *exchange) sendRerank(resp *relay.Response, q rerankRequest) error {
 	}
 	out := rerankAnswer{ID: x.id, Model: x.model.ID, Object: "list", Results: in.Results, Usage: in.Usage}
 	out.Meta.APIVersion.Version = "2"
-	if x.model.NormalizeScores {
+	if x.model.NormalizeScores || q.form == teiForm && !q.raw {
 		for i := range out.Results {
 			out.Results[i].Score = 1 / (1 + math.Exp(-out.Results[i].Score))
 		}
@@ -183,7 +229,61 @@ func (x *exchange) sendRerank(resp *relay.Response, q rerankRequest) error {
 			out.Results[i].Document = &documentText{q.texts[out.Results[i].Index]}
 		}
 	}
+	switch q.form {
+	case teiForm:
+		return x.sendJSON(out.tei(), raw)
+	case voyageForm:
+		return x.sendJSON(out.voyage(), raw)
+	}
 	return x.sendJSON(out, raw)
+}
+
+type teiResult struct {
+	Index int     `json:"index"`
+	Score float64 `json:"score"`
+	Text  *string `json:"text,omitempty"`
+}
+
+// tei is the answer in the form of Text Embeddings Inference.
+func (a rerankAnswer) tei() []teiResult {
+	out := make([]teiResult, len(a.Results))
+	for i, r := range a.Results {
+		out[i] = teiResult{r.Index, r.Score, r.Document.plain()}
+	}
+	return out
+}
+
+type voyageAnswer struct {
+	Object string         `json:"object"`
+	Data   []voyageResult `json:"data"`
+	Model  string         `json:"model"`
+	Usage  struct {
+		Total int64 `json:"total_tokens"`
+	} `json:"usage"`
+}
+
+type voyageResult struct {
+	Index    int     `json:"index"`
+	Score    float64 `json:"relevance_score"`
+	Document *string `json:"document,omitempty"`
+}
+
+// voyage is the answer in Voyage's form.
+func (a rerankAnswer) voyage() voyageAnswer {
+	out := voyageAnswer{Object: a.Object, Data: make([]voyageResult, len(a.Results)), Model: a.Model}
+	out.Usage.Total = a.Usage.Total
+	for i, r := range a.Results {
+		out.Data[i] = voyageResult{r.Index, r.Score, r.Document.plain()}
+	}
+	return out
+}
+
+// plain is the text, nil for no document.
+func (d *documentText) plain() *string {
+	if d == nil {
+		return nil
+	}
+	return &d.Text
 }
 
 // sendJSON answers with a rewritten body; raw is the engine's own, for the statistics.

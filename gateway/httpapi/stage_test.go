@@ -29,7 +29,7 @@ import (
 )
 
 const stageModels = `
-defaults: {models: {embedding: vec}}
+defaults: {models: {embedding: vec, reranking: rank}}
 models:
   chat: {type: llm, recipe: standin, device: cpu, aliases: [nick], fallback: [spare]}
   spare: {type: llm, recipe: standin, device: cpu}

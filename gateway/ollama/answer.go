@@ -2,7 +2,6 @@ package ollama
 
 import (
 	"encoding/json"
-	"errors"
 	"time"
 
 	"reveille/gateway/completion"
@@ -110,20 +109,9 @@ func appendLine(dst []byte, l line) []byte {
 	return append(append(dst, text...), '\n')
 }
 
-// embedded is an engine's answer to an embedding request.
-type embedded struct {
-	Data []struct {
-		Index     int             `json:"index"`
-		Embedding json.RawMessage `json:"embedding"`
-	} `json:"data"`
-	Usage struct {
-		Prompt int64 `json:"prompt_tokens"`
-	} `json:"usage"`
-}
-
 // Embeddings turns an engine's embeddings into those of /api/embed; nil engine is none.
 func (f *ResponseWriter) Embeddings(engine []byte) ([]byte, error) {
-	list, e, err := vectors(engine)
+	list, tokens, err := vectors(engine)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +121,7 @@ func (f *ResponseWriter) Embeddings(engine []byte) ([]byte, error) {
 		Total      time.Duration     `json:"total_duration"`
 		Load       time.Duration     `json:"load_duration"`
 		Prompt     int64             `json:"prompt_eval_count"`
-	}{f.Model, list, f.Now().Sub(f.Began), f.Load(), e.Usage.Prompt})
+	}{f.Model, list, f.Now().Sub(f.Began), f.Load(), tokens})
 }
 
 // Embedding turns an engine's only embedding into that of /api/embeddings; nil engine is an empty one.
@@ -148,21 +136,10 @@ func (f *ResponseWriter) Embedding(engine []byte) ([]byte, error) {
 	return json.Marshal(map[string]json.RawMessage{"embedding": list[0]})
 }
 
-// vectors are the embeddings of an answer in the order of the inputs.
-func vectors(engine []byte) ([]json.RawMessage, *embedded, error) {
-	var e embedded
+// vectors are the embeddings of an answer and the tokens that it took; nil engine has none.
+func vectors(engine []byte) ([]json.RawMessage, int64, error) {
 	if engine == nil {
-		return []json.RawMessage{}, &e, nil
+		return []json.RawMessage{}, 0, nil
 	}
-	if err := json.Unmarshal(engine, &e); err != nil || len(e.Data) == 0 {
-		return nil, nil, errors.Join(completion.ErrAnswer, err)
-	}
-	list := make([]json.RawMessage, len(e.Data))
-	for _, d := range e.Data {
-		if d.Index < 0 || d.Index >= len(list) || list[d.Index] != nil || len(d.Embedding) == 0 {
-			return nil, nil, completion.ErrAnswer
-		}
-		list[d.Index] = d.Embedding
-	}
-	return list, &e, nil
+	return completion.Vectors(engine)
 }

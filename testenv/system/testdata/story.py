@@ -174,6 +174,21 @@ def embeddings():
 
 
 @case
+def embeddings_and_rerank_of_other_dialects():
+    texts = ["a cat on a mat", "the tax report"]
+    plain = [e.embedding for e in client.embeddings.create(model=EMBED, input=texts, encoding_format="float").data]
+    same(http.post(BASE + "/embed", json={"model": EMBED, "inputs": texts}).json(), plain)
+    same(http.post(BASE + "/v2/embed", json={"model": EMBED, "texts": texts}).json()["embeddings"]["float"], plain)
+    asked = {"model": RERANK, "query": "cat"}
+    cohere = http.post(BASE + "/v2/rerank", json={**asked, "documents": texts, "top_n": 1}).json()["results"]
+    voyage = http.post(V1 + "/rerank", json={**asked, "documents": texts, "top_k": 1, "truncation": True}).json()["data"]
+    tei = http.post(BASE + "/rerank", json={**asked, "texts": texts, "raw_scores": True}).json()
+    same(voyage, cohere)
+    same([tei[0]["index"], tei[0]["score"]], [cohere[0]["index"], cohere[0]["relevance_score"]])
+    same(len(tei), 2)
+
+
+@case
 def embeddings_base64_and_float_agree():
     # The client asks for base64 by itself and decodes it.
     decoded = client.embeddings.create(model=EMBED, input="a cat on a mat").data[0].embedding

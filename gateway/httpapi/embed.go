@@ -1,0 +1,154 @@
+package httpapi
+
+import (
+	"encoding/json"
+
+	"reveille/gateway/api"
+	"reveille/gateway/bodycheck"
+	"reveille/gateway/completion"
+	"reveille/infra/config"
+	"reveille/infra/jsonscan"
+	"reveille/infra/policy"
+	"reveille/infra/relay"
+)
+
+// embedding is an embedding request of another dialect, as it reaches the engine.
+type embedding struct {
+	Model      string          `json:"model"`
+	Input      json.RawMessage `json:"input"`
+	Dimensions json.RawMessage `json:"dimensions,omitempty"`
+}
+
+// embedAs serves an embedding request of another dialect: tell makes its answer of the embeddings, in the order of the texts.
+func (c *call) embedAs(q embedding, tell func(vectors []json.RawMessage, tokens int64) (any, error)) (err error) {
+	q.Model = c.model.ID
+	if c.body, err = jsonscan.Marshal(q); err != nil {
+		return err
+	}
+	if err := c.vet(bodycheck.ForRoute("embeddings")); err != nil {
+		return err
+	}
+	n, _, err := c.dimensions()
+	if err != nil {
+		return err
+	}
+	x := &exchange{call: c, path: embeddingsPath}
+	x.answer = func(x *exchange, resp *relay.Response) error {
+		return x.sendTranslated(resp, func(raw []byte) ([]byte, error) {
+			if raw, err = cutTo(raw, n); err != nil {
+				return nil, err
+			}
+			vectors, tokens, err := completion.Vectors(raw)
+			if err != nil {
+				return nil, err
+			}
+			out, err := tell(vectors, tokens)
+			if err != nil {
+				return nil, err
+			}
+			return jsonscan.Marshal(out)
+		})
+	}
+	return x.start()
+}
+
+// teiEmbed serves /embed of Text Embeddings Inference.
+func (s *Server) teiEmbed(r *request) error {
+	c, err := r.parse()
+	if err != nil {
+		return err
+	}
+	var v [3]jsonscan.Value
+	if err := jsonscan.Scan(c.body, []string{"inputs", "dimensions", "normalize"}, v[:]); err != nil {
+		return invalidJSON(err)
+	}
+	if v[2].Set() && !v[2].Bool() {
+		return api.New(api.UnsupportedParameter, "'normalize' can only be true here.").With("normalize")
+	}
+	return c.embedAs(embedding{Input: v[0].Raw, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, _ int64) (any, error) { return vectors, nil })
+}
+
+// teiInfo serves /info of Text Embeddings Inference, of the model that the query names or the default one.
+func (s *Server) teiInfo(r *request) error {
+	cat := s.cfg.Catalog()
+	name := r.query("model")
+	for _, t := range []policy.Type{policy.Embedding, policy.Reranking} {
+		if id, ok := cat.Default(t); ok && name == "" {
+			name = id
+		}
+	}
+	m, err := s.modelNamed(name)
+	if err != nil {
+		return err
+	}
+	kind := "embedding"
+	switch m.Type {
+	case policy.Embedding:
+	case policy.Reranking:
+		kind = "reranker"
+	default:
+		return api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type embedding or reranking.", m.ID, m.Type).With("model")
+	}
+	longest, _ := s.contextOf(m, s.weightsOf(cat, m), s.effective(cat, m))
+	info := map[string]any{
+		"model_id": m.ID, "model_type": map[string]any{kind: map[string]any{}}, "max_client_batch_size": api.MaxInputs, "auto_truncate": false, "version": config.Version(),
+	}
+	if longest > 0 {
+		info["max_input_length"] = longest
+	}
+	return r.reply(200, info)
+}
+
+// cohereEmbed serves /v2/embed of Cohere.
+func (s *Server) cohereEmbed(r *request) error {
+	c, err := r.parse()
+	if err != nil {
+		return err
+	}
+	var v [3]jsonscan.Value
+	if err := jsonscan.Scan(c.body, []string{"texts", "output_dimension", "embedding_types"}, v[:]); err != nil {
+		return invalidJSON(err)
+	}
+	kinds := []string{"float"}
+	if v[2].Set() && (json.Unmarshal(v[2].Raw, &kinds) != nil || len(kinds) == 0) {
+		return api.New(api.InvalidType, "'embedding_types' must be a list of texts.").With("embedding_types")
+	}
+	for _, kind := range kinds {
+		if kind != "float" && kind != "base64" {
+			return api.New(api.UnsupportedParameter, "'embedding_types' can only be float and base64.").With("embedding_types")
+		}
+	}
+	texts := append(json.RawMessage(nil), v[0].Raw...)
+	return c.embedAs(embedding{Input: texts, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, tokens int64) (any, error) {
+		out := cohereEmbeddings{ID: r.id, Embeddings: map[string]any{}, Texts: texts}
+		for _, kind := range kinds {
+			if kind == "float" {
+				out.Embeddings[kind] = vectors
+				continue
+			}
+			packed := make([]string, len(vectors))
+			for i, raw := range vectors {
+				var vector []float32
+				if json.Unmarshal(raw, &vector) != nil {
+					return nil, completion.ErrAnswer
+				}
+				packed[i] = floats64(vector)
+			}
+			out.Embeddings[kind] = packed
+		}
+		out.Meta.APIVersion.Version, out.Meta.Billed.Input = "2", tokens
+		return out, nil
+	})
+}
+
+type cohereEmbeddings struct {
+	ID         string          `json:"id"`
+	Embeddings map[string]any  `json:"embeddings"` // by type
+	Texts      json.RawMessage `json:"texts"`
+	Meta       struct {
+		rerankMeta
+		Billed struct {
+			Input int64 `json:"input_tokens"`
+		} `json:"billed_units"`
+	} `json:"meta"`
+}
