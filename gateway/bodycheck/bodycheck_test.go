@@ -254,7 +254,7 @@ func TestFields(t *testing.T) {
 		{"chat", `{"messages":[{}],"stream_options":{"include_usage":1}}`, "", "invalid_type"},
 		{"chat", `{"messages":[{}],"dry_sequence_breakers":[]}`, "", "invalid_type"},
 		{"messages", `{"messages":[{}],"system":[5]}`, "", "invalid_type"},
-		{"rerank", `{"query":"x","documents":["a",{"text":"b","title":"c"}],"texts":["d"]}`, `{"query":"x","documents":["a",{"text":"b","title":"c"}]}`, ""},
+		{"rerank", `{"query":"x","documents":["a",{"text":"b","title":"c"}],"rank_fields":["d"]}`, `{"query":"x","documents":["a",{"text":"b","title":"c"}]}`, ""},
 		{"rerank", `{"query":"x","documents":[{"image_url":"http://a"}]}`, "", "invalid_type"},
 		{"rerank", `{"query":"x","documents":[["a"]]}`, "", "invalid_type"},
 		{"rerank", `{"query":"` + strings.Repeat("a ", 4<<10) + `","documents":["` + strings.Repeat(`","`, 1000) + `"]}`, "", "invalid_type"},
