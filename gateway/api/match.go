@@ -27,12 +27,19 @@ func (h Hit) Err() *Error {
 	case h.Allow != "":
 		return NotAllowed(h.Allow)
 	}
-	text := "There is no such path on this server."
+	path := h.Path
+	if len(path) > maxPathTold {
+		path = path[:maxPathTold] + "…"
+	}
+	text := "There is no path '" + strings.ToValidUTF8(path, "\uFFFD") + "' on this server."
 	if near := likely(h.Path); near != "" {
 		text += " Did you mean '" + near + "'?"
 	}
 	return New(UnknownURL, text)
 }
+
+// maxPathTold is how many bytes of an unknown path an error repeats.
+const maxPathTold = 100
 
 // likely returns a path that is served and looks like an unknown one: the same without double slashes, and with or without
 // the beginning that base URLs differ in. It repeats no id of the path. "" for none.

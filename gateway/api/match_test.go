@@ -215,7 +215,7 @@ func TestMatchRefusals(t *testing.T) {
 }
 
 func TestUnknownPaths(t *testing.T) {
-	const none = " on this server."
+	const none = "' on this server."
 	for path, want := range map[string]string{
 		"/v1/v1/chat/completions":       "/v1/chat/completions",
 		"/chat/completions":             "/v1/chat/completions",
@@ -236,7 +236,7 @@ func TestUnknownPaths(t *testing.T) {
 		if want != "" {
 			want = " Did you mean '" + want + "'?"
 		}
-		if near != want || len(e.Message) > 500 {
+		if near != want || len(e.Message) > 500 || !strings.HasPrefix(e.Message, "There is no path '"+path[:min(len(path), 100)]) {
 			t.Errorf("%.100s: %s", path, e.Message)
 		}
 	}

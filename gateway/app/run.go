@@ -166,6 +166,11 @@ func (s RunSettings) catalog() (*catalog.Catalog, error) {
 
 // wakeAll starts the local hosts, so that the first request need not wait for them.
 func (s RunSettings) wakeAll(ctx context.Context, d power.Driver, log *slog.Logger) {
+	if c, err := s.catalog(); err == nil {
+		for _, missing := range cli.MissingPrograms(c, s.EnginesDir) {
+			log.Warn("models cannot be loaded on this machine", "error", missing)
+		}
+	}
 	if err := s.wakeLocal(ctx, d, ""); err != nil && ctx.Err() == nil {
 		log.Error("local host does not start", "error", err)
 	}

@@ -124,8 +124,8 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	}
 
 	// The end, front first.
-	log.Info("gateway drains")
 	g.front.Drain()
+	log.Info("gateway drains", "open_requests", g.front.Open(), "at_most", s.ShutdownTimeout, "hint", "a second Ctrl-C or SIGTERM ends it at once")
 	stopGate()
 	end, cancel := context.WithTimeout(back, s.ShutdownTimeout)
 	defer cancel()

@@ -138,7 +138,23 @@ func TestCheck(t *testing.T) {
 	if err := os.WriteFile(file, []byte("models: {m: {type: llm, recipe: standin, device: cpu}}\nhosts: {here: {driver: local, devices: [cpu]}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&Check{File: file}).Run(&out); err != nil || !strings.HasSuffix(out.String(), "is valid: 1 models, 1 hosts, 0 warnings\n") {
+	if err := (&Check{File: file}).Run(&out); err != nil || !strings.Contains(out.String(), "warning: engine program not found: standin ") || !strings.Contains(out.String(), "--engines-dir") ||
+		!strings.HasSuffix(out.String(), "is valid: 1 models, 1 hosts, 1 warnings\n") {
+		t.Errorf("%v %s", err, &out)
+	}
+	out.Reset()
+	engines := t.TempDir()
+	if err := os.WriteFile(filepath.Join(engines, "standin"), nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Check{File: file, EnginesDir: []string{engines}}).Run(&out); err != nil || !strings.HasSuffix(out.String(), "is valid: 1 models, 1 hosts, 0 warnings\n") {
+		t.Errorf("%v %s", err, &out)
+	}
+	out.Reset()
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Check{File: file}).Run(&out); err != nil || !strings.Contains(out.String(), "no models (for example: models: {") {
 		t.Errorf("%v %s", err, &out)
 	}
 	if err := os.WriteFile(file, []byte("models: {m: {type: nonsense}}\n"), 0o600); err != nil {

@@ -151,11 +151,13 @@ func (r *request) fail(err error) {
 	}
 	d := r.hit.Dialect
 	status := d.Status(e)
-	log := r.s.log.Debug
+	log, omitted := r.s.log.Debug, 0
 	if e.Status >= 500 && e.Status != fasthttp.StatusServiceUnavailable {
 		log = r.s.log.Warn
+	} else if n, ok := r.s.refusals.next(time.Now()); ok {
+		log, omitted = r.s.log.Info, n
 	}
-	log("request refused", "request", r.id, "route", r.routeName(), "status", status, "code", e.Code, "cause", e.Cause)
+	log("request refused", "request", r.id, "route", r.routeName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause, "omitted_before", omitted)
 	r.setHeaders(e.AppendHeaders(nil, mrand.Float64))
 	r.ctx.Response.ResetBody() // closes a stream that was set
 	r.ctx.Response.ImmediateHeaderFlush = false
@@ -169,6 +171,32 @@ func (r *request) fail(err error) {
 	r.ctx.SetStatusCode(status)
 	r.ctx.SetContentType(contentType)
 	r.ctx.SetBody(body)
+}
+
+// refusalLines is how many lines a second tell of refused requests at level info.
+const refusalLines = 10
+
+// lineLimit lets refusalLines through in each second.
+type lineLimit struct {
+	mu      sync.Mutex
+	second  int64
+	lines   int
+	omitted int
+}
+
+// next reports whether a line may be written now, and how many were omitted since the last one.
+func (l *lineLimit) next(now time.Time) (omitted int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := now.Unix(); s != l.second {
+		l.second, l.lines = s, 0
+	}
+	if l.lines++; l.lines > refusalLines {
+		l.omitted++
+		return 0, false
+	}
+	omitted, l.omitted = l.omitted, 0
+	return omitted, true
 }
 
 // streamHeaders are those of every stream.

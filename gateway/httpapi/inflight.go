@@ -23,6 +23,12 @@ func (f *inflight) remove(x *exchange) {
 	delete(f.all, x)
 }
 
+func (f *inflight) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.all)
+}
+
 // cut ends every open exchange with cause.
 func (f *inflight) cut(cause error) {
 	f.mu.Lock()

@@ -88,6 +88,7 @@ type Server struct {
 	draining atomic.Bool
 	intake   *relay.Intake
 	inflight inflight
+	refusals lineLimit
 	set      *metrics.Set
 	m        meters
 	uses     uses
@@ -136,6 +137,9 @@ func (s *Server) Serve(ln net.Listener) error {
 
 // Drain makes the server unready: /ready and new inference requests answer 503. Open requests go on.
 func (s *Server) Drain() { s.draining.Store(true) }
+
+// Open is the number of open inference requests.
+func (s *Server) Open() int { return s.inflight.count() }
 
 // Cut ends all open inference requests with a reason: streams with an error event, others with its status. New ones are
 // served.

@@ -15,10 +15,11 @@ type failureWindow struct {
 	failures int
 	until    time.Time
 	cause    string // of the last failure: the same cause reported twice counts once
+	why      string // of the last failure, for clients
 }
 
-// fail records a failure. cause identifies it, since one failure is reported in several ways.
-func (t *backoff) fail(key, cause string, now time.Time) {
+// fail records a failure. cause identifies it, since one failure is reported in several ways; why tells clients of it.
+func (t *backoff) fail(key, cause, why string, now time.Time) {
 	e := t.byKey[key]
 	if e == nil {
 		e = &failureWindow{}
@@ -27,7 +28,7 @@ func (t *backoff) fail(key, cause string, now time.Time) {
 	if e.cause == cause {
 		return
 	}
-	e.cause = cause
+	e.cause, e.why = cause, why
 	e.failures++
 	if n := e.failures - t.free; n > 0 {
 		d := t.most
@@ -47,6 +48,14 @@ func (t *backoff) left(key string, now time.Time) time.Duration {
 		return max(0, e.until.Sub(now))
 	}
 	return 0
+}
+
+// why tells of the key's last failure.
+func (t *backoff) why(key string) string {
+	if e := t.byKey[key]; e != nil {
+		return e.why
+	}
+	return ""
 }
 
 // open lists the keys whose windows are open, and when the first of these ends (zero for none).

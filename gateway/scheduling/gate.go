@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/list"
 	"context"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"strconv"
@@ -194,7 +195,11 @@ func (g *Gate) backoffLocked(m *catalog.Model) error {
 		delete(g.failing, m.ID)
 	}
 	if d := g.failed.left(m.ID, time.Now()); d > 0 {
-		return api.Newf(api.ModelBackoff, "Loading the model '%s' failed repeatedly; try again later.", m.ID).After(d)
+		text := fmt.Sprintf("Loading the model '%s' failed repeatedly; try again later.", m.ID)
+		if why := g.failed.why(m.ID); why != "" {
+			text += " The last error: " + why
+		}
+		return api.New(api.ModelBackoff, text).After(d)
 	}
 	return nil
 }
@@ -250,9 +255,9 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 	case r.State == state.TicketFailed && interrupted(r):
 	case r.State == state.TicketFailed && elsewhere(r):
 		// One failed wake ends all tickets of the host at once.
-		g.shunned.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), now)
+		g.shunned.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), "", now)
 	case loadFailed(r):
-		g.failed.fail(r.Model, s.Ticket, now)
+		g.failed.fail(r.Model, s.Ticket, r.Message, now)
 		g.failing[r.Model], _ = g.catalog().Model(r.Model)
 	}
 	if gr := g.tickets[s.Ticket]; gr != nil {

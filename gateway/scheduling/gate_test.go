@@ -330,6 +330,9 @@ func TestFailuresReachEveryWaiterAndOpenAWindow(t *testing.T) {
 			wantKind(t, err, api.ModelLoadError)
 			_, err = r.Enter(Ask{Model: "m0"})
 			wantKind(t, err, api.ModelBackoff)
+			if !strings.Contains(err.Error(), "engine said no") {
+				t.Errorf("the cause is not repeated: %v", err)
+			}
 			if d := api.As(err).RetryAfter; d > window || d < window-time.Second {
 				t.Errorf("advice %v, want about %v", d, window)
 			}

@@ -28,17 +28,17 @@ func TestTrips(t *testing.T) {
 	tr := backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*failureWindow{}}
 	want := []time.Duration{0, 2, 4, 8, 16, 32, 60, 60}
 	for i, w := range want {
-		tr.fail("k", string(rune('a'+i)), t0)
-		tr.fail("k", string(rune('a'+i)), t0) // heard of twice
+		tr.fail("k", string(rune('a'+i)), "", t0)
+		tr.fail("k", string(rune('a'+i)), "", t0) // heard of twice
 		if got := tr.left("k", t0); got != w*time.Second {
 			t.Errorf("after %d failures: %v, want %v s", i+1, got, w)
 		}
 	}
 	for range 100 {
-		tr.fail("k", time.Now().String()+"x", t0)
+		tr.fail("k", time.Now().String()+"x", "", t0)
 	}
-	tr.fail("j", "1", t0)
-	tr.fail("j", "2", t0)
+	tr.fail("j", "1", "", t0)
+	tr.fail("j", "2", "", t0)
 	keys, first := tr.open(t0)
 	if len(keys) != 2 || !first.Equal(t0.Add(2*time.Second)) {
 		t.Errorf("open %v, first %v", keys, first)

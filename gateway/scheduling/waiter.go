@@ -129,10 +129,15 @@ func (g *Gate) timeoutLocked(gr *group) error {
 		return gr.attempt.blocked
 	case st.State == StateQueued && gr.attempt.ticket != "" && g.heldUpByBusy(gr.attempt.host):
 		return api.Newf(api.ModelBusy, "The model '%s' waits for requests to other models to end.", gr.model)
-	case st.ETA > 0:
-		return loading(gr.model).After(st.ETA)
 	}
-	return loading(gr.model)
+	e := loading(gr.model)
+	if st.State == StateWaking {
+		e = api.Newf(api.ModelLoading, "The model '%s' waits for its host to wake; try again.", gr.model)
+	}
+	if st.ETA > 0 {
+		return e.After(st.ETA)
+	}
+	return e
 }
 
 func loading(model string) *api.Error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,6 +37,11 @@ func TestWakesTheHostOnce(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if s := w.Stage(); s.State != StateWaking || s.Host != "a" {
 			t.Errorf("stage %+v", s)
+		}
+		_, _, err := enter(t, r.Gate, Ask{Model: "m0", Limit: time.Second}).Result()
+		wantKind(t, err, api.ModelLoading)
+		if !strings.Contains(err.Error(), "waits for its host to wake") {
+			t.Errorf("a wait that timed out: %v", err)
 		}
 		for _, w := range []*Waiter{w, w2} {
 			if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "a" || endpoint.Addr != "a:1" {

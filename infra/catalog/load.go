@@ -25,6 +25,9 @@ func load(path string, data []byte) (*Catalog, Warnings, error) {
 		return nil, nil, err
 	}
 	missingFiles(c, rep)
+	if len(c.Models) == 0 {
+		rep.warn("", "for example: models: {my-model: {checkpoint: /path/to/model.gguf, device: cpu}}", "no models")
+	}
 	sortProblems(rep.warnings)
 	return c, rep.warnings, nil
 }

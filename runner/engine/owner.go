@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -199,9 +200,22 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	case cause == recipe.CauseFileNotFound:
 		return &LoadError{Kind: ErrFileNotFound, Detail: filepath.Base(p.spec.Checkpoint), Exit: exit}
 	case cause == recipe.CauseUnsupported:
-		return &LoadError{Kind: ErrUnsupported, Exit: exit}
+		return &LoadError{Kind: ErrUnsupported, Detail: refusedArgument(exit.Tail), Exit: exit}
 	}
 	return exit
+}
+
+// unknownArgument is what engines say of an argument that they do not know.
+var unknownArgument = regexp.MustCompile(`(?i)(?:invalid|unknown|unrecognized) (?:argument|option)s?:? *(--?[a-z][a-z0-9-]*)`)
+
+// refusedArgument says which argument an engine did not know, or where to look. It repeats no value.
+func refusedArgument(tail []string) string {
+	for _, line := range tail {
+		if m := unknownArgument.FindStringSubmatch(line); m != nil {
+			return "it does not know the argument " + m[1] + "; change the model's arguments or update the engine"
+		}
+	}
+	return "its log says why"
 }
 
 // A reader drains an engine's output into the log for as long as the engine lives, and looks for what the recipe

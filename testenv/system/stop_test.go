@@ -60,7 +60,7 @@ func TestInterruptsOfABackgroundJob(t *testing.T) {
 	s := calls.Open(t, calls.Client(t, 1), url, "a", 100000)
 	family := testenv.Descendants(job.PID())
 	job.Signal(syscall.SIGINT)
-	job.Await(regexp.MustCompile("gateway drains"))
+	job.Await(regexp.MustCompile(`gateway drains" open_requests=1 at_most=1h0m0s hint="a second Ctrl-C`))
 	if _, err := s.Next(); err != nil {
 		t.Errorf("the first SIGINT cut an open stream: %v", err)
 	}
