@@ -70,8 +70,10 @@ func TestRouteTable(t *testing.T) {
 		{"image_generations", "POST", "/images/generations", Prefixed, OpenAI, policy.Image, infer, ""},
 		{"image_edits", "POST", "/images/edits", Prefixed, OpenAI, policy.Image, infer, ""},
 		{"image_variations", "POST", "/images/variations", Prefixed, OpenAI, policy.Image, infer, ""},
-		{"tokenize", "POST", "/tokenize", Prefixed, OpenAI, policy.LLM, infer, ""},
-		{"detokenize", "POST", "/detokenize", Prefixed, OpenAI, policy.LLM, infer, ""},
+		{"tokenize", "POST", "/tokenize", both, OpenAI, policy.LLM, infer, ""},
+		{"detokenize", "POST", "/detokenize", both, OpenAI, policy.LLM, infer, ""},
+		{"apply_template", "POST", "/apply-template", both, OpenAI, policy.LLM, infer, ""},
+		{"infill", "POST", "/infill", both, OpenAI, policy.LLM, infer, ""},
 		{"messages", "POST", "/messages", Prefixed, Anthropic, policy.LLM, infer, ""},
 		{"count_tokens", "POST", "/messages/count_tokens", Prefixed, Anthropic, policy.LLM, infer, ""},
 		{"tei_embed", "POST", "/embed", Bare, OpenAI, policy.Embedding, infer, ""},
@@ -104,8 +106,8 @@ func TestRouteTable(t *testing.T) {
 		{"logs", "GET", "/logs", both, OpenAI, "", admin, ""},
 		{"logs_stream", "GET", "/logs/stream", both, OpenAI, "", admin, ""},
 		{"logs_stream_model", "GET", "/logs/stream/m", both, OpenAI, "", admin, "m"},
-		{"props", "GET", "/props", Prefixed, OpenAI, "", manage, ""},
-		{"slots", "GET", "/slots", Prefixed, OpenAI, "", manage, ""},
+		{"props", "GET", "/props", both, OpenAI, "", manage, ""},
+		{"slots", "GET", "/slots", both, OpenAI, "", manage, ""},
 	}
 	seen := make(map[string]bool)
 	for _, w := range want {

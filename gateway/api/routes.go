@@ -91,8 +91,12 @@ var routes = compiled([]Route{
 	{Name: "image_generations", Method: "POST", Path: "/images/generations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("prompt", text)}},
 	{Name: "image_edits", Method: "POST", Path: "/images/edits", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, required("prompt", 0)}},
 	{Name: "image_variations", Method: "POST", Path: "/images/variations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, required("prompt", 0)}},
-	{Name: "tokenize", Method: "POST", Path: "/tokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("content", text)}},
-	{Name: "detokenize", Method: "POST", Path: "/detokenize", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("tokens", list)}},
+
+	// llama-server's own.
+	{Name: "tokenize", Method: "POST", Path: "/tokenize", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{required("content", text)}},
+	{Name: "detokenize", Method: "POST", Path: "/detokenize", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{required("tokens", list)}},
+	{Name: "apply_template", Method: "POST", Path: "/apply-template", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
+	{Name: "infill", Method: "POST", Path: "/infill", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, InQuery: true, Model: modelField, Fields: []Field{optional("input_prefix", text), optional("input_suffix", text)}},
 
 	// Anthropic.
 	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, maxMessages)}},
@@ -135,8 +139,8 @@ var routes = compiled([]Route{
 	{Name: "logs", Method: "GET", Path: "/logs", Mount: both, Scope: ScopeAdmin},
 	{Name: "logs_stream", Method: "GET", Path: "/logs/stream", Mount: both, Scope: ScopeAdmin},
 	{Name: "logs_stream_model", Method: "GET", Path: "/logs/stream/{id}", Mount: both, Scope: ScopeAdmin},
-	{Name: "props", Method: "GET", Path: "/props", Mount: Prefixed, Scope: ScopeManage},
-	{Name: "slots", Method: "GET", Path: "/slots", Mount: Prefixed, Scope: ScopeManage},
+	{Name: "props", Method: "GET", Path: "/props", Mount: both, Scope: ScopeManage},
+	{Name: "slots", Method: "GET", Path: "/slots", Mount: both, Scope: ScopeManage},
 })
 
 func rerank(path string, mount Mount) Route {

@@ -75,10 +75,7 @@ func spec(d dialect, sets ...map[string]rule) *Spec {
 
 // specs are the rules by the names of the route table.
 var specs = map[string]*Spec{
-	"chat": spec(openAI, sampling, chatting),
-	"completions": spec(noContent, sampling, map[string]rule{
-		"prompt": {kind: prompts, slot: promptSlot}, "suffix": {kind: long}, "input_prefix": {kind: long}, "input_suffix": {kind: long}, "input_extra": {kind: small},
-	}),
+	"chat": chatSpec, "completions": completionsSpec,
 	"responses": translated, "input_tokens": translated,
 	"ollama_chat": translated, "ollama_generate": translated, "ollama_embed": translated, "ollama_embeddings": translated,
 	"messages":     anthropicSpec,
@@ -98,6 +95,7 @@ var specs = map[string]*Spec{
 		"model": {kind: text}, "content": {kind: mixed, bytes: maxToSplit}, "add_special": {kind: boolean}, "add_special_tokens": {kind: boolean},
 		"parse_special": {kind: boolean}, "with_pieces": {kind: boolean},
 	}),
+	"apply_template": chatSpec, "infill": completionsSpec,
 	"detokenize": spec(noContent, map[string]rule{"model": {kind: text}, "tokens": {kind: tokens}}),
 	"speech": spec(noContent, map[string]rule{
 		"model": {kind: text}, "input": {kind: long}, "voice": {kind: small}, "response_format": {kind: text}, "speed": between(0, 100),
@@ -111,6 +109,12 @@ var specs = map[string]*Spec{
 		"sample_method": {kind: text}, "scheduler": {kind: text}, "stream": {kind: boolean},
 	}),
 }
+
+var chatSpec = spec(openAI, sampling, chatting)
+
+var completionsSpec = spec(noContent, sampling, map[string]rule{
+	"prompt": {kind: prompts, slot: promptSlot}, "suffix": {kind: long}, "input_prefix": {kind: long}, "input_suffix": {kind: long}, "input_extra": {kind: small},
+})
 
 var translated = &Spec{translated: true}
 

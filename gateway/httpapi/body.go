@@ -40,6 +40,9 @@ func (r *request) parse() (*call, error) {
 	if err != nil {
 		return nil, err
 	}
+	if name == "" && route.InQuery {
+		name = r.query("model")
+	}
 	if c.model, err = r.s.resolve(name, route); err != nil {
 		return nil, err
 	}

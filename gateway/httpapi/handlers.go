@@ -24,6 +24,8 @@ var handlers = map[string]handler{
 	"image_variations":  infer("/v1/images/variations"),
 	"tokenize":          infer("/tokenize"),
 	"detokenize":        infer("/detokenize"),
+	"apply_template":    infer("/apply-template"),
+	"infill":            infer("/infill"),
 	"ollama_chat":       (*Server).ollamaChat,
 	"ollama_generate":   (*Server).ollamaGenerate,
 	"ollama_embed":      (*Server).ollamaEmbed,

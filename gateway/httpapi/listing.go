@@ -27,8 +27,8 @@ type modelItem struct {
 	Labels     []string       `json:"labels"`
 	Size       float64        `json:"size"` // GB
 	Downloaded bool           `json:"downloaded"`
-	Context    int64          `json:"context_length"`     // tokens, 0 unknown
-	MaxContext int64          `json:"max_context_window"` // tokens, 0 unknown
+	Context    int64          `json:"context_length,omitempty"`     // tokens, 0 unknown
+	MaxContext int64          `json:"max_context_window,omitempty"` // tokens, 0 unknown
 	Options    recipe.Options `json:"recipe_options"`
 	Aliases    []string       `json:"aliases"`
 	Status     modelState     `json:"status"`

@@ -112,6 +112,7 @@ func TypeOfLabels(labels []string) policy.Type {
 		t     policy.Type
 	}{
 		{"embeddings", policy.Embedding},
+		{"embedding", policy.Embedding},
 		{"reranking", policy.Reranking},
 		{"transcription", policy.Audio},
 		{"audio", policy.Audio},

@@ -74,7 +74,7 @@ func asProblems(err error, dst *Problems) bool {
 
 func TestTypeOfLabels(t *testing.T) {
 	for labels, want := range map[string]policy.Type{
-		"": policy.LLM, "vision tool-calling": policy.LLM, "embeddings": policy.Embedding, "reranking": policy.Reranking,
+		"": policy.LLM, "vision tool-calling": policy.LLM, "embeddings": policy.Embedding, "embedding": policy.Embedding, "reranking": policy.Reranking,
 		"audio": policy.Audio, "hot transcription": policy.Audio, "tts": policy.TTS, "image": policy.Image,
 		"image embeddings": policy.Embedding,
 	} {

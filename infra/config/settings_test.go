@@ -105,3 +105,11 @@ func TestWrongVariables(t *testing.T) {
 		})
 	}
 }
+
+// -b is llama-server's word for --n-batch.
+func TestShortFlags(t *testing.T) {
+	var s runner.HostSettings
+	if _, err := config.Parse(&s, "runner", "", []string{"-b", "512"}, kong.Vars{"runner_addr": "127.0.0.1:0"}); err != nil || s.NBatch != 512 {
+		t.Errorf("%d %v", s.NBatch, err)
+	}
+}

@@ -43,7 +43,7 @@ type HostSettings struct {
 	CtxSize         int           `help:"Context of llamacpp models in tokens, -1 automatic; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	LlamacppArgs    string        `help:"More arguments for llama-server." placeholder:"ARGS"`
 	LlamacppBackend string        `help:"Backend of llama-server: cpu, vulkan, cuda, rocm or metal." placeholder:"NAME"`
-	NBatch          int           `help:"Packing capacity of one batch in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
+	NBatch          int           `short:"b" help:"Packing capacity of one batch in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	NUbatch         int           `help:"Largest single sequence in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	NParallel       int           `help:"Sequences that an engine computes at once; 0 leaves it to the recipe." placeholder:"NUMBER"`
 	BatchDelay      time.Duration `help:"How long an embedding request may wait for company while the engine is idle, in whole milliseconds up to 1s; 0 leaves it to the recipe." placeholder:"DURATION"`

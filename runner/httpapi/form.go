@@ -38,7 +38,7 @@ func formOf(path string) form {
 	case "/chat/completions", "/completions", "/infill", "/responses", "/messages":
 		return proseForm
 	case "/messages/count_tokens", "/chat/completions/input_tokens", "/embeddings", "/rerank", "/reranking", "/images/generations", "/images/edits", "/images/variations",
-		"/tokenize", "/detokenize":
+		"/tokenize", "/detokenize", "/apply-template":
 		return jsonForm
 	case "/audio/transcriptions", "/audio/translations", "/audio/speech":
 		return noPage

@@ -189,6 +189,19 @@ def embeddings_and_rerank_of_other_dialects():
 
 
 @case
+def paths_of_the_engine():
+    named = "?model=" + LLM
+    tokens = http.post(BASE + "/tokenize" + named, json={"content": "The sea is"}).json()["tokens"]
+    assert tokens and all(isinstance(t, int) for t in tokens), tokens
+    same(http.post(BASE + "/detokenize" + named, json={"tokens": tokens}).json()["content"], "The sea is")
+    prompt = http.post(BASE + "/apply-template", json={"model": LLM, "messages": [{"role": "user", "content": "hello"}]}).json()["prompt"]
+    assert "hello" in prompt and prompt != "hello", prompt
+    r = http.post(BASE + "/infill" + named, json={"input_prefix": "a", "input_suffix": "b"})
+    same((r.status_code, r.json()["error"]["code"]), (400, "unsupported_parameter"))
+    assert isinstance(http.get(BASE + "/slots" + named).json(), list)
+
+
+@case
 def embeddings_base64_and_float_agree():
     # The client asks for base64 by itself and decodes it.
     decoded = client.embeddings.create(model=EMBED, input="a cat on a mat").data[0].embedding
