@@ -20,6 +20,7 @@ const (
 	promptSlot
 	querySlot
 	documentsSlot
+	textsSlot
 	toolsSlot
 	formatSlot
 	schemaSlot
@@ -142,8 +143,10 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	if e := tooManyPrompts(c.values[promptSlot], len(body)); e != nil {
 		return 0, e
 	}
-	if e := tooMuchToRank(c.values[querySlot], c.values[documentsSlot]); e != nil {
-		return 0, e
+	for _, s := range [...]slot{documentsSlot, textsSlot} {
+		if e := tooMuchToRank(c.values[querySlot], c.values[s]); e != nil {
+			return 0, e
+		}
 	}
 	if !s.translated {
 		c.countText(len(body))

@@ -87,7 +87,7 @@ var specs = map[string]*Spec{
 	}),
 	"tei_embed": translated, "cohere_embed": translated,
 	"rerank": spec(noContent, ranking, map[string]rule{
-		"texts": {kind: documents, slot: documentsSlot}, "top_n": {kind: number, high: math.MaxFloat64}, "top_k": {kind: number, high: math.MaxFloat64},
+		"texts": {kind: documents, slot: textsSlot}, "top_n": {kind: number, high: math.MaxFloat64}, "top_k": {kind: number, high: math.MaxFloat64},
 		"return_documents": {kind: anyScalar}, "return_text": {kind: anyScalar}, "raw_scores": {kind: anyScalar}, "truncation": {kind: anyScalar},
 		"max_tokens_per_doc": {kind: anyScalar},
 	}),

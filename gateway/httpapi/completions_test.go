@@ -53,6 +53,7 @@ func TestCompletionsOfLlamaServer(t *testing.T) {
 		`{"model":"llama","prompt":[1,2],"echo":true}`:                  "echo",
 		`{"model":"llama","prompt":["a","b"],"suffix":"mat"}`:           "suffix",
 		`{"model":"llama","prompt":"sat","suffix":"mat","n":2}`:         "suffix",
+		`{"model":"llama","prompt":"sat","suffix":"mat","n_cmpl":2}`:    "suffix",
 		`{"model":"llama","prompt":"sat","logprobs":1.5}`:               "logprobs",
 		`{"model":"llama","prompt":"sat","logprobs":21}`:                "logprobs",
 		`{"model":"llama","prompt":"sat","suffix":"mat","id_slot":3}`:   "id_slot",

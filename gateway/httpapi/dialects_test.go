@@ -19,6 +19,7 @@ func TestRerankDialects(t *testing.T) {
 			`{"object":"list","data":[{"index":1,"relevance_score":2}],"model":"rank","usage":{"total_tokens":9}}`, sent},
 		{"/v1/rerank", `{"model":"rank","query":"q","documents":["a","b"],"top_k":null,"truncation":true,"return_documents":true}`,
 			`{"object":"list","data":[{"index":1,"relevance_score":2,"document":"b"},{"index":0,"relevance_score":0,"document":"a"}],"model":"rank","usage":{"total_tokens":9}}`, sent},
+		{"/rerank", `{"model":"rank","query":"q","documents":["a","b"],"texts":["c"]}`, `"results":[{"index":1,"relevance_score":2}`, sent},
 		{"/v2/rerank", `{"model":"rank","query":"q","documents":["a","b"],"max_tokens_per_doc":1}`, `"results":[{"index":1,"relevance_score":2},{"index":0,"relevance_score":0}]`, sent},
 	} {
 		r := s.ask("POST", c.path, c.body)
@@ -27,15 +28,15 @@ func TestRerankDialects(t *testing.T) {
 		}
 	}
 	for body, param := range map[string]string{
-		`{"model":"rank","query":"q","texts":["a"],"documents":["b"]}`:                   "texts",
-		`{"model":"rank","query":"q","texts":[]}`:                                        "documents",
-		`{"model":"rank","query":"q","texts":["a",1]}`:                                   "texts",
-		`{"model":"rank","query":"q","texts":["a"],"raw_scores":1}`:                      "raw_scores",
-		`{"model":"rank","query":"q","documents":["a"],"top_k":0}`:                       "top_n",
-		`{"model":"rank","query":"q","documents":["a"],"top_k":1.5}`:                     "top_n",
-		`{"model":"rank","query":"q","documents":["a","bb"],"max_tokens_per_doc":1}`:     "max_tokens_per_doc",
-		`{"model":"rank","query":"q","documents":["a","bb"],"max_tokens_per_doc":0}`:     "max_tokens_per_doc",
-		`{"model":"rank","query":"q","texts":["` + strings.Repeat("a b ", 1<<20) + `"]}`: "documents",
+		`{"model":"rank","query":"q","texts":[]}`:                                                          "documents",
+		`{"model":"rank","query":"q","texts":["a",1]}`:                                                     "texts",
+		`{"model":"rank","query":"q","texts":["a"],"raw_scores":1}`:                                        "raw_scores",
+		`{"model":"rank","query":"q","documents":["a"],"top_k":0}`:                                         "top_n",
+		`{"model":"rank","query":"q","documents":["a"],"top_k":1.5}`:                                       "top_n",
+		`{"model":"rank","query":"q","documents":["a","bb"],"max_tokens_per_doc":1}`:                       "max_tokens_per_doc",
+		`{"model":"rank","query":"q","documents":["a","bb"],"max_tokens_per_doc":0}`:                       "max_tokens_per_doc",
+		`{"model":"rank","query":"q","texts":["` + strings.Repeat("a b ", 1<<20) + `"]}`:                   "documents",
+		`{"model":"rank","query":"q","texts":["a"],"documents":["` + strings.Repeat("a b ", 1<<20) + `"]}`: "documents",
 	} {
 		if r := s.ask("POST", "/rerank", body); r.status != 400 || r.param() != param {
 			t.Errorf("%.100s: %d %s", body, r.status, r.text)

@@ -68,9 +68,7 @@ func readRerank(body []byte) (q rerankRequest, err error) {
 	}
 	list, top, name := v[0], v[1], "documents"
 	switch {
-	case v[3].Set() && list.Set():
-		return q, api.New(api.InvalidRequest, "'texts' and 'documents' are two names of the same; send one.").With("texts")
-	case v[3].Set():
+	case v[3].Set() && !list.Set():
 		q.form, list, name = teiForm, v[3], "texts"
 	case v[4].Set() || v[7].Set():
 		q.form = voyageForm

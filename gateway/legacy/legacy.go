@@ -37,15 +37,18 @@ type Request struct {
 	echoed  map[int]bool
 }
 
-var keys = []string{"prompt", "suffix", "echo", "logprobs", "n", "max_tokens"}
+var keys = []string{"prompt", "suffix", "echo", "logprobs", "n", "max_tokens", "n_cmpl"}
 
 // Translate reads a request whose fields were checked (gateway/bodycheck). body is changed in place.
 func Translate(body []byte) (*Request, error) {
-	var v [6]jsonscan.Value
+	var v [7]jsonscan.Value
 	if err := jsonscan.Scan(body, keys, v[:]); err != nil {
 		return nil, err
 	}
 	prompt, suffix, echo, logprobs, n, limit := v[0], v[1], v[2], v[3], v[4], v[5]
+	if !n.Set() {
+		n = v[6] // llama-server's name
+	}
 	fills := suffix.Set() && !suffix.Empty()
 	r := &Request{Body: body, Path: Path, probs: logprobs.Kind == jsonscan.Number, each: 1, offsets: map[int]int{}, echoed: map[int]bool{}}
 	if r.Plain = !fills && !echo.Bool() && !r.probs; r.Plain {
