@@ -47,7 +47,7 @@ func TestModelsTellTheirContext(t *testing.T) {
 	shows("user.vec", 512.0, 512.0)
 	shows("user.rank", 8192.0, 8192.0)
 	shows("user.odd", nil, nil) // not known
-	shows("two", 512.0, 512.0) // its ctx_size
+	shows("two", 512.0, 512.0)  // its ctx_size
 	here := p.playHost("here")
 	p.putLoaded("here", here, "user.rank", 0, map[string]string{"device": "cpu", "plan": `{"kind":"plain","longest":2048,"positions":8192}`})
 	p.putLoaded("here", here, "vec", 0, map[string]string{"device": "cpu", "plan": `{"kind":"plain","longest":256,"positions":512}`})
