@@ -169,6 +169,7 @@ var requestFaults = []fault{
 	{ModelTypeMismatch, []string{"model is not a re-ranker"}, ""},
 	{InvalidType, []string{"failed to parse tools"}, "A field of 'tools' is missing or has a value of the wrong type."},
 	{InvalidType, []string{"while executing", "at line"}, "The model's chat template cannot take these messages or calls of tools."},
+	{InvalidType, []string{"notimplemented:"}, "The model's chat template cannot take these messages or calls of tools."},
 	{InvalidType, []string{"failed to parse messages"}, "A field of 'messages' is missing or has a value of the wrong type."},
 	{InvalidType, []string{"[json.exception"}, "A field has a value of the wrong type or out of range."},
 	{InvalidType, []string{"_m_range_check"}, "A token is not one of the model's."},

@@ -39,6 +39,9 @@ const (
 	choiceSlot
 	promptedSlot
 	continuedSlot
+	variablesSlot
+	runsSlot
+	runsTooSlot
 	slots
 )
 
@@ -185,7 +188,12 @@ func (c *Check) look(s *Spec, model func() Model) error {
 		if e := p.messages(v); e != nil {
 			return e
 		}
-		if unprompted := c.values[promptedSlot]; p.last && (p.ended || unprompted.Kind == jsonscan.Bool && !unprompted.Bool()) && model().Llama {
+		v := c.values[promptedSlot]
+		unprompted := v.Kind == jsonscan.Bool && !v.Bool()
+		if unprompted && (several(c.values[runsSlot]) || several(c.values[runsTooSlot])) {
+			return api.New(api.UnsupportedParameter, "Several answers are not given without a generation prompt: where the messages make no text, some engines never answer.").With("add_generation_prompt")
+		}
+		if p.last && (p.ended || unprompted) && model().Llama {
 			return api.New(api.UnsupportedParameter, "Behind pictures and sounds there must be a text, or the beginning of an answer: some engines end over a prompt that ends with one.").With("messages")
 		}
 	}

@@ -47,6 +47,9 @@ func (c *Check) deadEnds() *api.Error {
 			return refuse("reasoning_budget_tokens", "A budget for thinking is not accepted together with a grammar, a schema or a forced call of a tool: its end would be forced where they forbid it.")
 		}
 	}
+	if (c.formatted || c.forced()) && tokenLike.Match(c.values[variablesSlot].Raw) { // templates write them where the answer begins
+		return refuse("chat_template_kwargs", "'chat_template_kwargs' may not hold '<' or '[A' where a schema or a forced call of a tool constrains the answer.")
+	}
 	if (c.formatted || c.forced()) && tokenLike.Match(c.begun()) {
 		return api.New(api.UnsupportedParameter, "An answer that is to go on may not hold '<' or '[A' where a schema or a forced call of a tool constrains it: "+
 			"a token that ends answers would end the engine.").With("messages")

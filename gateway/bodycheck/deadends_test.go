@@ -21,6 +21,8 @@ func TestDeadEnds(t *testing.T) {
 		a + `,"dynatemp_range":0.5`: refusal, a + `,"dynatemp_range":0.5,"temperature":0.5`: refusal, a + `,"dynatemp_range":0.5,"temperature":0.8`: "", a + `,"dynatemp_range":0.9999999998,"temperature":1`: refusal, `"dynatemp_range":0.5`: "", a + `,"dynatemp_range":0`: "",
 		a + `,"reasoning_budget_tokens":0`: refusal, a + `,"reasoning_budget_tokens":-1`: "", format + `,"thinking_budget_tokens":5`: refusal,
 		tools + `,"reasoning_budget_tokens":5`: "", tools + `,"tool_choice":"required","reasoning_budget_tokens":5`: refusal, tools + `,"tool_choice":"auto","reasoning_budget_tokens":5`: "",
+		format + `,"chat_template_kwargs":{"controls":{"length":"<|im_end|>"}}`: refusal, tools + `,"tool_choice":"required","chat_template_kwargs":{"a":["\u003c/s>"]}`: refusal,
+		format + `,"chat_template_kwargs":{"controls":{"length":"short"}}`: "", tools + `,"chat_template_kwargs":{"a":"<b>"}`: "", `"chat_template_kwargs":{"a":"<|im_end|>"}`: "",
 		tools + `,` + format + `,"reasoning_budget_tokens":5`: refusal, `"response_format":{"type":"text"},"reasoning_budget_tokens":5`: "", `"reasoning_budget_tokens":5`: "",
 	} {
 		if _, _, err := check("chat", []byte(`{`+chats+`,`+body+`}`), llama); code(err) != want {

@@ -28,7 +28,7 @@ var sampling = map[string]rule{
 	"mirostat": between(0, 2), "mirostat_tau": between(-real, real), "mirostat_eta": between(-real, real),
 	"adaptive_target": between(-real, real), "adaptive_decay": between(0, 0.99), "min_keep": between(0, ring),
 	"samplers": {kind: samplers}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: biases, slot: biasSlot}, "ignore_eos": {kind: boolean, slot: endlessSlot},
-	"stop": {kind: texts}, "n": between(1, mostRuns), "n_cmpl": between(1, mostRuns), "best_of": between(1, mostRuns),
+	"stop": {kind: texts}, "n": between(1, mostRuns).in(runsSlot), "n_cmpl": between(1, mostRuns).in(runsTooSlot), "best_of": between(1, mostRuns),
 	"n_probs": between(0, topMost), "logprobs": {kind: boolOrNum, high: topMost}, "top_logprobs": between(0, topMost),
 	"post_sampling_probs": {kind: boolean}, "max_tokens": between(-1, int32Max), "max_completion_tokens": between(-1, int32Max),
 	"n_predict": between(-1, int32Max), "n_keep": between(-1, int32Max), "n_discard": between(0, int32Max), "n_indent": between(0, ring),
@@ -46,7 +46,7 @@ var sampling = map[string]rule{
 var chatting = map[string]rule{
 	"messages": {kind: content, slot: messagesSlot}, "tools": {kind: tools, slot: toolsSlot}, "tool_choice": {kind: small, slot: choiceSlot},
 	"parallel_tool_calls": {kind: boolean}, "reasoning_effort": {kind: text}, "reasoning": {kind: small}, "enable_thinking": {kind: boolean},
-	"chat_template_kwargs": {kind: object, members: map[string]rule{"enable_thinking": {kind: boolean}, "messages": {kind: elsewhere}, "tools": {kind: elsewhere}}}, "add_generation_prompt": {kind: boolean, slot: promptedSlot}, "continue_final_message": {kind: anyScalar, slot: continuedSlot},
+	"chat_template_kwargs": {kind: object, slot: variablesSlot, members: map[string]rule{"enable_thinking": {kind: boolean}, "messages": {kind: elsewhere}, "tools": {kind: elsewhere}}}, "add_generation_prompt": {kind: boolean, slot: promptedSlot}, "continue_final_message": {kind: anyScalar, slot: continuedSlot},
 }
 
 // dialect says in which form a route's content is.

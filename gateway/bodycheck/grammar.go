@@ -103,7 +103,6 @@ func clamp(n int) int { return min(n, math.MaxInt32) }
 func (g *gbnf) read(text string) error {
 	stack := []item{{copies: 1}} // the rule and the groups that are open
 	last, has := item{}, false   // what a quantifier would follow
-	not := false                 // a "!" was read
 	settle := func(times int) {
 		if has {
 			stack[len(stack)-1].add(last, times)
@@ -140,19 +139,16 @@ func (g *gbnf) read(text string) error {
 			if g.literals += n; g.literals > maxLiterals {
 				return errors.New("its literals and character classes are too long, taken together")
 			}
-			if c == '<' && !not && !thinkToken.MatchString(rest[:n]) {
-				return errors.New("only the tokens around thinking may be named, or any behind '!'; write the text of others as a literal")
+			if c == '<' && !thinkToken.MatchString(rest[:n]) {
+				return errors.New("only the tokens around thinking may be named; write the text of others as a literal")
 			}
 			last, has = item{copies: 1, parts: g.atom(rest[:n])}, true
 			if g.blocked {
 				return errors.New("it has a character, or a class of characters, that no text can hold")
 			}
 			i += n
-			not = false
-		case '!': // part of a token that follows
-			settle(1)
-			i++
-			not = true
+		case '!': // Such a token may end within a character, and what follows in the grammar then fits no token.
+			return errors.New("'!' before a token is not accepted; use a character class")
 		case '.':
 			settle(1)
 			last, has = item{copies: 1, parts: g.atom(".")}, true
@@ -294,10 +290,31 @@ func (g *gbnf) atom(text string) (parts []elem) {
 // with, it takes any token, and ends if that is one that ends the answer.
 func (g *gbnf) legible(text string, spans func() []span) elem {
 	e := g.terminal(text, spans)
-	g.blocked = g.blocked || !slices.ContainsFunc(g.sets[e.set], func(s span) bool {
-		return max(s.low, 1) <= min(s.high, unicode.MaxRune)
-	})
+	readable := func(s span) bool { return max(s.low, 1) <= min(s.high, unicode.MaxRune) }
+	if strings.HasPrefix(text, "[^") {
+		readable = reachable
+	}
+	g.blocked = g.blocked || !slices.ContainsFunc(g.sets[e.set], readable)
 	return e
+}
+
+// reachable reports whether llama.cpp can begin a character of s where s is what a negated class leaves. Many characters have no
+// token of their own but one for each byte, and it refuses the first byte unless the class leaves all characters that begin with
+// that (llama_grammar_match_partial_char).
+func reachable(s span) bool {
+	if max(s.low, 1) <= min(s.high, unicode.MaxASCII) {
+		return true
+	}
+	for _, encoded := range []struct{ low, high, size rune }{{0x80, 0x7FF, 0x40}, {0x800, 0xFFFF, 0x1000}, {0x10000, 0xFFFFF, 0x40000}} {
+		for from := encoded.low; from < encoded.high; {
+			to := from - from%encoded.size + encoded.size - 1
+			if s.low <= from && to <= s.high {
+				return true
+			}
+			from = to + 1
+		}
+	}
+	return false
 }
 
 // gbnfClass returns the symbols of a character class.

@@ -286,14 +286,18 @@ func isToken(v jsonscan.Value) bool {
 
 func isTextOrToken(v jsonscan.Value) bool { return isText(v) || isToken(v) }
 
-// isPrompts reports whether v is a prompt of tokens and texts, or a list of prompts: texts and lists that hold a token.
+// several reports whether v asks for more than one answer.
+func several(v jsonscan.Value) bool { return v.Set() && string(v.Raw) != "1" }
+
+// isPrompts reports whether v is a prompt of tokens and texts, or a list of prompts: texts that are not empty, and lists that hold a
+// token. Of an empty one llama.cpp gives only the first of several answers, and keeps the sequences of the others.
 func isPrompts(v jsonscan.Value) bool {
 	some, token, list := false, false, false
 	return isList(v, func(item jsonscan.Value) bool {
 		some = true
 		if item.Kind != jsonscan.Array {
 			token = token || item.Kind == jsonscan.Number
-			return isTextOrToken(item)
+			return isTextOrToken(item) && string(item.Raw) != `""`
 		}
 		list = true
 		return isMixed(item)

@@ -53,7 +53,7 @@ func TestAmbiguousGrammars(t *testing.T) {
 		`root ::= [a-zA-Z]+ ([ \t\n] [あ-ん一-鿿]+)*`: true,
 		"root ::= (\"1. \" move \" \" move \"\\n\")+\nmove ::= ([NBKQR] [a-h]? [1-8]? \"x\"? [a-h] [1-8] | ([a-h] \"x\")? [a-h] [1-8] (\"=\" [NBQR])? | \"O-O\" \"-O\"?) [+#]?": true,
 		"root ::= \"<\" name (\" \" name \"=\\\"\" [^\"<]* \"\\\"\")* (\"/>\" | \">\" (root | [^<])* \"</\" name \">\")\nname ::= [a-z]+":                                       true,
-		`root ::= <think> (!</think>)* </think> .*`:                                                                  true,
+		`root ::= <think> [^<]* </think> .*`:                                                                  true,
 		`root ::= ` + strings.Repeat(`[a-z]* `, 5):                                                                   true,
 		`root ::= ` + strings.Repeat(`[a-z]* `, 16):                                                                  false,
 		`root ::= ` + strings.Repeat(`[a-z]{0,512} `, 8):                                                             false,
@@ -79,7 +79,7 @@ func TestAmbiguousGrammars(t *testing.T) {
 		doubling + "r30 ::= \"a\"?":                                                    false,
 		`root ::= "` + strings.Repeat("ab", 5000) + `"{0,512}`:                         false,
 		`root ::= "` + strings.Repeat("ab", 50_000) + `"`:                              false,
-		`root ::= [\x61-z] [^\x00-\U0010FFFE]? [\u00e9\U0001F600-] [] [^] "" "\t\r\n"`: true,
+		`root ::= [\x61-z] [^\x00-\u4FFF\u6000-\U0010FFFE]? [\u00e9\U0001F600-] [] [^] "" "\t\r\n"`: true,
 	} {
 		if err := checkGrammar(g); (err == nil) != ok {
 			t.Errorf("%.80s: %v", g, err)

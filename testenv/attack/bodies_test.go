@@ -95,6 +95,7 @@ func TestBodies(t *testing.T) {
 		`"prompt":["a"` + strings.Repeat(`,"a"`, 30_000) + `]`, `"prompt":["a"` + strings.Repeat(`,"a"`, 100) + `],"stop":["` + strings.Repeat("s", 20_000) + `"]`,
 		`"prompt":"` + strings.Repeat("a", 30_000) + `"`, `"prompt":["` + strings.Repeat(`\u0061`, 30_000) + `"]`,
 		`"temperature":1e400`, `"suffix":"\ud800"`, `"temperature":"hot"`,
+		`"grammar":"root ::= [^\\x00-\\U000F0000\\U000F0002-\\U007FFFFF]","top_k":2`, `"grammar":"root ::= !<[5]> \"a\"","top_k":60`, `"prompt":[""],"n":4`,
 	} {
 		body := `{"model":"see","max_tokens":2,"prompt":"hi",` + field + `}`
 		for key, path := range map[string]string{inferKey: "/v1/completions", ownerKey: "/upstream/see/completion"} {
@@ -105,6 +106,12 @@ func TestBodies(t *testing.T) {
 		schema := `{"type":"string","pattern":"` + pattern + `"}`
 		refused(t, pattern, call(t, "POST", s.URL+"/v1/chat/completions", hello[:len(hello)-1]+`,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":`+schema+`}}}`, bearer(inferKey)), 400)
 		refused(t, "Ollama "+pattern, call(t, "POST", s.URL+"/api/chat", `{"model":"see","stream":false,"messages":[{"role":"user","content":"x"}],"format":`+schema+`}`, bearer(inferKey)), 400)
+	}
+	for _, field := range []string{
+		`"add_generation_prompt":false,"n":2`,
+		`"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"integer"}}},"chat_template_kwargs":{"controls":{"length":"<|end_of_text|>"}}`,
+	} {
+		refused(t, field, call(t, "POST", s.URL+"/v1/chat/completions", hello[:len(hello)-1]+`,`+field+`}`, bearer(inferKey)), 400)
 	}
 	letters := strings.Repeat("a", 30_000)
 	refused(t, "Ollama, a long word", call(t, "POST", s.URL+"/api/chat", `{"model":"see","stream":false,"messages":[{"role":"user","content":"`+letters+`"}]}`, bearer(inferKey)), 400)
