@@ -177,7 +177,7 @@ func TestNothingToGoOnWith(t *testing.T) {
 		`root ::= [\x00-\x01]`: true, `root ::= [^\x00]`: true, `root ::= [b-aa]`: true, `root ::= !<[1]> "a"`: false, "root ::= !<eos>*": false, `root ::= !<a> <b>`: false, `root ::= <think> .* </think>`: true, `root ::= <think|>`: false, `root ::= "" | "a"`: true, "root ::= []": true,
 		// What a negated class leaves has to hold all characters that begin with some byte.
 		`root ::= [^\x00-\U000F0000\U000F0002-\U007FFFFF]`: false, `root ::= "a" [^\x00-\uD7FF\uE000-\U003FFFFF]`: false, `root ::= [^\x00-\U000F0000]`: false,
-		`root ::= [^\x00-\x7F]`: true, `root ::= [^\x00-`+"b"+`d-\U003FFFFF]`: true, `root ::= [^\x00-\u007F\u00C0-\U003FFFFF]`: true, `root ::= [^\x00-\u0080\u00C0-\U003FFFFF]`: false,
+		`root ::= [^\x00-\x7F]`: true, `root ::= [^\x00-` + "b" + `d-\U003FFFFF]`: true, `root ::= [^\x00-\u007F\u00C0-\U003FFFFF]`: true, `root ::= [^\x00-\u0080\u00C0-\U003FFFFF]`: false,
 		`root ::= [^\x00-\u4FFF\u6000-\U003FFFFF]`: true, `root ::= [^\x00-\u5000\u6000-\U003FFFFF]`: false, `root ::= [^\x00-\U000BFFFF\U00100000-\U003FFFFF]`: true,
 	} {
 		if err := checkGrammar(g); (err == nil) != ok {
