@@ -228,6 +228,8 @@ func TestFields(t *testing.T) {
 		{"completions", `{"prompt":["a",""]}`, "", "invalid_type"},
 		{"chat", `{"messages":[{}],"add_generation_prompt":false,"n":2}`, "", "unsupported_parameter"},
 		{"chat", `{"messages":[{}],"add_generation_prompt":false,"n_cmpl":2}`, "", "unsupported_parameter"},
+		{"chat", `{"messages":[{"role":"assistant","content":""}],"n":2}`, "", "unsupported_parameter"},
+		{"chat", `{"messages":[{"role":"user","content":""}],"chat_template_kwargs":{"add_generation_prompt":false},"n":2}`, "", "unsupported_parameter"},
 		{"chat", `{"messages":[{}],"add_generation_prompt":false,"n":1}`, `{"messages":[{}],"add_generation_prompt":false,"n":1}`, ""},
 		{"completions", `{"prompt":[` + strings.Repeat(`1,`, 1000) + `"a"]}`, `{"prompt":[` + strings.Repeat(`1,`, 1000) + `"a"]}`, ""},
 		{"completions", `{"prompt":[` + strings.Repeat(`[1],`, 50) + `"a"],"suffix":"` + strings.Repeat("s", 40_000) + `"}`, "", "invalid_type"},

@@ -190,8 +190,8 @@ func (c *Check) look(s *Spec, model func() Model) error {
 		}
 		v := c.values[promptedSlot]
 		unprompted := v.Kind == jsonscan.Bool && !v.Bool()
-		if unprompted && (several(c.values[runsSlot]) || several(c.values[runsTooSlot])) {
-			return api.New(api.UnsupportedParameter, "Several answers are not given without a generation prompt: where the messages make no text, some engines never answer.").With("add_generation_prompt")
+		if (unprompted || c.begun() != nil) && (several(c.values[runsSlot]) || several(c.values[runsTooSlot])) {
+			return api.New(api.UnsupportedParameter, "Several answers are not given where an answer is to go on, or without a generation prompt: if the messages make no text, some engines never answer.").With("n")
 		}
 		if p.last && (p.ended || unprompted) && model().Llama {
 			return api.New(api.UnsupportedParameter, "Behind pictures and sounds there must be a text, or the beginning of an answer: some engines end over a prompt that ends with one.").With("messages")

@@ -174,7 +174,8 @@ func TestNothingToGoOnWith(t *testing.T) {
 	for g, ok := range map[string]bool{
 		`root ::= "\x00"`: false, `root ::= "a\x00"`: false, `root ::= "\u0000"`: false, `root ::= [\x00]`: false, `root ::= [b-a]`: false, `root ::= [^\x00-\U0010FFFF]`: false,
 		`root ::= [^\x01-\U0010FFFF]`: false, `root ::= "\U00110000"`: false, `root ::= [\U00110000-\U00120000]`: false, `root ::= <[1]> "a"`: false, `root ::= <eos>`: false,
-		`root ::= [\x00-\x01]`: true, `root ::= [^\x00]`: true, `root ::= [b-aa]`: true, `root ::= !<[1]> "a"`: false, "root ::= !<eos>*": false, `root ::= !<a> <b>`: false, `root ::= <think> .* </think>`: true, `root ::= <think|>`: false, `root ::= "" | "a"`: true, "root ::= []": true,
+		`root ::= [\x00-\x01]`: true, `root ::= [^\x00]`: true, `root ::= [b-aa]`: false, `root ::= [a\u00BF-\x80] "b"`: false, `root ::= [\x01\u0FFF-\u0800]`: false, `root ::= [^\x00-\U0003FFFF\U00080000-\U003FFFFF\U0007FFFF-\U00040000]`: false,
+		`root ::= !<[1]> "a"`: false, "root ::= !<eos>*": false, `root ::= !<a> <b>`: false, `root ::= <think> .* </think>`: true, `root ::= <think|>`: false, `root ::= "" | "a"`: true, "root ::= []": true,
 		// What a negated class leaves has to hold all characters that begin with some byte.
 		`root ::= [^\x00-\U000F0000\U000F0002-\U007FFFFF]`: false, `root ::= "a" [^\x00-\uD7FF\uE000-\U003FFFFF]`: false, `root ::= [^\x00-\U000F0000]`: false,
 		`root ::= [^\x00-\x7F]`: true, `root ::= [^\x00-` + "b" + `d-\U003FFFFF]`: true, `root ::= [^\x00-\u007F\u00C0-\U003FFFFF]`: true, `root ::= [^\x00-\u0080\u00C0-\U003FFFFF]`: false,
@@ -191,6 +192,7 @@ func TestNothingToGoOnWith(t *testing.T) {
 		`{"type":"integer","exclusiveMinimum":4,"exclusiveMaximum":6}`:      "", `{"type":"integer","minimum":4,"maximum":4}`: "", `{"type":"integer","minimum":4,"exclusiveMinimum":9,"maximum":9}`: "",
 		`{"type":"integer","exclusiveMinimum":0}`: "", `{"type":"integer","exclusiveMaximum":0}`: "", `{"type":"number","minimum":4,"exclusiveMaximum":5}`: "", `{"type":"number","minimum":0.1,"exclusiveMaximum":0.9}`: "",
 		`{"pattern":"^[^\u0001-􏿿]$"}`: invalid, `{"pattern":"^\u0000$"}`: invalid, `{"pattern":"^(a|[^\u0001-􏿿])b$"}`: invalid, `{"pattern":"^[^\u0001]$"}`: "",
+		`{"pattern":"^[a\\u0FFF-\\u0800]b$"}`: invalid,
 	} {
 		if _, _, err := check("completions", []byte(`{"prompt":"a","json_schema":`+s+`}`), llama); code(err) != want {
 			t.Errorf("%s: %v, want %q", s, err, want)

@@ -46,7 +46,7 @@ var sampling = map[string]rule{
 var chatting = map[string]rule{
 	"messages": {kind: content, slot: messagesSlot}, "tools": {kind: tools, slot: toolsSlot}, "tool_choice": {kind: small, slot: choiceSlot},
 	"parallel_tool_calls": {kind: boolean}, "reasoning_effort": {kind: text}, "reasoning": {kind: small}, "enable_thinking": {kind: boolean},
-	"chat_template_kwargs": {kind: object, slot: variablesSlot, members: map[string]rule{"enable_thinking": {kind: boolean}, "messages": {kind: elsewhere}, "tools": {kind: elsewhere}}}, "add_generation_prompt": {kind: boolean, slot: promptedSlot}, "continue_final_message": {kind: anyScalar, slot: continuedSlot},
+	"chat_template_kwargs": {kind: object, slot: variablesSlot, members: map[string]rule{"enable_thinking": {kind: boolean}, "messages": {kind: elsewhere}, "tools": {kind: elsewhere}, "add_generation_prompt": {kind: elsewhere}}}, "add_generation_prompt": {kind: boolean, slot: promptedSlot}, "continue_final_message": {kind: anyScalar, slot: continuedSlot},
 }
 
 // dialect says in which form a route's content is.

@@ -281,7 +281,9 @@ func (g *gbnf) atom(text string) (parts []elem) {
 		if text == "[]" || text == "[^]" {
 			return nil // as for the engine
 		}
-		return []elem{g.legible(text, func() []span { return gbnfClass(text[1 : len(text)-1]) })}
+		class, ok := gbnfClass(text[1 : len(text)-1])
+		g.blocked = g.blocked || !ok
+		return []elem{g.legible(text, func() []span { return class })}
 	}
 	return []elem{g.terminal(".", func() []span { return []span{{0, unicode.MaxRune}} })}
 }
@@ -317,8 +319,10 @@ func reachable(s span) bool {
 	return false
 }
 
-// gbnfClass returns the symbols of a character class.
-func gbnfClass(text string) (spans []span) {
+// gbnfClass returns the symbols of a character class. It is not ok with a range that ends before it begins: llama.cpp takes the first
+// byte of a character for one in that range, and no second one (llama_grammar_match_partial_char).
+func gbnfClass(text string) (spans []span, ok bool) {
+	ok = true
 	not := text[0] == '^'
 	if not {
 		text = text[1:]
@@ -333,9 +337,11 @@ func gbnfClass(text string) (spans []span) {
 		}
 		if low <= high {
 			spans = append(spans, span{low, high})
+		} else {
+			ok = false
 		}
 	}
-	return tidy(spans, not)
+	return tidy(spans, not), ok
 }
 
 // gbnfChar reads a character of a literal or a class, which is n bytes long.

@@ -95,7 +95,8 @@ func TestBodies(t *testing.T) {
 		`"prompt":["a"` + strings.Repeat(`,"a"`, 30_000) + `]`, `"prompt":["a"` + strings.Repeat(`,"a"`, 100) + `],"stop":["` + strings.Repeat("s", 20_000) + `"]`,
 		`"prompt":"` + strings.Repeat("a", 30_000) + `"`, `"prompt":["` + strings.Repeat(`\u0061`, 30_000) + `"]`,
 		`"temperature":1e400`, `"suffix":"\ud800"`, `"temperature":"hot"`,
-		`"grammar":"root ::= [^\\x00-\\U000F0000\\U000F0002-\\U007FFFFF]","top_k":2`, `"grammar":"root ::= !<[5]> \"a\"","top_k":60`, `"prompt":[""],"n":4`,
+		`"grammar":"root ::= [^\\x00-\\U000F0000\\U000F0002-\\U007FFFFF]","top_k":2`, `"grammar":"root ::= !<[5]> \"a\"","top_k":60`,
+		`"grammar":"root ::= [^\\x00-\\U0003FFFF\\U00080000-\\U003FFFFF\\U0007FFFF-\\U00040000]","top_k":2`, `"prompt":[""],"n":4`,
 	} {
 		body := `{"model":"see","max_tokens":2,"prompt":"hi",` + field + `}`
 		for key, path := range map[string]string{inferKey: "/v1/completions", ownerKey: "/upstream/see/completion"} {

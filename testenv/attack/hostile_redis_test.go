@@ -176,7 +176,7 @@ func TestHostileRedis(t *testing.T) {
 				t.Errorf("the log of the %s has %q", name, word)
 			}
 		}
-		if n := strings.Count(log, "state store is corrupt"); n < 1 || n > 100 {
+		if n := strings.Count(log, `msg="state store is corrupt`); n < 1 || n > 100 {
 			t.Errorf("the log of the %s tells %d times of a corrupt store", name, n)
 		}
 		if len(log) > 8<<20 {
