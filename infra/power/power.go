@@ -10,6 +10,7 @@ package power
 
 import (
 	"context"
+	"time"
 
 	"reveille/infra/catalog"
 )
@@ -40,4 +41,10 @@ type Driver interface {
 	Sleep(ctx context.Context, host catalog.Host) error
 	// State returns the host's power state, Unknown if the driver does not know it.
 	State(ctx context.Context, host catalog.Host) (Power, error)
+}
+
+// Machine is a running machine as its cloud bills it.
+type Machine struct {
+	Host  string    // that it is tagged with
+	Since time.Time // it was last started
 }

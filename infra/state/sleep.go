@@ -91,6 +91,12 @@ func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration)
 	return s.repair(ctx, host, "unseen", limit)
 }
 
+// EndOrphan marks a host whose machine was seen running, but that is asleep or has never registered and has nothing queued:
+// a sweep turns the machine off. ErrGone: the host is not in that state, or a sweep is already turning its machine off.
+func (s *Store) EndOrphan(ctx context.Context, host string) error {
+	return s.repair(ctx, host, "orphan", 0)
+}
+
 // Forget removes a host that is asleep or lost and has been silent for limit. The caller makes sure that the catalogue
 // does not name it. ErrGone: it does not exist. ErrWanted: it is awake, has work, or has shown a sign of life since.
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {

@@ -26,6 +26,8 @@ type Settings struct {
 	Sweep
 	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalogue is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are." placeholder:"TEXT"`
 
+	Project string `help:"Tag Project of the pool's EC2 instances. Those with a tag Host that run without a runner are turned off, and all that run are counted." placeholder:"NAME"`
+
 	ForgetAfter time.Duration `help:"Time without a word after which a host that is asleep or lost and not in the catalogue is forgotten." default:"24h"`
 
 	Once   bool `help:"Sweep once, print the report and end."`
@@ -52,9 +54,11 @@ func (s Sweep) Validate() error {
 // Deps are a warmer's dependencies.
 type Deps struct {
 	Drivers map[catalog.Driver]power.Driver // by the name that the catalogue's hosts give
-	Lambda  bool                            // the process is an AWS Lambda function, whose role bounds what it may turn on and off
-	Out     io.Writer                       // gets reports; nil: none
-	Log     *slog.Logger                    // needed
+	// Machines are a project's machines that their cloud bills as running; needed with Settings.Project.
+	Machines func(ctx context.Context, project string) ([]power.Machine, error)
+	Lambda   bool         // the process is an AWS Lambda function, whose role bounds what it may turn on and off
+	Out      io.Writer    // gets reports; nil: none
+	Log      *slog.Logger // needed
 }
 
 // Warmer sweeps a pool. It is safe for concurrent use.
@@ -101,8 +105,12 @@ func (w *Warmer) Close() error { return w.store.Close() }
 
 // Sweep sweeps once.
 func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
+	var machines func(context.Context) ([]power.Machine, error)
+	if w.settings.Project != "" {
+		machines = func(ctx context.Context) ([]power.Machine, error) { return w.deps.Machines(ctx, w.settings.Project) }
+	}
 	return sweep.Run(ctx, sweep.Deps{
-		Store: w.store, Log: w.deps.Log,
+		Store: w.store, Log: w.deps.Log, Machines: machines,
 		Power: func(c *catalog.Catalog) sweep.Power {
 			return power.NewSet(power.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Log: w.deps.Log})
 		},

@@ -41,9 +41,14 @@ func (r Report) Metrics(w io.Writer) error {
 		pool.queued += float64(h.Queued)
 		pool.requests += h.Requests
 	}
-	err := r.line(w, nil,
+	whole := []metric{
 		count("Hosts", len(r.Hosts)), count("HostsReady", pool.ready), count("Models", pool.models), count("InFlight", pool.inFlight),
-		count("Queued", pool.queued), count("RequestsTotal", pool.requests), count("FailedActions", r.Failures()), count("PowerOffPending", pool.on))
+		count("Queued", pool.queued), count("RequestsTotal", pool.requests), count("FailedActions", r.Failures()), count("PowerOffPending", pool.on),
+	}
+	if r.Running != nil {
+		whole = append(whole, count("HostsRunning", *r.Running))
+	}
+	err := r.line(w, nil, whole...)
 	for _, h := range r.Hosts {
 		ready := 0
 		if h.State == policy.Ready {

@@ -149,6 +149,39 @@ func (r *run) unconfirmed(ctx context.Context, _ *state.Snapshot, h *state.HostR
 	return r.mended(Action{Kind: Recall, Host: h.Name, Reason: "its sleep was begun by a sweep that is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
 }
 
+// orphanAfter is how long a machine may run before its runner must have registered. The first boot of a machine takes longest.
+const orphanAfter = 20 * time.Minute
+
+// orphans has machines turned off that run although their host is asleep or has never registered.
+func (r *run) orphans(ctx context.Context) error {
+	if r.machines == nil {
+		return nil
+	}
+	machines, err := r.machines(ctx)
+	if err != nil {
+		r.note(Action{Kind: Orphan, Reason: "the cloud's machines are not known", Result: Failed, Error: err.Error()})
+		return nil
+	}
+	running := len(machines)
+	r.report.Running = &running
+	s, err := r.store.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range machines {
+		up := time.Since(m.Since).Round(time.Second)
+		h := s.Hosts[m.Host]
+		if up < orphanAfter || h != nil && (h.State != policy.Asleep || h.PowerOffPending()) || !r.power.Can(m.Host) {
+			continue
+		}
+		a := Action{Kind: Orphan, Host: m.Host, Reason: "its machine has run for " + up.String() + " without a runner", Result: Done}
+		if err := r.mend(a, func() error { return r.store.EndOrphan(ctx, m.Host) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // age returns the time since a timestamp in ms, or "ever" for 0.
 func age(s *state.Snapshot, ms int64) string {
 	if ms == 0 {

@@ -163,3 +163,46 @@ func TestMachinesThatRunUnseen(t *testing.T) {
 		})
 	})
 }
+
+func TestOrphans(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		up := func(host string, d time.Duration) power.Machine {
+			return power.Machine{Host: host, Since: time.Now().Add(-d)}
+		}
+		var machines []power.Machine
+		var refused error
+		deps := p.deps(p.store)
+		deps.Machines = func(context.Context) ([]power.Machine, error) { return machines, refused }
+		sweeps := func() sweep.Report {
+			t.Helper()
+			defer p.living()()
+			r, err := sweep.Run(ctx, deps, settings)
+			p.must(err)
+			return r
+		}
+
+		machines = []power.Machine{up("box", 10*time.Minute), up("unknown", time.Hour)}
+		equal(t, "a first boot, and no host of the pool", told(sweeps()), "")
+		machines[0] = up("box", time.Hour)
+		r := sweeps()
+		equal(t, "a host that never came", told(r), "orphan box done, sleep box done")
+		equal(t, "machines that are billed", *r.Running, 2)
+		equal(t, "machines turned off", p.sleeps, 1)
+		equal(t, "again", told(sweeps()), "orphan box done, sleep box done")
+
+		p.boot("box", "chat")
+		equal(t, "a host that serves", told(sweeps()), "")
+		refused = errors.New("no permission")
+		r = sweeps()
+		equal(t, "a cloud that does not tell", told(r), "orphan  failed")
+		equal(t, "no number", r.Running == nil, true)
+	})
+	t.Run("a host that is wanted", func(t *testing.T) {
+		onBoth(t, func(t *testing.T, p *pool) {
+			p.want("gw", "chat", "box")
+			if err := p.store.EndOrphan(ctx, "box"); !errors.Is(err, state.ErrGone) {
+				t.Fatal(err)
+			}
+		})
+	})
+}

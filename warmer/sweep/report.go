@@ -28,6 +28,7 @@ const (
 	Drop     Kind = "drop"     // nobody waits for a load
 	Stranded Kind = "stranded" // a host did not register after its wake, or has been lost for long
 	Forget   Kind = "forget"   // a host outside the catalogue has shown no sign of life for long
+	Orphan   Kind = "orphan"   // a machine runs without a runner
 	Recall   Kind = "recall"   // a drain whose sweep is gone is cancelled
 )
 
@@ -87,6 +88,7 @@ type Report struct {
 	Actions  []Action           `json:"actions"`
 	Hosts    []Host             `json:"hosts"`
 	Models   []Model            `json:"models"`             // loaded ones, and those that have served and may be loaded again
+	Running  *int               `json:"running,omitempty"`  // machines billed by their cloud; nil if unknown
 	Counters map[string]float64 `json:"counters,omitempty"` // of the pool, since it was created
 }
 

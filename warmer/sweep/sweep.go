@@ -2,7 +2,8 @@
 // over the pool.
 //
 // A sweep, in order,
-//  1. repairs what dead processes left behind: silent hosts, abandoned wakes, tickets without waiters, unfinished sleeps;
+//  1. repairs what dead processes left behind: silent hosts, abandoned wakes, tickets without waiters, unfinished sleeps,
+//     machines without a runner;
 //  2. queues unloads of models that have been idle for too long; their runners check again and carry them out;
 //  3. queues loads that the catalogue's warm list wants now, waking hosts for them;
 //  4. puts hosts without work to sleep (see package state for the steps), and has their drivers turn them off once their
@@ -47,6 +48,7 @@ type Store interface {
 	MarkLost(ctx context.Context, host string) error
 	EndStranded(ctx context.Context, host string, limit time.Duration) error
 	EndUnseen(ctx context.Context, host string, limit time.Duration) error
+	EndOrphan(ctx context.Context, host string) error
 	Forget(ctx context.Context, host string, limit time.Duration) error
 	Stats(ctx context.Context) (map[string]float64, error)
 	Traffic(ctx context.Context) (map[state.Copy]float64, error)
@@ -64,6 +66,8 @@ type Deps struct {
 	Store Store
 	Power func(*catalog.Catalog) Power // hosts of a catalogue with their drivers
 	Log   *slog.Logger                 // default: discard
+	// Machines lists the pool's machines that their cloud bills as running; nil if no cloud can tell.
+	Machines func(context.Context) ([]power.Machine, error)
 }
 
 // Settings of a sweep. A zero value means the default, except in Defaults.
@@ -99,12 +103,13 @@ const staleTries = 5
 // run is one sweep. It belongs to one goroutine; each step waits for the goroutines that it starts.
 type run struct {
 	Settings
-	store   Store
-	power   Power
-	log     *slog.Logger
-	catalog *catalog.Catalog
-	keep    map[string]time.Duration // idle times set at run time, by model
-	report  *Report
+	store    Store
+	power    Power
+	machines func(context.Context) ([]power.Machine, error)
+	log      *slog.Logger
+	catalog  *catalog.Catalog
+	keep     map[string]time.Duration // idle times set at run time, by model
+	report   *Report
 }
 
 // Run makes one sweep. The report lists what was done (with DryRun, what would be done) and why. It is also valid with
@@ -113,9 +118,9 @@ type run struct {
 func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	s = s.withDefaults()
 	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
-	r := &run{Settings: s, store: d.Store, log: d.Log, report: &Report{Pool: s.Pool, DryRun: s.DryRun}}
+	r := &run{Settings: s, store: d.Store, machines: d.Machines, log: d.Log, report: &Report{Pool: s.Pool, DryRun: s.DryRun}}
 	err := r.prepare(ctx, d)
-	for _, step := range []func(context.Context) error{r.repair, r.unload, r.warm, r.sleep, r.observe} {
+	for _, step := range []func(context.Context) error{r.repair, r.orphans, r.unload, r.warm, r.sleep, r.observe} {
 		if err == nil {
 			err = step(ctx)
 		}

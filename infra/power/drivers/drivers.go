@@ -25,15 +25,17 @@ func Remote() map[catalog.Driver]power.Driver {
 	return map[catalog.Driver]power.Driver{
 		catalog.DriverExec: exec.New(0),
 		catalog.DriverWoL:  wol.New(wol.Config{}),
-		catalog.DriverEC2: ec2.New(ec2.Config{Client: func(ctx context.Context, region string) (ec2.API, error) {
-			c, err := a.config(ctx, region)
-			return awsec2.NewFromConfig(c), err
-		}}),
+		catalog.DriverEC2:  a.ec2(),
 		catalog.DriverASG: asg.New(asg.Config{Client: func(ctx context.Context, region string) (asg.API, error) {
 			c, err := a.config(ctx, region)
 			return autoscaling.NewFromConfig(c), err
 		}}),
 	}
+}
+
+// Machines are a project's EC2 instances of the environment's region that run, or start.
+func Machines() func(ctx context.Context, project string) ([]power.Machine, error) {
+	return (&account{regions: map[string]aws.Config{}}).ec2().Machines
 }
 
 // sdkAttempts leaves retries to power.Set, except for one lost connection.
@@ -43,6 +45,13 @@ const sdkAttempts = 2
 type account struct {
 	mu      sync.Mutex
 	regions map[string]aws.Config
+}
+
+func (a *account) ec2() *ec2.Driver {
+	return ec2.New(ec2.Config{Client: func(ctx context.Context, region string) (ec2.API, error) {
+		c, err := a.config(ctx, region)
+		return awsec2.NewFromConfig(c), err
+	}})
 }
 
 func (a *account) config(ctx context.Context, region string) (aws.Config, error) {

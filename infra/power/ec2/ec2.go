@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
@@ -106,6 +107,38 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 		return power.Stopping, nil
 	}
 	return power.Off, nil
+}
+
+// Machines are the instances that run, or start, with a project's tag Project and a tag Host, which names their host.
+func (d *Driver) Machines(ctx context.Context, project string) ([]power.Machine, error) {
+	api, err := d.cfg.Client(ctx, "")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", power.ErrDenied, err)
+	}
+	var machines []power.Machine
+	in := &ec2.DescribeInstancesInput{Filters: []types.Filter{
+		{Name: aws.String("tag:Project"), Values: []string{project}},
+		{Name: aws.String("tag-key"), Values: []string{"Host"}},
+		{Name: aws.String("instance-state-name"), Values: []string{"pending", "running"}},
+	}}
+	for {
+		out, err := api.DescribeInstances(ctx, in)
+		if err != nil {
+			return nil, awserr.Classify("DescribeInstances", err)
+		}
+		for _, r := range out.Reservations {
+			for _, i := range r.Instances {
+				for _, tag := range i.Tags {
+					if aws.ToString(tag.Key) == "Host" {
+						machines = append(machines, power.Machine{Host: aws.ToString(tag.Value), Since: aws.ToTime(i.LaunchTime)})
+					}
+				}
+			}
+		}
+		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
+			return machines, nil
+		}
+	}
 }
 
 func (d *Driver) look(ctx context.Context, api API, host catalog.Host) (types.InstanceStateName, error) {

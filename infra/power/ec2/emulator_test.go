@@ -151,3 +151,34 @@ func listing(t *testing.T, instance string) *catalog.Catalog {
 	}
 	return c
 }
+
+// TestMachines: those that are billed, of one project, and hosts alone.
+func TestMachines(t *testing.T) {
+	c := emulator(t)
+	launch := func(tags map[string]string) string {
+		one, image := int32(1), aws.Image
+		spec := types.TagSpecification{ResourceType: types.ResourceTypeInstance}
+		for k, v := range tags {
+			spec.Tags = append(spec.Tags, types.Tag{Key: &k, Value: &v})
+		}
+		out, err := c.api.RunInstances(t.Context(), &awsec2.RunInstancesInput{
+			ImageId: &image, InstanceType: types.InstanceTypeG5Xlarge, MinCount: &one, MaxCount: &one, TagSpecifications: []types.TagSpecification{spec},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *out.Instances[0].InstanceId
+	}
+	launch(map[string]string{"Project": "other", "Host": "gpu-9"})
+	launch(map[string]string{"Project": "mine", "Name": "gateway"})
+	launch(map[string]string{"Project": "mine", "Host": "gpu-1"})
+	stopped := catalog.Host{Instance: launch(map[string]string{"Project": "mine", "Host": "gpu-2"})}
+	if err := c.driver.Sleep(t.Context(), stopped); err != nil {
+		t.Fatal(err)
+	}
+	c.becomes(stopped, power.Off)
+	got, err := c.driver.Machines(t.Context(), "mine")
+	if err != nil || len(got) != 1 || got[0].Host != "gpu-1" || time.Since(got[0].Since) > time.Hour {
+		t.Errorf("%+v, %v; want gpu-1 alone, launched just now", got, err)
+	}
+}

@@ -1,16 +1,17 @@
 #!lua
 -- repair: a sweep writes what the responsible process can no longer write.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] verb: lost | stranded | unseen  [4] ms that a wake may take (stranded), or that the host has been lost (unseen)
+-- ARGV[2] host  [3] verb: lost | stranded | unseen | orphan  [4] ms that a wake may take (stranded), or that the host has been lost (unseen)
 -- lost: the runner has been silent for too long. Its records are removed, its begun work is queued again, the host is lost.
 -- stranded: the host was to be woken, did not register in time, and nobody wants it any more. It is asleep. As its machine may
 -- be up without a runner, a sleep remains to be finished (sleep_token).
 -- unseen: the host has been lost for that long and has nothing queued. It is asleep, and a sleep remains to be finished, since
 -- its machine may still run.
+-- orphan: the host's machine runs although the host is asleep or has never registered. A sleep remains to be finished.
 -- Returns {'ok'} | {'gone'} (nothing to repair).
 -- Invariant: a host whose runner may still register, or that is wanted, is left alone.
 local h, key = ARGV[2], P .. 'host:' .. ARGV[2]
-local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms', 'waking_ms')
+local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms', 'waking_ms', 'sleep_token')
 local function become(new, reason)
   redis.call('HSET', key, 'state', new, 'error', reason)
   changed(h)
@@ -27,7 +28,12 @@ local lease = hash(P .. 'wake:' .. h)
 local idle = redis.call('LLEN', P .. 'queue:' .. h) == 0 and redis.call('SCARD', P .. 'begun:' .. h) == 0 and not (lease and tonumber(lease.exp_ms) >= NOW)
 local since, from, why = f[4], 'waking', 'the runner did not come'
 if ARGV[3] == 'unseen' then since, from, why = f[2], 'lost', 'the runner was silent for too long' end
-if f[1] ~= from or not idle or NOW - tonumber(since or '0') <= tonumber(ARGV[4]) then return {'gone'} end
+local ended = f[1] == from and NOW - tonumber(since or '0') > tonumber(ARGV[4])
+if ARGV[3] == 'orphan' then
+  ended, why = (not f[1] or f[1] == 'asleep') and not f[5], 'its machine ran without a runner'
+end
+if not ended or not idle then return {'gone'} end
+redis.call('SADD', P .. 'hosts', h)
 redis.call('HSET', key, 'sleep_token', token(lease and tonumber(lease.token) or 0))
 redis.call('DEL', P .. 'wake:' .. h)
 become('asleep', why)
