@@ -26,6 +26,7 @@ type Front struct {
 	localKey        string        // of gateway run without keys
 	RunnerSecret    string        `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
 	Hold            time.Duration `help:"Longest a request waits for a cold model." default:"300s"`
+	HoldWhole       time.Duration `help:"Longest a request without stream waits for a cold model, for a proxy that gives up on silence; 0 is as long as --hold."`
 	CommitAfter     time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
 	StreamErrors    string        `help:"How a request for a stream is told an error before its stream has begun: by the error's status, or by an event with status 200." enum:"status,event" default:"status"`
 	FreeMetrics     bool          `help:"Serve /metrics without a key."`
@@ -102,6 +103,9 @@ func (f Front) parse() (parsed, error) {
 		if t.d <= 0 {
 			errs = append(errs, fmt.Errorf("--%s: must be more than 0", t.flag))
 		}
+	}
+	if f.HoldWhole < 0 {
+		errs = append(errs, errors.New("--hold-whole: must not be negative"))
 	}
 	if f.MaxConns < 0 || f.MaxWaiting < 0 || f.MaxWaitingPerKey < 0 {
 		errs = append(errs, errors.New("--max-conns, --max-waiting and --max-waiting-per-key: must not be negative"))

@@ -32,6 +32,7 @@ func TestSettings(t *testing.T) {
 		"--proxies: \"10.0.0.1\"": func(f *Front) { f.Proxies = []string{"10.0.0.1"} },
 		"--memory-limit":          func(f *Front) { f.MemoryLimit = "most" },
 		"--hold":                  func(f *Front) { f.Hold = 0 },
+		"--hold-whole":            func(f *Front) { f.HoldWhole = -1 },
 		"--keepalive":             func(f *Front) { f.Keepalive = -time.Second },
 		"--max-conns":             func(f *Front) { f.MaxConns = -1 },
 		"api keys":                func(f *Front) { f.APIKeysFile = "no-such-file" },

@@ -70,7 +70,11 @@ func (c *call) prepare() error {
 // failure has its own HTTP status.
 func (x *exchange) start() (err error) {
 	s := x.s
-	if x.wait, err = waitPolicyOf(&x.ctx.Request.Header, s.cfg.Hold); err != nil {
+	hold := s.cfg.HoldWhole
+	if x.stream {
+		hold = s.cfg.Hold
+	}
+	if x.wait, err = waitPolicyOf(&x.ctx.Request.Header, hold); err != nil {
 		return err
 	}
 	if s.draining.Load() {

@@ -134,6 +134,20 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// Behind a proxy that gives up on silence, whoever asked for no stream is told before; a stream, which is not silent, waits.
+func TestHoldWhole(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.HoldWhole = 50 * time.Millisecond })
+	release := make(chan struct{})
+	s.loading(func(string) state.Outcome { <-release; return state.Outcome{} })
+	if r := s.ask("POST", chatPath, chatBody); r.status != 503 || r.code() != "model_loading" || r.header.Get("Retry-After") == "" {
+		t.Errorf("no stream: %d %v %s", r.status, r.header, r.text)
+	}
+	time.AfterFunc(time.Second, func() { close(release) })
+	if r := s.ask("POST", chatPath, chatLive); r.status != 200 {
+		t.Errorf("a stream: %d %s", r.status, r.text)
+	}
+}
+
 func TestQueueFull(t *testing.T) {
 	s := newStage(t)
 	release := make(chan struct{})

@@ -46,6 +46,7 @@ type Config struct {
 	Version      string
 	Browsers     *api.Browsers   // which web pages and host names are served; default those of a gateway without keys
 	Hold         time.Duration   // longest a request waits for a cold model; default 300 s
+	HoldWhole    time.Duration   // the same of one whose answer is no stream; default Hold
 	CommitAfter  time.Duration   // a stream gets its status and the first comment after this; default 5 s
 	Keepalive    time.Duration   // between comments; default 5 s
 	CheckEvery   time.Duration   // between checks of an engine that has constrained requests; default 15 s
@@ -64,6 +65,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Hold = cmp.Or(max(c.Hold, 0), 300*time.Second)
+	c.HoldWhole = min(cmp.Or(max(c.HoldWhole, 0), c.Hold), c.Hold)
 	c.CommitAfter = cmp.Or(max(c.CommitAfter, 0), 5*time.Second)
 	c.Keepalive = cmp.Or(max(c.Keepalive, 0), 5*time.Second)
 	c.CheckEvery = cmp.Or(max(c.CheckEvery, 0), 15*time.Second)
