@@ -44,6 +44,7 @@ func TestArgv(t *testing.T) {
 		{"sd-cpp", "sd-cpp", Spec{Type: policy.Image}, opts{"steps": 20, "cfg_scale": 7.5, "width": 512, "height": 768}},
 		{"kokoro", "kokoro", Spec{Type: policy.TTS}, opts{"voices": "/models/voices.bin"}},
 		{"vllm-llm", "vllm", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-4B"}, opts{"ctx_size": 16384, "n_parallel": 64, "vllm_args": "--enforce-eager"}},
+		{"vllm-neuron", "vllm-neuron", Spec{Type: policy.LLM, Devices: policy.NPU, Checkpoint: "/models/qwen3-4b"}, opts{"ctx_size": 4096, "n_parallel": 4, "vllm_args": "--tensor-parallel-size 2"}},
 		{"vllm-embedding", "vllm", Spec{Type: policy.Embedding, Checkpoint: "BAAI/bge-m3"}, nil},
 		{"tei", "tei", Spec{Type: policy.Embedding, Checkpoint: "BAAI/bge-m3"}, opts{"n_batch": 16384}},
 		{"mistralrs", "mistralrs", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-4B"}, opts{"n_parallel": 16}},
