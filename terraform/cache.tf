@@ -27,6 +27,22 @@ resource "aws_elasticache_subnet_group" "this" {
   subnet_ids  = aws_subnet.private[*].id
 }
 
+# The default, volatile-lru, may evict leases, which have a TTL. A serverless cache has no other policy, and evicts only when
+# data reaches its limit: the encoder cache's quota keeps it below.
+# https://docs.aws.amazon.com/AmazonElastiCache/latest/dg/ParameterGroups.Engine.html
+resource "aws_elasticache_parameter_group" "this" {
+  count = var.cache_mode == "node" ? 1 : 0
+
+  name        = local.prefix
+  description = "State of the pool, which is never evicted"
+  family      = "valkey8"
+
+  parameter {
+    name  = "maxmemory-policy"
+    value = "noeviction"
+  }
+}
+
 resource "aws_elasticache_replication_group" "this" {
   count = var.cache_mode == "node" ? 1 : 0
 
@@ -36,6 +52,7 @@ resource "aws_elasticache_replication_group" "this" {
   engine_version             = "8.0"
   node_type                  = "cache.t4g.micro"
   num_cache_clusters         = 1
+  parameter_group_name       = aws_elasticache_parameter_group.this[0].name
   port                       = local.cache_port
   subnet_group_name          = aws_elasticache_subnet_group.this[0].name
   security_group_ids         = [aws_security_group.this["cache"].id]
@@ -46,6 +63,7 @@ resource "aws_elasticache_replication_group" "this" {
 
 locals {
   cache_port = 6379
+  mm_quota   = var.cache_mode == "serverless" ? "${var.cache_max_gb * 512}MiB" : "128MiB" # half of it, a third of the node's
   cache = (var.cache_mode == "serverless"
     ? one([for c in aws_elasticache_serverless_cache.this : { address = c.endpoint[0].address, port = c.endpoint[0].port }])
     : one([for r in aws_elasticache_replication_group.this : { address = r.primary_endpoint_address, port = r.port }])

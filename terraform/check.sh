@@ -51,6 +51,12 @@ if command -v tflint >/dev/null; then
 else
   step 'tflint is not installed and was left out'
 fi
+if command -v checkov >/dev/null; then
+  step 'checkov'
+  checkov --directory . --config-file .checkov.yaml
+else
+  step 'checkov is not installed and was left out'
+fi
 step 'unit tests'
 terraform test -no-color >"$scratch/test" 2>&1 || { cat "$scratch/test"; exit 1; }
 tail -n 1 "$scratch/test"

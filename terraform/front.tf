@@ -1,5 +1,15 @@
 # TLS before a gateway instance. A gateway in Lambda has it from its function URL.
 
+locals {
+  # Seconds that CloudFront waits for the first byte of an answer, and between two. A request without stream that waits for a
+  # cold model ends before, with 503 and Retry-After; a stream has a comment every 5 s. Idle connections end before the
+  # gateway's 60 s, so that none is used while the gateway closes it.
+  # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/DownloadDistValuesOrigin.html
+  origin_timeout     = 60 # the most without a quota raise
+  origin_keepalive   = local.origin_timeout - 10
+  hold_whole_seconds = local.front == "cloudfront" ? min(var.hold_seconds, local.origin_timeout - 10) : var.hold_seconds
+}
+
 data "aws_ec2_managed_prefix_list" "cloudfront" {
   count = local.front == "cloudfront" ? 1 : 0
 
@@ -34,8 +44,8 @@ resource "aws_cloudfront_distribution" "this" {
       https_port               = 443
       origin_protocol_policy   = "http-only"
       origin_ssl_protocols     = ["TLSv1.2"]
-      origin_read_timeout      = 60 # the most without a quota raise; a stream that waits has a comment every 5 s
-      origin_keepalive_timeout = 60
+      origin_read_timeout      = local.origin_timeout
+      origin_keepalive_timeout = local.origin_keepalive
     }
   }
 

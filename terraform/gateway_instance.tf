@@ -27,14 +27,16 @@ resource "aws_instance" "gateway" {
       REVEILLE_ADDR          = "0.0.0.0:${var.gateway_port}"
       REVEILLE_API_KEYS_FILE = "/run/reveille/api-keys"
       REVEILLE_HOLD          = "${var.hold_seconds}s"
+      REVEILLE_HOLD_WHOLE    = "${local.hold_whole_seconds}s"
       REVEILLE_MAX_HELD      = "128MiB" # of the 512 MiB that the smallest instance has
       REVEILLE_MODELS        = "/run/reveille/models.yaml"
     })
   })
 
   metadata_options {
-    http_endpoint = "enabled"
-    http_tokens   = "required"
+    http_endpoint               = "enabled"
+    http_put_response_hop_limit = 1
+    http_tokens                 = "required"
   }
 
   root_block_device {

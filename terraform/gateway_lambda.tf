@@ -14,7 +14,7 @@ resource "aws_lambda_function" "gateway" {
 
   environment {
     variables = merge(local.settings, {
-      AWS_USE_DUALSTACK_ENDPOINT  = tostring(var.enable_ipv6)
+      AWS_USE_DUALSTACK_ENDPOINT  = tostring(local.dual_stack)
       REVEILLE_API_KEYS_SECRET    = aws_secretsmanager_secret.this["api-keys"].name
       REVEILLE_HOLD               = "${var.hold_seconds}s"
       REVEILLE_MODELS             = "s3://${aws_s3_bucket.models.bucket}/${aws_s3_object.models_yaml.key}"

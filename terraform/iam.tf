@@ -28,7 +28,7 @@ data "aws_iam_policy_document" "assume" {
 resource "aws_iam_role" "this" {
   for_each = local.role_policies
 
-  name               = "${local.prefix}-${each.key}"
+  name               = "${local.prefix}-${each.key}-${var.region}" # roles are the account's, not the region's
   assume_role_policy = data.aws_iam_policy_document.assume[contains(local.lambda_roles, each.key) ? "lambda" : "ec2"].json
 }
 
@@ -43,7 +43,7 @@ resource "aws_iam_role_policy" "this" {
 resource "aws_iam_instance_profile" "this" {
   for_each = toset(local.instance_roles)
 
-  name = "${local.prefix}-${each.key}"
+  name = "${local.prefix}-${each.key}-${var.region}"
   role = aws_iam_role.this[each.key].name
 }
 
@@ -71,6 +71,11 @@ data "aws_iam_policy_document" "wake" {
       test     = "StringEquals"
       variable = "aws:ResourceTag/Project"
       values   = [local.prefix]
+    }
+    condition { # a host, not the gateway
+      test     = "Null"
+      variable = "aws:ResourceTag/Host"
+      values   = ["false"]
     }
   }
 }
@@ -157,6 +162,11 @@ data "aws_iam_policy_document" "warmer" {
       test     = "StringEquals"
       variable = "aws:ResourceTag/Project"
       values   = [local.prefix]
+    }
+    condition { # a host, not the gateway
+      test     = "Null"
+      variable = "aws:ResourceTag/Host"
+      values   = ["false"]
     }
   }
 }

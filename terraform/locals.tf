@@ -2,8 +2,13 @@ locals {
   prefix  = "${var.name}-${var.environment}"
   account = data.aws_caller_identity.current.account_id
   arn     = "arn:${data.aws_partition.current.partition}"
-  zones   = slice(data.aws_availability_zones.available.names, 0, var.zones)
-  dist    = coalesce(var.dist_dir, "${path.module}/../dist")
+  zones   = slice(data.aws_availability_zones.available.names, 0, min(var.zones, length(data.aws_availability_zones.available.names)))
+
+  # EC2 has dual-stack endpoints in these regions. Elsewhere Lambda functions reach it through interface endpoints.
+  # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-endpoints.html
+  dual_stack = var.enable_ipv6 && contains(["ap-south-1", "eu-west-1", "sa-east-1", "us-east-1", "us-east-2", "us-west-2"], var.region)
+
+  dist = coalesce(var.dist_dir, "${path.module}/../dist")
 
   in_lambda = var.gateway_mode == "lambda"
   front     = local.in_lambda ? "none" : var.front # a function URL has TLS of its own
@@ -28,8 +33,22 @@ locals {
   models_yaml = yamlencode(merge(local.catalogue, { hosts = merge(try(local.catalogue.hosts, null), local.hosts) }))
 }
 
+# Availability zones proper: no Local Zone or Wavelength Zone, which an account may have opted into and which lack services.
 data "aws_availability_zones" "available" {
-  state = "available"
+  state            = "available"
+  exclude_zone_ids = var.exclude_zone_ids
+
+  filter {
+    name   = "opt-in-status"
+    values = ["opt-in-not-required"]
+  }
+
+  lifecycle {
+    postcondition {
+      condition     = length(self.names) >= var.zones
+      error_message = "${var.region} has ${length(self.names)} zones that may be used: set zones = 2, or another region."
+    }
+  }
 }
 
 data "aws_caller_identity" "current" {}

@@ -7,6 +7,11 @@ resource "aws_vpc" "this" {
   tags = { Name = local.prefix }
 }
 
+# Nothing uses it, and whatever is put into it by mistake reaches nothing.
+resource "aws_default_security_group" "this" {
+  vpc_id = aws_vpc.this.id
+}
+
 resource "aws_internet_gateway" "this" {
   vpc_id = aws_vpc.this.id
   tags   = { Name = local.prefix }
@@ -101,9 +106,9 @@ resource "aws_vpc_endpoint" "s3" {
   tags = { Name = "${local.prefix}-s3" }
 }
 
-# Without IPv6, the only way from a Lambda function in the VPC to AWS's APIs.
+# Without dual-stack endpoints, the only way from a Lambda function in the VPC to AWS's APIs.
 resource "aws_vpc_endpoint" "api" {
-  for_each = var.enable_ipv6 ? toset([]) : toset(concat(["ec2", "autoscaling"], local.in_lambda ? ["secretsmanager"] : []))
+  for_each = local.dual_stack ? toset([]) : toset(concat(["ec2", "autoscaling"], local.in_lambda ? ["secretsmanager"] : []))
 
   vpc_id              = aws_vpc.this.id
   service_name        = "com.amazonaws.${var.region}.${each.key}"
@@ -116,7 +121,7 @@ resource "aws_vpc_endpoint" "api" {
 }
 
 resource "aws_security_group" "endpoint" {
-  count = var.enable_ipv6 ? 0 : 1
+  count = local.dual_stack ? 0 : 1
 
   name        = "${local.prefix}-endpoint"
   description = "Interface endpoints"
@@ -126,7 +131,7 @@ resource "aws_security_group" "endpoint" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "endpoint" {
-  count = var.enable_ipv6 ? 0 : 1
+  count = local.dual_stack ? 0 : 1
 
   security_group_id = aws_security_group.endpoint[0].id
   cidr_ipv4         = var.vpc_cidr

@@ -28,8 +28,8 @@ locals {
       about     = "the warmer could not unload a model or put a host to sleep", namespace = local.pool_namespace, metric = "FailedActions", dimensions = local.pool
       statistic = "Sum", period = 60 * var.warmer_minutes, periods = 5, above = 0, missing = "notBreaching"
     }
-    host-hours = {
-      about     = "the hosts were awake for more than ${var.alarm_host_hours} hours in a day", namespace = local.pool_namespace, metric = "HostsReady", dimensions = local.pool
+    host-hours = { # by what EC2 bills, spares and hosts without a runner included, not by what Redis believes
+      about     = "the hosts ran for more than ${var.alarm_host_hours} hours in a day", namespace = local.pool_namespace, metric = "HostsRunning", dimensions = local.pool
       statistic = "Sum", period = 86400, periods = 1, above = var.alarm_host_hours * 60 / var.warmer_minutes, missing = "notBreaching"
     }
     queue-wait = {
@@ -52,7 +52,7 @@ locals {
   })
 
   graphs = [
-    { title = "Hosts", stat = "Maximum", metrics = [[local.pool_namespace, "HostsReady", "Pool", local.prefix], [local.pool_namespace, "Hosts", "Pool", local.prefix]] },
+    { title = "Hosts", stat = "Maximum", metrics = [[local.pool_namespace, "HostsReady", "Pool", local.prefix], [local.pool_namespace, "HostsRunning", "Pool", local.prefix], [local.pool_namespace, "Hosts", "Pool", local.prefix]] },
     { title = "Loaded models", stat = "Maximum", metrics = [[local.pool_namespace, "Models", "Pool", local.prefix]] },
     { title = "Requests in flight, tickets queued", stat = "Maximum", metrics = [[local.pool_namespace, "InFlight", "Pool", local.prefix], [local.pool_namespace, "Queued", "Pool", local.prefix]] },
     { title = "Failures", stat = "Sum", metrics = [[local.counted_namespace, "FailedLoads"], [local.counted_namespace, "FailedWakes"], [local.pool_namespace, "FailedActions", "Pool", local.prefix]] },
@@ -108,6 +108,29 @@ resource "aws_cloudwatch_metric_alarm" "this" {
   treat_missing_data  = each.value.missing
   alarm_actions       = [aws_sns_topic.alarms.arn]
   ok_actions          = [aws_sns_topic.alarms.arn]
+}
+
+# Of the whole account: a budget by tag sees nothing until somebody activates the tag for cost allocation.
+resource "aws_budgets_budget" "this" {
+  count = var.monthly_budget == null ? 0 : 1
+
+  name         = "${local.prefix}-${var.region}"
+  budget_type  = "COST"
+  limit_amount = tostring(var.monthly_budget)
+  limit_unit   = "USD"
+  time_unit    = "MONTHLY"
+
+  dynamic "notification" {
+    for_each = { ACTUAL = 80, FORECASTED = 100 }
+
+    content {
+      comparison_operator        = "GREATER_THAN"
+      notification_type          = notification.key
+      subscriber_email_addresses = [var.alarm_email]
+      threshold                  = notification.value
+      threshold_type             = "PERCENTAGE"
+    }
+  }
 }
 
 resource "aws_cloudwatch_dashboard" "this" {

@@ -26,6 +26,7 @@ module "runner_pool" {
   settings = merge(local.settings, {
     REVEILLE_LABELS            = each.key
     REVEILLE_MAX_LOADED_MODELS = each.value.max_loaded_models
+    REVEILLE_MM_QUOTA          = local.mm_quota
     },
     each.value.npu_seats == "" ? {} : { REVEILLE_NPU_SEATS = each.value.npu_seats },
     each.value.price == null ? {} : { REVEILLE_PRICE = tostring(each.value.price) },

@@ -1,7 +1,7 @@
 # One bucket: models/ (checkpoints), engines/gpu and engines/npu (engine programs), artifacts/ (what `make dist` built),
 # config/models.yaml.
 resource "aws_s3_bucket" "models" {
-  bucket        = "${local.prefix}-models-${local.account}"
+  bucket        = "${local.prefix}-models-${local.account}-${var.region}"
   force_destroy = !local.precious
 }
 
@@ -23,6 +23,15 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "models" {
   }
 }
 
+# A model or a program that was overwritten or deleted can be taken back for a week.
+resource "aws_s3_bucket_versioning" "models" {
+  bucket = aws_s3_bucket.models.id
+
+  versioning_configuration {
+    status = "Enabled"
+  }
+}
+
 resource "aws_s3_bucket_lifecycle_configuration" "models" {
   bucket = aws_s3_bucket.models.id
 
@@ -36,6 +45,22 @@ resource "aws_s3_bucket_lifecycle_configuration" "models" {
       days_after_initiation = 2
     }
   }
+
+  rule {
+    id     = "old-versions"
+    status = "Enabled"
+
+    filter {}
+
+    expiration {
+      expired_object_delete_marker = true
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 7
+    }
+  }
+
+  depends_on = [aws_s3_bucket_versioning.models]
 }
 
 data "aws_iam_policy_document" "models_bucket" {

@@ -10,7 +10,7 @@ variable "alarm_email" {
 }
 
 variable "alarm_host_hours" {
-  description = "Hours that all hosts together may be awake in one day before an alarm goes off."
+  description = "Hours that all hosts together may run in one day, as EC2 bills them, before an alarm goes off."
   type        = number
   default     = 12
 
@@ -118,6 +118,17 @@ variable "environment" {
   validation {
     condition     = can(regex("^[a-z0-9]{2,10}$", var.environment))
     error_message = "environment must be 2 to 10 lower-case letters or digits, such as prod."
+  }
+}
+
+variable "exclude_zone_ids" {
+  description = "Zones that are not used; by default those where AWS lacks services of this stack."
+  type        = list(string)
+  default     = ["apne1-az3", "apne2-az1", "cac1-az3", "use1-az3", "usw1-az2"]
+
+  validation {
+    condition     = alltrue([for z in var.exclude_zone_ids : can(regex("^[a-z]+[0-9]-az[0-9]+$", z))])
+    error_message = "exclude_zone_ids must be ids such as use1-az3, which mean the same zone in every account, not names such as us-east-1e."
   }
 }
 
@@ -250,6 +261,17 @@ variable "models_file" {
   }
 }
 
+variable "monthly_budget" {
+  description = "US dollars a month of the whole account; alarm_email hears when 80 % are spent, or 100 % forecast. null: no budget."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.monthly_budget == null ? true : var.monthly_budget > 0 && var.alarm_email != null
+    error_message = "monthly_budget must be more than 0, and needs alarm_email, which hears of it."
+  }
+}
+
 variable "name" {
   description = "First part of every resource's name."
   type        = string
@@ -308,8 +330,8 @@ variable "runner_pools" {
     error_message = "runner_pools: an npu pool needs an instance_type of inf2, trn1 or trn2, such as inf2.xlarge."
   }
   validation {
-    condition     = alltrue([for p in values(var.runner_pools) : p.accelerator != "gpu" || can(regex("^(g[4-9]|gr6|p[3-9])[a-z0-9]*\\.", p.instance_type)) && !startswith(p.instance_type, "g5g.")])
-    error_message = "runner_pools: a gpu pool needs an instance_type with a GPU and an x86_64 processor, such as g6.xlarge."
+    condition     = alltrue([for p in values(var.runner_pools) : p.accelerator != "gpu" || can(regex("^(g4dn|g5|g[6-9][a-z]*|gr[6-9][a-z]*|p[4-9][a-z]*)(-[a-z0-9]+)?\\.", p.instance_type))])
+    error_message = "runner_pools: a gpu pool needs an instance_type with an x86_64 processor and a GPU that the image's driver knows, Nvidia's since Turing, such as g6.xlarge."
   }
   validation {
     condition     = alltrue([for p in values(var.runner_pools) : contains(["stopped", "warm_pool", "asg"], p.strategy)])

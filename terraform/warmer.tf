@@ -1,22 +1,22 @@
 resource "aws_lambda_function" "warmer" {
-  function_name                  = "${local.prefix}-warmer"
-  description                    = "Unloads idle models, puts idle hosts to sleep, wakes planned ones"
-  role                           = aws_iam_role.this["warmer"].arn
-  runtime                        = "provided.al2023"
-  architectures                  = ["arm64"]
-  handler                        = "bootstrap"
-  filename                       = "${local.dist}/warmer.zip"
-  source_code_hash               = filebase64sha256("${local.dist}/warmer.zip")
-  timeout                        = 55
-  memory_size                    = 128
-  reserved_concurrent_executions = 1
+  function_name    = "${local.prefix}-warmer"
+  description      = "Unloads idle models, puts idle hosts to sleep, wakes planned ones"
+  role             = aws_iam_role.this["warmer"].arn
+  runtime          = "provided.al2023"
+  architectures    = ["arm64"]
+  handler          = "bootstrap"
+  filename         = "${local.dist}/warmer.zip"
+  source_code_hash = filebase64sha256("${local.dist}/warmer.zip")
+  timeout          = 55
+  memory_size      = 128
 
   environment {
     variables = merge(local.settings, {
-      AWS_USE_DUALSTACK_ENDPOINT = tostring(var.enable_ipv6)
+      AWS_USE_DUALSTACK_ENDPOINT = tostring(local.dual_stack)
       REVEILLE_HOST_IDLE         = "${var.host_idle_minutes}m"
       REVEILLE_HOST_MIN_UP       = "${var.host_min_up_minutes}m"
       REVEILLE_IDLE              = "${var.model_idle_minutes}m"
+      REVEILLE_PROJECT           = local.prefix
     })
   }
 

@@ -42,8 +42,36 @@ run "defaults" {
     error_message = "12 hours are 720 samples of a minute."
   }
   assert {
-    condition     = length(aws_sns_topic_subscription.alarms) == 0
+    condition     = aws_cloudwatch_metric_alarm.this["host-hours"].metric_name == "HostsRunning" && aws_lambda_function.warmer.environment[0].variables.REVEILLE_PROJECT == "reveille-dev"
+    error_message = "Host hours are those that EC2 bills."
+  }
+  assert {
+    condition     = length(aws_sns_topic_subscription.alarms) == 0 && length(aws_budgets_budget.this) == 0
     error_message = "Nobody is subscribed unasked."
+  }
+  assert {
+    condition     = aws_lambda_function.warmer.reserved_concurrent_executions == null
+    error_message = "A new account has no concurrency to reserve."
+  }
+  assert {
+    condition     = aws_iam_role.this["warmer"].name == "reveille-dev-warmer-us-east-1" && aws_s3_bucket.models.bucket == "reveille-dev-models-123456789012-us-east-1"
+    error_message = "Names that are the account's or the world's carry the region."
+  }
+  assert {
+    condition     = one(data.aws_availability_zones.available.filter).name == "opt-in-status" && contains(data.aws_availability_zones.available.exclude_zone_ids, "use1-az3")
+    error_message = "No Local Zones, and none without the services."
+  }
+  assert {
+    condition     = aws_instance.gateway[0].metadata_options[0].http_put_response_hop_limit == 1
+    error_message = "Containers do not reach the gateway's role."
+  }
+  assert {
+    condition = alltrue([
+      for s in concat(data.aws_iam_policy_document.wake.statement, data.aws_iam_policy_document.warmer.statement) :
+      { for c in s.condition : c.variable => join(" ", c.values) } == { "aws:ResourceTag/Project" = "reveille-dev", "aws:ResourceTag/Host" = "false" }
+      if length(setintersection(s.actions, ["ec2:StartInstances", "ec2:StopInstances"])) > 0
+    ])
+    error_message = "Hosts alone are started and stopped, not the gateway."
   }
 }
 
@@ -76,12 +104,31 @@ run "values" {
   }
 }
 
+# What waits for what, read together: a request without stream ends before CloudFront gives up, and CloudFront drops idle
+# connections before the gateway, which does after 60 s.
+run "timeouts_behind_cloudfront" {
+  command = apply # of mocks
+
+  assert {
+    condition = alltrue([for o in one(aws_cloudfront_distribution.this[0].origin).custom_origin_config :
+      tonumber(regex("REVEILLE_HOLD_WHOLE=([0-9]+)s\n", aws_instance.gateway[0].user_data)[0]) + 10 <= o.origin_read_timeout
+      && o.origin_read_timeout <= 60 && o.origin_keepalive_timeout < 60
+    ])
+    error_message = "A request without stream must hear model_loading before CloudFront's 504."
+  }
+  assert {
+    condition     = strcontains(aws_instance.gateway[0].user_data, "REVEILLE_HOLD=300s\n")
+    error_message = "Streams wait for as long as hold_seconds says."
+  }
+}
+
 run "two_pools_three_zones" {
   command = apply # of mocks
   variables {
-    alarm_email = "ops@example.com"
-    models_file = "examples/npu/models.yaml"
-    zones       = 3
+    alarm_email    = "ops@example.com"
+    monthly_budget = 100
+    models_file    = "examples/npu/models.yaml"
+    zones          = 3
     runner_pools = {
       gpu = { accelerator = "gpu", instance_type = "g6.xlarge", hosts = 2, price = 0.8 }
       npu = { accelerator = "npu", instance_type = "inf2.xlarge", hosts = 2, strategy = "warm_pool", npu_seats = "llm=1", port = 8091 }
@@ -105,12 +152,16 @@ run "two_pools_three_zones" {
     error_message = "Hosts have their devices and prices."
   }
   assert {
-    condition     = yamldecode(aws_s3_object.models_yaml.content).models["qwen3-4b"].checkpoint == "s3://reveille-dev-models-123456789012/models/qwen3-4b-q4_k_m.gguf"
+    condition     = yamldecode(aws_s3_object.models_yaml.content).models["qwen3-4b"].checkpoint == "s3://reveille-dev-models-123456789012-us-east-1/models/qwen3-4b-q4_k_m.gguf"
     error_message = "model_bucket becomes the bucket's name."
   }
   assert {
     condition     = join(" ", keys(aws_vpc_security_group_ingress_rule.runner)) == "8090 8091"
     error_message = "One rule for each port of runners."
+  }
+  assert {
+    condition     = one(aws_budgets_budget.this).limit_amount == "100" && length(one(aws_budgets_budget.this).notification) == 2
+    error_message = "The budget tells at 80 % spent and 100 % forecast."
   }
   assert {
     condition     = length(aws_sns_topic_subscription.alarms) == 1
@@ -133,6 +184,17 @@ run "ipv4_only" {
   }
 }
 
+run "region_without_dual_stack_endpoints" {
+  command = plan
+  variables {
+    region = "eu-central-1"
+  }
+  assert {
+    condition     = join(" ", keys(aws_vpc_endpoint.api)) == "autoscaling ec2" && aws_lambda_function.warmer.environment[0].variables.AWS_USE_DUALSTACK_ENDPOINT == "false"
+    error_message = "The warmer reaches EC2 by interface endpoints."
+  }
+}
+
 run "node_cache" {
   command = apply # of mocks
   variables {
@@ -141,6 +203,11 @@ run "node_cache" {
   assert {
     condition     = length(aws_elasticache_serverless_cache.this) == 0 && aws_elasticache_replication_group.this[0].transit_encryption_enabled
     error_message = "The node speaks TLS."
+  }
+  assert {
+    condition = (one(aws_elasticache_parameter_group.this[0].parameter).name == "maxmemory-policy" && one(aws_elasticache_parameter_group.this[0].parameter).value == "noeviction"
+    && aws_elasticache_replication_group.this[0].parameter_group_name == aws_elasticache_parameter_group.this[0].name)
+    error_message = "Leases are never evicted."
   }
   assert {
     condition     = output.redis_cli == "redis-cli --tls -h node.example -p 6379" && strcontains(aws_instance.gateway[0].user_data, "REVEILLE_REDIS_URL=rediss://node.example:6379/0\n")
@@ -185,7 +252,7 @@ run "gateway_in_lambda" {
       REVEILLE_API_KEYS_SECRET    = "reveille-dev/api-keys"
       REVEILLE_HOLD               = "840s"
       REVEILLE_LOG_FORMAT         = "json"
-      REVEILLE_MODELS             = "s3://reveille-dev-models-123456789012/config/models.yaml"
+      REVEILLE_MODELS             = "s3://reveille-dev-models-123456789012-us-east-1/config/models.yaml"
       REVEILLE_POOL               = "reveille-dev"
       REVEILLE_REDIS_URL          = "rediss://cache.example:6379/0?cluster=true"
       REVEILLE_RUNNER_SECRET_NAME = "reveille-dev/runner-secret"
@@ -244,6 +311,18 @@ run "cold_spot_pool" {
   }
 }
 
+run "region_with_too_few_zones" {
+  command = plan
+  variables {
+    zones = 3
+  }
+  override_data {
+    target = data.aws_availability_zones.available
+    values = { names = ["us-west-1b", "us-west-1c"] }
+  }
+  expect_failures = [data.aws_availability_zones.available]
+}
+
 run "production_keeps_its_data" {
   command = plan
   variables {
@@ -281,6 +360,79 @@ run "no_zone_has_the_instance_type" {
     spot                  = false
     strategy              = "stopped"
     subnets               = { us-east-1a = "subnet-a" } # the mock offers it in b and c
+    tags                  = {}
+  }
+  expect_failures = [aws_launch_template.this]
+}
+
+# A wake takes the spare, and the pool wants no other while its host works: it has max_size less the desired capacity.
+run "warm_pool_of_one_machine" {
+  command = plan
+  module {
+    source = "./modules/runner-pool"
+  }
+  variables {
+    accelerator           = "gpu"
+    artifacts_uri         = "s3://models/dist"
+    disk_gb               = 100
+    engines_uri           = "s3://models/engines/gpu"
+    hosts                 = 1
+    image                 = "ami-0123456789abcdef0"
+    image_parameter       = null
+    instance_profile_name = "runner"
+    instance_type         = "p5.48xlarge"
+    log_group             = "runners"
+    name                  = "reveille-dev-gpu"
+    pool                  = "gpu"
+    port                  = 8090
+    price                 = 1
+    runner_secret_id      = "runner"
+    security_group_ids    = []
+    settings              = {}
+    spot                  = false
+    strategy              = "warm_pool"
+    subnets               = { us-east-1b = "subnet-b" }
+    tags                  = {}
+  }
+  assert {
+    condition = alltrue([for g in aws_autoscaling_group.this :
+      g.min_size == 0 && g.max_size == 1 && g.desired_capacity == 0
+      && one(g.warm_pool).min_size == 0 && coalesce(one(g.warm_pool).max_group_prepared_capacity, -1) == -1
+    ])
+    error_message = "One machine, asleep or awake."
+  }
+  assert {
+    condition     = aws_launch_template.this.metadata_options[0].http_put_response_hop_limit == 1
+    error_message = "Containers do not reach the host's role."
+  }
+}
+
+run "disk_smaller_than_the_image" {
+  command = plan
+  module {
+    source = "./modules/runner-pool"
+  }
+  variables {
+    accelerator           = "gpu"
+    artifacts_uri         = "s3://models/dist"
+    disk_gb               = 64
+    engines_uri           = "s3://models/engines/gpu"
+    hosts                 = 1
+    image                 = "ami-0123456789abcdef0"
+    image_parameter       = null
+    instance_profile_name = "runner"
+    instance_type         = "p5.48xlarge"
+    log_group             = "runners"
+    name                  = "reveille-dev-gpu"
+    pool                  = "gpu"
+    port                  = 8090
+    price                 = 1
+    runner_secret_id      = "runner"
+    security_group_ids    = []
+    settings              = {}
+    spot                  = false
+    strategy              = "stopped"
+    subnets               = { us-east-1b = "subnet-b" }
     tags                  = {}
   }
   expect_failures = [aws_launch_template.this]

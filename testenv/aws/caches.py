@@ -1,6 +1,6 @@
 """ElastiCache for the Terraform stack: serverless caches and replication groups of one node.
 
-moto has no serverless caches, deletes no subnet group, and never ends the deletion of a replication group. Here a cache is
+moto has no serverless caches and no parameter groups, deletes no subnet group, and never ends the deletion of a replication group. Here a cache is
 the document that the service would describe, available at once. All serverless caches tell one address, that of the tests'
 Redis; nodes tell the port that is theirs, where nothing needs to listen.
 """
@@ -21,6 +21,13 @@ class ServerlessCacheNotFound(ElastiCacheException):
         super().__init__(f"Serverless cache {name} not found.")
 
 
+class CacheParameterGroupNotFound(ElastiCacheException):
+    code = "CacheParameterGroupNotFound"
+
+    def __init__(self, name):
+        super().__init__(f"CacheParameterGroup not found: {name}")
+
+
 NODE = {"Address": "127.0.0.1", "Port": 6379}
 
 
@@ -28,6 +35,7 @@ def install(endpoint):
     """Patch moto. Every serverless cache is found at the endpoint, an Address and a Port."""
     tags()
     subnet_groups()
+    parameter_groups()
     serverless(endpoint)
     replication_groups(NODE)
 
@@ -87,6 +95,50 @@ def subnet_groups():
         name = self._get_param("CacheSubnetGroupName")
         if self.elasticache_backend.cache_subnet_groups.pop(name, None) is None:
             raise CacheSubnetGroupNotFound(name)
+        return EmptyResult()
+
+
+def parameter_groups():
+    """Groups with the parameters that were set, of which nothing follows."""
+
+    def named(self):
+        return found(kept(self, "parameters"), self._get_param("CacheParameterGroupName"), CacheParameterGroupNotFound)
+
+    @answers("create_cache_parameter_group")
+    def create(self):
+        asked = self._get_params()
+        name = asked["CacheParameterGroupName"]
+        group = given({
+            "ARN": arn(self, "parametergroup", name),
+            "CacheParameterGroupName": name,
+            "CacheParameterGroupFamily": asked["CacheParameterGroupFamily"],
+            "Description": asked.get("Description"),
+            "IsGlobal": False,
+        })
+        kept(self, "parameters")[name] = {"group": group, "set": {}}
+        self.elasticache_backend.tagging_service.tag_resource(group["ARN"], asked.get("Tags") or [])
+        return ActionResult({"CacheParameterGroup": group})
+
+    @answers("describe_cache_parameter_groups")
+    def describe(self):
+        return ActionResult({"CacheParameterGroups": [g["group"] for g in named(self)]})
+
+    @answers("modify_cache_parameter_group")
+    def modify(self):
+        (group,) = named(self)
+        for p in self._get_params().get("ParameterNameValues", []):
+            group["set"][p["ParameterName"]] = p["ParameterValue"]
+        return ActionResult({"CacheParameterGroupName": group["group"]["CacheParameterGroupName"]})
+
+    @answers("describe_cache_parameters")
+    def describe_parameters(self):
+        (group,) = named(self)
+        return ActionResult({"Parameters": [{"ParameterName": k, "ParameterValue": v, "Source": "user"} for k, v in group["set"].items()]})
+
+    @answers("delete_cache_parameter_group")
+    def delete(self):
+        (group,) = named(self)
+        del kept(self, "parameters")[group["group"]["CacheParameterGroupName"]]
         return EmptyResult()
 
 

@@ -49,7 +49,7 @@ func render(t *testing.T, template string, values map[string]any) string {
 	return string(filled)
 }
 
-// TestHostBoots is the life of a group's host: prepared as a spare of a warm pool, booted into service, booted again, booted
+// TestHostBoots is the life of a group's host: cut short while it is installed, prepared as a spare of a warm pool, booted into service, booted again, booted
 // when the bucket's program is not what it should be, and booted by a release without the encoder cache's library.
 func TestHostBoots(t *testing.T) {
 	for _, tool := range []string{"terraform", "curl"} {
@@ -80,14 +80,21 @@ func TestHostBoots(t *testing.T) {
 	m.metadata.Set("tags/instance/Name", group)
 	m.metadata.Set(imds.Target, "Warmed:Stopped")
 	m.metadata.Set("instance-id", "i-00000000000000000") // the emulator knows of no spares
-	m.firstBoot(render(t, "modules/runner-pool/templates/user_data.sh.tftpl", map[string]any{
+	userData := render(t, "modules/runner-pool/templates/user_data.sh.tftpl", map[string]any{
 		"artifacts_uri": "s3://" + bucket + "/artifacts", "engines_uri": "s3://" + bucket + "/engines/gpu", "launch_hook": "runner-ready",
 		"log_group": "runner", "port": 8090, "runner_secret_id": "runner-secret",
 		"settings": map[string]string{
 			"REVEILLE_DEVICES": "cpu,gpu", "REVEILLE_ENGINES_DIR": "/opt/reveille/engines", "REVEILLE_INSTANCE": "aws", "REVEILLE_LAUNCH_HOOK": "runner-ready",
 			"REVEILLE_NPU_SEATS": "llm=1 embedding=1", "REVEILLE_POOL": deployment, "REVEILLE_REDIS_URL": "redis://" + server + "/0", "REVEILLE_STATE_DIR": "/var/lib/reveille",
 		},
-	}))
+	})
+	for i := range 10 {
+		m.cutShort(userData, 1+25*i/9)
+	}
+	m.firstBoot(userData)
+	if _, err := os.Stat(m.path("/etc/reveille/installed")); err != nil {
+		t.Error("not installed after user data was cut short ten times:", err)
+	}
 	if len(m.services) > 0 || c.lifecycle(group) != "Pending:Wait" {
 		t.Errorf("a spare runs %v, its group's machine is %s", m.services, c.lifecycle(group))
 	}

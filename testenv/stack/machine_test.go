@@ -3,8 +3,12 @@ package stack
 import (
 	"errors"
 	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"net/mail"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,11 +64,15 @@ type script struct {
 // stubs are the commands of a machine that would change this computer; an empty one does nothing.
 var stubs = map[string]string{
 	"chgrp":   "",
+	"dd":      `for word; do case $word in of=*) : >"${word#of=}" ;; esac; done`,
 	"dnf":     "",
 	"dpkg":    "",
 	"getent":  "",
+	"mkswap":  "",
+	"swapon":  "",
 	"useradd": "",
 	"usermod": "",
+	"sync":    "",
 	"install": `args=()
 while (($#)); do case $1 in -o | -g) shift ;; *) args+=("$1") ;; esac; shift; done
 PATH=${PATH#*:}
@@ -105,7 +113,7 @@ func (c *cloud) machine(name, address string, metadata map[string]string, env ..
 		"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + m.root, "MACHINE=" + control.URL,
 		imds.Endpoint + "=" + m.metadata.URL, "AWS_EC2_METADATA_DISABLED=false", "AWS_ENDPOINT_URL=" + c.URL,
 	}, env...)
-	for _, dir := range []string{bin, agent, m.path(units), m.path("/etc/logrotate.d")} {
+	for _, dir := range []string{bin, agent, m.path(units), m.path("/etc/logrotate.d"), m.path("/var/lib")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -128,21 +136,71 @@ func (m *machine) path(of string) string { return filepath.Join(m.root, of) }
 // firstBoot runs user data. All that it starts, and all that that waits for, has been done when it returns.
 func (m *machine) firstBoot(userData string) {
 	m.t.Helper()
-	text := strings.NewReplacer(
-		"/opt/", m.path("/opt")+"/", "/etc/", m.path("/etc")+"/", "/var/", m.path("/var")+"/", "/run/reveille", m.path("/run/reveille"),
-		"0.0.0.0:", m.address+":",
-	).Replace(userData)
-	file := m.path("/user-data")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
-	m.begin("user data", file, nil)
+	m.write(m.script(userData))
+	m.begin("user data", m.path(scriptFile), nil)
 	if err := m.work(); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
-// boot starts what is enabled, as every boot after the first does.
+// scriptFile is where cloud-init keeps the script of user data here.
+const scriptFile = "/user-data"
+
+// cutShort runs user data until its n-th command, at which the machine loses its power.
+func (m *machine) cutShort(userData string, n int) {
+	m.t.Helper()
+	m.write(fmt.Sprintf("trap 'if ((++commands == %d)); then kill -KILL $$; fi' DEBUG\n", n) + m.script(userData))
+	m.begin("user data", m.path(scriptFile), nil)
+	if err := m.work(); err == nil || !strings.Contains(err.Error(), "killed") {
+		m.t.Fatalf("%s: user data was to be cut short at command %d: %v", m.name, n, err)
+	}
+	m.off()
+}
+
+func (m *machine) write(script string) {
+	m.t.Helper()
+	if err := os.WriteFile(m.path(scriptFile), []byte(script), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// script is the shell script of user data, which must tell cloud-init to run it at every boot.
+func (m *machine) script(userData string) string {
+	m.t.Helper()
+	message, err := mail.ReadMessage(strings.NewReader(userData))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	_, params, err := mime.ParseMediaType(message.Header.Get("Content-Type"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	parts := map[string]string{}
+	for r := multipart.NewReader(message.Body, params["boundary"]); ; {
+		p, err := r.NextPart()
+		if err == io.EOF {
+			break
+		}
+		var text []byte
+		if err == nil {
+			text, err = io.ReadAll(p)
+		}
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		kind, _, _ := strings.Cut(p.Header.Get("Content-Type"), ";")
+		parts[kind] = string(text)
+	}
+	if !strings.HasPrefix(parts["text/cloud-config"], "#cloud-config\n") || !strings.Contains(parts["text/cloud-config"], "- [scripts-user, always]\n") {
+		m.t.Fatalf("user data does not run at every boot:\n%s", userData)
+	}
+	return strings.NewReplacer(
+		"/opt/", m.path("/opt")+"/", "/etc/", m.path("/etc")+"/", "/var/", m.path("/var")+"/", "/run/reveille", m.path("/run/reveille"),
+		"0.0.0.0:", m.address+":",
+	).Replace(parts["text/x-shellscript"])
+}
+
+// boot starts what is enabled and runs user data again, as every boot after the first does.
 func (m *machine) boot() {
 	m.t.Helper()
 	if err := m.tryBoot(); err != nil {
@@ -158,6 +216,7 @@ func (m *machine) tryBoot() error {
 			m.t.Fatalf("%s: %s: %v", m.name, name, err)
 		}
 	}
+	m.begin("user data", m.path(scriptFile), nil)
 	return m.work()
 }
 

@@ -51,6 +51,7 @@ func TestStack(t *testing.T) {
 	expectOutputs(t, out, map[string]string{"redis_cli": "redis-cli --tls -c -h 127.0.0.1 ", "redis_endpoint": cluster.Addrs[0]})
 	s.fill(out["model_bucket"].(string))
 	s.gatewayStarts()
+	s.hostInstalls()
 	s.hostWakes()
 	s.groupWakes()
 	tf.unchanged("npu") // whatever is awake

@@ -44,6 +44,9 @@ type story struct {
 	port    int // of the gateway's instance
 
 	gateway, gpu, npu *machine // what was booted so far
+
+	warmer *lambda.Function // once it ran
+	event  string           // of its schedule
 }
 
 // fill puts into the bucket what the operator brings: engine programs and weights.
@@ -148,13 +151,23 @@ func (s *story) ask(path, body string) <-chan calls.Answer {
 	return got
 }
 
-// hostWakes: a chat wakes the stopped instance of the GPU pool, whose first boot fetches programs and starts its runner.
-func (s *story) hostWakes() {
+// hostInstalls: the instance of the GPU pool runs once it is made, installs itself, and is stopped once it is idle.
+func (s *story) hostInstalls() {
 	s.t.Helper()
-	answer := s.ask("/v1/chat/completions", calls.ChatBody("chat", 3, true))
 	i := s.cloud.running("gpu-1")
 	s.gpu = s.play("gpu-1", loopback(), i)
 	s.gpu.firstBoot(s.cloud.userData(i))
+	s.ready("gpu-1")
+	kit.Within(s.t, patience, "the installed host sleeps", func() bool { s.sweep(); return s.asleep("gpu-1", s.gpu) })
+	s.stopped("gpu-1")
+}
+
+// hostWakes: a chat wakes the stopped instance of the GPU pool, which boots from its disk.
+func (s *story) hostWakes() {
+	s.t.Helper()
+	answer := s.ask("/v1/chat/completions", calls.ChatBody("chat", 3, true))
+	s.cloud.running("gpu-1")
+	s.gpu.boot()
 	s.ready("gpu-1")
 	for range 3 {
 		s.step("gpu-1", "chat")
@@ -201,46 +214,63 @@ func (s *story) groupWakes() {
 	kit.Within(s.t, patience, "the group's machine is in service", func() bool { return s.cloud.lifecycle(group) == "InService" })
 }
 
-// hostsSleep sends the warmer its schedule's event until both hosts sleep: the instance is stopped, the group is empty.
+// hostsSleep: the warmer puts both hosts to sleep: the instance is stopped, the group is empty.
 func (s *story) hostsSleep() {
 	s.t.Helper()
-	made, ok := s.cloud.functions()["warmer"]
-	event := made.Events["rate(1 minute)"]
-	if !ok || event == "" {
-		s.t.Fatalf("functions: %+v", s.cloud.functions())
-	}
-	warmer := lambda.Start(s.t, lambda.Spec{
-		Name: "warmer", Binary: unpack(s.t, filepath.Join(s.dist, "warmer.zip"), made.Digest), Timeout: time.Duration(made.Seconds) * time.Second,
-		Env: made.env(s.cloud, "SSL_CERT_FILE="+s.cluster.Authority), Concurrency: 1,
-	})
-	asleep := func(host string, m *machine) bool {
-		if s.field("host:"+host, "state") != "asleep" {
-			return false
-		}
-		m.off()
-		return true
-	}
 	kit.Within(s.t, patience, "both hosts sleep", func() bool {
-		r, err := warmer.Invoke([]byte(event))
-		var answer struct{ Actions, Failures *int }
-		if err == nil {
-			err = json.Unmarshal(r.Payload, &answer)
-		}
-		if err != nil || answer.Actions == nil && !r.Failed {
-			s.t.Fatalf("sweep: %v, %s\n%s", err, r.Payload, warmer.Log())
-		}
-		gpu, npu := asleep("gpu-1", s.gpu), asleep("npu-1", s.npu)
+		s.sweep()
+		gpu, npu := s.asleep("gpu-1", s.gpu), s.asleep("npu-1", s.npu)
 		return gpu && npu
 	})
-	kit.Within(s.t, patience, "the instance is stopped", func() bool {
-		return s.cloud.instance("Host", "gpu-1").State.Name == types.InstanceStateNameStopped
-	})
+	s.stopped("gpu-1")
 	kit.Within(s.t, patience, "the group is empty", func() bool {
 		return s.cloud.lifecycle(deployment+"-npu-1") == "" && s.cloud.instance("Host", "npu-1") == nil
 	})
-	if log := warmer.Log(); !strings.Contains(log, `"Namespace":"Reveille"`) {
-		s.t.Errorf("no metrics in the warmer's log:\n%s", log)
+	if log := s.warmer.Log(); !strings.Contains(log, `"Namespace":"Reveille"`) || !strings.Contains(log, `"HostsRunning":2`) {
+		s.t.Errorf("no metrics in the warmer's log, or not of two machines:\n%s", log)
 	}
+}
+
+// sweep sends the warmer its schedule's event.
+func (s *story) sweep() {
+	s.t.Helper()
+	if s.warmer == nil {
+		made, ok := s.cloud.functions()["warmer"]
+		s.event = made.Events["rate(1 minute)"]
+		if !ok || s.event == "" {
+			s.t.Fatalf("functions: %+v", s.cloud.functions())
+		}
+		s.warmer = lambda.Start(s.t, lambda.Spec{
+			Name: "warmer", Binary: unpack(s.t, filepath.Join(s.dist, "warmer.zip"), made.Digest), Timeout: time.Duration(made.Seconds) * time.Second,
+			Env: made.env(s.cloud, "SSL_CERT_FILE="+s.cluster.Authority), Concurrency: 1,
+		})
+	}
+	r, err := s.warmer.Invoke([]byte(s.event))
+	var answer struct{ Actions, Failures *int }
+	if err == nil {
+		err = json.Unmarshal(r.Payload, &answer)
+	}
+	if err != nil || answer.Actions == nil && !r.Failed {
+		s.t.Fatalf("sweep: %v, %s\n%s", err, r.Payload, s.warmer.Log())
+	}
+}
+
+// asleep reports whether a host is, whose machine is then turned off.
+func (s *story) asleep(host string, m *machine) bool {
+	s.t.Helper()
+	if s.field("host:"+host, "state") != "asleep" {
+		return false
+	}
+	m.off()
+	return true
+}
+
+// stopped waits until a host's instance is.
+func (s *story) stopped(host string) {
+	s.t.Helper()
+	kit.Within(s.t, patience, host+" is stopped", func() bool {
+		return s.cloud.instance("Host", host).State.Name == types.InstanceStateNameStopped
+	})
 }
 
 // streamsFromLambda: the gateway in its function wakes the host again, which boots from its disk, and streams.

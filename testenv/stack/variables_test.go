@@ -43,6 +43,7 @@ var refusals = [][]wrong{
 		{"certificate_arn", "my certificate", `must be the ARN of an ACM certificate in this region when front is "nlb"; without one use front = "cloudfront"`},
 		{"dist_dir", "nothing", "run make dist first, or set dist_dir to the folder that it wrote"},
 		{"environment", "Prod!", "must be 2 to 10 lower-case letters or digits, such as prod"},
+		{"exclude_zone_ids", []string{"us-east-1e"}, "must be ids such as use1-az3"},
 		{"gateway_instance_type", "t3.nano", "must be an arm64 type such as t4g.nano or c7g.medium"},
 		{"gateway_port", 80, "must be a TCP port from 1024 to 65535"},
 		{"hold_seconds", 0, "must be from 1 to 3600"},
@@ -67,7 +68,7 @@ var refusals = [][]wrong{
 		}, "needs at least one pool, each named with 1 to 12 lower-case letters and digits, beginning with a letter"},
 		{"runner_pools", nil, `accelerator must be "gpu" or "npu"`},
 		{"runner_pools", nil, "an npu pool needs an instance_type of inf2, trn1 or trn2, such as inf2.xlarge"},
-		{"runner_pools", nil, "a gpu pool needs an instance_type with a GPU and an x86_64 processor, such as g6.xlarge"},
+		{"runner_pools", nil, "a gpu pool needs an instance_type with an x86_64 processor and a GPU that the image's driver knows, Nvidia's since Turing, such as g6.xlarge"},
 		{"runner_pools", nil, `strategy must be "stopped", "warm_pool" or "asg"`},
 		{"runner_pools", nil, `spot needs strategy = "asg"`},
 		{"runner_pools", nil, "hosts must be a whole number from 1 to 20"},
@@ -82,6 +83,7 @@ var refusals = [][]wrong{
 	},
 	{
 		{"api_keys", []string{}, "needs at least one key"},
+		{"monthly_budget", 100, "must be more than 0, and needs alarm_email"},
 		{"front", "none", "set gateway_allowed_cidrs to your own networks"},
 		{"models_file", "variables.tf", "must be a YAML file with a models section"},
 		{"runner_pools", map[string]any{}, "needs at least one pool"},
@@ -91,7 +93,7 @@ var refusals = [][]wrong{
 	{
 		{"front", "nlb", ""},
 		{"certificate_arn", nil, "without one use front"},
-		{"runner_pools", map[string]any{"arm": pool(map[string]any{"instance_type": "g5g.xlarge"})}, "needs an instance_type with a GPU"},
+		{"runner_pools", map[string]any{"arm": pool(map[string]any{"instance_type": "g5g.xlarge"})}, "a gpu pool needs"},
 	},
 	{
 		{"gateway_mode", "lambda", ""},

@@ -6,12 +6,16 @@ locals {
   groups    = var.strategy == "stopped" ? toset([]) : toset(local.hosts)
   full_name = { for host in local.hosts : host => "${var.name}${trimprefix(host, var.pool)}" }
 
-  # AWS's images with the accelerator's driver, and the AWS CLI, in them.
+  # AWS's images with the accelerator's driver, and the AWS CLI, in them. Neuron's has vLLM for Inferentia and Trainium too.
+  # https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html
+  # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/dlami/index.html
   default_image_parameters = {
     gpu = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
-    npu = "/aws/service/neuron/dlami/base/ubuntu-24.04/latest/image_id"
+    npu = "/aws/service/neuron/dlami/multi-framework/ubuntu-24.04/latest/image_id"
   }
   image = var.image != null ? var.image : one(data.aws_ssm_parameter.image[*].insecure_value)
+
+  image_gb = max(0, [for d in data.aws_ami.this.block_device_mappings : tonumber(try(d.ebs.volume_size, 0)) if d.device_name == data.aws_ami.this.root_device_name]...)
 
   # Not every zone has every instance type.
   subnet_ids = [for zone in sort(keys(var.subnets)) : var.subnets[zone] if contains(data.aws_ec2_instance_type_offerings.this.locations, zone)]
@@ -69,9 +73,10 @@ resource "aws_launch_template" "this" {
   }
 
   metadata_options {
-    http_endpoint          = "enabled"
-    http_tokens            = "required"
-    instance_metadata_tags = "enabled" # a host reads its name from its tags
+    http_endpoint               = "enabled"
+    http_put_response_hop_limit = 1 # containers do not reach the role
+    http_tokens                 = "required"
+    instance_metadata_tags      = "enabled" # a host reads its name from its tags
   }
 
   block_device_mappings {
@@ -107,6 +112,10 @@ resource "aws_launch_template" "this" {
       condition     = length(local.subnet_ids) > 0
       error_message = "No zone of this network has ${var.instance_type}: use another instance_type or region, or set zones = 3."
     }
+    precondition { # EC2 refuses the launch otherwise
+      condition     = var.disk_gb >= local.image_gb
+      error_message = "disk_gb of pool ${var.pool} is ${var.disk_gb}, but its image needs ${local.image_gb}: set disk_gb to at least that, and the size of the models more."
+    }
   }
 }
 
@@ -131,9 +140,12 @@ resource "aws_autoscaling_group" "this" {
     for_each = var.strategy == "warm_pool" ? [1] : []
 
     content {
-      pool_state                  = "Stopped"
-      min_size                    = 1
-      max_group_prepared_capacity = 1
+      pool_state = "Stopped"
+      # One spare while the group is empty, none while its host works: without max_group_prepared_capacity the pool has
+      # max_size less the desired capacity, and at least min_size. Equal to min_size, that limit would make the size absolute,
+      # and each wake would launch another accelerator to replace the spare.
+      # https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutWarmPool.html
+      min_size = 0
 
       instance_reuse_policy {
         reuse_on_scale_in = true
@@ -177,7 +189,8 @@ locals {
   terminate_hook = "runner-drained"
 }
 
-# stopped. Made once; started by the gateway and stopped by the warmer.
+# stopped. Made once and installed at its first boot, which nothing cuts short: its runner registers, and the warmer stops it
+# once it has been idle, as after every wake. From then on the gateway starts it and the warmer stops it.
 resource "aws_instance" "this" {
   for_each = local.instances
 
@@ -194,16 +207,5 @@ resource "aws_instance" "this" {
   # A host fetches its program at every boot. What the template says else reaches it when it is replaced.
   lifecycle {
     ignore_changes = [launch_template, user_data, user_data_base64]
-  }
-}
-
-resource "aws_ec2_instance_state" "this" {
-  for_each = local.instances
-
-  instance_id = aws_instance.this[each.key].id
-  state       = "stopped"
-
-  lifecycle {
-    ignore_changes = [state] # the gateway's and the warmer's
   }
 }

@@ -28,7 +28,7 @@ mock_data "aws_ssm_parameter" {
 }
 
 mock_data "aws_ami" {
-  defaults = { root_device_name = "/dev/xvda" }
+  defaults = { root_device_name = "/dev/xvda", block_device_mappings = [{ device_name = "/dev/xvda", ebs = { volume_size = "65" } }] }
 }
 
 mock_resource "aws_vpc" {

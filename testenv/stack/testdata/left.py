@@ -36,6 +36,7 @@ found = {
     "serverless cache": ours(cache.describe_serverless_caches()["ServerlessCaches"], "ServerlessCacheName"),
     "cache node": ours(cache.describe_replication_groups()["ReplicationGroups"], "ReplicationGroupId"),
     "subnet group": ours(cache.describe_cache_subnet_groups()["CacheSubnetGroups"], "CacheSubnetGroupName"),
+    "parameter group": ours(cache.describe_cache_parameter_groups()["CacheParameterGroups"], "CacheParameterGroupName"),
     "bucket": ours(client("s3").list_buckets()["Buckets"], "Name"),
     "function": ours(client("lambda").list_functions()["Functions"], "FunctionName"),
     "schedule": ours(client("events").list_rules()["Rules"], "Name"),
