@@ -5,7 +5,7 @@ locals {
   # cold model ends before, with 503 and Retry-After; a stream has a comment every 5 s. Idle connections end before the
   # gateway's 60 s, so that none is used while the gateway closes it.
   # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/DownloadDistValuesOrigin.html
-  origin_timeout     = 60 # the most without a quota raise
+  origin_timeout     = 60 # at most 120
   origin_keepalive   = local.origin_timeout - 10
   hold_whole_seconds = local.front == "cloudfront" ? min(var.hold_seconds, local.origin_timeout - 10) : var.hold_seconds
 }
@@ -26,6 +26,38 @@ resource "aws_vpc_security_group_ingress_rule" "gateway_from_cloudfront" {
   ip_protocol       = "tcp"
 }
 
+# CloudFront reaches the instance inside the VPC, so that keys do not cross the internet between the two in the clear. An origin in
+# use takes no other instance: a new gateway gets one of its own, and the distribution moves there.
+# https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/private-content-vpc-origins.html
+resource "aws_cloudfront_vpc_origin" "this" {
+  count = local.front == "cloudfront" ? 1 : 0
+
+  vpc_origin_endpoint_config {
+    name                   = "${local.prefix}-${aws_instance.gateway[0].id}"
+    arn                    = aws_instance.gateway[0].arn
+    http_port              = var.gateway_port
+    https_port             = 443
+    origin_protocol_policy = "http-only"
+
+    origin_ssl_protocols {
+      items    = ["TLSv1.2"]
+      quantity = 1
+    }
+  }
+
+  timeouts {
+    create = "30m"
+    delete = "30m"
+  }
+
+  lifecycle {
+    create_before_destroy = true
+    replace_triggered_by  = [aws_instance.gateway[0].id]
+  }
+
+  depends_on = [aws_internet_gateway.this] # VPC origins need one, though nothing passes it
+}
+
 resource "aws_cloudfront_distribution" "this" {
   count = local.front == "cloudfront" ? 1 : 0
 
@@ -37,13 +69,10 @@ resource "aws_cloudfront_distribution" "this" {
 
   origin {
     origin_id   = "gateway"
-    domain_name = aws_eip.gateway[0].public_dns
+    domain_name = aws_instance.gateway[0].private_dns
 
-    custom_origin_config {
-      http_port                = var.gateway_port
-      https_port               = 443
-      origin_protocol_policy   = "http-only"
-      origin_ssl_protocols     = ["TLSv1.2"]
+    vpc_origin_config {
+      vpc_origin_id            = aws_cloudfront_vpc_origin.this[0].id
       origin_read_timeout      = local.origin_timeout
       origin_keepalive_timeout = local.origin_keepalive
     }

@@ -4,9 +4,13 @@ locals {
   arn     = "arn:${data.aws_partition.current.partition}"
   zones   = slice(data.aws_availability_zones.available.names, 0, min(var.zones, length(data.aws_availability_zones.available.names)))
 
-  # EC2 has dual-stack endpoints in these regions. Elsewhere Lambda functions reach it through interface endpoints.
-  # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-endpoints.html
-  dual_stack = var.enable_ipv6 && contains(["ap-south-1", "eu-west-1", "sa-east-1", "us-east-1", "us-east-2", "us-west-2"], var.region)
+  # EC2 has dual-stack endpoints in these regions (botocore 1.44.5, endpoints.json). Elsewhere Lambda functions reach it through
+  # interface endpoints. https://docs.aws.amazon.com/ec2/latest/devguide/ec2-endpoints.html
+  dual_stack = var.enable_ipv6 && contains([
+    "af-south-1", "ap-east-1", "ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2", "ca-central-1",
+    "eu-central-1", "eu-north-1", "eu-south-1", "eu-west-1", "eu-west-2", "eu-west-3", "me-south-1", "sa-east-1", "us-east-1",
+    "us-east-2", "us-west-1", "us-west-2",
+  ], var.region)
 
   dist = coalesce(var.dist_dir, "${path.module}/../dist")
 

@@ -110,11 +110,15 @@ run "timeouts_behind_cloudfront" {
   command = apply # of mocks
 
   assert {
-    condition = alltrue([for o in one(aws_cloudfront_distribution.this[0].origin).custom_origin_config :
+    condition = alltrue([for o in one(aws_cloudfront_distribution.this[0].origin).vpc_origin_config :
       tonumber(regex("REVEILLE_HOLD_WHOLE=([0-9]+)s\n", aws_instance.gateway[0].user_data)[0]) + 10 <= o.origin_read_timeout
       && o.origin_read_timeout <= 60 && o.origin_keepalive_timeout < 60
     ])
     error_message = "A request without stream must hear model_loading before CloudFront's 504."
+  }
+  assert {
+    condition     = one(one(aws_cloudfront_distribution.this[0].origin).vpc_origin_config).vpc_origin_id == aws_cloudfront_vpc_origin.this[0].id && length(one(aws_cloudfront_distribution.this[0].origin).custom_origin_config) == 0
+    error_message = "CloudFront reaches the gateway inside the VPC."
   }
   assert {
     condition     = strcontains(aws_instance.gateway[0].user_data, "REVEILLE_HOLD=300s\n")
@@ -187,7 +191,7 @@ run "ipv4_only" {
 run "region_without_dual_stack_endpoints" {
   command = plan
   variables {
-    region = "eu-central-1"
+    region = "eu-central-2"
   }
   assert {
     condition     = join(" ", keys(aws_vpc_endpoint.api)) == "autoscaling ec2" && aws_lambda_function.warmer.environment[0].variables.AWS_USE_DUALSTACK_ENDPOINT == "false"

@@ -31,6 +31,10 @@ mock_data "aws_ami" {
   defaults = { root_device_name = "/dev/xvda", block_device_mappings = [{ device_name = "/dev/xvda", ebs = { volume_size = "65" } }] }
 }
 
+mock_resource "aws_instance" {
+  defaults = { arn = "arn:aws:ec2:us-east-1:123456789012:instance/i-0123456789abcdef0" }
+}
+
 mock_resource "aws_vpc" {
   defaults = { ipv6_cidr_block = "2600:1f18::/56" }
 }
