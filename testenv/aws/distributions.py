@@ -74,12 +74,12 @@ def vpc_origins():
         return ActionResult({"VpcOrigin": kept(self)[name], "ETag": name})
 
     def delete(self):
-        name = self._get_param("Id")
-        for d in self.backend.distributions.values():
-            for o in d.distribution_config.origins:
-                if getattr(o, "vpc_origin_config", {}).get("VpcOriginId") == name:
-                    raise InUse("The VPC origin is in use.")
-        return ActionResult({"VpcOrigin": kept(self).pop(name), "ETag": name})
+        answer, name = get(self), self._get_param("Id")
+        origins = [o for d in self.backend.distributions.values() for o in d.distribution_config.Origins["Items"]]
+        if any(getattr(o, "vpc_origin_config", {}).get("VpcOriginId") == name for o in origins):
+            raise InUse("The VPC origin is in use.")
+        del kept(self)[name]
+        return answer
 
     CloudFrontResponse.create_vpc_origin = create
     CloudFrontResponse.get_vpc_origin = get
