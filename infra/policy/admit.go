@@ -22,6 +22,7 @@ type Admission struct {
 	Close    []string // busy victims that take no new request from now on; only with Wait
 	WaitFor  []string // busy or stopping models whose place is needed; only with Wait
 	Refusal  *Refusal // only with Refuse
+	Cards    Cards    // what the model takes of each GPU that it is to be loaded on; nil: of all of them together
 	Reason   Reason
 }
 

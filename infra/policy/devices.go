@@ -15,10 +15,12 @@ const (
 	NPU
 )
 
-var deviceNames = [...]struct {
+type deviceName struct {
 	bit  Devices
 	name string
-}{{CPU, "cpu"}, {GPU, "gpu"}, {NPU, "npu"}}
+}
+
+var deviceNames = [...]deviceName{{CPU, "cpu"}, {GPU, "gpu"}, {NPU, "npu"}}
 
 // ParseDevices reads names separated by spaces, commas or "|" ("cpu gpu"). It refuses unknown names; an empty text is
 // the empty set.

@@ -118,6 +118,8 @@ type admitted struct {
 
 // admit is the admission of a single load that has waited so long, as Next decides it for each load of a queue.
 func admit(h Host, want Model, waited, fairAfter time.Duration) admitted {
-	victims, refusal := findVictims(&h, &want)
-	return admitted{admission(&h, victims, refusal, waited >= fairAfter), closedExcept(&h, victims)}
+	victims, cards, refusal := findVictims(&h, &want)
+	a := admitted{admission(&h, victims, refusal, waited >= fairAfter), closedExcept(&h, victims)}
+	a.Cards = cards
+	return a
 }

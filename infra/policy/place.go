@@ -157,11 +157,11 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	}
 	for i := range h.Queue {
 		t := &h.Queue[i].Model
-		if victims, refusal := findVictims(&h, t); refusal == nil {
-			h = after(&h, t, victims)
+		if victims, cards, refusal := findVictims(&h, t); refusal == nil {
+			h = after(&h, t, victims, cards)
 		}
 	}
-	victims, refusal := findVictims(&h, want)
+	victims, _, refusal := findVictims(&h, want)
 	if refusal != nil {
 		return answer{host: h.Name, reason: refusal.Reason(), refusal: refusal}
 	}

@@ -57,7 +57,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 	)
 	for i := range h.Queue {
 		t := &h.Queue[i]
-		victims, refusal := findVictims(&h, &t.Model)
+		victims, cards, refusal := findVictims(&h, &t.Model)
 		if refusal != nil {
 			if s.Ticket == "" {
 				s.Ticket, s.Admission = t.ID, admission(&h, nil, refusal, false)
@@ -66,8 +66,9 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 		}
 		waited := waitedFor(t, now)
 		a := admission(&h, victims, nil, waited >= fairAfter)
+		a.Cards = cards
 		w := Waiting{Ticket: t.ID, For: a.WaitFor, Reason: a.Reason}
-		blocker := blockedBy(&h, ahead, t, victims)
+		blocker := blockedBy(&h, ahead, t, victims, cards)
 		switch {
 		case blocker != "":
 			w.Behind, w.Reason = blocker, Reason{Code: Behind, Detail: "waits behind " + blocker}
@@ -108,7 +109,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 }
 
 // blockedBy returns the first of the tickets ahead that t would harm by being loaded before it, "" for none.
-func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident) string {
+func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident, cards Cards) string {
 	if len(ahead) == 0 {
 		return ""
 	}
@@ -117,9 +118,9 @@ func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident) string {
 			return e.ticket.ID
 		}
 	}
-	next := after(h, &t.Model, victims)
+	next := after(h, &t.Model, victims, cards)
 	for _, e := range ahead {
-		need, refusal := findVictims(&next, &e.ticket.Model)
+		need, _, refusal := findVictims(&next, &e.ticket.Model)
 		if refusal != nil || len(need) > len(e.victims) || holds(need, t.Model.ID) {
 			return e.ticket.ID
 		}

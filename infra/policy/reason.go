@@ -71,6 +71,7 @@ type Refusal struct {
 	Held   int64    // bytes of Budget that pinned models hold
 	HeldBy []string // pinned models in the way, by name
 	Parts  string   // what Need is made of, in words; "" when not known
+	Cards  string   // the GPUs that it is about, such as "gpu:0, gpu:1"; for NoDevice those, or the number, that the host lacks; "" for a whole kind
 
 	// Sizes lists, for TooLarge, what each host lacks: each distinct shortage once. It is set by Place alone.
 	Sizes []Shortage
@@ -82,22 +83,33 @@ type Refusal struct {
 type Shortage struct {
 	Device       Devices
 	Need, Budget int64
+	Cards        string
 	Parts        string
 }
 
-func (r *Refusal) shortage() Shortage { return Shortage{r.Device, r.Need, r.Budget, r.Parts} }
+func (r *Refusal) shortage() Shortage {
+	return Shortage{r.Device, r.Need, r.Budget, r.Cards, r.Parts}
+}
 
 // compare orders shortages by device, then the largest budget first.
 func (s Shortage) compare(o Shortage) int {
-	return cmp.Or(cmp.Compare(s.Device, o.Device), cmp.Compare(o.Budget, s.Budget), cmp.Compare(s.Need, o.Need), cmp.Compare(s.Parts, o.Parts))
+	return cmp.Or(cmp.Compare(s.Device, o.Device), cmp.Compare(o.Budget, s.Budget), cmp.Compare(s.Need, o.Need), cmp.Compare(s.Cards, o.Cards), cmp.Compare(s.Parts, o.Parts))
 }
 
 func (s Shortage) String() string {
-	text := fmt.Sprintf("needs %d bytes of %s memory, a host has %d", s.Need, s.Device, s.Budget)
+	text := fmt.Sprintf("needs %d bytes of %s memory, a host has %d%s", s.Need, s.Device, s.Budget, on(s.Cards))
 	if s.Parts != "" {
 		text += " (" + s.Parts + ")"
 	}
 	return text
+}
+
+// on says which GPUs an amount is of.
+func on(cards string) string {
+	if cards == "" {
+		return ""
+	}
+	return " on " + cards
 }
 
 // A HostRefusal is one host's part in a Refusal of the whole pool.
@@ -117,7 +129,7 @@ func (r *Refusal) Error() string {
 			}
 			return "model " + r.Model + " fits no host: it " + strings.Join(texts, "; it ")
 		}
-		text := fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has", r.Model, r.Need, r.Device, r.Budget)
+		text := fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s", r.Model, r.Need, r.Device, r.Budget, on(r.Cards))
 		if r.Parts != "" {
 			text += " (" + r.Parts + ")"
 		}
@@ -126,7 +138,7 @@ func (r *Refusal) Error() string {
 		by := strings.Join(r.HeldBy, ", ")
 		switch {
 		case r.Need > 0:
-			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d are held by pinned models: %s", r.Model, r.Need, r.Device, r.Held, r.Budget, by)
+			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s are held by pinned models: %s", r.Model, r.Need, r.Device, r.Held, r.Budget, on(r.Cards), by)
 		case r.Device != 0:
 			return fmt.Sprintf("no %s place for %s model %s: held by pinned models: %s", r.Device, r.Type, r.Model, by)
 		}
@@ -136,7 +148,7 @@ func (r *Refusal) Error() string {
 	case NoSlot:
 		return fmt.Sprintf("no slot for models of type %s", r.Type)
 	case NoDevice:
-		return fmt.Sprintf("model %s needs device %s", r.Model, r.Device)
+		return fmt.Sprintf("model %s needs device %s", r.Model, cmp.Or(r.Cards, r.Device.String()))
 	case NoHost:
 		if len(r.Hosts) > 0 && !slices.ContainsFunc(r.Hosts, func(h HostRefusal) bool { return h.Reason.Code != NoDevice }) {
 			return fmt.Sprintf("no host can take it: %s", r.Hosts[0].Reason.Detail)

@@ -215,7 +215,7 @@ func (g *stage) model(l line) Model {
 	}
 	for _, n := range g.list(l.opts["need"]) {
 		f := strings.Split(n, ":")
-		m.On[f[0]] = Need{g.devices(f[1]), int64(g.int(f[2]))}
+		m.On[f[0]] = Need{Devices: g.devices(f[1]), Memory: int64(g.int(f[2]))}
 	}
 	for _, n := range g.list(l.opts["refused"]) {
 		f := strings.Split(n, ":")

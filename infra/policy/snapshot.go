@@ -31,11 +31,12 @@ type Model struct {
 	Devices Devices
 	Pinned  bool
 	Memory  int64         // bytes it needs on its device, 0 when unknown (then it counts as nothing)
+	GPUs    GPUs          // which GPUs of a host with Cards it may use
 	Hosts   []string      // names or labels in the order to try; empty: any host that has the devices
 	Max     int           // most copies in the pool; values under 1 count as 1
 	Idle    time.Duration // time without traffic after which it goes; under 0 never, 0 the sweep's default
 
-	// On says by host what the model takes there, where that differs from Devices and Memory: its options may select
+	// On says by host what the model takes there, where that differs from Devices, Memory and GPUs: its options may select
 	// another device, and its runner may know what it needs.
 	On map[string]Need
 	// Refused holds by host the refusals that runners gave of this very load: those hosts are not asked again.
@@ -46,12 +47,13 @@ type Model struct {
 type Need struct {
 	Devices Devices
 	Memory  int64 // bytes on each of the devices, 0 when unknown
+	GPUs    GPUs
 }
 
 // on is the model as it would be on a host.
 func (m Model) on(host string) Model {
 	if n, ok := m.On[host]; ok {
-		m.Devices, m.Memory = n.Devices, n.Memory
+		m.Devices, m.Memory, m.GPUs = n.Devices, n.Memory, n.GPUs
 	}
 	return m
 }
@@ -68,6 +70,7 @@ type Resident struct {
 	Closed   bool      // takes no new request: a load waits for its slot (rule 4)
 	Used     time.Time // last use: start or end of a load or an inference
 	Memory   int64     // bytes
+	Cards    Cards     // of Memory on each GPU; nil: on all of the host's by their size
 	Idle     time.Duration
 	Value    float64 // what sparing it is worth, see Eviction.Value; 0 for all under LRU
 }
@@ -93,6 +96,7 @@ type Host struct {
 	Devices   Devices           // 0 when nobody knows yet: then it may have any
 	Limits    Limits            // zero when the host never registered
 	Budget    map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
+	Cards     Cards             // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
 	NPUSeats  map[Type]int      // empty: one NPU model on the host; else this many of each type
 	Residents []Resident
 	Queue     []Ticket // loads not begun, in order

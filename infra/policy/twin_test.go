@@ -84,7 +84,7 @@ func TestRoomAgainstTwin(t *testing.T) {
 		slices.SortFunc(rs, byEvictionOrder)
 		best, smallest := twin(h, want, rs)
 
-		got, refusal := findVictims(&h, &want)
+		got, _, refusal := findVictims(&h, &want)
 		if (refusal != nil) != (best < 0) {
 			t.Fatalf("refusal %v, but best victims are %b of %v", refusal, best, names(rs))
 		}

@@ -14,6 +14,10 @@ type usage struct {
 	slots  int
 	seated int
 	memory [len(deviceNames)]int64
+
+	cards Cards           // of the host, if want is loaded on some of them alone; nil: its GPU memory counts by the kind's budget
+	set   []int           // those that want would be loaded on
+	held  [MaxCards]int64 // of each of set
 }
 
 // newUsage sets up the limits of h for want with nothing resident. It refuses what h could not take when empty.
@@ -39,11 +43,17 @@ func newUsage(h *Host, want *Model) (usage, *Refusal) {
 			return refuse(NoNPUSeat)
 		}
 	}
+	if want.GPUs.Max > 0 && want.Devices.Has(GPU) && len(h.Cards) > 0 {
+		if r := want.GPUs.refuse(want, h.Cards); r != nil {
+			return usage{}, r
+		}
+		t.cards = h.Cards
+	}
 	if want.Memory <= 0 {
 		return t, nil
 	}
 	for i, d := range deviceNames {
-		if !want.Devices.Has(d.bit) || h.Budget[d.bit] <= 0 {
+		if !want.Devices.Has(d.bit) || h.Budget[d.bit] <= 0 || d.bit == GPU && t.cards != nil {
 			continue
 		}
 		t.budget[i] = h.Budget[d.bit]
@@ -73,6 +83,9 @@ func (t *usage) add(r *Resident, sign int) {
 			t.memory[i] += int64(sign) * r.Memory
 		}
 	}
+	for _, card := range t.set {
+		t.held[card] += int64(sign) * r.onCard(card, t.cards)
+	}
 }
 
 // fits reports whether want fits beside what was added.
@@ -84,12 +97,24 @@ func (t *usage) seatFits() bool { return t.seats < 0 || t.seated < t.seats }
 
 // short is the index of the first device without enough memory, -1 when all have enough.
 func (t *usage) short() int {
+	if len(t.set) > 0 && t.want.Memory > 0 && t.want.GPUs.room(t.set, t.free()) < t.want.Memory {
+		return slices.IndexFunc(deviceNames[:], func(d deviceName) bool { return d.bit == GPU })
+	}
 	for i, b := range t.budget {
 		if b > 0 && t.memory[i] > b-t.want.Memory {
 			return i
 		}
 	}
 	return -1
+}
+
+// free is what was added leaves of want's GPUs.
+func (t *usage) free() Cards {
+	out := make(Cards, len(t.set))
+	for _, card := range t.set {
+		out[card] = t.cards[card] - t.held[card]
+	}
+	return out
 }
 
 // keep adds r if want still fits beside it.
@@ -117,6 +142,15 @@ func (t *usage) pinned(residents []Resident) *Refusal {
 		r.Device, r.Need = deviceNames[short].bit, t.want.Memory
 		r.Budget, r.Held = t.budget[short], t.memory[short]
 		inWay = func(o *Resident) bool { return o.Devices.Has(r.Device) && o.Memory > 0 }
+		if r.Device == GPU && len(t.set) > 0 {
+			r.Cards, r.Budget, r.Held = cardNames(t.set), 0, 0
+			for _, card := range t.set {
+				r.Budget, r.Held = r.Budget+t.cards[card], r.Held+t.held[card]
+			}
+			inWay = func(o *Resident) bool {
+				return slices.ContainsFunc(t.set, func(card int) bool { return o.onCard(card, t.cards) > 0 })
+			}
+		}
 	}
 	for i := range residents {
 		if o := &residents[i]; fixed(o, t.want) && inWay(o) {
@@ -141,13 +175,25 @@ func fixed(r *Resident, want *Model) bool {
 // used go. Models already stopping count as gone, so none is taken in their place; those whose place is really needed are
 // in the result too, and must be waited for.
 //
-// Cost: sorting the residents. Without victims nothing is sorted or allocated.
-func findVictims(h *Host, want *Model) ([]Resident, *Refusal) {
+// The second result is what want takes of each GPU that it is to be loaded on, nil where all GPUs of h count as one.
+//
+// Cost: sorting the residents, once for each set of GPUs that is looked at. Without victims, and without a choice of GPUs,
+// nothing is sorted or allocated.
+func findVictims(h *Host, want *Model) ([]Resident, Cards, *Refusal) {
 	t, refusal := newUsage(h, want)
-	if refusal != nil {
-		return nil, refusal
+	switch {
+	case refusal != nil:
+		return nil, nil, refusal
+	case t.cards != nil:
+		return chooseCards(h, t)
 	}
-	all := t
+	victims, refusal := t.victims(h)
+	return victims, nil, refusal
+}
+
+// victims are what must go from h for one set of GPUs; t has nothing added yet.
+func (t usage) victims(h *Host) ([]Resident, *Refusal) {
+	want, all := t.want, t
 	own, movable := false, 0
 	for i := range h.Residents {
 		r := &h.Residents[i]
@@ -187,7 +233,7 @@ func findVictims(h *Host, want *Model) ([]Resident, *Refusal) {
 }
 
 // after is h as it will be once want has taken the place of the victims and is loaded for a request: for looking ahead.
-func after(h *Host, want *Model, victims []Resident) Host {
+func after(h *Host, want *Model, victims []Resident, cards Cards) Host {
 	next := *h
 	next.Residents = make([]Resident, 0, len(h.Residents)+1)
 	for _, r := range h.Residents {
@@ -197,7 +243,7 @@ func after(h *Host, want *Model, victims []Resident) Host {
 	}
 	next.Residents = append(next.Residents, Resident{
 		ID: want.ID, Type: want.Type, Devices: want.Devices, State: ModelLoading,
-		Pinned: want.Pinned, Reserved: true, Memory: want.Memory, Idle: want.Idle,
+		Pinned: want.Pinned, Reserved: true, Memory: want.Memory, Idle: want.Idle, Cards: cards,
 	})
 	return next
 }
