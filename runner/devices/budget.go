@@ -23,16 +23,22 @@ func (f Found) Totals() map[policy.Devices]int64 {
 func (f Found) Budget(has policy.Devices) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for _, d := range f.used() { // the processor is the first
-		switch own := d.Total - d.Shared; {
+		switch {
 		case d.Kind == cpu:
 			out[policy.CPU] = d.Total / 5 * 4
 		case has.Has(policy.GPU):
 			lent := min(d.Shared/10*9, out[policy.CPU]/5*4)
-			out[policy.GPU] += max(own-max(own/10, leastMargin), 0) + lent
+			out[policy.GPU] += d.own() + lent
 			out[policy.CPU] -= lent
 		}
 	}
 	return out
+}
+
+// own is what models may take of a GPU's own memory.
+func (d *Device) own() int64 {
+	own := d.Total - d.Shared
+	return max(own-max(own/10, leastMargin), 0)
 }
 
 // used are the processor and the GPUs whose memory is known and counts: of all that have their own alone, else of the one

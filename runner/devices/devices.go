@@ -35,6 +35,11 @@ type Device struct {
 	Free   int64  `json:"free,omitempty"`
 	Shared int64  `json:"shared,omitempty"` // part of Total that is the machine's main memory as well
 	Source string `json:"source"`           // who told of it
+
+	// API and Visible are how an engine is told of a GPU: by its name in llama-server ("Vulkan1"), or for CUDA and ROCm by an
+	// entry of CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES. Empty where no engine can be told.
+	API     string `json:"-"` // cuda, rocm, vulkan, sycl, …
+	Visible string `json:"-"`
 }
 
 // Found is what a machine has, and what was looked for in vain.
@@ -54,6 +59,8 @@ type Config struct {
 	// Run runs a program and returns what it prints, in bounded time and size: see [Command]. The name nvidia-smi is looked
 	// for in PATH.
 	Run func(ctx context.Context, program string, args ...string) ([]byte, error)
+	// Getenv reads the environment that engines inherit; nil: it is empty.
+	Getenv func(name string) string
 }
 
 // Detect looks for the devices of this machine. It takes at most the time limit of each of two commands.

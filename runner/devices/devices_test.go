@@ -25,6 +25,7 @@ type machine struct {
 	server string            // output of llama-server; "none": not installed
 	smi    string            // output of nvidia-smi; "": not installed
 	files  map[string]string // by path below /
+	env    map[string]string // that engines inherit
 }
 
 func (m machine) detect(t *testing.T) Found {
@@ -33,7 +34,7 @@ func (m machine) detect(t *testing.T) Found {
 	for name, text := range m.files {
 		fsys[name] = &fstest.MapFile{Data: []byte(text)}
 	}
-	cfg := Config{Kinds: policy.GPU | policy.NPU, Memory: m.memory, Apple: m.apple, Files: fsys, LlamaServer: "/opt/llama-server"}
+	cfg := Config{Kinds: policy.GPU | policy.NPU, Memory: m.memory, Apple: m.apple, Files: fsys, LlamaServer: "/opt/llama-server", Getenv: func(name string) string { return m.env[name] }}
 	if m.server == "none" {
 		cfg.LlamaServer, cfg.NoServer = "", "not installed"
 	}

@@ -30,6 +30,7 @@ func (c *Config) llamaServer(ctx context.Context) ([]Device, error) {
 	cards := c.amdCards()
 	for i := range listed {
 		listed[i].Shared = c.shared(&listed[i], cards)
+		c.visible(&listed[i])
 	}
 	return listed, nil
 }
@@ -47,7 +48,7 @@ func parseListDevices(text string) ([]Device, error) {
 		if m == nil {
 			continue
 		}
-		d := Device{Name: m[3], Total: mebibytes(m[4]), Free: mebibytes(m[5]), Source: sourceLlama}
+		d := Device{Name: m[3], Total: mebibytes(m[4]), Free: mebibytes(m[5]), Source: sourceLlama, API: strings.ToLower(m[2]), Visible: m[1]}
 		if m[2] == "Vulkan" || m[2] == "GPUOpenCL" {
 			portable = append(portable, d)
 		} else {

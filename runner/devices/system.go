@@ -19,6 +19,11 @@ func (c *Config) nvidiaSMI(ctx context.Context) ([]Device, error) {
 		return nil, err
 	}
 	out := parseSMI(string(text), c.Memory) // it says on the same channel why it fails
+	for i := range out {
+		if c.getenv(visibleCUDA) != "" { // of which nvidia-smi knows nothing
+			out[i].API, out[i].Visible = "", ""
+		}
+	}
 	if len(out) == 0 {
 		first, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 		return nil, errors.New("prints no GPU: " + first)
@@ -37,7 +42,7 @@ func parseSMI(text string, memory int64) (out []Device) {
 		if _, err := strconv.ParseUint(f[0], 10, 16); err != nil {
 			continue
 		}
-		d := Device{Name: f[1], Total: mebibytes(f[2]), Free: mebibytes(f[3]), Source: sourceSMI}
+		d := Device{Name: f[1], Total: mebibytes(f[2]), Free: mebibytes(f[3]), Source: sourceSMI, API: CUDA, Visible: f[0]}
 		if nvidiaSoC.MatchString(d.Name) {
 			d.Total, d.Shared = memory, memory
 		}

@@ -1,0 +1,124 @@
+package devices
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"reveille/infra/policy"
+)
+
+// The APIs whose GPUs engines find in a variable of their environment. By others, they are told the names that llama-server
+// gives them.
+const (
+	CUDA = "cuda"
+	ROCm = "rocm"
+)
+
+const (
+	visibleCUDA = "CUDA_VISIBLE_DEVICES"
+	visibleROCm = "HIP_VISIBLE_DEVICES"
+)
+
+func (c *Config) getenv(name string) string {
+	if c.Getenv == nil {
+		return ""
+	}
+	return strings.TrimSpace(c.Getenv(name))
+}
+
+// visible turns the name that llama-server gives a GPU into its entry of the API's variable. llama-server numbers those that
+// the variable shows it, so the entry is the one of that number in the runner's own variable, if it has one.
+func (c *Config) visible(d *Device) {
+	var entries string
+	switch d.API {
+	case CUDA:
+		entries = c.getenv(visibleCUDA)
+	case ROCm: // HIP reads the other one if its own is not set
+		if entries = c.getenv(visibleROCm); entries == "" {
+			entries = c.getenv(visibleCUDA)
+		}
+	default:
+		return
+	}
+	d.Visible = d.Visible[len(d.API):]
+	if entries == "" {
+		return
+	}
+	list := strings.Split(entries, ",")
+	n, err := strconv.Atoi(d.Visible)
+	if err != nil || n >= len(list) || strings.TrimSpace(list[n]) == "" {
+		d.API, d.Visible = "", ""
+		return
+	}
+	d.Visible = strings.TrimSpace(list[n])
+}
+
+// API is how engines are told of the GPUs whose memory counts, "" where they cannot be told of each.
+func (f Found) API() string {
+	api := ""
+	for i, d := range f.gpus() {
+		if i > 0 && d.API != api {
+			return ""
+		}
+		api = d.API
+	}
+	return api
+}
+
+// gpus are the GPUs whose memory counts.
+func (f Found) gpus() []Device {
+	return slices.DeleteFunc(f.used(), func(d Device) bool { return d.Kind != gpu })
+}
+
+// Cards are the budgets of the GPUs, which add up to that of [Found.Budget]; nil where engines cannot be told of each.
+func (f Found) Cards(has policy.Devices) policy.Cards {
+	if f.API() == "" || !has.Has(policy.GPU) {
+		return nil
+	}
+	out := policy.Cards{}
+	for _, d := range f.gpus() {
+		if d.Index >= policy.MaxCards {
+			return nil
+		}
+		if out[d.Index] = d.own(); d.Shared > 0 { // then there is no other
+			out[d.Index] = f.Budget(has)[policy.GPU]
+		}
+	}
+	return out
+}
+
+// CardTotals are the bytes that each GPU has.
+func (f Found) CardTotals() policy.Cards {
+	out := policy.Cards{}
+	for _, d := range f.gpus() {
+		out[d.Index] = d.Total
+	}
+	return out
+}
+
+// Select says how an engine is started on some of the GPUs: by variables of its environment, or by names for llama-server's
+// --device. It says nothing where these are all GPUs that count.
+func (f Found) Select(cards policy.Cards) (env map[string]string, names string) {
+	var entries []string
+	var chosen Device
+	all := f.gpus()
+	for _, d := range all {
+		if _, ok := cards[d.Index]; ok {
+			entries, chosen = append(entries, d.Visible), d
+		}
+	}
+	if len(entries) == 0 || len(entries) == len(all) {
+		return nil, ""
+	}
+	list := strings.Join(entries, ",")
+	switch {
+	case chosen.API == ROCm:
+		return map[string]string{visibleROCm: list}, ""
+	case chosen.API == CUDA && chosen.Source == sourceSMI:
+		return map[string]string{visibleCUDA: list, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, ""
+	case chosen.API == CUDA:
+		return map[string]string{visibleCUDA: list}, ""
+	}
+	return nil, list
+}
