@@ -72,7 +72,10 @@ func SplitArgs(s string) ([]string, error) {
 
 // reservedIn returns the first argument that is a reserved flag, or "" if there is none. It recognises the forms --flag
 // and --flag=value, underscores for hyphens, and abbreviations if the engine completes them.
-func (r *Recipe) reservedIn(args []string) string {
+func (r *Recipe) reservedIn(args []string) string { return r.flagIn(args, r.ReservedArgs) }
+
+// flagIn is reservedIn for other flags.
+func (r *Recipe) flagIn(args, flags []string) string {
 	for _, a := range args {
 		flag, _, _ := strings.Cut(a, "=")
 		if len(flag) < 2 || flag[0] != '-' {
@@ -82,8 +85,8 @@ func (r *Recipe) reservedIn(args []string) string {
 		if long {
 			norm = strings.ReplaceAll(flag, "_", "-")
 		}
-		if slices.ContainsFunc(r.ReservedArgs, func(reserved string) bool {
-			return norm == reserved || r.Abbreviations && long && strings.HasPrefix(reserved, norm)
+		if slices.ContainsFunc(flags, func(known string) bool {
+			return norm == known || r.Abbreviations && long && strings.HasPrefix(known, norm)
 		}) {
 			return flag
 		}

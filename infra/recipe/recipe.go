@@ -99,6 +99,8 @@ type Recipe struct {
 	Fields []string `json:"fields,omitempty"`
 	// Sandbox lists what the engine needs beyond what every engine gets.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
+	// GPUs says how the engine uses several GPUs. The zero value: as it likes, all that it sees.
+	GPUs GPUs `json:"gpus,omitzero"`
 }
 
 // Sandbox lists what an engine needs in addition to the model's files, its own program and libraries, the system's
@@ -120,6 +122,13 @@ type Sandbox struct {
 const (
 	SandboxOwn  = "own"
 	SandboxOpen = "open"
+)
+
+// Values of [GPUs.Split].
+const (
+	SplitNone = "none" // the engine uses one GPU
+	SplitFree = "free" // by the free memory of each
+	SplitEven = "even" // the same on each
 )
 
 // Values of [Recipe.Listen].

@@ -12,6 +12,7 @@ import (
 // fixedPlaceholders are the placeholders that do not come from options.
 var fixedPlaceholders = []string{
 	"model", "llm_model", "mmproj", "media_marker", "alias", "type", "host", "port", "socket", "api_key", "type_flags", "backend_flags", "options",
+	"gpu_names", "gpu_name", "gpu_count",
 }
 
 var (
@@ -66,6 +67,12 @@ func (v *validator) names() {
 	}
 	v.oneOf("sandbox.files", v.r.Sandbox.Files, SandboxOwn, SandboxOpen)
 	v.oneOf("sandbox.network", v.r.Sandbox.Network, SandboxOwn, SandboxOpen)
+	v.oneOf("gpus.split", v.r.GPUs.Split, SplitNone, SplitFree, SplitEven)
+	for _, flag := range v.r.GPUs.OwnArgs {
+		if !flagRE.MatchString(flag) {
+			v.fail("gpus.own_args: %q is not a flag", flag)
+		}
+	}
 	for _, p := range slices.Concat(v.r.Sandbox.Read, v.r.Sandbox.Write) {
 		if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
 			v.fail("sandbox: %q: want a path that begins with / or ~/", p)

@@ -28,9 +28,17 @@ type Spec struct {
 	Host   string
 	Port   int
 	Socket string
-	Memory int64             // most bytes of the host's memory, 0 for what any engine may use
-	APIKey string            // given to the engine where the recipe has a place for it
+	Memory int64  // most bytes of the host's memory, 0 for what any engine may use
+	APIKey string // given to the engine where the recipe has a place for it
+	GPUs   GPUs
 	Env    map[string]string // added to the environment last, for example for the encoder cache
+}
+
+// GPUs are the GPUs that an engine is told to use; the zero value tells it nothing.
+type GPUs struct {
+	Count int               // how many, 0 for any that it likes
+	Names string            // as llama-server calls them, with commas; "" where Env tells, or none is left out
+	Env   map[string]string // the variables that show it no others; nil where Names tells, or none is left out
 }
 
 func (s *Spec) onSocket() bool { return s.Recipe.Listen == recipe.ListenSocket }
@@ -59,6 +67,11 @@ func (s *Spec) values() (recipe.Values, error) {
 		"backend_flags": s.backend().Flags,
 		"options":       options,
 	})
+	if s.GPUs.Count > 1 {
+		v["gpu_count"] = []string{strconv.Itoa(s.GPUs.Count)}
+	}
+	first, _, _ := strings.Cut(s.GPUs.Names, ",")
+	v["gpu_names"], v["gpu_name"] = []string{s.GPUs.Names}, []string{first}
 	switch s.Type {
 	case policy.LLM:
 		v["llm_model"] = []string{s.Checkpoint}
@@ -117,7 +130,7 @@ var passedOn = []string{
 }
 
 // Environ returns the engine's environment as sorted NAME=value texts: the allowed part of base (the runner's own, in
-// the same form), then the recipe's variables, then those of the Spec.
+// the same form), then the recipe's variables, then those that show some GPUs, then those of the Spec.
 func Environ(s Spec, base []string) ([]string, error) {
 	v, err := s.values()
 	if err != nil {
@@ -136,6 +149,7 @@ func Environ(s Spec, base []string) ([]string, error) {
 			env[name] = val
 		}
 	}
+	maps.Copy(env, s.GPUs.Env)
 	maps.Copy(env, s.Env)
 	return sorted(env), nil
 }

@@ -1,0 +1,64 @@
+package recipe
+
+import (
+	"slices"
+
+	"reveille/infra/policy"
+)
+
+// GPUs says how an engine that can be restricted to some GPUs uses them. It is told by CUDA_VISIBLE_DEVICES and
+// HIP_VISIBLE_DEVICES; a command with the placeholder {gpu_names} also by the names that llama-server gives them.
+type GPUs struct {
+	// Split is how the engine lays a model over several GPUs: [SplitNone], [SplitFree] or [SplitEven]. Empty: the engine
+	// cannot be restricted.
+	Split string `json:"split,omitempty" yaml:"split"`
+	// OwnArgs are the flags with which extra arguments choose GPUs themselves; such a load is not restricted.
+	OwnArgs []string `json:"own_args,omitempty" yaml:"own_args"`
+}
+
+// Variables that show an engine some of the GPUs.
+var visibleVars = []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"}
+
+// visibleAPIs are the APIs (see devices.Device.API) of those that the runner sets.
+var visibleAPIs = []string{"cuda", "rocm"}
+
+// Restricts reports whether an engine with options in force can be told which of a host's GPUs to use, which the host's
+// runner tells by an API. It cannot if its backend is another one, or if its owner chooses GPUs by the recipe or by
+// arguments.
+func (r *Recipe) Restricts(api string, opts Options) bool {
+	if r.GPUs.Split == "" || api == "" || !slices.Contains(visibleAPIs, api) && !r.uses("gpu_names") {
+		return false
+	}
+	backend, _ := opts[r.BackendOption].(string)
+	if backend != "" && backend != api {
+		return false
+	}
+	for _, name := range visibleVars {
+		if r.Env[name] != "" || r.Backends[backend].Env[name] != "" {
+			return false
+		}
+	}
+	for name, spec := range r.Options {
+		text, _ := opts[name].(string)
+		if args, err := SplitArgs(text); spec.Kind == KindArgs && (err != nil || r.flagIn(args, r.GPUs.OwnArgs) != "") {
+			return false
+		}
+	}
+	return true
+}
+
+// ChooseGPUs is which GPUs of a host a model with options in force may use: wanted, the model's own choice, where the engine
+// can be restricted, else all of them together, which is the zero value.
+func (r *Recipe) ChooseGPUs(wanted policy.GPUs, api string, opts Options) policy.GPUs {
+	if !r.Restricts(api, opts) {
+		return policy.GPUs{}
+	}
+	if wanted.Max <= 0 {
+		wanted.Max = policy.MaxCards
+	}
+	if r.GPUs.Split == SplitNone {
+		wanted.Max = 1
+	}
+	wanted.Even = r.GPUs.Split == SplitEven
+	return wanted
+}
