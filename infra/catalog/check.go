@@ -221,6 +221,28 @@ func (c *checker) fits(m *Model, rec recipe.Recipe, p yamlPath) {
 	default:
 		m.Devices = d
 	}
+	c.gpus(p, m, &rec)
+}
+
+// gpus checks a model's choice of GPUs.
+func (c *checker) gpus(p yamlPath, m *Model, rec *recipe.Recipe) {
+	at := p.child("gpus")
+	if len(m.Cards) > 0 {
+		at = p.child("device")
+	}
+	switch {
+	case m.GPUs == 0 && len(m.Cards) == 0, m.Devices == 0:
+	case !m.Devices.Has(policy.GPU):
+		c.add(at, "", "the model uses no gpu, but %s", m.Devices)
+	case rec.GPUs.Split == "":
+		c.add(at, "", "recipe %s cannot be told which gpus to use", m.Recipe)
+	case m.GPUs > policy.MaxCards:
+		c.add(p.child("gpus"), "", "%d gpus: want at most %d", m.GPUs, policy.MaxCards)
+	case m.GPUs > 1 && rec.GPUs.Split == recipe.SplitNone:
+		c.add(p.child("gpus"), "", "recipe %s uses one gpu", m.Recipe)
+	case len(m.Cards) > 0 && m.GPUs > len(m.Cards):
+		c.add(p.child("gpus"), "", "%d gpus, but device names %d", m.GPUs, len(m.Cards))
+	}
 }
 
 // mentions reports whether a recipe's command has a placeholder.

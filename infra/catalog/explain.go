@@ -21,7 +21,7 @@ func (c *Catalog) Explain(w io.Writer, warnings Warnings) error {
 		rows := [][]string{{"MODEL", "TYPE", "RECIPE", "DEVICE", "HOSTS", "IDLE", "CHECKPOINT", "ALIASES", "OPTIONS", "NOTES"}}
 		for _, m := range c.Models {
 			rows = append(rows, []string{
-				m.ID, string(m.Type), m.Recipe, m.Devices.String(), c.hostNames(m), c.idleText(m), m.Checkpoint,
+				m.ID, string(m.Type), m.Recipe, m.DeviceText(), c.hostNames(m), c.idleText(m), m.Checkpoint,
 				strings.Join(m.Aliases, ", "), optionsText(m), notes(m),
 			})
 		}

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -34,6 +35,10 @@ type Model struct {
 	// Devices is what the model occupies while it is loaded, all of them together; never empty. It is what the entry
 	// says, else what its options and recipe say.
 	Devices policy.Devices `json:"-"`
+	// GPUs is how many GPUs of a host it runs on; 0: as few as hold it.
+	GPUs int `json:"gpus,omitempty"`
+	// Cards are the indexes of the GPUs that it may run on; empty for any.
+	Cards []int `json:"cards,omitempty"`
 	// Options are load options, checked and normalised by the recipe. They rank below saved and requested ones and
 	// above the runner's.
 	Options recipe.Options `json:"options,omitempty"`
@@ -100,6 +105,29 @@ func (m *Model) StableID() string {
 
 // Signature is the 64-bit model signature: xxh3-64 of [Model.StableID] under a seed of its own.
 func (m *Model) Signature() uint64 { return xxh3.HashStringSeed(m.StableID(), signatureSeed) }
+
+// Choice is which GPUs of a host the model asks for.
+func (m *Model) Choice() policy.GPUs {
+	g := policy.GPUs{Min: m.GPUs, Max: m.GPUs}
+	for _, card := range m.Cards {
+		if card >= 0 && card < policy.MaxCards {
+			g.Only |= 1 << card
+		}
+	}
+	return g
+}
+
+// DeviceText is the model's devices as an entry names them.
+func (m *Model) DeviceText() string {
+	if len(m.Cards) == 0 {
+		return m.Devices.String()
+	}
+	out := strings.Fields((m.Devices &^ policy.GPU).String())
+	for _, card := range m.Cards {
+		out = append(out, fmt.Sprintf("gpu:%d", card))
+	}
+	return strings.Join(out, " ")
+}
 
 // names returns the id and the aliases.
 func (m *Model) names() []string { return append([]string{m.ID}, m.Aliases...) }

@@ -27,6 +27,8 @@ hosts:
 		{"pinned bytes", "a.gguf", "hf://o/r/f@v1, sha256: " + strings.Repeat("Ab", 32), []string{"a"}},
 		{"option", "ctx_size: 1", "ctx_size: 3", []string{"a"}},
 		{"device by backend", "ctx_size: 1", "llamacpp_backend: cpu", []string{"a"}},
+		{"number of GPUs", "checkpoint: a.gguf", "checkpoint: a.gguf, gpus: 2", []string{"a"}},
+		{"one of the GPUs", "checkpoint: a.gguf", "checkpoint: a.gguf, device: [\"gpu:1\"]", []string{"a"}},
 		{"projector", "{type: llm, recipe: llamacpp,", "{type: llm, mmproj: p, recipe: llamacpp,", []string{"a"}},
 		{"type", "{type: llm, recipe: llamacpp,", "{type: embedding, recipe: llamacpp,", []string{"a"}},
 		{"encoder cache", "{type: llm, recipe: llamacpp,", "{type: llm, mm_cache: none, recipe: llamacpp,", []string{"a"}},

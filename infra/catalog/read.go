@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -76,7 +77,8 @@ func (r *reader) model(id string, n ast.Node, p yamlPath) *Model {
 		{"sha256", r.text(&m.SHA256)},
 		{"mmproj", r.text(&m.MMProj)},
 		{"aliases", r.texts(&m.Aliases)},
-		{"device", r.devices(&m.Devices)},
+		{"device", r.devices(&m.Devices, &m.Cards)},
+		{"gpus", r.integer(&m.GPUs, 1)},
 		{"options", r.options(&options)},
 		{"pin", r.boolean(&m.Pin)},
 		{"idle", r.optionalDuration(&m.Idle)},
@@ -105,7 +107,7 @@ func (r *reader) host(name string, n ast.Node, p yamlPath) *Host {
 	var driver string
 	r.object(n, p, schema{
 		{"driver", r.text(&driver)},
-		{"devices", r.devices(&h.Devices)},
+		{"devices", r.devices(&h.Devices, nil)},
 		{"memory", func(n ast.Node, p yamlPath) {
 			r.each(n, p, func(f field, at yamlPath) {
 				var size int64
@@ -179,11 +181,19 @@ func (r *reader) warm(n ast.Node, p yamlPath) {
 	}
 }
 
-func (r *reader) devices(dst *policy.Devices) func(ast.Node, yamlPath) {
+// devices reads names of devices, and those of single GPUs ("gpu:1") into cards, which is nil where there may be none.
+func (r *reader) devices(dst *policy.Devices, cards *[]int) func(ast.Node, yamlPath) {
 	return func(n ast.Node, p yamlPath) {
 		var names []string
 		r.texts(&names)(n, p)
 		for i, name := range names {
+			if card, ok := cardIndex(name); ok && cards != nil {
+				*dst |= policy.GPU
+				if !slices.Contains(*cards, card) {
+					*cards = append(*cards, card)
+				}
+				continue
+			}
 			d, err := policy.ParseDevices(name)
 			if err != nil {
 				at := p
@@ -195,6 +205,13 @@ func (r *reader) devices(dst *policy.Devices) func(ast.Node, yamlPath) {
 			*dst |= d
 		}
 	}
+}
+
+// cardIndex reads the name of a single GPU.
+func cardIndex(name string) (int, bool) {
+	text, ok := strings.CutPrefix(name, "gpu:")
+	n, err := strconv.ParseUint(text, 10, 8)
+	return int(n), ok && err == nil && n < policy.MaxCards
 }
 
 // options reads a mapping to scalars; which of them a recipe takes is the checker's business.

@@ -30,7 +30,8 @@ func TestSchema(t *testing.T) {
 		}
 		return schema.Validate(v)
 	}
-	good := []string{documented, "models: {a: {type: llm, recipe: standin, memory: 4GiB, idle: 1h30m, replicas: {max: 2}, hosts: one}}\nhosts:\n"}
+	good := []string{documented, "models: {a: {type: llm, recipe: standin, memory: 4GiB, idle: 1h30m, replicas: {max: 2}, hosts: one}}\nhosts:\n",
+		"models: {a: {type: llm, recipe: standin, device: 'gpu:1'}, b: {type: llm, recipe: standin, device: ['gpu:0', 'gpu:15'], gpus: 2}, c: {type: llm, recipe: vllm, checkpoint: o/r, gpus: 4}}\n"}
 	for _, file := range []string{"testenv/local/models.yaml", "testenv/stack/testdata/models.yaml", "terraform/examples/*/models.yaml"} {
 		found, _ := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(file)))
 		for _, name := range found {
@@ -52,7 +53,7 @@ func TestSchema(t *testing.T) {
 	for _, bad := range []string{
 		"model: {}", "models: [a]", "models: {a: {}}", "models: {a: {type: llm, recipe: x, ctx_size: 1}}", "models: {a: {type: chat, recipe: x}}",
 		"models: {a: {type: llm, recipe: x, idle: 5}}", "models: {a: {type: llm, recipe: x, memory: 4G}}", "models: {a: {type: llm, recipe: x, pin: maybe}}",
-		"models: {a: {type: llm, recipe: x, device: tpu}}", "hosts: {a: {driver: ssh}}", "hosts: {a: {driver: asg, max: 0}}",
+		"models: {a: {type: llm, recipe: x, device: tpu}}", "models: {a: {type: llm, recipe: x, device: 'gpu:16'}}", "models: {a: {type: llm, recipe: x, gpus: 0}}", "hosts: {a: {driver: local, devices: 'gpu:1'}}", "hosts: {a: {driver: ssh}}", "hosts: {a: {driver: asg, max: 0}}",
 		"hosts: {a: {driver: local, npu_seats: {chat: 1}}}", "hosts: {a: {driver: local, memory: {tpu: 1GiB}}}", "warm: [{model: a}]", "defaults: {idle: soon}", "recipes: {a: {comand: [x]}}",
 	} {
 		if fits(bad) == nil {
