@@ -3,6 +3,8 @@ package placement
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,16 +51,41 @@ func readNeed(h *state.HostRecord, model, digest string) Need {
 	return out
 }
 
-// FormatMemory writes bytes by device, "cpu=25769803776 gpu=21474836480".
-func FormatMemory(by map[policy.Devices]int64) string {
+// FormatMemory writes bytes by device, and of single GPUs, "cpu=25769803776 gpu=21474836480 gpu:0=21474836480".
+func FormatMemory(by map[policy.Devices]int64, cards policy.Cards) string {
 	var out []string
 	for _, d := range []policy.Devices{policy.CPU, policy.GPU, policy.NPU} {
 		if n := by[d]; n > 0 {
 			out = append(out, fmt.Sprintf("%s=%d", d, n))
 		}
 	}
+	for _, card := range slices.Sorted(maps.Keys(cards)) {
+		out = append(out, fmt.Sprintf("gpu:%d=%d", card, cards[card]))
+	}
 	return strings.Join(out, " ")
 }
+
+// ParseCards reads the bytes of single GPUs of what FormatMemory writes, nil for none. What it cannot read it leaves out.
+func ParseCards(text string) policy.Cards {
+	var out policy.Cards
+	for f := range strings.FieldsSeq(text) {
+		name, value, _ := strings.Cut(f, "=")
+		index, isCard := strings.CutPrefix(name, "gpu:")
+		card, err := strconv.ParseUint(index, 10, 8)
+		n, bad := strconv.ParseInt(value, 10, 64)
+		if !isCard || err != nil || bad != nil || card >= policy.MaxCards || n < 0 || n > maxCard {
+			continue
+		}
+		if out == nil {
+			out = policy.Cards{}
+		}
+		out[int(card)] = n
+	}
+	return out
+}
+
+// maxCard bounds what is read of one GPU, so that sums cannot overflow.
+const maxCard = 1 << 50
 
 // ParseMemory reads what FormatMemory writes. Parts that it cannot read are left out: those devices have no limit.
 func ParseMemory(text string) map[policy.Devices]int64 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"reveille/infra/catalog"
+	"reveille/infra/policy"
 	"reveille/infra/recipe"
 )
 
@@ -57,12 +58,22 @@ func On(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model
 	return &moved
 }
 
-// Digest identifies what is loaded: it changes with the files, the recipe, the options and the devices.
+// GPUs are those of a host that the load may use, whose runner tells engines of GPUs by an API, "" for none.
+func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUs {
+	if !l.Model.Devices.Has(policy.GPU) {
+		return policy.GPUs{}
+	}
+	return rc.ChooseGPUs(l.Model.Choice(), api, l.Options)
+}
+
+// Digest identifies what is loaded: it changes with the files, the recipe, the options, the devices and the choice of GPUs.
 func (l Load) Digest() string {
 	m := l.Model
-	text, _ := json.Marshal([]string{ // strings always marshal
-		m.ID, string(m.Type), m.Checkpoint, m.SHA256, m.MMProj, m.Recipe, m.Devices.String(), l.Options.Canonical(),
-	})
+	of := []string{m.ID, string(m.Type), m.Checkpoint, m.SHA256, m.MMProj, m.Recipe, m.Devices.String(), l.Options.Canonical()}
+	if g := m.Choice(); g != (policy.GPUs{}) {
+		of = append(of, fmt.Sprint(g.Max, g.Only))
+	}
+	text, _ := json.Marshal(of) // strings always marshal
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }

@@ -121,7 +121,7 @@ func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
 func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
 	h := policy.Host{
 		Name: rec.Name, State: rec.State, Labels: rec.Labels, Limits: policy.Uniform(1),
-		Budget: ParseMemory(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
+		Budget: ParseMemory(rec.Fields["memory_budget"]), Cards: ParseCards(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
 		// A generation is a token given at registration, and tokens are never behind the clock in microseconds.
 		UpSince: stamp(int64(rec.Generation / 1000)),
 	}
@@ -168,7 +168,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 	d, _ := policy.ParseDevices(m.Device)
 	r := policy.Resident{
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
-		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory,
+		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory, Cards: ParseCards(m.Fields["cards"]),
 	}
 	if m.Retired != "" && m.InFlight > 0 { // as its runner sees it: no slot that is about to be free
 		r.State, r.Closed = policy.ModelLoaded, true
@@ -187,8 +187,8 @@ func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRec
 	}
 	out := v.Catalog.Policy(m)
 	if l, err := Resolve(m, rc, v.sources(s, rec, m.ID, t.Options, t.Merge)); err == nil {
-		out.Devices = l.Model.Devices
-		out.Memory = memoryNeed(s, rec, l)
+		out.Devices, out.GPUs = l.Model.Devices, l.GPUs(rc, rec.Fields["gpu_api"])
+		out.Memory = memoryNeed(s, rec, rc, l)
 	}
 	return out
 }
@@ -202,7 +202,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 	}
 	out := v.Catalog.Policy(m)
 	if l, err := Resolve(m, rc, v.sources(s, nil, id, options, merge)); err == nil {
-		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, l)
+		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, rc, l)
 	}
 	ways := map[string]*way{} // by the options of a host's runner, which many share
 	for name, rec := range v.records(s) {
@@ -213,16 +213,16 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 			if err != nil {
 				break // of the options themselves: the runner says what is wrong with them
 			}
-			w = &way{load: l, digest: l.Digest(), least: memoryNeed(s, nil, l)}
+			w = &way{load: l, digest: l.Digest(), least: memoryNeed(s, nil, rc, l)}
 			ways[flags] = w
 		}
-		n := policy.Need{Devices: w.load.Model.Devices, Memory: w.least}
+		n := policy.Need{Devices: w.load.Model.Devices, Memory: w.least, GPUs: w.load.GPUs(rc, rec.Fields["gpu_api"])}
 		if w.load.Model.Memory == 0 {
 			if found := readNeed(rec, id, w.digest); found.Bytes > 0 {
 				n.Memory = found.Bytes
 			}
 		}
-		if n.Devices != out.Devices || n.Memory != out.Memory {
+		if n.Devices != out.Devices || n.Memory != out.Memory || n.GPUs != out.GPUs {
 			if out.On == nil {
 				out.On = map[string]policy.Need{}
 			}
@@ -260,7 +260,7 @@ func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request stri
 // memoryNeed is what a load takes on a host in bytes, 0 when nobody knows: what the catalogue says, else what the host's runner
 // found, else the least that another runner refused it for. A refusal is a lower bound everywhere: a plan gives way to
 // its budget before it is refused.
-func memoryNeed(s *state.Snapshot, on *state.HostRecord, l Load) int64 {
+func memoryNeed(s *state.Snapshot, on *state.HostRecord, rc *recipe.Recipe, l Load) int64 {
 	if l.Model.Memory > 0 {
 		return l.Model.Memory
 	}
@@ -273,7 +273,14 @@ func memoryNeed(s *state.Snapshot, on *state.HostRecord, l Load) int64 {
 	least := int64(0)
 	for _, h := range s.Hosts {
 		n := readNeed(h, id, digest)
-		if budget := ParseMemory(h.Fields["memory_budget"])[n.Device]; budget > 0 && n.Bytes > budget && (least == 0 || n.Bytes < least) {
+		if n.Bytes <= 0 {
+			continue
+		}
+		budget := ParseMemory(h.Fields["memory_budget"])[n.Device]
+		if g, cards := l.GPUs(rc, h.Fields["gpu_api"]), ParseCards(h.Fields["memory_budget"]); n.Device == policy.GPU && g.Max > 0 && cards != nil {
+			_, budget = g.Largest(cards)
+		}
+		if budget > 0 && n.Bytes > budget && (least == 0 || n.Bytes < least) {
 			least = n.Bytes
 		}
 	}

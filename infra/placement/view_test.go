@@ -86,3 +86,81 @@ func TestMemoryOfTheModelsFile(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A model is placed where GPUs of one host, one by one, can hold it, and beside what they hold.
+func TestPlacementOnGPUs(t *testing.T) {
+	c, _, err := catalog.Parse("models.yaml", []byte(`
+models:
+  m: {type: llm, recipe: llamacpp, checkpoint: m.gguf, memory: 30}
+  one: {type: llm, recipe: llamacpp, checkpoint: m.gguf, memory: 30, gpus: 1}
+  second: {type: llm, recipe: llamacpp, checkpoint: m.gguf, memory: 5, device: "gpu:1"}
+  own: {type: llm, recipe: llamacpp, checkpoint: m.gguf, memory: 30, options: {llamacpp_args: "--main-gpu 1"}}
+  v: {type: llm, recipe: vllm, checkpoint: o/r, memory: 30}
+  v3: {type: llm, recipe: vllm, checkpoint: o/r, memory: 30, gpus: 3}
+  tei: {type: embedding, recipe: tei, checkpoint: o/r, memory: 30}
+  embed: {type: embedding, recipe: llamacpp, checkpoint: e.gguf, memory: 30, gpus: 1}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := func(name, api, budget string, models ...*state.ModelRecord) *state.HostRecord {
+		h := &state.HostRecord{Name: name, State: "ready", Devices: "cpu gpu", Limits: "-1", Models: map[string]*state.ModelRecord{}, Fields: map[string]string{"memory_budget": budget, "gpu_api": api}}
+		for _, m := range models {
+			h.Models[m.ID] = m
+		}
+		return h
+	}
+	loaded := func(id, cards string, memory int64) *state.ModelRecord {
+		return &state.ModelRecord{ID: id, Type: "llm", Device: "gpu", State: "loaded", UsedMS: 1, Memory: memory, Fields: map[string]string{"cards": cards}}
+	}
+	two := host("a", "cuda", "gpu=48 gpu:0=24 gpu:1=24")
+	large := host("b", "cuda", "gpu=40 gpu:0=40")
+	for _, test := range []struct {
+		name, model, want string
+		hosts             []*state.HostRecord
+	}{
+		{"on both", "m", "a", []*state.HostRecord{two, large}},
+		{"on one", "one", "b", []*state.HostRecord{two, large}},
+		{"one engine, one GPU", "tei", "b", []*state.HostRecord{two, large}},
+		{"evenly", "v", "a", []*state.HostRecord{two}},
+		{"not evenly", "v", "b", []*state.HostRecord{host("a", "cuda", "gpu=32 gpu:0=24 gpu:1=8"), large}},
+		{"too few", "v3", "", []*state.HostRecord{two, large}},
+		{"a GPU that it has", "second", "a", []*state.HostRecord{two, large}},
+		{"by Vulkan too", "one", "", []*state.HostRecord{host("a", "vulkan", "gpu=48 gpu:0=24 gpu:1=24")}},
+		{"an engine that Vulkan does not tell", "tei", "a", []*state.HostRecord{host("a", "vulkan", "gpu=48 gpu:0=24 gpu:1=24")}},
+		{"an owner who chooses", "own", "a", []*state.HostRecord{two}},
+		{"the sum, where nobody knows", "one", "a", []*state.HostRecord{host("a", "", "gpu=48")}},
+		{"nonsense", "one", "a", []*state.HostRecord{host("a", "cuda", "gpu=48 gpu:x=1 gpu:-1=3 gpu:99=8 gpu:1=-4 gpu:2=99999999999999999999 gpu:=1")}},
+		{"beside another", "embed", "c", []*state.HostRecord{host("b", "cuda", "gpu=80 gpu:0=40 gpu:1=40", loaded("x", "gpu:0=20", 20), loaded("y", "gpu:1=20", 20)), host("c", "cuda", "gpu=40 gpu:0=40")}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := &state.Snapshot{NowMS: 9, Hosts: map[string]*state.HostRecord{}}
+			for _, h := range test.hosts {
+				s.Hosts[h.Name] = h
+			}
+			v := placement.View{Catalog: c}
+			p := policy.Place(v.Pool(s), v.Model(s, test.model, "", false), nil)
+			if p.Host != test.want {
+				t.Errorf("placed on %q, want %q: %v", p.Host, test.want, p.Refusal)
+			}
+		})
+	}
+
+	// What a runner found out counts, too, and as a refusal by what its GPUs can hold.
+	unknown, _, err := catalog.Parse("models.yaml", []byte("models: {m: {type: embedding, recipe: tei, checkpoint: o/r}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := unknown.Model("m")
+	rc := unknown.Recipes["tei"]
+	load, err := placement.Resolve(m, &rc, placement.Sources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Of: load.Digest()}.String()
+	s := &state.Snapshot{NowMS: 9, Hosts: map[string]*state.HostRecord{"a": two, "a2": host("a2", "cuda", "gpu=48 gpu:0=24 gpu:1=24"), "b": large}}
+	v := placement.View{Catalog: unknown}
+	if p := policy.Place(v.Pool(s), v.Model(s, "m", "", false), nil); p.Host != "b" {
+		t.Errorf("after a refusal placed on %q: %v", p.Host, p.Refusal)
+	}
+}

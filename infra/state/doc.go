@@ -25,15 +25,15 @@
 //	                                       host that sleeps or is lost); sleep,      lost_ms: when missing beats were
 //	                                       repair, forget: see Verbs                 noticed; sleep_token, stop_ms, left_ms: its
 //	                                                                                 sleep and the stop of its machine;
-//	                                                                                 memory_budget, memory_total, found,
-//	                                                                                 options,
+//	                                                                                 memory_budget, memory_total, gpu_api,
+//	                                                                                 found, options,
 //	                                                                                 need:<m>: see package placement; addr_mac:
 //	                                                                                 MAC of addr
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
 //	                                       whatever ends tickets                     ticket for it
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
-//	                                                                                 backend_url, pid, in_flight …;
+//	                                                                                 cards, backend_url, pid, in_flight …;
 //	                                                                                 for <m>~<pid>, a copy whose catalogue entry
 //	                                                                                 changed: retired, its model
 //	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner, touch           -      model by last use in ms

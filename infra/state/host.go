@@ -19,7 +19,8 @@ type HostInfo struct {
 	Version    string
 	Sandbox    string            // how engines are confined, as JSON
 	NPUSeats   string            // NPU seats as JSON; "" means the catalogue's count
-	Budget     string            // memory for models by device, "cpu=BYTES gpu=BYTES"; a device not listed has no limit
+	Budget     string            // memory for models by device, "cpu=BYTES gpu=BYTES gpu:0=BYTES"; a device not listed has no limit
+	GPUAPI     string            // how engines are told of single GPUs, such as "cuda"; "" if they cannot be
 	Total      string            // memory by device in the same form, if known
 	Found      string            // the machine's devices as JSON, "" if unknown
 	Options    string            // load options from the runner's flags, JSON
@@ -43,7 +44,7 @@ type ModelPut struct {
 func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, epoch string, err error) {
 	fields := map[string]string{
 		"addr": h.Addr, "addr_mac": s.signer.mac("addr", h.Name, h.Addr), "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
-		"memory_budget": h.Budget, "memory_total": h.Total, "options": h.Options,
+		"memory_budget": h.Budget, "memory_total": h.Total, "gpu_api": h.GPUAPI, "options": h.Options,
 		"sandbox": h.Sandbox, "found": h.Found,
 	}
 	maps.Copy(fields, h.Learned)

@@ -38,7 +38,7 @@ type HostSettings struct {
 	Devices         string        `help:"Devices of this host: cpu, gpu, npu; default those that llama-server, nvidia-smi or the system's files tell of." placeholder:"LIST"`
 	Labels          string        `help:"Labels that a model's hosts list may name, with commas." placeholder:"LIST"`
 	MaxLoadedModels string        `help:"Models loaded at once: one number for every type, or a quoted list in the order llm embedding reranking audio image tts (filled with 1); -1 is no limit." default:"1"`
-	MemoryBudget    string        `help:"Memory for models per device, such as \"cpu=24GiB gpu=20GiB\"; default 80 % of the machine's for cpu, 90 % of what is found for gpu, none for npu; a gpu that uses the machine's memory takes its part out of the 80 %." placeholder:"LIST"`
+	MemoryBudget    string        `help:"Memory for models per device, such as \"cpu=24GiB gpu=20GiB\", or of single GPUs, \"gpu:0=20GiB\"; default 80 % of the machine's for cpu, 90 % of what is found for gpu, none for npu; a gpu that uses the machine's memory takes its part out of the 80 %." placeholder:"LIST"`
 	NPUSeats        string        `name:"npu-seats" help:"NPU models at once per type, such as \"llm=1 audio=1\"; default one NPU model in all." placeholder:"LIST"`
 	CtxSize         int           `help:"Context of llamacpp models in tokens, -1 automatic; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	LlamacppArgs    string        `help:"More arguments for llama-server." placeholder:"ARGS"`
@@ -72,6 +72,7 @@ type parsed struct {
 	labels  []string
 	limits  policy.Limits
 	budget  map[policy.Devices]int64 // over the default
+	cards   policy.Cards             // the same, of single GPUs
 	seats   map[policy.Type]int
 	options recipe.Options
 
@@ -168,7 +169,7 @@ func (s HostSettings) parse() (parsed, error) {
 	note(err)
 	p.engineMemory, err = engineMemory(s.EngineMemory)
 	note(err)
-	p.budget, err = budget(s.MemoryBudget)
+	p.budget, p.cards, err = budget(s.MemoryBudget)
 	note(err)
 	p.seats, err = seats(s.NPUSeats)
 	note(err)
@@ -232,21 +233,30 @@ func dialable(addr string) error {
 	return nil
 }
 
-// budget reads "cpu=24GiB gpu=20GiB".
-func budget(text string) (map[policy.Devices]int64, error) {
-	out := map[policy.Devices]int64{}
+// budget reads "cpu=24GiB gpu=20GiB", or with single GPUs "cpu=24GiB gpu:0=20GiB". Of both for GPUs, the last one counts.
+func budget(text string) (map[policy.Devices]int64, policy.Cards, error) {
+	out, cards := map[policy.Devices]int64{}, policy.Cards{}
 	for name, value := range pairs(text) {
-		d, err := policy.ParseDevices(name)
-		if err != nil || d != policy.CPU && d != policy.GPU && d != policy.NPU {
-			return nil, fmt.Errorf("--memory-budget %q: want DEVICE=SIZE for cpu, gpu or npu, such as gpu=20GiB", text)
-		}
 		n, err := catalog.ParseSize(value)
 		if err != nil || n <= 0 {
-			return nil, fmt.Errorf("--memory-budget %q: %q is not a size above 0, such as 20GiB", text, value)
+			return nil, nil, fmt.Errorf("--memory-budget %q: %q is not a size above 0, such as 20GiB", text, value)
 		}
-		out[d] = n
+		if index, ok := strings.CutPrefix(name, "gpu:"); ok {
+			if card, err := strconv.ParseUint(index, 10, 8); err == nil && card < policy.MaxCards {
+				cards[int(card)] = n
+				delete(out, policy.GPU)
+				continue
+			}
+		}
+		d, err := policy.ParseDevices(name)
+		if err != nil || d != policy.CPU && d != policy.GPU && d != policy.NPU {
+			return nil, nil, fmt.Errorf("--memory-budget %q: want DEVICE=SIZE for cpu, gpu, gpu:0 and so on, or npu, such as gpu=20GiB", text)
+		}
+		if out[d] = n; d == policy.GPU {
+			clear(cards)
+		}
 	}
-	return out, nil
+	return out, cards, nil
 }
 
 // seats reads "llm=1 audio=1"; nil for an empty text.

@@ -22,7 +22,8 @@ import (
 func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) host.Hardware {
 	cfg := devices.Config{
 		Kinds: p.devices, Memory: memTotal(), Apple: runtime.GOOS == "darwin" && runtime.GOARCH == "arm64", Files: os.DirFS("/"),
-		Run: devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}.Run,
+		Run:    devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}.Run,
+		Getenv: os.Getenv,
 	}
 	if p.devices == 0 {
 		cfg.Kinds = policy.GPU | policy.NPU
@@ -42,8 +43,20 @@ func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) hos
 	}
 	budget := found.Budget(has)
 	maps.Copy(budget, p.budget)
-	log.Info("devices of this machine", "found", found.String(), "missing", found.Missing, "budget", placement.FormatMemory(budget))
-	return host.Hardware{Devices: has, Budget: budget, Totals: found.Totals(), Found: found}
+	cards := found.Cards(has)
+	if p.budget[policy.GPU] > 0 {
+		cards = nil
+	}
+	for card, n := range p.cards {
+		if cards[card] == 0 {
+			log.Warn("--memory-budget names a GPU that is not known singly", "gpu", card, "known", cards.Names())
+			continue
+		}
+		budget[policy.GPU] += n - cards[card]
+		cards[card] = n
+	}
+	log.Info("devices of this machine", "found", found.String(), "missing", found.Missing, "budget", placement.FormatMemory(budget, cards))
+	return host.Hardware{Devices: has, Budget: budget, Totals: found.Totals(), Cards: cards, Found: found}
 }
 
 // memTotal is the machine's memory in bytes, 0 where the system does not tell.

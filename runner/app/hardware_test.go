@@ -33,12 +33,14 @@ func TestHardware(t *testing.T) {
 		{"", "", map[policy.Devices]int64{policy.CPU: main, policy.GPU: found}, total},
 		{"gpu", "", map[policy.Devices]int64{policy.CPU: main, policy.GPU: found}, total},
 		{"cpu", "", map[policy.Devices]int64{policy.CPU: main}, 0},
-		{"", "gpu=1GiB npu=5", map[policy.Devices]int64{policy.CPU: main, policy.GPU: 1 << 30, policy.NPU: 5}, total},
+		{"", "gpu:0=1GiB", map[policy.Devices]int64{policy.CPU: main, policy.GPU: 1 << 30}, total},
+		{"", "gpu=4GiB,gpu:0=2GiB", map[policy.Devices]int64{policy.CPU: main, policy.GPU: 2 << 30}, total},
+		{"", "gpu:0=2GiB gpu=1GiB npu=5", map[policy.Devices]int64{policy.CPU: main, policy.GPU: 1 << 30, policy.NPU: 5}, total},
 	} {
 		s := HostSettings{EnginesDir: []string{dir}, MemoryBudget: test.budget}
 		p := parsed{}
 		var err error
-		if p.budget, err = budget(test.budget); err != nil {
+		if p.budget, p.cards, err = budget(test.budget); err != nil {
 			t.Fatal(err)
 		}
 		p.devices, _ = policy.ParseDevices(test.devices)
@@ -49,6 +51,9 @@ func TestHardware(t *testing.T) {
 			h = detect(t.Context(), s, p, slog.New(slog.NewTextHandler(&log, nil)))
 			return !strings.Contains(log.String(), "does not end within")
 		})
+		if (h.Cards != nil) != (test.total > 0 && !strings.HasSuffix(test.budget, "npu=5")) || h.Cards != nil && h.Cards[0] != h.Budget[policy.GPU] {
+			t.Errorf("--devices=%s --memory-budget=%q: cards %v", test.devices, test.budget, h.Cards)
+		}
 		if !maps.Equal(h.Budget, test.want) || h.Totals[policy.GPU] != test.total || h.Totals[policy.CPU] != memTotal() {
 			t.Errorf("--devices=%s --memory-budget=%q: budget %v of %v, want %v", test.devices, test.budget, h.Budget, h.Totals, test.want)
 		}

@@ -144,7 +144,10 @@ func (h *Host) registerLocked(ctx context.Context) error {
 		info.Owned = h.generation
 	}
 	has := h.hardware
-	info.Devices, info.Budget, info.Total = has.Devices.String(), placement.FormatMemory(has.Budget), placement.FormatMemory(has.Totals)
+	info.Devices, info.Budget, info.Total = has.Devices.String(), placement.FormatMemory(has.Budget, has.Cards), placement.FormatMemory(has.Totals, nil)
+	if has.Cards != nil {
+		info.GPUAPI = has.Found.API()
+	}
 	if found, err := json.Marshal(has.Found); err == nil && len(has.Found.Devices) > 0 {
 		info.Found = string(found)
 	}

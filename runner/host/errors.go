@@ -69,7 +69,7 @@ func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 	case policy.TooLarge:
 		r.Parts = p.Parts()
 		out.Fields["code"] = "model_too_large"
-		out.Fields["device"], out.Fields["parts"] = r.Device.String(), r.Parts
+		out.Fields["device"], out.Fields["parts"], out.Fields["cards"] = r.Device.String(), r.Parts, r.Cards
 		out.Fields["need"], out.Fields["budget"] = strconv.FormatInt(r.Need, 10), strconv.FormatInt(r.Budget, 10)
 	case policy.SlotsPinned:
 		out.Fields["code"] = "slots_pinned_error"

@@ -11,6 +11,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
+	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/plan"
 )
@@ -38,11 +39,11 @@ func (e *engines) fault(format string, args ...any) {
 	e.faults = append(e.faults, fmt.Sprintf(format, args...))
 }
 
-func (e *engines) Plan(*catalog.Model, *recipe.Recipe, recipe.Options, plan.Share) (plan.Plan, error) {
-	return plan.Plan{}, nil
+func (e *engines) Plan(m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Share) (plan.Plan, error) {
+	return plan.Plan{Need: m.Memory}, nil
 }
 
-func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, o recipe.Options, _ plan.Plan) (host.Engine, error) {
+func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, o recipe.Options, _ plan.Plan, g engine.GPUs) (host.Engine, error) {
 	e.mu.Lock()
 	e.started = append(e.started, m.ID)
 	if e.loading++; e.loading > 1 {
@@ -60,7 +61,7 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 		err, e.fails[m.ID] = list[0], list[1:]
 	}
 	e.pids++
-	f := &fake{e: e, model: m.ID, options: o, pid: e.pids, done: make(chan struct{}), client: relay.New(relay.Config{Addr: "127.0.0.1:1"})}
+	f := &fake{e: e, model: m.ID, options: o, gpus: g, pid: e.pids, done: make(chan struct{}), client: relay.New(relay.Config{Addr: "127.0.0.1:1"})}
 	e.mu.Unlock()
 	if gate != nil {
 		select {
@@ -109,6 +110,7 @@ type fake struct {
 	e       *engines
 	model   string
 	options recipe.Options
+	gpus    engine.GPUs
 	pid     int
 	done    chan struct{}
 	once    sync.Once

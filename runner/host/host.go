@@ -14,6 +14,7 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/state"
 	"reveille/runner/devices"
+	"reveille/runner/engine"
 	"reveille/runner/plan"
 	"reveille/runner/sandbox"
 )
@@ -58,6 +59,7 @@ type Hardware struct {
 	Devices policy.Devices
 	Budget  map[policy.Devices]int64 // bytes per kind of device, none: no limit
 	Totals  map[policy.Devices]int64 // bytes that the devices of a kind have, where that is known
+	Cards   policy.Cards             // Budget of each GPU; nil where they count as one, for example since --memory-budget sets the sum
 	Found   devices.Found            // each device, and what was not found
 }
 
@@ -78,9 +80,9 @@ type Engine interface {
 
 // Engines starts engines.
 type Engines interface {
-	// Start spawns the engine of a model and waits until it serves, until it fails, or until ctx ends. It ends in bounded
-	// time. On error nothing of it is left.
-	Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, p plan.Plan) (Engine, error)
+	// Start spawns the engine of a model on some GPUs and waits until it serves, until it fails, or until ctx ends. It ends in
+	// bounded time. On error nothing of it is left.
+	Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, p plan.Plan, g engine.GPUs) (Engine, error)
 	// Plan computes how a model is to be scheduled. It fails for options that contradict each other.
 	Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error)
 }

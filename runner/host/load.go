@@ -3,12 +3,15 @@ package host
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/runner/engine"
 )
 
 // load is the one load in progress on the host.
@@ -16,6 +19,7 @@ type load struct {
 	ticket    state.TicketRecord
 	spec      loadSpec
 	overtakes []string
+	told      engine.GPUs // which GPUs the engine is to use
 	recorded  bool        // guarded by Host.mu: Redis has it as the load in progress
 	victims   []*resident // to stop first
 	closed    []*resident // guarded by Host.mu: victims, and models closed to clear the host
@@ -27,6 +31,11 @@ type load struct {
 // here on a request for a victim queues behind this load.
 func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, began: time.Now()}
+	l.spec.cards = s.Admission.Cards
+	if l.spec.cards != nil {
+		l.spec.plan.GPUs = slices.Sorted(maps.Keys(l.spec.cards))
+	}
+	l.told = h.tellLocked(l.spec.cards)
 	for _, id := range s.Admission.Evict {
 		l.victims = append(l.victims, h.residents[id])
 	}
@@ -34,6 +43,16 @@ func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	h.loading = l
 	h.inProgress[q.ticket.ID] = time.Time{}
 	return l
+}
+
+// tellLocked says how an engine is told of the GPUs that a load takes; nil: it uses any.
+func (h *Host) tellLocked(cards policy.Cards) engine.GPUs {
+	if cards == nil {
+		return engine.GPUs{}
+	}
+	g := engine.GPUs{Count: len(cards)}
+	g.Env, g.Names = h.hardware.Found.Select(cards)
+	return g
 }
 
 // holdLocked closes models until the load ends or they are gone.
@@ -149,7 +168,7 @@ func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 // attempt starts the engine once.
 func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 	began := time.Now()
-	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan)
+	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.told)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {

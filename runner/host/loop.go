@@ -205,7 +205,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 // viewLocked is the host as the policy sees it.
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	v := policy.Host{
-		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.hardware.Devices, Limits: h.settings.limits, Budget: h.hardware.Budget, NPUSeats: h.seatsLocked(),
+		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.hardware.Devices, Limits: h.settings.limits, Budget: h.hardware.Budget, Cards: h.hardware.Cards, NPUSeats: h.seatsLocked(),
 	}
 	for _, r := range h.residents {
 		one := r.view()
@@ -217,7 +217,7 @@ func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	}
 	for _, q := range loads {
 		m := q.spec.model
-		t := policy.Ticket{ID: q.ticket.ID, Model: policy.Model{ID: m.ID, Type: m.Type, Devices: m.Devices, Pinned: q.spec.pinned, Memory: q.spec.memory}}
+		t := policy.Ticket{ID: q.ticket.ID, Model: policy.Model{ID: m.ID, Type: m.Type, Devices: m.Devices, Pinned: q.spec.pinned, Memory: q.spec.memory, GPUs: q.spec.gpus}}
 		if w := h.waits[q.ticket.ID]; w != nil {
 			t.Since, t.Overtaken = w.since, w.overtaken
 		}

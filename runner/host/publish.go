@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -108,6 +109,9 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 	}
 	if raw, err := json.Marshal(r.plan); err == nil {
 		f["plan"] = string(raw)
+	}
+	if r.cards != nil {
+		f["cards"] = placement.FormatMemory(nil, r.cards)
 	}
 	if r.closed {
 		f["state"] = string(policy.ModelDraining)

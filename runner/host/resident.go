@@ -20,6 +20,7 @@ type resident struct {
 	options recipe.Options
 	plan    plan.Plan
 	memory  int64
+	cards   policy.Cards     // of memory on each GPU; nil: on all of the host's
 	catalog *catalog.Catalog // that it was loaded from
 	gone    chan struct{}    // closed when the process has ended and the slot is free
 
@@ -60,7 +61,7 @@ func (r *resident) serves() bool { return r.state == policy.ModelLoaded && !r.cl
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
 		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
-		Reserved: r.reservations.any(), Closed: r.closed, Used: r.used, Memory: r.memory,
+		Reserved: r.reservations.any(), Closed: r.closed, Used: r.used, Memory: r.memory, Cards: r.cards,
 	}
 	switch {
 	case r.closedByLoad:

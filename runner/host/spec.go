@@ -27,6 +27,8 @@ type loadSpec struct {
 	options recipe.Options // effective
 	digest  string         // of what is loaded: a changed entry does not inherit what was learned
 	plan    plan.Plan
+	gpus    policy.GPUs  // that it may use
+	cards   policy.Cards // what it takes of each GPU, once that is decided; nil: of all together
 	memory  int64
 	pinned  bool
 	loadPin *bool // the load's own pin setting, nil for none
@@ -61,7 +63,7 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 		return loadSpec{}, err
 	}
 	e := loadSpec{model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: m.Memory, pinned: pinned, loadPin: loadPin}
-	if e.plan, err = h.planFor(e, set); err != nil {
+	if e.plan, e.gpus, err = h.planFor(e, set); err != nil {
 		return loadSpec{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
 	}
 	if e.memory == 0 {
@@ -75,9 +77,10 @@ func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 	return placement.Sources{Saved: set.saved[m.ID], Runtime: set.runtime, Flags: h.cfg.Options}
 }
 
-// planFor computes a load's plan. Its share of a device depends on the host's settings and on the catalogue: the smallest
-// budget of its devices, less what other models need, divided by the number of language models that may be loaded at once.
-func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, error) {
+// planFor computes a load's plan, and which GPUs it may use. Its share of a device depends on the host's settings and on the
+// catalogue: the smallest budget of its devices, less what other models need, divided by the number of language models that may
+// be loaded at once. Where GPUs can be chosen, the plan is for the fewest that hold it.
+func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUs, error) {
 	var share plan.Share
 	var unknown []string
 	if e.model.Type == policy.LLM {
@@ -94,12 +97,54 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, error) {
 		}
 	}
 	share.Total = hardware.Totals[e.model.Devices] // ambiguous for several devices
-	p, err := h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
+	p, gpus, err := h.planOnGPUs(e, share, hardware)
 	if err == nil && len(unknown) > 0 && share.Budget > 0 && e.model.Memory == 0 {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is not known before the weights are here: "+
 			"with a `memory:` of its own in the models file a model counts from the start", e.model.ID, strings.Join(unknown, ", ")))
 	}
-	return p, err
+	return p, gpus, err
+}
+
+// planOnGPUs makes the plan for the fewest GPUs whose budgets hold it, and returns how many these are at least. A load whose
+// need is not known gets all GPUs unless its entry says otherwise. share is that of all GPUs together.
+func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware) (p plan.Plan, gpus policy.GPUs, err error) {
+	if has.Cards != nil {
+		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, has.Found.API())
+	}
+	wanted := e.model.Choice()
+	totals := has.Found.CardTotals()
+	for n := range gpus.Counts(has.Cards) {
+		some := gpus
+		some.Min, some.Max = n, n
+		set, budget := some.Largest(has.Cards)
+		part := share
+		part.Budget, part.Total = min(budget, share.Budget), 0
+		for _, card := range set {
+			part.Total += totals[card]
+		}
+		part.Paged = (share.Paged*n + len(has.Cards) - 1) / len(has.Cards) // of those, on the same GPUs
+		if p, err = h.cfg.Engines.Plan(e.model, e.recipe, e.options, part); err != nil {
+			return p, gpus, err
+		}
+		if p.Need == 0 && wanted == (policy.GPUs{}) {
+			gpus = policy.GPUs{}
+			break
+		}
+		if gpus.Min = n; p.Need <= budget {
+			if gpus.Even {
+				gpus.Max = n // the plan's sizes are for that many
+			}
+			return p, gpus, nil
+		}
+	}
+	if p.Need > 0 { // too much for all of them
+		return p, gpus, nil
+	}
+	p, err = h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
+	if wanted != (policy.GPUs{}) && e.model.Devices.Has(policy.GPU) && gpus.Max == 0 {
+		p.Warnings = append(p.Warnings, "the choice of GPUs is not heeded: "+e.recipe.Name+" cannot be told of single GPUs on this host")
+	}
+	return p, gpus, err
 }
 
 // plainBeside returns the memory needs of the models of other types that may be loaded beside e, each planned as its own load
@@ -184,7 +229,7 @@ func (h *Host) learnedLocked() map[string]string {
 // newResident makes the resident that takes the new model's slot.
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
-		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, catalog: e.catalog, gone: make(chan struct{}),
+		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, cards: e.cards, catalog: e.catalog, gone: make(chan struct{}),
 		model: e.model, checked: e.catalog, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Lease]struct{}{}, dirty: true,
 	}
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
+	"reveille/runner/devices"
 	"reveille/runner/plan"
 )
 
@@ -38,6 +40,55 @@ func planning(t *testing.T, cfg Config, text string) (*Host, *planner) {
 	h := New(cfg)
 	h.catalog = c
 	return h, p
+}
+
+// A plan is for the fewest GPUs that hold it, and its share is of those.
+func TestPlansForGPUs(t *testing.T) {
+	const models = `
+models:
+  l: {type: llm, recipe: llamacpp, checkpoint: "hf://o/r/a.gguf"}
+  own: {type: llm, recipe: llamacpp, checkpoint: "hf://o/r/a.gguf", options: {llamacpp_args: "--split-mode none"}}
+  cpu: {type: llm, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/a.gguf"}
+  v: {type: llm, recipe: vllm, checkpoint: o/r}
+  v3: {type: llm, recipe: vllm, checkpoint: o/r, gpus: 3}
+  v9: {type: llm, recipe: vllm, checkpoint: o/r, gpus: 9}
+  pinned: {type: llm, recipe: llamacpp, device: "gpu:1", checkpoint: "hf://o/r/a.gguf"}
+`
+	has := Hardware{Devices: policy.CPU | policy.GPU, Budget: map[policy.Devices]int64{policy.GPU: 8000}, Totals: map[policy.Devices]int64{policy.GPU: 8800}, Cards: policy.Cards{}}
+	for i := range 8 {
+		has.Cards[i] = 1000
+		has.Found.Devices = append(has.Found.Devices, devices.Device{Kind: "gpu", Index: i, Total: 1100, API: devices.CUDA, Visible: strconv.Itoa(i)})
+	}
+	for _, test := range []struct {
+		model string
+		need  int64
+		gpus  policy.GPUs
+		share plan.Share
+	}{
+		{"l", 800, policy.GPUs{Min: 1, Max: policy.MaxCards}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
+		{"l", 1001, policy.GPUs{Min: 2, Max: policy.MaxCards}, plan.Share{Budget: 2000, Total: 2200, Paged: 1}},
+		{"l", 7500, policy.GPUs{Min: 8, Max: policy.MaxCards}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"l", 9000, policy.GPUs{Min: 8, Max: policy.MaxCards}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"l", 0, policy.GPUs{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"own", 800, policy.GPUs{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"cpu", 800, policy.GPUs{}, plan.Share{Paged: 4}},
+		{"v", 2500, policy.GPUs{Min: 4, Max: 4, Even: true}, plan.Share{Budget: 4000, Total: 4400, Paged: 2}},
+		{"v3", 10, policy.GPUs{Min: 3, Max: 3, Even: true}, plan.Share{Budget: 3000, Total: 3300, Paged: 2}},
+		{"v9", 10, policy.GPUs{Min: 9, Max: 9, Even: true}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}}, // which is refused
+		{"pinned", 0, policy.GPUs{Min: 1, Max: policy.MaxCards, Only: 2}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
+	} {
+		h, p := planning(t, Config{Limits: policy.Uniform(4), Hardware: has}, models)
+		p.need[test.model] = test.need
+		e := entryOf(t, h, test.model)
+		if e.gpus != test.gpus || p.shares[test.model] != test.share || e.plan.Warnings != nil {
+			t.Errorf("%s of %d: %+v, %+v, want %+v, %+v; %q", test.model, test.need, e.gpus, p.shares[test.model], test.gpus, test.share, e.plan.Warnings)
+		}
+	}
+	has.Cards = nil
+	h, _ := planning(t, Config{Limits: policy.Uniform(4), Hardware: has}, models)
+	if e := entryOf(t, h, "pinned"); len(e.plan.Warnings) != 1 || !strings.Contains(e.plan.Warnings[0], "not heeded") || e.gpus != (policy.GPUs{}) {
+		t.Errorf("a choice that cannot be told: %q, %+v", e.plan.Warnings, e.gpus)
+	}
 }
 
 func entryOf(t *testing.T, h *Host, model string) loadSpec {

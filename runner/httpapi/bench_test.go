@@ -56,9 +56,9 @@ type engines struct {
 	fakes []*fake
 }
 
-func (e *engines) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, o recipe.Options, p plan.Plan) (host.Engine, error) {
+func (e *engines) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, o recipe.Options, p plan.Plan, g engine.GPUs) (host.Engine, error) {
 	if o["args"] != nil {
-		return e.Launcher.Start(ctx, m, r, o, p)
+		return e.Launcher.Start(ctx, m, r, o, p, g)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -49,12 +49,12 @@ var _ fairqueue.Limited = (*running)(nil)
 // Start starts the engine of a model and waits until it serves. If ctx ends first, the engine is killed. A failed start
 // leaves nothing behind, except a process that even SIGKILL could not end, which is logged. Errors come from package
 // engine or are *host.Error.
-func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan) (host.Engine, error) {
+func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, g engine.GPUs) (host.Engine, error) {
 	f, err := l.hold(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	e, err := l.start(ctx, m, r, opts, pl, f)
+	e, err := l.start(ctx, m, r, opts, pl, g, f)
 	if err != nil {
 		f.release()
 		return nil, err
@@ -63,10 +63,10 @@ func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 }
 
 // start is Start for a model whose files are on this host. The engine releases the files when it ends.
-func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, f *files) (host.Engine, error) {
+func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, g engine.GPUs, f *files) (host.Engine, error) {
 	var err error
 	spec := engine.Spec{
-		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts),
+		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts), GPUs: g,
 	}
 	spec.Owner = []recipe.Options{l.Options}
 	if !l.FixedMemory {

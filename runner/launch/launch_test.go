@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -17,6 +21,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
+	"reveille/runner/devices"
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/plan"
@@ -45,7 +50,7 @@ func start(ctx context.Context, l *Launcher, m catalog.Model, args string) (host
 	r := recipe.Shipped()["standin"]
 	m.ID, m.Type, m.Devices = "m", policy.LLM, policy.CPU
 	m.Options = recipe.Options{"args": args}
-	return l.Start(ctx, &m, &r, m.Options, plan.Plan{})
+	return l.Start(ctx, &m, &r, m.Options, plan.Plan{}, engine.GPUs{})
 }
 
 func TestStart(t *testing.T) {
@@ -103,7 +108,7 @@ func TestMemoryLimit(t *testing.T) {
 		dies  bool
 	}{{0, false, false}, {1 << 30, false, false}, {1 << 20, false, true}, {1 << 20, true, false}} {
 		l.FixedMemory = c.fixed
-		e, err := l.Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU}, &r, recipe.Options{}, plan.Plan{HostLimit: c.limit})
+		e, err := l.Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU}, &r, recipe.Options{}, plan.Plan{HostLimit: c.limit}, engine.GPUs{})
 		if (err != nil) != c.dies {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -119,7 +124,7 @@ func TestConnections(t *testing.T) {
 	for connections, idle := range map[string]int{"": 0, recipe.ConnectionsSingle: 0, recipe.ConnectionsKept: 1} {
 		r := recipe.Shipped()["standin"]
 		r.Connections = connections
-		e, err := l.Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU}, &r, recipe.Options{}, plan.Plan{})
+		e, err := l.Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU}, &r, recipe.Options{}, plan.Plan{}, engine.GPUs{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +181,7 @@ func TestFailedStarts(t *testing.T) {
 			func() (host.Engine, error) {
 				l := newLauncher(t)
 				l.Finder = engine.Finder{Paths: map[string]string{"llamacpp": "/nowhere/llama-server"}}
-				return l.Start(t.Context(), &missing, &bare, nil, plan.Plan{})
+				return l.Start(t.Context(), &missing, &bare, nil, plan.Plan{}, engine.GPUs{})
 			},
 			func(err error) bool { return errors.Is(err, engine.ErrNoProgram) },
 		},
@@ -184,7 +189,7 @@ func TestFailedStarts(t *testing.T) {
 			func() (host.Engine, error) {
 				l := newLauncher(t)
 				l.Finder = engine.Finder{Paths: map[string]string{"llamacpp": testenv.Standin(t)}}
-				return l.Start(t.Context(), &missing, &bare, nil, plan.Plan{})
+				return l.Start(t.Context(), &missing, &bare, nil, plan.Plan{}, engine.GPUs{})
 			},
 			func(err error) bool { return errors.Is(err, engine.ErrFileNotFound) },
 		},
@@ -194,6 +199,35 @@ func TestFailedStarts(t *testing.T) {
 				t.Errorf("%v %v", e, err)
 			}
 		})
+	}
+}
+
+// An engine sees the GPUs that its load was given, in the terms of what the runner's own environment shows.
+func TestGPUsOfAnEngine(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no /proc")
+	}
+	t.Setenv("CUDA_VISIBLE_DEVICES", "3,5,6")
+	list := "Available devices:\n  CUDA0: X (8107 MiB, 1 MiB free)\n  CUDA1: X (8107 MiB, 1 MiB free)\n  CUDA2: X (8107 MiB, 1 MiB free)\n"
+	found := devices.Detect(t.Context(), devices.Config{
+		Kinds: policy.GPU, Files: fstest.MapFS{}, LlamaServer: "llama-server", Getenv: os.Getenv,
+		Run: func(context.Context, string, ...string) ([]byte, error) { return []byte(list), nil },
+	})
+	r := recipe.Shipped()["standin"]
+	for want, cards := range map[string]policy.Cards{"5": {1: 0}, "3,6": {0: 0, 2: 0}, "3,5,6": {0: 0, 1: 0, 2: 0}} {
+		g := engine.GPUs{Count: len(cards)}
+		g.Env, g.Names = found.Select(cards)
+		e, err := newLauncher(t).Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.GPU}, &r, nil, plan.Plan{}, g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", e.PID()))
+		if all := strings.Split(string(env), "\x00"); err != nil || !slices.Contains(all, "CUDA_VISIBLE_DEVICES="+want) {
+			t.Errorf("%v: %q %v, want %s", cards, all, err, want)
+		}
+		if err := e.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -220,7 +254,7 @@ func TestQueueByFamily(t *testing.T) {
 	}
 	m, mine := catalog.Model{ID: "m", Type: policy.Embedding, Devices: policy.CPU}, set["mine"]
 	l.Finder.Paths["mine"] = testenv.Standin(t)
-	e, err := l.Start(t.Context(), &m, &mine, nil, plan.Plan{})
+	e, err := l.Start(t.Context(), &m, &mine, nil, plan.Plan{}, engine.GPUs{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +279,7 @@ func TestBatchDelay(t *testing.T) {
 	var log bytes.Buffer
 	l.Log = slog.New(slog.NewTextHandler(&log, nil))
 	m, r := catalog.Model{ID: "m", Type: policy.Embedding, Devices: policy.CPU}, recipe.Shipped()["standin"]
-	e, err := newLauncher(t).Start(t.Context(), &m, &r, nil, plan.Plan{})
+	e, err := newLauncher(t).Start(t.Context(), &m, &r, nil, plan.Plan{}, engine.GPUs{})
 	if err != nil {
 		t.Fatal(err)
 	}

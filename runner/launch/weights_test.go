@@ -11,6 +11,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/plan"
 	"reveille/runner/weights"
@@ -65,7 +66,7 @@ func TestFetchedWeights(t *testing.T) {
 		t.Errorf("%d of %d", done, total)
 	}
 	r := reading()
-	e, err := l.Start(t.Context(), &a, &r, nil, plan.Plan{})
+	e, err := l.Start(t.Context(), &a, &r, nil, plan.Plan{}, engine.GPUs{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,7 @@ func TestFetchedWeights(t *testing.T) {
 	broken := r
 	broken.Command = append(r.Command, recipe.Group{"--fail-load", "-1"})
 	for range 2 {
-		if e, err := l.Start(t.Context(), &a, &broken, nil, plan.Plan{}); err == nil || e != nil {
+		if e, err := l.Start(t.Context(), &a, &broken, nil, plan.Plan{}, engine.GPUs{}); err == nil || e != nil {
 			t.Fatal(e, err)
 		}
 		if err := l.Pull(t.Context(), &b); err != nil {
@@ -114,7 +115,7 @@ func TestWeightsThatCannotBeFetched(t *testing.T) {
 	} {
 		m := catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: checkpoint}
 		r := reading()
-		_, startErr := l.Start(t.Context(), &m, &r, nil, plan.Plan{})
+		_, startErr := l.Start(t.Context(), &m, &r, nil, plan.Plan{}, engine.GPUs{})
 		for _, err := range []error{l.Pull(t.Context(), &m), startErr} {
 			var e *host.Error
 			if !errors.As(err, &e) || e.Code != code || !e.Final || !strings.HasPrefix(e.Message, "weights "+checkpoint+": ") || strings.Contains(e.Message, "http") {

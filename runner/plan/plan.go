@@ -106,6 +106,8 @@ type Plan struct {
 	Share           int64  `json:"share"`           // of the device, 0 without a budget
 	Budget          int64  `json:"budget"`          // of the device, 0 without one
 	Total           int64  `json:"total,omitempty"` // that the device has, 0 unknown
+	// GPUs are the indexes of those that the engine uses, nil for all of them as it likes.
+	GPUs []int `json:"gpus,omitempty"`
 	// HostLimit is more host memory than a healthy engine uses, 0 unknown.
 	HostLimit int64 `json:"host_limit,omitempty"`
 

@@ -27,6 +27,7 @@ import (
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/infra/state"
+	runnerengine "reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/plan"
 	"reveille/testenv"
@@ -548,7 +549,7 @@ func (*engines) Plan(*catalog.Model, *recipe.Recipe, recipe.Options, plan.Share)
 	return plan.Plan{}, nil
 }
 
-func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan) (host.Engine, error) {
+func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan, _ runnerengine.GPUs) (host.Engine, error) {
 	select {
 	case <-time.After(time.Duration(e.takes.Load())):
 	case <-ctx.Done():

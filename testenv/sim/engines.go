@@ -57,7 +57,7 @@ func (e *engines) Plan(m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ p
 }
 
 // Start implements host.Engines.
-func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan) (host.Engine, error) {
+func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan, _ engine.GPUs) (host.Engine, error) {
 	e.mu.Lock()
 	if e.dead {
 		e.mu.Unlock()
