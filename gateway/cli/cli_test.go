@@ -104,7 +104,8 @@ func TestURLs(t *testing.T) {
 }
 
 func TestPS(t *testing.T) {
-	r, _ := gateway(t, 200, `{"all_models_loaded":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":7,"recipe":"llamacpp","is_busy":true,"pinned":true}],
+	r, _ := gateway(t, 200, `{"all_models_loaded":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":7,"recipe":"llamacpp","is_busy":true,"pinned":true},
+		{"model_name":"split","type":"llm","device":"gpu","runner":"here","plan":{"gpus":[1,3]}}],
 		"models_retired":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":5,"recipe":"llamacpp","is_busy":true}],
 		"models_loading":[{"model_name":"two","type":"embedding","state":"queued","waiting":3}],"runners":[{"id":"here","state":"ready","devices":"cpu npu",
 		"sandbox":{"mode":"auto","on":["files"],"missing":{"pids":"why","memory":"why"}},
@@ -116,15 +117,16 @@ func TestPS(t *testing.T) {
 	}
 	want := strings.Join([]string{
 		"HOST  STATE  DEVICES  MODELS  SANDBOX",
-		"here  ready  cpu npu  2       auto, without memory pids",
+		"here  ready  cpu npu  3       auto, without memory pids",
 		"",
 		"HOST  FOUND                                               NOT FOUND",
 		"here  cpu 32 GiB; gpu 2 × A PU  [2J 1 GiB (llama-server)  npu: device files: none",
 		"",
-		"MODEL  TYPE       STATE    HOST  DEVICE  RECIPE    PID  USED  NOTE",
-		"one    llm        busy     here  cpu     llamacpp  7    -     pinned",
-		"one    llm        retired  here  cpu     llamacpp  5    -     its entry changed: it finishes its requests",
-		"two    embedding  queued                                -     3 waiting",
+		"MODEL  TYPE       STATE    HOST  DEVICE       RECIPE    PID  USED  NOTE",
+		"one    llm        busy     here  cpu          llamacpp  7    -     pinned",
+		"split  llm        loaded   here  gpu:1 gpu:3            0    -     ",
+		"one    llm        retired  here  cpu          llamacpp  5    -     its entry changed: it finishes its requests",
+		"two    embedding  queued                                     -     3 waiting",
 		"",
 	}, "\n")
 	if out.String() != want {

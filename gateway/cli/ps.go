@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"reveille/infra/policy"
 	"reveille/infra/term"
 	"reveille/runner/devices"
 )
@@ -62,9 +63,22 @@ type modelCopy struct {
 	Plan     plan    `json:"plan"`
 }
 
+// devices are the copy's devices, with the GPUs that it uses where it was given some of them.
+func (m modelCopy) devices() string {
+	out := strings.Fields(m.Device)
+	if n := len(m.Plan.GPUs); n > 0 && n <= policy.MaxCards {
+		out = slices.DeleteFunc(out, func(d string) bool { return d == policy.GPU.String() })
+		for _, card := range m.Plan.GPUs {
+			out = append(out, fmt.Sprintf("gpu:%d", card))
+		}
+	}
+	return strings.Join(out, " ")
+}
+
 // plan is how a runner planned a load.
 type plan struct {
 	Kind     string `json:"kind"`
+	GPUs     []int  `json:"gpus"`
 	Context  int    `json:"context"`
 	NBatch   int    `json:"n_batch"`
 	NUBatch  int    `json:"n_ubatch"`
@@ -115,7 +129,7 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 	}
 	fmt.Fprintln(w, "\nMODEL\tTYPE\tSTATE\tHOST\tDEVICE\tRECIPE\tPID\tUSED\tNOTE")
 	row := func(m modelCopy, state, note string) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.Name, m.Type, state, m.Runner, m.Device, m.Recipe, m.PID, ago(m.LastUse), note)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.Name, m.Type, state, m.Runner, m.devices(), m.Recipe, m.PID, ago(m.LastUse), note)
 	}
 	for _, m := range h.Models {
 		state, note := "loaded", ""
