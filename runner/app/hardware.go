@@ -22,8 +22,8 @@ import (
 func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) host.Hardware {
 	cfg := devices.Config{
 		Kinds: p.devices, Memory: memTotal(), Apple: runtime.GOOS == "darwin" && runtime.GOARCH == "arm64", Files: os.DirFS("/"),
-		Run:    devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}.Run,
-		Getenv: os.Getenv,
+		Run:       devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}.Run,
+		LookupEnv: os.LookupEnv,
 	}
 	if p.devices == 0 {
 		cfg.Kinds = policy.GPU | policy.NPU

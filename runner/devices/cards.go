@@ -20,29 +20,30 @@ const (
 	visibleROCm = "HIP_VISIBLE_DEVICES"
 )
 
-func (c *Config) getenv(name string) string {
-	if c.Getenv == nil {
-		return ""
+func (c *Config) lookup(name string) (value string, set bool) {
+	if c.LookupEnv == nil {
+		return "", false
 	}
-	return strings.TrimSpace(c.Getenv(name))
+	return c.LookupEnv(name)
 }
 
 // visible turns the name that llama-server gives a GPU into its entry of the API's variable. llama-server numbers those that
 // the variable shows it, so the entry is the one of that number in the runner's own variable, if it has one.
 func (c *Config) visible(d *Device) {
 	var entries string
+	var set bool
 	switch d.API {
 	case CUDA:
-		entries = c.getenv(visibleCUDA)
-	case ROCm: // HIP reads the other one if its own is not set
-		if entries = c.getenv(visibleROCm); entries == "" {
-			entries = c.getenv(visibleCUDA)
+		entries, set = c.lookup(visibleCUDA)
+	case ROCm: // HIP reads the other one if its own is empty
+		if entries, set = c.lookup(visibleROCm); entries == "" {
+			entries, set = c.lookup(visibleCUDA)
 		}
 	default:
 		return
 	}
 	d.Visible = d.Visible[len(d.API):]
-	if entries == "" {
+	if !set {
 		return
 	}
 	list := strings.Split(entries, ",")

@@ -33,6 +33,7 @@ func TestCards(t *testing.T) {
 		{"nvidia-smi", machine{server: "none", smi: rows(8, "%d, NVIDIA A100 80GB PCIe, 24000, 24000\n")}, nil,
 			policy.Cards{0: row, 1: row, 2: row, 3: row, 4: row, 5: row, 6: row, 7: row}, map[string]string{"CUDA_VISIBLE_DEVICES": "7", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, ""},
 		{"nvidia-smi, some visible", machine{server: "none", smi: rows(8, "%d, NVIDIA A100 80GB PCIe, 24000, 24000\n")}, map[string]string{"CUDA_VISIBLE_DEVICES": "1"}, nil, nil, ""},
+		{"nvidia-smi, none visible", machine{server: "none", smi: rows(2, "%d, NVIDIA A100 80GB PCIe, 24000, 24000\n")}, map[string]string{"CUDA_VISIBLE_DEVICES": ""}, nil, nil, ""},
 		{"two kinds", machine{server: head + "  CUDA0: NVIDIA GeForce RTX 3090 (24000 MiB, 23846 MiB free)\n  ROCm0: AMD Radeon RX 7900 XTX (24000 MiB, 24518 MiB free)\n"}, nil, nil, nil, ""},
 		{"files", machine{server: "none", files: amdgpu("25753026560", "33285996544", "25753026560", "33285996544")}, nil, nil, nil, ""},
 		{"unified", machine{memory: 100 * gib, server: head + "  Metal: Apple M4 Max (98304 MiB, 98303 MiB free)\n"}, nil, policy.Cards{0: 100 * gib / 5 * 4 / 5 * 4}, nil, ""},

@@ -59,8 +59,8 @@ type Config struct {
 	// Run runs a program and returns what it prints, in bounded time and size: see [Command]. The name nvidia-smi is looked
 	// for in PATH.
 	Run func(ctx context.Context, program string, args ...string) ([]byte, error)
-	// Getenv reads the environment that engines inherit; nil: it is empty.
-	Getenv func(name string) string
+	// LookupEnv reads the environment that engines inherit; nil: it is empty.
+	LookupEnv func(name string) (value string, set bool)
 }
 
 // Detect looks for the devices of this machine. It takes at most the time limit of each of two commands.

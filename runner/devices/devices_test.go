@@ -34,7 +34,7 @@ func (m machine) detect(t *testing.T) Found {
 	for name, text := range m.files {
 		fsys[name] = &fstest.MapFile{Data: []byte(text)}
 	}
-	cfg := Config{Kinds: policy.GPU | policy.NPU, Memory: m.memory, Apple: m.apple, Files: fsys, LlamaServer: "/opt/llama-server", Getenv: func(name string) string { return m.env[name] }}
+	cfg := Config{Kinds: policy.GPU | policy.NPU, Memory: m.memory, Apple: m.apple, Files: fsys, LlamaServer: "/opt/llama-server", LookupEnv: func(name string) (string, bool) { v, ok := m.env[name]; return v, ok }}
 	if m.server == "none" {
 		cfg.LlamaServer, cfg.NoServer = "", "not installed"
 	}

@@ -20,7 +20,7 @@ func (c *Config) nvidiaSMI(ctx context.Context) ([]Device, error) {
 	}
 	out := parseSMI(string(text), c.Memory) // it says on the same channel why it fails
 	for i := range out {
-		if c.getenv(visibleCUDA) != "" { // of which nvidia-smi knows nothing
+		if _, set := c.lookup(visibleCUDA); set { // of which nvidia-smi knows nothing
 			out[i].API, out[i].Visible = "", ""
 		}
 	}

@@ -210,7 +210,7 @@ func TestGPUsOfAnEngine(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "3,5,6")
 	list := "Available devices:\n  CUDA0: X (8107 MiB, 1 MiB free)\n  CUDA1: X (8107 MiB, 1 MiB free)\n  CUDA2: X (8107 MiB, 1 MiB free)\n"
 	found := devices.Detect(t.Context(), devices.Config{
-		Kinds: policy.GPU, Files: fstest.MapFS{}, LlamaServer: "llama-server", Getenv: os.Getenv,
+		Kinds: policy.GPU, Files: fstest.MapFS{}, LlamaServer: "llama-server", LookupEnv: os.LookupEnv,
 		Run: func(context.Context, string, ...string) ([]byte, error) { return []byte(list), nil },
 	})
 	r := recipe.Shipped()["standin"]
