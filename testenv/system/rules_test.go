@@ -3,12 +3,15 @@ package system
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
@@ -374,6 +377,61 @@ func TestRule09MemoryBudget(t *testing.T) {
 	kit.Becomes(t, "loaded after the refusal", []string{"b", "c"}, w.loaded)
 	w.use("big")
 	kit.Becomes(t, "loaded", []string{"big"}, w.loaded)
+}
+
+// Rule 9 for each GPU: a load takes the fewest that hold it, its engine sees no others, and a refusal names them.
+func TestRule09EachGPU(t *testing.T) {
+	bin := t.TempDir()
+	smi := "#!/bin/sh\nprintf '0, NVIDIA A2, 2048, 2048\\n1, NVIDIA A2, 2048, 2048\\n'\n"
+	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(smi), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	t.Setenv("CUDA_VISIBLE_DEVICES", "") // and back at the end
+	if err := os.Unsetenv("CUDA_VISIBLE_DEVICES"); err != nil {
+		t.Fatal(err)
+	}
+	models := calls.Catalogue{
+		"a": "llm, device: gpu, memory: 800MiB", "b": "llm, device: gpu, memory: 800MiB", "second": "embedding, device: [\"gpu:1\"], memory: 800MiB",
+		"wide": "llm, device: gpu, memory: 1500MiB", "huge": "llm, device: gpu, gpus: 1, memory: 1025MiB", "third": "llm, device: [\"gpu:2\"], memory: 1MiB",
+	}
+	s := testenv.Start(t, testenv.Spec{Models: models.YAML("hosts:\n  local: {driver: local, devices: [cpu, gpu]}\n"), Args: []string{"--max-loaded-models=-1"}, Redis: testenv.StartRedis(t)})
+	w := &world{System: s, t: t, rdb: s.Redis(), types: catalogue(models).types()}
+	on := func(model, visible, cards string) {
+		t.Helper()
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", w.pid(model)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for kv := range strings.SplitSeq(string(env), "\x00") {
+			if v, ok := strings.CutPrefix(kv, "CUDA_VISIBLE_DEVICES="); ok {
+				got = v
+			}
+		}
+		if got != visible || w.field(model, "cards") != cards {
+			t.Errorf("%s sees %q and has %q, want %q and %q", model, got, w.field(model, "cards"), visible, cards)
+		}
+	}
+	w.use("a")
+	on("a", "0", "gpu:0=838860800")
+	tick()
+	w.use("b")
+	on("b", "1", "gpu:1=838860800")
+	tick()
+	if got := w.use("second").header.Get("x-evicted"); got != "b" {
+		t.Errorf("evicted %q, want b", got)
+	}
+	on("second", "1", "gpu:1=838860800")
+	for model, text := range map[string]string{"huge": "1073741824 a host has on gpu:0", "third": "gpu:2"} {
+		if a := w.ask(model); a.status < 500 || !strings.Contains(a.message(), text) {
+			t.Errorf("%s: %v, want %q", model, a, text)
+		}
+	}
+	kit.Becomes(t, "loaded after the refusals", []string{"a", "second"}, w.loaded)
+	w.use("wide")
+	on("wide", "", "gpu:0=786432000 gpu:1=786432000")
+	kit.Becomes(t, "loaded", []string{"wide"}, w.loaded)
 }
 
 // Rule 10: request > saved > catalogue > recipe; other options reload.
