@@ -229,8 +229,8 @@ func freeCards(h *Host, stays func(*Resident) bool) Cards {
 }
 
 // cardSets yields the sets of GPUs to look at: of each number every single GPU, else those that lie beside each other when
-// ordered by free memory and unused time, and the same by the memory that pinned models leave. So the largest set is always
-// among them.
+// ordered by free memory and unused time; the same by the memory that pinned models leave, so that the set with the most of
+// that is among them; and by size, so that there is one that the model fits at all.
 func cardSets(h *Host, want *Model) iter.Seq[[]int] {
 	all := want.GPUs.allowed(h.Cards)
 	used := map[int]Resident{} // the last one used on each
@@ -249,6 +249,7 @@ func cardSets(h *Host, want *Model) iter.Seq[[]int] {
 	orders := [...][]int{
 		ordered(freeCards(h, func(*Resident) bool { return true })),
 		ordered(freeCards(h, func(r *Resident) bool { return fixed(r, want) })),
+		ordered(h.Cards),
 	}
 	return func(yield func([]int) bool) {
 		for n := range want.GPUs.Counts(h.Cards) {
@@ -259,7 +260,7 @@ func cardSets(h *Host, want *Model) iter.Seq[[]int] {
 					}
 				}
 				if n == 1 || n == len(all) {
-					break // both orders give the same sets
+					break // all orders give the same sets
 				}
 			}
 		}

@@ -140,3 +140,65 @@ func TestCardsAgainstEverySet(t *testing.T) {
 		}
 	})
 }
+
+// A queue on GPUs: no GPU ever holds more than it has, and every ticket is loaded or refused once requests end.
+func TestQueueOnCards(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := Host{Name: "h", State: Ready, Devices: GPU, Limits: Uniform(rapid.SampledFrom([]int{-1, 2, 3}).Draw(t, "limit")), Cards: Cards{}, Budget: map[Devices]int64{}}
+		for i := range rapid.IntRange(1, 4).Draw(t, "cards") {
+			h.Cards[i] = rapid.Int64Range(5, 30).Draw(t, "bytes")
+			h.Budget[GPU] += h.Cards[i]
+		}
+		for i := range rapid.IntRange(1, 8).Draw(t, "tickets") {
+			g := GPUs{Min: rapid.IntRange(0, 2).Draw(t, "min"), Max: rapid.IntRange(2, 4).Draw(t, "max"), Even: rapid.Bool().Draw(t, "even")}
+			if rapid.IntRange(0, 5).Draw(t, "unrestricted") == 0 {
+				g = GPUs{}
+			}
+			h.Queue = append(h.Queue, Ticket{ID: fmt.Sprint("t", i), Model: Model{
+				ID: fmt.Sprint("m", i), Type: genType().Draw(t, "type"), Devices: GPU, Memory: rapid.Int64Range(0, 40).Draw(t, "need"), GPUs: g,
+			}})
+		}
+		now := epoch
+		for step := 0; len(h.Queue) > 0; step++ {
+			if step > 200 {
+				t.Fatalf("no progress: %+v", h)
+			}
+			now = now.Add(time.Second)
+			s := Next(h, now, 3*time.Second)
+			for _, w := range s.Waits {
+				for i := range h.Queue {
+					if w.Heads && h.Queue[i].ID == w.Ticket && h.Queue[i].Since.IsZero() {
+						h.Queue[i].Since = now
+					}
+				}
+			}
+			for i := range h.Residents {
+				r := &h.Residents[i]
+				r.Closed = r.Closed && !slices.Contains(s.Reopen, r.ID) || slices.Contains(s.Close, r.ID)
+			}
+			at := slices.IndexFunc(h.Queue, func(k Ticket) bool { return k.ID == s.Ticket })
+			if at >= 0 && s.Admission.Decision == Load {
+				m := h.Queue[at].Model
+				h.Residents = slices.DeleteFunc(h.Residents, func(r Resident) bool { return slices.Contains(s.Admission.Evict, r.ID) })
+				h.Residents = append(h.Residents, Resident{ID: m.ID, Type: m.Type, Devices: GPU, State: ModelLoaded, InFlight: 1, Used: now, Memory: m.Memory, Cards: s.Admission.Cards})
+				if (s.Admission.Cards == nil) != (m.GPUs.Max == 0) {
+					t.Fatalf("%s of %+v on %v", m.ID, m.GPUs, s.Admission.Cards)
+				}
+			}
+			if at >= 0 {
+				h.Queue = slices.Delete(h.Queue, at, at+1)
+			}
+			spread := slices.ContainsFunc(h.Residents, func(r Resident) bool { return r.Cards == nil }) // then only the sum is known
+			for card, free := range freeCards(&h, func(*Resident) bool { return true }) {
+				if free < 0 && !spread {
+					t.Fatalf("gpu:%d holds %d too much: %+v", card, -free, h.Residents)
+				}
+			}
+			for i := range h.Residents {
+				if r := &h.Residents[i]; r.Closed || rapid.IntRange(0, 3).Draw(t, "ends") == 0 {
+					r.InFlight = 0
+				}
+			}
+		}
+	})
+}
