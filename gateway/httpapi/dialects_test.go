@@ -73,6 +73,7 @@ func TestEmbedDialects(t *testing.T) {
 		{"/embed", `{"model":"chat","inputs":"a"}`, "model"},
 		{"/v2/embed", `{"model":"vec"}`, "texts"},
 		{"/v2/embed", `{"model":"vec","texts":["a"],"embedding_types":["int8"]}`, "embedding_types"},
+		{"/v2/embed", `{"model":"vec","texts":["a"],"embedding_types":["base64","float","base64"]}`, "embedding_types"},
 		{"/v2/embed", `{"model":"vec","texts":["a"],"images":["data:"]}`, "images"},
 		{"/v2/embed", `{"model":"vec","texts":["a"],"inputs":[]}`, "inputs"},
 		{"/v1/embeddings", `{"model":"vec","input":[{"text":"a"}]}`, "input"},

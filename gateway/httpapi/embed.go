@@ -110,8 +110,8 @@ func (s *Server) cohereEmbed(r *request) error {
 		return invalidJSON(err)
 	}
 	kinds := []string{"float"}
-	if v[2].Set() && (json.Unmarshal(v[2].Raw, &kinds) != nil || len(kinds) == 0) {
-		return api.New(api.InvalidType, "'embedding_types' must be a list of texts.").With("embedding_types")
+	if v[2].Set() && (v[2].Len() > 2 || json.Unmarshal(v[2].Raw, &kinds) != nil || len(kinds) == 0) {
+		return api.New(api.InvalidType, "'embedding_types' must be a list of one or two texts.").With("embedding_types")
 	}
 	for _, kind := range kinds {
 		if kind != "float" && kind != "base64" {

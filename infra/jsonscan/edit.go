@@ -1,9 +1,9 @@
 package jsonscan
 
 // Set returns a copy of body in which the top-level member key has the JSON
-// value given. A repeated member is changed at every place, so that it does
-// not matter which one a reader prefers; a missing one is added in front.
-// Every other byte stays. The error is a [*SyntaxError], of body or of value.
+// value given. A repeated member is kept once, so that it does not matter
+// which one a reader prefers; a missing one is added in front. Every other
+// byte stays. The error is a [*SyntaxError], of body or of value.
 func Set(body []byte, key string, value []byte) ([]byte, error) {
 	if err := validValue(value); err != nil {
 		return nil, err
@@ -16,11 +16,16 @@ func Set(body []byte, key string, value []byte) ([]byte, error) {
 	out := make([]byte, 0, len(body)+len(key)+len(value)+8)
 	copied := 0
 	for m.Next() {
-		if string(m.Name()) == key {
-			out = append(out, body[copied:m.start]...)
-			out = append(out, value...)
-			copied = m.stop
+		if string(m.Name()) != key {
+			continue
 		}
+		if copied == 0 {
+			out = append(out, body[:m.start]...)
+			out = append(out, value...)
+		} else {
+			out = append(out, body[copied:m.gap-1]...) // without the comma
+		}
+		copied = m.stop
 	}
 	if m.err != nil {
 		return nil, m.err

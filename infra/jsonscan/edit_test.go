@@ -7,7 +7,8 @@ func TestSet(t *testing.T) {
 		{`{"model":"a","x":1}`, `{"model":"new","x":1}`},
 		{` { "x" : 1 , "model" : null } `, ` { "x" : 1 , "model" : "new" } `},
 		{`{"mod\u0065l":[1,{"model":2}]}`, `{"mod\u0065l":"new"}`},
-		{`{"model":1,"x":{"model":2},"model":3}`, `{"model":"new","x":{"model":2},"model":"new"}`},
+		{`{"model":1,"x":{"model":2},"model":3}`, `{"model":"new","x":{"model":2}}`},
+		{`{ "x":1 , "model" : 1 , "model":2, "y":2 ,"model":3 }`, `{ "x":1 , "model" : "new" , "y":2  }`},
 		{`{}`, `{"model":"new"}`},
 		{`{ "x":1}`, `{"model":"new", "x":1}`},
 	}
