@@ -15,9 +15,9 @@ import (
 // ErrReplaced: another runner has registered this host's name.
 var ErrReplaced = errors.New("another runner has registered as this host")
 
-// beatLoop keeps the host registered and alive in Redis until ctx ends, returning nil, or until another runner takes its name.
-// It does not wait for the next beat to answer a sweep that wants this host asleep, or to register again when a host that is
-// asleep is wanted awake.
+// beatLoop keeps the host registered and alive in Redis. It returns nil when ctx ends, and an error when another runner
+// takes its name. Between beats it already answers a sweep that wants this host asleep, and registers again when a
+// sleeping host is wanted awake.
 func (h *Host) beatLoop(ctx context.Context) error {
 	tick := time.NewTicker(h.cfg.Beat)
 	defer tick.Stop()
@@ -41,14 +41,14 @@ func (h *Host) beatLoop(ctx context.Context) error {
 	}
 }
 
-// beat registers when Redis lacks something, and says how many requests are open. Of its errors only ErrReplaced is final.
+// beat registers if Redis lacks something, and reports the open requests. Only the error ErrReplaced is final.
 func (h *Host) beat(ctx context.Context) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.silent {
 		return nil
 	}
-	for range 2 { // the second time for a Redis that has just been found to lack the host
+	for range 2 { // again if Redis has just turned out to lack the host
 		if h.fenced {
 			if err := h.checkFence(ctx); err != nil {
 				return err
@@ -72,8 +72,8 @@ func (h *Host) beat(ctx context.Context) error {
 	return nil
 }
 
-// compareAddrLocked has the host registered again when its record names another address: an earlier one is signed too, so
-// gateways would send requests there. redisMu is held.
+// compareAddrLocked makes the host register again when its record names another address. Gateways would send requests
+// there, because a record with an earlier address is signed too. redisMu is held.
 func (h *Host) compareAddrLocked() {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if h.stale || me == nil || resting(me) || me.Generation != h.generation || me.Fields["addr"] == h.cfg.Addr {
@@ -107,8 +107,8 @@ func (h *Host) beatLocked(ctx context.Context) error {
 	return nil
 }
 
-// checkFence finds out why Redis refused this host's generation: a later runner took its name (ErrReplaced), or a
-// failover brought an older state back, which a new registration mends.
+// checkFence finds out why Redis refused this host's generation: either a later runner took its name (ErrReplaced), or
+// a failover restored an older state, which a new registration repairs.
 func (h *Host) checkFence(ctx context.Context) error {
 	s, err := h.store.SnapshotOf(ctx, []string{h.cfg.Name}, nil)
 	if err != nil {
@@ -122,8 +122,8 @@ func (h *Host) checkFence(ctx context.Context) error {
 	return nil
 }
 
-// registerLocked writes everything the host holds, as a new generation, and the outcomes that had to wait. redisMu is held.
-// A host that shuts down says so again.
+// registerLocked writes everything the host holds, as a new generation, and the outcomes not yet sent. A host that is
+// shutting down writes that again. redisMu is held.
 func (h *Host) registerLocked(ctx context.Context) error {
 	h.detectAgainLocked(ctx)
 	info := state.HostInfo{
@@ -167,7 +167,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 		switch {
 		case errors.Is(err, state.ErrStopping):
 			h.log.Info("this machine is being turned off, the host is not registered")
-		case !errors.Is(err, state.ErrUnavailable): // of that the store has told
+		case !errors.Is(err, state.ErrUnavailable): // the store has reported that
 			h.log.Error("host could not be registered", "error", err)
 		}
 		h.mu.Lock()

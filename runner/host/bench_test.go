@@ -54,7 +54,7 @@ func onBoth(t *testing.T, test func(t *testing.T, addr string)) {
 	t.Run("miniredis", func(t *testing.T) { test(t, testenv.MiniRedis(t).Addr()) })
 }
 
-// start starts a host on a Redis of its own.
+// start starts a host on its own Redis.
 func start(t *testing.T, change ...func(*host.Config)) *bench {
 	return startOn(t, testenv.Redis(t), change...)
 }
@@ -92,7 +92,7 @@ func (b *bench) open(timeout time.Duration) *state.Store {
 	return s
 }
 
-// run starts the host anew.
+// run starts the host again.
 func (b *bench) run() {
 	b.host, b.ended = host.New(b.cfg), make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -101,7 +101,7 @@ func (b *bench) run() {
 	b.until("registered", func() bool { return b.host.View().Generation != 0 })
 }
 
-// end stops the host and returns what Run did; nil when it had ended.
+// end stops the host and returns the result of Run, or nil if it had already ended.
 func (b *bench) end() error {
 	b.stop()
 	select {
@@ -123,7 +123,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// until waits for a condition, and shows the host if it does not come.
+// until waits for a condition. If it is not met in time, it shows the host.
 func (b *bench) until(what string, ok func() bool) {
 	b.Helper()
 	defer func() {
@@ -134,7 +134,7 @@ func (b *bench) until(what string, ok func() bool) {
 	kit.Eventually(b, what, ok)
 }
 
-// publish makes a text the pool's catalogue.
+// publish makes text the pool's catalogue.
 func (b *bench) publish(text string) {
 	b.Helper()
 	c, _, err := catalog.Parse("models.yaml", []byte(text))
@@ -152,7 +152,7 @@ func (b *bench) ask(w state.Want) string {
 	if w.Gateway == "" {
 		w.Gateway = "g"
 	}
-	w.Refused = true // a ticket also for a model that is loaded
+	w.Refused = true // a ticket even for a loaded model
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		s, err := b.store.Snapshot(context.Background())
 		if err == nil {
@@ -179,7 +179,7 @@ func (b *bench) unload(model string, fields ...string) string {
 	return b.ask(w)
 }
 
-// peek reads a ticket, renewing the gateway's place in it.
+// peek reads a ticket and renews the gateway's wait for it.
 func (b *bench) peek(ticket string) state.TicketStatus {
 	b.Helper()
 	st, err := b.store.Renew(context.Background(), "g", ticket)
@@ -199,7 +199,7 @@ func (b *bench) outcome(ticket string) (r state.TicketRecord) {
 	return r
 }
 
-// ready waits for a load and serves one request of the gateway, which is what the model was loaded for.
+// ready waits for a load and serves one of the gateway's requests, for which the model was loaded.
 func (b *bench) ready(ticket string) state.TicketRecord {
 	b.Helper()
 	r := b.outcome(ticket)
@@ -221,7 +221,7 @@ func (b *bench) failed(ticket, code string) state.TicketRecord {
 	return r
 }
 
-// enter begins a request; leave ends it. A request that is cut leaves by itself.
+// enter begins a request; leave ends it. A cut request leaves by itself.
 func (b *bench) enter(model, ticket string) (leave func(), refused string) {
 	var once sync.Once
 	var f *fake
@@ -258,7 +258,7 @@ func (b *bench) busy(model string) (leave func()) {
 	return leave
 }
 
-// holds lists the models in the host's view with their state.
+// holds checks which models the host's view lists.
 func (b *bench) holds(want ...string) {
 	b.Helper()
 	var got []string
@@ -270,7 +270,7 @@ func (b *bench) holds(want ...string) {
 	}
 }
 
-// record is a model's record in Redis, nil for none.
+// record returns a model's record in Redis, or nil.
 func (b *bench) record(model string) *state.ModelRecord {
 	s, err := b.store.Snapshot(context.Background())
 	if err != nil || s.Hosts["h"] == nil {

@@ -30,7 +30,7 @@ recipes:
   oga: {inherit: standin, env: {CUDA_VISIBLE_DEVICES: "0"}}
 `
 
-// startOnGPUs starts a host with so many GPUs of 24 bytes and no limit of models.
+// startOnGPUs starts a host with n GPUs of 24 bytes and no limit of models.
 func startOnGPUs(t *testing.T, n int, change ...func(*host.Hardware)) *bench {
 	has := host.Hardware{Devices: policy.CPU | policy.GPU, Budget: map[policy.Devices]int64{policy.GPU: 24 * int64(n)}, Cards: policy.Cards{}}
 	for i := range n {
@@ -52,14 +52,14 @@ func startOnGPUs(t *testing.T, n int, change ...func(*host.Hardware)) *bench {
 	return b
 }
 
-// told is how a model's engine was told of GPUs.
+// told returns how a model's engine was told which GPUs to use.
 func (b *bench) told(model string) string {
 	b.Helper()
 	g := b.engines.of(model).gpus
 	return fmt.Sprintf("%d %s", g.Count, g.Env["CUDA_VISIBLE_DEVICES"])
 }
 
-// A model takes the fewest GPUs that hold it, and its engine is told which; victims are those of its GPUs.
+// A model takes the fewest GPUs that hold it, its engine is told which, and victims are models on its GPUs.
 func TestGPUsOfLoads(t *testing.T) {
 	b := startOnGPUs(t, 2)
 	for _, step := range []struct{ model, told, cards, evicted string }{
@@ -67,7 +67,7 @@ func TestGPUsOfLoads(t *testing.T) {
 		{"b", "1 1", "gpu:1=20", ""},
 		{"c", "1 0", "gpu:0=20", "a"},
 		{"second", "1 1", "gpu:1=20", "b"},
-		{"wide", "2 ", "gpu:0=20 gpu:1=20", "c,second"}, // all that there are: it needs no telling
+		{"wide", "2 ", "gpu:0=20 gpu:1=20", "c,second"}, // all GPUs: no need to tell
 		{"two", "2 ", "gpu:0=5 gpu:1=5", "wide"},
 	} {
 		r := b.ready(b.load(step.model))
@@ -80,7 +80,7 @@ func TestGPUsOfLoads(t *testing.T) {
 	}
 }
 
-// A refusal names the GPUs, and a host tells gateways what each has.
+// A refusal names the GPUs, and a host reports the memory of each to gateways.
 func TestRefusalsNameGPUs(t *testing.T) {
 	b := startOnGPUs(t, 2)
 	r := b.failed(b.load("huge"), "model_too_large")
@@ -103,7 +103,7 @@ func TestRefusalsNameGPUs(t *testing.T) {
 	}
 }
 
-// On one GPU nothing is told; of eight, four models of one GPU and one of two are beside each other.
+// With one GPU the engine is told nothing. Of eight GPUs, four models take one each beside a model on two.
 func TestOneAndEightGPUs(t *testing.T) {
 	one := startOnGPUs(t, 1)
 	one.ready(one.load("a"))
@@ -127,7 +127,8 @@ func TestOneAndEightGPUs(t *testing.T) {
 	eight.holds("a", "b", "c", "wide")
 }
 
-// Where single GPUs cannot be told, their sum counts: by the machine, by the owner's setting, by the recipe.
+// The sum of the GPUs counts where the machine, the owner's setting or the recipe does not allow single GPUs to be
+// chosen.
 func TestTheSumOfGPUs(t *testing.T) {
 	for model, known := range map[string]bool{"huge": false, "other": true} {
 		t.Run(model, func(t *testing.T) {

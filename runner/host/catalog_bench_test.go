@@ -13,8 +13,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// BenchmarkCatalogEdit is what an edit of a catalogue of 200 models costs a host that has 20 of them loaded, and the longest
-// time (wait-ns) that a request meanwhile waits for admission.
+// BenchmarkCatalogEdit measures what an edit of a catalogue of 200 models costs a host with 20 of them loaded, and the
+// longest time (wait-ns) that a request waits for admission during it.
 func BenchmarkCatalogEdit(b *testing.B) {
 	const models, loaded = 200, 20
 	text := func(edit int) []byte {
@@ -31,7 +31,7 @@ func BenchmarkCatalogEdit(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		c.Recipes = recipe.Shipped() // as a host reads them anew with each catalogue
+		c.Recipes = recipe.Shipped() // as a host reads them with each new catalogue
 		catalogs[i] = c
 	}
 	h := New(Config{})

@@ -12,10 +12,10 @@ import (
 	"reveille/runner/sandbox"
 )
 
-// CodeLoad is the code of the error table for a load that failed for no more particular reason.
+// CodeLoad is the error-table code of a load that failed for no more specific reason.
 const CodeLoad = "model_load_error"
 
-// Error is an outcome of a ticket as clients hear it: a code of the error table and a message without paths.
+// Error is a ticket's outcome for clients: an error-table code and a message without paths.
 type Error struct {
 	Code    string
 	Message string
@@ -34,14 +34,14 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// noRetry reports a failed load that clearing the host cannot heal (rule 6).
+// noRetry reports whether err is a failed load that clearing the host cannot fix (rule 6).
 func noRetry(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Final || errors.Is(err, engine.ErrFileNotFound) || errors.Is(err, engine.ErrNoProgram) || errors.Is(err, sandbox.ErrMissing)
 }
 
-// failure turns an error into a ticket's outcome. Only the messages of *Error go out as they are; others may quote an
-// engine's last words and are redacted.
+// failure turns an error into a ticket's outcome. Only the messages of *Error are used unchanged. Others may quote an
+// engine's last output and are redacted.
 func failure(err error) state.Outcome {
 	code, message := CodeLoad, ""
 	var e *Error
@@ -61,8 +61,8 @@ func failure(err error) state.Outcome {
 	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": message}}
 }
 
-// refusal turns a decision against a load into a ticket's outcome. One for want of memory says what the load is made of,
-// and gives its figures to gateways, which try the next host.
+// refusal turns a decision against a load into a ticket's outcome. If memory is lacking, it lists the parts of the
+// load's need and gives the figures to gateways, which try the next host.
 func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 	out := state.Outcome{Failed: true, Fields: map[string]string{"code": CodeLoad}}
 	switch r.Code {
@@ -78,13 +78,13 @@ func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 	return out
 }
 
-// errUnknown: the catalogue that this host has read has no such model.
+// errUnknown: the catalogue version on this host has no such model.
 var errUnknown = errors.New("not in the catalogue")
 
-// errStale: Redis lacks some of this host's state; nothing is written before it has registered again.
+// errStale: Redis lacks some of this host's state. Nothing is written before the host has registered again.
 var errStale = fmt.Errorf("%w: the host is not registered", state.ErrUnavailable)
 
-// endedTicket reports that Redis no longer has the ticket to be carried out.
+// endedTicket reports whether err means that Redis no longer has the ticket.
 func endedTicket(err error) bool {
 	return errors.Is(err, state.ErrDropped) || errors.Is(err, state.ErrGone)
 }

@@ -8,7 +8,7 @@ import (
 	"reveille/runner/host"
 )
 
-// The least recently used model is the slow one to load: by default it goes, by cost the quick one does.
+// The least recently used model is slow to load. It is evicted by default; by cost, the model that loads fast is.
 func TestEvictByCost(t *testing.T) {
 	for evict, want := range map[policy.Eviction]string{policy.LRU: "b", policy.Cost: "a"} {
 		t.Run(string(evict), func(t *testing.T) {

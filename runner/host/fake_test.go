@@ -16,11 +16,11 @@ import (
 	"reveille/runner/plan"
 )
 
-// engines are fake engines with orders how to behave, and what they saw that must not be.
+// engines starts fake engines, tells them how to behave, and records violations.
 type engines struct {
 	mu      sync.Mutex
-	fails   map[string][]error       // of the next starts of a model
-	gates   map[string]chan struct{} // a load waits for its model's
+	fails   map[string][]error       // of a model's next starts
+	gates   map[string]chan struct{} // the model's load waits for this
 	slow    func() time.Duration     // how long a load takes
 	started []string
 	live    map[string]*fake
@@ -88,7 +88,7 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 	return f, nil
 }
 
-// of is the live engine of a model, nil for none.
+// of returns the live engine of a model, or nil.
 func (e *engines) of(model string) *fake {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -116,7 +116,7 @@ type fake struct {
 	once    sync.Once
 	client  *relay.Client
 	open    atomic.Int64 // passes in use
-	mayCut  atomic.Bool  // being stopped under a pass is in order
+	mayCut  atomic.Bool  // being stopped with an open pass is allowed
 	stuck   atomic.Bool
 }
 
@@ -141,7 +141,7 @@ func (f *fake) Stop(context.Context) error {
 	return nil
 }
 
-// die ends the engine, whoever asked.
+// die ends the engine as if it crashed or was stopped.
 func (f *fake) die() {
 	f.once.Do(func() {
 		f.e.mu.Lock()

@@ -19,7 +19,7 @@ import (
 	"reveille/runner/sandbox"
 )
 
-// Config of a Host. Times have defaults where a zero says so.
+// Config configures a Host. Where a field names a default, zero selects it.
 type Config struct {
 	Name     string
 	Boot     string // changes with every start
@@ -28,17 +28,17 @@ type Config struct {
 	Sandbox  sandbox.Report // how its engines are confined
 	Labels   []string
 	Limits   policy.Limits
-	Hardware // what this machine has at the start
-	// Detect looks again, when the host wakes without a new start of its runner; nil leaves it at Hardware. It ends in bounded
-	// time.
+	Hardware // this machine's devices at the start
+	// Detect looks for devices again when the host wakes and its runner was not restarted. nil keeps Hardware. It
+	// returns in bounded time.
 	Detect   func(context.Context) Hardware
 	NPUSeats map[policy.Type]int        // NPU seats; nil: those of the host's catalogue entry, else one NPU model
-	Options  recipe.Options             // load options from flags and environment, below the pool's run-time settings
+	Options  recipe.Options             // load options from flags and environment; the pool's run-time settings override them
 	Recipes  func() (recipe.Set, error) // this machine's own, read with each new catalogue; nil: the shipped ones
-	Evict    policy.Eviction            // which idle model goes; default LRU
+	Evict    policy.Eviction            // which idle model is evicted; default LRU
 	Price    float64                    // of an hour of this host, for policy.Cost; 0 counts as 1
 
-	FairAfter    time.Duration // a busy victim takes new requests this long; default 2 s
+	FairAfter    time.Duration // a busy victim still takes new requests this long; default 2 s
 	DrainTimeout time.Duration // open requests of an unloading model are cut after this; default 30 s
 	// RetireTimeout is the same for a copy of a model whose catalogue entry changed; default 1 h.
 	RetireTimeout time.Duration
@@ -46,20 +46,20 @@ type Config struct {
 	ClearTimeout  time.Duration // a failed load waits this long for busy models before its retry; default 300 s
 	Beat          time.Duration // heartbeat; default 1 s
 
-	Generation uint64       // highest generation known from an earlier life
-	OnRegister func(uint64) // hears each generation, to keep it on disk; may be nil
+	Generation uint64       // highest generation known from an earlier run
+	OnRegister func(uint64) // called with each generation, to store it on disk; may be nil
 	Store      *state.Store
 	Engines    Engines
 	Weights    Weights // nil: all files are on this host
 	Log        *slog.Logger
 }
 
-// Hardware is a host's devices and how much of them models may use.
+// Hardware is a host's devices and how much of their memory models may use.
 type Hardware struct {
 	Devices policy.Devices
-	Budget  map[policy.Devices]int64 // bytes per kind of device, none: no limit
-	Totals  map[policy.Devices]int64 // bytes that the devices of a kind have, where that is known
-	Cards   policy.Cards             // Budget of each GPU; nil where they count as one, for example since --memory-budget sets the sum
+	Budget  map[policy.Devices]int64 // bytes per kind of device; no entry: no limit
+	Totals  map[policy.Devices]int64 // bytes that the devices of a kind have, where known
+	Cards   policy.Cards             // Budget of each GPU; nil where they count as one, for example because --memory-budget sets the sum
 	Found   devices.Found            // each device, and what was not found
 }
 
@@ -71,19 +71,19 @@ type Engine interface {
 	Command() string
 	Done() <-chan struct{}
 	Err() error
-	// Stop ends the engine and returns when its process is gone and Done is closed, or, in bounded time, an error when it
-	// cannot be ended. It may be called any number of times.
+	// Stop ends the engine. It returns when its process is gone and Done is closed, or with an error, in bounded time,
+	// when it cannot be ended. It may be called any number of times.
 	Stop(ctx context.Context) error
-	// Client reaches the engine's HTTP interface. It is the engine's own: closed with it.
+	// Client reaches the engine's HTTP interface. It belongs to the engine and is closed with it.
 	Client() *relay.Client
 }
 
 // Engines starts engines.
 type Engines interface {
-	// Start spawns the engine of a model on some GPUs and waits until it serves, until it fails, or until ctx ends. It ends in
-	// bounded time. On error nothing of it is left.
+	// Start spawns a model's engine on some GPUs and waits until it serves, it fails, or ctx ends. It returns in
+	// bounded time. After an error nothing of the engine is left.
 	Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, p plan.Plan, g engine.GPUs) (Engine, error)
-	// Plan computes how a model is to be scheduled. It fails for options that contradict each other.
+	// Plan computes how a model is to be scheduled. It fails if options contradict each other.
 	Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error)
 }
 
@@ -94,13 +94,13 @@ type Host struct {
 	store  *state.Store
 	mirror *state.Mirror
 
-	wake    chan struct{}           // capacity 1: the loop has something to look at
+	wake    chan struct{}           // capacity 1: something for the loop to look at
 	work    sync.WaitGroup          // the load in progress and unloads
-	watches sync.WaitGroup          // one for each engine, until it is gone
+	watches sync.WaitGroup          // one for each engine, until its process is gone
 	life    context.Context         // ends a load in progress when the host drains
 	endLife context.CancelCauseFunc // called by drain
-	over    context.Context         // ends the watch over engines that cannot be ended
-	endOver context.CancelFunc      // called by drain, last of all
+	over    context.Context         // ends the watches of engines that cannot be ended
+	endOver context.CancelFunc      // called by drain at its very end
 	notice  notice
 
 	redisMu    sync.Mutex // held over every write that carries the generation; taken before mu
@@ -108,38 +108,38 @@ type Host struct {
 	stale      bool       // guarded by redisMu: Redis lacks something, register again
 	fenced     bool       // guarded by redisMu: Redis refused the generation
 	silent     bool       // guarded by redisMu: the final state was written
-	registered time.Time  // guarded by redisMu: before the last registration
-	written    time.Time  // guarded by redisMu: before the last write of a model's record
-	unsent     []ending   // guarded by redisMu: outcomes that Redis has not heard
+	registered time.Time  // guarded by redisMu: time just before the last registration
+	written    time.Time  // guarded by redisMu: time just before the last write of a model's record
+	unsent     []ending   // guarded by redisMu: outcomes not yet written to Redis
 
-	unsure atomic.Bool // Redis shows what is older than a write just made: the next beat looks whether that lasts
+	unsure atomic.Bool // Redis showed something older than a recent write: the next beat checks whether that lasts
 
 	mu             sync.Mutex // guards all below, and every resident
-	highest        uint64     // of the tickets worked on: Redis may lose data and must number on from there
+	highest        uint64     // of the tickets worked on: a Redis that lost data must continue numbering after it
 	catalog        *catalog.Catalog
-	refusedCatalog string    // version that could not be understood
-	lookedCatalog  string    // version that the pool told of at the last look
-	looked         time.Time // when that was
+	refusedCatalog string    // version that could not be parsed
+	lookedCatalog  string    // version that the pool announced at the last look
+	looked         time.Time // time of the last look
 	hardware       Hardware
 	settings       settings
-	settingsChange uint64               // counts the changes heard of
+	settingsChange uint64               // counts the change events received
 	residents      map[string]*resident // by resident.key
 	loading        *load
 	pulls          map[string]*pull     // in progress, by pullKey
 	waits          map[string]*wait     // tickets of the queue that wait, by id
-	inProgress     map[string]time.Time // tickets that this host works on (zero), or whose outcome Redis heard then
-	learned        map[string]string    // fields of the host in Redis: what loads taught of their needs
-	quarantine     map[string]time.Time // what failed twice, by quarantineKey: it does not clear the host again
+	inProgress     map[string]time.Time // tickets in progress here (zero), or the time when Redis accepted their outcome
+	learned        map[string]string    // fields of the host in Redis: memory needs learned from loads
+	quarantine     map[string]time.Time // loads that failed twice, by quarantineKey: they do not clear the host again
 	draining       bool
-	grace          context.Context // nil until interrupted: the time that open requests have
+	grace          context.Context // nil until interrupted: the time left to open requests
 	active         bool            // a request was open since the last beat
 	stats          Stats
-	crashed        map[string]time.Time // by model: when its engine last crashed, see Crashed
+	crashed        map[string]time.Time // by model: time of its engine's last crash, see Crashed
 }
 
-// wait is what the loop knows of a waiting ticket.
+// wait is the loop's state of a waiting ticket.
 type wait struct {
-	since     time.Time // when it came to head its wait, zero before
+	since     time.Time // when it became the first to wait for its models, zero before
 	overtaken int
 }
 
@@ -148,7 +148,7 @@ type Stats struct {
 	Loads, LoadFailures, Evictions, Crashes, Clears, Dropped int
 }
 
-// New makes a host. It holds nothing until Run.
+// New makes a host. It holds nothing before Run.
 func New(cfg Config) *Host {
 	cfg.FairAfter = cmp.Or(max(cfg.FairAfter, 0), 2*time.Second)
 	cfg.DrainTimeout = cmp.Or(max(cfg.DrainTimeout, 0), 30*time.Second)
@@ -172,10 +172,10 @@ func New(cfg Config) *Host {
 	return h
 }
 
-// Mirror is the host's view of itself in the pool, which Run keeps up to date.
+// Mirror returns the host's view of the pool, which Run keeps up to date.
 func (h *Host) Mirror() *state.Mirror { return h.mirror }
 
-// onEvent hears the pool's events. Those of tickets come to the loop through the mirror.
+// onEvent handles the pool's events. Ticket events reach the loop through the mirror.
 func (h *Host) onEvent(e state.Event) {
 	switch {
 	case e.Kind == "leave" && e.Host == h.cfg.Name:
@@ -195,7 +195,7 @@ func (h *Host) notify() {
 	}
 }
 
-// StateRefused counts how often a record in Redis began to be refused, see state.Store.Refused.
+// StateRefused counts how often this host began to refuse a record in Redis, see state.Store.Refused.
 func (h *Host) StateRefused() uint64 {
 	_, n := h.store.Refused()
 	return n

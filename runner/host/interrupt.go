@@ -9,10 +9,10 @@ import (
 	"reveille/infra/state"
 )
 
-// ErrInterrupted is the cause given to requests that are cut because the host's machine is taken away.
+// ErrInterrupted is the cause of requests cut because the host's machine is taken away.
 var ErrInterrupted = errors.New("the host's machine is taken away")
 
-// elsewhere is the outcome of a load on such a host: another may do better.
+// elsewhere is the outcome of a load on such a host: another host may succeed.
 var elsewhere = &Error{Code: "host_interrupted", Message: "The model's host is being taken away; try again.", Final: true, Cause: ErrInterrupted}
 
 // notice says that the host's machine is being taken away.
@@ -22,11 +22,11 @@ type notice struct {
 	until time.Time
 }
 
-// Interrupt tells the host that its machine is taken away. From here on it drains: it takes no request and begins no
-// load; loads that are queued here, in progress, or still come fail with host_interrupted, so that other hosts get them.
-// Open requests may go on until the given time, then they are cut with ErrInterrupted, and Run returns. Until then the
-// host stays draining even when nothing is open: to wake it would be of no use. Interrupt does not wait; only the first
-// call counts.
+// Interrupt tells the host that its machine is being taken away. From then on the host drains: it takes no request and
+// begins no load. Loads that are queued here, in progress, or yet to come fail with host_interrupted, so that other
+// hosts get them. Open requests may run until the given time. Then they are cut with ErrInterrupted, and Run returns.
+// Until then the host stays draining even if nothing is open, because waking it would be useless. Interrupt does not
+// wait. Only the first call counts.
 func (h *Host) Interrupt(until time.Time) {
 	h.notice.once.Do(func() {
 		h.notice.until = until
@@ -34,9 +34,9 @@ func (h *Host) Interrupt(until time.Time) {
 	})
 }
 
-// drainInterrupted does what an interrupted host does besides draining. It starts to refuse loads, and sets grace, the time that open
-// requests have; the end of ctx shortens that to Config.DrainTimeout, as for a runner that just stops. The returned
-// function is called when the engines are gone; it waits for the rest of that time, or until ctx ends.
+// drainInterrupted does what an interrupted host does besides draining. It starts to refuse loads and sets grace, the
+// time left to open requests. The end of ctx shortens grace to Config.DrainTimeout, as for a runner that just stops.
+// The caller calls wait when the engines are gone; wait blocks for the rest of grace, or until ctx ends.
 func (h *Host) drainInterrupted(ctx, back context.Context) (wait func()) {
 	base, cut := context.WithCancelCause(back)
 	grace, end := context.WithDeadlineCause(base, h.notice.until, ErrInterrupted)
@@ -58,10 +58,10 @@ func (h *Host) drainInterrupted(ctx, back context.Context) (wait func()) {
 	}
 }
 
-// turnAway fails the loads that are queued here and those that come, until ctx ends. Models go anyway, so an unload has
-// come true when its model is gone; one that must not wait cuts what is open.
+// turnAway fails the loads that are queued here and those that arrive, until ctx ends. All models are unloaded anyway,
+// so an unload ticket succeeds when its model is gone. A forced one cuts the open requests.
 func (h *Host) turnAway(ctx, back context.Context) {
-	net := time.NewTicker(time.Second) // under lost events
+	net := time.NewTicker(time.Second) // in case events were lost
 	defer net.Stop()
 	for ctx.Err() == nil {
 		changed := h.mirror.Changed()
@@ -89,8 +89,8 @@ func (h *Host) turnAway(ctx, back context.Context) {
 	}
 }
 
-// interruptLimit is how long the open requests of a model that goes may take: limit, or for a limit above 0 on an interrupted
-// host the time that it has left. The cause of its end is why they are cut then.
+// interruptLimit limits how long the open requests of a model being unloaded may run: limit, or for a limit above 0 on
+// an interrupted host the time that it has left. The cause of the context's end is why they are cut.
 func (h *Host) interruptLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	h.mu.Lock()
 	grace := h.grace

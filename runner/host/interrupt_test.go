@@ -18,7 +18,8 @@ func (b *bench) state() string {
 	return string(s.Hosts["h"].State)
 }
 
-// A host whose machine is taken away drains and stays draining: what it serves goes on, all else is sent elsewhere at once.
+// A host whose machine is taken away drains and stays draining: open requests continue, and everything else is refused
+// at once.
 func TestInterrupt(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		b := startOn(t, addr)
@@ -30,11 +31,11 @@ func TestInterrupt(t *testing.T) {
 		b.until("e loads", func() bool { return b.record("e") != nil })
 		waits := b.load("b")
 		b.host.Interrupt(time.Now().Add(time.Hour))
-		b.host.Interrupt(time.Now()) // the first counts
+		b.host.Interrupt(time.Now()) // only the first call counts
 		b.until("draining", func() bool { return b.state() == "draining" })
 		b.failed(underway, "host_interrupted")
 		b.failed(waits, "host_interrupted")
-		b.failed(b.load("c"), "host_interrupted") // also what comes now
+		b.failed(b.load("c"), "host_interrupted") // also a load that arrives later
 		if _, refused := b.enter("i", ""); refused != "draining" {
 			t.Errorf("refused: %q", refused)
 		}
@@ -58,7 +59,7 @@ func TestInterrupt(t *testing.T) {
 	})
 }
 
-// cutting begins a request that tells why it was cut, and then leaves.
+// cutting begins a request that reports why it was cut and then leaves.
 func (b *bench) cutting(model string) <-chan error {
 	b.Helper()
 	why := make(chan error, 1)
@@ -88,7 +89,7 @@ func (b *bench) cutWith(why <-chan error, want error) {
 	}
 }
 
-// When the time is over open requests hear why they are cut, and Run returns by itself.
+// When the time is over, open requests learn why they are cut, and Run returns by itself.
 func TestInterruptCuts(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Hour })
 	b.ready(b.load("a"))
@@ -107,7 +108,7 @@ func TestInterruptCuts(t *testing.T) {
 	}
 }
 
-// A runner that is told to stop meanwhile has no more time than any other.
+// An interrupted runner that is told to stop gets no more time than any other.
 func TestStopOfAnInterruptedHost(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = 50 * time.Millisecond })
 	b.ready(b.load("a"))
@@ -119,7 +120,7 @@ func TestStopOfAnInterruptedHost(t *testing.T) {
 	b.must(b.end())
 }
 
-// Operators' unloads come true on such a host, and may still cut.
+// Operators' unloads succeed on such a host, and may still cut requests.
 func TestUnloadOfAnInterruptedHost(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
@@ -133,7 +134,7 @@ func TestUnloadOfAnInterruptedHost(t *testing.T) {
 	}
 }
 
-// An interruption may come before Redis does.
+// An interruption may arrive before Redis is available.
 func TestInterruptBeforeRedis(t *testing.T) {
 	b := start(t)
 	b.must(b.end())

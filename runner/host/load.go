@@ -19,16 +19,16 @@ type load struct {
 	ticket    state.TicketRecord
 	spec      loadSpec
 	overtakes []string
-	told      engine.GPUs // which GPUs the engine is to use
-	recorded  bool        // guarded by Host.mu: Redis has it as the load in progress
+	told      engine.GPUs // which GPUs the engine must use
+	recorded  bool        // guarded by Host.mu: Redis shows it as the load in progress
 	victims   []*resident // to stop first
 	closed    []*resident // guarded by Host.mu: victims, and models closed to clear the host
 	began     time.Time
 	evicted   []string
 }
 
-// claimLocked makes this the host's current load and closes its victims, in the same critical section that chose them: from
-// here on a request for a victim queues behind this load.
+// claimLocked makes this the host's current load and closes its victims, in the same critical section that chose them.
+// From then on a request for a victim queues behind this load.
 func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, began: time.Now()}
 	l.spec.cards = s.Admission.Cards
@@ -45,7 +45,7 @@ func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	return l
 }
 
-// tellLocked says how an engine is told of the GPUs that a load takes; nil: it uses any.
+// tellLocked returns how to tell an engine which GPUs a load takes; nil: it uses any.
 func (h *Host) tellLocked(cards policy.Cards) engine.GPUs {
 	if cards == nil {
 		return engine.GPUs{}
@@ -110,7 +110,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 	h.conclude(ctx, l, r, err)
 }
 
-// abandon drops a load that could not begin in Redis: nobody wants its ticket any more, or Redis is away.
+// abandon drops a load that could not begin in Redis because nobody wants its ticket any more or Redis is unavailable.
 func (h *Host) abandon(ctx context.Context, l *load, err error) {
 	h.log.Info("load not begun", "model", l.spec.model.ID, "ticket", l.ticket.ID, "reason", err)
 	h.mu.Lock()
@@ -125,8 +125,8 @@ func (h *Host) abandon(ctx context.Context, l *load, err error) {
 	h.publishDirty(ctx)
 }
 
-// displace stops models that the load holds, one after the other, and waits for each process to end. It waits for busy ones
-// for at most Config.ClearTimeout.
+// displace stops the given models, which the load holds, one after the other, and waits for each process to end. It
+// waits for busy ones for at most Config.ClearTimeout.
 func (h *Host) displace(l *load, list []*resident, reason string) error {
 	ctx, cancel := context.WithTimeout(h.life, h.cfg.ClearTimeout)
 	defer cancel()
@@ -203,7 +203,7 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	e := ending{ticket: l.ticket.ID, reserve: r, granted: l.ticket.Options != ""}
 	stops := h.life.Err() != nil
 	if err != nil && errors.Is(context.Cause(h.life), ErrInterrupted) {
-		err, stops = elsewhere, false // its successor may come late: waiters ask another host
+		err, stops = elsewhere, false // its successor may take long to start: waiters ask another host
 	}
 	h.mu.Lock()
 	if err == nil && r.stopping && h.life.Err() == nil {
@@ -223,7 +223,7 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	if len(l.evicted) > 0 {
 		e.out.Fields["evicted"] = strings.Join(l.evicted, ",")
 	}
-	if err == nil || !stops { // else the runner stops, and the ticket goes back to the queue for its successor
+	if err == nil || !stops { // otherwise the runner stops, and the ticket goes back to the queue for its successor
 		h.finish(ctx, e)
 	}
 	h.mu.Lock()

@@ -11,10 +11,10 @@ import (
 	"reveille/infra/state"
 )
 
-// snapshotLag is how much newer than a write a snapshot must be to show it for certain: longer than any call takes.
+// snapshotLag is how much newer than a write a snapshot must be to be sure to show it: longer than any call takes.
 const snapshotLag = 2 * time.Second
 
-// loop looks at the queue until ctx ends. A pass that has begun is not interrupted: its calls use back.
+// loop looks at the queue until ctx ends. A pass that has begun is not interrupted, because its calls use back.
 func (h *Host) loop(ctx, back context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -35,8 +35,8 @@ func (h *Host) loop(ctx, back context.Context) {
 	}
 }
 
-// step looks at the queue once: it answers what can be answered at once and starts the next load. It returns when the
-// outcome would change by time alone.
+// step looks at the queue once: it answers what it can at once and starts the next load. It returns the time when the
+// outcome would change without an event.
 func (h *Host) step(ctx context.Context) time.Time {
 	snap := h.mirror.Snapshot()
 	me := snap.Hosts[h.cfg.Name]
@@ -51,8 +51,8 @@ func (h *Host) step(ctx context.Context) time.Time {
 	return h.next(ctx, loads, time.Now())
 }
 
-// prune forgets what is over. A ticket whose outcome Redis heard and then lost is there again in a newer snapshot, and
-// is taken up anew.
+// prune drops entries that are no longer needed. If Redis accepted a ticket's outcome and then lost it, a newer
+// snapshot shows the ticket again, and the host takes it up anew.
 func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
 	there := make(map[string]bool, len(queue))
 	for _, t := range queue {
@@ -77,8 +77,8 @@ func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
 	}
 }
 
-// unknownFor is how long a ticket for a model that is not in the catalogue waits for a newer one: a gateway takes up a
-// models file, and asks for what is new in it, a moment before it has published it.
+// unknownFor is how long a ticket for a model that is not in the catalogue waits for a newer one. A gateway that reads
+// a new models file asks for its models a moment before it has published the file.
 const unknownFor = 3 * time.Second
 
 // queuedLoad is a load that needs a decision.
@@ -87,8 +87,8 @@ type queuedLoad struct {
 	spec   loadSpec
 }
 
-// answer deals with tickets that need no slot: unloads, loads of what is already loaded, loads that are impossible. The rest
-// is returned in order.
+// answer handles tickets that need no slot: unloads, loads of models already loaded, and impossible loads. It returns
+// the others in order.
 func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *state.Snapshot) []queuedLoad {
 	seen := snap.Taken
 	now := snap.NowMS + time.Since(seen).Milliseconds()
@@ -98,7 +98,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 		case h.isInProgress(t.ID):
 			h.expectEnd(t.ID)
 			continue
-		case t.State == state.TicketLoading: // Redis believes that it is being carried out here
+		case t.State == state.TicketLoading: // Redis believes that this host is carrying it out
 			h.disown(t.ID, seen)
 			continue
 		case t.State != state.TicketQueued:
@@ -123,17 +123,17 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 		}
 		r, st := h.residentOf(t.Model)
 		if r != nil && st == policy.ModelLoading || h.satisfy(ctx, t, e) {
-			continue // the outcome of that load decides, or has
+			continue // the outcome of that load decides, or already has
 		}
 		if !h.ensureWeights(ctx, t, e.model) {
-			continue // its weights are on their way
+			continue // its weights are being pulled
 		}
 		loads = append(loads, queuedLoad{t, e})
 	}
 	return loads
 }
 
-// residentOf is the model's resident, nil for none, and its state.
+// residentOf returns the model's resident, or nil, and its state.
 func (h *Host) residentOf(model string) (*resident, policy.ModelState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,8 +143,8 @@ func (h *Host) residentOf(model string) (*resident, policy.ModelState) {
 	return nil, ""
 }
 
-// satisfy ends a load ticket whose model is already loaded as requested: that counts as a use, and the model is reserved for
-// the waiters. A request takes the model as it is; an explicit load needs exactly its options.
+// satisfy ends a load ticket if its model is already loaded as requested. That counts as a use, and the model is
+// reserved for the waiters. A request accepts the model with any options; an explicit load needs exactly its own.
 func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bool {
 	h.mu.Lock()
 	r := h.residents[t.Model]
@@ -164,7 +164,7 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bo
 	return true
 }
 
-// next applies the policy to the loads that are left.
+// next applies the policy to the remaining loads.
 func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time.Time {
 	for {
 		h.mu.Lock()
@@ -202,7 +202,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 	}
 }
 
-// viewLocked is the host as the policy sees it.
+// viewLocked returns the host as the policy sees it.
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	v := policy.Host{
 		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.hardware.Devices, Limits: h.settings.limits, Budget: h.hardware.Budget, Cards: h.hardware.Cards, NPUSeats: h.seatsLocked(),
@@ -226,7 +226,7 @@ func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	return v
 }
 
-// seatsLocked are the NPU seats: those of the runner's flag, else of the host's entry in the catalogue.
+// seatsLocked returns the NPU seats from the runner's flag, else from the host's entry in the catalogue.
 func (h *Host) seatsLocked() map[policy.Type]int {
 	if h.cfg.NPUSeats != nil {
 		return h.cfg.NPUSeats
@@ -237,8 +237,8 @@ func (h *Host) seatsLocked() map[policy.Type]int {
 	return nil
 }
 
-// closeLocked shuts models for a load that waits for them, or opens them again; those that are going, or that the load
-// in progress holds, stay as they are.
+// closeLocked closes models for a load that waits for them, or opens them again. It leaves alone models that are being
+// stopped or that the load in progress holds.
 func (h *Host) closeLocked(ids []string, closed bool) {
 	for _, id := range ids {
 		if r := h.residents[id]; r != nil && r.state == policy.ModelLoaded && !r.closedByLoad && r.closed != closed {
@@ -247,7 +247,8 @@ func (h *Host) closeLocked(ids []string, closed bool) {
 	}
 }
 
-// isInProgress reports whether this host works on a ticket, or has ended it and no snapshot has shown yet that Redis knows.
+// isInProgress reports whether this host is working on a ticket, or has ended it and no snapshot shows yet that Redis
+// knows.
 func (h *Host) isInProgress(ticket string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -255,7 +256,8 @@ func (h *Host) isInProgress(ticket string) bool {
 	return ok
 }
 
-// expectEnd has the host look again for a ticket of the queue whose outcome it has told: a failover may have lost that.
+// expectEnd makes the host check again a queued ticket whose outcome it has reported, because a failover may have lost
+// the outcome.
 func (h *Host) expectEnd(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -18,12 +18,12 @@ import (
 type ending struct {
 	ticket  string
 	out     state.Outcome
-	reserve *resident // the model to reserve for those who wait for the ticket, nil for none
-	// granted: the outcome is all that those who wait for the ticket want, as after an explicit load; no request follows.
+	reserve *resident // the model to reserve for the ticket's waiters, nil for none
+	// granted: the waiters want only the outcome, as after an explicit load; no request follows.
 	granted bool
 }
 
-// gen is the generation to write with, 0 while nothing may be written.
+// gen returns the generation to write with, 0 while nothing may be written.
 func (h *Host) gen() uint64 {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -40,7 +40,7 @@ func (h *Host) noteWrite(err error) {
 	h.noteLocked(err)
 }
 
-// noteLocked is noteWrite for those who hold redisMu.
+// noteLocked is noteWrite for callers that hold redisMu.
 func (h *Host) noteLocked(err error) {
 	if err == nil || endedTicket(err) {
 		return
@@ -61,7 +61,8 @@ func (h *Host) begin(ctx context.Context, ticket string) error {
 	return err
 }
 
-// disown makes Redis take back a ticket that it believes to be loading here and that is not: a failover lost its outcome.
+// disown makes Redis take back a ticket that it shows as loading here but that is not, because a failover lost its
+// outcome.
 func (h *Host) disown(ticket string, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -76,8 +77,8 @@ func (h *Host) disown(ticket string, seen time.Time) {
 	}
 }
 
-// compareRecords makes the host register anew when Redis holds other models for it than it has: a failover brought back
-// an older state in which its generation is the same. seen is when the records were read.
+// compareRecords makes the host register again when Redis holds other models for it than it has: a failover restored an
+// older state with the same generation. seen is when the records were read.
 func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -100,7 +101,7 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 	}
 }
 
-// recordLocked is a resident as Redis holds it.
+// recordLocked returns a resident's record for Redis.
 func (h *Host) recordLocked(r *resident) state.ModelPut {
 	f := map[string]string{
 		"state": string(r.state), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
@@ -147,14 +148,14 @@ func (h *Host) npuLocked() string {
 	return strings.Join(out, ",")
 }
 
-// publishDirty writes the records that changed. What Redis does not take is written by the next registration.
+// publishDirty writes the records that changed. The next registration writes those that Redis does not accept.
 func (h *Host) publishDirty(ctx context.Context) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	h.publishDirtyLocked(ctx)
 }
 
-// publishDirtyLocked is publishDirty for those who hold redisMu.
+// publishDirtyLocked is publishDirty for callers that hold redisMu.
 func (h *Host) publishDirtyLocked(ctx context.Context) {
 	if h.stale {
 		return
@@ -165,7 +166,7 @@ func (h *Host) publishDirtyLocked(ctx context.Context) {
 	}
 }
 
-// takeDirtyLocked returns the records that are to be written now, and the models on the NPU. redisMu is held.
+// takeDirtyLocked returns the records to write now, and the models on the NPU. redisMu is held.
 func (h *Host) takeDirtyLocked() (models []state.ModelPut, npu string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,8 +196,8 @@ func (h *Host) finish(ctx context.Context, e ending) {
 	h.unsent = append(h.unsent, e)
 }
 
-// sendLocked publishes a ticket's outcome, with the records that changed, and reserves the model for those who still wait.
-// redisMu is held.
+// sendLocked publishes a ticket's outcome together with the records that changed, and reserves the model for the
+// remaining waiters. redisMu is held.
 func (h *Host) sendLocked(ctx context.Context, e ending) error {
 	e.out.Models, e.out.NPU = h.takeDirtyLocked()
 	waiting, err := h.store.Finish(ctx, h.cfg.Name, h.generation, e.ticket, e.out)

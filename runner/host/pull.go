@@ -11,41 +11,43 @@ import (
 	"reveille/infra/state"
 )
 
-// Weights brings the files of models onto the host. That happens before a load is decided on: a load that cannot have its
-// files moves nothing aside, other loads pass it meanwhile, and its plan and its need are those of the files themselves.
+// Weights fetches the files of models onto the host. It does so before a load is decided on. A load that cannot get its
+// files therefore evicts nothing, other loads pass it meanwhile, and its plan and memory need are computed from the
+// files themselves.
 type Weights interface {
-	// There reports whether a model needs no pull. It asks only this host.
+	// There reports whether a model needs no pull. It checks only this host.
 	There(m *catalog.Model) bool
-	// Pull fetches what a model lacks. It ends in bounded time, and with ctx. Errors are as those of Engines.Start.
+	// Pull fetches the missing files of a model. It returns in bounded time, or when ctx ends. Its errors are like
+	// those of Engines.Start.
 	Pull(ctx context.Context, m *catalog.Model) error
-	// Progress is how many bytes of a model's pull have come, of how many; of 0 while that is not known.
+	// Progress returns how many bytes of a model's pull have arrived, and of how many; total is 0 while unknown.
 	Progress(m *catalog.Model) (done, total int64)
 }
 
-// pull is the weights of a model on their way.
+// pull is a model's weights being fetched.
 type pull struct {
 	model   *catalog.Model
 	tickets map[string]struct{} // guarded by Host.mu: loads that wait for it
 }
 
-// pullKey names what is pulled, so that a mended entry has a pull of its own.
+// pullKey identifies what is pulled, so that a corrected entry gets its own pull.
 func pullKey(m *catalog.Model) string {
 	return m.ID + "\x00" + m.Checkpoint + "\x00" + m.SHA256 + "\x00" + m.MMProj
 }
 
-// ensureWeights reports whether the weights that a ticket's load needs are there. Where they are not, it sees to it that they
-// are pulled, and that the ticket hears if they cannot be.
+// ensureWeights reports whether the host has the weights that a ticket's load needs. If not, it starts or joins their
+// pull, whose failure fails the ticket.
 func (h *Host) ensureWeights(ctx context.Context, t state.TicketRecord, m *catalog.Model) bool {
 	if h.cfg.Weights == nil || h.cfg.Weights.There(m) {
 		if t.Pulling {
-			_ = h.publishPull(ctx, t.ID, nil) // said again at the next look if it was not heard
+			_ = h.publishPull(ctx, t.ID, nil) // repeated at the next look if Redis did not accept it
 		}
 		return true
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, over := h.inProgress[t.ID]; over {
-		return false // its pull has failed since the ticket was looked at
+		return false // its pull has failed since this look began
 	}
 	p := h.pulls[pullKey(m)]
 	if p == nil {
@@ -57,8 +59,8 @@ func (h *Host) ensureWeights(ctx context.Context, t state.TicketRecord, m *catal
 	return false
 }
 
-// runPull carries a pull out, and tells those who wait for it how far it is. It goes on when nobody waits any more: the
-// next to ask will want it.
+// runPull performs a pull and reports its progress to those who wait for it. It continues when nobody waits any more,
+// because the next request will want it.
 func (h *Host) runPull(ctx context.Context, p *pull) {
 	ended := make(chan error, 1)
 	go func() { ended <- h.cfg.Weights.Pull(h.life, p.model) }()
@@ -75,17 +77,17 @@ func (h *Host) runPull(ctx context.Context, p *pull) {
 	}
 }
 
-// endPull lets the loads that waited go on, or fails them.
+// endPull lets the waiting loads continue, or fails them.
 func (h *Host) endPull(ctx context.Context, p *pull, err error) {
 	defer h.notify()
-	failed := err != nil && h.life.Err() == nil // else the runner stops, and its successor pulls for the tickets
+	failed := err != nil && h.life.Err() == nil // otherwise the runner stops, and its successor pulls for the tickets
 	h.mu.Lock()
 	delete(h.pulls, pullKey(p.model))
 	tickets := slices.Sorted(maps.Keys(p.tickets))
 	if failed {
 		h.stats.LoadFailures++
 		for _, id := range tickets {
-			h.inProgress[id] = time.Time{} // in one step with the end, or the loop would pull for them anew
+			h.inProgress[id] = time.Time{} // in the same critical section as the end, or the loop would pull for them again
 		}
 	}
 	h.mu.Unlock()
@@ -98,7 +100,7 @@ func (h *Host) endPull(ctx context.Context, p *pull, err error) {
 	}
 }
 
-// publishPulls writes how far a pull is to the tickets that wait for it.
+// publishPulls writes a pull's progress to the tickets that wait for it.
 func (h *Host) publishPulls(ctx context.Context, p *pull) {
 	h.mu.Lock()
 	tickets := slices.Sorted(maps.Keys(p.tickets))
@@ -114,8 +116,8 @@ func (h *Host) publishPulls(ctx context.Context, p *pull) {
 	}
 }
 
-// publishPull writes how far the pull for a ticket is, nil for over. What Redis does not take is not written later: the next
-// word is newer.
+// publishPull writes the progress of a ticket's pull, nil for ended. Progress that Redis does not accept is not written
+// later, because the next report replaces it.
 func (h *Host) publishPull(ctx context.Context, ticket string, far *state.Pulled) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()

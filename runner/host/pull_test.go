@@ -11,7 +11,7 @@ import (
 	"reveille/runner/host"
 )
 
-// weights are fake weights: those of the models in away have to be pulled first.
+// weights are fake weights: those of the models in away must be pulled first.
 type weights struct {
 	mu    sync.Mutex
 	away  map[string]bool
@@ -66,7 +66,7 @@ func (w *weights) count(model string) int {
 
 func with(w *weights) func(*host.Config) { return func(c *host.Config) { c.Weights = w } }
 
-// pulling waits until a ticket tells how far its pull is.
+// pulling waits until a ticket shows its pull's progress.
 func (b *bench) pulling(ticket string) {
 	b.Helper()
 	b.until("pull of "+ticket, func() bool {
@@ -75,7 +75,7 @@ func (b *bench) pulling(ticket string) {
 	})
 }
 
-// While weights are on their way nothing makes room for them: the model that will have to go serves, other loads pass.
+// While weights are pulled nothing makes room for them: the later victim still serves, and other loads pass.
 func TestPullComesBeforeTheDecision(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		w := newWeights("b")
@@ -100,7 +100,7 @@ func TestPullComesBeforeTheDecision(t *testing.T) {
 	})
 }
 
-// lateWeights are weights whose next look, once armed, is held up by late.
+// lateWeights are weights whose next check, once armed, is held up by late.
 type lateWeights struct {
 	*weights
 	armed atomic.Bool
@@ -115,7 +115,7 @@ func (w *lateWeights) There(m *catalog.Model) bool {
 	return there
 }
 
-// A ticket whose pull fails while the queue is looked through does not begin another one.
+// A ticket whose pull fails during a look at the queue does not begin another one.
 func TestPullFailsDuringALook(t *testing.T) {
 	w := &lateWeights{weights: newWeights("b")}
 	gate := make(chan struct{})
@@ -129,13 +129,13 @@ func TestPullFailsDuringALook(t *testing.T) {
 		b.failed(ticket, "disk_full")
 	}
 	w.armed.Store(true)
-	b.ready(b.load("e")) // has the queue looked through
+	b.ready(b.load("e")) // makes the host look at the queue
 	if w.armed.Load() || w.count("b") != 1 {
 		t.Errorf("%d pulls, want 1", w.count("b"))
 	}
 }
 
-// A pull that fails fails all who wait for it, and moves nothing; the next to ask pulls anew.
+// A failed pull fails all who wait for it and evicts nothing. The next request pulls again.
 func TestFailedPull(t *testing.T) {
 	w := newWeights("b")
 	gate := make(chan struct{})
@@ -163,7 +163,7 @@ func TestFailedPull(t *testing.T) {
 	}
 }
 
-// Nobody waits any more: nothing is loaded, but the pull goes on for the next to ask.
+// Nobody waits any more: nothing is loaded, but the pull continues for the next request.
 func TestPullThatNobodyWaitsFor(t *testing.T) {
 	w := newWeights("b")
 	gate := make(chan struct{})
@@ -181,7 +181,7 @@ func TestPullThatNobodyWaitsFor(t *testing.T) {
 	}
 }
 
-// A runner that stops ends its pulls; its successor takes them up.
+// A runner that stops ends its pulls; its successor starts them again.
 func TestShutdownInAPull(t *testing.T) {
 	w := newWeights("b")
 	w.gates["b"] = make(chan struct{})

@@ -14,7 +14,7 @@ func (b *bench) wantWeights(model string) string {
 	return b.ask(state.Want{Model: model, Exclusive: true, Fields: map[string]string{"pull_only": "1"}})
 }
 
-// Weights that are wanted alone are pulled, and nothing is loaded or makes room for them.
+// A pull without a load fetches the weights, and nothing is loaded or evicted.
 func TestPullOnly(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		w := newWeights("b")
@@ -28,10 +28,10 @@ func TestPullOnly(t *testing.T) {
 		if r := b.outcome(ticket); r.State != "ready" || r.Evicted != "" || r.Pulling {
 			t.Errorf("%+v", r)
 		}
-		if r := b.outcome(b.wantWeights("b")); r.State != "ready" { // they are there
+		if r := b.outcome(b.wantWeights("b")); r.State != "ready" { // they are on the host
 			t.Errorf("%+v", r)
 		}
-		if r := b.outcome(b.wantWeights("a")); r.State != "ready" { // loaded even
+		if r := b.outcome(b.wantWeights("a")); r.State != "ready" { // it is even loaded
 			t.Errorf("%+v", r)
 		}
 		b.holds("a")
@@ -45,7 +45,7 @@ func TestPullOnly(t *testing.T) {
 	})
 }
 
-// A pull for a load and one by hand are one, and both hear how it failed.
+// A pull for a load and an explicit pull are one, and both report how it failed.
 func TestPullOnlyBesideALoad(t *testing.T) {
 	w := newWeights("b")
 	gate := make(chan struct{})

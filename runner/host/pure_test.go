@@ -87,7 +87,7 @@ func TestReservations(t *testing.T) {
 	if !d.has(g) || !d.has(h) || d.has(reservation{"", "g"}) || d.has(reservation{"v", "g"}) {
 		t.Error("while it is asked, the model is reserved for everybody who names the ticket, and nobody else")
 	}
-	d.use(g, 1, now) // came before the answer
+	d.use(g, 1, now) // arrived before the answer
 	d.answer("u", nil, now)
 	if !d.has(h) {
 		t.Error("the answer for one ticket ended another's")
@@ -145,8 +145,8 @@ func TestRuntimeLimits(t *testing.T) {
 	}
 }
 
-// What a model is worth follows from how long its load took, the price of the host, and how long it has been unused; the
-// setting decides whether that counts or the time of use alone.
+// A model's value follows from how long its load took, the price of the host, and how long it has been unused. The
+// setting decides whether that value counts or only the time of use.
 func TestVictimBySetting(t *testing.T) {
 	now := time.Now()
 	loaded := func(id string, took, unused time.Duration) *resident {
@@ -178,7 +178,7 @@ func TestVictimBySetting(t *testing.T) {
 		}
 		for _, r := range v.Residents {
 			of := h.residents[r.ID]
-			most := c.evict.Value(of.took, 3, now.Sub(of.used)) // the view is a moment younger
+			most := c.evict.Value(of.took, 3, now.Sub(of.used)) // the view was taken a moment earlier
 			if r.Value > most || (c.evict == policy.Cost) != (r.Value > 0) {
 				t.Errorf("%s: %s is worth %v, want at most %v", c.name, r.ID, r.Value, most)
 			}

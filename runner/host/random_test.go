@@ -13,9 +13,9 @@ import (
 	"reveille/testenv"
 )
 
-// Random tickets, requests, deaths, failing loads, unloads and a Redis that comes and goes. After each step no limit is
-// broken; the fake engines watch that one loads at a time and none is stopped under a request; in the end every ticket
-// has its outcome and Redis holds just what the host holds.
+// Random tickets, requests, deaths, failing loads, unloads and outages of Redis. After each step no limit is broken.
+// The fake engines check that one loads at a time and none is stopped with an open request. In the end every ticket has
+// its outcome and Redis holds exactly what the host holds.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -116,7 +116,7 @@ func random(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// limitsHold checks rules 1 and 3 on the host's own account and on the live engines.
+// limitsHold checks rules 1 and 3 on the host's view and on the live engines.
 func limitsHold(b *bench, limits policy.Limits) {
 	b.Helper()
 	count, npu := map[string]int{}, 0

@@ -11,7 +11,7 @@ import (
 // maxMessage bounds a message for clients, in bytes.
 const maxMessage = 300
 
-// addressOrPath are words that say where something lies: URLs and paths of either system, and addresses with or without port.
+// addressOrPath matches words that reveal a location: URLs, Unix and Windows paths, and addresses with or without port.
 var addressOrPath = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>()]+` +
 	`|(?:[A-Za-z]:)?[\p{L}\p{N}_.~@+%-]*(?:[/\\]+[\p{L}\p{N}_.~@+%-]+)+[/\\]*` +
 	`|\b(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\b|\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\](?::\d{1,5})?|\blocalhost\b(?::\d{1,5})?`)

@@ -7,17 +7,17 @@ import (
 	"reveille/infra/state"
 )
 
-// A reservation keeps a model for a gateway whose requests waited for the load of a ticket: the model serves them before it
+// A reservation keeps a model for a gateway whose requests waited for a ticket's load: the model serves them before it
 // may be evicted (rule 7).
 type reservation struct{ ticket, gateway string }
 
-// arriveWithin is how long a model is kept for the rest of a gateway's requests once the first of them is there: the gateway
-// sends them all at one time.
+// arriveWithin is how long a model is kept for the rest of a gateway's requests after the first of them arrived: the
+// gateway sends them all at once.
 const arriveWithin = time.Second
 
-// pending says what a reservation still waits for.
+// pending is what a reservation still waits for.
 type pending struct {
-	requests int // 0: not known before the first
+	requests int // 0: unknown before the first
 	until    time.Time
 }
 
@@ -33,11 +33,11 @@ func (p pending) arrived(waiters int, now time.Time) pending {
 	return p
 }
 
-// reservations are those of one model. Host.mu guards them; the zero value has none.
+// reservations are those of one model. Host.mu guards them. The zero value has none.
 type reservations struct {
 	due map[reservation]pending
-	// asking has the tickets whose outcome is on its way to Redis, with the gateways that have come already. Until Redis
-	// returns the waiters, any gateway that presents such a ticket is admitted.
+	// asking holds the tickets whose outcome is being written to Redis, with the gateways that have already presented
+	// them. Until Redis returns the waiters, any gateway that presents such a ticket is admitted.
 	asking map[string]map[string]pending
 }
 
@@ -63,8 +63,8 @@ func (d *reservations) ask(ticket string) {
 	}
 }
 
-// use takes in one of the requests that waited at a reservation's gateway. It returns when the reservation expires now, the
-// zero time if that did not change.
+// use counts one of the requests that waited at a reservation's gateway. It returns when the reservation now expires,
+// or the zero time if that did not change.
 func (d *reservations) use(x reservation, waiters int, now time.Time) (expires time.Time) {
 	if was, ok := d.due[x]; ok {
 		p := was.arrived(waiters, now)
@@ -85,7 +85,7 @@ func (d *reservations) use(x reservation, waiters int, now time.Time) (expires t
 	return expires
 }
 
-// end ends a reservation, whatever it waits for.
+// end ends a reservation, even if requests are still expected.
 func (d *reservations) end(x reservation) {
 	delete(d.due, x)
 	if came := d.asking[x.ticket]; came != nil {
@@ -93,7 +93,7 @@ func (d *reservations) end(x reservation) {
 	}
 }
 
-// answer reserves the model for the waiters that Redis returned and that have not come yet, until the given time.
+// answer reserves the model, until the given time, for the waiters that Redis returned and that have not arrived yet.
 func (d *reservations) answer(ticket string, waiting []string, until time.Time) {
 	came, asked := d.asking[ticket]
 	if !asked {
@@ -123,7 +123,7 @@ func (d *reservations) expire(now time.Time) {
 	}
 }
 
-// reserveFor keeps the model for the gateways that it was loaded for, at most Config.Reserve.
+// reserveFor reserves the model for the gateways that it was loaded for, for at most Config.Reserve.
 func (h *Host) reserveFor(r *resident, ticket string, waiting []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,7 +135,7 @@ func (h *Host) reserveFor(r *resident, ticket string, waiting []string) {
 	h.notifyIdleLocked(r)
 }
 
-// expireAfter drops the reservations of a model that have ended after d.
+// expireAfter drops, after d, the reservations of a model that have ended by then.
 func (h *Host) expireAfter(r *resident, d time.Duration) {
 	time.AfterFunc(d, func() {
 		h.mu.Lock()
@@ -145,7 +145,7 @@ func (h *Host) expireAfter(r *resident, d time.Duration) {
 	})
 }
 
-// release ends the reservation of a gateway that does not wait any more.
+// release ends the reservation of a gateway that no longer waits.
 func (h *Host) release(model, ticket, gateway string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,8 +155,8 @@ func (h *Host) release(model, ticket, gateway string) {
 	}
 }
 
-// reserveLocked notes that the model was loaded, or is used, for a ticket whose outcome is about to be published. An
-// explicit load (one with options) has no request that follows it, so it reserves nothing.
+// reserveLocked reserves the model for a ticket that it was loaded or is used for and whose outcome is about to be
+// published. An explicit load (one with options) reserves nothing, because no request follows it.
 func (r *resident) reserveLocked(t state.TicketRecord) {
 	r.ticket, r.dirty = t.ID, true
 	r.used = policy.Use(r.used, time.Now())

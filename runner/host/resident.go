@@ -12,8 +12,7 @@ import (
 	"reveille/runner/plan"
 )
 
-// resident is a model that holds a slot: loading, loaded, or being stopped. Host.mu guards every field except those that never
-// change.
+// resident is a model that holds a slot: loading, loaded, or being stopped. Host.mu guards every field that changes.
 type resident struct {
 	id      string // of its model
 	recipe  *recipe.Recipe
@@ -21,10 +20,10 @@ type resident struct {
 	plan    plan.Plan
 	memory  int64
 	cards   policy.Cards     // of memory on each GPU; nil: on all of the host's
-	catalog *catalog.Catalog // that it was loaded from
+	catalog *catalog.Catalog // from which it was loaded
 	gone    chan struct{}    // closed when the process has ended and the slot is free
 
-	key          string // among the host's residents and in Redis: id, or another once it is retired
+	key          string // among the host's residents and in Redis: id, or another key once retired
 	model        *catalog.Model
 	checked      *catalog.Catalog // the newest catalogue that it was compared with
 	state        policy.ModelState
@@ -41,10 +40,10 @@ type resident struct {
 
 	open         map[*Lease]struct{}
 	reservations reservations
-	idle         []chan struct{} // closed when the model is not busy any more
+	idle         []chan struct{} // closed when the model is no longer busy
 
-	reason   string // why it is stopped
-	eviction bool   // it is stopped for another model
+	reason   string // why it is being stopped
+	eviction bool   // it is being stopped for another model
 	dirty    bool   // its record in Redis must be written
 }
 
@@ -56,8 +55,9 @@ func (r *resident) retired() bool { return r.key != r.id }
 // serves reports whether the model takes any request.
 func (r *resident) serves() bool { return r.state == policy.ModelLoaded && !r.closed && !r.stopping }
 
-// view is the resident as package policy sees it. A victim of the current load is shown as draining. A retired copy is shown as
-// loaded while it is busy: it may serve for an hour, so policy evicts idle models rather than wait for it.
+// view returns the resident as package policy sees it. It shows a victim of the current load as draining. It shows a
+// retired copy as loaded while it is busy: it may serve for an hour, so policy evicts idle models rather than wait for
+// it.
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
 		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
@@ -83,17 +83,18 @@ type Lease struct {
 	host     *Host
 	res      *resident
 	cut      func(error) // nil once called
-	readOnly bool        // keeps the engine without counting as a use of it
+	readOnly bool        // keeps the engine but does not count as a use
 }
 
-// Acquire admits a request to a model, or says why not: a refusal of infra/rpc. cut, which may be nil, is called at most
-// once and from another goroutine, when the request must end early. ticket and gateway name the load that the request
-// waited for, and waiters is how many of the gateway's requests did; 0 means 1.
+// Acquire admits a request to a model, or returns a refusal of infra/rpc that says why not. If the request must end
+// early, cut is called, at most once and from another goroutine; it may be nil. ticket and gateway name the load that
+// the request waited for, and waiters is how many of the gateway's requests waited; 0 means 1.
 func (h *Host) Acquire(model, ticket, gateway string, waiters int, cut func(error)) (*Lease, string) {
 	return h.admit(model, reservation{ticket, gateway}, waiters, cut, false)
 }
 
-// AcquireRead admits a request that only reads an engine's state: it keeps the model loaded, but does not count as a use.
+// AcquireRead admits a request that only reads an engine's state. It keeps the model loaded, but does not count as a
+// use.
 func (h *Host) AcquireRead(model string, cut func(error)) (*Lease, string) {
 	return h.admit(model, reservation{}, 0, cut, true)
 }
@@ -139,7 +140,7 @@ func (p *Lease) Leave() {
 	h.notifyIdleLocked(p.res)
 }
 
-// notifyIdleLocked wakes those that wait for the model to become idle.
+// notifyIdleLocked wakes those who wait for the model to become idle.
 func (h *Host) notifyIdleLocked(r *resident) {
 	if r.busy() {
 		return
@@ -153,7 +154,7 @@ func (h *Host) notifyIdleLocked(r *resident) {
 	}
 }
 
-// awaitIdle waits until the model is not busy, or ctx ends. A model that is closed for good stays idle from then on.
+// awaitIdle waits until the model is not busy, or ctx ends. A model that is closed for good then stays idle.
 func (h *Host) awaitIdle(ctx context.Context, r *resident) error {
 	h.mu.Lock()
 	if !r.busy() {

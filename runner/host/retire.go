@@ -7,9 +7,9 @@ import (
 	"reveille/infra/policy"
 )
 
-// retire closes a copy whose catalogue entry changed. Its open requests may end, within Config.RetireTimeout, beside the
-// model's next copy: it gives up the model's key for one of its own, "<model>~<pid>", which no model can have. A copy
-// without open requests just goes. A reserved one stays as it is, to be retired later.
+// retire closes a copy whose catalogue entry changed. Its open requests may finish, within Config.RetireTimeout, beside
+// the model's next copy. So it swaps the model's key for its own, "<model>~<pid>", which no model can have. A copy
+// without open requests is stopped at once. A reserved one stays as it is, to be retired later.
 func (h *Host) retire(ctx context.Context, r *resident) {
 	h.redisMu.Lock()
 	h.mu.Lock()
@@ -28,7 +28,7 @@ func (h *Host) retire(ctx context.Context, r *resident) {
 	aside, open, npu := r.retired(), len(r.open), h.npuLocked()
 	h.mu.Unlock()
 	if aside {
-		h.publishDirtyLocked(ctx) // under the new key first: the host is never without a record of the process
+		h.publishDirtyLocked(ctx) // under the new key first, so that the process always has a record
 		if !h.stale {
 			h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, "catalogue entry changed", false))
 		}

@@ -29,14 +29,14 @@ func TestLoadServesAndIsRecorded(t *testing.T) {
 	})
 }
 
-// Rules 1 and 2: the least recently used of the type goes, other types stay.
+// Rules 1 and 2: the least recently used model of the type is evicted; other types stay.
 func TestLeastRecentlyUsedGoes(t *testing.T) {
 	limits, _ := policy.ParseLimits("2 1")
 	b := start(t, func(c *host.Config) { c.Limits = limits })
 	for _, m := range []string{"e", "a", "b"} {
 		b.ready(b.load(m))
 	}
-	b.busy("a")() // a is used after b now
+	b.busy("a")() // a is now used after b
 	if r := b.ready(b.load("c")); r.Evicted != "b" {
 		t.Errorf("evicted %q, want b", r.Evicted)
 	}
@@ -54,7 +54,7 @@ func TestNoLimit(t *testing.T) {
 	b.holds("a", "b", "c")
 }
 
-// Rule 3: one NPU model, whatever its type.
+// Rule 3: one model on the NPU, whatever its type.
 func TestNPUIsExclusive(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("n"))
@@ -65,7 +65,7 @@ func TestNPUIsExclusive(t *testing.T) {
 	}
 }
 
-// Rules 4 and 5: a load waits for a busy victim, shuts it in the end, and loads that need not wait pass.
+// Rules 4 and 5: a load waits for a busy victim and finally closes it; loads that need not wait pass.
 func TestBusyVictim(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
@@ -84,7 +84,7 @@ func TestBusyVictim(t *testing.T) {
 	b.holds("b", "e")
 }
 
-// A model that was shut for a load that nobody wants any more opens again.
+// A model closed for a load that nobody wants any more opens again.
 func TestShutModelReopens(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
@@ -102,7 +102,7 @@ func TestShutModelReopens(t *testing.T) {
 
 var errLoad = errors.New("engine said: cannot open /srv/models/secret.gguf at 10.1.2.3:99")
 
-// Rule 6: everything goes, what is busy when it is done, and the load is tried once more.
+// Rule 6: everything is unloaded, busy models when they are done, and the load is tried once more.
 func TestFailedLoadClearsTheHost(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
@@ -111,7 +111,7 @@ func TestFailedLoadClearsTheHost(t *testing.T) {
 	b.engines.fails["i"] = []error{errLoad}
 	ticket := b.load("i")
 	b.until("a is gone", func() bool { return b.engines.of("a") == nil })
-	time.Sleep(200 * time.Millisecond) // several looks of the policy at the shut e
+	time.Sleep(200 * time.Millisecond) // several looks of the policy at e, which is closed
 	if _, refused := b.enter("e", ""); refused == "" {
 		t.Error("e takes requests while the host is cleared")
 	}
@@ -146,7 +146,7 @@ func TestLoadFailsTwice(t *testing.T) {
 	}
 }
 
-// A damaged file clears the host once, under however many names it is loaded.
+// A damaged file clears the host once, whatever names it is loaded under.
 func TestDamagedFileClearsOnce(t *testing.T) {
 	b := start(t)
 	bad := &engine.LoadError{Kind: engine.ErrCorrupt, Detail: "x.gguf: it is cut off in its header", Digest: "d1"}
@@ -164,7 +164,7 @@ func TestDamagedFileClearsOnce(t *testing.T) {
 	b.holds()
 }
 
-// What clearing the host cannot heal clears nothing.
+// Failures that clearing the host cannot fix clear nothing.
 func TestHopelessLoads(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
@@ -186,7 +186,7 @@ func TestHopelessLoads(t *testing.T) {
 	}
 }
 
-// Rule 7: the model waits for the request that it was loaded for, until that leaves or its time is over.
+// Rule 7: the model waits for the request that it was loaded for, until that request leaves or its time is over.
 func TestLoadedModelServesItsRequestFirst(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.Reserve = 30 * time.Second })
 	first := b.load("a")
@@ -238,7 +238,7 @@ func TestPinnedModelStays(t *testing.T) {
 	b.failed(b.load("b"), "slots_pinned_error")
 }
 
-// Rule 9: victims go until the memory suffices.
+// Rule 9: victims are evicted until the memory suffices.
 func TestMemoryBudget(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.Budget = map[policy.Devices]int64{policy.CPU: 25} })
 	b.ready(b.load("a"))
@@ -247,7 +247,7 @@ func TestMemoryBudget(t *testing.T) {
 	b.holds("e", "i")
 }
 
-// Rule 10: other options reload, the same do not.
+// Rule 10: other options reload the model, the same options do not.
 func TestOptions(t *testing.T) {
 	b := start(t)
 	own := func(options string, more ...string) string {
@@ -283,7 +283,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Limits and options set at run time hold from the next load on, and gateways hear of the limits.
+// Limits and options set at run time apply from the next load on, and gateways learn the limits.
 func TestRuntimeSettings(t *testing.T) {
 	b := start(t)
 	b.must(b.store.Set(t.Context(), state.Runtime, "max_loaded_models", `{"llm":2}`))
@@ -305,7 +305,7 @@ func TestRuntimeSettings(t *testing.T) {
 	b.holds("c")
 }
 
-// Invariant 10: many who ask for one cold model at once cause one start.
+// Invariant 10: many simultaneous requests for one cold model cause one start.
 func TestManyAskForOneModel(t *testing.T) {
 	b := start(t)
 	gate := make(chan struct{})
@@ -336,7 +336,7 @@ func TestAbandonedTicketIsNotLoaded(t *testing.T) {
 	b.until("a loads", func() bool { return b.engines.starts("a") == 1 })
 	other := b.load("e")
 	b.must(b.store.Leave(t.Context(), "g", other, false))
-	b.must(b.store.Leave(t.Context(), "g", loading, false)) // has begun: it goes on
+	b.must(b.store.Leave(t.Context(), "g", loading, false)) // has begun, so it continues
 	close(gate)
 	b.until("a is loaded", func() bool { r := b.record("a"); return r != nil && r.State == "loaded" })
 	time.Sleep(100 * time.Millisecond)

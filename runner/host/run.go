@@ -9,14 +9,14 @@ import (
 	"reveille/infra/state"
 )
 
-// Run registers the host and serves its queue until ctx ends, then drains: no new request is admitted, open ones are
-// let end within Config.DrainTimeout, engines are stopped, the host is written asleep. Until then it beats. A host whose
-// machine is taken away drains as Interrupt says. Run returns ErrReplaced when another runner took the host's name: then
-// requests are cut and Redis is left to that runner. Run is called once.
+// Run registers the host, sends its heartbeats and serves its queue until ctx ends, then drains. Draining admits no new
+// request, lets open ones finish within Config.DrainTimeout, stops the engines and then records the host as asleep. A
+// host whose machine is taken away drains as Interrupt says. Run returns ErrReplaced when another runner takes the
+// host's name: it then cuts requests and leaves Redis to that runner. Run is called once.
 func (h *Host) Run(ctx context.Context) error {
 	live, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	back, endBack := context.WithCancel(context.WithoutCancel(ctx)) // what goes on until the last engine is gone
+	back, endBack := context.WithCancel(context.WithoutCancel(ctx)) // for what continues until the last engine is gone
 	var wg sync.WaitGroup
 	wg.Go(func() { h.mirror.Run(back) })
 	wg.Go(func() {
@@ -50,21 +50,21 @@ func (h *Host) Run(ctx context.Context) error {
 	return nil
 }
 
-// drain ends everything in order, for a cause. A replaced host stops at once and leaves Redis to its successor.
+// drain ends everything in order, for the given cause. A replaced host stops at once and leaves Redis to its successor.
 func (h *Host) drain(ctx context.Context, cause error) {
 	replaced := errors.Is(cause, ErrReplaced)
 	h.mu.Lock()
 	h.draining = true
 	all := h.residentsLocked()
 	for _, r := range all {
-		r.reservations = reservations{} // those it was reserved for are refused now
+		r.reservations = reservations{} // requests that it was reserved for are refused now
 		h.notifyIdleLocked(r)
 	}
 	h.mu.Unlock()
 	h.endLife(cause)
 	h.writeState(ctx, replaced, policy.Draining)
 	h.startUnload(ctx, nil, h.drainTimeout(replaced), all...)
-	h.work.Wait() // also for the load in progress, which ends in a failure, or just made it
+	h.work.Wait() // also for the load in progress, which fails, or has just succeeded
 	h.mu.Lock()
 	rest := h.residentsLocked()
 	h.mu.Unlock()
@@ -88,7 +88,7 @@ func (h *Host) residentsLocked() []*resident {
 	return out
 }
 
-// writeState writes the host's state. After the last word, and for a host that is replaced, nothing more is written.
+// writeState writes the host's state. After the final state, or if the host is replaced, nothing more is written.
 func (h *Host) writeState(ctx context.Context, replaced bool, st policy.HostState) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -97,7 +97,7 @@ func (h *Host) writeState(ctx context.Context, replaced bool, st policy.HostStat
 		return
 	}
 	err := h.store.SetHostState(ctx, h.cfg.Name, h.generation, string(st))
-	if err != nil && !errors.Is(err, state.ErrUnknownHost) { // one that Redis holds asleep does not drain
+	if err != nil && !errors.Is(err, state.ErrUnknownHost) { // a host that Redis holds asleep does not drain
 		h.log.Warn("the host's state could not be written", "state", st, "error", err)
 	}
 }

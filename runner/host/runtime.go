@@ -8,8 +8,8 @@ import (
 	"reveille/infra/policy"
 )
 
-// runtimeLimits are the limits with what the pool's run-time settings say over those of the flags: one number, or an
-// object by type. What cannot be understood counts as not said.
+// runtimeLimits returns the flags' limits, overridden by the pool's run-time settings: one number, or an object by
+// type. Invalid settings are ignored.
 func runtimeLimits(flags policy.Limits, table map[string]string) policy.Limits {
 	text := table["max_loaded_models"]
 	if text == "" {

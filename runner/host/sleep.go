@@ -8,8 +8,9 @@ import (
 	"reveille/infra/state"
 )
 
-// confirmSleep answers a sweep that wants this host asleep: nothing is open here, or work came. The host then is asleep:
-// its runner keeps beating and starts nothing, until its machine is turned off or a beat says that it is wanted awake.
+// confirmSleep answers a sweep that wants this host asleep: either nothing is open here, or work arrived. If nothing is
+// open, the host is then asleep: its runner still beats but starts nothing, until its machine is turned off or a beat
+// finds that the host is wanted awake.
 func (h *Host) confirmSleep(ctx context.Context) {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if me == nil || me.State != policy.Draining || me.Fields["sleep_token"] == "" {
@@ -19,7 +20,7 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	holds := h.draining || h.loading != nil || len(h.residents) > 0
 	h.mu.Unlock()
 	if holds {
-		return // Redis has not heard of it: the sweep takes its drain back
+		return // Redis does not know of it: the sweep takes its drain back
 	}
 	switch err := h.store.ConfirmSleep(ctx, h.cfg.Name, h.gen(), me.Fields["sleep_token"]); {
 	case err == nil:
@@ -34,19 +35,20 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	h.notify()
 }
 
-// wanted reports whether the mirror shows the host about to be woken: the next beat then registers again.
+// wanted reports whether the mirror shows that the host is about to be woken. The next beat then registers again.
 func (h *Host) wanted() bool {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	return me != nil && me.State == policy.Waking
 }
 
-// resting reports whether Redis holds the host asleep, or about to be woken: then nothing may begin before this runner
-// has registered anew.
+// resting reports whether Redis holds the host asleep or about to be woken. Then nothing may begin before this runner
+// has registered again.
 func resting(me *state.HostRecord) bool {
 	return me.State == policy.Asleep || me.State == policy.Waking
 }
 
-// detectAgainLocked looks for devices when a host that slept wakes: its machine may have changed. redisMu is held.
+// detectAgainLocked looks for devices when a sleeping host wakes, because its machine may have changed. redisMu is
+// held.
 func (h *Host) detectAgainLocked(ctx context.Context) {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if h.cfg.Detect == nil || h.registered.IsZero() || me == nil || !resting(me) {

@@ -13,11 +13,11 @@ import (
 	"reveille/runner/host"
 )
 
-// A host confirms its sleep and registers for who wants it awake again when it hears of it, not at its next beat. The
-// test beats in its place.
+// A host confirms its sleep, and registers again when it is wanted awake, as soon as it learns of that, not at its next
+// beat. The test beats in its place.
 func TestSleepAndRecallDoNotWaitForABeat(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
-		looks := 0 // under the host's lock
+		looks := 0 // guarded by the host's lock
 		b := startOn(t, addr, func(c *host.Config) {
 			c.Beat = time.Hour
 			c.Detect = func(context.Context) host.Hardware {

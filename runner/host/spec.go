@@ -19,23 +19,23 @@ import (
 // quarantine is how long a model that failed twice does not clear the host again.
 const quarantine = 10 * time.Minute
 
-// loadSpec is a ticket's model and everything that loading it needs.
+// loadSpec is a ticket's model and everything needed to load it.
 type loadSpec struct {
 	model   *catalog.Model // on the devices that its options select
 	catalog *catalog.Catalog
 	recipe  *recipe.Recipe
 	options recipe.Options // effective
-	digest  string         // of what is loaded: a changed entry does not inherit what was learned
+	digest  string         // of what is loaded, so that a changed entry does not inherit what was learned
 	plan    plan.Plan
-	gpus    policy.GPUs  // that it may use
-	cards   policy.Cards // what it takes of each GPU, once that is decided; nil: of all together
+	gpus    policy.GPUs  // GPUs that it may use
+	cards   policy.Cards // what it takes of each GPU, once decided; nil: of all together
 	memory  int64
 	pinned  bool
 	loadPin *bool // the load's own pin setting, nil for none
 }
 
-// specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue >
-// run-time settings > flags > recipe).
+// specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > run-time settings >
+// flags > recipe).
 func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	h.mu.Lock()
 	cat, set := h.catalog, h.settings
@@ -72,14 +72,14 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	return e, nil
 }
 
-// sources are the layers of a model's options below a request's.
+// sources returns the layers of a model's options below a request's.
 func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 	return placement.Sources{Saved: set.saved[m.ID], Runtime: set.runtime, Flags: h.cfg.Options}
 }
 
-// planFor computes a load's plan, and which GPUs it may use. Its share of a device depends on the host's settings and on the
-// catalogue: the smallest budget of its devices, less what other models need, divided by the number of language models that may
-// be loaded at once. Where GPUs can be chosen, the plan is for the fewest that hold it.
+// planFor computes a load's plan, and which GPUs it may use. Its share of a device depends on the host's settings and
+// on the catalogue: the smallest budget of its devices, less what other models need, divided by the number of language
+// models that may be loaded at once. If single GPUs can be chosen, the plan is for the fewest that hold it.
 func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUs, error) {
 	var share plan.Share
 	var unknown []string
@@ -105,8 +105,8 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUs, error)
 	return p, gpus, err
 }
 
-// planOnGPUs makes the plan for the fewest GPUs whose budgets hold it, and returns how many these are at least. A load whose
-// need is not known gets all GPUs unless its entry says otherwise. share is that of all GPUs together.
+// planOnGPUs plans for the fewest GPUs whose budgets hold the load, and returns how many it needs at least. A load
+// whose need is unknown gets all GPUs unless its entry says otherwise. share is that of all GPUs together.
 func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware) (p plan.Plan, gpus policy.GPUs, err error) {
 	if has.Cards != nil {
 		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, has.Found.API())
@@ -122,7 +122,7 @@ func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware) (p plan.Pl
 		for _, card := range set {
 			part.Total += totals[card]
 		}
-		part.Paged = (share.Paged*n + len(has.Cards) - 1) / len(has.Cards) // of those, on the same GPUs
+		part.Paged = (share.Paged*n + len(has.Cards) - 1) / len(has.Cards) // the paged models on the same GPUs
 		if p, err = h.cfg.Engines.Plan(e.model, e.recipe, e.options, part); err != nil {
 			return p, gpus, err
 		}
@@ -147,8 +147,8 @@ func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware) (p plan.Pl
 	return p, gpus, err
 }
 
-// plainBeside returns the memory needs of the models of other types that may be loaded beside e, each planned as its own load
-// would plan it, and the models whose need is unknown: they count as nothing.
+// plainBeside returns the memory needs of the models of other types that may be loaded beside e, each planned as its
+// own load would be, and the models whose need is unknown, which count as 0.
 func (h *Host) plainBeside(e loadSpec, set settings) (needs map[policy.Type][]int64, unknown []string) {
 	needs = map[policy.Type][]int64{}
 	for _, m := range e.catalog.Models {
@@ -169,7 +169,7 @@ func (h *Host) plainBeside(e loadSpec, set settings) (needs map[policy.Type][]in
 	return needs, unknown
 }
 
-// memoryOf is the memory that a plain model needs, 0 if that is unknown or it cannot be loaded.
+// memoryOf returns the memory that a plain model needs, 0 if that is unknown or it cannot be loaded.
 func (h *Host) memoryOf(l placement.Load, rc *recipe.Recipe) int64 {
 	if l.Model.Memory > 0 {
 		return l.Model.Memory
@@ -193,7 +193,7 @@ func (h *Host) pagedBeside(m *catalog.Model) (loaded int) {
 	return loaded
 }
 
-// pinAsked is the pin setting of a load, nil for none.
+// pinAsked returns a load's pin setting, or nil.
 func pinAsked(t state.TicketRecord) *bool {
 	v, asked := t.Fields["pinned"]
 	if !asked {
@@ -217,7 +217,7 @@ func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 	return map[string]string{field: n.String()}
 }
 
-// learnedLocked is what was learned of models that are still in the catalogue.
+// learnedLocked returns what was learned about models that are still in the catalogue.
 func (h *Host) learnedLocked() map[string]string {
 	maps.DeleteFunc(h.learned, func(field, _ string) bool {
 		_, there := h.catalog.Model(strings.TrimPrefix(field, placement.NeedField))
@@ -234,7 +234,8 @@ func (e loadSpec) newResident(ticket string) *resident {
 	}
 }
 
-// quarantineKey identifies what failed: a damaged file by its content, whichever model uses it, else the load itself.
+// quarantineKey identifies what failed: a damaged file by its content, whichever model uses it, or else the load
+// itself.
 func quarantineKey(e loadSpec, err error) string {
 	if bad, ok := errors.AsType[*engine.LoadError](err); ok && bad.Digest != "" {
 		return bad.Digest
@@ -257,7 +258,7 @@ func (h *Host) setQuarantine(e loadSpec, err error) {
 	h.quarantine[quarantineKey(e, err)] = time.Now().Add(quarantine)
 }
 
-// endQuarantine forgets the failures of a load that works after all.
+// endQuarantine forgets the failures of a load that has now succeeded.
 func (h *Host) endQuarantine(e loadSpec) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

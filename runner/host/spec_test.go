@@ -15,10 +15,10 @@ import (
 	"reveille/runner/plan"
 )
 
-// planner notes what plans were asked for.
+// planner records which plans were requested.
 type planner struct {
 	Engines
-	options map[string]recipe.Options // by model, the last
+	options map[string]recipe.Options // by model, the latest
 	shares  map[string]plan.Share
 	need    map[string]int64
 }
@@ -28,7 +28,7 @@ func (p *planner) Plan(m *catalog.Model, _ *recipe.Recipe, o recipe.Options, s p
 	return plan.Plan{Need: p.need[m.ID]}, nil
 }
 
-// planning is a host with a catalogue that makes plans and nothing else.
+// planning returns a host with a catalogue that only makes plans.
 func planning(t *testing.T, cfg Config, text string) (*Host, *planner) {
 	t.Helper()
 	c, _, err := catalog.Parse("models.yaml", []byte(text))
@@ -42,7 +42,7 @@ func planning(t *testing.T, cfg Config, text string) (*Host, *planner) {
 	return h, p
 }
 
-// A plan is for the fewest GPUs that hold it, and its share is of those.
+// A plan is for the fewest GPUs that hold it, and its share is the share of those.
 func TestPlansForGPUs(t *testing.T) {
 	const models = `
 models:
@@ -108,7 +108,7 @@ models:
   g: {type: embedding, recipe: llamacpp, device: gpu, checkpoint: "hf://o/r/g.gguf"}
 `
 
-// A share is of the limits that count now, which are those set at run time.
+// A share uses the limits in force, those set at run time included.
 func TestShareHeedsRuntimeLimits(t *testing.T) {
 	h, p := planning(t, Config{Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 1000}}}, neighbours)
 	h.settings.limits = policy.Uniform(4)
@@ -117,7 +117,7 @@ func TestShareHeedsRuntimeLimits(t *testing.T) {
 	}
 }
 
-// The models beside a language model are planned with the options that their own loads would have.
+// The models beside a language model are planned with the options that their own loads would use.
 func TestNeighboursArePlannedAsTheyLoad(t *testing.T) {
 	h, p := planning(t, Config{Limits: policy.Uniform(1), Options: recipe.Options{"n_batch": int64(4096)}}, neighbours)
 	h.settings.runtime = map[string]string{"ctx_size": "9000"}
@@ -130,7 +130,7 @@ func TestNeighboursArePlannedAsTheyLoad(t *testing.T) {
 	}
 }
 
-// A share counts what is known of the neighbours on its devices, and the plan says of which nothing is.
+// A share counts the known needs of neighbours on its devices, and the plan names the neighbours whose need is unknown.
 func TestNeighboursOfUnknownSize(t *testing.T) {
 	h, p := planning(t, Config{
 		Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 1000}, Totals: map[policy.Devices]int64{policy.CPU: 1250}},

@@ -12,7 +12,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// Redis emptied in the middle of a load: engines stay, the load ends, all is registered again.
+// Redis is emptied in the middle of a load: engines stay, the load ends, and everything is registered again.
 func TestEmptiedRedis(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		b := startOn(t, addr)
@@ -39,7 +39,8 @@ func TestEmptiedRedis(t *testing.T) {
 	})
 }
 
-// Redis away while a load ends: the outcome is told when it is back, and the model is reserved until then.
+// Redis is unavailable while a load ends: the outcome is reported once it is back, and the model is reserved until
+// then.
 func TestRedisAwayAtTheEndOfALoad(t *testing.T) {
 	redis := testenv.Redis(t)
 	flaky := testenv.NewFlaky(t, redis)
@@ -96,7 +97,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// A failover that lost the registration looks like a fence at first; it is none.
+// A failover that lost the registration looks like a fence at first, but is not.
 func TestOlderStateIsNoFence(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
@@ -107,18 +108,18 @@ func TestOlderStateIsNoFence(t *testing.T) {
 	b.busy("a")()
 }
 
-// A failover that lost the end of a ticket: it is told again, not kept under way for ever.
+// A failover lost the end of a ticket: the host reports it again, so the ticket does not stay in progress for ever.
 func TestLostOutcomeIsToldAgain(t *testing.T) {
 	b := start(t)
 	ticket := b.load("a")
 	b.ready(ticket)
-	time.Sleep(2500 * time.Millisecond) // a snapshot newer than the outcome
+	time.Sleep(2500 * time.Millisecond) // until a snapshot is newer than the outcome
 	ctx := t.Context()
 	b.must(b.rdb.HSet(ctx, "rv:{main}:ticket:"+ticket, "state", "loading").Err())
 	b.must(b.rdb.Persist(ctx, "rv:{main}:ticket:"+ticket).Err())
 	b.must(b.rdb.SAdd(ctx, "rv:{main}:begun:h", ticket).Err())
 	b.must(b.rdb.HSet(ctx, "rv:{main}:host:h", "loading", ticket).Err())
-	b.ready(b.load("e")) // Redis takes the host for busy until it registers
+	b.ready(b.load("e")) // Redis considers the host busy until it registers
 	if r := b.outcome(ticket); r.State != "ready" {
 		t.Errorf("%+v", r)
 	}
@@ -210,14 +211,14 @@ func TestCatalogueChange(t *testing.T) {
 	}
 	_, err := b.store.PutCatalog(t.Context(), "feedfeedfeedfeed", []byte(`{"version":"no"}`), nil)
 	b.must(err)
-	b.ready(b.load("b")) // a catalogue that is not understood changes nothing
+	b.ready(b.load("b")) // a catalogue that cannot be parsed changes nothing
 }
 
-// A gateway asks for what is new in its models file a moment before it has published the file.
+// A gateway asks for new models of its models file a moment before it has published the file.
 func TestTicketBeforeItsCatalogue(t *testing.T) {
 	b := start(t)
 	early := b.load("new")
-	time.Sleep(100 * time.Millisecond) // the runner has seen the ticket by then, or the test shows nothing
+	time.Sleep(100 * time.Millisecond) // the runner must have seen the ticket by then, or the test shows nothing
 	b.publish(strings.Replace(models, "models:", "models:\n  new: {type: llm, recipe: standin, device: cpu}", 1))
 	b.ready(early)
 }
@@ -234,7 +235,7 @@ func TestForeignAddress(t *testing.T) {
 	}
 }
 
-// A failover that lost a record which was written a moment before: the host does not wait for its next look at everything.
+// A failover lost a record written a moment before: the host does not wait for its next look at everything.
 func TestLostRecordIsToldAgain(t *testing.T) {
 	b := start(t)
 	ctx := t.Context()

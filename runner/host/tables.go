@@ -10,10 +10,10 @@ import (
 	"reveille/infra/state"
 )
 
-// settings are the run-time tables of the pool as last read.
+// settings are the pool's run-time tables as last read.
 type settings struct {
 	saved, pins, runtime map[string]string
-	limits               policy.Limits // the flags' with the run-time ones over them
+	limits               policy.Limits // the flags', overridden at run time
 	read                 uint64        // the change after which they were read
 }
 
@@ -63,7 +63,8 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	return nil
 }
 
-// pinnedLocked reports whether a model is pinned: by its load's own setting, else by a management call, else by the catalogue.
+// pinnedLocked reports whether a model is pinned by its load's own setting, else by a management call, else by the
+// catalogue.
 func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
 	if load != nil {
 		return *load
@@ -74,8 +75,8 @@ func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
 	return m.Pin
 }
 
-// refreshCatalog reads the published catalogue if its version has changed. It skips one that it cannot parse, and reads one that
-// the store refuses again after a beat. Models whose entry needs no other engine get their new entry.
+// refreshCatalog reads the published catalogue if its version has changed. It skips one that it cannot parse, and reads
+// one that the store refuses again at the next beat. Models whose entry needs no other engine get their new entry.
 func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	h.mu.Lock()
 	same := version == "" || version == h.catalog.Version || version == h.refusedCatalog ||
@@ -114,8 +115,8 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	return nil
 }
 
-// dismissOutdated retires models whose entry is gone or changed in a way that needs another engine; the others get their new
-// entry. It checks a model that is loading once it is loaded and has served its waiters.
+// dismissOutdated retires models whose entry is gone or changed in a way that needs another engine. The others get
+// their new entry. It checks a loading model once it is loaded and has served its waiters.
 func (h *Host) dismissOutdated(ctx context.Context) {
 	outdated := h.compareEntries()
 	var gone []*resident
@@ -138,8 +139,9 @@ func (h *Host) dismissOutdated(ctx context.Context) {
 	}
 }
 
-// compareEntries reports which loaded models are outdated, among those that are not reserved and were not yet compared with the
-// catalogue. Comparing is slow, so it does not hold the lock; only the loop, which calls this, changes the catalogue.
+// compareEntries reports which loaded models are outdated. It skips those that are reserved or already compared with
+// the catalogue. Comparing is slow, so it does not hold the lock; only the loop, which calls this, changes the
+// catalogue.
 func (h *Host) compareEntries() map[*resident]bool {
 	outdated := map[*resident]bool{}
 	h.mu.Lock()

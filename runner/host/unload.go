@@ -13,10 +13,10 @@ import (
 	"reveille/infra/state"
 )
 
-// errorEventGrace is how long requests that were cut may take to say so before the engine is stopped under them.
+// errorEventGrace is how long cut requests may take to send their error event before their engine is stopped.
 const errorEventGrace = 2 * time.Second
 
-// drainTimeout is how long the open requests of a model that is unloaded may go on.
+// drainTimeout returns how long the open requests of a model being unloaded may run.
 func (h *Host) drainTimeout(force bool) time.Duration {
 	if force {
 		return 0
@@ -24,9 +24,9 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 	return h.cfg.DrainTimeout
 }
 
-// answerUnload deals with an unload ticket: refused at once when there is nothing to unload, left in the queue while
-// the model is loading, carried out beside the queue otherwise. Retired copies of the model go with it, unless the ticket
-// is for an idle model.
+// answerUnload handles an unload ticket. It refuses the ticket at once when there is nothing to unload, leaves it in
+// the queue while the model is loading, and otherwise carries it out beside the queue. Retired copies of the model are
+// unloaded too, unless the ticket is for an idle model.
 func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	_, st := h.residentOf(t.Model)
 	copies := h.copies(t.Model)
@@ -50,9 +50,10 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	}
 }
 
-// startUnload lets copies of models go beside the queue: open requests end first, for at most limit, then are cut. t, if not
-// nil, hears the outcome once all are gone. A ticket with only_idle_ms unloads only a model that has been idle that long. None
-// of the copies may be loading. Any number may unload one copy at a time: the shortest limit counts.
+// startUnload unloads copies of models beside the queue: open requests may finish, for at most limit, and are then cut.
+// t, if not nil, gets the outcome once all copies are gone. A ticket with only_idle_ms unloads only a model that has
+// been idle that long. None of the copies may be loading. Several calls may unload one copy at once: the shortest limit
+// counts.
 func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit time.Duration, copies ...*resident) {
 	h.mu.Lock()
 	for _, r := range copies {
@@ -88,9 +89,9 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 	})
 }
 
-// Discard unloads an engine that can no longer be trusted. The next request for its model loads it again. An engine that is
-// not the model's, or that is already going, is left alone. It returns when the model takes no
-// new request, and does not wait.
+// Discard unloads an engine that can no longer be trusted. The next request for its model loads it again. Discard
+// ignores an engine that is no longer the model's or is already being stopped. It returns when the model takes no new
+// request, and does not wait for the unload.
 func (h *Host) Discard(model string, e Engine, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +103,7 @@ func (h *Host) Discard(model string, e Engine, reason string) {
 	h.work.Go(func() { h.startUnload(context.Background(), nil, h.cfg.DrainTimeout, r) }) // not draining: the shutdown does not wait yet
 }
 
-// idleFor reports whether the model has been idle for the given milliseconds, "" for no condition.
+// idleFor reports whether the model has been idle for ms milliseconds; "" sets no condition.
 func (r *resident) idleFor(ms string) bool {
 	if ms == "" {
 		return true
@@ -126,7 +127,7 @@ func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) err
 	return h.stop(ctx, r, "unloaded", false)
 }
 
-// stop ends the engine of a model that is shut and not busy, and returns when its slot is free. An engine that cannot be
+// stop ends the engine of a closed model that is not busy, and returns when its slot is free. An engine that cannot be
 // ended keeps its slot.
 func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bool) error {
 	h.mu.Lock()
@@ -140,7 +141,7 @@ func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bo
 		return err
 	}
 	select {
-	case <-r.gone: // its watch saw the end, too
+	case <-r.gone: // its watch also saw the end
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -151,7 +152,7 @@ func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bo
 func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	select {
 	case <-e.Done():
-	case <-h.over.Done(): // the runner ends; nothing more can be done about an engine that does not
+	case <-h.over.Done(): // the runner ends; an engine that does not end is left alone
 		return
 	}
 	h.mu.Lock()
@@ -162,7 +163,7 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 		h.noteCrashLocked(r.id, time.Now())
 	}
 	r.stopping = true
-	r.reservations = reservations{} // it serves nobody any more; its waiters ask for another load
+	r.reservations = reservations{} // it serves nobody any more; its waiters request another load
 	h.notifyIdleLocked(r)
 	h.mu.Unlock()
 	if crashed {
@@ -174,20 +175,20 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 // crashMemory is how long the host remembers that an engine crashed.
 const crashMemory = 10 * time.Minute
 
-// noteCrashLocked remembers when a model's engine crashed and forgets crashes of long ago.
+// noteCrashLocked records when a model's engine crashed and forgets old crashes.
 func (h *Host) noteCrashLocked(model string, now time.Time) {
 	maps.DeleteFunc(h.crashed, func(_ string, at time.Time) bool { return now.Sub(at) >= crashMemory })
 	h.crashed[model] = now
 }
 
-// Crashed returns when the engine of a model last ended without being stopped by the host, the zero time if it did not in
+// Crashed returns when a model's engine last ended without being stopped by the host, or the zero time if it did not in
 // the last ten minutes. An engine whose process is gone counts at once.
 func (h *Host) Crashed(model string) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r := h.residents[model]; r != nil && r.engine != nil && r.reason == "" {
 		select {
-		case <-r.engine.Done(): // watch is about to note it
+		case <-r.engine.Done(): // watch is about to record it
 			return time.Now()
 		default:
 		}
@@ -195,7 +196,7 @@ func (h *Host) Crashed(model string) time.Time {
 	return h.crashed[model]
 }
 
-// forget frees the slot of a model whose process is gone, once. Its record goes before a new copy can have one.
+// forget frees the slot of a model whose process is gone, once. It deletes the record before a new copy can have one.
 func (h *Host) forget(ctx context.Context, r *resident) {
 	h.redisMu.Lock()
 	h.mu.Lock()

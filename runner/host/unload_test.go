@@ -25,8 +25,8 @@ func TestUnloadLetsRequestsEnd(t *testing.T) {
 	b.failed(b.unload("a"), "model_not_loaded")
 }
 
-// An engine that is retired takes no new request, ends when its open ones are done, and makes room for another of its
-// model, at once for whoever asks meanwhile.
+// A retired engine takes no new request, ends when its open ones are done, and makes room for another engine of its
+// model, at once if one is requested meanwhile.
 func TestDiscard(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
 	b.ready(b.load("a"))
@@ -45,7 +45,7 @@ func TestDiscard(t *testing.T) {
 	leave()
 	b.ready(waiting)
 	b.holds("a")
-	b.host.Discard("a", old, "talks nonsense") // it is another's place now
+	b.host.Discard("a", old, "talks nonsense") // the slot is another engine's now
 	b.host.Discard("b", old, "talks nonsense")
 	b.busy("a")()
 	if n := b.engines.starts("a"); n != 2 {
@@ -71,7 +71,7 @@ func TestUnloadCutsRequests(t *testing.T) {
 	}
 }
 
-// Force cuts what an unload before it lets end.
+// Force cuts the requests that an earlier unload lets finish.
 func TestForceOvertakesADrain(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
 	b.ready(b.load("a"))
@@ -114,7 +114,7 @@ func TestUnloadWaitsForALoad(t *testing.T) {
 	b.holds()
 }
 
-// A victim of a load that is itself unloaded, whatever becomes of the load, is gone once and holds nobody up.
+// A load's victim that is itself unloaded is gone exactly once and delays nobody, whatever becomes of the load.
 func TestUnloadOfAVictim(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
@@ -128,7 +128,7 @@ func TestUnloadOfAVictim(t *testing.T) {
 	b.holds("b")
 }
 
-// An engine that cannot be ended keeps its slot, fails what needs it, and frees it when it ends after all.
+// An engine that cannot be ended keeps its slot, fails what needs it, and frees the slot when it ends after all.
 func TestStuckEngine(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
@@ -138,11 +138,11 @@ func TestStuckEngine(t *testing.T) {
 	b.holds("a")
 	b.failed(b.unload("a"), "engine_crashed")
 	waiting := b.load("b")
-	b.ready(b.load("e")) // another type has room
+	b.ready(b.load("e")) // another type has a free slot
 	a.die()
 	b.ready(waiting)
 	b.holds("b", "e")
-	b.engines.of("b").stuck.Store(true) // and the runner ends all the same
+	b.engines.of("b").stuck.Store(true) // and the runner still ends
 }
 
 func TestCrashFreesTheSlot(t *testing.T) {

@@ -30,7 +30,7 @@ type ModelView struct {
 	State    policy.ModelState `json:"state"`
 	Closed   bool              `json:"closed"`
 	Pinned   bool              `json:"pinned"`
-	Retired  bool              `json:"retired,omitempty"` // its entry changed: it only finishes its requests
+	Retired  bool              `json:"retired,omitempty"` // its entry changed: it only finishes its open requests
 	InFlight int               `json:"in_flight"`
 	Reserved int               `json:"reserved"`
 	PID      int               `json:"pid"`
@@ -66,7 +66,7 @@ func (h *Host) View() View {
 	return v
 }
 
-// EnginesOf are the engines of a model, those of its retired copies included.
+// EnginesOf returns the engines of a model, those of its retired copies included.
 func (h *Host) EnginesOf(model string) []Engine {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +79,7 @@ func (h *Host) EnginesOf(model string) []Engine {
 	return out
 }
 
-// EngineOf is the engine of a loaded model, nil when there is none.
+// EngineOf returns the engine of a loaded model, or nil.
 func (h *Host) EngineOf(model string) Engine {
 	h.mu.Lock()
 	defer h.mu.Unlock()
