@@ -15,48 +15,48 @@ import (
 )
 
 const (
-	staleTries  = 32                     // placements refused as stale, or missed, in a row before a group gives up
+	staleTries  = 32                     // placements in a row that the store refuses as stale, or that find nothing to attach to, before a group gives up
 	stalePause  = 10 * time.Millisecond  // first pause between them; grows up to
 	staleMost   = 200 * time.Millisecond // this, before jitter
-	awayTries   = 2                      // calls to a store that does not answer: just the reply may have been lost
-	silentAfter = 10 * time.Second       // a store that is away for longer ends a wait that had a ticket
+	awayTries   = 2                      // calls to a store that does not answer: only the reply may have been lost
+	silentAfter = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
 )
 
-// loadAttempt is a group's state machine: what it wants from the pool and how far it has got. Its methods are pure: they take
-// what was learned and the current time, and return the next step. No I/O, no clock, no goroutine.
+// loadAttempt is a group's state machine: what it wants from the pool and how far it has got. Its methods are pure:
+// they take new information and the current time, and return the next step. No I/O, no clock, no goroutine.
 //
-// Life: asking (no ticket) → waiting (a ticket) → finished; or from waiting back to asking when the ticket was lost,
-// dropped, or could not be carried out by its host.
+// Life: asking (no ticket) → waiting (a ticket) → finished. It goes from waiting back to asking when the ticket was
+// lost or dropped, or its host could not carry it out.
 type loadAttempt struct {
 	model  string
-	own    bool              // a management call's own ticket
+	own    bool              // a management call has its own ticket
 	fields map[string]string // for the runner; nil for shared tickets
 	evict  policy.Eviction
 	cache  *placement.HostCache
 	id     string // unique in the pool, the stem of operation ids
 
-	refused []string // hosts that refused a copy which the store may call loaded; until the first ticket
+	refused []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket
 	round   int      // part of the operation id: a new intent is a new operation
 	stale   int      // placements refused in a row
 	away    int      // calls without an answer in a row
-	changed []string // hosts that changed while a placement on them was made; until the next ticket
-	moving  string   // ticket on a lost host that is to be replaced, "" none
-	began   string   // host of a ticket that the store lost, "" none; until the next ticket
+	changed []string // hosts that changed during a placement on them; until the next ticket
+	moving  string   // ticket on a lost host that is to be replaced, "" if none
+	began   string   // host of a ticket that the store lost, "" if none; until the next ticket
 
 	ticket       string
 	host         string
 	state        state.TicketState // TicketQueued or TicketLoading
 	position     int
-	loadingSince time.Time // when state was first TicketLoading, zero before
-	heard        time.Time // last word of the store about the ticket
+	loadingSince time.Time // when state first was TicketLoading, zero before
+	heard        time.Time // last time the store reported the ticket
 
 	blocked *api.Error // why no host can be tried now, for waiters that time out meanwhile
-	leaving []string   // hosts that reported that they are being taken away
+	leaving []string   // hosts that reported that their machine is being taken away
 
-	tooLarge map[string]*policy.Refusal // by host: its runner said that its memory can never hold this load
+	tooLarge map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
 }
 
-// wanted is the model to place, as a snapshot and a catalogue describe it.
+// wanted returns the model to place, as a snapshot and a catalogue describe it.
 func (n *loadAttempt) wanted(s *state.Snapshot, v placement.View) policy.Model {
 	m := v.Model(s, n.model, n.fields["options"], n.fields["merge_args"] == "1")
 	m.Refused = n.tooLarge
@@ -71,11 +71,11 @@ const (
 	finish               // the group has its outcome: err, or the copy on host
 )
 
-// step is what to do next.
+// step is the next thing to do.
 type step struct {
 	do    action
 	at    time.Time // of ask; zero: now
-	leave string    // ticket to give up, "" none
+	leave string    // ticket to give up, "" if none
 
 	err    *api.Error
 	host   string // of a finish without err
@@ -89,7 +89,7 @@ func refused(err *api.Error) *step {
 	return &v
 }
 
-// startFailed is why a shunned host is avoided.
+// startFailed is the reason to avoid a shunned host.
 const startFailed = "failed to start a short while ago"
 
 // avoiding lists the shunned hosts for policy.Place; the caller may add to it.
@@ -101,15 +101,15 @@ func avoiding(shunned []string) map[string]string {
 	return avoid
 }
 
-// freeLooks and freeHosts bound the search for a free slot in a large pool: so often at so many hosts.
+// freeLooks and freeHosts bound the search for a free slot in a large pool: the number of looks and of hosts per look.
 const (
 	freeLooks = 4
 	freeHosts = 64
 )
 
-// freeHost is a host of a large pool with a free slot, "" if none is found soon. No host is better than one with a free slot,
-// unless the model has a list of hosts, so the others need not be looked at. It stays with read, the host that was just read for
-// this choice, if that has one.
+// freeHost returns a host of a large pool with a free slot, or "" if it does not find one soon. No host is better than
+// one with a free slot, unless the model has a list of hosts, so the search need not look at the others. It prefers
+// read, the host just read for this choice, if that has a free slot.
 func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string, read string) string {
 	if m, _ := v.Catalog.Model(n.model); !s.Large() || len(m.Hosts) > 0 {
 		return ""
@@ -136,14 +136,14 @@ func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	return ""
 }
 
-// chooseHost decides where the ticket goes. Hosts in shunned are not tried before retry. read is the host of an earlier choice that
-// was read since, "" for none. An empty host without a step means attach only.
+// chooseHost decides where the ticket goes. It does not try hosts in shunned before retry. read is the host of an
+// earlier choice that has been read since, or "". An empty host without a step means attach only.
 func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time, read string) (host string, out *step) {
 	if _, ok := c.Model(n.model); !ok {
 		return "", refused(api.UnknownModel(n.model))
 	}
 	if h := s.Hosts[n.host]; n.moving != "" && h != nil && (h.State == policy.Ready || h.State == policy.Draining) {
-		n.moving = "" // it is back
+		n.moving = "" // its host is back
 		return "", &step{do: rest}
 	}
 	avoid := avoiding(shunned)
@@ -170,16 +170,17 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		there = holder(s, n.model)
 	}
 	switch r := n.tooLarge[there]; {
-	case n.own && r != nil: // the existing copy stays and gets no second one beside it
+	case n.own && r != nil: // the existing copy stays, and no second one is loaded beside it
 		return "", refused(n.refusal(r))
 	case there != "" && avoid[there] == "" && r == nil:
 		return there, nil
 	}
-	// The store came back with older data: the host may be carrying out the ticket all the same, and another would load a second copy.
+	// The store came back with older data: the host may still carry out the ticket, and another host would load a
+	// second copy.
 	if h := s.Hosts[n.began]; h != nil && h.State == policy.Ready && avoid[n.began] == "" && n.tooLarge[n.began] == nil {
 		return n.began, nil
 	}
-	quiet := maps.Clone(avoid) // without hosts where others place, too
+	quiet := maps.Clone(avoid) // without hosts where others also place
 	for _, name := range n.changed {
 		quiet[name] = "changes too fast"
 	}
@@ -202,14 +203,14 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		return "", nil
 	}
 	if n.moving != "" {
-		n.moving = "" // nowhere to move to after all
+		n.moving = "" // no host to move to after all
 		return "", &step{do: rest}
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
 		if n.blocked == nil {
 			n.blocked = noCapacity(n.model, errors.New(p.Refusal.Explain()))
 		}
-		if retry.IsZero() { // what is taken away does not come back in a moment
+		if retry.IsZero() { // a host that is being taken away does not come back in a moment
 			return "", refused(n.blocked)
 		}
 		return "", &step{do: ask, at: retry}
@@ -217,8 +218,8 @@ func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	return "", refused(n.refusal(p.Refusal))
 }
 
-// holder is the host that has the model or will have it first, "" for none. A load on its way takes precedence over a copy
-// that is being stopped: the model may not return to that copy's host.
+// holder returns the host that has the model or will have it first, or "". A load in progress takes precedence over a
+// copy that is being stopped, because the model may not return to that copy's host.
 func holder(s *state.Snapshot, model string) string {
 	if copies := s.Copies(model); len(copies) > 0 {
 		return copies[0].Host
@@ -231,8 +232,8 @@ func holder(s *state.Snapshot, model string) string {
 	})
 }
 
-// loadingHost is the host with a load of the model queued or in progress, "" for none. A sleeping host is woken for it once
-// its machine is off.
+// loadingHost returns the host with a load of the model queued or in progress, or "". A sleeping host is woken for it
+// once its machine is off.
 func loadingHost(s *state.Snapshot, model string) string {
 	mine := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
 	return firstHost(s, func(h *state.HostRecord) bool {
@@ -241,7 +242,7 @@ func loadingHost(s *state.Snapshot, model string) string {
 	})
 }
 
-// firstHost is the first matching host by name, "" for none.
+// firstHost returns the first matching host by name, or "".
 func firstHost(s *state.Snapshot, meant func(*state.HostRecord) bool) (first string) {
 	for name, h := range s.Hosts {
 		if (first == "" || name < first) && meant(h) {
@@ -266,7 +267,7 @@ func (n *loadAttempt) refusal(r *policy.Refusal) *api.Error {
 	return api.New(api.NoCapacity, r.Error()).WithCause(cause)
 }
 
-// want is the store call for a placement on that revision.
+// want returns the store call for a placement on that revision.
 func (n *loadAttempt) want(gateway, host string, revision uint64, background bool) state.Want {
 	return state.Want{
 		Gateway: gateway, Model: n.model, Host: host, Revision: revision, Background: background,
@@ -280,7 +281,7 @@ func (n *loadAttempt) onAcquired(now time.Time, got state.Acquired, err error) s
 	case errors.Is(err, state.ErrStale):
 		return n.again(now)
 	case n.moving != "" && (err != nil || got.Status == "none"):
-		n.moving = "" // the old ticket is as good as before, or news of its end is coming
+		n.moving = "" // the old ticket is still valid, or the event of its end is coming
 		return step{do: rest}
 	case err == nil && got.Status == "none":
 		return n.again(now)
@@ -312,7 +313,7 @@ func (n *loadAttempt) setTicketState(now time.Time, st state.TicketState, positi
 	}
 }
 
-// again asks again on a new snapshot, a little later each time.
+// again asks again with a new snapshot, a little later each time.
 func (n *loadAttempt) again(now time.Time) step {
 	if n.stale++; n.stale > staleTries {
 		if n.moving != "" {
@@ -334,7 +335,7 @@ func (n *loadAttempt) restart(now time.Time) step {
 // onTicketState processes the ticket's current state.
 func (n *loadAttempt) onTicketState(now time.Time, s state.TicketStatus) step {
 	if s.Ticket != n.ticket {
-		return step{do: rest} // a ticket given up meanwhile
+		return step{do: rest} // a ticket that was given up meanwhile
 	}
 	switch {
 	case !s.Found:

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What a request began is not over while its client waits, while nobody has asked its host to wake, or while its ticket is
-// being left; it is over though the host wakes for minutes yet.
+// A request's work is not over while its client waits, while nobody has asked its host to wake, or while its ticket is
+// being released. It is over although the host still takes minutes to wake.
 func TestSettle(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := sleeping()

@@ -2,9 +2,9 @@ package scheduling
 
 import "time"
 
-// backoff keeps, by key, how often something failed in a row and when it may be tried again: the first free failures cost
-// nothing, each further one opens a window that doubles from base up to most. It reads no clock. The zero times of an unknown
-// key mean "now".
+// backoff records, by key, how often something failed in a row and when it may be tried again. The first free failures
+// have no effect. Each further one opens a window that doubles from base up to most. It reads no clock. An unknown key
+// has zero times, which mean "now".
 type backoff struct {
 	base, most time.Duration
 	free       int
@@ -18,7 +18,8 @@ type failureWindow struct {
 	why      string // of the last failure, for clients
 }
 
-// fail records a failure. cause identifies it, since one failure is reported in several ways; why tells clients of it.
+// fail records a failure. cause identifies it, because one failure is reported in several ways; why explains it to
+// clients.
 func (t *backoff) fail(key, cause, why string, now time.Time) {
 	e := t.byKey[key]
 	if e == nil {
@@ -32,7 +33,7 @@ func (t *backoff) fail(key, cause, why string, now time.Time) {
 	e.failures++
 	if n := e.failures - t.free; n > 0 {
 		d := t.most
-		if n < 16 { // beyond, the shift is above any sensible limit
+		if n < 16 { // beyond that, the shift exceeds any sensible limit
 			d = min(t.base<<(n-1), t.most)
 		}
 		e.until = now.Add(d)
@@ -42,7 +43,7 @@ func (t *backoff) fail(key, cause, why string, now time.Time) {
 // pass forgets the failures of a key.
 func (t *backoff) pass(key string) { delete(t.byKey, key) }
 
-// left is how long the key's window stays open, 0 if it is closed.
+// left returns how long the key's window stays open, 0 if it is closed.
 func (t *backoff) left(key string, now time.Time) time.Duration {
 	if e := t.byKey[key]; e != nil {
 		return max(0, e.until.Sub(now))
@@ -50,7 +51,7 @@ func (t *backoff) left(key string, now time.Time) time.Duration {
 	return 0
 }
 
-// why tells of the key's last failure.
+// why returns the reason of the key's last failure, for clients.
 func (t *backoff) why(key string) string {
 	if e := t.byKey[key]; e != nil {
 		return e.why

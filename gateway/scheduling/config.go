@@ -13,7 +13,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Store is the part of the pool's state that the gate uses; [*state.Store] is one. Calls are bounded by the store itself.
+// Store is the part of the pool's state that the gate uses; [*state.Store] implements it and bounds its own calls.
 type Store interface {
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
 	Renew(ctx context.Context, gateway string, tickets ...string) ([]state.TicketStatus, error)
@@ -30,49 +30,49 @@ type Store interface {
 	Forget(ctx context.Context, host string, limit time.Duration) error
 }
 
-// Mirror is the gate's view of the pool; [*state.Mirror] is one.
+// Mirror is the gate's view of the pool; [*state.Mirror] implements it.
 type Mirror interface {
-	// Snapshot is the newest copy, never nil; Taken is zero before the first.
+	// Snapshot returns the newest copy, never nil. Its Taken is zero before the first one.
 	Snapshot() *state.Snapshot
-	// Refresh reads a new one.
+	// Refresh reads a new snapshot.
 	Refresh(ctx context.Context) (*state.Snapshot, error)
-	// RefreshHosts reads some hosts again, and all hosts with copies or loads of some models.
+	// RefreshHosts reads again the named hosts, and all hosts with copies or loads of the named models.
 	RefreshHosts(ctx context.Context, hosts []string, models ...string) (*state.Snapshot, error)
 }
 
 // Waker starts hosts.
 type Waker interface {
-	// Wake asks the host's driver to start it and returns when the driver accepted or refused; it may try several
-	// times. It must end when ctx does. An error that is or wraps a [*api.Error] names the code that waiters get; any
-	// other is no_capacity.
+	// Wake asks the host's driver to start it and returns when the driver accepted or refused. It may try several
+	// times. It must return when ctx ends. An error that is or wraps a [*api.Error] names the code that waiters get;
+	// any other error is no_capacity.
 	Wake(ctx context.Context, host string) error
 }
 
 // Stopper turns hosts off.
 type Stopper interface {
-	// Sleep asks the host's driver to turn it off and returns when the driver accepted or refused. It must end when ctx
-	// does.
+	// Sleep asks the host's driver to turn it off and returns when the driver accepted or refused. It must return when
+	// ctx ends.
 	Sleep(ctx context.Context, host string) error
 }
 
-// Config of a Gate. Store, Mirror, Catalog and Waker are needed; a zero value elsewhere means the default.
+// Config configures a Gate. Store, Mirror, Catalog and Waker are required; a zero value elsewhere means the default.
 type Config struct {
 	Store   Store
 	Mirror  Mirror
 	Waker   Waker
 	Stopper Stopper                 // for SleepHost; nil: this gateway turns no host off
-	Catalog func() *catalog.Catalog // the catalogue in force; called often, must be cheap and never return nil
+	Catalog func() *catalog.Catalog // the catalogue in force; called often, so it must be cheap; never nil
 
-	Gateway string // id of this process in the pool, unique; default: random
+	Gateway string // unique id of this process in the pool; default: random
 
-	Hold      time.Duration // longest a request waits for a cold model; default 300 s
+	Hold      time.Duration // longest that a request waits for a cold model; default 300 s
 	FairAfter time.Duration // a copy whose queue takes longer than this gets another copy beside it; default 2 s
 	WakeLimit time.Duration // longest from the start of a host's wake to its registration; default 10 min
 
 	Evict policy.Eviction // how idle models are compared when one must be evicted; default LRU
 
-	MaxPerModel int // most waiters of one model, above: queue_full; default 10,000
-	MaxTotal    int // most waiters in all, above: overloaded; default 20,000
+	MaxPerModel int // most waiters of one model; more get queue_full; default 10,000
+	MaxTotal    int // most waiters in all; more get overloaded; default 20,000
 
 	Log *slog.Logger // default: discard
 }

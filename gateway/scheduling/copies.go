@@ -14,17 +14,17 @@ import (
 
 // copies tracks the copies of models that may have several. It belongs to one goroutine.
 type copies struct {
-	marks map[state.Copy][]mark // newest last; the first is at least a window old once one is
+	marks map[state.Copy][]mark // newest last; once one is at least a window old, the first is
 }
 
-// mark is how many requests had ended at a moment.
+// mark is the number of requests that had ended at a moment.
 type mark struct {
 	at    time.Time
 	ended int64
 }
 
-// served records how many requests to a copy have ended by now, and returns how many of them ended in the last window; ok is
-// false until the copy has been observed for a whole window, and again after it was away for one.
+// served records how many requests to a copy have ended by now, and returns how many of them ended in the last window.
+// ok is false until the copy has been observed for a whole window, and again after it was gone for one.
 func (c *copies) served(at state.Copy, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
 	list := c.marks[at]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
@@ -39,8 +39,8 @@ func (c *copies) served(at state.Copy, ended int64, now time.Time, window time.D
 }
 
 // moreCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
-// Config.FairAfter, where the catalogue allows one and a host can take it without waiting. Nobody waits for it: requests go
-// to the copies that are there, and to the new one once the mirror shows it. An idle copy is evicted like any idle model.
+// Config.FairAfter, if the catalogue allows one and a host can take it without waiting. Nobody waits for it: requests
+// go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any idle model.
 func (g *Gate) moreCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
 	for _, m := range c.Models {
@@ -56,7 +56,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 		f := g.flows.of(r.Host, m.ID)
 		ours := f.open.Load()
 		ended, known := g.copies.served(state.Copy{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
-		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's business
+		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's to decide
 			continue
 		}
 		open := max(ours, int64(r.InFlight))
@@ -68,7 +68,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	}
 	s, err := g.mirror.RefreshHosts(ctx, nil, m.ID)
 	if err != nil {
-		return // the next look decides anew
+		return // the next look decides again
 	}
 	v := placement.View{Catalog: c, Evict: g.cfg.Evict, Hosts: &g.cache}
 	pool, want := v.Pool(s), v.Model(s, m.ID, "", false)
@@ -90,7 +90,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
-		return // likewise
+		return // same here
 	case err != nil:
 		g.log.Warn("further copy", "model", m.ID, "host", p.Host, "error", err)
 		return
@@ -103,7 +103,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	}
 }
 
-// prompt reports whether a placement waits for no busy model: a copy that did would come too late to help.
+// prompt reports whether a placement waits for no busy model: a copy that waited would come too late to help.
 func prompt(p policy.Placement) bool {
 	switch p.Reason.Code {
 	case policy.FreeSlot, policy.IdleVictim, policy.Stopping, policy.AfterQueue, policy.WakeHost, policy.WakingHost:
@@ -112,7 +112,7 @@ func prompt(p policy.Placement) bool {
 	return false
 }
 
-// atOnce is how many requests a copy works on at the same time, 1 where its runner does not say.
+// atOnce returns how many requests a copy serves at the same time, 1 if its runner does not report it.
 func atOnce(r *state.ModelRecord) int {
 	var plan struct {
 		Parallel int `json:"parallel"`

@@ -13,12 +13,12 @@ func twoCopies(c *Config) {
 	m.Replicas.Max = 2
 }
 
-// A copy whose queue stays longer than what it serves in fair_after gets one beside it, on another host, and takes the
-// requests that come then.
+// A copy whose queue stays longer than what it serves in fair_after gets a second copy on another host, which takes the
+// requests that arrive then.
 func TestFurtherCopy(t *testing.T) {
 	for name, tc := range map[string]struct {
-		open, parallel int  // requests at a time, and of them those that the engine works on
-		ends           int  // requests that end in a second, each followed by another
+		open, parallel int  // open requests, and how many of them the engine works on
+		ends           int  // requests that end in a second, each followed by a new one
 		others         int  // requests of other gateways
 		single         bool // the catalogue allows one copy
 		asleep         bool // the other host
@@ -80,7 +80,7 @@ func TestFurtherCopy(t *testing.T) {
 	}
 }
 
-// What a copy serves is told once it was seen for a whole window, and anew when it was away.
+// served reports after a copy was observed for a whole window, and starts again after the copy was gone.
 func TestServed(t *testing.T) {
 	c := copies{marks: map[state.Copy][]mark{}}
 	at, began := state.Copy{Host: "a", Model: "m"}, time.Unix(1000, 0)

@@ -53,7 +53,8 @@ func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table
 	return t
 }
 
-// pick is the copy with the fewest open requests: ours now, and the others' at the time of the snapshot.
+// pick returns the copy with the fewest open requests: this gateway's now, plus the others' at the time of the
+// snapshot.
 func (t *table) pick(model string) (Endpoint, bool) {
 	list := t.copies[model]
 	if len(list) == 0 {
@@ -68,8 +69,8 @@ func (t *table) pick(model string) (Endpoint, bool) {
 	return list[best].endpoint, true
 }
 
-// Endpoint returns the loaded copy of a model that has the fewest open requests; ok is false when there is none. It makes
-// no call and goes on working while the store is away.
+// Endpoint returns the loaded copy of a model that has the fewest open requests; ok is false if there is none. It makes
+// no call and keeps working while the store is unavailable.
 func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
 	t := g.table.Load()
 	if s := g.mirror.Snapshot(); t.from != s && g.building.TryLock() {
@@ -85,14 +86,14 @@ func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
 // Begin counts a request to the model as open. Every Begin needs one End with the same arguments.
 func (g *Gate) Begin(r Endpoint, model string) { g.flow(r, model).open.Add(1) }
 
-// End takes back one Begin.
+// End reverses one Begin.
 func (g *Gate) End(r Endpoint, model string) {
 	f := g.flow(r, model)
 	f.ended.Add(1)
 	f.open.Add(-1)
 }
 
-// InFlight is how many requests of this gateway to the model on the host are open.
+// InFlight returns how many requests of this gateway to the model on the host are open.
 func (g *Gate) InFlight(host, model string) int { return int(g.flows.of(host, model).open.Load()) }
 
 func (g *Gate) flow(r Endpoint, model string) *flow {
@@ -105,8 +106,8 @@ func (g *Gate) flow(r Endpoint, model string) *flow {
 // flow counts the requests of this gateway to a model on a host: open ones and ended ones.
 type flow struct{ open, ended atomic.Int64 }
 
-// flows counts this gateway's requests by host and model. A flow stays, so that pointers to it may be kept, until there are
-// more than maxFlows: then idle flows whose copies are gone are dropped.
+// flows counts this gateway's requests by host and model. A flow is kept, so that callers may keep pointers to it. Only
+// above maxFlows flows are idle ones dropped whose copies are gone.
 const maxFlows = 4096
 
 type flows struct {

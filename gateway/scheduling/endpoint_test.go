@@ -31,7 +31,7 @@ func TestRouteTakesTheLeastLoadedCopy(t *testing.T) {
 			t.Errorf("%d open on b", n)
 		}
 		for _, endpoint := range endpoints {
-			r.End(Endpoint{Host: endpoint.Host}, "m0") // an endpoint that was built elsewhere counts in the same place
+			r.End(Endpoint{Host: endpoint.Host}, "m0") // an endpoint built elsewhere counts in the same place
 		}
 		if n := r.InFlight("a", "m0") + r.InFlight("b", "m0"); n != 0 {
 			t.Errorf("%d open after the end", n)
@@ -70,7 +70,7 @@ func TestOwnRequestsAreNotCountedTwice(t *testing.T) {
 	}
 }
 
-// big is a gate over 50 hosts with 20 models each.
+// big returns a gate over 50 hosts with 20 models each.
 func big(t testing.TB) *Gate {
 	p := newPool()
 	for h := range 50 {

@@ -17,16 +17,16 @@ func noCapacity(model string, cause error) *api.Error {
 	return api.Newf(api.NoCapacity, "No host could be started for the model '%s'; try again later.", model).WithCause(cause)
 }
 
-// elsewhere reports whether a ticket failed because of its host, so that another host may do better.
+// elsewhere reports whether a ticket failed because of its host, so that another host may succeed.
 func elsewhere(r state.TicketRecord) bool {
 	return r.WakeError || interrupted(r) || slices.Contains([]string{api.Draining.Code(), api.HostUnreachable.Code()}, r.Code)
 }
 
-// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host answers at once and
-// is not shunned for it: a request with nowhere else to go gets this error.
+// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host answers at
+// once and is not shunned for it. A request with no other host gets this error.
 func interrupted(r state.TicketRecord) bool { return r.Code == api.HostInterrupted.Code() }
 
-// shortage is a runner's refusal for lack of memory, nil if it gives no figures.
+// shortage returns a runner's refusal for lack of memory, or nil if it gives no figures.
 func shortage(r state.TicketRecord) *policy.Refusal {
 	device, err := policy.ParseDevices(r.Fields["device"])
 	out := &policy.Refusal{
@@ -38,15 +38,15 @@ func shortage(r state.TicketRecord) *policy.Refusal {
 	return out
 }
 
-// loadFailed reports whether a ticket failed in a way that a repeat is likely to share and that costs the host
-// something, so that repeats are spaced out. A missing file or a refusal costs nothing.
+// loadFailed reports whether a ticket failed in a way that is likely to repeat and costs the host something, so that
+// repeats are spaced out. A missing file or a refusal costs nothing.
 func loadFailed(r state.TicketRecord) bool {
 	return r.State == state.TicketFailed && !elsewhere(r) &&
 		slices.Contains([]string{api.ModelLoadError.Code(), api.LoadTimeout.Code(), api.EngineOutOfMemory.Code(), api.EngineCrashed.Code()}, r.Code)
 }
 
-// failure is the error for the waiters of a ticket that failed. conflict selects the 409 row of a code that has one, for
-// management calls.
+// failure returns the error for the waiters of a failed ticket. conflict selects the 409 row of a code that has one,
+// for management calls.
 func failure(r state.TicketRecord, conflict bool) *api.Error {
 	message := r.Message
 	if message == "" {
@@ -56,7 +56,7 @@ func failure(r state.TicketRecord, conflict bool) *api.Error {
 	return e.WithCause(errors.New("ticket " + r.ID + " on " + r.Host + " failed"))
 }
 
-// kindOf is the row of the error table for a ticket's code, model_load_error for one that the table does not know.
+// kindOf returns the error-table row of a ticket's code, model_load_error for an unknown code.
 func kindOf(code string, conflict bool) api.Kind {
 	found := api.Kind(0)
 	for _, k := range api.Kinds() {

@@ -46,19 +46,19 @@ type Gate struct {
 	renew chan struct{}  // capacity 1: renew now
 	cache placement.HostCache
 
-	mu       sync.Mutex // never held over a call; guards what follows and all groups and waiters
+	mu       sync.Mutex // never held over a call; guards the following fields and all groups and waiters
 	closed   bool
 	waiting  int    // waiters in all groups
 	serial   uint64 // of operations
 	groups   map[string]*group
 	all      map[*group]struct{}
-	tickets  map[string]*group // whose ticket it is
+	tickets  map[string]*group // the group of each ticket
 	watches  map[string]chan state.TicketRecord
 	wakes    map[string]*wakeLease
 	learned  estimates
-	failed   backoff // loads by model
+	failed   backoff // failed loads, by model
 	failing  map[string]*catalog.Model
-	shunned  backoff // starts by host
+	shunned  backoff // failed starts, by host
 	recovery recoveryHold
 	swaps    swaps
 }
@@ -81,8 +81,8 @@ func New(c Config) *Gate {
 	return g
 }
 
-// Enter joins the requests that wait for a model, and starts its load if none is in progress. The error is an immediate
-// refusal: queue_full, overloaded, model_backoff, model_not_found or draining, or the tenant's.
+// Enter adds a request to those that wait for a model, and starts its load if none is in progress. The error is an
+// immediate refusal: queue_full, overloaded, model_backoff, model_not_found or draining, or the tenant's.
 func (g *Gate) Enter(a Ask) (*Waiter, error) {
 	m, ok := g.catalog().Model(a.Model)
 	if !ok {
@@ -174,7 +174,7 @@ func (g *Gate) newGroupLocked(n loadAttempt, shared, start bool) *group {
 	return gr
 }
 
-// operationLocked is the stem of a new operation id, unique in the pool.
+// operationLocked returns the stem of a new operation id, unique in the pool.
 func (g *Gate) operationLocked() string {
 	g.serial++
 	return g.id + "-" + strconv.FormatUint(g.serial, 10)
@@ -204,7 +204,7 @@ func (g *Gate) backoffLocked(m *catalog.Model) error {
 	return nil
 }
 
-// Waiting is how many requests wait at this gateway, by model.
+// Waiting returns how many requests wait at this gateway, by model.
 func (g *Gate) Waiting() map[string]int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -223,7 +223,8 @@ func (g *Gate) OnEvent(e state.Event) {
 	case "sync":
 		g.renewNow()
 	case "host":
-		// The power lease of a host that went down may be free now: a gateway with requests for the host can take it and wake it.
+		// The power lease of a host that went down may be free now: a gateway with requests for the host can take it
+		// and wake the host.
 		if e.State == string(policy.Asleep) || e.State == string(policy.Lost) {
 			g.renewNow()
 		}
@@ -241,7 +242,7 @@ func (g *Gate) OnEvent(e state.Event) {
 	}
 }
 
-// deliverLocked passes on a ticket's state, and learns from tickets that ended.
+// deliverLocked passes on a ticket's state, and records what ended tickets show.
 func (g *Gate) deliverLocked(s state.TicketStatus) {
 	r := s.Record
 	now := time.Now()

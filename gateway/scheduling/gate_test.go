@@ -71,8 +71,8 @@ func TestOutcomeWithoutEvents(t *testing.T) {
 	})
 }
 
-// A store that a failover threw back may give a ticket's number again, to another gateway for another model: its outcome is
-// none of those who wait here.
+// A store that a failover set back may reuse a ticket's number, for another gateway and another model. Waiters here
+// must not get that ticket's outcome.
 func TestTicketOfAnotherModel(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
@@ -130,7 +130,7 @@ func TestRefusedMakesATicket(t *testing.T) {
 	})
 }
 
-// A refusal by one host is none by another that has the model: its copy serves, and no further one is loaded.
+// If one host refuses but another has the model, that copy serves the request and no further one is loaded.
 func TestRefusedByOneHostGoesToAnother(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a", "b"), nil)
@@ -215,7 +215,7 @@ func TestTicketsLostWithTheStoresData(t *testing.T) {
 		r := start(t, p, nil)
 		w := enter(t, r.Gate, Ask{Model: "m0"})
 		time.Sleep(500 * time.Millisecond)
-		p.set(func() { // emptied; the runner registers again
+		p.set(func() { // Redis was emptied; the runner registers again
 			clear(p.tickets)
 			clear(p.ops)
 			p.hosts["a"].Queue, p.hosts["a"].Loading = nil, ""
@@ -249,7 +249,7 @@ func TestLoadsWaitForRunnersToReportAgain(t *testing.T) {
 	})
 }
 
-// Loads wait ten seconds for a host that does not report again, and no longer (faults 3 and 4).
+// Loads wait ten seconds, and no longer, for a host that does not register again (faults 3 and 4).
 func TestLoadsDoNotWaitForALostRunner(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a", "b")
@@ -326,7 +326,7 @@ func TestFailuresReachEveryWaiterAndOpenAWindow(t *testing.T) {
 			}
 		}
 		for _, window := range []time.Duration{2 * time.Second, 4 * time.Second} {
-			_, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result() // one failure alone opens none
+			_, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result() // one failure alone opens no window
 			wantKind(t, err, api.ModelLoadError)
 			_, err = r.Enter(Ask{Model: "m0"})
 			wantKind(t, err, api.ModelBackoff)
@@ -449,7 +449,7 @@ func TestStage(t *testing.T) {
 func TestBusyVictimIsNamedWhenTheWaitRunsOut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool()
-		p.host("c", "ready") // nobody runs it: what is queued there stays
+		p.host("c", "ready") // without a runner: what is queued there stays
 		r := start(t, p, nil)
 		r.cat = testCatalog(t)
 		m, _ := r.cat.Model("m0")
@@ -541,7 +541,7 @@ func TestLostHostMovesItsTicket(t *testing.T) {
 	})
 }
 
-// A background load of a lost host is moved once: whoever asks after that and after an eviction has a load of their own.
+// A background load of a lost host is moved once. Whoever asks after that and after an eviction gets a new load.
 func TestLostHostsBackgroundLoadIsMovedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a", "b")

@@ -13,25 +13,25 @@ import (
 	"reveille/infra/state"
 )
 
-// leaveFor bounds a group's last call, which it makes even if its gate is closing.
+// leaveFor bounds a group's last call, which it makes even while its gate is closing.
 const leaveFor = time.Second
 
-// group is all requests of this gateway for one model, served by one goroutine (serve). Gate.mu guards its fields, except
-// those that never change.
+// group is all requests of this gateway for one model, served by one goroutine (serve). Gate.mu guards the fields that
+// change.
 type group struct {
 	model  string
-	shared bool          // found by model in Gate.groups; a management call's group is its own
+	shared bool          // found by model in Gate.groups; a management call has its own group
 	bell   chan struct{} // capacity 1: something changed
 	queued chan struct{} // closed by serve at the first ticket
 
 	waiters *list.List // of *Waiter, in order of arrival
-	keep    bool       // the load goes on when all have left
+	keep    bool       // the load continues when all have left
 	start   time.Time  // until then the group lives even without waiters, to get a load started; zero: it does not
 	attempt loadAttempt
 	news    inbox
 }
 
-// inbox holds the last word about a ticket until the group reads it. Guarded by Gate.mu.
+// inbox holds the newest state of a ticket until the group reads it. Guarded by Gate.mu.
 type inbox struct {
 	standing *state.TicketStatus
 	err      error // the store did not answer
@@ -99,8 +99,8 @@ func (g *Gate) serve(gr *group) {
 	}
 }
 
-// onEmpty ends a group with no waiters: it releases its ticket. Meanwhile new requests still find the group, so that none
-// attaches to the ticket being released; if one came, again is true and the group asks for a new ticket.
+// onEmpty ends a group with no waiters: it releases its ticket. Meanwhile new requests still find the group, so that
+// none attaches to the ticket being released. If one arrived, again is true and the group asks for a new ticket.
 func (g *Gate) onEmpty(gr *group) (again, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -150,7 +150,7 @@ func (g *Gate) ask(gr *group) step {
 	g.mu.Unlock()
 	got, err := g.store.Acquire(g.life, want)
 	if want.Background {
-		g.renewNow() // a waiter that came meanwhile may not be in the ticket yet
+		g.renewNow() // a waiter that arrived meanwhile may not be in the ticket yet
 	}
 	if errors.Is(err, state.ErrStale) {
 		g.mu.Lock()
@@ -160,8 +160,8 @@ func (g *Gate) ask(gr *group) step {
 	return g.acquired(gr, got, err)
 }
 
-// strictTries is how many placements in a row may be refused because their host has changed. After that the host need only be
-// in the same state: the runner decides anyway what to evict.
+// strictTries is how many placements in a row may be refused because their host has changed. After that the host only
+// needs to be in the same state, because the runner decides what to evict anyway.
 const strictTries = 2
 
 // placeTries is how many hosts of a large pool are read for one decision.
@@ -196,7 +196,7 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err er
 	return s, host, v, nil
 }
 
-// chooseOn makes the attempt's choice on a snapshot in which host read, "" for none, was read for it.
+// chooseOn makes the attempt's choice on a snapshot in which host read was read for it; "" if none was.
 func (g *Gate) chooseOn(s *state.Snapshot, gr *group, read string) (host string, v *step) {
 	now := time.Now()
 	g.mu.Lock()
@@ -267,8 +267,8 @@ func (g *Gate) processInbox(gr *group) step {
 	return v
 }
 
-// finish delivers the outcome to all waiters in order of arrival. If the ready model's host has no address any more, it asks
-// again.
+// finish delivers the outcome to all waiters in order of arrival. If the ready model's host no longer has an address,
+// it asks again.
 func (g *Gate) finish(gr *group, v step) (next step, over bool) {
 	var r Endpoint
 	if v.err == nil {
@@ -319,7 +319,8 @@ func (g *Gate) forgetLocked(gr *group) {
 	}
 }
 
-// endpointOn is the endpoint of a model on a host that just loaded it, which the mirror's model records may not show yet.
+// endpointOn returns the endpoint of a model on a host that just loaded it, which the mirror's model records may not
+// show yet.
 func (g *Gate) endpointOn(host, model string) (Endpoint, bool) {
 	h := g.mirror.Snapshot().Hosts[host]
 	if h == nil || h.Addr == "" {

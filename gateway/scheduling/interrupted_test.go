@@ -21,8 +21,8 @@ func snapshotWith(hosts ...*state.HostRecord) *state.Snapshot {
 	return s
 }
 
-// A host that is being taken away is not asked again by the same group. Another host gets the model; where there is none,
-// that is the answer, at once.
+// A group does not ask a host again that is being taken away. Another host gets the model; without one, the group
+// answers with that error at once.
 func TestInterruptedHost(t *testing.T) {
 	c := testCatalog(t)
 	told := func() *loadAttempt {
@@ -59,7 +59,8 @@ func TestInterruptedHost(t *testing.T) {
 	}
 }
 
-// A ticket that Redis has lost is asked for again at its host, which may be loading the model; elsewhere it would be a second copy.
+// If Redis loses a ticket, the group asks again at its host, which may be loading the model; elsewhere it would be a
+// second copy.
 func TestLostTicket(t *testing.T) {
 	c := testCatalog(t)
 	n := &loadAttempt{model: "m0", id: "op"}

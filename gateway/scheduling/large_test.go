@@ -11,8 +11,9 @@ import (
 	"reveille/infra/state"
 )
 
-// TestLargePoolSpreads: in a large pool models choose different hosts among the first with a free slot, each always the same
-// one, and another one once that has changed too fast; the choice is one that the whole pool allows.
+// TestLargePoolSpreads: in a large pool, models choose different hosts among the first with a free slot. Each model
+// always chooses the same host, and another once that host has changed too fast. The choice is one that the whole pool
+// allows.
 func TestLargePoolSpreads(t *testing.T) {
 	text := "models:\n"
 	for i := range 40 {

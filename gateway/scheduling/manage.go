@@ -17,14 +17,15 @@ import (
 // LoadAsk is a management call to load a model with its own options.
 type LoadAsk struct {
 	Model   string          // canonical id
-	Options json.RawMessage // object of load options as the request had them; empty for none
-	Merge   bool            // the options' arguments are added to those of the layers below
-	Pinned  *bool           // nil leaves it as it is
+	Options json.RawMessage // object of load options as in the request; empty for none
+	Merge   bool            // add the options' arguments to those of the layers below
+	Pinned  *bool           // nil leaves it unchanged
 	Wait    bool            // wait until the model is ready; otherwise return when the load is queued
 }
 
-// Load makes a separate ticket for the model, on the host that holds it or where it is placed, and waits until the model is
-// ready (or queued). Endpoint and info are set if it waited. The load goes on when ctx ends or the gate's hold is over.
+// Load makes a separate ticket for the model, on the host that holds it or where it is placed, and waits until the
+// model is ready (or queued). Endpoint and info are set if it waited. The load continues when ctx ends or the gate's
+// hold is over.
 func (g *Gate) Load(ctx context.Context, a LoadAsk) (Endpoint, LoadInfo, error) {
 	if _, ok := g.catalog().Model(a.Model); !ok {
 		return Endpoint{}, LoadInfo{}, api.UnknownModel(a.Model)
@@ -42,9 +43,9 @@ func (g *Gate) Load(ctx context.Context, a LoadAsk) (Endpoint, LoadInfo, error) 
 	return g.own(ctx, a.Model, fields, a.Wait)
 }
 
-// Pull has a model's weights fetched by the host that has it or will have it, else by the one where it would be placed now,
-// and waits for the end. Nothing is loaded or evicted. When ctx ends or the gate's hold is over, the pull goes on and the
-// error is model_loading.
+// Pull makes a host fetch a model's weights, and waits for the end. It uses the host that has the model or will have
+// it, else the one where the model would be placed now. Nothing is loaded or evicted. When ctx ends or the gate's hold
+// is over, the pull continues and the error is model_loading.
 func (g *Gate) Pull(ctx context.Context, model string) error {
 	if _, ok := g.catalog().Model(model); !ok {
 		return api.UnknownModel(model)
@@ -87,12 +88,12 @@ func (g *Gate) own(ctx context.Context, model string, fields map[string]string, 
 type Unloaded struct {
 	Host  string
 	Model string
-	Err   error // nil: gone
+	Err   error // nil: unloaded
 }
 
-// Unload unloads a model, or all models if model is "", from every host that holds it, and waits until they are gone. force
-// cuts open requests. The results are in order of hosts and models. The error is api.ModelNotLoaded for a model that no host
-// holds, state_unavailable, or ctx's; queued unloads go on then.
+// Unload unloads a model, or all models if model is "", from every host that holds it, and waits until they are gone.
+// force cuts open requests. The results are ordered by host and model. The error is api.ModelNotLoaded for a model that
+// no host holds, state_unavailable, or ctx's. Queued unloads continue after an error.
 func (g *Gate) Unload(ctx context.Context, model string, force bool) ([]Unloaded, error) {
 	return g.unload(ctx, "", model, force)
 }
@@ -146,7 +147,8 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	return out, nil
 }
 
-// loadedCopies lists where the model, or every model for "", is loaded, loading or retired on hosts that can unload it.
+// loadedCopies lists the hosts that can unload the model, or every model for "", with the copies that are loaded,
+// loading or retired there.
 func loadedCopies(s *state.Snapshot, model string) []state.Copy {
 	var out []state.Copy
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
@@ -196,7 +198,7 @@ func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticke
 	}
 }
 
-// watch delivers the outcome of a ticket once. The next renewal finds an outcome from before the call.
+// watch delivers a ticket's outcome once. The next renewal finds an outcome from before the call.
 func (g *Gate) watch(ticket string) chan state.TicketRecord {
 	c := make(chan state.TicketRecord, 1)
 	g.mu.Lock()

@@ -19,9 +19,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pool is the state store, the mirror and the hosts of a test, in memory and in the test's own time.
+// pool is a test's state store, mirror and hosts, in memory and in the test's own time.
 type pool struct {
-	Store    // nil: calls that the tests on the fake do not make
+	Store    // nil: for calls that tests on the fake do not make
 	mu       sync.Mutex
 	rev      uint64
 	serial   int
@@ -33,14 +33,14 @@ type pool struct {
 	stopping map[string]bool   // hosts whose machine a sweep is turning off
 	gates    []*Gate
 	down     bool
-	slow     time.Duration // that a call takes before it fails while the pool is down
+	slow     time.Duration // how long a call takes before it fails while the pool is down
 	mute     bool          // events are lost
-	stale    int           // so many more Acquires are refused as stale
-	behind   bool          // the mirror is not refreshed by Snapshot
+	stale    int           // how many more Acquires are refused as stale
+	behind   bool          // Snapshot does not refresh the mirror
 	kept     *state.Snapshot
 	calls    map[string]int
-	asking   map[string]int // Acquires under way by gateway and model
-	doubled  bool           // two were, at once
+	asking   map[string]int // Acquires in progress by gateway and model
+	doubled  bool           // two were in progress at once
 	loadTime time.Duration
 	outcome  func(model string, attempt int) map[string]string // nil or no code: ready
 	loads    map[string]int
@@ -314,7 +314,7 @@ func (p *pool) FailWake(_ context.Context, host, token, code, message string) er
 	return nil
 }
 
-// endLocked gives a ticket its outcome and takes it from its queue.
+// endLocked gives a ticket its outcome and removes it from its queue.
 func (p *pool) endLocked(t *fakeTicket, st state.TicketState, fields map[string]string) state.Event {
 	maps.Copy(t.rec.Fields, fields)
 	f := t.rec.Fields
@@ -342,7 +342,7 @@ func (p *pool) publish(events ...state.Event) {
 	}
 }
 
-// runner carries out the queue of a host until ctx ends.
+// runner carries out a host's queue until ctx ends.
 func (p *pool) runner(ctx context.Context, host string) {
 	for ctx.Err() == nil {
 		if !p.carryOutOne(ctx, host) {
@@ -407,14 +407,14 @@ func (p *pool) carryOutOne(ctx context.Context, host string) bool {
 	return true
 }
 
-// count is how often a call was made.
+// count returns how often a call was made.
 func (p *pool) count(call string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.calls[call]
 }
 
-// loadsOf is how many loads of a model were begun.
+// loadsOf returns how many loads of a model began.
 func (p *pool) loadsOf(model string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -433,7 +433,7 @@ type wakerFunc func(ctx context.Context, host string) error
 
 func (f wakerFunc) Wake(ctx context.Context, host string) error { return f(ctx, host) }
 
-// testCatalog has the models m0 … m9, each allowed on the hosts a and b in this order.
+// testCatalog returns the models m0 … m9, each allowed on the hosts a and b in this order.
 func testCatalog(t testing.TB) *catalog.Catalog {
 	t.Helper()
 	var b strings.Builder
@@ -487,5 +487,5 @@ func start(t *testing.T, p *pool, change func(*Config)) *rig {
 	return r
 }
 
-// Snapshot, to tell the pool's from the gate's embedded one.
+// Snapshot selects the pool's method rather than that of the embedded gate.
 func (r *rig) Snapshot() *state.Snapshot { return r.pool.Snapshot() }

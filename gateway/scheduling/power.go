@@ -13,14 +13,14 @@ import (
 
 const (
 	powerPoll   = 200 * time.Millisecond // between reads of a host that is to wake or to sleep
-	commitTries = 20                     // decisions to sleep that became stale
+	commitTries = 20                     // decisions to sleep that may become stale
 	confirmFor  = 10 * time.Second       // longest wait for a runner to confirm, within the lease taken by the commit
 	stopFor     = 2 * time.Minute        // longest that a driver may take to turn a host off
 )
 
-// WakeHost wakes a host at an operator's request and returns when its runner has registered, at once if it is awake. The wake
-// goes on when ctx ends. Errors are rows of the error table: unknown_url for an unknown host, no_capacity for one that did not
-// come up, state_unavailable; or ctx's.
+// WakeHost wakes a host at an operator's request and returns when its runner has registered, or at once if it is awake.
+// The wake continues when ctx ends. Errors are rows of the error table: unknown_url for an unknown host, no_capacity
+// for one that did not come up, state_unavailable; or ctx's.
 func (g *Gate) WakeHost(ctx context.Context, host string) error {
 	if err := g.known(host); err != nil {
 		return err
@@ -57,10 +57,10 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 	}
 }
 
-// SleepHost puts a host to sleep at an operator's request: open requests end, unless force cuts them, its models are unloaded,
-// its runner confirms, and its driver turns it off. It returns when that is done, at once if the host sleeps. Errors are rows
-// of the error table: unknown_url for an unknown host, model_busy (409) if work came or the host is waking,
-// state_unavailable, not_supported without a driver here; or ctx's.
+// SleepHost puts a host to sleep at an operator's request. Its open requests end, or are cut if force is set, its
+// models are unloaded, its runner confirms, and its driver turns it off. SleepHost returns when that is done, or at
+// once if the host is asleep. Errors are rows of the error table: unknown_url for an unknown host, model_busy (409) if
+// work arrived or the host is waking, state_unavailable, not_supported without a driver here; or ctx's.
 func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	if err := g.known(host); err != nil {
 		return err
@@ -94,8 +94,9 @@ func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	return g.turnOff(ctx, host, token)
 }
 
-// ForgetHost removes a host from the pool at an operator's request. Errors are rows of the error table: unknown_url for an
-// unknown host, model_busy (409) for one that the catalogue names, that is awake or has work, state_unavailable.
+// ForgetHost removes a host from the pool at an operator's request. Errors are rows of the error table: unknown_url for
+// an unknown host, model_busy (409) for one that the catalogue names, that is awake or that has work,
+// state_unavailable.
 func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	if _, listed := g.catalog().Host(host); listed {
 		return api.Newf(api.ModelBusyConflict, "The host '%s' is in the catalogue: remove it there first.", host)
@@ -108,7 +109,7 @@ func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	case err != nil:
 		return unavailable(err)
 	}
-	_, _ = g.mirror.RefreshHosts(ctx, []string{host}) // it polls, too
+	_, _ = g.mirror.RefreshHosts(ctx, []string{host}) // it also polls
 	return nil
 }
 
@@ -163,7 +164,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 	return "", busy
 }
 
-// turnOff turns off the machine of a host whose runner has confirmed. A sweep finishes what it leaves undone.
+// turnOff turns off the machine of a host whose runner has confirmed. A sweep completes what it does not.
 func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	switch err := g.store.BeginStop(ctx, host, g.id, token); {
 	case errors.Is(err, state.ErrWanted):
@@ -183,7 +184,7 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	return nil
 }
 
-// pause waits; the error is the context's.
+// pause waits for d, or returns the context's error.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

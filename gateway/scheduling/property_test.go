@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// act is one thing that happens to a pool with two gates.
+// act is one event in a pool with two gates.
 type act struct {
 	kind  int
 	gate  int
@@ -35,8 +35,8 @@ const (
 	kinds
 )
 
-// TestEveryWaiterHasOneOutcome lets arrivals, departures and faults happen in any order and checks what holds whatever
-// happens: one outcome for each waiter, in time; one Acquire under way for a model at a gateway; nothing left behind.
+// TestEveryWaiterHasOneOutcome plays arrivals, departures and faults in any order and checks the invariants: one
+// outcome for each waiter, in time; one Acquire in progress for a model at a gateway; nothing left behind.
 func TestEveryWaiterHasOneOutcome(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		acts := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) act {
@@ -59,7 +59,7 @@ func TestEveryWaiterHasOneOutcome(t *testing.T) {
 	})
 }
 
-// play carries the acts out and says what went wrong.
+// play performs the acts and returns what went wrong.
 func play(t *testing.T, acts []act) string {
 	p := newPool("a", "b")
 	p.hosts["b"].State = "asleep"

@@ -7,7 +7,7 @@ import (
 	"reveille/infra/state"
 )
 
-// A queued load whose weights are on their way says how far they are, and promises no time.
+// A queued load whose weights are being pulled reports the progress and no ETA.
 func TestStageOfAPull(t *testing.T) {
 	ticket := state.TicketRecord{ID: "1", Kind: "load", Model: "m", State: "queued", Pulling: true, Pulled: state.Pulled{Done: 3, Total: 4}}
 	s := &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {State: "ready", Queue: []state.TicketRecord{ticket}}}}
@@ -16,7 +16,7 @@ func TestStageOfAPull(t *testing.T) {
 	if got, want := stage(n, s, known, t0), (Stage{State: StatePulling, Host: "a", Position: 1, BytesDone: 3, BytesTotal: 4}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	s.Hosts["a"].State = "waking" // its next runner pulls anew
+	s.Hosts["a"].State = "waking" // its next runner pulls again
 	if got := stage(n, s, known, t0); got.State != StateWaking || got.BytesTotal != 0 {
 		t.Errorf("of a host that is down: %+v", got)
 	}

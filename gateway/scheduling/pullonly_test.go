@@ -7,8 +7,8 @@ import (
 	"reveille/infra/state"
 )
 
-// Weights that are wanted alone take no slot: placement does not reckon with them. Who wants the model loaded is sent to
-// where its weights come.
+// A pull without a load takes no slot, so placement ignores it. A request for the model goes to the host that pulls its
+// weights.
 func TestWeightsAloneTakeNoSlot(t *testing.T) {
 	s := &state.Snapshot{Revision: 1, NowMS: t0.UnixMilli(), Taken: t0, Hosts: map[string]*state.HostRecord{
 		"a": {Name: "a", State: "ready", Devices: "cpu", Limits: "1", Models: map[string]*state.ModelRecord{}},

@@ -29,7 +29,7 @@ func TestTrips(t *testing.T) {
 	want := []time.Duration{0, 2, 4, 8, 16, 32, 60, 60}
 	for i, w := range want {
 		tr.fail("k", string(rune('a'+i)), "", t0)
-		tr.fail("k", string(rune('a'+i)), "", t0) // heard of twice
+		tr.fail("k", string(rune('a'+i)), "", t0) // reported twice
 		if got := tr.left("k", t0); got != w*time.Second {
 			t.Errorf("after %d failures: %v, want %v s", i+1, got, w)
 		}
@@ -190,7 +190,7 @@ func TestNeed(t *testing.T) {
 func TestSwaps(t *testing.T) {
 	var s swaps
 	for _, c := range []struct {
-		after time.Duration // the first
+		after time.Duration // the first one
 		notes int
 		want  int // in the last minute
 	}{

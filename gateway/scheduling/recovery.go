@@ -10,12 +10,12 @@ import (
 // recoveryTimeout bounds how long loads wait for runners to register again after the store lost its data.
 const recoveryTimeout = 10 * time.Second
 
-// recoveryHold detects that the store lost its data, and holds loads back until every runner known before has registered
-// again: until then loaded models may look unloaded and awake hosts asleep. It reads no clock.
+// recoveryHold detects that the store lost its data, and holds loads back until every host known before has registered
+// again. Until then loaded models may look unloaded and awake hosts asleep. It reads no clock.
 type recoveryHold struct {
 	epoch   string
-	last    *state.Snapshot // that was seen
-	missing map[string]bool // hosts that were ready before and have not registered since
+	last    *state.Snapshot // the last one seen
+	missing map[string]bool // hosts that were ready before the loss and have not registered since
 	until   time.Time
 }
 

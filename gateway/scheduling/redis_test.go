@@ -32,7 +32,7 @@ func onBoth(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("miniredis", func(t *testing.T) { test(t, "redis://"+testenv.MiniRedis(t).Addr()) })
 }
 
-// system is two gates on one Redis, and hosts whose runners exist once they are woken.
+// system is two gates on one Redis, and hosts whose runners start once they are woken.
 type system struct {
 	t      *testing.T
 	url    string

@@ -21,10 +21,10 @@ type Stage struct {
 	Host     string        // "" while none is chosen
 	Waited   time.Duration // since Enter
 	Loading  time.Duration // since its engine began to start; 0 before
-	Position int           // in the host's queue from 1; 0 when its load is in progress or it has no place yet
-	ETA      time.Duration // estimate of what is left; 0 when unknown
+	Position int           // in the host's queue from 1; 0 when its load is in progress or it is not queued yet
+	ETA      time.Duration // estimated time left; 0 if unknown
 
-	// Of the weights that are being fetched, in bytes; 0 when unknown.
+	// Of the weights being pulled, in bytes; 0 if unknown.
 	BytesDone, BytesTotal int64
 }
 
@@ -56,7 +56,8 @@ func (g *Gate) StageOf(model string) (s Stage, ok bool) {
 	return s, ok
 }
 
-// pending returns a model's oldest load in a snapshot, as its waiters see it, and how long ago it was requested; nil for none.
+// pending returns a model's oldest load in a snapshot, as its waiters see it, and how long ago it was requested; nil if
+// there is none.
 func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time.Duration) {
 	var out *loadAttempt
 	var oldest state.TicketRecord
@@ -88,7 +89,7 @@ func (g *Gate) stageLocked(gr *group) Stage {
 	return stage(&gr.attempt, g.mirror.Snapshot(), &g.learned, time.Now())
 }
 
-// heldUpByBusy reports whether a host is up and loads nothing, which means that its queue waits for busy models.
+// heldUpByBusy reports whether a host is awake and loads nothing, which means that its queue waits for busy models.
 func (g *Gate) heldUpByBusy(host string) bool {
 	h := g.mirror.Snapshot().Hosts[host]
 	return h != nil && h.State == policy.Ready && h.Loading == ""
@@ -123,7 +124,7 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 			if t.ID == n.ticket {
 				if t.Pulling && out.State == StateQueued {
 					out.State, out.BytesDone, out.BytesTotal = StatePulling, t.Pulled.Done, t.Pulled.Total
-					return out // load times say nothing about download times
+					return out // load times say nothing about pull times
 				}
 				break
 			}
@@ -136,13 +137,13 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 	return out
 }
 
-// estimates are smoothed durations seen before: of loads by model, of wakes by host.
+// estimates are smoothed observed durations: of loads by model, of wakes by host.
 type estimates struct {
 	load map[string]time.Duration
 	wake map[string]time.Duration
 }
 
-// smooth updates the moving average kept under key: the new duration counts a third.
+// smooth updates the moving average under key: the new duration counts for a third.
 func smooth(m map[string]time.Duration, key string, d time.Duration) {
 	if d <= 0 {
 		return

@@ -7,7 +7,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Every gateway tells how far a load is, whoever waits for it.
+// Every gateway reports a load's progress, whoever waits for it.
 func TestStageOf(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
@@ -34,7 +34,7 @@ func TestStageOf(t *testing.T) {
 	})
 }
 
-// The oldest of a model's loads counts, and its times are by the store's clock.
+// The oldest of a model's loads counts, and its times follow the store's clock.
 func TestPending(t *testing.T) {
 	ticket := func(id, kind, model string, st state.TicketState, created int64) state.TicketRecord {
 		return state.TicketRecord{ID: id, Kind: kind, Model: model, State: st, Created: created, Fields: map[string]string{"begun_ms": "70000"}}

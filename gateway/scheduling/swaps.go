@@ -9,7 +9,7 @@ type swaps struct {
 	last   [60]int
 }
 
-// move drops the counts from more than a minute before now.
+// move drops the counts that are more than a minute older than now.
 func (s *swaps) move(now time.Time) {
 	second := now.Unix()
 	for n := min(second-s.newest, int64(len(s.last))); n > 0; n-- {
@@ -32,7 +32,7 @@ func (s *swaps) minute(now time.Time) (n int) {
 	return n
 }
 
-// Swaps is how many of the pool's loads evicted another model since this gateway started, and in the last minute.
+// Swaps returns how many of the pool's loads evicted another model since this gateway started, and in the last minute.
 func (g *Gate) Swaps() (total uint64, lastMinute int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

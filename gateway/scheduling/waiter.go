@@ -17,7 +17,7 @@ type Ask struct {
 	Model string
 	// Refused names the hosts that refused this request, even if the mirror and the store still show the model loaded there.
 	Refused []string
-	// Limit shortens the wait. 0, or more than the gate's hold, is the hold.
+	// Limit shortens the wait. 0, or more than the gate's hold, means the hold.
 	Limit time.Duration
 	// Background starts the load without waiting for it: the waiter ends at once with model_loading.
 	Background bool
@@ -27,16 +27,16 @@ type Ask struct {
 
 // Tenant is an account with limits. Its methods are called with the gate's lock held and must not block.
 type Tenant interface {
-	// Wait counts a waiting request, until Leave, or returns why no more may wait.
+	// Wait counts a request as waiting until Leave, or returns why no more may wait.
 	Wait() error
 	Leave()
 	// Load counts a load that the tenant starts, or returns why it may not.
 	Load() error
 }
 
-// LoadInfo says what it took to get a waiter's endpoint.
+// LoadInfo describes how a waiter got its endpoint.
 type LoadInfo struct {
-	Ticket  string        // "" when the model turned out to be loaded
+	Ticket  string        // "" if the model turned out to be loaded
 	Waiters int           // how many got this endpoint at the same time, this one included
 	Cold    bool          // the runner loaded the model for this ticket
 	LoadMS  int64         // how long that took
@@ -68,17 +68,17 @@ type Waiter struct {
 // Done returns a channel that is closed when the outcome is there.
 func (w *Waiter) Done() <-chan struct{} { return w.done }
 
-// Result is the outcome; call it after Done is closed (before, it waits).
+// Result returns the outcome. Before Done is closed, it waits.
 func (w *Waiter) Result() (Endpoint, LoadInfo, error) {
 	<-w.done
 	return w.endpoint, w.info, w.err
 }
 
-// Ahead is how many requests for the model were waiting at this gateway when this one arrived.
+// Ahead returns how many requests for the model were waiting at this gateway when this one arrived.
 func (w *Waiter) Ahead() int { return w.ahead }
 
-// Leave gives up the wait. keep lets the load go on even if nobody else waits for it. The first outcome stays, so Leave after
-// Done does nothing.
+// Leave gives up the wait. keep lets the load continue even if nobody else waits for it. The first outcome stays, so
+// Leave after Done does nothing.
 func (w *Waiter) Leave(keep bool) {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
@@ -89,7 +89,7 @@ func (w *Waiter) Leave(keep bool) {
 	w.gate.finishLocked(w, Endpoint{}, LoadInfo{}, ErrLeft)
 }
 
-// expire ends a wait that timed out; the load goes on.
+// expire ends a wait that timed out; the load continues.
 func (w *Waiter) expire() {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
@@ -121,7 +121,7 @@ func (g *Gate) finishLocked(w *Waiter, r Endpoint, info LoadInfo, err error) {
 	}
 }
 
-// timeoutLocked is the error for a wait that timed out: it names what delayed the load.
+// timeoutLocked returns the error for a wait that timed out. It names what delayed the load.
 func (g *Gate) timeoutLocked(gr *group) error {
 	st := g.stageLocked(gr)
 	switch {

@@ -16,14 +16,14 @@ const (
 	wakePoll  = 500 * time.Millisecond // between checks for the end of a wake once the driver is done
 )
 
-// wakeLease is a wake that this gateway performs. It belongs to no request: all that caused it may be gone.
+// wakeLease is a wake that this gateway performs. It belongs to no request: those that caused it may all be gone.
 type wakeLease struct {
 	token string
 	stop  context.CancelFunc
 	asked bool // the driver has answered; guarded by Gate.mu
 }
 
-// wakeLocked starts to wake a host under its power lease; a newer token replaces an older one.
+// wakeLocked starts to wake a host under its power lease. A newer token replaces an older one.
 func (g *Gate) wakeLocked(host, token string) {
 	old := g.wakes[host]
 	if g.closed || old != nil && old.token == token {
@@ -113,7 +113,7 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	}
 }
 
-// awake reports whether the mirror shows the host up; the caller then asks the store at once.
+// awake reports whether the mirror shows the host awake; the caller then asks the store at once.
 func (g *Gate) awake(host string) bool {
 	h := g.mirror.Snapshot().Hosts[host]
 	return h != nil && h.State == policy.Ready
@@ -133,7 +133,7 @@ func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host
 	}
 }
 
-// leaveWake hands a power lease back because this gateway goes away.
+// leaveWake returns a power lease because this gateway stops.
 func (g *Gate) leaveWake(host, token string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
 	defer cancel()

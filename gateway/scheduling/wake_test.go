@@ -60,8 +60,8 @@ func TestWakesTheHostOnce(t *testing.T) {
 	})
 }
 
-// A request that comes while its host's machine is being turned off has it woken the moment that is done, not at the next
-// renewal.
+// If a request arrives while its host's machine is being turned off, the host is woken the moment that is done, not at
+// the next renewal.
 func TestWakesAsSoonAsTheStopIsOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool()
@@ -85,7 +85,7 @@ func TestWakesAsSoonAsTheStopIsOver(t *testing.T) {
 	})
 }
 
-// A gateway that goes away hands its duty back, and another carries it on at once.
+// A gateway that stops returns its power lease, and another gateway continues the wake at once.
 func TestClosingGateHandsItsWakeBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := sleeping()
