@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A Decision says whether a load may begin.
+// A Decision is what happens to a load now.
 type Decision string
 
 // The decisions.
@@ -15,29 +15,29 @@ const (
 	Refuse Decision = "refuse" // fail the ticket with Refusal
 )
 
-// Admission is what must happen on a host for a model to be loaded.
+// Admission is what must happen on a host before a model can be loaded.
 type Admission struct {
 	Decision Decision
 	Evict    []string // idle victims to stop before the load, in order; only with Load
 	Close    []string // busy victims that take no new request from now on; only with Wait
-	WaitFor  []string // busy or stopping models whose place is needed; only with Wait
+	WaitFor  []string // busy or stopping models whose slot or memory is needed; only with Wait
 	Refusal  *Refusal // only with Refuse
-	Cards    Cards    // what the model takes of each GPU that it is to be loaded on; nil: of all of them together
+	Cards    Cards    // what the model takes of each GPU to load it on; nil: of all of them together
 	Reason   Reason
 }
 
-// admission decides what must happen on h before a load whose victims findVictims chose.
-// h.Residents must be the runner's own truth.
+// admission decides what must happen on h before a load whose victims findVictims chose. h.Residents must be the
+// runner's own state.
 //
-// Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold in every answer: nothing busy, reserved or pinned is evicted; with Load,
-// once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Idle victims are preferred
-// to waiting; models that are already stopping are waited for rather than one more being stopped; with several busy
-// candidates the least recently used is waited for, and once it is closed the choice stays with it until an idle one
-// turns up. No model is stopped while the load still has to wait for another.
+// Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold in every answer: nothing busy, reserved or pinned is evicted;
+// with Load, once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Evicting idle
+// victims is preferred to waiting. The load waits for models that are already stopping rather than stop one more. With
+// several busy candidates it waits for the least recently used, and once that is closed, the choice stays until an idle
+// one turns up. No model is stopped while the load still has to wait for another.
 //
-// fair says that the load has waited long enough for its victims: they are closed, so that new requests queue behind it
-// (rule 4). A victim that is loading or reserved is not closed, or the request it was loaded for could not reach it; it
-// is closed once it has served that.
+// fair means that the load has waited long enough for its victims. They are closed, so that new requests queue behind
+// the load (rule 4). A victim that is loading or reserved is not closed until it has served the request it was loaded
+// for, because that request could not reach it otherwise.
 //
 // If the model is resident itself, the load replaces that copy, pinned or not: it is a reload with other options.
 func admission(h *Host, victims []Resident, refusal *Refusal, fair bool) Admission {
@@ -89,13 +89,13 @@ func closedExcept(h *Host, victims []Resident) []string {
 	return names(out)
 }
 
-// ClearAll says how h is emptied after a load failed (rule 6), before the one retry: evict lists the idle models to stop
-// at once, drain those that take no new request and stop when they are done, including those already stopping; both in
-// ByUse order. The retry may start when all of them are gone. A reserved model in drain still serves the request it was
-// loaded for (rule 7).
+// ClearAll returns how to empty h after a load failed (rule 6), before the one retry. evict lists the idle models to
+// stop at once. drain lists those that take no new request and stop when they are done, including those already
+// stopping. Both are in ByUse order. The retry may start when all of them are gone. A reserved model in drain still
+// serves the request it was loaded for (rule 7).
 //
-// except is left out: the model whose load failed. Pinned models stay: rule 6 asks for every model, but by rule 8
-// only the operator may move a pinned one, and a failed load of another model must not override that.
+// except, the model whose load failed, is left out. Pinned models stay: rule 6 asks for every model, but by rule 8 only
+// the operator may unload a pinned one, and a failed load of another model must not override that.
 func ClearAll(h Host, except string) (evict, drain []string) {
 	rs := slices.Clone(h.Residents)
 	slices.SortFunc(rs, ByUse)

@@ -34,7 +34,8 @@ func benchHost(name string, n int) Host {
 	return h
 }
 
-// BenchmarkPlace is the worst case: 20 hosts, 50 models on each, all full, so that every host has to look for victims.
+// BenchmarkPlace measures the worst case: 20 hosts with 50 models each, all full, so that every host must look for
+// victims.
 func BenchmarkPlace(b *testing.B) {
 	s := Snapshot{Now: epoch}
 	for i := range 20 {
@@ -64,7 +65,7 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// BenchmarkNext is a long queue in which nothing can pass.
+// BenchmarkNext measures a long queue in which nothing can pass.
 func BenchmarkNext(b *testing.B) {
 	h := benchHost("h", 6)
 	for i := range h.Residents {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// MaxCards is how many GPUs of a host can be told apart: their indexes are below it.
+// MaxCards bounds the GPUs of a host that can be chosen one by one: their indexes are below it.
 const MaxCards = 16
 
 // Cards are bytes of GPU memory by the index of the GPU.
@@ -33,12 +33,12 @@ func cardNames(set []int) string {
 	return strings.Join(out, ", ")
 }
 
-// GPUs says on how many and which GPUs of a host a model is loaded. The zero value: on all of them, as an engine does that
+// GPUs says on how many and which GPUs of a host a model is loaded. The zero value means all of them, for engines that
 // cannot be told which to use.
 type GPUs struct {
-	Min, Max int    // how many; Max 0 is no choice
-	Only     uint16 // the GPUs to choose from, a bit for each index; 0 any
-	Even     bool   // the engine takes the same of each GPU, and numbers of GPUs double from Min on; else it takes of each by its free memory
+	Min, Max int    // how many; Max 0 means no choice
+	Only     uint16 // the GPUs to choose from, a bit for each index; 0 means any
+	Even     bool   // the engine takes the same amount of each GPU, and the number of GPUs doubles from Min on; otherwise it takes of each in proportion to its free memory
 }
 
 // Counts yields the numbers of GPUs to try, the smallest first.
@@ -55,7 +55,8 @@ func (g GPUs) Counts(cards Cards) iter.Seq[int] {
 	}
 }
 
-// Largest are the GPUs that together offer the most memory to a model, and how much that is; none where it may use none.
+// Largest returns the GPUs that together offer the most memory to a model, and how much that is. It returns none if the
+// model may use none.
 func (g GPUs) Largest(cards Cards) (set []int, bytes int64) {
 	all := g.allowed(cards)
 	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(cards[b], cards[a]) })
@@ -67,7 +68,7 @@ func (g GPUs) Largest(cards Cards) (set []int, bytes int64) {
 	return slices.Sorted(slices.Values(set)), bytes
 }
 
-// allowed are the indexes of the GPUs to choose from, in order.
+// allowed returns the indexes of the GPUs to choose from, in order.
 func (g GPUs) allowed(cards Cards) []int {
 	var out []int
 	for card, n := range cards {
@@ -79,7 +80,7 @@ func (g GPUs) allowed(cards Cards) []int {
 	return out
 }
 
-// room is what a model can take of a set of GPUs with so much free memory.
+// room returns how much a model can take of a set of GPUs with the given free memory.
 func (g GPUs) room(set []int, free Cards) int64 {
 	var sum, least int64
 	for i, card := range set {
@@ -94,7 +95,7 @@ func (g GPUs) room(set []int, free Cards) int64 {
 	return sum
 }
 
-// split is what a model takes of each GPU of a set that has room for it.
+// split returns how much a model takes of each GPU of a set that has room for it.
 func (g GPUs) split(need int64, set []int, free Cards) Cards {
 	out := Cards{}
 	sum := g.room(set, free)
@@ -111,7 +112,7 @@ func (g GPUs) split(need int64, set []int, free Cards) Cards {
 	return out
 }
 
-// part is n * of / whole.
+// part returns n * of / whole.
 func part(n, of, whole int64) int64 {
 	if n <= 0 || of <= 0 || whole <= 0 {
 		return 0
@@ -119,7 +120,7 @@ func part(n, of, whole int64) int64 {
 	return min(int64(float64(n)*(float64(of)/float64(whole))), of)
 }
 
-// refuse says why no GPU of a host, with all of them free, can take a model; nil if some can.
+// refuse returns why no GPUs of a host can take a model even if all are free, or nil if some can.
 func (g GPUs) refuse(want *Model, cards Cards) *Refusal {
 	r := &Refusal{Code: NoDevice, Model: want.ID, Type: want.Type, Device: GPU}
 	if all := g.allowed(cards); len(all) == 0 || len(all) < g.Min {
@@ -143,7 +144,7 @@ func (g GPUs) refuse(want *Model, cards Cards) *Refusal {
 	return r
 }
 
-// onCard is how much of a GPU's memory r holds. Of a model on all GPUs each holds a part by its size.
+// onCard returns how much of a GPU's memory r holds. A model on all GPUs holds a part of each by its size.
 func (r *Resident) onCard(card int, cards Cards) int64 {
 	if r.Cards != nil || !r.Devices.Has(GPU) {
 		return r.Cards[card]
@@ -151,7 +152,7 @@ func (r *Resident) onCard(card int, cards Cards) int64 {
 	return part(r.Memory, cards[card], cards.sum())
 }
 
-// choice is a set of GPUs for a model, and what must go for it.
+// choice is a set of GPUs for a model and the victims on them.
 type choice struct {
 	set     []int
 	victims []Resident
@@ -159,8 +160,8 @@ type choice struct {
 	room    int64 // left in the set
 }
 
-// chooseCards chooses GPUs of h for want, and returns what must go and what want takes of each. It prefers, in this order,
-// that nothing must go, that nothing busy must go, few GPUs, cheap victims as [findVictims] does, and little room left over.
+// chooseCards chooses GPUs of h for want, and returns the victims and how much want takes of each GPU. It prefers, in
+// this order: no victims, no busy victims, few GPUs, cheap victims as [findVictims] orders them, little room left over.
 func chooseCards(h *Host, t usage) ([]Resident, Cards, *Refusal) {
 	g := t.want.GPUs
 	var best *choice
@@ -196,7 +197,7 @@ func (c *choice) compare(o *choice, unknown bool) int {
 		if len(c.victims) == 0 {
 			return -1
 		}
-		return min(evictionClass(c.victims[len(c.victims)-1]), 2) // the last is the dearest
+		return min(evictionClass(c.victims[len(c.victims)-1]), 2) // the last one costs most
 	}
 	room := cmp.Compare(c.room, o.room)
 	if unknown {
@@ -205,7 +206,7 @@ func (c *choice) compare(o *choice, unknown bool) int {
 	return cmp.Or(cmp.Compare(class(c), class(o)), cmp.Compare(len(c.set), len(o.set)), compareVictims(c.victims, o.victims), room, slices.Compare(c.set, o.set))
 }
 
-// compareVictims compares the dearest first.
+// compareVictims compares the costliest victims first.
 func compareVictims(a, b []Resident) int {
 	for i := 1; i <= min(len(a), len(b)); i++ {
 		if d := byEvictionOrder(a[len(a)-i], b[len(b)-i]); d != 0 {
@@ -215,7 +216,8 @@ func compareVictims(a, b []Resident) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// freeCards is the memory of h's GPUs that the residents which stay leave free, below 0 if they hold more.
+// freeCards returns the memory of h's GPUs that the staying residents leave free, below 0 if they hold more than there
+// is.
 func freeCards(h *Host, stays func(*Resident) bool) Cards {
 	free := maps.Clone(h.Cards)
 	for i := range h.Residents {
@@ -228,12 +230,12 @@ func freeCards(h *Host, stays func(*Resident) bool) Cards {
 	return free
 }
 
-// cardSets yields the sets of GPUs to look at: of each number every single GPU, else those that lie beside each other when
-// ordered by free memory and unused time; the same by the memory that pinned models leave, so that the set with the most of
-// that is among them; and by size, so that there is one that the model fits at all.
+// cardSets yields the sets of GPUs to consider. For one GPU these are all single GPUs. For more, they are neighbours in
+// three orders: by free memory and unused time; the same with the memory that pinned models leave, which includes the
+// set with the most of it; and by size, which includes a set that the model fits if any does.
 func cardSets(h *Host, want *Model) iter.Seq[[]int] {
 	all := want.GPUs.allowed(h.Cards)
-	used := map[int]Resident{} // the last one used on each
+	used := map[int]Resident{} // the last model used on each
 	for _, r := range h.Residents {
 		for _, card := range all {
 			if last, there := used[card]; r.onCard(card, h.Cards) > 0 && (!there || byEvictionOrder(last, r) < 0) {
@@ -267,7 +269,7 @@ func cardSets(h *Host, want *Model) iter.Seq[[]int] {
 	}
 }
 
-// windows are the runs of n neighbours, each in order of index.
+// windows returns the runs of n neighbours, each sorted by index.
 func windows(list []int, n int) [][]int {
 	var out [][]int
 	for i := 0; i+n <= len(list); i++ {

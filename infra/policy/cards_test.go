@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// equalCards are n GPUs of so many bytes.
+// equalCards returns n GPUs of the given size.
 func equalCards(n int, bytes int64) Cards {
 	out := Cards{}
 	for i := range n {
@@ -83,8 +83,8 @@ func TestCardsOfALoad(t *testing.T) {
 	}
 }
 
-// Whatever a host holds: no GPU is given more than it has, no load is refused that some set of GPUs has room for beside the
-// pinned models, and nothing goes if some set has room as it is.
+// Whatever a host holds, no GPU is given more than it has, no load is refused for which some set of GPUs has room
+// beside the pinned models, and nothing is evicted if some set has room already.
 func TestCardsAgainstEverySet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := Host{Name: "h", Devices: GPU, Limits: Uniform(-1), Cards: Cards{}}

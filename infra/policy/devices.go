@@ -22,8 +22,8 @@ type deviceName struct {
 
 var deviceNames = [...]deviceName{{CPU, "cpu"}, {GPU, "gpu"}, {NPU, "npu"}}
 
-// ParseDevices reads names separated by spaces, commas or "|" ("cpu gpu"). It refuses unknown names; an empty text is
-// the empty set.
+// ParseDevices reads names separated by spaces, commas or "|" ("cpu gpu"). It returns an error for unknown names. An
+// empty text is the empty set.
 func ParseDevices(s string) (Devices, error) {
 	var d Devices
 	for _, f := range strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || r == ',' || r == '|' }) {

@@ -10,8 +10,8 @@ type Eviction string
 
 // The ways to choose.
 const (
-	LRU  Eviction = "lru"  // the least recently used goes
-	Cost Eviction = "cost" // the one goes that is cheapest to bring back, by reload seconds × host price, and least likely needed
+	LRU  Eviction = "lru"  // the least recently used model is evicted
+	Cost Eviction = "cost" // the model is evicted that is cheapest to bring back, by reload seconds × host price, and least likely needed
 )
 
 // ParseEviction reads the setting; "" is LRU.
@@ -25,9 +25,9 @@ func ParseEviction(text string) (Eviction, error) {
 	return "", fmt.Errorf("%q: want lru or cost", text)
 }
 
-// Value is what keeping an idle model is worth: the cost of its reload (reload seconds × its host's hourly price) divided by
-// the seconds that it has been unused, since a model unused for longer is less likely to be requested.
-// price 0 counts as 1. It is 0 for LRU, which leaves the choice to the times of use.
+// Value returns what keeping an idle model is worth: the cost of its reload (reload seconds × its host's hourly price)
+// divided by the seconds that it has been unused, because a model unused for longer is less likely to be requested.
+// price 0 counts as 1. For LRU, Value is 0, so only the times of use decide.
 func (e Eviction) Value(reload time.Duration, price float64, unused time.Duration) float64 {
 	if e != Cost {
 		return 0

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Under Cost the model goes whose reload costs least, on a host and between hosts; under LRU the values are all the same.
+// Under Cost the model with the cheapest reload is evicted, on a host and between hosts. Under LRU all values are the
+// same.
 func TestEvictionByCost(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	host := func(name string, e Eviction, price float64, reload map[string]time.Duration) Host {

@@ -110,13 +110,14 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 	})
 }
 
-// admitted is an admission with the closed models that are not victims any more.
+// admitted is an admission with the closed models that are no longer victims.
 type admitted struct {
 	Admission
 	Reopen []string
 }
 
-// admit is the admission of a single load that has waited so long, as Next decides it for each load of a queue.
+// admit returns the admission of a single load that has waited for the given time, as Next decides it for each load of
+// a queue.
 func admit(h Host, want Model, waited, fairAfter time.Duration) admitted {
 	victims, cards, refusal := findVictims(&h, &want)
 	a := admitted{admission(&h, victims, refusal, waited >= fairAfter), closedExcept(&h, victims)}

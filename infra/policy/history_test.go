@@ -9,12 +9,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// history plays a host through many steps the way a runner does and checks after each what must hold at all times.
+// history plays a host through many steps as a runner does, and checks the invariants after each.
 type history struct {
 	t    *rapid.T
 	h    Host
 	now  time.Time
-	over map[string]int // per ticket, how many later ones went before it
+	over map[string]int // by ticket, how many later ones overtook it
 	fair time.Duration
 	made int
 	done int
@@ -90,8 +90,8 @@ func (y *history) ticket(id string) *Ticket {
 	return &y.h.Queue[slices.IndexFunc(y.h.Queue, func(k Ticket) bool { return k.ID == id })]
 }
 
-// tick lets one second of traffic pass: the load under way ends; every open model gets a new request before its old
-// ones end, so that it is never idle while it stays open; closed and reserved ones finish; what is draining is gone.
+// tick lets one second of traffic pass. The load in progress ends. Every open model gets a new request before its old
+// ones end, so it is never idle while it stays open. Closed and reserved models finish. Draining models are gone.
 func (y *history) tick() {
 	y.now = y.now.Add(time.Second)
 	y.h.Residents = slices.DeleteFunc(y.h.Residents, func(r Resident) bool { return r.State == ModelDraining })
@@ -120,8 +120,8 @@ func (y *history) enqueue() {
 	y.made++
 }
 
-// TestQueueHistory: under traffic that never leaves an open model idle, no rule is ever broken and every ticket is served
-// or refused in a bounded number of fair_after, in the face of newcomers.
+// TestQueueHistory: under traffic that never leaves an open model idle, no rule is ever broken, and every ticket is
+// served or refused within a bounded number of fair_after periods although new tickets keep arriving.
 func TestQueueHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := &history{t: t, h: genHost("h", 5).Draw(t, "host"), now: epoch, fair: 2 * time.Second, over: map[string]int{}}
@@ -142,7 +142,7 @@ func TestQueueHistory(t *testing.T) {
 			}
 			y.tick()
 		}
-		// Each ticket needs at most a wait of fair_after and one second each to close, finish and load for each victim.
+		// For each victim a ticket needs at most a wait of fair_after, and one second each to close, finish and load.
 		for limit := (len(y.h.Queue) + 1) * 12; len(y.h.Queue) > 0; limit-- {
 			if limit == 0 {
 				t.Fatalf("starving: %+v\non %+v", y.h.Queue, y.h.Residents)

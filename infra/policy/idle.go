@@ -8,9 +8,9 @@ import (
 
 // Defaults are the sweep's settings. A negative duration means never, zero at once.
 type Defaults struct {
-	Idle      time.Duration // time without use after which a model goes, where the model itself says nothing
-	HostIdle  time.Duration // time without activity after which an empty host sleeps
-	HostMinUp time.Duration // least time a host stays up once awake
+	Idle      time.Duration // how long a model may be unused before it is unloaded, unless the model sets its own time
+	HostIdle  time.Duration // how long an empty host may be without activity before it sleeps
+	HostMinUp time.Duration // least time that a host stays up once awake
 }
 
 // Unload is one idle model of an IdlePlan.
@@ -26,21 +26,22 @@ type Sleep struct {
 	Reason Reason
 }
 
-// IdlePlan is what a sweep does: queue unloads, put hosts to sleep. Unloads are ordered by host and then least recent
-// use, sleeps by host.
+// IdlePlan is what a sweep does: queue unloads and put hosts to sleep. Unloads are ordered by host and then by least
+// recent use, sleeps by host.
 type IdlePlan struct {
 	Unload []Unload
 	Sleep  []Sleep
 }
 
-// Idle decides which models and hosts have been without work for long enough at now.
+// Idle decides which models and hosts have been idle for long enough at now.
 //
-// A model goes when it is loaded on a ready host, serves nothing, is not reserved, is not pinned, no ticket in the pool
-// is for it, no load waits for its slot, and its last use (the end of its last request) is its idle time ago. A ready
-// host sleeps when it holds no model in any state, no ticket, no load, no open request and no lease, was up for
-// HostMinUp, and had no activity for HostIdle. What has no time of use, or no time of its start, is left alone.
+// A model is unloaded if it is loaded on a ready host, serves nothing, is neither reserved nor pinned, no ticket in the
+// pool is for it, no load waits for its slot, and its last use (the end of its last request) is its idle time ago. A
+// ready host sleeps if it holds no model in any state, no ticket, no load, no open request and no lease, was up for
+// HostMinUp, and had no activity for HostIdle. Models without a time of use, and hosts without a start time, are left
+// alone.
 //
-// A host whose last model goes in this plan is not put to sleep by it. Once the plan's models are draining and its hosts
+// A plan that unloads a host's last model does not put the host to sleep. Once the plan's models and hosts are
 // draining, the same call plans nothing.
 func Idle(s Snapshot, now time.Time, d Defaults) IdlePlan {
 	var p IdlePlan
@@ -69,7 +70,7 @@ func Idle(s Snapshot, now time.Time, d Defaults) IdlePlan {
 	return p
 }
 
-// ticketed is the set of models that a ticket of any host is for.
+// ticketed returns the set of models that have a ticket on any host.
 func ticketed(s Snapshot) map[string]bool {
 	set := map[string]bool{}
 	for i := range s.Hosts {
@@ -83,7 +84,7 @@ func ticketed(s Snapshot) map[string]bool {
 	return set
 }
 
-// unused reports whether r may go and has been without use for its idle time, or for byDefault where it names none.
+// unused reports whether r may be unloaded and has been unused for its idle time, or for byDefault if it sets none.
 func unused(r *Resident, now time.Time, byDefault time.Duration) bool {
 	if r.State != ModelLoaded || r.Busy() || r.Pinned || r.Closed {
 		return false
@@ -95,7 +96,7 @@ func unused(r *Resident, now time.Time, byDefault time.Duration) bool {
 	return past(r.Used, now, idle)
 }
 
-// sleepDue reports whether h has nothing to stay awake for.
+// sleepDue reports whether h has no reason to stay awake.
 func sleepDue(h *Host, now time.Time, d Defaults) bool {
 	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.Chores) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
 		!h.UpSince.IsZero() &&
@@ -103,7 +104,7 @@ func sleepDue(h *Host, now time.Time, d Defaults) bool {
 		past(Use(h.UpSince, h.Active), now, d.HostIdle)
 }
 
-// past reports whether limit has gone by since from; never for a negative limit or a zero from.
+// past reports whether limit has passed since from. It is false for a negative limit or a zero from.
 func past(from, now time.Time, limit time.Duration) bool {
 	return limit >= 0 && !from.IsZero() && now.Sub(from) >= limit
 }

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Limits is how many models of each type may be loaded on a host at once; -1 is no limit. The zero value allows none:
-// use ParseLimits or Uniform.
+// Limits is how many models of each type may be loaded on a host at once; -1 means no limit. The zero value allows
+// none: use ParseLimits or Uniform.
 type Limits [len(types)]int
 
-// Uniform is the same limit for every type.
+// Uniform returns the same limit for every type.
 func Uniform(n int) Limits {
 	var l Limits
 	for i := range l {
@@ -19,8 +19,9 @@ func Uniform(n int) Limits {
 	return l
 }
 
-// ParseLimits reads the value of --max-loaded-models: one number for all types, or up to six in the order of Types, a
-// shorter list being filled with 1. -1 is no limit; 0, other negative numbers and anything else are refused.
+// ParseLimits reads the value of --max-loaded-models: one number for all types, or up to six in the order of Types; a
+// shorter list is filled with 1. -1 means no limit. It returns an error for 0, other negative numbers and anything
+// else.
 func ParseLimits(s string) (Limits, error) {
 	fields := strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' })
 	if len(fields) == 0 || len(fields) > len(types) {
@@ -48,7 +49,7 @@ func (l Limits) Of(t Type) int {
 	return 0
 }
 
-// String is the form ParseLimits reads.
+// String returns the form that ParseLimits reads.
 func (l Limits) String() string {
 	if l == Uniform(l[0]) {
 		return strconv.Itoa(l[0])

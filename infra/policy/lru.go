@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Use returns the time of last use after a use at the given moment: the later of the two. Starts and ends of loads and
-// inferences all count and may be reported out of order; a time of use never moves back.
+// Use returns the later of last and at: the time of last use after a use at the given moment. Starts and ends of loads
+// and inferences all count and may be reported out of order. A time of use never moves back.
 func Use(last, at time.Time) time.Time {
 	if at.After(last) {
 		return at
@@ -23,10 +23,10 @@ func ByUse(a, b Resident) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
-// byEvictionOrder orders residents by what taking their place costs: nothing for those already stopping, then idle ones, then busy
-// ones; among equals the one of least value (under LRU all have the same), then the longest unused. A busy one that is
-// closed comes before those that are open: completions renew its time of use, and without this a waiting load would close
-// one victim after the other and starve.
+// byEvictionOrder orders residents by the cost of evicting them: none for those already stopping, then idle ones, then
+// busy ones. Among equals, the one of least value comes first (under LRU all have the same), then the longest unused. A
+// closed busy one comes before open ones: completions renew its time of use, and without this rule a waiting load would
+// close one victim after the other and starve.
 func byEvictionOrder(a, b Resident) int {
 	if c := cmp.Or(cmp.Compare(evictionClass(a), evictionClass(b)), cmp.Compare(a.Value, b.Value)); c != 0 {
 		return c

@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// Placement is where a model's ticket goes, or why it can go nowhere.
+// Placement is the host that a model's ticket goes to, or why it can go to none.
 type Placement struct {
 	Host    string
-	Wake    bool // the host is not ready: whoever commits the placement sees to it that it wakes
+	Wake    bool // the host is not ready: whoever commits the placement must have it woken
 	Reason  Reason
 	Refusal *Refusal // set when Host is ""
 }
 
-// rank is the step of the placement order that a host falls under; lower is better.
+// rank is a host's step in the placement order; lower is better.
 type rank int
 
 const (
-	rankFree   rank = iota // awake, nothing has to go, nothing queued
+	rankFree   rank = iota // awake, no victims, nothing queued
 	rankIdle               // awake, idle victims, nothing queued
-	rankGoing              // the same, and some of the victims are on their way out
-	rankQueued             // awake, loads queued, then nothing busy has to go
+	rankGoing              // the same, and some of the victims are already stopping
+	rankQueued             // awake, loads queued, then no busy victims
 	rankAsleep             // asleep, or waking with room after its queue
 	rankDrain              // about to sleep: stops, then wakes again
 	rankWait               // awake or waking, waits for busy models or loads
@@ -40,23 +40,25 @@ type candidate struct {
 	queued   int       // loads before this one
 	inFlight int       // open requests of its victims
 	value    float64   // of its victims
-	used     time.Time // last use of the one of its victims that was used last, zero without victims
+	used     time.Time // last use of its most recently used victim, zero without victims
 }
 
-// Place chooses the host for a new copy of want, in the order of the ranks above. Among hosts on which it must wait, the one
-// with the fewest queued loads goes first, then the one whose victims serve the fewest requests. Ties are broken by the
-// model's own list of hosts (its entries are names or labels), then by the value of what has to go (Eviction.Value; all the
-// same under LRU), then by how long the victims have been unused, then a waking host goes before one asleep, then by name; or, with
-// Snapshot.Spread, the one of the first hosts by name that a hash of both names prefers, always the same one for a model.
+// Place chooses the host for a new copy of want, in the order of the ranks above. Among hosts on which it must wait, it
+// prefers the one with the fewest queued loads, then the one whose victims serve the fewest requests. It breaks ties by
+// the model's own list of hosts (its entries are names or labels), then by the value of the victims (Eviction.Value;
+// all the same under LRU), then by how long the victims have been unused. Then it prefers a waking host to one asleep,
+// and then the first by name. With Snapshot.Spread, it instead takes the one of the first hosts by name that a hash of
+// both names prefers, which is always the same one for a model.
 //
-// Only hosts whose devices and memory can hold the model count: on each host it is judged by what it takes there
-// (Model.On), and a host whose runner has refused it (Model.Refused) is out.
+// Only hosts whose devices and memory can hold the model count. Each host is judged by what the model takes there
+// (Model.On). A host whose runner has refused the model (Model.Refused) is out.
 //
 // avoid maps hosts that must not be taken to the reason, in words. Hosts that hold an open copy of want or a ticket for
-// it are left out: requests for those go to the copy or attach to the ticket. A closed or stopping copy does not
-// count, since requests that come now need a load again.
+// it are left out, because requests go to that copy or attach to that ticket. A closed or stopping copy does not count,
+// because new requests need a load again.
 //
-// Cost: on each host a pass over its residents, a sort of them if something must go, and the same for each queued ticket.
+// Cost: for each host a pass over its residents and, if it needs victims, a sort of them; the same for each queued
+// ticket.
 func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	var (
 		best    []candidate // equally good ones, the first by name
@@ -93,7 +95,7 @@ func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	return Placement{Host: c.host.Name, Wake: c.host.State != Ready, Reason: c.reason()}
 }
 
-// insertByName puts c in its place, and keeps the first candidates by name, most at a time.
+// insertByName inserts c, and keeps the first candidates by name, at most most of them.
 func insertByName(all []candidate, c candidate, most int) []candidate {
 	i, _ := slices.BinarySearchFunc(all, c, func(a, b candidate) int { return strings.Compare(a.host.Name, b.host.Name) })
 	if i == most {
@@ -102,8 +104,8 @@ func insertByName(all []candidate, c candidate, most int) []candidate {
 	return slices.Insert(all[:min(len(all), most-1)], i, c)
 }
 
-// preferred is the candidate that the hash of its host's name and the model's prefers: other models prefer others, and the
-// choice stays when other hosts come or go (rendezvous hashing).
+// preferred returns the candidate that the hash of its host's name and the model's prefers. Other models prefer others,
+// and the choice stays when other hosts come or go (rendezvous hashing).
 func preferred(all []candidate, model string) candidate {
 	if len(all) == 1 {
 		return all[0]
@@ -116,7 +118,7 @@ func preferred(all []candidate, model string) candidate {
 	return slices.MinFunc(all, func(a, b candidate) int { return cmp.Compare(hash(a), hash(b)) })
 }
 
-// listed is the position of h in a model's list of hosts, 0 for every host when the list is empty, -1 for not in it.
+// listed returns h's position in a model's list of hosts, 0 for every host if the list is empty, -1 if h is not in it.
 func listed(h *Host, list []string) int {
 	if len(list) == 0 {
 		return 0
@@ -131,7 +133,7 @@ type answer struct {
 	refusal *Refusal // the host's own, nil for hosts that were not asked
 }
 
-// judge fills in c's rank and its tie-breakers, or says why the host is ruled out.
+// judge sets c's rank and its tie-breakers, or returns why the host is ruled out.
 func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	h := *c.host
 	if why, ok := avoid[h.Name]; ok {
@@ -144,8 +146,8 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 		return answer{host: h.Name, reason: r.Reason(), refusal: r}
 	}
 	if h.State != Ready {
-		// Whatever it holds now is gone when it is awake again; only the queue outlives that. The limits of a host that
-		// never registered are not known: the runner's default is as good a guess as any, its own admission decides.
+		// Its models will be gone when it is awake again; only the queue remains. The limits of a host that never
+		// registered are unknown, so this assumes the runner's default; the runner's own admission decides.
 		h.Residents, h.Loading = nil, ""
 		if h.Limits == (Limits{}) {
 			h.Limits = Uniform(1)
@@ -194,7 +196,7 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	return answer{}
 }
 
-// copyOn says how h has the model already, "" if it has not.
+// copyOn returns in which form h already has the model, "" if it has not.
 func copyOn(h *Host, id string) string {
 	if h.State != Ready && h.State != Waking {
 		return ""
@@ -212,7 +214,7 @@ func copyOn(h *Host, id string) string {
 	return ""
 }
 
-// compare orders candidates, the better one first; 0 for equally good ones.
+// compare orders candidates, the better one first; 0 means equally good.
 func (c *candidate) compare(o *candidate) int {
 	if d := cmp.Compare(c.rank, o.rank); d != 0 {
 		return d
@@ -260,8 +262,8 @@ func (c *candidate) reason() Reason {
 	return Reason{Code: BusyVictim, Detail: "loads before it: " + strconv.Itoa(c.queued) + ", open requests: " + strconv.Itoa(c.inFlight)}
 }
 
-// refuse sums up the answers of all hosts. The code that promises most wins: a host that was avoided may recover and
-// pins may be taken back, so the model is too large, or without a seat, slot or device, only when no host says better.
+// refuse sums up the answers of all hosts. The most hopeful code wins: a host that was avoided may recover and pins may
+// be removed, so the model is too large, or without a seat, slot or device, only if no host gives a better answer.
 func refuse(want *Model, refused []answer) *Refusal {
 	slices.SortFunc(refused, func(a, b answer) int { return cmp.Compare(a.host, b.host) })
 	r := &Refusal{Code: NoHost, Model: want.ID, Type: want.Type}

@@ -17,7 +17,7 @@ func without(rs []Resident, ids []string) []Resident {
 	return slices.DeleteFunc(slices.Clone(rs), func(r Resident) bool { return slices.Contains(ids, r.ID) })
 }
 
-// checkAdmission holds a against every rule that an admission of want on h must keep.
+// checkAdmission checks a against every rule for an admission of want on h.
 func checkAdmission(t *rapid.T, h Host, want Model, a Admission) {
 	for _, id := range a.Evict {
 		if r := find(h.Residents, id); r.Busy() || r.Pinned || r.State != ModelLoaded {
@@ -82,7 +82,7 @@ func TestAdmitKeepsTheRules(t *testing.T) {
 				t.Fatalf("reopens %+v", r)
 			}
 		}
-		// No wait that idle victims alone would spare, unless something is stopping already.
+		// No wait that idle victims alone could avoid, unless something is stopping already.
 		idle := []string{}
 		for _, r := range h.Residents {
 			if !r.Busy() && !r.Pinned && r.State == ModelLoaded {

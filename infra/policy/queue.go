@@ -5,32 +5,32 @@ import (
 	"time"
 )
 
-// MaxOvertaken is how many later loads may go before a ticket that waits for a busy victim (rule 5).
+// MaxOvertaken is how many later loads may overtake a ticket that waits for a busy victim (rule 5).
 const MaxOvertaken = 8
 
-// Step is what a host's queue does next. The caller applies Close and Reopen first, then starts or refuses Ticket, and
-// asks again after every event on the host (a request ends, a process exits, a ticket comes or goes, a load ends) and at
-// Again.
+// Step is what a host's queue does next. The caller first applies Close and Reopen, then starts or refuses Ticket. It
+// asks again after every event on the host (a request ends, a process exits, a ticket arrives or is dropped, a load
+// ends) and at Again.
 type Step struct {
-	Ticket    string    // the ticket to start or to refuse now; "" for none
-	Admission Admission // of Ticket: Load or Refuse. Its Close is empty, that of the step counts
-	Overtakes []string  // tickets that Ticket goes before: each one's Overtaken grows by one
+	Ticket    string    // the ticket to start or to refuse now; "" if none
+	Admission Admission // of Ticket: Load or Refuse. Its Close is empty; use the step's
+	Overtakes []string  // tickets that Ticket overtakes: each one's Overtaken grows by one
 	Close     []string  // models that take no new request from now on
 	Reopen    []string  // closed models that nobody waits for any more
-	Waits     []Waiting // the tickets that stay, in queue order
-	Again     time.Time // when the answer changes by time alone; zero for never
+	Waits     []Waiting // the remaining tickets, in queue order
+	Again     time.Time // when the answer changes without an event; zero for never
 }
 
 // Waiting is why a ticket stays in the queue.
 type Waiting struct {
 	Ticket string
 	Heads  bool     // it is first to wait for its models: if its Since is zero, the caller sets it to the time of this step
-	For    []string // models whose place it waits for
-	Behind string   // earlier ticket it must not pass, "" for none
+	For    []string // models whose slot or memory it waits for
+	Behind string   // earlier ticket that it must not overtake, "" if none
 	Reason Reason
 }
 
-// earlier is a ticket that later ones must not harm.
+// earlier is a ticket that later ones must not delay.
 type earlier struct {
 	ticket  *Ticket
 	victims []Resident
@@ -38,17 +38,16 @@ type earlier struct {
 
 // Next decides which ticket of h.Queue starts now.
 //
-// The first ticket that can load without waiting starts. It may overtake earlier tickets only if (rule 5) its type differs from
-// all of theirs, loading it does not raise the number of models that any of them must evict, none of them would have to evict it,
-// and none has been overtaken MaxOvertaken times. Nothing starts while a load is under way. A ticket that can never be served
-// is refused wherever it stands and whatever is loading.
+// The first ticket that can load without waiting starts. It may overtake earlier tickets only if (rule 5) its type
+// differs from all of theirs, loading it does not raise the number of models that any of them must evict, none of them
+// would have to evict it, and none has been overtaken MaxOvertaken times. Nothing starts while a load is in progress. A
+// ticket that can never be served is refused, whatever its position and whatever is loading.
 //
-// A ticket that waits for models, and not behind another ticket, heads its wait (Heads). From fairAfter after its Since on,
-// its busy victims are closed (rule 4). A closed model that no such ticket waits for is reopened, also when the ticket
-// has been dropped.
+// A ticket that waits for models, and not behind another ticket, heads its wait (Heads). From fairAfter after its Since
+// on, its busy victims are closed (rule 4). A closed model that no such ticket waits for is reopened, also if the
+// ticket was dropped.
 //
-// A ticket for a model that is resident is a reload; tickets that the resident copy satisfies must be taken out of the
-// queue before.
+// A ticket for a resident model is a reload. The caller must first remove tickets that the resident copy satisfies.
 func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 	var (
 		s       Step
@@ -108,7 +107,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 	return s
 }
 
-// blockedBy returns the first of the tickets ahead that t would harm by being loaded before it, "" for none.
+// blockedBy returns the first of the tickets ahead that loading t first would harm, "" if none.
 func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident, cards Cards) string {
 	if len(ahead) == 0 {
 		return ""
@@ -136,7 +135,7 @@ func passedTooOften(ahead []earlier) string {
 	return ahead[i].ticket.ID
 }
 
-// waitedFor is how long t has headed its wait: 0 for one that has not, or whose Since lies ahead.
+// waitedFor returns how long t has headed its wait: 0 if it has not, or if its Since is in the future.
 func waitedFor(t *Ticket, now time.Time) time.Duration {
 	if t.Since.IsZero() {
 		return 0
@@ -144,7 +143,7 @@ func waitedFor(t *Ticket, now time.Time) time.Duration {
 	return max(0, now.Sub(t.Since))
 }
 
-// sooner is the earlier of two moments, zero being no moment.
+// sooner returns the earlier of two times. A zero time does not count.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b

@@ -12,17 +12,17 @@ type Code string
 
 // Codes of admissions and placements.
 const (
-	FreeSlot   Code = "free_slot"   // nothing has to go
-	IdleVictim Code = "idle_victim" // idle models go first
-	AfterQueue Code = "after_queue" // nothing busy has to go, but loads are queued before it
+	FreeSlot   Code = "free_slot"   // nothing must be evicted
+	IdleVictim Code = "idle_victim" // idle models are evicted first
+	AfterQueue Code = "after_queue" // nothing busy must be evicted, but loads are queued before it
 	BusyVictim Code = "busy_victim" // waits for open requests, a reservation or a load to end
-	Stopping   Code = "stopping"    // waits for models that are on their way out
+	Stopping   Code = "stopping"    // waits for models that are already stopping
 	Behind     Code = "behind"      // waits behind an earlier ticket
 	OneLoad    Code = "one_load"    // waits because another model is being loaded
-	WakeHost   Code = "wake_host"   // the host sleeps
-	WakingHost Code = "waking_host" // the host is on its way up
-	StopFirst  Code = "stop_first"  // the host is going to sleep: it stops, then wakes again
-	LostHost   Code = "lost_host"   // the host has not been heard of; nothing better is left
+	WakeHost   Code = "wake_host"   // the host is asleep
+	WakingHost Code = "waking_host" // the host is waking
+	StopFirst  Code = "stop_first"  // the host is about to sleep: it stops, then wakes again
+	LostHost   Code = "lost_host"   // the host's heartbeat is missing; no better host is left
 )
 
 // Codes of sweeps.
@@ -31,10 +31,10 @@ const (
 	HostIdle  Code = "host_idle"
 )
 
-// Codes of refusals. Waiting does not help against any of them, except that pins may be taken back and a host that was
+// Codes of refusals. Waiting does not help against any of them, except that pins may be removed and a host that was
 // avoided may recover.
 const (
-	SlotsPinned Code = "slots_pinned" // only pinned models hold what is needed
+	SlotsPinned Code = "slots_pinned" // only pinned models hold what the load needs
 	TooLarge    Code = "too_large"    // needs more memory than the device has when the host is empty
 	NoNPUSeat   Code = "no_npu_seat"  // the host declares NPU seats and has none for the type
 	NoSlot      Code = "no_slot"      // the host's limit for the type is 0
@@ -59,27 +59,27 @@ func (r Reason) String() string {
 	return string(r.Code) + ": " + r.Detail
 }
 
-// A Refusal says that a model cannot be loaded and why. Only the fields that its code is about are set.
+// A Refusal says that a model cannot be loaded and why. Only the fields that concern its code are set.
 type Refusal struct {
 	Code   Code
 	Model  string
 	Type   Type
 	Limit  int      // slots or seats of the type, for SlotsPinned without a device
-	Device Devices  // device that is short of memory or that the host lacks
+	Device Devices  // device that lacks memory or that the host lacks
 	Need   int64    // bytes the model needs on Device
 	Budget int64    // bytes Device offers to models
 	Held   int64    // bytes of Budget that pinned models hold
 	HeldBy []string // pinned models in the way, by name
-	Parts  string   // what Need is made of, in words; "" when not known
-	Cards  string   // the GPUs that it is about, such as "gpu:0, gpu:1"; for NoDevice those, or the number, that the host lacks; "" for a whole kind
+	Parts  string   // what Need consists of, in words; "" if unknown
+	Cards  string   // the GPUs concerned, such as "gpu:0, gpu:1"; for NoDevice those, or the number, that the host lacks; "" for a whole kind
 
-	// Sizes lists, for TooLarge, what each host lacks: each distinct shortage once. It is set by Place alone.
+	// Sizes lists, for TooLarge, what each host lacks, each distinct shortage once. Only Place sets it.
 	Sizes []Shortage
-	// Hosts says for each host that was considered why it was refused. It is set by Place alone.
+	// Hosts gives the reason of each host considered. Only Place sets it.
 	Hosts []HostRefusal
 }
 
-// A Shortage is what a model needs of a device and what a host offers of it, in bytes.
+// A Shortage is what a model needs of a device and what a host offers, in bytes.
 type Shortage struct {
 	Device       Devices
 	Need, Budget int64
@@ -104,7 +104,7 @@ func (s Shortage) String() string {
 	return text
 }
 
-// on says which GPUs an amount is of.
+// on names the GPUs that an amount refers to.
 func on(cards string) string {
 	if cards == "" {
 		return ""
@@ -118,7 +118,7 @@ type HostRefusal struct {
 	Reason Reason
 }
 
-// Error is a sentence for the client: it names models, types and bytes, never a host.
+// Error returns a sentence for the client. It names models, types and bytes, never a host.
 func (r *Refusal) Error() string {
 	switch r.Code {
 	case TooLarge:
@@ -158,7 +158,7 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("model %s refused: %s", r.Model, r.Code)
 }
 
-// Explain is Error with the reason of every host, for operators.
+// Explain returns Error with the reason of every host, for operators.
 func (r *Refusal) Explain() string {
 	if len(r.Hosts) == 0 {
 		return r.Error()
@@ -170,5 +170,5 @@ func (r *Refusal) Explain() string {
 	return r.Error() + " (" + strings.Join(parts, "; ") + ")"
 }
 
-// Reason is the refusal as the reason of a plan.
+// Reason returns the refusal as the reason of a plan.
 func (r *Refusal) Reason() Reason { return Reason{Code: r.Code, Detail: r.Error()} }

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the plan sections of testdata/*.txtar")
 
-// TestScenarios plays each file's events on its state and compares what was decided with its plan section. The language
-// is described in testdata/README.md.
+// TestScenarios plays each file's events on its state and compares the decisions with its plan section.
+// testdata/README.md describes the language.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -82,7 +82,7 @@ func play(t testing.TB, state, events string) string {
 	return g.out.String()
 }
 
-// line is "verb arg arg key=value flag": what has no "=" is an argument.
+// line is "verb arg arg key=value flag"; words without "=" are arguments.
 type line struct {
 	verb string
 	args []string
@@ -134,7 +134,7 @@ func (g *stage) dur(s string) time.Duration {
 	return d
 }
 
-// ago is the moment that lies s before now, zero for "".
+// ago returns the moment s before now, zero for "".
 func (g *stage) ago(s string) time.Time {
 	if s == "" {
 		return time.Time{}

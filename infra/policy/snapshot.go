@@ -2,10 +2,10 @@ package policy
 
 import "time"
 
-// HostState is where a host is in its life.
+// HostState is a host's state in its life cycle.
 type HostState string
 
-// The states of a host. A host whose heartbeat is missing is Lost, whatever was written last.
+// The states of a host. A host whose heartbeat is missing is Lost, whatever was last written.
 const (
 	Asleep   HostState = "asleep"
 	Waking   HostState = "waking"
@@ -14,7 +14,7 @@ const (
 	Lost     HostState = "lost"
 )
 
-// ModelState is where a model is on one host. A model without a record is unloaded.
+// ModelState is a model's state on one host. A model without a record is unloaded.
 type ModelState string
 
 // The states of a model on a host.
@@ -24,33 +24,33 @@ const (
 	ModelDraining ModelState = "draining"
 )
 
-// Model is what a decision needs to know of a catalogue entry.
+// Model is the part of a catalogue entry that decisions need.
 type Model struct {
 	ID      string
 	Type    Type
 	Devices Devices
 	Pinned  bool
-	Memory  int64         // bytes it needs on its device, 0 when unknown (then it counts as nothing)
+	Memory  int64         // bytes it needs on its device, 0 if unknown (then it counts as nothing)
 	GPUs    GPUs          // which GPUs of a host with Cards it may use
-	Hosts   []string      // names or labels in the order to try; empty: any host that has the devices
+	Hosts   []string      // names or labels in the order to try; empty: any host with the devices
 	Max     int           // most copies in the pool; values under 1 count as 1
-	Idle    time.Duration // time without traffic after which it goes; under 0 never, 0 the sweep's default
+	Idle    time.Duration // how long it may be unused before it is unloaded; under 0 for ever, 0 the sweep's default
 
-	// On says by host what the model takes there, where that differs from Devices, Memory and GPUs: its options may select
-	// another device, and its runner may know what it needs.
+	// On gives, by host, what the model takes there if that differs from Devices, Memory and GPUs: its options may
+	// select another device, and its runner may know its need.
 	On map[string]Need
-	// Refused holds by host the refusals that runners gave of this very load: those hosts are not asked again.
+	// Refused holds, by host, the refusals of this very load by runners: those hosts are not asked again.
 	Refused map[string]*Refusal
 }
 
 // Need is what a model takes of a host.
 type Need struct {
 	Devices Devices
-	Memory  int64 // bytes on each of the devices, 0 when unknown
+	Memory  int64 // bytes on each of the devices, 0 if unknown
 	GPUs    GPUs
 }
 
-// on is the model as it would be on a host.
+// on returns the model as it would be on a host.
 func (m Model) on(host string) Model {
 	if n, ok := m.On[host]; ok {
 		m.Devices, m.Memory, m.GPUs = n.Devices, n.Memory, n.GPUs
@@ -72,10 +72,10 @@ type Resident struct {
 	Memory   int64     // bytes
 	Cards    Cards     // of Memory on each GPU; nil: on all of the host's by their size
 	Idle     time.Duration
-	Value    float64 // what sparing it is worth, see Eviction.Value; 0 for all under LRU
+	Value    float64 // what keeping it is worth, see Eviction.Value; 0 for all under LRU
 }
 
-// Busy reports whether r must not be stopped now: it serves, is owed to a request, or is in the middle of a load.
+// Busy reports whether r must not be stopped now: it serves, is reserved for a request, or is loading.
 func (r Resident) Busy() bool {
 	return r.InFlight > 0 || r.Reserved || r.State == ModelLoading
 }
@@ -84,8 +84,8 @@ func (r Resident) Busy() bool {
 type Ticket struct {
 	ID        string
 	Model     Model
-	Since     time.Time // when it came to the head of what it waits for; zero when it never waited
-	Overtaken int       // later loads that went before it
+	Since     time.Time // when it began to head its wait; zero if it never did
+	Overtaken int       // later loads that overtook it
 }
 
 // Host is one host of the pool.
@@ -93,19 +93,19 @@ type Host struct {
 	Name      string
 	Labels    []string
 	State     HostState
-	Devices   Devices           // 0 when nobody knows yet: then it may have any
-	Limits    Limits            // zero when the host never registered
+	Devices   Devices           // 0 while unknown: then it may have any
+	Limits    Limits            // zero if the host never registered
 	Budget    map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
 	Cards     Cards             // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
 	NPUSeats  map[Type]int      // empty: one NPU model on the host; else this many of each type
 	Residents []Resident
 	Queue     []Ticket // loads not begun, in order
-	Chores    []string // models of tickets that are no loads: unloads and pulls of weights
-	Loading   string   // model whose load is under way, "" when none
+	Chores    []string // models of tickets that are not loads: unloads and pulls of weights
+	Loading   string   // model whose load is in progress, "" if none
 	Active    time.Time
 	UpSince   time.Time
 	InFlight  int // open requests over all models
-	Leases    int // wake duties and reservations that hold the host awake
+	Leases    int // power leases and reservations that keep the host awake
 }
 
 // Snapshot is the pool at one time.
@@ -113,7 +113,7 @@ type Snapshot struct {
 	Now   time.Time // the state store's clock when the snapshot was taken
 	Hosts []Host
 
-	// Spread has models choose among so many equally good hosts, those that are first by name: gateways that decide at once would
-	// all choose the first. 0 and 1: the first.
+	// Spread is how many equally good hosts, the first by name, models choose among: gateways that decide at once would
+	// otherwise all choose the first. 0 and 1: the first.
 	Spread int
 }

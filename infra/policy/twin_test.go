@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// feasible spells out when want may be loaded beside the residents that stay, one rule after the other and without
-// sharing code with the package.
+// feasible spells out when want may be loaded beside the staying residents, rule by rule and without sharing code with
+// the package.
 func feasible(h Host, want Model, stay []Resident) bool {
 	count := func(match func(Resident) bool) (n int) {
 		for _, r := range stay {
@@ -50,8 +50,8 @@ func feasible(h Host, want Model, stay []Resident) bool {
 }
 
 // twin tries every set of victims and returns the best one as a mask over rs, which is ordered from the cheapest victim
-// to the dearest: the set whose dearest member is cheapest, then the next dearest, and so on, which as a number is the
-// smallest. The second result is the smallest size of any feasible set.
+// to the costliest. The best set is the one whose costliest member is cheapest, then the next costliest, and so on,
+// which is the smallest mask. The second result is the smallest size of any feasible set.
 func twin(h Host, want Model, rs []Resident) (best, smallest int) {
 	best, smallest = -1, -1
 	for mask := range 1 << len(rs) {
@@ -100,8 +100,8 @@ func TestRoomAgainstTwin(t *testing.T) {
 		if mask != best {
 			t.Fatalf("victims %v = %b, want %b of %v", names(got), mask, best, names(rs))
 		}
-		// Slots and seats alone: also the fewest. With memory, LRU order may take two small old ones to spare a big
-		// recent one.
+		// With slots and seats alone the set is also the smallest. With memory, LRU order may take two small old models
+		// to spare a big recent one.
 		if len(h.Budget) == 0 && len(got) != smallest {
 			t.Fatalf("%d victims, %d would do", len(got), smallest)
 		}

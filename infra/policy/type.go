@@ -17,7 +17,7 @@ const (
 
 var types = [...]Type{LLM, Embedding, Reranking, Audio, Image, TTS}
 
-// Types returns all types in the order of slot limit lists. The slice is the caller's own.
+// Types returns all types in the order of slot limit lists. The caller may change the slice.
 func Types() []Type { return slices.Clone(types[:]) }
 
 // Valid reports whether t is one of the known types.

@@ -120,8 +120,8 @@ func TestRefusalsForClients(t *testing.T) {
 	}
 }
 
-// TestUnknownsOfHosts: a host that never registered is judged as one with the runner's defaults; a model without an
-// estimate counts as nothing.
+// TestUnknownsOfHosts: a host that never registered is judged by the runner's defaults; a model without an estimate
+// counts as nothing.
 func TestUnknownsOfHosts(t *testing.T) {
 	fresh := Snapshot{Hosts: []Host{{Name: "h", State: Asleep}}}
 	if p := Place(fresh, Model{ID: "m", Type: LLM, Devices: NPU}, nil); p.Host != "h" || !p.Wake {
@@ -139,7 +139,7 @@ func TestUnknownsOfHosts(t *testing.T) {
 	}
 }
 
-// TestReloadReplacesItsOwnCopy: however much room there is, one host never holds two copies of a model.
+// TestReloadReplacesItsOwnCopy: one host never holds two copies of a model, however much room it has.
 func TestReloadReplacesItsOwnCopy(t *testing.T) {
 	h := Host{Name: "h", State: Ready, Limits: Uniform(-1), Residents: []Resident{
 		{ID: "m", Type: LLM, State: ModelLoaded, Pinned: true}, {ID: "o", Type: LLM, State: ModelLoaded},

@@ -2,25 +2,25 @@ package policy
 
 import "slices"
 
-// usage counts what the residents that stay would hold of the things a newcomer needs: a slot of its type, the NPU or
-// a seat on it, and memory of its devices.
+// usage counts how much of what a newcomer needs the staying residents would hold: slots of its type, the NPU or seats
+// on it, and memory of its devices.
 type usage struct {
 	want    *Model
-	limit   int // slots of the type, -1 no limit
-	seats   int // places on the NPU, -1 when want does not use it
+	limit   int // slots of the type, -1 for no limit
+	seats   int // NPU seats, -1 if want does not use the NPU
 	perType bool
-	budget  [len(deviceNames)]int64 // free for all models; 0 no limit, also where want needs nothing
+	budget  [len(deviceNames)]int64 // free for all models; 0 means no limit, also if want needs nothing
 
 	slots  int
 	seated int
 	memory [len(deviceNames)]int64
 
-	cards Cards           // of the host, if want is loaded on some of them alone; nil: its GPU memory counts by the kind's budget
+	cards Cards           // of the host, if want is loaded on only some of them; nil: its GPU memory counts by the kind's budget
 	set   []int           // those that want would be loaded on
-	held  [MaxCards]int64 // of each of set
+	held  [MaxCards]int64 // on each GPU of set
 }
 
-// newUsage sets up the limits of h for want with nothing resident. It refuses what h could not take when empty.
+// newUsage returns the limits of h for want with nothing resident. It refuses what h could not take even when empty.
 func newUsage(h *Host, want *Model) (usage, *Refusal) {
 	t := usage{want: want, limit: h.Limits.Of(want.Type), seats: -1}
 	refuse := func(c Code) (usage, *Refusal) {
@@ -66,7 +66,7 @@ func newUsage(h *Host, want *Model) (usage, *Refusal) {
 	return t, nil
 }
 
-// seat reports whether r sits where want would sit on the NPU.
+// seat reports whether r holds an NPU seat that want could use.
 func (t *usage) seat(r *Resident) bool {
 	return t.seats >= 0 && r.Devices.Has(NPU) && (!t.perType || r.Type == t.want.Type)
 }
@@ -88,14 +88,14 @@ func (t *usage) add(r *Resident, sign int) {
 	}
 }
 
-// fits reports whether want fits beside what was added.
+// fits reports whether want fits beside the residents added.
 func (t *usage) fits() bool { return t.slotFits() && t.seatFits() && t.short() < 0 }
 
 func (t *usage) slotFits() bool { return t.limit < 0 || t.slots < t.limit }
 
 func (t *usage) seatFits() bool { return t.seats < 0 || t.seated < t.seats }
 
-// short is the index of the first device without enough memory, -1 when all have enough.
+// short returns the index of the first device without enough memory, -1 if all have enough.
 func (t *usage) short() int {
 	if len(t.set) > 0 && t.want.Memory > 0 && t.want.GPUs.room(t.set, t.free()) < t.want.Memory {
 		return slices.IndexFunc(deviceNames[:], func(d deviceName) bool { return d.bit == GPU })
@@ -108,7 +108,7 @@ func (t *usage) short() int {
 	return -1
 }
 
-// free is what was added leaves of want's GPUs.
+// free returns what the residents added leave of want's GPUs.
 func (t *usage) free() Cards {
 	out := make(Cards, len(t.set))
 	for _, card := range t.set {
@@ -127,7 +127,7 @@ func (t *usage) keep(r *Resident) bool {
 	return false
 }
 
-// pinned is the refusal for a host on which the pinned residents alone leave no room.
+// pinned returns the refusal for a host on which the pinned residents alone leave no room.
 func (t *usage) pinned(residents []Resident) *Refusal {
 	r := &Refusal{Code: SlotsPinned, Model: t.want.ID, Type: t.want.Type}
 	var inWay func(*Resident) bool
@@ -161,24 +161,25 @@ func (t *usage) pinned(residents []Resident) *Refusal {
 	return r
 }
 
-// fixed reports whether r stays whatever happens: it is pinned and not on its way out. A model's own copy is never
-// fixed, because loading it again replaces it.
+// fixed reports whether r stays in any case: it is pinned and not already stopping. A model's own copy is never fixed,
+// because loading it again replaces it.
 func fixed(r *Resident, want *Model) bool {
 	return r.Pinned && r.State != ModelDraining && r.ID != want.ID
 }
 
-// findVictims returns the residents that must be gone before want is loaded, in byEvictionOrder order; nil when it fits beside all.
+// findVictims returns the residents that must be gone before want is loaded, in byEvictionOrder order; nil if it fits
+// beside all.
 //
-// The choice spares the most valuable resident if any choice can, then the next most valuable, and so on: first so that
-// nothing busy has to be waited for, then so that the most recently used stay. It follows that no victim is superfluous,
-// that a model whose departure helps several limits counts for all of them, and that among equal models the least recently
-// used go. Models already stopping count as gone, so none is taken in their place; those whose place is really needed are
-// in the result too, and must be waited for.
+// The choice spares the most valuable resident if any choice can, then the next most valuable, and so on: first to
+// avoid waiting for busy ones, then to keep the most recently used. So no victim is superfluous, a model whose eviction
+// helps several limits counts for all of them, and among equal models the least recently used are evicted. Models
+// already stopping count as gone, so none is taken in their place. Those whose slot or memory is really needed are in
+// the result too, and must be waited for.
 //
-// The second result is what want takes of each GPU that it is to be loaded on, nil where all GPUs of h count as one.
+// The second result is what want takes of each GPU that it is loaded on, nil where all GPUs of h count as one.
 //
-// Cost: sorting the residents, once for each set of GPUs that is looked at. Without victims, and without a choice of GPUs,
-// nothing is sorted or allocated.
+// Cost: sorting the residents, once for each set of GPUs considered. Without victims and without a choice of GPUs, it
+// sorts and allocates nothing.
 func findVictims(h *Host, want *Model) ([]Resident, Cards, *Refusal) {
 	t, refusal := newUsage(h, want)
 	switch {
@@ -191,7 +192,7 @@ func findVictims(h *Host, want *Model) ([]Resident, Cards, *Refusal) {
 	return victims, nil, refusal
 }
 
-// victims are what must go from h for one set of GPUs; t has nothing added yet.
+// victims returns the victims on h for one set of GPUs. t must have nothing added yet.
 func (t usage) victims(h *Host) ([]Resident, *Refusal) {
 	want, all := t.want, t
 	own, movable := false, 0
@@ -232,7 +233,8 @@ func (t usage) victims(h *Host) ([]Resident, *Refusal) {
 	return victims[:n], nil
 }
 
-// after is h as it will be once want has taken the place of the victims and is loaded for a request: for looking ahead.
+// after returns h as it will be once want has replaced the victims and is loaded for a request. It serves to look
+// ahead.
 func after(h *Host, want *Model, victims []Resident, cards Cards) Host {
 	next := *h
 	next.Residents = make([]Resident, 0, len(h.Residents)+1)
