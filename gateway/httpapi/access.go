@@ -29,8 +29,8 @@ func splitTarget(target []byte) (authority, path []byte) {
 	return rest[:end], rest[end:]
 }
 
-// sourceOf returns the headers that say where a request comes from. A target in absolute form without an authority gets an
-// authority that is no host's name, so it is refused.
+// sourceOf returns the headers that tell where a request comes from. A target in absolute form without an authority
+// gets an authority that is not a host name, so it is refused.
 func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	s := api.Source{Host: string(h.Host())}
 	if target := h.RequestURI(); len(target) > 0 && target[0] != '/' {
@@ -55,8 +55,8 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	return s
 }
 
-// refusal returns the key of a request with these headers, or the error that bars the request from the route. On a gateway
-// without keys every request gets a key with both scopes.
+// refusal returns the key of a request with these headers, or the error that refuses the request on this route. On a
+// gateway without keys every request gets a key with both scopes.
 func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) (keys.Key, *api.Error) {
 	metrics := hit.Route != nil && hit.Route.Name == "metrics"
 	free := hit.Route != nil && hit.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
@@ -94,8 +94,8 @@ func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Sour
 	return key, nil
 }
 
-// keyOf finds a request's key. Browsers add Basic credentials by themselves, so these do not count if a page of another origin
-// could have sent the request: one marked as such, or an unmarked GET that changes something.
+// keyOf finds a request's key. Browsers add Basic credentials by themselves, so it ignores these if a page of another
+// origin could have sent the request: one marked as such, or an unmarked GET that changes something.
 func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
 	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {

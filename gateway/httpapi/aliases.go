@@ -21,7 +21,7 @@ type aliasList struct {
 	Aliases []alias `json:"aliases"`
 }
 
-// aliases lists the names set at run time, in order. Those of the catalogue are listed with their models.
+// aliases lists the names set at run time, in order. The listings of models show the catalogue's.
 func (s *Server) aliases(r *request) error {
 	table, err := s.tables.read(context.Background(), state.Aliases)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Server) aliases(r *request) error {
 	return r.reply(fasthttp.StatusOK, list)
 }
 
-// aliasGet answers with one of them.
+// aliasGet returns one of them.
 func (s *Server) aliasGet(r *request) error {
 	table, err := s.tables.read(context.Background(), state.Aliases)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Server) aliasSet(r *request) error {
 	return r.reply(fasthttp.StatusOK, alias{name, model.ID})
 }
 
-// owner is the model that has the name in the catalogue, as its id or an alias; "" none.
+// owner returns the model that has the name in the catalogue, as its id or an alias; "" if none.
 func (s *Server) owner(name string) string {
 	for _, m := range s.cfg.Catalog().Models {
 		if m.ID == name || slices.Contains(m.Aliases, name) {
@@ -111,13 +111,13 @@ func unknownAlias(name string) error {
 	return api.Newf(api.ModelNotFound, "There is no alias '%.200s'.", name).With("alias")
 }
 
-// aliased is the catalogue with the names set at run time, and its sources.
+// aliased is the catalogue with the names set at run time, and the sources of both.
 type aliased struct {
 	cat, of *catalog.Catalog
 	tables  *map[state.Setting]map[string]string
 }
 
-// names is the catalogue in force with the names set at run time.
+// names returns the catalogue in force with the names set at run time.
 func (s *Server) names() *catalog.Catalog {
 	cat, tables := s.cfg.Catalog(), s.tables.cur.Load()
 	if len((*tables)[state.Aliases]) == 0 {

@@ -6,12 +6,13 @@ import (
 	"reveille/infra/policy"
 )
 
-// fromAnthropic reports whether the request is of a client of Anthropic's API, which has its own form of two paths.
+// fromAnthropic reports whether the request is from a client of Anthropic's API, in which two paths have their own
+// format.
 func (r *request) fromAnthropic() bool {
 	return len(r.ctx.Request.Header.Peek("anthropic-version")) > 0
 }
 
-// anthropicModel is a model in Anthropic's form.
+// anthropicModel is a model in Anthropic's format.
 type anthropicModel struct {
 	Type        string    `json:"type"`
 	ID          string    `json:"id"`
@@ -24,7 +25,7 @@ func anthropicItem(m modelItem) anthropicModel {
 	return anthropicModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: time.Unix(m.Created, 0).UTC(), MaxInput: m.Context}
 }
 
-// anthropicListing is the one page of a listing: the models that take messages.
+// anthropicListing returns a listing's only page: the models that take messages.
 func anthropicListing(models []modelItem) any {
 	list := struct {
 		Data    []anthropicModel `json:"data"`

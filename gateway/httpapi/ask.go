@@ -15,7 +15,7 @@ import (
 const askWait = 10 * time.Second
 
 // ask calls a runner with GET and waits at most askWait for the first byte of its answer. With a model the call goes to
-// its engine. The caller closes the response; an error is one for the client.
+// the model's engine. The caller closes the response. An error is one for the client.
 func (r *request) ask(call *relay.Call, host *state.HostRecord, path, model string) (*relay.Response, error) {
 	return r.askFor(call, host, path, model, askWait)
 }
@@ -25,7 +25,7 @@ func (r *request) askFor(call *relay.Call, host *state.HostRecord, path, model s
 	return r.s.askRunner(call, host, path, model, r.id, firstByte)
 }
 
-// askRunner is askFor for the request of an id, "" for none.
+// askRunner is askFor for the request with the given id, "" for none.
 func (s *Server) askRunner(call *relay.Call, host *state.HostRecord, path, model, id string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
 		sign := s.cfg.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: host.Name, Model: model})

@@ -18,8 +18,8 @@ import (
 type attempt struct {
 	link        relay.Call
 	inUse       bool     // the endpoint counts one of our requests
-	signedAgain bool     // signed anew after a runner did not accept a signature
-	repeated    bool     // after its engine crashed
+	signedAgain bool     // signed again after a runner rejected a signature
+	repeated    bool     // repeated after its engine crashed
 	suspected   *suspect // a constrained request that an engine may hold
 
 	req     relay.Request
@@ -27,12 +27,13 @@ type attempt struct {
 	scratch [320]byte // the values of its fields
 }
 
-// send sends the request to its endpoint. A runner that could not be reached has not seen it, so it waits again.
+// send sends the request to its endpoint. A runner that could not be reached has not seen the request, so the request
+// waits again.
 func (x *exchange) send() (*relay.Response, error) {
 	if x.constrained {
 		x.suspect()
 	}
-	if err := x.barred(); err != nil { // meanwhile
+	if err := x.barred(); err != nil { // changed meanwhile
 		return nil, err
 	}
 	x.use()
@@ -43,7 +44,7 @@ func (x *exchange) send() (*relay.Response, error) {
 		scope = tenant
 	}
 	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})
-	// FirstByte and Silence are the last resort against a runner that hangs: its own limits come first.
+	// FirstByte and Silence are the last resort against a runner that hangs; its own limits take effect first.
 	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
 	values := x.scratch[:0]
 	add := func(name, value string) {
@@ -67,7 +68,7 @@ func (x *exchange) send() (*relay.Response, error) {
 		}
 	}
 	if x.hit.Route.Body == api.BodyJSON {
-		x.req.Add("Content-Type", jsonType) // whatever the client called it
+		x.req.Add("Content-Type", jsonType) // whatever the client sent
 	} else if v := h.ContentType(); len(v) > 0 {
 		x.req.Add("Content-Type", v)
 	}
@@ -89,7 +90,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	return nil, err
 }
 
-// tenantID names the holder of a key to runners; "" where no keys are configured.
+// tenantID returns the name of a key's holder for runners; "" if no keys are configured.
 func (s *Server) tenantID(key *keys.Key) string {
 	if !s.cfg.Keys.Configured() {
 		return ""
@@ -104,7 +105,7 @@ func (s *Server) tenantID(key *keys.Key) string {
 
 var jsonType = []byte("application/json")
 
-// use counts the request at its endpoint and notes the use of the model; HEAD is no use.
+// use counts the request at its endpoint and records the use of the model. HEAD is not a use.
 func (x *exchange) use() {
 	if x.inUse {
 		return
@@ -132,8 +133,8 @@ func (x *exchange) leave() {
 // maxErrorBody is how much of a runner's error answer is read.
 const maxErrorBody = 1 << 20
 
-// checkResponse checks the head of a runner's answer: nil means relay it, relay.ErrAgain that the runner refused, any other
-// error is for the client. A runner that refuses has not shown the request to an engine (infra/rpc).
+// checkResponse checks the head of a runner's answer. nil means relay it, relay.ErrAgain means that the runner refused,
+// any other error is for the client. A runner that refuses has not passed the request to an engine (infra/rpc).
 func (x *exchange) checkResponse(resp *relay.Response) error {
 	status := resp.Status()
 	switch {
@@ -147,7 +148,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 		return api.NotUnderstood().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))
 	case status < 300:
 		return nil
-	case status < 400: // a client that follows it would show its key there
+	case status < 400: // a client that follows the redirect would send its key there
 		return api.NotUnderstood().WithCause(fmt.Errorf("a redirect to %.100q", resp.Header("Location")))
 	}
 	body, err := resp.AppendBody(nil, maxErrorBody)
@@ -157,7 +158,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	return toldError(resp, body, x.endpoint.Host)
 }
 
-// toldError is the client's error for a runner's error answer, its engine's or its own.
+// toldError returns the client's error for an error answer from a runner or its engine.
 func toldError(resp *relay.Response, body []byte, host string) *api.Error {
 	e := api.NormalizeError(resp.Status(), body, host)
 	if k, ok := api.KindOf(string(resp.Header(rpc.HeaderCode)), resp.Status()); ok {
@@ -166,7 +167,7 @@ func toldError(resp *relay.Response, body []byte, host string) *api.Error {
 	return e
 }
 
-// isPage reports whether an answer is a web page, as from a web server or proxy; no engine sends one.
+// isPage reports whether an answer is a web page, as from a web server or proxy. No engine sends one.
 func isPage(resp *relay.Response) bool {
 	media, _, _ := bytes.Cut(resp.ContentType(), []byte(";"))
 	switch strings.ToLower(string(bytes.TrimSpace(media))) {
@@ -180,7 +181,7 @@ func (x *exchange) refusal(resp *relay.Response) error {
 	reason := string(resp.Header(rpc.HeaderRefused))
 	switch {
 	case reason == rpc.RefusedAuth && !x.signedAgain:
-		// The clocks differ, or much later calls overtook this one: try once more with a new signature.
+		// The clocks differ, or calls sent much later overtook this one: try once more with a new signature.
 		x.signedAgain, x.hasEndpoint = true, true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
 			x.s.cfg.Signer.Correct(x.endpoint.Host, ms)

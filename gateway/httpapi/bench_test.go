@@ -13,7 +13,7 @@ import (
 	"reveille/gateway/bodycheck"
 )
 
-// benchStage is a front whose runner verifies nothing and answers at once.
+// benchStage starts a front whose runner verifies nothing and answers at once.
 func benchStage(b *testing.B, answer fasthttp.RequestHandler) string {
 	s := newStage(b)
 	runner := &fasthttp.Server{Handler: answer, NoDefaultServerHeader: true}
@@ -53,7 +53,7 @@ func benchAsk(b *testing.B, addr string, request []byte) {
 	})
 }
 
-// BenchmarkWarm is one warm request of 1 KB with an answer of 1 KB: client, front and runner in one process.
+// BenchmarkWarm measures one warm request of 1 KB with an answer of 1 KB: client, front and runner in one process.
 func BenchmarkWarm(b *testing.B) {
 	text := []byte(`{"choices":[{"message":{"content":"` + strings.Repeat("y", 900) + `"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}`)
 	addr := benchStage(b, func(ctx *fasthttp.RequestCtx) {
@@ -64,7 +64,7 @@ func BenchmarkWarm(b *testing.B) {
 	benchAsk(b, addr, []byte(post(chatPath, body, "Content-Type: application/json")))
 }
 
-// BenchmarkWarmStream is a warm stream of 64 chunks.
+// BenchmarkWarmStream measures a warm stream of 64 chunks.
 func BenchmarkWarmStream(b *testing.B) {
 	chunk := []byte("data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("y", 150) + "\"}}]}\n\n")
 	addr := benchStage(b, func(ctx *fasthttp.RequestCtx) {
@@ -80,7 +80,7 @@ func BenchmarkWarmStream(b *testing.B) {
 	benchAsk(b, addr, []byte(post(chatPath, chatLive)))
 }
 
-// BenchmarkDirect is the floor: the same client and runner with nothing between.
+// BenchmarkDirect measures the lower bound: the same client and runner with nothing between them.
 func BenchmarkDirect(b *testing.B) {
 	text := bytes.Repeat([]byte("y"), 1000)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +94,7 @@ func BenchmarkDirect(b *testing.B) {
 	benchAsk(b, ln.Addr().String(), []byte(post(chatPath, body)))
 }
 
-// BenchmarkImage is the check of a body of 1 MB that is one data URL.
+// BenchmarkImage measures the check of a body of 1 MB that is one data URL.
 func BenchmarkImage(b *testing.B) {
 	picture := "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg"
 	body := []byte(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + picture + strings.Repeat("A", 1<<20) + `"}}]}]}`)

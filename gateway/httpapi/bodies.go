@@ -38,13 +38,13 @@ func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 }
 
 const (
-	freeText    = 64 << 10 // bytes of text that every model gets
-	tokenText   = 16       // further bytes for each token of the context: texts have 2 to 6, escaped ones up to 12
-	longContext = 1 << 20  // tokens, for a model whose context is not known
+	freeText    = 64 << 10 // bytes of text allowed for every model
+	tokenText   = 16       // further bytes for each token of the context: plain text has 2 to 6, escaped text up to 12
+	longContext = 1 << 20  // tokens, for a model whose context is unknown
 )
 
-// fits refuses a text that cannot fit into a model's context, or into that of a load that the request asks for. Engines read all
-// of it before they notice, and templates and tokenizers may take time quadratic in its length.
+// fits refuses a text that cannot fit into a model's context, or into the context of a load that the request asks for.
+// Engines read all of the text before they notice, and templates and tokenizers may take time quadratic in its length.
 func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
 	if text <= freeText || m.Type != policy.LLM {
 		return nil
@@ -63,7 +63,7 @@ func (c *call) engine() bodycheck.Model {
 	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == recipe.LlamaCpp, Sees: c.model.MMProj != ""}
 }
 
-// checkForm checks the fields and files of a form for models of sounds or pictures.
+// checkForm checks the fields and files of a form for models of audio or images.
 func checkForm(body []byte, boundary string, pictures bool) error {
 	form := bodycheck.Form{Pictures: pictures}
 	var wrong error

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A text that no context holds is refused before a model is loaded for it.
+// A text that fits into no context is refused before a model is loaded for it.
 func TestTextBeyondTheContext(t *testing.T) {
 	p := newPool(t, "")
 	for name, most := range map[string]int{"two": freeText + tokenText*512, "one": freeText + tokenText*longContext} {

@@ -16,10 +16,10 @@ import (
 type call struct {
 	*request
 	model *catalog.Model
-	asked string // the name that the client used
-	body  []byte // what the engine gets
+	asked string // the model name that the client sent
+	body  []byte // what the engine receives
 
-	context int64 // tokens that a load for the request asks for, 0 for none
+	context int64 // tokens of context that a load for the request asks for, 0 for none
 
 	constrained bool // the body constrains the output by a grammar, a schema or tools
 }
@@ -56,7 +56,7 @@ func (r *request) parse() (*call, error) {
 	return c, nil
 }
 
-// parseJSON reads a body once: the members that the route table names, and all others for the check.
+// parseJSON reads a body once: it takes the members that the route table names and passes all others to the check.
 func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name string, err error) {
 	route := c.hit.Route
 	var values [api.MaxKeys]jsonscan.Value
@@ -113,7 +113,7 @@ func (c *call) parseForm() (name string, err error) {
 	return parts[api.KeyModel].String(), nil
 }
 
-// resolve finds the model that a client means; "" is the default of the route's type.
+// resolve finds the model that a client names; "" is the default of the route's type.
 func (s *Server) resolve(name string, route *api.Route) (*catalog.Model, error) {
 	if name == "" {
 		if name = s.defaultModel(route); name == "" {

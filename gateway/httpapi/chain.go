@@ -26,7 +26,7 @@ type request struct {
 
 	key     keys.Key       // without configured keys, one with every scope and no account
 	account *quota.Account // of its key; nil without keys
-	stream  bool           // it asked for a stream, on a route that has them
+	stream  bool           // it asked for a stream, on a route that has streams
 
 	began    time.Time
 	taken    relay.Body
@@ -59,7 +59,7 @@ func match(h *fasthttp.RequestHeader) api.Hit {
 	return api.Match(methodOf(h.Method()), string(path))
 }
 
-// methodOf is a method as a string, without an allocation for the usual ones.
+// methodOf returns a method as a string, without an allocation for the common ones.
 func methodOf(m []byte) string {
 	switch string(m) {
 	case "POST":
@@ -119,8 +119,8 @@ func (r *request) chain() error {
 	return r.s.handlers[r.hit.Route.Name](r.s, r)
 }
 
-// authorize makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the headers
-// that every answer to a web page needs.
+// authorize makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the
+// headers that every answer to a web page needs.
 func (r *request) authorize() error {
 	h := &r.ctx.Request.Header
 	source := sourceOf(h)
@@ -146,7 +146,7 @@ func (r *request) setHeaders(headers []api.Header) {
 // client or an engine.
 func (r *request) fail(err error) {
 	e := api.As(err)
-	if e.Kind == api.SlotsPinnedConflict && r.hit.Route.Inference { // of a load with options of its own
+	if e.Kind == api.SlotsPinnedConflict && r.hit.Route.Inference { // of a load with its own options
 		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
 	}
 	d := r.hit.Dialect
@@ -159,7 +159,7 @@ func (r *request) fail(err error) {
 	}
 	log("request refused", "request", r.id, "route", r.routeName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause, "omitted_before", omitted)
 	r.setHeaders(e.AppendHeaders(nil, mrand.Float64))
-	r.ctx.Response.ResetBody() // closes a stream that was set
+	r.ctx.Response.ResetBody() // also closes a stream that was set
 	r.ctx.Response.ImmediateHeaderFlush = false
 	contentType, body := api.ContentType, d.Body(e, r.id)
 	if r.stream && r.s.cfg.StreamErrors {
@@ -173,10 +173,10 @@ func (r *request) fail(err error) {
 	r.ctx.SetBody(body)
 }
 
-// refusalLines is how many lines a second tell of refused requests at level info.
+// refusalLines is how many refused requests per second are logged at level info.
 const refusalLines = 10
 
-// lineLimit lets refusalLines through in each second.
+// lineLimit allows refusalLines log lines per second.
 type lineLimit struct {
 	mu      sync.Mutex
 	second  int64
@@ -199,7 +199,7 @@ func (l *lineLimit) next(now time.Time) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// streamHeaders are those of every stream.
+// streamHeaders are sent with every stream.
 var streamHeaders = []api.Header{{Name: "Cache-Control", Value: "no-cache"}, {Name: "X-Accel-Buffering", Value: "no"}}
 
 // streamType is the media type of a dialect's streams.

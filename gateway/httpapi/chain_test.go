@@ -16,7 +16,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// TestOrderOfChecks combines faults two by two: the earlier check wins.
+// TestOrderOfChecks combines faults in pairs: the earlier check wins.
 func TestOrderOfChecks(t *testing.T) {
 	set := keyFile(t, "both-key infer,manage\ninfer-key infer\nmanage-key manage\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set; c.MaxBody = 4096 })
@@ -43,10 +43,10 @@ func TestOrderOfChecks(t *testing.T) {
 	for i, first := range faults {
 		for j, second := range faults[i:] {
 			a := good
-			second.apply(&a) // the later one first, where both change the same field the earlier one is to win
+			second.apply(&a) // the later one first: where both change the same field, the earlier one must win
 			first.apply(&a)
 			if first.name == "no scope" && second.name == "wrong method" {
-				continue // a wrong method has no route, and so no scope
+				continue // a wrong method has no route and so no scope
 			}
 			r := s.ask(a.method, a.path, a.body, "Authorization: Bearer "+a.key)
 			if r.status != first.status || r.code() != first.code {
@@ -184,7 +184,7 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
-// TestUnreadable: what the HTTP library refuses has our bodies and headers.
+// TestUnreadable: requests that the HTTP library refuses get our bodies and headers.
 func TestUnreadable(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.MaxBody = 100_000 })
 	for _, q := range []struct {
@@ -213,7 +213,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestLargeBodyLosesNoAnswer: a client that goes on sending still reads why it was refused.
+// TestLargeBodyLosesNoAnswer: a client that keeps sending can still read why it was refused.
 func TestLargeBodyLosesNoAnswer(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.MaxBody = 1000 })
 	c := s.dial()
@@ -297,7 +297,7 @@ func TestPanics(t *testing.T) {
 	if r := c.say("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"); r.status != 200 {
 		t.Errorf("after a panic: %d", r.status)
 	}
-	// In the delivery of an answer, when everything is taken.
+	// While an answer is delivered, when everything is held.
 	s.server.handlers["chat"] = func(_ *Server, r *request) error {
 		cl, err := r.parse()
 		if err != nil {
@@ -351,7 +351,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// Refused requests leave a line in the log, of a flood some.
+// Refused requests are logged; of a flood, only some.
 func TestRefusalsAreLogged(t *testing.T) {
 	s := newStage(t)
 	for range 50 {

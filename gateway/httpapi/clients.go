@@ -10,11 +10,12 @@ import (
 
 // clients are the connections to runners, by address. Reading takes no lock. The zero value is ready.
 type clients struct {
-	mu     sync.Mutex // held to change
+	mu     sync.Mutex // held for changes
 	byAddr atomic.Pointer[map[string]*relay.Client]
 }
 
-// of returns the client for a runner's address. When it makes one, it closes those for addresses that no host has any more.
+// of returns the client for a runner's address. When it makes one, it closes those for addresses that no host has any
+// more.
 func (c *clients) of(addr string, pool func() *state.Snapshot) *relay.Client {
 	if cl := c.known(addr); cl != nil {
 		return cl

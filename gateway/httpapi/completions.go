@@ -5,7 +5,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// completions serves text completions. llama-server's are translated where they differ from OpenAI's.
+// completions serves text completions. It translates llama-server's where they differ from OpenAI's.
 func (s *Server) completions(r *request) error {
 	c, err := r.parse()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// speaking is an engine that streams events.
+// speaking returns an engine that streams events.
 func speaking(events ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -20,7 +20,8 @@ const (
 	filled = `{"index":0,"content":" on","stop":true,"stop_type":"limit","tokens_predicted":1,"tokens_evaluated":7,"prompt":"secret"}`
 )
 
-// Text completions of llama-server get what OpenAI's have: log-probabilities in their form, the prompt, a suffix.
+// Text completions of llama-server get the features of OpenAI's: log-probabilities in OpenAI's format, the prompt, a
+// suffix.
 func TestCompletionsOfLlamaServer(t *testing.T) {
 	s := newStage(t).warm("llama", "chat")
 	for _, c := range []struct{ name, body, engine, sent, path, want string }{

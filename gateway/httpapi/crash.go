@@ -32,7 +32,7 @@ func (x *exchange) crashed(e *api.Error) error {
 	}
 	x.s.log.Info("engine crashed, repeating a request", "request", x.id, "model", x.model.ID, "host", x.endpoint.Host)
 	x.repeated = true
-	x.charged = true // the load that replaces the engine is not on this request's account
+	x.charged = true // the request is not charged for the load that replaces the engine
 	return x.again(e)
 }
 
@@ -47,7 +47,7 @@ func (s *Server) blame(p *suspect) {
 	}
 }
 
-// repeats decides about a stream that broke off before its first event.
+// repeats decides whether to repeat the request of a stream that broke off before its first event.
 func (x *exchange) repeats(err error) bool {
 	e := x.asError(err)
 	return errors.Is(e, api.EngineCrashed) && errors.Is(x.crashed(e), relay.ErrAgain)

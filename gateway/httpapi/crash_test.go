@@ -10,7 +10,7 @@ import (
 	"reveille/infra/rpc"
 )
 
-// dying is an engine that crashes under the first n requests: streams get their head and no event.
+// dying returns an engine that crashes under the first n requests: streams get their head and no event.
 func dying(n int32, live bool) http.HandlerFunc {
 	const crash = `{"error":{"code":"engine_crashed","message":"The engine ended.","param":null,"type":"server_error"}}`
 	var seen atomic.Int32
@@ -36,7 +36,7 @@ func dying(n int32, live bool) http.HandlerFunc {
 	}
 }
 
-// A request that died with its engine before a byte of its answer is sent once more, and only once.
+// If an engine dies before the first byte of an answer, the request is sent once more, and only once.
 func TestCrashRepeat(t *testing.T) {
 	s := newStage(t).warm("chat")
 	for _, live := range []bool{false, true} {
@@ -63,8 +63,8 @@ func TestCrashRepeat(t *testing.T) {
 	}
 }
 
-// A constrained request is never repeated, and its key is refused more of them after the second crash, whatever the form
-// of the answers; plain requests and other keys go on.
+// A constrained request is never repeated, and after the second crash its key's constrained requests are refused,
+// whatever the format of the answers. Plain requests and other keys are served.
 func TestCrashGuard(t *testing.T) {
 	s := keyed(t, "").warm("chat")
 	schema := `,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"string"}}}}`
@@ -88,8 +88,8 @@ func TestCrashGuard(t *testing.T) {
 	open.well(open.ask("POST", chatPath, chatBody))
 }
 
-// A crash with constrained requests of two keys counts against neither. Then the keys take turns at the engine, so that the
-// next crash tells who it was, and the other key goes on.
+// A crash with constrained requests of two keys counts against neither. Then the keys take turns at the engine, so that
+// the next crash shows which key caused it, and the other key is served.
 func TestRivals(t *testing.T) {
 	s := keyed(t, "").warm("chat")
 	var open atomic.Int32

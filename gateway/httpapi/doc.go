@@ -2,16 +2,16 @@
 // management, listing and operator routes.
 //
 // Order of the chain, each step in one place: request id → origin → key → route → framing, size → body → fields → model
-// name → type → gate (scheduling) → runner (relay). A request that fails a step has started nothing.
+// name → type → gate (scheduling) → runner (relay). A request that fails a step has not started anything.
 //
-// The rules of fasthttp that this package lives under:
-//   - a RequestCtx and everything it hands out (header values, body, path) belongs to the request and is void after its
-//     answer was written; the body stream set on the response is read and closed by the connection's goroutine before
-//     that, so a stream may use the request's bytes but nothing else may outlive it.
-//   - RequestCtx.Done closes when the server shuts down, never when a client leaves: departures are noticed by
-//     relay.Watcher.
-//   - a body's memory stays with the connection unless it is taken away: request.dropBody does, as soon as no try is left
-//     that could need it.
-//   - what a streamed answer holds (the runner's slot, counters, the watch) is released by the stream's end, not by the
-//     handler's return.
+// fasthttp imposes these rules on the package:
+//   - A RequestCtx and everything it returns (header values, body, path) belongs to the request and is invalid after
+//     its answer was written. The connection's goroutine reads and closes the body stream set on the response before
+//     that, so a stream may use the request's bytes, but nothing may outlive it.
+//   - RequestCtx.Done closes when the server shuts down, never when a client leaves. relay.Watcher notices clients that
+//     leave.
+//   - A body's memory stays with the connection unless it is taken away. request.dropBody does that as soon as no
+//     attempt can need it any more.
+//   - The end of a stream, not the handler's return, releases what a streamed answer holds (the runner's slot,
+//     counters, the watch).
 package httpapi

@@ -12,14 +12,15 @@ import (
 	"reveille/infra/relay"
 )
 
-// embedding is an embedding request of another dialect, as it reaches the engine.
+// embedding is an embedding request of another dialect, as the engine receives it.
 type embedding struct {
 	Model      string          `json:"model"`
 	Input      json.RawMessage `json:"input"`
 	Dimensions json.RawMessage `json:"dimensions,omitempty"`
 }
 
-// embedAs serves an embedding request of another dialect: tell makes its answer of the embeddings, in the order of the texts.
+// embedAs serves an embedding request of another dialect. tell turns the embeddings, in the order of the texts, into
+// its answer.
 func (c *call) embedAs(q embedding, tell func(vectors []json.RawMessage, tokens int64) (any, error)) (err error) {
 	q.Model = c.model.ID
 	if c.body, err = jsonscan.Marshal(q); err != nil {
@@ -68,7 +69,7 @@ func (s *Server) teiEmbed(r *request) error {
 	return c.embedAs(embedding{Input: v[0].Raw, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, _ int64) (any, error) { return vectors, nil })
 }
 
-// teiInfo serves /info of Text Embeddings Inference, of the model that the query names or the default one.
+// teiInfo serves /info of Text Embeddings Inference, for the model that the query names or the default one.
 func (s *Server) teiInfo(r *request) error {
 	cat := s.cfg.Catalog()
 	name := r.query("model")

@@ -13,8 +13,8 @@ import (
 
 var embeddingsPath = []byte("/v1/embeddings")
 
-// embeddings relays embedding requests. dimensions is honoured for models that allow it, by cutting and normalising
-// here, and refused for others.
+// embeddings relays embedding requests. For models that allow dimensions, the gateway cuts and normalises the vectors
+// itself; other models' requests with dimensions are refused.
 func (s *Server) embeddings(r *request) error {
 	c, err := r.parse()
 	if err != nil {
@@ -34,8 +34,8 @@ func (s *Server) embeddings(r *request) error {
 	return x.start()
 }
 
-// dimensions is the length that a request asks for, 0 for the model's own, and whether it wants base64. With a length the
-// engine is asked for neither.
+// dimensions returns the length that a request asks for, 0 for the model's own, and whether it wants base64. With a
+// length it asks the engine for neither.
 func (c *call) dimensions() (n int, b64 bool, err error) {
 	var v [4]jsonscan.Value
 	if err := jsonscan.Scan(c.body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype"}, v[:]); err != nil {
@@ -91,7 +91,7 @@ func (x *exchange) sendCut(resp *relay.Response, n int, b64 bool) error {
 	return x.sendJSON(doc, raw)
 }
 
-// cutTo cuts the embeddings of an answer to n dimensions, 0 for all.
+// cutTo cuts the embeddings of an answer to n dimensions; 0 keeps all.
 func cutTo(raw []byte, n int) ([]byte, error) {
 	if n == 0 {
 		return raw, nil
@@ -128,7 +128,7 @@ func cutAnswer(raw []byte, n int, b64 bool) (doc map[string]json.RawMessage, err
 	return doc, err
 }
 
-// cut takes the first n values and scales them to length 1.
+// cut returns the first n values, scaled to length 1.
 func cut(v []float32, n int) []float32 {
 	var sum float64
 	for _, f := range v[:n] {
@@ -145,7 +145,7 @@ func cut(v []float32, n int) []float32 {
 	return out
 }
 
-// floats64 is the base64 form: little-endian float32.
+// floats64 returns v as base64 of little-endian float32.
 func floats64(v []float32) string {
 	b := make([]byte, 0, 4*len(v))
 	for _, f := range v {

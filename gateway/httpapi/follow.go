@@ -44,7 +44,7 @@ type follower struct {
 	asker   *request
 	history bool // include earlier lines; engines that start later are followed from their start
 	lines   chan []byte
-	ended   chan followed // of a log that broke off
+	ended   chan followed // the logs that broke off
 	work    sync.WaitGroup
 	open    map[state.Copy]int // process ids of the followed engines, to notice a new engine
 }
@@ -65,7 +65,7 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer) {
 	defer f.work.Wait()
 	defer cancel()
 	mirror := f.asker.s.cfg.Mirror
-	var broken, known []followed // logs that broke off; those of them that are followed again now
+	var broken, known []followed // logs that broke off, and those of them that are followed again now
 	var again <-chan time.Time
 	for changed := mirror.Changed(); ; {
 		f.join(ctx, mirror.Snapshot(), known)
@@ -99,7 +99,8 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer) {
 	}
 }
 
-// join follows the engines that are not followed yet. For those in known, which broke off, it does not repeat what was read.
+// join follows the engines that are not yet followed. For those in known, which broke off, it does not repeat lines
+// already read.
 func (f *follower) join(ctx context.Context, snap *state.Snapshot, known []followed) {
 	for _, m := range everyLoaded(snap) {
 		e := followed{state.Copy{Host: m.Host, Model: m.ID}, m.PID, true}

@@ -10,7 +10,7 @@ import (
 
 const (
 	lookEvery = 2 * time.Millisecond // least time between two reads for listings
-	lookShare = 5                    // a slower read is followed by a pause of so many times its duration, at most lookMost
+	lookShare = 5                    // a slower read is followed by a pause of this many times its duration, at most lookMost
 	lookMost  = 100 * time.Millisecond
 	freshWait = 300 * time.Millisecond // longest a listing waits for the store
 )
@@ -53,7 +53,7 @@ func (s *Server) refreshSnapshot(ctx context.Context) (*state.Snapshot, error) {
 	return snap, nil
 }
 
-// stateOf is a model's state in the pool by the API's name for it.
+// stateOf returns a model's state in the pool by the API's name for it.
 func (s *Server) stateOf(model string) string {
 	state := "unloaded"
 	for _, h := range s.cfg.Mirror.Snapshot().Hosts {

@@ -5,7 +5,7 @@ import "reveille/gateway/api"
 // handler serves one route of the table. An error is answered in the dialect of the path.
 type handler func(*Server, *request) error
 
-// handlers are those of the routes, by the route table's name.
+// handlers holds the handler of each route, by its name in the route table.
 var handlers = map[string]handler{
 	// Routes that run models.
 	"chat":              infer("/v1/chat/completions"),
@@ -33,7 +33,7 @@ var handlers = map[string]handler{
 	"tei_embed":         (*Server).teiEmbed,
 	"cohere_embed":      (*Server).cohereEmbed,
 
-	// Probes, listings, management and operator routes. Those that only read make no use of a model and wake nothing.
+	// Probes, listings, management and operator routes. Those that only read do not use a model and wake nothing.
 	"root":         (*Server).root,
 	"live":         (*Server).live,
 	"ready":        (*Server).ready,
@@ -91,7 +91,7 @@ var handlers = map[string]handler{
 
 	"tei_info": (*Server).teiInfo,
 
-	// Routes of other dialects without a meaning here.
+	// Routes of other dialects that have no meaning here.
 	"tei_embed_sparse": notServed,
 	"ollama_create":    notServed,
 	"ollama_copy":      notServed,

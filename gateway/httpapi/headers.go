@@ -9,8 +9,8 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// modelHeaders sets the headers that every answer of a model carries about how it was served. Call it before the head goes
-// out.
+// modelHeaders sets the headers that every answer of a model carries about how it was served. Call it before the head
+// is sent.
 func (x *exchange) modelHeaders() {
 	h := &x.ctx.Response.Header
 	h.Set(api.HeaderModel, x.model.ID)
@@ -48,7 +48,7 @@ func (x *exchange) queueHeader() {
 	x.ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.ahead))
 }
 
-// rename puts the name of the model that answers into a JSON body.
+// rename puts the name of the answering model into a JSON body.
 func (c *call) rename() error {
 	if c.hit.Route.Body != api.BodyJSON {
 		return nil

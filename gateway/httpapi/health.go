@@ -26,11 +26,11 @@ type healthReport struct {
 	Max        map[string]int `json:"max_models"`
 	Pinned     map[string]int `json:"pinned_models"`
 	Telemetry  telemetry      `json:"telemetry"`
-	Retired    []loadedModel  `json:"models_retired"` // copies of former catalogue entries, which finish their requests
+	Retired    []loadedModel  `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
 	Loading    []loadingModel `json:"models_loading"`
 	Queue      int            `json:"queue_length"`
 	Runners    []runnerInfo   `json:"runners"`
-	Refused    []string       `json:"state_refused,omitempty"` // records in Redis that are not signed, see state.Store.Refused
+	Refused    []string       `json:"state_refused,omitempty"` // records in Redis without a valid signature, see state.Store.Refused
 }
 
 type telemetry struct {
@@ -52,12 +52,12 @@ type loadedModel struct {
 	Streaming  bool            `json:"is_streaming"`
 	PID        int             `json:"pid"`
 	Runner     string          `json:"runner"`
-	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or nobody here knows
+	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or this gateway does not know
 	LoadMS     int64           `json:"load_ms"`
 	Plan       json.RawMessage `json:"plan,omitempty"` // how its runner planned the load
 }
 
-// loadingModel is a model that is on its way.
+// loadingModel is a model that is queued or loading.
 type loadingModel struct {
 	Name    string  `json:"model_name"`
 	Type    string  `json:"type"`
@@ -70,10 +70,10 @@ type runnerInfo struct {
 	ID      string           `json:"id"`
 	State   policy.HostState `json:"state"`
 	Devices string           `json:"devices"`
-	// Sandbox says how the host's engines are confined: mode, the measures that are on, and the missing ones with the
+	// Sandbox says how the host's engines are confined: mode, the active measures, and the missing ones with the
 	// reason. Absent for a host that has not registered.
 	Sandbox json.RawMessage `json:"sandbox,omitempty"`
-	// Found lists the devices that the host's runner found, and what it did not find. Absent for a host that has not
+	// Found lists the devices that the host's runner found, and those it did not find. Absent for a host that has not
 	// registered.
 	Found           *devices.Found `json:"found,omitempty"`
 	PowerOffPending bool           `json:"power_off_pending,omitempty"` // asleep, but its machine may still be on
@@ -82,10 +82,10 @@ type runnerInfo struct {
 // maxFound bounds a runner's description of its devices, in bytes.
 const maxFound = 64 << 10
 
-// health reports what is loaded, what is being loaded, and what could be. While the pool's state is away, it answers from the
-// mirror.
+// health reports what is loaded, what is being loaded, and what could be. While the pool's state is unavailable, it
+// answers from the mirror.
 func (s *Server) health(r *request) error {
-	snap, _ := s.freshSnapshot() // its absence shows in /ready
+	snap, _ := s.freshSnapshot() // /ready shows a missing store
 	cat := s.cfg.Catalog()
 	h := healthReport{
 		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap), Pinned: countTypes(nil),
@@ -116,7 +116,7 @@ func (s *Server) loaded(snap *state.Snapshot, cat *catalog.Catalog) []loadedMode
 	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.State == policy.ModelLoaded })
 }
 
-// retired lists the copies of former catalogue entries, in the same order.
+// retired lists the copies of outdated catalogue entries, in the same order.
 func (s *Server) retired(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
 	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" })
 }
@@ -143,7 +143,7 @@ func (s *Server) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *stat
 		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.isPinned(cat, m), Streaming: s.uses.streaming(m.ID), PID: m.PID,
 		Runner: h.Name, LoadMS: m.LoadMS,
 	}
-	// A runner's count from its last beat may include requests of ours that have ended since.
+	// A runner's count from its last heartbeat may include requests of ours that have ended since.
 	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)
 	if out.Options == nil {
 		out.Options = json.RawMessage("{}")
@@ -174,8 +174,8 @@ func (s *Server) isPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 	return m.Pinned
 }
 
-// pinnedBy says what pins a model: "pin", a call, until another takes it back; "catalog", its entry; "load", the load of
-// a copy, until that copy is unloaded; "" for nothing.
+// pinnedBy returns what pins a model: "pin", a call, until another call unpins it; "catalog", its entry; "load", the
+// load of a copy, until that copy is unloaded; "" for nothing.
 func (s *Server) pinnedBy(m *catalog.Model) string {
 	p, set := s.tables.of(state.Pins)[m.ID]
 	switch {
@@ -189,8 +189,8 @@ func (s *Server) pinnedBy(m *catalog.Model) string {
 	return ""
 }
 
-// idleTime is how long a model may be unused before the warmer unloads it, below 0 for ever: by the catalogue's warm list,
-// keep_alive, the catalogue's idle times, or the warmer's default.
+// idleTime returns how long a model may be unused before the warmer unloads it; below 0 means for ever. It follows the
+// catalogue's warm list, keep_alive, the catalogue's idle times, or the warmer's default.
 func (s *Server) idleTime(cat *catalog.Catalog, id string) (d time.Duration, known bool) {
 	if keptWarm(cat, id) {
 		return -1, true
@@ -224,7 +224,7 @@ func (s *Server) configuredIdle(cat *catalog.Catalog, id string) (d time.Duratio
 	return 0, false
 }
 
-// maxModels is the slots of each type: the largest of the hosts' limits, 1 while no host has reported one.
+// maxModels returns the slots of each type: the largest of the hosts' limits, 1 while no host has reported one.
 func maxModels(snap *state.Snapshot) map[string]int {
 	limits := []policy.Limits{}
 	for _, h := range snap.Hosts {
@@ -251,7 +251,7 @@ func maxModels(snap *state.Snapshot) map[string]int {
 	return out
 }
 
-// countTypes counts models by type; every type is present.
+// countTypes counts models by type. Every type is present.
 func countTypes(types []string) map[string]int {
 	out := map[string]int{}
 	for _, t := range policy.Types() {
@@ -264,7 +264,7 @@ func countTypes(types []string) map[string]int {
 	return out
 }
 
-// loading lists the models that are on their way, by name.
+// loading lists the models that are queued or loading, by name.
 func (s *Server) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingModel {
 	waiting := s.cfg.Gate.Waiting()
 	found := map[string]loadingModel{}
@@ -276,7 +276,7 @@ func (s *Server) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingMo
 		}
 	}
 	for id := range waiting {
-		if _, there := found[id]; !there { // not placed yet
+		if _, there := found[id]; !there { // not yet placed
 			found[id] = loadingModel{Name: id, State: "queued", Since: seconds(snap.NowMS)}
 		}
 	}
@@ -292,7 +292,7 @@ func (s *Server) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingMo
 	return out
 }
 
-// ticketState is a load's state by the API's name for it.
+// ticketState returns a load's state by the API's name for it.
 func ticketState(h *state.HostRecord, t state.TicketRecord) string {
 	switch {
 	case h.State == policy.Asleep, h.State == policy.Waking:

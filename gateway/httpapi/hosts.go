@@ -12,13 +12,13 @@ type hostAnswer struct {
 	Host    string `json:"host"`
 }
 
-// hostWake is POST /internal/hosts/{id}/wake: it answers when the host is awake.
+// hostWake is POST /internal/hosts/{id}/wake. It answers when the host is awake.
 func (s *Server) hostWake(r *request) error {
 	return r.operate("Host is awake", s.cfg.Gate.WakeHost)
 }
 
-// hostSleep is POST /internal/hosts/{id}/sleep: the host's models are unloaded, and it answers when the host is off. With
-// "force": true open requests are cut.
+// hostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and answers when the host is off. "force":
+// true cuts open requests.
 func (s *Server) hostSleep(r *request) error {
 	force, err := r.force()
 	if err != nil {
@@ -27,12 +27,13 @@ func (s *Server) hostSleep(r *request) error {
 	return r.operate("Host sleeps", func(ctx context.Context, host string) error { return s.cfg.Gate.SleepHost(ctx, host, force) })
 }
 
-// hostForget is POST /internal/hosts/{id}/forget: a host that is not in the catalogue, and asleep or lost, leaves the pool.
+// hostForget is POST /internal/hosts/{id}/forget. It removes from the pool a host that is not in the catalogue and is
+// asleep or lost.
 func (s *Server) hostForget(r *request) error {
 	return r.operate("Host is forgotten", s.cfg.Gate.ForgetHost)
 }
 
-// operate does something with the path's host, and answers with what has become of it.
+// operate runs do on the path's host and answers with the outcome.
 func (r *request) operate(outcome string, do func(ctx context.Context, host string) error) error {
 	ctx, stop := r.clientContext()
 	defer stop()

@@ -26,13 +26,13 @@ type exchange struct {
 	after  func()                                 // called after a complete answer; nil: nothing
 	load   func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
-	watch *relay.Watch // for the client's leaving
+	watch *relay.Watch // for the client leaving
 	routing
 	attempt
 	response
 }
 
-// response is the answer on its way to the client.
+// response is the answer being sent to the client.
 type response struct {
 	tap    *tap
 	handed bool // the body stream finishes the exchange
@@ -115,7 +115,7 @@ func (x *exchange) start() (err error) {
 	case err == nil:
 		return nil
 	case clientGone(err):
-		x.finish(err) // while it is known that the answer was not complete: start itself reports no error
+		x.finish(err) // while the answer is known to be incomplete: start itself returns no error
 		s.log.Debug("client left", "request", x.id, "model", x.model.ID)
 		s.m.answer(x.routeName(), statusGone)
 		x.ctx.SetStatusCode(statusGone)
@@ -130,7 +130,7 @@ func (x *exchange) start() (err error) {
 	return e
 }
 
-// limited sets the headers of a refusal because of a limit of the key.
+// limited sets the headers of a refusal by one of the key's limits.
 func (c *call) limited(err error) error {
 	h := &c.ctx.Response.Header
 	h.Set(api.HeaderModel, c.model.ID)
@@ -143,8 +143,8 @@ func clientGone(err error) bool {
 	return errors.Is(err, relay.ErrGone) || errors.Is(err, scheduling.ErrLeft)
 }
 
-// reach makes attempts until there is an answer, which it sets on the response, or until a stream has to be committed without
-// one; it returns that stream.
+// reach makes attempts until there is an answer, which it sets on the response, or until a stream must be committed
+// without one. It returns that stream.
 func (x *exchange) reach() (*relay.Stream, error) {
 	commit := time.Time{}
 	if x.stream {
@@ -209,10 +209,10 @@ func (x *exchange) deliver(resp *relay.Response) error {
 	return nil
 }
 
-// relayed are the headers of an engine's answer that go on to the client besides its type and length.
+// relayed lists the headers of an engine's answer, besides its type and length, that are passed on to the client.
 var relayed = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
 
-// left is called by the watcher when the client went away.
+// left is called by the watcher when the client has left.
 func (x *exchange) left() { x.abandon(relay.ErrGone) }
 
 // abandon ends the exchange from another goroutine, whatever it waits for.

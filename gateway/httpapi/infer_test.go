@@ -134,7 +134,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Behind a proxy that gives up on silence, whoever asked for no stream is told before; a stream, which is not silent, waits.
+// Behind a proxy with an idle timeout, a request without a stream gets its error earlier. A stream sends comments, so
+// it waits.
 func TestHoldWhole(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.HoldWhole = 50 * time.Millisecond })
 	release := make(chan struct{})
@@ -168,7 +169,7 @@ func TestQueueFull(t *testing.T) {
 	all.Wait()
 }
 
-// TestRefusalLeadsToALoad: the mirror called a model loaded that its runner had let go.
+// TestRefusalLeadsToALoad: the mirror showed a model as loaded that its runner had unloaded.
 func TestRefusalLeadsToALoad(t *testing.T) {
 	s := newStage(t).warm("chat")
 	var tries atomic.Int32
@@ -184,12 +185,12 @@ func TestRefusalLeadsToALoad(t *testing.T) {
 	}
 }
 
-// TestEndlessRefusals are bounded by the wait and do not hammer the runner.
+// TestEndlessRefusals: endless refusals are bounded by the wait and do not flood the runner.
 func TestEndlessRefusals(t *testing.T) {
 	s := newStage(t).warm("chat").serve(refuse(rpc.RefusedNotLoaded))
 	began := time.Now()
 	r := s.ask("POST", chatPath, chatBody, "x-wait-timeout: 1.2")
-	if r.status != 503 || r.code() != "model_loading" && r.code() != "model_busy" { // between two loads none is under way
+	if r.status != 503 || r.code() != "model_loading" && r.code() != "model_busy" { // between two loads none is in progress
 		t.Errorf("%d %s", r.status, r.text)
 	}
 	if took := time.Since(began); took > 15*time.Second {
@@ -208,7 +209,8 @@ func TestRunnerGone(t *testing.T) {
 	}
 }
 
-// TestClocks: a clock that is ten minutes off, to either side, costs the first request one refusal and nothing else.
+// TestClocks: a clock that is ten minutes off, in either direction, costs the first request one refusal and nothing
+// else.
 func TestClocks(t *testing.T) {
 	s := newStage(t).warm("chat")
 	for _, off := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
@@ -226,7 +228,7 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestRedirects: an engine's redirect or web page is a bad reply, and where it leads is not told.
+// TestRedirects: an engine's redirect or web page is a bad reply, and its target is not revealed.
 func TestRedirects(t *testing.T) {
 	s := newStage(t).warm("chat")
 	for _, c := range []struct {
@@ -275,7 +277,7 @@ func TestEngineErrors(t *testing.T) {
 		t.Errorf("a web page: %d %s", r.status, r.text)
 	}
 	s.serve(func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) })
-	if r := s.ask("POST", chatPath, chatBody); r.status != 502 || r.code() != "runner_failed" || len(s.got()) != 8 { // one of them was repeated since its engine crashed
+	if r := s.ask("POST", chatPath, chatBody); r.status != 502 || r.code() != "runner_failed" || len(s.got()) != 8 { // one was repeated because its engine crashed
 
 		t.Errorf("broken before the answer: %d %s after %d tries", r.status, r.text, len(s.got()))
 	}
@@ -346,7 +348,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestShutdownCuts streams that outlast their time, with an error event.
+// TestShutdownCuts: the shutdown cuts streams that outlast their time, with an error event.
 func TestShutdownCuts(t *testing.T) {
 	s := newStage(t).warm("chat").serve(sse("data: one\n\n", pause))
 	resp := s.open(t.Context(), "POST", chatPath, chatLive)
@@ -363,7 +365,7 @@ func TestShutdownCuts(t *testing.T) {
 	}
 }
 
-// TestClientLeaves in every phase of a request; the cleanup of the stage checks that nothing is left.
+// TestClientLeaves: a client leaves in every phase of a request. The cleanup of the stage checks that nothing is left.
 func TestClientLeaves(t *testing.T) {
 	cases := map[string]struct {
 		warm, live bool

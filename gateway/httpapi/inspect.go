@@ -10,7 +10,7 @@ import (
 // maxInspected bounds an engine's description of itself.
 const maxInspected = 16 << 20
 
-// inspect passes an engine's description of itself on. It never loads a model.
+// inspect relays an engine's description of itself. It never loads a model.
 func inspect(path string) handler {
 	return func(s *Server, r *request) error {
 		m, err := s.modelNamed(r.query("model"))

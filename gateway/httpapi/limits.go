@@ -13,8 +13,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// received leaves a large body unread if the head alone gets the request refused, so that the refusal does not wait for the body.
-// From a client that sent Expect: 100-continue it reads nothing before expected.
+// received leaves a large body unread if the head alone gets the request refused, so that the refusal need not wait for
+// the body. If the client sent Expect: 100-continue, it reads nothing before expected.
 func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); n > 0 && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)
@@ -30,8 +30,8 @@ func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) 
 	return c
 }
 
-// expected answers a client that asks before it sends its body (Expect: 100-continue), and refuses what the headers alone rule
-// out.
+// expected answers a client that asks before it sends its body (Expect: 100-continue). It refuses a request that its
+// headers alone rule out.
 func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	r := s.newRequest(ctx)
 	err := r.authorize()
@@ -61,12 +61,12 @@ func (r *request) bodyError(err error) error {
 	return api.New(api.InvalidRequest, "The request's body ended early or is not well formed.").WithCause(err)
 }
 
-// unreadable answers a request whose head could not be read: too large, broken, or too slow. The connection ends with the answer;
-// the gateway keeps reading for a while, so that the answer reaches the client.
+// unreadable answers a request whose head could not be read: too large, broken, or too slow. The connection ends with
+// the answer. The gateway keeps reading for a while, so that the answer reaches the client.
 func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
 	relay.Linger(ctx.Conn())
-	refused := r.authorize() // and the headers that every answer to a page needs
+	refused := r.authorize() // also sets the headers that every answer to a page needs
 	hasHead := len(ctx.Request.Header.RawHeaders()) > 0
 	var small *fasthttp.ErrSmallBuffer
 	var ne net.Error
@@ -93,11 +93,11 @@ func (r *request) readBody() (err error) {
 	return r.bodyError(err)
 }
 
-// maxManagementBody bounds the bodies of routes that run no model. They are decoded as a whole, which takes several times their
-// size.
+// maxManagementBody bounds the bodies of routes that run no model. They are decoded whole, which takes several times
+// their size.
 const maxManagementBody = 1 << 20
 
-// maxBody is a route's own limit for bodies, 0 for just the gateway's.
+// maxBody returns a route's own limit for bodies, 0 if only the gateway's applies.
 func maxBody(route *api.Route) int {
 	if route == nil || route.Inference {
 		return 0
@@ -105,13 +105,13 @@ func maxBody(route *api.Route) int {
 	return maxManagementBody
 }
 
-// dropBody frees the body's memory; its bytes are invalid after it. It may be called more than once.
+// dropBody frees the body's memory and invalidates its bytes. It may be called more than once.
 func (r *request) dropBody() {
 	r.taken.Drop()
 	r.keepBody = false
 }
 
-// tooManyConns is the answer to a connection over the limit.
+// tooManyConns returns the answer to a connection over the limit.
 func tooManyConns() []byte {
 	e := api.New(api.Overloaded, "Too many connections are open.")
 	body := api.OpenAI.Body(e, "")

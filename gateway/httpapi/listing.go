@@ -27,8 +27,8 @@ type modelItem struct {
 	Labels     []string       `json:"labels"`
 	Size       float64        `json:"size"` // GB
 	Downloaded bool           `json:"downloaded"`
-	Context    int64          `json:"context_length,omitempty"`     // tokens, 0 unknown
-	MaxContext int64          `json:"max_context_window,omitempty"` // tokens, 0 unknown
+	Context    int64          `json:"context_length,omitempty"`     // tokens, 0 if unknown
+	MaxContext int64          `json:"max_context_window,omitempty"` // tokens, 0 if unknown
 	Options    recipe.Options `json:"recipe_options"`
 	Aliases    []string       `json:"aliases"`
 	Status     modelState     `json:"status"`
@@ -60,7 +60,7 @@ func (s *Server) models(r *request) error {
 	return r.reply(fasthttp.StatusOK, list)
 }
 
-// modelOne is one model under any of its names.
+// modelOne returns one model, found by any of its names.
 func (s *Server) modelOne(r *request) error {
 	m, err := s.modelNamed(r.hit.ID)
 	if err != nil {
@@ -92,8 +92,9 @@ func (r *request) item(cat *catalog.Catalog, m *catalog.Model) modelItem {
 // servable reports whether a model can be requested: its weights are present, or its first request fetches them.
 func servable(m *catalog.Model, there bool) bool { return there || remote(m) }
 
-// contextOf is the longest sequence that a model takes, and the one that it was trained for, in tokens; 0 unknown. The first
-// comes from the plan of a loaded copy, else from the options; the second from the plan or the model's file.
+// contextOf returns the longest sequence that a model takes, and the one that it was trained for, in tokens; 0 if
+// unknown. The first comes from the plan of a loaded copy, else from the options; the second from the plan or the
+// model's file.
 func (s *Server) contextOf(m *catalog.Model, w weights, o recipe.Options) (now, most int64) {
 	now = contextAsked(o)
 	most = w.context
@@ -108,16 +109,16 @@ func (s *Server) contextOf(m *catalog.Model, w weights, o recipe.Options) (now, 
 	return now, max(now, most)
 }
 
-// contextAsked is the context that options set, in tokens; 0 if they leave it open.
+// contextAsked returns the context that options set, in tokens; 0 if they leave it open.
 func contextAsked(o recipe.Options) int64 {
 	n, _ := o["ctx_size"].(int64)
 	return max(n, 0)
 }
 
-// planContext is the part of a runner's plan about a model's context, in tokens; 0 unknown.
+// planContext is the part of a runner's plan about a model's context, in tokens; 0 if unknown.
 type planContext struct {
-	Longest   int64 `json:"longest"`   // sequence that the loaded copy takes
-	Positions int64 `json:"positions"` // that the model was trained for
+	Longest   int64 `json:"longest"`   // longest sequence that the loaded copy takes
+	Positions int64 `json:"positions"` // longest sequence that the model was trained for
 }
 
 // planOf reads the plan in a loaded model's record.
@@ -134,14 +135,14 @@ func remote(m *catalog.Model) bool {
 	return catalog.ParseCheckpoint(m.Checkpoint).Scheme != catalog.SchemePath
 }
 
-// weights is what this gateway knows of a model's files. They are on the hosts; a gateway sees them only if it runs on the same
-// machine.
+// weights is what this gateway knows of a model's files. They are on the hosts. A gateway sees them only if it runs on
+// the same machine.
 type weights struct {
 	there   bool
 	folder  bool // they are files in a folder
 	bytes   int64
-	context int64 // tokens that the model was trained for, 0 unknown
-	created int64 // Unix seconds of the newest change, 0 unknown
+	context int64 // tokens that the model was trained for, 0 if unknown
+	created int64 // Unix seconds of the newest change, 0 if unknown
 }
 
 func (s *Server) weightsOf(cat *catalog.Catalog, m *catalog.Model) weights {

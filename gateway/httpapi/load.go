@@ -32,15 +32,15 @@ type loadAnswer struct {
 // loadRequest is a checked POST /load.
 type loadRequest struct {
 	model   *catalog.Model
-	options recipe.Options // as the request has them: null values skip what is saved
-	merge   bool           // arguments are added to those of the layers below
+	options recipe.Options // as in the request: null values skip the saved options
+	merge   bool           // add arguments to those of the layers below
 	pinned  *bool
 	save    bool
 }
 
-// load loads a model, with the request's own options, and waits until it is ready; ?wait=false waits only until the load is
-// queued. Options are always passed, {} for none: the model is then loaded with exactly the options in force, whereas an
-// inference request takes it as it is.
+// load loads a model, with the request's own options, and waits until it is ready; ?wait=false waits only until the
+// load is queued. Options are always passed, {} for none, so that the model is loaded with exactly the options in
+// force. An inference request accepts the model as it is.
 func (s *Server) load(r *request) error {
 	q, err := r.loadRequest()
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Server) load(r *request) error {
 	return r.reply(fasthttp.StatusOK, answer)
 }
 
-// keep saves what outlives the load, once the load has succeeded.
+// keep saves the settings that outlive the load, once the load has succeeded.
 func (r *request) keep(q *loadRequest) error {
 	if !q.save {
 		return nil
@@ -120,7 +120,7 @@ func (r *request) loadHeaders(model, was string, endpoint scheduling.Endpoint, i
 	}
 }
 
-// loadRequest checks the body of POST /load; nothing is changed when it finds a mistake.
+// loadRequest checks the body of POST /load. If it finds a mistake, nothing has changed.
 func (r *request) loadRequest() (*loadRequest, error) {
 	values, err := r.fields()
 	if err != nil {
@@ -150,8 +150,8 @@ func (r *request) loadRequest() (*loadRequest, error) {
 	return q, err
 }
 
-// optionsOf finds the load options among the members of a body and checks them against the model's recipe. It ignores members
-// that no recipe knows, as in every request, and a null for another recipe's option.
+// optionsOf finds the load options among the members of a body and checks them against the model's recipe. It ignores
+// members that no recipe knows, as in every request, and a null for another recipe's option.
 func (s *Server) optionsOf(m *catalog.Model, body map[string]json.RawMessage) (recipe.Options, error) {
 	cat := s.cfg.Catalog()
 	rc, there := cat.Recipes[m.Recipe]
@@ -195,7 +195,7 @@ func isOption(cat *catalog.Catalog, name string) bool {
 	return false
 }
 
-// optionError turns the first of ParseOptions' complaints into the client's error.
+// optionError turns the first error of ParseOptions into the client's error.
 func optionError(err error, own map[string]recipe.OptionSpec) *api.Error {
 	var oe *recipe.OptionError
 	if !errors.As(err, &oe) {

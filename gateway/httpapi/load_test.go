@@ -48,7 +48,7 @@ func TestLoad(t *testing.T) {
 	p.until("one is loaded", func() bool { return p.get("/v1/health").json["model_loaded"] == "one" })
 }
 
-// only is the one loaded model of /health.
+// only returns the one loaded model of /health.
 func (p *pool) only() map[string]any {
 	p.t.Helper()
 	list := p.want(200, p.get("/v1/health")).list("all_models_loaded")
@@ -153,7 +153,7 @@ func TestPins(t *testing.T) {
 	p.want(404, p.post("/v1/internal/pin", `{"model_name":"nobody","pinned":true}`))
 }
 
-// The pin of a load ends when that copy is unloaded; that of a call stays until another call.
+// The pin of a load ends when that copy is unloaded. The pin of a call stays until another call.
 func TestPinOfALoadEndsWithIt(t *testing.T) {
 	p := newPool(t, "1")
 	by := func(id, want string) {
@@ -184,7 +184,7 @@ func TestPinOfALoadEndsWithIt(t *testing.T) {
 	}
 	p.want(200, p.post("/v1/internal/pin", `{"model_name":"two","pinned":false}`))
 
-	// The later word counts, also one that was said before.
+	// The latest setting counts, even one that was made before.
 	p.want(200, p.post("/v1/load", `{"model_name":"two","pinned":true}`))
 	by("two", "load")
 	p.want(200, p.post("/v1/internal/pin", `{"model_name":"two","pinned":false}`))

@@ -13,10 +13,10 @@ import (
 	"reveille/infra/state"
 )
 
-// maxLog bounds one engine's log in a listing, and what a listing may have before another is added.
+// maxLog bounds one engine's log in a listing; no further log is added to a listing above it.
 const maxLog = 8 << 20
 
-// logs answers what the loaded models' engines have written, one after the other.
+// logs returns the output of the loaded models' engines, one after the other.
 func (s *Server) logs(r *request) error {
 	snap, _ := s.freshSnapshot()
 	var call relay.Call
@@ -32,7 +32,7 @@ func (s *Server) logs(r *request) error {
 			return r.unlessLeft(err)
 		}
 		if err != nil {
-			continue // one host without an answer does not hide the others' logs
+			continue // one host that does not answer must not hide the others' logs
 		}
 		if resp.Status() == fasthttp.StatusOK {
 			if text, err := resp.AppendBody(nil, maxLog); err == nil {
@@ -93,7 +93,7 @@ func (s *Server) logsStreamModel(r *request) error {
 	return nil
 }
 
-// logPath is where a runner tells a log that goes on.
+// logPath returns the runner's path of a log that it follows.
 func logPath(model string, history bool) string {
 	path := rpc.PathLogs + model + "?follow=1"
 	if !history {

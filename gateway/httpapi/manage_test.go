@@ -22,7 +22,7 @@ func TestEveryHandlerHasARoute(t *testing.T) {
 	}
 }
 
-// A model's context is that of its file, and of a loaded copy what its runner planned.
+// A model's context is that of its file. For a loaded copy it is the one its runner planned.
 func TestModelsTellTheirContext(t *testing.T) {
 	p := newPool(t, "")
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ func TestModelsTellTheirContext(t *testing.T) {
 	}
 	shows("user.vec", 512.0, 512.0)
 	shows("user.rank", 8192.0, 8192.0)
-	shows("user.odd", nil, nil) // not known
+	shows("user.odd", nil, nil) // unknown
 	shows("two", 512.0, 512.0)  // its ctx_size
 	here := p.playHost("here")
 	p.putLoaded("here", here, "user.rank", 0, map[string]string{"device": "cpu", "plan": `{"kind":"plain","longest":2048,"positions":8192}`})
@@ -54,7 +54,7 @@ func TestModelsTellTheirContext(t *testing.T) {
 	p.putLoaded("here", here, "user.odd", 0, map[string]string{"device": "cpu", "plan": `{"longest":"many","positions":-1}`})
 	shows("user.rank", 2048.0, 8192.0)
 	shows("vec", 256.0, 512.0)
-	shows("user.odd", nil, nil) // not known
+	shows("user.odd", nil, nil) // unknown
 	if m := p.get("/api/ps").list("models"); len(m) != 3 || !slices.ContainsFunc(m, func(m map[string]any) bool { return m["name"] == "vec:latest" && m["context_length"] == 256.0 }) {
 		t.Errorf("/api/ps: %v", m)
 	}
@@ -76,7 +76,7 @@ func TestManagementBodies(t *testing.T) {
 		t.Errorf("chat: %.200s", r.text)
 	}
 	s := newStage(t)
-	for _, q := range []string{ // none of the announced bytes is waited for, and of chunks only so many are read
+	for _, q := range []string{ // the gateway waits for none of the announced bytes, and reads only a limited number of chunked ones
 		fmt.Sprintf("Content-Length: %d\r\n\r\n", maxManagementBody+1),
 		fmt.Sprintf("Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", maxManagementBody+1),
 		fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", maxManagementBody+1, strings.Repeat("x", maxManagementBody+1)),

@@ -14,7 +14,7 @@ import (
 	"reveille/infra/state"
 )
 
-// meters are the gateway's metrics. Labels come from the route table and from statuses alone.
+// meters are the gateway's metrics. Their labels come only from the route table and from statuses.
 type meters struct {
 	open         *metrics.Gauge
 	seconds      *meter.Histogram
@@ -56,7 +56,7 @@ type answerKey struct {
 	status int
 }
 
-// answers are the counters of answers, made as they come up. Reading takes no lock.
+// answers are the counters of answers, made on first use. Reading takes no lock.
 type answers struct {
 	set *metrics.Set
 	mu  sync.Mutex // held to add

@@ -4,7 +4,8 @@ import (
 	"testing"
 )
 
-// llama-server's own paths work for a model that the body, the query or the default names, under the rules of other bodies.
+// llama-server's own paths work for a model that the body, the query or the default names. Their bodies follow the same
+// rules as others.
 func TestEnginePathsOfAModel(t *testing.T) {
 	s := newStage(t).warm("llama").serve(answering(`{"ok":true}`))
 	for _, c := range []struct{ path, body, engine, sent string }{

@@ -69,7 +69,7 @@ func (s *Server) ollamaChat(r *request) error {
 	return o.serve(ollama.ChatPath, false)
 }
 
-// ollamaGenerate serves /api/generate, likewise.
+// ollamaGenerate serves /api/generate in the same way.
 func (s *Server) ollamaGenerate(r *request) error {
 	o, err := r.ollamaCall()
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Server) ollamaGenerate(r *request) error {
 	return o.serve(path, true)
 }
 
-// form is the format of the answer. x is the exchange that brings it, nil for none.
+// form returns the format of the answer. x is the exchange that delivers it, nil for none.
 func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
 	name := o.asked
 	if name == "" {
@@ -175,7 +175,7 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	return x.start()
 }
 
-// bare serves a request without a prompt: it loads the model, or with a keep_alive of 0 unloads it.
+// bare serves a request without a prompt: it loads the model, or unloads it if keep_alive is 0.
 func (o *ollamaCall) bare(generate bool) error {
 	switch {
 	case o.keeping && o.keep == 0 && !o.manages():
@@ -243,8 +243,8 @@ func (o *ollamaCall) sendLine(object []byte) {
 // queueLimit bounds the queueing of a load, which waits only for the pool's state.
 const queueLimit = 10 * time.Second
 
-// loadSized returns a function that queues the load of an unloaded model with the context size that the request asks for,
-// nil if it asks for none. The request then waits for that load as for any other.
+// loadSized returns a function that queues the load of an unloaded model with the context size that the request asks
+// for, nil if it asks for none. The request then waits for that load as for any other.
 func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 	options, err := o.sized()
 	if err != nil || options == nil {
@@ -261,8 +261,8 @@ func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 	}, nil
 }
 
-// sized returns the load options for the request's context size, nil for none or if the model's recipe has no such option. The
-// size applies to all users of the model, so a key without manage gets the model as configured.
+// sized returns the load options for the request's context size, nil if it sets none or the model's recipe has no such
+// option. The size applies to all users of the model, so a key without manage gets the model as configured.
 func (o *ollamaCall) sized() (json.RawMessage, error) {
 	const name = "ctx_size"
 	if o.context == 0 {
@@ -278,7 +278,7 @@ func (o *ollamaCall) sized() (json.RawMessage, error) {
 	return json.RawMessage(options.Canonical()), nil
 }
 
-// keepLimit bounds the work after an answer for its keep_alive.
+// keepLimit bounds the work for keep_alive after an answer.
 const keepLimit = time.Minute
 
 // after returns the work that keep_alive requires once the answer is complete, nil for none. No client waits for it.
@@ -307,7 +307,7 @@ func (o *ollamaCall) after() func() {
 	}
 }
 
-// keepAlive unloads a model, or sets how long it may be unused, below 0 for ever.
+// keepAlive unloads a model, or sets how long it may be unused; below 0 means for ever.
 func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) error {
 	if d == 0 {
 		return s.ensureGone(ctx, model)
@@ -322,8 +322,8 @@ func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) e
 // minIdle is the shortest idle time that a key without manage can give a model.
 const minIdle = time.Minute
 
-// shortenIdle is keepAlive for a key without manage: it sets the idle time between minIdle and the configured one. A model
-// that is configured to stay, and an idle time that only a manager can have set, are left alone.
+// shortenIdle is keepAlive for a key without manage: it sets the idle time between minIdle and the configured one. It
+// leaves alone a model that is configured to stay, and an idle time that only a manager can have set.
 func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration) error {
 	configured, known := s.configuredIdle(s.cfg.Catalog(), model)
 	if !known || configured <= minIdle {
@@ -341,7 +341,7 @@ func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration)
 	return s.setIdle(ctx, model, strconv.FormatInt(max(d, minIdle).Milliseconds(), 10))
 }
 
-// setIdle writes the idle time of a model in ms, below 0 for ever; "" leaves it to the configuration.
+// setIdle writes a model's idle time in ms, below 0 for ever; "" leaves it to the configuration.
 func (s *Server) setIdle(ctx context.Context, model, ms string) error {
 	if s.tables.of(state.IdleTTL)[model] == ms {
 		return nil

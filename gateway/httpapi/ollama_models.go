@@ -22,8 +22,8 @@ import (
 	"reveille/infra/state"
 )
 
-// ollamaLevel is the version that the Ollama dialect answers with. Clients compare it with the release that brought
-// what they need, and refuse to work with one that is older or is no version.
+// ollamaLevel is the version that the Ollama dialect reports. Clients compare it with the release that brought what
+// they need. They refuse to work with an older one, or with something that is not a version.
 const ollamaLevel = "0.12.0"
 
 // ollamaVersion is GET /api/version.
@@ -31,11 +31,11 @@ func (s *Server) ollamaVersion(r *request) error {
 	return r.reply(fasthttp.StatusOK, map[string]string{"version": ollamaLevel})
 }
 
-// ollamaModel is what every listing of the dialect tells of a model.
+// ollamaModel is what every listing of the dialect shows of a model.
 type ollamaModel struct {
 	Name    string        `json:"name"`
 	Model   string        `json:"model"` // the same
-	Size    int64         `json:"size"`  // bytes, 0 unknown
+	Size    int64         `json:"size"`  // bytes, 0 if unknown
 	Digest  string        `json:"digest"`
 	Details ollamaDetails `json:"details"`
 }
@@ -50,18 +50,18 @@ type ollamaDetails struct {
 	Quantization string   `json:"quantization_level"`
 }
 
-// ollamaTag is a model that can be asked for.
+// ollamaTag is a model that can be requested.
 type ollamaTag struct {
 	ollamaModel
 	Modified time.Time `json:"modified_at"`
 }
 
-// ollamaLoaded is a model that is loaded. Its size is what it takes in memory where its runner tells that.
+// ollamaLoaded is a loaded model. Its size is the memory it takes, if its runner reports that.
 type ollamaLoaded struct {
 	ollamaModel
 	Expires time.Time `json:"expires_at"`
 	VRAM    int64     `json:"size_vram"`      // the part of its size that is not in the host's own memory
-	Context int64     `json:"context_length"` // tokens, 0 unknown
+	Context int64     `json:"context_length"` // tokens, 0 if unknown
 }
 
 // ollamaList is the answer of both listings.
@@ -83,8 +83,8 @@ func (s *Server) ollamaTags(r *request) error {
 	return r.reply(fasthttp.StatusOK, list)
 }
 
-// ollamaPS is GET /api/ps: the loaded models, the most recently used first. Of several copies it tells of the one that
-// was used last.
+// ollamaPS is GET /api/ps: the loaded models, the most recently used first. Of several copies it shows the one used
+// last.
 func (s *Server) ollamaPS(r *request) error {
 	snap, _ := s.freshSnapshot()
 	cat := s.cfg.Catalog()
@@ -127,7 +127,7 @@ func ollamaModelOf(m *catalog.Model, w weights, size int64) ollamaModel {
 	return ollamaModel{Name: name, Model: name, Size: size, Digest: ollamaDigest(m), Details: ollamaDetailsOf(m, w)}
 }
 
-// ollamaName is a model's id with a tag, as the dialect's clients expect it of every name.
+// ollamaName returns a model's id with a tag, which the dialect's clients expect in every name.
 func ollamaName(id string) string {
 	if strings.Contains(id, ":") {
 		return id
@@ -135,15 +135,15 @@ func ollamaName(id string) string {
 	return id + ":latest"
 }
 
-// ollamaDigest stands for the digest of a model's manifest, which this dialect names models by: it changes with what
-// the catalogue says that the model is.
+// ollamaDigest stands for the digest of a model's manifest, by which this dialect identifies models. It changes when
+// the catalogue defines the model differently.
 func ollamaDigest(m *catalog.Model) string {
 	sum := sha256.Sum256([]byte(m.ID + "\x00" + m.Checkpoint + "\x00" + m.MMProj))
 	return hex.EncodeToString(sum[:])
 }
 
-// families are the architectures of the recipes whose engine runs only one. For other recipes the gateway, which may not
-// see the weights, knows none.
+// families are the architectures of the recipes whose engine runs only one. For other recipes the gateway knows none,
+// because it may not see the weights.
 var families = map[string]string{"whispercpp": "whisper", "kokoro": "kokoro"}
 
 func ollamaDetailsOf(m *catalog.Model, w weights) ollamaDetails {
@@ -157,7 +157,7 @@ func ollamaDetailsOf(m *catalog.Model, w weights) ollamaDetails {
 	return out
 }
 
-// formatOf is the format of a model's weights, "" unknown.
+// formatOf returns the format of a model's weights, "" if unknown.
 func formatOf(m *catalog.Model, w weights) string {
 	c := catalog.ParseCheckpoint(m.Checkpoint)
 	switch ext := strings.ToLower(path.Ext(c.Path)); {
@@ -169,7 +169,8 @@ func formatOf(m *catalog.Model, w weights) string {
 	return ""
 }
 
-// weightsName is the last part of the place of a model's weights, "" where it has none: nothing of a host is in it.
+// weightsName returns the last part of the location of a model's weights, "" if there is none. It contains nothing
+// about a host.
 func weightsName(checkpoint string) string {
 	c := catalog.ParseCheckpoint(checkpoint)
 	place := cmp.Or(c.Path, c.Repo)
@@ -185,7 +186,7 @@ var (
 	quantizationRE = regexp.MustCompile(`(?i)(?:^|[-_:/. ])(i?q\d(?:_[a-z0-9]{1,3}){0,3}|tq\d_\d|mxfp4|nvfp4|bf16|fp?16|fp?32|fp8|int[48]|awq|gptq)(?:$|[-_:/. ])`)
 )
 
-// firstPart is the part of the first of the names that has one, "" for none.
+// firstPart returns the part from the first name that has one, "" if none has.
 func firstPart(re *regexp.Regexp, names []string) string {
 	for _, name := range names {
 		if m := re.FindStringSubmatch(name); m != nil {
@@ -198,7 +199,7 @@ func firstPart(re *regexp.Regexp, names []string) string {
 // ollamaShown is the answer of POST /api/show.
 type ollamaShown struct {
 	Modelfile    string         `json:"modelfile"`
-	Parameters   string         `json:"parameters"` // a line each
+	Parameters   string         `json:"parameters"` // one per line
 	Template     string         `json:"template"`   // always empty: engines keep their templates to themselves
 	Details      ollamaDetails  `json:"details"`
 	Info         map[string]any `json:"model_info"`
@@ -224,12 +225,13 @@ func (s *Server) ollamaShow(r *request) error {
 	})
 }
 
-// parameterNames are the load options that are told as parameters, under the dialect's own names where it has one.
+// parameterNames are the load options shown as parameters, under the dialect's own names where it has one.
 var parameterNames = []struct{ option, name string }{
 	{"ctx_size", "num_ctx"}, {"n_batch", "num_batch"}, {"steps", "steps"}, {"cfg_scale", "cfg_scale"}, {"width", "width"}, {"height", "height"},
 }
 
-// ollamaParameters are the options that have a value of their own, a line each; 0 and -1 leave the choice to the engine.
+// ollamaParameters returns the options that have their own value, one per line; 0 and -1 leave the choice to the
+// engine.
 func ollamaParameters(o recipe.Options) string {
 	var lines []string
 	for _, p := range parameterNames {
@@ -240,8 +242,8 @@ func ollamaParameters(o recipe.Options) string {
 	return strings.Join(lines, "\n")
 }
 
-// ollamaInfo is what is known of a model under the keys of GGUF metadata. What belongs to an architecture that is not
-// known has the key "general".
+// ollamaInfo returns what is known of a model under the keys of GGUF metadata. Entries of an unknown architecture have
+// the key "general".
 func ollamaInfo(m *catalog.Model, family string, context int64) map[string]any {
 	info := map[string]any{"general.basename": m.ID}
 	if family != "" {
@@ -253,8 +255,8 @@ func ollamaInfo(m *catalog.Model, family string, context int64) map[string]any {
 	return info
 }
 
-// capabilities are what a model can be used for, in the dialect's words. Those that depend on its training are told by
-// its labels.
+// capabilities returns what a model can be used for, in the dialect's words. Its labels give those that depend on its
+// training.
 func capabilities(m *catalog.Model) []string {
 	switch m.Type {
 	case policy.Embedding:
@@ -293,7 +295,7 @@ func (r *request) ollamaNamed() (*catalog.Model, []jsonscan.Value, error) {
 	return m, values, err
 }
 
-// ollamaPull is POST /api/pull, for models that the catalogue has.
+// ollamaPull is POST /api/pull, for models in the catalogue.
 func (s *Server) ollamaPull(r *request) error {
 	m, values, err := r.ollamaNamed()
 	if err != nil {
@@ -310,7 +312,7 @@ type ollamaStep struct {
 	Done   int64  `json:"completed,omitempty"` // bytes
 }
 
-// pullLines is the form of the Ollama dialect, which repeats its last line when there is nothing new.
+// pullLines is the format of the Ollama dialect, which repeats its last line when there is nothing new.
 type pullLines struct {
 	r      *request
 	digest string

@@ -37,7 +37,7 @@ func (p *pool) register(name, checkpoint string) {
 	p.want(200, p.post("/v1/models/register", fmt.Sprintf(`{"model_name":%q,"recipe":"standin","device":"cpu","checkpoint":%q}`, name, checkpoint)))
 }
 
-// weights writes a file of 8 bytes that is as old as it says.
+// weights writes a file of 8 bytes with the given modification time.
 func (p *pool) weights(name string, at time.Time) (path string) {
 	p.t.Helper()
 	path = filepath.Join(p.t.TempDir(), name)
@@ -50,7 +50,7 @@ func (p *pool) weights(name string, at time.Time) (path string) {
 	return path
 }
 
-// playHost has a host ready whose runner is the test, and returns the generation that its writes carry.
+// playHost makes a host ready whose runner is the test, and returns the generation that its writes carry.
 func (p *pool) playHost(name string) uint64 {
 	p.t.Helper()
 	gen, _, err := p.store.Register(p.t.Context(), state.HostInfo{Name: name, Boot: "b", Addr: "127.0.0.1:9", Devices: "cpu gpu", Limits: "-1"})
@@ -69,7 +69,7 @@ func (p *pool) putLoaded(host string, gen uint64, id string, age time.Duration, 
 	}
 }
 
-// errorLine is the whole body of an error in the dialect.
+// errorLine checks that the whole body is an error in the dialect.
 func (p *pool) errorLine(r reply) {
 	p.t.Helper()
 	if text, _ := r.json["error"].(string); text == "" || len(r.json) != 1 {
@@ -85,7 +85,7 @@ func TestOllamaVersion(t *testing.T) {
 	p.want(200, p.do("HEAD", "/api/version", ""))
 }
 
-// What the dialect has no use for here is known, and not served.
+// Routes of the dialect that have no use here are known, but not served.
 func TestOllamaRoutesThatAreNotServed(t *testing.T) {
 	p := newPool(t, "")
 	for _, path := range []string{"/api/create", "/api/copy", "/api/push", "/api/blobs/sha256:00"} {
@@ -132,7 +132,7 @@ func TestOllamaTags(t *testing.T) {
 	}
 }
 
-// What names tell of a model, and what they do not.
+// What a model's names reveal, and what they do not.
 func TestOllamaDetails(t *testing.T) {
 	details := func(format, size, quantization string, families ...string) ollamaDetails {
 		d := ollamaDetails{Format: format, Parameters: size, Quantization: quantization, Families: append([]string{}, families...)}
@@ -167,7 +167,7 @@ func TestOllamaDetails(t *testing.T) {
 	}
 }
 
-// The digest tells models apart by what they are, and does not change.
+// The digest tells models apart, and does not change.
 func TestOllamaDigest(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range []catalog.Model{{ID: "a"}, {ID: "a", Checkpoint: "b"}, {ID: "ab"}, {ID: "a", MMProj: "b"}, {ID: "a", Checkpoint: "b", MMProj: "c"}} {
@@ -217,7 +217,7 @@ func TestOllamaParameters(t *testing.T) {
 	}
 }
 
-// What is known of an architecture stands under its name.
+// What is known of an architecture has a key with its name.
 func TestOllamaInfo(t *testing.T) {
 	m := &catalog.Model{ID: "m"}
 	if got, want := ollamaInfo(m, "", 0), (map[string]any{"general.basename": "m"}); !reflect.DeepEqual(got, want) {
@@ -229,7 +229,7 @@ func TestOllamaInfo(t *testing.T) {
 	}
 }
 
-// Loaded models are listed once each, the most recently used first, with what the copy that was used last takes.
+// Loaded models are listed once each, the most recently used first, with the memory of the copy that was used last.
 func TestOllamaPS(t *testing.T) {
 	p := newPool(t, "")
 	if r := p.want(200, p.get("/api/ps")); r.text != `{"models":[]}` {
@@ -245,7 +245,7 @@ func TestOllamaPS(t *testing.T) {
 	tests := []struct {
 		name                string
 		size, vram, context float64
-		in                  time.Duration // until it goes
+		in                  time.Duration // until it is unloaded
 	}{
 		{"left:latest", 0, 0, 0, stays},
 		{"one:latest", 100, 0, 0, stays},
@@ -346,13 +346,13 @@ const (
 	lineSuccess  = `{"status":"success"}`
 )
 
-// lineOf is the line of a pull that has come so far.
+// lineOf returns the line of a pull with this progress.
 func lineOf(m *catalog.Model, done, total int) string {
 	digest := ollamaDigest(m)
 	return fmt.Sprintf(`{"status":"pulling %s","digest":"sha256:%s","total":%d,"completed":%d}`, digest[:12], digest, total, done)
 }
 
-// Weights that lie on the hosts are there, or the model cannot be had.
+// Weights stored on the hosts are present, or the model is unavailable.
 func TestOllamaPull(t *testing.T) {
 	p := newPool(t, "")
 	path := p.weights("near.gguf", time.Now())
@@ -393,7 +393,7 @@ func (p *pool) queued(host, model string) (ticket string) {
 	p.until(model+" is queued", func() bool {
 		h := p.mirror.Snapshot().Hosts[host]
 		if h == nil {
-			return false // the mirror has not seen it yet
+			return false // the mirror does not show it yet
 		}
 		for _, t := range h.Queue {
 			if t.Model == model && t.State == "queued" {
@@ -405,7 +405,7 @@ func (p *pool) queued(host, model string) (ticket string) {
 	return ticket
 }
 
-// A pull from elsewhere tells how far it is, says so again while nothing changes, and ends with what came of it.
+// A pull from elsewhere reports its progress, repeats it while nothing changes, and ends with its outcome.
 func TestOllamaPullOfRemoteWeights(t *testing.T) {
 	far := &catalog.Model{ID: "user.far", Checkpoint: "hf://lab/far/far.gguf"}
 	tests := []struct {
@@ -424,7 +424,7 @@ func TestOllamaPullOfRemoteWeights(t *testing.T) {
 			gen := p.playHost("here")
 			p.register(far.ID, far.Checkpoint)
 			finish := func() {
-				p.until("the ticket is finished", func() bool { // the mirror may show the one before it yet
+				p.until("the ticket is finished", func() bool { // the mirror may still show the one before it
 					_, err := p.store.Finish(t.Context(), "here", gen, p.queued("here", far.ID), tt.outcome)
 					return err == nil
 				})
@@ -470,7 +470,7 @@ type lines struct {
 
 func newLines(t *testing.T, r io.Reader) lines { return lines{bufio.NewScanner(r), t} }
 
-// want reads on to a line, past repeats of the one before it only.
+// want reads until the given line, past repeats of the one before it only.
 func (l lines) want(line string) {
 	l.t.Helper()
 	before := l.Text()
@@ -494,8 +494,8 @@ func (l lines) again() {
 	}
 }
 
-// A model for which neither a call nor the catalogue gives an idle time goes after the warmer's; a pinned one stays. What
-// is no idle time in Redis counts as none.
+// A model without an idle time from a call or the catalogue is unloaded after the warmer's; a pinned one stays. An
+// invalid idle time in Redis counts as none.
 func TestListingsTellTheWarmersIdleTime(t *testing.T) {
 	p := newPool(t, "")
 	here := p.playHost("here")

@@ -12,7 +12,7 @@ import (
 	"reveille/infra/state"
 )
 
-// objects are the lines of an NDJSON body.
+// objects returns the lines of an NDJSON body.
 func objects(t *testing.T, r reply) (out []map[string]any) {
 	t.Helper()
 	if got := r.header.Get("Content-Type"); got != ndjson {
@@ -34,7 +34,7 @@ func content(m map[string]any) string {
 	return text
 }
 
-// A chat in Ollama's form says what the same chat in OpenAI's says, whole and in lines.
+// A chat in Ollama's format says what the same chat in OpenAI's says, whole and in lines.
 func TestOllamaChat(t *testing.T) {
 	p := newPool(t, "1")
 	openAI := p.want(200, p.chat("one"))
@@ -81,7 +81,7 @@ func TestOllamaKeepAlive(t *testing.T) {
 	p.until("the idle time has no end", func() bool { return idle() == "-1" })
 	p.want(200, p.post("/api/chat", `{"model":"two","messages":[{"role":"user","content":"hi"}],"keep_alive":0}`))
 	p.until("the model is unloaded", func() bool { return record() == nil })
-	for range 2 { // the second time there is nothing to unload, and that is well
+	for range 2 { // the second time there is nothing to unload, which is no error
 		list := objects(t, p.want(200, p.post("/api/chat", `{"model":"two","messages":[],"keep_alive":0}`)))
 		if len(list) != 1 || list[0]["done_reason"] != "unload" {
 			t.Errorf("%v", list)
@@ -136,7 +136,7 @@ func TestOllamaErrors(t *testing.T) {
 	}
 }
 
-// While a model loads, a stream says so with empty words; what goes wrong then is its last line.
+// While a model loads, a stream reports it with empty words. A failure is then its last line.
 func TestOllamaStreamWaits(t *testing.T) {
 	const body = `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`
 	s := newStage(t, eager).serve(sse(one, end))
@@ -168,7 +168,7 @@ func TestOllamaStreamWaits(t *testing.T) {
 	}
 }
 
-// A client that left before its answer was complete has no say in how long the model stays.
+// The keep_alive of a client that left before its answer was complete has no effect.
 func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
 	s := newStage(t, eager).warm("chat")
 	asked := make(chan struct{}, 100)
@@ -199,7 +199,7 @@ func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
 		leave()
 		<-gone
 		s.settled()
-		time.Sleep(20 * time.Millisecond) // for what must not happen
+		time.Sleep(20 * time.Millisecond) // time for what must not happen
 		s.mu.Lock()
 		orders := s.loads["chat"]
 		s.mu.Unlock()
@@ -214,8 +214,8 @@ func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
 	}
 }
 
-// A key without manage shortens the idle time of its model within bounds. It does not unload, pin, or size models, and it
-// leaves alone what a manager set.
+// A key without manage shortens the idle time of its model within bounds. It does not unload, pin, or size models, and
+// it does not change what a manager set.
 func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" infer,manage\ninfer-key infer\n") })
 	idle := func() string { return p.server.tables.of(state.IdleTTL)["two"] }
@@ -236,7 +236,7 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 		was := idle()
 		chat(c.key, c.keep)
 		if was == c.want {
-			time.Sleep(20 * time.Millisecond) // for what must not happen
+			time.Sleep(20 * time.Millisecond) // time for what must not happen
 		}
 		p.until("keep_alive "+c.keep+" of "+c.key+" makes the idle time "+c.want, func() bool { return idle() == c.want })
 	}
@@ -259,7 +259,7 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	if m := loaded(); m == nil || m.PID != pid || !p.server.isPinned(p.catalog(), m) {
 		t.Errorf("an infer key changed a pinned model: %+v, process %d before", m, pid)
 	}
-	// With every slot pinned, waiting may help: a load of its own is not told otherwise on these routes.
+	// With every slot pinned, waiting may help: on these routes a load with its own options gets the same answer.
 	for _, body := range []string{`{"model":"one","options":{"num_ctx":1024}}`, `{"model":"one","prompt":"hi","options":{"num_ctx":1024}}`} {
 		ask(503, localKey, "/api/generate", body[:len(body)-1]+`,"stream":false}`)
 		ask(503, "infer-key", "/api/generate", body[:len(body)-1]+`,"stream":false}`)

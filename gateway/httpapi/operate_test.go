@@ -36,7 +36,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// The runners' metrics are in the gateway's, added up and under names of their own.
+// The gateway's metrics contain the runners' metrics, added up and under their own names.
 func TestMetricsOfRunners(t *testing.T) {
 	p := newPool(t, "1")
 	p.want(200, p.chat("one"))
@@ -48,7 +48,7 @@ func TestMetricsOfRunners(t *testing.T) {
 	}
 }
 
-// Without the state store listings come from the mirror, and what needs the store says so.
+// Without the state store, listings come from the mirror, and routes that need the store say so.
 func TestStoreAway(t *testing.T) {
 	p := newPool(t, "1")
 	p.want(200, p.chat("one"))
@@ -111,7 +111,7 @@ func TestRuntimeSettings(t *testing.T) {
 		t.Error(r.text)
 	}
 	p.want(200, p.post("/internal/set", `{"ctx_size":null,"max_loaded_models":null}`))
-	p.until("the limits are those of the runner's flags", func() bool { // it has to register again
+	p.until("the limits are those of the runner's flags", func() bool { // it must register again
 		r = p.get("/internal/config")
 		return r.json["max_loaded_models"].(map[string]any)["llm"] == 2.0
 	})
@@ -204,13 +204,13 @@ func TestOperatorRoutes(t *testing.T) {
 	if m := r.list("running")[0]; m["state"] != "ready" || m["ttl"] != 3600.0 {
 		t.Errorf("running: %v", m)
 	}
-	time.Sleep(200 * time.Millisecond) // the requests above have ended for the runner, too
+	time.Sleep(200 * time.Millisecond) // until the requests above have ended for the runner, too
 	looked := float64(time.Now().UnixMilli()) / 1000
 	if r := p.want(200, p.get("/v1/props?model=org/three")); r.json["model_alias"] != "org/three" || r.header.Get("x-model") != "org/three" {
 		t.Error(r.text)
 	}
 	p.want(200, p.get("/v1/slots?model=org/three"))
-	time.Sleep(300 * time.Millisecond) // uses are told in batches
+	time.Sleep(300 * time.Millisecond) // uses are reported in batches
 	if used := p.only()["last_use"].(float64); used >= looked {
 		t.Errorf("a read is no use: last use %v, read at %v", used, looked)
 	}
@@ -229,7 +229,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogsAreFollowedAgain: an engine whose log could not be read once is not lost to a reader of all logs.
+// TestLogsAreFollowedAgain: a reader of all logs keeps an engine whose log once could not be read.
 func TestLogsAreFollowedAgain(t *testing.T) {
 	p := newPool(t, "1")
 	p.want(200, p.chat("one"))

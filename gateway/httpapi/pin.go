@@ -17,8 +17,8 @@ type pinAnswer struct {
 	Pinned  bool   `json:"pinned"`
 }
 
-// pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load, which otherwise
-// lasts until that copy is unloaded.
+// pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load,
+// which otherwise lasts until that copy is unloaded.
 func (s *Server) pin(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Server) pin(r *request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.setPin(model.ID, *pinned); err != nil { // the route table needs it
+	if err := s.setPin(model.ID, *pinned); err != nil { // the route table requires it
 		return err
 	}
 	message := "Model pinned"
@@ -66,7 +66,7 @@ func (s *Server) setPin(model string, pinned bool) error {
 		select {
 		case <-changed:
 		case <-due.C:
-			return nil // a runner that is away applies it when it is back
+			return nil // a runner that is unavailable applies it when it is back
 		}
 	}
 }

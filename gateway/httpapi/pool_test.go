@@ -31,7 +31,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// fasthttp's cleaner of idle workers sleeps up to ten seconds after its server ended, and its clock runs for ever.
+// fasthttp's cleaner of idle workers sleeps up to ten seconds after its server ended, and its clock never stops.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
@@ -67,7 +67,7 @@ type pool struct {
 
 	mu  sync.Mutex
 	cat *catalog.Catalog
-	own *catalog.Catalog // the file's
+	own *catalog.Catalog // from the file
 }
 
 func (p *pool) catalog() *catalog.Catalog {
@@ -76,7 +76,7 @@ func (p *pool) catalog() *catalog.Catalog {
 	return p.cat
 }
 
-// publish puts the file's models and those registered in force.
+// publish applies the file's models and the registered ones.
 func (p *pool) publish(ctx context.Context) error {
 	table, err := p.store.All(ctx, state.Registered)
 	if err != nil {
@@ -112,7 +112,7 @@ func (noWaker) Wake(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-// newPool starts a front; limits starts a runner with that --max-loaded-models, "" none.
+// newPool starts a front. limits starts a runner with that --max-loaded-models, "" starts none.
 func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 	t.Helper()
 	own, _, err := catalog.Parse("models.yaml", []byte(testModels))
@@ -213,7 +213,7 @@ type reply struct {
 	json   map[string]any
 }
 
-// localKey is the admin key of a gateway without keys. Most routes do not ask for it.
+// localKey is the admin key of a gateway without keys. Most routes do not require it.
 const localKey = "local-admin-key"
 
 // do sends a request with the admin key; body "" sends none.
@@ -247,7 +247,7 @@ func (p *pool) with(key, method, path, body string) reply {
 func (p *pool) get(path string) reply        { p.t.Helper(); return p.do("GET", path, "") }
 func (p *pool) post(path, body string) reply { p.t.Helper(); return p.do("POST", path, body) }
 
-// want checks a status and gives the answer on.
+// want checks the status of a reply and returns the reply.
 func (p *pool) want(status int, r reply) reply {
 	p.t.Helper()
 	if r.status != status {
@@ -256,21 +256,21 @@ func (p *pool) want(status int, r reply) reply {
 	return r
 }
 
-// code is the error code of an answer.
+// code returns an answer's error code.
 func (r reply) code() string {
 	e, _ := r.json["error"].(map[string]any)
 	s, _ := e["code"].(string)
 	return s
 }
 
-// param is the request field that an error names.
+// param returns the request field that an error names.
 func (r reply) param() string {
 	e, _ := r.json["error"].(map[string]any)
 	s, _ := e["param"].(string)
 	return s
 }
 
-// list is a list of objects in an answer.
+// list returns a list of objects in an answer.
 func (r reply) list(name string) []map[string]any {
 	var out []map[string]any
 	items, _ := r.json[name].([]any)

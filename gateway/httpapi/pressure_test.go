@@ -11,7 +11,7 @@ import (
 	"reveille/gateway/pressure"
 )
 
-// Near its memory limit a gateway keeps no connection, then refuses what is new; what is open goes on.
+// Near its memory limit a gateway keeps no connections, then refuses new requests. Open requests continue.
 func TestMemorySteps(t *testing.T) {
 	var used atomic.Int64
 	var gauge *pressure.Gauge

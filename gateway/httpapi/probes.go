@@ -15,13 +15,13 @@ import (
 	"reveille/infra/rpc"
 )
 
-// root answers what Ollama's clients look for before they use a server.
+// root returns the text that Ollama's clients look for before they use a server.
 func (s *Server) root(r *request) error {
 	r.send(fasthttp.StatusOK, "text/plain; charset=utf-8", []byte("Ollama is running"))
 	return nil
 }
 
-// live answers that the process serves; it touches nothing.
+// live reports that the process serves. It touches nothing.
 func (s *Server) live(r *request) error { return r.reply(fasthttp.StatusOK, okStatus) }
 
 // ready answers 503 while this gateway drains or the pool's state cannot be read.
@@ -38,7 +38,7 @@ func (s *Server) ready(r *request) error {
 	return r.reply(fasthttp.StatusOK, okStatus)
 }
 
-// metrics answers this gateway's own metrics, those of its process, and the sums of the awake runners' metrics.
+// metrics returns this gateway's own metrics, those of its process, and the sums of the awake runners' metrics.
 func (s *Server) metrics(r *request) error {
 	var b bytes.Buffer
 	s.set.WritePrometheus(&b)
@@ -60,9 +60,9 @@ const (
 	maxMetrics = 4 << 20
 )
 
-// runnerMetrics adds up the metrics of the runners on ready hosts, as reveille_pool_… where theirs are reveille_runner_….
-// It wakes nothing, and runners that do not answer in time are left out, so sums can fall as counters do when a process
-// restarts; reveille_pool_runners is the number of runners included.
+// runnerMetrics adds up the metrics of the runners on ready hosts, and names them reveille_pool_… instead of
+// reveille_runner_…. It wakes nothing and leaves out runners that do not answer in time, so sums can fall as counters
+// do when a process restarts. reveille_pool_runners is the number of runners included.
 func (r *request) runnerMetrics() *meter.Sum {
 	var mu sync.Mutex
 	var work sync.WaitGroup

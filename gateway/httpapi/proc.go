@@ -17,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// What the operating system says about this machine. Unknown values are left out of the answers.
+// Facts about this machine from the operating system. Unknown values are left out of the answers.
 
 func readCPU() cpuInfo {
 	out := cpuInfo{Name: runtime.GOARCH, Cores: runtime.NumCPU(), Threads: runtime.NumCPU(), Available: true}
@@ -46,10 +46,10 @@ func osVersion() string {
 	return runtime.GOOS + " " + runtime.GOARCH
 }
 
-// nvidia lists the GPUs that NVIDIA's driver for Linux tells of.
+// nvidia lists the GPUs that NVIDIA's Linux driver reports.
 func nvidia() []device {
 	out := []device{}
-	files, _ := filepath.Glob("/proc/driver/nvidia/gpus/*/information") // the pattern is right
+	files, _ := filepath.Glob("/proc/driver/nvidia/gpus/*/information") // the pattern is valid
 	for _, name := range files {
 		f, err := os.Open(name)
 		if err != nil {
@@ -65,7 +65,7 @@ func nvidia() []device {
 	return out
 }
 
-// cpuMeter tells how busy the processors were between two readings. The zero value is ready.
+// cpuMeter measures how busy the processors were between two readings. The zero value is ready.
 type cpuMeter struct {
 	mu      sync.Mutex
 	at      time.Time
@@ -77,7 +77,7 @@ const (
 	cpuSample = 100 * time.Millisecond // the first reading takes this long
 )
 
-// read is the share of time since the last reading, in percent; nil when unknown.
+// read returns the busy share since the last reading, in percent; nil if unknown.
 func (c *cpuMeter) read() *float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ type loadReport struct {
 	NPU    *float64 `json:"npu_percent"`
 }
 
-// systemStats tells how busy this machine is; null is what cannot be known here.
+// systemStats reports how busy this machine is. null means unknown here.
 func (s *Server) systemStats(r *request) error {
 	out := loadReport{CPU: s.cpu.read()}
 	if m, err := mem.VirtualMemory(); err == nil {

@@ -17,7 +17,7 @@ type statusAnswer struct {
 	Model      string   `json:"model"`
 	State      string   `json:"state"`
 	Host       *string  `json:"host"`
-	Waited     *float64 `json:"waited"` // seconds since its load was asked for
+	Waited     *float64 `json:"waited"` // seconds since its load was requested
 	Position   *int     `json:"position"`
 	ETA        *int64   `json:"eta"` // seconds
 	BytesDone  *int64   `json:"bytes_done"`
@@ -55,7 +55,7 @@ func known[T comparable](v T) *T {
 	return &v
 }
 
-// holder is the host that holds a model, preferably one that serves it; "" for none.
+// holder returns the host that holds a model, preferably one that serves it; "" if none does.
 func holder(snap *state.Snapshot, model string) string {
 	if copies := snap.Copies(model); len(copies) > 0 {
 		return copies[0].Host

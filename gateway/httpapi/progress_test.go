@@ -14,8 +14,8 @@ import (
 	"reveille/infra/state"
 )
 
-// comment reads the first comment of a stream that says what is wanted, as the status route would tell it; waited,
-// which goes on between two looks, left out.
+// comment reads a stream's comments until the first that contains want, formatted as the status route would. It leaves
+// out waited, which grows between two looks.
 func comment(t *testing.T, resp *http.Response, want string) string {
 	t.Helper()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
@@ -37,7 +37,7 @@ func comment(t *testing.T, resp *http.Response, want string) string {
 	return ""
 }
 
-// told is what is told of a load, in one line.
+// told returns in one line what is reported of a load.
 func told(of func(name string) string) string {
 	var out []string
 	for _, name := range []string{"model", "state", "host", "position", "eta", "bytes_done", "bytes_total"} {
@@ -46,7 +46,7 @@ func told(of func(name string) string) string {
 	return strings.Join(out, " ")
 }
 
-// status is GET /models/{id}/status in one line.
+// status returns GET /models/{id}/status in one line.
 func (s *stage) status(model string) string {
 	s.t.Helper()
 	r := s.ask("GET", "/v1/models/"+model+"/status", "")
@@ -61,8 +61,8 @@ func (s *stage) status(model string) string {
 	})
 }
 
-// While a model is loaded, its status says what the comments of a stream that waits for it say: one load under way, one
-// queued behind it, and one whose weights are pulled.
+// While a model is loaded, its status says what the comments of a stream waiting for it say: for a load in progress,
+// one queued behind it, and one whose weights are being pulled.
 func TestStatusTellsWhatCommentsTell(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.CommitAfter, c.Keepalive = time.Millisecond, 5*time.Millisecond })
 	took := state.Outcome{Fields: map[string]string{"cold": "1", "load_ms": "300"}}
@@ -71,7 +71,7 @@ func TestStatusTellsWhatCommentsTell(t *testing.T) {
 		t.Errorf("before: %s", got)
 	}
 	body := map[string]string{"chat": chatLive, "spare": strings.Replace(chatLive, "chat", "spare", 1)}
-	for _, model := range []string{"chat", "spare"} { // how long they take is known from here on
+	for _, model := range []string{"chat", "spare"} { // their load times are known from here on
 		if r := s.ask("POST", chatPath, strings.Replace(body[model], "true", "false", 1)); r.status != 200 {
 			t.Fatalf("%s: %d %s", model, r.status, r.text)
 		}
@@ -87,7 +87,7 @@ func TestStatusTellsWhatCommentsTell(t *testing.T) {
 	hold := make(chan struct{})
 	s.loading(func(string) state.Outcome { <-hold; return took })
 	streams := map[string]*http.Response{}
-	defer func() { // all loads are over when the test is
+	defer func() { // all loads have ended when the test ends
 		close(hold)
 		for _, resp := range streams {
 			_, _ = io.Copy(io.Discard, resp.Body)
@@ -100,7 +100,7 @@ func TestStatusTellsWhatCommentsTell(t *testing.T) {
 		"model=spare state=pulling host=here position=1 eta= bytes_done=3 bytes_total=9",
 	} {
 		model, rest, _ := strings.Cut(strings.TrimPrefix(want, "model="), " ")
-		begin, _, _ := strings.Cut(rest, " position") // from when it has its place
+		begin, _, _ := strings.Cut(rest, " position") // from when it has its position
 		if streams[model] == nil {
 			streams[model] = s.open(t.Context(), "POST", chatPath, body[model])
 		}
@@ -119,7 +119,7 @@ func TestStatusTellsWhatCommentsTell(t *testing.T) {
 	}
 }
 
-// A stream that is committed while its model loads tells where, and what it has waited for until then.
+// A stream that is committed while its model loads reports the host, and the time waited until then.
 func TestHeadersOfAStreamThatWaits(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.CommitAfter, c.Keepalive = 500*time.Millisecond, 5*time.Millisecond })
 	begun, hold := make(chan struct{}), make(chan struct{})
@@ -150,7 +150,7 @@ func TestHeadersOfAStreamThatWaits(t *testing.T) {
 	}
 }
 
-// pull says that the weights of a model whose load is queued are on their way.
+// pull reports that the weights of a model whose load is queued are being pulled.
 func (s *stage) pull(model string, done, total int64) {
 	s.t.Helper()
 	s.until("a load of "+model+" is queued", func() bool {

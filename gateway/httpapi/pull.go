@@ -28,9 +28,9 @@ type progress struct {
 	Percent float64 `json:"percent"`
 }
 
-// pull makes sure that a model's weights are there. An unknown name is registered first if the body describes a model.
-// Weights given as a path must already be on the hosts; others are fetched by the runner of a host, which is woken for it.
-// Nothing is loaded.
+// pull makes sure that a model's weights are on a host. It first registers an unknown name if the body describes a
+// model. Weights given as a path must already be on the hosts; a host's runner fetches others, and the host is woken
+// for it. Nothing is loaded.
 func (s *Server) pull(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Server) pull(r *request) error {
 	return r.pull(m, r.hit.Route.Stream(values), pullEvents{r, m})
 }
 
-// pull answers when a model's weights are there, or as a stream from now until then.
+// pull answers when a model's weights are on a host, or at once with a stream that lasts until then.
 func (r *request) pull(m *catalog.Model, streams bool, form pullForm) error {
 	r.ctx.Response.Header.Set(api.HeaderModel, m.ID)
 	if remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath {
@@ -102,7 +102,7 @@ type pullForm interface {
 	answer() any                                // of a call without a stream
 }
 
-// pullEvents is the form of the management routes.
+// pullEvents is the format of the management routes.
 type pullEvents struct {
 	r *request
 	m *catalog.Model

@@ -13,7 +13,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// awaitPull answers when a model's weights are on a host. A pull that takes longer than a request is held goes on.
+// awaitPull answers when a model's weights are on a host. A pull that takes longer than a request is held continues.
 func (r *request) awaitPull(m *catalog.Model, form pullForm) error {
 	ctx, stop := r.clientContext()
 	defer stop()
@@ -35,7 +35,7 @@ func (r *request) streamPull(m *catalog.Model, form pullForm) error {
 	p.watch = r.s.watcher.Arm(r.ctx.Conn(), func() { cancel(relay.ErrGone) })
 	go func() {
 		err := r.s.cfg.Gate.Pull(ctx, m.ID)
-		for errors.Is(err, api.ModelLoading) && ctx.Err() == nil { // the wait timed out, the pull goes on
+		for errors.Is(err, api.ModelLoading) && ctx.Err() == nil { // the wait timed out, the pull continues
 			err = r.s.cfg.Gate.Pull(ctx, m.ID)
 		}
 		p.done <- err
@@ -48,8 +48,8 @@ func (r *request) streamPull(m *catalog.Model, form pullForm) error {
 	return nil
 }
 
-// pulling is the body of a streamed pull: a message for each observed progress, a keepalive when there has been none for
-// long, and a final message. fasthttp reads and closes it in one goroutine.
+// pulling is the body of a streamed pull: a message for each observed progress, a keepalive after a long time without
+// any, and a final message. fasthttp reads and closes it in one goroutine.
 type pulling struct {
 	r      *request
 	model  *catalog.Model
@@ -65,7 +65,7 @@ type pulling struct {
 	over        bool
 }
 
-// Read returns the next message, and waits for it.
+// Read waits for the next message and returns it.
 func (p *pulling) Read(b []byte) (int, error) {
 	for len(p.buf) == 0 {
 		if p.over {
@@ -103,7 +103,7 @@ func (p *pulling) end(err error) {
 	}
 }
 
-// Close ends the wait; the pull goes on.
+// Close ends the wait; the pull continues.
 func (p *pulling) Close() error {
 	p.watch.Stop()
 	p.look.Stop()

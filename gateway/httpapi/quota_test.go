@@ -11,13 +11,13 @@ import (
 
 const ann, bob = "Authorization: Bearer ann", "Authorization: Bearer bob"
 
-// keyed is a stage on which ann has limits and bob has none.
+// keyed starts a stage on which ann has limits and bob has none.
 func keyed(t *testing.T, limits string) *stage {
 	set := keyFile(t, "ann infer "+limits+" Ann\nbob infer\n")
 	return newStage(t, func(_ *stage, c *Config) { c.Keys = set })
 }
 
-// limited checks an answer that a key's limit refused.
+// limited checks that a key's limit refused a request.
 func limited(t *testing.T, r reply, code string) {
 	t.Helper()
 	if r.status != http.StatusTooManyRequests || r.code() != code || r.header.Get("Retry-After") == "" || r.header.Get("X-Queue-Length") == "" {
@@ -60,7 +60,7 @@ func TestKeyOpenRequests(t *testing.T) {
 func TestKeyRequests(t *testing.T) {
 	s := keyed(t, "requests=2/h").warm("chat")
 	bad := s.ask("POST", chatPath, `{"model":"nothing","messages":[{"role":"user","content":"hi"}]}`, ann)
-	if bad.status != http.StatusNotFound { // what is refused before is not counted
+	if bad.status != http.StatusNotFound { // requests refused earlier are not counted
 		t.Errorf("%d %s", bad.status, bad.text)
 	}
 	for range 2 {
@@ -94,7 +94,7 @@ func TestKeyWaiting(t *testing.T) {
 	}
 	s.settled()
 	s.loading(func(string) state.Outcome { return state.Outcome{Fields: map[string]string{"cold": "1"}} })
-	s.well(s.ask("POST", chatPath, strings.Replace(chatBody, `"chat"`, `"spare"`, 1), ann)) // the places are free again
+	s.well(s.ask("POST", chatPath, strings.Replace(chatBody, `"chat"`, `"spare"`, 1), ann)) // the key's waiting and open requests have ended
 }
 
 func TestKeyLoads(t *testing.T) {
@@ -120,13 +120,13 @@ func TestKeyLoads(t *testing.T) {
 			})
 			s.well(first(s))
 			limited(t, s.ask("POST", chatPath, of("spare"), ann), "rate_limit_exceeded")
-			s.well(s.ask("POST", chatPath, of("chat"), ann)) // what is loaded can be used
+			s.well(s.ask("POST", chatPath, of("chat"), ann)) // a loaded model can be used
 			s.well(s.ask("POST", chatPath, of("spare"), bob))
 		})
 	}
 }
 
-// Whoever leaves gives back what the request took, whether it waits or is being answered.
+// A client that leaves returns what its request took, whether the request waits or is being answered.
 func TestKeyLeaves(t *testing.T) {
 	s := keyed(t, "open=1 waiting=1")
 	hold := make(chan struct{})
@@ -163,7 +163,7 @@ func TestKeyLeaves(t *testing.T) {
 	s.well(s.ask("POST", chatPath, chatLive, ann))
 }
 
-// A load that is under way already is nobody's to be charged for.
+// A load that is already in progress is charged to nobody who joins it.
 func TestKeyJoinsALoad(t *testing.T) {
 	s := keyed(t, "loads=1/h")
 	of := func(model string) string { return strings.Replace(chatBody, `"chat"`, `"`+model+`"`, 1) }
@@ -187,8 +187,8 @@ func TestKeyJoinsALoad(t *testing.T) {
 	}
 }
 
-// Runners are told whose a request is, so that keys take turns: by a name that is the same for each request of a key, and
-// tells nothing of it.
+// Runners learn which key a request belongs to, so that keys take turns. The name is the same for each request of a
+// key, and reveals nothing about it.
 func TestTenants(t *testing.T) {
 	tenants := func(s *stage, head ...string) (names []string) {
 		for _, line := range head {

@@ -9,35 +9,35 @@ import (
 	"reveille/infra/recipe"
 )
 
-// What follows is left out of answers to keys without manage: where something lies on a host, how to reach it, and the
-// command line of its process. Members stay, with empty values, for clients that expect them.
+// Answers to keys without manage leave out where something is stored on a host, how to reach it, and the command line
+// of its process. Members stay, with empty values, for clients that expect them.
 
-// redact takes out of a report what only managers may see.
+// redact removes from a report what only managers may see.
 func (h *healthReport) redact() {
 	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
 		for i := range list {
 			m := &list[i]
 			m.Checkpoint, m.BackendURL, m.PID, m.Plan = redactCheckpoint(m.Checkpoint), "", 0, nil
 			var o recipe.Options
-			_ = json.Unmarshal(m.Options, &o) // what is no object comes out as an empty one
+			_ = json.Unmarshal(m.Options, &o) // options that are not an object come out as an empty one
 			m.Options = json.RawMessage(redactOptions(o).Canonical())
 		}
 	}
-	if h.Checkpoint != nil { // the first one's: it was taken out there
+	if h.Checkpoint != nil { // the first one's: it was removed there
 		h.Checkpoint = &h.Loaded[0].Checkpoint
 	}
 	h.Refused = nil
 	redactRunners(h.Runners)
 }
 
-// redactRunners takes out how engines are confined, which names paths and users, and what their machines have.
+// redactRunners removes how engines are confined, which names paths and users, and what devices their machines have.
 func redactRunners(runners []runnerInfo) {
 	for i := range runners {
 		runners[i].Sandbox, runners[i].Found = nil, nil
 	}
 }
 
-// redactCheckpoint is a public repository's checkpoint as it is, and of other places the last part.
+// redactCheckpoint returns a public repository's checkpoint unchanged, and only the last part of other locations.
 func redactCheckpoint(checkpoint string) string {
 	if catalog.ParseCheckpoint(checkpoint).Scheme == catalog.SchemeHF {
 		return checkpoint
@@ -45,7 +45,7 @@ func redactCheckpoint(checkpoint string) string {
 	return weightsName(checkpoint)
 }
 
-// redactOptions empties arguments and the texts that may hold paths or addresses.
+// redactOptions empties arguments and texts that may hold paths or addresses.
 func redactOptions(o recipe.Options) recipe.Options {
 	out := maps.Clone(o)
 	for name, v := range out {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Paths, addresses, processes and command lines are for keys with manage; without a key there is no full health.
+// Only keys with manage see paths, addresses, processes and command lines. Without a key the full health is refused.
 func TestManagersSeeHosts(t *testing.T) {
 	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" manage\ninfer-key infer\n") })
 	p.want(200, p.post("/v1/load", `{"model_name":"two"}`))

@@ -17,13 +17,13 @@ import (
 	"reveille/infra/state"
 )
 
-// userSpace begins the id of every model that a client registered.
+// userSpace is the prefix of the id of every model that a client registered.
 const userSpace = "user."
 
 // registration is the part of a body that describes a model.
 type registration struct {
 	Checkpoint  string            `json:"checkpoint"`
-	Checkpoints map[string]string `json:"checkpoints"` // main, and mmproj where it has a projector
+	Checkpoints map[string]string `json:"checkpoints"` // main, and mmproj if it has a projector
 	MMProj      string            `json:"mmproj"`
 	Recipe      string            `json:"recipe"`
 	Labels      []string          `json:"labels"`
@@ -38,7 +38,7 @@ type registerAnswer struct {
 	Model     modelItem `json:"model"`
 }
 
-// register adds a model to the catalogue, or changes one that was registered before.
+// register adds a model to the catalogue, or changes a registered one.
 func (s *Server) register(r *request) error {
 	values, err := r.fields()
 	if err != nil {
@@ -158,7 +158,7 @@ func (s *Server) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
 	return nil
 }
 
-// refusedEntry is the catalogue's first problem with an entry.
+// refusedEntry returns the catalogue's first problem with an entry.
 func refusedEntry(err error) *api.Error {
 	var problems catalog.Problems
 	if errors.As(err, &problems) && len(problems) > 0 {

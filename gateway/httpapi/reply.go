@@ -34,7 +34,7 @@ func (r *request) send(status int, contentType string, body []byte) {
 // textPlain is the media type of answers for people.
 const textPlain = "text/plain; charset=utf-8"
 
-// fields checks a JSON body and the fields that the route table names. An optional body that is absent counts as {}. The values
+// fields checks a JSON body and the fields that the route table names. An absent optional body counts as {}. The values
 // are in the order of the route's keys, followed by those of more.
 func (r *request) fields(more ...string) ([]jsonscan.Value, error) {
 	route, body := r.hit.Route, r.body()
@@ -49,7 +49,7 @@ func (r *request) fields(more ...string) ([]jsonscan.Value, error) {
 	return values, nil
 }
 
-// body is the request's JSON body, {} for an optional one that is absent.
+// body returns the request's JSON body, {} for an absent optional one.
 func (r *request) body() []byte {
 	body := r.ctx.PostBody()
 	if r.hit.Route.Body == api.BodyOptional && len(bytes.TrimSpace(body)) == 0 {
@@ -67,7 +67,7 @@ func (r *request) members() (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// textOf is a member that must be a JSON string when it is there.
+// textOf returns a member that, if present, must be a JSON string.
 func textOf(m map[string]json.RawMessage, name string) (string, error) {
 	var s *string
 	if raw := m[name]; raw != nil && json.Unmarshal(raw, &s) != nil {
@@ -79,7 +79,7 @@ func textOf(m map[string]json.RawMessage, name string) (string, error) {
 	return *s, nil
 }
 
-// flagOf is a member that must be true, false or null when it is there; nil for absent and null.
+// flagOf returns a member that, if present, must be true, false or null; nil for absent and null.
 func flagOf(m map[string]json.RawMessage, name string) (*bool, error) {
 	var b *bool
 	if raw := m[name]; raw != nil && json.Unmarshal(raw, &b) != nil {
@@ -98,7 +98,7 @@ func (r *request) force() (bool, error) {
 	return force != nil && *force, err
 }
 
-// named is the model that a management call's body names.
+// named returns the model that a management call's body names.
 func (r *request) named(values []jsonscan.Value) (*catalog.Model, error) {
 	v := r.hit.Route.ModelName(values)
 	if v.Empty() {
@@ -111,7 +111,7 @@ func noModelName() *api.Error {
 	return api.New(api.MissingRequiredParameter, "No model specified. Name one in 'model_name'.").With("model_name")
 }
 
-// modelNamed is resolve for names outside inference: there is no default.
+// modelNamed is resolve for names outside inference, where there is no default.
 func (s *Server) modelNamed(name string) (*catalog.Model, error) {
 	if name == "" {
 		return nil, noModelName()
@@ -119,8 +119,8 @@ func (s *Server) modelNamed(name string) (*catalog.Model, error) {
 	return s.resolve(name, &api.Route{})
 }
 
-// clientContext is a context that ends when the client leaves, with relay.ErrGone as its cause. Call stop before the handler
-// returns.
+// clientContext returns a context that ends when the client leaves, with relay.ErrGone as its cause. Call stop before
+// the handler returns.
 func (r *request) clientContext() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	watch := r.s.watcher.Arm(r.ctx.Conn(), func() { cancel(relay.ErrGone) })
@@ -130,7 +130,7 @@ func (r *request) clientContext() (ctx context.Context, stop func()) {
 	}
 }
 
-// left reports whether err means that the client left, and handles it: nobody reads the answer.
+// left reports whether err means that the client left, and then handles it: nobody reads the answer.
 func (r *request) left(err error) bool {
 	if !errors.Is(err, relay.ErrGone) {
 		return false
@@ -144,7 +144,7 @@ func (r *request) left(err error) bool {
 // statusGone is logged and counted for clients that left; no client sees it.
 const statusGone = 499
 
-// storeError is the client's error when the pool's state could not be read or written.
+// storeError returns the client's error when the pool's state could not be read or written.
 func storeError(err error) error {
 	if errors.Is(err, state.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		return api.New(api.StateUnavailable, "The pool's state is not available at the moment; try again.").WithCause(err)
@@ -152,7 +152,7 @@ func storeError(err error) error {
 	return api.As(err)
 }
 
-// query is a parameter of the request's query.
+// query returns a parameter of the request's query.
 func (r *request) query(name string) string { return string(r.ctx.QueryArgs().Peek(name)) }
 
 // asks reports whether a query parameter is set to anything but "false" and "0".

@@ -23,7 +23,7 @@ type document struct{ text string }
 
 var errNoText = errors.New("a document without a text")
 
-// UnmarshalJSON takes both forms.
+// UnmarshalJSON accepts both forms.
 func (d *document) UnmarshalJSON(b []byte) error {
 	text := jsonscan.Value{Kind: jsonscan.String, Raw: b}
 	if b[0] != '"' {
@@ -43,12 +43,12 @@ func (d *document) UnmarshalJSON(b []byte) error {
 type rerankRequest struct {
 	texts  []string
 	topN   float64 // 0: all
-	giving bool    // with the documents
+	giving bool    // the documents are returned
 	form   rerankForm
-	raw    bool // scores as the engine gives them, in the form of Text Embeddings Inference
+	raw    bool // scores unchanged from the engine, in the format of Text Embeddings Inference
 }
 
-// rerankForm is whose form the answer has.
+// rerankForm is the API whose format the answer has.
 type rerankForm uint8
 
 const (
@@ -59,8 +59,8 @@ const (
 
 var rerankKeys = []string{"documents", "top_n", "return_documents", "texts", "top_k", "return_text", "raw_scores", "truncation", "max_tokens_per_doc"}
 
-// readRerank reads it from a body that the route has checked: documents or texts is a list, top_n or top_k a number of at
-// least 1.
+// readRerank reads a rerankRequest from a body that the route has checked: documents or texts is a list, top_n or top_k
+// a number of at least 1.
 func readRerank(body []byte) (q rerankRequest, err error) {
 	var v [9]jsonscan.Value
 	if err := jsonscan.Scan(body, rerankKeys, v[:]); err != nil {
@@ -86,7 +86,7 @@ func readRerank(body []byte) (q rerankRequest, err error) {
 	}
 	if top.Set() {
 		if q.topN, err = strconv.ParseFloat(string(top.Raw), 64); err != nil {
-			q.topN = 0 // too large to read is all of them
+			q.topN = 0 // too large to read means all
 		} else if q.topN != math.Trunc(q.topN) {
 			return q, api.New(api.InvalidType, "'top_n' must be a whole number of at least 1.").With("top_n")
 		}
@@ -100,8 +100,8 @@ func readRerank(body []byte) (q rerankRequest, err error) {
 	return q, q.fit(v[8])
 }
 
-// fit refuses documents that may have more tokens than the request allows: nothing here cuts them. A token has at least a
-// byte.
+// fit refuses documents that may have more tokens than the request allows, because nothing here truncates them. A token
+// has at least one byte.
 func (q rerankRequest) fit(limit jsonscan.Value) error {
 	const name = "max_tokens_per_doc"
 	if !limit.Set() {
@@ -149,8 +149,8 @@ type rerankMeta struct {
 	} `json:"api_version"`
 }
 
-// rerank serves the rerank dialect over engines that take plain texts and answer in any order: documents become texts
-// on the way in; results are sorted, cut to top_n and given their documents on the way out.
+// rerank serves the rerank dialect over engines that take plain texts and answer in any order. It turns documents into
+// texts for the engine, then sorts the results, cuts them to top_n and adds their documents.
 func (s *Server) rerank(r *request) error {
 	c, err := r.parse()
 	if err != nil {
@@ -170,7 +170,8 @@ func (s *Server) rerank(r *request) error {
 
 var rerankPath = []byte("/v1/rerank")
 
-// engineDocuments puts plain texts and the canonical name into the body and takes out what only the gateway does.
+// engineDocuments puts plain texts and the canonical name into the body and removes members that only the gateway
+// handles.
 func engineDocuments(body []byte, texts []string, model string) ([]byte, error) {
 	list, err := json.Marshal(texts)
 	if err != nil {
@@ -190,7 +191,7 @@ func engineDocuments(body []byte, texts []string, model string) ([]byte, error) 
 	return body, nil
 }
 
-// sendRerank answers with the engine's results, sorted, cut and with their documents.
+// sendRerank answers with the engine's results, sorted, cut, and with their documents.
 func (x *exchange) sendRerank(resp *relay.Response, q rerankRequest) error {
 	raw, err := resp.AppendBody(nil, maxBuffered)
 	if err != nil {
@@ -242,7 +243,7 @@ type teiResult struct {
 	Text  *string `json:"text,omitempty"`
 }
 
-// tei is the answer in the form of Text Embeddings Inference.
+// tei returns the answer in the format of Text Embeddings Inference.
 func (a rerankAnswer) tei() []teiResult {
 	out := make([]teiResult, len(a.Results))
 	for i, r := range a.Results {
@@ -266,7 +267,7 @@ type voyageResult struct {
 	Document *string `json:"document,omitempty"`
 }
 
-// voyage is the answer in Voyage's form.
+// voyage returns the answer in Voyage's format.
 func (a rerankAnswer) voyage() voyageAnswer {
 	out := voyageAnswer{Object: a.Object, Data: make([]voyageResult, len(a.Results)), Model: a.Model}
 	out.Usage.Total = a.Usage.Total
@@ -276,7 +277,7 @@ func (a rerankAnswer) voyage() voyageAnswer {
 	return out
 }
 
-// plain is the text, nil for no document.
+// plain returns the text, nil for no document.
 func (d *documentText) plain() *string {
 	if d == nil {
 		return nil

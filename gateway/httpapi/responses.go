@@ -9,7 +9,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// responses serves /v1/responses: a chat of an engine, told as a response.
+// responses serves /v1/responses: an engine's chat, encoded as a response.
 func (s *Server) responses(r *request) error {
 	f := &responses.ResponseWriter{ID: rand.Text(), Began: r.began, Now: time.Now}
 	c, err := r.asChat(f)

@@ -16,7 +16,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// A response says what the same chat says, whole and as a stream.
+// A response has the content of the same chat, whole and as a stream.
 func TestResponses(t *testing.T) {
 	p := newPool(t, "1")
 	openAI := p.want(200, p.chat("one"))
@@ -56,7 +56,7 @@ func TestResponses(t *testing.T) {
 	}
 }
 
-// The engine gets a chat with the members that chats have, of the model's own name.
+// The engine receives a chat with a chat's members and the model's own name.
 func TestResponsesAreChats(t *testing.T) {
 	s := newStage(t).warm("chat").serve(sse(one, last, end))
 	const body = `{"model":"nick","instructions":"i","input":"hi","max_output_tokens":7,"store":true,"zz":1,"text":{"format":{"type":"json_object"}},"stream":true}`
@@ -119,7 +119,7 @@ func TestResponsesEngineErrors(t *testing.T) {
 	}
 }
 
-// While a model loads, a stream has comments; the events begin with the answer.
+// While a model loads, a stream has comments. The events begin with the answer.
 func TestResponsesStreamWaits(t *testing.T) {
 	const body = `{"model":"chat","input":"hi","stream":true}`
 	s := newStage(t, eager).serve(sse(one, end))
@@ -139,7 +139,7 @@ func TestResponsesStreamWaits(t *testing.T) {
 	}
 }
 
-// The official client takes calls, thoughts, truncated and broken answers for what they are.
+// The official client recognises calls, thoughts, truncated and broken answers.
 func TestResponsesOfficialClient(t *testing.T) {
 	const chunk, close = `data: {"choices":[{"delta":`, "}]}\n\n"
 	streams := map[string][]string{

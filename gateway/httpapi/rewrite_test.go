@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// answering is an engine that always says the same.
+// answering returns an engine that always sends the same text.
 func answering(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -14,7 +14,7 @@ type runningModel struct {
 	State       string `json:"state"` // starting, ready, stopping or stopped
 	Command     string `json:"cmd"`
 	Proxy       string `json:"proxy"`
-	TTL         int64  `json:"ttl"` // seconds without use after which it goes, 0 for none
+	TTL         int64  `json:"ttl"` // seconds without use until it is unloaded, 0 for never
 	Name        string `json:"name"`
 	Description string `json:"description"`
 }
@@ -23,10 +23,10 @@ type runningList struct {
 	Running []runningModel `json:"running"`
 }
 
-// runningStates are this list's words for a model's states.
+// runningStates are this list's names for a model's states.
 var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting", policy.ModelLoaded: "ready", policy.ModelDraining: "stopping"}
 
-// running lists the models that have a process, or are about to, by host and name.
+// running lists the models that have a process, or will have one soon, by host and name.
 func (s *Server) running(r *request) error {
 	snap, _ := s.freshSnapshot()
 	cat := s.cfg.Catalog()

@@ -25,7 +25,7 @@ import (
 	"reveille/runner/modelfile"
 )
 
-// Config of a Server. Gate, Store, Mirror, Usage, Catalog, Signer and Keys are required.
+// Config configures a Server. Gate, Store, Mirror, Usage, Catalog, Signer and Keys are required.
 type Config struct {
 	Gate    *scheduling.Gate
 	Store   *state.Store
@@ -36,29 +36,29 @@ type Config struct {
 	Keys    *keys.Set
 	Log     *slog.Logger
 
-	// Overlay lays the models registered at run time over the catalogue anew; nil: nothing can be registered.
+	// Overlay applies the models registered at run time to the catalogue again; nil: nothing can be registered.
 	Overlay func(context.Context) error
-	// Withheld tells why a registered model is not served, "" for one that is or that is not registered; nil: all are.
+	// Withheld returns why a registered model is not served, "" if it is served or not registered; nil: all are served.
 	Withheld func(id string) string
-	// Register is where the weights of models that clients register may lie; empty: nowhere.
+	// Register lists where the weights of models that clients register may be stored; empty: nowhere.
 	Register catalog.RegisterList
 
 	Version      string
-	Browsers     *api.Browsers   // which web pages and host names are served; default those of a gateway without keys
+	Browsers     *api.Browsers   // which web pages and host names are served; default: those of a gateway without keys
 	Hold         time.Duration   // longest a request waits for a cold model; default 300 s
-	HoldWhole    time.Duration   // the same of one whose answer is no stream; default Hold
-	CommitAfter  time.Duration   // a stream gets its status and the first comment after this; default 5 s
+	HoldWhole    time.Duration   // the same for a request without a stream; default Hold
+	CommitAfter  time.Duration   // a stream gets its status and the first comment after this time; default 5 s
 	Keepalive    time.Duration   // between comments; default 5 s
 	CheckEvery   time.Duration   // between checks of an engine that has constrained requests; default 15 s
-	FirstByte    time.Duration   // longest a runner may take for the head of an answer, and be silent in it; default 30 min
+	FirstByte    time.Duration   // longest that a runner may take for the head of an answer, and be silent in it; default 30 min
 	MaxBody      int             // bytes; default 64 MiB
-	MaxHeldBytes int64           // bytes of all bodies that arrive, wait or are being sent, above: overloaded; default 1 GiB
-	MaxConns     int             // open client connections, 0 no limit
-	PerAddress   int             // the same of one address, 0 no limit
-	Proxies      []netip.Prefix  // addresses that PerAddress does not bound
+	MaxHeldBytes int64           // bytes of all bodies that arrive, wait or are being sent; above, requests get overloaded; default 1 GiB
+	MaxConns     int             // open client connections, 0 for no limit
+	PerAddress   int             // the same from one address, 0 for no limit
+	Proxies      []netip.Prefix  // addresses exempt from PerAddress
 	ReadTimeout  time.Duration   // of a head, and of pauses in a body; default 30 s
 	MinRate      int             // bytes a second of a body, see relay.IntakeConfig; default 64 KiB
-	StreamErrors bool            // a request for a stream is told its errors as an event, with status 200
+	StreamErrors bool            // a request for a stream gets its errors as an event, with status 200
 	FreeMetrics  bool            // /metrics needs no key
 	Memory       *pressure.Gauge // near its limit, connections are not kept and new requests are refused; nil: no limit
 }
@@ -73,7 +73,7 @@ func (c Config) withDefaults() Config {
 	c.MaxBody = cmp.Or(max(c.MaxBody, 0), 64<<20)
 	c.MaxHeldBytes = cmp.Or(max(c.MaxHeldBytes, 0), 1<<30)
 	if c.Browsers == nil {
-		c.Browsers, _ = api.NewBrowsers(nil, nil, true) // fails only by its lists
+		c.Browsers, _ = api.NewBrowsers(nil, nil, true) // fails only because of its lists
 	}
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
@@ -86,7 +86,7 @@ type Server struct {
 	http     *fasthttp.Server
 	watcher  *relay.Watcher
 	clients  clients
-	handlers map[string]handler // the package's, but in tests
+	handlers map[string]handler // the package's, except in tests
 	draining atomic.Bool
 	intake   *relay.Intake
 	inflight inflight
@@ -105,7 +105,7 @@ type Server struct {
 	suspects suspectList
 	tenants  sync.Map // names of keys for runners, string by *quota.Account
 
-	life context.Context // ends when Shutdown begins: of what would never end by itself
+	life context.Context // ends when Shutdown begins: for work that would not end by itself
 	end  context.CancelFunc
 	work sync.WaitGroup
 }
@@ -137,17 +137,17 @@ func (s *Server) Serve(ln net.Listener) error {
 	}))
 }
 
-// Drain makes the server unready: /ready and new inference requests answer 503. Open requests go on.
+// Drain makes the server unready: /ready and new inference requests answer 503. Open requests continue.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// Open is the number of open inference requests.
+// Open returns the number of open inference requests.
 func (s *Server) Open() int { return s.inflight.count() }
 
-// Cut ends all open inference requests with a reason: streams with an error event, others with its status. New ones are
-// served.
+// Cut ends all open inference requests with a reason: streams with an error event, others with its status. New requests
+// are served.
 func (s *Server) Cut(why *api.Error) { s.inflight.cut(why) }
 
-// cutFor is how long requests that were cut may take to tell their clients.
+// cutFor is how long cut requests may take to send their clients the reason.
 const cutFor = 2 * time.Second
 
 // Shutdown stops accepting and waits for open requests until ctx ends. Those still open then are cut: streams with an
@@ -159,7 +159,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if ctx.Err() != nil && err != nil {
 		s.inflight.cut(api.GoingAway())
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutFor)
-		_ = s.http.ShutdownWithContext(last) // tells of the listener, which is closed already
+		_ = s.http.ShutdownWithContext(last) // it reports that the listener is closed, which it already is
 		cancel()
 	}
 	s.work.Wait()

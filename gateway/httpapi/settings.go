@@ -54,7 +54,8 @@ func checkLimit(n int) string {
 	return ""
 }
 
-// checkContext checks ctx_size by llamacpp's range, which is the widest. Recipes with a narrower range ignore values outside it.
+// checkContext checks ctx_size against llamacpp's range, the widest. Recipes with a narrower range ignore values
+// outside it.
 func checkContext(raw json.RawMessage) string {
 	var n int64
 	if json.Unmarshal(raw, &n) != nil {
@@ -82,11 +83,11 @@ func checkBackend(raw json.RawMessage) string {
 	return ""
 }
 
-// checkEngine checks {backend, args} by every recipe that has them as options, as values from outside.
+// checkEngine checks {backend, args} against every recipe that has them as options, as untrusted values.
 func (s *Server) checkEngine(name string, raw json.RawMessage) string {
 	var by map[string]*string
 	if json.Unmarshal(raw, &by) != nil {
-		return "" // a setting of another form
+		return "" // a setting of another kind
 	}
 	cat := s.cfg.Catalog()
 	for part, v := range by {

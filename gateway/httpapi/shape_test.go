@@ -58,7 +58,7 @@ const (
 func TestHealthShape(t *testing.T) {
 	p := newPool(t, "3 2")
 	empty := p.want(200, p.get("/v1/health"))
-	for _, r := range empty.list("runners") { // what these hold depends on the machine
+	for _, r := range empty.list("runners") { // their contents depend on the machine
 		if box, _ := r["sandbox"].(map[string]any); box["mode"] == nil {
 			t.Errorf("sandbox of %v: %v", r["id"], r["sandbox"])
 		}
@@ -95,7 +95,7 @@ func TestHealthShape(t *testing.T) {
 	if ttl := list[0]["idle_expires_at"].(float64) - list[0]["last_use"].(float64); ttl < 599.9 || ttl > 600.1 {
 		t.Errorf("idle_expires_at is %v s after the last use", ttl)
 	}
-	// An inference moves the order at once.
+	// An inference changes the order at once.
 	p.want(200, p.chat("one"))
 	if r := p.get("/v1/health"); r.json["model_loaded"] != "one" {
 		t.Errorf("model_loaded is %v", r.json["model_loaded"])
@@ -105,7 +105,7 @@ func TestHealthShape(t *testing.T) {
 	}
 }
 
-// While a stream runs its model is busy and streaming, and after it neither.
+// While a stream runs, its model is busy and streaming; afterwards it is neither.
 func TestHealthWhileStreaming(t *testing.T) {
 	p := newPool(t, "1")
 	done := make(chan reply, 1)

@@ -64,11 +64,11 @@ type stage struct {
 	engine http.HandlerFunc // after the signature was checked; the body can be read
 	loads  map[string]int
 	seen   []gotten
-	denied int                              // calls whose signature was not good
+	denied int                              // calls with an invalid signature
 	loader func(model string) state.Outcome // how a load ends, when it returns
 }
 
-// gotten is what the runner got: a request that was for it.
+// gotten is an engine request that the runner received.
 type gotten struct {
 	path, contentType, ticket, id, tenant string
 	body                                  []byte
@@ -78,7 +78,7 @@ type sleeper struct{}
 
 func (sleeper) Wake(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 
-// stat is a field of the pool's statistics.
+// stat returns a field of the pool's statistics.
 func (s *stage) stat(name string) float64 {
 	s.t.Helper()
 	stats, err := s.store.Stats(s.t.Context())
@@ -165,7 +165,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	return s
 }
 
-// released checks that every request gave back what it took.
+// settled checks that every request released what it took.
 func (s *stage) settled() {
 	s.t.Helper()
 	s.until("everything is given back", func() bool {
@@ -183,7 +183,7 @@ func (s *stage) settled() {
 	})
 }
 
-// host carries out the queue of the host.
+// host carries out the host's queue.
 func (s *stage) host(ctx context.Context) {
 	for ; ctx.Err() == nil; time.Sleep(3 * time.Millisecond) {
 		snap, err := s.store.Snapshot(ctx)
@@ -212,7 +212,7 @@ func (s *stage) put(ctx context.Context, model string) {
 	_ = s.store.PutModels(ctx, "here", s.gen, []state.ModelPut{{ID: model, Fields: fields}}, "")
 }
 
-// warm has models loaded.
+// warm loads models.
 func (s *stage) warm(models ...string) *stage {
 	s.t.Helper()
 	for _, m := range models {
@@ -222,7 +222,7 @@ func (s *stage) warm(models ...string) *stage {
 	return s
 }
 
-// moveTo has the host's runner at another address from now on.
+// moveTo moves the host's runner to another address.
 func (s *stage) moveTo(addr string) {
 	s.t.Helper()
 	gen, _, err := s.store.Register(s.t.Context(), state.HostInfo{Name: "here", Boot: "c", Addr: addr, Devices: "cpu", Limits: "-1", Generation: s.gen})
@@ -270,7 +270,7 @@ func (s *stage) serveRunner(w http.ResponseWriter, r *http.Request) {
 	h(w, r)
 }
 
-// refuse is a runner's refusal.
+// refuse returns a runner's refusal.
 func refuse(reason string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(rpc.HeaderRefused, reason)
@@ -346,7 +346,7 @@ func (s *stage) dial() *rawConn {
 	return &rawConn{s.t, c, bufio.NewReader(c)}
 }
 
-// say sends bytes as they are and reads one answer.
+// say sends bytes unchanged and reads one answer.
 func (c *rawConn) say(text string) reply {
 	c.t.Helper()
 	if _, err := io.WriteString(c.c, text); err != nil {
@@ -368,7 +368,7 @@ func (c *rawConn) hear(method string) reply {
 		c.t.Fatal(err)
 	}
 	if resp.Close {
-		resp.Header.Set("Connection", "close") // net/http takes it out
+		resp.Header.Set("Connection", "close") // net/http removes it
 	}
 	return reply{status: resp.StatusCode, header: resp.Header, text: string(text), json: jsonOf(text)}
 }

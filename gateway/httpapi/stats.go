@@ -8,15 +8,15 @@ import (
 	"reveille/infra/mmstats"
 )
 
-// pooled are the pool's statistics that are shown even before the first count: of the last request that any gateway
-// served, and sums.
+// pooled are the pool's statistics that are shown even before the first count: those of the last request that any
+// gateway served, and sums.
 var pooled = [...]string{
 	"time_to_first_token", "tokens_per_second", "input_tokens", "output_tokens", "prompt_tokens", "cache_tokens",
 	"request_count_total", "input_tokens_total", "output_tokens_total", "prompt_tokens_total", "cache_tokens_total",
 	"cold_starts_total", "evictions_total",
 }
 
-// stats tells of the pool's last request, its sums, and what the encoder cache did for each model.
+// stats returns the figures of the pool's last request, the pool's sums, and the encoder cache's counts for each model.
 func (s *Server) stats(r *request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), freshWait)
 	defer cancel()
@@ -28,7 +28,7 @@ func (s *Server) stats(r *request) error {
 	for _, name := range pooled {
 		out[name] = int64(0)
 	}
-	for name, n := range counters { // whole numbers look like such in JSON
+	for name, n := range counters { // so that whole numbers look whole in JSON
 		if !mmstats.IsCounterOf(name) {
 			out[name] = n
 		}

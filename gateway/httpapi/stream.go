@@ -8,8 +8,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// events makes the stream that carries the exchange from here on: over the answer if there is one, otherwise over the rest of
-// the wait, with comments for the client.
+// events makes the stream that carries the rest of the exchange: over the answer if there is one, otherwise over the
+// rest of the wait, with comments for the client.
 func (x *exchange) events(resp *relay.Response) *relay.Stream {
 	return relay.NewStream(relay.StreamConfig{
 		Response: resp,
@@ -25,7 +25,7 @@ func (x *exchange) events(resp *relay.Response) *relay.Stream {
 	})
 }
 
-// checkStreamResponse is checkResponse for a request whose stream is committed: the answer must be a stream now.
+// checkStreamResponse is checkResponse for a request whose stream is committed: the answer must now be a stream.
 func (x *exchange) checkStreamResponse(resp *relay.Response) error {
 	if err := x.checkResponse(resp); err != nil {
 		return err
@@ -40,7 +40,7 @@ func errNoStream() error {
 	return api.New(api.BadEngineReply, "The model answered with something else than a stream.")
 }
 
-// sendStream commits: status 200 and the headers of an event stream, then whatever the stream brings.
+// sendStream commits: it sends status 200 and the headers of an event stream, then the stream's content.
 func (x *exchange) sendStream(st *relay.Stream) {
 	x.modelHeaders()
 	x.s.m.answer(x.routeName(), 200)
@@ -49,14 +49,14 @@ func (x *exchange) sendStream(st *relay.Stream) {
 	x.ctx.SetStatusCode(200)
 	x.ctx.SetContentType(streamType(x.hit.Dialect))
 	x.setHeaders(streamHeaders)
-	x.keepBody = true // until the first event: the request may be repeated before it
+	x.keepBody = true // until the first event, because the request may be repeated before it
 	x.sendBody(st, -1)
 }
 
 // comment reports the progress of the load to a waiting client.
 func (x *exchange) comment(dst []byte) []byte {
 	w := x.waiter.Load()
-	if w == nil { // loaded: the engine is working
+	if w == nil { // loaded: the engine is computing
 		return append(dst, api.Ping...)
 	}
 	st := w.Stage()
@@ -66,7 +66,7 @@ func (x *exchange) comment(dst []byte) []byte {
 	}.Append(dst)
 }
 
-// breakEvent is the error event that ends a stream which broke off.
+// breakEvent returns the error event that ends a broken stream.
 func (x *exchange) breakEvent(err error) []byte {
 	if clientGone(err) {
 		return nil

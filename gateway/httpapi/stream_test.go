@@ -17,7 +17,7 @@ import (
 // pause, among the pieces of sse, waits for the client to leave.
 const pause = "\x00pause"
 
-// sse is an engine's stream, written piece by piece; it ends well behind the last.
+// sse returns an engine's stream, written piece by piece. It ends well after the last piece.
 func sse(pieces ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -87,7 +87,7 @@ func TestStreamChunksAreNotHeldBack(t *testing.T) {
 	_ = resp.Body.Close()
 }
 
-// eager has commits and comments at once.
+// eager makes streams commit and comment at once.
 func eager(_ *stage, c *Config) {
 	c.CommitAfter = 40 * time.Millisecond
 	c.Keepalive = 40 * time.Millisecond
@@ -136,7 +136,7 @@ func TestPrefillIsKeptAlive(t *testing.T) {
 	}
 }
 
-// TestStreamErrors after the commit are one event of the dialect, and nothing that looks like an end follows.
+// TestStreamErrors: an error after the commit is one event of the dialect, and nothing that looks like an end follows.
 func TestStreamErrors(t *testing.T) {
 	messages := `{"model":"chat","messages":[{}],"max_tokens":5,"stream":true}`
 	failing := func(string) state.Outcome {
@@ -144,7 +144,7 @@ func TestStreamErrors(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		path, body, want string
-		late             bool // what follows happens when the client has the header
+		late             bool // the following happens when the client has the header
 		loader           func(string) state.Outcome
 		engine           http.HandlerFunc
 	}{
@@ -185,8 +185,8 @@ func TestStreamErrors(t *testing.T) {
 	}
 }
 
-// An error that the engine or the runner tells in an event reaches the client as one of the gateway's own, in the dialect of
-// the path, and nothing that follows it does.
+// An error event from the engine or the runner reaches the client as one of the gateway's own, in the dialect of the
+// path, and nothing after it does.
 func TestErrorEvents(t *testing.T) {
 	const (
 		engine   = `data: {"error":{"code":500,"message":"Context size has been exceeded at 10.1.2.3:8080.","type":"server_error"}}` + "\n\n"
@@ -220,13 +220,13 @@ func TestErrorEvents(t *testing.T) {
 			}
 		})
 	}
-	text := `data: {"choices":[{"delta":{"content":"data: {\"error\":"}}]}` + "\n\n" + end // only what it quotes
+	text := `data: {"choices":[{"delta":{"content":"data: {\"error\":"}}]}` + "\n\n" + end // only text that the model quotes
 	if r := newStage(t).warm("chat").serve(sse(text)).ask("POST", chatPath, chatLive); r.text != text {
 		t.Errorf("%q", r.text)
 	}
 }
 
-// A stream of Anthropic's in which something has come is kept alive by its own pings.
+// A stream of Anthropic's with some content is kept alive by its own pings.
 func TestAnthropicPings(t *testing.T) {
 	finish := make(chan struct{})
 	s := newStage(t, eager).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
@@ -245,7 +245,7 @@ func TestNoStreamForStreamTrue(t *testing.T) {
 	if r := newStage(t).warm("chat").ask("POST", chatPath, chatLive); r.status != 200 || r.header.Get("Content-Type") != "application/json" || r.json["ok"] != true {
 		t.Errorf("%d %v %q", r.status, r.header, r.text)
 	}
-	// Where the route has no streams, the flag commits nothing.
+	// On a route without streams, the flag commits nothing.
 	s := newStage(t, eager).warm("vec").serve(func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(150 * time.Millisecond)
 		_, _ = io.WriteString(w, `{"data":[]}`)
@@ -311,7 +311,7 @@ type closer struct{ fn func() }
 func (closer) Read([]byte) (int, error) { return 0, io.EOF }
 func (c closer) Close() error           { c.fn(); return nil }
 
-// With stream_errors event, whoever asks for a stream is told every error as an event; others get its status.
+// With stream_errors event, a request for a stream gets every error as an event; others get its status.
 func TestStreamErrorsAsEvents(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.StreamErrors = true }).loading(func(string) state.Outcome {
 		return state.Outcome{Failed: true, Fields: map[string]string{"code": "model_file_not_found", "message": "The file is missing."}}
@@ -320,7 +320,7 @@ func TestStreamErrorsAsEvents(t *testing.T) {
 	for name, c := range map[string]struct {
 		path, body        string
 		status            int
-		contentType, text string // what the answer begins with and holds
+		contentType, text string // how the answer begins and what it contains
 	}{
 		"chat":          {chatPath, chatLive, 200, sse, `data: {"error":{"message":"The file is missing.","type":"invalid_request_error","param":null,"code":"model_file_not_found"}}` + "\n\n"},
 		"no stream":     {chatPath, chatBody, 404, api.ContentType, `{"error":`},

@@ -27,13 +27,13 @@ type suspect struct {
 	sent    time.Time
 }
 
-// suspects are the constrained requests of one engine. While there are any, the gateway asks the engine's runner at intervals,
-// and whenever a client leaves, whether the engine still computes. The runner kills one that does not. Open requests then
-// fail as after a crash; requests whose clients have already left are suspects, too.
+// suspects are the constrained requests of one engine. While there are any, the gateway asks the engine's runner at
+// intervals, and whenever a client leaves, whether the engine still computes. The runner kills one that does not. Open
+// requests then fail as after a crash. Requests whose clients have already left are suspects, too.
 type suspects struct {
 	host   state.HostRecord // name and address
 	model  string
-	engine string        // names both
+	engine string        // host and model
 	wake   chan struct{} // capacity 1: a client left
 
 	// guarded by suspectList.mu
@@ -47,7 +47,7 @@ type suspectList struct {
 	mu       sync.Mutex
 	byEngine map[string]*suspects
 	waiting  []*suspect    // for rivals' requests to end, in order of arrival
-	changed  chan struct{} // closed when they should look again; nil while none waits
+	changed  chan struct{} // closed to make them check again; nil while none waits
 }
 
 // suspect records that the exchange's constrained request is sent to its endpoint. A key that may have caused a crash first
@@ -73,7 +73,7 @@ func (x *exchange) suspect() {
 	e.open[p] = struct{}{}
 }
 
-// watchLocked begins the record of the exchange's engine.
+// watchLocked starts the record of the exchange's engine.
 func (x *exchange) watchLocked(engine string) *suspects {
 	s, l := x.s, &x.s.suspects
 	e := &suspects{
@@ -88,8 +88,8 @@ func (x *exchange) watchLocked(engine string) *suspects {
 	return e
 }
 
-// awaitRivalsLocked waits until no rival of p is at the engine or ahead of p, its client leaves, the server shuts down, or
-// rivalWait has passed: nobody is refused for what a rival does. It releases the lock meanwhile.
+// awaitRivalsLocked waits until no rival of p is at the engine or ahead of p, its client leaves, the server shuts down,
+// or rivalWait has passed, because nobody is refused for what a rival does. It releases the lock meanwhile.
 func (x *exchange) awaitRivalsLocked(p *suspect) {
 	l := &x.s.suspects
 	l.waiting = append(l.waiting, p)
@@ -137,7 +137,7 @@ func (x *exchange) hasRivalLocked(p *suspect) bool {
 	return false
 }
 
-// lookAgain makes the waiting requests check whether they may go on.
+// lookAgain makes the waiting requests check whether they may continue.
 func (l *suspectList) lookAgain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +151,7 @@ func (l *suspectList) changedLocked() {
 	}
 }
 
-// unsuspect records that the engine is done with the request, or that its client left before.
+// unsuspect records that the engine has finished the request, or that its client left earlier.
 func (x *exchange) unsuspect(clientLeft bool) {
 	p := x.suspected
 	if p == nil {
@@ -198,7 +198,7 @@ func (e *suspects) keysLocked() []*quota.Account {
 	return slices.Collect(maps.Keys(all))
 }
 
-// watchSuspects has an engine checked for as long as there are suspects.
+// watchSuspects makes an engine's runner check it for as long as there are suspects.
 func (s *Server) watchSuspects(e *suspects) {
 	tick := time.NewTicker(s.cfg.CheckEvery)
 	defer tick.Stop()
@@ -234,7 +234,8 @@ func (l *suspectList) checked(e *suspects) {
 	l.changedLocked()
 }
 
-// take removes the suspects whose clients have left and returns them. over: no suspect is left, and e is forgotten.
+// take removes the suspects whose clients have left and returns them. over means that no suspect is left and e is
+// forgotten.
 func (l *suspectList) take(e *suspects) (left map[*quota.Account]*suspect, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,7 +246,8 @@ func (l *suspectList) take(e *suspects) (left map[*quota.Account]*suspect, over 
 	return left, over
 }
 
-// lastCrash has an engine's runner check it and returns when it last crashed, the zero time if not in the last minutes.
+// lastCrash makes an engine's runner check it and returns when it last crashed, or the zero time if not in the last
+// minutes.
 func (s *Server) lastCrash(e *suspects) (time.Time, error) {
 	var call relay.Call
 	defer context.AfterFunc(s.life, func() { call.Cancel(nil) })()

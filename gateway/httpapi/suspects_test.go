@@ -14,7 +14,7 @@ import (
 
 const constrainedBody = `{"model":"chat","messages":[{"role":"user","content":"hi"}],"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"string"}}}}`
 
-// silent is an engine that answers nothing, and a runner that answers checks with what check says.
+// silent is an engine that answers nothing, with a runner that answers checks with the text in check.
 type silent struct {
 	s      *stage
 	check  atomic.Value // string
@@ -38,7 +38,7 @@ func newSilent(s *stage) *silent {
 	return e
 }
 
-// leave makes a request, and leaves when the engine has it. It returns the status where an answer came instead, else 0.
+// leave makes a request, and leaves when the engine has it. It returns the status if an answer came instead, else 0.
 func (e *silent) leave(body string, head ...string) int {
 	e.s.t.Helper()
 	ctx, leave := context.WithCancel(e.s.t.Context())
@@ -68,8 +68,8 @@ func (e *silent) leave(body string, head ...string) int {
 	return <-status
 }
 
-// When the client of a constrained request leaves, the engine is checked. A crash since the request was sent counts against
-// its key, an older one does not, and nothing is asked for other requests.
+// When the client of a constrained request leaves, the engine is checked. A crash since the request was sent counts
+// against its key, an older one does not. Other requests cause no check.
 func TestClientLeavesAHangingEngine(t *testing.T) {
 	s := keyed(t, "").warm("chat")
 	e := newSilent(s)
@@ -109,7 +109,7 @@ func TestClientLeavesAHangingEngine(t *testing.T) {
 	s.well(s.ask("POST", chatPath, constrainedBody, bob))
 }
 
-// While a constrained request is open its engine is checked at intervals, and then no more.
+// While a constrained request is open, its engine is checked at intervals; afterwards it is not.
 func TestOpenSuspects(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.CheckEvery = 20 * time.Millisecond }).warm("chat")
 	e := newSilent(s)

@@ -61,7 +61,7 @@ type backendInfo struct {
 	Action  string   `json:"action"`
 }
 
-// systemInfo tells what the pool can run. The kind of GPU is not known here, only that a host has one.
+// systemInfo reports what the pool can run. It knows only that a host has a GPU, not which kind.
 func (s *Server) systemInfo(r *request) error {
 	snap, _ := s.freshSnapshot()
 	cat := s.cfg.Catalog()
@@ -88,20 +88,20 @@ func (s *Server) systemInfo(r *request) error {
 	return r.reply(fasthttp.StatusOK, out)
 }
 
-// poolDevices are the devices that any host of the pool has.
+// poolDevices returns the devices that any host of the pool has.
 func poolDevices(snap *state.Snapshot, cat *catalog.Catalog) policy.Devices {
 	have := policy.Devices(0)
 	for _, h := range cat.Hosts {
 		have |= h.Devices
 	}
 	for _, h := range snap.Hosts {
-		d, _ := policy.ParseDevices(h.Devices) // a runner of another version may know more
+		d, _ := policy.ParseDevices(h.Devices) // a runner of another version may report more
 		have |= d
 	}
 	return have
 }
 
-// recipeReport tells a recipe's backends; one without a choice has a single backend, named after its devices.
+// recipeReport describes a recipe's backends. A recipe without a choice has a single backend, named after its devices.
 func recipeReport(rc *recipe.Recipe, have policy.Devices, running bool) recipeInfo {
 	found := running || program(rc.Program())
 	out := recipeInfo{Backends: map[string]backendInfo{}}
@@ -134,7 +134,7 @@ func recipeReport(rc *recipe.Recipe, have policy.Devices, running bool) recipeIn
 	return out
 }
 
-// program reports whether an engine's program is to be had on this machine.
+// program reports whether an engine's program is available on this machine.
 func program(name string) bool {
 	if name == "" {
 		return false

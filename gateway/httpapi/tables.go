@@ -25,7 +25,7 @@ type tables struct {
 	mu  sync.Mutex // held during every read and write of the store, so that an older answer never replaces a newer one
 	cur atomic.Pointer[map[state.Setting]map[string]string]
 
-	idle atomic.Pointer[time.Duration] // the warmer's default idle time as last read; nil: not known
+	idle atomic.Pointer[time.Duration] // the warmer's default idle time as last read; nil: unknown
 }
 
 func newTables(store *state.Store) *tables {
@@ -34,7 +34,7 @@ func newTables(store *state.Store) *tables {
 	return t
 }
 
-// of is a table as last read. It is shared: do not change it.
+// of returns a table as last read. The table is shared: do not change it.
 func (t *tables) of(name state.Setting) map[string]string { return (*t.cur.Load())[name] }
 
 // read reads a table again and returns it; with an error, the previous copy.
@@ -91,7 +91,7 @@ func (t *tables) notify() {
 	}
 }
 
-// run keeps the copy until ctx ends.
+// run keeps the copy up to date until ctx ends.
 func (t *tables) run(ctx context.Context) {
 	tick := time.NewTicker(tablesEvery)
 	defer tick.Stop()

@@ -12,7 +12,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// How much of an answer is kept for its usage: engines put it into the first or the last object.
+// How much of an answer is kept to find its usage: engines put that into the first or the last object.
 const (
 	headSize = 512
 	tailSize = 4 << 10
@@ -24,7 +24,7 @@ type source interface {
 	io.WriterTo
 }
 
-// tap passes a body on and records its first and last bytes and the time of its first byte.
+// tap passes a body through and records its first and last bytes and the time of its first byte.
 type tap struct {
 	source
 	x     *exchange
@@ -42,8 +42,8 @@ var excerpts = sync.Pool{New: func() any { return new(excerpt) }}
 
 var _ fasthttp.BodyWriterTo = (*tap)(nil)
 
-// sendBody makes a stream the body of the answer, through a tap; the stream's end finishes the exchange. The head goes
-// out at once where the first bytes are still to come.
+// sendBody makes a stream the body of the answer, through a tap. The stream's end finishes the exchange. If the first
+// bytes are still to come, the head is sent at once.
 func (x *exchange) sendBody(from source, size int) {
 	x.tap = &tap{source: from, x: x}
 	if x.into != nil {
@@ -59,7 +59,7 @@ func (x *exchange) sendBody(from source, size int) {
 // SupportsBodyWriteTo tells fasthttp that it may use WriteTo instead of Read.
 func (t *tap) SupportsBodyWriteTo() bool { return true }
 
-// Read passes bytes on.
+// Read passes bytes through.
 func (t *tap) Read(p []byte) (n int, err error) {
 	defer t.recover(&err)
 	n, err = t.source.Read(p)
@@ -67,13 +67,13 @@ func (t *tap) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// WriteTo passes the whole body on.
+// WriteTo passes the whole body through.
 func (t *tap) WriteTo(w io.Writer) (n int64, err error) {
 	defer t.recover(&err)
 	return t.source.WriteTo(teeTail{t, w})
 }
 
-// recover turns a panic of the stream into its end: the client's body is cut, and the close finishes the exchange.
+// recover turns a panic of the stream into its end: it cuts the client's body, and the close finishes the exchange.
 func (t *tap) recover(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("panic in an answer: %v", v)
@@ -81,7 +81,7 @@ func (t *tap) recover(err *error) {
 	}
 }
 
-// teeTail passes writes on, and Flush too, so that a slow body is not held back.
+// teeTail passes writes through, and Flush too, so that a slow body is not held back.
 type teeTail struct {
 	t *tap
 	w io.Writer

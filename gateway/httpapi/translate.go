@@ -10,7 +10,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// sendTranslated answers with what a function makes of the engine's answer.
+// sendTranslated answers with tell's translation of the engine's answer.
 func (x *exchange) sendTranslated(resp *relay.Response, tell func([]byte) ([]byte, error)) error {
 	raw, err := resp.AppendBody(nil, maxBuffered)
 	if err != nil {
@@ -26,17 +26,17 @@ func (x *exchange) sendTranslated(resp *relay.Response, tell func([]byte) ([]byt
 	return x.sendJSON(json.RawMessage(told), raw)
 }
 
-// translation is the body of a stream that is told in another dialect.
+// translation is the body of a stream translated into another dialect.
 type translation struct {
 	*tap
 	to   *completion.Stream
 	w    io.Writer // of WriteTo
 	buf  []byte
-	rest []byte // of buf, not read yet
+	rest []byte // of buf, not yet read
 	over bool
 }
 
-// Read gives out the translation.
+// Read returns the translation.
 func (t *translation) Read(p []byte) (int, error) {
 	var events [4 << 10]byte
 	for len(t.rest) == 0 {
@@ -57,7 +57,7 @@ func (t *translation) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo writes the translation as it comes about.
+// WriteTo writes the translation as it is made.
 func (t *translation) WriteTo(w io.Writer) (int64, error) {
 	t.w = w
 	n, err := t.tap.WriteTo(progressWriter{t})
@@ -70,7 +70,7 @@ func (t *translation) WriteTo(w io.Writer) (int64, error) {
 	return n, err
 }
 
-// progressWriter takes in events and writes the translation.
+// progressWriter receives events and writes the translation.
 type progressWriter struct{ t *translation }
 
 func (l progressWriter) Write(events []byte) (int, error) {
@@ -83,5 +83,5 @@ func (l progressWriter) Write(events []byte) (int, error) {
 	return len(events), nil
 }
 
-// Flush passes on what a relayed response asks for before it waits.
+// Flush flushes the client's connection, as a relayed response asks before it waits.
 func (l progressWriter) Flush() error { return teeTail{w: l.t.w}.Flush() }

@@ -55,7 +55,7 @@ func (s *Server) unload(r *request) error {
 	return r.reply(fasthttp.StatusOK, unloadAnswer{"success", "Model unloaded successfully", model.ID})
 }
 
-// unlessLeft is err, or nil after the end of a request whose client left.
+// unlessLeft returns err, or nil if the request ended because its client left.
 func (r *request) unlessLeft(err error) error {
 	if r.left(err) {
 		return nil
@@ -89,7 +89,8 @@ func (s *Server) ensureGone(ctx context.Context, model string) error {
 	return nil
 }
 
-// unloadAll is GET /unload: all models, answered in plain text. HEAD asks whether the route is there and unloads nothing.
+// unloadAll is GET /unload: it unloads all models and answers in plain text. HEAD checks that the route exists and
+// unloads nothing.
 func (s *Server) unloadAll(r *request) error {
 	if !r.hit.Head {
 		ctx, stop := r.clientContext()

@@ -11,9 +11,9 @@ import (
 	"reveille/infra/policy"
 )
 
-// upstream loads the model that the path names and passes the request on to its engine: method, query, body and the
-// rest of the path as they are. A path that ends with the name is led to the one with a slash, so that relative links
-// of an engine's own pages work. HEAD loads nothing.
+// upstream loads the model that the path names and passes the request to its engine, with method, query, body and the
+// rest of the path unchanged. A path that ends with the name is redirected to the one with a slash, so that relative
+// links on an engine's own pages work. HEAD loads nothing.
 func (s *Server) upstream(r *request) error {
 	id, rest, found := api.SplitUpstream(r.hit.Tail, s.isName)
 	if !found {
@@ -42,8 +42,8 @@ func (s *Server) upstream(r *request) error {
 	return x.start()
 }
 
-// vetUpstream holds the body of a request to an engine's own path that runs the model to the same rules as those of the
-// routes.
+// vetUpstream applies the rules of the inference routes to the body of a request to an engine's own path that runs the
+// model.
 func (c *call) vetUpstream(path string) error {
 	if h := &c.ctx.Request.Header; h.IsGet() || h.IsHead() {
 		return nil

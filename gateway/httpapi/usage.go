@@ -57,7 +57,7 @@ func usageIn(part []byte) (u usage, ok bool) {
 	return u, hasUsage || hasTimings
 }
 
-// whole parses a non-negative integer, 0 for anything else.
+// whole parses a non-negative integer, and returns 0 for anything else.
 func whole(v jsonscan.Value) int64 {
 	if v.Kind != jsonscan.Number {
 		return 0
@@ -83,7 +83,8 @@ func lastObject(part []byte, key string, names []string, out []jsonscan.Value) b
 	}
 }
 
-// object is the JSON object at the start of b, nil for none or an incomplete one. It must not hold texts with braces.
+// object returns the JSON object at the start of b, nil if there is none or it is incomplete. It must not contain texts
+// with braces.
 func object(b []byte) []byte {
 	depth := 0
 	for i, c := range b {

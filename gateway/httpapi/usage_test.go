@@ -47,7 +47,7 @@ func TestTapIgnoresComments(t *testing.T) {
 	}
 }
 
-// TestClientsFollowThePool: those of hosts that are gone are closed.
+// TestClientsFollowThePool: clients of hosts that are gone are closed.
 func TestClientsFollowThePool(t *testing.T) {
 	var c clients
 	pool := &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:1"}, "b": {Addr: "b:1"}}}

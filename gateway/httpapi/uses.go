@@ -43,15 +43,16 @@ func (u *uses) note(host, model string) {
 // clock when the report arrives, and a report may take as long as a call may last.
 const usageLate = 200 * time.Millisecond
 
-// Each snapshot gives a new estimate of the difference between the store's clock and this machine's, too small by the time that
-// its reply took. The estimate is kept so that the time of a use does not change. Only an estimate larger by moreAhead (its reply
-// was that much faster) or smaller by lessAhead (no reply takes that long, so a clock was set) replaces it.
+// Each snapshot gives a new estimate of the difference between the store's clock and this machine's, too small by the
+// time its reply took. The estimate is kept so that the time of a use does not change. It is replaced only by one
+// larger by moreAhead (its reply was that much faster) or smaller by lessAhead (no reply takes that long, so a clock
+// was set).
 const (
 	moreAhead = usageLate / 2
 	lessAhead = 2 * time.Second
 )
 
-// aheadBy is how far ahead the store's clock is, in µs.
+// aheadBy returns how far ahead the store's clock is, in µs.
 func (u *uses) aheadBy(snap *state.Snapshot) int64 {
 	now := snap.NowMS*1000 - snap.Taken.UnixMicro()
 	was := u.ahead.Load()
@@ -62,8 +63,9 @@ func (u *uses) aheadBy(snap *state.Snapshot) int64 {
 	return now
 }
 
-// lastOn is the last use of a model's copy in µs on the snapshot's clock. This gateway's own record takes precedence unless the
-// pool's has a later use, so that uses through one gateway are listed in order, however close together.
+// lastOn returns the last use of a model's copy, in µs on the snapshot's clock. This gateway's own record takes
+// precedence unless the pool's has a later use, so that uses through one gateway are listed in order, however close
+// together.
 func (u *uses) lastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (at int64, own bool) {
 	told := m.UsedMS * 1000
 	u.mu.RLock()
@@ -79,7 +81,7 @@ func (u *uses) lastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (
 	return at, true
 }
 
-// stream counts a stream of a model that begins (1) or ends (-1).
+// stream counts the start (1) or end (-1) of a stream of a model.
 func (u *uses) stream(model string, n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	"reveille/infra/state"
 )
 
-// A record's last use may be late by as long as the word of it took. It must not overtake a later use of another model.
+// A record's last use may be too late by the time that its report took. It must not overtake a later use of another
+// model.
 func TestLastUseKeepsTheOrderOfUses(t *testing.T) {
 	var u uses
 	u.note("h", "first")
@@ -33,7 +34,7 @@ func TestLastUseKeepsTheOrderOfUses(t *testing.T) {
 	}
 }
 
-// Between uses a model's last use stands still, however often the pool is read anew.
+// Between uses a model's last use does not change, however often the pool is read.
 func TestLastUseStandsStill(t *testing.T) {
 	p := newPool(t, "1")
 	p.want(200, p.chat("one"))

@@ -19,7 +19,7 @@ type waitPolicy struct {
 	limit  time.Duration // of the whole wait
 }
 
-// waitPolicyOf reads x-cold-wait and x-wait-timeout. hold is the longest wait there is; a client can only shorten it.
+// waitPolicyOf reads x-cold-wait and x-wait-timeout. hold is the longest possible wait; a client can only shorten it.
 func waitPolicyOf(h *fasthttp.RequestHeader, hold time.Duration) (waitPolicy, error) {
 	p := waitPolicy{policy: "block", limit: hold}
 	switch v := h.Peek(api.HeaderColdWait); string(v) {
@@ -43,22 +43,22 @@ func waitPolicyOf(h *fasthttp.RequestHeader, hold time.Duration) (waitPolicy, er
 	return p, nil
 }
 
-// routing is an exchange's way to an endpoint: how long it may wait, what it waits for, and what came of it.
+// routing is how an exchange gets an endpoint: how long it may wait, what it waits for, and the outcome.
 type routing struct {
 	wait        waitPolicy
 	waiter      atomic.Pointer[scheduling.Waiter] // while it waits at the gate
 	endpoint    scheduling.Endpoint
 	hasEndpoint bool // endpoint is the one to send to next
 	info        scheduling.LoadInfo
-	cold        bool   // a load was waited for
-	charged     bool   // the load that it causes was charged to its account
+	cold        bool   // it waited for a load
+	charged     bool   // the load that it caused was charged to its account
 	denied      bool   // its account had no load left
-	state       string // of the model when the request came
-	ahead       int    // requests ahead in the queue, at most
+	state       string // of the model when the request arrived
+	ahead       int    // most requests ahead in the queue
 	refused     refusals
 }
 
-// coldPolicy obeys x-cold-wait for a model that is not loaded: fail and fallback do not wait.
+// coldPolicy applies x-cold-wait to a model that is not loaded: fail and fallback do not wait.
 func (x *exchange) coldPolicy() error {
 	gate := x.s.cfg.Gate
 	switch x.wait.policy {
@@ -84,8 +84,8 @@ func (x *exchange) coldPolicy() error {
 	return nil // none is loaded: wait like any other
 }
 
-// tenant is the key on whose account an exchange waits. It is charged at most one load, however often the exchange goes back
-// to the gate, and none where a load is already in progress.
+// tenant is the key to whose account an exchange is charged. It is charged at most one load, however often the exchange
+// goes back to the gate, and none if a load is already in progress.
 type tenant struct{ x *exchange }
 
 func (t tenant) Wait() error { return t.x.account.Wait() }
@@ -101,7 +101,7 @@ func (t tenant) Load() error {
 	return err
 }
 
-// chargeLoad charges a load to the request's account unless the model is loaded or on its way.
+// chargeLoad charges a load to the request's account unless the model is loaded or loading.
 func (c *call) chargeLoad() error {
 	if c.s.stateOf(c.model.ID) != "unloaded" {
 		return nil
@@ -109,8 +109,8 @@ func (c *call) chargeLoad() error {
 	return c.account.Load()
 }
 
-// recheckLoading checks again whether the model is loaded or on its way, before a request is refused because its key has no
-// load left: the mirror may be behind.
+// recheckLoading checks again whether the model is loaded or loading, before a request is refused because its key has
+// no load left: the mirror may be behind.
 func (x *exchange) recheckLoading() bool {
 	x.denied = false
 	_, err := x.s.freshSnapshot()
@@ -133,8 +133,8 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// again sends the exchange back to the gate: no engine saw the request. The client gets why when its time is over, and at
-// once for HEAD, which may start no load.
+// again sends the exchange back to the gate, because no engine saw the request. The client gets why when its time is
+// over, or at once for HEAD, which may start no load.
 func (x *exchange) again(why *api.Error) error {
 	x.leave()
 	if x.hit.Head {
@@ -152,8 +152,8 @@ func (x *exchange) again(why *api.Error) error {
 	return relay.ErrAgain
 }
 
-// acquireEndpoint obtains an endpoint: from the mirror for a warm model, else from the gate. It returns false when there is
-// none by the given time; the zero time leaves only the request's own limit.
+// acquireEndpoint obtains an endpoint: from the mirror for a warm model, else from the gate. It returns false if there
+// is none by the given time. The zero time leaves only the request's own limit.
 func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	if x.hasEndpoint {
 		return true, nil
@@ -202,7 +202,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	return true, nil
 }
 
-// pause waits out the pause after a refusal; false when until comes first.
+// pause waits out the pause after a refusal. It returns false if until comes first.
 func (x *exchange) pause(until time.Time) (bool, error) {
 	d := time.Until(x.refused.pause)
 	if d <= 0 {
