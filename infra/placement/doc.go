@@ -1,7 +1,9 @@
-// Package placement turns what the pool's state and the catalogue say into what package policy decides on. Gateways and
-// the warmer share this one view of the pool, and runners resolve the options and devices of a load with it.
+// Package placement turns the pool's state and the catalogue into the input of package policy. Gateways and the warmer
+// share this one view of the pool, and runners use it to resolve the options and devices of a load.
 //
-// What a runner publishes of its host's memory is in the fields of the host's hash: memory_budget and memory_total
-// ("cpu=BYTES gpu=BYTES", with gpu:0=BYTES and so on where GPUs are told apart), gpu_api (how engines are told of them), found (its devices one by one, as JSON, for people), options (its flags, as JSON), and need:<model>,
-// a [Need] as JSON. A model's record has in cards what it takes of each GPU that it was given, in the same form.
+// A runner publishes its host's memory in the fields of the host's hash: memory_budget and memory_total ("cpu=BYTES
+// gpu=BYTES", with gpu:0=BYTES and so on where single GPUs can be chosen), gpu_api (how engines are told which GPUs to
+// use), found (its devices one by one, as JSON, for people), options (its flags, as JSON), and need:<model>, a [Need]
+// as JSON. The cards field of a model's record has what the model takes of each GPU that it was given, in the same
+// form.
 package placement

@@ -12,15 +12,15 @@ import (
 	"reveille/infra/state"
 )
 
-// NeedField is the prefix of a host's fields that hold the needs its runner knows, by model.
+// NeedField is the prefix of a host's fields that hold the needs known to its runner, by model.
 const NeedField = "need:"
 
 // Need is a runner's estimate of the memory that a load takes on its host, from the model's files.
 type Need struct {
 	Bytes  int64          `json:"bytes"`
 	Device policy.Devices `json:"-"`
-	Parts  string         `json:"parts,omitempty"` // what Bytes is made of, in words
-	Of     string         `json:"of"`              // the load's digest: of another load it says nothing
+	Parts  string         `json:"parts,omitempty"` // what Bytes consists of, in words
+	Of     string         `json:"of"`              // the load's digest: the need does not apply to other loads
 }
 
 type needJSON struct {
@@ -30,13 +30,13 @@ type needJSON struct {
 
 type plainNeed Need
 
-// String is the JSON that a host's field holds.
+// String returns the JSON that a host's field holds.
 func (n Need) String() string {
 	text, _ := json.Marshal(needJSON{plainNeed(n), n.Device.String()}) // strings and numbers always marshal
 	return string(text)
 }
 
-// readNeed is the estimate of a host's runner for a load of a model, by the load's digest; zero if there is none.
+// readNeed returns the estimate of a host's runner for a load of a model, by the load's digest; zero if there is none.
 func readNeed(h *state.HostRecord, model, digest string) Need {
 	text := h.Fields[NeedField+model]
 	if text == "" {
@@ -51,7 +51,7 @@ func readNeed(h *state.HostRecord, model, digest string) Need {
 	return out
 }
 
-// FormatMemory writes bytes by device, and of single GPUs, "cpu=25769803776 gpu=21474836480 gpu:0=21474836480".
+// FormatMemory writes bytes by device and by single GPU: "cpu=25769803776 gpu=21474836480 gpu:0=21474836480".
 func FormatMemory(by map[policy.Devices]int64, cards policy.Cards) string {
 	var out []string
 	for _, d := range []policy.Devices{policy.CPU, policy.GPU, policy.NPU} {
@@ -65,7 +65,7 @@ func FormatMemory(by map[policy.Devices]int64, cards policy.Cards) string {
 	return strings.Join(out, " ")
 }
 
-// ParseCards reads the bytes of single GPUs of what FormatMemory writes, nil for none. What it cannot read it leaves out.
+// ParseCards reads the bytes of single GPUs from FormatMemory's output, nil for none. It skips invalid parts.
 func ParseCards(text string) policy.Cards {
 	var out policy.Cards
 	for f := range strings.FieldsSeq(text) {
@@ -84,10 +84,10 @@ func ParseCards(text string) policy.Cards {
 	return out
 }
 
-// maxCard bounds what is read of one GPU, so that sums cannot overflow.
+// maxCard bounds the size read for one GPU, so that sums cannot overflow.
 const maxCard = 1 << 50
 
-// ParseMemory reads what FormatMemory writes. Parts that it cannot read are left out: those devices have no limit.
+// ParseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit.
 func ParseMemory(text string) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for f := range strings.FieldsSeq(text) {

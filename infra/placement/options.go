@@ -17,18 +17,18 @@ type Load struct {
 	Options recipe.Options // in force
 }
 
-// Sources are where a load's options come from besides the catalogue. Texts are as Redis holds them.
+// Sources are a load's options besides the catalogue's. Texts are as in Redis.
 type Sources struct {
-	Saved   string            // JSON of the model's saved options, "" none
+	Saved   string            // JSON of the model's saved options, "" for none
 	Runtime map[string]string // the pool's run-time settings
-	Flags   recipe.Options    // of the runner's flags and environment
-	Request string            // JSON of the load's own options, "" none
+	Flags   recipe.Options    // from the runner's flags and environment
+	Request string            // JSON of the load's own options, "" for none
 	Merge   bool              // the request's arguments are added to those below
 }
 
-// Resolve merges a model's options (request > saved > catalogue > run-time settings > flags > recipe) and sets its devices
-// to those that the options select. Gateway, warmer and runner all use it, so that a model is booked on the devices that
-// its engine uses. The error reports options that are not a JSON object; m is not changed.
+// Resolve merges a model's options (request > saved > catalogue > run-time settings > flags > recipe) and sets its
+// devices to those that the options select. Gateway, warmer and runner all use it, so that a model is accounted to the
+// devices that its engine uses. The error reports options that are not a JSON object. m is not changed.
 func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
 	saved, err := options(from.Saved)
 	if err != nil {
@@ -47,7 +47,7 @@ func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
 	return Load{Model: On(m, rc, opts), Options: opts}, nil
 }
 
-// On is the model with the devices that options in force select.
+// On returns the model with the devices that the effective options select.
 func On(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model {
 	d := rc.DevicesFor(opts, m.Devices)
 	if d == m.Devices {
@@ -58,7 +58,8 @@ func On(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model
 	return &moved
 }
 
-// GPUs are those of a host that the load may use, whose runner tells engines of GPUs by an API, "" for none.
+// GPUs returns which of a host's GPUs the load may use. api is how the host's runner tells engines which GPUs to use,
+// "" if it cannot.
 func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUs {
 	if !l.Model.Devices.Has(policy.GPU) {
 		return policy.GPUs{}
@@ -87,8 +88,9 @@ func options(text string) (recipe.Options, error) {
 	return o, err
 }
 
-// runtimeOptions are the load options of flags and environment with the pool's run-time settings over them: ctx_size, and
-// by engine {backend, args}, which are its options NAME_backend and NAME_args. A value that the recipe refuses is left out.
+// runtimeOptions returns the load options of flags and environment, overridden by the pool's run-time settings:
+// ctx_size, and by engine {backend, args}, which are its options NAME_backend and NAME_args. It leaves out values that
+// the recipe refuses.
 func runtimeOptions(flags recipe.Options, table map[string]string, r *recipe.Recipe) recipe.Options {
 	asked := map[string]any{}
 	for name, text := range table {

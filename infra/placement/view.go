@@ -17,25 +17,24 @@ import (
 // View reads snapshots under a catalogue. Its methods change nothing.
 type View struct {
 	Catalog *catalog.Catalog
-	Evict   policy.Eviction // what idle models are worth
-	Refused string          // a model whose recorded copies count as closed, "" none
-	Hosts   *HostCache      // spares Pool work from call to call; nil: none
-	Only    []string        // hosts to look at, nil: all, and those that the catalogue alone names
+	Evict   policy.Eviction // how the value of idle models is computed
+	Refused string          // a model whose recorded copies count as closed, "" for none
+	Hosts   *HostCache      // reuses Pool's results from call to call; nil: none
+	Only    []string        // hosts to consider; nil: all, and those that only the catalogue names
 }
 
 // spread is policy.Snapshot.Spread in a large pool: few enough that hosts behind the first can sleep.
 const spread = 16
 
-// HostCache keeps what Pool has made of hosts' records. Records are replaced, not changed, so it holds for as long as a
-// record is in the snapshot. The zero value is ready; it is safe for concurrent use.
+// HostCache keeps Pool's results for hosts' records. Records are replaced, not changed, so a result is valid as long as
+// its record is in the snapshot. The zero value is ready. It is safe for concurrent use.
 type HostCache struct {
 	mu      sync.Mutex
-	catalog *catalog.Catalog // under which hosts were made
+	catalog *catalog.Catalog // for which the hosts were made
 	hosts   map[*state.HostRecord]policy.Host
 }
 
-// begin locks the cache for one Pool, or returns nil where what hosts are like depends on more than their records and the
-// catalogue.
+// begin locks the cache for one Pool, or returns nil if the hosts depend on more than their records and the catalogue.
 func (c *HostCache) begin(v View, s *state.Snapshot) *HostCache {
 	if c == nil || v.Refused != "" || v.Evict == policy.Cost {
 		return nil
@@ -66,8 +65,9 @@ func (c *HostCache) host(v View, s *state.Snapshot, rec *state.HostRecord, known
 	return h
 }
 
-// Pool is the pool as decisions see it. Hosts that the catalogue names and the store does not are asleep; sleeping hosts
-// that nobody knows how to wake are left out. What a host's runner said goes before what the catalogue says. The hosts are in no order.
+// Pool returns the pool as decisions see it. Hosts that are in the catalogue but not in the store are asleep. Sleeping
+// hosts that nobody knows how to wake are left out. A runner's report of its host overrides the catalogue. The hosts
+// are in no order.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS), Hosts: make([]policy.Host, 0, len(s.Hosts))}
 	if s.Large() {
@@ -92,7 +92,7 @@ func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	return out
 }
 
-// records are the hosts to look at.
+// records returns the hosts to consider.
 func (v View) records(s *state.Snapshot) iter.Seq2[string, *state.HostRecord] {
 	if v.Only == nil {
 		return maps.All(s.Hosts)
@@ -106,7 +106,7 @@ func (v View) records(s *state.Snapshot) iter.Seq2[string, *state.HostRecord] {
 	}
 }
 
-// memoryOf is the memory that a host's entry gives to models.
+// memoryOf returns the memory that a host's entry gives to models.
 func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for name, n := range h.Memory {
@@ -117,7 +117,7 @@ func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
 	return out
 }
 
-// host is one host; known is its catalogue entry, nil for none.
+// host returns one host; known is its catalogue entry, nil for none.
 func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
 	h := policy.Host{
 		Name: rec.Name, State: rec.State, Labels: rec.Labels, Limits: policy.Uniform(1),
@@ -125,12 +125,12 @@ func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host
 		// A generation is a token given at registration, and tokens are never behind the clock in microseconds.
 		UpSince: stamp(int64(rec.Generation / 1000)),
 	}
-	h.Devices, _ = policy.ParseDevices(rec.Devices) // a runner of another version may know more devices: those it shares count
+	h.Devices, _ = policy.ParseDevices(rec.Devices) // a runner of another version may know more devices: those known here count
 	if l, err := policy.ParseLimits(rec.Limits); err == nil {
 		h.Limits = l
 	}
 	if rec.Seats != "" {
-		_ = json.Unmarshal([]byte(rec.Seats), &h.NPUSeats) // unreadable seats are no seats: one NPU model
+		_ = json.Unmarshal([]byte(rec.Seats), &h.NPUSeats) // unreadable seats count as none: one NPU model
 	}
 	price := 0.0
 	if known != nil {
@@ -170,7 +170,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
 		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory, Cards: ParseCards(m.Fields["cards"]),
 	}
-	if m.Retired != "" && m.InFlight > 0 { // as its runner sees it: no slot that is about to be free
+	if m.Retired != "" && m.InFlight > 0 { // as its runner sees it: not a slot that is about to be free
 		r.State, r.Closed = policy.ModelLoaded, true
 	}
 	if entry, ok := v.Catalog.Model(m.ID); ok {
@@ -179,7 +179,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 	return r
 }
 
-// queued is a ticket's model as it will be on the ticket's host; one that left the catalogue has its id alone.
+// queued returns a ticket's model as it will be on the ticket's host. A model that left the catalogue has only its id.
 func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRecord) policy.Model {
 	m, rc, ok := v.modelAndRecipe(t.Model)
 	if !ok {
@@ -193,8 +193,8 @@ func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRec
 	return out
 }
 
-// Model is a catalogue's model as it is to be placed, with what it takes on each host. options and merge are those of an
-// explicit load, "" for a request's. One that left the catalogue has its id alone.
+// Model returns a catalogue's model as it is to be placed, with what it takes on each host. options and merge are those
+// of an explicit load, "" for a request's. A model that left the catalogue has only its id.
 func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Model {
 	m, rc, ok := v.modelAndRecipe(id)
 	if !ok {
@@ -204,14 +204,14 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 	if l, err := Resolve(m, rc, v.sources(s, nil, id, options, merge)); err == nil {
 		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, rc, l)
 	}
-	ways := map[string]*way{} // by the options of a host's runner, which many share
+	ways := map[string]*way{} // by the options of a host's runner, which many hosts share
 	for name, rec := range v.records(s) {
 		flags := rec.Options
 		w := ways[flags]
 		if w == nil {
 			l, err := Resolve(m, rc, v.sources(s, rec, id, options, merge))
 			if err != nil {
-				break // of the options themselves: the runner says what is wrong with them
+				break // of the options themselves: the runner reports what is wrong with them
 			}
 			w = &way{load: l, digest: l.Digest(), least: memoryNeed(s, nil, rc, l)}
 			ways[flags] = w
@@ -236,7 +236,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 type way struct {
 	load   Load
 	digest string
-	least  int64 // bytes that it takes as far as is known without the host's own runner, 0 unknown
+	least  int64 // bytes that it takes as far as is known without the host's own runner, 0 if unknown
 }
 
 func (v View) modelAndRecipe(id string) (*catalog.Model, *recipe.Recipe, bool) {
@@ -248,7 +248,7 @@ func (v View) modelAndRecipe(id string) (*catalog.Model, *recipe.Recipe, bool) {
 	return m, &rc, ok
 }
 
-// sources are those of a load on a host, nil for one that never registered.
+// sources returns those of a load on a host, nil for a host that never registered.
 func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request string, merge bool) Sources {
 	from := Sources{Saved: s.Saved[id], Runtime: s.Runtime, Request: request, Merge: merge}
 	if rec != nil {
@@ -257,9 +257,9 @@ func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request stri
 	return from
 }
 
-// memoryNeed is what a load takes on a host in bytes, 0 when nobody knows: what the catalogue says, else what the host's runner
-// found, else the least that another runner refused it for. A refusal is a lower bound everywhere: a plan gives way to
-// its budget before it is refused.
+// memoryNeed returns what a load takes on a host in bytes, 0 if unknown: the catalogue's figure, else that of the
+// host's runner, else the smallest need for which another runner refused it. A refusal is a lower bound everywhere,
+// because a plan is reduced to its budget before it is refused.
 func memoryNeed(s *state.Snapshot, on *state.HostRecord, rc *recipe.Recipe, l Load) int64 {
 	if l.Model.Memory > 0 {
 		return l.Model.Memory
@@ -287,7 +287,7 @@ func memoryNeed(s *state.Snapshot, on *state.HostRecord, rc *recipe.Recipe, l Lo
 	return least
 }
 
-// stamp is a time in ms since the epoch, zero for none.
+// stamp converts a time in ms since the epoch; 0 is the zero time.
 func stamp(ms int64) time.Time {
 	if ms <= 0 {
 		return time.Time{}

@@ -9,7 +9,7 @@ import (
 	"reveille/infra/state"
 )
 
-// What one host was too small for is a lower bound on the others, until the model's options change.
+// A need that one host refused is a lower bound on the others, until the model's options change.
 func TestRefusalsAreRemembered(t *testing.T) {
 	c, _, err := catalog.Parse("models.yaml", []byte("models:\n  m: {type: llm, recipe: standin, device: cpu}\n"))
 	if err != nil {
@@ -35,13 +35,13 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	if got := placed(); got != "a" {
 		t.Errorf("with other options placed on %q, want a", got)
 	}
-	s.Saved, s.Hosts["a"].Fields["memory_budget"] = nil, "cpu=35" // a's own figure, no refusal any more
+	s.Saved, s.Hosts["a"].Fields["memory_budget"] = nil, "cpu=35" // a's own figure, no longer a refusal
 	if got := placed(); got != "a" {
 		t.Errorf("with a larger budget placed on %q, want a", got)
 	}
 }
 
-// A retired copy with open requests holds its slot as a busy model does: an idle model makes room, not it.
+// A retired copy with open requests holds its slot as a busy model does: an idle model is evicted instead.
 func TestRetiredCopiesAreBusy(t *testing.T) {
 	c, _, err := catalog.Parse("models.yaml", []byte("models:\n  m: {type: llm, recipe: standin, device: cpu}\n"))
 	if err != nil {
@@ -71,7 +71,7 @@ func TestRetiredCopiesAreBusy(t *testing.T) {
 	}
 }
 
-// The models file tells the memory of a host that has not registered yet; then its runner does.
+// The models file gives the memory of a host that has not registered yet; afterwards its runner does.
 func TestMemoryOfTheModelsFile(t *testing.T) {
 	c, _, err := catalog.Parse("models.yaml", []byte("hosts:\n  a: {driver: exec, devices: [cpu, gpu], memory: {gpu: 80GiB}, commands: {wake: [on], sleep: [off]}}\n"))
 	if err != nil {
@@ -87,7 +87,7 @@ func TestMemoryOfTheModelsFile(t *testing.T) {
 	}
 }
 
-// A model is placed where GPUs of one host, one by one, can hold it, and beside what they hold.
+// A model is placed where the single GPUs of one host can hold it beside their models.
 func TestPlacementOnGPUs(t *testing.T) {
 	c, _, err := catalog.Parse("models.yaml", []byte(`
 models:
@@ -146,7 +146,7 @@ models:
 		})
 	}
 
-	// What a runner found out counts, too, and as a refusal by what its GPUs can hold.
+	// A need that a runner found counts too, and as a refusal against what its GPUs can hold.
 	unknown, _, err := catalog.Parse("models.yaml", []byte("models: {m: {type: embedding, recipe: tei, checkpoint: o/r}}\n"))
 	if err != nil {
 		t.Fatal(err)
