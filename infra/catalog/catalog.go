@@ -8,10 +8,10 @@ import (
 )
 
 // A Catalog is a checked, immutable set of models, hosts, recipes, defaults and warm-ups. The zero value is empty: it
-// resolves no name. See the package comment for how one is made and what may be done with it.
+// resolves no name. The package comment says how to make and use one.
 type Catalog struct {
-	// Version is the hash of everything else: 16 hex digits, equal for equal content and for nothing else. It is empty
-	// in the zero value only.
+	// Version is the hash of everything else: 16 hex digits, equal for equal content only. It is empty only in the zero
+	// value.
 	Version string `json:"version"`
 	// Models, in the order of the file; registered ones come last.
 	Models []*Model `json:"models"`
@@ -19,7 +19,7 @@ type Catalog struct {
 	Hosts []*Host `json:"hosts"`
 	// Recipes are the shipped ones with the file's overrides and additions, each complete.
 	Recipes recipe.Set `json:"recipes"`
-	// Defaults apply where a model or a request says nothing.
+	// Defaults apply where a model or a request sets nothing.
 	Defaults Defaults `json:"defaults"`
 	// Warm are the planned warm-ups.
 	Warm []Warmup `json:"warm,omitempty"`
@@ -27,9 +27,9 @@ type Catalog struct {
 	index index
 }
 
-// Defaults apply where a model or a request says nothing.
+// Defaults apply where a model or a request sets nothing.
 type Defaults struct {
-	// Idle is the idle time of models without one of their own; nil leaves it to the warmer.
+	// Idle is the idle time of models that set none; nil leaves it to the warmer.
 	Idle *time.Duration `json:"-"`
 	// Models are the ids used for requests that name no model, by the type that the route needs.
 	Models map[policy.Type]string `json:"models,omitempty"`
@@ -39,9 +39,9 @@ type Defaults struct {
 type Warmup struct {
 	// Model is the model's id.
 	Model string `json:"model"`
-	// Schedule says when the model is to be loaded.
+	// Schedule says when to load the model.
 	Schedule Schedule `json:"schedule"`
-	// For is how long it stays wanted from then on; above 0.
+	// For is how long the model stays wanted from then on; above 0.
 	For time.Duration `json:"-"`
 }
 
@@ -89,8 +89,8 @@ func (c *Catalog) HostsFor(m *Model) []*Host {
 	return out
 }
 
-// Idle is the time without traffic after which m is unloaded: its own, else the default; ok is false when neither is
-// set and the warmer's setting counts.
+// Idle returns how long m may be without traffic before it is unloaded: its own time, else the default. ok is false if
+// neither is set, and then the warmer's setting counts.
 func (c *Catalog) Idle(m *Model) (d time.Duration, ok bool) {
 	switch {
 	case m.Idle != nil:
@@ -101,8 +101,8 @@ func (c *Catalog) Idle(m *Model) (d time.Duration, ok bool) {
 	return 0, false
 }
 
-// Policy is m as package policy sees it. An idle time of 0 becomes the shortest possible one, as policy reads 0 as
-// "not said".
+// Policy returns m as package policy sees it. An idle time of 0 becomes the shortest possible one, because policy reads
+// 0 as unset.
 func (c *Catalog) Policy(m *Model) policy.Model {
 	idle, set := c.Idle(m)
 	if set {

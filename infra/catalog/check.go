@@ -13,8 +13,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// checker checks that the parts of a draft are consistent, and completes the draft: names become ids, options are normalised,
-// devices filled in. It is idempotent.
+// checker checks that the parts of a draft are consistent, and completes the draft: it turns names into ids, normalises
+// options and fills in devices. It is idempotent.
 type checker struct {
 	*report
 	d      *draft
@@ -127,7 +127,7 @@ func (c *checker) model(m *Model, p yamlPath) {
 	}
 }
 
-// sum checks the form of a checksum, and that it is of weights that are fetched.
+// sum checks the format of a checksum, and that it belongs to weights that are fetched.
 func (c *checker) sum(m *Model, p yamlPath) {
 	m.SHA256 = strings.ToLower(m.SHA256)
 	if raw, err := hex.DecodeString(m.SHA256); err != nil || len(raw) != sha256.Size {
@@ -266,7 +266,7 @@ func joinTypes(types []policy.Type) string {
 }
 
 // byBackend lists the hosts that m could run on with another backend than its entry selects, and an option that selects
-// it.
+// that backend.
 func (c *checker) byBackend(m *Model) (hosts []*Host, option string) {
 	rec := c.d.Recipes[m.Recipe]
 	for _, name := range slices.Sorted(maps.Keys(rec.Backends)) {
@@ -362,7 +362,7 @@ func (c *checker) warmup(w *Warmup, p yamlPath) {
 	}
 }
 
-// blamed reports whether there already is a problem with p or a part of it.
+// blamed reports whether p or a part of it already has a problem.
 func (c *checker) blamed(p yamlPath) bool {
 	path := p.String()
 	return slices.ContainsFunc(c.problems, func(x Problem) bool {

@@ -42,7 +42,7 @@ func (c *checker) host(h *Host, p yamlPath) {
 	c.driver(h, p)
 }
 
-// driver checks that a host has what its driver needs and nothing of another's.
+// driver checks that a host has what its driver needs, and nothing of another driver's.
 func (c *checker) driver(h *Host, p yamlPath) {
 	if h.Devices == 0 && h.Driver != DriverLocal && !c.blamed(p.child("devices")) {
 		c.add(p, "a sleeping host cannot be asked for them", "devices is missing")

@@ -19,18 +19,18 @@ const (
 // A Checkpoint is the parsed location of a model's weights.
 type Checkpoint struct {
 	Scheme Scheme
-	// Path is the path for SchemePath, the key for SchemeS3, and the file inside the repository for SchemeHF, where it
-	// is empty for a whole repository.
+	// Path is the path for SchemePath, the key for SchemeS3, and for SchemeHF the file inside the repository, empty for
+	// a whole repository.
 	Path string
 	// Bucket is set for SchemeS3 only.
 	Bucket string
 	// Repo is "org/repo", set for SchemeHF only.
 	Repo string
-	// Revision is the branch, tag or commit of a SchemeHF checkpoint, "" where none is named: the repository's main.
+	// Revision is the branch, tag or commit of a SchemeHF checkpoint; "" means the repository's main.
 	Revision string
 }
 
-// String is the checkpoint as a catalogue names it; [ParseCheckpoint] is its inverse.
+// String returns the checkpoint as a catalogue names it; [ParseCheckpoint] is its inverse.
 func (c Checkpoint) String() string {
 	text := c.Path
 	switch c.Scheme {
@@ -48,7 +48,8 @@ func (c Checkpoint) String() string {
 	return text
 }
 
-// ParseCheckpoint parses a checkpoint. It never fails: missing parts of a known scheme are empty, which a catalogue refuses.
+// ParseCheckpoint parses a checkpoint. It never fails: missing parts of a known scheme are empty, and a catalogue
+// refuses them.
 func ParseCheckpoint(s string) Checkpoint {
 	if rest, ok := strings.CutPrefix(s, "s3://"); ok {
 		bucket, key, _ := strings.Cut(rest, "/")
@@ -67,7 +68,7 @@ func ParseCheckpoint(s string) Checkpoint {
 	return Checkpoint{Scheme: SchemePath, Path: s}
 }
 
-// wrong says what is wrong with c, "" for nothing.
+// wrong returns what is wrong with c, "" for nothing.
 func (c Checkpoint) wrong() string {
 	if strings.ContainsFunc(c.Bucket+c.Repo+c.Path+c.Revision, unicode.IsControl) {
 		return "holds a control character"
@@ -121,8 +122,8 @@ func CutShard(name string) (prefix, count, ext string, ok bool) {
 	return m[1], m[2], m[3], true
 }
 
-// Names are the names that clients may use for the checkpoint: "org/repo", and "org/repo:quant" if the file's name shows its
-// quantisation. Only hf:// checkpoints have names.
+// Names returns the names that clients may use for the checkpoint: "org/repo", and "org/repo:quant" if the file's name
+// shows its quantisation. Only hf:// checkpoints have names.
 func (c Checkpoint) Names() []string {
 	if c.Repo == "" {
 		return nil

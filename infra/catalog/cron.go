@@ -30,7 +30,7 @@ var cronFields = [...]struct {
 	{"day of week", 0, 7, []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
 }
 
-// ParseSchedule reads the five fields. It refuses a schedule that never fires, such as 30 February.
+// ParseSchedule reads the five fields. It returns an error for a schedule that never fires, such as 30 February.
 func ParseSchedule(s string) (Schedule, error) {
 	fields := strings.Fields(s)
 	if len(fields) != len(cronFields) {
@@ -44,7 +44,7 @@ func ParseSchedule(s string) (Schedule, error) {
 		}
 		set[i] = bits
 	}
-	set[4] = (set[4] | set[4]>>7) & 0x7f // 7 is Sunday too
+	set[4] = (set[4] | set[4]>>7) & 0x7f // 7 is also Sunday
 	out := Schedule{
 		text: strings.Join(fields, " "), minute: set[0], hour: set[1], dom: set[2], month: set[3], dow: set[4],
 		anyDay: strings.HasPrefix(fields[2], "*") || strings.HasPrefix(fields[4], "*"),
@@ -106,11 +106,11 @@ func cronValue(field int, s string) (int, error) {
 	return v, nil
 }
 
-// String is the text the schedule was read from, its fields divided by one space.
+// String returns the text the schedule was read from, with its fields separated by one space.
 func (s Schedule) String() string { return s.text }
 
-// Next is the first minute after t that the schedule holds, at second 0; the zero time when there is none within nine
-// years, the longest time between two 29ths of February.
+// Next returns the first minute after t at which the schedule fires, at second 0. It returns the zero time if there is
+// none within nine years; the longest time between two 29ths of February is shorter.
 func (s Schedule) Next(t time.Time) time.Time {
 	t = t.Truncate(time.Minute).Add(time.Minute)
 	for end := t.AddDate(9, 0, 0); t.Before(end); {
@@ -130,8 +130,8 @@ func (s Schedule) Next(t time.Time) time.Time {
 	return time.Time{}
 }
 
-// later is next, but always after t: where a midnight does not exist because clocks are put forward, time.Date may
-// answer with the hour before it. Then later goes on to the next full hour, so that no minute is passed over.
+// later returns next, but always a time after t. If a midnight does not exist because clocks are put forward, time.Date
+// may return the hour before it. Then later goes on to the next full hour, so that no minute is skipped.
 func later(t, next time.Time) time.Time {
 	if next.After(t) {
 		return next

@@ -45,7 +45,7 @@ func TestScheduleRefused(t *testing.T) {
 	}
 }
 
-// TestScheduleSkipsNothing compares Next with asking every minute, over clocks put forward at midnight and back.
+// TestScheduleSkipsNothing compares Next with a check of every minute, over clocks put forward at midnight and back.
 func TestScheduleSkipsNothing(t *testing.T) {
 	zones := []*time.Location{time.UTC}
 	for _, name := range []string{"America/Sao_Paulo", "Europe/Berlin", "Australia/Lord_Howe"} {

@@ -12,8 +12,8 @@ import (
 	"reveille/infra/policy"
 )
 
-// Explain writes what the catalogue means, for people: a table of its models with what each inherits filled in, one of
-// its hosts, the defaults, the warm-ups and the given warnings. The error is w's.
+// Explain describes the catalogue for people: a table of its models with inherited values filled in, one of its hosts,
+// the defaults, the warm-ups and the given warnings. The error is w's.
 func (c *Catalog) Explain(w io.Writer, warnings Warnings) error {
 	out := &printer{w: w}
 	out.printf("catalogue %s: %d models, %d hosts, %d recipes, %d warm-ups\n", c.Version, len(c.Models), len(c.Hosts), len(c.Recipes), len(c.Warm))
@@ -96,7 +96,7 @@ func optionsText(m *Model) string {
 	return strings.Join(out, " ")
 }
 
-// notes are the settings that few models have.
+// notes returns the settings that few models have.
 func notes(m *Model) string {
 	var out []string
 	note := func(on bool, format string, args ...any) {

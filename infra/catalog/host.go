@@ -26,39 +26,41 @@ type Host struct {
 	Name string `json:"name"`
 	// Driver is always one of the known ones.
 	Driver Driver `json:"driver"`
-	// Devices are what it has. Empty, which only the driver local may be, leaves it to the runner to find out.
+	// Devices are the devices that it has. Empty, which only the driver local allows, leaves them to the runner to
+	// detect.
 	Devices policy.Devices `json:"-"`
-	// Memory is how many bytes models may take by kind of device (cpu, gpu, npu). A kind that is not named is left to the
-	// runner.
+	// Memory is how many bytes models may take, by kind of device (cpu, gpu, npu). A kind that is not named is left to
+	// the runner.
 	Memory map[string]int64 `json:"memory,omitempty"`
 	// Labels are further names that models may use; several hosts may share one.
 	Labels []string `json:"labels,omitempty"`
 	// MAC is the hardware address that the driver wol wakes.
 	MAC string `json:"mac,omitempty"`
-	// Broadcast is where the packets of the driver wol go, host:port of UDP: a network's broadcast address, or that of the
-	// machine where its switch or router keeps its hardware address. Empty is 255.255.255.255:9.
+	// Broadcast is the destination of the packets of the driver wol, host:port of UDP: a network's broadcast address,
+	// or the machine's own if its switch or router keeps its hardware address. Empty is 255.255.255.255:9.
 	Broadcast string `json:"broadcast,omitempty"`
-	// Address is the runner's host:port; empty when the runner says it at registration.
+	// Address is the runner's host:port; empty if the runner reports it at registration.
 	Address string `json:"address,omitempty"`
-	// Group is the Auto Scaling group of the driver asg, and Max the most machines that it is meant to have (1 or more), which is
-	// shown and not enforced.
+	// Group is the Auto Scaling group of the driver asg. Max is the most machines that it should have (1 or more); it
+	// is shown and not enforced.
 	Group string `json:"group,omitempty"`
 	Max   int    `json:"max,omitempty"`
 	// Instance is the instance id of the driver ec2.
 	Instance string `json:"instance,omitempty"`
-	// Hibernate has the driver ec2 keep the memory of an instance that was launched able to; others are stopped.
+	// Hibernate makes the driver ec2 keep the memory of an instance that was launched with hibernation; others are
+	// stopped.
 	Hibernate bool `json:"hibernate,omitempty"`
-	// Region is the AWS region of the drivers ec2 and asg; empty for that of the environment.
+	// Region is the AWS region of the drivers ec2 and asg; empty means that of the environment.
 	Region string `json:"region,omitempty"`
 	// Commands are those of the driver exec; nil for the others.
 	Commands *Commands `json:"commands,omitempty"`
 	// NPUSeats is how many models of each type share the NPU; empty means one NPU model, whatever its type.
 	NPUSeats map[policy.Type]int `json:"npu_seats,omitempty"`
-	// Price is what an hour awake costs, in any one currency; shown, and 0 when not said.
+	// Price is what an hour awake costs, in any one currency; only shown, 0 if unset.
 	Price float64 `json:"price,omitempty"`
 }
 
-// Commands are argument vectors, started without a shell, that change and tell a host's power state.
+// Commands are argument vectors, started without a shell, that change and report a host's power state.
 type Commands struct {
 	Wake  []string `json:"wake"`
 	Sleep []string `json:"sleep"`
@@ -66,7 +68,7 @@ type Commands struct {
 	State []string `json:"state,omitempty"`
 }
 
-// Answers reports whether name is the host's own or one of its labels.
+// Answers reports whether name is the host's name or one of its labels.
 func (h *Host) Answers(name string) bool { return h.Name == name || slices.Contains(h.Labels, name) }
 
 // Has reports whether the host has all of the devices; a host with unknown devices may have any.

@@ -12,7 +12,7 @@ import (
 	"reveille/infra/policy"
 )
 
-// Marshal writes the catalogue as JSON, the form in which it is published. Equal catalogues give equal bytes.
+// Marshal writes the catalogue as JSON, in its published form. Equal catalogues give equal bytes.
 func (c *Catalog) Marshal() ([]byte, error) {
 	text, err := jsonscan.Marshal(c) // recipes hold < > & in their patterns
 	if err != nil {
@@ -21,8 +21,8 @@ func (c *Catalog) Marshal() ([]byte, error) {
 	return text, nil
 }
 
-// Unmarshal reads what Marshal wrote and checks it as Parse checks a file, so that a damaged or foreign text is refused
-// and never half used. Members that this program does not know are passed over: a newer one may have written them.
+// Unmarshal reads Marshal's output and checks it as Parse checks a file, so that a damaged or foreign text is refused
+// and never partly used. It ignores unknown members, because a newer program may have written them.
 func Unmarshal(data []byte) (*Catalog, error) {
 	var d draft
 	if err := json.Unmarshal(data, &d.Catalog); err != nil {
@@ -61,7 +61,7 @@ func Unmarshal(data []byte) (*Catalog, error) {
 	return &c, nil
 }
 
-// hash is the version: of the whole content but the version itself.
+// hash returns the version: the hash of the whole content without the version itself.
 func (c *Catalog) hash() string {
 	bare := *c
 	bare.Version = ""
@@ -72,7 +72,7 @@ func (c *Catalog) hash() string {
 	return versionOf(data)
 }
 
-// versionOf is the version of the content that the parts make together.
+// versionOf returns the version of the content that the parts make up.
 func versionOf(parts ...[]byte) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// anyCatalog draws the text of a file that is right: what Parse makes of it is a catalogue with anything in it.
+// anyCatalog draws the text of a valid file with any content, and returns what Parse makes of it.
 func anyCatalog(t *rapid.T) *Catalog {
 	var b strings.Builder
 	n := rapid.IntRange(0, 5).Draw(t, "models")
@@ -120,8 +120,8 @@ func TestUnmarshalRefuses(t *testing.T) {
 	}
 }
 
-// TestVersionIsStable guards against a version that depends on the order of maps or on when it was made: gateways compare
-// versions that each made on its own.
+// TestVersionIsStable guards against a version that depends on the order of maps or on when it was made, because
+// gateways compare versions that each computed itself.
 func TestVersionIsStable(t *testing.T) {
 	first := mustParse(t, documented)
 	for range 20 {

@@ -8,9 +8,9 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Load reads and checks the file at path as Parse does, and also warns of checkpoints and projectors that are paths and
-// do not exist as seen from this process (the hosts may well have them). An error of reading the file comes wrapped; any
-// other is of type [Problems].
+// Load reads and checks the file at path as Parse does. It also warns of checkpoints and projectors that are paths and
+// do not exist for this process (the hosts may have them). It wraps an error of reading the file; any other error is of
+// type [Problems].
 func Load(path string) (*Catalog, Warnings, error) {
 	data, err := readBounded(path)
 	if err != nil {
@@ -32,9 +32,9 @@ func load(path string, data []byte) (*Catalog, Warnings, error) {
 	return c, rep.warnings, nil
 }
 
-// Parse makes a catalogue of the text of a models.yaml; name is what problems call the file. An empty text is a
+// Parse makes a catalogue from the text of a models.yaml; name is the file's name in problems. An empty text is a
 // catalogue without models. The error, if any, is of type [Problems]: everything that is wrong, in the order of the
-// file, up to 100 problems. (A text that is not YAML at all has one only.) Parse does no I/O. Only tests call it.
+// file, up to 100 problems. (A text that is not YAML has only one.) Parse does no I/O. Only tests call it.
 func Parse(name string, data []byte) (*Catalog, Warnings, error) {
 	c, rep, err := parse(name, data)
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *Catalog) seal() {
 	c.Version = c.hash()
 }
 
-// missingFiles warns of files that models name by path and that are not here.
+// missingFiles warns of files that models name by path and that do not exist here.
 func missingFiles(c *Catalog, r *report) {
 	look := func(p yamlPath, what, file string) {
 		if cp := ParseCheckpoint(file); file != "" && cp.Scheme == SchemePath {

@@ -15,7 +15,7 @@ import (
 	"reveille/infra/recipe"
 )
 
-// documented is the example of the configuration's reference.
+// documented is the example from the configuration reference.
 const documented = `
 defaults: {idle: 10m, models: {llm: gemma-3-270m}}
 models:
@@ -254,7 +254,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A model whose backend can be chosen at its load may name a device that no host has: then it is a warning.
+// If a model's backend can be chosen at its load, a device that no host has is only a warning.
 func TestBackendOfAnotherDevice(t *testing.T) {
 	c, warnings, err := Parse("models.yaml", []byte("models:\n  a: {type: llm, recipe: llamacpp, checkpoint: a.gguf}\nhosts:\n  small: {driver: local, devices: [cpu]}\n"))
 	if err != nil {

@@ -22,18 +22,18 @@ type Model struct {
 	// Recipe is the name of the recipe that starts it; always one of the catalogue's.
 	Recipe string `json:"recipe"`
 	// Checkpoint is where its weights are, as written: a path, s3://bucket/key, hf://org/repo or hf://org/repo/file,
-	// these two with @revision where one is pinned; or a name that the engine itself understands, for recipes that take
-	// one. Empty only where the recipe allows it.
+	// the last two with @revision if one is pinned; or a name that the engine itself understands, for recipes that
+	// accept one. It is empty only if the recipe allows that.
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// SHA256 is what the checkpoint's bytes come to, in hex, checked when they are fetched; empty leaves it to what their
-	// source says. Only of a checkpoint that is one file of s3:// or hf://.
+	// SHA256 is the checksum of the checkpoint's bytes, in hex, checked when they are fetched; empty leaves it to their
+	// source. Only for a checkpoint that is one file of s3:// or hf://.
 	SHA256 string `json:"sha256,omitempty"`
 	// MMProj is the file of the projector for vision or audio input, in the same forms; empty for none.
 	MMProj string `json:"mmproj,omitempty"`
 	// Aliases are further names, each owned by one model only.
 	Aliases []string `json:"aliases,omitempty"`
-	// Devices is what the model occupies while it is loaded, all of them together; never empty. It is what the entry
-	// says, else what its options and recipe say.
+	// Devices are the devices that the model occupies while it is loaded, all together; never empty. They come from the
+	// entry, else from its options and recipe.
 	Devices policy.Devices `json:"-"`
 	// GPUs is how many GPUs of a host it runs on; 0: as few as hold it.
 	GPUs int `json:"gpus,omitempty"`
@@ -42,9 +42,10 @@ type Model struct {
 	// Options are load options, checked and normalised by the recipe. They rank below saved and requested ones and
 	// above the runner's.
 	Options recipe.Options `json:"options,omitempty"`
-	// Pin keeps the model from ever being chosen to make room.
+	// Pin prevents the model from ever being evicted.
 	Pin bool `json:"pin,omitempty"`
-	// Idle is the time without traffic after which the model is unloaded, 0 or more; nil leaves it to the defaults.
+	// Idle is how long the model may be without traffic before it is unloaded, 0 or more; nil leaves it to the
+	// defaults.
 	Idle *time.Duration `json:"-"`
 	// Hosts are names or labels of hosts in the order to try; empty for any host that has the devices.
 	Hosts []string `json:"hosts,omitempty"`
@@ -61,9 +62,9 @@ type Model struct {
 	// NormalizeScores means that rerank scores are mapped to 0..1 before they are sent.
 	NormalizeScores bool `json:"normalize_scores,omitempty"`
 	// Registered means that the entry came through the API and not from the models file: its options may only tune, and
-	// its weights lie where the operator lets registered models lie.
+	// its weights must be stored where the operator allows it for registered models.
 	Registered bool `json:"registered,omitempty"`
-	// Within are the folders that the weights of a registered model must lie in where they are paths: see [Below].
+	// Within are the folders in which the weights of a registered model must be if they are paths: see [Below].
 	Within []string `json:"within,omitempty"`
 	// Labels and Description are shown in listings.
 	Labels      []string `json:"labels,omitempty"`
@@ -78,7 +79,7 @@ type Replicas struct {
 // MMCache is the scope of a model's encoder cache.
 type MMCache string
 
-// The scopes: each API key has entries of its own (the default; without keys configured all requests share them), all keys
+// The scopes: each API key has its own entries (the default; without configured keys all requests share them), all keys
 // of the pool share them, or there are none.
 const (
 	MMCacheKey  MMCache = "key"
@@ -89,9 +90,9 @@ const (
 // signatureSeed is the xxh3 seed that sets model signatures apart from every other hash of the project.
 const signatureSeed = 0x4D4D5349475F3031
 
-// StableID names the model's weights independently of where they lie and of the catalogue's name for them: the registry
-// id (org/repo/file) or else the checkpoint's base name, and, for a model with a projector, "+" and that file's base
-// name; a pinned revision belongs to either. Two models with equal StableID produce the same encoder outputs.
+// StableID identifies the model's weights independently of their location and of the catalogue's name for them: the
+// registry id (org/repo/file) or else the checkpoint's base name and, for a model with a projector, "+" and that file's
+// base name; each includes a pinned revision. Two models with equal StableID produce the same encoder outputs.
 func (m *Model) StableID() string {
 	id := ParseCheckpoint(m.Checkpoint).stableID()
 	if c := ParseCheckpoint(m.MMProj); m.MMProj != "" {
@@ -103,10 +104,10 @@ func (m *Model) StableID() string {
 	return id
 }
 
-// Signature is the 64-bit model signature: xxh3-64 of [Model.StableID] under a seed of its own.
+// Signature returns the 64-bit model signature: xxh3-64 of [Model.StableID] under its own seed.
 func (m *Model) Signature() uint64 { return xxh3.HashStringSeed(m.StableID(), signatureSeed) }
 
-// Choice is which GPUs of a host the model asks for.
+// Choice returns which GPUs of a host the model asks for.
 func (m *Model) Choice() policy.GPUs {
 	g := policy.GPUs{Min: m.GPUs, Max: m.GPUs}
 	for _, card := range m.Cards {
@@ -117,7 +118,7 @@ func (m *Model) Choice() policy.GPUs {
 	return g
 }
 
-// DeviceText is the model's devices as an entry names them.
+// DeviceText returns the model's devices as an entry names them.
 func (m *Model) DeviceText() string {
 	if len(m.Cards) == 0 {
 		return m.Devices.String()
@@ -132,8 +133,8 @@ func (m *Model) DeviceText() string {
 // names returns the id and the aliases.
 func (m *Model) names() []string { return append([]string{m.ID}, m.Aliases...) }
 
-// TypeOfLabels is the type that a registered model's labels decide: embeddings, reranking, transcription or audio, tts,
-// image, in this order; a model with none of these labels is an llm.
+// TypeOfLabels returns the type that a registered model's labels decide: embeddings, reranking, transcription or audio,
+// tts, image, in this order. A model with none of these labels is an llm.
 func TypeOfLabels(labels []string) policy.Type {
 	for _, l := range []struct {
 		label string
@@ -154,7 +155,7 @@ func TypeOfLabels(labels []string) policy.Type {
 	return policy.LLM
 }
 
-// baseName is the last part of a path or URL, whatever the system's separator.
+// baseName returns the last part of a path or URL, with either separator.
 func baseName(s string) string {
 	if s == "" {
 		return ""

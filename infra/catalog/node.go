@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Bounds on what is read at all. They are far above any sensible file and keep a hostile one from costing much.
+// Bounds on what is read at all, far above any sensible file, so that a hostile one costs little.
 const (
 	maxFile    = 1 << 20 // bytes
 	maxNesting = 32      // brackets inside brackets, or block indicators on one line
@@ -26,7 +26,7 @@ const (
 // position is a place in a file, from 1.
 type position struct{ line, col int }
 
-// yamlPath names a part of the structure. Its parts are divided by a byte that no name can hold.
+// yamlPath names a part of the structure. Its parts are separated by a byte that no name can hold.
 type yamlPath string
 
 const pathSep = "\x1f"
@@ -45,7 +45,7 @@ func (p yamlPath) parent() yamlPath {
 	return p[:max(i, 0)]
 }
 
-// String is the place as people read it.
+// String returns the place as people read it.
 func (p yamlPath) String() string { return strings.ReplaceAll(string(p), pathSep, ".") }
 
 // report collects problems and warnings and knows where each part of the structure was written.
@@ -88,7 +88,7 @@ func (r *report) position(p yamlPath) position {
 	return pos
 }
 
-// nodes reads the values of a parsed document; whatever is not as wanted becomes a problem and reads as absent.
+// nodes reads the values of a parsed document. An invalid value becomes a problem and reads as absent.
 type nodes struct {
 	*report
 	anchors map[string]ast.Node
@@ -226,8 +226,8 @@ type field struct {
 	value ast.Node
 }
 
-// fields returns the entries of a mapping in the order of the file, each key once; those that a merge key brings come
-// after the mapping's own.
+// fields returns the entries of a mapping in the order of the file, each key once. Entries from a merge key come after
+// the mapping's own.
 func (r *nodes) fields(n ast.Node, p yamlPath, depth int) []field {
 	var entries []*ast.MappingValueNode
 	switch v := r.value(n, p).(type) {
@@ -270,7 +270,7 @@ func (r *nodes) fields(n ast.Node, p yamlPath, depth int) []field {
 	return out
 }
 
-// merged returns what "<<: *name" or "<<: [*a, *b]" brings, the first of several mappings ranking highest.
+// merged returns the entries of "<<: *name" or "<<: [*a, *b]"; the first of several mappings ranks highest.
 func (r *nodes) merged(n ast.Node, p yamlPath, depth int) []field {
 	if depth >= maxMerges {
 		r.addAt(positionOf(n), p, "", "merge keys nested more than %d deep", maxMerges)

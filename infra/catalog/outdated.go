@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 )
 
-// Outdated reports whether an engine that was loaded for a model under the old catalogue has to be loaded again under the new
-// one, or to go: the model differs in a field that engines are started with, the content of its recipe changed, or the new
-// catalogue lacks it. It compares that model alone.
+// Outdated reports whether an engine that was loaded for a model under the old catalogue must be reloaded or unloaded
+// under the new one: the model differs in a field that engines are started with, the content of its recipe changed, or
+// the new catalogue lacks it. It compares only that model.
 func Outdated(old, new *Catalog, id string) bool {
 	a, b := old.index.byID[id], new.index.byID[id]
 	return a == nil || b == nil || a.Type != b.Type || a.Recipe != b.Recipe || a.Checkpoint != b.Checkpoint || a.SHA256 != b.SHA256 ||

@@ -6,9 +6,9 @@ import (
 )
 
 // With returns a catalogue with more models: those that a client registered ("user.x"). They come after the models of
-// the file, are checked as if they stood in it, and may leave Type empty, which is then decided by their labels
-// ([TypeOfLabels]). A model whose id exists already replaces that one. The error is of type [Problems]; c and the
-// arguments stay as they are.
+// the file and are checked as if they were in it. They may leave Type empty, which their labels then decide
+// ([TypeOfLabels]). A model whose id exists already replaces that one. The error is of type [Problems]. c and the
+// arguments are not changed.
 func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	d := draft{Catalog: *c}
 	d.Models = make([]*Model, 0, len(c.Models)+len(models))
@@ -45,8 +45,8 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	return &out, nil
 }
 
-// WithLocalHost returns the catalogue with this machine as its only host where it names no host; else c itself. The error,
-// of type [Problems], says which models name another host.
+// WithLocalHost returns the catalogue with this machine as its only host if it names no host, else c itself. The error,
+// of type [Problems], lists the models that name another host.
 func (c *Catalog) WithLocalHost(name string, labels ...string) (*Catalog, error) {
 	if len(c.Hosts) > 0 {
 		return c, nil
@@ -56,7 +56,7 @@ func (c *Catalog) WithLocalHost(name string, labels ...string) (*Catalog, error)
 	return out.With()
 }
 
-// clone returns a copy that may be checked, which writes to it, without a change to the original.
+// clone returns a copy that a check may write to without changing the original.
 func (m *Model) clone() *Model {
 	out := *m
 	out.Options = m.Options.Clone()

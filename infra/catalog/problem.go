@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// A Problem is one thing that is wrong with a catalogue, or one to be warned of.
+// A Problem is one mistake in a catalogue, or one warning about it.
 type Problem struct {
 	File      string // as given to Load or Parse; empty when it came from no file
-	Line, Col int    // from 1; 0 when it has no place in a file
+	Line, Col int    // from 1; 0 without a position in a file
 	Path      string // where in the structure: "models.gemma.device"
 	Text      string // what is wrong
 	Hint      string // what to do about it; may be empty
@@ -44,7 +44,7 @@ type Problems []Problem
 // Error has one line for each problem.
 func (ps Problems) Error() string { return lines(ps) }
 
-// Warnings are remarks about a catalogue that is good to use all the same, in the order of the file.
+// Warnings are remarks about a catalogue that is still usable, in the order of the file.
 type Warnings []Problem
 
 // String has one line for each warning.
@@ -64,7 +64,7 @@ func sortProblems(ps []Problem) {
 	})
 }
 
-// didYouMean proposes the candidate that is nearest to what was written, or lists them when none is near and they are
+// didYouMean suggests the candidate nearest to what was written, or lists the candidates if none is near and they are
 // few.
 func didYouMean(got string, candidates []string) string {
 	best, dist := "", 1+max(1, min(len(got), 24)/3)
@@ -84,7 +84,7 @@ func didYouMean(got string, candidates []string) string {
 	return ""
 }
 
-// distance is the number of single-byte edits between a and b, an exchange of two neighbours counting as one.
+// distance returns the number of single-byte edits between a and b; an exchange of two neighbours counts as one.
 func distance(a, b string) int {
 	prev2, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {

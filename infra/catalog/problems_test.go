@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write what is found into the golden files")
 
-// TestProblems checks that every mistake of a file is reported in one go, with its line, column and hint. Each txtar file
-// holds models.yaml and the problems expected.
+// TestProblems checks that all mistakes of a file are reported at once, with line, column and hint. Each txtar file
+// holds models.yaml and the expected problems.
 func TestProblems(t *testing.T) {
 	files, err := filepath.Glob("testdata/problems/*.txtar")
 	if err != nil || len(files) == 0 {

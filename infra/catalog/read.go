@@ -15,8 +15,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// reader turns a models.yaml into a draft of a catalogue. What it reads need not make sense as a whole yet: names stay
-// as they were written, and the checker decides about them.
+// reader turns a models.yaml into a draft of a catalogue. The draft need not be consistent yet: names stay as written,
+// and the checker resolves them.
 type reader struct {
 	nodes
 	draft draft
@@ -25,7 +25,7 @@ type reader struct {
 // draft is a catalogue whose parts were read but not checked against each other.
 type draft struct {
 	Catalog
-	brokenRecipes map[string]bool // recipes of the file that are refused: models that use them are not blamed
+	brokenRecipes map[string]bool // recipes of the file that are refused: models that use them get no problem for it
 }
 
 func (r *reader) file(root ast.Node) {
@@ -181,7 +181,7 @@ func (r *reader) warm(n ast.Node, p yamlPath) {
 	}
 }
 
-// devices reads names of devices, and those of single GPUs ("gpu:1") into cards, which is nil where there may be none.
+// devices reads names of devices, and those of single GPUs ("gpu:1") into cards, which is nil if none are allowed.
 func (r *reader) devices(dst *policy.Devices, cards *[]int) func(ast.Node, yamlPath) {
 	return func(n ast.Node, p yamlPath) {
 		var names []string
@@ -214,7 +214,7 @@ func cardIndex(name string) (int, bool) {
 	return int(n), ok && err == nil && n < policy.MaxCards
 }
 
-// options reads a mapping to scalars; which of them a recipe takes is the checker's business.
+// options reads a mapping to scalars. The checker decides which of them a recipe accepts.
 func (r *reader) options(dst *map[string]any) func(ast.Node, yamlPath) {
 	return func(n ast.Node, p yamlPath) {
 		r.each(n, p, func(f field, at yamlPath) {
@@ -235,7 +235,7 @@ func (r *reader) options(dst *map[string]any) func(ast.Node, yamlPath) {
 	}
 }
 
-// recipes lays the file's recipes over the shipped ones. Those that are wrong are left out of the draft and noted.
+// recipes applies the file's recipes over the shipped ones. Invalid ones are left out of the draft and reported.
 func (r *reader) recipes(entries []field) {
 	d := &r.draft
 	d.brokenRecipes = map[string]bool{}
@@ -249,7 +249,8 @@ func (r *reader) recipes(entries []field) {
 		}
 		over[f.key] = rec
 	}
-	// Two rounds: without the recipes that the first one refuses the second can only miss one that was to be inherited.
+	// Two rounds: without the recipes that the first one refuses, the second can only miss one that was to be
+	// inherited.
 	for range 2 {
 		set, err := recipe.Shipped().With(over)
 		if err == nil {
@@ -300,7 +301,7 @@ func recipePath(name string) yamlPath {
 	return yamlPath("recipes").child(name)
 }
 
-// flatten takes joined errors apart; nil has none.
+// flatten splits joined errors; nil has none.
 func flatten(err error) []error {
 	if err == nil {
 		return nil

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// A RegisterList says where the weights of models that clients register may lie: folders of the hosts, and hf:// and s3://
-// places. The parts of a place may hold the wildcards of [path.Match], and it covers all that lies below it: hf:// is
-// every repository, hf://org/*-GGUF and s3://bucket/models are some. An empty list allows no weights at all.
+// A RegisterList says where the weights of models that clients register may be stored: folders of the hosts, and hf://
+// and s3:// places. The parts of a place may contain the wildcards of [path.Match], and a place covers everything below
+// it: hf:// is every repository, hf://org/*-GGUF and s3://bucket/models are some. An empty list allows no weights.
 type RegisterList []string
 
 // ParseRegisterList checks the entries of a list and leaves out empty ones.
@@ -33,9 +33,9 @@ func ParseRegisterList(entries []string) (RegisterList, error) {
 	return list, nil
 }
 
-// Check reports whether the list covers all weights of a model that a client registers or has registered, and notes in
-// Within where its hosts must find those that are paths. A path with a ".." part is never covered, nor is a name of hf://
-// or s3:// that [registrable] refuses.
+// Check reports whether the list covers all weights of a model that a client registers or has registered. It sets
+// Within to where the model's hosts must find the weights that are paths. It never covers a path with a ".." part, nor
+// a name of hf:// or s3:// that [registrable] refuses.
 func (l RegisterList) Check(m *Model) error {
 	folders := slices.DeleteFunc(slices.Clone(l), func(e string) bool { return strings.Contains(e, "://") })
 	m.Within = nil
@@ -63,7 +63,7 @@ func (l RegisterList) Check(m *Model) error {
 	return nil
 }
 
-// What the parts of hf:// and s3:// places may be that clients name. Places accept more from a models file.
+// Parts of hf:// and s3:// places that clients may name. A models file may name more.
 var (
 	repoName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
@@ -71,8 +71,9 @@ var (
 	address    = regexp.MustCompile(`(?i)^(?:0x[0-9a-f]+|[0-9]+)(?:\.(?:0x[0-9a-f]+|[0-9]+))+$`)
 )
 
-// registrable reports whether clients may name a place: no part of it can be taken for an option, an escape, a
-// placeholder, a parent folder or an IP address, and a file ends as weights do. A path is judged by its folder alone.
+// registrable reports whether clients may name a place: no part of it can be mistaken for an option, an escape, a
+// placeholder, a parent folder or an IP address, and a file's name ends as that of weights. A path is judged only by
+// its folder.
 func registrable(c Checkpoint) bool {
 	var owner string
 	var parts []string
@@ -120,7 +121,7 @@ func matches(entry, scheme, place string) bool {
 	return true
 }
 
-// covered reports whether a path is written as one below a folder and, where it exists on this machine, lies there. Hosts
+// covered reports whether a path is written as one below a folder and, if it exists on this machine, is there. Hosts
 // may see other files, so they check again with [Below].
 func covered(file string, folders []string) bool {
 	if slices.Contains(strings.FieldsFunc(file, func(r rune) bool { return r == '/' || r == '\\' }), "..") {
@@ -139,8 +140,8 @@ func covered(file string, folders []string) bool {
 	return Below(file, folders)
 }
 
-// Below reports whether a file lies below one of the folders on this machine once all symbolic links are resolved. One
-// that does not exist lies nowhere.
+// Below reports whether a file is below one of the folders on this machine once all symbolic links are resolved. It
+// returns false for a file that does not exist.
 func Below(file string, folders []string) bool {
 	target, err := resolve(file)
 	return err == nil && slices.ContainsFunc(folders, func(f string) bool {

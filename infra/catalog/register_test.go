@@ -34,7 +34,7 @@ func TestRegisterList(t *testing.T) {
 		models + "//./sub/a.gguf":                         true,
 		models + "/in.gguf":                               true,
 		root + "/again/sub/a.gguf":                        true,
-		models + "/not-here.gguf":                         true, // a host may have it, and looks itself
+		models + "/not-here.gguf":                         true, // a host may have it, and checks itself
 		models:                                            false,
 		models + "/out.gguf":                              false,
 		models + "/dir/a.gguf":                            false,
@@ -107,7 +107,7 @@ func TestRegisterList(t *testing.T) {
 	}
 }
 
-// TestRegistrableOwners: an organisation or a bucket is no address, whatever the list allows.
+// TestRegistrableOwners: an organisation or a bucket is never an address, whatever the list allows.
 func TestRegistrableOwners(t *testing.T) {
 	all := RegisterList{"hf://", "s3://"}
 	for owner, want := range map[string]bool{

@@ -11,7 +11,7 @@ import (
 
 // NotFoundError means that a name belongs to no model.
 type NotFoundError struct {
-	Name string // as it was asked for, cut when it is overlong
+	Name string // as requested, cut if overlong
 }
 
 func (e *NotFoundError) Error() string { return fmt.Sprintf("no model is named %q", e.Name) }
@@ -56,7 +56,7 @@ func (c *Catalog) buildIndex() {
 		}
 	}
 	for _, m := range c.Models {
-		x.names[m.ID] = m.ID // an id goes before any alias
+		x.names[m.ID] = m.ID // an id takes precedence over any alias
 	}
 	c.index = x
 }
@@ -67,7 +67,7 @@ func put(m map[string][]string, key, id string) {
 	}
 }
 
-// Resolve turns the name in a request into a model's id. The first of these steps with a hit decides:
+// Resolve turns the name in a request into a model's id. The first step with a hit decides:
 //
 //  1. the canonical id;
 //  2. an alias;
@@ -76,8 +76,8 @@ func put(m map[string][]string, key, id string) {
 //  5. the checkpoint as "org/repo:quant" or "org/repo";
 //  6. steps 1 to 3 without regard to the case of ASCII letters.
 //
-// Where more than one model fits at one of the last three steps the error is an [*AmbiguousError]; where none fits at
-// any it is a [*NotFoundError].
+// If more than one model fits at one of the last three steps, the error is an [*AmbiguousError]. If none fits at any
+// step, it is a [*NotFoundError].
 func (c *Catalog) Resolve(name string) (id string, err error) {
 	if id, ok := c.exact(name); ok {
 		return id, nil
@@ -99,8 +99,8 @@ func (c *Catalog) Resolve(name string) (id string, err error) {
 	return "", &NotFoundError{clip(name)}
 }
 
-// WithNames is the catalogue with further names for its models, as aliases are; each leads to what its target resolves to.
-// Names that lead nowhere, and those that the catalogue has itself, are passed over. c is not changed.
+// WithNames returns the catalogue with further names for its models, which act like aliases. Each leads to what its
+// target resolves to. It skips names that lead nowhere, and those that the catalogue already has. c is not changed.
 func (c *Catalog) WithNames(extra map[string]string) *Catalog {
 	out := *c
 	x := &out.index
@@ -122,7 +122,7 @@ func (c *Catalog) WithNames(extra map[string]string) *Catalog {
 	return &out
 }
 
-// Default is the id of the model for requests that name none, at a route of type t; ok is false when the operator
+// Default returns the id of the model for requests that name none, on a route of type t. ok is false if the operator
 // set none.
 func (c *Catalog) Default(t policy.Type) (id string, ok bool) {
 	id, ok = c.Defaults.Models[t]
@@ -142,7 +142,7 @@ func (c *Catalog) exact(name string) (id string, ok bool) {
 	return id, ok
 }
 
-// byPrefix is step 4. Each way of reading the name goes through steps 1 to 3.
+// byPrefix is step 4. Each reading of the name goes through steps 1 to 3.
 func (c *Catalog) byPrefix(name string) []string {
 	var ids []string
 	try := func(n string) {
@@ -180,7 +180,7 @@ func (c *Catalog) byFold(name string) []string {
 	return ids
 }
 
-// fold puts ASCII letters into lower case; names hold no others.
+// fold puts ASCII letters into lower case; names contain no others.
 func fold(s string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {

@@ -33,7 +33,7 @@ defaults: {models: {llm: g}}
 func TestResolve(t *testing.T) {
 	c := mustParse(t, named)
 	for _, tc := range []struct {
-		step, name, want string // want: an id, "" for none, or candidates divided by spaces
+		step, name, want string // want: an id, "" for none, or candidates separated by spaces
 	}{
 		{"1", "gemma", "gemma"},
 		{"1 with a slash", "org/name", "org/name"},
@@ -109,7 +109,7 @@ func TestWithNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"late": "gemma", "late:latest": "gemma", "openai/late": "gemma", "user.late": "gemma", "LATE": "gemma",
 		"my/Own:tag": "hf-one", "MY/OWN:TAG": "hf-one",
-		"gemma": "gemma", "shared": "org/name", // the catalogue's own go first
+		"gemma": "gemma", "shared": "org/name", // the catalogue's own names take precedence
 		"nowhere": "", "Case.": "",
 	} {
 		if got, err := more.Resolve(name); got != want || (err == nil) != (want != "") {

@@ -13,7 +13,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// TestSchema: files that load fit the schema, and files with a mistake that it can see do not.
+// TestSchema: files that load fit the schema, and files with a mistake that it can detect do not.
 func TestSchema(t *testing.T) {
 	var s jsonschema.Schema
 	if err := json.Unmarshal([]byte(Schema), &s); err != nil {

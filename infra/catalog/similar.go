@@ -11,8 +11,9 @@ const (
 	leastShared = 3 // letters and digits
 )
 
-// Similar returns the ids of up to three models that a client who asked for an unknown name may have meant, the likeliest
-// first: those whose id or an alias holds the name, is held by it, or begins like it. Only ASCII letters and digits count.
+// Similar returns the ids of up to three models that a client who asked for an unknown name may have meant, the
+// likeliest first: those whose id or an alias contains the name, is contained in it, or has the same beginning. Only
+// ASCII letters and digits count.
 func (c *Catalog) Similar(name string) []string {
 	name = letters(clip(name))
 	type candidate struct {
@@ -42,7 +43,7 @@ func (c *Catalog) Similar(name string) []string {
 	return ids
 }
 
-// letters is the letters and digits of s, the letters in lower case.
+// letters returns the letters and digits of s, the letters in lower case.
 func letters(s string) string {
 	return strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
@@ -52,7 +53,7 @@ func letters(s string) string {
 	}, fold(s))
 }
 
-// shared is how many bytes a and b have in common at their beginning.
+// shared returns how many bytes a and b have in common at their beginning.
 func shared(a, b string) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {

@@ -17,8 +17,8 @@ var sizeUnits = []struct {
 	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
 }
 
-// ParseSize reads a number of bytes, with or without a unit: "1073741824", "1GiB", "1.5 gb". Negative sizes and those of
-// 2^62 bytes and more are refused. "4G" is refused too: some programs take it for 4 GB, others for 4 GiB.
+// ParseSize reads a number of bytes, with or without a unit: "1073741824", "1GiB", "1.5 gb". It refuses negative sizes
+// and those of 2^62 bytes and more. It also refuses "4G": some programs take it for 4 GB, others for 4 GiB.
 func ParseSize(s string) (int64, error) {
 	num, scale := strings.ToLower(strings.TrimSpace(s)), 1.0
 	for _, u := range sizeUnits {
@@ -53,7 +53,7 @@ func FormatSize(n int64) string {
 	return strconv.FormatInt(n, 10) + " B"
 }
 
-// parseDuration reads a duration of 0 or more. A bare number other than 0 is refused, as its unit is anyone's guess.
+// parseDuration reads a duration of 0 or more. It refuses a bare number other than 0, because its unit is unclear.
 func parseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	switch {

@@ -6,8 +6,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// The readers below store a value into dst, leave it as it was when the value is null, and note a problem when it is
-// of another kind.
+// The readers below store a value into dst, leave dst unchanged if the value is null, and report a problem if it is of
+// another kind.
 
 func (r *nodes) text(dst *string) func(ast.Node, yamlPath) {
 	return func(n ast.Node, p yamlPath) {
@@ -145,7 +145,7 @@ func (r *nodes) texts(dst *[]string) func(ast.Node, yamlPath) {
 	}
 }
 
-// scalarText is the text of a scalar that may stand for one: texts, and numbers as they are written.
+// scalarText returns the text of a scalar: texts, and numbers as they are written.
 func scalarText(n ast.Node) (string, bool) {
 	switch v := n.(type) {
 	case *ast.StringNode:
@@ -160,7 +160,7 @@ func scalarText(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// scalarValue is the Go value of a scalar: string, bool, int64 or float64; nil for anything else.
+// scalarValue returns the Go value of a scalar: string, bool, int64 or float64; nil for anything else.
 func scalarValue(n ast.Node) any {
 	switch v := n.(type) {
 	case *ast.StringNode:

@@ -11,21 +11,22 @@ import (
 type Watcher struct {
 	path     string
 	interval time.Duration
-	reload   chan struct{} // holds at most one wish that Run has not begun to fulfil; never closed
+	reload   chan struct{} // capacity 1: a request that Run has not begun to serve; never closed
 	onChange func(*Catalog, Warnings)
 	onError  func(error)
 
 	// The rest belongs to Run.
 	current *Catalog
 	sum     [sha256.Size]byte // of the text last looked at, good or not
-	read    bool              // the file could be read when it was last looked at
+	read    bool              // the file was readable at the last look
 }
 
-// NewWatcher returns a watcher of the file at path that looks every interval (1 s when it is not above 0). current is
-// the catalogue in force as it was loaded from the file (without registered models); nil for none yet.
+// NewWatcher returns a watcher of the file at path that checks it every interval (1 s if it is not above 0). current is
+// the catalogue in force as loaded from the file (without registered models); nil if there is none yet.
 //
-// onChange gets every new good catalogue, with what Load warns of. onError gets the error of a file that cannot be read or
-// used, once for each new text of the file. After Reload one of the two is called in any case. Both run on Run's goroutine, one after the other.
+// onChange gets every new valid catalogue, with Load's warnings. onError gets the error of a file that cannot be read
+// or used, once for each new text of the file. After Reload one of the two is always called. Both run on Run's
+// goroutine, one after the other.
 func NewWatcher(path string, interval time.Duration, current *Catalog, onChange func(*Catalog, Warnings), onError func(error)) *Watcher {
 	if interval <= 0 {
 		interval = time.Second
@@ -36,20 +37,21 @@ func NewWatcher(path string, interval time.Duration, current *Catalog, onChange 
 	}
 }
 
-// Reload asks for a look at the file now, changed or not; meant for SIGHUP. It does not wait, several wishes at once
-// are one, and it may be called from anywhere.
+// Reload requests a check of the file now, changed or not; meant for SIGHUP. It does not wait. Several requests at once
+// are one. It is safe for concurrent use.
 func (w *Watcher) Reload() {
 	select {
 	case w.reload <- struct{}{}:
-	default: // the wish that waits is fulfilled after this moment, too
+	default: // the pending request is served after this moment, too
 	}
 }
 
-// Run watches until ctx ends. It may be called once. The first look is at once, so that a change
-// between the loading of the current catalogue and the start of Run is not missed.
+// Run watches until ctx ends. It may be called once. The first check is immediate, so that a change between the loading
+// of the current catalogue and the start of Run is not missed.
 //
-// A look reads the whole file and compares its hash: the file is small, and neither its time nor its size tells a second
-// change within one tick of the file system's clock. A half-written file is at worst reported and then read again.
+// A check reads the whole file and compares its hash, because the file is small, and neither its time nor its size
+// shows a second change within one tick of the file system's clock. A half-written file is at worst reported and then
+// read again.
 func (w *Watcher) Run(ctx context.Context) {
 	tick := time.NewTicker(w.interval)
 	defer tick.Stop()

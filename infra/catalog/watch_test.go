@@ -15,7 +15,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// watching is a watcher under test: what it tells arrives in channels.
+// watching is a watcher under test, with its callbacks as channels.
 type watching struct {
 	*Watcher
 	t       *testing.T
@@ -51,7 +51,7 @@ func watch(t *testing.T, interval time.Duration, text string) *watching {
 	return x
 }
 
-// write replaces the file in one step, so that no half-written text is seen.
+// write replaces the file atomically, so that no half-written text is seen.
 func (x *watching) write(text string) {
 	x.t.Helper()
 	next := x.path + ".next"
@@ -101,7 +101,7 @@ func TestWatcherPolls(t *testing.T) {
 		t.Errorf("added: %q", c)
 	}
 
-	// A wrong file is told once, and the last good catalogue stays in force.
+	// A wrong file is reported once, and the last good catalogue stays in force.
 	x.write(strings.Replace(twoModels, "llm", "lm", 1))
 	var problems Problems
 	if err := x.err(); !errors.As(err, &problems) || problems[0].Line != 2 {
