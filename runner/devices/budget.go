@@ -2,11 +2,12 @@ package devices
 
 import "reveille/infra/policy"
 
-// leastMargin is what is left of a GPU's own memory at least: a driver and an engine's context take up to half of it.
+// leastMargin is the least part of a GPU's own memory to leave free: a driver and an engine's context take up to half
+// of it.
 const leastMargin = 1 << 30
 
-// Totals are the bytes of memory of the processor and of the GPUs that engines use, where they are known. For GPUs it is
-// their sum: llama-server splits a model over all of them.
+// Totals returns the bytes of memory of the processor and of the GPUs that engines use, where known. For GPUs it is
+// their sum, because llama-server splits a model over all of them.
 func (f Found) Totals() map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for _, d := range f.used() {
@@ -16,10 +17,11 @@ func (f Found) Totals() map[policy.Devices]int64 {
 	return out
 }
 
-// Budget is how many bytes models may take by default: 80 % of the main memory and each GPU's own but for the larger of 10 %
-// and leastMargin, summed up, as llama-server splits a model over all GPUs. The rest is for drivers and others. A GPU that uses the main memory gets up to
-// four fifths of the processor's 80 %, and the processor what it leaves, so that both together stay within it. Kinds of
-// device that the host is not to use count as absent.
+// Budget returns how many bytes models may take by default: 80 % of the main memory, and of each GPU's own memory all
+// but the larger of 10 % and leastMargin, summed up, because llama-server splits a model over all GPUs. The rest is for
+// drivers and other programs. A GPU that uses the main memory gets up to four fifths of the processor's 80 %, and the
+// processor gets what it leaves, so that both together stay within it. Kinds of device that the host must not use count
+// as absent.
 func (f Found) Budget(has policy.Devices) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for _, d := range f.used() { // the processor is the first
@@ -35,14 +37,14 @@ func (f Found) Budget(has policy.Devices) map[policy.Devices]int64 {
 	return out
 }
 
-// own is what models may take of a GPU's own memory.
+// own returns what models may take of a GPU's own memory.
 func (d *Device) own() int64 {
 	own := d.Total - d.Shared
 	return max(own-max(own/10, leastMargin), 0)
 }
 
-// used are the processor and the GPUs whose memory is known and counts: of all that have their own alone, else of the one
-// with the most. As llama-server does, it passes over a processor's GPU beside a card.
+// used returns the processor and the GPUs whose memory is known and counts: all that have their own memory, or else the
+// one with the most. Like llama-server, it ignores a processor's GPU beside a card.
 func (f Found) used() (out []Device) {
 	var largest Device
 	for _, d := range f.Devices {

@@ -8,8 +8,8 @@ import (
 	"reveille/infra/policy"
 )
 
-// The APIs whose GPUs engines find in a variable of their environment. By others, they are told the names that llama-server
-// gives them.
+// The APIs whose GPUs engines find in an environment variable. With other APIs, engines get the names that llama-server
+// gives the GPUs.
 const (
 	CUDA = "cuda"
 	ROCm = "rocm"
@@ -27,8 +27,8 @@ func (c *Config) lookup(name string) (value string, set bool) {
 	return c.LookupEnv(name)
 }
 
-// visible turns the name that llama-server gives a GPU into its entry of the API's variable. llama-server numbers those that
-// the variable shows it, so the entry is the one of that number in the runner's own variable, if it has one.
+// visible turns llama-server's name of a GPU into its entry in the API's variable. llama-server numbers the GPUs that
+// the variable shows it, so the entry is the one with that number in the runner's own variable, if that is set.
 func (c *Config) visible(d *Device) {
 	var entries string
 	var set bool
@@ -55,7 +55,7 @@ func (c *Config) visible(d *Device) {
 	d.Visible = strings.TrimSpace(list[n])
 }
 
-// API is how engines are told of the GPUs whose memory counts, "" where they cannot be told of each.
+// API returns how engines are told which of the GPUs whose memory counts to use, "" if they cannot be told.
 func (f Found) API() string {
 	api := ""
 	for i, d := range f.gpus() {
@@ -67,12 +67,13 @@ func (f Found) API() string {
 	return api
 }
 
-// gpus are the GPUs whose memory counts.
+// gpus returns the GPUs whose memory counts.
 func (f Found) gpus() []Device {
 	return slices.DeleteFunc(f.used(), func(d Device) bool { return d.Kind != gpu })
 }
 
-// Cards are the budgets of the GPUs, which add up to that of [Found.Budget]; nil where engines cannot be told of each.
+// Cards returns the budgets of the GPUs, which add up to that of [Found.Budget]; nil if engines cannot be told which
+// GPUs to use.
 func (f Found) Cards(has policy.Devices) policy.Cards {
 	if f.API() == "" || !has.Has(policy.GPU) {
 		return nil
@@ -82,14 +83,14 @@ func (f Found) Cards(has policy.Devices) policy.Cards {
 		if d.Index >= policy.MaxCards {
 			return nil
 		}
-		if out[d.Index] = d.own(); d.Shared > 0 { // then there is no other
+		if out[d.Index] = d.own(); d.Shared > 0 { // then it is the only one
 			out[d.Index] = f.Budget(has)[policy.GPU]
 		}
 	}
 	return out
 }
 
-// CardTotals are the bytes that each GPU has.
+// CardTotals returns the memory of each GPU in bytes.
 func (f Found) CardTotals() policy.Cards {
 	out := policy.Cards{}
 	for _, d := range f.gpus() {
@@ -98,8 +99,8 @@ func (f Found) CardTotals() policy.Cards {
 	return out
 }
 
-// Select says how an engine is started on some of the GPUs: by variables of its environment, or by names for llama-server's
-// --device. It says nothing where these are all GPUs that count.
+// Select returns how to start an engine on some of the GPUs: environment variables, or names for llama-server's
+// --device. It returns neither if these are all GPUs that count.
 func (f Found) Select(cards policy.Cards) (env map[string]string, names string) {
 	var entries []string
 	var chosen Device

@@ -7,7 +7,7 @@ import (
 	"reveille/infra/policy"
 )
 
-// Each GPU has a budget, and engines are told of single ones in the terms of what the runner's own environment shows.
+// Each GPU has a budget, and engines are told which to use in terms of the runner's own environment.
 func TestCards(t *testing.T) {
 	const head = "Available devices:\n"
 	row := card(24000 * mib)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Command runs the programs that [Detect] asks.
+// Command runs the programs that [Detect] calls.
 type Command struct {
 	Limit time.Duration                 // time for each; 0 is 10 s
 	Env   func(program string) []string // environment of a program; nil passes on this process's
@@ -17,13 +17,13 @@ type Command struct {
 // maxOutput is how much of a program's output is read, in bytes.
 const maxOutput = 64 << 10
 
-// Run returns the standard output of a program, its first 64 KiB, also beside the error of one that fails. It returns
-// within the limit and a second: a program that even SIGKILL does not end, as nvidia-smi while its driver hangs, is left
-// behind.
+// Run returns the first 64 KiB of a program's standard output, also together with the error of a program that fails. It
+// returns within the limit and a second. If even SIGKILL does not end a program, such as nvidia-smi while its driver
+// hangs, Run leaves it behind.
 func (c Command) Run(ctx context.Context, program string, args ...string) ([]byte, error) {
 	limit := c.Limit
 	if limit <= 0 {
-		limit = 10 * time.Second // eight GPUs without a persistent driver take as long
+		limit = 10 * time.Second // eight GPUs without a persistent driver take that long
 	}
 	program, err := exec.LookPath(program)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c Command) Run(ctx context.Context, program string, args ...string) ([]byt
 	}
 }
 
-// head keeps the first maxOutput bytes of what is written to it.
+// head keeps the first maxOutput bytes written to it.
 type head struct{ kept []byte }
 
 func (h *head) Write(p []byte) (int, error) {

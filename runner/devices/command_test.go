@@ -13,7 +13,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// script makes an executable of a shell script.
+// script writes a shell script as an executable.
 func script(t *testing.T, name, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -23,7 +23,7 @@ func script(t *testing.T, name, text string) string {
 	return file
 }
 
-// Programs that hang, even with a child that holds their output open, end a detection within its limits.
+// A detection ends within its limits even if programs hang, also with a child that holds their output open.
 func TestHang(t *testing.T) {
 	smi := script(t, "nvidia-smi", "exec sleep 1000")
 	t.Setenv("PATH", filepath.Dir(smi)+":"+os.Getenv("PATH"))
@@ -59,7 +59,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// The real engine, built for processors, lists no GPU.
+// The real engine, in a build for processors, lists no GPU.
 func TestRealEngine(t *testing.T) {
 	f := Detect(t.Context(), Config{Kinds: policy.GPU, Files: fstest.MapFS{}, LlamaServer: testenv.Engines(t).LlamaServer, Run: Command{Limit: kit.Patience}.Run})
 	if len(f.Missing) != 1 || !strings.Contains(f.Missing[0], "llama-server: lists none") {

@@ -11,9 +11,9 @@ import (
 	"reveille/infra/term"
 )
 
-// Bounds of what is taken from the sources.
+// Bounds on the input from the sources.
 const (
-	maxDevices = 64  // of a machine
+	maxDevices = 64  // per machine
 	maxName    = 64  // bytes of a device's name
 	maxReason  = 160 // bytes of a reason
 )
@@ -25,45 +25,45 @@ const (
 	npu = "npu"
 )
 
-// A Device is one device of a machine. Its texts are on one line and short. Sizes are in bytes, 0 where the source does not
-// tell.
+// A Device is one device of a machine. Its texts are short and on one line. Sizes are in bytes, 0 if the source does
+// not report them.
 type Device struct {
 	Kind   string `json:"kind"`            // cpu, gpu or npu
 	Index  int    `json:"index"`           // among those of its kind, from 0
-	Name   string `json:"name,omitempty"`  // as its source calls it
+	Name   string `json:"name,omitempty"`  // the source's name for it
 	Total  int64  `json:"total,omitempty"` // memory that it can use
 	Free   int64  `json:"free,omitempty"`
-	Shared int64  `json:"shared,omitempty"` // part of Total that is the machine's main memory as well
-	Source string `json:"source"`           // who told of it
+	Shared int64  `json:"shared,omitempty"` // part of Total that is also the machine's main memory
+	Source string `json:"source"`           // what reported it
 
-	// API and Visible are how an engine is told of a GPU: by its name in llama-server ("Vulkan1"), or for CUDA and ROCm by an
-	// entry of CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES. Empty where no engine can be told.
+	// API and Visible are how an engine is told to use a GPU: by its name in llama-server ("Vulkan1"), or for CUDA and
+	// ROCm by an entry of CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES. Empty if no engine can be told.
 	API     string `json:"-"` // cuda, rocm, vulkan, sycl, …
 	Visible string `json:"-"`
 }
 
-// Found is what a machine has, and what was looked for in vain.
+// Found is a machine's devices, and what was not found.
 type Found struct {
 	Devices []Device `json:"devices"`
-	Missing []string `json:"missing,omitempty"` // "KIND: SOURCE: reason; …", of the sources that were asked in vain
+	Missing []string `json:"missing,omitempty"` // "KIND: SOURCE: reason; …", of the sources that found nothing
 }
 
-// Config says how to look. The zero value finds a processor and nothing else.
+// Config says how to detect devices. The zero value finds a processor and nothing else.
 type Config struct {
 	Kinds  policy.Devices // kinds to look for besides the processor
 	Memory int64          // of the machine, in bytes
 	Apple  bool           // the machine has Apple's own processor
 	Files  fs.FS          // the system's files: os.DirFS("/")
-	// LlamaServer is the program's path; where it is empty, NoServer says why.
+	// LlamaServer is the program's path. If it is empty, NoServer says why.
 	LlamaServer, NoServer string
-	// Run runs a program and returns what it prints, in bounded time and size: see [Command]. The name nvidia-smi is looked
-	// for in PATH.
+	// Run runs a program and returns its output, in bounded time and size: see [Command]. The name nvidia-smi is
+	// searched for in PATH.
 	Run func(ctx context.Context, program string, args ...string) ([]byte, error)
 	// LookupEnv reads the environment that engines inherit; nil: it is empty.
 	LookupEnv func(name string) (value string, set bool)
 }
 
-// Detect looks for the devices of this machine. It takes at most the time limit of each of two commands.
+// Detect finds the devices of this machine. It takes at most the time limit of each of two commands.
 func Detect(ctx context.Context, cfg Config) Found {
 	f := Found{Devices: []Device{{Kind: cpu, Total: cfg.Memory, Source: "system"}}}
 	if cfg.Kinds.Has(policy.GPU) {
@@ -75,7 +75,7 @@ func Detect(ctx context.Context, cfg Config) Found {
 	return f
 }
 
-// answer is what sources tell of one kind: devices, and why some knew none.
+// answer is what the sources report of one kind: devices, and why some sources found none.
 type answer struct {
 	devices []Device
 	reasons []string
@@ -94,9 +94,9 @@ func (f *Found) add(kind string, a answer) {
 	}
 }
 
-// gpus asks one source after the other until one knows a GPU. One of which only the system tells, and which has no memory of
-// its own, as most desktop processors have one, counts where llama-server cannot be asked: else the main memory stays the
-// processor's.
+// gpus asks one source after the other until one finds a GPU. A GPU that only the system reports, and that has no
+// memory of its own, as in most desktop processors, counts if llama-server cannot be asked. Otherwise the main memory
+// stays the processor's.
 func (c *Config) gpus(ctx context.Context) (a answer) {
 	listed, err := c.llamaServer(ctx)
 	if len(listed) > 0 {
@@ -119,7 +119,7 @@ func (c *Config) gpus(ctx context.Context) (a answer) {
 		}
 	}
 	if c.Apple && integrated {
-		a.devices = append(a.devices, Device{Name: "Apple", Total: c.Memory / 3 * 2, Shared: c.Memory / 3 * 2, Source: "system"}) // what macOS lends it at least
+		a.devices = append(a.devices, Device{Name: "Apple", Total: c.Memory / 3 * 2, Shared: c.Memory / 3 * 2, Source: "system"}) // the least that macOS lends it
 	}
 	if len(a.devices) == 0 {
 		a.devices = c.gpuNodes()
@@ -130,7 +130,7 @@ func (c *Config) gpus(ctx context.Context) (a answer) {
 	return a
 }
 
-// Kinds are the kinds of device that were found.
+// Kinds returns the kinds of device that were found.
 func (f Found) Kinds() (d policy.Devices) {
 	for _, one := range f.Devices {
 		kind, _ := policy.ParseDevices(one.Kind)
@@ -139,7 +139,8 @@ func (f Found) Kinds() (d policy.Devices) {
 	return d
 }
 
-// String says it on one line, equal devices together: "cpu 62.7 GiB; gpu 2 × NVIDIA GeForce RTX 3090 23.6 GiB (llama-server)".
+// String returns one line with equal devices together: "cpu 62.7 GiB; gpu 2 × NVIDIA GeForce RTX 3090 23.6 GiB
+// (llama-server)".
 func (f Found) String() string {
 	var out []string
 	for left := f.Devices; len(left) > 0; {

@@ -18,14 +18,14 @@ const (
 	gib = 1 << 30
 )
 
-// machine is what a test's machine answers.
+// machine is the answers of a test's machine.
 type machine struct {
 	memory int64
 	apple  bool
 	server string            // output of llama-server; "none": not installed
 	smi    string            // output of nvidia-smi; "": not installed
 	files  map[string]string // by path below /
-	env    map[string]string // that engines inherit
+	env    map[string]string // inherited by engines
 }
 
 func (m machine) detect(t *testing.T) Found {
@@ -50,7 +50,8 @@ func (m machine) detect(t *testing.T) Found {
 	return Detect(t.Context(), cfg)
 }
 
-// What recorded outputs of real machines, named by where they were published, are read as, and the budgets that follow.
+// TestDetect checks how recorded outputs of real machines, each with its published source, are read, and the budgets
+// that follow.
 func TestDetect(t *testing.T) {
 	const empty = "Available devices:\n" // a build for processors
 	for _, test := range []struct {
@@ -105,7 +106,7 @@ func TestDetect(t *testing.T) {
 			"cpu 128 GiB; gpu AMD Radeon Graphics (RADV GFX1151) 124.5 GiB (llama-server)",
 			128 * gib / 5 * 4 / 5 * 4, 128*gib/5*4 - 128*gib/5*4/5*4,
 		}, {
-			// The same with 64 GiB set aside, which are its own, and of which the system does not know.
+			// The same with 64 GiB set aside, which are the GPU's own and unknown to the system.
 			"amd apu, carve-out", machine{memory: 62 * gib, server: empty + "  Vulkan0: AMD Radeon 8060S Graphics (RADV STRIX_HALO) (86016 MiB, 83660 MiB free)\n",
 				files: amdgpu("68719476736", "21474836480")},
 			"cpu 62 GiB; gpu AMD Radeon 8060S Graphics (RADV STRIX_HALO) 84 GiB (llama-server)", card(64*gib) + 20*gib/10*9, 62*gib/5*4 - 20*gib/10*9,
@@ -177,10 +178,10 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// card is what models get of a GPU's own memory.
+// card returns what models get of a GPU's own memory.
 func card(total int64) int64 { return total - max(total/10, gib) }
 
-// rows is a line for each index below n.
+// rows returns a line for each index below n.
 func rows(n int, format string) string {
 	var out strings.Builder
 	for i := range n {
@@ -189,7 +190,7 @@ func rows(n int, format string) string {
 	return out.String()
 }
 
-// amdgpu are the files of GPUs, for each its VRAM and its GTT.
+// amdgpu returns the files of GPUs, from the VRAM and GTT of each.
 func amdgpu(sizes ...string) map[string]string {
 	out := map[string]string{}
 	for i := 0; i < len(sizes); i += 2 {
@@ -217,7 +218,7 @@ func TestNPUs(t *testing.T) {
 	}
 }
 
-// What programs print reaches logs and terminals: it is bounded, on one line, and without control characters.
+// Output of programs reaches logs and terminals: it is bounded, on one line, and without control characters.
 func TestHostileOutput(t *testing.T) {
 	long := strings.Repeat("é\x1b[2J\u202e", 5000)
 	for name, m := range map[string]machine{

@@ -10,11 +10,11 @@ import (
 
 const sourceLlama = "llama-server"
 
-// deviceLine is a GPU of `llama-server --list-devices`: "  CUDA0: NVIDIA GeForce RTX 3090 (24135 MiB, 23846 MiB free)". Lines
-// of processors, BLAS libraries and other machines (RPC) are none.
+// deviceLine matches a GPU in `llama-server --list-devices`: "  CUDA0: NVIDIA GeForce RTX 3090 (24135 MiB, 23846 MiB
+// free)". It does not match processors, BLAS libraries and other machines (RPC).
 var deviceLine = regexp.MustCompile(`^\s+((CUDA|ROCm|MUSA|SYCL|Vulkan|GPUOpenCL|MTL|Metal)\d*): (.+) \((\d{1,9}) MiB, (\d{1,9}) MiB free\)\s*$`)
 
-// llamaServer asks the engine itself; nil without an error: it runs, and lists no GPU.
+// llamaServer asks the engine itself. nil without an error means that it runs and lists no GPU.
 func (c *Config) llamaServer(ctx context.Context) ([]Device, error) {
 	if c.LlamaServer == "" {
 		return nil, errors.New(c.NoServer)
@@ -35,8 +35,8 @@ func (c *Config) llamaServer(ctx context.Context) ([]Device, error) {
 	return listed, nil
 }
 
-// parseListDevices reads what `llama-server --list-devices` prints. A build with several backends lists a GPU under each:
-// those of Vulkan and OpenCL are left out where the vendor's own backend has GPUs, which the engine prefers.
+// parseListDevices reads the output of `llama-server --list-devices`. A build with several backends lists a GPU under
+// each. It leaves out those of Vulkan and OpenCL if the vendor's own backend, which the engine prefers, has GPUs.
 func parseListDevices(text string) ([]Device, error) {
 	_, list, ok := strings.Cut("\n"+text, "\nAvailable devices:")
 	if !ok {
@@ -64,7 +64,7 @@ func parseListDevices(text string) ([]Device, error) {
 	return out, nil
 }
 
-// vendor is who makes a GPU of that name, "" for others.
+// vendor returns who makes a GPU of that name, "" for others.
 func vendor(name string) string {
 	for _, v := range [...]struct{ word, vendor string }{
 		{"NVIDIA", nvidia}, {"GeForce", nvidia}, {"Quadro", nvidia}, {"Tesla", nvidia},
@@ -85,15 +85,15 @@ const (
 )
 
 var (
-	// intelCard are Intel's GPUs with memory of their own; the others are part of a processor.
+	// intelCard matches Intel's GPUs with their own memory; the others are part of a processor.
 	intelCard = regexp.MustCompile(`(?i)Arc(\(TM\))? (Pro )?[AB]\d|Data Center|DG1`)
-	// nvidiaSoC are NVIDIA's chips whose GPU has no memory of its own: DGX Spark and the Jetsons.
+	// nvidiaSoC matches NVIDIA's chips whose GPU has no memory of its own: DGX Spark and the Jetsons.
 	nvidiaSoC = regexp.MustCompile(`GB10\b|Orin|Thor|Xavier|Tegra`)
 )
 
-// shared is the part of a GPU's memory that is the machine's main memory. A name tells it of Apple, Intel and NVIDIA. AMD's
-// processors set a part of the memory aside for their GPU, which the system then does not count as its own; amdgpu calls it
-// VRAM, as that of a card, and what goes beyond it is shared.
+// shared returns the part of a GPU's memory that is the machine's main memory. For Apple, Intel and NVIDIA the name
+// decides. AMD's processors set a part of the memory aside for their GPU, which the system then does not count as its
+// own. amdgpu calls that part VRAM, as for a card, and the rest is shared.
 func (c *Config) shared(d *Device, cards []Device) int64 {
 	switch v := vendor(d.Name); {
 	case v == apple, v == intel && !intelCard.MatchString(d.Name), v == nvidia && nvidiaSoC.MatchString(d.Name):

@@ -18,9 +18,9 @@ func (c *Config) nvidiaSMI(ctx context.Context) ([]Device, error) {
 	if len(text) == 0 && err != nil {
 		return nil, err
 	}
-	out := parseSMI(string(text), c.Memory) // it says on the same channel why it fails
+	out := parseSMI(string(text), c.Memory) // on failure its reason is on the same output
 	for i := range out {
-		if _, set := c.lookup(visibleCUDA); set { // of which nvidia-smi knows nothing
+		if _, set := c.lookup(visibleCUDA); set { // nvidia-smi ignores it
 			out[i].API, out[i].Visible = "", ""
 		}
 	}
@@ -31,8 +31,8 @@ func (c *Config) nvidiaSMI(ctx context.Context) ([]Device, error) {
 	return out, nil
 }
 
-// parseSMI reads "INDEX, NAME, TOTAL, FREE" a line, in MiB. A size that it cannot read, such as [N/A], is unknown; of a chip
-// whose GPU uses the main memory it is that memory.
+// parseSMI reads lines of "INDEX, NAME, TOTAL, FREE", in MiB. A size that it cannot read, such as [N/A], is unknown;
+// for a chip whose GPU uses the main memory it is that memory.
 func parseSMI(text string, memory int64) (out []Device) {
 	for line := range strings.Lines(text) {
 		f := strings.Split(strings.TrimSpace(line), ", ")
@@ -59,14 +59,14 @@ func mebibytes(text string) int64 {
 	return int64(n) << 20
 }
 
-var drmCard = regexp.MustCompile(`/card[0-9]+/device/`) // its connectors have names like card1-DP-2
+var drmCard = regexp.MustCompile(`/card[0-9]+/device/`) // a card's connectors have names like card1-DP-2
 
-// largestCarveout is the most memory that a processor's firmware sets aside for its GPU by default, and less than a card
-// has that runs models.
+// largestCarveout is the most memory that a processor's firmware sets aside for its GPU by default. Cards that run
+// models have more.
 const largestCarveout = 2 << 30
 
-// amdCards are the GPUs of the driver amdgpu by its files in /sys. One with hardly any memory set aside is part of a
-// processor: it takes what it needs from the main memory (GTT).
+// amdCards returns the GPUs of the driver amdgpu by its files in /sys. One with hardly any memory set aside is part of
+// a processor: it takes what it needs from the main memory (GTT).
 func (c *Config) amdCards() (out []Device) {
 	found, _ := fs.Glob(c.Files, "sys/class/drm/card*/device/mem_info_vram_total")
 	for _, file := range found[:min(len(found), maxDevices)] {
@@ -92,7 +92,7 @@ func (c *Config) amdCards() (out []Device) {
 	return out
 }
 
-// gpuNodes tells of GPUs by device files, without their memory: of one alone, as a GPU may have several.
+// gpuNodes finds GPUs by device files, without their memory. It reports only one, because a GPU may have several files.
 func (c *Config) gpuNodes() []Device {
 	for _, pattern := range []string{"dev/nvidia[0-9]*", "dev/kfd", "dev/dri/renderD*"} {
 		if found, _ := fs.Glob(c.Files, pattern); len(found) > 0 {
@@ -102,7 +102,7 @@ func (c *Config) gpuNodes() []Device {
 	return nil
 }
 
-// npus tells of NPUs by their device files, and of their drivers by /sys: amdxdna (AMD), intel_vpu or ivpu (Intel).
+// npus finds NPUs by their device files, and their drivers by /sys: amdxdna (AMD), intel_vpu or ivpu (Intel).
 func (c *Config) npus() (a answer) {
 	accel, _ := fs.Glob(c.Files, "dev/accel/accel[0-9]*")
 	neuron, _ := fs.Glob(c.Files, "dev/neuron[0-9]*")
@@ -124,7 +124,7 @@ func (c *Config) npus() (a answer) {
 	return a
 }
 
-// read returns the start of a small file without space around it, "" where it cannot be read.
+// read returns the start of a small file without surrounding space, "" if it cannot be read.
 func (c *Config) read(name string) string {
 	f, err := c.Files.Open(name)
 	if err != nil {
