@@ -30,7 +30,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// fasthttp's pool sleeps up to 10 s before it sees that it was stopped, and its clock never ends.
+// fasthttp's pool sleeps up to 10 s before it notices that it was stopped, and its clock never stops.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
@@ -47,7 +47,7 @@ models:
   text: {type: llm, recipe: standin, device: cpu}
 `
 
-// engines are the stand-in for models with arguments, and for others servers of the test that see the raw connection.
+// engines starts the stand-in for models with arguments, and for others the test's servers that see the raw connection.
 type engines struct {
 	*launch.Launcher
 	handle func(c net.Conn, r *http.Request) // of the fake model; the connection is closed after it
@@ -217,7 +217,7 @@ func (b *bench) until(what string, ok func() bool) {
 	kit.Eventually(b, what, ok)
 }
 
-// load has a model loaded.
+// load loads a model.
 func (b *bench) load(model string) {
 	b.Helper()
 	b.until("ticket for "+model, func() bool {
@@ -236,7 +236,7 @@ func (b *bench) load(model string) {
 	})
 }
 
-// open is the number of requests that the host counts.
+// open returns the number of requests that the host counts.
 func (b *bench) open() (n int) {
 	for _, m := range b.host.View().Models {
 		n += m.InFlight
@@ -257,7 +257,7 @@ func (b *bench) request(ctx context.Context, method, path, model, body string) *
 	return r
 }
 
-// answer is a whole answer; err tells a body that broke off.
+// answer is a whole answer; err reports a body that broke off.
 type answer struct {
 	status int
 	header http.Header

@@ -10,8 +10,8 @@ import (
 	"reveille/runner/host"
 )
 
-// A looping engine computes for all its requests in one loop, as llama-server does. LoopPath is a path (GET) that the loop
-// itself answers between two iterations, without computing a sequence; "" where there is none.
+// A looping engine computes for all its requests in one loop, as llama-server does. LoopPath returns a path (GET) that
+// the loop itself answers between two iterations, without computing a sequence; "" if there is none.
 type looping interface{ LoopPath() string }
 
 func loopPath(e host.Engine) string {
@@ -21,17 +21,17 @@ func loopPath(e host.Engine) string {
 	return ""
 }
 
-// load is the input that requests give an engine's loop to read.
+// load is the input that requests give to an engine's loop.
 type load struct{ bytes, media int }
 
 // readBy is how many prompt bytes an engine must read within --first-byte to count as alive. A batch of 2,048 tokens takes one
 // iteration.
 const readBy = 8 << 10
 
-// iteration is how long one iteration of an engine's loop may take, given the first-byte limit and what it has to read.
+// iteration returns how long one iteration of an engine's loop may take, given the first-byte limit and its input.
 func (l load) iteration(firstByte time.Duration) time.Duration {
 	if l.media > 0 {
-		return LongAnswer * firstByte // an encoder without a GPU may take minutes for the pictures of one iteration
+		return LongAnswer * firstByte // an encoder without a GPU may take minutes for the images of one iteration
 	}
 	most := 2 * firstByte // an iteration reads one batch at most, however long the prompts are
 	if l.bytes >= 2*readBy {
@@ -40,7 +40,7 @@ func (l load) iteration(firstByte time.Duration) time.Duration {
 	return min(firstByte/4+firstByte*time.Duration(l.bytes)/readBy, most)
 }
 
-// loadOf is the input of one request, zero for an engine without a loop.
+// loadOf returns the input of one request, zero for an engine without a loop.
 func loadOf(p *host.Lease, body []byte) load {
 	if loopPath(p.Engine) == "" {
 		return load{}
@@ -120,8 +120,9 @@ func (w *watchdog) ended(e host.Engine, l load, complete bool) {
 	w.loads[e] = sum
 }
 
-// checkLoop returns when the engine's loop has answered, or when the engine was ended because its loop did not within the time
-// of an iteration. Callers share a check in progress: its answer, still to come, proves life after their call.
+// checkLoop returns when the engine's loop has answered, or when the engine was ended because its loop did not answer
+// within the time of an iteration. Callers share a check in progress, because its answer, still to come, proves that
+// the loop runs after their call.
 func (w *watchdog) checkLoop(model string, e host.Engine) {
 	path := loopPath(e)
 	if path == "" {

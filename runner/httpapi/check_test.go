@@ -15,7 +15,7 @@ import (
 	"reveille/runner/httpapi"
 )
 
-// checked asks the runner to check a model's engine, and reports whether that crashed of late.
+// checked asks the runner to check a model's engine, and reports whether it crashed recently.
 func (b *bench) checked(model string) bool {
 	b.Helper()
 	a := b.call("GET", rpc.PathCheck+model, "", "")
@@ -26,14 +26,14 @@ func (b *bench) checked(model string) bool {
 	return c.CrashedMS != nil
 }
 
-// A check asks the engine's loop for a sign of life. Only an engine that does not give one in time is ended, whatever its
-// threads for connections say to others.
+// A check asks the engine's loop for a sign of life. Only an engine whose loop gives none in time is ended, whatever
+// its connection threads answer to others.
 func TestCheck(t *testing.T) {
 	silent := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 	says := func(text string) func(net.Conn) { return func(c net.Conn) { _, _ = io.WriteString(c, text) } }
 	for name, c := range map[string]struct {
 		loop  func(net.Conn)
-		none  bool // the engine has no path of its loop's
+		none  bool // the engine has no path that its loop answers
 		ended bool
 	}{
 		"turns":                {loop: says(sized("application/json", "[]"))},
@@ -87,7 +87,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// An engine that died by itself is told of, and one that the host stopped is not.
+// An engine that died by itself is reported, one that the host stopped is not.
 func TestCheckAfterTheEnd(t *testing.T) {
 	b := start(t)
 	if b.checked("text") {
@@ -111,8 +111,8 @@ func TestCheckAfterTheEnd(t *testing.T) {
 	}
 }
 
-// The loop of an engine that has a request is checked at intervals, although the request's client neither leaves nor runs
-// into a limit of its own.
+// The loop of an engine with a request is checked at intervals, although the request's client neither leaves nor times
+// out.
 func TestLoopIsWatched(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
 	b.load("text")

@@ -11,8 +11,8 @@ import (
 	"reveille/infra/rpc"
 )
 
-// An answer whose JSON nests too deep is the request's fault, as one that is too long: a model writes what its request makes it
-// write. The engine goes on.
+// An answer whose JSON nests too deep is the request's fault, like one that is too long, because the request determines
+// what the model writes. The engine keeps running.
 func TestDeepAnswers(t *testing.T) {
 	b := start(t)
 	b.load("fake")
@@ -26,7 +26,7 @@ func TestDeepAnswers(t *testing.T) {
 		"stream": {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(event), event), 200},
 	} {
 		b.engines.handle = func(conn net.Conn, _ *http.Request) { _, _ = io.WriteString(conn, c.reply) }
-		for range 2 * 3 { // twice as many as restart an engine that talks nonsense
+		for range 2 * 3 { // twice as many as restart an engine with bad replies
 			a := b.call("POST", "/v1/messages", "fake", "{}")
 			if a.status != c.status || !strings.Contains(a.body, `"code":"invalid_request","message":"The answer is longer than 16 MiB or nests too deep`) || a.err != nil {
 				t.Fatalf("%s: %d %q %v", name, a.status, a.body, a.err)

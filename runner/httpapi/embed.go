@@ -14,7 +14,7 @@ import (
 // queued is an engine whose embedding requests go through one queue.
 type queued interface{ Embeddings() *batch.Batcher }
 
-// queueOf is the queue that a request belongs to, nil for none.
+// queueOf returns the queue that a request belongs to, nil for none.
 func queueOf(e host.Engine, path []byte) *batch.Batcher {
 	if q, ok := e.(queued); ok && string(path) == "/v1/embeddings" {
 		return q.Embeddings()
@@ -22,8 +22,8 @@ func queueOf(e host.Engine, path []byte) *batch.Batcher {
 	return nil
 }
 
-// embed answers a request through its model's queue. It reports false, and has answered nothing, for one that is to be
-// relayed as it is.
+// embed answers a request through its model's queue. It returns false, and has answered nothing, for a request that is
+// to be relayed unchanged.
 func (s *Server) embed(ctx *fasthttp.RequestCtx, x *exchange, q *batch.Batcher) bool {
 	life, cancel := x.life()
 	defer cancel(nil)
@@ -44,7 +44,7 @@ func (s *Server) embed(ctx *fasthttp.RequestCtx, x *exchange, q *batch.Batcher) 
 		ctx.SetBody(engine.Body)
 	case errors.Is(err, batch.ErrUnsent):
 		s.refuse(ctx, rpc.RefusedNotLoaded)
-	case errors.Is(err, relay.ErrGone): // nobody is there to be answered
+	case errors.Is(err, relay.ErrGone): // nobody is left to answer
 	default:
 		s.engineFailed(ctx, err)
 	}

@@ -14,8 +14,8 @@ import (
 	"reveille/runner/httpapi"
 )
 
-// When an engine dies, the queued requests of which it saw nothing are refused, so that they are made again; the one that
-// it worked on gets an error.
+// When an engine dies, the queued requests that it has not seen are refused, so that they are sent again. The request
+// that it worked on gets an error.
 func TestEngineDiesUnderItsQueue(t *testing.T) {
 	set := metrics.NewSet()
 	b := start(t, func(c *httpapi.Config) { c.Metrics = set })

@@ -10,23 +10,23 @@ import (
 	"reveille/infra/relay"
 )
 
-// maxBufferedJSON is how much of an answer is read before its head goes on, in bytes: of one that is no longer, all that can be
-// wrong with it is told with a status.
+// maxBufferedJSON is how many bytes of an answer are read before its head is passed on. Every fault of an answer that
+// is no longer is reported with a status.
 const maxBufferedJSON = 1 << 20
 
 var errForm = errors.New("not of the type that the route answers with")
 
-// A form is what a good answer to a route is.
+// A form is what a valid answer to a route looks like.
 type form uint8
 
 const (
-	anyForm   form = iota // whatever the engine says: its own pages, readings of its state
-	noPage                // a sound, a text: anything but a web page
+	anyForm   form = iota // whatever the engine sends: its own pages, readings of its state
+	noPage                // audio, text: anything but a web page
 	jsonForm              // a JSON text, or a stream of events that hold JSON
 	proseForm             // the same, no longer than a line of a stream may be
 )
 
-// formOf is the form of a route of engines.
+// formOf returns the form of an engine's route.
 func formOf(path string) form {
 	path, _, _ = strings.Cut(path, "?")
 	for _, version := range [...]string{"/v1/", "/v2/"} {
@@ -46,7 +46,7 @@ func formOf(path string) form {
 	return anyForm
 }
 
-// vet judges an answer before anything of it goes on. What can only be judged later ends the answer's body.
+// vet checks an answer before any of it is passed on. A fault that shows only later ends the answer's body.
 func vet(ctx *fasthttp.RequestCtx, f form, resp *relay.Response) error {
 	if resp.Status() != fasthttp.StatusOK || !ctx.IsPost() {
 		return nil
@@ -68,7 +68,7 @@ func vet(ctx *fasthttp.RequestCtx, f form, resp *relay.Response) error {
 	return resp.HoldJSON(maxBufferedJSON, most)
 }
 
-// streams reports whether a request asks for its answer piece by piece. Inside a text the quotes would be escaped.
+// streams reports whether a request asks for a stream. Inside a text the quotes would be escaped.
 func streams(body []byte) bool {
 	for {
 		_, rest, found := bytes.Cut(body, []byte(`"stream"`))

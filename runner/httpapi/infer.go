@@ -28,7 +28,7 @@ type exchange struct {
 	stop    atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
 	permits *fairqueue.Queue                        // the queue of its permit, nil for none
 	tenant  string                                  // the permit's holder
-	load    load                                    // what it gave the engine to read
+	load    load                                    // the input that it gave the engine
 	began   time.Time
 	once    sync.Once
 }
@@ -61,7 +61,7 @@ func (x *exchange) finish(err error) {
 			x.permits.Release(x.tenant)
 		}
 		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
-		x.s.dog.observe(x.pass, err) // before Leave: whoever sees that the request is over sees its outcome
+		x.s.dog.observe(x.pass, err) // before Leave, so that whoever sees the request's end also sees its outcome
 		x.pass.Leave()
 		x.s.m.open.Add(-1)
 		x.s.m.seconds.UpdateDuration(x.began)
@@ -141,7 +141,8 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	resp.SendTo(ctx)
 }
 
-// engineRequest is the request to the engine: method, path, body and content type as received, with the engine's own key.
+// engineRequest returns the request to the engine: method, path, body and content type as received, with the engine's
+// own key.
 func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Lease, media *mmcache.Request) *relay.Request {
 	req := &relay.Request{
 		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(),
@@ -162,12 +163,12 @@ func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Lease, media
 	return req
 }
 
-// LongAnswer times the first-byte limit is how long an answer that is not streamed may take: its first byte comes when all of
-// it is computed.
+// LongAnswer times the first-byte limit is how long an answer that is not streamed may take, because its first byte
+// comes when all of it is computed.
 const LongAnswer = 5
 
-// firstByteLimit is how long an engine may take for the first byte of an answer, by the limit for a short prompt. A longer
-// prompt takes longer, but never longer than a whole answer.
+// firstByteLimit returns how long an engine may take for the first byte of an answer, given the limit for a short
+// prompt. A longer prompt may take longer, but never longer than a whole answer.
 func firstByteLimit(firstByte time.Duration, body []byte) time.Duration {
 	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
 	most := LongAnswer * firstByte
@@ -192,7 +193,7 @@ func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, err error) {
 	s.fail(ctx, status, code, message)
 }
 
-// describeError is the error table's entry for a broken exchange with an engine.
+// describeError returns the error table's entry for a broken exchange with an engine.
 func describeError(err error) (status int, code, message string) {
 	switch {
 	case errors.Is(err, host.ErrCut):
@@ -209,8 +210,8 @@ func describeError(err error) (status int, code, message string) {
 	return fasthttp.StatusBadGateway, "engine_crashed", "The engine ended before its answer was complete."
 }
 
-// lastEvent is the event that ends a broken stream, in OpenAI's format whatever the path: the gateway translates it to the
-// path's dialect.
+// lastEvent returns the event that ends a broken stream, in OpenAI's format whatever the path: the gateway translates
+// it to the path's dialect.
 func lastEvent(err error) []byte {
 	_, code, message := describeError(err)
 	return append(append([]byte("data: "), errorBody(code, message)...), "\n\n"...)

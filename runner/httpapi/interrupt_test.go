@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// When a machine is taken away, a stream ends with an error event and a request without an answer with 503, both of which
-// say so.
+// When a machine is taken away, a stream ends with an error event and an unanswered request with 503, both with that
+// reason.
 func TestInterruptionCuts(t *testing.T) {
 	for name, c := range map[string]struct {
 		first  string

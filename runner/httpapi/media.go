@@ -11,10 +11,10 @@ import (
 	"reveille/runner/mmcache"
 )
 
-// mediaMarks are texts one of which every request with media holds.
+// mediaMarks are texts of which every request with media contains at least one.
 var mediaMarks = [...][]byte{[]byte("image"), []byte("audio"), []byte("multimodal_data")}
 
-// holdsMedia reports whether a body may hold pictures or sounds.
+// holdsMedia reports whether a body may contain images or audio.
 func holdsMedia(body []byte) bool {
 	for _, m := range mediaMarks {
 		if bytes.Contains(body, m) {
@@ -24,7 +24,7 @@ func holdsMedia(body []byte) bool {
 	return false
 }
 
-// beginMedia announces a request of a tenant to its engine's encoder cache, nil where there is none.
+// beginMedia announces a tenant's request to its engine's encoder cache. It returns nil if there is none.
 func beginMedia(e host.Engine, scope, body []byte) *mmcache.Request {
 	cached, ok := e.(interface{ Media() *mmcache.Attachment })
 	if !ok || cached.Media() == nil {
@@ -33,7 +33,8 @@ func beginMedia(e host.Engine, scope, body []byte) *mmcache.Request {
 	return cached.Media().Begin(string(scope), holdsMedia(body))
 }
 
-// endMedia tells the counts when the engine's first bytes are there, where they can be told for this request alone.
+// endMedia reports the counts when the engine's first bytes have arrived, if they can be determined for this request
+// alone.
 func endMedia(q *mmcache.Request, h *fasthttp.ResponseHeader) {
 	if hits, misses, exact := q.End(); exact && hits+misses > 0 {
 		h.Set(rpc.HeaderMedia, "hit="+strconv.FormatInt(hits, 10)+", miss="+strconv.FormatInt(misses, 10))

@@ -11,7 +11,7 @@ import (
 	"reveille/runner/engine"
 )
 
-// describe answers the host's own view as JSON.
+// describe returns the host's view of itself as JSON.
 func (s *Server) describe(ctx *fasthttp.RequestCtx) {
 	if _, ok := s.authorised(ctx, ""); !ok {
 		return
@@ -28,7 +28,7 @@ func (s *Server) describe(ctx *fasthttp.RequestCtx) {
 // logged is an engine that keeps its output.
 type logged interface{ Log() *engine.Log }
 
-// logs answers an engine's output as text; with ?follow=1 new lines follow until the engine ends or the reader leaves.
+// logs returns an engine's output as text; with ?follow=1 new lines follow until the engine ends or the reader leaves.
 func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
 	if _, ok := s.authorised(ctx, ""); !ok {
 		return
@@ -60,7 +60,7 @@ func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
 	ctx.Response.ImmediateHeaderFlush = len(past) == 0
 }
 
-// follower is the body of an answer that goes on with an engine's log until the engine ends or the reader leaves.
+// follower is the body of an answer that follows an engine's log until the engine ends or the reader leaves.
 type follower struct {
 	next   <-chan engine.Line
 	cancel func()
@@ -71,7 +71,7 @@ type follower struct {
 
 func (f *follower) add(l engine.Line) { f.buf = append(append(f.buf, l.Text...), '\n') }
 
-// Read waits for lines and gives out all that are there.
+// Read waits for lines and returns all available ones.
 func (f *follower) Read(p []byte) (int, error) {
 	for len(f.buf) == 0 {
 		select {
@@ -89,7 +89,7 @@ func (f *follower) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the subscription. fasthttp calls it once, whatever became of the answer.
+// Close ends the subscription. fasthttp calls it once, however the answer ended.
 func (f *follower) Close() error {
 	f.watch.Stop()
 	f.cancel()

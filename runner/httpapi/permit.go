@@ -14,8 +14,8 @@ import (
 
 var errQueueTimeout = errors.New("the engine had no permit for the request in time")
 
-// acquirePermit waits for a permit to send the request to the engine. It returns false if there is none; the request is
-// answered then.
+// acquirePermit waits for a permit to send the request to the engine. It returns false, after it answered the request,
+// if there is none.
 func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	e, ok := x.pass.Engine.(fairqueue.Limited)
 	if !ok || reads(ctx) || e.Permits() == nil {
@@ -47,6 +47,6 @@ func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	return false
 }
 
-// reads reports whether a request only reads the engine's state, which does not wait. All others compute: a template or a
-// tokenizer works on their bodies, if not the model.
+// reads reports whether a request only reads the engine's state and so does not wait. All others compute: a template or
+// a tokenizer works on their bodies, if not the model.
 func reads(ctx *fasthttp.RequestCtx) bool { return ctx.IsGet() || ctx.IsHead() }

@@ -12,8 +12,8 @@ import (
 	"reveille/runner/httpapi"
 )
 
-// Whatever an engine computes from a request's body needs a permit, also where no sequence is computed: templates and tokenizers run in
-// its threads for connections.
+// Whatever an engine computes from a request's body needs a permit, even if it computes no sequence: templates and
+// tokenizers run in its connection threads.
 func TestWhatNeedsAPermit(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.FirstByte = 20 * time.Millisecond })
 	b.load("fake")

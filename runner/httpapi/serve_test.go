@@ -125,7 +125,7 @@ type far struct{ net.Conn }
 
 func (far) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1} }
 
-// TestMetricsFromElsewhere: a runner answers its metrics to its own machine and to gateways alone.
+// TestMetricsFromElsewhere: a runner serves its metrics only to its own machine and to gateways.
 func TestMetricsFromElsewhere(t *testing.T) {
 	b := start(t)
 	srv := httpapi.New(httpapi.Config{Name: "h", Host: b.host, Secret: secret, Log: slog.New(slog.DiscardHandler)})
@@ -150,7 +150,7 @@ func TestMetricsFromElsewhere(t *testing.T) {
 	b.must(<-served)
 }
 
-// head is an engine's answer up to its body. The fakes close each connection behind their answer.
+// head returns an engine's answer up to its body. The fakes close each connection after their answer.
 func head(kind, more string) string {
 	return "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: " + kind + "\r\n" + more + "\r\n"
 }
@@ -198,13 +198,13 @@ func TestEngineFaults(t *testing.T) {
 	}
 }
 
-// sized is a whole answer with status 200.
+// sized returns a whole answer with status 200.
 func sized(kind, body string) string {
 	return head(kind, fmt.Sprintf("Content-Length: %d\r\n", len(body))) + body
 }
 
-// What no client should take for an answer is refused where it can still have a status, and else ends with an error. What
-// the route does not speak of passes.
+// An answer that no client should accept is refused with a status while that is possible, and otherwise ends with an
+// error. Answers of routes without a form pass.
 func TestForms(t *testing.T) {
 	b := start(t)
 	const form, speech = "/v1/audio/transcriptions", "/v1/audio/speech"
@@ -243,8 +243,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// An engine gets no more requests at one time than it has room for. The others wait in order, and hold up nobody who only
-// asks for the engine's state.
+// An engine gets no more requests at once than it has room for. The others wait in order, and do not delay a request
+// that only reads the engine's state.
 func TestTurns(t *testing.T) {
 	b := start(t)
 	b.load("fake")
@@ -353,7 +353,7 @@ func TestPermitThatNeverComes(t *testing.T) {
 	b.until("no request is open", func() bool { return b.open() == 0 })
 }
 
-// Three answers in a minute that cannot be understood, and the engine is restarted, once others are done.
+// After three unintelligible answers in a minute the engine is restarted, once its other requests are done.
 func TestNonsenseRestartsTheEngine(t *testing.T) {
 	b := start(t)
 	b.load("fake")
@@ -390,7 +390,7 @@ func TestNonsenseRestartsTheEngine(t *testing.T) {
 	}
 }
 
-// An engine that falls silent is probed. One that answers the probe stays; one that does not is ended.
+// An engine that falls silent is probed. It stays if it answers the probe, and is ended if it does not.
 func TestSilentEngine(t *testing.T) {
 	for name, c := range map[string]struct {
 		probe string // the answer to it
@@ -439,7 +439,7 @@ func TestSilentEngine(t *testing.T) {
 	}
 }
 
-// What an engine gets: the request as it came, with the engine's own key and nothing of the protocol.
+// What an engine receives: the request as it arrived, with the engine's own key and nothing of the protocol.
 func TestEngineRequest(t *testing.T) {
 	b := start(t)
 	b.load("fake")

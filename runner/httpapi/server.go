@@ -26,14 +26,14 @@ import (
 // DefaultFirstByte is how long an engine may take for the first byte of a streamed answer to a short prompt.
 const DefaultFirstByte = 120 * time.Second
 
-// Config of a Server. All fields but the times, Metrics and the limits are needed.
+// Config configures a Server. All fields but the times, Metrics and the limits are required.
 type Config struct {
 	Name      string // the host's
 	Host      *host.Host
 	Secret    []byte // the pool's runner secret
 	Log       *slog.Logger
 	FirstByte time.Duration // longest an engine may take for the first byte of a stream; default 120 s, see firstByteLimit
-	Metrics   *metrics.Set  // gets the metrics; default a set of its own
+	Metrics   *metrics.Set  // gets the metrics; default: its own set
 	Intake    relay.IntakeConfig
 	Listener  relay.ListenerConfig
 }
@@ -84,7 +84,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// guard keeps a fault in one request from ending the runner, and with it every engine.
+// guard prevents a fault in one request from ending the runner, and with it every engine.
 func (s *Server) guard(ctx *fasthttp.RequestCtx) {
 	defer s.intake.Finish(ctx)
 	defer func() {
@@ -171,7 +171,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// authorised checks a call's signature and names the gateway; otherwise it has answered.
+// authorised checks a call's signature and returns the gateway's name; otherwise it has answered.
 func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway string, ok bool) {
 	now := time.Now()
 	gateway, err := s.verify.Verify(string(ctx.Request.Header.Peek(rpc.HeaderAuth)), rpc.Call{
@@ -194,7 +194,7 @@ func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway str
 	return "", false
 }
 
-// refuse says that no engine saw the request.
+// refuse answers that no engine saw the request.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, reason string) {
 	ctx.SetStatusCode(rpc.StatusRefused)
 	ctx.Response.Header.Set(rpc.HeaderRefused, reason)
@@ -202,7 +202,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, reason string) {
 	ctx.SetBody(errorBody("refused", reason))
 }
 
-// fail answers with an error of the runner's own.
+// fail answers with one of the runner's own errors.
 func (s *Server) fail(ctx *fasthttp.RequestCtx, status int, code, message string) {
 	ctx.SetStatusCode(status)
 	ctx.Response.Header.Set(rpc.HeaderCode, code)
@@ -210,8 +210,8 @@ func (s *Server) fail(ctx *fasthttp.RequestCtx, status int, code, message string
 	ctx.SetBody(errorBody(code, message))
 }
 
-// isLoopbackHost reports whether a Host header names this machine by a loopback address or localhost. A page that was led
-// here by its own name's DNS record sends that name.
+// isLoopbackHost reports whether a Host header names this machine by a loopback address or localhost. A page whose own
+// name's DNS record leads here sends that name.
 func isLoopbackHost(host []byte) bool {
 	name := string(host)
 	if h, _, err := net.SplitHostPort(name); err == nil {

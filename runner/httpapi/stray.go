@@ -19,12 +19,12 @@ const (
 
 var errStray = errors.New("it computes, although no sequence is in progress and no answer goes out")
 
-// probeLoop ends an engine whose loop does not answer in the time of an iteration, and one whose loop idles for that long while
-// another of its threads computes and nobody gets an answer. Such a thread reads a grammar, a template or a picture
-// that keeps it busy for ever; the end of its request does not stop it.
+// probeLoop ends an engine whose loop does not answer in the time of an iteration. It also ends one whose loop idles
+// for that long while another of its threads computes and nobody gets an answer. Such a thread reads a grammar, a
+// template or an image that keeps it busy for ever; the end of its request does not stop it.
 //
-// That other requests get answers says nothing about the loop: the threads for connections answer errors and reads while the
-// loop hangs. So probeLoop always asks the loop itself.
+// Answers to other requests say nothing about the loop, because the connection threads answer errors and reads while
+// the loop hangs. So probeLoop always asks the loop itself.
 func (w *watchdog) probeLoop(model string, e host.Engine, path string, limit time.Duration) {
 	began := time.Now()
 	var at time.Time
@@ -97,7 +97,7 @@ func (w *watchdog) idle(e host.Engine, path string, limit time.Duration) (bool, 
 	return true, nil
 }
 
-// cpuTime is the CPU time of an engine's process in seconds, negative where the system does not tell.
+// cpuTime returns the CPU time of an engine's process in seconds, negative if the system does not report it.
 func cpuTime(e host.Engine) float64 {
 	p, err := process.NewProcess(int32(e.PID()))
 	if err != nil {

@@ -27,7 +27,7 @@ func spin(t *testing.T) (pid int) {
 	return c.Process.Pid
 }
 
-// hold lets a process have a share of a core on average, as a busy machine would.
+// hold limits a process to a share of a core on average, as a busy machine would.
 func hold(t *testing.T, pid int, share float64) {
 	began := time.Now()
 	var work sync.WaitGroup
@@ -51,8 +51,8 @@ func hold(t *testing.T, pid int, share float64) {
 	t.Cleanup(work.Wait) // before that of spin, until which the pid is nobody else's
 }
 
-// An engine that computes outside its loop, for nobody, is ended. One that computes for its slots, that answers others or
-// that rests is not.
+// An engine that computes outside its loop for nobody is ended. One that computes for its slots, answers others, or
+// rests is not.
 func TestStrayThread(t *testing.T) {
 	const idle, working = `[{"id":0,"is_processing":false},{"id":1,"is_processing":false}]`, `[{"is_processing":false},{"is_processing":true}]`
 	for name, c := range map[string]struct {

@@ -52,8 +52,8 @@ func TestBadReplies(t *testing.T) {
 	}
 }
 
-// What an engine's loop may take for a turn follows what its requests give it to read. An abandoned request counts until the
-// loop must have dropped it.
+// The time that an engine's loop may take for an iteration follows from its requests' input. An abandoned request
+// counts until the loop must have dropped it.
 func TestIterationOfALoop(t *testing.T) {
 	const second = time.Second
 	for _, tc := range []struct {
