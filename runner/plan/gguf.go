@@ -9,7 +9,7 @@ import (
 	"reveille/runner/modelfile"
 )
 
-// Bounds of what is believed of a model.
+// Bounds on a model's metadata.
 const (
 	maxLayers   = 1 << 12
 	maxVocab    = 1 << 20
@@ -52,7 +52,7 @@ func readGGUF(path string) (m Meta, err error) {
 	return m, cache(&m, &a)
 }
 
-// cache fills in what a token takes in the cache, layer by layer.
+// cache computes what a token takes in the cache, layer by layer.
 func cache(m *Meta, a *gguf.GGUFArchitecture) error {
 	if a.AttentionRecurrent && !a.AttentionHybrid {
 		return nil // its state does not grow with the context
@@ -97,7 +97,8 @@ func or(first uint32, second uint64) uint64 {
 	return second
 }
 
-// parseGGUF is the parser behind a check of the file, whose lengths it allocates by, and with its panics as errors.
+// parseGGUF checks the file before it calls the parser, which allocates by the file's lengths, and turns the parser's
+// panics into errors.
 func parseGGUF(path string, opts ...gguf.GGUFReadOption) (f *gguf.GGUFFile, err error) {
 	defer guard(&err)
 	if err := modelfile.Check(path); err != nil {

@@ -11,19 +11,19 @@ import (
 	"reveille/infra/recipe"
 )
 
-// Host memory that llama-server uses besides what is planned.
+// Host memory that llama-server uses besides the planned memory.
 const (
 	promptCache = 8 << 30 // of prompts that lost their sequence to another, unless --cache-ram says otherwise
 	checkpoints = 32      // of a sequence's windowed cache, at most:
-	spacing     = 8192    // one in so many tokens, and two more
+	spacing     = 8192    // one in this many tokens, and two more
 	baseMargin  = 4 << 30 // libraries, grammars, bodies, fragmentation
 	gpuMargin   = 8 << 30 // contexts and staging buffers of GPU drivers
 	mediaMargin = 4 << 30 // buffers of a media encoder
-	mediaBytes  = 1 << 30 // pictures and sounds of one request, decoded
+	mediaBytes  = 1 << 30 // decoded images and audio of one request
 )
 
-// attentionOnly are the architectures whose memory between requests is the KV cache alone. Others keep states whose size is
-// not known here.
+// attentionOnly are the architectures whose only memory between requests is the KV cache. Others keep states of unknown
+// size.
 var attentionOnly = map[string]bool{
 	"llama": true, "llama4": true, "mistral3": true, "qwen2": true, "qwen2moe": true, "qwen2vl": true, "qwen3": true, "qwen3moe": true, "qwen3vl": true,
 	"qwen3vlmoe": true, "gemma": true, "gemma2": true, "gemma3": true, "gemma-embedding": true, "phi2": true, "phi3": true, "phimoe": true, "gpt-oss": true,
@@ -32,8 +32,9 @@ var attentionOnly = map[string]bool{
 	"jina-bert-v2": true, "jina-bert-v3": true, "modern-bert": true,
 }
 
-// limit is the most host memory in bytes that a plan's engine uses while it is healthy, 0 if unknown. It counts weights, cache
-// and buffers twice: weights repacked for a CPU exist beside the mapped file, and the other two are estimates.
+// limit returns the most host memory in bytes that a plan's engine uses while it is healthy, 0 if unknown. It counts
+// weights, cache and buffers twice: weights repacked for a CPU exist beside the mapped file, and the other two are
+// estimates.
 func (p *Plan) limit(m *Meta, o *Options) int64 {
 	if !o.Tuned || !attentionOnly[m.Arch] || m.Weights == 0 || o.Media && o.Projector == 0 {
 		return 0
@@ -65,11 +66,11 @@ func (p *Plan) limit(m *Meta, o *Options) int64 {
 	return int64(sum)
 }
 
-// llamacpp is the shipped recipe.
+// llamacpp returns the shipped recipe.
 var llamacpp = sync.OnceValue(func() recipe.Recipe { return recipe.Shipped()[recipe.LlamaCpp] })
 
-// tuned reports whether llama-server runs as in the shipped recipe, with no extra arguments but those whose effect on memory is
-// known.
+// tuned reports whether llama-server runs as in the shipped recipe, and every extra argument has a known effect on
+// memory.
 func tuned(r *recipe.Recipe, opts recipe.Options) bool {
 	if r.Family() != recipe.LlamaCpp {
 		return false

@@ -8,7 +8,7 @@ import (
 	"reveille/infra/recipe"
 )
 
-// The limit of an engine's host memory is known where all is known that takes any, and grows with it.
+// The limit of an engine's host memory is known if everything that takes memory is known, and grows with it.
 func TestHostLimit(t *testing.T) {
 	over, err := recipe.Parse([]byte("wrapped: {inherit: llamacpp, command: [numactl, llama-server, [--model, '{model}']]}\nsame: {inherit: llamacpp, stop_grace: 1s}\n" +
 		"env: {inherit: llamacpp, env: {LLAMA_ARG_CACHE_RAM: '-1'}}\n"))

@@ -10,13 +10,13 @@ type Meta struct {
 	Hidden    int `json:"hidden,omitempty"`
 	Heads     int `json:"heads,omitempty"`
 	Vocab     int `json:"vocab,omitempty"`
-	Positions int `json:"positions,omitempty"` // longest sequence it was trained for, 0 unknown
+	Positions int `json:"positions,omitempty"` // longest sequence it was trained for, 0 if unknown
 	// Scaled models stretch their positions, so that an engine may take sequences longer than Positions.
 	Scaled bool `json:"scaled,omitempty"`
-	// Causal models look back only, and so can keep keys and values.
+	// Causal models look only back, and so can keep keys and values.
 	Causal bool `json:"causal"`
-	// Cache is what a token takes in the KV cache, summed over the layers that keep all tokens, Windowed over those that
-	// keep the last Window tokens of a sequence only.
+	// Cache is what a token takes in the KV cache, summed over the layers that keep all tokens; Windowed is the sum
+	// over those that keep only the last Window tokens of a sequence.
 	Cache    Elements `json:"cache"`
 	Windowed Elements `json:"windowed"`
 	Window   int      `json:"window,omitempty"`
@@ -30,13 +30,13 @@ type Elements struct {
 	V int64 `json:"v"`
 }
 
-// elementBits are the bits of an element by cache type, in 256ths of a byte so that block formats are exact.
+// elementBits gives the size of an element by cache type, in 256ths of a byte so that block formats are exact.
 var elementBits = map[string]int64{
 	"f32": 4 * 256, "f16": 2 * 256, "bf16": 2 * 256, "q8_0": 34 * 8, "q5_1": 24 * 8, "q5_0": 22 * 8, "q4_1": 20 * 8, "q4_0": 18 * 8, "iq4_nl": 18 * 8,
 	"auto": 2 * 256, "fp8": 256,
 }
 
-// bytes is the size of e with the given cache types; unknown ones count as f16.
+// bytes returns the size of e with the given cache types; unknown ones count as f16.
 func (e Elements) bytes(k, v string) int64 {
 	per := func(t string) int64 {
 		if b, ok := elementBits[t]; ok {

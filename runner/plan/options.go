@@ -10,8 +10,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// OptionsOf reads the options that matter to a plan from effective load options, extra arguments included: an extra argument
-// overrides an option for the engine, and so for the plan.
+// OptionsOf reads the options that matter to a plan from effective load options, extra arguments included: an extra
+// argument overrides an option for the engine and therefore for the plan.
 func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
 	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory, Tuned: tuned(r, opts)}
 	if o.Context = number(opts["ctx_size"]); opts["ctx_size"] == int64(0) {
@@ -64,8 +64,8 @@ func (o *Options) heed(args []string) {
 	}
 }
 
-// Apply returns the effective options with the plan's values for options that are unset or the runner's alone; nil leaves the
-// choice to the engine. It leaves out options that the recipe does not have or that extra arguments set.
+// Apply returns the effective options with the plan's values for options that are unset or that only the runner sets;
+// nil leaves the choice to the engine. It leaves out options that the recipe does not have or that extra arguments set.
 func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	out := maps.Clone(opts)
 	if out == nil {
@@ -132,8 +132,8 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 			v["kv_unified"] = !p.Divided // one pool for all sequences, each of any length up to it
 		}
 		if p.Kind == Plain && p.Physical > 0 {
-			// n_batch is the runner's packing capacity. llama-server takes no more than a physical batch of embeddings at a
-			// time and would lower its own to that with a warning.
+			// n_batch is the runner's packing capacity. llama-server takes no more than a physical batch of embeddings
+			// at a time and would lower its own n_batch to that with a warning.
 			v["n_batch"] = int64(p.Physical)
 		}
 	case recipe.VLLM:
@@ -165,7 +165,7 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 	return v
 }
 
-// ratio is share of whole, rounded down to hundredths and at least one.
+// ratio returns share / whole, rounded down to hundredths, from 0.01 to 0.95.
 func ratio(share, whole int64) float64 {
 	hundredths := max(min(int64(float64(share)/float64(whole)*100), 95), 1)
 	return float64(hundredths) / 100

@@ -34,7 +34,7 @@ const (
 type Options struct {
 	Type    policy.Type
 	Devices policy.Devices
-	// Engine is the recipe's family, see recipe.Recipe.Family. It determines what the engine does by itself.
+	// Engine is the recipe's family, see recipe.Recipe.Family. It determines what the engine does on its own.
 	Engine string
 
 	Context  int // tokens; -1 automatic, WholeContext the model's own
@@ -49,7 +49,7 @@ type Options struct {
 	Fraction bool
 	// Scaled means that arguments may stretch the model's positions.
 	Scaled bool
-	// Media means that the model has a projector for pictures or sounds, of Projector bytes; 0 is unknown.
+	// Media means that the model has a projector for images or audio, of Projector bytes; 0 if unknown.
 	Media     bool
 	Projector int64
 	// Memory overrides the share, in bytes.
@@ -76,8 +76,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// divided reports whether each sequence must have its own part of the pool: llama-server ends when pictures find no room in a
-// pool that others have filled.
+// divided reports whether each sequence must have its own part of the pool, because llama-server ends when images find
+// no room in a pool that others have filled.
 func (o *Options) divided() bool { return o.Engine == recipe.LlamaCpp && o.Media }
 
 // A Plan is how one load of a model is scheduled. Sizes are bytes, lengths tokens.
@@ -87,13 +87,13 @@ type Plan struct {
 	Context  int `json:"context"`  // sum over all sequences
 	NBatch   int `json:"n_batch"`  // packed into one call
 	NUBatch  int `json:"n_ubatch"` // largest single sequence (plain), physical batch (paged)
-	Physical int `json:"physical"` // what the engine computes in one go
+	Physical int `json:"physical"` // what the engine computes at once
 	Parallel int `json:"parallel"` // sequences at once
 	// Divided means that each sequence has its own part of the pool; otherwise all share it.
 	Divided bool `json:"divided,omitempty"`
 	Blocks  int  `json:"blocks"`  // of the KV pool
-	Longest int  `json:"longest"` // of one sequence, 0 unknown
-	// Positions is the model's own bound of a sequence, 0 unknown.
+	Longest int  `json:"longest"` // of one sequence, 0 if unknown
+	// Positions is the model's own bound on a sequence, 0 if unknown.
 	Positions int `json:"positions,omitempty"`
 
 	CacheK          string `json:"cache_type_k,omitempty"`
@@ -102,13 +102,13 @@ type Plan struct {
 	KVBytes         int64  `json:"kv_bytes"`
 	WeightsBytes    int64  `json:"weights_bytes"`
 	ComputeBytes    int64  `json:"compute_bytes"`   // buffers of the engine, estimated
-	Need            int64  `json:"need"`            // all of it
+	Need            int64  `json:"need"`            // the sum of all parts
 	Share           int64  `json:"share"`           // of the device, 0 without a budget
-	Budget          int64  `json:"budget"`          // of the device, 0 without one
-	Total           int64  `json:"total,omitempty"` // that the device has, 0 unknown
-	// GPUs are the indexes of those that the engine uses, nil for all of them as it likes.
+	Budget          int64  `json:"budget"`          // of the device, 0 if it has none
+	Total           int64  `json:"total,omitempty"` // that the device has, 0 if unknown
+	// GPUs are the indexes of the GPUs that the engine uses, nil if it may use any.
 	GPUs []int `json:"gpus,omitempty"`
-	// HostLimit is more host memory than a healthy engine uses, 0 unknown.
+	// HostLimit is more host memory than a healthy engine uses, 0 if unknown.
 	HostLimit int64 `json:"host_limit,omitempty"`
 
 	Reason   string   `json:"reason"` // why this kind and this context
@@ -135,7 +135,7 @@ func Make(m Meta, o Options, s Share) Plan {
 		p.ComputeBytes = p.WeightsBytes / 5
 	case !m.kept():
 		p.plain(&m, &o, fmt.Sprintf("architecture %s keeps no KV cache", m.Arch))
-		p.Longest = 0 // batches do not bound what it generates
+		p.Longest = 0 // batches do not bound the length of what it generates
 	default:
 		p.paged(&m, &o)
 	}
@@ -146,7 +146,7 @@ func Make(m Meta, o Options, s Share) Plan {
 	case p.WeightsBytes == 0:
 		p.Need = 0 // nothing is known
 	case p.Kind == Paged && o.Engine == recipe.VLLM && !o.ExactKV:
-		p.Need = max(p.Need, p.Share) // it takes what it may
+		p.Need = max(p.Need, p.Share) // it takes all that it may
 	}
 	p.HostLimit = p.limit(&m, &o)
 	return p
@@ -197,20 +197,20 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 	p.Physical = p.NUBatch
 	switch {
 	case o.Engine == recipe.TEI:
-		p.Physical = max(p.NBatch, m.Positions) // with less than the longest sequence it does not start
+		p.Physical = max(p.NBatch, m.Positions) // it does not start with less than the longest sequence
 	case o.Devices == policy.CPU && o.NUBatch == 0:
 		p.Physical = min(p.NUBatch, max(cpuUBatch, p.Longest))
 	}
 	if p.WeightsBytes > 0 {
 		p.ComputeBytes = fixedBytes + buffers(m, p.Physical, 0)
-		if m.kept() { // a generative model that embeds still keeps what is in flight
+		if m.kept() { // a generative model that embeds still keeps the tokens in flight
 			p.ComputeBytes += m.Cache.bytes("f16", "f16")*int64(p.Context) + m.Windowed.bytes("f16", "f16")*int64(p.Context)
 		}
 	}
 }
 
-// usualBatch is how many prompt tokens a paged model reads between two checks for clients that left. On a CPU llama-server reads
-// them no faster in batches larger than its physical one (measured), and each takes seconds.
+// usualBatch returns how many prompt tokens a paged model reads between two checks for clients that left. On a CPU
+// llama-server reads them no faster in batches larger than its physical one (measured), and each takes seconds.
 func usualBatch(o *Options) int {
 	if o.Engine == recipe.LlamaCpp && o.Devices == policy.CPU {
 		return max(cpuUBatch, o.NUBatch)
@@ -260,9 +260,9 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	}
 }
 
-// divide gives each sequence its own part of the pool: the configured context, or an equal part of the one that fills the share.
-// If the number of sequences is not configured, there are only as many as fit into the share with such a context, or the usual
-// one.
+// divide gives each sequence its own part of the pool: the configured context, or an equal part of the one that fills
+// the share. If the number of sequences is not configured, it is limited to as many as fit into the share with that
+// context or the usual one.
 func (p *Plan) divide(m *Meta, o *Options) {
 	filled := o.Context <= 0 && o.Context != WholeContext && p.Share > 0
 	for whole := p.Context; ; p.Parallel-- {
@@ -282,9 +282,9 @@ func (p *Plan) divide(m *Meta, o *Options) {
 	}
 }
 
-// fill chooses the largest context that fits the share, up to what the model can use: on llama-server the model's own context,
-// which all sequences share; elsewhere, and in a divided pool, that much for each sequence. On a CPU it is at most a few usual
-// contexts, since the engine writes to the whole pool while it loads.
+// fill chooses the largest context that fits the share, up to what the model can use. On llama-server that is the
+// model's own context, which all sequences share; elsewhere, and in a divided pool, it is that much for each sequence.
+// On a CPU it is at most a few usual contexts, because the engine writes to the whole pool while it loads.
 func (p *Plan) fill(m *Meta, o *Options, whole int) {
 	most := whole
 	switch {
@@ -315,10 +315,10 @@ func (p *Plan) fill(m *Meta, o *Options, whole int) {
 	}
 }
 
-// kv is the size of a KV pool of so many tokens.
+// kv returns the size of a KV pool for the given number of tokens.
 func (p *Plan) kv(m *Meta, tokens int) int64 {
 	windowed := tokens
-	if m.Window > 0 { // each sequence keeps its window and the batch that is being computed
+	if m.Window > 0 { // each sequence keeps its window and the batch being computed
 		windowed = m.Window*p.Parallel + p.Physical
 		if p.Divided {
 			windowed = (m.Window + p.Physical) * p.Parallel
@@ -328,8 +328,8 @@ func (p *Plan) kv(m *Meta, tokens int) int64 {
 	return m.Cache.bytes(p.CacheK, p.CacheV)*int64(tokens) + m.Windowed.bytes(p.CacheK, p.CacheV)*int64(windowed)
 }
 
-// buffers estimates an engine's compute buffers: the activations of a physical batch with its attention mask, and the logits of
-// the generating sequences.
+// buffers estimates an engine's compute buffers: the activations of a physical batch with its attention mask, and the
+// logits of the generating sequences.
 func buffers(m *Meta, physical, generate int) int64 {
 	const perHidden = 24 // activations of a token that live together, in widths of the model
 	perToken := int64(m.Hidden)*perHidden + int64(physical)

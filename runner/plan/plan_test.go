@@ -177,7 +177,8 @@ func TestDefaultsGiveWay(t *testing.T) {
 	}
 }
 
-// TestOrderDoesNotMatter: with slot limits a plan does not depend on what is loaded; without, only on how much is.
+// TestOrderDoesNotMatter: with slot limits a plan does not depend on what is loaded; without them, only on how many
+// models are.
 func TestOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		budget, limit := rapid.Int64Range(1, 1<<40).Draw(t, "budget"), rapid.IntRange(1, 8).Draw(t, "limit")
@@ -191,8 +192,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestPlansAreSane: whatever the metadata says, nothing is negative and an automatic context fits its share or is the
-// least there is.
+// TestPlansAreSane: whatever the metadata says, nothing is negative, and an automatic context fits its share or is the
+// minimum.
 func TestPlansAreSane(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(0, 1<<20)
@@ -271,7 +272,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// command is the command line of a load as it is planned with the owner's options, and the plan.
+// command returns the plan of a load with the owner's options, and its command line.
 func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.Devices, owner map[string]any, s Share, media bool) (argv []string, p Plan) {
 	t.Helper()
 	given, err := r.ParseOptions(owner, recipe.Owner)
@@ -293,7 +294,7 @@ func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.De
 	return argv, p
 }
 
-// TestInheritedRecipes: a recipe that inherits, however deep, is planned and started as the one at the root.
+// TestInheritedRecipes: a recipe that inherits, at any depth, is planned and started like the one at the root.
 func TestInheritedRecipes(t *testing.T) {
 	for name, load := range map[string]struct {
 		meta    Meta
@@ -319,7 +320,7 @@ func TestInheritedRecipes(t *testing.T) {
 	}
 }
 
-// TestLongest: vllm is never told a sequence longer than the model's own, unless its positions are stretched.
+// TestLongest: vllm is never given a sequence longer than the model's own, unless its positions are stretched.
 func TestLongest(t *testing.T) {
 	r := recipe.Shipped()["vllm"]
 	stretched := llama8b
@@ -343,7 +344,7 @@ func TestLongest(t *testing.T) {
 	}
 }
 
-// TestFractionOfTheDevice: a plan says so where the fraction that it gives is only that of the budget.
+// TestFractionOfTheDevice: a plan says so if the fraction that it gives is only that of the budget.
 func TestFractionOfTheDevice(t *testing.T) {
 	r := recipe.Shipped()["vllm"]
 	for _, tt := range []struct {

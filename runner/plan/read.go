@@ -13,11 +13,12 @@ import (
 // maxConfig bounds a config.json, in bytes.
 const maxConfig = 4 << 20
 
-// ErrNoMetadata: the checkpoint is nothing that metadata is read from, such as a registry's name for a model.
+// ErrNoMetadata: the checkpoint is not something to read metadata from, but for example a registry's name for a model.
 var ErrNoMetadata = errors.New("no metadata can be read from it")
 
 // Read reads the metadata of a checkpoint on this host: a GGUF file, or a folder with config.json and safetensors. It
-// reads headers only, so that a model of any size takes milliseconds, and is bounded whatever the file holds.
+// reads only headers, so it takes milliseconds for a model of any size, and its cost is bounded whatever the file
+// holds.
 func Read(checkpoint string) (Meta, error) {
 	info, err := os.Stat(checkpoint)
 	switch {
@@ -31,7 +32,7 @@ func Read(checkpoint string) (Meta, error) {
 	return Meta{Weights: info.Size()}, ErrNoMetadata
 }
 
-// config are the fields of a config.json that matter. Names differ between families of models.
+// config holds the fields of a config.json that matter. Their names differ between families of models.
 type config struct {
 	Architectures []string `json:"architectures"`
 	ModelType     string   `json:"model_type"`
@@ -51,7 +52,7 @@ type config struct {
 	Window        int      `json:"sliding_window"`
 	LayerTypes    []string `json:"layer_types"`
 	Scaling       any      `json:"rope_scaling"`
-	// Text is where models of several modalities keep the language model's part.
+	// Text is the language model's part in models of several modalities.
 	Text *config `json:"text_config"`
 }
 
@@ -82,7 +83,7 @@ func readFolder(dir string) (Meta, error) {
 	return m, c.fill(&m)
 }
 
-// fill puts what c says into m.
+// fill copies c's values into m.
 func (c *config) fill(m *Meta) error {
 	t := c
 	if c.Text != nil {

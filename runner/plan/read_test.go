@@ -13,7 +13,7 @@ import (
 	"reveille/testenv"
 )
 
-// TestReadRealModels: what the golden files assume is what the files say, and it takes milliseconds.
+// TestReadRealModels: the files contain what the golden files assume, and reading takes milliseconds.
 func TestReadRealModels(t *testing.T) {
 	files := testenv.Models(t)
 	for path, want := range map[string]Meta{files.Gemma: gemma, files.MiniLM: minilm} {
@@ -75,7 +75,7 @@ func TestReadFolder(t *testing.T) {
 	}
 }
 
-// folder is a checkpoint of safetensors with the given config.json.
+// folder returns a checkpoint of safetensors with the given config.json.
 func folder(t *testing.T, config string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,7 +107,7 @@ func begin(tensors, keys uint64) *header {
 	return h.num(uint32(3)).num(tensors).num(keys)
 }
 
-// TestHostileHeaders: none of them takes memory or time, and none of them a panic.
+// TestHostileHeaders: no hostile header takes much memory or time, or causes a panic.
 func TestHostileHeaders(t *testing.T) {
 	big := uint64(1) << 60
 	for name, raw := range map[string][]byte{

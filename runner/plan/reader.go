@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Reader remembers the metadata of files that have not changed since, so that asking again costs a look at the file's
-// date. The zero value is ready. It is safe for concurrent use.
+// A Reader caches the metadata of unchanged files, so that a repeated read only checks the file's size and date. The zero value
+// is ready. It is safe for concurrent use.
 type Reader struct {
 	mu    sync.Mutex
 	known map[string]remembered
@@ -21,10 +21,10 @@ type remembered struct {
 	err  error
 }
 
-// mostRemembered bounds the memory; what is forgotten is read again.
+// mostRemembered bounds the cache; dropped entries are read again.
 const mostRemembered = 1024
 
-// Read is the function Read with a memory.
+// Read is the function Read with a cache.
 func (r *Reader) Read(checkpoint string) (Meta, error) {
 	info, err := os.Stat(checkpoint)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *Reader) Read(checkpoint string) (Meta, error) {
 	return now.meta, now.err
 }
 
-// For makes the plan of a load. Metadata that cannot be read is a warning of the plan, which is then the plain one.
+// For makes the plan of a load. If the metadata cannot be read, it returns the plain plan with a warning.
 func (r *Reader) For(checkpoint string, o Options, s Share) Plan {
 	m, err := r.Read(checkpoint)
 	if err != nil {

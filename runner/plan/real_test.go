@@ -18,8 +18,8 @@ import (
 	"reveille/testenv"
 )
 
-// TestPlansOnTheRealEngine: a text, an embedding and a reranking model run beside each other, each by its own plan, and
-// the plans are the same whichever was loaded first.
+// TestPlansOnTheRealEngine: a text, an embedding and a reranking model run side by side, each by its own plan, and the
+// plans are the same whichever was loaded first.
 func TestPlansOnTheRealEngine(t *testing.T) {
 	files := testenv.Models(t)
 	models := []struct {
@@ -57,7 +57,7 @@ func TestPlansOnTheRealEngine(t *testing.T) {
 			Recipe: r, Program: testenv.Engines(t).LlamaServer, Model: "m", Checkpoint: m.file, Type: m.typ, Devices: policy.CPU, Options: opts, Host: "127.0.0.1",
 		})
 	}
-	for i, m := range models { // all are loaded: all answer
+	for i, m := range models { // all are loaded, so all answer
 		if status, answer := post(t, urls[i]+m.path, m.body); status != 200 {
 			t.Errorf("%s: %d %s", m.path, status, answer)
 		}
@@ -74,8 +74,8 @@ func TestPlansOnTheRealEngine(t *testing.T) {
 	}
 }
 
-// run starts an engine on a free port and waits until it serves. peak is the most memory that it has held, mapped files
-// included.
+// run starts an engine on a free port and waits until it serves. peak returns the most memory that it has held, mapped
+// files included.
 func run(t *testing.T, s engine.Spec) (url string, peak func() int64) {
 	t.Helper()
 	s.Port = testenv.FreePort(t)
@@ -110,7 +110,7 @@ func run(t *testing.T, s engine.Spec) (url string, peak func() int64) {
 	}
 }
 
-// peakOf is the peak of a process's resident memory, 0 where the system does not tell.
+// peakOf returns the peak of a process's resident memory, 0 if the system does not report it.
 func peakOf(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

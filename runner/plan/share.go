@@ -6,17 +6,18 @@ import (
 	"reveille/infra/policy"
 )
 
-// Share is what a load may count on of its device. It depends on the host's settings, not on what happens to be loaded,
-// so that a model's plan is the same in every order of loads; only without a slot limit the number loaded counts.
+// Share is what a load may use of its device. It depends on the host's settings, not on what happens to be loaded, so
+// that a model's plan is the same in every order of loads. Only without a slot limit does the number of loaded models
+// count.
 type Share struct {
 	Budget int64 // bytes of the device for models, 0 without a budget
-	Total  int64 // bytes that the device has, 0 where that is not known
+	Total  int64 // bytes that the device has, 0 if unknown
 	Paged  int   // models with a KV pool that may be loaded there at once, at least 1
-	Plain  int64 // bytes kept for the models without one that may be loaded beside them
+	Plain  int64 // bytes reserved for models without one that may be loaded beside them
 }
 
-// ShareOf divides a device. limit is how many paged models may be loaded at once, -1 for no limit; loaded is how many
-// are, without the one being planned. plain is the need of the plain models that may be loaded beside them.
+// ShareOf divides a device. limit is how many paged models may be loaded at once, -1 for no limit. loaded is how many
+// are loaded, without the one being planned. plain is the need of the plain models that may be loaded beside them.
 func ShareOf(budget int64, limit, loaded int, plain int64) Share {
 	if limit < 0 {
 		limit = loaded + 1
@@ -24,7 +25,7 @@ func ShareOf(budget int64, limit, loaded int, plain int64) Share {
 	return Share{Budget: budget, Paged: max(limit, 1), Plain: plain}
 }
 
-// of is the share of one model in bytes, 0 without a budget. A model's own memory setting overrides the division.
+// of returns the share of one model in bytes, 0 without a budget. A model's own memory setting overrides the division.
 func (s Share) of(memory int64) int64 {
 	if memory > 0 {
 		return memory
@@ -36,8 +37,8 @@ func (s Share) of(memory int64) int64 {
 	return free / int64(max(s.Paged, 1))
 }
 
-// Beside sums the largest plain needs that can be loaded at once: for each type as many as its limit allows, all of them
-// without one. needs are the needs of the catalogue's plain models by type.
+// Beside sums the largest plain needs that can be loaded at once: for each type as many as its limit allows, or all
+// without a limit. needs are the needs of the catalogue's plain models by type.
 func Beside(limits policy.Limits, needs map[policy.Type][]int64) (sum int64) {
 	for t, list := range needs {
 		for _, n := range largest(list, limits.Of(t)) {
@@ -47,7 +48,7 @@ func Beside(limits policy.Limits, needs map[policy.Type][]int64) (sum int64) {
 	return sum
 }
 
-// largest are the n largest of list, all for n < 0.
+// largest returns the n largest values of list, all for n < 0.
 func largest(list []int64, n int) []int64 {
 	sorted := slices.Sorted(slices.Values(list))
 	if n < 0 || n > len(sorted) {
