@@ -26,14 +26,18 @@ type script struct {
 	usePlain      atomic.Bool
 }
 
-// newScript builds the script of an operation from base, the named libraries and its file. It publishes the operation's
-// events last.
+// newScript builds the script of an operation from base, the named libraries and its file. With the library changes it
+// publishes the operation's events last.
 func newScript(name string, libs ...string) *script {
 	var body strings.Builder
 	for _, lib := range append([]string{"base"}, libs...) {
 		body.WriteString(luaSource("lib/"+lib) + "\n")
 	}
-	body.WriteString("local function operation()\n" + strings.TrimPrefix(luaSource(name), shebang) + "\nend\nlocal reply = operation()\nflush()\nreturn bounded(reply)\n")
+	body.WriteString("local function operation()\n" + strings.TrimPrefix(luaSource(name), shebang) + "\nend\nlocal reply = operation()\n")
+	if slices.Contains(libs, "changes") {
+		body.WriteString("flush()\n")
+	}
+	body.WriteString("return bounded(reply)\n")
 	return &script{modern: redis.NewScript(shebang + body.String()), plain: redis.NewScript(body.String())}
 }
 
@@ -74,18 +78,20 @@ type scripts struct {
 }
 
 func newScripts() scripts {
-	tickets := []string{"models", "tickets"}
-	hosts := slices.Concat(tickets, []string{"hosts"})
+	models := []string{"changes", "models"}
+	tickets := append(models, "tickets")
+	hosts := append(tickets, "hosts")
+	sleeping := append(hosts, "sleeping")
 	return scripts{
-		register: newScript("register", hosts...), beat: newScript("beat", hosts...), hostState: newScript("host_state", hosts...),
+		register: newScript("register", hosts...), beat: newScript("beat"), hostState: newScript("host_state", hosts...),
 		forget: newScript("forget", hosts...), repair: newScript("repair", hosts...),
-		modelPut: newScript("model_put", "models"), modelDrop: newScript("model_drop", "models"), touch: newScript("touch"),
+		modelPut: newScript("model_put", models...), modelDrop: newScript("model_drop", models...), touch: newScript("touch"),
 		acquire: newScript("acquire", hosts...), renew: newScript("renew", hosts...), leave: newScript("leave", tickets...),
-		begin: newScript("begin", tickets...), pulled: newScript("pulled"), finish: newScript("finish", tickets...),
+		begin: newScript("begin", tickets...), pulled: newScript("pulled", "changes"), finish: newScript("finish", tickets...),
 		wake: newScript("wake", tickets...), claim: newScript("claim", hosts...),
-		commitSleep: newScript("sleep_commit", "sleeping"), confirmSleep: newScript("sleep_confirm", slices.Concat(hosts, []string{"sleeping"})...),
-		cancelSleep: newScript("sleep_cancel", slices.Concat(hosts, []string{"sleeping"})...),
-		stop:        newScript("sleep_stop", "sleeping"), endStop: newScript("sleep_end", "sleeping"),
-		snapshot: newScript("snapshot", "signed"), record: newScript("record", "signed"), catalogPut: newScript("catalog_put"),
+		commitSleep: newScript("sleep_commit", "changes", "sleeping"), confirmSleep: newScript("sleep_confirm", sleeping...),
+		cancelSleep: newScript("sleep_cancel", sleeping...),
+		stop:        newScript("sleep_stop", "changes", "sleeping"), endStop: newScript("sleep_end", "changes", "sleeping"),
+		snapshot: newScript("snapshot", "changes", "signed"), record: newScript("record", "signed"), catalogPut: newScript("catalog_put", "changes"),
 	}
 }

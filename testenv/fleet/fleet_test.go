@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -37,12 +38,13 @@ import (
 var (
 	hostCounts = flag.String("hosts", "", "numbers of hosts, separated by commas; empty: 5 and 50, without the minute of loads")
 	rate       = flag.Int("rate", 100, "cold loads a second in the minute of loads")
+	pools      = flag.Int("pools", 1, "pools over which the hosts and the rate are spread, all on one Redis")
 	inCluster  = flag.Bool("cluster", false, "a Redis Cluster of three nodes with TLS in place of one server")
 	plotFile   = flag.String("plot", "", "file to draw the table in, as SVG")
 )
 
 const (
-	gateways = 5
+	gateways = 5 // of each pool
 	models   = 200
 	oneByOne = 100 // cold loads that are measured one after the other
 	rest     = 10 * time.Second
@@ -93,8 +95,8 @@ func TestFleet(t *testing.T) {
 		counts = nil
 		for text := range strings.SplitSeq(*hostCounts, ",") {
 			n, err := strconv.Atoi(text)
-			if err != nil || n < 1 {
-				t.Fatalf("-hosts: %q is no number of hosts", text)
+			if err != nil || n < *pools {
+				t.Fatalf("-hosts: %q is not a number of hosts with one for each pool", text)
 			}
 			counts = append(counts, n)
 		}
@@ -151,7 +153,7 @@ func measure(t *testing.T, s server, n int, short bool) row {
 	var waits []time.Duration
 	before = f.usage()
 	for i := range oneByOne {
-		wait, err := f.load(t.Context(), f.gates[i%gateways], fmt.Sprint("m", i))
+		wait, err := f.load(t.Context(), f.gate(i), fmt.Sprint("m", i))
 		if err != nil {
 			t.Fatal("cold load:", err)
 		}
@@ -226,16 +228,21 @@ func startServer(t *testing.T) server {
 	return s
 }
 
-// fleet is a pool of hosts and gateways over one Redis.
+// fleet is one or more pools of hosts and gateways over one Redis.
 type fleet struct {
 	t       *testing.T
 	server  server
 	hosts   map[string]*host.Host
-	gates   []*gateway
+	gates   []*gateway // by turns of each pool
 	started time.Duration
 	models  *catalog.Catalog
 	engines engines
 }
+
+// gate returns the i-th gateway, counted round and round.
+func (f *fleet) gate(i int) *gateway { return f.gates[i%len(f.gates)] }
+
+func pool(i int) string { return fmt.Sprint("fleet", i%*pools) }
 
 type gateway struct {
 	name   string
@@ -249,7 +256,10 @@ func start(t *testing.T, s server, n int) *fleet {
 		kit.Eventually(t, "the last pool is gone", func() bool { return node.FlushAll(t.Context()).Err() == nil })
 	}
 	s.save(t)
-	f.publish()
+	f.parse()
+	for i := range *pools {
+		f.publish(pool(i))
+	}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -259,9 +269,9 @@ func start(t *testing.T, s server, n int) *fleet {
 	})
 	recipes := recipe.Shipped()
 	began := time.Now()
-	for i := range gateways {
+	for i := range gateways * *pools {
 		g := &gateway{name: fmt.Sprint("gateway", i)}
-		store := f.open()
+		store := f.open(pool(i))
 		g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e) })
 		g.gate = scheduling.New(scheduling.Config{
 			Store: store, Mirror: g.mirror, Waker: nobody{}, Catalog: func() *catalog.Catalog { return f.models }, Gateway: g.name,
@@ -274,7 +284,7 @@ func start(t *testing.T, s server, n int) *fleet {
 		name := fmt.Sprintf("host%04d", i)
 		h := host.New(host.Config{
 			Name: name, Boot: name, Addr: name + ":1", Limits: policy.Uniform(4), Hardware: host.Hardware{Devices: policy.CPU},
-			Store: f.open(), Engines: &f.engines, Recipes: func() (recipe.Set, error) { return recipes, nil },
+			Store: f.open(pool(i)), Engines: &f.engines, Recipes: func() (recipe.Set, error) { return recipes, nil },
 		})
 		f.hosts[name] = h
 		work.Go(func() { _ = h.Run(ctx) })
@@ -284,8 +294,8 @@ func start(t *testing.T, s server, n int) *fleet {
 	return f
 }
 
-func (f *fleet) open() *state.Store {
-	s, err := state.Open(state.Options{URL: f.server.url, Timeout: 10 * time.Second})
+func (f *fleet) open(pool string) *state.Store {
+	s, err := state.Open(state.Options{URL: f.server.url, Pool: pool, Timeout: 10 * time.Second})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -293,8 +303,8 @@ func (f *fleet) open() *state.Store {
 	return s
 }
 
-// publish makes the catalogue.
-func (f *fleet) publish() {
+// parse makes the catalogue.
+func (f *fleet) parse() {
 	var text strings.Builder
 	text.WriteString("models:\n")
 	for i := range models {
@@ -305,9 +315,12 @@ func (f *fleet) publish() {
 		f.t.Fatal(err)
 	}
 	f.models = c
-	raw, err := c.Marshal()
+}
+
+func (f *fleet) publish(pool string) {
+	raw, err := f.models.Marshal()
 	if err == nil {
-		_, err = f.open().PutCatalog(context.Background(), c.Version, raw, nil)
+		_, err = f.open(pool).PutCatalog(context.Background(), f.models.Version, raw, nil)
 	}
 	if err != nil {
 		f.t.Fatal(err)
@@ -323,16 +336,16 @@ func (f *fleet) newcomers() (took time.Duration, mb float64) {
 	before := heap()
 	began := time.Now()
 	var all []*state.Mirror
-	for range gateways {
-		m := state.NewMirror(f.open(), nil)
+	for i := range f.gates {
+		m := state.NewMirror(f.open(pool(i)), nil)
 		all = append(all, m)
 		work.Go(func() { m.Run(ctx) })
 	}
-	for _, m := range all {
-		kit.Within(f.t, time.Minute, "a new mirror has all hosts", func() bool { return len(m.Snapshot().Hosts) == len(f.hosts) })
+	for i, m := range all {
+		kit.Within(f.t, time.Minute, "a new mirror has all hosts", func() bool { return len(m.Snapshot().Hosts) == f.share(i) })
 	}
 	took = time.Since(began)
-	mb = (heap() - before) / gateways / 1e6
+	mb = (heap() - before) / float64(len(all)) / 1e6
 	runtime.KeepAlive(all)
 	return took, mb
 }
@@ -345,10 +358,13 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// awaitHosts waits until every gateway's mirror shows all hosts ready.
+// share returns how many hosts the i-th gateway's pool has.
+func (f *fleet) share(i int) int { return (len(f.hosts) - i%*pools + *pools - 1) / *pools }
+
+// awaitHosts waits until every gateway's mirror shows all hosts of its pool ready.
 func (f *fleet) awaitHosts() {
 	f.t.Helper()
-	for _, g := range f.gates {
+	for i, g := range f.gates {
 		kit.Within(f.t, time.Minute, "all hosts are registered", func() bool {
 			ready := 0
 			for _, h := range g.mirror.Snapshot().Hosts {
@@ -356,7 +372,7 @@ func (f *fleet) awaitHosts() {
 					ready++
 				}
 			}
-			return ready == len(f.hosts)
+			return ready == f.share(i)
 		})
 	}
 }
@@ -405,7 +421,7 @@ func (f *fleet) crash(crash func()) (out outage) {
 		work.Go(func() {
 			time.Sleep(time.Duration(i) * 2 * time.Second / outageLoads)
 			for {
-				_, err := f.use(ctx, f.gates[i%gateways], fmt.Sprint("m", i))
+				_, err := f.use(ctx, f.gate(i), fmt.Sprint("m", i))
 				if err == nil {
 					return
 				}
@@ -426,11 +442,15 @@ func (f *fleet) crash(crash func()) (out outage) {
 	began := time.Now()
 	crash()
 	read := func() map[string]*state.HostRecord {
-		s, err := f.gates[0].mirror.Refresh(f.t.Context())
-		if err != nil {
-			return nil
+		all := map[string]*state.HostRecord{}
+		for _, g := range f.gates[:*pools] {
+			s, err := g.mirror.Refresh(f.t.Context())
+			if err != nil {
+				return nil
+			}
+			maps.Copy(all, s.Hosts)
 		}
-		return s.Hosts
+		return all
 	}
 	kit.Within(f.t, time.Minute, "all hosts have beaten again", func() bool {
 		hosts := read()
@@ -454,7 +474,7 @@ func (f *fleet) crash(crash func()) (out outage) {
 	out.refused, out.lost = int(refused.Load()), int(failed.Load())
 	out.doubled = f.engines.doubled()
 	for i := range outageLoads {
-		if _, err := f.gates[0].gate.Unload(f.t.Context(), fmt.Sprint("m", i), false); err != nil && !errors.Is(err, api.ModelNotLoaded) {
+		if _, err := f.gate(i).gate.Unload(f.t.Context(), fmt.Sprint("m", i), false); err != nil && !errors.Is(err, api.ModelNotLoaded) {
 			f.t.Error("after a crash:", err)
 		}
 	}
@@ -515,7 +535,7 @@ func (f *fleet) steady(ctx context.Context) (waits []time.Duration, failed int) 
 		<-tick.C
 		model := <-idle
 		work.Go(func() {
-			wait, err := f.load(ctx, f.gates[i%gateways], model)
+			wait, err := f.load(ctx, f.gate(i), model)
 			idle <- model
 			mu.Lock()
 			defer mu.Unlock()

@@ -1,4 +1,4 @@
--- Functions on hosts: their end, sleep and wake. Requires base, tickets and models.
+-- Functions on hosts: their end, sleep and wake. Requires tickets.
 
 -- forget_host removes what only a running runner can hold: model records, NPU, begun work. Loads stay queued for the
 -- host's next runner; unloads end as done, since their models are gone.
@@ -9,20 +9,6 @@ local function forget_host(h)
   for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
     if redis.call('HGET', P .. 'ticket:' .. id, 'kind') == 'unload' then announce(id, close(id, 'ready'), 'ready') end
   end
-end
-
--- LEFT_MS is how long after a driver accepted a sleep a machine that nobody saw turned off may still be shutting down.
-local LEFT_MS = 120000
-
--- stopping reports whether a host's machine is being turned off: a sweep holds its stop, or left it a short while ago
--- after the driver had accepted. Its runner, which may still be alive, must not serve again.
-local function stopping(h)
-  local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'stop_ms', 'left_ms', 'sleep_token')
-  if awake(f[1]) then return false end
-  if f[3] and NOW - tonumber(f[3]) < LEFT_MS then return true end
-  if f[1] ~= 'asleep' or not f[2] then return false end
-  local lease = redis.call('HMGET', P .. 'wake:' .. h, 'token', 'exp_ms')
-  return lease[1] == f[4] and tonumber(lease[2] or '0') >= NOW
 end
 
 -- presumed_lost reports whether a host did not beat for LOST_MS, and then for LOST_MS more after a caller noticed.

@@ -1,4 +1,4 @@
--- Functions on the records of models. Requires base.
+-- Functions on the records of models. Requires changes.
 
 -- left removes a host from the copies of a model if it has neither a record nor a ticket of it any more.
 local function left(h, m)

@@ -1,4 +1,4 @@
--- Functions on tickets. Requires base and models.
+-- Functions on tickets. Requires models.
 
 -- live counts the waiters of a ticket with a current lease and removes the others.
 local function live(id)
