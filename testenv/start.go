@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -28,6 +29,8 @@ const (
 type Spec struct {
 	// Models is a models file: its path below the module, or its text, which has several lines.
 	Models string
+	// StateDir is the folder of an earlier system to go on with; empty makes a new one.
+	StateDir string
 	// Args are further flags of `gateway run`.
 	Args []string
 	// Redis is a server to use; nil embeds one.
@@ -55,7 +58,7 @@ type System struct {
 func Start(t testing.TB, spec Spec) *System {
 	t.Helper()
 	root, gateway := Root(t), Build(t, "gateway")
-	s := &System{Program: &Program{t: t}, spec: spec, StateDir: t.TempDir(), models: filepath.Join(root, spec.Models)}
+	s := &System{Program: &Program{t: t}, spec: spec, StateDir: cmp.Or(spec.StateDir, t.TempDir()), models: filepath.Join(root, spec.Models)}
 	engines := filepath.Join(t.TempDir(), "engines")
 	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(Standin(t), filepath.Join(engines, "standin"))); err != nil {
 		t.Fatal("testenv:", err)

@@ -256,6 +256,7 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 		add("weights-dir", filepath.Join(s.WeightsDir, h.Name)) // a folder has one owner
 	}
 	add("weights-bytes", s.WeightsBytes)
+	add("conversations-bytes", s.ConversationsBytes)
 	add("hf-endpoint", s.HFEndpoint)
 	add("recipes", cmp.Or(s.Recipes, s.Models))
 	for _, d := range s.EnginesDir {

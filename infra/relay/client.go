@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,6 +82,29 @@ func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// Fetch makes one exchange, for programs that want the whole answer: it sends req, with key as a bearer token unless it is
+// empty, and appends the answer's body to dst. It fails if the body has more than limit bytes, or once ctx ends.
+func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte, limit int) (status int, body []byte, err error) {
+	var call Call
+	defer context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })()
+	if req.Body != nil {
+		req.Add("Content-Type", []byte("application/json"))
+	}
+	if key != "" {
+		req.Add("Authorization", []byte("Bearer "+key))
+	}
+	resp, err := c.Do(&call, req)
+	if err != nil {
+		return 0, dst, err
+	}
+	defer resp.Close()
+	if n := resp.Size(); n > 0 && n <= limit {
+		dst = slices.Grow(dst, n)
+	}
+	dst, err = resp.AppendBody(dst, limit)
+	return resp.Status(), dst, err
 }
 
 // Start sends the request and returns without waiting for the answer. The caller must then call Await, and finally

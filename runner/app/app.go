@@ -23,6 +23,7 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/state"
 	"reveille/runner/batch"
+	"reveille/runner/conversations"
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/httpapi"
@@ -108,10 +109,12 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 		return err
 	}
 	defer endWeights()
+	talks, endTalks := savedConversations(s, p, set, log)
+	defer endTalks()
 	launcher := &launch.Launcher{
 		Spawner: spawner, PIDFile: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
 		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, CallTimeout: httpapi.LongAnswer * s.FirstByte,
-		FixedMemory: s.EngineMemory != "",
+		FixedMemory: s.EngineMemory != "", Conversations: talks,
 	}
 	m := newCloudMachine(s.InstanceSettings, log)
 	defer m.close()
@@ -138,6 +141,22 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 			ready(ln.Addr().String())
 		}
 	})
+}
+
+// savedConversations opens the folder of saved conversations. Without it the runner works as well, so that an error is only
+// logged and the store nil, as it is where none are kept.
+func savedConversations(s Settings, p parsed, set *metrics.Set, log *slog.Logger) (store *conversations.Store, end func()) {
+	if p.conversations < 0 {
+		return nil, func() {}
+	}
+	store, err := conversations.Open(conversations.Config{
+		Dir: filepath.Join(s.StateDir, "conversations-"+p.name), Bytes: p.conversations, Log: log, Metrics: set,
+	})
+	if err != nil {
+		log.Warn("conversations are not kept over unloads", "error", err)
+		return nil, func() {}
+	}
+	return store, store.Close
 }
 
 // serve runs a host and its server until ctx ends, then ends them. listening is called once requests are accepted.

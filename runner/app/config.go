@@ -53,6 +53,8 @@ type HostSettings struct {
 	MMQuota         string        `name:"mm-quota" help:"Encoder outputs in Redis, of all hosts and models together; 0 is no limit." default:"1GiB"`
 	MMMaxEntry      string        `name:"mm-max-entry" help:"Largest encoder output of one image or sound that is kept." default:"64MiB"`
 	Weights
+	ConversationsBytes string `name:"conversations-bytes" help:"Most bytes on disk of what llama-server computed for conversations, kept over unloads; the oldest go first. 0 keeps none; default a tenth of the space that they and the free disk have at the start." placeholder:"SIZE"`
+
 	Recipes       string        `help:"File whose recipes: section adds to the shipped recipes, as the models file's does on the gateway; a runner takes command lines from no other place." placeholder:"FILE"`
 	EnginesDir    []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
 	Sandbox       string        `help:"How engines are confined: auto (as far as this machine can), strict (no engine starts where a measure is missing), or off." enum:"auto,strict,off" default:"auto"`
@@ -75,6 +77,8 @@ type parsed struct {
 	cards   policy.Cards             // the same, of single GPUs
 	seats   map[policy.Type]int
 	options recipe.Options
+
+	conversations int64 // bytes of conversations, 0 the default, -1 none
 
 	engineMemory int64 // most bytes of an engine, 0 if the machine's memory is unknown
 
@@ -156,16 +160,18 @@ func (s HostSettings) parse() (parsed, error) {
 	if s.MMTTL != 0 && s.MMTTL < time.Minute {
 		note(fmt.Errorf("--mm-ttl %v: want at least 1m", s.MMTTL))
 	}
-	p.mediaBytes, err = mediaBytes("mm-cache-bytes", s.MMCacheBytes)
+	p.mediaBytes, err = byteLimit("mm-cache-bytes", s.MMCacheBytes)
 	note(err)
-	p.mediaQuota, err = mediaBytes("mm-quota", s.MMQuota)
+	p.mediaQuota, err = byteLimit("mm-quota", s.MMQuota)
 	note(err)
-	p.mediaEntry, err = mediaBytes("mm-max-entry", s.MMMaxEntry)
+	p.mediaEntry, err = byteLimit("mm-max-entry", s.MMMaxEntry)
 	note(err)
 	if p.mediaEntry < 0 || p.mediaEntry > mmcache.MaxEntryLimit {
 		note(fmt.Errorf("--mm-max-entry %s: want more than 0 and at most 1GiB; mm_cache: none keeps a model uncached", s.MMMaxEntry))
 	}
 	_, _, err = s.Weights.parse()
+	note(err)
+	p.conversations, err = byteLimit("conversations-bytes", s.ConversationsBytes)
 	note(err)
 	p.engineMemory, err = engineMemory(s.EngineMemory)
 	note(err)
@@ -207,7 +213,7 @@ func (s HostSettings) options() (recipe.Options, error) {
 }
 
 // mediaBytes parses a flag into a value of mmcache.Config, where 0 is the default and -1 none.
-func mediaBytes(flag, text string) (int64, error) {
+func byteLimit(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}

@@ -122,24 +122,6 @@ func (e *HTTP) count(answer []byte) (int, error) {
 }
 
 func (e *HTTP) post(ctx context.Context, path string, body, dst []byte, wait time.Duration, limit int) (int, []byte, error) {
-	var call relay.Call
-	stop := context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })
-	defer stop()
 	req := relay.Request{Method: "POST", Path: []byte(path), Body: body, FirstByte: wait, Silence: wait, Fields: make([]relay.Field, 0, 2)}
-	req.Add("Content-Type", []byte("application/json"))
-	if e.Key != "" {
-		req.Add("Authorization", []byte("Bearer "+e.Key))
-	}
-	resp, err := e.Client.Do(&call, &req)
-	if err != nil {
-		return 0, dst, err
-	}
-	defer resp.Close()
-	if n := resp.Size(); n > 0 && n <= limit && cap(dst)-len(dst) < n {
-		grown := make([]byte, len(dst), len(dst)+n)
-		copy(grown, dst)
-		dst = grown
-	}
-	dst, err = resp.AppendBody(dst, limit)
-	return resp.Status(), dst, err
+	return e.Client.Fetch(ctx, &req, e.Key, dst, limit)
 }

@@ -113,6 +113,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 			_ = os.RemoveAll(dir)
 		}
 	}()
+	spec.dir = dir
 	release, err := fillAddress(&spec, dir)
 	if err != nil {
 		return nil, err
@@ -234,6 +235,9 @@ func (p *Process) ReadyAt() (t time.Time, ok bool) {
 
 // Spec returns what runs, with address and key filled in.
 func (p *Process) Spec() Spec { return p.spec }
+
+// Dir returns the engine's private folder. It is removed when the process has ended.
+func (p *Process) Dir() string { return p.dir }
 
 // Argv returns the argument vector. It must not be changed.
 func (p *Process) Argv() []string { return p.argv }

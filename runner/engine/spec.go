@@ -31,6 +31,9 @@ type Spec struct {
 	Memory int64  // most bytes of the host's memory, 0 for what any engine may use
 	APIKey string // given to the engine where the recipe has a place for it
 	GPUs   GPUs
+	// Slots lets the engine save the state of conversations in its private folder, see [Process.Dir].
+	Slots bool
+	dir   string // that folder, filled in by Start
 	Env    map[string]string // added to the environment last, for example for the encoder cache
 }
 
@@ -67,6 +70,9 @@ func (s *Spec) values() (recipe.Values, error) {
 		"backend_flags": s.backend().Flags,
 		"options":       options,
 	})
+	if s.Slots {
+		v["slots"] = []string{s.dir}
+	}
 	if s.GPUs.Count > 1 {
 		v["gpu_count"] = []string{strconv.Itoa(s.GPUs.Count)}
 	}

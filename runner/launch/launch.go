@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"reveille/infra/catalog"
@@ -15,6 +17,7 @@ import (
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/runner/batch"
+	"reveille/runner/conversations"
 	"reveille/runner/engine"
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
@@ -36,6 +39,8 @@ type Launcher struct {
 	CallTimeout time.Duration   // longest that a call from such a queue may take; default 10 min
 	Weights     *weights.Cache  // fetches missing weights; nil disables fetching
 	Options     recipe.Options  // load options from the runner's flags
+	// Conversations keeps those of llama-server over loads; nil keeps none.
+	Conversations *conversations.Store
 	// FixedMemory keeps the sandbox's memory limit for every engine, whatever its plan says.
 	FixedMemory bool
 
@@ -80,6 +85,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return nil, err
 	}
 	media := l.attach(m, &spec)
+	talks := l.remember(&spec, &pl)
 	p, err := engine.Start(ctx, spec, engine.Config{
 		Logger: l.Log, Spawner: l.Spawner, PIDFile: l.PIDFile, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
 	})
@@ -87,6 +93,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		media.Detach()
 		return nil, err
 	}
+	talks.Stage(ctx, p.Dir(), pl.Parallel)
 	if err := p.EnsureReady(ctx); err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
@@ -100,6 +107,8 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "host_limit", pl.HostLimit, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run := newRunning(p, media)
+	run.talks = talks
+	talks.Restore(ctx, run.calls, p.APIKey())
 	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
 	if m.Type == policy.Embedding {
 		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
@@ -134,6 +143,37 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 		return nil
 	}
 	return q
+}
+
+// remember has an engine's conversations saved when it ends and restored now, if they can be. The engine also runs
+// without.
+func (l *Launcher) remember(spec *engine.Spec, pl *plan.Plan) *conversations.Engine {
+	if l.Conversations == nil || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.Forgets != "" {
+		return nil
+	}
+	with := *spec
+	with.Slots, with.Env = true, maps.Clone(spec.Env)
+	if with.Env == nil {
+		with.Env = map[string]string{}
+	}
+	maps.Copy(with.Env, conversations.Metrics)
+	argv, err := engine.Argv(with)
+	if err != nil {
+		return nil // the start logs it
+	}
+	env, err := engine.Environ(with, os.Environ())
+	if err != nil {
+		return nil
+	}
+	e, err := l.Conversations.Prepare(conversations.Process{
+		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
+	})
+	if err != nil {
+		l.Log.Warn("conversations are not kept", "model", spec.Model, "error", err)
+		return nil
+	}
+	*spec = with
+	return e
 }
 
 // attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without it.
@@ -186,6 +226,20 @@ type running struct {
 	queue   *batch.Batcher      // nil for models without one
 	permits *fairqueue.Queue    // bounds its concurrent requests
 	files   *files              // held while the engine runs
+	talks   *conversations.Engine
+	save    sync.Once // of talks
+}
+
+// Stop saves the engine's conversations and ends it, see [engine.Process.Stop].
+func (r *running) Stop(ctx context.Context) error {
+	r.save.Do(func() {
+		select {
+		case <-r.Done():
+		default:
+			r.talks.Save(ctx)
+		}
+	})
+	return r.Process.Stop(ctx)
 }
 
 // Embeddings returns the queue of the model's embedding requests, or nil if it has none.

@@ -9,14 +9,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
-	"reveille/infra/catalog"
+	"reveille/runner/filestate"
 )
 
 // An Encoder describes what computes a model's encoder outputs on this host: its files, and how the engine is run.
@@ -30,20 +28,10 @@ type Encoder struct {
 // Digest is the part of an entry's identity that says which encoder computed it.
 type Digest = [sha256.Size]byte
 
-// fileState is a file's state in the file system. Every write and every replacement changes it, unless the file was
-// written less than clockTick before the state was read.
-type fileState struct {
-	dev, ino           uint64
-	size, mtime, ctime int64 // ctime and mtime in ns
-}
-
-// clockTick is longer than the resolution of a file system's times.
-const clockTick = 50 * time.Millisecond
-
 // encoderFile is one file that an encoder's output depends on.
 type encoderFile struct {
 	label, path string
-	state       fileState
+	state       filestate.State
 }
 
 // files lists the encoder's files: the projector with all parts of a split one, the engine's program and its own
@@ -51,14 +39,14 @@ type encoderFile struct {
 func (e Encoder) files() ([]encoderFile, error) {
 	var out []encoderFile
 	add := func(label, path string) error {
-		state, err := settledState(path)
+		state, err := filestate.Settled(path)
 		if err != nil {
 			return err
 		}
 		out = append(out, encoderFile{label, path, state})
 		return nil
 	}
-	parts, err := splitParts(e.Projector)
+	parts, err := filestate.Parts(e.Projector)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +62,7 @@ func (e Encoder) files() ([]encoderFile, error) {
 	if err := add("program", program); err != nil {
 		return nil, err
 	}
-	for _, lib := range e.libraries(program) {
+	for _, lib := range filestate.Libraries(program, e.Env) {
 		if err := add("library "+filepath.Base(lib), lib); err != nil {
 			return nil, err
 		}
@@ -82,94 +70,9 @@ func (e Encoder) files() ([]encoderFile, error) {
 	return out, nil
 }
 
-// libraries lists those of llama.cpp in the first folder that contains its libmtmd, or none for a statically linked
-// program.
-func (e Encoder) libraries(program string) []string {
-	dir := filepath.Dir(program)
-	dirs := []string{dir}
-	for _, kv := range e.Env {
-		if v, ok := strings.CutPrefix(kv, "LD_LIBRARY_PATH="); ok {
-			dirs = append(dirs, filepath.SplitList(v)...)
-		}
-	}
-	for _, lib := range []string{"lib", "lib64"} {
-		dirs = append(dirs, filepath.Join(dir, "..", lib), filepath.Join("/usr/local", lib), filepath.Join("/usr", lib))
-	}
-	triplets, _ := filepath.Glob("/usr/lib/*-linux-gnu")
-	for _, d := range append(dirs, triplets...) {
-		entries, err := os.ReadDir(d)
-		if err != nil || !slices.ContainsFunc(entries, func(f os.DirEntry) bool { return strings.HasPrefix(f.Name(), "libmtmd.so") }) {
-			continue
-		}
-		var out []string
-		for _, f := range entries {
-			if !libraryName.MatchString(f.Name()) {
-				continue
-			}
-			if real, err := filepath.EvalSymlinks(filepath.Join(d, f.Name())); err == nil {
-				out = append(out, real)
-			}
-		}
-		slices.Sort(out)
-		return slices.Compact(out)
-	}
-	return nil
-}
-
-var libraryName = regexp.MustCompile(`^lib(mtmd|llama|ggml)[a-z0-9_-]*\.so(\.[0-9.]+)?$`)
-
-// splitParts lists all parts of a split GGUF file, given any of them, or only path for a file that is not split.
-func splitParts(path string) ([]string, error) {
-	prefix, count, ext, ok := catalog.CutShard(path)
-	if !ok || ext != ".gguf" {
-		return []string{path}, nil
-	}
-	n, _ := strconv.Atoi(count) // always five digits
-	if n == 0 || n > 1000 {
-		return nil, fmt.Errorf("%s: a split file has 1 to 1000 parts", path)
-	}
-	out := make([]string, n)
-	for i := range out {
-		out[i] = fmt.Sprintf("%s-%05d-of-%s%s", prefix, i+1, count, ext)
-	}
-	return out, nil
-}
-
-// settledState returns the state of a regular file. If the file was written just now, it first waits until a later
-// write would change the state.
-func settledState(path string) (fileState, error) {
-	for again := false; ; again = true {
-		info, err := os.Stat(path)
-		if err != nil {
-			return fileState{}, err
-		}
-		if !info.Mode().IsRegular() {
-			return fileState{}, fmt.Errorf("%s is not a regular file", path)
-		}
-		s, err := stateOf(info)
-		if err != nil {
-			return fileState{}, err
-		}
-		age := time.Since(time.Unix(0, s.ctime))
-		if again || age < 0 || age >= clockTick {
-			return s, nil
-		}
-		time.Sleep(clockTick)
-	}
-}
-
 // unchanged reports whether all files are still in their recorded state.
 func unchanged(files []encoderFile) bool {
-	for _, f := range files {
-		info, err := os.Stat(f.path)
-		if err != nil {
-			return false
-		}
-		if s, err := stateOf(info); err != nil || s != f.state {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(files, func(f encoderFile) bool { return !f.state.Is(f.path) })
 }
 
 // digest returns the SHA-256 over the files' contents and everything else that affects the encoder's numbers.
@@ -235,7 +138,7 @@ type digests struct {
 }
 
 type fileDigest struct {
-	state fileState
+	state filestate.State
 	sum   Digest
 }
 
@@ -274,7 +177,7 @@ func (d *digests) of(ctx context.Context, f encoderFile) (Digest, error) {
 	if err != nil {
 		return Digest{}, err
 	}
-	if s, err := stateOf(info); err != nil || s != f.state {
+	if s, err := filestate.Of(info); err != nil || s != f.state {
 		return Digest{}, fmt.Errorf("%s changed", f.path)
 	}
 	sum := Digest(h.Sum(nil))

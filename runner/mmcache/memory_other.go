@@ -9,6 +9,4 @@ import (
 
 func sealedFile([][]byte, int) (*os.File, error) { return nil, errors.ErrUnsupported }
 
-func stateOf(os.FileInfo) (fileState, error) { return fileState{}, errors.ErrUnsupported }
-
 const supported = false

@@ -93,3 +93,46 @@ func TestHostLimit(t *testing.T) {
 		t.Errorf("with a projector of unknown size: %d, want none", got)
 	}
 }
+
+// Conversations survive an unload where all that the engine keeps between requests is a KV cache of whole prompts.
+func TestForgets(t *testing.T) {
+	llamacpp := recipe.Shipped()["llamacpp"]
+	vllm := recipe.Shipped()["vllm"]
+	hybrid := llama8b
+	hybrid.Arch = "jamba"
+	for _, c := range []struct {
+		name  string
+		r     *recipe.Recipe
+		m     Meta
+		args  string
+		media bool
+		keeps bool
+	}{
+		{"usual", &llamacpp, llama8b, "", false, true},
+		{"tuned", &llamacpp, llama8b, "-np 4 -t 8", false, true},
+		{"another engine", &vllm, llama8b, "", false, true},
+		{"a sliding window", &llamacpp, gemma, "", false, false},
+		{"a whole window", &llamacpp, gemma, "--swa-full", false, true},
+		{"a whole window, spelled otherwise", &llamacpp, gemma, "--swa_full", false, true},
+		{"no prompt cache", &llamacpp, llama8b, "--no-cache-prompt", false, false},
+		{"no prompt cache, spelled otherwise", &llamacpp, llama8b, "--no_cache_prompt", false, false},
+		{"a projector", &llamacpp, llama8b, "", true, false},
+		{"a state of unknown size", &llamacpp, hybrid, "", false, false},
+		{"arguments of the owner's", &llamacpp, llama8b, "--lora x.gguf", false, false},
+		{"nothing read", &llamacpp, Meta{}, "", false, false},
+	} {
+		opts := recipe.Options{}
+		if c.args != "" {
+			opts["llamacpp_args"] = c.args
+		}
+		o := OptionsOf(c.r, policy.LLM, policy.CPU, 0, opts)
+		o.Media = c.media
+		if why := Make(c.m, o, Share{}).Forgets; (why == "") != c.keeps {
+			t.Errorf("%s: forgets %q, want conversations kept: %v", c.name, why, c.keeps)
+		}
+	}
+	whole, part := OptionsOf(&llamacpp, policy.LLM, policy.CPU, 0, recipe.Options{"ctx_size": int64(32768), "llamacpp_args": "--swa-full"}), OptionsOf(&llamacpp, policy.LLM, policy.CPU, 0, recipe.Options{"ctx_size": int64(32768)})
+	if a, b := Make(gemma, whole, Share{}).KVBytes, Make(gemma, part, Share{}).KVBytes; a <= b {
+		t.Errorf("whole windows take %d bytes, less than %d", a, b)
+	}
+}

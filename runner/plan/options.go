@@ -40,7 +40,7 @@ func (o *Options) heed(args []string) {
 				*to = n
 			}
 		}
-		switch flag {
+		switch strings.ReplaceAll(flag, "_", "-") { // as llama-server reads it
 		case "-b", "--batch-size", "--max-num-batched-tokens", "--max-batch-tokens":
 			set(&o.NBatch)
 		case "-ub", "--ubatch-size":
@@ -53,6 +53,10 @@ func (o *Options) heed(args []string) {
 			o.CacheV = value
 		case "-cram", "--cache-ram":
 			o.PromptCache = mebibytes(value)
+		case "--swa-full":
+			o.FullWindows = true
+		case "--no-cache-prompt":
+			o.NoPromptCache = true
 		case "--gpu-memory-utilization":
 			o.Fraction = true
 		case "--rope-scaling", "--hf-overrides":

@@ -58,6 +58,10 @@ type Options struct {
 	Tuned bool
 	// PromptCache bounds the engine's prompt cache in bytes, nil for the engine's default.
 	PromptCache *int64
+	// NoPromptCache means that a prompt never reuses the beginning of an earlier one.
+	NoPromptCache bool
+	// FullWindows means that layers with a sliding window keep all tokens.
+	FullWindows bool
 }
 
 // WholeContext in Options.Context asks for all the positions a model has.
@@ -110,6 +114,8 @@ type Plan struct {
 	GPUs []int `json:"gpus,omitempty"`
 	// HostLimit is more host memory than a healthy engine uses, 0 if unknown.
 	HostLimit int64 `json:"host_limit,omitempty"`
+	// Forgets says why conversations of llama-server do not survive an unload, "" if they can.
+	Forgets string `json:"forgets,omitempty"`
 
 	Reason   string   `json:"reason"` // why this kind and this context
 	Warnings []string `json:"warnings,omitempty"`
@@ -117,6 +123,10 @@ type Plan struct {
 
 // Make computes the plan of a load. It is a pure function.
 func Make(m Meta, o Options, s Share) Plan {
+	if o.FullWindows {
+		m.Cache.K, m.Cache.V = m.Cache.K+m.Windowed.K, m.Cache.V+m.Windowed.V
+		m.Windowed, m.Window = Elements{}, 0
+	}
 	p := Plan{WeightsBytes: m.Weights, Positions: m.Positions, Budget: s.Budget, Total: s.Total, Share: s.of(o.Memory)}
 	if m.Weights > 0 {
 		p.WeightsBytes += o.Projector
@@ -149,7 +159,28 @@ func Make(m Meta, o Options, s Share) Plan {
 		p.Need = max(p.Need, p.Share) // it takes all that it may
 	}
 	p.HostLimit = p.limit(&m, &o)
+	p.Forgets = forgets(&m, &o)
 	return p
+}
+
+// forgets returns why a new process of llama-server cannot go on with the state that an earlier one saved of its
+// conversations, or "" if it can, or there are none or another engine runs the model.
+func forgets(m *Meta, o *Options) string {
+	switch {
+	case o.Type != policy.LLM, o.Engine != recipe.LlamaCpp:
+		return ""
+	case o.Media:
+		return "llama-server saves none with images or audio"
+	case !o.Tuned:
+		return "the engine's command or arguments are not the usual ones"
+	case o.NoPromptCache:
+		return "--no-cache-prompt"
+	case !attentionOnly[m.Arch] || !m.Causal:
+		return "its architecture may keep more than a KV cache"
+	case m.Windowed != (Elements{}):
+		return "a sliding window forgets the beginning; llamacpp_args: --swa-full keeps it, for more memory"
+	}
+	return ""
 }
 
 // Parts lists the parts of Need in bytes, "" if Need was not computed.

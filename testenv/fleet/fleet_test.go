@@ -200,9 +200,8 @@ type server struct {
 
 func (s server) save(t *testing.T) {
 	for _, node := range s.nodes {
-		if err := node.Save(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		// The first call after a crash may find its connection closed.
+		kit.Eventually(t, "the data are saved", func() bool { return node.Save(t.Context()).Err() == nil })
 	}
 }
 

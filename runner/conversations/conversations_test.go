@@ -1,0 +1,337 @@
+package conversations
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"reveille/infra/relay"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// state is what llama-server writes for tokens.
+func state(tokens ...uint32) []byte {
+	var b bytes.Buffer
+	_ = binary.Write(&b, binary.LittleEndian, []uint32{0x67677371, 2, uint32(len(tokens))})
+	_ = binary.Write(&b, binary.LittleEndian, tokens)
+	b.Write(bytes.Repeat([]byte{7}, 100))
+	return b.Bytes()
+}
+
+// count returns n tokens, the first being `first`.
+func count(first uint32, n int) []uint32 {
+	out := []uint32{first}
+	for i := 1; i < n; i++ {
+		out = append(out, uint32(i))
+	}
+	return out
+}
+
+// llama is a llama-server: what it saves is a slot's tokens, and what it restores becomes them.
+type llama struct {
+	*httptest.Server
+	dir string
+
+	mu    sync.Mutex
+	slots [][]uint32
+	task  []int // 0: served nobody
+	link  string
+	deny  bool // refuses to restore
+	speed float64
+}
+
+func newLlama(t *testing.T, slots int) *llama {
+	l := &llama{dir: t.TempDir(), slots: make([][]uint32, slots), task: make([]int, slots), speed: 0.01}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /slots", func(w http.ResponseWriter, _ *http.Request) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		var out []map[string]any
+		for i, tokens := range l.slots {
+			s := map[string]any{"id": i, "is_processing": false}
+			if l.task[i] > 0 {
+				s["id_task"], s["n_prompt_tokens"] = l.task[i], len(tokens)
+			}
+			out = append(out, s)
+		}
+		_ = json.NewEncoder(w).Encode(out)
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		fmt.Fprintf(w, "# HELP x\nllamacpp:prompt_tokens_total 1000\nllamacpp:prompt_seconds_total %g\n", 1000*l.speed)
+	})
+	mux.HandleFunc("POST /slots/{id}", func(w http.ResponseWriter, r *http.Request) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		var id int
+		var q struct{ Filename string }
+		_, _ = fmt.Sscan(r.PathValue("id"), &id)
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		path := filepath.Join(l.dir, q.Filename)
+		if r.URL.Query().Get("action") == "restore" {
+			text, err := os.ReadFile(path)
+			if err != nil || l.deny || len(text) < 12 {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			n := binary.LittleEndian.Uint32(text[8:])
+			l.slots[id] = make([]uint32, n)
+			_ = binary.Read(bytes.NewReader(text[12:]), binary.LittleEndian, l.slots[id])
+			fmt.Fprintf(w, `{"n_restored":%d}`, n)
+			return
+		}
+		text := state(l.slots[id]...)
+		if l.link != "" {
+			_ = os.Symlink(l.link, path)
+		} else {
+			_ = os.WriteFile(path, text, 0o600)
+		}
+		fmt.Fprintf(w, `{"n_saved":%d,"n_written":%d}`, len(l.slots[id]), len(text))
+	})
+	l.Server = httptest.NewServer(mux)
+	t.Cleanup(l.Close)
+	return l
+}
+
+func open(t *testing.T, dir string, limit int64) *Store {
+	s, err := Open(Config{Dir: dir, Bytes: limit, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// process is how the tests' engine runs; flags are among its arguments.
+func process(t *testing.T, model string, flags ...string) Process {
+	t.Helper()
+	if _, err := os.Stat(model); err != nil {
+		if err := os.WriteFile(model, []byte("GGUF"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Process{Model: "m", Checkpoint: model, Program: "/bin/sh", Argv: append([]string{"sh", "--model", model, "--port", "1"}, flags...), PerToken: 4}
+}
+
+// run starts an engine, has it restore, use and save. It returns the slots as restored.
+func run(t *testing.T, s *Store, p Process, l *llama, use func()) [][]uint32 {
+	t.Helper()
+	e, err := s.Prepare(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
+	defer client.Close()
+	e.Stage(t.Context(), l.dir, len(l.slots))
+	e.Restore(t.Context(), client, "key")
+	l.mu.Lock()
+	restored := slices.Clone(l.slots)
+	l.mu.Unlock()
+	use()
+	e.Save(t.Context())
+	s.await(t.Context(), e.sig)
+	return restored
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestConversationsSurviveTheEngine(t *testing.T) {
+	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
+	p := process(t, model, "--ctx-size", "4096")
+	s := open(t, dir, 1<<20)
+
+	l := newLlama(t, 3)
+	run(t, s, p, l, func() {
+		l.slots[0], l.task[0] = count(1, 100), 7
+		l.slots[1], l.task[1] = count(2, 200), 9
+		l.slots[2], l.task[2] = count(3, 10), 11 // too short
+	})
+	if got := len(names(t, dir)); got != 2 {
+		t.Fatalf("%d conversations are kept, want 2", got)
+	}
+
+	s.Close()
+	s = open(t, dir, 1<<20) // the runner starts again
+	l = newLlama(t, 3)
+	got := run(t, s, p, l, func() { l.slots[1], l.task[1] = append(count(1, 100), 5, 6), 3 })
+	firsts := map[uint32]int{}
+	for _, tokens := range got {
+		if len(tokens) > 0 {
+			firsts[tokens[0]] = len(tokens)
+		}
+	}
+	if len(firsts) != 2 || firsts[1] != 100 || firsts[2] != 200 {
+		t.Errorf("restored %v, want 100 tokens from 1 and 200 from 2", firsts)
+	}
+	if got := len(names(t, dir)); got != 2 { // a turn later the conversation of 1 has one file
+		t.Errorf("%d conversations are kept after the next turn, want 2", got)
+	}
+	if left := names(t, l.dir); slices.ContainsFunc(left, func(n string) bool { return strings.Contains(n, "restore") }) {
+		t.Errorf("left in the engine's folder: %v", left)
+	}
+}
+
+func TestOtherEnginesGetNothing(t *testing.T) {
+	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
+	p := process(t, model, "--ctx-size", "4096")
+	s := open(t, dir, 1<<20)
+	l := newLlama(t, 1)
+	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+
+	for name, other := range map[string]func() Process{
+		"other flags":       func() Process { return process(t, model, "--ctx-size", "8192") },
+		"other environment": func() Process { q := p; q.Env = []string{"GGML_X=1"}; return q },
+		"other program":     func() Process { q := p; q.Program = "/bin/cat"; return q },
+		"other file":        func() Process { return process(t, model+"2", "--ctx-size", "4096") },
+		"same name, other file": func() Process {
+			if err := os.WriteFile(model, []byte("GGUF other"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return p
+		},
+	} {
+		l := newLlama(t, 1)
+		if got := run(t, s, other(), l, func() {}); len(got[0]) != 0 {
+			t.Errorf("%s: restored %d tokens", name, len(got[0]))
+		}
+	}
+}
+
+// A file that is cut short or changed anywhere is never given to an engine, and does not stay.
+func TestDamagedFiles(t *testing.T) {
+	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
+	p := process(t, model)
+	s := open(t, dir, 1<<20)
+	l := newLlama(t, 1)
+	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	s.Close()
+	name := names(t, dir)[0]
+	whole, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 400 {
+		text := slices.Clone(whole)
+		if i%2 == 0 {
+			text = text[:rand.IntN(len(text))]
+		} else {
+			text[int(headerSize)+rand.IntN(len(text)-int(headerSize))] ^= byte(1 + rand.IntN(255))
+		}
+		if err := os.WriteFile(name, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, dir, 1<<20)
+		l := newLlama(t, 1)
+		if got := run(t, s, p, l, func() {}); len(got[0]) != 0 {
+			t.Fatalf("restored %d tokens of a damaged file", len(got[0]))
+		}
+		s.Close()
+		if left := names(t, dir); len(left) != 0 {
+			t.Fatalf("%v stays", left)
+		}
+		l.Close()
+	}
+}
+
+func TestRefusedByTheEngine(t *testing.T) {
+	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
+	p := process(t, model)
+	s := open(t, dir, 1<<20)
+	l := newLlama(t, 1)
+	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	l = newLlama(t, 1)
+	l.deny = true
+	run(t, s, p, l, func() {})
+	if left := names(t, dir); len(left) != 0 {
+		t.Errorf("%v stays though the engine refuses it", left)
+	}
+}
+
+// What an engine leaves in place of a saved file is not read if it is something else.
+func TestHostileEngine(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, state(count(1, 100)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	s := open(t, dir, 1<<20)
+	for _, link := range []string{secret, "/dev/zero", "save-0"} {
+		l := newLlama(t, 1)
+		l.link = link
+		run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf")), l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	}
+	if left := names(t, dir); len(left) != 0 {
+		t.Errorf("%v was kept", left)
+	}
+}
+
+func TestRoom(t *testing.T) {
+	dir := t.TempDir()
+	one := headerSize + int64(len(state(count(1, 100)...)))
+	s := open(t, dir, 3*one)
+	for i := range 10 {
+		l := newLlama(t, 1)
+		run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf"), fmt.Sprint(i)), l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+		time.Sleep(2 * time.Millisecond) // so that each has a time of its own
+	}
+	if s.total != 3*one || len(names(t, dir)) != 3 {
+		t.Errorf("%d bytes in %d files, want %d in 3", s.total, len(names(t, dir)), 3*one)
+	}
+	l := newLlama(t, 1)
+	run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf")), l, func() { l.slots[0], l.task[0] = count(1, 1000), 1 })
+	if s.total > 3*one {
+		t.Errorf("%d bytes are kept, at most %d", s.total, 3*one)
+	}
+	s.Close()
+	s = open(t, dir, one) // with a lower limit
+	if s.total > one {
+		t.Errorf("%d bytes are kept after a start with a limit of %d", s.total, one)
+	}
+}
+
+// What is cheap to compute is not saved, and what has expired goes.
+func TestWorth(t *testing.T) {
+	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
+	s := open(t, dir, 1<<20)
+	s.perByte = 1 // a second a byte
+	l := newLlama(t, 1)
+	run(t, s, process(t, model), l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	if left := names(t, dir); len(left) != 0 {
+		t.Fatalf("%v was saved", left)
+	}
+	s.perByte = 0
+	run(t, s, process(t, model), l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	s.Close()
+	s, err := Open(Config{Dir: dir, Bytes: 1 << 20, TTL: time.Nanosecond, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	if left := names(t, dir); len(left) != 0 {
+		t.Errorf("%v has not expired", left)
+	}
+}

@@ -1,0 +1,382 @@
+package conversations
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"reveille/infra/relay"
+	"reveille/runner/filestate"
+)
+
+const (
+	askLimit   = 500 * time.Millisecond // of a question to the engine
+	stepLimit  = 2 * time.Second        // of saving, and of restoring, all conversations of an engine
+	leastWorth = 10                     // a conversation is saved and restored if computing it takes so many times longer
+	leastSaved = 64                     // tokens of a conversation that is worth a file
+	maxSlots   = 256
+	maxAnswer  = 4 << 20 // bytes of an engine's answer
+)
+
+// Metrics is the variable of the environment that has llama-server count what it computes, which Save needs.
+var Metrics = map[string]string{"LLAMA_ARG_ENDPOINT_METRICS": "1"}
+
+// Process describes an engine process that is about to start.
+type Process struct {
+	Model      string   // for the log
+	Checkpoint string   // path of the model file, or of any part of it
+	Program    string   // path
+	Argv, Env  []string // Env as NAME=value
+	PerToken   int64    // bytes of the state of a token, as planned
+}
+
+// Engine is one engine process. Call Stage after its start, Restore once before its first request, and Save before its
+// end, each at most once and one after the other. All methods do nothing on nil.
+type Engine struct {
+	store  *Store
+	sig    Signature
+	files  map[string]filestate.State // of the model and the program
+	log    *slog.Logger
+	staged chan []stagedFile
+	dir    string
+
+	perToken int64 // bytes, as planned
+
+	// For Restore and Save.
+	client *relay.Client
+	key    string
+}
+
+// stagedFile is a conversation that lies in the engine's folder.
+type stagedFile struct {
+	*entry
+	name string
+}
+
+// Prepare identifies an engine before it starts. It fails if a file cannot be inspected.
+func (s *Store) Prepare(p Process) (*Engine, error) {
+	program, err := filepath.EvalSymlinks(p.Program)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := filestate.Parts(p.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken}
+	h := sha256.New()
+	for _, path := range slices.Concat(parts, []string{program}, filestate.Libraries(program, p.Env)) {
+		state, err := filestate.Settled(path)
+		if err != nil {
+			return nil, err
+		}
+		e.files[path] = state
+		fmt.Fprintf(h, "file %v\n", state)
+	}
+	for _, a := range numbersFrom(p.Argv) {
+		fmt.Fprintf(h, "argument %q\n", a)
+	}
+	for _, kv := range p.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasSuffix(name, "_VISIBLE_DEVICES") || slices.ContainsFunc([]string{"GGML_", "LLAMA_ARG_", "HSA_OVERRIDE_", "OMP_"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			fmt.Fprintf(h, "variable %q\n", kv)
+		}
+	}
+	e.sig = Signature(h.Sum(nil))
+	return e, nil
+}
+
+// numbersFrom returns the arguments that may change what an engine computes: all but addresses, names and paths.
+func numbersFrom(argv []string) []string {
+	var out []string
+	for i := 1; i < len(argv); i++ {
+		switch argv[i] {
+		case "--model", "--alias", "--host", "--port", "--slot-save-path":
+			i++
+		default:
+			out = append(out, argv[i])
+		}
+	}
+	return out
+}
+
+// unchanged reports whether the model and the program are still the files that were identified.
+func (e *Engine) unchanged() bool {
+	for path, state := range e.files {
+		if !state.Is(path) {
+			return false
+		}
+	}
+	return true
+}
+
+// Stage begins to copy the conversations that are worth it into the engine's private folder, while the engine loads its
+// model. There are at most slots of them. It ends with ctx.
+func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
+	if e == nil {
+		return
+	}
+	e.dir = dir
+	go func() {
+		var out []stagedFile
+		e.store.await(ctx, e.sig)
+		e.store.mu.Lock()
+		newest := e.store.newestLocked(e.sig)
+		e.store.mu.Unlock()
+		var sum time.Duration
+		for _, c := range newest {
+			cost := e.store.cost(int64(c.Bytes))
+			if len(out) == slots || sum+cost > stepLimit || ctx.Err() != nil {
+				break
+			}
+			if cost*leastWorth > c.worth() {
+				continue
+			}
+			name := "restore-" + strconv.Itoa(len(out))
+			if err := e.stage(c, name); err != nil {
+				if errors.Is(err, errDamaged) {
+					e.refuse(c, err)
+					continue
+				}
+				e.log.Warn("conversations are not restored", "error", err)
+				break
+			}
+			sum += cost
+			out = append(out, stagedFile{c, name})
+		}
+		e.staged <- out
+	}()
+}
+
+// stage copies a conversation into the engine's folder, for the engine's user.
+func (e *Engine) stage(c *entry, name string) error {
+	root, err := os.OpenRoot(e.dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	err = e.store.copyTo(f, c)
+	if err == nil {
+		err = giveTo(f, root)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = root.Remove(name)
+	}
+	return err
+}
+
+// refuse removes a conversation that cannot be restored.
+func (e *Engine) refuse(c *entry, err error) {
+	e.store.m.failed.Inc()
+	e.log.Warn("a saved conversation is dropped", "tokens", c.Tokens, "error", err)
+	e.store.remove(c)
+}
+
+// Restore gives the engine, which serves by now, the conversations that were staged: the last saved first, each in a
+// slot of its own. A conversation that it refuses is removed. client and key are the engine's.
+func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string) {
+	if e == nil {
+		return
+	}
+	e.client, e.key = client, key
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	var files []stagedFile
+	select {
+	case files = <-e.staged:
+	case <-ctx.Done():
+		return
+	}
+	if !e.unchanged() {
+		return
+	}
+	tokens := 0
+	for slot, c := range files {
+		if ctx.Err() != nil {
+			break
+		}
+		began := time.Now()
+		var got struct {
+			Restored int `json:"n_restored"`
+		}
+		err := e.slot(ctx, slot, "restore", c.name, stepLimit, &got)
+		if err == nil && got.Restored != int(c.Tokens) {
+			err = fmt.Errorf("%d of %d tokens were restored", got.Restored, c.Tokens)
+		}
+		if ctx.Err() == nil && err != nil {
+			e.refuse(c.entry, err)
+			continue
+		}
+		e.store.measured(int64(c.Bytes), time.Since(began))
+		if err != nil {
+			break
+		}
+		e.store.m.restored.Inc()
+		tokens += got.Restored
+	}
+	e.store.m.tokens.Add(tokens)
+	for _, c := range files {
+		_ = os.Remove(filepath.Join(e.dir, c.name)) // the engine's folder goes with it anyway
+	}
+	if tokens > 0 {
+		e.log.Info("conversations restored", "conversations", len(files), "tokens", tokens)
+	}
+}
+
+// slotState is what /slots says of a slot.
+type slotState struct {
+	ID     int  `json:"id"`
+	Busy   bool `json:"is_processing"`
+	Task   *int `json:"id_task"` // nil: the slot has served nobody since the engine started
+	Tokens int  `json:"n_prompt_tokens"`
+}
+
+// Save has the engine, which must be idle, save the conversations that it computed since its start, the last used first, if
+// that takes much less time than computing them anew would. It returns after at most stepLimit, or when ctx ends; what
+// was saved by then is copied into the store later.
+func (e *Engine) Save(ctx context.Context) {
+	if e == nil || e.client == nil || !e.unchanged() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	slots, perToken, err := e.look(ctx)
+	if err != nil {
+		e.log.Warn("conversations are not saved", "error", err)
+		return
+	}
+	root, err := os.OpenRoot(e.dir)
+	if err != nil {
+		e.log.Warn("conversations are not saved", "error", err)
+		return
+	}
+	defer root.Close()
+	var out []saved
+	perSize := e.perToken
+	for _, s := range slots {
+		worth := time.Duration(float64(s.Tokens) * perToken * float64(time.Second))
+		if e.store.cost(perSize*int64(s.Tokens))*leastWorth > worth {
+			continue
+		}
+		began := time.Now()
+		f, err := e.saveSlot(ctx, root, s, min(worth, stepLimit))
+		if err != nil {
+			e.store.m.failed.Inc()
+			e.store.measured(perSize*int64(s.Tokens), time.Since(began))
+			e.log.Warn("a conversation is not saved", "tokens", s.Tokens, "error", err)
+			break
+		}
+		perSize = f.bytes / int64(max(f.tokens, 1))
+		e.store.measured(f.bytes, time.Since(began))
+		f.promptMS = float64(f.tokens) * perToken * 1000
+		out = append(out, f)
+	}
+	if len(out) > 0 {
+		e.log.Info("conversations saved", "conversations", len(out))
+	}
+	e.store.keep(e.sig, out)
+}
+
+// look returns the slots worth a thought, the last used first, and the seconds that the engine takes to compute a token
+// of a prompt.
+func (e *Engine) look(ctx context.Context) (slots []slotState, perToken float64, err error) {
+	text, err := e.ask(ctx, "GET", "/slots", nil, askLimit)
+	if err == nil {
+		err = json.Unmarshal(text, &slots)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("slots: %w", err)
+	}
+	slots = slices.DeleteFunc(slots[:min(len(slots), maxSlots)], func(s slotState) bool { return s.Busy || s.Task == nil || s.Tokens < leastSaved })
+	slices.SortFunc(slots, func(a, b slotState) int { return cmp.Compare(*b.Task, *a.Task) })
+	if len(slots) == 0 {
+		return nil, 0, nil
+	}
+	if text, err = e.ask(ctx, "GET", "/metrics", nil, askLimit); err != nil {
+		return nil, 0, fmt.Errorf("metrics: %w", err)
+	}
+	tokens, seconds := metric(text, "llamacpp:prompt_tokens_total"), metric(text, "llamacpp:prompt_seconds_total")
+	if tokens <= 0 || seconds <= 0 {
+		return nil, 0, nil // it computed nothing
+	}
+	return slots, seconds / tokens, nil
+}
+
+// metric returns a metric without labels, or 0.
+func metric(text []byte, name string) float64 {
+	for line := range bytes.Lines(text) {
+		if value, ok := bytes.CutPrefix(line, []byte(name+" ")); ok {
+			v, err := strconv.ParseFloat(string(bytes.TrimSpace(value)), 64)
+			if err == nil && v > 0 && v < 1e12 {
+				return v
+			}
+		}
+	}
+	return 0
+}
+
+// saveSlot has the engine save a slot, and opens the file.
+func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit time.Duration) (f saved, err error) {
+	name := "save-" + strconv.Itoa(s.ID)
+	var got struct {
+		Saved   int   `json:"n_saved"`
+		Written int64 `json:"n_written"`
+	}
+	if err = e.slot(ctx, s.ID, "save", name, limit, &got); err != nil {
+		return saved{}, err
+	}
+	if got.Saved < leastSaved || got.Written < 4*int64(got.Saved) {
+		return saved{}, fmt.Errorf("%d tokens in %d bytes were saved", got.Saved, got.Written)
+	}
+	file, err := openUntrusted(root, name)
+	if err != nil {
+		return saved{}, err
+	}
+	info, err := file.Stat()
+	if err == nil && (!info.Mode().IsRegular() || info.Size() != got.Written) {
+		err = errForeign
+	}
+	if err != nil {
+		return saved{}, errors.Join(err, file.Close())
+	}
+	return saved{file: file, bytes: got.Written, tokens: got.Saved}, nil
+}
+
+// slot has the engine save or restore a slot, and decodes the answer.
+func (e *Engine) slot(ctx context.Context, id int, action, file string, limit time.Duration, into any) error {
+	body, err := json.Marshal(map[string]string{"filename": file})
+	if err != nil {
+		return err
+	}
+	answer, err := e.ask(ctx, "POST", fmt.Sprintf("/slots/%d?action=%s", id, action), body, limit)
+	if err != nil {
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	return json.Unmarshal(answer, into)
+}
+
+func (e *Engine) ask(ctx context.Context, method, path string, body []byte, limit time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	req := relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit, Probe: true}
+	status, answer, err := e.client.Fetch(ctx, &req, e.key, nil, maxAnswer)
+	if err == nil && status != 200 {
+		err = fmt.Errorf("status %d", status)
+	}
+	return answer, err
+}

@@ -1,0 +1,423 @@
+// Package conversations keeps what llama-server computed for its conversations when its model is unloaded, and gives it
+// to the next process that loads the same model in the same way. The next turn of a chat then computes only what is new.
+// See infra/docs/conversations.md and infra/adr/0025-conversations-on-the-host.md.
+package conversations
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/shirou/gopsutil/v4/disk"
+)
+
+// DefaultTTL is how long a conversation is kept.
+const DefaultTTL = 24 * time.Hour
+
+// Config configures a [Store]. Dir and Log are required.
+type Config struct {
+	Dir     string        // folder of this store alone; created if missing
+	Bytes   int64         // most bytes of all files; 0 means a tenth of what they take and the disk has free
+	TTL     time.Duration // 0 means DefaultTTL
+	Log     *slog.Logger
+	Metrics *metrics.Set // receives the metrics; nil means a separate set
+}
+
+// Signature identifies everything that determines an engine's numbers. Only an engine with the same signature gets a
+// saved state.
+type Signature [sha256.Size]byte
+
+// Store is the folder of saved conversations. It is safe for concurrent use. It removes the oldest ones to stay within
+// Config.Bytes.
+type Store struct {
+	cfg  Config
+	root *os.Root
+	m    meters
+	work sync.WaitGroup // calls of keep
+
+	mu      sync.Mutex
+	closed  bool
+	entries map[string]*entry // by file name
+	total   int64             // their bytes
+	pending map[Signature]int // calls of keep in progress
+	kept    chan struct{}     // closed and replaced when one ends
+	perByte float64           // seconds to save or restore a byte, smoothed; 0 before the first
+}
+
+// entry is one saved conversation.
+type entry struct {
+	header
+	name string
+	size int64 // of the file
+}
+
+const (
+	maxEntries = 4096
+	suffix     = ".conversation"
+	unfinished = "unfinished-"
+)
+
+var (
+	errForeign = errors.New("not a saved conversation")
+	errDamaged = errors.New("the saved conversation is damaged")
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+)
+
+// header is what a file starts with, before the engine's own data. All numbers are little-endian.
+type header struct {
+	Magic     [8]byte
+	Signature Signature
+	Bytes     uint64  // of the engine's data
+	Tokens    uint32  // whose state it is
+	CRC       uint32  // CRC-32C of the engine's data
+	SavedMS   int64   // since the epoch
+	PromptMS  float64 // time to compute the tokens anew
+}
+
+var (
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '1'}
+	headerSize = int64(binary.Size(header{}))
+)
+
+// Open opens the folder and removes what does not belong there: unfinished, foreign and expired files.
+func Open(cfg Config) (*Store, error) {
+	cfg.TTL = cmp.Or(max(cfg.TTL, 0), DefaultTTL)
+	cfg.Metrics = cmp.Or(cfg.Metrics, metrics.NewSet())
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("conversations: %w", err)
+	}
+	root, err := os.OpenRoot(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("conversations: %w", err)
+	}
+	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{})}
+	if err := s.read(); err != nil {
+		return nil, errors.Join(fmt.Errorf("conversations: %w", err), root.Close())
+	}
+	if s.cfg.Bytes <= 0 {
+		usage, err := disk.Usage(cfg.Dir)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("conversations: free space: %w", err), root.Close())
+		}
+		s.cfg.Bytes = (int64(min(usage.Free, math.MaxInt64/2)) + s.total) / 10
+	}
+	s.m = newMeters(cfg.Metrics, s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.makeRoomLocked(0)
+	return s, nil
+}
+
+// Close waits until what was saved is on disk.
+func (s *Store) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.work.Wait()
+	_ = s.root.Close()
+}
+
+// read finds the files of earlier runs.
+func (s *Store) read() error {
+	list, err := fs.ReadDir(s.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, f := range list {
+		e, err := s.readEntry(f)
+		if err != nil || len(s.entries) >= maxEntries {
+			if rm := s.root.Remove(f.Name()); rm != nil {
+				s.cfg.Log.Warn("a file that is no saved conversation cannot be removed", "file", f.Name(), "error", rm)
+			}
+			continue
+		}
+		s.entries[e.name], s.total = e, s.total+e.size
+	}
+	return nil
+}
+
+func (s *Store) readEntry(f fs.DirEntry) (*entry, error) {
+	if !f.Type().IsRegular() || !strings.HasSuffix(f.Name(), suffix) {
+		return nil, errForeign
+	}
+	file, err := s.root.Open(f.Name())
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	e := &entry{name: f.Name()}
+	if err := binary.Read(file, binary.LittleEndian, &e.header); err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if e.size = info.Size(); e.Magic != magic || e.Bytes > math.MaxInt64/2 || e.size != headerSize+int64(e.Bytes) || e.age() < 0 {
+		return nil, errForeign
+	}
+	return e, nil
+}
+
+func (e *entry) age() time.Duration { return time.Since(time.UnixMilli(e.SavedMS)) }
+
+// worth is the time that restoring the entry saves.
+func (e *entry) worth() time.Duration { return time.Duration(e.PromptMS * float64(time.Millisecond)) }
+
+// newestLocked returns the conversations with a signature, the last saved first.
+func (s *Store) newestLocked(sig Signature) []*entry {
+	var out []*entry
+	for _, e := range s.entries {
+		if e.Signature == sig && e.age() < s.cfg.TTL {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b *entry) int { return cmp.Or(cmp.Compare(b.SavedMS, a.SavedMS), cmp.Compare(b.name, a.name)) })
+	return out
+}
+
+// makeRoomLocked removes expired conversations, and the oldest ones until size more bytes fit. It reports whether they do.
+func (s *Store) makeRoomLocked(size int64) bool {
+	if size > s.cfg.Bytes {
+		return false
+	}
+	byAge := make([]*entry, 0, len(s.entries))
+	for _, e := range s.entries {
+		byAge = append(byAge, e)
+	}
+	slices.SortFunc(byAge, func(a, b *entry) int { return cmp.Compare(a.SavedMS, b.SavedMS) })
+	for _, e := range byAge {
+		if s.total+size > s.cfg.Bytes || len(s.entries) >= maxEntries || e.age() >= s.cfg.TTL {
+			s.removeLocked(e)
+		}
+	}
+	return s.total+size <= s.cfg.Bytes
+}
+
+func (s *Store) removeLocked(e *entry) {
+	if s.entries[e.name] != e {
+		return
+	}
+	delete(s.entries, e.name)
+	s.total -= e.size
+	if err := s.root.Remove(e.name); err != nil {
+		s.cfg.Log.Warn("a saved conversation cannot be removed", "file", e.name, "error", err)
+	}
+}
+
+// remove removes an entry that could not be restored.
+func (s *Store) remove(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removeLocked(e)
+}
+
+// measured records how long the engine took to save or restore bytes.
+func (s *Store) measured(bytes int64, took time.Duration) {
+	if bytes <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := took.Seconds() / float64(bytes)
+	if s.perByte > 0 {
+		now = (3*s.perByte + now) / 4
+	}
+	s.perByte = now
+}
+
+// cost estimates the time to save or restore bytes.
+func (s *Store) cost(bytes int64) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	perByte := s.perByte
+	if perByte == 0 {
+		perByte = 1e-9 // a usual disk, until this one is known
+	}
+	return time.Duration(perByte * float64(bytes) * float64(time.Second))
+}
+
+// saved is a file that an engine just wrote.
+type saved struct {
+	file     *os.File // regular, of bytes bytes
+	bytes    int64
+	tokens   int
+	promptMS float64
+}
+
+// keep copies files that an engine saved into the store, and closes them. It returns at once; [Store.await] waits for it.
+func (s *Store) keep(sig Signature, files []saved) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(files) == 0 {
+		closeAll(files)
+		return
+	}
+	s.pending[sig]++
+	s.work.Go(func() {
+		for _, f := range files {
+			if err := s.keepOne(sig, f); err != nil {
+				s.m.failed.Inc()
+				s.cfg.Log.Warn("a conversation is not kept", "tokens", f.tokens, "error", err)
+			}
+		}
+		closeAll(files)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.pending[sig]--; s.pending[sig] == 0 {
+			delete(s.pending, sig)
+		}
+		close(s.kept)
+		s.kept = make(chan struct{})
+	})
+}
+
+func closeAll(files []saved) {
+	for _, f := range files {
+		_ = f.file.Close()
+	}
+}
+
+// await waits until nothing with this signature is being copied, or ctx ends.
+func (s *Store) await(ctx context.Context, sig Signature) {
+	for {
+		s.mu.Lock()
+		busy, kept := s.pending[sig] > 0, s.kept
+		s.mu.Unlock()
+		if !busy {
+			return
+		}
+		select {
+		case <-kept:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// keepOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed. The
+// copy is not synced: after a power failure the checksum tells what is missing.
+func (s *Store) keepOne(sig Signature, f saved) (err error) {
+	size := headerSize + f.bytes
+	s.mu.Lock()
+	fits := s.makeRoomLocked(size)
+	s.total += size // reserved
+	s.mu.Unlock()
+	release := func() {
+		s.mu.Lock()
+		s.total -= size
+		s.mu.Unlock()
+	}
+	if !fits {
+		release()
+		return fmt.Errorf("%d bytes are more than the limit of %d", f.bytes, s.cfg.Bytes)
+	}
+	e := &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
+	e.header = header{
+		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: time.Now().UnixMilli(), PromptMS: f.promptMS,
+	}
+	tmp := unfinished + e.name
+	if err := s.write(tmp, e, f.file); err != nil {
+		release()
+		return errors.Join(err, s.root.Remove(tmp))
+	}
+	tokens, err := readTokens(io.NewSectionReader(f.file, 0, f.bytes), f.tokens)
+	if err == nil {
+		err = s.root.Rename(tmp, e.name)
+	}
+	if err != nil {
+		release()
+		return errors.Join(err, s.root.Remove(tmp))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, old := range s.newestLocked(sig) {
+		if s.begins(old, tokens) {
+			s.removeLocked(old)
+		}
+	}
+	s.entries[e.name] = e
+	s.m.saved.Inc()
+	return nil
+}
+
+// write writes an entry's file from the engine's.
+func (s *Store) write(name string, e *entry, from *os.File) error {
+	f, err := s.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	sum := crc32.New(castagnoli)
+	_, err = f.Seek(headerSize, io.SeekStart)
+	if err == nil {
+		_, err = io.Copy(io.MultiWriter(f, sum), io.NewSectionReader(from, 0, int64(e.Bytes)))
+	}
+	e.CRC = sum.Sum32()
+	var head bytes.Buffer
+	_ = binary.Write(&head, binary.LittleEndian, e.header) // of fixed size
+	if err == nil {
+		_, err = f.WriteAt(head.Bytes(), 0)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// copyTo writes an entry's data to w. It returns errDamaged if they are not what was saved.
+func (s *Store) copyTo(w io.Writer, e *entry) error {
+	f, err := s.root.Open(e.name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := crc32.New(castagnoli)
+	n, err := io.Copy(io.MultiWriter(w, sum), io.NewSectionReader(f, headerSize, int64(e.Bytes)))
+	if err == nil && (n != int64(e.Bytes) || sum.Sum32() != e.CRC) {
+		err = errDamaged
+	}
+	return err
+}
+
+// begins reports whether an entry's tokens are the first of tokens.
+func (s *Store) begins(e *entry, tokens []byte) bool {
+	if int(e.Tokens)*4 > len(tokens) {
+		return false
+	}
+	f, err := s.root.Open(e.name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	old, err := readTokens(io.NewSectionReader(f, headerSize, int64(e.Bytes)), int(e.Tokens))
+	return err == nil && bytes.HasPrefix(tokens, old)
+}
+
+// readTokens returns the tokens, of 4 bytes each, that a state of llama.cpp starts with (llama_state_seq_save_file in
+// src/llama-context.cpp: magic "ggsq", version, number of tokens, tokens).
+func readTokens(r *io.SectionReader, want int) ([]byte, error) {
+	var head struct{ Magic, Version, Tokens uint32 }
+	if err := binary.Read(r, binary.LittleEndian, &head); err != nil {
+		return nil, err
+	}
+	if head.Magic != 0x67677371 || want < 0 || int64(head.Tokens) != int64(want) || int64(want)*4 > r.Size()-12 {
+		return nil, errForeign
+	}
+	out := make([]byte, want*4)
+	_, err := io.ReadFull(r, out)
+	return out, err
+}

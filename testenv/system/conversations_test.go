@@ -1,0 +1,87 @@
+package system
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"reveille/testenv"
+)
+
+// turn is what a test needs of a chat completion of llama-server.
+type turn struct {
+	Choices []struct {
+		Message message `json:"message"`
+	} `json:"choices"`
+	Timings struct {
+		Cached   int `json:"cache_n"`
+		Computed int `json:"prompt_n"`
+	} `json:"timings"`
+}
+
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// say sends a conversation and returns the answer.
+func say(t *testing.T, s *testenv.System, model string, talk ...message) turn {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"model": model, "messages": talk, "temperature": 0, "max_tokens": 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post(s.URL+"/v1/chat/completions", "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var a turn
+	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil || resp.StatusCode != http.StatusOK || len(a.Choices) != 1 {
+		t.Fatalf("%d: %v, %+v", resp.StatusCode, err, a)
+	}
+	return a
+}
+
+// A conversation goes on where it was after its model made room for another and came back: the engine computes only what
+// is new, and answers as one that never went. The same after the gateway and its runner have ended and started again.
+func TestConversationsSurviveSwaps(t *testing.T) {
+	testenv.Engines(t)
+	const models = `models:
+  talker: {type: llm, recipe: llamacpp, checkpoint: .cache/models/gemma-3-270m-q4_k_m.gguf, device: cpu, options: {ctx_size: 4096, llamacpp_args: "-np 2 --swa-full"}}
+  other: {type: llm, recipe: llamacpp, checkpoint: .cache/models/gemma-3-270m-q4_k_m.gguf, device: cpu, options: {ctx_size: 1024, llamacpp_args: "-np 2"}}
+`
+	var text strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&text, "In the year %d the river rose by %d feet. ", 1700+i, i*7%13)
+	}
+	first := []message{{"user", text.String() + "What happened?"}}
+
+	s := testenv.Start(t, testenv.Spec{Models: models})
+	a := say(t, s, "talker", first...)
+	known := a.Timings.Cached + a.Timings.Computed
+	second := append(first, a.Choices[0].Message, message{"user", "And then?"})
+	want := say(t, s, "talker", second...) // without a swap
+	third := append(second, want.Choices[0].Message, message{"user", "And at last?"})
+
+	say(t, s, "other", message{"user", "Hello."})
+	got := say(t, s, "talker", third...)
+	if got.Timings.Cached < known*95/100 {
+		t.Errorf("after a swap %d tokens came from the cache, want at least those of the first turn, %d", got.Timings.Cached, known)
+	}
+	fourth := append(third, got.Choices[0].Message, message{"user", "Tell it again."})
+	control := say(t, s, "talker", fourth...)
+
+	s.Stop()
+	s = testenv.Start(t, testenv.Spec{Models: models, StateDir: s.StateDir})
+	again := say(t, s, "talker", fourth...)
+	if again.Timings.Cached < known*95/100 {
+		t.Errorf("after a restart %d tokens came from the cache, want at least %d", again.Timings.Cached, known)
+	}
+	if x, y := again.Choices[0].Message.Content, control.Choices[0].Message.Content; x != y {
+		t.Errorf("after a restart the answer is %q, without one %q", x, y)
+	}
+}
