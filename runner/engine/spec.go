@@ -33,8 +33,8 @@ type Spec struct {
 	GPUs   GPUs
 	// Slots lets the engine save the state of conversations in its private folder, see [Process.Dir].
 	Slots bool
-	dir   string // that folder, filled in by Start
-	Env    map[string]string // added to the environment last, for example for the encoder cache
+	dir   string            // that folder, filled in by Start
+	Env   map[string]string // added to the environment last, for example for the encoder cache
 }
 
 // GPUs are the GPUs that an engine is told to use; the zero value tells it nothing.
