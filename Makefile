@@ -48,7 +48,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
+	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet, bench-peers), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
 
 .PHONY: run
 run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
@@ -131,6 +131,10 @@ bench: need-go ## Run the benchmarks COUNT times and print a table
 	@mkdir -p .cache
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m $(PKG) | tee .cache/bench.txt
 	go run $(BENCHSTAT) .cache/bench.txt
+
+.PHONY: bench-peers
+bench-peers: need-go need-python need-redis fetch ## Compare with nginx, haproxy, bare relays and llama-swap side by side (12 minutes); tables and a drawing in .cache/peers.md and .svg
+	@go test ./testenv/peers -run '^TestPeers$$' -count=1 -timeout 20m -v -args -windows=5 -out=$(CURDIR)/.cache $(ARGS)
 
 .PHONY: docs
 docs: need-go ## Write infra/docs/configuration.md from the settings

@@ -7,13 +7,16 @@ import (
 )
 
 // StartChild starts cmd so that the kernel kills it when this process ends, however
-// that happens; a test binary that is killed then leaves nothing behind. The returned
+// that happens; a test binary that is killed then leaves nothing behind. A Pdeathsig that
+// the caller has set is kept, for a program that must end its own children. The returned
 // channel is closed when the child has ended and was reaped.
 func StartChild(cmd *exec.Cmd) (<-chan struct{}, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if cmd.SysProcAttr.Pdeathsig == 0 {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	started, exited := make(chan error), make(chan struct{})
 	go func() {
 		// The death signal follows the thread that forked, not the process, and Go
