@@ -78,6 +78,12 @@ func drive(ctx context.Context, r *running, w work, conns int, window time.Durat
 	}
 	var warm, all sync.WaitGroup
 	errs := make(chan error, conns)
+	cut := func() {
+		for _, c := range clients {
+			_ = c.conn.SetDeadline(time.Unix(1, 0))
+		}
+	}
+	defer context.AfterFunc(ctx, cut)()
 	warm.Add(conns)
 	for _, c := range clients {
 		all.Go(func() {
@@ -119,9 +125,7 @@ func drive(ctx context.Context, r *running, w work, conns int, window time.Durat
 		s.cpu, s.client = micros(own), micros(generator)
 	}
 	phase.Store(over)
-	for _, c := range clients {
-		_ = c.conn.SetDeadline(time.Unix(1, 0))
-	}
+	cut()
 	all.Wait()
 	if err != nil {
 		return s, err
@@ -254,7 +258,7 @@ func hold(ctx context.Context, r *running, streams int) (held []net.Conn, err er
 			for n := i; n < streams && ctx.Err() == nil; n += dialers {
 				conn, e := net.Dial("tcp", r.addr)
 				if e == nil {
-					_ = conn.SetDeadline(time.Now().Add(time.Minute))
+					_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 					_, e = conn.Write(request)
 				}
 				buf := make([]byte, 2<<10)
@@ -269,11 +273,14 @@ func hold(ctx context.Context, r *running, streams int) (held []net.Conn, err er
 				if conn != nil {
 					held = append(held, conn)
 				}
-				if err = errors.Join(err, e); err != nil {
-					mu.Unlock()
+				if e != nil {
+					err = e
+				}
+				failed := err != nil
+				mu.Unlock()
+				if failed {
 					return
 				}
-				mu.Unlock()
 			}
 		})
 	}

@@ -321,15 +321,22 @@ models:
 func models(t *testing.T, host string) string {
 	return fmt.Sprintf(`
 models:
-  one: {type: llm, recipe: bare, device: cpu}
+  one: {type: llm, recipe: bare, device: cpu, options: {n_parallel: 16384}}
   minilm: {type: embedding, recipe: llamacpp, checkpoint: .cache/models/minilm-l6-v2.gguf, device: cpu}
 hosts:
   %s
 %s`, host, recipes(t))
 }
 
+// recipes has the engine of the comparison. It says how many requests it takes at a time, as runners bound them otherwise.
 func recipes(t *testing.T) string {
-	return fmt.Sprintf("recipes:\n  bare: {inherit: standin, command: [%q, engine, [--host, \"{host}\"], [--port, \"{port}\"]]}\n", bare(t))
+	return fmt.Sprintf(`
+recipes:
+  bare:
+    inherit: standin
+    command: [%q, engine, [--host, "{host}"], [--port, "{port}"]]
+    options: {n_parallel: {kind: int, min: 1, max: 16384}}
+`, bare(t))
 }
 
 func startOne(t *testing.T, _ string) (string, error) {
