@@ -24,7 +24,7 @@ var (
 	seconds   = flag.Float64("seconds", 0.8, "length of a measurement")
 	held      = flag.Int("streams", 5000, "idle streams")
 	contested = flag.String("contenders", "", "names, separated by commas; empty: all")
-	budget    = flag.Duration("budget", 11*time.Minute, "no window begins that would end after this, and no measurement is made again")
+	budget    = flag.Duration("budget", 690*time.Second, "no window begins that would end after this, and no measurement is made again")
 	out       = flag.String("out", "", "folder for peers.md and peers.svg; empty: none is written")
 )
 
