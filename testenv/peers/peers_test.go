@@ -86,7 +86,9 @@ func TestPeers(t *testing.T) {
 	}
 	end := time.Now().Add(*budget)
 	engine := startEngine(t)
+	wanted := len(here)
 	here = slices.DeleteFunc(slices.Clone(here), func(c contender) bool { return !rest(t, r, c, engine) })
+	r.notes = append(r.notes, fmt.Sprintf("%d of %d contenders were left out.", wanted-len(here), wanted))
 	for _, c := range here {
 		r.order = append(r.order, c.name)
 	}
@@ -131,8 +133,9 @@ func rest(t *testing.T, r *report, c contender, engine string) (there bool) {
 		say("%s: memory at rest", c.name)
 		run, err := c.run(t, engine)
 		if err != nil {
-			say("%s is left out: %v", c.name, err)
-			r.notes = append(r.notes, fmt.Sprintf("%s is left out: %v.", c.name, err))
+			why, _, _ := strings.Cut(err.Error(), "\n")
+			say("%s is left out: %s", c.name, why)
+			r.notes = append(r.notes, fmt.Sprintf("%s is left out: %s.", c.name, why))
 			return
 		}
 		there = true
