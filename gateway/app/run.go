@@ -262,7 +262,7 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	for _, d := range s.EnginesDir {
 		add("engines-dir", d)
 	}
-	env := append(os.Environ(), config.EnvPrefix+"REDIS_URL="+s.RedisURL, config.EnvPrefix+"RUNNER_SECRET="+s.RunnerSecret)
+	env := append(os.Environ(), config.EnvPrefix+"REDIS_URL="+s.RedisURL, config.EnvPrefix+"REDIS_SECRET=", config.EnvPrefix+"RUNNER_SECRET="+s.RunnerSecret)
 	if s.HFToken != "" {
 		env = append(env, config.EnvPrefix+"HF_TOKEN="+s.HFToken)
 	}

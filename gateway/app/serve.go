@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
@@ -92,7 +93,9 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 		return err
 	}
 	defer ln.Close()
-	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Secret: p.secret, Log: log})
+	credentials := awssecret.FollowRedis(s.RedisSecret, log)
+	defer credentials.Close()
+	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
 	if err != nil {
 		return err
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/mmstats"
@@ -40,7 +42,9 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	o := state.Options{URL: redis.RedisURL, Pool: redis.Pool, Timeout: mmTimeout, Unverified: true}
+	credentials := awssecret.FollowRedis(redis.RedisSecret, slog.New(slog.DiscardHandler))
+	defer credentials.Close()
+	o := state.Options{URL: redis.RedisURL, Credentials: credentials, Pool: redis.Pool, Timeout: mmTimeout, Unverified: true}
 	rdb, err := state.Client(o)
 	if err != nil {
 		return err

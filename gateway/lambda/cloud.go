@@ -2,13 +2,13 @@ package lambda
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
+	"reveille/infra/awssecret"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 )
 
 // maxDocument is the largest document that is read, in bytes.
@@ -36,14 +36,7 @@ func (c *Cloud) Object(ctx context.Context, bucket, key string) ([]byte, error) 
 
 // Secret reads the present value of a secret of Secrets Manager.
 func (c *Cloud) Secret(ctx context.Context, id string) ([]byte, error) {
-	out, err := secretsmanager.NewFromConfig(c.config).GetSecretValue(ctx, &secretsmanager.GetSecretValueInput{SecretId: &id})
-	if err == nil && out.SecretString == nil {
-		err = errors.New("it has no text")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("secret %s: %w", id, err)
-	}
-	return []byte(*out.SecretString), nil
+	return awssecret.Read(ctx, c.config, id)
 }
 
 func readDocument(r io.Reader) ([]byte, error) {

@@ -54,14 +54,15 @@ func (r Running) Note(stateDir string) (remove func(), err error) {
 
 // NearRedis is [Redis] for programs that find the one of a gateway run beside them.
 type NearRedis struct {
-	RedisURL string `help:"Redis of the pool. Default: that of the gateway run with this --state-dir, else redis://127.0.0.1:6379/0." placeholder:"URL"`
-	Pool     string `help:"Name of the deployment. Default: as the Redis." placeholder:"NAME"`
-	StateDir string `help:"State folder of gateway run." default:".reveille"`
+	RedisURL    string `help:"Redis of the pool. Default: that of the gateway run with this --state-dir, else redis://127.0.0.1:6379/0." placeholder:"URL"`
+	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, in place of those of the URL." placeholder:"NAME"`
+	Pool        string `help:"Name of the deployment. Default: as the Redis." placeholder:"NAME"`
+	StateDir    string `help:"State folder of gateway run." default:".reveille"`
 }
 
 // Find fills in what was not given.
 func (n NearRedis) Find() (Redis, error) {
-	r := Redis{n.RedisURL, n.Pool}
+	r := Redis{n.RedisURL, n.RedisSecret, n.Pool}
 	if r.RedisURL == "" {
 		near, err := ReadRunning(n.StateDir)
 		if err != nil {

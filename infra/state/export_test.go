@@ -62,3 +62,6 @@ func (m *Mirror) CatchUp(ctx context.Context) { m.readDue(ctx) }
 
 // OwnRevision returns the revision of the host alone.
 func (h *HostRecord) OwnRevision() uint64 { return h.revision }
+
+// FollowCredentialsEvery is FollowCredentials with another time between two readings.
+var FollowCredentialsEvery = followCredentials

@@ -55,7 +55,7 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 	if ro.TLSConfig != nil && (cluster || master != "") {
 		ro.TLSConfig.ServerName = "" // each node's certificate is checked against its own address
 	}
-	return &redis.UniversalOptions{
+	uo := &redis.UniversalOptions{
 		Addrs: append([]string{ro.Addr}, more...), MasterName: master, DB: ro.DB, Username: ro.Username, Password: ro.Password, TLSConfig: ro.TLSConfig,
 		Dialer: dialer(o, ro), IsClusterMode: cluster,
 		MaxRetries:    -1, // only callers with an operation id may repeat after a lost reply
@@ -65,7 +65,11 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 		ContextTimeoutEnabled: true, PoolSize: 16, DisableIdentity: true,
 		// Maintenance notices of managed services are off, since the client would resolve its host name at creation.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}, nil
+	}
+	if o.Credentials != nil {
+		uo.StreamingCredentialsProvider = o.Credentials
+	}
+	return uo, nil
 }
 
 // splitHosts removes all hosts but the first from a URL, so that URL parsers accept the rest.

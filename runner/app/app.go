@@ -18,6 +18,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"reveille/infra/awssecret"
 	"reveille/infra/config"
 	"reveille/infra/policy"
 	"reveille/infra/relay"
@@ -65,14 +66,16 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return fmt.Errorf("--runner-addr: %w", err)
 	}
 	defer ln.Close()
-	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Secret: p.secret, Log: log})
+	credentials := awssecret.FollowRedis(s.RedisSecret, log)
+	defer credentials.Close()
+	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
 	if err != nil {
 		return err
 	}
 	defer store.Close()
 
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
-	return runHost(ctx, s, p, ledger, ln, store, log, ready)
+	return runHost(ctx, s, p, ledger, ln, store, credentials, log, ready)
 }
 
 // parse checks the settings; all mistakes are reported in one go.
@@ -86,7 +89,7 @@ func (s Settings) parse() (p parsed, err error) {
 }
 
 // runHost makes a host with all that its engines need, and its server on ln, and runs them until ctx ends.
-func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, ln net.Listener, store *state.Store, log *slog.Logger, ready func(addr string)) error {
+func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, ln net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string)) error {
 	box, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
 		return err
@@ -99,7 +102,7 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 	}
 	defer os.RemoveAll(sockets)
 	set := metrics.NewSet()
-	media, endMedia, err := mediaCache(s, p, sockets, store, set, log)
+	media, endMedia, err := mediaCache(s, p, sockets, store, credentials, set, log)
 	if err != nil {
 		return err
 	}

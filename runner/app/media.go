@@ -16,7 +16,7 @@ import (
 
 // mediaCache is the host's encoder cache, nil where engines cannot be attached: they then run uncached. What it did is
 // counted in the pool's statistics. end closes it and all that belongs to it.
-func mediaCache(s Settings, p parsed, dir string, store *state.Store, set *metrics.Set, log *slog.Logger) (cache *mmcache.Server, end func(), err error) {
+func mediaCache(s Settings, p parsed, dir string, store *state.Store, credentials *state.Credentials, set *metrics.Set, log *slog.Logger) (cache *mmcache.Server, end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
@@ -29,7 +29,7 @@ func mediaCache(s Settings, p parsed, dir string, store *state.Store, set *metri
 	if err != nil {
 		return nil, nil, err
 	}
-	rdb, err := state.Client(state.Options{URL: s.RedisURL})
+	rdb, err := state.Client(state.Options{URL: s.RedisURL, Credentials: credentials})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"time"
 
+	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
@@ -66,6 +67,8 @@ type Warmer struct {
 	settings Settings
 	deps     Deps
 	store    *state.Store
+
+	credentials *state.Credentials
 }
 
 // storeTimeout bounds one call to Redis: a sweep has time, unlike a request.
@@ -93,15 +96,20 @@ func New(s Settings, d Deps) (*Warmer, error) {
 			return nil, err
 		}
 	}
+	o.Credentials = awssecret.FollowRedis(redis.RedisSecret, d.Log)
 	store, err := state.Open(o)
 	if err != nil {
+		o.Credentials.Close()
 		return nil, err
 	}
-	return &Warmer{s, d, store}, nil
+	return &Warmer{s, d, store, o.Credentials}, nil
 }
 
 // Close ends the warmer's connections.
-func (w *Warmer) Close() error { return w.store.Close() }
+func (w *Warmer) Close() error {
+	defer w.credentials.Close()
+	return w.store.Close()
+}
 
 // Sweep sweeps once.
 func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {

@@ -1,0 +1,123 @@
+package state_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/infra/state"
+	"reveille/testenv"
+	"reveille/testenv/kit"
+)
+
+// vault keeps one user's password, as Secrets Manager does.
+type vault struct {
+	mu       sync.Mutex
+	password string
+	away     bool
+}
+
+func (v *vault) read(context.Context) (string, string, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.away {
+		return "", "", errors.New("the vault is away")
+	}
+	return "pool", v.password, nil
+}
+
+func (v *vault) set(password string, away bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.password, v.away = password, away
+}
+
+// A password is rotated as AWS rotates it: Redis takes both, then the secret changes, then Redis takes the new one alone.
+// Calls go on all the while and none fails; afterwards every connection has been authenticated with the new password.
+func TestRotation(t *testing.T) {
+	admin := redis.NewClient(&redis.Options{Addr: testenv.Redis(t)})
+	t.Cleanup(func() { _ = admin.Close() })
+	acl := func(rules ...any) {
+		t.Helper()
+		must(t, admin.Do(t.Context(), append([]any{"ACL", "SETUSER"}, rules...)...).Err())
+	}
+	acl("pool", "on", ">first", "~*", "&*", "+@all")
+
+	v := &vault{password: "first"}
+	credentials := state.FollowCredentialsEvery(v.read, slog.New(slog.DiscardHandler), 10*time.Millisecond)
+	t.Cleanup(credentials.Close)
+	s, err := state.Open(state.Options{URL: "redis://" + admin.Options().Addr, Timeout: 10 * time.Second, Credentials: credentials})
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	must(t, s.Ping(t.Context()))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	var calls atomic.Int64
+	for range 8 {
+		work.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := s.Snapshot(t.Context()); err != nil {
+					t.Error("a call failed:", err)
+					return
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	more := func() {
+		t.Helper()
+		goal := calls.Load() + 200
+		kit.Within(t, time.Minute, "calls go on", func() bool { return calls.Load() >= goal || t.Failed() })
+	}
+	authenticated := func() int64 {
+		t.Helper()
+		n, err := admin.Do(t.Context(), "INFO", "commandstats").Text()
+		must(t, err)
+		return authCalls(n)
+	}
+	more()
+	v.set("", true) // nothing changes while the secret cannot be read
+	more()
+	for _, next := range []struct{ old, password string }{{"first", "second"}, {"second", "third"}} {
+		before := authenticated()
+		acl("pool", ">"+next.password)
+		v.set(next.password, false)
+		kit.Within(t, time.Minute, "a connection authenticates again", func() bool { return authenticated() > before })
+		more()
+		acl("pool", "<"+next.old)
+		more()
+	}
+	cancel()
+	work.Wait()
+
+	// A connection that is made now has the last password, and what was rotated away opens nothing.
+	fresh, err := state.Open(state.Options{URL: "redis://" + admin.Options().Addr, Timeout: 10 * time.Second, Credentials: credentials})
+	must(t, err)
+	t.Cleanup(func() { _ = fresh.Close() })
+	must(t, fresh.Ping(t.Context()))
+	stale, err := state.Open(state.Options{URL: "redis://pool:first@" + admin.Options().Addr, Timeout: 10 * time.Second})
+	must(t, err)
+	t.Cleanup(func() { _ = stale.Close() })
+	if err := stale.Ping(t.Context()); err == nil {
+		t.Error("the first password still opens Redis")
+	}
+}
+
+// authCalls is how often clients have sent AUTH, of the server's statistics.
+func authCalls(stats string) int64 {
+	m := regexp.MustCompile(`cmdstat_auth:calls=(\d+)`).FindStringSubmatch(stats)
+	if m == nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(m[1], 10, 64)
+	return n
+}
