@@ -14,6 +14,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "report" {
+		report(os.Args[2:])
+		return
+	}
 	var s app.Settings
 	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.", kong.Vars{"runner_addr": "127.0.0.1:8090"}, config.IntakeVars(true))
 	ctx := config.UntilSignal()
@@ -21,6 +25,19 @@ func main() {
 	state.LogLibrary(log)
 	if err := app.Run(ctx, s, log, nil); err != nil {
 		fmt.Fprintln(os.Stderr, "runner:", err)
+		os.Exit(1)
+	}
+}
+
+// report is `runner report`: a machine that boots says so before it starts its runner.
+func report(args []string) {
+	var s app.ReportSettings
+	_, err := config.Parse(&s, "runner report", "Tells a Reveille pool that this host's machine is booting, or why its start failed.", args)
+	if err == nil {
+		err = app.Report(config.UntilSignal(), s)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "runner report:", err)
 		os.Exit(1)
 	}
 }

@@ -134,6 +134,20 @@ func TestPS(t *testing.T) {
 	}
 }
 
+// A machine that boots, or failed to, is not trusted with what it says.
+func TestPSBoot(t *testing.T) {
+	r, _ := gateway(t, 200, `{"runners":[{"id":"a","state":"waking","boot":{"state":"booting"}},
+		{"id":"b","state":"asleep","boot":{"state":"failed","reason":"no\n\u001b[2Jengines`+strings.Repeat("x", 500)+`"}}]}`)
+	var out bytes.Buffer
+	if err := (&PS{Remote: r}).Run(t.Context(), &out); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	if !strings.HasPrefix(lines[1], "a     waking, booting - ") || !strings.HasPrefix(lines[2], "b     asleep, failed -: no  [2Jenginesx") || len(lines[2]) > 260 {
+		t.Errorf("got\n%s", &out)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "models.yaml")
 	var out bytes.Buffer

@@ -43,11 +43,19 @@ type health struct {
 			Missing map[string]string `json:"missing"`
 		} `json:"sandbox"`
 		Found devices.Found `json:"found"`
+		Boot  struct {
+			State  string  `json:"state"`
+			Reason string  `json:"reason"`
+			Since  float64 `json:"since"`
+		} `json:"boot"`
 	} `json:"runners"`
 }
 
 // maxFound is how much of a host's devices is shown, in bytes.
 const maxFound = 2000
+
+// maxReason is how much of the reason of a failed start is shown, in bytes.
+const maxReason = 200
 
 type modelCopy struct {
 	Name     string  `json:"model_name"`
@@ -118,6 +126,12 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 		}
 		if r.PowerOn {
 			r.State += ", not known to be off"
+		}
+		if r.Boot.State != "" {
+			r.State += ", " + r.Boot.State + " " + ago(r.Boot.Since)
+		}
+		if r.Boot.Reason != "" {
+			r.State += ": " + term.Line(r.Boot.Reason, maxReason)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.ID, r.State, r.Devices, on[r.ID], box)
 	}

@@ -77,6 +77,14 @@ type runnerInfo struct {
 	// registered.
 	Found           *devices.Found `json:"found,omitempty"`
 	PowerOffPending bool           `json:"power_off_pending,omitempty"` // asleep, but its machine may still be on
+	Boot            *bootInfo      `json:"boot,omitempty"`              // what its machine says of its start; absent once its runner is up
+}
+
+// bootInfo is how the start of a host's machine goes.
+type bootInfo struct {
+	State  string  `json:"state"`            // booting or failed
+	Reason string  `json:"reason,omitempty"` // why it failed
+	Since  float64 `json:"since"`            // Unix seconds
 }
 
 // maxFound bounds a runner's description of its devices, in bytes.
@@ -325,6 +333,9 @@ func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
 			if json.Unmarshal([]byte(text), &has) == nil {
 				info.Found = &has
 			}
+		}
+		if b := h.Boot(); b.State != "" {
+			info.Boot = &bootInfo{b.State, b.Reason, seconds(b.AtMS)}
 		}
 		found[name] = info
 	}

@@ -30,10 +30,11 @@ func (h *healthReport) redact() {
 	redactRunners(h.Runners)
 }
 
-// redactRunners removes how engines are confined, which names paths and users, and what devices their machines have.
+// redactRunners removes how engines are confined, which names paths and users, what devices their machines have, and how
+// these start.
 func redactRunners(runners []runnerInfo) {
 	for i := range runners {
-		runners[i].Sandbox, runners[i].Found = nil, nil
+		runners[i].Sandbox, runners[i].Found, runners[i].Boot = nil, nil, nil
 	}
 }
 

@@ -28,7 +28,8 @@
 //	                                                                                 memory_budget, memory_total, gpu_api,
 //	                                                                                 found, options,
 //	                                                                                 need:<m>: see package placement; addr_mac:
-//	                                                                                 MAC of addr
+//	                                                                                 MAC of addr; boot_state, boot_error,
+//	                                                                                 boot_ms: the machine's start (boot)
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
 //	                                       whatever ends tickets                     ticket for it

@@ -68,6 +68,7 @@ func unknownShebang(err error) bool {
 }
 
 type scripts struct {
+	boot                                         *script
 	register, beat, hostState, forget, repair    *script
 	modelPut, modelDrop, touch                   *script
 	acquire, renew, leave, begin, pulled, finish *script
@@ -83,6 +84,7 @@ func newScripts() scripts {
 	hosts := append(tickets, "hosts")
 	sleeping := append(hosts, "sleeping")
 	return scripts{
+		boot:     newScript("boot", "changes"),
 		register: newScript("register", hosts...), beat: newScript("beat"), hostState: newScript("host_state", hosts...),
 		forget: newScript("forget", hosts...), repair: newScript("repair", hosts...),
 		modelPut: newScript("model_put", models...), modelDrop: newScript("model_drop", models...), touch: newScript("touch"),

@@ -360,7 +360,7 @@ run "no_zone_has_the_instance_type" {
     price                 = 1
     runner_secret_id      = "runner"
     security_group_ids    = []
-    settings              = {}
+    settings              = { REVEILLE_POOL = "reveille-dev", REVEILLE_REDIS_URL = "rediss://cache.example:6379/0" }
     spot                  = false
     strategy              = "stopped"
     subnets               = { us-east-1a = "subnet-a" } # the mock offers it in b and c
@@ -392,7 +392,7 @@ run "warm_pool_of_one_machine" {
     price                 = 1
     runner_secret_id      = "runner"
     security_group_ids    = []
-    settings              = {}
+    settings              = { REVEILLE_POOL = "reveille-dev", REVEILLE_REDIS_URL = "rediss://cache.example:6379/0" }
     spot                  = false
     strategy              = "warm_pool"
     subnets               = { us-east-1b = "subnet-b" }
@@ -433,7 +433,7 @@ run "disk_smaller_than_the_image" {
     price                 = 1
     runner_secret_id      = "runner"
     security_group_ids    = []
-    settings              = {}
+    settings              = { REVEILLE_POOL = "reveille-dev", REVEILLE_REDIS_URL = "rediss://cache.example:6379/0" }
     spot                  = false
     strategy              = "stopped"
     subnets               = { us-east-1b = "subnet-b" }

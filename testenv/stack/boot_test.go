@@ -127,8 +127,15 @@ func TestHostBoots(t *testing.T) {
 
 	// The next release has no library, and its runner does not arrive as it was built.
 	c.PutObject(bucket, "artifacts/SHA256SUMS", strings.Repeat("0", 64)+"  runner_linux_amd64\n")
+	if err := rdb.SAdd(t.Context(), "rv:{"+deployment+"}:hosts", "gpu-1").Err(); err != nil { // as the gateway's catalogue does
+		t.Fatal(err)
+	}
 	if err := m.tryBoot(); err == nil || !strings.Contains(err.Error(), "runner_linux_amd64: its digest is not 0000") {
 		t.Errorf("a runner with another digest: %v", err)
+	}
+	const told = "the download of the runner failed with status 1; see journalctl -u reveille-boot"
+	if got := rdb.HMGet(t.Context(), "rv:{"+deployment+"}:host:gpu-1", "boot_state", "boot_error").Val(); len(got) != 2 || got[0] != "failed" || got[1] != told {
+		t.Errorf("the pool was told %q of a boot that failed", got)
 	}
 	if after, err := os.Stat(program); err != nil || !os.SameFile(before, after) || len(m.services) > 0 {
 		t.Errorf("a runner with another digest was taken: %v, %v", err, m.services)

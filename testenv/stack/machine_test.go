@@ -300,7 +300,11 @@ func (m *machine) systemctl(call systemctl) {
 	switch verb {
 	case "daemon-reload":
 	case "enable":
-		m.enabled = append(m.enabled, names...)
+		for _, name := range names {
+			if !slices.Contains(m.enabled, name) {
+				m.enabled = append(m.enabled, name)
+			}
+		}
 		if !slices.Contains(flags, "--now") {
 			names = nil
 		}
