@@ -32,11 +32,15 @@ resource "aws_lambda_function" "gateway" {
   depends_on = [aws_cloudwatch_log_group.this, aws_iam_role_policy.this, aws_secretsmanager_secret_version.api_keys, aws_secretsmanager_secret_version.runner_secret]
 }
 
+# The gateway checks API keys: it does not start without, and refuses requests that have none. AWS_IAM would put a signature into
+# the header Authorization, where clients of OpenAI's API put their key. So would CloudFront's origin access control, which
+# also wants the digest of each POST's body from the client.
+# https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/private-content-restricting-access-to-lambda.html
 resource "aws_lambda_function_url" "gateway" {
   count = local.in_lambda ? 1 : 0
 
   function_name      = aws_lambda_function.gateway[0].function_name
-  authorization_type = "NONE" # the gateway checks API keys itself
+  authorization_type = "NONE"
   invoke_mode        = "RESPONSE_STREAM"
 }
 

@@ -56,6 +56,15 @@ data "aws_iam_policy_document" "look" {
   }
 }
 
+# The user and the password of Redis, where there are some (redis_passwords).
+data "aws_iam_policy_document" "redis" {
+  statement {
+    sid       = "RedisSecret"
+    actions   = ["secretsmanager:GetSecretValue"]
+    resources = ["${local.arn}:secretsmanager:${var.region}:${local.account}:secret:${local.prefix}/redis-*"]
+  }
+}
+
 data "aws_iam_policy_document" "wake" {
   statement {
     sid       = "WakeGroups"
@@ -65,6 +74,30 @@ data "aws_iam_policy_document" "wake" {
   statement {
     sid       = "WakeInstances"
     actions   = ["ec2:StartInstances"]
+    resources = local.instance_arns
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:ResourceTag/Project"
+      values   = [local.prefix]
+    }
+    condition { # a host, not the gateway
+      test     = "Null"
+      variable = "aws:ResourceTag/Host"
+      values   = ["false"]
+    }
+  }
+}
+
+data "aws_iam_policy_document" "sleep" {
+  statement {
+    sid       = "SleepGroups"
+    actions   = ["autoscaling:TerminateInstanceInAutoScalingGroup"]
+    resources = local.group_arns
+  }
+  statement {
+    sid       = "SleepInstances"
+    actions   = ["ec2:StopInstances"]
     resources = local.instance_arns
 
     condition {
@@ -124,6 +157,7 @@ data "aws_iam_policy_document" "gateway" {
   source_policy_documents = [
     data.aws_iam_policy_document.look.json,
     data.aws_iam_policy_document.wake.json,
+    data.aws_iam_policy_document.sleep.json, # gateway sleep
     data.aws_iam_policy_document.logs["gateway"].json,
     local.in_lambda ? data.aws_iam_policy_document.lambda_in_vpc.json : data.aws_iam_policy_document.session.json,
   ]
@@ -143,36 +177,17 @@ data "aws_iam_policy_document" "gateway" {
 data "aws_iam_policy_document" "warmer" {
   source_policy_documents = [
     data.aws_iam_policy_document.look.json,
+    data.aws_iam_policy_document.redis.json,
     data.aws_iam_policy_document.wake.json, # planned warm-ups
+    data.aws_iam_policy_document.sleep.json,
     data.aws_iam_policy_document.logs["warmer"].json,
     data.aws_iam_policy_document.lambda_in_vpc.json,
   ]
-
-  statement {
-    sid       = "SleepGroups"
-    actions   = ["autoscaling:TerminateInstanceInAutoScalingGroup"]
-    resources = local.group_arns
-  }
-  statement {
-    sid       = "SleepInstances"
-    actions   = ["ec2:StopInstances"]
-    resources = local.instance_arns
-
-    condition {
-      test     = "StringEquals"
-      variable = "aws:ResourceTag/Project"
-      values   = [local.prefix]
-    }
-    condition { # a host, not the gateway
-      test     = "Null"
-      variable = "aws:ResourceTag/Host"
-      values   = ["false"]
-    }
-  }
 }
 
 data "aws_iam_policy_document" "runner" {
   source_policy_documents = [
+    data.aws_iam_policy_document.redis.json,
     data.aws_iam_policy_document.logs["runner"].json,
     data.aws_iam_policy_document.session.json,
   ]

@@ -25,11 +25,13 @@ locals {
   }
 
   # Settings that all programs share, as their environment variables.
-  settings = {
+  settings = merge({
     REVEILLE_LOG_FORMAT = "json"
     REVEILLE_POOL       = local.prefix
     REVEILLE_REDIS_URL  = local.redis_url
-  }
+    }, local.cache_auth ? {
+    REVEILLE_REDIS_SECRET = aws_secretsmanager_secret_version.redis[0].secret_id
+  } : {})
 
   # The deployment's catalogue: the user's models, and the hosts that were made.
   catalogue   = var.models_file == null ? null : yamldecode(templatefile(var.models_file, { model_bucket = aws_s3_bucket.models.bucket }))

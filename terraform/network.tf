@@ -108,7 +108,7 @@ resource "aws_vpc_endpoint" "s3" {
 
 # Without dual-stack endpoints, the only way from a Lambda function in the VPC to AWS's APIs.
 resource "aws_vpc_endpoint" "api" {
-  for_each = local.dual_stack ? toset([]) : toset(concat(["ec2", "autoscaling"], local.in_lambda ? ["secretsmanager"] : []))
+  for_each = local.dual_stack ? toset([]) : toset(concat(["ec2", "autoscaling"], local.in_lambda || local.cache_auth ? ["secretsmanager"] : []))
 
   vpc_id              = aws_vpc.this.id
   service_name        = "com.amazonaws.${var.region}.${each.key}"

@@ -283,6 +283,18 @@ variable "name" {
   }
 }
 
+variable "redis_passwords" {
+  description = "Password of the pool's user of Redis; while it is rotated two, the new one first. Empty: whoever reaches the cache may use it. They are in the state."
+  type        = list(string)
+  default     = []
+  sensitive   = true
+
+  validation {
+    condition     = length(var.redis_passwords) <= 2 && alltrue([for p in var.redis_passwords : can(regex("^[!-~]{16,128}$", p))])
+    error_message = "redis_passwords must be at most 2 passwords of 16 to 128 visible characters of ASCII; make one with: openssl rand -hex 32."
+  }
+}
+
 variable "region" {
   description = "AWS region."
   type        = string

@@ -10,7 +10,13 @@ func TestManagersSeeHosts(t *testing.T) {
 	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" manage\ninfer-key infer\n") })
 	p.want(200, p.post("/v1/load", `{"model_name":"two"}`))
 	p.want(200, p.post("/v1/models/one/options", `{"args":"--tokens 3"}`))
-	for path, hidden := range map[string][]string{"/v1/health": {`"backend_url":"http`, `"pid":`, `"sandbox"`, `"found"`}, "/running": {`"cmd":"/`, `"proxy":"http`}, "/v1/system-info": {`"sandbox"`}} {
+	if _, err := p.redis.SAdd("rv:{main}:hosts", "off"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.store.ReportBoot(t.Context(), "off", "no engines"); err != nil {
+		t.Fatal(err)
+	}
+	for path, hidden := range map[string][]string{"/v1/health": {`"backend_url":"http`, `"pid":`, `"sandbox"`, `"found"`, `"boot":{"state":"failed","reason":"no engines","since":1`}, "/running": {`"cmd":"/`, `"proxy":"http`}, "/v1/system-info": {`"sandbox"`}} {
 		p.want(401, p.with("", "GET", path, ""))
 		all, some := p.want(200, p.get(path)).text, p.want(200, p.with("infer-key", "GET", path, "")).text
 		some = strings.ReplaceAll(some, `"pid":0`, "")

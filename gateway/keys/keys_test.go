@@ -131,3 +131,16 @@ func TestNew(t *testing.T) {
 		t.Errorf("keys %q %q", a, b)
 	}
 }
+
+// A file without keys, such as a secret that is still empty, lets nobody in.
+func TestEmptyFileIsClosed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "# none yet\n")
+	s, err := Open(path, "", quota.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Configured() || s.Find(nil).Scopes != 0 || s.Find([]byte("any")).Scopes != 0 {
+		t.Error("open without keys")
+	}
+}

@@ -49,7 +49,7 @@ func TestRotation(t *testing.T) {
 		t.Helper()
 		must(t, admin.Do(t.Context(), append([]any{"ACL", "SETUSER"}, rules...)...).Err())
 	}
-	acl("pool", "on", ">first", "~*", "&*", "+@all")
+	acl("pool", "on", ">first", "~rv:*", "~mm:*", "&rv:*", "+@all", "-@admin", "-@dangerous") // as terraform grants it
 
 	v := &vault{password: "first"}
 	credentials := state.FollowCredentialsEvery(v.read, slog.New(slog.DiscardHandler), 10*time.Millisecond)

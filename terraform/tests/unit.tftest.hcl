@@ -67,7 +67,7 @@ run "defaults" {
   }
   assert {
     condition = alltrue([
-      for s in concat(data.aws_iam_policy_document.wake.statement, data.aws_iam_policy_document.warmer.statement) :
+      for s in concat(data.aws_iam_policy_document.wake.statement, data.aws_iam_policy_document.sleep.statement) :
       { for c in s.condition : c.variable => join(" ", c.values) } == { "aws:ResourceTag/Project" = "reveille-dev", "aws:ResourceTag/Host" = "false" }
       if length(setintersection(s.actions, ["ec2:StartInstances", "ec2:StopInstances"])) > 0
     ])
@@ -440,4 +440,29 @@ run "disk_smaller_than_the_image" {
     tags                  = {}
   }
   expect_failures = [aws_launch_template.this]
+}
+
+run "redis_passwords" {
+  command = apply # of mocks
+  variables {
+    enable_ipv6     = false
+    redis_passwords = ["the-new-password-of-redis", "the-old-password-of-redis"]
+  }
+
+  assert {
+    condition     = length(aws_elasticache_user.pool[0].passwords) == 2 && one(aws_elasticache_user_group.this[0].user_ids) == "reveille-dev-pool" && aws_elasticache_serverless_cache.this[0].user_group_id == "reveille-dev"
+    error_message = "The cache takes both passwords of the pool's user."
+  }
+  assert {
+    condition     = jsondecode(aws_secretsmanager_secret_version.redis[0].secret_string).password == "the-new-password-of-redis" && jsondecode(aws_secretsmanager_secret_version.redis[0].secret_string).username == "reveille-dev-pool"
+    error_message = "The secret has the new password."
+  }
+  assert {
+    condition     = aws_lambda_function.warmer.environment[0].variables.REVEILLE_REDIS_SECRET == aws_secretsmanager_secret_version.redis[0].secret_id && strcontains(aws_instance.gateway[0].user_data, "REVEILLE_REDIS_SECRET=") && !strcontains(aws_instance.gateway[0].user_data, "password-of-redis")
+    error_message = "Programs hear of the secret, not of the password."
+  }
+  assert {
+    condition     = contains(keys(aws_vpc_endpoint.api), "secretsmanager")
+    error_message = "Without IPv6 the warmer reaches Secrets Manager by an endpoint."
+  }
 }

@@ -53,6 +53,7 @@ var refusals = [][]wrong{
 		{"model_idle_minutes", 0, "must be at least 1"},
 		{"models_file", "nothing.yaml", "must be a YAML file with a models section; gateway check FILE says more"},
 		{"name", "Reveille_", "must be 2 to 16 lower-case letters, digits and hyphens"},
+		{"redis_passwords", []string{"short"}, "must be at most 2 passwords of 16 to 128 visible characters of ASCII; make one with: openssl rand -hex 32"},
 		{"region", "moon", "must be an AWS region such as us-east-1"},
 		{"runner_pools", map[string]any{
 			"GPU 1":       pool(nil),
