@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,18 +44,31 @@ func (v *vault) set(password string, away bool) {
 // A password is rotated as AWS rotates it: Redis takes both, then the secret changes, then Redis takes the new one alone.
 // Calls go on all the while and none fails; afterwards every connection has been authenticated with the new password.
 func TestRotation(t *testing.T) {
-	admin := redis.NewClient(&redis.Options{Addr: testenv.Redis(t)})
-	t.Cleanup(func() { _ = admin.Close() })
+	t.Run("one node", func(t *testing.T) {
+		addr := testenv.Redis(t)
+		node := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { _ = node.Close() })
+		rotate(t, "redis://"+addr, node)
+	})
+	t.Run("cluster", func(t *testing.T) { // with TLS, as ElastiCache Serverless
+		c := testenv.StartRedisCluster(t)
+		rotate(t, c.EndpointURL()+"&skip_verify=true", c.Node(t, 0), c.Node(t, 1), c.Node(t, 2))
+	})
+}
+
+func rotate(t *testing.T, url string, nodes ...*redis.Client) {
 	acl := func(rules ...any) {
 		t.Helper()
-		must(t, admin.Do(t.Context(), append([]any{"ACL", "SETUSER"}, rules...)...).Err())
+		for _, n := range nodes {
+			must(t, n.Do(t.Context(), append([]any{"ACL", "SETUSER"}, rules...)...).Err())
+		}
 	}
 	acl("pool", "on", ">first", "~rv:*", "~mm:*", "&rv:*", "+@all", "-@admin", "-@dangerous") // as terraform grants it
 
 	v := &vault{password: "first"}
 	credentials := state.FollowCredentialsEvery(v.read, slog.New(slog.DiscardHandler), 10*time.Millisecond)
 	t.Cleanup(credentials.Close)
-	s, err := state.Open(state.Options{URL: "redis://" + admin.Options().Addr, Timeout: 10 * time.Second, Credentials: credentials})
+	s, err := state.Open(state.Options{URL: url, Timeout: 10 * time.Second, Credentials: credentials})
 	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	must(t, s.Ping(t.Context()))
@@ -62,7 +76,7 @@ func TestRotation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	var calls atomic.Int64
-	for range 8 {
+	for range 40 { // more than the pool has connections
 		work.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := s.Snapshot(t.Context()); err != nil {
@@ -80,9 +94,13 @@ func TestRotation(t *testing.T) {
 	}
 	authenticated := func() int64 {
 		t.Helper()
-		n, err := admin.Do(t.Context(), "INFO", "commandstats").Text()
-		must(t, err)
-		return authCalls(n)
+		var sum int64
+		for _, n := range nodes {
+			stats, err := n.Do(t.Context(), "INFO", "commandstats").Text()
+			must(t, err)
+			sum += authCalls(stats)
+		}
+		return sum
 	}
 	more()
 	v.set("", true) // nothing changes while the secret cannot be read
@@ -100,11 +118,11 @@ func TestRotation(t *testing.T) {
 	work.Wait()
 
 	// A connection that is made now has the last password, and what was rotated away opens nothing.
-	fresh, err := state.Open(state.Options{URL: "redis://" + admin.Options().Addr, Timeout: 10 * time.Second, Credentials: credentials})
+	fresh, err := state.Open(state.Options{URL: url, Timeout: 10 * time.Second, Credentials: credentials})
 	must(t, err)
 	t.Cleanup(func() { _ = fresh.Close() })
 	must(t, fresh.Ping(t.Context()))
-	stale, err := state.Open(state.Options{URL: "redis://pool:first@" + admin.Options().Addr, Timeout: 10 * time.Second})
+	stale, err := state.Open(state.Options{URL: strings.Replace(url, "://", "://pool:first@", 1), Timeout: 10 * time.Second})
 	must(t, err)
 	t.Cleanup(func() { _ = stale.Close() })
 	if err := stale.Ping(t.Context()); err == nil {
