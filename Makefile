@@ -122,6 +122,10 @@ fuzz: need-go ## Run each fuzz target for FUZZTIME, even if one fails
 fuzz-wire: need-go ## Send a running gateway mutated requests for FUZZTIME
 	go test ./testenv/attack -run '^TestWire$$' -count=1 -timeout 0 -v -args -fuzz-wire=$(FUZZTIME) | grep -vE ' +time='
 
+.PHONY: clients
+clients: need-go need-python ## Send a running gateway the requests of schemathesis to every boundary of /openapi.json (minutes)
+	go test ./testenv/attack -run '^TestOpenAPI$$' -count=1 -timeout 0 -v -args -all-requests | grep -vE ' +time='
+
 .PHONY: night
 night: need-go need-python need-redis ## Run the long checks (race, sim, soak, fuzz, fuzz-wire, tf-apply-check) one by one and write .cache/night/report.md (hours)
 	@$(foreach v,SEEDS FIRST MINUTES FUZZTIME PARTS,$(if $(filter file undefined,$(origin $v)),,$v='$($v)')) testenv/night.sh

@@ -32,6 +32,7 @@ func TestRouteTable(t *testing.T) {
 		{"ready", "GET", "/ready", both, Lemonade, "", free, ""},
 		{"health_plain", "GET", "/health", Bare, Lemonade, "", free, ""},
 		{"metrics", "GET", "/metrics", both, OpenAI, "", reads, ""},
+		{"openapi", "GET", "/openapi.json", Bare, OpenAI, "", reads, ""},
 		{"health", "GET", "/health", Prefixed, Lemonade, "", reads, ""},
 		{"load", "POST", "/load", Prefixed, Lemonade, "", manage, ""},
 		{"unload", "POST", "/unload", both, Lemonade, "", manage, ""},

@@ -50,6 +50,7 @@ var routes = compiled([]Route{
 	{Name: "ready", Method: "GET", Path: "/ready", Mount: both, Dialect: Lemonade},
 	{Name: "health_plain", Method: "GET", Path: "/health", Mount: Bare, Dialect: Lemonade},
 	{Name: "metrics", Method: "GET", Path: "/metrics", Mount: both, Scope: ScopeAnyKey},
+	{Name: "openapi", Method: "GET", Path: "/openapi.json", Mount: Bare, Scope: ScopeAnyKey},
 
 	// Management.
 	{Name: "health", Method: "GET", Path: "/health", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey},
@@ -104,7 +105,7 @@ var routes = compiled([]Route{
 
 	// Embeddings of Text Embeddings Inference and of Cohere.
 	{Name: "tei_embed", Method: "POST", Path: "/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("inputs", textOrList, MaxInputs), {Name: "prompt_name", Refused: true}}},
-	{Name: "tei_embed_sparse", Method: "POST", Path: "/embed_sparse", Mount: Bare, Scope: ScopeAnyKey},
+	{Name: "tei_embed_sparse", Method: "POST", Path: "/embed_sparse", Mount: Bare, Scope: ScopeAnyKey, Unserved: true},
 	{Name: "tei_info", Method: "GET", Path: "/info", Mount: Bare, Scope: ScopeAnyKey},
 	{Name: "cohere_embed", Method: "POST", Path: "/v2/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("texts", list, MaxInputs), {Name: "images", Refused: true}, {Name: "inputs", Refused: true}}},
 
@@ -125,10 +126,10 @@ var routes = compiled([]Route{
 	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_pull", Method: "POST", Path: "/api/pull", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Body: BodyJSON, Streams: true, Model: modelOrName},
 	{Name: "ollama_delete", Method: "DELETE", Path: "/api/delete", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Model: modelOrName},
-	{Name: "ollama_create", Method: "POST", Path: "/api/create", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
-	{Name: "ollama_copy", Method: "POST", Path: "/api/copy", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
-	{Name: "ollama_push", Method: "POST", Path: "/api/push", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
-	{Name: "ollama_blobs", Method: "POST", Path: "/api/blobs/{id}", Mount: Bare, Dialect: Ollama, Scope: ScopeManage},
+	{Name: "ollama_create", Method: "POST", Path: "/api/create", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: true},
+	{Name: "ollama_copy", Method: "POST", Path: "/api/copy", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: true},
+	{Name: "ollama_push", Method: "POST", Path: "/api/push", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: true},
+	{Name: "ollama_blobs", Method: "POST", Path: "/api/blobs/{id}", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: true},
 
 	// Operator routes.
 	{Name: "running", Method: "GET", Path: "/running", Mount: both, Scope: ScopeAnyKey},

@@ -25,14 +25,17 @@ func anthropicItem(m modelItem) anthropicModel {
 	return anthropicModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: time.Unix(m.Created, 0).UTC(), MaxInput: m.Context}
 }
 
+// anthropicList is a page of models.
+type anthropicList struct {
+	Data    []anthropicModel `json:"data"`
+	FirstID *string          `json:"first_id"`
+	LastID  *string          `json:"last_id"`
+	HasMore bool             `json:"has_more"`
+}
+
 // anthropicListing returns a listing's only page: the models that take messages.
 func anthropicListing(models []modelItem) any {
-	list := struct {
-		Data    []anthropicModel `json:"data"`
-		FirstID *string          `json:"first_id"`
-		LastID  *string          `json:"last_id"`
-		HasMore bool             `json:"has_more"`
-	}{Data: []anthropicModel{}}
+	list := anthropicList{Data: []anthropicModel{}}
 	for _, m := range models {
 		if m.Type == string(policy.LLM) {
 			list.Data = append(list.Data, anthropicItem(m))

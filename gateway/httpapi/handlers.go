@@ -1,6 +1,10 @@
 package httpapi
 
-import "reveille/gateway/api"
+import (
+	"maps"
+
+	"reveille/gateway/api"
+)
 
 // handler serves one route of the table. An error is answered in the dialect of the path.
 type handler func(*Server, *request) error
@@ -40,6 +44,7 @@ var handlers = map[string]handler{
 	"health_plain": (*Server).live,
 	"metrics":      (*Server).metrics,
 	"health":       (*Server).health,
+	"openapi":      (*Server).openapi,
 
 	"load":           (*Server).load,
 	"unload":         (*Server).unload,
@@ -90,23 +95,20 @@ var handlers = map[string]handler{
 	"ollama_delete":  (*Server).ollamaDelete,
 
 	"tei_info": (*Server).teiInfo,
-
-	// Routes of other dialects that have no meaning here.
-	"tei_embed_sparse": notServed,
-	"ollama_create":    notServed,
-	"ollama_copy":      notServed,
-	"ollama_push":      notServed,
-	"ollama_blobs":     notServed,
 }
 
 // served returns the handlers. Every route has one.
 func served() map[string]handler {
+	all := maps.Clone(handlers)
 	for _, r := range api.Routes() {
-		if handlers[r.Name] == nil {
+		if r.Unserved {
+			all[r.Name] = notServed
+		}
+		if all[r.Name] == nil {
 			panic("httpapi: there is no handler for the route " + r.Name)
 		}
 	}
-	return handlers
+	return all
 }
 
 func notServed(*Server, *request) error {

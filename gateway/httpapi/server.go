@@ -100,6 +100,7 @@ type Server struct {
 	reader   reader
 	cpu      cpuMeter
 	started  time.Time
+	document func() []byte // of /openapi.json
 
 	crashes  quota.Crashes
 	suspects suspectList
@@ -118,6 +119,7 @@ func New(cfg Config) *Server {
 		tables: newTables(cfg.Store), started: time.Now(), handlers: served(),
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
+	s.document = sync.OnceValue(func() []byte { return api.OpenAPI(cfg.Version, answerSchemas()) })
 	s.life, s.end = context.WithCancel(context.Background())
 	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Mirror, cfg.Memory)
 	s.http = &fasthttp.Server{

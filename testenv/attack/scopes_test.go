@@ -26,7 +26,7 @@ import (
 // promised is who may use each route.
 var promised = map[string]string{
 	"everybody": "root live ready health_plain",
-	"any key": "metrics health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +
+	"any key": "metrics openapi health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +
 		"ollama_version ollama_tags ollama_ps ollama_show running tei_info tei_embed_sparse",
 	"infer": "chat completions responses input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
 		"tokenize detokenize apply_template infill messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed",
