@@ -2,7 +2,7 @@
 // the counters. Every change is one Lua script (folder lua, one file per operation, each with its contract at the top),
 // so a decision is either committed completely or refused. This package makes no decisions itself.
 //
-// Keys. `{pool}` is a hash tag, so that one pool lives in one slot of a Redis Cluster. All values are plain hashes,
+// Keys. `{pool}` is a hash tag, so that one pool lives in one slot of a Redis Cluster. All values but responses are plain hashes,
 // sorted sets, sets, lists and strings, which redis-cli alone can explain. TTLs only remove leftovers and carry no
 // meaning.
 //
@@ -53,6 +53,8 @@
 //	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models
 //	                                                                                 registered at run time
 //	rv:{pool}:settings:<name>:mac hash     Settings                           -      MAC of each entry
+//	rv:{pool}:response:<o>:<id> string     PutResponse                        set    an API key's stored response, encrypted
+//	rv:{pool}:responses:<o>    sorted set  response_put                       set    "id bytes" of these, by end in ms
 //	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; requests per copy:
 //	                                                                                 served:<h>:<m>
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for

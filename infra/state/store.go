@@ -40,6 +40,7 @@ type Store struct {
 	keys    keys
 	scripts scripts
 	signer  *signer
+	sealer  *sealer
 	breaker breaker
 	timeout time.Duration
 	newest  atomic.Uint64 // highest ticket that Acquire returned
@@ -65,7 +66,8 @@ func Open(o Options) (*Store, error) {
 		timeout: uo.ReadTimeout, now: o.Now, log: o.Log,
 	}
 	s.signer = newSigner(o.Secret, o.Pool, o.Unverified, s.reportRefused)
-	return s, nil
+	s.sealer, err = newSealer(o.Secret, o.Pool)
+	return s, err
 }
 
 // Close ends all connections.

@@ -1,0 +1,113 @@
+package state
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/redis/go-redis/v9"
+)
+
+// Limits of stored responses.
+const (
+	MaxResponse     = 8 << 20  // bytes of one, before it is compressed
+	maxOwnerBytes   = 64 << 20 // bytes of an owner's in Redis
+	maxOwnerEntries = 1000     // responses of an owner
+	sealOverhead    = 64       // bytes that sealing adds at most, besides a frame of zstd that cannot be compressed
+)
+
+// ErrTooLarge means that a response has more than MaxResponse bytes.
+var ErrTooLarge = errors.New("the response is too large to be stored")
+
+// PutResponse stores a response under the name of its owner and its own id, which have no white space and no colon. It is
+// removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the owner.
+func (s *Store) PutResponse(ctx context.Context, owner, id string, value []byte, keep time.Duration) error {
+	if len(value) > MaxResponse {
+		return ErrTooLarge
+	}
+	sealed := s.sealer.seal(value, owner, id)
+	_, err := s.eval(ctx, s.scripts.responsePut, owner, id, sealed, keep.Milliseconds(), maxOwnerBytes, maxOwnerEntries)
+	return err
+}
+
+// Response returns a stored response, or nil if the owner has none with that id. What another owner, pool or secret has
+// stored, or nobody, counts as none.
+func (s *Store) Response(ctx context.Context, owner, id string) ([]byte, error) {
+	var sealed string
+	err := s.guard(ctx, func(ctx context.Context) (err error) {
+		sealed, err = s.rdb.GetRange(ctx, s.keys.response(owner, id), 0, MaxResponse+MaxResponse/64+sealOverhead).Result()
+		return err
+	})
+	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.sealer.open([]byte(sealed), owner, id), nil
+}
+
+// DropResponse removes a stored response, if there is one.
+func (s *Store) DropResponse(ctx context.Context, owner, id string) error {
+	return s.guard(ctx, func(ctx context.Context) error { return s.rdb.Del(ctx, s.keys.response(owner, id)).Err() })
+}
+
+// sealer encrypts responses with AES-256-GCM under a key that is derived from the runner secret and authenticates the pool, the
+// owner and the id with them. It is safe for concurrent use.
+type sealer struct {
+	pool  string
+	aead  cipher.AEAD
+	pack  *zstd.Encoder
+	plain *zstd.Decoder
+}
+
+func newSealer(secret []byte, pool string) (*sealer, error) {
+	s := &sealer{pool: pool}
+	key, err := hkdf.Key(sha256.New, secret, nil, "reveille responses v1", 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	if s.aead, err = cipher.NewGCMWithRandomNonce(block); err != nil {
+		return nil, err
+	}
+	if s.pack, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2), zstd.WithEncoderCRC(false)); err != nil {
+		return nil, err
+	}
+	s.plain, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxResponse))
+	return s, err
+}
+
+func (s *sealer) seal(value []byte, owner, id string) []byte {
+	return s.aead.Seal(nil, nil, s.pack.EncodeAll(value, nil), s.label(owner, id))
+}
+
+// open returns nil for what seal has not made for this owner and id.
+func (s *sealer) open(sealed []byte, owner, id string) []byte {
+	packed, err := s.aead.Open(nil, nil, sealed, s.label(owner, id))
+	if err != nil {
+		return nil
+	}
+	value, err := s.plain.DecodeAll(packed, nil)
+	if err != nil {
+		return nil
+	}
+	return value
+}
+
+// label is what a seal authenticates besides the value: each part with its length.
+func (s *sealer) label(owner, id string) (label []byte) {
+	for _, part := range [...]string{s.pool, owner, id} {
+		label = append(binary.BigEndian.AppendUint64(label, uint64(len(part))), part...)
+	}
+	return label
+}
