@@ -36,6 +36,7 @@ func TestErrorTable(t *testing.T) {
 		{ModelNotLoaded, 404, invalid, "model_not_loaded", no, 0},
 		{UnknownURL, 404, invalid, "unknown_url", no, 0},
 		{ModelFileNotFound, 404, invalid, "model_file_not_found", no, 0},
+		{ResponseNotFound, 404, invalid, "response_not_found", no, 0},
 		{MethodNotAllowed, 405, invalid, "method_not_allowed", no, 0},
 		{RequestTimeout, 408, invalid, "request_timeout", no, 0},
 		{SlotsPinnedConflict, 409, "conflict_error", "slots_pinned_error", no, 0},

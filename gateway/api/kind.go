@@ -33,6 +33,7 @@ const (
 	ModelNotLoaded           // 404, only unload
 	UnknownURL               // 404
 	ModelFileNotFound        // 404
+	ResponseNotFound         // 404
 	MethodNotAllowed         // 405
 	RequestTimeout           // 408, the body did not arrive in time
 	SlotsPinnedConflict      // 409, only management routes
@@ -116,6 +117,7 @@ var table = [kinds]row{
 	ModelNotLoaded:    {"model_not_loaded", http.StatusNotFound, typeInvalid, final, 0},
 	UnknownURL:        {"unknown_url", http.StatusNotFound, typeInvalid, final, 0},
 	ModelFileNotFound: {"model_file_not_found", http.StatusNotFound, typeInvalid, final, 0},
+	ResponseNotFound:  {"response_not_found", http.StatusNotFound, typeInvalid, final, 0},
 
 	MethodNotAllowed:    {"method_not_allowed", http.StatusMethodNotAllowed, typeInvalid, final, 0},
 	RequestTimeout:      {"request_timeout", http.StatusRequestTimeout, typeInvalid, final, 0},

@@ -63,6 +63,8 @@ func TestRouteTable(t *testing.T) {
 		{"chat", "POST", "/chat/completions", Prefixed, OpenAI, policy.LLM, infer, ""},
 		{"completions", "POST", "/completions", Prefixed, OpenAI, policy.LLM, infer, ""},
 		{"responses", "POST", "/responses", Prefixed, Responses, policy.LLM, infer, ""},
+		{"response", "GET", "/responses/resp_x", Prefixed, Responses, "", infer, "resp_x"},
+		{"response_delete", "DELETE", "/responses/resp_x", Prefixed, Responses, "", infer, "resp_x"},
 		{"input_tokens", "POST", "/responses/input_tokens", Prefixed, Responses, policy.LLM, infer, ""},
 		{"embeddings", "POST", "/embeddings", Prefixed, OpenAI, policy.Embedding, infer, ""},
 		{"transcriptions", "POST", "/audio/transcriptions", Prefixed, OpenAI, policy.Audio, infer, ""},
@@ -139,7 +141,8 @@ func TestRouteTable(t *testing.T) {
 				if r.Name != w.route || r.Dialect != w.dialect || h.Dialect != w.dialect || r.Type != w.typ || r.Scope != w.scope || h.ID != w.id || h.Head {
 					t.Errorf("%s %s: %+v of %+v", w.method, p+slash, h, r)
 				}
-				if (r.Type != "") != (r.Scope == ScopeInfer) || r.Type != "" && !r.Inference || r.Type != "" && !r.Type.Valid() {
+				stored := strings.HasPrefix(r.Path, "/responses/{id}") // what a model said before
+				if (r.Type != "") != (r.Scope == ScopeInfer && !stored) || r.Type != "" && !r.Inference || r.Type != "" && !r.Type.Valid() {
 					t.Errorf("%s: type %q, scope %d, inference %v", r.Name, r.Type, r.Scope, r.Inference)
 				}
 				seen[r.Method+r.Path] = true
@@ -191,7 +194,8 @@ func TestMatchRefusals(t *testing.T) {
 		{"GET", "/api/nothing", "", OpenAI, 404, false},
 		{"GET", "/v1/internal/nothing", "", Lemonade, 404, false},
 		{"GET", "/internal/nothing", "", Lemonade, 404, false},
-		{"GET", "/v1/responses/resp_1", "", Responses, 404, false},
+		{"GET", "/v1/responses/a%zz", "", Responses, 404, false},
+		{"POST", "/v1/responses/resp_1", "GET, HEAD, DELETE, OPTIONS", Responses, 405, false},
 		{"GET", "", "", OpenAI, 404, false},
 		{"GET", "/v1", "", OpenAI, 404, false},
 		{"GET", "/v1/", "", OpenAI, 404, false},

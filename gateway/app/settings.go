@@ -30,6 +30,7 @@ type Front struct {
 	CommitAfter     time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
 	StreamErrors    string        `help:"How a request for a stream is told an error before its stream has begun: by the error's status, or by an event with status 200." enum:"status,event" default:"status"`
 	FreeMetrics     bool          `help:"Serve /metrics without a key."`
+	StoreResponses  time.Duration `help:"How long answers of the Responses API stay in Redis, encrypted, so that later requests can continue them (previous_response_id), unless a request says store: false; 0 stores none." placeholder:"TTL"`
 	Keepalive       time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
 	ShutdownTimeout time.Duration `help:"How long open requests may go on after SIGTERM." default:"10m"`
 	CORSOrigins     []string      `name:"cors-origins" help:"Origins of web pages that may use the gateway besides those of localhost and of desktop apps: https://chat.example.org, myapp://* for a scheme; * for all, which needs API keys." placeholder:"ORIGIN"`
@@ -44,6 +45,9 @@ type Front struct {
 	// RegisterAllow has a default that depends on the keys: see parse.
 	RegisterAllow []string `help:"Where the weights of models registered through the API may lie: a folder of the hosts, or a place such as hf://org/*-GGUF or s3://bucket/models; may be repeated. Default hf:// where API keys are configured, else nothing." placeholder:"PLACE"`
 }
+
+// maxStored bounds --store-responses: Redis holds every key's responses that long.
+const maxStored = 30 * 24 * time.Hour
 
 // keyed reports whether the operator gave API keys.
 func (f Front) keyed() bool { return f.APIKeysFile != "" || f.AdminKey != "" }
@@ -106,6 +110,9 @@ func (f Front) parse() (parsed, error) {
 	}
 	if f.HoldWhole < 0 {
 		errs = append(errs, errors.New("--hold-whole: must not be negative"))
+	}
+	if f.StoreResponses != 0 && (f.StoreResponses < time.Second || f.StoreResponses > maxStored) {
+		errs = append(errs, fmt.Errorf("--store-responses: must be 0, or from 1s to %v", maxStored))
 	}
 	if f.MaxConns < 0 || f.MaxWaiting < 0 || f.MaxWaitingPerKey < 0 {
 		errs = append(errs, errors.New("--max-conns, --max-waiting and --max-waiting-per-key: must not be negative"))

@@ -15,6 +15,8 @@ var handlers = map[string]handler{
 	"chat":              infer("/v1/chat/completions"),
 	"completions":       (*Server).completions,
 	"responses":         (*Server).responses,
+	"response":          (*Server).responseGet,
+	"response_delete":   (*Server).responseDelete,
 	"input_tokens":      (*Server).inputTokens,
 	"messages":          infer("/v1/messages"),
 	"count_tokens":      infer("/v1/messages/count_tokens"),

@@ -38,7 +38,7 @@ func answerSchemas() api.Answers {
 		"models": anyOf(schemaOf[modelList](), schemaOf[anthropicList]()), "model": anyOf(schemaOf[modelItem](), schemaOf[anthropicModel]()),
 		"ollama_tags": schemaOf[ollamaList[ollamaTag]](), "ollama_ps": schemaOf[ollamaList[ollamaLoaded]](), "ollama_show": schemaOf[ollamaShown](),
 		"chat": completion, "completions": completion, "embeddings": open(map[string]*jsonschema.Schema{"data": list, "usage": usage}), "rerank": ranked,
-		"cohere_embed": schemaOf[cohereEmbeddings](),
+		"response_delete": schemaOf[deletedResponse](), "cohere_embed": schemaOf[cohereEmbeddings](),
 	}
 }
 

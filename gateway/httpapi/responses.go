@@ -1,12 +1,19 @@
 package httpapi
 
 import (
+	"bytes"
+	"context"
 	"crypto/rand"
+	"encoding/json"
+	"strings"
 	"time"
 
+	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
 	"reveille/gateway/responses"
+	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
+	"reveille/infra/state"
 )
 
 // responses serves /v1/responses: an engine's chat, encoded as a response.
@@ -43,6 +50,9 @@ func (r *request) asChat(f *responses.ResponseWriter) (*call, error) {
 		return nil, err
 	}
 	f.Model = c.model.ID
+	if err := c.conversation(f); err != nil {
+		return nil, err
+	}
 	if c.body, f.Echo, err = responses.Translate(c.body, c.model.ID, c.stream); err != nil {
 		return nil, err
 	}
@@ -50,4 +60,116 @@ func (r *request) asChat(f *responses.ResponseWriter) (*call, error) {
 		return nil, responses.Asked(err)
 	}
 	return c, nil
+}
+
+// conversation puts the items of the conversation that a request continues before its input, and has f store the answer if the
+// request and the gateway's settings want that.
+func (c *call) conversation(f *responses.ResponseWriter) error {
+	q, err := responses.StoreOf(c.body)
+	if err != nil {
+		return err
+	}
+	keep := c.s.cfg.Responses
+	if keep == 0 {
+		if q.Previous != "" {
+			return api.New(api.UnsupportedParameter, "'previous_response_id' is not supported: this gateway stores no responses (--store-responses); send the whole conversation in 'input'.").With("previous_response_id")
+		}
+		return nil
+	}
+	var before []byte
+	if f.Previous = q.Previous; q.Previous != "" {
+		last, err := c.stored(q.Previous)
+		if err != nil {
+			return api.As(err).With("previous_response_id")
+		}
+		before = last.Items
+	} else if !q.Wanted || f.ID == "" {
+		return nil
+	}
+	items := q.Items(before)
+	if len(items) > state.MaxResponse {
+		if q.Previous == "" {
+			return nil // too large to be stored; its answer says so
+		}
+		return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).With("input")
+	}
+	if q.Previous != "" {
+		if c.body, err = jsonscan.Set(c.body, "input", items); err != nil {
+			return err
+		}
+	}
+	if q.Wanted && f.ID != "" {
+		owner, id := c.owner(), f.ResponseID()
+		items = bytes.Clone(items) // the request's body is released before the answer ends
+		f.Keep = func(response, output []byte) bool {
+			err := c.s.cfg.Store.PutResponse(context.Background(), owner, id, responses.NewStored(response, items, output), keep)
+			if err != nil {
+				c.s.log.Warn("response not stored", "request", c.id, "error", err)
+			}
+			return err == nil
+		}
+	}
+	return nil
+}
+
+// owner names the request's key, or all clients of a gateway without keys, in the pool's state.
+func (r *request) owner() string { return r.s.cfg.Signer.Scope(r.key.Digest) }
+
+// stored returns a response that the request's key has stored.
+func (r *request) stored(id string) (*responses.Stored, error) {
+	if r.s.cfg.Responses == 0 {
+		return nil, api.New(api.ResponseNotFound, "This gateway stores no responses (--store-responses).")
+	}
+	var text []byte
+	if isResponseID(id) {
+		ctx, stop := r.clientContext()
+		defer stop()
+		var err error
+		if text, err = r.s.cfg.Store.Response(ctx, r.owner(), id); err != nil {
+			return nil, storeError(err)
+		}
+	}
+	if text == nil {
+		return nil, api.New(api.ResponseNotFound, "There is no stored response with that id: it has expired or made room for others, was removed, or belongs to another key.")
+	}
+	var s responses.Stored
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, err // never: it is encrypted with this pool's secret
+	}
+	return &s, nil
+}
+
+// isResponseID reports whether a text has the form of the ids that this gateway gives.
+func isResponseID(id string) bool {
+	text, is := strings.CutPrefix(id, "resp_")
+	return is && len(text) == len(rand.Text()) && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
+}
+
+// responseGet serves GET /v1/responses/{id}.
+func (s *Server) responseGet(r *request) error {
+	stored, err := r.stored(r.hit.ID)
+	if err != nil {
+		return err
+	}
+	if r.asks("stream") {
+		return api.New(api.UnsupportedParameter, "'stream' is not supported here.").With("stream")
+	}
+	return r.reply(200, stored.Response)
+}
+
+// responseDelete serves DELETE /v1/responses/{id}.
+func (s *Server) responseDelete(r *request) error {
+	if _, err := r.stored(r.hit.ID); err != nil {
+		return err
+	}
+	if err := s.cfg.Store.DropResponse(context.Background(), r.owner(), r.hit.ID); err != nil {
+		return storeError(err)
+	}
+	return r.reply(200, deletedResponse{r.hit.ID, "response", true})
+}
+
+type deletedResponse struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Deleted bool   `json:"deleted"`
 }

@@ -186,3 +186,77 @@ func TestResponsesOfficialClient(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// repeats answers a chat with the messages it was sent, whole or as a stream.
+func repeats(t *testing.T) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			Stream   bool
+			Messages json.RawMessage
+		}
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			t.Error(err)
+			return
+		}
+		text, _ := json.Marshal(string(q.Messages))
+		if q.Stream {
+			sse(`data: {"choices":[{"delta":{"content":`+string(text)+`}}]}`+"\n\n", last, end)(w, r)
+			return
+		}
+		answering(`{"choices":[{"message":{"content":`+string(text)+`},"finish_reason":"stop"}]}`)(w, r)
+	}
+}
+
+// The official openai client continues stored responses.
+func TestStoredResponses(t *testing.T) {
+	set := keyFile(t, "ann infer\nbob infer\n")
+	s := newStage(t, func(_ *stage, c *Config) { c.Keys, c.Responses = set, time.Hour }).warm("chat").serve(repeats(t))
+	ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, testenv.Python(t), "-B", filepath.Join("testdata", "conversation.py"), "http://"+s.addr, "ann", "bob")
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "ok\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Without the setting, nothing is stored and nothing continued. A conversation that is too large is not stored, and one that
+// could not be continues none; an answer that could not be stored says so.
+func TestUnstoredResponses(t *testing.T) {
+	off := newStage(t).warm("chat").serve(repeats(t))
+	r := off.ask("POST", "/v1/responses", `{"model":"chat","input":"hi","store":true}`)
+	id, _ := r.json["id"].(string)
+	if r.status != 200 || r.json["store"] != false {
+		t.Errorf("%d %s", r.status, r.text)
+	}
+	for method, path := range map[string]string{"GET": "/v1/responses/" + id, "DELETE": "/v1/responses/" + id} {
+		if r := off.ask(method, path, ""); r.status != 404 || r.code() != "response_not_found" {
+			t.Errorf("%s: %d %s", method, r.status, r.text)
+		}
+	}
+
+	s := newStage(t, func(_ *stage, c *Config) { c.Responses = time.Hour }).warm("chat").serve(repeats(t))
+	for body, param := range map[string]string{`"previous_response_id":1`: "previous_response_id", `"store":"yes"`: "store"} {
+		if r := s.ask("POST", "/v1/responses", `{"model":"chat","input":"hi",`+body+`}`); r.status != 400 || r.param() != param {
+			t.Errorf("%s: %d %s", body, r.status, r.text)
+		}
+	}
+	first := s.ask("POST", "/v1/responses", `{"model":"chat","input":"hi"}`)
+	if r := s.ask("GET", "/v1/responses/"+first.json["id"].(string)+"?stream=true", ""); r.status != 400 || r.param() != "stream" {
+		t.Errorf("%d %s", r.status, r.text)
+	}
+	large := strings.Repeat("many words ", state.MaxResponse/11+1)
+	r = s.ask("POST", "/v1/responses", `{"model":"chat","input":"`+large+`","previous_response_id":"`+first.json["id"].(string)+`"}`)
+	if r.status != 413 || r.param() != "input" {
+		t.Errorf("%d %.200s", r.status, r.text)
+	}
+
+	s.serve(func(w http.ResponseWriter, r *http.Request) {
+		s.redis.SetError("READONLY away")
+		repeats(t)(w, r)
+	})
+	defer s.redis.SetError("")
+	if r := s.ask("POST", "/v1/responses", `{"model":"chat","input":"hi"}`); r.status != 200 || r.json["store"] != false {
+		t.Errorf("%d %s", r.status, r.text)
+	}
+}

@@ -60,6 +60,7 @@ type Config struct {
 	MinRate      int             // bytes a second of a body, see relay.IntakeConfig; default 64 KiB
 	StreamErrors bool            // a request for a stream gets its errors as an event, with status 200
 	FreeMetrics  bool            // /metrics needs no key
+	Responses    time.Duration   // how long responses are stored that clients want stored; 0: they are not
 	Memory       *pressure.Gauge // near its limit, connections are not kept and new requests are refused; nil: no limit
 }
 

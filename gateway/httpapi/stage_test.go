@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+
 	"reveille/gateway/keys"
 	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
@@ -57,6 +59,7 @@ type stage struct {
 	log    *kit.Buffer
 
 	runner *httptest.Server
+	redis  *miniredis.Miniredis
 	verify *rpc.Verifier
 	gen    uint64
 
@@ -106,7 +109,8 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 		return state.Outcome{Fields: map[string]string{"cold": "1", "load_ms": "7", "evicted": "old"}}
 	}
 	s.runner = httptest.NewServer(http.HandlerFunc(s.serveRunner))
-	url := "redis://" + testenv.MiniRedis(t).Addr()
+	s.redis = testenv.MiniRedis(t)
+	url := "redis://" + s.redis.Addr()
 	if s.store, err = state.Open(state.Options{URL: url, Timeout: 5 * time.Second}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,14 @@ type ResponseWriter struct {
 	Began time.Time
 	Now   func() time.Time
 	Echo  Echo // of the request
+
+	Previous string // id of the response that the request continues, "" for none
+	// Keep stores the response, given with its output, when the engine has ended; false: it is not stored. Nil: it is not to be stored.
+	Keep func(response, output []byte) bool
 }
+
+// ResponseID is the id of the response.
+func (f *ResponseWriter) ResponseID() string { return "resp_" + f.ID }
 
 // Answer turns an engine's whole answer into a response. The error is completion.ErrAnswer.
 func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
@@ -32,7 +39,7 @@ func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
 	s := state{form: f}
 	s.Event(nil, c)
 	s.finish(nil)
-	return s.response(s.status()), nil
+	return s.final(), nil
 }
 
 // InputTokens turns an engine's count of a chat's tokens into that of a request. The error is completion.ErrAnswer.
@@ -125,10 +132,25 @@ type part struct {
 	Logprobs    []struct{} `json:"logprobs,omitzero"`
 }
 
+// final returns the response at its end. It is stored first, if it is to be, so that the next request of a client that has read it
+// can continue it.
+func (s *state) final() []byte {
+	whole := s.response(s.status())
+	if keep := s.form.Keep; keep != nil && !keep(whole, encode(append([]*item{}, s.items...))) {
+		s.form.Keep = nil
+		whole = s.response(s.status())
+	}
+	return whole
+}
+
 // response is the response so far, in one line.
 func (s *state) response(is status) []byte {
 	r := response{
-		ID: "resp_" + s.form.ID, Object: "response", CreatedAt: s.form.Began.Unix(), Status: is, Model: s.form.Model, Output: s.items, Tier: "default",
+		ID: s.form.ResponseID(), Object: "response", CreatedAt: s.form.Began.Unix(), Status: is, Model: s.form.Model, Output: s.items, Tier: "default",
+		Store: s.form.Keep != nil && is != failed,
+	}
+	if s.form.Previous != "" {
+		r.Previous = &s.form.Previous
 	}
 	if r.Output == nil {
 		r.Output = []*item{}

@@ -70,7 +70,6 @@ var same = [...]string{
 
 // refused are the members that ask for what is not done here, and the reason.
 var refused = [...]struct{ name, why string }{
-	{"previous_response_id", "responses are not stored; send the whole conversation in 'input'"},
 	{"conversation", "conversations are not stored; send the whole conversation in 'input'"},
 	{"prompt", "prompts are not stored; send the text in 'instructions' or 'input'"},
 	{"background", "responses are not stored; send the request without it"},

@@ -223,8 +223,7 @@ func (s *state) End(dst []byte) []byte {
 		return s.Fail(dst, nil)
 	}
 	dst = s.finish(dst)
-	is := s.status()
-	return s.send(dst, event{Type: "response." + string(is), Response: s.response(is)})
+	return s.send(dst, event{Type: "response." + string(s.status()), Response: s.final()})
 }
 
 // Fail appends an error event, at which most clients stop, and the end of the response for the others.

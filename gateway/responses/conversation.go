@@ -1,0 +1,64 @@
+package responses
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"reveille/infra/jsonscan"
+)
+
+// Store is the part of a request that concerns the storing of responses.
+type Store struct {
+	Previous string // id of the response that it continues, "" for none
+	Wanted   bool   // its answer may be stored; true unless the request says otherwise, as OpenAI has it
+	input    jsonscan.Value
+}
+
+// StoreOf reads the part of a request, a valid JSON object, that concerns the storing of responses.
+func StoreOf(body []byte) (Store, error) {
+	q := read(body, storeMembers)
+	previous, store := q["previous_response_id"], q["store"]
+	if previous.Set() && previous.Kind != jsonscan.String {
+		return Store{}, wrong("previous_response_id", jsonscan.String)
+	}
+	if store.Set() && store.Kind != jsonscan.Bool {
+		return Store{}, wrong("store", jsonscan.Bool)
+	}
+	return Store{Previous: previous.String(), Wanted: !store.Set() || store.Bool(), input: q["input"]}, nil
+}
+
+var storeMembers = set("previous_response_id", "store", "input")
+
+// Items returns the items of a conversation, a JSON list, that continues with the request's input. before are the items before
+// it, nil for none.
+func (s Store) Items(before []byte) []byte {
+	input := s.input.Raw
+	if s.input.Kind == jsonscan.String {
+		input = append(append([]byte(`[{"role":"user","content":`), input...), "}]"...)
+	}
+	return join(before, input)
+}
+
+// join joins two JSON lists.
+func join(a, b []byte) []byte {
+	one, two := bytes.TrimSpace(a), bytes.TrimSpace(b)
+	switch {
+	case len(one) == 0 || len(bytes.TrimSpace(one[1:len(one)-1])) == 0:
+		return two
+	case len(two) == 0 || len(bytes.TrimSpace(two[1:len(two)-1])) == 0:
+		return one
+	}
+	out := append(make([]byte, 0, len(one)+len(two)), one[:len(one)-1]...)
+	return append(append(out, ','), two[1:]...)
+}
+
+// Stored is a stored response.
+type Stored struct {
+	Response json.RawMessage `json:"response"`
+	Items    json.RawMessage `json:"items"` // of the whole conversation, the response's output included
+}
+
+// NewStored returns the text of a stored response; items are the conversation before its output.
+func NewStored(response, items, output []byte) []byte {
+	return encode(Stored{response, join(items, output)})
+}
