@@ -1,5 +1,5 @@
 // Package completion reads what engines answer to chats and prompts, in OpenAI's form: whole answers, and event streams. The
-// translators to other dialects (gateway/ollama, gateway/responses) build on it. It does no I/O.
+// translators to other dialects (gateway/cohere, gateway/ollama, gateway/responses) build on it. It does no I/O.
 package completion
 
 import (

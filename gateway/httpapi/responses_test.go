@@ -139,8 +139,8 @@ func TestResponsesStreamWaits(t *testing.T) {
 	}
 }
 
-// The official client recognises calls, thoughts, truncated and broken answers.
-func TestResponsesOfficialClient(t *testing.T) {
+// scripted answers chats as their last message says: with calls and thoughts, truncated, or broken off.
+func scripted(t *testing.T) http.HandlerFunc {
 	const chunk, close = `data: {"choices":[{"delta":`, "}]}\n\n"
 	streams := map[string][]string{
 		"call": {
@@ -158,7 +158,7 @@ func TestResponsesOfficialClient(t *testing.T) {
 			{"id":"c2","type":"function","function":{"name":"time","arguments":""}}]},"finish_reason":"tool_calls"}`,
 		"length": `{"message":{"content":"a"},"finish_reason":"length"}`,
 	}
-	s := newStage(t).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		var q struct {
 			Stream   bool
 			Messages []struct{ Content string }
@@ -177,14 +177,26 @@ func TestResponsesOfficialClient(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"choices":[`+whole[name]+`],"usage":{"prompt_tokens":11,"completion_tokens":22}}`)
 		}
-	})
+	}
+}
+
+// client runs a script of testdata, which prints ok.
+func client(t *testing.T, script string, args ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, testenv.Python(t), "-B", filepath.Join("testdata", "responses.py"), "http://"+s.addr)
+	cmd := exec.CommandContext(ctx, testenv.Python(t), append([]string{"-B", filepath.Join("testdata", script)}, args...)...)
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "ok\n" {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+// The official clients recognise calls, thoughts, truncated and broken answers.
+func TestOfficialClients(t *testing.T) {
+	s := newStage(t).warm("chat").serve(scripted(t))
+	client(t, "responses.py", "http://"+s.addr)
+	client(t, "cohere_chat.py", "http://"+s.addr)
 }
 
 // repeats answers a chat with the messages it was sent, whole or as a stream.
@@ -211,13 +223,7 @@ func repeats(t *testing.T) http.HandlerFunc {
 func TestStoredResponses(t *testing.T) {
 	set := keyFile(t, "ann infer\nbob infer\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys, c.Responses = set, time.Hour }).warm("chat").serve(repeats(t))
-	ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, testenv.Python(t), "-B", filepath.Join("testdata", "conversation.py"), "http://"+s.addr, "ann", "bob")
-	cmd.WaitDelay = time.Second
-	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "ok\n" {
-		t.Errorf("%v\n%s", err, out)
-	}
+	client(t, "conversation.py", "http://"+s.addr, "ann", "bob")
 }
 
 // Without the setting, nothing is stored and nothing continued. A conversation that is too large is not stored, and one that
