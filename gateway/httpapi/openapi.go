@@ -24,6 +24,8 @@ func answerSchemas() api.Answers {
 	usage := open(map[string]*jsonschema.Schema{"prompt_tokens": count, "completion_tokens": count})
 	list := &jsonschema.Schema{Type: "array"}
 	completion := open(map[string]*jsonschema.Schema{"choices": list, "usage": usage})
+	text := &jsonschema.Schema{Type: "string"}
+	response := open(map[string]*jsonschema.Schema{"id": text, "object": text, "status": text, "model": text, "output": list})
 	ranked := &jsonschema.Schema{Types: []string{"object", "array"}}
 	return api.Answers{
 		"live": status, "health_plain": status, "ready": status,
@@ -37,7 +39,7 @@ func answerSchemas() api.Answers {
 		"host_wake":     schemaOf[hostAnswer](), "host_forget": schemaOf[hostAnswer](), "host_sleep": schemaOf[hostAnswer](),
 		"models": anyOf(schemaOf[modelList](), schemaOf[anthropicList]()), "model": anyOf(schemaOf[modelItem](), schemaOf[anthropicModel]()),
 		"ollama_tags": schemaOf[ollamaList[ollamaTag]](), "ollama_ps": schemaOf[ollamaList[ollamaLoaded]](), "ollama_show": schemaOf[ollamaShown](),
-		"chat": completion, "completions": completion, "embeddings": open(map[string]*jsonschema.Schema{"data": list, "usage": usage}), "rerank": ranked,
+		"responses": response, "response": response, "chat": completion, "completions": completion, "embeddings": open(map[string]*jsonschema.Schema{"data": list, "usage": usage}), "rerank": ranked,
 		"response_delete": schemaOf[deletedResponse](), "cohere_embed": schemaOf[cohereEmbeddings](),
 	}
 }
