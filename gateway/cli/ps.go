@@ -93,6 +93,7 @@ type plan struct {
 	Parallel int    `json:"parallel"`
 	KVBytes  int64  `json:"kv_bytes"`
 	Need     int64  `json:"need"`
+	Measured int64  `json:"measured"`
 	Share    int64  `json:"share"`
 	Reason   string `json:"reason"`
 }
@@ -171,13 +172,29 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 // plans prints the plan of each loaded model.
 func (h health) plans(out io.Writer) error {
 	w := term.Table(out)
-	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tNEED\tSHARE\tWHY")
+	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tNEED\tMEASURED\tDIFFERENCE\tSHARE\tWHY")
 	for _, m := range h.Models {
 		p := m.Plan
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", m.Name, m.Runner, p.Kind, p.Context, p.NBatch, p.NUBatch, p.Parallel,
-			mib(p.KVBytes), mib(p.Need), mib(p.Share), p.Reason)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Runner, p.Kind, p.Context, p.NBatch, p.NUBatch, p.Parallel,
+			mib(p.KVBytes), mib(p.Need), known(p.Measured, mib(p.Measured)), p.difference(), mib(p.Share), p.Reason)
 	}
 	return w.Flush()
+}
+
+// difference is how much more than planned an engine took, in percent of the plan.
+func (p plan) difference() string {
+	if p.Need <= 0 {
+		return "-"
+	}
+	return known(p.Measured, fmt.Sprintf("%+.0f %%", (float64(p.Measured)/float64(p.Need)-1)*100))
+}
+
+// known is text, or a dash if n is not known.
+func known(n int64, text string) string {
+	if n <= 0 {
+		return "-"
+	}
+	return text
 }
 
 // mib is a size in MiB, rounded up.

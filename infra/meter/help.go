@@ -44,6 +44,8 @@ var help = map[string]string{
 	"reveille_runner_refused_total":                  "refused requests: auth (bad signature), not_loaded",
 	"reveille_runner_broken_total":                   "answers that ended before they were complete",
 	"reveille_runner_models_loaded":                  "loaded models",
+	"reveille_runner_models_planned_bytes":           "memory planned for loaded models whose engine was measured",
+	"reveille_runner_models_measured_bytes":          "memory that the engines of loaded models took once they were loaded, where it was measured",
 	"reveille_runner_loads_total":                    "loads of models",
 	"reveille_runner_load_failures_total":            "loads that failed",
 	"reveille_runner_evictions_total":                "models evicted to make room",

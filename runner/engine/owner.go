@@ -285,6 +285,7 @@ func (r *reader) line(text string) {
 	if !loading {
 		return
 	}
+	p.buffers.line(text)
 	if c := p.spec.Recipe.Errors.Cause(text); causeRank[c] > causeRank[r.cause] {
 		r.cause = c
 	}

@@ -85,6 +85,22 @@ func hasEnv(pid int, kv string) bool {
 	return err == nil && bytes.Contains(append([]byte{0}, b...), append(append([]byte{0}, kv...), 0))
 }
 
+// residentBytes returns the main memory that the processes of a group hold, mapped files included. What they share counts
+// for each.
+func residentBytes(pgid int) (sum int64) {
+	for _, pid := range groupMembers(pgid) {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+		f := strings.Fields(string(b))
+		if err != nil || len(f) < 2 {
+			continue
+		}
+		if pages, err := strconv.ParseInt(f[1], 10, 40); err == nil {
+			sum += pages * int64(os.Getpagesize())
+		}
+	}
+	return sum
+}
+
 // bootID names this boot of the machine; start times of another one mean nothing.
 func bootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -69,8 +69,9 @@ type Process struct {
 	ticks   uint64
 	started time.Time
 	log     *Log
-	dir     string // private folder
-	release func() // of the sandbox, for the owner at the end
+	buffers buffers // by its log, while it loads
+	dir     string  // private folder
+	release func()  // of the sandbox, for the owner at the end
 
 	// Requests to the owner; each channel is closed at most once, by its Once.
 	stop, kill         chan struct{}

@@ -128,6 +128,10 @@ func (f *fake) APIKey() string        { return "" }
 func (f *fake) Command() string       { return "fake " + f.model }
 func (f *fake) Done() <-chan struct{} { return f.done }
 func (f *fake) Err() error            { return nil }
+
+// Measured implements host.Measured.
+func (f *fake) Measured() int64 { return int64(len(f.model)) << 20 }
+
 func (f *fake) Client() *relay.Client { return f.client }
 
 func (f *fake) Stop(context.Context) error {

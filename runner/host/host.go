@@ -78,6 +78,12 @@ type Engine interface {
 	Client() *relay.Client
 }
 
+// Measured is an engine that knows what it took.
+type Measured interface {
+	// Measured returns how many bytes of its devices' memory the loaded engine takes, 0 if unknown.
+	Measured() int64
+}
+
 // Engines starts engines.
 type Engines interface {
 	// Start spawns a model's engine on some GPUs and waits until it serves, it fails, or ctx ends. It returns in

@@ -169,6 +169,11 @@ func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 	began := time.Now()
 	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.told)
+	measured := int64(0)
+	if m, ok := e.(Measured); ok && err == nil {
+		measured = m.Measured()
+		h.log.Info("memory measured", "model", r.id, "planned", r.memory, "measured", measured, "parts", l.spec.plan.Parts())
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {
@@ -177,6 +182,7 @@ func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 	}
 	h.stats.Loads++
 	r.engine, r.took, r.loaded = e, time.Since(began), time.Now()
+	r.plan.Measured = measured
 	r.reserveLocked(l.ticket) // not evicted before its waiters are known
 	r.state = policy.ModelLoaded
 	h.watches.Go(func() { h.watch(ctx, r, e) })

@@ -26,6 +26,9 @@ func TestLoadServesAndIsRecorded(t *testing.T) {
 			r := b.record("a")
 			return r != nil && r.State == "loaded" && r.PID == b.engines.of("a").pid && r.InFlight == 1 && r.Type == "llm"
 		})
+		if text := b.record("a").Fields["plan"]; !strings.Contains(text, `"measured":1048576`) {
+			t.Errorf("what the engine took is missing: %s", text)
+		}
 	})
 }
 

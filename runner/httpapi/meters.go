@@ -26,6 +26,18 @@ func newMeters(set *metrics.Set, h *host.Host) meters {
 	count("reveille_runner_engine_crashes_total", func(s host.Stats) int { return s.Crashes })
 	set.NewGauge("reveille_runner_state_refused_total", func() float64 { return float64(h.StateRefused()) })
 	set.NewGauge("reveille_runner_models_loaded", func() float64 { return float64(len(h.View().Models)) })
+	memory := func(name string, f func(host.ModelView) int64) {
+		set.NewGauge(name, func() (sum float64) {
+			for _, m := range h.View().Models {
+				if m.Plan.Measured > 0 {
+					sum += float64(f(m))
+				}
+			}
+			return sum
+		})
+	}
+	memory("reveille_runner_models_planned_bytes", func(m host.ModelView) int64 { return m.Memory })
+	memory("reveille_runner_models_measured_bytes", func(m host.ModelView) int64 { return m.Plan.Measured })
 	return meters{
 		requests:    set.NewCounter("reveille_runner_requests_total"),
 		refused:     set.NewCounter(`reveille_runner_refused_total{reason="not_loaded"}`),

@@ -217,6 +217,15 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 	return l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s), nil
 }
 
+// Measured returns how many bytes of its devices' memory the engine takes, 0 if unknown.
+func (r *running) Measured() int64 {
+	main, device := r.Memory()
+	if r.Spec().Devices == policy.CPU {
+		return main
+	}
+	return device
+}
+
 // running is an engine in service.
 type running struct {
 	*engine.Process

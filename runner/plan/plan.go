@@ -105,11 +105,12 @@ type Plan struct {
 	KVBytesPerToken int64  `json:"kv_bytes_per_token"` // of a short context
 	KVBytes         int64  `json:"kv_bytes"`
 	WeightsBytes    int64  `json:"weights_bytes"`
-	ComputeBytes    int64  `json:"compute_bytes"`   // buffers of the engine, estimated
-	Need            int64  `json:"need"`            // the sum of all parts
-	Share           int64  `json:"share"`           // of the device, 0 without a budget
-	Budget          int64  `json:"budget"`          // of the device, 0 if it has none
-	Total           int64  `json:"total,omitempty"` // that the device has, 0 if unknown
+	ComputeBytes    int64  `json:"compute_bytes"`      // buffers of the engine, estimated
+	Need            int64  `json:"need"`               // the sum of all parts
+	Measured        int64  `json:"measured,omitempty"` // what the engine took once it was loaded, 0 if unknown
+	Share           int64  `json:"share"`              // of the device, 0 without a budget
+	Budget          int64  `json:"budget"`             // of the device, 0 if it has none
+	Total           int64  `json:"total,omitempty"`    // that the device has, 0 if unknown
 	// GPUs are the indexes of the GPUs that the engine uses, nil if it may use any.
 	GPUs []int `json:"gpus,omitempty"`
 	// HostLimit is more host memory than a healthy engine uses, 0 if unknown.
