@@ -135,6 +135,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	if err := g.front.Shutdown(end); err != nil {
 		log.Warn("open requests were cut", "error", err)
 	}
+	_ = ln.Close() // Shutdown does not know of it if Serve has only just been called
 	return <-served
 }
 

@@ -183,6 +183,7 @@ func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener, power *sle
 	if err := srv.Shutdown(end); err != nil {
 		log.Warn("open connections were closed", "error", err)
 	}
+	_ = ln.Close() // Shutdown does not know of it if Serve has only just been called
 	return errors.Join(hostErr, <-served)
 }
 
