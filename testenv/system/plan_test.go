@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"sync"
 	"testing"
 
@@ -50,10 +51,11 @@ func TestPlansInEveryOrder(t *testing.T) {
 			if p.Kind != kinds[m] || p.Kind == "paged" != (p.KVBytes > 0) {
 				t.Errorf("%v: plan of %s: %s", order, m, p.text)
 			}
-			if was := seen[m]; was != "" && was != p.text {
-				t.Errorf("%v: plan of %s: %s, was %s", order, m, p.text, was)
+			text := measured.ReplaceAllString(p.text, "") // differs by a few pages
+			if was := seen[m]; was != "" && was != text {
+				t.Errorf("%v: plan of %s: %s, was %s", order, m, text, was)
 			}
-			seen[m] = p.text
+			seen[m] = text
 		}
 		if a := w.manage("/unload", ""); a.status != http.StatusOK {
 			t.Fatalf("unload: %v", a)
@@ -64,6 +66,8 @@ func TestPlansInEveryOrder(t *testing.T) {
 		t.Errorf("plans: %v", seen)
 	}
 }
+
+var measured = regexp.MustCompile(`"measured":\d+,`)
 
 // loadPlan is a plan as the health endpoint shows it.
 type loadPlan struct {
