@@ -15,7 +15,7 @@ const maxOptions = 256
 // not valid JSON is left to its decoder.
 func Ollama(body []byte) *api.Error {
 	p := parts{param: "messages"}
-	pictures := 0
+	pictures, options := 0, 0
 	images := func(v jsonscan.Value) *api.Error {
 		if pictures += length(v, maxPictures); pictures > maxPictures {
 			return tooMuch("images", "A request may have at most %d pictures.", maxPictures)
@@ -32,8 +32,10 @@ func Ollama(body []byte) *api.Error {
 		switch {
 		case is(name, "images"):
 			e = images(v)
-		case is(name, "options") && v.Len() > maxOptions:
-			e = tooMuch("options", "A request may have at most %d options.", maxOptions)
+		case is(name, "options"): // encoding/json joins several
+			if options += v.Len(); options > maxOptions {
+				e = tooMuch("options", "A request may have at most %d options.", maxOptions)
+			}
 		case is(name, "messages") && v.Kind == jsonscan.Array:
 			if e = p.count(v.Len(), 0); e == nil {
 				e = p.eachMember(v, func(w *jsonscan.Walk, name []byte) *api.Error {

@@ -33,6 +33,7 @@ func TestOllama(t *testing.T) {
 		"pictures of a message":  {`{"images":["x"],"messages":[{"images":` + list(`""`, maxPictures) + `}]}`, false},
 		"options":                {options(maxOptions), true},
 		"too many options":       {options(maxOptions + 1), false},
+		"options, named twice":   {strings.TrimSuffix(options(maxOptions), "}") + `,"Options":{"a":1}}`, false},
 		"no object":              {`{"messages":[1]}`, false},
 		"no list":                {`{"messages":1,"images":2,"options":3}`, true},
 		"no JSON":                {`{`, true},

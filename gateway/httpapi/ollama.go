@@ -12,6 +12,7 @@ import (
 	"reveille/gateway/bodycheck"
 	"reveille/gateway/ollama"
 	"reveille/gateway/scheduling"
+	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
 	"reveille/infra/state"
 )
@@ -136,7 +137,7 @@ func (s *Server) ollamaEmbeddings(r *request) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(o.q.Prompt)
+	text, err := jsonscan.Marshal(o.q.Prompt)
 	if err != nil {
 		return err
 	}

@@ -173,7 +173,7 @@ var rerankPath = []byte("/v1/rerank")
 // engineDocuments puts plain texts and the canonical name into the body and removes members that only the gateway
 // handles.
 func engineDocuments(body []byte, texts []string, model string) ([]byte, error) {
-	list, err := json.Marshal(texts)
+	list, err := jsonscan.Marshal(texts)
 	if err != nil {
 		return nil, err
 	}

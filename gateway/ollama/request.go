@@ -12,6 +12,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/completion"
+	"reveille/infra/jsonscan"
 )
 
 // Paths of an engine.
@@ -186,7 +187,7 @@ func (q *Request) engine(model string, stream bool, body map[string]any) ([]byte
 	if err := q.think(body); err != nil {
 		return nil, err
 	}
-	return json.Marshal(body)
+	return jsonscan.Marshal(body)
 }
 
 // format asks for JSON.
@@ -229,13 +230,13 @@ func (q *Request) Texts(model string, input json.RawMessage) (body []byte, err e
 		return nil, nil
 	}
 	m := map[string]json.RawMessage{"input": input}
-	if m["model"], err = json.Marshal(model); err != nil {
+	if m["model"], err = jsonscan.Marshal(model); err != nil {
 		return nil, err
 	}
 	if !absent(q.Dims) {
 		m["dimensions"] = q.Dims
 	}
-	return json.Marshal(m)
+	return jsonscan.Marshal(m)
 }
 
 type openAIMessage struct {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -180,4 +181,14 @@ func TestTexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, got, `{"model":"m","input":"a","dimensions":5}`)
+}
+
+// A text of mark-up takes no more bytes for the engine than the client sent.
+func TestMarkupKeepsItsSize(t *testing.T) {
+	text := strings.Repeat("<&>", 1000)
+	body, err := parse(t, `{"model":"x","messages":[{"role":"user","content":"`+text+`"},
+		{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"q":"`+text+`"}}}]}]}`).Chat("m", false)
+	if err != nil || strings.Count(string(body), text) != 2 {
+		t.Errorf("%d bytes for the engine: %.200s, %v", len(body), body, err)
+	}
 }
