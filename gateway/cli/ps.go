@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -92,7 +93,9 @@ type plan struct {
 	NUBatch  int    `json:"n_ubatch"`
 	Parallel int    `json:"parallel"`
 	KVBytes  int64  `json:"kv_bytes"`
+	Estimate int64  `json:"estimate"`
 	Need     int64  `json:"need"`
+	Ruled    string `json:"ruled"`
 	Measured int64  `json:"measured"`
 	Share    int64  `json:"share"`
 	Reason   string `json:"reason"`
@@ -172,21 +175,26 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 // plans prints the plan of each loaded model.
 func (h health) plans(out io.Writer) error {
 	w := term.Table(out)
-	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tNEED\tMEASURED\tDIFFERENCE\tSHARE\tWHY")
+	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tESTIMATE\tMEASURED\tDIFFERENCE\tNEED\tRULED BY\tSHARE\tWHY")
 	for _, m := range h.Models {
 		p := m.Plan
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Runner, p.Kind, p.Context, p.NBatch, p.NUBatch, p.Parallel,
-			mib(p.KVBytes), mib(p.Need), known(p.Measured, mib(p.Measured)), p.difference(), mib(p.Share), p.Reason)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Runner, p.Kind, p.Context, p.NBatch, p.NUBatch, p.Parallel,
+			mib(p.KVBytes), known(p.Estimate, mib(p.Estimate)), known(p.Measured, mib(p.Measured)), p.difference(), mib(p.Need), p.ruledBy(), mib(p.Share), p.Reason)
 	}
 	return w.Flush()
 }
 
-// difference is how much more than planned an engine took, in percent of the plan.
+// difference is how much more than estimated an engine took, in percent of the estimate.
 func (p plan) difference() string {
-	if p.Need <= 0 {
+	if p.Estimate <= 0 {
 		return "-"
 	}
-	return known(p.Measured, fmt.Sprintf("%+.0f %%", (float64(p.Measured)/float64(p.Need)-1)*100))
+	return known(p.Measured, fmt.Sprintf("%+.0f %%", (float64(p.Measured)/float64(p.Estimate)-1)*100))
+}
+
+// ruledBy is where the need comes from.
+func (p plan) ruledBy() string {
+	return cmp.Or(term.Line(p.Ruled, maxReason), "-")
 }
 
 // known is text, or a dash if n is not known.

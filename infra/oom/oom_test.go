@@ -103,3 +103,24 @@ func TestOtherTrouble(t *testing.T) {
 		}
 	}
 }
+
+// TestFailed: the size of the allocation that failed, of the real lines that name one.
+func TestFailed(t *testing.T) {
+	for text, want := range map[string]int64{
+		"allocating 98988.40 MiB on device 0: cudaMalloc failed: out of memory":                                                       98988 << 20,
+		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 MiB.":                                                    96 << 20,
+		"ggml_vulkan: Device memory allocation of size 369827840 failed.":                                                             369827840,
+		"ggml_gallocr_reserve_n_impl: failed to allocate Vulkan0 buffer of size 8753520640":                                           8753520640,
+		"ggml_aligned_malloc: insufficient memory (attempted to allocate 11718.75 MB)\nfailed to allocate buffer of size 12288000000": 12288000000,
+		"can't allocate 3503030272 Bytes of memory on device":                                                                         3503030272,
+		"memory allocation of 4294967296 bytes failed":                                                                                4294967296,
+		"CUDA error: out of memory":                                                                0,
+		"failed to allocate buffer of size 99999999999999999999":                                   0,
+		"loaded, buffer of size 12288000000":                                                       0,
+		"ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument": 0,
+	} {
+		if got := Failed(text); got>>20 != want>>20 {
+			t.Errorf("%d bytes, want %d, of %s", got, want, text)
+		}
+	}
+}

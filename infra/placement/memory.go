@@ -15,12 +15,14 @@ import (
 // NeedField is the prefix of a host's fields that hold the needs known to its runner, by model.
 const NeedField = "need:"
 
-// Need is a runner's estimate of the memory that a load takes on its host, from the model's files.
+// Need is the memory that a load takes on its host, as its runner knows it: measured, or estimated from the model's files.
 type Need struct {
 	Bytes  int64          `json:"bytes"`
 	Device policy.Devices `json:"-"`
 	Parts  string         `json:"parts,omitempty"` // what Bytes consists of, in words
 	Of     string         `json:"of"`              // the load's digest: the need does not apply to other loads
+	Fixed  bool           `json:"fixed,omitempty"` // it does not depend on the host's memory
+	Until  int64          `json:"until,omitempty"` // ms since the epoch after which it does not apply, 0 for never
 }
 
 type needJSON struct {
@@ -36,14 +38,15 @@ func (n Need) String() string {
 	return string(text)
 }
 
-// readNeed returns the estimate of a host's runner for a load of a model, by the load's digest; zero if there is none.
-func readNeed(h *state.HostRecord, model, digest string) Need {
+// readNeed returns what a host's runner knows of a load of a model, by the load's digest; zero if there is nothing at
+// now, in ms since the epoch.
+func readNeed(h *state.HostRecord, model, digest string, now int64) Need {
 	text := h.Fields[NeedField+model]
 	if text == "" {
 		return Need{}
 	}
 	var n needJSON
-	if json.Unmarshal([]byte(text), &n) != nil || n.Bytes < 0 || n.Of != digest {
+	if json.Unmarshal([]byte(text), &n) != nil || n.Bytes < 0 || n.Bytes > maxCard || n.Of != digest || n.Until != 0 && n.Until < now {
 		return Need{}
 	}
 	out := Need(n.plainNeed)

@@ -218,7 +218,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 		}
 		n := policy.Need{Devices: w.load.Model.Devices, Memory: w.least, GPUs: w.load.GPUs(rc, rec.Fields["gpu_api"])}
 		if w.load.Model.Memory == 0 {
-			if found := readNeed(rec, id, w.digest); found.Bytes > 0 {
+			if found := readNeed(rec, id, w.digest, s.NowMS); found.Bytes > 0 {
 				n.Memory = found.Bytes
 			}
 		}
@@ -258,29 +258,29 @@ func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request stri
 }
 
 // memoryNeed returns what a load takes on a host in bytes, 0 if unknown: the catalogue's figure, else that of the
-// host's runner, else the smallest need for which another runner refused it. A refusal is a lower bound everywhere,
-// because a plan is reduced to its budget before it is refused.
+// host's runner, else the smallest need that other runners know, if it is the same everywhere or was refused for it. A
+// refusal is a lower bound everywhere, because a plan is reduced to its budget before it is refused.
 func memoryNeed(s *state.Snapshot, on *state.HostRecord, rc *recipe.Recipe, l Load) int64 {
 	if l.Model.Memory > 0 {
 		return l.Model.Memory
 	}
 	id, digest := l.Model.ID, l.Digest()
 	if on != nil {
-		if n := readNeed(on, id, digest); n.Bytes > 0 {
+		if n := readNeed(on, id, digest, s.NowMS); n.Bytes > 0 {
 			return n.Bytes
 		}
 	}
 	least := int64(0)
 	for _, h := range s.Hosts {
-		n := readNeed(h, id, digest)
-		if n.Bytes <= 0 {
+		n := readNeed(h, id, digest, s.NowMS)
+		if n.Bytes <= 0 || n.Until != 0 {
 			continue
 		}
 		budget := ParseMemory(h.Fields["memory_budget"])[n.Device]
 		if g, cards := l.GPUs(rc, h.Fields["gpu_api"]), ParseCards(h.Fields["memory_budget"]); n.Device == policy.GPU && g.Max > 0 && cards != nil {
 			_, budget = g.Largest(cards)
 		}
-		if budget > 0 && n.Bytes > budget && (least == 0 || n.Bytes < least) {
+		if (n.Fixed || budget > 0 && n.Bytes > budget) && (least == 0 || n.Bytes < least) {
 			least = n.Bytes
 		}
 	}

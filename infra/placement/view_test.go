@@ -163,4 +163,38 @@ models:
 	if p := policy.Place(v.Pool(s), v.Model(s, "m", "", false), nil); p.Host != "b" {
 		t.Errorf("after a refusal placed on %q: %v", p.Host, p.Refusal)
 	}
+
+	// Where one runner knows a need that no host's memory changes, all hosts count it. One that an engine's end taught
+	// counts on its host alone, and for a while.
+	for _, test := range []struct {
+		n placement.Need
+		b int64 // on the other host
+	}{
+		{placement.Need{Bytes: 20, Fixed: true}, 20},
+		{placement.Need{Bytes: 20}, 0},
+		{placement.Need{Bytes: 20, Fixed: true, Until: 10}, 0},
+		{placement.Need{Bytes: 1<<50 + 1, Fixed: true}, 0},
+	} {
+		test.n.Device, test.n.Of = policy.GPU, load.Digest()
+		two.Fields[placement.NeedField+"m"] = test.n.String()
+		m := v.Model(s, "m", "", false)
+		need := func(host string) int64 {
+			if n, ok := m.On[host]; ok {
+				return n.Memory
+			}
+			return m.Memory
+		}
+		a := test.n.Bytes
+		if a > 1<<50 {
+			a = 0
+		}
+		if need("a") != a || need("b") != test.b {
+			t.Errorf("%+v: %d and %d bytes, want %d and %d", test.n, need("a"), need("b"), a, test.b)
+		}
+	}
+	s.NowMS = 11
+	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 20, Device: policy.GPU, Of: load.Digest(), Until: 10}.String()
+	if m := v.Model(s, "m", "", false); m.Memory != 0 || m.On["a"].Memory != 0 {
+		t.Errorf("after its time: %+v", m)
+	}
 }

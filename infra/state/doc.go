@@ -55,6 +55,10 @@
 //	rv:{pool}:settings:<name>:mac hash     Settings                           -      MAC of each entry
 //	rv:{pool}:response:<o>:<id> string     PutResponse                        set    an API key's stored response, encrypted
 //	rv:{pool}:responses:<o>    sorted set  response_put                       set    "id bytes" of these, by end in ms
+//	rv:{pool}:need:<key>       string      PutNeed                            30 d   MAC and JSON of what a load took of its
+//	                                                                                 devices' memory; the key is a digest of its
+//	                                                                                 plan and devices
+//	rv:{pool}:needs            sorted set  need_put                           30 d   these keys, by end in ms
 //	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; requests per copy:
 //	                                                                                 served:<h>:<m>
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
@@ -75,7 +79,7 @@
 // generation and are refused (ErrFenced) once another runner has registered the host.
 //
 // Redis is not trusted: whoever can write to it may disturb the pool, but cannot have anything executed or read. The
-// catalogue, the settings and the hosts' addresses carry an HMAC-SHA256 under a key derived from the runner secret,
+// catalogue, the settings, the hosts' addresses and the needs carry an HMAC-SHA256 under a key derived from the runner secret,
 // over the pool, the kind, the key and the content. In place of a record without a valid MAC, readers keep the last
 // valid one. The catalogue's serial rises, and no reader goes back to a lower one. See
 // infra/adr/0015-redis-is-not-trusted.md.

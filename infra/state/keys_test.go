@@ -45,6 +45,7 @@ func TestKeyTable(t *testing.T) {
 		acquire(t, s, want(t, s, "gw", "m3", "sleeper"))
 		must(t, s.DropModel(ctx, "h", g, "x", "m", "", true))
 		must(t, s.PutResponse(ctx, "ann", "r1", []byte("{}"), time.Minute))
+		must(t, s.PutNeed(ctx, "k", state.Need{Bytes: 1}))
 		keys, err := b.rdb.Keys(ctx, "*").Result()
 		must(t, err)
 		for _, k := range keys {

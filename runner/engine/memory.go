@@ -73,10 +73,10 @@ func (b *buffers) sum() (main, device int64) {
 	return by[inMain], by[onDevice]
 }
 
-// Memory returns how many bytes of main memory and of its devices' own memory the engine takes, 0 if unknown. Main
-// memory is what its process holds, mapped files included, or what its log says that it allocated, whichever is more.
+// Memory returns the most bytes of main memory and of its devices' own memory that the engine has taken, 0 if unknown.
+// Main memory is what its processes held, mapped files included, or what its log says that it allocated, whichever is more.
 // Devices are known only from the log of the load.
 func (p *Process) Memory() (main, device int64) {
 	main, device = p.buffers.sum()
-	return max(main, residentBytes(p.pid)), device
+	return max(main, peakBytes(p.pid)), device
 }

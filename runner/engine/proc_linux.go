@@ -85,17 +85,19 @@ func hasEnv(pid int, kv string) bool {
 	return err == nil && bytes.Contains(append([]byte{0}, b...), append(append([]byte{0}, kv...), 0))
 }
 
-// residentBytes returns the main memory that the processes of a group hold, mapped files included. What they share counts
-// for each.
-func residentBytes(pgid int) (sum int64) {
+// peakBytes returns the most main memory that each process of a group has held, mapped files included, summed up. What
+// they share counts for each.
+func peakBytes(pgid int) (sum int64) {
 	for _, pid := range groupMembers(pgid) {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
-		f := strings.Fields(string(b))
-		if err != nil || len(f) < 2 {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+		if err != nil {
 			continue
 		}
-		if pages, err := strconv.ParseInt(f[1], 10, 40); err == nil {
-			sum += pages * int64(os.Getpagesize())
+		_, rest, _ := strings.Cut(string(b), "\nVmHWM:")
+		line, _, _ := strings.Cut(rest, "\n")
+		kib, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if n, err := strconv.ParseInt(kib, 10, 40); err == nil {
+			sum += n << 10
 		}
 	}
 	return sum

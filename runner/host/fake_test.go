@@ -22,6 +22,8 @@ type engines struct {
 	fails   map[string][]error       // of a model's next starts
 	gates   map[string]chan struct{} // the model's load waits for this
 	slow    func() time.Duration     // how long a load takes
+	plans   map[string]plan.Plan     // of models without a size of their own
+	took    map[string]int64         // by model: what its engine is measured to take
 	started []string
 	live    map[string]*fake
 	loading int
@@ -30,7 +32,7 @@ type engines struct {
 }
 
 func newEngines() *engines {
-	return &engines{fails: map[string][]error{}, gates: map[string]chan struct{}{}, live: map[string]*fake{}}
+	return &engines{plans: map[string]plan.Plan{}, took: map[string]int64{}, fails: map[string][]error{}, gates: map[string]chan struct{}{}, live: map[string]*fake{}}
 }
 
 func (e *engines) fault(format string, args ...any) {
@@ -40,7 +42,12 @@ func (e *engines) fault(format string, args ...any) {
 }
 
 func (e *engines) Plan(m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Share) (plan.Plan, error) {
-	return plan.Plan{Need: m.Memory}, nil
+	if m.Memory > 0 {
+		return plan.Plan{Need: m.Memory}, nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.plans[m.ID], nil
 }
 
 func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, o recipe.Options, _ plan.Plan, g engine.GPUs) (host.Engine, error) {
@@ -130,7 +137,11 @@ func (f *fake) Done() <-chan struct{} { return f.done }
 func (f *fake) Err() error            { return nil }
 
 // Measured implements host.Measured.
-func (f *fake) Measured() int64 { return int64(len(f.model)) << 20 }
+func (f *fake) Measured() int64 {
+	f.e.mu.Lock()
+	defer f.e.mu.Unlock()
+	return f.e.took[f.model]
+}
 
 func (f *fake) Client() *relay.Client { return f.client }
 

@@ -80,7 +80,7 @@ type Engine interface {
 
 // Measured is an engine that knows what it took.
 type Measured interface {
-	// Measured returns how many bytes of its devices' memory the loaded engine takes, 0 if unknown.
+	// Measured returns the most bytes of its devices' memory that the engine has taken so far, 0 if unknown.
 	Measured() int64
 }
 
@@ -135,6 +135,7 @@ type Host struct {
 	waits          map[string]*wait     // tickets of the queue that wait, by id
 	inProgress     map[string]time.Time // tickets in progress here (zero), or the time when Redis accepted their outcome
 	learned        map[string]string    // fields of the host in Redis: memory needs learned from loads
+	needs          map[string]knownNeed // measured needs by key, as last read or written
 	quarantine     map[string]time.Time // loads that failed twice, by quarantineKey: they do not clear the host again
 	draining       bool
 	grace          context.Context // nil until interrupted: the time left to open requests
@@ -169,7 +170,7 @@ func New(cfg Config) *Host {
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, inProgress: map[string]time.Time{},
-		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
+		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, needs: map[string]knownNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())

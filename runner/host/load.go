@@ -12,6 +12,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/state"
 	"reveille/runner/engine"
+	"reveille/runner/plan"
 )
 
 // load is the one load in progress on the host.
@@ -25,6 +26,7 @@ type load struct {
 	closed    []*resident // guarded by Host.mu: victims, and models closed to clear the host
 	began     time.Time
 	evicted   []string
+	raised    bool // its engine ran out of memory, which spec heeds
 }
 
 // claimLocked makes this the host's current load and closes its victims, in the same critical section that chose them.
@@ -169,20 +171,22 @@ func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 	began := time.Now()
 	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.told)
-	measured := int64(0)
-	if m, ok := e.(Measured); ok && err == nil {
-		measured = m.Measured()
-		h.log.Info("memory measured", "model", r.id, "planned", r.memory, "measured", measured, "parts", l.spec.plan.Parts())
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if err != nil {
+		if need := h.raise(ctx, l.spec.plan, l.spec.recipe, err); need > 0 {
+			l.spec.memory, l.spec.plan.Need, l.spec.plan.Ruled = need, need, plan.ByFailure
+			l.raised = true
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		h.stats.LoadFailures++
 		return err
 	}
+	took := measured(e)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.stats.Loads++
 	r.engine, r.took, r.loaded = e, time.Since(began), time.Now()
-	r.plan.Measured = measured
+	h.measureLocked(r, took)
 	r.reserveLocked(l.ticket) // not evicted before its waiters are known
 	r.state = policy.ModelLoaded
 	h.watches.Go(func() { h.watch(ctx, r, e) })
@@ -217,6 +221,15 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	}
 	h.mu.Unlock()
 	if err == nil {
+		if l.spec.plan.Key != "" {
+			h.mu.Lock()
+			next, _ := h.nextNeedLocked(r)
+			l.spec.memory, l.spec.plan.Need, l.spec.plan.Ruled = next.Bytes, next.Bytes, plan.ByMeasure
+			if next.Bytes == l.spec.plan.Estimate {
+				l.spec.plan.Ruled = plan.ByEstimate
+			}
+			h.mu.Unlock()
+		}
 		e.out = state.Outcome{
 			Fields:  map[string]string{"load_ms": strconv.FormatInt(time.Since(l.began).Milliseconds(), 10), "cold": "1"},
 			Learned: h.learn(l.spec, l.spec.model.Devices),
@@ -224,6 +237,9 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 		h.log.Info("load done", "model", r.id, "ms", time.Since(l.began).Milliseconds(), "evicted", l.evicted)
 	} else {
 		e.out, e.reserve = failure(err), nil
+		if l.raised {
+			e.out.Learned = h.learn(l.spec, l.spec.model.Devices)
+		}
 		h.log.Error("load failed", "model", l.spec.model.ID, "error", err)
 	}
 	if len(l.evicted) > 0 {
@@ -231,6 +247,9 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	}
 	if err == nil || !stops { // otherwise the runner stops, and the ticket goes back to the queue for its successor
 		h.finish(ctx, e)
+	}
+	if err == nil {
+		h.keepNeed(ctx, r)
 	}
 	h.mu.Lock()
 	h.endLoadLocked(l)

@@ -107,7 +107,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			h.answerUnload(ctx, t)
 			continue
 		}
-		e, err := h.specFor(t)
+		e, err := h.specFor(ctx, t)
 		if errors.Is(err, errUnknown) && now-t.Created < unknownFor.Milliseconds() {
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 func TestLoadServesAndIsRecorded(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		b := startOn(t, addr)
+		b.engines.took["a"] = 1 << 20
 		if _, refused := b.enter("a", ""); refused != rpc.RefusedNotLoaded {
 			t.Errorf("before the load: %q", refused)
 		}

@@ -24,6 +24,7 @@ func (h *Host) Run(ctx context.Context) error {
 			end(err)
 		}
 	})
+	wg.Go(func() { h.measureLoop(back) })
 	wg.Go(func() {
 		select {
 		case <-h.notice.given:

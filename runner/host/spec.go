@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,7 +37,7 @@ type loadSpec struct {
 
 // specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > run-time settings >
 // flags > recipe).
-func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
+func (h *Host) specFor(ctx context.Context, t state.TicketRecord) (loadSpec, error) {
 	h.mu.Lock()
 	cat, set := h.catalog, h.settings
 	loadPin := pinAsked(t)
@@ -63,7 +64,7 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 		return loadSpec{}, err
 	}
 	e := loadSpec{model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: m.Memory, pinned: pinned, loadPin: loadPin}
-	if e.plan, e.gpus, err = h.planFor(e, set); err != nil {
+	if e.plan, e.gpus, err = h.planFor(ctx, e, set); err != nil {
 		return loadSpec{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
 	}
 	if e.memory == 0 {
@@ -80,7 +81,7 @@ func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 // planFor computes a load's plan, and which GPUs it may use. Its share of a device depends on the host's settings and
 // on the catalogue: the smallest budget of its devices, less what other models need, divided by the number of language
 // models that may be loaded at once. If single GPUs can be chosen, the plan is for the fewest that hold it.
-func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUs, error) {
+func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan, policy.GPUs, error) {
 	var share plan.Share
 	var unknown []string
 	if e.model.Type == policy.LLM {
@@ -97,7 +98,7 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUs, error)
 		}
 	}
 	share.Total = hardware.Totals[e.model.Devices] // ambiguous for several devices
-	p, gpus, err := h.planOnGPUs(e, share, hardware)
+	p, gpus, err := h.planOnGPUs(ctx, e, share, hardware)
 	if err == nil && len(unknown) > 0 && share.Budget > 0 && e.model.Memory == 0 {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is not known before the weights are here: "+
 			"with a `memory:` of its own in the models file a model counts from the start", e.model.ID, strings.Join(unknown, ", ")))
@@ -107,7 +108,7 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUs, error)
 
 // planOnGPUs plans for the fewest GPUs whose budgets hold the load, and returns how many it needs at least. A load
 // whose need is unknown gets all GPUs unless its entry says otherwise. share is that of all GPUs together.
-func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware) (p plan.Plan, gpus policy.GPUs, err error) {
+func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has Hardware) (p plan.Plan, gpus policy.GPUs, err error) {
 	if has.Cards != nil {
 		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, has.Found.API())
 	}
@@ -123,7 +124,7 @@ func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware) (p plan.Pl
 			part.Total += totals[card]
 		}
 		part.Paged = (share.Paged*n + len(has.Cards) - 1) / len(has.Cards) // the paged models on the same GPUs
-		if p, err = h.cfg.Engines.Plan(e.model, e.recipe, e.options, part); err != nil {
+		if p, err = h.plan(ctx, e, n, part, has); err != nil {
 			return p, gpus, err
 		}
 		if p.Need == 0 && wanted == (policy.GPUs{}) {
@@ -140,7 +141,7 @@ func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware) (p plan.Pl
 	if p.Need > 0 { // too much for all of them
 		return p, gpus, nil
 	}
-	p, err = h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
+	p, err = h.plan(ctx, e, 0, share, has)
 	if wanted != (policy.GPUs{}) && e.model.Devices.Has(policy.GPU) && gpus.Max == 0 {
 		p.Warnings = append(p.Warnings, "the choice of GPUs is not heeded: "+e.recipe.Name+" cannot be told of single GPUs on this host")
 	}
@@ -209,7 +210,10 @@ func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 	if e.memory <= 0 || e.model.Memory > 0 {
 		return nil
 	}
-	n := placement.Need{Bytes: e.memory, Device: device, Parts: e.plan.Parts(), Of: e.digest}
+	n := placement.Need{Bytes: e.memory, Device: device, Parts: e.plan.Parts(), Of: e.digest, Fixed: e.plan.Fixed}
+	if e.plan.Ruled == plan.ByFailure {
+		n.Until = time.Now().Add(retryTooLarge).UnixMilli()
+	}
 	field := placement.NeedField + e.model.ID
 	h.mu.Lock()
 	defer h.mu.Unlock()

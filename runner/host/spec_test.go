@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
@@ -37,6 +38,10 @@ func planning(t *testing.T, cfg Config, text string) (*Host, *planner) {
 	}
 	p := &planner{options: map[string]recipe.Options{}, shares: map[string]plan.Share{}, need: map[string]int64{}}
 	cfg.Engines = p
+	if cfg.Store, err = state.Open(state.Options{URL: "redis://127.0.0.1:1"}); err != nil { // nobody is there: no need was measured
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cfg.Store.Close() })
 	h := New(cfg)
 	h.catalog = c
 	return h, p
@@ -93,7 +98,7 @@ models:
 
 func entryOf(t *testing.T, h *Host, model string) loadSpec {
 	t.Helper()
-	e, err := h.specFor(state.TicketRecord{Model: model})
+	e, err := h.specFor(t.Context(), state.TicketRecord{Model: model})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,6 +112,50 @@ models:
   f: {type: reranking, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/f.gguf", memory: 30}
   g: {type: embedding, recipe: llamacpp, device: gpu, checkpoint: "hf://o/r/g.gguf"}
 `
+
+// contextPlanner plans an automatic context of a byte a token for what the share leaves beside 40 bytes of weights.
+type contextPlanner struct{ Engines }
+
+func (contextPlanner) Plan(_ *catalog.Model, _ *recipe.Recipe, o recipe.Options, s plan.Share) (plan.Plan, error) {
+	p := plan.Plan{Context: int(s.Budget - 40 - s.Beyond)}
+	if n, ok := o["ctx_size"].(int64); ok && n > 0 {
+		p.Context = int(n)
+	}
+	p.Estimate = 40 + int64(p.Context) + s.Beyond
+	p.Need, p.Signature = p.Estimate, strconv.Itoa(p.Context)
+	return p, nil
+}
+
+// A need above the budget makes an automatic context smaller. A configured one is refused only for a while after its
+// engine ran out of memory.
+func TestNeedsAboveTheBudget(t *testing.T) {
+	h, _ := planning(t, Config{Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 100}}}, `
+models:
+  auto: {type: llm, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/a.gguf"}
+  set: {type: llm, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/a.gguf", options: {ctx_size: 50}}
+`)
+	h.cfg.Engines = contextPlanner{}
+	know := func(tokens string, n state.Need) { h.rememberNeed(needKey(tokens, policy.CPU, 0, h.hardware), n) }
+	check := func(what, model string, context int, need int64, ruled string) {
+		t.Helper()
+		if p := entryOf(t, h, model).plan; p.Context != context || p.Need != need || p.Ruled != ruled {
+			t.Errorf("%s: context %d, need %d by %q; want %d, %d by %q", what, p.Context, p.Need, p.Ruled, context, need, ruled)
+		}
+	}
+	check("nothing known", "auto", 60, 100, "")
+	know("60", state.Need{Bytes: 120, FailedMS: time.Now().UnixMilli()})
+	check("it ran out of memory", "auto", 40, 100, "")
+	know("40", state.Need{Bytes: 90})
+	check("the smaller one was measured", "auto", 40, 90, plan.ByMeasure)
+	know("50", state.Need{Bytes: 95})
+	check("measured", "set", 50, 95, plan.ByMeasure)
+	know("50", state.Need{Bytes: 130})
+	check("measured above the budget", "set", 50, 100, plan.ByMeasure)
+	know("50", state.Need{Bytes: 130, FailedMS: time.Now().UnixMilli()})
+	check("just ran out of memory", "set", 50, 130, plan.ByFailure)
+	know("50", state.Need{Bytes: 130, FailedMS: time.Now().Add(-retryTooLarge).UnixMilli()})
+	check("ran out of memory long ago", "set", 50, 100, plan.ByMeasure)
+}
 
 // A share uses the limits in force, those set at run time included.
 func TestShareHeedsRuntimeLimits(t *testing.T) {

@@ -137,6 +137,7 @@ func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bo
 	}
 	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
 	h.mu.Unlock()
+	h.measure(ctx, r)
 	if err := r.engine.Stop(ctx); err != nil {
 		return err
 	}
@@ -165,9 +166,11 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	r.stopping = true
 	r.reservations = reservations{} // it serves nobody any more; its waiters request another load
 	h.notifyIdleLocked(r)
+	p := r.plan
 	h.mu.Unlock()
 	if crashed {
 		h.log.Error("engine died", "model", r.id, "error", e.Err())
+		h.raise(ctx, p, r.recipe, e.Err())
 	}
 	h.forget(ctx, r)
 }

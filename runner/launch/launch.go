@@ -5,6 +5,9 @@ package launch
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"log/slog"
 	"maps"
 	"os"
@@ -214,10 +217,25 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 	if err := o.Validate(); err != nil {
 		return plan.Plan{}, err
 	}
-	return l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s), nil
+	p := l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s)
+	if p.Estimate > 0 {
+		p.Signature = l.signature(m, r, opts, o, &p)
+	}
+	return p, nil
 }
 
-// Measured returns how many bytes of its devices' memory the engine takes, 0 if unknown.
+// signature identifies what an engine of a plan takes: its command, its sizes and what is known of the model's files, but
+// neither their names nor their content.
+func (l *Launcher) signature(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, o plan.Options, p *plan.Plan) string {
+	meta, _ := l.plans.Read(l.path(m.Checkpoint, m.SHA256)) // the plan has read it
+	text, _ := json.Marshal([]any{
+		meta, o.Projector, m.Type, r.Family(), r.Command, r.Env, r.TypeFlags, p.Apply(r, opts).Canonical(),
+	}) // all of it comes from JSON or YAML
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// Measured returns the most bytes of its devices' memory that the engine has taken, 0 if unknown.
 func (r *running) Measured() int64 {
 	main, device := r.Memory()
 	if r.Spec().Devices == policy.CPU {

@@ -62,6 +62,8 @@ type Options struct {
 	NoPromptCache bool
 	// FullWindows means that layers with a sliding window keep all tokens.
 	FullWindows bool
+
+	beyond int64 // of the share
 }
 
 // WholeContext in Options.Context asks for all the positions a model has.
@@ -106,8 +108,10 @@ type Plan struct {
 	KVBytes         int64  `json:"kv_bytes"`
 	WeightsBytes    int64  `json:"weights_bytes"`
 	ComputeBytes    int64  `json:"compute_bytes"`      // buffers of the engine, estimated
-	Need            int64  `json:"need"`               // the sum of all parts
-	Measured        int64  `json:"measured,omitempty"` // what the engine took once it was loaded, 0 if unknown
+	Estimate        int64  `json:"estimate,omitempty"` // the sum of all parts, and of vLLM all of its share; 0 if unknown
+	Need            int64  `json:"need"`               // what counts: Estimate unless Ruled says otherwise
+	Ruled           string `json:"ruled,omitempty"`    // where Need comes from
+	Measured        int64  `json:"measured,omitempty"` // the most that the engine was seen to take, 0 if unknown
 	Share           int64  `json:"share"`              // of the device, 0 without a budget
 	Budget          int64  `json:"budget"`             // of the device, 0 if it has none
 	Total           int64  `json:"total,omitempty"`    // that the device has, 0 if unknown
@@ -118,8 +122,35 @@ type Plan struct {
 	// Forgets says why conversations of llama-server do not survive an unload, "" if they can.
 	Forgets string `json:"forgets,omitempty"`
 
+	// Fixed means that Need does not depend on the host's memory.
+	Fixed bool `json:"-"`
+	// Signature identifies all that determines what the engine takes, but for the devices; "" if too little is known.
+	Signature string `json:"-"`
+	// Key is the key of the need that is measured, "" for none. The host sets it.
+	Key string `json:"-"`
+
 	Reason   string   `json:"reason"` // why this kind and this context
 	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Where a plan's need comes from.
+const (
+	ByEstimate = "estimate"
+	ByMemory   = "memory:"       // of the models file
+	ByMeasure  = "measured"      // by an earlier load, or the present one
+	ByFailure  = "out of memory" // an engine of this plan ran out of memory
+)
+
+// Took returns the need of a plan whose engine was measured. A processor's memory is taken as it is used, so there the
+// need is never less than the estimate. Of other devices' memory the log tells all but what drivers take.
+func (p *Plan) Took(measured int64, d policy.Devices) int64 {
+	switch {
+	case measured <= 0:
+		return p.Estimate
+	case d == policy.CPU:
+		return max(measured, p.Estimate)
+	}
+	return measured + fixedBytes
 }
 
 // Make computes the plan of a load. It is a pure function.
@@ -128,6 +159,7 @@ func Make(m Meta, o Options, s Share) Plan {
 		m.Cache.K, m.Cache.V = m.Cache.K+m.Windowed.K, m.Cache.V+m.Windowed.V
 		m.Windowed, m.Window = Elements{}, 0
 	}
+	o.beyond = s.Beyond
 	p := Plan{WeightsBytes: m.Weights, Positions: m.Positions, Budget: s.Budget, Total: s.Total, Share: s.of(o.Memory)}
 	if m.Weights > 0 {
 		p.WeightsBytes += o.Projector
@@ -143,22 +175,26 @@ func Make(m Meta, o Options, s Share) Plan {
 			p.Context *= p.Parallel
 		}
 		p.Longest = 0
-		p.ComputeBytes = p.WeightsBytes / 5
+		p.ComputeBytes = p.WeightsBytes/5 + s.Beyond
 	case !m.kept():
 		p.plain(&m, &o, fmt.Sprintf("architecture %s keeps no KV cache", m.Arch))
 		p.Longest = 0 // batches do not bound the length of what it generates
 	default:
 		p.paged(&m, &o)
 	}
-	p.Need = p.WeightsBytes + p.KVBytes + p.ComputeBytes
+	p.Estimate, p.Ruled = p.WeightsBytes+p.KVBytes+p.ComputeBytes, ByEstimate
+	takesShare := p.Kind == Paged && o.Engine == recipe.VLLM && !o.ExactKV
 	switch {
-	case o.Memory > 0:
-		p.Need = o.Memory
 	case p.WeightsBytes == 0:
-		p.Need = 0 // nothing is known
-	case p.Kind == Paged && o.Engine == recipe.VLLM && !o.ExactKV:
-		p.Need = max(p.Need, p.Share) // it takes all that it may
+		p.Estimate, p.Ruled = 0, "" // nothing is known
+	case takesShare:
+		p.Estimate = max(p.Estimate, p.Share)
 	}
+	if p.Need = p.Estimate; o.Memory > 0 {
+		p.Need, p.Ruled = o.Memory, ByMemory
+	}
+	asked := o.Context > 0 || o.Context == WholeContext && m.Positions > 0
+	p.Fixed = p.Estimate > 0 && !takesShare && (p.Kind == Plain || asked && (!p.Divided || o.Parallel > 0))
 	p.HostLimit = p.limit(&m, &o)
 	p.Forgets = forgets(&m, &o)
 	return p
@@ -184,12 +220,19 @@ func forgets(m *Meta, o *Options) string {
 	return ""
 }
 
-// Parts lists the parts of Need in bytes, "" if Need was not computed.
+// Parts lists the parts of Need in bytes, and what makes it another one than their sum; "" if they were not computed.
 func (p *Plan) Parts() string {
-	if p.WeightsBytes == 0 || p.Need != p.WeightsBytes+p.KVBytes+p.ComputeBytes {
+	if p.WeightsBytes == 0 || p.Ruled == ByMemory || p.Estimate != p.WeightsBytes+p.KVBytes+p.ComputeBytes {
 		return ""
 	}
-	return fmt.Sprintf("weights %d, KV cache %d, buffers %d", p.WeightsBytes, p.KVBytes, p.ComputeBytes)
+	parts := fmt.Sprintf("weights %d, KV cache %d, buffers %d", p.WeightsBytes, p.KVBytes, p.ComputeBytes)
+	switch p.Ruled {
+	case ByMeasure:
+		parts += fmt.Sprintf("; measured %d", p.Need)
+	case ByFailure:
+		parts += fmt.Sprintf("; an engine ran out of memory, counted as %d", p.Need)
+	}
+	return parts
 }
 
 func (p *Plan) warn(format string, args ...any) {
@@ -234,7 +277,7 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 		p.Physical = min(p.NUBatch, max(cpuUBatch, p.Longest))
 	}
 	if p.WeightsBytes > 0 {
-		p.ComputeBytes = fixedBytes + buffers(m, p.Physical, 0)
+		p.ComputeBytes = fixedBytes + o.beyond + buffers(m, p.Physical, 0)
 		if m.kept() { // a generative model that embeds still keeps the tokens in flight
 			p.ComputeBytes += m.Cache.bytes("f16", "f16")*int64(p.Context) + m.Windowed.bytes("f16", "f16")*int64(p.Context)
 		}
@@ -260,7 +303,7 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	p.Physical = p.NUBatch
 	p.Divided = o.divided()
 	p.KVBytesPerToken = p.kv(m, 1)
-	p.ComputeBytes = fixedBytes + buffers(m, p.Physical, p.Parallel)
+	p.ComputeBytes = fixedBytes + o.beyond + buffers(m, p.Physical, p.Parallel)
 	whole := m.Positions
 	switch {
 	case o.Context > 0:

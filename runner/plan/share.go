@@ -14,6 +14,7 @@ type Share struct {
 	Total  int64 // bytes that the device has, 0 if unknown
 	Paged  int   // models with a KV pool that may be loaded there at once, at least 1
 	Plain  int64 // bytes reserved for models without one that may be loaded beside them
+	Beyond int64 // bytes that an earlier engine of the model took beyond its estimate: they count as buffers
 }
 
 // ShareOf divides a device. limit is how many paged models may be loaded at once, -1 for no limit. loaded is how many

@@ -1,0 +1,117 @@
+package host_test
+
+import (
+	"strings"
+	"testing"
+
+	"reveille/infra/policy"
+	"reveille/runner/engine"
+	"reveille/runner/host"
+	"reveille/runner/plan"
+	"reveille/testenv"
+)
+
+const unmeasured = `
+models:
+  a: {type: llm, recipe: standin, device: cpu}
+  b: {type: llm, recipe: standin, device: cpu}
+`
+
+// startUnmeasured starts a host of 100 bytes and no limit of models, on which a and b count as 40 bytes each.
+func startUnmeasured(t *testing.T, addr string) *bench {
+	b := startOn(t, addr, func(c *host.Config) {
+		c.Limits, c.Hardware.Budget = policy.Uniform(-1), map[policy.Devices]int64{policy.CPU: 100}
+	})
+	for _, m := range []string{"a", "b"} {
+		b.engines.plans[m] = plan.Plan{Estimate: 40, Need: 40, Signature: m, Ruled: plan.ByEstimate}
+	}
+	b.publish(unmeasured)
+	return b
+}
+
+// What an engine took counts at once, and for the next loads, of other runners too. Less than the estimate does not count
+// on a processor, and a measured need above the budget does not refuse what fits by its estimate.
+func TestMeasuredNeeds(t *testing.T) {
+	onBoth(t, func(t *testing.T, addr string) {
+		b := startUnmeasured(t, addr)
+		b.engines.took["a"], b.engines.took["b"] = 70, 10
+		b.ready(b.load("a"))
+		if r := b.record("a"); r.Memory != 70 || !strings.Contains(r.Fields["plan"], `"estimate":40,"need":70,"ruled":"measured","measured":70`) {
+			t.Errorf("loaded: %d, %s", r.Memory, r.Fields["plan"])
+		}
+		if r := b.ready(b.load("b")); r.Evicted != "a" || b.record("b").Memory != 40 {
+			t.Errorf("evicted %q for b of %d", r.Evicted, b.record("b").Memory)
+		}
+		b.engines.took["a"] = 0
+		restart := func() {
+			t.Helper()
+			b.must(b.end())
+			b.cfg.Boot += "+"
+			b.run()
+			b.ready(b.load("b"))
+		}
+		restart()
+		if r := b.ready(b.load("a")); r.Evicted != "b" || b.record("a").Memory != 70 {
+			t.Errorf("by another runner: evicted %q for a of %d", r.Evicted, b.record("a").Memory)
+		}
+
+		keys, err := b.rdb.Keys(t.Context(), "rv:{main}:need:*").Result()
+		b.must(err)
+		if len(keys) != 1 {
+			t.Fatalf("needs %q, want that of a alone", keys)
+		}
+		for _, forged := range []string{`{"bytes":1}`, strings.Repeat("f", 64) + ` {"bytes":1}`, ""} {
+			b.must(b.rdb.Set(t.Context(), keys[0], forged, 0).Err())
+			restart()
+			if r := b.ready(b.load("a")); r.Evicted != "" || b.record("a").Memory != 40 {
+				t.Errorf("forged as %q: evicted %q, %d bytes", forged, r.Evicted, b.record("a").Memory)
+			}
+		}
+		b.ready(b.unload("a"))
+		b.engines.took["a"] = 170
+		b.ready(b.load("a"))
+		b.ready(b.unload("a"))
+		if b.ready(b.load("a")); b.record("a").Memory != 170 { // it still takes so much
+			t.Errorf("beyond the budget: %d bytes", b.record("a").Memory)
+		}
+	})
+}
+
+// An engine that runs out of memory counts as larger by what it failed to get, at most twice its estimate, and is refused
+// for a while where that is more than the host has. A good load corrects it.
+func TestNeedAfterOutOfMemory(t *testing.T) {
+	b := startUnmeasured(t, testenv.Redis(t))
+	dies := func(size string) error {
+		return &engine.LoadError{Kind: engine.ErrOutOfMemory, Exit: &engine.ExitError{Code: 1, Tail: []string{"failed to allocate buffer of size " + size, "bye"}}}
+	}
+	b.engines.fails["a"] = []error{dies("30"), dies("5")}
+	b.failed(b.load("a"), "engine_out_of_memory")
+	b.ready(b.load("b"))
+	if r := b.ready(b.load("a")); r.Evicted != "b" || !strings.Contains(b.record("a").Fields["plan"], `"need":75,"ruled":"out of memory"`) {
+		t.Errorf("evicted %q, %s", r.Evicted, b.record("a").Fields["plan"])
+	}
+	b.ready(b.unload("a"))
+	b.ready(b.load("b"))
+	if r := b.ready(b.load("a")); r.Evicted != "" {
+		t.Errorf("after a good load: evicted %q", r.Evicted)
+	}
+
+	b.ready(b.unload("b"))
+	b.engines.plans["b"] = plan.Plan{Estimate: 60, Need: 60, Signature: "large", WeightsBytes: 60, Ruled: plan.ByEstimate}
+	b.engines.fails["b"] = []error{dies("9999999999"), dies("1")}
+	b.failed(b.load("b"), "engine_out_of_memory")
+	r := b.failed(b.load("b"), "model_too_large")
+	if want := "model b needs 120 bytes of cpu memory, more than the 100 a host has (weights 60, KV cache 0, buffers 0; an engine ran out of memory, counted as 120)"; r.Message != want {
+		t.Errorf("%q, want %q", r.Message, want)
+	}
+	s, err := b.store.Snapshot(t.Context())
+	b.must(err)
+	if need := s.Hosts["h"].Fields["need:b"]; !strings.Contains(need, `"until":`) {
+		t.Errorf("gateways never ask again: %s", need)
+	}
+	keys, err := b.rdb.Keys(t.Context(), "rv:{main}:need:*").Result()
+	b.must(err)
+	if len(keys) != 2 {
+		t.Errorf("needs %q", keys)
+	}
+}
