@@ -2,14 +2,15 @@ package launch
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"text/tabwriter"
+	"time"
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/infra/relay"
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/plan"
@@ -24,41 +25,50 @@ func TestMeasured(t *testing.T) {
 	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(w, "\nMODEL\tCONTEXT\tESTIMATED MiB\tMEASURED MiB\tDIFFERENCE")
-	for _, c := range []struct {
-		name, file string
-		of         policy.Type
-		context    int64
+	fmt.Fprintln(w, "\nMODEL\tCONTEXT\tESTIMATED MiB\tREADY MiB\tUSED MiB\tDIFFERENCE\tNEXT PLAN MiB\tOFF BY")
+	text := strings.Repeat("a long text of many words that is read at once ", 60)
+	for _, m := range []struct {
+		name, file, path, body string
+		of                     policy.Type
 	}{
-		{"gemma-3-270m", files.Gemma, policy.LLM, 2048},
-		{"gemma-3-270m", files.Gemma, policy.LLM, 8192},
-		{"gemma-3-270m", files.Gemma, policy.LLM, 32_768},
-		{"tiny-gemma", files.Tiny, policy.LLM, 8192},
-		{"minilm-l6-v2", files.MiniLM, policy.Embedding, 4096},
-		{"minilm-reranker", files.Reranker, policy.Reranking, 4096},
+		{"gemma-3-270m", files.Gemma, "/completion", fmt.Sprintf(`{"prompt":%q,"n_predict":1}`, text), policy.LLM},
+		{"tiny-gemma", files.Tiny, "/completion", fmt.Sprintf(`{"prompt":%q,"n_predict":1}`, text), policy.LLM},
+		{"minilm-l6-v2", files.MiniLM, "/v1/embeddings", fmt.Sprintf(`{"input":%q}`, text[:1800]), policy.Embedding},
+		{"minilm-reranker", files.Reranker, "/v1/rerank", fmt.Sprintf(`{"query":"words","documents":[%q]}`, text[:1800]), policy.Reranking},
 	} {
-		m := catalog.Model{ID: c.name, Type: c.of, Devices: policy.CPU, Checkpoint: c.file, Recipe: recipe.LlamaCpp}
-		opts := llamacpp.Effective(recipe.Layers{Request: recipe.Options{"ctx_size": c.context}})
-		p, err := l.Plan(&m, &llamacpp, opts, plan.Share{})
-		if err != nil {
-			t.Fatal(err)
+		for _, context := range []int64{2048, 8192, 32_768} {
+			of := catalog.Model{ID: m.name, Type: m.of, Devices: policy.CPU, Checkpoint: m.file, Recipe: recipe.LlamaCpp}
+			opts := llamacpp.Effective(recipe.Layers{Request: recipe.Options{"ctx_size": context}})
+			p, err := l.Plan(&of, &llamacpp, opts, plan.Share{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := l.Start(t.Context(), &of, &llamacpp, opts, p, engine.GPUs{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ready := e.(host.Measured).Measured()
+			req := &relay.Request{Method: "POST", Path: []byte(m.path), Body: []byte(m.body), FirstByte: time.Minute}
+			req.Add("Authorization", []byte("Bearer "+e.APIKey()))
+			r, err := e.Client().Do(nil, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if body, err := r.AppendBody(nil, 1<<20); err != nil || r.Status() != 200 {
+				t.Fatalf("%s: %d %s %v", m.name, r.Status(), body, err)
+			}
+			_ = r.Close()
+			used := e.(host.Measured).Measured()
+			if err := e.Stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			next := max(used, p.Estimate)
+			if off := float64(used)/float64(next) - 1; ready > used || p.Took(used, policy.CPU) != next || next > p.Estimate+p.Estimate/5 || off < -0.1 {
+				t.Errorf("%s with %d tokens took %d bytes, then %d, estimated %d", m.name, context, ready, used, p.Estimate)
+			}
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%+.0f %%\t%d\t%+.0f %%\n", m.name, context, p.Estimate>>20, ready>>20, used>>20,
+				(float64(used)/float64(p.Estimate)-1)*100, next>>20, (float64(used)/float64(next)-1)*100)
 		}
-		e, err := l.Start(t.Context(), &m, &llamacpp, opts, p, engine.GPUs{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		took := e.(host.Measured).Measured()
-		if err := e.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(c.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if took < info.Size()/2 || took > 4*p.Need {
-			t.Errorf("%s with %d tokens took %d bytes, planned %d", c.name, c.context, took, p.Need)
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%+.0f %%\n", c.name, c.context, p.Need>>20, took>>20, (float64(took)/float64(p.Need)-1)*100)
 	}
 	_ = w.Flush()
 	t.Log(table.String())
