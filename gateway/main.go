@@ -23,7 +23,9 @@ type commands struct {
 	Run    runCmd        `cmd:"" help:"Run everything on this machine: gateway, embedded Redis, a local host, a warmer."`
 	Serve  serveCmd      `cmd:"" help:"Run the front alone, over a Redis and runners of their own."`
 	Lambda lambdaCmd     `cmd:"" help:"Run the front as an AWS Lambda function behind a streaming function URL; chosen by itself there."`
+	Init   cli.Init      `cmd:"" help:"Look at this machine and write a models file."`
 	Check  cli.Check     `cmd:"" help:"Validate a models file and explain it."`
+	Schema cli.Schema    `cmd:"" help:"Print the JSON Schema of models files, for editors."`
 	PS     cli.PS        `cmd:"" name:"ps" help:"List hosts, models and the queue of a running gateway."`
 	Load   cli.Load      `cmd:"" help:"Load a model and wait until it is ready."`
 	Unload cli.Unload    `cmd:"" help:"Unload a model, or all of them."`

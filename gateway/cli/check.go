@@ -2,32 +2,27 @@
 package cli
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"io"
 	"slices"
 
+	"reveille/gateway/setup"
 	"reveille/infra/catalog"
+	"reveille/infra/term"
 	"reveille/runner/engine"
 )
 
 // Check is `gateway check FILE`.
 type Check struct {
-	File   string `arg:"" optional:"" help:"The models file." type:"existingfile"`
-	Schema bool   `help:"Print the JSON Schema of models files, for editors."`
+	File string `arg:"" help:"The models file." type:"existingfile"`
 
 	EnginesDir []string `help:"Folders to look for engine programs in, besides this program's own and PATH."`
+	Fit        bool     `help:"Say which models fit into this machine's memory, each alone, by the headers of their files."`
 }
 
 // Run validates the file and explains it. All mistakes are reported in one go.
-func (c *Check) Run(out io.Writer) error {
-	if c.Schema {
-		_, err := io.WriteString(out, catalog.Schema)
-		return err
-	}
-	if c.File == "" {
-		return errors.New("name the models file: gateway check models.yaml")
-	}
+func (c *Check) Run(ctx context.Context, out io.Writer) error {
 	cat, warnings, err := catalog.Load(c.File)
 	if err != nil {
 		return err
@@ -38,8 +33,47 @@ func (c *Check) Run(out io.Writer) error {
 	if err := cat.Explain(out, warnings); err != nil {
 		return err
 	}
+	if c.Fit {
+		if err := fit(out, cat, setup.Look(ctx, c.EnginesDir)); err != nil {
+			return err
+		}
+	}
 	_, err = fmt.Fprintf(out, "\n%s is valid: %d models, %d hosts, %d warnings\n", c.File, len(cat.Models), len(cat.Hosts), len(warnings))
 	return err
+}
+
+// fit prints what each model needs of this machine.
+func fit(out io.Writer, c *catalog.Catalog, m setup.Machine) error {
+	fmt.Fprintf(term.Writer(out), "\nthis machine: %s\n\n", m.Devices)
+	t := term.Table(out)
+	fmt.Fprintln(t, "MODEL\tDEVICE\tNEEDS\tOF\tCONTEXT\tFITS")
+	for _, model := range c.Models {
+		r := c.Recipes[model.Recipe]
+		f, err := m.Fit(model, &r)
+		if err != nil {
+			fmt.Fprintf(t, "%s\t%s\t-\t-\t-\t%v\n", model.ID, model.DeviceText(), err)
+			continue
+		}
+		fits, needs, context := "unknown: its file cannot be read here", "-", "-"
+		if f.Plan.Need > 0 {
+			needs = catalog.FormatSize(f.Plan.Need)
+		}
+		if n := f.Context(); n > 0 {
+			context = fmt.Sprint(n)
+		}
+		switch {
+		case !m.Kinds.Has(f.Devices):
+			fits = "no: this machine has no " + f.Devices.String()
+		case !f.Known() && f.Plan.Need > 0:
+			fits = "unknown: the device does not tell its memory"
+		case f.Known() && f.Fits():
+			fits = "yes"
+		case f.Known():
+			fits = "no"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", model.ID, f.Devices, needs, catalog.FormatSize(f.Budget), context, fits)
+	}
+	return t.Flush()
 }
 
 // MissingPrograms tells of each engine program that the models need and that is not on this machine, where one of the

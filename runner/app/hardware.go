@@ -17,6 +17,11 @@ import (
 	"reveille/runner/host"
 )
 
+// Detect finds this machine's devices and their default budgets, as a runner without flags does.
+func Detect(ctx context.Context, enginesDir []string) host.Hardware {
+	return detect(ctx, HostSettings{EnginesDir: enginesDir}, parsed{}, slog.New(slog.DiscardHandler))
+}
+
 // detect finds and logs this machine's devices. Flags take precedence: it does not look for kinds of device that --devices leaves
 // out.
 func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) host.Hardware {

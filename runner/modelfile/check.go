@@ -80,6 +80,21 @@ func Check(path string) error {
 	return &Error{Reason: w.reason, Digest: digest}
 }
 
+// IsGGUF reports whether a file is named .gguf or begins as a GGUF file, like the blobs of Ollama's store.
+func IsGGUF(path string) bool {
+	if strings.EqualFold(filepath.Ext(path), ".gguf") {
+		return true
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var magic [4]byte
+	_, err = io.ReadFull(f, magic[:])
+	return err == nil && string(magic[:]) == "GGUF"
+}
+
 // headDigest names a content by its first part and its length.
 func headDigest(f *os.File, size int64) (string, error) {
 	const head = 1 << 20

@@ -19,6 +19,9 @@ const (
 
 var errHeader = errors.New("not a GGUF header within the usual bounds")
 
+// ErrProjector is the error for a GGUF file with a projector for images or audio (mmproj).
+var ErrProjector = errors.New("holds a projector, not a model")
+
 // readGGUF reads the header of a GGUF file. The file is mapped, and neither tensors nor vocabulary are read.
 func readGGUF(path string) (m Meta, err error) {
 	f, err := parseGGUF(path, gguf.UseMMap(), gguf.SkipLargeMetadata())
@@ -27,11 +30,14 @@ func readGGUF(path string) (m Meta, err error) {
 	}
 	defer guard(&err)
 	a := f.Architecture()
+	if a.Type == "projector" {
+		return Meta{}, ErrProjector
+	}
 	if a.Type != "" && a.Type != "model" {
 		return Meta{}, fmt.Errorf("holds a %s, not a model", a.Type)
 	}
 	t := f.Tokenizer()
-	m = Meta{Format: "gguf", Arch: a.Architecture, Weights: int64(f.ModelSize), Causal: a.AttentionCausal, Tokenizer: t.Model}
+	m = Meta{Format: "gguf", Arch: a.Architecture, Weights: int64(f.ModelSize), Causal: a.AttentionCausal, Pooling: Pooling(a.PoolingType), Tokenizer: t.Model}
 	vocab := max(t.TokensLength, a.VocabularyLength)
 	for _, n := range []struct {
 		to   *int

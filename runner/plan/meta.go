@@ -21,8 +21,15 @@ type Meta struct {
 	Windowed Elements `json:"windowed"`
 	Window   int      `json:"window,omitempty"`
 
-	Tokenizer string `json:"tokenizer,omitempty"` // "bert", "gpt2", "llama", …
+	Pooling   Pooling `json:"pooling,omitempty"`
+	Tokenizer string  `json:"tokenizer,omitempty"` // "bert", "gpt2", "llama", …
 }
+
+// Pooling is how a model turns the outputs of its tokens into one, by GGUF's numbers; 0 for a model that generates.
+type Pooling uint32
+
+// PoolingRank is that of a model that scores documents.
+const PoolingRank Pooling = 4
 
 // Elements counts the numbers that the cache keeps for a token.
 type Elements struct {

@@ -27,7 +27,7 @@ var (
 	}
 	minilm = Meta{
 		Format: "gguf", Arch: "bert", Weights: 45_586_944, Layers: 6, Hidden: 384, Heads: 12, Vocab: 30_522, Positions: 512,
-		Cache: Elements{2304, 2304}, Tokenizer: "bert",
+		Cache: Elements{2304, 2304}, Pooling: 1, Tokenizer: "bert",
 	}
 	llama8b = Meta{
 		Format: "safetensors", Arch: "llama", Weights: 16_060_522_496, Layers: 32, Hidden: 4096, Heads: 32, Vocab: 128_256, Positions: 131_072,

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"reveille/runner/modelfile"
 )
 
 // maxConfig bounds a config.json, in bytes.
@@ -16,7 +18,7 @@ const maxConfig = 4 << 20
 // ErrNoMetadata: the checkpoint is not something to read metadata from, but for example a registry's name for a model.
 var ErrNoMetadata = errors.New("no metadata can be read from it")
 
-// Read reads the metadata of a checkpoint on this host: a GGUF file, or a folder with config.json and safetensors. It
+// Read reads the metadata of a checkpoint on this host: a GGUF file of any name, or a folder with config.json and safetensors. It
 // reads only headers, so it takes milliseconds for a model of any size, and its cost is bounded whatever the file
 // holds.
 func Read(checkpoint string) (Meta, error) {
@@ -26,7 +28,7 @@ func Read(checkpoint string) (Meta, error) {
 		return Meta{}, err
 	case info.IsDir():
 		return readFolder(checkpoint)
-	case strings.EqualFold(filepath.Ext(checkpoint), ".gguf"):
+	case modelfile.IsGGUF(checkpoint):
 		return readGGUF(checkpoint)
 	}
 	return Meta{Weights: info.Size()}, ErrNoMetadata
