@@ -2,18 +2,18 @@ package bodycheck
 
 import (
 	"bytes"
-	"compress/zlib"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"strings"
 	"testing"
 
 	"reveille/gateway/api"
+	"reveille/gateway/media"
 	"reveille/infra/jsonscan"
+	"reveille/testenv/mediafile"
 )
 
 var llama = Model{Llama: true}
@@ -48,56 +48,7 @@ func picture(width, height uint32) string {
 	if width*height < 1_000_000 {
 		pixels = make([]byte, (3*width+1)*height)
 	}
-	return b64(pngFile(width, height, 8, 2, 0, pixels))
-}
-
-// pngFile is a PNG file with the given header, and pixels in two chunks.
-func pngFile(width, height uint32, depth, colour, interlace byte, pixels []byte) []byte {
-	file := []byte("\x89PNG\r\n\x1a\n")
-	chunk := func(name string, content []byte) {
-		file = binary.BigEndian.AppendUint32(file, uint32(len(content)))
-		from := len(file)
-		file = append(append(file, name...), content...)
-		file = binary.BigEndian.AppendUint32(file, crc32.ChecksumIEEE(file[from:]))
-	}
-	chunk("IHDR", append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, width), height), depth, colour, 0, 0, interlace))
-	var packed bytes.Buffer
-	z := zlib.NewWriter(&packed)
-	_, _ = z.Write(pixels) // into memory
-	_ = z.Close()
-	chunk("IDAT", packed.Bytes()[:1])
-	chunk("IDAT", nil)
-	chunk("tEXt", []byte("a\x00b"))
-	chunk("IDAT", packed.Bytes()[1:])
-	chunk("IEND", nil)
-	return file
-}
-
-// TestPNG: a file's data is unpacked as far as its size needs, and no further.
-func TestPNG(t *testing.T) {
-	needs := func(width, height, bits int) int { return ((width*bits+7)/8 + 1) * height }
-	for _, tt := range []struct {
-		depth, colour, interlace byte
-		bytes                    int
-		ok                       bool
-	}{
-		{8, 2, 0, needs(100, 50, 24), true}, {1, 0, 0, needs(100, 50, 1), true}, {16, 6, 0, needs(100, 50, 64), true}, {8, 4, 0, needs(100, 50, 16), true},
-		{8, 2, 1, needs(100, 50, 24) + 100, true}, {1, 0, 1, needs(100, 50, 1) + 150, true}, // more rows, each filled up
-		{8, 2, 0, 16 << 20, false}, {1, 0, 0, needs(100, 50, 24), false}, {8, 2, 1, 2 * needs(100, 50, 24), false},
-	} {
-		var m media
-		file := pngFile(100, 50, tt.depth, tt.colour, tt.interlace, make([]byte, tt.bytes))
-		if err := m.pictureFile("file", bytes.NewReader(file), len(file)); (err == nil) != tt.ok {
-			t.Errorf("%+v: %v", tt, err)
-		}
-	}
-	whole := pngFile(100, 50, 8, 2, 0, make([]byte, needs(100, 50, 24)))
-	for n := range whole {
-		var m media
-		if err := m.pictureFile("file", bytes.NewReader(whole[:n]), n); err == nil && n < len(whole)-32 {
-			t.Errorf("a file cut at %d of %d bytes passes", n, len(whole))
-		}
-	}
+	return b64(mediafile.PNG(width, height, 8, 2, 0, pixels))
 }
 
 // sound is the beginning of a WAV file.
@@ -391,8 +342,8 @@ func TestForm(t *testing.T) {
 		}
 	}
 	f := Form{Pictures: true}
-	for i := range maxPictures + 1 {
-		if err := f.See("image[]", small); (err == nil) != (i < maxPictures) {
+	for i := range media.MaxPictures + 1 {
+		if err := f.See("image[]", small); (err == nil) != (i < media.MaxPictures) {
 			t.Errorf("picture %d: %v", i, err)
 		}
 	}

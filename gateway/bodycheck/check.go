@@ -208,7 +208,7 @@ func (c *Check) look(s *Spec, model func() Model) error {
 	} else if e := unbroken("system", v); e != nil {
 		return e
 	}
-	c.mediaBytes = p.media.pictures.bytes + p.media.sounds.bytes
+	c.mediaBytes = p.media.Bytes()
 	if v := c.values[embedSlot]; pictured(v) {
 		if m := model(); !m.Llama || !m.Sees {
 			return api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").With("input")

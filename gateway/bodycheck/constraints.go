@@ -1,76 +1,16 @@
 package bodycheck
 
 import (
-	"errors"
-
-	"reveille/gateway/api"
+	"reveille/gateway/constraint"
 	"reveille/infra/jsonscan"
 )
-
-// Limits of schemas and grammars. Engines turn a schema into a grammar and try
-// the grammar on every token of their vocabulary.
-const (
-	maxConstraint  = 256 << 10 // bytes of all tools, of a schema, of a grammar
-	maxLevels      = 100       // of nesting of a schema
-	maxNodes       = 4000      // objects and lists of a schema
-	maxVisits      = 20_000    // of a schema and of what it refers to, by an engine that turns it into a grammar
-	maxAlike       = 1000      // names of a schema that become one in a grammar; an engine compares all of them
-	maxTypes       = 8         // of a list of types
-	maxProperties  = 200       // of an object
-	maxChoices     = 500       // values of an enum, alternatives of a schema
-	maxName        = 256       // bytes of a property's name
-	maxPlace       = 2048      // bytes of all names that lead to a part of a schema
-	bytesOfWork    = 64        // bytes of places that reading handles in a unit of work
-	edgeWork       = 4         // for an alternative
-	classWork      = 300       // for a Unicode class of a pattern
-	maxElems       = 1 << 17   // elements of a schema's skeleton
-	maxPattern     = 1024      // bytes of a pattern
-	maxPatternDeep = 16        // groups inside one another
-	maxRepeats     = 512       // copies that counted repetitions inside one another make
-	maxCopies      = 16 << 10  // copies that all counted repetitions and lengths of a document make
-	maxQuantifiers = 128       // quantifiers of a grammar, or of all patterns of a document
-	maxRules       = 1000      // of a grammar
-	maxGroups      = 64        // inside one another
-	maxBranches    = 256       // alternatives of a rule
-	maxClass       = 512       // bytes of a character class
-	maxLiterals    = 64 << 10  // bytes of all literals and character classes of a grammar
-	maxBound       = 1e15      // of a number: llama.cpp's converter does not end on those of more digits
-)
-
-// cost is what parts that an engine handles one by one add up to.
-type cost struct {
-	quantifiers int // each may be left out or go on: an engine keeps all that are possible side by side
-	copies      int // of what is repeated
-	work        int // that reading took, and looking for ambiguity; at most maxWork
-}
-
-// errWork says that a check would take longer than it may.
-var errWork = errors.New("it has too many parts or repetitions, or names that are too long, taken together")
-
-// add adds up a document's cost and refuses more than engines bear.
-func (c *cost) add(more cost) error {
-	c.quantifiers += more.quantifiers
-	c.copies = clamp(c.copies + clamp(more.copies))
-	c.work += more.work
-	if c.work > maxWork {
-		return errWork
-	}
-	if c.quantifiers > maxQuantifiers || c.copies > maxCopies {
-		return errors.New("its repetitions are too many, taken together")
-	}
-	return nil
-}
 
 // constraints checks the members that constrain what a model may say.
 func (c *Check) constraints(model func() Model) error {
 	if v := c.values[toolsSlot]; !v.Empty() {
 		c.Constrained = true
-		if e := tooLarge("tools", v); e != nil {
-			return e
-		}
-		s := schemaCheck{param: "tools", llama: model().Llama, lenient: true}
-		if e := s.document(v); e != nil {
-			return e
+		if err := (constraint.Schemas{Param: "tools", Llama: model().Llama, Lenient: true}).Check(v); err != nil {
+			return err
 		}
 	}
 	for _, at := range [...]struct {
@@ -85,21 +25,14 @@ func (c *Check) constraints(model func() Model) error {
 			c.Constrained, c.shaped, c.formatted = true, true, true
 		}
 		c.AnyObject = c.AnyObject || at.slot == formatSlot && model().Llama && wantsAnyObject(v)
-		if e := tooLarge(at.param, v); e != nil {
-			return e
-		}
-		s := schemaCheck{param: at.param, llama: model().Llama}
-		if e := s.document(v); e != nil {
-			return e
+		if err := (constraint.Schemas{Param: at.param, Llama: model().Llama}).Check(v); err != nil {
+			return err
 		}
 	}
 	if v := c.values[grammarSlot]; v.Set() && !v.Empty() {
 		c.Constrained, c.shaped = true, true
-		if e := tooLarge("grammar", v); e != nil {
-			return e
-		}
-		if err := checkGrammar(v.String()); err != nil {
-			return api.Newf(api.InvalidType, "'grammar' is not accepted: %v.", err).With("grammar")
+		if err := constraint.Grammar("grammar", v); err != nil {
+			return err
 		}
 	}
 	if c.Constrained && model().Llama {
@@ -137,11 +70,4 @@ func wantsAnyObject(v jsonscan.Value) bool {
 		return true
 	})
 	return object && !schema
-}
-
-func tooLarge(param string, v jsonscan.Value) *api.Error {
-	if len(v.Raw) > maxConstraint || v.Depth() > maxLevels {
-		return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", param, maxConstraint, maxLevels).With(param)
-	}
-	return nil
 }

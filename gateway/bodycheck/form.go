@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"reveille/gateway/api"
+	"reveille/gateway/media"
 )
 
 // fileFields are the fields of forms that hold files.
@@ -32,7 +33,7 @@ var (
 type Form struct {
 	Pictures bool
 
-	media media
+	media media.Check
 }
 
 // See checks a field of a form, whose name is "" if it has none.
@@ -61,9 +62,9 @@ func (f *Form) See(name string, value []byte) error {
 func (f *Form) file(value []byte) error {
 	e := (*api.Error)(nil)
 	if f.Pictures {
-		e = f.media.pictureFile("image", bytes.NewReader(value), len(value))
+		e = f.media.PictureFile("image", bytes.NewReader(value), len(value))
 	} else {
-		e = f.media.upload("file", bytes.NewReader(value), len(value))
+		e = f.media.Upload("file", bytes.NewReader(value), len(value))
 	}
 	if e != nil {
 		return e
@@ -74,7 +75,7 @@ func (f *Form) file(value []byte) error {
 // checkText is check for a field of a form, whose value is a text.
 func (r rule) checkText(name, value []byte) *api.Error {
 	if len(value) > smallBytes {
-		return tooMuch(string(name), "This field may have at most %d bytes.", smallBytes)
+		return api.Newf(api.InvalidType, "This field may have at most %d bytes.", smallBytes).With(string(name))
 	}
 	var texts run
 	if e := texts.add(string(name), value); e != nil {

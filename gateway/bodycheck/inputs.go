@@ -74,5 +74,5 @@ func (p *parts) bareBase64(v jsonscan.Value) *api.Error {
 	if mime, ok := dataHead(v.TextReader()); ok || bytes.IndexByte(mime, ':') >= 0 {
 		return api.New(api.UnsupportedParameter, "A picture in 'multimodal_data' must be base64 and nothing before it; it is not fetched from elsewhere.").With(p.param)
 	}
-	return p.media.picture(p.param, v.TextReader(), len(v.Raw))
+	return p.media.Picture(p.param, v.TextReader(), len(v.Raw))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"reveille/gateway/api"
+	"reveille/gateway/media"
 	"reveille/infra/jsonscan"
 )
 
@@ -17,8 +18,8 @@ func Ollama(body []byte) *api.Error {
 	p := parts{param: "messages"}
 	pictures, options := 0, 0
 	images := func(v jsonscan.Value) *api.Error {
-		if pictures += length(v, maxPictures); pictures > maxPictures {
-			return tooMuch("images", "A request may have at most %d pictures.", maxPictures)
+		if pictures += length(v, media.MaxPictures); pictures > media.MaxPictures {
+			return api.Newf(api.InvalidType, "A request may have at most %d pictures.", media.MaxPictures).With("images")
 		}
 		return nil
 	}
@@ -34,7 +35,7 @@ func Ollama(body []byte) *api.Error {
 			e = images(v)
 		case is(name, "options"): // encoding/json joins several
 			if options += v.Len(); options > maxOptions {
-				e = tooMuch("options", "A request may have at most %d options.", maxOptions)
+				e = api.Newf(api.InvalidType, "A request may have at most %d options.", maxOptions).With("options")
 			}
 		case is(name, "messages") && v.Kind == jsonscan.Array:
 			if e = p.count(v.Len(), 0); e == nil {

@@ -3,6 +3,8 @@ package bodycheck
 import (
 	"strings"
 	"testing"
+
+	"reveille/gateway/media"
 )
 
 // TestOllama: long lists are refused in the body as it comes, whatever their names' case, and however often they are named.
@@ -22,15 +24,15 @@ func TestOllama(t *testing.T) {
 		body string
 		ok   bool
 	}{
-		"as many as may be":      {`{"model":"m","messages":[` + calls(maxCalls) + `,{"images":` + list(`"x"`, maxPictures) + `}],"stream":false}`, true},
+		"as many as may be":      {`{"model":"m","messages":[` + calls(maxCalls) + `,{"images":` + list(`"x"`, media.MaxPictures) + `}],"stream":false}`, true},
 		"messages":               {`{"messages":` + list(`{}`, maxMessages+1) + `}`, false},
 		"messages, named twice":  {`{"messages":` + list(`{}`, maxMessages) + `,"Messages":[{}]}`, false},
 		"calls":                  {`{"messages":[` + calls(maxCalls+1) + `]}`, false},
 		"calls, of two messages": {`{"messages":[` + calls(maxCalls) + `,` + calls(1) + `]}`, false},
 		"calls, in another case": {`{"MESSAGES":[{"Tool_Callſ":` + list(`{}`, maxCalls+1) + `}]}`, false},
 		"calls, escaped":         {`{"messages":[{"tool\u005fcalls":` + list(`{}`, maxCalls+1) + `}]}`, false},
-		"pictures":               {`{"images":` + list(`""`, maxPictures+1) + `}`, false},
-		"pictures of a message":  {`{"images":["x"],"messages":[{"images":` + list(`""`, maxPictures) + `}]}`, false},
+		"pictures":               {`{"images":` + list(`""`, media.MaxPictures+1) + `}`, false},
+		"pictures of a message":  {`{"images":["x"],"messages":[{"images":` + list(`""`, media.MaxPictures) + `}]}`, false},
 		"options":                {options(maxOptions), true},
 		"too many options":       {options(maxOptions + 1), false},
 		"options, named twice":   {strings.TrimSuffix(options(maxOptions), "}") + `,"Options":{"a":1}}`, false},

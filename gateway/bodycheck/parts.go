@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"reveille/gateway/api"
+	"reveille/gateway/media"
 	"reveille/infra/jsonscan"
 )
 
@@ -14,7 +15,7 @@ import (
 type parts struct {
 	dialect dialect
 	param   string
-	media   media
+	media   media.Check
 	calls   int  // of tools, in messages
 	turns   int  // messages, as engines count them
 	last    bool // no text follows the last media
@@ -78,10 +79,10 @@ func (p *parts) count(turns, calls int) *api.Error {
 	p.turns += turns
 	p.calls += calls
 	if p.turns > maxMessages {
-		return tooMuch(p.param, "A request may have at most %d messages; results of tools count as such.", maxMessages)
+		return api.Newf(api.InvalidType, "A request may have at most %d messages; results of tools count as such.", maxMessages).With(p.param)
 	}
 	if p.calls > maxCalls {
-		return tooMuch(p.param, "The messages of a request may hold at most %d tool calls.", maxCalls)
+		return api.Newf(api.InvalidType, "The messages of a request may hold at most %d tool calls.", maxCalls).With(p.param)
 	}
 	return nil
 }
@@ -247,9 +248,9 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 		members++
 		switch {
 		case form.member != "" && string(name) == form.member:
-			before := p.media.files()
+			before := p.media.Files()
 			e = form.check(p, &inner)
-			p.last = p.last || p.media.files() > before && kind != "tool_result"
+			p.last = p.last || p.media.Files() > before && kind != "tool_result"
 		case string(name) == "text" || string(name) == "refusal":
 			if ahead := inner; p.last && form.member == "" && string(name) == "text" { // engines leave out a refusal
 				p.follows(ahead.Raw())
@@ -318,14 +319,14 @@ func (p *parts) audio(w *jsonscan.Walk) *api.Error {
 	if w.Kind() != jsonscan.Object {
 		return wrong([]byte(p.param), "a dialogue whose input_audio parts are objects")
 	}
-	return p.object(w, "data", []string{"format"}, func(p *parts, v jsonscan.Value) *api.Error { return p.bare(v, p.media.sound) })
+	return p.object(w, "data", []string{"format"}, func(p *parts, v jsonscan.Value) *api.Error { return p.bare(v, p.media.Sound) })
 }
 
 func (p *parts) video(w *jsonscan.Walk) *api.Error {
 	if w.Kind() != jsonscan.Object {
 		return wrong([]byte(p.param), "a dialogue whose input_video parts are objects")
 	}
-	return p.object(w, "data", []string{"format"}, func(p *parts, v jsonscan.Value) *api.Error { return p.bare(v, p.media.film) })
+	return p.object(w, "data", []string{"format"}, func(p *parts, v jsonscan.Value) *api.Error { return p.bare(v, p.media.Video) })
 }
 
 // source checks Anthropic's source of an image.
@@ -339,7 +340,7 @@ func (p *parts) source(w *jsonscan.Walk) *api.Error {
 				return p.refuse("The data of a source is base64 without a data: URL before it.")
 			}
 		}
-		return p.bare(v, p.media.picture)
+		return p.bare(v, p.media.Picture)
 	})
 }
 
@@ -432,7 +433,7 @@ func (p *parts) dataURL(v jsonscan.Value) *api.Error {
 	case !ok || !bytes.HasPrefix(mime, []byte("data:image/")):
 		return p.refuse("An image must be a data: URL such as data:image/png;base64,….")
 	}
-	return p.media.picture(p.param, r, len(v.Raw))
+	return p.media.Picture(p.param, r, len(v.Raw))
 }
 
 // bare checks media in base64, with or without a data: URL before it.

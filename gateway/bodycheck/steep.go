@@ -10,7 +10,7 @@ import (
 
 // maxSteps is how many levels the arguments and the results of calls may have. Chat templates write them out by macros that
 // call themselves, and copy what they have so far at each level.
-const maxSteps = maxLevels
+const maxSteps = 100
 
 // steep refuses a value with more levels, or one of whose texts is JSON with more levels.
 func (p *parts) steep(v jsonscan.Value) *api.Error {
@@ -38,7 +38,7 @@ func (p *parts) steep(v jsonscan.Value) *api.Error {
 		return !deep
 	}
 	if look(0); deep {
-		return tooMuch(p.param, "The arguments and the results of tools may have at most %d levels.", maxSteps)
+		return api.Newf(api.InvalidType, "The arguments and the results of tools may have at most %d levels.", maxSteps).With(p.param)
 	}
 	return nil
 }

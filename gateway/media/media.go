@@ -1,4 +1,6 @@
-package bodycheck
+// Package media checks the pictures, sounds and videos of a request: their formats, what their headers announce, and the work
+// that a decoder would have with them. It reads files as they stand in a body and decodes no pixels or samples.
+package media
 
 import (
 	"bufio"
@@ -12,7 +14,6 @@ import (
 	_ "image/png"
 	"io"
 	"slices"
-	"strconv"
 
 	_ "golang.org/x/image/bmp"
 	_ "golang.org/x/image/webp"
@@ -23,8 +24,8 @@ import (
 
 // Limits of the media of one request.
 const (
-	maxPictures       = 8
-	maxPixels         = 40_000_000 // of a picture
+	MaxPictures       = 8          // and videos
+	MaxPixels         = 40_000_000 // of a picture
 	maxAspect         = 200        // of a picture's longer side to the shorter: encoders that keep the ratio make ever more patches of it
 	maxPixelsAll      = 64_000_000 // of all pictures
 	maxScanned        = 20 * maxPixelsAll
@@ -39,8 +40,9 @@ const (
 // a preview and a colour profile before them.
 const headBytes = 1 << 20
 
-// media counts the media of a request.
-type media struct {
+// Check checks the media of one request against the limits of a request. The zero value is ready for use; its errors are for the
+// client, who named them param.
+type Check struct {
 	pictures     tally // and videos, which cost an engine as much
 	pixels       int
 	scanned      int // pixels, once for each scan of a progressive file
@@ -48,8 +50,11 @@ type media struct {
 	soundSeconds int
 }
 
-// files is how many files there were.
-func (m *media) files() int { return m.pictures.files + m.sounds.files }
+// Files returns how many files were checked.
+func (c *Check) Files() int { return c.pictures.files + c.sounds.files }
+
+// Bytes returns their size, decoded.
+func (c *Check) Bytes() int { return c.pictures.bytes + c.sounds.bytes }
 
 // tally counts files of one sort.
 type tally struct{ files, bytes int }
@@ -67,44 +72,44 @@ func (t *tally) add(param, what string, size, files, bytes int) *api.Error {
 	return nil
 }
 
-// picture checks a picture in base64 of about encoded bytes: its format is
+// Picture checks a picture in base64 of about encoded bytes: its format is
 // known and its dimensions, which its header tells, are within bounds.
-func (m *media) picture(param string, text *jsonscan.TextReader, encoded int) *api.Error {
+func (c *Check) Picture(param string, text *jsonscan.TextReader, encoded int) *api.Error {
 	r := &base64Reader{text: text}
-	return r.cause(param, m.pictureFile(param, r, base64.StdEncoding.DecodedLen(encoded)))
+	return r.cause(param, c.PictureFile(param, r, base64.StdEncoding.DecodedLen(encoded)))
 }
 
-// pictureFile is picture for a file of size bytes.
-func (m *media) pictureFile(param string, r io.Reader, size int) *api.Error {
-	if e := m.pictures.add(param, "pictures", size, maxPictures, maxPictureBytes); e != nil {
+// PictureFile is Picture for a file of size bytes.
+func (c *Check) PictureFile(param string, r io.Reader, size int) *api.Error {
+	if e := c.pictures.add(param, "pictures", size, MaxPictures, maxPictureBytes); e != nil {
 		return e
 	}
 	var seen bytes.Buffer
-	c, form, err := image.DecodeConfig(io.TeeReader(io.LimitReader(r, headBytes), &seen))
-	if err != nil || c.Width <= 0 || c.Height <= 0 {
+	config, form, err := image.DecodeConfig(io.TeeReader(io.LimitReader(r, headBytes), &seen))
+	if err != nil || config.Width <= 0 || config.Height <= 0 {
 		return api.New(api.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").With(param)
 	}
-	if c.Width > maxPixels || c.Height > maxPixels || c.Width*c.Height > maxPixels {
-		return tooMuch(param, "A picture may have at most %d megapixels.", maxPixels/1_000_000)
+	if config.Width > MaxPixels || config.Height > MaxPixels || config.Width*config.Height > MaxPixels {
+		return tooMuch(param, "A picture may have at most %d megapixels.", MaxPixels/1_000_000)
 	}
-	if long, short := max(c.Width, c.Height), min(c.Width, c.Height); long > maxAspect*short {
+	if long, short := max(config.Width, config.Height), min(config.Width, config.Height); long > maxAspect*short {
 		return tooMuch(param, "A picture's longer side may be at most %d times the shorter.", maxAspect)
 	}
-	pixels := c.Width * c.Height
-	if c.ColorModel == color.NRGBA64Model || c.ColorModel == color.RGBA64Model || c.ColorModel == color.Gray16Model {
-		if pixels *= 2; pixels > maxPixels { // 16 bits for each sample
-			return tooMuch(param, "A picture of 16 bits may have at most %d megapixels.", maxPixels/2_000_000)
+	pixels := config.Width * config.Height
+	if config.ColorModel == color.NRGBA64Model || config.ColorModel == color.RGBA64Model || config.ColorModel == color.Gray16Model {
+		if pixels *= 2; pixels > MaxPixels { // 16 bits for each sample
+			return tooMuch(param, "A picture of 16 bits may have at most %d megapixels.", MaxPixels/2_000_000)
 		}
 	}
-	if m.pixels += pixels; m.pixels > maxPixelsAll {
+	if c.pixels += pixels; c.pixels > maxPixelsAll {
 		return tooMuch(param, "The pictures of a request may have at most %d megapixels together.", maxPixelsAll/1_000_000)
 	}
-	return m.content(param, form, c.Width*c.Height, bufio.NewReaderSize(io.MultiReader(&seen, r), 16<<10))
+	return c.content(param, form, config.Width*config.Height, bufio.NewReaderSize(io.MultiReader(&seen, r), 16<<10))
 }
 
 // content checks what a decoder would do with a file of a form, beyond the work for its pixels. BMP and WebP files are not
 // read: they have one picture, without passes.
-func (m *media) content(param, form string, pixels int, r *bufio.Reader) *api.Error {
+func (c *Check) content(param, form string, pixels int, r *bufio.Reader) *api.Error {
 	var err error
 	switch form {
 	case "png":
@@ -115,12 +120,12 @@ func (m *media) content(param, form string, pixels int, r *bufio.Reader) *api.Er
 		var scans int
 		var progressive bool
 		if scans, progressive, err = countScans(r); err == nil {
-			m.scanned += scans * pixels
+			c.scanned += scans * pixels
 		}
-		if progressive && 2*pixels > maxPixels {
-			return tooMuch(param, "A progressive JPEG file may have at most %d megapixels.", maxPixels/2_000_000)
+		if progressive && 2*pixels > MaxPixels {
+			return tooMuch(param, "A progressive JPEG file may have at most %d megapixels.", MaxPixels/2_000_000)
 		}
-		if m.scanned > maxScanned {
+		if c.scanned > maxScanned {
 			return tooMuch(param, "The JPEG files of a request may have at most %d megapixels, counted once for each scan.", maxScanned/1_000_000)
 		}
 	}
@@ -130,28 +135,28 @@ func (m *media) content(param, form string, pixels int, r *bufio.Reader) *api.Er
 	return nil
 }
 
-// sound checks a sound in base64: a WAV or an MP3 file, the formats of OpenAI's API. Nothing that a decoder could refuse as
+// Sound checks a sound in base64: a WAV or an MP3 file, the formats of OpenAI's API. Nothing that a decoder could refuse as
 // the one and then read as something else is accepted.
-func (m *media) sound(param string, text *jsonscan.TextReader, encoded int) *api.Error {
+func (c *Check) Sound(param string, text *jsonscan.TextReader, encoded int) *api.Error {
 	r := &base64Reader{text: text}
-	return r.cause(param, m.soundFile(param, r, base64.StdEncoding.DecodedLen(encoded)))
+	return r.cause(param, c.soundFile(param, r, base64.StdEncoding.DecodedLen(encoded)))
 }
 
-// soundFile is sound for a file of size bytes.
-func (m *media) soundFile(param string, r io.Reader, size int) *api.Error {
-	if e := m.countSound(param, size); e != nil {
+// soundFile is Sound for a file of size bytes.
+func (c *Check) soundFile(param string, r io.Reader, size int) *api.Error {
+	if e := c.countSound(param, size); e != nil {
 		return e
 	}
 	b := bufio.NewReaderSize(r, 16<<10)
 	head, err := b.Peek(12)
 	switch {
 	case err == nil && string(head[:4]) == "RIFF" && string(head[8:]) == "WAVE":
-		return m.wav(param, b, size, maxMessageSeconds)
+		return c.wav(param, b, size, maxMessageSeconds)
 	case err == nil && (string(head[:3]) == "ID3" || head[0] == 0xFF && head[1]&0xE0 == 0xE0):
 		if tagged, ok := skipTags(b); !ok || tagged && isSound(b) {
 			return damagedSound(param, "MP3")
 		}
-		return m.mp3(param, b, size, maxMessageSeconds)
+		return c.mp3(param, b, size, maxMessageSeconds)
 	}
 	return api.New(api.InvalidType, "A sound must be a WAV or MP3 file; this one is neither or is damaged.").With(param)
 }
@@ -162,10 +167,10 @@ func isSound(b *bufio.Reader) bool {
 	return slices.Contains([]string{"RIFF", "RIFX", "RF64", "riff", "FORM", "fLaC", "OggS"}, string(head))
 }
 
-// upload checks a sound in a form. Engines read more formats there; those that are not known here are bounded by their bytes
+// Upload checks a sound in a form. Engines read more formats there; those that are not known here are bounded by their bytes
 // alone.
-func (m *media) upload(param string, r io.Reader, size int) *api.Error {
-	if e := m.countSound(param, size); e != nil {
+func (c *Check) Upload(param string, r io.Reader, size int) *api.Error {
+	if e := c.countSound(param, size); e != nil {
 		return e
 	}
 	b := bufio.NewReaderSize(r, 16<<10)
@@ -177,29 +182,29 @@ func (m *media) upload(param string, r io.Reader, size int) *api.Error {
 	is := func(form string) bool { return bytes.HasPrefix(head, []byte(form)) }
 	switch {
 	case is("RIFF") && len(head) >= 12 && string(head[8:12]) == "WAVE" && !tagged:
-		return m.wav(param, b, size, maxSoundSeconds)
+		return c.wav(param, b, size, maxSoundSeconds)
 	case tagged && is("RIFF"), is("RIFX"), is("RF64"), is("riff"), is("FORM"): // WAV's relatives, with lengths in other places
 		return api.New(api.InvalidType, "AIFF, RF64, W64 and RIFX files are not accepted; send the sound as a WAV or FLAC file.").With(param)
 	case is("fLaC"):
 		if len(head) < 42 {
 			return damagedSound(param, "FLAC")
 		}
-		if e := m.flac(param, head, size); e != nil {
+		if e := c.flac(param, head, size); e != nil {
 			return e
 		}
 	case is("OggS"):
-		return m.ogg(param, b, size)
+		return c.ogg(param, b, size)
 	}
-	return m.mp3(param, b, size, maxSoundSeconds) // decoders take frames from anything
+	return c.mp3(param, b, size, maxSoundSeconds) // decoders take frames from anything
 }
 
-func (m *media) countSound(param string, size int) *api.Error {
-	return m.sounds.add(param, "sounds", size, maxSounds, maxSoundBytes)
+func (c *Check) countSound(param string, size int) *api.Error {
+	return c.sounds.add(param, "sounds", size, maxSounds, maxSoundBytes)
 }
 
-// film checks a video in base64: its container and its size.
-func (m *media) film(param string, text *jsonscan.TextReader, encoded int) *api.Error {
-	if e := m.pictures.add(param, "pictures and videos", base64.StdEncoding.DecodedLen(encoded), maxPictures, maxPictureBytes); e != nil {
+// Video checks a video in base64: its container and its size.
+func (c *Check) Video(param string, text *jsonscan.TextReader, encoded int) *api.Error {
+	if e := c.pictures.add(param, "pictures and videos", base64.StdEncoding.DecodedLen(encoded), MaxPictures, maxPictureBytes); e != nil {
 		return e
 	}
 	var head [12]byte
@@ -215,29 +220,6 @@ func (m *media) film(param string, text *jsonscan.TextReader, encoded int) *api.
 
 func tooMuch(param, message string, limit int) *api.Error {
 	return api.Newf(api.InvalidType, message, limit).With(param)
-}
-
-// describes checks a description of a picture. sd-server takes a tag in it for
-// settings, which name files and know no bounds.
-func describes(name, value []byte) *api.Error {
-	if bytes.Contains(value, []byte("sd_cpp_extra_args")) {
-		return api.Newf(api.UnsupportedParameter, "'%s' holds settings of the engine, which are not accepted here.", name).With(string(name))
-	}
-	return nil
-}
-
-// size checks the size of a picture that is to be made.
-func size(name, value []byte) *api.Error {
-	if string(value) == "auto" {
-		return nil
-	}
-	w, h, ok := bytes.Cut(value, []byte("x"))
-	width, err := strconv.ParseUint(string(w), 10, 16)
-	height, err2 := strconv.ParseUint(string(h), 10, 16)
-	if !ok || err != nil || err2 != nil || width*height > maxPixels {
-		return wrong(name, "auto, or width and height as in 512x512, of at most 40 megapixels")
-	}
-	return nil
 }
 
 // ignoreEnd returns err, or nil where a file ends early: what is there has been checked.

@@ -1,4 +1,4 @@
-package bodycheck
+package media
 
 import (
 	"bufio"

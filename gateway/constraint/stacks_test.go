@@ -1,4 +1,4 @@
-package bodycheck
+package constraint
 
 import (
 	"fmt"
@@ -192,29 +192,25 @@ func TestRecursiveSchemas(t *testing.T) {
 		`{"allOf":[` + strings.Repeat(`{"$ref":"#/$defs/a"},`, 499) + `{"$ref":"#/$defs/a"}],"$defs":{"a":{"properties":{` + names + `}}}}`:         false,
 		`{"anyOf":[` + strings.Repeat(`{"type":[`+strings.Repeat(`"object",`, 499)+`"object"],"properties":{`+names+`}},`, 8) + `{"type":"null"}]}`: false,
 	} {
-		for route, format := range map[string]string{
-			"completions": `{"prompt":"x","json_schema":%s}`,
-			"chat":        `{"messages":[{}],"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":%s}}}`,
-			"messages":    `{"messages":[{}],"tools":[{"name":"f","input_schema":%s}]}`,
-		} {
-			want := ok || route == "messages" && strings.Contains(s, "nowhere") // in tools, engines may pass over it
-			if _, _, err := check(route, fmt.Appendf(nil, format, s), llama); (err == nil) != want {
-				t.Errorf("%s %.160s: %v", route, s, err)
+		for param := range forms {
+			want := ok || param == "tools" && strings.Contains(s, "nowhere") // engines may pass over it there
+			if err := check(param, s, true); (err == nil) != want {
+				t.Errorf("%s %.160s: %v", param, s, err)
 			}
-			if _, _, err := check(route, fmt.Appendf(nil, format, s), Model{}); err != nil && !strings.Contains(err.Error(), "too long") {
-				t.Errorf("for another engine: %s %.160s: %v", route, s, err)
+			if err := check(param, s, false); err != nil && !strings.Contains(err.Error(), "too long") {
+				t.Errorf("for another engine: %s %.160s: %v", param, s, err)
 			}
 		}
 	}
 }
 
 func BenchmarkConstraints(b *testing.B) {
-	schema := []byte(`{"prompt":"x","json_schema":{"type":"object","properties":{"root":{"$ref":"#/$defs/e"}},"$defs":{"e":{"type":"object",
-		"properties":{"value":{"type":"string"},"size":{"type":"integer"},"children":{"type":"array","items":{"$ref":"#/$defs/e"}}}}}}}`)
+	const schema = `{"type":"object","properties":{"root":{"$ref":"#/$defs/e"}},"$defs":{"e":{"type":"object",
+		"properties":{"value":{"type":"string"},"size":{"type":"integer"},"children":{"type":"array","items":{"$ref":"#/$defs/e"}}}}}}`
 	for name, fn := range map[string]func() error{
 		"json":    func() error { return checkGrammar(jsonGrammar) },
 		"program": func() error { return checkGrammar(programGrammar) },
-		"schema":  func() error { _, _, err := check("completions", schema, llama); return err },
+		"schema":  func() error { return check("json_schema", schema, true) },
 		"worst":   func() error { _ = checkGrammar("root ::= " + strings.Repeat("[a-b]{0,512} ", 31)); return nil },
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -1,4 +1,4 @@
-package bodycheck
+package constraint
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
 	"reveille/testenv/kit"
 )
@@ -54,7 +55,7 @@ func TestWork(t *testing.T) {
 			t.Errorf("%s: %d bytes", name, len(text))
 		}
 		var before, after runtime.MemStats
-		s := schemaCheck{param: "json_schema", llama: true, lenient: true}
+		s := schemaCheck{Schemas: Schemas{Param: "json_schema", Llama: true, Lenient: true}}
 		runtime.ReadMemStats(&before)
 		err := s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)})
 		runtime.ReadMemStats(&after)
@@ -70,7 +71,7 @@ func BenchmarkHostile(b *testing.B) {
 	for name, text := range hostile() {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				s := schemaCheck{param: "json_schema", llama: true, lenient: true}
+				s := schemaCheck{Schemas: Schemas{Param: "json_schema", Llama: true, Lenient: true}}
 				_ = s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)})
 			}
 		})
@@ -95,7 +96,7 @@ func TestCircles(t *testing.T) {
 		`{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b/allOf/00"}]},"b":{"allOf":[{"$ref":"#/$defs/a/allOf/00"}]}},"$ref":"#/$defs/a"}`,
 		`{"type":"string","allOf":[{"$ref":"#/allOf/00"}]}`, `{"oneOf":[{"$ref":"#/oneOf/00"}]}`,
 	} {
-		s := schemaCheck{param: "json_schema", llama: true}
+		s := schemaCheck{Schemas: Schemas{Param: "json_schema", Llama: true}}
 		if err := s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)}); err == nil {
 			t.Errorf("%s passed", text)
 		}
@@ -105,12 +106,12 @@ func TestCircles(t *testing.T) {
 		"#/default/a": false, "#/minimum/a": false, "#/enum/0": false, "#/allOf/-18446744073709551615": false, "#/allOf/\\u000b0": false, "#/$defs/a/default/b": false,
 	} {
 		text := `[{"type":"function","function":{"name":"f","parameters":{"default":{"a":{"$ref":"#/default/a"}},"allOf":[{"type":"object"},{"$ref":"` + strings.ReplaceAll(ref, `\\`, `\`) + `"}]}}}]`
-		s := schemaCheck{param: "tools", llama: true, lenient: true}
+		s := schemaCheck{Schemas: Schemas{Param: "tools", Llama: true, Lenient: true}}
 		if err := s.document(jsonscan.Value{Kind: jsonscan.Array, Raw: []byte(text)}); (err == nil) != ok {
 			t.Errorf("a tool with %s: %v", ref, err)
 		}
 	}
-	s := schemaCheck{param: "json_schema", llama: true}
+	s := schemaCheck{Schemas: Schemas{Param: "json_schema", Llama: true}}
 	text := `{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"},{"$ref":"#/$defs/b"}]},"b":{"properties":{"x":{"$ref":"#/$defs/a"}}}},"$ref":"#/$defs/a"}`
 	if err := s.document(jsonscan.Value{Kind: jsonscan.Object, Raw: []byte(text)}); err != nil {
 		t.Errorf("recursion through a member: %v", err)
@@ -143,14 +144,9 @@ func TestStepsOfReferences(t *testing.T) {
 		{steep(100, 50, 2000), ""},
 		{flat(100, 1000), ""}, // as clients send them
 	} {
-		for body, route := range map[string]string{
-			`{"prompt":"a","json_schema":{` + tt.schema + `}}`:                                                                       "completions",
-			`{"messages":[],"response_format":{"type":"json_schema","json_schema":{"schema":{` + tt.schema + `}}}}`:                  "chat",
-			`{"messages":[],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object",` + tt.schema + `}}}]}`: "chat",
-			`{"messages":[],"tools":[{"name":"f","input_schema":{"type":"object",` + tt.schema + `}}]}`:                              "messages",
-		} {
-			if _, _, err := check(route, []byte(body), llama); code(err) != tt.want {
-				t.Errorf("%s, %d bytes, %.60s: %v, want %q", route, len(body), body, err, tt.want)
+		for param := range forms {
+			if err := check(param, `{`+tt.schema+`}`, true); (err == nil) != (tt.want == "") || err != nil && api.As(err).Code != tt.want {
+				t.Errorf("%s, %d bytes, %.60s: %v, want %q", param, len(tt.schema), tt.schema, err, tt.want)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package bodycheck
+package constraint
 
 import (
 	"errors"
@@ -15,10 +15,7 @@ import (
 // schema, so that it does not matter where an engine looks for them; what stands
 // under properties, which name no keywords, is told apart.
 type schemaCheck struct {
-	param   string
-	llama   bool
-	lenient bool // forms that engines pass over are accepted
-
+	Schemas
 	base  string // where the schema at hand begins, to which its references are relative
 	nodes int
 	spent cost
@@ -38,18 +35,18 @@ func (s *schemaCheck) document(v jsonscan.Value) error {
 	s.edges = map[string][]string{}
 	s.shapes, s.names, s.counts, s.inner = map[string]*shape{}, map[string][]string{}, map[string]int{}, map[string]string{}
 	s.bases = map[string]string{}
-	if s.param == "json_schema" {
+	if s.Param == "json_schema" {
 		s.begin("#")
 	}
 	w := jsonscan.WalkOf(v.Raw)
 	s.node(&w, "#", schemaNode)
-	if s.err == nil && s.llama {
+	if s.err == nil && s.Llama {
 		s.err = s.ambiguous()
 	} else if s.err == nil && s.cyclic() {
 		s.err = errCircle
 	}
 	if s.err != nil {
-		return api.Newf(api.InvalidType, "'%s' has a schema that is not accepted: %v.", s.param, s.err).With(s.param)
+		return api.Newf(api.InvalidType, "'%s' has a schema that is not accepted: %v.", s.Param, s.err).With(s.Param)
 	}
 	return nil
 }
@@ -134,7 +131,7 @@ func (s *schemaCheck) node(w *jsonscan.Walk, at string, kind nodeKind) bool {
 			next := schemaNode
 			if kind == dataNode {
 				next = dataNode
-			} else if k := w.Kind(); !s.lenient && k != jsonscan.Object && k != jsonscan.Bool {
+			} else if k := w.Kind(); !s.Lenient && k != jsonscan.Object && k != jsonscan.Bool {
 				return s.fail("a schema in it is not an object")
 			}
 			return s.node(w, at+"/"+string(name), next)
@@ -149,7 +146,7 @@ var ruleNames = strings.NewReplacer("/properties/", "-", "/anyOf/", "-", "/oneOf
 // alone counts names that become the same name of a rule in a grammar, where every run of other characters than ASCII letters,
 // digits and hyphens is one hyphen, and reports whether they are few enough.
 func (s *schemaCheck) alone(at string, name []byte) bool {
-	if !s.llama {
+	if !s.Llama {
 		return true
 	}
 	var rule []byte
@@ -212,7 +209,7 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 			return false
 		}
 		here := at + "/" + string(name)
-		if want, known := keywords[string(name)]; known && !s.lenient && !want.holds(w.Kind()) {
+		if want, known := keywords[string(name)]; known && !s.Lenient && !want.holds(w.Kind()) {
 			return s.fail("'" + string(name) + "' is not " + want.say)
 		}
 		about.note(string(name), *w)
@@ -294,14 +291,14 @@ func (s *schemaCheck) pattern(w *jsonscan.Walk) bool {
 	if v.Kind != jsonscan.String {
 		return v.Kind == jsonscan.Object || s.fail("'pattern' is not a text") // in tools, an object may be what an engine passes over
 	}
-	if !s.llama {
+	if !s.Llama {
 		return len(v.Raw) <= maxPattern || s.fail("a pattern is too long")
 	}
 	text := v.String()
 	if !s.pay(len(text)/2+classWork*(strings.Count(text, `\p`)+strings.Count(text, `\P`)), 0) {
 		return false
 	}
-	spent, err := checkPattern(text, s.lenient)
+	spent, err := checkPattern(text, s.Lenient)
 	if err == nil {
 		err = s.spent.add(spent)
 	}
@@ -311,7 +308,7 @@ func (s *schemaCheck) pattern(w *jsonscan.Walk) bool {
 // types checks a type or a list of types: engines read a schema once for each item of the list, and for each that is no text
 // once more whatever its type.
 func (s *schemaCheck) types(w *jsonscan.Walk, at string) bool {
-	if w.Kind() != jsonscan.Array || !s.llama {
+	if w.Kind() != jsonscan.Array || !s.Llama {
 		return s.node(w, at, schemaNode)
 	}
 	seen := map[string]bool{}

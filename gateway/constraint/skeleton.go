@@ -1,4 +1,4 @@
-package bodycheck
+package constraint
 
 import (
 	"errors"
@@ -138,7 +138,7 @@ func (s *schemaCheck) ambiguous() error {
 	if k.full() {
 		return errWork
 	}
-	if k.astray || k.lost && !s.lenient {
+	if k.astray || k.lost && !s.Lenient {
 		return errors.New("a $ref leads nowhere")
 	}
 	_, err := k.check(false, roots...)

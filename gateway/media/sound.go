@@ -1,4 +1,4 @@
-package bodycheck
+package media
 
 import (
 	"bufio"
@@ -24,7 +24,7 @@ const (
 
 // seconds adds the length of a sound to those of the request, which may last so long together. Its rate must be a usual one:
 // engines convert it, so that a low one makes much of little. llama-server ends itself over a sound of one sample.
-func (m *media) seconds(param string, rate, samples uint64, most int) *api.Error {
+func (c *Check) seconds(param string, rate, samples uint64, most int) *api.Error {
 	if rate < 4000 || rate > 384_000 || samples == 0 {
 		return api.New(api.InvalidType, "A sound's header must tell its length and a sample rate between 4 and 384 kHz.").With(param)
 	}
@@ -34,7 +34,7 @@ func (m *media) seconds(param string, rate, samples uint64, most int) *api.Error
 	if samples/rate > uint64(most) {
 		return tooMuch(param, "A sound may last at most %d seconds here.", most)
 	}
-	if m.soundSeconds += int(samples / rate); m.soundSeconds > most {
+	if c.soundSeconds += int(samples / rate); c.soundSeconds > most {
 		return tooMuch(param, "The sounds of a request may last at most %d seconds together.", most)
 	}
 	return nil
@@ -66,7 +66,7 @@ func skipTags(b *bufio.Reader) (tagged, ok bool) {
 
 // wav checks a WAV file by its format, which stands once before its data, and by the data that it has. Decoders have no reason
 // to refuse what it accepts.
-func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
+func (c *Check) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 	riff, err := b.Peek(12)
 	if err != nil || binary.LittleEndian.Uint32(riff[4:]) < 36 {
 		return damagedSound(param, "WAV")
@@ -86,7 +86,7 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 			if f.perFrame == 0 {
 				return damagedSound(param, "WAV")
 			}
-			return m.wavData(param, b, f, min(length, left), most)
+			return c.wavData(param, b, f, min(length, left), most)
 		case "fmt ":
 			var text [40]byte
 			if f.perFrame != 0 || length < 16 || length > int64(len(text)) || length&1 != 0 {
@@ -110,7 +110,7 @@ func (m *media) wav(param string, b *bufio.Reader, size, most int) *api.Error {
 }
 
 // wavData checks the samples of a WAV file, and how long they last: as many bytes as their chunk announces, or as there are.
-func (m *media) wavData(param string, b *bufio.Reader, f wavFormat, length int64, most int) *api.Error {
+func (c *Check) wavData(param string, b *bufio.Reader, f wavFormat, length int64, most int) *api.Error {
 	n, err := io.CopyN(&floats{bytes: f.floatBytes}, b, length)
 	switch {
 	case errors.Is(err, errLoud):
@@ -118,7 +118,7 @@ func (m *media) wavData(param string, b *bufio.Reader, f wavFormat, length int64
 	case ignoreEnd(err) != nil:
 		return damagedSound(param, "WAV")
 	}
-	return m.seconds(param, f.rate, uint64(n)/f.perFrame, most)
+	return c.seconds(param, f.rate, uint64(n)/f.perFrame, most)
 }
 
 // maxSample is the largest float that a sample may be; full scale is 1. What is not finite, or has no finite square, makes an
@@ -201,7 +201,7 @@ func readWAVFormat(param string, f []byte) (out wavFormat, e *api.Error) {
 }
 
 // flac checks a FLAC file by what its first block, STREAMINFO, announces.
-func (m *media) flac(param string, head []byte, size int) *api.Error {
+func (c *Check) flac(param string, head []byte, size int) *api.Error {
 	// The rate is in the 20 bits at byte 18, the channels in the next 3, the samples in the 36 bits that end at byte 26.
 	v := binary.BigEndian.Uint64(head[18:26])
 	rate, channels, samples := v>>44, v>>41&7+1, v&(1<<36-1)
@@ -214,11 +214,11 @@ func (m *media) flac(param string, head []byte, size int) *api.Error {
 	if samples*channels > maxFLACSamples {
 		return tooMuch(param, "A FLAC file may have at most %d samples.", maxFLACSamples)
 	}
-	return m.seconds(param, rate, samples, maxSoundSeconds)
+	return c.seconds(param, rate, samples, maxSoundSeconds)
 }
 
 // ogg checks an Ogg file by the highest position that a page tells, and by the lowest rate that a stream tells.
-func (m *media) ogg(param string, r io.Reader, size int) *api.Error {
+func (c *Check) ogg(param string, r io.Reader, size int) *api.Error {
 	var rate, end uint64
 	lowest := func(v uint64) {
 		if rate == 0 || v < rate {
@@ -251,14 +251,14 @@ func (m *media) ogg(param string, r io.Reader, size int) *api.Error {
 	if rate == 0 || end == 0 { // a codec that no engine here sizes buffers for
 		return nil
 	}
-	return m.seconds(param, rate, end, maxSoundSeconds)
+	return c.seconds(param, rate, end, maxSoundSeconds)
 }
 
 // mp3 checks how long the frames in a file of size bytes can last, and how long the file tells that they last.
-func (m *media) mp3(param string, b *bufio.Reader, size, most int) *api.Error {
+func (c *Check) mp3(param string, b *bufio.Reader, size, most int) *api.Error {
 	var meter mp3Meter
 	var refused *api.Error
-	told := m.mp3Told(param, size, most, &refused)
+	told := c.mp3Told(param, size, most, &refused)
 	_, err := io.Copy(io.MultiWriter(&meter, told), b)
 	told.look(true)
 	rate, samples := meter.end()
@@ -270,12 +270,12 @@ func (m *media) mp3(param string, b *bufio.Reader, size, most int) *api.Error {
 	case most == maxSoundSeconds && (samples == 0 || samples < rate*chance):
 		return nil
 	}
-	return m.seconds(param, rate, samples, most)
+	return c.seconds(param, rate, samples, most)
 }
 
 // mp3Told returns a scanner that checks how many frames an MP3 file of size bytes announces. The header that tells lies in the
 // first frame that a decoder takes, which may stand behind anything else, so it is looked for everywhere.
-func (m *media) mp3Told(param string, size, most int, refused **api.Error) *scanner {
+func (c *Check) mp3Told(param string, size, most int, refused **api.Error) *scanner {
 	return &scanner{marks: []string{"Xing", "Info", "VBRI"}, found: func(before, at []byte) {
 		vbri := at[0] == 'V'
 		frames := uint64(binary.BigEndian.Uint32(at[8:]))

@@ -1,0 +1,45 @@
+// Package constraint decides which JSON schemas, patterns and grammars an engine can be given.
+//
+// Engines turn a schema into a grammar and try the grammar on every token of their vocabulary. A document that is small to
+// send can therefore stop an engine for minutes, or end it. What passes here is bounded in size and depth, in what it makes
+// an engine copy, and in the number of ways in which a text can be read by it: see infra/adr/0016-what-a-body-may-hold.md.
+package constraint
+
+import (
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
+)
+
+// Schemas describes a member of a body that holds JSON schemas.
+type Schemas struct {
+	Param   string // the member's name
+	Llama   bool   // llama.cpp turns them into grammars
+	Lenient bool   // the engine passes over what it does not understand
+}
+
+// Check checks all schemas in v, however deep they are. Its error is an [*api.Error].
+func (s Schemas) Check(v jsonscan.Value) error {
+	if e := tooLarge(s.Param, v); e != nil {
+		return e
+	}
+	c := schemaCheck{Schemas: s}
+	return c.document(v)
+}
+
+// Grammar checks a grammar in llama.cpp's notation. Its error is an [*api.Error].
+func Grammar(param string, v jsonscan.Value) error {
+	if e := tooLarge(param, v); e != nil {
+		return e
+	}
+	if err := checkGrammar(v.String()); err != nil {
+		return api.Newf(api.InvalidType, "'%s' is not accepted: %v.", param, err).With(param)
+	}
+	return nil
+}
+
+func tooLarge(param string, v jsonscan.Value) *api.Error {
+	if len(v.Raw) > maxConstraint || v.Depth() > maxLevels {
+		return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", param, maxConstraint, maxLevels).With(param)
+	}
+	return nil
+}
