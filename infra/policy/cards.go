@@ -144,8 +144,8 @@ func (g GPUs) refuse(want *Model, cards Cards) *Refusal {
 	return r
 }
 
-// onCard returns how much of a GPU's memory r holds. A model on all GPUs holds a part of each by its size.
-func (r *Resident) onCard(card int, cards Cards) int64 {
+// OnCard returns how much of a GPU's memory r holds. A model on all GPUs holds a part of each by its size.
+func (r *Resident) OnCard(card int, cards Cards) int64 {
 	if r.Cards != nil || !r.Devices.Has(GPU) {
 		return r.Cards[card]
 	}
@@ -223,7 +223,7 @@ func freeCards(h *Host, stays func(*Resident) bool) Cards {
 	for i := range h.Residents {
 		if r := &h.Residents[i]; stays(r) {
 			for card := range free {
-				free[card] -= r.onCard(card, h.Cards)
+				free[card] -= r.OnCard(card, h.Cards)
 			}
 		}
 	}
@@ -238,7 +238,7 @@ func cardSets(h *Host, want *Model) iter.Seq[[]int] {
 	used := map[int]Resident{} // the last model used on each
 	for _, r := range h.Residents {
 		for _, card := range all {
-			if last, there := used[card]; r.onCard(card, h.Cards) > 0 && (!there || byEvictionOrder(last, r) < 0) {
+			if last, there := used[card]; r.OnCard(card, h.Cards) > 0 && (!there || byEvictionOrder(last, r) < 0) {
 				used[card] = r
 			}
 		}

@@ -68,6 +68,7 @@ type Refusal struct {
 	Device Devices  // device that lacks memory or that the host lacks
 	Need   int64    // bytes the model needs on Device
 	Budget int64    // bytes Device offers to models
+	Others int64    // bytes that other programs hold, without which Device would offer more
 	Held   int64    // bytes of Budget that pinned models hold
 	HeldBy []string // pinned models in the way, by name
 	Parts  string   // what Need consists of, in words; "" if unknown
@@ -83,25 +84,34 @@ type Refusal struct {
 type Shortage struct {
 	Device       Devices
 	Need, Budget int64
+	Others       int64
 	Cards        string
 	Parts        string
 }
 
 func (r *Refusal) shortage() Shortage {
-	return Shortage{r.Device, r.Need, r.Budget, r.Cards, r.Parts}
+	return Shortage{r.Device, r.Need, r.Budget, r.Others, r.Cards, r.Parts}
 }
 
 // compare orders shortages by device, then the largest budget first.
 func (s Shortage) compare(o Shortage) int {
-	return cmp.Or(cmp.Compare(s.Device, o.Device), cmp.Compare(o.Budget, s.Budget), cmp.Compare(s.Need, o.Need), cmp.Compare(s.Cards, o.Cards), cmp.Compare(s.Parts, o.Parts))
+	return cmp.Or(cmp.Compare(s.Device, o.Device), cmp.Compare(o.Budget, s.Budget), cmp.Compare(s.Need, o.Need), cmp.Compare(s.Others, o.Others), cmp.Compare(s.Cards, o.Cards), cmp.Compare(s.Parts, o.Parts))
 }
 
 func (s Shortage) String() string {
-	text := fmt.Sprintf("needs %d bytes of %s memory, a host has %d%s", s.Need, s.Device, s.Budget, on(s.Cards))
+	text := fmt.Sprintf("needs %d bytes of %s memory, a host has %d%s%s", s.Need, s.Device, s.Budget, on(s.Cards), beside(s.Others))
 	if s.Parts != "" {
 		text += " (" + s.Parts + ")"
 	}
 	return text
+}
+
+// beside says what other programs hold.
+func beside(others int64) string {
+	if others <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" beside %d that other programs hold", others)
 }
 
 // on names the GPUs that an amount refers to.
@@ -129,7 +139,7 @@ func (r *Refusal) Error() string {
 			}
 			return "model " + r.Model + " fits no host: it " + strings.Join(texts, "; it ")
 		}
-		text := fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s", r.Model, r.Need, r.Device, r.Budget, on(r.Cards))
+		text := fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s", r.Model, r.Need, r.Device, r.Budget, on(r.Cards), beside(r.Others))
 		if r.Parts != "" {
 			text += " (" + r.Parts + ")"
 		}
@@ -138,7 +148,11 @@ func (r *Refusal) Error() string {
 		by := strings.Join(r.HeldBy, ", ")
 		switch {
 		case r.Need > 0:
-			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s are held by pinned models: %s", r.Model, r.Need, r.Device, r.Held, r.Budget, on(r.Cards), by)
+			text := fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s%s are held by pinned models: %s", r.Model, r.Need, r.Device, r.Held, r.Budget, on(r.Cards), beside(r.Others), by)
+			if r.Parts != "" {
+				text += " (" + r.Parts + ")"
+			}
+			return text
 		case r.Device != 0:
 			return fmt.Sprintf("no %s place for %s model %s: held by pinned models: %s", r.Device, r.Type, r.Model, by)
 		}

@@ -84,7 +84,7 @@ func (t *usage) add(r *Resident, sign int) {
 		}
 	}
 	for _, card := range t.set {
-		t.held[card] += int64(sign) * r.onCard(card, t.cards)
+		t.held[card] += int64(sign) * r.OnCard(card, t.cards)
 	}
 }
 
@@ -148,7 +148,7 @@ func (t *usage) pinned(residents []Resident) *Refusal {
 				r.Budget, r.Held = r.Budget+t.cards[card], r.Held+t.held[card]
 			}
 			inWay = func(o *Resident) bool {
-				return slices.ContainsFunc(t.set, func(card int) bool { return o.onCard(card, t.cards) > 0 })
+				return slices.ContainsFunc(t.set, func(card int) bool { return o.OnCard(card, t.cards) > 0 })
 			}
 		}
 	}

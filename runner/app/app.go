@@ -25,6 +25,7 @@ import (
 	"reveille/infra/state"
 	"reveille/runner/batch"
 	"reveille/runner/conversations"
+	"reveille/runner/devices"
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/httpapi"
@@ -124,10 +125,16 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 	fence := fenceFile(filepath.Join(s.StateDir, "fence-"+p.name))
 	boot := rand.Text()
 	hardware := detect(ctx, s.HostSettings, p, log)
+	free := func(ctx context.Context, kinds policy.Devices) devices.Found {
+		return freeMemory(ctx, kinds, s.HostSettings, p)
+	}
+	if p.margin < 0 {
+		free = nil
+	}
 	h := host.New(host.Config{
 		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: config.Version(), Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
-		NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
+		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
 		Store: store, Log: log,
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,

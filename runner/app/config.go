@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -39,6 +40,7 @@ type HostSettings struct {
 	Labels          string        `help:"Labels that a model's hosts list may name, with commas." placeholder:"LIST"`
 	MaxLoadedModels string        `help:"Models loaded at once: one number for every type, or a quoted list in the order llm embedding reranking audio image tts (filled with 1); -1 is no limit." default:"1"`
 	MemoryBudget    string        `help:"Memory for models per device, such as \"cpu=24GiB gpu=20GiB\", or of single GPUs, \"gpu:0=20GiB\"; default 80 % of the machine's for cpu, 90 % of what is found for gpu, none for npu; a gpu that uses the machine's memory takes its part out of the 80 %." placeholder:"LIST"`
+	MemoryMargin    string        `help:"Free memory of each device that a load leaves to other programs. Free memory is read before each load, and what others took is not given to models; off does not read it." default:"512MiB" placeholder:"SIZE"`
 	NPUSeats        string        `name:"npu-seats" help:"NPU models at once per type, such as \"llm=1 audio=1\"; default one NPU model in all." placeholder:"LIST"`
 	CtxSize         int           `help:"Context of llamacpp models in tokens, -1 automatic; 0 leaves it to the recipe." placeholder:"TOKENS"`
 	LlamacppArgs    string        `help:"More arguments for llama-server." placeholder:"ARGS"`
@@ -71,6 +73,7 @@ type HostSettings struct {
 type parsed struct {
 	name    string
 	devices policy.Devices // 0: detected
+	margin  int64          // negative: free memory is not read
 	labels  []string
 	limits  policy.Limits
 	budget  map[policy.Devices]int64 // over the default
@@ -177,6 +180,8 @@ func (s HostSettings) parse() (parsed, error) {
 	note(err)
 	p.budget, p.cards, err = budget(s.MemoryBudget)
 	note(err)
+	p.margin, err = margin(s.MemoryMargin)
+	note(err)
 	p.seats, err = seats(s.NPUSeats)
 	note(err)
 	if p.options, err = s.options(); err != nil {
@@ -223,6 +228,18 @@ func byteLimit(flag, text string) (int64, error) {
 	}
 	if n == 0 {
 		return -1, nil
+	}
+	return n, nil
+}
+
+// margin reads --memory-margin.
+func margin(text string) (int64, error) {
+	if text == "off" {
+		return -1, nil
+	}
+	n, err := catalog.ParseSize(cmp.Or(text, "0"))
+	if err != nil {
+		return 0, fmt.Errorf("--memory-margin: %w; want a size or off", err)
 	}
 	return n, nil
 }

@@ -25,23 +25,7 @@ func Detect(ctx context.Context, enginesDir []string) host.Hardware {
 // detect finds and logs this machine's devices. Flags take precedence: it does not look for kinds of device that --devices leaves
 // out.
 func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) host.Hardware {
-	cfg := devices.Config{
-		Kinds: p.devices, Memory: memTotal(), Apple: runtime.GOOS == "darwin" && runtime.GOARCH == "arm64", Files: os.DirFS("/"),
-		Run:       devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}.Run,
-		LookupEnv: os.LookupEnv,
-	}
-	if p.devices == 0 {
-		cfg.Kinds = policy.GPU | policy.NPU
-	}
-	recipes, err := s.recipes()
-	if err == nil {
-		llamacpp := recipes[recipe.LlamaCpp]
-		cfg.LlamaServer, err = engine.Finder{Dirs: s.EnginesDir}.Find(&llamacpp, llamacpp.Backend(p.options, 0))
-	}
-	if err != nil {
-		cfg.NoServer = err.Error()
-	}
-	found := devices.Detect(ctx, cfg)
+	found := devices.Detect(ctx, sources(s, p))
 	has := p.devices
 	if has == 0 {
 		has = found.Kinds()
@@ -64,11 +48,51 @@ func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) hos
 	return host.Hardware{Devices: has, Budget: budget, Totals: found.Totals(), Cards: cards, Found: found}
 }
 
-// memTotal is the machine's memory in bytes, 0 where the system does not tell.
-func memTotal() int64 {
+// freeMemory looks at the free memory of the processor, and of the GPUs if they are among the kinds of device.
+func freeMemory(ctx context.Context, kinds policy.Devices, s HostSettings, p parsed) devices.Found {
+	cfg := devices.Config{}
+	if kinds.Has(policy.GPU) {
+		cfg = sources(s, p)
+		cfg.Kinds = policy.GPU
+	}
+	cfg.Memory, cfg.Free = mainMemory()
+	return devices.Detect(ctx, cfg)
+}
+
+// sources returns where devices are looked for.
+func sources(s HostSettings, p parsed) devices.Config {
+	cfg := devices.Config{
+		Kinds: p.devices, Apple: runtime.GOOS == "darwin" && runtime.GOARCH == "arm64", Files: os.DirFS("/"),
+		Run:       devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}.Run,
+		LookupEnv: os.LookupEnv,
+	}
+	cfg.Memory, cfg.Free = mainMemory()
+	if p.devices == 0 {
+		cfg.Kinds = policy.GPU | policy.NPU
+	}
+	recipes, err := s.recipes()
+	if err == nil {
+		llamacpp := recipes[recipe.LlamaCpp]
+		cfg.LlamaServer, err = engine.Finder{Dirs: s.EnginesDir}.Find(&llamacpp, llamacpp.Backend(p.options, 0))
+	}
+	if err != nil {
+		cfg.NoServer = err.Error()
+	}
+	return cfg
+}
+
+// mainMemory returns the machine's memory and what programs can still have of it in bytes, 0 where the system does not
+// tell.
+func mainMemory() (total, free int64) {
 	m, err := mem.VirtualMemory()
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return int64(m.Total)
+	return int64(m.Total), int64(m.Available)
+}
+
+// memTotal is the machine's memory in bytes, 0 where the system does not tell.
+func memTotal() int64 {
+	total, _ := mainMemory()
+	return total
 }

@@ -52,6 +52,7 @@ type Found struct {
 type Config struct {
 	Kinds  policy.Devices // kinds to look for besides the processor
 	Memory int64          // of the machine, in bytes
+	Free   int64          // of Memory what programs can still have, 0 if unknown
 	Apple  bool           // the machine has Apple's own processor
 	Files  fs.FS          // the system's files: os.DirFS("/")
 	// LlamaServer is the program's path. If it is empty, NoServer says why.
@@ -65,7 +66,7 @@ type Config struct {
 
 // Detect finds the devices of this machine. It takes at most the time limit of each of two commands.
 func Detect(ctx context.Context, cfg Config) Found {
-	f := Found{Devices: []Device{{Kind: cpu, Total: cfg.Memory, Source: "system"}}}
+	f := Found{Devices: []Device{{Kind: cpu, Total: cfg.Memory, Free: cfg.Free, Source: "system"}}}
 	if cfg.Kinds.Has(policy.GPU) {
 		f.add(gpu, cfg.gpus(ctx))
 	}

@@ -78,5 +78,12 @@ func (b *buffers) sum() (main, device int64) {
 // Devices are known only from the log of the load.
 func (p *Process) Memory() (main, device int64) {
 	main, device = p.buffers.sum()
-	return max(main, peakBytes(p.pid)), device
+	return max(main, statusBytes(p.pid, "VmHWM")), device
+}
+
+// Held returns how many bytes become free when the engine ends: of main memory what is not the copy of a file, and what the
+// log told of devices' own memory; 0 if unknown.
+func (p *Process) Held() (main, device int64) {
+	_, device = p.buffers.sum()
+	return statusBytes(p.pid, "RssAnon", "RssShmem"), device
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -85,19 +86,19 @@ func hasEnv(pid int, kv string) bool {
 	return err == nil && bytes.Contains(append([]byte{0}, b...), append(append([]byte{0}, kv...), 0))
 }
 
-// peakBytes returns the most main memory that each process of a group has held, mapped files included, summed up. What
-// they share counts for each.
-func peakBytes(pgid int) (sum int64) {
+// statusBytes sums up sizes of /proc/<pid>/status over the processes of a group. What they share counts for each.
+func statusBytes(pgid int, names ...string) (sum int64) {
 	for _, pid := range groupMembers(pgid) {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 		if err != nil {
 			continue
 		}
-		_, rest, _ := strings.Cut(string(b), "\nVmHWM:")
-		line, _, _ := strings.Cut(rest, "\n")
-		kib, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.ParseInt(kib, 10, 40); err == nil {
-			sum += n << 10
+		for line := range strings.Lines(string(b)) {
+			name, size, _ := strings.Cut(line, ":")
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(size), " kB"), 10, 40)
+			if err == nil && slices.Contains(names, name) {
+				sum += kib << 10
+			}
 		}
 	}
 	return sum

@@ -15,8 +15,8 @@ func startTicks(int) uint64 { return 0 }
 
 func groupMembers(int) []int { return nil }
 
-// peakBytes is not known here.
-func peakBytes(int) int64 { return 0 }
+// statusBytes is not known here.
+func statusBytes(int, ...string) int64 { return 0 }
 
 // groupAlive reports whether a process is in the group.
 func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) != syscall.ESRCH }

@@ -65,12 +65,13 @@ func failure(err error) state.Outcome {
 // load's need and gives the figures to gateways, which try the next host.
 func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 	out := state.Outcome{Failed: true, Fields: map[string]string{"code": CodeLoad}}
+	r.Parts = p.Parts()
 	switch r.Code {
 	case policy.TooLarge:
-		r.Parts = p.Parts()
 		out.Fields["code"] = "model_too_large"
 		out.Fields["device"], out.Fields["parts"], out.Fields["cards"] = r.Device.String(), r.Parts, r.Cards
 		out.Fields["need"], out.Fields["budget"] = strconv.FormatInt(r.Need, 10), strconv.FormatInt(r.Budget, 10)
+		out.Fields["others"] = strconv.FormatInt(r.Others, 10)
 	case policy.SlotsPinned:
 		out.Fields["code"] = "slots_pinned_error"
 	}

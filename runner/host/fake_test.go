@@ -143,6 +143,8 @@ func (f *fake) Measured() int64 {
 	return f.e.took[f.model]
 }
 
+func (f *fake) Held() int64 { return f.Measured() }
+
 func (f *fake) Client() *relay.Client { return f.client }
 
 func (f *fake) Stop(context.Context) error {

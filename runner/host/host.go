@@ -31,7 +31,10 @@ type Config struct {
 	Hardware // this machine's devices at the start
 	// Detect looks for devices again when the host wakes and its runner was not restarted. nil keeps Hardware. It
 	// returns in bounded time.
-	Detect   func(context.Context) Hardware
+	Detect func(context.Context) Hardware
+	// Free returns the devices of some kinds with their free memory, in bounded time; nil: budgets stay as they are.
+	Free     func(context.Context, policy.Devices) devices.Found
+	Margin   int64                      // bytes of each device's free memory that loads leave
 	NPUSeats map[policy.Type]int        // NPU seats; nil: those of the host's catalogue entry, else one NPU model
 	Options  recipe.Options             // load options from flags and environment; the pool's run-time settings override them
 	Recipes  func() (recipe.Set, error) // this machine's own, read with each new catalogue; nil: the shipped ones
@@ -44,6 +47,7 @@ type Config struct {
 	RetireTimeout time.Duration
 	Reserve       time.Duration // a loaded model waits this long for the request it was loaded for; default 15 s
 	ClearTimeout  time.Duration // a failed load waits this long for busy models before its retry; default 300 s
+	OthersWait    time.Duration // a load waits this long for memory that other programs hold; default 10 s
 	Beat          time.Duration // heartbeat; default 1 s
 
 	Generation uint64       // highest generation known from an earlier run
@@ -82,6 +86,8 @@ type Engine interface {
 type Measured interface {
 	// Measured returns the most bytes of its devices' memory that the engine has taken so far, 0 if unknown.
 	Measured() int64
+	// Held returns how much of that memory becomes free when it ends, 0 if unknown.
+	Held() int64
 }
 
 // Engines starts engines.
@@ -127,6 +133,8 @@ type Host struct {
 	lookedCatalog  string    // version that the pool announced at the last look
 	looked         time.Time // time of the last look
 	hardware       Hardware
+	present        *Hardware // hardware with the budgets that other programs left when it was last read, nil before
+	freeNext       time.Time // when to read it again
 	settings       settings
 	settingsChange uint64               // counts the change events received
 	residents      map[string]*resident // by resident.key
@@ -148,6 +156,7 @@ type Host struct {
 type wait struct {
 	since     time.Time // when it became the first to wait for its models, zero before
 	overtaken int
+	others    time.Time // when other programs were first found to hold what it needs
 }
 
 // Stats are counts since the start.
@@ -162,6 +171,7 @@ func New(cfg Config) *Host {
 	cfg.RetireTimeout = cmp.Or(max(cfg.RetireTimeout, 0), time.Hour)
 	cfg.Reserve = cmp.Or(max(cfg.Reserve, 0), 15*time.Second)
 	cfg.ClearTimeout = cmp.Or(max(cfg.ClearTimeout, 0), 300*time.Second)
+	cfg.OthersWait = cmp.Or(max(cfg.OthersWait, 0), 10*time.Second)
 	cfg.Beat = cmp.Or(max(cfg.Beat, 0), time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Recipes == nil {

@@ -47,6 +47,9 @@ func (h *Host) step(ctx context.Context) time.Time {
 	h.publishDirty(ctx)
 	h.compareRecords(me.Models, snap.Taken)
 	h.prune(me.Queue, snap.Taken)
+	if len(me.Queue) > 0 {
+		h.readFree(ctx)
+	}
 	loads := h.answer(ctx, me.Queue, snap)
 	return h.next(ctx, loads, time.Now())
 }
@@ -192,8 +195,12 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 		case l != nil:
 			h.work.Go(func() { h.runLoad(context.WithoutCancel(ctx), l) })
 		default:
-			out := refusal(*step.Admission.Refusal, &loads[at].spec.plan)
-			if r := step.Admission.Refusal; r.Code == policy.TooLarge {
+			r := *step.Admission.Refusal
+			if r.Others = h.othersHold(&r); h.awaitsOthers(step.Ticket, &r, now) {
+				break
+			}
+			out := refusal(r, &loads[at].spec.plan)
+			if r.Code == policy.TooLarge {
 				out.Learned = h.learn(loads[at].spec, r.Device)
 			}
 			h.finishNow(ctx, loads[at].ticket, out)
@@ -204,8 +211,9 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 
 // viewLocked returns the host as the policy sees it.
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
+	has := h.presentLocked()
 	v := policy.Host{
-		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: h.hardware.Devices, Limits: h.settings.limits, Budget: h.hardware.Budget, Cards: h.hardware.Cards, NPUSeats: h.seatsLocked(),
+		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: has.Devices, Limits: h.settings.limits, Budget: has.Budget, Cards: has.Cards, NPUSeats: h.seatsLocked(),
 	}
 	for _, r := range h.residents {
 		one := r.view()

@@ -32,9 +32,22 @@ type knownNeed struct {
 }
 
 // plan plans a load on n GPUs, 0 if it is not told of single ones, with the need that was measured for such a load. A
-// need above the budget leads to a smaller context where that is automatic. Otherwise a load that fits by its estimate
+// need above the budget, or above what other programs leave, leads to a smaller context where that is automatic. Otherwise a load that fits by its estimate
 // is refused only for a while, and only if its engine ran out of memory.
 func (h *Host) plan(ctx context.Context, e loadSpec, n int, share plan.Share, has Hardware) (plan.Plan, error) {
+	p, err := h.measuredPlan(ctx, e, n, share, has)
+	if err != nil || e.model.Memory > 0 || share.Left <= 0 || p.Need <= share.Left {
+		return p, err
+	}
+	share.Budget = share.Left
+	if smaller, err := h.measuredPlan(ctx, e, n, share, has); err == nil && smaller.Context < p.Context {
+		return smaller, nil
+	}
+	return p, nil
+}
+
+// measuredPlan is plan without regard to what other programs hold.
+func (h *Host) measuredPlan(ctx context.Context, e loadSpec, n int, share plan.Share, has Hardware) (plan.Plan, error) {
 	p, err := h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
 	if err != nil || e.model.Memory > 0 {
 		return p, err
@@ -48,7 +61,7 @@ func (h *Host) plan(ctx context.Context, e loadSpec, n int, share plan.Share, ha
 	if budget > 0 && need.Bytes > budget && share.Beyond == 0 {
 		less := share
 		less.Beyond = max(need.Bytes-p.Estimate, 0)
-		if smaller, err := h.plan(ctx, e, n, less, has); err == nil && smaller.Context < p.Context {
+		if smaller, err := h.measuredPlan(ctx, e, n, less, has); err == nil && smaller.Context < p.Context {
 			return smaller, nil
 		}
 	}

@@ -1,10 +1,14 @@
 package host_test
 
 import (
+	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"reveille/infra/policy"
+	"reveille/runner/devices"
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/plan"
@@ -113,5 +117,42 @@ func TestNeedAfterOutOfMemory(t *testing.T) {
 	b.must(err)
 	if len(keys) != 2 {
 		t.Errorf("needs %q", keys)
+	}
+}
+
+// What other programs took is not given to models: a load makes more room, waits a while for theirs, and is then refused
+// with what they hold.
+func TestOtherProgramsMemory(t *testing.T) {
+	var free atomic.Int64
+	free.Store(1000)
+	b := startOn(t, testenv.Redis(t), func(c *host.Config) {
+		c.Limits, c.Hardware.Budget = policy.Uniform(-1), map[policy.Devices]int64{policy.CPU: 100}
+		c.Margin, c.OthersWait = 5, 4*time.Second
+		c.Free = func(context.Context, policy.Devices) devices.Found {
+			return devices.Found{Devices: []devices.Device{{Kind: "cpu", Total: 2000, Free: free.Load()}}}
+		}
+	})
+	b.publish(strings.ReplaceAll(unmeasured, "cpu}", "cpu, memory: 40}"))
+	b.ready(b.load("a"))
+	free.Store(30)
+	time.Sleep(time.Second) // what was just read counts for that long
+	if r := b.ready(b.load("b")); r.Evicted != "a" {
+		t.Errorf("evicted %q: 30 are free, and a holds 40", r.Evicted)
+	}
+	b.ready(b.unload("b"))
+	time.Sleep(time.Second)
+	waiting := b.load("a")
+	time.Sleep(500 * time.Millisecond)
+	if st := b.peek(waiting).Record.State; st != "queued" {
+		t.Errorf("it is %s while other programs hold its memory", st)
+	}
+	free.Store(90)
+	b.ready(waiting)
+	b.ready(b.unload("a"))
+	free.Store(30)
+	time.Sleep(time.Second)
+	r := b.failed(b.load("a"), "model_too_large")
+	if want := "model a needs 40 bytes of cpu memory, more than the 25 a host has beside 75 that other programs hold"; r.Message != want {
+		t.Errorf("%q, want %q", r.Message, want)
 	}
 }

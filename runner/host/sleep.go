@@ -57,5 +57,5 @@ func (h *Host) detectAgainLocked(ctx context.Context) {
 	found := h.cfg.Detect(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.hardware = found
+	h.hardware, h.present = found, nil
 }

@@ -91,14 +91,18 @@ func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan
 	}
 	h.mu.Lock()
 	hardware := h.hardware
+	left := h.presentLocked()
 	h.mu.Unlock()
 	for d, budget := range hardware.Budget {
 		if e.model.Devices.Overlaps(d) && (share.Budget == 0 || budget < share.Budget) {
 			share.Budget = budget
 		}
+		if n := left.Budget[d]; e.model.Devices.Overlaps(d) && n < budget && (share.Left == 0 || n < share.Left) {
+			share.Left = n
+		}
 	}
 	share.Total = hardware.Totals[e.model.Devices] // ambiguous for several devices
-	p, gpus, err := h.planOnGPUs(ctx, e, share, hardware)
+	p, gpus, err := h.planOnGPUs(ctx, e, share, hardware, left.Cards)
 	if err == nil && len(unknown) > 0 && share.Budget > 0 && e.model.Memory == 0 {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is not known before the weights are here: "+
 			"with a `memory:` of its own in the models file a model counts from the start", e.model.ID, strings.Join(unknown, ", ")))
@@ -107,8 +111,9 @@ func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan
 }
 
 // planOnGPUs plans for the fewest GPUs whose budgets hold the load, and returns how many it needs at least. A load
-// whose need is unknown gets all GPUs unless its entry says otherwise. share is that of all GPUs together.
-func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has Hardware) (p plan.Plan, gpus policy.GPUs, err error) {
+// whose need is unknown gets all GPUs unless its entry says otherwise. share is that of all GPUs together, and left what other
+// programs leave of each.
+func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has Hardware, left policy.Cards) (p plan.Plan, gpus policy.GPUs, err error) {
 	if has.Cards != nil {
 		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, has.Found.API())
 	}
@@ -119,7 +124,10 @@ func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has
 		some.Min, some.Max = n, n
 		set, budget := some.Largest(has.Cards)
 		part := share
-		part.Budget, part.Total = min(budget, share.Budget), 0
+		part.Budget, part.Total, part.Left = min(budget, share.Budget), 0, 0
+		if _, room := some.Largest(left); room < budget {
+			part.Left = max(room, 1)
+		}
 		for _, card := range set {
 			part.Total += totals[card]
 		}

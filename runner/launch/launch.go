@@ -244,6 +244,15 @@ func (r *running) Measured() int64 {
 	return device
 }
 
+// Held returns how much of that memory becomes free when the engine ends, 0 if unknown.
+func (r *running) Held() int64 {
+	main, device := r.Process.Held()
+	if r.Spec().Devices == policy.CPU {
+		return main
+	}
+	return device
+}
+
 // running is an engine in service.
 type running struct {
 	*engine.Process

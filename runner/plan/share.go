@@ -11,6 +11,7 @@ import (
 // count.
 type Share struct {
 	Budget int64 // bytes of the device for models, 0 without a budget
+	Left   int64 // bytes of Budget that other programs leave now, 0 if unknown
 	Total  int64 // bytes that the device has, 0 if unknown
 	Paged  int   // models with a KV pool that may be loaded there at once, at least 1
 	Plain  int64 // bytes reserved for models without one that may be loaded beside them
