@@ -182,3 +182,11 @@ func encode(v any) []byte {
 	}
 	return text
 }
+
+// StreamType returns the media type of the dialect's streams.
+func (d Dialect) StreamType() string {
+	if d == Ollama {
+		return "application/x-ndjson"
+	}
+	return "text/event-stream; charset=utf-8"
+}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"reveille/infra/jsonscan"
 )
 
 // Error is what a client is told went wrong. Message is for the client: no
@@ -183,4 +185,13 @@ func statusText(status int) string {
 		return s
 	}
 	return "The request failed."
+}
+
+// BadJSON is the error for a body that is not JSON.
+func BadJSON(err error) *Error {
+	var se *jsonscan.SyntaxError
+	if errors.As(err, &se) {
+		return Newf(InvalidJSON, "Invalid JSON body: %s at byte %d.", se.Reason, se.Offset)
+	}
+	return New(InvalidJSON, "Invalid JSON body.")
 }

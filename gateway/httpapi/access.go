@@ -8,6 +8,7 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
+	"reveille/gateway/web"
 )
 
 // splitTarget splits a request target into the authority of its absolute form, empty otherwise, and its path with the query.
@@ -124,17 +125,13 @@ func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, hit api.Hit, source 
 	return e
 }
 
-// manages reports whether the request's key has the scope manage.
-func (r *request) manages() bool { return r.key.Scopes&keys.Manage != 0 }
-
-// needsLocalAdmin refuses a request without the local admin key on a gateway without keys. It is for routes on which only some
-// requests need it; where keys are configured, the route's scope was checked already.
-func (r *request) needsLocalAdmin() error {
-	if r.s.cfg.Keys.Configured() {
+// localAdmin is needsLocalAdmin for a request whose route does not need the key always.
+func (s *Server) localAdmin(r *web.Request) error {
+	if s.cfg.Keys.Configured() {
 		return nil
 	}
-	h := &r.ctx.Request.Header
-	if e := r.s.needsLocalAdmin(h, r.hit, sourceOf(h)); e != nil {
+	h := &r.Ctx.Request.Header
+	if e := s.needsLocalAdmin(h, r.Hit, sourceOf(h)); e != nil {
 		return e
 	}
 	return nil

@@ -37,9 +37,9 @@ func (x *exchange) send() (*relay.Response, error) {
 		return nil, err
 	}
 	x.use()
-	s, h := x.s, &x.ctx.Request.Header
+	s, h := x.s, &x.Ctx.Request.Header
 	method := methodOf(h.Method())
-	scope, tenant := "", s.tenantID(&x.key)
+	scope, tenant := "", s.tenantID(&x.Key)
 	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey {
 		scope = tenant
 	}
@@ -54,7 +54,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	}
 	add(rpc.HeaderAuth, sign)
 	add(rpc.HeaderModel, x.model.ID)
-	add(rpc.HeaderRequest, x.id)
+	add(rpc.HeaderRequest, x.ID)
 	if scope != "" {
 		add(rpc.HeaderScope, scope)
 	}
@@ -67,7 +67,7 @@ func (x *exchange) send() (*relay.Response, error) {
 			add(rpc.HeaderWaiters, strconv.Itoa(x.info.Waiters))
 		}
 	}
-	if x.hit.Route.Body == api.BodyJSON {
+	if x.Hit.Route.Body == api.BodyJSON {
 		x.req.Add("Content-Type", jsonType) // whatever the client sent
 	} else if v := h.ContentType(); len(v) > 0 {
 		x.req.Add("Content-Type", v)
@@ -75,16 +75,16 @@ func (x *exchange) send() (*relay.Response, error) {
 	if v := h.Peek("Accept"); len(v) > 0 {
 		x.req.Add("Accept", v)
 	}
-	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.key.High {
+	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.Key.High {
 		x.req.Add(rpc.HeaderPriority, v)
 	}
-	resp, err := s.clients.of(x.endpoint.Addr, s.cfg.Mirror.Snapshot).Start(&x.link, &x.req)
+	resp, err := s.dir.Client(x.endpoint.Addr).Start(&x.link, &x.req)
 	if err == nil {
 		return resp, nil
 	}
 	var re *relay.Error
 	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
-		s.log.Warn("runner not reached", "host", x.endpoint.Host, "request", x.id, "error", err)
+		s.log.Warn("runner not reached", "host", x.endpoint.Host, "request", x.ID, "error", err)
 		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
 	}
 	return nil, err
@@ -116,8 +116,8 @@ func (x *exchange) use() {
 }
 
 func (x *exchange) touch() {
-	if !x.hit.Head {
-		x.s.touch(x.endpoint.Host, x.model.ID)
+	if !x.Hit.Head {
+		x.s.dir.Touch(x.endpoint.Host, x.model.ID)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 func (c *call) vet(spec *bodycheck.Spec) error {
 	var check bodycheck.Check
 	if err := check.Read(spec, c.body); err != nil {
-		return invalidJSON(err)
+		return api.BadJSON(err)
 	}
 	return c.finishCheck(&check, spec)
 }
@@ -50,7 +50,7 @@ func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
 		return nil
 	}
 	cat := s.cfg.Catalog()
-	context, most := s.contextOf(m, s.weightsOf(cat, m), s.effective(cat, m))
+	context, most := s.dir.ContextOf(m, s.dir.WeightsOf(cat, m), s.dir.Effective(cat, m))
 	if int64(text) > freeText+tokenText*max(asked, cmp.Or(context, most, longContext)) {
 		return api.Newf(api.ContextLengthExceeded, "The request has %d bytes of text, far more than the model's context can hold.", text)
 	}

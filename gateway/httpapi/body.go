@@ -1,10 +1,6 @@
 package httpapi
 
 import (
-	"errors"
-	"slices"
-	"strings"
-
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
 	"reveille/infra/catalog"
@@ -26,8 +22,8 @@ type call struct {
 
 // parse checks the body of an inference request and finds its model.
 func (r *request) parse() (*call, error) {
-	c := &call{request: r, body: r.ctx.PostBody()}
-	route := r.hit.Route
+	c := &call{request: r, body: r.Ctx.PostBody()}
+	route := r.Hit.Route
 	spec := bodycheck.ForRoute(route.Name)
 	var check bodycheck.Check
 	var name string
@@ -41,9 +37,9 @@ func (r *request) parse() (*call, error) {
 		return nil, err
 	}
 	if name == "" && route.InQuery {
-		name = r.query("model")
+		name = r.Query("model")
 	}
-	if c.model, err = r.s.resolve(name, route); err != nil {
+	if c.model, err = r.s.dir.Resolve(name, route); err != nil {
 		return nil, err
 	}
 	c.asked = name
@@ -58,11 +54,11 @@ func (r *request) parse() (*call, error) {
 
 // parseJSON reads a body once: it takes the members that the route table names and passes all others to the check.
 func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name string, err error) {
-	route := c.hit.Route
+	route := c.Hit.Route
 	var values [api.MaxKeys]jsonscan.Value
 	m, err := jsonscan.Open(c.body)
 	if err != nil {
-		return "", invalidJSON(err)
+		return "", api.BadJSON(err)
 	}
 	for m.Next() {
 		name := m.Name()
@@ -77,7 +73,7 @@ func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name str
 		}
 	}
 	if m.Err() != nil {
-		return "", invalidJSON(m.Err())
+		return "", api.BadJSON(m.Err())
 	}
 	c.stream = route.CanStream && route.Stream(values[:])
 	if e := route.Check(values[:]); e != nil {
@@ -86,20 +82,12 @@ func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name str
 	return route.ModelName(values[:]).String(), nil
 }
 
-func invalidJSON(err error) error {
-	var se *jsonscan.SyntaxError
-	if errors.As(err, &se) {
-		return api.Newf(api.InvalidJSON, "Invalid JSON body: %s at byte %d.", se.Reason, se.Offset)
-	}
-	return api.New(api.InvalidJSON, "Invalid JSON body.")
-}
-
 func (c *call) parseForm() (name string, err error) {
-	boundary, ok := jsonscan.Boundary(string(c.ctx.Request.Header.ContentType()))
+	boundary, ok := jsonscan.Boundary(string(c.Ctx.Request.Header.ContentType()))
 	if !ok {
 		return "", api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")
 	}
-	route := c.hit.Route
+	route := c.Hit.Route
 	var parts [api.MaxKeys]jsonscan.Part
 	if err := jsonscan.Multipart(c.body, boundary, route.Keys(), parts[:]); err != nil {
 		return "", api.New(api.InvalidRequest, "Invalid multipart body.").WithCause(err)
@@ -111,53 +99,4 @@ func (c *call) parseForm() (name string, err error) {
 		return "", err
 	}
 	return parts[api.KeyModel].String(), nil
-}
-
-// resolve finds the model that a client names; "" is the default of the route's type.
-func (s *Server) resolve(name string, route *api.Route) (*catalog.Model, error) {
-	if name == "" {
-		if name = s.defaultModel(route); name == "" {
-			return nil, api.NoModel()
-		}
-	}
-	cat := s.names()
-	id, err := cat.Resolve(name)
-	if err != nil {
-		var many *catalog.AmbiguousError
-		if errors.As(err, &many) {
-			slices.Sort(many.Candidates)
-			return nil, api.Newf(api.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, many.Candidates).With("model")
-		}
-		return nil, s.unknownModel(name)
-	}
-	m, ok := cat.Model(id)
-	if !ok {
-		return nil, s.unknownModel(name)
-	}
-	return m, nil
-}
-
-// unknownModel is the error for a name that the catalogue does not have.
-func (s *Server) unknownModel(name string) *api.Error {
-	if id, why := s.withheld(name); why != "" {
-		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).With("model")
-	}
-	return api.UnknownModel(name, s.names().Similar(name)...)
-}
-
-// withheld finds a registered model by one of its names and returns why it is not served.
-func (s *Server) withheld(name string) (id, why string) {
-	if s.cfg.Withheld == nil {
-		return "", ""
-	}
-	id = userSpace + strings.TrimPrefix(name, userSpace)
-	return id, s.cfg.Withheld(id)
-}
-
-func (s *Server) defaultModel(route *api.Route) string {
-	if route.Type == "" {
-		return ""
-	}
-	id, _ := s.cfg.Catalog().Default(route.Type)
-	return id
 }

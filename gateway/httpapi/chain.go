@@ -11,24 +11,16 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
-	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
-	"reveille/gateway/quota"
+	"reveille/gateway/web"
 	"reveille/infra/relay"
 )
 
 // request is one request in the chain.
 type request struct {
-	s   *Server
-	ctx *fasthttp.RequestCtx
-	id  string
-	hit api.Hit
-
-	key     keys.Key       // without configured keys, one with every scope and no account
-	account *quota.Account // of its key; nil without keys
-	stream  bool           // it asked for a stream, on a route that has streams
-
-	began    time.Time
+	web.Request
+	s        *Server
+	stream   bool // it asked for a stream, on a route that has streams
 	taken    relay.Body
 	keepBody bool // the answer's stream still needs the body and releases it
 }
@@ -43,12 +35,12 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 }
 
 func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
-	r := &request{s: s, ctx: ctx, began: time.Now()}
-	r.id = api.RequestID(string(ctx.Request.Header.Peek(api.HeaderRequestID)), fillRandom)
-	r.hit = match(&ctx.Request.Header)
+	r := &request{s: s, Request: web.Request{Server: &s.web, Ctx: ctx, Began: time.Now()}}
+	r.ID = api.RequestID(string(ctx.Request.Header.Peek(api.HeaderRequestID)), fillRandom)
+	r.Hit = match(&ctx.Request.Header)
 	h := &ctx.Response.Header
-	h.Set(api.HeaderRequestID, r.id)
-	h.Set(api.HeaderRequestIDAlt, r.id)
+	h.Set(api.HeaderRequestID, r.ID)
+	h.Set(api.HeaderRequestIDAlt, r.ID)
 	return r
 }
 
@@ -85,12 +77,12 @@ func fillRandom(b []byte) {
 
 // chain runs the checks in order and the route's handler.
 func (r *request) chain() error {
-	h := &r.ctx.Request.Header
+	h := &r.Ctx.Request.Header
 	if r.s.cfg.Memory.Step() >= pressure.CloseConns {
-		r.ctx.SetConnectionClose()
+		r.Ctx.SetConnectionClose()
 	}
-	smuggled := relay.SmugglingCheck(r.ctx) // closes the connection, whatever the answer
-	if r.ctx.IsOptions() && !smuggled {
+	smuggled := relay.SmugglingCheck(r.Ctx) // closes the connection, whatever the answer
+	if r.Ctx.IsOptions() && !smuggled {
 		headers, err := r.s.cfg.Browsers.Check(sourceOf(h))
 		if err != nil {
 			return err
@@ -98,7 +90,7 @@ func (r *request) chain() error {
 		r.setHeaders(headers)
 		r.setHeaders(api.Preflight(string(h.Peek("Access-Control-Request-Headers"))))
 		r.s.m.answer("preflight", fasthttp.StatusNoContent)
-		r.ctx.SetStatusCode(fasthttp.StatusNoContent)
+		r.Ctx.SetStatusCode(fasthttp.StatusNoContent)
 		return nil
 	}
 	if err := r.authorize(); err != nil {
@@ -107,8 +99,8 @@ func (r *request) chain() error {
 	if smuggled {
 		return api.New(api.InvalidRequest, "Content-Length and Transfer-Encoding must not be sent together.")
 	}
-	if r.hit.Head {
-		r.ctx.Response.SkipBody = true
+	if r.Hit.Head {
+		r.Ctx.Response.SkipBody = true
 	}
 	if enc := h.Peek("Content-Encoding"); len(enc) > 0 && string(enc) != "identity" {
 		return api.New(api.UnsupportedMediaType, "Compressed request bodies are not accepted; send the body as it is.")
@@ -116,29 +108,29 @@ func (r *request) chain() error {
 	if err := r.readBody(); err != nil {
 		return err
 	}
-	return r.s.handlers[r.hit.Route.Name](r.s, r)
+	return r.s.handlers[r.Hit.Route.Name](r.s, r)
 }
 
 // authorize makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the
 // headers that every answer to a web page needs.
 func (r *request) authorize() error {
-	h := &r.ctx.Request.Header
+	h := &r.Ctx.Request.Header
 	source := sourceOf(h)
 	headers, e := r.s.cfg.Browsers.Check(source)
 	if e != nil {
 		return e
 	}
 	r.setHeaders(headers)
-	if r.key, e = r.s.refusal(h, r.hit, source); e != nil {
+	if r.Key, e = r.s.refusal(h, r.Hit, source); e != nil {
 		return e
 	}
-	r.account = r.key.Account
+	r.Account = r.Key.Account
 	return nil
 }
 
 func (r *request) setHeaders(headers []api.Header) {
 	for _, h := range headers {
-		r.ctx.Response.Header.Set(h.Name, h.Value)
+		r.Ctx.Response.Header.Set(h.Name, h.Value)
 	}
 }
 
@@ -146,10 +138,10 @@ func (r *request) setHeaders(headers []api.Header) {
 // client or an engine.
 func (r *request) fail(err error) {
 	e := api.As(err)
-	if e.Kind == api.SlotsPinnedConflict && r.hit.Route.Inference { // of a load with its own options
+	if e.Kind == api.SlotsPinnedConflict && r.Hit.Route.Inference { // of a load with its own options
 		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
 	}
-	d := r.hit.Dialect
+	d := r.Hit.Dialect
 	status := d.Status(e)
 	log, omitted := r.s.log.Debug, 0
 	if e.Status >= 500 && e.Status != fasthttp.StatusServiceUnavailable {
@@ -157,20 +149,20 @@ func (r *request) fail(err error) {
 	} else if n, ok := r.s.refusals.next(time.Now()); ok {
 		log, omitted = r.s.log.Info, n
 	}
-	log("request refused", "request", r.id, "route", r.routeName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause, "omitted_before", omitted)
+	log("request refused", "request", r.ID, "route", r.RouteName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause, "omitted_before", omitted)
 	r.setHeaders(e.AppendHeaders(nil, mrand.Float64))
-	r.ctx.Response.ResetBody() // also closes a stream that was set
-	r.ctx.Response.ImmediateHeaderFlush = false
-	contentType, body := api.ContentType, d.Body(e, r.id)
+	r.Ctx.Response.ResetBody() // also closes a stream that was set
+	r.Ctx.Response.ImmediateHeaderFlush = false
+	contentType, body := api.ContentType, d.Body(e, r.ID)
 	if r.stream && r.s.cfg.StreamErrors {
 		r.s.m.streamErrors.Inc()
-		status, contentType, body = fasthttp.StatusOK, streamType(d), d.StreamError(e, r.id)
+		status, contentType, body = fasthttp.StatusOK, d.StreamType(), d.StreamError(e, r.ID)
 		r.setHeaders(streamHeaders)
 	}
-	r.s.m.answer(r.routeName(), status)
-	r.ctx.SetStatusCode(status)
-	r.ctx.SetContentType(contentType)
-	r.ctx.SetBody(body)
+	r.Answered(status)
+	r.Ctx.SetStatusCode(status)
+	r.Ctx.SetContentType(contentType)
+	r.Ctx.SetBody(body)
 }
 
 // refusalLines is how many refused requests per second are logged at level info.
@@ -202,30 +194,15 @@ func (l *lineLimit) next(now time.Time) (omitted int, ok bool) {
 // streamHeaders are sent with every stream.
 var streamHeaders = []api.Header{{Name: "Cache-Control", Value: "no-cache"}, {Name: "X-Accel-Buffering", Value: "no"}}
 
-// streamType is the media type of a dialect's streams.
-func streamType(d api.Dialect) string {
-	if d == api.Ollama {
-		return ndjson
-	}
-	return "text/event-stream; charset=utf-8"
-}
-
 // release turns a panic into a 500, so that one request's failure affects no other, and releases the body.
 func (r *request) release() {
 	if v := recover(); v != nil {
-		r.s.log.Error("panic while serving", "request", r.id, "route", r.routeName(), "panic", v, "stack", string(debug.Stack()))
+		r.s.log.Error("panic while serving", "request", r.ID, "route", r.RouteName(), "panic", v, "stack", string(debug.Stack()))
 		r.keepBody = false
 		r.fail(api.New(api.InternalError, "The gateway could not handle this request."))
 	}
 	if !r.keepBody {
 		r.dropBody()
 	}
-	r.s.intake.Finish(r.ctx)
-}
-
-func (r *request) routeName() string {
-	if r.hit.Route == nil {
-		return "other"
-	}
-	return r.hit.Route.Name
+	r.s.intake.Finish(r.Ctx)
 }

@@ -20,10 +20,10 @@ func (s *Server) cohereChat(r *request) error {
 	}
 	x := &exchange{call: c, path: []byte(cohere.ChatPath)}
 	if c.stream {
-		x.into = cohere.NewStream(c.id)
+		x.into = cohere.NewStream(c.ID)
 	} else {
 		x.answer = func(x *exchange, resp *relay.Response) error {
-			return x.sendTranslated(resp, func(engine []byte) ([]byte, error) { return cohere.Answer(engine, c.id) })
+			return x.sendTranslated(resp, func(engine []byte) ([]byte, error) { return cohere.Answer(engine, c.ID) })
 		}
 	}
 	return x.start()

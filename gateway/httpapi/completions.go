@@ -22,7 +22,7 @@ func (s *Server) completions(r *request) error {
 	if err != nil {
 		return err
 	}
-	q.ID, q.Model, q.Created = c.id, c.model.ID, c.began.Unix()
+	q.ID, q.Model, q.Created = c.ID, c.model.ID, c.Began.Unix()
 	switch c.body, x.path = q.Body, []byte(q.Path); {
 	case q.Plain:
 	case c.stream:

@@ -14,7 +14,7 @@ func (x *exchange) barred() error {
 	if !x.constrained {
 		return nil
 	}
-	return x.s.crashes.Check(x.account, time.Now())
+	return x.s.crashes.Check(x.Account, time.Now())
 }
 
 // crashed handles an engine that died with the request before the first byte of an answer. It returns relay.ErrAgain to repeat
@@ -30,7 +30,7 @@ func (x *exchange) crashed(e *api.Error) error {
 	if x.repeated || x.wait.policy == "fail" || x.s.draining.Load() {
 		return e
 	}
-	x.s.log.Info("engine crashed, repeating a request", "request", x.id, "model", x.model.ID, "host", x.endpoint.Host)
+	x.s.log.Info("engine crashed, repeating a request", "request", x.ID, "model", x.model.ID, "host", x.endpoint.Host)
 	x.repeated = true
 	x.charged = true // the request is not charged for the load that replaces the engine
 	return x.again(e)

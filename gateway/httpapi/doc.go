@@ -1,5 +1,5 @@
-// Package httpapi is the gateway's HTTP side: the chain of checks that every request passes, the inference routes, and the
-// management, listing and operator routes.
+// Package httpapi is the gateway's HTTP server: the chain of checks that every request passes, and the inference routes. The
+// other routes are gateway/manage's.
 //
 // Order of the chain, each step in one place: request id → origin → key → route → framing, size → body → fields → model
 // name → type → gate (scheduling) → runner (relay). A request that fails a step has not started anything.

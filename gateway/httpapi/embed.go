@@ -61,7 +61,7 @@ func (s *Server) teiEmbed(r *request) error {
 	}
 	var v [3]jsonscan.Value
 	if err := jsonscan.Scan(c.body, []string{"inputs", "dimensions", "normalize"}, v[:]); err != nil {
-		return invalidJSON(err)
+		return api.BadJSON(err)
 	}
 	if v[2].Set() && !v[2].Bool() {
 		return api.New(api.UnsupportedParameter, "'normalize' can only be true here.").With("normalize")
@@ -72,13 +72,13 @@ func (s *Server) teiEmbed(r *request) error {
 // teiInfo serves /info of Text Embeddings Inference, for the model that the query names or the default one.
 func (s *Server) teiInfo(r *request) error {
 	cat := s.cfg.Catalog()
-	name := r.query("model")
+	name := r.Query("model")
 	for _, t := range []policy.Type{policy.Embedding, policy.Reranking} {
 		if id, ok := cat.Default(t); ok && name == "" {
 			name = id
 		}
 	}
-	m, err := s.modelNamed(name)
+	m, err := s.dir.Named(name)
 	if err != nil {
 		return err
 	}
@@ -90,14 +90,14 @@ func (s *Server) teiInfo(r *request) error {
 	default:
 		return api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type embedding or reranking.", m.ID, m.Type).With("model")
 	}
-	longest, _ := s.contextOf(m, s.weightsOf(cat, m), s.effective(cat, m))
+	longest, _ := s.dir.ContextOf(m, s.dir.WeightsOf(cat, m), s.dir.Effective(cat, m))
 	info := map[string]any{
 		"model_id": m.ID, "model_type": map[string]any{kind: map[string]any{}}, "max_client_batch_size": api.MaxInputs, "auto_truncate": false, "version": config.Version(),
 	}
 	if longest > 0 {
 		info["max_input_length"] = longest
 	}
-	return r.reply(200, info)
+	return r.Reply(200, info)
 }
 
 // cohereEmbed serves /v2/embed of Cohere.
@@ -108,7 +108,7 @@ func (s *Server) cohereEmbed(r *request) error {
 	}
 	var v [3]jsonscan.Value
 	if err := jsonscan.Scan(c.body, []string{"texts", "output_dimension", "embedding_types"}, v[:]); err != nil {
-		return invalidJSON(err)
+		return api.BadJSON(err)
 	}
 	kinds := []string{"float"}
 	if v[2].Set() && (v[2].Len() > 2 || json.Unmarshal(v[2].Raw, &kinds) != nil || len(kinds) == 0) {
@@ -121,7 +121,7 @@ func (s *Server) cohereEmbed(r *request) error {
 	}
 	texts := append(json.RawMessage(nil), v[0].Raw...)
 	return c.embedAs(embedding{Input: texts, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, tokens int64) (any, error) {
-		out := cohereEmbeddings{ID: r.id, Embeddings: map[string]any{}, Texts: texts}
+		out := cohereEmbeddings{ID: r.ID, Embeddings: map[string]any{}, Texts: texts}
 		for _, kind := range kinds {
 			if kind == "float" {
 				out.Embeddings[kind] = vectors

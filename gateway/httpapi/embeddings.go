@@ -39,7 +39,7 @@ func (s *Server) embeddings(r *request) error {
 func (c *call) dimensions() (n int, b64 bool, err error) {
 	var v [4]jsonscan.Value
 	if err := jsonscan.Scan(c.body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype"}, v[:]); err != nil {
-		return 0, false, invalidJSON(err)
+		return 0, false, api.BadJSON(err)
 	}
 	if !v[0].Set() {
 		v[0] = v[2] // Voyage's name
@@ -62,7 +62,7 @@ func (c *call) dimensions() (n int, b64 bool, err error) {
 	}
 	for _, key := range []string{"dimensions", "encoding_format", "output_dimension"} {
 		if c.body, err = jsonscan.Remove(c.body, key); err != nil {
-			return 0, false, invalidJSON(err)
+			return 0, false, api.BadJSON(err)
 		}
 	}
 	return n, b64, nil

@@ -4,12 +4,13 @@ import (
 	"maps"
 
 	"reveille/gateway/api"
+	"reveille/gateway/manage"
 )
 
 // handler serves one route of the table. An error is answered in the dialect of the path.
 type handler func(*Server, *request) error
 
-// handlers holds the handler of each route, by its name in the route table.
+// handlers holds the handlers of this package, by the names of their routes in the route table.
 var handlers = map[string]handler{
 	// Routes that run models.
 	"chat":              infer("/v1/chat/completions"),
@@ -46,63 +47,21 @@ var handlers = map[string]handler{
 	"ready":        (*Server).ready,
 	"health_plain": (*Server).live,
 	"metrics":      (*Server).metrics,
-	"health":       (*Server).health,
 	"openapi":      (*Server).openapi,
 
-	"load":           (*Server).load,
-	"unload":         (*Server).unload,
-	"unload_all":     (*Server).unloadAll,
-	"api_unload_all": (*Server).apiUnloadAll,
-	"api_unload":     (*Server).apiUnload,
-	"pin":            (*Server).pin,
-
-	"host_wake":   (*Server).hostWake,
-	"host_forget": (*Server).hostForget,
-	"host_sleep":  (*Server).hostSleep,
-
-	"models":         (*Server).models,
-	"model":          (*Server).modelOne,
-	"model_status":   (*Server).modelStatus,
-	"register":       (*Server).register,
-	"pull":           (*Server).pull,
-	"delete":         (*Server).deleteModel,
-	"options_get":    (*Server).optionsGet,
-	"options_set":    (*Server).optionsSet,
-	"options_delete": (*Server).optionsDelete,
-
-	"config_set":    (*Server).configSet,
-	"config_get":    (*Server).configGet,
-	"aliases":       (*Server).aliases,
-	"alias_get":     (*Server).aliasGet,
-	"alias_set":     (*Server).aliasSet,
-	"alias_set_one": (*Server).aliasSet,
-	"alias_delete":  (*Server).aliasDelete,
-
-	"stats":        (*Server).stats,
-	"system_info":  (*Server).systemInfo,
-	"system_stats": (*Server).systemStats,
-
-	"running":           (*Server).running,
-	"logs":              (*Server).logs,
-	"logs_stream":       (*Server).logsStream,
-	"logs_stream_model": (*Server).logsStreamModel,
-	"upstream":          (*Server).upstream,
-	"props":             inspect("/props"),
-	"slots":             inspect("/slots"),
-
-	"ollama_version": (*Server).ollamaVersion,
-	"ollama_tags":    (*Server).ollamaTags,
-	"ollama_ps":      (*Server).ollamaPS,
-	"ollama_show":    (*Server).ollamaShow,
-	"ollama_pull":    (*Server).ollamaPull,
-	"ollama_delete":  (*Server).ollamaDelete,
+	"upstream": (*Server).upstream,
+	"props":    inspect("/props"),
+	"slots":    inspect("/slots"),
 
 	"tei_info": (*Server).teiInfo,
 }
 
-// served returns the handlers. Every route has one.
-func served() map[string]handler {
+// served returns the handlers, those of m included. Every route has one.
+func served(m *manage.Service) map[string]handler {
 	all := maps.Clone(handlers)
+	for name, handle := range m.Handlers() {
+		all[name] = func(_ *Server, r *request) error { return handle(&r.Request) }
+	}
 	for _, r := range api.Routes() {
 		if r.Unserved {
 			all[r.Name] = notServed

@@ -12,7 +12,7 @@ import (
 // modelHeaders sets the headers that every answer of a model carries about how it was served. Call it before the head
 // is sent.
 func (x *exchange) modelHeaders() {
-	h := &x.ctx.Response.Header
+	h := &x.Ctx.Response.Header
 	h.Set(api.HeaderModel, x.model.ID)
 	h.Set(api.HeaderModelState, x.state)
 	host, waited, load := x.endpoint.Host, x.info.Waited, time.Duration(0)
@@ -33,7 +33,7 @@ func (x *exchange) modelHeaders() {
 	h.SetBytesV(api.HeaderLoadMS, ms(buf[:0], load))
 	b := ms(append(buf[:0], "queue;dur="...), waited-load)
 	b = ms(append(b, ", load;dur="...), load)
-	b = ms(append(b, ", ttft;dur="...), time.Since(x.began))
+	b = ms(append(b, ", ttft;dur="...), time.Since(x.Began))
 	h.SetBytesV(api.HeaderServerTiming, b)
 	if x.cold {
 		h.Set(api.HeaderColdStart, "1")
@@ -45,17 +45,17 @@ func (x *exchange) modelHeaders() {
 }
 
 func (x *exchange) queueHeader() {
-	x.ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.ahead))
+	x.Ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.ahead))
 }
 
 // rename puts the name of the answering model into a JSON body.
 func (c *call) rename() error {
-	if c.hit.Route.Body != api.BodyJSON {
+	if c.Hit.Route.Body != api.BodyJSON {
 		return nil
 	}
 	body, err := jsonscan.SetString(c.body, "model", c.model.ID)
 	if err != nil {
-		return invalidJSON(err)
+		return api.BadJSON(err)
 	}
 	c.body = body
 	return nil

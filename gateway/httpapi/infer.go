@@ -10,6 +10,7 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/completion"
 	"reveille/gateway/scheduling"
+	"reveille/gateway/web"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 )
@@ -57,7 +58,7 @@ func infer(path string) handler {
 
 // prepare puts the model's canonical name into the body, as the engine gets it.
 func (c *call) prepare() error {
-	if c.hit.Route.Body != api.BodyJSON {
+	if c.Hit.Route.Body != api.BodyJSON {
 		return nil
 	}
 	if c.asked != c.model.ID {
@@ -74,7 +75,7 @@ func (x *exchange) start() (err error) {
 	if x.stream {
 		hold = s.cfg.Hold
 	}
-	if x.wait, err = waitPolicyOf(&x.ctx.Request.Header, hold); err != nil {
+	if x.wait, err = waitPolicyOf(&x.Ctx.Request.Header, hold); err != nil {
 		return err
 	}
 	if s.draining.Load() {
@@ -83,12 +84,12 @@ func (x *exchange) start() (err error) {
 	if err := x.barred(); err != nil {
 		return x.limited(err)
 	}
-	if err := x.account.Begin(); err != nil {
+	if err := x.Account.Begin(); err != nil {
 		return x.limited(err)
 	}
 	s.m.open.Add(1)
 	s.inflight.add(x)
-	x.watch = s.watcher.Arm(x.ctx.Conn(), x.left)
+	x.watch = s.watcher.Arm(x.Ctx.Conn(), x.left)
 	defer func() {
 		if !x.handed { // a panic ends here too
 			x.finish(err)
@@ -97,7 +98,7 @@ func (x *exchange) start() (err error) {
 
 	if x.endpoint, x.hasEndpoint = s.cfg.Gate.Endpoint(x.model.ID); x.hasEndpoint {
 		x.state = "loaded"
-	} else if x.state = s.stateOf(x.model.ID); x.hit.Head {
+	} else if x.state = s.dir.StateOf(x.model.ID); x.Hit.Head {
 		err = notLoaded(x.model.ID)
 	} else if x.load != nil && x.wait.policy == "block" && x.state == "unloaded" {
 		err = x.load(x)
@@ -116,10 +117,10 @@ func (x *exchange) start() (err error) {
 		return nil
 	case clientGone(err):
 		x.finish(err) // while the answer is known to be incomplete: start itself returns no error
-		s.log.Debug("client left", "request", x.id, "model", x.model.ID)
-		s.m.answer(x.routeName(), statusGone)
-		x.ctx.SetStatusCode(statusGone)
-		x.ctx.SetConnectionClose()
+		s.log.Debug("client left", "request", x.ID, "model", x.model.ID)
+		s.m.answer(x.RouteName(), web.StatusGone)
+		x.Ctx.SetStatusCode(web.StatusGone)
+		x.Ctx.SetConnectionClose()
 		return nil
 	}
 	e := x.asError(err)
@@ -132,7 +133,7 @@ func (x *exchange) start() (err error) {
 
 // limited sets the headers of a refusal by one of the key's limits.
 func (c *call) limited(err error) error {
-	h := &c.ctx.Response.Header
+	h := &c.Ctx.Response.Header
 	h.Set(api.HeaderModel, c.model.ID)
 	h.Set(api.HeaderQueueLength, strconv.Itoa(c.s.cfg.Gate.Waiting()[c.model.ID]))
 	return err
@@ -148,7 +149,7 @@ func clientGone(err error) bool {
 func (x *exchange) reach() (*relay.Stream, error) {
 	commit := time.Time{}
 	if x.stream {
-		commit = x.began.Add(x.s.cfg.CommitAfter)
+		commit = x.Began.Add(x.s.cfg.CommitAfter)
 	}
 	for {
 		ready, err := x.acquireEndpoint(commit)
@@ -181,7 +182,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 // deliver sets an answer on the response.
 func (x *exchange) deliver(resp *relay.Response) error {
 	if v := resp.Header(rpc.HeaderMedia); len(v) > 0 {
-		x.ctx.Response.Header.SetBytesV(api.HeaderMediaCache, v)
+		x.Ctx.Response.Header.SetBytesV(api.HeaderMediaCache, v)
 	}
 	if x.answer != nil {
 		err := x.answer(x, resp)
@@ -196,12 +197,12 @@ func (x *exchange) deliver(resp *relay.Response) error {
 		return errNoStream()
 	}
 	x.modelHeaders()
-	x.s.m.answer(x.routeName(), resp.Status())
-	x.ctx.SetStatusCode(resp.Status())
-	x.ctx.Response.Header.SetContentTypeBytes(resp.ContentType())
+	x.Answered(resp.Status())
+	x.Ctx.SetStatusCode(resp.Status())
+	x.Ctx.Response.Header.SetContentTypeBytes(resp.ContentType())
 	for _, name := range relayed {
 		if v := resp.Header(name); len(v) > 0 {
-			x.ctx.Response.Header.SetBytesV(name, v)
+			x.Ctx.Response.Header.SetBytesV(name, v)
 		}
 	}
 	resp.OnEnd = x.finish
@@ -240,11 +241,11 @@ func (x *exchange) finish(err error) {
 	x.leave()
 	x.unsuspect(clientGone(err))
 	if x.open {
-		x.s.uses.stream(x.model.ID, -1)
+		x.s.dir.Uses.Stream(x.model.ID, -1)
 	}
-	x.account.End()
+	x.Account.End()
 	x.s.m.open.Add(-1)
-	x.s.m.seconds.UpdateDuration(x.began)
+	x.s.m.seconds.UpdateDuration(x.Began)
 	if x.tap != nil {
 		x.finishTap(err)
 	}
@@ -261,13 +262,13 @@ func (x *exchange) finish(err error) {
 func (x *exchange) finishTap(err error) {
 	switch {
 	case err == nil:
-		note(x.s.cfg.Usage, x.began, x.tap)
+		note(x.s.cfg.Usage, x.Began, x.tap)
 		x.s.cfg.Usage.Served(x.endpoint.Host, x.model.ID)
 	case clientGone(err):
-		x.s.log.Debug("client left during the answer", "request", x.id, "model", x.model.ID)
+		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)
 	default:
 		x.s.m.broken.Inc()
-		x.s.log.Warn("answer broke off", "request", x.id, "model", x.model.ID, "error", err)
+		x.s.log.Warn("answer broke off", "request", x.ID, "model", x.model.ID, "error", err)
 	}
 	x.tap.release()
 }

@@ -45,7 +45,7 @@ func TestAliasIsRewritten(t *testing.T) {
 	if err := s.store.Set(t.Context(), state.Aliases, "late", "chat"); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the alias is known", func() bool { return s.server.isName("late") })
+	s.until("the alias is known", func() bool { return s.server.dir.IsName("late") })
 	for _, name := range []string{"nick", "chat:latest", "CHAT", "late", "late:latest", "LATE", "openai/late", "openai/late:latest", "LATE:latest"} {
 		r := s.ask("POST", chatPath, `{"user":"\u00e9", "model":"`+name+`","messages":[{}],"model":"`+name+`"}`)
 		got := s.got()
@@ -373,10 +373,10 @@ func TestClientLeaves(t *testing.T) {
 		at         func(s *stage) bool
 	}{
 		"queued":           {at: func(s *stage) bool { return s.gate.Waiting()["chat"] == 1 }},
-		"queued stream":    {live: true, at: func(s *stage) bool { return s.server.uses.streaming("chat") }},
+		"queued stream":    {live: true, at: func(s *stage) bool { return s.server.dir.Uses.Streaming("chat") }},
 		"before the head":  {warm: true, engine: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, at: func(s *stage) bool { return len(s.got()) == 1 }},
-		"prefill":          {warm: true, live: true, engine: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, at: func(s *stage) bool { return s.server.uses.streaming("chat") }},
-		"in a silent SSE":  {warm: true, live: true, engine: sse("data: 1\n\n", pause), at: func(s *stage) bool { return s.server.uses.streaming("chat") }},
+		"prefill":          {warm: true, live: true, engine: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, at: func(s *stage) bool { return s.server.dir.Uses.Streaming("chat") }},
+		"in a silent SSE":  {warm: true, live: true, engine: sse("data: 1\n\n", pause), at: func(s *stage) bool { return s.server.dir.Uses.Streaming("chat") }},
 		"between refusals": {warm: true, engine: refuse(rpc.RefusedNotLoaded), at: func(s *stage) bool { return len(s.got()) > 3 }},
 	}
 	for name, c := range cases {

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"reveille/gateway/api"
+	"reveille/gateway/models"
 	"reveille/infra/relay"
 )
 
@@ -13,30 +14,30 @@ const maxInspected = 16 << 20
 // inspect relays an engine's description of itself. It never loads a model.
 func inspect(path string) handler {
 	return func(s *Server, r *request) error {
-		m, err := s.modelNamed(r.query("model"))
+		m, err := s.dir.Named(r.Query("model"))
 		if err != nil {
 			if e := api.As(err); e.Kind == api.MissingRequiredParameter {
 				return api.New(api.MissingRequiredParameter, "No model specified. Name one in the query, as ?model=ID.").With("model")
 			}
 			return err
 		}
-		snap, _ := s.freshSnapshot()
+		snap, _ := s.dir.Fresh()
 		copies := snap.Copies(m.ID)
 		if len(copies) == 0 {
 			return notLoaded(m.ID)
 		}
-		h := &r.ctx.Response.Header
+		h := &r.Ctx.Response.Header
 		h.Set(api.HeaderModel, m.ID)
 		h.Set(api.HeaderRunner, copies[0].Host)
 		var call relay.Call
-		watch := s.watcher.Arm(r.ctx.Conn(), func() { call.Cancel(relay.ErrGone) })
+		watch := s.watcher.Arm(r.Ctx.Conn(), func() { call.Cancel(relay.ErrGone) })
 		defer watch.Stop()
-		resp, err := r.ask(&call, snap.Hosts[copies[0].Host], path, m.ID)
-		if errors.Is(err, errNotThere) {
+		resp, err := s.dir.Ask(&call, snap.Hosts[copies[0].Host], path, m.ID, r.ID, models.AskWait)
+		if errors.Is(err, models.ErrNotThere) {
 			return notLoaded(m.ID)
 		}
 		if err != nil {
-			return r.unlessLeft(err)
+			return r.UnlessLeft(err)
 		}
 		defer resp.Close()
 		body, err := resp.AppendBody(nil, maxInspected)
@@ -46,7 +47,7 @@ func inspect(path string) handler {
 		if resp.Status() >= 400 {
 			return toldError(resp, body, copies[0].Host)
 		}
-		r.send(resp.Status(), "application/json; charset=utf-8", body)
+		r.Send(resp.Status(), "application/json; charset=utf-8", body)
 		return nil
 	}
 }

@@ -36,7 +36,7 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	r := s.newRequest(ctx)
 	err := r.authorize()
 	if err == nil {
-		err = r.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength(), maxBody(r.hit.Route)))
+		err = r.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength(), maxBody(r.Hit.Route)))
 	}
 	if err == nil {
 		return fasthttp.StatusContinue
@@ -51,7 +51,7 @@ func (r *request) bodyError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, relay.ErrBodyTooLarge):
-		most := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.hit.Route), math.MaxInt))
+		most := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.Hit.Route), math.MaxInt))
 		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", most)
 	case errors.Is(err, relay.ErrBuffersFull):
 		return api.New(api.Overloaded, "Too many request bodies are buffered; try again.")
@@ -85,11 +85,11 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 
 // readBody reads the body of an authorised request, if its route takes one.
 func (r *request) readBody() (err error) {
-	if r.hit.Route.Body == api.BodyNone {
-		r.s.intake.Finish(r.ctx)
+	if r.Hit.Route.Body == api.BodyNone {
+		r.s.intake.Finish(r.Ctx)
 		return nil
 	}
-	r.taken, err = r.s.intake.Read(r.ctx, maxBody(r.hit.Route))
+	r.taken, err = r.s.intake.Read(r.Ctx, maxBody(r.Hit.Route))
 	return r.bodyError(err)
 }
 

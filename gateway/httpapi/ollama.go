@@ -17,9 +17,6 @@ import (
 	"reveille/infra/state"
 )
 
-// ndjson is the media type of Ollama's streams.
-const ndjson = "application/x-ndjson"
-
 // ollamaCall is a call in Ollama's form.
 type ollamaCall struct {
 	*call
@@ -45,7 +42,7 @@ func (r *request) ollamaCall() (*ollamaCall, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.manages() { // it applies to all users of the model
+	if o.Manages() { // it applies to all users of the model
 		o.context = size
 	}
 	o.keep, o.keeping, err = o.q.KeepAlive()
@@ -103,7 +100,7 @@ func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
 	if x != nil {
 		load = func() time.Duration { return x.info.Waited }
 	}
-	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.began, Now: time.Now, Load: load}
+	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.Began, Now: time.Now, Load: load}
 }
 
 // serve starts an exchange and answers in Ollama's format.
@@ -179,15 +176,15 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 // bare serves a request without a prompt: it loads the model, or unloads it if keep_alive is 0.
 func (o *ollamaCall) bare(generate bool) error {
 	switch {
-	case o.keeping && o.keep == 0 && !o.manages():
+	case o.keeping && o.keep == 0 && !o.Manages():
 		return api.New(api.InsufficientScope, "This key may not unload models; it needs the scope 'manage'.")
 	case !o.keeping || o.keep != 0:
 		return o.loaded(func() ([]byte, error) { return o.form(generate, nil).Ended("load"), nil })
 	}
-	ctx, stop := o.clientContext()
+	ctx, stop := o.ClientContext()
 	defer stop()
-	if err := o.s.ensureGone(ctx, o.model.ID); err != nil {
-		return o.unlessLeft(err)
+	if err := o.s.dir.EnsureGone(ctx, o.model.ID); err != nil {
+		return o.UnlessLeft(err)
 	}
 	o.sendLine(o.form(generate, nil).Ended("unload"))
 	return nil
@@ -198,26 +195,26 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 	if o.s.draining.Load() {
 		return api.GoingAway()
 	}
-	if err := o.account.Begin(); err != nil {
+	if err := o.Account.Begin(); err != nil {
 		return o.limited(err)
 	}
-	defer o.account.End()
+	defer o.Account.End()
 	if _, warm := o.s.cfg.Gate.Endpoint(o.model.ID); !warm {
 		options, err := o.sized()
 		if err != nil {
 			return err
 		}
-		if err := o.account.Wait(); err != nil {
+		if err := o.Account.Wait(); err != nil {
 			return o.limited(err)
 		}
-		defer o.account.Leave()
+		defer o.Account.Leave()
 		if err := o.chargeLoad(); err != nil {
 			return o.limited(err)
 		}
-		ctx, stop := o.clientContext()
+		ctx, stop := o.ClientContext()
 		defer stop()
 		if _, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadAsk{Model: o.model.ID, Options: options, Wait: true}); err != nil {
-			return o.unlessLeft(err)
+			return o.UnlessLeft(err)
 		}
 	}
 	if after := o.after(); after != nil {
@@ -235,10 +232,10 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 func (o *ollamaCall) sendLine(object []byte) {
 	contentType := api.ContentType
 	if o.stream {
-		contentType = ndjson
+		contentType = api.Ollama.StreamType()
 	}
-	o.ctx.Response.Header.Set(api.HeaderModel, o.model.ID)
-	o.send(fasthttp.StatusOK, contentType, object)
+	o.Ctx.Response.Header.Set(api.HeaderModel, o.model.ID)
+	o.Send(fasthttp.StatusOK, contentType, object)
 }
 
 // queueLimit bounds the queueing of a load, which waits only for the pool's state.
@@ -272,7 +269,7 @@ func (o *ollamaCall) sized() (json.RawMessage, error) {
 	if _, has := o.s.cfg.Catalog().Recipes[o.model.Recipe].Options[name]; !has {
 		return nil, nil
 	}
-	options, err := o.s.optionsOf(o.model, map[string]json.RawMessage{name: json.RawMessage(strconv.FormatInt(o.context, 10))})
+	options, err := o.s.dir.OptionsOf(o.model, map[string]json.RawMessage{name: json.RawMessage(strconv.FormatInt(o.context, 10))})
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +285,7 @@ func (o *ollamaCall) after() func() {
 		return nil
 	}
 	s, model, keep, obey := o.s, o.model.ID, o.keep, o.s.keepAlive
-	if !o.manages() {
+	if !o.Manages() {
 		if keep <= 0 {
 			return nil
 		}
@@ -311,7 +308,7 @@ func (o *ollamaCall) after() func() {
 // keepAlive unloads a model, or sets how long it may be unused; below 0 means for ever.
 func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) error {
 	if d == 0 {
-		return s.ensureGone(ctx, model)
+		return s.dir.EnsureGone(ctx, model)
 	}
 	ms := int64(-1)
 	if d > 0 {
@@ -326,11 +323,11 @@ const minIdle = time.Minute
 // shortenIdle is keepAlive for a key without manage: it sets the idle time between minIdle and the configured one. It
 // leaves alone a model that is configured to stay, and an idle time that only a manager can have set.
 func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration) error {
-	configured, known := s.configuredIdle(s.cfg.Catalog(), model)
+	configured, known := s.dir.ConfiguredIdle(s.cfg.Catalog(), model)
 	if !known || configured <= minIdle {
 		return nil
 	}
-	if text, set := s.tables.of(state.IdleTTL)[model]; set {
+	if text, set := s.dir.Tables.Of(state.IdleTTL)[model]; set {
 		ms, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || ms < minIdle.Milliseconds() || ms > configured.Milliseconds() {
 			return nil
@@ -344,8 +341,8 @@ func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration)
 
 // setIdle writes a model's idle time in ms, below 0 for ever; "" leaves it to the configuration.
 func (s *Server) setIdle(ctx context.Context, model, ms string) error {
-	if s.tables.of(state.IdleTTL)[model] == ms {
+	if s.dir.Tables.Of(state.IdleTTL)[model] == ms {
 		return nil
 	}
-	return s.tables.set(ctx, state.IdleTTL, model, ms)
+	return s.dir.Tables.Set(ctx, state.IdleTTL, model, ms)
 }

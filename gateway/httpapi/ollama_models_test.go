@@ -2,12 +2,12 @@ package httpapi
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +17,6 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/power"
-	"reveille/infra/recipe"
 	"reveille/infra/state"
 	"reveille/warmer/sweep"
 )
@@ -93,6 +92,14 @@ func TestOllamaRoutesThatAreNotServed(t *testing.T) {
 	}
 }
 
+// tagged returns a model's name as Ollama's clients expect it.
+func tagged(id string) string {
+	if strings.Contains(id, ":") {
+		return id
+	}
+	return id + ":latest"
+}
+
 // Tags are the models of the other listing.
 func TestOllamaTags(t *testing.T) {
 	p := newPool(t, "")
@@ -102,7 +109,7 @@ func TestOllamaTags(t *testing.T) {
 	r := p.want(200, p.get("/api/tags"))
 	var want, got []string
 	for _, m := range p.get("/v1/models").list("data") {
-		want = append(want, ollamaName(m["id"].(string)))
+		want = append(want, tagged(m["id"].(string)))
 	}
 	byName := map[string]map[string]any{}
 	for _, m := range r.list("models") {
@@ -129,103 +136,6 @@ func TestOllamaTags(t *testing.T) {
 	details := far["details"].(map[string]any)
 	if details["format"] != "gguf" || details["parameter_size"] != "270M" || details["quantization_level"] != "Q4_K_M" {
 		t.Errorf("far: %v", details)
-	}
-}
-
-// What a model's names reveal, and what they do not.
-func TestOllamaDetails(t *testing.T) {
-	details := func(format, size, quantization string, families ...string) ollamaDetails {
-		d := ollamaDetails{Format: format, Parameters: size, Quantization: quantization, Families: append([]string{}, families...)}
-		if len(families) > 0 {
-			d.Family = families[0]
-		}
-		return d
-	}
-	tests := []struct {
-		model  catalog.Model
-		folder bool
-		want   ollamaDetails
-	}{
-		{catalog.Model{ID: "m"}, false, details("", "", "")},
-		{catalog.Model{ID: "m", Checkpoint: "dir/gemma-3-270m-q4_k_m.gguf"}, false, details("gguf", "270M", "Q4_K_M")},
-		{catalog.Model{ID: "m", Checkpoint: `C:\big-4B\Qwen3-0.6B-IQ4_XS.GGUF`}, false, details("gguf", "0.6B", "IQ4_XS")},
-		{catalog.Model{ID: "m", Checkpoint: "/m/Mixtral-8x7B-UD-Q4_K_XL-00001-of-00003.gguf"}, false, details("gguf", "8x7B", "Q4_K_XL")},
-		{catalog.Model{ID: "m", Checkpoint: "/m/Phi-3-mini-4k-instruct.f16.gguf"}, false, details("gguf", "", "F16")},
-		{catalog.Model{ID: "gemma:4b-bf16", Checkpoint: "/m/weights.gguf"}, false, details("gguf", "4B", "BF16")},
-		{catalog.Model{ID: "m", Checkpoint: "hf://lab/chat-1.7B-fp8@main"}, false, details("safetensors", "1.7B", "FP8")},
-		{catalog.Model{ID: "m", Checkpoint: "hf://lab/chat-4B-GGUF/weights.Q8_0.gguf"}, false, details("gguf", "4B", "Q8_0")},
-		{catalog.Model{ID: "m", Checkpoint: "hf://lab/chat/model.safetensors"}, false, details("safetensors", "", "")},
-		{catalog.Model{ID: "m", Checkpoint: "s3://bucket/chat-7b.bin"}, false, details("", "7B", "")},
-		{catalog.Model{ID: "bge-m3", Checkpoint: "/m/v2.7b"}, true, details("safetensors", "", "")},
-		{catalog.Model{ID: "m", Checkpoint: "lab/chat"}, false, details("", "", "")},
-		{catalog.Model{ID: "ears", Recipe: "whispercpp", Checkpoint: "/m/ggml-base.bin"}, false, details("", "", "", "whisper")},
-	}
-	for _, tt := range tests {
-		if got := ollamaDetailsOf(&tt.model, weights{folder: tt.folder}); !reflect.DeepEqual(got, tt.want) {
-			t.Errorf("%s %s:\ngot  %+v\nwant %+v", tt.model.ID, tt.model.Checkpoint, got, tt.want)
-		}
-	}
-}
-
-// The digest tells models apart, and does not change.
-func TestOllamaDigest(t *testing.T) {
-	seen := map[string]bool{}
-	for _, m := range []catalog.Model{{ID: "a"}, {ID: "a", Checkpoint: "b"}, {ID: "ab"}, {ID: "a", MMProj: "b"}, {ID: "a", Checkpoint: "b", MMProj: "c"}} {
-		digest := ollamaDigest(&m)
-		if seen[digest] || digest != ollamaDigest(&m) {
-			t.Errorf("%+v: %s", m, digest)
-		}
-		seen[digest] = true
-	}
-}
-
-func TestOllamaCapabilities(t *testing.T) {
-	tests := []struct {
-		model catalog.Model
-		want  string
-	}{
-		{catalog.Model{Type: policy.LLM}, "completion"},
-		{catalog.Model{Type: policy.LLM, MMProj: "p"}, "completion vision"},
-		{catalog.Model{Type: policy.LLM, Labels: []string{"tools", "vision", "thinking", "hot"}}, "completion vision tools thinking"},
-		{catalog.Model{Type: policy.LLM, Labels: []string{"tool-calling", "reasoning"}}, "completion tools thinking"},
-		{catalog.Model{Type: policy.Embedding, Labels: []string{"tools"}}, "embedding"},
-		{catalog.Model{Type: policy.Reranking}, ""},
-		{catalog.Model{Type: policy.Audio, Labels: []string{"vision"}}, ""},
-	}
-	for _, tt := range tests {
-		if got := capabilities(&tt.model); got == nil || strings.Join(got, " ") != tt.want {
-			t.Errorf("%+v: %q, want %q", tt.model, got, tt.want)
-		}
-	}
-}
-
-func TestOllamaParameters(t *testing.T) {
-	gap := func(name string) string { return fmt.Sprintf("%-30s ", name) }
-	tests := []struct {
-		options recipe.Options
-		want    string
-	}{
-		{nil, ""},
-		{recipe.Options{"ctx_size": int64(-1), "n_batch": int64(0), "llamacpp_args": "--temp 1"}, ""},
-		{recipe.Options{"ctx_size": int64(4096), "n_batch": int64(512)}, gap("num_ctx") + "4096\n" + gap("num_batch") + "512"},
-		{recipe.Options{"steps": int64(20), "cfg_scale": 7.5}, gap("steps") + "20\n" + gap("cfg_scale") + "7.5"},
-	}
-	for _, tt := range tests {
-		if got := ollamaParameters(tt.options); got != tt.want {
-			t.Errorf("%v: %q, want %q", tt.options, got, tt.want)
-		}
-	}
-}
-
-// What is known of an architecture has a key with its name.
-func TestOllamaInfo(t *testing.T) {
-	m := &catalog.Model{ID: "m"}
-	if got, want := ollamaInfo(m, "", 0), (map[string]any{"general.basename": "m"}); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	want := map[string]any{"general.basename": "m", "general.architecture": "whisper", "whisper.context_length": int64(448)}
-	if got := ollamaInfo(m, "whisper", 448); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -348,7 +258,7 @@ const (
 
 // lineOf returns the line of a pull with this progress.
 func lineOf(m *catalog.Model, done, total int) string {
-	digest := ollamaDigest(m)
+	digest := fmt.Sprintf("%x", sha256.Sum256([]byte(m.ID+"\x00"+m.Checkpoint+"\x00"+m.MMProj)))
 	return fmt.Sprintf(`{"status":"pulling %s","digest":"sha256:%s","total":%d,"completed":%d}`, digest[:12], digest, total, done)
 }
 
@@ -524,12 +434,12 @@ func TestListingsTellTheWarmersIdleTime(t *testing.T) {
 		}
 	}
 	const never = 100 * 365 * 24 * time.Hour
-	leap := time.Until(farOff()) - never
+	leap := time.Until(time.Now().AddDate(100, 0, 0)) - never
 	p.until("the warmer's idle time shows", shows("left", 420, 7*time.Minute))
 	p.until("a pinned model stays", shows("one", 0, never+leap))
 	for _, forged := range []string{"no number", "99999999999999999", "99999999999999999999999999"} {
 		p.redis.Set("rv:{main}:idle", forged)
-		p.server.tables.notify()
+		p.server.OnEvent(state.Event{Kind: "settings"})
 		p.until(forged+" is no idle time", shows("left", 0, never+leap))
 		if err := p.store.PutDefaultIdle(t.Context(), 7*time.Minute); err != nil {
 			t.Fatal(err)
@@ -538,6 +448,6 @@ func TestListingsTellTheWarmersIdleTime(t *testing.T) {
 	}
 	p.redis.Del("rv:{main}:idle")
 	p.redis.HSet("rv:{main}:idle", "a", "hash")
-	p.server.tables.notify()
+	p.server.OnEvent(state.Event{Kind: "settings"})
 	p.until("a hash is no idle time", shows("left", 0, never+leap))
 }

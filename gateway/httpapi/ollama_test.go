@@ -9,13 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"reveille/gateway/api"
+
 	"reveille/infra/state"
 )
 
 // objects returns the lines of an NDJSON body.
 func objects(t *testing.T, r reply) (out []map[string]any) {
 	t.Helper()
-	if got := r.header.Get("Content-Type"); got != ndjson {
+	if got := r.header.Get("Content-Type"); got != api.Ollama.StreamType() {
 		t.Errorf("content type %q", got)
 	}
 	for line := range strings.Lines(r.text) {
@@ -75,7 +77,7 @@ func TestOllamaKeepAlive(t *testing.T) {
 	if m := record(); m == nil || !strings.Contains(p.get("/v1/health").text, "1024") {
 		t.Errorf("%+v, %s", m, p.get("/v1/health").text)
 	}
-	idle := func() string { return p.server.tables.of(state.IdleTTL)["two"] }
+	idle := func() string { return p.server.dir.Tables.Of(state.IdleTTL)["two"] }
 	p.until("the idle time is 7 minutes", func() bool { return idle() == "420000" })
 	p.want(200, p.post("/api/chat", `{"model":"two","messages":[{"role":"user","content":"hi"}],"keep_alive":-1}`))
 	p.until("the idle time has no end", func() bool { return idle() == "-1" })
@@ -203,7 +205,7 @@ func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
 		s.mu.Lock()
 		orders := s.loads["chat"]
 		s.mu.Unlock()
-		if kept := s.server.tables.of(state.IdleTTL); len(kept) > 0 || orders > 0 {
+		if kept := s.server.dir.Tables.Of(state.IdleTTL); len(kept) > 0 || orders > 0 {
 			t.Fatalf("%s: idle times %v, %d orders for a loaded model", body, kept, orders)
 		}
 	}
@@ -218,7 +220,7 @@ func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
 // it does not change what a manager set.
 func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" infer,manage\ninfer-key infer\n") })
-	idle := func() string { return p.server.tables.of(state.IdleTTL)["two"] }
+	idle := func() string { return p.server.dir.Tables.Of(state.IdleTTL)["two"] }
 	ask := func(status int, key, path, body string) reply {
 		t.Helper()
 		return p.want(status, p.with(key, "POST", path, body))
@@ -256,7 +258,7 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	chat("infer-key", "0")
 	chat("infer-key", `"1m"`)
 	ask(200, "infer-key", "/api/generate", `{"model":"two","options":{"num_ctx":8192},"keep_alive":60}`)
-	if m := loaded(); m == nil || m.PID != pid || !p.server.isPinned(p.catalog(), m) {
+	if m := loaded(); m == nil || m.PID != pid || !p.server.dir.IsPinned(p.catalog(), m) {
 		t.Errorf("an infer key changed a pinned model: %+v, process %d before", m, pid)
 	}
 	// With every slot pinned, waiting may help: on these routes a load with its own options gets the same answer.

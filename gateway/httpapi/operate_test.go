@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"reveille/infra/relay"
-	"reveille/testenv"
+	"reveille/infra/rpc"
 )
 
 func TestProbes(t *testing.T) {
@@ -231,22 +230,20 @@ func TestLogs(t *testing.T) {
 
 // TestLogsAreFollowedAgain: a reader of all logs keeps an engine whose log once could not be read.
 func TestLogsAreFollowedAgain(t *testing.T) {
-	p := newPool(t, "1")
-	p.want(200, p.chat("one"))
-	addr := p.mirror.Snapshot().Hosts["here"].Addr
-	proxy := testenv.NewFlaky(t, addr)
-	proxy.Refuse(true)
-	p.server.clients.of(addr, p.mirror.Snapshot).Close()
-	p.server.clients.byAddr.Store(&map[string]*relay.Client{addr: relay.New(relay.Config{Addr: proxy.Addr})})
-	var broken atomic.Bool
-	go func() {
-		time.Sleep(300 * time.Millisecond)
-		broken.Store(true)
-		proxy.Refuse(false)
-	}()
-	p.follow("/logs/stream", "[one] ")
-	if !broken.Load() {
-		t.Error("the log was read while the host refused connections")
+	s := newStage(t, func(_ *stage, cfg *Config) { cfg.Keys = keyFile(t, localKey+" manage\n") }).warm("chat")
+	var asked atomic.Int32
+	s.serve(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == rpc.PathLogs+"chat" && asked.Add(1) == 1 {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = io.WriteString(w, "hello\n")
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	resp := s.open(ctx, "GET", "/logs/stream", "", "Authorization: Bearer "+localKey)
+	defer resp.Body.Close()
+	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); line != "[chat] hello\n" || asked.Load() < 2 {
+		t.Errorf("%q after %d attempts: %v", line, asked.Load(), err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
+	"reveille/gateway/models"
 	"reveille/infra/meter"
 	"reveille/infra/policy"
 	"reveille/infra/relay"
@@ -17,25 +18,25 @@ import (
 
 // root returns the text that Ollama's clients look for before they use a server.
 func (s *Server) root(r *request) error {
-	r.send(fasthttp.StatusOK, "text/plain; charset=utf-8", []byte("Ollama is running"))
+	r.Send(fasthttp.StatusOK, "text/plain; charset=utf-8", []byte("Ollama is running"))
 	return nil
 }
 
 // live reports that the process serves. It touches nothing.
-func (s *Server) live(r *request) error { return r.reply(fasthttp.StatusOK, okStatus) }
+func (s *Server) live(r *request) error { return r.Reply(fasthttp.StatusOK, okStatus) }
 
 // ready answers 503 while this gateway drains or the pool's state cannot be read.
 func (s *Server) ready(r *request) error {
 	why := ""
 	if s.draining.Load() {
 		why = "draining"
-	} else if _, err := s.freshSnapshot(); err != nil {
+	} else if _, err := s.dir.Fresh(); err != nil {
 		why = "state_unavailable"
 	}
 	if why != "" {
-		return r.reply(fasthttp.StatusServiceUnavailable, map[string]string{"status": why})
+		return r.Reply(fasthttp.StatusServiceUnavailable, map[string]string{"status": why})
 	}
-	return r.reply(fasthttp.StatusOK, okStatus)
+	return r.Reply(fasthttp.StatusOK, okStatus)
 }
 
 // metrics returns this gateway's own metrics, those of its process, and the sums of the awake runners' metrics.
@@ -51,7 +52,7 @@ func (s *Server) metrics(r *request) error {
 	if err := meter.Expose(&text, b.Bytes()); err != nil {
 		return err
 	}
-	r.send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", text.Bytes())
+	r.Send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", text.Bytes())
 	return nil
 }
 
@@ -68,7 +69,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 	var work sync.WaitGroup
 	sum := &meter.Sum{}
 	runners := 0
-	snap, _ := r.s.freshSnapshot()
+	snap, _ := r.s.dir.Fresh()
 	for _, h := range snap.Hosts {
 		if h.State != policy.Ready {
 			continue
@@ -77,7 +78,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 			var call relay.Call
 			stop := time.AfterFunc(summedWait, func() { call.Cancel(relay.ErrTimeout) })
 			defer stop.Stop()
-			resp, err := r.ask(&call, h, rpc.PathMetrics, "")
+			resp, err := r.s.dir.Ask(&call, h, rpc.PathMetrics, "", r.ID, models.AskWait)
 			if err != nil {
 				return
 			}
@@ -96,3 +97,5 @@ func (r *request) runnerMetrics() *meter.Sum {
 	sum.Add(fmt.Appendf(nil, "reveille_pool_runners %d", runners), meter.PoolPrefix)
 	return sum
 }
+
+var okStatus = map[string]string{"status": "ok"}

@@ -132,7 +132,7 @@ func TestHeadersOfAStreamThatWaits(t *testing.T) {
 	<-begun
 	s.until("the gateway knows that the load is under way", func() bool {
 		st, _ := s.gate.StageOf("chat")
-		return st.State == "loading" && s.server.stateOf("chat") == "loading"
+		return st.State == "loading" && s.server.dir.StateOf("chat") == "loading"
 	})
 	second := s.open(t.Context(), "POST", chatPath, chatLive)
 	for name, want := range map[string]string{"X-Runner": "here", "X-Queue-Ms": "0", "X-Cold-Start": "1", "X-Model-State": "loading"} {

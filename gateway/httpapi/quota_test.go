@@ -178,7 +178,7 @@ func TestKeyJoinsALoad(t *testing.T) {
 	}
 	answers := make(chan reply, 2)
 	go func() { answers <- s.ask("POST", "/api/generate", `{"model":"chat"}`, bob) }() // waits apart from other requests
-	s.until("it is under way", func() bool { return s.server.stateOf("chat") != "unloaded" })
+	s.until("it is under way", func() bool { return s.server.dir.StateOf("chat") != "unloaded" })
 	go func() { answers <- s.ask("POST", chatPath, of("chat"), ann) }()
 	s.until("ann waits", func() bool { return s.gate.Waiting()["chat"] >= 2 })
 	close(hold)

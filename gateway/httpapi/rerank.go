@@ -64,7 +64,7 @@ var rerankKeys = []string{"documents", "top_n", "return_documents", "texts", "to
 func readRerank(body []byte) (q rerankRequest, err error) {
 	var v [9]jsonscan.Value
 	if err := jsonscan.Scan(body, rerankKeys, v[:]); err != nil {
-		return q, invalidJSON(err)
+		return q, api.BadJSON(err)
 	}
 	list, top, name := v[0], v[1], "documents"
 	switch {
@@ -186,7 +186,7 @@ func engineDocuments(body []byte, texts []string, model string) ([]byte, error) 
 		}
 	}
 	if err != nil {
-		return nil, invalidJSON(err)
+		return nil, api.BadJSON(err)
 	}
 	return body, nil
 }
@@ -209,7 +209,7 @@ func (x *exchange) sendRerank(resp *relay.Response, q rerankRequest) error {
 			return api.New(api.BadEngineReply, "The model's answer names documents that were not sent.")
 		}
 	}
-	out := rerankAnswer{ID: x.id, Model: x.model.ID, Object: "list", Results: in.Results, Usage: in.Usage}
+	out := rerankAnswer{ID: x.ID, Model: x.model.ID, Object: "list", Results: in.Results, Usage: in.Usage}
 	out.Meta.APIVersion.Version = "2"
 	if x.model.NormalizeScores || q.form == teiForm && !q.raw {
 		for i := range out.Results {
@@ -290,5 +290,5 @@ func (x *exchange) sendJSON(v any, raw []byte) error {
 	x.tap = &tap{}
 	x.tap.keep(raw)
 	x.modelHeaders()
-	return x.reply(fasthttp.StatusOK, v)
+	return x.Reply(fasthttp.StatusOK, v)
 }

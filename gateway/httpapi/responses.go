@@ -10,6 +10,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
+	"reveille/gateway/models"
 	"reveille/gateway/responses"
 	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
@@ -18,7 +19,7 @@ import (
 
 // responses serves /v1/responses: an engine's chat, encoded as a response.
 func (s *Server) responses(r *request) error {
-	f := &responses.ResponseWriter{ID: rand.Text(), Began: r.began, Now: time.Now}
+	f := &responses.ResponseWriter{ID: rand.Text(), Began: r.Began, Now: time.Now}
 	c, err := r.asChat(f)
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		f.Keep = func(response, output []byte) bool {
 			err := c.s.cfg.Store.PutResponse(context.Background(), owner, id, responses.NewStored(response, items, output), keep)
 			if err != nil {
-				c.s.log.Warn("response not stored", "request", c.id, "error", err)
+				c.s.log.Warn("response not stored", "request", c.ID, "error", err)
 			}
 			return err == nil
 		}
@@ -113,7 +114,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 }
 
 // owner names the request's key, or all clients of a gateway without keys, in the pool's state.
-func (r *request) owner() string { return r.s.cfg.Signer.Scope(r.key.Digest) }
+func (r *request) owner() string { return r.s.cfg.Signer.Scope(r.Key.Digest) }
 
 // stored returns a response that the request's key has stored.
 func (r *request) stored(id string) (*responses.Stored, error) {
@@ -122,11 +123,11 @@ func (r *request) stored(id string) (*responses.Stored, error) {
 	}
 	var text []byte
 	if isResponseID(id) {
-		ctx, stop := r.clientContext()
+		ctx, stop := r.ClientContext()
 		defer stop()
 		var err error
 		if text, err = r.s.cfg.Store.Response(ctx, r.owner(), id); err != nil {
-			return nil, storeError(err)
+			return nil, models.StoreError(err)
 		}
 	}
 	if text == nil {
@@ -147,25 +148,25 @@ func isResponseID(id string) bool {
 
 // responseGet serves GET /v1/responses/{id}.
 func (s *Server) responseGet(r *request) error {
-	stored, err := r.stored(r.hit.ID)
+	stored, err := r.stored(r.Hit.ID)
 	if err != nil {
 		return err
 	}
-	if r.asks("stream") {
+	if r.Asks("stream") {
 		return api.New(api.UnsupportedParameter, "'stream' is not supported here.").With("stream")
 	}
-	return r.reply(200, stored.Response)
+	return r.Reply(200, stored.Response)
 }
 
 // responseDelete serves DELETE /v1/responses/{id}.
 func (s *Server) responseDelete(r *request) error {
-	if _, err := r.stored(r.hit.ID); err != nil {
+	if _, err := r.stored(r.Hit.ID); err != nil {
 		return err
 	}
-	if err := s.cfg.Store.DropResponse(context.Background(), r.owner(), r.hit.ID); err != nil {
-		return storeError(err)
+	if err := s.cfg.Store.DropResponse(context.Background(), r.owner(), r.Hit.ID); err != nil {
+		return models.StoreError(err)
 	}
-	return r.reply(200, deletedResponse{r.hit.ID, "response", true})
+	return r.Reply(200, deletedResponse{r.Hit.ID, "response", true})
 }
 
 type deletedResponse struct {

@@ -15,14 +15,16 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
+	"reveille/gateway/manage"
+	"reveille/gateway/models"
 	"reveille/gateway/pressure"
 	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
+	"reveille/gateway/web"
 	"reveille/infra/catalog"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
-	"reveille/runner/modelfile"
 )
 
 // Config configures a Server. Gate, Store, Mirror, Usage, Catalog, Signer and Keys are required.
@@ -86,7 +88,6 @@ type Server struct {
 	log      *slog.Logger
 	http     *fasthttp.Server
 	watcher  *relay.Watcher
-	clients  clients
 	handlers map[string]handler // the package's, except in tests
 	draining atomic.Bool
 	intake   *relay.Intake
@@ -94,13 +95,9 @@ type Server struct {
 	refusals lineLimit
 	set      *metrics.Set
 	m        meters
-	uses     uses
-	contexts modelfile.ContextReader
-	tables   *tables
-	aliased  atomic.Pointer[aliased]
-	reader   reader
-	cpu      cpuMeter
-	started  time.Time
+	dir      *models.Directory
+	manage   *manage.Service
+	web      web.Server
 	document func() []byte // of /openapi.json
 
 	crashes  quota.Crashes
@@ -117,12 +114,21 @@ func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{
 		cfg: cfg, log: cfg.Log, watcher: relay.NewWatcher(0), set: metrics.NewSet(),
-		tables: newTables(cfg.Store), started: time.Now(), handlers: served(),
+
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
 	s.document = sync.OnceValue(func() []byte { return api.OpenAPI(cfg.Version, answerSchemas()) })
 	s.life, s.end = context.WithCancel(context.Background())
+	s.dir = models.New(models.Config{
+		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld,
+	})
+	s.manage = manage.New(manage.Config{
+		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Overlay: cfg.Overlay, Register: cfg.Register,
+		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Life: s.life,
+	})
+	s.handlers = served(s.manage)
 	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Mirror, cfg.Memory)
+	s.web = web.Server{Watcher: s.watcher, Answered: s.m.answer, LocalAdmin: s.localAdmin}
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.received, ExpectHandler: s.expected,
 		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,
@@ -134,7 +140,7 @@ func New(cfg Config) *Server {
 
 // Serve accepts connections until Shutdown. Call it once.
 func (s *Server) Serve(ln net.Listener) error {
-	s.work.Go(func() { s.tables.run(s.life) })
+	s.work.Go(func() { s.dir.Tables.Run(s.life) })
 	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{
 		MaxConns: s.cfg.MaxConns, MaxConnsPerIP: s.cfg.PerAddress, Proxies: s.cfg.Proxies, Refusal: tooManyConns(),
 	}))
@@ -167,6 +173,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.work.Wait()
 	s.watcher.Close()
-	s.clients.close()
+	s.dir.Close()
 	return err
 }
+
+// OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
+func (s *Server) OnEvent(e state.Event) { s.dir.OnEvent(e) }

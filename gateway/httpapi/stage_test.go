@@ -179,7 +179,7 @@ func (s *stage) settled() {
 		busy := 0
 		for _, m := range []string{"chat", "spare", "vec", "cut", "rank", "norm", "ears"} {
 			busy += s.gate.InFlight("here", m)
-			if s.server.uses.streaming(m) {
+			if s.server.dir.Uses.Streaming(m) {
 				busy++
 			}
 		}

@@ -18,7 +18,7 @@ func (x *exchange) events(resp *relay.Response) *relay.Stream {
 		Check:    x.checkStreamResponse,
 		Repeat:   x.repeats,
 		Loading:  x.comment,
-		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.hit.Dialect.Ping(),
+		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.Hit.Dialect.Ping(),
 		Errors:  true,
 		OnBreak: x.breakEvent,
 		OnEnd:   x.finish,
@@ -43,11 +43,11 @@ func errNoStream() error {
 // sendStream commits: it sends status 200 and the headers of an event stream, then the stream's content.
 func (x *exchange) sendStream(st *relay.Stream) {
 	x.modelHeaders()
-	x.s.m.answer(x.routeName(), 200)
-	x.s.uses.stream(x.model.ID, 1)
+	x.Answered(200)
+	x.s.dir.Uses.Stream(x.model.ID, 1)
 	x.open = true
-	x.ctx.SetStatusCode(200)
-	x.ctx.SetContentType(streamType(x.hit.Dialect))
+	x.Ctx.SetStatusCode(200)
+	x.Ctx.SetContentType(x.Hit.Dialect.StreamType())
 	x.setHeaders(streamHeaders)
 	x.keepBody = true // until the first event, because the request may be repeated before it
 	x.sendBody(st, -1)
@@ -61,7 +61,7 @@ func (x *exchange) comment(dst []byte) []byte {
 	}
 	st := w.Stage()
 	return api.LoadingComment{
-		Model: x.model.ID, State: st.State, Host: st.Host, Waited: time.Since(x.began), Position: st.Position, ETA: st.ETA,
+		Model: x.model.ID, State: st.State, Host: st.Host, Waited: time.Since(x.Began), Position: st.Position, ETA: st.ETA,
 		BytesDone: st.BytesDone, BytesTotal: st.BytesTotal,
 	}.Append(dst)
 }
@@ -76,5 +76,5 @@ func (x *exchange) breakEvent(err error) []byte {
 	if x.constrained && errors.Is(e, api.EngineCrashed) {
 		x.s.blame(x.suspected)
 	}
-	return x.hit.Dialect.StreamError(e, x.id)
+	return x.Hit.Dialect.StreamError(e, x.ID)
 }

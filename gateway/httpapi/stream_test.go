@@ -326,7 +326,7 @@ func TestStreamErrorsAsEvents(t *testing.T) {
 		"no stream":     {chatPath, chatBody, 404, api.ContentType, `{"error":`},
 		"unknown model": {chatPath, strings.Replace(chatLive, `"chat"`, `"nothing"`, 1), 200, sse, `data: {"error":`},
 		"Anthropic's":   {"/v1/messages", `{"model":"chat","max_tokens":1,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, 200, sse, "event: error\ndata: {"},
-		"Ollama's":      {"/api/chat", `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`, 200, ndjson, `{"error":"The file is missing."}` + "\n"},
+		"Ollama's":      {"/api/chat", `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`, 200, api.Ollama.StreamType(), `{"error":"The file is missing."}` + "\n"},
 		"no messages":   {chatPath, `{"model":"chat","stream":true}`, 200, sse, `data: {"error":`},
 		"no such route": {"/v1/nothing", chatLive, 404, api.ContentType, `{"error":`},
 		"embeddings":    {"/v1/embeddings", `{"model":"nothing","input":"x","stream":true}`, 404, api.ContentType, `{"error":`},

@@ -55,7 +55,7 @@ type suspectList struct {
 func (x *exchange) suspect() {
 	x.unsuspect(false)
 	l := &x.s.suspects
-	p := &suspect{engine: engineName(x.endpoint, x.model.ID), account: x.account, request: x.id}
+	p := &suspect{engine: engineName(x.endpoint, x.model.ID), account: x.Account, request: x.ID}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if x.hasRivalLocked(p) {
@@ -251,7 +251,7 @@ func (l *suspectList) take(e *suspects) (left map[*quota.Account]*suspect, over 
 func (s *Server) lastCrash(e *suspects) (time.Time, error) {
 	var call relay.Call
 	defer context.AfterFunc(s.life, func() { call.Cancel(nil) })()
-	resp, err := s.askRunner(&call, &e.host, rpc.PathCheck+e.model, "", "", s.cfg.FirstByte)
+	resp, err := s.dir.Ask(&call, &e.host, rpc.PathCheck+e.model, "", "", s.cfg.FirstByte)
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -47,13 +47,13 @@ var _ fasthttp.BodyWriterTo = (*tap)(nil)
 func (x *exchange) sendBody(from source, size int) {
 	x.tap = &tap{source: from, x: x}
 	if x.into != nil {
-		x.ctx.Response.SetBodyStream(&translation{tap: x.tap, to: x.into}, size)
+		x.Ctx.Response.SetBodyStream(&translation{tap: x.tap, to: x.into}, size)
 	} else {
-		x.ctx.Response.SetBodyStream(x.tap, size)
+		x.Ctx.Response.SetBodyStream(x.tap, size)
 	}
 	x.handed = true
 	resp, ok := from.(*relay.Response)
-	x.ctx.Response.ImmediateHeaderFlush = ok && size < 0 && resp.Buffered() == 0
+	x.Ctx.Response.ImmediateHeaderFlush = ok && size < 0 && resp.Buffered() == 0
 }
 
 // SupportsBodyWriteTo tells fasthttp that it may use WriteTo instead of Read.
@@ -77,7 +77,7 @@ func (t *tap) WriteTo(w io.Writer) (n int64, err error) {
 func (t *tap) recover(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("panic in an answer: %v", v)
-		t.x.s.log.Error("panic in an answer", "request", t.x.id, "panic", v, "stack", string(debug.Stack()))
+		t.x.s.log.Error("panic in an answer", "request", t.x.ID, "panic", v, "stack", string(debug.Stack()))
 	}
 }
 

@@ -15,26 +15,26 @@ import (
 // rest of the path unchanged. A path that ends with the name is redirected to the one with a slash, so that relative
 // links on an engine's own pages work. HEAD loads nothing.
 func (s *Server) upstream(r *request) error {
-	id, rest, found := api.SplitUpstream(r.hit.Tail, s.isName)
+	id, rest, found := api.SplitUpstream(r.Hit.Tail, s.dir.IsName)
 	if !found {
-		return s.unknownModel(r.hit.ID)
+		return s.dir.Unknown(r.Hit.ID)
 	}
-	model, err := s.modelNamed(id)
+	model, err := s.dir.Named(id)
 	if err != nil {
 		return err
 	}
-	_, target := splitTarget(r.ctx.Request.Header.RequestURI())
+	_, target := splitTarget(r.Ctx.Request.Header.RequestURI())
 	path, query, hasQuery := strings.Cut(string(target), "?")
 	if hasQuery {
 		query = "?" + query
 	}
 	if rest == "" {
-		s.m.answer(r.routeName(), fasthttp.StatusTemporaryRedirect)
-		r.ctx.Response.Header.Set("Location", path+"/"+query)
-		r.ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
+		r.Answered(fasthttp.StatusTemporaryRedirect)
+		r.Ctx.Response.Header.Set("Location", path+"/"+query)
+		r.Ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
 		return nil
 	}
-	c := &call{request: r, model: model, asked: id, body: r.ctx.PostBody()}
+	c := &call{request: r, model: model, asked: id, body: r.Ctx.PostBody()}
 	if err := c.vetUpstream(rest); err != nil {
 		return err
 	}
@@ -45,14 +45,14 @@ func (s *Server) upstream(r *request) error {
 // vetUpstream applies the rules of the inference routes to the body of a request to an engine's own path that runs the
 // model.
 func (c *call) vetUpstream(path string) error {
-	if h := &c.ctx.Request.Header; h.IsGet() || h.IsHead() {
+	if h := &c.Ctx.Request.Header; h.IsGet() || h.IsHead() {
 		return nil
 	}
 	switch kind, spec := bodycheck.ForPath(path); kind {
 	case bodycheck.JSON:
 		return c.vet(spec)
 	case bodycheck.Files:
-		boundary, ok := jsonscan.Boundary(string(c.ctx.Request.Header.ContentType()))
+		boundary, ok := jsonscan.Boundary(string(c.Ctx.Request.Header.ContentType()))
 		if !ok {
 			return api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")
 		}

@@ -88,9 +88,9 @@ func (x *exchange) coldPolicy() error {
 // goes back to the gate, and none if a load is already in progress.
 type tenant struct{ x *exchange }
 
-func (t tenant) Wait() error { return t.x.account.Wait() }
+func (t tenant) Wait() error { return t.x.Account.Wait() }
 
-func (t tenant) Leave() { t.x.account.Leave() }
+func (t tenant) Leave() { t.x.Account.Leave() }
 
 func (t tenant) Load() error {
 	if t.x.charged {
@@ -103,18 +103,18 @@ func (t tenant) Load() error {
 
 // chargeLoad charges a load to the request's account unless the model is loaded or loading.
 func (c *call) chargeLoad() error {
-	if c.s.stateOf(c.model.ID) != "unloaded" {
+	if c.s.dir.StateOf(c.model.ID) != "unloaded" {
 		return nil
 	}
-	return c.account.Load()
+	return c.Account.Load()
 }
 
 // recheckLoading checks again whether the model is loaded or loading, before a request is refused because its key has
 // no load left: the mirror may be behind.
 func (x *exchange) recheckLoading() bool {
 	x.denied = false
-	_, err := x.s.freshSnapshot()
-	x.charged = err == nil && x.s.stateOf(x.model.ID) != "unloaded"
+	_, err := x.s.dir.Fresh()
+	x.charged = err == nil && x.s.dir.StateOf(x.model.ID) != "unloaded"
 	return x.charged
 }
 
@@ -137,7 +137,7 @@ const (
 // over, or at once for HEAD, which may start no load.
 func (x *exchange) again(why *api.Error) error {
 	x.leave()
-	if x.hit.Head {
+	if x.Hit.Head {
 		return why
 	}
 	x.hasEndpoint = false
@@ -163,7 +163,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	}
 	w := x.waiter.Load()
 	if w == nil {
-		left := x.wait.limit - time.Since(x.began)
+		left := x.wait.limit - time.Since(x.Began)
 		if x.refused.why != nil && left <= 0 {
 			return false, x.refused.why
 		}

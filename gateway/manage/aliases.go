@@ -1,0 +1,104 @@
+package manage
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/models"
+	"reveille/gateway/web"
+	"reveille/infra/catalog"
+	"reveille/infra/state"
+)
+
+type alias struct {
+	Alias  string `json:"alias"`
+	Target string `json:"target"`
+}
+
+type aliasList struct {
+	Aliases []alias `json:"aliases"`
+}
+
+// aliases lists the names set at run time, in order. The listings of models show the catalogue's.
+func (s *Service) aliases(r *web.Request) error {
+	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
+	if err != nil {
+		return models.StoreError(err)
+	}
+	list := aliasList{Aliases: []alias{}}
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		list.Aliases = append(list.Aliases, alias{name, table[name]})
+	}
+	return r.Reply(fasthttp.StatusOK, list)
+}
+
+// aliasGet returns one of them.
+func (s *Service) aliasGet(r *web.Request) error {
+	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
+	if err != nil {
+		return models.StoreError(err)
+	}
+	target, there := table[r.Hit.ID]
+	if !there {
+		return unknownAlias(r.Hit.ID)
+	}
+	return r.Reply(fasthttp.StatusOK, alias{r.Hit.ID, target})
+}
+
+// aliasSet gives a model another name, which must not be in use. The name is in the path or in the body.
+func (s *Service) aliasSet(r *web.Request) error {
+	if _, err := r.Fields(); err != nil {
+		return err
+	}
+	m, err := r.Members()
+	if err != nil {
+		return err
+	}
+	name := r.Hit.ID
+	if name == "" {
+		if name, err = web.TextOf(m, "alias"); err != nil {
+			return err
+		}
+	}
+	target, err := web.TextOf(m, "target")
+	if err != nil {
+		return err
+	}
+	if !catalog.ValidModelName(name) {
+		return api.New(api.InvalidType, "'alias' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.").With("alias")
+	}
+	if owner := s.dir.Owner(name); owner != "" {
+		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).With("alias")
+	}
+	model, err := s.dir.Named(target)
+	if err != nil {
+		return err
+	}
+	if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, model.ID); err != nil {
+		return err
+	}
+	return r.Reply(fasthttp.StatusOK, alias{name, model.ID})
+}
+
+// aliasDelete removes a name.
+func (s *Service) aliasDelete(r *web.Request) error {
+	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
+	if err != nil {
+		return models.StoreError(err)
+	}
+	if _, there := table[r.Hit.ID]; !there {
+		return unknownAlias(r.Hit.ID)
+	}
+	if err := s.dir.Tables.Set(context.Background(), state.Aliases, r.Hit.ID, ""); err != nil {
+		return err
+	}
+	return r.Reply(fasthttp.StatusOK, map[string]string{"status": "success", "message": "Alias removed", "alias": r.Hit.ID})
+}
+
+func unknownAlias(name string) error {
+	return api.Newf(api.ModelNotFound, "There is no alias '%.200s'.", name).With("alias")
+}

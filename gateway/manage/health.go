@@ -1,0 +1,271 @@
+package manage
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/models"
+	"reveille/gateway/web"
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/state"
+	"reveille/runner/devices"
+)
+
+// healthReport is the answer of GET /health.
+type healthReport struct {
+	Status     string         `json:"status"`
+	Version    string         `json:"version"`
+	Model      *string        `json:"model_loaded"`
+	Checkpoint *string        `json:"checkpoint_loaded"`
+	Loaded     []loadedModel  `json:"all_models_loaded"`
+	Max        map[string]int `json:"max_models"`
+	Pinned     map[string]int `json:"pinned_models"`
+	Telemetry  telemetry      `json:"telemetry"`
+	Retired    []loadedModel  `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
+	Loading    []loadingModel `json:"models_loading"`
+	Queue      int            `json:"queue_length"`
+	Runners    []runnerInfo   `json:"runners"`
+	Refused    []string       `json:"state_refused,omitempty"` // records in Redis without a valid signature, see state.Store.Refused
+}
+
+type telemetry struct {
+	Enabled bool `json:"enabled"`
+}
+
+// loadedModel is a copy of a model that is ready to serve, or a retired one.
+type loadedModel struct {
+	Name       string          `json:"model_name"`
+	Checkpoint string          `json:"checkpoint"`
+	Recipe     string          `json:"recipe"`
+	LastUse    float64         `json:"last_use"` // Unix seconds
+	Type       string          `json:"type"`
+	Device     string          `json:"device"`
+	BackendURL string          `json:"backend_url"`
+	Options    json.RawMessage `json:"recipe_options"`
+	Pinned     bool            `json:"pinned"`
+	Busy       bool            `json:"is_busy"`
+	Streaming  bool            `json:"is_streaming"`
+	PID        int             `json:"pid"`
+	Runner     string          `json:"runner"`
+	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or this gateway does not know
+	LoadMS     int64           `json:"load_ms"`
+	Plan       json.RawMessage `json:"plan,omitempty"` // how its runner planned the load
+}
+
+// loadingModel is a model that is queued or loading.
+type loadingModel struct {
+	Name    string  `json:"model_name"`
+	Type    string  `json:"type"`
+	State   string  `json:"state"`
+	Since   float64 `json:"since"` // Unix seconds
+	Waiting int     `json:"waiting"`
+}
+
+type runnerInfo struct {
+	ID      string           `json:"id"`
+	State   policy.HostState `json:"state"`
+	Devices string           `json:"devices"`
+	// Sandbox says how the host's engines are confined: mode, the active measures, and the missing ones with the
+	// reason. Absent for a host that has not registered.
+	Sandbox json.RawMessage `json:"sandbox,omitempty"`
+	// Found lists the devices that the host's runner found, and those it did not find. Absent for a host that has not
+	// registered.
+	Found           *devices.Found `json:"found,omitempty"`
+	PowerOffPending bool           `json:"power_off_pending,omitempty"` // asleep, but its machine may still be on
+	Boot            *bootInfo      `json:"boot,omitempty"`              // what its machine says of its start; absent once its runner is up
+}
+
+// bootInfo is how the start of a host's machine goes.
+type bootInfo struct {
+	State  string  `json:"state"`            // booting or failed
+	Reason string  `json:"reason,omitempty"` // why it failed
+	Since  float64 `json:"since"`            // Unix seconds
+}
+
+// maxFound bounds a runner's description of its devices, in bytes.
+const maxFound = 64 << 10
+
+// health reports what is loaded, what is being loaded, and what could be. While the pool's state is unavailable, it
+// answers from the mirror.
+func (s *Service) health(r *web.Request) error {
+	snap, _ := s.dir.Fresh() // /ready shows a missing store
+	cat := s.cfg.Catalog()
+	h := healthReport{
+		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap), Pinned: countTypes(nil),
+		Loading: s.loading(snap, cat), Runners: runnersOf(snap, cat),
+	}
+	if len(h.Loaded) > 0 {
+		h.Model, h.Checkpoint = &h.Loaded[0].Name, &h.Loaded[0].Checkpoint
+	}
+	h.Refused, _ = s.cfg.Store.Refused()
+	var pinned []string
+	for _, m := range h.Loaded {
+		if m.Pinned {
+			pinned = append(pinned, m.Type)
+		}
+	}
+	h.Pinned = countTypes(pinned)
+	for _, n := range s.cfg.Gate.Waiting() {
+		h.Queue += n
+	}
+	if !r.Manages() {
+		h.redact()
+	}
+	return r.Reply(fasthttp.StatusOK, h)
+}
+
+// loaded lists the copies that are ready to serve, the most recently used first.
+func (s *Service) loaded(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.State == policy.ModelLoaded })
+}
+
+// retired lists the copies of outdated catalogue entries, in the same order.
+func (s *Service) retired(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" })
+}
+
+func (s *Service) copies(snap *state.Snapshot, cat *catalog.Catalog, match func(*state.ModelRecord) bool) []loadedModel {
+	out := []loadedModel{}
+	for _, h := range snap.Hosts {
+		for _, m := range h.Models {
+			if match(m) && h.State == policy.Ready {
+				out = append(out, s.loadedModel(snap, cat, h, m))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b loadedModel) int {
+		return cmp.Or(cmp.Compare(b.LastUse, a.LastUse), strings.Compare(a.Name, b.Name), strings.Compare(a.Runner, b.Runner))
+	})
+	return out
+}
+
+func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) loadedModel {
+	used, own := s.dir.Uses.LastOn(snap, m, h.Name)
+	out := loadedModel{
+		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
+		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), Streaming: s.dir.Uses.Streaming(m.ID), PID: m.PID,
+		Runner: h.Name, LoadMS: m.LoadMS,
+	}
+	// A runner's count from its last heartbeat may include requests of ours that have ended since.
+	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)
+	if out.Options == nil {
+		out.Options = json.RawMessage("{}")
+	}
+	if plan := []byte(m.Fields["plan"]); json.Valid(plan) {
+		out.Plan = plan
+	}
+	if idle, known := s.dir.IdleTime(cat, m.ID); known && !out.Pinned && idle >= 0 && m.Retired == "" {
+		at := float64(used+idle.Microseconds()) / 1e6
+		out.Expires = &at
+	}
+	return out
+}
+
+func seconds(ms int64) float64 { return float64(ms) / 1000 }
+
+// maxModels returns the slots of each type: the largest of the hosts' limits, 1 while no host has reported one.
+func maxModels(snap *state.Snapshot) map[string]int {
+	limits := []policy.Limits{}
+	for _, h := range snap.Hosts {
+		if l, err := policy.ParseLimits(h.Limits); err == nil {
+			limits = append(limits, l)
+		}
+	}
+	if len(limits) == 0 {
+		limits = append(limits, policy.Uniform(1))
+	}
+	out := map[string]int{}
+	for _, t := range policy.Types() {
+		n := 0
+		for _, l := range limits {
+			if of := l.Of(t); of < 0 || n < 0 {
+				n = -1
+			} else {
+				n = max(n, of)
+			}
+		}
+		out[string(t)] = n
+	}
+	out["transcription"] = out[string(policy.Audio)]
+	return out
+}
+
+// countTypes counts models by type. Every type is present.
+func countTypes(types []string) map[string]int {
+	out := map[string]int{}
+	for _, t := range policy.Types() {
+		out[string(t)] = 0
+	}
+	for _, t := range types {
+		out[t]++
+	}
+	out["transcription"] = out[string(policy.Audio)]
+	return out
+}
+
+// loading lists the models that are queued or loading, by name.
+func (s *Service) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingModel {
+	waiting := s.cfg.Gate.Waiting()
+	found := map[string]loadingModel{}
+	for _, h := range snap.Hosts {
+		for _, t := range h.Queue {
+			if old, there := found[t.Model]; t.Kind == "load" && (!there || seconds(t.Created) < old.Since) {
+				found[t.Model] = loadingModel{Name: t.Model, State: models.TicketState(h, t), Since: seconds(t.Created)}
+			}
+		}
+	}
+	for id := range waiting {
+		if _, there := found[id]; !there { // not yet placed
+			found[id] = loadingModel{Name: id, State: "queued", Since: seconds(snap.NowMS)}
+		}
+	}
+	out := make([]loadingModel, 0, len(found))
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		m := found[id]
+		m.Waiting = waiting[id]
+		if entry, there := cat.Model(id); there {
+			m.Type = string(entry.Type)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// runnersOf lists the pool's hosts by name, including those that never registered.
+func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
+	found := map[string]runnerInfo{}
+	for _, h := range cat.Hosts {
+		found[h.Name] = runnerInfo{ID: h.Name, State: policy.Asleep, Devices: h.Devices.String()}
+	}
+	for name, h := range snap.Hosts {
+		kinds := h.Devices
+		if kinds == "" {
+			kinds = found[name].Devices
+		}
+		info := runnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending()}
+		if box := []byte(h.Fields["sandbox"]); json.Valid(box) {
+			info.Sandbox = box
+		}
+		if text := h.Fields["found"]; text != "" && len(text) <= maxFound {
+			var has devices.Found
+			if json.Unmarshal([]byte(text), &has) == nil {
+				info.Found = &has
+			}
+		}
+		if b := h.Boot(); b.State != "" {
+			info.Boot = &bootInfo{b.State, b.Reason, seconds(b.AtMS)}
+		}
+		found[name] = info
+	}
+	out := make([]runnerInfo, 0, len(found))
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, found[name])
+	}
+	return out
+}

@@ -1,0 +1,46 @@
+package manage
+
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/web"
+)
+
+type hostAnswer struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+	Host    string `json:"host"`
+}
+
+// hostWake is POST /internal/hosts/{id}/wake. It answers when the host is awake.
+func (s *Service) hostWake(r *web.Request) error {
+	return s.operate(r, "Host is awake", s.cfg.Gate.WakeHost)
+}
+
+// hostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and answers when the host is off. "force":
+// true cuts open requests.
+func (s *Service) hostSleep(r *web.Request) error {
+	force, err := r.Force()
+	if err != nil {
+		return err
+	}
+	return s.operate(r, "Host sleeps", func(ctx context.Context, host string) error { return s.cfg.Gate.SleepHost(ctx, host, force) })
+}
+
+// hostForget is POST /internal/hosts/{id}/forget. It removes from the pool a host that is not in the catalogue and is
+// asleep or lost.
+func (s *Service) hostForget(r *web.Request) error {
+	return s.operate(r, "Host is forgotten", s.cfg.Gate.ForgetHost)
+}
+
+// operate runs do on the path's host and answers with the outcome.
+func (s *Service) operate(r *web.Request, outcome string, do func(ctx context.Context, host string) error) error {
+	ctx, stop := r.ClientContext()
+	defer stop()
+	if err := do(ctx, r.Hit.ID); err != nil {
+		return r.UnlessLeft(err)
+	}
+	return r.Reply(fasthttp.StatusOK, hostAnswer{"success", outcome, r.Hit.ID})
+}

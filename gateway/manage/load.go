@@ -1,0 +1,151 @@
+package manage
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/scheduling"
+	"reveille/gateway/web"
+	"reveille/infra/catalog"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// loadAnswer is the answer of POST /load.
+type loadAnswer struct {
+	Status     string `json:"status"`
+	Message    string `json:"message"`
+	Name       string `json:"model_name"`
+	Checkpoint string `json:"checkpoint"`
+	Recipe     string `json:"recipe"`
+	Type       string `json:"type"`
+	Device     string `json:"device"`
+	LoadMS     int64  `json:"load_ms"`
+}
+
+// loadRequest is a checked POST /load.
+type loadRequest struct {
+	model   *catalog.Model
+	options recipe.Options // as in the request: null values skip the saved options
+	merge   bool           // add arguments to those of the layers below
+	pinned  *bool
+	save    bool
+}
+
+// load loads a model, with the request's own options, and waits until it is ready; ?wait=false waits only until the
+// load is queued. Options are always passed, {} for none, so that the model is loaded with exactly the options in
+// force. An inference request accepts the model as it is.
+func (s *Service) load(r *web.Request) error {
+	q, err := s.loadRequest(r)
+	if err != nil {
+		return err
+	}
+	if q.save {
+		if err := r.NeedsLocalAdmin(); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Draining() {
+		return api.GoingAway()
+	}
+	ctx, stop := r.ClientContext()
+	defer stop()
+	was := s.dir.StateOf(q.model.ID)
+	ask := scheduling.LoadAsk{
+		Model: q.model.ID, Options: json.RawMessage(q.options.Canonical()), Merge: q.merge, Pinned: q.pinned, Wait: r.Query("wait") != "false",
+	}
+	endpoint, info, err := s.cfg.Gate.Load(ctx, ask)
+	if err != nil {
+		return r.UnlessLeft(err)
+	}
+	if err := s.keep(r, q); err != nil {
+		return err
+	}
+	answer := loadAnswer{
+		Status: "loading", Message: "Model " + q.model.ID + " is being loaded", Name: q.model.ID, Checkpoint: q.model.Checkpoint,
+		Recipe: q.model.Recipe, Type: string(q.model.Type), Device: q.model.Devices.String(), LoadMS: info.LoadMS,
+	}
+	s.loadHeaders(r, q.model.ID, was, endpoint, info)
+	if !ask.Wait {
+		return r.Reply(fasthttp.StatusAccepted, answer)
+	}
+	s.dir.Uses.Note(endpoint.Host, q.model.ID)
+	answer.Status, answer.Message = "success", "Loaded model: "+q.model.ID
+	snap, _ := s.dir.Refresh(ctx) // so that a later listing is exact; an error does not undo the load
+	if h := snap.Hosts[endpoint.Host]; h != nil && h.Models[q.model.ID] != nil {
+		m := h.Models[q.model.ID]
+		answer.Checkpoint, answer.Recipe = cmp.Or(m.Checkpoint, answer.Checkpoint), cmp.Or(m.Recipe, answer.Recipe)
+		answer.Device, answer.LoadMS = cmp.Or(m.Device, answer.Device), m.LoadMS
+	}
+	return r.Reply(fasthttp.StatusOK, answer)
+}
+
+// keep saves the settings that outlive the load, once the load has succeeded.
+func (s *Service) keep(r *web.Request, q *loadRequest) error {
+	if !q.save {
+		return nil
+	}
+	saved := recipe.Options{}
+	for name, v := range q.options {
+		if v != nil {
+			saved[name] = v
+		}
+	}
+	if q.merge {
+		saved[recipe.MergeArgs] = true
+	}
+	return s.dir.Tables.Set(context.Background(), state.SavedOptions, q.model.ID, saved.Canonical())
+}
+
+func (s *Service) loadHeaders(r *web.Request, model, was string, endpoint scheduling.Endpoint, info scheduling.LoadInfo) {
+	h := &r.Ctx.Response.Header
+	h.Set(api.HeaderModel, model)
+	h.Set(api.HeaderModelState, was)
+	if endpoint.Host != "" {
+		h.Set(api.HeaderRunner, endpoint.Host)
+	}
+	if info.Cold {
+		h.Set(api.HeaderColdStart, "1")
+		h.Set(api.HeaderLoadMS, strconv.FormatInt(info.LoadMS, 10))
+	}
+	h.Set(api.HeaderQueueMS, strconv.FormatInt(max(0, info.Waited.Milliseconds()-info.LoadMS), 10))
+	if len(info.Evicted) > 0 {
+		h.Set(api.HeaderEvicted, strings.Join(info.Evicted, ","))
+	}
+}
+
+// loadRequest checks the body of POST /load. If it finds a mistake, nothing has changed.
+func (s *Service) loadRequest(r *web.Request) (*loadRequest, error) {
+	values, err := r.Fields()
+	if err != nil {
+		return nil, err
+	}
+	q := &loadRequest{}
+	if q.model, err = s.named(r, values); err != nil {
+		return nil, err
+	}
+	m, err := r.Members()
+	if err != nil {
+		return nil, err
+	}
+	for name, into := range map[string]*bool{"merge_args": &q.merge, "save_options": &q.save} {
+		b, err := web.FlagOf(m, name)
+		if err != nil {
+			return nil, err
+		}
+		*into = b != nil && *b
+	}
+	if q.pinned, err = web.FlagOf(m, "pinned"); err != nil {
+		return nil, err
+	}
+	delete(m, "pinned") // a recipe could take these for its own options
+	delete(m, "merge_args")
+	q.options, err = s.dir.OptionsOf(q.model, m)
+	return q, err
+}

@@ -1,0 +1,369 @@
+package manage
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/models"
+	"reveille/gateway/web"
+	"reveille/infra/catalog"
+	"reveille/infra/jsonscan"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// ollamaLevel is the version that the Ollama dialect reports. Clients compare it with the release that brought what
+// they need. They refuse to work with an older one, or with something that is not a version.
+const ollamaLevel = "0.12.0"
+
+// ollamaVersion is GET /api/version.
+func (s *Service) ollamaVersion(r *web.Request) error {
+	return r.Reply(fasthttp.StatusOK, map[string]string{"version": ollamaLevel})
+}
+
+// ollamaModel is what every listing of the dialect shows of a model.
+type ollamaModel struct {
+	Name    string        `json:"name"`
+	Model   string        `json:"model"` // the same
+	Size    int64         `json:"size"`  // bytes, 0 if unknown
+	Digest  string        `json:"digest"`
+	Details ollamaDetails `json:"details"`
+}
+
+// ollamaDetails is what can be derived from a model's names and checkpoint; the rest is empty.
+type ollamaDetails struct {
+	Parent       string   `json:"parent_model"` // always empty
+	Format       string   `json:"format"`       // gguf or safetensors
+	Family       string   `json:"family"`
+	Families     []string `json:"families"` // the family
+	Parameters   string   `json:"parameter_size"`
+	Quantization string   `json:"quantization_level"`
+}
+
+// ollamaTag is a model that can be requested.
+type ollamaTag struct {
+	ollamaModel
+	Modified time.Time `json:"modified_at"`
+}
+
+// ollamaLoaded is a loaded model. Its size is the memory it takes, if its runner reports that.
+type ollamaLoaded struct {
+	ollamaModel
+	Expires time.Time `json:"expires_at"`
+	VRAM    int64     `json:"size_vram"`      // the part of its size that is not in the host's own memory
+	Context int64     `json:"context_length"` // tokens, 0 if unknown
+}
+
+// ollamaList is the answer of both listings.
+type ollamaList[T any] struct {
+	Models []T `json:"models"`
+}
+
+// ollamaTags is GET /api/tags: the models of GET /models.
+func (s *Service) ollamaTags(r *web.Request) error {
+	_, _ = s.dir.Fresh() // states come from the mirror
+	list := ollamaList[ollamaTag]{Models: []ollamaTag{}}
+	cat := s.cfg.Catalog()
+	for _, m := range cat.Models {
+		if w := s.dir.WeightsOf(cat, m); servable(m, w.There) {
+			modified := time.Unix(cmp.Or(w.Created, s.started.Unix()), 0).UTC()
+			list.Models = append(list.Models, ollamaTag{ollamaModelOf(m, w, w.Bytes), modified})
+		}
+	}
+	return r.Reply(fasthttp.StatusOK, list)
+}
+
+// ollamaPS is GET /api/ps: the loaded models, the most recently used first. Of several copies it shows the one used
+// last.
+func (s *Service) ollamaPS(r *web.Request) error {
+	snap, _ := s.dir.Fresh()
+	cat := s.cfg.Catalog()
+	list := ollamaList[ollamaLoaded]{Models: []ollamaLoaded{}}
+	seen := map[string]bool{}
+	for _, l := range s.loaded(snap, cat) {
+		if !seen[l.Name] {
+			seen[l.Name] = true
+			list.Models = append(list.Models, s.ollamaLoaded(cat, l, snap.Hosts[l.Runner].Models[l.Name]))
+		}
+	}
+	return r.Reply(fasthttp.StatusOK, list)
+}
+
+// farOff is the expiry time shown for a model that never expires: the dialect has no value for never.
+func farOff() time.Time { return time.Now().AddDate(100, 0, 0) }
+
+func (s *Service) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.ModelRecord) ollamaLoaded {
+	m, listed := cat.Model(l.Name)
+	if !listed { // it has left the catalogue since
+		m = &catalog.Model{ID: l.Name, Checkpoint: l.Checkpoint, Recipe: l.Recipe}
+	}
+	w := s.dir.WeightsOf(cat, m)
+	out := ollamaLoaded{ollamaModel: ollamaModelOf(m, w, cmp.Or(rec.Memory, w.Bytes)), Expires: farOff().UTC()}
+	if l.Expires != nil {
+		out.Expires = time.UnixMicro(int64(*l.Expires * 1e6)).UTC()
+	}
+	if on, err := policy.ParseDevices(l.Device); err == nil && on.Overlaps(policy.GPU|policy.NPU) {
+		out.VRAM = rec.Memory
+	}
+	var o recipe.Options
+	if json.Unmarshal(l.Options, &o) == nil {
+		out.Context, _ = s.dir.ContextOf(m, w, o)
+	}
+	return out
+}
+
+func ollamaModelOf(m *catalog.Model, w models.Weights, size int64) ollamaModel {
+	name := ollamaName(m.ID)
+	return ollamaModel{Name: name, Model: name, Size: size, Digest: ollamaDigest(m), Details: ollamaDetailsOf(m, w)}
+}
+
+// ollamaName returns a model's id with a tag, which the dialect's clients expect in every name.
+func ollamaName(id string) string {
+	if strings.Contains(id, ":") {
+		return id
+	}
+	return id + ":latest"
+}
+
+// ollamaDigest stands for the digest of a model's manifest, by which this dialect identifies models. It changes when
+// the catalogue defines the model differently.
+func ollamaDigest(m *catalog.Model) string {
+	sum := sha256.Sum256([]byte(m.ID + "\x00" + m.Checkpoint + "\x00" + m.MMProj))
+	return hex.EncodeToString(sum[:])
+}
+
+// families are the architectures of the recipes whose engine runs only one. For other recipes the gateway knows none,
+// because it may not see the weights.
+var families = map[string]string{"whispercpp": "whisper", "kokoro": "kokoro"}
+
+func ollamaDetailsOf(m *catalog.Model, w models.Weights) ollamaDetails {
+	out := ollamaDetails{Format: formatOf(m, w), Family: families[m.Recipe], Families: []string{}}
+	if out.Family != "" {
+		out.Families = append(out.Families, out.Family)
+	}
+	names := []string{weightsName(m.Checkpoint), catalog.ParseCheckpoint(m.Checkpoint).Repo, m.ID}
+	out.Parameters = strings.ReplaceAll(strings.ToUpper(firstPart(parametersRE, names)), "X", "x") // 8x7B
+	out.Quantization = strings.ToUpper(firstPart(quantizationRE, names))
+	return out
+}
+
+// formatOf returns the format of a model's weights, "" if unknown.
+func formatOf(m *catalog.Model, w models.Weights) string {
+	c := catalog.ParseCheckpoint(m.Checkpoint)
+	switch ext := strings.ToLower(path.Ext(c.Path)); {
+	case ext == ".gguf":
+		return "gguf"
+	case ext == ".safetensors", w.Folder, c.Scheme == catalog.SchemeHF && c.Path == "":
+		return "safetensors"
+	}
+	return ""
+}
+
+// weightsName returns the last part of the location of a model's weights, "" if there is none. It contains nothing
+// about a host.
+func weightsName(checkpoint string) string {
+	c := catalog.ParseCheckpoint(checkpoint)
+	place := cmp.Or(c.Path, c.Repo)
+	if place == "" {
+		return ""
+	}
+	return path.Base(strings.ReplaceAll(place, `\`, "/"))
+}
+
+// parametersRE and quantizationRE recognise parts of a name: gemma-3-270m-q4_k_m.gguf.
+var (
+	parametersRE   = regexp.MustCompile(`(?i)(?:^|[-_:/ ])((?:\d+x)?\d+(?:\.\d+)?[mbt])(?:$|[-_:/. ])`)
+	quantizationRE = regexp.MustCompile(`(?i)(?:^|[-_:/. ])(i?q\d(?:_[a-z0-9]{1,3}){0,3}|tq\d_\d|mxfp4|nvfp4|bf16|fp?16|fp?32|fp8|int[48]|awq|gptq)(?:$|[-_:/. ])`)
+)
+
+// firstPart returns the part from the first name that has one, "" if none has.
+func firstPart(re *regexp.Regexp, names []string) string {
+	for _, name := range names {
+		if m := re.FindStringSubmatch(name); m != nil {
+			return m[1]
+		}
+	}
+	return ""
+}
+
+// ollamaShown is the answer of POST /api/show.
+type ollamaShown struct {
+	Modelfile    string         `json:"modelfile"`
+	Parameters   string         `json:"parameters"` // one per line
+	Template     string         `json:"template"`   // always empty: engines keep their templates to themselves
+	Details      ollamaDetails  `json:"details"`
+	Info         map[string]any `json:"model_info"`
+	Capabilities []string       `json:"capabilities"`
+}
+
+// ollamaShow is POST /api/show: one model under any of its names.
+func (s *Service) ollamaShow(r *web.Request) error {
+	m, _, err := s.ollamaNamed(r)
+	if err != nil {
+		return err
+	}
+	_, _ = s.dir.Fresh() // the options in force come from the mirror
+	cat := s.cfg.Catalog()
+	options := s.dir.Effective(cat, m)
+	w := s.dir.WeightsOf(cat, m)
+	details := ollamaDetailsOf(m, w)
+	_, context := s.dir.ContextOf(m, w, options)
+	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
+	return r.Reply(fasthttp.StatusOK, ollamaShown{
+		Modelfile:  fmt.Sprintf("# Modelfile of %s, made from the gateway's catalogue\nFROM %s\n", m.ID, cmp.Or(weightsName(m.Checkpoint), m.ID)),
+		Parameters: ollamaParameters(options), Details: details, Info: ollamaInfo(m, details.Family, context), Capabilities: capabilities(m),
+	})
+}
+
+// parameterNames are the load options shown as parameters, under the dialect's own names where it has one.
+var parameterNames = []struct{ option, name string }{
+	{"ctx_size", "num_ctx"}, {"n_batch", "num_batch"}, {"steps", "steps"}, {"cfg_scale", "cfg_scale"}, {"width", "width"}, {"height", "height"},
+}
+
+// ollamaParameters returns the options that have their own value, one per line; 0 and -1 leave the choice to the
+// engine.
+func ollamaParameters(o recipe.Options) string {
+	var lines []string
+	for _, p := range parameterNames {
+		if v := o[p.option]; v != nil && v != int64(0) && v != int64(-1) {
+			lines = append(lines, fmt.Sprintf("%-30s %v", p.name, v))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// ollamaInfo returns what is known of a model under the keys of GGUF metadata. Entries of an unknown architecture have
+// the key "general".
+func ollamaInfo(m *catalog.Model, family string, context int64) map[string]any {
+	info := map[string]any{"general.basename": m.ID}
+	if family != "" {
+		info["general.architecture"] = family
+	}
+	if context > 0 {
+		info[cmp.Or(family, "general")+".context_length"] = context
+	}
+	return info
+}
+
+// capabilities returns what a model can be used for, in the dialect's words. Its labels give those that depend on its
+// training.
+func capabilities(m *catalog.Model) []string {
+	switch m.Type {
+	case policy.Embedding:
+		return []string{"embedding"}
+	case policy.LLM:
+	default:
+		return []string{}
+	}
+	labelled := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(m.Labels, name) })
+	}
+	out := []string{"completion"}
+	if m.MMProj != "" || labelled("vision") {
+		out = append(out, "vision")
+	}
+	if labelled("tool-calling", "tools") {
+		out = append(out, "tools")
+	}
+	if labelled("reasoning", "thinking") {
+		out = append(out, "thinking")
+	}
+	return out
+}
+
+// ollamaNamed checks a body and finds the model that it names.
+func (s *Service) ollamaNamed(r *web.Request) (*catalog.Model, []jsonscan.Value, error) {
+	values, err := r.Fields()
+	if err != nil {
+		return nil, nil, err
+	}
+	name := r.Hit.Route.ModelName(values)
+	if name.Empty() {
+		return nil, nil, api.NoModel()
+	}
+	m, err := s.dir.Named(name.String())
+	return m, values, err
+}
+
+// ollamaPull is POST /api/pull, for models in the catalogue.
+func (s *Service) ollamaPull(r *web.Request) error {
+	m, values, err := s.ollamaNamed(r)
+	if err != nil {
+		return err
+	}
+	return s.answerPull(r, m, r.Hit.Route.Stream(values), &pullLines{r: r, digest: ollamaDigest(m)})
+}
+
+// ollamaStep is a line of a streamed pull.
+type ollamaStep struct {
+	Status string `json:"status"`
+	Digest string `json:"digest,omitempty"`
+	Total  int64  `json:"total,omitempty"`     // bytes
+	Done   int64  `json:"completed,omitempty"` // bytes
+}
+
+// pullLines is the format of the Ollama dialect, which repeats its last line when there is nothing new.
+type pullLines struct {
+	r      *web.Request
+	digest string
+	last   ollamaStep
+}
+
+func (*pullLines) media() string { return api.Ollama.StreamType() }
+
+func (p *pullLines) begun(b []byte) []byte { return p.say(b, ollamaStep{Status: "pulling manifest"}) }
+
+func (p *pullLines) further(b []byte, done, total int64) []byte {
+	if total == 0 {
+		return b
+	}
+	return p.say(b, ollamaStep{"pulling " + p.digest[:12], "sha256:" + p.digest, total, done})
+}
+
+func (p *pullLines) unchanged(b []byte) []byte { return p.say(b, p.last) }
+
+func (p *pullLines) failed(b []byte, err error) []byte {
+	return append(b, p.r.Hit.Dialect.StreamError(api.As(err), p.r.ID)...)
+}
+
+func (p *pullLines) done(b []byte) []byte { return p.say(b, ollamaPulled) }
+
+func (*pullLines) answer() any { return ollamaPulled }
+
+// ollamaPulled is the last line, and the whole answer to a call that wants no stream.
+var ollamaPulled = ollamaStep{Status: "success"}
+
+// say appends a line.
+func (p *pullLines) say(b []byte, step ollamaStep) []byte {
+	p.last = step
+	text, err := json.Marshal(step)
+	if err != nil {
+		return b // texts and numbers always encode
+	}
+	return append(append(b, text...), '\n')
+}
+
+// ollamaDelete is DELETE /api/delete, see remove.
+func (s *Service) ollamaDelete(r *web.Request) error {
+	m, _, err := s.ollamaNamed(r)
+	if err != nil {
+		return err
+	}
+	if err := s.remove(r, m); err != nil {
+		return r.UnlessLeft(err)
+	}
+	r.Send(fasthttp.StatusOK, web.TextPlain, nil)
+	return nil
+}

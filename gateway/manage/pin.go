@@ -1,0 +1,73 @@
+package manage
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/web"
+	"reveille/infra/state"
+)
+
+type pinAnswer struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+	Name    string `json:"model_name"`
+	Pinned  bool   `json:"pinned"`
+}
+
+// pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load,
+// which otherwise lasts until that copy is unloaded.
+func (s *Service) pin(r *web.Request) error {
+	values, err := r.Fields()
+	if err != nil {
+		return err
+	}
+	model, err := s.named(r, values)
+	if err != nil {
+		return err
+	}
+	m, err := r.Members()
+	if err != nil {
+		return err
+	}
+	pinned, err := web.FlagOf(m, "pinned")
+	if err != nil {
+		return err
+	}
+	if err := s.setPin(model.ID, *pinned); err != nil { // the route table requires it
+		return err
+	}
+	message := "Model pinned"
+	if !*pinned {
+		message = "Model unpinned"
+	}
+	return r.Reply(fasthttp.StatusOK, pinAnswer{"success", message, model.ID, *pinned})
+}
+
+// pinWait bounds the wait for the runners to apply a pin.
+const pinWait = time.Second
+
+// setPin pins or unpins a model and waits until the runners that hold it have confirmed, so that the new pin applies to the next
+// load.
+func (s *Service) setPin(model string, pinned bool) error {
+	if err := s.dir.Tables.Set(context.Background(), state.Pins, model, state.PinValue(pinned)); err != nil {
+		return err
+	}
+	due := time.NewTimer(pinWait)
+	defer due.Stop()
+	for {
+		changed := s.cfg.Mirror.Changed()
+		behind := slices.ContainsFunc(s.cfg.Mirror.Snapshot().Copies(model), func(m *state.ModelRecord) bool { return m.Pinned != pinned || m.LoadPin })
+		if !behind {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-due.C:
+			return nil // a runner that is unavailable applies it when it is back
+		}
+	}
+}

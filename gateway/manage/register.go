@@ -1,0 +1,167 @@
+package manage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/models"
+	"reveille/gateway/web"
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// registration is the part of a body that describes a model.
+type registration struct {
+	Checkpoint  string            `json:"checkpoint"`
+	Checkpoints map[string]string `json:"checkpoints"` // main, and mmproj if it has a projector
+	MMProj      string            `json:"mmproj"`
+	Recipe      string            `json:"recipe"`
+	Labels      []string          `json:"labels"`
+	Device      string            `json:"device"`
+	Options     recipe.Options    `json:"recipe_options"`
+}
+
+type registerAnswer struct {
+	Status    string    `json:"status"`
+	Name      string    `json:"model_name"`
+	Canonical string    `json:"canonical_model_name"`
+	Model     modelItem `json:"model"`
+}
+
+// register adds a model to the catalogue, or changes a registered one.
+func (s *Service) register(r *web.Request) error {
+	values, err := r.Fields()
+	if err != nil {
+		return err
+	}
+	name := r.Hit.Route.ModelName(values)
+	if name.Empty() {
+		return models.NoName()
+	}
+	var reg registration
+	if err := json.Unmarshal(r.Body(), &reg); err != nil {
+		return api.New(api.InvalidType, "A field of the registration has the wrong type.").WithCause(err)
+	}
+	m, err := s.admit(name.String(), reg)
+	if err != nil {
+		return err
+	}
+	cat := s.cfg.Catalog()
+	return r.Reply(fasthttp.StatusOK, registerAnswer{"success", name.String(), m.ID, s.item(r, cat, m)})
+}
+
+// admit checks a registration, stores it, and applies it.
+func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
+	if s.cfg.Overlay == nil {
+		return nil, api.New(api.NotSupported, "Models cannot be registered at this gateway.")
+	}
+	plain := strings.TrimPrefix(name, models.UserSpace)
+	if !catalog.ValidModelName(plain) {
+		return nil, api.New(api.InvalidType, "The model cannot be registered: its name must be letters, digits and . _ -, the first a letter or digit.").With("model_name")
+	}
+	name = models.UserSpace + plain
+	m := catalog.Model{ID: name, Recipe: reg.Recipe, Checkpoint: reg.Checkpoint, MMProj: reg.MMProj, Labels: reg.Labels, Options: reg.Options}
+	if m.Checkpoint == "" {
+		m.Checkpoint = reg.Checkpoints["main"]
+	}
+	if m.MMProj == "" {
+		m.MMProj = reg.Checkpoints["mmproj"]
+	}
+	if m.Recipe == "" {
+		return nil, api.New(api.MissingRequiredParameter, "'recipe' is required.").With("recipe")
+	}
+	var err error
+	if m.Devices, err = policy.ParseDevices(reg.Device); err != nil {
+		return nil, api.New(api.InvalidType, "'device' must be cpu, gpu, npu or several of them.").With("device")
+	}
+	if err := s.cfg.Register.Check(&m); err != nil {
+		return nil, api.Newf(api.InvalidType, "The model cannot be registered: %s.", err).With("checkpoint")
+	}
+	cat := s.cfg.Catalog()
+	if err := s.pickBackend(cat, &m); err != nil {
+		return nil, err
+	}
+	mine, err := s.cfg.Store.Get(context.Background(), state.Registered, m.ID)
+	if err != nil {
+		return nil, models.StoreError(err)
+	}
+	if _, taken := cat.Model(m.ID); taken && mine == "" {
+		return nil, api.Newf(api.OptionConflict, "The model '%s' is one of the catalogue's own.", m.ID).With("model_name")
+	}
+	if _, err := cat.With(m); err != nil {
+		return nil, refusedEntry(err)
+	}
+	entry, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Store.Set(context.Background(), state.Registered, m.ID, string(entry)); err != nil {
+		return nil, models.StoreError(err)
+	}
+	if err := s.cfg.Overlay(context.Background()); err != nil {
+		return nil, models.StoreError(err)
+	}
+	out, there := s.cfg.Catalog().Model(m.ID)
+	if !there {
+		return nil, api.New(api.InternalError, "The model was registered and is not in force yet.")
+	}
+	return out, nil
+}
+
+// pickBackend selects a backend for a model whose registration names no devices if no host has the recipe's: the first backend by
+// name that some host can run.
+func (s *Service) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
+	rc, known := cat.Recipes[m.Recipe]
+	if !known || m.Devices != 0 || rc.BackendOption == "" || m.Options[rc.BackendOption] != nil {
+		return nil
+	}
+	var hosts []policy.Devices
+	for _, h := range cat.Hosts {
+		hosts = append(hosts, h.Devices)
+	}
+	if len(hosts) == 0 {
+		snap, err := s.dir.Fresh()
+		if err != nil {
+			return models.StoreError(err)
+		}
+		for _, h := range snap.Hosts {
+			if d, err := policy.ParseDevices(h.Devices); err == nil {
+				hosts = append(hosts, d)
+			}
+		}
+	}
+	has := func(d policy.Devices) bool {
+		return slices.ContainsFunc(hosts, func(h policy.Devices) bool { return h&d == d })
+	}
+	if len(hosts) == 0 || has(rc.Devices) {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(rc.Backends)) {
+		if has(rc.Backends[name].Devices) {
+			if m.Options = m.Options.Clone(); m.Options == nil {
+				m.Options = recipe.Options{}
+			}
+			m.Options[rc.BackendOption] = name
+			return nil
+		}
+	}
+	return nil
+}
+
+// refusedEntry returns the catalogue's first problem with an entry.
+func refusedEntry(err error) *api.Error {
+	var problems catalog.Problems
+	if errors.As(err, &problems) && len(problems) > 0 {
+		return api.Newf(api.InvalidType, "The model cannot be registered: %s.", problems[0].Text)
+	}
+	return api.New(api.InvalidType, "The model cannot be registered.").WithCause(err)
+}

@@ -1,0 +1,145 @@
+package manage
+
+import (
+	"maps"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/web"
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// systemReport is the answer of GET /system-info: this machine, and what the pool's hosts can run.
+type systemReport struct {
+	OS        string                `json:"OS Version"`
+	Processor string                `json:"Processor"`
+	Memory    string                `json:"Physical Memory"`
+	Devices   deviceReport          `json:"devices"`
+	Recipes   map[string]recipeInfo `json:"recipes"`
+	Runners   []runnerInfo          `json:"runners"`
+}
+
+type deviceReport struct {
+	CPU       cpuInfo  `json:"cpu"`
+	AMDGPU    []device `json:"amd_gpu"`
+	NvidiaGPU []device `json:"nvidia_gpu"`
+	AMDNPU    device   `json:"amd_npu"`
+
+	// Names that older clients know.
+	AMDiGPU device   `json:"amd_igpu"`
+	AMDdGPU []device `json:"amd_dgpu"`
+	NPU     device   `json:"npu"`
+}
+
+type cpuInfo struct {
+	Name      string `json:"name"`
+	Cores     int    `json:"cores"`
+	Threads   int    `json:"threads"`
+	Available bool   `json:"available"`
+}
+
+type device struct {
+	Name      string `json:"name"`
+	Available bool   `json:"available"`
+}
+
+type recipeInfo struct {
+	Default  string                 `json:"default_backend"`
+	Backends map[string]backendInfo `json:"backends"`
+}
+
+type backendInfo struct {
+	Devices []string `json:"devices"`
+	State   string   `json:"state"`
+	Message string   `json:"message"`
+	Action  string   `json:"action"`
+}
+
+// systemInfo reports what the pool can run. It knows only that a host has a GPU, not which kind.
+func (s *Service) systemInfo(r *web.Request) error {
+	snap, _ := s.dir.Fresh()
+	cat := s.cfg.Catalog()
+	have := poolDevices(snap, cat)
+	npu := device{Name: "NPU", Available: have.Has(policy.NPU)}
+	cpu := readCPU()
+	out := systemReport{
+		OS: osVersion(), Processor: cpu.Name, Memory: memoryText(),
+		Devices: deviceReport{
+			CPU: cpu, AMDGPU: []device{}, NvidiaGPU: nvidia(), AMDNPU: npu, AMDiGPU: device{}, AMDdGPU: []device{}, NPU: npu,
+		},
+		Recipes: map[string]recipeInfo{}, Runners: runnersOf(snap, cat),
+	}
+	inUse := map[string]bool{}
+	for _, m := range everyLoaded(snap) {
+		inUse[m.Recipe] = true
+	}
+	for name, rc := range cat.Recipes {
+		out.Recipes[name] = recipeReport(&rc, have, inUse[name])
+	}
+	if !r.Manages() {
+		redactRunners(out.Runners)
+	}
+	return r.Reply(fasthttp.StatusOK, out)
+}
+
+// poolDevices returns the devices that any host of the pool has.
+func poolDevices(snap *state.Snapshot, cat *catalog.Catalog) policy.Devices {
+	have := policy.Devices(0)
+	for _, h := range cat.Hosts {
+		have |= h.Devices
+	}
+	for _, h := range snap.Hosts {
+		d, _ := policy.ParseDevices(h.Devices) // a runner of another version may report more
+		have |= d
+	}
+	return have
+}
+
+// recipeReport describes a recipe's backends. A recipe without a choice has a single backend, named after its devices.
+func recipeReport(rc *recipe.Recipe, have policy.Devices, running bool) recipeInfo {
+	found := running || program(rc.Program())
+	out := recipeInfo{Backends: map[string]backendInfo{}}
+	add := func(name string, needs policy.Devices) {
+		b := backendInfo{Devices: strings.Fields(needs.String()), State: "installed"}
+		switch {
+		case !have.Has(needs):
+			b.State, b.Message = "unsupported", "no host of the pool has the device"
+		case !found:
+			b.State, b.Message, b.Action = "installable", "the engine's program was not found", "install "+path.Base(rc.Program())+" on the hosts"
+		}
+		out.Backends[name] = b
+		if b.State == "installed" && out.Default == "" {
+			out.Default = name
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(rc.Backends)) {
+		add(name, rc.Backends[name].Devices)
+	}
+	if len(rc.Backends) == 0 {
+		name := rc.Devices.String()
+		if name == "" {
+			name = "default"
+		}
+		add(name, rc.Devices)
+	}
+	if out.Default == "" {
+		out.Default = slices.Min(slices.Collect(maps.Keys(out.Backends)))
+	}
+	return out
+}
+
+// program reports whether an engine's program is available on this machine.
+func program(name string) bool {
+	if name == "" {
+		return false
+	}
+	_, err := exec.LookPath(name)
+	return err == nil
+}

@@ -1,0 +1,58 @@
+package models
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+)
+
+// AskWait bounds a call that a runner answers from memory.
+const AskWait = 10 * time.Second
+
+// Ask calls a runner with GET for the request with the given id, "" for none, and waits at most firstByte for the first byte of its
+// answer; 0 is no limit. With a model the call goes to the model's engine. The caller closes the response. An error is one for
+// the client.
+func (d *Directory) Ask(call *relay.Call, host *state.HostRecord, path, model, id string, firstByte time.Duration) (*relay.Response, error) {
+	for corrected := false; ; corrected = true {
+		sign := d.cfg.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: host.Name, Model: model})
+		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
+			{Name: rpc.HeaderAuth, Value: []byte(sign)},
+		}}
+		if id != "" {
+			req.Add(rpc.HeaderRequest, []byte(id))
+		}
+		if model != "" {
+			req.Add(rpc.HeaderModel, []byte(model))
+			req.Add(rpc.HeaderRead, []byte("1"))
+		}
+		resp, err := d.Client(host.Addr).Do(call, req)
+		if errors.Is(err, relay.ErrCancelled) {
+			return nil, relay.ErrGone
+		}
+		if err != nil {
+			return nil, api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err)
+		}
+		if resp.Status() != rpc.StatusRefused {
+			return resp, nil
+		}
+		reason := string(resp.Header(rpc.HeaderRefused))
+		runner, bad := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64)
+		_ = resp.Close()
+		switch {
+		case reason == rpc.RefusedNotLoaded, reason == rpc.RefusedDraining, reason == rpc.RefusedHost:
+			return nil, ErrNotThere
+		case reason == rpc.RefusedAuth && bad == nil && !corrected:
+			d.cfg.Signer.Correct(host.Name, runner)
+			continue
+		}
+		return nil, api.New(api.InternalError, "The model's host does not accept this gateway.").WithCause(errors.New("runner " + host.Name + " refused: " + reason))
+	}
+}
+
+// ErrNotThere means that the runner does not hold the model.
+var ErrNotThere = errors.New("the model is not loaded on the host")

@@ -1,0 +1,74 @@
+package models
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"reveille/infra/catalog"
+	"reveille/infra/state"
+)
+
+// IsPinned follows the copy's load, else a management call, else the catalogue, else the runner's record.
+func (d *Directory) IsPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
+	if m.LoadPin {
+		return m.Pinned
+	}
+	if p, set := d.Tables.Of(state.Pins)[m.ID]; set {
+		return state.PinnedBy(p)
+	}
+	if entry, there := cat.Model(m.ID); there {
+		return entry.Pin
+	}
+	return m.Pinned
+}
+
+// PinnedBy returns what pins a model: "pin", a call, until another call unpins it; "catalog", its entry; "load", the
+// load of a copy, until that copy is unloaded; "" for nothing.
+func (d *Directory) PinnedBy(m *catalog.Model) string {
+	p, set := d.Tables.Of(state.Pins)[m.ID]
+	switch {
+	case set && state.PinnedBy(p):
+		return "pin"
+	case !set && m.Pin:
+		return "catalog"
+	case slices.ContainsFunc(d.cfg.Mirror.Snapshot().Copies(m.ID), func(c *state.ModelRecord) bool { return c.LoadPin && c.Pinned }):
+		return "load"
+	}
+	return ""
+}
+
+// IdleTime returns how long a model may be unused before the warmer unloads it; below 0 means for ever. It follows the
+// catalogue's warm list, keep_alive, the catalogue's idle times, or the warmer's default.
+func (d *Directory) IdleTime(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
+	if keptWarm(cat, id) {
+		return -1, true
+	}
+	if text, set := d.Tables.Of(state.IdleTTL)[id]; set {
+		if ms, err := json.Number(text).Int64(); err == nil {
+			return time.Duration(ms) * time.Millisecond, true
+		}
+	}
+	return d.ConfiguredIdle(cat, id)
+}
+
+// keptWarm reports whether the catalogue's warm list holds the model now.
+func keptWarm(cat *catalog.Catalog, id string) bool {
+	return slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) })
+}
+
+// ConfiguredIdle is idleTime without keep_alive.
+func (d *Directory) ConfiguredIdle(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
+	if keptWarm(cat, id) {
+		return -1, true
+	}
+	if m, there := cat.Model(id); there {
+		if idle, known = cat.Idle(m); known {
+			return idle, true
+		}
+	}
+	if usual := d.Tables.idle.Load(); usual != nil {
+		return *usual, true
+	}
+	return 0, false
+}

@@ -1,0 +1,63 @@
+// Package models answers what a gateway's handlers ask about models: which one a name means, its options, its weights, its
+// state in the pool, how long it stays. It keeps copies of the pool's run-time tables and of this gateway's own uses, and calls
+// runners.
+package models
+
+import (
+	"sync/atomic"
+
+	"reveille/gateway/scheduling"
+	"reveille/infra/catalog"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/infra/state"
+	"reveille/runner/modelfile"
+)
+
+// Config configures a Directory. All fields but Withheld are required.
+type Config struct {
+	Gate    *scheduling.Gate
+	Store   *state.Store
+	Mirror  *state.Mirror
+	Usage   *state.UsageReporter
+	Catalog func() *catalog.Catalog
+	Signer  *rpc.Signer
+
+	// Withheld returns why a registered model is not served, "" if it is served or not registered; nil: all are served.
+	Withheld func(id string) string
+}
+
+// Directory is what one gateway knows of the pool's models. Make it with New; it is safe for concurrent use.
+type Directory struct {
+	cfg      Config
+	Tables   *Tables
+	Uses     Uses
+	aliased  atomic.Pointer[aliased]
+	reader   reader
+	contexts modelfile.ContextReader
+	clients  clients
+}
+
+// New makes a directory. Run its Tables, and Close it at the end.
+func New(cfg Config) *Directory { return &Directory{cfg: cfg, Tables: newTables(cfg.Store)} }
+
+// Close closes the connections to runners.
+func (d *Directory) Close() { d.clients.close() }
+
+// Client returns the client for the runner at an address.
+func (d *Directory) Client(addr string) *relay.Client {
+	return d.clients.of(addr, d.cfg.Mirror.Snapshot)
+}
+
+// OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
+func (d *Directory) OnEvent(e state.Event) {
+	if e.Kind == "settings" || e.Kind == "sync" {
+		d.Tables.notify()
+	}
+}
+
+// Touch records a use of a model.
+func (d *Directory) Touch(host, model string) {
+	d.cfg.Usage.Touch(host, model)
+	d.Uses.Note(host, model)
+}

@@ -1,0 +1,127 @@
+package models
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"reveille/gateway/api"
+	"reveille/infra/catalog"
+	"reveille/infra/state"
+)
+
+// Resolve finds the model that a client names; "" is the default of the route's type.
+func (d *Directory) Resolve(name string, route *api.Route) (*catalog.Model, error) {
+	if name == "" {
+		if name = d.defaultModel(route); name == "" {
+			return nil, api.NoModel()
+		}
+	}
+	cat := d.names()
+	id, err := cat.Resolve(name)
+	if err != nil {
+		var many *catalog.AmbiguousError
+		if errors.As(err, &many) {
+			slices.Sort(many.Candidates)
+			return nil, api.Newf(api.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, many.Candidates).With("model")
+		}
+		return nil, d.Unknown(name)
+	}
+	m, ok := cat.Model(id)
+	if !ok {
+		return nil, d.Unknown(name)
+	}
+	return m, nil
+}
+
+// Unknown is the error for a name that the catalogue does not have.
+func (d *Directory) Unknown(name string) *api.Error {
+	if id, why := d.Withheld(name); why != "" {
+		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).With("model")
+	}
+	return api.UnknownModel(name, d.names().Similar(name)...)
+}
+
+// Withheld finds a registered model by one of its names and returns why it is not served.
+func (d *Directory) Withheld(name string) (id, why string) {
+	if d.cfg.Withheld == nil {
+		return "", ""
+	}
+	id = UserSpace + strings.TrimPrefix(name, UserSpace)
+	return id, d.cfg.Withheld(id)
+}
+
+func (d *Directory) defaultModel(route *api.Route) string {
+	if route.Type == "" {
+		return ""
+	}
+	id, _ := d.cfg.Catalog().Default(route.Type)
+	return id
+}
+
+// Named is resolve for names outside inference, where there is no default.
+func (d *Directory) Named(name string) (*catalog.Model, error) {
+	if name == "" {
+		return nil, NoName()
+	}
+	return d.Resolve(name, &api.Route{})
+}
+
+// UserSpace is the prefix of the id of every model that a client registered.
+const UserSpace = "user."
+
+// aliased is the catalogue with the names set at run time, and the sources of both.
+type aliased struct {
+	cat, of *catalog.Catalog
+	tables  *map[state.Setting]map[string]string
+}
+
+// names returns the catalogue in force with the names set at run time.
+func (d *Directory) names() *catalog.Catalog {
+	cat, tables := d.cfg.Catalog(), d.Tables.cur.Load()
+	if len((*tables)[state.Aliases]) == 0 {
+		return cat
+	}
+	a := d.aliased.Load()
+	if a == nil || a.of != cat || a.tables != tables {
+		a = &aliased{cat.WithNames((*tables)[state.Aliases]), cat, tables}
+		d.aliased.Store(a)
+	}
+	return a.cat
+}
+
+// IsName reports whether a name is exactly a model's: its id, an alias of the catalogue or one set at run time.
+func (d *Directory) IsName(name string) bool {
+	if _, there := d.Tables.Of(state.Aliases)[name]; there {
+		return true
+	}
+	return d.Owner(name) != ""
+}
+
+// Owner returns the model that has the name in the catalogue, as its id or an alias; "" if none.
+func (d *Directory) Owner(name string) string {
+	for _, m := range d.cfg.Catalog().Models {
+		if m.ID == name || slices.Contains(m.Aliases, name) {
+			return m.ID
+		}
+	}
+	return ""
+}
+
+// AliasesOf lists a model's further names: the catalogue's, then those set at run time.
+func (d *Directory) AliasesOf(m *catalog.Model) []string {
+	out := append([]string{}, m.Aliases...)
+	table := d.Tables.Of(state.Aliases)
+	for _, alias := range slices.Sorted(maps.Keys(table)) {
+		if table[alias] == m.ID && !slices.Contains(out, alias) {
+			out = append(out, alias)
+		}
+	}
+	return out
+}
+
+// NoName is the error for a management call that names no model.
+func NoName() *api.Error {
+	return api.New(api.MissingRequiredParameter, "No model specified. Name one in 'model_name'.").With("model_name")
+}

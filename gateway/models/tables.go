@@ -1,0 +1,112 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// tablesEvery is how often the run-time tables are read without an event.
+const tablesEvery = 5 * time.Second
+
+// settingTables are the tables that this package reads.
+var settingTables = [...]state.Setting{state.SavedOptions, state.Pins, state.Aliases, state.Runtime, state.IdleTTL}
+
+// Tables is a copy of the pool's run-time tables. Reading it never waits; run run in one goroutine.
+type Tables struct {
+	store *state.Store
+	dirty chan struct{} // capacity 1: read now
+
+	mu  sync.Mutex // held during every read and write of the store, so that an older answer never replaces a newer one
+	cur atomic.Pointer[map[state.Setting]map[string]string]
+
+	idle atomic.Pointer[time.Duration] // the warmer's default idle time as last read; nil: unknown
+}
+
+func newTables(store *state.Store) *Tables {
+	t := &Tables{store: store, dirty: make(chan struct{}, 1)}
+	t.cur.Store(&map[state.Setting]map[string]string{})
+	return t
+}
+
+// Of returns a table as last read. The table is shared: do not change it.
+func (t *Tables) Of(name state.Setting) map[string]string { return (*t.cur.Load())[name] }
+
+// Read reads a table again and returns it; with an error, the previous copy.
+func (t *Tables) Read(ctx context.Context, name state.Setting) (map[string]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.readLocked(ctx, name)
+}
+
+func (t *Tables) readLocked(ctx context.Context, name state.Setting) (map[string]string, error) {
+	got, err := t.store.All(ctx, name)
+	if err != nil {
+		return t.Of(name), err
+	}
+	if old, read := (*t.cur.Load())[name]; read && maps.Equal(old, got) {
+		return old, nil // values derived from the old table stay valid
+	}
+	next := maps.Clone(*t.cur.Load())
+	next[name] = got
+	t.cur.Store(&next)
+	return got, nil
+}
+
+// Set writes one entry, or removes it for "", in the store and in the copy.
+func (t *Tables) Set(ctx context.Context, name state.Setting, key, value string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.store.Set(ctx, name, key, value); err != nil {
+		return StoreError(err)
+	}
+	_, err := t.readLocked(ctx, name)
+	if err != nil {
+		return StoreError(err)
+	}
+	return nil
+}
+
+// readIdle reads the warmer's default idle time.
+func (t *Tables) readIdle(ctx context.Context) {
+	switch idle, known, err := t.store.DefaultIdle(ctx); {
+	case err != nil: // keep the previous value
+	case known:
+		t.idle.Store(&idle)
+	default:
+		t.idle.Store(nil)
+	}
+}
+
+// notify asks for all tables to be read.
+func (t *Tables) notify() {
+	select {
+	case t.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the copy up to date until ctx ends.
+func (t *Tables) Run(ctx context.Context) {
+	tick := time.NewTicker(tablesEvery)
+	defer tick.Stop()
+	for {
+		for _, name := range settingTables {
+			if _, err := t.Read(ctx, name); errors.Is(err, state.ErrUnavailable) {
+				break // the breaker logs; the next tick tries again
+			}
+		}
+		t.readIdle(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.dirty:
+		case <-tick.C:
+		}
+	}
+}

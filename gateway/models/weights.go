@@ -1,0 +1,104 @@
+package models
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+
+	"reveille/infra/catalog"
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
+	"reveille/infra/state"
+)
+
+// Weights is what this gateway knows of a model's files. They are on the hosts. A gateway sees them only if it runs on
+// the same machine.
+type Weights struct {
+	There   bool
+	Folder  bool // they are files in a folder
+	Bytes   int64
+	Context int64 // tokens that the model was trained for, 0 if unknown
+	Created int64 // Unix seconds of the newest change, 0 if unknown
+}
+
+func (d *Directory) WeightsOf(cat *catalog.Catalog, m *catalog.Model) Weights {
+	var w Weights
+	missing := false
+	for _, place := range []string{m.Checkpoint, m.MMProj} {
+		c := catalog.ParseCheckpoint(place)
+		if c.Scheme != catalog.SchemePath {
+			missing = true
+			continue
+		}
+		if c.Path == "" {
+			continue
+		}
+		info, err := os.Stat(c.Path)
+		if err != nil {
+			missing = true
+			continue
+		}
+		w.Created = max(w.Created, info.ModTime().Unix())
+		w.Folder = w.Folder || info.IsDir()
+		if place == m.Checkpoint {
+			w.Context = d.contexts.Context(c.Path, info)
+		}
+		if info.Mode().IsRegular() {
+			w.Bytes += info.Size()
+		}
+	}
+	rc := cat.Recipes[m.Recipe]
+	w.There = !missing || !rc.NeedsFile() || d.StateOf(m.ID) == "loaded" || elsewhere(cat, m)
+	return w
+}
+
+// elsewhere reports whether a model whose weights are a path may run on another machine. Its weights then count as present.
+func elsewhere(cat *catalog.Catalog, m *catalog.Model) bool {
+	if Remote(m) {
+		return false
+	}
+	return slices.ContainsFunc(cat.HostsFor(m), func(h *catalog.Host) bool { return h.Driver != catalog.DriverLocal })
+}
+
+// Remote reports whether a model's weights are stored elsewhere, so that its first request fetches them.
+func Remote(m *catalog.Model) bool {
+	return catalog.ParseCheckpoint(m.Checkpoint).Scheme != catalog.SchemePath
+}
+
+// ContextOf returns the longest sequence that a model takes, and the one that it was trained for, in tokens; 0 if
+// unknown. The first comes from the plan of a loaded copy, else from the options; the second from the plan or the
+// model's file.
+func (d *Directory) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (now, most int64) {
+	now = contextAsked(o)
+	most = w.Context
+	if copies := d.cfg.Mirror.Snapshot().Copies(m.ID); len(copies) > 0 {
+		if p := planOf(copies[0]); p.Positions > 0 && p.Longest > 0 {
+			now, most = p.Longest, p.Positions
+		}
+	}
+	if now == 0 || most > 0 && now > most && m.Type != policy.LLM { // a language model's positions may be stretched
+		now = most
+	}
+	return now, max(now, most)
+}
+
+// contextAsked returns the context that options set, in tokens; 0 if they leave it open.
+func contextAsked(o recipe.Options) int64 {
+	n, _ := o["ctx_size"].(int64)
+	return max(n, 0)
+}
+
+// planContext is the part of a runner's plan about a model's context, in tokens; 0 if unknown.
+type planContext struct {
+	Longest   int64 `json:"longest"`   // longest sequence that the loaded copy takes
+	Positions int64 `json:"positions"` // longest sequence that the model was trained for
+}
+
+// planOf reads the plan in a loaded model's record.
+func planOf(rec *state.ModelRecord) planContext {
+	var p planContext
+	if err := json.Unmarshal([]byte(rec.Fields["plan"]), &p); err != nil {
+		return planContext{}
+	}
+	return p
+}

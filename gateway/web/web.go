@@ -1,0 +1,52 @@
+// Package web is one request at the gateway as its handlers see it: what it asks for, whose it is, and how to answer it.
+package web
+
+import (
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/keys"
+	"reveille/gateway/quota"
+	"reveille/infra/relay"
+)
+
+// Server is what the requests of one server share.
+type Server struct {
+	Watcher    *relay.Watcher
+	Answered   func(route string, status int) // counts an answer
+	LocalAdmin func(*Request) error           // refuses a request without the local admin key, on a gateway without keys
+}
+
+// Request is one request on a route of the table. It belongs to the connection's goroutine.
+type Request struct {
+	*Server
+	Ctx *fasthttp.RequestCtx
+	ID  string
+	Hit api.Hit
+
+	Key     keys.Key       // without configured keys, one with every scope and no account
+	Account *quota.Account // of its key; nil without keys
+	Began   time.Time
+}
+
+// Answered counts the request's answer.
+func (r *Request) Answered(status int) { r.Server.Answered(r.RouteName(), status) }
+
+// Watch calls left, from another goroutine, when the client leaves, until the watch is stopped.
+func (r *Request) Watch(left func()) *relay.Watch { return r.Watcher.Arm(r.Ctx.Conn(), left) }
+
+// NeedsLocalAdmin refuses a request without the local admin key on a gateway without keys. It is for routes on which only some
+// requests need it; where keys are configured, the route's scope was checked already.
+func (r *Request) NeedsLocalAdmin() error { return r.LocalAdmin(r) }
+
+// Manages reports whether the request's key has the scope manage.
+func (r *Request) Manages() bool { return r.Key.Scopes&keys.Manage != 0 }
+
+func (r *Request) RouteName() string {
+	if r.Hit.Route == nil {
+		return "other"
+	}
+	return r.Hit.Route.Name
+}
