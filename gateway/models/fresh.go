@@ -15,8 +15,10 @@ const (
 	lookEvery = 2 * time.Millisecond // least time between two reads for listings
 	lookShare = 5                    // a slower read is followed by a pause of this many times its duration, at most lookMost
 	lookMost  = 100 * time.Millisecond
-	FreshWait = 300 * time.Millisecond // longest a listing waits for the store
 )
+
+// FreshWait is how long a listing waits for the store at most.
+const FreshWait = 300 * time.Millisecond
 
 // reader reads snapshots for listings, one at a time and not too often, so that listings, some of which need no key,
 // cannot overload the store.

@@ -57,7 +57,7 @@ func keptWarm(cat *catalog.Catalog, id string) bool {
 	return slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) })
 }
 
-// ConfiguredIdle is idleTime without keep_alive.
+// ConfiguredIdle is IdleTime without keep_alive.
 func (d *Directory) ConfiguredIdle(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
 	if keptWarm(cat, id) {
 		return -1, true

@@ -60,7 +60,7 @@ func (d *Directory) defaultModel(route *api.Route) string {
 	return id
 }
 
-// Named is resolve for names outside inference, where there is no default.
+// Named is Resolve for names outside inference, where there is no default.
 func (d *Directory) Named(name string) (*catalog.Model, error) {
 	if name == "" {
 		return nil, NoName()

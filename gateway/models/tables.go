@@ -17,7 +17,7 @@ const tablesEvery = 5 * time.Second
 // settingTables are the tables that this package reads.
 var settingTables = [...]state.Setting{state.SavedOptions, state.Pins, state.Aliases, state.Runtime, state.IdleTTL}
 
-// Tables is a copy of the pool's run-time tables. Reading it never waits; run run in one goroutine.
+// Tables is a copy of the pool's run-time tables. Reading it never waits; run Run in one goroutine.
 type Tables struct {
 	store *state.Store
 	dirty chan struct{} // capacity 1: read now

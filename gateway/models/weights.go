@@ -21,6 +21,7 @@ type Weights struct {
 	Created int64 // Unix seconds of the newest change, 0 if unknown
 }
 
+// WeightsOf looks at a model's files.
 func (d *Directory) WeightsOf(cat *catalog.Catalog, m *catalog.Model) Weights {
 	var w Weights
 	missing := false

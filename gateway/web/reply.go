@@ -56,7 +56,7 @@ func (r *Request) Body() []byte {
 	return body
 }
 
-// Members decodes the body's members, which fields has checked to be an object.
+// Members decodes the body's members, which Fields has checked to be an object.
 func (r *Request) Members() (map[string]json.RawMessage, error) {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(r.Body(), &m); err != nil {
