@@ -13,6 +13,12 @@ import (
 
 var instanceRE = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
 
+// Names of Kubernetes: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+var (
+	workloadRE  = regexp.MustCompile(`^(statefulset|deployment)/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+	namespaceRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+)
+
 func (c *checker) host(h *Host, p yamlPath) {
 	if !ValidHostName(h.Name) {
 		c.add(p, hostNameHint, "bad host name %q", clip(h.Name))
@@ -60,6 +66,8 @@ func (c *checker) driver(h *Host, p yamlPath) {
 		{"group", h.Group != "", true, []Driver{DriverASG}},
 		{"max", h.Max != 0, false, []Driver{DriverASG}},
 		{"region", h.Region != "", false, []Driver{DriverEC2, DriverASG}},
+		{"workload", h.Workload != "", true, []Driver{DriverKubernetes}},
+		{"namespace", h.Namespace != "", false, []Driver{DriverKubernetes}},
 		{"commands", h.Commands != nil, true, []Driver{DriverExec}},
 	} {
 		mine := slices.Contains(f.of, h.Driver)
@@ -84,6 +92,13 @@ func (c *checker) driver(h *Host, p yamlPath) {
 		}
 	case DriverASG:
 		h.Max = max(h.Max, 1)
+	case DriverKubernetes:
+		if h.Workload != "" && !workloadRE.MatchString(h.Workload) {
+			c.add(p.child("workload"), "statefulset/NAME or deployment/NAME", "bad workload %q", clip(h.Workload))
+		}
+		if h.Namespace != "" && !namespaceRE.MatchString(h.Namespace) {
+			c.add(p.child("namespace"), "small letters, digits and -", "bad namespace %q", clip(h.Namespace))
+		}
 	case DriverExec:
 		if h.Commands != nil {
 			for _, cmd := range [...]struct {

@@ -125,6 +125,8 @@ func driverText(h *Host) string {
 		return "ec2 " + h.Instance
 	case DriverASG:
 		return fmt.Sprintf("asg %s, at most %d", h.Group, h.Max)
+	case DriverKubernetes:
+		return "kubernetes " + h.Workload
 	}
 	return string(h.Driver)
 }

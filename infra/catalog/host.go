@@ -16,9 +16,11 @@ const (
 	DriverEC2   Driver = "ec2"   // one EC2 instance that is started and stopped
 	DriverASG   Driver = "asg"   // an Auto Scaling group that is set to one machine or none
 	DriverExec  Driver = "exec"  // the operator's own commands
+
+	DriverKubernetes Driver = "kubernetes" // a StatefulSet or Deployment that is scaled to one pod or none
 )
 
-var drivers = []Driver{DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec}
+var drivers = []Driver{DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec, DriverKubernetes}
 
 // A Host is one entry of the hosts section: a machine, or a group of equal machines with the driver asg.
 type Host struct {
@@ -52,6 +54,10 @@ type Host struct {
 	Hibernate bool `json:"hibernate,omitempty"`
 	// Region is the AWS region of the drivers ec2 and asg; empty means that of the environment.
 	Region string `json:"region,omitempty"`
+	// Workload is what the driver kubernetes scales: statefulset/NAME or deployment/NAME. Namespace is its namespace;
+	// empty means that of the program's pod, or of its kubeconfig.
+	Workload  string `json:"workload,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
 	// Commands are those of the driver exec; nil for the others.
 	Commands *Commands `json:"commands,omitempty"`
 	// NPUSeats is how many models of each type share the NPU; empty means one NPU model, whatever its type.

@@ -127,6 +127,8 @@ func (r *reader) host(name string, n ast.Node, p yamlPath) *Host {
 		{"instance", r.text(&h.Instance)},
 		{"hibernate", r.boolean(&h.Hibernate)},
 		{"region", r.text(&h.Region)},
+		{"workload", r.text(&h.Workload)},
+		{"namespace", r.text(&h.Namespace)},
 		{"commands", func(n ast.Node, p yamlPath) {
 			h.Commands = &Commands{}
 			r.object(n, p, schema{

@@ -9,17 +9,20 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/asg"
 	"reveille/infra/power/ec2"
 	"reveille/infra/power/exec"
+	"reveille/infra/power/kubernetes"
 	"reveille/infra/power/wol"
 )
 
-// Remote returns the drivers exec, wol, ec2 and asg. AWS's settings and credentials come from the environment, and are
-// read when a host of the driver is first woken or put to sleep.
+// Remote returns the drivers exec, wol, ec2, asg and kubernetes. The settings and credentials of AWS and of Kubernetes
+// come from the environment, and are read when a host of the driver is first woken or put to sleep.
 func Remote() map[catalog.Driver]power.Driver {
 	a := &account{regions: map[string]aws.Config{}}
 	return map[catalog.Driver]power.Driver{
@@ -30,6 +33,7 @@ func Remote() map[catalog.Driver]power.Driver {
 			c, err := a.config(ctx, region)
 			return autoscaling.NewFromConfig(c), err
 		}}),
+		catalog.DriverKubernetes: kubernetes.New(kubernetes.Config{Cluster: (&cluster{}).find}),
 	}
 }
 
@@ -69,4 +73,39 @@ func (a *account) config(ctx context.Context, region string) (aws.Config, error)
 		a.regions[region] = c
 	}
 	return c, err
+}
+
+// cluster caches the API server and its client, which reads a rotated token again by itself.
+type cluster struct {
+	mu    sync.Mutex
+	found *kubernetes.Cluster
+}
+
+// find looks for the API server as kubectl does: by KUBECONFIG or ~/.kube/config, else by the service account of the pod
+// that this program runs in.
+func (c *cluster) find() (kubernetes.Cluster, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.found != nil {
+		return *c.found, nil
+	}
+	rules := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil)
+	cfg, err := rules.ClientConfig()
+	if err != nil {
+		return kubernetes.Cluster{}, err
+	}
+	namespace, _, err := rules.Namespace()
+	if err != nil {
+		return kubernetes.Cluster{}, err
+	}
+	server, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return kubernetes.Cluster{}, err
+	}
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return kubernetes.Cluster{}, err
+	}
+	c.found = &kubernetes.Cluster{URL: server.String(), Namespace: namespace, Client: client}
+	return *c.found, nil
 }
