@@ -36,6 +36,7 @@ type api struct {
 	mu     sync.Mutex
 	wanted int
 	exist  int
+	ending bool // the pod that exists
 	starts int
 	answer func(http.ResponseWriter, *http.Request) bool // in place of the usual answer, if it returns true
 }
@@ -63,6 +64,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		a.wanted = patch.Spec.Replicas
+		a.ending = a.ending || a.wanted < a.exist
 	case r.Method != http.MethodGet:
 		fail(http.StatusMethodNotAllowed, r.Method)
 		return
@@ -72,11 +74,19 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		spec["replicas"] = a.wanted // zeros are left out, as by the real one
 	}
 	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": spec, "status": status})
-	if r.Method == http.MethodGet && a.exist != a.wanted {
-		if a.exist < a.wanted {
-			a.starts++
-		}
+	if r.Method == http.MethodGet {
+		a.moveOn()
+	}
+}
+
+// moveOn advances the controller's time. A pod that has begun to end is replaced, not revived.
+func (a *api) moveOn() {
+	switch {
+	case a.ending:
+		a.ending, a.exist = false, 0
+	case a.exist < a.wanted:
 		a.exist = a.wanted
+		a.starts++
 	}
 }
 
@@ -109,6 +119,7 @@ func TestContract(t *testing.T) {
 		return waketest.Fixture{Driver: d, Host: host, Strange: &strange, Starts: func() int {
 			a.mu.Lock()
 			defer a.mu.Unlock()
+			a.moveOn()
 			return a.starts
 		}}
 	})
