@@ -219,10 +219,10 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 		n := policy.Need{Devices: w.load.Model.Devices, Memory: w.least, GPUs: w.load.GPUs(rc, rec.Fields["gpu_api"])}
 		if w.load.Model.Memory == 0 {
 			if found := readNeed(rec, id, w.digest, s.NowMS); found.Bytes > 0 {
-				n.Memory = found.Bytes
+				n.Memory, n.Parts = found.Bytes, found.Parts
 			}
 		}
-		if n.Devices != out.Devices || n.Memory != out.Memory || n.GPUs != out.GPUs {
+		if n.Devices != out.Devices || n.Memory != out.Memory || n.Parts != "" || n.GPUs != out.GPUs {
 			if out.On == nil {
 				out.On = map[string]policy.Need{}
 			}

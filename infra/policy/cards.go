@@ -140,7 +140,7 @@ func (g GPUs) refuse(want *Model, cards Cards) *Refusal {
 	if want.Memory <= most {
 		return nil
 	}
-	r.Code, r.Need, r.Budget, r.Cards = TooLarge, want.Memory, most, cardNames(set)
+	r.Code, r.Need, r.Budget, r.Cards, r.Parts = TooLarge, want.Memory, most, cardNames(set), want.Parts
 	return r
 }
 

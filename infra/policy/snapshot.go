@@ -31,6 +31,7 @@ type Model struct {
 	Devices Devices
 	Pinned  bool
 	Memory  int64         // bytes it needs on its device, 0 if unknown (then it counts as nothing)
+	Parts   string        // what Memory consists of, in words; "" if unknown
 	GPUs    GPUs          // which GPUs of a host with Cards it may use
 	Hosts   []string      // names or labels in the order to try; empty: any host with the devices
 	Max     int           // most copies in the pool; values under 1 count as 1
@@ -47,13 +48,14 @@ type Model struct {
 type Need struct {
 	Devices Devices
 	Memory  int64 // bytes on each of the devices, 0 if unknown
+	Parts   string
 	GPUs    GPUs
 }
 
 // on returns the model as it would be on a host.
 func (m Model) on(host string) Model {
 	if n, ok := m.On[host]; ok {
-		m.Devices, m.Memory, m.GPUs = n.Devices, n.Memory, n.GPUs
+		m.Devices, m.Memory, m.Parts, m.GPUs = n.Devices, n.Memory, n.Parts, n.GPUs
 	}
 	return m
 }

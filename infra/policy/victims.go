@@ -59,7 +59,7 @@ func newUsage(h *Host, want *Model) (usage, *Refusal) {
 		t.budget[i] = h.Budget[d.bit]
 		if want.Memory > t.budget[i] {
 			_, r := refuse(TooLarge)
-			r.Device, r.Need, r.Budget = d.bit, want.Memory, t.budget[i]
+			r.Device, r.Need, r.Budget, r.Parts = d.bit, want.Memory, t.budget[i], want.Parts
 			return usage{}, r
 		}
 	}
@@ -139,7 +139,7 @@ func (t *usage) pinned(residents []Resident) *Refusal {
 		r.Device, r.Limit = NPU, t.seats
 		inWay = t.seat
 	default:
-		r.Device, r.Need = deviceNames[short].bit, t.want.Memory
+		r.Device, r.Need, r.Parts = deviceNames[short].bit, t.want.Memory, t.want.Parts
 		r.Budget, r.Held = t.budget[short], t.memory[short]
 		inWay = func(o *Resident) bool { return o.Devices.Has(r.Device) && o.Memory > 0 }
 		if r.Device == GPU && len(t.set) > 0 {
