@@ -36,6 +36,7 @@ type ModelView struct {
 	PID      int               `json:"pid"`
 	Used     time.Time         `json:"used"`
 	Memory   int64             `json:"memory"`
+	Cards    policy.Cards      `json:"cards,omitempty"` // of Memory on each GPU, where GPUs are chosen
 	Plan     plan.Plan         `json:"plan"`
 	Command  string            `json:"cmd"`
 }
@@ -55,7 +56,7 @@ func (h *Host) View() View {
 	for _, r := range h.residents {
 		m := ModelView{
 			ID: r.id, Type: string(r.model.Type), State: r.state, Closed: r.closed, Retired: r.retired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: r.reservations.count(),
-			Used: r.used, Memory: r.memory, Plan: r.plan,
+			Used: r.used, Memory: r.memory, Cards: r.cards, Plan: r.plan,
 		}
 		if r.engine != nil {
 			m.PID, m.Command = r.engine.PID(), r.engine.Command()

@@ -50,6 +50,7 @@ func (c *Checker) spawn(e Event) {
 		if held+m.Memory > budget {
 			c.broken(27, "host %s starts %s, which needs %d bytes, beside models that hold %d of %d", e.Host, e.Model, m.Memory, held, budget)
 		}
+		c.cards(en, m, e)
 	}
 	copies := c.alive("", func(o *engine) bool {
 		return o.model == e.Model && !o.closed && o.state != stopping && !c.host(o.host).dismissed(o.model, e.At)
@@ -245,7 +246,7 @@ func (c *Checker) victim(h *hostLog, en *engine, e Event) {
 		if r.PID == en.pid || r.PID == 0 || o.Type != me.Type || o.Pinned || r.InFlight > 0 || r.Reserved || r.State != policy.ModelLoaded {
 			continue
 		}
-		if loading.Memory > 0 && o.Memory < me.Memory {
+		if c.world.Cards[en.host] != nil || loading.Memory > 0 && o.Memory < me.Memory {
 			continue // its memory would not have been enough
 		}
 		c.judge(6)
@@ -253,5 +254,28 @@ func (c *Checker) victim(h *hostLog, en *engine, e Event) {
 		if r.Used < mine.Used && longAgo {
 			c.broken(6, "host %s stops %s, used at %v, and keeps the idle %s, used at %v", en.host, en.model, mine.Used, r.Model, r.Used)
 		}
+	}
+}
+
+// cards looks at the GPUs that a process gets: together all that it needs, and none more than it has beside the others.
+func (c *Checker) cards(en *engine, m Model, e Event) {
+	has := c.world.Cards[e.Host]
+	if has == nil {
+		return
+	}
+	en.cards = e.Cards
+	sum := int64(0)
+	for card, n := range e.Cards {
+		sum += n
+		held := n
+		for _, o := range c.alive(e.Host, func(*engine) bool { return true }) {
+			held += o.cards[card]
+		}
+		if held > has[card] {
+			c.broken(27, "host %s starts %s with %d bytes on gpu:%d, where models then hold %d of %d", e.Host, e.Model, n, card, held, has[card])
+		}
+	}
+	if sum < m.Memory-int64(len(e.Cards)) || len(e.Cards) == 0 {
+		c.broken(27, "host %s starts %s, which needs %d bytes, with %d on its GPUs", e.Host, e.Model, m.Memory, sum)
 	}
 }

@@ -3,19 +3,47 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/runner/devices"
 	"reveille/testenv/check"
 )
 
 // modelNames are the models of every scenario: three that share the slots of llm, two embeddings, two types on the NPU,
 // and a pinned one with a neighbour. What a and e need is in the models file, what b needs only runners find out; the
 // others need nothing.
-var modelNames = []string{"a", "b", "c", "e", "f", "n", "o", "p", "q"}
+var modelNames = slices.Concat([]string{"a", "b", "c", "e", "f", "n", "o", "p", "q"}, sized)
+
+// sized are the models of scenarios with GPUs: twenty of 4 to 60 GiB, half of whose needs only runners find out.
+var sized = func() (names []string) {
+	for i := range 20 {
+		names = append(names, fmt.Sprint("g", i+1))
+	}
+	return names
+}()
+
+// sizeOf is what one of sized needs.
+func sizeOf(i int) int64 { return (4 + int64(i)*56/19) << 30 }
+
+// sizedYAML is the models file of scenarios with GPUs.
+func sizedYAML() string {
+	var b strings.Builder
+	b.WriteString("models:\n")
+	for i, name := range sized {
+		memory := ""
+		if i%2 == 0 {
+			memory = fmt.Sprintf(", memory: %d", sizeOf(i))
+		}
+		fmt.Fprintf(&b, "  %s: {type: llm, recipe: standin, device: gpu%s}\n", name, memory)
+	}
+	b.WriteString("hosts:\n")
+	return b.String()
+}
 
 const modelsYAML = `
 models:
@@ -32,7 +60,34 @@ hosts:
 `
 
 // found is what runners find out that models need.
-var found = map[string]int64{"b": 4 << 20}
+var found = func() map[string]int64 {
+	out := map[string]int64{"b": 4 << 20}
+	for i, name := range sized {
+		out[name] = sizeOf(i)
+	}
+	return out
+}()
+
+// onGPUs reports whether a scenario's hosts have GPUs.
+func onGPUs(hosts []HostSpec) bool {
+	return slices.ContainsFunc(hosts, func(h HostSpec) bool { return h.GPUs != "" })
+}
+
+// cardsOf are the GPUs of a host in bytes, and what found them; nil for none.
+func cardsOf(h HostSpec) (cards policy.Cards, detected []devices.Device) {
+	for i, text := range strings.FieldsFunc(h.GPUs, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.ParseInt(text, 10, 16)
+		if err != nil {
+			panic(err) // Parse has read it
+		}
+		if cards == nil {
+			cards = policy.Cards{}
+		}
+		cards[i] = n << 30
+		detected = append(detected, devices.Device{Kind: "gpu", Index: i, Total: n << 30, API: devices.CUDA, Visible: strconv.Itoa(i)})
+	}
+	return cards, detected
+}
 
 // modelIndex is the position of a model from 1, 0 for none.
 func modelIndex(name string) int { return slices.Index(modelNames, name) + 1 }
@@ -41,7 +96,10 @@ func hostName(i int) string { return fmt.Sprint("h", i) }
 
 // makeCatalog is the models file of a pool with these hosts, after so many edits of the entries of models.
 func makeCatalog(hosts []HostSpec, edits map[string]int) (*catalog.Catalog, error) {
-	models := modelsYAML
+	models, kinds := modelsYAML, "cpu, npu"
+	if onGPUs(hosts) {
+		models, kinds = sizedYAML(), "cpu, gpu"
+	}
 	for name, n := range edits {
 		entry := "  " + name + ": {"
 		models = strings.Replace(models, entry, entry+fmt.Sprintf("options: {args: --tokens %d}, ", n), 1)
@@ -52,7 +110,7 @@ func makeCatalog(hosts []HostSpec, edits map[string]int) (*catalog.Catalog, erro
 		if h.Strange {
 			continue
 		}
-		fmt.Fprintf(&b, "  %s: {driver: exec, devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n", hostName(i+1))
+		fmt.Fprintf(&b, "  %s: {driver: exec, devices: [%s], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n", hostName(i+1), kinds)
 	}
 	text := b.String()
 	if c, known := catalogs.Load(text); known {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/runner/engine"
@@ -66,11 +67,18 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 	f := &fake{e: e, model: m.ID, pid: e.w.nextPID(), done: make(chan struct{})}
 	e.live[f.pid] = f
 	e.mu.Unlock()
-	ticket, mark := e.core.View().Ticket, ""
+	view := e.core.View()
+	ticket, mark := view.Ticket, ""
+	var cards policy.Cards
+	for _, one := range view.Models {
+		if one.ID == m.ID && !one.Retired {
+			cards = one.Cards
+		}
+	}
 	if e.w.redis.HGet(prefix+"ticket:"+ticket, "options") != "" {
 		mark = "explicit"
 	}
-	e.w.record(check.Event{Kind: check.Spawn, Host: e.host, Model: m.ID, PID: f.pid, Ticket: ticket, Text: mark, View: &check.View{Queue: e.w.queue(e.host)}})
+	e.w.record(check.Event{Kind: check.Spawn, Host: e.host, Model: m.ID, PID: f.pid, Ticket: ticket, Text: mark, Cards: cards, View: &check.View{Queue: e.w.queue(e.host)}})
 	err := e.w.orders.next(e.host, m.ID)
 	n := chance(e.w.scenario.Seed, "load", e.host, m.ID, e.w.serial("load"+e.host+m.ID))
 	took := time.Duration(20+n%1500) * time.Millisecond

@@ -22,7 +22,30 @@ func Generate(seed uint64, steps int) Scenario {
 		s.Sweep, s.Idle = pick(g, 5*time.Second, 10*time.Second, 20*time.Second), pick(g, 2*time.Second, 8*time.Second, 30*time.Second)
 	}
 	g.scenario = &s
-	g.models = 2 + g.IntN(len(modelNames)-1)
+	g.models = 2 + g.IntN(len(modelNames)-len(sized)-1)
+	g.steps(steps)
+	return s
+}
+
+// GenerateSizes draws a scenario of models of several sizes on hosts of several GPUs.
+func GenerateSizes(seed uint64, steps int) Scenario {
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x517e))}
+	s := Scenario{Seed: seed, Gateways: 1 + g.IntN(3)}
+	for _, gpus := range []string{pick(g, "24", "24,24"), pick(g, "48", "48,48", "24,48"), pick(g, "80", "80,80")} {
+		s.Hosts = append(s.Hosts, HostSpec{Limits: pick(g, "-1", "-1", "2"), Asleep: g.IntN(4) == 0, GPUs: gpus})
+	}
+	if g.IntN(4) > 0 {
+		s.Sweep, s.Idle = pick(g, 5*time.Second, 20*time.Second), pick(g, 8*time.Second, 30*time.Second)
+	}
+	g.scenario = &s
+	g.models, g.first = len(sized), len(modelNames)-len(sized)
+	g.steps(steps)
+	return s
+}
+
+// steps draws the scenario's steps.
+func (g *generator) steps(steps int) {
+	s := g.scenario
 	g.serve = pick(g, 100*time.Millisecond, time.Second)
 	g.pace = pick[time.Duration](g, 20, 100, 300, 800) * time.Millisecond
 	often := pick(g, 0, 10, 25, 50)
@@ -38,12 +61,12 @@ func Generate(seed uint64, steps int) Scenario {
 		}
 		g.quiet(end - len(s.Steps))
 	}
-	return s
 }
 
 type generator struct {
 	*rand.Rand
 	scenario *Scenario
+	first    int           // position of the first model that is asked for
 	models   int           // how many are asked for
 	faults   int           // per cent of the steps
 	pace     time.Duration // half the longest time between two steps
@@ -92,7 +115,7 @@ func (g *generator) model() int {
 	if g.hot > 0 && g.IntN(10) < 6 {
 		return g.hot
 	}
-	return 1 + g.IntN(g.models)
+	return g.first + 1 + g.IntN(g.models)
 }
 
 func (g *generator) gateway() int { return 1 + g.IntN(g.scenario.Gateways) }

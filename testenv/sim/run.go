@@ -131,8 +131,8 @@ func (w *world) works() {
 	w.mu.Lock()
 	w.step++
 	w.mu.Unlock()
-	for i := range modelNames {
-		w.request(w.gateway(i+1), modelNames[i], Step{Op: Request, For: hold, Serve: 100 * time.Millisecond})
+	for i, m := range w.models().Models {
+		w.request(w.gateway(i+1), m.ID, Step{Op: Request, For: hold, Serve: 100 * time.Millisecond})
 		if !w.advance(3 * time.Second) {
 			return
 		}

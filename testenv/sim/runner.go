@@ -10,6 +10,7 @@ import (
 	"reveille/infra/power"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
+	"reveille/runner/devices"
 	"reveille/runner/host"
 	"reveille/testenv/check"
 )
@@ -22,6 +23,8 @@ type runner struct {
 	addr    string
 	limits  policy.Limits
 	budget  map[policy.Devices]int64
+	cards   policy.Cards
+	found   devices.Found
 	strange bool // the catalogue does not name it
 	machine machine
 
@@ -63,7 +66,20 @@ func newRunner(w *world, n int, spec HostSpec, limits policy.Limits) *runner {
 	if spec.Budget > 0 {
 		r.budget = map[policy.Devices]int64{policy.CPU: int64(spec.Budget) << 20}
 	}
+	if r.cards, r.found.Devices = cardsOf(spec); r.cards != nil {
+		r.budget = map[policy.Devices]int64{}
+		for _, n := range r.cards {
+			r.budget[policy.GPU] += n
+		}
+	}
 	return r
+}
+
+func (r *runner) hardware() host.Hardware {
+	if r.cards != nil {
+		return host.Hardware{Devices: policy.CPU | policy.GPU, Budget: r.budget, Cards: r.cards, Found: r.found}
+	}
+	return host.Hardware{Devices: policy.CPU | policy.NPU, Budget: r.budget}
 }
 
 // current is the life under way, nil when the runner is down.
@@ -92,7 +108,7 @@ func (r *runner) start() {
 	l.store = store
 	l.host = host.New(host.Config{
 		Name: r.name, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Limits: r.limits,
-		Hardware:  host.Hardware{Devices: policy.CPU | policy.NPU, Budget: r.budget},
+		Hardware:  r.hardware(),
 		FairAfter: fairAfter, DrainTimeout: drainTimeout, Reserve: reserve, ClearTimeout: clearTimeout,
 		Generation: r.generation, Store: store, Engines: l.engines, Recipes: func() (recipe.Set, error) { return shipped(), nil },
 		OnRegister: func(g uint64) {

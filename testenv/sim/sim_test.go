@@ -31,7 +31,7 @@ const stands = 3 * time.Minute
 // TestSeeds runs a fixed list of seeds and fails for broken promises, and for promises that were hardly judged.
 func TestSeeds(t *testing.T) {
 	if *oneSeed != 0 {
-		runOne(t, *oneSeed)
+		runOne(t, Generate(*oneSeed, *steps))
 		return
 	}
 	n := *seeds
@@ -43,6 +43,35 @@ func TestSeeds(t *testing.T) {
 			n = 60
 		}
 	}
+	if sum := runSeeds(t, n, Generate); !t.Failed() {
+		sum.judge(t)
+	}
+}
+
+// TestSizes runs seeds of twenty models of 4 to 60 GiB on hosts with one or two GPUs of 24, 48 and 80 GiB. No GPU is ever
+// given more than it has, no load that a host can hold is refused for memory, and none starts where it cannot fit.
+func TestSizes(t *testing.T) {
+	if *oneSeed != 0 {
+		runOne(t, GenerateSizes(*oneSeed, *steps))
+		return
+	}
+	n := *seeds
+	if n == 0 {
+		switch n = 60; {
+		case testing.Short():
+			n = 10
+		case kit.Race:
+			n = 10
+		}
+	}
+	if sum := runSeeds(t, n, GenerateSizes); sum.judged[27].Steps < 10*n && !t.Failed() {
+		t.Errorf("the memory of hosts was judged in %d steps", sum.judged[27].Steps)
+	}
+}
+
+// runSeeds runs n scenarios and fails for broken promises.
+func runSeeds(t *testing.T, n int, generate func(seed uint64, steps int) Scenario) *table {
+	t.Helper()
 	var next, failures atomic.Int64
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -54,7 +83,7 @@ func TestSeeds(t *testing.T) {
 				stuck := time.AfterFunc(stands, func() {
 					panic(fmt.Sprintf("seed %d stands still: a goroutine waits for a mutex whose holder waits for the clock", seed))
 				})
-				r := Run(t, Generate(seed, *steps))
+				r := Run(t, generate(seed, *steps))
 				stuck.Stop()
 				mu.Lock()
 				sum.add(r)
@@ -72,14 +101,11 @@ func TestSeeds(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%v in %v", sum, time.Since(began).Round(time.Second))
-	if !t.Failed() {
-		sum.judge(t)
-	}
+	return sum
 }
 
-// runOne runs a seed alone and prints its history.
-func runOne(t *testing.T, seed uint64) {
-	s := Generate(seed, *steps)
+// runOne runs a scenario alone and prints its history.
+func runOne(t *testing.T, s Scenario) {
 	t.Logf("\n%s", s)
 	r := Run(t, s)
 	t.Logf("\n%s", historyOf(r))

@@ -99,6 +99,7 @@ type HostSpec struct {
 	Limits  string // as --max-loaded-models
 	Asleep  bool   // its runner is started by the first wake
 	Budget  int    // MiB for models on its CPU, 0 no limit
+	GPUs    string // GiB of each, "24,48"; scenarios in which a host has some have the models of sized, and no others
 	Strange bool   // it registers by itself: the catalogue does not name it, and nobody can turn it on or off
 }
 
@@ -129,6 +130,9 @@ func (s Scenario) String() string {
 		}
 		if h.Budget > 0 {
 			budget = fmt.Sprintf(" budget=%d", h.Budget)
+		}
+		if h.GPUs != "" {
+			budget = " gpus=" + h.GPUs
 		}
 		fmt.Fprintf(&b, "%s %s%s\n", word, h.Limits, budget)
 	}
@@ -168,8 +172,14 @@ func (s *Scenario) line(line string) (err error) {
 			s.Idle, err = time.ParseDuration(idle)
 		}
 	case "host", "asleep", "strange":
-		limits, budget, said := strings.Cut(rest, " budget=")
-		h := HostSpec{Limits: limits, Asleep: word == "asleep", Strange: word == "strange"}
+		limits, gpus, _ := strings.Cut(rest, " gpus=")
+		limits, budget, said := strings.Cut(limits, " budget=")
+		h := HostSpec{Limits: limits, GPUs: gpus, Asleep: word == "asleep", Strange: word == "strange"}
+		for text := range strings.SplitSeq(gpus, ",") {
+			if _, bad := strconv.ParseUint(text, 10, 15); bad != nil && gpus != "" {
+				return bad
+			}
+		}
 		if said {
 			h.Budget, err = strconv.Atoi(budget)
 		}

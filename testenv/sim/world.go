@@ -76,16 +76,23 @@ func newWorld(s Scenario) (*world, error) {
 		scenario: s, catalog: cat, edits: map[string]int{}, redis: miniredis.NewMiniRedis(), began: time.Now(), orders: &orders{fail: map[[2]string][]error{}},
 		serials: map[string]int{}, parts: map[[2]int]bool{},
 	}
+	cards := map[string]policy.Cards{}
 	limits, budgets, named := map[string]policy.Limits{}, map[string]int64{}, map[string]bool{}
 	for i, h := range s.Hosts {
 		if limits[hostName(i+1)], err = policy.ParseLimits(h.Limits); err != nil {
 			return nil, err
 		}
 		budgets[hostName(i+1)] = int64(h.Budget) << 20
+		if gpus, _ := cardsOf(h); gpus != nil {
+			cards[hostName(i+1)] = gpus
+			for _, n := range gpus {
+				budgets[hostName(i+1)] += n
+			}
+		}
 		named[hostName(i+1)] = !h.Strange
 	}
 	w.checker = check.New(check.World{
-		Models: checked(cat), Limits: limits, Budgets: budgets, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease, Catalogue: named,
+		Models: checked(cat), Limits: limits, Budgets: budgets, Cards: cards, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease, Catalogue: named,
 		Sweep: s.Sweep, WakeLimit: wakeLimit, ForgetAfter: forgetAfter, Barred: quota.CrashWindow,
 	})
 	w.warmer = &warmer{w: w, sweeps: map[int]context.CancelFunc{}}
