@@ -29,6 +29,7 @@ func TestShippedRecipes(t *testing.T) {
 		"sd-cpp":      {cpu, []policy.Type{policy.Image}},
 		"kokoro":      {cpu, []policy.Type{policy.TTS}},
 		"vllm":        {gpu, []policy.Type{policy.LLM, policy.Embedding}},
+		"openvino":    {gpu, []policy.Type{policy.LLM, policy.Embedding, policy.Reranking}},
 		"vllm-neuron": {npu, []policy.Type{policy.LLM, policy.Embedding}},
 		"tei":         {gpu, []policy.Type{policy.Embedding, policy.Reranking}},
 		"mistralrs":   {gpu, []policy.Type{policy.LLM, policy.Embedding}},

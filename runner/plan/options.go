@@ -161,6 +161,13 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 		if p.Positions > 0 {
 			set("n_batch", p.Physical)
 		}
+	case "openvino":
+		if p.Kind == Paged {
+			set("n_parallel", p.Parallel)
+			if p.KVBytes > 0 {
+				v["cache_gb"] = (p.KVBytes + 1<<30 - 1) >> 30
+			}
+		}
 	case "mistralrs":
 		if p.Kind == Paged && p.KVBytes > 0 {
 			v["kv_cache_mb"] = max(p.KVBytes>>20, 1)

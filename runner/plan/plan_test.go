@@ -257,6 +257,8 @@ func TestGolden(t *testing.T) {
 		{"vllm-minilm-context", "vllm", minilm, policy.Embedding, policy.GPU, map[string]any{"ctx_size": 32_768}, Share{}},
 		{"vllm-unknown-embedding", "vllm", Meta{}, policy.Embedding, policy.GPU, map[string]any{"ctx_size": 32_768}, Share{}},
 		{"vllm-unknown", "vllm", Meta{Weights: gib}, policy.LLM, policy.GPU, map[string]any{"ctx_size": 16_384}, Share{}},
+		{"openvino-llama", "openvino", llama8b, policy.LLM, policy.GPU, nil, ShareOf(24*gib, 1, 0, 0)},
+		{"openvino-llama-npu", "openvino", llama8b, policy.LLM, policy.NPU, map[string]any{"n_parallel": 1, "openvino_args": "--max_prompt_len 4096"}, Share{}},
 		{"tei-long", "tei", long, policy.Embedding, policy.GPU, nil, Share{}},
 		{"tei-long-limits", "tei", long, policy.Embedding, policy.CPU, map[string]any{"ctx_size": 6144, "n_batch": 2048, "n_ubatch": 1024}, Share{}},
 		{"tei-unknown", "tei", Meta{}, policy.Embedding, policy.GPU, nil, Share{}},

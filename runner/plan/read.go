@@ -60,13 +60,15 @@ type config struct {
 
 func readFolder(dir string) (Meta, error) {
 	m := Meta{Format: "safetensors"}
-	files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
-	if err != nil {
-		return Meta{}, err
-	}
-	for _, f := range files {
-		if info, err := os.Stat(f); err == nil {
-			m.Weights += info.Size()
+	for _, weights := range []string{"*.safetensors", "openvino_*.bin"} {
+		files, err := filepath.Glob(filepath.Join(dir, weights))
+		if err != nil {
+			return Meta{}, err
+		}
+		for _, f := range files {
+			if info, err := os.Stat(f); err == nil {
+				m.Weights += info.Size()
+			}
 		}
 	}
 	f, err := os.Open(filepath.Join(dir, "config.json"))
