@@ -45,6 +45,8 @@ func TestArgv(t *testing.T) {
 		{"kokoro", "kokoro", Spec{Type: policy.TTS}, opts{"voices": "/models/voices.bin"}},
 		{"vllm-llm", "vllm", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-4B"}, opts{"ctx_size": 16384, "n_parallel": 64, "vllm_args": "--enforce-eager"}},
 		{"vllm-neuron", "vllm-neuron", Spec{Type: policy.LLM, Devices: policy.NPU, Checkpoint: "/models/qwen3-4b"}, opts{"ctx_size": 4096, "n_parallel": 4, "vllm_args": "--tensor-parallel-size 2"}},
+		{"openvino-npu", "openvino", Spec{Type: policy.LLM, Devices: policy.NPU, Checkpoint: "/models/qwen3-8b-int4-cw-ov"}, opts{"openvino_args": "--max_prompt_len 4096 --kv_cache_precision u8"}},
+		{"openvino-embedding", "openvino", Spec{Type: policy.Embedding, Checkpoint: "/models/bge-m3-ov"}, opts{"openvino_backend": "cpu"}},
 		{"vllm-embedding", "vllm", Spec{Type: policy.Embedding, Checkpoint: "BAAI/bge-m3"}, nil},
 		{"llamacpp-vision-gpus", "llamacpp", Spec{Type: policy.LLM, MMProj: "/models/mm.gguf", GPUs: GPUs{Count: 2, Names: "Vulkan1,Vulkan2"}}, nil},
 		{"vllm-gpus", "vllm", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-32B", GPUs: GPUs{Count: 4, Env: map[string]string{"CUDA_VISIBLE_DEVICES": "0,1,2,3"}}}, nil},
