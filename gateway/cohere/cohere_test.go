@@ -22,6 +22,10 @@ func TestTranslate(t *testing.T) {
 		`"messages":[],"response_format":{"type":"json_object","json_schema":{"type":"object"}}`: before + after +
 			`,"response_format":{"json_schema":{"name":"answer","schema":{"type":"object"},"strict":true},"type":"json_schema"}`,
 		`"messages":[],"response_format":{"type":"text"},"tool_choice":null`: before + after,
+		`"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a\n"},{"type":"thinking","thinking":"b"}],"tool_plan":"p ","tool_call_id":null}],"Tools":[1],"tool_choice":""`: before +
+			`{"role":"assistant","content":"","reasoning_content":"p a\nb"}` + after,
+		`"messages":[{"role":"user","content":[{"type":"text","text":"\u0061"},{"type":"text"}]},{"role":"tool","content":null}]`: before +
+			`{"role":"user","content":[{"type":"text","text":"\u0061"},{"type":"text","text":""}]},{"role":"tool","content":""}` + after,
 	} {
 		if got, err := Translate([]byte("{"+ask+"}"), "m", false); err != nil || string(got) != want+"}" {
 			t.Errorf("%s:\n%s %v, want\n%s}", ask, got, err, want)
@@ -34,11 +38,14 @@ func TestTranslate(t *testing.T) {
 		`"messages":[{"role":"bot","content":"a"}]`:                "messages",
 		`"messages":[{"role":"user","content":5}]`:                 "messages",
 		`"messages":[{"role":"user","content":[{"type":"file"}]}]`: "messages",
-		`"messages":[5]`:                                 "messages",
-		`"messages":[],"tool_choice":"AUTO"`:             "tool_choice",
-		`"messages":[],"logprobs":true`:                  "logprobs",
-		`"messages":[],"response_format":{"type":"xml"}`: "response_format",
-		`"messages":[],"response_format":[]`:             "response_format",
+		`"messages":[5]`:                                                    "messages",
+		`"messages":[],"tool_choice":"AUTO"`:                                "tool_choice",
+		`"messages":[],"logprobs":true`:                                     "logprobs",
+		`"messages":[],"response_format":{"type":"xml"}`:                    "response_format",
+		`"messages":[],"response_format":[]`:                                "response_format",
+		`"messages":[{"role":"user","tool_plan":5}]`:                        "messages",
+		`"messages":[{"role":"user","content":[{"type":"text","text":5}]}]`: "messages",
+		`"messages":[],"tool_choice":5`:                                     "tool_choice",
 	} {
 		if _, err := Translate([]byte("{"+ask+"}"), "m", false); err == nil || api.As(err).Param != param || api.As(err).Status != 400 {
 			t.Errorf("%s: %+v", ask, err)

@@ -1,8 +1,7 @@
 package cohere
 
 import (
-	"encoding/json"
-	"errors"
+	"strconv"
 
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
@@ -11,186 +10,219 @@ import (
 // ChatPath is the engine's path for what Translate writes.
 const ChatPath = "/v1/chat/completions"
 
-// request is a request in Cohere's form.
-type request struct {
-	Messages   []message       `json:"messages"`
-	Tools      json.RawMessage `json:"tools"`
-	ToolChoice string          `json:"tool_choice"`
-	Format     *format         `json:"response_format"`
-	Logprobs   bool            `json:"logprobs"`
-	P          json.RawMessage `json:"p"`
-	K          json.RawMessage `json:"k"`
-	MaxTokens  json.RawMessage `json:"max_tokens"`
-	Heat       json.RawMessage `json:"temperature"`
-	Seed       json.RawMessage `json:"seed"`
-	Stop       json.RawMessage `json:"stop_sequences"`
-	Frequency  json.RawMessage `json:"frequency_penalty"`
-	Presence   json.RawMessage `json:"presence_penalty"`
-}
-
-type message struct {
-	Role       string          `json:"role"`
-	Content    json.RawMessage `json:"content"`
-	Plan       string          `json:"tool_plan"`
-	ToolCalls  json.RawMessage `json:"tool_calls"`
-	ToolCallID string          `json:"tool_call_id"`
-}
-
-type format struct {
-	Type   string          `json:"type"`
-	Schema json.RawMessage `json:"json_schema"`
-	Older  json.RawMessage `json:"schema"`
-}
-
-// part is a part of a message's content.
-type part struct {
-	Type     string          `json:"type"`
-	Text     string          `json:"text"`
-	Thinking string          `json:"thinking"`
-	Image    json.RawMessage `json:"image_url"`
-	Document json.RawMessage `json:"document"` // of a tool's result: an object or a text
-}
-
-// chat is a request as engines take it.
-type chat struct {
-	Model      string          `json:"model"`
-	Stream     bool            `json:"stream"`
-	Options    *streamOptions  `json:"stream_options,omitempty"`
-	Messages   []chatMessage   `json:"messages"`
-	Tools      json.RawMessage `json:"tools,omitempty"`
-	ToolChoice string          `json:"tool_choice,omitempty"`
-	Format     any             `json:"response_format,omitempty"`
-	TopP       json.RawMessage `json:"top_p,omitempty"`
-	TopK       json.RawMessage `json:"top_k,omitempty"`
-	MaxTokens  json.RawMessage `json:"max_tokens,omitempty"`
-	Heat       json.RawMessage `json:"temperature,omitempty"`
-	Seed       json.RawMessage `json:"seed,omitempty"`
-	Stop       json.RawMessage `json:"stop,omitempty"`
-	Frequency  json.RawMessage `json:"frequency_penalty,omitempty"`
-	Presence   json.RawMessage `json:"presence_penalty,omitempty"`
-}
-
-type streamOptions struct {
-	Usage bool `json:"include_usage"`
-}
-
-type chatMessage struct {
-	Role       string          `json:"role"`
-	Content    any             `json:"content"` // a text or []chatPart
-	Reasoning  string          `json:"reasoning_content,omitempty"`
-	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"`
-	ToolCallID string          `json:"tool_call_id,omitempty"`
-}
-
-type chatPart struct {
-	Type  string          `json:"type"`
-	Text  *string         `json:"text,omitempty"`
-	Image json.RawMessage `json:"image_url,omitempty"`
-}
-
 // toolChoices are Cohere's and the engines' names.
 var toolChoices = map[string]string{"": "", "REQUIRED": "required", "NONE": "none"}
 
-// Translate writes the chat that a request asks for. An error is one for the client.
+// same are members that differ in their name alone.
+var same = [...]struct{ cohere, engine string }{
+	{"p", "top_p"}, {"k", "top_k"}, {"max_tokens", "max_tokens"}, {"temperature", "temperature"}, {"seed", "seed"}, {"stop_sequences", "stop"},
+	{"frequency_penalty", "frequency_penalty"}, {"presence_penalty", "presence_penalty"},
+}
+
+var members = func() []string {
+	names := []string{"messages", "tools", "tool_choice", "response_format", "logprobs"}
+	for _, m := range same {
+		names = append(names, m.cohere)
+	}
+	return names
+}()
+
+// Translate writes the chat that a request asks for. body is a valid JSON object. Its texts are copied as they stand, and nothing
+// is decoded: an item of three bytes would take a hundred. An error is one for the client.
 func Translate(body []byte, model string, stream bool) ([]byte, error) {
-	var q request
-	if err := json.Unmarshal(body, &q); err != nil {
-		if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
-			return nil, api.Newf(api.InvalidType, "'%s' must not be of type %s.", wrong.Field, wrong.Value).With(wrong.Field)
-		}
+	v := make([]jsonscan.Value, len(members))
+	if err := jsonscan.Scan(body, members, v); err != nil {
 		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
 	}
-	choice, known := toolChoices[q.ToolChoice]
+	messages, tools, toolChoice, format, logprobs := v[0], v[1], v[2], v[3], v[4]
+	choice, known := toolChoices[toolChoice.String()]
 	switch {
-	case !known:
+	case !known || toolChoice.Set() && toolChoice.Kind != jsonscan.String:
 		return nil, api.New(api.InvalidType, "'tool_choice' must be REQUIRED or NONE.").With("tool_choice")
-	case q.Logprobs:
+	case logprobs.Set() && logprobs.Kind != jsonscan.Bool:
+		return nil, api.New(api.InvalidType, "'logprobs' must be true or false.").With("logprobs")
+	case logprobs.Bool():
 		return nil, api.New(api.UnsupportedParameter, "'logprobs' is not supported here.").With("logprobs")
 	}
-	c := chat{
-		Model: model, Stream: stream, Tools: given(q.Tools), ToolChoice: choice, TopP: given(q.P), TopK: given(q.K), MaxTokens: given(q.MaxTokens),
-		Heat: given(q.Heat), Seed: given(q.Seed), Stop: given(q.Stop), Frequency: given(q.Frequency), Presence: given(q.Presence),
-	}
+	chat := append(make([]byte, 0, len(body)+len(body)/8+512), `{"model":`...)
+	chat = jsonscan.AppendQuote(chat, model)
+	chat = strconv.AppendBool(append(chat, `,"stream":`...), stream)
 	if stream {
-		c.Options = &streamOptions{true}
+		chat = append(chat, `,"stream_options":{"include_usage":true}`...)
 	}
-	var err error
-	if c.Format, err = q.Format.translate(); err != nil {
+	chat, err := appendMessages(append(chat, `,"messages":[`...), messages)
+	if err != nil {
 		return nil, err
 	}
-	c.Messages = make([]chatMessage, len(q.Messages))
-	for i, m := range q.Messages {
-		if c.Messages[i], err = m.translate(); err != nil {
-			return nil, err
+	chat = append(chat, ']')
+	if tools.Set() {
+		chat = append(append(chat, `,"tools":`...), tools.Raw...)
+	}
+	if choice != "" {
+		chat = jsonscan.AppendQuote(append(chat, `,"tool_choice":`...), choice)
+	}
+	if chat, err = appendFormat(chat, format); err != nil {
+		return nil, err
+	}
+	for i, m := range same {
+		if value := v[len(members)-len(same)+i]; value.Set() {
+			chat = jsonscan.AppendQuote(append(chat, ','), m.engine)
+			chat = append(append(chat, ':'), value.Raw...)
 		}
 	}
-	return jsonscan.Marshal(c)
+	return append(chat, '}'), nil
 }
 
-// given returns nil for null, which counts as absent.
-func given(raw json.RawMessage) json.RawMessage {
-	if string(raw) == "null" {
+var formatMembers = []string{"type", "json_schema", "schema"} // the last is an older name
+
+func appendFormat(dst []byte, format jsonscan.Value) ([]byte, error) {
+	if !format.Set() {
+		return dst, nil
+	}
+	var v [3]jsonscan.Value
+	if format.Kind != jsonscan.Object || jsonscan.Scan(format.Raw, formatMembers, v[:]) != nil {
+		return nil, api.New(api.InvalidType, "'response_format' must be an object.").With("response_format")
+	}
+	schema := v[1]
+	if !schema.Set() {
+		schema = v[2]
+	}
+	switch kind := v[0].String(); {
+	case kind == "text":
+		return dst, nil
+	case kind != "json_object":
+		return nil, api.New(api.InvalidType, "The type of 'response_format' must be text or json_object.").With("response_format")
+	case !schema.Set():
+		return append(dst, `,"response_format":{"type":"json_object"}`...), nil
+	}
+	dst = append(append(dst, `,"response_format":{"json_schema":{"name":"answer","schema":`...), schema.Raw...)
+	return append(dst, `,"strict":true},"type":"json_schema"}`...), nil
+}
+
+func appendMessages(dst []byte, messages jsonscan.Value) (_ []byte, err error) {
+	n := 0
+	w := jsonscan.WalkOf(messages.Raw)
+	w.Array(func() bool {
+		if n++; n > 1 {
+			dst = append(dst, ',')
+		}
+		dst, err = appendMessage(dst, w.Raw())
+		return err == nil
+	})
+	return dst, err
+}
+
+var messageMembers = []string{"role", "content", "tool_plan", "tool_calls", "tool_call_id"}
+
+func appendMessage(dst []byte, message jsonscan.Value) ([]byte, error) {
+	var v [5]jsonscan.Value
+	if message.Kind != jsonscan.Object || jsonscan.Scan(message.Raw, messageMembers, v[:]) != nil {
+		return nil, refuse("Each message must be an object.")
+	}
+	role, content, plan, calls, result := v[0], v[1], v[2], v[3], v[4]
+	switch role.String() {
+	case "user", "assistant", "system", "tool":
+	default:
+		return nil, refuse("A message's 'role' must be user, assistant, system or tool.")
+	}
+	if !isText(plan) || !isText(result) {
+		return nil, refuse("A message's 'tool_plan' and 'tool_call_id' must be texts.")
+	}
+	dst = append(append(dst, `{"role":`...), role.Raw...)
+	dst, thoughts, err := appendContent(append(dst, `,"content":`...), content)
+	if err != nil {
+		return nil, err
+	}
+	if thoughts = append(inner(plan), thoughts...); len(thoughts) > 0 {
+		dst = append(append(append(dst, `,"reasoning_content":"`...), thoughts...), '"')
+	}
+	if calls.Set() {
+		dst = append(append(dst, `,"tool_calls":`...), calls.Raw...)
+	}
+	if !result.Empty() {
+		dst = append(append(dst, `,"tool_call_id":`...), result.Raw...)
+	}
+	return append(dst, '}'), nil
+}
+
+// isText reports whether v is a text or absent.
+func isText(v jsonscan.Value) bool { return !v.Set() || v.Kind == jsonscan.String }
+
+// inner is a text without its quotes, as it stands in the body; nil for none. Appending to it does not change the body.
+func inner(text jsonscan.Value) []byte {
+	if !text.Set() {
 		return nil
 	}
-	return raw
+	end := len(text.Raw) - 1
+	return text.Raw[1:end:end]
 }
 
-func (f *format) translate() (any, error) {
-	switch {
-	case f == nil || f.Type == "text":
-		return nil, nil
-	case f.Type != "json_object":
-		return nil, api.New(api.InvalidType, "The type of 'response_format' must be text or json_object.").With("response_format")
-	}
-	schema := given(f.Schema)
-	if schema == nil {
-		schema = given(f.Older)
-	}
-	if schema == nil {
-		return map[string]string{"type": "json_object"}, nil
-	}
-	return map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "answer", "strict": true, "schema": schema}}, nil
-}
+var partMembers = []string{"type", "text", "thinking", "image_url", "document"}
 
-func (m message) translate() (chatMessage, error) {
-	out := chatMessage{Role: m.Role, Content: "", Reasoning: m.Plan, ToolCalls: given(m.ToolCalls), ToolCallID: m.ToolCallID}
-	content := given(m.Content)
-	var text string
-	var parts []part
-	switch {
-	case m.Role != "user" && m.Role != "assistant" && m.Role != "system" && m.Role != "tool":
-		return out, refuse("A message's 'role' must be user, assistant, system or tool.")
-	case content == nil:
-		return out, nil
-	case json.Unmarshal(content, &text) == nil:
-		out.Content = text
-		return out, nil
-	case json.Unmarshal(content, &parts) != nil:
-		return out, refuse("A message's 'content' must be a text or a list of parts.")
+// appendContent appends a message's content: a text, or a list of parts if it has not just one text. thoughts are those of its
+// parts, as they stand in the body, without quotes.
+func appendContent(dst []byte, content jsonscan.Value) (_, thoughts []byte, err error) {
+	switch content.Kind {
+	case jsonscan.Absent, jsonscan.Null:
+		return append(dst, `""`...), nil, nil
+	case jsonscan.String:
+		return append(dst, content.Raw...), nil, nil
+	case jsonscan.Array:
+	default:
+		return nil, nil, refuse("A message's 'content' must be a text or a list of parts.")
 	}
-	list := []chatPart{}
-	for _, p := range parts {
-		switch p.Type {
-		case "text":
-			list = append(list, chatPart{Type: "text", Text: &p.Text})
-		case "thinking":
-			out.Reasoning += p.Thinking
-		case "image_url":
-			list = append(list, chatPart{Type: "image_url", Image: p.Image})
-		case "document":
-			text := string(p.Document)
-			list = append(list, chatPart{Type: "text", Text: &text})
-		default:
-			return out, refuse("A content part's type must be text, thinking, image_url or document.")
+	const before = `{"type":"text","text":`
+	n, texts, from := 0, 0, len(dst)
+	dst = append(dst, '[')
+	w := jsonscan.WalkOf(content.Raw)
+	w.Array(func() bool {
+		var v [5]jsonscan.Value
+		part := w.Raw()
+		if part.Kind != jsonscan.Object || jsonscan.Scan(part.Raw, partMembers, v[:]) != nil {
+			err = refuse("A message's 'content' must be a text or a list of parts.")
+			return false
 		}
-	}
+		text, thinking, image, document := v[1], v[2], v[3], v[4]
+		if !isText(text) || !isText(thinking) {
+			err = refuse("The 'text' and the 'thinking' of a content part must be texts.")
+			return false
+		}
+		kind := v[0].String()
+		if kind == "thinking" {
+			thoughts = append(thoughts, inner(thinking)...)
+			return true
+		}
+		if n++; n > 1 {
+			dst = append(dst, ',')
+		}
+		switch kind {
+		case "text":
+			texts++
+			dst = append(append(append(append(dst, before...), '"'), inner(text)...), `"}`...)
+		case "document": // of a tool's result: an object or a text
+			texts++
+			dst = append(jsonscan.AppendQuote(append(dst, before...), string(document.Raw)), '}')
+		case "image_url":
+			dst = append(dst, `{"type":"image_url"`...)
+			if image.Set() {
+				dst = append(append(dst, `,"image_url":`...), image.Raw...)
+			}
+			dst = append(dst, '}')
+		default:
+			err = refuse("A content part's type must be text, thinking, image_url or document.")
+		}
+		return err == nil
+	})
 	switch {
-	case len(list) == 1 && list[0].Text != nil:
-		out.Content = *list[0].Text
-	case len(list) > 0:
-		out.Content = list
+	case err != nil:
+		return nil, nil, err
+	case n == 0:
+		return append(dst[:from], `""`...), thoughts, nil
+	case n == 1 && texts == 1: // the text alone
+		only := dst[from+1+len(before) : len(dst)-1]
+		return append(dst[:from], only...), thoughts, nil
 	}
-	return out, nil
+	return append(dst, ']'), thoughts, nil
 }
 
 func refuse(message string) error { return api.New(api.InvalidType, message).With("messages") }
