@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 
@@ -94,12 +95,20 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		}
 		return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).With("input")
 	}
+	keeps := q.Wanted && f.ID != ""
+	more := len(before)
+	if keeps {
+		more += len(items)
+	}
+	if err := c.taken.Add(more); err != nil {
+		return c.bodyError(err)
+	}
 	if q.Previous != "" {
 		if c.body, err = jsonscan.Set(c.body, "input", items); err != nil {
 			return err
 		}
 	}
-	if q.Wanted && f.ID != "" {
+	if keeps {
 		owner, id := c.owner(), f.ResponseID()
 		items = bytes.Clone(items) // the request's body is released before the answer ends
 		f.Keep = func(response, output []byte) bool {
@@ -126,7 +135,11 @@ func (r *request) stored(id string) (*responses.Stored, error) {
 		ctx, stop := r.ClientContext()
 		defer stop()
 		var err error
-		if text, err = r.s.cfg.Store.Response(ctx, r.owner(), id); err != nil {
+		text, err = r.s.cfg.Store.Response(ctx, r.owner(), id)
+		switch {
+		case errors.Is(err, state.ErrNoTurn):
+			return nil, api.New(api.Overloaded, "Too many large responses are being read; try again.").WithCause(err)
+		case err != nil:
 			return nil, models.StoreError(err)
 		}
 	}

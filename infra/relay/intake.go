@@ -70,17 +70,38 @@ type Body struct {
 	in  *Intake
 	ctx *fasthttp.RequestCtx
 	buf *[]byte
+
+	more int64 // bytes that were added
 }
 
-// Drop returns the buffer. The request's body is then empty, and slices of it are invalid. Drop may be called twice.
+// Drop returns the buffer and what was added. The request's body is then empty, and slices of it are invalid. Drop may be called
+// twice.
 func (b *Body) Drop() {
 	if b.buf == nil {
 		return
 	}
 	b.ctx.Request.ResetBody()
-	b.in.buffered.Add(-int64(len(*b.buf)))
+	b.in.buffered.Add(-int64(len(*b.buf)) - b.more)
 	giveBody(b.buf)
-	b.buf = nil
+	b.buf, b.more = nil, 0
+}
+
+// Add counts n bytes that the request holds besides its body, which is not empty, until Drop. The error is ErrBuffersFull.
+func (b *Body) Add(n int) error {
+	if err := b.in.hold(int64(n)); err != nil {
+		return err
+	}
+	b.more += int64(n)
+	return nil
+}
+
+// hold counts n bytes if the limit leaves room for them.
+func (in *Intake) hold(n int64) error {
+	if held := in.buffered.Add(n); in.cfg.MaxHeld > 0 && held > in.cfg.MaxHeld {
+		in.buffered.Add(-n)
+		return ErrBuffersFull
+	}
+	return nil
 }
 
 // Fits returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody or
@@ -206,9 +227,8 @@ func (in *Intake) grow(b *Body, n, size, most int) error {
 	if b.buf != nil {
 		more -= int64(n)
 	}
-	if held := in.buffered.Add(more); in.cfg.MaxHeld > 0 && held > in.cfg.MaxHeld {
-		in.buffered.Add(-more)
-		return ErrBuffersFull
+	if err := in.hold(more); err != nil {
+		return err
 	}
 	buf := takeBody(room)
 	if b.buf != nil {

@@ -20,37 +20,71 @@ const (
 	maxOwnerBytes   = 64 << 20 // bytes of an owner's in Redis
 	maxOwnerEntries = 1000     // responses of an owner
 	sealOverhead    = 64       // bytes that sealing adds at most, besides a frame of zstd that cannot be compressed
+
+	// A larger one takes a turn, and is read in pieces: each is a call of its own, with a timeout of its own.
+	largeResponse = 64 << 10
+	responsePiece = 1 << 20
 )
 
 // ErrTooLarge means that a response has more than MaxResponse bytes.
 var ErrTooLarge = errors.New("the response is too large to be stored")
 
 // PutResponse stores a response under the name of its owner and its own id, which have no white space and no colon. It is
-// removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the owner.
+// removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the owner. The error is also
+// ErrTooLarge or ErrNoTurn.
 func (s *Store) PutResponse(ctx context.Context, owner, id string, value []byte, keep time.Duration) error {
 	if len(value) > MaxResponse {
 		return ErrTooLarge
 	}
 	sealed := s.sealer.seal(value, owner, id)
+	if len(sealed) > largeResponse {
+		end, err := s.turns.take(ctx, owner)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	_, err := s.eval(ctx, s.scripts.responsePut, owner, id, sealed, keep.Milliseconds(), maxOwnerBytes, maxOwnerEntries)
 	return err
 }
 
 // Response returns a stored response, or nil if the owner has none with that id. What another owner, pool or secret has
-// stored, or nobody, counts as none.
+// stored, or nobody, counts as none. The error is also ErrNoTurn.
 func (s *Store) Response(ctx context.Context, owner, id string) ([]byte, error) {
-	var sealed string
-	err := s.guard(ctx, func(ctx context.Context) (err error) {
-		sealed, err = s.rdb.GetRange(ctx, s.keys.response(owner, id), 0, MaxResponse+MaxResponse/64+sealOverhead).Result()
-		return err
-	})
-	if redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return nil, nil
-	}
+	head, err := s.responsePart(ctx, owner, id, 0, largeResponse)
 	if err != nil {
 		return nil, err
 	}
-	return s.sealer.open([]byte(sealed), owner, id), nil
+	sealed := []byte(head)
+	if len(sealed) == largeResponse {
+		end, err := s.turns.take(ctx, owner)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		for size := MaxResponse + MaxResponse/64 + sealOverhead; len(sealed) < size; {
+			part, err := s.responsePart(ctx, owner, id, len(sealed), responsePiece)
+			if err != nil {
+				return nil, err
+			}
+			if sealed = append(sealed, part...); len(part) < responsePiece {
+				break
+			}
+		}
+	}
+	return s.sealer.open(sealed, owner, id), nil
+}
+
+// responsePart returns at most size bytes of a stored response from a place on, "" where there are none.
+func (s *Store) responsePart(ctx context.Context, owner, id string, from, size int) (part string, err error) {
+	err = s.guard(ctx, func(ctx context.Context) (err error) {
+		part, err = s.rdb.GetRange(ctx, s.keys.response(owner, id), int64(from), int64(from+size-1)).Result()
+		if redis.HasErrorPrefix(err, "WRONGTYPE") {
+			part, err = "", nil
+		}
+		return err
+	})
+	return part, err
 }
 
 // DropResponse removes a stored response, if there is one.

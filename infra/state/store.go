@@ -41,6 +41,7 @@ type Store struct {
 	scripts scripts
 	signer  *signer
 	sealer  *sealer
+	turns   *turns
 	breaker breaker
 	timeout time.Duration
 	newest  atomic.Uint64 // highest ticket that Acquire returned
@@ -63,7 +64,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: breaker{log: o.Log},
-		timeout: uo.ReadTimeout, now: o.Now, log: o.Log,
+		timeout: uo.ReadTimeout, now: o.Now, log: o.Log, turns: newTurns(),
 	}
 	s.signer = newSigner(o.Secret, o.Pool, o.Unverified, s.reportRefused)
 	s.sealer, err = newSealer(o.Secret, o.Pool)
