@@ -203,6 +203,7 @@ func TestOtherEnginesGetNothing(t *testing.T) {
 	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
 
 	for name, other := range map[string]func() Process{
+		"other model":       func() Process { q := p; q.Model = "of the same file"; return q },
 		"other flags":       func() Process { return process(t, model, "--ctx-size", "8192") },
 		"other environment": func() Process { q := p; q.Env = []string{"GGML_X=1"}; return q },
 		"other program":     func() Process { q := p; q.Program = "/bin/cat"; return q },

@@ -34,7 +34,7 @@ var Metrics = map[string]string{"LLAMA_ARG_ENDPOINT_METRICS": "1"}
 
 // Process describes an engine process that is about to start.
 type Process struct {
-	Model      string   // for the log
+	Model      string   // its name in the catalogue
 	Checkpoint string   // path of the model file, or of any part of it
 	Program    string   // path
 	Argv, Env  []string // Env as NAME=value
@@ -76,6 +76,7 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 	}
 	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken}
 	h := sha256.New()
+	fmt.Fprintf(h, "model %q\n", p.Model) // models of one file may be for keys that do not trust each other
 	for _, path := range slices.Concat(parts, []string{program}, filestate.Libraries(program, p.Env)) {
 		state, err := filestate.Settled(path)
 		if err != nil {

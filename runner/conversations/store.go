@@ -40,7 +40,7 @@ type Config struct {
 	Metrics *metrics.Set // receives the metrics; nil means a separate set
 }
 
-// Signature identifies everything that determines an engine's numbers. Only an engine with the same signature gets a
+// Signature identifies a model and everything that determines its engine's numbers. Only an engine with the same signature gets a
 // saved state.
 type Signature [sha256.Size]byte
 
