@@ -9,7 +9,7 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// slot numbers the values that Finish looks into.
+// slot identifies a value that Finish looks into.
 type slot uint8
 
 const (
@@ -45,13 +45,13 @@ const (
 	slots
 )
 
-// field is a member that is taken out of the body.
+// field is a member to be blanked in the body.
 type field struct {
 	name  string
 	place jsonscan.Span
 }
 
-// Check is the check of one body. The zero value is ready for use.
+// Check checks one body. The zero value is ready for use.
 type Check struct {
 	values  [slots]jsonscan.Value
 	dropped []field
@@ -70,8 +70,8 @@ type Check struct {
 	TextBytes int
 }
 
-// See takes in a top-level member. The last of several of one name wins, as
-// with engines; yet each must keep the rules.
+// See checks a top-level member. Of several members with one name, Finish uses the last, as engines do, but each must keep
+// the rules.
 func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
 	r, known := s.rules[string(name)]
 	if !known {
@@ -102,7 +102,7 @@ func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
 	}
 }
 
-// drop notes a member that Finish takes out.
+// drop records a member for Finish to blank.
 func (c *Check) drop(name []byte, m *jsonscan.Members) {
 	if len(c.dropped) < maxDropped {
 		c.dropped = append(c.dropped, field{string(name), m.Span()})
@@ -111,10 +111,10 @@ func (c *Check) drop(name []byte, m *jsonscan.Members) {
 	}
 }
 
-// maxDropped bounds the fields of a body that are taken out.
+// maxDropped bounds how many fields of a body are blanked.
 const maxDropped = 256
 
-// Model is what Finish needs to know of the model.
+// Model describes the model to Finish.
 type Model struct {
 	Fields []string // further fields that its engine takes
 	Llama  bool     // its engine is of the llama.cpp family, which turns schemas into grammars in its own way
@@ -133,9 +133,8 @@ func (c *Check) Read(s *Spec, body []byte) error {
 	return m.Err()
 }
 
-// Finish checks what needs more than one look, and overwrites in body the
-// fields that neither the rules nor the model name with blanks. dropped is
-// their number. body is the one whose members were seen.
+// Finish checks what depends on several members or on the model, and blanks in body the fields that neither the rules nor the
+// model name; dropped counts them. body must be the one whose members were passed to See.
 func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, err error) {
 	if c.err != nil {
 		return 0, c.err
@@ -180,7 +179,7 @@ func (c *Check) countText(size int) {
 	}
 }
 
-// look checks content, tools and constraints.
+// look checks the content, the tools and the constraints.
 func (c *Check) look(s *Spec, model func() Model) error {
 	p := parts{dialect: s.dialect}
 	if v := c.values[messagesSlot]; v.Set() {
@@ -231,8 +230,8 @@ func isMany(v jsonscan.Value) bool {
 	return isList(v, func(item jsonscan.Value) bool { return item.Kind != jsonscan.Number })
 }
 
-// tooManyPrompts bounds a list of prompts. An engine makes a task of each, with a copy of all other fields of the body, of
-// which size is the length.
+// tooManyPrompts bounds a list of prompts in a body of size bytes. An engine makes a task of each prompt, with a copy of all
+// other fields.
 func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
 	if !isMany(v) {
 		return nil
@@ -250,12 +249,12 @@ func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
 // maxRanked bounds what an engine reads for a rerank request, in bytes: the documents, each with a copy of the query.
 const maxRanked = 4 << 20
 
-// documentMark stands for the document in the templates of rerankers. Engines put in the query first, so that the document
-// stands for a mark in the query as well.
+// documentMark is the placeholder for the document in the templates of rerankers. Engines insert the query first, so they
+// replace a mark in the query by the document as well.
 const documentMark = "{document}"
 
-// tooMuchToRank bounds a rerank request. An engine reads the query once more for each document, all of it before it notices
-// that the client left.
+// tooMuchToRank bounds a rerank request. An engine reads the query once for each document, and notices only afterwards that
+// the client has left.
 func tooMuchToRank(query, documents jsonscan.Value) *api.Error {
 	n, times := documents.Len(), 1+bytes.Count(query.Bytes(), []byte(documentMark))
 	if n*len(query.Raw)+times*len(documents.Raw) > maxRanked {

@@ -8,15 +8,15 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// leastThreshold is above what llama.cpp's numbers take for 0, the probability of a token that a grammar forbids.
+// leastThreshold is above the rounding error of 0, the probability that llama.cpp gives a token that a grammar forbids.
 const leastThreshold = 1e-6
 
-// leastSpread keeps the coldest temperature of a range away from 0, which llama.cpp computes with floats of 32 bits.
+// leastSpread keeps the lowest temperature of a range, which llama.cpp computes in 32-bit floats, away from 0.
 const leastSpread = 0.01
 
-// deadEnds refuses what can leave a constrained answer without a token to go on with. llama.cpp gives every token that it does
-// not want a score of minus infinity. Where a grammar allows only such tokens it takes any, which the request's samplers
-// choose, and ends itself if that one ends the answer.
+// deadEnds refuses options that can leave a constrained answer without a possible next token. llama.cpp gives every unwanted
+// token a score of minus infinity. If a grammar allows only such tokens, the samplers choose any token, and llama.cpp aborts if
+// it is one that ends the answer.
 func (c *Check) deadEnds() *api.Error {
 	number := func(s slot, absent float64) float64 {
 		if f, err := strconv.ParseFloat(string(c.values[s].Raw), 64); err == nil {
@@ -57,10 +57,10 @@ func (c *Check) deadEnds() *api.Error {
 	return nil
 }
 
-// tokenLike matches in JSON what the names of tokens that end an answer begin with, as in <|im_end|>, </s> and [EOS].
+// tokenLike matches, in JSON, the beginnings of names of tokens that end an answer, such as <|im_end|>, </s> and [EOS].
 var tokenLike = regexp.MustCompile(`<|\[[A-Z]|\\u003|\\u005`)
 
-// begun returns the last message, as JSON, if the answer goes on with it. An engine then reads its text by the grammar.
+// begun returns the last message, as JSON, if the answer continues it. An engine then parses its text by the grammar.
 func (c *Check) begun() []byte {
 	var last jsonscan.Value
 	w := jsonscan.WalkOf(c.values[messagesSlot].Raw)
@@ -71,10 +71,10 @@ func (c *Check) begun() []byte {
 	return nil
 }
 
-// fromTheStart reports whether the whole answer is constrained, and not only the calls of tools in it.
+// fromTheStart reports whether the whole answer is constrained, not only the tool calls in it.
 func (c *Check) fromTheStart() bool { return c.shaped || c.forced() }
 
-// forced reports whether the answer has to be a call of a tool.
+// forced reports whether the answer must be a tool call.
 func (c *Check) forced() bool {
 	choice := c.values[choiceSlot]
 	return oneOf(choice, []string{"required"}) || isType(choice, "any") || isType(choice, "tool")
@@ -99,7 +99,7 @@ func bans(v jsonscan.Value) (found bool) {
 // isType reports whether v is an object of a type.
 func isType(v jsonscan.Value, want string) bool { return has(v, "type", want) }
 
-// has reports whether v is an object with a member of a value.
+// has reports whether v is an object whose member has the wanted value.
 func has(v jsonscan.Value, member, want string) (is bool) {
 	if v.Kind != jsonscan.Object {
 		return false

@@ -37,7 +37,7 @@ var sampling = map[string]rule{
 	"reasoning_format": {kind: text}, "reasoning_budget_tokens": between(-1, int32Max).in(budgetSlot), "thinking_budget_tokens": between(-1, int32Max).in(thinkingBudgetSlot),
 	"grammar": {kind: grammar, slot: grammarSlot}, "json_schema": {kind: schema, slot: schemaSlot},
 	"response_format": {kind: schema, slot: formatSlot},
-	// For the provider's own use: engines pass over them.
+	// For the provider's own use; engines ignore them.
 	"user": {kind: text}, "metadata": {kind: small}, "store": {kind: boolean}, "service_tier": {kind: text}, "safety_identifier": {kind: text},
 	"prompt_cache_key": {kind: text}, "prompt_cache_retention": {kind: text}, "verbosity": {kind: text}, "modalities": {kind: texts},
 }
@@ -49,7 +49,7 @@ var chatting = map[string]rule{
 	"chat_template_kwargs": {kind: object, slot: variablesSlot, members: map[string]rule{"enable_thinking": {kind: boolean}, "messages": {kind: elsewhere}, "tools": {kind: elsewhere}, "add_generation_prompt": {kind: elsewhere}}}, "add_generation_prompt": {kind: boolean, slot: promptedSlot}, "continue_final_message": {kind: anyScalar, slot: continuedSlot},
 }
 
-// dialect says in which form a route's content is.
+// dialect is the format of a route's content.
 type dialect uint8
 
 const (
@@ -58,11 +58,11 @@ const (
 	anthropic
 )
 
-// Spec is the rules of a route. It is shared and never changed.
+// Spec holds the rules of a route. It is shared and never changed.
 type Spec struct {
 	dialect    dialect
 	rules      map[string]rule
-	translated bool // the body is not the engine's: of its fields only the refused ones matter
+	translated bool // the engine gets another body: only refused fields matter here
 }
 
 func spec(d dialect, sets ...map[string]rule) *Spec {
@@ -73,7 +73,7 @@ func spec(d dialect, sets ...map[string]rule) *Spec {
 	return s
 }
 
-// specs are the rules by the names of the route table.
+// specs are the rules by route name.
 var specs = map[string]*Spec{
 	"chat": chatSpec, "completions": completionsSpec,
 	"responses": translated, "input_tokens": translated,
@@ -123,28 +123,27 @@ var anthropicSpec = spec(anthropic, sampling, chatting, map[string]rule{
 	"output_config": {kind: schema, slot: outputSlot},
 })
 
-// ranking are the fields of rerank requests that engines get.
+// ranking are the fields of rerank requests that engines receive.
 var ranking = map[string]rule{
 	"model": {kind: text}, "query": {kind: long, slot: querySlot}, "documents": {kind: documents, slot: documentsSlot}, "user": {kind: text},
 	"truncate": {kind: anyScalar},
 }
 
-// refused are fields that reach into an engine others share: its slots, files,
-// adapters and parsers, or that make it fetch or run something.
+// refused are fields that reach into a shared engine (its slots, files, adapters and parsers) or make it fetch or run
+// something.
 var refused = map[string]bool{
 	"id_slot": true, "slot_id": true, "slot_save_path": true, "prompt_cache": true, "path_prompt_cache": true,
 	"lora": true, "lora_path": true, "lora_adapters": true, "control_vector": true, "kv_transfer_params": true,
 	"chat_parser": true, "chat_format": true, "chat_template": true, "generation_prompt": true, "parse_tool_calls": true,
 	"grammar_lazy": true, "grammar_triggers": true, "grammar_type": true, "preserved_tokens": true,
 	"multimodal_data": true, "mm_processor_kwargs": true, "media_io_kwargs": true, "logits_processors": true, "mcp_servers": true,
-	// Constraints in forms that are not checked; response_format is.
+	// Constraints in formats that are not checked; response_format is checked.
 	"structured_outputs": true, "guided_json": true, "guided_regex": true, "guided_choice": true, "guided_grammar": true,
 	"guided_decoding_backend": true, "guided_whitespace_pattern": true, "structural_tag": true,
 }
 
-// tokenFields are fields of token ids that recipes may name for their engines.
+// tokenFields are fields of token ids that recipes may allow for their engines.
 var tokenFields = map[string]rule{"stop_token_ids": {kind: tokens}, "allowed_token_ids": {kind: tokens}}
 
-// ForRoute returns the rules of a route by its name in the route table, nil for
-// one whose JSON body no engine sees as it is.
+// ForRoute returns the rules of a route by its name in the route table, nil if no engine receives its JSON body unchanged.
 func ForRoute(name string) *Spec { return specs[name] }

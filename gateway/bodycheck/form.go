@@ -14,8 +14,8 @@ import (
 // fileFields are the fields of forms that hold files.
 var fileFields = []string{"file", "image", "image[]", "mask"}
 
-// soundFields and pictureFields are the other fields of forms. whisper.cpp takes more, some of which have no bounds: with a
-// small temperature_inc it never stops collecting temperatures.
+// soundFields and pictureFields are the other fields of forms. whisper.cpp takes more, some without bounds: with a small
+// temperature_inc it never stops collecting temperatures.
 var (
 	soundFields = map[string]rule{
 		"model": {kind: text}, "language": {kind: text}, "prompt": {kind: text}, "response_format": {kind: text}, "temperature": between(0, 2),
@@ -29,14 +29,14 @@ var (
 	}()
 )
 
-// Form is the check of a form for models of sounds, or of pictures. Its fields are taken in one by one by See.
+// Form checks a form for audio models, or for image models, field by field.
 type Form struct {
 	Pictures bool
 
 	media media.Check
 }
 
-// See checks a field of a form, whose name is "" if it has none.
+// See checks a field; name is "" if it has none.
 func (f *Form) See(name string, value []byte) error {
 	if slices.Contains(fileFields, name) {
 		return f.file(value)
@@ -84,8 +84,8 @@ func (r rule) checkText(name, value []byte) *api.Error {
 	switch r.kind {
 	case number:
 		n, err := strconv.ParseFloat(string(value), 64)
-		if err != nil || bytes.ContainsAny(value, "xX_") || // engines read such numbers otherwise, or to there
-			!(n >= r.low && n <= r.high) { // not a number is in no range
+		if err != nil || bytes.ContainsAny(value, "xX_") || // engines parse such numbers differently, or only up to there
+			!(n >= r.low && n <= r.high) { // NaN is in no range
 			return r.outside(name)
 		}
 	case boolean:

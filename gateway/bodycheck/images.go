@@ -8,8 +8,7 @@ import (
 	"reveille/gateway/media"
 )
 
-// describes checks a description of a picture. sd-server takes a tag in it for
-// settings, which name files and know no bounds.
+// describes checks a description of a picture. sd-server reads a tag in it as settings, which may name files and have no bounds.
 func describes(name, value []byte) *api.Error {
 	if bytes.Contains(value, []byte("sd_cpp_extra_args")) {
 		return api.Newf(api.UnsupportedParameter, "'%s' holds settings of the engine, which are not accepted here.", name).With(string(name))
@@ -17,7 +16,7 @@ func describes(name, value []byte) *api.Error {
 	return nil
 }
 
-// size checks the size of a picture that is to be made.
+// size checks the size of a picture to be generated.
 func size(name, value []byte) *api.Error {
 	if string(value) == "auto" {
 		return nil

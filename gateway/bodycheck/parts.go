@@ -11,20 +11,20 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// parts checks the content of one request. Media are counted over all of it.
+// parts checks the content of one request and counts its media.
 type parts struct {
 	dialect dialect
 	param   string
 	media   media.Check
-	calls   int  // of tools, in messages
+	calls   int  // tool calls in messages
 	turns   int  // messages, as engines count them
-	last    bool // no text follows the last media
+	last    bool // no text follows the last media file
 	ended   bool // the last message is the assistant's
-	long    bool // the value is long enough for a run that is too long
-	run     run  // at the end of a content's texts: templates may join its parts
+	long    bool // the value is long enough to hold a run that is too long
+	run     run  // across the texts of one content: templates may join its parts
 }
 
-// begin goes on to the value of a parameter.
+// begin starts the check of a parameter's value.
 func (p *parts) begin(param string, v jsonscan.Value) {
 	p.param, p.long, p.run = param, len(v.Raw) > maxRun, run{}
 }
@@ -36,7 +36,7 @@ const (
 	maxCalls    = 512
 )
 
-// messages checks a dialogue in OpenAI's or Anthropic's form.
+// messages checks a dialogue in OpenAI's or Anthropic's format.
 func (p *parts) messages(v jsonscan.Value) *api.Error {
 	if v.Kind != jsonscan.Array {
 		return wrong([]byte(p.param), "a list")
@@ -48,7 +48,7 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 		if e := p.steep(v); e != nil {
 			return e
 		}
-		return unbroken(p.param, v) // no message holds more than scalars: texts
+		return unbroken(p.param, v) // the messages hold only scalars
 	}
 	return p.eachMember(v, func(w *jsonscan.Walk, name []byte) *api.Error {
 		switch {
@@ -74,7 +74,7 @@ func (p *parts) messages(v jsonscan.Value) *api.Error {
 	})
 }
 
-// count adds messages and calls of tools.
+// count adds messages and tool calls.
 func (p *parts) count(turns, calls int) *api.Error {
 	p.turns += turns
 	p.calls += calls
@@ -87,14 +87,14 @@ func (p *parts) count(turns, calls int) *api.Error {
 	return nil
 }
 
-// length is the number of items of a list, which it counts no further than one beyond most; 0 for anything else.
+// length returns the number of items of a list, at most most+1; 0 for anything else.
 func length(v jsonscan.Value, most int) (n int) {
 	isList(v, func(jsonscan.Value) bool { n++; return n <= most })
 	return n
 }
 
-// eachMember calls check at each member of each object in the list v, until it
-// returns an error. An item that is no object is refused.
+// eachMember calls check for each member of each object in the list v until it returns an error. It refuses items that are not
+// objects.
 func (p *parts) eachMember(v jsonscan.Value, check func(w *jsonscan.Walk, name []byte) *api.Error) (e *api.Error) {
 	w := jsonscan.WalkOf(v.Raw)
 	w.Array(func() bool {
@@ -110,7 +110,7 @@ func (p *parts) eachMember(v jsonscan.Value, check func(w *jsonscan.Walk, name [
 	return e
 }
 
-// contents checks a content that is a text, absent or a list of parts.
+// contents checks a message's content: a text, a list of parts, or none.
 func (p *parts) contents(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	p.run = run{}
 	switch w.Kind() {
@@ -129,8 +129,7 @@ func (p *parts) contents(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	return api.New(api.InvalidType, "A content must be a text or a list of parts.").With(p.param)
 }
 
-// part is a form of content part: the members that it may have, and the check
-// of the one that holds media or parts.
+// part is a type of content part: the members that it may have, and the check of the one that holds media or parts.
 type part struct {
 	member string
 	check  func(*parts, *jsonscan.Walk) *api.Error
@@ -154,14 +153,14 @@ var (
 
 	sourceTypes = []string{"image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif", "image/bmp", "text/plain"}
 
-	// plainMembers are what parts may hold besides: nothing in them is fetched or decoded.
+	// plainMembers are further members of parts; engines fetch and decode nothing in them.
 	plainMembers = map[string]bool{
 		"type": true, "text": true, "refusal": true, "detail": true, "cache_control": true, "annotations": true, "citations": true, "logprobs": true,
 		"id": true, "name": true, "title": true, "context": true, "index": true, "status": true, "signature": true, "uuid": true,
 	}
 )
 
-// anthropicParts are those of a message; its tool results hold resultParts.
+// anthropicParts are the parts of a message; its tool results hold resultParts.
 var anthropicParts = func() map[string]part {
 	all := maps.Clone(resultParts)
 	all["tool_use"] = part{"input", func(p *parts, w *jsonscan.Walk) *api.Error {
@@ -177,7 +176,7 @@ var anthropicParts = func() map[string]part {
 	return all
 }()
 
-// allowed are the parts of a message's content.
+// allowed returns the parts that a message's content may have.
 func (p *parts) allowed() map[string]part {
 	if p.dialect == anthropic {
 		return anthropicParts
@@ -194,8 +193,8 @@ func (p *parts) list(w *jsonscan.Walk, allowed map[string]part) (e *api.Error) {
 	return e
 }
 
-// one checks a part: its type is allowed, and it has each of its members once
-// and no other, so that no reader can see another part in it.
+// one checks a part: its type is allowed, and it has each of its members once and no others, so that all parsers see the same
+// part.
 func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	if w.Kind() != jsonscan.Object {
 		return api.New(api.InvalidType, "A content part must be an object.").With(p.param)
@@ -220,7 +219,7 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 		return p.refuse("A content part's type is not accepted here.")
 	}
 	var e *api.Error
-	switch kind { // engines make messages of them
+	switch kind { // engines turn them into messages
 	case "tool_use":
 		e = p.count(0, 1)
 	case "tool_result":
@@ -252,7 +251,7 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 			e = form.check(p, &inner)
 			p.last = p.last || p.media.Files() > before && kind != "tool_result"
 		case string(name) == "text" || string(name) == "refusal":
-			if ahead := inner; p.last && form.member == "" && string(name) == "text" { // engines leave out a refusal
+			if ahead := inner; p.last && form.member == "" && string(name) == "text" { // engines skip a refusal
 				p.follows(ahead.Raw())
 			}
 			if ahead := inner; e == nil {
@@ -274,7 +273,7 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	return e
 }
 
-// follows takes in a text behind the media so far.
+// follows records that a text follows the media so far.
 func (p *parts) follows(v jsonscan.Value) {
 	p.last = len(bytes.TrimSpace(v.Bytes())) == 0
 }
@@ -344,7 +343,7 @@ func (p *parts) source(w *jsonscan.Walk) *api.Error {
 	})
 }
 
-// textSource checks the source of a document: text alone.
+// textSource checks the source of a document, which may only be text.
 func (p *parts) textSource(w *jsonscan.Walk) *api.Error {
 	if w.Kind() != jsonscan.Object {
 		return p.refuse("A source must be an object.")
@@ -394,8 +393,7 @@ func (p *parts) typed(w *jsonscan.Walk, want string, check func(jsonscan.Value) 
 	return check(data)
 }
 
-// object checks a text, or an object that holds it as member and may have
-// others, texts all of them.
+// object checks a text, or an object that holds it as member. The object may have the members in others, which must be texts.
 func (p *parts) object(w *jsonscan.Walk, member string, others []string, check func(*parts, jsonscan.Value) *api.Error) (e *api.Error) {
 	if w.Kind() != jsonscan.Object {
 		return check(p, w.Raw())
@@ -452,8 +450,7 @@ func (p *parts) bare(v jsonscan.Value, check func(string, *jsonscan.TextReader, 
 	return check(p.param, r, len(v.Raw))
 }
 
-// dataHead reads the head of a data: URL up to its comma. ok is false for a
-// text that begins otherwise, of which head is the beginning.
+// dataHead reads the head of a data: URL up to its comma. For any other text ok is false and head is its beginning.
 func dataHead(r *jsonscan.TextReader) (head []byte, ok bool) {
 	const longest = 100
 	head = make([]byte, 0, longest)

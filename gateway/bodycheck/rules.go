@@ -11,13 +11,12 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// kind is what a field may hold. Null is always accepted: it asks for the
-// engine's default.
+// kind is what a field may hold. Null is always accepted; it means the engine's default.
 type kind uint8
 
 const (
 	anyScalar kind = iota // text, number or boolean
-	elsewhere             // nothing: it stands in another place
+	elsewhere             // nothing: it belongs in another place
 	boolean
 	number    // between low and high
 	boolOrNum // likewise
@@ -36,7 +35,7 @@ const (
 	imageText // a text of at most 64 KiB that describes a picture
 	imageSize // "auto", or width and height as in 512x512
 	documents // a list of texts, and of objects that hold scalars and no media
-	content   // looked into by Finish, as all that follow
+	content   // Finish looks into it, and into the kinds below
 	tools
 	schema  // an object with a JSON schema
 	grammar // GBNF
@@ -44,7 +43,7 @@ const (
 
 const (
 	smallBytes = 64 << 10
-	maxToSplit = 1 << 20 // bytes of a text to be tokenized: an engine takes 120 bytes for each to show its pieces
+	maxToSplit = 1 << 20 // bytes of a text to be tokenized: an engine takes 120 bytes of memory for each to return the pieces
 	smallDepth = 16
 	maxTexts   = 64
 	// An engine runs each of the samplers for every token.
@@ -61,7 +60,7 @@ var samplerNames = map[string]string{
 
 const samplerLetters = "dkypsmtxea"
 
-// rule says what a field may hold.
+// rule is what a field may hold.
 type rule struct {
 	kind      kind
 	low, high float64 // of a number
@@ -69,7 +68,7 @@ type rule struct {
 	least     float64 // of a number above 0
 	slot      slot    // where Finish finds the value
 	members   map[string]rule
-	drops     string // JSON of a value that is taken out of the body, as if the field were not known; "" for none
+	drops     string // JSON of a value with which the field is blanked as if it were unknown; "" for none
 }
 
 func between(low, high float64) rule { return rule{kind: number, low: low, high: high} }
@@ -87,7 +86,7 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 	if r.bytes > 0 && len(v.Raw) > r.bytes {
 		return api.Newf(api.InvalidType, "'%s' may have at most %d bytes.", name, r.bytes).With(string(name))
 	}
-	if r.kind != content && !(r.kind == inputs && pictured(v)) { // those may hold media; Finish looks into them
+	if r.kind != content && !(r.kind == inputs && pictured(v)) { // these may hold media; Finish looks into them
 		if e := unbroken(string(name), v); e != nil {
 			return e
 		}
@@ -191,7 +190,7 @@ func areSamplers(v jsonscan.Value) bool {
 			return strings.IndexByte(samplerLetters, c) < 0 || strings.Count(letters, string(c)) > 1
 		})
 	}
-	seen := map[string]bool{} // one that runs twice takes numbers beyond those of 32 bits
+	seen := map[string]bool{} // a sampler that runs twice takes scores out of the range of 32-bit floats
 	return len(v.Raw) <= smallBytes && v.Len() <= maxSamplers && isList(v, func(item jsonscan.Value) bool {
 		name, known := samplerNames[item.String()]
 		fresh := isText(item) && known && !seen[name]
@@ -200,8 +199,8 @@ func areSamplers(v jsonscan.Value) bool {
 	})
 }
 
-// maxBias bounds a bias. As a float of 32 bits a large one is infinite, and a token that both a bias and a grammar decide is
-// then not a number: the engine picks what the grammar forbids, and ends.
+// maxBias bounds a bias. A large one is infinite as a 32-bit float, and the score of a token that a grammar forbids becomes NaN:
+// the engine picks the token and aborts.
 const maxBias = 1_000_000
 
 func areBiases(v jsonscan.Value) bool {
@@ -229,7 +228,7 @@ func isBias(v jsonscan.Value) bool {
 	return v.Kind == jsonscan.Number && err == nil && x >= -maxBias && x <= maxBias
 }
 
-// checkMembers holds the members of an object to rules of their own.
+// checkMembers checks the members of an object by their own rules.
 func (r rule) checkMembers(name []byte, v jsonscan.Value) (e *api.Error) {
 	w := jsonscan.WalkOf(v.Raw)
 	w.Object(func(member []byte) bool {
@@ -241,7 +240,7 @@ func (r rule) checkMembers(name []byte, v jsonscan.Value) (e *api.Error) {
 	return e
 }
 
-// checkTokens checks a prompt, or a part of one, that may be given in tokens.
+// checkTokens checks a prompt, or a part of one, that may be given as tokens.
 func (r rule) checkTokens(name []byte, v jsonscan.Value) *api.Error {
 	ok, want := false, "a list of tokens"
 	switch r.kind {
@@ -274,8 +273,8 @@ func isText(v jsonscan.Value) bool { return v.Kind == jsonscan.String }
 
 func isTextOrNull(v jsonscan.Value) bool { return isText(v) || v.Kind == jsonscan.Null }
 
-// isToken reports whether v is a whole number from 0 to 2147483647, written without fraction and exponent: engines read
-// another form as a fraction.
+// isToken reports whether v is a whole number from 0 to 2147483647, written without fraction and exponent: engines parse
+// other notations as fractions.
 func isToken(v jsonscan.Value) bool {
 	if v.Kind != jsonscan.Number {
 		return false
@@ -286,11 +285,11 @@ func isToken(v jsonscan.Value) bool {
 
 func isTextOrToken(v jsonscan.Value) bool { return isText(v) || isToken(v) }
 
-// several reports whether v asks for more than one answer.
+// several reports whether v requests more than one answer.
 func several(v jsonscan.Value) bool { return v.Set() && string(v.Raw) != "1" }
 
-// isPrompts reports whether v is a prompt of tokens and texts, or a list of prompts: texts that are not empty, and lists that hold a
-// token. Of an empty one llama.cpp gives only the first of several answers, and keeps the sequences of the others.
+// isPrompts reports whether v is a prompt of tokens and texts, or a list of prompts: non-empty texts, and lists that hold a
+// token. For an empty prompt llama.cpp gives only the first of several answers and keeps the sequences of the others.
 func isPrompts(v jsonscan.Value) bool {
 	some, token, list := false, false, false
 	return isList(v, func(item jsonscan.Value) bool {
@@ -304,7 +303,7 @@ func isPrompts(v jsonscan.Value) bool {
 	}) && some && !(token && list)
 }
 
-// isMixed reports whether v is a list of texts and tokens with a token in it.
+// isMixed reports whether v is a list of texts and tokens with at least one token.
 func isMixed(v jsonscan.Value) bool { return isList(v, isTextOrToken) && !isList(v, isText) }
 
 // isDocument reports whether v is a text, or an object of scalars that names no media.

@@ -26,7 +26,7 @@ const maxUnbroken = 100_000
 // arguments of calls, by recursion; some 50,000 levels fill a thread's stack of 64 MiB.
 const maxNesting = 10_000
 
-// breaks are the characters besides white space at which those tokenizers split a text.
+// breaks are the characters, besides white space, at which such tokenizers split a text.
 const (
 	asciiBreaks = "(|.,!?)"
 	otherBreaks = "…。，、।۔،"
@@ -66,7 +66,7 @@ func runeKind(r rune) charKind {
 	return symbol
 }
 
-// kindAt returns the kind of the character at the beginning of b, which is JSON, and the bytes that it takes.
+// kindAt returns the kind of the first character of b, which is JSON, and its size in bytes.
 func kindAt(b []byte) (charKind, int) {
 	switch c := b[0]; {
 	case c == '\\':
@@ -108,7 +108,7 @@ func escapedUnit(b []byte) (rune, bool) {
 	return rune(unit), err == nil
 }
 
-// run is the run of characters of one kind at the end of a text.
+// run tracks the run of characters of one kind at the end of a text.
 type run struct {
 	kind     charKind
 	length   int
@@ -116,7 +116,7 @@ type run struct {
 	nesting  int // open brackets
 }
 
-// nests goes on with b as read does, and reports whether few enough brackets are open everywhere.
+// nests continues with b and reports whether the number of open brackets stays within its limit.
 func (r *run) nests(b []byte) bool {
 	for {
 		n := indexNesting(b)
@@ -169,7 +169,7 @@ func indexNesting(b []byte) int {
 // jump is how many bytes skip searches for a change of kind.
 const jump = 256
 
-// read goes on with b, which is JSON or the inside of a JSON string. It reports whether all runs so far are short enough.
+// read continues with b, which is JSON or the inside of a JSON string, and reports whether all runs so far are short enough.
 func (r *run) read(b []byte) bool {
 	for i := 0; i < len(b); {
 		// A run that ends within far is short enough, so what lies before its end need not be read.
@@ -197,7 +197,7 @@ func (r *run) read(b []byte) bool {
 	return true
 }
 
-// broken goes on with b as read does, and reports whether there is a break soon enough everywhere.
+// broken continues with b and reports whether breaks come often enough.
 func (r *run) broken(b []byte) bool {
 	for len(b) > 0 {
 		far := min(maxUnbroken-r.unbroken, len(b))
@@ -261,7 +261,7 @@ func kindChange(b []byte) int {
 	return -1
 }
 
-// unbroken refuses a value that holds a text with too long a run.
+// unbroken refuses a value that holds a text with a run that is too long.
 func unbroken(param string, v jsonscan.Value) *api.Error {
 	if len(v.Raw) <= maxRun {
 		return nil
@@ -270,7 +270,7 @@ func unbroken(param string, v jsonscan.Value) *api.Error {
 	return r.add(param, v.Raw)
 }
 
-// add reads b and refuses too long a run.
+// add continues with b and refuses a run that is too long.
 func (r *run) add(param string, b []byte) *api.Error {
 	if !r.broken(b) {
 		return api.Newf(api.InvalidType, "'%s' has more than %d bytes in a row without white space and punctuation, which can crash a tokenizer; break them up.", param, maxUnbroken).With(param)

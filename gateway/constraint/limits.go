@@ -32,17 +32,17 @@ const (
 	maxBound       = 1e15      // of a number: llama.cpp's converter does not end on those of more digits
 )
 
-// cost is what parts that an engine handles one by one add up to.
+// cost sums what an engine handles one by one.
 type cost struct {
-	quantifiers int // each may be left out or go on: an engine keeps all that are possible side by side
+	quantifiers int // an engine tracks all ways of repeating or leaving out the part side by side
 	copies      int // of what is repeated
-	work        int // that reading took, and looking for ambiguity; at most maxWork
+	work        int // of reading and of the search for ambiguity; at most maxWork
 }
 
-// errWork says that a check would take longer than it may.
+// errWork means that a check would take too long.
 var errWork = errors.New("it has too many parts or repetitions, or names that are too long, taken together")
 
-// add adds up a document's cost and refuses more than engines bear.
+// add adds to a document's cost and refuses more than engines survive.
 func (c *cost) add(more cost) error {
 	c.quantifiers += more.quantifiers
 	c.copies = clamp(c.copies + clamp(more.copies))

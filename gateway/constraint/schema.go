@@ -11,9 +11,8 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// schemaCheck walks whatever holds JSON schemas. Every object counts as a
-// schema, so that it does not matter where an engine looks for them; what stands
-// under properties, which name no keywords, is told apart.
+// schemaCheck walks a value that holds JSON schemas. Every object counts as a schema, so it does not matter where an engine looks
+// for them. The members of properties are names, not keywords.
 type schemaCheck struct {
 	Schemas
 	base  string // where the schema at hand begins, to which its references are relative
@@ -53,7 +52,7 @@ func (s *schemaCheck) document(v jsonscan.Value) error {
 
 var errCircle = errors.New("a $ref leads back to itself")
 
-// begin notes that a whole schema begins at a place.
+// begin records that a whole schema begins at a place.
 func (s *schemaCheck) begin(place string) {
 	s.base = place
 	s.roots = append(s.roots, place)

@@ -91,7 +91,7 @@ type skeleton struct {
 	leads    map[string]string // references by where they lead
 	ends     map[string]string // places by where following references from them ends
 	any      *elem
-	work     int            // that making it took, at most maxWork
+	work     int            // of making it, at most maxWork
 	copied   int            // bytes of what references lead to
 	passed   int            // bytes on the way there
 	weighs   map[string]int // visits by place, visiting while they are not known

@@ -7,10 +7,8 @@ import (
 	"slices"
 )
 
-// llama.cpp keeps a stack for each way in which it can read the text so far, and
-// for each token of its vocabulary it tries all ways to go on. [ways.check]
-// does the same with a few texts that a grammar allows, and refuses the grammar
-// when the ways become many.
+// llama.cpp keeps a stack for each way in which it can parse the text so far, and tries all ways to continue for each token of its
+// vocabulary. [cfg.check] does the same for a few texts that a grammar allows, and refuses the grammar if there are too many ways.
 const (
 	maxStacks    = 300     // side by side
 	maxPaths     = 1 << 19 // that pathLength symbols open
@@ -36,7 +34,7 @@ var errWays = errors.New("it is ambiguous: after a few characters it can be read
 // numbers; the empty one is 0.
 type stack struct{ at, below int32 }
 
-// ways walks through a grammar as llama.cpp does.
+// ways parses by a grammar as llama.cpp does.
 type ways struct {
 	*cfg
 	paths   bool // counts paths as well: symbols are characters

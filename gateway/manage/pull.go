@@ -31,7 +31,7 @@ type progress struct {
 }
 
 // pull makes sure that a model's weights are on a host. It first registers an unknown name if the body describes a
-// model. models.Weights given as a path must already be on the hosts; a host's runner fetches others, and the host is woken
+// model. Weights given as a path must already be on the hosts; a host's runner fetches others, and the host is woken
 // for it. Nothing is loaded.
 func (s *Service) pull(r *web.Request) error {
 	values, err := r.Fields()

@@ -9,11 +9,11 @@ import (
 	"reveille/gateway/api"
 )
 
-// errLineEnd: engines read base64 up to the first line end, so what follows would be checked and not read.
+// errLineEnd: engines stop reading base64 at a line end, so they would not see the rest.
 var errLineEnd = errors.New("a line end in base64")
 
-// base64Reader reads the bytes that text holds in base64, without line ends. base64.NewDecoder skips those, for which it
-// looks at each letter: that takes as long as everything else that is done for a picture.
+// base64Reader decodes base64 without line ends. base64.NewDecoder skips line ends and looks at each letter for it, which takes
+// as long as the rest of a picture's check.
 type base64Reader struct {
 	text    io.Reader
 	letters [8 << 10]byte
@@ -24,7 +24,7 @@ type base64Reader struct {
 	err     error
 }
 
-// cause returns e, the error of what was read from b, or where that ends at a line end, the error that says so. nil stays nil.
+// cause returns e, the error of a check that read from b, or the error for a line end if b stopped at one. nil stays nil.
 func (b *base64Reader) cause(param string, e *api.Error) *api.Error {
 	if e != nil && b.err == errLineEnd {
 		return api.New(api.InvalidType, "Base64 must have no line ends here: engines read it to the first one.").With(param)
@@ -44,7 +44,7 @@ func (b *base64Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads and decodes the next letters; those that make no whole group of four are kept.
+// fill reads and decodes the next letters and keeps an incomplete group of four.
 func (b *base64Reader) fill() {
 	n, err := b.text.Read(b.letters[b.have:])
 	added := b.letters[b.have : b.have+n]

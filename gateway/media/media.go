@@ -33,19 +33,18 @@ const (
 	maxSounds         = 8
 	maxSoundBytes     = 25_000_000 // of all sounds, decoded
 	maxSoundSeconds   = 2 * 3600   // of all sounds of a form
-	maxMessageSeconds = 1800       // of all sounds of messages, which engines hold whole as numbers
+	maxMessageSeconds = 1800       // of all sounds of messages, which engines decode whole
 )
 
-// headBytes is how much of a file is read for its dimensions. A JPEG may have
-// a preview and a colour profile before them.
+// headBytes is how much of a file is read for its dimensions. In a JPEG, a preview and a colour profile may come first.
 const headBytes = 1 << 20
 
 // Check checks the media of one request against the limits of a request. The zero value is ready for use; its errors are for the
 // client, who named them param.
 type Check struct {
-	pictures     tally // and videos, which cost an engine as much
+	pictures     tally // and videos, which cost an engine the same
 	pixels       int
-	scanned      int // pixels, once for each scan of a progressive file
+	scanned      int // pixels, counted once for each scan of a progressive file
 	sounds       tally
 	soundSeconds int
 }
@@ -72,8 +71,8 @@ func (t *tally) add(param, what string, size, files, bytes int) *api.Error {
 	return nil
 }
 
-// Picture checks a picture in base64 of about encoded bytes: its format is
-// known and its dimensions, which its header tells, are within bounds.
+// Picture checks a picture in about encoded bytes of base64: its format must be known and the dimensions in its header within
+// bounds.
 func (c *Check) Picture(param string, text *jsonscan.TextReader, encoded int) *api.Error {
 	r := &base64Reader{text: text}
 	return r.cause(param, c.PictureFile(param, r, base64.StdEncoding.DecodedLen(encoded)))
@@ -135,8 +134,8 @@ func (c *Check) content(param, form string, pixels int, r *bufio.Reader) *api.Er
 	return nil
 }
 
-// Sound checks a sound in base64: a WAV or an MP3 file, the formats of OpenAI's API. Nothing that a decoder could refuse as
-// the one and then read as something else is accepted.
+// Sound checks a sound in base64: a WAV or an MP3 file, the formats of OpenAI's API. It refuses files that a decoder
+// could reject as the one format and then decode as another.
 func (c *Check) Sound(param string, text *jsonscan.TextReader, encoded int) *api.Error {
 	r := &base64Reader{text: text}
 	return r.cause(param, c.soundFile(param, r, base64.StdEncoding.DecodedLen(encoded)))
@@ -161,14 +160,14 @@ func (c *Check) soundFile(param string, r io.Reader, size int) *api.Error {
 	return api.New(api.InvalidType, "A sound must be a WAV or MP3 file; this one is neither or is damaged.").With(param)
 }
 
-// isSound reports whether a file of another format than MP3 begins, as behind tags that its decoder skips as well.
+// isSound reports whether a file of another format than MP3 begins here, as after tags that its decoder skips too.
 func isSound(b *bufio.Reader) bool {
 	head, _ := b.Peek(4)
 	return slices.Contains([]string{"RIFF", "RIFX", "RF64", "riff", "FORM", "fLaC", "OggS"}, string(head))
 }
 
-// Upload checks a sound in a form. Engines read more formats there; those that are not known here are bounded by their bytes
-// alone.
+// Upload checks a sound in a form. Engines read more formats there; those unknown here are bounded only by their
+// bytes.
 func (c *Check) Upload(param string, r io.Reader, size int) *api.Error {
 	if e := c.countSound(param, size); e != nil {
 		return e
@@ -195,14 +194,14 @@ func (c *Check) Upload(param string, r io.Reader, size int) *api.Error {
 	case is("OggS"):
 		return c.ogg(param, b, size)
 	}
-	return c.mp3(param, b, size, maxSoundSeconds) // decoders take frames from anything
+	return c.mp3(param, b, size, maxSoundSeconds) // decoders find frames in any data
 }
 
 func (c *Check) countSound(param string, size int) *api.Error {
 	return c.sounds.add(param, "sounds", size, maxSounds, maxSoundBytes)
 }
 
-// Video checks a video in base64: its container and its size.
+// Video checks the container and the size of a video in base64.
 func (c *Check) Video(param string, text *jsonscan.TextReader, encoded int) *api.Error {
 	if e := c.pictures.add(param, "pictures and videos", base64.StdEncoding.DecodedLen(encoded), MaxPictures, maxPictureBytes); e != nil {
 		return e
@@ -222,7 +221,7 @@ func tooMuch(param, message string, limit int) *api.Error {
 	return api.Newf(api.InvalidType, message, limit).With(param)
 }
 
-// ignoreEnd returns err, or nil where a file ends early: what is there has been checked.
+// ignoreEnd returns err, or nil if a file ends early: its content so far has been checked.
 func ignoreEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"reveille/gateway/api"
 )
 
-// Limits of what sounds may announce. Engines size their buffers by it.
+// Limits of what the headers of sounds may announce. Engines allocate by it.
 const (
 	maxFLACSamples = 4 * maxSoundBytes // of a FLAC file, over its channels; twice as many as an ADPCM file may hold
 	samplesPerByte = 6554              // at most: a FLAC frame of 10 bytes may hold 65,535; packets of Vorbis and Opus hold less
@@ -22,8 +22,8 @@ const (
 	maxTrim        = 2 * 4095          // samples that an MP3 file may tell decoders to leave out, and their own delay
 )
 
-// seconds adds the length of a sound to those of the request, which may last so long together. Its rate must be a usual one:
-// engines convert it, so that a low one makes much of little. llama-server ends itself over a sound of one sample.
+// seconds adds the length of a sound to the request's total and checks both against most. The rate must be a usual one: engines
+// resample, so a low rate turns few bytes into many samples. llama-server aborts on a sound of one sample.
 func (c *Check) seconds(param string, rate, samples uint64, most int) *api.Error {
 	if rate < 4000 || rate > 384_000 || samples == 0 {
 		return api.New(api.InvalidType, "A sound's header must tell its length and a sample rate between 4 and 384 kHz.").With(param)
@@ -45,7 +45,7 @@ func damagedSound(param, form string) *api.Error {
 	return api.Newf(api.InvalidType, "This %s file is damaged, or announces more than it can hold.", form).With(param)
 }
 
-// skipTags skips the ID3v2 tags before a sound and returns whether there were any; ok is false where they do not end.
+// skipTags skips the ID3v2 tags before a sound and reports whether there were any; ok is false if a tag is cut off.
 func skipTags(b *bufio.Reader) (tagged, ok bool) {
 	for range maxTags {
 		head, _ := b.Peek(10)
