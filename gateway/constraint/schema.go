@@ -405,10 +405,8 @@ func (s *schemaCheck) cyclic() bool {
 			return false
 		}
 		state[at] = open
-		for _, next := range s.edges[at] {
-			if visit(next) {
-				return true
-			}
+		if slices.ContainsFunc(s.edges[at], visit) {
+			return true
 		}
 		state[at] = done
 		return false

@@ -35,9 +35,7 @@ func (g *Gate) wakeLocked(host, token string) {
 	ctx, stop := context.WithTimeout(g.life, g.cfg.WakeLimit)
 	d := &wakeLease{token: token, stop: stop}
 	g.wakes[host] = d
-	g.work.Add(1)
-	go func() {
-		defer g.work.Done()
+	g.work.Go(func() {
 		defer stop()
 		g.runWake(ctx, host, d)
 		g.mu.Lock()
@@ -45,7 +43,7 @@ func (g *Gate) wakeLocked(host, token string) {
 		if g.wakes[host] == d {
 			delete(g.wakes, host)
 		}
-	}()
+	})
 }
 
 // runWake calls the driver and renews the power lease until the host's runner has registered, the driver has refused, the
@@ -56,11 +54,9 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	g.log.Info("waking host", "host", host)
 	inner, cancel := context.WithCancel(ctx)
 	result := make(chan error, 1)
-	g.work.Add(1)
-	go func() {
-		defer g.work.Done()
+	g.work.Go(func() {
 		result <- g.waker.Wake(inner, host)
-	}()
+	})
 	defer cancel()
 
 	var driver <-chan error = result
