@@ -38,7 +38,7 @@ func TestRates(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		fine(t, a.Begin())
 		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second)
-		if n := a.open.Load(); n != 3 {
+		if n := a.open; n != 3 {
 			t.Errorf("%d open, want 3", n)
 		}
 
@@ -92,8 +92,8 @@ func TestTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if most.Load() > 5 || a.open.Load() != 0 {
-		t.Errorf("%d at once, %d left", most.Load(), a.open.Load())
+	if most.Load() > 5 || a.open != 0 {
+		t.Errorf("%d at once, %d left", most.Load(), a.open)
 	}
 }
 
@@ -112,17 +112,17 @@ func TestRefusalsTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if left := a.terms.Load().requests.Tokens(); left < 0 {
-		t.Errorf("%v tokens left", left)
+	if left := a.requests.level; left < 0 {
+		t.Errorf("%v left", left)
 	}
 }
 
 func TestSet(t *testing.T) {
 	var l Limits
-	for _, word := range []string{"requests=60/m", "loads=20/h", "open=8", "waiting=100"} {
+	for _, word := range []string{"requests=60/m", "tokens=9/s", "loads=20/h", "open=8", "waiting=100"} {
 		fine(t, l.Set(word))
 	}
-	if want := (Limits{Rate{60, time.Minute}, Rate{20, time.Hour}, 8, 100}); l != want {
+	if want := (Limits{Rate{60, time.Minute}, Rate{9, time.Second}, Rate{20, time.Hour}, 8, 100}); l != want {
 		t.Errorf("%+v", l)
 	}
 	if s := l.Requests.String(); s != "60/m" {

@@ -1,0 +1,249 @@
+package quota
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/gateway/api"
+)
+
+// Account counts the use of a key. A nil Account has no limits. Methods are safe for concurrent use and never wait for
+// I/O.
+type Account struct {
+	waiting atomic.Int64
+	most    atomic.Int64 // that may wait; 0: no limit
+
+	mu       sync.Mutex
+	limits   Limits
+	requests bucket
+	tokens   bucket
+	loads    bucket
+	open     int
+
+	// With a ledger:
+	ledger  *Ledger
+	id      string
+	listed  bool      // the ledger settles it
+	settled time.Time // last time, zero if it holds nothing
+	used    time.Time // last time
+	mayOpen int       // requests at this gateway
+}
+
+// New creates an account that this gateway alone counts.
+func New(l Limits) *Account {
+	a := &Account{}
+	a.Change(l)
+	return a
+}
+
+// Share has the account's limits hold for all gateways whose ledgers share a store; id names the account there. Call it
+// before the account is used.
+func (a *Account) Share(l *Ledger, id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ledger, a.id = l, id
+	if a.sharedLocked() {
+		l.needed.Store(true)
+	}
+	for _, b := range a.buckets() {
+		b.level = 0
+	}
+}
+
+// sharedLocked reports whether the account has a limit that gateways share.
+func (a *Account) sharedLocked() bool {
+	return a.ledger != nil && a.limits.Requests.N+a.limits.Tokens.N+a.limits.Loads.N+a.limits.Open > 0
+}
+
+// Change sets new limits. What is left of an unchanged rate stays.
+func (a *Account) Change(l Limits) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	for i, r := range [...]Rate{l.Requests, l.Tokens, l.Loads} {
+		b := a.buckets()[i]
+		if r != b.rate && a.ledger != nil {
+			a.settled = time.Time{}
+		}
+		if b.change(r, now); a.ledger != nil && a.settled.IsZero() {
+			b.level = 0
+		}
+	}
+	a.limits = l
+	if a.sharedLocked() {
+		a.ledger.needed.Store(true)
+	}
+	a.most.Store(int64(l.Waiting))
+}
+
+// buckets are in the order of a settlement.
+func (a *Account) buckets() [3]*bucket { return [...]*bucket{&a.requests, &a.tokens, &a.loads} }
+
+// takeLocked takes n from a bucket that has at least least, or returns how long until it may. A refusal takes nothing.
+func (a *Account) takeLocked(b *bucket, n, least float64, now time.Time) time.Duration {
+	if b.rate.N == 0 {
+		return 0
+	}
+	floor := 0.0
+	switch {
+	case a.ledger == nil:
+		b.refill(now, 1)
+	case a.settled.IsZero():
+		floor = -max(float64(b.rate.N/a.ledger.gateways()), 1) // the gateway's share; what the pool does not have is owed
+	}
+	if b.level-least < floor {
+		return b.until(min(least-b.level-b.left, least))
+	}
+	b.level -= n
+	return 0
+}
+
+// useLocked has the ledger settle the account, at once if little is left.
+func (a *Account) useLocked(now time.Time) {
+	if !a.sharedLocked() {
+		return
+	}
+	a.used = now
+	if !a.listed {
+		a.listed = true
+		a.ledger.list(a)
+	}
+	soon := a.settled.IsZero() || a.limits.Open > 0 && a.open >= a.mayOpen && now.Sub(a.settled) > settleEvery/4
+	for _, b := range a.buckets() {
+		soon = soon || b.left >= 1 && b.level < b.left/2
+	}
+	if soon {
+		a.ledger.settleSoon()
+	}
+}
+
+// openLocked returns how many requests may be open at this gateway, 0 for no limit.
+func (a *Account) openLocked() int {
+	switch most := a.limits.Open; {
+	case most == 0 || a.ledger == nil:
+		return most
+	case a.settled.IsZero():
+		if g := a.ledger.gateways(); g > 1 {
+			return max(most/(20*g), 1) // others may have all
+		}
+		return most
+	default:
+		return min(max(a.mayOpen, 0), most)
+	}
+}
+
+// Begin counts a request, or refuses it with rate_limit_exceeded. After success, the caller must call End.
+func (a *Account) Begin() error {
+	if a == nil {
+		return nil
+	}
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	defer a.useLocked(now)
+	if most := a.openLocked(); most > 0 && a.open >= most || most == 0 && a.limits.Open > 0 {
+		return api.Newf(api.RateLimitExceeded, "This key has %d requests open, which is its limit.", a.limits.Open)
+	}
+	if after := a.takeLocked(&a.tokens, 0, 1, now); after > 0 {
+		return api.Newf(api.RateLimitExceeded, "This key has used its %s tokens.", a.limits.Tokens).After(after)
+	}
+	if after := a.takeLocked(&a.requests, 1, 1, now); after > 0 {
+		return api.Newf(api.RateLimitExceeded, "This key has made its %s requests.", a.limits.Requests).After(after)
+	}
+	a.open++
+	return nil
+}
+
+// End ends a request.
+func (a *Account) End() {
+	if a != nil {
+		a.mu.Lock()
+		a.open--
+		a.mu.Unlock()
+	}
+}
+
+// Used charges tokens that an answer has used. More than were left are owed: later requests are refused until they are
+// paid.
+func (a *Account) Used(tokens int64) {
+	if a == nil || tokens <= 0 {
+		return
+	}
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.tokens.rate.N == 0 {
+		return
+	}
+	if a.ledger == nil {
+		a.tokens.refill(now, 1)
+	}
+	a.tokens.level -= float64(tokens)
+	a.useLocked(now)
+}
+
+// Wait counts a request that waits for a model to be loaded, or refuses it with queue_full. After success, the caller
+// must call Leave.
+func (a *Account) Wait() error {
+	if a == nil {
+		return nil
+	}
+	if most := a.most.Load(); !enter(&a.waiting, most) {
+		return api.Newf(api.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
+	}
+	return nil
+}
+
+// Leave ends a wait.
+func (a *Account) Leave() {
+	if a != nil {
+		a.waiting.Add(-1)
+	}
+}
+
+// Load counts a load that a request starts, or refuses it with rate_limit_exceeded.
+func (a *Account) Load() error {
+	if a == nil {
+		return nil
+	}
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	defer a.useLocked(now)
+	if after := a.takeLocked(&a.loads, 1, 1, now); after > 0 {
+		return api.Newf(api.RateLimitExceeded, "The requests of this key have begun its %s loads; models that are loaded can be used.", a.limits.Loads).After(after)
+	}
+	return nil
+}
+
+// States returns what is left of requests and tokens, in the whole pool as far as this gateway knows.
+func (a *Account) States() (requests, tokens State) {
+	if a == nil {
+		return State{}, State{}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	of := func(b *bucket) State {
+		if a.ledger != nil && a.settled.IsZero() { // not known yet: as after a first use of a full one
+			full := *b
+			full.left = float64(b.rate.N)
+			return full.state()
+		}
+		return b.state()
+	}
+	return of(&a.requests), of(&a.tokens)
+}
+
+// enter increments n unless it has reached most; 0 means no limit.
+func enter(n *atomic.Int64, most int64) bool {
+	for {
+		now := n.Load()
+		if most > 0 && now >= most {
+			return false
+		}
+		if n.CompareAndSwap(now, now+1) {
+			return true
+		}
+	}
+}

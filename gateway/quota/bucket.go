@@ -1,0 +1,57 @@
+package quota
+
+import (
+	"math"
+	"time"
+)
+
+// bucket is what an account may use of one rate at this gateway. Its account guards it.
+type bucket struct {
+	rate  Rate
+	level float64   // negative: used more than there was
+	at    time.Time // of level, for the share that grows at this gateway
+	left  float64   // of the pool besides, when it was last settled
+}
+
+// refill adds what has become free at this gateway if it counts by itself; gateways share the rate.
+func (b *bucket) refill(now time.Time, gateways int) {
+	if b.rate.N > 0 && now.After(b.at) {
+		most := float64(b.rate.N) / float64(gateways)
+		if b.level < most {
+			b.level = min(most, b.level+now.Sub(b.at).Seconds()*most/b.rate.Per.Seconds())
+		}
+	}
+	b.at = now
+}
+
+// change sets another rate, with a full bucket; the same rate changes nothing.
+func (b *bucket) change(r Rate, now time.Time) {
+	if r != b.rate {
+		*b = bucket{rate: r, level: float64(r.N), at: now}
+	}
+}
+
+// until returns how long until the pool has n more than now.
+func (b *bucket) until(n float64) time.Duration {
+	d := time.Duration(math.Ceil(n / float64(b.rate.N) * float64(b.rate.Per)))
+	return max(d, time.Millisecond)
+}
+
+// State is what an account has left of a rate.
+type State struct {
+	Limit     int // 0: none
+	Remaining int
+	Reset     time.Duration // until all of it is free again, if nothing is used
+}
+
+func (b *bucket) state() State {
+	if b.rate.N == 0 {
+		return State{}
+	}
+	all := min(max(b.level+b.left, 0), float64(b.rate.N))
+	s := State{Limit: b.rate.N, Remaining: int(all)}
+	if missing := float64(b.rate.N) - (b.level + b.left); missing >= 1 {
+		s.Reset = b.until(missing)
+	}
+	return s
+}

@@ -1,0 +1,179 @@
+package quota
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"reveille/infra/state"
+)
+
+const (
+	settleEvery = 100 * time.Millisecond
+	settlePause = 2 * time.Millisecond   // between settlements that requests ask for
+	renewEvery  = 2 * time.Second        // of accounts with requests open and none new, and of the gateway's presence
+	releasedIn  = time.Second            // without use
+	aloneAfter  = 500 * time.Millisecond // without a settlement: a gateway counts by itself
+	mostClaims  = 256                    // of a settlement
+)
+
+// Store settles claims, like [state.Store].
+type Store interface {
+	SettleQuota(ctx context.Context, gateway string, end bool, claims []state.QuotaClaim) (grants []state.QuotaGrant, gateways int, err error)
+}
+
+// Ledger shares accounts with the pool's other gateways. Of what a key has left, each gateway that uses it holds one
+// part, and one part stays for another gateway. Run it in one goroutine. It is safe for concurrent use.
+type Ledger struct {
+	store   Store
+	gateway string
+	soon    chan struct{} // capacity 1
+	pool    atomic.Int64  // gateways in it, as last heard
+	needed  atomic.Bool   // an account has a limit to share
+	told    time.Time     // last settlement; Run's
+
+	mu     sync.Mutex
+	listed []*Account // added since the last round
+}
+
+// NewLedger makes a ledger.
+func NewLedger(store Store) *Ledger {
+	return &Ledger{store: store, gateway: rand.Text(), soon: make(chan struct{}, 1)}
+}
+
+// gateways returns how many the pool has, at least 1.
+func (l *Ledger) gateways() int { return max(int(l.pool.Load()), 1) }
+
+func (l *Ledger) list(a *Account) {
+	l.mu.Lock()
+	l.listed = append(l.listed, a)
+	l.mu.Unlock()
+}
+
+func (l *Ledger) settleSoon() {
+	select {
+	case l.soon <- struct{}{}:
+	default:
+	}
+}
+
+// Run settles accounts in use until ctx ends, and then gives back what it holds.
+func (l *Ledger) Run(ctx context.Context) {
+	tick := time.NewTicker(settleEvery)
+	defer tick.Stop()
+	var accounts []*Account
+	for {
+		accounts = l.round(ctx, accounts, false)
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			l.round(last, accounts, true)
+			return
+		case <-tick.C:
+		case <-l.soon:
+			time.Sleep(settlePause - time.Since(l.told))
+		}
+	}
+}
+
+// round settles the accounts that need it, and returns those that are still in use.
+func (l *Ledger) round(ctx context.Context, accounts []*Account, end bool) (still []*Account) {
+	l.mu.Lock()
+	accounts, l.listed = append(accounts, l.listed...), nil
+	l.mu.Unlock()
+	now := time.Now()
+	var claims []state.QuotaClaim
+	var of []*Account
+	for i, a := range accounts {
+		if c, due := a.claim(now, end); due {
+			claims, of = append(claims, c), append(of, a)
+		} else {
+			still = append(still, a)
+		}
+		if len(claims) == mostClaims || len(claims) > 0 && i == len(accounts)-1 {
+			grants, err := l.settle(ctx, end, claims)
+			for i, a := range of {
+				if err != nil {
+					a.alone(time.Now())
+					still = append(still, a)
+				} else if a.grant(&claims[i], &grants[i], now) {
+					still = append(still, a)
+				}
+			}
+			claims, of = claims[:0], of[:0]
+		}
+	}
+	if l.needed.Load() && (end || now.Sub(l.told) >= renewEvery) {
+		_, _ = l.settle(ctx, end, nil) // the next round tries again
+	}
+	return still
+}
+
+func (l *Ledger) settle(ctx context.Context, end bool, claims []state.QuotaClaim) ([]state.QuotaGrant, error) {
+	grants, gateways, err := l.store.SettleQuota(ctx, l.gateway, end, claims)
+	if l.told = time.Now(); err == nil {
+		l.pool.Store(int64(gateways))
+	}
+	return grants, err
+}
+
+// claim returns the account's claim if it is due.
+func (a *Account) claim(now time.Time, end bool) (c state.QuotaClaim, due bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	unused := now.Sub(a.used) >= releasedIn
+	c = state.QuotaClaim{Account: a.id, Open: a.open, OpenLimit: a.limits.Open, Idle: end || unused && a.open == 0}
+	if unused && !c.Idle && now.Sub(a.settled) < renewEvery {
+		return c, false
+	}
+	if a.limits.Open > 0 && !c.Idle { // half of what is not used may be taken back, and is not used until the answer
+		if spare := a.openLocked() - a.open; spare > 0 && !a.settled.IsZero() {
+			a.mayOpen = a.open + (spare+1)/2
+		}
+		c.Open = max(a.openLocked(), a.open)
+	}
+	for i, b := range a.buckets() {
+		c.Rates[i].Limit, c.Rates[i].Per, c.Rates[i].Held = float64(b.rate.N), b.rate.Per, b.level
+	}
+	return c, true
+}
+
+// grant books the answer to a claim, and reports whether the account is still to be settled.
+func (a *Account) grant(c *state.QuotaClaim, g *state.QuotaGrant, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, b := range a.buckets() {
+		if float64(b.rate.N) == c.Rates[i].Limit && b.rate.Per == c.Rates[i].Per { // else it has changed meanwhile
+			b.level += g.Rates[i].Got
+			b.left, b.at = g.Rates[i].Left, now
+		}
+	}
+	a.mayOpen, a.settled = g.Open, now
+	if c.Idle && a.used.Before(now) {
+		a.settled, a.listed = time.Time{}, false
+	}
+	return a.listed
+}
+
+// alone lets the account grow by this gateway's share, since the others cannot be asked.
+func (a *Account) alone(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.settled.IsZero() {
+		for _, b := range a.buckets() {
+			b.level, b.at = b.level+float64(b.rate.N)/float64(a.ledger.gateways()), now
+		}
+		a.settled = now
+		a.mayOpen = max(a.limits.Open/a.ledger.gateways(), 1)
+	}
+	if now.Sub(a.settled) >= aloneAfter {
+		gateways := a.ledger.gateways()
+		for _, b := range a.buckets() {
+			b.refill(now, gateways)
+		}
+		a.mayOpen = max(a.limits.Open/a.ledger.gateways(), 1)
+	}
+}

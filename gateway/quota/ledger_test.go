@@ -1,0 +1,210 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+	"reveille/testenv"
+)
+
+// gateways makes n ledgers of one pool on a real Redis, each with an account of the same key.
+func gateways(t *testing.T, n int, l Limits) (accounts []*Account, store *state.Store) {
+	t.Helper()
+	url := "redis://" + testenv.Redis(t) + "/0?" + testenv.PatientCalls
+	var stop []func()
+	for range n {
+		s, err := state.Open(state.Options{URL: url, Pool: "quota", Secret: []byte("0123456789abcdef0123456789abcdef"), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store = s
+		ledger := NewLedger(s)
+		a := New(l)
+		a.Share(ledger, "ann")
+		accounts = append(accounts, a)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { ledger.Run(ctx) })
+		stop = append(stop, func() { cancel(); wg.Wait(); s.Close() })
+	}
+	for _, a := range accounts { // until each knows of the others
+		await(t, func() bool { return a.ledger.gateways() == n })
+	}
+	t.Cleanup(func() {
+		for _, f := range stop {
+			f()
+		}
+	})
+	return accounts, store
+}
+
+func await(t *testing.T, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not become so")
+		}
+	}
+}
+
+// hammer calls use of each account from several callers for a time, and returns how often it succeeded.
+func hammer(accounts []*Account, d time.Duration, use func(*Account) error) (n int, took time.Duration) {
+	var done atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for _, a := range accounts {
+		for range 4 {
+			wg.Go(func() {
+				for time.Since(began) < d {
+					if use(a) == nil {
+						done.Add(1)
+					}
+					time.Sleep(200 * time.Microsecond)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return int(done.Load()), time.Since(began)
+}
+
+func request(a *Account) error {
+	err := a.Begin()
+	if err == nil {
+		a.End()
+	}
+	return err
+}
+
+// Three gateways together let in what the limit says, within 5 %: of the burst and of the rate.
+func TestThreeGatewaysShareRequests(t *testing.T) {
+	t.Parallel()
+	const burst = 600
+	accounts, _ := gateways(t, 3, Limits{Requests: Rate{burst, 10 * time.Second}})
+	n, took := hammer(accounts, 4*time.Second, request)
+	want := burst + burst*took.Seconds()/10
+	if float64(n) > 1.05*want || float64(n) < 0.95*want {
+		t.Errorf("%d requests in %v, want %.0f", n, took, want)
+	}
+	t.Logf("%d requests in %v, want %.0f: %+.1f %%", n, took, want, (float64(n)/want-1)*100)
+}
+
+// One of three gateways gets all of the limit if the others are not used, and then leaves them nothing.
+func TestOneOfThreeGateways(t *testing.T) {
+	t.Parallel()
+	const burst = 100
+	accounts, _ := gateways(t, 3, Limits{Requests: Rate{burst, time.Hour}})
+	n := 0
+	await(t, func() bool { n += once(accounts[0]); return n >= burst })
+	if n > burst {
+		t.Errorf("%d requests, want %d", n, burst)
+	}
+	for _, a := range accounts[1:] {
+		for range 100 {
+			n += once(a)
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if n > burst*105/100+1 {
+		t.Errorf("%d requests one gateway after the other, want %d", n, burst)
+	}
+	t.Logf("%d requests of %d", n, burst)
+}
+
+func once(a *Account) int {
+	if request(a) == nil {
+		return 1
+	}
+	return 0
+}
+
+// Tokens count after the answer. What was used beyond the limit is owed, and whoever asks is refused until it is paid.
+func TestThreeGatewaysShareTokens(t *testing.T) {
+	t.Parallel()
+	const burst, each = 30_000, 100
+	accounts, _ := gateways(t, 3, Limits{Tokens: Rate{burst, 10 * time.Second}})
+	n, took := hammer(accounts, 4*time.Second, func(a *Account) error {
+		err := request(a)
+		if err == nil {
+			a.Used(each)
+		}
+		return err
+	})
+	want := burst + burst*took.Seconds()/10
+	if got := float64(n * each); got > 1.05*want || got < 0.95*want {
+		t.Errorf("%.0f tokens in %v, want %.0f", got, took, want)
+	}
+	t.Logf("%d tokens in %v, want %.0f", n*each, took, want)
+
+	accounts[0].Used(2 * burst)
+	time.Sleep(5 * settleEvery)
+	for i, a := range accounts {
+		if request(a) == nil {
+			t.Errorf("gateway %d lets in a key that owes %d tokens", i, burst)
+		}
+		if _, left := a.States(); left.Remaining != 0 || left.Reset < 10*time.Second {
+			t.Errorf("gateway %d: %+v", i, left)
+		}
+	}
+}
+
+// Requests that are open at once stay within the limit over all gateways, and all of it can be used.
+func TestThreeGatewaysShareOpenRequests(t *testing.T) {
+	t.Parallel()
+	const most = 60
+	accounts, _ := gateways(t, 3, Limits{Open: most})
+	var open, high atomic.Int64
+	_, _ = hammer(accounts, 2*time.Second, func(a *Account) error {
+		if err := a.Begin(); err != nil {
+			return err
+		}
+		high.Store(max(high.Load(), open.Add(1)))
+		return nil // stays open
+	})
+	if n := open.Load(); n > most*105/100 || n < most*95/100 {
+		t.Errorf("%d open, want %d", n, most)
+	}
+	for range accounts[0].open {
+		accounts[0].End()
+		open.Add(-1)
+	}
+	await(t, func() bool {
+		if accounts[1].Begin() == nil {
+			open.Add(1)
+		}
+		return open.Load() >= most*95/100
+	})
+	if n := open.Load(); n > most*105/100 {
+		t.Errorf("%d open after one gateway's ended, want %d", n, most)
+	}
+}
+
+// A gateway that is not told of others counts by itself, by its part of the limit.
+func TestWithoutRedis(t *testing.T) {
+	t.Parallel()
+	ledger := NewLedger(away{})
+	ledger.pool.Store(2)
+	a := New(Limits{Requests: Rate{1000, 10 * time.Second}})
+	a.Share(ledger, "ann")
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { ledger.Run(ctx) })
+	n, took := hammer([]*Account{a}, 3*time.Second, request)
+	cancel()
+	wg.Wait()
+	if most := 500 + 50*took.Seconds() + 1; float64(n) > most || n < 500 {
+		t.Errorf("%d requests in %v, want 500 to %.0f", n, took, most)
+	}
+}
+
+type away struct{}
+
+func (away) SettleQuota(context.Context, string, bool, []state.QuotaClaim) ([]state.QuotaGrant, int, error) {
+	return nil, 0, errors.New("away")
+}

@@ -1,0 +1,92 @@
+// Package quota is the account of one API key at one gateway: how many requests and tokens the key may use per time, how
+// many requests it may have open at once, how many of them may wait for a model, and how many loads they may start.
+//
+// The gateways of a pool share an account through a [Ledger]: each holds a part of what is left and settles in the
+// background, so that no request waits for Redis. Without a ledger, or while Redis is away, a gateway counts by itself,
+// by the limit divided by the gateways that used the account. Requests that wait for a model are counted by each gateway alone.
+package quota
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Limits are the limits of a key. A zero field means no limit.
+type Limits struct {
+	Requests Rate // inference requests
+	Tokens   Rate // tokens of prompts and answers, as engines report them
+	Loads    Rate // loads that its requests start
+	Open     int  // concurrent requests
+	Waiting  int  // concurrent requests that wait for a model to be loaded, at each gateway
+}
+
+// Rate is N per time, with a burst of N: each use becomes free again after its share of the time. The zero value is no
+// limit.
+type Rate struct {
+	N   int
+	Per time.Duration
+}
+
+// String returns the form that [ParseRate] reads, or "" for no limit.
+func (r Rate) String() string {
+	for name, per := range units {
+		if r.N > 0 && r.Per == per {
+			return strconv.Itoa(r.N) + "/" + name
+		}
+	}
+	return ""
+}
+
+var units = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+
+// ParseRate parses N/s, N/m or N/h with N at least 1.
+func ParseRate(s string) (Rate, error) {
+	n, unit, _ := strings.Cut(s, "/")
+	r := Rate{Per: units[unit]}
+	var err error
+	if r.N, err = count(n); err != nil || r.Per == 0 {
+		return Rate{}, errors.New("want a number of at least 1 and /s, /m or /h")
+	}
+	return r, nil
+}
+
+func count(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil || n == 0 {
+		return 0, errors.New("want a number of at least 1")
+	}
+	return int(n), nil
+}
+
+// IsLimit reports whether a word has the form of a limit, valid or not.
+func IsLimit(word string) bool {
+	name, _, is := strings.Cut(word, "=")
+	return is && (name == "requests" || name == "tokens" || name == "loads" || name == "open" || name == "waiting")
+}
+
+// Set parses one limit, such as requests=60/m, tokens=100000/m, loads=20/h, open=8 or waiting=100. Errors do not quote
+// it.
+func (l *Limits) Set(word string) (err error) {
+	name, value, _ := strings.Cut(word, "=")
+	switch name {
+	case "requests":
+		l.Requests, err = ParseRate(value)
+	case "tokens":
+		l.Tokens, err = ParseRate(value)
+	case "loads":
+		l.Loads, err = ParseRate(value)
+	case "open":
+		l.Open, err = count(value)
+	case "waiting":
+		l.Waiting, err = count(value)
+	default:
+		return errors.New("unknown limit: want requests=N/m, tokens=N/m, loads=N/h, open=N or waiting=N")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

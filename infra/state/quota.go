@@ -1,0 +1,71 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// QuotaRates is how many rates an API key's account has: requests, tokens and loads, in this order.
+const QuotaRates = 3
+
+// A QuotaClaim is what one gateway says of an API key's account.
+type QuotaClaim struct {
+	Account string // valid in a key's name
+	Idle    bool   // the gateway gives back all that it holds
+	Rates   [QuotaRates]struct {
+		Limit float64 // per period, 0 for none
+		Per   time.Duration
+		Held  float64 // by this gateway; negative: it has used more than it held
+	}
+	Open      int // requests that are open at this gateway, or may be before the answer
+	OpenLimit int // in the pool, 0 for none
+}
+
+// A QuotaGrant is the answer to a claim.
+type QuotaGrant struct {
+	Rates [QuotaRates]struct {
+		Got  float64 // more than the gateway held; negative: less
+		Left float64 // in the pool, besides what gateways hold
+	}
+	Open     int // requests that may be open at this gateway
+	Gateways int // that use the account now
+}
+
+// SettleQuota settles a gateway's accounts, and returns a grant for each claim, in the same order, and how many gateways
+// the pool has. A gateway counts for ten seconds after its last settlement, or until one with end. Redis keeps no signed
+// record of quotas: who writes there may change what keys may use, within the limits of each call.
+func (s *Store) SettleQuota(ctx context.Context, gateway string, end bool, claims []QuotaClaim) (grants []QuotaGrant, gateways int, err error) {
+	args := make([]any, 0, 2+len(claims)*(4+3*QuotaRates))
+	args = append(args, gateway, end)
+	for _, c := range claims {
+		args = append(args, c.Account, c.Idle, c.OpenLimit, c.Open)
+		for _, r := range c.Rates {
+			args = append(args, r.Limit, r.Per.Milliseconds(), strconv.FormatFloat(r.Held, 'f', 6, 64))
+		}
+	}
+	out, err := s.eval(ctx, s.scripts.quota, args...)
+	if err != nil {
+		return nil, 0, err
+	}
+	words := toStrings(out)
+	if len(words) != 1+len(claims)*(2*QuotaRates+2) {
+		return nil, 0, errors.New("state script returned another number of grants")
+	}
+	grants = make([]QuotaGrant, len(claims))
+	next := func() (n float64) {
+		n, err = strconv.ParseFloat(words[0], 64)
+		words = words[1:]
+		return n
+	}
+	gateways = int(next())
+	for i := range grants {
+		g := &grants[i]
+		for r := range g.Rates {
+			g.Rates[r].Got, g.Rates[r].Left = next(), next()
+		}
+		g.Open, g.Gateways = int(next()), int(next())
+	}
+	return grants, gateways, err
+}
