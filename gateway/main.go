@@ -35,7 +35,7 @@ type commands struct {
 	Wake   cli.Wake      `cmd:"" help:"Wake a host and wait until it is awake."`
 	Sleep  cli.Sleep     `cmd:"" help:"Unload a host's models and put it to sleep."`
 	Forget cli.Forget    `cmd:"" help:"Forget a host that is not in the catalogue and is asleep or lost."`
-	Key    keyCmd        `cmd:"" help:"Make an API key and print it with its digest for the keys file."`
+	Key    keyCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Runner hostRunnerCmd `cmd:"" hidden:"" help:"Run the runner of a local host (used by gateway run)."`
 }
 
@@ -67,10 +67,17 @@ func (c *hostRunnerCmd) Run(ctx context.Context) error {
 	return runner.Run(ctx, c.Settings, logger(c.Log), nil)
 }
 
-type keyCmd struct{}
+type keyCmd struct {
+	New    newKeyCmd     `cmd:"" default:"1" help:"Make a key and print it with its digest for the keys file."`
+	Add    cli.KeyAdd    `cmd:"" help:"Make a key that all gateways of the pool accept, and print it."`
+	List   cli.KeyList   `cmd:"" help:"List the keys that were added."`
+	Revoke cli.KeyRevoke `cmd:"" help:"Revoke an added key at all gateways."`
+}
+
+type newKeyCmd struct{}
 
 // Run prints a fresh key.
-func (keyCmd) Run(out io.Writer) error {
+func (newKeyCmd) Run(out io.Writer) error {
 	key := keys.New()
 	_, err := fmt.Fprintf(out, "%s\n%s infer\n", key, keys.Digest(key))
 	return err

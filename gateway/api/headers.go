@@ -18,6 +18,14 @@ const (
 	HeaderMediaCache   = "x-media-cache"
 	HeaderServerTiming = "Server-Timing"
 
+	// What an API key has left, as OpenAI names it.
+	HeaderLimitRequests     = "x-ratelimit-limit-requests"
+	HeaderRemainingRequests = "x-ratelimit-remaining-requests"
+	HeaderResetRequests     = "x-ratelimit-reset-requests"
+	HeaderLimitTokens       = "x-ratelimit-limit-tokens"
+	HeaderRemainingTokens   = "x-ratelimit-remaining-tokens"
+	HeaderResetTokens       = "x-ratelimit-reset-tokens"
+
 	HeaderColdWait    = "x-cold-wait"    // asked: block, fail or fallback
 	HeaderWaitTimeout = "x-wait-timeout" // asked: seconds
 )
@@ -26,7 +34,8 @@ const (
 const exposed = HeaderRequestID + ", " + HeaderRequestIDAlt + ", " + HeaderRetryAfter + ", " + HeaderRetryAfterMS + ", " +
 	HeaderShouldRetry + ", " + HeaderModel + ", " + HeaderModelState + ", " + HeaderColdStart + ", " + HeaderQueueMS + ", " +
 	HeaderLoadMS + ", " + HeaderQueueLength + ", " + HeaderEvicted + ", " + HeaderRunner + ", " + HeaderMediaCache + ", " +
-	HeaderServerTiming
+	HeaderServerTiming + ", " + HeaderLimitRequests + ", " + HeaderRemainingRequests + ", " + HeaderResetRequests + ", " +
+	HeaderLimitTokens + ", " + HeaderRemainingTokens + ", " + HeaderResetTokens
 
 // maxRequestID is the longest request id taken over from a client.
 const maxRequestID = 128

@@ -7,6 +7,7 @@ import (
 	"reveille/gateway/httpapi"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
+	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
@@ -26,12 +27,14 @@ type parts struct {
 	gauge   *pressure.Gauge
 	front   *httpapi.Server
 	keys    *keys.Set
+	ledger  *quota.Ledger
 	watcher *catalog.Watcher // of the models file
 }
 
 // assemble makes the parts and starts none of them.
 func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, log *slog.Logger) *parts {
-	g := &parts{store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
+	g := &parts{store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys, ledger: quota.NewLedger(store)}
+	p.keys.Share(g.ledger)
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
 	refuse := func(err error) { log.Error("models file stays as it was", "error", err) }
 	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Warnings) {

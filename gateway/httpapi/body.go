@@ -39,7 +39,7 @@ func (r *request) parse() (*call, error) {
 	if name == "" && route.InQuery {
 		name = r.Query("model")
 	}
-	if c.model, err = r.s.dir.Resolve(name, route); err != nil {
+	if c.model, err = r.s.dir.Resolve(&r.Key, name, route); err != nil {
 		return nil, err
 	}
 	c.asked = name

@@ -78,7 +78,7 @@ func (s *Server) teiInfo(r *request) error {
 			name = id
 		}
 	}
-	m, err := s.dir.Named(name)
+	m, err := s.dir.Named(&r.Key, name)
 	if err != nil {
 		return err
 	}

@@ -87,6 +87,7 @@ func (x *exchange) start() (err error) {
 	if err := x.Account.Begin(); err != nil {
 		return x.limited(err)
 	}
+	x.rateHeaders()
 	s.m.open.Add(1)
 	s.inflight.add(x)
 	x.watch = s.watcher.Arm(x.Ctx.Conn(), x.left)
@@ -136,6 +137,7 @@ func (c *call) limited(err error) error {
 	h := &c.Ctx.Response.Header
 	h.Set(api.HeaderModel, c.model.ID)
 	h.Set(api.HeaderQueueLength, strconv.Itoa(c.s.cfg.Gate.Waiting()[c.model.ID]))
+	c.rateHeaders()
 	return err
 }
 
@@ -258,11 +260,16 @@ func (x *exchange) finish(err error) {
 	}
 }
 
-// finishTap records the usage that the answer reported, or logs how the answer broke off.
+// finishTap records the usage that the answer reported, or logs how the answer broke off. An answer without a report is
+// charged a token for each of its events.
 func (x *exchange) finishTap(err error) {
+	used := x.tap.events
+	defer func() { x.Account.Used(used) }()
 	switch {
 	case err == nil:
-		note(x.s.cfg.Usage, x.Began, x.tap)
+		if u, ok := note(x.s.cfg.Usage, x.Began, x.tap); ok {
+			used = u.Input + u.Output
+		}
 		x.s.cfg.Usage.Served(x.endpoint.Host, x.model.ID)
 	case clientGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)

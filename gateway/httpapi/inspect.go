@@ -14,7 +14,7 @@ const maxInspected = 16 << 20
 // inspect relays an engine's description of itself. It never loads a model.
 func inspect(path string) handler {
 	return func(s *Server, r *request) error {
-		m, err := s.dir.Named(r.Query("model"))
+		m, err := s.dir.Named(&r.Key, r.Query("model"))
 		if err != nil {
 			if e := api.As(err); e.Kind == api.MissingRequiredParameter {
 				return api.New(api.MissingRequiredParameter, "No model specified. Name one in the query, as ?model=ID.").With("model")

@@ -122,8 +122,13 @@ func New(cfg Config) *Server {
 	s.dir = models.New(models.Config{
 		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld,
 	})
+	s.dir.Tables.OnKeys = func(table map[string]string) {
+		if err := cfg.Keys.SetStored(table); err != nil {
+			s.log.Error("api keys", "error", err)
+		}
+	}
 	s.manage = manage.New(manage.Config{
-		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Overlay: cfg.Overlay, Register: cfg.Register,
+		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Life: s.life,
 	})
 	s.handlers = served(s.manage)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -30,6 +31,8 @@ type tap struct {
 	x     *exchange
 	first time.Time
 	kept  *excerpt // nil before the first byte and after release
+
+	events int64 // of a stream, about
 }
 
 // excerpt holds both ends of an answer.
@@ -101,6 +104,8 @@ func (tt teeTail) Flush() error {
 	return nil
 }
 
+var eventEnd = []byte("\n\n")
+
 func (t *tap) keep(p []byte) {
 	if len(p) == 0 {
 		return
@@ -111,6 +116,7 @@ func (t *tap) keep(p []byte) {
 			t.x.dropBody() // the request cannot be sent again
 		}
 	}
+	t.events += int64(bytes.Count(p, eventEnd))
 	if t.kept == nil {
 		t.kept = excerpts.Get().(*excerpt)
 		t.kept.head, t.kept.tail = t.kept.store[:0:headSize], t.kept.store[headSize:headSize]

@@ -19,7 +19,7 @@ func (s *Server) upstream(r *request) error {
 	if !found {
 		return s.dir.Unknown(r.Hit.ID)
 	}
-	model, err := s.dir.Named(id)
+	model, err := s.dir.Named(&r.Key, id)
 	if err != nil {
 		return err
 	}

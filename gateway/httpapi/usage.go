@@ -104,15 +104,14 @@ func object(b []byte) []byte {
 	return nil
 }
 
-// note adds a complete answer's usage to the pool's statistics.
-func note(t *state.UsageReporter, began time.Time, tap *tap) {
+// note adds a complete answer's usage to the pool's statistics, and returns it if the answer reported it.
+func note(t *state.UsageReporter, began time.Time, tap *tap) (u usage, ok bool) {
 	t.Count("request_count_total", 1)
 	if tap.kept == nil {
-		return
+		return u, false
 	}
-	u, ok := readUsage(tap.kept.head, tap.kept.tail)
-	if !ok {
-		return
+	if u, ok = readUsage(tap.kept.head, tap.kept.tail); !ok {
+		return u, false
 	}
 	if !tap.first.IsZero() {
 		u.TTFT = tap.first.Sub(began).Seconds()
@@ -123,4 +122,5 @@ func note(t *state.UsageReporter, began time.Time, tap *tap) {
 	}
 	t.Set("time_to_first_token", u.TTFT)
 	t.Set("tokens_per_second", u.PerSecond)
+	return u, true
 }

@@ -66,7 +66,7 @@ func (x *exchange) coldPolicy() error {
 		for _, id := range x.model.Fallback {
 			endpoint, warm := gate.Endpoint(id)
 			m, known := x.s.cfg.Catalog().Model(id)
-			if !warm || !known || m.Type != x.model.Type {
+			if !warm || !known || m.Type != x.model.Type || !x.Key.Allows(id) {
 				continue
 			}
 			x.model, x.state, x.endpoint, x.hasEndpoint = m, "loaded", endpoint, true

@@ -1,10 +1,11 @@
-// Package keys checks API keys. A key is stored and looked up only by its SHA-256 digest, so that no comparison depends
+// Package keys checks API keys, of a file, of flags, and of Redis. A key is stored and looked up only by its SHA-256 digest, so that no comparison depends
 // on secret bytes, and unknown, withdrawn and missing keys take the same path to the same answer.
 //
 // The key file has one key per line: the key, or sha256: and the 64 hex digits of its digest; then its scopes, infer
-// and manage, separated by commas (default infer); then limits such as requests=60/m (package quota), and priority=high
-// if the key may use that; then a name for people. Blank lines and lines that start with # are ignored. The file is
-// read again when it changes.
+// and manage, separated by commas (default infer); then limits such as requests=60/m (package quota), priority=high
+// if the key may use that, models=PATTERN,… if it may use these alone, and expires=DATE; then a name for people. Blank
+// lines and lines that start with # are ignored. The file is read again when it changes. Redis has the digest and what
+// follows the key in a line: see [Set.SetStored].
 package keys
 
 import (
@@ -18,7 +19,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,7 +48,24 @@ type Key struct {
 	Scopes  Scopes
 	High    bool           // may use the priority high
 	Account *quota.Account // kept as long as the key, however often the file is read
+	models  []string       // patterns; empty: all
+	expires time.Time      // zero: never
 }
+
+// Allows reports whether the key may use a model, by its id.
+func (k *Key) Allows(model string) bool {
+	if len(k.models) == 0 {
+		return true
+	}
+	name := flat.Replace(model)
+	return slices.ContainsFunc(k.models, func(pattern string) bool {
+		ok, err := path.Match(flat.Replace(pattern), name)
+		return ok && err == nil
+	})
+}
+
+// flat lets * of a pattern match a slash too.
+var flat = strings.NewReplacer("/", "\x00")
 
 // Set is the set of valid keys. It is safe for concurrent use. The zero value has no keys and is open.
 type Set struct {
@@ -54,8 +75,11 @@ type Set struct {
 	each  quota.Limits
 	keys  atomic.Pointer[map[digest]Key]
 
-	mu   sync.Mutex // held while reading the file
-	seen string     // the text last read
+	mu      sync.Mutex       // held while reading the file
+	seen    string           // the text last read
+	stored  map[digest]grant // kept in Redis; a key of the file or the flags comes first
+	revoked map[digest]bool  // once seen, they stay revoked
+	ledger  *quota.Ledger    // of limits that hold over gateways; nil: this gateway counts alone
 }
 
 // Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes. each are the limits
@@ -68,7 +92,8 @@ func Open(path, admin string, each quota.Limits) (*Set, error) {
 }
 
 func (s *Set) readLocked() error {
-	read := map[digest]line{}
+	read := map[digest]grant{}
+	maps.Copy(read, s.stored)
 	if s.path != "" {
 		data, err := os.ReadFile(s.path)
 		if err != nil {
@@ -80,10 +105,10 @@ func (s *Set) readLocked() error {
 		}
 	}
 	if s.admin != "" {
-		read[sha256.Sum256([]byte(s.admin))] = line{Infer | Manage, true, s.each}
+		read[sha256.Sum256([]byte(s.admin))] = grant{scopes: Infer | Manage, high: true, limits: s.each}
 	}
 	if s.local != "" {
-		read[sha256.Sum256([]byte(s.local))] = line{scopes: Infer | Manage, high: true}
+		read[sha256.Sum256([]byte(s.local))] = grant{scopes: Infer | Manage, high: true}
 	}
 	var old map[digest]Key
 	if p := s.keys.Load(); p != nil {
@@ -91,9 +116,12 @@ func (s *Set) readLocked() error {
 	}
 	keys := make(map[digest]Key, len(read))
 	for d, l := range read {
-		k := Key{d, l.scopes, l.high, old[d].Account}
+		k := Key{d, l.scopes, l.high, old[d].Account, l.models, l.expires}
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
+			if s.ledger != nil {
+				k.Account.Share(s.ledger, accountID(d))
+			}
 		} else {
 			k.Account.Change(l.limits)
 		}
@@ -103,15 +131,18 @@ func (s *Set) readLocked() error {
 	return nil
 }
 
-// line is a key's line in the file.
-type line struct {
-	scopes Scopes
-	high   bool
-	limits quota.Limits
+// grant is what a key may do.
+type grant struct {
+	scopes  Scopes
+	high    bool
+	limits  quota.Limits
+	models  []string
+	expires time.Time
+	name    string
 }
 
 // parse parses the file. Errors give line numbers but never quote a line.
-func parse(data []byte, each quota.Limits, into map[digest]line) error {
+func parse(data []byte, each quota.Limits, into map[digest]grant) error {
 	var errs []error
 	sc := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; sc.Scan(); n++ {
@@ -120,51 +151,90 @@ func parse(data []byte, each quota.Limits, into map[digest]line) error {
 			continue
 		}
 		d := digest(sha256.Sum256([]byte(f[0])))
+		var err error
 		if hexed, ok := strings.CutPrefix(f[0], "sha256:"); ok {
-			raw, err := hex.DecodeString(hexed)
-			if err != nil || len(raw) != len(d) {
-				errs = append(errs, fmt.Errorf("line %d: want sha256: and 64 hex digits", n))
+			if d, err = parseDigest(hexed); err != nil {
+				errs = append(errs, fmt.Errorf("line %d: %w", n, err))
 				continue
 			}
-			d = digest(raw)
 		}
-		l := line{Infer, false, each}
-		words := f[1:]
-		if len(words) > 0 && !quota.IsLimit(words[0]) && !strings.HasPrefix(words[0], priority) {
-			l.scopes = 0
-			for word := range strings.SplitSeq(words[0], ",") {
-				switch word {
-				case "infer":
-					l.scopes |= Infer
-				case "manage":
-					l.scopes |= Manage
-				default:
-					errs = append(errs, fmt.Errorf("line %d: unknown scope: want infer, manage or infer,manage", n))
-				}
-			}
-			words = words[1:]
+		if into[d], err = parseGrant(f[1:], each); err != nil {
+			errs = append(errs, fmt.Errorf("line %d: %w", n, err))
 		}
-		for _, word := range words { // limits may appear within the name
-			switch {
-			case word == "infer" || word == "manage" || word == "infer,manage" || word == "manage,infer":
-				errs = append(errs, fmt.Errorf("line %d: scopes must directly follow the key", n))
-			case strings.HasPrefix(word, priority):
-				if l.high = word == priority+"high"; !l.high {
-					errs = append(errs, fmt.Errorf("line %d: priority: want priority=high or nothing", n))
-				}
-			case quota.IsLimit(word):
-				if err := l.limits.Set(word); err != nil {
-					errs = append(errs, fmt.Errorf("line %d: %w", n, err))
-				}
-			}
-		}
-		into[d] = l
 	}
 	return errors.Join(append(errs, sc.Err())...)
 }
 
-// priority starts the word that lets a key use the priority high.
-const priority = "priority="
+func parseDigest(hexed string) (d digest, err error) {
+	raw, err := hex.DecodeString(hexed)
+	if err != nil || len(raw) != len(d) {
+		return d, errors.New("want sha256: and 64 hex digits")
+	}
+	return digest(raw), nil
+}
+
+// parseGrant parses what follows a key in its line. Errors quote nothing.
+func parseGrant(words []string, each quota.Limits) (grant, error) {
+	g := grant{scopes: Infer, limits: each}
+	var errs []error
+	if len(words) > 0 && !isWord(words[0]) {
+		g.scopes = 0
+		for word := range strings.SplitSeq(words[0], ",") {
+			switch word {
+			case "infer":
+				g.scopes |= Infer
+			case "manage":
+				g.scopes |= Manage
+			default:
+				errs = append(errs, errors.New("unknown scope: want infer, manage or infer,manage"))
+			}
+		}
+		words = words[1:]
+	}
+	var name []string
+	for _, word := range words { // limits may appear within the name
+		if word == "infer" || word == "manage" || word == "infer,manage" || word == "manage,infer" {
+			errs = append(errs, errors.New("scopes must directly follow the key"))
+			continue
+		}
+		if !isWord(word) {
+			name = append(name, word)
+			continue
+		}
+		of, value, _ := strings.Cut(word, "=")
+		switch of {
+		case "priority":
+			if g.high = value == "high"; !g.high {
+				errs = append(errs, errors.New("priority: want priority=high or nothing"))
+			}
+		case "models":
+			g.models = strings.Split(value, ",")
+			for _, pattern := range g.models {
+				if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+					errs = append(errs, errors.New("models: want names or patterns with * and commas, such as models=qwen*,gemma-3"))
+				}
+			}
+		case "expires":
+			var err error
+			if g.expires, err = time.Parse(time.RFC3339, value); err != nil {
+				if g.expires, err = time.Parse(time.DateOnly, value); err != nil {
+					errs = append(errs, errors.New("expires: want a date such as 2030-01-31, or a time such as 2030-01-31T12:00:00Z"))
+				}
+			}
+		default:
+			if err := g.limits.Set(word); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	g.name = strings.Join(name, " ")
+	return g, errors.Join(errs...)
+}
+
+// isWord reports whether a word has the form of a limit or another setting, valid or not.
+func isWord(word string) bool {
+	return quota.IsLimit(word) || strings.HasPrefix(word, "priority=") || strings.HasPrefix(word, "models=") || strings.HasPrefix(word, "expires=")
+}
 
 // AddLocal adds a key with both scopes, for parts of the program that need a key even if none is configured. It does
 // not count as configured. Call it before the set is used.
@@ -188,7 +258,11 @@ func (s *Set) Find(key []byte) Key {
 	if keys == nil {
 		return Key{}
 	}
-	return (*keys)[sha256.Sum256(key)]
+	k := (*keys)[sha256.Sum256(key)]
+	if !k.expires.IsZero() && !time.Now().Before(k.expires) {
+		return Key{}
+	}
+	return k
 }
 
 // Watch checks the file every interval until ctx ends and reads it again if it has changed, so a withdrawn key stays

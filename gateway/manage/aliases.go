@@ -74,7 +74,7 @@ func (s *Service) aliasSet(r *web.Request) error {
 	if owner := s.dir.Owner(name); owner != "" {
 		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).With("alias")
 	}
-	model, err := s.dir.Named(target)
+	model, err := s.dir.Named(&r.Key, target)
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,9 @@ func (s *Service) models(r *web.Request) error {
 	list := modelList{Object: "list", Data: []modelItem{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
+		if !r.Key.Allows(m.ID) {
+			continue
+		}
 		if item := s.item(r, cat, m); servable(m, item.Downloaded) || r.Asks("show_all") {
 			list.Data = append(list.Data, item)
 		}
@@ -58,7 +61,7 @@ func (s *Service) models(r *web.Request) error {
 
 // modelOne returns one model, found by any of its names.
 func (s *Service) modelOne(r *web.Request) error {
-	m, err := s.dir.Named(r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Hit.ID)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func everyLoaded(snap *state.Snapshot) []*state.ModelRecord {
 
 // logsStreamModel follows the log of one model's engine until that ends or the reader leaves.
 func (s *Service) logsStreamModel(r *web.Request) error {
-	m, err := s.dir.Named(r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Hit.ID)
 	if err != nil {
 		return err
 	}

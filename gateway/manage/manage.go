@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"reveille/gateway/keys"
 	"reveille/gateway/models"
 	"reveille/gateway/scheduling"
 	"reveille/gateway/web"
@@ -21,6 +22,7 @@ type Config struct {
 	Store   *state.Store
 	Mirror  *state.Mirror
 	Catalog func() *catalog.Catalog
+	Keys    *keys.Set
 
 	// Overlay applies the models registered at run time to the catalogue again; nil: nothing can be registered.
 	Overlay func(context.Context) error
@@ -71,6 +73,9 @@ func (s *Service) Handlers() map[string]Handler {
 		"options_delete":    s.optionsDelete,
 		"config_set":        s.configSet,
 		"config_get":        s.configGet,
+		"keys_list":         s.keysList,
+		"keys_add":          s.keysAdd,
+		"keys_revoke":       s.keysRevoke,
 		"aliases":           s.aliases,
 		"alias_get":         s.aliasGet,
 		"alias_set":         s.aliasSet,
@@ -98,5 +103,5 @@ func (s *Service) named(r *web.Request, values []jsonscan.Value) (*catalog.Model
 	if v.Empty() {
 		return nil, models.NoName()
 	}
-	return s.dir.Named(v.String())
+	return s.dir.Named(&r.Key, v.String())
 }

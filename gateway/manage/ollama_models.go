@@ -77,7 +77,7 @@ func (s *Service) ollamaTags(r *web.Request) error {
 	list := ollamaList[ollamaTag]{Models: []ollamaTag{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
-		if w := s.dir.WeightsOf(cat, m); servable(m, w.There) {
+		if w := s.dir.WeightsOf(cat, m); servable(m, w.There) && r.Key.Allows(m.ID) {
 			modified := time.Unix(cmp.Or(w.Created, s.started.Unix()), 0).UTC()
 			list.Models = append(list.Models, ollamaTag{ollamaModelOf(m, w, w.Bytes), modified})
 		}
@@ -293,7 +293,7 @@ func (s *Service) ollamaNamed(r *web.Request) (*catalog.Model, []jsonscan.Value,
 	if name.Empty() {
 		return nil, nil, api.NoModel()
 	}
-	m, err := s.dir.Named(name.String())
+	m, err := s.dir.Named(&r.Key, name.String())
 	return m, values, err
 }
 

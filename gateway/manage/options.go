@@ -41,7 +41,7 @@ func (s *Service) replyOptions(r *web.Request, m *catalog.Model) error {
 
 // optionsGet returns a model's options.
 func (s *Service) optionsGet(r *web.Request) error {
-	m, err := s.dir.Named(r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Hit.ID)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (s *Service) optionsSet(r *web.Request) error {
 	if _, err := r.Fields(); err != nil {
 		return err
 	}
-	m, err := s.dir.Named(r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Hit.ID)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (s *Service) optionsSet(r *web.Request) error {
 
 // optionsDelete deletes a model's saved options.
 func (s *Service) optionsDelete(r *web.Request) error {
-	m, err := s.dir.Named(r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Hit.ID)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (s *Service) unload(r *web.Request) error {
 	case name.Empty():
 		return api.New(api.MissingRequiredParameter, "'model_name' must not be empty; leave it out to unload all models.").With("model_name")
 	}
-	model, err := s.dir.Named(name.String())
+	model, err := s.dir.Named(&r.Key, name.String())
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (s *Service) apiUnloadAll(r *web.Request) error {
 
 // apiUnload is POST /api/models/unload/{id}.
 func (s *Service) apiUnload(r *web.Request) error {
-	model, err := s.dir.Named(r.Hit.ID)
+	model, err := s.dir.Named(&r.Key, r.Hit.ID)
 	if err != nil {
 		return err
 	}

@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"reveille/gateway/api"
+	"reveille/gateway/keys"
 	"reveille/infra/catalog"
 	"reveille/infra/state"
 )
 
-// Resolve finds the model that a client names; "" is the default of the route's type.
-func (d *Directory) Resolve(name string, route *api.Route) (*catalog.Model, error) {
+// Resolve finds the model that a client names; "" is the default of the route's type. The key must allow it.
+func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*catalog.Model, error) {
 	if name == "" {
 		if name = d.defaultModel(route); name == "" {
 			return nil, api.NoModel()
@@ -31,6 +32,9 @@ func (d *Directory) Resolve(name string, route *api.Route) (*catalog.Model, erro
 	m, ok := cat.Model(id)
 	if !ok {
 		return nil, d.Unknown(name)
+	}
+	if !key.Allows(m.ID) {
+		return nil, api.Newf(api.InsufficientScope, "This key may not use the model '%s'.", m.ID).With("model")
 	}
 	return m, nil
 }
@@ -61,11 +65,11 @@ func (d *Directory) defaultModel(route *api.Route) string {
 }
 
 // Named is Resolve for names outside inference, where there is no default.
-func (d *Directory) Named(name string) (*catalog.Model, error) {
+func (d *Directory) Named(key *keys.Key, name string) (*catalog.Model, error) {
 	if name == "" {
 		return nil, NoName()
 	}
-	return d.Resolve(name, &api.Route{})
+	return d.Resolve(key, name, &api.Route{})
 }
 
 // UserSpace is the prefix of the id of every model that a client registered.

@@ -15,7 +15,7 @@ import (
 const tablesEvery = 5 * time.Second
 
 // settingTables are the tables that this package reads.
-var settingTables = [...]state.Setting{state.SavedOptions, state.Pins, state.Aliases, state.Runtime, state.IdleTTL}
+var settingTables = [...]state.Setting{state.SavedOptions, state.Pins, state.Aliases, state.Runtime, state.IdleTTL, state.APIKeys}
 
 // Tables is a copy of the pool's run-time tables. Reading it never waits; run Run in one goroutine.
 type Tables struct {
@@ -24,6 +24,9 @@ type Tables struct {
 
 	mu  sync.Mutex // held during every read and write of the store, so that an older answer never replaces a newer one
 	cur atomic.Pointer[map[state.Setting]map[string]string]
+
+	// OnKeys is called with the API keys in Redis when they have changed; nil: nothing is.
+	OnKeys func(table map[string]string)
 
 	idle atomic.Pointer[time.Duration] // the warmer's default idle time as last read; nil: unknown
 }
@@ -55,6 +58,9 @@ func (t *Tables) readLocked(ctx context.Context, name state.Setting) (map[string
 	next := maps.Clone(*t.cur.Load())
 	next[name] = got
 	t.cur.Store(&next)
+	if t.OnKeys != nil && name == state.APIKeys {
+		t.OnKeys(got)
+	}
 	return got, nil
 }
 

@@ -164,6 +164,9 @@ func (a *Account) End() {
 	}
 }
 
+// mostTokens bounds what one answer is charged.
+const mostTokens = 1e9
+
 // Used charges tokens that an answer has used. More than were left are owed: later requests are refused until they are
 // paid.
 func (a *Account) Used(tokens int64) {
@@ -179,7 +182,7 @@ func (a *Account) Used(tokens int64) {
 	if a.ledger == nil {
 		a.tokens.refill(now, 1)
 	}
-	a.tokens.level -= float64(tokens)
+	a.tokens.level -= float64(min(tokens, mostTokens))
 	a.useLocked(now)
 }
 

@@ -46,7 +46,8 @@ for i = 4, #ARGV - 12, 13 do
       local all, target = math.min(level + held, n), 0
       if not idle and all > 0 then
         target = all / parts
-        if r ~= 2 then target = all >= 1 and math.max(math.floor(target), 1) or 0 end
+        if r ~= 2 then target = math.floor(target) end
+        if all >= 1 then target = math.max(target, 1) end
       end
       got = target - held
       level = math.max(all - target, -5 * n)

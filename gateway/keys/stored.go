@@ -1,0 +1,120 @@
+package keys
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"reveille/gateway/quota"
+)
+
+// Revoked is what Redis has of a key that was revoked. Gateways that have read it take the key no more, even if
+// somebody puts an older record back.
+const Revoked = "revoked"
+
+// maxGrant bounds what a stored key may do, in bytes.
+const maxGrant = 1 << 10
+
+// Share has the limits of all keys hold over the gateways that share the ledger's store. Call it before the set is
+// used.
+func (s *Set) Share(l *quota.Ledger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ledger = l
+	for d, k := range *s.keys.Load() {
+		k.Account.Share(l, accountID(d))
+	}
+}
+
+func accountID(d digest) string { return hex.EncodeToString(d[:16]) }
+
+// SetStored replaces the keys that are kept in Redis: hex digest → what the key may do, or [Revoked]. It returns an error
+// that tells of the entries that are not valid, which grant nothing.
+func (s *Set) SetStored(table map[string]string) error {
+	stored := make(map[digest]grant, len(table))
+	var errs []error
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, text := range table {
+		d, err := parseDigest(name)
+		if err == nil && text == Revoked {
+			if s.revoked == nil {
+				s.revoked = map[digest]bool{}
+			}
+			s.revoked[d] = true
+		}
+		if s.revoked[d] || err != nil {
+			continue
+		}
+		g, err := parseGrant(strings.Fields(text), s.each)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("api key %.12s in Redis: %w", name, err))
+			continue
+		}
+		stored[d] = g
+	}
+	s.stored = stored
+	return errors.Join(append(errs, s.readLocked())...)
+}
+
+// CheckStored checks an entry before it is stored: the digest of a key and what it may do.
+func CheckStored(name, text string) error {
+	if _, err := parseDigest(name); err != nil {
+		return err
+	}
+	if len(text) > maxGrant {
+		return fmt.Errorf("want at most %d bytes", maxGrant)
+	}
+	_, err := parseGrant(strings.Fields(text), quota.Limits{})
+	return err
+}
+
+// A Listed is a key in Redis for people.
+type Listed struct {
+	ID      string `json:"id"` // beginning of its digest
+	Name    string `json:"name"`
+	Grant   string `json:"grant"` // as in a line of the keys file
+	Revoked bool   `json:"revoked,omitempty"`
+	Expired bool   `json:"expired,omitempty"`
+}
+
+// List returns the keys of a table of Redis, by name.
+func List(table map[string]string) []Listed {
+	out := []Listed{}
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		if _, err := parseDigest(name); err != nil {
+			continue
+		}
+		l := Listed{ID: name[:idDigits], Revoked: table[name] == Revoked}
+		if g, err := parseGrant(strings.Fields(table[name]), quota.Limits{}); err == nil {
+			l.Name, l.Grant = g.name, table[name]
+			l.Expired = !g.expires.IsZero() && !time.Now().Before(g.expires)
+		}
+		out = append(out, l)
+	}
+	slices.SortStableFunc(out, func(a, b Listed) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// idDigits is the length of a key's id.
+const idDigits = 12
+
+// Named finds the entries of a table that an id, a digest's beginning of at least eight digits, or a name means.
+func Named(table map[string]string, id string) (names []string) {
+	for _, l := range List(table) {
+		if l.Revoked {
+			continue
+		}
+		for name := range table {
+			if strings.HasPrefix(name, l.ID) && (l.Name == id || len(id) >= 8 && strings.HasPrefix(name, strings.ToLower(id))) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,86 @@
+package manage
+
+import (
+	"context"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/keys"
+	"reveille/gateway/models"
+	"reveille/gateway/web"
+	"reveille/infra/state"
+)
+
+// mostKeys bounds the API keys in Redis, the revoked ones too.
+const mostKeys = 10_000
+
+type keyList struct {
+	Keys []keys.Listed `json:"keys"`
+}
+
+// keysList is GET /internal/keys: the API keys in Redis, without the keys themselves, which nobody knows.
+func (s *Service) keysList(r *web.Request) error {
+	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
+	if err != nil {
+		return models.StoreError(err)
+	}
+	return r.Reply(fasthttp.StatusOK, keyList{keys.List(table)})
+}
+
+// keysAdd is POST /internal/keys. The client makes the key and sends its digest, so that the key is known to its holder
+// alone.
+func (s *Service) keysAdd(r *web.Request) error {
+	if !s.cfg.Keys.Configured() {
+		return api.New(api.OptionConflict, "This gateway serves without API keys: start it with --admin-key or --api-keys-file first.")
+	}
+	if _, err := r.Fields(); err != nil {
+		return err
+	}
+	m, err := r.Members()
+	if err != nil {
+		return err
+	}
+	name, err := web.TextOf(m, "digest")
+	if err != nil {
+		return err
+	}
+	grant, err := web.TextOf(m, "grant")
+	if err != nil {
+		return err
+	}
+	name = strings.ToLower(strings.TrimPrefix(name, "sha256:"))
+	if err := keys.CheckStored(name, grant); err != nil {
+		return api.Newf(api.InvalidType, "The key cannot be added: %v.", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
+	switch {
+	case err != nil:
+		return models.StoreError(err)
+	case table[name] != "":
+		return api.New(api.OptionConflict, "The key exists, or was revoked.")
+	case len(table) >= mostKeys:
+		return api.Newf(api.OptionConflict, "The pool has %d API keys, revoked ones included, which is the most.", mostKeys)
+	}
+	if err := s.dir.Tables.Set(context.Background(), state.APIKeys, name, grant); err != nil {
+		return err
+	}
+	return r.Reply(fasthttp.StatusOK, keys.List(map[string]string{name: grant})[0])
+}
+
+// keysRevoke is DELETE /internal/keys/{id}. Every gateway refuses the key within seconds.
+func (s *Service) keysRevoke(r *web.Request) error {
+	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
+	if err != nil {
+		return models.StoreError(err)
+	}
+	names := keys.Named(table, r.Hit.ID)
+	if len(names) != 1 {
+		return api.Newf(api.InvalidType, "%d API keys in Redis have this id or name; want one.", len(names)).With("id")
+	}
+	if err := s.dir.Tables.Set(context.Background(), state.APIKeys, names[0], keys.Revoked); err != nil {
+		return err
+	}
+	return r.Reply(fasthttp.StatusOK, keys.List(map[string]string{names[0]: keys.Revoked})[0])
+}
