@@ -80,6 +80,9 @@ func (a *Account) Change(l Limits) {
 // buckets are in the order of a settlement.
 func (a *Account) buckets() [3]*bucket { return [...]*bucket{&a.requests, &a.tokens, &a.loads} }
 
+// rounding is more than settlements round off.
+const rounding = 1e-3
+
 // takeLocked takes n from a bucket that has at least least, or returns how long until it may. A refusal takes nothing.
 func (a *Account) takeLocked(b *bucket, n, least float64, now time.Time) time.Duration {
 	if b.rate.N == 0 {
@@ -92,7 +95,7 @@ func (a *Account) takeLocked(b *bucket, n, least float64, now time.Time) time.Du
 	case a.settled.IsZero():
 		floor = -max(float64(b.rate.N/a.ledger.gateways()), 1) // the gateway's share; what the pool does not have is owed
 	}
-	if b.level-least < floor {
+	if b.level-least < floor-rounding {
 		return b.until(min(least-b.level-b.left, least))
 	}
 	b.level -= n
