@@ -17,7 +17,7 @@ func Answers() api.Answers {
 		"options_get": api.SchemaOf[optionsAnswer](), "options_set": api.SchemaOf[optionsAnswer](), "options_delete": api.SchemaOf[optionsAnswer](),
 		"config_set": api.SchemaOf[configSetAnswer](), "aliases": api.SchemaOf[aliasList](), "alias_get": api.SchemaOf[alias](), "alias_set": api.SchemaOf[alias](),
 		"alias_set_one": api.SchemaOf[alias](), "keys_list": api.SchemaOf[keyList](), "keys_add": api.SchemaOf[keys.Listed](), "keys_revoke": api.SchemaOf[keys.Listed](),
-		"host_wake":     api.SchemaOf[hostAnswer](), "host_forget": api.SchemaOf[hostAnswer](), "host_sleep": api.SchemaOf[hostAnswer](),
+		"host_wake": api.SchemaOf[hostAnswer](), "host_forget": api.SchemaOf[hostAnswer](), "host_sleep": api.SchemaOf[hostAnswer](),
 		"models": anyOf(api.SchemaOf[modelList](), api.SchemaOf[anthropicList]()), "model": anyOf(api.SchemaOf[modelItem](), api.SchemaOf[anthropicModel]()),
 		"ollama_tags": api.SchemaOf[ollamaList[ollamaTag]](), "ollama_ps": api.SchemaOf[ollamaList[ollamaLoaded]](), "ollama_show": api.SchemaOf[ollamaShown](),
 	}
