@@ -9,7 +9,7 @@
 // After a fault the checker suspends what holds only in quiet times, for as long as leases may take to end. So a drawn
 // scenario has rounds: faults, then a step that mends everything and waits, then steps without faults, in which all promises
 // are judged on what the faults left behind. TestSeeds prints in how many steps each promise was judged, and fails for one
-// with too few. It always runs the same seeds.
+// with too few. It always runs the same seeds. TestSizes does the same with models of many sizes on hosts of several GPUs.
 //
 // # How exact a replay is
 //
