@@ -40,7 +40,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	s, h := x.s, &x.Ctx.Request.Header
 	method := methodOf(h.Method())
 	scope, tenant := "", s.tenantID(&x.Key)
-	if x.model.MMProj != "" && x.model.MMCache == catalog.MMCacheKey {
+	if x.model.MMProj != "" && x.model.MMCache == catalog.ScopeKey || x.model.Conversations == catalog.ScopeKey {
 		scope = tenant
 	}
 	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})

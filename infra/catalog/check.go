@@ -109,8 +109,13 @@ func (c *checker) model(m *Model, p yamlPath) {
 			}
 		}
 	}
-	if m.MMCache != MMCacheKey && m.MMCache != MMCachePool && m.MMCache != MMCacheNone {
+	if m.MMCache != ScopeKey && m.MMCache != ScopePool && m.MMCache != ScopeNone {
 		c.add(p.child("mm_cache"), "want key, pool or none", "unknown scope %q", clip(string(m.MMCache)))
+	}
+	switch m.Conversations {
+	case "", ScopeKey, ScopePool, ScopeNone:
+	default:
+		c.add(p.child("conversations"), "want key, pool or none", "unknown scope %q", clip(string(m.Conversations)))
 	}
 	for _, f := range [...]struct{ name, value string }{{"checkpoint", m.Checkpoint}, {"mmproj", m.MMProj}} {
 		if wrong := ParseCheckpoint(f.value).wrong(); f.value != "" && wrong != "" {
@@ -179,6 +184,9 @@ func (c *checker) fits(m *Model, rec recipe.Recipe, p yamlPath) {
 	}
 	if m.MMProj != "" && !mentions(rec, "{mmproj}") {
 		c.add(p.child("mmproj"), "", "recipe %s takes no projector", m.Recipe)
+	}
+	if m.Conversations == ScopeKey && (m.Type != policy.LLM || rec.Family() != recipe.LlamaCpp) {
+		c.add(p.child("conversations"), "", "only models of type llm on llamacpp keep conversations apart by key")
 	}
 	from := recipe.Owner
 	if m.Registered {

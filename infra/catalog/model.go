@@ -56,7 +56,9 @@ type Model struct {
 	// Memory is what the model needs on its device in bytes; 0 leaves it to the runner's estimate.
 	Memory int64 `json:"memory,omitempty"`
 	// MMCache is the scope in which encoder outputs are shared.
-	MMCache MMCache `json:"mm_cache"`
+	MMCache Scope `json:"mm_cache"`
+	// Conversations is the scope in which conversations are kept. Empty means ScopePool.
+	Conversations Scope `json:"conversations,omitempty"`
 	// Dimensions means that embeddings may be cut to the length that a request asks for.
 	Dimensions bool `json:"dimensions,omitempty"`
 	// NormalizeScores means that rerank scores are mapped to 0..1 before they are sent.
@@ -76,15 +78,15 @@ type Replicas struct {
 	Max int `json:"max"` // 1 or more
 }
 
-// MMCache is the scope of a model's encoder cache.
-type MMCache string
+// Scope says who shares what engines have computed for a model.
+type Scope string
 
-// The scopes: each API key has its own entries (the default; without configured keys all requests share them), all keys
-// of the pool share them, or there are none.
+// The scopes: each API key has its own (without configured keys all requests share them), all keys of the pool share them,
+// or there are none.
 const (
-	MMCacheKey  MMCache = "key"
-	MMCachePool MMCache = "pool"
-	MMCacheNone MMCache = "none"
+	ScopeKey  Scope = "key"
+	ScopePool Scope = "pool"
+	ScopeNone Scope = "none"
 )
 
 // signatureSeed is the xxh3 seed that sets model signatures apart from every other hash of the project.

@@ -11,7 +11,7 @@ import (
 func Outdated(old, new *Catalog, id string) bool {
 	a, b := old.index.byID[id], new.index.byID[id]
 	return a == nil || b == nil || a.Type != b.Type || a.Recipe != b.Recipe || a.Checkpoint != b.Checkpoint || a.SHA256 != b.SHA256 ||
-		a.MMProj != b.MMProj || a.MMCache != b.MMCache || a.Devices != b.Devices || a.Choice() != b.Choice() || !a.Options.Equal(b.Options) ||
+		a.MMProj != b.MMProj || a.MMCache != b.MMCache || a.Conversations != b.Conversations || a.Devices != b.Devices || a.Choice() != b.Choice() || !a.Options.Equal(b.Options) ||
 		!same(old.Recipes[a.Recipe], new.Recipes[b.Recipe])
 }
 

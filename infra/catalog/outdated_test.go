@@ -32,6 +32,7 @@ hosts:
 		{"projector", "{type: llm, recipe: llamacpp,", "{type: llm, mmproj: p, recipe: llamacpp,", []string{"a"}},
 		{"type", "{type: llm, recipe: llamacpp,", "{type: embedding, recipe: llamacpp,", []string{"a"}},
 		{"encoder cache", "{type: llm, recipe: llamacpp,", "{type: llm, mm_cache: none, recipe: llamacpp,", []string{"a"}},
+		{"conversations", "{type: llm, recipe: llamacpp,", "{type: llm, conversations: key, recipe: llamacpp,", []string{"a"}},
 		{"what needs no reload", "recipe: standin", "aliases: [x], idle: 1m, pin: true, hosts: [x], fallback: [a], recipe: standin", nil},
 		{"content of the recipe", "defaults:", "recipes: {standin: {load_timeout: 7s}}\ndefaults:", []string{"b"}},
 		{"another recipe", "{type: llm, recipe: standin,", "{type: tts, recipe: kokoro, checkpoint: a.onnx,", []string{"b"}},

@@ -24,7 +24,7 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 			m.Type = TypeOfLabels(m.Labels)
 		}
 		if m.MMCache == "" {
-			m.MMCache = MMCacheKey
+			m.MMCache = ScopeKey
 		}
 		m.Replicas.Max = max(m.Replicas.Max, 1)
 		d.Models = append(d.Models, m)

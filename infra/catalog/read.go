@@ -67,8 +67,8 @@ func (r *reader) defaults(n ast.Node, p yamlPath) {
 }
 
 func (r *reader) model(id string, n ast.Node, p yamlPath) *Model {
-	m := &Model{ID: id, Replicas: Replicas{Max: 1}, MMCache: MMCacheKey}
-	var typ, cache string
+	m := &Model{ID: id, Replicas: Replicas{Max: 1}, MMCache: ScopeKey}
+	var typ, cache, conversations string
 	var options map[string]any
 	r.object(n, p, schema{
 		{"type", r.text(&typ)},
@@ -89,6 +89,7 @@ func (r *reader) model(id string, n ast.Node, p yamlPath) *Model {
 		}},
 		{"memory", r.size(&m.Memory)},
 		{"mm_cache", r.text(&cache)},
+		{"conversations", r.text(&conversations)},
 		{"dimensions", r.boolean(&m.Dimensions)},
 		{"normalize_scores", r.boolean(&m.NormalizeScores)},
 		{"labels", r.texts(&m.Labels)},
@@ -96,8 +97,9 @@ func (r *reader) model(id string, n ast.Node, p yamlPath) *Model {
 	})
 	m.Type = policy.Type(typ)
 	m.Options = options
+	m.Conversations = Scope(conversations)
 	if cache != "" {
-		m.MMCache = MMCache(cache)
+		m.MMCache = Scope(cache)
 	}
 	return m
 }

@@ -23,7 +23,7 @@ const (
 	HeaderWaiters  = "X-Reveille-Waited"  // how many requests waited for the ticket at the gateway, this one included, request, absent for one
 	HeaderPriority = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
 	HeaderRead     = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
-	HeaderScope    = "X-Reveille-Scope"   // whose encoder cache the request uses (Signer.Scope), request, signed, absent where all share it
+	HeaderScope    = "X-Reveille-Scope"   // whose encoder cache and conversations the request uses (Signer.Scope), request, signed, absent where all share it
 	HeaderTenant   = "X-Reveille-Tenant"  // for fairness at the engine (Signer.Scope of the request's key), request, not signed, absent without keys
 	HeaderRequest  = "X-Request-Id"       // for logs, request
 	HeaderRefused  = "X-Reveille-Refused" // Refusal, answer: no engine saw the request

@@ -140,7 +140,7 @@ func run(t *testing.T, s *Store, p Process, l *llama, use func()) [][]uint32 {
 	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
 	defer client.Close()
 	e.Stage(t.Context(), l.dir, len(l.slots))
-	e.Restore(t.Context(), client, "key")
+	e.Restore(t.Context(), client, "key", nil)
 	l.mu.Lock()
 	restored := slices.Clone(l.slots)
 	l.mu.Unlock()

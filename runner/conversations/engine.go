@@ -18,6 +18,7 @@ import (
 
 	"reveille/infra/relay"
 	"reveille/runner/filestate"
+	"reveille/runner/slots"
 )
 
 const (
@@ -56,6 +57,7 @@ type Engine struct {
 	// For Restore and Save.
 	client *relay.Client
 	key    string
+	table  *slots.Table
 }
 
 // stagedFile is a conversation that lies in the engine's folder.
@@ -189,12 +191,13 @@ func (e *Engine) refuse(c *entry, err error) {
 }
 
 // Restore gives the engine, which serves by now, the conversations that were staged: the last saved first, each in a
-// slot of its own. A conversation that it refuses is removed. client and key are the engine's.
-func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string) {
+// slot of its own. A conversation that it refuses is removed. client, key and table are the engine's; a nil table
+// keeps no owners apart.
+func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, table *slots.Table) {
 	if e == nil {
 		return
 	}
-	e.client, e.key = client, key
+	e.client, e.key, e.table = client, key, table
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 	var files []stagedFile
@@ -227,7 +230,9 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string) 
 		if err != nil {
 			break
 		}
-		e.store.m.restored.Inc()
+		if e.store.m.restored.Inc(); table != nil {
+			table.Restored(slot, c.Owner, c.Prompt)
+		}
 		tokens += got.Restored
 	}
 	e.store.m.tokens.Add(tokens)
@@ -256,7 +261,7 @@ func (e *Engine) Save(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
-	slots, perToken, err := e.look(ctx)
+	list, perToken, err := e.look(ctx)
 	if err != nil {
 		e.log.Warn("conversations are not saved", "error", err)
 		return
@@ -269,7 +274,15 @@ func (e *Engine) Save(ctx context.Context) {
 	defer root.Close()
 	var out []saved
 	perSize := e.perToken
-	for _, s := range slots {
+	for _, s := range list {
+		var owner slots.Owner
+		var prompt slots.Prompt
+		if e.table != nil {
+			var known bool
+			if owner, prompt, known = e.table.Held(s.ID); !known {
+				continue
+			}
+		}
 		worth := time.Duration(float64(s.Tokens) * perToken * float64(time.Second))
 		if e.store.cost(perSize*int64(s.Tokens))*leastWorth > worth {
 			continue
@@ -284,6 +297,7 @@ func (e *Engine) Save(ctx context.Context) {
 		}
 		perSize = f.bytes / int64(max(f.tokens, 1))
 		e.store.measured(f.bytes, time.Since(began))
+		f.owner, f.prompt = owner, prompt
 		f.promptMS = float64(f.tokens) * perToken * 1000
 		out = append(out, f)
 	}

@@ -26,6 +26,8 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/shirou/gopsutil/v4/disk"
+
+	"reveille/runner/slots"
 )
 
 // DefaultTTL is how long a conversation is kept.
@@ -84,15 +86,17 @@ var (
 type header struct {
 	Magic     [8]byte
 	Signature Signature
-	Bytes     uint64  // of the engine's data
-	Tokens    uint32  // whose state it is
-	CRC       uint32  // CRC-32C of the engine's data
-	SavedMS   int64   // since the epoch
-	PromptMS  float64 // time to compute the tokens anew
+	Bytes     uint64      // of the engine's data
+	Tokens    uint32      // whose state it is
+	CRC       uint32      // CRC-32C of the engine's data
+	SavedMS   int64       // since the epoch
+	PromptMS  float64     // time to compute the tokens anew
+	Owner     slots.Owner // zero: of all
+	Prompt    slots.Prompt
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '1'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '2'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -260,6 +264,8 @@ type saved struct {
 	bytes    int64
 	tokens   int
 	promptMS float64
+	owner    slots.Owner
+	prompt   slots.Prompt
 }
 
 // keep copies files that an engine saved into the store, and closes them. It returns at once; [Store.await] waits for it.
@@ -332,6 +338,7 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	e := &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
 	e.header = header{
 		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: time.Now().UnixMilli(), PromptMS: f.promptMS,
+		Owner: f.owner, Prompt: f.prompt,
 	}
 	tmp := unfinished + e.name
 	if err := s.write(tmp, e, f.file); err != nil {
@@ -349,7 +356,7 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, old := range s.newestLocked(sig) {
-		if s.begins(old, tokens) {
+		if old.Owner == f.owner && s.begins(old, tokens) {
 			s.removeLocked(old)
 		}
 	}

@@ -28,6 +28,7 @@ type exchange struct {
 	stop    atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
 	permits *fairqueue.Queue                        // the queue of its permit, nil for none
 	tenant  string                                  // the permit's holder
+	leave   func()                                  // releases its slot, nil for none
 	load    load                                    // the input that it gave the engine
 	began   time.Time
 	once    sync.Once
@@ -57,6 +58,9 @@ var errUnanswered = errors.New("the handler ended without an answer")
 func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
+		if x.leave != nil {
+			x.leave()
+		}
 		if x.permits != nil {
 			x.permits.Release(x.tenant)
 		}
@@ -112,10 +116,14 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !s.acquirePermit(ctx, x) {
 		return
 	}
+	text, ok := s.acquireSlot(ctx, x)
+	if !ok {
+		return
+	}
 	x.load = loadOf(pass, ctx.PostBody())
 	s.dog.began(model, pass.Engine, x.load)
 	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
-	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, pass, media))
+	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, text, pass, media))
 	endMedia(media, &ctx.Response.Header)
 	good := formOf(string(ctx.Path()))
 	if err == nil {
@@ -141,11 +149,10 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	resp.SendTo(ctx)
 }
 
-// engineRequest returns the request to the engine: method, path, body and content type as received, with the engine's
-// own key.
-func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, pass *host.Lease, media *mmcache.Request) *relay.Request {
+// engineRequest returns the request to the engine: method, path and content type as received, with the engine's own key.
+func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, body []byte, pass *host.Lease, media *mmcache.Request) *relay.Request {
 	req := &relay.Request{
-		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: ctx.PostBody(),
+		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: body,
 		FirstByte: firstByteLimit(s.cfg.FirstByte, ctx.PostBody()), Silence: LongAnswer * s.cfg.FirstByte,
 		Fields: make([]relay.Field, 0, 5),
 	}

@@ -36,7 +36,12 @@ func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
 		x.permits, x.tenant = permits, tenant
 		return true
 	}
-	err := context.Cause(life)
+	s.unserved(ctx, x, context.Cause(life))
+	return false
+}
+
+// unserved ends an exchange that the engine never saw, and answers.
+func (s *Server) unserved(ctx *fasthttp.RequestCtx, x *exchange, err error) {
 	x.finish(err)
 	switch {
 	case errors.Is(err, errQueueTimeout):
@@ -44,7 +49,6 @@ func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	case !errors.Is(err, relay.ErrGone): // else the client is gone
 		s.engineFailed(ctx, err)
 	}
-	return false
 }
 
 // reads reports whether a request only reads the engine's state and so does not wait. All others compute: a template or

@@ -27,6 +27,7 @@ import (
 	"reveille/runner/mmcache"
 	"reveille/runner/modelfile"
 	"reveille/runner/plan"
+	"reveille/runner/slots"
 	"reveille/runner/weights"
 )
 
@@ -88,7 +89,14 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return nil, err
 	}
 	media := l.attach(m, &spec)
-	talks := l.remember(&spec, &pl)
+	apart := m.Conversations == catalog.ScopeKey
+	if apart {
+		if err := separate(&spec); err != nil {
+			media.Detach()
+			return nil, err
+		}
+	}
+	talks := l.remember(m, &spec, &pl)
 	p, err := engine.Start(ctx, spec, engine.Config{
 		Logger: l.Log, Spawner: l.Spawner, PIDFile: l.PIDFile, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
 	})
@@ -97,21 +105,26 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return nil, err
 	}
 	talks.Stage(ctx, p.Dir(), pl.Parallel)
-	if err := p.EnsureReady(ctx); err != nil {
+	run := newRunning(p, media)
+	if err = p.EnsureReady(ctx); err == nil && apart {
+		run.slots, err = slotTable(ctx, run, pl.Parallel)
+	}
+	if err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		if stuck := p.Kill(stop); stuck != nil {
 			l.Log.Error("engine still runs after its load failed", "model", m.ID, "pid", p.PID(), "error", stuck)
 		}
 		media.Detach()
+		run.client.Close()
+		run.calls.Close()
 		return nil, err
 	}
 	media.Started()
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "host_limit", pl.HostLimit, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
-	run := newRunning(p, media)
 	run.talks = talks
-	talks.Restore(ctx, run.calls, p.APIKey())
+	talks.Restore(ctx, run.calls, p.APIKey(), run.slots)
 	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
 	if m.Type == policy.Embedding {
 		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
@@ -150,8 +163,8 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 
 // remember has an engine's conversations saved when it ends and restored now, if they can be. The engine also runs
 // without.
-func (l *Launcher) remember(spec *engine.Spec, pl *plan.Plan) *conversations.Engine {
-	if l.Conversations == nil || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.Forgets != "" {
+func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) *conversations.Engine {
+	if l.Conversations == nil || m.Conversations == catalog.ScopeNone || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.Forgets != "" {
 		return nil
 	}
 	with := *spec
@@ -185,7 +198,7 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 		return nil
 	}
 	spec.Env = l.Media.Env()
-	if m.MMCache == catalog.MMCacheNone {
+	if m.MMCache == catalog.ScopeNone {
 		return nil
 	}
 	argv, err := engine.Argv(*spec)
@@ -213,6 +226,9 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 		if info, err := os.Stat(l.path(m.MMProj, "")); err == nil {
 			o.Projector = info.Size()
 		}
+	}
+	if m.Conversations == catalog.ScopeKey {
+		o.PromptCache = new(int64)
 	}
 	if err := o.Validate(); err != nil {
 		return plan.Plan{}, err
@@ -263,7 +279,8 @@ type running struct {
 	permits *fairqueue.Queue    // bounds its concurrent requests
 	files   *files              // held while the engine runs
 	talks   *conversations.Engine
-	save    sync.Once // of talks
+	save    sync.Once    // of talks
+	slots   *slots.Table // nil: all keys share conversations
 }
 
 // Stop saves the engine's conversations and ends it, see [engine.Process.Stop].

@@ -106,7 +106,7 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
 	return s.listen(m.ID, Space{Pool: s.cfg.Pool, Model: m.StableID(), Sig: Sig(m.Signature())}, func(a *Attachment) {
-		a.files, a.byKey = files, m.MMCache != catalog.MMCachePool
+		a.files, a.byKey = files, m.MMCache != catalog.ScopePool
 		a.wg.Go(func() { a.identify(e) })
 	})
 }

@@ -82,7 +82,7 @@ func modelOf(id string) *catalog.Model {
 	if strings.Contains(checkpoint, "/") {
 		checkpoint = "hf://" + checkpoint
 	}
-	return &catalog.Model{Checkpoint: checkpoint, MMProj: "some/where/" + mmproj, MMCache: catalog.MMCachePool}
+	return &catalog.Model{Checkpoint: checkpoint, MMProj: "some/where/" + mmproj, MMCache: catalog.ScopePool}
 }
 
 type sample struct {

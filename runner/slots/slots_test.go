@@ -1,0 +1,131 @@
+package slots
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// llama is an engine: it puts a request without a slot anywhere, and what a slot computed stays in it.
+type llama struct {
+	mu    sync.Mutex
+	holds []Owner
+	fail  bool
+}
+
+func (l *llama) erase(_ context.Context, slot int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fail {
+		return errors.New("it does not answer")
+	}
+	l.holds[slot] = Owner{}
+	return nil
+}
+
+// In any order of requests that are told a slot, that are not, that leave while they wait, and of erasures that fail, no
+// request meets the conversation of another owner.
+func TestKeysNeverMeet(t *testing.T) {
+	const n = 3
+	l := &llama{holds: make([]Owner, n)}
+	table := New(n, l.erase)
+	owners := [...]Owner{OwnerOf("ann"), OwnerOf("ben"), OwnerOf("")}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				owner, free := owners[rand.IntN(len(owners))], rand.IntN(4) == 0
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				if rand.IntN(8) == 0 {
+					cancel()
+				}
+				l.mu.Lock()
+				l.fail = rand.IntN(8) == 0
+				l.mu.Unlock()
+				slot, err := table.Acquire(ctx, owner, PromptOf([]byte(strings.Repeat("a", rand.IntN(4000)))), free)
+				cancel()
+				if err != nil {
+					continue
+				}
+				at := slot
+				if free != (slot == Any) {
+					t.Errorf("slot %d", slot)
+				}
+				l.mu.Lock()
+				if slot == Any {
+					if at = rand.IntN(n); l.holds[at] != owner && l.holds[at] != (Owner{}) {
+						t.Error("a request without a slot meets another owner's conversation")
+					}
+				} else if l.holds[at] != owner && l.holds[at] != (Owner{}) {
+					t.Error("a request meets another owner's conversation")
+				}
+				l.holds[at] = owner
+				l.mu.Unlock()
+				table.Release(slot)
+			}
+		})
+	}
+	all.Wait()
+	for i := range n {
+		if slot, err := table.Acquire(t.Context(), owners[0], Prompt{}, false); err != nil && !l.fail || err == nil && slot < 0 {
+			t.Errorf("request %d at the end: slot %d, %v", i, slot, err)
+		}
+	}
+}
+
+// A conversation goes on in its own slot; a new one takes an empty slot, then the one that was used longest ago.
+func TestChoice(t *testing.T) {
+	table := New(3, func(context.Context, int) error { return nil })
+	body := func(who string, turns int) Prompt {
+		return PromptOf([]byte(strings.Repeat("the same system prompt ", 40) + strings.Repeat(who+" says something. ", 30*turns)))
+	}
+	ask := func(owner string, p Prompt) int {
+		t.Helper()
+		slot, err := table.Acquire(t.Context(), OwnerOf(owner), p, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.Release(slot)
+		return slot
+	}
+	short := PromptOf([]byte("short"))
+	first, second := ask("ann", short), ask("ben", body("ben", 1))
+	third := ask("ann", body("one", 1))
+	if first == second || second == third || first == third {
+		t.Fatalf("slots %d, %d, %d", first, second, third)
+	}
+	if got := ask("ann", body("one", 2)); got != third {
+		t.Errorf("the next turn got slot %d, not %d", got, third)
+	}
+	if got := ask("ben", body("ben", 2)); got != second {
+		t.Errorf("ben's next turn got slot %d, not %d", got, second)
+	}
+	if got := ask("eve", body("one", 3)); got != first {
+		t.Errorf("a new owner got slot %d, not the one used longest ago, %d", got, first)
+	}
+	if got := ask("ben", body("ben", 3)); got != second {
+		t.Errorf("ben's last turn got slot %d, not %d", got, second)
+	}
+}
+
+func TestPromptsInCommon(t *testing.T) {
+	text := []byte(strings.Repeat("0123456789abcdef", 4096))
+	for _, lengths := range [][2]int{{0, 0}, {10, 20}, {500, 500}, {500, 3000}, {8000, 8300}, {9000, 60000}} {
+		a, b := PromptOf(text[:lengths[0]]), PromptOf(text[:lengths[1]])
+		least := lengths[0] - lengths[1]/32 - leastStep
+		if n := a.common(&b); n != b.common(&a) || n < int64(least) || n > int64(lengths[0]) {
+			t.Errorf("%v: %d bytes in common", lengths, n)
+		}
+	}
+	for range 10000 { // what a file holds need not be a prompt
+		p := PromptOf(text[:rand.IntN(len(text))])
+		q := Prompt{Length: rand.Int64() - rand.Int64(), Step: rand.Int64()>>rand.IntN(64) - rand.Int64()>>rand.IntN(64), Marks: p.Marks}
+		if p.common(&q); q.common(&q) < 0 {
+			t.Fatal(q)
+		}
+	}
+}
