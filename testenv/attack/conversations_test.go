@@ -64,7 +64,7 @@ func TestConversationsByKey(t *testing.T) {
 	}
 	const template = 16 // tokens that every chat of a key begins with
 	text := func(i int) string {
-		return fmt.Sprintf("%d. ", i) + strings.Repeat(fmt.Sprintf("In the year %d the river rose. ", 1000+i), 20)
+		return fmt.Sprintf("%d. ", i) + strings.Repeat(fmt.Sprintf("In the year %d the river rose. ", 1000+i), 10)
 	}
 	const chat = "/v1/chat/completions"
 	for i, route := range []string{chat, "/v1/completions", "/v1/responses", "/v1/messages", chat} {
@@ -78,7 +78,7 @@ func TestConversationsByKey(t *testing.T) {
 		if n := ask(otherKey, route, "tiny", text(i), more); n > template {
 			t.Errorf("%s: %d tokens came from another key's", route, n)
 		}
-		if n := ask(otherKey, route, "tiny", text(i), more); n < 100 {
+		if n := ask(otherKey, route, "tiny", text(i), more); n < 60 {
 			t.Errorf("%s: %d of a key's own tokens came from the cache", route, n)
 		}
 		if n := ask(inferKey, chat, "tiny", text(i), ""); n > template && route != chat {
@@ -90,7 +90,7 @@ func TestConversationsByKey(t *testing.T) {
 	var all sync.WaitGroup
 	for _, key := range []string{inferKey, otherKey, ownerKey} {
 		all.Go(func() {
-			for _, i := range rand.Perm(6) {
+			for _, i := range rand.Perm(4) {
 				route, more := chat, ""
 				switch rand.IntN(4) {
 				case 0:
@@ -113,7 +113,7 @@ func TestConversationsByKey(t *testing.T) {
 	if n := ask(otherKey, chat, "talker", text(1), ""); n > template {
 		t.Errorf("%d tokens came from another key's restored conversation", n)
 	}
-	if n := ask(inferKey, chat, "talker", text(1), ""); n < 100 {
+	if n := ask(inferKey, chat, "talker", text(1), ""); n < 60 {
 		t.Errorf("%d tokens came from a key's own restored conversation", n)
 	}
 }
