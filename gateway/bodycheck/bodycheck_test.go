@@ -311,7 +311,8 @@ func TestPaths(t *testing.T) {
 	for path, want := range map[string]Kind{
 		"/v1/chat/completions": JSON, "//v1//chat/completions/": JSON, "/v1/chat%2fcompletions?x=/health": JSON, "/V1/Chat/Completions": JSON,
 		"/v1/x/../chat/completions": JSON, "/%76%31/completions": JSON, "/apply-template": JSON, "/completion": JSON, "/infill": JSON,
-		"/v1/audio/transcriptions": Files, "/invocations": Closed, "/v1/responses": Closed, "/v1/responses/input_tokens": Closed, "/load": Closed, "/v1/load_lora_adapter": Closed, "/sdcpp/v1/img_gen": Closed, "/health": Other, "/props": Other, "/v1/models": Other, "/": Other,
+		"/v1/audio/transcriptions": Files, "/invocations": Closed, "/v1/responses": Closed, "/v1/responses/input_tokens": Closed, "/load": Closed, "/v1/load_lora_adapter": Closed, "/sdcpp/v1/img_gen": Closed, "/health": Other, "/props": Other, "/slots": Other,
+		"/slots/0?action=save": Closed, "//Slots/%30?action=restore": Closed, "/v1/x/../slots/1/": Closed, "/v1/models": Other, "/": Other,
 	} {
 		if kind, spec := ForPath(path); kind != want || (spec != nil) != (want == JSON) {
 			t.Errorf("%s: %d, %v", path, kind, spec)

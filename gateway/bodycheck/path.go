@@ -65,7 +65,7 @@ func ForPath(raw string) (Kind, *Spec) {
 	case "audio/transcriptions", "audio/translations", "inference", "images/edits", "images/variations":
 		return Files, nil
 	}
-	if closedPaths[p] {
+	if closedPaths[p] || strings.HasPrefix(p, "slots/") { // the runner saves, restores and erases conversations
 		return Closed, nil
 	}
 	if s := enginePaths[p]; s != nil {

@@ -107,6 +107,11 @@ func TestConversationsByKey(t *testing.T) {
 	all.Wait()
 
 	ask(inferKey, chat, "talker", text(1), "")
+	for _, action := range []string{"save", "restore", "erase"} {
+		if a := call(t, "POST", s.URL+"/upstream/talker/slots/0?action="+action, `{"filename":"x"}`, bearer(ownerKey)); a.Status != 400 {
+			t.Errorf("a client's %s: %v", action, a)
+		}
+	}
 	if a := call(t, "POST", s.URL+"/v1/unload", `{"model_name":"talker"}`, bearer(ownerKey)); !a.OK() {
 		t.Fatal(a)
 	}
