@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"reveille/infra/relay"
+	"reveille/runner/slots"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -148,6 +149,52 @@ func run(t *testing.T, s *Store, p Process, l *llama, use func()) [][]uint32 {
 	e.Save(t.Context())
 	s.await(t.Context(), e.sig)
 	return restored
+}
+
+// Conversations come back with their owners, into the table that keeps these apart; what nobody knows the owner of is not
+// saved. The same tokens of two owners are two conversations.
+func TestOwnersComeBack(t *testing.T) {
+	model := filepath.Join(t.TempDir(), "m.gguf")
+	s, p, l := open(t, t.TempDir(), 1<<20), process(t, model), newLlama(t, 3)
+	ann, ben := slots.OwnerOf("ann"), slots.OwnerOf("ben")
+	prompt := slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
+	engine := func(l *llama, table *slots.Table, use func()) {
+		e, err := s.Prepare(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
+		defer client.Close()
+		e.Stage(t.Context(), l.dir, len(l.slots))
+		e.Restore(t.Context(), client, "key", table)
+		use()
+		e.Save(t.Context())
+		s.await(t.Context(), e.sig)
+	}
+	table := slots.New(3, nil)
+	engine(l, table, func() {
+		for i := range 3 {
+			l.slots[i], l.task[i] = count(1, 100+i), 7+i
+		}
+		table.Restored(0, ann, prompt)
+		table.Restored(1, ben, prompt)
+	})
+	l, table = newLlama(t, 3), slots.New(3, nil)
+	got := map[slots.Owner]int{}
+	engine(l, table, func() {
+		for i, tokens := range l.slots {
+			owner, p, known := table.Held(i)
+			if known != (len(tokens) > 0) || known && p != prompt {
+				t.Errorf("slot %d holds %d tokens of %v, %v", i, len(tokens), owner, known)
+			}
+			if known {
+				got[owner] = len(tokens)
+			}
+		}
+	})
+	if len(got) != 2 || got[ann] != 100 || got[ben] != 101 {
+		t.Errorf("owners and tokens are %v", got)
+	}
 }
 
 func names(t *testing.T, dir string) []string {

@@ -185,7 +185,11 @@ func (e *Engine) stage(c *entry, name string) error {
 
 // refuse removes a conversation that cannot be restored.
 func (e *Engine) refuse(c *entry, err error) {
-	e.store.m.failed.Inc()
+	if errors.Is(err, errDamaged) {
+		e.store.m.damaged.Inc()
+	} else {
+		e.store.m.rejected.Inc()
+	}
 	e.log.Warn("a saved conversation is dropped", "tokens", c.Tokens, "error", err)
 	e.store.remove(c)
 }
@@ -234,6 +238,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 			table.Restored(slot, c.Owner, c.Prompt)
 		}
 		tokens += got.Restored
+		e.store.m.seconds.Add(max(c.worth()-time.Since(began), 0).Seconds())
 	}
 	e.store.m.tokens.Add(tokens)
 	for _, c := range files {
@@ -290,7 +295,7 @@ func (e *Engine) Save(ctx context.Context) {
 		began := time.Now()
 		f, err := e.saveSlot(ctx, root, s, min(worth, stepLimit))
 		if err != nil {
-			e.store.m.failed.Inc()
+			e.store.m.unsaved.Inc()
 			e.store.measured(perSize*int64(s.Tokens), time.Since(began))
 			e.log.Warn("a conversation is not saved", "tokens", s.Tokens, "error", err)
 			break

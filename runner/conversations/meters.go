@@ -3,7 +3,9 @@ package conversations
 import "github.com/VictoriaMetrics/metrics"
 
 type meters struct {
-	saved, restored, tokens, failed *metrics.Counter
+	saved, restored, tokens          *metrics.Counter
+	seconds                          *metrics.FloatCounter
+	unsaved, full, damaged, rejected *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, s *Store) meters {
@@ -15,6 +17,8 @@ func newMeters(set *metrics.Set, s *Store) meters {
 	})
 	return meters{
 		saved: set.NewCounter(prefix + "saved_total"), restored: set.NewCounter(prefix + "restored_total"),
-		tokens: set.NewCounter(prefix + "restored_tokens_total"), failed: set.NewCounter(prefix + "failed_total"),
+		tokens: set.NewCounter(prefix + "restored_tokens_total"), seconds: set.NewFloatCounter(prefix + "saved_seconds_total"),
+		unsaved: set.NewCounter(prefix + `refused_total{reason="engine_did_not_save"}`), full: set.NewCounter(prefix + `refused_total{reason="not_stored"}`),
+		damaged: set.NewCounter(prefix + `refused_total{reason="damaged"}`), rejected: set.NewCounter(prefix + `refused_total{reason="engine_did_not_restore"}`),
 	}
 }

@@ -280,7 +280,7 @@ func (s *Store) keep(sig Signature, files []saved) {
 	s.work.Go(func() {
 		for _, f := range files {
 			if err := s.keepOne(sig, f); err != nil {
-				s.m.failed.Inc()
+				s.m.full.Inc()
 				s.cfg.Log.Warn("a conversation is not kept", "tokens", f.tokens, "error", err)
 			}
 		}
