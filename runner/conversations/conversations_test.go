@@ -231,6 +231,9 @@ func TestConversationsSurviveTheEngine(t *testing.T) {
 			firsts[tokens[0]] = len(tokens)
 		}
 	}
+	if len(got[2]) != 200 || len(got[1]) != 100 { // an engine fills the first of its unused slots first
+		t.Errorf("the slots have %d, %d and %d tokens, want the last used conversation in the last", len(got[0]), len(got[1]), len(got[2]))
+	}
 	if len(firsts) != 2 || firsts[1] != 100 || firsts[2] != 200 {
 		t.Errorf("restored %v, want 100 tokens from 1 and 200 from 2", firsts)
 	}

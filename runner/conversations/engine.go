@@ -51,6 +51,7 @@ type Engine struct {
 	log    *slog.Logger
 	staged chan []stagedFile
 	dir    string
+	slots  int
 
 	perToken int64 // bytes, as planned
 
@@ -130,7 +131,7 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 	if e == nil {
 		return
 	}
-	e.dir = dir
+	e.dir, e.slots = dir, slots
 	go func() {
 		var out []stagedFile
 		e.store.await(ctx, e.sig)
@@ -194,7 +195,7 @@ func (e *Engine) refuse(c *entry, err error) {
 	e.store.remove(c)
 }
 
-// Restore gives the engine, which serves by now, the conversations that were staged: the last saved first, each in a
+// Restore gives the engine, which serves by now, the conversations that were staged: the last used first, each in a
 // slot of its own. A conversation that it refuses is removed. client, key and table are the engine's; a nil table
 // keeps no owners apart.
 func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, table *slots.Table) {
@@ -214,7 +215,8 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		return
 	}
 	tokens := 0
-	for slot, c := range files {
+	for i, c := range files {
+		slot := e.slots - 1 - i // the engine fills the first of its unused slots first
 		if ctx.Err() != nil {
 			break
 		}
@@ -309,6 +311,7 @@ func (e *Engine) Save(ctx context.Context) {
 	if len(out) > 0 {
 		e.log.Info("conversations saved", "conversations", len(out))
 	}
+	slices.Reverse(out) // the last used is the last kept, and the first to be restored
 	e.store.keep(e.sig, out)
 }
 

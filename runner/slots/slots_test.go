@@ -123,7 +123,7 @@ func TestPromptsInCommon(t *testing.T) {
 	}
 	for range 10000 { // what a file holds need not be a prompt
 		p := PromptOf(text[:rand.IntN(len(text))])
-		q := Prompt{Length: rand.Int64() - rand.Int64(), Step: rand.Int64()>>rand.IntN(64) - rand.Int64()>>rand.IntN(64), Marks: p.Marks}
+		q := Prompt{Length: int64(rand.Uint64()), Step: int64(rand.Uint64()) >> rand.IntN(64), Marks: p.Marks}
 		if p.common(&q); q.common(&q) < 0 {
 			t.Fatal(q)
 		}
