@@ -58,6 +58,7 @@ type Store struct {
 	closed  bool
 	entries map[string]*entry // by file name
 	total   int64             // their bytes
+	latest  int64             // SavedMS of the last, so that no two are equal
 	pending map[Signature]int // calls of keep in progress
 	kept    chan struct{}     // closed and replaced when one ends
 	perByte float64           // seconds to save or restore a byte, smoothed; 0 before the first
@@ -174,7 +175,7 @@ func (s *Store) readEntry(f fs.DirEntry) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.size = info.Size(); e.Magic != magic || e.Bytes > math.MaxInt64/2 || e.size != headerSize+int64(e.Bytes) || e.age() < 0 {
+	if e.size = info.Size(); e.Magic != magic || e.Bytes > math.MaxInt64/2 || e.size != headerSize+int64(e.Bytes) || e.age() < -time.Second {
 		return nil, errForeign
 	}
 	return e, nil
@@ -325,6 +326,8 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	s.mu.Lock()
 	fits := s.makeRoomLocked(size)
 	s.total += size // reserved
+	now := max(time.Now().UnixMilli(), s.latest+1)
+	s.latest = now
 	s.mu.Unlock()
 	release := func() {
 		s.mu.Lock()
@@ -337,7 +340,7 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	}
 	e := &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
 	e.header = header{
-		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: time.Now().UnixMilli(), PromptMS: f.promptMS,
+		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: now, PromptMS: f.promptMS,
 		Owner: f.owner, Prompt: f.prompt,
 	}
 	tmp := unfinished + e.name
