@@ -242,6 +242,7 @@ var jsonTypes = map[jsonscan.Kind]string{
 
 // media are the types of the answers of routes that do not answer with JSON, or not only. "*/*" is what the engine says.
 var media = map[string][]string{
+	"ui": {"text/html"}, "ui_file": {"text/html", "text/css", "text/javascript", "image/svg+xml"}, "ui_stream": {"text/event-stream"},
 	"root": {"text/plain"}, "metrics": {"text/plain"}, "logs": {"text/plain"}, "logs_stream": {"text/plain"}, "logs_stream_model": {"text/plain"}, "unload_all": {"text/plain"},
 	"upstream": {"*/*"}, "speech": {"*/*"}, "transcriptions": {"*/*"}, "translations": {"*/*"}, "pull": {"application/json", "text/event-stream"},
 	"ollama_pull": {"application/json", "application/x-ndjson"},
@@ -274,6 +275,8 @@ func (r *Route) responses(answers Answers) doc {
 	}
 	all["200"] = ok
 	switch r.Name {
+	case "root":
+		all["302"] = doc{"description": "The way to the page, for a client that accepts text/html."}
 	case "load":
 		all["202"] = doc{"description": "The load is queued.", "content": content("application/json", answers[r.Name])}
 	case "ready":

@@ -81,6 +81,14 @@ var routes = compiled([]Route{
 	{Name: "host_forget", Method: "POST", Path: "/internal/hosts/{id}/forget", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 	{Name: "host_sleep", Method: "POST", Path: "/internal/hosts/{id}/sleep", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 
+	// The page.
+	{Name: "ui", Method: "GET", Path: "/ui", Mount: Bare},
+	{Name: "ui_file", Method: "GET", Path: "/ui/{id}", Mount: Bare},
+	{Name: "ui_stream", Method: "GET", Path: "/ui/stream", Mount: Bare, Scope: ScopeAnyKey},
+	{Name: "ui_session", Method: "GET", Path: "/ui/session", Mount: Bare},
+	{Name: "ui_login", Method: "POST", Path: "/ui/session", Mount: Bare, Body: BodyJSON, Fields: []Field{required("key", text)}},
+	{Name: "ui_logout", Method: "DELETE", Path: "/ui/session", Mount: Bare},
+
 	// OpenAI.
 	{Name: "models", Method: "GET", Path: "/models", Mount: both, Scope: ScopeAnyKey},
 	{Name: "model", Method: "GET", Path: "/models/{id}", Mount: Prefixed, Scope: ScopeAnyKey},

@@ -304,7 +304,7 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 	if err != nil {
 		return
 	}
-	fmt.Fprintf(out, "\nReveille serves %d models at http://%s/v1\n\n", len(c.Models), addr)
+	fmt.Fprintf(out, "\nReveille serves %d models at http://%s/v1\n\n  The pool, live: http://%s/ui\n\n", len(c.Models), addr, addr)
 	if len(c.Models) == 0 {
 		fmt.Fprintf(out, "  Add models to %s; it is read again at once. For example:\n\n%s", s.Models, exampleModel)
 	}

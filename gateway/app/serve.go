@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"reveille/gateway/ui"
 	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
@@ -47,6 +48,10 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 	errs := []error{err}
 	p.secret, err = config.Secret(s.RunnerSecret)
 	errs = append(errs, err)
+	if err == nil {
+		p.sessions, err = ui.NewSessions(p.secret, s.Pool)
+		errs = append(errs, err)
+	}
 	var warnings catalog.Warnings
 	p.file, warnings, err = catalog.Load(s.Models)
 	if err == nil {

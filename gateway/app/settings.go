@@ -12,6 +12,7 @@ import (
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
 	"reveille/gateway/quota"
+	"reveille/gateway/ui"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
@@ -61,9 +62,10 @@ type parsed struct {
 	intake   config.Limits
 	memory   int64 // bytes, 0 no limit
 
-	secret []byte // of the pool's runners
-	file   *catalog.Catalog
-	evict  policy.Eviction
+	secret   []byte // of the pool's runners
+	sessions *ui.Sessions
+	file     *catalog.Catalog
+	evict    policy.Eviction
 }
 
 func (f Front) parse() (parsed, error) {

@@ -2,12 +2,14 @@ package httpapi
 
 import (
 	"bytes"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
+	"reveille/gateway/ui"
 	"reveille/gateway/web"
 )
 
@@ -95,14 +97,35 @@ func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Sour
 	return key, nil
 }
 
-// keyOf finds a request's key. Browsers add Basic credentials by themselves, so it ignores these if a page of another
+// keyOf finds a request's key: the one that it presents, else that of the page's session. Browsers add Basic credentials by themselves, so it ignores these if a page of another
 // origin could have sent the request: one marked as such, or an unmarked GET that changes something.
 func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
 	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {
 		authorization = nil
 	}
-	return s.cfg.Keys.Find(keys.From(authorization, h.Peek("x-api-key")))
+	key := keys.From(authorization, h.Peek("x-api-key"))
+	if key == nil && !source.Foreign() {
+		if k, session := s.sessionOf(h); session.Proves(h.Peek(ui.HeaderToken)) {
+			return k
+		}
+	}
+	return s.cfg.Keys.Find(key)
+}
+
+// sessionOf returns the session of a request's cookie and its key, which it looks up again each time. Both are zero if
+// there is none, it is over, or the key is not valid any more. By itself a cookie proves nothing: other pages can have
+// a browser send it.
+func (s *Server) sessionOf(h *fasthttp.RequestHeader) (keys.Key, ui.Session) {
+	session, ok := s.cfg.Sessions.Open(h.Cookie(s.cfg.Sessions.Cookie()), time.Now())
+	if !ok {
+		return keys.Key{}, ui.Session{}
+	}
+	key := s.cfg.Keys.FindDigest(session.Key)
+	if key.Scopes == 0 {
+		return keys.Key{}, ui.Session{}
+	}
+	return key, session
 }
 
 // presentsKey reports whether a request has a key, valid or not, in a header that pages cannot send without a preflight.

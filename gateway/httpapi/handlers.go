@@ -54,6 +54,14 @@ var handlers = map[string]handler{
 	"slots":    inspect("/slots"),
 
 	"tei_info": (*Server).teiInfo,
+
+	// The page.
+	"ui":         (*Server).page,
+	"ui_file":    (*Server).pageFile,
+	"ui_stream":  (*Server).pageStream,
+	"ui_session": (*Server).session,
+	"ui_login":   (*Server).login,
+	"ui_logout":  (*Server).logout,
 }
 
 // served returns the handlers, those of m included. Every route has one.

@@ -248,8 +248,13 @@ func (x *exchange) finish(err error) {
 	x.Account.End()
 	x.s.m.open.Add(-1)
 	x.s.m.seconds.UpdateDuration(x.Began)
+	first := time.Since(x.Began)
 	if x.tap != nil {
+		first = x.tap.firstByte(x.Began)
 		x.finishTap(err)
+	}
+	if err == nil {
+		x.s.history.Answered(time.Now(), first, x.cold)
 	}
 	if x.after != nil && err == nil {
 		x.after()

@@ -30,6 +30,7 @@ func answerSchemas() api.Answers {
 		"live": status, "health_plain": status, "ready": status,
 		"responses": response, "response": response, "chat": completion, "completions": completion, "embeddings": api.OpenSchema(map[string]*jsonschema.Schema{"data": list, "usage": usage}), "rerank": ranked,
 		"response_delete": api.SchemaOf[deletedResponse](), "cohere_embed": api.SchemaOf[cohereEmbeddings](),
+		"ui_session": api.SchemaOf[sessionAnswer](), "ui_login": api.SchemaOf[sessionAnswer](), "ui_logout": api.SchemaOf[sessionAnswer](),
 	}
 	maps.Copy(all, manage.Answers())
 	return all

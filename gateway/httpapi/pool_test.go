@@ -22,6 +22,7 @@ import (
 	"reveille/gateway/keys"
 	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
+	"reveille/gateway/ui"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/rpc"
@@ -105,6 +106,16 @@ func (p *pool) publish(ctx context.Context) error {
 	return err
 }
 
+// testSessions are those of a pool with that secret.
+func testSessions(t testing.TB, secret string) *ui.Sessions {
+	t.Helper()
+	s, err := ui.NewSessions([]byte(secret), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 type noWaker struct{}
 
 func (noWaker) Wake(ctx context.Context, _ string) error {
@@ -145,7 +156,8 @@ func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Gate: p.gate, Store: store, Mirror: p.mirror, Usage: toucher, Catalog: p.catalog, Signer: signer,
+		Sessions: testSessions(t, testSecret),
+		Gate:     p.gate, Store: store, Mirror: p.mirror, Usage: toucher, Catalog: p.catalog, Signer: signer,
 		Keys: set, Version: "test", Overlay: p.publish, Register: catalog.RegisterList{"hf://", os.TempDir()}, Hold: 30 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	for _, f := range tweak {

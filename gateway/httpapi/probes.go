@@ -16,8 +16,15 @@ import (
 	"reveille/infra/rpc"
 )
 
-// root returns the text that Ollama's clients look for before they use a server.
+// root returns the text that Ollama's clients look for before they use a server, and sends browsers to the page.
 func (s *Server) root(r *request) error {
+	r.Ctx.Response.Header.Add("Vary", "Accept")
+	if bytes.Contains(r.Ctx.Request.Header.Peek("Accept"), []byte("text/html")) {
+		r.Answered(fasthttp.StatusFound)
+		r.Ctx.Response.Header.Set("Location", "/ui")
+		r.Ctx.SetStatusCode(fasthttp.StatusFound)
+		return nil
+	}
 	r.Send(fasthttp.StatusOK, "text/plain; charset=utf-8", []byte("Ollama is running"))
 	return nil
 }

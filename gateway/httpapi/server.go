@@ -20,14 +20,16 @@ import (
 	"reveille/gateway/pressure"
 	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
+	"reveille/gateway/ui"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
+	"reveille/infra/policy"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
-// Config configures a Server. Gate, Store, Mirror, Usage, Catalog, Signer and Keys are required.
+// Config configures a Server. Gate, Store, Mirror, Usage, Catalog, Signer, Keys and Sessions are required.
 type Config struct {
 	Gate    *scheduling.Gate
 	Store   *state.Store
@@ -37,6 +39,9 @@ type Config struct {
 	Signer  *rpc.Signer
 	Keys    *keys.Set
 	Log     *slog.Logger
+
+	Sessions *ui.Sessions
+	Evict    policy.Eviction // how victims are chosen, as the page shows it
 
 	// Overlay applies the models registered at run time to the catalogue again; nil: nothing can be registered.
 	Overlay func(context.Context) error
@@ -99,6 +104,8 @@ type Server struct {
 	manage   *manage.Service
 	web      web.Server
 	document func() []byte // of /openapi.json
+	hub      *ui.Hub
+	history  *ui.History
 
 	crashes  quota.Crashes
 	suspects suspectList
@@ -132,6 +139,7 @@ func New(cfg Config) *Server {
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Life: s.life,
 	})
 	s.handlers = served(s.manage)
+	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())
 	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Mirror, cfg.Memory)
 	s.web = web.Server{Watcher: s.watcher, Answered: s.m.answer, LocalAdmin: s.localAdmin}
 	s.http = &fasthttp.Server{
@@ -146,6 +154,7 @@ func New(cfg Config) *Server {
 // Serve accepts connections until Shutdown. Call it once.
 func (s *Server) Serve(ln net.Listener) error {
 	s.work.Go(func() { s.dir.Tables.Run(s.life) })
+	s.work.Go(s.watchHosts)
 	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{
 		MaxConns: s.cfg.MaxConns, MaxConnsPerIP: s.cfg.PerAddress, Proxies: s.cfg.Proxies, Refusal: tooManyConns(),
 	}))
@@ -177,10 +186,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		cancel()
 	}
 	s.work.Wait()
+	s.hub.Wait()
 	s.watcher.Close()
 	s.dir.Close()
 	return err
 }
 
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
-func (s *Server) OnEvent(e state.Event) { s.dir.OnEvent(e) }
+func (s *Server) OnEvent(e state.Event) {
+	s.history.Heard(time.Now(), e)
+	s.dir.OnEvent(e)
+}

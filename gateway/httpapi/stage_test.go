@@ -127,7 +127,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	}
 	cfg := Config{
 		Gate: s.gate, Store: s.store, Mirror: s.mirror, Usage: toucher, Catalog: func() *catalog.Catalog { return cat },
-		Signer: rpc.NewSigner([]byte(testSecret)), Keys: open, Hold: 20 * time.Second,
+		Signer: rpc.NewSigner([]byte(testSecret)), Keys: open, Sessions: testSessions(t, testSecret), Hold: 20 * time.Second,
 		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, f := range tweak {

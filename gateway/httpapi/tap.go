@@ -132,6 +132,14 @@ func (t *tap) keep(p []byte) {
 	k.tail = append(k.tail, p...)
 }
 
+// firstByte returns the time from began to the first byte, 0 if there was none.
+func (t *tap) firstByte(began time.Time) time.Duration {
+	if t.first.IsZero() {
+		return 0
+	}
+	return t.first.Sub(began)
+}
+
 // release frees the memory; the tap must not be used after it.
 func (t *tap) release() {
 	if t.kept != nil {

@@ -113,9 +113,7 @@ func note(t *state.UsageReporter, began time.Time, tap *tap) (u usage, ok bool) 
 	if u, ok = readUsage(tap.kept.head, tap.kept.tail); !ok {
 		return u, false
 	}
-	if !tap.first.IsZero() {
-		u.TTFT = tap.first.Sub(began).Seconds()
-	}
+	u.TTFT = tap.firstByte(began).Seconds()
 	for name, n := range map[string]int64{"input_tokens": u.Input, "output_tokens": u.Output, "prompt_tokens": u.Input, "cache_tokens": u.Cached} {
 		t.Set(name, float64(n))
 		t.Count(name+"_total", float64(n))

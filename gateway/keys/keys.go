@@ -253,12 +253,15 @@ func (s *Set) HasLocal() bool { return s.local != "" }
 func (s *Set) Configured() bool { return s.path != "" || s.admin != "" }
 
 // Find returns a key; an unknown one has no scopes.
-func (s *Set) Find(key []byte) Key {
+func (s *Set) Find(key []byte) Key { return s.FindDigest(sha256.Sum256(key)) }
+
+// FindDigest is Find by the digest of a key's text.
+func (s *Set) FindDigest(d [sha256.Size]byte) Key {
 	keys := s.keys.Load()
 	if keys == nil {
 		return Key{}
 	}
-	k := (*keys)[sha256.Sum256(key)]
+	k := (*keys)[d]
 	if !k.expires.IsZero() && !time.Now().Before(k.expires) {
 		return Key{}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/models"
+	"reveille/gateway/ui"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
@@ -163,6 +164,16 @@ func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *sta
 	if idle, known := s.dir.IdleTime(cat, m.ID); known && !out.Pinned && idle >= 0 && m.Retired == "" {
 		at := float64(used+idle.Microseconds()) / 1e6
 		out.Expires = &at
+	}
+	return out
+}
+
+// Shown is a loaded or retired copy as the page shows it.
+func (s *Service) Shown(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) ui.Model {
+	l := s.loadedModel(snap, cat, h, m)
+	out := ui.Model{ID: l.Name, Busy: l.Busy, Pinned: l.Pinned, Used: int64(l.LastUse * 1000)}
+	if l.Expires != nil {
+		out.Until = int64(*l.Expires * 1000)
 	}
 	return out
 }

@@ -1,0 +1,245 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/keys"
+	"reveille/gateway/ui"
+	"reveille/gateway/web"
+	"reveille/infra/state"
+)
+
+// maxViewers bounds the open pages that follow the pool at this gateway.
+const maxViewers = 64
+
+// The page's pace: twice a second at most, and once a second what no change of the pool shows, such as open requests.
+const (
+	pagePace   = 500 * time.Millisecond
+	pageEvery  = time.Second
+	pagePing   = 15 * time.Second // also how late a withdrawn key ends a stream
+	watchEvery = 10 * time.Second // of the hosts, for the timeline
+)
+
+// pageHeaders are sent with all of the page's answers.
+var pageHeaders = []api.Header{
+	{Name: "Content-Security-Policy", Value: ui.Policy}, {Name: "X-Content-Type-Options", Value: "nosniff"}, {Name: "Referrer-Policy", Value: "no-referrer"},
+	{Name: "Cross-Origin-Opener-Policy", Value: "same-origin"}, {Name: "Cross-Origin-Resource-Policy", Value: "same-origin"},
+}
+
+// page is GET /ui.
+func (s *Server) page(r *request) error { return r.file(ui.Page) }
+
+// pageFile is GET /ui/NAME.
+func (s *Server) pageFile(r *request) error { return r.file(r.Hit.ID) }
+
+func (r *request) file(name string) error {
+	f, ok := ui.Open(name)
+	if !ok {
+		return api.Hit{Path: "/ui/" + name}.Err()
+	}
+	r.setHeaders(pageHeaders)
+	h := &r.Ctx.Response.Header
+	h.Set("Cache-Control", "no-cache")
+	h.Set("ETag", f.ETag)
+	if string(r.Ctx.Request.Header.Peek("If-None-Match")) == f.ETag {
+		r.Send(fasthttp.StatusNotModified, f.Type, nil)
+		return nil
+	}
+	r.Send(fasthttp.StatusOK, f.Type, f.Body)
+	return nil
+}
+
+// sessionAnswer tells the page what it may do.
+type sessionAnswer struct {
+	Version string `json:"version"`
+	Keyed   bool   `json:"keyed"`  // keys are configured: without a session nothing works
+	Admin   bool   `json:"admin"`  // there is a key of this machine, for logs
+	Key     bool   `json:"key"`    // there is a session
+	Infer   bool   `json:"infer"`  // may run models
+	Manage  bool   `json:"manage"` // may load, unload, pin, wake and put to sleep
+	Logs    bool   `json:"logs"`   // may read engines' logs
+	Token   string `json:"token"`  // for ui.HeaderToken, "" without a session
+	Ends    int64  `json:"ends"`   // of the session, Unix seconds
+}
+
+// session is GET /ui/session.
+func (s *Server) session(r *request) error {
+	if err := r.ownPage(); err != nil {
+		return err
+	}
+	key, session := s.sessionOf(&r.Ctx.Request.Header)
+	return r.tellSession(key, session)
+}
+
+// login is POST /ui/session: it changes a key for a cookie.
+func (s *Server) login(r *request) error {
+	if err := r.ownPage(); err != nil {
+		return err
+	}
+	if _, err := r.Fields(); err != nil {
+		return err
+	}
+	m, err := r.Members()
+	if err != nil {
+		return err
+	}
+	text, err := web.TextOf(m, "key")
+	if err != nil {
+		return err
+	}
+	key := s.cfg.Keys.Find([]byte(strings.TrimSpace(text)))
+	if key.Scopes == 0 {
+		return api.New(api.InvalidAPIKey, "This gateway does not know that key.")
+	}
+	value, session := s.cfg.Sessions.Begin(key.Digest, time.Now())
+	r.setCookie(value, int(ui.SessionFor.Seconds()))
+	return r.tellSession(key, session)
+}
+
+// logout is DELETE /ui/session: the browser forgets the cookie.
+func (s *Server) logout(r *request) error {
+	if err := r.ownPage(); err != nil {
+		return err
+	}
+	r.setCookie("", -1)
+	return r.tellSession(keys.Key{}, ui.Session{})
+}
+
+// ownPage refuses pages of other origins, also those that may use the gateway: sessions are the page's own.
+func (r *request) ownPage() error {
+	if sourceOf(&r.Ctx.Request.Header).Foreign() {
+		return api.New(api.ForbiddenOrigin, "Only the gateway's own page has sessions.")
+	}
+	return nil
+}
+
+// setCookie sets the session's cookie; age is in seconds, below 0 removes it. A browser whose page came by TLS names
+// an https origin, whatever lies between it and the gateway.
+func (r *request) setCookie(value string, age int) {
+	c := fasthttp.AcquireCookie()
+	defer fasthttp.ReleaseCookie(c)
+	c.SetKey(r.s.cfg.Sessions.Cookie())
+	c.SetValue(value)
+	c.SetPath("/")
+	c.SetHTTPOnly(true)
+	c.SetSameSite(fasthttp.CookieSameSiteStrictMode)
+	c.SetSecure(strings.HasPrefix(string(r.Ctx.Request.Header.Peek("Origin")), "https://"))
+	if c.SetMaxAge(age); age < 0 {
+		c.SetExpire(fasthttp.CookieExpireDelete)
+	}
+	r.Ctx.Response.Header.SetCookie(c)
+}
+
+func (r *request) tellSession(key keys.Key, session ui.Session) error {
+	r.setHeaders(pageHeaders)
+	r.Ctx.Response.Header.Set("Cache-Control", "no-store")
+	keyed, there := r.s.cfg.Keys.Configured(), key.Scopes != 0
+	out := sessionAnswer{
+		Version: r.s.cfg.Version, Keyed: keyed, Admin: r.s.cfg.Keys.HasLocal(), Key: there, Token: session.Token,
+		Infer: !keyed || key.Scopes&keys.Infer != 0, Manage: !keyed || key.Scopes&keys.Manage != 0, Logs: key.Scopes&keys.Manage != 0,
+	}
+	if there {
+		out.Ends = session.Ends.Unix()
+	}
+	return r.Reply(fasthttp.StatusOK, out)
+}
+
+// pageStream is GET /ui/stream: the pool as events, until the reader leaves or its key is withdrawn.
+func (s *Server) pageStream(r *request) error {
+	r.setHeaders(pageHeaders)
+	r.setHeaders(streamHeaders)
+	if r.Hit.Head {
+		r.Send(fasthttp.StatusOK, api.OpenAI.StreamType(), nil)
+		return nil
+	}
+	viewer, err := s.hub.Join(r.Manages())
+	if errors.Is(err, ui.ErrFull) {
+		return api.Newf(api.Overloaded, "%d pages follow the pool at this gateway, the most that may; close one.", maxViewers)
+	}
+	keyed, digest := s.cfg.Keys.Configured(), r.Key.Digest
+	ends := time.Now().Add(ui.SessionFor)
+	if _, session := s.sessionOf(&r.Ctx.Request.Header); session.Token != "" {
+		ends = session.Ends
+	}
+	ctx, cancel := context.WithCancel(s.life)
+	watch := r.Watch(cancel)
+	r.Answered(fasthttp.StatusOK)
+	r.Ctx.SetStatusCode(fasthttp.StatusOK)
+	r.Ctx.SetContentType(api.OpenAI.StreamType())
+	r.Ctx.Response.ImmediateHeaderFlush = true
+	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+		defer viewer.Leave()
+		defer watch.Stop()
+		defer cancel()
+		var buf []byte
+		for more := true; more; {
+			if buf, more = viewer.Next(ctx, buf[:0], pagePing); len(buf) == 0 {
+				buf = append(buf, api.Ping...)
+			}
+			if keyed && s.cfg.Keys.FindDigest(digest).Scopes == 0 || time.Now().After(ends) {
+				return
+			}
+			if _, err := w.Write(buf); err != nil || w.Flush() != nil {
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// newHub makes the producer of what pages show. It reads this gateway's memory only.
+func (s *Server) newHub() *ui.Hub {
+	return ui.NewHub(s.life, ui.HubConfig{
+		Most: maxViewers, Pace: pagePace, Every: pageEvery, Changed: s.cfg.Mirror.Changed, Build: s.buildPage,
+		Now: func() int64 {
+			snap := s.cfg.Mirror.Snapshot()
+			return snap.NowMS + time.Since(snap.Taken).Milliseconds()
+		},
+	})
+}
+
+func (s *Server) buildPage() (out ui.News) {
+	src := s.pageSource()
+	s.history.Saw(time.Now(), src.Snapshot)
+	for feed, view := range map[ui.Feed]any{
+		ui.FeedPool: src.Pool(), ui.FeedModels: src.Models(), ui.FeedNotes: src.Notes(), ui.FeedHistory: s.history.Timeline(time.Now(), src.Catalog),
+	} {
+		text, err := json.Marshal(view)
+		if err != nil {
+			s.log.Error("the page cannot show the pool", "error", err)
+			continue
+		}
+		out[feed] = text
+	}
+	return out
+}
+
+func (s *Server) pageSource() ui.Source {
+	snap, cat := s.cfg.Mirror.Snapshot(), s.cfg.Catalog()
+	return ui.Source{
+		Snapshot: snap, Stale: !s.cfg.Store.Up(), Catalog: cat, Waiting: s.cfg.Gate.Waiting(), Evict: s.cfg.Evict, Stage: s.cfg.Gate.StageOf,
+		Copy: func(h *state.HostRecord, m *state.ModelRecord) ui.Model { return s.manage.Shown(snap, cat, h, m) },
+	}
+}
+
+// watchHosts keeps the timeline's states of hosts until the server ends.
+func (s *Server) watchHosts() {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.life.Done():
+			return
+		case <-tick.C:
+			s.history.Saw(time.Now(), s.cfg.Mirror.Snapshot())
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package ui
+
+import (
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+)
+
+func TestTimeline(t *testing.T) {
+	cat := sourceOf(t).Catalog
+	begin := time.Unix(1_800_000_000, 0)
+	h := NewHistory(begin)
+	host := func(after time.Duration, to string) {
+		h.Heard(begin.Add(after), state.Event{Kind: "host", Host: "far", State: to})
+	}
+	host(0, "ready")
+	host(30*time.Minute, "asleep")
+	host(31*time.Minute, "asleep")
+	host(32*time.Minute, "forgotten")
+	ticket := func(after time.Duration, to string, fields map[string]string) {
+		h.Heard(begin.Add(after), state.Event{Kind: "ticket", Host: "far", Model: "a", State: to, Fields: fields})
+	}
+	ticket(time.Minute, "queued", map[string]string{"kind": "load"})
+	ticket(2*time.Minute, "ready", map[string]string{"kind": "load", "load_ms": "1500", "evicted": "b,c"})
+	ticket(3*time.Minute, "ready", map[string]string{"kind": "load"}) // it was loaded already
+	ticket(4*time.Minute, "ready", map[string]string{"kind": "unload"})
+	ticket(5*time.Minute, "failed", map[string]string{"kind": "load"})
+	h.Answered(begin.Add(6*time.Minute), 2*time.Second, true)
+	h.Answered(begin.Add(6*time.Minute), time.Second, false)
+
+	got := h.Timeline(begin.Add(40*time.Minute), cat)
+	kinds := ""
+	for _, m := range got.Hosts[0].Marks {
+		kinds += m.Kind + " " + m.Model + ";"
+	}
+	if kinds != "evict b;evict c;load a;unload a;failed a;" {
+		t.Error(kinds)
+	}
+	if x := got.Hosts[0]; len(got.Hosts) != 1 || len(x.Turns) != 2 || x.Awake != (30*time.Minute).Milliseconds() {
+		t.Errorf("%+v", x)
+	}
+	if math.Abs(got.Spent-0.25) > 1e-9 || math.Abs(got.Always-0.5*40/60) > 1e-9 {
+		t.Errorf("%v of %v", got.Spent, got.Always)
+	}
+	at := (begin.Add(6*time.Minute).UnixMilli() - got.From) / got.Step
+	if got.Rate[at] != 2 || got.Cold[at] != 1 || got.First[at] != 1500 || got.First[at+1] != -1 {
+		t.Error(got.Rate[at], got.Cold[at], got.First[at])
+	}
+
+	later := h.Timeline(begin.Add(80*time.Minute), cat) // the first twenty minutes are forgotten
+	if x := later.Hosts[0]; len(x.Marks) != 0 || len(x.Turns) != 2 || x.Awake > (11*time.Minute).Milliseconds() || later.Rate[at] != 0 {
+		t.Errorf("%+v", x)
+	}
+}
+
+// What a pool of any size does in an hour takes bounded memory.
+func TestHistoryIsBounded(t *testing.T) {
+	h, now := NewHistory(time.Now()), time.Now()
+	for i := range 3 * maxTurns {
+		name := "host" + strconv.Itoa(i)
+		h.Heard(now, state.Event{Kind: "host", Host: name, State: "ready"})
+		h.Heard(now, state.Event{Kind: "ticket", Host: name, Model: "a", State: "failed", Fields: map[string]string{"kind": "load"}})
+	}
+	if len(h.turns) > maxTurns || len(h.marks) > maxMarks || len(h.last) > maxTurns {
+		t.Error(len(h.turns), len(h.marks), len(h.last))
+	}
+	if n := len(h.Timeline(now, sourceOf(t).Catalog).Hosts); n > maxHosts {
+		t.Error(n)
+	}
+}

@@ -1,0 +1,182 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Feed is one kind of news of the stream.
+type Feed int
+
+// The feeds.
+const (
+	FeedPool    Feed = iota // hosts and queue
+	FeedModels              // the catalogue's models
+	FeedHistory             // the timeline
+	FeedNotes               // what only managers may see
+	feeds
+)
+
+var feedNames = [feeds]string{"pool", "models", "history", "notes"}
+
+// News is what there is to see of each feed, as JSON without line breaks; nil where that is unknown.
+type News [feeds][]byte
+
+// ErrFull means that there are as many viewers as there may be.
+var ErrFull = errors.New("too many viewers")
+
+// HubConfig configures a Hub. All fields are required.
+type HubConfig struct {
+	Most    int           // viewers at one time
+	Pace    time.Duration // least time between two looks at the pool
+	Every   time.Duration // longest time between them
+	Build   func() News
+	Changed func() <-chan struct{} // closed at the next change of the pool
+	Now     func() int64           // milliseconds on the pool's clock, sent with each message
+}
+
+// Hub shows the pool to any number of viewers up to a bound. One goroutine looks at the pool, at most once in Pace, and
+// only while there are viewers. A viewer who reads slowly gets the newest news, not all. It is safe for concurrent use.
+type Hub struct {
+	cfg  HubConfig
+	life context.Context
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	viewers int
+	runs    bool // the producer
+	news    [feeds]item
+	changed chan struct{} // closed with each change of news
+}
+
+type item struct {
+	body    []byte
+	version uint64 // 0: none yet
+}
+
+// NewHub makes a hub that ends with ctx.
+func NewHub(ctx context.Context, cfg HubConfig) *Hub {
+	return &Hub{cfg: cfg, life: ctx, changed: make(chan struct{})}
+}
+
+// Wait waits for the producer after the hub's context has ended.
+func (h *Hub) Wait() { h.work.Wait() }
+
+// Viewer is one open page. Its methods must not be called at the same time.
+type Viewer struct {
+	hub     *Hub
+	manages bool
+	seen    [feeds]uint64
+}
+
+// Join adds a viewer, who must Leave. It returns ErrFull beyond the bound.
+func (h *Hub) Join(manages bool) (*Viewer, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.viewers >= h.cfg.Most {
+		return nil, ErrFull
+	}
+	h.viewers++
+	if !h.runs {
+		h.runs = true
+		h.work.Go(h.produce)
+	}
+	return &Viewer{hub: h, manages: manages}, nil
+}
+
+// Leave ends a viewer.
+func (v *Viewer) Leave() {
+	v.hub.mu.Lock()
+	defer v.hub.mu.Unlock()
+	v.hub.viewers--
+}
+
+// produce looks at the pool until nobody looks or the hub ends.
+func (h *Hub) produce() {
+	for {
+		changed := h.cfg.Changed()
+		h.publish(h.cfg.Build())
+		least, most := time.NewTimer(h.cfg.Pace), time.NewTimer(h.cfg.Every)
+		for due := false; !due; {
+			select {
+			case <-h.life.Done():
+				due = true
+			case <-changed:
+				changed = nil
+				select {
+				case <-least.C:
+				case <-h.life.Done():
+				}
+				due = true
+			case <-most.C:
+				due = true
+			}
+		}
+		least.Stop()
+		most.Stop()
+		h.mu.Lock()
+		if h.viewers == 0 || h.life.Err() != nil {
+			h.runs, h.news = false, [feeds]item{} // the next viewer must not see old news
+			h.mu.Unlock()
+			return
+		}
+		h.mu.Unlock()
+	}
+}
+
+// publish takes over what differs from the news.
+func (h *Hub) publish(built News) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	any := false
+	for i, body := range built {
+		if n := &h.news[i]; body != nil && (n.version == 0 || !bytes.Equal(n.body, body)) {
+			*n = item{body, n.version + 1}
+			any = true
+		}
+	}
+	if any {
+		close(h.changed)
+		h.changed = make(chan struct{})
+	}
+}
+
+// Next appends what the viewer has not seen to dst, as an event stream's bytes, and waits for it at most the given time. Nothing
+// new leaves dst as it is. It returns false at the end of the hub or of ctx.
+func (v *Viewer) Next(ctx context.Context, dst []byte, wait time.Duration) ([]byte, bool) {
+	h := v.hub
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		h.mu.Lock()
+		news, changed := h.news, h.changed
+		h.mu.Unlock()
+		from := len(dst)
+		for i, n := range news {
+			if n.version == v.seen[i] || n.version == 0 || Feed(i) == FeedNotes && !v.manages {
+				continue
+			}
+			v.seen[i] = n.version
+			dst = append(append(dst, "event: "...), feedNames[i]...)
+			dst = append(dst, "\ndata: {\"at\":"...)
+			dst = strconv.AppendInt(dst, h.cfg.Now(), 10)
+			dst = append(append(append(dst, ",\"view\":"...), n.body...), "}\n\n"...)
+		}
+		if len(dst) > from {
+			return dst, true
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return dst, true
+		case <-ctx.Done():
+			return dst, false
+		case <-h.life.Done():
+			return dst, false
+		}
+	}
+}
