@@ -3,6 +3,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 DEADCODE    := golang.org/x/tools/cmd/deadcode@v0.36.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.6.0
+AXE         := 4.11.4
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 # What may be overridden on the command line.
@@ -70,7 +71,7 @@ build: need-go mm ## Build bin/gateway, bin/runner, bin/warmer and bin/standin
 with_processes = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}} ' $(PKG) | awk '/ reveille\/testenv /{print $$1}'
 
 .PHONY: test
-test: need-go need-python need-redis fetch-tests ## Run every test: unit, property, real redis-server, real engine, whole system; STRICT=1 fails on a flaky one
+test: need-go need-python need-redis need-chromium fetch-tests ## Run every test: unit, property, real redis-server, real engine, whole system; STRICT=1 fails on a flaky one
 	@mkdir -p .cache; rm -f .cache/flaky.txt; status=0; \
 	all="$$(go list $(PKG))"; slow="$$($(with_processes))"; fast="$$(comm -23 <(sort <<<"$$all") <(sort <<<"$$slow"))"; \
 	if [ -n "$$fast" ]; then \
@@ -84,7 +85,7 @@ test: need-go need-python need-redis fetch-tests ## Run every test: unit, proper
 	exit $$status
 
 .PHONY: race
-race: need-go need-python need-redis fetch-tests ## Run every test under the race detector
+race: need-go need-python need-redis need-chromium fetch-tests ## Run every test under the race detector
 	go run $(GOTESTSUM) --packages="$(PKG)" -- -race -p 1 -shuffle=on -timeout 40m $(ARGS)
 
 .PHONY: sim
@@ -206,7 +207,7 @@ fetch-tests: need-python # the same, and the Python client of the system tests
 clean: ## Remove bin/ and test binaries; `rm -r .cache` also removes engine and models
 	rm -rf bin dist .cache/testbin .cache/bench.txt
 
-.PHONY: need-go need-python need-redis
+.PHONY: need-go need-python need-redis need-chromium
 need-go:
 	@command -v go >/dev/null || { echo 'Go is not installed; get it from https://go.dev/dl/ (1.26 or newer)'; exit 1; }
 
@@ -214,13 +215,24 @@ need-python:
 	@python3 -m pip --version >/dev/null 2>&1 || \
 		{ echo 'python3 with pip is not installed; get it with: apt-get install python3-pip python3-venv'; exit 1; }
 
-need-redis:
-	@command -v redis-server >/dev/null && exit 0; \
-	hint='redis-server is not installed; get it with: apt-get install redis-server'; \
+# installed: $(call installed,PROGRAM,PACKAGE) is a shell command that installs a program where it may, or says how to.
+installed = command -v $1 >/dev/null && exit 0; \
+	hint='$1 is not installed; get it with: apt-get install $2'; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo 'installing redis-server'; \
-		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server) >/dev/null 2>&1 || \
+		echo 'installing $2'; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $2) >/dev/null 2>&1 || \
 			{ echo "$$hint"; exit 1; }; \
 	else \
 		echo "$$hint"; exit 1; \
 	fi
+
+need-redis:
+	@$(call installed,redis-server,redis-server)
+
+# For the tests of the page: the browser in CI, elsewhere these tests are skipped without one; axe-core where there is npm.
+need-chromium:
+	@if [ "$${CI:-}" = true ]; then $(call installed,chromium,chromium); fi
+	@dir=.cache/axe/$(AXE); [ -f $$dir/package/axe.min.js ] || ! command -v npm >/dev/null || { \
+		rm -rf .cache/axe; mkdir -p $$dir; \
+		(cd $$dir && npm pack --silent axe-core@$(AXE) >/dev/null 2>&1 && tar xzf axe-core-$(AXE).tgz package/axe.min.js) || \
+			echo 'axe-core could not be fetched: accessibility will not be checked'; }

@@ -64,7 +64,7 @@ func passedOver() (patterns []string) {
 	for _, r := range api.Routes() {
 		path := regexp.QuoteMeta(r.Path) + "$"
 		switch {
-		case strings.HasPrefix(r.Name, "logs_stream"), r.Name == "upstream":
+		case strings.HasPrefix(r.Name, "logs_stream"), r.Name == "ui_stream", r.Name == "upstream":
 			patterns = append(patterns, "^(/v1)?"+path)
 		case r.Mount == api.Prefixed|api.Bare:
 			patterns = append(patterns, "^"+path)

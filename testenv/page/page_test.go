@@ -1,0 +1,172 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+
+	"reveille/testenv"
+	"reveille/testenv/calls"
+)
+
+const slow = "--token-delay 20ms --tokens 60 --load-time 2s"
+
+// Every view shows a system in which models are swapped and the host sleeps and wakes, by the page's own buttons.
+func TestViews(t *testing.T) {
+	chromium(t)
+	models := calls.Catalogue{
+		"chat": "llm, memory: 2GiB, description: The first, " + calls.Options(slow), "other": "llm, memory: 3GiB, " + calls.Options(slow),
+		"seated": "embedding, device: npu", "plain": "embedding", "ranker": "reranking",
+	}
+	s := testenv.Start(t, testenv.Spec{
+		Models: models.YAML("hosts:\n  local: {driver: local, devices: [cpu, npu], price: 0.5, memory: {cpu: 8GiB}}\n"),
+		Args:   []string{"--max-loaded-models", "1 2 1"},
+	})
+	b := browse(t, s.URL)
+	b.is("location.pathname === '/ui'")
+	b.reads("local ready")
+
+	// A swap, with a request that waits.
+	b.press("button[data-do=load][data-model=seated]")
+	b.reads("NPU seat held by seated")
+	b.press("nav a[href='#playground']")
+	b.is("document.querySelector('#play-model')?.options.length === 5")
+	b.do(chromedp.SetValue(chromedp.CSS("#play-model"), "other"))
+	b.is("(document.querySelector('#play-model').dispatchEvent(new Event('change')), true)")
+	b.do(chromedp.SendKeys(chromedp.CSS("#play-text"), "Say <b>hello</b>"))
+	b.press("#play-go")
+	b.press("nav a[href='#pool']")
+	b.reads("its engine is starting")
+	b.pictures("pool-loading")
+	b.reads("next out")
+	b.press("button[data-do=load][data-model=chat]")
+	b.is("document.querySelector('button[data-do=load][data-model=other]') !== null && document.querySelector('button[data-do=unload][data-model=chat]') !== null")
+	b.press("button[data-do=pin][data-model=chat]")
+	b.reads("all pinned chat pinned")
+	b.press("button[data-do=unpin][data-model=chat]")
+	b.sees("pool", "next out")
+
+	// The playground.
+	b.press("nav a[href='#playground']")
+	choose := func(model string) {
+		t.Helper()
+		b.is(fmt.Sprintf("(() => { const l = document.querySelector('#play-model'); l.value = %q; l.dispatchEvent(new Event('change')); return l.value === %q })()", model, model))
+	}
+	choose("plain")
+	b.press("#play-go")
+	b.reads("Cosine similarity")
+	b.pictures("playground-embeddings")
+	choose("ranker")
+	b.press("#play-go")
+	b.reads("3 documents")
+	choose("chat")
+	b.do(chromedp.SendKeys(chromedp.CSS("#play-text"), "Say <b>hello</b>"))
+	b.press("#play-go")
+	b.reads("tokens/s")
+	b.reads("Say <b>hello</b>")
+	b.pictures("playground")
+	b.press("#play-curl")
+	b.is("document.querySelector('#code-text').textContent.startsWith('curl -sN " + s.URL + "/v1/chat/completions')")
+	b.press("#code-close")
+
+	// Logs need the admin key.
+	b.press("nav a[href='#logs']")
+	b.reads("need the key of this machine")
+	b.press("main button[data-do=login]")
+	b.do(chromedp.SendKeys(chromedp.CSS("#login-key"), s.AdminKey()))
+	b.press("#login-form button[type=submit]")
+	b.reads("[chat]")
+	b.pictures("logs")
+
+	// Sleep and wake.
+	b.press("nav a[href='#pool']")
+	b.press("button[data-do=sleep][data-host=local]")
+	b.reads("local asleep")
+	b.press("button[data-do=wake][data-host=local]")
+	b.reads("local ready")
+	b.sees("timeline", "always on they would have cost")
+	for _, kind := range []string{"load", "evict"} {
+		b.is(fmt.Sprintf("document.querySelector('.event.%s title')?.textContent.includes(' %s ')", kind, kind))
+	}
+}
+
+// With keys the page asks for one, keeps it out of scripts' reach, and does what the key may do and no more.
+func TestKeys(t *testing.T) {
+	chromium(t)
+	file := filepath.Join(t.TempDir(), "keys")
+	const reader, owner = "rv_a-key-that-may-use-models", "rv_a-key-that-may-do-anything"
+	if err := os.WriteFile(file, []byte(reader+" infer\n"+owner+" infer,manage\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"chat": "llm"}.YAML(calls.LocalHost), Args: []string{"--api-keys-file", file}})
+	b := browse(t, s.URL+"/ui")
+	b.provokes("401", "403")
+	b.is("document.querySelector('#login').open")
+	b.pictures("login")
+	enter := func(key string) {
+		t.Helper()
+		b.is("(document.querySelector('#login-key').value = '', true)")
+		b.do(chromedp.SendKeys(chromedp.CSS("#login-key"), key))
+		b.press("#login-form button[type=submit]")
+	}
+	enter("rv_nobody-has-this-key")
+	b.reads("does not know that key")
+	enter(reader)
+	b.reads("local ready")
+	b.is("document.querySelector('button[data-do=load]').disabled && document.querySelector('button[data-do=sleep]').disabled")
+	const load = "fetch('/v1/load', {method: 'POST', headers: {'x-reveille-token': %s}, body: '{\"model_name\":\"chat\"}'}).then(r => r.status)"
+	const token = "(await (await fetch('/ui/session')).json()).token"
+	if got := value[int](b, "(async () => "+fmt.Sprintf(load, token)+")()"); got != http.StatusForbidden {
+		t.Errorf("a load with a key that may not manage: %d", got)
+	}
+	b.press("#key") // forgets it
+	b.is("document.querySelector('#login').open")
+	enter(owner)
+	b.press("button[data-do=load][data-model=chat]")
+	b.reads("Loaded model: chat")
+	if got := value[int](b, fmt.Sprintf(load, "''")); got != http.StatusUnauthorized {
+		t.Errorf("a cookie without its token: %d", got)
+	}
+	if got := value[string](b, "document.cookie"); got != "" {
+		t.Errorf("scripts see the cookie %q", got)
+	}
+	cookies := run(b, func(ctx context.Context, t *chromedp.Target) (network.GetCookiesResult, error) {
+		return cdp.Call(ctx, t, network.GetCookies, network.GetCookiesParams{})
+	}).Cookies
+	if len(cookies) != 1 || !cookies[0].HTTPOnly || cookies[0].SameSite != network.CookieSameSiteStrict || strings.Contains(cookies[0].Value, owner) {
+		t.Errorf("cookies: %+v", cookies)
+	}
+}
+
+// Twenty hosts and 200 models show, also while Redis is away.
+func TestManyHosts(t *testing.T) {
+	chromium(t)
+	models, hosts := calls.Catalogue{}, "hosts:\n"
+	for i := range 200 {
+		models[fmt.Sprintf("model-%03d", i)] = "llm"
+	}
+	for i := range 20 {
+		hosts += fmt.Sprintf("  host-%02d: {driver: wol, mac: \"02:00:00:00:00:%02d\", devices: [cpu, gpu, npu], memory: {gpu: 24GiB}, price: 1.2}\n", i, i)
+	}
+	redis := testenv.StartRedis(t)
+	gateway := testenv.StartGateway(t, "redis://"+redis.Addr, "a secret of sixteen or more", models.YAML(hosts))
+	b := browse(t, gateway.URL+"/ui")
+	b.reads("200 of 200")
+	b.is("document.querySelectorAll('.card.asleep').length === 20")
+	b.do(chromedp.SendKeys(chromedp.CSS("#model-filter"), "-17"))
+	b.reads("10 of 200")
+	b.pictures("many")
+	redis.Kill()
+	b.reads("Redis does not answer")
+	b.do(chromedp.Reload())
+	b.reads("200 of 200")
+	b.is("document.querySelectorAll('.card.asleep').length === 20")
+}
