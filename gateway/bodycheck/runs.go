@@ -147,7 +147,13 @@ func (r *run) nests(b []byte) bool {
 func indexNesting(b []byte) int {
 	const each, high = 0x0101010101010101, 0x8080808080808080
 	i := 0
-	for ; i+8 <= len(b); i += 8 {
+	for ; ; i += 8 {
+		for i > 0 && i+32 <= len(b) && lateIn(b[i:i+32]) == 0 {
+			i += 32
+		}
+		if i+8 > len(b) {
+			break
+		}
 		word := binary.LittleEndian.Uint64(b[i:])
 		folded := word &^ (0x20 * each) &^ high
 		// An addition sets a byte's high bit if the byte is at least '[', or at least one above ']'.
@@ -166,6 +172,15 @@ func indexNesting(b []byte) int {
 	return -1
 }
 
+// lateIn returns 0 if none of 32 bytes is in ASCII's rows of [ ] { } and \, which have few other characters besides letters.
+func lateIn(b []byte) uint64 {
+	const each = 0x0101010101010101
+	late := func(word uint64) uint64 { return (word&(0x5F*each) + (0x80-'[')*each) &^ word }
+	_ = b[31]
+	return (late(binary.LittleEndian.Uint64(b)) | late(binary.LittleEndian.Uint64(b[8:])) |
+		late(binary.LittleEndian.Uint64(b[16:])) | late(binary.LittleEndian.Uint64(b[24:]))) & (0x80 * each)
+}
+
 // jump is how many bytes skip searches for a change of kind.
 const jump = 256
 
@@ -178,6 +193,7 @@ func (r *run) read(b []byte) bool {
 			if at := kindChange(b[far-jump : far]); at > 0 {
 				i = far - jump + at
 				r.length = 0
+				continue
 			}
 		}
 		for end := min(i+4*jump, len(b)); i < end; {

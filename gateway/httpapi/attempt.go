@@ -23,7 +23,7 @@ type attempt struct {
 	suspected   *suspect // a constrained request that an engine may hold
 
 	req     relay.Request
-	fields  [8]relay.Field
+	fields  [10]relay.Field
 	scratch [320]byte // the values of its fields
 }
 
@@ -55,6 +55,9 @@ func (x *exchange) send() (*relay.Response, error) {
 	add(rpc.HeaderAuth, sign)
 	add(rpc.HeaderModel, x.model.ID)
 	add(rpc.HeaderRequest, x.ID)
+	if x.engineStreams {
+		add(rpc.HeaderStream, "1")
+	}
 	if scope != "" {
 		add(rpc.HeaderScope, scope)
 	}

@@ -15,6 +15,8 @@ type call struct {
 	asked string // the model name that the client sent
 	body  []byte // what the engine receives
 
+	engineStreams bool // the body asks the engine for a stream
+
 	context int64 // tokens of context that a load for the request asks for, 0 for none
 
 	constrained bool // the body constrains the output by a grammar, a schema or tools
@@ -75,7 +77,8 @@ func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name str
 	if m.Err() != nil {
 		return "", api.BadJSON(m.Err())
 	}
-	c.stream = route.CanStream && route.Stream(values[:])
+	c.engineStreams = route.Stream(values[:])
+	c.stream = route.CanStream && c.engineStreams
 	if e := route.Check(values[:]); e != nil {
 		return "", e
 	}

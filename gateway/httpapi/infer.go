@@ -272,10 +272,9 @@ func (x *exchange) finishTap(err error) {
 	defer func() { x.Account.Used(used) }()
 	switch {
 	case err == nil:
-		if u, ok := note(x.s.cfg.Usage, x.Began, x.tap); ok {
-			used = u.Input + u.Output
+		if a := x.note(); a.Told {
+			used = a.Input + a.Output
 		}
-		x.s.cfg.Usage.Served(x.endpoint.Host, x.model.ID)
 	case clientGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)
 	default:

@@ -14,9 +14,9 @@ import (
 )
 
 // received leaves a large body unread if the head alone gets the request refused, so that the refusal need not wait for
-// the body. If the client sent Expect: 100-continue, it reads nothing before expected.
+// the body. A small one costs less than these checks, which the request passes again. If the client sent Expect: 100-continue, it reads nothing before expected.
 func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	if n := h.ContentLength(); n > 0 && len(h.Peek("Expect")) == 0 {
+	if n := h.ContentLength(); relay.Skippable(n) && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)
 		hit := match(h)
 		_, e := s.cfg.Browsers.Check(source)

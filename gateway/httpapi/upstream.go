@@ -50,6 +50,8 @@ func (c *call) vetUpstream(path string) error {
 	}
 	switch kind, spec := bodycheck.ForPath(path); kind {
 	case bodycheck.JSON:
+		var stream [1]jsonscan.Value
+		c.engineStreams = jsonscan.Scan(c.body, []string{"stream"}, stream[:]) == nil && stream[0].Bool()
 		return c.vet(spec)
 	case bodycheck.Files:
 		boundary, ok := jsonscan.Boundary(string(c.Ctx.Request.Header.ContentType()))

@@ -244,10 +244,13 @@ const (
 	drainFor   = time.Second // how long that may take
 )
 
+// Skippable reports whether SkipBody leaves a body of n bytes unread.
+func Skippable(n int) bool { return n > drainBytes }
+
 // SkipBody makes fasthttp leave a body unread, so that refusing a request by its head does not wait for the first body
 // byte. Use it as HeaderReceived. It skips no small bodies, since Finish reads those.
 func SkipBody(h *fasthttp.RequestHeader) {
-	if n := h.ContentLength(); n > drainBytes {
+	if Skippable(h.ContentLength()) {
 		h.SetContentLength(0)
 	}
 }

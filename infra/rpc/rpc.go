@@ -11,8 +11,8 @@
 // a gateway once, remembered in a sliding window as in RFC 4303 section 3.4.3, so memory grows with gateways, not with
 // requests. A runner that has just started takes no call that was signed before, since its predecessor may have.
 //
-// The headers of a ticket, a tenant, a request id and a content type are outside the signature: they change no more than a place in
-// a queue, a log line, and what the gateway's own client could say.
+// The headers of a ticket, a tenant, a stream, a request id and a content type are outside the signature: they change no more than a
+// place in a queue, a limit, a log line, and what the gateway's own client could say.
 package rpc
 
 // Headers of the protocol.
@@ -23,6 +23,7 @@ const (
 	HeaderWaiters  = "X-Reveille-Waited"  // how many requests waited for the ticket at the gateway, this one included, request, absent for one
 	HeaderPriority = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
 	HeaderRead     = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
+	HeaderStream   = "X-Reveille-Stream"  // set on a request whose body asks the engine for a stream, request, may be absent
 	HeaderScope    = "X-Reveille-Scope"   // whose encoder cache and conversations the request uses (Signer.Scope), request, signed, absent where all share it
 	HeaderTenant   = "X-Reveille-Tenant"  // for fairness at the engine (Signer.Scope of the request's key), request, not signed, absent without keys
 	HeaderRequest  = "X-Request-Id"       // for logs, request

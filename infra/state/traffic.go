@@ -12,7 +12,7 @@ import (
 // Copy is a model on a host.
 type Copy struct{ Host, Model string }
 
-// servedPrefix starts the names of the counters of UsageReporter.Served.
+// servedPrefix starts the names of the counters of answers by copy.
 const servedPrefix = "served:"
 
 // servedBy returns the name of a copy's counter, served:<host>:<model>. Host names have no colon.

@@ -12,10 +12,9 @@ func TestTraffic(t *testing.T) {
 		t, s := b.t, b.store()
 		toucher := state.NewUsageReporter(s)
 		for range 2 { // a second batch adds to the first
-			toucher.Count("requests", 1)
-			toucher.Served("h", "org/model:tag")
-			toucher.Served("h", "org/model:tag")
-			toucher.Served("g", "m")
+			toucher.Answered(state.Answer{Host: "h", Model: "org/model:tag"})
+			toucher.Answered(state.Answer{Host: "h", Model: "org/model:tag"})
+			toucher.Answered(state.Answer{Host: "g", Model: "m"})
 			must(t, toucher.Flush(ctx))
 		}
 		traffic, err := s.Traffic(ctx)
@@ -25,7 +24,7 @@ func TestTraffic(t *testing.T) {
 		}
 		stats, err := s.Stats(ctx)
 		must(t, err)
-		if len(stats) != 1 || stats["requests"] != 2 {
+		if len(stats) != 1 || stats["request_count_total"] != 6 {
 			t.Errorf("counters %v", stats)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 const flushEvery = 100 * time.Millisecond
 
 // UsageReporter batches uses of models and counters and sends them in the background, so that no request waits for
-// Redis. All methods are safe for concurrent use. Touch, Served, Count and Set never block on I/O; run Run in one
+// Redis. All methods are safe for concurrent use. Touch, Answered and Count never block on I/O; run Run in one
 // goroutine.
 type UsageReporter struct {
 	store *Store
@@ -54,31 +54,49 @@ func (t *UsageReporter) Touch(host, model string) {
 	t.mu.Unlock()
 }
 
-// Served counts a request that a model on a host has answered.
-func (t *UsageReporter) Served(host, model string) {
-	t.mu.Lock()
-	t.noted.served[Copy{host, model}]++
-	t.mu.Unlock()
+// Answer is a complete answer of a model on a host, with what the engine told of it.
+type Answer struct {
+	Host, Model           string
+	Told                  bool // the engine told how many tokens it took; else the rest is zero
+	Input, Output, Cached int64
+	PerSecond             float64       // tokens; ignored if not finite
+	FirstToken            time.Duration // from the request to the answer's first byte
 }
+
+// Answered counts an answer, its tokens as the pool's latest and in its sums.
+func (t *UsageReporter) Answered(a Answer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.noted
+	b.served[Copy{a.Host, a.Model}]++
+	b.counters["request_count_total"]++
+	if !a.Told {
+		return
+	}
+	b.tokens("input_tokens", "input_tokens_total", a.Input)
+	b.tokens("prompt_tokens", "prompt_tokens_total", a.Input)
+	b.tokens("output_tokens", "output_tokens_total", a.Output)
+	b.tokens("cache_tokens", "cache_tokens_total", a.Cached)
+	b.latest["time_to_first_token"] = a.FirstToken.Seconds()
+	if finite(a.PerSecond) {
+		b.latest["tokens_per_second"] = a.PerSecond
+	}
+}
+
+func (b *batch) tokens(latest, sum string, n int64) {
+	b.latest[latest] = float64(n)
+	b.counters[sum] += float64(n)
+}
+
+func finite(n float64) bool { return !math.IsNaN(n) && !math.IsInf(n, 0) }
 
 // Count adds to a counter of the pool's statistics. It ignores a number that is not finite.
 func (t *UsageReporter) Count(name string, n float64) {
-	if math.IsNaN(n) || math.IsInf(n, 0) {
+	if !finite(n) {
 		return
 	}
 	t.mu.Lock()
 	t.noted.counters[name] += n
-	t.mu.Unlock()
-}
-
-// Set records the latest value of a field of the pool's statistics, which must not have a counter's name. It ignores a
-// number that is not finite.
-func (t *UsageReporter) Set(name string, v float64) {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return
-	}
-	t.mu.Lock()
-	t.noted.latest[name] = v
 	t.mu.Unlock()
 }
 

@@ -68,31 +68,36 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	s := b.open(state.Options{URL: "redis://" + relay.Addr, Timeout: 200 * time.Millisecond})
 	must(t, s.Ping(ctx))
 	toucher := state.NewUsageReporter(s)
-	toucher.Count("requests_total", 1)
+	answered := func(output int64, perSecond float64) {
+		toucher.Answered(state.Answer{Host: "h", Model: "m", Told: true, Output: output, PerSecond: perSecond})
+	}
+	answered(1, 2.5)
+	answered(0, math.NaN())
+	answered(0, math.Inf(1))
 	toucher.Count("nonsense", math.NaN())
-	toucher.Set("nonsense", math.Inf(1))
-	toucher.Set("latest", 2.5)
-	toucher.Set("latest", 1.5)
+	toucher.Answered(state.Answer{Host: "h", Model: "m"})
 	must(t, toucher.Flush(ctx))
-	toucher.Set("latest", 0.5)
+	answered(0, 0.5)
 	toucher.Touch("h", "m")
 
 	relay.Pause() // the request gets through when the pause ends; the answer comes too late
 	toucher.Touch("h", "m")
-	toucher.Count("requests_total", 2)
+	answered(2, math.NaN())
 	for range 3 {
 		if err := toucher.Flush(ctx); !errors.Is(err, state.ErrUnavailable) {
 			t.Fatal("flush to a stalled Redis:", err)
 		}
 	}
-	toucher.Count("requests_total", 4)
+	answered(4, math.NaN())
 	relay.Resume()
 	kit.Eventually(t, "sent", func() bool { return toucher.Flush(ctx) == nil })
 	stats, err := direct.Stats(ctx)
 	must(t, err)
-	equal(t, "count", stats["requests_total"], 7)
+	equal(t, "answers", stats["request_count_total"], 7)
 	equal(t, "nonsense", stats["nonsense"], 0)
-	equal(t, "the latest value", stats["latest"], 0.5)
+	equal(t, "tokens", stats["output_tokens_total"], 7)
+	equal(t, "the latest answer's tokens", stats["output_tokens"], 4)
+	equal(t, "the latest rate", stats["tokens_per_second"], 0.5)
 }
 
 // TestUsageReporterRun checks that Run sends periodically, and once more at its end.
@@ -106,16 +111,16 @@ func TestUsageReporterRun(t *testing.T) {
 	count := func() float64 {
 		stats, err := s.Stats(ctx)
 		must(t, err)
-		return stats["n"]
+		return stats["request_count_total"]
 	}
-	toucher.Count("n", 1)
+	toucher.Answered(state.Answer{})
 	kit.Eventually(t, "sent", func() bool { return count() == 1 })
 	for range 100 {
-		wg.Go(func() { toucher.Count("n", 1) })
+		wg.Go(func() { toucher.Answered(state.Answer{}) })
 	}
-	toucher.Count("n", 1)
+	toucher.Answered(state.Answer{})
 	kit.Eventually(t, "sent again", func() bool { return count() == 102 })
-	toucher.Count("n", 1)
+	toucher.Answered(state.Answer{})
 	stop()
 	wg.Wait()
 	equal(t, "after the end", count(), 103)

@@ -254,6 +254,9 @@ func (b *bench) request(ctx context.Context, method, path, model, body string) *
 	if model != "" {
 		r.Header.Set(rpc.HeaderModel, model)
 	}
+	if bytes.Contains([]byte(body), []byte(`"stream":true`)) {
+		r.Header.Set(rpc.HeaderStream, "1")
+	}
 	return r
 }
 

@@ -67,17 +67,3 @@ func vet(ctx *fasthttp.RequestCtx, f form, resp *relay.Response) error {
 	}
 	return resp.HoldJSON(maxBufferedJSON, most)
 }
-
-// streams reports whether a request asks for a stream. Inside a text the quotes would be escaped.
-func streams(body []byte) bool {
-	for {
-		_, rest, found := bytes.Cut(body, []byte(`"stream"`))
-		if !found {
-			return false
-		}
-		if v, colon := bytes.CutPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(":")); colon && bytes.HasPrefix(bytes.TrimLeft(v, " \t\r\n"), []byte("true")) {
-			return true
-		}
-		body = rest
-	}
-}

@@ -153,7 +153,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, body []byte, pass *host.Lease, media *mmcache.Request) *relay.Request {
 	req := &relay.Request{
 		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: body,
-		FirstByte: firstByteLimit(s.cfg.FirstByte, ctx.PostBody()), Silence: LongAnswer * s.cfg.FirstByte,
+		FirstByte: firstByteLimit(s.cfg.FirstByte, len(ctx.PostBody()), len(ctx.Request.Header.Peek(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
 		Fields: make([]relay.Field, 0, 5),
 	}
 	if token := media.Token(); token != nil {
@@ -175,14 +175,14 @@ func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, body []byte, pass *host
 const LongAnswer = 5
 
 // firstByteLimit returns how long an engine may take for the first byte of an answer, given the limit for a short
-// prompt. A longer prompt may take longer, but never longer than a whole answer.
-func firstByteLimit(firstByte time.Duration, body []byte) time.Duration {
+// prompt: prompt is the body's bytes. A longer prompt may take longer, but never longer than a whole answer.
+func firstByteLimit(firstByte time.Duration, prompt int, stream bool) time.Duration {
 	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
 	most := LongAnswer * firstByte
-	if !streams(body) {
+	if !stream {
 		return most
 	}
-	return min(firstByte+firstByte*time.Duration(len(body)/short), most)
+	return min(firstByte+firstByte*time.Duration(prompt/short), most)
 }
 
 // engineFailed answers a request whose engine gave no answer. If the engine never saw it, the answer is a refusal.
