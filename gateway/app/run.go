@@ -25,6 +25,7 @@ import (
 	"reveille/infra/power"
 	"reveille/infra/power/drivers"
 	"reveille/infra/power/local"
+	"reveille/infra/rpc"
 	runner "reveille/runner/app"
 	warmer "reveille/warmer/app"
 )
@@ -96,6 +97,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	})
 	defer hosts.Close()
 	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
+	serve.runnerSocket = func(host string) string { return rpc.SocketPath(s.StateDir, host) }
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts

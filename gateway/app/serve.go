@@ -30,6 +30,9 @@ type ServeSettings struct {
 	FairAfter time.Duration `help:"A model that may have several copies gets one more while more requests wait for a copy than it serves in this time." default:"2s"`
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 
+	// runnerSocket, if not nil, tells where a host's runner listens on this machine; see [httpapi.Config].
+	runnerSocket func(host string) string `kong:"-"`
+
 	// complete, if not nil, adds what this program knows of the pool besides the models file.
 	complete func(*catalog.Catalog) (*catalog.Catalog, error) `kong:"-"`
 }

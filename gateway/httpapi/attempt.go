@@ -81,7 +81,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.Key.High {
 		x.req.Add(rpc.HeaderPriority, v)
 	}
-	resp, err := s.dir.Client(x.endpoint.Addr).Start(&x.link, &x.req)
+	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
 	if err == nil {
 		return resp, nil
 	}

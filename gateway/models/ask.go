@@ -30,7 +30,7 @@ func (d *Directory) Ask(call *relay.Call, host *state.HostRecord, path, model, i
 			req.Add(rpc.HeaderModel, []byte(model))
 			req.Add(rpc.HeaderRead, []byte("1"))
 		}
-		resp, err := d.Client(host.Addr).Do(call, req)
+		resp, err := d.Client(host.Name, host.Addr).Do(call, req)
 		if errors.Is(err, relay.ErrCancelled) {
 			return nil, relay.ErrGone
 		}

@@ -12,12 +12,12 @@ func TestClientsFollowThePool(t *testing.T) {
 	var c clients
 	pool := &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:1"}, "b": {Addr: "b:1"}}}
 	see := func() *state.Snapshot { return pool }
-	a, b := c.of("a:1", see), c.of("b:1", see)
-	if c.of("a:1", see) != a {
+	a, b := c.of("a", "a:1", see), c.of("b", "b:1", see)
+	if c.of("a", "a:1", see) != a {
 		t.Error("two clients of one address")
 	}
 	pool = &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:2"}, "b": {Addr: "b:1"}}}
-	_ = c.of("a:2", see)
+	_ = c.of("a", "a:2", see)
 	if c.known("a:1") != nil || c.known("b:1") != b {
 		t.Error("the pool is not followed")
 	}

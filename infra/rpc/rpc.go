@@ -15,6 +15,8 @@
 // place in a queue, a limit, a log line, and what the gateway's own client could say.
 package rpc
 
+import "path/filepath"
+
 // Headers of the protocol.
 const (
 	HeaderAuth     = "X-Reveille-Auth"    // signature, request
@@ -53,6 +55,17 @@ const (
 	PathHealth  = "/runner/health"
 	PathMetrics = "/metrics"
 )
+
+// SocketPath is where a runner with this state folder also listens, for a gateway that has the same folder: loopback costs more
+// than a unix socket. It is empty where the path would be too long for one.
+func SocketPath(stateDir, host string) string {
+	const most = 103 // bytes that fit into a socket's address on every system, with its end
+	path := filepath.Join(stateDir, "runner-"+host+".sock")
+	if len(path) > most {
+		return ""
+	}
+	return path
+}
 
 // Check is a runner's answer about a model's engine.
 type Check struct {

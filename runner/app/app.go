@@ -22,6 +22,7 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/policy"
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/batch"
 	"reveille/runner/conversations"
@@ -67,6 +68,14 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return fmt.Errorf("--runner-addr: %w", err)
 	}
 	defer ln.Close()
+	listeners := []net.Listener{ln}
+	near, err := listenNear(ctx, rpc.SocketPath(s.StateDir, p.name))
+	if err != nil {
+		log.Warn("no socket for gateways on this machine, which use the address then", "error", err)
+	} else if near != nil {
+		defer near.Close()
+		listeners = append(listeners, near)
+	}
 	credentials := awssecret.FollowRedis(s.RedisSecret, log)
 	defer credentials.Close()
 	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
@@ -76,7 +85,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer store.Close()
 
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
-	return runHost(ctx, s, p, ledger, ln, store, credentials, log, ready)
+	return runHost(ctx, s, p, ledger, listeners, store, credentials, log, ready)
 }
 
 // parse checks the settings; all mistakes are reported in one go.
@@ -89,8 +98,8 @@ func (s Settings) parse() (p parsed, err error) {
 	return p, errors.Join(err, err2, err3, err4, s.InstanceSettings.parse())
 }
 
-// runHost makes a host with all that its engines need, and its server on ln, and runs them until ctx ends.
-func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, ln net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string)) error {
+// runHost makes a host with all that its engines need, and its server on listeners, the first of which has its address, and runs them until ctx ends.
+func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, listeners []net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string)) error {
 	box, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
 		return err
@@ -131,8 +140,9 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 	if p.margin < 0 {
 		free = nil
 	}
+	addr := listeners[0].Addr().String()
 	h := host.New(host.Config{
-		Name: p.name, Boot: boot, Addr: ln.Addr().String(), Version: config.Version(), Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
+		Name: p.name, Boot: boot, Addr: addr, Version: config.Version(), Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
@@ -145,10 +155,10 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies},
 	})
 	power := &sleeper{host: p.name, boot: boot, argv: p.sleep, mirror: h.Mirror(), log: log}
-	return serve(ctx, srv, ln, power, m, h, log, func() {
-		log.Info("runner listens", "addr", ln.Addr().String(), "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())
+	return serve(ctx, srv, listeners, power, m, h, log, func() {
+		log.Info("runner listens", "addr", addr, "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())
 		if ready != nil {
-			ready(ln.Addr().String())
+			ready(addr)
 		}
 	})
 }
@@ -170,18 +180,20 @@ func savedConversations(s Settings, p parsed, set *metrics.Set, log *slog.Logger
 }
 
 // serve runs a host and its server until ctx ends, then ends them. listening is called once requests are accepted.
-func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener, power *sleeper, m *cloudMachine, h *host.Host, log *slog.Logger, listening func()) error {
-	served := make(chan error, 1)
+func serve(ctx context.Context, srv *httpapi.Server, listeners []net.Listener, power *sleeper, m *cloudMachine, h *host.Host, log *slog.Logger, listening func()) error {
+	served := make(chan error, len(listeners))
 	run, stop := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop(nil)
 	wg.Go(func() { power.run(run) })
-	go func() {
-		err := srv.Serve(ln)
-		stop(err)
-		served <- err
-	}()
+	for _, ln := range listeners {
+		go func() {
+			err := srv.Serve(ln)
+			stop(err)
+			served <- err
+		}()
+	}
 	listening()
 	hostErr := m.run(run, h)
 
@@ -190,8 +202,12 @@ func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener, power *sle
 	if err := srv.Shutdown(end); err != nil {
 		log.Warn("open connections were closed", "error", err)
 	}
-	_ = ln.Close() // Shutdown does not know of it if Serve has only just been called
-	return errors.Join(hostErr, <-served)
+	errs := []error{hostErr}
+	for _, ln := range listeners {
+		_ = ln.Close() // Shutdown does not know of it if Serve has only just been called
+		errs = append(errs, <-served)
+	}
+	return errors.Join(errs...)
 }
 
 // endLeftovers ends the engines that an earlier runner with the same ledger left behind.

@@ -437,10 +437,10 @@ func TestTraffic(t *testing.T) {
 		p.boot("box", "chat")
 		p.after(time.Minute)
 		gateway := state.NewUsageReporter(p.store)
-		gateway.Count("request_count_total", 9)
+		gateway.Count("other_total", 9)
 		for at, n := range map[state.Copy]int{{Host: "box", Model: "chat"}: 3, {Host: "box", Model: "embed"}: 2, {Host: "box", Model: "no:more"}: 1, {Host: "gone", Model: "chat"}: 3} {
 			for range n {
-				gateway.Served(at.Host, at.Model)
+				gateway.Answered(state.Answer{Host: at.Host, Model: at.Model})
 			}
 		}
 		p.must(gateway.Flush(ctx))
@@ -470,7 +470,7 @@ func TestMetrics(t *testing.T) {
 		p.after(time.Minute)
 		gateway := state.NewUsageReporter(p.store)
 		for range 7 {
-			gateway.Served("box", "chat")
+			gateway.Answered(state.Answer{Host: "box", Model: "chat"})
 		}
 		p.must(gateway.Flush(ctx))
 		var out bytes.Buffer
