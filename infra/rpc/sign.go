@@ -69,12 +69,11 @@ func (s *Signer) Correct(host string, runnerMS int64) {
 // Scope names the holder of an API key to runners, which keep tenants' data apart by it: 32 hex digits that are the same on
 // all gateways of the pool and tell nothing of the key, given its SHA-256.
 func (s *Signer) Scope(key [sha256.Size]byte) string {
-	m := s.macs.Get().(hash.Hash)
+	m := s.macs.Get().(*mac)
 	defer s.macs.Put(m)
-	m.Reset()
-	m.Write([]byte("reveille scope v1\x00")) // calls begin with "v1 "
-	m.Write(key[:])
-	return hex.EncodeToString(m.Sum(nil)[:16])
+	m.text = append(m.text[:0], "reveille scope v1\x00"...) // calls begin with "v2 "
+	m.text = append(m.text, key[:]...)
+	return hex.EncodeToString(m.sum()[:16])
 }
 
 // Sign returns the value of HeaderAuth for a call. Each call needs its own.
@@ -93,33 +92,42 @@ func (s *Signer) Sign(c Call) string {
 	head = strconv.AppendInt(head, ms, 10)
 	head = append(head, ' ')
 	head = append(head, c.Host...)
-	m := s.macs.Get().(hash.Hash)
-	sum := mac(m, head, c)
-	s.macs.Put(m)
+	m := s.macs.Get().(*mac)
+	defer s.macs.Put(m)
 	head = append(head, ' ')
-	return string(base64.RawURLEncoding.AppendEncode(head, sum[:]))
+	return string(base64.RawURLEncoding.AppendEncode(head, m.of(head[:len(head)-1], c)))
 }
 
 func macPool(secret []byte) sync.Pool {
 	key := append([]byte(nil), secret...)
-	return sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}
+	return sync.Pool{New: func() any { return &mac{hash: hmac.New(sha256.New, key)} }}
 }
 
-// mac covers head, which names the host, and the call's parts, each ended by a zero byte, which none of them can hold.
-func mac(m hash.Hash, head []byte, c Call) [sha256.Size]byte {
-	var buf [512]byte
-	b := append(buf[:0], head...)
+// mac is a hash under the secret and the memory that it needs, for one goroutine at a time.
+type mac struct {
+	hash hash.Hash // after a Reset it goes on from the state behind the key
+	text []byte
+	out  [sha256.Size]byte
+}
+
+// sum returns the hash of text, valid until the next one.
+func (m *mac) sum() []byte {
+	m.hash.Reset()
+	m.hash.Write(m.text)
+	return m.hash.Sum(m.out[:0])
+}
+
+// of covers head, which names the host, and the call's parts, each ended by a zero byte, which none of them can hold. The result
+// is valid until the next one.
+func (m *mac) of(head []byte, c Call) []byte {
+	b := append(m.text[:0], head...)
 	for _, part := range [...]string{c.Method, c.Path, c.Model, c.Scope} {
 		b = append(b, 0)
 		b = append(b, part...)
 	}
 	b = append(b, 0)
-	b = strconv.AppendInt(b, int64(c.Length), 10)
-	m.Reset()
-	m.Write(b)
-	var out [sha256.Size]byte
-	m.Sum(out[:0])
-	return out
+	m.text = strconv.AppendInt(b, int64(c.Length), 10)
+	return m.sum()
 }
 
 // Verifier checks signatures on one host. It is safe for concurrent use.
@@ -155,10 +163,10 @@ func (v *Verifier) Verify(auth string, c Call, now time.Time) (gateway string, e
 	if err1 != nil || err2 != nil || err3 != nil {
 		return "", ErrSignature
 	}
-	m := v.macs.Get().(hash.Hash)
-	want := mac(m, []byte(auth[:i]), c)
+	m := v.macs.Get().(*mac)
+	same := subtle.ConstantTimeCompare(got, m.of([]byte(auth[:i]), c)) == 1
 	v.macs.Put(m)
-	if subtle.ConstantTimeCompare(got, want[:]) != 1 {
+	if !same {
 		return "", ErrSignature
 	}
 	if f[4] != c.Host {

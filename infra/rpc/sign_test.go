@@ -177,6 +177,19 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
+// TestSignAllocates: a warm request pays for the header's text, the parts of it and their hash, and for no buffer.
+func TestSignAllocates(t *testing.T) {
+	s, v := NewSigner([]byte("secret")), NewVerifier([]byte("secret"))
+	c := Call{Method: "POST", Path: "/v1/chat/completions", Host: "h", Model: "m", Length: 1024}
+	if n := testing.AllocsPerRun(1000, func() {
+		if _, err := v.Verify(s.Sign(c), c, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 3 {
+		t.Errorf("%v allocations for each call, want at most 3", n)
+	}
+}
+
 func BenchmarkSign(b *testing.B) {
 	s := NewSigner([]byte("secret"))
 	v := NewVerifier([]byte("secret"))
