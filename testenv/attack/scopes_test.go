@@ -25,14 +25,15 @@ import (
 
 // promised is who may use each route.
 var promised = map[string]string{
-	"everybody": "root live ready health_plain",
-	"any key": "metrics openapi health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +
+	"everybody": "root live ready health_plain ui ui_file",
+	"own page":  "ui_session ui_login ui_logout", // everybody but pages of other origins, those that may use the gateway, too
+	"any key": "ui_stream metrics openapi health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +
 		"ollama_version ollama_tags ollama_ps ollama_show running tei_info tei_embed_sparse",
 	"infer": "chat completions responses response response_delete input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
 		"tokenize detokenize apply_template infill messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed cohere_chat",
 	"manage": "load unload unload_all api_unload_all api_unload pull pin host_wake host_forget host_sleep props slots " +
 		"ollama_pull ollama_create ollama_copy ollama_push ollama_blobs",
-	"admin": "register delete options_set options_delete config_set alias_set alias_set_one alias_delete ollama_delete " +
+	"admin": "keys_list keys_add keys_revoke register delete options_set options_delete config_set alias_set alias_set_one alias_delete ollama_delete " +
 		"logs logs_stream logs_stream_model", // manage; without keys the local admin key
 	"both": "upstream", // it manages and infers
 }
@@ -97,12 +98,15 @@ func TestScopes(t *testing.T) {
 				for _, a := range askers {
 					n++
 					status, body := begin(t, client, method, a.s.URL+path, a.head)
-					may := slices.Contains(strings.Split(a.may, ", "), right)
+					may, other := slices.Contains(strings.Split(a.may, ", "), right), a.other
+					if right == "own page" {
+						may, other = !slices.ContainsFunc(a.head, func(h string) bool { return strings.HasPrefix(h, "Origin: ") }), 403
+					}
 					switch {
 					case may && (status == 401 || status == 403 || status >= 500 && status != 501):
 						t.Errorf("%s: %s %s (%s): %d %s", a.name, method, path, right, status, body)
-					case !may && (status != a.other || method != "HEAD" && !json.Valid([]byte(body))):
-						t.Errorf("%s: %s %s (%s): %d %s, want %d", a.name, method, path, right, status, body, a.other)
+					case !may && (status != other || method != "HEAD" && !json.Valid([]byte(body))):
+						t.Errorf("%s: %s %s (%s): %d %s, want %d", a.name, method, path, right, status, body, other)
 					}
 				}
 			}
