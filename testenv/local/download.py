@@ -64,13 +64,14 @@ class _Job:
         return self._pip.poll() is None
 
     def bytes(self) -> int:
-        found = [f for part in (self._out, self._folder / "tmp") for f in part.rglob("*")]
+        # pip removes files and folders meanwhile; os.walk leaves out folders that are gone.
+        found = [os.path.join(at, name) for part in (self._out, self._folder / "tmp") for at, _, names in os.walk(part) for name in names]
         total = 0
         for f in found:
             try:
-                total += f.stat().st_size if f.is_file() else 0
+                total += os.path.getsize(f)
             except OSError:
-                pass  # moved away in between
+                pass
         return min(total, self.wheel.size)
 
     def stop(self) -> None:

@@ -153,6 +153,23 @@ class FetchTest(unittest.TestCase):
         self.fetch()
 
 
+class ProgressTest(unittest.TestCase):
+    def test_a_folder_that_pip_removes_meanwhile_counts_nothing(self):
+        scandir = os.scandir
+
+        def vanish(path):
+            if Path(path).name == "pip-unpack":
+                raise FileNotFoundError(path)
+            return scandir(path)
+
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(download.subprocess, "Popen"):
+            job = download._Job(Wheel("a", "1", "", 100), Path(folder, "job"))
+            Path(folder, "job", "tmp", "pip-unpack").mkdir()
+            Path(folder, "job", "tmp", "part").write_bytes(b"seven b")
+            with mock.patch.object(os, "scandir", vanish):
+                self.assertEqual(job.bytes(), 7)
+
+
 class EngineTest(unittest.TestCase):
     def test_copies_of_libraries_become_links(self):
         with tempfile.TemporaryDirectory() as dir:
