@@ -20,7 +20,7 @@ const (
 // FreshWait is how long a listing waits for the store at most.
 const FreshWait = 300 * time.Millisecond
 
-// reader reads snapshots for listings, one at a time and not too often, so that listings, some of which need no key,
+// reader reads snapshots for listings, one at a time and not too often, so that listings, some of them without a key,
 // cannot overload the store.
 type reader struct {
 	mu    sync.Mutex // held over a read

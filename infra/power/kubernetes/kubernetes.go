@@ -6,7 +6,7 @@
 package kubernetes
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -94,10 +94,7 @@ func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch str
 	if !ok {
 		return scale{}, fmt.Errorf("%w: workload %q is not KIND/NAME", power.ErrUnknownHost, host.Workload)
 	}
-	namespace := host.Namespace
-	if namespace == "" {
-		namespace = c.Namespace
-	}
+	namespace := cmp.Or(host.Namespace, c.Namespace)
 	target, err := url.JoinPath(c.URL, "apis/apps/v1/namespaces", url.PathEscape(namespace), url.PathEscape(kind)+"s", url.PathEscape(name), "scale")
 	if err != nil {
 		return scale{}, fmt.Errorf("%w: %w", power.ErrDenied, err)
@@ -129,7 +126,7 @@ func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch str
 		return scale{}, fmt.Errorf("%w: %s: %s", classify(resp.StatusCode), what, reason(resp, body))
 	}
 	var s scale
-	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&s); err != nil || s.Kind != "Scale" {
+	if err := json.Unmarshal(body, &s); err != nil || s.Kind != "Scale" {
 		return scale{}, fmt.Errorf("%w: %s: the answer is no Scale", power.ErrFailed, what)
 	}
 	return s, nil
