@@ -88,7 +88,6 @@ func (x *exchange) start() (err error) {
 		return x.limited(err)
 	}
 	x.rateHeaders()
-	s.m.open.Add(1)
 	s.inflight.add(x)
 	x.watch = s.watcher.Arm(x.Ctx.Conn(), x.left)
 	defer func() {
@@ -246,7 +245,6 @@ func (x *exchange) finish(err error) {
 		x.s.dir.Uses.Stream(x.model.ID, -1)
 	}
 	x.Account.End()
-	x.s.m.open.Add(-1)
 	x.s.m.seconds.UpdateDuration(x.Began)
 	first := time.Since(x.Began)
 	if x.tap != nil {

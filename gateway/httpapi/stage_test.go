@@ -183,7 +183,7 @@ func (s *stage) settled() {
 				busy++
 			}
 		}
-		return open == 0 && busy == 0 && s.server.intake.Buffered() == 0 && s.server.m.open.Get() == 0 && len(s.gate.Waiting()) == 0
+		return open == 0 && busy == 0 && s.server.intake.Buffered() == 0 && s.server.Open() == 0 && len(s.gate.Waiting()) == 0
 	})
 }
 
