@@ -17,8 +17,11 @@ import (
 	"reveille/infra/state"
 )
 
-// maxViewers bounds the open pages that follow the pool at this gateway.
-const maxViewers = 64
+// Bounds of the open pages that follow the pool at this gateway: of all, and of one key.
+const (
+	maxViewers    = 64
+	maxKeyViewers = 16
+)
 
 // The page's pace: twice a second at most, and once a second what no change of the pool shows, such as open requests.
 const (
@@ -160,9 +163,9 @@ func (s *Server) pageStream(r *request) error {
 		r.Send(fasthttp.StatusOK, api.OpenAI.StreamType(), nil)
 		return nil
 	}
-	viewer, err := s.hub.Join(r.Manages())
+	viewer, err := s.hub.Join(r.Key.Digest, r.Manages())
 	if errors.Is(err, ui.ErrFull) {
-		return api.Newf(api.Overloaded, "%d pages follow the pool at this gateway, the most that may; close one.", maxViewers)
+		return api.Newf(api.Overloaded, "At most %d pages, and %d of one key, follow the pool at a gateway; close one.", maxViewers, maxKeyViewers)
 	}
 	keyed, digest := s.cfg.Keys.Configured(), r.Key.Digest
 	ends := time.Now().Add(ui.SessionFor)
@@ -198,7 +201,7 @@ func (s *Server) pageStream(r *request) error {
 // newHub makes the producer of what pages show. It reads this gateway's memory only.
 func (s *Server) newHub() *ui.Hub {
 	return ui.NewHub(s.life, ui.HubConfig{
-		Most: maxViewers, Pace: pagePace, Every: pageEvery, Changed: s.cfg.Mirror.Changed, Build: s.buildPage,
+		Most: maxViewers, MostOf: maxKeyViewers, Pace: pagePace, Every: pageEvery, Changed: s.cfg.Mirror.Changed, Build: s.buildPage,
 		Now: func() int64 {
 			snap := s.cfg.Mirror.Snapshot()
 			return snap.NowMS + time.Since(snap.Taken).Milliseconds()

@@ -3,6 +3,7 @@ package ui
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"strconv"
 	"sync"
@@ -32,6 +33,7 @@ var ErrFull = errors.New("too many viewers")
 // HubConfig configures a Hub. All fields are required.
 type HubConfig struct {
 	Most    int           // viewers at one time
+	MostOf  int           // viewers of one key at one time
 	Pace    time.Duration // least time between two looks at the pool
 	Every   time.Duration // longest time between them
 	Build   func() News
@@ -39,7 +41,7 @@ type HubConfig struct {
 	Now     func() int64           // milliseconds on the pool's clock, sent with each message
 }
 
-// Hub shows the pool to any number of viewers up to a bound. One goroutine looks at the pool, at most once in Pace, and
+// Hub shows the pool to any number of viewers up to its bounds. One goroutine looks at the pool, at most once in Pace, and
 // only while there are viewers. A viewer who reads slowly gets the newest news, not all. It is safe for concurrent use.
 type Hub struct {
 	cfg  HubConfig
@@ -48,7 +50,8 @@ type Hub struct {
 
 	mu      sync.Mutex
 	viewers int
-	runs    bool // the producer
+	byKey   map[[sha256.Size]byte]int // viewers by the digest of their key
+	runs    bool                      // the producer
 	news    [feeds]item
 	changed chan struct{} // closed with each change of news
 }
@@ -60,7 +63,7 @@ type item struct {
 
 // NewHub makes a hub that ends with ctx.
 func NewHub(ctx context.Context, cfg HubConfig) *Hub {
-	return &Hub{cfg: cfg, life: ctx, changed: make(chan struct{})}
+	return &Hub{cfg: cfg, life: ctx, byKey: map[[sha256.Size]byte]int{}, changed: make(chan struct{})}
 }
 
 // Wait waits for the producer after the hub's context has ended.
@@ -69,23 +72,26 @@ func (h *Hub) Wait() { h.work.Wait() }
 // Viewer is one open page. Its methods must not be called at the same time.
 type Viewer struct {
 	hub     *Hub
+	key     [sha256.Size]byte
 	manages bool
 	seen    [feeds]uint64
 }
 
-// Join adds a viewer, who must Leave. It returns ErrFull beyond the bound.
-func (h *Hub) Join(manages bool) (*Viewer, error) {
+// Join adds a viewer, who must Leave. key is the digest of the viewer's key, zero without one. Join returns ErrFull if
+// there are as many viewers as there may be, in all or of the key.
+func (h *Hub) Join(key [sha256.Size]byte, manages bool) (*Viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.viewers >= h.cfg.Most {
+	if h.viewers >= h.cfg.Most || key != [sha256.Size]byte{} && h.byKey[key] >= h.cfg.MostOf {
 		return nil, ErrFull
 	}
 	h.viewers++
+	h.byKey[key]++
 	if !h.runs {
 		h.runs = true
 		h.work.Go(h.produce)
 	}
-	return &Viewer{hub: h, manages: manages}, nil
+	return &Viewer{hub: h, key: key, manages: manages}, nil
 }
 
 // Leave ends a viewer.
@@ -93,6 +99,9 @@ func (v *Viewer) Leave() {
 	v.hub.mu.Lock()
 	defer v.hub.mu.Unlock()
 	v.hub.viewers--
+	if v.hub.byKey[v.key]--; v.hub.byKey[v.key] == 0 {
+		delete(v.hub.byKey, v.key)
+	}
 }
 
 // produce looks at the pool until nobody looks or the hub ends.

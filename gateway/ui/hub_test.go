@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,11 +15,54 @@ import (
 // hubOf makes a hub whose pool never says that it changes, and counts the looks at it.
 func hubOf(ctx context.Context, looks *atomic.Int64, changed func() <-chan struct{}) *Hub {
 	return NewHub(ctx, HubConfig{
-		Most: 10, Pace: 500 * time.Millisecond, Every: time.Second, Changed: changed, Now: func() int64 { return 7 },
+		Most: 10, MostOf: 3, Pace: 500 * time.Millisecond, Every: time.Second, Changed: changed, Now: func() int64 { return 7 },
 		Build: func() (n News) {
 			n[FeedPool], n[FeedModels], n[FeedNotes] = fmt.Appendf(nil, `{"look":%d}`, looks.Add(1)), []byte("[]"), []byte(`{"secret":1}`)
 			return n
 		},
+	})
+}
+
+var nobody [sha256.Size]byte
+
+// The viewers of one key leave room for those of others.
+func TestViewersOfOneKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		var looks atomic.Int64
+		h := hubOf(ctx, &looks, never)
+		one, other := sha256.Sum256([]byte("one")), sha256.Sum256([]byte("other"))
+		var all []*Viewer
+		join := func(key [sha256.Size]byte) error {
+			v, err := h.Join(key, false)
+			if err == nil {
+				all = append(all, v)
+			}
+			return err
+		}
+		for range 3 {
+			if err := join(one); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := join(one); !errors.Is(err, ErrFull) {
+			t.Errorf("a fourth viewer of a key: %v", err)
+		}
+		if err := join(other); err != nil {
+			t.Errorf("another key's viewer: %v", err)
+		}
+		all[0].Leave()
+		if err := join(one); err != nil {
+			t.Errorf("after one has left: %v", err)
+		}
+		for _, v := range all[1:] {
+			v.Leave()
+		}
+		if len(h.byKey) != 0 {
+			t.Errorf("%d keys are kept without viewers", len(h.byKey))
+		}
+		end()
+		h.Wait()
 	})
 }
 
@@ -36,13 +80,13 @@ func TestOneProducer(t *testing.T) {
 		}
 		var all []*Viewer
 		for range 10 {
-			v, err := h.Join(false)
+			v, err := h.Join(nobody, false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			all = append(all, v)
 		}
-		if _, err := h.Join(false); !errors.Is(err, ErrFull) {
+		if _, err := h.Join(nobody, false); !errors.Is(err, ErrFull) {
 			t.Errorf("an eleventh viewer: %v", err)
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
@@ -62,7 +106,7 @@ func TestOneProducer(t *testing.T) {
 		if n := looks.Load(); n != before {
 			t.Errorf("%d looks after the last viewer has left", n-before)
 		}
-		v, err := h.Join(true)
+		v, err := h.Join(nobody, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +132,7 @@ func TestPace(t *testing.T) {
 		close(always)
 		var looks atomic.Int64
 		h := hubOf(ctx, &looks, func() <-chan struct{} { return always })
-		v, err := h.Join(false)
+		v, err := h.Join(nobody, false)
 		if err != nil {
 			t.Fatal(err)
 		}
