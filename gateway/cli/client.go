@@ -75,34 +75,45 @@ func (r Remote) call(ctx context.Context, method, path string, body, v any) erro
 		}
 		in = bytes.NewReader(data)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, r.base()+path, in)
+	answer, err := r.open(ctx, method, path, in)
 	if err != nil {
 		return err
+	}
+	defer answer.Close()
+	data, err := io.ReadAll(answer)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
+}
+
+// open makes one request and returns the body of the answer, for the caller to close. An error answer becomes an error
+// with its message.
+func (r Remote) open(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, r.base()+path, body)
+	if err != nil {
+		return nil, err
 	}
 	if key := r.key(req.URL); key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("no gateway answers at %s: %w", r.base(), err)
+		return nil, fmt.Errorf("no gateway answers at %s: %w", r.base(), err)
+	}
+	if resp.StatusCode < 300 {
+		return resp.Body, nil
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
+	var e struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
 	}
-	if resp.StatusCode >= 300 {
-		var e struct {
-			Error struct {
-				Message string `json:"message"`
-			} `json:"error"`
-		}
-		if json.Unmarshal(data, &e) != nil || e.Error.Message == "" {
-			return fmt.Errorf("%s %s: status %d", method, path, resp.StatusCode)
-		}
-		return errors.New(e.Error.Message)
+	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&e) != nil || e.Error.Message == "" {
+		return nil, fmt.Errorf("%s %s: status %d", method, path, resp.StatusCode)
 	}
-	return json.Unmarshal(data, v)
+	return nil, errors.New(e.Error.Message)
 }
 
 // print writes v as indented JSON.
