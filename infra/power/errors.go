@@ -8,7 +8,7 @@ import (
 // Unfinished reports whether a sleep ended with this error after the driver may have accepted it, so that the host may
 // be shutting down.
 func Unfinished(err error) bool {
-	return errors.Is(err, ErrStopping) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, ErrStopping) || errors.Is(err, ErrLeaseLost) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // Errors of drivers. Test with errors.Is; drivers wrap them with the platform's message.
@@ -31,6 +31,8 @@ var (
 	ErrFailed = errors.New("failed")
 	// ErrNoDriver: this program was built or started without the host's driver.
 	ErrNoDriver = errors.New("no driver for the host here")
+	// ErrLeaseLost: the host's power lease passed to another holder or could not be renewed. Its new holder continues.
+	ErrLeaseLost = errors.New("the host's power lease was lost")
 	// ErrClosed: the driver was closed.
 	ErrClosed = errors.New("driver is closed")
 )

@@ -3,6 +3,7 @@ package power
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"reveille/infra/state"
@@ -35,11 +36,20 @@ func TurnOff(ctx context.Context, store StopStore, host, owner, token string, li
 	return failure, told
 }
 
-// WithLease calls do, for at most limit, while renew keeps a lease of state.WakeLease. It cancels do if another holder
-// takes the lease.
+// LeaseMargin is how long before the end of a lease that is not renewed WithLease cancels the call under it. It covers
+// the store's call that took the lease and the time a driver takes to return.
+const LeaseMargin = 3 * time.Second
+
+// WithLease calls do, for at most limit, while renew keeps a lease of state.WakeLease, which the caller has just taken.
+// It cancels do, and the error is then also ErrLeaseLost, when another holder has the lease, or LeaseMargin before the
+// lease ends because it could not be renewed.
 func WithLease(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	ctx, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	lapse := time.AfterFunc(state.WakeLease-LeaseMargin, func() { lose(ErrLeaseLost) })
+	defer lapse.Stop()
 	done := make(chan struct{})
 	kept := make(chan struct{})
 	go func() {
@@ -51,8 +61,12 @@ func WithLease(ctx context.Context, limit time.Duration, renew func(context.Cont
 			case <-done:
 				return
 			case <-tick.C:
-				if err := renew(ctx); errors.Is(err, state.ErrNotOwner) || errors.Is(err, state.ErrGone) {
-					cancel()
+				sent := time.Now()
+				switch err := renew(ctx); {
+				case err == nil:
+					lapse.Reset(state.WakeLease - LeaseMargin - time.Since(sent))
+				case errors.Is(err, state.ErrNotOwner), errors.Is(err, state.ErrGone):
+					lose(ErrLeaseLost)
 					return
 				}
 			}
@@ -61,5 +75,8 @@ func WithLease(ctx context.Context, limit time.Duration, renew func(context.Cont
 	err := do(ctx)
 	close(done)
 	<-kept
+	if err != nil && errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		err = fmt.Errorf("%w: %w", ErrLeaseLost, err)
+	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"reveille/infra/catalog"
+	"reveille/infra/power"
 	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/warmer/sweep"
@@ -24,9 +25,39 @@ var errKilled = errors.New("killed")
 type stepped struct {
 	*state.Store
 	between func()
-	began   func() // called when the sweep got the right to turn a machine off
-	killAt  int    // number of the call that fails; 0 for none
+	killAt  int // number of the call that fails; 0 for none
 	calls   int
+
+	// The stop in progress, whose lease lives by the pool's clock. power.WithLease, which lives by the process', does not
+	// see that clock.
+	clock   func() int64
+	away    bool // Redis does not answer renewals
+	renew   func() error
+	renewed int64 // on clock, when the lease was last taken or renewed
+	lost    bool
+	cancel  context.CancelFunc
+}
+
+// keepLease does in one second of the pool's clock what power.WithLease does: a living sweep renews its lease, and
+// cancels its driver's call when it cannot. A process that stands still for longer than its lease could do neither; no
+// test can ask of it what no code can.
+func (s *stepped) keepLease() {
+	if s.renew == nil || s.lost || s.killAt > 0 && s.calls >= s.killAt {
+		return
+	}
+	held := time.Duration(s.clock()-s.renewed) * time.Millisecond
+	if held >= state.WakeLease/3 && !s.away {
+		switch err := s.renew(); {
+		case err == nil:
+			s.renewed = s.clock()
+		case errors.Is(err, state.ErrNotOwner), errors.Is(err, state.ErrGone):
+			s.lost = true
+		}
+	}
+	s.lost = s.lost || held >= state.WakeLease-power.LeaseMargin
+	if s.lost && s.cancel != nil {
+		s.cancel()
+	}
 }
 
 func (s *stepped) step() error {
@@ -80,8 +111,9 @@ func (s *stepped) BeginStop(ctx context.Context, host, who, token string) error 
 		return err
 	}
 	err := s.Store.BeginStop(ctx, host, who, token)
-	if err == nil && s.began != nil {
-		s.began()
+	if err == nil && s.clock != nil {
+		s.renewed, s.lost = s.clock(), false
+		s.renew = func() error { return s.HoldStop(ctx, host, who, token) }
 	}
 	return err
 }
@@ -145,7 +177,14 @@ func (w steppedPower) Sleep(ctx context.Context, host string) error {
 	if err := w.s.step(); err != nil {
 		return err
 	}
-	return w.switches.Sleep(ctx, host)
+	ctx, w.s.cancel = context.WithCancel(ctx)
+	defer w.s.cancel()
+	if w.s.lost {
+		w.s.cancel()
+	}
+	err := w.switches.Sleep(ctx, host)
+	w.s.renew = nil
+	return err
 }
 
 func (p *pool) steppedDeps(s *stepped) sweep.Deps {
@@ -247,8 +286,14 @@ func TestNoRequestIsLost(t *testing.T) {
 		w.publish(strings.Replace(models, "defaults: {idle: 10m}", "", 1)) // so that the sweep's idle time counts
 		asked := 1
 		w.ask()
+		var acts []int // drawn for each sweep at once, since a sweep has goroutines of its own, where nothing may be drawn
 		act := func() {
-			switch rapid.IntRange(0, 19).Draw(rt, "act") {
+			if len(acts) == 0 {
+				return
+			}
+			n := acts[0]
+			acts = acts[1:]
+			switch n % 20 {
 			case 0:
 				asked++
 				w.ask()
@@ -257,21 +302,33 @@ func TestNoRequestIsLost(t *testing.T) {
 			case 11, 12:
 				w.renew()
 			case 13:
-				w.after(time.Duration(rapid.IntRange(1, 20).Draw(rt, "seconds")) * time.Second)
+				w.after(time.Duration(1+n/20) * time.Second)
 				w.renew() // a live gateway keeps its leases
+			case 14: // a lease ends unless it is renewed, and the host is woken for a client
+				w.after(state.WakeLease + time.Second)
+				asked++
+				w.ask()
+				w.work()
 			}
 		}
-		w.onOff = func(string) { act(); act() }
+		w.onOff = func(string) { act(); act(); act() }
 		for range rapid.IntRange(1, 8).Draw(rt, "sweeps") {
 			w.after(2 * time.Second)
-			s := &stepped{Store: w.store, between: act, began: func() { w.fence = w.clock.Load() }, killAt: rapid.SampledFrom([]int{0, 0, 3, 6, 9, 10, 11, 12, 14}).Draw(rt, "kill at")}
+			acts = rapid.SliceOfN(rapid.IntRange(0, 20*20-1), 0, 40).Draw(rt, "acts")
+			s := &stepped{
+				Store: w.store, between: act, clock: w.clock.Load, away: rapid.IntRange(0, 3).Draw(rt, "away") == 0,
+				killAt: rapid.SampledFrom([]int{0, 0, 3, 6, 9, 10, 11, 12, 14}).Draw(rt, "kill at"),
+			}
+			w.second = s.keepLease
 			if _, err := sweep.Run(ctx, w.steppedDeps(s), short); err != nil && !errors.Is(err, errKilled) {
 				rt.Fatal("sweep: ", err)
 			}
 			act()
 		}
-		w.onOff = nil
-		for range 12 { // until the leases of dead sweeps expire; everything else needs only turns
+		w.onOff, w.second = nil, nil
+		// Until the leases of dead sweeps expire, and 2 min until the runner of a machine may register that a sweep ordered off
+		// and left. Everything else needs only turns.
+		for round := 0; round < 33 && (round < 12 || len(w.waiting) > 0); round++ {
 			w.after(4 * time.Second)
 			w.renew()
 			w.work()

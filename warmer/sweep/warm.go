@@ -112,7 +112,7 @@ func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 	a := Action{Kind: Wake, Host: host, Reason: reason, Result: Done}
 	if err != nil {
 		a.Result, a.Error = Failed, err.Error()
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errors.Is(err, power.ErrLeaseLost) {
 			end := r.store.FailWake
 			if power.Unfinished(err) {
 				end = r.store.EndOverdueWake
