@@ -30,8 +30,10 @@ const (
 	maxAnswer  = 4 << 20 // bytes of an engine's answer
 )
 
-// Metrics is the variable of the environment that has llama-server count what it computes, which Save needs.
-var Metrics = map[string]string{"LLAMA_ARG_ENDPOINT_METRICS": "1"}
+// Env are variables of llama-server's environment. It counts what it computes, which Save needs. It also leaves idle
+// conversations in their slots: by default, every request moves those of the other slots into its prompt cache, from where they
+// cannot be saved.
+var Env = map[string]string{"LLAMA_ARG_ENDPOINT_METRICS": "1", "LLAMA_ARG_CACHE_IDLE_SLOTS": "0"}
 
 // Process describes an engine process that is about to start.
 type Process struct {
@@ -145,6 +147,7 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 				break
 			}
 			if cost*leastWorth > c.worth() {
+				e.store.doubt()
 				continue
 			}
 			name := "restore-" + strconv.Itoa(len(out))
@@ -216,7 +219,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 	}
 	tokens := 0
 	for i, c := range files {
-		slot := e.slots - 1 - i // the engine fills the first of its unused slots first
+		slot := i // the engine fills the last of its unused slots first
 		if ctx.Err() != nil {
 			break
 		}
@@ -292,6 +295,7 @@ func (e *Engine) Save(ctx context.Context) {
 		}
 		worth := time.Duration(float64(s.Tokens) * perToken * float64(time.Second))
 		if e.store.cost(perSize*int64(s.Tokens))*leastWorth > worth {
+			e.store.doubt()
 			continue
 		}
 		began := time.Now()

@@ -61,7 +61,7 @@ type Store struct {
 	latest  int64             // SavedMS of the last, so that no two are equal
 	pending map[Signature]int // calls of keep in progress
 	kept    chan struct{}     // closed and replaced when one ends
-	perByte float64           // seconds to save or restore a byte, smoothed; 0 before the first
+	perByte []float64         // seconds to save or restore a byte, of the last few times
 }
 
 // entry is one saved conversation.
@@ -241,20 +241,23 @@ func (s *Store) measured(bytes int64, took time.Duration) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := took.Seconds() / float64(bytes)
-	if s.perByte > 0 {
-		now = (3*s.perByte + now) / 4
-	}
-	s.perByte = now
+	s.perByte = append(s.perByte[max(len(s.perByte)-4, 0):], took.Seconds()/float64(bytes))
 }
 
-// cost estimates the time to save or restore bytes.
+// doubt forgets the oldest measurement, so that a few slow ones do not keep conversations from being saved for good.
+func (s *Store) doubt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.perByte = s.perByte[min(1, len(s.perByte)):]
+}
+
+// cost estimates the time to save or restore bytes: the median of the last times.
 func (s *Store) cost(bytes int64) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	perByte := s.perByte
-	if perByte == 0 {
-		perByte = 1e-9 // a usual disk, until this one is known
+	perByte := 1e-9 // a usual disk, until this one is known
+	if n := len(s.perByte); n > 0 {
+		perByte = slices.Sorted(slices.Values(s.perByte))[n/2]
 	}
 	return time.Duration(perByte * float64(bytes) * float64(time.Second))
 }

@@ -172,7 +172,7 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 	if with.Env == nil {
 		with.Env = map[string]string{}
 	}
-	maps.Copy(with.Env, conversations.Metrics)
+	maps.Copy(with.Env, conversations.Env)
 	argv, err := engine.Argv(with)
 	if err != nil {
 		return nil // the start logs it

@@ -1,6 +1,6 @@
 // Package slots keeps the conversations of API keys apart in an engine of llama-server, which reuses the beginning of
 // whatever a slot computed last. A request gets a slot that holds nothing of another key; see
-// infra/adr/0026-conversations-by-key.md.
+// infra/adr/0027-conversations-by-key.md.
 package slots
 
 import (
@@ -28,6 +28,7 @@ type Table struct {
 	mu      sync.Mutex
 	slots   []slot
 	now     int       // counts requests
+	past    int       // counts Restored, downwards
 	alone   bool      // a request with Any runs
 	waiting list.List // of *waiter, in order of arrival
 }
@@ -218,11 +219,12 @@ func (t *Table) Held(slot int) (owner Owner, p Prompt, ok bool) {
 	return t.slots[slot].holder.owner, t.slots[slot].prompt, true
 }
 
-// Restored records that an idle slot was given a conversation of an owner.
+// Restored records that an idle slot was given a conversation of an owner. The last used one comes first.
 func (t *Table) Restored(i int, owner Owner, p Prompt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.slots[i] = slot{holder: holder{owner, known}, prompt: p}
+	t.past--
+	t.slots[i] = slot{holder: holder{owner, known}, prompt: p, used: t.past}
 }
 
 const (
