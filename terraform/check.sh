@@ -60,8 +60,8 @@ fi
 step 'unit tests'
 terraform test -no-color >"$scratch/test" 2>&1 || { cat "$scratch/test"; exit 1; }
 tail -n 1 "$scratch/test"
-step 'variables, README, calls, units'
-(cd .. && go test ./testenv/stack -count 1 -run '^(TestReadmeTables|TestWrongValues|TestCalls|TestUnits)$')
+step 'variables, README, calls'
+(cd .. && go test ./testenv/stack -count 1 -run '^(TestReadmeTables|TestWrongValues|TestCalls)$')
 if [ "${1:-}" != --no-apply ]; then
   step 'the stack on the emulator'
   (cd .. && go test ./testenv/stack -count 1 -timeout 60m -run '^TestStack$' -stack -v | grep -vE '^(=== |testing:)')

@@ -21,6 +21,7 @@ resource "aws_instance" "gateway" {
     log_group        = aws_cloudwatch_log_group.this["gateway"].name
     models_uri       = "s3://${aws_s3_bucket.models.bucket}/config/models.yaml"
     runner_secret_id = aws_secretsmanager_secret.this["runner-secret"].name
+    unit             = file("${path.module}/../infra/install/systemd/reveille-gateway.service")
 
     settings = merge(local.settings, {
       AWS_REGION             = var.region

@@ -80,12 +80,16 @@ func TestHostBoots(t *testing.T) {
 	m.metadata.Set("tags/instance/Name", group)
 	m.metadata.Set(imds.Target, "Warmed:Stopped")
 	m.metadata.Set("instance-id", "i-00000000000000000") // the emulator knows of no spares
+	unit, err := os.ReadFile(filepath.Join(testenv.Root(t), "infra/install/systemd/reveille-runner.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	userData := render(t, "modules/runner-pool/templates/user_data.sh.tftpl", map[string]any{
 		"artifacts_uri": "s3://" + bucket + "/artifacts", "engines_uri": "s3://" + bucket + "/engines/gpu", "launch_hook": "runner-ready",
-		"log_group": "runner", "port": 8090, "runner_secret_id": "runner-secret",
+		"log_group": "runner", "port": 8090, "runner_secret_id": "runner-secret", "unit": string(unit),
 		"settings": map[string]string{
-			"REVEILLE_DEVICES": "cpu,gpu", "REVEILLE_ENGINES_DIR": "/opt/reveille/engines", "REVEILLE_INSTANCE": "aws", "REVEILLE_LAUNCH_HOOK": "runner-ready",
-			"REVEILLE_NPU_SEATS": "llm=1 embedding=1", "REVEILLE_POOL": deployment, "REVEILLE_REDIS_URL": "redis://" + server + "/0", "REVEILLE_STATE_DIR": "/var/lib/reveille",
+			"REVEILLE_DEVICES": "cpu,gpu", "REVEILLE_INSTANCE": "aws", "REVEILLE_LAUNCH_HOOK": "runner-ready",
+			"REVEILLE_NPU_SEATS": "llm=1 embedding=1", "REVEILLE_POOL": deployment, "REVEILLE_REDIS_URL": "redis://" + server + "/0",
 		},
 	})
 	for i := range 10 {

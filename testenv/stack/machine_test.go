@@ -355,11 +355,14 @@ func (m *machine) start(name string, wait chan error) error {
 // units is the folder of a machine's units.
 const units = "/etc/systemd/system"
 
-// unit reads a unit's file; nil when there is none.
+// unit reads a unit's file and its drop-in; nil when there is none.
 func (m *machine) unit(name string) map[string]string {
 	text, err := os.ReadFile(filepath.Join(m.path(units), name))
 	if err != nil {
 		return nil
+	}
+	if more, err := os.ReadFile(filepath.Join(m.path(units), name+".d", "aws.conf")); err == nil {
+		text = append(text, more...)
 	}
 	u := map[string]string{}
 	for line := range strings.Lines(string(text)) {
@@ -370,9 +373,9 @@ func (m *machine) unit(name string) map[string]string {
 	return u
 }
 
-// variables is the environment that a unit's files say, nothing for what is no unit.
+// variables is the environment that a unit and its files say, nothing for what is no unit.
 func (m *machine) variables(name string) []string {
-	var env []string
+	env := strings.Fields(m.unit(name)["Environment"])
 	for _, file := range strings.Fields(m.unit(name)["EnvironmentFile"]) {
 		text, err := os.ReadFile(file)
 		if err != nil {

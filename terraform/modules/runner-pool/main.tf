@@ -57,11 +57,10 @@ resource "aws_launch_template" "this" {
     log_group        = var.log_group
     port             = var.port
     runner_secret_id = var.runner_secret_id
+    unit             = file("${path.module}/../../../infra/install/systemd/reveille-runner.service")
     settings = merge(var.settings, {
-      REVEILLE_DEVICES     = "cpu,${var.accelerator}"
-      REVEILLE_ENGINES_DIR = "/opt/reveille/engines"
-      REVEILLE_INSTANCE    = "aws"
-      REVEILLE_STATE_DIR   = "/var/lib/reveille"
+      REVEILLE_DEVICES  = "cpu,${var.accelerator}"
+      REVEILLE_INSTANCE = "aws"
       }, var.strategy == "stopped" ? {} : {
       REVEILLE_LAUNCH_HOOK    = local.launch_hook
       REVEILLE_TERMINATE_HOOK = local.terminate_hook
