@@ -253,7 +253,7 @@ func (r *Route) responses(answers Answers) doc {
 	for _, class := range errorClasses {
 		all[class] = doc{"$ref": "#/components/responses/" + r.Dialect.String() + "_" + class}
 	}
-	if r.Unserved {
+	if r.Unserved != "" {
 		return all
 	}
 	types := media[r.Name]

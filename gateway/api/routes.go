@@ -91,6 +91,7 @@ var routes = compiled([]Route{
 
 	// OpenAI.
 	{Name: "models", Method: "GET", Path: "/models", Mount: both, Scope: ScopeAnyKey},
+	{Name: "check_updates", Method: "POST", Path: "/models/check-updates", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 	{Name: "model", Method: "GET", Path: "/models/{id}", Mount: Prefixed, Scope: ScopeAnyKey},
 	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
 	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{required("prompt", textOrList)}},
@@ -121,7 +122,7 @@ var routes = compiled([]Route{
 
 	// Embeddings of Text Embeddings Inference and of Cohere.
 	{Name: "tei_embed", Method: "POST", Path: "/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("inputs", textOrList, MaxInputs), {Name: "prompt_name", Refused: true}}},
-	{Name: "tei_embed_sparse", Method: "POST", Path: "/embed_sparse", Mount: Bare, Scope: ScopeAnyKey, Unserved: true},
+	{Name: "tei_embed_sparse", Method: "POST", Path: "/embed_sparse", Mount: Bare, Scope: ScopeAnyKey, Unserved: "No engine here gives sparse embeddings; use /embed."},
 	{Name: "tei_info", Method: "GET", Path: "/info", Mount: Bare, Scope: ScopeAnyKey},
 	{Name: "cohere_embed", Method: "POST", Path: "/v2/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("texts", list, MaxInputs), {Name: "images", Refused: true}, {Name: "inputs", Refused: true}}},
 
@@ -142,10 +143,10 @@ var routes = compiled([]Route{
 	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_pull", Method: "POST", Path: "/api/pull", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Body: BodyJSON, Streams: true, Model: modelOrName},
 	{Name: "ollama_delete", Method: "DELETE", Path: "/api/delete", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Model: modelOrName},
-	{Name: "ollama_create", Method: "POST", Path: "/api/create", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: true},
-	{Name: "ollama_copy", Method: "POST", Path: "/api/copy", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: true},
-	{Name: "ollama_push", Method: "POST", Path: "/api/push", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: true},
-	{Name: "ollama_blobs", Method: "POST", Path: "/api/blobs/{id}", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: true},
+	{Name: "ollama_create", Method: "POST", Path: "/api/create", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Streams: true, Model: modelOrName},
+	{Name: "ollama_copy", Method: "POST", Path: "/api/copy", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{required("source", text), required("destination", text)}},
+	{Name: "ollama_push", Method: "POST", Path: "/api/push", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: "Models are not published from here; their weights are files, or come from hf:// and s3://."},
+	{Name: "ollama_blobs", Method: "POST", Path: "/api/blobs/{id}", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: "Weights are not uploaded; give the model's checkpoint in the models file, or register it."},
 
 	// Operator routes.
 	{Name: "running", Method: "GET", Path: "/running", Mount: both, Scope: ScopeAnyKey},

@@ -84,6 +84,7 @@ var specs = map[string]*Spec{
 		"model": {kind: text}, "input": {kind: inputs, slot: embedSlot}, "content": {kind: prompts}, "encoding_format": {kind: text}, "dimensions": between(0, int32Max),
 		"embd_normalize": between(-1, int32Max), "user": {kind: text}, "truncate": {kind: anyScalar}, "normalize": {kind: boolean},
 		"input_type": {kind: text}, "task": {kind: text}, "output_dimension": between(0, int32Max), "output_dtype": {kind: text},
+		"embedding_type": {kind: small}, "late_chunking": {kind: boolean}, "return_multivector": {kind: boolean}, "normalized": {kind: boolean},
 	}),
 	"tei_embed": translated, "cohere_embed": translated,
 	"rerank": spec(noContent, ranking, map[string]rule{

@@ -79,6 +79,11 @@ func TestEmbedDialects(t *testing.T) {
 		{"/v1/embeddings", `{"model":"vec","input":[{"text":"a"}]}`, "input"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","output_dimension":2}`, "dimensions"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","output_dtype":"int8"}`, "output_dtype"},
+		{"/v1/embeddings", `{"model":"vec","input":"a","embedding_type":"binary"}`, "embedding_type"},
+		{"/v1/embeddings", `{"model":"vec","input":"a","embedding_type":["float"]}`, "embedding_type"},
+		{"/v1/embeddings", `{"model":"vec","input":"a","late_chunking":true}`, "late_chunking"},
+		{"/v1/embeddings", `{"model":"vec","input":"a","return_multivector":true}`, "return_multivector"},
+		{"/v1/embeddings", `{"model":"vec","input":"a","normalized":false}`, "normalized"},
 	} {
 		if r := s.ask("POST", c.path, c.body); r.status != 400 || r.param() != c.param {
 			t.Errorf("%s %s: %d %s", c.path, c.body, r.status, r.text)

@@ -23,6 +23,9 @@ func (s *Server) embeddings(r *request) error {
 	if err := c.prepare(); err != nil {
 		return err
 	}
+	if err := c.jina(); err != nil {
+		return err
+	}
 	n, b64, err := c.dimensions()
 	if err != nil {
 		return err
@@ -32,6 +35,37 @@ func (s *Server) embeddings(r *request) error {
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendCut(resp, n, b64) }
 	}
 	return x.start()
+}
+
+// jina turns Jina's names into OpenAI's and refuses what no engine does. Its task and truncate change nothing.
+func (c *call) jina() error {
+	var v [4]jsonscan.Value
+	if err := jsonscan.Scan(c.body, []string{"embedding_type", "late_chunking", "return_multivector", "normalized"}, v[:]); err != nil {
+		return api.BadJSON(err)
+	}
+	switch {
+	case v[1].Bool():
+		return api.New(api.UnsupportedParameter, "Texts are embedded one by one; leave 'late_chunking' out.").With("late_chunking")
+	case v[2].Bool():
+		return api.New(api.UnsupportedParameter, "A text gets one embedding; leave 'return_multivector' out.").With("return_multivector")
+	case v[3].Kind == jsonscan.Bool && !v[3].Bool():
+		return api.New(api.UnsupportedParameter, "Embeddings are normalized; leave 'normalized' out.").With("normalized")
+	}
+	if !v[0].Set() {
+		return nil
+	}
+	kind := v[0].String()
+	if v[0].Kind != jsonscan.String || kind != "float" && kind != "base64" {
+		return api.New(api.UnsupportedParameter, "'embedding_type' can only be float or base64.").With("embedding_type")
+	}
+	body, err := jsonscan.Remove(c.body, "embedding_type")
+	if err == nil {
+		c.body, err = jsonscan.SetString(body, "encoding_format", kind)
+	}
+	if err != nil {
+		return api.BadJSON(err)
+	}
+	return nil
 }
 
 // dimensions returns the length that a request asks for, 0 for the model's own, and whether it wants base64. With a

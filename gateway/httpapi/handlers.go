@@ -19,7 +19,7 @@ var handlers = map[string]handler{
 	"response":          (*Server).responseGet,
 	"response_delete":   (*Server).responseDelete,
 	"input_tokens":      (*Server).inputTokens,
-	"messages":          infer("/v1/messages"),
+	"messages":          (*Server).messages,
 	"count_tokens":      infer("/v1/messages/count_tokens"),
 	"embeddings":        (*Server).embeddings,
 	"rerank":            (*Server).rerank,
@@ -71,7 +71,7 @@ func served(m *manage.Service) map[string]handler {
 		all[name] = func(_ *Server, r *request) error { return handle(&r.Request) }
 	}
 	for _, r := range api.Routes() {
-		if r.Unserved {
+		if r.Unserved != "" {
 			all[r.Name] = notServed
 		}
 		if all[r.Name] == nil {
@@ -81,6 +81,6 @@ func served(m *manage.Service) map[string]handler {
 	return all
 }
 
-func notServed(*Server, *request) error {
-	return api.New(api.NotSupported, "This route is known but not served by this gateway.")
+func notServed(_ *Server, r *request) error {
+	return api.New(api.NotSupported, r.Hit.Route.Unserved)
 }

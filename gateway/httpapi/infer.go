@@ -8,7 +8,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
-	"reveille/gateway/completion"
 	"reveille/gateway/scheduling"
 	"reveille/gateway/web"
 	"reveille/infra/relay"
@@ -23,7 +22,7 @@ type exchange struct {
 	path   []byte                                 // at the engine
 	raw    bool                                   // pass method, headers and answer through unchanged
 	answer func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
-	into   *completion.Stream                     // turns a stream into another dialect's; nil relays it
+	into   translator                             // turns a stream into another dialect's; nil relays it
 	after  func()                                 // called after a complete answer; nil: nothing
 	load   func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 

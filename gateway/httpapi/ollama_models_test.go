@@ -87,7 +87,7 @@ func TestOllamaVersion(t *testing.T) {
 // Routes of the dialect that have no use here are known, but not served.
 func TestOllamaRoutesThatAreNotServed(t *testing.T) {
 	p := newPool(t, "")
-	for _, path := range []string{"/api/create", "/api/copy", "/api/push", "/api/blobs/sha256:00"} {
+	for _, path := range []string{"/api/push", "/api/blobs/sha256:00"} {
 		p.errorLine(p.want(501, p.post(path, `{}`)))
 	}
 }

@@ -133,7 +133,7 @@ func TestOllamaErrors(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", body, r.status, r.text, want)
 		}
 	}
-	if r := p.post("/api/create", `{}`); r.status != http.StatusNotImplemented {
+	if r := p.post("/api/create", `{"model":"x","from":"one","system":"Be brief."}`); r.status != http.StatusNotImplemented {
 		t.Errorf("create: %d %s", r.status, r.text)
 	}
 }

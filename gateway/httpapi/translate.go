@@ -26,10 +26,16 @@ func (x *exchange) sendTranslated(resp *relay.Response, tell func([]byte) ([]byt
 	return x.sendJSON(json.RawMessage(told), raw)
 }
 
+// translator turns an engine's events into a client's, such as a completion.Stream. Both methods append to dst.
+type translator interface {
+	Append(dst, events []byte) []byte
+	End(dst []byte) []byte // after the last event
+}
+
 // translation is the body of a stream translated into another dialect.
 type translation struct {
 	*tap
-	to   *completion.Stream
+	to   translator
 	w    io.Writer // of WriteTo
 	buf  []byte
 	rest []byte // of buf, not yet read

@@ -68,20 +68,25 @@ func (s *Service) aliasSet(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	if !catalog.ValidModelName(name) {
-		return api.New(api.InvalidType, "'alias' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.").With("alias")
-	}
-	if owner := s.dir.Owner(name); owner != "" {
-		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).With("alias")
-	}
 	model, err := s.dir.Named(&r.Key, target)
 	if err != nil {
 		return err
 	}
-	if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, model.ID); err != nil {
+	if err := s.nameModel(model, name, "alias"); err != nil {
 		return err
 	}
 	return r.Reply(fasthttp.StatusOK, alias{name, model.ID})
+}
+
+// nameModel gives a model another name, which the request has in param.
+func (s *Service) nameModel(m *catalog.Model, name, param string) error {
+	if !catalog.ValidModelName(name) {
+		return api.Newf(api.InvalidType, "'%s' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.", param).With(param)
+	}
+	if owner := s.dir.Owner(name); owner != "" {
+		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).With(param)
+	}
+	return s.dir.Tables.Set(context.Background(), state.Aliases, name, m.ID)
 }
 
 // aliasDelete removes a name.

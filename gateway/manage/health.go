@@ -14,6 +14,7 @@ import (
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 	"reveille/infra/state"
 	"reveille/runner/devices"
 )
@@ -56,6 +57,7 @@ type loadedModel struct {
 	Runner     string          `json:"runner"`
 	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or this gateway does not know
 	LoadMS     int64           `json:"load_ms"`
+	Command    []string        `json:"launch_command"` // of the engine: program and arguments; empty if its runner told none
 	Plan       json.RawMessage `json:"plan,omitempty"` // how its runner planned the load
 }
 
@@ -151,7 +153,10 @@ func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *sta
 	out := loadedModel{
 		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
 		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), Streaming: s.dir.Uses.Streaming(m.ID), PID: m.PID,
-		Runner: h.Name, LoadMS: m.LoadMS,
+		Runner: h.Name, LoadMS: m.LoadMS, Command: []string{},
+	}
+	if argv, err := recipe.SplitArgs(m.Command); err == nil && argv != nil {
+		out.Command = argv
 	}
 	// A runner's count from its last heartbeat may include requests of ours that have ended since.
 	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)

@@ -66,6 +66,7 @@ func (s *Service) Handlers() map[string]Handler {
 		"model":             s.modelOne,
 		"model_status":      s.modelStatus,
 		"register":          s.register,
+		"check_updates":     s.checkUpdates,
 		"pull":              s.pull,
 		"delete":            s.deleteModel,
 		"options_get":       s.optionsGet,
@@ -94,6 +95,8 @@ func (s *Service) Handlers() map[string]Handler {
 		"ollama_show":       s.ollamaShow,
 		"ollama_pull":       s.ollamaPull,
 		"ollama_delete":     s.ollamaDelete,
+		"ollama_create":     s.ollamaCreate,
+		"ollama_copy":       s.ollamaCopy,
 	}
 }
 

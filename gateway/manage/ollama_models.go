@@ -2,6 +2,7 @@ package manage
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -144,12 +145,12 @@ func ollamaDigest(m *catalog.Model) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// families are the architectures of the recipes whose engine runs only one. For other recipes the gateway knows none,
-// because it may not see the weights.
+// families are the architectures of the recipes whose engine runs only one. Those of others are in their weights, where the
+// gateway sees them.
 var families = map[string]string{"whispercpp": "whisper", "kokoro": "kokoro"}
 
 func ollamaDetailsOf(m *catalog.Model, w models.Weights) ollamaDetails {
-	out := ollamaDetails{Format: formatOf(m, w), Family: families[m.Recipe], Families: []string{}}
+	out := ollamaDetails{Format: formatOf(m, w), Family: cmp.Or(families[m.Recipe], w.Architecture), Families: []string{}}
 	if out.Family != "" {
 		out.Families = append(out.Families, out.Family)
 	}
@@ -223,7 +224,7 @@ func (s *Service) ollamaShow(r *web.Request) error {
 	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
 	return r.Reply(fasthttp.StatusOK, ollamaShown{
 		Modelfile:  fmt.Sprintf("# Modelfile of %s, made from the gateway's catalogue\nFROM %s\n", m.ID, cmp.Or(weightsName(m.Checkpoint), m.ID)),
-		Parameters: ollamaParameters(options), Details: details, Info: ollamaInfo(m, details.Family, context), Capabilities: capabilities(m),
+		Parameters: ollamaParameters(options), Details: details, Info: ollamaInfo(m, details.Family, context), Capabilities: capabilities(m, w),
 	})
 }
 
@@ -257,9 +258,9 @@ func ollamaInfo(m *catalog.Model, family string, context int64) map[string]any {
 	return info
 }
 
-// capabilities returns what a model can be used for, in the dialect's words. Its labels give those that depend on its
-// training.
-func capabilities(m *catalog.Model) []string {
+// capabilities returns what a model can be used for, in the dialect's words. Its labels and its chat template give those that
+// depend on its training.
+func capabilities(m *catalog.Model, w models.Weights) []string {
 	switch m.Type {
 	case policy.Embedding:
 		return []string{"embedding"}
@@ -274,7 +275,7 @@ func capabilities(m *catalog.Model) []string {
 	if m.MMProj != "" || labelled("vision") {
 		out = append(out, "vision")
 	}
-	if labelled("tool-calling", "tools") {
+	if w.Tools || labelled("tool-calling", "tools") {
 		out = append(out, "tools")
 	}
 	if labelled("reasoning", "thinking") {
@@ -355,11 +356,20 @@ func (p *pullLines) say(b []byte, step ollamaStep) []byte {
 	return append(append(b, text...), '\n')
 }
 
-// ollamaDelete is DELETE /api/delete, see remove.
+// ollamaDelete is DELETE /api/delete, see remove. A name that was given at run time is removed alone.
 func (s *Service) ollamaDelete(r *web.Request) error {
-	m, _, err := s.ollamaNamed(r)
+	m, values, err := s.ollamaNamed(r)
 	if err != nil {
 		return err
+	}
+	if name := untagged(r.Hit.Route.ModelName(values).String()); s.dir.Owner(name) == "" {
+		if _, there := s.dir.Tables.Of(state.Aliases)[name]; there {
+			if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, ""); err != nil {
+				return err
+			}
+			r.Send(fasthttp.StatusOK, web.TextPlain, nil)
+			return nil
+		}
 	}
 	if err := s.remove(r, m); err != nil {
 		return r.UnlessLeft(err)

@@ -73,7 +73,7 @@ func TestOllamaCapabilities(t *testing.T) {
 		{catalog.Model{Type: policy.Audio, Labels: []string{"vision"}}, ""},
 	}
 	for _, tt := range tests {
-		if got := capabilities(&tt.model); got == nil || strings.Join(got, " ") != tt.want {
+		if got := capabilities(&tt.model, models.Weights{}); got == nil || strings.Join(got, " ") != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.model, got, tt.want)
 		}
 	}

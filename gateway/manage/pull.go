@@ -143,6 +143,19 @@ func event(b []byte, name string, data any) []byte {
 	return append(b, "\n\n"...)
 }
 
+// updates is the answer of POST /models/check-updates.
+type updates struct {
+	Status  string   `json:"status"`
+	Message string   `json:"message"`
+	Count   int      `json:"updates_available"`
+	Models  []string `json:"models"`
+}
+
+// checkUpdates is POST /models/check-updates. There are never any: a model's weights change only under a new location.
+func (s *Service) checkUpdates(r *web.Request) error {
+	return r.Reply(fasthttp.StatusOK, updates{"success", "Weights are not replaced in place; publish changes under a new key or revision.", 0, []string{}})
+}
+
 // deleteModel is POST /delete, see remove.
 func (s *Service) deleteModel(r *web.Request) error {
 	values, err := r.Fields()

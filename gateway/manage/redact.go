@@ -17,7 +17,7 @@ func (h *healthReport) redact() {
 	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
 		for i := range list {
 			m := &list[i]
-			m.Checkpoint, m.BackendURL, m.PID, m.Plan = redactCheckpoint(m.Checkpoint), "", 0, nil
+			m.Checkpoint, m.BackendURL, m.PID, m.Plan, m.Command = redactCheckpoint(m.Checkpoint), "", 0, nil, []string{}
 			var o recipe.Options
 			_ = json.Unmarshal(m.Options, &o) // options that are not an object come out as an empty one
 			m.Options = json.RawMessage(redactOptions(o).Canonical())

@@ -31,13 +31,13 @@ type Config struct {
 
 // Directory is what one gateway knows of the pool's models. Make it with New; it is safe for concurrent use.
 type Directory struct {
-	cfg      Config
-	Tables   *Tables
-	Uses     Uses
-	aliased  atomic.Pointer[aliased]
-	reader   reader
-	contexts modelfile.ContextReader
-	clients  clients
+	cfg     Config
+	Tables  *Tables
+	Uses    Uses
+	aliased atomic.Pointer[aliased]
+	reader  reader
+	files   modelfile.Reader
+	clients clients
 }
 
 // New makes a directory. Run its Tables, and Close it at the end.

@@ -9,16 +9,17 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
+	"reveille/runner/modelfile"
 )
 
 // Weights is what this gateway knows of a model's files. They are on the hosts. A gateway sees them only if it runs on
 // the same machine.
 type Weights struct {
-	There   bool
-	Folder  bool // they are files in a folder
-	Bytes   int64
-	Context int64 // tokens that the model was trained for, 0 if unknown
-	Created int64 // Unix seconds of the newest change, 0 if unknown
+	There           bool
+	Folder          bool // they are files in a folder
+	Bytes           int64
+	modelfile.Facts       // of the checkpoint; zero if it is not a GGUF file
+	Created         int64 // Unix seconds of the newest change, 0 if unknown
 }
 
 // WeightsOf looks at a model's files.
@@ -42,7 +43,7 @@ func (d *Directory) WeightsOf(cat *catalog.Catalog, m *catalog.Model) Weights {
 		w.Created = max(w.Created, info.ModTime().Unix())
 		w.Folder = w.Folder || info.IsDir()
 		if place == m.Checkpoint {
-			w.Context = d.contexts.Context(c.Path, info)
+			w.Facts = d.files.Read(c.Path, info)
 		}
 		if info.Mode().IsRegular() {
 			w.Bytes += info.Size()

@@ -70,6 +70,18 @@ func SplitArgs(s string) ([]string, error) {
 	return out, nil
 }
 
+// JoinArgs is the inverse of SplitArgs for arguments without control characters: it quotes those that need it.
+func JoinArgs(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		if a == "" || strings.ContainsAny(a, " \t'\"\\") {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		quoted[i] = a
+	}
+	return strings.Join(quoted, " ")
+}
+
 // reservedIn returns the first argument that is a reserved flag, or "" if there is none. It recognises the forms --flag
 // and --flag=value, underscores for hyphens, and abbreviations if the engine completes them.
 func (r *Recipe) reservedIn(args []string) string { return r.flagIn(args, r.ReservedArgs) }

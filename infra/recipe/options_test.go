@@ -422,3 +422,13 @@ func TestNumbersAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// JoinArgs is the inverse of SplitArgs.
+func TestJoinArgs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		args := rapid.SliceOfN(rapid.StringMatching(`[ -~é]{0,12}`), 1, 8).Draw(t, "args")
+		if got, err := SplitArgs(JoinArgs(args)); err != nil || !slices.Equal(got, args) {
+			t.Fatalf("%q: %q, %v", args, got, err)
+		}
+	})
+}

@@ -353,7 +353,7 @@ func (r *running) closeAtEnd() {
 	r.files.release()
 }
 
-// Command returns the engine's command line for display, without its key.
+// Command returns the engine's command line, quoted like recipe.JoinArgs, without its key.
 func (r *running) Command() string {
 	args := make([]string, 0, len(r.Argv()))
 	for _, a := range r.Argv() {
@@ -362,7 +362,7 @@ func (r *running) Command() string {
 		}
 		args = append(args, a)
 	}
-	return strings.Join(args, " ")
+	return recipe.JoinArgs(args)
 }
 
 // Media returns the engine's attachment to the encoder cache, or nil if it has none.

@@ -17,6 +17,9 @@ type walker struct {
 	reason  string
 	reading error // of the disk
 	buf     [maxName]byte
+
+	keep func(name string) bool // whose texts stay in kept, at most maxKept bytes of each; nil: nobody's
+	kept []byte                 // the text of the last member, empty if it has none that is kept
 }
 
 func (w *walker) over() bool { return w.reason != "" || w.reading != nil }
@@ -81,6 +84,27 @@ func (w *walker) text(most uint64) {
 	w.skip(n)
 }
 
+// maxKept is how many bytes of a text are kept.
+const maxKept = 256 << 10
+
+// keepText is text with the beginning of the string in kept.
+func (w *walker) keepText() {
+	n := w.u64()
+	if n > maxText {
+		w.fail("it holds a text that is longer than any model's")
+		return
+	}
+	head := min(n, maxKept)
+	if !w.advance(head) {
+		return
+	}
+	w.kept = append(w.kept, make([]byte, head)...)
+	if _, err := io.ReadFull(w.r, w.kept); err != nil {
+		w.note(err)
+	}
+	w.skip(n - head)
+}
+
 func (w *walker) name() string {
 	n := w.u64()
 	if n > maxName {
@@ -107,9 +131,12 @@ func width(kind uint32) uint64 {
 
 // member reads past one name with its value, which is returned where it is a number.
 func (w *walker) member() (name string, number uint64) {
+	w.kept = w.kept[:0]
 	name = w.name()
 	switch kind := w.u32(); {
 	case w.over():
+	case kind == kindText && w.keep != nil && w.keep(name):
+		w.keepText()
 	case kind == kindText:
 		w.text(maxText)
 	case kind == kindArray:

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"reveille/testenv"
 )
 
-func TestContext(t *testing.T) {
+func TestRead(t *testing.T) {
 	const big = uint64(1) << 60
 	of := func(key string, kind uint32, n any) []byte { return begin(0, 1).text(key).num(kind).num(n).Bytes() }
 	for name, tc := range map[string]struct {
@@ -31,21 +32,44 @@ func TestContext(t *testing.T) {
 		"another file":          {bytes.Repeat([]byte("no model"), 9), 0},
 		"empty":                 {nil, 0},
 	} {
-		if got, err := Context(write(t, "m.gguf", tc.raw)); got != tc.want || (err == nil) != (tc.want > 0) {
-			t.Errorf("%s: %d, %v", name, got, err)
+		if got, err := Read(write(t, "m.gguf", tc.raw)); got.Context != tc.want || (err == nil) != (tc.want > 0) {
+			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 	files := testenv.Models(t)
-	for path, want := range map[string]int64{files.Gemma: 32768, files.MiniLM: 512} {
-		if got, err := Context(path); got != want || err != nil {
-			t.Errorf("%s: %d, %v", filepath.Base(path), got, err)
+	for path, want := range map[string]Facts{files.Gemma: {Context: 32768, Architecture: "gemma3"}, files.MiniLM: {Context: 512, Architecture: "bert"}} {
+		if got, err := Read(path); got != want || err != nil {
+			t.Errorf("%s: %+v, %v", filepath.Base(path), got, err)
+		}
+	}
+}
+
+// Names and templates are believed within bounds.
+func TestReadTexts(t *testing.T) {
+	text := func(h *header, key, value string) *header { return h.text(key).num(uint32(8)).text(value) }
+	of := func(arch, template string) []byte {
+		h := text(begin(0, 3), "general.architecture", arch)
+		return text(h.text("x.context_length").num(uint32(4)).num(uint32(8)), "tokenizer.chat_template", template).Bytes()
+	}
+	long := strings.Repeat("x", maxKept)
+	for _, tc := range []struct {
+		arch, template string
+		want           Facts
+	}{
+		{"qwen3", "{% if tools %}", Facts{8, "qwen3", true}},
+		{"bert", "{{ messages }}", Facts{8, "bert", false}},
+		{"a\nb", "tools", Facts{8, "", true}},
+		{long, long + "tools", Facts{8, "", false}},
+	} {
+		if got, err := Read(write(t, "m.gguf", of(tc.arch, tc.template))); got != tc.want || err != nil {
+			t.Errorf("%.20q: %+v, %v", tc.arch, got, err)
 		}
 	}
 }
 
 // A file is read again when its size or date is another, and only then.
-func TestContextReader(t *testing.T) {
-	var c ContextReader
+func TestReader(t *testing.T) {
+	var c Reader
 	date := time.Now().Add(-time.Hour)
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	ask := func(raw []byte, date time.Time, want int64) {
@@ -60,8 +84,8 @@ func TestContextReader(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.Context(path, info); got != want {
-			t.Errorf("%d, want %d", got, want)
+		if got := c.Read(path, info); got.Context != want {
+			t.Errorf("%+v, want %d", got, want)
 		}
 	}
 	one, two := begin(0, 1).text("a.context_length").num(uint32(4)).num(uint32(1)).Bytes(), begin(0, 1).text("a.context_length").num(uint32(4)).num(uint32(2)).Bytes()
@@ -73,7 +97,7 @@ func TestContextReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := c.Context(path, folder); got != 0 {
-		t.Errorf("what is no file has a context of %d", got)
+	if got := c.Read(path, folder); got != (Facts{}) {
+		t.Errorf("what is no file has facts: %+v", got)
 	}
 }

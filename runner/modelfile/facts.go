@@ -1,0 +1,104 @@
+package modelfile
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxContext bounds the context that is believed of a model, in tokens.
+const maxContext = 1 << 31
+
+// Facts is what a GGUF file's metadata says of its model. What it does not say is zero.
+type Facts struct {
+	Context      int64  // longest sequence that the model was trained for, in tokens
+	Architecture string // such as "llama": letters, digits and . _ -
+	Tools        bool   // its chat template has a place for tools
+}
+
+var errFacts = errors.New("the header of the GGUF file is not sound, or names no context")
+
+// Read reads the facts of a GGUF file. Of the file no more is read than the metadata, within the bounds of Check, and nothing is
+// mapped: the file may change meanwhile. With an error, the facts that come before the mistake are returned.
+func Read(path string) (Facts, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Facts{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return Facts{}, errors.Join(err, errFacts)
+	}
+	w := walker{r: bufio.NewReaderSize(f, 64<<10), size: uint64(info.Size())}
+	if string(w.bytes(4)) != "GGUF" {
+		return Facts{}, errFacts
+	}
+	version, _, keys := w.u32(), w.u64(), w.u64()
+	if version < 2 || version > 3 || keys > maxKeys {
+		return Facts{}, errFacts
+	}
+	var out Facts
+	w.keep = func(name string) bool {
+		return name == "general.architecture" || strings.HasPrefix(name, "tokenizer.chat_template")
+	}
+	for ; keys > 0 && !w.over(); keys-- {
+		name, n := w.member()
+		_, key, _ := strings.Cut(name, ".")
+		switch {
+		case w.over():
+		case key == "context_length" && n > 0 && n <= maxContext && out.Context == 0: // of the architecture: bert.context_length
+			out.Context = int64(n)
+		case name == "general.architecture" && architecture.Match(w.kept):
+			out.Architecture = string(w.kept)
+		case strings.HasPrefix(name, "tokenizer.chat_template"):
+			out.Tools = out.Tools || bytes.Contains(w.kept, []byte("tools"))
+		}
+	}
+	if out.Context == 0 {
+		return out, errFacts
+	}
+	return out, nil
+}
+
+// architecture is a name that is believed.
+var architecture = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// A Reader remembers the facts of files that have not changed since. The zero value is ready. It is safe for concurrent use.
+type Reader struct {
+	mu    sync.Mutex
+	known map[string]knownFacts
+}
+
+type knownFacts struct {
+	size  int64
+	date  time.Time
+	facts Facts
+}
+
+// Read is the function Read with a memory. info is of the file as it is now; what is not a regular file is not opened.
+func (r *Reader) Read(path string, info os.FileInfo) Facts {
+	if !info.Mode().IsRegular() {
+		return Facts{}
+	}
+	now := knownFacts{size: info.Size(), date: info.ModTime()}
+	r.mu.Lock()
+	was, known := r.known[path]
+	r.mu.Unlock()
+	if known && was.size == now.size && was.date.Equal(now.date) {
+		return was.facts
+	}
+	now.facts, _ = Read(path)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known == nil || len(r.known) >= mostSound {
+		r.known = map[string]knownFacts{}
+	}
+	r.known[path] = now
+	return now.facts
+}
