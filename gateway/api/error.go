@@ -42,7 +42,7 @@ func New(k Kind, message string) *Error {
 }
 
 // Newf is [New] with a formatted message. %w is not a verb here: what caused
-// the error belongs into [Error.WithCause].
+// the error belongs in [Error.WithCause].
 func Newf(k Kind, format string, args ...any) *Error {
 	return New(k, fmt.Sprintf(format, args...))
 }
@@ -111,7 +111,7 @@ func NoModel() *Error {
 	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").With("model")
 }
 
-// UnknownModel is the answer to a name nothing is called; similar are ids of models that may be meant.
+// UnknownModel is the answer to a name that no model has; similar are ids of models that may be meant.
 func UnknownModel(name string, similar ...string) *Error {
 	text := fmt.Sprintf("The model '%s' does not exist.", clip(name, 200))
 	if len(similar) > 0 {

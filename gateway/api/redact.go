@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// What gives an engine's whereabouts away in a message.
+// Patterns that reveal where an engine runs.
 var (
 	// stackLines are frames as C++, Go and JavaScript print them.
 	stackLines = regexp.MustCompile(`(?m)^\s*(?:#\d+\s+0x[0-9a-f]+.*|\s+at \S+ ?\(.*|goroutine \d+ \[.*)\n?`)

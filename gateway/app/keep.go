@@ -38,7 +38,7 @@ func (k *keeper) again(ctx context.Context, host string) {
 		return
 	}
 	if err := k.wake(ctx, host); err != nil && ctx.Err() == nil {
-		k.log.Error("local host does not start again", "host", host, "error", err)
+		k.log.Error("local host could not be restarted", "host", host, "error", err)
 	}
 }
 

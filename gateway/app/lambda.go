@@ -109,7 +109,7 @@ func (g *lambdaGateway) warmUp(ctx context.Context) {
 			return
 		}
 	}
-	g.log.Warn("the pool has told no catalogue yet")
+	g.log.Warn("no catalogue in Redis yet")
 }
 
 // Begin implements lambda.Gateway: keys, catalogue and the pool as they are now, as far as they can be reached.
@@ -131,7 +131,7 @@ func (g *lambdaGateway) reread(ctx context.Context) {
 	defer cancel()
 	changed, err := g.copies.Refresh(ctx)
 	if err != nil {
-		g.log.Error("settings kept in AWS stay as they were", "error", err)
+		g.log.Error("could not read settings from AWS; keeping the previous ones", "error", err)
 	}
 	if changed {
 		g.keys.Look(g.log)
@@ -144,7 +144,7 @@ func (g *lambdaGateway) Flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if err := g.gate.AwaitIdle(ctx); err != nil {
-		g.log.Warn("a request's work is not done at its end", "error", err)
+		g.log.Warn("work for a request is still running; it continues at the next invocation", "error", err)
 	}
 	_ = g.usage.Flush(ctx) // kept for the next request, and the store's breaker has said so
 }

@@ -47,7 +47,7 @@ func (m *models) get() *catalog.Catalog { return m.current.Load() }
 // setFile takes over a new file.
 func (m *models) setFile(c *catalog.Catalog, warnings catalog.Warnings) {
 	for _, w := range warnings {
-		m.log.Warn("models file", "warning", w.String())
+		m.log.Warn("warning in the models file", "warning", w.String())
 	}
 	m.mu.Lock()
 	m.file = c

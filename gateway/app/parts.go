@@ -16,7 +16,7 @@ import (
 	"reveille/infra/state"
 )
 
-// parts are the parts of a serving gateway.
+// parts is what assemble connects.
 type parts struct {
 	addr    string // where it listens
 	store   *state.Store
@@ -36,7 +36,7 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, lo
 	g := &parts{store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys, ledger: quota.NewLedger(store)}
 	p.keys.Share(g.ledger)
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
-	refuse := func(err error) { log.Error("models file stays as it was", "error", err) }
+	refuse := func(err error) { log.Error("models file is invalid; keeping the previous one", "error", err) }
 	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Warnings) {
 		c, err := s.completed(c)
 		if err != nil {
@@ -46,10 +46,10 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, lo
 		g.models.setFile(c, w)
 	}, refuse)
 	signer := rpc.NewSigner(p.secret)
-	power := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Log: log})
+	hosts := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Log: log})
 	g.gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
-		Waker: power, Stopper: power,
+		Waker: hosts, Stopper: hosts,
 	})
 	pressure.Adopt(p.memory)
 	g.gauge = pressure.New(p.memory, nil)

@@ -27,7 +27,7 @@ type ServeSettings struct {
 	config.Redis
 	config.Log `embed:""`
 	Front
-	FairAfter time.Duration `help:"A model that may have several copies gets one more while more requests wait for a copy than it serves in this time." default:"2s"`
+	FairAfter time.Duration `help:"A model that may have several copies gets another while more requests wait for a copy than it serves in this time; and on a host, how long a busy model that must make room still takes new requests." default:"2s"`
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 
 	// runnerSocket, if not nil, tells where a host's runner listens on this machine; see [httpapi.Config].
@@ -70,7 +70,7 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 		return p, err
 	}
 	for _, w := range warnings {
-		log.Warn("models file", "warning", w.String())
+		log.Warn("warning in the models file", "warning", w.String())
 	}
 	return p, nil
 }
@@ -78,7 +78,7 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 // Drivers makes the wake drivers of a gateway.
 type Drivers map[catalog.Driver]power.Driver
 
-// Serve runs a gateway until ctx ends, then drains it. ready, if not nil, hears the address once requests are accepted.
+// Serve runs a gateway until ctx ends, then drains it. ready, if not nil, is called with the address once requests are accepted.
 // Order of the end: unready, waiting requests are answered 503, the listener closes and open requests end within
 // --shutdown-timeout, touches are flushed, leases are handed back.
 func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logger, ready func(addr string)) error {

@@ -58,9 +58,9 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	return s
 }
 
-// refusal returns the key of a request with these headers, or the error that refuses the request on this route. On a
+// authenticate returns the key of a request with these headers, or the error that refuses the request on this route. On a
 // gateway without keys every request gets a key with both scopes.
-func (s *Server) refusal(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) (keys.Key, *api.Error) {
+func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) (keys.Key, *api.Error) {
 	metrics := hit.Route != nil && hit.Route.Name == "metrics"
 	free := hit.Route != nil && hit.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
 	key := keys.Key{Scopes: keys.Infer | keys.Manage, High: true}

@@ -121,7 +121,7 @@ func (r *request) authorize() error {
 		return e
 	}
 	r.setHeaders(headers)
-	if r.Key, e = r.s.refusal(h, r.Hit, source); e != nil {
+	if r.Key, e = r.s.authenticate(h, r.Hit, source); e != nil {
 		return e
 	}
 	r.Account = r.Key.Account
@@ -143,13 +143,13 @@ func (r *request) fail(err error) {
 	}
 	d := r.Hit.Dialect
 	status := d.Status(e)
-	log, omitted := r.s.log.Debug, 0
+	logAt, omitted := r.s.log.Debug, 0
 	if e.Status >= 500 && e.Status != fasthttp.StatusServiceUnavailable {
-		log = r.s.log.Warn
-	} else if n, ok := r.s.refusals.next(time.Now()); ok {
-		log, omitted = r.s.log.Info, n
+		logAt = r.s.log.Warn
+	} else if n, ok := r.s.refusalLog.next(time.Now()); ok {
+		logAt, omitted = r.s.log.Info, n
 	}
-	log("request refused", "request", r.ID, "route", r.RouteName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause, "omitted_before", omitted)
+	logAt("request refused", "request", r.ID, "route", r.RouteName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause, "suppressed", omitted)
 	r.setHeaders(e.AppendHeaders(nil, mrand.Float64))
 	r.Ctx.Response.ResetBody() // also closes a stream that was set
 	r.Ctx.Response.ImmediateHeaderFlush = false

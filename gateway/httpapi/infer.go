@@ -276,7 +276,7 @@ func (x *exchange) finishTap(err error) {
 		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)
 	default:
 		x.s.m.broken.Inc()
-		x.s.log.Warn("answer broke off", "request", x.ID, "model", x.model.ID, "error", err)
+		x.s.log.Warn("engine answer was cut off", "request", x.ID, "model", x.model.ID, "error", err)
 	}
 	x.tap.release()
 }

@@ -21,7 +21,7 @@ func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) 
 		hit := match(h)
 		_, e := s.cfg.Browsers.Check(source)
 		if e == nil {
-			_, e = s.refusal(h, hit, source)
+			_, e = s.authenticate(h, hit, source)
 		}
 		if e != nil || s.intake.Fits(n, maxBody(hit.Route)) != nil {
 			relay.SkipBody(h)

@@ -90,23 +90,23 @@ func (c Config) withDefaults() Config {
 
 // Server is the gateway's HTTP server. Make it with New.
 type Server struct {
-	cfg      Config
-	log      *slog.Logger
-	http     *fasthttp.Server
-	watcher  *relay.Watcher
-	handlers map[string]handler // the package's, except in tests
-	draining atomic.Bool
-	intake   *relay.Intake
-	inflight inflight
-	refusals lineLimit
-	set      *metrics.Set
-	m        meters
-	dir      *models.Directory
-	manage   *manage.Service
-	web      web.Server
-	document func() []byte // of /openapi.json
-	hub      *ui.Hub
-	history  *ui.History
+	cfg        Config
+	log        *slog.Logger
+	http       *fasthttp.Server
+	watcher    *relay.Watcher
+	handlers   map[string]handler // the package's, except in tests
+	draining   atomic.Bool
+	intake     *relay.Intake
+	inflight   inflight
+	refusalLog lineLimit
+	set        *metrics.Set
+	m          meters
+	dir        *models.Directory
+	manage     *manage.Service
+	web        web.Server
+	document   func() []byte // of /openapi.json
+	hub        *ui.Hub
+	history    *ui.History
 
 	crashes  quota.Crashes
 	suspects suspectList
@@ -132,7 +132,7 @@ func New(cfg Config) *Server {
 	})
 	s.dir.Tables.OnKeys = func(table map[string]string) {
 		if err := cfg.Keys.SetStored(table); err != nil {
-			s.log.Error("api keys", "error", err)
+			s.log.Error("API keys in Redis are invalid", "error", err)
 		}
 	}
 	s.manage = manage.New(manage.Config{

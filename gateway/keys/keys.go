@@ -295,7 +295,7 @@ func (s *Set) Look(log *slog.Logger) {
 		return
 	}
 	if err := s.readLocked(); err != nil {
-		log.Error("keeping the present api keys", "error", err)
+		log.Error("could not read the API key file; keeping the keys in use", "error", err)
 		return
 	}
 	log.Info("api keys reloaded", "keys", len(*s.keys.Load()))

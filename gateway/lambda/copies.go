@@ -71,7 +71,10 @@ func (c *Copies) refreshLocked(ctx context.Context, name string, read func(conte
 		return false, nil
 	}
 	path := filepath.Join(c.dir, name)
-	if err := errors.Join(os.WriteFile(path+".new", text, 0o600), os.Rename(path+".new", path)); err != nil {
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return false, err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
 		return false, err
 	}
 	c.last[name] = text

@@ -111,7 +111,7 @@ func (x *exchange) Read(p []byte) (int, error) {
 	x.end()
 	x.err = io.EOF
 	if err != io.EOF {
-		x.f.log.Warn("answer broke off", "error", err)
+		x.f.log.Warn("engine answer was cut off", "error", err)
 		x.err = &BrokenAnswer{err}
 	}
 	if n > 0 {

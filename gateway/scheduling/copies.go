@@ -92,7 +92,7 @@ func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
 		return // same here
 	case err != nil:
-		g.log.Warn("further copy", "model", m.ID, "host", p.Host, "error", err)
+		g.log.Warn("another copy could not be queued", "model", m.ID, "host", p.Host, "error", err)
 		return
 	}
 	g.log.Info("further copy is queued", "model", m.ID, "host", got.Host, "queue", queued, "served", served)

@@ -334,9 +334,9 @@ func (g *Gate) renewAll(ctx context.Context) {
 	for len(ids) > 0 {
 		part := ids[:min(renewBatch, len(ids))]
 		ids = ids[len(part):]
-		standings, err := g.store.Renew(ctx, g.id, part...)
+		statuses, err := g.store.Renew(ctx, g.id, part...)
 		g.mu.Lock()
-		for _, st := range standings {
+		for _, st := range statuses {
 			g.deliverLocked(st)
 			if st.WakeToken != "" {
 				g.wakeLocked(st.Record.Host, st.WakeToken)

@@ -33,14 +33,14 @@ type group struct {
 
 // inbox holds the newest state of a ticket until the group reads it. Guarded by Gate.mu.
 type inbox struct {
-	standing *state.TicketStatus
-	err      error // the store did not answer
+	status *state.TicketStatus
+	err    error // the store did not answer
 }
 
 // put stores a ticket's state; an intermediate state never overwrites an outcome.
 func (b *inbox) put(s state.TicketStatus) {
-	if b.standing == nil || b.standing.Ticket != s.Ticket || !b.standing.Record.Done() {
-		b.standing = &s
+	if b.status == nil || b.status.Ticket != s.Ticket || !b.status.Record.Done() {
+		b.status = &s
 	}
 	b.err = nil
 }
@@ -251,8 +251,8 @@ func (g *Gate) processInbox(gr *group) step {
 	ticket := gr.attempt.ticket
 	v := step{do: rest}
 	switch news := gr.news; {
-	case news.standing != nil:
-		v = gr.attempt.onTicketState(now, *news.standing)
+	case news.status != nil:
+		v = gr.attempt.onTicketState(now, *news.status)
 	case news.err != nil:
 		v = gr.attempt.onStoreError(now, news.err)
 	}

@@ -129,7 +129,7 @@ func TestNeed(t *testing.T) {
 		n.onAcquired(t0, queued, nil)
 		return n
 	}
-	standing := func(st state.TicketState, f func(*state.TicketRecord)) state.TicketStatus {
+	statusOf := func(st state.TicketState, f func(*state.TicketRecord)) state.TicketStatus {
 		s := state.TicketStatus{Ticket: "t1", Found: true, Record: state.TicketRecord{ID: "t1", State: st, Host: "a", Fields: map[string]string{}}}
 		if f != nil {
 			f(&s.Record)
@@ -153,17 +153,17 @@ func TestNeed(t *testing.T) {
 		"away while moving": {&loadAttempt{moving: "t0", ticket: "t0", away: 1}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
 		"another's news":    {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, state.TicketStatus{Ticket: "t0"}) }, rest, ""},
 		"gone":              {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}) }, ask, ""},
-		"dropped":           {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, standing("dropped", nil)) }, ask, ""},
-		"loading":           {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, standing("loading", nil)) }, rest, ""},
-		"ready":             {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, standing("ready", nil)) }, finish, ""},
+		"dropped":           {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, statusOf("dropped", nil)) }, ask, ""},
+		"loading":           {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, statusOf("loading", nil)) }, rest, ""},
+		"ready":             {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, statusOf("ready", nil)) }, finish, ""},
 		"failed": {waiting(), func(n *loadAttempt) step {
-			return n.onTicketState(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
+			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
 		}, finish, "disk_full"},
 		"failed to wake": {waiting(), func(n *loadAttempt) step {
-			return n.onTicketState(t0, standing("failed", func(r *state.TicketRecord) { r.WakeError = true }))
+			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.WakeError = true }))
 		}, ask, ""},
 		"the host goes away": {waiting(), func(n *loadAttempt) step {
-			return n.onTicketState(t0, standing("failed", func(r *state.TicketRecord) { r.Code = "draining" }))
+			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.Code = "draining" }))
 		}, ask, ""},
 		"silent for a while":    {waiting(), func(n *loadAttempt) step { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
 		"silent for too long":   {waiting(), func(n *loadAttempt) step { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},

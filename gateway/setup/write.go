@@ -125,7 +125,7 @@ func (s *Scan) Write(w io.Writer, m Machine, schema string) error {
 	if defaults != "" {
 		fmt.Fprintf(&out, "\n# Models for requests that name none, and how long a model stays without requests:\n#\n# defaults:\n#   idle: 20m\n#   models:\n%s", defaults)
 	}
-	out.WriteString("\nhosts:\n  local: {driver: local} # this machine; others sleep and wake by wol, ec2, asg or exec\n")
+	out.WriteString("\nhosts:\n  local: {driver: local} # this machine; others sleep and wake by wol, ec2, asg, kubernetes or exec\n")
 	if len(s.Skipped) > 0 {
 		out.WriteString("\n# Left out:\n")
 		for _, text := range s.Skipped[:min(len(s.Skipped), 50)] {

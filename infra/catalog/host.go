@@ -62,7 +62,7 @@ type Host struct {
 	Commands *Commands `json:"commands,omitempty"`
 	// NPUSeats is how many models of each type share the NPU; empty means one NPU model, whatever its type.
 	NPUSeats map[policy.Type]int `json:"npu_seats,omitempty"`
-	// Price is what an hour awake costs, in any one currency; only shown, 0 if unset.
+	// Price is what an hour awake costs, in any one currency, for the page and --evict cost; 0 if unset.
 	Price float64 `json:"price,omitempty"`
 }
 

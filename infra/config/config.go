@@ -60,7 +60,7 @@ func IntakeVars(runner bool) kong.Vars {
 	return kong.Vars{"per_address": "1024", "proxies": "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"}
 }
 
-// Limits are an Intake, checked. What is 0 was left empty: the server's default.
+// Limits is an Intake after parsing. A zero field means the server's default.
 type Limits struct {
 	MaxHeld     int64 // bytes
 	ReadTimeout time.Duration
@@ -69,7 +69,7 @@ type Limits struct {
 	Proxies     []netip.Prefix
 }
 
-// Parse checks the settings; all mistakes are reported in one go.
+// Parse checks the settings and reports all mistakes together.
 func (i Intake) Parse() (Limits, error) {
 	l := Limits{ReadTimeout: i.ReadTimeout, PerAddress: i.MaxConnsPerAddress}
 	var errs []error
@@ -93,7 +93,8 @@ func (i Intake) Parse() (Limits, error) {
 		}
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--proxies: %q is no prefix such as 10.0.0.0/8", text))
+			errs = append(errs, fmt.Errorf("--proxies: %q is not an address prefix such as 10.0.0.0/8", text))
+			continue
 		}
 		l.Proxies = append(l.Proxies, p.Masked())
 	}

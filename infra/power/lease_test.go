@@ -11,7 +11,7 @@ import (
 	"reveille/infra/state"
 )
 
-var errAway = errors.New("the state store is away")
+var errAway = errors.New("the Redis does not answer")
 
 // stopStore is the state store of one stop. Its lease ends state.WakeLease after the last renewal that it executed.
 type stopStore struct {

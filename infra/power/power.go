@@ -28,10 +28,8 @@ const (
 )
 
 // Driver turns hosts on and off. All methods are idempotent, safe for concurrent use, for one host and for many, and
-// return soon after ctx ends. Errors are, or wrap, those of this package where one fits. [waketest.Run] checks every
-// driver against this contract.
-//
-// [waketest.Run]: https://pkg.go.dev/reveille/infra/power/waketest
+// return soon after ctx ends. Errors are, or wrap, those of this package where one fits. Package waketest checks
+// every driver against this contract.
 type Driver interface {
 	// Wake requests that the host be on. It returns when the request is accepted, not when the host serves, and returns
 	// nil also for a host that is on or starting. For a host that is still stopping it waits or returns ErrStopping.

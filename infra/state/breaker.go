@@ -53,7 +53,7 @@ func (b *breaker) record(err error) error {
 		b.failures++
 		if !b.open && b.failures >= breakerFailures {
 			b.open, b.probeAt = true, time.Now().Add(breakerProbe)
-			b.log.Warn("state store is away", "error", err)
+			b.log.Warn("Redis does not answer", "error", err)
 		}
 		return &unavailableError{err}
 	}

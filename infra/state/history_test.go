@@ -230,7 +230,7 @@ func (h *history) renew() {
 	h.note("renew %s %v: %+v", gw, ids, out)
 	for i, st := range out {
 		if st.Ticket != ids[i] {
-			h.fail("standings out of order")
+			h.fail("statuses out of order")
 		}
 		h.given(st.Record.Host, st.WakeToken)
 	}

@@ -155,6 +155,6 @@ func standing(t testing.TB, s *state.Store, gateway, ticket string) state.Ticket
 	t.Helper()
 	st, err := s.Renew(context.Background(), gateway, ticket)
 	must(t, err)
-	equal(t, "standings", len(st), 1)
+	equal(t, "statuses", len(st), 1)
 	return st[0]
 }

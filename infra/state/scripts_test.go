@@ -123,7 +123,7 @@ func TestEveryScript(t *testing.T) {
 		}
 		none, err := s.Renew(ctx, "gw-1")
 		must(t, err)
-		equal(t, "standings of nothing", len(none), 0)
+		equal(t, "statuses of nothing", len(none), 0)
 		equal(t, "standing of a ticket that never was", standing(t, s, "gw-1", "1").Found, false)
 		must(t, s.Leave(ctx, "gw-1", "1", false))
 		equal(t, "left over", b.content(prefix+"wanted"), "")

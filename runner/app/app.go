@@ -71,7 +71,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	listeners := []net.Listener{ln}
 	near, err := listenNear(ctx, rpc.SocketPath(s.StateDir, p.name))
 	if err != nil {
-		log.Warn("no socket for gateways on this machine, which use the address then", "error", err)
+		log.Warn("could not listen on the local socket; gateways on this machine use the address", "error", err)
 	} else if near != nil {
 		defer near.Close()
 		listeners = append(listeners, near)
@@ -173,7 +173,7 @@ func savedConversations(s Settings, p parsed, set *metrics.Set, log *slog.Logger
 		Dir: filepath.Join(s.StateDir, "conversations-"+p.name), Bytes: p.conversations, Log: log, Metrics: set,
 	})
 	if err != nil {
-		log.Warn("conversations are not kept over unloads", "error", err)
+		log.Warn("saved conversations are off", "error", err)
 		return nil, func() {}
 	}
 	return store, store.Close

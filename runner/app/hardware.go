@@ -38,7 +38,7 @@ func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) hos
 	}
 	for card, n := range p.cards {
 		if cards[card] == 0 {
-			log.Warn("--memory-budget names a GPU that is not known singly", "gpu", card, "known", cards.Names())
+			log.Warn("--memory-budget names a GPU that this machine does not list", "gpu", card, "known", cards.Names())
 			continue
 		}
 		budget[policy.GPU] += n - cards[card]

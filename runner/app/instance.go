@@ -133,7 +133,7 @@ func (m *cloudMachine) complete(ctx context.Context, hook string) {
 	ctx, cancel := context.WithTimeout(ctx, hookLimit)
 	defer cancel()
 	if err := m.group.Complete(ctx, hook); err != nil {
-		m.log.Error("the group was not told: it goes on when the hook's time is over", "hook", hook, "error", err)
+		m.log.Error("could not complete the lifecycle hook; the group continues when the hook times out", "hook", hook, "error", err)
 	}
 }
 

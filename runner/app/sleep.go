@@ -42,7 +42,7 @@ func (s *sleeper) run(ctx context.Context) {
 		changed := s.mirror.Changed()
 		if stop := s.due(s.mirror.Snapshot()); stop != "" && stop != done {
 			done = stop
-			s.log.Info("turns this machine off", "command", s.argv[0])
+			s.log.Info("turning this machine off", "command", s.argv[0])
 			if err := power.Sleep(ctx, self); err != nil && ctx.Err() == nil {
 				s.log.Error("this machine could not be turned off", "error", err)
 			}

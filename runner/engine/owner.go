@@ -52,7 +52,7 @@ func (p *Process) own(output *os.File) {
 
 	p.err = p.outcome(failure, state, reader.cause)
 	p.state.Store(int32(Exited))
-	p.cfg.Logger.Info("engine ended", "model", p.spec.Model, "pid", p.pid, "err", p.err)
+	p.cfg.Logger.Info("engine ended", "model", p.spec.Model, "pid", p.pid, "error", p.err)
 	p.log.close()
 	close(p.done)
 }

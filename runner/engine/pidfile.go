@@ -67,7 +67,7 @@ func OpenPIDFile(path string) (*PIDFile, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("engine ledger: %w", err)
+		return nil, fmt.Errorf("list of engine processes: %w", err)
 	default:
 		if f := &l.file; json.Unmarshal(data, f) != nil || f.Boot != bootID() || f.Folder != folder || f.Owner.leads() {
 			l.file = pidFileContent{}
@@ -137,7 +137,7 @@ func (l *PIDFile) change(log *slog.Logger, f func([]pidRecord) []pidRecord) {
 	defer l.mu.Unlock()
 	l.file.Engines = f(l.file.Engines)
 	if err := l.saveLocked(); err != nil {
-		log.Warn("engine ledger not written", "err", err)
+		log.Warn("list of engine processes not written", "error", err)
 	}
 }
 
@@ -147,7 +147,7 @@ func (l *PIDFile) saveLocked() error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(l.path), ".ledger-*")
+	tmp, err := os.CreateTemp(filepath.Dir(l.path), ".engines-*")
 	if err != nil {
 		return err
 	}

@@ -325,7 +325,7 @@ func (p *Process) await(ctx context.Context) error {
 // group's number cannot have become another's.
 func (p *Process) signal(sig syscall.Signal) {
 	if err := syscall.Kill(-p.pid, sig); err != nil && err != syscall.ESRCH {
-		p.cfg.Logger.Warn("engine signal refused", "model", p.spec.Model, "pid", p.pid, "signal", signalName(sig), "err", err)
+		p.cfg.Logger.Warn("engine signal refused", "model", p.spec.Model, "pid", p.pid, "signal", signalName(sig), "error", err)
 	}
 }
 

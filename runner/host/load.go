@@ -114,7 +114,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 
 // abandon drops a load that could not begin in Redis because nobody wants its ticket any more or Redis is unavailable.
 func (h *Host) abandon(ctx context.Context, l *load, err error) {
-	h.log.Info("load not begun", "model", l.spec.model.ID, "ticket", l.ticket.ID, "reason", err)
+	h.log.Info("load dropped before it began", "model", l.spec.model.ID, "ticket", l.ticket.ID, "reason", err)
 	h.mu.Lock()
 	h.endLoadLocked(l)
 	h.stats.Dropped++

@@ -70,7 +70,7 @@ func (h *Host) disown(ticket string, seen time.Time) {
 		return
 	}
 	if seen.After(h.registered.Add(snapshotLag)) {
-		h.log.Warn("Redis holds a ticket under way that is not, registering again", "ticket", ticket)
+		h.log.Warn("Redis has a load in progress that this host does not, registering again", "ticket", ticket)
 		h.stale = true
 	} else {
 		h.unsure.Store(true)
@@ -96,7 +96,7 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 	case !same && !sure:
 		h.unsure.Store(true)
 	case !same:
-		h.log.Warn("Redis holds other models for this host than it has, registering again")
+		h.log.Warn("Redis and this host disagree on the loaded models, registering again")
 		h.stale = true
 	}
 }

@@ -34,7 +34,7 @@ func (h *Host) retire(ctx context.Context, r *resident) {
 		}
 	}
 	h.redisMu.Unlock()
-	h.log.Info("catalogue entry changed: model goes when it is done", "model", r.id, "pid", r.engine.PID(), "open", open)
+	h.log.Info("catalogue entry changed: the old copy is unloaded after its open requests", "model", r.id, "pid", r.engine.PID(), "open", open)
 	h.startUnload(ctx, nil, h.cfg.RetireTimeout, r)
 }
 

@@ -101,12 +101,12 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err2 != nil {
-		h.log.Error("recipes not understood, those before stay", "error", err2)
+		h.log.Error("recipes are invalid; keeping the previous ones", "error", err2)
 		own = h.catalog.Recipes
 	}
 	if err != nil {
 		h.refusedCatalog = published
-		h.log.Error("catalogue not understood, the one before stays", "version", published, "error", err)
+		h.log.Error("catalogue is invalid; keeping the previous one", "version", published, "error", err)
 		return nil
 	}
 	next.Recipes = own // commands never come from Redis

@@ -210,7 +210,7 @@ func (h *Host) forget(ctx context.Context, r *resident) {
 	}
 	npu := h.npuLocked()
 	h.mu.Unlock()
-	h.log.Info("model is gone", "model", r.id, "reason", reason)
+	h.log.Info("model unloaded", "model", r.id, "reason", reason)
 	h.written = time.Now()
 	if !h.stale {
 		h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.key, npu, reason, eviction))

@@ -71,7 +71,7 @@ func (w *watchdog) observe(p *host.Lease, err error) {
 	switch {
 	case errors.Is(err, relay.ErrBadReply), errors.As(err, &own) && own.Code == batch.CodeBadReply:
 		if w.badReply(p.Engine, time.Now(), own != nil) {
-			w.log.Error("engine talks nonsense, restarting it", "model", p.Model.ID, "error", err)
+			w.log.Error("engine sends invalid answers, restarting it", "model", p.Model.ID, "error", err)
 			w.m.nonsense.Inc()
 			w.host.Discard(p.Model.ID, p.Engine, "engine talks nonsense")
 		}
@@ -152,7 +152,7 @@ func (w *watchdog) examine(p *host.Lease, path string, body []byte) {
 	case err == nil, w.life.Err() != nil:
 		return
 	case !errors.Is(err, errProbe) && p.Engine.Client().Heard() != heard:
-		w.log.Warn("engine does not answer a probe, but others", "model", p.Model.ID, "error", err)
+		w.log.Warn("engine missed a probe but answers other requests", "model", p.Model.ID, "error", err)
 		return
 	}
 	w.endSilent(p.Model.ID, p.Engine, err)
@@ -165,7 +165,7 @@ func (w *watchdog) endSilent(model string, e host.Engine, cause error) {
 		return
 	default:
 	}
-	w.log.Error("engine lives and does not serve, ending it", "model", model, "error", cause)
+	w.log.Error("engine does not respond, killing it", "model", model, "error", cause)
 	w.m.silent.Inc()
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()

@@ -99,7 +99,7 @@ func TestRow01RedisAway(t *testing.T) {
 				t.Errorf("the open stream ended: %v", err)
 			}
 			s.Leave()
-			if log := sys.Log(); strings.Count(log, `msg="state store is away"`) > 2*strings.Count(log, `msg="state store is back"`)+2 {
+			if log := sys.Log(); strings.Count(log, `msg="Redis does not answer"`) > 2*strings.Count(log, `msg="state store is back"`)+2 {
 				t.Errorf("more lines than changes:\n%s", log)
 			}
 		})

@@ -79,7 +79,7 @@ func (r renew) call(ctx context.Context, s *state.Store) (answer, error) {
 	case err != nil:
 		return answer{}, err
 	case len(got) != 1:
-		return answer{}, fmt.Errorf("%d standings of one ticket", len(got))
+		return answer{}, fmt.Errorf("%d statuses of one ticket", len(got))
 	case !got[0].Found:
 		return answer{verdict: "gone"}, nil
 	}

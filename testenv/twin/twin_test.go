@@ -69,7 +69,7 @@ func TestHistories(t *testing.T) {
 			t.Logf("seed %d: %d steps in %v, of them %d loads, %d evictions, %d refusals; %d looks were too early, %d calls made again",
 				seed, steps, time.Since(began).Round(time.Millisecond), p.loads, p.evictions, p.refusals, p.early, p.again)
 			if p.again > 2+steps/50 {
-				t.Errorf("%d of %d calls were told that the state store is away, which it is not", p.again, steps)
+				t.Errorf("%d of %d calls were told that the Redis does not answer, which it is not", p.again, steps)
 			}
 		})
 	}
