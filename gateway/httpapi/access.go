@@ -80,6 +80,8 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.Hit, source api
 			return keys.Key{}, api.New(api.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
 		case (scope == api.ScopeInfer || manages && hit.Route.Inference) && key.Scopes&keys.Infer == 0:
 			return keys.Key{}, api.New(api.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
+		case hit.Route.WholePool && key.Limited():
+			return keys.Key{}, api.New(api.InsufficientScope, "This shows all models, and this key is limited to some of them.")
 		}
 	case hit.Route != nil && hit.Route.Scope == api.ScopeAdmin:
 		if e := s.needsLocalAdmin(h, hit, source); e != nil {

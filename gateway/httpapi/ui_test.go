@@ -206,3 +206,22 @@ func TestPageOfAWithdrawnKey(t *testing.T) {
 		t.Fatal("the stream goes on")
 	}
 }
+
+// A key that may use some models sees nothing that shows all of them.
+func TestWholePoolNeedsAKeyForAllModels(t *testing.T) {
+	s, change := pageStage(t)
+	change("infer-key infer\nlimited infer,manage models=m\n")
+	for _, path := range []string{"/ui/stream", "/metrics", "/v1/metrics", "/v1/stats", "/internal/config", "/internal/aliases", "/v1/internal/aliases/x"} {
+		if r := s.ask("GET", path, "", "Authorization: Bearer limited"); r.status != 403 {
+			t.Errorf("%s with a key for one model: %d %s", path, r.status, r.text)
+		}
+	}
+	for _, path := range []string{"/metrics", "/v1/stats", "/internal/aliases"} {
+		if r := s.ask("GET", path, "", "Authorization: Bearer infer-key"); r.status != 200 {
+			t.Errorf("%s with a key for all models: %d %s", path, r.status, r.text)
+		}
+	}
+	if r := s.ask("GET", "/v1/models", "", "Authorization: Bearer limited"); r.status != 200 {
+		t.Errorf("the listing of its models: %d %s", r.status, r.text)
+	}
+}

@@ -52,9 +52,12 @@ type Key struct {
 	expires time.Time      // zero: never
 }
 
+// Limited reports whether the key may use some models only.
+func (k *Key) Limited() bool { return len(k.models) > 0 }
+
 // Allows reports whether the key may use a model, by its id.
 func (k *Key) Allows(model string) bool {
-	if len(k.models) == 0 {
+	if !k.Limited() {
 		return true
 	}
 	name := flat.Replace(model)
