@@ -9,7 +9,7 @@
 //  2. [httpapi.request.chain] runs the checks; framing that a proxy could read in another way is refused
 //     ([relay.SmugglingCheck]).
 //  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope
-//     ([httpapi.Server.refusal], [keys.Set.Find]).
+//     ([httpapi.Server.authenticate], [keys.Set.Find]).
 //  4. [httpapi.request.readBody] takes the body in as it arrives ([relay.Intake.Read]).
 //  5. [httpapi.request.parse] reads it once: [httpapi.call.parseJSON] goes through the members ([jsonscan.Members.Next]),
 //     each by the rules of the route ([bodycheck.Check.See]); [api.Route.Check] looks at those that the gateway needs,
