@@ -64,6 +64,9 @@
 //	                                                                                 devices' memory; the key is a digest of its
 //	                                                                                 plan and devices
 //	rv:{pool}:needs            sorted set  need_put                           30 d   these keys, by end in ms
+//	rv:{pool}:conv:<m>         hash        PutConversations                   24 h   host → MAC and JSON of what it has saved of
+//	                                                                                 the model's conversations
+//	rv:{pool}:convs            sorted set  conv_put                           24 h   these models, by end in ms
 //	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; requests per copy:
 //	                                                                                 served:<h>:<m>
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
@@ -84,7 +87,7 @@
 // generation and are refused (ErrFenced) once another runner has registered the host.
 //
 // Redis is not trusted: whoever can write to it may disturb the pool, but cannot have anything executed or read. The
-// catalogue, the settings, the hosts' addresses and the needs carry an HMAC-SHA256 under a key derived from the runner secret,
+// catalogue, the settings, the hosts' addresses, the needs and the saved conversations carry an HMAC-SHA256 under a key derived from the runner secret,
 // over the pool, the kind, the key and the content. In place of a record without a valid MAC, readers keep the last
 // valid one. The catalogue's serial rises, and no reader goes back to a lower one. See
 // infra/adr/0015-redis-is-not-trusted.md.

@@ -46,6 +46,7 @@ func TestKeyTable(t *testing.T) {
 		must(t, s.DropModel(ctx, "h", g, "x", "m", "", true))
 		must(t, s.PutResponse(ctx, "ann", "r1", []byte("{}"), time.Minute))
 		must(t, s.PutNeed(ctx, "k", state.Need{Bytes: 1}))
+		must(t, s.PutConversations(ctx, "m", "h", state.Conversations{}))
 		_, _, err = s.SettleQuota(ctx, "g1", false, []state.QuotaClaim{{Account: "a1", OpenLimit: 1}})
 		must(t, err)
 		keys, err := b.rdb.Keys(ctx, "*").Result()

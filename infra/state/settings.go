@@ -66,7 +66,7 @@ func (s *Store) Get(ctx context.Context, table Setting, name string) (string, er
 // All reads a whole table. Each entry with an invalid signature is replaced by the last valid one that this Store read,
 // if any.
 func (s *Store) All(ctx context.Context, table Setting) (map[string]string, error) {
-	values, macs, readable, err := s.record(ctx, "settings:"+string(table))
+	values, macs, readable, err := s.record(ctx, "settings:"+string(table), maxRecord)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (s *Store) Catalog(ctx context.Context) (version string, catalog []byte, er
 
 // readCatalog returns the record to use, whether it is the one in Redis, and the MAC in Redis.
 func (s *Store) readCatalog(ctx context.Context) (r catalogRecord, right bool, present string, err error) {
-	m, _, readable, err := s.record(ctx, "catalog")
+	m, _, readable, err := s.record(ctx, "catalog", maxRecord)
 	if err != nil {
 		return catalogRecord{}, false, "", err
 	}

@@ -217,10 +217,10 @@ func (s *Store) reportRefused(record, reason string) {
 	s.log.Error("record in Redis is refused; the last valid one stays in use", "record", record, "reason", reason)
 }
 
-// record reads a hash, and its MACs if they are in a separate hash. readable is false if it is not a hash or is too
-// large.
-func (s *Store) record(ctx context.Context, key string) (values, macs map[string]string, readable bool, err error) {
-	out, err := s.eval(ctx, s.scripts.record, key, maxRecord)
+// record reads a hash, and its MACs if they are in a separate hash. readable is false if it is not a hash or has more than
+// most bytes.
+func (s *Store) record(ctx context.Context, key string, most int) (values, macs map[string]string, readable bool, err error) {
+	out, err := s.eval(ctx, s.scripts.record, key, most)
 	if err != nil {
 		return nil, nil, false, err
 	}

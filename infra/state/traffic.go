@@ -42,7 +42,7 @@ func (s *Store) Traffic(ctx context.Context) (map[Copy]float64, error) {
 }
 
 func (s *Store) counters(ctx context.Context) (map[string]float64, error) {
-	raw, _, readable, err := s.record(ctx, "stats") // it has no MACs
+	raw, _, readable, err := s.record(ctx, "stats", maxRecord) // it has no MACs
 	if err == nil && !readable {
 		err = s.breaker.corrupt(errors.New("the hash stats: " + reasonForm))
 	}

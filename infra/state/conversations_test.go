@@ -1,0 +1,76 @@
+package state_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/state"
+)
+
+// What hosts have saved is bounded in number and in time, and what this pool's runners did not write counts as none.
+func TestConversations(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		read := func(model string) map[string]state.Conversations {
+			t.Helper()
+			all, err := s.Conversations(ctx, model)
+			must(t, err)
+			return all
+		}
+		equal(t, "none", len(read("m")), 0)
+		good := state.Conversations{Identity: strings.Repeat("ab", 32), Count: 2, Tokens: 3000, Bytes: 1 << 30, SavedMS: time.Now().UnixMilli()}
+		must(t, s.PutConversations(ctx, "m", "h1", good))
+		must(t, s.PutConversations(ctx, "m", "h2", good))
+		equal(t, "hosts", len(read("m")), 2)
+		equal(t, "written", read("m")["h1"], good)
+		if left, err := b.rdb.PTTL(ctx, prefix+"conv:m").Result(); err != nil || left <= 0 || left > 24*time.Hour {
+			t.Error("it stays", left, err)
+		}
+		raw, err := b.rdb.HGet(ctx, prefix+"conv:m", "h1").Result()
+		must(t, err)
+		for name, forged := range map[string]string{
+			"another host's": raw, "changed": raw[:len(raw)-1] + " }", "cut": raw[:20], "empty": "", "without a MAC": raw[65:], "long": raw + strings.Repeat(" ", 512),
+		} {
+			must(t, b.rdb.HSet(ctx, prefix+"conv:m", "h3", forged).Err())
+			if got, there := read("m")["h3"]; there {
+				t.Error(name, got)
+			}
+			equal(t, "others beside "+name, len(read("m")), 2)
+		}
+		for name, change := range map[string]func(c *state.Conversations){
+			"a day old": func(c *state.Conversations) { c.SavedMS -= 24 * 3600 * 1000 }, "far ahead": func(c *state.Conversations) { c.SavedMS += 2 * 3600 * 1000 },
+			"of no identity": func(c *state.Conversations) { c.Identity = "" }, "no hex": func(c *state.Conversations) { c.Identity = strings.Repeat("xy", 32) },
+			"no tokens": func(c *state.Conversations) { c.Tokens = 0 }, "negative": func(c *state.Conversations) { c.Bytes = -1 },
+			"huge": func(c *state.Conversations) { c.Bytes = 1 << 60 }, "many": func(c *state.Conversations) { c.Count = 1 << 20 },
+		} {
+			bad := good
+			change(&bad)
+			must(t, s.PutConversations(ctx, "n", "h1", bad))
+			if got := read("n"); len(got) > 0 {
+				t.Error(name, got)
+			}
+		}
+		must(t, b.rdb.HSet(ctx, prefix+"conv:big", "h", strings.Repeat("x", 1<<20)).Err())
+		equal(t, "a large hash", len(read("big")), 0)
+		must(t, b.rdb.Set(ctx, prefix+"conv:text", "x", 0).Err())
+		equal(t, "of another type", len(read("text")), 0)
+		must(t, s.PutConversations(ctx, "text", "h", good))
+		equal(t, "which the next save replaces", len(read("text")), 1)
+		for i := range 200 {
+			must(t, s.PutConversations(ctx, "m", fmt.Sprint("n", i), good))
+		}
+		if n := len(read("m")); n == 0 || n > 64 {
+			t.Error("hosts of a model:", n)
+		}
+		equal(t, "the last host", read("m")["n199"], good)
+		for i := range 1001 {
+			must(t, s.PutConversations(ctx, fmt.Sprint("m", i), "h", good))
+		}
+		equal(t, "a model too many", len(read("m")), 0)
+		count, err := b.rdb.ZCard(ctx, prefix+"convs").Result()
+		must(t, err)
+		equal(t, "models", count, 1000)
+	})
+}
