@@ -54,12 +54,13 @@ type loadAttempt struct {
 	leaving []string   // hosts that reported that their machine is being taken away
 
 	tooLarge map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
+	saved    map[string]int64           // policy.Model.Saved; nil until read
 }
 
 // wanted returns the model to place, as a snapshot and a catalogue describe it.
 func (n *loadAttempt) wanted(s *state.Snapshot, v placement.View) policy.Model {
 	m := v.Model(s, n.model, n.fields["options"], n.fields["merge_args"] == "1")
-	m.Refused = n.tooLarge
+	m.Refused, m.Saved = n.tooLarge, n.saved
 	return m
 }
 
@@ -109,7 +110,7 @@ const (
 
 // freeHost returns a host of a large pool with a free slot, or "" if it does not find one soon. No host is better than
 // one with a free slot, unless the model has a list of hosts, so the search need not look at the others. It prefers
-// read, the host just read for this choice, if that has a free slot.
+// read, the host just read for this choice, and then those with saved conversations of the model.
 func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string, read string) string {
 	if m, _ := v.Catalog.Model(n.model); !s.Large() || len(m.Hosts) > 0 {
 		return ""
@@ -123,6 +124,9 @@ func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	}
 	if read != "" && free([]string{read}) != "" {
 		return read
+	}
+	if host := free(slices.Collect(maps.Keys(n.saved))); host != "" {
+		return host
 	}
 	looks := 0
 	for names := range slices.Chunk(s.Names(), freeHosts) {

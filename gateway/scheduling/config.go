@@ -28,6 +28,7 @@ type Store interface {
 	BeginStop(ctx context.Context, host, sweep, token string) error
 	power.StopStore
 	Forget(ctx context.Context, host string, limit time.Duration) error
+	Conversations(ctx context.Context, model string) (map[string]state.Conversations, error)
 }
 
 // Mirror is the gate's view of the pool; [*state.Mirror] implements it.

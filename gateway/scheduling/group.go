@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -135,6 +136,7 @@ func (g *Gate) leave(ticket string, keep bool) {
 
 // ask makes one attempt to place and acquire. It is the only caller of Store.Acquire for the group.
 func (g *Gate) ask(gr *group) step {
+	g.readSaved(gr)
 	s, host, v, err := g.place(gr)
 	if err != nil {
 		return g.acquired(gr, state.Acquired{}, err)
@@ -158,6 +160,26 @@ func (g *Gate) ask(gr *group) step {
 		g.mu.Unlock()
 	}
 	return g.acquired(gr, got, err)
+}
+
+// readSaved has the attempt prefer the hosts with saved conversations of the model, if there is a choice of hosts. It asks
+// the store once; without an answer there is no preference.
+func (g *Gate) readSaved(gr *group) {
+	m, ok := g.catalog().Model(gr.model)
+	if gr.attempt.saved != nil || !ok || m.Type != policy.LLM || m.Conversations == catalog.ScopeNone || len(g.mirror.Snapshot().Hosts) < 2 {
+		return
+	}
+	found, err := g.store.Conversations(g.life, gr.model)
+	if err != nil {
+		g.log.Debug("saved conversations are not known", "model", gr.model, "error", err)
+	}
+	saved := make(map[string]int64, len(found))
+	for host, c := range found {
+		saved[host] = c.Tokens
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	gr.attempt.saved = saved
 }
 
 // strictTries is how many placements in a row may be refused because their host has changed. After that the host only

@@ -58,6 +58,10 @@ func TestLargePoolSpreads(t *testing.T) {
 	if host, _ := stays.chooseHost(s, c, nil, time.Time{}, "h010"); host < "h070" {
 		t.Errorf("%s has no free slot", host)
 	}
+	knows := &loadAttempt{model: "m0", saved: map[string]int64{"h010": 9000, "h300": 10, "h301": 20}}
+	if host, _ := knows.chooseHost(s, c, nil, time.Time{}, ""); host != "h301" {
+		t.Errorf("it goes to %s, not where most of its conversations are saved and a slot is free", host)
+	}
 	if len(chosen) < 10 {
 		t.Errorf("40 models went to %d hosts", len(chosen))
 	}

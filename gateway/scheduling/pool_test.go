@@ -44,6 +44,11 @@ type pool struct {
 	loadTime time.Duration
 	outcome  func(model string, attempt int) map[string]string // nil or no code: ready
 	loads    map[string]int
+	saved    map[string]state.Conversations // of any model
+}
+
+func (p *pool) Conversations(context.Context, string) (map[string]state.Conversations, error) {
+	return p.saved, nil
 }
 
 type fakeTicket struct {

@@ -40,6 +40,7 @@ type candidate struct {
 	queued   int       // loads before this one
 	inFlight int       // open requests of its victims
 	value    float64   // of its victims
+	saved    int64     // tokens of the model's saved conversations
 	used     time.Time // last use of its most recently used victim, zero without victims
 }
 
@@ -47,7 +48,7 @@ type candidate struct {
 // prefers the one with the fewest queued loads, then the one whose victims serve the fewest requests. It breaks ties by
 // the model's own list of hosts (its entries are names or labels), then by the value of the victims (Eviction.Value;
 // all the same under LRU), then by how long the victims have been unused. Then it prefers a waking host to one asleep,
-// and then the first by name. With Snapshot.Spread, it instead takes the one of the first hosts by name that a hash of
+// then the one with the most tokens of saved conversations (Model.Saved), and then the first by name. With Snapshot.Spread, it instead takes the one of the first hosts by name that a hash of
 // both names prefers, which is always the same one for a model.
 //
 // Only hosts whose devices and memory can hold the model count. Each host is judged by what the model takes there
@@ -70,7 +71,7 @@ func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 		if order < 0 {
 			continue
 		}
-		c := candidate{host: h, order: order}
+		c := candidate{host: h, order: order, saved: want.Saved[h.Name]}
 		here := want.on(h.Name)
 		if v := c.judge(&here, avoid); v.reason.Code != "" {
 			refused = append(refused, v)
@@ -229,6 +230,7 @@ func (c *candidate) compare(o *candidate) int {
 		cmp.Compare(c.value, o.value),
 		c.used.Compare(o.used),
 		cmp.Compare(c.asleep(), o.asleep()),
+		cmp.Compare(o.saved, c.saved),
 	)
 }
 

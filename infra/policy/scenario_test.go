@@ -211,7 +211,11 @@ func (g *stage) model(l line) Model {
 	m := Model{
 		ID: l.args[0], Type: Type(l.args[1]), Devices: g.devices(l.args[2]), Pinned: l.has("pinned"),
 		Memory: int64(g.int(l.opts["mem"])), Hosts: g.list(l.opts["hosts"]), Max: g.int(l.opts["max"]), Idle: g.dur(l.opts["idle"]),
-		On: map[string]Need{}, Refused: map[string]*Refusal{},
+		On: map[string]Need{}, Refused: map[string]*Refusal{}, Saved: map[string]int64{},
+	}
+	for _, n := range g.list(l.opts["saved"]) {
+		f := strings.Split(n, ":")
+		m.Saved[f[0]] = int64(g.int(f[1]))
 	}
 	for _, n := range g.list(l.opts["need"]) {
 		f := strings.Split(n, ":")

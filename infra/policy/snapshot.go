@@ -42,6 +42,8 @@ type Model struct {
 	On map[string]Need
 	// Refused holds, by host, the refusals of this very load by runners: those hosts are not asked again.
 	Refused map[string]*Refusal
+	// Saved holds, by host, the tokens of the model's saved conversations there, which a load restores.
+	Saved map[string]int64
 }
 
 // Need is what a model takes of a host.
