@@ -32,6 +32,7 @@ const (
 	HeaderRefused  = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
 	HeaderMedia    = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent
 	HeaderTime     = "X-Reveille-Time"    // runner's clock in ms, answer to a call whose time was off
+	HeaderProof    = "X-Reveille-Proof"   // MAC of the answer and its call, answer to a runner
 	HeaderCode     = "X-Reveille-Code"    // code of the error table, answer: the engine failed
 )
 
@@ -49,12 +50,18 @@ const (
 // PathHost answers the runner's view of itself as JSON (GET); PathLogs/<model> an engine's log as text. PathCheck/<model>
 // (GET) has the runner check that the model's engine still computes, and end it if it does not; the answer is a [Check].
 const (
-	PathHost    = "/runner/host"
-	PathLogs    = "/runner/logs/"
-	PathCheck   = "/runner/check/"
-	PathHealth  = "/runner/health"
-	PathMetrics = "/metrics"
+	PathHost  = "/runner/host"
+	PathLogs  = "/runner/logs/"
+	PathCheck = "/runner/check/"
+	// PathConversations/<identity> (GET) lists a host's saved conversations with an identity as JSON, and
+	// PathConversations/<identity>/<name>?offset=N answers the next ConversationsPart bytes of one.
+	PathConversations = "/runner/conversations/"
+	PathHealth        = "/runner/health"
+	PathMetrics       = "/metrics"
 )
+
+// ConversationsPart is the most bytes of a saved conversation in one answer.
+const ConversationsPart = 4 << 20
 
 // SocketPath is where a runner with this state folder also listens, for a gateway that has the same folder: loopback costs more
 // than a unix socket. It is empty where the path would be too long for one.

@@ -122,7 +122,7 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 		return err
 	}
 	defer endWeights()
-	talks, endTalks := savedConversations(s, p, set, log)
+	talks, endTalks := savedConversations(s, p, store, set, log)
 	defer endTalks()
 	launcher := &launch.Launcher{
 		Spawner: spawner, PIDFile: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
@@ -152,7 +152,7 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 	srv := httpapi.New(httpapi.Config{
 		Name: p.name, Host: h, Secret: p.secret, Log: log, FirstByte: s.FirstByte, Metrics: set,
 		Intake:   relay.IntakeConfig{MaxHeld: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate},
-		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies},
+		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies}, Conversations: talks,
 	})
 	power := &sleeper{host: p.name, boot: boot, argv: p.sleep, mirror: h.Mirror(), log: log}
 	return serve(ctx, srv, listeners, power, m, h, log, func() {
@@ -165,12 +165,13 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 
 // savedConversations opens the folder of saved conversations. Without it the runner works as well, so that an error is only
 // logged and the store nil, as it is where none are kept.
-func savedConversations(s Settings, p parsed, set *metrics.Set, log *slog.Logger) (store *conversations.Store, end func()) {
+func savedConversations(s Settings, p parsed, pool *state.Store, set *metrics.Set, log *slog.Logger) (store *conversations.Store, end func()) {
 	if p.conversations < 0 {
 		return nil, func() {}
 	}
 	store, err := conversations.Open(conversations.Config{
 		Dir: filepath.Join(s.StateDir, "conversations-"+p.name), Bytes: p.conversations, Log: log, Metrics: set,
+		Pool: &conversations.Pool{Host: p.name, State: pool, Signer: rpc.NewSigner(p.secret)},
 	})
 	if err != nil {
 		log.Warn("saved conversations are off", "error", err)

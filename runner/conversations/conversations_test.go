@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// state is what llama-server writes for tokens.
-func state(tokens ...uint32) []byte {
+// stateOf is what llama-server writes for tokens.
+func stateOf(tokens ...uint32) []byte {
 	var b bytes.Buffer
 	_ = binary.Write(&b, binary.LittleEndian, []uint32{0x67677371, 2, uint32(len(tokens))})
 	_ = binary.Write(&b, binary.LittleEndian, tokens)
@@ -98,7 +98,7 @@ func newLlama(t *testing.T, slots int) *llama {
 			fmt.Fprintf(w, `{"n_restored":%d}`, n)
 			return
 		}
-		text := state(l.slots[id]...)
+		text := stateOf(l.slots[id]...)
 		if l.link != "" {
 			_ = os.Symlink(l.link, path)
 		} else {
@@ -325,7 +325,7 @@ func TestRefusedByTheEngine(t *testing.T) {
 // What an engine leaves in place of a saved file is not read if it is something else.
 func TestHostileEngine(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, state(count(1, 100)...), 0o600); err != nil {
+	if err := os.WriteFile(secret, stateOf(count(1, 100)...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -342,7 +342,7 @@ func TestHostileEngine(t *testing.T) {
 
 func TestRoom(t *testing.T) {
 	dir := t.TempDir()
-	one := headerSize + int64(len(state(count(1, 100)...)))
+	one := headerSize + int64(len(stateOf(count(1, 100)...)))
 	s := open(t, dir, 3*one)
 	for i := range 10 {
 		l := newLlama(t, 1)

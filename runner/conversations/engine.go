@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"reveille/infra/relay"
@@ -57,6 +58,14 @@ type Engine struct {
 
 	perToken int64 // bytes, as planned
 
+	// What makes identity.
+	model      string
+	portable   []string
+	paths      []string
+	identity   atomic.Pointer[Signature] // nil until it is known
+	identified chan struct{}             // closed when it is, or cannot be
+	endFetch   context.CancelFunc
+
 	// For Restore and Save.
 	client *relay.Client
 	key    string
@@ -79,7 +88,7 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken}
+	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken, model: p.Model, identified: make(chan struct{})}
 	h := sha256.New()
 	fmt.Fprintf(h, "model %q\n", p.Model) // models of one file may be for keys that do not trust each other
 	for _, path := range slices.Concat(parts, []string{program}, filestate.Libraries(program, p.Env)) {
@@ -88,17 +97,21 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 			return nil, err
 		}
 		e.files[path] = state
+		e.paths = append(e.paths, path)
 		fmt.Fprintf(h, "file %v\n", state)
 	}
-	for _, a := range numbersFrom(p.Argv) {
+	arguments, variables := numbersFrom(p.Argv), []string(nil)
+	for _, a := range arguments {
 		fmt.Fprintf(h, "argument %q\n", a)
 	}
 	for _, kv := range p.Env {
 		name, _, _ := strings.Cut(kv, "=")
 		if strings.HasSuffix(name, "_VISIBLE_DEVICES") || slices.ContainsFunc([]string{"GGML_", "LLAMA_ARG_", "HSA_OVERRIDE_", "OMP_"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			fmt.Fprintf(h, "variable %q\n", kv)
+			variables = append(variables, kv)
 		}
 	}
+	e.portable = portableOf(p, arguments, variables)
 	e.sig = Signature(h.Sum(nil))
 	return e, nil
 }
@@ -134,8 +147,22 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 		return
 	}
 	e.dir, e.slots = dir, slots
+	e.store.mu.Lock()
+	if e.store.closed || e.store.cfg.Pool == nil {
+		close(e.identified)
+	} else {
+		e.store.work.Go(func() {
+			defer close(e.identified)
+			e.identify(e.store.life)
+		})
+	}
+	e.store.mu.Unlock()
+	fetching, end := context.WithTimeout(ctx, stepLimit)
+	e.endFetch = end
 	go func() {
 		var out []stagedFile
+		e.fetch(fetching)
+		end()
 		e.store.await(ctx, e.sig)
 		e.store.mu.Lock()
 		newest := e.store.newestLocked(e.sig)
@@ -208,6 +235,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 	e.client, e.key, e.table = client, key, table
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
+	defer time.AfterFunc(stepLimit/2, e.endFetch).Stop()
 	var files []stagedFile
 	select {
 	case files = <-e.staged:
@@ -316,7 +344,11 @@ func (e *Engine) Save(ctx context.Context) {
 		e.log.Info("conversations saved", "conversations", len(out))
 	}
 	slices.Reverse(out) // the last used is the last kept, and the first to be restored
-	e.store.keep(e.sig, out)
+	var id Signature
+	if known := e.identity.Load(); known != nil {
+		id = *known
+	}
+	e.store.keep(e.sig, e.model, id, out)
 }
 
 // look returns the slots worth a thought, the last used first, and the seconds that the engine takes to compute a token

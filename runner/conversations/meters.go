@@ -6,6 +6,7 @@ type meters struct {
 	saved, restored, tokens          *metrics.Counter
 	seconds                          *metrics.FloatCounter
 	unsaved, full, damaged, rejected *metrics.Counter
+	fetched, unfetched               *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, s *Store) meters {
@@ -19,6 +20,7 @@ func newMeters(set *metrics.Set, s *Store) meters {
 		saved: set.NewCounter(prefix + "saved_total"), restored: set.NewCounter(prefix + "restored_total"),
 		tokens: set.NewCounter(prefix + "restored_tokens_total"), seconds: set.NewFloatCounter(prefix + "saved_seconds_total"),
 		unsaved: set.NewCounter(prefix + `refused_total{reason="engine_did_not_save"}`), full: set.NewCounter(prefix + `refused_total{reason="not_stored"}`),
+		fetched: set.NewCounter(prefix + "fetched_total"), unfetched: set.NewCounter(prefix + `refused_total{reason="not_fetched"}`),
 		damaged: set.NewCounter(prefix + `refused_total{reason="damaged"}`), rejected: set.NewCounter(prefix + `refused_total{reason="engine_did_not_restore"}`),
 	}
 }

@@ -39,6 +39,7 @@ type Config struct {
 	Bytes   int64         // most bytes of all files; 0 means a tenth of what they take and the disk has free
 	TTL     time.Duration // 0 means DefaultTTL
 	Log     *slog.Logger
+	Pool    *Pool        // nil: other hosts neither get the files nor give theirs
 	Metrics *metrics.Set // receives the metrics; nil means a separate set
 }
 
@@ -52,16 +53,21 @@ type Store struct {
 	cfg  Config
 	root *os.Root
 	m    meters
-	work sync.WaitGroup // calls of keep
+	work sync.WaitGroup // calls of keep and of Engine.identify
 
-	mu      sync.Mutex
+	mu           sync.Mutex
+	contents     map[string]content // by path
+	fetchPerByte float64            // seconds to fetch a byte from another host, smoothed; 0 before the first
+
 	closed  bool
 	entries map[string]*entry // by file name
 	total   int64             // their bytes
 	latest  int64             // SavedMS of the last, so that no two are equal
 	pending map[Signature]int // calls of keep in progress
-	kept    chan struct{}     // closed and replaced when one ends
-	perByte []float64         // seconds to save or restore a byte, of the last few times
+	life    context.Context   // of work besides keep
+	end     context.CancelFunc
+	kept    chan struct{} // closed and replaced when one ends
+	perByte []float64     // seconds to save or restore a byte, of the last few times
 }
 
 // entry is one saved conversation.
@@ -87,6 +93,7 @@ var (
 type header struct {
 	Magic     [8]byte
 	Signature Signature
+	Identity  Signature   // of the same in the pool; zero: not known
 	Bytes     uint64      // of the engine's data
 	Tokens    uint32      // whose state it is
 	CRC       uint32      // CRC-32C of the engine's data
@@ -97,7 +104,7 @@ type header struct {
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '2'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '3'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -112,7 +119,8 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
-	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{})}
+	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{}), contents: map[string]content{}}
+	s.life, s.end = context.WithCancel(context.Background())
 	if err := s.read(); err != nil {
 		return nil, errors.Join(fmt.Errorf("conversations: %w", err), root.Close())
 	}
@@ -135,6 +143,7 @@ func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	s.end()
 	s.work.Wait()
 	_ = s.root.Close()
 }
@@ -262,9 +271,13 @@ func (s *Store) cost(bytes int64) time.Duration {
 	return time.Duration(perByte * float64(bytes) * float64(time.Second))
 }
 
-// saved is a file that an engine just wrote.
+// saved is a conversation that an engine just wrote, or another host gives.
 type saved struct {
-	file     *os.File // regular, of bytes bytes
+	file     *os.File  // regular, of bytes bytes; nil if another host gives it
+	from     io.Reader // its data, if another host gives it
+	crc      uint32    // of these
+	savedMS  int64     // when it was saved, 0 for now
+	identity Signature
 	bytes    int64
 	tokens   int
 	promptMS float64
@@ -273,7 +286,7 @@ type saved struct {
 }
 
 // keep copies files that an engine saved into the store, and closes them. It returns at once; [Store.await] waits for it.
-func (s *Store) keep(sig Signature, files []saved) {
+func (s *Store) keep(sig Signature, model string, id Signature, files []saved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(files) == 0 {
@@ -283,6 +296,7 @@ func (s *Store) keep(sig Signature, files []saved) {
 	s.pending[sig]++
 	s.work.Go(func() {
 		for _, f := range files {
+			f.identity = id
 			if err := s.keepOne(sig, f); err != nil {
 				s.m.full.Inc()
 				s.cfg.Log.Warn("a conversation is not kept", "tokens", f.tokens, "error", err)
@@ -290,12 +304,13 @@ func (s *Store) keep(sig Signature, files []saved) {
 		}
 		closeAll(files)
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		if s.pending[sig]--; s.pending[sig] == 0 {
 			delete(s.pending, sig)
 		}
 		close(s.kept)
 		s.kept = make(chan struct{})
+		s.mu.Unlock()
+		s.publish(context.Background(), model, id) // the store of the pool's state bounds it
 	})
 }
 
@@ -343,15 +358,21 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	}
 	e := &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
 	e.header = header{
-		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: now, PromptMS: f.promptMS,
-		Owner: f.owner, Prompt: f.prompt,
+		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: cmp.Or(f.savedMS, now), PromptMS: f.promptMS,
+		Owner: f.owner, Prompt: f.prompt, Identity: f.identity,
+	}
+	if f.file != nil {
+		f.from = io.NewSectionReader(f.file, 0, f.bytes)
 	}
 	tmp := unfinished + e.name
-	if err := s.write(tmp, e, f.file); err != nil {
+	if err := s.write(tmp, e, f.from); err != nil {
 		release()
 		return errors.Join(err, s.root.Remove(tmp))
 	}
-	tokens, err := readTokens(io.NewSectionReader(f.file, 0, f.bytes), f.tokens)
+	tokens, err := s.tokensOf(tmp, e)
+	if err == nil && f.file == nil && e.CRC != f.crc {
+		err = errDamaged
+	}
 	if err == nil {
 		err = s.root.Rename(tmp, e.name)
 	}
@@ -371,8 +392,8 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	return nil
 }
 
-// write writes an entry's file from the engine's.
-func (s *Store) write(name string, e *entry, from *os.File) error {
+// write writes an entry's file with the data from a reader.
+func (s *Store) write(name string, e *entry, from io.Reader) error {
 	f, err := s.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -380,7 +401,10 @@ func (s *Store) write(name string, e *entry, from *os.File) error {
 	sum := crc32.New(castagnoli)
 	_, err = f.Seek(headerSize, io.SeekStart)
 	if err == nil {
-		_, err = io.Copy(io.MultiWriter(f, sum), io.NewSectionReader(from, 0, int64(e.Bytes)))
+		var n int64
+		if n, err = io.Copy(io.MultiWriter(f, sum), from); err == nil && n != int64(e.Bytes) {
+			err = errDamaged
+		}
 	}
 	e.CRC = sum.Sum32()
 	var head bytes.Buffer
@@ -411,13 +435,18 @@ func (s *Store) begins(e *entry, tokens []byte) bool {
 	if int(e.Tokens)*4 > len(tokens) {
 		return false
 	}
-	f, err := s.root.Open(e.name)
+	old, err := s.tokensOf(e.name, e)
+	return err == nil && bytes.HasPrefix(tokens, old)
+}
+
+// tokensOf returns an entry's tokens from the file with a name.
+func (s *Store) tokensOf(name string, e *entry) ([]byte, error) {
+	f, err := s.root.Open(name)
 	if err != nil {
-		return false
+		return nil, err
 	}
 	defer f.Close()
-	old, err := readTokens(io.NewSectionReader(f, headerSize, int64(e.Bytes)), int(e.Tokens))
-	return err == nil && bytes.HasPrefix(tokens, old)
+	return readTokens(io.NewSectionReader(f, headerSize, int64(e.Bytes)), int(e.Tokens))
 }
 
 // readTokens returns the tokens, of 4 bytes each, that a state of llama.cpp starts with (llama_state_seq_save_file in

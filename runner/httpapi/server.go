@@ -20,6 +20,7 @@ import (
 	"reveille/infra/meter"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
+	"reveille/runner/conversations"
 	"reveille/runner/host"
 )
 
@@ -36,6 +37,8 @@ type Config struct {
 	Metrics   *metrics.Set  // gets the metrics; default: its own set
 	Intake    relay.IntakeConfig
 	Listener  relay.ListenerConfig
+
+	Conversations *conversations.Store // given to the pool's other runners; nil: none
 }
 
 // Server answers gateways. Make it with New.
@@ -164,6 +167,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.describe(ctx)
 	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
 		s.logs(ctx, path[len(rpc.PathLogs):])
+	case strings.HasPrefix(path, rpc.PathConversations):
+		s.conversations(ctx, path[len(rpc.PathConversations):])
 	case strings.HasPrefix(path, rpc.PathCheck):
 		s.check(ctx, path[len(rpc.PathCheck):])
 	default:

@@ -1,0 +1,126 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"reveille/testenv"
+)
+
+// A conversation moves to another host with its model: the host that is to have it fetches what was computed from the one
+// that had it, and answers as that one does. Before, a load goes where the conversation is saved, if the hosts are equal.
+func TestConversationsMove(t *testing.T) {
+	testenv.Engines(t)
+	const secret = "a secret of sixteen or more"
+	const models = `models:
+  talker: {type: llm, recipe: llamacpp, checkpoint: CHECKPOINT, device: cpu, options: {ctx_size: 4096, llamacpp_args: "-np 2 --swa-full"}}
+  filler: {type: llm, recipe: standin, device: cpu, hosts: [b]}
+  first: {type: llm, recipe: standin, device: cpu, hosts: [a]}
+hosts:
+  a: {driver: exec, address: "ADDR-A", devices: [cpu], commands: {wake: ["true"], sleep: ["true"]}}
+  b: {driver: exec, address: "ADDR-B", devices: [cpu], commands: {wake: ["true"], sleep: ["true"]}}
+`
+	server := testenv.StartRedis(t)
+	url := "redis://" + server.Addr
+	_, addrA := testenv.StartRunner(t, url, secret, "a", t.TempDir())
+	_, addrB := testenv.StartRunner(t, url, secret, "b", t.TempDir())
+	gateway := testenv.StartGateway(t, url, secret, strings.NewReplacer(
+		"CHECKPOINT", testenv.Models(t).Gemma, "ADDR-A", addrA, "ADDR-B", addrB).Replace(models))
+	s := &testenv.System{Program: gateway}
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer rdb.Close()
+	hosts := func(model string) []string {
+		t.Helper()
+		list, err := rdb.SMembers(context.Background(), "rv:{main}:copies:"+model).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(list)
+		return list
+	}
+	saved := func(host string) string {
+		v, _ := rdb.HGet(context.Background(), "rv:{main}:conv:talker", host).Result()
+		return v
+	}
+	unload := func(model string) {
+		t.Helper()
+		resp, err := http.Post(s.URL+"/api/v1/unload", "application/json", strings.NewReader(`{"model_name":"`+model+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, _ := io.ReadAll(resp.Body); resp.StatusCode != 200 {
+			t.Fatalf("unload: %d %s", resp.StatusCode, body)
+		}
+	}
+	until := func(what string, done func() bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("not in time: ", what)
+			}
+		}
+	}
+
+	var text strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&text, "In the year %d the river rose by %d feet. ", 1700+i, i*7%13)
+	}
+	talk := []message{{"user", text.String() + "What happened?"}}
+	say(t, s, "first", message{"user", "Hello."}) // takes a, so that the talk begins on b
+	a := say(t, s, "talker", talk...)
+	if at := hosts("talker"); !slices.Equal(at, []string{"b"}) {
+		t.Fatalf("the talk begins on %v", at)
+	}
+	known := a.Timings.Cached + a.Timings.Computed
+	talk = append(talk, a.Choices[0].Message, message{"user", "And then?"})
+	want := say(t, s, "talker", talk...)
+	if want.Timings.Cached < known*95/100 {
+		t.Fatalf("without a move %d of %d tokens come from the cache", want.Timings.Cached, known)
+	}
+
+	unload("first")
+	unload("talker")
+	until("b's conversation is in Redis", func() bool { return saved("b") != "" })
+	if v := saved("b"); !regexp.MustCompile(`^[0-9a-f]{64} \{"identity":"[0-9a-f]{64}","count":1,"tokens":\d+,"bytes":\d+,"saved_ms":\d+\}$`).MatchString(v) {
+		t.Errorf("in Redis it is %q", v)
+	}
+	back := say(t, s, "talker", talk...)
+	if at := hosts("talker"); !slices.Equal(at, []string{"b"}) {
+		t.Errorf("with both hosts free the talk goes on at %v, not where it is saved", at)
+	}
+	if back.Timings.Cached < known*95/100 || back.Choices[0].Message != want.Choices[0].Message {
+		t.Errorf("back on b: %+v, want the text of %+v", back, want)
+	}
+
+	say(t, s, "filler", message{"user", "Hello."}) // b has room for one
+	until("b has let the talk go", func() bool { return len(hosts("talker")) == 0 })
+	moved := say(t, s, "talker", talk...)
+	if at := hosts("talker"); !slices.Contains(at, "a") {
+		t.Fatalf("the talk goes on at %v", at)
+	}
+	if moved.Timings.Cached < known*95/100 {
+		t.Errorf("on another host %d tokens came from the cache, %d were computed, want at least %d from the cache", moved.Timings.Cached, moved.Timings.Computed, known*95/100)
+	}
+	if got := moved.Choices[0].Message; got != want.Choices[0].Message {
+		t.Errorf("on another host the answer is %q, on the first %q", got, want.Choices[0].Message)
+	}
+	resp, err := http.Get("http://" + addrA + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, _ := io.ReadAll(resp.Body); !strings.Contains(string(body), "reveille_runner_conversations_fetched_total 1\n") {
+		t.Error("the fetch is not counted")
+	}
+	t.Logf("%d tokens from the cache on the second host, %d computed", moved.Timings.Cached, moved.Timings.Computed)
+}
