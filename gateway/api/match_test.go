@@ -92,6 +92,7 @@ func TestRouteTable(t *testing.T) {
 		{"tei_embed", "POST", "/embed", Bare, OpenAI, policy.Embedding, infer, ""},
 		{"tei_embed_sparse", "POST", "/embed_sparse", Bare, OpenAI, "", reads, ""},
 		{"tei_info", "GET", "/info", Bare, OpenAI, "", reads, ""},
+		{"realtime", "GET", "/realtime", Prefixed, OpenAI, "", infer, ""},
 		{"cohere_chat", "POST", "/v2/chat", Bare, OpenAI, policy.LLM, infer, ""},
 		{"cohere_embed", "POST", "/v2/embed", Bare, OpenAI, policy.Embedding, infer, ""},
 		{"rerank", "POST", "/rerank", both, OpenAI, policy.Reranking, infer, ""},
@@ -152,8 +153,9 @@ func TestRouteTable(t *testing.T) {
 				if r.Name != w.route || r.Dialect != w.dialect || h.Dialect != w.dialect || r.Type != w.typ || r.Scope != w.scope || h.ID != w.id || h.Head {
 					t.Errorf("%s %s: %+v of %+v", w.method, p+slash, h, r)
 				}
-				stored := strings.HasPrefix(r.Path, "/responses/{id}") // what a model said before
-				if (r.Type != "") != (r.Scope == ScopeInfer && !stored) || r.Type != "" && !r.Inference || r.Type != "" && !r.Type.Valid() {
+				stored := strings.HasPrefix(r.Path, "/responses/{id}")            // what a model said before
+				typed := r.Scope == ScopeInfer && !stored && r.Name != "realtime" // engines of several types have it
+				if (r.Type != "") != typed || r.Type != "" && !r.Inference || r.Type != "" && !r.Type.Valid() {
 					t.Errorf("%s: type %q, scope %d, inference %v", r.Name, r.Type, r.Scope, r.Inference)
 				}
 				seen[r.Method+r.Path] = true

@@ -121,7 +121,7 @@ func headerParameter(name, description string, schema doc) doc {
 
 // queries are the parameters in the query of routes that have some, besides [Route.InQuery].
 var queries = map[string]string{
-	"models": "show_all", "load": "wait", "tei_info": "model", "props": "model", "slots": "model", "logs_stream": "no-history", "logs_stream_model": "no-history",
+	"models": "show_all", "load": "wait", "tei_info": "model", "props": "model", "slots": "model", "realtime": "model", "logs_stream": "no-history", "logs_stream_model": "no-history",
 }
 
 func (r *Route) parameters() (list []doc) {

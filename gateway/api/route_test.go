@@ -145,7 +145,8 @@ func TestCheckForm(t *testing.T) {
 		{"/v1/images/edits", part("image", "x") + part("prompt", "p"), ""},
 		{"/v1/images/edits", part("image[]", "x") + part("prompt", "p"), ""},
 		{"/v1/images/edits", part("prompt", "p"), "image"},
-		{"/v1/images/variations", part("image", "x"), "prompt"},
+		{"/v1/images/variations", part("image", "x"), ""},
+		{"/v1/images/variations", part("prompt", "p"), "image"},
 	}
 	for _, tt := range tests {
 		r := Match("POST", tt.path).Route

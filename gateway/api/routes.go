@@ -102,10 +102,11 @@ var routes = compiled([]Route{
 	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, MaxInputs)}},
 	{Name: "transcriptions", Method: "POST", Path: "/audio/transcriptions", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
 	{Name: "translations", Method: "POST", Path: "/audio/translations", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
+	{Name: "realtime", Method: "GET", Path: "/realtime", Mount: Prefixed, Scope: ScopeInfer, Inference: true},
 	{Name: "speech", Method: "POST", Path: "/audio/speech", Mount: Prefixed, Type: policy.TTS, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("input", text), required("voice", text)}},
 	{Name: "image_generations", Method: "POST", Path: "/images/generations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{required("prompt", text)}},
 	{Name: "image_edits", Method: "POST", Path: "/images/edits", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, required("prompt", 0)}},
-	{Name: "image_variations", Method: "POST", Path: "/images/variations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, required("prompt", 0)}},
+	{Name: "image_variations", Method: "POST", Path: "/images/variations", Mount: Prefixed, Type: policy.Image, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{{Name: "image", Alt: "image[]", Needed: true}, {Name: "prompt"}}},
 
 	// llama-server's own.
 	{Name: "tokenize", Method: "POST", Path: "/tokenize", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{required("content", text)}},

@@ -81,6 +81,9 @@ func (x *exchange) send() (*relay.Response, error) {
 	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.Key.High {
 		x.req.Add(rpc.HeaderPriority, v)
 	}
+	if x.upgrade {
+		x.req.AddWebSocket(h)
+	}
 	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
 	if err == nil {
 		return resp, nil
@@ -145,7 +148,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 		return x.refusal(resp)
 	case status == api.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == api.EngineCrashed.Code():
 		return x.crashed(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))
-	case x.raw && status < 500: // an engine's 5xx may quote its own code
+	case x.raw && status < 500, x.upgrade && status < 500: // an engine's 5xx may quote its own code
 		return nil
 	case status < 300 && isPage(resp):
 		return api.NotUnderstood().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))

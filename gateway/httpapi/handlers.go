@@ -24,6 +24,7 @@ var handlers = map[string]handler{
 	"embeddings":        (*Server).embeddings,
 	"rerank":            (*Server).rerank,
 	"transcriptions":    infer("/v1/audio/transcriptions"),
+	"realtime":          (*Server).realtime,
 	"translations":      infer("/v1/audio/translations"),
 	"speech":            infer("/v1/audio/speech"),
 	"image_generations": infer("/v1/images/generations"),

@@ -19,12 +19,13 @@ import (
 // start calls it when the response is complete or there is none, otherwise closing the body stream does.
 type exchange struct {
 	*call
-	path   []byte                                 // at the engine
-	raw    bool                                   // pass method, headers and answer through unchanged
-	answer func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
-	into   translator                             // turns a stream into another dialect's; nil relays it
-	after  func()                                 // called after a complete answer; nil: nothing
-	load   func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
+	path    []byte                                 // at the engine
+	upgrade bool                                   // pass a WebSocket through
+	raw     bool                                   // pass method, headers and answer through unchanged
+	answer  func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
+	into    translator                             // turns a stream into another dialect's; nil relays it
+	after   func()                                 // called after a complete answer; nil: nothing
+	load    func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
 	watch *relay.Watch // for the client leaving
 	routing
@@ -181,6 +182,9 @@ func (x *exchange) reach() (*relay.Stream, error) {
 
 // deliver sets an answer on the response.
 func (x *exchange) deliver(resp *relay.Response) error {
+	if x.upgrade {
+		return x.switched(resp)
+	}
 	if v := resp.Header(rpc.HeaderMedia); len(v) > 0 {
 		x.Ctx.Response.Header.SetBytesV(api.HeaderMediaCache, v)
 	}

@@ -180,13 +180,14 @@ const cutFor = 2 * time.Second
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.end()
-	err := s.http.ShutdownWithContext(ctx)
+	err := s.http.ShutdownWithContext(ctx) // which does not wait for WebSockets
 	if ctx.Err() != nil && err != nil {
 		s.inflight.cut(api.GoingAway())
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutFor)
 		_ = s.http.ShutdownWithContext(last) // it reports that the listener is closed, which it already is
 		cancel()
 	}
+	s.inflight.cut(api.GoingAway()) // WebSockets; others have ended
 	s.work.Wait()
 	s.hub.Wait()
 	s.watcher.Close()

@@ -28,6 +28,8 @@ type Request struct {
 	FirstByte time.Duration
 	// Silence bounds each further wait for bytes of the body; 0 means no bound.
 	Silence time.Duration
+	// Upgrade asks the upstream to switch to this protocol, such as "websocket"; see Response.Switched.
+	Upgrade string
 	// Probe marks a request that does not come from a client: [Client.Heard] does not count its answer.
 	Probe bool
 }
@@ -40,7 +42,7 @@ func (r *Request) Add(name string, value []byte) {
 // appendHead appends the head of the request to b. It returns false if a part contains bytes that could break the head.
 // single says that the connection serves no other request.
 func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) {
-	if !isToken(r.Method) || !isTarget(r.Path) {
+	if !isToken(r.Method) || !isTarget(r.Path) || r.Upgrade != "" && !isToken(r.Upgrade) {
 		return b, false
 	}
 	b = append(b, r.Method...)
@@ -62,7 +64,9 @@ func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) 
 		b = append(b, "\r\nContent-Length: "...)
 		b = strconv.AppendInt(b, int64(len(r.Body)), 10)
 	}
-	if single {
+	if r.Upgrade != "" {
+		b = append(append(b, "\r\nConnection: Upgrade\r\nUpgrade: "...), r.Upgrade...)
+	} else if single {
 		b = append(b, "\r\nConnection: close"...)
 	}
 	return append(b, "\r\n\r\n"...), true

@@ -48,6 +48,7 @@ type Response struct {
 	phase   phase
 	framing framing
 	isHead  bool // the request was HEAD
+	upgrade bool // the request asked for another protocol
 	reuse   bool // the connection may serve another request
 	wasSent bool
 	got     bool
@@ -85,7 +86,7 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.header.Reset()
 	r.header.SetNoDefaultContentType(true)
 	r.phase, r.framing = phasePending, frameLength
-	r.isHead, r.reuse = req.Method == "HEAD", !client.cfg.Single
+	r.isHead, r.upgrade, r.reuse = req.Method == "HEAD", req.Upgrade != "", !client.cfg.Single
 	r.wasSent, r.got = false, false
 	r.interim, r.scanned, r.left = 0, 0, 0
 	r.chunks = chunkDecoder{}
@@ -175,6 +176,9 @@ func (r *Response) takeHead() error {
 		r.scanned = 0
 		if status := r.header.StatusCode(); status >= 200 {
 			r.frame(status, saysClose(b[:n]))
+			return nil
+		} else if status == fasthttp.StatusSwitchingProtocols && r.upgrade {
+			r.phase, r.reuse = phaseEnded, false
 			return nil
 		} else if r.interim++; status == fasthttp.StatusSwitchingProtocols || r.interim > maxInterim {
 			return errHead

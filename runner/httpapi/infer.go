@@ -136,6 +136,11 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		s.engineFailed(ctx, err)
 		return
 	}
+	if resp.AcceptsWebSocket(&ctx.Request.Header) {
+		handed = true
+		resp.SwitchTo(ctx, nil, webSocketIdle, x.finish)
+		return
+	}
 	handed = true
 	if resp.IsEvents() && resp.Status() == fasthttp.StatusOK {
 		relay.NewStream(relay.StreamConfig{
@@ -164,11 +169,17 @@ func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, body []byte, pass *host
 			req.Add(name, v)
 		}
 	}
+	if relay.AsksWebSocket(&ctx.Request.Header) {
+		req.AddWebSocket(&ctx.Request.Header)
+	}
 	if key := pass.Engine.APIKey(); key != "" {
 		req.Add("Authorization", []byte("Bearer "+key))
 	}
 	return req
 }
+
+// webSocketIdle is how long a WebSocket may carry nothing. The gateway's limit is shorter.
+const webSocketIdle = 10 * time.Minute
 
 // LongAnswer times the first-byte limit is how long an answer that is not streamed may take, because its first byte
 // comes when all of it is computed.

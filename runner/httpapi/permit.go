@@ -52,5 +52,7 @@ func (s *Server) unserved(ctx *fasthttp.RequestCtx, x *exchange, err error) {
 }
 
 // reads reports whether a request only reads the engine's state and so does not wait. All others compute: a template or
-// a tokenizer works on their bodies, if not the model.
-func reads(ctx *fasthttp.RequestCtx) bool { return ctx.IsGet() || ctx.IsHead() }
+// a tokenizer works on their bodies, if not the model; a WebSocket does for as long as it is open.
+func reads(ctx *fasthttp.RequestCtx) bool {
+	return (ctx.IsGet() || ctx.IsHead()) && !relay.AsksWebSocket(&ctx.Request.Header)
+}

@@ -7,36 +7,20 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"slices"
 	"strings"
 )
 
 // transcribe is POST /v1/audio/transcriptions: the text depends on the file's bytes
 // alone.
 func (c *call) transcribe() {
-	_, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
-	if err != nil || params["boundary"] == "" {
-		c.fail(http.StatusBadRequest, "invalid_request_error", "multipart/form-data is required")
-		return
-	}
-	form, err := multipart.NewReader(bytes.NewReader(c.body), params["boundary"]).ReadForm(maxBody)
-	if err != nil {
-		c.fail(http.StatusBadRequest, "invalid_request_error", "failed to parse the form: "+err.Error())
+	form, ok := c.form()
+	if !ok {
 		return
 	}
 	defer form.RemoveAll()
-	if len(form.File["file"]) == 0 {
-		c.fail(http.StatusBadRequest, "invalid_request_error", "no 'file' field in the request")
-		return
-	}
-	f, err := form.File["file"][0].Open()
-	if err != nil {
-		c.fail(http.StatusInternalServerError, "server_error", err.Error())
-		return
-	}
-	defer f.Close()
-	media, err := io.ReadAll(f)
-	if err != nil {
-		c.fail(http.StatusInternalServerError, "server_error", err.Error())
+	media, ok := c.file(form, "file")
+	if !ok {
 		return
 	}
 	if !c.admit(len(media)/tokenBytes) || !c.generate(c.s.cfg.Tokens) {
@@ -51,6 +35,39 @@ func (c *call) transcribe() {
 	default:
 		c.fail(http.StatusBadRequest, "invalid_request_error", "response_format must be json, verbose_json or text")
 	}
+}
+
+// form reads a multipart body, or answers 400 and returns false.
+func (c *call) form() (*multipart.Form, bool) {
+	_, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	if err != nil || params["boundary"] == "" {
+		c.fail(http.StatusBadRequest, "invalid_request_error", "multipart/form-data is required")
+		return nil, false
+	}
+	form, err := multipart.NewReader(bytes.NewReader(c.body), params["boundary"]).ReadForm(maxBody)
+	if err != nil {
+		c.fail(http.StatusBadRequest, "invalid_request_error", "failed to parse the form: "+err.Error())
+		return nil, false
+	}
+	return form, true
+}
+
+// file reads the first file of a form's field, or answers and returns false.
+func (c *call) file(form *multipart.Form, name string) ([]byte, bool) {
+	if len(form.File[name]) == 0 {
+		c.fail(http.StatusBadRequest, "invalid_request_error", "no '"+name+"' field in the request")
+		return nil, false
+	}
+	f, err := form.File[name][0].Open()
+	if err == nil {
+		defer f.Close()
+		var data []byte
+		if data, err = io.ReadAll(f); err == nil {
+			return data, true
+		}
+	}
+	c.fail(http.StatusInternalServerError, "server_error", err.Error())
+	return nil, false
 }
 
 func value(form *multipart.Form, name string) string {
@@ -74,15 +91,24 @@ func (c *call) speak() {
 		return
 	}
 	n := len(strings.Fields(q.Input))
-	if !c.admit(countTokens(q.Input)) || !c.generate(n) {
+	if !c.admit(countTokens(q.Input)) {
 		return
 	}
 	pcm := noise(q.Input, n*sampleRate/10)
 	switch q.Format {
 	case "", "wav":
-		c.replyBytes("audio/wav", wav(pcm))
-	case "pcm":
-		c.replyBytes("audio/pcm", pcm)
+		if c.generate(n) {
+			c.replyBytes("audio/wav", wav(pcm))
+		}
+	case "pcm": // as it is made
+		c.w.Header().Set("Content-Type", "audio/pcm")
+		for word := range slices.Chunk(pcm, sampleRate/10*2) {
+			if !c.generate(1) {
+				return
+			}
+			_, _ = c.w.Write(word)
+			_ = http.NewResponseController(c.w).Flush()
+		}
 	default:
 		c.fail(http.StatusBadRequest, "invalid_request_error", "response_format must be wav or pcm")
 	}

@@ -7,6 +7,7 @@ import (
 	"image/color"
 	"image/png"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -23,25 +24,53 @@ func (c *call) paint() {
 	if !c.decode(&q) {
 		return
 	}
+	if q.Prompt == "" {
+		c.fail(http.StatusBadRequest, "invalid_request_error", "'prompt' is required")
+		return
+	}
 	n := 1
 	if q.N != nil {
 		n = *q.N
 	}
-	switch {
-	case q.Prompt == "":
-		c.fail(http.StatusBadRequest, "invalid_request_error", "'prompt' is required")
+	c.pictures(q.Prompt, q.Format, n)
+}
+
+// repaint is POST /v1/images/edits and /v1/images/variations: one colour that depends on the prompt and the picture.
+func (c *call) repaint() {
+	form, ok := c.form()
+	if !ok {
 		return
+	}
+	defer form.RemoveAll()
+	field := "image"
+	if len(form.File["image[]"]) > 0 {
+		field = "image[]"
+	}
+	picture, ok := c.file(form, field)
+	if !ok {
+		return
+	}
+	n := 1
+	if text := value(form, "n"); text != "" {
+		n, _ = strconv.Atoi(text)
+	}
+	c.pictures(value(form, "prompt")+string(picture), value(form, "response_format"), n)
+}
+
+// pictures answers with n pictures for a text.
+func (c *call) pictures(text, format string, n int) {
+	switch {
 	case n < 1 || n > 10:
 		c.fail(http.StatusBadRequest, "invalid_request_error", "'n' must be between 1 and 10")
 		return
-	case q.Format != "" && q.Format != "b64_json":
+	case format != "" && format != "b64_json":
 		c.fail(http.StatusBadRequest, "invalid_request_error", "response_format must be b64_json")
 		return
 	}
-	if !c.admit(countTokens(q.Prompt)) || !c.generate(n) {
+	if !c.admit(countTokens(text)) || !c.generate(n) {
 		return
 	}
-	picture := base64.StdEncoding.EncodeToString(square(q.Prompt))
+	picture := base64.StdEncoding.EncodeToString(square(text))
 	data := make([]any, n)
 	for i := range data {
 		data[i] = map[string]string{"b64_json": picture}

@@ -39,8 +39,11 @@ func (s *server) routes() []route {
 		{"embeddings", "embedding", (*call).embed},
 		{"rerank", "reranking", (*call).rerank},
 		{"audio/transcriptions", "audio", (*call).transcribe},
+		{"audio/translations", "audio", (*call).transcribe},
 		{"audio/speech", "tts", (*call).speak},
 		{"images/generations", "image", (*call).paint},
+		{"images/edits", "image", (*call).repaint},
+		{"images/variations", "image", (*call).repaint},
 	}
 }
 

@@ -16,6 +16,7 @@ func (s *server) sideRoutes() map[string]http.Handler {
 		"GET /slots":         http.HandlerFunc(s.slots),
 		"GET /standin/stats": s.object(func() any { return s.stats.snapshot() }),
 		"POST /standin/step": http.HandlerFunc(s.step),
+		"GET /v1/realtime":   http.HandlerFunc(s.realtime),
 		"POST /tokenize":     http.HandlerFunc(s.tokenize),
 		"POST /detokenize":   http.HandlerFunc(s.detokenize),
 	}

@@ -1,0 +1,55 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/infra/relay"
+)
+
+// webSocketIdle is how long a WebSocket may carry nothing in either direction. Pings count.
+const webSocketIdle = 5 * time.Minute
+
+// realtime passes a WebSocket through to the engine of the model that the query names. It counts as one request for as
+// long as it is open. Of the query, the engine gets the model and the intent.
+func (s *Server) realtime(r *request) error {
+	if !relay.AsksWebSocket(&r.Ctx.Request.Header) {
+		return api.New(api.InvalidRequest, "This path takes WebSockets only: a GET with 'Upgrade: websocket' and version 13.")
+	}
+	name := r.Query("model")
+	model, err := s.dir.Resolve(&r.Key, name, r.Hit.Route)
+	if err != nil {
+		return err
+	}
+	query := url.Values{"model": {model.ID}}
+	if v := r.Query("intent"); v != "" {
+		query.Set("intent", v)
+	}
+	c := &call{request: r, model: model, asked: name}
+	return (&exchange{call: c, path: []byte("/v1/realtime?" + query.Encode()), upgrade: true}).start()
+}
+
+// switched answers with the WebSocket that the engine agreed to.
+func (x *exchange) switched(resp *relay.Response) error {
+	if !resp.AcceptsWebSocket(&x.Ctx.Request.Header) {
+		status := resp.Status()
+		_ = resp.Close()
+		return api.Newf(api.NotSupported, "The engine of the model '%s' has no realtime API.", x.model.ID).WithCause(fmt.Errorf("status %d", status))
+	}
+	x.Answered(fasthttp.StatusSwitchingProtocols)
+	x.handed = true
+	x.s.work.Add(1)
+	more := []relay.Field{{Name: api.HeaderRequestID, Value: []byte(x.ID)}, {Name: api.HeaderModel, Value: []byte(x.model.ID)}}
+	resp.SwitchTo(x.Ctx, more, webSocketIdle, func(err error) {
+		if err != nil {
+			x.s.log.Info("websocket ended", "request", x.ID, "model", x.model.ID, "error", err)
+		}
+		x.finish(err)
+		x.s.work.Done()
+	})
+	return nil
+}

@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// ErrIdle: a tunnel carried no byte in either direction for its idle time.
+var ErrIdle = errors.New("tunnel idle")
+
+const (
+	tunnelWrite = 30 * time.Second // for a side of a tunnel to take bytes
+	tunnelClose = 2 * time.Second  // for the last bytes of one side after the other has closed
+)
+
+// Switched reports whether the upstream took the protocol that Request.Upgrade asked for.
+func (r *Response) Switched() bool { return r.Status() == fasthttp.StatusSwitchingProtocols }
+
+// Tunnel passes bytes between a client and an upstream that has Switched, in both directions as they come, until a side
+// closes. A closed side is no error. Other errors are ErrIdle, after idle without a byte in either direction, and a
+// cancelled call's. The caller must still Close the response, and close client.
+func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
+	t := &tunnel{idle: idle}
+	t.last.Store(time.Now().UnixNano())
+	up := r.c.nc
+	if b := r.c.unread(); len(b) > 0 {
+		if _, err := client.Write(b); err != nil {
+			return nil
+		}
+	}
+	back := make(chan error, 1)
+	go func() { back <- t.pass(client, up) }()
+	err := t.pass(up, client)
+	if e := <-back; err == nil {
+		err = e
+	}
+	if cause := r.call.Cause(); cause != nil && !errors.Is(cause, ErrGone) {
+		return &Error{Kind: ErrCancelled, Cause: cause, Sent: true, Got: true}
+	}
+	if errors.Is(err, ErrIdle) {
+		return err
+	}
+	return nil
+}
+
+// tunnel is the state that both directions share.
+type tunnel struct {
+	idle time.Duration
+	last atomic.Int64 // when the last byte came, Unix nanoseconds
+	over atomic.Bool  // a side has closed
+}
+
+// pass copies from one side to the other until an error, which is nil at the end of the stream.
+func (t *tunnel) pass(to, from net.Conn) error {
+	buf := takeBuffer(true)
+	defer giveBuffer(buf)
+	defer t.closing(to, from)
+	for {
+		if !t.over.Load() {
+			if err := from.SetReadDeadline(time.Unix(0, t.last.Load()).Add(t.idle)); err != nil {
+				return err
+			}
+			if t.over.Load() { // closing set an earlier one meanwhile
+				_ = from.SetReadDeadline(time.Now().Add(tunnelClose))
+			}
+		}
+		n, err := from.Read(*buf)
+		if n > 0 {
+			t.last.Store(time.Now().UnixNano())
+			if err := to.SetWriteDeadline(time.Now().Add(tunnelWrite)); err != nil {
+				return err
+			}
+			if _, err := to.Write((*buf)[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded) && !t.over.Load():
+			if time.Since(time.Unix(0, t.last.Load())) >= t.idle {
+				return ErrIdle
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// closing lets the other direction send its last bytes.
+func (t *tunnel) closing(to, from net.Conn) {
+	t.over.Store(true)
+	end := time.Now().Add(tunnelClose)
+	_ = to.SetReadDeadline(end)
+	_ = from.SetReadDeadline(end)
+}

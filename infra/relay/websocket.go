@@ -1,0 +1,72 @@
+package relay
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"encoding/base64"
+	"net"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// WebSocket is the protocol of Request.Upgrade for WebSockets (RFC 6455).
+const WebSocket = "websocket"
+
+// webSocketFields are the fields of a handshake that are passed on. Without Sec-WebSocket-Extensions no extension is used, so
+// engines decompress nothing.
+var webSocketFields = [...]string{"Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol"}
+
+// AsksWebSocket reports whether a request is a sound WebSocket handshake.
+func AsksWebSocket(h *fasthttp.RequestHeader) bool {
+	key, err := base64.StdEncoding.DecodeString(string(h.Peek(webSocketFields[0])))
+	return h.IsGet() && h.ConnectionUpgrade() && bytes.EqualFold(h.Peek("Upgrade"), []byte(WebSocket)) &&
+		err == nil && len(key) == 16 && string(h.Peek(webSocketFields[1])) == "13"
+}
+
+// AddWebSocket makes the request one for the WebSocket that a client's handshake asks for.
+func (r *Request) AddWebSocket(h *fasthttp.RequestHeader) {
+	r.Upgrade = WebSocket
+	for _, name := range webSocketFields {
+		if v := h.Peek(name); len(v) > 0 {
+			r.Add(name, v)
+		}
+	}
+}
+
+// AcceptsWebSocket reports whether an answer accepts the handshake in h.
+func (r *Response) AcceptsWebSocket(h *fasthttp.RequestHeader) bool {
+	return r.Switched() && string(r.Header("Sec-WebSocket-Accept")) == acceptKey(h.Peek(webSocketFields[0]))
+}
+
+func acceptKey(key []byte) string {
+	sum := sha1.Sum(append(bytes.Clone(key), "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"...))
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// SwitchTo makes a response that AcceptsWebSocket the answer of ctx, with fields more, and then a Tunnel between both. It closes the
+// response at the end and then calls onEnd, on another goroutine, with the tunnel's error.
+func (r *Response) SwitchTo(ctx *fasthttp.RequestCtx, more []Field, idle time.Duration, onEnd func(error)) {
+	head := append([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "), acceptKey(ctx.Request.Header.Peek(webSocketFields[0]))...)
+	if v := r.Header(webSocketFields[2]); len(v) > 0 && isValue(v) {
+		more = append(more, Field{webSocketFields[2], v})
+	}
+	for _, f := range more {
+		head = append(append(append(append(head, "\r\n"...), f.Name...), ": "...), f.Value...)
+	}
+	head = append(head, "\r\n\r\n"...)
+	ctx.HijackSetNoResponse(true) // fasthttp calls the handler even if the client has left
+	ctx.Hijack(func(client net.Conn) {
+		err := client.SetWriteDeadline(time.Now().Add(tunnelWrite))
+		if err == nil {
+			_, err = client.Write(head)
+		}
+		if err == nil {
+			err = r.Tunnel(client, idle)
+		} else {
+			err = nil // the client left
+		}
+		_ = r.Close()
+		onEnd(err)
+	})
+}
