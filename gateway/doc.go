@@ -17,7 +17,7 @@
 //  6. [models.Directory.Resolve] finds the model's entry ([catalog.Catalog.Resolve]); [httpapi.call.prepare] writes its
 //     canonical name into the body where the client used another one.
 //  7. [httpapi.exchange.start] counts the request against its key ([quota.Account.Begin]), watches for the client's leaving
-//     ([relay.Watcher.Arm]) and asks the mirror of the pool for a copy of the model ([scheduling.Gate.Endpoint]).
+//     ([relay.Watcher.Arm]) and asks the mirror of the pool for a copy of the model ([scheduling.Gate.EndpointFor]).
 //  8. [httpapi.exchange.send] counts the request at that copy ([scheduling.Gate.Begin]), notes the use,
 //     signs ([rpc.Signer.Sign]) and sends it over a kept connection ([relay.Client.Start]).
 //  9. [httpapi.exchange.reach] waits for the head of the answer ([relay.Response.Await]) and [httpapi.exchange.checkResponse] decides

@@ -96,7 +96,7 @@ func (x *exchange) start() (err error) {
 		}
 	}()
 
-	if x.endpoint, x.hasEndpoint = s.cfg.Gate.Endpoint(x.model.ID); x.hasEndpoint {
+	if x.endpoint, x.hasEndpoint = s.cfg.Gate.EndpointFor(x.model.ID, x.body); x.hasEndpoint {
 		x.state = "loaded"
 	} else if x.state = s.dir.StateOf(x.model.ID); x.Hit.Head {
 		err = notLoaded(x.model.ID)

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/zeebo/xxh3"
+
 	"reveille/infra/state"
 )
 
@@ -26,7 +28,8 @@ type table struct {
 
 type loadedCopy struct {
 	endpoint Endpoint
-	others   int64 // open requests of other gateways when the snapshot was taken
+	name     uint64 // hash of the host's name
+	others   int64  // open requests of other gateways when the snapshot was taken
 }
 
 // buildTable indexes a snapshot. flowOf returns the counters of this gateway's requests to a model on a host.
@@ -43,6 +46,7 @@ func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table
 				host := s.Hosts[m.Host]
 				ours := flowOf(m.Host, id)
 				list = append(list, loadedCopy{
+					name:     xxh3.HashString(m.Host),
 					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, Generation: host.Generation, flow: ours},
 					others:   max(0, int64(m.InFlight)-ours.open.Load()),
 				})
@@ -53,16 +57,17 @@ func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table
 	return t
 }
 
-// pick returns the copy with the fewest open requests: this gateway's now, plus the others' at the time of the
-// snapshot.
-func (t *table) pick(model string) (Endpoint, bool) {
-	list := t.copies[model]
+// open returns the open requests to the copy: this gateway's now, plus the others' at the time of the snapshot.
+func (c *loadedCopy) open() int64 { return c.others + c.endpoint.flow.open.Load() }
+
+// pick returns the copy with the fewest open requests.
+func pick(list []loadedCopy) (Endpoint, bool) {
 	if len(list) == 0 {
 		return Endpoint{}, false
 	}
-	best, least := 0, list[0].others+list[0].endpoint.flow.open.Load()
+	best, least := 0, list[0].open()
 	for i := 1; i < len(list); i++ {
-		if n := list[i].others + list[i].endpoint.flow.open.Load(); n < least {
+		if n := list[i].open(); n < least {
 			best, least = i, n
 		}
 	}
@@ -71,7 +76,10 @@ func (t *table) pick(model string) (Endpoint, bool) {
 
 // Endpoint returns the loaded copy of a model that has the fewest open requests; ok is false if there is none. It makes
 // no call and keeps working while the store is unavailable.
-func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
+func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) { return pick(g.current().copies[model]) }
+
+// current returns the table of the mirror's snapshot, or of the one before.
+func (g *Gate) current() *table {
 	t := g.table.Load()
 	if s := g.mirror.Snapshot(); t.from != s && g.building.TryLock() {
 		// One request builds the new table; others use the old one meanwhile rather than wait.
@@ -80,7 +88,7 @@ func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
 		g.table.Store(t)
 		g.building.Unlock()
 	}
-	return t.pick(model)
+	return t
 }
 
 // Begin counts a request to the model as open. Every Begin needs one End with the same arguments.

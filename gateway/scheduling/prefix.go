@@ -1,0 +1,96 @@
+package scheduling
+
+import (
+	"github.com/zeebo/xxh3"
+
+	"reveille/infra/jsonscan"
+)
+
+// What of a body decides which copy it goes to: the first turn, of which at most this many messages, and this many bytes
+// of each.
+const (
+	prefixMessages = 8
+	prefixBytes    = 16 << 10
+)
+
+// prefixOf identifies the beginning that a conversation keeps from turn to turn: its messages up to the first one of the
+// user, or the head of a prompt. It returns 0 for a body without either. It reads the body as far as that, and decodes nothing.
+func prefixOf(body []byte) (key uint64) {
+	w := jsonscan.WalkOf(body)
+	w.Object(func(name []byte) bool {
+		switch string(name) {
+		case "messages":
+			n := 0
+			w.Array(func() bool {
+				message := w.Raw().Raw
+				key = xxh3.HashSeed(message[:min(len(message), prefixBytes)], key+1)
+				n++
+				return n < prefixMessages && !fromUser(message)
+			})
+		case "prompt":
+			text := w.Raw().Raw
+			key = xxh3.HashSeed(text[:min(len(text), prefixBytes)], 1)
+		default:
+			return true
+		}
+		return false
+	})
+	return key
+}
+
+// fromUser reports whether a message's role is user.
+func fromUser(message []byte) (is bool) {
+	w := jsonscan.WalkOf(message)
+	w.Object(func(name []byte) bool {
+		if string(name) != "role" {
+			return true
+		}
+		is = string(w.Raw().Raw) == `"user"`
+		return false
+	})
+	return is
+}
+
+// EndpointFor is [Gate.Endpoint] for a request with a JSON body: of several copies it is the one that every gateway of the
+// pool chooses for requests with this beginning, and that has computed it if there was one before, unless that copy has
+// more than 1.25 times the mean of the open requests. Then it is the next one in the beginning's own order
+// (consistent hashing with bounded loads).
+func (g *Gate) EndpointFor(model string, body []byte) (r Endpoint, ok bool) {
+	list := g.current().copies[model]
+	if len(list) > 1 {
+		if key := prefixOf(body); key != 0 {
+			if i := pickFor(list, key); i >= 0 {
+				return list[i].endpoint, true
+			}
+		}
+	}
+	return pick(list)
+}
+
+// pickFor returns the copy that a beginning prefers among those with room for one more request, or -1 if other requests
+// have taken the last room meanwhile.
+func pickFor(list []loadedCopy, key uint64) int {
+	sum := int64(1) // this request
+	for i := range list {
+		sum += list[i].open()
+	}
+	n := int64(len(list))
+	most := (5*sum + 4*n - 1) / (4 * n)
+	best, top := -1, uint64(0)
+	for i := range list {
+		if list[i].open() >= most {
+			continue
+		}
+		if score := mix(key ^ list[i].name); best < 0 || score > top {
+			best, top = i, score
+		}
+	}
+	return best
+}
+
+// mix spreads a number over all bits (the finalizer of SplitMix64).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
