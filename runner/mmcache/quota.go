@@ -3,8 +3,11 @@ package mmcache
 import (
 	"context"
 	_ "embed" // the script
+	"errors"
 	"log/slog"
+	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,13 +23,20 @@ const quotaKey = "mm:used"
 
 const quotaFresh = 2 * time.Second // greatest age of the sum used for a decision
 
-// poolQuota keeps the entries of all hosts within a number of bytes, apart from what others write within quotaFresh. It
-// is not safe for concurrent use.
+// Shares of a Redis that has a maxmemory. The rest is the pool's state, whose writes Redis refuses when it is full.
+const (
+	entriesShare = 4 // entries take at most a quarter of it
+	roomShare    = 2 // nothing is written while Redis uses more than half of it, whoever does
+)
+
+// poolQuota keeps the entries of all hosts within a number of bytes, and within their share of Redis' memory, apart from
+// what others write within quotaFresh. It is not safe for concurrent use.
 type poolQuota struct {
 	rdb   redis.UniversalClient
 	ttl   time.Duration
-	quota int64 // 0 means no limit
+	quota int64 // 0 means no limit but the share
 
+	most int64 // bytes that entries may take now
 	used int64
 	read time.Time
 }
@@ -35,22 +45,50 @@ func hour(t time.Time) int64 { return t.Unix() / 3600 }
 
 // reserve reports whether n more bytes fit. If they do, it counts them as used until it next reads the sum.
 func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
-	if l.quota <= 0 {
-		return true, nil
-	}
 	if time.Since(l.read) > quotaFresh {
 		used, err := l.rdb.Eval(ctx, luaUsed, []string{quotaKey}, hour(time.Now().Add(-l.ttl))).Int64()
 		if err != nil {
 			return false, err
 		}
-		l.used = used
-		l.read = time.Now()
+		taken, memory, err := memoryOf(ctx, l.rdb)
+		if err != nil {
+			return false, err
+		}
+		l.used, l.most, l.read = used, math.MaxInt64, time.Now()
+		if l.quota > 0 {
+			l.most = l.quota
+		}
+		if memory > 0 {
+			l.most = min(l.most, memory/entriesShare)
+		}
+		if memory > 0 && taken > memory/roomShare {
+			l.most = 0
+		}
 	}
-	if l.used+n > l.quota {
+	if n > l.most-l.used {
 		return false, nil
 	}
 	l.used += n
 	return true, nil
+}
+
+// memoryOf returns the bytes that Redis uses and its maxmemory, which is 0 if it has none or does not say. Of a Cluster it
+// asks one node.
+func memoryOf(ctx context.Context, rdb redis.UniversalClient) (used, most int64, err error) {
+	text, err := rdb.Info(ctx, "memory").Result()
+	if _, refused := errors.AsType[redis.Error](err); refused {
+		return 0, 0, nil // the embedded Redis has no such section
+	}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch n, _ := strconv.ParseInt(value, 10, 64); name {
+		case "used_memory":
+			used = n
+		case "maxmemory":
+			most = n
+		}
+	}
+	return used, most, err
 }
 
 // add records bytes that were written. If it fails, the counted sum is too low by n.

@@ -2,9 +2,11 @@ package mmcache
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"testing"
@@ -244,6 +246,39 @@ func TestQuota(t *testing.T) {
 	})
 	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != 3 {
 		t.Errorf("%d keys", n)
+	}
+}
+
+// TestShareOfRedis checks that entries never fill a Redis that has a maxmemory, whatever the quota: state can be written.
+func TestShareOfRedis(t *testing.T) {
+	const memory = 16 << 20
+	rdb := redisClient(t, testenv.StartRedis(t, "--maxmemory", strconv.Itoa(memory)).Addr)
+	s := newServer(t, func(c *Config) { c.Redis, c.Quota = rdb, -1 })
+	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 3})
+	v := &Entry{Layout: Layout{Width: 1 << 12, Tokens: []uint32{64}}, EncodeTime: time.Second, Floats: make([]byte, 1<<20)}
+	_, _ = rand.Read(v.Floats)
+	for i := range 40 { // of 1 MiB
+		e.insert(t, Media{Image, 1, 1}, []byte{byte(i)}, v)
+	}
+	kit.Eventually(t, "all are stored or refused", func() bool {
+		return s.m.refused[reasonQuota].Get()+s.m.refused[reasonQueue].Get()+uint64(len(rdb.Keys(t.Context(), "mm:0*").Val())) == 40
+	})
+	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n == 0 || n > memory/entriesShare>>20 {
+		t.Errorf("%d entries of 1 MiB", n)
+	}
+	// Whoever fills it: no entries once half is used.
+	for i := range memory >> 21 {
+		if err := rdb.Set(t.Context(), fmt.Sprint("state", i), make([]byte, 1<<19), 0).Err(); err != nil {
+			t.Fatal("state is refused: ", err)
+		}
+	}
+	time.Sleep(quotaFresh)
+	refusals := s.m.refused[reasonQuota].Get()
+	before := len(rdb.Keys(t.Context(), "mm:0*").Val())
+	e.insert(t, Media{Image, 1, 1}, []byte{200}, numbered(0))
+	kit.Eventually(t, "a refusal", func() bool { return s.m.refused[reasonQuota].Get() > refusals })
+	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != before {
+		t.Errorf("%d entries, had %d", n, before)
 	}
 }
 
