@@ -40,7 +40,7 @@ func TestParseOptions(t *testing.T) {
 		{"huge", "llamacpp", "ctx_size", 1e300, nil, "want a whole number"},
 		{"huge unsigned", "llamacpp", "ctx_size", uint64(math.MaxUint64), nil, "want a whole number"},
 		{"list", "llamacpp", "ctx_size", []any{1}, nil, "want a whole number"},
-		{"zero batch", "llamacpp", "n_batch", 0, nil, "want 1 to 1048576"},
+		{"zero batch", "llamacpp", "n_batch", 0, nil, "want 2 to 1048576"},
 		{"float", "sd-cpp", "cfg_scale", 7.5, 7.5, ""},
 		{"float from a whole number", "sd-cpp", "cfg_scale", 7, 7.0, ""},
 		{"NaN", "sd-cpp", "cfg_scale", math.NaN(), nil, "want a number"},
@@ -183,8 +183,8 @@ func TestEffective(t *testing.T) {
 		}, `{"ctx_size":-1,"llamacpp_args":"-b -c"}`},
 		{"args merge with nothing", Layers{Request: Options{"llamacpp_args": "-c", "merge_args": true}},
 			`{"ctx_size":-1,"llamacpp_args":"-c"}`},
-		{"the runner's flags for other recipes", Layers{Runner: Options{"whispercpp_args": "-x", "n_batch": int64(1)}},
-			`{"ctx_size":-1,"n_batch":1}`},
+		{"the runner's flags for other recipes", Layers{Runner: Options{"whispercpp_args": "-x", "n_batch": int64(2)}},
+			`{"ctx_size":-1,"n_batch":2}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			saved := tt.layers.Saved.Canonical()

@@ -190,6 +190,7 @@ type errorsForm struct {
 	FileNotFound names `yaml:"file_not_found"`
 	OutOfMemory  names `yaml:"out_of_memory"`
 	Unsupported  names `yaml:"unsupported"`
+	Refused      names `yaml:"refused"`
 }
 
 // UnmarshalYAML reads the written form, so that a Recipe can also be a field of a larger document. Mistakes visible
@@ -206,6 +207,7 @@ func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
 		FileNotFound: c.patterns(f.Errors.FileNotFound),
 		OutOfMemory:  c.patterns(f.Errors.OutOfMemory),
 		Unsupported:  c.patterns(f.Errors.Unsupported),
+		Refused:      c.patterns(f.Errors.Refused),
 	}
 	if f.Ready.Log != "" {
 		r.Ready.Log = c.patterns(names{f.Ready.Log})[0]

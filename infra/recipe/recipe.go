@@ -183,11 +183,13 @@ type Ready struct {
 	Log    *regexp.Regexp `json:"log,omitempty"`
 }
 
-// ErrorPatterns match causes of failure in an engine's log. OutOfMemory adds to the patterns of package oom.
+// ErrorPatterns match causes of failure in an engine's log. OutOfMemory adds to the patterns of package oom. Refused
+// match what only an engine says that does not accept its arguments or the kind of its model: no room helps such a load.
 type ErrorPatterns struct {
 	FileNotFound []*regexp.Regexp `json:"file_not_found,omitempty"`
 	OutOfMemory  []*regexp.Regexp `json:"out_of_memory,omitempty"`
 	Unsupported  []*regexp.Regexp `json:"unsupported,omitempty"`
+	Refused      []*regexp.Regexp `json:"refused,omitempty"`
 }
 
 // A Cause is a reason for a failed load that an engine's log names.
@@ -199,6 +201,7 @@ const (
 	CauseFileNotFound Cause = "file not found"
 	CauseOutOfMemory  Cause = "out of memory"
 	CauseUnsupported  Cause = "unsupported"
+	CauseRefused      Cause = "refused"
 )
 
 // Cause returns the cause of failure that a log line names, or [CauseUnknown] for an ordinary line. It checks for out
@@ -212,6 +215,8 @@ func (p ErrorPatterns) Cause(line string) Cause {
 		return CauseOutOfMemory
 	case match(p.FileNotFound):
 		return CauseFileNotFound
+	case match(p.Refused):
+		return CauseRefused
 	case match(p.Unsupported):
 		return CauseUnsupported
 	}

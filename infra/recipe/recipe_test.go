@@ -236,11 +236,14 @@ func TestParseRefuses(t *testing.T) {
 func TestCause(t *testing.T) {
 	llama := Shipped()["llamacpp"]
 	for line, want := range map[string]Cause{
-		"gguf_init_from_file: failed to open GGUF file '/m/x.gguf'":                    CauseFileNotFound,
-		"ggml_vulkan: Device memory allocation failed: ErrorOutOfDeviceMemory":         CauseOutOfMemory,
-		"ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory": CauseOutOfMemory,
-		"llama_model_load: error loading model: unknown model architecture: 'xyz'":     CauseUnsupported,
-		"main: server is listening on http://127.0.0.1:1":                              CauseUnknown,
+		"gguf_init_from_file: failed to open GGUF file '/m/x.gguf'":                               CauseFileNotFound,
+		"ggml_vulkan: Device memory allocation failed: ErrorOutOfDeviceMemory":                    CauseOutOfMemory,
+		"ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory":            CauseOutOfMemory,
+		"llama_model_load: error loading model: unknown model architecture: 'xyz'":                CauseRefused,
+		"/src/llama-context.cpp:2232: GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max) failed": CauseRefused,
+		"/src/ggml.c:3258: GGML_ASSERT(ggml_can_mul_mat(a, b)) failed":                            CauseRefused,
+		"/src/ggml.c:100: GGML_ASSERT(ctx->mem_buffer != NULL) failed":                            CauseUnknown,
+		"main: server is listening on http://127.0.0.1:1":                                         CauseUnknown,
 	} {
 		if got := llama.Errors.Cause(line); got != want {
 			t.Errorf("Cause(%q) = %q, want %q", line, got, want)

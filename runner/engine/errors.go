@@ -17,6 +17,8 @@ var (
 	ErrOutOfMemory = errors.New("engine out of memory")
 	// ErrUnsupported: the engine said that it cannot run this model or these options, and ended.
 	ErrUnsupported = errors.New("not supported by the engine")
+	// ErrRefused: the engine does not accept its arguments or the kind of its model. Trying again cannot help.
+	ErrRefused = errors.New("refused by the engine")
 	// ErrLoadTimeout: the engine made no progress, or was not ready in the whole time allowed, and was stopped.
 	ErrLoadTimeout = errors.New("engine load timed out")
 )

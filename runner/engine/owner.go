@@ -191,10 +191,12 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	if wasReady {
 		return exit
 	}
-	// Memory that runs out may end in an abort; other causes are believed only of an engine that left in order.
+	// Memory that runs out and a refusal may end in a crash; other causes are believed only of an engine that left in order.
 	switch {
 	case cause == recipe.CauseOutOfMemory:
 		return &LoadError{Kind: ErrOutOfMemory, Exit: exit}
+	case cause == recipe.CauseRefused && exit.Signal != syscall.SIGKILL:
+		return &LoadError{Kind: ErrRefused, Detail: refusedArgument(exit.Tail), Exit: exit}
 	case exit.Signal != 0:
 		return exit
 	case cause == recipe.CauseFileNotFound:
@@ -266,7 +268,7 @@ func (r *reader) progress(output []byte) bool {
 
 // causeRank orders causes by how much they explain: an engine that runs out of memory says other things as well.
 var causeRank = map[recipe.Cause]int{
-	recipe.CauseUnsupported: 1, recipe.CauseFileNotFound: 2, recipe.CauseOutOfMemory: 3,
+	recipe.CauseUnsupported: 1, recipe.CauseFileNotFound: 2, recipe.CauseRefused: 3, recipe.CauseOutOfMemory: 4,
 }
 
 func (r *reader) line(text string) {

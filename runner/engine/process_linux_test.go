@@ -122,9 +122,9 @@ func TestFailedLoads(t *testing.T) {
 		{"pinned memory is not needed", []string{"-say", "ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument", "-exit", "1"},
 			nil, 1, 0, "engine exited with status 1: ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument"},
 		{"unsupported", []string{"-say", "unknown model architecture: 'x'", "-exit", "1"},
-			ErrUnsupported, 1, 0, "not supported by the engine: its log says why"},
+			ErrRefused, 1, 0, "refused by the engine: its log says why"},
 		{"an argument that it does not know", []string{"-say", "error: invalid argument: --no-such-arg=/secret", "-exit", "1"},
-			ErrUnsupported, 1, 0, "not supported by the engine: it does not know the argument --no-such-arg; change the model's arguments or update the engine"},
+			ErrRefused, 1, 0, "refused by the engine: it does not know the argument --no-such-arg; change the model's arguments or update the engine"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := start(t, testSpec(tt.flags...), testConfig(t))

@@ -37,7 +37,8 @@ func (e *Error) Unwrap() error { return e.Cause }
 // noRetry reports whether err is a failed load that clearing the host cannot fix (rule 6).
 func noRetry(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Final || errors.Is(err, engine.ErrFileNotFound) || errors.Is(err, engine.ErrNoProgram) || errors.Is(err, sandbox.ErrMissing)
+	return errors.As(err, &e) && e.Final || errors.Is(err, engine.ErrFileNotFound) || errors.Is(err, engine.ErrRefused) ||
+		errors.Is(err, engine.ErrNoProgram) || errors.Is(err, sandbox.ErrMissing)
 }
 
 // failure turns an error into a ticket's outcome. Only the messages of *Error are used unchanged. Others may quote an

@@ -197,15 +197,40 @@ func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
 	h.mu.Lock()
 	h.stats.Clears++
-	idle, busy := policy.ClearAll(h.viewLocked(nil), failed.id)
 	var list []*resident
+	idle, busy := policy.ClearAll(h.viewLocked(nil), failed.id)
 	for _, id := range append(idle, busy...) {
 		list = append(list, h.residents[id])
 	}
-	l.holdLocked(list)
+	idles, busies := list[:len(idle)], list[len(idle):]
+	l.holdLocked(idles)
 	h.mu.Unlock()
 	h.publishDirty(ctx)
-	return h.displace(l, list, "cleared for "+failed.id)
+	reason := "cleared for " + failed.id
+	if err := h.displace(l, idles, reason); err != nil {
+		return err
+	}
+	h.holdWhenIdle(l, busies)
+	h.publishDirty(ctx)
+	return h.displace(l, busies, reason)
+}
+
+// holdWhenIdle closes busy models when all are idle, at the latest after Config.FairAfter. Until then they take new
+// requests (rule 4).
+func (h *Host) holdWhenIdle(l *load, list []*resident) {
+	ctx, cancel := context.WithTimeout(h.life, h.cfg.FairAfter)
+	defer cancel()
+	for {
+		h.mu.Lock()
+		at := slices.IndexFunc(list, (*resident).busy)
+		if at < 0 || ctx.Err() != nil {
+			l.holdLocked(list)
+			h.mu.Unlock()
+			return
+		}
+		h.mu.Unlock()
+		_ = h.awaitIdle(ctx, list[at])
+	}
 }
 
 // conclude publishes the outcome of the load.

@@ -168,6 +168,23 @@ func TestDamagedFileClearsOnce(t *testing.T) {
 	b.holds()
 }
 
+// While a failed load waits for a busy model, the model takes new requests for fair_after.
+func TestBusyModelServesBeforeItIsCleared(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.FairAfter = 10 * time.Second })
+	b.ready(b.load("a"))
+	b.ready(b.load("e"))
+	leave := b.busy("e")
+	b.engines.fails["i"] = []error{errLoad}
+	ticket := b.load("i")
+	b.until("a is gone", func() bool { return b.engines.of("a") == nil })
+	next := b.busy("e")
+	leave()
+	b.busy("e")()
+	next()
+	b.ready(ticket)
+	b.holds("i")
+}
+
 // Failures that clearing the host cannot fix clear nothing.
 func TestHopelessLoads(t *testing.T) {
 	b := start(t)
@@ -175,6 +192,7 @@ func TestHopelessLoads(t *testing.T) {
 	for err, code := range map[error]string{
 		&engine.LoadError{Kind: engine.ErrFileNotFound, Detail: "x.gguf"}:                  "model_file_not_found",
 		&host.Error{Code: host.CodeLoad, Message: "weights are far away", Final: true}:     host.CodeLoad,
+		&engine.LoadError{Kind: engine.ErrRefused, Detail: "its log says why"}:             host.CodeLoad,
 		&engine.LoadError{Kind: engine.ErrNoProgram, Detail: "recipe llamacpp: no server"}: host.CodeLoad,
 	} {
 		b.engines.mu.Lock()
@@ -185,7 +203,7 @@ func TestHopelessLoads(t *testing.T) {
 	b.failed(b.load("huge"), "model_too_large")
 	b.failed(b.load("nobody-knows-it"), "model_not_found")
 	b.holds("a")
-	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 3 {
+	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 4 {
 		t.Errorf("%+v, %d starts", s, b.engines.starts("i"))
 	}
 }

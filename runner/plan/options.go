@@ -104,7 +104,7 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 func (p *Plan) overrules(engine, option string) bool {
 	switch engine {
 	case recipe.LlamaCpp:
-		return p.Kind == Plain && option == "n_batch" || p.Divided && (option == "kv_unified" || option == "ctx_size")
+		return p.Kind == Plain && (option == "n_batch" || option == "n_ubatch") || option == "n_parallel" || p.Divided && (option == "kv_unified" || option == "ctx_size")
 	case recipe.VLLM:
 		return option == "ctx_size"
 	case recipe.TEI:

@@ -276,11 +276,25 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 	case o.Devices == policy.CPU && o.NUBatch == 0:
 		p.Physical = min(p.NUBatch, max(cpuUBatch, p.Longest))
 	}
+	if o.Engine == recipe.LlamaCpp {
+		p.fitSequences()
+		p.Physical = (p.Physical + p.Parallel - 1) / p.Parallel * p.Parallel // the mean over each sequence needs equal parts
+		p.Context = max(p.Context, p.Physical)
+	}
 	if p.WeightsBytes > 0 {
 		p.ComputeBytes = fixedBytes + o.beyond + buffers(m, p.Physical, 0)
 		if m.kept() { // a generative model that embeds still keeps the tokens in flight
 			p.ComputeBytes += m.Cache.bytes("f16", "f16")*int64(p.Context) + m.Windowed.bytes("f16", "f16")*int64(p.Context)
 		}
+	}
+}
+
+// fitSequences lowers the number of sequences to the tokens of a physical batch. llama-server aborts when it cannot compute
+// a token of each at once.
+func (p *Plan) fitSequences() {
+	if p.Parallel > p.Physical {
+		p.warn("n_parallel %d is more than a physical batch of %d tokens and was lowered to it", p.Parallel, p.Physical)
+		p.Parallel = p.Physical
 	}
 }
 
@@ -301,6 +315,9 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	p.NBatch = orInt(o.NBatch, usualBatch(o))
 	p.NUBatch = min(orInt(o.NUBatch, defaultUBatch), p.NBatch)
 	p.Physical = p.NUBatch
+	if o.Engine == recipe.LlamaCpp {
+		p.fitSequences()
+	}
 	p.Divided = o.divided()
 	p.KVBytesPerToken = p.kv(m, 1)
 	p.ComputeBytes = fixedBytes + o.beyond + buffers(m, p.Physical, p.Parallel)

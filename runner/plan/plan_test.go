@@ -209,7 +209,7 @@ func TestPlansAreSane(t *testing.T) {
 			Parallel: rapid.IntRange(0, 9).Draw(t, "parallel"), Media: rapid.Bool().Draw(t, "media"), Projector: rapid.Int64Range(0, 1<<32).Draw(t, "projector"),
 		}
 		p := Make(m, o, ShareOf(rapid.Int64Range(0, 1<<42).Draw(t, "budget"), rapid.IntRange(-1, 5).Draw(t, "limit"), 1, 0))
-		if p.Need < 0 || p.KVBytes < 0 || p.Context < 0 || p.NUBatch > p.NBatch || p.Physical > p.NBatch || p.Kind == Plain && p.KVBytes != 0 {
+		if p.Need < 0 || p.KVBytes < 0 || p.Context < 0 || p.NUBatch > p.NBatch || p.Physical >= p.NBatch+p.Parallel || p.Kind == Plain && p.KVBytes != 0 {
 			t.Fatalf("%+v", p)
 		}
 		if p.Kind == Paged && o.Context <= 0 && o.Context != WholeContext && p.Share > 0 && p.Need > p.Share && p.Context > leastContext {
@@ -220,6 +220,9 @@ func TestPlansAreSane(t *testing.T) {
 		}
 		if p.Kind == Plain && (p.Context < p.NBatch || p.Longest > p.Physical) {
 			t.Fatalf("sizes contradict: %+v", p)
+		}
+		if o.Engine == "llamacpp" && (p.Parallel > p.Physical || p.Kind == Plain && p.Physical%p.Parallel != 0) {
+			t.Fatalf("llama-server aborts: %+v", p)
 		}
 	})
 }

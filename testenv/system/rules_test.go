@@ -265,6 +265,45 @@ func TestRule06MissingFile(t *testing.T) {
 	stays(t, "processes of x and e", before, pids)
 }
 
+// Rule 6: options that an engine refuses touch no other model. Batches that llama-server aborts on are planned around, or
+// refused before it starts.
+func TestRule06RefusedOptions(t *testing.T) {
+	t.Parallel()
+	testenv.Engines(t)
+	files := testenv.Models(t)
+	real := func(typ, file string) string { return typ + ", recipe: llamacpp, checkpoint: " + fmt.Sprintf("%q", file) }
+	w := start(t, catalogue{
+		"busy": "llm, " + calls.Options(slow), "e": real("embedding", files.MiniLM), "g": real("llm", files.Gemma),
+	}, "--max-loaded-models=3")
+	s := w.chat("busy", 100000)
+	for _, body := range []string{`{"model_name":"e","n_batch":1}`, `{"model_name":"e","llamacpp_args":"-b 1"}`} {
+		if a := w.manage("/v1/load", body); a.status != http.StatusBadRequest {
+			t.Errorf("%s: %v", body, a)
+		}
+	}
+	for _, body := range []string{`{"model_name":"e","n_batch":2}`, `{"model_name":"e","n_batch":100}`, `{"model_name":"e","n_batch":101,"n_parallel":7}`, `{"model_name":"g","n_batch":2,"ctx_size":256}`} {
+		if a := w.manage("/v1/load", body); a.status != http.StatusOK {
+			t.Errorf("%s: %v", body, a)
+		}
+		if strings.Contains(body, "n_batch\":10") { // a batch of two has no room for a word
+			w.use("e")
+		}
+	}
+	pid, starts := w.pid("e"), w.loads("g")
+	a := w.manage("/v1/load", `{"model_name":"g","llamacpp_args":"-np 8 -b 4 -ub 2"}`)
+	if a.status != http.StatusInternalServerError || a.code() != "model_load_error" {
+		t.Error(a)
+	}
+	if n := w.loads("g") - starts; n != 1 {
+		t.Errorf("%d starts, want 1", n)
+	}
+	if w.pid("e") != pid {
+		t.Error("another model was cleared away")
+	}
+	w.use("e")
+	s.leave()
+}
+
 // Rule 7: a model loaded for a request serves it before it may be evicted, however many others want the slot.
 func TestRule07LoadedForARequestServesIt(t *testing.T) {
 	t.Parallel()
