@@ -271,7 +271,9 @@ func TestRule06RefusedOptions(t *testing.T) {
 	t.Parallel()
 	testenv.Engines(t)
 	files := testenv.Models(t)
-	real := func(typ, file string) string { return typ + ", recipe: llamacpp, checkpoint: " + fmt.Sprintf("%q", file) }
+	real := func(typ, file string) string {
+		return typ + ", recipe: llamacpp, checkpoint: " + fmt.Sprintf("%q", file)
+	}
 	w := start(t, catalogue{
 		"busy": "llm, " + calls.Options(slow), "e": real("embedding", files.MiniLM), "g": real("llm", files.Gemma),
 	}, "--max-loaded-models=3")
