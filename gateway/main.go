@@ -20,24 +20,25 @@ import (
 
 // commands are the program's subcommands.
 type commands struct {
-	Run    runCmd        `cmd:"" help:"Run everything on this machine: gateway, embedded Redis, a local host, a warmer."`
-	Serve  serveCmd      `cmd:"" help:"Run the front alone, over a Redis and runners of their own."`
-	Lambda lambdaCmd     `cmd:"" help:"Run the front as an AWS Lambda function behind a streaming function URL; chosen by itself there."`
-	Init   cli.Init      `cmd:"" help:"Look at this machine and write a models file."`
-	Check  cli.Check     `cmd:"" help:"Validate a models file and explain it."`
-	Schema cli.Schema    `cmd:"" help:"Print the JSON Schema of models files, for editors."`
-	PS     cli.PS        `cmd:"" name:"ps" help:"List hosts, models and the queue of a running gateway."`
-	Top    cli.Top       `cmd:"" help:"Show hosts, models and the queue live, until q is pressed."`
-	Load   cli.Load      `cmd:"" help:"Load a model and wait until it is ready."`
-	Unload cli.Unload    `cmd:"" help:"Unload a model, or all of them."`
-	Pin    cli.Pin       `cmd:"" help:"Keep a model from being chosen to make room."`
-	Unpin  cli.Unpin     `cmd:"" help:"Take a pin back."`
-	MM     cli.MM        `cmd:"" name:"mm" help:"List what the encoder cache holds in Redis, by model signature."`
-	Wake   cli.Wake      `cmd:"" help:"Wake a host and wait until it is awake."`
-	Sleep  cli.Sleep     `cmd:"" help:"Unload a host's models and put it to sleep."`
-	Forget cli.Forget    `cmd:"" help:"Forget a host that is not in the catalogue and is asleep or lost."`
-	Key    keyCmd        `cmd:"" help:"Make, list and revoke API keys."`
-	Runner hostRunnerCmd `cmd:"" hidden:"" help:"Run the runner of a local host (used by gateway run)."`
+	Run           runCmd           `cmd:"" help:"Run everything on this machine: gateway, embedded Redis, a local host, a warmer."`
+	Serve         serveCmd         `cmd:"" help:"Run the front alone, over a Redis and runners of their own."`
+	Lambda        lambdaCmd        `cmd:"" help:"Run the front as an AWS Lambda function behind a streaming function URL; chosen by itself there."`
+	Init          cli.Init         `cmd:"" help:"Look at this machine and write a models file."`
+	Check         cli.Check        `cmd:"" help:"Validate a models file and explain it."`
+	Schema        cli.Schema       `cmd:"" help:"Print the JSON Schema of models files, for editors."`
+	PS            cli.PS           `cmd:"" name:"ps" help:"List hosts, models and the queue of a running gateway."`
+	Top           cli.Top          `cmd:"" help:"Show hosts, models and the queue live, until q is pressed."`
+	Load          cli.Load         `cmd:"" help:"Load a model and wait until it is ready."`
+	Unload        cli.Unload       `cmd:"" help:"Unload a model, or all of them."`
+	Pin           cli.Pin          `cmd:"" help:"Keep a model from being chosen to make room."`
+	Unpin         cli.Unpin        `cmd:"" help:"Take a pin back."`
+	MM            cli.MM           `cmd:"" name:"mm" help:"List what the encoder cache holds in Redis, by model signature."`
+	Conversations conversationsCmd `cmd:"" help:"List the saved conversations, and forget them."`
+	Wake          cli.Wake         `cmd:"" help:"Wake a host and wait until it is awake."`
+	Sleep         cli.Sleep        `cmd:"" help:"Unload a host's models and put it to sleep."`
+	Forget        cli.Forget       `cmd:"" help:"Forget a host that is not in the catalogue and is asleep or lost."`
+	Key           keyCmd           `cmd:"" help:"Make, list and revoke API keys."`
+	Runner        hostRunnerCmd    `cmd:"" hidden:"" help:"Run the runner of a local host (used by gateway run)."`
 }
 
 type runCmd struct{ app.RunSettings }
@@ -73,6 +74,11 @@ type keyCmd struct {
 	Add    cli.KeyAdd    `cmd:"" help:"Make a key that all gateways of the pool accept, and print it."`
 	List   cli.KeyList   `cmd:"" help:"List the keys that were added."`
 	Revoke cli.KeyRevoke `cmd:"" help:"Revoke an added key at all gateways."`
+}
+
+type conversationsCmd struct {
+	List   cli.ConversationsList   `cmd:"" default:"withargs" help:"List what each host keeps, by model."`
+	Forget cli.ConversationsForget `cmd:"" help:"Remove a model's saved conversations, or all, from every host that is awake."`
 }
 
 type newKeyCmd struct{}

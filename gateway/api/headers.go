@@ -16,6 +16,7 @@ const (
 	HeaderEvicted      = "x-evicted"
 	HeaderRunner       = "x-runner"
 	HeaderMediaCache   = "x-media-cache"
+	HeaderCacheTokens  = "x-cache-tokens"
 	HeaderServerTiming = "Server-Timing"
 
 	// What an API key has left, as OpenAI names it.
@@ -34,7 +35,7 @@ const (
 const exposed = HeaderRequestID + ", " + HeaderRequestIDAlt + ", " + HeaderRetryAfter + ", " + HeaderRetryAfterMS + ", " +
 	HeaderShouldRetry + ", " + HeaderModel + ", " + HeaderModelState + ", " + HeaderColdStart + ", " + HeaderQueueMS + ", " +
 	HeaderLoadMS + ", " + HeaderQueueLength + ", " + HeaderEvicted + ", " + HeaderRunner + ", " + HeaderMediaCache + ", " +
-	HeaderServerTiming + ", " + HeaderLimitRequests + ", " + HeaderRemainingRequests + ", " + HeaderResetRequests + ", " +
+	HeaderCacheTokens + ", " + HeaderServerTiming + ", " + HeaderLimitRequests + ", " + HeaderRemainingRequests + ", " + HeaderResetRequests + ", " +
 	HeaderLimitTokens + ", " + HeaderRemainingTokens + ", " + HeaderResetTokens
 
 // maxRequestID is the longest request id taken over from a client.

@@ -52,6 +52,18 @@ func TestManage(t *testing.T) {
 	if out.String() != strings.Repeat("Done: a, b (1.2 s)\n", 4) {
 		t.Errorf("printed %q", out.String())
 	}
+	out.Reset()
+	for _, run := range []error{
+		(&ConversationsForget{Remote: r, Model: "all"}).Run(t.Context(), &out),
+		(&ConversationsForget{Remote: r, Model: "a/b"}).Run(t.Context(), &out),
+	} {
+		if run != nil {
+			t.Fatal(run)
+		}
+	}
+	if got := strings.Join((*asked)[len(want):], "\n"); got != "DELETE /v1/internal/conversations Bearer k \nDELETE /v1/internal/conversations/a/b Bearer k " {
+		t.Errorf("asked %q", got)
+	}
 	r.JSON = true
 	out.Reset()
 	if err := (&Pin{Remote: r, Name: "m"}).Run(t.Context(), &out); err != nil || !json.Valid(out.Bytes()) {

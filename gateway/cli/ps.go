@@ -99,6 +99,8 @@ type plan struct {
 	Measured int64  `json:"measured"`
 	Share    int64  `json:"share"`
 	Reason   string `json:"reason"`
+	Forgets  string `json:"forgets"`
+	Widened  int64  `json:"widened"`
 }
 
 // Run prints hosts, models and the queue.
@@ -175,11 +177,11 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 // plans prints the plan of each loaded model.
 func (h health) plans(out io.Writer) error {
 	w := term.Table(out)
-	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tESTIMATE\tMEASURED\tDIFFERENCE\tNEED\tRULED BY\tSHARE\tWHY")
+	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tESTIMATE\tMEASURED\tDIFFERENCE\tNEED\tRULED BY\tSHARE\tWHY\tCONVERSATIONS")
 	for _, m := range h.Models {
 		p := m.Plan
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Runner, p.Kind, p.Context, p.NBatch, p.NUBatch, p.Parallel,
-			mib(p.KVBytes), known(p.Estimate, mib(p.Estimate)), known(p.Measured, mib(p.Measured)), p.difference(), mib(p.Need), p.ruledBy(), mib(p.Share), p.Reason)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Runner, p.Kind, p.Context, p.NBatch, p.NUBatch, p.Parallel,
+			mib(p.KVBytes), known(p.Estimate, mib(p.Estimate)), known(p.Measured, mib(p.Measured)), p.difference(), mib(p.Need), p.ruledBy(), mib(p.Share), p.Reason, p.conversations())
 	}
 	return w.Flush()
 }
@@ -195,6 +197,17 @@ func (p plan) difference() string {
 // ruledBy is where the need comes from.
 func (p plan) ruledBy() string {
 	return cmp.Or(term.Line(p.Ruled, maxReason), "-")
+}
+
+// conversations is why those of the model do not survive an unload, or what that takes beyond its files.
+func (p plan) conversations() string {
+	switch {
+	case p.Forgets != "":
+		return "not saved: " + term.Line(p.Forgets, maxReason)
+	case p.Widened > 0:
+		return "window widened by " + mib(p.Widened)
+	}
+	return "-"
 }
 
 // known is text, or a dash if n is not known.

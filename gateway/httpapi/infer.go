@@ -188,6 +188,9 @@ func (x *exchange) deliver(resp *relay.Response) error {
 	if v := resp.Header(rpc.HeaderMedia); len(v) > 0 {
 		x.Ctx.Response.Header.SetBytesV(api.HeaderMediaCache, v)
 	}
+	if v := resp.Header(rpc.HeaderCache); len(v) > 0 {
+		x.Ctx.Response.Header.SetBytesV(api.HeaderCacheTokens, v)
+	}
 	if x.answer != nil {
 		err := x.answer(x, resp)
 		_ = resp.Close()

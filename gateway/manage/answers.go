@@ -18,6 +18,7 @@ func Answers() api.Answers {
 		"config_set": api.SchemaOf[configSetAnswer](), "aliases": api.SchemaOf[aliasList](), "alias_get": api.SchemaOf[alias](), "alias_set": api.SchemaOf[alias](),
 		"alias_set_one": api.SchemaOf[alias](), "keys_list": api.SchemaOf[keyList](), "keys_add": api.SchemaOf[keys.Listed](), "keys_revoke": api.SchemaOf[keys.Listed](),
 		"host_wake": api.SchemaOf[hostAnswer](), "host_forget": api.SchemaOf[hostAnswer](), "host_sleep": api.SchemaOf[hostAnswer](),
+		"conversations": api.SchemaOf[conversationList](), "conversations_forget": api.SchemaOf[forgottenAnswer](), "conversations_forget_all": api.SchemaOf[forgottenAnswer](),
 		"models": anyOf(api.SchemaOf[modelList](), api.SchemaOf[anthropicList]()), "model": anyOf(api.SchemaOf[modelItem](), api.SchemaOf[anthropicModel]()),
 		"ollama_tags": api.SchemaOf[ollamaList[ollamaTag]](), "ollama_ps": api.SchemaOf[ollamaList[ollamaLoaded]](), "ollama_show": api.SchemaOf[ollamaShown](),
 	}

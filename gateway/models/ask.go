@@ -18,9 +18,14 @@ const AskWait = 10 * time.Second
 // answer; 0 is no limit. With a model the call goes to the model's engine. The caller closes the response. An error is one for
 // the client.
 func (d *Directory) Ask(call *relay.Call, host *state.HostRecord, path, model, id string, firstByte time.Duration) (*relay.Response, error) {
+	return d.Tell(call, "GET", host, path, model, id, firstByte)
+}
+
+// Tell is Ask with another method.
+func (d *Directory) Tell(call *relay.Call, method string, host *state.HostRecord, path, model, id string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
-		sign := d.cfg.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: host.Name, Model: model})
-		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
+		sign := d.cfg.Signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name, Model: model})
+		req := &relay.Request{Method: method, Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
 			{Name: rpc.HeaderAuth, Value: []byte(sign)},
 		}}
 		if id != "" {

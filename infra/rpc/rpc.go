@@ -31,6 +31,7 @@ const (
 	HeaderRequest  = "X-Request-Id"       // for logs, request
 	HeaderRefused  = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
 	HeaderMedia    = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent
+	HeaderCache    = "X-Cache-Tokens"     // tokens of the prompt from a restored conversation, answer, may be absent
 	HeaderTime     = "X-Reveille-Time"    // runner's clock in ms, answer to a call whose time was off
 	HeaderProof    = "X-Reveille-Proof"   // MAC of the answer and its call, answer to a runner
 	HeaderCode     = "X-Reveille-Code"    // code of the error table, answer: the engine failed
@@ -49,6 +50,7 @@ const (
 
 // PathHost answers the runner's view of itself as JSON (GET); PathLogs/<model> an engine's log as text. PathCheck/<model>
 // (GET) has the runner check that the model's engine still computes, and end it if it does not; the answer is a [Check].
+// PathKept lists the saved conversations by model as JSON (GET), or removes those of ?model, or all (DELETE).
 const (
 	PathHost  = "/runner/host"
 	PathLogs  = "/runner/logs/"
@@ -56,6 +58,7 @@ const (
 	// PathConversations/<identity> (GET) lists a host's saved conversations with an identity as JSON, and
 	// PathConversations/<identity>/<name>?offset=N answers the next ConversationsPart bytes of one.
 	PathConversations = "/runner/conversations/"
+	PathKept          = "/runner/conversations"
 	PathHealth        = "/runner/health"
 	PathMetrics       = "/metrics"
 )

@@ -53,7 +53,9 @@ type llama struct {
 	slots [][]uint32
 	task  []int // 0: served nobody
 	link  string
-	deny  bool // refuses to restore
+	deny  bool        // refuses to restore
+	dies  bool        // ends in the middle of saving
+	done  map[int]int // tokens that a slot's last request computed
 	speed float64
 }
 
@@ -67,7 +69,7 @@ func newLlama(t *testing.T, slots int) *llama {
 		for i, tokens := range l.slots {
 			s := map[string]any{"id": i, "is_processing": false}
 			if l.task[i] > 0 {
-				s["id_task"], s["n_prompt_tokens"] = l.task[i], len(tokens)
+				s["id_task"], s["n_prompt_tokens"], s["n_prompt_tokens_processed"] = l.task[i], len(tokens), l.done[i]
 			}
 			out = append(out, s)
 		}
@@ -99,6 +101,10 @@ func newLlama(t *testing.T, slots int) *llama {
 			return
 		}
 		text := stateOf(l.slots[id]...)
+		if l.dies {
+			_ = os.WriteFile(path, text[:len(text)/2], 0o600)
+			panic(http.ErrAbortHandler)
+		}
 		if l.link != "" {
 			_ = os.Symlink(l.link, path)
 		} else {
@@ -285,9 +291,9 @@ func TestDamagedFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 400 {
+	for i := range 1200 {
 		text := slices.Clone(whole)
-		if i%2 == 0 {
+		if i < 1000 {
 			text = text[:rand.IntN(len(text))]
 		} else {
 			text[int(headerSize)+rand.IntN(len(text)-int(headerSize))] ^= byte(1 + rand.IntN(255))
@@ -319,6 +325,20 @@ func TestRefusedByTheEngine(t *testing.T) {
 	run(t, s, p, l, func() {})
 	if left := names(t, dir); len(left) != 0 {
 		t.Errorf("%v stays though the engine refuses it", left)
+	}
+}
+
+// An engine that dies while it saves leaves what was saved before.
+func TestDeadEngine(t *testing.T) {
+	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+	l := newLlama(t, 2)
+	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	l = newLlama(t, 2)
+	l.dies = true
+	run(t, s, p, l, func() { l.slots[1], l.task[1] = count(2, 100), 1 })
+	l = newLlama(t, 2)
+	if got := run(t, s, p, l, func() {}); len(got[0]) != 100 || got[0][0] != 1 || len(got[1]) != 0 {
+		t.Errorf("restored %d and %d tokens", len(got[0]), len(got[1]))
 	}
 }
 

@@ -43,6 +43,7 @@ type Process struct {
 	Program    string   // path
 	Argv, Env  []string // Env as NAME=value
 	PerToken   int64    // bytes of the state of a token, as planned
+	Plan       string   // what Store.Useless knows it by
 }
 
 // Engine is one engine process. Call Stage after its start, Restore once before its first request, and Save before its
@@ -57,6 +58,8 @@ type Engine struct {
 	slots  int
 
 	perToken int64 // bytes, as planned
+	plan     string
+	reuse    reuse
 
 	// What makes identity.
 	model      string
@@ -88,7 +91,7 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken, model: p.Model, identified: make(chan struct{})}
+	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken, model: p.Model, plan: p.Plan, identified: make(chan struct{})}
 	h := sha256.New()
 	fmt.Fprintf(h, "model %q\n", p.Model) // models of one file may be for keys that do not trust each other
 	for _, path := range slices.Concat(parts, []string{program}, filestate.Libraries(program, p.Env)) {
@@ -271,6 +274,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 			table.Restored(slot, c.Owner, c.Prompt)
 		}
 		tokens += got.Restored
+		e.reuse.restored(slot, c.entry)
 		e.store.m.seconds.Add(max(c.worth()-time.Since(began), 0).Seconds())
 	}
 	e.store.m.tokens.Add(tokens)
@@ -288,6 +292,12 @@ type slotState struct {
 	Busy   bool `json:"is_processing"`
 	Task   *int `json:"id_task"` // nil: the slot has served nobody since the engine started
 	Tokens int  `json:"n_prompt_tokens"`
+
+	// Of its last request.
+	Computed  int `json:"n_prompt_tokens_processed"`
+	Generated []struct {
+		Decoded int `json:"n_decoded"`
+	} `json:"next_token"`
 }
 
 // Save has the engine, which must be idle, save the conversations that it computed since its start, the last used first, if
@@ -337,6 +347,7 @@ func (e *Engine) Save(ctx context.Context) {
 		perSize = f.bytes / int64(max(f.tokens, 1))
 		e.store.measured(f.bytes, time.Since(began))
 		f.owner, f.prompt = owner, prompt
+		f.unused, f.model, f.plan = e.reuse.unused(s.ID), e.model, e.plan
 		f.promptMS = float64(f.tokens) * perToken * 1000
 		out = append(out, f)
 	}

@@ -6,7 +6,7 @@ type meters struct {
 	saved, restored, tokens          *metrics.Counter
 	seconds                          *metrics.FloatCounter
 	unsaved, full, damaged, rejected *metrics.Counter
-	fetched, unfetched               *metrics.Counter
+	fetched, unfetched, unused       *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, s *Store) meters {
@@ -22,5 +22,6 @@ func newMeters(set *metrics.Set, s *Store) meters {
 		unsaved: set.NewCounter(prefix + `refused_total{reason="engine_did_not_save"}`), full: set.NewCounter(prefix + `refused_total{reason="not_stored"}`),
 		fetched: set.NewCounter(prefix + "fetched_total"), unfetched: set.NewCounter(prefix + `refused_total{reason="not_fetched"}`),
 		damaged: set.NewCounter(prefix + `refused_total{reason="damaged"}`), rejected: set.NewCounter(prefix + `refused_total{reason="engine_did_not_restore"}`),
+		unused: set.NewCounter(prefix + `refused_total{reason="engine_did_not_reuse"}`),
 	}
 }

@@ -252,7 +252,8 @@ func (e *Engine) fetchOne(ctx context.Context, from *sister, path string, id Sig
 		return fmt.Errorf("%w: it is not the one that was listed", errFetch)
 	}
 	return e.store.keepOne(e.sig, saved{
-		from: r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Owner, prompt: h.Prompt,
+		model: e.model,
+		from:  r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Owner, prompt: h.Prompt,
 		identity: id, savedMS: min(h.SavedMS, time.Now().UnixMilli()),
 	})
 }

@@ -67,7 +67,8 @@ type Store struct {
 	life    context.Context   // of work besides keep
 	end     context.CancelFunc
 	kept    chan struct{} // closed and replaced when one ends
-	perByte []float64     // seconds to save or restore a byte, of the last few times
+	useless map[string]useless
+	perByte []float64 // seconds to save or restore a byte, of the last few times
 }
 
 // entry is one saved conversation.
@@ -93,18 +94,19 @@ var (
 type header struct {
 	Magic     [8]byte
 	Signature Signature
-	Identity  Signature   // of the same in the pool; zero: not known
-	Bytes     uint64      // of the engine's data
-	Tokens    uint32      // whose state it is
-	CRC       uint32      // CRC-32C of the engine's data
-	SavedMS   int64       // since the epoch
+	Identity  Signature // of the same in the pool; zero: not known
+	Bytes     uint64    // of the engine's data
+	Tokens    uint32    // whose state it is
+	CRC       uint32    // CRC-32C of the engine's data
+	SavedMS   int64     // since the epoch
+	Model     modelName
 	PromptMS  float64     // time to compute the tokens anew
 	Owner     slots.Owner // zero: of all
 	Prompt    slots.Prompt
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '3'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '4'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -119,7 +121,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
-	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{}), contents: map[string]content{}}
+	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}}
 	s.life, s.end = context.WithCancel(context.Background())
 	if err := s.read(); err != nil {
 		return nil, errors.Join(fmt.Errorf("conversations: %w", err), root.Close())
@@ -283,6 +285,9 @@ type saved struct {
 	promptMS float64
 	owner    slots.Owner
 	prompt   slots.Prompt
+	model    string
+	plan     string
+	unused   *entry // restored before, into the same slot, without use
 }
 
 // keep copies files that an engine saved into the store, and closes them. It returns at once; [Store.await] waits for it.
@@ -359,7 +364,7 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	e := &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
 	e.header = header{
 		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: cmp.Or(f.savedMS, now), PromptMS: f.promptMS,
-		Owner: f.owner, Prompt: f.prompt, Identity: f.identity,
+		Model: nameOf(f.model), Owner: f.owner, Prompt: f.prompt, Identity: f.identity,
 	}
 	if f.file != nil {
 		f.from = io.NewSectionReader(f.file, 0, f.bytes)
@@ -384,6 +389,9 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	defer s.mu.Unlock()
 	for _, old := range s.newestLocked(sig) {
 		if old.Owner == f.owner && s.begins(old, tokens) {
+			if old == f.unused {
+				s.strikeLocked(f.plan)
+			}
 			s.removeLocked(old)
 		}
 	}

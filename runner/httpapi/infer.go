@@ -13,6 +13,7 @@ import (
 
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
+	"reveille/runner/conversations"
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
@@ -29,6 +30,7 @@ type exchange struct {
 	permits *fairqueue.Queue                        // the queue of its permit, nil for none
 	tenant  string                                  // the permit's holder
 	leave   func()                                  // releases its slot, nil for none
+	talks   *conversations.Engine                   // that it uses, nil for none
 	load    load                                    // the input that it gave the engine
 	began   time.Time
 	once    sync.Once
@@ -58,6 +60,7 @@ var errUnanswered = errors.New("the handler ended without an answer")
 func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
+		x.talks.End()
 		if x.leave != nil {
 			x.leave()
 		}
@@ -120,6 +123,12 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !ok {
 		return
 	}
+	if e, ok := pass.Engine.(interface {
+		Conversations() *conversations.Engine
+	}); ok && !reads(ctx) && !slotless(string(ctx.Path())) {
+		x.talks = e.Conversations()
+		x.talks.Begin()
+	}
 	x.load = loadOf(pass, ctx.PostBody())
 	s.dog.began(model, pass.Engine, x.load)
 	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
@@ -140,6 +149,13 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		handed = true
 		resp.SwitchTo(ctx, nil, webSocketIdle, x.finish)
 		return
+	}
+	if resp.Status() == fasthttp.StatusOK {
+		life, cancel := x.life()
+		if n := x.talks.Reused(life); n > 0 {
+			ctx.Response.Header.Set(rpc.HeaderCache, "restored="+strconv.Itoa(n))
+		}
+		cancel(nil)
 	}
 	handed = true
 	if resp.IsEvents() && resp.Status() == fasthttp.StatusOK {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/infra/relay"
+	"reveille/runner/conversations"
 	"reveille/runner/engine"
 )
 
@@ -23,6 +25,22 @@ func (s *Server) describe(ctx *fasthttp.RequestCtx) {
 	}
 	ctx.SetContentType("application/json")
 	ctx.SetBody(body)
+}
+
+// kept lists the saved conversations of this host by model, or removes those of the model in the query, or of all.
+func (s *Server) kept(ctx *fasthttp.RequestCtx) {
+	if _, ok := s.authorised(ctx, ""); !ok {
+		return
+	}
+	if ctx.IsDelete() {
+		wait, cancel := context.WithTimeout(context.Background(), conversations.ForgetLimit)
+		defer cancel()
+		fmt.Fprintf(ctx, `{"forgotten":%d}`, s.cfg.Conversations.Forget(wait, string(ctx.QueryArgs().Peek("model"))))
+	} else {
+		body, _ := json.Marshal(s.cfg.Conversations.Kept()) // strings and numbers always marshal
+		ctx.SetBody(body)
+	}
+	ctx.SetContentType("application/json")
 }
 
 // logged is an engine that keeps its output.

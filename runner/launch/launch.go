@@ -173,6 +173,9 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 		with.Env = map[string]string{}
 	}
 	maps.Copy(with.Env, conversations.Env)
+	if pl.Widened > 0 {
+		with.Env["LLAMA_ARG_SWA_FULL"] = "1"
+	}
 	argv, err := engine.Argv(with)
 	if err != nil {
 		return nil // the start logs it
@@ -182,7 +185,7 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 		return nil
 	}
 	e, err := l.Conversations.Prepare(conversations.Process{
-		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
+		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken, Plan: pl.Signature,
 	})
 	if err != nil {
 		l.Log.Warn("conversations are not kept", "model", spec.Model, "error", err)
@@ -230,12 +233,16 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 	if m.Conversations == catalog.ScopeKey {
 		o.PromptCache = new(int64)
 	}
+	o.Conversations = l.Conversations != nil && m.Conversations != catalog.ScopeNone
 	if err := o.Validate(); err != nil {
 		return plan.Plan{}, err
 	}
 	p := l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s)
 	if p.Estimate > 0 {
 		p.Signature = l.signature(m, r, opts, o, &p)
+	}
+	if p.Forgets == "" && l.Conversations.Useless(p.Signature) {
+		p.Forgets = "the engine reused nothing of what was restored"
 	}
 	return p, nil
 }
@@ -244,9 +251,11 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 // neither their names nor their content.
 func (l *Launcher) signature(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, o plan.Options, p *plan.Plan) string {
 	meta, _ := l.plans.Read(l.path(m.Checkpoint, m.SHA256)) // the plan has read it
-	text, _ := json.Marshal([]any{
-		meta, o.Projector, m.Type, r.Family(), r.Command, r.Env, r.TypeFlags, p.Apply(r, opts).Canonical(),
-	}) // all of it comes from JSON or YAML
+	parts := []any{meta, o.Projector, m.Type, r.Family(), r.Command, r.Env, r.TypeFlags, p.Apply(r, opts).Canonical()}
+	if p.Widened > 0 {
+		parts = append(parts, p.Widened)
+	}
+	text, _ := json.Marshal(parts) // all of it comes from JSON or YAML
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
@@ -294,6 +303,9 @@ func (r *running) Stop(ctx context.Context) error {
 	})
 	return r.Process.Stop(ctx)
 }
+
+// Conversations returns what is saved of the engine's conversations, or nil if nothing is.
+func (r *running) Conversations() *conversations.Engine { return r.talks }
 
 // Embeddings returns the queue of the model's embedding requests, or nil if it has none.
 func (r *running) Embeddings() *batch.Batcher { return r.queue }

@@ -62,6 +62,9 @@ type Options struct {
 	NoPromptCache bool
 	// FullWindows means that layers with a sliding window keep all tokens.
 	FullWindows bool
+	// Conversations means that those of the engine are to be saved, for which layers with a sliding window keep all tokens if
+	// that fits.
+	Conversations bool
 
 	beyond int64 // of the share
 }
@@ -121,6 +124,9 @@ type Plan struct {
 	HostLimit int64 `json:"host_limit,omitempty"`
 	// Forgets says why conversations of llama-server do not survive an unload, "" if they can.
 	Forgets string `json:"forgets,omitempty"`
+	// Widened is how many bytes it takes to keep all tokens in layers with a sliding window, for conversations to survive an
+	// unload; 0 if the plan does not make the engine do so.
+	Widened int64 `json:"widened,omitempty"`
 
 	// Fixed means that Need does not depend on the host's memory.
 	Fixed bool `json:"-"`
@@ -155,6 +161,25 @@ func (p *Plan) Took(measured int64, d policy.Devices) int64 {
 
 // Make computes the plan of a load. It is a pure function.
 func Make(m Meta, o Options, s Share) Plan {
+	p := makeAs(m, o, s)
+	if !o.Conversations || o.Engine != recipe.LlamaCpp || o.FullWindows || m.Windowed == (Elements{}) || p.Kind != Paged {
+		return p
+	}
+	o.FullWindows = true
+	wide := makeAs(m, o, s)
+	switch {
+	case wide.Forgets != "" || p.Estimate == 0:
+	case wide.Share > 0 && wide.Estimate <= wide.Share && wide.Context == p.Context && wide.Parallel == p.Parallel:
+		wide.Widened = wide.KVBytes - p.KVBytes
+		return wide
+	default:
+		p.Forgets = fmt.Sprintf("a sliding window forgets the beginning; keeping it takes %d bytes more, which its share lacks; llamacpp_args: --swa-full keeps it all the same", wide.KVBytes-p.KVBytes)
+	}
+	return p
+}
+
+// makeAs is Make without a choice about sliding windows.
+func makeAs(m Meta, o Options, s Share) Plan {
 	if o.FullWindows {
 		m.Cache.K, m.Cache.V = m.Cache.K+m.Windowed.K, m.Cache.V+m.Windowed.V
 		m.Windowed, m.Window = Elements{}, 0

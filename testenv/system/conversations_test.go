@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -20,6 +21,7 @@ type turn struct {
 		Cached   int `json:"cache_n"`
 		Computed int `json:"prompt_n"`
 	} `json:"timings"`
+	restored string // x-cache-tokens
 }
 
 type message struct {
@@ -43,6 +45,7 @@ func say(t *testing.T, s *testenv.System, model string, talk ...message) turn {
 	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil || resp.StatusCode != http.StatusOK || len(a.Choices) != 1 {
 		t.Fatalf("%d: %v, %+v", resp.StatusCode, err, a)
 	}
+	a.restored = resp.Header.Get("x-cache-tokens")
 	return a
 }
 
@@ -51,7 +54,7 @@ func say(t *testing.T, s *testenv.System, model string, talk ...message) turn {
 func TestConversationsSurviveSwaps(t *testing.T) {
 	testenv.Engines(t)
 	const models = `models:
-  talker: {type: llm, recipe: llamacpp, checkpoint: .cache/models/gemma-3-270m-q4_k_m.gguf, device: cpu, options: {ctx_size: 4096, llamacpp_args: "-np 2 --swa-full"}}
+  talker: {type: llm, recipe: llamacpp, checkpoint: .cache/models/gemma-3-270m-q4_k_m.gguf, device: cpu, options: {ctx_size: 4096, n_parallel: 2}}
   other: {type: llm, recipe: llamacpp, checkpoint: .cache/models/gemma-3-270m-q4_k_m.gguf, device: cpu, options: {ctx_size: 1024, llamacpp_args: "-np 2"}}
 `
 	var text strings.Builder
@@ -72,6 +75,9 @@ func TestConversationsSurviveSwaps(t *testing.T) {
 	if got.Timings.Cached < known*95/100 {
 		t.Errorf("after a swap %d tokens came from the cache, want at least those of the first turn, %d", got.Timings.Cached, known)
 	}
+	if want := fmt.Sprintf("restored=%d", got.Timings.Cached); got.restored != want || a.restored != "" {
+		t.Errorf("x-cache-tokens is %q, want %q, and %q before the swap", got.restored, want, a.restored)
+	}
 	fourth := append(third, got.Choices[0].Message, message{"user", "Tell it again."})
 	control := say(t, s, "talker", fourth...)
 
@@ -83,5 +89,22 @@ func TestConversationsSurviveSwaps(t *testing.T) {
 	}
 	if x, y := again.Choices[0].Message.Content, control.Choices[0].Message.Content; x != y {
 		t.Errorf("after a restart the answer is %q, without one %q", x, y)
+	}
+
+	command := func(args ...string) string {
+		out, err := exec.Command(testenv.Build(t, "gateway"), append(append([]string{"conversations"}, args...), "--url="+s.URL, "--api-key="+s.AdminKey())...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	if out := command(); !strings.Contains(out, "talker  local  1 ") {
+		t.Errorf("the list says %q", out)
+	}
+	if out := command("forget", "talker"); out != "1 conversations are forgotten\n" {
+		t.Errorf("forgetting says %q", out)
+	}
+	if out := command("list", "--json"); !strings.Contains(out, `"conversations": []`) {
+		t.Errorf("then the list says %q", out)
 	}
 }

@@ -1,0 +1,98 @@
+package conversations
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Kept is what a host keeps of a model's conversations.
+type Kept struct {
+	Model         string  `json:"model_name"`
+	Conversations int     `json:"conversations"`
+	Tokens        int64   `json:"tokens"`
+	Bytes         int64   `json:"bytes"`
+	Oldest        float64 `json:"oldest"` // seconds since it was saved
+	Newest        float64 `json:"newest"`
+}
+
+// Kept returns what is kept, by model. A nil store keeps nothing.
+func (s *Store) Kept() []Kept {
+	if s == nil {
+		return []Kept{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sums := map[string]*Kept{}
+	out := []Kept{}
+	for _, e := range s.entries {
+		age := max(e.age(), 0)
+		if age >= s.cfg.TTL {
+			continue
+		}
+		k := sums[e.model()]
+		if k == nil {
+			k = &Kept{Model: e.model(), Newest: age.Seconds()}
+			sums[k.Model] = k
+		}
+		k.Conversations, k.Tokens, k.Bytes = k.Conversations+1, k.Tokens+int64(e.Tokens), k.Bytes+e.size
+		k.Oldest, k.Newest = max(k.Oldest, age.Seconds()), min(k.Newest, age.Seconds())
+	}
+	for _, k := range sums {
+		out = append(out, *k)
+	}
+	slices.SortFunc(out, func(a, b Kept) int { return cmp.Compare(a.Model, b.Model) })
+	return out
+}
+
+// Forget removes a model's saved conversations, "" those of all, and returns how many. It first waits, as long as ctx allows, for
+// those that are being copied. It does not reach those in an engine that runs.
+func (s *Store) Forget(ctx context.Context, model string) int {
+	if s == nil {
+		return 0
+	}
+	s.awaitAll(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, e := range s.entries {
+		if model == "" || e.model() == model {
+			s.removeLocked(e)
+			n++
+		}
+	}
+	return n
+}
+
+// awaitAll waits until nothing is being copied, or ctx ends.
+func (s *Store) awaitAll(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		busy, kept := len(s.pending) > 0, s.kept
+		s.mu.Unlock()
+		if !busy {
+			return
+		}
+		select {
+		case <-kept:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// modelName is the name of a model in a header.
+type modelName [200]byte
+
+func nameOf(model string) (n modelName) {
+	copy(n[:], model)
+	return n
+}
+
+// model is the name of the entry's model.
+func (e *entry) model() string { return strings.TrimRight(string(e.Model[:]), "\x00") }
+
+// ForgetLimit is how long Forget should be given.
+const ForgetLimit = 5 * time.Second

@@ -1,0 +1,153 @@
+package conversations
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+)
+
+// strikes is how many conversations must go on without their restored state before a model's are no longer saved.
+const strikes = 2
+
+// reuse follows what requests make of the restored conversations of an engine, until two requests run at once: then it
+// cannot tell whose the tokens are. Its methods are safe for concurrent use.
+type reuse struct {
+	mu      sync.Mutex
+	running int
+	fresh   map[int]*entry // restored and not yet used, by slot
+	idle    map[int]*entry // of which the next request used nothing, by slot
+}
+
+func (r *reuse) restored(slot int, c *entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fresh == nil {
+		r.fresh = map[int]*entry{}
+	}
+	r.fresh[slot] = c
+}
+
+// unused returns the conversation that was restored into a slot and of which the slot's next request used nothing.
+func (r *reuse) unused(slot int) *entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.idle[slot]
+}
+
+// Begin notes that a request is about to be sent. It must be followed by End when its answer is over.
+func (e *Engine) Begin() {
+	if e == nil {
+		return
+	}
+	e.reuse.mu.Lock()
+	defer e.reuse.mu.Unlock()
+	if e.reuse.running++; e.reuse.running > 1 {
+		e.reuse.fresh = nil
+	}
+}
+
+// End notes that a request is over.
+func (e *Engine) End() {
+	if e == nil {
+		return
+	}
+	e.reuse.mu.Lock()
+	defer e.reuse.mu.Unlock()
+	e.reuse.running--
+}
+
+// Reused returns how many tokens of the prompt of the request that the engine begins to answer came from a restored
+// conversation, 0 if none did or it is not known. It asks the engine only while there are restored conversations
+// that no request has used.
+func (e *Engine) Reused(ctx context.Context) int {
+	if e == nil {
+		return 0
+	}
+	r := &e.reuse
+	r.mu.Lock()
+	any := len(r.fresh) > 0
+	r.mu.Unlock()
+	if !any {
+		return 0
+	}
+	text, err := e.ask(ctx, "GET", "/slots", nil, askLimit)
+	var list []slotState
+	if err != nil || json.Unmarshal(text, &list) != nil {
+		return 0
+	}
+	var last *slotState
+	for i := range list[:min(len(list), maxSlots)] {
+		if s := &list[i]; s.Task != nil && (last == nil || *s.Task > *last.Task) {
+			last = s
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if last == nil || r.fresh[last.ID] == nil {
+		return 0
+	}
+	c := r.fresh[last.ID]
+	delete(r.fresh, last.ID)
+	tokens := min(last.cached(), int(c.Tokens))
+	if tokens < leastSaved {
+		if r.idle == nil {
+			r.idle = map[int]*entry{}
+		}
+		r.idle[last.ID] = c
+		return max(tokens, 0)
+	}
+	e.store.used(e.plan)
+	return tokens
+}
+
+// cached returns how many tokens of its last request's prompt a slot did not compute. llama-server counts what it
+// generated among the tokens, but for the last one.
+func (s *slotState) cached() int {
+	n := s.Tokens - s.Computed
+	for _, g := range s.Generated {
+		n -= max(g.Decoded-1, 0)
+	}
+	return n
+}
+
+// useless counts conversations of a plan that went on without their restored state.
+type useless struct {
+	strikes int
+	last    time.Time
+}
+
+// Useless reports whether conversations of a plan are not worth saving, because its engine reuses nothing of what is
+// restored. It is forgotten when conversations expire, and when the runner ends.
+func (s *Store) Useless(plan string) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.useless[plan]
+	if u.strikes < strikes {
+		return false
+	}
+	if time.Since(u.last) >= s.cfg.TTL {
+		delete(s.useless, plan)
+		return false
+	}
+	return true
+}
+
+// used notes that a restored conversation of a plan was of use.
+func (s *Store) used(plan string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.useless, plan)
+}
+
+// strikeLocked notes that a conversation went on without its restored state.
+func (s *Store) strikeLocked(plan string) {
+	s.m.unused.Inc()
+	s.useless[plan] = useless{s.useless[plan].strikes + 1, time.Now()}
+	if s.useless[plan].strikes == strikes {
+		s.cfg.Log.Warn("conversations are no longer saved: the engine reuses nothing of what is restored", "plan", plan)
+	}
+}

@@ -1,0 +1,101 @@
+package conversations
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/infra/relay"
+)
+
+// turns runs an engine for one request, which makes slot 0 hold tokens of which it computed some, and returns how many
+// came from a restored conversation.
+func turns(t *testing.T, s *Store, p Process, tokens []uint32, computed int, others bool) int {
+	t.Helper()
+	l := newLlama(t, 1)
+	e, err := s.Prepare(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
+	defer client.Close()
+	e.Stage(t.Context(), l.dir, 1)
+	e.Restore(t.Context(), client, "key", nil)
+	e.Begin()
+	if others {
+		e.Begin()
+		e.End()
+	}
+	l.mu.Lock()
+	l.slots[0], l.task[0], l.done = tokens, 1, map[int]int{0: computed}
+	l.mu.Unlock()
+	n := e.Reused(t.Context())
+	if again := e.Reused(t.Context()); again != 0 {
+		t.Errorf("a later answer reused %d restored tokens", again)
+	}
+	e.End()
+	e.Save(t.Context())
+	s.await(t.Context(), e.sig)
+	return n
+}
+
+// An answer tells what it reused of a restored conversation. A model whose conversations go on without reusing anything,
+// twice in a row, is not saved for a day; a new chat in the same slot says nothing.
+func TestReuse(t *testing.T) {
+	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+	p.Plan = "a plan"
+	turn := func(tokens []uint32, computed, want int, useless bool) {
+		t.Helper()
+		if n := turns(t, s, p, tokens, computed, false); n != want {
+			t.Errorf("%d tokens were reused, want %d", n, want)
+		}
+		if got := s.Useless(p.Plan); got != useless {
+			t.Errorf("useless is %v, want %v", got, useless)
+		}
+	}
+	turn(count(1, 100), 100, 0, false) // the first turn: nothing is restored
+	turn(count(1, 150), 50, 100, false)
+	turn(count(1, 200), 200, 0, false) // the first strike
+	turn(count(1, 250), 50, 200, false)
+	turn(count(1, 300), 300, 0, false) // the first again
+	turn(count(2, 300), 300, 0, false) // a new chat
+	turn(count(2, 350), 350, 0, true)
+	if s.Useless("another plan") {
+		t.Error("another plan is useless, too")
+	}
+	s.mu.Lock()
+	s.useless[p.Plan] = useless{strikes, time.Now().Add(-s.cfg.TTL)}
+	s.mu.Unlock()
+	if s.Useless(p.Plan) {
+		t.Error("it is useless for good")
+	}
+	if n := turns(t, s, p, count(2, 400), 50, true); n != 0 {
+		t.Errorf("with two requests at once, %d tokens are said to be reused", n)
+	}
+}
+
+// What is kept is listed by model, and forgotten by model or altogether.
+func TestForget(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, 1<<20)
+	for i, model := range []string{"a", "b/c:d"} {
+		p := process(t, filepath.Join(t.TempDir(), "m.gguf"))
+		p.Model = model
+		turns(t, s, p, count(1, 100+i), 100, false)
+		turns(t, s, p, count(2, 200+i), 200, false)
+	}
+	s.Close()
+	s = open(t, dir, 1<<20)
+	list := s.Kept()
+	if len(list) != 2 || list[0].Model != "a" || list[1].Model != "b/c:d" || list[1].Conversations != 2 || list[1].Tokens != 302 || list[0].Bytes+list[1].Bytes != s.total ||
+		list[0].Newest > list[0].Oldest {
+		t.Errorf("kept is %+v", list)
+	}
+	if n := s.Forget(t.Context(), "b/c:d"); n != 2 || len(s.Kept()) != 1 || len(names(t, dir)) != 2 {
+		t.Errorf("forgot %d, left %+v", n, s.Kept())
+	}
+	if n := s.Forget(t.Context(), ""); n != 2 || len(s.Kept()) != 0 || len(names(t, dir)) != 0 || s.total != 0 {
+		t.Errorf("forgot %d, left %+v", n, s.Kept())
+	}
+}
