@@ -17,7 +17,8 @@ type Schemas struct {
 	Lenient bool   // the engine passes over what it does not understand
 }
 
-// Check checks all schemas in v, however deep they are. Its error is an [*api.Error].
+// Check checks all schemas in v, however deep they are. Over bounds of numbers that engines do not take it writes the largest that
+// they do. Its error is an [*api.Error].
 func (s Schemas) Check(v jsonscan.Value) error {
 	if e := tooLarge(s.Param, v); e != nil {
 		return e

@@ -141,3 +141,28 @@ func TestNothingToGoOnWith(t *testing.T) {
 		}
 	}
 }
+
+// The largest whole number of JavaScript, which zod and Claude Code put into schemas, becomes the largest that engines take.
+func TestLargeBounds(t *testing.T) {
+	for schema, want := range map[string]string{
+		`{"type":"integer","minimum":-9007199254740991,"maximum":9007199254740991}`: `{"type":"integer","minimum":-999999999999999 ,"maximum":999999999999999 }`,
+		`{"type":"integer","exclusiveMinimum":0,"maximum":9007199254740991}`:        `{"type":"integer","exclusiveMinimum":0,"maximum":999999999999999 }`,
+		`{"type":"number","maximum":1000000000000000000000.5}`:                      `{"type":"number","maximum":999999999999999         }`,
+		`{"type":"integer","minimum":9007199254740991}`:                             "",
+		`{"type":"integer","maximum":-9007199254740991}`:                            "",
+		`{"type":"integer","maximum":1e300}`:                                        "",
+		`{"type":"integer","maximum":999999999999999}`:                              `{"type":"integer","maximum":999999999999999}`,
+	} {
+		for _, param := range []string{"tools", "json_schema"} {
+			text := fmt.Appendf(nil, forms[param], schema)
+			v := jsonscan.Value{Kind: jsonscan.Object, Raw: text}
+			if text[0] == '[' {
+				v.Kind = jsonscan.Array
+			}
+			err := Schemas{Param: param, Llama: true, Lenient: param == "tools"}.Check(v)
+			if (err == nil) != (want != "") || err == nil && !strings.Contains(string(text), want) {
+				t.Errorf("%s: %v, %s", schema, err, text)
+			}
+		}
+	}
+}

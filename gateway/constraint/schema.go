@@ -367,6 +367,22 @@ func (s *schemaCheck) enum(w *jsonscan.Walk) bool {
 	return list.Array(func() bool { n++; return n <= maxChoices }) || s.fail("an enum has too many values")
 }
 
+// cutBound overwrites a bound that excludes nearly nothing, such as the largest whole number of JavaScript in the schemas of
+// Claude Code and of zod, with the largest one of its sign that engines take. It reports whether that fits.
+func cutBound(number []byte) bool {
+	text := strconv.AppendInt(nil, maxBound-1, 10)
+	if number[0] == '-' {
+		text = append([]byte("-"), text...)
+	}
+	if len(text) > len(number) {
+		return false
+	}
+	for i := copy(number, text); i < len(number); i++ {
+		number[i] = ' '
+	}
+	return true
+}
+
 // bound reads the value of a keyword that bounds a number from below or above.
 func (s *schemaCheck) bound(w *jsonscan.Walk, low, high *float64, upper bool, most float64) bool {
 	v := w.Raw()
@@ -378,7 +394,10 @@ func (s *schemaCheck) bound(w *jsonscan.Walk, low, high *float64, upper bool, mo
 		return s.fail("a length or a count is out of range")
 	}
 	if math.Abs(f) >= maxBound {
-		return s.fail("a number is too large")
+		if upper != (f > 0) || !cutBound(v.Raw) {
+			return s.fail("a number is too large")
+		}
+		f = math.Copysign(maxBound-1, f)
 	}
 	if upper {
 		*high = f
