@@ -6,6 +6,8 @@
 package constraint
 
 import (
+	"regexp"
+
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
 )
@@ -17,11 +19,20 @@ type Schemas struct {
 	Lenient bool   // the engine passes over what it does not understand
 }
 
+// longText finds lengths of at least 10000, which engines refuse: Claude Code has one of 524288.
+var longText = regexp.MustCompile(`"maxLength"\s*:\s*\d{5,}`)
+
 // Check checks all schemas in v, however deep they are. Over bounds of numbers that engines do not take it writes the largest that
-// they do. Its error is an [*api.Error].
+// they do. Where Lenient, lengths of texts that no engine takes are renamed, so that engines pass over them. Its error is an
+// [*api.Error].
 func (s Schemas) Check(v jsonscan.Value) error {
 	if e := tooLarge(s.Param, v); e != nil {
 		return e
+	}
+	if s.Lenient {
+		for _, at := range longText.FindAllIndex(v.Raw, -1) {
+			copy(v.Raw[at[0]:], `"x-maxText"`)
+		}
 	}
 	c := schemaCheck{Schemas: s}
 	return c.document(v)

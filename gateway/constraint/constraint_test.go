@@ -166,3 +166,16 @@ func TestLargeBounds(t *testing.T) {
 		}
 	}
 }
+
+// A tool's text may be longer than engines count: they pass over that length.
+func TestLongTextsOfTools(t *testing.T) {
+	const schema = `{"type":"object","properties":{"a":{"type":"string","maxLength":524288},"b":{"type":"string","maxLength": 200}}}`
+	text := fmt.Appendf(nil, forms["tools"], schema)
+	err := Schemas{Param: "tools", Llama: true, Lenient: true}.Check(jsonscan.Value{Kind: jsonscan.Array, Raw: text})
+	if want := strings.Replace(schema, `"maxLength":5`, `"x-maxText":5`, 1); err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("%v, %s", err, text)
+	}
+	if check("json_schema", schema, true) == nil {
+		t.Error("a constraint that engines do not take is accepted")
+	}
+}
