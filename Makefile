@@ -3,6 +3,8 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 DEADCODE    := golang.org/x/tools/cmd/deadcode@v0.36.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.6.0
+CYCLONEDX   := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+CRANE       := github.com/google/go-containerregistry/cmd/crane@v0.22.1
 AXE         := 4.11.4
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
@@ -26,6 +28,8 @@ DAYS              ?= 20
 HOSTS             ?= 10,100,1000
 DIST              ?= dist
 DIST_ARCHES       ?= arm64 amd64
+VERSION           ?=
+RUNNER_BASE       ?=
 CC_arm64          ?= $(if $(filter aarch64,$(shell uname -m)),cc,aarch64-linux-gnu-gcc)
 CC_amd64          ?= $(if $(filter x86_64,$(shell uname -m)),cc,x86_64-linux-gnu-gcc)
 
@@ -163,10 +167,10 @@ vuln: need-go ## Look for known vulnerabilities in what is called, where their d
 
 .PHONY: dist
 dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd64 and the Lambda zips, always the same bytes
-	@mkdir -p $(DIST) && rm -f $(DIST)/SHA256SUMS $(DIST)/libreveille_mm_linux_*.so
+	@mkdir -p $(DIST) && rm -f $(DIST)/SHA256SUMS $(DIST)/libreveille_mm_linux_*.so $(DIST)/*_oci.tar $(DIST)/reveille_*.tar.gz
 	@for arch in $(DIST_ARCHES); do for program in $(PROGRAMS); do \
 		echo "$(DIST)/$${program}_linux_$$arch"; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -buildvcs=false -tags lambda.norpc -ldflags '-s -w -buildid=' \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -buildvcs=false -tags lambda.norpc -ldflags '-s -w -buildid=$(if $(VERSION), -X reveille/infra/config.version=$(VERSION))' \
 			-o "$(DIST)/$${program}_linux_$$arch" "./$$program"; \
 	done; done
 	@for arch in $(DIST_ARCHES); do \
@@ -181,7 +185,31 @@ dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd
 	done
 	@for program in warmer gateway; do \
 		python3 -B terraform/pack.py "$(DIST)/$${program}_linux_$(firstword $(DIST_ARCHES))" "$(DIST)/$$program.zip"; done
-	@cd $(DIST) && sha256sum *_linux_* *.zip >SHA256SUMS
+	@$(sums)
+
+sums = cd $(DIST) && shopt -s nullglob && sha256sum *_linux_* *.zip *_oci.tar >SHA256SUMS
+comma := ,
+empty :=
+image = go run ./infra/install/image --dist $(DIST) --arch $(subst $(empty) $(empty),$(comma),$(strip $(DIST_ARCHES))) --version $(or $(VERSION),dev)
+
+.PHONY: image
+image: dist ## Write the OCI images of gateway and runner to dist/, tagged VERSION; RUNNER_BASE=IMAGE builds the runner's on an engine's image
+	@if [ -n '$(RUNNER_BASE)' ]; then \
+		base=$$(mktemp -d); trap 'rm -rf "$$base"' EXIT; \
+		go run $(CRANE) pull --format=oci '$(RUNNER_BASE)' "$$base"; \
+		$(image) --base "$$base"; \
+	else $(image); fi
+	@$(sums)
+
+.PHONY: release
+release: image ## Write archives of all programs with units, compose file and bills of materials to dist/, for VERSION
+	@if [ -z '$(VERSION)' ]; then echo 'release: VERSION=v1.2.3 is missing'; exit 1; fi
+	@infra/install/release.sh $(DIST) $(VERSION) $(CYCLONEDX) $(DIST_ARCHES)
+	@$(sums)
+
+.PHONY: image-check
+image-check: need-redis fetch image ## Start what the images hold, and nothing else, in a changed root, and chat (minutes; root only)
+	go test ./testenv/install -run '^TestImages' -count=1 -v -args -dist=$(abspath $(DIST))
 
 .PHONY: dist-check
 dist-check: need-go need-python ## Build dist twice, from two folders, and compare the sums (minutes)

@@ -1,0 +1,27 @@
+#!/bin/bash
+# What `make release` does with dist: release.sh DIST VERSION SBOM-TOOL ARCH... writes an archive for each architecture, with the
+# programs, their bills of materials, and what installs them. Equal inputs make equal bytes.
+set -euo pipefail
+dist=$(realpath "$1") version=$2 tool=$3
+shift 3
+cd "$(dirname "$0")/../.."
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+for arch; do
+  name=reveille_${version}_linux_$arch
+  root=$scratch/$name
+  mkdir -p "$root/bin" "$root/sbom"
+  for program in gateway runner warmer; do
+    cp "$dist/${program}_linux_$arch" "$root/bin/$program"
+    # -trimpath: the bill has the tool's digest
+    go run -trimpath "$tool" bin -json -noserial -notimestamp -version "$version" -output "$root/sbom/$program.cdx.json" "$root/bin/$program" 2>"$scratch/log" ||
+      { cat "$scratch/log"; exit 1; }
+  done
+  library=$dist/libreveille_mm_linux_$arch.so
+  if [ -e "$library" ]; then cp "$library" "$root/bin"; fi
+  cp -r infra/install/{compose.yaml,grafana,prometheus,systemd} "$root"
+  chmod -R u=rwX,go=rX "$root"
+  tar --create --directory "$scratch" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar "$name" | gzip -9n >"$dist/$name.tar.gz"
+  echo "$dist/$name.tar.gz"
+done
