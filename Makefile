@@ -3,6 +3,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 DEADCODE    := golang.org/x/tools/cmd/deadcode@v0.36.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.6.0
+HELM        := helm.sh/helm/v4/cmd/helm@v4.3.1
 CYCLONEDX   := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 CRANE       := github.com/google/go-containerregistry/cmd/crane@v0.22.1
 AXE         := 4.11.4
@@ -202,7 +203,7 @@ image: dist ## Write the OCI images of gateway and runner to dist/, tagged VERSI
 	@$(sums)
 
 .PHONY: release
-release: image ## Write archives of all programs with units, compose file and bills of materials to dist/, for VERSION
+release: image ## Write archives of all programs with units, chart, compose file and bills of materials to dist/, for VERSION
 	@if [ -z '$(VERSION)' ]; then echo 'release: VERSION=v1.2.3 is missing'; exit 1; fi
 	@infra/install/release.sh $(DIST) $(VERSION) $(CYCLONEDX) $(DIST_ARCHES)
 	@$(sums)
@@ -210,6 +211,10 @@ release: image ## Write archives of all programs with units, compose file and bi
 .PHONY: image-check
 image-check: need-redis fetch image ## Start what the images hold, and nothing else, in a changed root, and chat (minutes; root only)
 	go test ./testenv/install -run '^TestImages' -count=1 -v -args -dist=$(abspath $(DIST))
+
+.PHONY: chart-check
+chart-check: need-go ## Lint and render the chart with helm, and decode what comes out strictly (minutes the first time)
+	go test ./testenv/install -run '^TestChart' -count=1 -timeout 20m -args -helm='go run $(HELM)'
 
 .PHONY: dist-check
 dist-check: need-go need-python ## Build dist twice, from two folders, and compare the sums (minutes)

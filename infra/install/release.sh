@@ -20,7 +20,7 @@ for arch; do
   done
   library=$dist/libreveille_mm_linux_$arch.so
   if [ -e "$library" ]; then cp "$library" "$root/bin"; fi
-  cp -r infra/install/{compose.yaml,grafana,prometheus,systemd} "$root"
+  cp -r infra/install/{chart,compose.yaml,grafana,prometheus,systemd} "$root"
   chmod -R u=rwX,go=rX "$root"
   tar --create --directory "$scratch" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar "$name" | gzip -9n >"$dist/$name.tar.gz"
   echo "$dist/$name.tar.gz"
