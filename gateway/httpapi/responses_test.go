@@ -226,6 +226,37 @@ func TestStoredResponses(t *testing.T) {
 	client(t, "conversation.py", "http://"+s.addr, "ann", "bob")
 }
 
+// A response that is deleted while its continuation runs stays deleted. The continuation has its items and is stored.
+func TestDeletedWhileContinued(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.Responses = time.Hour }).warm("chat").serve(repeats(t))
+	first := s.ask("POST", "/v1/responses", `{"model":"chat","input":"hi"}`)
+	old := "/v1/responses/" + first.json["id"].(string)
+	s.serve(func(w http.ResponseWriter, r *http.Request) {
+		if d := s.ask("DELETE", old, ""); d.status != 200 && d.status != 404 { // 404: the second time
+			t.Errorf("delete: %d %s", d.status, d.text)
+		}
+		repeats(t)(w, r)
+	})
+	body := `{"model":"chat","input":"and?","previous_response_id":"` + first.json["id"].(string) + `"}`
+	next := s.ask("POST", "/v1/responses", body)
+	if next.status != 200 || next.json["store"] != true || next.json["previous_response_id"] != first.json["id"] {
+		t.Fatalf("continuation: %d %s", next.status, next.text)
+	}
+	if r := s.ask("GET", old, ""); r.status != 404 || r.code() != "response_not_found" {
+		t.Errorf("the deleted response: %d %s", r.status, r.text)
+	}
+	if r := s.ask("POST", "/v1/responses", body); r.status != 404 || r.param() != "previous_response_id" {
+		t.Errorf("a second continuation: %d %s", r.status, r.text)
+	}
+	id := next.json["id"].(string)
+	if r := s.ask("GET", "/v1/responses/"+id, ""); r.status != 200 {
+		t.Errorf("the continuation: %d %s", r.status, r.text)
+	}
+	if r := s.ask("POST", "/v1/responses", `{"model":"chat","input":"more","previous_response_id":"`+id+`"}`); r.status != 200 {
+		t.Errorf("the conversation goes on: %d %s", r.status, r.text)
+	}
+}
+
 // Without the setting, nothing is stored and nothing continued. A conversation that is too large is not stored, and one that
 // could not be continues none; an answer that could not be stored says so.
 func TestUnstoredResponses(t *testing.T) {
