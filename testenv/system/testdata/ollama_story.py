@@ -119,8 +119,9 @@ def errors():
         (lambda: list(client.chat("no-such-model", HELLO, stream=True)), 404),
         (lambda: client.chat(EMBED, HELLO), 400),
         (lambda: client.show("no-such-model"), 404),
-        (lambda: client.delete("no-such-model"), 401),  # needs the admin key
-        (lambda: client.create("x", from_=LLM), 501),
+        (lambda: client.delete("no-such-model"), 401),  # these three need the admin key
+        (lambda: client.create("x", from_=LLM), 401),
+        (lambda: client.copy(LLM, "x"), 401),
         (lambda: client.generate(LLM, "a", suffix="b"), 400),
     ):
         try:
