@@ -16,7 +16,7 @@ import (
 
 var (
 	oneSeed  = flag.Uint64("sim.seed", 0, "run this seed alone and print its history")
-	seeds    = flag.Int("sim.seeds", 0, "how many seeds to run; 0: 300, with -short 20, under the race detector 60")
+	seeds    = flag.Int("sim.seeds", 0, "how many seeds to run; 0: 120, with -short 20, under the race detector 60")
 	firstRun = flag.Uint64("sim.first", 1, "the first seed")
 	shrink   = flag.Bool("sim.shrink", false, "shrink what fails")
 	out      = flag.String("sim.out", "", "folder for the histories of failing seeds")
@@ -36,7 +36,7 @@ func TestSeeds(t *testing.T) {
 	}
 	n := *seeds
 	if n == 0 {
-		switch n = 300; {
+		switch n = 120; {
 		case testing.Short():
 			n = 20
 		case kit.Race: // it makes each ten times as slow
@@ -57,7 +57,7 @@ func TestSizes(t *testing.T) {
 	}
 	n := *seeds
 	if n == 0 {
-		switch n = 60; {
+		switch n = 20; {
 		case testing.Short():
 			n = 10
 		case kit.Race:

@@ -18,7 +18,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-var kills = flag.Int("kills", 4, "how often TestConversationsSurviveKills kills a process")
+var kills = flag.Int("kills", 2, "how often TestConversationsSurviveKills kills a process")
 
 // Runners and engines are killed at random moments while conversations are saved and restored, and files are cut short in
 // between. Every load succeeds, and every answer is that of an engine that never went.
