@@ -68,19 +68,7 @@ func (s *Store) Forget(ctx context.Context, model string) int {
 
 // awaitAll waits until nothing is being copied, or ctx ends.
 func (s *Store) awaitAll(ctx context.Context) {
-	for {
-		s.mu.Lock()
-		busy, kept := len(s.pending) > 0, s.kept
-		s.mu.Unlock()
-		if !busy {
-			return
-		}
-		select {
-		case <-kept:
-		case <-ctx.Done():
-			return
-		}
-	}
+	s.awaitIdle(ctx, func() bool { return len(s.pending) == 0 })
 }
 
 // modelName is the name of a model in a header.

@@ -63,14 +63,7 @@ func identityOf(text string) (id Signature, ok bool) {
 
 // sharedLocked returns the conversations with an identity, the last saved first.
 func (s *Store) sharedLocked(id Signature) []*entry {
-	var out []*entry
-	for _, e := range s.entries {
-		if e.Identity == id && e.age() < s.cfg.TTL {
-			out = append(out, e)
-		}
-	}
-	slices.SortFunc(out, func(a, b *entry) int { return cmp.Or(cmp.Compare(b.SavedMS, a.SavedMS), cmp.Compare(b.name, a.name)) })
-	return out
+	return s.whereLocked(func(e *entry) bool { return e.Identity == id })
 }
 
 // List returns the conversations with an identity, in hex, the last saved first.

@@ -199,9 +199,14 @@ func (e *entry) worth() time.Duration { return time.Duration(e.PromptMS * float6
 
 // newestLocked returns the conversations with a signature, the last saved first.
 func (s *Store) newestLocked(sig Signature) []*entry {
+	return s.whereLocked(func(e *entry) bool { return e.Signature == sig })
+}
+
+// whereLocked returns the conversations for which ok is true and whose time is not over, the last saved first.
+func (s *Store) whereLocked(ok func(*entry) bool) []*entry {
 	var out []*entry
 	for _, e := range s.entries {
-		if e.Signature == sig && e.age() < s.cfg.TTL {
+		if ok(e) && e.age() < s.cfg.TTL {
 			out = append(out, e)
 		}
 	}
@@ -327,11 +332,16 @@ func closeAll(files []saved) {
 
 // await waits until nothing with this signature is being copied, or ctx ends.
 func (s *Store) await(ctx context.Context, sig Signature) {
+	s.awaitIdle(ctx, func() bool { return s.pending[sig] == 0 })
+}
+
+// awaitIdle waits until idle, which is called with the lock held, returns true, or ctx ends.
+func (s *Store) awaitIdle(ctx context.Context, idle func() bool) {
 	for {
 		s.mu.Lock()
-		busy, kept := s.pending[sig] > 0, s.kept
+		done, kept := idle(), s.kept
 		s.mu.Unlock()
-		if !busy {
+		if done {
 			return
 		}
 		select {
