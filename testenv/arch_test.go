@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -178,6 +179,27 @@ func TestEveryPackageHasOneComment(t *testing.T) {
 	for folder, files := range comments {
 		if len(files) != 1 {
 			t.Errorf("package in %s has %d package comments, want one: %v", folder, len(files), files)
+		}
+	}
+}
+
+// TestPackagesAreSmall: a package that one person can read in an afternoon.
+func TestPackagesAreSmall(t *testing.T) {
+	const most = 4500 // lines, without tests
+	lines := map[string]int{}
+	walk(t, Root(t), func(path string) {
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		text, err := os.ReadFile(filepath.Join(Root(t), path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines[filepath.Dir(path)] += bytes.Count(text, []byte("\n"))
+	})
+	for folder, n := range lines {
+		if n > most {
+			t.Errorf("%s has %d lines, want at most %d: move a part with a purpose of its own to another package", folder, n, most)
 		}
 	}
 }

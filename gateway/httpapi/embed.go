@@ -5,6 +5,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
+	"reveille/gateway/cohere"
 	"reveille/gateway/completion"
 	"reveille/infra/config"
 	"reveille/infra/jsonscan"
@@ -12,8 +13,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// embedding is an embedding request of another dialect, as the engine receives it.
-type embedding struct {
+// embeddingRequest is an embedding request of another dialect, as the engine receives it.
+type embeddingRequest struct {
 	Model      string          `json:"model"`
 	Input      json.RawMessage `json:"input"`
 	Dimensions json.RawMessage `json:"dimensions,omitempty"`
@@ -21,7 +22,7 @@ type embedding struct {
 
 // embedAs serves an embedding request of another dialect. tell turns the embeddings, in the order of the texts, into
 // its answer.
-func (c *call) embedAs(q embedding, tell func(vectors []json.RawMessage, tokens int64) (any, error)) (err error) {
+func (c *call) embedAs(q embeddingRequest, tell func(vectors []json.RawMessage, tokens int64) (any, error)) (err error) {
 	q.Model = c.model.ID
 	if c.body, err = jsonscan.Marshal(q); err != nil {
 		return err
@@ -29,14 +30,14 @@ func (c *call) embedAs(q embedding, tell func(vectors []json.RawMessage, tokens 
 	if err := c.vet(bodycheck.ForRoute("embeddings")); err != nil {
 		return err
 	}
-	n, _, err := c.dimensions()
+	form, err := c.embeddingForm()
 	if err != nil {
 		return err
 	}
 	x := &exchange{call: c, path: embeddingsPath}
 	x.answer = func(x *exchange, resp *relay.Response) error {
 		return x.sendTranslated(resp, func(raw []byte) ([]byte, error) {
-			if raw, err = cutTo(raw, n); err != nil {
+			if raw, err = form.Cut(raw); err != nil {
 				return nil, err
 			}
 			vectors, tokens, err := completion.Vectors(raw)
@@ -66,7 +67,7 @@ func (s *Server) teiEmbed(r *request) error {
 	if v[2].Set() && !v[2].Bool() {
 		return api.New(api.UnsupportedParameter, "'normalize' can only be true here.").With("normalize")
 	}
-	return c.embedAs(embedding{Input: v[0].Raw, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, _ int64) (any, error) { return vectors, nil })
+	return c.embedAs(embeddingRequest{Input: v[0].Raw, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, _ int64) (any, error) { return vectors, nil })
 }
 
 // teiInfo serves /info of Text Embeddings Inference, for the model that the query names or the default one.
@@ -106,50 +107,11 @@ func (s *Server) cohereEmbed(r *request) error {
 	if err != nil {
 		return err
 	}
-	var v [3]jsonscan.Value
-	if err := jsonscan.Scan(c.body, []string{"texts", "output_dimension", "embedding_types"}, v[:]); err != nil {
-		return api.BadJSON(err)
+	q, err := cohere.ReadEmbed(c.body)
+	if err != nil {
+		return err
 	}
-	kinds := []string{"float"}
-	if v[2].Set() && (v[2].Len() > 2 || json.Unmarshal(v[2].Raw, &kinds) != nil || len(kinds) == 0) {
-		return api.New(api.InvalidType, "'embedding_types' must be a list of one or two texts.").With("embedding_types")
-	}
-	for _, kind := range kinds {
-		if kind != "float" && kind != "base64" {
-			return api.New(api.UnsupportedParameter, "'embedding_types' can only be float and base64.").With("embedding_types")
-		}
-	}
-	texts := append(json.RawMessage(nil), v[0].Raw...)
-	return c.embedAs(embedding{Input: texts, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, tokens int64) (any, error) {
-		out := cohereEmbeddings{ID: r.ID, Embeddings: map[string]any{}, Texts: texts}
-		for _, kind := range kinds {
-			if kind == "float" {
-				out.Embeddings[kind] = vectors
-				continue
-			}
-			packed := make([]string, len(vectors))
-			for i, raw := range vectors {
-				var vector []float32
-				if json.Unmarshal(raw, &vector) != nil {
-					return nil, completion.ErrAnswer
-				}
-				packed[i] = floats64(vector)
-			}
-			out.Embeddings[kind] = packed
-		}
-		out.Meta.APIVersion.Version, out.Meta.Billed.Input = "2", tokens
-		return out, nil
+	return c.embedAs(embeddingRequest{Input: q.Texts, Dimensions: q.Dimensions}, func(vectors []json.RawMessage, tokens int64) (any, error) {
+		return q.Answer(r.ID, vectors, tokens)
 	})
-}
-
-type cohereEmbeddings struct {
-	ID         string          `json:"id"`
-	Embeddings map[string]any  `json:"embeddings"` // by type
-	Texts      json.RawMessage `json:"texts"`
-	Meta       struct {
-		rerankMeta
-		Billed struct {
-			Input int64 `json:"input_tokens"`
-		} `json:"billed_units"`
-	} `json:"meta"`
 }

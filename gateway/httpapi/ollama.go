@@ -152,7 +152,7 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	if err := o.vet(bodycheck.ForRoute("embeddings")); err != nil {
 		return err
 	}
-	n, _, err := o.dimensions()
+	form, err := o.embeddingForm()
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	f := o.form(false, x)
 	x.answer = func(x *exchange, resp *relay.Response) error {
 		return x.sendTranslated(resp, func(raw []byte) ([]byte, error) {
-			if raw, err = cutTo(raw, n); err != nil {
+			if raw, err = form.Cut(raw); err != nil {
 				return nil, err
 			}
 			return tell(f, raw)

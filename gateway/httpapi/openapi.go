@@ -6,6 +6,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"reveille/gateway/api"
+	"reveille/gateway/cohere"
 	"reveille/gateway/manage"
 )
 
@@ -29,7 +30,7 @@ func answerSchemas() api.Answers {
 	all := api.Answers{
 		"live": status, "health_plain": status, "ready": status,
 		"responses": response, "response": response, "chat": completion, "completions": completion, "embeddings": api.OpenSchema(map[string]*jsonschema.Schema{"data": list, "usage": usage}), "rerank": ranked,
-		"response_delete": api.SchemaOf[deletedResponse](), "cohere_embed": api.SchemaOf[cohereEmbeddings](),
+		"response_delete": api.SchemaOf[deletedResponse](), "cohere_embed": api.SchemaOf[cohere.Embeddings](),
 		"ui_session": api.SchemaOf[sessionAnswer](), "ui_login": api.SchemaOf[sessionAnswer](), "ui_logout": api.SchemaOf[sessionAnswer](),
 	}
 	maps.Copy(all, manage.Answers())

@@ -5,25 +5,33 @@ import (
 	"errors"
 	"io"
 
+	"github.com/valyala/fasthttp"
+
 	"reveille/gateway/api"
 	"reveille/gateway/completion"
 	"reveille/infra/relay"
 )
 
-// sendTranslated answers with tell's translation of the engine's answer.
-func (x *exchange) sendTranslated(resp *relay.Response, tell func([]byte) ([]byte, error)) error {
-	raw, err := resp.AppendBody(nil, maxBuffered)
+// maxBuffered bounds answers that are rewritten instead of relayed.
+const maxBuffered = 256 << 20
+
+// sendTranslated answers with the translation of the engine's answer.
+func (x *exchange) sendTranslated(resp *relay.Response, translate func(engine []byte) ([]byte, error)) error {
+	engine, err := resp.AppendBody(nil, maxBuffered)
 	if err != nil {
 		return err
 	}
-	told, err := tell(raw)
+	answer, err := translate(engine)
 	switch {
 	case errors.Is(err, completion.ErrAnswer):
 		return api.NotUnderstood().WithCause(err)
 	case err != nil:
 		return err
 	}
-	return x.sendJSON(json.RawMessage(told), raw)
+	x.tap = &tap{}
+	x.tap.keep(engine) // for the statistics
+	x.modelHeaders()
+	return x.Reply(fasthttp.StatusOK, json.RawMessage(answer))
 }
 
 // translator turns an engine's events into a client's, such as a completion.Stream. Both methods append to dst.

@@ -1,0 +1,146 @@
+// Package embedding reads what embedding requests in the formats of OpenAI, Voyage and Jina say about the form of the
+// embeddings, and gives engines' embeddings that form. It does no I/O.
+package embedding
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"math"
+
+	"reveille/gateway/api"
+	"reveille/infra/catalog"
+	"reveille/infra/jsonscan"
+)
+
+// FromJina returns a request's body with OpenAI's names in place of Jina's, and refuses what no engine does. Jina's task and
+// truncate change nothing.
+func FromJina(body []byte) ([]byte, error) {
+	var v [4]jsonscan.Value
+	if err := jsonscan.Scan(body, []string{"embedding_type", "late_chunking", "return_multivector", "normalized"}, v[:]); err != nil {
+		return nil, api.BadJSON(err)
+	}
+	switch {
+	case v[1].Bool():
+		return nil, api.New(api.UnsupportedParameter, "Texts are embedded one by one; leave 'late_chunking' out.").With("late_chunking")
+	case v[2].Bool():
+		return nil, api.New(api.UnsupportedParameter, "A text gets one embedding; leave 'return_multivector' out.").With("return_multivector")
+	case v[3].Kind == jsonscan.Bool && !v[3].Bool():
+		return nil, api.New(api.UnsupportedParameter, "Embeddings are normalized; leave 'normalized' out.").With("normalized")
+	}
+	if !v[0].Set() {
+		return body, nil
+	}
+	kind := v[0].String()
+	if v[0].Kind != jsonscan.String || kind != "float" && kind != "base64" {
+		return nil, api.New(api.UnsupportedParameter, "'embedding_type' can only be float or base64.").With("embedding_type")
+	}
+	body, err := jsonscan.Remove(body, "embedding_type")
+	if err == nil {
+		body, err = jsonscan.SetString(body, "encoding_format", kind)
+	}
+	if err != nil {
+		return nil, api.BadJSON(err)
+	}
+	return body, nil
+}
+
+// Form is how a client wants its embeddings.
+type Form struct {
+	Dimensions int  // 0: the model's own
+	Base64     bool // of little-endian float32, in place of a list of numbers
+}
+
+// ReadForm reads the form from a request's body. If it has dimensions, the body that is returned asks the engine for neither
+// them nor base64. model must allow dimensions.
+func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err error) {
+	var v [4]jsonscan.Value
+	if err := jsonscan.Scan(body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype"}, v[:]); err != nil {
+		return f, nil, api.BadJSON(err)
+	}
+	if !v[0].Set() {
+		v[0] = v[2] // Voyage's name
+	}
+	if v[3].Set() && v[3].String() != "float" {
+		return f, nil, api.New(api.UnsupportedParameter, "'output_dtype' can only be float.").With("output_dtype")
+	}
+	if s := v[1].String(); v[1].Set() && (v[1].Kind != jsonscan.String || s != "float" && s != "base64") {
+		return f, nil, api.New(api.InvalidType, "'encoding_format' must be float or base64.").With("encoding_format")
+	}
+	f.Base64 = v[1].String() == "base64"
+	if !v[0].Set() {
+		return f, body, nil
+	}
+	if !model.Dimensions {
+		return f, nil, api.Newf(api.UnsupportedParameter, "The model '%s' gives embeddings of its own length only; leave 'dimensions' out.", model.ID).With("dimensions")
+	}
+	if v[0].Kind != jsonscan.Number || json.Unmarshal(v[0].Raw, &f.Dimensions) != nil || f.Dimensions < 1 {
+		return f, nil, api.New(api.InvalidType, "'dimensions' must be a whole number of at least 1.").With("dimensions")
+	}
+	for _, key := range []string{"dimensions", "encoding_format", "output_dimension"} {
+		if body, err = jsonscan.Remove(body, key); err != nil {
+			return f, nil, api.BadJSON(err)
+		}
+	}
+	return f, body, nil
+}
+
+// Cut returns an engine's answer with the embeddings cut to the form's dimensions and normalised. Without dimensions it
+// returns the answer unchanged.
+func (f Form) Cut(answer []byte) ([]byte, error) {
+	if f.Dimensions == 0 {
+		return answer, nil
+	}
+	var doc map[string]json.RawMessage
+	var data []struct {
+		Object    string    `json:"object"`
+		Index     int       `json:"index"`
+		Embedding []float32 `json:"embedding"`
+	}
+	if json.Unmarshal(answer, &doc) != nil || json.Unmarshal(doc["data"], &data) != nil {
+		return nil, api.NotUnderstood()
+	}
+	out := make([]map[string]any, len(data))
+	for i, d := range data {
+		if f.Dimensions > len(d.Embedding) {
+			return nil, api.Newf(api.InvalidType, "'dimensions' is %d, but the model gives %d.", f.Dimensions, len(d.Embedding)).With("dimensions")
+		}
+		var e any = cut(d.Embedding, f.Dimensions)
+		if f.Base64 {
+			e = Base64(cut(d.Embedding, f.Dimensions))
+		}
+		out[i] = map[string]any{"object": "embedding", "index": d.Index, "embedding": e}
+	}
+	list, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	doc["data"] = list
+	return json.Marshal(doc)
+}
+
+// cut returns the first n values, scaled to length 1.
+func cut(v []float32, n int) []float32 {
+	var sum float64
+	for _, f := range v[:n] {
+		sum += float64(f) * float64(f)
+	}
+	out := make([]float32, n)
+	if sum == 0 {
+		return out
+	}
+	scale := 1 / math.Sqrt(sum)
+	for i, f := range v[:n] {
+		out[i] = float32(float64(f) * scale)
+	}
+	return out
+}
+
+// Base64 returns v as base64 of little-endian float32.
+func Base64(v []float32) string {
+	b := make([]byte, 0, 4*len(v))
+	for _, f := range v {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
+	}
+	return base64.StdEncoding.EncodeToString(b)
+}
