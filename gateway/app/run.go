@@ -259,6 +259,7 @@ func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
 	}
 	add("weights-bytes", s.WeightsBytes)
 	add("conversations-bytes", s.ConversationsBytes)
+	add("conversations-url", s.ConversationsURL)
 	add("hf-endpoint", s.HFEndpoint)
 	add("recipes", cmp.Or(s.Recipes, s.Models))
 	for _, d := range s.EnginesDir {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,8 +18,10 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
 	"reveille/infra/awssecret"
+	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
 	"reveille/infra/relay"
@@ -31,6 +34,7 @@ import (
 	"reveille/runner/host"
 	"reveille/runner/httpapi"
 	"reveille/runner/launch"
+	"reveille/runner/weights/s3"
 )
 
 // ErrRunning: a runner of this host name already uses the state folder.
@@ -169,10 +173,19 @@ func savedConversations(s Settings, p parsed, pool *state.Store, set *metrics.Se
 	if p.conversations < 0 {
 		return nil, func() {}
 	}
-	store, err := conversations.Open(conversations.Config{
+	cfg := conversations.Config{
 		Dir: filepath.Join(s.StateDir, "conversations-"+p.name), Bytes: p.conversations, Log: log, Metrics: set,
 		Pool: &conversations.Pool{Host: p.name, State: pool, Signer: rpc.NewSigner(p.secret)},
-	})
+	}
+	if p.bucket.Scheme == catalog.SchemeS3 {
+		aws, err := awsconfig.LoadDefaultConfig(context.Background()) // of files and the environment
+		if err != nil {
+			log.Warn("saved conversations are not in the bucket", "error", err)
+		} else {
+			cfg.Bucket = &conversations.Bucket{Client: s3.Client(aws), Name: p.bucket.Bucket, Prefix: path.Join(p.bucket.Path, s.Pool), Secret: p.secret}
+		}
+	}
+	store, err := conversations.Open(cfg)
 	if err != nil {
 		log.Warn("saved conversations are off", "error", err)
 		return nil, func() {}

@@ -137,8 +137,8 @@ func process(t *testing.T, model string, flags ...string) Process {
 	return Process{Model: "m", Checkpoint: model, Program: "/bin/sh", Argv: append([]string{"sh", "--model", model, "--port", "1"}, flags...), PerToken: 4}
 }
 
-// run starts an engine, has it restore, use and save. It returns the slots as restored.
-func run(t *testing.T, s *Store, p Process, l *llama, use func()) [][]uint32 {
+// run starts an engine, has it restore, use and save. table may be nil. It returns the slots as restored.
+func run(t *testing.T, s *Store, p Process, l *llama, table *slots.Table, use func(*Engine)) [][]uint32 {
 	t.Helper()
 	e, err := s.Prepare(p)
 	if err != nil {
@@ -147,14 +147,24 @@ func run(t *testing.T, s *Store, p Process, l *llama, use func()) [][]uint32 {
 	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
 	defer client.Close()
 	e.Stage(t.Context(), l.dir, len(l.slots))
-	e.Restore(t.Context(), client, "key", nil)
+	e.Restore(t.Context(), client, "key", table)
 	l.mu.Lock()
 	restored := slices.Clone(l.slots)
 	l.mu.Unlock()
-	use()
+	use(e)
+	<-e.identified
 	e.Save(t.Context())
 	s.await(t.Context(), e.sig)
 	return restored
+}
+
+// holding has an engine's slot hold a conversation that it computed in its task-th request.
+func (l *llama) holding(slot int, tokens []uint32, task int) func(*Engine) {
+	return func(*Engine) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.slots[slot], l.task[slot] = tokens, task
+	}
 }
 
 // Conversations come back with their owners, into the table that keeps these apart; what nobody knows the owner of is not
@@ -164,21 +174,8 @@ func TestOwnersComeBack(t *testing.T) {
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, model), newLlama(t, 3)
 	ann, ben := slots.OwnerOf("ann"), slots.OwnerOf("ben")
 	prompt := slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
-	engine := func(l *llama, table *slots.Table, use func()) {
-		e, err := s.Prepare(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
-		defer client.Close()
-		e.Stage(t.Context(), l.dir, len(l.slots))
-		e.Restore(t.Context(), client, "key", table)
-		use()
-		e.Save(t.Context())
-		s.await(t.Context(), e.sig)
-	}
 	table := slots.New(3, nil)
-	engine(l, table, func() {
+	run(t, s, p, l, table, func(*Engine) {
 		for i := range 3 {
 			l.slots[i], l.task[i] = count(1, 100+i), 7+i
 		}
@@ -187,7 +184,7 @@ func TestOwnersComeBack(t *testing.T) {
 	})
 	l, table = newLlama(t, 3), slots.New(3, nil)
 	got := map[slots.Owner]int{}
-	engine(l, table, func() {
+	run(t, s, p, l, table, func(*Engine) {
 		for i, tokens := range l.slots {
 			owner, p, known := table.Held(i)
 			if known != (len(tokens) > 0) || known && p != prompt {
@@ -218,7 +215,7 @@ func TestConversationsSurviveTheEngine(t *testing.T) {
 	s := open(t, dir, 1<<20)
 
 	l := newLlama(t, 3)
-	run(t, s, p, l, func() {
+	run(t, s, p, l, nil, func(*Engine) {
 		l.slots[0], l.task[0] = count(1, 100), 7
 		l.slots[1], l.task[1] = count(2, 200), 9
 		l.slots[2], l.task[2] = count(3, 10), 11 // too short
@@ -230,7 +227,7 @@ func TestConversationsSurviveTheEngine(t *testing.T) {
 	s.Close()
 	s = open(t, dir, 1<<20) // the runner starts again
 	l = newLlama(t, 3)
-	got := run(t, s, p, l, func() { l.slots[1], l.task[1] = append(count(1, 100), 5, 6), 3 })
+	got := run(t, s, p, l, nil, l.holding(1, append(count(1, 100), 5, 6), 3))
 	firsts := map[uint32]int{}
 	for _, tokens := range got {
 		if len(tokens) > 0 {
@@ -256,7 +253,7 @@ func TestOtherEnginesGetNothing(t *testing.T) {
 	p := process(t, model, "--ctx-size", "4096")
 	s := open(t, dir, 1<<20)
 	l := newLlama(t, 1)
-	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
 
 	for name, other := range map[string]func() Process{
 		"other model":       func() Process { q := p; q.Model = "of the same file"; return q },
@@ -272,7 +269,7 @@ func TestOtherEnginesGetNothing(t *testing.T) {
 		},
 	} {
 		l := newLlama(t, 1)
-		if got := run(t, s, other(), l, func() {}); len(got[0]) != 0 {
+		if got := run(t, s, other(), l, nil, func(*Engine) {}); len(got[0]) != 0 {
 			t.Errorf("%s: restored %d tokens", name, len(got[0]))
 		}
 	}
@@ -284,7 +281,7 @@ func TestDamagedFiles(t *testing.T) {
 	p := process(t, model)
 	s := open(t, dir, 1<<20)
 	l := newLlama(t, 1)
-	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
 	s.Close()
 	name := names(t, dir)[0]
 	whole, err := os.ReadFile(name)
@@ -303,7 +300,7 @@ func TestDamagedFiles(t *testing.T) {
 		}
 		s := open(t, dir, 1<<20)
 		l := newLlama(t, 1)
-		if got := run(t, s, p, l, func() {}); len(got[0]) != 0 {
+		if got := run(t, s, p, l, nil, func(*Engine) {}); len(got[0]) != 0 {
 			t.Fatalf("restored %d tokens of a damaged file", len(got[0]))
 		}
 		s.Close()
@@ -319,10 +316,10 @@ func TestRefusedByTheEngine(t *testing.T) {
 	p := process(t, model)
 	s := open(t, dir, 1<<20)
 	l := newLlama(t, 1)
-	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
 	l = newLlama(t, 1)
 	l.deny = true
-	run(t, s, p, l, func() {})
+	run(t, s, p, l, nil, func(*Engine) {})
 	if left := names(t, dir); len(left) != 0 {
 		t.Errorf("%v stays though the engine refuses it", left)
 	}
@@ -332,12 +329,12 @@ func TestRefusedByTheEngine(t *testing.T) {
 func TestDeadEngine(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	l := newLlama(t, 2)
-	run(t, s, p, l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
 	l = newLlama(t, 2)
 	l.dies = true
-	run(t, s, p, l, func() { l.slots[1], l.task[1] = count(2, 100), 1 })
+	run(t, s, p, l, nil, l.holding(1, count(2, 100), 1))
 	l = newLlama(t, 2)
-	if got := run(t, s, p, l, func() {}); len(got[0]) != 100 || got[0][0] != 1 || len(got[1]) != 0 {
+	if got := run(t, s, p, l, nil, func(*Engine) {}); len(got[0]) != 100 || got[0][0] != 1 || len(got[1]) != 0 {
 		t.Errorf("restored %d and %d tokens", len(got[0]), len(got[1]))
 	}
 }
@@ -353,7 +350,7 @@ func TestHostileEngine(t *testing.T) {
 	for _, link := range []string{secret, "/dev/zero", "save-0"} {
 		l := newLlama(t, 1)
 		l.link = link
-		run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf")), l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+		run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf")), l, nil, l.holding(0, count(1, 100), 1))
 	}
 	if left := names(t, dir); len(left) != 0 {
 		t.Errorf("%v was kept", left)
@@ -366,14 +363,14 @@ func TestRoom(t *testing.T) {
 	s := open(t, dir, 3*one)
 	for i := range 10 {
 		l := newLlama(t, 1)
-		run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf"), fmt.Sprint(i)), l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+		run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf"), fmt.Sprint(i)), l, nil, l.holding(0, count(1, 100), 1))
 		time.Sleep(2 * time.Millisecond) // so that each has a time of its own
 	}
 	if s.total != 3*one || len(names(t, dir)) != 3 {
 		t.Errorf("%d bytes in %d files, want %d in 3", s.total, len(names(t, dir)), 3*one)
 	}
 	l := newLlama(t, 1)
-	run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf")), l, func() { l.slots[0], l.task[0] = count(1, 1000), 1 })
+	run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf")), l, nil, l.holding(0, count(1, 1000), 1))
 	if s.total > 3*one {
 		t.Errorf("%d bytes are kept, at most %d", s.total, 3*one)
 	}
@@ -390,12 +387,12 @@ func TestWorth(t *testing.T) {
 	s := open(t, dir, 1<<20)
 	s.perByte = []float64{1, 1, 1} // a second a byte
 	l := newLlama(t, 1)
-	run(t, s, process(t, model), l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	run(t, s, process(t, model), l, nil, l.holding(0, count(1, 100), 1))
 	if left := names(t, dir); len(left) != 0 {
 		t.Fatalf("%v was saved", left)
 	}
 	s.perByte = []float64{1e-9, 1e-9, 1} // one slow disk access does not count
-	run(t, s, process(t, model), l, func() { l.slots[0], l.task[0] = count(1, 100), 1 })
+	run(t, s, process(t, model), l, nil, l.holding(0, count(1, 100), 1))
 	s.Close()
 	s, err := Open(Config{Dir: dir, Bytes: 1 << 20, TTL: time.Nanosecond, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

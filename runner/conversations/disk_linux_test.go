@@ -20,7 +20,7 @@ func TestFullDisk(t *testing.T) {
 	})
 	s, p := open(t, dir, 1<<30), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	l := newLlama(t, 2)
-	run(t, s, p, l, func() {
+	run(t, s, p, l, nil, func(*Engine) {
 		l.slots[0], l.task[0] = count(1, 400_000), 7
 		l.slots[1], l.task[1] = count(2, 200), 6
 	})
@@ -33,7 +33,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("the metrics are %s", text.Bytes())
 	}
 	l = newLlama(t, 2)
-	got := run(t, s, p, l, func() { l.slots[0], l.task[0] = count(3, 300), 8 })
+	got := run(t, s, p, l, nil, l.holding(0, count(3, 300), 8))
 	if len(got[0]) != 200 {
 		t.Errorf("%d tokens were restored, want those of the conversation that fit", len(got[0]))
 	}

@@ -49,21 +49,20 @@ func (s *Store) Kept() []Kept {
 
 // Forget removes a model's saved conversations, "" those of all, and returns how many. It first waits, as long as ctx allows, for
 // those that are being copied. It does not reach those in an engine that runs.
-func (s *Store) Forget(ctx context.Context, model string) int {
+func (s *Store) Forget(ctx context.Context, model string) (n int, err error) {
 	if s == nil {
-		return 0
+		return 0, nil
 	}
 	s.awaitAll(ctx)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
 	for _, e := range s.entries {
 		if model == "" || e.model() == model {
 			s.removeLocked(e)
 			n++
 		}
 	}
-	return n
+	s.mu.Unlock()
+	return n, s.bucket.forget(ctx, model)
 }
 
 // awaitAll waits until nothing is being copied, or ctx ends.

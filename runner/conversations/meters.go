@@ -3,10 +3,10 @@ package conversations
 import "github.com/VictoriaMetrics/metrics"
 
 type meters struct {
-	saved, restored, tokens          *metrics.Counter
-	seconds                          *metrics.FloatCounter
-	unsaved, full, damaged, rejected *metrics.Counter
-	fetched, unfetched, unused       *metrics.Counter
+	saved, restored, tokens            *metrics.Counter
+	seconds                            *metrics.FloatCounter
+	unsaved, full, damaged, rejected   *metrics.Counter
+	fetched, unfetched, unused, notPut *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, s *Store) meters {
@@ -22,6 +22,7 @@ func newMeters(set *metrics.Set, s *Store) meters {
 		unsaved: set.NewCounter(prefix + `refused_total{reason="engine_did_not_save"}`), full: set.NewCounter(prefix + `refused_total{reason="not_stored"}`),
 		fetched: set.NewCounter(prefix + "fetched_total"), unfetched: set.NewCounter(prefix + `refused_total{reason="not_fetched"}`),
 		damaged: set.NewCounter(prefix + `refused_total{reason="damaged"}`), rejected: set.NewCounter(prefix + `refused_total{reason="engine_did_not_restore"}`),
+		notPut: set.NewCounter(prefix + `refused_total{reason="not_in_bucket"}`),
 		unused: set.NewCounter(prefix + `refused_total{reason="engine_did_not_reuse"}`),
 	}
 }

@@ -1,18 +1,15 @@
 package conversations
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"reveille/infra/policy"
@@ -25,8 +22,7 @@ const (
 	maxSisters = 3         // hosts that are asked for a model's conversations
 	maxListed  = maxSlots  // conversations in an answer
 	maxList    = 256 << 10 // bytes of it
-	maxName    = 128
-	usualNet   = 1e-8 // seconds to fetch a byte, until it is measured
+	usualNet   = 1e-8      // seconds to fetch a byte, until it is measured
 )
 
 var errFetch = errors.New("a conversation is not fetched")
@@ -128,16 +124,28 @@ func (s *Store) publish(ctx context.Context, model string, id Signature) {
 	}
 }
 
+// source is a place that conversations are fetched from.
+type source interface {
+	// list returns the conversations with an identity, at most maxListed, the last saved first.
+	list(ctx context.Context, id Signature) ([]Listed, error)
+	// open returns the file of a listed one. Its reader fails before its end if the file is not what a holder of the
+	// pool's secret wrote.
+	open(ctx context.Context, id Signature, c Listed) (io.ReadCloser, error)
+	// perByte is the seconds to fetch a byte, smoothed; 0 before the first. The store's lock guards it.
+	perByte() *float64
+}
+
 // fetch copies conversations that other hosts have saved of the engine's model into the store, if that and restoring
-// them is quicker than computing them anew. It returns when they are here, or ctx ends.
+// them is quicker than computing them anew. It asks the bucket for those of hosts that give none, and if this host has
+// none at all. It returns when they are here, or ctx ends.
 func (e *Engine) fetch(ctx context.Context) {
-	p := e.store.cfg.Pool
+	p, s := e.store.cfg.Pool, e.store
 	if p == nil {
 		return
 	}
 	hosts, err := p.State.Conversations(ctx, e.model)
 	delete(hosts, p.Host)
-	if err != nil || len(hosts) == 0 {
+	if s.bucket == nil && (err != nil || len(hosts) == 0) {
 		return
 	}
 	select {
@@ -150,52 +158,67 @@ func (e *Engine) fetch(ctx context.Context) {
 		return
 	}
 	maps.DeleteFunc(hosts, func(_ string, c state.Conversations) bool { return c.Identity != hex.EncodeToString(id[:]) })
+	left, asked := e.fetchFromHosts(ctx, hosts, *id)
+	s.mu.Lock()
+	none := len(s.newestLocked(e.sig)) == 0
+	s.mu.Unlock()
+	if s.bucket != nil && left > 0 && (none || asked < len(hosts)) {
+		_, _ = e.fetchFrom(ctx, ofModel{s.bucket, e.model}, "the bucket", *id, left)
+	}
+}
+
+// fetchFromHosts copies conversations of hosts, the last saved first, until the engine has no slot left. It returns how many are
+// left, and how many of the hosts answered.
+func (e *Engine) fetchFromHosts(ctx context.Context, hosts map[string]state.Conversations, id Signature) (left, asked int) {
+	p := e.store.cfg.Pool
+	left = e.slots
 	names := slices.SortedFunc(maps.Keys(hosts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(hosts[b].SavedMS, hosts[a].SavedMS), cmp.Compare(a, b))
 	})
 	if len(names) == 0 {
-		return
+		return left, 0
 	}
 	names = names[:min(len(names), maxSisters)]
 	found, err := p.State.SnapshotOf(ctx, names, nil)
 	if err != nil {
-		return
+		return left, 0
 	}
-	left := e.slots
 	for _, name := range names {
 		if h := found.Hosts[name]; h != nil && h.Addr != "" && (h.State == policy.Ready || h.State == policy.Draining) && left > 0 {
-			n, err := e.fetchFrom(ctx, &sister{pool: p, host: name, client: relay.New(relay.Config{Addr: h.Addr})}, *id, left)
-			if left -= n; err != nil {
-				e.store.m.unfetched.Inc()
-				e.log.Warn("conversations of another host are not used", "from", name, "error", err)
-			}
-			if n > 0 {
-				e.log.Info("conversations fetched", "from", name, "conversations", n)
+			client := relay.New(relay.Config{Addr: h.Addr})
+			n, err := e.fetchFrom(ctx, &sister{store: e.store, host: name, client: client}, name, id, left)
+			client.Close()
+			if left -= n; err == nil {
+				asked++
 			}
 		}
 	}
+	return left, asked
 }
 
-// fetchFrom copies at most most conversations of a host, the last saved first.
-func (e *Engine) fetchFrom(ctx context.Context, from *sister, id Signature, most int) (n int, err error) {
-	defer from.client.Close()
-	path := rpc.PathConversations + hex.EncodeToString(id[:])
-	text, err := from.get(ctx, path, nil, maxList)
+// fetchFrom copies at most most conversations of a source, the last saved first, and logs what came of it.
+func (e *Engine) fetchFrom(ctx context.Context, from source, name string, id Signature, most int) (n int, err error) {
+	s := e.store
+	defer func() {
+		if err != nil {
+			s.m.unfetched.Inc()
+			e.log.Warn("conversations saved elsewhere are not used", "from", name, "error", err)
+		}
+		if n > 0 {
+			e.log.Info("conversations fetched", "from", name, "conversations", n)
+		}
+	}()
+	list, err := from.list(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	var list []Listed
-	if err := json.Unmarshal(text, &list); err != nil || len(list) > maxListed {
-		return 0, fmt.Errorf("%w: list of %d bytes: %w", errFetch, len(text), cmp.Or(err, errForeign))
-	}
-	s := e.store
 	for _, c := range list {
-		if len(c.Name) == 0 || len(c.Name) > maxName || !plainName(c.Name) || c.Bytes == 0 || c.Bytes > uint64(s.cfg.Bytes) || c.Tokens == 0 || !(c.PromptMS > 0) {
+		if c.Bytes == 0 || c.Bytes > uint64(s.cfg.Bytes) || c.Tokens == 0 || !(c.PromptMS > 0) {
 			return n, fmt.Errorf("%w: listed as %+v", errFetch, c)
 		}
 		s.mu.Lock()
 		here := slices.ContainsFunc(s.newestLocked(e.sig), func(o *entry) bool { return o.Bytes == c.Bytes && o.Tokens == c.Tokens && o.CRC == c.CRC })
-		perByte := cmp.Or(s.fetchPerByte, usualNet)
+		perByte := cmp.Or(*from.perByte(), usualNet)
 		s.mu.Unlock()
 		takes := c.cost(perByte)
 		worth := time.Duration(min(c.PromptMS, 1e9) * float64(time.Millisecond))
@@ -206,15 +229,15 @@ func (e *Engine) fetchFrom(ctx context.Context, from *sister, id Signature, most
 			break
 		}
 		began := time.Now()
-		if err := e.fetchOne(ctx, from, path+"/"+c.Name, id, c); err != nil {
+		if err := e.fetchOne(ctx, from, id, c); err != nil {
 			return n, err
 		}
 		now := time.Since(began).Seconds() / float64(c.Bytes)
 		s.mu.Lock()
-		if s.fetchPerByte > 0 {
-			now = (3*s.fetchPerByte + now) / 4
+		if before := *from.perByte(); before > 0 {
+			now = (3*before + now) / 4
 		}
-		s.fetchPerByte = now
+		*from.perByte() = now
 		s.mu.Unlock()
 		s.m.fetched.Inc()
 		n++
@@ -222,21 +245,13 @@ func (e *Engine) fetchFrom(ctx context.Context, from *sister, id Signature, most
 	return n, nil
 }
 
-// plainName reports whether a name stands in a path as it is.
-func plainName(name string) bool {
-	for _, c := range []byte(name) {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.') {
-			return false
-		}
-	}
-	return true
-}
-
 // fetchOne copies one conversation.
-func (e *Engine) fetchOne(ctx context.Context, from *sister, path string, id Signature, c Listed) error {
-	r := &partReader{get: func(offset int64, dst []byte) ([]byte, error) {
-		return from.get(ctx, path+"?offset="+strconv.FormatInt(offset, 10), dst, rpc.ConversationsPart)
-	}, size: headerSize + int64(c.Bytes)}
+func (e *Engine) fetchOne(ctx context.Context, from source, id Signature, c Listed) error {
+	r, err := from.open(ctx, id, c)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
 	var h header
 	if err := binary.Read(r, binary.LittleEndian, &h); err != nil {
 		return err
@@ -244,79 +259,10 @@ func (e *Engine) fetchOne(ctx context.Context, from *sister, path string, id Sig
 	if h.Magic != magic || h.Identity != id || h.Bytes != c.Bytes || h.Tokens != c.Tokens || h.CRC != c.CRC {
 		return fmt.Errorf("%w: it is not the one that was listed", errFetch)
 	}
-	return e.store.keepOne(e.sig, saved{
+	_, _, err = e.store.keepOne(e.sig, saved{
 		model: e.model,
 		from:  r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Owner, prompt: h.Prompt,
 		identity: id, savedMS: min(h.SavedMS, time.Now().UnixMilli()),
 	})
-}
-
-// partReader reads a file of a known size part by part.
-type partReader struct {
-	get  func(offset int64, dst []byte) ([]byte, error)
-	size int64
-	at   int64 // offset of the next part
-	part bytes.Reader
-	buf  []byte
-}
-
-// Read implements [io.Reader]. Parts that are not as long as they have to be are an error.
-func (r *partReader) Read(p []byte) (int, error) {
-	if r.part.Len() == 0 {
-		want := min(rpc.ConversationsPart, r.size-r.at)
-		if want == 0 {
-			return 0, io.EOF
-		}
-		buf, err := r.get(r.at, r.buf[:0])
-		if err != nil {
-			return 0, err
-		}
-		if int64(len(buf)) != want {
-			return 0, fmt.Errorf("%w: a part of %d bytes in place of %d", errFetch, len(buf), want)
-		}
-		r.buf, r.at = buf, r.at+want
-		r.part.Reset(buf)
-	}
-	return r.part.Read(p)
-}
-
-// sister is another host's runner.
-type sister struct {
-	pool   *Pool
-	host   string
-	client *relay.Client
-}
-
-// get asks the runner, and appends its answer, of limit bytes at most, to dst. Only an answer to this call by a holder of
-// the secret counts.
-func (s *sister) get(ctx context.Context, path string, dst []byte, limit int) ([]byte, error) {
-	for corrected := false; ; corrected = true {
-		var call relay.Call
-		stop := context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })
-		auth := s.pool.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: s.host})
-		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: askLimit, Silence: askLimit}
-		req.Add(rpc.HeaderAuth, []byte(auth))
-		resp, err := s.client.Do(&call, req)
-		if err != nil {
-			stop()
-			return nil, err
-		}
-		body, err := resp.AppendBody(dst, limit)
-		status, proof := resp.Status(), string(resp.Header(rpc.HeaderProof))
-		clock, bad := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64)
-		_ = resp.Close()
-		stop()
-		switch {
-		case err != nil:
-			return nil, err
-		case status == rpc.StatusRefused && bad == nil && !corrected:
-			s.pool.Signer.Correct(s.host, clock)
-			continue
-		case status != 200:
-			return nil, fmt.Errorf("%w: status %d", errFetch, status)
-		case !s.pool.Signer.Proved(auth, proof, body[len(dst):]):
-			return nil, fmt.Errorf("%w: the answer is not signed by the pool's secret", errFetch)
-		}
-		return body, nil
-	}
+	return err
 }

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/slots"
@@ -26,7 +25,7 @@ import (
 var secret = []byte("a secret of sixteen or more")
 
 // openIn opens a host's store in a pool.
-func openIn(t *testing.T, url, host string) *Store {
+func openIn(t *testing.T, url, host string, bucket *Bucket) *Store {
 	st, err := state.Open(state.Options{URL: url, Secret: secret})
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +33,7 @@ func openIn(t *testing.T, url, host string) *Store {
 	t.Cleanup(func() { _ = st.Close() })
 	s, err := Open(Config{
 		Dir: t.TempDir(), Bytes: 64 << 20, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Pool: &Pool{Host: host, State: st, Signer: rpc.NewSigner(secret)},
+		Bucket: bucket,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -91,34 +91,17 @@ func serve(t *testing.T, s *Store, a *answers, calls *atomic.Int32) string {
 	return strings.TrimPrefix(srv.URL, "http://")
 }
 
-// life runs an engine of a store: it restores, is used, and saves.
-func life(t *testing.T, s *Store, p Process, l *llama, table *slots.Table, use func()) {
-	t.Helper()
-	e, err := s.Prepare(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
-	defer client.Close()
-	e.Stage(t.Context(), l.dir, len(l.slots))
-	e.Restore(t.Context(), client, "key", table)
-	use()
-	<-e.identified
-	e.Save(t.Context())
-	s.await(t.Context(), e.sig)
-}
-
 // A host gets the conversations of another one that has the same model, with their owners, and nothing else: not those of
 // other files or flags, and nothing from a host that answers wrongly, which leaves nothing behind either.
 func TestFetch(t *testing.T) {
 	url := "redis://" + testenv.Redis(t)
-	a := openIn(t, url, "a")
+	a := openIn(t, url, "a", nil)
 	p := process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	owner, prompt := slots.OwnerOf("ann"), slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
 	l := newLlama(t, 2)
 	table := slots.New(2, nil)
 	long := count(1, 2<<20) // more than a part
-	life(t, a, p, l, table, func() {
+	run(t, a, p, l, table, func(*Engine) {
 		l.slots[0], l.task[0] = long, 1
 		table.Restored(0, owner, prompt)
 	})
@@ -170,7 +153,7 @@ func TestFetch(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			b := openIn(t, url, "b")
+			b := openIn(t, url, "b", nil)
 			file := filepath.Join(t.TempDir(), "elsewhere.gguf")
 			if c.content != "" {
 				if err := os.WriteFile(file, []byte(c.content), 0o600); err != nil {
@@ -178,7 +161,7 @@ func TestFetch(t *testing.T) {
 				}
 			}
 			l, table := newLlama(t, 2), slots.New(2, nil)
-			life(t, b, process(t, file, c.flags...), l, table, func() {
+			run(t, b, process(t, file, c.flags...), l, table, func(*Engine) {
 				got := 0
 				for i, tokens := range l.slots {
 					if len(tokens) == 0 {

@@ -2,41 +2,29 @@ package conversations
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
-
-	"reveille/infra/relay"
 )
 
 // turns runs an engine for one request, which makes slot 0 hold tokens of which it computed some, and returns how many
 // came from a restored conversation.
-func turns(t *testing.T, s *Store, p Process, tokens []uint32, computed int, others bool) int {
+func turns(t *testing.T, s *Store, p Process, tokens []uint32, computed int, others bool) (n int) {
 	t.Helper()
 	l := newLlama(t, 1)
-	e, err := s.Prepare(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
-	defer client.Close()
-	e.Stage(t.Context(), l.dir, 1)
-	e.Restore(t.Context(), client, "key", nil)
-	e.Begin()
-	if others {
+	l.done = map[int]int{0: computed}
+	run(t, s, p, l, nil, func(e *Engine) {
 		e.Begin()
+		if others {
+			e.Begin()
+			e.End()
+		}
+		l.holding(0, tokens, 1)(e)
+		n = e.Reused(t.Context())
+		if again := e.Reused(t.Context()); again != 0 {
+			t.Errorf("a later answer reused %d restored tokens", again)
+		}
 		e.End()
-	}
-	l.mu.Lock()
-	l.slots[0], l.task[0], l.done = tokens, 1, map[int]int{0: computed}
-	l.mu.Unlock()
-	n := e.Reused(t.Context())
-	if again := e.Reused(t.Context()); again != 0 {
-		t.Errorf("a later answer reused %d restored tokens", again)
-	}
-	e.End()
-	e.Save(t.Context())
-	s.await(t.Context(), e.sig)
+	})
 	return n
 }
 
@@ -92,10 +80,10 @@ func TestForget(t *testing.T) {
 		list[0].Newest > list[0].Oldest {
 		t.Errorf("kept is %+v", list)
 	}
-	if n := s.Forget(t.Context(), "b/c:d"); n != 2 || len(s.Kept()) != 1 || len(names(t, dir)) != 2 {
+	if n, err := s.Forget(t.Context(), "b/c:d"); err != nil || n != 2 || len(s.Kept()) != 1 || len(names(t, dir)) != 2 {
 		t.Errorf("forgot %d, left %+v", n, s.Kept())
 	}
-	if n := s.Forget(t.Context(), ""); n != 2 || len(s.Kept()) != 0 || len(names(t, dir)) != 0 || s.total != 0 {
+	if n, err := s.Forget(t.Context(), ""); err != nil || n != 2 || len(s.Kept()) != 0 || len(names(t, dir)) != 0 || s.total != 0 {
 		t.Errorf("forgot %d, left %+v", n, s.Kept())
 	}
 }

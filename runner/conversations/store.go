@@ -40,6 +40,7 @@ type Config struct {
 	TTL     time.Duration // 0 means DefaultTTL
 	Log     *slog.Logger
 	Pool    *Pool        // nil: other hosts neither get the files nor give theirs
+	Bucket  *Bucket      // nil: none; needs Pool
 	Metrics *metrics.Set // receives the metrics; nil means a separate set
 }
 
@@ -50,14 +51,15 @@ type Signature [sha256.Size]byte
 // Store is the folder of saved conversations. It is safe for concurrent use. It removes the oldest ones to stay within
 // Config.Bytes.
 type Store struct {
-	cfg  Config
-	root *os.Root
-	m    meters
-	work sync.WaitGroup // calls of keep and of Engine.identify
+	cfg    Config
+	root   *os.Root
+	m      meters
+	bucket *bucket
+	work   sync.WaitGroup // calls of keep and of Engine.identify
 
-	mu           sync.Mutex
-	contents     map[string]content // by path
-	fetchPerByte float64            // seconds to fetch a byte from another host, smoothed; 0 before the first
+	mu          sync.Mutex
+	contents    map[string]content // by path
+	hostPerByte float64            // seconds to fetch a byte from another host, smoothed; 0 before the first
 
 	closed  bool
 	entries map[string]*entry // by file name
@@ -123,6 +125,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}}
 	s.life, s.end = context.WithCancel(context.Background())
+	s.bucket = s.openBucket(cfg.Bucket)
 	if err := s.read(); err != nil {
 		return nil, errors.Join(fmt.Errorf("conversations: %w", err), root.Close())
 	}
@@ -140,7 +143,7 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close waits until what was saved is on disk.
+// Close waits until what was saved is on disk, and at most lastPut until it is in the bucket.
 func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -295,7 +298,8 @@ type saved struct {
 	unused   *entry // restored before, into the same slot, without use
 }
 
-// keep copies files that an engine saved into the store, and closes them. It returns at once; [Store.await] waits for it.
+// keep copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It returns at
+// once; [Store.await] waits for the copies.
 func (s *Store) keep(sig Signature, model string, id Signature, files []saved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,12 +309,17 @@ func (s *Store) keep(sig Signature, model string, id Signature, files []saved) {
 	}
 	s.pending[sig]++
 	s.work.Go(func() {
+		var kept, replaced []*entry
 		for _, f := range files {
 			f.identity = id
-			if err := s.keepOne(sig, f); err != nil {
+			e, old, err := s.keepOne(sig, f)
+			if err != nil {
 				s.m.full.Inc()
 				s.cfg.Log.Warn("a conversation is not kept", "tokens", f.tokens, "error", err)
+				continue
 			}
+			s.m.saved.Inc()
+			kept, replaced = append(kept, e), append(replaced, old...)
 		}
 		closeAll(files)
 		s.mu.Lock()
@@ -321,6 +330,7 @@ func (s *Store) keep(sig Signature, model string, id Signature, files []saved) {
 		s.kept = make(chan struct{})
 		s.mu.Unlock()
 		s.publish(context.Background(), model, id) // the store of the pool's state bounds it
+		s.bucket.put(kept, replaced)
 	})
 }
 
@@ -352,9 +362,9 @@ func (s *Store) awaitIdle(ctx context.Context, idle func() bool) {
 	}
 }
 
-// keepOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed. The
-// copy is not synced: after a power failure the checksum tells what is missing.
-func (s *Store) keepOne(sig Signature, f saved) (err error) {
+// keepOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed and
+// returned. The copy is not synced: after a power failure the checksum tells what is missing.
+func (s *Store) keepOne(sig Signature, f saved) (e *entry, replaced []*entry, err error) {
 	size := headerSize + f.bytes
 	s.mu.Lock()
 	fits := s.makeRoomLocked(size)
@@ -369,9 +379,9 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	}
 	if !fits {
 		release()
-		return fmt.Errorf("%d bytes are more than the limit of %d", f.bytes, s.cfg.Bytes)
+		return nil, nil, fmt.Errorf("%d bytes are more than the limit of %d", f.bytes, s.cfg.Bytes)
 	}
-	e := &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
+	e = &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
 	e.header = header{
 		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: cmp.Or(f.savedMS, now), PromptMS: f.promptMS,
 		Model: nameOf(f.model), Owner: f.owner, Prompt: f.prompt, Identity: f.identity,
@@ -382,7 +392,7 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	tmp := unfinished + e.name
 	if err := s.write(tmp, e, f.from); err != nil {
 		release()
-		return errors.Join(err, s.root.Remove(tmp))
+		return nil, nil, errors.Join(err, s.root.Remove(tmp))
 	}
 	tokens, err := s.tokensOf(tmp, e)
 	if err == nil && f.file == nil && e.CRC != f.crc {
@@ -393,7 +403,7 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 	}
 	if err != nil {
 		release()
-		return errors.Join(err, s.root.Remove(tmp))
+		return nil, nil, errors.Join(err, s.root.Remove(tmp))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -403,11 +413,11 @@ func (s *Store) keepOne(sig Signature, f saved) (err error) {
 				s.strikeLocked(f.plan)
 			}
 			s.removeLocked(old)
+			replaced = append(replaced, old)
 		}
 	}
 	s.entries[e.name] = e
-	s.m.saved.Inc()
-	return nil
+	return e, replaced, nil
 }
 
 // write writes an entry's file with the data from a reader.

@@ -35,7 +35,13 @@ func (s *Server) kept(ctx *fasthttp.RequestCtx) {
 	if ctx.IsDelete() {
 		wait, cancel := context.WithTimeout(context.Background(), conversations.ForgetLimit)
 		defer cancel()
-		fmt.Fprintf(ctx, `{"forgotten":%d}`, s.cfg.Conversations.Forget(wait, string(ctx.QueryArgs().Peek("model"))))
+		n, err := s.cfg.Conversations.Forget(wait, string(ctx.QueryArgs().Peek("model")))
+		if err != nil {
+			s.cfg.Log.Warn("saved conversations are not all forgotten", "error", err)
+			s.fail(ctx, fasthttp.StatusBadGateway, "not_forgotten", "Not all saved conversations could be removed.")
+			return
+		}
+		fmt.Fprintf(ctx, `{"forgotten":%d}`, n)
 	} else {
 		body, _ := json.Marshal(s.cfg.Conversations.Kept()) // strings and numbers always marshal
 		ctx.SetBody(body)
