@@ -77,6 +77,7 @@ func TestRouteTable(t *testing.T) {
 		{"completions", "POST", "/completions", Prefixed, OpenAI, policy.LLM, infer, ""},
 		{"responses", "POST", "/responses", Prefixed, Responses, policy.LLM, infer, ""},
 		{"response", "GET", "/responses/resp_x", Prefixed, Responses, "", infer, "resp_x"},
+		{"response_items", "GET", "/responses/resp_x/input_items", Prefixed, Responses, "", infer, "resp_x"},
 		{"response_delete", "DELETE", "/responses/resp_x", Prefixed, Responses, "", infer, "resp_x"},
 		{"input_tokens", "POST", "/responses/input_tokens", Prefixed, Responses, policy.LLM, infer, ""},
 		{"embeddings", "POST", "/embeddings", Prefixed, OpenAI, policy.Embedding, infer, ""},

@@ -100,6 +100,7 @@ var routes = compiled([]Route{
 	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{required("prompt", textOrList)}},
 	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
 	{Name: "response", Method: "GET", Path: "/responses/{id}", Mount: Prefixed, Dialect: Responses, Scope: ScopeInfer},
+	{Name: "response_items", Method: "GET", Path: "/responses/{id}/input_items", Mount: Prefixed, Dialect: Responses, Scope: ScopeInfer},
 	{Name: "response_delete", Method: "DELETE", Path: "/responses/{id}", Mount: Prefixed, Dialect: Responses, Scope: ScopeInfer},
 	{Name: "input_tokens", Method: "POST", Path: "/responses/input_tokens", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
 	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, MaxInputs)}},

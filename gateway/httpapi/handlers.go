@@ -17,6 +17,7 @@ var handlers = map[string]handler{
 	"completions":       (*Server).completions,
 	"responses":         (*Server).responses,
 	"response":          (*Server).responseGet,
+	"response_items":    (*Server).responseItems,
 	"response_delete":   (*Server).responseDelete,
 	"input_tokens":      (*Server).inputTokens,
 	"messages":          (*Server).messages,

@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,25 +87,38 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 			return api.As(err).With("previous_response_id")
 		}
 		before = last.Items
-	} else if !q.Wanted || f.ID == "" {
+	}
+	references := q.References()
+	if len(references) > 0 {
+		found, err := c.items(references)
+		if err != nil {
+			return err
+		}
+		q.Resolve(found)
+	}
+	continues := q.Previous != "" || len(references) > 0
+	if !continues && (!q.Wanted || f.ID == "") {
 		return nil
 	}
 	items := q.Items(before)
 	if len(items) > state.MaxResponse {
-		if q.Previous == "" {
+		if !continues {
 			return nil // too large to be stored; its answer says so
 		}
 		return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).With("input")
 	}
 	keeps := q.Wanted && f.ID != ""
-	more := len(before)
+	more := 0
+	if continues {
+		more = len(items)
+	}
 	if keeps {
 		more += len(items)
 	}
 	if err := c.taken.Add(more); err != nil {
 		return c.bodyError(err)
 	}
-	if q.Previous != "" {
+	if continues {
 		if c.body, err = jsonscan.Set(c.body, "input", items); err != nil {
 			return err
 		}
@@ -120,6 +135,39 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		}
 	}
 	return nil
+}
+
+// mostReferred is how many stored responses one request may refer to the items of. Each has the items of the conversation before it,
+// so that most conversations need the last one.
+const mostReferred = 8
+
+// items returns stored items of the request's key by id.
+func (c *call) items(ids []string) (map[string][]byte, error) {
+	found := map[string][]byte{}
+	reads := 0
+	for _, id := range slices.Backward(ids) {
+		if found[id] != nil {
+			continue
+		}
+		if reads++; reads > mostReferred {
+			return nil, api.Newf(api.InvalidType, "The items that 'input' refers to are of more than %d conversations; send the items themselves.", mostReferred).With("input")
+		}
+		_, rest, _ := strings.Cut(id, "_")
+		last, err := c.stored("resp_" + rest[:min(len(rest), responseIDLength)])
+		if err != nil {
+			return nil, api.As(err).With("input")
+		}
+		if err := c.taken.Add(len(last.Items)); err != nil {
+			return nil, c.bodyError(err)
+		}
+		for id, item := range last.ByID() {
+			found[id] = item
+		}
+		if found[id] == nil {
+			return nil, api.New(api.ResponseNotFound, "There is no stored item with an id that 'input' refers to.").With("input")
+		}
+	}
+	return found, nil
 }
 
 // owner names the request's key, or all clients of a gateway without keys, in the pool's state.
@@ -156,7 +204,31 @@ func (r *request) stored(id string) (*responses.Stored, error) {
 // isResponseID reports whether a text has the form of the ids that this gateway gives.
 func isResponseID(id string) bool {
 	text, is := strings.CutPrefix(id, "resp_")
-	return is && len(text) == len(rand.Text()) && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
+	return is && len(text) == responseIDLength && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
+}
+
+var responseIDLength = len(rand.Text())
+
+// responseItems serves GET /v1/responses/{id}/input_items.
+func (s *Server) responseItems(r *request) error {
+	stored, err := r.stored(r.Hit.ID)
+	if err != nil {
+		return err
+	}
+	p := responses.Page{After: r.Query("after"), Limit: 20, Ascending: r.Query("order") == "asc"}
+	if text := r.Query("limit"); text != "" {
+		if p.Limit, err = strconv.Atoi(text); err != nil || p.Limit < 1 || p.Limit > 100 {
+			return api.New(api.InvalidType, "'limit' must be a number from 1 to 100.").With("limit")
+		}
+	}
+	list, found, err := stored.InputItems(r.Hit.ID, p)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return api.New(api.InvalidType, "'after' names no item of this response.").With("after")
+	}
+	return r.Reply(200, json.RawMessage(list))
 }
 
 // responseGet serves GET /v1/responses/{id}.

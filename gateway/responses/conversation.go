@@ -29,6 +29,61 @@ func StoreOf(body []byte) (Store, error) {
 
 var storeMembers = set("previous_response_id", "store", "input")
 
+// References returns the ids of the items that the input refers to.
+func (s Store) References() (ids []string) {
+	s.eachItem(func(_ jsonscan.Value, reference string) {
+		if reference != "" {
+			ids = append(ids, reference)
+		}
+	})
+	return ids
+}
+
+// Resolve puts items in place of the references to them. Each must be there.
+func (s *Store) Resolve(items map[string][]byte) {
+	out := []byte{'['}
+	s.eachItem(func(item jsonscan.Value, reference string) {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		if reference != "" {
+			out = append(out, items[reference]...)
+		} else {
+			out = append(out, item.Raw...)
+		}
+	})
+	s.input.Raw = append(out, ']')
+}
+
+// eachItem calls fn with each item of the input, and the id that it refers to if it is a reference.
+func (s Store) eachItem(fn func(item jsonscan.Value, reference string)) {
+	if s.input.Kind == jsonscan.Array {
+		eachOf(s.input.Raw, func(item jsonscan.Value) {
+			reference := ""
+			if item.Kind == jsonscan.Object {
+				reference = referenceOf(read(item.Raw, referenceMembers))
+			}
+			fn(item, reference)
+		})
+	}
+}
+
+var referenceMembers = set("type", "role", "id")
+
+// referenceOf returns the id of a reference, "" for another item. Its type may be left out.
+func referenceOf(i object) string {
+	if i["type"].String() == "item_reference" || !i["type"].Set() && !i["role"].Set() {
+		return i["id"].String()
+	}
+	return ""
+}
+
+// eachOf calls fn with each value of a valid JSON list.
+func eachOf(list []byte, fn func(v jsonscan.Value)) {
+	w := jsonscan.WalkOf(list)
+	w.Array(func() bool { fn(w.Raw()); return true })
+}
+
 // Items returns the items of a conversation, a JSON list, that continues with the request's input. before are the items before
 // it, nil for none.
 func (s Store) Items(before []byte) []byte {

@@ -77,7 +77,7 @@ func (d *dialogue) item(i object) error {
 		d.out = append(append(append(d.out, `"tool_call_id":`...), id.Raw...), ',')
 		return d.content(i["output"])
 	case "item_reference":
-		return refuse("Items of type 'item_reference' are not supported, for responses are not stored: send the items themselves, with 'store' false.")
+		return refuse("Items of type 'item_reference' are not supported: this gateway stores no responses (--store-responses); send the items themselves, with 'store' false.")
 	}
 	return refuse("An item's type is not supported: use message, reasoning, function_call or function_call_output.")
 }

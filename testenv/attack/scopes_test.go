@@ -29,7 +29,7 @@ var promised = map[string]string{
 	"own page":  "ui_session ui_login ui_logout", // everybody but pages of other origins, those that may use the gateway, too
 	"any key": "ui_stream metrics openapi health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +
 		"ollama_version ollama_tags ollama_ps ollama_show running tei_info tei_embed_sparse",
-	"infer": "realtime chat completions responses response response_delete input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
+	"infer": "realtime chat completions responses response response_items response_delete input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
 		"tokenize detokenize apply_template infill messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed cohere_chat",
 	"manage": "load unload unload_all api_unload_all api_unload pull pin host_wake host_forget host_sleep conversations conversations_forget conversations_forget_all props slots " +
 		"ollama_pull ollama_push ollama_blobs check_updates",

@@ -55,6 +55,21 @@ same(told(three), [*history, ("assistant", two.output_text), ("user", "And now?"
 same(three.store, False)
 missing(lambda: ann.responses.retrieve(three.id))
 
+# The items that a response answers, whoever sent them; and references to what a model said.
+items = ann.responses.input_items.list(two.id, order="asc").data
+same([(i.type, i.role, i.content[0].type, i.content[0].text) for i in items],
+     [("message", "user", "input_text", "I am Ann."), ("message", "assistant", "output_text", one.output_text), ("message", "user", "input_text", "Who am I?")])
+same([i.id for i in ann.responses.input_items.list(two.id, limit=1)], [i.id for i in reversed(items)])
+same(items[1].id, one.output[0].id)
+missing(lambda: bob.responses.input_items.list(two.id))
+ref = {"type": "item_reference", "id": one.output[0].id}
+four = ann.responses.create(model="chat", input=[{"role": "user", "content": "I am Ann."}, ref, {"role": "user", "content": "Well?"}])
+same(told(four), [*history[:2], ("user", "Well?")])
+five = ann.responses.create(model="chat", input=[ref, {"id": four.output[0].id}, {"role": "user", "content": "Go on."}])
+same(told(five), [history[1], ("assistant", four.output_text), ("user", "Go on.")])
+for asker, wrong in (bob, ref), (ann, dict(ref, id=ref["id"] + "9")), (ann, dict(ref, id="msg_1")):
+    missing(lambda: asker.responses.create(model="chat", input=[wrong, {"role": "user", "content": "hi"}]))
+
 # Only the key that stored a response finds it, and only until it removes it.
 missing(lambda: bob.responses.retrieve(one.id))
 missing(lambda: bob.responses.delete(one.id))
