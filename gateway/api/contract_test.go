@@ -48,6 +48,7 @@ func TestErrorTable(t *testing.T) {
 		{DeleteUnknown, 422, invalid, "model_not_found", no, 0},
 		{RateLimitExceeded, 429, "rate_limit_error", "rate_limit_exceeded", false, 1},
 		{QueueFull, 429, "rate_limit_error", "queue_full", false, 5},
+		{InsufficientQuota, 429, "rate_limit_error", "insufficient_quota", no, 0},
 		{HeadersTooLarge, 431, invalid, "headers_too_large", no, 0},
 		{InternalError, 500, server, "internal_error", false, 0},
 		{ModelLoadError, 500, server, "model_load_error", no, 0},

@@ -45,6 +45,7 @@ const (
 	DeleteUnknown            // 422, only delete
 	RateLimitExceeded        // 429
 	QueueFull                // 429
+	InsufficientQuota        // 429
 	HeadersTooLarge          // 431
 	InternalError            // 500
 	ModelLoadError           // 500
@@ -131,6 +132,7 @@ var table = [kinds]row{
 	DeleteUnknown:        {"model_not_found", http.StatusUnprocessableEntity, typeInvalid, final, 0},
 	RateLimitExceeded:    {"rate_limit_exceeded", http.StatusTooManyRequests, typeRateLimit, again, time.Second},
 	QueueFull:            {"queue_full", http.StatusTooManyRequests, typeRateLimit, again, 5 * time.Second},
+	InsufficientQuota:    {"insufficient_quota", http.StatusTooManyRequests, typeRateLimit, final, 0},
 	HeadersTooLarge:      {"headers_too_large", http.StatusRequestHeaderFieldsTooLarge, typeInvalid, final, 0},
 
 	InternalError:  {"internal_error", http.StatusInternalServerError, typeServer, again, 0},

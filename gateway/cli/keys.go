@@ -22,6 +22,7 @@ type KeyAdd struct {
 	Requests string        `help:"Requests per time, such as 60/m." placeholder:"RATE"`
 	Tokens   string        `help:"Tokens per time, of prompts and answers, such as 100000/m." placeholder:"RATE"`
 	Loads    string        `help:"Loads of models that its requests start, such as 20/h." placeholder:"RATE"`
+	Budget   int64         `help:"Tokens in all, of prompts and answers, until it is refused." placeholder:"NUMBER"`
 	Open     int           `help:"Requests at one time." placeholder:"NUMBER"`
 	Waiting  int           `help:"Requests that wait for models, at each gateway." placeholder:"NUMBER"`
 	High     bool          `help:"Let it send x-priority: high."`
@@ -40,6 +41,7 @@ func (c *KeyAdd) grant(now time.Time) string {
 	add("requests", c.Requests)
 	add("tokens", c.Tokens)
 	add("loads", c.Loads)
+	add("budget", fmt.Sprint(c.Budget))
 	add("open", fmt.Sprint(c.Open))
 	add("waiting", fmt.Sprint(c.Waiting))
 	if c.High {

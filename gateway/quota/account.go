@@ -20,6 +20,8 @@ type Account struct {
 	tokens   bucket
 	loads    bucket
 	open     int
+	spent    int64 // tokens of the budget that were used, as far as this gateway knows
+	reported int64 // of these, those that the pool had heard of when the account was last settled
 
 	// With a ledger:
 	ledger  *Ledger
@@ -53,7 +55,7 @@ func (a *Account) Share(l *Ledger, id string) {
 
 // sharedLocked reports whether the account has a limit that gateways share.
 func (a *Account) sharedLocked() bool {
-	return a.ledger != nil && a.limits.Requests.N+a.limits.Tokens.N+a.limits.Loads.N+a.limits.Open > 0
+	return a.ledger != nil && (a.limits.Requests.N+a.limits.Tokens.N+a.limits.Loads.N+a.limits.Open > 0 || a.limits.Budget > 0)
 }
 
 // Change sets new limits. What is left of an unchanged rate stays.
@@ -88,15 +90,16 @@ func (a *Account) takeLocked(b *bucket, n, least float64, now time.Time) time.Du
 	if b.rate.N == 0 {
 		return 0
 	}
-	floor := 0.0
+	floor, pool := 0.0, b.left
 	switch {
 	case a.ledger == nil:
 		b.refill(now, 1)
 	case a.settled.IsZero():
-		floor = -max(float64(b.rate.N/a.ledger.gateways()), 1) // the gateway's share; what the pool does not have is owed
+		pool = b.pool(now)
+		floor = -max(min(float64(b.rate.N/a.ledger.gateways()), pool), min(pool, 1)) // the gateway's share; what the pool does not have is owed
 	}
 	if b.level-least < floor-rounding {
-		return b.until(min(least-b.level-b.left, least))
+		return b.until(min(least-b.level-pool, least))
 	}
 	b.level -= n
 	return 0
@@ -148,6 +151,9 @@ func (a *Account) Begin() error {
 	if most := a.openLocked(); most > 0 && a.open >= most || most == 0 && a.limits.Open > 0 {
 		return api.Newf(api.RateLimitExceeded, "This key has %d requests open, which is its limit.", a.limits.Open)
 	}
+	if a.limits.Budget > 0 && a.spent >= a.limits.Budget {
+		return api.Newf(api.InsufficientQuota, "This key has used its budget of %d tokens.", a.limits.Budget)
+	}
 	if after := a.takeLocked(&a.tokens, 0, 1, now); after > 0 {
 		return api.Newf(api.RateLimitExceeded, "This key has used its %s tokens.", a.limits.Tokens).After(after)
 	}
@@ -179,13 +185,16 @@ func (a *Account) Used(tokens int64) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.tokens.rate.N == 0 {
-		return
+	tokens = min(tokens, mostTokens)
+	if a.limits.Budget > 0 {
+		a.spent += tokens
 	}
-	if a.ledger == nil {
-		a.tokens.refill(now, 1)
+	if a.tokens.rate.N > 0 {
+		if a.ledger == nil {
+			a.tokens.refill(now, 1)
+		}
+		a.tokens.level -= float64(tokens)
 	}
-	a.tokens.level -= float64(min(tokens, mostTokens))
 	a.useLocked(now)
 }
 

@@ -119,16 +119,16 @@ func TestRefusalsTogether(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	var l Limits
-	for _, word := range []string{"requests=60/m", "tokens=9/s", "loads=20/h", "open=8", "waiting=100"} {
+	for _, word := range []string{"requests=60/m", "tokens=9/s", "loads=20/h", "budget=5000000000", "open=8", "waiting=100"} {
 		fine(t, l.Set(word))
 	}
-	if want := (Limits{Rate{60, time.Minute}, Rate{9, time.Second}, Rate{20, time.Hour}, 8, 100}); l != want {
+	if want := (Limits{Rate{60, time.Minute}, Rate{9, time.Second}, Rate{20, time.Hour}, 5_000_000_000, 8, 100}); l != want {
 		t.Errorf("%+v", l)
 	}
 	if s := l.Requests.String(); s != "60/m" {
 		t.Error(s)
 	}
-	for _, word := range []string{"requests=60", "requests=0/m", "requests=/m", "requests=1/d", "loads=-1/h", "open=0", "open=x", "open=", "waiting=99999999999", "tokens=5"} {
+	for _, word := range []string{"requests=60", "requests=0/m", "requests=/m", "requests=1/d", "loads=-1/h", "open=0", "open=x", "open=", "waiting=99999999999", "tokens=5", "budget=0", "budget=5/m", "budget=99999999999999999"} {
 		if err := new(Limits).Set(word); err == nil {
 			t.Errorf("%s is accepted", word)
 		}

@@ -11,6 +11,7 @@ type bucket struct {
 	level float64   // negative: used more than there was
 	at    time.Time // of level, for the share that grows at this gateway
 	left  float64   // of the pool besides, when it was last settled
+	known bool      // it was settled
 }
 
 // refill adds what has become free at this gateway if it counts by itself; gateways share the rate.
@@ -22,6 +23,14 @@ func (b *bucket) refill(now time.Time, gateways int) {
 		}
 	}
 	b.at = now
+}
+
+// pool returns what the pool has besides, as far as this gateway knows: all of the rate if it was never settled.
+func (b *bucket) pool(now time.Time) float64 {
+	if !b.known {
+		return float64(b.rate.N)
+	}
+	return min(b.left+now.Sub(b.at).Seconds()*float64(b.rate.N)/b.rate.Per.Seconds(), float64(b.rate.N))
 }
 
 // change sets another rate, with a full bucket; the same rate changes nothing.

@@ -135,6 +135,7 @@ func (a *Account) claim(now time.Time, end bool) (c state.QuotaClaim, due bool) 
 		}
 		c.Open = max(a.openLocked(), a.open)
 	}
+	c.Budget, c.Spent = a.limits.Budget > 0, a.spent-a.reported
 	for i, b := range a.buckets() {
 		c.Rates[i].Limit, c.Rates[i].Per, c.Rates[i].Held = float64(b.rate.N), b.rate.Per, b.level
 	}
@@ -148,8 +149,12 @@ func (a *Account) grant(c *state.QuotaClaim, g *state.QuotaGrant, now time.Time)
 	for i, b := range a.buckets() {
 		if float64(b.rate.N) == c.Rates[i].Limit && b.rate.Per == c.Rates[i].Per { // else it has changed meanwhile
 			b.level += g.Rates[i].Got
-			b.left, b.at = g.Rates[i].Left, now
+			b.left, b.at, b.known = g.Rates[i].Left, now, true
 		}
+	}
+	if c.Budget {
+		a.spent += g.Spent - a.reported - c.Spent // what others have used, and what was used here meanwhile
+		a.reported = g.Spent
 	}
 	a.mayOpen, a.settled = g.Open, now
 	if c.Idle && a.used.Before(now) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/gateway/api"
 	"reveille/infra/state"
 	"reveille/testenv"
 )
@@ -207,4 +208,55 @@ type away struct{}
 
 func (away) SettleQuota(context.Context, string, bool, []state.QuotaClaim) ([]state.QuotaGrant, int, error) {
 	return nil, 0, errors.New("away")
+}
+
+// A key that pauses between its requests is held to its limits like one that does not.
+func TestPausesDoNotRenew(t *testing.T) {
+	t.Parallel()
+	accounts, _ := gateways(t, 1, Limits{Requests: Rate{2, time.Hour}, Tokens: Rate{10, time.Hour}})
+	a := accounts[0]
+	pause := func() {
+		t.Helper()
+		await(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return !a.listed })
+	}
+	n := 0
+	for range 5 {
+		n += once(a)
+		pause()
+	}
+	if n != 2 {
+		t.Errorf("%d requests, want 2", n)
+	}
+}
+
+// A budget is used up by all gateways together, and does not come back: not with time, not for a gateway that starts later.
+func TestGatewaysShareABudget(t *testing.T) {
+	t.Parallel()
+	accounts, store := gateways(t, 3, Limits{Budget: 100})
+	for _, a := range accounts {
+		if err := request(a); err != nil {
+			t.Fatal(err)
+		}
+		a.Used(40)
+	}
+	for i, a := range accounts {
+		await(t, func() bool { return errors.Is(request(a), api.InsufficientQuota) })
+		a.mu.Lock()
+		if a.spent != 120 {
+			t.Errorf("gateway %d knows of %d tokens, want 120", i, a.spent)
+		}
+		a.mu.Unlock()
+	}
+	later := New(Limits{Budget: 100})
+	later.Share(NewLedger(store), "ann")
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { later.ledger.Run(ctx) })
+	await(t, func() bool { return errors.Is(request(later), api.InsufficientQuota) })
+	later.Change(Limits{Budget: 121}) // more was bought
+	if err := request(later); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	wg.Wait()
 }

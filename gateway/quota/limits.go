@@ -16,12 +16,16 @@ import (
 
 // Limits are the limits of a key. A zero field means no limit.
 type Limits struct {
-	Requests Rate // inference requests
-	Tokens   Rate // tokens of prompts and answers, as engines report them
-	Loads    Rate // loads that its requests start
-	Open     int  // concurrent requests
-	Waiting  int  // concurrent requests that wait for a model to be loaded, at each gateway
+	Requests Rate  // inference requests
+	Tokens   Rate  // tokens of prompts and answers, as engines report them
+	Loads    Rate  // loads that its requests start
+	Budget   int64 // tokens of prompts and answers in all
+	Open     int   // concurrent requests
+	Waiting  int   // concurrent requests that wait for a model to be loaded, at each gateway
 }
+
+// mostBudget is the largest number that Redis' scripts count exactly, rounded.
+const mostBudget = 1e15
 
 // Rate is N per time, with a burst of N: each use becomes free again after its share of the time. The zero value is no
 // limit.
@@ -64,10 +68,10 @@ func count(s string) (int, error) {
 // IsLimit reports whether a word has the form of a limit, valid or not.
 func IsLimit(word string) bool {
 	name, _, is := strings.Cut(word, "=")
-	return is && (name == "requests" || name == "tokens" || name == "loads" || name == "open" || name == "waiting")
+	return is && (name == "requests" || name == "tokens" || name == "loads" || name == "budget" || name == "open" || name == "waiting")
 }
 
-// Set parses one limit, such as requests=60/m, tokens=100000/m, loads=20/h, open=8 or waiting=100. Errors do not quote
+// Set parses one limit, such as requests=60/m, tokens=100000/m, loads=20/h, budget=5000000, open=8 or waiting=100. Errors do not quote
 // it.
 func (l *Limits) Set(word string) (err error) {
 	name, value, _ := strings.Cut(word, "=")
@@ -78,12 +82,16 @@ func (l *Limits) Set(word string) (err error) {
 		l.Tokens, err = ParseRate(value)
 	case "loads":
 		l.Loads, err = ParseRate(value)
+	case "budget":
+		if l.Budget, err = strconv.ParseInt(value, 10, 64); err != nil || l.Budget < 1 || l.Budget > mostBudget {
+			err = fmt.Errorf("want a number from 1 to %d", int64(mostBudget))
+		}
 	case "open":
 		l.Open, err = count(value)
 	case "waiting":
 		l.Waiting, err = count(value)
 	default:
-		return errors.New("unknown limit: want requests=N/m, tokens=N/m, loads=N/h, open=N or waiting=N")
+		return errors.New("unknown limit: want requests=N/m, tokens=N/m, loads=N/h, budget=N, open=N or waiting=N")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

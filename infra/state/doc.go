@@ -57,7 +57,8 @@
 //	rv:{pool}:responses:<o>    sorted set  response_put                       set    "id bytes" of these, by end in ms
 //	rv:{pool}:quota:<key>      hash        quota                              7 x    what an API key may still use: level<n> and
 //	                                                                          period at<n> (ms) of requests (1), tokens (2) and
-//	                                                                                 loads (3); g:<gateway>: ms of its last word and
+//	                                                                                 loads (3); spent: tokens of the budget, for 10 years;
+//	                                                                                 g:<gateway>: ms of its last word and
 //	                                                                                 open requests that it may have
 //	rv:{pool}:gateways         sorted set  quota                              10 s   gateways that share quotas, by last word in ms
 //	rv:{pool}:need:<key>       string      PutNeed                            30 d   MAC and JSON of what a load took of its

@@ -19,8 +19,10 @@ type QuotaClaim struct {
 		Per   time.Duration
 		Held  float64 // by this gateway; negative: it has used more than it held
 	}
-	Open      int // requests that are open at this gateway, or may be before the answer
-	OpenLimit int // in the pool, 0 for none
+	Budget    bool  // the account has a budget of tokens
+	Spent     int64 // tokens of the budget that were used at this gateway since its last claim
+	Open      int   // requests that are open at this gateway, or may be before the answer
+	OpenLimit int   // in the pool, 0 for none
 }
 
 // A QuotaGrant is the answer to a claim.
@@ -29,28 +31,34 @@ type QuotaGrant struct {
 		Got  float64 // more than the gateway held; negative: less
 		Left float64 // in the pool, besides what gateways hold
 	}
-	Open     int // requests that may be open at this gateway
-	Gateways int // that use the account now
+	Spent    int64 // tokens of the budget that the pool has used in all
+	Open     int   // requests that may be open at this gateway
+	Gateways int   // that use the account now
 }
 
 // SettleQuota settles a gateway's accounts, and returns a grant for each claim, in the same order, and how many gateways
 // the pool has. A gateway counts for ten seconds after its last settlement, or until one with end. Redis keeps no signed
 // record of quotas: who writes there may change what keys may use, within the limits of each call.
 func (s *Store) SettleQuota(ctx context.Context, gateway string, end bool, claims []QuotaClaim) (grants []QuotaGrant, gateways int, err error) {
-	args := make([]any, 0, 2+len(claims)*(4+3*QuotaRates))
+	args := make([]any, 0, 2+len(claims)*(5+3*QuotaRates))
 	args = append(args, gateway, end)
 	for _, c := range claims {
 		args = append(args, c.Account, c.Idle, c.OpenLimit, c.Open)
+		spent := c.Spent
+		if !c.Budget {
+			spent = -1
+		}
 		for _, r := range c.Rates {
 			args = append(args, r.Limit, r.Per.Milliseconds(), strconv.FormatFloat(r.Held, 'f', 6, 64))
 		}
+		args = append(args, spent)
 	}
 	out, err := s.eval(ctx, s.scripts.quota, args...)
 	if err != nil {
 		return nil, 0, err
 	}
 	words := toStrings(out)
-	if len(words) != 1+len(claims)*(2*QuotaRates+2) {
+	if len(words) != 1+len(claims)*(2*QuotaRates+3) {
 		return nil, 0, errors.New("state script returned another number of grants")
 	}
 	grants = make([]QuotaGrant, len(claims))
@@ -65,7 +73,7 @@ func (s *Store) SettleQuota(ctx context.Context, gateway string, end bool, claim
 		for r := range g.Rates {
 			g.Rates[r].Got, g.Rates[r].Left = next(), next()
 		}
-		g.Open, g.Gateways = int(next()), int(next())
+		g.Spent, g.Open, g.Gateways = int64(next()), int(next()), int(next())
 	}
 	return grants, gateways, err
 }

@@ -1,10 +1,10 @@
 #!lua
 -- quota: a gateway settles what API keys have used and gets what they may use next.
 -- KEYS[1] prefix
--- ARGV[2] gateway  [3] 1 if the gateway ends  then per account: id, 1 if the gateway gives back all that it holds, most open requests (0: no limit), requests that are or may be open there until the answer, then for requests, tokens and loads: most per period (0: no limit), period in ms, what the gateway holds (negative: it owes)
--- Returns how many gateways the pool has, then per account: for requests, tokens and loads what the gateway gets (negative: it gives back) and what is left; then how many requests may be open there, and how many gateways use the account.
--- Invariant: what gateways hold and what is left never rises but with time, up to the limit; the open requests allowed at all gateways together stay within the limit once those that are open are.
-local ACTIVE, GONE = 3000, 10000
+-- ARGV[2] gateway  [3] 1 if the gateway ends  then per account: id, 1 if the gateway gives back all that it holds, most open requests (0: no limit), requests that are or may be open there until the answer, then for requests, tokens and loads: most per period (0: no limit), period in ms, what the gateway holds (negative: it owes), then the tokens of the budget that it has used since its last claim (-1: no budget)
+-- Returns how many gateways the pool has, then per account: for requests, tokens and loads what the gateway gets (negative: it gives back) and what is left; then the tokens of the budget used in all, how many requests may be open there, and how many gateways use the account.
+-- Invariant: the tokens of a budget never sink; what gateways hold and what is left never rises but with time, up to the limit; the open requests allowed at all gateways together stay within the limit once those that are open are.
+local ACTIVE, GONE, BUDGET = 3000, 10000, 10 * 365 * 86400000
 local function finite(text, otherwise)
   local n = tonumber(text)
   if not n or n ~= n or math.abs(n) > 1e15 then return otherwise end
@@ -17,7 +17,7 @@ redis.call('ZREMRANGEBYSCORE', gateways, '-inf', num(NOW - GONE))
 redis.call('PEXPIRE', gateways, num(GONE))
 local all_gateways = math.max(redis.call('ZCARD', gateways), 1)
 local out = {num(all_gateways)}
-for i = 4, #ARGV - 12, 13 do
+for i = 4, #ARGV - 13, 14 do
   local key, idle = P .. 'quota:' .. ARGV[i], ARGV[i + 1] == '1'
   local most, open = finite(ARGV[i + 2], 0), finite(ARGV[i + 3], 0)
   local h = hash(key) or {}
@@ -58,6 +58,13 @@ for i = 4, #ARGV - 12, 13 do
     out[#out + 1] = write(got)
     out[#out + 1] = write(level)
   end
+  local spent, more = 0, finite(ARGV[i + 13], -1)
+  if more >= 0 then
+    spent = math.min(math.max(finite(h.spent, 0), 0) + more, 1e15)
+    keep = BUDGET
+    set[#set + 1] = 'spent'; set[#set + 1] = num(spent)
+  end
+  out[#out + 1] = num(spent)
   local may = 0
   if most > 0 and not idle then
     local free = math.max(most - others - open, 0)
