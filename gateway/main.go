@@ -15,7 +15,6 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/power/drivers"
 	"reveille/infra/state"
-	runner "reveille/runner/app"
 )
 
 // commands are the program's subcommands.
@@ -39,7 +38,6 @@ type commands struct {
 	Sleep         cli.Sleep        `cmd:"" help:"Unload a host's models and put it to sleep."`
 	Forget        cli.Forget       `cmd:"" help:"Forget a host that is not in the catalogue and is asleep or lost."`
 	Key           keyCmd           `cmd:"" help:"Make, list and revoke API keys."`
-	Runner        hostRunnerCmd    `cmd:"" hidden:"" help:"Run the runner of a local host (used by gateway run)."`
 }
 
 type runCmd struct{ app.RunSettings }
@@ -61,13 +59,6 @@ type lambdaCmd struct{ app.LambdaSettings }
 // Run starts the front in Lambda.
 func (c *lambdaCmd) Run(ctx context.Context, log func(config.Log) *slog.Logger) error {
 	return app.ServeLambda(ctx, c.LambdaSettings, drivers.Remote(), log(c.Log))
-}
-
-type hostRunnerCmd struct{ runner.Settings }
-
-// Run starts a runner.
-func (c *hostRunnerCmd) Run(ctx context.Context) error {
-	return runner.Run(ctx, c.Settings, logger(c.Log), nil)
 }
 
 type keyCmd struct {

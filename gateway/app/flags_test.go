@@ -3,7 +3,6 @@ package app
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -22,11 +21,11 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 	if err := s.checkHost(); err != nil {
 		t.Error(err)
 	}
-	c, err := s.hostCommand(catalog.Host{Name: "a", Labels: []string{"own"}, Memory: map[string]int64{"gpu": 1 << 31, "npu": 5}})
-	if err != nil || !slices.Contains(c.Argv, "--labels=own,fast,big") || !slices.Contains(c.Argv, "--host=a") || !slices.Contains(c.Argv, "--memory-budget=cpu=1GiB gpu=1GiB gpu=2147483648 npu=5") {
-		t.Errorf("%q, %v", c.Argv, err)
+	r, err := s.runner(catalog.Host{Name: "a", Labels: []string{"own"}, Memory: map[string]int64{"gpu": 1 << 31, "npu": 5}})
+	if err != nil || r.Labels != "own,fast,big" || r.Host != "a" || r.MemoryBudget != "cpu=1GiB gpu=1GiB gpu=2147483648 npu=5" {
+		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := s.hostCommand(catalog.Host{Name: "b"}); err == nil {
+	if _, err := s.runner(catalog.Host{Name: "b"}); err == nil {
 		t.Error("another host is started in spite of --host")
 	}
 	if err := os.WriteFile(file, []byte("models: {}\n"), 0o600); err != nil {
@@ -60,8 +59,8 @@ func TestLocalHostHasTheLabels(t *testing.T) {
 	if err != nil || len(c.Hosts) != 1 || c.Hosts[0].Name != "local" {
 		t.Fatal(err)
 	}
-	if cmd, err := s.hostCommand(*c.Hosts[0]); err != nil || !slices.Contains(cmd.Argv, "--labels=slow,fast") {
-		t.Errorf("%q, %v", cmd.Argv, err)
+	if r, err := s.runner(*c.Hosts[0]); err != nil || r.Labels != "slow,fast" {
+		t.Errorf("%q, %v", r.Labels, err)
 	}
 	s.Labels = "slow"
 	if _, err := s.catalog(); err == nil || !strings.Contains(err.Error(), `"fast"`) {

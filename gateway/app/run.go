@@ -42,10 +42,10 @@ type RunSettings struct {
 	Evict string `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 }
 
-// Run runs everything on one machine until ctx ends: an embedded Redis unless one is named, the gateway, a warmer, and one
-// runner process for each host of the models file with the driver local.
+// Run runs everything on one machine until ctx ends: an embedded Redis unless one is named, the gateway, a warmer, and a
+// runner for each host of the models file with the driver local, all in this process (infra/adr/0030-one-process.md).
 func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) error {
-	if err := s.HostSettings.Check(); err != nil { // else only the runner's process would say so
+	if err := s.HostSettings.Check(); err != nil {
 		return err
 	}
 	if err := s.checkHost(); err != nil {
@@ -92,7 +92,14 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	var hosts *local.Driver
 	keep := newKeeper(func(ctx context.Context, host string) error { return s.wakeLocal(ctx, hosts, host) }, log)
 	hosts = local.New(local.Config{
-		Command: s.hostCommand, Output: os.Stderr, Log: log, Grace: s.DrainTimeout + 15*time.Second,
+		Run: func(ctx context.Context, h catalog.Host) error {
+			settings, err := s.runner(h)
+			if err != nil {
+				return err
+			}
+			return runner.Run(ctx, settings, log, nil)
+		},
+		Log: log, Grace: s.DrainTimeout + 15*time.Second,
 		OnExit: func(host string, _ error) { keep.again(back, host) },
 	})
 	defer hosts.Close()
@@ -196,80 +203,43 @@ func (s RunSettings) wakeLocal(ctx context.Context, d power.Driver, name string)
 	return errors.Join(errs...)
 }
 
-// hostCommand starts this program again as the runner of a local host. The secret goes through the environment, which
-// other users of the machine cannot read.
-func (s RunSettings) hostCommand(h catalog.Host) (local.Command, error) {
+// runner returns the settings of a local host's runner: the flags, with what the models file says of the host.
+func (s RunSettings) runner(h catalog.Host) (runner.Settings, error) {
 	if s.Host != "" && h.Name != s.Host {
-		return local.Command{}, fmt.Errorf("host %s is not the one of --host %s", h.Name, s.Host)
+		return runner.Settings{}, fmt.Errorf("host %s is not the one of --host %s", h.Name, s.Host)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return local.Command{}, err
+	r := runner.Settings{
+		Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Intake: s.Intake, HostSettings: s.HostSettings,
+		Evict: s.Evict, Price: h.Price, RunnerSecret: s.RunnerSecret,
 	}
-	argv := []string{self, "runner", "--host=" + h.Name, "--state-dir=" + s.StateDir, "--pool=" + s.Pool, "--log-level=" + s.LogLevel, "--log-format=" + s.LogFormat,
-		"--runner-addr=" + s.RunnerAddr, "--max-loaded-models=" + s.MaxLoadedModels, "--evict=" + s.Evict, "--price=" + fmt.Sprint(h.Price), "--fair-after=" + s.FairAfter.String(),
-		"--drain-timeout=" + s.DrainTimeout.String(), "--retire-timeout=" + s.RetireTimeout.String(), "--first-byte=" + s.FirstByte.String()}
-	argv = append(argv, "--sleep-command=")                                   // its sleep is the end of the process, never this machine's
-	argv = append(argv, "--max-held="+s.MaxHeld, "--max-conns-per-address=0") // its only client is this gateway
+	r.Host = h.Name
+	r.MaxConnsPerAddress = 0 // its only client is this gateway
 	if h.Address != "" {
-		argv = append(argv, "--runner-addr="+h.Address)
+		r.RunnerAddr = h.Address
 	}
-	add := func(flag, value string) {
-		if value != "" {
-			argv = append(argv, "--"+flag+"="+value)
-		}
+	if devices := h.Devices.String(); devices != "" {
+		r.Devices = devices
 	}
-	devices := h.Devices.String()
-	if devices == "" {
-		devices = s.Devices
-	}
-	add("devices", devices)
 	labels := slices.Clone(h.Labels)
 	for _, l := range s.labels() {
 		if !slices.Contains(labels, l) {
 			labels = append(labels, l)
 		}
 	}
-	add("labels", strings.Join(labels, ","))
-	if len(h.NPUSeats) == 0 { // else the runner reads them in the catalogue
-		add("npu-seats", s.NPUSeats)
+	r.Labels = strings.Join(labels, ",")
+	if len(h.NPUSeats) > 0 { // the runner reads them in the catalogue
+		r.NPUSeats = ""
 	}
 	memory := strings.Fields(s.MemoryBudget)
 	for _, kind := range slices.Sorted(maps.Keys(h.Memory)) {
 		memory = append(memory, fmt.Sprintf("%s=%d", kind, h.Memory[kind])) // the last one counts
 	}
-	add("memory-budget", strings.Join(memory, " "))
-	add("sandbox", s.Sandbox)
-	add("engine-user", s.EngineUser)
-	add("engine-memory", s.EngineMemory)
-	add("mm-cache-bytes", s.MMCacheBytes)
-	add("mm-lookup-wait", s.MMLookupWait.String())
-	add("mm-ttl", s.MMTTL.String())
-	add("mm-quota", s.MMQuota)
-	add("mm-max-entry", s.MMMaxEntry)
-	add("ctx-size", fmt.Sprint(s.CtxSize))
-	add("llamacpp-args", s.LlamacppArgs)
-	add("llamacpp-backend", s.LlamacppBackend)
-	add("n-batch", fmt.Sprint(s.NBatch))
-	add("n-ubatch", fmt.Sprint(s.NUbatch))
-	add("n-parallel", fmt.Sprint(s.NParallel))
-	add("batch-delay", s.BatchDelay.String())
+	r.MemoryBudget = strings.Join(memory, " ")
 	if s.WeightsDir != "" {
-		add("weights-dir", filepath.Join(s.WeightsDir, h.Name)) // a folder has one owner
+		r.WeightsDir = filepath.Join(s.WeightsDir, h.Name) // a folder has one owner
 	}
-	add("weights-bytes", s.WeightsBytes)
-	add("conversations-bytes", s.ConversationsBytes)
-	add("conversations-url", s.ConversationsURL)
-	add("hf-endpoint", s.HFEndpoint)
-	add("recipes", cmp.Or(s.Recipes, s.Models))
-	for _, d := range s.EnginesDir {
-		add("engines-dir", d)
-	}
-	env := append(os.Environ(), config.EnvPrefix+"REDIS_URL="+s.RedisURL, config.EnvPrefix+"REDIS_SECRET=", config.EnvPrefix+"RUNNER_SECRET="+s.RunnerSecret)
-	if s.HFToken != "" {
-		env = append(env, config.EnvPrefix+"HF_TOKEN="+s.HFToken)
-	}
-	return local.Command{Argv: argv, Env: env}, nil
+	r.Recipes = cmp.Or(s.Recipes, s.Models)
+	return r, nil
 }
 
 // keptSecret reads a secret of the state folder, or makes it at the first start. Only the owner can read it afterwards.

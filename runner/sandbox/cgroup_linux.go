@@ -14,6 +14,9 @@ import (
 // cgroupPrefix starts the name of every engine's control group.
 const cgroupPrefix = "reveille-engine-"
 
+// runnerGroup is the group beside them that the runner moved itself into, see delegate.
+const runnerGroup = "reveille-runner"
+
 // cgroups holds the folders in which this runner creates control groups for its engines, or "" where it cannot. In the
 // unified hierarchy (version 2) both folders are the same.
 type cgroups struct {
@@ -53,7 +56,7 @@ func findCgroups() (c cgroups, reason string) {
 }
 
 // cgroupDir returns the folder of this process's own group: for a version 1 controller, or for version 2 if controller
-// is "".
+// is "". For a process that is in runnerGroup already, it is that group's parent.
 func cgroupDir(own, mounts, controller string) string {
 	var group string
 	for line := range strings.Lines(own) {
@@ -78,7 +81,7 @@ func cgroupDir(own, mounts, controller string) string {
 			if err != nil || strings.HasPrefix(rel, "..") {
 				rel = "."
 			}
-			return filepath.Join(f[4], rel)
+			return strings.TrimSuffix(filepath.Join(f[4], rel), "/"+runnerGroup)
 		}
 	}
 	return ""
@@ -115,7 +118,7 @@ func delegate(dir string) (reason string) {
 	if strings.TrimSpace(string(members)) != self {
 		return "other processes share the runner's control group (systemd: use a separate service with Delegate=yes)"
 	}
-	leaf := filepath.Join(dir, "reveille-runner")
+	leaf := filepath.Join(dir, runnerGroup)
 	err := os.Mkdir(leaf, 0o755)
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		err = write(leaf, "cgroup.procs", self)

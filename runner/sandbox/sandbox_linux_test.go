@@ -563,6 +563,10 @@ func TestCgroupDir(t *testing.T) {
 			t.Errorf("%q: %q, want %q", controller, got, want)
 		}
 	}
+	// A second sandbox in one process uses the same folder as the first, which moved the process.
+	if got := cgroupDir("0::/docker/c1/x/reveille-runner\n", mounts, ""); got != "/sys/fs/cgroup/unified/x" {
+		t.Errorf("for a process that was moved: %q", got)
+	}
 }
 
 // TestEnterUnified checks what is written to version 2 control groups.

@@ -87,7 +87,7 @@ func TestViewers(t *testing.T) {
 	if open.commands > 1.5*closed.commands+20 {
 		t.Errorf("%v with ten pages took %.0f commands of Redis, without %.0f", *watch, open.commands, closed.commands)
 	}
-	t.Logf("in %v: with ten pages %.2f s of CPU (gateway, runner and Redis) and %.0f commands, %d KB to nine of them since they opened; without %.2f s and %.0f",
+	t.Logf("in %v: with ten pages %.2f s of CPU and %.0f commands, %d KB to nine of them since they opened; without %.2f s and %.0f",
 		*watch, open.cpu, open.commands, bytes.Load()/1024, closed.cpu, closed.commands)
 }
 

@@ -34,7 +34,7 @@ func TestStory(t *testing.T) {
 		t.Helper()
 		kit.Eventually(t, "the model goes", func() bool { return record() == "" })
 		kit.Eventually(t, "the host sleeps", func() bool { return host() == "asleep" })
-		kit.Eventually(t, "its process ends", func() bool { return processes() == 0 })
+		kit.Eventually(t, "its engine ends", func() bool { return processes() == 0 })
 	}
 
 	first := use(t, c, s.URL, "m", false)

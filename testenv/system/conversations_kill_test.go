@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -20,7 +19,7 @@ import (
 
 var kills = flag.Int("kills", 2, "how often TestConversationsSurviveKills kills a process")
 
-// Runners and engines are killed at random moments while conversations are saved and restored, and files are cut short in
+// Engines, or the runner and all engines with it, are killed at random moments while conversations are saved and restored, and files are cut short in
 // between. Every load succeeds, and every answer is that of an engine that never went.
 func TestConversationsSurviveKills(t *testing.T) {
 	testenv.Engines(t)
@@ -35,25 +34,12 @@ func TestConversationsSurviveKills(t *testing.T) {
 	// ask sends a chat until it is answered: a request may fail whose engine was killed under it.
 	ask := func(model, text string) (content string) {
 		t.Helper()
-		body, err := json.Marshal(map[string]any{"model": model, "messages": []message{{"user", text}}, "temperature": 0, "max_tokens": 8})
-		if err != nil {
-			t.Fatal(err)
-		}
-		last := ""
 		for end := time.Now().Add(2 * kit.Patience); time.Now().Before(end); time.Sleep(glance) {
-			resp, err := http.Post(s.URL+"/v1/chat/completions", "application/json", bytes.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
+			if content := once(t, s.URL, model, text); content != "" {
+				return content
 			}
-			text, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-			var a turn
-			if err == nil && resp.StatusCode == http.StatusOK && json.Unmarshal(text, &a) == nil && len(a.Choices) == 1 {
-				return a.Choices[0].Message.Content
-			}
-			last = string(text)
 		}
-		t.Fatalf("%s is not answered: %s", model, last)
+		t.Fatalf("%s is not answered", model)
 		return ""
 	}
 	texts := make([]string, 3)
@@ -68,19 +54,27 @@ func TestConversationsSurviveKills(t *testing.T) {
 		if target == "talker" {
 			ask("other", "Hello.")
 		}
-		go func() { swapped <- ask(target, texts[0]) }()
-		time.Sleep(time.Duration(dice.IntN(1500)) * time.Millisecond)
-		program := []string{"llama-server", "runner"}[n%2]
-		family := s.Processes()
-		for _, i := range dice.Perm(len(family)) {
-			if p := family[i]; strings.Contains(p.Args, program) {
-				if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
-					t.Fatal(err)
+		pause := time.Duration(dice.IntN(1500)) * time.Millisecond
+		if n%2 == 0 {
+			go func() { swapped <- ask(target, texts[0]) }()
+			time.Sleep(pause)
+			family := s.Processes()
+			for _, i := range dice.Perm(len(family)) {
+				if p := family[i]; strings.Contains(p.Args, "llama-server") {
+					if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+						t.Fatal(err)
+					}
+					break
 				}
-				break
 			}
+			<-swapped
+		} else {
+			go func() { swapped <- once(t, s.URL, target, texts[0]) }()
+			time.Sleep(pause)
+			s.Kill()
+			<-swapped
+			s = testenv.Start(t, testenv.Spec{Models: models, StateDir: s.StateDir})
 		}
-		<-swapped
 		files, err := filepath.Glob(filepath.Join(s.StateDir, "conversations-local", "*"))
 		if err != nil {
 			t.Fatal(err)
@@ -97,4 +91,23 @@ func TestConversationsSurviveKills(t *testing.T) {
 			}
 		}
 	}
+}
+
+// once sends a chat and returns the answer's content, "" if it failed.
+func once(t *testing.T, url, model, text string) string {
+	body, err := json.Marshal(map[string]any{"model": model, "messages": []message{{"user", text}}, "temperature": 0, "max_tokens": 8})
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	resp, err := http.Post(url+"/v1/chat/completions", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	var a turn
+	if json.NewDecoder(resp.Body).Decode(&a) != nil || resp.StatusCode != http.StatusOK || len(a.Choices) != 1 {
+		return ""
+	}
+	return a.Choices[0].Message.Content
 }

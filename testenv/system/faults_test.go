@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,38 +98,38 @@ func endsWithError(t *testing.T, s *stream, code string) {
 	}
 }
 
-// runner is the process of the local host's runner.
-func (w *world) runner() testenv.Process {
-	w.t.Helper()
-	all := w.Processes()
-	i := slices.IndexFunc(all, func(p testenv.Process) bool { return strings.Contains(p.Args, " runner ") })
-	if i < 0 {
-		w.t.Fatalf("no runner among %v", all)
-	}
-	return all[i]
-}
-
-// The engines of a runner that is killed die with it; open requests hear of it; the next request wakes the host again.
+// The engines of a runner that is killed die with it; open requests hear of it; its successor gets the next request.
 func TestRunnerKilled(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "silent": "reranking, " + calls.Options("--hang infer")})
+	server := testenv.StartRedis(t)
+	models := catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "silent": "reranking, " + calls.Options("--hang infer")}
+	s := testenv.Start(t, testenv.Spec{Redis: server, Models: calls.Catalogue(models).YAML(
+		"hosts:\n  local: {driver: exec, devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n")})
+	w := &world{System: s, t: t, rdb: s.Redis(), types: models.types()}
+	secret, err := os.ReadFile(filepath.Join(s.StateDir, "runner-secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	startRunner := func() *testenv.Program {
+		runner, _ := testenv.StartRunner(t, "redis://"+server.Addr+"/0", strings.TrimSpace(string(secret)), "local", folder, "--devices=cpu,npu")
+		return runner
+	}
+	runner := startRunner()
 	w.use("e")
-	s := w.chat("a", 100000)
+	stream := w.chat("a", 100000)
 	silent, _ := w.later("silent")
 	kit.Becomes(t, "loaded", []string{"a", "e", "silent"}, w.loaded)
 	kit.Becomes(t, "calls of silent", 1, func() int { return w.stats("silent").InFlight })
-	runner := w.runner()
-	engines := testenv.Descendants(runner.PID)
+	engines := testenv.Descendants(runner.PID())
 	if len(engines) != 3 {
 		t.Fatalf("engines: %v", engines)
 	}
-	if err := syscall.Kill(runner.PID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	runner.Kill()
 	for _, e := range engines {
 		kit.Becomes(t, fmt.Sprint("alive: ", e), false, e.Alive)
 	}
-	endsWithError(t, s, "runner_failed")
+	endsWithError(t, stream, "runner_failed")
 	select {
 	case a := <-silent:
 		if a.status != http.StatusBadGateway || a.code() != "runner_failed" || a.header.Get("Retry-After") == "" {
@@ -137,13 +138,15 @@ func TestRunnerKilled(t *testing.T) {
 	case <-time.After(kit.Patience):
 		t.Error("a request that was sent hears nothing of the runner's death")
 	}
-	// Its last sockets close with its last thread: only then is no request sent to it any more.
-	kit.Becomes(t, "entry of the runner's process", true, func() bool { _, err := os.Stat(fmt.Sprint("/proc/", runner.PID)); return err != nil })
+	successor := startRunner()
 	began := time.Now()
 	w.use("e")
-	t.Logf("served %v after the runner's death", time.Since(began))
-	if w.runner() == runner {
-		t.Error("the same runner")
+	t.Logf("served %v after the start of the runner's successor", time.Since(began))
+	successor.Signal(syscall.SIGTERM)
+	select {
+	case <-successor.Exited():
+	case <-time.After(kit.Patience):
+		t.Error("the runner does not end")
 	}
 }
 

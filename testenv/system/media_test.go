@@ -47,7 +47,11 @@ func mediaModels() string {
 }
 
 // viewer is a world whose models get pictures and sounds.
-type viewer struct{ *world }
+type viewer struct {
+	*world
+	outer *testing.T   // that the system ends with
+	spec  testenv.Spec // of the system
+}
 
 // shown is an answer: the tokens with their probabilities, which a single wrong float would change.
 type shown []struct {
@@ -137,10 +141,11 @@ func TestMedia(t *testing.T) {
 	testenv.NeedInterposer(t)
 	testenv.Models(t)
 	server := testenv.StartRedis(t)
-	s := testenv.Start(t, testenv.Spec{
+	spec := testenv.Spec{
 		Models: mediaModels(), Redis: server, Args: []string{"--max-loaded-models=-1", "--mm-lookup-wait=10s", "--hold=" + engineTime.String()},
-	})
-	v := &viewer{&world{System: s, t: t, rdb: s.Redis()}}
+	}
+	s := testenv.Start(t, spec)
+	v := &viewer{world: &world{System: s, t: t, rdb: s.Redis()}, outer: t, spec: spec}
 	p1, p2, p3 := testenv.Picture(1, 320, 240), testenv.Picture(2, 200, 448), testenv.Picture(3, 448, 448)
 	const seen, unseen, off = "hit=1, miss=0", "hit=0, miss=1", ""
 
@@ -194,8 +199,8 @@ func TestMedia(t *testing.T) {
 		equal(v.show("tiny-audio", unseen, sound), want)
 		equal(v.show("tiny-audio", seen, sound), want)
 	})
-	step("runner_killed", func() {
-		v.killRunner("tiny-vision", p3)
+	step("killed", func() {
+		v.kill("tiny-vision", p3)
 		equal(v.show("tiny-vision", seen, p1), tiny) // nothing of it was left in memory
 	})
 	step("entries_changed_by_hand", func() {
@@ -231,44 +236,25 @@ func (v *viewer) crowd(model string, picture []byte, want shown) {
 	}
 }
 
-// killRunner kills the local host's runner while a request with a picture is in its engine, which is held there.
-func (v *viewer) killRunner(model string, picture []byte) {
+// kill kills the system while a request with a picture is in an engine, which is held there, and starts it again.
+func (v *viewer) kill(model string, picture []byte) {
 	v.t.Helper()
-	runner := v.runnerOf("local")
-	engines := testenv.Descendants(runner.PID)
 	if err := syscall.Kill(v.pid(model), syscall.SIGSTOP); err != nil {
 		v.t.Fatal(err)
 	}
 	waiting := make(chan answer, 1)
 	go func() { waiting <- v.chatMedia(model, 6, picture) }()
 	kit.Becomes(v.t, "open requests", "1", func() string { return v.field(model, "in_flight") })
-	if err := syscall.Kill(runner.PID, syscall.SIGKILL); err != nil {
-		v.t.Fatal(err)
-	}
+	v.Kill() // fails if an engine outlives it
 	select {
 	case a := <-waiting:
-		if a.status != http.StatusBadGateway || a.code() != "runner_failed" {
+		if a.err == nil {
 			v.t.Errorf("the open request got %v", a)
 		}
 	case <-time.After(engineTime):
 		v.t.Error("the open request got no answer")
 	}
-	for _, e := range engines {
-		kit.Becomes(v.t, "life of "+e.String(), false, e.Alive)
-	}
-}
-
-// runnerOf is the process of a host's runner.
-func (v *viewer) runnerOf(host string) testenv.Process {
-	v.t.Helper()
-	all := v.Processes()
-	i := slices.IndexFunc(all, func(p testenv.Process) bool {
-		return strings.Contains(p.Args, " runner ") && strings.Contains(p.Args, "--host="+host+" ")
-	})
-	if i < 0 {
-		v.t.Fatalf("no runner of %s among %v", host, all)
-	}
-	return all[i]
+	v.System = testenv.Start(v.outer, v.spec)
 }
 
 // signature is a model's, as `gateway mm` tells it.
