@@ -1,4 +1,4 @@
-// Package power turns hosts on and off. A [Driver] implements one way to do so (a local process, a command, Kubernetes,
+// Package power turns hosts on and off. A [Driver] implements one way to do so (a runner in this process, a command, Kubernetes,
 // Wake-on-LAN, EC2, an Auto Scaling group), each in its own package below this one. A [Set] chooses a host's driver by
 // the catalogue. Gateways and the warmer call it.
 //
