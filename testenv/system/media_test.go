@@ -201,7 +201,9 @@ func TestMedia(t *testing.T) {
 	})
 	step("killed", func() {
 		v.kill("tiny-vision", p3)
-		equal(v.show("tiny-vision", seen, p1), tiny) // nothing of it was left in memory
+		for _, model := range []string{"tiny-vision", "tiny-vision-far"} {
+			equal(v.show(model, seen, p1), tiny) // nothing of it was left in memory
+		}
 	})
 	step("entries_changed_by_hand", func() {
 		sig := v.signature("tiny-vision")
@@ -254,7 +256,9 @@ func (v *viewer) kill(model string, picture []byte) {
 	case <-time.After(engineTime):
 		v.t.Error("the open request got no answer")
 	}
-	v.System = testenv.Start(v.outer, v.spec)
+	again := v.spec
+	again.StateDir = v.StateDir
+	v.System = testenv.Start(v.outer, again)
 }
 
 // signature is a model's, as `gateway mm` tells it.
