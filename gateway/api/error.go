@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"reveille/infra/jsonscan"
+	"reveille/infra/term"
 )
 
 // Error is what a client is told went wrong. Message is for the client: no
@@ -113,7 +114,7 @@ func NoModel() *Error {
 
 // UnknownModel is the answer to a name that no model has; similar are ids of models that may be meant.
 func UnknownModel(name string, similar ...string) *Error {
-	text := fmt.Sprintf("The model '%s' does not exist.", clip(name, 200))
+	text := fmt.Sprintf("The model '%s' does not exist.", term.Clip(name, 200))
 	if len(similar) > 0 {
 		text += fmt.Sprintf(" Did you mean '%s'?", strings.Join(similar, "' or '"))
 	}
@@ -166,17 +167,6 @@ func RetryAdvice(d time.Duration, random func() float64) (seconds int, ms int64)
 	d = min(max(time.Duration(spread), minRetry), maxRetry)
 	ms = d.Milliseconds()
 	return int(math.Ceil(float64(ms) / 1000)), ms
-}
-
-// clip shortens text a client chose before it goes back into a message.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xC0 == 0x80 { // not inside a character
-		n--
-	}
-	return s[:n] + "…"
 }
 
 // statusText is the fallback message of an error that has none.

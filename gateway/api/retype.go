@@ -8,6 +8,8 @@ import (
 
 	"reveille/infra/jsonscan"
 	"reveille/infra/oom"
+	"reveille/infra/redact"
+	"reveille/infra/term"
 )
 
 // NormalizeError turns the error answer of an engine or a runner into an [*Error]. A
@@ -22,7 +24,7 @@ func NormalizeError(status int, body []byte, hide ...string) *Error {
 	if say != "" {
 		reply.message = say
 	}
-	e := New(kind, Redact(reply.message, hide...))
+	e := New(kind, redact.Answer(reply.message, hide...))
 	if !certain && status < 500 {
 		if code := plainCode(reply.code); code != "" || status != e.Status {
 			e.Code = code
@@ -30,7 +32,7 @@ func NormalizeError(status int, body []byte, hide ...string) *Error {
 	}
 	e.Status = status
 	if status < 500 {
-		if e.Param = clip(reply.param, 100); e.Param == "" && certain && kind == UnsupportedParameter {
+		if e.Param = term.Clip(reply.param, 100); e.Param == "" && certain && kind == UnsupportedParameter {
 			e.Param = "messages" // media that the model does not take
 		}
 	}
@@ -99,10 +101,13 @@ func firstText(values ...jsonscan.Value) string {
 	return ""
 }
 
+// maxPlainText bounds what is read of an answer that is not JSON, in bytes.
+const maxPlainText = 8000
+
 // plainText returns body as a message unless it is markup, which says nothing
 // a client could use.
 func plainText(body []byte) string {
-	s := strings.TrimSpace(strings.ToValidUTF8(string(body[:min(len(body), 4*maxMessage)]), "\uFFFD"))
+	s := strings.TrimSpace(strings.ToValidUTF8(string(body[:min(len(body), maxPlainText)]), "\uFFFD"))
 	if strings.HasPrefix(s, "<") {
 		return ""
 	}

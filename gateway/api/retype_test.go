@@ -65,43 +65,6 @@ func TestRetype(t *testing.T) {
 	}
 }
 
-func TestRedact(t *testing.T) {
-	tests := []struct{ in, want string }{
-		{"failed to open /srv/models/qwen3/a.gguf: no such file", "failed to open [path]: no such file"},
-		{"open '/model.gguf'", "open '[path]'"},
-		{`cannot read C:\models\a.gguf now`, "cannot read [path] now"},
-		{"in ~/models/x.gguf", "in [path]"},
-		{"connect to 10.0.3.7:8080 refused", "connect to [address] refused"},
-		{"connect to [fd00::1]:8080 refused", "connect to [address] refused"},
-		{"host gpu-1:8080 and localhost:99", "host [address] and [address]"},
-		{"GET http://127.0.0.1:4242/v1/chat failed", "GET [address] failed"},
-		{"node.internal.example:443 is down", "[address] is down"},
-		{"on secret-host it failed", "on [host] it failed"},
-		{"secret-host", "[host]"},
-		{"secret-host: not on secret-hostile, _secret-host or secret-host.", "[host]: not on secret-hostile, _secret-host or [host]."},
-		{"GGML_ASSERT at ggml/src/ggml.c:1234 failed", "GGML_ASSERT at [file] failed"},
-		{"boom\n#0  0x00007f in main ()\n#1  0x00007f in x ()\n", "boom"},
-		{"Error\nTraceback (most recent call last):\n  File \"/a/b.py\", line 3\nValueError: bad size", "ValueError: bad size"},
-		{"a\x00b\tc", "a b c"},
-
-		// What must stay.
-		{"use /v1/chat/completions for this", "use /v1/chat/completions for this"},
-		{"messages[0].content: and/or image/png at line 1, column 16: x", "messages[0].content: and/or image/png at line 1, column 16: x"},
-		{"model org/name:Q4_K_M and qwen3:8b", "model org/name:Q4_K_M and qwen3:8b"},
-		{"n_ctx:8192, n_tokens:12345", "n_ctx:8192, n_tokens:12345"},
-		{"llama.cpp says 3.5/4.0 of 10:30", "llama.cpp says 3.5/4.0 of 10:30"},
-		{"end with /think", "end with /think"},
-	}
-	for _, tt := range tests {
-		if got := Redact(tt.in, "", "secret-host"); got != tt.want {
-			t.Errorf("Redact(%q)\n got %q\nwant %q", tt.in, got, tt.want)
-		}
-	}
-	if got := Redact(strings.Repeat("long ", 9000)); len(got) > maxMessage+4 {
-		t.Errorf("a message of %d bytes came through", len(got))
-	}
-}
-
 // Whatever an engine sends, the answer is an error in the table's words.
 func FuzzRetype(f *testing.F) {
 	f.Add(400, []byte(`{"error":{"code":400,"message":"m /a/b 10.0.0.1:80","type":"t","param":"p"}}`))
@@ -109,7 +72,7 @@ func FuzzRetype(f *testing.F) {
 	f.Add(503, []byte(`{"error":"\ud800","detail":[1]}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
 		e := NormalizeError(status, body, "gpu-host-name")
-		if e.Status < 400 || e.Status > 599 || e.Message == "" || !utf8.ValidString(e.Message) || len(e.Message) > maxMessage+4 {
+		if e.Status < 400 || e.Status > 599 || e.Message == "" || !utf8.ValidString(e.Message) || len(e.Message) > 2004 {
 			t.Fatalf("%d %q", e.Status, e.Message)
 		}
 		if strings.Contains(e.Message, "gpu-host-name") {

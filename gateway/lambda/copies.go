@@ -5,10 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/google/renameio/v2"
 )
 
 // Copies keeps documents as files of a folder, for readers that know files alone. It is safe for concurrent use.
@@ -70,11 +71,7 @@ func (c *Copies) refreshLocked(ctx context.Context, name string, read func(conte
 	if old, known := c.last[name]; known && bytes.Equal(old, text) {
 		return false, nil
 	}
-	path := filepath.Join(c.dir, name)
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return false, err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := renameio.WriteFile(filepath.Join(c.dir, name), text, 0o600); err != nil {
 		return false, err
 	}
 	c.last[name] = text

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"reveille/infra/term"
 )
 
 var sizeUnits = []struct {
@@ -66,10 +68,4 @@ func parseDuration(s string) (time.Duration, error) {
 }
 
 // clip bounds a text that goes into a message.
-func clip(s string) string {
-	const limit = 120
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "…"
-}
+func clip(s string) string { return term.Clip(s, 120) }

@@ -96,6 +96,6 @@ func newScripts() scripts {
 		cancelSleep: newScript("sleep_cancel", sleeping...),
 		stop:        newScript("sleep_stop", "changes", "sleeping"), endStop: newScript("sleep_end", "changes", "sleeping"),
 		snapshot: newScript("snapshot", "changes", "signed"), record: newScript("record", "signed"), catalogPut: newScript("catalog_put", "changes"),
-		responsePut: newScript("response_put"), needPut: newScript("need_put"), convPut: newScript("conv_put"), quota: newScript("quota"),
+		responsePut: newScript("response_put"), needPut: newScript("need_put", "index"), convPut: newScript("conv_put", "index"), quota: newScript("quota"),
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"reveille/infra/policy"
+	"reveille/infra/term"
 )
 
 // LostAfter is how long a host may go without a heartbeat before readers consider it lost.
@@ -307,13 +308,8 @@ func isName(s string) bool {
 	return s != "" && len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// cut limits a text for people to maxText.
-func cut(s string) string {
-	if len(s) > maxText {
-		s = s[:maxText] + "…"
-	}
-	return strings.ToValidUTF8(s, "")
-}
+// bounded limits a text for people to maxText.
+func bounded(s string) string { return strings.ToValidUTF8(term.Clip(s, maxText), "") }
 
 // list, text and fields read parts of a script's reply; a part of the wrong type is empty.
 
@@ -347,7 +343,7 @@ func fields(v any) map[string]string {
 func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 	h := &HostRecord{
 		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"], Options: f["options"],
-		Driver: f["driver"], Error: cut(f["error"]), Loading: f["loading"], Generation: uint64(Number(f["generation"])),
+		Driver: f["driver"], Error: bounded(f["error"]), Loading: f["loading"], Generation: uint64(Number(f["generation"])),
 		SeenMS: Number(f["seen_ms"]), ActiveMS: Number(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
 		revision: uint64(Number(f["rev"])), readMS: now,
 	}

@@ -1,4 +1,4 @@
-// Package term keeps a terminal from obeying what is printed on it.
+// Package term bounds and cleans texts from elsewhere, and keeps a terminal from obeying them.
 package term
 
 import (
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Writer returns a writer that passes text on to w with spaces in place of control characters, other than line breaks,
@@ -31,6 +32,17 @@ func plain(r rune) rune {
 		return ' '
 	}
 	return r
+}
+
+// Clip returns text, or of longer text at most limit bytes, of whole characters, with an ellipsis.
+func Clip(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit] + "…"
 }
 
 // Line returns the start of text, at most limit bytes, on one line: with spaces in place of what [Writer] replaces and of

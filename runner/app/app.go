@@ -19,6 +19,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/google/renameio/v2"
 
 	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
@@ -251,12 +252,7 @@ func (f fenceFile) read() uint64 {
 }
 
 func (f fenceFile) write(n uint64, log *slog.Logger) {
-	tmp := string(f) + ".new"
-	err := os.WriteFile(tmp, strconv.AppendUint(nil, n, 10), 0o600)
-	if err == nil {
-		err = os.Rename(tmp, string(f))
-	}
-	if err != nil {
+	if err := renameio.WriteFile(string(f), strconv.AppendUint(nil, n, 10), 0o600); err != nil {
 		log.Warn("fencing token could not be kept on disk", "error", err)
 	}
 }

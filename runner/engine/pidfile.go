@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/google/renameio/v2"
 )
 
 // markName is the variable by which processes of an engine are known again, whatever became of their leader.
@@ -147,14 +149,5 @@ func (l *PIDFile) saveLocked() error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(l.path), ".engines-*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		_ = os.Remove(tmp.Name())
-		return err
-	}
-	return os.Rename(tmp.Name(), l.path)
+	return renameio.WriteFile(l.path, data, 0o600)
 }

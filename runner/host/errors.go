@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"reveille/infra/policy"
+	"reveille/infra/redact"
 	"reveille/infra/state"
 	"reveille/runner/engine"
 	"reveille/runner/plan"
@@ -57,7 +58,7 @@ func failure(err error) state.Outcome {
 		code = "engine_out_of_memory"
 	}
 	if message == "" {
-		message = redact(err.Error())
+		message = redact.Failure(err.Error())
 	}
 	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": message}}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"reveille/infra/catalog"
+	"reveille/runner/filelock"
 )
 
 const (
@@ -116,7 +117,7 @@ func (c *Cache) possess() error {
 	if c.lock, err = c.root.OpenFile(lockName, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return fmt.Errorf("folder of weights: %w", err)
 	}
-	mine, err := lockFile(c.lock)
+	mine, err := filelock.Try(c.lock)
 	if err != nil {
 		return fmt.Errorf("folder of weights: %w", err)
 	}

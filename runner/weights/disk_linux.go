@@ -37,12 +37,3 @@ func allocate(f *os.File, size int64) error {
 func isFull(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
 }
-
-// lockFile takes a lock that ends with the process; false when another has it.
-func lockFile(f *os.File) (bool, error) {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, nil
-	}
-	return err == nil, os.NewSyscallError("flock", err)
-}

@@ -1,10 +1,14 @@
-package api
+// Package redact removes from engines' messages what shows where an engine runs, before clients see them.
+package redact
 
 import (
+	"path"
 	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"reveille/infra/term"
 )
 
 // Patterns that reveal where an engine runs.
@@ -30,16 +34,17 @@ var (
 	sources = regexp.MustCompile(`\b[\w./-]+\.(?:cpp|cc|cu|c|h|hpp|py|go|rs|js):\d+(?::\d+)?`)
 )
 
-// maxMessage bounds an engine's message in bytes.
-const maxMessage = 2000
+// Bounds of messages in bytes, without the ellipsis of those that are cut.
+const (
+	maxAnswer  = 2000
+	maxFailure = 300
+)
 
-// Redact removes from an engine's message what shows where the engine runs.
-// hide are words to remove besides, the longest first; inside a longer word they stay, as a host may be called h.
-func Redact(message string, hide ...string) string {
-	if !utf8.ValidString(message) {
-		message = strings.ToValidUTF8(message, "\uFFFD")
-	}
-	message = clip(message, 4*maxMessage) // bounds the work below
+// Answer redacts an engine's answer to a request. Words with a slash that are no paths stay, as they may be the client's
+// own. hide are words to remove besides, the longest first; inside a longer word they stay, as a host may be called h.
+func Answer(message string, hide ...string) string {
+	message = valid(message)
+	message = term.Clip(message, 4*maxAnswer) // bounds the work below
 	if _, trace, ok := strings.Cut(message, "Traceback (most recent call last)"); ok {
 		lines := strings.Split(strings.TrimSpace(trace), "\n")
 		message = lines[len(lines)-1] // the exception itself
@@ -58,8 +63,30 @@ func Redact(message string, hide ...string) string {
 		}
 		return r
 	}, message)
-	return clip(strings.TrimSpace(message), maxMessage)
+	return term.Clip(strings.TrimSpace(message), maxAnswer)
 }
+
+// anyPath matches whatever may be a path, relative ones too.
+var anyPath = regexp.MustCompile(`(?:[A-Za-z]:)?[\p{L}\p{N}_.~@+%-]*(?:[/\\]+[\p{L}\p{N}_.~@+%-]+)+[/\\]*`)
+
+// anyURL matches URLs of every scheme.
+var anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>()]+`)
+
+// Failure redacts why a load failed, as one line. Of a path, the last part stays: it tells which file was wrong.
+func Failure(message string) string {
+	message = anyURL.ReplaceAllString(valid(message), "[address]")
+	message = anyPath.ReplaceAllStringFunc(message, func(s string) string { return path.Base(strings.ReplaceAll(s, `\`, "/")) })
+	message = addresses.ReplaceAllString(message, "[address]")
+	message = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, message)
+	return term.Clip(strings.TrimSpace(message), maxFailure)
+}
+
+func valid(message string) string { return strings.ToValidUTF8(message, "\uFFFD") }
 
 // hideWord replaces word where it is a whole word.
 func hideWord(message, word string) string {
