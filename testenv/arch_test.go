@@ -183,6 +183,27 @@ func TestEveryPackageHasOneComment(t *testing.T) {
 	}
 }
 
+// TestPackagesAreOnTheMap: the table of folders in architecture.md has every package of the programs.
+func TestPackagesAreOnTheMap(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(Root(t), "infra", "docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, top := range []string{"gateway", "runner", "warmer", "infra"} {
+		files, _ := filepath.Glob(filepath.Join(Root(t), top, "*", "*.go"))
+		folders := map[string]bool{}
+		for _, file := range files {
+			folders[top+"/"+filepath.Base(filepath.Dir(file))] = true
+		}
+		delete(folders, top+"/app") // the wiring of each program
+		for folder := range folders {
+			if !bytes.Contains(text, []byte("`"+folder+"`")) {
+				t.Errorf("infra/docs/architecture.md does not say what %s is for", folder)
+			}
+		}
+	}
+}
+
 // TestPackagesAreSmall: a package that one person can read in an afternoon.
 func TestPackagesAreSmall(t *testing.T) {
 	const most = 4500 // lines, without tests

@@ -28,7 +28,7 @@ type modelItem struct {
 	Options    recipe.Options `json:"recipe_options"`
 	Aliases    []string       `json:"aliases"`
 	Status     modelState     `json:"status"`
-	PinnedBy   string         `json:"pinned_by,omitempty"` // see Server.pinnedBy
+	PinnedBy   string         `json:"pinned_by,omitempty"` // see models.Directory.PinnedBy
 }
 
 type modelState struct {

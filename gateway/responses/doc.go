@@ -4,8 +4,7 @@
 // Requests are read with jsonscan: texts and media go into the chat as they stand in the body, and every member of the chat is
 // written here, so that an unknown one reaches no engine. The chat is still to be checked as one of a client's own.
 //
-// What has no counterpart is refused where leaving it out would change the answer (previous_response_id, files, tools that
-// another server runs), and passed over where it only concerns how OpenAI itself would run the request (store, truncation,
-// service_tier, …). Tools that a client offers to every model, such as Codex's web_search and custom ones, are left out: the
+// What has no counterpart is refused where leaving it out would change the answer (files, tools that another
+// server runs), and ignored where it only concerns how OpenAI itself would run the request (truncation, service_tier, …). Tools that a client offers to every model, such as Codex's web_search and custom ones, are left out: the
 // model does not see them.
 package responses

@@ -5,7 +5,7 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// maxItems bounds the input, as the messages of a chat are bounded.
+// maxItems bounds the input. The messages made from it are bounded as those of a chat.
 const maxItems = 4096
 
 // dialogue writes the messages of a chat from the items of a request.
