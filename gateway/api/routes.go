@@ -9,7 +9,8 @@ import (
 
 // Limits of lists in a request.
 const (
-	maxMessages  = 10_000
+	MaxMessages  = 1024 // of a dialogue
+	MaxItems     = 4096 // of the input of a response; several can make one message
 	MaxInputs    = 2048 // of an embedding request
 	maxDocuments = 2048
 )
@@ -96,13 +97,13 @@ var routes = compiled([]Route{
 	{Name: "models", Method: "GET", Path: "/models", Mount: both, Scope: ScopeAnyKey},
 	{Name: "check_updates", Method: "POST", Path: "/models/check-updates", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 	{Name: "model", Method: "GET", Path: "/models/{id}", Mount: Prefixed, Scope: ScopeAnyKey},
-	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
+	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("messages", list, MaxMessages)}},
 	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{required("prompt", textOrList)}},
-	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
+	{Name: "responses", Method: "POST", Path: "/responses", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, MaxItems)}},
 	{Name: "response", Method: "GET", Path: "/responses/{id}", Mount: Prefixed, Dialect: Responses, Scope: ScopeInfer},
 	{Name: "response_items", Method: "GET", Path: "/responses/{id}/input_items", Mount: Prefixed, Dialect: Responses, Scope: ScopeInfer},
 	{Name: "response_delete", Method: "DELETE", Path: "/responses/{id}", Mount: Prefixed, Dialect: Responses, Scope: ScopeInfer},
-	{Name: "input_tokens", Method: "POST", Path: "/responses/input_tokens", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, maxMessages)}},
+	{Name: "input_tokens", Method: "POST", Path: "/responses/input_tokens", Mount: Prefixed, Dialect: Responses, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, MaxItems)}},
 	{Name: "embeddings", Method: "POST", Path: "/embeddings", Mount: Prefixed, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("input", textOrList, MaxInputs)}},
 	{Name: "transcriptions", Method: "POST", Path: "/audio/transcriptions", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
 	{Name: "translations", Method: "POST", Path: "/audio/translations", Mount: Prefixed, Type: policy.Audio, Scope: ScopeInfer, Body: BodyForm, Inference: true, Model: modelField, Fields: []Field{required("file", 0)}},
@@ -115,15 +116,15 @@ var routes = compiled([]Route{
 	// llama-server's own.
 	{Name: "tokenize", Method: "POST", Path: "/tokenize", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{required("content", text)}},
 	{Name: "detokenize", Method: "POST", Path: "/detokenize", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{required("tokens", list)}},
-	{Name: "apply_template", Method: "POST", Path: "/apply-template", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
+	{Name: "apply_template", Method: "POST", Path: "/apply-template", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{requiredMax("messages", list, MaxMessages)}},
 	{Name: "infill", Method: "POST", Path: "/infill", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, InQuery: true, Model: modelField, Fields: []Field{optional("input_prefix", text), optional("input_suffix", text)}},
 
 	// Anthropic.
-	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, maxMessages)}},
-	{Name: "count_tokens", Method: "POST", Path: "/messages/count_tokens", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages)}},
+	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, MaxMessages)}},
+	{Name: "count_tokens", Method: "POST", Path: "/messages/count_tokens", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("messages", list, MaxMessages)}},
 
 	// Cohere's chats.
-	{Name: "cohere_chat", Method: "POST", Path: "/v2/chat", Mount: Bare, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("messages", list, maxMessages), {Name: "documents", Refused: true}}},
+	{Name: "cohere_chat", Method: "POST", Path: "/v2/chat", Mount: Bare, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("messages", list, MaxMessages), {Name: "documents", Refused: true}}},
 
 	// Embeddings of Text Embeddings Inference and of Cohere.
 	{Name: "tei_embed", Method: "POST", Path: "/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("inputs", textOrList, MaxInputs), {Name: "prompt_name", Refused: true}}},
@@ -142,7 +143,7 @@ var routes = compiled([]Route{
 	{Name: "ollama_tags", Method: "GET", Path: "/api/tags", Mount: Bare, Dialect: Ollama, Scope: ScopeAnyKey},
 	{Name: "ollama_ps", Method: "GET", Path: "/api/ps", Mount: Bare, Dialect: Ollama, Scope: ScopeAnyKey},
 	{Name: "ollama_show", Method: "POST", Path: "/api/show", Mount: Bare, Dialect: Ollama, Scope: ScopeAnyKey, Body: BodyJSON, Model: modelOrName},
-	{Name: "ollama_chat", Method: "POST", Path: "/api/chat", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Streams: true, Model: modelField, Fields: []Field{{Name: "messages", Types: list, Max: maxMessages}}},
+	{Name: "ollama_chat", Method: "POST", Path: "/api/chat", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Streams: true, Model: modelField, Fields: []Field{{Name: "messages", Types: list, Max: MaxMessages}}},
 	{Name: "ollama_generate", Method: "POST", Path: "/api/generate", Mount: Bare, Dialect: Ollama, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Streams: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_embed", Method: "POST", Path: "/api/embed", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{{Name: "input", Types: textOrList, Max: MaxInputs}}},
 	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{optional("prompt", text)}},

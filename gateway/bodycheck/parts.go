@@ -32,7 +32,7 @@ func (p *parts) begin(param string, v jsonscan.Value) {
 // maxMessages and maxCalls bound a dialogue: chat templates take time that grows with the square of its length, or with its
 // length times its calls. That of Gemma 4 takes 24 s for 1,000 messages, one of Cohere's 12 s for 200 calls in 400.
 const (
-	maxMessages = 1024
+	maxMessages = api.MaxMessages
 	maxCalls    = 512
 )
 

@@ -5,9 +5,6 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// maxItems bounds the input. The messages made from it are bounded as those of a chat.
-const maxItems = 4096
-
 // dialogue writes the messages of a chat from the items of a request.
 type dialogue struct {
 	out    []byte
@@ -33,8 +30,8 @@ func appendMessages(dst []byte, q object) ([]byte, error) {
 		n := 0
 		w := jsonscan.WalkOf(v.Raw)
 		w.Array(func() bool {
-			if n++; n > maxItems {
-				err = refuse("'input' has more than %d items.", maxItems)
+			if n++; n > api.MaxItems {
+				err = refuse("'input' has more than %d items.", api.MaxItems)
 			} else if w.Kind() != jsonscan.Object {
 				err = refuse("Each item of 'input' must be an object.")
 			} else {

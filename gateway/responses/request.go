@@ -72,7 +72,7 @@ var same = [...]string{
 var refused = [...]struct{ name, why string }{
 	{"conversation", "conversations are not stored; send the whole conversation in 'input'"},
 	{"prompt", "prompts are not stored; send the text in 'instructions' or 'input'"},
-	{"background", "responses are not stored; send the request without it"},
+	{"background", "responses are not made in the background; send the request without it"},
 }
 
 var members = func() map[string]bool {

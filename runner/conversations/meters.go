@@ -10,19 +10,18 @@ type meters struct {
 }
 
 func newMeters(set *metrics.Set, s *Store) meters {
-	const prefix = "reveille_runner_conversations_"
-	set.NewGauge(prefix+"bytes", func() float64 {
+	set.NewGauge("reveille_runner_conversations_bytes", func() float64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return float64(s.total)
 	})
 	return meters{
-		saved: set.NewCounter(prefix + "saved_total"), restored: set.NewCounter(prefix + "restored_total"),
-		tokens: set.NewCounter(prefix + "restored_tokens_total"), seconds: set.NewFloatCounter(prefix + "saved_seconds_total"),
-		unsaved: set.NewCounter(prefix + `refused_total{reason="engine_did_not_save"}`), full: set.NewCounter(prefix + `refused_total{reason="not_stored"}`),
-		fetched: set.NewCounter(prefix + "fetched_total"), unfetched: set.NewCounter(prefix + `refused_total{reason="not_fetched"}`),
-		damaged: set.NewCounter(prefix + `refused_total{reason="damaged"}`), rejected: set.NewCounter(prefix + `refused_total{reason="engine_did_not_restore"}`),
-		notPut: set.NewCounter(prefix + `refused_total{reason="not_in_bucket"}`),
-		unused: set.NewCounter(prefix + `refused_total{reason="engine_did_not_reuse"}`),
+		saved: set.NewCounter("reveille_runner_conversations_saved_total"), restored: set.NewCounter("reveille_runner_conversations_restored_total"),
+		tokens: set.NewCounter("reveille_runner_conversations_restored_tokens_total"), seconds: set.NewFloatCounter("reveille_runner_conversations_saved_seconds_total"),
+		unsaved: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_save"}`), full: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_stored"}`),
+		fetched: set.NewCounter("reveille_runner_conversations_fetched_total"), unfetched: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_fetched"}`),
+		damaged: set.NewCounter(`reveille_runner_conversations_refused_total{reason="damaged"}`), rejected: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_restore"}`),
+		notPut: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_in_bucket"}`),
+		unused: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_reuse"}`),
 	}
 }

@@ -183,7 +183,7 @@ func TestStarted(t *testing.T) {
 			}
 		}
 		x.send(t, opStore, item{media: m, layout: v.Layout, bytes: uint64(len(v.Floats))}, 0, v.Floats)
-		kit.Eventually(t, "the store's refusal", func() bool { return s.m.refused[reasonSize].Get() > 0 })
+		kit.Eventually(t, "the store's refusal", func() bool { return s.m.refused[reasonProtocol].Get() > 0 })
 		if n, _ := s.l1.size(); n != 0 {
 			t.Error("something was stored")
 		}

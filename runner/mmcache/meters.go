@@ -63,21 +63,21 @@ type meters struct {
 
 func newMeters(set *metrics.Set, l1 *lru) *meters {
 	m := &meters{
-		lookups: set.NewCounter("reveille_mm_lookups_total"),
+		lookups: set.NewCounter("reveille_runner_mm_lookups_total"),
 		hits: [...]*metrics.Counter{
-			tierMemory: set.NewCounter(`reveille_mm_hits_total{tier="l1"}`), tierRedis: set.NewCounter(`reveille_mm_hits_total{tier="l2"}`),
+			tierMemory: set.NewCounter(`reveille_runner_mm_hits_total{tier="l1"}`), tierRedis: set.NewCounter(`reveille_runner_mm_hits_total{tier="l2"}`),
 		},
-		misses:       set.NewCounter("reveille_mm_misses_total"),
-		stores:       set.NewCounter("reveille_mm_stores_total"),
-		redisRead:    set.NewCounter("reveille_mm_redis_read_bytes_total"),
-		redisWritten: set.NewCounter("reveille_mm_redis_written_bytes_total"),
-		redisErrors:  set.NewCounter("reveille_mm_redis_errors_total"),
-		saved:        set.NewFloatCounter("reveille_mm_saved_seconds_total"),
+		misses:       set.NewCounter("reveille_runner_mm_misses_total"),
+		stores:       set.NewCounter("reveille_runner_mm_stores_total"),
+		redisRead:    set.NewCounter("reveille_runner_mm_redis_read_bytes_total"),
+		redisWritten: set.NewCounter("reveille_runner_mm_redis_written_bytes_total"),
+		redisErrors:  set.NewCounter("reveille_runner_mm_redis_errors_total"),
+		saved:        set.NewFloatCounter("reveille_runner_mm_saved_seconds_total"),
 	}
 	for r := range reasons {
-		m.refused[r] = set.NewCounter(`reveille_mm_refused_total{reason="` + r.String() + `"}`)
+		m.refused[r] = set.NewCounter(`reveille_runner_mm_refused_total{reason="` + r.String() + `"}`)
 	}
-	set.NewGauge("reveille_mm_l1_bytes", func() float64 { _, b := l1.size(); return float64(b) })
-	set.NewGauge("reveille_mm_l1_entries", func() float64 { n, _ := l1.size(); return float64(n) })
+	set.NewGauge("reveille_runner_mm_l1_bytes", func() float64 { _, b := l1.size(); return float64(b) })
+	set.NewGauge("reveille_runner_mm_l1_entries", func() float64 { n, _ := l1.size(); return float64(n) })
 	return m
 }

@@ -221,7 +221,11 @@ func (x *session) store(r *request) error {
 	if r.file == nil || len(r.items) != 1 || int64(it.bytes) != size {
 		return errProtocol
 	}
-	if size > s.cfg.MaxEntry || !s.encodings.has(it.ident.Field, x) {
+	if !s.encodings.has(it.ident.Field, x) {
+		s.m.refused[reasonProtocol].Inc()
+		return nil
+	}
+	if size > s.cfg.MaxEntry {
 		s.m.refused[reasonSize].Inc()
 		return nil
 	}

@@ -24,7 +24,7 @@ type cachedWeights struct {
 
 // manifest is the content of .weights.json.
 type manifest struct {
-	Location string   `json:"place"`
+	Location string   `json:"place"`          // the name in files already written
 	Path     string   `json:"path,omitempty"` // of the file that engines are given, "" for the folder
 	Files    []record `json:"files"`
 }
@@ -120,6 +120,6 @@ func (c *Cache) removeLocked(e *cachedWeights, why string) error {
 	}
 	delete(c.entries, e.id)
 	c.total -= e.bytes
-	c.cfg.Log.Info("weights are removed", "place", e.Location, "bytes", e.bytes, "reason", why)
+	c.cfg.Log.Info("weights are removed", "location", e.Location, "bytes", e.bytes, "reason", why)
 	return c.root.RemoveAll(away)
 }

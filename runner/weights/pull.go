@@ -31,11 +31,11 @@ type pull struct {
 
 // Pull brings the weights of some locations into the cache; those that are there already cost nothing. It returns when all
 // are there, one has failed, or ctx ends. Errors are [*Error], or the end of ctx.
-func (c *Cache) Pull(ctx context.Context, places ...Location) error {
+func (c *Cache) Pull(ctx context.Context, locations ...Location) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	for _, at := range places {
+	for _, at := range locations {
 		wg.Go(func() {
 			if err := c.pullOne(ctx, at); err != nil {
 				cancel(err)
@@ -96,7 +96,7 @@ func (c *Cache) joinLocked(at Location) *pull {
 			err = failed(at, err)
 		} else {
 			c.m.seconds.UpdateDuration(began)
-			c.cfg.Log.Info("pull done", "place", at.String(), "bytes", p.size.Load(), "ms", time.Since(began).Milliseconds())
+			c.cfg.Log.Info("pull done", "location", at.String(), "bytes", p.size.Load(), "ms", time.Since(began).Milliseconds())
 		}
 		c.mu.Lock()
 		delete(c.pulls, p)
@@ -119,10 +119,10 @@ func (c *Cache) pullingLocked(at Location) *pull {
 
 // Progress is how many bytes of some locations are on the host, of how many; of a location whose source has not told its size
 // yet neither is known, and it counts as nothing.
-func (c *Cache) Progress(places ...Location) (got, size int64) {
+func (c *Cache) Progress(locations ...Location) (got, size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, at := range places {
+	for _, at := range locations {
 		if e := c.wholeLocked(at); e != nil {
 			got, size = got+e.bytes, size+e.bytes
 		} else if p := c.pullingLocked(at); p != nil {
@@ -158,7 +158,7 @@ func (c *Cache) run(ctx context.Context, p *pull) error {
 	if err := c.reserve(p, what.size()); err != nil {
 		return err
 	}
-	c.cfg.Log.Info("pull begins", "place", p.at.String(), "files", len(what.files), "bytes", what.size())
+	c.cfg.Log.Info("pull begins", "location", p.at.String(), "files", len(what.files), "bytes", what.size())
 	c.mu.Lock()
 	scratch := c.scratchLocked(p.id)
 	c.mu.Unlock()

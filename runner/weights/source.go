@@ -7,13 +7,13 @@ import (
 	"reveille/infra/catalog"
 )
 
-// A Place is where weights come from.
+// A Location is where weights come from.
 type Location struct {
 	catalog.Checkpoint
 	SHA256 string // of its one file, in lower-case hex; "" leaves it to what the source says
 }
 
-// A Source finds weights in places of one scheme. Its methods and those of its files are safe for concurrent use; their
+// A Source finds weights at locations of one scheme. Its methods and those of its files are safe for concurrent use; their
 // errors are [*Error], with no location in them, or count as [ErrFetch]. Errors hold no secrets.
 type Source interface {
 	// Stat describes the one file of that name. ErrNotFound: there is none; there may be a folder.
