@@ -63,23 +63,3 @@ func TestDocumentsNameRealTests(t *testing.T) {
 		t.Error("README.md does not link to infra/docs/security.md")
 	}
 }
-
-// TestArchitectureNamesPackages: the table of folders in architecture.md has each package next to a program.
-func TestArchitectureNamesPackages(t *testing.T) {
-	root := Root(t)
-	text, err := os.ReadFile(filepath.Join(root, "infra", "docs", "architecture.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{"gateway", "runner", "warmer", "infra"} {
-		files, err := filepath.Glob(filepath.Join(root, dir, "*", "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatal(dir, "has no packages:", err)
-		}
-		for _, file := range files {
-			if name := dir + "/" + filepath.Base(filepath.Dir(file)); !strings.Contains(string(text), "`"+name+"`") {
-				t.Errorf("architecture.md does not say what %s is", name)
-			}
-		}
-	}
-}
