@@ -121,9 +121,9 @@ func UnknownModel(name string, similar ...string) *Error {
 	return New(ModelNotFound, text).With("model")
 }
 
-// NotAllowed is the answer to a known path with the wrong method; allow is the
+// notAllowed is the answer to a known path with the wrong method; allow is the
 // list of the right ones.
-func NotAllowed(allow string) *Error {
+func notAllowed(allow string) *Error {
 	e := Newf(MethodNotAllowed, "This path does not take that method, only %s.", allow)
 	e.Headers = []Header{{"Allow", allow}}
 	return e
@@ -145,7 +145,7 @@ func (e *Error) AppendHeaders(dst []Header, random func() float64) []Header {
 		dst = append(dst, Header{HeaderShouldRetry, "false"})
 	}
 	if e.RetryAfter > 0 {
-		seconds, ms := RetryAdvice(e.RetryAfter, random)
+		seconds, ms := retryAdvice(e.RetryAfter, random)
 		dst = append(dst,
 			Header{HeaderRetryAfter, strconv.Itoa(seconds)},
 			Header{HeaderRetryAfterMS, strconv.FormatInt(ms, 10)})
@@ -159,9 +159,9 @@ const (
 	maxRetry = time.Minute
 )
 
-// RetryAdvice spreads d by up to 20 % either way and cuts it to 1..60 s.
+// retryAdvice spreads d by up to 20 % either way and cuts it to 1..60 s.
 // seconds is ms rounded up, so neither advice comes before the other.
-func RetryAdvice(d time.Duration, random func() float64) (seconds int, ms int64) {
+func retryAdvice(d time.Duration, random func() float64) (seconds int, ms int64) {
 	d = min(max(d, minRetry), maxRetry)
 	spread := float64(d) * (0.8 + 0.4*random())
 	d = min(max(time.Duration(spread), minRetry), maxRetry)

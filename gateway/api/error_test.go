@@ -39,8 +39,8 @@ func TestConstructors(t *testing.T) {
 	if e := UnknownModel(strings.Repeat("é", 300)); e.Status != 404 || len(e.Message) > 260 || !strings.Contains(e.Message, "é…") {
 		t.Errorf("UnknownModel = %+v", e)
 	}
-	if e := NotAllowed("POST, OPTIONS"); e.Headers[0] != (Header{"Allow", "POST, OPTIONS"}) {
-		t.Errorf("NotAllowed = %+v", e)
+	if e := notAllowed("POST, OPTIONS"); e.Headers[0] != (Header{"Allow", "POST, OPTIONS"}) {
+		t.Errorf("notAllowed = %+v", e)
 	}
 	if e := Unauthorized(); e.Status != 401 || e.Headers[0].Name != "WWW-Authenticate" {
 		t.Errorf("Unauthorized = %+v", e)
@@ -61,7 +61,7 @@ func TestAppendHeaders(t *testing.T) {
 	}{
 		{New(QueueFull, ""), "Retry-After=5 retry-after-ms=5000"},
 		{New(ModelLoadError, ""), "x-should-retry=false"},
-		{NotAllowed("GET"), "Allow=GET x-should-retry=false"},
+		{notAllowed("GET"), "Allow=GET x-should-retry=false"},
 		{New(InternalError, ""), ""},
 	}
 	for _, tt := range tests {
@@ -79,7 +79,7 @@ func TestRetryAdvice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := time.Duration(rapid.Int64Range(0, int64(10*time.Minute)).Draw(t, "d"))
 		r := rapid.Float64Range(0, 0.999999).Draw(t, "r")
-		seconds, ms := RetryAdvice(d, func() float64 { return r })
+		seconds, ms := retryAdvice(d, func() float64 { return r })
 		if seconds < 1 || seconds > 60 || ms < 1000 || ms > 60_000 || int64(seconds)*1000 < ms || int64(seconds-1)*1000 >= ms {
 			t.Fatalf("advice %d s, %d ms for %v", seconds, ms, d)
 		}

@@ -3,6 +3,8 @@ package api
 import (
 	"net/http"
 	"time"
+
+	"reveille/infra/rpc"
 )
 
 // Kind names one row of the error table. As an error value it is the target
@@ -114,52 +116,52 @@ var table = [kinds]row{
 	ForbiddenHost:     {"forbidden_host", http.StatusForbidden, typePermission, final, 0},
 	ForbiddenOrigin:   {"forbidden_origin", http.StatusForbidden, typePermission, final, 0},
 
-	ModelNotFound:     {"model_not_found", http.StatusNotFound, typeInvalid, final, 0},
-	ModelNotLoaded:    {"model_not_loaded", http.StatusNotFound, typeInvalid, final, 0},
+	ModelNotFound:     {rpc.CodeModelNotFound, http.StatusNotFound, typeInvalid, final, 0},
+	ModelNotLoaded:    {rpc.CodeModelNotLoaded, http.StatusNotFound, typeInvalid, final, 0},
 	UnknownURL:        {"unknown_url", http.StatusNotFound, typeInvalid, final, 0},
-	ModelFileNotFound: {"model_file_not_found", http.StatusNotFound, typeInvalid, final, 0},
+	ModelFileNotFound: {rpc.CodeModelFileNotFound, http.StatusNotFound, typeInvalid, final, 0},
 	ResponseNotFound:  {"response_not_found", http.StatusNotFound, typeInvalid, final, 0},
 
 	MethodNotAllowed:    {"method_not_allowed", http.StatusMethodNotAllowed, typeInvalid, final, 0},
 	RequestTimeout:      {"request_timeout", http.StatusRequestTimeout, typeInvalid, final, 0},
-	SlotsPinnedConflict: {"slots_pinned_error", http.StatusConflict, typeConflict, final, 0},
-	ModelBusyConflict:   {"model_busy", http.StatusConflict, typeConflict, final, 0},
+	SlotsPinnedConflict: {rpc.CodeSlotsPinned, http.StatusConflict, typeConflict, final, 0},
+	ModelBusyConflict:   {rpc.CodeModelBusy, http.StatusConflict, typeConflict, final, 0},
 	OptionConflict:      {"option_conflict", http.StatusConflict, typeConflict, final, 0},
-	NotLoadedConflict:   {"model_not_loaded", http.StatusConflict, typeConflict, final, 0},
+	NotLoadedConflict:   {rpc.CodeModelNotLoaded, http.StatusConflict, typeConflict, final, 0},
 
 	RequestTooLarge:      {"request_too_large", http.StatusRequestEntityTooLarge, typeInvalid, final, 0},
 	UnsupportedMediaType: {"unsupported_media_type", http.StatusUnsupportedMediaType, typeInvalid, final, 0},
-	DeleteUnknown:        {"model_not_found", http.StatusUnprocessableEntity, typeInvalid, final, 0},
+	DeleteUnknown:        {rpc.CodeModelNotFound, http.StatusUnprocessableEntity, typeInvalid, final, 0},
 	RateLimitExceeded:    {"rate_limit_exceeded", http.StatusTooManyRequests, typeRateLimit, again, time.Second},
 	QueueFull:            {"queue_full", http.StatusTooManyRequests, typeRateLimit, again, 5 * time.Second},
 	InsufficientQuota:    {"insufficient_quota", http.StatusTooManyRequests, typeRateLimit, final, 0},
 	HeadersTooLarge:      {"headers_too_large", http.StatusRequestHeaderFieldsTooLarge, typeInvalid, final, 0},
 
 	InternalError:  {"internal_error", http.StatusInternalServerError, typeServer, again, 0},
-	ModelLoadError: {"model_load_error", http.StatusInternalServerError, typeServer, final, 0},
-	ModelTooLarge:  {"model_too_large", http.StatusInternalServerError, typeServer, final, 0},
+	ModelLoadError: {rpc.CodeModelLoadError, http.StatusInternalServerError, typeServer, final, 0},
+	ModelTooLarge:  {rpc.CodeModelTooLarge, http.StatusInternalServerError, typeServer, final, 0},
 	NotSupported:   {"not_supported", http.StatusNotImplemented, typeNotServed, final, 0},
 
 	RunnerFailed:   {"runner_failed", http.StatusBadGateway, typeServer, again, 2 * time.Second},
-	EngineCrashed:  {"engine_crashed", http.StatusBadGateway, typeServer, again, time.Second},
+	EngineCrashed:  {rpc.CodeEngineCrashed, http.StatusBadGateway, typeServer, again, time.Second},
 	BadEngineReply: {"bad_engine_reply", http.StatusBadGateway, typeServer, again, 0},
 
 	NoCapacity:        {"no_capacity", http.StatusServiceUnavailable, typeServer, again, 60 * time.Second},
 	StateUnavailable:  {"state_unavailable", http.StatusServiceUnavailable, typeServer, again, 5 * time.Second},
 	ModelLoading:      {"model_loading", http.StatusServiceUnavailable, typeServer, again, 10 * time.Second},
 	ModelBackoff:      {"model_backoff", http.StatusServiceUnavailable, typeServer, again, 30 * time.Second},
-	ModelBusy:         {"model_busy", http.StatusServiceUnavailable, typeServer, again, 10 * time.Second},
-	SlotsPinned:       {"slots_pinned_error", http.StatusServiceUnavailable, typeServer, again, 60 * time.Second},
+	ModelBusy:         {rpc.CodeModelBusy, http.StatusServiceUnavailable, typeServer, again, 10 * time.Second},
+	SlotsPinned:       {rpc.CodeSlotsPinned, http.StatusServiceUnavailable, typeServer, again, 60 * time.Second},
 	HostUnreachable:   {"host_unreachable", http.StatusServiceUnavailable, typeServer, again, 5 * time.Second},
-	HostInterrupted:   {"host_interrupted", http.StatusServiceUnavailable, typeServer, again, 30 * time.Second},
-	EngineOutOfMemory: {"engine_out_of_memory", http.StatusServiceUnavailable, typeServer, again, 30 * time.Second},
-	Overloaded:        {"overloaded", http.StatusServiceUnavailable, typeServer, again, 5 * time.Second},
-	Draining:          {"draining", http.StatusServiceUnavailable, typeServer, again, time.Second},
+	HostInterrupted:   {rpc.CodeHostInterrupted, http.StatusServiceUnavailable, typeServer, again, 30 * time.Second},
+	EngineOutOfMemory: {rpc.CodeEngineOutOfMemory, http.StatusServiceUnavailable, typeServer, again, 30 * time.Second},
+	Overloaded:        {rpc.CodeOverloaded, http.StatusServiceUnavailable, typeServer, again, 5 * time.Second},
+	Draining:          {rpc.CodeDraining, http.StatusServiceUnavailable, typeServer, again, time.Second},
 
-	LoadTimeout:     {"load_timeout", http.StatusGatewayTimeout, typeTimeout, again, 30 * time.Second},
+	LoadTimeout:     {rpc.CodeLoadTimeout, http.StatusGatewayTimeout, typeTimeout, again, 30 * time.Second},
 	QueueTimeout:    {"queue_timeout", http.StatusGatewayTimeout, typeTimeout, again, 10 * time.Second},
-	UpstreamTimeout: {"upstream_timeout", http.StatusGatewayTimeout, typeTimeout, again, 5 * time.Second},
-	DiskFull:        {"disk_full", http.StatusInsufficientStorage, typeServer, final, 0},
+	UpstreamTimeout: {rpc.CodeUpstreamTimeout, http.StatusGatewayTimeout, typeTimeout, again, 5 * time.Second},
+	DiskFull:        {rpc.CodeDiskFull, http.StatusInsufficientStorage, typeServer, final, 0},
 }
 
 // Kinds returns every kind in the order of their statuses.

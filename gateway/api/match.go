@@ -25,7 +25,7 @@ func (h Hit) Err() *Error {
 	case h.Route != nil:
 		return nil
 	case h.Allow != "":
-		return NotAllowed(h.Allow)
+		return notAllowed(h.Allow)
 	}
 	path := h.Path
 	if len(path) > maxPathTold {

@@ -80,13 +80,13 @@ func (f *Function) Handle(ctx context.Context, ev *events.LambdaFunctionURLReque
 	return out, nil
 }
 
-// BrokenAnswer is the error of a truncated answer. Lambda counts errors by this name.
-type BrokenAnswer struct{ Cause error }
+// brokenAnswer is the error of a truncated answer. Lambda counts errors by this name.
+type brokenAnswer struct{ Cause error }
 
-func (e *BrokenAnswer) Error() string { return "the answer broke off: " + e.Cause.Error() }
+func (e *brokenAnswer) Error() string { return "the answer broke off: " + e.Cause.Error() }
 
 // Unwrap returns the cause.
-func (e *BrokenAnswer) Unwrap() error { return e.Cause }
+func (e *brokenAnswer) Unwrap() error { return e.Cause }
 
 // exchange is one answer on its way out. It is read by one goroutine at a time.
 type exchange struct {
@@ -99,7 +99,7 @@ type exchange struct {
 }
 
 // Read gives out the next bytes of the answer. Its last error comes when the gateway has done all that belongs to the
-// request: io.EOF, or a *BrokenAnswer.
+// request: io.EOF, or a *brokenAnswer.
 func (x *exchange) Read(p []byte) (int, error) {
 	if x.err != nil {
 		return 0, x.err
@@ -112,7 +112,7 @@ func (x *exchange) Read(p []byte) (int, error) {
 	x.err = io.EOF
 	if err != io.EOF {
 		x.f.log.Warn("engine answer was cut off", "error", err)
-		x.err = &BrokenAnswer{err}
+		x.err = &brokenAnswer{err}
 	}
 	if n > 0 {
 		return n, nil // bytes that come with an error would be lost

@@ -217,7 +217,7 @@ func TestBrokenAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(resp.Body)
-		var b *BrokenAnswer
+		var b *brokenAnswer
 		if string(body) != "some" || errors.As(err, &b) != broken {
 			t.Errorf("%s: %q %v", path, body, err)
 		}
@@ -249,7 +249,7 @@ func TestBrokenAnswerInLambda(t *testing.T) {
 	if body, err := get("/"); err == nil {
 		t.Errorf("%q looks whole", body)
 	}
-	if got := f.Failures(); len(got) != 1 || got[0].Type != "BrokenAnswer" || !strings.Contains(got[0].Message, "unexpected EOF") {
+	if got := f.Failures(); len(got) != 1 || got[0].Type != "brokenAnswer" || !strings.Contains(got[0].Message, "unexpected EOF") {
 		t.Error(got)
 	}
 	if body, err := get("/whole"); body != "some" || err != nil || f.Environments() != 1 {

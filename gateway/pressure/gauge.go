@@ -53,7 +53,7 @@ func (g *Gauge) Step() Step {
 	if g == nil {
 		return Normal
 	}
-	return StepAt(g.used.Load(), g.limit)
+	return stepAt(g.used.Load(), g.limit)
 }
 
 // Bytes are the bytes in use by the last sample, and the limit, 0 for none.

@@ -22,7 +22,7 @@ func TestStepAt(t *testing.T) {
 		{0, 0, Normal}, {1 << 62, 0, Normal}, {0, gib, Normal}, {919, 1000, Normal}, {920, 1000, CloseConns}, {949, 1000, CloseConns}, {950, 1000, Shed}, {2000, 1000, Shed},
 		{gib * 91 / 100, gib, Normal}, {gib * 93 / 100, gib, CloseConns}, {gib * 96 / 100, gib, Shed}, {1<<62 - 1, 1 << 62, Shed},
 	} {
-		if got := StepAt(c.used, c.limit); got != c.want {
+		if got := stepAt(c.used, c.limit); got != c.want {
 			t.Errorf("%d of %d: %d, want %d", c.used, c.limit, got, c.want)
 		}
 	}

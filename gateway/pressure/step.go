@@ -16,8 +16,8 @@ const (
 	refusalAt = 95
 )
 
-// StepAt is the step for so many bytes used of a limit; 0 is no limit.
-func StepAt(used, limit int64) Step {
+// stepAt is the step for so many bytes used of a limit; 0 is no limit.
+func stepAt(used, limit int64) Step {
 	switch {
 	case limit <= 0 || used < limit/100*noKeepAt:
 		return Normal

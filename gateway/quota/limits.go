@@ -34,7 +34,7 @@ type Rate struct {
 	Per time.Duration
 }
 
-// String returns the form that [ParseRate] reads, or "" for no limit.
+// String returns the form that [parseRate] reads, or "" for no limit.
 func (r Rate) String() string {
 	for name, per := range units {
 		if r.N > 0 && r.Per == per {
@@ -46,8 +46,8 @@ func (r Rate) String() string {
 
 var units = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 
-// ParseRate parses N/s, N/m or N/h with N at least 1.
-func ParseRate(s string) (Rate, error) {
+// parseRate parses N/s, N/m or N/h with N at least 1.
+func parseRate(s string) (Rate, error) {
 	n, unit, _ := strings.Cut(s, "/")
 	r := Rate{Per: units[unit]}
 	var err error
@@ -77,11 +77,11 @@ func (l *Limits) Set(word string) (err error) {
 	name, value, _ := strings.Cut(word, "=")
 	switch name {
 	case "requests":
-		l.Requests, err = ParseRate(value)
+		l.Requests, err = parseRate(value)
 	case "tokens":
-		l.Tokens, err = ParseRate(value)
+		l.Tokens, err = parseRate(value)
 	case "loads":
-		l.Loads, err = ParseRate(value)
+		l.Loads, err = parseRate(value)
 	case "budget":
 		if l.Budget, err = strconv.ParseInt(value, 10, 64); err != nil || l.Budget < 1 || l.Budget > mostBudget {
 			err = fmt.Errorf("want a number from 1 to %d", int64(mostBudget))

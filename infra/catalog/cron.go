@@ -30,8 +30,8 @@ var cronFields = [...]struct {
 	{"day of week", 0, 7, []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
 }
 
-// ParseSchedule reads the five fields. It returns an error for a schedule that never fires, such as 30 February.
-func ParseSchedule(s string) (Schedule, error) {
+// parseSchedule reads the five fields. It returns an error for a schedule that never fires, such as 30 February.
+func parseSchedule(s string) (Schedule, error) {
 	fields := strings.Fields(s)
 	if len(fields) != len(cronFields) {
 		return Schedule{}, fmt.Errorf("a schedule has 5 fields, not %d: minute hour day month weekday", len(fields))
@@ -156,7 +156,7 @@ func (s *Schedule) UnmarshalText(b []byte) error {
 		*s = Schedule{}
 		return nil
 	}
-	parsed, err := ParseSchedule(string(b))
+	parsed, err := parseSchedule(string(b))
 	if err == nil {
 		*s = parsed
 	}

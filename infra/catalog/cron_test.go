@@ -22,7 +22,7 @@ func TestScheduleNext(t *testing.T) {
 		{"0 12 * * 7", "2026-02-02 00:00:00", "2026-02-08 12:00:00"},
 		{"0 12 * * sun,6-7", "2026-02-02 00:00:00", "2026-02-07 12:00:00"},
 	} {
-		s, err := ParseSchedule(tc.schedule)
+		s, err := parseSchedule(tc.schedule)
 		if err != nil {
 			t.Errorf("%s: %v", tc.schedule, err)
 			continue
@@ -39,7 +39,7 @@ func TestScheduleRefused(t *testing.T) {
 		"", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "-1 * * * *",
 		"5-1 * * * *", "*/0 * * * *", "*/x * * * *", "1- * * * *", ",1 * * * *", "0 0 31 2,4 *", "a * * * *", "* * * mon *",
 	} {
-		if _, err := ParseSchedule(s); err == nil {
+		if _, err := parseSchedule(s); err == nil {
 			t.Errorf("%q accepted", s)
 		}
 	}
@@ -54,7 +54,7 @@ func TestScheduleSkipsNothing(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		s, err := ParseSchedule(rapid.SampledFrom([]string{
+		s, err := parseSchedule(rapid.SampledFrom([]string{
 			"0 0 * * *", "30 2 * * *", "*/7 1-3 * * *", "0 0 * * 0", "15 0 1 * *", "59 23 31 12 *", "0 12 4 11 *",
 		}).Draw(t, "schedule"))
 		if err != nil {
@@ -78,11 +78,11 @@ func FuzzParseSchedule(f *testing.F) {
 	f.Add("0 8 * * 1-5")
 	f.Add("*/99999999999 1-2/3 * jan sun")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseSchedule(text)
+		s, err := parseSchedule(text)
 		if err != nil {
 			return
 		}
-		again, err := ParseSchedule(s.String())
+		again, err := parseSchedule(s.String())
 		if err != nil || again != s {
 			t.Fatalf("%q: %v", text, err)
 		}
@@ -90,7 +90,7 @@ func FuzzParseSchedule(f *testing.F) {
 }
 
 func TestWarmupActive(t *testing.T) {
-	s, err := ParseSchedule("0 8 * * 1-5")
+	s, err := parseSchedule("0 8 * * 1-5")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,9 +135,9 @@ func (m *Model) DeviceText() string {
 // names returns the id and the aliases.
 func (m *Model) names() []string { return append([]string{m.ID}, m.Aliases...) }
 
-// TypeOfLabels returns the type that a registered model's labels decide: embeddings, reranking, transcription or audio,
+// typeOfLabels returns the type that a registered model's labels decide: embeddings, reranking, transcription or audio,
 // tts, image, in this order. A model with none of these labels is an llm.
-func TypeOfLabels(labels []string) policy.Type {
+func typeOfLabels(labels []string) policy.Type {
 	for _, l := range []struct {
 		label string
 		t     policy.Type

@@ -7,7 +7,7 @@ import (
 
 // With returns a catalogue with more models: those that a client registered ("user.x"). They come after the models of
 // the file and are checked as if they were in it. They may leave Type empty, which their labels then decide
-// ([TypeOfLabels]). A model whose id exists already replaces that one. The error is of type [Problems]. c and the
+// ([typeOfLabels]). A model whose id exists already replaces that one. The error is of type [Problems]. c and the
 // arguments are not changed.
 func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	d := draft{Catalog: *c}
@@ -21,7 +21,7 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 		m := models[i].clone()
 		m.Registered = true
 		if m.Type == "" {
-			m.Type = TypeOfLabels(m.Labels)
+			m.Type = typeOfLabels(m.Labels)
 		}
 		if m.MMCache == "" {
 			m.MMCache = ScopeKey

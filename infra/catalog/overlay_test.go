@@ -78,7 +78,7 @@ func TestTypeOfLabels(t *testing.T) {
 		"audio": policy.Audio, "hot transcription": policy.Audio, "tts": policy.TTS, "image": policy.Image,
 		"image embeddings": policy.Embedding,
 	} {
-		if got := TypeOfLabels(strings.Fields(labels)); got != want {
+		if got := typeOfLabels(strings.Fields(labels)); got != want {
 			t.Errorf("%q: %s, want %s", labels, got, want)
 		}
 	}

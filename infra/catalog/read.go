@@ -175,7 +175,7 @@ func (r *reader) warm(n ast.Node, p yamlPath) {
 		})
 		if schedule != "" {
 			var err error
-			if w.Schedule, err = ParseSchedule(schedule); err != nil {
+			if w.Schedule, err = parseSchedule(schedule); err != nil {
 				r.add(at.child("schedule"), `five fields as in cron, such as "0 8 * * 1-5"`, "%v", err)
 			}
 		} else {

@@ -90,8 +90,8 @@ func ParseCards(text string) policy.Cards {
 // maxCard bounds the size read for one GPU, so that sums cannot overflow.
 const maxCard = 1 << 50
 
-// ParseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit.
-func ParseMemory(text string) map[policy.Devices]int64 {
+// parseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit.
+func parseMemory(text string) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for f := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(f, "=")

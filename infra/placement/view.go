@@ -121,7 +121,7 @@ func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
 func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
 	h := policy.Host{
 		Name: rec.Name, State: rec.State, Labels: rec.Labels, Limits: policy.Uniform(1),
-		Budget: ParseMemory(rec.Fields["memory_budget"]), Cards: ParseCards(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
+		Budget: parseMemory(rec.Fields["memory_budget"]), Cards: ParseCards(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
 		// A generation is a token given at registration, and tokens are never behind the clock in microseconds.
 		UpSince: stamp(int64(rec.Generation / 1000)),
 	}
@@ -276,7 +276,7 @@ func memoryNeed(s *state.Snapshot, on *state.HostRecord, rc *recipe.Recipe, l Lo
 		if n.Bytes <= 0 || n.Until != 0 {
 			continue
 		}
-		budget := ParseMemory(h.Fields["memory_budget"])[n.Device]
+		budget := parseMemory(h.Fields["memory_budget"])[n.Device]
 		if g, cards := l.GPUs(rc, h.Fields["gpu_api"]), ParseCards(h.Fields["memory_budget"]); n.Device == policy.GPU && g.Max > 0 && cards != nil {
 			_, budget = g.Largest(cards)
 		}

@@ -11,15 +11,15 @@ import (
 	"unicode"
 )
 
-// MaxArgs bounds the text of an option of kind args, in bytes.
-const MaxArgs = 8192
+// maxArgs bounds the text of an option of kind args, in bytes.
+const maxArgs = 8192
 
 // SplitArgs splits a text into arguments like a POSIX shell, but supports only words, single quotes, double quotes and
 // backslashes: no variables, globs, operators or comments. It refuses control characters other than spaces and tabs
 // between words.
 func SplitArgs(s string) ([]string, error) {
-	if len(s) > MaxArgs {
-		return nil, fmt.Errorf("longer than %d bytes", MaxArgs)
+	if len(s) > maxArgs {
+		return nil, fmt.Errorf("longer than %d bytes", maxArgs)
 	}
 	var (
 		out    []string

@@ -22,10 +22,10 @@ var visibleVars = []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_
 // visibleAPIs are the APIs (see devices.Device.API) of those that the runner sets.
 var visibleAPIs = []string{"cuda", "rocm"}
 
-// Restricts reports whether an engine with options in force can be told which of a host's GPUs to use, which the host's
+// restricts reports whether an engine with options in force can be told which of a host's GPUs to use, which the host's
 // runner tells by an API. It cannot if its backend is another one, or if its owner chooses GPUs by the recipe or by
 // arguments.
-func (r *Recipe) Restricts(api string, opts Options) bool {
+func (r *Recipe) restricts(api string, opts Options) bool {
 	if r.GPUs.Split == "" || api == "" || !slices.Contains(visibleAPIs, api) && !r.uses("gpu_names") {
 		return false
 	}
@@ -50,7 +50,7 @@ func (r *Recipe) Restricts(api string, opts Options) bool {
 // ChooseGPUs is which GPUs of a host a model with options in force may use: wanted, the model's own choice, where the engine
 // can be restricted, else all of them together, which is the zero value.
 func (r *Recipe) ChooseGPUs(wanted policy.GPUs, api string, opts Options) policy.GPUs {
-	if !r.Restricts(api, opts) {
+	if !r.restricts(api, opts) {
 		return policy.GPUs{}
 	}
 	if wanted.Max <= 0 {

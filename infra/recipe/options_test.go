@@ -131,7 +131,7 @@ func TestSplitArgs(t *testing.T) {
 			t.Errorf("SplitArgs(%q) = %q, %v; want %q", tt.in, got, err, tt.want)
 		}
 	}
-	for _, in := range []string{`"a`, `'a`, `a\`, "a\nb", "a\x00b", strings.Repeat("x", MaxArgs+1)} {
+	for _, in := range []string{`"a`, `'a`, `a\`, "a\nb", "a\x00b", strings.Repeat("x", maxArgs+1)} {
 		if got, err := SplitArgs(in); err == nil {
 			t.Errorf("SplitArgs(%.20q) = %.20q, want an error", in, got)
 		}

@@ -19,8 +19,8 @@ import (
 // MaxSkew is how far a call's time may be from the runner's clock.
 const MaxSkew = 30 * time.Second
 
-// MaxCorrection is how far a runner's clock may be from the gateway's.
-const MaxCorrection = time.Hour
+// maxCorrection is how far a runner's clock may be from the gateway's.
+const maxCorrection = time.Hour
 
 // Errors of Verify.
 var (
@@ -58,10 +58,10 @@ func NewSigner(secret []byte) *Signer {
 }
 
 // Correct learns the clock of a host's runner (HeaderTime) after it refused a call for its time. It counts for calls to
-// that host alone; a clock more than MaxCorrection off is not believed.
+// that host alone; a clock more than maxCorrection off is not believed.
 func (s *Signer) Correct(host string, runnerMS int64) {
 	off := runnerMS - time.Now().UnixMilli()
-	if off <= MaxCorrection.Milliseconds() && off >= -MaxCorrection.Milliseconds() {
+	if off <= maxCorrection.Milliseconds() && off >= -maxCorrection.Milliseconds() {
 		s.offsets.Store(host, off)
 	}
 }

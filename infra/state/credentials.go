@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9/auth"
 )
 
-// ReadCredentials reads the present user and password of Redis, wherever they are kept. The user may be "".
-type ReadCredentials func(ctx context.Context) (user, password string, err error)
+// readCredentials reads the present user and password of Redis, wherever they are kept. The user may be "".
+type readCredentials func(ctx context.Context) (user, password string, err error)
 
 const (
 	credentialsFresh = time.Minute      // between two readings
@@ -26,7 +26,7 @@ var errNoCredentials = errors.New("the credentials of Redis have not been read y
 // use the new ones, and the pooled ones authenticate again. Whatever changes them must let Redis accept the old ones
 // until then. Several stores may share them. They are safe for concurrent use.
 type Credentials struct {
-	read ReadCredentials
+	read readCredentials
 	log  *slog.Logger
 	end  context.CancelFunc
 	done chan struct{}
@@ -39,11 +39,11 @@ type Credentials struct {
 
 // FollowCredentials begins to follow what read returns. The caller must Close it, after the stores that use it. It does not
 // wait for the first reading; until then a connection fails.
-func FollowCredentials(read ReadCredentials, log *slog.Logger) *Credentials {
+func FollowCredentials(read readCredentials, log *slog.Logger) *Credentials {
 	return followCredentials(read, log, credentialsFresh)
 }
 
-func followCredentials(read ReadCredentials, log *slog.Logger, every time.Duration) *Credentials {
+func followCredentials(read readCredentials, log *slog.Logger, every time.Duration) *Credentials {
 	ctx, end := context.WithCancel(context.Background())
 	c := &Credentials{
 		read: read, log: log, end: end, done: make(chan struct{}),

@@ -49,7 +49,7 @@ type Batcher struct {
 	runs    sync.WaitGroup
 
 	mu       sync.Mutex
-	packer   *Packer
+	packer   *packer
 	jobs     map[uint64]*job // requests that still lack embeddings
 	inFlight map[*batchRun]struct{}
 	lastID   uint64
@@ -78,7 +78,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 		return nil, fmt.Errorf("the engine's tokenizer: %w", err)
 	}
 	b := &Batcher{
-		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, packer: NewPacker(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, inFlight: map[*batchRun]struct{}{},
+		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, packer: newPacker(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, inFlight: map[*batchRun]struct{}{},
 	}
 	b.shown = b.meters.show(load{}, loadOf(b.packer))
 	b.wake = newTimer(b.dispatch)

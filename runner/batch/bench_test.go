@@ -368,7 +368,7 @@ func (e instant) Embed(_ context.Context, body, dst []byte) (int, []byte, error)
 
 // BenchmarkForm measures forming batches of 64 single texts.
 func BenchmarkForm(b *testing.B) {
-	f, now := NewPacker(Limits{}.WithDefaults(), 0), time.Unix(0, 0)
+	f, now := newPacker(Limits{}.WithDefaults(), 0), time.Unix(0, 0)
 	requests := make([]Request, 64)
 	tokens := []int{10}
 	b.ReportAllocs()

@@ -15,7 +15,7 @@
 //
 // # When a call is made
 //
-// See [Packer]. In short: an idle engine is used at once, and batches grow only by queueing. A request that has the
+// See [packer]. In short: an idle engine is used at once, and batches grow only by queueing. A request that has the
 // engine to itself is passed on and answered byte for byte. A shared call asks for base64, which takes a quarter of the
 // bytes and almost no work in the engine. Clients that want numbers get the shortest ones that read back as the same
 // float32.

@@ -66,7 +66,7 @@ func (m *Meters) of(model string) *meters {
 // load is one queue's share of the gauges.
 type load struct{ pending, inFlight, active, ceiling int }
 
-func loadOf(f *Packer) load {
+func loadOf(f *packer) load {
 	l := load{pending: f.Pending(), ceiling: f.Ceiling()}
 	l.inFlight, l.active = f.InFlight()
 	return l

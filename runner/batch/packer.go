@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Priority orders requests. Lower ones are not starved: see Packer.
+// A Priority orders requests. Lower ones are not starved: see packer.
 type Priority uint8
 
 // Priorities, highest first.
@@ -55,7 +55,7 @@ const (
 type Request struct {
 	Priority Priority
 	Group    string // only requests of one group share an engine call
-	Tokens   []int  // of each sequence, each between 1 and Limits.NUBatch; Packer keeps the slice
+	Tokens   []int  // of each sequence, each between 1 and Limits.NUBatch; packer keeps the slice
 
 	id            uint64
 	next          int    // first sequence still waiting
@@ -87,7 +87,7 @@ type Batch struct {
 	began time.Time
 }
 
-// A Packer decides which sequences go into which engine call and when. It is a pure state machine: it does no I/O,
+// A packer decides which sequences go into which engine call and when. It is a pure state machine: it does no I/O,
 // reads no clock and starts no goroutine. It is not safe for concurrent use.
 //
 // Its invariants:
@@ -105,7 +105,7 @@ type Batch struct {
 // grow only by queueing. Clients that shared a batch tend to come back together: after such a batch the engine waits for them,
 // for at most an eighth of the batch's duration. If fewer than half of them come, the next batches skip that wait. A request
 // that was alone in its batch is never waited for.
-type Packer struct {
+type packer struct {
 	limits  Limits
 	delay   time.Duration
 	ceiling ceiling
@@ -124,14 +124,14 @@ type Packer struct {
 	resting    int // batches left that skip the wait
 }
 
-// NewPacker creates a packer; l must be valid. delay is how long the oldest request may wait for others while the
+// newPacker creates a packer; l must be valid. delay is how long the oldest request may wait for others while the
 // engine is idle, usually 0.
-func NewPacker(l Limits, delay time.Duration) *Packer {
-	return &Packer{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*Request{}}
+func newPacker(l Limits, delay time.Duration) *packer {
+	return &packer{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*Request{}}
 }
 
 // Add queues a request under an unused id. It ignores a request without sequences.
-func (f *Packer) Add(id uint64, r *Request, now time.Time) {
+func (f *packer) Add(id uint64, r *Request, now time.Time) {
 	if len(r.Tokens) == 0 {
 		return
 	}
@@ -147,7 +147,7 @@ func (f *Packer) Add(id uint64, r *Request, now time.Time) {
 }
 
 // Remove removes a request's waiting sequences from the queue and returns their number.
-func (f *Packer) Remove(id uint64) int {
+func (f *packer) Remove(id uint64) int {
 	r := f.byID[id]
 	if r == nil {
 		return 0
@@ -162,7 +162,7 @@ func (f *Packer) Remove(id uint64) int {
 }
 
 // Done releases the room of a batch that ended now.
-func (f *Packer) Done(b *Batch, now time.Time) {
+func (f *packer) Done(b *Batch, now time.Time) {
 	f.inFlight -= b.Tokens
 	f.active--
 	if f.resting > 0 {
@@ -176,24 +176,24 @@ func (f *Packer) Done(b *Batch, now time.Time) {
 }
 
 // Worked records that the engine computed a batch in one call.
-func (f *Packer) Worked(b *Batch) { f.ceiling.worked(b.Tokens, b.Rule == RuleFull) }
+func (f *packer) Worked(b *Batch) { f.ceiling.worked(b.Tokens, b.Rule == RuleFull) }
 
 // OutOfMemory records that calls of failed tokens or more ran out of memory and were split into calls of at most cut tokens. Do
 // not report failures that a single sequence explains: they say nothing about other batches.
-func (f *Packer) OutOfMemory(failed, cut int) { f.ceiling.outOfMemory(failed, cut) }
+func (f *packer) OutOfMemory(failed, cut int) { f.ceiling.outOfMemory(failed, cut) }
 
 // Ceiling returns the most tokens in a batch of several sequences: NBatch, or less if the engine's memory is too small.
-func (f *Packer) Ceiling() int { return f.ceiling.now }
+func (f *packer) Ceiling() int { return f.ceiling.now }
 
 // Pending returns the number of tokens waiting.
-func (f *Packer) Pending() int { return f.pending }
+func (f *packer) Pending() int { return f.pending }
 
 // InFlight returns the numbers of tokens and of batches in flight.
-func (f *Packer) InFlight() (tokens, batches int) { return f.inFlight, f.active }
+func (f *packer) InFlight() (tokens, batches int) { return f.inFlight, f.active }
 
 // Next returns the batch to send now, or nil. With nil, again is when to ask again at the latest; the zero time means that only
 // an Add or a Done can change the answer.
-func (f *Packer) Next(now time.Time) (b *Batch, again time.Time) {
+func (f *packer) Next(now time.Time) (b *Batch, again time.Time) {
 	if len(f.byID) == 0 || f.active >= f.limits.active() {
 		return nil, time.Time{}
 	}
@@ -215,7 +215,7 @@ func (f *Packer) Next(now time.Time) (b *Batch, again time.Time) {
 }
 
 // holdTill returns the time until which an idle engine stays unused.
-func (f *Packer) holdTill(now time.Time) time.Time {
+func (f *packer) holdTill(now time.Time) time.Time {
 	var till time.Time
 	if f.delay > 0 {
 		till = f.since.Add(f.delay)
@@ -239,14 +239,14 @@ func later(a, b time.Time) time.Time {
 }
 
 // waits reports whether the head of the queue has to wait for room in the context.
-func (f *Packer) waits() bool {
+func (f *packer) waits() bool {
 	head := f.rings[f.firstClass()].head
 	return head.Tokens[head.next] > f.limits.Context-f.inFlight
 }
 
 // firstClass returns the priority whose head goes first: the highest one waiting, unless a lower one was skipped too
 // often.
-func (f *Packer) firstClass() Priority {
+func (f *packer) firstClass() Priority {
 	first := priorities
 	for p := range priorities {
 		if f.rings[p].head == nil {
@@ -261,7 +261,7 @@ func (f *Packer) firstClass() Priority {
 }
 
 // form packs a batch. REQUIRES: the queue is not empty and its head fits into the rest of the context.
-func (f *Packer) form(now time.Time) *Batch {
+func (f *packer) form(now time.Time) *Batch {
 	f.gatherTill = time.Time{}
 	f.lastID++
 	b := &Batch{ID: f.lastID, Pending: f.pending, InFlight: f.inFlight, Room: f.limits.Context - f.inFlight, began: now}
@@ -293,7 +293,7 @@ func (f *Packer) form(now time.Time) *Batch {
 
 // packing is one batch in the making.
 type packing struct {
-	f        *Packer
+	f        *packer
 	b        *Batch
 	left     int // tokens
 	requests int

@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// machine drives a Packer through a random history and checks every promise of its doc comment after each step.
+// machine drives a packer through a random history and checks every promise of its doc comment after each step.
 type machine struct {
-	packer *Packer
+	packer *packer
 	limits Limits
 	now    time.Time
 	lastID uint64
@@ -140,7 +140,7 @@ func TestFormerHistories(t *testing.T) {
 			},
 			now: time.Unix(1000, 0), queued: map[uint64][]int{}, next: map[uint64]int{},
 		}
-		m.packer = NewPacker(m.limits, time.Duration(rapid.SampledFrom([]int{0, 0, 5}).Draw(t, "delay"))*time.Millisecond)
+		m.packer = newPacker(m.limits, time.Duration(rapid.SampledFrom([]int{0, 0, 5}).Draw(t, "delay"))*time.Millisecond)
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.SampledFrom([]string{"add", "add", "next", "next", "done", "remove", "time"}).Draw(t, "step") {
 			case "add":
@@ -181,7 +181,7 @@ func repeat(n, tokens int) []int { return slices.Repeat([]int{tokens}, n) }
 
 // TestTenThousandAndOne checks that a single text is in the very next batch, however much another request has queued.
 func TestTenThousandAndOne(t *testing.T) {
-	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
+	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: repeat(10_000, 10)}, now)
 	first, _ := f.Next(now)
 	second, _ := f.Next(now)
@@ -200,7 +200,7 @@ func TestTenThousandAndOne(t *testing.T) {
 }
 
 func TestBatchesGrowByQueueing(t *testing.T) {
-	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
+	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
 	add := func(id uint64, n int) { f.Add(id, &Request{Priority: Normal, Tokens: []int{n}}, now) }
 	add(1, 10)
 	lone, _ := f.Next(now)
@@ -229,7 +229,7 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 
 // TestPriorities checks that higher priorities go first and lower ones are not starved.
 func TestPriorities(t *testing.T) {
-	f, now := NewPacker(Limits{NBatch: 10, NUBatch: 10, Context: 10}, 0), time.Unix(0, 0)
+	f, now := newPacker(Limits{NBatch: 10, NUBatch: 10, Context: 10}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Low, Tokens: repeat(100, 10)}, now)
 	f.Add(2, &Request{Priority: Normal, Tokens: repeat(100, 10)}, now)
 	f.Add(3, &Request{Priority: High, Tokens: repeat(100, 10)}, now)
@@ -246,7 +246,7 @@ func TestPriorities(t *testing.T) {
 
 // TestNoPassing checks that smaller requests do not pass a waiting head forever.
 func TestNoPassing(t *testing.T) {
-	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
+	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{60}}, now)
 	b, _ := f.Next(now)
 	f.Add(2, &Request{Priority: Normal, Tokens: []int{100}}, now)
@@ -265,7 +265,7 @@ func TestNoPassing(t *testing.T) {
 // TestGathering checks that the engine waits for clients of a shared batch, but not for a client that was alone, and
 // does not repeat a vain wait at once.
 func TestGathering(t *testing.T) {
-	f, now := NewPacker(Limits{NBatch: 1000, NUBatch: 100, Context: 2000}, 0), time.Unix(100, 0)
+	f, now := newPacker(Limits{NBatch: 1000, NUBatch: 100, Context: 2000}, 0), time.Unix(100, 0)
 	id := uint64(0)
 	add := func(n int) {
 		for range n {
@@ -314,7 +314,7 @@ func TestGathering(t *testing.T) {
 }
 
 func TestDelay(t *testing.T) {
-	f, now := NewPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 5*time.Millisecond), time.Unix(100, 0)
+	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 5*time.Millisecond), time.Unix(100, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{10}}, now)
 	if b, again := f.Next(now); b != nil || !again.Equal(now.Add(5*time.Millisecond)) {
 		t.Fatalf("%+v, %v", b, again)
@@ -459,7 +459,7 @@ func TestCeiling(t *testing.T) {
 // TestCeilingBoundsBatches checks that sequences share a batch up to the ceiling, and that a longer one goes alone and
 // is not starved.
 func TestCeilingBoundsBatches(t *testing.T) {
-	f, now := NewPacker(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
+	f, now := newPacker(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
 	f.OutOfMemory(1000, 100)
 	if f.Ceiling() != 100 {
 		t.Fatalf("ceiling %d", f.Ceiling())

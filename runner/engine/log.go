@@ -31,8 +31,8 @@ type Log struct {
 	closed bool
 }
 
-// NewLog returns a log of at most max lines, [DefaultLogLines] when max is not positive.
-func NewLog(max int) *Log {
+// newLog returns a log of at most max lines, [DefaultLogLines] when max is not positive.
+func newLog(max int) *Log {
 	if max <= 0 {
 		max = DefaultLogLines
 	}

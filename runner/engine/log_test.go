@@ -23,7 +23,7 @@ func texts(lines []Line) []string {
 func TestLogTail(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size, count, n := rapid.IntRange(1, 8).Draw(t, "size"), rapid.IntRange(0, 30).Draw(t, "count"), rapid.IntRange(-1, 12).Draw(t, "n")
-		l := NewLog(size)
+		l := newLog(size)
 		var all []string
 		for i := range count {
 			text := fmt.Sprint("line ", i)
@@ -47,7 +47,7 @@ func TestLogTail(t *testing.T) {
 }
 
 func TestLogSubscribe(t *testing.T) {
-	l := NewLog(0)
+	l := newLog(0)
 	l.append("a", time.Time{})
 	l.append("b", time.Time{})
 	past, next, cancel := l.Subscribe(1)
@@ -86,7 +86,7 @@ func TestLogSubscribe(t *testing.T) {
 }
 
 func TestLogConcurrently(t *testing.T) {
-	l := NewLog(16)
+	l := newLog(16)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {

@@ -146,7 +146,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	cmd.Args, cmd.Env, cmd.Stdout, cmd.Stderr = argv, env, w, w
 
 	p := &Process{
-		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: NewLog(cfg.LogLines), dir: dir, started: time.Now(),
+		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: newLog(cfg.LogLines), dir: dir, started: time.Now(),
 		stop: make(chan struct{}), kill: make(chan struct{}),
 		ready: make(chan struct{}), stuck: make(chan struct{}), done: make(chan struct{}),
 	}

@@ -7,14 +7,12 @@ import (
 
 	"reveille/infra/policy"
 	"reveille/infra/redact"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/engine"
 	"reveille/runner/plan"
 	"reveille/runner/sandbox"
 )
-
-// CodeLoad is the error-table code of a load that failed for no more specific reason.
-const CodeLoad = "model_load_error"
 
 // Error is a ticket's outcome for clients: an error-table code and a message without paths.
 type Error struct {
@@ -45,17 +43,17 @@ func noRetry(err error) bool {
 // failure turns an error into a ticket's outcome. Only the messages of *Error are used unchanged. Others may quote an
 // engine's last output and are redacted.
 func failure(err error) state.Outcome {
-	code, message := CodeLoad, ""
+	code, message := rpc.CodeModelLoadError, ""
 	var e *Error
 	switch {
 	case errors.As(err, &e):
 		code, message = e.Code, e.Message
 	case errors.Is(err, engine.ErrFileNotFound):
-		code = "model_file_not_found"
+		code = rpc.CodeModelFileNotFound
 	case errors.Is(err, engine.ErrLoadTimeout):
-		code = "load_timeout"
+		code = rpc.CodeLoadTimeout
 	case errors.Is(err, engine.ErrOutOfMemory):
-		code = "engine_out_of_memory"
+		code = rpc.CodeEngineOutOfMemory
 	}
 	if message == "" {
 		message = redact.Failure(err.Error())
@@ -66,16 +64,16 @@ func failure(err error) state.Outcome {
 // refusal turns a decision against a load into a ticket's outcome. If memory is lacking, it lists the parts of the
 // load's need and gives the figures to gateways, which try the next host.
 func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
-	out := state.Outcome{Failed: true, Fields: map[string]string{"code": CodeLoad}}
+	out := state.Outcome{Failed: true, Fields: map[string]string{"code": rpc.CodeModelLoadError}}
 	r.Parts = p.Parts()
 	switch r.Code {
 	case policy.TooLarge:
-		out.Fields["code"] = "model_too_large"
+		out.Fields["code"] = rpc.CodeModelTooLarge
 		out.Fields["device"], out.Fields["parts"], out.Fields["cards"] = r.Device.String(), r.Parts, r.Cards
 		out.Fields["need"], out.Fields["budget"] = strconv.FormatInt(r.Need, 10), strconv.FormatInt(r.Budget, 10)
 		out.Fields["others"] = strconv.FormatInt(r.Others, 10)
 	case policy.SlotsPinned:
-		out.Fields["code"] = "slots_pinned_error"
+		out.Fields["code"] = rpc.CodeSlotsPinned
 	}
 	out.Fields["message"] = r.Error()
 	return out

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -13,7 +14,7 @@ import (
 var ErrInterrupted = errors.New("the host's machine is taken away")
 
 // elsewhere is the outcome of a load on such a host: another host may succeed.
-var elsewhere = &Error{Code: "host_interrupted", Message: "The model's host is being taken away; try again.", Final: true, Cause: ErrInterrupted}
+var elsewhere = &Error{Code: rpc.CodeHostInterrupted, Message: "The model's host is being taken away; try again.", Final: true, Cause: ErrInterrupted}
 
 // notice says that the host's machine is being taken away.
 type notice struct {

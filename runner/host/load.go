@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/engine"
 	"reveille/runner/plan"
@@ -134,11 +135,11 @@ func (h *Host) displace(l *load, list []*resident, reason string) error {
 	defer cancel()
 	for _, r := range list {
 		if err := h.awaitIdle(ctx, r); err != nil {
-			return &Error{Code: "model_busy", Message: "model " + r.id + " stayed busy and could not make room", Cause: err}
+			return &Error{Code: rpc.CodeModelBusy, Message: "model " + r.id + " stayed busy and could not make room", Cause: err}
 		}
 		reload := r.id == l.spec.model.ID
 		if err := h.stop(ctx, r, reason, !reload); err != nil {
-			return &Error{Code: CodeLoad, Message: "model " + r.id + " could not be stopped to make room", Cause: err}
+			return &Error{Code: rpc.CodeModelLoadError, Message: "model " + r.id + " could not be stopped to make room", Cause: err}
 		}
 		if !reload {
 			l.evicted = append(l.evicted, r.id)
@@ -242,7 +243,7 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	}
 	h.mu.Lock()
 	if err == nil && r.stopping && h.life.Err() == nil {
-		err = &Error{Code: "engine_crashed", Message: "the engine of model " + r.id + " ended as soon as it was loaded"}
+		err = &Error{Code: rpc.CodeEngineCrashed, Message: "the engine of model " + r.id + " ended as soon as it was loaded"}
 	}
 	h.mu.Unlock()
 	if err == nil {

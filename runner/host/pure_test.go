@@ -9,6 +9,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/engine"
 	"reveille/runner/plan"
@@ -32,7 +33,7 @@ func TestFailure(t *testing.T) {
 			t.Errorf("%v: %v", c.err, out.Fields)
 		}
 	}
-	for code, want := range map[policy.Code]string{policy.TooLarge: "model_too_large", policy.SlotsPinned: "slots_pinned_error", policy.NoDevice: CodeLoad} {
+	for code, want := range map[policy.Code]string{policy.TooLarge: "model_too_large", policy.SlotsPinned: "slots_pinned_error", policy.NoDevice: rpc.CodeModelLoadError} {
 		if got := refusal(policy.Refusal{Code: code, Model: "m"}, &plan.Plan{}).Fields["code"]; got != want {
 			t.Errorf("%s: %s, want %s", code, got, want)
 		}

@@ -190,10 +190,10 @@ func TestHopelessLoads(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	for err, code := range map[error]string{
-		&engine.LoadError{Kind: engine.ErrFileNotFound, Detail: "x.gguf"}:                  "model_file_not_found",
-		&host.Error{Code: host.CodeLoad, Message: "weights are far away", Final: true}:     host.CodeLoad,
-		&engine.LoadError{Kind: engine.ErrRefused, Detail: "its log says why"}:             host.CodeLoad,
-		&engine.LoadError{Kind: engine.ErrNoProgram, Detail: "recipe llamacpp: no server"}: host.CodeLoad,
+		&engine.LoadError{Kind: engine.ErrFileNotFound, Detail: "x.gguf"}:                       "model_file_not_found",
+		&host.Error{Code: rpc.CodeModelLoadError, Message: "weights are far away", Final: true}: rpc.CodeModelLoadError,
+		&engine.LoadError{Kind: engine.ErrRefused, Detail: "its log says why"}:                  rpc.CodeModelLoadError,
+		&engine.LoadError{Kind: engine.ErrNoProgram, Detail: "recipe llamacpp: no server"}:      rpc.CodeModelLoadError,
 	} {
 		b.engines.mu.Lock()
 		b.engines.fails["i"] = []error{err}

@@ -12,6 +12,7 @@ import (
 	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/engine"
 	"reveille/runner/plan"
@@ -51,11 +52,11 @@ func (h *Host) specFor(ctx context.Context, t state.TicketRecord) (loadSpec, err
 	}
 	h.mu.Unlock()
 	if !ok {
-		return loadSpec{}, &Error{Code: "model_not_found", Message: "model " + t.Model + " is not in the catalogue", Final: true, Cause: errUnknown}
+		return loadSpec{}, &Error{Code: rpc.CodeModelNotFound, Message: "model " + t.Model + " is not in the catalogue", Final: true, Cause: errUnknown}
 	}
 	rc, ok := cat.Recipes[m.Recipe]
 	if !ok {
-		return loadSpec{}, &Error{Code: CodeLoad, Message: "this runner has no recipe " + m.Recipe + "; name a file that has it with --recipes", Final: true, Cause: errUnknown}
+		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: "this runner has no recipe " + m.Recipe + "; name a file that has it with --recipes", Final: true, Cause: errUnknown}
 	}
 	from := h.sources(m, set)
 	from.Request, from.Merge = t.Options, t.Merge
@@ -65,7 +66,7 @@ func (h *Host) specFor(ctx context.Context, t state.TicketRecord) (loadSpec, err
 	}
 	e := loadSpec{model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: m.Memory, pinned: pinned, loadPin: loadPin}
 	if e.plan, e.gpus, err = h.planFor(ctx, e, set); err != nil {
-		return loadSpec{}, &Error{Code: CodeLoad, Message: err.Error(), Final: true}
+		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: err.Error(), Final: true}
 	}
 	if e.memory == 0 {
 		e.memory = e.plan.Need

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -35,7 +36,7 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	}
 	switch {
 	case len(copies) == 0:
-		h.finishNow(ctx, t, failure(&Error{Code: "model_not_loaded", Message: "model " + t.Model + " is not loaded"}))
+		h.finishNow(ctx, t, failure(&Error{Code: rpc.CodeModelNotLoaded, Message: "model " + t.Model + " is not loaded"}))
 	case st == policy.ModelLoading:
 	default:
 		h.markInProgress(t.ID)
@@ -59,7 +60,7 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 	for _, r := range copies {
 		if t != nil && r.state == policy.ModelLoaded && !r.idleFor(t.Fields["only_idle_ms"]) {
 			h.mu.Unlock()
-			h.finish(ctx, ending{ticket: t.ID, out: failure(&Error{Code: "model_busy", Message: "model " + r.id + " is in use"})})
+			h.finish(ctx, ending{ticket: t.ID, out: failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + r.id + " is in use"})})
 			return
 		}
 		r.state, r.closed, r.dirty = policy.ModelDraining, true, true
@@ -80,7 +81,7 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 		wg.Wait()
 		out := state.Outcome{Fields: map[string]string{}}
 		if errors.Join(errs...) != nil {
-			out = failure(&Error{Code: "engine_crashed", Message: "model " + copies[0].id + " does not stop"})
+			out = failure(&Error{Code: rpc.CodeEngineCrashed, Message: "model " + copies[0].id + " does not stop"})
 		}
 		if t != nil {
 			h.finish(ctx, ending{ticket: t.ID, out: out})

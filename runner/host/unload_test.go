@@ -134,7 +134,7 @@ func TestStuckEngine(t *testing.T) {
 	b.ready(b.load("a"))
 	a := b.engines.of("a")
 	a.stuck.Store(true)
-	b.failed(b.load("b"), host.CodeLoad)
+	b.failed(b.load("b"), rpc.CodeModelLoadError)
 	b.holds("a")
 	b.failed(b.unload("a"), "engine_crashed")
 	waiting := b.load("b")

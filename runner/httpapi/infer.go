@@ -231,17 +231,17 @@ func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, err error) {
 func describeError(err error) (status int, code, message string) {
 	switch {
 	case errors.Is(err, host.ErrCut):
-		return fasthttp.StatusServiceUnavailable, "draining", "The model was unloaded before the answer was complete."
+		return fasthttp.StatusServiceUnavailable, rpc.CodeDraining, "The model was unloaded before the answer was complete."
 	case errors.Is(err, host.ErrInterrupted):
-		return fasthttp.StatusServiceUnavailable, "host_interrupted", "The model's host was taken away before the answer was complete."
+		return fasthttp.StatusServiceUnavailable, rpc.CodeHostInterrupted, "The model's host was taken away before the answer was complete."
 	case errors.Is(err, relay.ErrTimeout):
-		return fasthttp.StatusGatewayTimeout, "upstream_timeout", "The engine did not answer in time."
+		return fasthttp.StatusGatewayTimeout, rpc.CodeUpstreamTimeout, "The engine did not answer in time."
 	case errors.Is(err, relay.ErrTooLarge): // caused by the request, not the engine
 		return fasthttp.StatusBadRequest, "invalid_request", "The answer is longer than 16 MiB or nests too deep: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
 	case errors.Is(err, relay.ErrBadReply):
 		return fasthttp.StatusBadGateway, "bad_engine_reply", "The engine's answer could not be understood."
 	}
-	return fasthttp.StatusBadGateway, "engine_crashed", "The engine ended before its answer was complete."
+	return fasthttp.StatusBadGateway, rpc.CodeEngineCrashed, "The engine ended before its answer was complete."
 }
 
 // lastEvent returns the event that ends a broken stream, in OpenAI's format whatever the path: the gateway translates

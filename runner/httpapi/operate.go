@@ -9,6 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/runner/conversations"
 	"reveille/runner/engine"
 )
@@ -59,7 +60,7 @@ func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
 	}
 	e, ok := s.cfg.Host.EngineOf(model).(logged)
 	if !ok {
-		s.fail(ctx, fasthttp.StatusNotFound, "model_not_loaded", "The model is not loaded here.")
+		s.fail(ctx, fasthttp.StatusNotFound, rpc.CodeModelNotLoaded, "The model is not loaded here.")
 		return
 	}
 	const history = 2000

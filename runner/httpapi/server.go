@@ -72,7 +72,7 @@ func New(cfg Config) *Server {
 func (s *Server) Serve(ln net.Listener) error {
 	cfg := s.cfg.Listener
 	if cfg.Refusal == nil {
-		body := errorBody("overloaded", "Too many connections are open.")
+		body := errorBody(rpc.CodeOverloaded, "Too many connections are open.")
 		cfg.Refusal = fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n%s: overloaded\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 			rpc.HeaderCode, len(body), body)
 	}
@@ -126,7 +126,7 @@ func (s *Server) take(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
 	case errors.Is(err, relay.ErrBodyTooLarge):
 		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, "request_too_large", "The request's body is too large.")
 	case errors.Is(err, relay.ErrBuffersFull):
-		s.fail(ctx, fasthttp.StatusServiceUnavailable, "overloaded", "The model's host buffers too many request bodies; try again.")
+		s.fail(ctx, fasthttp.StatusServiceUnavailable, rpc.CodeOverloaded, "The model's host buffers too many request bodies; try again.")
 	case errors.Is(err, relay.ErrBodySlow):
 		s.fail(ctx, fasthttp.StatusRequestTimeout, "invalid_request", "The request did not come in time.")
 	default:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/slots"
@@ -39,7 +40,7 @@ func separate(spec *engine.Spec) error {
 			value = argv[i+1]
 		}
 		if value != "0" {
-			return &host.Error{Code: host.CodeLoad, Message: "conversations: key needs " + name + " 0, or no " + name, Final: true}
+			return &host.Error{Code: rpc.CodeModelLoadError, Message: "conversations: key needs " + name + " 0, or no " + name, Final: true}
 		}
 	}
 	return nil
@@ -48,7 +49,7 @@ func separate(spec *engine.Spec) error {
 // slotTable returns the table of an engine that serves, whose n slots it erases once to see that it can.
 func slotTable(ctx context.Context, r *running, n int) (*slots.Table, error) {
 	wrong := func(cause error) error {
-		return &host.Error{Code: host.CodeLoad, Message: "the engine cannot keep conversations apart by key", Final: true, Cause: cause}
+		return &host.Error{Code: rpc.CodeModelLoadError, Message: "the engine cannot keep conversations apart by key", Final: true, Cause: cause}
 	}
 	ask := func(ctx context.Context, method, path string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, slotLimit)

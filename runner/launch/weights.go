@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"reveille/infra/catalog"
+	"reveille/infra/rpc"
 	"reveille/runner/host"
 	"reveille/runner/weights"
 )
@@ -51,7 +52,7 @@ func pullError(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	out := &host.Error{Code: host.CodeLoad, Message: "weights " + e.Message(), Final: true, Cause: e.Cause}
+	out := &host.Error{Code: rpc.CodeModelLoadError, Message: "weights " + e.Message(), Final: true, Cause: e.Cause}
 	switch e.Kind {
 	case weights.ErrNotFound:
 		out.Code = "model_file_not_found"
@@ -78,7 +79,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 		if at.Scheme == catalog.SchemePath {
 			if m.Registered && at.Path != "" && !catalog.Below(at.Path, m.Within) {
 				f.release()
-				return nil, &host.Error{Code: "model_file_not_found", Message: "model file is not in a folder that registered models may use on this host", Final: true}
+				return nil, &host.Error{Code: rpc.CodeModelFileNotFound, Message: "model file is not in a folder that registered models may use on this host", Final: true}
 			}
 			*one.path = at.Path
 			continue
@@ -95,7 +96,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 
 func (l *Launcher) holdWeights(ctx context.Context, at weights.Location) (*weights.Hold, error) {
 	if l.Weights == nil {
-		return nil, &host.Error{Code: host.CodeLoad, Message: "weights at " + string(at.Scheme) + ":// cannot be fetched by this runner", Final: true}
+		return nil, &host.Error{Code: rpc.CodeModelLoadError, Message: "weights at " + string(at.Scheme) + ":// cannot be fetched by this runner", Final: true}
 	}
 	h, err := l.Weights.Hold(ctx, at)
 	return h, pullError(err)

@@ -11,6 +11,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/infra/rpc"
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/plan"
@@ -111,7 +112,7 @@ func TestWeightsThatCannotBeFetched(t *testing.T) {
 	h.Put("o/r", "m.gguf", []byte("weights"))
 	h.Damage("o/r", "m.gguf")
 	for checkpoint, code := range map[string]string{
-		"hf://o/r/gone.gguf": "model_file_not_found", "hf://o/r/m.gguf": host.CodeLoad, "s3://b/k": host.CodeLoad,
+		"hf://o/r/gone.gguf": "model_file_not_found", "hf://o/r/m.gguf": rpc.CodeModelLoadError, "s3://b/k": rpc.CodeModelLoadError,
 	} {
 		m := catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: checkpoint}
 		r := reading()

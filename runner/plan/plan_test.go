@@ -204,7 +204,7 @@ func TestPlansAreSane(t *testing.T) {
 		}
 		o := Options{
 			Type: rapid.SampledFrom(policy.Types()).Draw(t, "type"), Engine: rapid.SampledFrom([]string{"llamacpp", "vllm"}).Draw(t, "engine"),
-			Devices: rapid.SampledFrom([]policy.Devices{policy.CPU, policy.GPU}).Draw(t, "device"), Context: rapid.SampledFrom([]int{-1, 0, WholeContext, 5000}).Draw(t, "context"),
+			Devices: rapid.SampledFrom([]policy.Devices{policy.CPU, policy.GPU}).Draw(t, "device"), Context: rapid.SampledFrom([]int{-1, 0, wholeContext, 5000}).Draw(t, "context"),
 			NBatch: rapid.IntRange(0, 9000).Draw(t, "n_batch"), NUBatch: rapid.IntRange(0, 9000).Draw(t, "n_ubatch"),
 			Parallel: rapid.IntRange(0, 9).Draw(t, "parallel"), Media: rapid.Bool().Draw(t, "media"), Projector: rapid.Int64Range(0, 1<<32).Draw(t, "projector"),
 		}
@@ -212,7 +212,7 @@ func TestPlansAreSane(t *testing.T) {
 		if p.Need < 0 || p.KVBytes < 0 || p.Context < 0 || p.NUBatch > p.NBatch || p.Physical >= p.NBatch+p.Parallel || p.Kind == Plain && p.KVBytes != 0 {
 			t.Fatalf("%+v", p)
 		}
-		if p.Kind == Paged && o.Context <= 0 && o.Context != WholeContext && p.Share > 0 && p.Need > p.Share && p.Context > leastContext {
+		if p.Kind == Paged && o.Context <= 0 && o.Context != wholeContext && p.Share > 0 && p.Need > p.Share && p.Context > leastContext {
 			t.Fatalf("over its share: %+v", p)
 		}
 		if p.Divided && m.Format != "" && p.Longest*p.Parallel > p.Context {

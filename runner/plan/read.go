@@ -15,8 +15,8 @@ import (
 // maxConfig bounds a config.json, in bytes.
 const maxConfig = 4 << 20
 
-// ErrNoMetadata: the checkpoint is not something to read metadata from, but for example a registry's name for a model.
-var ErrNoMetadata = errors.New("no metadata can be read from it")
+// errNoMetadata: the checkpoint is not something to read metadata from, but for example a registry's name for a model.
+var errNoMetadata = errors.New("no metadata can be read from it")
 
 // Read reads the metadata of a checkpoint on this host: a GGUF file of any name, or a folder with config.json and safetensors. It
 // reads only headers, so it takes milliseconds for a model of any size, and its cost is bounded whatever the file
@@ -31,7 +31,7 @@ func Read(checkpoint string) (Meta, error) {
 	case modelfile.IsGGUF(checkpoint):
 		return readGGUF(checkpoint)
 	}
-	return Meta{Weights: info.Size()}, ErrNoMetadata
+	return Meta{Weights: info.Size()}, errNoMetadata
 }
 
 // config holds the fields of a config.json that matter. Their names differ between families of models.
@@ -73,7 +73,7 @@ func readFolder(dir string) (Meta, error) {
 	}
 	f, err := os.Open(filepath.Join(dir, "config.json"))
 	if err != nil {
-		return m, fmt.Errorf("%w: %w", ErrNoMetadata, err)
+		return m, fmt.Errorf("%w: %w", errNoMetadata, err)
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxConfig))

@@ -67,7 +67,7 @@ func TestReadFolder(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Read(t.TempDir()); !errors.Is(err, ErrNoMetadata) {
+	if _, err := Read(t.TempDir()); !errors.Is(err, errNoMetadata) {
 		t.Error(err)
 	}
 	if _, err := Read(filepath.Join(t.TempDir(), "no")); !errors.Is(err, os.ErrNotExist) {

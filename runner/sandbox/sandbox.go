@@ -66,12 +66,12 @@ type Jail struct {
 	OpenFiles bool     // no file restrictions, and no separate user unless Config.User names one
 	OpenNet   bool     // no network restrictions
 	Memory    int64    // most bytes, if less than Config.Memory; 0 means Config.Memory
-	Pids      int      // most processes and threads; DefaultPids when 0
+	Pids      int      // most processes and threads; defaultPids when 0
 }
 
-// DefaultPids is the default limit on an engine's processes and threads. It leaves room for thread pools on large
+// defaultPids is the default limit on an engine's processes and threads. It leaves room for thread pools on large
 // machines.
-const DefaultPids = 4096
+const defaultPids = 4096
 
 // A Report says which measures are in force on this machine.
 type Report struct {

@@ -229,7 +229,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 	if s.cfg.Mode != Off {
 		pids := j.Pids
 		if pids <= 0 {
-			pids = DefaultPids
+			pids = defaultPids
 		}
 		memory := s.cfg.Memory
 		if j.Memory > 0 {

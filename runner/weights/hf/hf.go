@@ -20,8 +20,8 @@ import (
 	"reveille/runner/weights"
 )
 
-// DefaultEndpoint is the public hub.
-const DefaultEndpoint = "https://huggingface.co"
+// defaultEndpoint is the public hub.
+const defaultEndpoint = "https://huggingface.co"
 
 // Source is a hub. It is safe for concurrent use.
 type Source struct {
@@ -35,11 +35,11 @@ var _ weights.Source = (*Source)(nil)
 // New makes a source of the hub at endpoint, "" for the public one. token, if not "", is sent to it.
 func New(endpoint, token string) (*Source, error) {
 	if endpoint == "" {
-		endpoint = DefaultEndpoint
+		endpoint = defaultEndpoint
 	}
 	base, err := url.Parse(strings.TrimRight(endpoint, "/"))
 	if err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
-		return nil, errors.New("want an http or https URL such as " + DefaultEndpoint) // it may hold a password: not quoted
+		return nil, errors.New("want an http or https URL such as " + defaultEndpoint) // it may hold a password: not quoted
 	}
 	return &Source{base: base, token: token, client: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -1,0 +1,20 @@
+package rpc
+
+// Codes of the error table (gateway/api) that runners give.
+const (
+	CodeModelNotFound     = "model_not_found"
+	CodeModelNotLoaded    = "model_not_loaded"
+	CodeModelFileNotFound = "model_file_not_found"
+	CodeModelBusy         = "model_busy"
+	CodeModelLoadError    = "model_load_error"
+	CodeModelTooLarge     = "model_too_large"
+	CodeSlotsPinned       = "slots_pinned_error"
+	CodeLoadTimeout       = "load_timeout"
+	CodeEngineOutOfMemory = "engine_out_of_memory"
+	CodeEngineCrashed     = "engine_crashed"
+	CodeHostInterrupted   = "host_interrupted"
+	CodeUpstreamTimeout   = "upstream_timeout"
+	CodeOverloaded        = "overloaded"
+	CodeDraining          = "draining"
+	CodeDiskFull          = "disk_full"
+)
