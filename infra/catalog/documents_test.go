@@ -1,0 +1,62 @@
+package catalog
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+
+// TestDocumentsYAML: each models file, or section of one, that the documents show is valid, and all their other YAML is YAML. A file
+// that only shows hosts is read with one model.
+func TestDocumentsYAML(t *testing.T) {
+	root := filepath.Join("..", "..")
+	files, _ := filepath.Glob(filepath.Join(root, "infra", "docs", "*.md"))
+	models := 0
+	for _, file := range append(files, filepath.Join(root, "README.md"), filepath.Join(root, "terraform", "README.md")) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
+			var top map[string]any
+			if err := yaml.Unmarshal([]byte(block[1]), &top); err != nil {
+				t.Errorf("%s: %v\n%s", filepath.Base(file), err, block[1])
+				continue
+			}
+			if top["models"] == nil && top["hosts"] == nil {
+				continue
+			}
+			models++
+			example := block[1]
+			if top["models"] == nil {
+				example += "models: {m: {recipe: standin, device: cpu}}\n"
+			}
+			if _, _, err := Parse(filepath.Base(file), []byte(example)); err != nil {
+				t.Errorf("%v\n%s", err, example)
+			}
+		}
+	}
+	if models < 2 {
+		t.Errorf("%d models files", models)
+	}
+	// Rows of the table of a model's fields are those of the schema.
+	page, err := os.ReadFile(filepath.Join(root, "infra", "docs", "models.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| field of a model | meaning |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(table, -1) {
+		for _, name := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(row[1], -1) {
+			if err := ExplainField(&strings.Builder{}, "models."+name[1]); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
