@@ -216,6 +216,10 @@ image-check: need-redis fetch image ## Start what the images hold, and nothing e
 chart-check: need-go ## Lint and render the chart with helm, and decode what comes out strictly (minutes the first time)
 	go test ./testenv/install -run '^TestChart' -count=1 -timeout 20m -args -helm='go run $(HELM)'
 
+.PHONY: observe
+observe: need-redis need-prometheus fetch ## Have a real Prometheus scrape a real pool, evaluate the dashboard's queries, and try each alert rule
+	go test ./testenv/install -run '^Test(AlertRules|Prometheus|Metrics)$$' -count=1 -v | grep -vE '^=== '
+
 .PHONY: dist-check
 dist-check: need-go need-python ## Build dist twice, from two folders, and compare the sums (minutes)
 	@terraform/dist_check.sh
@@ -240,7 +244,7 @@ fetch-tests: need-python # the same, and the Python client of the system tests
 clean: ## Remove bin/ and test binaries; `rm -r .cache` also removes engine and models
 	rm -rf bin dist .cache/testbin .cache/bench.txt
 
-.PHONY: need-go need-python need-redis need-chromium
+.PHONY: need-go need-python need-redis need-chromium need-prometheus
 need-go:
 	@command -v go >/dev/null || { echo 'Go is not installed; get it from https://go.dev/dl/ (1.26 or newer)'; exit 1; }
 
@@ -261,6 +265,9 @@ installed = command -v $1 >/dev/null && exit 0; \
 
 need-redis:
 	@$(call installed,redis-server,redis-server)
+
+need-prometheus:
+	@$(call installed,promtool,prometheus)
 
 # For the tests of the page: the browser in CI, elsewhere these tests are skipped without one; axe-core where there is npm.
 need-chromium:
