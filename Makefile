@@ -218,7 +218,7 @@ chart-check: need-go ## Lint and render the chart with helm, and decode what com
 
 .PHONY: observe
 observe: need-redis need-prometheus fetch ## Have a real Prometheus scrape a real pool, evaluate the dashboard's queries, and try each alert rule
-	go test ./testenv/install -run '^Test(AlertRules|Prometheus|Metrics)$$' -count=1 -v | grep -vE '^=== '
+	go test ./testenv/install -run '^Test(AlertRules|Prometheus|Metrics)$$' -count=1 -v -args -observe | grep -vE '^=== '
 
 .PHONY: dist-check
 dist-check: need-go need-python ## Build dist twice, from two folders, and compare the sums (minutes)

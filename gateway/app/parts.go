@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"reveille/gateway/accesslog"
 	"reveille/gateway/httpapi"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
@@ -14,6 +15,7 @@ import (
 	"reveille/infra/power"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
+	"reveille/infra/trace"
 )
 
 // parts is what assemble connects.
@@ -29,11 +31,12 @@ type parts struct {
 	keys    *keys.Set
 	ledger  *quota.Ledger
 	watcher *catalog.Watcher // of the models file
+	tracer  *trace.Tracer    // nil: no traces
 }
 
 // assemble makes the parts and starts none of them.
-func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, log *slog.Logger) *parts {
-	g := &parts{store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys, ledger: quota.NewLedger(store)}
+func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, access *accesslog.Log, log *slog.Logger) *parts {
+	g := &parts{tracer: p.tracer, store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys, ledger: quota.NewLedger(store)}
 	p.keys.Share(g.ledger)
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
 	refuse := func(err error) { log.Error("models file is invalid; keeping the previous one", "error", err) }
@@ -58,7 +61,7 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, lo
 		Overlay: g.models.reloadRegistered, Withheld: g.models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, HoldWhole: s.HoldWhole, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxHeldBytes: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate,
 		MaxConns: s.MaxConns, PerAddress: p.intake.PerAddress, Proxies: p.intake.Proxies, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics, Responses: s.StoreResponses,
-		Memory: g.gauge, Sessions: p.sessions, Evict: p.evict, RunnerSocket: s.runnerSocket,
+		AccessLog: access, Tracer: p.tracer, Memory: g.gauge, Sessions: p.sessions, Evict: p.evict, RunnerSocket: s.runnerSocket,
 	})
 	return g
 }

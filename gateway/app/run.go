@@ -210,7 +210,7 @@ func (s RunSettings) runner(h catalog.Host) (runner.Settings, error) {
 	}
 	r := runner.Settings{
 		Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Intake: s.Intake, HostSettings: s.HostSettings,
-		Evict: s.Evict, Price: h.Price, RunnerSecret: s.RunnerSecret,
+		Evict: s.Evict, Price: h.Price, RunnerSecret: s.RunnerSecret, Traces: s.Traces,
 	}
 	r.Host = h.Name
 	r.MaxConnsPerAddress = 0 // its only client is this gateway

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"reveille/gateway/accesslog"
 	"reveille/gateway/ui"
 	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
@@ -20,6 +21,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/power"
 	"reveille/infra/state"
+	"reveille/infra/trace"
 )
 
 // ServeSettings are the flags of `gateway serve`.
@@ -63,6 +65,8 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 	errs = append(errs, err)
 	p.evict, err = policy.ParseEviction(s.Evict)
 	errs = append(errs, err)
+	p.tracer, err = trace.New(s.Traces, "reveille-gateway", config.Version(), "", log)
+	errs = append(errs, err)
 	if s.FairAfter < 0 {
 		errs = append(errs, fmt.Errorf("--fair-after %v: want a duration above 0, such as 2s", s.FairAfter))
 	}
@@ -101,6 +105,11 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 		return err
 	}
 	defer ln.Close()
+	access, endAccess, err := accesslog.Open(s.AccessLog)
+	if err != nil {
+		return fmt.Errorf("--access-log: %w", err)
+	}
+	defer endAccess()
 	credentials := awssecret.FollowRedis(s.RedisSecret, log)
 	defer credentials.Close()
 	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
@@ -108,7 +117,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 		return err
 	}
 	defer store.Close()
-	g := assemble(s, p, store, drivers, log)
+	g := assemble(s, p, store, drivers, access, log)
 	g.addr = ln.Addr().String()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -116,7 +125,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 
 	// What runs behind the requests, until after the last of them.
 	back := context.WithoutCancel(ctx)
-	stopBack := background(back, g.mirror.Run, g.usage.Run, g.ledger.Run, g.gauge.Run, g.watcher.Run,
+	stopBack := background(back, g.mirror.Run, g.usage.Run, g.ledger.Run, g.gauge.Run, g.watcher.Run, g.tracer.Run,
 		func(ctx context.Context) { g.models.run(ctx, func() string { return g.mirror.Snapshot().Catalog }) },
 		func(ctx context.Context) { g.keys.Watch(ctx, 5*time.Second, log) },
 		func(ctx context.Context) { reload(ctx, hup, g.watcher) })

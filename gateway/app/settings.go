@@ -16,6 +16,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/policy"
+	"reveille/infra/trace"
 )
 
 // Front are the flags of the gateway itself.
@@ -30,6 +31,8 @@ type Front struct {
 	HoldWhole       time.Duration `help:"Longest a request without stream waits for a cold model, for a proxy that gives up on silence; 0 is as long as --hold."`
 	CommitAfter     time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
 	StreamErrors    string        `help:"How a request for a stream is told an error before its stream has begun: by the error's status, or by an event with status 200." enum:"status,event" default:"status"`
+	AccessLog       string        `help:"File that gets a line of JSON for each request, without bodies, queries or keys; - is standard output." placeholder:"FILE"`
+	Traces          string        `help:"OpenTelemetry collector that gets a trace of each request to a model, by OTLP over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
 	FreeMetrics     bool          `help:"Serve /metrics without a key."`
 	StoreResponses  time.Duration `help:"How long answers of the Responses API stay in Redis, encrypted, so that later requests can continue them (previous_response_id), unless a request says store: false; 0 stores none." placeholder:"TTL"`
 	Keepalive       time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
@@ -66,6 +69,7 @@ type parsed struct {
 	sessions *ui.Sessions
 	file     *catalog.Catalog
 	evict    policy.Eviction
+	tracer   *trace.Tracer // nil: no traces
 }
 
 func (f Front) parse() (parsed, error) {

@@ -12,6 +12,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
+	"reveille/infra/trace"
 )
 
 // attempt is one try at a runner; a request may need several.
@@ -83,6 +84,11 @@ func (x *exchange) send() (*relay.Response, error) {
 	}
 	if x.upgrade {
 		x.req.AddWebSocket(h)
+	}
+	if n := len(values); x.observed != nil {
+		if values = x.observed.sends(x, values); len(values) > n {
+			x.req.Add(trace.Header, values[n:])
+		}
 	}
 	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
 	if err == nil {

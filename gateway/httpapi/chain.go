@@ -23,6 +23,7 @@ type request struct {
 	stream   bool // it asked for a stream, on a route that has streams
 	taken    relay.Body
 	keepBody bool // the answer's stream still needs the body and releases it
+	observed *observed
 }
 
 // handle runs the chain for one request.
@@ -38,6 +39,7 @@ func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 	r := &request{s: s, Request: web.Request{Server: &s.web, Ctx: ctx, Began: time.Now()}}
 	r.ID = api.RequestID(string(ctx.Request.Header.Peek(api.HeaderRequestID)), fillRandom)
 	r.Hit = match(&ctx.Request.Header)
+	r.observed = s.observe(r)
 	h := &ctx.Response.Header
 	h.Set(api.HeaderRequestID, r.ID)
 	h.Set(api.HeaderRequestIDAlt, r.ID)
@@ -138,6 +140,7 @@ func (r *request) setHeaders(headers []api.Header) {
 // client or an engine.
 func (r *request) fail(err error) {
 	e := api.As(err)
+	r.observed.failed(e)
 	if e.Kind == api.SlotsPinnedConflict && r.Hit.Route.Inference { // of a load with its own options
 		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
 	}
@@ -205,4 +208,7 @@ func (r *request) release() {
 		r.dropBody()
 	}
 	r.s.intake.Finish(r.Ctx)
+	if o := r.observed; o != nil && !o.late {
+		o.end(r)
+	}
 }

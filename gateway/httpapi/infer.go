@@ -260,6 +260,7 @@ func (x *exchange) finish(err error) {
 	if err == nil {
 		x.s.history.Answered(time.Now(), first, x.cold)
 	}
+	x.observed.finished(x, first, err)
 	if x.after != nil && err == nil {
 		x.after()
 	}
@@ -278,6 +279,7 @@ func (x *exchange) finishTap(err error) {
 	case err == nil:
 		if a := x.note(); a.Told {
 			used = a.Input + a.Output
+			x.observed.used(a.Input, a.Output, a.Cached)
 		}
 	case clientGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)

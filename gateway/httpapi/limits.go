@@ -81,6 +81,7 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		r.fail(api.New(api.InvalidRequest, "The request could not be understood as HTTP."))
 	}
 	ctx.SetConnectionClose()
+	r.observed.end(r)
 }
 
 // readBody reads the body of an authorised request, if its route takes one.

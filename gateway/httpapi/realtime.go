@@ -42,6 +42,7 @@ func (x *exchange) switched(resp *relay.Response) error {
 	}
 	x.Answered(fasthttp.StatusSwitchingProtocols)
 	x.handed = true
+	x.observed.streams()
 	x.s.work.Add(1)
 	more := []relay.Field{{Name: api.HeaderRequestID, Value: []byte(x.ID)}, {Name: api.HeaderModel, Value: []byte(x.model.ID)}}
 	resp.SwitchTo(x.Ctx, more, webSocketIdle, func(err error) {

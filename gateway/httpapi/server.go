@@ -13,6 +13,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
+	"reveille/gateway/accesslog"
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
 	"reveille/gateway/manage"
@@ -27,6 +28,7 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
+	"reveille/infra/trace"
 )
 
 // Config configures a Server. Gate, Store, Mirror, Usage, Catalog, Signer, Keys and Sessions are required.
@@ -69,6 +71,8 @@ type Config struct {
 	StreamErrors bool                     // a request for a stream gets its errors as an event, with status 200
 	FreeMetrics  bool                     // /metrics needs no key
 	Responses    time.Duration            // how long responses are stored that clients want stored; 0: they are not
+	AccessLog    *accesslog.Log           // gets a line for each request; nil: none is written
+	Tracer       *trace.Tracer            // gets the spans of requests to models; nil: none are recorded
 	Memory       *pressure.Gauge          // near its limit, connections are not kept and new requests are refused; nil: no limit
 }
 

@@ -33,6 +33,7 @@ type tap struct {
 	kept  *excerpt // nil before the first byte and after release
 
 	events int64 // of a stream, about
+	bytes  int64 // that were passed on
 }
 
 // excerpt holds both ends of an answer.
@@ -55,6 +56,7 @@ func (x *exchange) sendBody(from source, size int) {
 		x.Ctx.Response.SetBodyStream(x.tap, size)
 	}
 	x.handed = true
+	x.observed.streams()
 	resp, ok := from.(*relay.Response)
 	x.Ctx.Response.ImmediateHeaderFlush = ok && size < 0 && resp.Buffered() == 0
 }
@@ -116,6 +118,7 @@ func (t *tap) keep(p []byte) {
 			t.x.dropBody() // the request cannot be sent again
 		}
 	}
+	t.bytes += int64(len(p))
 	t.events += int64(bytes.Count(p, eventEnd))
 	if t.kept == nil {
 		t.kept = excerpts.Get().(*excerpt)

@@ -178,6 +178,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 			return false, err
 		}
 		x.cold, x.ahead = true, max(x.ahead, w.Ahead())
+		x.observed.waits()
 		x.waiter.Store(w)
 		if x.link.Cause() != nil { // abandoned before it could see the waiter
 			w.Leave(false)
@@ -188,6 +189,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	}
 	endpoint, info, err := w.Result()
 	x.waiter.Store(nil)
+	x.observed.waited(info, err)
 	waited := x.info.Waited + info.Waited
 	if err != nil {
 		x.info.Waited = waited

@@ -29,6 +29,7 @@ type group struct {
 	keep    bool       // the load continues when all have left
 	start   time.Time  // until then the group lives even without waiters, to get a load started; zero: it does not
 	attempt loadAttempt
+	stages  []StageChange
 	news    inbox
 }
 
@@ -256,6 +257,7 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
 		}
 		g.log.Debug("waits for a ticket", "model", gr.model, "ticket", t, "host", got.Host, "status", got.Status)
 	}
+	g.noteStageLocked(gr, now)
 	if got.WakeToken != "" {
 		g.wakeLocked(got.Host, got.WakeToken)
 	}
@@ -286,6 +288,9 @@ func (g *Gate) processInbox(gr *group) step {
 	if gr.attempt.ticket != ticket {
 		delete(g.tickets, ticket)
 	}
+	if v.do == rest {
+		g.noteStageLocked(gr, now)
+	}
 	return v
 }
 
@@ -313,7 +318,7 @@ func (g *Gate) finish(gr *group, v step) (next step, over bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	info.Waiters = gr.waiters.Len()
+	info.Waiters, info.Stages = gr.waiters.Len(), gr.stages
 	g.finishAllLocked(gr, r, info, err)
 	g.dropTicketLocked(gr)
 	g.forgetLocked(gr)

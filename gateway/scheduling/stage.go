@@ -28,6 +28,23 @@ type Stage struct {
 	BytesDone, BytesTotal int64
 }
 
+// StageChange says when a load came into a state.
+type StageChange struct {
+	State string
+	From  time.Time
+}
+
+// maxStages bounds the changes that are kept of a load that starts over again and again.
+const maxStages = 32
+
+// noteStageLocked keeps the changes of a group's stage.
+func (g *Gate) noteStageLocked(gr *group, now time.Time) {
+	st := stage(&gr.attempt, g.mirror.Snapshot(), &g.learned, now).State
+	if n := len(gr.stages); n == 0 || gr.stages[n-1].State != st && n < maxStages {
+		gr.stages = append(gr.stages, StageChange{st, now})
+	}
+}
+
 // Stage returns the progress of the wait. It makes no call.
 func (w *Waiter) Stage() Stage {
 	w.gate.mu.Lock()

@@ -42,6 +42,7 @@ type LoadInfo struct {
 	LoadMS  int64         // how long that took
 	Evicted []string      // models evicted for it
 	Waited  time.Duration // since Enter
+	Stages  []StageChange // of the model's load, in order; some may lie before Enter
 }
 
 // A Waiter is one request held until its model is ready. It has exactly one outcome: an endpoint, an error, or ErrLeft.

@@ -28,6 +28,7 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
+	"reveille/infra/trace"
 	"reveille/runner/batch"
 	"reveille/runner/conversations"
 	"reveille/runner/devices"
@@ -46,7 +47,7 @@ var ErrRunning = errors.New("another runner of this host is running; stop it fir
 // trying to register. On a machine that is taken away the host drains before ctx ends. Order of the end: no new requests,
 // open ones end or are cut, engines are stopped, the host is written asleep, the listener closes.
 func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string)) error {
-	p, err := s.parse()
+	p, err := s.parse(log)
 	if err != nil {
 		return err
 	}
@@ -94,13 +95,14 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 }
 
 // parse checks the settings; all mistakes are reported in one go.
-func (s Settings) parse() (p parsed, err error) {
+func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 	p, err = s.HostSettings.parse()
-	var err2, err3, err4 error
+	var err2, err3, err4, err5 error
 	p.secret, err2 = config.Secret(s.RunnerSecret)
 	p.sleep, err3 = sleepCommand(s.SleepCommand)
 	p.intake, err4 = s.Intake.Parse()
-	return p, errors.Join(err, err2, err3, err4, s.InstanceSettings.parse())
+	p.tracer, err5 = trace.New(s.Traces, "reveille-runner", config.Version(), p.name, log)
+	return p, errors.Join(err, err2, err3, err4, err5, s.InstanceSettings.parse())
 }
 
 // runHost makes a host with all that its engines need, and its server on listeners, the first of which has its address, and runs them until ctx ends.
@@ -157,8 +159,13 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 	srv := httpapi.New(httpapi.Config{
 		Name: p.name, Host: h, Secret: p.secret, Log: log, FirstByte: s.FirstByte, Metrics: set,
 		Intake:   relay.IntakeConfig{MaxHeld: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate},
-		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies}, Conversations: talks,
+		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies}, Conversations: talks, Tracer: p.tracer,
 	})
+	traced, endTraces := context.WithCancel(context.WithoutCancel(ctx)) // until after the last request
+	var work sync.WaitGroup
+	work.Go(func() { p.tracer.Run(traced) })
+	defer work.Wait()
+	defer endTraces()
 	power := &sleeper{host: p.name, boot: boot, argv: p.sleep, mirror: h.Mirror(), log: log}
 	return serve(ctx, srv, listeners, power, m, h, log, func() {
 		log.Info("runner listens", "addr", addr, "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())

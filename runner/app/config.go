@@ -15,6 +15,7 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
+	"reveille/infra/trace"
 	"reveille/runner/mmcache"
 	"reveille/runner/plan"
 )
@@ -29,6 +30,7 @@ type Settings struct {
 	Evict        string  `help:"Which idle model makes room where several could: lru, or cost (reload seconds x price of the host, over the time unused)." enum:"lru,cost" default:"lru"`
 	Price        float64 `help:"Price of an hour of this host, for --evict cost; 0 counts as 1." default:"0"`
 	RunnerSecret string  `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
+	Traces       string  `help:"OpenTelemetry collector that gets the spans of requests whose gateway traces them, by OTLP over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
 	SleepCommand string  `help:"Command, started without a shell, that turns this machine off once the pool has put its host to sleep, such as \"systemctl suspend\"; for hosts of the driver wol." placeholder:"COMMAND"`
 }
 
@@ -94,6 +96,7 @@ type parsed struct {
 	secret []byte
 	sleep  []string // command that turns this machine off, nil for none
 	intake config.Limits
+	tracer *trace.Tracer // nil: no traces
 }
 
 // recipes returns the shipped recipes and those of the file.

@@ -13,6 +13,7 @@ import (
 
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
+	"reveille/infra/trace"
 	"reveille/runner/conversations"
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
@@ -33,7 +34,44 @@ type exchange struct {
 	talks   *conversations.Engine                   // that it uses, nil for none
 	load    load                                    // the input that it gave the engine
 	began   time.Time
+	spans   spans
 	once    sync.Once
+}
+
+// spans are what a trace says of an exchange; nil ones where it is not traced.
+type spans struct{ all, engine *trace.Span }
+
+// begin begins the spans of a request that its gateway traces.
+func (s *spans) begin(t *trace.Tracer, ctx *fasthttp.RequestCtx, model string, began time.Time) {
+	if t == nil {
+		return
+	}
+	s.all = t.Continue(ctx.Request.Header.Peek(trace.Header), "runner", began)
+	s.all.Text("gen_ai.request.model", model)
+}
+
+// waited ends a wait that began at a time, and begins the time at the engine.
+func (s *spans) waited(from time.Time) {
+	if s.all == nil {
+		return
+	}
+	now := time.Now()
+	s.all.Child(trace.Internal, "wait for a slot", from).End(now)
+	s.engine = s.all.Child(trace.Client, "engine", now)
+}
+
+// end ends the spans.
+func (s *spans) end(err error) {
+	if s.all == nil {
+		return
+	}
+	now := time.Now()
+	for _, span := range []*trace.Span{s.engine, s.all} {
+		if err != nil {
+			span.Fail()
+		}
+		span.End(now)
+	}
 }
 
 // cancel ends the exchange, whatever it waits for.
@@ -70,6 +108,7 @@ func (x *exchange) finish(err error) {
 		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
 		x.s.dog.observe(x.pass, err) // before Leave, so that whoever sees the request's end also sees its outcome
 		x.pass.Leave()
+		x.spans.end(err)
 		x.s.m.open.Add(-1)
 		x.s.m.seconds.UpdateDuration(x.began)
 		if err != nil && !errors.Is(err, relay.ErrGone) {
@@ -109,6 +148,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 	x.pass = pass
+	x.spans.begin(s.cfg.Tracer, ctx, model, x.began)
 	s.m.requests.Inc()
 	s.m.open.Add(1)
 	x.watch = s.watcher.Arm(ctx.Conn(), func() { x.cancel(relay.ErrGone) })
@@ -129,10 +169,15 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		x.talks = e.Conversations()
 		x.talks.Begin()
 	}
+	x.spans.waited(x.began)
 	x.load = loadOf(pass, ctx.PostBody())
 	s.dog.began(model, pass.Engine, x.load)
 	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
-	resp, err := pass.Engine.Client().Do(&x.call, s.engineRequest(ctx, text, pass, media))
+	req := s.engineRequest(ctx, text, pass, media)
+	if x.spans.engine != nil {
+		req.Add(trace.Header, x.spans.engine.AppendContext(nil))
+	}
+	resp, err := pass.Engine.Client().Do(&x.call, req)
 	endMedia(media, &ctx.Response.Header)
 	good := formOf(string(ctx.Path()))
 	if err == nil {

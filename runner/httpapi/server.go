@@ -20,6 +20,7 @@ import (
 	"reveille/infra/meter"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
+	"reveille/infra/trace"
 	"reveille/runner/conversations"
 	"reveille/runner/host"
 )
@@ -38,6 +39,7 @@ type Config struct {
 	Intake    relay.IntakeConfig
 	Listener  relay.ListenerConfig
 
+	Tracer        *trace.Tracer        // gets the spans of requests that their gateways trace; nil: none are recorded
 	Conversations *conversations.Store // given to the pool's other runners; nil: none
 }
 

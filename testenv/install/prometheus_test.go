@@ -3,6 +3,7 @@ package install
 import (
 	"encoding/base64"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -19,6 +20,8 @@ import (
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
+
+var observe = flag.Bool("observe", false, "have a real Prometheus scrape a real pool, see make observe")
 
 // tool finds a program of Debian's package prometheus. Without it the test is skipped; `make observe` installs it.
 func tool(t *testing.T, name string) string {
@@ -56,6 +59,9 @@ func TestAlertRules(t *testing.T) {
 // TestPrometheus has a real Prometheus scrape a gateway that swaps real models. Every query of the dashboard has data, and
 // every alert rule can be evaluated.
 func TestPrometheus(t *testing.T) {
+	if !*observe {
+		t.Skip("takes most of a minute: run make observe")
+	}
 	prometheus := tool(t, "prometheus")
 	testenv.Engines(t)
 	models, err := os.ReadFile(filepath.Join(testenv.Root(t), "testenv/local/models.yaml"))

@@ -123,7 +123,7 @@ func (s *server) logged(next http.Handler) http.Handler {
 		seen := &statusWriter{ResponseWriter: w}
 		next.ServeHTTP(seen, r)
 		s.log.Info("request", "method", r.Method, "path", r.URL.Path, "status", seen.status,
-			"ms", time.Since(begun).Milliseconds(), "cancelled", r.Context().Err() != nil)
+			"ms", time.Since(begun).Milliseconds(), "cancelled", r.Context().Err() != nil, "traceparent", r.Header.Get("traceparent"))
 	})
 }
 

@@ -1,0 +1,133 @@
+// Package accesslog writes a line of JSON for each request: who asked for what, and how it was answered. It holds no body, no
+// key, no query, and each of its texts has a bound.
+package accesslog
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+)
+
+// Log is an access log. It is safe for concurrent use. A nil Log writes nothing.
+type Log struct{ handler slog.Handler }
+
+// New writes to w, one Write a line.
+func New(w io.Writer) *Log {
+	return &Log{slog.NewJSONHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
+			return slog.Attr{}
+		}
+		return a
+	}})}
+}
+
+// Open appends to a file, which only its owner may read, or writes to standard output for "-". "" is no log. Call end once
+// nothing writes any more.
+func Open(file string) (log *Log, end func(), err error) {
+	switch file {
+	case "":
+		return nil, func() {}, nil
+	case "-":
+		return New(os.Stdout), func() {}, nil
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	return New(f), func() { _ = f.Close() }, nil
+}
+
+// Entry is what a line says. Zero fields are left out, but for the first six.
+type Entry struct {
+	Began    time.Time
+	Request  string // its id
+	Method   string
+	Path     string // without its query
+	Status   int
+	Duration time.Duration // until the end of the answer
+
+	Route     string // of the route table
+	Code      string // of an error
+	Client    string // address without a port
+	UserAgent string
+	Key       string // the beginning of the digest of its API key
+	Trace     string
+	BytesIn   int64
+	BytesOut  int64
+	Broken    bool // the answer ended before it was complete
+
+	// Of a request to a model.
+	Model, Host                          string
+	Cold                                 bool // it waited for a load
+	Waited, Load                         time.Duration
+	FirstByte                            time.Duration // from the request's head to the answer's first byte
+	TokensIn, TokensOut, TokensFromCache int64
+}
+
+// Bounds of texts that clients choose, in bytes.
+const (
+	maxPath  = 256
+	maxAgent = 200
+)
+
+// Write writes a line.
+func (l *Log) Write(e *Entry) {
+	if l == nil {
+		return
+	}
+	r := slog.NewRecord(e.Began, slog.LevelInfo, "", 0)
+	r.AddAttrs(slog.String("request", e.Request), slog.String("method", cut(e.Method, maxAgent)), slog.String("path", cut(e.Path, maxPath)), slog.Int("status", e.Status), ms("duration_ms", e.Duration))
+	text := func(key, value string) {
+		if value != "" {
+			r.AddAttrs(slog.String(key, value))
+		}
+	}
+	number := func(key string, n int64) {
+		if n != 0 {
+			r.AddAttrs(slog.Int64(key, n))
+		}
+	}
+	text("route", e.Route)
+	text("code", e.Code)
+	text("client", e.Client)
+	text("user_agent", cut(e.UserAgent, maxAgent))
+	text("key", e.Key)
+	text("trace", e.Trace)
+	number("bytes_in", e.BytesIn)
+	number("bytes_out", e.BytesOut)
+	if e.Broken {
+		r.AddAttrs(slog.Bool("broken", true))
+	}
+	if e.Model != "" {
+		text("model", e.Model)
+		text("host", e.Host)
+		r.AddAttrs(slog.Bool("cold", e.Cold))
+		for _, d := range []struct {
+			key string
+			d   time.Duration
+		}{{"waited_ms", e.Waited}, {"load_ms", e.Load}, {"first_byte_ms", e.FirstByte}} {
+			if d.d != 0 {
+				r.AddAttrs(ms(d.key, d.d))
+			}
+		}
+		number("tokens_in", e.TokensIn)
+		number("tokens_out", e.TokensOut)
+		number("tokens_cached", e.TokensFromCache)
+	}
+	_ = l.handler.Handle(context.Background(), r) // a full disk must not fail requests
+}
+
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// ms is a duration in milliseconds with three decimals.
+func ms(key string, d time.Duration) slog.Attr {
+	return slog.Float64(key, float64(d.Microseconds())/1000)
+}

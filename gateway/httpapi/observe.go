@@ -1,0 +1,175 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/hex"
+	"time"
+
+	"reveille/gateway/accesslog"
+	"reveille/gateway/api"
+	"reveille/gateway/scheduling"
+	"reveille/infra/trace"
+)
+
+// observed is what the access log and the trace say of a request; nil where neither is kept. It belongs to the request's
+// goroutine. Methods of nil do nothing.
+type observed struct {
+	entry accesslog.Entry
+	span  *trace.Span // of the request; nil like the others where it is not traced
+	hold  *trace.Span // while it waits at the gate
+	relay *trace.Span // while a runner has it
+	late  bool        // the answer's stream ends it, not the handler
+}
+
+// observe begins to observe a request whose route was found.
+func (s *Server) observe(r *request) *observed {
+	if s.cfg.AccessLog == nil && s.cfg.Tracer == nil {
+		return nil
+	}
+	h := &r.Ctx.Request.Header
+	_, path := splitTarget(h.RequestURI())
+	path, _, _ = bytes.Cut(path, []byte("?"))
+	o := &observed{entry: accesslog.Entry{
+		Began: r.Began, Request: r.ID, Method: string(h.Method()), Path: string(path), Route: r.RouteName(), Client: r.Ctx.RemoteIP().String(),
+		UserAgent: string(h.UserAgent()), BytesIn: int64(max(0, h.ContentLength())),
+	}}
+	if route := r.Hit.Route; route != nil && route.Inference {
+		o.span = s.cfg.Tracer.Begin(h.Peek(trace.Header), methodOf(h.Method())+" "+route.Path, r.Began)
+		o.entry.Trace = o.span.Trace()
+	}
+	return o
+}
+
+// failed notes the error that the client is told.
+func (o *observed) failed(e *api.Error) {
+	if o != nil {
+		o.entry.Code = e.Code
+	}
+}
+
+// streams says that the answer's stream ends the request.
+func (o *observed) streams() {
+	if o != nil {
+		o.late = true
+	}
+}
+
+// waits begins a wait at the gate.
+func (o *observed) waits() {
+	if o != nil {
+		o.hold = o.span.Child(trace.Internal, "hold", time.Now())
+	}
+}
+
+// stageSpans names the spans of the stages of a wait.
+var stageSpans = map[string]string{scheduling.StateQueued: "queue", scheduling.StateWaking: "wake", scheduling.StatePulling: "pull", scheduling.StateLoading: "load"}
+
+// waited ends the wait, with the stages that it went through.
+func (o *observed) waited(info scheduling.LoadInfo, err error) {
+	if o == nil || o.hold == nil {
+		return
+	}
+	now := time.Now()
+	entered := now.Add(-info.Waited)
+	for i, stage := range info.Stages {
+		end := now
+		if i+1 < len(info.Stages) {
+			end = info.Stages[i+1].From
+		}
+		if !end.After(entered) { // before this request came
+			continue
+		}
+		from := stage.From
+		if from.Before(entered) {
+			from = entered
+		}
+		o.hold.Child(trace.Internal, stageSpans[stage.State], from).End(end)
+	}
+	if err != nil {
+		o.hold.Fail()
+	}
+	o.hold.End(now)
+	o.hold = nil
+}
+
+// sends begins a try at a runner, and appends the trace context that it gets.
+func (o *observed) sends(x *exchange, dst []byte) []byte {
+	if o == nil || o.span == nil {
+		return dst
+	}
+	now := time.Now()
+	o.relay.End(now)
+	o.relay = o.span.Child(trace.Client, "relay", now)
+	o.relay.Text("reveille.host", x.endpoint.Host)
+	return o.relay.AppendContext(dst)
+}
+
+// finished notes how an exchange went.
+func (o *observed) finished(x *exchange, first time.Duration, err error) {
+	if o == nil {
+		return
+	}
+	now, e := time.Now(), &o.entry
+	e.Model, e.Host, e.Cold, e.Waited, e.FirstByte = x.model.ID, x.endpoint.Host, x.cold, x.info.Waited, first
+	if x.info.Cold {
+		e.Load = time.Duration(x.info.LoadMS) * time.Millisecond
+	}
+	e.Broken = err != nil && o.late
+	if x.tap != nil && x.into == nil {
+		e.BytesOut = x.tap.bytes
+	}
+	if o.hold != nil { // it left
+		o.waited(x.info, err)
+	}
+	if err != nil {
+		o.relay.Fail()
+	}
+	o.relay.End(now)
+	o.relay = nil
+	o.span.Text("gen_ai.request.model", e.Model)
+	o.span.Text("reveille.host", e.Host)
+	if e.Cold {
+		o.span.Text("reveille.cold", "true")
+	}
+	if o.late {
+		o.end(x.request)
+	}
+}
+
+// used notes what an answer says that it took.
+func (o *observed) used(input, output, cached int64) {
+	if o != nil {
+		o.entry.TokensIn, o.entry.TokensOut, o.entry.TokensFromCache = input, output, cached
+		o.span.Number("gen_ai.usage.input_tokens", input)
+		o.span.Number("gen_ai.usage.output_tokens", output)
+	}
+}
+
+// end writes the line and ends the trace.
+func (o *observed) end(r *request) {
+	if o == nil {
+		return
+	}
+	now, e := time.Now(), &o.entry
+	e.Duration = now.Sub(e.Began)
+	e.Status = r.Ctx.Response.StatusCode()
+	if !o.late && !r.Ctx.Response.IsBodyStream() {
+		e.BytesOut = int64(len(r.Ctx.Response.Body()))
+	}
+	if r.Account != nil {
+		e.Key = hex.EncodeToString(r.Key.Digest[:4])
+	}
+	r.s.cfg.AccessLog.Write(e)
+	if o.span == nil {
+		return
+	}
+	o.span.Text("http.request.method", e.Method)
+	o.span.Text("http.route", r.Hit.Route.Path)
+	o.span.Text("reveille.request", e.Request)
+	o.span.Text("error.type", e.Code)
+	o.span.Number("http.response.status_code", int64(e.Status))
+	if e.Status >= 500 || e.Broken {
+		o.span.Fail()
+	}
+	o.span.End(now)
+}
