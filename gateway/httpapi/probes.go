@@ -68,8 +68,9 @@ const (
 	maxMetrics = 4 << 20
 )
 
-// runnerMetrics adds up the metrics of the runners on ready hosts, under their names of the pool. It wakes nothing and leaves
-// out runners that do not answer in time, so sums can fall as counters do when a process restarts. reveille_pool_runners is the number of runners included.
+// runnerMetrics adds up the metrics of the runners on ready hosts, and names them reveille_pool_… instead of
+// reveille_runner_…. It wakes nothing and leaves out runners that do not answer in time, so sums can fall as counters
+// do when a process restarts. reveille_pool_runners is the number of runners included.
 func (r *request) runnerMetrics() *meter.Sum {
 	var mu sync.Mutex
 	var work sync.WaitGroup
@@ -96,7 +97,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 			mu.Lock()
 			defer mu.Unlock()
 			runners++
-			sum.Add(meter.PoolNames(text), meter.PoolPrefix)
+			sum.Add(bytes.ReplaceAll(text, []byte(meter.RunnerPrefix), []byte(meter.PoolPrefix)), meter.PoolPrefix)
 		})
 	}
 	work.Wait()

@@ -1,23 +1,12 @@
 package meter
 
-import (
-	"bytes"
-	"cmp"
-	"strings"
-)
+import "strings"
 
 // Names of the runners' metrics, and of their sums over the pool.
 const (
 	RunnerPrefix = "reveille_runner_"
-	mediaPrefix  = "reveille_mm_" // of runners too
 	PoolPrefix   = "reveille_pool_"
 )
-
-// PoolNames gives the metrics of a runner the names that their sums have.
-func PoolNames(exposition []byte) []byte {
-	exposition = bytes.ReplaceAll(exposition, []byte(mediaPrefix), []byte(PoolPrefix+"mm_"))
-	return bytes.ReplaceAll(exposition, []byte(RunnerPrefix), []byte(PoolPrefix))
-}
 
 // Help says what a metric family counts. It is never empty.
 func Help(family string) string {
@@ -25,7 +14,7 @@ func Help(family string) string {
 		return text
 	}
 	rest, ofPool := strings.CutPrefix(family, PoolPrefix)
-	switch text := cmp.Or(help[RunnerPrefix+rest], help["reveille_"+rest]); {
+	switch text := help[RunnerPrefix+rest]; {
 	case ofPool && text != "":
 		return text + ", of all awake runners"
 	case strings.HasPrefix(family, "go_"):

@@ -48,7 +48,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s asks for no metric", expr)
 		}
 		for _, m := range names {
-			name := strings.Replace(strings.Replace(m[1], "reveille_pool_mm_", "reveille_mm_", 1), "reveille_pool_", "reveille_runner_", 1)
+			name := strings.Replace(m[1], "reveille_pool_", "reveille_runner_", 1)
 			if m[1] == "reveille_pool_runners" {
 				name = m[1]
 			}
