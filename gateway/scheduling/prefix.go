@@ -14,7 +14,9 @@ const (
 )
 
 // prefixOf identifies the beginning that a conversation keeps from turn to turn: its messages up to the first one of the
-// user, or the head of a prompt. It returns 0 for a body without either. It reads the body as far as that, and decodes nothing.
+// user, or the head of a prompt. If that message shows or plays something, it identifies the first picture or sound alone:
+// other conversations about it go to the same copy then, whose host has encoded it. It returns 0 for a body without
+// either. It reads the body as far as that, and decodes nothing.
 func prefixOf(body []byte) (key uint64) {
 	w := jsonscan.WalkOf(body)
 	w.Object(func(name []byte) bool {
@@ -23,9 +25,14 @@ func prefixOf(body []byte) (key uint64) {
 			n := 0
 			w.Array(func() bool {
 				message := w.Raw().Raw
+				user, media := inMessage(message)
+				if n++; user && media != nil {
+					key = xxh3.HashSeed(media[:min(len(media), prefixBytes)], uint64(len(media)))
+					key = xxh3.HashSeed(media[max(0, len(media)-prefixBytes):], key)
+					return false
+				}
 				key = xxh3.HashSeed(message[:min(len(message), prefixBytes)], key+1)
-				n++
-				return n < prefixMessages && !fromUser(message)
+				return n < prefixMessages && !user
 			})
 		case "prompt":
 			text := w.Raw().Raw
@@ -38,21 +45,46 @@ func prefixOf(body []byte) (key uint64) {
 	return key
 }
 
-// fromUser reports whether a message's role is user.
-func fromUser(message []byte) (is bool) {
+// inMessage reports whether a message is the user's, and returns the first part of its content that is no text.
+func inMessage(message []byte) (user bool, media []byte) {
 	w := jsonscan.WalkOf(message)
 	w.Object(func(name []byte) bool {
-		if string(name) != "role" {
+		switch string(name) {
+		case "role":
+			user = string(w.Raw().Raw) == `"user"`
+		case "content":
+			if w.Kind() != jsonscan.Array {
+				return true
+			}
+			w.Array(func() bool {
+				part := w.Raw().Raw
+				if media == nil && !isText(part) {
+					media = part
+				}
+				return true
+			})
+		}
+		return true
+	})
+	return user, media
+}
+
+// isText reports whether a part of a content is text, or of no type.
+func isText(part []byte) bool {
+	text := true
+	w := jsonscan.WalkOf(part)
+	w.Object(func(name []byte) bool {
+		if string(name) != "type" {
 			return true
 		}
-		is = string(w.Raw().Raw) == `"user"`
+		text = string(w.Raw().Raw) == `"text"`
 		return false
 	})
-	return is
+	return text
 }
 
 // EndpointFor is [Gate.Endpoint] for a request with a JSON body: of several copies it is the one that every gateway of the
-// pool chooses for requests with this beginning, and that has computed it if there was one before, unless that copy has
+// pool chooses for requests with this beginning, and that has computed it, or encoded its media, if there was one before, unless that copy has
 // more than 1.25 times the mean of the open requests. Then it is the next one in the beginning's own order
 // (consistent hashing with bounded loads).
 func (g *Gate) EndpointFor(model string, body []byte) (r Endpoint, ok bool) {

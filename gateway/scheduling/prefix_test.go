@@ -36,6 +36,19 @@ func TestBeginnings(t *testing.T) {
 			t.Errorf("after %d turns it is another conversation", turns)
 		}
 	}
+	about := func(picture, question string) uint64 {
+		return prefixOf([]byte(`{"messages":[{"role":"system","content":"x"},{"content":[{"type":"text","text":"` + question + `"},{"type":"image_url","image_url":{"url":"` + picture + `"}}],"role":"user"},{"role":"assistant"}]}`))
+	}
+	long := strings.Repeat("x", 3*prefixBytes)
+	if about("a", "What?") != about("a", "Who?") || about(long+"a", "What?") != about(long+"a", "Who?") {
+		t.Error("conversations about the same picture have different beginnings")
+	}
+	if about("a", "What?") == about("b", "What?") || about(long+"a", "") == about(long+"b", "") || about("a"+long, "") == about("b"+long, "") || about(long, "") == about(long+"x", "") {
+		t.Error("conversations about different pictures have the same beginning")
+	}
+	for _, body := range []string{`{"messages":[{"role":"user","content":[`, `{"messages":[{"role":"user","content":[{"type":`, `{"messages":[{"role":"user","content":[[[7`} {
+		prefixOf([]byte(body)) // ends
+	}
 	for _, body := range []string{``, `{}`, `[]`, `{"input":"x"}`, `{"messages":[]}`, `{"messages":`, `{"messages":7}`, `{"messages":[[[`, "\x00", `{"x":{"messages":[{"role":"user"}]}}`} {
 		if key := prefixOf([]byte(body)); key != 0 && body != `{"messages":[[[` {
 			t.Errorf("%s has a beginning", body)
