@@ -5,14 +5,19 @@ Prints its address on the first line and serves until its standard input ends. B
 
     POST /emulator/refuse?action=StartInstances&code=RequestLimitExceeded&times=2
     POST /emulator/capacity?machines=none|some
+    GET /emulator/credentials?instance=ID or ?function=NAME
+    GET /emulator/grants
 
 The first refuses the next calls of an action with an error as the service words it; the second takes away, or gives back,
-the machines that EC2 and Auto Scaling could launch or start.
+the machines that EC2 and Auto Scaling could launch or start. The third tells the credentials of the role that a machine or a
+function has, with which calls are held against the role's policies (permissions.py); the last, which statements have allowed
+a call that no other one would have.
 
 usage: emulator.py [--settle SECONDS] [--serverless HOST:PORT]
 """
 import argparse
 import io
+import json
 import os
 import sys
 import threading
@@ -29,6 +34,7 @@ import distributions  # noqa: E402
 import lifecycle  # noqa: E402
 import machines  # noqa: E402
 import networks  # noqa: E402
+import permissions  # noqa: E402
 import refusals  # noqa: E402
 
 
@@ -48,6 +54,7 @@ class Emulator:
     def __init__(self):
         self.services = DomainDispatcherApplication(create_backend_app)
         self.refusals = refusals.Refusals()
+        self.permissions = permissions.Permissions()
 
     def __call__(self, environ, start_response):
         request = Request(environ)
@@ -60,13 +67,23 @@ class Emulator:
         refused = self.refusals.take(action)
         if refused is not None:
             return refused(environ, start_response)
-        return self.services(environ, start_response)
+        refused, role = self.permissions.check(request, body)
+        if refused is not None:
+            return refused(environ, start_response)
+        answer = Response.from_app(self.services, environ) if role else self.services
+        if role and answer.status_code == 404 and self.permissions.hides_absence(role, request):
+            answer = permissions.refusal("s3", "AccessDenied", "Access Denied")
+        return answer(environ, start_response)
 
     def control(self, request):
         if request.path == "/emulator/refuse":
             self.refusals.add(request.args["action"], request.args["code"], int(request.args.get("times", "1")))
         elif request.path == "/emulator/capacity":
             machines.CAPACITY.give(request.args["machines"] == "some")
+        elif request.path == "/emulator/credentials":
+            return Response(json.dumps(self.permissions.credentials(**request.args)), content_type="application/json")
+        elif request.path == "/emulator/grants":
+            return Response(json.dumps(sorted(self.permissions.used)), content_type="application/json")
         else:
             return Response("no such route\n", 404)
         return Response("", 204)
@@ -82,6 +99,7 @@ def main():
     distributions.install()
     lifecycle.install()
     host, _, port = args.serverless.rpartition(":")
+    permissions.install()
     caches.install({"Address": host, "Port": int(port)})
     server = make_server("127.0.0.1", 0, Emulator(), threaded=True, request_handler=Handler)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)

@@ -75,7 +75,7 @@ func TestHostBoots(t *testing.T) {
 
 	i := c.launch(group)
 	address := loopback()
-	m := c.machine("host", address, identity(i, address))
+	m := c.machine("host", address, aws.Administrator, identity(i, address))
 	m.metadata.Set("tags/instance/Host", "gpu-1")
 	m.metadata.Set("tags/instance/Name", group)
 	m.metadata.Set(imds.Target, "Warmed:Stopped")

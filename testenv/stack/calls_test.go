@@ -20,25 +20,11 @@ import (
 // table of calls in the README, and the statements of the roles' policies.
 func TestCalls(t *testing.T) {
 	text := read(t, "terraform", "README.md")
-	listed := map[string]bool{}  // "program call" of the table
-	granted := map[string]bool{} // "program statement action" of the table
-	called := map[string]bool{}  // "service:Call" of the table
-	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+:\\w+)` \\| ([a-z, ]+) \\| `(\\w+)`: ((?:`\\w+:\\w+`(?:, )?)+) \\|$").FindAllStringSubmatch(text, -1) {
-		called[m[1]] = true
-		for program := range strings.SplitSeq(m[2], ", ") {
-			listed[program+" "+m[1]] = true
-			for action := range strings.SplitSeq(m[4], ", ") {
-				granted[program+" "+m[3]+" "+strings.Trim(action, "`")] = true
-			}
-		}
-	}
+	listed, granted, called := callTable(t, text)
 	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([a-z, ]+) \\| [^|]+ \\|$").FindAllStringSubmatch(section(t, text, "### Statements for AWS's own agents"), -1) {
 		for program := range strings.SplitSeq(m[2], ", ") {
 			granted[program+" "+m[1]] = true // whatever its actions
 		}
-	}
-	if len(called) == 0 {
-		t.Fatal("the README has no table of calls")
 	}
 
 	// The code. A program may link a call that it never makes, such as a driver's: then its line leaves it out.
@@ -83,6 +69,27 @@ func TestCalls(t *testing.T) {
 			t.Errorf("iam.tf: the role %s has no statement %s, which the README names", role, grant)
 		}
 	}
+}
+
+// callTable reads the README's table of calls: "program call", "program statement action" and "service:Call".
+func callTable(t *testing.T, text string) (listed, granted, called map[string]bool) {
+	t.Helper()
+	listed = map[string]bool{}
+	granted = map[string]bool{}
+	called = map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+:\\w+)` \\| ([a-z, ]+) \\| `(\\w+)`: ((?:`\\w+:\\w+`(?:, )?)+) \\|$").FindAllStringSubmatch(text, -1) {
+		called[m[1]] = true
+		for program := range strings.SplitSeq(m[2], ", ") {
+			listed[program+" "+m[1]] = true
+			for action := range strings.SplitSeq(m[4], ", ") {
+				granted[program+" "+m[3]+" "+strings.Trim(action, "`")] = true
+			}
+		}
+	}
+	if len(called) == 0 {
+		t.Fatal("the README has no table of calls")
+	}
+	return listed, granted, called
 }
 
 // section is the part of a Markdown text from a heading to the next one.

@@ -11,11 +11,12 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 )
 
 // cli answers the commands of the AWS CLI that user data gives, which machines have and this computer may not: what a
-// command prints is the answer's body.
-type cli struct{ *cloud }
+// command prints is the answer's body. The calls are made with the credentials of the machine's role.
+type cli struct{ aws sdk.Config }
 
 // ServeHTTP runs one command: its words are the values of args.
 func (c cli) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -42,12 +43,13 @@ func (c cli) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "s3 sync":
 		err = c.sync(r, words[2], words[3])
 	case "secretsmanager get-secret-value":
-		var text string
-		if text, err = c.Secret(flags["--secret-id"]); err == nil {
-			fmt.Fprintln(w, text)
+		var secret *secretsmanager.GetSecretValueOutput
+		secret, err = secretsmanager.NewFromConfig(c.aws).GetSecretValue(r.Context(), &secretsmanager.GetSecretValueInput{SecretId: sdk.String(flags["--secret-id"])})
+		if err == nil {
+			fmt.Fprintln(w, *secret.SecretString)
 		}
 	case "autoscaling complete-lifecycle-action":
-		_, err = c.groups.CompleteLifecycleAction(r.Context(), &autoscaling.CompleteLifecycleActionInput{
+		_, err = autoscaling.NewFromConfig(c.aws).CompleteLifecycleAction(r.Context(), &autoscaling.CompleteLifecycleActionInput{
 			AutoScalingGroupName: sdk.String(flags["--auto-scaling-group-name"]), LifecycleHookName: sdk.String(flags["--lifecycle-hook-name"]),
 			InstanceId: sdk.String(flags["--instance-id"]), LifecycleActionResult: sdk.String(flags["--lifecycle-action-result"]),
 		})
@@ -59,6 +61,10 @@ func (c cli) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func (c cli) objects() *s3.Client {
+	return s3.NewFromConfig(c.aws, func(o *s3.Options) { o.UsePathStyle = true })
+}
+
 // place reads s3://bucket/key.
 func place(uri string) (bucket, key string) {
 	bucket, key, _ = strings.Cut(strings.TrimPrefix(uri, "s3://"), "/")
@@ -68,7 +74,7 @@ func place(uri string) (bucket, key string) {
 // copy copies an object to a file, or prints it for "-".
 func (c cli) copy(r *http.Request, out io.Writer, from, to string) error {
 	bucket, key := place(from)
-	object, err := c.objects.GetObject(r.Context(), &s3.GetObjectInput{Bucket: &bucket, Key: &key})
+	object, err := c.objects().GetObject(r.Context(), &s3.GetObjectInput{Bucket: &bucket, Key: &key})
 	if err != nil {
 		return err
 	}
@@ -88,7 +94,7 @@ func (c cli) copy(r *http.Request, out io.Writer, from, to string) error {
 // sync copies what is below a prefix into a folder, unless a file has an object's size already.
 func (c cli) sync(r *http.Request, from, to string) error {
 	bucket, prefix := place(from)
-	list, err := c.objects.ListObjectsV2(r.Context(), &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: sdk.String(prefix + "/")})
+	list, err := c.objects().ListObjectsV2(r.Context(), &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: sdk.String(prefix + "/")})
 	if err != nil {
 		return err
 	}

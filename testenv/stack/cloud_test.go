@@ -134,15 +134,16 @@ type function struct {
 	Events   map[string]string // by the schedule of their rule
 }
 
-// env is the environment of the function's program, over which an emulator of AWS is spoken to. Lambda gives credentials
-// in it; the SDK takes no dual-stack endpoints beside one of ours.
-func (f function) env(c *cloud, more ...string) []string {
+// env is the environment of the function's program, over which an emulator of AWS is spoken to. Lambda gives the credentials
+// of the function's role in it; the SDK takes no dual-stack endpoints beside one of ours.
+func (f function) env(c *cloud, name string, more ...string) []string {
+	role := c.FunctionRole(deployment + "-" + name)
 	var env []string
 	for k, v := range f.Settings {
 		env = append(env, k+"="+v)
 	}
-	return append(append(env, "AWS_ENDPOINT_URL="+c.URL, "AWS_REGION="+aws.Region, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
-		"AWS_EC2_METADATA_DISABLED=true", "AWS_USE_DUALSTACK_ENDPOINT=false"), more...)
+	return append(append(env, "AWS_ENDPOINT_URL="+c.URL, "AWS_REGION="+aws.Region, "AWS_ACCESS_KEY_ID="+role.AccessKeyID,
+		"AWS_SECRET_ACCESS_KEY="+role.SecretAccessKey, "AWS_SESSION_TOKEN="+role.Token, "AWS_EC2_METADATA_DISABLED=true", "AWS_USE_DUALSTACK_ENDPOINT=false"), more...)
 }
 
 // functions are those of the deployment, by what they are.

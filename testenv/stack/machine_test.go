@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"reveille/testenv"
+	"reveille/testenv/aws"
 	"reveille/testenv/imds"
 )
 
@@ -88,12 +90,9 @@ for word; do words+=(--data-urlencode "args=$word"); done
 exec curl -s --fail-with-body "${words[@]}" "$MACHINE/${0##*/}"
 `
 
-// credentials are those that a machine's role gives.
-const credentials = `{"Code":"Success","Type":"AWS-HMAC","AccessKeyId":"test","SecretAccessKey":"test","Token":"test","LastUpdated":"2026-01-01T00:00:00Z","Expiration":"2100-01-01T00:00:00Z"}`
-
-// machine makes a machine of the cloud that is off. metadata is what its metadata service tells, env are variables of its
-// programs.
-func (c *cloud) machine(name, address string, metadata map[string]string, env ...string) *machine {
+// machine makes a machine of the cloud that is off. metadata is what its metadata service tells beside the credentials of its
+// role, env are variables of its programs.
+func (c *cloud) machine(name, address string, role aws.Role, metadata map[string]string, env ...string) *machine {
 	t := c.t
 	t.Helper()
 	m := &machine{
@@ -102,9 +101,13 @@ func (c *cloud) machine(name, address string, metadata map[string]string, env ..
 	}
 	m.metadata.Set(imds.Region, "us-east-1")
 	m.metadata.Set("iam/security-credentials/", "role")
-	m.metadata.Set("iam/security-credentials/role", credentials)
+	credentials, err := json.Marshal(role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.metadata.Set("iam/security-credentials/role", string(credentials))
 	commands := http.NewServeMux()
-	commands.Handle("POST /aws", cli{c})
+	commands.Handle("POST /aws", cli{c.ConfigAs(role)})
 	commands.HandleFunc("POST /systemctl", m.serveSystemctl)
 	control := httptest.NewServer(commands)
 	t.Cleanup(control.Close)

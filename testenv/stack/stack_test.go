@@ -49,13 +49,16 @@ func TestStack(t *testing.T) {
 	tf.change(0, "npu", "apply", "-auto-approve", `-replace=module.runner_pool["gpu"].aws_instance.this["gpu-1"]`)
 	out := tf.outputs()
 	expectOutputs(t, out, map[string]string{"redis_cli": "redis-cli --tls -c -h 127.0.0.1 ", "redis_endpoint": cluster.Addrs[0]})
-	s.fill(out["model_bucket"].(string))
+	bucket := out["model_bucket"].(string)
+	s.fill(bucket)
 	s.gatewayStarts()
 	s.hostInstalls()
 	s.hostWakes()
 	s.groupWakes()
 	tf.unchanged("npu") // whatever is awake
 	s.hostsSleep()
+	s.rolesHold(bucket)
+	s.grantsUsed()
 
 	tf.set("gateway_mode=lambda")
 	tf.change(0, "npu", "apply", "-auto-approve")

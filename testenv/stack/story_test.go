@@ -64,7 +64,7 @@ func (s *story) fill(bucket string) {
 // play makes the machine of an instance.
 func (s *story) play(name, address string, i types.Instance) *machine {
 	s.t.Helper()
-	return s.cloud.machine(name, address, identity(i, address), "SSL_CERT_FILE="+s.cluster.Authority)
+	return s.cloud.machine(name, address, s.cloud.InstanceRole(*i.InstanceId), identity(i, address), "SSL_CERT_FILE="+s.cluster.Authority)
 }
 
 // loopback is an address of this computer that nothing else listens at, for a machine's fixed ports.
@@ -242,7 +242,7 @@ func (s *story) sweep() {
 		}
 		s.warmer = lambda.Start(s.t, lambda.Spec{
 			Name: "warmer", Binary: unpack(s.t, filepath.Join(s.dist, "warmer.zip"), made.Digest), Timeout: time.Duration(made.Seconds) * time.Second,
-			Env: made.env(s.cloud, "SSL_CERT_FILE="+s.cluster.Authority), Concurrency: 1,
+			Env: made.env(s.cloud, "warmer", "SSL_CERT_FILE="+s.cluster.Authority), Concurrency: 1,
 		})
 	}
 	r, err := s.warmer.Invoke([]byte(s.event))
@@ -285,7 +285,7 @@ func (s *story) streamsFromLambda() {
 	}
 	f := lambda.Start(s.t, lambda.Spec{
 		Name: "gateway", Binary: unpack(s.t, filepath.Join(s.dist, "gateway.zip"), made.Digest), Timeout: time.Duration(made.Seconds) * time.Second,
-		Env: made.env(s.cloud, "SSL_CERT_FILE="+s.cluster.Authority),
+		Env: made.env(s.cloud, "gateway", "SSL_CERT_FILE="+s.cluster.Authority),
 	})
 	if got := s.status(f.URL+"/v1/models", ""); got != http.StatusUnauthorized {
 		s.t.Errorf("without a key: %d", got)
