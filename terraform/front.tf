@@ -24,6 +24,8 @@ resource "aws_vpc_security_group_ingress_rule" "gateway_from_cloudfront" {
   from_port         = var.gateway_port
   to_port           = var.gateway_port
   ip_protocol       = "tcp"
+
+  tags = local.tags
 }
 
 # CloudFront reaches the instance inside the VPC, so that keys do not cross the internet between the two in the clear. An origin in
@@ -44,6 +46,8 @@ resource "aws_cloudfront_vpc_origin" "this" {
       quantity = 1
     }
   }
+
+  tags = local.tags
 
   timeouts {
     create = "30m"
@@ -97,6 +101,8 @@ resource "aws_cloudfront_distribution" "this" {
   viewer_certificate {
     cloudfront_default_certificate = true
   }
+
+  tags = local.tags
 }
 
 resource "aws_security_group" "nlb" {
@@ -104,9 +110,9 @@ resource "aws_security_group" "nlb" {
 
   name        = "${local.prefix}-nlb"
   description = "Load balancer"
-  vpc_id      = aws_vpc.this.id
+  vpc_id      = local.vpc_id
 
-  tags = { Name = "${local.prefix}-nlb" }
+  tags = merge(local.tags, { Name = "${local.prefix}-nlb" })
 }
 
 resource "aws_vpc_security_group_ingress_rule" "nlb" {
@@ -117,6 +123,8 @@ resource "aws_vpc_security_group_ingress_rule" "nlb" {
   from_port         = 443
   to_port           = 443
   ip_protocol       = "tcp"
+
+  tags = local.tags
 }
 
 resource "aws_vpc_security_group_egress_rule" "nlb" {
@@ -128,7 +136,7 @@ resource "aws_vpc_security_group_egress_rule" "nlb" {
   to_port                      = var.gateway_port
   ip_protocol                  = "tcp"
 
-  tags = { Name = "${local.prefix}-nlb-to-gateway" }
+  tags = merge(local.tags, { Name = "${local.prefix}-nlb-to-gateway" })
 }
 
 resource "aws_vpc_security_group_ingress_rule" "gateway_from_nlb" {
@@ -140,7 +148,7 @@ resource "aws_vpc_security_group_ingress_rule" "gateway_from_nlb" {
   to_port                      = var.gateway_port
   ip_protocol                  = "tcp"
 
-  tags = { Name = "${local.prefix}-gateway-from-nlb" }
+  tags = merge(local.tags, { Name = "${local.prefix}-gateway-from-nlb" })
 }
 
 resource "aws_lb" "this" {
@@ -148,10 +156,13 @@ resource "aws_lb" "this" {
 
   name               = local.prefix
   load_balancer_type = "network"
-  subnets            = aws_subnet.public[*].id
+  subnets            = local.public_subnet_ids
+  internal           = !local.own_network
   security_groups    = [aws_security_group.nlb[0].id]
 
   enable_cross_zone_load_balancing = true # the gateway is in one zone
+
+  tags = local.tags
 }
 
 resource "aws_lb_target_group" "gateway" {
@@ -160,13 +171,15 @@ resource "aws_lb_target_group" "gateway" {
   name     = "${local.prefix}-gw"
   port     = var.gateway_port
   protocol = "TCP"
-  vpc_id   = aws_vpc.this.id
+  vpc_id   = local.vpc_id
 
   health_check {
     protocol = "HTTP"
     path     = "/live"
     interval = 10
   }
+
+  tags = local.tags
 }
 
 resource "aws_lb_target_group_attachment" "gateway" {
@@ -189,6 +202,8 @@ resource "aws_lb_listener" "tls" {
     type             = "forward"
     target_group_arn = aws_lb_target_group.gateway[0].arn
   }
+
+  tags = local.tags
 }
 
 resource "aws_vpc_security_group_ingress_rule" "gateway_plain" {
@@ -199,4 +214,6 @@ resource "aws_vpc_security_group_ingress_rule" "gateway_plain" {
   from_port         = var.gateway_port
   to_port           = var.gateway_port
   ip_protocol       = "tcp"
+
+  tags = local.tags
 }

@@ -9,7 +9,7 @@ resource "aws_instance" "gateway" {
 
   ami                         = data.aws_ssm_parameter.gateway_image[0].insecure_value
   instance_type               = var.gateway_instance_type
-  subnet_id                   = aws_subnet.public[0].id
+  subnet_id                   = local.public_subnet_ids[0]
   vpc_security_group_ids      = [aws_security_group.this["gateway"].id]
   iam_instance_profile        = aws_iam_instance_profile.this["gateway"].name
   user_data_replace_on_change = true
@@ -24,7 +24,7 @@ resource "aws_instance" "gateway" {
     unit             = file("${path.module}/../infra/install/systemd/reveille-gateway.service")
 
     settings = merge(local.settings, {
-      AWS_REGION             = var.region
+      AWS_REGION             = local.region
       REVEILLE_ADDR          = "0.0.0.0:${var.gateway_port}"
       REVEILLE_API_KEYS_FILE = "/run/reveille/api-keys"
       REVEILLE_HOLD          = "${var.hold_seconds}s"
@@ -44,9 +44,10 @@ resource "aws_instance" "gateway" {
     volume_type = "gp3"
     volume_size = 8
     encrypted   = true
+    kms_key_id  = var.kms_key_arn
   }
 
-  tags = { Name = "${local.prefix}-gateway" }
+  tags = merge(local.tags, { Name = "${local.prefix}-gateway" })
 
   lifecycle {
     create_before_destroy = true  # the address moves to the new gateway
@@ -57,14 +58,14 @@ resource "aws_instance" "gateway" {
 }
 
 resource "aws_eip" "gateway" {
-  count = local.in_lambda ? 0 : 1
+  count = local.own_network && !local.in_lambda ? 1 : 0
 
   domain = "vpc"
-  tags   = { Name = "${local.prefix}-gateway" }
+  tags   = merge(local.tags, { Name = "${local.prefix}-gateway" })
 }
 
 resource "aws_eip_association" "gateway" {
-  count = local.in_lambda ? 0 : 1
+  count = local.own_network && !local.in_lambda ? 1 : 0
 
   allocation_id = aws_eip.gateway[0].id
   instance_id   = aws_instance.gateway[0].id

@@ -23,10 +23,12 @@ resource "aws_lambda_function" "gateway" {
   }
 
   vpc_config {
-    subnet_ids                  = aws_subnet.private[*].id
+    subnet_ids                  = local.private_subnet_ids
     security_group_ids          = [aws_security_group.this["gateway"].id]
-    ipv6_allowed_for_dual_stack = var.enable_ipv6
+    ipv6_allowed_for_dual_stack = local.ipv6
   }
+
+  tags = local.tags
 
   # What the function reads before its first request.
   depends_on = [aws_cloudwatch_log_group.this, aws_iam_role_policy.this, aws_secretsmanager_secret_version.api_keys, aws_secretsmanager_secret_version.runner_secret]

@@ -8,8 +8,8 @@ locals {
     warmer  = data.aws_iam_policy_document.warmer.json
   }
 
-  group_arns    = ["${local.arn}:autoscaling:${var.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/${local.prefix}-*"]
-  instance_arns = ["${local.arn}:ec2:${var.region}:${local.account}:instance/*"]
+  group_arns    = ["${local.arn}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/${local.prefix}-*"]
+  instance_arns = ["${local.arn}:ec2:${local.region}:${local.account}:instance/*"]
 }
 
 data "aws_iam_policy_document" "assume" {
@@ -28,8 +28,11 @@ data "aws_iam_policy_document" "assume" {
 resource "aws_iam_role" "this" {
   for_each = local.role_policies
 
-  name               = "${local.prefix}-${each.key}-${var.region}" # roles are the account's, not the region's
-  assume_role_policy = data.aws_iam_policy_document.assume[contains(local.lambda_roles, each.key) ? "lambda" : "ec2"].json
+  name                 = "${local.prefix}-${each.key}-${local.region}" # roles are the account's, not the region's
+  permissions_boundary = var.permissions_boundary
+  assume_role_policy   = data.aws_iam_policy_document.assume[contains(local.lambda_roles, each.key) ? "lambda" : "ec2"].json
+
+  tags = local.tags
 }
 
 resource "aws_iam_role_policy" "this" {
@@ -43,8 +46,10 @@ resource "aws_iam_role_policy" "this" {
 resource "aws_iam_instance_profile" "this" {
   for_each = toset(local.instance_roles)
 
-  name = "${local.prefix}-${each.key}-${var.region}"
+  name = "${local.prefix}-${each.key}-${local.region}"
   role = aws_iam_role.this[each.key].name
+
+  tags = local.tags
 }
 
 # Statements that several roles share. Those on "*" are of actions that know no resources.
@@ -56,12 +61,12 @@ data "aws_iam_policy_document" "look" {
   }
 }
 
-# The user and the password of Redis, where there are some (redis_passwords).
+# The user and the password of Redis, where there are some (redis_passwords, redis_secret_arn).
 data "aws_iam_policy_document" "redis" {
   statement {
     sid       = "RedisSecret"
     actions   = ["secretsmanager:GetSecretValue"]
-    resources = ["${local.arn}:secretsmanager:${var.region}:${local.account}:secret:${local.prefix}/redis-*"]
+    resources = [coalesce(var.redis_secret_arn, "${local.arn}:secretsmanager:${local.region}:${local.account}:secret:${local.prefix}/redis-*")]
   }
 }
 
@@ -113,6 +118,30 @@ data "aws_iam_policy_document" "sleep" {
   }
 }
 
+# What kms_key_arn encrypts: secrets and objects are read with the caller's own right to the key, and so is an instance
+# started whose disk it encrypts. https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
+data "aws_iam_policy_document" "key" {
+  statement {
+    sid       = "Key"
+    actions   = ["kms:Decrypt"]
+    resources = compact([var.kms_key_arn])
+  }
+}
+
+data "aws_iam_policy_document" "key_of_disks" {
+  statement {
+    sid       = "KeyOfDisks"
+    actions   = ["kms:CreateGrant"]
+    resources = compact([var.kms_key_arn])
+
+    condition {
+      test     = "Bool"
+      variable = "kms:GrantIsForAWSResource"
+      values   = ["true"]
+    }
+  }
+}
+
 data "aws_iam_policy_document" "lambda_in_vpc" {
   statement {
     sid = "NetworkInterface"
@@ -154,18 +183,18 @@ data "aws_iam_policy_document" "logs" {
 }
 
 data "aws_iam_policy_document" "gateway" {
-  source_policy_documents = [
+  source_policy_documents = concat([
     data.aws_iam_policy_document.look.json,
     data.aws_iam_policy_document.wake.json,
     data.aws_iam_policy_document.sleep.json, # gateway sleep
     data.aws_iam_policy_document.logs["gateway"].json,
     local.in_lambda ? data.aws_iam_policy_document.lambda_in_vpc.json : data.aws_iam_policy_document.session.json,
-  ]
+  ], var.kms_key_arn == null ? [] : [data.aws_iam_policy_document.key.json, data.aws_iam_policy_document.key_of_disks.json])
 
   statement {
     sid       = "Secrets"
     actions   = ["secretsmanager:GetSecretValue"]
-    resources = [for s in values(aws_secretsmanager_secret.this) : s.arn]
+    resources = concat([for s in values(aws_secretsmanager_secret.this) : s.arn], var.redis_secret_arn == null ? [] : [var.redis_secret_arn])
   }
   statement {
     sid       = "Files"
@@ -175,22 +204,22 @@ data "aws_iam_policy_document" "gateway" {
 }
 
 data "aws_iam_policy_document" "warmer" {
-  source_policy_documents = [
+  source_policy_documents = concat([
     data.aws_iam_policy_document.look.json,
     data.aws_iam_policy_document.redis.json,
     data.aws_iam_policy_document.wake.json, # planned warm-ups
     data.aws_iam_policy_document.sleep.json,
     data.aws_iam_policy_document.logs["warmer"].json,
     data.aws_iam_policy_document.lambda_in_vpc.json,
-  ]
+  ], var.kms_key_arn == null ? [] : [data.aws_iam_policy_document.key.json, data.aws_iam_policy_document.key_of_disks.json])
 }
 
 data "aws_iam_policy_document" "runner" {
-  source_policy_documents = [
+  source_policy_documents = concat([
     data.aws_iam_policy_document.redis.json,
     data.aws_iam_policy_document.logs["runner"].json,
     data.aws_iam_policy_document.session.json,
-  ]
+  ], var.kms_key_arn == null ? [] : [data.aws_iam_policy_document.key.json])
 
   statement {
     sid       = "Secret"

@@ -1,16 +1,17 @@
 locals {
   prefix  = "${var.name}-${var.environment}"
   account = data.aws_caller_identity.current.account_id
+  region  = data.aws_region.current.name
   arn     = "arn:${data.aws_partition.current.partition}"
   zones   = slice(data.aws_availability_zones.available.names, 0, min(var.zones, length(data.aws_availability_zones.available.names)))
 
   # EC2 has dual-stack endpoints in these regions (botocore 1.44.5, endpoints.json). Elsewhere Lambda functions reach it through
   # interface endpoints. https://docs.aws.amazon.com/ec2/latest/devguide/ec2-endpoints.html
-  dual_stack = var.enable_ipv6 && contains([
+  dual_stack = local.ipv6 && contains([
     "af-south-1", "ap-east-1", "ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2", "ca-central-1",
     "eu-central-1", "eu-north-1", "eu-south-1", "eu-west-1", "eu-west-2", "eu-west-3", "me-south-1", "sa-east-1", "us-east-1",
     "us-east-2", "us-west-1", "us-west-2",
-  ], var.region)
+  ], local.region)
 
   dist = coalesce(var.dist_dir, "${path.module}/../dist")
 
@@ -18,20 +19,22 @@ locals {
   front     = local.in_lambda ? "none" : var.front # a function URL has TLS of its own
   precious  = var.environment == "prod"            # secrets and models are not deleted with the rest
 
-  tags = {
+  # Policies know hosts by Project.
+  tags = merge(var.tags, {
     Project     = local.prefix
     Environment = var.environment
     ManagedBy   = "terraform"
-  }
+  })
 
   # Settings that all programs share, as their environment variables.
   settings = merge({
     REVEILLE_LOG_FORMAT = "json"
     REVEILLE_POOL       = local.prefix
     REVEILLE_REDIS_URL  = local.redis_url
-    }, local.cache_auth ? {
-    REVEILLE_REDIS_SECRET = aws_secretsmanager_secret_version.redis[0].secret_id
-  } : {})
+    },
+    local.cache_auth ? { REVEILLE_REDIS_SECRET = aws_secretsmanager_secret_version.redis[0].secret_id } : {},
+    var.redis_secret_arn != null ? { REVEILLE_REDIS_SECRET = var.redis_secret_arn } : {},
+  )
 
   # The deployment's catalogue: the user's models, and the hosts that were made.
   catalogue   = var.models_file == null ? null : yamldecode(templatefile(var.models_file, { model_bucket = aws_s3_bucket.models.bucket }))
@@ -51,8 +54,8 @@ data "aws_availability_zones" "available" {
 
   lifecycle {
     postcondition {
-      condition     = length(self.names) >= var.zones
-      error_message = "${var.region} has ${length(self.names)} zones that may be used: set zones = 2, or another region."
+      condition     = !local.own_network || length(self.names) >= var.zones
+      error_message = "${local.region} has ${length(self.names)} zones that may be used: set zones = 2, or another region."
     }
   }
 }
@@ -60,3 +63,5 @@ data "aws_availability_zones" "available" {
 data "aws_caller_identity" "current" {}
 
 data "aws_partition" "current" {}
+
+data "aws_region" "current" {}

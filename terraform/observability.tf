@@ -64,6 +64,9 @@ resource "aws_cloudwatch_log_group" "this" {
 
   name              = each.value
   retention_in_days = var.log_retention_days
+  kms_key_id        = var.kms_key_arn
+
+  tags = local.tags
 }
 
 resource "aws_cloudwatch_log_metric_filter" "this" {
@@ -82,6 +85,8 @@ resource "aws_cloudwatch_log_metric_filter" "this" {
 
 resource "aws_sns_topic" "alarms" {
   name = "${local.prefix}-alarms"
+
+  tags = local.tags
 }
 
 resource "aws_sns_topic_subscription" "alarms" {
@@ -108,13 +113,15 @@ resource "aws_cloudwatch_metric_alarm" "this" {
   treat_missing_data  = each.value.missing
   alarm_actions       = [aws_sns_topic.alarms.arn]
   ok_actions          = [aws_sns_topic.alarms.arn]
+
+  tags = local.tags
 }
 
 # Of the whole account: a budget by tag sees nothing until somebody activates the tag for cost allocation.
 resource "aws_budgets_budget" "this" {
   count = var.monthly_budget == null ? 0 : 1
 
-  name         = "${local.prefix}-${var.region}"
+  name         = "${local.prefix}-${local.region}"
   budget_type  = "COST"
   limit_amount = tostring(var.monthly_budget)
   limit_unit   = "USD"
@@ -131,6 +138,8 @@ resource "aws_budgets_budget" "this" {
       threshold_type             = "PERCENTAGE"
     }
   }
+
+  tags = local.tags
 }
 
 resource "aws_cloudwatch_dashboard" "this" {
@@ -145,7 +154,7 @@ resource "aws_cloudwatch_dashboard" "this" {
         height = 6
         properties = {
           title   = g.title
-          region  = var.region
+          region  = local.region
           stat    = g.stat
           period  = 60
           metrics = g.metrics

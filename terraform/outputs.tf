@@ -18,7 +18,7 @@ output "gateway_url" {
   value = (local.in_lambda ? trimsuffix(one(aws_lambda_function_url.gateway[*].function_url), "/")
     : local.front == "cloudfront" ? "https://${one(aws_cloudfront_distribution.this[*].domain_name)}"
     : local.front == "nlb" ? "https://${one(aws_lb.this[*].dns_name)}"
-    : "http://${one(aws_eip.gateway[*].public_ip)}:${var.gateway_port}"
+    : "http://${local.own_network ? one(aws_eip.gateway[*].public_ip) : one(aws_instance.gateway[*].private_ip)}:${var.gateway_port}"
   )
 }
 
@@ -34,17 +34,22 @@ output "model_bucket" {
 
 output "redis_cli" {
   description = "Command that opens the pool's state, to be run on the gateway's instance or a host."
-  value       = "redis-cli --tls ${var.cache_mode == "serverless" ? "-c " : ""}-h ${local.cache.address} -p ${local.cache.port}"
+  value       = "redis-cli ${local.redis.scheme == "rediss" ? "--tls " : ""}${local.redis.cluster == null ? "" : "-c "}-h ${local.redis.host} -p ${local.redis.port}"
 }
 
 output "redis_endpoint" {
   description = "host:port of the pool's Redis; reached from inside the VPC alone, with TLS."
-  value       = local.redis_endpoint
+  value       = "${local.redis.host}:${local.redis.port}"
 }
 
 output "secret_arns" {
   description = "Secrets by what they are: api-keys, runner-secret."
   value       = { for k, s in aws_secretsmanager_secret.this : k => s.arn }
+}
+
+output "security_group_ids" {
+  description = "Security groups of gateway, hosts and warmer; an existing Redis (redis_url) must let them in."
+  value       = { for k in ["gateway", "runner", "warmer"] : k => aws_security_group.this[k].id }
 }
 
 output "warmer_function" {

@@ -7,12 +7,14 @@ module "runner_pool" {
   accelerator           = each.value.accelerator
   artifacts_uri         = "s3://${aws_s3_bucket.models.bucket}/${dirname(aws_s3_object.artifact["SHA256SUMS"].key)}"
   disk_gb               = each.value.disk_gb
+  disk_throughput       = each.value.disk_throughput
   engines_uri           = "s3://${aws_s3_bucket.models.bucket}/engines/${each.value.accelerator}"
   hosts                 = each.value.hosts
   image                 = each.value.image
   image_parameter       = each.value.image_parameter
   instance_profile_name = aws_iam_instance_profile.this["runner"].name
   instance_type         = each.value.instance_type
+  kms_key_arn           = var.kms_key_arn
   log_group             = aws_cloudwatch_log_group.this["runner"].name
   port                  = each.value.port
   price                 = each.value.price
@@ -20,7 +22,7 @@ module "runner_pool" {
   security_group_ids    = [aws_security_group.this["runner"].id]
   spot                  = each.value.spot
   strategy              = each.value.strategy
-  subnets               = { for i, z in local.zones : z => aws_subnet.public[i].id }
+  subnets               = local.host_subnets
   tags                  = local.tags
 
   settings = merge(local.settings, {

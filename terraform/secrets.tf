@@ -12,7 +12,10 @@ resource "aws_secretsmanager_secret" "this" {
 
   name                    = "${local.prefix}/${each.key}"
   description             = each.value
+  kms_key_id              = var.kms_key_arn
   recovery_window_in_days = local.precious ? 30 : 0
+
+  tags = local.tags
 }
 
 resource "aws_secretsmanager_secret_version" "api_keys" {

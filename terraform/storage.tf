@@ -1,8 +1,10 @@
 # One bucket: models/ (checkpoints), engines/gpu and engines/npu (engine programs), artifacts/ (what `make dist` built),
 # config/models.yaml.
 resource "aws_s3_bucket" "models" {
-  bucket        = "${local.prefix}-models-${local.account}-${var.region}"
+  bucket        = "${local.prefix}-models-${local.account}-${local.region}"
   force_destroy = !local.precious
+
+  tags = local.tags
 }
 
 resource "aws_s3_bucket_public_access_block" "models" {
@@ -17,8 +19,11 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "models" {
   bucket = aws_s3_bucket.models.id
 
   rule {
+    bucket_key_enabled = var.kms_key_arn != null
+
     apply_server_side_encryption_by_default {
-      sse_algorithm = "AES256"
+      sse_algorithm     = var.kms_key_arn == null ? "AES256" : "aws:kms"
+      kms_master_key_id = var.kms_key_arn
     }
   }
 }

@@ -228,6 +228,17 @@ variable "host_min_up_minutes" {
   }
 }
 
+variable "kms_key_arn" {
+  description = "KMS key of the bucket, the secrets, the disks, the cache and the logs; null for AWS's own. Its policy must let in CloudWatch Logs and, for groups, Auto Scaling's role."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.kms_key_arn == null || can(regex("^arn:[a-z-]+:kms:[a-z0-9-]+:[0-9]{12}:key/.+$", var.kms_key_arn))
+    error_message = "kms_key_arn must be the ARN of a key, arn:aws:kms:…:key/…, or null."
+  }
+}
+
 variable "log_retention_days" {
   description = "Days that logs are kept."
   type        = number
@@ -283,6 +294,17 @@ variable "name" {
   }
 }
 
+variable "permissions_boundary" {
+  description = "ARN of the policy that bounds what the stack's roles may do; null: none."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.permissions_boundary == null || can(regex("^arn:[a-z-]+:iam::([0-9]{12}|aws):policy/.+$", var.permissions_boundary))
+    error_message = "permissions_boundary must be the ARN of a policy, arn:aws:iam::…:policy/…, or null."
+  }
+}
+
 variable "redis_passwords" {
   description = "Password of the pool's user of Redis; while it is rotated two, the new one first. Empty: whoever reaches the cache may use it. They are in the state."
   type        = list(string)
@@ -295,23 +317,39 @@ variable "redis_passwords" {
   }
 }
 
-variable "region" {
-  description = "AWS region."
+variable "redis_secret_arn" {
+  description = "Secret of Secrets Manager with the user and password of redis_url, as {\"username\": …, \"password\": …}; null: it asks for none."
   type        = string
-  default     = "us-east-1"
+  default     = null
 
   validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
-    error_message = "region must be an AWS region such as us-east-1."
+    condition     = var.redis_secret_arn == null ? true : can(regex("^arn:[a-z-]+:secretsmanager:", var.redis_secret_arn)) && var.redis_url != null
+    error_message = "redis_secret_arn must be the ARN of a secret, and needs redis_url; for the stack's own cache use redis_passwords."
+  }
+}
+
+variable "redis_url" {
+  description = "An existing Redis or Valkey, such as rediss://HOST:6379/0, with ?cluster=true for a Cluster; it must not evict. null: the stack makes a cache."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.redis_url == null || can(regex("^rediss?://[^:/@?]+:[0-9]+(/[0-9]*)?(\\?cluster=true)?$", var.redis_url))
+    error_message = "redis_url must be such as rediss://HOST:6379/0 or rediss://HOST:6379/0?cluster=true, without a password, which goes into redis_secret_arn."
+  }
+  validation {
+    condition     = var.redis_url == null || nonsensitive(length(var.redis_passwords)) == 0
+    error_message = "redis_url is a Redis of your own: put its user and password into redis_secret_arn, not into redis_passwords."
   }
 }
 
 variable "runner_pools" {
-  description = "Runner hosts by pool. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). image: an AMI id; image_parameter: an SSM parameter with one."
+  description = "Runner hosts by pool. disk_throughput: of the gp3 disk, in MiB/s. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). image: an AMI id; image_parameter: an SSM parameter with one."
   type = map(object({
     accelerator       = string
     instance_type     = string
     disk_gb           = optional(number, 100)
+    disk_throughput   = optional(number, 125)
     hosts             = optional(number, 1)
     image             = optional(string)
     image_parameter   = optional(string)
@@ -362,6 +400,10 @@ variable "runner_pools" {
     error_message = "runner_pools: disk_gb must be from 50 to 16384: the image alone takes about 45."
   }
   validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.disk_throughput >= 125 && p.disk_throughput <= 1000 && floor(p.disk_throughput) == p.disk_throughput])
+    error_message = "runner_pools: disk_throughput must be a whole number of MiB/s from 125 to 1000."
+  }
+  validation {
     condition     = alltrue([for p in values(var.runner_pools) : p.port >= 1024 && p.port <= 65535])
     error_message = "runner_pools: port must be a TCP port from 1024 to 65535."
   }
@@ -394,10 +436,26 @@ variable "runner_secret_version" {
   }
 }
 
-variable "s3_use_path_style" {
-  description = "Whether S3 is spoken to by path instead of host name; for AWS emulators."
-  type        = bool
-  default     = false
+variable "subnet_ids" {
+  description = "Subnets of vpc_id, 2 or 3 in different zones, for all that the stack makes; they must lead to AWS's APIs, by NAT or endpoints. Empty: a network of its own."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = contains([0, 2, 3], length(var.subnet_ids))
+    error_message = "subnet_ids must be 2 or 3 subnets in different zones, or empty for a network of the stack's own."
+  }
+}
+
+variable "tags" {
+  description = "Tags of all resources, beside Project, Environment and ManagedBy."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = length(setintersection(keys(var.tags), ["Environment", "Host", "ManagedBy", "Name", "Project"])) == 0
+    error_message = "tags must not hold Environment, Host, ManagedBy, Name or Project: policies and hosts go by them."
+  }
 }
 
 variable "vpc_cidr" {
@@ -408,6 +466,17 @@ variable "vpc_cidr" {
   validation {
     condition     = can(cidrnetmask(var.vpc_cidr)) && contains(["16", "17", "18", "19", "20"], split("/", var.vpc_cidr)[1])
     error_message = "vpc_cidr must be an IPv4 network from /16 to /20, such as 10.42.0.0/16."
+  }
+}
+
+variable "vpc_id" {
+  description = "An existing VPC, with subnet_ids; the stack makes nothing public in it but with CloudFront, which needs the VPC to have an internet gateway. null: a network of its own."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = (var.vpc_id == null) == (length(var.subnet_ids) == 0)
+    error_message = "vpc_id and subnet_ids go together: set both, or neither."
   }
 }
 

@@ -21,10 +21,12 @@ resource "aws_lambda_function" "warmer" {
   }
 
   vpc_config {
-    subnet_ids                  = aws_subnet.private[*].id
+    subnet_ids                  = local.private_subnet_ids
     security_group_ids          = [aws_security_group.this["warmer"].id]
-    ipv6_allowed_for_dual_stack = var.enable_ipv6
+    ipv6_allowed_for_dual_stack = local.ipv6
   }
+
+  tags = local.tags
 
   depends_on = [aws_cloudwatch_log_group.this, aws_iam_role_policy.this]
 }
@@ -40,6 +42,8 @@ resource "aws_cloudwatch_event_rule" "warmer" {
   name                = "${local.prefix}-warmer"
   description         = "Runs the warmer"
   schedule_expression = var.warmer_minutes == 1 ? "rate(1 minute)" : "rate(${var.warmer_minutes} minutes)"
+
+  tags = local.tags
 }
 
 resource "aws_cloudwatch_event_target" "warmer" {

@@ -46,6 +46,13 @@ run "defaults" {
     error_message = "Host hours are those that EC2 bills."
   }
   assert {
+    condition = alltrue([
+      for r in concat([aws_vpc.this[0], aws_s3_bucket.models, aws_lambda_function.warmer, aws_instance.gateway[0], aws_sns_topic.alarms, aws_cloudfront_distribution.this[0]], values(aws_iam_role.this)) :
+      r.tags.Project == "reveille-dev" && r.tags.ManagedBy == "terraform"
+    ])
+    error_message = "Resources are tagged without the provider's default_tags."
+  }
+  assert {
     condition     = length(aws_sns_topic_subscription.alarms) == 0 && length(aws_budgets_budget.this) == 0
     error_message = "Nobody is subscribed unasked."
   }
@@ -190,8 +197,9 @@ run "ipv4_only" {
 
 run "region_without_dual_stack_endpoints" {
   command = plan
-  variables {
-    region = "eu-central-2"
+  override_data {
+    target = data.aws_region.current
+    values = { name = "eu-central-2" }
   }
   assert {
     condition     = join(" ", keys(aws_vpc_endpoint.api)) == "autoscaling ec2" && aws_lambda_function.warmer.environment[0].variables.AWS_USE_DUALSTACK_ENDPOINT == "false"
@@ -304,6 +312,60 @@ run "plain_http_inside" {
   }
 }
 
+run "network_of_others" {
+  command = apply # of mocks
+  variables {
+    kms_key_arn          = "arn:aws:kms:us-east-1:123456789012:key/mock"
+    permissions_boundary = "arn:aws:iam::123456789012:policy/mock"
+    redis_secret_arn     = "arn:aws:secretsmanager:us-east-1:123456789012:secret:mock-abcdef"
+    redis_url            = "rediss://redis.example:6380/0"
+    runner_pools         = { gpu = { accelerator = "gpu", instance_type = "g6.xlarge", disk_throughput = 1000 } }
+    subnet_ids           = ["subnet-b", "subnet-c"]
+    tags                 = { Team = "ml" }
+    vpc_id               = "vpc-a"
+  }
+  override_data {
+    target = data.aws_subnet.given[0]
+    values = { id = "subnet-b", availability_zone = "us-east-1b" }
+  }
+  override_data {
+    target = data.aws_subnet.given[1]
+    values = { id = "subnet-c", availability_zone = "us-east-1c" }
+  }
+
+  assert {
+    condition = (length(aws_vpc.this) + length(aws_subnet.public) + length(aws_subnet.private) + length(aws_route_table.public) + length(aws_internet_gateway.this)
+    + length(aws_vpc_endpoint.s3) + length(aws_vpc_endpoint.api) + length(aws_eip.gateway) + length(aws_elasticache_serverless_cache.this)) == 0
+    error_message = "Network and Redis are there already."
+  }
+  assert {
+    condition     = alltrue([for g in aws_security_group.this : g.vpc_id == "vpc-a"]) && join(" ", keys(output.security_group_ids)) == "gateway runner warmer" && !contains(keys(aws_security_group.this), "cache")
+    error_message = "Groups are in the VPC, and told to who must let them in."
+  }
+  assert {
+    condition     = aws_instance.gateway[0].subnet_id == "subnet-b" && join(" ", aws_lambda_function.warmer.vpc_config[0].subnet_ids) == "subnet-b subnet-c" && aws_lambda_function.warmer.environment[0].variables.AWS_USE_DUALSTACK_ENDPOINT == "false"
+    error_message = "Everything is in the subnets that were given."
+  }
+  assert {
+    condition     = aws_lambda_function.warmer.environment[0].variables.REVEILLE_REDIS_URL == "rediss://redis.example:6380/0" && aws_lambda_function.warmer.environment[0].variables.REVEILLE_REDIS_SECRET == var.redis_secret_arn
+    error_message = "Programs hear of the existing Redis and its secret."
+  }
+  assert {
+    condition     = alltrue([for r in aws_iam_role.this : r.permissions_boundary == var.permissions_boundary && r.tags.Team == "ml" && r.tags.Project == "reveille-dev"])
+    error_message = "Roles have their bounds and their tags."
+  }
+  assert {
+    condition = (alltrue([for s in aws_secretsmanager_secret.this : s.kms_key_id == var.kms_key_arn]) && alltrue([for g in aws_cloudwatch_log_group.this : g.kms_key_id == var.kms_key_arn])
+      && aws_instance.gateway[0].root_block_device[0].kms_key_id == var.kms_key_arn
+    && one(one(aws_s3_bucket_server_side_encryption_configuration.models.rule).apply_server_side_encryption_by_default).kms_master_key_id == var.kms_key_arn)
+    error_message = "The key encrypts what is stored."
+  }
+  assert {
+    condition     = length(data.aws_iam_policy_document.runner.source_policy_documents) == 4 && length(data.aws_iam_policy_document.warmer.source_policy_documents) == 8
+    error_message = "Roles may use the key."
+  }
+}
+
 run "cold_spot_pool" {
   command = plan
   variables {
@@ -347,12 +409,14 @@ run "no_zone_has_the_instance_type" {
     accelerator           = "gpu"
     artifacts_uri         = "s3://models/dist"
     disk_gb               = 100
+    disk_throughput       = 125
     engines_uri           = null
     hosts                 = 1
     image                 = "ami-0123456789abcdef0"
     image_parameter       = null
     instance_profile_name = "runner"
     instance_type         = "p5.48xlarge"
+    kms_key_arn           = null
     log_group             = "runners"
     name                  = "reveille-dev-gpu"
     pool                  = "gpu"
@@ -379,12 +443,14 @@ run "warm_pool_of_one_machine" {
     accelerator           = "gpu"
     artifacts_uri         = "s3://models/dist"
     disk_gb               = 100
+    disk_throughput       = 125
     engines_uri           = "s3://models/engines/gpu"
     hosts                 = 1
     image                 = "ami-0123456789abcdef0"
     image_parameter       = null
     instance_profile_name = "runner"
     instance_type         = "p5.48xlarge"
+    kms_key_arn           = null
     log_group             = "runners"
     name                  = "reveille-dev-gpu"
     pool                  = "gpu"
@@ -409,6 +475,10 @@ run "warm_pool_of_one_machine" {
     condition     = aws_launch_template.this.metadata_options[0].http_put_response_hop_limit == 1
     error_message = "Containers do not reach the host's role."
   }
+  assert {
+    condition     = aws_launch_template.this.block_device_mappings[0].ebs[0].throughput == 125 && aws_launch_template.this.block_device_mappings[0].ebs[0].iops == 3000
+    error_message = "The disk has what gp3 gives for nothing."
+  }
 }
 
 run "disk_smaller_than_the_image" {
@@ -420,12 +490,14 @@ run "disk_smaller_than_the_image" {
     accelerator           = "gpu"
     artifacts_uri         = "s3://models/dist"
     disk_gb               = 64
+    disk_throughput       = 125
     engines_uri           = "s3://models/engines/gpu"
     hosts                 = 1
     image                 = "ami-0123456789abcdef0"
     image_parameter       = null
     instance_profile_name = "runner"
     instance_type         = "p5.48xlarge"
+    kms_key_arn           = null
     log_group             = "runners"
     name                  = "reveille-dev-gpu"
     pool                  = "gpu"

@@ -21,7 +21,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// deployment is the prefix of all names: name and environment of tests/emulator.tfvars.
+// deployment is the prefix of all names: the name and environment that newTerraform gives.
 const deployment = "reveille-local"
 
 const (

@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	apiKey  = "a-key-for-the-tests" // of tests/emulator.tfvars
+	apiKey  = "a-key-for-the-tests" // of newTerraform
 	weights = "weights that the stand-in never reads"
 )
 

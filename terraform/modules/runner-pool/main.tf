@@ -84,10 +84,15 @@ resource "aws_launch_template" "this" {
     ebs {
       volume_size           = var.disk_gb
       volume_type           = "gp3"
+      throughput            = var.disk_throughput
+      iops                  = max(3000, 4 * var.disk_throughput) # gp3 gives 1 MiB/s for every 4
+      kms_key_id            = var.kms_key_arn
       encrypted             = true
       delete_on_termination = true
     }
   }
+
+  tags = var.tags
 
   dynamic "instance_market_options" {
     for_each = var.spot ? [1] : []

@@ -13,6 +13,11 @@ variable "disk_gb" {
   type        = number
 }
 
+variable "disk_throughput" {
+  description = "Throughput of a host's disk in MiB/s."
+  type        = number
+}
+
 variable "engines_uri" {
   description = "S3 URI of the folder with engine programs; it may be empty."
   type        = string
@@ -40,6 +45,11 @@ variable "instance_profile_name" {
 
 variable "instance_type" {
   description = "Instance type of the hosts."
+  type        = string
+}
+
+variable "kms_key_arn" {
+  description = "Key of the hosts' disks; null for EBS's own."
   type        = string
 }
 

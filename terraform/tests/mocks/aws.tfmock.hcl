@@ -19,6 +19,14 @@ mock_data "aws_caller_identity" {
   defaults = { account_id = "123456789012" }
 }
 
+mock_data "aws_region" {
+  defaults = { name = "us-east-1" }
+}
+
+mock_data "aws_subnet" {
+  defaults = { availability_zone = "us-east-1b" }
+}
+
 mock_data "aws_partition" {
   defaults = { partition = "aws" }
 }
