@@ -73,3 +73,21 @@ run "vpc" {
     error_message = "The existing Redis is used."
   }
 }
+
+run "image" {
+  command = plan
+  module {
+    source = "./image"
+  }
+  variables {
+    model_bucket = "models"
+  }
+  assert {
+    condition     = join(" ", [for p in yamldecode(aws_imagebuilder_component.this.data).phases : p.name]) == "build validate"
+    error_message = "The component builds, and tries what it built."
+  }
+  assert {
+    condition     = aws_imagebuilder_image_recipe.this.parent_image == "ami-0123456789abcdef0"
+    error_message = "The image is made of AWS's with the driver."
+  }
+}
