@@ -160,9 +160,9 @@ var routes = compiled([]Route{
 	{Name: "api_unload_all", Method: "POST", Path: "/api/models/unload", Mount: Bare, Scope: ScopeManage},
 	{Name: "api_unload", Method: "POST", Path: "/api/models/unload/{id}", Mount: Bare, Scope: ScopeManage},
 	{Name: "upstream", Method: anyMethod, Path: "/upstream/{id}", Mount: Bare, Scope: ScopeAdmin, Body: BodyRaw, Inference: true, Acts: true},
-	{Name: "logs", Method: "GET", Path: "/logs", Mount: both, Scope: ScopeAdmin},
-	{Name: "logs_stream", Method: "GET", Path: "/logs/stream", Mount: both, Scope: ScopeAdmin},
-	{Name: "logs_stream_model", Method: "GET", Path: "/logs/stream/{id}", Mount: both, Scope: ScopeAdmin},
+	{Name: "logs", Method: "GET", Path: "/logs", Mount: both, Scope: ScopeAdmin, WholePool: true},
+	{Name: "logs_stream", Method: "GET", Path: "/logs/stream", Mount: both, Scope: ScopeAdmin, WholePool: true},
+	{Name: "logs_stream_model", Method: "GET", Path: "/logs/stream/{id}", Mount: both, Scope: ScopeAdmin, WholePool: true},
 	{Name: "props", Method: "GET", Path: "/props", Mount: both, Scope: ScopeManage},
 	{Name: "slots", Method: "GET", Path: "/slots", Mount: both, Scope: ScopeManage},
 })
