@@ -27,6 +27,7 @@ import (
 	"reveille/infra/power/local"
 	"reveille/infra/rpc"
 	runner "reveille/runner/app"
+	runnerapi "reveille/runner/httpapi"
 	warmer "reveille/warmer/app"
 )
 
@@ -89,6 +90,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		s.RedisURL = "redis://:" + password + "@" + embedded + "/0?read_timeout=1s"
 	}
 	back, stop := context.WithCancel(ctx)
+	var near nearby
 	var hosts *local.Driver
 	keep := newKeeper(func(ctx context.Context, host string) error { return s.wakeLocal(ctx, hosts, host) }, log)
 	hosts = local.New(local.Config{
@@ -97,13 +99,15 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 			if err != nil {
 				return err
 			}
-			return runner.Run(ctx, settings, log, nil)
+			defer near.remove(h.Name)
+			return runner.Run(ctx, settings, log, func(addr string, srv *runnerapi.Server) { near.add(h.Name, addr, srv) })
 		},
 		Log: log, Grace: s.DrainTimeout + 15*time.Second,
 		OnExit: func(host string, _ error) { keep.again(back, host) },
 	})
 	defer hosts.Close()
 	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
+	serve.near = near.at
 	serve.runnerSocket = func(host string) string { return rpc.SocketPath(s.StateDir, host) }
 
 	all := Drivers(drivers.Remote())

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"reveille/gateway/accesslog"
+	"reveille/gateway/httpapi"
 	"reveille/gateway/ui"
 	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
@@ -34,6 +35,9 @@ type ServeSettings struct {
 
 	// runnerSocket, if not nil, tells where a host's runner listens on this machine; see [httpapi.Config].
 	runnerSocket func(host string) string `kong:"-"`
+
+	// near, if not nil, finds runners of this process; see [httpapi.Config].
+	near func(host, addr string) httpapi.Runner `kong:"-"`
 
 	// complete, if not nil, adds what this program knows of the pool besides the models file.
 	complete func(*catalog.Catalog) (*catalog.Catalog, error) `kong:"-"`

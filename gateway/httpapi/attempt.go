@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
@@ -18,24 +19,83 @@ import (
 // attempt is one try at a runner; a request may need several.
 type attempt struct {
 	link        relay.Call
-	inUse       bool     // the endpoint counts one of our requests
-	signedAgain bool     // signed again after a runner rejected a signature
-	repeated    bool     // repeated after its engine crashed
-	suspected   *suspect // a constrained request that an engine may hold
+	turn        relay.Turn // at a runner of this process, from its beginning until send
+	inUse       bool       // the endpoint counts one of our requests
+	signedAgain bool       // signed again after a runner rejected a signature
+	repeated    bool       // repeated after its engine crashed
+	suspected   *suspect   // a constrained request that an engine may hold
 
 	req     relay.Request
+	scope   string // whose encoder cache and conversations it uses, "" for everybody's
 	fields  [10]relay.Field
 	scratch [320]byte // the values of its fields
 }
 
-// send sends the request to its endpoint. A runner that could not be reached has not seen the request, so the request
-// waits again.
+// Runner takes requests of gateways in its own process without HTTP, see [relay.Turn]. The request must not be one for a WebSocket.
+type Runner interface {
+	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Turn
+}
+
+// ready waits until send can follow, at most until the given time: for an endpoint, and for the request's turn if the runner is
+// in this process.
+func (x *exchange) ready(until time.Time) (bool, error) {
+	if in, err := x.acquireEndpoint(until); !in || err != nil {
+		return in, err
+	}
+	if x.turn == nil {
+		near := x.near()
+		if near == nil {
+			return true, nil
+		}
+		if err := x.begin(); err != nil {
+			return false, err
+		}
+		x.turn = near.Admit(x.s.cfg.Signer.Gateway(), &x.link, &x.req)
+	}
+	return x.turn.Wait(until), nil
+}
+
+// near returns the endpoint's runner if it is in this process. What it would do with a WebSocket, or an answer that is passed
+// through unchanged, needs a connection.
+func (x *exchange) near() Runner {
+	if x.s.cfg.Near == nil || x.raw || x.upgrade {
+		return nil
+	}
+	return x.s.cfg.Near(x.endpoint.Host, x.endpoint.Addr)
+}
+
+// send sends the request to its endpoint, after ready. A runner that could not be reached has not seen the request, so the
+// request waits again.
 func (x *exchange) send() (*relay.Response, error) {
+	if t := x.turn; t != nil {
+		x.turn = nil
+		return t.Start()
+	}
+	if err := x.begin(); err != nil {
+		return nil, err
+	}
+	s := x.s
+	sign := s.cfg.Signer.Sign(rpc.Call{Method: x.req.Method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, Scope: x.scope, Length: len(x.body)})
+	x.req.Add(rpc.HeaderAuth, []byte(sign))
+	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
+	if err == nil {
+		return resp, nil
+	}
+	var re *relay.Error
+	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
+		s.log.Warn("runner not reached", "host", x.endpoint.Host, "request", x.ID, "error", err)
+		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
+	}
+	return nil, err
+}
+
+// begin counts the request at its endpoint and makes what is sent there, but for the signature.
+func (x *exchange) begin() error {
 	if x.constrained {
 		x.suspect()
 	}
 	if err := x.barred(); err != nil { // changed meanwhile
-		return nil, err
+		return err
 	}
 	x.use()
 	s, h := x.s, &x.Ctx.Request.Header
@@ -44,7 +104,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	if x.model.MMProj != "" && x.model.MMCache == catalog.ScopeKey || x.model.Conversations == catalog.ScopeKey {
 		scope = tenant
 	}
-	sign := s.cfg.Signer.Sign(rpc.Call{Method: method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, Scope: scope, Length: len(x.body)})
+	x.scope = scope
 	// FirstByte and Silence are the last resort against a runner that hangs; its own limits take effect first.
 	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
 	values := x.scratch[:0]
@@ -53,7 +113,6 @@ func (x *exchange) send() (*relay.Response, error) {
 		values = append(values, value...)
 		x.req.Add(name, values[n:])
 	}
-	add(rpc.HeaderAuth, sign)
 	add(rpc.HeaderModel, x.model.ID)
 	add(rpc.HeaderRequest, x.ID)
 	if x.engineStreams {
@@ -90,16 +149,7 @@ func (x *exchange) send() (*relay.Response, error) {
 			x.req.Add(trace.Header, values[n:])
 		}
 	}
-	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
-	if err == nil {
-		return resp, nil
-	}
-	var re *relay.Error
-	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
-		s.log.Warn("runner not reached", "host", x.endpoint.Host, "request", x.ID, "error", err)
-		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
-	}
-	return nil, err
+	return nil
 }
 
 // tenantID returns the name of a key's holder for runners; "" if no keys are configured.

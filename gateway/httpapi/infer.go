@@ -36,9 +36,10 @@ type exchange struct {
 // response is the answer being sent to the client.
 type response struct {
 	tap    *tap
-	handed bool // the body stream finishes the exchange
-	open   bool // counted among the streams of the model
-	done   bool // finish ran
+	unread *relay.Response // that a panic would leave open, nil for none
+	handed bool            // the body stream finishes the exchange
+	open   bool            // counted among the streams of the model
+	done   bool            // finish ran
 }
 
 // infer serves an inference route on the engine's path.
@@ -92,6 +93,9 @@ func (x *exchange) start() (err error) {
 	x.watch = s.watcher.Arm(x.Ctx.Conn(), x.left)
 	defer func() {
 		if !x.handed { // a panic ends here too
+			if x.unread != nil {
+				_ = x.unread.Close()
+			}
 			x.finish(err)
 		}
 	}()
@@ -153,7 +157,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 		commit = x.Began.Add(x.s.cfg.CommitAfter)
 	}
 	for {
-		ready, err := x.acquireEndpoint(commit)
+		ready, err := x.ready(commit)
 		if err != nil {
 			return nil, err
 		}
@@ -162,16 +166,21 @@ func (x *exchange) reach() (*relay.Stream, error) {
 		}
 		resp, err := x.send()
 		if err == nil {
+			x.unread = resp
 			err = resp.Await(commit)
 			if errors.Is(err, relay.ErrPending) {
+				x.unread = nil
 				return x.events(resp), nil
 			}
 			if err == nil {
 				err = x.checkResponse(resp)
 			}
 			if err == nil {
-				return nil, x.deliver(resp)
+				err = x.deliver(resp)
+				x.unread = nil
+				return nil, err
 			}
+			x.unread = nil
 			_ = resp.Close()
 		}
 		if !errors.Is(err, relay.ErrAgain) {
@@ -241,6 +250,10 @@ func (x *exchange) finish(err error) {
 	}
 	x.done = true
 	x.watch.Stop()
+	if t := x.turn; t != nil {
+		x.turn = nil
+		t.Drop()
+	}
 	x.s.inflight.remove(x)
 	if w := x.waiter.Swap(nil); w != nil {
 		w.Leave(false)

@@ -13,7 +13,7 @@ import (
 func (x *exchange) events(resp *relay.Response) *relay.Stream {
 	return relay.NewStream(relay.StreamConfig{
 		Response: resp,
-		Ready:    x.acquireEndpoint,
+		Ready:    x.ready,
 		Open:     x.send,
 		Check:    x.checkStreamResponse,
 		Repeat:   x.repeats,

@@ -10,16 +10,16 @@ import (
 // next returns all body bytes available, and waits if there are none. They are valid until the following call. It
 // returns io.EOF at the proper end, and errDue if due passed first; the zero time never passes.
 func (r *Response) next(due time.Time) ([]byte, error) {
-	if b := r.rest; len(b) > 0 {
-		r.rest = nil
-		return b, nil
-	}
 	for {
+		if b := r.rest; len(b) > 0 {
+			r.rest = nil
+			return b, nil
+		}
 		switch r.phase {
 		case phaseEnded:
 			return nil, io.EOF
 		case phaseFailed:
-			return nil, r.err
+			return nil, r.told
 		case phaseClosed:
 			return nil, net.ErrClosed
 		case phasePending:
@@ -121,10 +121,10 @@ func (r *Response) HoldJSON(limit, most int) error {
 	}
 	if r.phase == phaseEnded {
 		r.vet(r.rest)
-		return r.err
+		return r.told
 	}
 	if r.Buffered(); r.phase != phaseBody {
-		return r.err // most bodies came with their heads, so nothing is copied
+		return r.told // most bodies came with their heads, so nothing is copied
 	}
 	held := make([]byte, 0, min(limit, max(r.Size(), smallBuffer)))
 	for len(held) < limit {
@@ -237,20 +237,25 @@ func (r *Response) Close() error {
 	if r.phase == phaseClosed {
 		return nil
 	}
-	c, client, call, onEnd := r.c, r.client, r.call, r.OnEnd
+	c, client, call, hop, onEnd := r.c, r.client, r.call, r.Hop, r.OnEnd
 	outcome := r.outcome()
 	reuse := r.reuse && r.phase == phaseEnded && c.lo == c.hi
-	r.phase = phaseClosed
-	r.OnEnd, r.client, r.call, r.rest = nil, nil, nil, nil
-	c.drop()
-	if !call.unbind() {
-		reuse = false
+	r.phase, r.headed = phaseClosed, false
+	r.OnEnd, r.Hop, r.client, r.call, r.rest = nil, nil, nil, nil, nil
+	if c != nil {
+		c.drop()
+		if !call.unbind() {
+			reuse = false
+		}
+		if reuse {
+			client.release(c) // from here on r may serve another exchange
+		} else {
+			_ = c.nc.Close()
+			client.release(nil)
+		}
 	}
-	if reuse {
-		client.release(c) // from here on r may serve another exchange
-	} else {
-		_ = c.nc.Close()
-		client.release(nil)
+	if hop != nil {
+		hop.End(outcome)
 	}
 	if onEnd != nil {
 		onEnd(outcome)

@@ -8,6 +8,7 @@ type Call struct {
 	mu    sync.Mutex
 	cause error
 	conn  *conn
+	next  func(cause error) // see Link
 }
 
 // Cancel ends the exchange by closing its upstream connection. Do, Await and Read then return an error that matches
@@ -24,6 +25,9 @@ func (c *Call) Cancel(cause error) {
 		return
 	}
 	c.cause = cause
+	if c.next != nil {
+		c.next(cause)
+	}
 	if c.conn != nil {
 		// Close under the lock: between the test and the close, unbind cannot return the connection to the pool, where
 		// another call could get it.
@@ -64,4 +68,23 @@ func (c *Call) unbind() bool {
 	defer c.mu.Unlock()
 	c.conn = nil
 	return c.cause == nil
+}
+
+// Link has Cancel call next, which must not block, until Unlink. It returns false, and links nothing, if the call was already
+// cancelled.
+func (c *Call) Link(next func(cause error)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != nil {
+		return false
+	}
+	c.next = next
+	return true
+}
+
+// Unlink undoes Link. After it returns, next is not running and will not run.
+func (c *Call) Unlink() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next = nil
 }

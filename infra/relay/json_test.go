@@ -218,7 +218,7 @@ func TestStreamOfJSON(t *testing.T) {
 			script := make(chan string)
 			ended := make(chan error, 1)
 			client := streaming(t, script, StreamConfig{
-				JSON: true, OnBreak: func(error) []byte { return []byte("data: {\"error\"}\n\n") }, OnEnd: func(err error) { ended <- err },
+				Check: func(r *Response) error { r.RequireJSONEvents(); return nil }, OnBreak: func(error) []byte { return []byte("data: {\"error\"}\n\n") }, OnEnd: func(err error) { ended <- err },
 			})
 			script <- sseHead + tc.sent
 			got := ""

@@ -39,8 +39,10 @@ type Response struct {
 	// OnEnd, if set, is called once by Close with the outcome: nil if the body was read to its proper end, otherwise an
 	// error. The error matches ErrGone if writing to the client failed.
 	OnEnd func(error)
+	// Hop, if set after Start, sees the answer first.
+	Hop Hop
 
-	c      *conn
+	c      *conn // nil for an answer of no upstream
 	client *Client
 	call   *Call
 	header fasthttp.ResponseHeader
@@ -61,7 +63,11 @@ type Response struct {
 	json    jsonText // check of the body decoded so far
 	rest    []byte   // decoded bytes not yet returned
 	err     error    // in phaseFailed
-	down    error    // error of writing to the client
+	told    error    // the same as the reader gets it
+	headed  bool     // Hop.Head has returned
+
+	jsonEvents bool  // see RequireJSONEvents
+	down       error // error of writing to the client
 
 	headDue   time.Time     // when the head must have arrived
 	first     time.Duration // limit for the first bytes of the body; 0 once they arrived
@@ -81,7 +87,7 @@ func (r *Response) heard() {
 
 // begin prepares the response for one exchange.
 func (r *Response) begin(client *Client, call *Call, req *Request) {
-	r.OnEnd = nil
+	r.OnEnd, r.Hop = nil, nil
 	r.client, r.call = client, call
 	r.header.Reset()
 	r.header.SetNoDefaultContentType(true)
@@ -91,7 +97,8 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.interim, r.scanned, r.left = 0, 0, 0
 	r.chunks = chunkDecoder{}
 	r.isJSON, r.limit, r.json = false, 0, jsonText{}
-	r.rest, r.err, r.down = nil, nil, nil
+	r.rest, r.err, r.told, r.down = nil, nil, nil, nil
+	r.headed, r.jsonEvents = false, false
 	r.headDue, r.silentDue = time.Time{}, time.Time{}
 	r.first, r.silence, r.probe = req.FirstByte, req.Silence, req.Probe
 	r.c.big = false
@@ -127,6 +134,18 @@ func (r *Response) writeFailed(n int64, cause error) error {
 // Await waits for the head of the answer until the given time; with the zero time only Request.FirstByte bounds the
 // wait. It returns ErrPending if the given time came first, and may then be called again. Any other error is final.
 func (r *Response) Await(until time.Time) error {
+	if r.phase != phasePending || r.Hop == nil {
+		return r.await(until)
+	}
+	err := r.await(until)
+	if err != ErrPending {
+		err = r.Hop.Head(r, err)
+		r.headed = true
+	}
+	return err
+}
+
+func (r *Response) await(until time.Time) error {
 	for r.phase == phasePending {
 		if err := r.takeHead(); err != nil {
 			return r.fail(ErrBadReply, err)
@@ -153,7 +172,7 @@ func (r *Response) Await(until time.Time) error {
 	if r.phase == phaseClosed {
 		return net.ErrClosed
 	}
-	return r.err
+	return r.told
 }
 
 // takeHead takes a complete head from the unread bytes, if there is one, and skips interim heads.
@@ -213,7 +232,10 @@ func (r *Response) fail(kind, cause error) error {
 	}
 	r.phase = phaseFailed
 	r.err = &Error{Kind: kind, Cause: cause, Sent: r.wasSent, Got: r.got}
-	return r.err
+	if r.told = r.err; r.headed {
+		r.told = r.Hop.Broke(r, r.err)
+	}
+	return r.told
 }
 
 // Reject ends an exchange whose answer is wrong. It returns an ErrBadReply with the cause, and so does every further

@@ -45,9 +45,6 @@ type StreamConfig struct {
 	// Errors makes an event whose data is an object with an error end the stream with an *EventError. The event is not
 	// relayed.
 	Errors bool
-	// JSON says that events hold JSON, or [DONE]. Anything else is an ErrBadReply, or an ErrTooLarge if it nests too
-	// deep. The bytes of such an event that arrive together with the fault are not relayed.
-	JSON bool
 	// MaxLine is the longest line relayed, in bytes; default DefaultMaxLine. A longer line is an ErrTooLarge.
 	MaxLine int
 	// OnBreak returns the last bytes, an error event, for a stream that ends with err. They are sent between two
@@ -216,13 +213,13 @@ func (s *Stream) relay() ([]byte, error) {
 			if s.ev.boundary() {
 				return s.pinged(), nil
 			}
-		case err == io.EOF && s.cfg.JSON && !s.vetted.whole():
+		case err == io.EOF && s.resp.jsonEvents && !s.vetted.whole():
 			return nil, s.resp.rejectJSON(&s.vetted.data)
 		case err != nil:
 			return nil, err
 		default:
 			s.ping = time.Time{}
-			if s.cfg.JSON {
+			if s.resp.jsonEvents {
 				good, ok := s.vetted.take(b)
 				if b = b[:good]; !ok {
 					_ = s.resp.rejectJSON(&s.vetted.data) // for the next read
@@ -300,8 +297,12 @@ func (s *Stream) badEvent() error {
 
 // EventError is an error that an upstream reported in an event of its stream.
 type EventError struct {
-	Data []byte // data of the event; JSON from a sane upstream
+	Data  []byte // data of the event; JSON from a sane upstream
+	Cause error  // why there is no such event, from a Hop; nil for one that came
 }
+
+// Unwrap returns the cause.
+func (e *EventError) Unwrap() error { return e.Cause }
 
 func (e *EventError) Error() string { return fmt.Sprintf("error event: %.200q", e.Data) }
 

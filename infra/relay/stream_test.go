@@ -53,6 +53,9 @@ func streaming(t *testing.T, script <-chan string, cfg StreamConfig) *rawClient 
 				ctx.SetStatusCode(fasthttp.StatusBadGateway)
 				return
 			}
+			if cfg.Check != nil && cfg.Check(r) != nil {
+				t.Error("the answer is refused")
+			}
 		}
 		cfg.Response = r
 		NewStream(cfg).SendTo(ctx)

@@ -42,11 +42,11 @@ import (
 // ErrRunning: a runner of this host name already uses the state folder.
 var ErrRunning = errors.New("another runner of this host is running; stop it first, or give this one another --host or --state-dir")
 
-// Run runs a runner until ctx ends, then drains it. ready, if not nil, hears the address once requests are accepted.
+// Run runs a runner until ctx ends, then drains it. ready, if not nil, hears the address and the server once requests are accepted.
 // A second runner of the same host is refused with ErrRunning before it touches anything. Redis may be away: Run keeps
 // trying to register. On a machine that is taken away the host drains before ctx ends. Order of the end: no new requests,
 // open ones end or are cut, engines are stopped, the host is written asleep, the listener closes.
-func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string)) error {
+func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
 	p, err := s.parse(log)
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 }
 
 // runHost makes a host with all that its engines need, and its server on listeners, the first of which has its address, and runs them until ctx ends.
-func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, listeners []net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string)) error {
+func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, listeners []net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
 	box, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 	return serve(ctx, srv, listeners, power, m, h, log, func() {
 		log.Info("runner listens", "addr", addr, "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())
 		if ready != nil {
-			ready(addr)
+			ready(addr, srv)
 		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/runner/httpapi"
 	"reveille/testenv"
 	"reveille/testenv/kit"
 )
@@ -41,7 +42,9 @@ func running(t *testing.T, s Settings) (addr string, end func() error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	ready, ended := make(chan string, 1), make(chan error, 1)
-	go func() { ended <- Run(ctx, s, slog.New(slog.DiscardHandler), func(a string) { ready <- a }) }()
+	go func() {
+		ended <- Run(ctx, s, slog.New(slog.DiscardHandler), func(a string, _ *httpapi.Server) { ready <- a })
+	}()
 	end = func() error { stop(); return <-ended }
 	select {
 	case addr = <-ready:

@@ -2,51 +2,50 @@ package httpapi
 
 import (
 	"errors"
-
-	"github.com/valyala/fasthttp"
+	"io"
 
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/batch"
-	"reveille/runner/host"
 )
 
 // queued is an engine whose embedding requests go through one queue.
 type queued interface{ Embeddings() *batch.Batcher }
 
-// queueOf returns the queue that a request belongs to, nil for none.
-func queueOf(e host.Engine, path []byte) *batch.Batcher {
-	if q, ok := e.(queued); ok && string(path) == "/v1/embeddings" {
+// queue returns the queue that the request belongs to, nil for none.
+func (x *exchange) queue() *batch.Batcher {
+	if q, ok := x.pass.Engine.(queued); ok && x.path == "/v1/embeddings" {
 		return q.Embeddings()
 	}
 	return nil
 }
 
-// embed answers a request through its model's queue. It returns false, and has answered nothing, for a request that is
-// to be relayed unchanged.
-func (s *Server) embed(ctx *fasthttp.RequestCtx, x *exchange, q *batch.Batcher) bool {
+// embed answers a request through its model's queue: with the reply, or where that is nil with what it wrote to w. It returns
+// false, and has written nothing, for a request that is to be relayed unchanged.
+func (x *exchange) embed(q *batch.Batcher, w io.Writer) (r *reply, served bool) {
 	life, cancel := x.life()
 	defer cancel(nil)
-	ctx.SetContentType("application/json; charset=utf-8")
-	err := q.Serve(life, batch.Call{Body: ctx.PostBody(), Priority: batch.ParsePriority(string(ctx.Request.Header.Peek(rpc.HeaderPriority)))}, ctx.Response.BodyWriter())
+	err := q.Serve(life, batch.Call{Body: x.body, Priority: batch.ParsePriority(string(x.field(rpc.HeaderPriority)))}, w)
 	if errors.Is(err, batch.ErrNotBatched) {
-		return false
+		return nil, false
 	}
 	x.finish(err)
 	var own *batch.Error
 	var engine *batch.EngineError
 	switch {
 	case err == nil:
+		return nil, true
 	case errors.As(err, &own):
-		s.fail(ctx, own.Status, own.Code, own.Message)
+		return failure(own.Status, own.Code, own.Message), true
 	case errors.As(err, &engine):
-		ctx.SetStatusCode(engine.Status)
-		ctx.SetBody(engine.Body)
+		return &reply{status: engine.Status, kind: vectors, body: engine.Body}, true
 	case errors.Is(err, batch.ErrUnsent):
-		s.refuse(ctx, rpc.RefusedNotLoaded)
-	case errors.Is(err, relay.ErrGone): // nobody is left to answer
-	default:
-		s.engineFailed(ctx, err)
+		return refusal(rpc.RefusedNotLoaded), true
+	case errors.Is(err, relay.ErrGone):
+		return nobody, true
 	}
-	return true
+	return engineFailed(err), true
 }
+
+// vectors is the content type of the answers of a queue.
+const vectors = "application/json; charset=utf-8"

@@ -47,8 +47,8 @@ func formOf(path string) form {
 }
 
 // vet checks an answer before any of it is passed on. A fault that shows only later ends the answer's body.
-func vet(ctx *fasthttp.RequestCtx, f form, resp *relay.Response) error {
-	if resp.Status() != fasthttp.StatusOK || !ctx.IsPost() {
+func vet(method string, f form, resp *relay.Response) error {
+	if resp.Status() != fasthttp.StatusOK || method != fasthttp.MethodPost {
 		return nil
 	}
 	kind, _, _ := bytes.Cut(resp.ContentType(), []byte(";"))

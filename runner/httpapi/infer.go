@@ -20,9 +20,20 @@ import (
 	"reveille/runner/mmcache"
 )
 
+// ask is a request of a gateway for a model's engine, over HTTP or from this process.
+type ask struct {
+	model, gateway string
+	method, path   string
+	target         []byte // path and query
+	body           []byte
+	field          func(name string) []byte // of infra/rpc, and those of the client that are passed on
+	handshake      *fasthttp.RequestHeader  // nil unless it asks for a WebSocket
+}
+
 // exchange is one admitted request and its response. finish ends it exactly once, wherever the answer breaks off: it releases
 // the engine and stops the watch.
 type exchange struct {
+	ask
 	s       *Server
 	pass    *host.Lease
 	watch   *relay.Watch
@@ -31,7 +42,9 @@ type exchange struct {
 	permits *fairqueue.Queue                        // the queue of its permit, nil for none
 	tenant  string                                  // the permit's holder
 	leave   func()                                  // releases its slot, nil for none
+	text    []byte                                  // the body that the engine gets
 	talks   *conversations.Engine                   // that it uses, nil for none
+	media   *mmcache.Request                        // of its engine's encoder cache, nil for none
 	load    load                                    // the input that it gave the engine
 	began   time.Time
 	spans   spans
@@ -42,11 +55,11 @@ type exchange struct {
 type spans struct{ all, engine *trace.Span }
 
 // begin begins the spans of a request that its gateway traces.
-func (s *spans) begin(t *trace.Tracer, ctx *fasthttp.RequestCtx, model string, began time.Time) {
+func (s *spans) begin(t *trace.Tracer, parent []byte, model string, began time.Time) {
 	if t == nil {
 		return
 	}
-	s.all = t.Continue(ctx.Request.Header.Peek(trace.Header), "runner", began)
+	s.all = t.Continue(parent, "runner", began)
 	s.all.Text("gen_ai.request.model", model)
 }
 
@@ -128,112 +141,156 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 	defer body.Drop()
-	x := &exchange{s: s, began: time.Now()}
+	h := &ctx.Request.Header
+	x := &exchange{s: s, began: time.Now(), ask: ask{
+		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), body: ctx.PostBody(), field: h.Peek,
+	}}
+	if relay.AsksWebSocket(h) {
+		x.handshake = h
+	}
 	handed := false // to the body of the answer, which fasthttp closes
 	defer func() {
 		if !handed && x.pass != nil {
 			x.finish(errUnanswered)
 		}
 	}()
-	var pass *host.Lease
+	if refused := x.acquire(); refused != nil {
+		refused.send(ctx)
+		return
+	}
+	x.watch = s.watcher.Arm(ctx.Conn(), func() { x.cancel(relay.ErrGone) })
+	if q := x.queue(); q != nil {
+		if answer, served := x.embed(q, ctx.Response.BodyWriter()); served {
+			answer.send(ctx)
+			return
+		}
+	}
+	if unserved := x.await(); unserved != nil {
+		unserved.send(ctx)
+		return
+	}
+	resp, err := x.send()
+	if err == nil {
+		err = resp.Await(time.Time{})
+	}
+	err = x.check(resp, err, &ctx.Response.Header)
+	if err != nil {
+		x.finish(err)
+		if resp != nil {
+			_ = resp.Close()
+		}
+		engineFailed(err).send(ctx)
+		return
+	}
+	handed = true
+	switch {
+	case resp.AcceptsWebSocket(h):
+		resp.SwitchTo(ctx, nil, webSocketIdle, x.finish)
+	case resp.IsEvents() && resp.Status() == fasthttp.StatusOK:
+		relay.NewStream(relay.StreamConfig{Response: resp, OnBreak: lastEvent, OnEnd: x.finish}).SendTo(ctx)
+	default:
+		resp.OnEnd = x.finish
+		resp.SendTo(ctx)
+	}
+}
+
+// acquire admits the request to its model, or returns the refusal.
+func (x *exchange) acquire() *reply {
+	s := x.s
 	var refused string
-	if h := &ctx.Request.Header; len(h.Peek(rpc.HeaderRead)) > 0 {
-		pass, refused = s.cfg.Host.AcquireRead(model, x.cancel)
+	if len(x.field(rpc.HeaderRead)) > 0 {
+		x.pass, refused = s.cfg.Host.AcquireRead(x.model, x.cancel)
 	} else {
-		pass, refused = s.cfg.Host.Acquire(model, string(h.Peek(rpc.HeaderTicket)), gateway, waiters(h), x.cancel)
+		x.pass, refused = s.cfg.Host.Acquire(x.model, string(x.field(rpc.HeaderTicket)), x.gateway, waiters(x.field(rpc.HeaderWaiters)), x.cancel)
 	}
 	if refused != "" {
 		s.m.refused.Inc()
-		s.refuse(ctx, refused)
-		return
+		return refusal(refused)
 	}
-	x.pass = pass
-	x.spans.begin(s.cfg.Tracer, ctx, model, x.began)
+	x.spans.begin(s.cfg.Tracer, x.field(trace.Header), x.model, x.began)
 	s.m.requests.Inc()
 	s.m.open.Add(1)
-	x.watch = s.watcher.Arm(ctx.Conn(), func() { x.cancel(relay.ErrGone) })
-	if q := queueOf(pass.Engine, ctx.Path()); q != nil && s.embed(ctx, x, q) {
-		return
-	}
+	return nil
+}
 
-	if !s.acquirePermit(ctx, x) {
-		return
+// await waits for the request's turn at the engine: a permit and a slot. A reply means that there is none.
+func (x *exchange) await() *reply {
+	if r := x.acquirePermit(); r != nil {
+		return r
 	}
-	text, ok := s.acquireSlot(ctx, x)
-	if !ok {
-		return
-	}
-	if e, ok := pass.Engine.(interface {
+	return x.acquireSlot()
+}
+
+// send sends the request to the engine, once it is its turn.
+func (x *exchange) send() (*relay.Response, error) {
+	e := x.pass.Engine
+	if e, ok := e.(interface {
 		Conversations() *conversations.Engine
-	}); ok && !reads(ctx) && !slotless(string(ctx.Path())) {
+	}); ok && !x.reads() && !slotless(x.path) {
 		x.talks = e.Conversations()
 		x.talks.Begin()
 	}
 	x.spans.waited(x.began)
-	x.load = loadOf(pass, ctx.PostBody())
-	s.dog.began(model, pass.Engine, x.load)
-	media := beginMedia(pass.Engine, ctx.Request.Header.Peek(rpc.HeaderScope), ctx.PostBody())
-	req := s.engineRequest(ctx, text, pass, media)
+	x.load = loadOf(x.pass, x.body)
+	x.s.dog.began(x.model, e, x.load)
+	x.media = beginMedia(e, x.field(rpc.HeaderScope), x.body)
+	req := x.engineRequest()
 	if x.spans.engine != nil {
 		req.Add(trace.Header, x.spans.engine.AppendContext(nil))
 	}
-	resp, err := pass.Engine.Client().Do(&x.call, req)
-	endMedia(media, &ctx.Response.Header)
-	good := formOf(string(ctx.Path()))
-	if err == nil {
-		if err = vet(ctx, good, resp); err != nil {
-			_ = resp.Close()
-		}
-	}
-	if err != nil {
-		x.finish(err)
-		s.engineFailed(ctx, err)
-		return
-	}
-	if resp.AcceptsWebSocket(&ctx.Request.Header) {
-		handed = true
-		resp.SwitchTo(ctx, nil, webSocketIdle, x.finish)
-		return
-	}
-	if resp.Status() == fasthttp.StatusOK {
-		life, cancel := x.life()
-		if n := x.talks.Reused(life); n > 0 {
-			ctx.Response.Header.Set(rpc.HeaderCache, "restored="+strconv.Itoa(n))
-		}
-		cancel(nil)
-	}
-	handed = true
-	if resp.IsEvents() && resp.Status() == fasthttp.StatusOK {
-		relay.NewStream(relay.StreamConfig{
-			Response: resp, JSON: good >= jsonForm,
-			OnBreak: lastEvent,
-			OnEnd:   x.finish,
-		}).SendTo(ctx)
-		return
-	}
-	resp.OnEnd = x.finish
-	resp.SendTo(ctx)
+	return e.Client().Start(&x.call, req)
 }
 
+// check checks the head of an answer, or passes the error on that came instead, and tells what is known of it in fields of
+// infra/rpc.
+func (x *exchange) check(resp *relay.Response, err error, more fields) error {
+	if hits, misses, exact := x.media.End(); exact && hits+misses > 0 {
+		more.Set(rpc.HeaderMedia, "hit="+strconv.FormatInt(hits, 10)+", miss="+strconv.FormatInt(misses, 10))
+	}
+	if err != nil {
+		return err
+	}
+	good := formOf(x.path)
+	if err := vet(x.method, good, resp); err != nil {
+		return err
+	}
+	if resp.Status() != fasthttp.StatusOK {
+		return nil
+	}
+	if good >= jsonForm && resp.IsEvents() {
+		resp.RequireJSONEvents()
+	}
+	life, cancel := x.life()
+	defer cancel(nil)
+	if n := x.talks.Reused(life); n > 0 {
+		more.Set(rpc.HeaderCache, "restored="+strconv.Itoa(n))
+	}
+	return nil
+}
+
+// fields are the header fields of an answer.
+type fields interface{ Set(name, value string) }
+
 // engineRequest returns the request to the engine: method, path and content type as received, with the engine's own key.
-func (s *Server) engineRequest(ctx *fasthttp.RequestCtx, body []byte, pass *host.Lease, media *mmcache.Request) *relay.Request {
+func (x *exchange) engineRequest() *relay.Request {
+	s := x.s
 	req := &relay.Request{
-		Method: string(ctx.Method()), Path: ctx.RequestURI(), Body: body,
-		FirstByte: firstByteLimit(s.cfg.FirstByte, len(ctx.PostBody()), len(ctx.Request.Header.Peek(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
+		Method: x.method, Path: x.target, Body: x.text,
+		FirstByte: firstByteLimit(s.cfg.FirstByte, len(x.body), len(x.field(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
 		Fields: make([]relay.Field, 0, 5),
 	}
-	if token := media.Token(); token != nil {
+	if token := x.media.Token(); token != nil {
 		req.Add(mmcache.HeaderToken, token)
 	}
 	for _, name := range [...]string{"Content-Type", "Accept", rpc.HeaderRequest} {
-		if v := ctx.Request.Header.Peek(name); len(v) > 0 {
+		if v := x.field(name); len(v) > 0 {
 			req.Add(name, v)
 		}
 	}
-	if relay.AsksWebSocket(&ctx.Request.Header) {
-		req.AddWebSocket(&ctx.Request.Header)
+	if x.handshake != nil {
+		req.AddWebSocket(x.handshake)
 	}
-	if key := pass.Engine.APIKey(); key != "" {
+	if key := x.pass.Engine.APIKey(); key != "" {
 		req.Add("Authorization", []byte("Bearer "+key))
 	}
 	return req
@@ -257,19 +314,16 @@ func firstByteLimit(firstByte time.Duration, prompt int, stream bool) time.Durat
 	return min(firstByte+firstByte*time.Duration(prompt/short), most)
 }
 
-// engineFailed answers a request whose engine gave no answer. If the engine never saw it, the answer is a refusal.
-func (s *Server) engineFailed(ctx *fasthttp.RequestCtx, err error) {
+// engineFailed is the reply to a request whose engine gave no answer. If the engine never saw it, that is a refusal.
+func engineFailed(err error) *reply {
 	var re *relay.Error
 	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
-		s.refuse(ctx, rpc.RefusedNotLoaded)
-		return
+		return refusal(rpc.RefusedNotLoaded)
 	}
 	if errors.Is(err, relay.ErrBadRequest) {
-		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The request cannot be passed on as it is.")
-		return
+		return failure(fasthttp.StatusBadRequest, "invalid_request", "The request cannot be passed on as it is.")
 	}
-	status, code, message := describeError(err)
-	s.fail(ctx, status, code, message)
+	return failure(describeError(err))
 }
 
 // describeError returns the error table's entry for a broken exchange with an engine.
@@ -302,7 +356,7 @@ func errorBody(code, message string) []byte {
 }
 
 // waiters reads how many requests a gateway sends with a ticket.
-func waiters(h *fasthttp.RequestHeader) int {
-	n, _ := strconv.ParseUint(string(h.Peek(rpc.HeaderWaiters)), 10, 16)
+func waiters(header []byte) int {
+	n, _ := strconv.ParseUint(string(header), 10, 16)
 	return int(n)
 }

@@ -2,11 +2,7 @@ package httpapi
 
 import (
 	"bytes"
-	"strconv"
 
-	"github.com/valyala/fasthttp"
-
-	"reveille/infra/rpc"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
 )
@@ -31,12 +27,4 @@ func beginMedia(e host.Engine, scope, body []byte) *mmcache.Request {
 		return nil
 	}
 	return cached.Media().Begin(string(scope), holdsMedia(body))
-}
-
-// endMedia reports the counts when the engine's first bytes have arrived, if they can be determined for this request
-// alone.
-func endMedia(q *mmcache.Request, h *fasthttp.ResponseHeader) {
-	if hits, misses, exact := q.End(); exact && hits+misses > 0 {
-		h.Set(rpc.HeaderMedia, "hit="+strconv.FormatInt(hits, 10)+", miss="+strconv.FormatInt(misses, 10))
-	}
 }

@@ -14,18 +14,34 @@ import (
 
 var errQueueTimeout = errors.New("the engine had no permit for the request in time")
 
-// acquirePermit waits for a permit to send the request to the engine. It returns false, after it answered the request,
-// if there is none.
-func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
-	e, ok := x.pass.Engine.(fairqueue.Limited)
-	if !ok || reads(ctx) || e.Permits() == nil {
+// permitsOf returns the queue that the request needs a permit of, nil for none.
+func (x *exchange) permitsOf() *fairqueue.Queue {
+	if e, ok := x.pass.Engine.(fairqueue.Limited); ok && !x.reads() {
+		return e.Permits()
+	}
+	return nil
+}
+
+// tryPermit gets the request its permit unless it must wait for one.
+func (x *exchange) tryPermit() bool {
+	permits := x.permitsOf()
+	if permits == nil || x.permits != nil {
 		return true
 	}
-	permits, tenant := e.Permits(), string(ctx.Request.Header.Peek(rpc.HeaderTenant))
-	if permits.TryAcquire(tenant) {
-		x.permits, x.tenant = permits, tenant
-		return true
+	tenant := string(x.field(rpc.HeaderTenant))
+	if !permits.TryAcquire(tenant) {
+		return false
 	}
+	x.permits, x.tenant = permits, tenant
+	return true
+}
+
+// acquirePermit waits for a permit to send the request to the engine. A reply means that there is none.
+func (x *exchange) acquirePermit() *reply {
+	if x.tryPermit() {
+		return nil
+	}
+	s, permits, tenant := x.s, x.permitsOf(), string(x.field(rpc.HeaderTenant))
 	s.m.waiting.Add(1)
 	defer s.m.waiting.Add(-1)
 	life, cancel := x.life()
@@ -34,25 +50,25 @@ func (s *Server) acquirePermit(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	defer limit.Stop()
 	if permits.Acquire(life, tenant) == nil {
 		x.permits, x.tenant = permits, tenant
-		return true
+		return nil
 	}
-	s.unserved(ctx, x, context.Cause(life))
-	return false
+	return x.unserved(context.Cause(life))
 }
 
-// unserved ends an exchange that the engine never saw, and answers.
-func (s *Server) unserved(ctx *fasthttp.RequestCtx, x *exchange, err error) {
+// unserved ends an exchange that the engine never saw.
+func (x *exchange) unserved(err error) *reply {
 	x.finish(err)
 	switch {
 	case errors.Is(err, errQueueTimeout):
-		s.fail(ctx, fasthttp.StatusGatewayTimeout, "queue_timeout", "The model was busy with other requests for too long.")
-	case !errors.Is(err, relay.ErrGone): // else the client is gone
-		s.engineFailed(ctx, err)
+		return failure(fasthttp.StatusGatewayTimeout, "queue_timeout", "The model was busy with other requests for too long.")
+	case errors.Is(err, relay.ErrGone):
+		return nobody
 	}
+	return engineFailed(err)
 }
 
 // reads reports whether a request only reads the engine's state and so does not wait. All others compute: a template or
 // a tokenizer works on their bodies, if not the model; a WebSocket does for as long as it is open.
-func reads(ctx *fasthttp.RequestCtx) bool {
-	return (ctx.IsGet() || ctx.IsHead()) && !relay.AsksWebSocket(&ctx.Request.Header)
+func (x *exchange) reads() bool {
+	return (x.method == fasthttp.MethodGet || x.method == fasthttp.MethodHead) && x.handshake == nil
 }

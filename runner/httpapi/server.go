@@ -204,19 +204,11 @@ func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway str
 }
 
 // refuse answers that no engine saw the request.
-func (s *Server) refuse(ctx *fasthttp.RequestCtx, reason string) {
-	ctx.SetStatusCode(rpc.StatusRefused)
-	ctx.Response.Header.Set(rpc.HeaderRefused, reason)
-	ctx.SetContentType("application/json")
-	ctx.SetBody(errorBody("refused", reason))
-}
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, reason string) { refusal(reason).send(ctx) }
 
 // fail answers with one of the runner's own errors.
 func (s *Server) fail(ctx *fasthttp.RequestCtx, status int, code, message string) {
-	ctx.SetStatusCode(status)
-	ctx.Response.Header.Set(rpc.HeaderCode, code)
-	ctx.SetContentType("application/json")
-	ctx.SetBody(errorBody(code, message))
+	failure(status, code, message).send(ctx)
 }
 
 // isLoopbackHost reports whether a Host header names this machine by a loopback address or localhost. A page whose own

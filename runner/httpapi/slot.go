@@ -5,25 +5,31 @@ import (
 	"strings"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
 	"reveille/infra/jsonscan"
 	"reveille/infra/rpc"
 	"reveille/runner/slots"
 )
 
-// acquireSlot waits for a slot of the engine that holds no conversation of another key, if the model keeps them apart,
-// and returns the body that tells the engine to use it. It returns false, after it answered the request, if there is none.
-func (s *Server) acquireSlot(ctx *fasthttp.RequestCtx, x *exchange) (body []byte, ok bool) {
-	body = ctx.PostBody()
-	e, apart := x.pass.Engine.(interface{ Slots() *slots.Table })
-	if !apart || e.Slots() == nil || reads(ctx) || slotless(string(ctx.Path())) {
-		return body, true
+// table returns the slots of the engine of which the request needs one, nil for none.
+func (x *exchange) table() *slots.Table {
+	if e, apart := x.pass.Engine.(interface{ Slots() *slots.Table }); apart && !x.reads() && !slotless(x.path) {
+		return e.Slots()
 	}
-	steered := steerable(string(ctx.Path()), body)
+	return nil
+}
+
+// acquireSlot waits for a slot of the engine that holds no conversation of another key, if the model keeps them apart,
+// and has the engine told to use it. A reply means that there is none.
+func (x *exchange) acquireSlot() *reply {
+	x.text = x.body
+	table := x.table()
+	if table == nil {
+		return nil
+	}
+	s, steered := x.s, steerable(x.path, x.body)
 	var prompt slots.Prompt
 	if steered {
-		prompt = slots.PromptOf(body)
+		prompt = slots.PromptOf(x.body)
 	}
 	s.m.waiting.Add(1)
 	defer s.m.waiting.Add(-1)
@@ -31,18 +37,17 @@ func (s *Server) acquireSlot(ctx *fasthttp.RequestCtx, x *exchange) (body []byte
 	defer cancel(nil)
 	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
 	defer limit.Stop()
-	slot, err := e.Slots().Acquire(life, slots.OwnerOf(string(ctx.Request.Header.Peek(rpc.HeaderScope))), prompt, !steered)
+	slot, err := table.Acquire(life, slots.OwnerOf(string(x.field(rpc.HeaderScope))), prompt, !steered)
 	if err == nil {
-		x.leave = func() { e.Slots().Release(slot) }
+		x.leave = func() { table.Release(slot) }
 		if !steered {
-			return body, true
+			return nil
 		}
-		if body, err = jsonscan.Set(body, "id_slot", strconv.AppendInt(nil, int64(slot), 10)); err == nil {
-			return body, true
+		if x.text, err = jsonscan.Set(x.body, "id_slot", strconv.AppendInt(nil, int64(slot), 10)); err == nil {
+			return nil
 		}
 	}
-	s.unserved(ctx, x, err)
-	return nil, false
+	return x.unserved(err)
 }
 
 // slotless reports whether an engine's path (POST) computes nothing in a slot.
