@@ -132,6 +132,7 @@ func (f *fake) Stop(context.Context) error {
 type bench struct {
 	*testing.T
 	host    *host.Host
+	server  *httpapi.Server
 	engines *engines
 	store   *state.Store
 	url     string
@@ -174,6 +175,7 @@ func start(t *testing.T, change ...func(*httpapi.Config)) *bench {
 		f(&cfg)
 	}
 	srv := httpapi.New(cfg)
+	b.server = srv
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	b.must(err)
 	served := make(chan error, 1)

@@ -189,11 +189,13 @@ func TestEngineFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.engines.handle = c.handle
-			a := b.call("POST", c.path, "fake", "{}")
-			if a.status != c.status || a.header.Get(rpc.HeaderCode) != c.code || !strings.HasSuffix(a.body, c.body) || (a.err != nil) != c.cut {
-				t.Errorf("%d %q %q %v", a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
+			for way, call := range ways {
+				a := call(b, "POST", c.path, "fake", "{}")
+				if a.status != c.status || a.header.Get(rpc.HeaderCode) != c.code || !strings.HasSuffix(a.body, c.body) || (a.err != nil) != c.cut {
+					t.Errorf("%s: %d %q %q %v", way, a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
+				}
+				b.until("the request is counted off", func() bool { return b.open() == 0 })
 			}
-			b.until("the request is counted off", func() bool { return b.open() == 0 })
 		})
 	}
 }
@@ -232,13 +234,15 @@ func TestForms(t *testing.T) {
 		"its own error":         {chat, "HTTP/1.1 500 Oh\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno", 500, "no"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b.load("fake")
-			b.engines.handle = func(conn net.Conn, _ *http.Request) { _, _ = io.WriteString(conn, c.reply) }
-			a := b.call("POST", c.path, "fake", "{}")
-			if bad := a.header.Get(rpc.HeaderCode) == "bad_engine_reply"; a.status != c.status || bad != (c.status == 502) || a.err != nil || !strings.Contains(a.body, c.body) {
-				t.Errorf("%d %q %q %v", a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
+			for way, call := range ways {
+				b.load("fake")
+				b.engines.handle = func(conn net.Conn, _ *http.Request) { _, _ = io.WriteString(conn, c.reply) }
+				a := call(b, "POST", c.path, "fake", "{}")
+				if bad := a.header.Get(rpc.HeaderCode) == "bad_engine_reply"; a.status != c.status || bad != (c.status == 502) || a.err != nil || !strings.Contains(a.body, c.body) {
+					t.Errorf("%s: %d %q %q %v", way, a.status, a.header.Get(rpc.HeaderCode), a.body, a.err)
+				}
+				b.until("the request is counted off", func() bool { return b.open() == 0 }) // and the engine restarted, should it be due
 			}
-			b.until("the request is counted off", func() bool { return b.open() == 0 }) // and the engine restarted, should it be due
 		})
 	}
 }

@@ -1,0 +1,135 @@
+package httpapi_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+	"reveille/runner/fairqueue"
+)
+
+// direct is call from a gateway in the same process. It reads the answer as a gateway does.
+func (b *bench) direct(method, path, model, body string) answer {
+	b.Helper()
+	var link relay.Call
+	turn := b.server.Admit("g", &link, near(method, path, model, body))
+	if !turn.Wait(time.Time{}) {
+		b.Fatal("a turn without a limit did not come")
+	}
+	resp, err := turn.Start()
+	b.must(err)
+	return b.read(resp)
+}
+
+func near(method, path, model, body string) *relay.Request {
+	r := &relay.Request{Method: method, Path: []byte(path), Body: []byte(body)}
+	r.Add(rpc.HeaderModel, []byte(model))
+	r.Add("Content-Type", []byte("application/json"))
+	return r
+}
+
+// read reads a response to its end.
+func (b *bench) read(resp *relay.Response) answer {
+	b.Helper()
+	b.must(resp.Await(time.Time{}))
+	a := answer{status: resp.Status(), header: http.Header{}}
+	for _, name := range []string{rpc.HeaderCode, rpc.HeaderRefused, rpc.HeaderMedia, "Content-Type", "Location", "Content-Encoding"} {
+		if v := resp.Header(name); len(v) > 0 {
+			a.header.Set(name, string(v))
+		}
+	}
+	from := io.ReadCloser(resp)
+	if resp.IsEvents() && resp.Status() == http.StatusOK {
+		from = relay.NewStream(relay.StreamConfig{Response: resp, Errors: true, OnBreak: func(err error) []byte {
+			var e *relay.EventError
+			if !errors.As(err, &e) {
+				b.Errorf("a stream broke with %v", err)
+				return nil
+			}
+			return append(append([]byte("data: "), e.Data...), "\n\n"...)
+		}})
+	}
+	body, err := io.ReadAll(from)
+	_ = from.Close()
+	a.body, a.err = string(body), err
+	return a
+}
+
+// ways are the two ways to a runner. The tests of answers go both.
+var ways = map[string]func(*bench, string, string, string, string) answer{"over HTTP": (*bench).call, "direct": (*bench).direct}
+
+// TestDirectRefusals: what is not loaded is refused, and fields of an engine's answer that only runners may send, or that
+// runners do not pass on, do not reach the gateway.
+func TestDirectRefusals(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	if a := b.direct("POST", chat, "slow", "{}"); a.status != rpc.StatusRefused || a.header.Get(rpc.HeaderRefused) != rpc.RefusedNotLoaded {
+		t.Errorf("not loaded: %+v", a)
+	}
+	forged := rpc.HeaderRefused + ": auth\r\n" + rpc.HeaderCode + ": engine_crashed\r\n" + rpc.HeaderMedia + ": hit=9, miss=0\r\nLocation: /evil\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n"
+	b.engines.handle = func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, head("application/json", forged)+"{}") }
+	for way, call := range ways {
+		a := call(b, "POST", chat, "fake", "{}")
+		if a.status != 200 || a.body != "{}" || a.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: %+v", way, a)
+		}
+		for _, name := range []string{rpc.HeaderRefused, rpc.HeaderCode, rpc.HeaderMedia, "Location", "Content-Encoding"} {
+			if v := a.header.Get(name); v != "" {
+				t.Errorf("%s: an engine's %s: %s", way, name, v)
+			}
+		}
+	}
+	b.until("no request is open", func() bool { return b.open() == 0 })
+}
+
+// TestDirectTurns: a request waits for its permit without holding up its gateway, and leaves the queue with its client.
+func TestDirectTurns(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	permits := fairqueue.New(1)
+	b.engines.fakes[0].permits = permits
+	b.engines.handle = func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, sized("application/json", "{}")) }
+	if !permits.TryAcquire("somebody") {
+		t.Fatal("no permit")
+	}
+	var link, gone relay.Call
+	turn, left := b.server.Admit("g", &link, near("POST", chat, "fake", "{}")), b.server.Admit("g", &gone, near("POST", chat, "fake", "{}"))
+	for range 2 {
+		if turn.Wait(time.Now().Add(time.Millisecond)) || left.Wait(time.Now().Add(time.Millisecond)) {
+			t.Fatal("a turn came without a permit")
+		}
+	}
+	gone.Cancel(nil)
+	if !left.Wait(time.Now().Add(time.Minute)) {
+		t.Fatal("a request that was cancelled still waits")
+	}
+	if _, err := left.Start(); !errors.Is(err, relay.ErrGone) {
+		t.Errorf("a cancelled request: %v", err)
+	}
+	dropped := b.server.Admit("g", &gone, near("POST", chat, "fake", "{}")) // cancelled before
+	dropped.Drop()
+	var other relay.Call
+	dropped = b.server.Admit("g", &other, near("POST", chat, "fake", "{}"))
+	if dropped.Wait(time.Now().Add(time.Millisecond)) {
+		t.Fatal("a turn came without a permit")
+	}
+	dropped.Drop()
+	permits.Release("somebody")
+	if !turn.Wait(time.Now().Add(time.Minute)) {
+		t.Fatal("no turn")
+	}
+	resp, err := turn.Start()
+	b.must(err)
+	if a := b.read(resp); a.status != 200 || a.body != "{}" {
+		t.Errorf("%+v", a)
+	}
+	if !permits.TryAcquire("somebody") {
+		t.Error("a permit was lost")
+	}
+	b.until("no request is open", func() bool { return b.open() == 0 })
+}
