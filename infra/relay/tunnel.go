@@ -36,15 +36,12 @@ func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
 	}
 	back := make(chan error, 1)
 	go func() { back <- t.pass(client, up) }()
-	err := t.pass(up, client)
-	if e := <-back; err == nil {
-		err = e
-	}
+	err := errors.Join(t.pass(up, client), <-back) // the direction that sees the other's end fails with that
 	if cause := r.call.Cause(); cause != nil && !errors.Is(cause, ErrGone) {
 		return &Error{Kind: ErrCancelled, Cause: cause, Sent: true, Got: true}
 	}
 	if errors.Is(err, ErrIdle) {
-		return err
+		return ErrIdle
 	}
 	return nil
 }

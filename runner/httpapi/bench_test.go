@@ -219,20 +219,20 @@ func (b *bench) until(what string, ok func() bool) {
 	kit.Eventually(b, what, ok)
 }
 
-// load loads a model.
+// load loads a model. It asks again while there is neither the model nor its load: an engine may just be on its way out.
 func (b *bench) load(model string) {
 	b.Helper()
-	b.until("ticket for "+model, func() bool {
-		s, err := b.store.Snapshot(b.Context())
-		b.must(err)
-		_, err = b.store.Acquire(b.Context(), state.Want{Gateway: "g", Model: model, Host: "h", Revision: s.RevisionOf("h", model), Background: true})
-		return err == nil
-	})
 	b.until(model+" is loaded", func() bool {
-		for _, m := range b.host.View().Models {
-			if m.ID == model && m.State == "loaded" {
-				return true
+		v := b.host.View()
+		for _, m := range v.Models {
+			if m.ID == model {
+				return m.State == "loaded"
 			}
+		}
+		if v.Loading == "" {
+			s, err := b.store.Snapshot(b.Context())
+			b.must(err)
+			_, _ = b.store.Acquire(b.Context(), state.Want{Gateway: "g", Model: model, Host: "h", Revision: s.RevisionOf("h", model), Background: true})
 		}
 		return false
 	})
