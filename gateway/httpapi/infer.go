@@ -88,7 +88,7 @@ func (x *exchange) start() (err error) {
 	if err := x.Account.Begin(); err != nil {
 		return x.limited(err)
 	}
-	x.rateHeaders()
+	x.Account.SetHeaders(&x.Ctx.Response.Header)
 	s.inflight.add(x)
 	x.watch = s.watcher.Arm(x.Ctx.Conn(), x.left)
 	defer func() {
@@ -140,7 +140,7 @@ func (c *call) limited(err error) error {
 	h := &c.Ctx.Response.Header
 	h.Set(api.HeaderModel, c.model.ID)
 	h.Set(api.HeaderQueueLength, strconv.Itoa(c.s.cfg.Gate.Waiting()[c.model.ID]))
-	c.rateHeaders()
+	c.Account.SetHeaders(&c.Ctx.Response.Header)
 	return err
 }
 

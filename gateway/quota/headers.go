@@ -1,18 +1,18 @@
-package httpapi
+package quota
 
 import (
 	"strconv"
 
+	"github.com/valyala/fasthttp"
+
 	"reveille/gateway/api"
-	"reveille/gateway/quota"
 )
 
-// rateHeaders tells the client what its key has left, as OpenAI does.
-func (c *call) rateHeaders() {
-	requests, tokens := c.Account.States()
-	h := &c.Ctx.Response.Header
+// SetHeaders tells the client what its key has left, as OpenAI does.
+func (a *Account) SetHeaders(h *fasthttp.ResponseHeader) {
+	requests, tokens := a.States()
 	for _, of := range [...]struct {
-		quota.State
+		State
 		limit, remaining, reset string
 	}{
 		{requests, api.HeaderLimitRequests, api.HeaderRemainingRequests, api.HeaderResetRequests},
