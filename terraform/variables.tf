@@ -105,7 +105,7 @@ variable "enable_bucket_tls_policy" {
 }
 
 variable "enable_ipv6" {
-  description = "Whether the network has IPv6 too, by which Lambda functions reach AWS's APIs for nothing; without it they need interface endpoints."
+  description = "Whether the network has IPv6 too, over which Lambda functions reach AWS's APIs free of charge; without it they need interface endpoints."
   type        = bool
   default     = true
 }
