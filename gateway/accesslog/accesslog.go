@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"reveille/infra/term"
 )
 
 // Log is an access log. It is safe for concurrent use. A nil Log writes nothing.
@@ -120,12 +122,7 @@ func (l *Log) Write(e *Entry) {
 	_ = l.handler.Handle(context.Background(), r) // a full disk must not fail requests
 }
 
-func cut(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
-}
+func cut(s string, most int) string { return strings.ToValidUTF8(term.Clip(s, most), "\uFFFD") }
 
 // ms is a duration in milliseconds with three decimals.
 func ms(key string, d time.Duration) slog.Attr {

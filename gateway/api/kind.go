@@ -102,13 +102,13 @@ const (
 
 var table = [kinds]row{
 	InvalidJSON:              {"invalid_json", http.StatusBadRequest, typeInvalid, final, 0},
-	InvalidRequest:           {"invalid_request", http.StatusBadRequest, typeInvalid, final, 0},
+	InvalidRequest:           {rpc.CodeInvalidRequest, http.StatusBadRequest, typeInvalid, final, 0},
 	MissingRequiredParameter: {"missing_required_parameter", http.StatusBadRequest, typeInvalid, final, 0},
 	InvalidType:              {"invalid_type", http.StatusBadRequest, typeInvalid, final, 0},
 	ModelAmbiguous:           {"model_ambiguous", http.StatusBadRequest, typeInvalid, final, 0},
 	ModelTypeMismatch:        {"model_type_mismatch", http.StatusBadRequest, typeInvalid, final, 0},
 	UnsupportedParameter:     {"unsupported_parameter", http.StatusBadRequest, typeInvalid, final, 0},
-	ContextLengthExceeded:    {"context_length_exceeded", http.StatusBadRequest, typeInvalid, final, 0},
+	ContextLengthExceeded:    {rpc.CodeContextLength, http.StatusBadRequest, typeInvalid, final, 0},
 	RemoteMediaDisabled:      {"remote_media_disabled", http.StatusBadRequest, typeInvalid, final, 0},
 
 	InvalidAPIKey:     {"invalid_api_key", http.StatusUnauthorized, typeAuth, final, 0},
@@ -129,7 +129,7 @@ var table = [kinds]row{
 	OptionConflict:      {"option_conflict", http.StatusConflict, typeConflict, final, 0},
 	NotLoadedConflict:   {rpc.CodeModelNotLoaded, http.StatusConflict, typeConflict, final, 0},
 
-	RequestTooLarge:      {"request_too_large", http.StatusRequestEntityTooLarge, typeInvalid, final, 0},
+	RequestTooLarge:      {rpc.CodeRequestTooLarge, http.StatusRequestEntityTooLarge, typeInvalid, final, 0},
 	UnsupportedMediaType: {"unsupported_media_type", http.StatusUnsupportedMediaType, typeInvalid, final, 0},
 	DeleteUnknown:        {rpc.CodeModelNotFound, http.StatusUnprocessableEntity, typeInvalid, final, 0},
 	RateLimitExceeded:    {"rate_limit_exceeded", http.StatusTooManyRequests, typeRateLimit, again, time.Second},
@@ -137,14 +137,14 @@ var table = [kinds]row{
 	InsufficientQuota:    {"insufficient_quota", http.StatusTooManyRequests, typeRateLimit, final, 0},
 	HeadersTooLarge:      {"headers_too_large", http.StatusRequestHeaderFieldsTooLarge, typeInvalid, final, 0},
 
-	InternalError:  {"internal_error", http.StatusInternalServerError, typeServer, again, 0},
+	InternalError:  {rpc.CodeInternalError, http.StatusInternalServerError, typeServer, again, 0},
 	ModelLoadError: {rpc.CodeModelLoadError, http.StatusInternalServerError, typeServer, final, 0},
 	ModelTooLarge:  {rpc.CodeModelTooLarge, http.StatusInternalServerError, typeServer, final, 0},
 	NotSupported:   {"not_supported", http.StatusNotImplemented, typeNotServed, final, 0},
 
 	RunnerFailed:   {"runner_failed", http.StatusBadGateway, typeServer, again, 2 * time.Second},
 	EngineCrashed:  {rpc.CodeEngineCrashed, http.StatusBadGateway, typeServer, again, time.Second},
-	BadEngineReply: {"bad_engine_reply", http.StatusBadGateway, typeServer, again, 0},
+	BadEngineReply: {rpc.CodeBadEngineReply, http.StatusBadGateway, typeServer, again, 0},
 
 	NoCapacity:        {"no_capacity", http.StatusServiceUnavailable, typeServer, again, 60 * time.Second},
 	StateUnavailable:  {"state_unavailable", http.StatusServiceUnavailable, typeServer, again, 5 * time.Second},
@@ -159,7 +159,7 @@ var table = [kinds]row{
 	Draining:          {rpc.CodeDraining, http.StatusServiceUnavailable, typeServer, again, time.Second},
 
 	LoadTimeout:     {rpc.CodeLoadTimeout, http.StatusGatewayTimeout, typeTimeout, again, 30 * time.Second},
-	QueueTimeout:    {"queue_timeout", http.StatusGatewayTimeout, typeTimeout, again, 10 * time.Second},
+	QueueTimeout:    {rpc.CodeQueueTimeout, http.StatusGatewayTimeout, typeTimeout, again, 10 * time.Second},
 	UpstreamTimeout: {rpc.CodeUpstreamTimeout, http.StatusGatewayTimeout, typeTimeout, again, 5 * time.Second},
 	DiskFull:        {rpc.CodeDiskFull, http.StatusInsufficientStorage, typeServer, final, 0},
 }

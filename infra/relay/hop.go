@@ -5,8 +5,8 @@ import "time"
 // A Hop stands between a Response and its reader in the place of a server: what a server between both would do with the
 // answer, it does as the answer passes. All its methods are called by the goroutine that the response belongs to.
 type Hop interface {
-	// Head is called once, when the head has come, or with the error instead of which Await has none. It may call
-	// [Response.Answer]. Await returns its result.
+	// Head is called once: when the head has come, or with the error if there will be none. It may call [Response.Answer].
+	// Await returns its result.
 	Head(r *Response, err error) error
 	// Broke returns the error that the reader gets for one that comes after the head.
 	Broke(r *Response, err error) error
@@ -33,7 +33,7 @@ func NewAnswer(status int, kind string, body []byte) *Response {
 	return r
 }
 
-// Answer puts an answer, with its content type and body, in the place of the upstream's, of which nothing more is read.
+// Answer replaces the upstream's answer, and nothing more of that is read.
 func (r *Response) Answer(status int, kind string, body []byte) {
 	r.header.Reset()
 	r.header.SetNoDefaultContentType(true)

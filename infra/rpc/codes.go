@@ -2,6 +2,9 @@ package rpc
 
 // Codes of the error table (gateway/api) that runners give.
 const (
+	CodeInvalidRequest    = "invalid_request"
+	CodeContextLength     = "context_length_exceeded"
+	CodeRequestTooLarge   = "request_too_large"
 	CodeModelNotFound     = "model_not_found"
 	CodeModelNotLoaded    = "model_not_loaded"
 	CodeModelFileNotFound = "model_file_not_found"
@@ -9,6 +12,9 @@ const (
 	CodeModelLoadError    = "model_load_error"
 	CodeModelTooLarge     = "model_too_large"
 	CodeSlotsPinned       = "slots_pinned_error"
+	CodeInternalError     = "internal_error"
+	CodeBadEngineReply    = "bad_engine_reply"
+	CodeQueueTimeout      = "queue_timeout"
 	CodeLoadTimeout       = "load_timeout"
 	CodeEngineOutOfMemory = "engine_out_of_memory"
 	CodeEngineCrashed     = "engine_crashed"

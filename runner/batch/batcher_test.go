@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/testenv/kit"
 )
 
@@ -298,10 +299,10 @@ func TestServeHistories(t *testing.T) {
 				switch {
 				case leaves && errors.Is(err, context.Canceled):
 				case longest > l.NUBatch:
-					if !errors.As(err, &own) || own.Code != CodeTooLong {
+					if !errors.As(err, &own) || own.Code != rpc.CodeContextLength {
 						errs <- fmt.Errorf("too long: %w", err)
 					}
-				case errors.As(err, &own) && own.Code == CodeOutOfMemory && e.oom > 0: // the last try was too large as well
+				case errors.As(err, &own) && own.Code == rpc.CodeEngineOutOfMemory && e.oom > 0: // the last try was too large as well
 				case poisoned:
 					if !errors.As(err, &engine) || engine.Status != 400 {
 						errs <- fmt.Errorf("poisoned: %v", err)
@@ -407,7 +408,7 @@ func TestTooLong(t *testing.T) {
 	b := newBatcher(t, &fake{}, Limits{NBatch: 100, NUBatch: 60, Positions: 50})
 	_, err := serve(t.Context(), b, Call{Body: body(t, []string{"fits", strings.Repeat("x", 49)})})
 	var own *Error
-	if !errors.As(err, &own) || own.Status != 400 || own.Code != CodeTooLong {
+	if !errors.As(err, &own) || own.Status != 400 || own.Code != rpc.CodeContextLength {
 		t.Fatal(err)
 	}
 	for _, part := range []string{"Input 1", "51 tokens", "50"} {
@@ -601,7 +602,7 @@ func TestOutOfMemory(t *testing.T) {
 				continue
 			}
 			var own *Error
-			if !errors.As(err, &own) || own.Status != 503 || own.Code != CodeOutOfMemory || !strings.Contains(own.Message, "failed to allocate") {
+			if !errors.As(err, &own) || own.Status != 503 || own.Code != rpc.CodeEngineOutOfMemory || !strings.Contains(own.Message, "failed to allocate") {
 				t.Fatal(err)
 			}
 			if n := len(e.calls); n != mostTries || len(e.calls[n-1]) != 4 {
@@ -614,7 +615,7 @@ func TestOutOfMemory(t *testing.T) {
 		b := newBatcher(t, e, Limits{NBatch: 1024})
 		_, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 950))}, {Body: body(t, texts[:4])}})
 		var own *Error
-		if !errors.As(errs[0], &own) || own.Code != CodeOutOfMemory || errs[1] != nil {
+		if !errors.As(errs[0], &own) || own.Code != rpc.CodeEngineOutOfMemory || errs[1] != nil {
 			t.Fatal(errs)
 		}
 		if got := b.packer.Ceiling(); got != 1024 {
@@ -643,7 +644,7 @@ func TestOutOfMemory(t *testing.T) {
 		b := newBatcher(t, e, Limits{NBatch: 1024})
 		_, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 400))}, {Body: body(t, texts[:8])}})
 		var own *Error
-		if !errors.As(errs[0], &own) || own.Code != CodeOutOfMemory || errs[1] != nil {
+		if !errors.As(errs[0], &own) || own.Code != rpc.CodeEngineOutOfMemory || errs[1] != nil {
 			t.Fatal(errs)
 		}
 	})
@@ -858,7 +859,7 @@ func TestBadAnswers(t *testing.T) {
 			b := newBatcher(t, &fake{answer: change}, Limits{})
 			_, err := serve(t.Context(), b, Call{Body: body(t, []string{"a", "b"})})
 			var own *Error
-			if !errors.As(err, &own) || own.Status != 502 || own.Code != CodeBadReply {
+			if !errors.As(err, &own) || own.Status != 502 || own.Code != rpc.CodeBadEngineReply {
 				t.Error(err)
 			}
 		})

@@ -26,6 +26,7 @@ import (
 	"pgregory.net/rapid"
 
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/runner/plan"
 	"reveille/testenv"
 )
@@ -190,7 +191,7 @@ func TestOutOfMemoryOfAnEngine(t *testing.T) {
 	}
 	_, err := serve(t.Context(), b, Call{Body: body(t, strings.Repeat("x", 1200))})
 	var own *Error
-	if !errors.As(err, &own) || own.Code != CodeOutOfMemory {
+	if !errors.As(err, &own) || own.Code != rpc.CodeEngineOutOfMemory {
 		t.Error(err)
 	}
 	if _, err := serve(t.Context(), b, Call{Body: body(t, "the engine lives")}); err != nil {
@@ -248,7 +249,7 @@ func TestRealModel(t *testing.T) {
 	}
 	_, err = serve(t.Context(), b, Call{Body: body(t, longest+"word")})
 	var own *Error
-	if !errors.As(err, &own) || own.Code != CodeTooLong || !strings.Contains(own.Message, "513") || !strings.Contains(own.Message, "512") {
+	if !errors.As(err, &own) || own.Code != rpc.CodeContextLength || !strings.Contains(own.Message, "513") || !strings.Contains(own.Message, "512") {
 		t.Error(err)
 	}
 }

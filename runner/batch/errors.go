@@ -3,6 +3,8 @@ package batch
 import (
 	"errors"
 	"fmt"
+
+	"reveille/infra/rpc"
 )
 
 // ErrNotBatched: the request has a form that cannot be joined with others. Nothing was sent: the caller relays it
@@ -25,14 +27,7 @@ func lost(sent bool) error {
 	return ErrUnsent
 }
 
-// Codes of an Error, as in the error table.
-const (
-	CodeTooLong     = "context_length_exceeded" // 400
-	CodeOutOfMemory = "engine_out_of_memory"    // 503
-	CodeBadReply    = "bad_engine_reply"        // 502
-)
-
-// Error is an error answer from the queue itself. Message may be shown to clients.
+// Error is an error answer from the queue itself. Code is one of infra/rpc; Message may be shown to clients.
 type Error struct {
 	Status        int
 	Code, Message string
@@ -53,15 +48,15 @@ func (e *EngineError) Error() string {
 }
 
 func tooLong(index, tokens, longest int) *Error {
-	return &Error{Status: 400, Code: CodeTooLong, Message: fmt.Sprintf(
+	return &Error{Status: 400, Code: rpc.CodeContextLength, Message: fmt.Sprintf(
 		"Input %d has %d tokens with the model's special ones; the longest this model takes has %d.", index, tokens, longest)}
 }
 
 func outOfMemory(tokens, tries int, reason string) *Error {
-	return &Error{Status: 503, Code: CodeOutOfMemory, Message: fmt.Sprintf(
+	return &Error{Status: 503, Code: rpc.CodeEngineOutOfMemory, Message: fmt.Sprintf(
 		"The engine ran out of memory, last with %d tokens in one call (try %d): %s", tokens, tries, reason)}
 }
 
 func badReply(err error) *Error {
-	return &Error{Status: 502, Code: CodeBadReply, Message: "The model's answer could not be used: " + err.Error() + "."}
+	return &Error{Status: 502, Code: rpc.CodeBadEngineReply, Message: "The model's answer could not be used: " + err.Error() + "."}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"net"
-	"runtime/debug"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -106,9 +105,9 @@ func (x *direct) Start() (resp *relay.Response, err error) {
 
 // panicked ends the exchange after a panic.
 func (x *direct) panicked(p any) *reply {
-	x.s.cfg.Log.Error("request handler failed", "panic", p, "stack", string(debug.Stack()))
+	r := x.s.panicked(p)
 	x.end(errUnanswered)
-	return failure(fasthttp.StatusInternalServerError, "internal_error", "The runner failed.")
+	return r
 }
 
 // Drop implements relay.Turn.

@@ -63,7 +63,7 @@ func (s *spans) begin(t *trace.Tracer, parent []byte, model string, began time.T
 	s.all.Text("gen_ai.request.model", model)
 }
 
-// waited ends a wait that began at a time, and begins the time at the engine.
+// waited records the wait since from, and begins the span of the engine.
 func (s *spans) waited(from time.Time) {
 	if s.all == nil {
 		return
@@ -321,7 +321,7 @@ func engineFailed(err error) *reply {
 		return refusal(rpc.RefusedNotLoaded)
 	}
 	if errors.Is(err, relay.ErrBadRequest) {
-		return failure(fasthttp.StatusBadRequest, "invalid_request", "The request cannot be passed on as it is.")
+		return failure(fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The request cannot be passed on as it is.")
 	}
 	return failure(describeError(err))
 }
@@ -336,9 +336,9 @@ func describeError(err error) (status int, code, message string) {
 	case errors.Is(err, relay.ErrTimeout):
 		return fasthttp.StatusGatewayTimeout, rpc.CodeUpstreamTimeout, "The engine did not answer in time."
 	case errors.Is(err, relay.ErrTooLarge): // caused by the request, not the engine
-		return fasthttp.StatusBadRequest, "invalid_request", "The answer is longer than 16 MiB or nests too deep: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
+		return fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The answer is longer than 16 MiB or nests too deep: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
 	case errors.Is(err, relay.ErrBadReply):
-		return fasthttp.StatusBadGateway, "bad_engine_reply", "The engine's answer could not be understood."
+		return fasthttp.StatusBadGateway, rpc.CodeBadEngineReply, "The engine's answer could not be understood."
 	}
 	return fasthttp.StatusBadGateway, rpc.CodeEngineCrashed, "The engine ended before its answer was complete."
 }

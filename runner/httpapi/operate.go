@@ -21,7 +21,7 @@ func (s *Server) describe(ctx *fasthttp.RequestCtx) {
 	}
 	body, err := json.Marshal(s.cfg.Host.View())
 	if err != nil {
-		s.fail(ctx, fasthttp.StatusInternalServerError, "internal_error", "The host's view could not be written.")
+		s.fail(ctx, fasthttp.StatusInternalServerError, rpc.CodeInternalError, "The host's view could not be written.")
 		return
 	}
 	ctx.SetContentType("application/json")

@@ -60,7 +60,7 @@ func (x *exchange) unserved(err error) *reply {
 	x.finish(err)
 	switch {
 	case errors.Is(err, errQueueTimeout):
-		return failure(fasthttp.StatusGatewayTimeout, "queue_timeout", "The model was busy with other requests for too long.")
+		return failure(fasthttp.StatusGatewayTimeout, rpc.CodeQueueTimeout, "The model was busy with other requests for too long.")
 	case errors.Is(err, relay.ErrGone):
 		return nobody
 	}

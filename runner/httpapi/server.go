@@ -94,13 +94,18 @@ func (s *Server) guard(ctx *fasthttp.RequestCtx) {
 	defer s.intake.Finish(ctx)
 	defer func() {
 		if p := recover(); p != nil {
-			s.cfg.Log.Error("request handler failed", "panic", p, "stack", string(debug.Stack()))
 			ctx.Response.Reset()
 			ctx.SetConnectionClose()
-			s.fail(ctx, fasthttp.StatusInternalServerError, "internal_error", "The runner failed.")
+			s.panicked(p).send(ctx)
 		}
 	}()
 	s.handle(ctx)
+}
+
+// panicked logs a panic and returns what the request gets. Call it in the deferred function that recovered.
+func (s *Server) panicked(p any) *reply {
+	s.cfg.Log.Error("request handler failed", "panic", p, "stack", string(debug.Stack()))
+	return failure(fasthttp.StatusInternalServerError, rpc.CodeInternalError, "The runner failed.")
 }
 
 // unreadable answers a request whose head could not be read.
@@ -110,11 +115,11 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	var ne net.Error
 	switch {
 	case errors.As(err, &small):
-		s.fail(ctx, fasthttp.StatusRequestHeaderFieldsTooLarge, "invalid_request", "The request's head is too large.")
+		s.fail(ctx, fasthttp.StatusRequestHeaderFieldsTooLarge, rpc.CodeInvalidRequest, "The request's head is too large.")
 	case errors.As(err, &ne) && ne.Timeout():
-		s.fail(ctx, fasthttp.StatusRequestTimeout, "invalid_request", "The request did not come in time.")
+		s.fail(ctx, fasthttp.StatusRequestTimeout, rpc.CodeInvalidRequest, "The request did not come in time.")
 	default:
-		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The request could not be read.")
+		s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The request could not be read.")
 	}
 	ctx.SetConnectionClose()
 }
@@ -126,24 +131,24 @@ func (s *Server) take(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
 	case err == nil:
 		return body, true
 	case errors.Is(err, relay.ErrBodyTooLarge):
-		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, "request_too_large", "The request's body is too large.")
+		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, rpc.CodeRequestTooLarge, "The request's body is too large.")
 	case errors.Is(err, relay.ErrBuffersFull):
 		s.fail(ctx, fasthttp.StatusServiceUnavailable, rpc.CodeOverloaded, "The model's host buffers too many request bodies; try again.")
 	case errors.Is(err, relay.ErrBodySlow):
-		s.fail(ctx, fasthttp.StatusRequestTimeout, "invalid_request", "The request did not come in time.")
+		s.fail(ctx, fasthttp.StatusRequestTimeout, rpc.CodeInvalidRequest, "The request did not come in time.")
 	default:
-		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "The body is not as long as its Content-Length.")
+		s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The body is not as long as its Content-Length.")
 	}
 	return body, false
 }
 
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	if relay.SmugglingCheck(ctx) {
-		s.fail(ctx, fasthttp.StatusBadRequest, "invalid_request", "Content-Length and Transfer-Encoding together are refused.")
+		s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "Content-Length and Transfer-Encoding together are refused.")
 		return
 	}
 	if ctx.Request.Header.ContentLength() == -1 {
-		s.fail(ctx, fasthttp.StatusLengthRequired, "invalid_request", "Chunked bodies are refused; send a Content-Length.")
+		s.fail(ctx, fasthttp.StatusLengthRequired, rpc.CodeInvalidRequest, "Chunked bodies are refused; send a Content-Length.")
 		ctx.SetConnectionClose()
 		return
 	}

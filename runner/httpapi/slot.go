@@ -10,7 +10,7 @@ import (
 	"reveille/runner/slots"
 )
 
-// table returns the slots of the engine of which the request needs one, nil for none.
+// table returns the engine's slots if the request needs one of them, else nil.
 func (x *exchange) table() *slots.Table {
 	if e, apart := x.pass.Engine.(interface{ Slots() *slots.Table }); apart && !x.reads() && !slotless(x.path) {
 		return e.Slots()

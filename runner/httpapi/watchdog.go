@@ -10,6 +10,7 @@ import (
 
 	"reveille/infra/policy"
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/runner/batch"
 	"reveille/runner/host"
 )
@@ -69,7 +70,7 @@ func (w *watchdog) close() {
 func (w *watchdog) observe(p *host.Lease, err error) {
 	var own *batch.Error
 	switch {
-	case errors.Is(err, relay.ErrBadReply), errors.As(err, &own) && own.Code == batch.CodeBadReply:
+	case errors.Is(err, relay.ErrBadReply), errors.As(err, &own) && own.Code == rpc.CodeBadEngineReply:
 		if w.badReply(p.Engine, time.Now(), own != nil) {
 			w.log.Error("engine sends invalid answers, restarting it", "model", p.Model.ID, "error", err)
 			w.m.nonsense.Inc()

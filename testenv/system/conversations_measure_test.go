@@ -14,7 +14,7 @@ import (
 var measure = flag.Int("measure", 0, "how many pairs of swaps TestConversationsMeasured times; 0 skips it")
 
 // What a saved conversation is worth, and what a swap costs: the third turn of chats of several lengths, after a swap, with
-// and without saved conversations, with the same text; then swaps with and without, in turns, of which none reuses anything.
+// and without saved conversations, with the same text; then swaps with and without, in turns, which reuse nothing.
 // On a quiet machine:
 //
 //	go test ./testenv/system -run TestConversationsMeasured -measure 16 -count=1 -v
