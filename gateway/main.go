@@ -27,6 +27,7 @@ type commands struct {
 	Schema        cli.Schema       `cmd:"" help:"Print the JSON Schema of models files, for editors."`
 	PS            cli.PS           `cmd:"" name:"ps" help:"List hosts, models and the queue of a running gateway."`
 	Top           cli.Top          `cmd:"" help:"Show hosts, models and the queue live, until q is pressed."`
+	Logs          cli.Logs         `cmd:"" help:"Print the logs of the gateway, its runners and the engines of loaded models."`
 	Health        cli.Health       `cmd:"" help:"Tell by the exit status whether a gateway serves and reads the pool's state, for health checks."`
 	Load          cli.Load         `cmd:"" help:"Load a model and wait until it is ready."`
 	Unload        cli.Unload       `cmd:"" help:"Unload a model, or all of them."`

@@ -119,9 +119,10 @@ func headerParameter(name, description string, schema doc) doc {
 	return doc{"name": name, "in": "header", "description": description, "schema": schema}
 }
 
-// queries are the parameters in the query of routes that have some, besides [Route.InQuery].
+// queries are the parameters in the query of routes that have some, with spaces between, besides [Route.InQuery].
 var queries = map[string]string{
-	"models": "show_all", "load": "wait", "tei_info": "model", "props": "model", "slots": "model", "realtime": "model", "logs_stream": "no-history", "logs_stream_model": "no-history",
+	"models": "show_all", "load": "wait", "tei_info": "model", "props": "model", "slots": "model", "realtime": "model", "logs": "source",
+	"logs_stream": "no-history source", "logs_stream_model": "no-history",
 }
 
 func (r *Route) parameters() (list []doc) {
@@ -135,8 +136,8 @@ func (r *Route) parameters() (list []doc) {
 	if r.InQuery {
 		query = r.Model.Name
 	}
-	if query != "" {
-		list = append(list, doc{"name": query, "in": "query", "schema": doc{"type": "string"}})
+	for name := range strings.FieldsSeq(query) {
+		list = append(list, doc{"name": name, "in": "query", "schema": doc{"type": "string"}})
 	}
 	if r.Inference {
 		for _, name := range slices.Sorted(maps.Keys(headerParameters)) {

@@ -22,6 +22,7 @@ import (
 	"reveille/gateway/cli"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
+	"reveille/infra/logring"
 	"reveille/infra/power"
 	"reveille/infra/power/drivers"
 	"reveille/infra/power/local"
@@ -89,6 +90,10 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		// An engine that loads may keep every core of this machine busy, and the embedded Redis waiting with it.
 		s.RedisURL = "redis://:" + password + "@" + embedded + "/0?read_timeout=1s"
 	}
+	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
+	serve.ring = logring.New(0)
+	runnerLog := log // each runner keeps its own
+	log = serve.keepLog(log, serve.ring)
 	back, stop := context.WithCancel(ctx)
 	var near nearby
 	var hosts *local.Driver
@@ -100,13 +105,12 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 				return err
 			}
 			defer near.remove(h.Name)
-			return runner.Run(ctx, settings, log, func(addr string, srv *runnerapi.Server) { near.add(h.Name, addr, srv) })
+			return runner.Run(ctx, settings, runnerLog, func(addr string, srv *runnerapi.Server) { near.add(h.Name, addr, srv) })
 		},
 		Log: log, Grace: s.DrainTimeout + 15*time.Second,
 		OnExit: func(host string, _ error) { keep.again(back, host) },
 	})
 	defer hosts.Close()
-	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
 	serve.near = near.at
 	serve.runnerSocket = func(host string) string { return rpc.SocketPath(s.StateDir, host) }
 

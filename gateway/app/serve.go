@@ -19,8 +19,10 @@ import (
 	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
+	"reveille/infra/logring"
 	"reveille/infra/policy"
 	"reveille/infra/power"
+	"reveille/infra/redact"
 	"reveille/infra/state"
 	"reveille/infra/trace"
 )
@@ -38,6 +40,9 @@ type ServeSettings struct {
 
 	// near, if not nil, finds runners of this process; see [httpapi.Config].
 	near func(host, addr string) httpapi.Runner `kong:"-"`
+
+	// ring, if not nil, has what the logger logs.
+	ring *logring.Ring `kong:"-"`
 
 	// complete, if not nil, adds what this program knows of the pool besides the models file.
 	complete func(*catalog.Catalog) (*catalog.Catalog, error) `kong:"-"`
@@ -83,6 +88,11 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 	return p, nil
 }
 
+// keepLog returns a logger that also writes to the ring, without the gateway's secrets.
+func (s ServeSettings) keepLog(log *slog.Logger, ring *logring.Ring) *slog.Logger {
+	return logring.Tee(log, ring, s.RunnerSecret, s.AdminKey, s.localKey, redact.Password(s.RedisURL))
+}
+
 // Drivers makes the wake drivers of a gateway.
 type Drivers map[catalog.Driver]power.Driver
 
@@ -100,10 +110,16 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 
 // serve is Serve on a listener, which it closes.
 func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, error), drivers Drivers, log *slog.Logger, ready func(*parts)) error {
+	ring := s.ring
+	if ring == nil {
+		ring = logring.New(0)
+		log = s.keepLog(log, ring)
+	}
 	p, err := s.parse(log)
 	if err != nil {
 		return err
 	}
+	p.ring = ring
 	ln, err := listen()
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"reveille/gateway/ui"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
+	"reveille/infra/logring"
 	"reveille/infra/policy"
 	"reveille/infra/trace"
 )
@@ -70,6 +71,7 @@ type parsed struct {
 	file     *catalog.Catalog
 	evict    policy.Eviction
 	tracer   *trace.Tracer // nil: no traces
+	ring     *logring.Ring // of the log
 }
 
 func (f Front) parse() (parsed, error) {

@@ -19,7 +19,7 @@ func gateway(t *testing.T, status int, answer string) (Remote, *[]string) {
 	var asked []string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		asked = append(asked, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization")+" "+string(body))
+		asked = append(asked, r.Method+" "+strings.TrimSuffix(r.URL.Path+"?"+r.URL.RawQuery, "?")+" "+r.Header.Get("Authorization")+" "+string(body))
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, answer)
 	}))
@@ -213,5 +213,23 @@ func TestCheck(t *testing.T) {
 	}
 	if err := (&Check{File: file}).Run(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Logs are printed as they come, without what would move a terminal's cursor.
+func TestLogs(t *testing.T) {
+	r, asked := gateway(t, 200, "[gateway] a\x1b[2J\n[m on h] b")
+	var out bytes.Buffer
+	if err := (&Logs{Remote: r, Source: []string{"m", "on", "h"}, Follow: true}).Run(t.Context(), &out); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Logs{Remote: r}).Run(t.Context(), &out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Contains(got, "\x1b") || strings.Count(got, "[m on h] b") != 2 {
+		t.Errorf("printed %q", got)
+	}
+	if got := strings.Join(*asked, "\n"); got != "GET /logs/stream?source=m+on+h Bearer k \nGET /logs Bearer k " {
+		t.Errorf("asked %q", got)
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"reveille/infra/logring"
 	"reveille/infra/rpc"
 )
 
@@ -216,15 +218,35 @@ func TestOperatorRoutes(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
-	p := newPool(t, "1")
+	ring := logring.New(0)
+	logring.Tee(slog.New(slog.NewTextHandler(io.Discard, nil)), ring, "known-secret").Info("hello", "url", "redis://:hunter22@here/0", "saw", "known-secret")
+	p := newPool(t, "1", func(c *Config) { c.Ring = ring })
 	p.want(404, p.get("/logs/stream/one"))
 	p.want(200, p.chat("one"))
 	r := p.want(200, p.get("/logs"))
 	if !strings.HasPrefix(r.header.Get("Content-Type"), "text/plain") || !strings.Contains(r.text, "==> one on here <==") {
 		t.Errorf("logs: %s", r.text)
 	}
-	for path, want := range map[string]string{"/logs/stream/one": "", "/logs/stream": "[one] "} {
+	if strings.Contains(r.text, "hunter22") || strings.Contains(r.text, "known-secret") || strings.Count(r.text, "[secret]") != 2 {
+		t.Errorf("secrets are in the log: %s", r.text)
+	}
+	for _, want := range []string{"==> gateway <==\n", "==> runner here <==\n", `msg="runner listens"`} {
+		if !strings.Contains(r.text, want) {
+			t.Errorf("without %q: %s", want, r.text)
+		}
+	}
+	if r := p.want(200, p.get("/logs?source=runner+here")); !strings.HasPrefix(r.text, "==> runner here <==\n") || strings.Contains(r.text, "==> one") {
+		t.Errorf("one source: %s", r.text)
+	}
+	for path, want := range map[string]string{
+		"/logs/stream/one": "", "/logs/stream?source=one+on+here": "[one on here] ", "/logs/stream?source=runner+here": "[runner here] time=", "/logs/stream?source=gateway": "[gateway] time=",
+	} {
 		p.follow(path, want)
+	}
+	for _, path := range []string{"/logs", "/logs/stream"} {
+		if r := p.want(400, p.get(path+"?source=two+on+here")); !strings.Contains(r.text, "gateway, runner here, one on here") {
+			t.Error(r.text)
+		}
 	}
 }
 
@@ -240,9 +262,9 @@ func TestLogsAreFollowedAgain(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	resp := s.open(ctx, "GET", "/logs/stream", "", "Authorization: Bearer "+localKey)
+	resp := s.open(ctx, "GET", "/logs/stream?source=chat+on+here", "", "Authorization: Bearer "+localKey)
 	defer resp.Body.Close()
-	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); line != "[chat] hello\n" || asked.Load() < 2 {
+	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); line != "[chat on here] hello\n" || asked.Load() < 2 {
 		t.Errorf("%q after %d attempts: %v", line, asked.Load(), err)
 	}
 }

@@ -202,7 +202,7 @@ func (p *pool) runner(ctx context.Context, work *sync.WaitGroup, limits string) 
 		},
 	}
 	work.Go(func() {
-		if err := app.Run(ctx, s, slog.New(slog.DiscardHandler), nil); err != nil {
+		if err := app.Run(ctx, s, slog.New(slog.NewTextHandler(io.Discard, nil)), nil); err != nil {
 			p.t.Error("runner:", err)
 		}
 	})

@@ -24,6 +24,7 @@ import (
 	"reveille/gateway/ui"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
+	"reveille/infra/logring"
 	"reveille/infra/policy"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
@@ -72,12 +73,16 @@ type Config struct {
 	StreamErrors bool                           // a request for a stream gets its errors as an event, with status 200
 	FreeMetrics  bool                           // /metrics needs no key
 	Responses    time.Duration                  // how long responses are stored that clients want stored; 0: they are not
+	Ring         *logring.Ring                  // this gateway's own log, for managers; default: an empty one
 	AccessLog    *accesslog.Log                 // gets a line for each request; nil: none is written
 	Tracer       *trace.Tracer                  // gets the spans of requests to models; nil: none are recorded
 	Memory       *pressure.Gauge                // near its limit, connections are not kept and new requests are refused; nil: no limit
 }
 
 func (c Config) withDefaults() Config {
+	if c.Ring == nil {
+		c.Ring = logring.New(0)
+	}
 	c.Hold = cmp.Or(max(c.Hold, 0), 300*time.Second)
 	c.HoldWhole = min(cmp.Or(max(c.HoldWhole, 0), c.Hold), c.Hold)
 	c.CommitAfter = cmp.Or(max(c.CommitAfter, 0), 5*time.Second)
@@ -142,7 +147,7 @@ func New(cfg Config) *Server {
 	}
 	s.manage = manage.New(manage.Config{
 		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
-		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Life: s.life,
+		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life,
 	})
 	s.handlers = served(s.manage)
 	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())

@@ -68,7 +68,7 @@ type sessionAnswer struct {
 	Key     bool   `json:"key"`    // there is a session
 	Infer   bool   `json:"infer"`  // may run models
 	Manage  bool   `json:"manage"` // may load, unload, pin, wake and put to sleep
-	Logs    bool   `json:"logs"`   // may read engines' logs
+	Logs    bool   `json:"logs"`   // may read logs
 	Token   string `json:"token"`  // for ui.HeaderToken, "" without a session
 	Ends    int64  `json:"ends"`   // of the session, Unix seconds
 }
@@ -147,7 +147,7 @@ func (r *request) tellSession(key keys.Key, session ui.Session) error {
 	keyed, there := r.s.cfg.Keys.Configured(), key.Scopes != 0
 	out := sessionAnswer{
 		Version: r.s.cfg.Version, Keyed: keyed, Admin: r.s.cfg.Keys.HasLocal(), Key: there, Token: session.Token,
-		Infer: !keyed || key.Scopes&keys.Infer != 0, Manage: !keyed || key.Scopes&keys.Manage != 0, Logs: key.Scopes&keys.Manage != 0,
+		Infer: !keyed || key.Scopes&keys.Infer != 0, Manage: !keyed || key.Scopes&keys.Manage != 0, Logs: key.Scopes&keys.Manage != 0 && !key.Limited(),
 	}
 	if there {
 		out.Ends = session.Ends.Unix()

@@ -2,7 +2,6 @@ package manage
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -15,17 +14,20 @@ import (
 	"reveille/infra/state"
 )
 
-// logsStream follows the logs of all engines, including those that start later, until the reader leaves. Each line begins with
-// its model.
+// logsStream follows the logs of this gateway, the runners and the engines, including those that start later, or the one that
+// the query names, until the reader leaves. Each line begins with its source.
 func (s *Service) logsStream(r *web.Request) error {
 	if r.Hit.Head {
 		r.Send(fasthttp.StatusOK, web.TextPlain, nil)
 		return nil
 	}
+	snap, _ := s.dir.Fresh()
+	if _, err := s.wantedLogs(r, snap); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(s.cfg.Life)
 	watch := r.Watch(cancel)
-	id := r.ID // the request is recycled before the stream runs
-	_, _ = s.dir.Fresh()
+	id, only := r.ID, r.Query("source") // the request is recycled before the stream runs
 	history := !r.Asks("no-history")
 	r.Answered(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
@@ -34,27 +36,28 @@ func (s *Service) logsStream(r *web.Request) error {
 	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
 		defer watch.Stop()
 		defer cancel()
-		f := &follower{s: s, id: id, history: history, lines: make(chan []byte, 64), ended: make(chan followed), open: map[state.Copy]int{}}
+		f := &follower{s: s, id: id, only: only, history: history, lines: make(chan []byte, 64), ended: make(chan broken), open: map[string]uint64{}}
 		f.run(ctx, w)
 	})
 	return nil
 }
 
-// follower merges the logs of engines. run's goroutine owns open and the writer; one goroutine per copy reads.
+// follower merges logs. run's goroutine owns open and the writer; one goroutine per source reads.
 type follower struct {
 	s       *Service
 	id      string // of the request
-	history bool   // include earlier lines; engines that start later are followed from their start
+	only    string // the source that is followed, "" for all
+	history bool   // include earlier lines; what starts later is followed from its start
 	lines   chan []byte
-	ended   chan followed // the logs that broke off
+	ended   chan broken // the logs that broke off
 	work    sync.WaitGroup
-	open    map[state.Copy]int // process ids of the followed engines, to notice a new engine
+	open    map[string]uint64 // the lives of the sources that are followed, to notice a new process
 }
 
-// followed is one engine whose log was followed.
-type followed struct {
-	state.Copy
-	pid  int
+// broken is a source whose log broke off.
+type broken struct {
+	name string
+	life uint64
 	read bool // some of it was read, so its history is not repeated
 }
 
@@ -67,7 +70,7 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer) {
 	defer f.work.Wait()
 	defer cancel()
 	mirror := f.s.cfg.Mirror
-	var broken, known []followed // logs that broke off, and those of them that are followed again now
+	var off, known []broken // logs that broke off, and those of them that are followed again now
 	var again <-chan time.Time
 	for changed := mirror.Changed(); ; {
 		f.join(ctx, mirror.Snapshot(), known)
@@ -79,16 +82,16 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer) {
 			case <-changed:
 				changed, waiting = mirror.Changed(), false
 			case e := <-f.ended:
-				broken = append(broken, e)
+				off = append(off, e)
 				if again == nil {
 					again = time.After(followAgain)
 				}
 			case <-again:
 				again, waiting = nil, false
-				known, broken = broken, nil
+				known, off = off, nil
 				for _, e := range known {
-					if f.open[e.Copy] == e.pid {
-						delete(f.open, e.Copy)
+					if f.open[e.name] == e.life {
+						delete(f.open, e.name)
 					}
 				}
 			case line := <-f.lines:
@@ -101,18 +104,22 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer) {
 	}
 }
 
-// join follows the engines that are not yet followed. For those in known, which broke off, it does not repeat lines
-// already read.
-func (f *follower) join(ctx context.Context, snap *state.Snapshot, known []followed) {
-	for _, m := range everyLoaded(snap) {
-		e := followed{state.Copy{Host: m.Host, Model: m.ID}, m.PID, true}
-		if pid, there := f.open[e.Copy]; there && pid == m.PID {
+// join follows the sources that are not yet followed. For those in known, which broke off, it does not repeat lines already
+// read.
+func (f *follower) join(ctx context.Context, snap *state.Snapshot, known []broken) {
+	for _, src := range logSources(snap) {
+		if life, there := f.open[src.name]; there && life == src.life || f.only != "" && f.only != src.name {
 			continue
 		}
-		f.open[e.Copy] = m.PID
-		host, path := snap.Hosts[m.Host], logPath(m.ID, f.history && !slices.Contains(known, e))
+		f.open[src.name] = src.life
+		e := broken{src.name, src.life, true}
+		history := f.history && !slices.Contains(known, e)
 		f.work.Go(func() {
-			e.read = f.follow(ctx, host, m.ID, path)
+			if src.host == nil {
+				f.own(ctx, history)
+				return
+			}
+			e.read = f.follow(ctx, src, history)
 			select {
 			case f.ended <- e:
 			case <-ctx.Done():
@@ -121,11 +128,35 @@ func (f *follower) join(ctx context.Context, snap *state.Snapshot, known []follo
 	}
 }
 
-// follow reads one engine's log to its end and reports whether it could.
-func (f *follower) follow(ctx context.Context, host *state.HostRecord, model, path string) (read bool) {
+// own follows this gateway's log until ctx ends.
+func (f *follower) own(ctx context.Context, history bool) {
+	past, next, cancel := f.s.cfg.Ring.Subscribe(-1)
+	defer cancel()
+	if !history {
+		past = nil
+	}
+	for _, l := range past {
+		if !f.line(ctx, gatewayLog, []byte(l.Text)) {
+			return
+		}
+	}
+	for {
+		select {
+		case l := <-next:
+			if !f.line(ctx, gatewayLog, []byte(l.Text)) {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follow reads a log at a runner to its end and reports whether it could.
+func (f *follower) follow(ctx context.Context, src logSource, history bool) (read bool) {
 	var call relay.Call
 	defer context.AfterFunc(ctx, func() { call.Cancel(relay.ErrGone) })()
-	resp, err := f.s.dir.Ask(&call, host, path, "", f.id, 0)
+	resp, err := f.s.dir.Ask(&call, src.host, followed(src.path, history), "", f.id, 0)
 	if err != nil {
 		return false
 	}
@@ -133,16 +164,20 @@ func (f *follower) follow(ctx context.Context, host *state.HostRecord, model, pa
 	if resp.Status() != fasthttp.StatusOK {
 		return false
 	}
-	prefix := []byte("[" + model + "] ")
 	lines := bufio.NewScanner(resp)
 	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := append(bytes.Join([][]byte{prefix, lines.Bytes()}, nil), '\n')
-		select {
-		case f.lines <- line:
-		case <-ctx.Done():
-			return true
-		}
+	for lines.Scan() && f.line(ctx, src.name, lines.Bytes()) {
 	}
 	return true
+}
+
+// line passes a line on, unless ctx has ended.
+func (f *follower) line(ctx context.Context, source string, text []byte) bool {
+	line := slices.Concat([]byte("["+source+"] "), text, []byte("\n"))
+	select {
+	case f.lines <- line:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

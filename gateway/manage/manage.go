@@ -12,6 +12,7 @@ import (
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
+	"reveille/infra/logring"
 	"reveille/infra/state"
 )
 
@@ -32,6 +33,7 @@ type Config struct {
 	Version   string
 	Keepalive time.Duration // between messages of a streamed pull
 	Draining  func() bool
+	Ring      *logring.Ring   // this gateway's own log
 	Life      context.Context // ends when the server shuts down, and streams of logs with it
 }
 

@@ -48,11 +48,13 @@ const (
 	RefusedHost      = "host"       // the call was signed for another host: its address has become this one's
 )
 
-// PathHost answers the runner's view of itself as JSON (GET); PathLogs/<model> an engine's log as text. PathCheck/<model>
+// PathHost answers the runner's view of itself as JSON (GET); PathLog the runner's own log as text, PathLogs/<model> an
+// engine's; with ?follow=1 they go on, and with &no-history=1 they begin with the next line. PathCheck/<model>
 // (GET) has the runner check that the model's engine still computes, and end it if it does not; the answer is a [Check].
 // PathKept lists the saved conversations by model as JSON (GET), or removes those of ?model, or all (DELETE).
 const (
 	PathHost  = "/runner/host"
+	PathLog   = "/runner/log"
 	PathLogs  = "/runner/logs/"
 	PathCheck = "/runner/check/"
 	// PathConversations/<identity> (GET) lists a host's saved conversations with an identity as JSON, and

@@ -24,7 +24,9 @@ import (
 	"reveille/infra/awssecret"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
+	"reveille/infra/logring"
 	"reveille/infra/policy"
+	"reveille/infra/redact"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
@@ -47,10 +49,13 @@ var ErrRunning = errors.New("another runner of this host is running; stop it fir
 // trying to register. On a machine that is taken away the host drains before ctx ends. Order of the end: no new requests,
 // open ones end or are cut, engines are stopped, the host is written asleep, the listener closes.
 func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
+	ring := logring.New(0)
+	log = logring.Tee(log, ring, s.RunnerSecret, redact.Password(s.RedisURL), s.HFToken)
 	p, err := s.parse(log)
 	if err != nil {
 		return err
 	}
+	p.ring = ring
 	log = log.With("host", p.name)
 	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
 		return fmt.Errorf("state folder: %w", err)
@@ -157,7 +162,7 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,
 	})
 	srv := httpapi.New(httpapi.Config{
-		Name: p.name, Host: h, Secret: p.secret, Log: log, FirstByte: s.FirstByte, Metrics: set,
+		Name: p.name, Host: h, Secret: p.secret, Log: log, Ring: p.ring, FirstByte: s.FirstByte, Metrics: set,
 		Intake:   relay.IntakeConfig{MaxHeld: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate},
 		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies}, Conversations: talks, Tracer: p.tracer,
 	})

@@ -13,6 +13,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/config"
+	"reveille/infra/logring"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/trace"
@@ -91,6 +92,8 @@ type parsed struct {
 
 	// In the terms of mmcache.Config: 0 is the default, -1 none or no limit.
 	mediaBytes, mediaQuota, mediaEntry int64
+
+	ring *logring.Ring // of the log
 
 	// From Settings, beyond those of the host.
 	secret []byte

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"reveille/infra/logring"
 	"reveille/infra/recipe"
 )
 
@@ -53,7 +54,7 @@ func (p *Process) own(output *os.File) {
 	p.err = p.outcome(failure, state, reader.cause)
 	p.state.Store(int32(Exited))
 	p.cfg.Logger.Info("engine ended", "model", p.spec.Model, "pid", p.pid, "error", p.err)
-	p.log.close()
+	p.log.Close()
 	close(p.done)
 }
 
@@ -237,7 +238,7 @@ func newReader(p *Process) *reader {
 
 func (r *reader) run(output *os.File) {
 	defer close(r.done)
-	lines := lineSplitter{emit: r.line}
+	lines := logring.Splitter{Emit: r.line}
 	buf := make([]byte, 8<<10)
 	for {
 		n, err := output.Read(buf)
@@ -245,10 +246,10 @@ func (r *reader) run(output *os.File) {
 			if r.progress(buf[:n]) {
 				r.p.touch()
 			}
-			lines.write(buf[:n])
+			lines.Add(buf[:n])
 		}
 		if err != nil {
-			lines.flush()
+			lines.Flush()
 			return
 		}
 	}
@@ -280,7 +281,7 @@ func (r *reader) line(text string) {
 	if clean := r.clean.Line(text); !loading {
 		text = clean
 	}
-	p.log.append(text, time.Now())
+	p.log.Append(text, time.Now())
 	if p.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		p.cfg.Logger.Debug("engine output", "model", p.spec.Model, "pid", p.pid, "line", text)
 	}

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"reveille/infra/logring"
 	"reveille/infra/recipe"
 	"reveille/runner/modelfile"
 )
@@ -50,7 +51,7 @@ type Config struct {
 	Spawner  *Spawner
 	PIDFile  *PIDFile           // remembers processes for the next start; may be nil
 	Environ  []string           // the runner's environment, NAME=value
-	LogLines int                // lines kept per process; DefaultLogLines when 0
+	LogLines int                // lines kept per process; logring.DefaultLines when 0
 	Files    *modelfile.Checker // remembers which model files are sound; when nil each start reads their headers
 	// SocketDir is where each engine gets its private folder, with the socket of one that listens on one; os.TempDir when
 	// empty. Its names should be known to the runner's user alone.
@@ -68,7 +69,7 @@ type Process struct {
 	pid     int
 	ticks   uint64
 	started time.Time
-	log     *Log
+	log     *logring.Ring
 	buffers buffers // by its log, while it loads
 	dir     string  // private folder
 	release func()  // of the sandbox, for the owner at the end
@@ -146,7 +147,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	cmd.Args, cmd.Env, cmd.Stdout, cmd.Stderr = argv, env, w, w
 
 	p := &Process{
-		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: newLog(cfg.LogLines), dir: dir, started: time.Now(),
+		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: logring.New(cfg.LogLines), dir: dir, started: time.Now(),
 		stop: make(chan struct{}), kill: make(chan struct{}),
 		ready: make(chan struct{}), stuck: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -250,7 +251,7 @@ func (p *Process) BaseURL() string { return p.spec.BaseURL() }
 func (p *Process) APIKey() string { return p.spec.APIKey }
 
 // Log returns the engine's output.
-func (p *Process) Log() *Log { return p.log }
+func (p *Process) Log() *logring.Ring { return p.log }
 
 // State returns the state, which may have changed on return.
 func (p *Process) State() State { return State(p.state.Load()) }

@@ -8,10 +8,10 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"reveille/infra/logring"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/conversations"
-	"reveille/runner/engine"
 )
 
 // describe returns the host's view of itself as JSON.
@@ -51,9 +51,16 @@ func (s *Server) kept(ctx *fasthttp.RequestCtx) {
 }
 
 // logged is an engine that keeps its output.
-type logged interface{ Log() *engine.Log }
+type logged interface{ Log() *logring.Ring }
 
-// logs returns an engine's output as text; with ?follow=1 new lines follow until the engine ends or the reader leaves.
+// ownLog returns the runner's own log.
+func (s *Server) ownLog(ctx *fasthttp.RequestCtx) {
+	if _, ok := s.authorised(ctx, ""); ok {
+		s.sendLog(ctx, s.cfg.Ring)
+	}
+}
+
+// logs returns an engine's output.
 func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
 	if _, ok := s.authorised(ctx, ""); !ok {
 		return
@@ -63,8 +70,12 @@ func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
 		s.fail(ctx, fasthttp.StatusNotFound, rpc.CodeModelNotLoaded, "The model is not loaded here.")
 		return
 	}
-	const history = 2000
-	past, next, cancel := e.Log().Subscribe(history)
+	s.sendLog(ctx, e.Log())
+}
+
+// sendLog returns a log as text; with ?follow=1 new lines follow until it is closed or the reader leaves.
+func (s *Server) sendLog(ctx *fasthttp.RequestCtx, log *logring.Ring) {
+	past, next, cancel := log.Subscribe(-1)
 	ctx.SetContentType("text/plain; charset=utf-8")
 	if !ctx.QueryArgs().GetBool("follow") {
 		cancel()
@@ -85,16 +96,16 @@ func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
 	ctx.Response.ImmediateHeaderFlush = len(past) == 0
 }
 
-// follower is the body of an answer that follows an engine's log until the engine ends or the reader leaves.
+// follower is the body of an answer that follows a log until that is closed or the reader leaves.
 type follower struct {
-	next   <-chan engine.Line
+	next   <-chan logring.Line
 	cancel func()
 	watch  *relay.Watch
 	gone   chan struct{} // closed when the reader left
 	buf    []byte
 }
 
-func (f *follower) add(l engine.Line) { f.buf = append(append(f.buf, l.Text...), '\n') }
+func (f *follower) add(l logring.Line) { f.buf = append(append(f.buf, l.Text...), '\n') }
 
 // Read waits for lines and returns all available ones.
 func (f *follower) Read(p []byte) (int, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
+	"reveille/infra/logring"
 	"reveille/infra/meter"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
@@ -39,6 +40,7 @@ type Config struct {
 	Intake    relay.IntakeConfig
 	Listener  relay.ListenerConfig
 
+	Ring          *logring.Ring        // the runner's own log; nil: an empty one
 	Tracer        *trace.Tracer        // gets the spans of requests that their gateways trace; nil: none are recorded
 	Conversations *conversations.Store // given to the pool's other runners; nil: none
 }
@@ -59,6 +61,9 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg.FirstByte = cmp.Or(max(cfg.FirstByte, 0), DefaultFirstByte)
 	cfg.Metrics = cmp.Or(cfg.Metrics, metrics.NewSet())
+	if cfg.Ring == nil {
+		cfg.Ring = logring.New(0)
+	}
 	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), intake: relay.NewIntake(cfg.Intake), set: cfg.Metrics}
 	s.m = newMeters(s.set, cfg.Host)
 	s.dog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
@@ -172,6 +177,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		_ = meter.Expose(ctx, b.Bytes()) // writing to a response does not fail
 	case path == rpc.PathHost:
 		s.describe(ctx)
+	case path == rpc.PathLog:
+		s.ownLog(ctx)
 	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
 		s.logs(ctx, path[len(rpc.PathLogs):])
 	case strings.HasPrefix(path, rpc.PathConversations):

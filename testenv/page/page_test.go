@@ -83,7 +83,26 @@ func TestViews(t *testing.T) {
 	b.press("main button[data-do=login]")
 	b.do(chromedp.SendKeys(chromedp.CSS("#login-key"), s.AdminKey()))
 	b.press("#login-form button[type=submit]")
-	b.reads("[chat]")
+	b.reads("[chat on local]")
+	b.reads("[gateway] time=")
+	b.reads("[runner local] time=")
+	b.is("[...document.querySelector('#log-source').options].map(o => o.value).join().startsWith(',gateway,runner local,chat on local')")
+	only := func(source string) {
+		t.Helper()
+		b.is(fmt.Sprintf("(() => { const l = document.querySelector('#log-source'); l.value = %q; l.dispatchEvent(new Event('change')); return l.value === %[1]q })()", source))
+		b.is(fmt.Sprintf("(() => { const t = document.querySelector('#log-lines').textContent; return t !== '' && t.split('\\n').every(l => l === '' || l.startsWith('[%s] ')) })()", source))
+	}
+	only("gateway")
+	b.reads(`msg="gateway listens"`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#log-filter"), "no line has this"))
+	b.reads("0 of")
+	b.is("(() => { const f = document.querySelector('#log-filter'); f.value = 'LISTENS'; f.dispatchEvent(new Event('input')); return true })()")
+	b.reads("1 of")
+	b.is("(() => { const f = document.querySelector('#log-filter'); f.value = ''; f.dispatchEvent(new Event('input')); return true })()")
+	only("runner local")
+	only("chat on local")
+	b.is("(() => { const l = document.querySelector('#log-source'); l.value = ''; l.dispatchEvent(new Event('change')); return true })()")
+	b.reads("[gateway] time=")
 	b.pictures("logs")
 
 	// Sleep and wake.
@@ -102,8 +121,8 @@ func TestViews(t *testing.T) {
 func TestKeys(t *testing.T) {
 	chromium(t)
 	file := filepath.Join(t.TempDir(), "keys")
-	const reader, owner = "rv_a-key-that-may-use-models", "rv_a-key-that-may-do-anything"
-	if err := os.WriteFile(file, []byte(reader+" infer\n"+owner+" infer,manage\n"), 0o600); err != nil {
+	const reader, limited, owner = "rv_a-key-that-may-use-models", "rv_a-key-for-one-model", "rv_a-key-that-may-do-anything"
+	if err := os.WriteFile(file, []byte(reader+" infer\n"+limited+" infer,manage models=chat\n"+owner+" infer,manage\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"chat": "llm"}.YAML(calls.LocalHost), Args: []string{"--api-keys-file", file}})
@@ -127,8 +146,20 @@ func TestKeys(t *testing.T) {
 	if got := value[int](b, "(async () => "+fmt.Sprintf(load, token)+")()"); got != http.StatusForbidden {
 		t.Errorf("a load with a key that may not manage: %d", got)
 	}
-	b.press("#key") // forgets it
-	b.is("document.querySelector('#login').open")
+	forget := func() {
+		t.Helper()
+		b.press("#key")
+		b.is("document.querySelector('#login').open")
+	}
+	forget()
+	enter(limited)
+	b.press("nav a[href='#logs']")
+	b.reads("Logs need a key that may manage all models")
+	if got := value[int](b, "(async () => (await fetch('/logs/stream', {headers: {'x-reveille-token': "+token+"}})).status)()"); got != http.StatusForbidden {
+		t.Errorf("logs with a key for one model: %d", got)
+	}
+	b.press("nav a[href='#pool']")
+	forget()
 	enter(owner)
 	b.press("button[data-do=load][data-model=chat]")
 	b.reads("Loaded model: chat")

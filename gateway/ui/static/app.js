@@ -4,7 +4,7 @@ import { ask, session, status, readSession, login, logout, onChange, again, worl
 import { poolView, changes, filter } from './pool.js';
 import { timelineView } from './timeline.js';
 import { playView, playModels } from './play.js';
-import { logsView, startLogs, stopLogs } from './logs.js';
+import { logsView, logSources, startLogs, stopLogs } from './logs.js';
 
 const main = byId('main');
 const views = { pool: 'Pool', timeline: 'Timeline', playground: 'Playground', logs: 'Logs' };
@@ -33,6 +33,7 @@ function open(name) {
     playModels();
   } else if (name === 'logs') {
     main.replaceChildren(...logsView());
+    logSources();
     startLogs();
   } else {
     main.replaceChildren();
@@ -117,6 +118,8 @@ onChange((what) => {
   } else if (what === 'denied') {
     openLogin();
     draw();
+  } else if (what === 'pool' && view === 'logs') {
+    logSources();
   } else if (what === 'models' && view === 'playground') {
     playModels();
   } else {

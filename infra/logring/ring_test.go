@@ -1,4 +1,4 @@
-package engine
+package logring
 
 import (
 	"fmt"
@@ -20,15 +20,15 @@ func texts(lines []Line) []string {
 }
 
 // The ring holds the last lines, numbered without gaps, whatever its size.
-func TestLogTail(t *testing.T) {
+func TestRingTail(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size, count, n := rapid.IntRange(1, 8).Draw(t, "size"), rapid.IntRange(0, 30).Draw(t, "count"), rapid.IntRange(-1, 12).Draw(t, "n")
-		l := newLog(size)
+		l := New(size)
 		var all []string
 		for i := range count {
 			text := fmt.Sprint("line ", i)
 			all = append(all, text)
-			l.append(text, time.Time{})
+			l.Append(text, time.Time{})
 		}
 		want := all[max(0, len(all)-size):]
 		if n >= 0 {
@@ -46,12 +46,12 @@ func TestLogTail(t *testing.T) {
 	})
 }
 
-func TestLogSubscribe(t *testing.T) {
-	l := newLog(0)
-	l.append("a", time.Time{})
-	l.append("b", time.Time{})
+func TestRingSubscribe(t *testing.T) {
+	l := New(0)
+	l.Append("a", time.Time{})
+	l.Append("b", time.Time{})
 	past, next, cancel := l.Subscribe(1)
-	l.append("c", time.Time{})
+	l.Append("c", time.Time{})
 	if got := texts(past); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("past = %q", got)
 	}
@@ -67,10 +67,10 @@ func TestLogSubscribe(t *testing.T) {
 	_, slow, cancel := l.Subscribe(0)
 	defer cancel()
 	for range subscriberLines + 10 { // nobody reads: the engine is not held up
-		l.append("x", time.Time{})
+		l.Append("x", time.Time{})
 	}
-	l.close()
-	l.append("after the end", time.Time{})
+	l.Close()
+	l.Append("after the end", time.Time{})
 	var got int
 	for range slow {
 		got++
@@ -85,13 +85,13 @@ func TestLogSubscribe(t *testing.T) {
 	}
 }
 
-func TestLogConcurrently(t *testing.T) {
-	l := newLog(16)
+func TestRingConcurrently(t *testing.T) {
+	l := New(16)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for range 200 {
-				l.append("x", time.Time{})
+				l.Append("x", time.Time{})
 				l.Tail(5)
 			}
 		})
@@ -103,34 +103,34 @@ func TestLogConcurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	l.close()
+	l.Close()
 	if got := l.Tail(1); got[0].N != 800 {
 		t.Errorf("last line is number %d", got[0].N)
 	}
 }
 
-func TestLineSplitter(t *testing.T) {
+func TestSplitter(t *testing.T) {
 	var got []string
-	s := lineSplitter{emit: func(l string) { got = append(got, l) }}
+	s := Splitter{Emit: func(l string) { got = append(got, l) }}
 	for _, part := range []string{"on", "e\ntwo\r\n\n 10%\r 20%\rthr", "ee\xff", "\n" + strings.Repeat("y", maxLine+1)} {
-		s.write([]byte(part))
+		s.Add([]byte(part))
 	}
-	s.flush()
+	s.Flush()
 	want := []string{"one", "two", " 10%", " 20%", "three\uFFFD", strings.Repeat("y", maxLine), "y"}
 	if !slices.Equal(got, want) {
 		t.Errorf("lines = %q, want %q", got, want)
 	}
 }
 
-func FuzzLineSplitter(f *testing.F) {
+func FuzzSplitter(f *testing.F) {
 	f.Add([]byte("a\nb\r\nc"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := lineSplitter{emit: func(l string) {
+		s := Splitter{Emit: func(l string) {
 			if l == "" || strings.ContainsAny(l, "\r\n") || len(l) > 3*maxLine {
 				t.Errorf("line %q", l)
 			}
 		}}
-		s.write(data)
-		s.flush()
+		s.Add(data)
+		s.Flush()
 	})
 }
