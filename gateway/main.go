@@ -38,6 +38,7 @@ type commands struct {
 	Wake          cli.Wake         `cmd:"" help:"Wake a host and wait until it is awake."`
 	Sleep         cli.Sleep        `cmd:"" help:"Unload a host's models and put it to sleep."`
 	Forget        cli.Forget       `cmd:"" help:"Forget a host that is not in the catalogue and is asleep or lost."`
+	Completion    cli.Completion   `cmd:"" help:"Print the script that completes this program's commands and flags in a shell."`
 	Key           keyCmd           `cmd:"" help:"Make, list and revoke API keys."`
 }
 
@@ -98,7 +99,7 @@ func main() {
 	}
 	command := config.MustParse(&c, "gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself.",
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)), kong.Bind(logger),
-		kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
+		kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false), kong.PostBuild(cli.Complete))
 	if err := command.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)

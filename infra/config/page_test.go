@@ -35,7 +35,7 @@ func TestConfigurationPage(t *testing.T) {
 	}
 	var page strings.Builder
 	page.WriteString(preface)
-	seen := map[string]bool{"help": true, "version": true}
+	seen := map[string]bool{"help": true, "version": true, "man": true}
 	for _, section := range []struct {
 		title, about string
 		settings     any

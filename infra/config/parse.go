@@ -25,7 +25,7 @@ var unprefixed = []string{"HF_ENDPOINT", "HF_TOKEN"}
 func Parse(settings any, name, description string, args []string, options ...kong.Option) (*kong.Context, error) {
 	parser, err := kong.New(settings, append([]kong.Option{
 		kong.Name(name), kong.Description(description), kong.PostBuild(withoutEnvironment), kong.ValueFormatter(describe),
-		kong.ConfigureHelp(kong.HelpOptions{WrapUpperBound: 120}), kong.Embed(&versionFlag{}), kong.Vars{"version": Version()},
+		kong.ConfigureHelp(kong.HelpOptions{WrapUpperBound: 120}), kong.Embed(&versionFlag{}), kong.Embed(&manFlag{}), kong.Vars{"version": Version()},
 	}, options...)...)
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func fromEnvironment(settings any, c *kong.Context) error {
 }
 
 // isCommand reports whether a flag asks for something to print and sets nothing.
-func isCommand(flag string) bool { return flag == "help" || flag == "version" }
+func isCommand(flag string) bool { return flag == "help" || flag == "version" || flag == "man" }
 
 // cause is the parser's own error, without the library's words about Go's fields and types.
 func cause(err error) error {

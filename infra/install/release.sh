@@ -8,6 +8,12 @@ cd "$(dirname "$0")/../.."
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+mkdir -p "$scratch"/share/man/man1 "$scratch"/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+ours() { program=$1; shift; go run -ldflags "-X reveille/infra/config.version=$version" "./$program" "$@"; }
+for program in gateway runner warmer; do ours $program --man >"$scratch/share/man/man1/$program.1"; done
+ours gateway completion bash >"$scratch/share/bash-completion/completions/gateway"
+ours gateway completion zsh >"$scratch/share/zsh/site-functions/_gateway"
+ours gateway completion fish >"$scratch/share/fish/vendor_completions.d/gateway.fish"
 for arch; do
   name=reveille_${version}_linux_$arch
   root=$scratch/$name
@@ -20,6 +26,7 @@ for arch; do
   done
   library=$dist/libreveille_mm_linux_$arch.so
   if [ -e "$library" ]; then cp "$library" "$root/bin"; fi
+  cp -r "$scratch/share" "$root"
   cp -r infra/install/{chart,compose.yaml,grafana,prometheus,systemd} "$root"
   chmod -R u=rwX,go=rX "$root"
   tar --create --directory "$scratch" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar "$name" | gzip -9n >"$dist/$name.tar.gz"
