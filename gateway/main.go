@@ -72,7 +72,7 @@ type keyCmd struct {
 
 type conversationsCmd struct {
 	List   cli.ConversationsList   `cmd:"" default:"withargs" help:"List what each host keeps, by model."`
-	Forget cli.ConversationsForget `cmd:"" help:"Remove a model's saved conversations, or all, from every host that is awake."`
+	Forget cli.ConversationsForget `cmd:"" help:"Have every host forget a model's conversations, or all: saved ones and those that loaded copies hold."`
 }
 
 type newKeyCmd struct{}

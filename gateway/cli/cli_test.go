@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -231,5 +232,24 @@ func TestLogs(t *testing.T) {
 	}
 	if got := strings.Join(*asked, "\n"); got != "GET /logs/stream?source=m+on+h Bearer k \nGET /logs Bearer k " {
 		t.Errorf("asked %q", got)
+	}
+}
+
+// Forgetting says what each host did, and fails while one that is awake has not.
+func TestForgetSaysWhatEachHostDid(t *testing.T) {
+	for status, fails := range map[string]bool{"success": false, "incomplete": true} {
+		r, _ := gateway(t, 200, `{"status":"`+status+`","forgotten":3,"hosts":[{"runner":"a","state":"done","conversations":2,"copies":1,"requests":3},
+			{"runner":"b","state":"partly","conversations":1,"copies":2},{"runner":"c","state":"asleep"},{"runner":"d","state":"unreached"}]}`)
+		var out bytes.Buffer
+		err := (&ConversationsForget{Remote: r, Model: "m"}).Run(t.Context(), &out)
+		if errors.Is(err, errNotForgotten) != fails {
+			t.Errorf("%s: %v", status, err)
+		}
+		const want = "a: 2 saved conversations forgotten, 1 copy of the model unloaded after 3 open requests\n" +
+			"b: 1 saved conversation forgotten, 2 copies of the model unloaded; some could not be removed, see the runner's log\n" +
+			"c: asleep, forgets when it wakes\nd: not reached, forgets when it reads the pool's state\n"
+		if out.String() != want {
+			t.Errorf("it says %q", &out)
+		}
 	}
 }

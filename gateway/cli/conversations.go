@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -59,7 +60,11 @@ type ConversationsForget struct {
 	Model  string `arg:"" help:"The model, or all."`
 }
 
-// Run has the hosts remove what they saved.
+// errNotForgotten: a host that is awake has not forgotten everything.
+var errNotForgotten = errors.New("not everything is forgotten yet")
+
+// Run has the pool forget a model's conversations, and says what each host did. It fails if a host that is awake has not
+// done all of it.
 func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 	path := conversationsPath
 	if c.Model != "all" {
@@ -69,18 +74,55 @@ func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 	if err := c.call(ctx, "DELETE", path, nil, &raw); err != nil {
 		return err
 	}
-	if c.JSON {
-		return print(out, raw)
-	}
 	var done struct {
-		Forgotten int
-		Unreached []string `json:"hosts_unreached"`
+		Status string
+		Hosts  []struct {
+			Runner, State                   string
+			Conversations, Copies, Requests int
+		}
 	}
 	if err := json.Unmarshal(raw, &done); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%d conversations are forgotten\n", done.Forgotten)
-	return unreached(out, done.Unreached)
+	if c.JSON {
+		if err := print(out, raw); err != nil {
+			return err
+		}
+	} else {
+		for _, h := range done.Hosts {
+			text := fmt.Sprintf("%s forgotten", count(h.Conversations, "saved conversation"))
+			if h.Copies > 0 {
+				text += fmt.Sprintf(", %s of the model unloaded", count(h.Copies, "copy"))
+			}
+			if h.Requests > 0 {
+				text += fmt.Sprintf(" after %s", count(h.Requests, "open request"))
+			}
+			switch h.State {
+			case "asleep":
+				text = "asleep, forgets when it wakes"
+			case "unreached":
+				text = "not reached, forgets when it reads the pool's state"
+			case "partly":
+				text += "; some could not be removed, see the runner's log"
+			}
+			fmt.Fprintf(out, "%s: %s\n", h.Runner, text)
+		}
+	}
+	if done.Status != "success" {
+		return errNotForgotten
+	}
+	return nil
+}
+
+// count is a number of things as people say it.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	if word, is := strings.CutSuffix(thing, "y"); is {
+		return fmt.Sprintf("%d %sies", n, word)
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 func unreached(out io.Writer, hosts []string) error {

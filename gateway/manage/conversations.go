@@ -1,14 +1,17 @@
 package manage
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 
 	"github.com/valyala/fasthttp"
 
+	"reveille/gateway/api"
 	"reveille/gateway/models"
 	"reveille/gateway/web"
 	"reveille/infra/policy"
@@ -37,25 +40,44 @@ type keptConversations struct {
 }
 
 type forgottenAnswer struct {
-	Status    string   `json:"status"`
-	Forgotten int      `json:"forgotten"`
-	Unreached []string `json:"hosts_unreached"`
+	Status    string        `json:"status"`    // success; or incomplete: a host that is awake did not do all of it
+	Forgotten int           `json:"forgotten"` // saved conversations
+	Hosts     []forgottenOn `json:"hosts"`
+	Unreached []string      `json:"hosts_unreached"` // they forget when they wake or read the pool's state
 }
+
+// forgottenOn is what a host forgot.
+type forgottenOn struct {
+	Runner        string `json:"runner"`
+	State         string `json:"state"`         // done, asleep, unreached, or partly: not all that was saved could be removed
+	Conversations int    `json:"conversations"` // that were saved
+	Copies        int    `json:"copies"`        // of models, which are unloaded because of what they hold
+	Requests      int    `json:"requests"`      // open requests of these, which finish first
+}
+
+// States of a host in forgottenOn.
+const (
+	forgotDone   = "done"
+	forgotPartly = "partly"
+	forgotAsleep = "asleep"
+	forgotLater  = "unreached"
+)
 
 // conversations is GET /internal/conversations: what each host keeps of the models' conversations.
 func (s *Service) conversations(r *web.Request) error {
-	out := conversationList{Conversations: []keptConversations{}}
-	var err error
-	out.Unreached, err = s.everyHost(r, "GET", rpc.PathKept, func(host string, body []byte) error {
+	out := conversationList{Conversations: []keptConversations{}, Unreached: []string{}}
+	err := s.everyHost(r, "GET", rpc.PathKept, func(host string, body []byte, err error) {
 		var list []keptConversations
-		if err := json.Unmarshal(body, &list); err != nil {
-			return err
+		if err == nil {
+			err = json.Unmarshal(body, &list)
+		}
+		if err != nil {
+			out.Unreached = append(out.Unreached, host)
 		}
 		for _, k := range list {
 			k.Runner = host
 			out.Conversations = append(out.Conversations, k)
 		}
-		return nil
 	})
 	if err != nil {
 		return r.UnlessLeft(err)
@@ -63,24 +85,49 @@ func (s *Service) conversations(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, out)
 }
 
-// conversationsForget is DELETE /internal/conversations/{id}, and DELETE /internal/conversations for all models: hosts remove
-// what they saved. What engines that run hold is not removed, nor what hosts have that cannot be reached.
+// conversationsForget is DELETE /internal/conversations/{id}, and DELETE /internal/conversations for all models. The pool remembers
+// it for hosts that are asleep or not reached; the others do it now.
 func (s *Service) conversationsForget(r *web.Request) error {
-	path := rpc.PathKept
-	if r.Hit.ID != "" {
-		model := r.Hit.ID
+	model := r.Hit.ID
+	if model != "" {
 		if m, err := s.dir.Named(&r.Key, model); err == nil { // one that is gone from the catalogue may have left some
 			model = m.ID
 		}
-		path += "?model=" + url.QueryEscape(model)
 	}
-	out := forgottenAnswer{Status: "success"}
-	var err error
-	out.Unreached, err = s.everyHost(r, "DELETE", path, func(_ string, body []byte) error {
-		var one struct{ Forgotten int }
-		err := json.Unmarshal(body, &one)
-		out.Forgotten += one.Forgotten
-		return err
+	at, err := s.cfg.Store.ForgetConversations(context.Background(), model)
+	switch {
+	case errors.Is(err, state.ErrFull):
+		return api.New(api.OptionConflict, "There is no room to remember this for hosts that sleep; forget all.").WithCause(err)
+	case err != nil:
+		return models.StoreError(err)
+	}
+	path := rpc.PathKept + "?at=" + strconv.FormatUint(at, 10)
+	if model != "" {
+		path += "&model=" + url.QueryEscape(model)
+	}
+	out := forgottenAnswer{Status: "success", Hosts: []forgottenOn{}, Unreached: []string{}}
+	err = s.everyHost(r, "DELETE", path, func(host string, body []byte, err error) {
+		var did rpc.Forgotten
+		if err == nil {
+			err = json.Unmarshal(body, &did)
+		}
+		one := forgottenOn{host, forgotDone, did.Conversations, did.Copies, did.Requests}
+		switch {
+		case errors.Is(err, errAsleep):
+			one.State = forgotAsleep
+		case err != nil:
+			one.State = forgotLater
+		case did.Partly:
+			one.State = forgotPartly
+		}
+		if err != nil {
+			out.Unreached = append(out.Unreached, host)
+		}
+		if one.State == forgotLater || one.State == forgotPartly {
+			out.Status = "incomplete"
+		}
+		out.Forgotten += did.Conversations
+		out.Hosts = append(out.Hosts, one)
 	})
 	if err != nil {
 		return r.UnlessLeft(err)
@@ -88,30 +135,25 @@ func (s *Service) conversationsForget(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, out)
 }
 
-// everyHost makes a call to each host, one after the other, and returns those that did not answer. It fails only if the
+// everyHost makes a call to each host that is awake, one after the other, and has take look at what came of it. It fails only if the
 // client left.
-func (s *Service) everyHost(r *web.Request, method, path string, take func(host string, body []byte) error) (unreached []string, err error) {
+func (s *Service) everyHost(r *web.Request, method, path string, take func(host string, body []byte, err error)) error {
 	snap, _ := s.dir.Fresh()
 	var call relay.Call
 	watch := r.Watch(func() { call.Cancel(relay.ErrGone) })
 	defer watch.Stop()
-	unreached = []string{}
 	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
 		err := errAsleep
-		if h := snap.Hosts[host]; h.State == policy.Ready {
-			var body []byte
-			if body, err = s.answerOf(&call, method, h, path, r.ID); err == nil {
-				err = take(host, body)
-			}
+		var body []byte
+		if h := snap.Hosts[host]; h.Addr != "" && (h.State == policy.Ready || h.State == policy.Draining) {
+			body, err = s.answerOf(&call, method, h, path, r.ID)
 		}
 		if errors.Is(err, relay.ErrGone) {
-			return nil, err
+			return err
 		}
-		if err != nil {
-			unreached = append(unreached, host)
-		}
+		take(host, body, err)
 	}
-	return unreached, nil
+	return nil
 }
 
 var (

@@ -51,7 +51,8 @@ const (
 // PathHost answers the runner's view of itself as JSON (GET); PathLog the runner's own log as text, PathLogs/<model> an
 // engine's; with ?follow=1 they go on, and with &no-history=1 they begin with the next line. PathCheck/<model>
 // (GET) has the runner check that the model's engine still computes, and end it if it does not; the answer is a [Check].
-// PathKept lists the saved conversations by model as JSON (GET), or removes those of ?model, or all (DELETE).
+// PathKept lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from before ?at (DELETE); the
+// answer is a [Forgotten].
 const (
 	PathHost  = "/runner/host"
 	PathLog   = "/runner/log"
@@ -84,4 +85,12 @@ type Check struct {
 	// CrashedMS is how many milliseconds ago the model's engine last crashed, or was ended because it hung; nil if that was
 	// not in the last ten minutes.
 	CrashedMS *int64 `json:"crashed_ms,omitempty"`
+}
+
+// Forgotten is a runner's answer about conversations that it was told to forget.
+type Forgotten struct {
+	Conversations int  `json:"forgotten"` // that were saved
+	Copies        int  `json:"copies"`    // of models, which are unloaded
+	Requests      int  `json:"requests"`  // open ones, which finish first
+	Partly        bool `json:"partly"`    // not all that was saved could be removed
 }

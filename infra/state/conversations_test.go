@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -72,5 +73,65 @@ func TestConversations(t *testing.T) {
 		count, err := b.rdb.ZCard(ctx, prefix+"convs").Result()
 		must(t, err)
 		equal(t, "models", count, 1000)
+	})
+}
+
+// The time of a forget rises whatever the clock says, takes away what hosts were said to have, and makes room only for what nobody needs any more.
+func TestForgetConversations(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		forget := func(model string) uint64 {
+			t.Helper()
+			at, err := s.ForgetConversations(ctx, model)
+			must(t, err)
+			all, err := s.Forgotten(ctx)
+			must(t, err)
+			equal(t, "recorded", all[model], at)
+			return at
+		}
+		has := state.Conversations{Identity: strings.Repeat("ab", 32), Count: 2, Tokens: 3000, Bytes: 1 << 30, SavedMS: time.Now().UnixMilli()}
+		for _, model := range []string{"a", "b"} {
+			must(t, s.PutConversations(ctx, model, "h", has))
+		}
+		told := func(model string) int {
+			list, err := s.Conversations(ctx, model)
+			must(t, err)
+			return len(list)
+		}
+		first := forget("a")
+		equal(t, "of a", told("a"), 0)
+		equal(t, "of b", told("b"), 1)
+		ahead := uint64(time.Now().Add(time.Hour).UnixMicro())
+		must(t, s.Set(ctx, state.Forgets, "a", fmt.Sprint(ahead)))
+		equal(t, "after a clock that was ahead", forget("a"), ahead+1)
+		if all := forget(""); all <= first {
+			t.Error("all models:", all, first)
+		}
+		equal(t, "of b", told("b"), 0)
+		list, err := s.Forgotten(ctx)
+		must(t, err)
+		equal(t, "what all includes", len(list), 1)
+		must(t, s.Set(ctx, state.Forgets, "", fmt.Sprint(ahead)))
+		equal(t, "a model after all", forget("a"), ahead+1)
+		must(t, b.rdb.HSet(ctx, prefix+"settings:forgotten", "a", "17").Err())
+		list, err = s.Forgotten(ctx)
+		must(t, err)
+		equal(t, "forged", list["a"], ahead+1)
+
+		must(t, s.Set(ctx, state.Forgets, "a", ""))
+		must(t, s.Set(ctx, state.Forgets, "", ""))
+		must(t, s.Set(ctx, state.Forgets, "old", fmt.Sprint(time.Now().Add(-72*time.Hour).UnixMicro())))
+		for i := range 999 {
+			must(t, s.Set(ctx, state.Forgets, fmt.Sprint("m", i), fmt.Sprint(time.Now().UnixMicro())))
+		}
+		forget("the thousandth")
+		if _, err := s.ForgetConversations(ctx, "one more"); !errors.Is(err, state.ErrFull) {
+			t.Error("one more:", err)
+		}
+		forget("m7")
+		forget("")
+		list, err = s.Forgotten(ctx)
+		must(t, err)
+		equal(t, "after all", len(list), 1)
 	})
 }

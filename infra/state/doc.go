@@ -51,7 +51,8 @@
 //	rv:{pool}:op:<id>          string      acquire, touch                     60 s   completed operation: its ticket
 //	rv:{pool}:catalog          hash        catalog_put                        -      version, json, serial, mac
 //	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models
-//	                                                                                 registered at run time
+//	                                                                                 registered at run time, when
+//	                                                                                 conversations were forgotten
 //	rv:{pool}:settings:<name>:mac hash     Settings                           -      MAC of each entry
 //	rv:{pool}:response:<o>:<id> string     PutResponse                        set    an API key's stored response, encrypted
 //	rv:{pool}:responses:<o>    sorted set  response_put                       set    "id bytes" of these, by end in ms

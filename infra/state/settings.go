@@ -24,6 +24,7 @@ const (
 	Runtime      Setting = "runtime"    // max_loaded_models, ctx_size, … of /internal/set
 	IdleTTL      Setting = "idle"       // model → ms, set by keep_alive
 	APIKeys      Setting = "keys"       // hex SHA-256 of an API key → what it may do, as in a line of the keys file
+	Forgets      Setting = "forgotten"  // model, "" for all → when its conversations were last forgotten, see ForgetConversations
 )
 
 // PinValue returns an entry for Pins. No two are equal, so that readers notice a repeated call, which ends a pin that a

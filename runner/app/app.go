@@ -158,7 +158,7 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
-		Store: store, Log: log,
+		Store: store, Log: log, Forget: func(model string, at uint64) { talks.Forget(model, at) },
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,
 	})
 	srv := httpapi.New(httpapi.Config{

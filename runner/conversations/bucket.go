@@ -63,7 +63,7 @@ func (b *bucket) mac() hash.Hash { return hmac.New(sha256.New, b.key[:]) }
 
 // objectName names an entry's object, so that those saved last come first in a list.
 func objectName(h *header) string {
-	return fmt.Sprintf("%013d-%d-%d-%08x", newest-h.SavedMS, h.Tokens, int64(h.PromptMS), h.CRC)
+	return fmt.Sprintf("%013d-%d-%d-%08x-%d", newest-h.SavedMS, h.Tokens, int64(h.PromptMS), h.CRC, h.Forgotten)
 }
 
 const newest = 9_999_999_999_999 // ms since the epoch, of 13 digits
@@ -71,11 +71,11 @@ const newest = 9_999_999_999_999 // ms since the epoch, of 13 digits
 // listedAs reads an object's name; false if objectName would not write it.
 func listedAs(name string, size int64) (c Listed, ok bool) {
 	var left, promptMS int64
-	if _, err := fmt.Sscanf(name, "%013d-%d-%d-%08x", &left, &c.Tokens, &promptMS, &c.CRC); err != nil {
+	if _, err := fmt.Sscanf(name, "%013d-%d-%d-%08x-%d", &left, &c.Tokens, &promptMS, &c.CRC, &c.Forgotten); err != nil {
 		return c, false
 	}
 	c.Name, c.SavedMS, c.PromptMS, c.Bytes = name, newest-left, float64(promptMS), uint64(max(size-headerSize, 0))
-	return c, objectName(&header{SavedMS: c.SavedMS, Tokens: c.Tokens, PromptMS: c.PromptMS, CRC: c.CRC}) == name
+	return c, objectName(&header{SavedMS: c.SavedMS, Tokens: c.Tokens, PromptMS: c.PromptMS, CRC: c.CRC, Forgotten: c.Forgotten}) == name
 }
 
 func (b *bucket) of(model string) string { return path.Join(b.Prefix, url.PathEscape(model)) + "/" }
@@ -139,11 +139,14 @@ func (b *bucket) putOne(ctx context.Context, e *entry) error {
 	_, err = b.Client.PutObject(ctx, &s3.PutObjectInput{
 		Bucket: &b.Name, Key: b.object(e), Body: f, ContentLength: &e.size, Metadata: map[string]string{macName: hex.EncodeToString(mac.Sum(nil))},
 	})
+	if err == nil && b.store.forgets(e) { // meanwhile: forget may have looked before
+		_, err = b.Client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.Name, Key: b.object(e)})
+	}
 	return err
 }
 
-// forget removes the objects of a model, "" those of all.
-func (b *bucket) forget(ctx context.Context, model string) error {
+// forget removes the objects of a model that are from before a call of [Store.Forget], "" those of all.
+func (b *bucket) forget(ctx context.Context, model string, at uint64) error {
 	if b == nil {
 		return nil
 	}
@@ -160,7 +163,7 @@ func (b *bucket) forget(ctx context.Context, model string) error {
 		var gone []types.ObjectIdentifier
 		for _, o := range page.Contents {
 			if dir, name := path.Split(aws.ToString(o.Key)); isIdentity(path.Base(dir)) {
-				if _, ours := listedAs(name, 0); ours {
+				if c, ours := listedAs(name, 0); ours && c.Forgotten < at {
 					gone = append(gone, types.ObjectIdentifier{Key: o.Key})
 				}
 			}

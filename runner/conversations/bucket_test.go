@@ -253,13 +253,13 @@ func followInBucket(t *testing.T, client *awss3.Client) {
 		o.put(t, client, bucket)
 	}
 	c := host("c")
-	if _, err := c.Forget(t.Context(), p.Model); err != nil {
+	if err := c.Forget(p.Model, now()).Wait(); err != nil {
 		t.Error(err)
 	}
 	if got := objects(t, client, bucket); len(got) != 3 {
 		t.Errorf("after the model is forgotten %d objects are left", len(got))
 	}
-	if _, err := c.Forget(t.Context(), ""); err != nil {
+	if err := c.Forget("", now()).Wait(); err != nil {
 		t.Error(err)
 	}
 	if got := objects(t, client, bucket); len(got) != 2 {

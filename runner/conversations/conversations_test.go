@@ -53,10 +53,12 @@ type llama struct {
 	slots [][]uint32
 	task  []int // 0: served nobody
 	link  string
-	deny  bool        // refuses to restore
-	dies  bool        // ends in the middle of saving
-	done  map[int]int // tokens that a slot's last request computed
-	speed float64
+	deny  bool // refuses to restore
+	dies  bool // ends in the middle of saving
+
+	saving func()      // called before each save; may be nil
+	done   map[int]int // tokens that a slot's last request computed
+	speed  float64
 }
 
 func newLlama(t *testing.T, slots int) *llama {
@@ -99,6 +101,9 @@ func newLlama(t *testing.T, slots int) *llama {
 			_ = binary.Read(bytes.NewReader(text[12:]), binary.LittleEndian, l.slots[id])
 			fmt.Fprintf(w, `{"n_restored":%d}`, n)
 			return
+		}
+		if l.saving != nil {
+			l.saving()
 		}
 		text := stateOf(l.slots[id]...)
 		if l.dies {

@@ -61,6 +61,8 @@ type Engine struct {
 	plan     string
 	reuse    reuse
 
+	forgotten uint64 // as in header
+
 	// What makes identity.
 	model      string
 	portable   []string
@@ -91,7 +93,7 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken, model: p.Model, plan: p.Plan, identified: make(chan struct{})}
+	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken, model: p.Model, plan: p.Plan, identified: make(chan struct{}), forgotten: s.lastForget(p.Model)}
 	h := sha256.New()
 	fmt.Fprintf(h, "model %q\n", p.Model) // models of one file may be for keys that do not trust each other
 	for _, path := range slices.Concat(parts, []string{program}, filestate.Libraries(program, p.Env)) {
@@ -254,6 +256,9 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		if ctx.Err() != nil {
 			break
 		}
+		if e.store.forgets(c.entry) {
+			continue
+		}
 		began := time.Now()
 		var got struct {
 			Restored int `json:"n_restored"`
@@ -307,6 +312,10 @@ func (e *Engine) Save(ctx context.Context) {
 	if e == nil || e.client == nil || !e.unchanged() {
 		return
 	}
+	if e.forgotten < e.store.lastForget(e.model) {
+		e.store.m.forgotten.Inc()
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 	list, perToken, err := e.look(ctx)
@@ -347,7 +356,7 @@ func (e *Engine) Save(ctx context.Context) {
 		perSize = f.bytes / int64(max(f.tokens, 1))
 		e.store.measured(f.bytes, time.Since(began))
 		f.owner, f.prompt = owner, prompt
-		f.unused, f.model, f.plan = e.reuse.unused(s.ID), e.model, e.plan
+		f.unused, f.model, f.plan, f.forgotten = e.reuse.unused(s.ID), e.model, e.plan, e.forgotten
 		f.promptMS = float64(f.tokens) * perToken * 1000
 		out = append(out, f)
 	}

@@ -2,10 +2,8 @@ package conversations
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Kept is what a host keeps of a model's conversations.
@@ -47,29 +45,6 @@ func (s *Store) Kept() []Kept {
 	return out
 }
 
-// Forget removes a model's saved conversations, "" those of all, and returns how many. It first waits, as long as ctx allows, for
-// those that are being copied. It does not reach those in an engine that runs.
-func (s *Store) Forget(ctx context.Context, model string) (n int, err error) {
-	if s == nil {
-		return 0, nil
-	}
-	s.awaitAll(ctx)
-	s.mu.Lock()
-	for _, e := range s.entries {
-		if model == "" || e.model() == model {
-			s.removeLocked(e)
-			n++
-		}
-	}
-	s.mu.Unlock()
-	return n, s.bucket.forget(ctx, model)
-}
-
-// awaitAll waits until nothing is being copied, or ctx ends.
-func (s *Store) awaitAll(ctx context.Context) {
-	s.awaitIdle(ctx, func() bool { return len(s.pending) == 0 })
-}
-
 // modelName is the name of a model in a header.
 type modelName [200]byte
 
@@ -80,6 +55,3 @@ func nameOf(model string) (n modelName) {
 
 // model is the name of the entry's model.
 func (e *entry) model() string { return strings.TrimRight(string(e.Model[:]), "\x00") }
-
-// ForgetLimit is how long Forget should be given.
-const ForgetLimit = 5 * time.Second

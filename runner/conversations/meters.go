@@ -7,6 +7,7 @@ type meters struct {
 	seconds                            *metrics.FloatCounter
 	unsaved, full, damaged, rejected   *metrics.Counter
 	fetched, unfetched, unused, notPut *metrics.Counter
+	forgotten                          *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, s *Store) meters {
@@ -21,7 +22,8 @@ func newMeters(set *metrics.Set, s *Store) meters {
 		unsaved: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_save"}`), full: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_stored"}`),
 		fetched: set.NewCounter("reveille_runner_conversations_fetched_total"), unfetched: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_fetched"}`),
 		damaged: set.NewCounter(`reveille_runner_conversations_refused_total{reason="damaged"}`), rejected: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_restore"}`),
-		notPut: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_in_bucket"}`),
-		unused: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_reuse"}`),
+		notPut:    set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_in_bucket"}`),
+		forgotten: set.NewCounter(`reveille_runner_conversations_refused_total{reason="forgotten"}`),
+		unused:    set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_reuse"}`),
 	}
 }

@@ -42,6 +42,8 @@ type Listed struct {
 	CRC      uint32  `json:"crc"`
 	SavedMS  int64   `json:"saved_ms"`
 	PromptMS float64 `json:"prompt_ms"`
+
+	Forgotten uint64 `json:"forgotten,omitempty"` // as in header
 }
 
 func (l Listed) cost(perByte float64) time.Duration {
@@ -73,7 +75,7 @@ func (s *Store) List(identity string) []Listed {
 	defer s.mu.Unlock()
 	for _, e := range s.sharedLocked(id) {
 		if len(out) < maxListed {
-			out = append(out, Listed{e.name, e.Bytes, e.Tokens, e.CRC, e.SavedMS, e.PromptMS})
+			out = append(out, Listed{e.name, e.Bytes, e.Tokens, e.CRC, e.SavedMS, e.PromptMS, e.Forgotten})
 		}
 	}
 	return out
@@ -222,7 +224,7 @@ func (e *Engine) fetchFrom(ctx context.Context, from source, name string, id Sig
 		s.mu.Unlock()
 		takes := c.cost(perByte)
 		worth := time.Duration(min(c.PromptMS, 1e9) * float64(time.Millisecond))
-		if until, ok := ctx.Deadline(); here || takes+s.cost(int64(c.Bytes)) >= worth || ok && time.Until(until) < takes {
+		if until, ok := ctx.Deadline(); here || c.Forgotten < s.lastForget(e.model) || takes+s.cost(int64(c.Bytes)) >= worth || ok && time.Until(until) < takes {
 			continue
 		}
 		if n >= most {
@@ -256,13 +258,13 @@ func (e *Engine) fetchOne(ctx context.Context, from source, id Signature, c List
 	if err := binary.Read(r, binary.LittleEndian, &h); err != nil {
 		return err
 	}
-	if h.Magic != magic || h.Identity != id || h.Bytes != c.Bytes || h.Tokens != c.Tokens || h.CRC != c.CRC {
+	if h.Magic != magic || h.Identity != id || h.Bytes != c.Bytes || h.Tokens != c.Tokens || h.CRC != c.CRC || h.Forgotten != c.Forgotten {
 		return fmt.Errorf("%w: it is not the one that was listed", errFetch)
 	}
 	_, _, err = e.store.keepOne(e.sig, saved{
 		model: e.model,
 		from:  r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Owner, prompt: h.Prompt,
-		identity: id, savedMS: min(h.SavedMS, time.Now().UnixMilli()),
+		identity: id, savedMS: min(h.SavedMS, time.Now().UnixMilli()), forgotten: h.Forgotten,
 	})
 	return err
 }

@@ -120,8 +120,10 @@ func TestFetch(t *testing.T) {
 		asleep  bool
 		want    bool
 		quiet   bool // the sister is not asked
+		forgot  bool // here, but not at the sister
 	}{
 		"in order":                {want: true},
+		"forgotten meanwhile":     {forgot: true},
 		"another model file":      {content: "GGUf", quiet: true},
 		"other flags":             {flags: []string{"--swa-full"}, quiet: true},
 		"asleep":                  {asleep: true, quiet: true},
@@ -154,6 +156,9 @@ func TestFetch(t *testing.T) {
 				}
 			}
 			b := openIn(t, url, "b", nil)
+			if c.forgot {
+				b.Forget("m", now())
+			}
 			file := filepath.Join(t.TempDir(), "elsewhere.gguf")
 			if c.content != "" {
 				if err := os.WriteFile(file, []byte(c.content), 0o600); err != nil {

@@ -80,10 +80,14 @@ func TestForget(t *testing.T) {
 		list[0].Newest > list[0].Oldest {
 		t.Errorf("kept is %+v", list)
 	}
-	if n, err := s.Forget(t.Context(), "b/c:d"); err != nil || n != 2 || len(s.Kept()) != 1 || len(names(t, dir)) != 2 {
-		t.Errorf("forgot %d, left %+v", n, s.Kept())
+	at := now()
+	if f := s.Forget("b/c:d", at); f.Wait() != nil || f.Conversations != 2 || len(s.Kept()) != 1 || len(names(t, dir)) != 2 {
+		t.Errorf("forgot %d, left %+v", f.Conversations, s.Kept())
 	}
-	if n, err := s.Forget(t.Context(), ""); err != nil || n != 2 || len(s.Kept()) != 0 || len(names(t, dir)) != 0 || s.total != 0 {
-		t.Errorf("forgot %d, left %+v", n, s.Kept())
+	if f := s.Forget("b/c:d", at-1); f.Conversations != 2 {
+		t.Errorf("the same again: forgot %d", f.Conversations)
+	}
+	if f := s.Forget("", now()); f.Wait() != nil || f.Conversations != 2 || len(s.Kept()) != 0 || len(names(t, dir)) != 0 || s.total != 0 {
+		t.Errorf("forgot %d, left %+v", f.Conversations, s.Kept())
 	}
 }

@@ -70,7 +70,8 @@ type Store struct {
 	end     context.CancelFunc
 	kept    chan struct{} // closed and replaced when one ends
 	useless map[string]useless
-	perByte []float64 // seconds to save or restore a byte, of the last few times
+	forgot  map[string]*Forgetting // by model, "" of all
+	perByte []float64              // seconds to save or restore a byte, of the last few times
 }
 
 // entry is one saved conversation.
@@ -89,7 +90,9 @@ const (
 var (
 	errForeign = errors.New("not a saved conversation")
 	errDamaged = errors.New("the saved conversation is damaged")
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	// errForgotten: it is from before its model's conversations were forgotten.
+	errForgotten = errors.New("the conversation is forgotten")
+	castagnoli   = crc32.MakeTable(crc32.Castagnoli)
 )
 
 // header is what a file starts with, before the engine's own data. All numbers are little-endian.
@@ -103,12 +106,13 @@ type header struct {
 	SavedMS   int64     // since the epoch
 	Model     modelName
 	PromptMS  float64     // time to compute the tokens anew
+	Forgotten uint64      // the last Forget that its engine began after, in µs since the epoch
 	Owner     slots.Owner // zero: of all
 	Prompt    slots.Prompt
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '4'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '5'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -123,7 +127,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
-	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}}
+	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}, forgot: map[string]*Forgetting{}}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.bucket = s.openBucket(cfg.Bucket)
 	if err := s.read(); err != nil {
@@ -229,28 +233,30 @@ func (s *Store) makeRoomLocked(size int64) bool {
 	slices.SortFunc(byAge, func(a, b *entry) int { return cmp.Compare(a.SavedMS, b.SavedMS) })
 	for _, e := range byAge {
 		if s.total+size > s.cfg.Bytes || len(s.entries) >= maxEntries || e.age() >= s.cfg.TTL {
-			s.removeLocked(e)
+			_ = s.removeLocked(e)
 		}
 	}
 	return s.total+size <= s.cfg.Bytes
 }
 
-func (s *Store) removeLocked(e *entry) {
+func (s *Store) removeLocked(e *entry) error {
 	if s.entries[e.name] != e {
-		return
+		return nil
 	}
 	delete(s.entries, e.name)
 	s.total -= e.size
-	if err := s.root.Remove(e.name); err != nil {
+	err := s.root.Remove(e.name)
+	if err != nil {
 		s.cfg.Log.Warn("a saved conversation cannot be removed", "file", e.name, "error", err)
 	}
+	return err
 }
 
 // remove removes an entry that could not be restored.
 func (s *Store) remove(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.removeLocked(e)
+	_ = s.removeLocked(e)
 }
 
 // measured records how long the engine took to save or restore bytes.
@@ -296,6 +302,8 @@ type saved struct {
 	model    string
 	plan     string
 	unused   *entry // restored before, into the same slot, without use
+
+	forgotten uint64 // as in header
 }
 
 // keep copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It returns at
@@ -313,6 +321,10 @@ func (s *Store) keep(sig Signature, model string, id Signature, files []saved) {
 		for _, f := range files {
 			f.identity = id
 			e, old, err := s.keepOne(sig, f)
+			if errors.Is(err, errForgotten) {
+				s.m.forgotten.Inc()
+				continue
+			}
 			if err != nil {
 				s.m.full.Inc()
 				s.cfg.Log.Warn("a conversation is not kept", "tokens", f.tokens, "error", err)
@@ -342,14 +354,9 @@ func closeAll(files []saved) {
 
 // await waits until nothing with this signature is being copied, or ctx ends.
 func (s *Store) await(ctx context.Context, sig Signature) {
-	s.awaitIdle(ctx, func() bool { return s.pending[sig] == 0 })
-}
-
-// awaitIdle waits until idle, which is called with the lock held, returns true, or ctx ends.
-func (s *Store) awaitIdle(ctx context.Context, idle func() bool) {
 	for {
 		s.mu.Lock()
-		done, kept := idle(), s.kept
+		done, kept := s.pending[sig] == 0, s.kept
 		s.mu.Unlock()
 		if done {
 			return
@@ -384,7 +391,7 @@ func (s *Store) keepOne(sig Signature, f saved) (e *entry, replaced []*entry, er
 	e = &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
 	e.header = header{
 		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: cmp.Or(f.savedMS, now), PromptMS: f.promptMS,
-		Model: nameOf(f.model), Owner: f.owner, Prompt: f.prompt, Identity: f.identity,
+		Model: nameOf(f.model), Owner: f.owner, Prompt: f.prompt, Identity: f.identity, Forgotten: f.forgotten,
 	}
 	if f.file != nil {
 		f.from = io.NewSectionReader(f.file, 0, f.bytes)
@@ -407,12 +414,16 @@ func (s *Store) keepOne(sig Signature, f saved) (e *entry, replaced []*entry, er
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.forgottenLocked(e) {
+		s.total -= size
+		return nil, nil, errors.Join(errForgotten, s.root.Remove(e.name))
+	}
 	for _, old := range s.newestLocked(sig) {
 		if old.Owner == f.owner && s.begins(old, tokens) {
 			if old == f.unused {
 				s.strikeLocked(f.plan)
 			}
-			s.removeLocked(old)
+			_ = s.removeLocked(old)
 			replaced = append(replaced, old)
 		}
 	}

@@ -29,6 +29,7 @@ type engines struct {
 	loading int
 	faults  []string
 	pids    int
+	beside  bool // a model may have a second engine, beside a retired one
 }
 
 func newEngines() *engines {
@@ -56,7 +57,7 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 	if e.loading++; e.loading > 1 {
 		e.faults = append(e.faults, "two loads at once")
 	}
-	if e.live[m.ID] != nil {
+	if e.live[m.ID] != nil && !e.beside {
 		e.faults = append(e.faults, "second copy of "+m.ID)
 	}
 	gate, slow := e.gates[m.ID], time.Duration(0)

@@ -50,6 +50,10 @@ type Config struct {
 	OthersWait    time.Duration // a load waits this long for memory that other programs hold; default 10 s
 	Beat          time.Duration // heartbeat; default 1 s
 
+	// Forget removes what is saved of a model's conversations from before a time, "" for all, and has what engines hold that were
+	// prepared before not saved. It does not wait. nil: nothing is saved.
+	Forget func(model string, at uint64)
+
 	Generation uint64       // highest generation known from an earlier run
 	OnRegister func(uint64) // called with each generation, to store it on disk; may be nil
 	Store      *state.Store
@@ -145,6 +149,7 @@ type Host struct {
 	learned        map[string]string    // fields of the host in Redis: memory needs learned from loads
 	needs          map[string]knownNeed // measured needs by key, as last read or written
 	quarantine     map[string]time.Time // loads that failed twice, by quarantineKey: they do not clear the host again
+	forgotten      map[string]Forgotten // by model, "" for all: what came of the last time
 	draining       bool
 	grace          context.Context // nil until interrupted: the time left to open requests
 	active         bool            // a request was open since the last beat
@@ -180,7 +185,7 @@ func New(cfg Config) *Host {
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, inProgress: map[string]time.Time{},
-		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, needs: map[string]knownNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
+		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, learned: map[string]string{}, forgotten: map[string]Forgotten{}, needs: map[string]knownNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())

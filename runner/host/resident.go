@@ -29,6 +29,7 @@ type resident struct {
 	state        policy.ModelState
 	closed       bool // takes no new request: a load waits for its slot, or it is being stopped
 	closedByLoad bool // closed by the load in progress, which alone opens it again
+	forget       bool // takes no request either: what it holds is forgotten, and it is unloaded as soon as it is loaded
 	stopping     bool // takes no request at all, not even a reserved one: its engine is being stopped, or dead
 	pinned       bool
 	loadPin      *bool  // a load's pin setting, until this copy ends or a management call changes it; nil: none
@@ -53,7 +54,9 @@ func (r *resident) busy() bool { return len(r.open) > 0 || r.reservations.any() 
 func (r *resident) retired() bool { return r.key != r.id }
 
 // serves reports whether the model takes any request.
-func (r *resident) serves() bool { return r.state == policy.ModelLoaded && !r.closed && !r.stopping }
+func (r *resident) serves() bool {
+	return r.state == policy.ModelLoaded && !r.closed && !r.stopping && !r.forget
+}
 
 // view returns the resident as package policy sees it. It shows a victim of the current load as draining. It shows a
 // retired copy as loaded while it is busy: it may serve for an hour, so policy evicts idle models rather than wait for
@@ -106,7 +109,7 @@ func (h *Host) admit(model string, d reservation, waiters int, cut func(error), 
 		return nil, rpc.RefusedDraining
 	}
 	r := h.residents[model]
-	if r == nil || r.engine == nil || r.stopping || !r.serves() && !r.reservations.has(d) {
+	if r == nil || r.engine == nil || r.stopping || r.forget || !r.serves() && !r.reservations.has(d) {
 		return nil, rpc.RefusedNotLoaded
 	}
 	p := &Lease{Engine: r.engine, Model: r.model, host: h, res: r, cut: cut, readOnly: look}

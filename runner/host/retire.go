@@ -7,10 +7,10 @@ import (
 	"reveille/infra/policy"
 )
 
-// retire closes a copy whose catalogue entry changed. Its open requests may finish, within Config.RetireTimeout, beside
+// retire closes a copy whose catalogue entry changed, or whose conversations are forgotten. Its open requests may finish, within Config.RetireTimeout, beside
 // the model's next copy. So it swaps the model's key for its own, "<model>~<pid>", which no model can have. A copy
 // without open requests is stopped at once. A reserved one stays as it is, to be retired later.
-func (h *Host) retire(ctx context.Context, r *resident) {
+func (h *Host) retire(ctx context.Context, r *resident, why string) {
 	h.redisMu.Lock()
 	h.mu.Lock()
 	if r.state != policy.ModelLoaded || r.reservations.any() {
@@ -30,11 +30,11 @@ func (h *Host) retire(ctx context.Context, r *resident) {
 	if aside {
 		h.publishDirtyLocked(ctx) // under the new key first, so that the process always has a record
 		if !h.stale {
-			h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, "catalogue entry changed", false))
+			h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, why, false))
 		}
 	}
 	h.redisMu.Unlock()
-	h.log.Info("catalogue entry changed: the old copy is unloaded after its open requests", "model", r.id, "pid", r.engine.PID(), "open", open)
+	h.log.Info("a copy is unloaded after its open requests", "reason", why, "model", r.id, "pid", r.engine.PID(), "open", open)
 	h.startUnload(ctx, nil, h.cfg.RetireTimeout, r)
 }
 

@@ -36,6 +36,9 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 		return err
 	}
 	runtime, err := h.store.All(ctx, state.Runtime)
+	if err == nil {
+		err = h.refreshForgotten(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -116,7 +119,8 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 }
 
 // dismissOutdated retires models whose entry is gone or changed in a way that needs another engine. The others get
-// their new entry. It checks a loading model once it is loaded and has served its waiters.
+// their new entry. It checks a loading model once it is loaded and has served its waiters. It also retires models whose
+// conversations are forgotten.
 func (h *Host) dismissOutdated(ctx context.Context) {
 	outdated := h.compareEntries()
 	var gone []*resident
@@ -133,9 +137,19 @@ func (h *Host) dismissOutdated(ctx context.Context) {
 		m, _ := h.catalog.Model(r.id)
 		r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m, r.loadPin), true
 	}
+	var forgotten []*resident
+	for _, r := range h.residents {
+		if r.forget && r.state == policy.ModelLoaded {
+			r.reservations = reservations{}
+			forgotten = append(forgotten, r)
+		}
+	}
 	h.mu.Unlock()
+	for _, r := range forgotten {
+		h.retire(ctx, r, "conversations forgotten")
+	}
 	for _, r := range gone {
-		h.retire(ctx, r)
+		h.retire(ctx, r, "catalogue entry changed")
 	}
 }
 

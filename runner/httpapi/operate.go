@@ -1,17 +1,17 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"reveille/infra/logring"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
-	"reveille/runner/conversations"
 )
 
 // describe returns the host's view of itself as JSON.
@@ -28,25 +28,30 @@ func (s *Server) describe(ctx *fasthttp.RequestCtx) {
 	ctx.SetBody(body)
 }
 
-// kept lists the saved conversations of this host by model, or removes those of the model in the query, or of all.
+// kept lists the saved conversations of this host by model, or forgets those of the model in the query, or of all.
 func (s *Server) kept(ctx *fasthttp.RequestCtx) {
 	if _, ok := s.authorised(ctx, ""); !ok {
 		return
 	}
+	var answer any = s.cfg.Conversations.Kept()
 	if ctx.IsDelete() {
-		wait, cancel := context.WithTimeout(context.Background(), conversations.ForgetLimit)
-		defer cancel()
-		n, err := s.cfg.Conversations.Forget(wait, string(ctx.QueryArgs().Peek("model")))
-		if err != nil {
-			s.cfg.Log.Warn("saved conversations are not all forgotten", "error", err)
-			s.fail(ctx, fasthttp.StatusBadGateway, "not_forgotten", "Not all saved conversations could be removed.")
+		model := string(ctx.QueryArgs().Peek("model"))
+		at, err := strconv.ParseUint(string(ctx.QueryArgs().Peek("at")), 10, 64)
+		if err != nil || at > uint64(time.Now().Add(24*time.Hour).UnixMicro()) {
+			s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The query must have 'at', a time in microseconds.")
 			return
 		}
-		fmt.Fprintf(ctx, `{"forgotten":%d}`, n)
-	} else {
-		body, _ := json.Marshal(s.cfg.Conversations.Kept()) // strings and numbers always marshal
-		ctx.SetBody(body)
+		held := s.cfg.Host.ForgetConversations(model, at)
+		saved := s.cfg.Conversations.Forget(model, at)
+		out := rpc.Forgotten{Copies: held.Copies, Requests: held.Open}
+		if saved != nil {
+			out.Partly = saved.Wait() != nil
+			out.Conversations = saved.Conversations
+		}
+		answer = out
 	}
+	body, _ := json.Marshal(answer) // strings and numbers always marshal
+	ctx.SetBody(body)
 	ctx.SetContentType("application/json")
 }
 
