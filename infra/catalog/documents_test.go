@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,9 +11,12 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+var (
+	yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+	jsonBlock = regexp.MustCompile("(?ms)^```json\n(.*?)^```")
+)
 
-// TestDocumentsYAML: each models file, or section of one, that the documents show is valid, and all their other YAML is YAML. A file
+// TestDocumentsYAML: each models file, or section of one, that the documents show is valid, and all their other YAML and JSON is YAML and JSON. A file
 // that only shows hosts is read with one model.
 func TestDocumentsYAML(t *testing.T) {
 	root := filepath.Join("..", "..")
@@ -29,7 +33,7 @@ func TestDocumentsYAML(t *testing.T) {
 				t.Errorf("%s: %v\n%s", filepath.Base(file), err, block[1])
 				continue
 			}
-			if top["models"] == nil && top["hosts"] == nil {
+			if _, other := top["models"].([]any); other || top["models"] == nil && top["hosts"] == nil {
 				continue
 			}
 			models++
@@ -39,6 +43,17 @@ func TestDocumentsYAML(t *testing.T) {
 			}
 			if _, _, err := Parse(filepath.Base(file), []byte(example)); err != nil {
 				t.Errorf("%v\n%s", err, example)
+			}
+		}
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range jsonBlock.FindAllSubmatch(text, -1) {
+			if !json.Valid(block[1]) {
+				t.Errorf("%s: not JSON: %s", filepath.Base(file), block[1])
 			}
 		}
 	}
