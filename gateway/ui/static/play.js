@@ -1,6 +1,6 @@
 // The playground: chat, embeddings, rerank. It asks as any client does.
 import { h, byId as inPage, lasting, toast } from './dom.js';
-import { world, call, refusal, blocks, ask, session } from './live.js';
+import { world, call, refusal, blocks, session } from './live.js';
 
 const usable = { llm: 'Chat', embedding: 'Embeddings', reranking: 'Rerank' };
 const state = { model: '', messages: [], picture: null, ctl: null };
@@ -41,7 +41,8 @@ function mode() {
 const field = (id, label, el) => h('div', { class: 'field' }, h('label', { for: id }, label), el);
 const area = (id, rows, text) => Object.assign(h('textarea', { id, rows, spellcheck: 'false' }), { value: text });
 const buttons = (go) => h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary', id: 'play-go' }, go), h('button', { type: 'button', class: 'quiet', id: 'play-stop', hidden: true }, 'Stop'),
-  h('span', { class: 'grow' }), h('button', { type: 'button', class: 'quiet', id: 'play-curl' }, 'Copy as curl'), h('button', { type: 'button', class: 'quiet', id: 'play-python' }, 'Copy as Python'));
+  h('button', { type: 'button', class: 'quiet', id: 'play-clear' }, 'Clear'), h('span', { class: 'grow' }),
+  h('span', { class: 'pair' }, h('button', { type: 'button', class: 'quiet', id: 'play-curl' }, 'Copy as curl'), h('button', { type: 'button', class: 'quiet', id: 'play-python' }, 'Copy as Python')));
 
 function chatForm() {
   const file = h('input', { id: 'play-picture', type: 'file', accept: 'image/png,image/jpeg,image/gif' });
@@ -102,6 +103,7 @@ async function chat(path, body) {
   mine.textContent = byId('play-text').value;
   const { text, stats } = turn('assistant');
   text.setAttribute('aria-live', 'polite');
+  text.setAttribute('aria-busy', 'true'); // the answer is read out once it is whole
   const began = performance.now();
   let first = 0, out = '', thought = '', usage = null, timings = null, said = '';
   const wait = setInterval(() => { if (!first) stats.textContent = stage() || said || `waiting, ${lasting(performance.now() - began)}`; }, 300);
@@ -133,6 +135,7 @@ async function chat(path, body) {
     stats.classList.toggle('error', err.name !== 'AbortError');
   } finally {
     clearInterval(wait);
+    text.removeAttribute('aria-busy');
   }
 }
 
@@ -145,10 +148,13 @@ function figures(headers, began, first, usage, timings) {
     first && `first token after ${((first - began) / 1000).toFixed(2)} s`,
     n && `${n} tokens`, rate && `${rate.toFixed(1)} tokens/s`,
     usage?.prompt_tokens && `${usage.prompt_tokens} prompt tokens`, cached !== undefined && cached !== null && `${cached} cached`,
-    ...[['x-media-cache', 'media cache'], ['x-load-ms', 'load ms'], ['x-queue-ms', 'queue ms'], ['x-evicted', 'evicted'], ['x-runner', 'on']]
-      .map(([name, label]) => headers.get(name) && headers.get(name) !== '0' && `${label} ${headers.get(name)}`),
+    ...told(headers),
   ].filter(Boolean).join(' · ');
 }
+
+/** What an answer's headers say of its way. */
+const told = (headers) => [['x-media-cache', 'media cache'], ['x-cache-tokens', 'conversation'], ['x-load-ms', 'load ms'], ['x-queue-ms', 'queue ms'], ['x-evicted', 'evicted'], ['x-runner', 'on']]
+  .map(([name, label]) => headers.get(name) && headers.get(name) !== '0' && `${label} ${headers.get(name)}`);
 
 const cosine = (a, b) => {
   let ab = 0, aa = 0, bb = 0;
@@ -156,9 +162,25 @@ const cosine = (a, b) => {
   return ab / Math.sqrt(aa * bb || 1);
 };
 
-async function embed(path, body) {
+/** Asks for an answer that comes whole; until then the model's stage is shown. Returns the answer and its figures. */
+async function whole(path, body) {
   const began = performance.now();
-  const answer = await ask('POST', path, body, state.ctl.signal);
+  const stats = h('p', { class: 'stats muted' });
+  byId('play-out').replaceChildren(stats);
+  const wait = setInterval(() => { stats.textContent = stage() || `waiting, ${lasting(performance.now() - began)}`; }, 300);
+  try {
+    const resp = await call('POST', path, body, state.ctl.signal);
+    if (!resp.ok) throw new Error(await refusal(resp));
+    const answer = await resp.json();
+    return [answer, [`${Math.round(performance.now() - began)} ms`, ...told(resp.headers)]];
+  } finally {
+    clearInterval(wait);
+    stats.remove();
+  }
+}
+
+async function embed(path, body) {
+  const [answer, took] = await whole(path, body);
   const vectors = answer.data.map((d) => d.embedding);
   const cell = (v) => {
     const td = h('td', { class: 'num heat' }, v.toFixed(2));
@@ -170,17 +192,16 @@ async function embed(path, body) {
       h('caption', {}, 'Cosine similarity'),
       h('thead', {}, h('tr', {}, h('td', {}), vectors.map((_, i) => h('th', { scope: 'col' }, i + 1)))),
       h('tbody', {}, vectors.map((a, i) => h('tr', {}, h('th', { scope: 'row' }, `${i + 1}  ${body.input[i]}`), vectors.map((b) => cell(cosine(a, b)))))))),
-    h('p', { class: 'stats muted' }, `${vectors.length} vectors of ${vectors[0]?.length ?? 0} · ${answer.usage?.prompt_tokens ?? 0} tokens · ${lasting(performance.now() - began)}`));
+    h('p', { class: 'stats muted' }, [`${vectors.length} vectors of ${vectors[0]?.length ?? 0}`, `${answer.usage?.prompt_tokens ?? 0} tokens`, ...took].filter(Boolean).join(' · ')));
 }
 
 async function rank(path, body) {
-  const began = performance.now();
-  const answer = await ask('POST', path, body, state.ctl.signal);
+  const [answer, took] = await whole(path, body);
   const rows = [...(answer.results ?? answer.data ?? [])].sort((a, b) => b.relevance_score - a.relevance_score);
   byId('play-out').replaceChildren(
     h('table', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Score'), h('th', { scope: 'col' }, 'Document'))),
       h('tbody', {}, rows.map((r) => h('tr', {}, h('td', { class: 'num' }, r.relevance_score.toFixed(3)), h('td', {}, body.documents[r.index]))))),
-    h('p', { class: 'stats muted' }, `${rows.length} documents · ${lasting(performance.now() - began)}`));
+    h('p', { class: 'stats muted' }, [`${rows.length} documents`, ...took].filter(Boolean).join(' · ')));
 }
 
 async function run(event) {
@@ -244,6 +265,7 @@ export function playView() {
   form.addEventListener('submit', run);
   form.addEventListener('click', (e) => {
     if (e.target.id === 'play-stop') state.ctl?.abort();
+    if (e.target.id === 'play-clear' && !state.ctl) mode();
     if (e.target.id === 'play-curl') showCode('curl');
     if (e.target.id === 'play-python') showCode('python');
   });

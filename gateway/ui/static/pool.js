@@ -59,7 +59,8 @@ function type(t, host) {
 }
 
 function stateWords(host) {
-  if (host.boot) return host.boot === 'failed' ? 'start failed' : 'booting';
+  if (host.boot === 'failed') return 'start failed';
+  if (host.boot) return host.since ? `booting, ${lasting(now() - host.since)}` : 'booting';
   if (host.state === 'waking' && host.since) return `waking, ${lasting(now() - host.since)}`;
   if (host.state === 'lost' && host.since) return `lost for ${lasting(now() - host.since)}`;
   if (host.pending) return 'asleep, not known to be off';
@@ -86,12 +87,12 @@ function ticket(t, i) {
   const state = t.kind === 'load' ? stages[t.state] ?? t.state : t.kind;
   const progress = t.total > 0 ? ` ${bytes(t.done)} of ${bytes(t.total)}` : '';
   return h('tr', { class: t.head ? 'head' : null, 'data-key': `q-${t.host ?? ''}-${t.model}-${t.kind}-${i}` },
-    h('td', { class: 'num' }, t.place || '–'),
+    h('td', { class: 'num', 'data-label': 'place' }, t.place || '–'),
     h('td', {}, h('span', { class: 'model' }, t.model), t.host && h('span', { class: 'muted' }, ` on ${t.host}`)),
     h('td', {}, h('span', { class: `stage ${t.state}` }, state), progress),
-    h('td', { class: 'num' }, t.waiting),
-    h('td', { class: 'num' }, t.since ? lasting(now() - t.since) : '–'),
-    h('td', { class: 'num' }, t.eta ? `about ${lasting(t.eta * 1000)}` : '–'),
+    h('td', { class: 'num', 'data-label': 'waiting' }, t.waiting),
+    h('td', { class: 'num', 'data-label': 'since' }, t.since ? lasting(now() - t.since) : '–'),
+    h('td', { class: 'num', 'data-label': 'estimate' }, t.eta ? `about ${lasting(t.eta * 1000)}` : '–'),
     h('td', { class: 'why' }, t.head ? h('strong', {}, t.why) : t.why));
 }
 
@@ -99,7 +100,7 @@ function queue(pool) {
   return h('section', { class: 'panel', 'data-key': 'queue', 'aria-labelledby': 'queue-title' },
     h('h2', { id: 'queue-title' }, 'Queue', h('span', { class: 'num' }, pool.queue.length || '')),
     pool.queue.length
-      ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-labelledby': 'queue-title' }, h('table', {},
+      ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-labelledby': 'queue-title' }, h('table', { class: 'queue' },
         h('thead', {}, h('tr', {}, ['Place', 'Model', 'Stage', 'Waiting', 'Since', 'Estimate', 'Why it waits'].map((x) => h('th', { scope: 'col' }, x)))),
         h('tbody', {}, pool.queue.map(ticket))))
       : h('p', { class: 'muted' }, 'Nothing waits.'));

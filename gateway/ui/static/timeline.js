@@ -6,7 +6,7 @@ import { world } from './live.js';
 function span(t) {
   const from = Math.max(t.from, Math.min(t.since, t.to - 600000));
   const skip = Math.floor((from - t.from) / t.step);
-  return { from: t.from + skip * t.step, to: t.to, step: t.step, skip, group: t.to - from > 1200000 ? 6 : 1 };
+  return { since: t.since, from: t.from + skip * t.step, to: t.to, step: t.step, skip, group: t.to - from > 1200000 ? 6 : 1 };
 }
 
 const at = (w, ms) => `${(100 * (Math.max(ms, w.from) - w.from) / (w.to - w.from)).toFixed(3)}%`;
@@ -40,17 +40,21 @@ function chart(w, title, unit, values, over, overTitle) {
   return h('figure', { 'data-key': `f-${title}` },
     h('figcaption', {}, title, h('span', { class: 'num' }, top ? `up to ${format(top)} ${unit}` : 'none'), over && h('span', { class: 'legend' }, h('span', { class: 'swatch' }), overTitle)),
     s('svg', { class: 'chart', width: '100%', height: height + 18, role: 'img', 'aria-label': `${title}: highest ${top ? format(top) : 0} ${unit}` },
-      axis(w, height, true), s('line', { class: 'grid', x1: 0, x2: '100%', y1: height, y2: height }), bars(values, 'value'), over && bars(over, 'over')));
+      unwatched(w, height), axis(w, height, true), s('line', { class: 'grid', x1: 0, x2: '100%', y1: height, y2: height }), bars(values, 'value'), over && bars(over, 'over')));
 }
 
 const format = (v) => v >= 100 ? v.toFixed(0) : v >= 10 ? v.toFixed(1) : v.toFixed(2);
 
-const price = (v) => v.toFixed(v >= 1 ? 2 : 4);
+const price = (v) => `$${v.toFixed(v >= 1 ? 2 : 4)}`;
+
+/** The time before this gateway watched, which must not look like one without requests. */
+const unwatched = (w, height) => w.since - w.from > 0.25 * (w.to - w.from) && s('text', { class: 'unwatched', x: long(w, (w.since - w.from) / 2), y: height / 2 + 4, 'text-anchor': 'middle' }, 'not watched');
 
 function strip(w, x) {
   const spans = x.turns.map((turn, i) => {
     const end = x.turns[i + 1]?.at ?? w.to;
-    return end > w.from && s('rect', { class: `span ${turn.state}`, x: at(w, turn.at), width: long(w, end - Math.max(turn.at, w.from)), y: 4, height: 24 });
+    return end > w.from && s('rect', { class: `span ${turn.state}`, x: at(w, turn.at), width: long(w, end - Math.max(turn.at, w.from)), y: 4, height: 24 },
+      s('title', {}, `${turn.state} from ${clock(turn.at)}${i + 1 < x.turns.length ? ` to ${clock(end)}` : ''}`));
   });
   const marks = x.marks.map((m) => {
     const words = `${clock(m.at)} ${m.kind} ${m.model}${m.load_ms ? ` in ${lasting(m.load_ms)}` : ''}`;
@@ -59,7 +63,7 @@ function strip(w, x) {
   const kinds = Object.entries(count(x.marks)).map(([k, n]) => plural(n, k)).join(', ');
   return h('figure', { class: 'strip', 'data-key': `s-${x.host}` },
     h('figcaption', {}, h('span', { class: 'model' }, x.host), h('span', { class: 'num' }, `awake ${lasting(x.awake)}${kinds ? `, ${kinds}` : ''}`)),
-    s('svg', { class: 'chart', width: '100%', height: 46, role: 'img', 'aria-label': `${x.host}: awake ${lasting(x.awake)}; ${kinds || 'no loads'}` }, spans, axis(w, 28, true), marks));
+    s('svg', { class: 'chart', width: '100%', height: 46, role: 'img', 'aria-label': `${x.host}: awake ${lasting(x.awake)}, now ${x.turns.at(-1)?.state ?? 'asleep'}; ${kinds || 'no loads'}` }, unwatched(w, 28), spans, axis(w, 28, true), marks));
 }
 
 const nouns = { evict: 'eviction', failed: 'failure' };
@@ -93,19 +97,20 @@ export function timelineView() {
     return known.length ? sum(known) / known.length / 1000 : 0;
   });
   const marks = count(t.hosts.flatMap((x) => x.marks));
-  const facts = [[sum(t.rate), 'answers'], [sum(t.cold), 'waited for a load'], [marks.load ?? 0, 'loads'], [marks.eviction ?? 0, 'evictions']];
+  const awake = sum(t.hosts.map((x) => x.awake));
+  const facts = [[sum(t.rate), 'answer'], [sum(t.cold), 'cold start'], [marks.load ?? 0, 'load'], [marks.eviction ?? 0, 'eviction'], [(awake / 3.6e6).toFixed(2), 'host hour']];
   return [
     h('h1', { class: 'unseen' }, 'Timeline'),
-    h('dl', { class: 'facts', 'data-key': 'facts' }, facts.map(([n, what]) => h('div', {}, h('dt', {}, what), h('dd', {}, n)))),
-    t.always > 0 && h('p', { class: 'money', 'data-key': 'money' }, 'Hosts cost ', h('strong', {}, price(t.spent)), ' in this time; always on they would have cost ', h('strong', {}, price(t.always)),
+    h('dl', { class: 'facts', 'data-key': 'facts' }, facts.map(([n, what]) => h('div', {}, h('dt', {}, n === 1 ? what : `${what}s`), h('dd', {}, n)))),
+    t.always > 0 && h('p', { class: 'money', 'data-key': 'money' }, 'By their price, hosts cost ', h('strong', {}, price(t.spent)), ' in this time; always on they would have cost ', h('strong', {}, price(t.always)),
       ` (${Math.round(100 * Math.max(0, 1 - t.spent / t.always))} % saved).`),
     h('section', { class: 'panel', 'data-key': 'charts', 'aria-labelledby': 'charts-title' },
       h('h2', { id: 'charts-title' }, 'Last hour', h('span', { class: 'num' }, t.since > t.from ? `watched since ${clock(t.since)}` : '')),
-      chart(w, 'Requests', 'a second', perSecond(t.rate), perSecond(t.cold), 'waited for a load'),
+      chart(w, 'Requests', 'a second', perSecond(t.rate), perSecond(t.cold), 'cold starts'),
       chart(w, 'Time to the first byte', 's', first)),
     h('section', { class: 'panel', 'data-key': 'strips', 'aria-labelledby': 'strips-title' },
       h('h2', { id: 'strips-title' }, 'Hosts'),
-      h('p', { class: 'legend' }, ['ready', 'waking', 'draining', 'asleep', 'lost'].map((k) => h('span', {}, h('span', { class: `swatch ${k}` }), k)), ['load', 'evict'].map((k) => h('span', {}, h('span', { class: `swatch ${k}` }), k))),
+      h('p', { class: 'legend' }, ['ready', 'waking', 'draining', 'asleep', 'lost'].map((k) => h('span', {}, h('span', { class: `swatch ${k}` }), k)), [['load', 'load'], ['evict', 'eviction or unload'], ['failed', 'failed load']].map(([k, words]) => h('span', {}, h('span', { class: `swatch ${k}` }), words))),
       t.hosts.length ? t.hosts.map((x) => strip(w, x)) : h('p', { class: 'muted' }, 'No host has been seen yet.')),
     recent(t),
   ];
