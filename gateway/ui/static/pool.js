@@ -38,15 +38,16 @@ function doing(m) {
 }
 
 function slot(m, host, victim) {
-  const kind = m.state === 'loaded' ? (m.busy ? 'busy' : 'idle') : m.state;
+  const lost = host.state === 'lost'; // what it held is not known to be there
+  const kind = lost ? 'lost' : m.state === 'loaded' ? (m.busy ? 'busy' : 'idle') : m.state;
   return h('li', { class: `slot ${kind}`, 'data-key': `m-${m.id}-${m.retired ? 'r' : ''}` },
     h('span', { class: 'mark', 'aria-hidden': 'true' }),
     h('div', { class: 'who' },
       h('span', { class: 'model' }, m.id),
       m.pinned && h('span', { class: 'tag' }, 'pinned'),
-      m.id === victim && h('span', { class: 'tag out', title: 'The next load of this type stops it' }, m.busy ? 'next out, once idle' : 'next out'),
-      h('span', { class: 'muted' }, doing(m), m.memory ? `, ${bytes(m.memory)}` : '')),
-    !m.retired && m.state === 'loaded' && h('div', { class: 'acts' },
+      !lost && m.id === victim && h('span', { class: 'tag out', title: 'The next load of this type stops it' }, m.busy ? 'next out, once idle' : 'next out'),
+      h('span', { class: 'muted' }, lost ? 'was loaded' : doing(m), m.memory ? `, ${bytes(m.memory)}` : '')),
+    !lost && !m.retired && m.state === 'loaded' && h('div', { class: 'acts' },
       action(m.pinned ? 'unpin' : 'pin', m.pinned ? 'Unpin' : 'Pin', { 'data-model': m.id, 'aria-label': `${m.pinned ? 'Unpin' : 'Pin'} ${m.id}` }),
       action('unload', 'Unload', { 'data-model': m.id, 'aria-label': `Unload ${m.id}` })));
 }
@@ -128,7 +129,7 @@ export function poolView() {
   const pool = world.pool;
   if (!pool) return [h('h1', { class: 'unseen' }, 'Pool'), h('p', { class: 'empty' }, session.keyed && !session.key ? 'This gateway asks for an API key.' : 'Waiting for the pool …')];
   const awake = pool.hosts.filter((x) => x.state === 'ready' || x.state === 'draining').length;
-  const loaded = pool.hosts.flatMap((x) => x.types).flatMap((t) => t.models).filter((m) => m.state === 'loaded');
+  const loaded = pool.hosts.filter((x) => x.state !== 'lost').flatMap((x) => x.types).flatMap((t) => t.models).filter((m) => m.state === 'loaded');
   const facts = [
     [`${awake} of ${pool.hosts.length}`, 'hosts awake'],
     [loaded.length, loaded.length === 1 ? 'model loaded' : 'models loaded'],
