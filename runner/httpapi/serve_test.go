@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/logring"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/fairqueue"
@@ -591,4 +592,32 @@ func TestLogIsFollowed(t *testing.T) {
 		t.Errorf("%q %v", line, err)
 	}
 	leave() // the silent log is given up, or Shutdown at the end of the test would wait for it
+}
+
+// The runner's own log is for gateways alone, and a reader who follows it does not hold up the runner's end.
+func TestOwnLog(t *testing.T) {
+	ring := logring.New(0)
+	b := start(t, func(c *httpapi.Config) { c.Ring = ring })
+	ring.Append("level=INFO msg=hello", time.Now())
+	if a := b.call("GET", rpc.PathLog, "", ""); a.status != 200 || a.body != "level=INFO msg=hello\n" {
+		t.Errorf("%+v", a)
+	}
+	unsigned := b.request(t.Context(), "GET", rpc.PathLog, "", "")
+	unsigned.Header.Del(rpc.HeaderAuth)
+	if a := b.do(unsigned); a.status != rpc.StatusRefused || strings.Contains(a.body, "hello") {
+		t.Errorf("without a signature: %+v", a)
+	}
+	resp, err := b.client.Do(b.request(t.Context(), "GET", rpc.PathLog+"?follow=1", "", ""))
+	b.must(err)
+	defer resp.Body.Close()
+	lines := bufio.NewReader(resp.Body)
+	if line, err := lines.ReadString('\n'); err != nil || line != "level=INFO msg=hello\n" {
+		t.Errorf("%q %v", line, err)
+	}
+	end, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	b.must(b.server.Shutdown(end))
+	if line, err := lines.ReadString('\n'); err != io.EOF {
+		t.Errorf("%q %v", line, err)
+	}
 }

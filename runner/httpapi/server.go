@@ -86,8 +86,9 @@ func (s *Server) Serve(ln net.Listener) error {
 	return s.http.Serve(relay.NewListener(ln, cfg))
 }
 
-// Shutdown stops accepting, and waits for open requests until ctx ends.
+// Shutdown stops accepting, and waits for open requests until ctx ends. Those that follow the runner's log end at once.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.cfg.Ring.Close()
 	err := s.http.ShutdownWithContext(ctx)
 	s.watcher.Close()
 	s.dog.close()
