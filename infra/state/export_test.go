@@ -39,13 +39,10 @@ func Sources() map[string]string {
 func (s *Store) Plain() bool { return s.scripts.snapshot.usePlain.Load() }
 
 // Breaker is a breaker by itself.
-type Breaker = breaker
+type Breaker struct{ guarded }
 
 // NewBreaker returns a closed breaker.
-func NewBreaker(log *slog.Logger) *Breaker { return &breaker{log: log} }
-
-// Allow asks to make a call.
-func (b *Breaker) Allow() bool { return b.allow() }
+func NewBreaker(log *slog.Logger) *Breaker { return &Breaker{guarded{log: log}} }
 
 // Record records an outcome.
 func (b *Breaker) Record(err error) error { return b.record(err) }

@@ -42,7 +42,7 @@ type Store struct {
 	signer  *signer
 	sealer  *sealer
 	turns   *turns
-	breaker breaker
+	breaker guarded
 	timeout time.Duration
 	newest  atomic.Uint64 // highest ticket that Acquire returned
 	now     func() int64
@@ -63,7 +63,7 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: breaker{log: o.Log},
+		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: guarded{log: o.Log},
 		timeout: uo.ReadTimeout, now: o.Now, log: o.Log, turns: newTurns(),
 	}
 	s.signer = newSigner(o.Secret, o.Pool, o.Unverified, s.reportRefused)
@@ -75,11 +75,11 @@ func Open(o Options) (*Store, error) {
 func (s *Store) Close() error { return s.rdb.Close() }
 
 // Up reports whether the last calls reached Redis. It makes no call.
-func (s *Store) Up() bool { return s.breaker.up() }
+func (s *Store) Up() bool { return !s.breaker.Open() }
 
 // guard runs one call with the breaker and the timeout.
 func (s *Store) guard(ctx context.Context, call func(context.Context) error) error {
-	if !s.breaker.allow() {
+	if !s.breaker.Allow() {
 		return ErrUnavailable
 	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)

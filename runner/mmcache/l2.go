@@ -40,8 +40,8 @@ type l2 struct {
 	log      *slog.Logger
 	m        *meters
 	quota    poolQuota
-	reads    [sizeClasses]breaker // by size of the read: a late large one says nothing about small ones
-	writes   breaker
+	reads    [sizeClasses]guarded // by size of the read: a late large one says nothing about small ones
+	writes   guarded
 
 	queue  chan put
 	queued atomic.Int64  // bytes of floats in queue
@@ -65,11 +65,11 @@ func sizeClass(bytes int64) int { return min(bits.Len64(uint64(bytes)>>20), size
 func newL2(c Config, codec *Codec, m *meters) *l2 {
 	s := &l2{
 		rdb: c.Redis, codec: codec, ttl: c.TTL, maxValue: c.MaxEntry + c.MaxEntry/64 + 1<<16, log: c.Log, m: m,
-		quota: poolQuota{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, writes: breaker{log: c.Log, what: "write to"},
+		quota: poolQuota{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, writes: guarded{log: c.Log, what: "write to"},
 		queue: make(chan put, queueLen), done: make(chan struct{}), refused: map[field]struct{}{},
 	}
 	for i := range s.reads {
-		s.reads[i] = breaker{log: c.Log, what: fmt.Sprintf("read outputs below %d MiB from", 1<<i)}
+		s.reads[i] = guarded{log: c.Log, what: fmt.Sprintf("read outputs below %d MiB from", 1<<i)}
 	}
 	s.reads[sizeClasses-1].what = "read large outputs from"
 	return s
@@ -83,7 +83,7 @@ func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []
 		size += l.Bytes()
 	}
 	breaker := &s.reads[sizeClass(size)]
-	if len(ids) == 0 || !breaker.allow() {
+	if len(ids) == 0 || !breaker.Allow() {
 		return out
 	}
 	pipe := s.rdb.Pipeline()
@@ -177,7 +177,7 @@ func (s *l2) run(ctx context.Context) {
 }
 
 func (s *l2) write(ctx context.Context, batch []put) {
-	if !s.writes.allow() {
+	if !s.writes.Allow() {
 		s.m.redisErrors.Inc()
 		return
 	}

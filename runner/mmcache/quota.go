@@ -8,10 +8,11 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"reveille/infra/breaker"
 )
 
 //go:embed lua/used.lua
@@ -103,48 +104,19 @@ func (l *poolQuota) add(ctx context.Context, n int64) error {
 	return err
 }
 
-const (
-	breakerFailures = 5 // in a row
-	breakerPause    = time.Second
-)
-
-// breaker spares callers the wait for an unreachable Redis, and logs one line per change of state. It is safe for
+// guarded spares callers the wait for an unreachable Redis, and logs one line per change of state. It is safe for
 // concurrent use.
-type breaker struct {
+type guarded struct {
+	breaker.Breaker
 	log  *slog.Logger
 	what string // completes "encoder cache can ... Redis"
-
-	mu       sync.Mutex
-	failures int
-	until    time.Time // after this, one caller may try again
 }
 
-func (b *breaker) allow() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failures < breakerFailures {
-		return true
-	}
-	if now := time.Now(); now.After(b.until) {
-		b.until = now.Add(breakerPause)
-		return true
-	}
-	return false
-}
-
-func (b *breaker) record(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err == nil {
-		if b.failures >= breakerFailures {
-			b.log.Info("encoder cache can " + b.what + " Redis again")
-		}
-		b.failures = 0
-		return
-	}
-	b.failures++
-	if b.failures == breakerFailures {
-		b.until = time.Now().Add(breakerPause)
+func (b *guarded) record(err error) {
+	switch changed := b.Record(err != nil); {
+	case changed && err != nil:
 		b.log.Warn("encoder cache cannot "+b.what+" Redis for now", "error", err)
+	case changed:
+		b.log.Info("encoder cache can " + b.what + " Redis again")
 	}
 }

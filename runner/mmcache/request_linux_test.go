@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/breaker"
 	"reveille/infra/catalog"
 	"reveille/testenv/kit"
 )
@@ -131,15 +132,15 @@ func TestWait(t *testing.T) {
 // TestLateReads checks that late reads of large entries stop only reads of that size for a while.
 func TestLateReads(t *testing.T) {
 	s := newL2(Config{Log: slog.New(slog.DiscardHandler)}, nil, nil)
-	for range breakerFailures {
+	for range breaker.Failures {
 		s.reads[sizeClass(6<<20)].record(context.DeadlineExceeded)
 	}
 	for bytes, want := range map[int64]bool{1 << 10: true, 1 << 20: true, 3 << 20: true, 7 << 20: false, 9 << 20: true, 1 << 40: true} {
-		if got := s.reads[sizeClass(bytes)].allow(); got != want {
+		if got := s.reads[sizeClass(bytes)].Allow(); got != want {
 			t.Errorf("%d bytes: allowed %v", bytes, got)
 		}
 	}
-	if !s.writes.allow() {
+	if !s.writes.Allow() {
 		t.Error("writes stopped")
 	}
 }
