@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 
 	"reveille/infra/jsonscan"
 )
@@ -104,11 +105,11 @@ func (d Dialect) StreamError(e *Error, requestID string) []byte {
 	case Ollama:
 		return append(body, '\n')
 	case Responses:
-		return frame("event: error\ndata: ", e.Event(0))
+		return AppendEvent(nil, "error", e.Event(0))
 	case Anthropic:
-		return frame("event: error\ndata: ", body)
+		return AppendEvent(nil, "error", body)
 	}
-	return frame("data: ", body)
+	return AppendEvent(nil, "", body)
 }
 
 // responsesEvent reports an error in two places, since clients look in either.
@@ -135,11 +136,13 @@ func (d Dialect) Ping() []byte {
 
 var anthropicPing = []byte("event: ping\ndata: {\"type\":\"ping\"}\n\n")
 
-func frame(prefix string, body []byte) []byte {
-	out := make([]byte, 0, len(prefix)+len(body)+2)
-	out = append(out, prefix...)
-	out = append(out, body...)
-	return append(out, "\n\n"...)
+// AppendEvent appends an event of a stream to dst; name may be empty.
+func AppendEvent(dst []byte, name string, data []byte) []byte {
+	dst = slices.Grow(dst, len("event: \ndata: \n\n")+len(name)+len(data))
+	if name != "" {
+		dst = append(append(append(dst, "event: "...), name...), '\n')
+	}
+	return append(append(append(dst, "data: "...), data...), "\n\n"...)
 }
 
 // statusOverloaded is Anthropic's own status for a service that is too busy.

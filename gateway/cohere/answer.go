@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"reveille/gateway/api"
 	"reveille/gateway/completion"
 	"reveille/infra/jsonscan"
 )
@@ -145,8 +146,7 @@ func (s *events) event(dst []byte, kind string, index int, change object) []byte
 	if err != nil {
 		return dst // never: texts and numbers
 	}
-	dst = append(append(append(dst, "event: "...), kind...), "\ndata: "...)
-	return append(append(dst, data...), "\n\n"...)
+	return api.AppendEvent(dst, kind, data)
 }
 
 // delta is a change of one member of the message.

@@ -20,20 +20,16 @@ func (e events) Event(dst []byte, c *completion.Completion) []byte {
 	if err != nil {
 		return dst
 	}
-	return event(dst, text)
+	return api.AppendEvent(dst, "", text)
 }
 
 // End appends the mark of a complete answer.
-func (e events) End(dst []byte) []byte { return event(dst, []byte("[DONE]")) }
+func (e events) End(dst []byte) []byte { return api.AppendEvent(dst, "", []byte("[DONE]")) }
 
 // Fail appends an error.
 func (e events) Fail(dst, data []byte) []byte {
 	if data == nil {
 		data = api.OpenAI.Body(api.NotUnderstood(), e.ID)
 	}
-	return event(dst, data)
-}
-
-func event(dst, data []byte) []byte {
-	return append(append(append(dst, "data: "...), data...), "\n\n"...)
+	return api.AppendEvent(dst, "", data)
 }

@@ -1,7 +1,6 @@
 package manage
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 
@@ -12,7 +11,6 @@ import (
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
-	"reveille/infra/state"
 )
 
 type doneAnswer struct {
@@ -138,9 +136,7 @@ func event(b []byte, name string, data any) []byte {
 	if err != nil {
 		text = []byte("{}")
 	}
-	b = append(append(b, "event: "...), name...)
-	b = append(append(b, "\ndata: "...), text...)
-	return append(b, "\n\n"...)
+	return api.AppendEvent(b, name, text)
 }
 
 // updates is the answer of POST /models/check-updates.
@@ -193,15 +189,7 @@ func (s *Service) remove(r *web.Request, m *catalog.Model) error {
 }
 
 // forget removes a registered model from the catalogue.
-func (s *Service) forget(id string) error {
-	if err := s.cfg.Store.Set(context.Background(), state.Registered, id, ""); err != nil {
-		return models.StoreError(err)
-	}
-	if err := s.cfg.Overlay(context.Background()); err != nil {
-		return models.StoreError(err)
-	}
-	return nil
-}
+func (s *Service) forget(id string) error { return s.setRegistered(id, "") }
 
 func deleteUnknown(err error, name jsonscan.Value) error {
 	if api.As(err).Kind != api.ModelNotFound {

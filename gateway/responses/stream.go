@@ -50,8 +50,7 @@ func (s *state) send(dst []byte, e event) []byte {
 
 func (s *state) frame(dst []byte, kind string, data []byte) []byte {
 	s.sequence++
-	dst = append(append(append(dst, "event: "...), kind...), "\ndata: "...)
-	return append(append(dst, data...), "\n\n"...)
+	return api.AppendEvent(dst, kind, data)
 }
 
 // Comment passes a comment on.
