@@ -233,11 +233,9 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	inner := jsonscan.WalkOf(raw.Raw)
 	inner.Object(func(name []byte) bool {
 		held = held || string(name) == form.member
-		for _, other := range seen[:members] {
-			if other == string(name) {
-				e = p.refuse("A content part has a member twice.")
-				return false
-			}
+		if slices.Contains(seen[:members], string(name)) {
+			e = p.refuse("A content part has a member twice.")
+			return false
 		}
 		if members == maxMembers {
 			e = p.refuse("A content part has too many members.")
@@ -489,10 +487,5 @@ func oneOf(v jsonscan.Value, texts []string) bool {
 		return false
 	}
 	s := v.Bytes()
-	for _, t := range texts {
-		if string(s) == t {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(texts, string(s))
 }

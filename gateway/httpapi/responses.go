@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,9 +161,7 @@ func (c *call) items(ids []string) (map[string][]byte, error) {
 		if err := c.taken.Add(len(last.Items)); err != nil {
 			return nil, c.bodyError(err)
 		}
-		for id, item := range last.ByID() {
-			found[id] = item
-		}
+		maps.Copy(found, last.ByID())
 		if found[id] == nil {
 			return nil, api.New(api.ResponseNotFound, "There is no stored item with an id that 'input' refers to.").With("input")
 		}

@@ -87,9 +87,6 @@ func (s *Server) login(r *request) error {
 	if err := r.ownPage(); err != nil {
 		return err
 	}
-	if _, err := r.Fields(); err != nil {
-		return err
-	}
 	m, err := r.Members()
 	if err != nil {
 		return err

@@ -51,9 +51,6 @@ func (s *Service) aliasGet(r *web.Request) error {
 
 // aliasSet gives a model another name, which must not be in use. The name is in the path or in the body.
 func (s *Service) aliasSet(r *web.Request) error {
-	if _, err := r.Fields(); err != nil {
-		return err
-	}
 	m, err := r.Members()
 	if err != nil {
 		return err

@@ -35,9 +35,6 @@ func (s *Service) keysAdd(r *web.Request) error {
 	if !s.cfg.Keys.Configured() {
 		return api.New(api.OptionConflict, "This gateway serves without API keys: start it with --admin-key or --api-keys-file first.")
 	}
-	if _, err := r.Fields(); err != nil {
-		return err
-	}
 	m, err := r.Members()
 	if err != nil {
 		return err

@@ -100,7 +100,7 @@ func (s *Service) health(r *web.Request) error {
 	snap, _ := s.dir.Fresh() // /ready shows a missing store
 	cat := s.cfg.Catalog()
 	h := healthReport{
-		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap), Pinned: countTypes(nil),
+		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap),
 		Loading: s.loading(snap, cat), Runners: runnersOf(snap, cat),
 	}
 	if len(h.Loaded) > 0 {

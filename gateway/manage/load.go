@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -64,7 +65,7 @@ func (s *Service) load(r *web.Request) error {
 	if err != nil {
 		return r.UnlessLeft(err)
 	}
-	if err := s.keep(r, q); err != nil {
+	if err := s.keep(q); err != nil {
 		return err
 	}
 	answer := loadAnswer{
@@ -87,16 +88,13 @@ func (s *Service) load(r *web.Request) error {
 }
 
 // keep saves the settings that outlive the load, once the load has succeeded.
-func (s *Service) keep(r *web.Request, q *loadRequest) error {
+func (s *Service) keep(q *loadRequest) error {
 	if !q.save {
 		return nil
 	}
 	saved := recipe.Options{}
-	for name, v := range q.options {
-		if v != nil {
-			saved[name] = v
-		}
-	}
+	maps.Copy(saved, q.options)
+	withoutNull(saved)
 	if q.merge {
 		saved[recipe.MergeArgs] = true
 	}

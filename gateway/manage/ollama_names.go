@@ -12,9 +12,6 @@ import (
 
 // ollamaCopy is POST /api/copy: the model gets a further name.
 func (s *Service) ollamaCopy(r *web.Request) error {
-	if _, err := r.Fields(); err != nil {
-		return err
-	}
 	body, err := r.Members()
 	if err != nil {
 		return err

@@ -54,14 +54,11 @@ func (s *Service) optionsGet(r *web.Request) error {
 
 // optionsSet saves options for a model's next loads. Others stay; null removes one.
 func (s *Service) optionsSet(r *web.Request) error {
-	if _, err := r.Fields(); err != nil {
-		return err
-	}
-	m, err := s.dir.Named(&r.Key, r.Hit.ID)
+	body, err := r.Members()
 	if err != nil {
 		return err
 	}
-	body, err := r.Members()
+	m, err := s.dir.Named(&r.Key, r.Hit.ID)
 	if err != nil {
 		return err
 	}
@@ -74,8 +71,13 @@ func (s *Service) optionsSet(r *web.Request) error {
 	}
 	next := s.dir.Saved(m.ID)
 	maps.Copy(next, given)
-	maps.DeleteFunc(next, func(_ string, v any) bool { return v == nil })
+	withoutNull(next)
 	return s.saveOptions(r, m, next)
+}
+
+// withoutNull removes the options that are null.
+func withoutNull(o recipe.Options) {
+	maps.DeleteFunc(o, func(_ string, v any) bool { return v == nil })
 }
 
 // optionsDelete deletes a model's saved options.

@@ -1,6 +1,7 @@
 package manage
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,12 +70,9 @@ func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 		return nil, api.New(api.InvalidType, "The model cannot be registered: its name must be letters, digits and . _ -, the first a letter or digit.").With("model_name")
 	}
 	name = models.UserSpace + plain
-	m := catalog.Model{ID: name, Recipe: reg.Recipe, Checkpoint: reg.Checkpoint, MMProj: reg.MMProj, Labels: reg.Labels, Options: reg.Options}
-	if m.Checkpoint == "" {
-		m.Checkpoint = reg.Checkpoints["main"]
-	}
-	if m.MMProj == "" {
-		m.MMProj = reg.Checkpoints["mmproj"]
+	m := catalog.Model{
+		ID: name, Recipe: reg.Recipe, Labels: reg.Labels, Options: reg.Options,
+		Checkpoint: cmp.Or(reg.Checkpoint, reg.Checkpoints["main"]), MMProj: cmp.Or(reg.MMProj, reg.Checkpoints["mmproj"]),
 	}
 	if m.Recipe == "" {
 		return nil, api.New(api.MissingRequiredParameter, "'recipe' is required.").With("recipe")
@@ -104,17 +102,25 @@ func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Store.Set(context.Background(), state.Registered, m.ID, string(entry)); err != nil {
-		return nil, models.StoreError(err)
-	}
-	if err := s.cfg.Overlay(context.Background()); err != nil {
-		return nil, models.StoreError(err)
+	if err := s.setRegistered(m.ID, string(entry)); err != nil {
+		return nil, err
 	}
 	out, there := s.cfg.Catalog().Model(m.ID)
 	if !there {
 		return nil, api.New(api.InternalError, "The model was registered and is not in force yet.")
 	}
 	return out, nil
+}
+
+// setRegistered stores the entry of a registered model, "" to remove it, and applies it.
+func (s *Service) setRegistered(id, entry string) error {
+	if err := s.cfg.Store.Set(context.Background(), state.Registered, id, entry); err != nil {
+		return models.StoreError(err)
+	}
+	if err := s.cfg.Overlay(context.Background()); err != nil {
+		return models.StoreError(err)
+	}
+	return nil
 }
 
 // pickBackend selects a backend for a model whose registration names no devices if no host has the recipe's: the first backend by

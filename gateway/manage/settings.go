@@ -115,9 +115,6 @@ type configSetAnswer struct {
 
 // configSet changes run-time settings; null removes one. If any value is invalid, nothing changes.
 func (s *Service) configSet(r *web.Request) error {
-	if _, err := r.Fields(); err != nil {
-		return err
-	}
 	m, err := r.Members()
 	if err != nil {
 		return err

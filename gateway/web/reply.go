@@ -56,8 +56,15 @@ func (r *Request) Body() []byte {
 	return body
 }
 
-// Members decodes the body's members, which Fields has checked to be an object.
+// Members decodes the members of a body that [Request.Fields] accepts.
 func (r *Request) Members() (map[string]json.RawMessage, error) {
+	if _, err := r.Fields(); err != nil {
+		return nil, err
+	}
+	return r.members()
+}
+
+func (r *Request) members() (map[string]json.RawMessage, error) {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(r.Body(), &m); err != nil {
 		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
@@ -88,7 +95,7 @@ func FlagOf(m map[string]json.RawMessage, name string) (*bool, error) {
 
 // Force reads a body's "force"; absent and null are false.
 func (r *Request) Force() (bool, error) {
-	m, err := r.Members()
+	m, err := r.members()
 	if err != nil {
 		return false, err
 	}

@@ -76,8 +76,8 @@ func (w *Walk) container() {
 	}
 }
 
-// text passes a string and returns what stands between its quotes.
-func (w *Walk) text() []byte {
+// text passes a string.
+func (w *Walk) text() {
 	from := w.i + 1
 	w.i = from
 	for w.i < len(w.b) {
@@ -92,11 +92,10 @@ func (w *Walk) text() []byte {
 			escapes++
 		}
 		if escapes%2 == 0 {
-			return w.b[from:end]
+			return
 		}
 	}
 	w.i = len(w.b)
-	return w.b[min(from, len(w.b)):]
 }
 
 // Object passes the object that the walk stands before. For each member it

@@ -40,7 +40,7 @@ type Admission struct {
 // for, because that request could not reach it otherwise.
 //
 // If the model is resident itself, the load replaces that copy, pinned or not: it is a reload with other options.
-func admission(h *Host, victims []Resident, refusal *Refusal, fair bool) Admission {
+func admission(victims []Resident, refusal *Refusal, fair bool) Admission {
 	if refusal != nil {
 		return Admission{Decision: Refuse, Refusal: refusal, Reason: refusal.Reason()}
 	}

@@ -120,7 +120,7 @@ type admitted struct {
 // a queue.
 func admit(h Host, want Model, waited, fairAfter time.Duration) admitted {
 	victims, cards, refusal := findVictims(&h, &want)
-	a := admitted{admission(&h, victims, refusal, waited >= fairAfter), closedExcept(&h, victims)}
+	a := admitted{admission(victims, refusal, waited >= fairAfter), closedExcept(&h, victims)}
 	a.Cards = cards
 	return a
 }

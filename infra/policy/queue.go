@@ -59,12 +59,12 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 		victims, cards, refusal := findVictims(&h, &t.Model)
 		if refusal != nil {
 			if s.Ticket == "" {
-				s.Ticket, s.Admission = t.ID, admission(&h, nil, refusal, false)
+				s.Ticket, s.Admission = t.ID, admission(nil, refusal, false)
 			}
 			continue
 		}
 		waited := waitedFor(t, now)
-		a := admission(&h, victims, nil, waited >= fairAfter)
+		a := admission(victims, nil, waited >= fairAfter)
 		a.Cards = cards
 		w := Waiting{Ticket: t.ID, For: a.WaitFor, Reason: a.Reason}
 		blocker := blockedBy(&h, ahead, t, victims, cards)

@@ -30,7 +30,7 @@ func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, 
 
 // heed applies the last value of each argument that matters.
 func (o *Options) heed(args []string) {
-	for i := 0; i < len(args); i++ {
+	for i := range args {
 		flag, value, joined := strings.Cut(args[i], "=")
 		if !joined && i+1 < len(args) {
 			value = args[i+1]
