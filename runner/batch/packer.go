@@ -1,7 +1,7 @@
 package batch
 
 import (
-	"slices"
+	"container/list"
 	"time"
 )
 
@@ -57,10 +57,10 @@ type Request struct {
 	Group    string // only requests of one group share an engine call
 	Tokens   []int  // of each sequence, each between 1 and Limits.NUBatch; packer keeps the slice
 
-	id            uint64
-	next          int    // first sequence still waiting
-	batch         uint64 // last batch it had a sequence in
-	before, after *Request
+	id    uint64
+	next  int           // first sequence still waiting
+	batch uint64        // last batch it had a sequence in
+	place *list.Element // in the queue of its priority
 }
 
 // An Item is one sequence of a batch.
@@ -110,7 +110,7 @@ type packer struct {
 	delay   time.Duration
 	ceiling ceiling
 
-	rings    [priorities]ring
+	queues   [priorities]list.List // of *Request
 	byID     map[uint64]*Request
 	skipped  [priorities]int // batches since the class had a sequence in one, while it waited
 	pending  int             // tokens waiting
@@ -143,7 +143,7 @@ func (f *packer) Add(id uint64, r *Request, now time.Time) {
 	for _, n := range r.Tokens {
 		f.pending += n
 	}
-	f.rings[r.Priority].push(r)
+	r.place = f.queues[r.Priority].PushBack(r)
 }
 
 // Remove removes a request's waiting sequences from the queue and returns their number.
@@ -156,7 +156,7 @@ func (f *packer) Remove(id uint64) int {
 	for _, t := range r.Tokens[r.next:] {
 		f.pending -= t
 	}
-	f.rings[r.Priority].remove(r)
+	f.queues[r.Priority].Remove(r.place)
 	delete(f.byID, id)
 	return n
 }
@@ -240,16 +240,18 @@ func later(a, b time.Time) time.Time {
 
 // waits reports whether the head of the queue has to wait for room in the context.
 func (f *packer) waits() bool {
-	head := f.rings[f.firstClass()].head
+	head := f.head(f.firstClass())
 	return head.Tokens[head.next] > f.limits.Context-f.inFlight
 }
+
+func (f *packer) head(p Priority) *Request { return f.queues[p].Front().Value.(*Request) }
 
 // firstClass returns the priority whose head goes first: the highest one waiting, unless a lower one was skipped too
 // often.
 func (f *packer) firstClass() Priority {
 	first := priorities
 	for p := range priorities {
-		if f.rings[p].head == nil {
+		if f.queues[p].Len() == 0 {
 			continue
 		}
 		if f.skipped[p] >= passedOver {
@@ -266,18 +268,18 @@ func (f *packer) form(now time.Time) *Batch {
 	f.lastID++
 	b := &Batch{ID: f.lastID, Pending: f.pending, InFlight: f.inFlight, Room: f.limits.Context - f.inFlight, began: now}
 	first := f.firstClass()
-	head := f.rings[first].head
+	head := f.head(first)
 	capacity := max(min(f.ceiling.now, b.Room), head.Tokens[head.next]) // a sequence longer than the ceiling goes alone
 	b.Group = head.Group
 	b.Items = make([]Item, 0, min(len(f.byID), misses))
 	p := packing{f: f, b: b, left: capacity}
 	var took [priorities]bool
-	took[first] = p.take(&f.rings[first]) // the head, before a higher class fills the batch
+	took[first] = p.take(&f.queues[first], head.place) // the head, before a higher class fills the batch
 	for class := range priorities {
-		took[class] = p.roundRobin(&f.rings[class]) || took[class]
+		took[class] = p.roundRobin(&f.queues[class]) || took[class]
 	}
 	for class := range priorities {
-		if f.rings[class].head == nil || took[class] {
+		if f.queues[class].Len() == 0 || took[class] {
 			f.skipped[class] = 0
 		} else {
 			f.skipped[class]++
@@ -300,28 +302,32 @@ type packing struct {
 	foreign  bool // a sequence was left out because it is in another group
 }
 
-// roundRobin takes a sequence from each request of a ring in turn until nothing left fits. A request that did not fit
+// roundRobin takes a sequence from each request of a queue in turn until nothing left fits. A request that did not fit
 // keeps its place ahead of those that did.
-func (p *packing) roundRobin(r *ring) (took bool) {
-	var kept []*Request
-	for r.head != nil && p.left > 0 && len(kept) < misses {
-		if p.take(r) {
-			took = true
-			continue
+func (p *packing) roundRobin(q *list.List) (took bool) {
+	var kept *list.Element // the last that did not fit
+	for missed := 0; p.left > 0 && missed < misses; {
+		e := q.Front()
+		if kept != nil {
+			e = kept.Next()
 		}
-		kept = append(kept, r.head)
-		r.remove(r.head)
-	}
-	for _, k := range slices.Backward(kept) {
-		r.pushFront(k)
+		if e == nil {
+			break
+		}
+		if p.take(q, e) {
+			took = true
+		} else {
+			kept = e
+			missed++
+		}
 	}
 	return took
 }
 
-// take moves the next sequence of the ring's head into the batch, and the head to the end of its ring, or out of the
-// ring if nothing of it is left.
-func (p *packing) take(ring *ring) bool {
-	r := ring.head
+// take moves the next sequence of a request into the batch, and the request to the end of its queue, or out of the
+// queue if nothing of it is left.
+func (p *packing) take(q *list.List, e *list.Element) bool {
+	r := e.Value.(*Request)
 	if r.Group != p.b.Group {
 		p.foreign = true
 		return false
@@ -337,10 +343,10 @@ func (p *packing) take(ring *ring) bool {
 		r.batch = p.b.ID
 		p.requests++
 	}
-	ring.remove(r)
 	if r.next++; r.next < len(r.Tokens) {
-		ring.push(r)
+		q.MoveToBack(e)
 	} else {
+		q.Remove(e)
 		delete(p.f.byID, r.id)
 	}
 	return true
@@ -357,41 +363,4 @@ func (p *packing) rule(capacity int) Rule {
 		return RuleRoom
 	}
 	return RuleFull
-}
-
-// ring is a queue with removal from any position.
-type ring struct{ head, tail *Request }
-
-func (q *ring) push(r *Request) {
-	r.before, r.after = q.tail, nil
-	if q.tail == nil {
-		q.head = r
-	} else {
-		q.tail.after = r
-	}
-	q.tail = r
-}
-
-func (q *ring) pushFront(r *Request) {
-	r.before, r.after = nil, q.head
-	if q.head == nil {
-		q.tail = r
-	} else {
-		q.head.before = r
-	}
-	q.head = r
-}
-
-func (q *ring) remove(r *Request) {
-	if r.before == nil {
-		q.head = r.after
-	} else {
-		r.before.after = r.after
-	}
-	if r.after == nil {
-		q.tail = r.before
-	} else {
-		r.after.before = r.before
-	}
-	r.before, r.after = nil, nil
 }
