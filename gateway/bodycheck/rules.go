@@ -96,7 +96,6 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 		if v.Kind == jsonscan.Array || v.Kind == jsonscan.Object {
 			return wrong(name, "a text, a number or a boolean")
 		}
-		return r.limit(name, v)
 	case elsewhere:
 		return api.Newf(api.UnsupportedParameter, "'%s' would replace what the request holds in its own place, and is not accepted.", name).With(string(name))
 	case boolean:
@@ -104,18 +103,12 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 			return wrong(name, "a boolean")
 		}
 	case boolOrNum:
-		if v.Kind == jsonscan.Bool {
-			return nil
+		if v.Kind != jsonscan.Bool {
+			return r.inRange(name, v)
 		}
-		return r.inRange(name, v)
 	case number:
 		return r.inRange(name, v)
-	case text:
-		if v.Kind != jsonscan.String {
-			return wrong(name, "a text")
-		}
-		return r.limit(name, v)
-	case long, grammar:
+	case text, long, grammar, imageText, imageSize:
 		if v.Kind != jsonscan.String {
 			return wrong(name, "a text")
 		}
@@ -126,7 +119,6 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 		if v.Len() > maxTexts {
 			return api.Newf(api.InvalidType, "'%s' has %d items; at most %d are accepted.", name, v.Len(), maxTexts).With(string(name))
 		}
-		return r.limit(name, v)
 	case samplers:
 		if !areSamplers(v) {
 			return wrong(name, fmt.Sprintf("a list of at most %d of %s, or a text of the letters %s, each sampler once", maxSamplers, strings.Join(slices.Sorted(maps.Keys(samplerNames)), ", "), samplerLetters))
@@ -139,46 +131,38 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 		if !areBiases(v) {
 			return wrong(name, fmt.Sprintf("an object of biases by token, or a list of pairs of a token and its bias; biases are false or from -%d to %d", maxBias, maxBias))
 		}
-		return r.limit(name, v)
-	case small:
-		return r.limit(name, v)
-	case object:
+	case object, schema:
 		if v.Kind != jsonscan.Object {
 			return wrong(name, "an object")
 		}
-		if e := r.limit(name, v); e != nil {
-			return e
-		}
-		return r.checkMembers(name, v)
 	case inputs:
 		if !pictured(v) {
 			return rule{kind: prompts}.checkTokens(name, v)
 		}
 	case prompts, mixed, tokens:
 		return r.checkTokens(name, v)
-	case imageText, imageSize:
-		if v.Kind != jsonscan.String {
-			return wrong(name, "a text")
-		}
-		if e := r.limit(name, v); e != nil {
-			return e
-		}
-		if r.kind == imageSize {
-			return size(name, v.Bytes())
-		}
-		return describes(name, v.Bytes())
 	case documents:
 		if !isList(v, isDocument) {
 			return wrong(name, "a list of texts or of objects with a text")
-		}
-	case schema:
-		if v.Kind != jsonscan.Object {
-			return wrong(name, "an object")
 		}
 	case tools:
 		if v.Kind != jsonscan.Array {
 			return wrong(name, "a list")
 		}
+	}
+	switch r.kind {
+	case anyScalar, text, texts, biases, small, object, imageText, imageSize:
+		if len(v.Raw) > smallBytes || v.Depth() > smallDepth {
+			return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", name, smallBytes, smallDepth).With(string(name))
+		}
+	}
+	switch r.kind {
+	case object:
+		return r.checkMembers(name, v)
+	case imageSize:
+		return size(name, v.Bytes())
+	case imageText:
+		return describes(name, v.Bytes())
 	}
 	return nil
 }
@@ -316,13 +300,6 @@ func isDocument(v jsonscan.Value) bool {
 		k := w.Raw().Kind
 		return !mediaName(name) && k != jsonscan.Array && k != jsonscan.Object
 	})
-}
-
-func (r rule) limit(name []byte, v jsonscan.Value) *api.Error {
-	if len(v.Raw) > smallBytes || v.Depth() > smallDepth {
-		return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", name, smallBytes, smallDepth).With(string(name))
-	}
-	return nil
 }
 
 func (r rule) inRange(name []byte, v jsonscan.Value) *api.Error {
