@@ -16,7 +16,6 @@ const (
 // Part is one field of a form. The zero Part is a field the form does not have.
 type Part struct {
 	Present bool
-	File    bool   // the part names a file
 	Value   []byte // the content inside the body; not a copy
 }
 
@@ -77,8 +76,7 @@ func EachPart(body []byte, boundary string, fn func(name string, p Part)) error 
 			return fail(len(body), "form part is not closed")
 		}
 		at += start - 2
-		name, file := disposition(head)
-		fn(name, Part{Present: true, File: file, Value: body[start:max(at, start)]})
+		fn(fieldName(head), Part{Present: true, Value: body[start:max(at, start)]})
 		pos, last, err = delimiterEnd(body, at+len(delimiter))
 	}
 	return err
@@ -145,8 +143,8 @@ func hasControl(head []byte) bool {
 	return false
 }
 
-// disposition finds the field name in a part's header: "" where the part has none, or more than one disposition.
-func disposition(head []byte) (name string, file bool) {
+// fieldName finds the field name in a part's header: "" where the part has none, or more than one disposition.
+func fieldName(head []byte) (name string) {
 	seen := false
 	for line := range bytes.SplitSeq(head, []byte("\r\n")) {
 		field, value, found := bytes.Cut(line, []byte(":"))
@@ -155,10 +153,9 @@ func disposition(head []byte) (name string, file bool) {
 		}
 		kind, params, err := mime.ParseMediaType(string(value))
 		if err != nil || kind != "form-data" || seen {
-			return "", false
+			return ""
 		}
-		_, file = params["filename"]
 		name, seen = params["name"], true
 	}
-	return name, file
+	return name
 }

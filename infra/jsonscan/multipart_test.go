@@ -124,7 +124,7 @@ func TestMultipartAgainstWriter(t *testing.T) {
 		if err := Multipart(buf.Bytes(), w.Boundary(), []string{"model", "file"}, out[:]); err != nil {
 			t.Fatal(err)
 		}
-		if out[0].String() != model || out[0].File || !bytes.Equal(out[1].Value, data) || !out[1].File {
+		if out[0].String() != model || !bytes.Equal(out[1].Value, data) {
 			t.Fatalf("read %+v, wrote %q and %q", out, model, data)
 		}
 	})

@@ -31,8 +31,6 @@ type Config struct {
 	Single bool
 	// MaxIdle bounds the unused connections kept; default 128.
 	MaxIdle int
-	// MaxConns bounds concurrent exchanges; 0 means no bound.
-	MaxConns int
 }
 
 // Client speaks HTTP/1.1 to one upstream over pooled connections. It never sends a request twice: it moves a request to
@@ -147,13 +145,9 @@ func (c *Client) take(call *Call) (cn *conn, reused bool, err error) {
 		return nil, false, &Error{Kind: ErrCancelled, Cause: cause}
 	}
 	c.mu.Lock()
-	if c.closed || c.cfg.MaxConns > 0 && c.active >= c.cfg.MaxConns {
-		kind := ErrBusy
-		if c.closed {
-			kind = ErrClosed
-		}
+	if c.closed {
 		c.mu.Unlock()
-		return nil, false, &Error{Kind: kind}
+		return nil, false, &Error{Kind: ErrClosed}
 	}
 	c.active++
 	for len(c.idle) > 0 {

@@ -202,14 +202,17 @@ func TestUnreachable(t *testing.T) {
 	}
 	addr := ln.Addr().String()
 	_ = ln.Close()
-	c := New(Config{Addr: addr, MaxConns: 1})
+	c := New(Config{Addr: addr})
 	defer c.Close()
-	for range 3 { // a failed dial must not keep its slot
+	for range 3 { // a failed dial is not counted as in progress
 		_, err = c.Do(nil, get("/"))
 		var e *Error
 		if !errors.As(err, &e) || !errors.Is(err, ErrUnreachable) || e.Sent || e.Got {
 			t.Fatalf("%+v", err)
 		}
+	}
+	if got := c.Stats(); got != (Stats{}) {
+		t.Fatalf("%+v", got)
 	}
 }
 
@@ -306,18 +309,15 @@ func TestIdleConnectionsAreReaped(t *testing.T) {
 	kit.Eventually(t, "idle connections are closed again", func() bool { return c.Stats().Idle == 0 })
 }
 
-func TestMaxConnsAndClose(t *testing.T) {
+func TestMaxIdleAndClose(t *testing.T) {
 	u := newUpstream(t, always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))
-	c := u.client(t, Config{MaxConns: 2, MaxIdle: 1})
+	c := u.client(t, Config{MaxIdle: 1})
 	a, err := c.Do(nil, get("/"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b, err := c.Do(nil, get("/"))
 	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Do(nil, get("/")); !errors.Is(err, ErrBusy) {
 		t.Fatal(err)
 	}
 	for _, r := range []*Response{a, b} {

@@ -9,8 +9,6 @@ import (
 var (
 	// ErrUnreachable: no connection could be made, so the upstream never saw the request.
 	ErrUnreachable = errors.New("upstream unreachable")
-	// ErrBusy: Config.MaxConns connections are in use; nothing was sent.
-	ErrBusy = errors.New("too many upstream connections")
 	// ErrBroken: the connection ended after all or part of the request was sent.
 	ErrBroken = errors.New("upstream connection broke")
 	// ErrBadReply: the answer is not HTTP/1.x, or its framing or one of its events is malformed.

@@ -47,12 +47,11 @@ func (s State) String() string {
 
 // Config configures processes besides their [Spec]. Logger and Spawner are required.
 type Config struct {
-	Logger   *slog.Logger // gets an engine's lines at debug level
-	Spawner  *Spawner
-	PIDFile  *PIDFile           // remembers processes for the next start; may be nil
-	Environ  []string           // the runner's environment, NAME=value
-	LogLines int                // lines kept per process; logring.DefaultLines when 0
-	Files    *modelfile.Checker // remembers which model files are sound; when nil each start reads their headers
+	Logger  *slog.Logger // gets an engine's lines at debug level
+	Spawner *Spawner
+	PIDFile *PIDFile           // remembers processes for the next start; may be nil
+	Environ []string           // the runner's environment, NAME=value
+	Files   *modelfile.Checker // remembers which model files are sound; when nil each start reads their headers
 	// SocketDir is where each engine gets its private folder, with the socket of one that listens on one; os.TempDir when
 	// empty. Its names should be known to the runner's user alone.
 	SocketDir string
@@ -147,7 +146,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	cmd.Args, cmd.Env, cmd.Stdout, cmd.Stderr = argv, env, w, w
 
 	p := &Process{
-		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: logring.New(cfg.LogLines), dir: dir, started: time.Now(),
+		spec: spec, argv: argv, cfg: cfg, cmd: cmd, log: logring.New(logring.DefaultLines), dir: dir, started: time.Now(),
 		stop: make(chan struct{}), kill: make(chan struct{}),
 		ready: make(chan struct{}), stuck: make(chan struct{}), done: make(chan struct{}),
 	}

@@ -33,12 +33,12 @@ type API interface {
 type Config struct {
 	// Client returns the API of a region; "" means the environment's region. It is called for every operation.
 	Client func(ctx context.Context, region string) (API, error)
-	// Watch is how long Wake checks that the group really gets a machine, since AWS accepts any size and fails later.
-	// Default 45 s.
-	Watch time.Duration
 	// Poll is the time between two checks; default 3 s.
 	Poll time.Duration
 }
+
+// watchFor is how long Wake checks that the group really gets a machine, since AWS accepts any size and fails later.
+const watchFor = 45 * time.Second
 
 // Driver changes the desired capacity of groups. It has nothing to close.
 //
@@ -48,7 +48,6 @@ type Driver struct{ cfg Config }
 
 // New creates a driver.
 func New(cfg Config) *Driver {
-	cfg.Watch = cmp.Or(max(cfg.Watch, 0), 45*time.Second)
 	cfg.Poll = cmp.Or(max(cfg.Poll, 0), 3*time.Second)
 	return &Driver{cfg}
 }
@@ -79,10 +78,10 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return err
 }
 
-// watch waits until the group has a machine, one of its activities fails, or Config.Watch has passed, which counts as
+// watch waits until the group has a machine, one of its activities fails, or watchFor has passed, which counts as
 // success.
 func (d *Driver) watch(ctx context.Context, api API, host catalog.Host, since time.Time) error {
-	for end := time.Now().Add(d.cfg.Watch); time.Now().Before(end); {
+	for end := time.Now().Add(watchFor); time.Now().Before(end); {
 		g, err := group(ctx, api, host)
 		if err != nil {
 			return err
