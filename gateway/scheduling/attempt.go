@@ -389,10 +389,8 @@ func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	if n.ticket == "" || n.moving != "" || h == nil || h.State != policy.Lost {
 		return step{do: rest}
 	}
-	avoid := map[string]string{n.host: "lost"}
-	for _, name := range shunned {
-		avoid[name] = startFailed
-	}
+	avoid := avoiding(shunned)
+	avoid[n.host] = "lost"
 	v := placement.View{Catalog: c, Evict: n.evict, Hosts: n.cache}
 	p := policy.Place(v.Pool(s), n.wanted(s, v), avoid)
 	switch {

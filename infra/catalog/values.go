@@ -76,33 +76,25 @@ func (r *nodes) amount(dst *float64) func(ast.Node, yamlPath) {
 	}
 }
 
-func (r *nodes) size(dst *int64) func(ast.Node, yamlPath) {
-	return func(n ast.Node, p yamlPath) {
-		var s string
-		if r.text(&s)(n, p); s == "" {
-			return
-		}
-		b, err := ParseSize(s)
-		if err != nil {
-			r.add(p, "", "%v", err)
-			return
-		}
-		*dst = b
-	}
-}
+func (r *nodes) size(dst *int64) func(ast.Node, yamlPath) { return parsed(r, dst, ParseSize, "") }
 
 func (r *nodes) duration(dst *time.Duration) func(ast.Node, yamlPath) {
+	return parsed(r, dst, parseDuration, `a number with a unit, such as "90s", "10m" or "2h"`)
+}
+
+// parsed reads a text that parse understands.
+func parsed[T any](r *nodes, dst *T, parse func(string) (T, error), hint string) func(ast.Node, yamlPath) {
 	return func(n ast.Node, p yamlPath) {
 		var s string
 		if r.text(&s)(n, p); s == "" {
 			return
 		}
-		d, err := parseDuration(s)
+		v, err := parse(s)
 		if err != nil {
-			r.add(p, `a number with a unit, such as "90s", "10m" or "2h"`, "%v", err)
+			r.add(p, hint, "%v", err)
 			return
 		}
-		*dst = d
+		*dst = v
 	}
 }
 

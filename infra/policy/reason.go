@@ -99,11 +99,15 @@ func (s Shortage) compare(o Shortage) int {
 }
 
 func (s Shortage) String() string {
-	text := fmt.Sprintf("needs %d bytes of %s memory, a host has %d%s%s", s.Need, s.Device, s.Budget, on(s.Cards), beside(s.Others))
-	if s.Parts != "" {
-		text += " (" + s.Parts + ")"
+	return fmt.Sprintf("needs %d bytes of %s memory, a host has %d%s%s%s", s.Need, s.Device, s.Budget, on(s.Cards), beside(s.Others), made(s.Parts))
+}
+
+// made says what a need consists of.
+func made(parts string) string {
+	if parts == "" {
+		return ""
 	}
-	return text
+	return " (" + parts + ")"
 }
 
 // beside says what other programs hold.
@@ -139,20 +143,12 @@ func (r *Refusal) Error() string {
 			}
 			return "model " + r.Model + " fits no host: it " + strings.Join(texts, "; it ")
 		}
-		text := fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s", r.Model, r.Need, r.Device, r.Budget, on(r.Cards), beside(r.Others))
-		if r.Parts != "" {
-			text += " (" + r.Parts + ")"
-		}
-		return text
+		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s%s", r.Model, r.Need, r.Device, r.Budget, on(r.Cards), beside(r.Others), made(r.Parts))
 	case SlotsPinned:
 		by := strings.Join(r.HeldBy, ", ")
 		switch {
 		case r.Need > 0:
-			text := fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s%s are held by pinned models: %s", r.Model, r.Need, r.Device, r.Held, r.Budget, on(r.Cards), beside(r.Others), by)
-			if r.Parts != "" {
-				text += " (" + r.Parts + ")"
-			}
-			return text
+			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s%s are held by pinned models: %s%s", r.Model, r.Need, r.Device, r.Held, r.Budget, on(r.Cards), beside(r.Others), by, made(r.Parts))
 		case r.Device != 0:
 			return fmt.Sprintf("no %s place for %s model %s: held by pinned models: %s", r.Device, r.Type, r.Model, by)
 		}

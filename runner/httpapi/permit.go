@@ -41,18 +41,26 @@ func (x *exchange) acquirePermit() *reply {
 	if x.tryPermit() {
 		return nil
 	}
-	s, permits, tenant := x.s, x.permitsOf(), string(x.field(rpc.HeaderTenant))
-	s.m.waiting.Add(1)
-	defer s.m.waiting.Add(-1)
-	life, cancel := x.life()
-	defer cancel(nil)
-	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
-	defer limit.Stop()
+	permits, tenant := x.permitsOf(), string(x.field(rpc.HeaderTenant))
+	life, done := x.waiting()
+	defer done()
 	if permits.Acquire(life, tenant) == nil {
 		x.permits, x.tenant = permits, tenant
 		return nil
 	}
 	return x.unserved(context.Cause(life))
+}
+
+// waiting counts an exchange that waits for its turn, until done. life ends with the exchange, or after the longest wait.
+func (x *exchange) waiting() (life context.Context, done func()) {
+	x.s.m.waiting.Add(1)
+	life, cancel := x.life()
+	limit := time.AfterFunc(LongAnswer*x.s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
+	return life, func() {
+		limit.Stop()
+		cancel(nil)
+		x.s.m.waiting.Add(-1)
+	}
 }
 
 // unserved ends an exchange that the engine never saw.

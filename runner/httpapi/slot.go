@@ -3,7 +3,6 @@ package httpapi
 import (
 	"strconv"
 	"strings"
-	"time"
 
 	"reveille/infra/jsonscan"
 	"reveille/infra/rpc"
@@ -26,17 +25,13 @@ func (x *exchange) acquireSlot() *reply {
 	if table == nil {
 		return nil
 	}
-	s, steered := x.s, steerable(x.path, x.body)
+	steered := steerable(x.path, x.body)
 	var prompt slots.Prompt
 	if steered {
 		prompt = slots.PromptOf(x.body)
 	}
-	s.m.waiting.Add(1)
-	defer s.m.waiting.Add(-1)
-	life, cancel := x.life()
-	defer cancel(nil)
-	limit := time.AfterFunc(LongAnswer*s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
-	defer limit.Stop()
+	life, done := x.waiting()
+	defer done()
 	slot, err := table.Acquire(life, slots.OwnerOf(string(x.field(rpc.HeaderScope))), prompt, !steered)
 	if err == nil {
 		x.leave = func() { table.Release(slot) }
