@@ -179,8 +179,7 @@ func statusText(status int) string {
 
 // BadJSON is the error for a body that is not JSON.
 func BadJSON(err error) *Error {
-	var se *jsonscan.SyntaxError
-	if errors.As(err, &se) {
+	if se, ok := errors.AsType[*jsonscan.SyntaxError](err); ok {
 		return Newf(InvalidJSON, "Invalid JSON body: %s at byte %d.", se.Reason, se.Offset)
 	}
 	return New(InvalidJSON, "Invalid JSON body.")

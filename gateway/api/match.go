@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"strings"
@@ -158,14 +159,14 @@ func (n *node) hit(method, id, raw string) Hit {
 	h := Hit{Route: n.any, Dialect: n.dialect, ID: id, Tail: raw}
 	switch method {
 	case "POST":
-		h.Route = or(n.post, n.any)
+		h.Route = cmp.Or(n.post, n.any)
 	case "GET":
-		h.Route = or(n.get, n.any)
+		h.Route = cmp.Or(n.get, n.any)
 	case "HEAD":
-		h.Route = or(n.get, n.any)
+		h.Route = cmp.Or(n.get, n.any)
 		h.Head = true
 	case "DELETE":
-		h.Route = or(n.del, n.any)
+		h.Route = cmp.Or(n.del, n.any)
 	}
 	if h.Route == nil {
 		h.Allow = n.allow
@@ -173,13 +174,6 @@ func (n *node) hit(method, id, raw string) Hit {
 	}
 	h.Dialect = h.Route.Dialect
 	return h
-}
-
-func or(r, fallback *Route) *Route {
-	if r != nil {
-		return r
-	}
-	return fallback
 }
 
 // add puts a route into the node. The path's dialect is that of its first

@@ -81,8 +81,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	if err == nil {
 		return resp, nil
 	}
-	var re *relay.Error
-	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
+	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
 		s.log.Warn("runner not reached", "host", x.endpoint.Host, "request", x.ID, "error", err)
 		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
 	}

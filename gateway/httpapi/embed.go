@@ -27,28 +27,37 @@ func (c *call) embedAs(q embeddingRequest, tell func(vectors []json.RawMessage, 
 	if c.body, err = jsonscan.Marshal(q); err != nil {
 		return err
 	}
-	if err := c.vet(bodycheck.ForRoute("embeddings")); err != nil {
+	x := &exchange{call: c}
+	return x.embed(func(raw []byte) ([]byte, error) {
+		vectors, tokens, err := completion.Vectors(raw)
+		if err != nil {
+			return nil, err
+		}
+		out, err := tell(vectors, tokens)
+		if err != nil {
+			return nil, err
+		}
+		return jsonscan.Marshal(out)
+	})
+}
+
+// embed serves an embedding request of another dialect, whose body is in the engine's. tell turns the engine's answer into the
+// client's.
+func (x *exchange) embed(tell func(raw []byte) ([]byte, error)) error {
+	if err := x.vet(bodycheck.ForRoute("embeddings")); err != nil {
 		return err
 	}
-	form, err := c.embeddingForm()
+	form, err := x.embeddingForm()
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: c, path: embeddingsPath}
+	x.path = embeddingsPath
 	x.answer = func(x *exchange, resp *relay.Response) error {
 		return x.sendTranslated(resp, func(raw []byte) ([]byte, error) {
 			if raw, err = form.Cut(raw); err != nil {
 				return nil, err
 			}
-			vectors, tokens, err := completion.Vectors(raw)
-			if err != nil {
-				return nil, err
-			}
-			out, err := tell(vectors, tokens)
-			if err != nil {
-				return nil, err
-			}
-			return jsonscan.Marshal(out)
+			return tell(raw)
 		})
 	}
 	return x.start()

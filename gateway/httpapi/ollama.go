@@ -149,28 +149,13 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	if o.body == nil {
 		return o.loaded(func() ([]byte, error) { return tell(o.form(false, nil), nil) })
 	}
-	if err := o.vet(bodycheck.ForRoute("embeddings")); err != nil {
-		return err
-	}
-	form, err := o.embeddingForm()
-	if err != nil {
-		return err
-	}
 	load, err := o.loadSized()
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.call, path: embeddingsPath, after: o.after(), load: load}
+	x := &exchange{call: o.call, after: o.after(), load: load}
 	f := o.form(false, x)
-	x.answer = func(x *exchange, resp *relay.Response) error {
-		return x.sendTranslated(resp, func(raw []byte) ([]byte, error) {
-			if raw, err = form.Cut(raw); err != nil {
-				return nil, err
-			}
-			return tell(f, raw)
-		})
-	}
-	return x.start()
+	return x.embed(func(raw []byte) ([]byte, error) { return tell(f, raw) })
 }
 
 // bare serves a request without a prompt: it loads the model, or unloads it if keep_alive is 0.

@@ -165,8 +165,7 @@ func (s *Service) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
 
 // refusedEntry returns the catalogue's first problem with an entry.
 func refusedEntry(err error) *api.Error {
-	var problems catalog.Problems
-	if errors.As(err, &problems) && len(problems) > 0 {
+	if problems, ok := errors.AsType[catalog.Problems](err); ok && len(problems) > 0 {
 		return api.Newf(api.InvalidType, "The model cannot be registered: %s.", problems[0].Text)
 	}
 	return api.New(api.InvalidType, "The model cannot be registered.").WithCause(err)

@@ -64,8 +64,7 @@ func checkContext(raw json.RawMessage) string {
 		return "want a whole number of tokens, or -1 for automatic"
 	}
 	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
-	var oe *recipe.OptionError
-	if errors.As(recipe.CheckOptions(&llamacpp, recipe.Options{"ctx_size": n}, recipe.Outside), &oe) {
+	if oe, ok := errors.AsType[*recipe.OptionError](recipe.CheckOptions(&llamacpp, recipe.Options{"ctx_size": n}, recipe.Outside)); ok {
 		return oe.Reason
 	}
 	return ""
@@ -99,8 +98,7 @@ func (s *Service) checkEngine(name string, raw json.RawMessage) string {
 			if _, has := rc.Options[option]; !has || v == nil || *v == "" {
 				continue
 			}
-			var oe *recipe.OptionError
-			if errors.As(recipe.CheckOptions(&rc, recipe.Options{option: *v}, recipe.Outside), &oe) {
+			if oe, ok := errors.AsType[*recipe.OptionError](recipe.CheckOptions(&rc, recipe.Options{option: *v}, recipe.Outside)); ok {
 				return part + ": " + oe.Reason
 			}
 		}

@@ -22,8 +22,7 @@ func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*cata
 	cat := d.names()
 	id, err := cat.Resolve(name)
 	if err != nil {
-		var many *catalog.AmbiguousError
-		if errors.As(err, &many) {
+		if many, ok := errors.AsType[*catalog.AmbiguousError](err); ok {
 			slices.Sort(many.Candidates)
 			return nil, api.Newf(api.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, many.Candidates).With("model")
 		}

@@ -312,8 +312,7 @@ func (s *Scan) add(m Model, name string) {
 }
 
 func (s *Scan) skip(path string, err error) {
-	var at *fs.PathError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		err = at.Err
 	}
 	s.Skipped = append(s.Skipped, fmt.Sprintf("%s: %v", path, err))

@@ -135,8 +135,7 @@ func (r *nodes) parseYAML(data []byte) (root ast.Node) {
 
 // addYAMLError notes an error of the YAML library under its own position, if it has one.
 func (r *nodes) addYAMLError(p yamlPath, err error) {
-	var ye yaml.Error
-	if errors.As(err, &ye) && ye.GetToken() != nil {
+	if ye, ok := errors.AsType[yaml.Error](err); ok && ye.GetToken() != nil {
 		pos := ye.GetToken().Position
 		r.addAt(position{pos.Line, pos.Column}, p, "", "%s", ye.GetMessage())
 		return

@@ -197,8 +197,7 @@ func (in *Intake) due(began, now time.Time, n int) time.Time {
 
 // failure maps a failed read to an error of Read. fasthttp hides the cause of errors within a chunk's framing.
 func (in *Intake) failure(err error, due time.Time) error {
-	var ne net.Error
-	if errors.As(err, &ne) && ne.Timeout() || !due.IsZero() && !time.Now().Before(due) {
+	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || !due.IsZero() && !time.Now().Before(due) {
 		return ErrBodySlow
 	}
 	return fmt.Errorf("%w: %w", ErrBodyBroken, err)

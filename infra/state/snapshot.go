@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -390,10 +391,7 @@ func (s *Snapshot) Copies(model string) []*ModelRecord {
 		}
 	}
 	slices.SortFunc(out, func(a, b *ModelRecord) int {
-		if a.InFlight != b.InFlight {
-			return a.InFlight - b.InFlight
-		}
-		return strings.Compare(a.Host, b.Host)
+		return cmp.Or(a.InFlight-b.InFlight, strings.Compare(a.Host, b.Host))
 	})
 	return out
 }

@@ -184,8 +184,7 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	for _, l := range p.log.Tail(tailInError) {
 		exit.Tail = append(exit.Tail, l.Text)
 	}
-	var timeout *LoadError
-	if errors.As(failure, &timeout) {
+	if timeout, ok := errors.AsType[*LoadError](failure); ok {
 		timeout.Exit = exit
 		return timeout
 	}

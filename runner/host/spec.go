@@ -209,8 +209,7 @@ func pinAsked(t state.TicketRecord) *bool {
 	if !asked {
 		return nil
 	}
-	pinned := v == "1"
-	return &pinned
+	return new(v == "1")
 }
 
 // learn records a load's memory use on this host, so that gateways know it when they place the model next. It returns the

@@ -316,8 +316,7 @@ func firstByteLimit(firstByte time.Duration, prompt int, stream bool) time.Durat
 
 // engineFailed is the reply to a request whose engine gave no answer. If the engine never saw it, that is a refusal.
 func engineFailed(err error) *reply {
-	var re *relay.Error
-	if errors.As(err, &re) && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
+	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
 		return refusal(rpc.RefusedNotLoaded)
 	}
 	if errors.Is(err, relay.ErrBadRequest) {

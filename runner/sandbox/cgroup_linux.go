@@ -151,8 +151,7 @@ func write(dir, file, text string) error {
 
 // cause returns the text of an error without its path.
 func cause(err error) string {
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err.Error()
 	}
 	return err.Error()

@@ -148,8 +148,7 @@ func (r *remote) open(ctx context.Context, from, n int64) (io.ReadCloser, error)
 		return nil, err
 	}
 	body, err := r.source.get(ctx, t, from, n)
-	var e *weights.Error
-	if errors.As(err, &e) && (e.Kind == weights.ErrDenied || e.Kind == weights.ErrNotFound) && !r.source.ours(t.direct) {
+	if e, ok := errors.AsType[*weights.Error](err); ok && (e.Kind == weights.ErrDenied || e.Kind == weights.ErrNotFound) && !r.source.ours(t.direct) {
 		if t, err = r.where(ctx, t.direct); err != nil {
 			return nil, err
 		}
