@@ -2,7 +2,6 @@ package quota
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"reveille/gateway/api"
@@ -11,10 +10,8 @@ import (
 // Account counts the use of a key. A nil Account has no limits. Methods are safe for concurrent use and never wait for
 // I/O.
 type Account struct {
-	waiting atomic.Int64
-	most    atomic.Int64 // that may wait; 0: no limit
-
 	mu       sync.Mutex
+	waiting  int
 	limits   Limits
 	requests bucket
 	tokens   bucket
@@ -76,7 +73,6 @@ func (a *Account) Change(l Limits) {
 	if a.sharedLocked() {
 		a.ledger.needed.Store(true)
 	}
-	a.most.Store(int64(l.Waiting))
 }
 
 // buckets are in the order of a settlement.
@@ -204,16 +200,21 @@ func (a *Account) Wait() error {
 	if a == nil {
 		return nil
 	}
-	if most := a.most.Load(); !enter(&a.waiting, most) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if most := a.limits.Waiting; most > 0 && a.waiting >= most {
 		return api.Newf(api.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
 	}
+	a.waiting++
 	return nil
 }
 
 // Leave ends a wait.
 func (a *Account) Leave() {
 	if a != nil {
-		a.waiting.Add(-1)
+		a.mu.Lock()
+		a.waiting--
+		a.mu.Unlock()
 	}
 }
 
@@ -248,17 +249,4 @@ func (a *Account) States() (requests, tokens State) {
 		return b.state()
 	}
 	return of(&a.requests), of(&a.tokens)
-}
-
-// enter increments n unless it has reached most; 0 means no limit.
-func enter(n *atomic.Int64, most int64) bool {
-	for {
-		now := n.Load()
-		if most > 0 && now >= most {
-			return false
-		}
-		if n.CompareAndSwap(now, now+1) {
-			return true
-		}
-	}
 }

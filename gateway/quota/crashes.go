@@ -115,5 +115,5 @@ func (c *Crashes) Check(key *Account, now time.Time) error {
 		return nil
 	}
 	return api.Newf(api.RateLimitExceeded, "Engines crashed twice under this key's requests with constrained output. "+
-		"For %d more seconds send requests without a grammar, a JSON schema or tools.", int((left+time.Second-1)/time.Second)).After(left)
+		"For %d more seconds send requests without a grammar, a JSON schema or tools.", api.Seconds(left)).After(left)
 }

@@ -124,11 +124,7 @@ func (s HostSettings) Check() error {
 func (s HostSettings) parse() (parsed, error) {
 	var p parsed
 	var errs []error
-	note := func(err error) {
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
+	note := func(err error) { errs = append(errs, err) }
 	_, err := s.recipes()
 	note(err)
 	if p.name = s.Host; p.name == "" {
@@ -204,16 +200,13 @@ func (s HostSettings) parse() (parsed, error) {
 // options returns the load options given as flags, checked by the recipe that takes them.
 func (s HostSettings) options() (recipe.Options, error) {
 	raw := map[string]any{}
-	number := func(name string, n int) {
+	for name, n := range map[string]int{
+		"ctx_size": s.CtxSize, "n_batch": s.NBatch, "n_ubatch": s.NUbatch, "n_parallel": s.NParallel, "batch_delay": int(s.BatchDelay.Milliseconds()),
+	} {
 		if n != 0 {
 			raw[name] = int64(n)
 		}
 	}
-	number("ctx_size", s.CtxSize)
-	number("n_batch", s.NBatch)
-	number("n_ubatch", s.NUbatch)
-	number("n_parallel", s.NParallel)
-	number("batch_delay", int(s.BatchDelay.Milliseconds()))
 	if s.LlamacppArgs != "" {
 		raw["llamacpp_args"] = s.LlamacppArgs
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -77,7 +78,7 @@ func cache(m *Meta, a *gguf.GGUFArchitecture) error {
 		k, v := uint64(a.AttentionKeyLength), uint64(a.AttentionValueLength)
 		windowed := i < len(a.AttentionSlidingWindowLayers) && a.AttentionSlidingWindowLayers[i]
 		if windowed {
-			k, v = or(a.AttentionKeyLengthSWA, k), or(a.AttentionValueLengthSWA, v)
+			k, v = cmp.Or(uint64(a.AttentionKeyLengthSWA), k), cmp.Or(uint64(a.AttentionValueLengthSWA), v)
 		}
 		if heads > maxInt || k > maxInt || v > maxInt || heads*max(k, v) > maxElements {
 			return errHeader
@@ -94,13 +95,6 @@ func cache(m *Meta, a *gguf.GGUFArchitecture) error {
 		to.V += int64(heads * v)
 	}
 	return nil
-}
-
-func or(first uint32, second uint64) uint64 {
-	if first > 0 {
-		return uint64(first)
-	}
-	return second
 }
 
 // parseGGUF checks the file before it calls the parser, which allocates by the file's lengths, and turns the parser's
