@@ -39,6 +39,7 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 
 PROGRAMS   := gateway runner warmer
+TAGS       := lambda.norpc
 SOURCES    := $(PROGRAMS) infra testenv
 FETCH      := python3 -B testenv/local/fetch.py
 INTERPOSER := runner/mmcache/interpose
@@ -69,7 +70,7 @@ mm: # the encoder cache's interposer, where there is a C compiler
 .PHONY: build
 build: need-go mm ## Build bin/gateway, bin/runner, bin/warmer and bin/standin
 	@mkdir -p bin
-	go build -o bin/ $(PROGRAMS:%=./%) ./testenv/standin
+	go build -tags $(TAGS) -o bin/ $(PROGRAMS:%=./%) ./testenv/standin
 
 # Packages whose tests start processes, one at a time; a failed test of theirs runs once more, unless STRICT=1. What
 # passes then is printed as flaky.
@@ -171,7 +172,7 @@ dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd
 	@mkdir -p $(DIST) && rm -f $(DIST)/SHA256SUMS $(DIST)/libreveille_mm_linux_*.so $(DIST)/*_oci.tar $(DIST)/reveille_*.tar.gz
 	@for arch in $(DIST_ARCHES); do for program in $(PROGRAMS); do \
 		echo "$(DIST)/$${program}_linux_$$arch"; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -buildvcs=false -tags lambda.norpc -ldflags '-s -w -buildid=$(if $(VERSION), -X reveille/infra/config.version=$(VERSION))' \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -buildvcs=false -tags $(TAGS) -ldflags '-s -w -buildid=$(if $(VERSION), -X reveille/infra/config.version=$(VERSION))' \
 			-o "$(DIST)/$${program}_linux_$$arch" "./$$program"; \
 	done; done
 	@for arch in $(DIST_ARCHES); do \

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/alecthomas/kong"
-
 	"reveille/gateway/app"
 	"reveille/gateway/cli"
 	"reveille/gateway/keys"
@@ -38,29 +36,28 @@ type commands struct {
 	Wake          cli.Wake         `cmd:"" help:"Wake a host and wait until it is awake."`
 	Sleep         cli.Sleep        `cmd:"" help:"Unload a host's models and put it to sleep."`
 	Forget        cli.Forget       `cmd:"" help:"Forget a host that is not in the catalogue and is asleep or lost."`
-	Completion    cli.Completion   `cmd:"" help:"Print the script that completes this program's commands and flags in a shell."`
 	Key           keyCmd           `cmd:"" help:"Make, list and revoke API keys."`
 }
 
 type runCmd struct{ app.RunSettings }
 
 // Run starts everything.
-func (c *runCmd) Run(ctx context.Context) error {
-	return app.Run(ctx, c.RunSettings, logger(c.Log), os.Stdout)
+func (c *runCmd) Run(ctx context.Context, out io.Writer) error {
+	return app.Run(ctx, c.RunSettings, logger(c.Log), out)
 }
 
 type serveCmd struct{ app.ServeSettings }
 
 // Run starts the front.
-func (c *serveCmd) Run(ctx context.Context, log func(config.Log) *slog.Logger) error {
-	return app.Serve(ctx, c.ServeSettings, drivers.Remote(), log(c.Log), nil)
+func (c *serveCmd) Run(ctx context.Context, _ io.Writer) error {
+	return app.Serve(ctx, c.ServeSettings, drivers.Remote(), logger(c.Log), nil)
 }
 
 type lambdaCmd struct{ app.LambdaSettings }
 
 // Run starts the front in Lambda.
-func (c *lambdaCmd) Run(ctx context.Context, log func(config.Log) *slog.Logger) error {
-	return app.ServeLambda(ctx, c.LambdaSettings, drivers.Remote(), log(c.Log))
+func (c *lambdaCmd) Run(ctx context.Context, _ io.Writer) error {
+	return app.ServeLambda(ctx, c.LambdaSettings, drivers.Remote(), logger(c.Log))
 }
 
 type keyCmd struct {
@@ -78,7 +75,7 @@ type conversationsCmd struct {
 type newKeyCmd struct{}
 
 // Run prints a fresh key.
-func (newKeyCmd) Run(out io.Writer) error {
+func (newKeyCmd) Run(_ context.Context, out io.Writer) error {
 	key := keys.New()
 	_, err := fmt.Fprintf(out, "%s\n%s infer\n", key, keys.Digest(key))
 	return err
@@ -92,15 +89,13 @@ func logger(l config.Log) *slog.Logger {
 }
 
 func main() {
-	ctx := config.UntilSignal()
 	var c commands
 	if len(os.Args) == 1 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments
 		os.Args = append(os.Args, "lambda")
 	}
 	command := config.MustParse(&c, "gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself.",
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)), kong.Bind(logger),
-		kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false), kong.PostBuild(cli.Complete))
-	if err := command.Run(); err != nil {
+		config.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
+	if err := command.Run(config.UntilSignal(), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)
 	}

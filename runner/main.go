@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/alecthomas/kong"
-
 	"reveille/infra/config"
 	"reveille/infra/state"
 	"reveille/runner/app"
@@ -19,7 +17,7 @@ func main() {
 		return
 	}
 	var s app.Settings
-	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.", kong.Vars{"runner_addr": "127.0.0.1:8090"}, config.IntakeVars(true))
+	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.", config.Vars{"runner_addr": "127.0.0.1:8090"}, config.IntakeVars(true))
 	ctx := config.UntilSignal()
 	log := s.Logger(os.Stderr)
 	state.LogLibrary(log)

@@ -36,16 +36,16 @@ type ServeSettings struct {
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 
 	// runnerSocket, if not nil, tells where a host's runner listens on this machine; see [httpapi.Config].
-	runnerSocket func(host string) string `kong:"-"`
+	runnerSocket func(host string) string
 
 	// near, if not nil, finds runners of this process; see [httpapi.Config].
-	near func(host, addr string) httpapi.Runner `kong:"-"`
+	near func(host, addr string) httpapi.Runner
 
 	// ring, if not nil, has what the logger logs.
-	ring *logring.Ring `kong:"-"`
+	ring *logring.Ring
 
 	// complete, if not nil, adds what this program knows of the pool besides the models file.
-	complete func(*catalog.Catalog) (*catalog.Catalog, error) `kong:"-"`
+	complete func(*catalog.Catalog) (*catalog.Catalog, error)
 }
 
 // completed is a models file's catalogue with what this program knows besides it.

@@ -16,7 +16,7 @@ import (
 
 // Check is `gateway check FILE`.
 type Check struct {
-	File string `arg:"" optional:"" help:"The models file." type:"existingfile"`
+	File string `arg:"" optional:"" help:"The models file."`
 
 	EnginesDir []string `help:"Folders to look for engine programs in, besides this program's own and PATH."`
 	Explain    string   `help:"Say what a field of models files means, such as idle or hosts.memory; no file is read." placeholder:"FIELD"`

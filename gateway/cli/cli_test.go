@@ -32,7 +32,7 @@ func TestManage(t *testing.T) {
 	r, asked := gateway(t, 200, `{"status":"success","message":"Done","unloaded":["a","b"],"load_ms":1234}`)
 	var out bytes.Buffer
 	for _, run := range []error{
-		(&Load{Remote: r, Name: "m", CtxSize: 512, Args: "-np 2", Save: true}).Run(t.Context(), &out),
+		(&Load{Remote: r, Name: "m", CtxSize: 512, LlamacppArgs: "-np 2", SaveOptions: true}).Run(t.Context(), &out),
 		(&Unload{Remote: r, Force: true}).Run(t.Context(), &out),
 		(&Pin{Remote: r, Name: "m"}).Run(t.Context(), &out),
 		(&Unpin{Remote: r, Name: "m"}).Run(t.Context(), &out),

@@ -21,7 +21,7 @@ const schemaFile = "models.schema.json"
 
 // Init is `gateway init [FOLDER ...]`.
 type Init struct {
-	Folders []string `arg:"" optional:"" name:"folder" help:"Folders with GGUF files. Default: the usual ones, and Ollama's and LM Studio's stores." type:"existingdir"`
+	Folders []string `arg:"" optional:"" name:"folder" help:"Folders with GGUF files. Default: the usual ones, and Ollama's and LM Studio's stores."`
 
 	File       string   `help:"File to write, with its schema beside it." default:"models.yaml"`
 	Stdout     bool     `help:"Print the file instead."`
@@ -90,7 +90,7 @@ func writeNew(name string, text []byte) error {
 type Schema struct{}
 
 // Run prints the JSON Schema of models files.
-func (Schema) Run(out io.Writer) error {
+func (Schema) Run(_ context.Context, out io.Writer) error {
 	_, err := io.WriteString(out, catalog.Schema)
 	return err
 }

@@ -10,10 +10,10 @@ import (
 // Load is `gateway load NAME`.
 type Load struct {
 	Remote
-	Name    string `arg:"" help:"The model."`
-	CtxSize int    `help:"Context in tokens, -1 automatic; 0 leaves it." placeholder:"TOKENS"`
-	Args    string `name:"llamacpp-args" help:"More arguments for llama-server." placeholder:"ARGS"`
-	Save    bool   `name:"save-options" help:"Keep these options for later loads."`
+	Name         string `arg:"" help:"The model."`
+	CtxSize      int    `help:"Context in tokens, -1 automatic; 0 leaves it." placeholder:"TOKENS"`
+	LlamacppArgs string `help:"More arguments for llama-server." placeholder:"ARGS"`
+	SaveOptions  bool   `help:"Keep these options for later loads."`
 }
 
 // Run loads the model.
@@ -22,10 +22,10 @@ func (c *Load) Run(ctx context.Context, out io.Writer) error {
 	if c.CtxSize != 0 {
 		body["ctx_size"] = c.CtxSize
 	}
-	if c.Args != "" {
-		body["llamacpp_args"] = c.Args
+	if c.LlamacppArgs != "" {
+		body["llamacpp_args"] = c.LlamacppArgs
 	}
-	if c.Save {
+	if c.SaveOptions {
 		body["save_options"] = true
 	}
 	return c.report(ctx, out, "/v1/load", body, c.modelState(c.Name))

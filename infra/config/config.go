@@ -1,5 +1,5 @@
-// Package config reads the programs' settings, and holds those that several programs share: kong reads commands and
-// flags, env the environment.
+// Package config reads the programs' settings, and holds those that several programs share: cobra reads commands and flags,
+// env turns texts, of flags and of the environment, into values.
 package config
 
 import (
@@ -9,13 +9,9 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
-	"strconv"
-	"strings"
 	"time"
 
 	"reveille/infra/catalog"
-
-	"github.com/alecthomas/kong"
 )
 
 // Redis says where the pool's state is.
@@ -53,11 +49,11 @@ type Intake struct {
 
 // IntakeVars are the defaults of an Intake that differ by program: a gateway behind a load balancer sees private addresses
 // only, a runner's clients are gateways, which open a connection for each request.
-func IntakeVars(runner bool) kong.Vars {
+func IntakeVars(runner bool) Vars {
 	if runner {
-		return kong.Vars{"per_address": "16384", "proxies": "127.0.0.0/8,::1/128"}
+		return Vars{"per_address": "16384", "proxies": "127.0.0.0/8,::1/128"}
 	}
-	return kong.Vars{"per_address": "1024", "proxies": "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"}
+	return Vars{"per_address": "1024", "proxies": "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"}
 }
 
 // Limits is an Intake after parsing. A zero field means the server's default.
@@ -111,31 +107,6 @@ func Size(flag, text string, most int64) (int64, error) {
 		return 0, fmt.Errorf("--%s: %w", flag, err)
 	}
 	return n, nil
-}
-
-// joinLimits joins the numbers that follow --max-loaded-models as words of their own to its value, so that a list and -1 need
-// no quotes and no "=".
-func joinLimits(args []string) []string {
-	const flag = "--max-loaded-models"
-	var out []string
-	for i := 0; i < len(args); i++ {
-		out = append(out, args[i])
-		if args[i] != flag {
-			continue
-		}
-		end := i + 1
-		for end < len(args) {
-			if _, err := strconv.Atoi(args[end]); err != nil {
-				break
-			}
-			end++
-		}
-		if end > i+1 {
-			out[len(out)-1] = flag + "=" + strings.Join(args[i+1:end], " ")
-			i = end - 1
-		}
-	}
-	return out
 }
 
 // Secret checks the pool's runner secret.

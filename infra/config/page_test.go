@@ -59,7 +59,7 @@ func TestConfigurationPage(t *testing.T) {
 			fmt.Fprintf(&page, "%s\n\n", section.about)
 		}
 		page.WriteString("| flag | default | meaning |\n|---|---|---|\n")
-		for _, f := range c.Flags() {
+		for _, f := range c.Flags {
 			if seen[f.Name] {
 				continue
 			}

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A limit is written as the documents write it: a number, or a list in words of its own, -1 among them.
@@ -22,22 +24,72 @@ func TestMaxLoadedModelsWithoutQuotes(t *testing.T) {
 			t.Errorf("%s: %q, %q, %v", line, flags.MaxLoadedModels, flags.Host, err)
 		}
 	}
-	for args, want := range map[string]string{
-		"--idle -1s --host a":          "--idle=-1s --host a",
-		"--ctx-size -1":                "--ctx-size=-1",
-		"--llamacpp-args --no-mmap -x": "--llamacpp-args=--no-mmap -x",
-		"--json --url x":               "--json --url x",
-		"--url -v":                     "--url -v",
-		"ps -- --idle -1s":             "ps -- --idle -1s",
-		"--idle":                       "--idle",
-		"--idle=-1s -1":                "--idle=-1s -1",
-	} {
-		if got := strings.Join(joinValues(strings.Fields(args)), " "); got != want {
-			t.Errorf("%s: %s", args, got)
-		}
-	}
 	same := []string{"--max-loaded-models", "x", "--max-loaded-models"}
 	if got := joinLimits(same); !slices.Equal(got, same) {
 		t.Errorf("%q became %q", same, got)
+	}
+}
+
+// What a command line gives is set, or refused with words that say what is wrong. A value may begin with a hyphen.
+func TestCommandLine(t *testing.T) {
+	type settings struct {
+		Sub struct {
+			Model        string        `arg:""`
+			Rest         []string      `arg:"" optional:""`
+			Idle         time.Duration `default:"1m"`
+			LlamacppArgs string
+			Size         *int
+			Level        string   `enum:"low,high" default:"low"`
+			List         []string `default:"a,b"`
+			JSON         bool
+			Must         string `required:"" default:"x"`
+		} `cmd:""`
+		Group struct {
+			Show struct{ All bool } `cmd:"" default:"1"`
+			Drop struct{}           `cmd:""`
+		} `cmd:""`
+	}
+	for line, want := range map[string]string{
+		"sub m":                                  "{m [] 1m0s  <nil> low [a b] false x}",
+		"sub m a,b c":                            "{m [a,b c] 1m0s  <nil> low [a b] false x}",
+		"sub m --idle -1s":                       "{m [] -1s  <nil> low [a b] false x}",
+		"sub m --json --llamacpp-args --no-mmap": "{m [] 1m0s --no-mmap <nil> low [a b] true x}",
+		"sub m --list x --list=y,z --json=false": "{m [] 1m0s  <nil> low [x y z] false x}",
+		"sub m --list= --level high":             "{m [] 1m0s  <nil> high [] false x}",
+		"sub -- --idle":                          "{--idle [] 1m0s  <nil> low [a b] false x}",
+		"sub":                                    "<model> is missing",
+		"sub m --idle soon":                      "--idle: ",
+		"sub m --idle=":                          "--idle: needs a value",
+		"sub m --size many":                      "--size: ",
+		"sub m --level loud":                     `--level: "loud" is none of low, high`,
+		"sub m --must=":                          "--must: is missing; it may also come from REVEILLE_MUST",
+		"sub m --list":                           "flag needs an argument: --list",
+		"sub m --lost":                           "unknown flag: --lost",
+		"sob":                                    "Did you mean this?\n\tsub",
+		"group extra":                            `unexpected argument "extra"`,
+	} {
+		var s settings
+		_, err := Parse(&s, "test", "A test.", strings.Fields(line))
+		if err == nil {
+			if got := fmt.Sprint(s.Sub); got != want {
+				t.Errorf("%s: %s, want %s", line, got, want)
+			}
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", line, err, want)
+		}
+	}
+	for line, want := range map[string]string{"group": "*struct { All bool } false", "group --all": "*struct { All bool } true", "group drop": "*struct {}", "group show --all": "*struct { All bool } true"} {
+		var s settings
+		c, err := Parse(&s, "test", "A test.", strings.Fields(line))
+		if err != nil {
+			t.Fatal(line, err)
+		}
+		got := fmt.Sprintf("%T", c.settings.Addr().Interface())
+		for _, f := range c.Flags {
+			got += fmt.Sprint(" ", f.Value())
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", line, got, want)
+		}
 	}
 }

@@ -5,8 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-
-	"github.com/alecthomas/kong"
+	"time"
 
 	gateway "reveille/gateway/app"
 	"reveille/gateway/cli"
@@ -15,64 +14,52 @@ import (
 	warmer "reveille/warmer/app"
 )
 
-func parse(settings any, args ...string) (*kong.Context, error) {
-	return config.Parse(settings, "test", "", args, kong.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
+func parse(settings any, args ...string) (*config.Command, error) {
+	return config.Parse(settings, "test", "", args, config.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
 }
 
 // Each setting of each program takes its value from the variable that --help names.
 func TestEverySettingHasItsVariable(t *testing.T) {
 	for _, settings := range []any{
-		&gateway.RunSettings{}, &gateway.ServeSettings{}, &gateway.LambdaSettings{}, &runner.Settings{}, &warmer.Settings{}, &cli.Remote{},
+		&gateway.RunSettings{}, &gateway.ServeSettings{}, &gateway.LambdaSettings{}, &runner.Settings{}, &warmer.Settings{},
+		&cli.Check{}, &cli.Health{}, &cli.Init{}, &cli.KeyAdd{}, &cli.Load{}, &cli.Logs{}, &cli.MM{}, &cli.PS{}, &cli.Top{}, &cli.Unload{}, &cli.Wake{},
 	} {
 		t.Run(strings.ReplaceAll(fmt.Sprintf("%T", settings), "*", ""), func(t *testing.T) {
-			c, err := parse(settings)
+			c, err := parse(settings, args(settings)...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			help := usage(t, c)
 			want := map[string]string{}
-			for _, f := range c.Flags() {
-				if f.Name == "help" || f.Name == "version" || f.Name == "man" {
-					continue
-				}
-				value := "7"
+			for _, f := range c.Flags {
+				value, kind := "7", reflect.TypeOf(f.Value()).Kind()
+				_, isDuration := f.Value().(time.Duration)
 				switch {
-				case f.Enum != "":
-					value = f.EnumSlice()[len(f.EnumSlice())-1]
-				case f.Target.Kind() == reflect.Bool:
-					value = fmt.Sprint(!f.Target.Bool())
-				case f.Target.Type().String() == "time.Duration":
+				case f.Enum != nil:
+					value = f.Enum[len(f.Enum)-1]
+				case kind == reflect.Bool:
+					value = fmt.Sprint(f.Value() == false)
+				case isDuration:
 					value = "7s"
-				case f.Target.Kind() == reflect.Slice:
+				case kind == reflect.Slice:
 					value = "a,b"
 				}
 				variable := "REVEILLE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-				if !strings.Contains(help, "$"+variable) {
-					t.Errorf("--%s: help does not name %s", f.Name, variable)
+				if f.Variable() != variable {
+					t.Errorf("--%s is %s", f.Name, f.Variable())
 				}
 				t.Setenv(variable, value)
 				want[f.Name] = strings.ReplaceAll(value, ",", " ")
 			}
-			if c, err = parse(settings); err != nil {
+			if c, err = parse(settings, args(settings)...); err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range c.Flags() {
-				if got := strings.Trim(fmt.Sprint(f.Target.Interface()), "[]"); f.Name != "help" && f.Name != "version" && f.Name != "man" && got != want[f.Name] {
+			for _, f := range c.Flags {
+				if got := strings.Trim(fmt.Sprint(f.Value()), "[]"); got != want[f.Name] {
 					t.Errorf("--%s is %q, want %q", f.Name, got, want[f.Name])
 				}
 			}
 		})
 	}
-}
-
-func usage(t *testing.T, c *kong.Context) string {
-	t.Helper()
-	var out strings.Builder
-	c.Kong.Stdout = &out
-	if err := c.PrintUsage(false); err != nil {
-		t.Fatal(err)
-	}
-	return out.String()
 }
 
 // The command line goes before the environment, the environment before the defaults; an empty variable is none.
@@ -109,7 +96,16 @@ func TestWrongVariables(t *testing.T) {
 // -b is llama-server's word for --n-batch.
 func TestShortFlags(t *testing.T) {
 	var s runner.HostSettings
-	if _, err := config.Parse(&s, "runner", "", []string{"-b", "512"}, kong.Vars{"runner_addr": "127.0.0.1:0"}); err != nil || s.NBatch != 512 {
+	if _, err := config.Parse(&s, "runner", "", []string{"-b", "512"}, config.Vars{"runner_addr": "127.0.0.1:0"}); err != nil || s.NBatch != 512 {
 		t.Errorf("%d %v", s.NBatch, err)
 	}
+}
+
+// args are the arguments that a command must have.
+func args(settings any) []string {
+	switch settings.(type) {
+	case *cli.Load, *cli.Wake:
+		return []string{"name"}
+	}
+	return nil
 }

@@ -1,10 +1,6 @@
 package config
 
-import (
-	"runtime/debug"
-
-	"github.com/alecthomas/kong"
-)
+import "runtime/debug"
 
 // version is set by the linker in releases.
 var version string
@@ -27,9 +23,4 @@ func Version() string {
 		}
 	}
 	return commit + changed
-}
-
-// versionFlag is a flag of every program.
-type versionFlag struct {
-	Version kong.VersionFlag `help:"Print the version and exit."`
 }

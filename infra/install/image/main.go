@@ -12,13 +12,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/alecthomas/kong"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"reveille/infra/config"
 )
 
 type settings struct {
@@ -52,7 +52,7 @@ var images = []image{
 
 func main() {
 	var s settings
-	kong.Parse(&s, kong.Name("image"), kong.Description("Writes OCI images."))
+	config.MustParse(&s, "image", "Writes OCI images.")
 	for _, i := range images {
 		file, err := i.write(s)
 		if err != nil {
