@@ -199,7 +199,7 @@ const maxErrorBody = 1 << 20
 func (x *exchange) checkResponse(resp *relay.Response) error {
 	status := resp.Status()
 	switch {
-	case status == rpc.StatusRefused:
+	case status == rpc.StatusRefused && len(resp.Header(rpc.HeaderRefused)) > 0: // not the engine's own status
 		return x.refusal(resp)
 	case status == api.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == api.EngineCrashed.Code():
 		return x.crashed(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))

@@ -210,6 +210,7 @@ func (x *exchange) deliver(resp *relay.Response) error {
 		return nil
 	}
 	if x.into != nil {
+		_ = resp.Close()
 		return errNoStream()
 	}
 	x.modelHeaders()

@@ -434,3 +434,28 @@ func TestDefaultModel(t *testing.T) {
 		t.Errorf("%s", s.got()[0].body)
 	}
 }
+
+// An answer without a stream where the client's dialect needs one is closed, not only refused.
+func TestAnswersWithoutStreamAreClosed(t *testing.T) {
+	s := newStage(t).warm("chat") // its engine answers with JSON
+	for path, body := range map[string]string{
+		"/api/chat":     `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`,
+		"/v1/responses": `{"model":"chat","input":"hi","stream":true}`,
+		"/v1/messages":  `{"model":"chat","max_tokens":4,"messages":[{"role":"user","content":"hi"}],"stream":true}`,
+	} {
+		if r := s.ask("POST", path, body); r.status != 502 {
+			t.Errorf("%s: %d %s", path, r.status, r.text)
+		}
+	}
+	if n := s.server.dir.Client("here", s.runner.Listener.Addr().String()).Stats().Active; n != 0 {
+		t.Errorf("%d answers are open after all requests ended", n)
+	}
+}
+
+// An engine's own status 421 is not a runner's refusal: the request is not repeated.
+func TestEnginesStatusIsNoRefusal(t *testing.T) {
+	s := newStage(t).warm("chat").serve(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(421) })
+	if r := s.ask("POST", chatPath, chatBody, "x-wait-timeout: 3"); len(s.got()) != 1 {
+		t.Errorf("sent %d times: %d %s", len(s.got()), r.status, r.text)
+	}
+}

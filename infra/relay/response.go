@@ -134,7 +134,7 @@ func (r *Response) writeFailed(n int64, cause error) error {
 // Await waits for the head of the answer until the given time; with the zero time only Request.FirstByte bounds the
 // wait. It returns ErrPending if the given time came first, and may then be called again. Any other error is final.
 func (r *Response) Await(until time.Time) error {
-	if r.phase != phasePending || r.Hop == nil {
+	if r.Hop == nil || r.headed || r.phase == phaseClosed {
 		return r.await(until)
 	}
 	err := r.await(until)

@@ -25,7 +25,9 @@ import (
 	"reveille/runner/host"
 	"reveille/runner/httpapi"
 	"reveille/runner/launch"
+	"reveille/runner/mmcache"
 	"reveille/runner/plan"
+	"reveille/runner/slots"
 	"reveille/testenv"
 	"reveille/testenv/kit"
 )
@@ -98,12 +100,16 @@ type fake struct {
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
 	permits *fairqueue.Queue
+	media   *mmcache.Attachment
+	slots   *slots.Table
 	loop    string
 	pid     int
 }
 
-func (f *fake) Permits() *fairqueue.Queue { return f.permits }
-func (f *fake) LoopPath() string          { return f.loop }
+func (f *fake) Permits() *fairqueue.Queue  { return f.permits }
+func (f *fake) Media() *mmcache.Attachment { return f.media }
+func (f *fake) Slots() *slots.Table        { return f.slots }
+func (f *fake) LoopPath() string           { return f.loop }
 
 func (f *fake) PID() int              { return f.pid }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }

@@ -51,13 +51,13 @@ func (x *direct) Wait(until time.Time) bool {
 			return true
 		}
 		if ready := x.tryPermit(); until.IsZero() || ready && x.table() == nil {
-			x.reply = x.await()
+			x.reply = x.awaited()
 			return true
 		}
 		x.turn = make(chan struct{})
 		go func() {
 			defer close(x.turn)
-			x.reply = x.await()
+			x.reply = x.awaited()
 		}()
 	}
 	limit := time.NewTimer(time.Until(until))
@@ -68,6 +68,16 @@ func (x *direct) Wait(until time.Time) bool {
 	case <-limit.C:
 		return false
 	}
+}
+
+// awaited is await, and survives a panic: a program of many requests must not end by one.
+func (x *direct) awaited() (r *reply) {
+	defer func() {
+		if p := recover(); p != nil {
+			r = x.panicked(p)
+		}
+	}()
+	return x.await()
 }
 
 // Start implements relay.Turn.

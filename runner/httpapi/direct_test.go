@@ -1,16 +1,20 @@
 package httpapi_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/fairqueue"
+	"reveille/runner/mmcache"
+	"reveille/runner/slots"
 )
 
 // direct is call from a gateway in the same process. It reads the answer as a gateway does.
@@ -132,4 +136,56 @@ func TestDirectTurns(t *testing.T) {
 		t.Error("a permit was lost")
 	}
 	b.until("no request is open", func() bool { return b.open() == 0 })
+}
+
+// A client that leaves before the head of the answer is not counted in the encoder cache's engine any more.
+func TestDirectEndsItsMedia(t *testing.T) {
+	b := start(t)
+	b.load("fake")
+	media := &mmcache.Attachment{}
+	b.engines.fakes[0].media = media
+	came := make(chan struct{})
+	b.engines.handle = func(c net.Conn, _ *http.Request) {
+		close(came)
+		_, _ = io.Copy(io.Discard, c)
+	}
+	var link relay.Call
+	turn := b.server.Admit("g", &link, near("POST", chat, "fake", `{"messages":[{"type":"image_url"}]}`))
+	turn.Wait(time.Time{})
+	resp, err := turn.Start()
+	b.must(err)
+	<-came
+	if err := resp.Await(time.Now().Add(time.Millisecond)); !errors.Is(err, relay.ErrPending) {
+		t.Fatal(err)
+	}
+	link.Cancel(nil)
+	_ = resp.Close()
+	b.until("no request is open", func() bool { return b.open() == 0 })
+	next := media.Begin("", true)
+	if _, _, exact := next.End(); !exact {
+		t.Error("the request of a client that left is still counted")
+	}
+}
+
+// A panic while a request waits for its turn is an answer, wherever it waits.
+func TestPanicInATurnIsAnswered(t *testing.T) {
+	for name, until := range map[string]func() time.Time{"without limit": func() time.Time { return time.Time{} }, "in the background": func() time.Time { return time.Now().Add(time.Minute) }} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t)
+			b.load("fake")
+			table := slots.New(1, func(context.Context, int) error { panic("erase") })
+			table.Restored(0, slots.OwnerOf("another"), slots.Prompt{})
+			b.engines.fakes[0].slots = table
+			var link relay.Call
+			turn := b.server.Admit("g", &link, near("POST", chat, "fake", `{"prompt":"x"}`))
+			for !turn.Wait(until()) {
+			}
+			resp, err := turn.Start()
+			b.must(err)
+			if a := b.read(resp); a.status != 500 || !strings.Contains(a.body, `"internal_error"`) {
+				t.Errorf("%+v", a)
+			}
+			b.until("no request is open", func() bool { return b.open() == 0 })
+		})
+	}
 }

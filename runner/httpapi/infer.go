@@ -112,6 +112,7 @@ func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
 		x.talks.End()
+		x.media.End()
 		if x.leave != nil {
 			x.leave()
 		}

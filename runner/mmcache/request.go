@@ -19,6 +19,7 @@ type Request struct {
 	a            *Attachment
 	token        token
 	counted      bool
+	ended        bool
 	alone        bool
 	crowded      uint64
 	hits, misses int64
@@ -68,7 +69,7 @@ func (q *Request) Token() []byte {
 }
 
 // End returns how many of this request's media came from the cache, and how many were encoded. exact is false if
-// another request with media was in the engine at any moment since Begin. End may be called once, and on nil.
+// another request with media was in the engine at any moment since Begin, and after the first call. End may be called on nil.
 func (q *Request) End() (hits, misses int64, exact bool) {
 	if q == nil {
 		return 0, 0, false
@@ -78,9 +79,10 @@ func (q *Request) End() (hits, misses int64, exact bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.scopes, q.token)
-	if !q.counted {
+	if q.ended || !q.counted {
 		return 0, 0, false
 	}
+	q.ended = true
 	r.open--
 	return hits - q.hits, misses - q.misses, q.alone && r.crowded == q.crowded
 }

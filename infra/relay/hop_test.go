@@ -1,0 +1,64 @@
+package relay
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// spy is a Hop that counts.
+type spy struct{ heads int }
+
+func (h *spy) Head(r *Response, err error) error {
+	h.heads++
+	if err == nil {
+		r.Bare()
+	}
+	return err
+}
+func (h *spy) Broke(_ *Response, err error) error { return err }
+func (h *spy) End(error)                          {}
+
+// An answer that came while the request was being sent passes the hop as any other.
+func TestEarlyAnswerPassesTheHop(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = http.ReadRequest(bufio.NewReader(c)) // the head
+			_, _ = io.WriteString(c, "HTTP/1.1 421 Misdirected\r\nConnection: close\r\nX-Secret: forged\r\nContent-Length: 2\r\n\r\n{}")
+			_ = c.(*net.TCPConn).CloseWrite()
+			_, _ = io.CopyN(io.Discard, c, 1<<20) // some of the body; the close then resets the connection
+			_ = c.Close()
+		}
+	}()
+	client := New(Config{Addr: ln.Addr().String()})
+	defer client.Close()
+	for range 10 {
+		var call Call
+		resp, err := client.Start(&call, &Request{Method: "POST", Path: []byte("/"), Body: make([]byte, 64<<20)})
+		if err != nil {
+			continue // the reset came before the answer was read
+		}
+		hop := &spy{}
+		resp.Hop = hop
+		err = resp.Await(time.Time{})
+		if again := resp.Await(time.Time{}); again != err {
+			t.Errorf("%v, then %v", err, again)
+		}
+		if hop.heads != 1 || resp.Header("X-Secret") != nil {
+			t.Errorf("%d heads passed the hop; X-Secret: %q", hop.heads, resp.Header("X-Secret"))
+		}
+		_ = resp.Close()
+	}
+}
