@@ -67,6 +67,6 @@ func TestHostStates(t *testing.T) {
 	b.press("nav a[href='#pool']")
 	b.is("/lost for \\d+ s/.test(document.querySelector('.card.lost .state')?.textContent)")
 	b.reads("long was loaded")
-	b.reads("0 models loaded")
+	b.reads("models loaded 0")
 	b.pictures("pool-lost")
 }
