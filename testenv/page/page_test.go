@@ -157,10 +157,14 @@ func TestKeys(t *testing.T) {
 	forget := func() {
 		t.Helper()
 		b.press("#key")
-		b.is("document.querySelector('#login').open")
+		b.is("document.querySelector('#login').open && document.querySelector('#key').textContent === 'Enter key'")
 	}
 	forget()
 	enter(limited)
+	b.reads("this key is limited to some")
+	b.pictures("limited")
+	b.press("nav a[href='#playground']")
+	b.is("document.querySelector('#play-model').value === 'chat'")
 	b.press("nav a[href='#logs']")
 	b.reads("Logs need a key that may manage all models")
 	if got := value[int](b, "(async () => (await fetch('/logs/stream', {headers: {'x-reveille-token': "+token+"}})).status)()"); got != http.StatusForbidden {

@@ -89,6 +89,14 @@ async function follow() {
   stop = ctl;
   try {
     const resp = await call('GET', '/ui/stream', undefined, ctl.signal);
+    if (resp.status === 403 && session.key) { // limited to some models: it may run these
+      report('off', 'not for this key');
+      const { data } = await ask('GET', '/v1/models', undefined, ctl.signal);
+      world.models = data.map((m) => ({ id: m.id, type: m.type, state: m.status?.value ?? 'unloaded' }));
+      tell('models');
+      tell('limited');
+      return;
+    }
     if (resp.status === 401 || resp.status === 403) {
       report('off', 'needs a key');
       tell('denied');

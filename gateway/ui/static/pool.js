@@ -1,6 +1,6 @@
 // Hosts, the queue, the catalogue.
 import { h, s, bytes, lasting, clock, plural } from './dom.js';
-import { world, session, now } from './live.js';
+import { world, session, status, now } from './live.js';
 
 const typeNames = { llm: 'Language', embedding: 'Embedding', reranking: 'Reranking', audio: 'Audio', image: 'Image', tts: 'Speech' };
 const stages = { queued: 'queued', waking: 'host wakes', pulling: 'fetching', loading: 'loading', asleep: 'asleep', draining: 'draining' };
@@ -124,10 +124,14 @@ function models() {
         h('td', { class: 'end' }, m.state === 'unloaded' && action('load', 'Load', { 'data-model': m.id, 'aria-label': `Load ${m.id}` }))))))));
 }
 
+/** What is said in place of a view of the pool. */
+export const nothing = () => session.keyed && !session.key ? 'This gateway asks for an API key.'
+  : status.text === 'not for this key' ? 'This shows all models, and this key is limited to some: it may use the playground.' : 'Waiting for the pool …';
+
 /** The view's elements. */
 export function poolView() {
   const pool = world.pool;
-  if (!pool) return [h('h1', { class: 'unseen' }, 'Pool'), h('p', { class: 'empty' }, session.keyed && !session.key ? 'This gateway asks for an API key.' : 'Waiting for the pool …')];
+  if (!pool) return [h('h1', { class: 'unseen' }, 'Pool'), h('p', { class: 'empty' }, nothing())];
   const awake = pool.hosts.filter((x) => x.state === 'ready' || x.state === 'draining').length;
   const loaded = pool.hosts.filter((x) => x.state !== 'lost').flatMap((x) => x.types).flatMap((t) => t.models).filter((m) => m.state === 'loaded');
   const facts = [

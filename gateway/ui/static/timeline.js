@@ -1,6 +1,7 @@
 // The last hour, drawn.
 import { h, s, clock, lasting, plural } from './dom.js';
 import { world } from './live.js';
+import { nothing } from './pool.js';
 
 /** What is drawn: the time in which this gateway has watched, ten minutes at least. */
 function span(t) {
@@ -89,7 +90,7 @@ function recent(t) {
 /** The view's elements. */
 export function timelineView() {
   const t = world.history;
-  if (!t) return [h('h1', { class: 'unseen' }, 'Timeline'), h('p', { class: 'empty' }, 'Waiting for the timeline …')];
+  if (!t) return [h('h1', { class: 'unseen' }, 'Timeline'), h('p', { class: 'empty' }, nothing())];
   const w = span(t);
   const perSecond = (list) => grouped(w, list, (g) => sum(g) / (g.length * t.step / 1000));
   const first = grouped(w, t.first, (g) => {
