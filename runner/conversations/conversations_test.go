@@ -408,3 +408,22 @@ func TestWorth(t *testing.T) {
 		t.Errorf("%v has not expired", left)
 	}
 }
+
+// A save ends when it has taken as long as its conversation is worth, also if the engine hangs: whoever waits for the model to go waits no longer.
+func TestHangingEngine(t *testing.T) {
+	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+	hang := make(chan struct{})
+	defer close(hang)
+	l := newLlama(t, 2)
+	l.speed = 1e-3
+	l.saving = func() { <-hang }
+	run(t, s, p, l, nil, l.holding(1, count(1, 100), 1))
+	if left := names(t, s.cfg.Dir); len(left) != 0 {
+		t.Errorf("%v was kept", left)
+	}
+	var text bytes.Buffer
+	s.cfg.Metrics.WritePrometheus(&text)
+	if !bytes.Contains(text.Bytes(), []byte(`refused_total{reason="engine_did_not_save"} 1`)) {
+		t.Errorf("the metrics are %s", text.Bytes())
+	}
+}

@@ -109,3 +109,27 @@ func TestConversationsSurviveSwaps(t *testing.T) {
 		t.Errorf("then the list says %q", out)
 	}
 }
+
+// What one engine saved is not given to one with other flags, and is there for the first again.
+func TestConversationsOfOtherFlags(t *testing.T) {
+	testenv.Engines(t)
+	models := func(flags string) string {
+		return `models:
+  talker: {type: llm, recipe: llamacpp, checkpoint: .cache/models/tiny-gemma.gguf, device: cpu, options: {ctx_size: 8192, llamacpp_args: "-np 2 --swa-full` + flags + `"}}
+`
+	}
+	s := testenv.Start(t, testenv.Spec{Models: models("")})
+	first := say(t, s, "talker", about("Ada"))
+	for _, flags := range []string{" --cache-type-k q8_0", " --rope-freq-scale 0.5", " -fa off"} {
+		s.Stop()
+		s = testenv.Start(t, testenv.Spec{Models: models(flags), StateDir: s.StateDir})
+		if a := say(t, s, "talker", about("Ada")); a.Timings.Cached > 0 || a.restored != "" {
+			t.Errorf("with%s %d tokens came from the cache, %q", flags, a.Timings.Cached, a.restored)
+		}
+	}
+	s.Stop()
+	s = testenv.Start(t, testenv.Spec{Models: models(""), StateDir: s.StateDir})
+	if a := say(t, s, "talker", about("Ada")); a.Timings.Cached < 400 || a.Choices[0].Message != first.Choices[0].Message {
+		t.Errorf("as before %d tokens came from the cache, %q in place of %q", a.Timings.Cached, a.Choices[0].Message, first.Choices[0].Message)
+	}
+}
