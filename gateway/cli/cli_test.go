@@ -245,8 +245,8 @@ func TestForgetSaysWhatEachHostDid(t *testing.T) {
 		if errors.Is(err, errNotForgotten) != fails {
 			t.Errorf("%s: %v", status, err)
 		}
-		const want = "a: 2 saved conversations forgotten, 1 copy of the model unloaded after 3 open requests\n" +
-			"b: 1 saved conversation forgotten, 2 copies of the model unloaded; some could not be removed, see the runner's log\n" +
+		const want = "a: 2 saved conversations forgotten, 1 loaded copy unloaded after 3 open requests\n" +
+			"b: 1 saved conversation forgotten, 2 loaded copies unloaded; some could not be removed, see the runner's log\n" +
 			"c: asleep, forgets when it wakes\nd: not reached, forgets when it reads the pool's state\n"
 		if out.String() != want {
 			t.Errorf("it says %q", &out)

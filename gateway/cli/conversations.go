@@ -92,7 +92,7 @@ func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 		for _, h := range done.Hosts {
 			text := fmt.Sprintf("%s forgotten", count(h.Conversations, "saved conversation"))
 			if h.Copies > 0 {
-				text += fmt.Sprintf(", %s of the model unloaded", count(h.Copies, "copy"))
+				text += fmt.Sprintf(", %s unloaded", count(h.Copies, "loaded copy"))
 			}
 			if h.Requests > 0 {
 				text += fmt.Sprintf(" after %s", count(h.Requests, "open request"))

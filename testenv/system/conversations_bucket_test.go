@@ -80,7 +80,7 @@ hosts:
 	if got.Timings.Cached < known*95/100 || got.restored == "" || got.Choices[0].Message != want.Choices[0].Message {
 		t.Errorf("on another host %d tokens came from the cache, want at least %d; %q; the answer is %q, on the first %q", got.Timings.Cached, known*95/100, got.restored, got.Choices[0].Message, want.Choices[0].Message)
 	}
-	if out := forget(t, s, "talker"); out != "a: asleep, forgets when it wakes\nb: 1 saved conversation forgotten, 1 copy of the model unloaded\n" {
+	if out := forget(t, s, "talker"); out != "a: asleep, forgets when it wakes\nb: 1 saved conversation forgotten, 1 loaded copy unloaded\n" {
 		t.Errorf("it says %q", out)
 	}
 	if got := objects(); len(got) != 0 {

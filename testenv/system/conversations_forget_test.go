@@ -63,13 +63,13 @@ func TestConversationsForgotten(t *testing.T) {
 			t.Fatalf("%s is not in the engine: %d tokens came from the cache", name, a.Timings.Cached)
 		}
 	}
-	if out := forget(t, s, "talker", admin); out != "local: 0 saved conversations forgotten, 1 copy of the model unloaded\n" {
+	if out := forget(t, s, "talker", admin); out != "local: 0 saved conversations forgotten, 1 loaded copy unloaded\n" {
 		t.Errorf("it says %q", out)
 	}
 	again("while it was loaded")
 
 	say(t, s, "other", message{"user", "Hello."})
-	if out := forget(t, s, "all", admin); out != "local: 2 saved conversations forgotten, 1 copy of the model unloaded\n" {
+	if out := forget(t, s, "all", admin); out != "local: 2 saved conversations forgotten, 1 loaded copy unloaded\n" {
 		t.Errorf("with saved ones it says %q", out)
 	}
 	again("once saved")
@@ -95,7 +95,7 @@ func TestConversationsForgotten(t *testing.T) {
 	if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if out := forget(t, s, "talker", admin); !strings.Contains(out, "1 copy of the model unloaded after 1 open request\n") {
+	if out := forget(t, s, "talker", admin); !strings.Contains(out, "1 loaded copy unloaded after 1 open request\n") {
 		t.Errorf("with an open request it says %q", out)
 	}
 	if rest, err := io.ReadAll(resp.Body); err != nil || !bytes.HasSuffix(bytes.TrimSpace(rest), []byte("data: [DONE]")) {

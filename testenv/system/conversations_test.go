@@ -102,7 +102,7 @@ func TestConversationsSurviveSwaps(t *testing.T) {
 	if out := command(); !strings.Contains(out, "talker  local  1 ") {
 		t.Errorf("the list says %q", out)
 	}
-	if out := command("forget", "talker"); out != "local: 1 saved conversation forgotten, 1 copy of the model unloaded\n" {
+	if out := command("forget", "talker"); out != "local: 1 saved conversation forgotten, 1 loaded copy unloaded\n" {
 		t.Errorf("forgetting says %q", out)
 	}
 	if out := command("list", "--json"); !strings.Contains(out, `"conversations": []`) {
