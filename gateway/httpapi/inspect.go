@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 
 	"reveille/gateway/api"
 	"reveille/gateway/models"
+	"reveille/infra/policy"
 	"reveille/infra/relay"
 )
 
@@ -14,7 +16,7 @@ const maxInspected = 16 << 20
 // inspect relays an engine's description of itself. It never loads a model.
 func inspect(path string) handler {
 	return func(s *Server, r *request) error {
-		m, err := s.dir.Named(&r.Key, r.Query("model"))
+		m, err := s.dir.Named(&r.Key, cmp.Or(r.Query("model"), s.dir.LastUsed(&r.Key, policy.LLM)))
 		if err != nil {
 			if e := api.As(err); e.Kind == api.MissingRequiredParameter {
 				return api.New(api.MissingRequiredParameter, "No model specified. Name one in the query, as ?model=ID.").With("model")

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 )
@@ -109,13 +110,40 @@ func TestSavedOptions(t *testing.T) {
 		t.Errorf("null must skip the saved value: %v", ctx())
 	}
 	r := p.want(200, p.get("/v1/models/two/options"))
-	saved, defaults := r.json["saved"].(map[string]any), r.json["defaults"].(map[string]any)
-	if saved["ctx_size"] != 1024.0 || defaults["ctx_size"] != 512.0 || r.json["resolved_ctx_size"] != 512.0 || r.json["recipe"] != "standin" {
+	part := func(name string) map[string]any { return r.json[name].(map[string]any) }
+	if part("saved")["ctx_size"] != 1024.0 || part("defaults")["ctx_size"] != 512.0 || r.json["resolved_ctx_size"] != 1024.0 || r.json["recipe"] != "standin" {
 		t.Errorf("options: %s", r.text)
+	}
+	next, _ := json.Marshal(r.json["effective"])
+	p.want(200, p.post("/v1/load", string(next)))
+	if ctx() != 1024.0 || part("effective")["model_name"] != "two" {
+		t.Errorf("the next load's options are not a load: %s", next)
+	}
+	p.want(200, p.post("/v1/load", `{"model_name":"two","ctx_size":null,"save_options":true}`))
+	if r = p.want(200, p.get("/v1/models/two/options")); part("saved")["ctx_size"] != 1024.0 || ctx() != 512.0 {
+		t.Errorf("null skips the saved value for one load only: %s", r.text)
+	}
+	r = p.want(200, p.post("/v1/models/two/options", `{"ctx_size":2048,"dry_run":true}`))
+	if part("effective")["ctx_size"] != 2048.0 || r.json["resolved_ctx_size"] != 2048.0 {
+		t.Errorf("dry run: %s", r.text)
+	}
+	if r = p.want(200, p.get("/v1/models/two/options")); part("saved")["ctx_size"] != 1024.0 {
+		t.Errorf("a dry run saves: %s", r.text)
+	}
+	p.want(200, p.post("/v1/internal/set", `{"ctx_size":3072}`))
+	if r = p.want(200, p.post("/v1/models/one/options", `{"dry_run":true}`)); part("effective")["ctx_size"] != 3072.0 {
+		t.Errorf("run-time settings do not count: %s", r.text)
+	}
+	p.want(200, p.post("/v1/internal/set", `{"ctx_size":null}`))
+	for _, body := range []string{`{"nonsense":1}`, `{"pinned":true}`, `{"steps":3}`, `{"ctx_size":"8192"}`} {
+		p.want(400, p.post("/v1/models/two/options", body))
 	}
 	r = p.want(200, p.post("/v1/models/two/options", `{"ctx_size":null,"args":"--tokens 3"}`))
 	if saved := r.json["saved"].(map[string]any); len(saved) != 1 || saved["args"] != "--tokens 3" {
 		t.Errorf("saved: %v", saved)
+	}
+	if r = p.want(200, p.post("/v1/models/two/options", `{"args":"","model_name":"two"}`)); len(part("saved")) != 0 {
+		t.Errorf("an empty text stays saved: %s", r.text)
 	}
 	if r := p.post("/v1/models/two/options", `{"ctx_size":-7}`); r.status != 400 || r.param() != "ctx_size" {
 		t.Errorf("a wrong option: %d %s", r.status, r.text)

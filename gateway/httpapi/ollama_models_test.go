@@ -78,7 +78,7 @@ func (p *pool) errorLine(r reply) {
 
 func TestOllamaVersion(t *testing.T) {
 	p := newPool(t, "")
-	if r := p.want(200, p.get("/api/version")); r.text != `{"version":"0.12.0"}` {
+	if r := p.want(200, p.get("/api/version")); r.text != `{"version":"0.16.1"}` {
 		t.Error(r.text)
 	}
 	p.want(200, p.do("HEAD", "/api/version", ""))

@@ -116,7 +116,7 @@ func TestRuntimeSettings(t *testing.T) {
 		r = p.get("/internal/config")
 		return r.json["max_loaded_models"].(map[string]any)["llm"] == 2.0
 	})
-	if _, there := r.json["ctx_size"]; there {
+	if n, there := r.json["ctx_size"]; !there || n != nil {
 		t.Error(r.text)
 	}
 	for _, body := range []string{`{"nonsense":1}`, `{"ctx_size":"x"}`, `{"ctx_size":1.5}`, `{"ctx_size":-2}`, `{"ctx_size":9223372036854775807}`, `{"max_loaded_models":9223372036854775807}`, `{"max_loaded_models":0}`, `{"max_loaded_models":{"x":1}}`, `{"llamacpp":{"backend":1}}`, `{"llamacpp":"cpu"}`, `{"llamacpp":{"args":"--props"}}`, `{"whispercpp":{"args":"/etc/passwd"}}`, `{"llamacpp":{"backend":"-x"}}`, `[]`} {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"maps"
 	"strconv"
 	"strings"
 
@@ -87,14 +86,22 @@ func (s *Service) load(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, answer)
 }
 
-// keep saves the settings that outlive the load, once the load has succeeded.
+// keep saves the settings that outlive the load, once the load has succeeded. A null skipped the saved value for this load
+// only, so that value stays.
 func (s *Service) keep(q *loadRequest) error {
 	if !q.save {
 		return nil
 	}
 	saved := recipe.Options{}
-	maps.Copy(saved, q.options)
-	withoutNull(saved)
+	before := s.dir.Saved(q.model.ID)
+	for name, v := range q.options {
+		if v == nil {
+			v = before[name]
+		}
+		if v != nil {
+			saved[name] = v
+		}
+	}
 	if q.merge {
 		saved[recipe.MergeArgs] = true
 	}

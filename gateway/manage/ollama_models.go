@@ -27,7 +27,7 @@ import (
 
 // ollamaLevel is the version that the Ollama dialect reports. Clients compare it with the release that brought what
 // they need. They refuse to work with an older one, or with something that is not a version.
-const ollamaLevel = "0.12.0"
+const ollamaLevel = "0.16.1"
 
 // ollamaVersion is GET /api/version.
 func (s *Service) ollamaVersion(r *web.Request) error {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"reveille/gateway/api"
 	"reveille/gateway/models"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
@@ -18,23 +19,27 @@ type optionsAnswer struct {
 	Name      string         `json:"model_name"`
 	Recipe    string         `json:"recipe"`
 	Saved     recipe.Options `json:"saved"`
-	Effective recipe.Options `json:"effective"` // of the loaded model, else of the next load
-	Defaults  recipe.Options `json:"defaults"`  // without the saved ones; a host's flags are not known here
+	Effective recipe.Options `json:"effective"` // of the next load, with its model_name: a body of POST /load
+	Defaults  recipe.Options `json:"defaults"`  // the same without the saved ones
 	Context   *int64         `json:"resolved_ctx_size"`
 }
 
-func (s *Service) replyOptions(r *web.Request, m *catalog.Model) error {
+// replyOptions answers with a model's options, if these are saved.
+func (s *Service) replyOptions(r *web.Request, m *catalog.Model, saved recipe.Options) error {
 	cat := s.cfg.Catalog()
-	rc := cat.Recipes[m.Recipe]
-	out := optionsAnswer{
-		Name: m.ID, Recipe: m.Recipe, Saved: s.dir.Saved(m.ID), Effective: s.dir.Effective(cat, m),
-		Defaults: rc.Effective(recipe.Layers{Catalogue: m.Options}),
+	text := ""
+	if len(saved) > 0 {
+		text = saved.Canonical()
 	}
+	out := optionsAnswer{Name: m.ID, Recipe: m.Recipe, Saved: saved, Effective: s.dir.Next(cat, m, text), Defaults: s.dir.Next(cat, m, "")}
 	if n, _ := s.dir.ContextOf(m, s.dir.WeightsOf(cat, m), out.Effective); n > 0 {
 		out.Context = &n
 	}
 	if !r.Manages() {
 		out.Saved, out.Effective, out.Defaults = redactOptions(out.Saved), redactOptions(out.Effective), redactOptions(out.Defaults)
+	}
+	for _, o := range []recipe.Options{out.Effective, out.Defaults} {
+		o["model_name"] = m.ID
 	}
 	return r.Reply(fasthttp.StatusOK, out)
 }
@@ -49,10 +54,11 @@ func (s *Service) optionsGet(r *web.Request) error {
 		return models.StoreError(err)
 	}
 	_, _ = s.dir.Fresh()
-	return s.replyOptions(r, m)
+	return s.replyOptions(r, m, s.dir.Saved(m.ID))
 }
 
-// optionsSet saves options for a model's next loads. Others stay; null removes one.
+// optionsSet saves options for a model's next loads. Others stay; null and, for arguments and texts, "" remove one. With
+// dry_run, it answers as if they were saved.
 func (s *Service) optionsSet(r *web.Request) error {
 	body, err := r.Members()
 	if err != nil {
@@ -62,22 +68,31 @@ func (s *Service) optionsSet(r *web.Request) error {
 	if err != nil {
 		return err
 	}
+	dry, err := web.FlagOf(body, "dry_run")
+	if err != nil {
+		return err
+	}
+	delete(body, "dry_run")
+	delete(body, "model_name") // effective has it
 	given, err := s.dir.OptionsOf(m, body)
 	if err != nil {
 		return err
+	}
+	for name := range body {
+		if _, option := given[name]; !option && string(body[name]) != "null" {
+			return api.Newf(api.UnsupportedParameter, "There is no option '%.64s' to save.", name).With(name)
+		}
 	}
 	if _, err := s.dir.Tables.Read(context.Background(), state.SavedOptions); err != nil {
 		return models.StoreError(err)
 	}
 	next := s.dir.Saved(m.ID)
 	maps.Copy(next, given)
-	withoutNull(next)
+	maps.DeleteFunc(next, func(_ string, v any) bool { return v == nil || v == "" })
+	if dry != nil && *dry {
+		return s.replyOptions(r, m, next)
+	}
 	return s.saveOptions(r, m, next)
-}
-
-// withoutNull removes the options that are null.
-func withoutNull(o recipe.Options) {
-	maps.DeleteFunc(o, func(_ string, v any) bool { return v == nil })
 }
 
 // optionsDelete deletes a model's saved options.
@@ -97,5 +112,5 @@ func (s *Service) saveOptions(r *web.Request, m *catalog.Model, o recipe.Options
 	if err := s.dir.Tables.Set(context.Background(), state.SavedOptions, m.ID, text); err != nil {
 		return err
 	}
-	return s.replyOptions(r, m)
+	return s.replyOptions(r, m, s.dir.Saved(m.ID))
 }

@@ -155,7 +155,7 @@ func (s *Service) configGet(r *web.Request) error {
 	snap, _ := s.dir.Fresh()
 	limits := maxModels(snap)
 	delete(limits, "transcription")
-	out := map[string]any{"max_loaded_models": limits}
+	out := map[string]any{"max_loaded_models": limits, "ctx_size": nil}
 	for name, value := range table {
 		if _, known := runtimeSettings[name]; known && json.Valid([]byte(value)) {
 			if out[name] = json.RawMessage(value); !r.Manages() {

@@ -9,13 +9,17 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
 	"reveille/infra/catalog"
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
 // Resolve finds the model that a client names; "" is the default of the route's type. The key must allow it.
 func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*catalog.Model, error) {
 	if name == "" {
-		if name = d.defaultModel(route); name == "" {
+		if name = d.defaultModel(route); name == "" && route.InQuery {
+			name = d.LastUsed(key, route.Type)
+		}
+		if name == "" {
 			return nil, api.NoModel()
 		}
 	}
@@ -60,6 +64,25 @@ func (d *Directory) defaultModel(route *api.Route) string {
 		return ""
 	}
 	id, _ := d.cfg.Catalog().Default(route.Type)
+	return id
+}
+
+// LastUsed returns the loaded model of a type that was used last, among those that the key may use; "" if there is none.
+// The paths of llama-server, whose clients name no model, are for it.
+func (d *Directory) LastUsed(key *keys.Key, t policy.Type) string {
+	id, at := "", int64(-1)
+	cat, snap := d.cfg.Catalog(), d.cfg.Mirror.Snapshot()
+	for _, host := range snap.Names() {
+		for _, m := range snap.Hosts[host].Models {
+			model, known := cat.Model(m.ID)
+			if !known || model.Type != t || m.State != policy.ModelLoaded || m.Retired != "" || !key.Allows(m.ID) {
+				continue
+			}
+			if used, _ := d.Uses.LastOn(snap, m, host); used > at {
+				id, at = m.ID, used
+			}
+		}
+	}
 	return id
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/infra/catalog"
+	"reveille/infra/placement"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
 )
@@ -28,8 +29,18 @@ func (d *Directory) Effective(cat *catalog.Catalog, m *catalog.Model) recipe.Opt
 			return o
 		}
 	}
+	return d.Next(cat, m, d.Tables.Of(state.SavedOptions)[m.ID])
+}
+
+// Next returns the options that a model's next load has with these saved ones, JSON or "" for none. Flags of the host
+// that loads it are not known here.
+func (d *Directory) Next(cat *catalog.Catalog, m *catalog.Model, saved string) recipe.Options {
 	rc := cat.Recipes[m.Recipe]
-	return rc.Effective(recipe.Layers{Saved: d.Saved(m.ID), Catalogue: m.Options})
+	load, err := placement.Resolve(m, &rc, placement.Sources{Saved: saved, Runtime: d.Tables.Of(state.Runtime)})
+	if err != nil { // of what is saved
+		return rc.Effective(recipe.Layers{Catalogue: m.Options})
+	}
+	return load.Options
 }
 
 // OptionsOf finds the load options among the members of a body and checks them against the model's recipe. It ignores

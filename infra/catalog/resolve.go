@@ -72,7 +72,7 @@ func put(m map[string][]string, key, id string) {
 //  1. the canonical id;
 //  2. an alias;
 //  3. the same after one trailing ":latest" was dropped;
-//  4. "provider/name" as "name", and "user.name" or "extra.name" for "name" and the other way round;
+//  4. "provider/name" as "name", and "user.name", "extra.name" or "builtin.name" for "name" and the other way round;
 //  5. the checkpoint as "org/repo:quant" or "org/repo";
 //  6. steps 1 to 3 without regard to the case of ASCII letters.
 //
@@ -153,7 +153,7 @@ func (c *Catalog) byPrefix(name string) []string {
 	if _, rest, ok := strings.Cut(name, "/"); ok {
 		try(rest)
 	}
-	for _, space := range [...]string{"user.", "extra."} {
+	for _, space := range [...]string{"user.", "extra.", "builtin."} {
 		if rest, ok := strings.CutPrefix(name, space); ok {
 			try(rest)
 		} else {

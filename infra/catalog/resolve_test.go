@@ -54,6 +54,7 @@ func TestResolve(t *testing.T) {
 		{"4 name to extra.name", "more", "extra.more"},
 		{"4 user.name to name", "user.plain", "plain"},
 		{"4 extra.name to name", "extra.plain", "plain"},
+		{"4 builtin.name to name", "builtin.plain", "plain"},
 		{"4 several", "both", "extra.both user.both"},
 		{"4 not the other way", "name", ""},
 		{"4 needs a name", "openai/", ""},
