@@ -25,10 +25,10 @@ type attempt struct {
 	repeated    bool       // repeated after its engine crashed
 	suspected   *suspect   // a constrained request that an engine may hold
 
-	req     relay.Request
-	scope   string // whose encoder cache and conversations it uses, "" for everybody's
-	fields  [10]relay.Field
-	scratch [320]byte // the values of its fields
+	req         relay.Request
+	cacheTenant string // the tenant whose encoder cache and conversations it uses; empty if all tenants share them
+	fields      [10]relay.Field
+	scratch     [320]byte // the values of its fields
 }
 
 // Runner takes requests of gateways in its own process without HTTP, see [relay.Turn]. The request must not be one for a WebSocket.
@@ -75,7 +75,7 @@ func (x *exchange) send() (*relay.Response, error) {
 		return nil, err
 	}
 	s := x.s
-	sign := s.cfg.Signer.Sign(rpc.Call{Method: x.req.Method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, Scope: x.scope, Length: len(x.body)})
+	sign := s.cfg.Signer.Sign(rpc.Call{Method: x.req.Method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, CacheTenant: x.cacheTenant, Length: len(x.body)})
 	x.req.Add(rpc.HeaderAuth, []byte(sign))
 	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
 	if err == nil {
@@ -99,11 +99,14 @@ func (x *exchange) begin() error {
 	x.use()
 	s, h := x.s, &x.Ctx.Request.Header
 	method := methodOf(h.Method())
-	scope, tenant := "", s.tenantID(&x.Key)
-	if x.model.MMProj != "" && x.model.MMCache == catalog.ScopeKey || x.model.Conversations == catalog.ScopeKey {
-		scope = tenant
+	tenant, cacheTenant := "", ""
+	if s.cfg.Keys.Configured() {
+		tenant = s.tenant(&x.Key)
 	}
-	x.scope = scope
+	if x.model.MMProj != "" && x.model.MMCache == catalog.SharePerKey || x.model.Conversations == catalog.SharePerKey {
+		cacheTenant = tenant
+	}
+	x.cacheTenant = cacheTenant
 	// FirstByte and Silence are the last resort against a runner that hangs; its own limits take effect first.
 	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
 	values := x.scratch[:0]
@@ -117,8 +120,8 @@ func (x *exchange) begin() error {
 	if x.engineStreams {
 		add(rpc.HeaderStream, "1")
 	}
-	if scope != "" {
-		add(rpc.HeaderScope, scope)
+	if cacheTenant != "" {
+		add(rpc.HeaderCacheTenant, cacheTenant)
 	}
 	if tenant != "" {
 		add(rpc.HeaderTenant, tenant)
@@ -151,15 +154,12 @@ func (x *exchange) begin() error {
 	return nil
 }
 
-// tenantID returns the name of a key's holder for runners; "" if no keys are configured.
-func (s *Server) tenantID(key *keys.Key) string {
-	if !s.cfg.Keys.Configured() {
-		return ""
-	}
+// tenant names a key's holder to runners and in the pool's state. Without keys all requests have the same tenant.
+func (s *Server) tenant(key *keys.Key) string {
 	if name, known := s.tenants.Load(key.Account); known {
 		return name.(string)
 	}
-	name := s.cfg.Signer.Scope(key.Digest)
+	name := s.cfg.Signer.Tenant(key.Digest)
 	s.tenants.Store(key.Account, name)
 	return name
 }

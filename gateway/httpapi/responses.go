@@ -125,10 +125,10 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		}
 	}
 	if keeps {
-		owner, id := c.owner(), f.ResponseID()
+		tenant, id := c.s.tenant(&c.Key), f.ResponseID()
 		items = bytes.Clone(items) // the request's body is released before the answer ends
 		f.Keep = func(response, output []byte) bool {
-			err := c.s.cfg.Store.PutResponse(context.Background(), owner, id, responses.NewStored(response, items, output), keep)
+			err := c.s.cfg.Store.PutResponse(context.Background(), tenant, id, responses.NewStored(response, items, output), keep)
 			if err != nil {
 				c.s.log.Warn("response not stored", "request", c.ID, "error", err)
 			}
@@ -169,9 +169,6 @@ func (c *call) items(ids []string) (map[string][]byte, error) {
 	return found, nil
 }
 
-// owner names the request's key, or all clients of a gateway without keys, in the pool's state.
-func (r *request) owner() string { return r.s.cfg.Signer.Scope(r.Key.Digest) }
-
 // stored returns a response that the request's key has stored.
 func (r *request) stored(id string) (*responses.Stored, error) {
 	if r.s.cfg.Responses == 0 {
@@ -182,9 +179,9 @@ func (r *request) stored(id string) (*responses.Stored, error) {
 		ctx, stop := r.ClientContext()
 		defer stop()
 		var err error
-		text, err = r.s.cfg.Store.Response(ctx, r.owner(), id)
+		text, err = r.s.cfg.Store.Response(ctx, r.s.tenant(&r.Key), id)
 		switch {
-		case errors.Is(err, state.ErrNoTurn):
+		case errors.Is(err, state.ErrLargeBusy):
 			return nil, api.New(api.Overloaded, "Too many large responses are being read; try again.").WithCause(err)
 		case err != nil:
 			return nil, models.StoreError(err)
@@ -247,7 +244,7 @@ func (s *Server) responseDelete(r *request) error {
 	if _, err := r.stored(r.Hit.ID); err != nil {
 		return err
 	}
-	if err := s.cfg.Store.DropResponse(context.Background(), r.owner(), r.Hit.ID); err != nil {
+	if err := s.cfg.Store.DropResponse(context.Background(), r.s.tenant(&r.Key), r.Hit.ID); err != nil {
 		return models.StoreError(err)
 	}
 	return r.Reply(200, deletedResponse{r.Hit.ID, "response", true})

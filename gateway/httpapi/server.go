@@ -120,7 +120,7 @@ type Server struct {
 
 	crashes  quota.Crashes
 	suspects suspectList
-	tenants  sync.Map // names of keys for runners, string by *quota.Account
+	tenants  sync.Map // names of keys for runners, string by *quota.Account, see Server.tenant
 
 	life context.Context // ends when Shutdown begins: for work that would not end by itself
 	end  context.CancelFunc

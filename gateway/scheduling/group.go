@@ -167,7 +167,7 @@ func (g *Gate) ask(gr *group) step {
 // the store once; without an answer there is no preference.
 func (g *Gate) readSaved(gr *group) {
 	m, ok := g.catalog().Model(gr.model)
-	if gr.attempt.saved != nil || !ok || m.Type != policy.LLM || m.Conversations == catalog.ScopeNone || len(g.mirror.Snapshot().Hosts) < 2 {
+	if gr.attempt.saved != nil || !ok || m.Type != policy.LLM || m.Conversations == catalog.ShareNone || len(g.mirror.Snapshot().Hosts) < 2 {
 		return
 	}
 	found, err := g.store.Conversations(g.life, gr.model)

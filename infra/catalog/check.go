@@ -109,11 +109,11 @@ func (c *checker) model(m *Model, p yamlPath) {
 			}
 		}
 	}
-	if m.MMCache != ScopeKey && m.MMCache != ScopePool && m.MMCache != ScopeNone {
+	if m.MMCache != SharePerKey && m.MMCache != ShareAll && m.MMCache != ShareNone {
 		c.add(p.child("mm_cache"), "want key, pool or none", "unknown scope %q", clip(string(m.MMCache)))
 	}
 	switch m.Conversations {
-	case "", ScopeKey, ScopePool, ScopeNone:
+	case "", SharePerKey, ShareAll, ShareNone:
 	default:
 		c.add(p.child("conversations"), "want key, pool or none", "unknown scope %q", clip(string(m.Conversations)))
 	}
@@ -185,7 +185,7 @@ func (c *checker) fits(m *Model, rec recipe.Recipe, p yamlPath) {
 	if m.MMProj != "" && !mentions(rec, "{mmproj}") {
 		c.add(p.child("mmproj"), "", "recipe %s takes no projector", m.Recipe)
 	}
-	if m.Conversations == ScopeKey && (m.Type != policy.LLM || rec.Family() != recipe.LlamaCpp) {
+	if m.Conversations == SharePerKey && (m.Type != policy.LLM || rec.Family() != recipe.LlamaCpp) {
 		c.add(p.child("conversations"), "", "only models of type llm on llamacpp keep conversations apart by key")
 	}
 	from := recipe.Owner

@@ -54,7 +54,7 @@ func TestDocumentedExample(t *testing.T) {
 	}
 	want := recipe.Options{"ctx_size": int64(4096), "llamacpp_args": "-np 4", "n_batch": int64(2048)}
 	if m.Type != policy.LLM || m.Devices != policy.CPU || !m.Options.Equal(want) || m.Replicas.Max != 1 ||
-		m.MMCache != ScopeKey || *m.Idle != 5*time.Minute {
+		m.MMCache != SharePerKey || *m.Idle != 5*time.Minute {
 		t.Errorf("model %+v", m)
 	}
 	if got := m.StableID(); got != "gemma-3-270m-q4_k_m.gguf" {
@@ -109,7 +109,7 @@ hosts:
   here: {driver: local, memory: {cpu: 24GiB, gpu: 1000}}
 `)
 	m, _ := c.Model("big/model:q4")
-	if m.Devices != policy.GPU || m.Memory != 3<<29 || m.MMCache != ScopeNone || m.Description != "two\nlines\n" ||
+	if m.Devices != policy.GPU || m.Memory != 3<<29 || m.MMCache != ShareNone || m.Description != "two\nlines\n" ||
 		!slices.Equal(m.Fallback, []string{"user.small"}) || m.Replicas.Max != 3 || !m.Pin {
 		t.Errorf("%+v", m)
 	}

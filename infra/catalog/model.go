@@ -55,10 +55,10 @@ type Model struct {
 	Replicas Replicas `json:"replicas"`
 	// Memory is what the model needs on its device in bytes; 0 leaves it to the runner's estimate.
 	Memory int64 `json:"memory,omitempty"`
-	// MMCache is the scope in which encoder outputs are shared.
-	MMCache Scope `json:"mm_cache"`
-	// Conversations is the scope in which conversations are kept. Empty means ScopePool.
-	Conversations Scope `json:"conversations,omitempty"`
+	// MMCache says who shares encoder outputs.
+	MMCache Sharing `json:"mm_cache"`
+	// Conversations says who shares saved conversations. Empty means ShareAll.
+	Conversations Sharing `json:"conversations,omitempty"`
 	// Dimensions means that embeddings may be cut to the length that a request asks for.
 	Dimensions bool `json:"dimensions,omitempty"`
 	// NormalizeScores means that rerank scores are mapped to 0..1 before they are sent.
@@ -78,15 +78,15 @@ type Replicas struct {
 	Max int `json:"max"` // 1 or more
 }
 
-// Scope says who shares what engines have computed for a model.
-type Scope string
+// Sharing says who shares what engines have computed for a model.
+type Sharing string
 
-// The scopes: each API key has its own (without configured keys all requests share them), all keys of the pool share them,
-// or there are none.
+// Each API key has its own (without configured keys all requests share them), all keys of the pool share them, or nothing is
+// kept.
 const (
-	ScopeKey  Scope = "key"
-	ScopePool Scope = "pool"
-	ScopeNone Scope = "none"
+	SharePerKey Sharing = "key"
+	ShareAll    Sharing = "pool"
+	ShareNone   Sharing = "none"
 )
 
 // signatureSeed is the xxh3 seed that sets model signatures apart from every other hash of the project.

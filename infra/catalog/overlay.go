@@ -24,7 +24,7 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 			m.Type = typeOfLabels(m.Labels)
 		}
 		if m.MMCache == "" {
-			m.MMCache = ScopeKey
+			m.MMCache = SharePerKey
 		}
 		m.Replicas.Max = max(m.Replicas.Max, 1)
 		d.Models = append(d.Models, m)

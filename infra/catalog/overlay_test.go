@@ -21,7 +21,7 @@ func TestWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, ok := c.Model("user.x")
-	if !ok || m.Type != policy.Embedding || m.Devices != policy.CPU || m.Options["ctx_size"] != int64(512) || m.MMCache != ScopeKey {
+	if !ok || m.Type != policy.Embedding || m.Devices != policy.CPU || m.Options["ctx_size"] != int64(512) || m.MMCache != SharePerKey {
 		t.Fatalf("%+v", m)
 	}
 	if id, err := c.Resolve("x"); err != nil || id != "user.x" {

@@ -67,7 +67,7 @@ func (r *reader) defaults(n ast.Node, p yamlPath) {
 }
 
 func (r *reader) model(id string, n ast.Node, p yamlPath) *Model {
-	m := &Model{ID: id, Replicas: Replicas{Max: 1}, MMCache: ScopeKey}
+	m := &Model{ID: id, Replicas: Replicas{Max: 1}, MMCache: SharePerKey}
 	var typ, cache, conversations string
 	var options map[string]any
 	r.object(n, p, schema{
@@ -97,9 +97,9 @@ func (r *reader) model(id string, n ast.Node, p yamlPath) *Model {
 	})
 	m.Type = policy.Type(typ)
 	m.Options = options
-	m.Conversations = Scope(conversations)
+	m.Conversations = Sharing(conversations)
 	if cache != "" {
-		m.MMCache = Scope(cache)
+		m.MMCache = Sharing(cache)
 	}
 	return m
 }

@@ -19,22 +19,22 @@ import "path/filepath"
 
 // Headers of the protocol.
 const (
-	HeaderAuth     = "X-Reveille-Auth"    // signature, request
-	HeaderModel    = "X-Reveille-Model"   // canonical model id, request
-	HeaderTicket   = "X-Reveille-Ticket"  // ticket whose reservation the request uses, request, may be absent
-	HeaderWaiters  = "X-Reveille-Waited"  // how many requests waited for the ticket at the gateway, this one included, request, absent for one
-	HeaderPriority = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
-	HeaderRead     = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
-	HeaderStream   = "X-Reveille-Stream"  // set on a request whose body asks the engine for a stream, request, may be absent
-	HeaderScope    = "X-Reveille-Scope"   // whose encoder cache and conversations the request uses (Signer.Scope), request, signed, absent where all share it
-	HeaderTenant   = "X-Reveille-Tenant"  // for fairness at the engine (Signer.Scope of the request's key), request, not signed, absent without keys
-	HeaderRequest  = "X-Request-Id"       // for logs, request
-	HeaderRefused  = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
-	HeaderMedia    = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent
-	HeaderCache    = "X-Cache-Tokens"     // tokens of the prompt from a restored conversation, answer, may be absent
-	HeaderTime     = "X-Reveille-Time"    // runner's clock in ms, answer to a call whose time was off
-	HeaderProof    = "X-Reveille-Proof"   // MAC of the answer and its call, answer to a runner
-	HeaderCode     = "X-Reveille-Code"    // code of the error table, answer: the engine failed
+	HeaderAuth        = "X-Reveille-Auth"    // signature, request
+	HeaderModel       = "X-Reveille-Model"   // canonical model id, request
+	HeaderTicket      = "X-Reveille-Ticket"  // ticket whose reservation the request uses, request, may be absent
+	HeaderWaiters     = "X-Reveille-Waited"  // how many requests waited for the ticket at the gateway, this one included, request, absent for one
+	HeaderPriority    = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
+	HeaderRead        = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
+	HeaderStream      = "X-Reveille-Stream"  // set on a request whose body asks the engine for a stream, request, may be absent
+	HeaderCacheTenant = "X-Reveille-Scope"   // tenant whose encoder cache and conversations the request uses, request, signed, absent where all tenants share them
+	HeaderTenant      = "X-Reveille-Tenant"  // tenant of the request's key (Signer.Tenant), for fairness at the engine, request, not signed, absent without keys
+	HeaderRequest     = "X-Request-Id"       // for logs, request
+	HeaderRefused     = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
+	HeaderMedia       = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent
+	HeaderCache       = "X-Cache-Tokens"     // tokens of the prompt from a restored conversation, answer, may be absent
+	HeaderTime        = "X-Reveille-Time"    // runner's clock in ms, answer to a call whose time was off
+	HeaderProof       = "X-Reveille-Proof"   // MAC of the answer and its call, answer to a runner
+	HeaderCode        = "X-Reveille-Code"    // code of the error table, answer: the engine failed
 )
 
 // StatusRefused is the status of a refusal (Misdirected Request).

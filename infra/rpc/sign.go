@@ -35,7 +35,7 @@ type Call struct {
 	Method, Path string // path with query as sent
 	Host         string // name of the runner's host, without spaces
 	Model        string
-	Scope        string // HeaderScope
+	CacheTenant  string // HeaderCacheTenant
 	Length       int    // of the body, in bytes; 0 for none
 }
 
@@ -66,9 +66,9 @@ func (s *Signer) Correct(host string, runnerMS int64) {
 	}
 }
 
-// Scope names the holder of an API key to runners, which keep tenants' data apart by it: 32 hex digits that are the same on
+// Tenant names the holder of an API key to runners and Redis, which keep the data of tenants apart: 32 hex digits that are the same on
 // all gateways of the pool and tell nothing of the key, given its SHA-256.
-func (s *Signer) Scope(key [sha256.Size]byte) string {
+func (s *Signer) Tenant(key [sha256.Size]byte) string {
 	m := s.macs.Get().(*mac)
 	defer s.macs.Put(m)
 	m.text = append(m.text[:0], "reveille scope v1\x00"...) // calls begin with "v2 "
@@ -121,7 +121,7 @@ func (m *mac) sum() []byte {
 // is valid until the next one.
 func (m *mac) of(head []byte, c Call) []byte {
 	b := append(m.text[:0], head...)
-	for _, part := range [...]string{c.Method, c.Path, c.Model, c.Scope} {
+	for _, part := range [...]string{c.Method, c.Path, c.Model, c.CacheTenant} {
 		b = append(b, 0)
 		b = append(b, part...)
 	}

@@ -27,8 +27,8 @@ func TestVerify(t *testing.T) {
 	changes := map[string]func(*Call){
 		"method": func(c *Call) { c.Method = "GET" }, "path": func(c *Call) { c.Path += "x" },
 		"model": func(c *Call) { c.Model = "n" }, "length": func(c *Call) { c.Length = 8 },
-		"scope":          func(c *Call) { c.Scope = "other" },
-		"shifted scope":  func(c *Call) { c.Model, c.Scope = "", "m" },
+		"cache tenant":   func(c *Call) { c.CacheTenant = "other" },
+		"shifted tenant": func(c *Call) { c.Model, c.CacheTenant = "", "m" },
 		"shifted":        func(c *Call) { c.Path, c.Model = c.Path+"\x00m", "" },
 		"shifted length": func(c *Call) { c.Model, c.Length = "m\x00", 7 },
 	}
@@ -206,11 +206,11 @@ func BenchmarkSign(b *testing.B) {
 func TestScope(t *testing.T) {
 	a, b := sha256.Sum256([]byte("a")), sha256.Sum256([]byte("b"))
 	s, again, other := NewSigner([]byte("s")), NewSigner([]byte("s")), NewSigner([]byte("t"))
-	got := s.Scope(a)
-	if len(got) != 32 || got != again.Scope(a) {
-		t.Errorf("%q, %q", got, again.Scope(a))
+	got := s.Tenant(a)
+	if len(got) != 32 || got != again.Tenant(a) {
+		t.Errorf("%q, %q", got, again.Tenant(a))
 	}
-	if got == s.Scope(b) || got == other.Scope(a) {
+	if got == s.Tenant(b) || got == other.Tenant(a) {
 		t.Error("two keys or two pools share a scope")
 	}
 }

@@ -16,12 +16,12 @@ import (
 
 // Limits of stored responses.
 const (
-	MaxResponse     = 8 << 20  // bytes of one, before it is compressed
-	maxOwnerBytes   = 64 << 20 // bytes of an owner's in Redis
-	maxOwnerEntries = 1000     // responses of an owner
-	sealOverhead    = 64       // bytes that sealing adds at most, besides a frame of zstd that cannot be compressed
+	MaxResponse      = 8 << 20  // bytes of one, before it is compressed
+	maxTenantBytes   = 64 << 20 // bytes of a tenant's in Redis
+	maxTenantEntries = 1000     // responses of a tenant
+	sealOverhead     = 64       // bytes that sealing adds at most, besides a frame of zstd that cannot be compressed
 
-	// A larger one takes a turn, and is read in pieces: each is a call of its own, with a timeout of its own.
+	// A larger one is acquired from largeValues and read in pieces: each is a call of its own, with a timeout of its own.
 	largeResponse = 64 << 10
 	responsePiece = 1 << 20
 )
@@ -29,41 +29,41 @@ const (
 // ErrTooLarge means that a response has more than MaxResponse bytes.
 var ErrTooLarge = errors.New("the response is too large to be stored")
 
-// PutResponse stores a response under the name of its owner and its own id, which have no white space and no colon. It is
-// removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the owner. The error is also
-// ErrTooLarge or ErrNoTurn.
-func (s *Store) PutResponse(ctx context.Context, owner, id string, value []byte, keep time.Duration) error {
+// PutResponse stores a response under the name of its tenant and its own id, which have no white space and no colon. It is
+// removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the tenant. The error is also
+// ErrTooLarge or ErrLargeBusy.
+func (s *Store) PutResponse(ctx context.Context, tenant, id string, value []byte, keep time.Duration) error {
 	if len(value) > MaxResponse {
 		return ErrTooLarge
 	}
-	sealed := s.sealer.seal(value, owner, id)
+	sealed := s.sealer.seal(value, tenant, id)
 	if len(sealed) > largeResponse {
-		end, err := s.turns.take(ctx, owner)
+		end, err := s.large.acquire(ctx, tenant)
 		if err != nil {
 			return err
 		}
 		defer end()
 	}
-	_, err := s.eval(ctx, s.scripts.responsePut, owner, id, sealed, keep.Milliseconds(), maxOwnerBytes, maxOwnerEntries)
+	_, err := s.eval(ctx, s.scripts.responsePut, tenant, id, sealed, keep.Milliseconds(), maxTenantBytes, maxTenantEntries)
 	return err
 }
 
-// Response returns a stored response, or nil if the owner has none with that id. What another owner, pool or secret has
-// stored, or nobody, counts as none. The error is also ErrNoTurn.
-func (s *Store) Response(ctx context.Context, owner, id string) ([]byte, error) {
-	head, err := s.responsePart(ctx, owner, id, 0, largeResponse)
+// Response returns a stored response, or nil if the tenant has none with that id. What another tenant, pool or secret has
+// stored, or nobody, counts as none. The error is also ErrLargeBusy.
+func (s *Store) Response(ctx context.Context, tenant, id string) ([]byte, error) {
+	head, err := s.responsePart(ctx, tenant, id, 0, largeResponse)
 	if err != nil {
 		return nil, err
 	}
 	sealed := []byte(head)
 	if len(sealed) == largeResponse {
-		end, err := s.turns.take(ctx, owner)
+		end, err := s.large.acquire(ctx, tenant)
 		if err != nil {
 			return nil, err
 		}
 		defer end()
 		for size := MaxResponse + MaxResponse/64 + sealOverhead; len(sealed) < size; {
-			part, err := s.responsePart(ctx, owner, id, len(sealed), responsePiece)
+			part, err := s.responsePart(ctx, tenant, id, len(sealed), responsePiece)
 			if err != nil {
 				return nil, err
 			}
@@ -72,13 +72,13 @@ func (s *Store) Response(ctx context.Context, owner, id string) ([]byte, error) 
 			}
 		}
 	}
-	return s.sealer.open(sealed, owner, id), nil
+	return s.sealer.open(sealed, tenant, id), nil
 }
 
 // responsePart returns at most size bytes of a stored response from a place on, "" where there are none.
-func (s *Store) responsePart(ctx context.Context, owner, id string, from, size int) (part string, err error) {
+func (s *Store) responsePart(ctx context.Context, tenant, id string, from, size int) (part string, err error) {
 	err = s.guard(ctx, func(ctx context.Context) (err error) {
-		part, err = s.rdb.GetRange(ctx, s.keys.response(owner, id), int64(from), int64(from+size-1)).Result()
+		part, err = s.rdb.GetRange(ctx, s.keys.response(tenant, id), int64(from), int64(from+size-1)).Result()
 		if redis.HasErrorPrefix(err, "WRONGTYPE") {
 			part, err = "", nil
 		}
@@ -88,12 +88,12 @@ func (s *Store) responsePart(ctx context.Context, owner, id string, from, size i
 }
 
 // DropResponse removes a stored response, if there is one.
-func (s *Store) DropResponse(ctx context.Context, owner, id string) error {
-	return s.guard(ctx, func(ctx context.Context) error { return s.rdb.Del(ctx, s.keys.response(owner, id)).Err() })
+func (s *Store) DropResponse(ctx context.Context, tenant, id string) error {
+	return s.guard(ctx, func(ctx context.Context) error { return s.rdb.Del(ctx, s.keys.response(tenant, id)).Err() })
 }
 
 // sealer encrypts responses with AES-256-GCM under a key that is derived from the runner secret and authenticates the pool, the
-// owner and the id with them. It is safe for concurrent use.
+// tenant and the id with them. It is safe for concurrent use.
 type sealer struct {
 	pool  string
 	aead  cipher.AEAD
@@ -121,13 +121,13 @@ func newSealer(secret []byte, pool string) (*sealer, error) {
 	return s, err
 }
 
-func (s *sealer) seal(value []byte, owner, id string) []byte {
-	return s.aead.Seal(nil, nil, s.pack.EncodeAll(value, nil), s.label(owner, id))
+func (s *sealer) seal(value []byte, tenant, id string) []byte {
+	return s.aead.Seal(nil, nil, s.pack.EncodeAll(value, nil), s.label(tenant, id))
 }
 
-// open returns nil for what seal has not made for this owner and id.
-func (s *sealer) open(sealed []byte, owner, id string) []byte {
-	packed, err := s.aead.Open(nil, nil, sealed, s.label(owner, id))
+// open returns nil for what seal has not made for this tenant and id.
+func (s *sealer) open(sealed []byte, tenant, id string) []byte {
+	packed, err := s.aead.Open(nil, nil, sealed, s.label(tenant, id))
 	if err != nil {
 		return nil
 	}
@@ -139,8 +139,8 @@ func (s *sealer) open(sealed []byte, owner, id string) []byte {
 }
 
 // label is what a seal authenticates besides the value: each part with its length.
-func (s *sealer) label(owner, id string) (label []byte) {
-	for _, part := range [...]string{s.pool, owner, id} {
+func (s *sealer) label(tenant, id string) (label []byte) {
+	for _, part := range [...]string{s.pool, tenant, id} {
 		label = append(binary.BigEndian.AppendUint64(label, uint64(len(part))), part...)
 	}
 	return label

@@ -12,19 +12,19 @@ import (
 	"reveille/infra/state"
 )
 
-// Responses are for their owner alone, for a time, and unreadable in Redis; what somebody else wrote there counts as none.
+// Responses are for their tenant alone, for a time, and unreadable in Redis; what somebody else wrote there counts as none.
 func TestResponses(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		said := strings.Repeat(`{"said":"a secret"}`, 1000)
 		must(t, s.PutResponse(ctx, "ann", "r1", []byte(said), time.Hour))
-		read := func(owner, id string) string {
+		read := func(tenant, id string) string {
 			t.Helper()
-			got, err := s.Response(ctx, owner, id)
+			got, err := s.Response(ctx, tenant, id)
 			must(t, err)
 			return string(got)
 		}
-		equal(t, "the owner's", read("ann", "r1"), said)
+		equal(t, "the tenant's", read("ann", "r1"), said)
 		equal(t, "another one's", read("bob", "r1"), "")
 		equal(t, "another id", read("ann", "r2"), "")
 
@@ -39,7 +39,7 @@ func TestResponses(t *testing.T) {
 		}
 		must(t, b.rdb.Set(ctx, prefix+"response:bob:r1", raw, 0).Err())
 		must(t, b.rdb.Set(ctx, prefix+"response:ann:r2", raw, 0).Err())
-		equal(t, "copied to another owner", read("bob", "r1"), "")
+		equal(t, "copied to another tenant", read("bob", "r1"), "")
 		equal(t, "copied to another id", read("ann", "r2"), "")
 		raw[len(raw)-1] ^= 1
 		must(t, b.rdb.Set(ctx, key, raw, 0).Err())
@@ -57,7 +57,7 @@ func TestResponses(t *testing.T) {
 	})
 }
 
-// The oldest responses of an owner make room for new ones, by number and by bytes; others' stay.
+// The oldest responses of a tenant make room for new ones, by number and by bytes; others' stay.
 func TestResponsesMakeRoom(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -65,9 +65,9 @@ func TestResponsesMakeRoom(t *testing.T) {
 		for i := range 1001 {
 			must(t, s.PutResponse(ctx, "ann", fmt.Sprintf("r%04d", i), []byte("x"), time.Hour+time.Duration(i)*time.Millisecond))
 		}
-		there := func(owner, id string) bool {
+		there := func(tenant, id string) bool {
 			t.Helper()
-			got, err := s.Response(ctx, owner, id)
+			got, err := s.Response(ctx, tenant, id)
 			must(t, err)
 			return got != nil
 		}
@@ -82,6 +82,6 @@ func TestResponsesMakeRoom(t *testing.T) {
 		equal(t, "the oldest large one", there("ann", "large0"), false)
 		equal(t, "the next", there("ann", "large1"), true)
 		equal(t, "the newest", there("ann", "large7"), true)
-		equal(t, "another owner's", there("bob", "r0"), true)
+		equal(t, "another tenant's", there("bob", "r0"), true)
 	})
 }

@@ -41,7 +41,7 @@ type Store struct {
 	scripts scripts
 	signer  *signer
 	sealer  *sealer
-	turns   *turns
+	large   *largeValues
 	breaker guarded
 	timeout time.Duration
 	newest  atomic.Uint64 // highest ticket that Acquire returned
@@ -64,7 +64,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: guarded{log: o.Log},
-		timeout: uo.ReadTimeout, now: o.Now, log: o.Log, turns: newTurns(),
+		timeout: uo.ReadTimeout, now: o.Now, log: o.Log, large: newLargeValues(),
 	}
 	s.signer = newSigner(o.Secret, o.Pool, o.Unverified, s.reportRefused)
 	s.sealer, err = newSealer(o.Secret, o.Pool)

@@ -94,7 +94,7 @@ func TestBucket(t *testing.T) {
 func fetchFromBucket(t *testing.T, cfg sdk.Config) {
 	client := s3.Client(cfg)
 	url := "redis://" + testenv.Redis(t)
-	owner, prompt := slots.OwnerOf("ann"), slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
+	owner, prompt := slots.TenantOf("ann"), slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
 	talk := count(1, 1000)
 	p := process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	made := 0

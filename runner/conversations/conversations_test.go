@@ -177,7 +177,7 @@ func (l *llama) holding(slot int, tokens []uint32, task int) func(*Engine) {
 func TestOwnersComeBack(t *testing.T) {
 	model := filepath.Join(t.TempDir(), "m.gguf")
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, model), newLlama(t, 3)
-	ann, ben := slots.OwnerOf("ann"), slots.OwnerOf("ben")
+	ann, ben := slots.TenantOf("ann"), slots.TenantOf("ben")
 	prompt := slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
 	table := slots.New(3, nil)
 	run(t, s, p, l, table, func(*Engine) {
@@ -188,7 +188,7 @@ func TestOwnersComeBack(t *testing.T) {
 		table.Restored(1, ben, prompt)
 	})
 	l, table = newLlama(t, 3), slots.New(3, nil)
-	got := map[slots.Owner]int{}
+	got := map[slots.Tenant]int{}
 	run(t, s, p, l, table, func(*Engine) {
 		for i, tokens := range l.slots {
 			owner, p, known := table.Held(i)

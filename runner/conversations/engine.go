@@ -276,7 +276,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 			break
 		}
 		if e.store.m.restored.Inc(); table != nil {
-			table.Restored(slot, c.Owner, c.Prompt)
+			table.Restored(slot, c.Tenant, c.Prompt)
 		}
 		tokens += got.Restored
 		e.reuse.restored(slot, c.entry)
@@ -332,7 +332,7 @@ func (e *Engine) Save(ctx context.Context) {
 	var out []saved
 	perSize := e.perToken
 	for _, s := range list {
-		var owner slots.Owner
+		var owner slots.Tenant
 		var prompt slots.Prompt
 		if e.table != nil {
 			var known bool

@@ -263,7 +263,7 @@ func (e *Engine) fetchOne(ctx context.Context, from source, id Signature, c List
 	}
 	_, _, err = e.store.keepOne(e.sig, saved{
 		model: e.model,
-		from:  r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Owner, prompt: h.Prompt,
+		from:  r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Tenant, prompt: h.Prompt,
 		identity: id, savedMS: min(h.SavedMS, time.Now().UnixMilli()), forgotten: h.Forgotten,
 	})
 	return err

@@ -97,7 +97,7 @@ func TestFetch(t *testing.T) {
 	url := "redis://" + testenv.Redis(t)
 	a := openIn(t, url, "a", nil)
 	p := process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	owner, prompt := slots.OwnerOf("ann"), slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
+	owner, prompt := slots.TenantOf("ann"), slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
 	l := newLlama(t, 2)
 	table := slots.New(2, nil)
 	long := count(1, 2<<20) // more than a part

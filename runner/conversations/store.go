@@ -105,9 +105,9 @@ type header struct {
 	CRC       uint32    // CRC-32C of the engine's data
 	SavedMS   int64     // since the epoch
 	Model     modelName
-	PromptMS  float64     // time to compute the tokens anew
-	Forgotten uint64      // the last Forget that its engine began after, in µs since the epoch
-	Owner     slots.Owner // zero: of all
+	PromptMS  float64      // time to compute the tokens anew
+	Forgotten uint64       // the last Forget that its engine began after, in µs since the epoch
+	Tenant    slots.Tenant // zero: of all
 	Prompt    slots.Prompt
 }
 
@@ -297,7 +297,7 @@ type saved struct {
 	bytes    int64
 	tokens   int
 	promptMS float64
-	owner    slots.Owner
+	owner    slots.Tenant
 	prompt   slots.Prompt
 	model    string
 	plan     string
@@ -391,7 +391,7 @@ func (s *Store) keepOne(sig Signature, f saved) (e *entry, replaced []*entry, er
 	e = &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
 	e.header = header{
 		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: cmp.Or(f.savedMS, now), PromptMS: f.promptMS,
-		Model: nameOf(f.model), Owner: f.owner, Prompt: f.prompt, Identity: f.identity, Forgotten: f.forgotten,
+		Model: nameOf(f.model), Tenant: f.owner, Prompt: f.prompt, Identity: f.identity, Forgotten: f.forgotten,
 	}
 	if f.file != nil {
 		f.from = io.NewSectionReader(f.file, 0, f.bytes)
@@ -419,7 +419,7 @@ func (s *Store) keepOne(sig Signature, f saved) (e *entry, replaced []*entry, er
 		return nil, nil, errors.Join(errForgotten, s.root.Remove(e.name))
 	}
 	for _, old := range s.newestLocked(sig) {
-		if old.Owner == f.owner && s.begins(old, tokens) {
+		if old.Tenant == f.owner && s.begins(old, tokens) {
 			if old == f.unused {
 				s.strikeLocked(f.plan)
 			}

@@ -174,7 +174,7 @@ func TestPanicInATurnIsAnswered(t *testing.T) {
 			b := start(t)
 			b.load("fake")
 			table := slots.New(1, func(context.Context, int) error { panic("erase") })
-			table.Restored(0, slots.OwnerOf("another"), slots.Prompt{})
+			table.Restored(0, slots.TenantOf("another"), slots.Prompt{})
 			b.engines.fakes[0].slots = table
 			var link relay.Call
 			turn := b.server.Admit("g", &link, near("POST", chat, "fake", `{"prompt":"x"}`))

@@ -234,7 +234,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	x.spans.waited(x.began)
 	x.load = loadOf(x.pass, x.body)
 	x.s.dog.began(x.model, e, x.load)
-	x.media = beginMedia(e, x.field(rpc.HeaderScope), x.body)
+	x.media = beginMedia(e, x.field(rpc.HeaderCacheTenant), x.body)
 	req := x.engineRequest()
 	if x.spans.engine != nil {
 		req.Add(trace.Header, x.spans.engine.AppendContext(nil))

@@ -21,10 +21,10 @@ func holdsMedia(body []byte) bool {
 }
 
 // beginMedia announces a tenant's request to its engine's encoder cache. It returns nil if there is none.
-func beginMedia(e host.Engine, scope, body []byte) *mmcache.Request {
+func beginMedia(e host.Engine, tenant, body []byte) *mmcache.Request {
 	cached, ok := e.(interface{ Media() *mmcache.Attachment })
 	if !ok || cached.Media() == nil {
 		return nil
 	}
-	return cached.Media().Begin(string(scope), holdsMedia(body))
+	return cached.Media().Begin(string(tenant), holdsMedia(body))
 }

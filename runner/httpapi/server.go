@@ -198,8 +198,8 @@ func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway str
 	now := time.Now()
 	gateway, err := s.verify.Verify(string(ctx.Request.Header.Peek(rpc.HeaderAuth)), rpc.Call{
 		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Host: s.cfg.Name, Model: model,
-		Scope:  string(ctx.Request.Header.Peek(rpc.HeaderScope)),
-		Length: max(ctx.Request.Header.ContentLength(), 0),
+		CacheTenant: string(ctx.Request.Header.Peek(rpc.HeaderCacheTenant)),
+		Length:      max(ctx.Request.Header.ContentLength(), 0),
 	}, now)
 	if err == nil {
 		return gateway, true

@@ -32,7 +32,7 @@ func (x *exchange) acquireSlot() *reply {
 	}
 	life, done := x.waiting()
 	defer done()
-	slot, err := table.Acquire(life, slots.OwnerOf(string(x.field(rpc.HeaderScope))), prompt, !steered)
+	slot, err := table.Acquire(life, slots.TenantOf(string(x.field(rpc.HeaderCacheTenant))), prompt, !steered)
 	if err == nil {
 		x.leave = func() { table.Release(slot) }
 		if !steered {

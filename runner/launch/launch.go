@@ -89,7 +89,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return nil, err
 	}
 	media := l.attach(m, &spec)
-	apart := m.Conversations == catalog.ScopeKey
+	apart := m.Conversations == catalog.SharePerKey
 	if apart {
 		if err := separate(&spec); err != nil {
 			media.Detach()
@@ -164,7 +164,7 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 // remember has an engine's conversations saved when it ends and restored now, if they can be. The engine also runs
 // without.
 func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) *conversations.Engine {
-	if l.Conversations == nil || m.Conversations == catalog.ScopeNone || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.Forgets != "" {
+	if l.Conversations == nil || m.Conversations == catalog.ShareNone || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.Forgets != "" {
 		return nil
 	}
 	with := *spec
@@ -201,7 +201,7 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 		return nil
 	}
 	spec.Env = l.Media.Env()
-	if m.MMCache == catalog.ScopeNone {
+	if m.MMCache == catalog.ShareNone {
 		return nil
 	}
 	argv, err := engine.Argv(*spec)
@@ -230,10 +230,10 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 			o.Projector = info.Size()
 		}
 	}
-	if m.Conversations == catalog.ScopeKey {
+	if m.Conversations == catalog.SharePerKey {
 		o.PromptCache = new(int64)
 	}
-	o.Conversations = l.Conversations != nil && m.Conversations != catalog.ScopeNone
+	o.Conversations = l.Conversations != nil && m.Conversations != catalog.ShareNone
 	if err := o.Validate(); err != nil {
 		return plan.Plan{}, err
 	}

@@ -68,13 +68,13 @@ type Attachment struct {
 	path  string
 	ln    *net.UnixListener
 
-	files   []encoderFile
-	started chan bool     // receives once whether the files are those that the engine has read
-	decided chan struct{} // closed when space and known are final
-	space   Space
-	known   bool // whether space is complete; if not, nothing is looked up or stored
-	ctx     context.Context
-	cancel  context.CancelFunc
+	files     []encoderFile
+	started   chan bool     // receives once whether the files are those that the engine has read
+	decided   chan struct{} // closed when space and known are final
+	namespace Namespace
+	known     bool // whether space is complete; if not, nothing is looked up or stored
+	ctx       context.Context
+	cancel    context.CancelFunc
 
 	hits, misses atomic.Int64
 	requests     requests
@@ -105,8 +105,8 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
-	return s.listen(m.ID, Space{Pool: s.cfg.Pool, Model: m.StableID(), Sig: Sig(m.Signature())}, func(a *Attachment) {
-		a.files, a.byKey = files, m.MMCache != catalog.ScopePool
+	return s.listen(m.ID, Namespace{Pool: s.cfg.Pool, Model: m.StableID(), Sig: Sig(m.Signature())}, func(a *Attachment) {
+		a.files, a.byKey = files, m.MMCache != catalog.ShareAll
 		a.wg.Go(func() { a.identify(e) })
 	})
 }
@@ -131,7 +131,7 @@ func (a *Attachment) identify(e Encoder) {
 			log.Warn("encoder outputs are not cached: a file of the projector or the engine changed while the engine started; reload the model")
 			return
 		}
-		a.space.Encoder, a.known = sum, true
+		a.namespace.Encoder, a.known = sum, true
 	case <-a.ctx.Done():
 	}
 }
@@ -145,17 +145,17 @@ func (a *Attachment) Started() {
 }
 
 // identity returns the engine's space, and false if the space is not known. It waits for the decision until ctx ends.
-func (a *Attachment) identity(ctx context.Context) (Space, bool) {
+func (a *Attachment) identity(ctx context.Context) (Namespace, bool) {
 	select {
 	case <-a.decided:
-		return a.space, a.known
+		return a.namespace, a.known
 	case <-ctx.Done():
-		return Space{}, false
+		return Namespace{}, false
 	}
 }
 
 // listen creates an attachment; begin starts whatever decides its identity.
-func (s *Server) listen(model string, sp Space, begin func(*Attachment)) (*Attachment, error) {
+func (s *Server) listen(model string, sp Namespace, begin func(*Attachment)) (*Attachment, error) {
 	var name [6]byte
 	_, _ = rand.Read(name[:]) // never fails
 	path := filepath.Join(s.cfg.Dir, "mm-"+hex.EncodeToString(name[:])+".sock")
@@ -168,7 +168,7 @@ func (s *Server) listen(model string, sp Space, begin func(*Attachment)) (*Attac
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
 	a := &Attachment{
-		s: s, model: model, space: sp, path: path, ln: ln, open: map[*session]struct{}{},
+		s: s, model: model, namespace: sp, path: path, ln: ln, open: map[*session]struct{}{},
 		started: make(chan bool, 1), decided: make(chan struct{}),
 	}
 	a.ctx, a.cancel = context.WithCancel(s.ctx)

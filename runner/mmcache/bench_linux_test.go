@@ -170,7 +170,7 @@ func BenchmarkLookup(b *testing.B) {
 					c.Bytes = -1
 				}
 			})
-			x := dialEngine(b, s, Space{Pool: "main", Model: "m"})
+			x := dialEngine(b, s, Namespace{Pool: "main", Model: "m"})
 			e := randomEntry(256, 640)
 			raw := bytes.Repeat([]byte{7}, 896*896*3)
 			media := Media{Image, 896, 896}
@@ -249,7 +249,7 @@ func identified(a *Attachment) {
 	close(a.decided)
 }
 
-func dialEngine(t testing.TB, s *Server, sp Space) *engineEnd {
+func dialEngine(t testing.TB, s *Server, sp Namespace) *engineEnd {
 	t.Helper()
 	a, err := s.listen("m", sp, identified)
 	if err != nil {

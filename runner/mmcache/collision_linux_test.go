@@ -96,7 +96,7 @@ func TestCollisions(t *testing.T) {
 				t.Fatal("the recipe no longer makes a collision: the test proves nothing")
 			}
 			rdb := redisClient(t, testenv.Redis(t))
-			space := Space{Pool: "main", Model: "m", Sig: sig}
+			space := Namespace{Pool: "main", Model: "m", Sig: sig}
 			s := newServer(t, func(c *Config) { c.Redis = rdb })
 			e := dialEngine(t, s, space)
 			va, vb := numbered(1), numbered(2)
@@ -122,7 +122,7 @@ func TestCollisions(t *testing.T) {
 func TestManyCollisions(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
 	s := newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 })
-	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 5})
+	e := dialEngine(t, s, Namespace{Pool: "main", Model: "m", Sig: 5})
 	var pictures [][]byte
 	var key string
 	for i := range 9 {

@@ -15,7 +15,7 @@
 //
 //   - An entry is served only for the input it was made from. The 64-bit key only finds a hash. The field is a SHA-256 over
 //     pool, tenant, model, the contents of the projector file, the engine's program and its libraries, the engine's
-//     arguments, and the medium's kind, size, content and layout ([Space.Ident]). The value carries a MAC over key, field
+//     arguments, and the medium's kind, size, content and layout ([Namespace.Ident]). The value carries a MAC over key, field
 //     and floats. Media whose keys collide get two fields, and both stay.
 //   - The file contents are those that the engine read at its start. They are hashed during the start, once for each state
 //     of a file; if a file changes meanwhile, the engine runs uncached. Replacing a file later affects only the next start.
@@ -70,7 +70,7 @@
 // # Other engines
 //
 // Engines that accept ready-made embeddings in the request (vllm with --enable-mm-embeds: content parts image_embeds)
-// have recipes without encoder_cache, and nothing of theirs is cached. [Space.Ident], [Codec] and the tiers would serve
+// have recipes without encoder_cache, and nothing of theirs is cached. [Namespace.Ident], [Codec] and the tiers would serve
 // them unchanged. What is missing:
 //
 //   - An encoder outside the engine: a process of the runner that holds the model's vision tower and computes the
@@ -78,7 +78,7 @@
 //   - A step in the runner's relay that decodes the media of a request, looks them up, has the rest encoded and puts
 //     embeddings in their place: a serialized tensor in base64, and for some models additional data (the patch grid of
 //     Qwen2-VL, the slice sizes of MiniCPM-V).
-//   - Preprocessing in the identity: that encoder does the resizing, so its version and options belong in [Space.Encoder].
+//   - Preprocessing in the identity: that encoder does the resizing, so its version and options belong in [Namespace.Encoder].
 //   - Trust: vllm warns that an embedding of a wrong shape may crash it. The gateway would have to refuse such parts from
 //     clients, and shapes would have to be checked against the model's before they are passed on.
 //

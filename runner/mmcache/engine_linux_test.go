@@ -131,7 +131,7 @@ func TestEngines(t *testing.T) {
 func TestAudio(t *testing.T) {
 	library(t)
 	files := testenv.Models(t)
-	ear := &catalog.Model{ID: "tiny-audio", Checkpoint: files.Tiny, MMProj: files.TinyAudio, Type: policy.LLM, MMCache: catalog.ScopePool}
+	ear := &catalog.Model{ID: "tiny-audio", Checkpoint: files.Tiny, MMProj: files.TinyAudio, Type: policy.LLM, MMCache: catalog.ShareAll}
 	short, samples := testenv.Sound(1, 1)
 	long, _ := testenv.Sound(2, 31)
 

@@ -166,7 +166,7 @@ func runnerMain() {
 	if err != nil {
 		panic(err)
 	}
-	a, err := s.listen("m", Space{Model: "m"}, identified)
+	a, err := s.listen("m", Namespace{Model: "m"}, identified)
 	if err != nil {
 		panic(err)
 	}

@@ -78,11 +78,10 @@ func (l Layout) Bytes() int64 {
 	return sum * int64(l.Width) * 4
 }
 
-// A Space is a scope within which entries are shared: media of one Space are encoded alike and may be known to each
-// other's senders.
-type Space struct {
+// A Namespace is a set of entries that may be shared: its media are encoded alike, and their senders may learn of each other.
+type Namespace struct {
 	Pool    string // pools share nothing
-	Scope   string // tenant, "" if all requests share entries
+	Tenant  string // tenant, "" if all requests share entries
 	Model   string // stable id, including the projector
 	Encoder Digest // content of the projector, the engine's build and everything else that affects the encoder's numbers
 	Sig     Sig    // of Model
@@ -99,7 +98,7 @@ const identFormat = 2
 
 // Ident returns the identity of a medium, given its key and the SHA-256 of its raw bytes. The field is a SHA-256 over
 // everything that must agree before a result may be reused.
-func (s Space) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Ident {
+func (s Namespace) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Ident {
 	h := sha256.New()
 	part := func(tag byte, data []byte) { writePart(h, tag, data) }
 	u32 := func(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
@@ -117,7 +116,7 @@ func (s Space) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Ident 
 		tokens = binary.LittleEndian.AppendUint32(tokens, t)
 	}
 	part(10, tokens)
-	part(11, []byte(s.Scope))
+	part(11, []byte(s.Tenant))
 	id := Ident{Key: k}
 	h.Sum(id.Field[:0])
 	return id

@@ -82,20 +82,20 @@ func modelOf(id string) *catalog.Model {
 	if strings.Contains(checkpoint, "/") {
 		checkpoint = "hf://" + checkpoint
 	}
-	return &catalog.Model{Checkpoint: checkpoint, MMProj: "some/where/" + mmproj, MMCache: catalog.ScopePool}
+	return &catalog.Model{Checkpoint: checkpoint, MMProj: "some/where/" + mmproj, MMCache: catalog.ShareAll}
 }
 
 type sample struct {
-	space  Space
+	space  Namespace
 	media  Media
 	raw    []byte
 	layout Layout
 }
 
 func drawSample(r *rapid.T, label string) sample {
-	space := Space{
+	space := Namespace{
 		Pool:    rapid.StringN(0, 3, -1).Draw(r, label+" pool"),
-		Scope:   rapid.StringN(0, 3, -1).Draw(r, label+" scope"),
+		Tenant:  rapid.StringN(0, 3, -1).Draw(r, label+" scope"),
 		Model:   rapid.StringN(0, 3, -1).Draw(r, label+" model"),
 		Encoder: Digest{rapid.Byte().Draw(r, label+" encoder")},
 		Sig:     Sig(rapid.Uint64Range(0, 3).Draw(r, label+" sig")),
@@ -123,7 +123,7 @@ func TestIdentProperty(t *testing.T) {
 		if again.ident() != a.ident() {
 			t.Fatal("an identity changed")
 		}
-		same := a.space.Pool == b.space.Pool && a.space.Scope == b.space.Scope && a.space.Model == b.space.Model && a.space.Encoder == b.space.Encoder &&
+		same := a.space.Pool == b.space.Pool && a.space.Tenant == b.space.Tenant && a.space.Model == b.space.Model && a.space.Encoder == b.space.Encoder &&
 			a.media == b.media && bytes.Equal(a.raw, b.raw) && a.layout.Width == b.layout.Width && fmt.Sprint(a.layout.Tokens) == fmt.Sprint(b.layout.Tokens)
 		if (a.ident().Field == b.ident().Field) != same {
 			t.Fatalf("%+v and %+v", a, b)

@@ -94,7 +94,7 @@ func (a *Attachment) environ(more ...string) []string {
 
 func testAttachment(t testing.TB, s *Server) *Attachment {
 	t.Helper()
-	a, err := s.listen("mock", Space{Pool: "main", Model: "mock.gguf+mmproj.gguf", Sig: 0x1122334455667788}, identified)
+	a, err := s.listen("mock", Namespace{Pool: "main", Model: "mock.gguf+mmproj.gguf", Sig: 0x1122334455667788}, identified)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestMockConcurrent(t *testing.T) {
 func TestMockModels(t *testing.T) {
 	s := newServer(t, nil)
 	for i, width := range []int{16, 24, 16} {
-		a, err := s.listen("m"+strconv.Itoa(i), Space{Pool: "main", Model: "m" + strconv.Itoa(i), Sig: Sig(i)}, identified)
+		a, err := s.listen("m"+strconv.Itoa(i), Namespace{Pool: "main", Model: "m" + strconv.Itoa(i), Sig: Sig(i)}, identified)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -109,8 +109,8 @@ func newServer(t testing.TB, change func(*Config)) *Server {
 
 func visionModels(t testing.TB) (gemma, tiny *catalog.Model) {
 	m := testenv.Models(t)
-	return &catalog.Model{ID: "gemma-3-270m-vision", Checkpoint: m.Gemma, MMProj: m.GemmaVision, Type: policy.LLM, MMCache: catalog.ScopePool},
-		&catalog.Model{ID: "tiny-vision", Checkpoint: m.Tiny, MMProj: m.TinyVision, Type: policy.LLM, MMCache: catalog.ScopePool}
+	return &catalog.Model{ID: "gemma-3-270m-vision", Checkpoint: m.Gemma, MMProj: m.GemmaVision, Type: policy.LLM, MMCache: catalog.ShareAll},
+		&catalog.Model{ID: "tiny-vision", Checkpoint: m.Tiny, MMProj: m.TinyVision, Type: policy.LLM, MMCache: catalog.ShareAll}
 }
 
 // llama is a llama-server, attached to a cache or not.

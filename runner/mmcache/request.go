@@ -28,24 +28,24 @@ type Request struct {
 // requests tracks the requests in an attachment's engine.
 type requests struct {
 	mu      sync.Mutex
-	scopes  map[token]string
+	tenants map[token]string
 	open    int    // counted ones
 	crowded uint64 // incremented when one starts while another is open
 }
 
-// Begin announces a request before the engine sees it. scope is its tenant, or ""; counted says that it may have media.
+// Begin announces a request before the engine sees it. tenant is its tenant, or ""; counted says that it may have media.
 // End it when the engine's first byte has arrived or the request has failed.
-func (a *Attachment) Begin(scope string, counted bool) *Request {
+func (a *Attachment) Begin(tenant string, counted bool) *Request {
 	q := &Request{a: a, counted: counted}
 	r := &a.requests
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a.byKey {
 		_, _ = rand.Read(q.token[:]) // never fails
-		if r.scopes == nil {
-			r.scopes = map[token]string{}
+		if r.tenants == nil {
+			r.tenants = map[token]string{}
 		}
-		r.scopes[q.token] = scope
+		r.tenants[q.token] = tenant
 	}
 	if counted {
 		q.alone = r.open == 0
@@ -78,7 +78,7 @@ func (q *Request) End() (hits, misses int64, exact bool) {
 	r := &q.a.requests
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.scopes, q.token)
+	delete(r.tenants, q.token)
 	if q.ended || !q.counted {
 		return 0, 0, false
 	}
@@ -87,14 +87,14 @@ func (q *Request) End() (hits, misses int64, exact bool) {
 	return hits - q.hits, misses - q.misses, q.alone && r.crowded == q.crowded
 }
 
-// scopeOf returns the tenant of the request that a token identifies. If tenants share nothing and the token is unknown,
+// tenantOf returns the tenant of the request that a token identifies. If tenants share nothing and the token is unknown,
 // it returns false, and the media are neither looked up nor stored.
-func (a *Attachment) scopeOf(t token) (scope string, ok bool) {
+func (a *Attachment) tenantOf(t token) (tenant string, ok bool) {
 	if !a.byKey {
 		return "", true
 	}
 	a.requests.mu.Lock()
 	defer a.requests.mu.Unlock()
-	scope, ok = a.requests.scopes[t]
-	return scope, ok
+	tenant, ok = a.requests.tenants[t]
+	return tenant, ok
 }

@@ -41,7 +41,7 @@ func TestRequestCounts(t *testing.T) {
 func TestTenants(t *testing.T) {
 	m, v, raw := Media{Image, 1, 1}, numbered(1), []byte{1, 2, 3}
 	s := newServer(t, func(c *Config) { c.Library, c.LookupWait = "/lib/"+LibraryName, 200*time.Millisecond })
-	attach := func(scope catalog.Scope) *Attachment {
+	attach := func(scope catalog.Sharing) *Attachment {
 		model := modelOf("m.gguf+p.gguf")
 		model.MMCache = scope
 		a, err := s.Attach(model, fakeEncoder(t, "A"))
@@ -51,7 +51,7 @@ func TestTenants(t *testing.T) {
 		a.Started()
 		return a
 	}
-	byKey := attach(catalog.ScopeKey)
+	byKey := attach(catalog.SharePerKey)
 	as := func(a *Attachment, scope string) (*engineEnd, *Request) {
 		t.Helper()
 		q, x := a.Begin(scope, true), a.dial(t)
@@ -93,7 +93,7 @@ func TestTenants(t *testing.T) {
 		}
 	}
 
-	shared := attach(catalog.ScopePool)
+	shared := attach(catalog.ShareAll)
 	x, q := as(shared, "ann")
 	if q.Token() != nil {
 		t.Error("a token where none is needed")

@@ -39,7 +39,7 @@ func TestAttach(t *testing.T) {
 	}
 	a.Started()
 	sp, ok := a.identity(t.Context())
-	if want := (Space{"main", "", "m.gguf+p.gguf", sp.Encoder, Sig(m.Signature())}); !ok || sp != want || sp.Encoder == (Digest{}) {
+	if want := (Namespace{"main", "", "m.gguf+p.gguf", sp.Encoder, Sig(m.Signature())}); !ok || sp != want || sp.Encoder == (Digest{}) {
 		t.Errorf("%+v %v", sp, ok)
 	}
 	open := a.dial(t)
@@ -122,11 +122,11 @@ func TestLead(t *testing.T) {
 func TestScope(t *testing.T) {
 	s := newServer(t, nil)
 	m, raw, v := Media{Image, 1, 1}, []byte{1, 2, 3}, numbered(1)
-	base := Space{Pool: "p", Model: "m", Sig: 1}
+	base := Namespace{Pool: "p", Model: "m", Sig: 1}
 	dialEngine(t, s, base).insert(t, m, raw, v)
 	hit := dialEngine(t, s, base)
 	kit.Eventually(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).result == resultHit })
-	for name, sp := range map[string]Space{
+	for name, sp := range map[string]Namespace{
 		"pool": {"q", "", "m", Digest{}, 1}, "model": {"p", "", "n", Digest{}, 2},
 		"signature alike": {"p", "", "n", Digest{}, 1}, "encoder": {"p", "", "m", Digest{1}, 1},
 	} {
@@ -156,9 +156,9 @@ func TestCounts(t *testing.T) {
 		})
 	}
 	m, raw, v := Media{Image, 1, 1}, []byte{1, 2, 3}, numbered(1)
-	here := dialEngine(t, host(1<<20), Space{Pool: "main", Model: "file"})
+	here := dialEngine(t, host(1<<20), Namespace{Pool: "main", Model: "file"})
 	here.insert(t, m, raw, v)
-	there := dialEngine(t, host(-1), Space{Pool: "main", Model: "file"})
+	there := dialEngine(t, host(-1), Namespace{Pool: "main", Model: "file"})
 	kit.Eventually(t, "the write behind", func() bool { return len(rdb.Keys(t.Context(), "mm:0*").Val()) == 1 })
 	for _, e := range []*engineEnd{here, here, there} {
 		if got := e.lookup(t, m, raw, v.Layout); got.result != resultHit {
@@ -182,7 +182,7 @@ func FuzzSession(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), false)
 	f.Fuzz(func(t *testing.T, data []byte, file bool) {
 		s := newServer(t, func(c *Config) { c.MaxEntry = 1 << 20 })
-		e := dialEngine(t, s, Space{})
+		e := dialEngine(t, s, Namespace{})
 		if len(data) >= headerLen { // waits are not under test
 			binary.LittleEndian.PutUint32(data[8:], 1)
 		}
@@ -218,7 +218,7 @@ func TestProtocolErrors(t *testing.T) {
 		"more bytes than there are": change(requestLen+24, 200), "offset": change(requestLen+22, 1), "cut": good[:40], "text": []byte(strings.Repeat("x", 200)),
 	} {
 		s := newServer(t, nil)
-		e := dialEngine(t, s, Space{})
+		e := dialEngine(t, s, Namespace{})
 		e.raw(t, data, []byte{1, 2, 3})
 		_ = e.c.CloseWrite()
 		_ = e.c.SetReadDeadline(time.Now().Add(20 * time.Second))

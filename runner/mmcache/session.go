@@ -94,8 +94,8 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	defer cancel()
 	answers := make([]answer, len(r.items))
 	space, known := x.a.identity(ctx)
-	scope, ok := x.a.scopeOf(r.token)
-	space.Scope = scope
+	tenant, ok := x.a.tenantOf(r.token)
+	space.Tenant = tenant
 	if !known || !ok { // identities stay zero: nothing is looked up, waited for or stored
 		s.m.refused[reasonIdentity].Add(len(r.items))
 		return answers, nil
@@ -150,7 +150,7 @@ func hashTime(items []item) time.Duration {
 func (x *session) hit(a *answer, e *Entry, t tier) {
 	a.result, a.entry = resultHit, e
 	x.a.hit(t, e)
-	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", RedisKey(x.a.space.Sig, a.ident.Key), "bytes", len(e.Floats))
+	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", RedisKey(x.a.namespace.Sig, a.ident.Key), "bytes", len(e.Floats))
 }
 
 func (x *session) miss(a *answer, v lookupResult) {
@@ -236,10 +236,10 @@ func (x *session) store(r *request) error {
 	x.a.cost.observe(e)
 	s.l1.put(it.ident.Field, e)
 	if s.l2 != nil {
-		s.l2.put(x.a.space.Sig, it.ident, e)
+		s.l2.put(x.a.namespace.Sig, it.ident, e)
 	}
 	s.m.stores.Inc()
-	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", RedisKey(x.a.space.Sig, it.ident.Key),
+	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", RedisKey(x.a.namespace.Sig, it.ident.Key),
 		"bytes", size, "encode", e.EncodeTime)
 	return nil
 }

@@ -144,7 +144,7 @@ func TestRedisFaults(t *testing.T) {
 	rdb := redisClient(t, srv.Addr)
 	set := metrics.NewSet()
 	s := newServer(t, func(c *Config) { c.Redis, c.Bytes, c.Metrics, c.LookupWait = rdb, -1, set, 500*time.Millisecond })
-	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 9})
+	e := dialEngine(t, s, Namespace{Pool: "main", Model: "m", Sig: 9})
 	m, raw := Media{Image, 1, 1}, []byte{1, 2, 3}
 	v := numbered(1)
 	id := e.insert(t, m, raw, v)
@@ -235,7 +235,7 @@ func TestQuota(t *testing.T) {
 	if err := rdb.HSet(t.Context(), quotaKey, strconv.FormatInt(hour(time.Now().Add(-48*time.Hour)), 10), 1<<40).Err(); err != nil {
 		t.Fatal(err)
 	}
-	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 3})
+	e := dialEngine(t, s, Namespace{Pool: "main", Model: "m", Sig: 3})
 	for i := range 5 {
 		e.insert(t, Media{Image, 1, 1}, []byte{byte(i)}, numbered(0))
 	}
@@ -254,7 +254,7 @@ func TestShareOfRedis(t *testing.T) {
 	const memory = 16 << 20
 	rdb := redisClient(t, testenv.StartRedis(t, "--maxmemory", strconv.Itoa(memory)).Addr)
 	s := newServer(t, func(c *Config) { c.Redis, c.Quota = rdb, -1 })
-	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 3})
+	e := dialEngine(t, s, Namespace{Pool: "main", Model: "m", Sig: 3})
 	v := &Entry{Layout: Layout{Width: 1 << 12, Tokens: []uint32{64}}, EncodeTime: time.Second, Floats: make([]byte, 1<<20)}
 	_, _ = rand.Read(v.Floats)
 	for i := range 40 { // of 1 MiB
@@ -289,7 +289,7 @@ func TestQuotaErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newServer(t, func(c *Config) { c.Redis = rdb })
-	e := dialEngine(t, s, Space{Pool: "main", Model: "m", Sig: 3})
+	e := dialEngine(t, s, Namespace{Pool: "main", Model: "m", Sig: 3})
 	e.insert(t, Media{Image, 1, 1}, []byte{1}, numbered(0))
 	kit.Eventually(t, "the error", func() bool { return s.m.redisErrors.Get() > 0 })
 	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != 0 {
@@ -313,7 +313,7 @@ func TestOnePipeline(t *testing.T) {
 func TestMiniRedis(t *testing.T) {
 	rdb := redisClient(t, testenv.MiniRedis(t).Addr())
 	s := newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 })
-	e := dialEngine(t, s, Space{Pool: "main", Model: "m"})
+	e := dialEngine(t, s, Namespace{Pool: "main", Model: "m"})
 	v := numbered(4)
 	e.insert(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v)
 	kit.Eventually(t, "a hit", func() bool {

@@ -12,11 +12,11 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Owner stands for the requests that share conversations.
-type Owner [sha256.Size]byte
+// Tenant stands for the requests that share conversations.
+type Tenant [sha256.Size]byte
 
-// OwnerOf returns the owner with a name.
-func OwnerOf(name string) Owner { return sha256.Sum256([]byte(name)) }
+// TenantOf returns the tenant with a name.
+func TenantOf(name string) Tenant { return sha256.Sum256([]byte(name)) }
 
 // Any is the slot of a request for which the engine chooses.
 const Any = -1
@@ -42,20 +42,20 @@ type slot struct {
 
 // holder is whose conversation a slot holds.
 type holder struct {
-	owner Owner
-	kind  kind
+	tenant Tenant
+	kind   kind
 }
 
 type kind uint8
 
 const (
 	nobody  kind = iota // the slot is empty
-	known               // it holds one of owner
+	known               // it holds one of tenant
 	unknown             // it may hold one of anybody
 )
 
 type waiter struct {
-	owner  Owner
+	tenant Tenant
 	prompt Prompt
 	any    bool
 	ready  chan struct{} // closed when slot is set
@@ -68,12 +68,12 @@ func New(n int, erase func(ctx context.Context, slot int) error) *Table {
 	return &Table{erase: erase, slots: make([]slot, n)}
 }
 
-// Acquire waits for a slot for a request of owner, and erases what it holds of others. If the engine cannot be told which
-// slot to use, `any`, it waits until no request of another owner runs, erases all that is not owner's, and returns Any;
+// Acquire waits for a slot for a request of tenant, and erases what it holds of others. If the engine cannot be told which
+// slot to use, `any`, it waits until no request of another tenant runs, erases all that is not tenant's, and returns Any;
 // until its release no other request gets a slot. Every slot must be released once. If ctx ends first, or something cannot
 // be erased, there is none to release and the error is ctx's cause or that of erase.
-func (t *Table) Acquire(ctx context.Context, owner Owner, p Prompt, any bool) (int, error) {
-	w := &waiter{owner: owner, prompt: p, any: any, ready: make(chan struct{})}
+func (t *Table) Acquire(ctx context.Context, tenant Tenant, p Prompt, any bool) (int, error) {
+	w := &waiter{tenant: tenant, prompt: p, any: any, ready: make(chan struct{})}
 	t.mu.Lock()
 	at := t.waiting.PushBack(w)
 	t.dispatchLocked()
@@ -103,7 +103,7 @@ func (t *Table) Acquire(ctx context.Context, owner Owner, p Prompt, any bool) (i
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		for _, s := range w.erase {
-			t.slots[s].holder = holder{owner, known}
+			t.slots[s].holder = holder{tenant, known}
 		}
 		t.dispatchLocked()
 	}
@@ -139,7 +139,7 @@ func (t *Table) grantLocked(w *waiter) bool {
 	if t.alone {
 		return false
 	}
-	mine := holder{w.owner, known}
+	mine := holder{w.tenant, known}
 	if w.any {
 		for i := range t.slots {
 			if t.slots[i].busy && t.slots[i].holder != mine {
@@ -171,7 +171,7 @@ func (t *Table) grantLocked(w *waiter) bool {
 
 // takeLocked makes a waiter the holder of a slot, once it has erased what the slot holds of others.
 func (w *waiter) takeLocked(s *slot, i int) {
-	mine := holder{w.owner, known}
+	mine := holder{w.tenant, known}
 	if s.holder.kind != nobody && s.holder != mine {
 		w.erase = append(w.erase, i)
 		mine = holder{kind: unknown}
@@ -210,21 +210,21 @@ func (t *Table) chooseLocked(mine holder, p *Prompt) int {
 }
 
 // Held returns whose conversation a slot holds and the prompt of its last request; false if that is not known.
-func (t *Table) Held(slot int) (owner Owner, p Prompt, ok bool) {
+func (t *Table) Held(slot int) (tenant Tenant, p Prompt, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if slot < 0 || slot >= len(t.slots) || t.slots[slot].holder.kind != known {
-		return Owner{}, Prompt{}, false
+		return Tenant{}, Prompt{}, false
 	}
-	return t.slots[slot].holder.owner, t.slots[slot].prompt, true
+	return t.slots[slot].holder.tenant, t.slots[slot].prompt, true
 }
 
-// Restored records that an idle slot was given a conversation of an owner. The last used one comes first.
-func (t *Table) Restored(i int, owner Owner, p Prompt) {
+// Restored records that an idle slot was given a conversation of a tenant. The last used one comes first.
+func (t *Table) Restored(i int, tenant Tenant, p Prompt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.past--
-	t.slots[i] = slot{holder: holder{owner, known}, prompt: p, used: t.past}
+	t.slots[i] = slot{holder: holder{tenant, known}, prompt: p, used: t.past}
 }
 
 const (

@@ -13,7 +13,7 @@ import (
 // llama is an engine: it puts a request without a slot anywhere, and what a slot computed stays in it.
 type llama struct {
 	mu    sync.Mutex
-	holds []Owner
+	holds []Tenant
 	fail  bool
 }
 
@@ -23,22 +23,22 @@ func (l *llama) erase(_ context.Context, slot int) error {
 	if l.fail {
 		return errors.New("it does not answer")
 	}
-	l.holds[slot] = Owner{}
+	l.holds[slot] = Tenant{}
 	return nil
 }
 
 // In any order of requests that are told a slot, that are not, that leave while they wait, and of erasures that fail, no
-// request meets the conversation of another owner.
+// request meets the conversation of another tenant.
 func TestKeysNeverMeet(t *testing.T) {
 	const n = 3
-	l := &llama{holds: make([]Owner, n)}
+	l := &llama{holds: make([]Tenant, n)}
 	table := New(n, l.erase)
-	owners := [...]Owner{OwnerOf("ann"), OwnerOf("ben"), OwnerOf("")}
+	tenants := [...]Tenant{TenantOf("ann"), TenantOf("ben"), TenantOf("")}
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			for range 200 {
-				owner, free := owners[rand.IntN(len(owners))], rand.IntN(4) == 0
+				tenant, free := tenants[rand.IntN(len(tenants))], rand.IntN(4) == 0
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				if rand.IntN(8) == 0 {
 					cancel()
@@ -46,7 +46,7 @@ func TestKeysNeverMeet(t *testing.T) {
 				l.mu.Lock()
 				l.fail = rand.IntN(8) == 0
 				l.mu.Unlock()
-				slot, err := table.Acquire(ctx, owner, PromptOf([]byte(strings.Repeat("a", rand.IntN(4000)))), free)
+				slot, err := table.Acquire(ctx, tenant, PromptOf([]byte(strings.Repeat("a", rand.IntN(4000)))), free)
 				cancel()
 				if err != nil {
 					continue
@@ -57,13 +57,13 @@ func TestKeysNeverMeet(t *testing.T) {
 				}
 				l.mu.Lock()
 				if slot == Any {
-					if at = rand.IntN(n); l.holds[at] != owner && l.holds[at] != (Owner{}) {
-						t.Error("a request without a slot meets another owner's conversation")
+					if at = rand.IntN(n); l.holds[at] != tenant && l.holds[at] != (Tenant{}) {
+						t.Error("a request without a slot meets another tenant's conversation")
 					}
-				} else if l.holds[at] != owner && l.holds[at] != (Owner{}) {
-					t.Error("a request meets another owner's conversation")
+				} else if l.holds[at] != tenant && l.holds[at] != (Tenant{}) {
+					t.Error("a request meets another tenant's conversation")
 				}
-				l.holds[at] = owner
+				l.holds[at] = tenant
 				l.mu.Unlock()
 				table.Release(slot)
 			}
@@ -71,7 +71,7 @@ func TestKeysNeverMeet(t *testing.T) {
 	}
 	all.Wait()
 	for i := range n {
-		if slot, err := table.Acquire(t.Context(), owners[0], Prompt{}, false); err != nil && !l.fail || err == nil && slot < 0 {
+		if slot, err := table.Acquire(t.Context(), tenants[0], Prompt{}, false); err != nil && !l.fail || err == nil && slot < 0 {
 			t.Errorf("request %d at the end: slot %d, %v", i, slot, err)
 		}
 	}
@@ -83,9 +83,9 @@ func TestChoice(t *testing.T) {
 	body := func(who string, turns int) Prompt {
 		return PromptOf([]byte(strings.Repeat("the same system prompt ", 40) + strings.Repeat(who+" says something. ", 30*turns)))
 	}
-	ask := func(owner string, p Prompt) int {
+	ask := func(tenant string, p Prompt) int {
 		t.Helper()
-		slot, err := table.Acquire(t.Context(), OwnerOf(owner), p, false)
+		slot, err := table.Acquire(t.Context(), TenantOf(tenant), p, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestChoice(t *testing.T) {
 		t.Errorf("ben's next turn got slot %d, not %d", got, second)
 	}
 	if got := ask("eve", body("one", 3)); got != first {
-		t.Errorf("a new owner got slot %d, not the one used longest ago, %d", got, first)
+		t.Errorf("a new tenant got slot %d, not the one used longest ago, %d", got, first)
 	}
 	if got := ask("ben", body("ben", 3)); got != second {
 		t.Errorf("ben's last turn got slot %d, not %d", got, second)
