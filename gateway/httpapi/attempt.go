@@ -19,11 +19,11 @@ import (
 // attempt is one try at a runner; a request may need several.
 type attempt struct {
 	link        relay.Call
-	turn        relay.Turn // at a runner of this process, from its beginning until send
-	inUse       bool       // the endpoint counts one of our requests
-	signedAgain bool       // signed again after a runner rejected a signature
-	repeated    bool       // repeated after its engine crashed
-	suspected   *suspect   // a constrained request that an engine may hold
+	admission   relay.Admission // by a runner of this process, from prepareSend until send
+	counted     bool            // the endpoint counts one of our requests
+	signedAgain bool            // signed again after a runner rejected a signature
+	repeated    bool            // repeated after its engine crashed
+	suspected   *suspect        // a constrained request that an engine may hold
 
 	req         relay.Request
 	cacheTenant string // the tenant whose encoder cache and conversations it uses; empty if all tenants share them
@@ -31,9 +31,9 @@ type attempt struct {
 	scratch     [320]byte // the values of its fields
 }
 
-// Runner takes requests of gateways in its own process without HTTP, see [relay.Turn]. The request must not be one for a WebSocket.
+// Runner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not be one for a WebSocket.
 type Runner interface {
-	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Turn
+	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission
 }
 
 // ready waits until send can follow, at most until the given time: for an endpoint, and for the request's turn if the runner is
@@ -42,7 +42,7 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 	if in, err := x.acquireEndpoint(until); !in || err != nil {
 		return in, err
 	}
-	if x.turn == nil {
+	if x.admission == nil {
 		near := x.near()
 		if near == nil {
 			return true, nil
@@ -50,9 +50,9 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 		if err := x.begin(); err != nil {
 			return false, err
 		}
-		x.turn = near.Admit(x.s.cfg.Signer.Gateway(), &x.link, &x.req)
+		x.admission = near.Admit(x.s.cfg.Signer.Gateway(), &x.link, &x.req)
 	}
-	return x.turn.Wait(until), nil
+	return x.admission.Wait(until), nil
 }
 
 // near returns the endpoint's runner if it is in this process. What it would do with a WebSocket, or an answer that is passed
@@ -67,8 +67,8 @@ func (x *exchange) near() Runner {
 // send sends the request to its endpoint, after ready. A runner that could not be reached has not seen the request, so the
 // request waits again.
 func (x *exchange) send() (*relay.Response, error) {
-	if t := x.turn; t != nil {
-		x.turn = nil
+	if t := x.admission; t != nil {
+		x.admission = nil
 		return t.Start()
 	}
 	if err := x.begin(); err != nil {
@@ -96,7 +96,7 @@ func (x *exchange) begin() error {
 	if err := x.barred(); err != nil { // changed meanwhile
 		return err
 	}
-	x.use()
+	x.countOpen()
 	s, h := x.s, &x.Ctx.Request.Header
 	method := methodOf(h.Method())
 	tenant, cacheTenant := "", ""
@@ -166,12 +166,12 @@ func (s *Server) tenant(key *keys.Key) string {
 
 var jsonType = []byte("application/json")
 
-// use counts the request at its endpoint and records the use of the model. HEAD is not a use.
-func (x *exchange) use() {
-	if x.inUse {
+// countOpen counts the request at its endpoint and records the use of the model. HEAD is not a use.
+func (x *exchange) countOpen() {
+	if x.counted {
 		return
 	}
-	x.inUse = true
+	x.counted = true
 	x.s.cfg.Gate.Begin(x.endpoint, x.model.ID)
 	x.touch()
 }
@@ -182,10 +182,10 @@ func (x *exchange) touch() {
 	}
 }
 
-// leave undoes use.
-func (x *exchange) leave() {
-	if x.inUse {
-		x.inUse = false
+// uncountOpen undoes countOpen.
+func (x *exchange) uncountOpen() {
+	if x.counted {
+		x.counted = false
 		x.s.cfg.Gate.End(x.endpoint, x.model.ID)
 		x.touch()
 	}

@@ -14,7 +14,7 @@ func (s *Server) embeddings(r *request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.prepare(); err != nil {
+	if err := c.canonicalName(); err != nil {
 		return err
 	}
 	if c.body, err = embedding.FromJina(c.body); err != nil {

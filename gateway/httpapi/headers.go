@@ -17,7 +17,7 @@ func (x *exchange) modelHeaders() {
 	h.Set(api.HeaderModelState, x.state)
 	host, waited, load := x.endpoint.Host, x.info.Waited, time.Duration(0)
 	if w := x.waiter.Load(); w != nil { // a stream that begins before its model is ready
-		st := w.Stage()
+		st := w.Progress()
 		host = st.Host
 		waited += st.Waited
 		load = min(st.Loading, waited)

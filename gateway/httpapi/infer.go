@@ -50,15 +50,15 @@ func infer(path string) handler {
 		if err != nil {
 			return err
 		}
-		if err := c.prepare(); err != nil {
+		if err := c.canonicalName(); err != nil {
 			return err
 		}
 		return (&exchange{call: c, path: at}).start()
 	}
 }
 
-// prepare puts the model's canonical name into the body, as the engine gets it.
-func (c *call) prepare() error {
+// canonicalName puts the model's canonical name into the body, as the engine gets it.
+func (c *call) canonicalName() error {
 	if c.Hit.Route.Body != api.BodyJSON {
 		return nil
 	}
@@ -251,15 +251,15 @@ func (x *exchange) finish(err error) {
 	}
 	x.done = true
 	x.watch.Stop()
-	if t := x.turn; t != nil {
-		x.turn = nil
+	if t := x.admission; t != nil {
+		x.admission = nil
 		t.Drop()
 	}
 	x.s.inflight.remove(x)
 	if w := x.waiter.Swap(nil); w != nil {
 		w.Leave(false)
 	}
-	x.leave()
+	x.uncountOpen()
 	x.unsuspect(clientGone(err))
 	if x.open {
 		x.s.dir.Uses.Stream(x.model.ID, -1)

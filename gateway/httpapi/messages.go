@@ -15,7 +15,7 @@ func (s *Server) messages(r *request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.prepare(); err != nil {
+	if err := c.canonicalName(); err != nil {
 		return err
 	}
 	x := &exchange{call: c, path: messagesPath}

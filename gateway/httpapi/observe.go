@@ -62,7 +62,7 @@ func (o *observed) waits() {
 }
 
 // stageSpans names the spans of the stages of a wait.
-var stageSpans = map[string]string{scheduling.StateQueued: "queue", scheduling.StateWaking: "wake", scheduling.StatePulling: "pull", scheduling.StateLoading: "load"}
+var stageSpans = map[string]string{scheduling.StageQueued: "queue", scheduling.StageWaking: "wake", scheduling.StagePulling: "pull", scheduling.StageLoading: "load"}
 
 // waited ends the wait, with the stages that it went through.
 func (o *observed) waited(info scheduling.LoadInfo, err error) {
@@ -83,7 +83,7 @@ func (o *observed) waited(info scheduling.LoadInfo, err error) {
 		if from.Before(entered) {
 			from = entered
 		}
-		o.hold.Child(trace.Internal, stageSpans[stage.State], from).End(end)
+		o.hold.Child(trace.Internal, stageSpans[stage.Stage], from).End(end)
 	}
 	if err != nil {
 		o.hold.Fail()

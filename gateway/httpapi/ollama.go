@@ -189,16 +189,16 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 		if err != nil {
 			return err
 		}
-		if err := o.Account.Wait(); err != nil {
+		if err := o.Account.BeginWait(); err != nil {
 			return o.limited(err)
 		}
-		defer o.Account.Leave()
+		defer o.Account.EndWait()
 		if err := o.chargeLoad(); err != nil {
 			return o.limited(err)
 		}
 		ctx, stop := o.ClientContext()
 		defer stop()
-		if _, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadAsk{Model: o.model.ID, Options: options, Wait: true}); err != nil {
+		if _, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: options, Wait: true}); err != nil {
 			return o.UnlessLeft(err)
 		}
 	}
@@ -234,12 +234,12 @@ func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 		return nil, err
 	}
 	return func(x *exchange) error {
-		if err := (tenant{x}).Load(); err != nil {
+		if err := (loadCharge{x}).Load(); err != nil {
 			return err
 		}
 		ctx, stop := context.WithTimeout(o.s.life, min(x.wait.limit, queueLimit))
 		defer stop()
-		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadAsk{Model: o.model.ID, Options: options})
+		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: options})
 		return err
 	}, nil
 }

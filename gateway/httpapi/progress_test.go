@@ -113,7 +113,7 @@ func TestStatusTellsWhatCommentsTell(t *testing.T) {
 		if got := s.status(model); got != want {
 			t.Errorf("status:\ngot  %s\nwant %s", got, want)
 		}
-		if got, on := s.gate.StageOf(model); !on || got.Waited <= 0 {
+		if got, on := s.gate.ProgressOf(model); !on || got.Waited <= 0 {
 			t.Errorf("waited: %+v, %v", got, on)
 		}
 	}
@@ -131,8 +131,8 @@ func TestHeadersOfAStreamThatWaits(t *testing.T) {
 	first := s.open(t.Context(), "POST", chatPath, chatLive)
 	<-begun
 	s.until("the gateway knows that the load is under way", func() bool {
-		st, _ := s.gate.StageOf("chat")
-		return st.State == "loading" && s.server.dir.StateOf("chat") == "loading"
+		st, _ := s.gate.ProgressOf("chat")
+		return st.Stage == "loading" && s.server.dir.StateOf("chat") == "loading"
 	})
 	second := s.open(t.Context(), "POST", chatPath, chatLive)
 	for name, want := range map[string]string{"X-Runner": "here", "X-Queue-Ms": "0", "X-Cold-Start": "1", "X-Model-State": "loading"} {

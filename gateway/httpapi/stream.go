@@ -59,9 +59,9 @@ func (x *exchange) comment(dst []byte) []byte {
 	if w == nil { // loaded: the engine is computing
 		return append(dst, api.Ping...)
 	}
-	st := w.Stage()
+	st := w.Progress()
 	return api.LoadingComment{
-		Model: x.model.ID, State: st.State, Host: st.Host, Waited: time.Since(x.Began), Position: st.Position, ETA: st.ETA,
+		Model: x.model.ID, State: st.Stage, Host: st.Host, Waited: time.Since(x.Began), Position: st.Position, ETA: st.ETA,
 		BytesDone: st.BytesDone, BytesTotal: st.BytesTotal,
 	}.Append(dst)
 }

@@ -225,7 +225,7 @@ func (s *Server) buildPage() (out ui.News) {
 func (s *Server) pageSource() ui.Source {
 	snap, cat := s.cfg.Mirror.Snapshot(), s.cfg.Catalog()
 	return ui.Source{
-		Snapshot: snap, Stale: !s.cfg.Store.Up(), Catalog: cat, Waiting: s.cfg.Gate.Waiting(), Evict: s.cfg.Evict, Stage: s.cfg.Gate.StageOf,
+		Snapshot: snap, Stale: !s.cfg.Store.Up(), Catalog: cat, Waiting: s.cfg.Gate.Waiting(), Evict: s.cfg.Evict, Stage: s.cfg.Gate.ProgressOf,
 		Copy: func(h *state.HostRecord, m *state.ModelRecord) ui.Model { return s.manage.Shown(snap, cat, h, m) },
 	}
 }

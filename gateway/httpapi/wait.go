@@ -73,7 +73,7 @@ func (x *exchange) coldPolicy() error {
 			return x.rename()
 		}
 	case "fail":
-		w, err := gate.Enter(scheduling.Ask{Model: x.model.ID, Background: true, Tenant: tenant{x}})
+		w, err := gate.Enter(scheduling.WaitRequest{Model: x.model.ID, Background: true, Account: loadCharge{x}})
 		if err != nil {
 			return err
 		}
@@ -84,15 +84,15 @@ func (x *exchange) coldPolicy() error {
 	return nil // none is loaded: wait like any other
 }
 
-// tenant is the key to whose account an exchange is charged. It is charged at most one load, however often the exchange
-// goes back to the gate, and none if a load is already in progress.
-type tenant struct{ x *exchange }
+// loadCharge charges the account of an exchange for its waits and for at most one load, however often it goes back to the
+// gate, and for none if a load is already in progress.
+type loadCharge struct{ x *exchange }
 
-func (t tenant) Wait() error { return t.x.Account.Wait() }
+func (t loadCharge) BeginWait() error { return t.x.Account.BeginWait() }
 
-func (t tenant) Leave() { t.x.Account.Leave() }
+func (t loadCharge) EndWait() { t.x.Account.EndWait() }
 
-func (t tenant) Load() error {
+func (t loadCharge) Load() error {
 	if t.x.charged {
 		return nil
 	}
@@ -136,7 +136,7 @@ const (
 // again sends the exchange back to the gate, because no engine saw the request. The client gets why when its time is
 // over, or at once for HEAD, which may start no load.
 func (x *exchange) again(why *api.Error) error {
-	x.leave()
+	x.uncountOpen()
 	if x.Hit.Head {
 		return why
 	}
@@ -168,7 +168,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 			return false, x.refused.why
 		}
 		var err error
-		ask := scheduling.Ask{Model: x.model.ID, Refused: x.refused.hosts, Limit: max(left, time.Millisecond), Tenant: tenant{x}}
+		ask := scheduling.WaitRequest{Model: x.model.ID, Refused: x.refused.hosts, Limit: max(left, time.Millisecond), Account: loadCharge{x}}
 		w, err = x.s.cfg.Gate.Enter(ask)
 		if x.denied && x.recheckLoading() {
 			w, err = x.s.cfg.Gate.Enter(ask)

@@ -55,7 +55,7 @@ func TestLimits(t *testing.T) {
 	for key, want := range map[string]int{"plain": 2, "low": 1, "bare": 2, "root": 2} {
 		a := s.Find([]byte(key)).Account
 		for n := range want + 1 {
-			if err := a.Wait(); (err == nil) != (n < want) {
+			if err := a.BeginWait(); (err == nil) != (n < want) {
 				t.Errorf("%s, %d waiting: %v", key, n+1, err)
 			}
 		}
@@ -70,7 +70,7 @@ func TestLimits(t *testing.T) {
 	write(t, path, "low infer requests=1/h waiting=3\n")
 	s.Look(slog.New(slog.DiscardHandler))
 	again := s.Find([]byte("low")).Account
-	if again != low || again.Begin() == nil || again.Wait() != nil {
+	if again != low || again.Begin() == nil || again.BeginWait() != nil {
 		t.Error("an account was replaced or reset when the file was read again")
 	}
 	if s.Find([]byte("plain")).Account != nil {

@@ -57,7 +57,7 @@ func (s *Service) load(r *web.Request) error {
 	ctx, stop := r.ClientContext()
 	defer stop()
 	was := s.dir.StateOf(q.model.ID)
-	ask := scheduling.LoadAsk{
+	ask := scheduling.LoadRequest{
 		Model: q.model.ID, Options: json.RawMessage(q.options.Canonical()), Merge: q.merge, Pinned: q.pinned, Wait: r.Query("wait") != "false",
 	}
 	endpoint, info, err := s.cfg.Gate.Load(ctx, ask)

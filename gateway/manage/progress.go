@@ -34,9 +34,9 @@ func (s *Service) modelStatus(r *web.Request) error {
 	snap, _ := s.dir.Fresh()
 	out := statusAnswer{Model: m.ID, State: s.dir.StateOf(m.ID), Host: known(holder(snap, m.ID))}
 	if out.State != "loaded" {
-		if st, loading := s.cfg.Gate.StageOf(m.ID); loading {
+		if st, loading := s.cfg.Gate.ProgressOf(m.ID); loading {
 			waited := st.Waited.Truncate(time.Millisecond).Seconds()
-			out.State, out.Host, out.Waited = st.State, known(st.Host), &waited
+			out.State, out.Host, out.Waited = st.Stage, known(st.Host), &waited
 			out.Position, out.ETA = known(st.Position), known(api.Seconds(st.ETA))
 			if st.BytesTotal > 0 {
 				out.BytesDone, out.BytesTotal = &st.BytesDone, &st.BytesTotal

@@ -86,7 +86,7 @@ func (p *pulling) Read(b []byte) (int, error) {
 }
 
 func (p *pulling) progress() {
-	if st, loading := p.s.cfg.Gate.StageOf(p.model.ID); loading && st.BytesTotal > 0 && st.BytesDone != p.last {
+	if st, loading := p.s.cfg.Gate.ProgressOf(p.model.ID); loading && st.BytesTotal > 0 && st.BytesDone != p.last {
 		p.last, p.total = st.BytesDone, st.BytesTotal
 		p.buf, p.told = p.form.further(p.buf, p.last, p.total), time.Now()
 	} else if time.Since(p.told) >= p.s.cfg.Keepalive {

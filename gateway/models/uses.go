@@ -12,8 +12,8 @@ import (
 // ready; methods are safe for concurrent use.
 type Uses struct {
 	mu      sync.RWMutex
-	last    map[state.Copy]*atomic.Int64 // µs since the epoch on this machine's clock; entries are never removed
-	streams map[string]int               // open streams by model
+	last    map[state.CopyID]*atomic.Int64 // µs since the epoch on this machine's clock; entries are never removed
+	streams map[string]int                 // open streams by model
 
 	ahead atomic.Pointer[int64] // µs by which the store's clock is ahead of this machine's; nil before the first listing
 }
@@ -21,14 +21,14 @@ type Uses struct {
 // Note records a use at this moment.
 func (u *Uses) Note(host, model string) {
 	now := time.Now().UnixMicro()
-	key := state.Copy{Host: host, Model: model}
+	key := state.CopyID{Host: host, Model: model}
 	u.mu.RLock()
 	at := u.last[key]
 	u.mu.RUnlock()
 	if at == nil {
 		u.mu.Lock()
 		if u.last == nil {
-			u.last = map[state.Copy]*atomic.Int64{}
+			u.last = map[state.CopyID]*atomic.Int64{}
 		}
 		if at = u.last[key]; at == nil {
 			at = new(atomic.Int64)
@@ -69,7 +69,7 @@ func (u *Uses) aheadBy(snap *state.Snapshot) int64 {
 func (u *Uses) LastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (at int64, own bool) {
 	told := m.UsedMS * 1000
 	u.mu.RLock()
-	noted := u.last[state.Copy{Host: host, Model: m.ID}]
+	noted := u.last[state.CopyID{Host: host, Model: m.ID}]
 	u.mu.RUnlock()
 	if noted == nil {
 		return told, false

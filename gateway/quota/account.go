@@ -194,9 +194,9 @@ func (a *Account) Used(tokens int64) {
 	a.useLocked(now)
 }
 
-// Wait counts a request that waits for a model to be loaded, or refuses it with queue_full. After success, the caller
-// must call Leave.
-func (a *Account) Wait() error {
+// BeginWait counts a request that waits for a model to be loaded, or refuses it with queue_full. After success, the caller
+// must call EndWait.
+func (a *Account) BeginWait() error {
 	if a == nil {
 		return nil
 	}
@@ -209,8 +209,8 @@ func (a *Account) Wait() error {
 	return nil
 }
 
-// Leave ends a wait.
-func (a *Account) Leave() {
+// EndWait ends a wait.
+func (a *Account) EndWait() {
 	if a != nil {
 		a.mu.Lock()
 		a.waiting--

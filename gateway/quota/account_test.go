@@ -57,20 +57,20 @@ func TestCounts(t *testing.T) {
 	refused(t, a.Begin(), api.RateLimitExceeded, 0)
 	a.End()
 	fine(t, a.Begin())
-	fine(t, a.Wait())
-	refused(t, a.Wait(), api.QueueFull, 0)
-	a.Leave()
-	fine(t, a.Wait())
+	fine(t, a.BeginWait())
+	refused(t, a.BeginWait(), api.QueueFull, 0)
+	a.EndWait()
+	fine(t, a.BeginWait())
 }
 
 func TestNoAccount(t *testing.T) {
 	for name, a := range map[string]*Account{"none": nil, "no limits": New(Limits{})} {
 		for range 100 {
-			if a.Begin() != nil || a.Wait() != nil || a.Load() != nil {
+			if a.Begin() != nil || a.BeginWait() != nil || a.Load() != nil {
 				t.Fatal(name)
 			}
 		}
-		a.Leave()
+		a.EndWait()
 		a.End()
 	}
 }

@@ -24,7 +24,7 @@ func TestSettle(t *testing.T) {
 		if err := settle(); err != nil {
 			t.Fatal("a gate that was asked nothing:", err)
 		}
-		w := enter(t, r.Gate, Ask{Model: "m0"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		if err := settle(); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error("a request waits:", err)
 		}

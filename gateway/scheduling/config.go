@@ -17,9 +17,9 @@ import (
 type Store interface {
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
 	Renew(ctx context.Context, gateway string, tickets ...string) ([]state.TicketStatus, error)
-	Leave(ctx context.Context, gateway, ticket string, keep bool) error
+	ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error
 	RenewWake(ctx context.Context, host, token string) error
-	LeaveWake(ctx context.Context, host, token string) error
+	ReleaseWake(ctx context.Context, host, token string) error
 	FailWake(ctx context.Context, host, token, code, message string) error
 	EndOverdueWake(ctx context.Context, host, token, code, message string) error
 	ForceWake(ctx context.Context, gateway, host string) (token string, err error)

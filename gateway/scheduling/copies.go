@@ -14,7 +14,7 @@ import (
 
 // copies tracks the copies of models that may have several. It belongs to one goroutine.
 type copies struct {
-	marks map[state.Copy][]mark // newest last; once one is at least a window old, the first is
+	marks map[state.CopyID][]mark // newest last; once one is at least a window old, the first is
 }
 
 // mark is the number of requests that had ended at a moment.
@@ -25,7 +25,7 @@ type mark struct {
 
 // served records how many requests to a copy have ended by now, and returns how many of them ended in the last window.
 // ok is false until the copy has been observed for a whole window, and again after it was gone for one.
-func (c *copies) served(at state.Copy, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
+func (c *copies) served(at state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
 	list := c.marks[at]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
 		list = nil
@@ -38,24 +38,24 @@ func (c *copies) served(at state.Copy, ended int64, now time.Time, window time.D
 	return ended - list[0].ended, now.Sub(list[0].at) >= window
 }
 
-// moreCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
+// addCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
 // Config.FairAfter, if the catalogue allows one and a host can take it without waiting. Nobody waits for it: requests
 // go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any idle model.
-func (g *Gate) moreCopies(ctx context.Context) {
+func (g *Gate) addCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
 	for _, m := range c.Models {
 		if m.Replicas.Max > 1 && s.Epoch != "" {
-			g.oneMore(ctx, s, c, m)
+			g.addCopy(ctx, s, c, m)
 		}
 	}
 }
 
-func (g *Gate) oneMore(ctx context.Context, s *state.Snapshot, c *catalog.Catalog, m *catalog.Model) {
+func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalog, m *catalog.Model) {
 	queued, served := 0, 0
 	for i, r := range s.Copies(m.ID) { // the least loaded first
 		f := g.flows.of(r.Host, m.ID)
 		ours := f.open.Load()
-		ended, known := g.copies.served(state.Copy{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
+		ended, known := g.copies.served(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
 		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's to decide
 			continue
 		}

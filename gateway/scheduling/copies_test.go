@@ -82,8 +82,8 @@ func TestFurtherCopy(t *testing.T) {
 
 // served reports after a copy was observed for a whole window, and starts again after the copy was gone.
 func TestServed(t *testing.T) {
-	c := copies{marks: map[state.Copy][]mark{}}
-	at, began := state.Copy{Host: "a", Model: "m"}, time.Unix(1000, 0)
+	c := copies{marks: map[state.CopyID][]mark{}}
+	at, began := state.CopyID{Host: "a", Model: "m"}, time.Unix(1000, 0)
 	for _, tc := range []struct {
 		after time.Duration
 		ended int64

@@ -120,16 +120,16 @@ const maxFlows = 4096
 
 type flows struct {
 	mu sync.Mutex
-	m  map[state.Copy]*flow
+	m  map[state.CopyID]*flow
 }
 
 func (c *flows) of(host, model string) *flow {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.m[state.Copy{Host: host, Model: model}]
+	f := c.m[state.CopyID{Host: host, Model: model}]
 	if f == nil {
 		f = new(flow)
-		c.m[state.Copy{Host: host, Model: model}] = f
+		c.m[state.CopyID{Host: host, Model: model}] = f
 	}
 	return f
 }
@@ -141,7 +141,7 @@ func (c *flows) prune(s *state.Snapshot) {
 	if len(c.m) <= maxFlows {
 		return
 	}
-	maps.DeleteFunc(c.m, func(p state.Copy, f *flow) bool {
+	maps.DeleteFunc(c.m, func(p state.CopyID, f *flow) bool {
 		h := s.Hosts[p.Host]
 		return f.open.Load() == 0 && (h == nil || h.Models[p.Model] == nil)
 	})

@@ -68,7 +68,7 @@ func New(c Config) *Gate {
 	c = c.withDefaults()
 	g := &Gate{
 		store: c.Store, mirror: c.Mirror, waker: c.Waker, catalog: c.Catalog, cfg: c, id: c.Gateway, log: c.Log,
-		flows: flows{m: map[state.Copy]*flow{}}, copies: copies{marks: map[state.Copy][]mark{}},
+		flows: flows{m: map[state.CopyID]*flow{}}, copies: copies{marks: map[state.CopyID][]mark{}},
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, all: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*wakeLease{},
 		learned: estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
@@ -82,8 +82,8 @@ func New(c Config) *Gate {
 }
 
 // Enter adds a request to those that wait for a model, and starts its load if none is in progress. The error is an
-// immediate refusal: queue_full, overloaded, model_backoff, model_not_found or draining, or the tenant's.
-func (g *Gate) Enter(a Ask) (*Waiter, error) {
+// immediate refusal: queue_full, overloaded, model_backoff, model_not_found or draining, or the account's.
+func (g *Gate) Enter(a WaitRequest) (*Waiter, error) {
 	m, ok := g.catalog().Model(a.Model)
 	if !ok {
 		return nil, api.UnknownModel(a.Model)
@@ -99,12 +99,12 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 			return nil, err
 		}
 	} else if gr.waiters.Len() >= g.cfg.MaxPerModel {
-		return nil, api.Newf(api.QueueFull, "Too many requests wait for the model '%s'.", a.Model).After(g.stageLocked(gr).ETA)
+		return nil, api.Newf(api.QueueFull, "Too many requests wait for the model '%s'.", a.Model).After(g.progressLocked(gr).ETA)
 	}
 	if g.waiting >= g.cfg.MaxTotal {
 		e := api.New(api.Overloaded, "Too many requests wait for models to be loaded.")
 		if gr != nil {
-			e = e.After(g.stageLocked(gr).ETA)
+			e = e.After(g.progressLocked(gr).ETA)
 		}
 		return nil, e
 	}
@@ -112,14 +112,14 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 		return nil, err
 	}
 	if gr == nil {
-		gr = g.newGroupLocked(loadAttempt{model: a.Model, refused: a.Refused}, true, a.Background)
-	} else if gr.attempt.ticket == "" {
-		gr.attempt.refused = append(gr.attempt.refused, a.Refused...)
+		gr = g.newGroupLocked(acquisition{model: a.Model, refused: a.Refused}, a.Background)
+	} else if gr.acquisition.ticket == "" {
+		gr.acquisition.refused = append(gr.acquisition.refused, a.Refused...)
 	}
 	if a.Background {
 		gr.keep = true
 		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len(), finished: true}
-		w.err = loading(a.Model).After(g.stageLocked(gr).ETA)
+		w.err = loading(a.Model).After(g.progressLocked(gr).ETA)
 		close(w.done)
 		return w, nil
 	}
@@ -128,28 +128,28 @@ func (g *Gate) Enter(a Ask) (*Waiter, error) {
 		limit = min(limit, a.Limit)
 	}
 	w := g.joinLocked(gr, limit)
-	w.tenant = a.Tenant
+	w.account = a.Account
 	return w, nil
 }
 
-// admitLocked charges a tenant for a request that joins a group; a nil group means that it starts one.
-func (g *Gate) admitLocked(a Ask, gr *group) error {
-	if a.Tenant == nil {
+// admitLocked charges an account for a request that joins a group; a nil group means that it starts one.
+func (g *Gate) admitLocked(a WaitRequest, gr *group) error {
+	if a.Account == nil {
 		return nil
 	}
 	if !a.Background {
-		if err := a.Tenant.Wait(); err != nil {
+		if err := a.Account.BeginWait(); err != nil {
 			e := api.As(err)
 			if gr != nil {
-				e = e.After(g.stageLocked(gr).ETA)
+				e = e.After(g.progressLocked(gr).ETA)
 			}
 			return e
 		}
 	}
 	if gr == nil {
-		if err := a.Tenant.Load(); err != nil {
+		if err := a.Account.Load(); err != nil {
 			if !a.Background {
-				a.Tenant.Leave()
+				a.Account.EndWait()
 			}
 			return err
 		}
@@ -157,16 +157,16 @@ func (g *Gate) admitLocked(a Ask, gr *group) error {
 	return nil
 }
 
-func (g *Gate) newGroupLocked(n loadAttempt, shared, start bool) *group {
-	n.id, n.evict, n.cache = g.operationLocked(), g.cfg.Evict, &g.cache
+func (g *Gate) newGroupLocked(a acquisition, start bool) *group {
+	a.id, a.evict, a.cache = g.operationLocked(), g.cfg.Evict, &g.cache
 	gr := &group{
-		model: n.model, shared: shared, bell: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), attempt: n,
+		model: a.model, bell: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), acquisition: a,
 	}
 	if start {
 		gr.start = time.Now().Add(g.cfg.Hold)
 	}
-	if shared {
-		g.groups[n.model] = gr
+	if !a.explicit {
+		g.groups[a.model] = gr
 	}
 	g.all[gr] = struct{}{}
 	g.work.Add(1)
@@ -295,7 +295,7 @@ func (g *Gate) Run(ctx context.Context) {
 			g.Close()
 			return
 		case <-tick.C:
-			g.moreCopies(ctx)
+			g.addCopies(ctx)
 		case <-g.renew:
 		}
 		g.renewAll(ctx)

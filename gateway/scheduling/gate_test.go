@@ -15,7 +15,7 @@ import (
 
 func bubble(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
 
-func enter(t *testing.T, g *Gate, a Ask) *Waiter {
+func enter(t *testing.T, g *Gate, a WaitRequest) *Waiter {
 	t.Helper()
 	w, err := g.Enter(a)
 	if err != nil {
@@ -36,7 +36,7 @@ func TestManyWaitersOneLoad(t *testing.T) {
 		r := start(t, newPool("a"), nil)
 		var ws []*Waiter
 		for range 1000 {
-			ws = append(ws, enter(t, r.Gate, Ask{Model: "m0"}))
+			ws = append(ws, enter(t, r.Gate, WaitRequest{Model: "m0"}))
 		}
 		for i, w := range ws {
 			endpoint, info, err := w.Result()
@@ -64,7 +64,7 @@ func TestOutcomeWithoutEvents(t *testing.T) {
 		p := newPool("a")
 		p.mute = true
 		r := start(t, p, nil)
-		_, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		_, info, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
 		if err != nil || info.Waited > 4*time.Second {
 			t.Fatalf("%+v, %v", info, err)
 		}
@@ -77,7 +77,7 @@ func TestTicketOfAnotherModel(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
 		r := start(t, p, nil)
-		w := enter(t, r.Gate, Ask{Model: "m0"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(100 * time.Millisecond)
 		p.publish(state.Event{Kind: "ticket", Ticket: "t1", Host: "a", Model: "m1", State: "failed", Fields: map[string]string{"code": "model_load_error"}})
 		if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "a" {
@@ -95,7 +95,7 @@ func TestStaleMirrorStillFindsTheLoadedCopy(t *testing.T) {
 		if _, ok := r.Endpoint("m0"); ok {
 			t.Fatal("the mirror was meant to be behind")
 		}
-		endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		endpoint, info, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
 		if err != nil || endpoint.Host != "a" || info.Cold {
 			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
@@ -107,11 +107,11 @@ func TestStalePlacementIsTriedAgain(t *testing.T) {
 		p := newPool("a")
 		p.stale = 5
 		r := start(t, p, nil)
-		if _, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result(); err != nil {
+		if _, _, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result(); err != nil {
 			t.Fatal(err)
 		}
 		p.set(func() { p.stale = 1000 })
-		_, info, err := enter(t, r.Gate, Ask{Model: "m1"}).Result()
+		_, info, err := enter(t, r.Gate, WaitRequest{Model: "m1"}).Result()
 		wantKind(t, err, api.StateUnavailable)
 		if info.Waited > 15*time.Second {
 			t.Errorf("gave up after %v", info.Waited)
@@ -123,7 +123,7 @@ func TestRefusedMakesATicket(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
 		r.loaded("a", "m0", 0)
-		endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
+		endpoint, info, err := enter(t, r.Gate, WaitRequest{Model: "m0", Refused: []string{"a"}}).Result()
 		if err != nil || endpoint.Host != "a" || info.Ticket == "" {
 			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
@@ -136,7 +136,7 @@ func TestRefusedByOneHostGoesToAnother(t *testing.T) {
 		r := start(t, newPool("a", "b"), nil)
 		r.loaded("a", "m0", 0)
 		r.loaded("b", "m0", 0)
-		endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0", Refused: []string{"a"}}).Result()
+		endpoint, info, err := enter(t, r.Gate, WaitRequest{Model: "m0", Refused: []string{"a"}}).Result()
 		if err != nil || endpoint.Host != "b" || info.Ticket != "" {
 			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
@@ -147,9 +147,9 @@ func TestLastLeavingDropsTheTicket(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
 		r := start(t, p, nil)
-		first := enter(t, r.Gate, Ask{Model: "m0"}) // keeps the host loading
+		first := enter(t, r.Gate, WaitRequest{Model: "m0"}) // keeps the host loading
 		time.Sleep(100 * time.Millisecond)
-		w1, w2 := enter(t, r.Gate, Ask{Model: "m1"}), enter(t, r.Gate, Ask{Model: "m1"})
+		w1, w2 := enter(t, r.Gate, WaitRequest{Model: "m1"}), enter(t, r.Gate, WaitRequest{Model: "m1"})
 		time.Sleep(100 * time.Millisecond)
 		w1.Leave(false)
 		w1.Leave(true)
@@ -177,9 +177,9 @@ func TestWaitThatRanOutKeepsTheLoad(t *testing.T) {
 		p := newPool("a")
 		p.loadTime = 20 * time.Second
 		r := start(t, p, nil)
-		enter(t, r.Gate, Ask{Model: "m0"})
+		enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(100 * time.Millisecond)
-		_, info, err := enter(t, r.Gate, Ask{Model: "m1", Limit: 3 * time.Second}).Result()
+		_, info, err := enter(t, r.Gate, WaitRequest{Model: "m1", Limit: 3 * time.Second}).Result()
 		wantKind(t, err, api.ModelLoading)
 		if info.Waited != 3*time.Second {
 			t.Errorf("waited %v", info.Waited)
@@ -194,7 +194,7 @@ func TestWaitThatRanOutKeepsTheLoad(t *testing.T) {
 func TestBackgroundStartsTheLoad(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
-		w := enter(t, r.Gate, Ask{Model: "m0", Background: true})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0", Background: true})
 		select {
 		case <-w.Done():
 		default:
@@ -213,7 +213,7 @@ func TestTicketsLostWithTheStoresData(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
 		r := start(t, p, nil)
-		w := enter(t, r.Gate, Ask{Model: "m0"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(500 * time.Millisecond)
 		p.set(func() { // Redis was emptied; the runner registers again
 			clear(p.tickets)
@@ -239,7 +239,7 @@ func TestLoadsWaitForRunnersToReportAgain(t *testing.T) {
 		time.Sleep(2 * time.Second) // the gate has seen both hosts
 		var b *state.HostRecord
 		p.set(func() { b = p.hosts["b"]; delete(p.hosts, "b"); p.epoch = "2"; p.rev++ })
-		w := enter(t, r.Gate, Ask{Model: "m0"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(3 * time.Second)
 		p.set(func() { p.hosts["b"] = b; p.rev++ })
 		endpoint, _, err := w.Result()
@@ -256,7 +256,7 @@ func TestLoadsDoNotWaitForALostRunner(t *testing.T) {
 		r := start(t, p, nil)
 		time.Sleep(2 * time.Second) // the gate has seen both hosts
 		p.set(func() { delete(p.hosts, "b"); p.epoch = "2"; p.rev++ })
-		_, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		_, info, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,13 +271,13 @@ func TestStoreAway(t *testing.T) {
 		r := start(t, newPool("a"), nil)
 		r.loaded("a", "m0", 0)
 		r.Snapshot()
-		w := enter(t, r.Gate, Ask{Model: "m1"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m1"})
 		time.Sleep(100 * time.Millisecond)
 		r.set(func() { r.down, r.slow = true, 150*time.Millisecond }) // as long as a call may take
 		if _, ok := r.Endpoint("m0"); !ok {
 			t.Error("warm traffic ends with the store")
 		}
-		_, info, err := enter(t, r.Gate, Ask{Model: "m2"}).Result()
+		_, info, err := enter(t, r.Gate, WaitRequest{Model: "m2"}).Result()
 		wantKind(t, err, api.StateUnavailable)
 		if info.Waited > 300*time.Millisecond {
 			t.Errorf("answered after %v", info.Waited)
@@ -293,7 +293,7 @@ func TestStoreAway(t *testing.T) {
 func TestStoreAwayForAShortWhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
-		w := enter(t, r.Gate, Ask{Model: "m0"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(500 * time.Millisecond)
 		r.set(func() { r.down = true })
 		time.Sleep(6 * time.Second)
@@ -317,7 +317,7 @@ func TestFailuresReachEveryWaiterAndOpenAWindow(t *testing.T) {
 			return nil
 		}
 		r := start(t, p, nil)
-		w1, w2 := enter(t, r.Gate, Ask{Model: "m0"}), enter(t, r.Gate, Ask{Model: "m0"})
+		w1, w2 := enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, r.Gate, WaitRequest{Model: "m0"})
 		for _, w := range []*Waiter{w1, w2} {
 			_, _, err := w.Result()
 			wantKind(t, err, api.ModelLoadError)
@@ -326,9 +326,9 @@ func TestFailuresReachEveryWaiterAndOpenAWindow(t *testing.T) {
 			}
 		}
 		for _, window := range []time.Duration{2 * time.Second, 4 * time.Second} {
-			_, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result() // one failure alone opens no window
+			_, _, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result() // one failure alone opens no window
 			wantKind(t, err, api.ModelLoadError)
-			_, err = r.Enter(Ask{Model: "m0"})
+			_, err = r.Enter(WaitRequest{Model: "m0"})
 			wantKind(t, err, api.ModelBackoff)
 			if !strings.Contains(err.Error(), "engine said no") {
 				t.Errorf("the cause is not repeated: %v", err)
@@ -338,11 +338,11 @@ func TestFailuresReachEveryWaiterAndOpenAWindow(t *testing.T) {
 			}
 			time.Sleep(window)
 		}
-		if _, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result(); err != nil {
+		if _, _, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result(); err != nil {
 			t.Fatal(err)
 		}
 		for range 4 {
-			_, _, err := enter(t, r.Gate, Ask{Model: "m1"}).Result()
+			_, _, err := enter(t, r.Gate, WaitRequest{Model: "m1"}).Result()
 			wantKind(t, err, api.ModelFileNotFound)
 		}
 	})
@@ -354,15 +354,15 @@ func TestWindowEndsWithANewCatalogueEntry(t *testing.T) {
 		p.outcome = func(string, int) map[string]string { return map[string]string{"code": "load_timeout"} }
 		r := start(t, p, nil)
 		for range 2 {
-			_, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+			_, _, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
 			wantKind(t, err, api.LoadTimeout)
 		}
 		r.cat = testCatalog(t)
-		_, err := r.Enter(Ask{Model: "m0"})
+		_, err := r.Enter(WaitRequest{Model: "m0"})
 		wantKind(t, err, api.ModelBackoff)
 		m, _ := r.cat.Model("m0")
 		m.Memory = 1
-		enter(t, r.Gate, Ask{Model: "m0"}).Leave(false)
+		enter(t, r.Gate, WaitRequest{Model: "m0"}).Leave(false)
 	})
 }
 
@@ -370,19 +370,19 @@ func TestLimits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), func(c *Config) { c.MaxPerModel, c.MaxTotal = 2, 3 })
 		for _, m := range []string{"m0", "m0", "m1"} {
-			enter(t, r.Gate, Ask{Model: m})
+			enter(t, r.Gate, WaitRequest{Model: m})
 		}
-		_, err := r.Enter(Ask{Model: "m0"})
+		_, err := r.Enter(WaitRequest{Model: "m0"})
 		wantKind(t, err, api.QueueFull)
-		_, err = r.Enter(Ask{Model: "m1"})
+		_, err = r.Enter(WaitRequest{Model: "m1"})
 		wantKind(t, err, api.Overloaded)
-		_, err = r.Enter(Ask{Model: "nobody"})
+		_, err = r.Enter(WaitRequest{Model: "nobody"})
 		wantKind(t, err, api.ModelNotFound)
 		if n := r.Waiting(); n["m0"] != 2 || n["m1"] != 1 {
 			t.Errorf("waiting %v", n)
 		}
 		time.Sleep(10 * time.Second)
-		enter(t, r.Gate, Ask{Model: "m2"})
+		enter(t, r.Gate, WaitRequest{Model: "m2"})
 	})
 }
 
@@ -396,9 +396,9 @@ func TestPinnedSlotsRefuseAtOnce(t *testing.T) {
 		m.Hosts = []string{"a"}
 		r.loaded("a", "m0", 0)
 		p.set(func() { p.hosts["a"].Models["m0"].Pinned = true })
-		_, _, err := enter(t, r.Gate, Ask{Model: "m1"}).Result()
+		_, _, err := enter(t, r.Gate, WaitRequest{Model: "m1"}).Result()
 		wantKind(t, err, api.SlotsPinned)
-		_, _, err = r.Load(t.Context(), LoadAsk{Model: "m1", Wait: true})
+		_, _, err = r.Load(t.Context(), LoadRequest{Model: "m1", Wait: true})
 		wantKind(t, err, api.SlotsPinnedConflict)
 	})
 }
@@ -407,14 +407,14 @@ func TestClosingEndsAllWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
 		r := start(t, p, nil)
-		w1, w2 := enter(t, r.Gate, Ask{Model: "m0"}), enter(t, r.Gate, Ask{Model: "m1"})
+		w1, w2 := enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, r.Gate, WaitRequest{Model: "m1"})
 		time.Sleep(100 * time.Millisecond)
 		r.Close()
 		for _, w := range []*Waiter{w1, w2} {
 			_, _, err := w.Result()
 			wantKind(t, err, api.Draining)
 		}
-		_, err := r.Enter(Ask{Model: "m0"})
+		_, err := r.Enter(WaitRequest{Model: "m0"})
 		wantKind(t, err, api.Draining)
 		if p.count("leave") != 2 {
 			t.Errorf("%d tickets given up, want 2", p.count("leave"))
@@ -425,22 +425,22 @@ func TestClosingEndsAllWaits(t *testing.T) {
 func TestStage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
-		if _, _, err := enter(t, r.Gate, Ask{Model: "m0"}).Result(); err != nil {
+		if _, _, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result(); err != nil {
 			t.Fatal(err)
 		}
 		r.set(func() { delete(r.hosts["a"].Models, "m0"); r.rev++ })
-		w := enter(t, r.Gate, Ask{Model: "m1"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m1"})
 		time.Sleep(100 * time.Millisecond)
-		q := enter(t, r.Gate, Ask{Model: "m0"})
+		q := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(900 * time.Millisecond)
-		if s := w.Stage(); s.State != StateLoading || s.Host != "a" || s.Position != 0 || s.Waited != time.Second {
+		if s := w.Progress(); s.Stage != StageLoading || s.Host != "a" || s.Position != 0 || s.Waited != time.Second {
 			t.Errorf("loading: %+v", s)
 		}
-		if s := q.Stage(); s.State != StateQueued || s.Position != 1 || s.ETA != 2*time.Second {
+		if s := q.Progress(); s.Stage != StageQueued || s.Position != 1 || s.ETA != 2*time.Second {
 			t.Errorf("queued: %+v", s)
 		}
 		time.Sleep(2 * time.Second)
-		if s := q.Stage(); s.State != StateLoading || s.ETA > 2*time.Second || s.ETA < time.Second {
+		if s := q.Progress(); s.Stage != StageLoading || s.ETA > 2*time.Second || s.ETA < time.Second {
 			t.Errorf("then: %+v", s)
 		}
 	})
@@ -454,7 +454,7 @@ func TestBusyVictimIsNamedWhenTheWaitRunsOut(t *testing.T) {
 		r.cat = testCatalog(t)
 		m, _ := r.cat.Model("m0")
 		m.Hosts = []string{"c"}
-		_, _, err := enter(t, r.Gate, Ask{Model: "m0", Limit: 5 * time.Second}).Result()
+		_, _, err := enter(t, r.Gate, WaitRequest{Model: "m0", Limit: 5 * time.Second}).Result()
 		wantKind(t, err, api.ModelBusy)
 	})
 }
@@ -465,7 +465,7 @@ func TestManagedLoad(t *testing.T) {
 		r := start(t, p, nil)
 		r.loaded("b", "m0", 0)
 		pin := true
-		endpoint, info, err := r.Load(t.Context(), LoadAsk{Model: "m0", Options: []byte(`{"ctx_size":4096}`), Merge: true, Pinned: &pin, Wait: true})
+		endpoint, info, err := r.Load(t.Context(), LoadRequest{Model: "m0", Options: []byte(`{"ctx_size":4096}`), Merge: true, Pinned: &pin, Wait: true})
 		if err != nil || endpoint.Host != "b" || info.Ticket == "" {
 			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
@@ -475,7 +475,7 @@ func TestManagedLoad(t *testing.T) {
 			t.Errorf("fields %v", f)
 		}
 		began := time.Now()
-		if _, _, err := r.Load(t.Context(), LoadAsk{Model: "m1"}); err != nil || time.Since(began) > time.Second {
+		if _, _, err := r.Load(t.Context(), LoadRequest{Model: "m1"}); err != nil || time.Since(began) > time.Second {
 			t.Fatalf("not waiting: %v after %v", err, time.Since(began))
 		}
 		time.Sleep(10 * time.Second)
@@ -484,7 +484,7 @@ func TestManagedLoad(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, _, err = r.Load(ctx, LoadAsk{Model: "m2", Wait: true})
+		_, _, err = r.Load(ctx, LoadRequest{Model: "m2", Wait: true})
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
@@ -526,7 +526,7 @@ func TestLostHostMovesItsTicket(t *testing.T) {
 		r1 := start(t, p, nil)
 		r2 := start(t, p, nil)
 		p.set(func() { p.loadTime = 10 * time.Second })
-		w1, w2 := enter(t, r1.Gate, Ask{Model: "m0"}), enter(t, r2.Gate, Ask{Model: "m0"})
+		w1, w2 := enter(t, r1.Gate, WaitRequest{Model: "m0"}), enter(t, r2.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(time.Second)
 		p.setState("a", "lost")
 		for _, w := range []*Waiter{w1, w2} {
@@ -548,7 +548,7 @@ func TestLostHostsBackgroundLoadIsMovedOnce(t *testing.T) {
 		r1, r2 := start(t, p, nil), start(t, p, nil)
 		p.setState("a", "lost")
 		p.set(func() { p.hosts["b"].State = "lost" })
-		w, err := r1.Enter(Ask{Model: "m0", Background: true})
+		w, err := r1.Enter(WaitRequest{Model: "m0", Background: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -556,7 +556,7 @@ func TestLostHostsBackgroundLoadIsMovedOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		p.setState("b", "ready")
 		for i, r := range []*rig{r1, r2, r1} {
-			endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+			endpoint, info, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
 			if err != nil || endpoint.Host != "b" || p.loadsOf("m0") != i+1 {
 				t.Fatalf("request %d: %+v %+v %v after %d loads, want one more for each", i, endpoint, info, err, p.loadsOf("m0"))
 			}
@@ -572,7 +572,7 @@ func TestLostOnlyHostIsWaitedFor(t *testing.T) {
 		r.cat = testCatalog(t)
 		m, _ := r.cat.Model("m0")
 		m.Hosts = []string{"a"}
-		w := enter(t, r.Gate, Ask{Model: "m0"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(time.Second)
 		p.setState("a", "lost")
 		time.Sleep(30 * time.Second)

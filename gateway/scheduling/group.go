@@ -14,23 +14,22 @@ import (
 	"reveille/infra/state"
 )
 
-// leaveFor bounds a group's last call, which it makes even while its gate is closing.
-const leaveFor = time.Second
+// releaseLimit bounds a group's last call, which it makes even while its gate is closing.
+const releaseLimit = time.Second
 
 // group is all requests of this gateway for one model, served by one goroutine (serve). Gate.mu guards the fields that
 // change.
 type group struct {
 	model  string
-	shared bool          // found by model in Gate.groups; a management call has its own group
 	bell   chan struct{} // capacity 1: something changed
 	queued chan struct{} // closed by serve at the first ticket
 
-	waiters *list.List // of *Waiter, in order of arrival
-	keep    bool       // the load continues when all have left
-	start   time.Time  // until then the group lives even without waiters, to get a load started; zero: it does not
-	attempt loadAttempt
-	stages  []StageChange
-	news    inbox
+	waiters     *list.List // of *Waiter, in order of arrival
+	keep        bool       // the load continues when all have left
+	start       time.Time  // until then the group lives even without waiters, to get a load started; zero: it does not
+	acquisition acquisition
+	stages      []StageChange
+	news        inbox
 }
 
 // inbox holds the newest state of a ticket until the group reads it. Guarded by Gate.mu.
@@ -68,25 +67,25 @@ func (gr *group) wait(d time.Duration) {
 	}
 }
 
-// serve executes the attempt's steps until the group has its outcome or nobody wants one.
+// serve executes the acquisition's actions until the group has its outcome or nobody wants one.
 func (g *Gate) serve(gr *group) {
 	defer g.work.Done()
-	v := step{do: ask}
+	v := nextAction{do: place}
 	for {
-		if v.leave != "" {
-			g.leave(v.leave, false)
-			v.leave = ""
+		if v.release != "" {
+			g.releaseTicket(v.release, false)
+			v.release = ""
 		}
 		if again, over := g.onEmpty(gr); over {
 			return
 		} else if again {
-			v = step{do: ask}
+			v = nextAction{do: place}
 		}
 		switch v.do {
 		case rest:
 			gr.wait(-1)
 			v = g.processInbox(gr)
-		case ask:
+		case place:
 			if d := time.Until(v.at); d > 0 {
 				gr.wait(d)
 				continue
@@ -107,13 +106,13 @@ func (g *Gate) onEmpty(gr *group) (again, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for first := true; ; first = false {
-		if !gr.start.IsZero() && (gr.attempt.ticket != "" || g.closed || time.Now().After(gr.start)) {
+		if !gr.start.IsZero() && (gr.acquisition.ticket != "" || g.closed || time.Now().After(gr.start)) {
 			gr.start = time.Time{}
 		}
 		if gr.waiters.Len() > 0 || !gr.start.IsZero() {
 			return !first, false
 		}
-		ticket, keep := gr.attempt.ticket, gr.keep
+		ticket, keep := gr.acquisition.ticket, gr.keep
 		if ticket == "" {
 			g.forgetLocked(gr)
 			return false, true
@@ -121,22 +120,22 @@ func (g *Gate) onEmpty(gr *group) (again, over bool) {
 		g.dropTicketLocked(gr)
 		gr.keep = false
 		g.mu.Unlock()
-		g.leave(ticket, keep)
+		g.releaseTicket(ticket, keep)
 		g.mu.Lock()
 	}
 }
 
-// leave removes this gateway from a ticket's waiters. If the call fails, its lease on the ticket ends by itself.
-func (g *Gate) leave(ticket string, keep bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
+// releaseTicket removes this gateway from a ticket's waiters. If the call fails, its lease on the ticket ends by itself.
+func (g *Gate) releaseTicket(ticket string, keep bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseLimit)
 	defer cancel()
-	if err := g.store.Leave(ctx, g.id, ticket, keep); err != nil {
+	if err := g.store.ReleaseTicket(ctx, g.id, ticket, keep); err != nil {
 		g.log.Debug("could not leave ticket", "ticket", ticket, "error", err)
 	}
 }
 
-// ask makes one attempt to place and acquire. It is the only caller of Store.Acquire for the group.
-func (g *Gate) ask(gr *group) step {
+// placeAndAcquire places the model and acquires a ticket once. It is the only caller of Store.Acquire for the group.
+func (g *Gate) ask(gr *group) nextAction {
 	g.readSaved(gr)
 	s, host, v, err := g.place(gr)
 	if err != nil {
@@ -146,8 +145,8 @@ func (g *Gate) ask(gr *group) step {
 		return *v
 	}
 	g.mu.Lock()
-	want := gr.attempt.want(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
-	if h := s.Hosts[host]; gr.attempt.stale >= strictTries && h != nil && h.State != policy.Lost {
+	want := gr.acquisition.want(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
+	if h := s.Hosts[host]; gr.acquisition.stale >= strictTries && h != nil && h.State != policy.Lost {
 		want.HostState, want.Revision = h.State, s.RevisionOf("", gr.model)
 	}
 	g.mu.Unlock()
@@ -157,17 +156,17 @@ func (g *Gate) ask(gr *group) step {
 	}
 	if errors.Is(err, state.ErrStale) {
 		g.mu.Lock()
-		gr.attempt.changed = append(gr.attempt.changed, host)
+		gr.acquisition.changed = append(gr.acquisition.changed, host)
 		g.mu.Unlock()
 	}
 	return g.acquired(gr, got, err)
 }
 
-// readSaved has the attempt prefer the hosts with saved conversations of the model, if there is a choice of hosts. It asks
+// readSaved has the acquisition prefer the hosts with saved conversations of the model, if there is a choice of hosts. It asks
 // the store once; without an answer there is no preference.
 func (g *Gate) readSaved(gr *group) {
 	m, ok := g.catalog().Model(gr.model)
-	if gr.attempt.saved != nil || !ok || m.Type != policy.LLM || m.Conversations == catalog.ShareNone || len(g.mirror.Snapshot().Hosts) < 2 {
+	if gr.acquisition.saved != nil || !ok || m.Type != policy.LLM || m.Conversations == catalog.ShareNone || len(g.mirror.Snapshot().Hosts) < 2 {
 		return
 	}
 	found, err := g.store.Conversations(g.life, gr.model)
@@ -180,7 +179,7 @@ func (g *Gate) readSaved(gr *group) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	gr.attempt.saved = saved
+	gr.acquisition.saved = saved
 }
 
 // strictTries is how many placements in a row may be refused because their host has changed. After that the host only
@@ -192,8 +191,8 @@ const placeTries = 3
 
 // place chooses a host from fresh data: uses of models raise no event, so the mirror may lag and show the wrong model as the
 // least recently used. In a large pool it refreshes only the chosen host and chooses again; it refreshes the whole pool to
-// refuse or postpone, or when the choice keeps changing. It returns a step in place of a host.
-func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err error) {
+// refuse or postpone, or when the choice keeps changing. It returns an action in place of a host.
+func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, err error) {
 	if s = g.mirror.Snapshot(); s.Large() {
 		host, v = g.chooseOn(s, gr, "")
 		for range placeTries {
@@ -208,7 +207,7 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err er
 				return s, host, nil, nil
 			}
 		}
-		if v != nil && v.do != ask && v.err == nil {
+		if v != nil && v.do != place && v.err == nil {
 			return s, host, v, nil
 		}
 	}
@@ -219,32 +218,32 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *step, err er
 	return s, host, v, nil
 }
 
-// chooseOn makes the attempt's choice on a snapshot in which host read was read for it; "" if none was.
-func (g *Gate) chooseOn(s *state.Snapshot, gr *group, read string) (host string, v *step) {
+// chooseOn makes the acquisition's choice on a snapshot in which host read was read for it; "" if none was.
+func (g *Gate) chooseOn(s *state.Snapshot, gr *group, read string) (host string, v *nextAction) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recovery.see(s, now)
 	if g.recovery.waiting(now) {
-		return "", &step{do: ask, at: now.Add(staleMost)}
+		return "", &nextAction{do: place, at: now.Add(staleMost)}
 	}
 	shunned, retry := g.shunned.open(now)
-	return gr.attempt.chooseHost(s, g.catalog(), shunned, retry, read)
+	return gr.acquisition.chooseHost(s, g.catalog(), shunned, retry, read)
 }
 
-func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
+func (g *Gate) acquired(gr *group, got state.Acquired, err error) nextAction {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed && err != nil && !errors.Is(err, state.ErrUnavailable) {
 		return fail(api.GoingAway())
 	}
-	old := gr.attempt.ticket
-	v := gr.attempt.onAcquired(now, got, err)
-	if v.do == ask && !v.at.IsZero() {
+	old := gr.acquisition.ticket
+	v := gr.acquisition.onAcquired(now, got, err)
+	if v.do == place && !v.at.IsZero() {
 		v.at = now.Add(jitter(v.at.Sub(now)))
 	}
-	if t := gr.attempt.ticket; t != old && t != "" {
+	if t := gr.acquisition.ticket; t != old && t != "" {
 		delete(g.tickets, old)
 		g.tickets[t] = gr
 		if !gr.start.IsZero() {
@@ -268,24 +267,24 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) step {
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 
 // processInbox processes the inbox and the mirror's snapshot.
-func (g *Gate) processInbox(gr *group) step {
+func (g *Gate) processInbox(gr *group) nextAction {
 	now, snapshot := time.Now(), g.mirror.Snapshot()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	ticket := gr.attempt.ticket
-	v := step{do: rest}
+	ticket := gr.acquisition.ticket
+	v := nextAction{do: rest}
 	switch news := gr.news; {
 	case news.status != nil:
-		v = gr.attempt.onTicketState(now, *news.status)
+		v = gr.acquisition.onTicketState(now, *news.status)
 	case news.err != nil:
-		v = gr.attempt.onStoreError(now, news.err)
+		v = gr.acquisition.onStoreError(now, news.err)
 	}
 	gr.news = inbox{}
 	if v.do == rest {
 		shunned, _ := g.shunned.open(now)
-		v = gr.attempt.onSnapshot(now, snapshot, g.catalog(), shunned)
+		v = gr.acquisition.onSnapshot(now, snapshot, g.catalog(), shunned)
 	}
-	if gr.attempt.ticket != ticket {
+	if gr.acquisition.ticket != ticket {
 		delete(g.tickets, ticket)
 	}
 	if v.do == rest {
@@ -296,7 +295,7 @@ func (g *Gate) processInbox(gr *group) step {
 
 // finish delivers the outcome to all waiters in order of arrival. If the ready model's host no longer has an address,
 // it asks again.
-func (g *Gate) finish(gr *group, v step) (next step, over bool) {
+func (g *Gate) finish(gr *group, v nextAction) (next nextAction, over bool) {
 	var r Endpoint
 	if v.err == nil {
 		ok := false
@@ -304,7 +303,7 @@ func (g *Gate) finish(gr *group, v step) (next step, over bool) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.dropTicketLocked(gr)
-			return gr.attempt.restart(time.Now()), false
+			return gr.acquisition.restart(time.Now()), false
 		}
 	}
 	var err error
@@ -322,7 +321,7 @@ func (g *Gate) finish(gr *group, v step) (next step, over bool) {
 	g.finishAllLocked(gr, r, info, err)
 	g.dropTicketLocked(gr)
 	g.forgetLocked(gr)
-	return step{}, true
+	return nextAction{}, true
 }
 
 func (g *Gate) finishAllLocked(gr *group, r Endpoint, info LoadInfo, err error) {
@@ -332,16 +331,16 @@ func (g *Gate) finishAllLocked(gr *group, r Endpoint, info LoadInfo, err error) 
 }
 
 func (g *Gate) dropTicketLocked(gr *group) {
-	delete(g.tickets, gr.attempt.ticket)
-	gr.attempt.ticket, gr.attempt.host, gr.attempt.state, gr.attempt.moving = "", "", "", ""
-	gr.attempt.round++
+	delete(g.tickets, gr.acquisition.ticket)
+	gr.acquisition.ticket, gr.acquisition.host, gr.acquisition.state, gr.acquisition.moving = "", "", "", ""
+	gr.acquisition.round++
 	gr.news = inbox{}
 }
 
 // forgetLocked removes a finished group from the gate.
 func (g *Gate) forgetLocked(gr *group) {
 	delete(g.all, gr)
-	if gr.shared {
+	if !gr.acquisition.explicit {
 		delete(g.groups, gr.model)
 	}
 }

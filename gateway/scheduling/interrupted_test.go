@@ -25,13 +25,13 @@ func snapshotWith(hosts ...*state.HostRecord) *state.Snapshot {
 // answers with that error at once.
 func TestInterruptedHost(t *testing.T) {
 	c := testCatalog(t)
-	told := func() *loadAttempt {
-		n := &loadAttempt{model: "m0", id: "op"}
+	told := func() *acquisition {
+		n := &acquisition{model: "m0", id: "op"}
 		n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued"}, nil)
 		v := n.onTicketState(t0, state.TicketStatus{Ticket: "t1", Found: true, Record: state.TicketRecord{
 			ID: "t1", State: "failed", Host: "a", Code: "host_interrupted", Message: "going", Fields: map[string]string{},
 		}})
-		if v.do != ask || n.ticket != "" {
+		if v.do != place || n.ticket != "" {
 			t.Fatalf("%+v", v)
 		}
 		return n
@@ -42,7 +42,7 @@ func TestInterruptedHost(t *testing.T) {
 	}
 	n = told()
 	_, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "asleep")), c, []string{"b"}, t0.Add(time.Second), "")
-	if v == nil || v.do != ask || !v.at.Equal(t0.Add(time.Second)) {
+	if v == nil || v.do != place || !v.at.Equal(t0.Add(time.Second)) {
 		t.Errorf("with another host that may come: %+v", v)
 	}
 	n = told()
@@ -63,9 +63,9 @@ func TestInterruptedHost(t *testing.T) {
 // second copy.
 func TestLostTicket(t *testing.T) {
 	c := testCatalog(t)
-	n := &loadAttempt{model: "m0", id: "op"}
+	n := &acquisition{model: "m0", id: "op"}
 	n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t1", Host: "b", State: "queued"}, nil)
-	if v := n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}); v.do != ask {
+	if v := n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}); v.do != place {
 		t.Fatalf("%+v", v)
 	}
 	both := snapshotWith(emptyHost("a", "ready"), emptyHost("b", "ready"))

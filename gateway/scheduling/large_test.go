@@ -34,7 +34,7 @@ func TestLargePoolSpreads(t *testing.T) {
 	}
 	chosen := map[string]bool{}
 	for i := range 40 {
-		n := &loadAttempt{model: fmt.Sprint("m", i)}
+		n := &acquisition{model: fmt.Sprint("m", i)}
 		host, v := n.chooseHost(s, c, nil, time.Time{}, "")
 		if v != nil || host < "h070" || host > "h085" {
 			t.Fatalf("%s goes to %q, %+v", n.model, host, v)
@@ -51,14 +51,14 @@ func TestLargePoolSpreads(t *testing.T) {
 			t.Errorf("%s goes to %s, which is avoided", n.model, other)
 		}
 	}
-	stays := &loadAttempt{model: "m0"}
+	stays := &acquisition{model: "m0"}
 	if host, _ := stays.chooseHost(s, c, nil, time.Time{}, "h399"); host != "h399" {
 		t.Errorf("a host that was read and has a free slot is left for %s", host)
 	}
 	if host, _ := stays.chooseHost(s, c, nil, time.Time{}, "h010"); host < "h070" {
 		t.Errorf("%s has no free slot", host)
 	}
-	knows := &loadAttempt{model: "m0", saved: map[string]int64{"h010": 9000, "h300": 10, "h301": 20}}
+	knows := &acquisition{model: "m0", saved: map[string]int64{"h010": 9000, "h300": 10, "h301": 20}}
 	if host, _ := knows.chooseHost(s, c, nil, time.Time{}, ""); host != "h301" {
 		t.Errorf("it goes to %s, not where most of its conversations are saved and a slot is free", host)
 	}
@@ -69,7 +69,7 @@ func TestLargePoolSpreads(t *testing.T) {
 		h.Models["other"] = &state.ModelRecord{ID: "other", Host: h.Name, State: policy.ModelLoaded, Type: "llm", Device: "cpu", UsedMS: t0.UnixMilli()}
 	}
 	s.Hosts["h333"].Models["other"].UsedMS--
-	n := &loadAttempt{model: "m1"}
+	n := &acquisition{model: "m1"}
 	if host, v := n.chooseHost(s, c, nil, time.Time{}, ""); v != nil || host != "h333" {
 		t.Errorf("without a free slot it goes to %q, %+v, not where the victim was used longest ago", host, v)
 	}

@@ -14,8 +14,8 @@ import (
 	"reveille/infra/state"
 )
 
-// LoadAsk is a management call to load a model with its own options.
-type LoadAsk struct {
+// LoadRequest is a management call to load a model with its own options.
+type LoadRequest struct {
 	Model   string          // canonical id
 	Options json.RawMessage // object of load options as in the request; empty for none
 	Merge   bool            // add the options' arguments to those of the layers below
@@ -26,7 +26,7 @@ type LoadAsk struct {
 // Load makes a separate ticket for the model, on the host that holds it or where it is placed, and waits until the
 // model is ready (or queued). Endpoint and info are set if it waited. The load continues when ctx ends or the gate's
 // hold is over.
-func (g *Gate) Load(ctx context.Context, a LoadAsk) (Endpoint, LoadInfo, error) {
+func (g *Gate) Load(ctx context.Context, a LoadRequest) (Endpoint, LoadInfo, error) {
 	if _, ok := g.catalog().Model(a.Model); !ok {
 		return Endpoint{}, LoadInfo{}, api.UnknownModel(a.Model)
 	}
@@ -40,7 +40,7 @@ func (g *Gate) Load(ctx context.Context, a LoadAsk) (Endpoint, LoadInfo, error) 
 	if a.Pinned != nil {
 		fields["pinned"] = state.Flag(*a.Pinned)
 	}
-	return g.own(ctx, a.Model, fields, a.Wait)
+	return g.loadExplicitly(ctx, a.Model, fields, a.Wait)
 }
 
 // Pull makes a host fetch a model's weights, and waits for the end. It uses the host that has the model or will have
@@ -50,18 +50,18 @@ func (g *Gate) Pull(ctx context.Context, model string) error {
 	if _, ok := g.catalog().Model(model); !ok {
 		return api.UnknownModel(model)
 	}
-	_, _, err := g.own(ctx, model, map[string]string{"pull_only": "1"}, true)
+	_, _, err := g.loadExplicitly(ctx, model, map[string]string{"pull_only": "1"}, true)
 	return err
 }
 
-// own makes a separate ticket and waits for its end, or only until it is queued.
-func (g *Gate) own(ctx context.Context, model string, fields map[string]string, wait bool) (Endpoint, LoadInfo, error) {
+// loadExplicitly makes a ticket that nobody attaches to, and waits for its end, or only until it is queued.
+func (g *Gate) loadExplicitly(ctx context.Context, model string, fields map[string]string, wait bool) (Endpoint, LoadInfo, error) {
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
 		return Endpoint{}, LoadInfo{}, api.GoingAway()
 	}
-	gr := g.newGroupLocked(loadAttempt{model: model, own: true, fields: fields}, false, false)
+	gr := g.newGroupLocked(acquisition{model: model, explicit: true, fields: fields}, false)
 	w := g.joinLocked(gr, g.cfg.Hold)
 	g.mu.Unlock()
 
@@ -149,8 +149,8 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 
 // loadedCopies lists the hosts that can unload the model, or every model for "", with the copies that are loaded,
 // loading or retired there.
-func loadedCopies(s *state.Snapshot, model string) []state.Copy {
-	var out []state.Copy
+func loadedCopies(s *state.Snapshot, model string) []state.CopyID {
+	var out []state.CopyID
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[host]
 		if h.State != policy.Ready {
@@ -158,7 +158,7 @@ func loadedCopies(s *state.Snapshot, model string) []state.Copy {
 		}
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
 			m := h.Models[id]
-			p := state.Copy{Host: host, Model: cmp.Or(m.Retired, id)}
+			p := state.CopyID{Host: host, Model: cmp.Or(m.Retired, id)}
 			if (model == "" || p.Model == model) && (m.State == policy.ModelLoaded || m.State == policy.ModelLoading || m.Retired != "") && !slices.Contains(out, p) {
 				out = append(out, p)
 			}
@@ -168,9 +168,9 @@ func loadedCopies(s *state.Snapshot, model string) []state.Copy {
 }
 
 // queueUnload makes the ticket that unloads a model on a host; a nil channel means that the host no longer holds it.
-func (g *Gate) queueUnload(ctx context.Context, p state.Copy, force bool) (ticket string, done chan state.TicketRecord, err error) {
+func (g *Gate) queueUnload(ctx context.Context, p state.CopyID, force bool) (ticket string, done chan state.TicketRecord, err error) {
 	g.mu.Lock()
-	n := loadAttempt{model: p.Model, own: true, id: g.operationLocked()}
+	n := acquisition{model: p.Model, explicit: true, id: g.operationLocked()}
 	g.mu.Unlock()
 	if force {
 		n.fields = map[string]string{"force": "1"}

@@ -144,7 +144,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	key := w.Gateway + " " + w.Model
 	p.mu.Lock()
 	p.calls["acquire"]++
-	if p.asking[key]++; p.asking[key] > 1 && !w.Exclusive {
+	if p.asking[key]++; p.asking[key] > 1 && !w.Explicit {
 		p.doubled = true
 	}
 	takes := max(time.Millisecond, p.slow)
@@ -166,7 +166,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	if t := p.tickets[p.ops[w.Operation]]; t != nil {
 		return p.attachLocked(t, w), nil
 	}
-	if !w.Unload && !w.Exclusive {
+	if !w.Unload && !w.Explicit {
 		for name, h := range p.hosts {
 			if m := h.Models[w.Model]; m != nil && m.State == "loaded" && h.State == "ready" && !w.Refused {
 				return state.Acquired{Status: "loaded", Host: name}, nil
@@ -196,7 +196,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	if w.Unload {
 		t.rec.Kind = "unload"
 	}
-	if w.Exclusive {
+	if w.Explicit {
 		t.rec.Fields["own"] = "1"
 	}
 	p.tickets[t.rec.ID] = t
@@ -256,7 +256,7 @@ func (p *pool) Renew(_ context.Context, gw string, ids ...string) ([]state.Ticke
 	return out, nil
 }
 
-func (p *pool) Leave(_ context.Context, gw, id string, keep bool) error {
+func (p *pool) ReleaseTicket(_ context.Context, gw, id string, keep bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls["leave"]++
@@ -286,7 +286,7 @@ func (p *pool) RenewWake(_ context.Context, host, token string) error {
 	return nil
 }
 
-func (p *pool) LeaveWake(_ context.Context, host, token string) error {
+func (p *pool) ReleaseWake(_ context.Context, host, token string) error {
 	p.mu.Lock()
 	if p.duties[host] != token {
 		p.mu.Unlock()

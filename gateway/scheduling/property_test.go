@@ -91,7 +91,7 @@ func play(t *testing.T, acts []act) string {
 		case arrive:
 			limit := time.Duration(a.n+1) * time.Second
 			for i := range a.n%3 + 1 {
-				ask := Ask{Model: a.model, Limit: limit, Background: a.n == 13}
+				ask := WaitRequest{Model: a.model, Limit: limit, Background: a.n == 13}
 				if i == 1 {
 					ask.Refused = []string{"a"}
 				}

@@ -23,7 +23,7 @@ func TestWeightsAloneTakeNoSlot(t *testing.T) {
 			t.Errorf("queue of %s: %+v", h.Name, h.Queue)
 		}
 	}
-	n := &loadAttempt{model: "m1", id: "op"}
+	n := &acquisition{model: "m1", id: "op"}
 	if host, v := n.chooseHost(s, c, nil, t0, ""); host != "b" || v != nil {
 		t.Errorf("placed on %q, %+v", host, v)
 	}

@@ -124,8 +124,8 @@ func TestView(t *testing.T) {
 
 func TestNeed(t *testing.T) {
 	queued := state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued", Position: 2}
-	waiting := func() *loadAttempt {
-		n := &loadAttempt{model: "m0", id: "op"}
+	waiting := func() *acquisition {
+		n := &acquisition{model: "m0", id: "op"}
 		n.onAcquired(t0, queued, nil)
 		return n
 	}
@@ -137,37 +137,39 @@ func TestNeed(t *testing.T) {
 		return s
 	}
 	for name, c := range map[string]struct {
-		n    *loadAttempt
-		step func(*loadAttempt) step
+		n    *acquisition
+		step func(*acquisition) nextAction
 		want action
 		code string
 	}{
-		"created":           {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, queued, nil) }, rest, ""},
-		"loaded":            {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil) }, finish, ""},
-		"none":              {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{Status: "none"}, nil) }, ask, ""},
-		"stale":             {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, ask, ""},
-		"stale for ever":    {&loadAttempt{stale: staleTries}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
-		"away once":         {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, ask, ""},
-		"away twice":        {&loadAttempt{away: 1}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
-		"a broken script":   {&loadAttempt{}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
-		"away while moving": {&loadAttempt{moving: "t0", ticket: "t0", away: 1}, func(n *loadAttempt) step { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
-		"another's news":    {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, state.TicketStatus{Ticket: "t0"}) }, rest, ""},
-		"gone":              {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}) }, ask, ""},
-		"dropped":           {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, statusOf("dropped", nil)) }, ask, ""},
-		"loading":           {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, statusOf("loading", nil)) }, rest, ""},
-		"ready":             {waiting(), func(n *loadAttempt) step { return n.onTicketState(t0, statusOf("ready", nil)) }, finish, ""},
-		"failed": {waiting(), func(n *loadAttempt) step {
+		"created": {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, queued, nil) }, rest, ""},
+		"loaded": {&acquisition{}, func(n *acquisition) nextAction {
+			return n.onAcquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil)
+		}, finish, ""},
+		"none":              {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{Status: "none"}, nil) }, place, ""},
+		"stale":             {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, place, ""},
+		"stale for ever":    {&acquisition{stale: staleTries}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
+		"away once":         {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, place, ""},
+		"away twice":        {&acquisition{away: 1}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
+		"a broken script":   {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
+		"away while moving": {&acquisition{moving: "t0", ticket: "t0", away: 1}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
+		"another's news":    {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, state.TicketStatus{Ticket: "t0"}) }, rest, ""},
+		"gone":              {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}) }, place, ""},
+		"dropped":           {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("dropped", nil)) }, place, ""},
+		"loading":           {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("loading", nil)) }, rest, ""},
+		"ready":             {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("ready", nil)) }, finish, ""},
+		"failed": {waiting(), func(n *acquisition) nextAction {
 			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
 		}, finish, "disk_full"},
-		"failed to wake": {waiting(), func(n *loadAttempt) step {
+		"failed to wake": {waiting(), func(n *acquisition) nextAction {
 			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.WakeError = true }))
-		}, ask, ""},
-		"the host goes away": {waiting(), func(n *loadAttempt) step {
+		}, place, ""},
+		"the host goes away": {waiting(), func(n *acquisition) nextAction {
 			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.Code = "draining" }))
-		}, ask, ""},
-		"silent for a while":    {waiting(), func(n *loadAttempt) step { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
-		"silent for too long":   {waiting(), func(n *loadAttempt) step { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},
-		"silent, but no ticket": {&loadAttempt{}, func(n *loadAttempt) step { return n.onStoreError(t0.Add(time.Hour), state.ErrUnavailable) }, rest, ""},
+		}, place, ""},
+		"silent for a while":    {waiting(), func(n *acquisition) nextAction { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
+		"silent for too long":   {waiting(), func(n *acquisition) nextAction { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},
+		"silent, but no ticket": {&acquisition{}, func(n *acquisition) nextAction { return n.onStoreError(t0.Add(time.Hour), state.ErrUnavailable) }, rest, ""},
 	} {
 		v := c.step(c.n)
 		code := ""

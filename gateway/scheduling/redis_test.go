@@ -138,7 +138,7 @@ func TestAgainstTheStore(t *testing.T) {
 
 		var ws []*scheduling.Waiter
 		for i := range 60 {
-			w, err := gates[i%2].Enter(scheduling.Ask{Model: []string{"one", "two", "bad"}[i/2%3]})
+			w, err := gates[i%2].Enter(scheduling.WaitRequest{Model: []string{"one", "two", "bad"}[i/2%3]})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,7 +162,7 @@ func TestAgainstTheStore(t *testing.T) {
 			t.Errorf("wakes and loads: %s", counts)
 		}
 
-		if r, _, err := gates[0].Load(t.Context(), scheduling.LoadAsk{Model: "one", Wait: true}); err != nil || r.Host != "near" {
+		if r, _, err := gates[0].Load(t.Context(), scheduling.LoadRequest{Model: "one", Wait: true}); err != nil || r.Host != "near" {
 			t.Fatalf("%+v %v", r, err)
 		}
 		out, err := gates[1].Unload(t.Context(), "", false)
@@ -179,11 +179,11 @@ func TestNextHostAgainstTheStore(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := newSystem(t, url)
 		s.refuse = "near"
-		a, err := s.gate().Enter(scheduling.Ask{Model: "any"})
+		a, err := s.gate().Enter(scheduling.WaitRequest{Model: "any"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := s.gate().Enter(scheduling.Ask{Model: "any"})
+		b, err := s.gate().Enter(scheduling.WaitRequest{Model: "any"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,8 +11,8 @@ import (
 // ErrLeft is the outcome of a waiter that called Leave before it had an outcome.
 var ErrLeft = errors.New("the waiter left")
 
-// Ask is one request for a model that has no endpoint.
-type Ask struct {
+// WaitRequest is one request for a model that has no endpoint.
+type WaitRequest struct {
 	// Model is the canonical id; it must be in the catalogue.
 	Model string
 	// Refused names the hosts that refused this request, even if the mirror and the store still show the model loaded there.
@@ -21,16 +21,16 @@ type Ask struct {
 	Limit time.Duration
 	// Background starts the load without waiting for it: the waiter ends at once with model_loading.
 	Background bool
-	// Tenant is the account that the request is charged to; nil means no account and no limits.
-	Tenant Tenant
+	// Account is the account that the request is charged to; nil means no account and no limits.
+	Account Account
 }
 
-// Tenant is an account with limits. Its methods are called with the gate's lock held and must not block.
-type Tenant interface {
-	// Wait counts a request as waiting until Leave, or returns why no more may wait.
-	Wait() error
-	Leave()
-	// Load counts a load that the tenant starts, or returns why it may not.
+// Account is an account with limits. Its methods are called with the gate's lock held and must not block.
+type Account interface {
+	// BeginWait counts a request as waiting until EndWait, or returns why no more may wait.
+	BeginWait() error
+	EndWait()
+	// Load counts a load that the account starts, or returns why it may not.
 	Load() error
 }
 
@@ -53,7 +53,7 @@ type Waiter struct {
 	entered time.Time
 	done    chan struct{} // closed by finishLocked, which alone writes the outcome
 	ahead   int
-	tenant  Tenant // nil: nobody's
+	account Account // nil: nobody's
 
 	// Guarded by gate.mu.
 	element  *list.Element // in group.waiters, nil when finished
@@ -113,8 +113,8 @@ func (g *Gate) finishLocked(w *Waiter, r Endpoint, info LoadInfo, err error) {
 	w.group.waiters.Remove(w.element)
 	w.element = nil
 	g.waiting--
-	if w.tenant != nil {
-		w.tenant.Leave()
+	if w.account != nil {
+		w.account.EndWait()
 	}
 	close(w.done)
 	if w.group.waiters.Len() == 0 {
@@ -124,15 +124,15 @@ func (g *Gate) finishLocked(w *Waiter, r Endpoint, info LoadInfo, err error) {
 
 // timeoutLocked returns the error for a wait that timed out. It names what delayed the load.
 func (g *Gate) timeoutLocked(gr *group) error {
-	st := g.stageLocked(gr)
+	st := g.progressLocked(gr)
 	switch {
-	case gr.attempt.ticket == "" && gr.attempt.blocked != nil:
-		return gr.attempt.blocked
-	case st.State == StateQueued && gr.attempt.ticket != "" && g.heldUpByBusy(gr.attempt.host):
+	case gr.acquisition.ticket == "" && gr.acquisition.blocked != nil:
+		return gr.acquisition.blocked
+	case st.Stage == StageQueued && gr.acquisition.ticket != "" && g.heldUpByBusy(gr.acquisition.host):
 		return api.Newf(api.ModelBusy, "The model '%s' waits for requests to other models to end.", gr.model)
 	}
 	e := loading(gr.model)
-	if st.State == StateWaking {
+	if st.Stage == StageWaking {
 		e = api.Newf(api.ModelLoading, "The model '%s' waits for its host to wake; try again.", gr.model)
 	}
 	if st.ETA > 0 {

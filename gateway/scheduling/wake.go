@@ -68,7 +68,7 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 		case <-ctx.Done():
 			switch {
 			case g.life.Err() != nil:
-				g.leaveWake(host, token)
+				g.releaseWake(host, token)
 			case errors.Is(ctx.Err(), context.DeadlineExceeded):
 				g.wakeFailed(host, token, g.store.EndOverdueWake, fmt.Errorf("no word from the host within %v", g.cfg.WakeLimit))
 			}
@@ -78,7 +78,7 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 				if ctx.Err() == nil {
 					g.wakeFailed(host, token, g.store.FailWake, err)
 				} else if g.life.Err() != nil {
-					g.leaveWake(host, token)
+					g.releaseWake(host, token)
 				}
 				return
 			}
@@ -122,18 +122,18 @@ func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host
 		code = e.Code
 	}
 	g.log.Warn("host could not be woken", "host", host, "error", cause)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseLimit)
 	defer cancel()
 	if err := end(ctx, host, token, code, cause.Error()); err != nil {
 		g.log.Debug("report a failed wake", "host", host, "error", err)
 	}
 }
 
-// leaveWake returns a power lease because this gateway stops.
-func (g *Gate) leaveWake(host, token string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), leaveFor)
+// releaseWake returns a power lease because this gateway stops.
+func (g *Gate) releaseWake(host, token string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseLimit)
 	defer cancel()
-	if err := g.store.LeaveWake(ctx, host, token); err != nil {
+	if err := g.store.ReleaseWake(ctx, host, token); err != nil {
 		g.log.Debug("could not hand back the power lease", "host", host, "error", err)
 	}
 }

@@ -33,12 +33,12 @@ func TestWakesTheHostOnce(t *testing.T) {
 			})
 		}
 		r, other := start(t, p, waker), start(t, p, waker)
-		w, w2 := enter(t, r.Gate, Ask{Model: "m0"}), enter(t, other.Gate, Ask{Model: "m0"})
+		w, w2 := enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, other.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(10 * time.Second)
-		if s := w.Stage(); s.State != StateWaking || s.Host != "a" {
+		if s := w.Progress(); s.Stage != StageWaking || s.Host != "a" {
 			t.Errorf("stage %+v", s)
 		}
-		_, _, err := enter(t, r.Gate, Ask{Model: "m0", Limit: time.Second}).Result()
+		_, _, err := enter(t, r.Gate, WaitRequest{Model: "m0", Limit: time.Second}).Result()
 		wantKind(t, err, api.ModelLoading)
 		if !strings.Contains(err.Error(), "waits for its host to wake") {
 			t.Errorf("a wait that timed out: %v", err)
@@ -70,7 +70,7 @@ func TestWakesAsSoonAsTheStopIsOver(t *testing.T) {
 		r := start(t, p, func(c *Config) {
 			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
 		})
-		w := enter(t, r.Gate, Ask{Model: "m0"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(renewEvery*5/2 + renewEvery/10)
 		p.set(func() { p.stopping = nil })
 		began := time.Now()
@@ -92,14 +92,14 @@ func TestClosingGateHandsItsWakeBack(t *testing.T) {
 		stuck := start(t, p, func(c *Config) {
 			c.Waker = wakerFunc(func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
 		})
-		enter(t, stuck.Gate, Ask{Model: "m0"})
+		enter(t, stuck.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(10 * time.Millisecond)
 		other := start(t, p, func(c *Config) {
 			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
 		})
-		w := enter(t, other.Gate, Ask{Model: "m0"})
+		w := enter(t, other.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(5 * time.Second)
-		if s := w.Stage(); s.State != StateWaking {
+		if s := w.Progress(); s.Stage != StageWaking {
 			t.Fatalf("stage %+v", s)
 		}
 		stuck.Close()
@@ -125,7 +125,7 @@ func TestRefusedWakeGoesToTheNextHost(t *testing.T) {
 				return nil
 			})
 		})
-		ws := []*Waiter{enter(t, r.Gate, Ask{Model: "m0"}), enter(t, r.Gate, Ask{Model: "m1"})}
+		ws := []*Waiter{enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, r.Gate, WaitRequest{Model: "m1"})}
 		for _, w := range ws {
 			if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "b" {
 				t.Fatalf("%+v %v", endpoint, err)
@@ -147,7 +147,7 @@ func TestNoCapacityIsRetriedUntilTheDeadline(t *testing.T) {
 				return api.New(api.NoCapacity, "none")
 			})
 		})
-		_, info, err := enter(t, r.Gate, Ask{Model: "m0", Limit: 2 * time.Minute}).Result()
+		_, info, err := enter(t, r.Gate, WaitRequest{Model: "m0", Limit: 2 * time.Minute}).Result()
 		wantKind(t, err, api.NoCapacity)
 		if api.As(err).RetryAfter != time.Minute || info.Waited != 2*time.Minute {
 			t.Errorf("%+v after %v", err, info.Waited)
@@ -174,7 +174,7 @@ func TestHostThatNeverComes(t *testing.T) {
 				return nil
 			})
 		})
-		endpoint, info, err := enter(t, r.Gate, Ask{Model: "m0"}).Result()
+		endpoint, info, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
 		if err != nil || endpoint.Host != "b" || info.Waited < time.Minute {
 			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
@@ -192,7 +192,7 @@ func TestLostDutyStopsTheDriver(t *testing.T) {
 				return ctx.Err()
 			})
 		})
-		enter(t, r.Gate, Ask{Model: "m0"})
+		enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(time.Second)
 		p.set(func() { p.duties["a"] = "another's" })
 		<-stopped
@@ -210,7 +210,7 @@ func TestDutyPassesWithRenew(t *testing.T) {
 		})
 		p.set(func() { p.hosts["a"].State = "waking" }) // by a gateway that is about to die
 		p.set(func() { p.rev++ })
-		w := enter(t, r.Gate, Ask{Model: "m0"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(5 * time.Second)
 		p.set(func() { p.hosts["a"].State = "asleep"; p.rev++ })
 		if _, _, err := w.Result(); err != nil {

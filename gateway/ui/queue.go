@@ -34,7 +34,7 @@ func (src Source) queue(rec *state.HostRecord, h policy.Host) []Ticket {
 			row.Place, row.Head = place, place == 1
 		}
 		if st, loading := src.Stage(t.Model); loading && row.Kind == "load" && st.Host == rec.Name {
-			row.State, row.ETA, row.Done, row.Total = st.State, api.Seconds(st.ETA), st.BytesDone, st.BytesTotal
+			row.State, row.ETA, row.Done, row.Total = st.Stage, api.Seconds(st.ETA), st.BytesDone, st.BytesTotal
 		}
 		row.Why = why(rec, t, step, models)
 		out = append(out, row)

@@ -112,7 +112,7 @@ type Source struct {
 	Catalog  *catalog.Catalog
 	Waiting  map[string]int // requests at this gateway by model
 	Evict    policy.Eviction
-	Stage    func(model string) (scheduling.Stage, bool)           // of a model's load
+	Stage    func(model string) (scheduling.Progress, bool)        // of a model's load
 	Copy     func(h *state.HostRecord, m *state.ModelRecord) Model // of a loaded or retired copy
 }
 
@@ -156,7 +156,7 @@ func (src Source) Pool() Pool {
 	}
 	for _, id := range slices.Sorted(maps.Keys(src.Waiting)) {
 		if !queued[id] && len(out.Queue) < maxTickets {
-			out.Queue = append(out.Queue, Ticket{Model: id, Kind: "load", State: scheduling.StateQueued, Waiting: src.Waiting[id], Why: "no host has been chosen yet"})
+			out.Queue = append(out.Queue, Ticket{Model: id, Kind: "load", State: scheduling.StageQueued, Waiting: src.Waiting[id], Why: "no host has been chosen yet"})
 		}
 	}
 	return out

@@ -37,7 +37,7 @@ hosts:
 		snap.Hosts[h.Name] = h
 	}
 	return Source{
-		Snapshot: snap, Catalog: cat, Waiting: map[string]int{}, Stage: func(string) (scheduling.Stage, bool) { return scheduling.Stage{}, false },
+		Snapshot: snap, Catalog: cat, Waiting: map[string]int{}, Stage: func(string) (scheduling.Progress, bool) { return scheduling.Progress{}, false },
 		Copy: func(_ *state.HostRecord, m *state.ModelRecord) Model {
 			return Model{ID: m.ID, Used: m.UsedMS, Busy: m.InFlight > 0, Pinned: m.Pinned}
 		},

@@ -13,7 +13,7 @@ import (
 type StopStore interface {
 	HoldStop(ctx context.Context, host, owner, token string) error
 	EndStop(ctx context.Context, host, owner, token, failure string) error
-	LeaveStop(ctx context.Context, host, owner, token string) error
+	ReleaseStop(ctx context.Context, host, owner, token string) error
 }
 
 // TurnOff turns off a host's machine. owner must have begun the stop (state.Store.BeginStop). TurnOff renews the host's
@@ -29,7 +29,7 @@ func TurnOff(ctx context.Context, store StopStore, host, owner, token string, li
 	case failure == nil:
 		told = store.EndStop(ctx, host, owner, token, "")
 	case Unfinished(failure):
-		told = store.LeaveStop(ctx, host, owner, token)
+		told = store.ReleaseStop(ctx, host, owner, token)
 	default:
 		told = store.EndStop(ctx, host, owner, token, failure.Error())
 	}

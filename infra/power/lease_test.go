@@ -36,7 +36,7 @@ func (s *stopStore) EndStop(context.Context, string, string, string, string) err
 	return nil
 }
 
-func (s *stopStore) LeaveStop(context.Context, string, string, string) error {
+func (s *stopStore) ReleaseStop(context.Context, string, string, string) error {
 	s.left = true
 	return nil
 }

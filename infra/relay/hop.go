@@ -14,15 +14,15 @@ type Hop interface {
 	End(err error)
 }
 
-// A Turn is a request that a program of this process is about to send for another one.
-type Turn interface {
-	// Wait waits until it is the request's turn, at most until the given time; the zero time means no limit. Once it has
+// An Admission is a request that a program of this process is about to send for another one.
+type Admission interface {
+	// Wait waits until the runner admits the request, at most until the given time; the zero time means no limit. Once it has
 	// returned true, Start follows.
 	Wait(until time.Time) bool
-	// Start sends the request as [Client.Start] does, or has an answer already. The turn ends with the response, or with the
+	// Start sends the request as [Client.Start] does, or has an answer already. The admission ends with the response, or with the
 	// error.
 	Start() (*Response, error)
-	// Drop gives up a turn instead of Start.
+	// Drop gives the admission up instead of Start.
 	Drop()
 }
 

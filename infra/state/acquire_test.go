@@ -77,7 +77,7 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 			"a host state": func() { must(t, s.SetHostState(ctx, "h", g, "draining")) },
 			"its load elsewhere": func() {
 				w := want(t, s, "gw-2", "m", "h2")
-				w.Exclusive = true
+				w.Explicit = true
 				acquire(t, s, w)
 			},
 			"its model elsewhere": func() { register(t, s, "h3", map[string]string{"m": "llm"}) },
@@ -156,7 +156,7 @@ func TestAcquireVariants(t *testing.T) {
 		equal(t, "attached to a load in progress", fmt.Sprint(third.Status, third.State, third.Position), "attachedloading0")
 
 		w := want(t, s, "gw-1", "m", "h")
-		w.Exclusive, w.Fields = true, map[string]string{"options": `{"ctx_size":1}`, "state": "ready", "kind": "x"}
+		w.Explicit, w.Fields = true, map[string]string{"options": `{"ctx_size":1}`, "state": "ready", "kind": "x"}
 		own := acquire(t, s, w)
 		equal(t, "own ticket", own.Status, "created")
 		if own.Ticket == first.Ticket {
@@ -177,11 +177,11 @@ func TestAcquireVariants(t *testing.T) {
 		w.Background = true
 		bg := acquire(t, s, w)
 		equal(t, "waiters of a background load", b.content(prefix+"waiters:"+bg.Ticket), "")
-		must(t, s.Leave(ctx, "gw-1", bg.Ticket, false))
+		must(t, s.ReleaseTicket(ctx, "gw-1", bg.Ticket, false))
 		equal(t, "a background load stays", b.field("ticket:"+bg.Ticket, "state"), "queued")
 		w = state.Want{Gateway: "gw-2", Model: "bg"}
 		equal(t, "waiting for a background load", acquire(t, s, w).Ticket, bg.Ticket)
-		must(t, s.Leave(ctx, "gw-2", bg.Ticket, false))
+		must(t, s.ReleaseTicket(ctx, "gw-2", bg.Ticket, false))
 		equal(t, "a background load stays", b.field("ticket:"+bg.Ticket, "state"), "queued")
 	})
 }
@@ -193,7 +193,7 @@ func TestOperationRepeated(t *testing.T) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)
 		w := want(t, s, "gw-1", "m", "h")
-		w.Exclusive, w.Operation = true, "op-1"
+		w.Explicit, w.Operation = true, "op-1"
 		first := acquire(t, s, w)
 		before := b.dump()
 		again := acquire(t, s, w)
@@ -249,7 +249,7 @@ func TestReplacedTicket(t *testing.T) {
 		other.Replaces = old.Ticket
 		equal(t, "another that moves", acquire(t, s, other).Ticket, moved.Ticket)
 		for _, gw := range []string{"gw-1", "gw-2"} {
-			must(t, s.Leave(ctx, gw, moved.Ticket, false))
+			must(t, s.ReleaseTicket(ctx, gw, moved.Ticket, false))
 		}
 		equal(t, "a background load that moved", standing(t, s, "gw-1", moved.Ticket).Record.State, "queued")
 

@@ -145,7 +145,7 @@ func (h *history) acquire() {
 	must(h.t, err)
 	w := state.Want{
 		Gateway: pick(h, h.gateways), Model: pick(h, h.models), Host: pick(h, h.hosts),
-		Background: h.chance(15), Refused: h.chance(15), Exclusive: h.chance(15), Unload: h.chance(15),
+		Background: h.chance(15), Refused: h.chance(15), Explicit: h.chance(15), Unload: h.chance(15),
 	}
 	now := snap.RevisionOf(w.Host, w.Model)
 	if w.Unload {
@@ -181,13 +181,13 @@ func (h *history) acquire() {
 			h.fail("a placement on revision %d was accepted at %d", w.Revision, now)
 		}
 		h.tickets = append(h.tickets, a.Ticket)
-		h.own[a.Ticket] = w.Exclusive || w.Unload
+		h.own[a.Ticket] = w.Explicit || w.Unload
 	case "attached":
 		if h.own[a.Ticket] {
 			h.fail("attached to an own ticket")
 		}
 	case "loaded":
-		if w.Exclusive || w.Unload || w.Refused || len(snap.Copies(w.Model)) == 0 {
+		if w.Explicit || w.Unload || w.Refused || len(snap.Copies(w.Model)) == 0 {
 			h.fail("loaded: %v", snap.Copies(w.Model))
 		}
 	}
@@ -238,7 +238,7 @@ func (h *history) renew() {
 
 func (h *history) leave() {
 	gw, id, keep := pick(h, h.gateways), h.someTicket(), h.chance(20)
-	must(h.t, h.s.Leave(ctx, gw, id, keep))
+	must(h.t, h.s.ReleaseTicket(ctx, gw, id, keep))
 	h.note("leave %s %s %v", gw, id, keep)
 }
 

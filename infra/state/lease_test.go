@@ -78,7 +78,7 @@ func TestLeave(t *testing.T) {
 					must(t, s.Begin(ctx, host, g, a.Ticket))
 				}
 				for _, gw := range tt.leave {
-					must(t, s.Leave(ctx, gw, a.Ticket, tt.keep))
+					must(t, s.ReleaseTicket(ctx, gw, a.Ticket, tt.keep))
 				}
 				equal(t, "state", b.field("ticket:"+a.Ticket, "state"), tt.want)
 				if tt.keep {
@@ -128,7 +128,7 @@ func TestFinishAgain(t *testing.T) {
 		equal(t, "waiters for another host", finish("other", register(t, s, "other", nil), ticket, ready), "")
 		equal(t, "waiters of no ticket", finish("h", g, "1", ready), "")
 
-		must(t, s.Leave(ctx, "gw-2", ticket, false))
+		must(t, s.ReleaseTicket(ctx, "gw-2", ticket, false))
 		g = register(t, s, "h", map[string]string{"m": "llm"}) // as a runner does after a lost answer
 		equal(t, "waiters, when one has left", finish("h", g, ticket, ready), "gw-1 gw-3")
 		b.after(state.WaiterLease + time.Second)
@@ -162,12 +162,12 @@ func TestLeaveAfterTheEnd(t *testing.T) {
 		a := acquire(t, s, want(t, s, "gw", "m", "h"))
 		_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{})
 		must(t, err)
-		must(t, s.Leave(ctx, "stranger", a.Ticket, false))
-		must(t, s.Leave(ctx, "gw", a.Ticket, true))
-		must(t, s.Leave(ctx, "gw", a.Ticket, false))
+		must(t, s.ReleaseTicket(ctx, "stranger", a.Ticket, false))
+		must(t, s.ReleaseTicket(ctx, "gw", a.Ticket, true))
+		must(t, s.ReleaseTicket(ctx, "gw", a.Ticket, false))
 		mark := acquire(t, s, want(t, s, "gw", "mark", "h"))
 		must(t, s.Begin(ctx, "h", g, mark.Ticket))
-		must(t, s.Leave(ctx, "gw", mark.Ticket, false))
+		must(t, s.ReleaseTicket(ctx, "gw", mark.Ticket, false))
 		kit.Eventually(t, "both to be heard of", func() bool { return len(left) == 2 })
 		e := <-left
 		equal(t, "who left", e.Gateway+" "+e.Ticket+" "+e.Model+" "+e.Host, "gw "+a.Ticket+" m h")
@@ -416,7 +416,7 @@ func TestLeasesOutliveNothing(t *testing.T) {
 		w.Background = false
 		acquire(t, s, w) // a late repeat, now as a waiter
 		standing(t, s, "gw-2", a.Ticket)
-		must(t, s.Leave(ctx, "gw-2", a.Ticket, true))
+		must(t, s.ReleaseTicket(ctx, "gw-2", a.Ticket, true))
 		for _, kind := range []string{"ticket:", "waiters:", "op:"} {
 			keys, err := b.rdb.Keys(ctx, prefix+kind+"*").Result()
 			must(t, err)

@@ -125,7 +125,7 @@ func TestEveryScript(t *testing.T) {
 		must(t, err)
 		equal(t, "statuses of nothing", len(none), 0)
 		equal(t, "standing of a ticket that never was", standing(t, s, "gw-1", "1").Found, false)
-		must(t, s.Leave(ctx, "gw-1", "1", false))
+		must(t, s.ReleaseTicket(ctx, "gw-1", "1", false))
 		equal(t, "left over", b.content(prefix+"wanted"), "")
 		equal(t, "left over", b.content(prefix+"queue:gpu-1"), "")
 		equal(t, "left over", b.content(prefix+"begun:gpu-1"), "")

@@ -66,8 +66,8 @@ func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string)
 	return err
 }
 
-// LeaveStop gives up that right before the machine is known to be off. A later sweep continues.
-func (s *Store) LeaveStop(ctx context.Context, host, sweep, token string) error {
+// ReleaseStop gives up that right before the machine is known to be off. A later sweep continues.
+func (s *Store) ReleaseStop(ctx context.Context, host, sweep, token string) error {
 	_, err := s.evalWords(ctx, s.scripts.endStop, host, sweep, token, "leave", "")
 	return err
 }

@@ -50,7 +50,7 @@ func TestDyingRunnerDoesNotRegister(t *testing.T) {
 					must(b.t, err)
 				}
 				refused("while the driver works")
-				must(b.t, s.LeaveStop(ctx, "h", "sweep", token))
+				must(b.t, s.ReleaseStop(ctx, "h", "sweep", token))
 				equal(b.t, "token of the sleep", b.field("host:h", "sleep_token"), token)
 				asleep := name == "the machine was off and resumes" || name == "the driver then refused"
 				if asleep {

@@ -24,7 +24,7 @@ type Want struct {
 	HostState  policy.HostState  // for a host that changes too fast: it must be in this state, and Revision covers only the model; "" if any
 	Background bool              // nobody waits: the ticket is carried out anyway
 	Refused    bool              // the runner just refused a copy that Redis may still show as loaded
-	Exclusive  bool              // an exclusive ticket (explicit options), not shared with others
+	Explicit   bool              // a management call: a ticket that nobody attaches to
 	Fields     map[string]string // options, force, pinned … for the runner
 	Operation  string            // operation id: a repeated call returns the first ticket; "" if none
 	Replaces   string            // ticket on a lost host, dropped when the new one is created; "" if none
@@ -50,7 +50,7 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	}
 	var out Acquired
 	err := s.evalJSON(ctx, &out, s.scripts.acquire, w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), Flag(w.Background),
-		Flag(w.Refused), Flag(w.Exclusive), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState))
+		Flag(w.Refused), Flag(w.Explicit), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState))
 	s.noteTicket(out.Ticket)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale
@@ -148,9 +148,9 @@ func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([
 	return out, nil
 }
 
-// Leave gives up the gateway's place in a ticket. If it was the last waiter and the load has not begun, the ticket is
+// ReleaseTicket gives up the gateway's place in a ticket. If it was the last waiter and the load has not begun, the ticket is
 // dropped, unless keep makes the load continue without a waiter.
-func (s *Store) Leave(ctx context.Context, gateway, ticket string, keep bool) error {
+func (s *Store) ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error {
 	_, err := s.eval(ctx, s.scripts.leave, gateway, ticket, Flag(keep))
 	return err
 }
@@ -160,9 +160,9 @@ func (s *Store) RenewWake(ctx context.Context, host, token string) error {
 	return s.evalWord(ctx, s.scripts.wake, host, token, "renew", WakeLease.Milliseconds(), "", "")
 }
 
-// LeaveWake returns the lease to wake a host, so that anyone who waits for the host can take it. ErrAwake: the host is
+// ReleaseWake returns the lease to wake a host, so that anyone who waits for the host can take it. ErrAwake: the host is
 // awake. ErrNotOwner: another has the lease.
-func (s *Store) LeaveWake(ctx context.Context, host, token string) error {
+func (s *Store) ReleaseWake(ctx context.Context, host, token string) error {
 	return s.evalWord(ctx, s.scripts.wake, host, token, "leave", 0, "", "")
 }
 

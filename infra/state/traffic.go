@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// Copy is a model on a host.
-type Copy struct{ Host, Model string }
+// CopyID is a model on a host.
+type CopyID struct{ Host, Model string }
 
 // servedPrefix starts the names of the counters of answers by copy.
 const servedPrefix = "served:"
 
 // servedBy returns the name of a copy's counter, served:<host>:<model>. Host names have no colon.
-func servedBy(c Copy) string { return servedPrefix + c.Host + ":" + c.Model }
+func servedBy(c CopyID) string { return servedPrefix + c.Host + ":" + c.Model }
 
 // Stats returns the pool's counters except those of Traffic.
 func (s *Store) Stats(ctx context.Context) (map[string]float64, error) {
@@ -26,16 +26,16 @@ func (s *Store) Stats(ctx context.Context) (map[string]float64, error) {
 }
 
 // Traffic returns how many requests each model has answered on each host since the pool was created.
-func (s *Store) Traffic(ctx context.Context) (map[Copy]float64, error) {
+func (s *Store) Traffic(ctx context.Context) (map[CopyID]float64, error) {
 	counters, err := s.counters(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := map[Copy]float64{}
+	out := map[CopyID]float64{}
 	for name, n := range counters {
 		if rest, is := strings.CutPrefix(name, servedPrefix); is {
 			host, model, _ := strings.Cut(rest, ":")
-			out[Copy{host, model}] = n
+			out[CopyID{host, model}] = n
 		}
 	}
 	return out, nil

@@ -19,7 +19,7 @@ func TestTraffic(t *testing.T) {
 		}
 		traffic, err := s.Traffic(ctx)
 		must(t, err)
-		if len(traffic) != 2 || traffic[state.Copy{Host: "h", Model: "org/model:tag"}] != 4 || traffic[state.Copy{Host: "g", Model: "m"}] != 2 {
+		if len(traffic) != 2 || traffic[state.CopyID{Host: "h", Model: "org/model:tag"}] != 4 || traffic[state.CopyID{Host: "g", Model: "m"}] != 2 {
 			t.Errorf("traffic %v", traffic)
 		}
 		stats, err := s.Stats(ctx)

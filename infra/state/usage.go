@@ -29,15 +29,15 @@ type UsageReporter struct {
 // batch is sent as one operation. Repeated with the same id it counts once.
 type batch struct {
 	id       string
-	uses     map[Copy]time.Time
-	served   map[Copy]float64
+	uses     map[CopyID]time.Time
+	served   map[CopyID]float64
 	counters map[string]float64
 	latest   map[string]float64
 }
 
 func newBatch() *batch {
 	return &batch{
-		id: rand.Text(), uses: map[Copy]time.Time{}, served: map[Copy]float64{}, counters: map[string]float64{}, latest: map[string]float64{},
+		id: rand.Text(), uses: map[CopyID]time.Time{}, served: map[CopyID]float64{}, counters: map[string]float64{}, latest: map[string]float64{},
 	}
 }
 
@@ -50,7 +50,7 @@ func NewUsageReporter(store *Store) *UsageReporter {
 func (t *UsageReporter) Touch(host, model string) {
 	now := time.Now()
 	t.mu.Lock()
-	t.noted.uses[Copy{host, model}] = now
+	t.noted.uses[CopyID{host, model}] = now
 	t.mu.Unlock()
 }
 
@@ -68,7 +68,7 @@ func (t *UsageReporter) Answered(a Answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.noted
-	b.served[Copy{a.Host, a.Model}]++
+	b.served[CopyID{a.Host, a.Model}]++
 	b.counters["request_count_total"]++
 	if !a.Told {
 		return

@@ -156,7 +156,7 @@ func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 func (b *Batcher) await(ctx context.Context, j *job, own *batchRun) {
 	id := j.id
 	if own != nil {
-		stop := context.AfterFunc(ctx, func() { b.leave(id, context.Cause(ctx)) })
+		stop := context.AfterFunc(ctx, func() { b.abandon(id, context.Cause(ctx)) })
 		b.execute(own)
 		stop()
 		<-j.done
@@ -165,7 +165,7 @@ func (b *Batcher) await(ctx context.Context, j *job, own *batchRun) {
 	select {
 	case <-j.done:
 	case <-ctx.Done():
-		b.leave(id, context.Cause(ctx))
+		b.abandon(id, context.Cause(ctx))
 		<-j.done
 	}
 }
@@ -187,8 +187,8 @@ func (b *Batcher) enter(j *job, p Priority) (own *batchRun, err error) {
 	return b.dispatchLocked(now, j.id), nil
 }
 
-// leave ends a job whose client has left, unless it has already ended.
-func (b *Batcher) leave(id uint64, cause error) {
+// abandon ends a job whose client has left, unless it has already ended.
+func (b *Batcher) abandon(id uint64, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.jobs[id] != nil {

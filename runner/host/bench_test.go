@@ -172,7 +172,7 @@ func (b *bench) load(model string) string { b.Helper(); return b.ask(state.Want{
 
 func (b *bench) unload(model string, fields ...string) string {
 	b.Helper()
-	w := state.Want{Model: model, Unload: true, Exclusive: true, Background: true, Fields: map[string]string{}}
+	w := state.Want{Model: model, Unload: true, Explicit: true, Background: true, Fields: map[string]string{}}
 	for i := 0; i < len(fields); i += 2 {
 		w.Fields[fields[i]] = fields[i+1]
 	}
@@ -225,13 +225,13 @@ func (b *bench) failed(ticket, code string) state.TicketRecord {
 func (b *bench) enter(model, ticket string) (leave func(), refused string) {
 	var once sync.Once
 	var f *fake
-	var pass *host.Lease
+	var pass *host.Ref
 	admitted := make(chan struct{})
 	leave = func() {
 		<-admitted
 		once.Do(func() {
 			f.open.Add(-1)
-			pass.Leave()
+			pass.Release()
 		})
 	}
 	pass, refused = b.host.Acquire(model, ticket, "g", 1, func(error) {

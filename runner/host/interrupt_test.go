@@ -63,11 +63,11 @@ func TestInterrupt(t *testing.T) {
 func (b *bench) cutting(model string) <-chan error {
 	b.Helper()
 	why := make(chan error, 1)
-	passes := make(chan *host.Lease, 1)
+	passes := make(chan *host.Ref, 1)
 	p, refused := b.host.Acquire(model, "", "g", 0, func(cause error) {
 		p := <-passes
 		p.Engine.(*fake).mayCut.Store(true)
-		p.Leave()
+		p.Release()
 		why <- cause
 	})
 	if refused != "" {

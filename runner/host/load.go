@@ -236,7 +236,7 @@ func (h *Host) holdWhenIdle(l *load, list []*resident) {
 
 // conclude publishes the outcome of the load.
 func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
-	e := ending{ticket: l.ticket.ID, reserve: r, granted: l.ticket.Options != ""}
+	e := ending{ticket: l.ticket.ID, reserve: r, explicit: l.ticket.Options != ""}
 	stops := h.life.Err() != nil
 	if err != nil && errors.Is(context.Cause(h.life), ErrInterrupted) {
 		err, stops = elsewhere, false // its successor may take long to start: waiters ask another host

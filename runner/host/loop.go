@@ -163,7 +163,7 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bo
 	took := r.took
 	h.mu.Unlock()
 	out := state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(took.Milliseconds(), 10), "cold": "0"}}
-	h.finish(ctx, ending{ticket: t.ID, out: out, reserve: r, granted: t.Options != ""})
+	h.finish(ctx, ending{ticket: t.ID, out: out, reserve: r, explicit: t.Options != ""})
 	return true
 }
 

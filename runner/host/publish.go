@@ -19,8 +19,8 @@ type ending struct {
 	ticket  string
 	out     state.Outcome
 	reserve *resident // the model to reserve for the ticket's waiters, nil for none
-	// granted: the waiters want only the outcome, as after an explicit load; no request follows.
-	granted bool
+	// explicit: the waiters want only the outcome, as after an explicit load; no request follows.
+	explicit bool
 }
 
 // gen returns the generation to write with, 0 while nothing may be written.
@@ -206,7 +206,7 @@ func (h *Host) sendLocked(ctx context.Context, e ending) error {
 	}
 	h.endInProgress(e.ticket)
 	if e.reserve != nil {
-		if e.granted {
+		if e.explicit {
 			waiting = nil
 		}
 		h.reserveFor(e.reserve, e.ticket, waiting)

@@ -49,7 +49,7 @@ func random(t *testing.T, r *rand.Rand) {
 		case n < 30:
 			w := state.Want{Model: pick(), Background: r.IntN(4) == 0}
 			if r.IntN(4) == 0 {
-				w.Exclusive, w.Fields = true, map[string]string{"options": fmt.Sprintf(`{"ctx_size":%d}`, 1+r.IntN(2))}
+				w.Explicit, w.Fields = true, map[string]string{"options": fmt.Sprintf(`{"ctx_size":%d}`, 1+r.IntN(2))}
 			}
 			tickets = append(tickets, b.ask(w))
 		case n < 35:
@@ -68,7 +68,7 @@ func random(t *testing.T, r *rand.Rand) {
 			leaves[i]()
 			leaves = append(leaves[:i], leaves[i+1:]...)
 		case n < 83 && len(tickets) > 0:
-			_ = b.store.Leave(t.Context(), "g", tickets[r.IntN(len(tickets))], r.IntN(2) == 0)
+			_ = b.store.ReleaseTicket(t.Context(), "g", tickets[r.IntN(len(tickets))], r.IntN(2) == 0)
 		case n < 86:
 			if f := b.engines.of(pick()); f != nil {
 				f.mayCut.Store(true)

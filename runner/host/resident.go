@@ -39,7 +39,7 @@ type resident struct {
 	took         time.Duration // of the load
 	ticket       string        // of the last load that it satisfied
 
-	open         map[*Lease]struct{}
+	open         map[*Ref]struct{}
 	reservations reservations
 	idle         []chan struct{} // closed when the model is no longer busy
 
@@ -78,13 +78,13 @@ func (r *resident) view() policy.Resident {
 // ErrCut is the cause of requests that an unload cuts.
 var ErrCut = errors.New("model is being unloaded")
 
-// Lease is one request's right to use an engine. The engine is not stopped before Leave, unless the request was cut.
-type Lease struct {
+// Ref is one request's reference to an engine, which is not stopped before Release unless the request was cut.
+type Ref struct {
 	Engine Engine
 	Model  *catalog.Model
 
 	host     *Host
-	res      *resident
+	resident *resident
 	cut      func(error) // nil once called
 	readOnly bool        // keeps the engine but does not count as a use
 }
@@ -92,17 +92,17 @@ type Lease struct {
 // Acquire admits a request to a model, or returns a refusal of infra/rpc that says why not. If the request must end
 // early, cut is called, at most once and from another goroutine; it may be nil. ticket and gateway name the load that
 // the request waited for, and waiters is how many of the gateway's requests waited; 0 means 1.
-func (h *Host) Acquire(model, ticket, gateway string, waiters int, cut func(error)) (*Lease, string) {
+func (h *Host) Acquire(model, ticket, gateway string, waiters int, cut func(error)) (*Ref, string) {
 	return h.admit(model, reservation{ticket, gateway}, waiters, cut, false)
 }
 
 // AcquireRead admits a request that only reads an engine's state. It keeps the model loaded, but does not count as a
 // use.
-func (h *Host) AcquireRead(model string, cut func(error)) (*Lease, string) {
+func (h *Host) AcquireRead(model string, cut func(error)) (*Ref, string) {
 	return h.admit(model, reservation{}, 0, cut, true)
 }
 
-func (h *Host) admit(model string, d reservation, waiters int, cut func(error), look bool) (*Lease, string) {
+func (h *Host) admit(model string, d reservation, waiters int, cut func(error), readOnly bool) (*Ref, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.draining {
@@ -112,35 +112,35 @@ func (h *Host) admit(model string, d reservation, waiters int, cut func(error), 
 	if r == nil || r.engine == nil || r.stopping || r.forget || !r.serves() && !r.reservations.has(d) {
 		return nil, rpc.RefusedNotLoaded
 	}
-	p := &Lease{Engine: r.engine, Model: r.model, host: h, res: r, cut: cut, readOnly: look}
-	r.open[p] = struct{}{}
-	p.useLocked()
+	ref := &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut, readOnly: readOnly}
+	r.open[ref] = struct{}{}
+	ref.useLocked()
 	now := time.Now()
 	if until := r.reservations.use(d, waiters, now); !until.IsZero() {
 		h.expireAfter(r, until.Sub(now))
 	}
-	return p, ""
+	return ref, ""
 }
 
 // useLocked records a use of the model, unless the request only reads.
-func (p *Lease) useLocked() {
-	if !p.readOnly {
-		p.res.used = policy.Use(p.res.used, time.Now())
-		p.host.active = true
+func (r *Ref) useLocked() {
+	if !r.readOnly {
+		r.resident.used = policy.Use(r.resident.used, time.Now())
+		r.host.active = true
 	}
 }
 
-// Leave ends the request. Further calls do nothing.
-func (p *Lease) Leave() {
-	h := p.host
+// Release ends the request. Further calls do nothing.
+func (r *Ref) Release() {
+	h := r.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, in := p.res.open[p]; !in {
+	if _, in := r.resident.open[r]; !in {
 		return
 	}
-	delete(p.res.open, p)
-	p.useLocked()
-	h.notifyIdleLocked(p.res)
+	delete(r.resident.open, r)
+	r.useLocked()
+	h.notifyIdleLocked(r.resident)
 }
 
 // notifyIdleLocked wakes those who wait for the model to become idle.

@@ -96,7 +96,7 @@ func TestShutModelReopens(t *testing.T) {
 	defer leave()
 	waiting := b.load("b")
 	b.until("a is shut", func() bool { return b.host.View().Models[0].Closed })
-	b.must(b.store.Leave(t.Context(), "g", waiting, false))
+	b.must(b.store.ReleaseTicket(t.Context(), "g", waiting, false))
 	b.until("a is open", func() bool { return !b.host.View().Models[0].Closed })
 	b.busy("a")()
 	if b.engines.starts("b") != 0 {
@@ -256,7 +256,7 @@ func TestPinnedModelStays(t *testing.T) {
 	b.must(b.store.Set(t.Context(), state.Pins, "p", "0"))
 	b.until("pin is off", func() bool { return !b.host.View().Models[0].Pinned })
 	b.ready(b.load("q"))
-	b.ready(b.ask(state.Want{Model: "a", Exclusive: true, Fields: map[string]string{"pinned": "1"}}))
+	b.ready(b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"pinned": "1"}}))
 	b.failed(b.load("b"), "slots_pinned_error")
 }
 
@@ -277,7 +277,7 @@ func TestOptions(t *testing.T) {
 		for i := 0; i < len(more); i += 2 {
 			f[more[i]] = more[i+1]
 		}
-		return b.ask(state.Want{Model: "a", Exclusive: true, Fields: f})
+		return b.ask(state.Want{Model: "a", Explicit: true, Fields: f})
 	}
 	b.ready(own(`{"ctx_size":100}`))
 	first := b.engines.of("a").pid
@@ -339,7 +339,7 @@ func TestManyAskForOneModel(t *testing.T) {
 	if len(tickets) != 1 {
 		t.Errorf("%d tickets", len(tickets))
 	}
-	own := b.ask(state.Want{Model: "a", Exclusive: true})
+	own := b.ask(state.Want{Model: "a", Explicit: true})
 	close(gate)
 	for ticket := range tickets {
 		b.ready(ticket)
@@ -357,8 +357,8 @@ func TestAbandonedTicketIsNotLoaded(t *testing.T) {
 	loading := b.load("a")
 	b.until("a loads", func() bool { return b.engines.starts("a") == 1 })
 	other := b.load("e")
-	b.must(b.store.Leave(t.Context(), "g", other, false))
-	b.must(b.store.Leave(t.Context(), "g", loading, false)) // has begun, so it continues
+	b.must(b.store.ReleaseTicket(t.Context(), "g", other, false))
+	b.must(b.store.ReleaseTicket(t.Context(), "g", loading, false)) // has begun, so it continues
 	close(gate)
 	b.until("a is loaded", func() bool { r := b.record("a"); return r != nil && r.State == "loaded" })
 	time.Sleep(100 * time.Millisecond)

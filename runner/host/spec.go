@@ -242,7 +242,7 @@ func (h *Host) learnedLocked() map[string]string {
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
 		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, cards: e.cards, catalog: e.catalog, gone: make(chan struct{}),
-		model: e.model, checked: e.catalog, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Lease]struct{}{}, dirty: true,
+		model: e.model, checked: e.catalog, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Ref]struct{}{}, dirty: true,
 	}
 }
 

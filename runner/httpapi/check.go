@@ -41,7 +41,7 @@ func (l load) iteration(firstByte time.Duration) time.Duration {
 }
 
 // loadOf returns the input of one request, zero for an engine without a loop.
-func loadOf(p *host.Lease, body []byte) load {
+func loadOf(p *host.Ref, body []byte) load {
 	if loopPath(p.Engine) == "" {
 		return load{}
 	}

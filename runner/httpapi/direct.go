@@ -13,18 +13,18 @@ import (
 )
 
 // direct is an exchange with a gateway of this process: the gateway's connection goroutine does what that of infer does, and
-// reads the engine's answer itself. It implements relay.Turn, and relay.Hop once the request was sent.
+// reads the engine's answer itself. It implements relay.Admission, and relay.Hop once the request was sent.
 type direct struct {
 	exchange
 	from   *relay.Call   // the gateway's; cancels the exchange
 	linked bool          // from does
 	reply  *reply        // instead of the engine's answer
-	turn   chan struct{} // closed when its turn has come, nil unless it waits for it
+	ready  chan struct{} // closed once Start may follow, nil unless it waits for that
 }
 
 // Admit admits a request of a gateway in this process, which needs no signature. It is not for WebSockets. The request and what
-// it holds must stay as they are until the turn has been started or dropped; from ends the exchange.
-func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) relay.Turn {
+// it holds must stay as they are until the admission has been started or dropped; from ends the exchange.
+func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission {
 	target, _, _ := bytes.Cut(req.Path, []byte("?"))
 	x := &direct{from: from, exchange: exchange{s: s, began: time.Now(), ask: ask{
 		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body,
@@ -44,9 +44,9 @@ func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) rel
 	return x
 }
 
-// Wait implements relay.Turn.
+// Wait implements relay.Admission.
 func (x *direct) Wait(until time.Time) bool {
-	if x.turn == nil {
+	if x.ready == nil {
 		if !x.linked || x.reply != nil || x.queue() != nil {
 			return true
 		}
@@ -54,16 +54,16 @@ func (x *direct) Wait(until time.Time) bool {
 			x.reply = x.awaited()
 			return true
 		}
-		x.turn = make(chan struct{})
+		x.ready = make(chan struct{})
 		go func() {
-			defer close(x.turn)
+			defer close(x.ready)
 			x.reply = x.awaited()
 		}()
 	}
 	limit := time.NewTimer(time.Until(until))
 	defer limit.Stop()
 	select {
-	case <-x.turn:
+	case <-x.ready:
 		return true
 	case <-limit.C:
 		return false
@@ -80,7 +80,7 @@ func (x *direct) awaited() (r *reply) {
 	return x.await()
 }
 
-// Start implements relay.Turn.
+// Start implements relay.Admission.
 func (x *direct) Start() (resp *relay.Response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -120,11 +120,11 @@ func (x *direct) panicked(p any) *reply {
 	return r
 }
 
-// Drop implements relay.Turn.
+// Drop implements relay.Admission.
 func (x *direct) Drop() {
 	x.cancel(relay.ErrGone)
-	if x.turn != nil {
-		<-x.turn
+	if x.ready != nil {
+		<-x.ready
 	}
 	x.end(relay.ErrGone)
 }
@@ -132,7 +132,7 @@ func (x *direct) Drop() {
 // end ends the exchange, if it was admitted.
 func (x *direct) end(err error) {
 	x.unlink()
-	if x.pass != nil {
+	if x.ref != nil {
 		x.finish(err)
 	}
 }

@@ -14,7 +14,7 @@ type queued interface{ Embeddings() *batch.Batcher }
 
 // queue returns the queue that the request belongs to, nil for none.
 func (x *exchange) queue() *batch.Batcher {
-	if q, ok := x.pass.Engine.(queued); ok && x.path == "/v1/embeddings" {
+	if q, ok := x.ref.Engine.(queued); ok && x.path == "/v1/embeddings" {
 		return q.Embeddings()
 	}
 	return nil

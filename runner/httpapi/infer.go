@@ -34,21 +34,21 @@ type ask struct {
 // the engine and stops the watch.
 type exchange struct {
 	ask
-	s       *Server
-	pass    *host.Lease
-	watch   *relay.Watch
-	call    relay.Call
-	stop    atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
-	permits *fairqueue.Queue                        // the queue of its permit, nil for none
-	tenant  string                                  // the permit's holder
-	leave   func()                                  // releases its slot, nil for none
-	text    []byte                                  // the body that the engine gets
-	talks   *conversations.Engine                   // that it uses, nil for none
-	media   *mmcache.Request                        // of its engine's encoder cache, nil for none
-	load    load                                    // the input that it gave the engine
-	began   time.Time
-	spans   spans
-	once    sync.Once
+	s           *Server
+	ref         *host.Ref
+	watch       *relay.Watch
+	call        relay.Call
+	stop        atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
+	permits     *fairqueue.Queue                        // the queue of its permit, nil for none
+	tenant      string                                  // the permit's holder
+	releaseSlot func()                                  // releases its slot, nil for none
+	text        []byte                                  // the body that the engine gets
+	talks       *conversations.Engine                   // that it uses, nil for none
+	media       *mmcache.Request                        // of its engine's encoder cache, nil for none
+	load        load                                    // the input that it gave the engine
+	began       time.Time
+	spans       spans
+	once        sync.Once
 }
 
 // spans are what a trace says of an exchange; nil ones where it is not traced.
@@ -113,15 +113,15 @@ func (x *exchange) finish(err error) {
 		x.watch.Stop()
 		x.talks.End()
 		x.media.End()
-		if x.leave != nil {
-			x.leave()
+		if x.releaseSlot != nil {
+			x.releaseSlot()
 		}
 		if x.permits != nil {
 			x.permits.Release(x.tenant)
 		}
-		x.s.dog.ended(x.pass.Engine, x.load, err == nil)
-		x.s.dog.observe(x.pass, err) // before Leave, so that whoever sees the request's end also sees its outcome
-		x.pass.Leave()
+		x.s.dog.ended(x.ref.Engine, x.load, err == nil)
+		x.s.dog.observe(x.ref, err) // before Release, so that whoever sees the request's end also sees its outcome
+		x.ref.Release()
 		x.spans.end(err)
 		x.s.m.open.Add(-1)
 		x.s.m.seconds.UpdateDuration(x.began)
@@ -151,7 +151,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	}
 	handed := false // to the body of the answer, which fasthttp closes
 	defer func() {
-		if !handed && x.pass != nil {
+		if !handed && x.ref != nil {
 			x.finish(errUnanswered)
 		}
 	}()
@@ -200,9 +200,9 @@ func (x *exchange) acquire() *reply {
 	s := x.s
 	var refused string
 	if len(x.field(rpc.HeaderRead)) > 0 {
-		x.pass, refused = s.cfg.Host.AcquireRead(x.model, x.cancel)
+		x.ref, refused = s.cfg.Host.AcquireRead(x.model, x.cancel)
 	} else {
-		x.pass, refused = s.cfg.Host.Acquire(x.model, string(x.field(rpc.HeaderTicket)), x.gateway, waiters(x.field(rpc.HeaderWaiters)), x.cancel)
+		x.ref, refused = s.cfg.Host.Acquire(x.model, string(x.field(rpc.HeaderTicket)), x.gateway, waiters(x.field(rpc.HeaderWaiters)), x.cancel)
 	}
 	if refused != "" {
 		s.m.refused.Inc()
@@ -224,7 +224,7 @@ func (x *exchange) await() *reply {
 
 // send sends the request to the engine, once it is its turn.
 func (x *exchange) send() (*relay.Response, error) {
-	e := x.pass.Engine
+	e := x.ref.Engine
 	if e, ok := e.(interface {
 		Conversations() *conversations.Engine
 	}); ok && !x.reads() && !slotless(x.path) {
@@ -232,7 +232,7 @@ func (x *exchange) send() (*relay.Response, error) {
 		x.talks.Begin()
 	}
 	x.spans.waited(x.began)
-	x.load = loadOf(x.pass, x.body)
+	x.load = loadOf(x.ref, x.body)
 	x.s.dog.began(x.model, e, x.load)
 	x.media = beginMedia(e, x.field(rpc.HeaderCacheTenant), x.body)
 	req := x.engineRequest()
@@ -291,7 +291,7 @@ func (x *exchange) engineRequest() *relay.Request {
 	if x.handshake != nil {
 		req.AddWebSocket(x.handshake)
 	}
-	if key := x.pass.Engine.APIKey(); key != "" {
+	if key := x.ref.Engine.APIKey(); key != "" {
 		req.Add("Authorization", []byte("Bearer "+key))
 	}
 	return req

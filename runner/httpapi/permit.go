@@ -16,7 +16,7 @@ var errQueueTimeout = errors.New("the engine had no permit for the request in ti
 
 // permitsOf returns the queue that the request needs a permit of, nil for none.
 func (x *exchange) permitsOf() *fairqueue.Queue {
-	if e, ok := x.pass.Engine.(fairqueue.Limited); ok && !x.reads() {
+	if e, ok := x.ref.Engine.(fairqueue.Limited); ok && !x.reads() {
 		return e.Permits()
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 
 // table returns the engine's slots if the request needs one of them, else nil.
 func (x *exchange) table() *slots.Table {
-	if e, apart := x.pass.Engine.(interface{ Slots() *slots.Table }); apart && !x.reads() && !slotless(x.path) {
+	if e, apart := x.ref.Engine.(interface{ Slots() *slots.Table }); apart && !x.reads() && !slotless(x.path) {
 		return e.Slots()
 	}
 	return nil
@@ -34,7 +34,7 @@ func (x *exchange) acquireSlot() *reply {
 	defer done()
 	slot, err := table.Acquire(life, slots.TenantOf(string(x.field(rpc.HeaderCacheTenant))), prompt, !steered)
 	if err == nil {
-		x.leave = func() { table.Release(slot) }
+		x.releaseSlot = func() { table.Release(slot) }
 		if !steered {
 			return nil
 		}

@@ -67,7 +67,7 @@ func (w *watchdog) close() {
 }
 
 // observe processes the end of an exchange with an engine. It does not block.
-func (w *watchdog) observe(p *host.Lease, err error) {
+func (w *watchdog) observe(p *host.Ref, err error) {
 	var own *batch.Error
 	switch {
 	case errors.Is(err, relay.ErrBadReply), errors.As(err, &own) && own.Code == rpc.CodeBadEngineReply:
@@ -108,7 +108,7 @@ func (w *watchdog) badReply(e host.Engine, now time.Time, shared bool) bool {
 }
 
 // suspect probes an engine that did not answer in time, unless a probe is in progress.
-func (w *watchdog) suspect(p *host.Lease) {
+func (w *watchdog) suspect(p *host.Ref) {
 	path, body := probe(p.Model.Type, p.Model.ID)
 	if path == "" {
 		return
@@ -146,7 +146,7 @@ func probe(t policy.Type, model string) (path string, body []byte) {
 }
 
 // examine ends an engine that does not answer a probe, unless it answers others meanwhile: then it is only busy.
-func (w *watchdog) examine(p *host.Lease, path string, body []byte) {
+func (w *watchdog) examine(p *host.Ref, path string, body []byte) {
 	heard := p.Engine.Client().Heard()
 	_, err := w.ask(p.Engine, "POST", path, body, w.limit)
 	switch {

@@ -283,7 +283,7 @@ func TestRow07OutcomeLost(t *testing.T) {
 	if m := w.view().Models; len(m) != 1 || m[0].Reserved != 1 {
 		t.Errorf("the runner holds %+v, want a kept for one", m)
 	}
-	if err := store.Leave(t.Context(), slowcoach, place.Ticket, false); err != nil {
+	if err := store.ReleaseTicket(t.Context(), slowcoach, place.Ticket, false); err != nil {
 		t.Fatal(err)
 	}
 	w.use("b")

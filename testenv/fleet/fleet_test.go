@@ -496,7 +496,7 @@ func (f *fleet) load(ctx context.Context, g *gateway, model string) (time.Durati
 // use sends a model a request, and returns how long that waited for the model.
 func (f *fleet) use(ctx context.Context, g *gateway, model string) (time.Duration, error) {
 	began := time.Now()
-	w, err := g.gate.Enter(scheduling.Ask{Model: model})
+	w, err := g.gate.Enter(scheduling.WaitRequest{Model: model})
 	if err != nil {
 		return 0, err
 	}
@@ -515,7 +515,7 @@ func (f *fleet) use(ctx context.Context, g *gateway, model string) (time.Duratio
 	if lease == nil {
 		return 0, fmt.Errorf("the request was refused: %s", refused)
 	}
-	lease.Leave()
+	lease.Release()
 	return wait, nil
 }
 

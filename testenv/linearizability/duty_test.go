@@ -92,7 +92,7 @@ func (w wake) call(ctx context.Context, s *state.Store) (answer, error) {
 	case "renew":
 		return verdict(s.RenewWake(ctx, host, id(w.Token)))
 	case "leave":
-		return verdict(s.LeaveWake(ctx, host, id(w.Token)))
+		return verdict(s.ReleaseWake(ctx, host, id(w.Token)))
 	case "overdue":
 		return verdict(s.EndOverdueWake(ctx, host, id(w.Token), "no_capacity", "test"))
 	}
@@ -203,7 +203,7 @@ func (s stop) call(ctx context.Context, st *state.Store) (answer, error) {
 	case "done":
 		return verdict(st.EndStop(ctx, host, s.Sweep, id(s.Token), ""))
 	case "leave":
-		return verdict(st.LeaveStop(ctx, host, s.Sweep, id(s.Token)))
+		return verdict(st.ReleaseStop(ctx, host, s.Sweep, id(s.Token)))
 	}
 	return verdict(st.EndStop(ctx, host, s.Sweep, id(s.Token), "test"))
 }

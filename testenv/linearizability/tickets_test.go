@@ -109,7 +109,7 @@ type leave struct {
 }
 
 func (l leave) call(ctx context.Context, s *state.Store) (answer, error) {
-	return verdict(s.Leave(ctx, l.Gateway, id(l.Ticket), l.Keep))
+	return verdict(s.ReleaseTicket(ctx, l.Gateway, id(l.Ticket), l.Keep))
 }
 
 func (l leave) apply(p *pool, at moment) answer {

@@ -103,7 +103,7 @@ func (c *client) wait(left time.Duration) (scheduling.Endpoint, scheduling.LoadI
 		return scheduling.Endpoint{}, scheduling.LoadInfo{}, errReset
 	default:
 	}
-	waiter, err := c.life.gate.Enter(scheduling.Ask{Model: c.model, Refused: c.refusedBy, Limit: left})
+	waiter, err := c.life.gate.Enter(scheduling.WaitRequest{Model: c.model, Refused: c.refusedBy, Limit: left})
 	if err != nil {
 		return scheduling.Endpoint{}, scheduling.LoadInfo{}, err
 	}
@@ -163,7 +163,7 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 	sent := time.Now()
 	outcome, answered := c.answer(pass, cut, conn)
 	c.w.record(check.Event{Kind: check.End, Request: c.id})
-	pass.Leave()
+	pass.Release()
 	if outcome == api.EngineCrashed.Code() {
 		return c.crashed(endpoint, sent, answered), outcome
 	}
@@ -172,7 +172,7 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 
 // answer takes an engine's answer to its end. answered tells whether the client has a byte of it; every second answer comes
 // as a whole.
-func (c *client) answer(pass *host.Lease, cut <-chan struct{}, conn *call) (outcome string, answered bool) {
+func (c *client) answer(pass *host.Ref, cut <-chan struct{}, conn *call) (outcome string, answered bool) {
 	first := c.serve
 	if n := chance(c.w.scenario.Seed, "first", c.id); n%2 == 0 {
 		first = c.serve * time.Duration(n%100) / 100

@@ -27,7 +27,7 @@ var operations = map[Op]func(*world, Step){
 		if l := w.gateway(s.Gateway).current(); l != nil {
 			model := modelNames[s.Model-1]
 			w.record(check.Event{Kind: check.Ask, Request: "background " + w.serial("background"), Gateway: l.id, Model: model, Text: "background"})
-			_, _ = l.gate.Enter(scheduling.Ask{Model: model, Background: true})
+			_, _ = l.gate.Enter(scheduling.WaitRequest{Model: model, Background: true})
 		}
 	},
 	Unload: (*world).unload,
@@ -257,7 +257,7 @@ func (w *world) reload(s Step) {
 	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: l.id, Model: model, Text: "explicit"})
 	options, _ := json.Marshal(map[string]int{"ctx_size": 1024 * (1 + s.N)})
 	w.work.Go(func() {
-		if _, _, err := l.gate.Load(context.Background(), scheduling.LoadAsk{Model: model, Options: options, Wait: true}); err == nil {
+		if _, _, err := l.gate.Load(context.Background(), scheduling.LoadRequest{Model: model, Options: options, Wait: true}); err == nil {
 			w.record(check.Event{Kind: check.Outcome, Request: id, Model: model, Text: "ok"})
 		}
 	})

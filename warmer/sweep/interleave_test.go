@@ -139,18 +139,18 @@ func (s *stepped) EndOverdueWake(ctx context.Context, host, token, code, message
 	return s.Store.EndOverdueWake(ctx, host, token, code, message)
 }
 
-func (s *stepped) LeaveStop(ctx context.Context, host, who, token string) error {
+func (s *stepped) ReleaseStop(ctx context.Context, host, who, token string) error {
 	if err := s.step(); err != nil {
 		return err
 	}
-	return s.Store.LeaveStop(ctx, host, who, token)
+	return s.Store.ReleaseStop(ctx, host, who, token)
 }
 
-func (s *stepped) Leave(ctx context.Context, gateway, ticket string, keep bool) error {
+func (s *stepped) ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error {
 	if err := s.step(); err != nil {
 		return err
 	}
-	return s.Store.Leave(ctx, gateway, ticket, keep)
+	return s.Store.ReleaseTicket(ctx, gateway, ticket, keep)
 }
 
 func (s *stepped) MarkLost(ctx context.Context, host string) error {

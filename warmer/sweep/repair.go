@@ -72,7 +72,7 @@ func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostReco
 		}
 		a := Action{Kind: Drop, Host: h.Name, Model: t.Model, Reason: "nobody waits for ticket " + t.ID, Result: Done}
 		if !r.DryRun {
-			if err := r.store.Leave(ctx, r.ID, t.ID, false); err != nil {
+			if err := r.store.ReleaseTicket(ctx, r.ID, t.ID, false); err != nil {
 				return err
 			}
 		}

@@ -175,7 +175,7 @@ func (r *run) observe(ctx context.Context) error {
 }
 
 // observeHost adds the traffic of a host and its models to the report.
-func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[state.Copy]float64) {
+func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[state.CopyID]float64) {
 	since := func(ms int64, busy bool) float64 {
 		if ms <= 0 || busy {
 			return 0
@@ -202,7 +202,7 @@ func (r *run) observeHost(s *state.Snapshot, h *state.HostRecord, requests map[s
 	}
 	slices.Sort(models)
 	for _, id := range models {
-		m := Model{Name: id, Host: h.Name, State: "unloaded", Requests: requests[state.Copy{Host: h.Name, Model: id}]}
+		m := Model{Name: id, Host: h.Name, State: "unloaded", Requests: requests[state.CopyID{Host: h.Name, Model: id}]}
 		if rec := h.Models[id]; rec != nil {
 			m.State, m.InFlight, m.Idle = rec.State, rec.InFlight, since(rec.UsedMS, rec.InFlight > 0)
 		}

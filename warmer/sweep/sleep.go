@@ -48,7 +48,7 @@ func (r *run) handBack(ctx context.Context, naps []pendingSleep) {
 	defer cancel()
 	for _, n := range naps {
 		if r.store.CancelSleep(ctx, n.host, r.ID, n.token) != nil { // it is no longer draining
-			_ = r.store.LeaveStop(ctx, n.host, r.ID, n.token) // an error means that the sleep is over
+			_ = r.store.ReleaseStop(ctx, n.host, r.ID, n.token) // an error means that the sleep is over
 		}
 	}
 }

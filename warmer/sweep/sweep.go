@@ -36,7 +36,7 @@ type Store interface {
 	All(ctx context.Context, table state.Setting) (map[string]string, error)
 	PutDefaultIdle(ctx context.Context, idle time.Duration) error
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
-	Leave(ctx context.Context, gateway, ticket string, keep bool) error
+	ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error
 	ClaimWake(ctx context.Context, gateway, host string) (token string, err error)
 	RenewWake(ctx context.Context, host, token string) error
 	FailWake(ctx context.Context, host, token, code, message string) error
@@ -51,7 +51,7 @@ type Store interface {
 	EndOrphan(ctx context.Context, host string) error
 	Forget(ctx context.Context, host string, limit time.Duration) error
 	Stats(ctx context.Context) (map[string]float64, error)
-	Traffic(ctx context.Context) (map[state.Copy]float64, error)
+	Traffic(ctx context.Context) (map[state.CopyID]float64, error)
 }
 
 // Power turns hosts on and off; *power.Set implements it.

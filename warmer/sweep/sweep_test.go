@@ -386,7 +386,7 @@ warm:
 		},
 		"weights are pulled": func(p *pool) {
 			for _, m := range []string{"chat", "embed"} {
-				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision("box", m), Exclusive: true, Background: true, Fields: map[string]string{"pull_only": "1"}})
+				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision("box", m), Explicit: true, Background: true, Fields: map[string]string{"pull_only": "1"}})
 				p.must(err)
 			}
 		},
@@ -437,7 +437,7 @@ func TestTraffic(t *testing.T) {
 		p.boot("box", "chat")
 		p.after(time.Minute)
 		gateway := state.NewUsageReporter(p.store)
-		for at, n := range map[state.Copy]int{{Host: "box", Model: "chat"}: 3, {Host: "box", Model: "embed"}: 2, {Host: "box", Model: "no:more"}: 1, {Host: "gone", Model: "chat"}: 3} {
+		for at, n := range map[state.CopyID]int{{Host: "box", Model: "chat"}: 3, {Host: "box", Model: "embed"}: 2, {Host: "box", Model: "no:more"}: 1, {Host: "gone", Model: "chat"}: 3} {
 			for range n {
 				gateway.Answered(state.Answer{Host: at.Host, Model: at.Model})
 			}

@@ -12,10 +12,10 @@ import (
 // unload queues the unload of every model that has been idle for too long. The runner carries it out if the model is
 // still idle by its own count.
 func (r *run) unload(ctx context.Context) error {
-	done := map[state.Copy]bool{}
+	done := map[state.CopyID]bool{}
 	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
 		for _, u := range policy.Idle(r.view(s), r.now(s), r.Defaults).Unload {
-			p := state.Copy{Host: u.Host, Model: u.Model}
+			p := state.CopyID{Host: u.Host, Model: u.Model}
 			if done[p] {
 				continue
 			}

@@ -7,17 +7,17 @@ import (
 	"reveille/infra/state"
 )
 
-// The states of a wait.
+// The stages of a wait.
 const (
-	StateQueued  = "queued"  // behind other loads, or behind requests to its victims
-	StateWaking  = "waking"  // its host is starting
-	StatePulling = "pulling" // its weights are being fetched
-	StateLoading = "loading" // its engine is starting
+	StageQueued  = "queued"  // behind other loads, or behind requests to its victims
+	StageWaking  = "waking"  // its host is starting
+	StagePulling = "pulling" // its weights are being fetched
+	StageLoading = "loading" // its engine is starting
 )
 
-// Stage is the progress of a wait, as clients see it.
-type Stage struct {
-	State    string
+// Progress is the progress of a wait, as clients see it.
+type Progress struct {
+	Stage    string
 	Host     string        // "" while none is chosen
 	Waited   time.Duration // since Enter
 	Loading  time.Duration // since its engine began to start; 0 before
@@ -28,9 +28,9 @@ type Stage struct {
 	BytesDone, BytesTotal int64
 }
 
-// StageChange says when a load came into a state.
+// StageChange says when a load came into a stage.
 type StageChange struct {
-	State string
+	Stage string
 	From  time.Time
 }
 
@@ -39,35 +39,35 @@ const maxStages = 32
 
 // noteStageLocked keeps the changes of a group's stage.
 func (g *Gate) noteStageLocked(gr *group, now time.Time) {
-	st := stage(&gr.attempt, g.mirror.Snapshot(), &g.learned, now).State
-	if n := len(gr.stages); n == 0 || gr.stages[n-1].State != st && n < maxStages {
+	st := progressOf(&gr.acquisition, g.mirror.Snapshot(), &g.learned, now).Stage
+	if n := len(gr.stages); n == 0 || gr.stages[n-1].Stage != st && n < maxStages {
 		gr.stages = append(gr.stages, StageChange{st, now})
 	}
 }
 
-// Stage returns the progress of the wait. It makes no call.
-func (w *Waiter) Stage() Stage {
+// Progress returns the progress of the wait. It makes no call.
+func (w *Waiter) Progress() Progress {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
-	s := w.gate.stageLocked(w.group)
+	s := w.gate.progressLocked(w.group)
 	s.Waited = time.Since(w.entered)
 	return s
 }
 
-// StageOf returns the progress of a model's load that anyone in the pool waits for, as its waiters see it; ok is false if there
+// ProgressOf returns the progress of a model's load that anyone in the pool waits for, as its waiters see it; ok is false if there
 // is none. Waited is the longest wait for it. It makes no call.
-func (g *Gate) StageOf(model string) (s Stage, ok bool) {
+func (g *Gate) ProgressOf(model string) (s Progress, ok bool) {
 	snap, now := g.mirror.Snapshot(), time.Now()
 	asked, waited := pending(snap, model, now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if gr := g.groups[model]; gr != nil && (gr.waiters.Len() > 0 || !gr.start.IsZero()) {
-		s, ok = stage(&gr.attempt, snap, &g.learned, now), true
+		s, ok = progressOf(&gr.acquisition, snap, &g.learned, now), true
 		if first := gr.waiters.Front(); first != nil {
 			waited = max(waited, now.Sub(first.Value.(*Waiter).entered))
 		}
 	} else if asked != nil {
-		s, ok = stage(asked, snap, &g.learned, now), true
+		s, ok = progressOf(asked, snap, &g.learned, now), true
 	}
 	s.Waited = waited
 	return s, ok
@@ -75,8 +75,8 @@ func (g *Gate) StageOf(model string) (s Stage, ok bool) {
 
 // pending returns a model's oldest load in a snapshot, as its waiters see it, and how long ago it was requested; nil if
 // there is none.
-func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time.Duration) {
-	var out *loadAttempt
+func pending(s *state.Snapshot, model string, now time.Time) (*acquisition, time.Duration) {
+	var out *acquisition
 	var oldest state.TicketRecord
 	for name, h := range s.Hosts {
 		position := 0
@@ -87,7 +87,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time
 			if t.Kind != "load" || t.Model != model || out != nil && (t.Created > oldest.Created || t.Created == oldest.Created && t.ID > oldest.ID) {
 				continue
 			}
-			oldest, out = t, &loadAttempt{model: model, ticket: t.ID, host: name, state: t.State, position: position}
+			oldest, out = t, &acquisition{model: model, ticket: t.ID, host: name, state: t.State, position: position}
 		}
 	}
 	if out == nil {
@@ -102,8 +102,8 @@ func pending(s *state.Snapshot, model string, now time.Time) (*loadAttempt, time
 	return out, since(oldest.Created)
 }
 
-func (g *Gate) stageLocked(gr *group) Stage {
-	return stage(&gr.attempt, g.mirror.Snapshot(), &g.learned, time.Now())
+func (g *Gate) progressLocked(gr *group) Progress {
+	return progressOf(&gr.acquisition, g.mirror.Snapshot(), &g.learned, time.Now())
 }
 
 // heldUpByBusy reports whether a host is awake and loads nothing, which means that its queue waits for busy models.
@@ -112,16 +112,16 @@ func (g *Gate) heldUpByBusy(host string) bool {
 	return h != nil && h.State == policy.Ready && h.Loading == ""
 }
 
-// stage derives a wait's stage from its group's attempt and a snapshot.
-func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) Stage {
-	out := Stage{State: StateQueued, Host: n.host, Position: n.position}
-	if n.ticket == "" {
+// progressOf derives a wait's progress from its group's acquisition and a snapshot.
+func progressOf(a *acquisition, s *state.Snapshot, known *estimates, now time.Time) Progress {
+	out := Progress{Stage: StageQueued, Host: a.host, Position: a.position}
+	if a.ticket == "" {
 		return out
 	}
-	own := known.load[n.model]
-	h := s.Hosts[n.host]
-	if n.state == state.TicketLoading {
-		out.State, out.Position, out.Loading = StateLoading, 0, now.Sub(n.loadingSince)
+	own := known.load[a.model]
+	h := s.Hosts[a.host]
+	if a.state == state.TicketLoading {
+		out.Stage, out.Position, out.Loading = StageLoading, 0, now.Sub(a.loadingSince)
 		if own > 0 {
 			out.ETA = max(time.Second, own-out.Loading)
 		}
@@ -129,8 +129,8 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 	}
 	var before time.Duration
 	if h == nil || h.State == policy.Asleep || h.State == policy.Waking {
-		out.State = StateWaking
-		before = known.wake[n.host]
+		out.Stage = StageWaking
+		before = known.wake[a.host]
 		if h != nil && h.State == policy.Waking && before > 0 {
 			woken := time.Duration(s.NowMS-state.Number(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
 			before = max(time.Second, before-woken)
@@ -138,9 +138,9 @@ func stage(n *loadAttempt, s *state.Snapshot, known *estimates, now time.Time) S
 	}
 	if h != nil {
 		for _, t := range h.Queue {
-			if t.ID == n.ticket {
-				if t.Pulling && out.State == StateQueued {
-					out.State, out.BytesDone, out.BytesTotal = StatePulling, t.Pulled.Done, t.Pulled.Total
+			if t.ID == a.ticket {
+				if t.Pulling && out.Stage == StageQueued {
+					out.Stage, out.BytesDone, out.BytesTotal = StagePulling, t.Pulled.Done, t.Pulled.Total
 					return out // load times say nothing about pull times
 				}
 				break

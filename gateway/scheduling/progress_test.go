@@ -8,27 +8,27 @@ import (
 )
 
 // Every gateway reports a load's progress, whoever waits for it.
-func TestStageOf(t *testing.T) {
+func TestProgressOf(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
 		r, other := start(t, p, nil), start(t, p, nil)
-		w := enter(t, r.Gate, Ask{Model: "m1"})
+		w := enter(t, r.Gate, WaitRequest{Model: "m1"})
 		time.Sleep(100 * time.Millisecond)
-		q := enter(t, r.Gate, Ask{Model: "m0"})
+		q := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(900 * time.Millisecond)
 		for model, waiter := range map[string]*Waiter{"m1": w, "m0": q} {
-			want := waiter.Stage()
+			want := waiter.Progress()
 			for name, g := range map[string]*Gate{"its waiter's": r.Gate, "another": other.Gate} {
-				got, ok := g.StageOf(model)
-				if !ok || got.State != want.State || got.Host != want.Host || got.Position != want.Position {
+				got, ok := g.ProgressOf(model)
+				if !ok || got.Stage != want.Stage || got.Host != want.Host || got.Position != want.Position {
 					t.Errorf("%s gate tells of %s %+v, %v; its waiter hears %+v", name, model, got, ok, want)
 				}
 			}
-			if got, _ := r.StageOf(model); got.Waited != want.Waited {
+			if got, _ := r.ProgressOf(model); got.Waited != want.Waited {
 				t.Errorf("%s: waited %v, want %v", model, got.Waited, want.Waited)
 			}
 		}
-		if got, ok := r.StageOf("m2"); ok {
+		if got, ok := r.ProgressOf("m2"); ok {
 			t.Errorf("of a model that nobody wants: %+v", got)
 		}
 	})

@@ -22,18 +22,18 @@ const (
 	silentAfter = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
 )
 
-// loadAttempt is a group's state machine: what it wants from the pool and how far it has got. Its methods are pure:
-// they take new information and the current time, and return the next step. No I/O, no clock, no goroutine.
+// acquisition is the state machine of how a group gets its model: what it wants from the pool and how far it has got. Its methods are pure:
+// they take new information and the current time, and return the next action. No I/O, no clock, no goroutine.
 //
-// Life: asking (no ticket) → waiting (a ticket) → finished. It goes from waiting back to asking when the ticket was
+// Life: placing (no ticket) → waiting (a ticket) → finished. It goes from waiting back to placing when the ticket was
 // lost or dropped, or its host could not carry it out.
-type loadAttempt struct {
-	model  string
-	own    bool              // a management call has its own ticket
-	fields map[string]string // for the runner; nil for shared tickets
-	evict  policy.Eviction
-	cache  *placement.HostCache
-	id     string // unique in the pool, the stem of operation ids
+type acquisition struct {
+	model    string
+	explicit bool              // a management call: a ticket that nobody attaches to
+	fields   map[string]string // for the runner; nil for shared tickets
+	evict    policy.Eviction
+	cache    *placement.HostCache
+	id       string // unique in the pool, the stem of operation ids
 
 	refused []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket
 	round   int      // part of the operation id: a new intent is a new operation
@@ -58,9 +58,9 @@ type loadAttempt struct {
 }
 
 // wanted returns the model to place, as a snapshot and a catalogue describe it.
-func (n *loadAttempt) wanted(s *state.Snapshot, v placement.View) policy.Model {
-	m := v.Model(s, n.model, n.fields["options"], n.fields["merge_args"] == "1")
-	m.Refused, m.Saved = n.tooLarge, n.saved
+func (a *acquisition) wanted(s *state.Snapshot, v placement.View) policy.Model {
+	m := v.Model(s, a.model, a.fields["options"], a.fields["merge_args"] == "1")
+	m.Refused, m.Saved = a.tooLarge, a.saved
 	return m
 }
 
@@ -68,24 +68,23 @@ type action int
 
 const (
 	rest   action = iota // wait for news
-	ask                  // place and acquire, not before at
+	place                // place and acquire, not before at
 	finish               // the group has its outcome: err, or the copy on host
 )
 
-// step is the next thing to do.
-type step struct {
-	do    action
-	at    time.Time // of ask; zero: now
-	leave string    // ticket to give up, "" if none
+type nextAction struct {
+	do      action
+	at      time.Time // of ask; zero: now
+	release string    // ticket to give up, "" if none
 
 	err    *api.Error
 	host   string // of a finish without err
 	record state.TicketRecord
 }
 
-func fail(err *api.Error) step { return step{do: finish, err: err} }
+func fail(err *api.Error) nextAction { return nextAction{do: finish, err: err} }
 
-func refused(err *api.Error) *step {
+func refused(err *api.Error) *nextAction {
 	v := fail(err)
 	return &v
 }
@@ -111,13 +110,13 @@ const (
 // freeHost returns a host of a large pool with a free slot, or "" if it does not find one soon. No host is better than
 // one with a free slot, unless the model has a list of hosts, so the search need not look at the others. It prefers
 // read, the host just read for this choice, and then those with saved conversations of the model.
-func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string, read string) string {
-	if m, _ := v.Catalog.Model(n.model); !s.Large() || len(m.Hosts) > 0 {
+func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string, read string) string {
+	if m, _ := v.Catalog.Model(a.model); !s.Large() || len(m.Hosts) > 0 {
 		return ""
 	}
 	free := func(names []string) string {
 		v.Only = names
-		if p := policy.Place(v.Pool(s), n.wanted(s, v), avoid); p.Reason.Code == policy.FreeSlot {
+		if p := policy.Place(v.Pool(s), a.wanted(s, v), avoid); p.Reason.Code == policy.FreeSlot {
 			return p.Host
 		}
 		return ""
@@ -125,7 +124,7 @@ func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	if read != "" && free([]string{read}) != "" {
 		return read
 	}
-	if host := free(slices.Collect(maps.Keys(n.saved))); host != "" {
+	if host := free(slices.Collect(maps.Keys(a.saved))); host != "" {
 		return host
 	}
 	looks := 0
@@ -141,85 +140,85 @@ func (n *loadAttempt) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 }
 
 // chooseHost decides where the ticket goes. It does not try hosts in shunned before retry. read is the host of an
-// earlier choice that has been read since, or "". An empty host without a step means attach only.
-func (n *loadAttempt) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time, read string) (host string, out *step) {
-	if _, ok := c.Model(n.model); !ok {
-		return "", refused(api.UnknownModel(n.model))
+// earlier choice that has been read since, or "". An empty host without an action means attach only.
+func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time, read string) (host string, out *nextAction) {
+	if _, ok := c.Model(a.model); !ok {
+		return "", refused(api.UnknownModel(a.model))
 	}
-	if h := s.Hosts[n.host]; n.moving != "" && h != nil && (h.State == policy.Ready || h.State == policy.Draining) {
-		n.moving = "" // its host is back
-		return "", &step{do: rest}
+	if h := s.Hosts[a.host]; a.moving != "" && h != nil && (h.State == policy.Ready || h.State == policy.Draining) {
+		a.moving = "" // its host is back
+		return "", &nextAction{do: rest}
 	}
 	avoid := avoiding(shunned)
-	for _, name := range n.leaving {
+	for _, name := range a.leaving {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being taken away"
 		}
 	}
-	if n.moving != "" {
-		avoid[n.host] = "lost"
+	if a.moving != "" {
+		avoid[a.host] = "lost"
 	}
-	v := placement.View{Catalog: c, Evict: n.evict, Hosts: n.cache}
-	if len(n.refused) > 0 {
-		for _, other := range s.Copies(n.model) {
-			if !slices.Contains(n.refused, other.Host) {
-				return "", &step{do: finish, host: other.Host}
+	v := placement.View{Catalog: c, Evict: a.evict, Hosts: a.cache}
+	if len(a.refused) > 0 {
+		for _, other := range s.Copies(a.model) {
+			if !slices.Contains(a.refused, other.Host) {
+				return "", &nextAction{do: finish, host: other.Host}
 			}
 		}
-		v.Refused = n.model
+		v.Refused = a.model
 	}
 	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere.
-	there := loadingHost(s, n.model)
-	if n.own {
-		there = holder(s, n.model)
+	there := loadingHost(s, a.model)
+	if a.explicit {
+		there = holder(s, a.model)
 	}
-	switch r := n.tooLarge[there]; {
-	case n.own && r != nil: // the existing copy stays, and no second one is loaded beside it
-		return "", refused(n.refusal(r))
+	switch r := a.tooLarge[there]; {
+	case a.explicit && r != nil: // the existing copy stays, and no second one is loaded beside it
+		return "", refused(a.refusal(r))
 	case there != "" && avoid[there] == "" && r == nil:
 		return there, nil
 	}
 	// The store came back with older data: the host may still carry out the ticket, and another host would load a
 	// second copy.
-	if h := s.Hosts[n.began]; h != nil && h.State == policy.Ready && avoid[n.began] == "" && n.tooLarge[n.began] == nil {
-		return n.began, nil
+	if h := s.Hosts[a.began]; h != nil && h.State == policy.Ready && avoid[a.began] == "" && a.tooLarge[a.began] == nil {
+		return a.began, nil
 	}
 	quiet := maps.Clone(avoid) // without hosts where others also place
-	for _, name := range n.changed {
+	for _, name := range a.changed {
 		quiet[name] = "changes too fast"
 	}
-	if host := n.freeHost(s, v, quiet, read); host != "" {
-		n.blocked = nil
+	if host := a.freeHost(s, v, quiet, read); host != "" {
+		a.blocked = nil
 		return host, nil
 	}
-	pool, want := v.Pool(s), n.wanted(s, v)
+	pool, want := v.Pool(s), a.wanted(s, v)
 	p := policy.Place(pool, want, avoid)
-	if slices.Contains(n.changed, p.Host) {
+	if slices.Contains(a.changed, p.Host) {
 		if other := policy.Place(pool, want, quiet); other.Host != "" && other.Reason.Code == p.Reason.Code {
 			p = other
 		}
 	}
 	if p.Host != "" {
-		n.blocked = nil
+		a.blocked = nil
 		return p.Host, nil
 	}
 	if hasCopy(p.Refusal) {
 		return "", nil
 	}
-	if n.moving != "" {
-		n.moving = "" // no host to move to after all
-		return "", &step{do: rest}
+	if a.moving != "" {
+		a.moving = "" // no host to move to after all
+		return "", &nextAction{do: rest}
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
-		if n.blocked == nil {
-			n.blocked = noCapacity(n.model, errors.New(p.Refusal.Explain()))
+		if a.blocked == nil {
+			a.blocked = noCapacity(a.model, errors.New(p.Refusal.Explain()))
 		}
 		if retry.IsZero() { // a host that is being taken away does not come back in a moment
-			return "", refused(n.blocked)
+			return "", refused(a.blocked)
 		}
-		return "", &step{do: ask, at: retry}
+		return "", &nextAction{do: place, at: retry}
 	}
-	return "", refused(n.refusal(p.Refusal))
+	return "", refused(a.refusal(p.Refusal))
 }
 
 // holder returns the host that has the model or will have it first, or "". A load in progress takes precedence over a
@@ -256,12 +255,12 @@ func firstHost(s *state.Snapshot, meant func(*state.HostRecord) bool) (first str
 	return first
 }
 
-func (n *loadAttempt) refusal(r *policy.Refusal) *api.Error {
+func (a *acquisition) refusal(r *policy.Refusal) *api.Error {
 	cause := errors.New(r.Explain())
 	switch r.Code {
 	case policy.SlotsPinned:
 		k := api.SlotsPinned
-		if n.own {
+		if a.explicit {
 			k = api.SlotsPinnedConflict
 		}
 		return api.New(k, r.Error()).WithCause(cause)
@@ -272,138 +271,138 @@ func (n *loadAttempt) refusal(r *policy.Refusal) *api.Error {
 }
 
 // want returns the store call for a placement on that revision.
-func (n *loadAttempt) want(gateway, host string, revision uint64, background bool) state.Want {
+func (a *acquisition) want(gateway, host string, revision uint64, background bool) state.Want {
 	return state.Want{
-		Gateway: gateway, Model: n.model, Host: host, Revision: revision, Background: background,
-		Refused: len(n.refused) > 0, Exclusive: n.own, Fields: n.fields, Operation: n.id + "-" + strconv.Itoa(n.round), Replaces: n.moving,
+		Gateway: gateway, Model: a.model, Host: host, Revision: revision, Background: background,
+		Refused: len(a.refused) > 0, Explicit: a.explicit, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.moving,
 	}
 }
 
 // onAcquired processes the store's answer to want.
-func (n *loadAttempt) onAcquired(now time.Time, got state.Acquired, err error) step {
+func (a *acquisition) onAcquired(now time.Time, got state.Acquired, err error) nextAction {
 	switch {
 	case errors.Is(err, state.ErrStale):
-		return n.again(now)
-	case n.moving != "" && (err != nil || got.Status == "none"):
-		n.moving = "" // the old ticket is still valid, or the event of its end is coming
-		return step{do: rest}
+		return a.again(now)
+	case a.moving != "" && (err != nil || got.Status == "none"):
+		a.moving = "" // the old ticket is still valid, or the event of its end is coming
+		return nextAction{do: rest}
 	case err == nil && got.Status == "none":
-		return n.again(now)
+		return a.again(now)
 	case errors.Is(err, state.ErrUnavailable):
-		if n.away++; n.away < awayTries {
-			return step{do: ask}
+		if a.away++; a.away < awayTries {
+			return nextAction{do: place}
 		}
 		return fail(unavailable(err))
 	case err != nil:
 		return fail(api.As(err))
 	case got.Status == "loaded":
-		return step{do: finish, host: got.Host, leave: n.moving}
+		return nextAction{do: finish, host: got.Host, release: a.moving}
 	}
-	n.ticket, n.host, n.moving = got.Ticket, got.Host, ""
-	n.refused, n.stale, n.away, n.blocked, n.changed, n.began = nil, 0, 0, nil, nil, ""
-	n.round++
-	n.loadingSince = time.Time{}
-	n.setTicketState(now, got.State, got.Position)
-	return step{do: rest}
+	a.ticket, a.host, a.moving = got.Ticket, got.Host, ""
+	a.refused, a.stale, a.away, a.blocked, a.changed, a.began = nil, 0, 0, nil, nil, ""
+	a.round++
+	a.loadingSince = time.Time{}
+	a.setTicketState(now, got.State, got.Position)
+	return nextAction{do: rest}
 }
 
-func (n *loadAttempt) setTicketState(now time.Time, st state.TicketState, position int) {
-	n.heard, n.state, n.position = now, st, position
-	if st == state.TicketLoading && n.loadingSince.IsZero() {
-		n.loadingSince = now
+func (a *acquisition) setTicketState(now time.Time, st state.TicketState, position int) {
+	a.heard, a.state, a.position = now, st, position
+	if st == state.TicketLoading && a.loadingSince.IsZero() {
+		a.loadingSince = now
 	}
 	if st != state.TicketLoading {
-		n.loadingSince = time.Time{}
+		a.loadingSince = time.Time{}
 	}
 }
 
 // again asks again with a new snapshot, a little later each time.
-func (n *loadAttempt) again(now time.Time) step {
-	if n.stale++; n.stale > staleTries {
-		if n.moving != "" {
-			n.moving, n.stale = "", 0
-			return step{do: rest}
+func (a *acquisition) again(now time.Time) nextAction {
+	if a.stale++; a.stale > staleTries {
+		if a.moving != "" {
+			a.moving, a.stale = "", 0
+			return nextAction{do: rest}
 		}
 		return fail(unavailable(errors.New("the pool changes faster than a placement can be committed")))
 	}
-	return step{do: ask, at: now.Add(min(time.Duration(n.stale)*stalePause, staleMost))}
+	return nextAction{do: place, at: now.Add(min(time.Duration(a.stale)*stalePause, staleMost))}
 }
 
 // restart forgets the ticket and asks for another.
-func (n *loadAttempt) restart(now time.Time) step {
-	n.ticket, n.host, n.state, n.position, n.moving = "", "", "", 0, ""
-	n.round++
-	return n.again(now)
+func (a *acquisition) restart(now time.Time) nextAction {
+	a.ticket, a.host, a.state, a.position, a.moving = "", "", "", 0, ""
+	a.round++
+	return a.again(now)
 }
 
 // onTicketState processes the ticket's current state.
-func (n *loadAttempt) onTicketState(now time.Time, s state.TicketStatus) step {
-	if s.Ticket != n.ticket {
-		return step{do: rest} // a ticket that was given up meanwhile
+func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAction {
+	if s.Ticket != a.ticket {
+		return nextAction{do: rest} // a ticket that was given up meanwhile
 	}
 	switch {
 	case !s.Found:
-		n.began = n.host
-		return n.restart(now)
+		a.began = a.host
+		return a.restart(now)
 	case s.Record.State == state.TicketDropped:
-		return n.restart(now)
+		return a.restart(now)
 	case s.Record.State == state.TicketReady:
-		host := n.host
+		host := a.host
 		if s.Record.Host != "" {
 			host = s.Record.Host
 		}
-		return step{do: finish, host: host, record: s.Record}
+		return nextAction{do: finish, host: host, record: s.Record}
 	case s.Record.State == state.TicketFailed && interrupted(s.Record):
-		n.leaving = append(n.leaving, n.host)
-		n.blocked = failure(s.Record, n.own)
-		return n.restart(now)
+		a.leaving = append(a.leaving, a.host)
+		a.blocked = failure(s.Record, a.explicit)
+		return a.restart(now)
 	case s.Record.State == state.TicketFailed && elsewhere(s.Record):
-		n.blocked = noCapacity(n.model, errors.New(s.Record.Message))
-		return n.restart(now)
+		a.blocked = noCapacity(a.model, errors.New(s.Record.Message))
+		return a.restart(now)
 	case s.Record.State == state.TicketFailed && s.Record.Code == api.ModelTooLarge.Code() && shortage(s.Record) != nil:
-		if n.tooLarge == nil {
-			n.tooLarge = map[string]*policy.Refusal{}
+		if a.tooLarge == nil {
+			a.tooLarge = map[string]*policy.Refusal{}
 		}
-		n.tooLarge[n.host] = shortage(s.Record)
-		return n.restart(now)
+		a.tooLarge[a.host] = shortage(s.Record)
+		return a.restart(now)
 	case s.Record.State == state.TicketFailed:
-		return fail(failure(s.Record, n.own))
+		return fail(failure(s.Record, a.explicit))
 	}
-	n.away = 0
-	n.setTicketState(now, s.Record.State, s.Position)
-	return step{do: rest}
+	a.away = 0
+	a.setTicketState(now, s.Record.State, s.Position)
+	return nextAction{do: rest}
 }
 
 // onStoreError handles a failure to read the ticket's state.
-func (n *loadAttempt) onStoreError(now time.Time, err error) step {
-	if n.ticket != "" && now.Sub(n.heard) > silentAfter {
+func (a *acquisition) onStoreError(now time.Time, err error) nextAction {
+	if a.ticket != "" && now.Sub(a.heard) > silentAfter {
 		return fail(unavailable(err))
 	}
-	return step{do: rest}
+	return nextAction{do: rest}
 }
 
 // onSnapshot processes a snapshot: a ticket whose host is lost moves to another host if there is one, and otherwise waits for
 // the host to come back.
-func (n *loadAttempt) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) step {
-	h := s.Hosts[n.host]
-	if n.ticket == "" || n.moving != "" || h == nil || h.State != policy.Lost {
-		return step{do: rest}
+func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) nextAction {
+	h := s.Hosts[a.host]
+	if a.ticket == "" || a.moving != "" || h == nil || h.State != policy.Lost {
+		return nextAction{do: rest}
 	}
 	avoid := avoiding(shunned)
-	avoid[n.host] = "lost"
-	v := placement.View{Catalog: c, Evict: n.evict, Hosts: n.cache}
-	p := policy.Place(v.Pool(s), n.wanted(s, v), avoid)
+	avoid[a.host] = "lost"
+	v := placement.View{Catalog: c, Evict: a.evict, Hosts: a.cache}
+	p := policy.Place(v.Pool(s), a.wanted(s, v), avoid)
 	switch {
-	case len(s.Copies(n.model)) > 0 && !n.own:
-		old := n.ticket
-		again := n.restart(now)
-		again.leave = old
+	case len(s.Copies(a.model)) > 0 && !a.explicit:
+		old := a.ticket
+		again := a.restart(now)
+		again.release = old
 		return again
 	case p.Host != "" && p.Reason.Code != policy.LostHost, p.Host == "" && hasCopy(p.Refusal):
-		n.moving = n.ticket
-		return step{do: ask}
+		a.moving = a.ticket
+		return nextAction{do: place}
 	}
-	return step{do: rest}
+	return nextAction{do: rest}
 }
 
 // hasCopy reports whether some host was ruled out because it has the model or a ticket for it.
